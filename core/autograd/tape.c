@@ -1,0 +1,627 @@
+#include "core/autograd/tape_internal.h"
+
+#include <string.h>
+#include "core/base/arena_internal.h"
+
+struct mc_tape {
+    mc_owned owned;
+    mc_context *ctx;
+    mc_tape *next_free;   /* in the context's list of ended tapes */
+    mc_arena arena;
+    mc_tensor *newest;    /* all tensors, newest first */
+    mc_node *newest_node; /* recorded nodes, newest first */
+    uint64_t id;
+    bool training;
+    int unrecorded;       /* > 0 in the first run of checkpointed segments */
+    bool replaying;       /* dropout offsets come from replay_offset */
+    uint64_t replay_offset;
+    uint64_t serial;        /* tensors made so far */
+    uint64_t segment_start; /* while replaying: the first serial of the segment */
+};
+
+/* What a context keeps for its tapes. */
+typedef struct mc_autograd {
+    mc_owned owned;
+    mc_loss_seed seed;
+    mc_tape *ended; /* ended tapes, whose arenas the next ones use again */
+    int open;
+    uint64_t last_id;
+} mc_autograd;
+
+/* ---- life of a tape -------------------------------------------------------------------------- */
+
+static void free_autograd(void *object)
+{
+    mc_autograd *autograd = object;
+    while (autograd->ended) {
+        mc_tape *tape = autograd->ended;
+        autograd->ended = tape->next_free;
+        mc_arena_release(&tape->arena);
+        mc_free(tape);
+    }
+    mc_free(autograd);
+}
+
+static mc_autograd *need_autograd(mc_context *ctx)
+{
+    if (!ctx->autograd) {
+        ctx->autograd = mc_new_owned(ctx, sizeof *ctx->autograd, "the tape", free_autograd);
+        if (ctx->autograd) ctx->autograd->seed.loss_scale = 1;
+    }
+    return ctx->autograd;
+}
+
+mc_loss_seed *mc_context_loss_seed(mc_context *ctx)
+{
+    mc_autograd *autograd = mc_failed(ctx) ? NULL : need_autograd(ctx);
+    return autograd ? &autograd->seed : NULL;
+}
+
+int mc_open_tapes(const mc_context *ctx) { return ctx->autograd ? ctx->autograd->open : 0; }
+
+/* Releases all that was made on the tape; its arena keeps its chunks. */
+static void clear(mc_tape *tape)
+{
+    for (mc_node *node = tape->newest_node; node; node = node->previous)
+        if (node->op->release) node->op->release(node);
+    for (mc_tensor *x = tape->newest; x; x = x->previous) mc_storage_unref(x->storage);
+    tape->newest = NULL;
+    tape->newest_node = NULL;
+    mc_arena_reset(&tape->arena);
+}
+
+static void free_open_tape(void *object)
+{
+    mc_tape *tape = object;
+    clear(tape);
+    mc_arena_release(&tape->arena);
+    mc_free(tape);
+}
+
+static mc_tape *begin(mc_context *ctx, bool training)
+{
+    mc_autograd *autograd = mc_failed(ctx) ? NULL : need_autograd(ctx);
+    if (!autograd) return NULL;
+    mc_tape *tape = autograd->ended;
+    if (tape) {
+        autograd->ended = tape->next_free;
+        mc_own(ctx, &tape->owned, tape, free_open_tape);
+    } else if (!(tape = mc_new_owned(ctx, sizeof *tape, "a tape", free_open_tape))) {
+        return NULL;
+    }
+    tape->ctx = ctx;
+    tape->training = training;
+    tape->id = ++autograd->last_id;
+    tape->unrecorded = 0;
+    tape->replaying = false;
+    autograd->open++;
+    return tape;
+}
+
+mc_tape *mc_tape_begin(mc_context *ctx) { return begin(ctx, true); }
+mc_tape *mc_tape_begin_eval(mc_context *ctx) { return begin(ctx, false); }
+
+void mc_tape_end(mc_tape *tape)
+{
+    if (!tape) return;
+    mc_autograd *autograd = tape->ctx->autograd;
+    clear(tape);
+    mc_disown(&tape->owned);
+    tape->next_free = autograd->ended;
+    autograd->ended = tape;
+    autograd->open--;
+}
+
+mc_context *mc_tape_context(const mc_tape *tape) { return tape ? tape->ctx : NULL; }
+bool mc_tape_is_training(const mc_tape *tape) { return tape && tape->training; }
+bool mc_tape_recording(const mc_tape *tape) { return tape->training && !tape->unrecorded; }
+uint64_t mc_tape_id(const mc_tape *tape) { return tape->id; }
+
+void *mc_tape_alloc(mc_tape *tape, size_t bytes)
+{
+    void *memory = mc_arena_alloc(&tape->arena, bytes);
+    if (!memory) mc_fail_nomem(tape->ctx, "the tape's bookkeeping");
+    return memory;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+/* A tensor on the tape without storage. */
+static mc_tensor *new_tensor(mc_tape *tape, mc_dtype dtype, mc_shape shape)
+{
+    mc_tensor *x = mc_tape_alloc(tape, sizeof *x);
+    if (!x) return NULL;
+    x->ctx = tape->ctx;
+    x->tape = tape;
+    x->dtype = dtype;
+    x->shape = shape;
+    x->serial = ++tape->serial;
+    x->previous = tape->newest;
+    tape->newest = x;
+    return x;
+}
+
+static mc_storage *new_storage(mc_tape *tape, void *data, size_t bytes, bool borrowed)
+{
+    mc_storage *storage = mc_tape_alloc(tape, sizeof *storage);
+    if (storage)
+        *storage = (mc_storage){.device = tape->ctx->device, .data = data, .bytes = bytes,
+                                .references = 1, .borrowed = borrowed, .in_arena = true};
+    return storage;
+}
+
+/* Gives storage its memory; sets the error when there is none. */
+static bool fill_storage(mc_tape *tape, mc_storage *storage, const mc_tensor *x)
+{
+    mc_device *device = tape->ctx->device;
+    storage->data = device->alloc(device, storage->bytes);
+    if (!storage->data)
+        mc_fail(tape->ctx, MC_ERR_NOMEM,
+                "out of memory for a %s tensor %s (%zu bytes; %zu bytes in use)",
+                mc_dtype_name(x->dtype), MC_SHAPE_TEXT(x->shape), storage->bytes,
+                device->memory.in_use);
+    return storage->data;
+}
+
+mc_tensor *mc_tape_tensor(mc_tape *tape, mc_dtype dtype, mc_shape shape, const mc_tensor *like)
+{
+    size_t bytes;
+    if (mc_failed(tape->ctx)) return NULL;
+    if (!mc_shape_bytes(shape, dtype, &bytes)) {
+        mc_fail(tape->ctx, MC_ERR_SHAPE, "tensor of dtype %s: bad shape %s", mc_dtype_name(dtype),
+                MC_SHAPE_TEXT(shape));
+        return NULL;
+    }
+    mc_tensor *x = new_tensor(tape, dtype, shape);
+    mc_storage *storage = x ? new_storage(tape, NULL, bytes, false) : NULL;
+    if (!storage || !fill_storage(tape, storage, x)) return NULL;
+    storage->source = x;
+    x->storage = storage;
+    x->lengths = like ? like->lengths : NULL;
+    return x;
+}
+
+mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offset)
+{
+    mc_tensor *view = new_tensor(tape, x->dtype, shape);
+    if (!view) return NULL;
+    view->storage = x->storage;
+    view->storage->references++;
+    view->offset = x->offset + offset;
+    return view;
+}
+
+mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient)
+{
+    size_t bytes;
+    if (mc_failed(tape->ctx) || !mc_shape_bytes(shape, dtype, &bytes)) return NULL;
+    mc_tensor *leaf = new_tensor(tape, dtype, shape);
+    if (!leaf || !(leaf->storage = new_storage(tape, data, bytes, true))) return NULL;
+    if (!gradient || !tape->training) return leaf;
+    leaf->gradient = new_tensor(tape, MC_F32, shape);
+    if (!leaf->gradient) return NULL;
+    bytes = (size_t)mc_shape_count(shape) * sizeof(float);
+    if (!(leaf->gradient->storage = new_storage(tape, gradient, bytes, true))) return NULL;
+    leaf->is_leaf = leaf->requires_grad = true;
+    return leaf;
+}
+
+mc_tensor *mc_tape_input(mc_tape *tape, mc_dtype dtype, mc_shape shape, const void *data,
+                         bool requires_grad)
+{
+    if (!tape || mc_failed(tape->ctx)) return NULL;
+    if (requires_grad && !mc_dtype_is_float(dtype)) {
+        mc_fail(tape->ctx, MC_ERR_DTYPE, "tape input of dtype %s cannot require a gradient",
+                mc_dtype_name(dtype));
+        return NULL;
+    }
+    mc_tensor *x = mc_tape_tensor(tape, dtype, shape, NULL);
+    if (!x) return NULL;
+    mc_device *device = tape->ctx->device;
+    if (data && x->storage->bytes) device->copy_in(device, x->storage->data, data, x->storage->bytes);
+    if (!data) device->kernels->zero(device, x->storage->data, x->storage->bytes);
+    x->requires_grad = requires_grad && tape->training;
+    return x;
+}
+
+const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int count, int64_t round_to)
+{
+    if (!tape || mc_failed(tape->ctx)) return NULL;
+    mc_lengths *out = mc_tape_alloc(tape, sizeof *out);
+    int32_t *length = mc_tape_alloc(tape, ((size_t)count + 1) * sizeof *length);
+    int32_t *offset = mc_tape_alloc(tape, ((size_t)count + 1) * sizeof *offset);
+    if (!out || !length || !offset) return NULL;
+    *out = (mc_lengths){.count = count, .length = length, .offset = offset};
+    for (int i = 0; i < count; i++) {
+        if (lengths[i] < 0 || out->total + lengths[i] > INT32_MAX) {
+            mc_fail(tape->ctx, MC_ERR_ARGUMENT, "length %d of sequence %d: %s", lengths[i], i,
+                    lengths[i] < 0 ? "negative" : "the batch is too long");
+            return NULL;
+        }
+        length[i] = lengths[i];
+        out->total += lengths[i];
+        offset[i + 1] = (int32_t)out->total;
+        if (lengths[i] > out->longest) out->longest = lengths[i];
+    }
+    if (round_to < 1) round_to = 1;
+    out->capacity = (out->total + round_to - 1) / round_to * round_to;
+    return out;
+}
+
+void mc_tape_release(mc_tape *tape, mc_tensor *x)
+{
+    if (!tape || !x || !x->storage || x->tape != tape) return;
+    x->storage->dropped = true;
+    if (!x->storage->saves) mc_storage_free_data(x->storage);
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
+{
+    if (!tape || mc_failed(tape->ctx)) return false;
+    if (!x) mc_fail(tape->ctx, MC_ERR_ARGUMENT, "%s: its input is NULL", op);
+    else if (!x->storage || !x->storage->data)
+        mc_fail(tape->ctx, MC_ERR_STATE, "%s: its input %s was released", op, MC_SHAPE_TEXT(x->shape));
+    return !mc_failed(tape->ctx);
+}
+
+bool mc_op_ok(mc_tape *tape, const char *op, mc_status status)
+{
+    if (status) mc_fail(tape->ctx, status, "%s: %s for its scratch memory", op, mc_status_text(status));
+    return !mc_failed(tape->ctx);
+}
+
+mc_matrix mc_matrix_of(const mc_tensor *x)
+{
+    if (!x) return (mc_matrix){0};
+    return (mc_matrix){mc_tensor_data(x), x->dtype, mc_tensor_columns(x)};
+}
+
+mc_node *mc_tape_record(mc_tape *tape, const mc_op *op, mc_tensor *output, size_t state_bytes,
+                        int input_count, mc_tensor *const *inputs)
+{
+    if (!output || mc_failed(tape->ctx) || !tape->training) return NULL;
+    bool wanted = false;
+    for (int i = 0; i < input_count; i++) wanted |= inputs[i] && inputs[i]->requires_grad;
+    output->requires_grad = wanted;
+    if (!wanted || tape->unrecorded) return NULL;
+    mc_node *node = mc_tape_alloc(tape, sizeof *node);
+    if (!node || !(node->state = mc_tape_alloc(tape, state_bytes ? state_bytes : 1))) return NULL;
+    node->op = op;
+    node->input_count = input_count;
+    memcpy(node->inputs, inputs, (size_t)input_count * sizeof *inputs);
+    node->output = output;
+    output->node = node;
+    node->previous = tape->newest_node;
+    tape->newest_node = node;
+    return node;
+}
+
+void mc_node_save(mc_node *node, mc_tensor *x)
+{
+    if (!node || !x) return;
+    node->saved[node->saved_count++] = x;
+    x->storage->saves++;
+}
+
+mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p)
+{
+    if (!tape->training || p <= 0) return (mc_dropout_mask){0};
+    uint64_t *offset = tape->replaying ? &tape->replay_offset : &tape->ctx->rng_offset;
+    return (mc_dropout_mask){.p = p, .seed = tape->ctx->seed, .offset = (*offset)++};
+}
+
+/* ---- scopes ---------------------------------------------------------------------------------- */
+
+mc_scope mc_scope_begin(mc_tape *tape, bool selective)
+{
+    return (mc_scope){.serial = tape->serial, .selective = selective};
+}
+
+void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
+{
+    for (mc_tensor *x = tape->newest; x && x->serial > scope.serial; x = x->previous) {
+        mc_storage *storage = x->storage;
+        if (!storage || storage->borrowed || (keep && storage == keep->storage)) continue;
+        if (storage->source->serial <= scope.serial) continue; /* a view of what is older */
+        storage->dropped = true;
+        mc_node *maker = storage->source->node;
+        bool cheap = scope.selective && maker && maker->op->recompute;
+        if (!storage->saves || cheap) mc_storage_free_data(storage);
+    }
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+mc_tensor *mc_scratch_new(mc_tape *tape, mc_dtype dtype, mc_shape shape)
+{
+    return mc_tape_tensor(tape, dtype, shape, NULL);
+}
+
+void mc_scratch_free(mc_tensor *x)
+{
+    if (!x) return;
+    mc_storage_unref(x->storage);
+    x->storage = NULL;
+}
+
+static mc_matrix flat(const mc_tensor *x)
+{
+    return (mc_matrix){mc_tensor_data(x), x->dtype, mc_tensor_count(x)};
+}
+
+/* Whether x may be given a gradient: it wants one, and if a checkpointed segment runs its backward, x
+ * is of the segment (what comes from outside has to be handed in). */
+static bool takes_gradient(mc_tape *tape, const mc_tensor *x)
+{
+    if (!x || !x->requires_grad || mc_failed(tape->ctx)) return false;
+    if (x->is_leaf || !tape->replaying || x->serial > tape->segment_start) return true;
+    mc_fail(tape->ctx, MC_ERR_ARGUMENT,
+            "a checkpointed block uses a tensor %s from outside: pass it as an extra input",
+            MC_SHAPE_TEXT(x->shape));
+    return false;
+}
+
+/* Gives x a gradient of its own again when it shares the memory with another tensor's. */
+static bool make_exclusive(mc_tape *tape, mc_tensor *x)
+{
+    mc_tensor *shared = x->gradient;
+    if (shared->storage->references == 1) return true;
+    mc_tensor *own = mc_tape_tensor(tape, x->dtype, x->shape, x);
+    if (!own) return false;
+    mc_device *device = tape->ctx->device;
+    device->kernels->scale(device, mc_tensor_count(x), flat(shared), 1.0f, flat(own), false);
+    mc_storage_unref(shared->storage);
+    shared->storage = NULL;
+    x->gradient = own;
+    return true;
+}
+
+mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate)
+{
+    *accumulate = false;
+    if (!takes_gradient(tape, x)) return NULL;
+    if (!x->gradient) return x->gradient = mc_tape_tensor(tape, x->dtype, x->shape, x);
+    *accumulate = true;
+    return x->is_leaf || make_exclusive(tape, x) ? x->gradient : NULL;
+}
+
+void mc_gradient_share(mc_tape *tape, mc_tensor *x, mc_tensor *g)
+{
+    if (!g || !takes_gradient(tape, x)) return;
+    if (!x->gradient && g->dtype == x->dtype) {
+        x->gradient = mc_tape_view(tape, g, x->shape, 0);
+        return;
+    }
+    bool accumulate;
+    mc_tensor *target = mc_gradient_target(tape, x, &accumulate);
+    if (!target) return;
+    mc_device *device = tape->ctx->device;
+    device->kernels->scale(device, mc_tensor_count(x), flat(g), 1.0f, flat(target), accumulate);
+}
+
+void *mc_saved_data(mc_tape *tape, mc_tensor *x)
+{
+    if (mc_failed(tape->ctx)) return NULL;
+    mc_storage *storage = x->storage;
+    if (!storage->data) {
+        mc_node *maker = storage->source ? storage->source->node : NULL;
+        if (!maker || !maker->op->recompute) {
+            mc_fail(tape->ctx, MC_ERR_STATE, "backward needs a tensor %s that was released",
+                    MC_SHAPE_TEXT(x->shape));
+            return NULL;
+        }
+        if (!fill_storage(tape, storage, x)) return NULL;
+        maker->op->recompute(tape, maker);
+    }
+    return mc_tensor_data(x);
+}
+
+/* Forgets what the node kept for its backward. */
+static void drop_saved(mc_node *node)
+{
+    for (int i = 0; i < node->saved_count; i++) {
+        mc_storage *storage = node->saved[i]->storage;
+        if (--storage->saves == 0 && storage->dropped) mc_storage_free_data(storage);
+    }
+    node->saved_count = 0;
+}
+
+static void drop_gradient(mc_tensor *y)
+{
+    mc_storage_unref(y->gradient->storage);
+    y->gradient->storage = NULL;
+    y->gradient = NULL;
+}
+
+/* Runs backward over the nodes from the newest down to, not including, `stop`. */
+static void run_backward(mc_tape *tape, mc_node *stop)
+{
+    for (mc_node *node = tape->newest_node; node != stop; node = node->previous) {
+        mc_tensor *y = node->output;
+        if (!y->gradient || mc_failed(tape->ctx)) continue;
+        if (node->done) {
+            mc_fail(tape->ctx, MC_ERR_STATE, "backward through \"%s\" a second time", node->op->name);
+            return;
+        }
+        node->op->backward(tape, node);
+        mc_error_while(&tape->ctx->error, "running backward of %s, output %s", node->op->name,
+                       MC_SHAPE_TEXT(y->shape));
+        node->done = true;
+        drop_saved(node);
+        drop_gradient(y);
+    }
+}
+
+static mc_status check_backward(mc_tape *tape, const mc_tensor *y)
+{
+    mc_context *ctx = tape ? tape->ctx : NULL;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (!y || y->tape != tape)
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "backward: the tensor was not made on this tape");
+    if (!tape->training) return mc_fail(ctx, MC_ERR_STATE, "backward on an evaluation tape");
+    if (y->node && y->node->done)
+        return mc_fail(ctx, MC_ERR_STATE, "backward from the same tensor twice");
+    return MC_OK;
+}
+
+mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, float seed)
+{
+    mc_status status = check_backward(tape, loss);
+    if (status) return status;
+    if (loss->dtype != MC_F32 || !mc_shape_equal(loss->shape, MC_SHAPE(2)))
+        return mc_fail(tape->ctx, MC_ERR_SHAPE,
+                       "backward without a gradient starts from a loss, found a %s tensor %s",
+                       mc_dtype_name(loss->dtype), MC_SHAPE_TEXT(loss->shape));
+    if (!loss->requires_grad) return MC_OK; /* nothing trainable is behind it */
+    float gradient[2] = {seed, 0};
+    loss->gradient = mc_tape_input(tape, MC_F32, MC_SHAPE(2), gradient, false);
+    if (loss->gradient) run_backward(tape, NULL);
+    return mc_error_status(tape->ctx);
+}
+
+mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy)
+{
+    mc_status status = check_backward(tape, y);
+    if (status) return status;
+    if (!dy) {
+        float sum_count[2] = {0, 0};
+        if (mc_tensor_count(y) == 2) mc_tensor_read_f32(tape->ctx, y, sum_count, 2);
+        float count = sum_count[1] > 0 ? sum_count[1] : 1;
+        return mc_tape_backward_seeded(tape, y, 1.0f / count);
+    }
+    if (dy->dtype != y->dtype || !mc_shape_equal(dy->shape, y->shape))
+        return mc_fail(tape->ctx, MC_ERR_SHAPE, "backward: gradient %s %s, expected %s %s",
+                       mc_dtype_name(dy->dtype), MC_SHAPE_TEXT(dy->shape), mc_dtype_name(y->dtype),
+                       MC_SHAPE_TEXT(y->shape));
+    if (!y->requires_grad) return MC_OK;
+    bool accumulate;
+    mc_tensor *target = mc_gradient_target(tape, y, &accumulate);
+    if (!target) return mc_error_status(tape->ctx);
+    mc_device *device = tape->ctx->device;
+    device->kernels->scale(device, mc_tensor_count(y), flat(dy), 1.0f, flat(target), accumulate);
+    run_backward(tape, NULL);
+    return mc_error_status(tape->ctx);
+}
+
+mc_tensor *mc_tensor_gradient(const mc_tensor *x) { return x ? x->gradient : NULL; }
+
+float mc_loss_seed_value(mc_tape *tape, int64_t rows, double count)
+{
+    mc_loss_seed *seed = mc_context_loss_seed(tape->ctx);
+    if (!seed || !seed->managed) return (float)(1.0 / (count > 0 ? count : 1));
+    if (seed->nominal <= 0) {
+        double global = (double)rows * seed->micro_steps * tape->ctx->world_size;
+        seed->nominal = global > 0 ? global : 1;
+    }
+    return (float)(seed->loss_scale / seed->nominal);
+}
+
+/* ---- checkpointed segments ------------------------------------------------------------------- */
+
+typedef struct segment_state {
+    mc_segment_fn fn;
+    void *user;
+    uint64_t rng_offset;
+} segment_state;
+
+/* A fresh input for the second run: the same contents, no history. */
+static mc_tensor *detached(mc_tape *tape, mc_tensor *x)
+{
+    mc_tensor *copy = x ? mc_tape_view(tape, x, x->shape, 0) : NULL;
+    if (!copy) return NULL;
+    copy->requires_grad = x->requires_grad;
+    copy->lengths = x->lengths;
+    return copy;
+}
+
+/* Runs the segment again, recorded, with the dropout of the first run; `fresh` are its inputs. */
+static mc_tensor *replay(mc_tape *tape, const segment_state *state, mc_tensor **fresh)
+{
+    uint64_t was_offset = tape->replay_offset;
+    bool was_replaying = tape->replaying;
+    tape->replaying = true;
+    tape->replay_offset = state->rng_offset;
+    mc_tensor *y = state->fn(tape, state->user, fresh[0], fresh + 1);
+    tape->replaying = was_replaying;
+    tape->replay_offset = was_offset;
+    return y;
+}
+
+/* Backward over the nodes of the second run, from y's gradient; they are forgotten afterwards. */
+static void replay_backward(mc_tape *tape, uint64_t start, mc_node *before, mc_tensor *y,
+                            mc_tensor *dy)
+{
+    uint64_t was_start = tape->segment_start;
+    bool was_replaying = tape->replaying;
+    tape->replaying = true;
+    tape->segment_start = start;
+    if (y && y->requires_grad) {
+        mc_gradient_share(tape, y, dy);
+        run_backward(tape, before);
+    }
+    tape->replaying = was_replaying;
+    tape->segment_start = was_start;
+    for (mc_node *node = tape->newest_node; node != before; node = node->previous) {
+        drop_saved(node);
+        if (node->op->release) node->op->release(node);
+    }
+    tape->newest_node = before;
+}
+
+static void segment_backward(mc_tape *tape, mc_node *node)
+{
+    mc_tensor *fresh[MC_NODE_INPUTS] = {0};
+    mc_node *before = tape->newest_node;
+    uint64_t start = tape->serial;
+    for (int i = 0; i < node->input_count; i++) fresh[i] = detached(tape, node->inputs[i]);
+    mc_tensor *y = replay(tape, node->state, fresh);
+    replay_backward(tape, start, before, y, node->output->gradient);
+    mc_tensor *last = tape->newest;
+    for (int i = 0; i < node->input_count; i++)
+        if (fresh[i]) mc_gradient_share(tape, node->inputs[i], fresh[i]->gradient);
+    /* all of the second run goes now; what was handed out above holds its own references */
+    for (mc_tensor *x = last; x && x->serial > start; x = x->previous)
+        if (x->storage && !x->storage->borrowed) {
+            mc_storage_unref(x->storage);
+            x->storage = NULL;
+        }
+}
+
+static const mc_op segment_op = {.name = "checkpoint", .backward = segment_backward};
+
+mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_tensor *x,
+                              mc_tensor *const *extra, int extra_count)
+{
+    if (!mc_op_ready(tape, "checkpoint", x)) return NULL;
+    if (extra_count < 0 || extra_count > MC_NODE_INPUTS - 1) {
+        mc_fail(tape->ctx, MC_ERR_ARGUMENT, "checkpoint: %d extra inputs, at most %d", extra_count,
+                MC_NODE_INPUTS - 1);
+        return NULL;
+    }
+    if (!mc_tape_recording(tape)) return fn(tape, user, x, extra);
+    mc_tensor *inputs[MC_NODE_INPUTS] = {x};
+    for (int i = 0; i < extra_count; i++) inputs[i + 1] = extra[i];
+    uint64_t rng_offset = tape->replaying ? tape->replay_offset : tape->ctx->rng_offset;
+    tape->unrecorded++;
+    mc_tensor *inner = fn(tape, user, x, extra);
+    tape->unrecorded--;
+    if (!inner) return NULL;
+    mc_tensor *y = mc_tape_view(tape, inner, inner->shape, 0);
+    if (!y) return NULL;
+    y->lengths = inner->lengths;
+    y->requires_grad = inner->requires_grad;
+    if (!y->requires_grad) return y;
+    mc_node *node = mc_tape_alloc(tape, sizeof *node);
+    segment_state *state = node ? mc_tape_alloc(tape, sizeof *state) : NULL;
+    if (!state) return NULL;
+    *state = (segment_state){.fn = fn, .user = user, .rng_offset = rng_offset};
+    *node = (mc_node){.op = &segment_op, .previous = tape->newest_node, .output = y, .state = state,
+                      .input_count = extra_count + 1};
+    memcpy(node->inputs, inputs, sizeof inputs);
+    y->node = node;
+    tape->newest_node = node;
+    for (int i = 0; i <= extra_count; i++) mc_node_save(node, inputs[i]);
+    return y;
+}

@@ -1,0 +1,135 @@
+/* How operations record themselves, and how gradients and memory move during backward. */
+#ifndef MC_AUTOGRAD_TAPE_INTERNAL_H
+#define MC_AUTOGRAD_TAPE_INTERNAL_H
+
+#include "core/autograd/tape.h"
+#include "core/device/device_internal.h"
+#include "core/tensor/tensor_internal.h"
+
+enum { MC_NODE_INPUTS = 8, MC_NODE_SAVED = 8 };
+
+typedef struct mc_node mc_node;
+
+/* One kind of operation. */
+typedef struct mc_op {
+    const char *name;
+    /* Reads node->output->gradient and adds to the gradients of the inputs that require one. */
+    void (*backward)(mc_tape *tape, mc_node *node);
+    /* Computes the contents of node->output again from its inputs; NULL if that is not cheap. Under
+     * MC_RECOMPUTE_SELECTIVE the outputs of ops that have it are not kept for backward. */
+    void (*recompute)(mc_tape *tape, mc_node *node);
+    /* Frees what `state` holds besides itself; may be NULL. */
+    void (*release)(mc_node *node);
+} mc_op;
+
+struct mc_node {
+    const mc_op *op;
+    mc_node *previous; /* recorded just before */
+    bool done;         /* its backward has run */
+    mc_tensor *inputs[MC_NODE_INPUTS]; /* NULL where an optional input is absent */
+    int input_count;
+    mc_tensor *output;
+    mc_tensor *saved[MC_NODE_SAVED]; /* contents kept until this node's backward has run */
+    int saved_count;
+    void *state; /* the op's own struct, in the tape's arena */
+};
+
+/* ---- making outputs and recording ------------------------------------------------------------ */
+
+/* A new tensor on the tape with uninitialised contents; takes `like`'s lengths (like may be NULL).
+ * NULL after an error. */
+mc_tensor *mc_tape_tensor(mc_tape *tape, mc_dtype dtype, mc_shape shape, const mc_tensor *like);
+/* A view of x's memory with another shape of as many elements or fewer, from `offset` bytes on. */
+mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offset);
+/* A leaf that shows borrowed memory (a parameter). `gradient` is its f32 gradient, which backward
+ * adds to; NULL: no gradient is wanted. */
+mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient);
+/* Memory that lives as long as the tape; zeroed. Sets the context's error when out. */
+void *mc_tape_alloc(mc_tape *tape, size_t bytes);
+
+/* Whether what is done now is recorded: a training tape outside the first run of a checkpointed
+ * segment. */
+bool mc_tape_recording(const mc_tape *tape);
+/* Whether this call must be recorded: a training tape, and one of the inputs requires a gradient.
+ * If so, makes the node (with `state_bytes` of zeroed op state), marks the output and returns it;
+ * NULL otherwise (not recorded, or out of memory, which sets the error). Absent optional inputs are
+ * passed as NULL. */
+mc_node *mc_tape_record(mc_tape *tape, const mc_op *op, mc_tensor *output, size_t state_bytes,
+                        int input_count, mc_tensor *const *inputs);
+static inline mc_device *mc_tape_device(const mc_tape *tape) { return mc_tape_context(tape)->device; }
+/* A tensor as the kernels take it: (rows, columns) without gaps. NULL gives a NULL matrix. */
+mc_matrix mc_matrix_of(const mc_tensor *x);
+/* Keeps x's contents until the node's backward is done. x may be an input, the output or a tensor
+ * made for this purpose; NULL is ignored. */
+void mc_node_save(mc_node *node, mc_tensor *x);
+
+/* Every op starts with `if (!mc_op_ready(t, x)) return NULL;`: false when the tape is NULL, the
+ * context has failed, or x is NULL although no error is set (which becomes an error naming the op). */
+bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x);
+/* Checks a kernel's status in an op: sets the error on failure and returns whether it went well. */
+bool mc_op_ok(mc_tape *tape, const char *op, mc_status status);
+
+/* ---- in backward ----------------------------------------------------------------------------- */
+
+/* Where the gradient of x goes: a tensor to write to, or to add to when *accumulate is set. NULL if
+ * x needs no gradient or after an error. For a parameter it is the f32 view of its bucket
+ * (*accumulate set). */
+mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate);
+/* Adds g (x's shape) to the gradient of x without copying where that is possible: x may then share
+ * g's memory, so g must not be written afterwards. */
+void mc_gradient_share(mc_tape *tape, mc_tensor *x, mc_tensor *g);
+/* A scratch tensor for the duration of a backward. mc_scratch_free gives up the op's hold on it: the
+ * memory goes, unless mc_gradient_share passed it on. NULL is allowed. */
+mc_tensor *mc_scratch_new(mc_tape *tape, mc_dtype dtype, mc_shape shape);
+void mc_scratch_free(mc_tensor *x);
+/* Contents of x for backward: recomputes them if they were dropped. NULL after an error. */
+void *mc_saved_data(mc_tape *tape, mc_tensor *x);
+
+/* ---- scopes, recompute, dropout -------------------------------------------------------------- */
+
+typedef struct mc_scope {
+    uint64_t serial; /* of the newest tensor before it */
+    bool selective;
+} mc_scope;
+
+/* Between begin and end lies a block. At the end the memory of everything made inside is released
+ * unless backward needs it or it is `keep`; with `selective`, contents that can be recomputed
+ * cheaply are released too although backward needs them. */
+mc_scope mc_scope_begin(mc_tape *tape, bool selective);
+void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep);
+
+typedef mc_tensor *(*mc_segment_fn)(mc_tape *tape, void *user, mc_tensor *x,
+                                    mc_tensor *const *extra);
+/* Runs fn(x, extra) without recording its inside; backward runs it again, recorded, with the same
+ * dropout (full recompute). `extra_count` <= MC_NODE_INPUTS - 1. Gradients flow to x, the extras and
+ * every parameter used inside. On an eval tape it just runs. */
+mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_tensor *x,
+                              mc_tensor *const *extra, int extra_count);
+
+/* The dropout to apply: p, or 0 on an eval tape; takes the next Philox offset when p > 0. */
+mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p);
+
+/* A number for each tape, never used twice by a context. */
+uint64_t mc_tape_id(const mc_tape *tape);
+/* Tapes that have begun and not ended. */
+int mc_open_tapes(const mc_context *ctx);
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+/* The seed of backward for losses on this context: see mc_optim_manager_backward. Kept on the
+ * context because mc_linear_cross_entropy needs it in the forward pass already. */
+typedef struct mc_loss_seed {
+    bool managed;      /* an OptimManager is at work: the seed is loss_scale / nominal */
+    const void *manager; /* which one, while managed */
+    float loss_scale;
+    double nominal;    /* rows of a full global step; 0 until the first loss of the step sets it */
+    int micro_steps;
+} mc_loss_seed;
+mc_loss_seed *mc_context_loss_seed(mc_context *ctx);
+/* The seed for a loss over `rows` rows of which `count` count: loss_scale / nominal under a manager
+ * (setting nominal = rows * micro_steps * world size if it is not set), else 1 / max(count, 1). */
+float mc_loss_seed_value(mc_tape *tape, int64_t rows, double count);
+/* mc_tape_backward from a loss whose sum gets the gradient `seed`. */
+mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, float seed);
+
+#endif

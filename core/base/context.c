@@ -1,0 +1,166 @@
+#include "core/base/context_internal.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/base/version.h"
+#include "core/device/device_internal.h"
+
+const char *mc_version(void) { return MC_VERSION; }
+
+/* Reads the first of `names` that is set as a non-negative integer; `fallback` when none is. */
+static int environment_int(mc_context *ctx, const char *const *names, int fallback)
+{
+    for (; *names; names++) {
+        const char *text = getenv(*names);
+        if (!text || !*text) continue;
+        char *end;
+        errno = 0;
+        long value = strtol(text, &end, 10);
+        if (!*end && !errno && value >= 0 && value <= 1 << 24) return (int)value;
+        mc_fail(ctx, MC_ERR_ARGUMENT, "environment variable %s=\"%s\": expected a whole number",
+                *names, text);
+        return fallback;
+    }
+    return fallback;
+}
+
+static void read_launcher(mc_context *ctx)
+{
+    static const char *const size_names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS",
+                                             "PMI_SIZE", NULL};
+    static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
+                                             "PMI_RANK", NULL};
+    ctx->world_size = environment_int(ctx, size_names, 1);
+    ctx->rank = environment_int(ctx, rank_names, 0);
+    if (ctx->world_size > 1)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "the launcher asks for %d ranks (this is rank %d): this version trains in one "
+                "process only",
+                ctx->world_size, ctx->rank);
+    if (ctx->world_size < 1) ctx->world_size = 1;
+}
+
+mc_context *mc_init_distributed(const mc_init_options *options)
+{
+    mc_context *ctx = mc_calloc(1, sizeof *ctx);
+    if (!ctx) return NULL;
+    mc_init_options none = {0};
+    if (!options) options = &none;
+    ctx->owned.previous = ctx->owned.next = &ctx->owned;
+    ctx->seed = options->seed;
+    ctx->log = options->log;
+    ctx->log_user = options->log_user;
+    read_launcher(ctx);
+    ctx->device = mc_device_open(ctx, options->device ? options->device : "cpu");
+    return ctx;
+}
+
+void mc_context_free(mc_context *ctx)
+{
+    if (!ctx) return;
+    while (ctx->owned.next != &ctx->owned) {
+        mc_owned *newest = ctx->owned.next;
+        mc_disown(newest);
+        newest->free(newest->object);
+    }
+    mc_device_close(ctx->device);
+    mc_error_clear(&ctx->error);
+    mc_free(ctx);
+}
+
+int mc_rank(const mc_context *ctx) { return ctx ? ctx->rank : 0; }
+int mc_world_size(const mc_context *ctx) { return ctx ? ctx->world_size : 1; }
+uint64_t mc_seed(const mc_context *ctx) { return ctx ? ctx->seed : 0; }
+
+bool mc_failed(const mc_context *ctx) { return !ctx || mc_error_is_set(&ctx->error); }
+
+mc_status mc_error_status(const mc_context *ctx) { return ctx ? ctx->error.status : MC_ERR_NOMEM; }
+
+const char *mc_error_message(const mc_context *ctx)
+{
+    if (!ctx) return "out of memory for the context";
+    return mc_error_is_set(&ctx->error) ? ctx->error.message : "";
+}
+
+int mc_print_error(const mc_context *ctx, FILE *stream)
+{
+    if (!mc_failed(ctx)) return 0;
+    fprintf(stream, "error: %s (%s", mc_error_message(ctx), mc_status_text(mc_error_status(ctx)));
+    if (ctx) fprintf(stream, "%s; raised at %s:%d", ctx->error.trace, ctx->error.file, ctx->error.line);
+    fputs(")\n", stream);
+    return 1;
+}
+
+void mc_clear_error(mc_context *ctx)
+{
+    if (ctx) mc_error_clear(&ctx->error);
+}
+
+void mc_print_rank(mc_context *ctx, int rank, const char *format, ...)
+{
+    if (mc_failed(ctx) || ctx->rank != rank) return;
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    fflush(stdout);
+}
+
+mc_status mc_fail_at(mc_context *ctx, mc_status status, const char *file, int line,
+                     const char *format, ...)
+{
+    if (!ctx) return status;
+    va_list args;
+    va_start(args, format);
+    mc_error_vset_at(&ctx->error, status, file, line, format, args);
+    va_end(args);
+    return status;
+}
+
+void mc_log(mc_context *ctx, mc_log_level level, const char *format, ...)
+{
+    if (!ctx || !ctx->log) return;
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    char line[512], *text = line;
+    int length = vsnprintf(line, sizeof line, format, args);
+    if (length >= (int)sizeof line && (text = mc_malloc((size_t)length + 1)))
+        vsnprintf(text, (size_t)length + 1, format, again);
+    ctx->log(ctx->log_user, level, text ? text : line);
+    if (text != line) mc_free(text);
+    va_end(again);
+    va_end(args);
+}
+
+void mc_own(mc_context *ctx, mc_owned *link, void *object, void (*free_object)(void *))
+{
+    link->object = object;
+    link->free = free_object;
+    link->previous = &ctx->owned;
+    link->next = ctx->owned.next;
+    link->next->previous = link;
+    ctx->owned.next = link;
+}
+
+void mc_disown(mc_owned *link)
+{
+    if (!link->next) return;
+    link->previous->next = link->next;
+    link->next->previous = link->previous;
+    link->next = link->previous = NULL;
+}
+
+void *mc_new_owned(mc_context *ctx, size_t size, const char *what, void (*free_object)(void *))
+{
+    if (mc_failed(ctx)) return NULL;
+    mc_owned *object = mc_calloc(1, size);
+    if (!object) {
+        mc_fail_nomem(ctx, what);
+        return NULL;
+    }
+    mc_own(ctx, object, object, free_object);
+    return object;
+}

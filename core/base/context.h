@@ -1,0 +1,68 @@
+/* The context: where errors stick, what owns everything, and how a process takes part in a job.
+ *
+ * Every object of the library is made from a context and freed with it. A context belongs to one
+ * thread at a time; two contexts in one process are independent.
+ *
+ * Errors. The context keeps the first error. While one is set, operations and constructors do
+ * nothing and return NULL, functions that return numbers return NaN, and accessors on NULL return
+ * zero values. So a whole program is written without checks and checked where it matters:
+ *
+ *     mc_context *ctx = mc_init_distributed(&(mc_init_options){ .seed = 42 });
+ *     ...
+ *     if (mc_failed(ctx)) return mc_print_error(ctx, stderr);
+ */
+#ifndef MC_BASE_CONTEXT_H
+#define MC_BASE_CONTEXT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "core/base/status.h"
+
+typedef struct mc_context mc_context;
+
+typedef enum mc_log_level { MC_LOG_INFO = 0, MC_LOG_WARNING = 1 } mc_log_level;
+
+/* Receives one line (no newline) for each thing worth saying that is not an error: a new head that
+ * was initialised, a spare tensor in a file, NaN in loaded weights. */
+typedef void (*mc_log_fn)(void *user, mc_log_level level, const char *line);
+
+typedef struct mc_init_options {
+    uint64_t seed;      /* of initialisation, dropout and shuffling; 0 is a seed like any other */
+    const char *device; /* "cpu" (default); others fail until they are built in */
+    mc_log_fn log;      /* NULL: nothing is logged; the library itself never prints */
+    void *log_user;
+} mc_init_options;
+
+/* Makes a context. Reads the launcher's variables RANK and WORLD_SIZE (torchrun, torch.distributed)
+ * and those of Open MPI, Slurm and PMI; more than one rank is not supported yet and is an error on
+ * the returned context. `options` may be NULL. Returns NULL only when memory is out; every function
+ * accepts that NULL as a failed context. */
+MC_API mc_context *mc_init_distributed(const mc_init_options *options);
+
+/* Frees the context and everything that was made from it. NULL is allowed. */
+MC_API void mc_context_free(mc_context *ctx);
+
+MC_API int mc_rank(const mc_context *ctx);       /* 0-based; 0 for a single process */
+MC_API int mc_world_size(const mc_context *ctx); /* 1 for a single process */
+MC_API uint64_t mc_seed(const mc_context *ctx);
+
+/* Whether an error is set (or ctx is NULL). */
+MC_API bool mc_failed(const mc_context *ctx);
+/* The status of the first error, MC_OK without one, MC_ERR_NOMEM for a NULL context. */
+MC_API mc_status mc_error_status(const mc_context *ctx);
+/* The message of the first error, "" without one. Valid until the error is cleared. */
+MC_API const char *mc_error_message(const mc_context *ctx);
+/* Prints "error: <message> (<status text>; while ...; raised at file:line)" and a newline to
+ * `stream`. Returns 1, so that main() can return it; 0 when no error is set. */
+MC_API int mc_print_error(const mc_context *ctx, FILE *stream);
+/* Ends the error state; the context is usable again. */
+MC_API void mc_clear_error(mc_context *ctx);
+
+/* printf on one rank only (to stdout, flushed). Does nothing on the others or on a failed context. */
+MC_API void mc_print_rank(mc_context *ctx, int rank, const char *format, ...) MC_PRINTF(3, 4);
+
+/* The version of the library that is running, e.g. "0.1.0"; compare with MC_VERSION. */
+MC_API const char *mc_version(void);
+
+#endif

@@ -1,0 +1,49 @@
+/* The context's inside, and how the library raises errors and registers what a context owns. */
+#ifndef MC_BASE_CONTEXT_INTERNAL_H
+#define MC_BASE_CONTEXT_INTERNAL_H
+
+#include "core/base/context.h"
+#include "core/base/error_internal.h"
+#include "core/base/memory_internal.h"
+
+/* A link in the context's list of owned objects. Embed one in every object that a context frees. */
+typedef struct mc_owned {
+    struct mc_owned *previous, *next;
+    void (*free)(void *object);
+    void *object;
+} mc_owned;
+
+typedef struct mc_device mc_device; /* core/device/device_internal.h */
+
+struct mc_context {
+    mc_error error;
+    uint64_t seed;
+    uint64_t rng_offset; /* counter of dropout calls: the Philox offset of the next one */
+    int rank, world_size;
+    mc_log_fn log;
+    void *log_user;
+    mc_owned owned;      /* list head; the newest object comes first and is freed first */
+    mc_device *device;
+    struct mc_autograd *autograd; /* core/autograd: made with the first tape */
+};
+
+/* Sets the context's error if it has none; gives back `status`. Accepts ctx == NULL. */
+#define mc_fail(ctx, status, ...) mc_fail_at((ctx), (status), __FILE__, __LINE__, __VA_ARGS__)
+mc_status mc_fail_at(mc_context *ctx, mc_status status, const char *file, int line,
+                     const char *format, ...) MC_PRINTF(5, 6);
+/* mc_fail with MC_ERR_NOMEM, naming what the memory was for. */
+#define mc_fail_nomem(ctx, what) mc_fail((ctx), MC_ERR_NOMEM, "out of memory for %s", (what))
+
+/* Logs one line through the context's callback, if there is one. */
+void mc_log(mc_context *ctx, mc_log_level level, const char *format, ...) MC_PRINTF(3, 4);
+
+/* Registers `object`, to be freed by `free_object` when the context is; mc_disown takes it off the
+ * list again (an object's own free function calls it first). */
+void mc_own(mc_context *ctx, mc_owned *link, void *object, void (*free_object)(void *));
+void mc_disown(mc_owned *link);
+
+/* calloc of a context-owned object whose first member is `mc_owned owned`. On failure sets the
+ * context's error (naming `what`) and returns NULL; also NULL when the context has failed already. */
+void *mc_new_owned(mc_context *ctx, size_t size, const char *what, void (*free_object)(void *));
+
+#endif

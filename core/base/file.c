@@ -1,0 +1,260 @@
+#include "core/base/file_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "core/base/memory_internal.h"
+
+enum { WRITE_BUFFER = 1 << 20 };
+
+static mc_status io_error(mc_error *err, const char *path, const char *doing)
+{
+    mc_status status = errno == ENOENT ? MC_ERR_NOT_FOUND : MC_ERR_IO;
+    return mc_error_set(err, status, "%s: cannot %s: %s", path, doing, strerror(errno));
+}
+
+mc_status mc_path_join(mc_error *err, char out[MC_PATH_MAX], const char *folder, const char *name)
+{
+    size_t length = strlen(folder);
+    const char *slash = length && folder[length - 1] != '/' ? "/" : "";
+    int written = snprintf(out, MC_PATH_MAX, "%s%s%s", folder, slash, name);
+    if (written < 0 || written >= MC_PATH_MAX)
+        return mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", folder);
+    return MC_OK;
+}
+
+bool mc_path_is_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+bool mc_path_is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+mc_status mc_make_folders(mc_error *err, const char *path)
+{
+    char partial[MC_PATH_MAX];
+    if (!*path) return mc_error_set(err, MC_ERR_ARGUMENT, "no folder given");
+    mc_status status = mc_path_join(err, partial, path, "");
+    if (status) return status;
+    for (char *p = partial + 1; *p; p++) {
+        if (*p != '/') continue;
+        *p = '\0';
+        if (mkdir(partial, 0777) != 0 && errno != EEXIST)
+            return io_error(err, partial, "make the folder");
+        *p = '/';
+    }
+    if (!mc_path_is_folder(path))
+        return mc_error_set(err, MC_ERR_IO, "%s: exists and is not a folder", path);
+    return MC_OK;
+}
+
+/* Opens a regular file and tells its size; -1 with the error set otherwise. */
+static int open_regular(mc_error *err, const char *path, size_t *size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
+    struct stat info;
+    if (fd < 0) {
+        io_error(err, path, "open");
+        return -1;
+    }
+    if (fstat(fd, &info) != 0) {
+        io_error(err, path, "stat");
+    } else if (!S_ISREG(info.st_mode)) {
+        mc_error_set(err, MC_ERR_IO, "%s: not a regular file", path);
+    } else {
+        *size = (size_t)info.st_size;
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+mc_status mc_file_map_init(mc_error *err, mc_file_map *map, const char *path)
+{
+    *map = (mc_file_map){0};
+    size_t size;
+    int fd = open_regular(err, path, &size);
+    if (fd < 0) return err->status;
+    if (size) {
+        void *data = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            io_error(err, path, "map");
+        else
+            *map = (mc_file_map){.data = data, .size = size};
+    }
+    close(fd);
+    return size && !map->data ? err->status : MC_OK;
+}
+
+void mc_file_map_release(mc_file_map *map)
+{
+    if (map->data) munmap((void *)map->data, map->size);
+    *map = (mc_file_map){0};
+}
+
+char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size)
+{
+    size_t total, got = 0;
+    int fd = open_regular(err, path, &total);
+    if (fd < 0) return NULL;
+    char *text = NULL;
+    if (total > limit) {
+        mc_error_set(err, MC_ERR_FORMAT, "%s: %zu bytes, at most %zu expected", path, total, limit);
+    } else if (!(text = mc_malloc(total + 1))) {
+        mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for its %zu bytes", path, total);
+    } else {
+        while (got < total) {
+            ssize_t n = read(fd, text + got, total - got);
+            if (n < 0 && errno == EINTR) continue;
+            if (n <= 0) break;
+            got += (size_t)n;
+        }
+        if (got < total) {
+            mc_error_set(err, MC_ERR_IO, "%s: read %zu of %zu bytes", path, got, total);
+            mc_free(text);
+            text = NULL;
+        } else {
+            text[total] = '\0';
+            if (size) *size = total;
+        }
+    }
+    close(fd);
+    return text;
+}
+
+mc_status mc_file_writer_init(mc_error *err, mc_file_writer *writer, const char *path)
+{
+    *writer = (mc_file_writer){.err = err, .fd = -1, .failed = true}; /* until all is there */
+    size_t room = strlen(path) + 32;
+    writer->path = mc_strdup(path);
+    writer->aside = mc_malloc(room);
+    writer->buffer = mc_malloc(WRITE_BUFFER);
+    if (!writer->path || !writer->aside || !writer->buffer)
+        return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for writing it", path);
+    snprintf(writer->aside, room, "%s.tmp-%ld", path, (long)getpid());
+    writer->fd = open(writer->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (writer->fd < 0) return io_error(err, path, "create");
+    writer->created = true;
+    writer->failed = false;
+    return MC_OK;
+}
+
+static mc_status write_all(mc_file_writer *writer, const uint8_t *data, size_t size)
+{
+    while (size) {
+        ssize_t n = write(writer->fd, data, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = ENOSPC; /* nothing was taken: don't try for ever */
+        if (n <= 0) return io_error(writer->err, writer->path, "write");
+        data += n;
+        size -= (size_t)n;
+    }
+    return MC_OK;
+}
+
+static mc_status flush_buffer(mc_file_writer *writer)
+{
+    mc_status status = write_all(writer, writer->buffer, writer->used);
+    writer->used = 0;
+    return status;
+}
+
+/* What stands in the way of going on with a file: an error, or a hole that one left. */
+static mc_status check_usable(mc_file_writer *writer)
+{
+    if (!mc_error_is_set(writer->err) && !writer->failed) return MC_OK;
+    writer->failed = true;
+    return mc_error_set(
+        writer->err, mc_error_is_set(writer->err) ? writer->err->status : MC_ERR_STATE,
+        "%s: an earlier write to it failed", writer->path ? writer->path : "the file");
+}
+
+mc_status mc_file_write(mc_file_writer *writer, const void *data, size_t size)
+{
+    mc_status status = check_usable(writer);
+    if (status) return status;
+    writer->written += size;
+    if (size > WRITE_BUFFER - writer->used) status = flush_buffer(writer);
+    if (status == MC_OK && size > WRITE_BUFFER) {
+        status = write_all(writer, data, size);
+    } else if (status == MC_OK && size) {
+        memcpy(writer->buffer + writer->used, data, size);
+        writer->used += size;
+    }
+    writer->failed = status != MC_OK;
+    return status;
+}
+
+static mc_status sync_and_close(mc_file_writer *writer)
+{
+    mc_status status = flush_buffer(writer);
+    if (status) return status;
+    if (fsync(writer->fd) != 0) return io_error(writer->err, writer->path, "sync");
+    int closed = close(writer->fd);
+    writer->fd = -1;
+    return closed == 0 ? MC_OK : io_error(writer->err, writer->path, "close");
+}
+
+mc_status mc_file_sync(mc_file_writer *writer)
+{
+    mc_status status = check_usable(writer);
+    if (status) return status;
+    status = sync_and_close(writer);
+    writer->failed = status != MC_OK;
+    return status;
+}
+
+/* Makes a rename durable: the folder's own entry has to reach the disk too. */
+static mc_status sync_parent(mc_error *err, const char *path)
+{
+    char folder[MC_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) : 0;
+    if (length >= sizeof folder)
+        return mc_error_set(err, MC_ERR_ARGUMENT, "%s: path too long", path);
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    int fd = open(!slash ? "." : length ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return io_error(err, path, "open the folder of");
+    int synced = fsync(fd);
+    int reason = errno;
+    close(fd);
+    errno = reason;
+    /* some file systems cannot sync folders and say EINVAL: nothing more can be done there */
+    return synced == 0 || reason == EINVAL ? MC_OK : io_error(err, path, "sync the folder of");
+}
+
+mc_status mc_file_rename(mc_file_writer *writer)
+{
+    mc_status status = check_usable(writer);
+    if (status) return status;
+    if (rename(writer->aside, writer->path) != 0)
+        return io_error(writer->err, writer->path, "put the finished file in its place");
+    writer->created = false;
+    return sync_parent(writer->err, writer->path);
+}
+
+mc_status mc_file_commit(mc_file_writer *writer)
+{
+    mc_status status = mc_file_sync(writer);
+    return status ? status : mc_file_rename(writer);
+}
+
+void mc_file_writer_release(mc_file_writer *writer)
+{
+    if (writer->fd >= 0) close(writer->fd);
+    if (writer->created) unlink(writer->aside);
+    mc_free(writer->aside);
+    mc_free(writer->path);
+    mc_free(writer->buffer);
+    *writer = (mc_file_writer){.fd = -1};
+}

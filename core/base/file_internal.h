@@ -1,0 +1,56 @@
+/* Files: mapping for reading, and writing so that a reader never sees half a file. */
+#ifndef MC_BASE_FILE_INTERNAL_H
+#define MC_BASE_FILE_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "core/base/error_internal.h"
+
+#define MC_PATH_MAX 4096
+
+/* Joins folder and name with one '/'. Fails (MC_ERR_ARGUMENT) if it doesn't fit. */
+mc_status mc_path_join(mc_error *err, char out[MC_PATH_MAX], const char *folder, const char *name);
+bool mc_path_is_file(const char *path);
+bool mc_path_is_folder(const char *path);
+/* mkdir -p. */
+mc_status mc_make_folders(mc_error *err, const char *path);
+
+/* A whole file mapped read-only. `data` is NULL for an empty file. */
+typedef struct mc_file_map {
+    const uint8_t *data;
+    size_t size;
+} mc_file_map;
+
+mc_status mc_file_map_init(mc_error *err, mc_file_map *map, const char *path);
+void mc_file_map_release(mc_file_map *map);
+
+/* Reads a whole file into a heap buffer with a NUL added behind its last byte (mc_free it). Errors
+ * name the path; a file larger than `limit` bytes is MC_ERR_FORMAT. */
+char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size);
+
+/* Writes `path` aside ("<path>.tmp-<pid>"). mc_file_commit syncs the file, renames it over `path`
+ * and syncs the folder; mc_file_writer_release without a commit removes what was written. The first
+ * failing call (a full disk, a read-only folder) sets the error; later calls do nothing, and a file
+ * that misses a write, failed or skipped, can never be committed, even after the error is cleared. */
+typedef struct mc_file_writer {
+    mc_error *err;
+    int fd;
+    bool created; /* the aside file exists and must go unless renamed */
+    bool failed;  /* a write failed or was skipped: the file is no good */
+    char *path, *aside;
+    uint8_t *buffer;
+    size_t used;
+    uint64_t written; /* bytes so far, buffered ones included */
+} mc_file_writer;
+
+mc_status mc_file_writer_init(mc_error *err, mc_file_writer *writer, const char *path);
+mc_status mc_file_write(mc_file_writer *writer, const void *data, size_t size);
+/* Flushes and fsyncs without renaming; then mc_file_rename makes it visible. Several files that
+ * belong together are all synced first and then renamed one after the other. */
+mc_status mc_file_sync(mc_file_writer *writer);
+mc_status mc_file_rename(mc_file_writer *writer);
+mc_status mc_file_commit(mc_file_writer *writer); /* sync + rename */
+void mc_file_writer_release(mc_file_writer *writer);
+
+#endif

@@ -1,0 +1,35 @@
+/* JSON through cJSON, with errors that name the file, the line and the key. */
+#ifndef MC_BASE_JSON_INTERNAL_H
+#define MC_BASE_JSON_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <cjson/cJSON.h>
+#include "core/base/error_internal.h"
+
+/* Whether all of the text is well-formed UTF-8. */
+bool mc_utf8_is_valid(const char *text, size_t size);
+
+/* Parses `size` bytes (NUL terminated or not). `name` is what errors call it (a path); lines in
+ * errors count from `first_line` (1 for a file). The whole text must be one JSON value (white space
+ * around it allowed), in UTF-8, nested at most 64 deep, without control characters or "\\u0000" in
+ * strings. Keys may repeat: who minds has to look. Free with cJSON_Delete. NULL on error. */
+cJSON *mc_json_parse(mc_error *err, const char *text, size_t size, const char *name,
+                     int64_t first_line);
+/* Reads and parses a file whose top level must be an object. */
+cJSON *mc_json_read_object(mc_error *err, const char *path, size_t limit);
+
+/* Field access: each reads object[key] into *out. An absent key (or null) leaves *out alone and is
+ * no error; a value of another type, out of [low, high], not whole, or not finite is MC_ERR_FORMAT:
+ * `name: key "hidden_size": expected a whole number from 1 to 65536, found "many"`.
+ * Strings point into the object. Each returns false only on an error. */
+bool mc_json_get_int(mc_error *err, const cJSON *object, const char *name, const char *key,
+                     int64_t low, int64_t high, int64_t *out);
+bool mc_json_get_number(mc_error *err, const cJSON *object, const char *name, const char *key,
+                        double low, double high, double *out);
+bool mc_json_get_bool(mc_error *err, const cJSON *object, const char *name, const char *key,
+                      bool *out);
+bool mc_json_get_string(mc_error *err, const cJSON *object, const char *name, const char *key,
+                        const char **out);
+
+#endif

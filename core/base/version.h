@@ -1,0 +1,10 @@
+/* The version of the headers; mc_version() tells the library's. CMake reads it from here. */
+#ifndef MC_BASE_VERSION_H
+#define MC_BASE_VERSION_H
+
+#define MC_VERSION "0.1.0"
+#define MC_VERSION_MAJOR 0
+#define MC_VERSION_MINOR 1
+#define MC_VERSION_PATCH 0
+
+#endif

@@ -1,0 +1,198 @@
+#include "core/checkpoint/optim_state.h"
+
+#include <math.h>
+#include <string.h>
+#include "core/checkpoint/safetensors.h"
+#include "core/optim/optimizer_internal.h"
+
+/* ---- saving -----------------------------------------------------------------------------------
+ */
+
+enum { COPY_BYTES = 1 << 20 };
+
+/* What will be written: a spec for each item, and where its bytes are. */
+typedef struct save_list {
+    mc_context *ctx;
+    mc_safetensors_spec *specs;
+    mc_state_item *items; /* their shapes are what the specs point to */
+    size_t count, spec_capacity, item_capacity;
+} save_list;
+
+static mc_status list_item(void *user, const mc_state_item *item)
+{
+    save_list *list = user;
+    if (!mc_grow(&list->specs, &list->spec_capacity, list->count, sizeof *list->specs) ||
+        !mc_grow(&list->items, &list->item_capacity, list->count, sizeof *list->items))
+        return mc_fail_nomem(list->ctx, "a list of optimizer state");
+    char *name = mc_strdup(item->name);
+    if (!name) return mc_fail_nomem(list->ctx, "a list of optimizer state");
+    list->items[list->count] = *item;
+    list->items[list->count].name = name;
+    list->count++;
+    return MC_OK;
+}
+
+static void save_list_release(save_list *list)
+{
+    for (size_t i = 0; i < list->count; i++) mc_free((void *)list->items[i].name);
+    mc_free(list->items);
+    mc_free(list->specs);
+}
+
+/* Writes one item's bytes, through a buffer where they are on the device. */
+static mc_status write_item(mc_context *ctx, mc_safetensors_writer *writer,
+                            const mc_state_item *item, char *buffer)
+{
+    if (!item->on_device) return mc_safetensors_write(writer, item->data, item->bytes);
+    for (size_t done = 0; done < item->bytes;) {
+        size_t part = item->bytes - done < COPY_BYTES ? item->bytes - done : COPY_BYTES;
+        ctx->device->copy_out(ctx->device, buffer, (const char *)item->data + done, part);
+        mc_status status = mc_safetensors_write(writer, buffer, part);
+        if (status) return status;
+        done += part;
+    }
+    return MC_OK;
+}
+
+static mc_status write_list(save_list *list, const char *path)
+{
+    for (size_t i = 0; i < list->count; i++)
+        list->specs[i] = (mc_safetensors_spec){.name = list->items[i].name,
+                                               .dtype_name = list->items[i].dtype,
+                                               .ndim = list->items[i].shape.ndim,
+                                               .shape = list->items[i].shape.dim};
+    char *buffer = mc_malloc(COPY_BYTES);
+    if (!buffer) return mc_fail_nomem(list->ctx, "writing optimizer state");
+    mc_safetensors_writer *writer =
+        mc_safetensors_writer_new(list->ctx, path, list->specs, list->count, NULL, 0);
+    mc_status status = writer ? MC_OK : mc_error_status(list->ctx);
+    for (size_t i = 0; !status && i < list->count; i++)
+        status = write_item(list->ctx, writer, &list->items[i], buffer);
+    if (!status) status = mc_safetensors_writer_commit(writer);
+    mc_safetensors_writer_free(writer);
+    mc_free(buffer);
+    return status;
+}
+
+static mc_status check_arguments(mc_optim_manager *m, const char *path)
+{
+    if (!m) return MC_ERR_ARGUMENT;
+    if (mc_failed(m->ctx)) return mc_error_status(m->ctx);
+    return path ? MC_OK : mc_fail(m->ctx, MC_ERR_ARGUMENT, "the path of optimizer state is NULL");
+}
+
+mc_status mc_optim_manager_save(mc_optim_manager *m, const char *path)
+{
+    mc_status status = check_arguments(m, path);
+    if (status) return status;
+    save_list list = {.ctx = m->ctx};
+    status = mc_optim_manager_each_state(m, list_item, &list);
+    if (!status) status = write_list(&list, path);
+    save_list_release(&list);
+    if (status) mc_error_while(&m->ctx->error, "saving optimizer state to %s", path);
+    return status;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------
+ */
+
+enum { MISSING_SHOWN = 20 }; /* names in a message */
+
+typedef struct load_job {
+    mc_context *ctx;
+    mc_safetensors *file;
+    const char *path;
+    size_t found, missing;
+    char *names; /* of what is missing, one a line */
+} load_job;
+
+static mc_status note_missing(load_job *job, const char *name)
+{
+    if (++job->missing > MISSING_SHOWN) return MC_OK;
+    size_t old = job->names ? strlen(job->names) : 0, size = old + strlen(name) + 4;
+    char *grown = mc_realloc(job->names, size);
+    if (!grown) return mc_fail_nomem(job->ctx, "a list of missing tensors");
+    job->names = grown;
+    snprintf(grown + old, size - old, "\n  %s", name);
+    return MC_OK;
+}
+
+static bool same_shape(const mc_safetensors_entry *entry, const mc_shape *shape)
+{
+    if (entry->ndim != shape->ndim) return false;
+    for (int i = 0; i < entry->ndim; i++)
+        if (entry->shape[i] != shape->dim[i]) return false;
+    return true;
+}
+
+/* Host numbers are counts, scales and rates: none is negative, and some are not zero. */
+static mc_status check_number(load_job *job, const mc_state_item *item,
+                              const mc_safetensors_entry *entry)
+{
+    double value;
+    mc_status status = mc_safetensors_read_f64(job->file, entry, 0, 1, &value);
+    if (status) return status;
+    if (value >= 0 && isfinite(value) && !(item->positive && value == 0)) return MC_OK;
+    return mc_fail(job->ctx, MC_ERR_FORMAT, "%s: tensor \"%s\": found %g, expected %s", job->path,
+                   item->name, value, item->positive ? "a number above 0" : "0 or more");
+}
+
+static mc_status check_item(void *user, const mc_state_item *item)
+{
+    load_job *job = user;
+    const mc_safetensors_entry *entry = mc_safetensors_find(job->file, item->name);
+    if (!entry) return note_missing(job, item->name);
+    job->found++;
+    if (strcmp(entry->dtype_name, item->dtype) != 0)
+        return mc_fail(job->ctx, MC_ERR_DTYPE, "%s: tensor \"%s\": dtype %s, expected %s",
+                       job->path, item->name, entry->dtype_name, item->dtype);
+    if (!same_shape(entry, &item->shape)) {
+        mc_shape found = {.ndim = entry->ndim < MC_MAX_DIMS ? entry->ndim : MC_MAX_DIMS};
+        memcpy(found.dim, entry->shape, (size_t)found.ndim * sizeof *found.dim);
+        return mc_fail(job->ctx, MC_ERR_SHAPE, "%s: tensor \"%s\": shape %s, expected %s",
+                       job->path, item->name, MC_SHAPE_TEXT(found), MC_SHAPE_TEXT(item->shape));
+    }
+    return item->on_device ? MC_OK : check_number(job, item, entry);
+}
+
+static mc_status load_item(void *user, const mc_state_item *item)
+{
+    load_job *job = user;
+    const mc_safetensors_entry *entry = mc_safetensors_find(job->file, item->name);
+    if (item->on_device)
+        job->ctx->device->copy_in(job->ctx->device, item->data, entry->data, item->bytes);
+    else
+        memcpy(item->data, entry->data, item->bytes);
+    return MC_OK;
+}
+
+static mc_status check_file(load_job *job, mc_optim_manager *m)
+{
+    mc_status status = mc_optim_manager_each_state(m, check_item, job);
+    if (status) return status;
+    if (job->missing)
+        return mc_fail(job->ctx, MC_ERR_NOT_FOUND,
+                       "%s: %zu of the optimizers' %zu pieces of state are missing:%s%s", job->path,
+                       job->missing, job->missing + job->found, job->names,
+                       job->missing > MISSING_SHOWN ? "\n  ..." : "");
+    size_t spare = mc_safetensors_count(job->file) - job->found;
+    if (spare)
+        mc_log(job->ctx, MC_LOG_WARNING, "%s: %zu tensors belong to no optimizer and were not read",
+               job->path, spare);
+    return MC_OK;
+}
+
+mc_status mc_optim_manager_load(mc_optim_manager *m, const char *path)
+{
+    mc_status status = check_arguments(m, path);
+    if (status) return status;
+    load_job job = {.ctx = m->ctx, .path = path};
+    job.file = mc_safetensors_open(m->ctx, path, NULL);
+    status = job.file ? check_file(&job, m) : mc_error_status(m->ctx);
+    if (!status) status = mc_optim_manager_each_state(m, load_item, &job);
+    if (!status) mc_optim_manager_state_restored(m);
+    mc_safetensors_free(job.file);
+    mc_free(job.names);
+    if (status) mc_error_while(&m->ctx->error, "loading optimizer state from %s", path);
+    return status;
+}

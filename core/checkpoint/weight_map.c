@@ -1,0 +1,339 @@
+#include "core/checkpoint/weight_map_internal.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/nn/module_internal.h"
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* Matches `pattern` (with at most one {i}) as a prefix of `name`. Gives what follows and the
+ * number; a match must end at the end of the name, or before a '.'. */
+static const char *match_prefix(const char *pattern, const char *name, int *number)
+{
+    while (*pattern) {
+        if (strncmp(pattern, "{i}", 3) == 0) {
+            char *end;
+            if (!isdigit((unsigned char)*name)) return NULL;
+            *number = (int)strtol(name, &end, 10);
+            name = end;
+            pattern += 3;
+        } else if (*pattern++ != *name++) {
+            return NULL;
+        }
+    }
+    return *name == '\0' || *name == '.' ? name : NULL;
+}
+
+/* Appends text to out, expanding the number patterns; false when it does not fit. */
+static bool expand(char out[MC_NAME_MAX], const char *text, int number, int layers)
+{
+    size_t used = strlen(out);
+    while (*text && used + 12 < MC_NAME_MAX) {
+        int value = -1;
+        size_t skip = 0;
+        if (strncmp(text, "{i}", 3) == 0)
+            value = number, skip = 3;
+        else if (strncmp(text, "{i-1}", 5) == 0)
+            value = number - 1, skip = 5;
+        else if (strncmp(text, "{last}", 6) == 0)
+            value = layers - 1, skip = 6;
+        if (skip) {
+            used += (size_t)snprintf(out + used, MC_NAME_MAX - used, "%d", value);
+            text += skip;
+        } else {
+            out[used++] = *text++;
+        }
+    }
+    out[used] = '\0';
+    return !*text;
+}
+
+bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool prefixed,
+                    char out[MC_NAME_MAX])
+{
+    for (const mc_weight_rule *rule = map->rules; rule->ours; rule++) {
+        int number = 0;
+        const char *rest = match_prefix(rule->ours, ours, &number);
+        if (!rest) continue;
+        out[0] = '\0';
+        return (!prefixed || rule->head || expand(out, map->base_prefix, 0, 0)) &&
+               expand(out, rule->theirs, number, layers) && expand(out, rest, 0, 0);
+    }
+    return false;
+}
+
+/* Replaces a final ".weight" or ".bias" by LayerNorm's names in old TensorFlow conversions. */
+static bool old_norm_name(char name[MC_NAME_MAX])
+{
+    static const char *const pairs[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                           {"LayerNorm.bias", "LayerNorm.beta"}};
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(name), tail = strlen(pairs[i][0]);
+        if (length < tail || strcmp(name + length - tail, pairs[i][0]) != 0) continue;
+        strcpy(name + length - tail, pairs[i][1]);
+        return true;
+    }
+    return false;
+}
+
+const mc_safetensors_entry *mc_weight_find(const mc_weight_map *map, int layers,
+                                           const mc_safetensors *file, const char *ours)
+{
+    char name[MC_NAME_MAX];
+    for (int prefixed = 1; prefixed >= 0; prefixed--) {
+        if (!mc_weight_name(map, layers, ours, prefixed, name)) continue;
+        const mc_safetensors_entry *entry = mc_safetensors_find(file, name);
+        if (!entry && old_norm_name(name)) entry = mc_safetensors_find(file, name);
+        if (entry) return entry;
+    }
+    return mc_safetensors_find(file, ours);
+}
+
+static bool matches_any(const char *const *patterns, const char *name)
+{
+    for (; patterns && *patterns; patterns++)
+        if (fnmatch(*patterns, name, 0) == 0) return true;
+    return false;
+}
+
+/* ---- lists in messages ----------------------------------------------------------------------- */
+
+/* A growing text of quoted names. */
+typedef struct name_list {
+    char *text;
+    size_t used, capacity;
+    int count;
+    bool failed;
+} name_list;
+
+static void name_list_add(name_list *list, const char *name)
+{
+    size_t need = list->used + strlen(name) + 6;
+    if (need > list->capacity) {
+        char *grown = mc_realloc(list->text, need * 2);
+        if (!grown) {
+            list->failed = true;
+            return;
+        }
+        list->text = grown;
+        list->capacity = need * 2;
+    }
+    list->used +=
+        (size_t)sprintf(list->text + list->used, "%s\"%s\"", list->count ? ", " : "", name);
+    list->count++;
+}
+
+static void name_list_release(name_list *list)
+{
+    mc_free(list->text);
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+typedef struct load {
+    mc_context *ctx;
+    const mc_weight_map *map;
+    int layers;
+    mc_safetensors *file;
+    const char *source;
+    const mc_safetensors_entry **entries; /* one a parameter, NULL: stays new */
+    size_t count;
+} load;
+
+static bool same_shape(const mc_safetensors_entry *entry, mc_shape shape)
+{
+    if (entry->ndim != shape.ndim) return false;
+    for (int i = 0; i < shape.ndim; i++)
+        if (entry->shape[i] != shape.dim[i]) return false;
+    return true;
+}
+
+static bool check_entry(load *l, const mc_parameter *p, const mc_safetensors_entry *entry)
+{
+    mc_shape found = {.ndim = entry->ndim};
+    for (int i = 0; i < entry->ndim && i < MC_MAX_DIMS; i++) found.dim[i] = entry->shape[i];
+    if (found.ndim > MC_MAX_DIMS) found.ndim = MC_MAX_DIMS;
+    if (!same_shape(entry, p->shape))
+        return !mc_fail(l->ctx, MC_ERR_SHAPE, "%s: tensor \"%s\": shape %s, expected %s",
+                        entry->file, entry->name, MC_SHAPE_TEXT(found), MC_SHAPE_TEXT(p->shape));
+    if (!mc_dtype_is_float(entry->dtype) && strcmp(entry->dtype_name, "F64") != 0)
+        return !mc_fail(l->ctx, MC_ERR_DTYPE,
+                        "%s: tensor \"%s\": dtype %s, expected F32, F16 or BF16", entry->file,
+                        entry->name, entry->dtype_name);
+    return true;
+}
+
+/* Finds and checks the entry of every parameter; collects what is missing and what is new. */
+static bool find_entries(load *l, mc_module *model, const char *const *may_be_new)
+{
+    name_list missing = {0}, new = {0};
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it));) {
+        const mc_safetensors_entry *entry = mc_weight_find(l->map, l->layers, l->file, p->name);
+        l->entries[l->count++] = entry;
+        if (entry) {
+            check_entry(l, p, entry);
+        } else {
+            char name[MC_NAME_MAX];
+            bool mapped = mc_weight_name(l->map, l->layers, p->name, false, name);
+            name_list_add(matches_any(may_be_new, p->name) ? &new : &missing,
+                          mapped ? name : p->name);
+        }
+    }
+    if (missing.failed || new.failed) mc_fail_nomem(l->ctx, "the list of missing tensors");
+    if (missing.count)
+        mc_fail(l->ctx, MC_ERR_NOT_FOUND, "%s: %d tensor%s missing: %s", l->source, missing.count,
+                missing.count > 1 ? "s are" : " is", missing.text);
+    if (new.count && !mc_failed(l->ctx))
+        mc_log(l->ctx, MC_LOG_INFO, "%s: not in the file and newly initialised: %s", l->source,
+               new.text);
+    name_list_release(&missing);
+    name_list_release(&new);
+    return !mc_failed(l->ctx);
+}
+
+/* Reads one tensor in pieces; returns whether it holds only finite numbers. */
+static bool load_values(load *l, mc_parameter *p, const mc_safetensors_entry *entry, float *values)
+{
+    if (mc_safetensors_read_f32(l->file, entry, 0, entry->count, values)) return true;
+    mc_parameter_write(p, values);
+    int64_t bad = 0;
+    for (int64_t i = 0; i < entry->count; i++) bad += !isfinite(values[i]);
+    return bad == 0;
+}
+
+static void fill_parameters(load *l, mc_module *model)
+{
+    name_list not_finite = {0};
+    int64_t largest = 1;
+    for (size_t i = 0; i < l->count; i++)
+        if (l->entries[i] && l->entries[i]->count > largest) largest = l->entries[i]->count;
+    float *values = mc_malloc((size_t)largest * sizeof *values);
+    if (!values) mc_fail_nomem(l->ctx, "reading weights");
+    mc_parameter_iterator it = {0};
+    mc_parameter *p;
+    for (size_t i = 0; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it)); i++)
+        if (l->entries[i] && !load_values(l, p, l->entries[i], values))
+            name_list_add(&not_finite, l->entries[i]->name);
+    mc_free(values);
+    if (not_finite.count && !mc_failed(l->ctx))
+        mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s NaN or infinite values: %s", l->source,
+               not_finite.count, not_finite.count > 1 ? "s hold" : " holds", not_finite.text);
+    name_list_release(&not_finite);
+}
+
+static int compare_pointers(const void *a, const void *b)
+{
+    const void *pa = *(const void *const *)a, *pb = *(const void *const *)b;
+    return pa < pb ? -1 : pa > pb;
+}
+
+/* Logs tensors that no parameter took. Sorts the entries. */
+static void warn_spare(load *l)
+{
+    name_list spare = {0};
+    qsort(l->entries, l->count, sizeof *l->entries, compare_pointers);
+    for (size_t i = 0; i < mc_safetensors_count(l->file); i++) {
+        const mc_safetensors_entry *entry = mc_safetensors_at(l->file, i);
+        bool used = bsearch(&entry, l->entries, l->count, sizeof *l->entries, compare_pointers);
+        if (!used && !matches_any(l->map->ignored, entry->name)) name_list_add(&spare, entry->name);
+    }
+    if (spare.count)
+        mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s not used: %s", l->source, spare.count,
+               spare.count > 1 ? "s are" : " is", spare.text);
+    name_list_release(&spare);
+}
+
+mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
+                          mc_safetensors *file, const char *source, const char *const *may_be_new)
+{
+    if (!model) return MC_ERR_ARGUMENT;
+    mc_module_root *root = model->root;
+    load l = {.ctx = model->ctx, .map = map, .layers = layers, .file = file, .source = source};
+    if (mc_failed(l.ctx)) return mc_error_status(l.ctx);
+    l.entries = mc_calloc(root->parameter_count + 1, sizeof *l.entries);
+    if (!l.entries) return mc_fail_nomem(l.ctx, "loading weights");
+    if (find_entries(&l, model, may_be_new)) {
+        mc_parameter_iterator it = {0};
+        mc_parameter *p;
+        for (size_t i = 0; (p = mc_module_next_parameter(model, &it)); i++)
+            if (l.entries[i]) mc_parameter_mark_loaded(p);
+        if (mc_module_layout(root) == MC_OK) fill_parameters(&l, model);
+        if (!mc_failed(l.ctx)) warn_spare(&l);
+    }
+    mc_free(l.entries);
+    return mc_error_status(l.ctx);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+typedef struct saved {
+    mc_safetensors_spec *specs;
+    char (*names)[MC_NAME_MAX];
+    mc_parameter **parameters;
+    size_t count;
+} saved;
+
+static bool collect(mc_module *model, const mc_weight_map *map, int layers, bool prefixed, saved *s)
+{
+    size_t most = model->root->parameter_count + 1;
+    s->specs = mc_calloc(most, sizeof *s->specs);
+    s->names = mc_calloc(most, sizeof *s->names);
+    s->parameters = mc_calloc(most, sizeof *s->parameters);
+    if (!s->specs || !s->names || !s->parameters)
+        return !mc_fail_nomem(model->ctx, "saving weights");
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it)); s->count++) {
+        if (!mc_weight_name(map, layers, p->name, prefixed, s->names[s->count]))
+            snprintf(s->names[s->count], MC_NAME_MAX, "%s", p->name);
+        s->parameters[s->count] = p;
+        s->specs[s->count] = (mc_safetensors_spec){.name = s->names[s->count],
+                                                   .dtype = mc_parameter_dtype(p),
+                                                   .ndim = p->shape.ndim,
+                                                   .shape = p->shape.dim};
+    }
+    return true;
+}
+
+/* Writes a parameter's bytes as they are, through a bounded host buffer. */
+static void write_values(mc_safetensors_writer *writer, mc_parameter *p)
+{
+    enum { PIECE = 1 << 20 };
+    mc_module_root *root = p->module->root;
+    mc_device *device = root->ctx->device;
+    size_t element = mc_dtype_size(root->dtype);
+    const char *data = (const char *)mc_stored_data(p->stored) + (size_t)p->first * element;
+    size_t size = (size_t)mc_shape_count(p->shape) * element;
+    char *host = mc_malloc(PIECE);
+    if (!host) mc_fail_nomem(root->ctx, "saving weights");
+    for (size_t at = 0; at < size && !mc_failed(root->ctx); at += PIECE) {
+        size_t n = size - at < PIECE ? size - at : PIECE;
+        device->copy_out(device, host, data + at, n);
+        mc_safetensors_write(writer, host, n);
+    }
+    mc_free(host);
+}
+
+mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
+                                        bool prefixed, const char *path)
+{
+    if (!model || mc_failed(model->ctx) || mc_module_layout(model->root)) return NULL;
+    saved s = {0};
+    mc_safetensors_writer *writer = NULL;
+    if (collect(model, map, layers, prefixed, &s))
+        writer = mc_safetensors_writer_new(model->ctx, path, s.specs, s.count, NULL, 0);
+    for (size_t i = 0; writer && i < s.count && !mc_failed(model->ctx); i++)
+        write_values(writer, s.parameters[i]);
+    mc_free(s.specs);
+    mc_free(s.names);
+    mc_free(s.parameters);
+    if (mc_failed(model->ctx)) {
+        mc_safetensors_writer_free(writer);
+        return NULL;
+    }
+    return writer;
+}

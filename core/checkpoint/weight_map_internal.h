@@ -1,0 +1,48 @@
+/* Weight maps: how a model's parameter names correspond to those of a file, declared as data, and
+ * the one loader and saver that serve all models. */
+#ifndef MC_CHECKPOINT_WEIGHT_MAP_INTERNAL_H
+#define MC_CHECKPOINT_WEIGHT_MAP_INTERNAL_H
+
+#include "core/base/file_internal.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/nn/module.h"
+
+/* Parameters whose name begins with `ours` are called `theirs` + the rest of the name in files. In
+ * both, {i} stands for a layer's number; in `theirs` also {i-1} for the one before and {last} for
+ * the last layer's. The first rule that fits is taken, so special cases come first. */
+typedef struct mc_weight_rule {
+    const char *ours, *theirs;
+    bool head; /* stands beside the base model: never behind its prefix */
+} mc_weight_rule;
+
+typedef struct mc_weight_map {
+    const mc_weight_rule *rules; /* ends with ours == NULL */
+    const char *base_prefix;     /* "bert.": before the base model's names where heads exist */
+    /* fnmatch patterns of tensors in files that are no parameters (buffers, copies of tied
+     * weights); NULL at the end */
+    const char *const *ignored;
+} mc_weight_map;
+
+enum { MC_NAME_MAX = 512 };
+
+/* The name that parameter `ours` has in a file of this map's form, with the base prefix if
+ * `prefixed`. False if no rule fits. */
+bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool prefixed,
+                    char out[MC_NAME_MAX]);
+/* The entry of parameter `ours`: under the map's name with or without prefix, with LayerNorm's old
+ * names gamma and beta, or under our own name. NULL if the file has none of them. */
+const mc_safetensors_entry *mc_weight_find(const mc_weight_map *map, int layers,
+                                           const mc_safetensors *file, const char *ours);
+
+/* Fills all parameters of a model from a file. Parameters whose name matches one of the fnmatch
+ * patterns `may_be_new` (NULL-terminated list, may be NULL) are initialised instead if the file
+ * lacks them, and logged. Errors: missing tensors (all listed), wrong shapes, dtypes that are no
+ * floats. Warnings through the log: spare tensors, tensors with NaN or infinite values. */
+mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
+                          mc_safetensors *file, const char *source, const char *const *may_be_new);
+/* Begins and fills a safetensors file of the model's parameters under their names of the map, in
+ * the parameters' dtype; the caller syncs and renames it. NULL after an error. */
+mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
+                                        bool prefixed, const char *path);
+
+#endif

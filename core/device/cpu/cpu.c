@@ -1,0 +1,149 @@
+#include "core/device/cpu/cpu_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "core/device/cpu/pool_internal.h"
+
+/* ---- choosing kernels and library ------------------------------------------------------------ */
+
+static bool has_scalar(void)
+{
+    return true;
+}
+
+#ifdef MC_HAVE_X86_ISA
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+typedef struct isa_choice {
+    const char *name, *needs;
+    bool (*available)(void);
+    const mc_kernels *kernels;
+} isa_choice;
+
+/* Best first. */
+static const isa_choice isa_choices[] = {
+#ifdef MC_HAVE_X86_ISA
+    {"avx512", "AVX-512 F, BW, DQ and VL", has_avx512, &mc_cpu_kernels_avx512},
+    {"avx2", "AVX2, FMA and F16C", has_avx2, &mc_cpu_kernels_avx2},
+#endif
+    {"scalar", "nothing", has_scalar, &mc_cpu_kernels_scalar},
+};
+enum { ISA_COUNT = sizeof isa_choices / sizeof isa_choices[0] };
+
+typedef struct gemm_choice {
+    const char *name;
+    const mc_sgemm_fn *sgemm;
+} gemm_choice;
+
+/* Preferred first. */
+static const gemm_choice gemm_choices[] = {
+#ifdef MC_HAVE_ONEDNN
+    {"onednn", &mc_sgemm_onednn},
+#endif
+    {"cblas", &mc_sgemm_cblas},
+};
+enum { GEMM_COUNT = sizeof gemm_choices / sizeof gemm_choices[0] };
+
+/* The variable's value; NULL if it is unset or empty. */
+static const char *setting(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+static const isa_choice *choose_isa(mc_context *ctx)
+{
+    const char *asked = setting("MC_CPU_ISA");
+    for (int i = 0; i < ISA_COUNT; i++) {
+        const isa_choice *c = &isa_choices[i];
+        if (asked ? strcmp(asked, c->name) != 0 : !c->available()) continue;
+        if (c->available()) return c;
+        mc_fail(ctx, MC_ERR_UNSUPPORTED, "MC_CPU_ISA=%s needs %s, which this processor lacks",
+                asked, c->needs);
+        return NULL;
+    }
+#ifdef MC_HAVE_X86_ISA
+    mc_fail(ctx, MC_ERR_ARGUMENT, "MC_CPU_ISA=%s: expected scalar, avx2 or avx512", asked);
+#else
+    mc_fail(ctx, MC_ERR_ARGUMENT, "MC_CPU_ISA=%s: this build has only scalar", asked);
+#endif
+    return NULL;
+}
+
+static const gemm_choice *choose_gemm(mc_context *ctx)
+{
+    const char *asked = setting("MC_GEMM");
+    for (int i = 0; i < GEMM_COUNT; i++)
+        if (!asked || strcmp(asked, gemm_choices[i].name) == 0) return &gemm_choices[i];
+    if (strcmp(asked, "onednn") == 0)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED, "MC_GEMM=onednn: this build has only cblas");
+    else
+        mc_fail(ctx, MC_ERR_ARGUMENT, "MC_GEMM=%s: expected cblas or onednn", asked);
+    return NULL;
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static void *cpu_alloc(mc_device *d, size_t bytes)
+{
+    return mc_pool_alloc(((mc_cpu_device *)d)->pool, bytes);
+}
+
+static void cpu_free(mc_device *d, void *data, size_t bytes)
+{
+    mc_pool_release(((mc_cpu_device *)d)->pool, data, bytes);
+}
+
+static void cpu_copy_in(mc_device *d, void *device, const void *host, size_t bytes)
+{
+    (void)d;
+    if (bytes) memcpy(device, host, bytes);
+}
+
+static void cpu_copy_out(mc_device *d, void *host, const void *device, size_t bytes)
+{
+    (void)d;
+    if (bytes) memcpy(host, device, bytes);
+}
+
+static void cpu_close(mc_device *d)
+{
+    mc_pool_free(((mc_cpu_device *)d)->pool);
+    mc_free(d);
+}
+
+mc_device *mc_cpu_open(mc_context *ctx)
+{
+    const isa_choice *isa = choose_isa(ctx);
+    const gemm_choice *gemm = isa ? choose_gemm(ctx) : NULL;
+    if (!gemm) return NULL;
+    mc_cpu_device *cpu = mc_calloc(1, sizeof *cpu);
+    if (cpu) cpu->pool = mc_pool_new(&cpu->device.memory);
+    if (!cpu || !cpu->pool) {
+        mc_free(cpu);
+        mc_fail_nomem(ctx, "the cpu device");
+        return NULL;
+    }
+    cpu->sgemm = *gemm->sgemm;
+    cpu->isa = isa->name;
+    cpu->gemm = gemm->name;
+    cpu->device.name = "cpu";
+    cpu->device.kernels = isa->kernels;
+    cpu->device.alloc = cpu_alloc;
+    cpu->device.free = cpu_free;
+    cpu->device.copy_in = cpu_copy_in;
+    cpu->device.copy_out = cpu_copy_out;
+    cpu->device.close = cpu_close;
+    return &cpu->device;
+}

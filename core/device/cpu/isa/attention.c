@@ -1,0 +1,352 @@
+/* Attention over packed sequences. One task is one head of one sequence, whatever thread takes it,
+ * so results do not depend on the schedule. Queries are taken in blocks whose scores stay in the
+ * cache: forward keeps only each row's log-sum-exp, backward computes the probabilities again. */
+#include "core/device/cpu/isa/math_internal.h"
+#include "core/device/cpu/isa/panel_internal.h"
+
+enum { QUERIES = 48 }; /* of a block: a multiple of every MC_TILE_ROWS */
+
+/* One call: the matrices, and sizes rounded up to whole panels. */
+typedef struct attention_call {
+    const mc_attention_shape *shape;
+    mc_matrix q, k, v, out, dout, dq, dk, dv;
+    float *log_sum_exp;
+    int64_t wide_dim, wide_keys; /* head_dim and the longest sequence */
+    int64_t row_words;           /* dropout words of one query */
+} attention_call;
+
+/* One head of one sequence. */
+typedef struct attention_task {
+    int64_t first, length; /* rows of the sequence */
+    int64_t head, column;
+    int64_t first_key; /* the first key that is not masked; length if none */
+    const uint8_t *mask;
+} attention_task;
+
+/* A thread's scratch memory; (rows, columns) of f32. */
+typedef struct workspace {
+    float *k_panels, *v_panels; /* transposed: (wide_dim, wide_keys) in panels */
+    float *k, *v, *dk, *dv;     /* (wide_keys, wide_dim) */
+    float *q, *dout, *result;   /* (QUERIES, wide_dim) */
+    float *scores, *dscores;    /* (QUERIES, wide_keys) */
+    float *factors;             /* (wide_keys) of dropout */
+} workspace;
+
+static float *carve(float *base, int64_t *used, int64_t count)
+{
+    float *at = base ? base + *used : NULL;
+    *used += mc_round_up(count, 16);
+    return at;
+}
+
+/* Lays a workspace out from `base`; gives its size. */
+static int64_t workspace_init(workspace *w, const attention_call *c, bool backward, float *base)
+{
+    int64_t used = 0, keys = c->wide_keys * c->wide_dim, queries = QUERIES * c->wide_dim;
+    *w = (workspace){0};
+    w->k_panels = carve(base, &used, keys);
+    w->k = carve(base, &used, keys);
+    w->v = carve(base, &used, keys);
+    w->q = carve(base, &used, queries);
+    w->result = carve(base, &used, queries);
+    w->scores = carve(base, &used, QUERIES * c->wide_keys);
+    w->factors = carve(base, &used, c->wide_keys);
+    if (!backward) return used;
+    w->v_panels = carve(base, &used, keys);
+    w->dk = carve(base, &used, keys);
+    w->dv = carve(base, &used, keys);
+    w->dout = carve(base, &used, queries);
+    w->dscores = carve(base, &used, QUERIES * c->wide_keys);
+    return used;
+}
+
+/* to (rows, wide) = factor * x[row ..][column .. column + n], zeros behind. */
+static void load_rows(mc_matrix x, int64_t row, int64_t rows, int64_t column, int64_t n,
+                      float factor, float *to, int64_t wide)
+{
+    for (int64_t i = 0; i < rows; i++, to += wide) {
+        const float *from = mc_read(x, (row + i) * x.stride + column, n, to);
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) to[j] = factor * from[j];
+        for (int64_t j = n; j < wide; j++) to[j] = 0.0f;
+    }
+}
+
+static void store_row(const float *from, float factor, mc_matrix y, int64_t row, int64_t column,
+                      int64_t n)
+{
+    for (int64_t at = 0; at < n; at += MC_CHUNK) {
+        float buffer[MC_CHUNK];
+        int count = (int)mc_min_i64(MC_CHUNK, n - at);
+        int64_t y_at = row * y.stride + column + at;
+        float *to = mc_write_begin(y, y_at, buffer);
+#pragma omp simd
+        for (int j = 0; j < count; j++) to[j] = factor * from[at + j];
+        mc_write_end(y, y_at, count, to);
+    }
+}
+
+static void store_rows(const float *from, int64_t wide, float factor, mc_matrix y, int64_t row,
+                       int64_t rows, int64_t column, int64_t n)
+{
+    for (int64_t i = 0; i < rows; i++) store_row(from + i * wide, factor, y, row + i, column, n);
+}
+
+static attention_task task_at(const attention_call *c, int64_t item)
+{
+    const mc_attention_shape *s = c->shape;
+    int64_t sequence = item / s->heads, head = item % s->heads;
+    attention_task t = {.first = s->lengths->offset[sequence],
+                        .length = s->lengths->length[sequence],
+                        .head = head,
+                        .column = head * s->head_dim};
+    if (s->key_mask) {
+        t.mask = s->key_mask + t.first;
+        while (t.first_key < t.length && !t.mask[t.first_key]) t.first_key++;
+    }
+    return t;
+}
+
+/* How many keys query i of the sequence may look at, masked ones included. */
+static int64_t keys_of(const attention_call *c, const attention_task *t, int64_t i)
+{
+    return c->shape->causal ? i + 1 : t->length;
+}
+
+static void query_factors(const attention_call *c, const attention_task *t, int64_t i, int64_t n,
+                          float *factors)
+{
+    int64_t row = t->head * c->shape->lengths->total + t->first + i;
+    MC_K(dropout_factors)(c->shape->dropout, row * c->row_words, n, factors);
+}
+
+/* Masked scores become -inf. */
+static void mask_row(const uint8_t *mask, int64_t n, float *scores)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) scores[i] = mask[i] ? scores[i] : -INFINITY;
+}
+
+/* scores = factor * q k^T for `rows` queries from `first` against `keys` keys. */
+static void block_scores(const attention_call *c, const workspace *w, int64_t rows, int64_t keys)
+{
+    mc_left q = {w->q, c->wide_dim, false};
+    mc_right k = {w->k_panels, MC_PANEL * c->wide_dim, MC_PANEL};
+    mc_panel_product(false, rows, keys, c->shape->head_dim, q, k, w->scores, c->wide_keys);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Scores of one query to e^(score - largest) with dropout; gives 1 / their sum before dropout (0
+ * for a query without keys). `keys`: up to where zeros are wanted behind the query's own n. */
+static float softmax_row(const attention_call *c, const attention_task *t, const workspace *w,
+                         int64_t i, float *scores, int64_t keys)
+{
+    int64_t n = keys_of(c, t, i);
+    bool any = t->first_key < n;
+    if (t->mask) mask_row(t->mask, n, scores);
+    float largest = mc_largest(scores, n), sum = 0;
+    if (any) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < n; j++) {
+            float e = mc_exp_nonpositive(scores[j] - largest);
+            scores[j] = e;
+            sum += e;
+        }
+    }
+    for (int64_t j = any ? n : 0; j < keys; j++) scores[j] = 0.0f;
+    if (any && c->shape->dropout.p > 0.0f) {
+        query_factors(c, t, i, n, w->factors);
+        const float *factors = w->factors;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) scores[j] *= factors[j];
+    }
+    if (c->log_sum_exp)
+        c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i] =
+            any ? largest + logf(sum) : INFINITY; /* so that e^(score - it) is 0 */
+    return any ? 1.0f / sum : 0.0f;
+}
+
+static void forward_block(const attention_call *c, const attention_task *t, const workspace *w,
+                          int64_t first, int64_t rows)
+{
+    int64_t dim = c->shape->head_dim, keys = keys_of(c, t, first + rows - 1);
+    float inverse[QUERIES];
+    load_rows(c->q, t->first + first, rows, t->column, dim, c->shape->scale, w->q, c->wide_dim);
+    block_scores(c, w, rows, keys);
+    for (int64_t i = 0; i < rows; i++)
+        inverse[i] = softmax_row(c, t, w, first + i, w->scores + i * c->wide_keys, keys);
+    mc_left p = {w->scores, c->wide_keys, false};
+    mc_right v = {w->v, MC_PANEL, c->wide_dim};
+    mc_panel_product(false, rows, dim, keys, p, v, w->result, c->wide_dim);
+    for (int64_t i = 0; i < rows; i++) {
+        float *result = w->result + i * c->wide_dim;
+        if (inverse[i] == 0.0f) memset(result, 0, (size_t)dim * sizeof *result);
+        store_row(result, inverse[i], c->out, t->first + first + i, t->column, dim);
+    }
+}
+
+static void forward_task(const attention_call *c, const attention_task *t, const workspace *w)
+{
+    int64_t dim = c->shape->head_dim;
+    load_rows(c->k, t->first, t->length, t->column, dim, 1.0f, w->k, c->wide_dim);
+    load_rows(c->v, t->first, t->length, t->column, dim, 1.0f, w->v, c->wide_dim);
+    mc_pack_transposed(w->k, c->wide_dim, t->length, c->wide_dim, w->k_panels);
+    for (int64_t i = 0; i < t->length; i += QUERIES)
+        forward_block(c, t, w, i, mc_min_i64(QUERIES, t->length - i));
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* One query: scores and the gradient of its probabilities become the probabilities as used (with
+ * dropout) and the gradient of the scores. `mean`: the sum over keys of probability * gradient,
+ * which is the product of the output with its gradient. */
+static void softmax_row_backward(const attention_call *c, const attention_task *t,
+                                 const workspace *w, int64_t i, float mean, int64_t keys,
+                                 float *scores, float *dscores)
+{
+    int64_t n = keys_of(c, t, i);
+    float log_sum = c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i];
+    if (t->mask) mask_row(t->mask, n, scores);
+    if (c->shape->dropout.p > 0.0f) {
+        query_factors(c, t, i, n, w->factors);
+        const float *factors = w->factors;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            float p = mc_exp_nonpositive(scores[j] - log_sum);
+            scores[j] = p * factors[j];
+            dscores[j] = p * (dscores[j] * factors[j] - mean);
+        }
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            float p = mc_exp_nonpositive(scores[j] - log_sum);
+            scores[j] = p;
+            dscores[j] = p * (dscores[j] - mean);
+        }
+    }
+    for (int64_t j = n; j < keys; j++) scores[j] = dscores[j] = 0.0f;
+}
+
+/* The product of output and its gradient for one query; `buffer` (head_dim). */
+static float output_product(const attention_call *c, int64_t row, int64_t column, const float *dout,
+                            float *buffer)
+{
+    const float *out = mc_read(c->out, row * c->out.stride + column, c->shape->head_dim, buffer);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int j = 0; j < c->shape->head_dim; j++) sum += out[j] * dout[j];
+    return sum;
+}
+
+static void backward_block(const attention_call *c, const attention_task *t, const workspace *w,
+                           int64_t first, int64_t rows)
+{
+    int64_t dim = c->shape->head_dim, wide = c->wide_dim, keys = keys_of(c, t, first + rows - 1);
+    load_rows(c->q, t->first + first, rows, t->column, dim, c->shape->scale, w->q, wide);
+    load_rows(c->dout, t->first + first, rows, t->column, dim, 1.0f, w->dout, wide);
+    block_scores(c, w, rows, keys);
+    mc_panel_product(false, rows, keys, dim, (mc_left){w->dout, wide, false},
+                     (mc_right){w->v_panels, MC_PANEL * wide, MC_PANEL}, w->dscores, c->wide_keys);
+    for (int64_t i = 0; i < rows; i++) {
+        float mean =
+            output_product(c, t->first + first + i, t->column, w->dout + i * wide, w->result);
+        softmax_row_backward(c, t, w, first + i, mean, keys, w->scores + i * c->wide_keys,
+                             w->dscores + i * c->wide_keys);
+    }
+    mc_panel_product(true, keys, dim, rows, (mc_left){w->scores, c->wide_keys, true},
+                     (mc_right){w->dout, MC_PANEL, wide}, w->dv, wide);
+    mc_panel_product(true, keys, dim, rows, (mc_left){w->dscores, c->wide_keys, true},
+                     (mc_right){w->q, MC_PANEL, wide}, w->dk, wide);
+    mc_panel_product(false, rows, dim, keys, (mc_left){w->dscores, c->wide_keys, false},
+                     (mc_right){w->k, MC_PANEL, wide}, w->result, wide);
+    store_rows(w->result, wide, c->shape->scale, c->dq, t->first + first, rows, t->column, dim);
+}
+
+static void backward_task(const attention_call *c, const attention_task *t, const workspace *w)
+{
+    int64_t dim = c->shape->head_dim, wide = c->wide_dim;
+    size_t bytes = (size_t)(t->length * wide) * sizeof(float);
+    load_rows(c->k, t->first, t->length, t->column, dim, 1.0f, w->k, wide);
+    load_rows(c->v, t->first, t->length, t->column, dim, 1.0f, w->v, wide);
+    mc_pack_transposed(w->k, wide, t->length, wide, w->k_panels);
+    mc_pack_transposed(w->v, wide, t->length, wide, w->v_panels);
+    memset(w->dk, 0, bytes);
+    memset(w->dv, 0, bytes);
+    for (int64_t i = 0; i < t->length; i += QUERIES)
+        backward_block(c, t, w, i, mc_min_i64(QUERIES, t->length - i));
+    store_rows(w->dk, wide, 1.0f, c->dk, t->first, t->length, t->column, dim);
+    store_rows(w->dv, wide, 1.0f, c->dv, t->first, t->length, t->column, dim);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+typedef void (*task_fn)(const attention_call *c, const attention_task *t, const workspace *w);
+
+/* Rows behind the last token. */
+static void zero_tail(const mc_attention_shape *shape, mc_matrix y)
+{
+    size_t size = mc_dtype_size(y.dtype),
+           bytes = (size_t)shape->heads * (size_t)shape->head_dim * size;
+    for (int64_t row = shape->lengths->total; row < shape->lengths->capacity; row++)
+        memset((char *)y.data + (size_t)(row * y.stride) * size, 0, bytes);
+}
+
+static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_fn run)
+{
+    const mc_attention_shape *shape = c->shape;
+    int64_t tasks = (int64_t)shape->lengths->count * shape->heads;
+    if (tasks == 0 || shape->lengths->total == 0) return MC_OK;
+    c->wide_dim = mc_round_up(shape->head_dim, MC_PANEL);
+    c->wide_keys = mc_round_up(shape->lengths->longest, MC_PANEL);
+    c->row_words = mc_round_up(shape->lengths->longest, 4);
+    workspace w;
+    int64_t size = workspace_init(&w, c, backward, NULL);
+    bool parallel =
+        shape->lengths->total * shape->lengths->longest * shape->heads * shape->head_dim >
+        MC_SERIAL;
+    int64_t threads = parallel ? mc_min_i64(omp_get_max_threads(), tasks) : 1;
+    float *scratch = mc_scratch_new(d, size * threads);
+    if (!scratch) return MC_ERR_NOMEM;
+#pragma omp parallel num_threads((int)threads) private(w)
+    {
+        workspace_init(&w, c, backward, scratch + size * omp_get_thread_num());
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < tasks; i++) {
+            attention_task t = task_at(c, i);
+            if (t.length > 0) run(c, &t, &w);
+        }
+    }
+    mc_scratch_free(d, scratch, size * threads);
+    return MC_OK;
+}
+
+mc_status MC_K(attention)(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+                          mc_matrix v, mc_matrix out, float *log_sum_exp)
+{
+    attention_call c = {
+        .shape = shape, .q = q, .k = k, .v = v, .out = out, .log_sum_exp = log_sum_exp};
+    zero_tail(shape, out);
+    return run_tasks(d, &c, false, forward_task);
+}
+
+mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                   mc_matrix k, mc_matrix v, mc_matrix out,
+                                   const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
+                                   mc_matrix dk, mc_matrix dv)
+{
+    attention_call c = {.shape = shape,
+                        .q = q,
+                        .k = k,
+                        .v = v,
+                        .out = out,
+                        .dout = dout,
+                        .dq = dq,
+                        .dk = dk,
+                        .dv = dv,
+                        .log_sum_exp = (float *)log_sum_exp};
+    zero_tail(shape, dq);
+    zero_tail(shape, dk);
+    zero_tail(shape, dv);
+    return run_tasks(d, &c, true, backward_task);
+}

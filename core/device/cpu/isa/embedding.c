@@ -1,0 +1,65 @@
+/* Rows by index: embedding lookup, its gradient, gathering. */
+#include "core/device/cpu/isa/convert_internal.h"
+
+mc_status MC_K(embedding)(mc_device *d, int64_t rows, int64_t columns, int tables,
+                          const mc_matrix *table, const int32_t *const *index, mc_matrix y)
+{
+    (void)d;
+    mc_chunks c = mc_chunks_of(rows, columns);
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        float sum[MC_CHUNK], buffer[MC_CHUNK];
+        memset(sum, 0, (size_t)k.n * sizeof *sum);
+        for (int t = 0; t < tables; t++) {
+            int64_t at = index[t][k.row] * table[t].stride + k.column;
+            const float *from = mc_read(table[t], at, k.n, buffer);
+#pragma omp simd
+            for (int j = 0; j < k.n; j++) sum[j] += from[j];
+        }
+        mc_write(y, k.row * y.stride + k.column, k.n, sum, false);
+    }
+    return MC_OK;
+}
+
+/* Work is cut into columns, so that every element of the table gets its sums in row order; rows of
+ * the table are dealt out too where there are more threads than that feeds. */
+mc_status MC_K(embedding_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
+                                   const int32_t *index, mc_matrix dtable)
+{
+    (void)d;
+    enum { SLAB = 128 };
+    int64_t slabs = (columns + SLAB - 1) / SLAB, threads = omp_get_max_threads();
+    int64_t classes = slabs >= threads || slabs == 0 ? 1 : (threads + slabs - 1) / slabs;
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t item = 0; item < slabs * classes; item++) {
+        int64_t column = item % slabs * SLAB, class = item / slabs;
+        int n = (int)mc_min_i64(SLAB, columns - column);
+        float buffer[SLAB];
+        for (int64_t row = 0; row < rows; row++) {
+            if (index[row] < 0 || index[row] % classes != class) continue;
+            const float *from = mc_read(dy, row * dy.stride + column, n, buffer);
+            mc_write(dtable, index[row] * dtable.stride + column, n, from, true);
+        }
+    }
+    return MC_OK;
+}
+
+mc_status MC_K(gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                            const int32_t *index, mc_matrix y)
+{
+    (void)d;
+    mc_chunks c = mc_chunks_of(rows, columns);
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        float buffer[MC_CHUNK];
+        const float *from = buffer;
+        if (index[k.row] < 0)
+            memset(buffer, 0, (size_t)k.n * sizeof *buffer);
+        else
+            from = mc_read(x, index[k.row] * x.stride + k.column, k.n, buffer);
+        mc_write(y, k.row * y.stride + k.column, k.n, from, false);
+    }
+    return MC_OK;
+}

@@ -1,0 +1,120 @@
+/* Products of matrices. f32 goes straight to the library. Other types are converted block by block
+ * into scratch memory, multiplied in f32, and rounded once. */
+#include <limits.h>
+#include "core/device/cpu/isa/convert_internal.h"
+
+/* Elements of one operand that are converted at a time: 16 MiB of f32, so that scratch memory stays
+ * small beside large embeddings while products stay large enough for the library. */
+enum { BLOCK = 4 << 20 };
+
+typedef struct gemm_call {
+    mc_sgemm_fn sgemm;
+    bool transpose_a, transpose_b;
+    int64_t m, n, k;
+    mc_matrix a, b, c;
+    float beta;
+} gemm_call;
+
+/* to (rows, columns) = rows of x from (row, column), contiguous. */
+static void convert_block(mc_matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns,
+                          float *to)
+{
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t i = 0; i < rows; i++)
+        mc_convert_in(x.data, x.dtype, (row + i) * x.stride + column, columns, to + i * columns);
+}
+
+/* C from (row, column) [+]= sums (rows, columns). */
+static void store_block(const float *sums, mc_matrix c, int64_t row, int64_t column, int64_t rows,
+                        int64_t columns, bool accumulate)
+{
+    mc_chunks chunks = mc_chunks_of(rows, columns);
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t i = 0; i < chunks.count; i++) {
+        mc_chunk k = mc_chunk_at(chunks, i);
+        mc_write(c, (row + k.row) * c.stride + column + k.column, k.n,
+                 sums + k.row * columns + k.column, accumulate);
+    }
+}
+
+/* A block of an operand as f32 with its row stride: in place, or converted into scratch. `outer` is
+ * the dimension that C has too (m or n). */
+static const float *operand(mc_matrix x, bool outer_is_column, int64_t outer, int64_t outer_count,
+                            int64_t k, float *scratch, int64_t *stride)
+{
+    int64_t row = outer_is_column ? 0 : outer, column = outer_is_column ? outer : 0;
+    int64_t rows = outer_is_column ? k : outer_count, columns = outer_is_column ? outer_count : k;
+    if (x.dtype == MC_F32) {
+        /* Libraries check the stride even of a single row. */
+        *stride = x.stride > columns ? x.stride : columns;
+        return (const float *)x.data + row * x.stride + column;
+    }
+    convert_block(x, row, column, rows, columns, scratch);
+    *stride = columns;
+    return scratch;
+}
+
+/* Rows i .. i + m and columns j .. j + n of C. `a` is the block of A, prepared by the caller. */
+static void multiply_block(const gemm_call *g, const float *a, int64_t lda, int64_t i, int64_t m,
+                           int64_t j, int64_t n, float *b_scratch, float *c_scratch)
+{
+    int64_t ldb;
+    const float *b = operand(g->b, !g->transpose_b, j, n, g->k, b_scratch, &ldb);
+    bool direct = g->c.dtype == MC_F32;
+    float *c = direct ? (float *)g->c.data + i * g->c.stride + j : c_scratch;
+    int64_t ldc = direct && g->c.stride > n ? g->c.stride : n;
+    g->sgemm(g->transpose_a, g->transpose_b, m, n, g->k, 1.0f, a, lda, b, ldb,
+             direct ? g->beta : 0.0f, c, ldc);
+    if (!direct) store_block(c, g->c, i, j, m, n, g->beta != 0.0f);
+}
+
+/* How many of `count` rows or columns go into a block when each has `size` elements. */
+static int64_t block_of(int64_t count, int64_t size, bool whole)
+{
+    if (whole || count * size <= BLOCK) return count;
+    int64_t fit = BLOCK / size / 16 * 16;
+    return fit > 16 ? fit : mc_min_i64(count, 16);
+}
+
+static mc_status gemm_blocks(mc_device *d, const gemm_call *g)
+{
+    bool whole_a = g->a.dtype == MC_F32, whole_b = g->b.dtype == MC_F32,
+         whole_c = g->c.dtype == MC_F32;
+    int64_t mb = block_of(g->m, g->k, whole_a), nb = block_of(g->n, g->k, whole_b);
+    if (!whole_c) nb = mc_min_i64(nb, block_of(g->n, mb, false));
+    int64_t a_size = whole_a ? 0 : mb * g->k, b_size = whole_b ? 0 : nb * g->k;
+    int64_t size = a_size + b_size + (whole_c ? 0 : mb * nb);
+    float *scratch = mc_scratch_new(d, size);
+    if (!scratch) return MC_ERR_NOMEM;
+    for (int64_t i = 0; i < g->m; i += mb) {
+        int64_t lda, m = mc_min_i64(mb, g->m - i);
+        const float *a = operand(g->a, g->transpose_a, i, m, g->k, scratch, &lda);
+        for (int64_t j = 0; j < g->n; j += nb)
+            multiply_block(g, a, lda, i, m, j, mc_min_i64(nb, g->n - j), scratch + a_size,
+                           scratch + a_size + b_size);
+    }
+    mc_scratch_free(d, scratch, size);
+    return MC_OK;
+}
+
+mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                     int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+{
+    if (m == 0 || n == 0 || (k == 0 && beta != 0.0f)) return MC_OK;
+    if (k == 0) { /* an empty sum */
+        for (int64_t i = 0; i < m; i++)
+            memset((char *)c.data + (size_t)(i * c.stride) * mc_dtype_size(c.dtype), 0,
+                   (size_t)n * mc_dtype_size(c.dtype));
+        return MC_OK;
+    }
+    int64_t largest = m | n | k | a.stride | b.stride | c.stride;
+    if (largest > INT_MAX) return MC_ERR_UNSUPPORTED; /* the libraries count with int */
+    gemm_call g = {((mc_cpu_device *)d)->sgemm, transpose_a, transpose_b, m, n, k, a, b, c, beta};
+    if (a.dtype != MC_F32 || b.dtype != MC_F32 || c.dtype != MC_F32) return gemm_blocks(d, &g);
+    int64_t lda, ldb;
+    const float *as = operand(a, transpose_a, 0, m, k, NULL, &lda);
+    const float *bs = operand(b, !transpose_b, 0, n, k, NULL, &ldb);
+    g.sgemm(transpose_a, transpose_b, m, n, k, 1.0f, as, lda, bs, ldb, beta, c.data,
+            c.stride > n ? c.stride : n);
+    return MC_OK;
+}

@@ -1,0 +1,104 @@
+/* What the kernel files share. Each of them is compiled once for every instruction set, with MC_ISA
+ * defined as scalar, avx2 or avx512; MC_K(name) is the name of a function in that build. Everything
+ * in these headers is static, so that no code of one build is ever linked into another. */
+#ifndef MC_DEVICE_CPU_ISA_INTERNAL_H
+#define MC_DEVICE_CPU_ISA_INTERNAL_H
+
+#include <omp.h>
+#include <string.h>
+#include "core/device/cpu/cpu_internal.h"
+
+#define MC_K_PASTE(a, b, c) a##b##_##c
+#define MC_K_EXPAND(a, b, c) MC_K_PASTE(a, b, c)
+#define MC_K(name) MC_K_EXPAND(mc_cpu_, name, MC_ISA)
+
+/* Every kernel of the table, once: the list declares the functions and fills the table. */
+#define MC_KERNEL_MAP(X)      \
+    X(gemm)                   \
+    X(bias_activation)        \
+    X(activation_backward)    \
+    X(activation)             \
+    X(column_sums)            \
+    X(residual_norm)          \
+    X(residual_norm_backward) \
+    X(dropout)                \
+    X(embedding)              \
+    X(embedding_backward)     \
+    X(gather_rows)            \
+    X(attention)              \
+    X(attention_backward)     \
+    X(cross_entropy)          \
+    X(argmax)                 \
+    X(add)                    \
+    X(multiply)               \
+    X(scale)                  \
+    X(sum_leading)            \
+    X(fill)                   \
+    X(zero)                   \
+    X(adam)                   \
+    X(sgd)                    \
+    X(gradient_stats)
+
+#define MC_KERNEL_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) MC_K(name);
+MC_KERNEL_MAP(MC_KERNEL_DECLARE)
+#undef MC_KERNEL_DECLARE
+
+extern const mc_kernels MC_K(kernels);
+
+/* Philox-4x32-10: `blocks` blocks of four words, with counters (first_block, offset), (first_block
+ * + 1, offset), ... */
+void MC_K(philox)(uint64_t key, uint64_t first_block, uint64_t offset, int64_t blocks,
+                  uint32_t *words);
+
+/* Factors of dropout for elements first .. first + n: 0 or 1 / (1 - p). */
+void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float *factors);
+
+/* Below this many element operations a loop stays on one thread: starting a team takes as long as
+ * some ten thousand of them. */
+enum { MC_SERIAL = 32768 };
+
+/* Loops work on chunks of this many elements of a row, small enough for buffers on the stack. */
+enum { MC_CHUNK = 1024 };
+
+typedef struct mc_chunks {
+    int64_t columns, per_row, count;
+} mc_chunks;
+
+typedef struct mc_chunk {
+    int64_t row, column;
+    int n;
+} mc_chunk;
+
+static inline mc_chunks mc_chunks_of(int64_t rows, int64_t columns)
+{
+    int64_t per_row = (columns + MC_CHUNK - 1) / MC_CHUNK;
+    return (mc_chunks){.columns = columns, .per_row = per_row, .count = rows * per_row};
+}
+
+static inline mc_chunk mc_chunk_at(mc_chunks c, int64_t i)
+{
+    int64_t row = i / c.per_row, column = (i - row * c.per_row) * MC_CHUNK;
+    int64_t left = c.columns - column;
+    return (mc_chunk){.row = row, .column = column, .n = (int)(left < MC_CHUNK ? left : MC_CHUNK)};
+}
+
+static inline int64_t mc_min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t mc_round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Scratch memory of the device: `count` floats, aligned to 64 bytes. */
+static inline float *mc_scratch_new(mc_device *d, int64_t count)
+{
+    return d->alloc(d, (size_t)count * sizeof(float));
+}
+static inline void mc_scratch_free(mc_device *d, float *scratch, int64_t count)
+{
+    d->free(d, scratch, (size_t)count * sizeof(float));
+}
+
+#endif

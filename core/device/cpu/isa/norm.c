@@ -1,0 +1,228 @@
+/* LayerNorm of a residual sum, with dropout of the branch, in one pass over the rows. */
+#include "core/device/cpu/isa/math_internal.h"
+
+/* What forward and backward need to know, with the weights as f32. */
+typedef struct norm_call {
+    int64_t columns;
+    mc_matrix x, f, s, y, dy, ds, df;
+    mc_dropout_mask dropout;
+    const float *weight, *bias;
+    float eps;
+    bool accumulate;
+} norm_call;
+
+/* Weight and bias as f32, in `to` (2 * columns): ones and zeros where there are none. */
+static void norm_weights(norm_call *c, mc_matrix weight, mc_matrix bias, float *to)
+{
+    int64_t n = c->columns;
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = 1.0f;
+        to[n + i] = 0.0f;
+    }
+    if (weight.data) mc_convert_in(weight.data, weight.dtype, 0, n, to);
+    if (bias.data) mc_convert_in(bias.data, bias.dtype, 0, n, to + n);
+    c->weight = to;
+    c->bias = to + n;
+}
+
+/* row += dropout(f). */
+static void add_branch(const norm_call *c, int64_t row, float *sum)
+{
+    float buffer[MC_CHUNK], factors[MC_CHUNK];
+    for (int64_t at = 0; at < c->columns; at += MC_CHUNK) {
+        int n = (int)mc_min_i64(MC_CHUNK, c->columns - at);
+        const float *f = mc_read(c->f, row * c->f.stride + at, n, buffer);
+        float *to = sum + at;
+        if (c->dropout.p > 0.0f) {
+            MC_K(dropout_factors)(c->dropout, row * c->columns + at, n, factors);
+#pragma omp simd
+            for (int i = 0; i < n; i++) to[i] += f[i] * factors[i];
+        } else {
+#pragma omp simd
+            for (int i = 0; i < n; i++) to[i] += f[i];
+        }
+    }
+}
+
+/* The row that is normalised, as f32, stored as s if that is wanted; `buffer` (columns). */
+static const float *residual_row(const norm_call *c, int64_t row, float *buffer)
+{
+    int64_t n = c->columns, s_at = row * c->s.stride;
+    if (!c->f.data) {
+        const float *x = mc_read(c->x, row * c->x.stride, n, buffer);
+        if (c->s.data && c->s.data != c->x.data) mc_convert_out(x, n, c->s.data, c->s.dtype, s_at);
+        return x;
+    }
+    mc_convert_in(c->x.data, c->x.dtype, row * c->x.stride, n, buffer);
+    add_branch(c, row, buffer);
+    if (!c->s.data) return buffer;
+    mc_convert_out(buffer, n, c->s.data, c->s.dtype, s_at);
+    return mc_read(c->s, s_at, n, buffer); /* as stored, for backward will see that */
+}
+
+static void row_statistics(const float *s, int64_t n, float eps, float *mean, float *rstd)
+{
+    float sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += s[i];
+    float m = sum / (float)n;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < n; i++) squares += (s[i] - m) * (s[i] - m);
+    *mean = m;
+    *rstd = 1.0f / sqrtf(squares / (float)n + eps);
+}
+
+static void norm_row(const norm_call *c, int64_t row, const float *s, float mean, float rstd)
+{
+    float buffer[MC_CHUNK];
+    for (int64_t at = 0; at < c->columns; at += MC_CHUNK) {
+        int n = (int)mc_min_i64(MC_CHUNK, c->columns - at);
+        int64_t y_at = row * c->y.stride + at;
+        const float *from = s + at, *w = c->weight + at, *b = c->bias + at;
+        float *y = mc_write_begin(c->y, y_at, buffer);
+#pragma omp simd
+        for (int i = 0; i < n; i++) y[i] = (from[i] - mean) * rstd * w[i] + b[i];
+        mc_write_end(c->y, y_at, n, y);
+    }
+}
+
+mc_status MC_K(residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
+                              mc_dropout_mask dropout, mc_matrix weight, mc_matrix bias, float eps,
+                              mc_matrix s, mc_matrix y, float *mean, float *rstd)
+{
+    if (rows == 0 || columns == 0) return MC_OK;
+    norm_call c = {
+        .columns = columns, .x = x, .f = f, .s = s, .y = y, .dropout = dropout, .eps = eps};
+    int64_t wide = mc_round_up(columns, 16), size = 2 * columns + 16 + wide * omp_get_max_threads();
+    float *scratch = mc_scratch_new(d, size);
+    if (!scratch) return MC_ERR_NOMEM;
+    norm_weights(&c, weight, bias, scratch);
+    float *buffers = scratch + mc_round_up(2 * columns, 16);
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t row = 0; row < rows; row++) {
+        float m, r;
+        const float *sum = residual_row(&c, row, buffers + wide * omp_get_thread_num());
+        row_statistics(sum, columns, eps, &m, &r);
+        if (mean) mean[row] = m;
+        if (rstd) rstd[row] = r;
+        norm_row(&c, row, sum, m, r);
+    }
+    mc_scratch_free(d, scratch, size);
+    return MC_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+typedef struct norm_sums {
+    float gradient, product; /* means over the row of g = dy * weight, and of g * normalised s */
+} norm_sums;
+
+static norm_sums row_sums(const float *s, const float *dy, const float *weight, int64_t n,
+                          float mean, float rstd)
+{
+    float gradient = 0, product = 0;
+#pragma omp simd reduction(+ : gradient, product)
+    for (int64_t i = 0; i < n; i++) {
+        float g = dy[i] * weight[i];
+        gradient += g;
+        product += g * ((s[i] - mean) * rstd);
+    }
+    return (norm_sums){gradient / (float)n, product / (float)n};
+}
+
+static void add_weight_gradients(const float *s, const float *dy, int64_t n, float mean, float rstd,
+                                 float *dweight, float *dbias)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        dweight[i] += dy[i] * ((s[i] - mean) * rstd);
+        dbias[i] += dy[i];
+    }
+}
+
+/* ds and df of one row. */
+static void norm_row_backward(const norm_call *c, int64_t row, const float *s, const float *dy,
+                              float mean, float rstd, norm_sums sums)
+{
+    float out[MC_CHUNK], factors[MC_CHUNK];
+    for (int64_t at = 0; at < c->columns; at += MC_CHUNK) {
+        int n = (int)mc_min_i64(MC_CHUNK, c->columns - at);
+        const float *ss = s + at, *gs = dy + at, *w = c->weight + at;
+#pragma omp simd
+        for (int i = 0; i < n; i++) {
+            float normalised = (ss[i] - mean) * rstd;
+            out[i] = rstd * (gs[i] * w[i] - sums.gradient - normalised * sums.product);
+        }
+        if (c->ds.data) mc_write(c->ds, row * c->ds.stride + at, n, out, c->accumulate);
+        if (!c->df.data) continue;
+        if (c->dropout.p > 0.0f) {
+            MC_K(dropout_factors)(c->dropout, row * c->columns + at, n, factors);
+#pragma omp simd
+            for (int i = 0; i < n; i++) out[i] *= factors[i];
+        }
+        mc_write(c->df, row * c->df.stride + at, n, out, false);
+    }
+}
+
+/* Rows first .. last. `partial` (2 * columns): sums for dweight and dbias; buffers (2 * columns).
+ */
+static void norm_rows_backward(const norm_call *c, int64_t first, int64_t last, const float *mean,
+                               const float *rstd, float *partial, float *buffers)
+{
+    int64_t n = c->columns;
+    if (partial) memset(partial, 0, 2 * (size_t)n * sizeof *partial);
+    for (int64_t row = first; row < last; row++) {
+        const float *s = mc_read(c->s, row * c->s.stride, n, buffers);
+        const float *dy = mc_read(c->dy, row * c->dy.stride, n, buffers + n);
+        if (partial) add_weight_gradients(s, dy, n, mean[row], rstd[row], partial, partial + n);
+        if (!c->ds.data && !c->df.data) continue;
+        norm_sums sums = row_sums(s, dy, c->weight, n, mean[row], rstd[row]);
+        norm_row_backward(c, row, s, dy, mean[row], rstd[row], sums);
+    }
+}
+
+static void add_partials(const float *partials, int64_t parts, int64_t stride, int64_t n,
+                         float *out)
+{
+    if (!out) return;
+    for (int64_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int64_t part = 0; part < parts; part++) sum += partials[part * stride + i];
+        out[i] += sum;
+    }
+}
+
+mc_status MC_K(residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
+                                       mc_matrix weight, const float *mean, const float *rstd,
+                                       mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
+                                       bool accumulate, mc_matrix df, float *dweight, float *dbias)
+{
+    if (rows == 0 || columns == 0) return MC_OK;
+    norm_call c = {.columns = columns,
+                   .s = s,
+                   .dy = dy,
+                   .ds = ds,
+                   .df = df,
+                   .dropout = dropout,
+                   .accumulate = accumulate};
+    /* The rows are cut by their number alone, so that sums are the same with any threads. */
+    int64_t parts = rows < 32 ? 1 : mc_min_i64(rows / 16, 64), wide = mc_round_up(2 * columns, 16);
+    bool weights = dweight || dbias;
+    int64_t size = wide * (1 + (weights ? parts : 0) + omp_get_max_threads());
+    float *scratch = mc_scratch_new(d, size);
+    if (!scratch) return MC_ERR_NOMEM;
+    norm_weights(&c, weight, (mc_matrix){0}, scratch);
+    float *partials = weights ? scratch + wide : NULL;
+    float *buffers = scratch + wide * (1 + (weights ? parts : 0));
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t part = 0; part < parts; part++)
+        norm_rows_backward(&c, part * rows / parts, (part + 1) * rows / parts, mean, rstd,
+                           partials ? partials + part * wide : NULL,
+                           buffers + wide * omp_get_thread_num());
+    if (weights) {
+        add_partials(partials, parts, wide, columns, dweight);
+        add_partials(partials + columns, parts, wide, columns, dbias);
+    }
+    mc_scratch_free(d, scratch, size);
+    return MC_OK;
+}

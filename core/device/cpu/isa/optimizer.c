@@ -1,0 +1,132 @@
+/* Optimizer steps over flat arrays, in one pass each: bound by memory. Adam on f32 parameters reads
+ * gradient, m, v and parameter and writes m, v and parameter, 28 bytes an element (30 with a 16-bit
+ * parameter beside an f32 master, which is not read); SGD with momentum 20. */
+#include <math.h>
+#include "core/device/cpu/isa/convert_internal.h"
+
+mc_status MC_K(adam)(mc_device *d, int64_t count, mc_adam_step step, const float *gradient,
+                     float *m, float *v, float *master, void *parameter, mc_dtype parameter_dtype)
+{
+    (void)d;
+    float *p = master ? master : parameter;
+    const float m_new = 1.0f - step.beta1, v_new = 1.0f - step.beta2;
+    mc_chunks c = mc_chunks_of(1, count);
+#pragma omp parallel for schedule(static) if (count > MC_SERIAL / 4)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        const float *gs = gradient + k.column;
+        float *ms = m + k.column, *vs = v + k.column, *ps = p + k.column;
+#pragma omp simd
+        for (int j = 0; j < k.n; j++) {
+            float g = gs[j] * step.gradient_scale + step.l2 * ps[j];
+            float mean = step.beta1 * ms[j] + m_new * g;
+            float square = step.beta2 * vs[j] + v_new * (g * g);
+            float divisor = sqrtf(square) / step.sqrt_correction2 + step.eps;
+            ms[j] = mean;
+            vs[j] = square;
+            ps[j] = ps[j] - step.step_size * mean / divisor - step.decay * ps[j];
+        }
+        if (master) mc_convert_out(ps, k.n, parameter, parameter_dtype, k.column);
+    }
+    return MC_OK;
+}
+
+typedef struct sgd_step {
+    float scale, lr, momentum, decay, l2;
+    bool nesterov, first;
+} sgd_step;
+
+static void sgd_chunk(const sgd_step *step, int n, const float *gradient, float *buffer, float *p)
+{
+    const float old = step->first ? 0.0f : step->momentum;
+    const float now = step->nesterov ? 1.0f : 0.0f;
+    const float kept = step->nesterov ? step->momentum : 1.0f;
+    const bool first = step->first;
+#pragma omp simd
+    for (int j = 0; j < n; j++) {
+        float g = gradient[j] * step->scale + step->l2 * p[j];
+        float b = first ? g : old * buffer[j] + g; /* what a first step finds there is not read */
+        buffer[j] = b;
+        p[j] = p[j] - step->lr * (now * g + kept * b) - step->decay * p[j];
+    }
+}
+
+static void sgd_chunk_plain(const sgd_step *step, int n, const float *gradient, float *p)
+{
+#pragma omp simd
+    for (int j = 0; j < n; j++) {
+        float g = gradient[j] * step->scale + step->l2 * p[j];
+        p[j] = p[j] - step->lr * g - step->decay * p[j];
+    }
+}
+
+mc_status MC_K(sgd)(mc_device *d, int64_t count, float gradient_scale, float lr, float momentum,
+                    bool nesterov, bool first_step, float decay, float l2, const float *gradient,
+                    float *buffer, float *master, void *parameter, mc_dtype parameter_dtype)
+{
+    (void)d;
+    float *p = master ? master : parameter;
+    sgd_step step = {gradient_scale, lr, momentum, decay, l2, nesterov, first_step};
+    mc_chunks c = mc_chunks_of(1, count);
+#pragma omp parallel for schedule(static) if (count > MC_SERIAL / 4)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        if (buffer && momentum != 0.0f)
+            sgd_chunk(&step, k.n, gradient + k.column, buffer + k.column, p + k.column);
+        else
+            sgd_chunk_plain(&step, k.n, gradient + k.column, p + k.column);
+        if (master) mc_convert_out(p + k.column, k.n, parameter, parameter_dtype, k.column);
+    }
+    return MC_OK;
+}
+
+/* ---- statistics of gradients ----------------------------------------------------------------- */
+
+enum { STATS_BLOCK = 16384 };
+
+typedef struct block_stats {
+    double squares, powers;
+    uint32_t largest; /* bits of |g|: they order finite values, inf and NaN as wanted */
+} block_stats;
+
+static block_stats stats_of(const float *g, int n, double power)
+{
+    double squares = 0, powers = 0;
+    uint32_t largest = 0;
+#pragma omp simd reduction(+ : squares) reduction(max : largest)
+    for (int i = 0; i < n; i++) {
+        uint32_t bits = mc_float_bits(g[i]) & 0x7fffffff;
+        squares += (double)g[i] * (double)g[i];
+        largest = bits > largest ? bits : largest;
+    }
+    if (power == 1.0) {
+#pragma omp simd reduction(+ : powers)
+        for (int i = 0; i < n; i++) powers += (double)fabsf(g[i]);
+    } else if (power != 2.0 && isfinite(power)) {
+        for (int i = 0; i < n; i++) powers += pow(fabs((double)g[i]), power);
+    }
+    return (block_stats){squares, powers, largest};
+}
+
+mc_status MC_K(gradient_stats)(mc_device *d, int64_t count, const float *gradient, double power,
+                               mc_gradient_stats *stats)
+{
+    int64_t blocks = (count + STATS_BLOCK - 1) / STATS_BLOCK;
+    block_stats *block = d->alloc(d, (size_t)blocks * sizeof *block);
+    if (!block) return MC_ERR_NOMEM;
+#pragma omp parallel for schedule(static) if (count > MC_SERIAL)
+    for (int64_t i = 0; i < blocks; i++)
+        block[i] = stats_of(gradient + i * STATS_BLOCK,
+                            (int)mc_min_i64(STATS_BLOCK, count - i * STATS_BLOCK), power);
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < blocks; i++) {
+        stats->sum_squares += block[i].squares;
+        stats->sum_powers += block[i].powers;
+        largest = block[i].largest > largest ? block[i].largest : largest;
+    }
+    float value = mc_bits_float(largest);
+    if (!(value <= stats->largest) && !isnan(stats->largest)) stats->largest = value;
+    if (largest >= 0x7f800000) stats->finite = false;
+    d->free(d, block, (size_t)blocks * sizeof *block);
+    return MC_OK;
+}

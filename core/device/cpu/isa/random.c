@@ -1,0 +1,143 @@
+/* Counter-based random numbers. Everything here must give the same bits in every build and on every
+ * device: integers, and f32 additions, products, quotients and square roots, each rounded once. The
+ * build switches the contraction of a * b + c off for this file. */
+#include "core/device/cpu/isa/convert_internal.h"
+#include <math.h>
+
+/* Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011). */
+static inline __attribute__((always_inline)) void philox_block(uint64_t key, uint64_t block,
+                                                               uint64_t offset, uint32_t *words)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
+    uint32_t c2 = (uint32_t)offset, c3 = (uint32_t)(offset >> 32);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)c0 * 0xd2511f53u, p1 = (uint64_t)c2 * 0xcd9e8d57u;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    words[0] = c0;
+    words[1] = c1;
+    words[2] = c2;
+    words[3] = c3;
+}
+
+void MC_K(philox)(uint64_t key, uint64_t first_block, uint64_t offset, int64_t blocks,
+                  uint32_t *words)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < blocks; i++)
+        philox_block(key, first_block + (uint64_t)i, offset, words + 4 * i);
+}
+
+void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float *factors)
+{
+    const float keep = 1.0f / (1.0f - mask.p);
+    const uint32_t threshold = (uint32_t)((double)mask.p * 0x1p32);
+    uint32_t words[MC_CHUNK + 4];
+    int skip = (int)(first & 3); /* words of the first block that belong to elements before */
+    while (n > 0) {
+        int count = (int)mc_min_i64(n, MC_CHUNK - skip);
+        MC_K(philox)(mask.seed, (uint64_t)first >> 2, mask.offset, (skip + count + 3) / 4, words);
+#pragma omp simd
+        for (int i = 0; i < count; i++) factors[i] = words[skip + i] >= threshold ? keep : 0.0f;
+        factors += count;
+        first += count;
+        n -= count;
+        skip = 0;
+    }
+}
+
+/* sqrt(-2 ln u) for u = k / 2^24, 0 < k <= 2^24. */
+static inline float radius(uint32_t k)
+{
+    uint32_t offset = mc_float_bits((float)(int32_t)k * 0x1p-24f) - 0x3f3504f3u; /* sqrt(1/2) */
+    float e = (float)((int32_t)offset >> 23);
+    float f = mc_bits_float((offset & 0x7fffff) + 0x3f3504f3u) - 1.0f;
+    float p = -0.0763449633671f;
+    p = p * f + 0.127615761973f;
+    p = p * f + -0.131601819573f;
+    p = p * f + 0.142017580865f;
+    p = p * f + -0.166233574057f;
+    p = p * f + 0.200012268748f;
+    p = p * f + -0.250008210328f;
+    p = p * f + 0.333333317077f;
+    float square = f * f;
+    float low = (p * f * square - 0.5f * square) + e * -2.12194440e-4f;
+    return sqrtf(-2.0f * (e * 0.693359375f + (low + f)));
+}
+
+/* Cosine and sine of 2 pi k / 2^24: the nearest quarter turn in integers, the rest by polynomials
+ * in the remaining quarter turns, |t| <= 1/2. */
+static inline void turn(uint32_t k, float *cosine, float *sine)
+{
+    uint32_t quarter = (k + (1u << 21)) >> 22;
+    float t = (float)((int32_t)k - (int32_t)(quarter << 22)) * 0x1p-22f, y = t * t;
+    float s = ((-0.00460165786379f * y + 0.0796800327617f) * y + -0.645963460233f) * y;
+    s = (s + 1.57079632171f) * t;
+    float c = ((0.000903766539827f * y + -0.0208601651099f) * y + 0.253669225965f) * y;
+    c = (c + -1.2337005426f) * y + 1.0f;
+    uint32_t swap = quarter & 1, cs = mc_float_bits(swap ? s : c), ss = mc_float_bits(swap ? c : s);
+    *cosine = mc_bits_float(cs ^ ((quarter + 1) & 2) << 30);
+    *sine = mc_bits_float(ss ^ (quarter & 2) << 30);
+}
+
+/* Box and Muller's transform of each pair of words. */
+static void normals(const uint32_t *words, int count, float mean, float std, float *out)
+{
+#pragma omp simd
+    for (int i = 0; i < count / 2; i++) {
+        float r = radius((words[2 * i] >> 8) + 1), c, s;
+        turn(words[2 * i + 1] >> 8, &c, &s);
+        out[2 * i] = mean + std * (r * c);
+        out[2 * i + 1] = mean + std * (r * s);
+    }
+}
+
+/* Rounding may reach b, which the range leaves out. */
+static void uniforms(const uint32_t *words, int count, float a, float b, float *out)
+{
+    float width = b - a, below = nextafterf(b, a);
+#pragma omp simd
+    for (int i = 0; i < count; i++) {
+        float x = a + width * ((float)(int32_t)(words[i] >> 8) * 0x1p-24f);
+        out[i] = x < b || !(b > a) ? x : below;
+    }
+}
+
+/* Elements first .. first + n, n <= MC_CHUNK, of the whole parameter into `to`. */
+static void fill_chunk(mc_fill fill, int64_t first, int n, float *to)
+{
+    uint32_t words[MC_CHUNK + 8];
+    float values[MC_CHUNK + 8];
+    int skip = (int)(first & 3), blocks = (skip + n + 3) / 4;
+    if (fill.kind == MC_FILL_CONSTANT) {
+        for (int i = 0; i < n; i++) to[i] = fill.a;
+        return;
+    }
+    MC_K(philox)(fill.key, (uint64_t)first >> 2, 0, blocks, words);
+    if (fill.kind == MC_FILL_NORMAL)
+        normals(words, 4 * blocks, fill.a, fill.b, values);
+    else
+        uniforms(words, 4 * blocks, fill.a, fill.b, values);
+    memcpy(to, values + skip, (size_t)n * sizeof *to);
+}
+
+mc_status MC_K(fill)(mc_device *d, mc_fill fill, int64_t first, int64_t count, mc_matrix out)
+{
+    (void)d;
+    mc_chunks c = mc_chunks_of(1, count);
+#pragma omp parallel for schedule(static) if (count > MC_SERIAL / 4)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        float values[MC_CHUNK];
+        fill_chunk(fill, first + k.column, k.n, values);
+        mc_convert_out(values, k.n, out.data, out.dtype, k.column);
+    }
+    return MC_OK;
+}

@@ -1,0 +1,38 @@
+/* modelcenter.c: training and fine-tuning of big language models in C.
+ *
+ * This header includes the whole public interface; each part is documented in its own:
+ *
+ *   core/base/context.h        contexts, errors
+ *   core/tensor/tensor.h       tensors, packed lengths
+ *   core/autograd/tape.h       the tape: recording, backward
+ *   core/ops/ops.h             operations and losses
+ *   core/nn/module.h           modules and parameters; layers.h, block_list.h
+ *   core/optim/                optimizers, schedules, OptimManager
+ *   core/checkpoint/           safetensors files, what from_pretrained functions share
+ *   tokenizers/tokenizer.h     text to ids and back
+ *   datasets/                  datasets, the data loader, metrics
+ *   models/                    the zoo
+ */
+#ifndef MODELCENTER_H
+#define MODELCENTER_H
+
+#include "core/autograd/tape.h"
+#include "core/base/context.h"
+#include "core/base/version.h"
+#include "core/checkpoint/pretrained.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/nn/block_list.h"
+#include "core/nn/layers.h"
+#include "core/nn/module.h"
+#include "core/ops/ops.h"
+#include "core/optim/lr_scheduler.h"
+#include "core/optim/optim_manager.h"
+#include "core/optim/optimizer.h"
+#include "core/tensor/tensor.h"
+#include "datasets/dataset.h"
+#include "datasets/loader.h"
+#include "datasets/metrics.h"
+#include "models/bert/bert.h"
+#include "tokenizers/tokenizer.h"
+
+#endif

@@ -1,0 +1,98 @@
+#include "core/nn/block_list.h"
+
+#include <stdio.h>
+#include "core/nn/module_internal.h"
+
+struct mc_block_list {
+    mc_module module;
+    int count;
+    void **blocks;
+    mc_block_forward_fn forward;
+    mc_block_options options;
+};
+
+mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
+                                 mc_block_new_fn new_block, mc_block_forward_fn forward,
+                                 const mc_block_options *options)
+{
+    mc_block_list *list = mc_module_add(parent, name, sizeof *list);
+    if (!list) return NULL;
+    if (options) list->options = *options;
+    if (count < 0 || list->options.extra_count < 0 || list->options.extra_count >= MC_NODE_INPUTS) {
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d blocks with %d extra inputs", name,
+                count, list->options.extra_count);
+        return NULL;
+    }
+    list->module.holds_blocks = true;
+    list->forward = forward;
+    list->blocks = mc_module_alloc(parent->root, ((size_t)count + 1) * sizeof *list->blocks);
+    for (int i = 0; list->blocks && i < count; i++) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", i);
+        list->blocks[i] = new_block(&list->module, number, i, list->options.config);
+        if (!list->blocks[i]) return NULL;
+        list->count++;
+    }
+    return list->blocks ? list : NULL;
+}
+
+int mc_block_list_count(const mc_block_list *list) { return list ? list->count : 0; }
+
+void *mc_block_list_at(mc_block_list *list, int index)
+{
+    return list && index >= 0 && index < list->count ? list->blocks[index] : NULL;
+}
+
+void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute)
+{
+    if (list) list->options.recompute = recompute;
+}
+
+typedef struct block_call { mc_block_list *list; void *block; } block_call;
+
+static mc_tensor *call_block(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
+{
+    const block_call *call = user;
+    return call->list->forward(t, call->block, x, extra);
+}
+
+static mc_tensor *run_block(mc_tape *t, mc_block_list *list, void *block, mc_tensor *x,
+                            mc_tensor *const *extra)
+{
+    mc_recompute recompute = list->options.recompute;
+    mc_scope scope = mc_scope_begin(t, recompute == MC_RECOMPUTE_SELECTIVE);
+    mc_tensor *y;
+    if (recompute == MC_RECOMPUTE_FULL) {
+        block_call *call = mc_tape_alloc(t, sizeof *call);
+        if (!call) return NULL;
+        *call = (block_call){list, block};
+        y = mc_tape_checkpoint(t, call_block, call, x, extra, list->options.extra_count);
+    } else {
+        y = list->forward(t, block, x, extra);
+    }
+    mc_scope_end(t, scope, y);
+    return y;
+}
+
+mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tensor *x,
+                                        mc_tensor *const *extra, mc_tensor **hidden)
+{
+    if (!list || !mc_op_ready(t, "block list", x)) return NULL;
+    mc_context *ctx = mc_tape_context(t);
+    for (int i = 0; i < list->count; i++) {
+        if (hidden) hidden[i] = x;
+        mc_tensor *y = run_block(t, list, list->blocks[i], x, extra);
+        if (!y && !mc_failed(ctx))
+            mc_fail(ctx, MC_ERR_STATE, "block %d of \"%s\" returned NULL", i, list->module.name);
+        mc_error_while(&ctx->error, "running block %d of \"%s\"", i, list->module.name);
+        if (!y) return NULL;
+        if (!hidden && i > 0) mc_tape_release(t, x);
+        x = y;
+    }
+    return x;
+}
+
+mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x, mc_tensor *const *extra)
+{
+    return mc_block_list_forward_hidden(t, list, x, extra, NULL);
+}

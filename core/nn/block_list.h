@@ -1,0 +1,60 @@
+/* A list of blocks: the unit of recompute, of flat storage, and (over several GPUs) of sharding.
+ *
+ * A block is a module of yours and a forward function. The list runs them in order, each on the
+ * result of the one before; what a block makes inside is released when it returns, except its result
+ * and what backward needs. */
+#ifndef MC_NN_BLOCK_LIST_H
+#define MC_NN_BLOCK_LIST_H
+
+#include "core/nn/module.h"
+
+typedef struct mc_block_list mc_block_list;
+
+typedef enum mc_recompute {
+    MC_RECOMPUTE_DEFAULT = 0, /* none */
+    MC_RECOMPUTE_NONE,
+    MC_RECOMPUTE_SELECTIVE, /* outputs of norms and activations are computed again in backward */
+    MC_RECOMPUTE_FULL,      /* only a block's input is kept; backward runs its forward again */
+} mc_recompute;
+
+/* How parameters, gradients and optimizer state are spread over ranks; one rank holds it all at any
+ * level. */
+typedef enum mc_zero_level {
+    MC_ZERO_DEFAULT = 0,
+    MC_ZERO_0, /* replicated */
+    MC_ZERO_1, /* optimizer state sharded */
+    MC_ZERO_2, /* and gradients */
+    MC_ZERO_3, /* and parameters */
+} mc_zero_level;
+
+typedef struct mc_block_options {
+    mc_zero_level zero_level;
+    mc_recompute recompute;
+    int extra_count; /* further inputs each block gets, unchanged; at most 7 */
+    void *config;    /* passed to the constructor */
+} mc_block_options;
+
+/* Makes block number `index`: a module added to `list` under `name` with mc_module_add, whose struct
+ * begins with its mc_module. NULL after an error. */
+typedef void *(*mc_block_new_fn)(mc_module *list, const char *name, int index, void *config);
+/* x: the result of the block before, `extra`: the further inputs. */
+typedef mc_tensor *(*mc_block_forward_fn)(mc_tape *t, void *block, mc_tensor *x,
+                                          mc_tensor *const *extra);
+
+MC_API mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
+                                        mc_block_new_fn new_block, mc_block_forward_fn forward,
+                                        const mc_block_options *options);
+MC_API int mc_block_list_count(const mc_block_list *list);
+MC_API void *mc_block_list_at(mc_block_list *list, int index); /* NULL out of range */
+/* May be changed between tapes. */
+MC_API void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute);
+
+/* Runs all blocks. `extra` holds extra_count tensors (entries may be NULL) and may be NULL if that is
+ * 0. Results between blocks are released, unless `hidden` is not NULL: then hidden[i] gets the input
+ * of block i and all stay readable until the tape ends. */
+MC_API mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
+                                        mc_tensor *const *extra);
+MC_API mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tensor *x,
+                                               mc_tensor *const *extra, mc_tensor **hidden);
+
+#endif

@@ -1,0 +1,88 @@
+/* The layers models are made of. Each is a module: `_new` makes it a root of its own (a head beside a
+ * model), `_add` a child of another module. Names of parameters are ModelCenter's. */
+#ifndef MC_NN_LAYERS_H
+#define MC_NN_LAYERS_H
+
+#include "core/nn/module.h"
+#include "core/ops/ops.h"
+
+/* ---- linear: y = x W^T + b ------------------------------------------------------------------- */
+
+typedef struct mc_linear mc_linear;
+
+typedef struct mc_linear_options {
+    bool no_bias;
+    float init_std; /* of the weight, normal with mean 0; 0: 0.02 (BERT's). Biases start at 0 */
+    mc_dtype dtype; /* of a root; a child has its root's */
+    const char *name; /* of a root, first in its parameters' names; NULL: none */
+} mc_linear_options;
+
+/* Parameters "weight" (out, in) and "bias" (out). */
+MC_API mc_linear *mc_linear_new(mc_context *ctx, int64_t in, int64_t out,
+                                const mc_linear_options *options);
+MC_API mc_linear *mc_linear_add(mc_module *parent, const char *name, int64_t in, int64_t out,
+                                const mc_linear_options *options);
+MC_API mc_module *mc_linear_module(mc_linear *linear);
+/* x (..., in) to (..., out). */
+MC_API mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x);
+/* The same with an activation fused into the product. */
+MC_API mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor *x,
+                                              mc_activation activation);
+
+/* ---- layer norm ------------------------------------------------------------------------------ */
+
+typedef struct mc_layernorm mc_layernorm;
+
+/* Parameters "weight" (ones) and "bias" (zeros) of `dim`. eps 0: 1e-5. */
+MC_API mc_layernorm *mc_layernorm_new(mc_context *ctx, int64_t dim, float eps);
+MC_API mc_layernorm *mc_layernorm_add(mc_module *parent, const char *name, int64_t dim, float eps);
+MC_API mc_module *mc_layernorm_module(mc_layernorm *norm);
+/* Normalises the last dimension of x (..., dim). */
+MC_API mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor *x);
+/* LayerNorm(x + dropout(f)), fused. */
+MC_API mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
+                                                mc_tensor *f, float dropout);
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+typedef struct mc_embedding mc_embedding;
+
+/* Parameter "weight" (count, dim), normal(0, init_std); init_std 0: 0.02. */
+MC_API mc_embedding *mc_embedding_new(mc_context *ctx, int64_t count, int64_t dim, float init_std);
+MC_API mc_embedding *mc_embedding_add(mc_module *parent, const char *name, int64_t count, int64_t dim,
+                                      float init_std);
+MC_API mc_module *mc_embedding_module(mc_embedding *embedding);
+/* Rows of the table by index (i32 or i64, any shape): (elements of index, dim). */
+MC_API mc_tensor *mc_embedding_forward(mc_tape *t, mc_embedding *embedding, mc_tensor *index);
+/* The table as a tensor, for tied heads and for sums of several tables (mc_embed). */
+MC_API mc_tensor *mc_embedding_table(mc_tape *t, mc_embedding *embedding);
+
+/* ---- self-attention -------------------------------------------------------------------------- */
+
+typedef struct mc_attention mc_attention;
+
+typedef struct mc_attention_options {
+    bool causal;
+    float dropout;  /* on the attention probabilities */
+    float init_std; /* 0: 0.02 */
+} mc_attention_options;
+
+/* Parameters "project_q", "project_k", "project_v" (stored as one) and "attention_out", each with
+ * weight (dim, dim) and bias (dim). Errors: dim not a multiple of heads. */
+MC_API mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim, int heads,
+                                      const mc_attention_options *options);
+MC_API void mc_attention_set_dropout(mc_attention *attention, float p);
+/* x (rows, dim) of a packed batch; key_mask as in mc_sdpa_options, may be NULL. */
+MC_API mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *attention, mc_tensor *x,
+                                       mc_tensor *key_mask);
+
+/* ---- feed-forward ---------------------------------------------------------------------------- */
+
+typedef struct mc_feed_forward mc_feed_forward;
+
+/* Parameters "w_in.w" (dim_ff, dim) and "w_out" (dim, dim_ff), with biases. */
+MC_API mc_feed_forward *mc_feed_forward_add(mc_module *parent, const char *name, int64_t dim,
+                                            int64_t dim_ff, mc_activation activation, float init_std);
+MC_API mc_tensor *mc_feed_forward_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x);
+
+#endif

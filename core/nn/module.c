@@ -1,0 +1,295 @@
+#include "core/nn/module_internal.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the tree -------------------------------------------------------------------------------- */
+
+static void free_bucket(mc_module_root *root, mc_bucket *bucket)
+{
+    mc_device *device = root->ctx->device;
+    size_t floats = (size_t)bucket->count * sizeof(float);
+    device->free(device, bucket->data, (size_t)bucket->count * mc_dtype_size(bucket->dtype));
+    device->free(device, bucket->gradient, floats);
+    for (int i = 0; i < MC_STATE_SLOTS; i++) device->free(device, bucket->state[i], floats);
+    mc_free(bucket->stored);
+}
+
+void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count)
+{
+    for (int i = 0; i < count; i++) free_bucket(root, &buckets[i]);
+    mc_free(buckets);
+}
+
+static void free_root(void *object)
+{
+    mc_module_root *root = object;
+    mc_buckets_free(root, root->buckets, root->bucket_count);
+    for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);
+    mc_free(root->pieces);
+    mc_free(root->parameters);
+    mc_free(root->stored);
+    mc_free(root);
+}
+
+void *mc_module_alloc(mc_module_root *root, size_t bytes)
+{
+    bool room = mc_grow(&root->pieces, &root->piece_capacity, root->piece_count, sizeof *root->pieces);
+    void *piece = room ? mc_calloc(1, bytes) : NULL;
+    if (piece) root->pieces[root->piece_count++] = piece;
+    else mc_fail_nomem(root->ctx, "a module");
+    return piece;
+}
+
+void *mc_module_new(mc_context *ctx, const char *name, size_t size, const mc_module_options *options)
+{
+    mc_dtype dtype = options && options->dtype ? options->dtype : MC_F32;
+    if (!mc_failed(ctx) && !mc_dtype_is_float(dtype))
+        mc_fail(ctx, MC_ERR_DTYPE, "module \"%s\": dtype %s, expected f32, f16 or bf16", name,
+                mc_dtype_name(dtype));
+    mc_module_root *root = mc_new_owned(ctx, sizeof *root, "a module", free_root);
+    if (!root) return NULL;
+    root->ctx = ctx;
+    root->dtype = dtype;
+    mc_module *module = mc_module_alloc(root, size);
+    char *copy = module ? mc_module_alloc(root, strlen(name) + 1) : NULL;
+    if (!copy) return NULL;
+    *module = (mc_module){.ctx = ctx, .name = strcpy(copy, name), .root = root};
+    root->module = module;
+    return module;
+}
+
+static bool good_name(const char *name)
+{
+    size_t length = strlen(name);
+    return length && name[0] != '.' && name[length - 1] != '.';
+}
+
+void *mc_module_add(mc_module *parent, const char *name, size_t size)
+{
+    if (!parent || mc_failed(parent->ctx)) return NULL;
+    if (!good_name(name)) {
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "module name \"%s\": empty or with '.' at an end", name);
+        return NULL;
+    }
+    for (mc_module *m = parent->first_child; m; m = m->next)
+        if (strcmp(m->name, name) == 0) {
+            mc_fail(parent->ctx, MC_ERR_ARGUMENT, "module \"%s\" has a child \"%s\" already",
+                    parent->name, name);
+            return NULL;
+        }
+    mc_module *module = mc_module_alloc(parent->root, size);
+    char *copy = module ? mc_module_alloc(parent->root, strlen(name) + 1) : NULL;
+    if (!copy) return NULL;
+    *module = (mc_module){
+        .ctx = parent->ctx, .name = strcpy(copy, name), .parent = parent, .root = parent->root};
+    if (parent->last_child) parent->last_child->next = module;
+    else parent->first_child = module;
+    parent->last_child = module;
+    return module;
+}
+
+void mc_module_free(mc_module *module)
+{
+    if (!module) return;
+    mc_module_root *root = module->root;
+    mc_disown(&root->owned);
+    free_root(root);
+}
+
+/* ---- declaring parameters -------------------------------------------------------------------- */
+
+/* "root.child.name" in a piece of the root. A part that begins with '/' is the path from the root. */
+static char *full_name(mc_module *module, const char *name)
+{
+    size_t length = strlen(name) + 1;
+    for (mc_module *m = module; m; m = m->parent) length += strlen(m->name) + 1;
+    char *text = mc_module_alloc(module->root, length);
+    if (!text) return NULL;
+    char *end = text + length - strlen(name) - 1;
+    strcpy(end, name);
+    for (mc_module *m = module; m; m = m->parent) {
+        size_t part = strlen(m->name);
+        if (!part) continue;
+        *--end = '.';
+        end -= part;
+        memcpy(end, m->name, part);
+        if (*end == '/') return end + 1;
+    }
+    return *end == '/' ? end + 1 : end;
+}
+
+static mc_module *owner_of(mc_module *module)
+{
+    while (module->parent && !module->parent->holds_blocks) module = module->parent;
+    return module;
+}
+
+static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape shape,
+                                   mc_initializer init)
+{
+    mc_module_root *root = module->root;
+    mc_context *ctx = module->ctx;
+    if (!good_name(name)) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "parameter name \"%s\": empty or with '.' at an end", name);
+        return NULL;
+    }
+    mc_parameter *p = mc_module_alloc(root, sizeof *p);
+    char *path = p ? full_name(module, name) : NULL;
+    if (!path) return NULL;
+    size_t bytes;
+    bool good = mc_shape_bytes(shape, MC_F32, &bytes) && bytes > 0;
+    if (!good) mc_fail(ctx, MC_ERR_SHAPE, "parameter \"%s\": bad shape %s", path, MC_SHAPE_TEXT(shape));
+    else if (mc_module_find_parameter(module, path))
+        mc_fail(ctx, MC_ERR_ARGUMENT, "parameter \"%s\" is declared twice", path);
+    else if (!mc_grow(&root->parameters, &root->parameter_capacity, root->parameter_count,
+                      sizeof *root->parameters))
+        mc_fail_nomem(ctx, "a parameter");
+    if (mc_failed(ctx)) return NULL;
+    *p = (mc_parameter){.module = module, .name = path, .shape = shape, .init = init};
+    root->parameters[root->parameter_count++] = p;
+    return p;
+}
+
+/* Makes the stored tensor of already added parameters, consecutive in `parts`. */
+static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count, mc_shape shape)
+{
+    mc_module_root *root = module->root;
+    mc_stored *stored = mc_module_alloc(root, sizeof *stored);
+    mc_parameter **copy = stored ? mc_module_alloc(root, (size_t)count * sizeof *copy) : NULL;
+    if (!copy) return NULL;
+    if (!mc_grow(&root->stored, &root->stored_capacity, root->stored_count, sizeof *root->stored)) {
+        mc_fail_nomem(root->ctx, "a parameter");
+        return NULL;
+    }
+    memcpy(copy, parts, (size_t)count * sizeof *copy);
+    *stored = (mc_stored){.owner = owner_of(module), .shape = shape, .count = mc_shape_count(shape),
+                          .parts = copy, .part_count = count, .trainable = true};
+    root->stored[root->stored_count++] = stored;
+    root->layout_valid = false;
+    int64_t first = 0;
+    for (int i = 0; i < count; i++) {
+        parts[i]->stored = stored;
+        parts[i]->first = first;
+        first += mc_shape_count(parts[i]->shape);
+    }
+    return stored;
+}
+
+mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape, mc_initializer init)
+{
+    if (!module || mc_failed(module->ctx)) return NULL;
+    mc_parameter *p = add_parameter(module, name, shape, init);
+    return p && add_stored(module, &p, 1, shape) ? p : NULL;
+}
+
+mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_part *parts, int count,
+                                       mc_shape row_shape, mc_parameter **parts_out)
+{
+    enum { MOST = 8 };
+    mc_parameter *made[MOST];
+    if (!module || mc_failed(module->ctx)) return NULL;
+    if (count < 1 || count > MOST || row_shape.ndim >= MC_MAX_DIMS) {
+        mc_fail(module->ctx, MC_ERR_ARGUMENT, "stacked parameter of %d parts, expected 1 to %d", count,
+                MOST);
+        return NULL;
+    }
+    mc_shape shape = {.ndim = row_shape.ndim + 1};
+    memcpy(shape.dim + 1, row_shape.dim, (size_t)row_shape.ndim * sizeof *shape.dim);
+    int64_t rows = 0;
+    for (int i = 0; i < count; i++) {
+        shape.dim[0] = parts[i].rows;
+        rows += parts[i].rows;
+        if (!(made[i] = add_parameter(module, parts[i].name, shape, parts[i].init))) return NULL;
+    }
+    shape.dim[0] = rows;
+    if (!add_stored(module, made, count, shape)) return NULL;
+    if (parts_out) memcpy(parts_out, made, (size_t)count * sizeof *made);
+    return made[0];
+}
+
+/* ---- looking at parameters ------------------------------------------------------------------- */
+
+static bool is_below(const mc_module *module, const mc_module *ancestor)
+{
+    while (module && module != ancestor) module = module->parent;
+    return module;
+}
+
+mc_parameter *mc_module_next_parameter(mc_module *module, mc_parameter_iterator *it)
+{
+    if (!module) return NULL;
+    mc_module_root *root = module->root;
+    while (it->next < root->parameter_count) {
+        mc_parameter *p = root->parameters[it->next++];
+        if (p->stored && is_below(p->module, module)) return p;
+    }
+    return NULL;
+}
+
+mc_parameter *mc_module_find_parameter(mc_module *module, const char *name)
+{
+    if (!module) return NULL;
+    mc_module_root *root = module->root;
+    for (size_t i = 0; i < root->parameter_count; i++)
+        if (strcmp(root->parameters[i]->name, name) == 0) return root->parameters[i];
+    return NULL;
+}
+
+int64_t mc_module_parameter_count(mc_module *module)
+{
+    int64_t count = 0;
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));) count += mc_shape_count(p->shape);
+    return count;
+}
+
+const char *mc_parameter_name(const mc_parameter *p) { return p ? p->name : ""; }
+mc_shape mc_parameter_shape(const mc_parameter *p) { return p ? p->shape : (mc_shape){0}; }
+mc_dtype mc_parameter_dtype(const mc_parameter *p)
+{
+    return p ? p->module->root->dtype : MC_DTYPE_DEFAULT;
+}
+bool mc_parameter_trainable(const mc_parameter *p) { return p && p->stored->trainable; }
+
+mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool trainable)
+{
+    if (!module) return MC_ERR_ARGUMENT;
+    mc_module_root *root = module->root;
+    if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
+    for (size_t i = 0; i < root->stored_count; i++) {
+        mc_stored *stored = root->stored[i];
+        int matching = 0;
+        for (int k = 0; k < stored->part_count; k++)
+            matching += is_below(stored->parts[k]->module, module) &&
+                        (!pattern || fnmatch(pattern, stored->parts[k]->name, 0) == 0);
+        if (!matching || stored->trainable == trainable) continue;
+        if (matching < stored->part_count)
+            return mc_fail(root->ctx, MC_ERR_ARGUMENT,
+                           "\"%s\" matches a part of the stored tensor of \"%s\" only: its %d parts are "
+                           "frozen or trained together",
+                           pattern, stored->parts[0]->name, stored->part_count);
+        stored->trainable = trainable;
+        root->layout_valid = false;
+    }
+    return MC_OK;
+}
+
+mc_initializer mc_init_zeros(void) { return (mc_initializer){.kind = MC_INIT_ZEROS}; }
+mc_initializer mc_init_constant(float value)
+{
+    return (mc_initializer){.kind = MC_INIT_CONSTANT, .a = value};
+}
+mc_initializer mc_init_normal(float mean, float std)
+{
+    return (mc_initializer){.kind = MC_INIT_NORMAL, .a = mean, .b = std};
+}
+mc_initializer mc_init_uniform(float low, float high)
+{
+    return (mc_initializer){.kind = MC_INIT_UNIFORM, .a = low, .b = high};
+}
+mc_initializer mc_init_custom(mc_init_fn fn, void *user)
+{
+    return (mc_initializer){.kind = MC_INIT_CUSTOM, .fn = fn, .user = user};
+}

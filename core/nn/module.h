@@ -1,0 +1,121 @@
+/* Modules: trees of named parameters.
+ *
+ * A module is a struct of yours whose first member is `mc_module module`; mc_module_new makes a root,
+ * mc_module_add a child. Parameters are named by the path to them
+ * ("encoder.layers.0.ffn.ffn.w_out.weight"), and the name decides the initial values together with
+ * the context's seed, so the same model has the same weights everywhere.
+ *
+ *     typedef struct my_model { mc_module module; mc_parameter *gate; mc_linear *up; } my_model;
+ *
+ *     my_model *m = mc_module_new(ctx, "", sizeof *m, NULL);
+ *     if (!m) return NULL;
+ *     m->gate = mc_parameter_new(&m->module, "gate", MC_SHAPE(dim), mc_init_normal(0, 0.02f));
+ *     m->up = mc_linear_add(&m->module, "up", dim, 4 * dim, NULL);
+ *
+ * Storage. The stored tensors of a block (see block_list.h), or of the root outside its blocks, lie
+ * in one flat buffer a (dtype, trainable) pair, with flat f32 gradients and optimizer state of the
+ * same layout. Buffers are laid out at the first tape, optimizer or load that needs them; declaring
+ * or freezing parameters later lays them out anew, keeping values, gradients and state. Gradient
+ * memory exists for trainable parameters only, from the first backward or optimizer on. */
+#ifndef MC_NN_MODULE_H
+#define MC_NN_MODULE_H
+
+#include "core/autograd/tape.h"
+
+typedef struct mc_parameter mc_parameter;
+
+/* Public so that it can be embedded. Members are private. */
+typedef struct mc_module {
+    mc_context *ctx;
+    const char *name;           /* the part of the path this module adds; "" adds none */
+    struct mc_module *parent, *first_child, *last_child, *next;
+    struct mc_module_root *root;
+    bool holds_blocks; /* its children are blocks */
+} mc_module;
+
+typedef struct mc_module_options {
+    mc_dtype dtype; /* of the parameters: MC_F32 (default), MC_F16, MC_BF16 */
+} mc_module_options;
+
+/* Makes a root module of `size` zeroed bytes, owned by the context; names are relative to it.
+ * `name` comes first in its parameters' names unless it is "". NULL after an error. */
+MC_API void *mc_module_new(mc_context *ctx, const char *name, size_t size,
+                           const mc_module_options *options);
+/* Makes a child. A name that begins with '/' stands for the whole path from the root: the parameters
+ * then belong to the parent (its block, its buckets) under a name of another place, as a checkpoint
+ * format may want it. Errors: an empty name or one with '.' at an end, one the parent has already. */
+MC_API void *mc_module_add(mc_module *parent, const char *name, size_t size);
+/* Frees a root and its whole tree, parameters and state (the context would do it otherwise). */
+MC_API void mc_module_free(mc_module *root);
+
+/* ---- initial values -------------------------------------------------------------------------- */
+
+/* Fills elements first .. first + count of a parameter into `out` (f32). `seed` is the parameter's
+ * own, made of the context's seed and its name. Must depend on nothing but its arguments. */
+typedef void (*mc_init_fn)(void *user, uint64_t seed, int64_t first, int64_t count, float *out);
+
+typedef struct mc_initializer {
+    enum { MC_INIT_ZEROS = 0, MC_INIT_CONSTANT, MC_INIT_NORMAL, MC_INIT_UNIFORM, MC_INIT_CUSTOM } kind;
+    float a, b;
+    mc_init_fn fn;
+    void *user;
+} mc_initializer;
+
+MC_API mc_initializer mc_init_zeros(void);
+MC_API mc_initializer mc_init_constant(float value);
+MC_API mc_initializer mc_init_normal(float mean, float std);
+MC_API mc_initializer mc_init_uniform(float low, float high); /* [low, high) */
+MC_API mc_initializer mc_init_custom(mc_init_fn fn, void *user);
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* Declares a parameter. Errors: a name twice, a size below 1. NULL after an error. */
+MC_API mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape,
+                                      mc_initializer init);
+
+typedef struct mc_parameter_part {
+    const char *name; /* relative to the module; may hold dots ("project_q.weight") */
+    int64_t rows;     /* size of its first dimension */
+    mc_initializer init;
+} mc_parameter_part;
+/* Declares several parameters stored as consecutive row ranges of one tensor, so that one product
+ * uses them all (q, k and v). Each has shape (rows, rest of `row_shape`), where row_shape is the
+ * shape of one row (ndim 0 for biases). Writes `count` parameters to `parts_out` unless that is
+ * NULL; returns the first. mc_parameter_whole(t, first) is the stored tensor. */
+MC_API mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_part *parts,
+                                              int count, mc_shape row_shape,
+                                              mc_parameter **parts_out);
+
+/* The parameter as a tensor of the tape: reading it is free, and its gradient goes to the bucket. */
+MC_API mc_tensor *mc_parameter_tensor(mc_tape *tape, mc_parameter *parameter);
+/* The whole stored tensor a parameter is part of (the parameter itself if it is stored alone). */
+MC_API mc_tensor *mc_parameter_whole(mc_tape *tape, mc_parameter *parameter);
+
+MC_API const char *mc_parameter_name(const mc_parameter *parameter); /* full path */
+MC_API mc_shape mc_parameter_shape(const mc_parameter *parameter);
+MC_API mc_dtype mc_parameter_dtype(const mc_parameter *parameter);
+MC_API bool mc_parameter_trainable(const mc_parameter *parameter);
+/* Copies values from or to host memory as f32 (row-major, all elements; rounding on write). */
+MC_API mc_status mc_parameter_write(mc_parameter *parameter, const float *values);
+MC_API mc_status mc_parameter_read(mc_parameter *parameter, float *values);
+/* Copies the accumulated gradient as it stands in the bucket; zeros if there is none yet. */
+MC_API mc_status mc_parameter_read_gradient(mc_parameter *parameter, float *values);
+
+/* Walks all parameters below a module in the order of their declaration:
+ *     mc_parameter_iterator it = { 0 };
+ *     for (mc_parameter *p; (p = mc_module_next_parameter(module, &it)); ) ...
+ * Declaring parameters while iterating is not allowed. */
+typedef struct mc_parameter_iterator { size_t next; } mc_parameter_iterator;
+MC_API mc_parameter *mc_module_next_parameter(mc_module *module, mc_parameter_iterator *it);
+/* The parameter of that full name below the module's root, NULL if there is none (no error). */
+MC_API mc_parameter *mc_module_find_parameter(mc_module *module, const char *name);
+MC_API int64_t mc_module_parameter_count(mc_module *module); /* elements of all parameters below */
+
+/* Freezes or thaws all parameters below a module whose full name matches `pattern` (fnmatch(3);
+ * NULL: all). A stored tensor is trainable or not as a whole: parts of one must agree, or it is an
+ * error. */
+MC_API mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool trainable);
+/* Zeros the gradients of the module's root. */
+MC_API void mc_module_zero_grad(mc_module *module);
+
+#endif

@@ -1,0 +1,94 @@
+#include "core/ops/ops_internal.h"
+
+#include <string.h>
+
+mc_matrix mc_saved_matrix(mc_tape *t, mc_tensor *x)
+{
+    void *data = mc_saved_data(t, x);
+    return (mc_matrix){data, x->dtype, mc_tensor_columns(x)};
+}
+
+float *mc_vector_gradient_begin(mc_tape *t, mc_tensor *x)
+{
+    if (!x || !x->requires_grad || mc_failed(mc_tape_context(t))) return NULL;
+    if (x->is_leaf) return mc_tensor_data(x->gradient);
+    size_t bytes = (size_t)mc_tensor_count(x) * sizeof(float);
+    mc_device *device = mc_tape_device(t);
+    float *scratch = device->alloc(device, bytes);
+    if (!scratch) mc_fail_nomem(mc_tape_context(t), "the gradient of a vector");
+    else device->kernels->zero(device, scratch, bytes);
+    return scratch;
+}
+
+void mc_vector_gradient_end(mc_tape *t, mc_tensor *x, float *gradient)
+{
+    if (!gradient || x->is_leaf) return;
+    mc_device *device = mc_tape_device(t);
+    int64_t count = mc_tensor_count(x);
+    bool accumulate;
+    mc_tensor *target = mc_gradient_target(t, x, &accumulate);
+    if (target)
+        device->kernels->scale(device, count, (mc_matrix){gradient, MC_F32, count}, 1.0f,
+                               mc_matrix_flat(target), accumulate);
+    device->free(device, gradient, (size_t)count * sizeof(float));
+}
+
+bool mc_op_float(mc_tape *t, const char *op, const char *what, const mc_tensor *x)
+{
+    if (mc_dtype_is_float(x->dtype)) return true;
+    mc_fail(mc_tape_context(t), MC_ERR_DTYPE, "%s: %s has dtype %s, expected f32, f16 or bf16", op,
+            what, mc_dtype_name(x->dtype));
+    return false;
+}
+
+bool mc_op_same_dtype(mc_tape *t, const char *op, const char *what, const mc_tensor *x, mc_dtype dtype)
+{
+    if (x->dtype == dtype) return true;
+    mc_fail(mc_tape_context(t), MC_ERR_DTYPE, "%s: %s has dtype %s, expected %s", op, what,
+            mc_dtype_name(x->dtype), mc_dtype_name(dtype));
+    return false;
+}
+
+bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *x, mc_shape expected)
+{
+    if (mc_shape_equal(x->shape, expected)) return true;
+    mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "%s: %s has shape %s, expected %s", op, what,
+            MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(expected));
+    return false;
+}
+
+static int64_t index_at(const mc_tensor *x, int64_t i)
+{
+    const void *data = mc_tensor_data(x);
+    return x->dtype == MC_I64 ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
+}
+
+mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor *x, int64_t count,
+                         int64_t limit, int32_t ignored)
+{
+    mc_context *ctx = mc_tape_context(t);
+    if (!mc_op_ready(t, op, x)) return NULL;
+    if (!mc_dtype_is_index(x->dtype)) {
+        mc_fail(ctx, MC_ERR_DTYPE, "%s: %s has dtype %s, expected i32 or i64", op, what,
+                mc_dtype_name(x->dtype));
+        return NULL;
+    }
+    if (mc_tensor_count(x) != count) {
+        mc_fail(ctx, MC_ERR_SHAPE, "%s: %s has shape %s, expected %lld elements", op, what,
+                MC_SHAPE_TEXT(x->shape), (long long)count);
+        return NULL;
+    }
+    mc_tensor *out = mc_tape_tensor(t, MC_I32, MC_SHAPE(count), NULL);
+    if (!out) return NULL;
+    int32_t *index = mc_tensor_data(out);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t value = index_at(x, i);
+        if ((value < 0 || value >= limit) && value != ignored) {
+            mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %s[%lld] = %lld, expected 0 to %lld", op, what,
+                    (long long)i, (long long)value, (long long)limit - 1);
+            return NULL;
+        }
+        index[i] = (int32_t)value;
+    }
+    return out;
+}

@@ -1,0 +1,205 @@
+/* Activations, dropout, scale, and add and mul with the smaller operand repeated. */
+#include "core/ops/ops_internal.h"
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+typedef struct activation_state { mc_activation kind; } activation_state;
+
+static void activation_backward(mc_tape *t, mc_node *node)
+{
+    const activation_state *state = node->state;
+    mc_tensor *x = node->inputs[0];
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    if (dx)
+        MC_KERNEL(t, "activation", activation_backward, mc_tensor_rows(x), mc_tensor_columns(x),
+                  state->kind, mc_saved_matrix(t, x), mc_matrix_of(node->output->gradient),
+                  mc_matrix_of(dx), accumulate);
+}
+
+static void activation_forward(mc_tape *t, mc_activation kind, mc_matrix x, mc_tensor *y)
+{
+    MC_KERNEL(t, "activation", activation, mc_tensor_rows(y), mc_tensor_columns(y), kind, x,
+              mc_matrix_of(y));
+}
+
+static void activation_again(mc_tape *t, mc_node *node)
+{
+    const activation_state *state = node->state;
+    activation_forward(t, state->kind, mc_saved_matrix(t, node->inputs[0]), node->output);
+}
+
+static const mc_op activation_op = {
+    .name = "activation", .backward = activation_backward, .recompute = activation_again};
+
+static mc_tensor *activate(mc_tape *t, mc_tensor *x, mc_activation kind)
+{
+    if (!mc_op_ready(t, "activation", x) || !mc_op_float(t, "activation", "input", x)) return NULL;
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
+    if (!y) return NULL;
+    activation_forward(t, kind, mc_matrix_of(x), y);
+    mc_node *node = mc_tape_record(t, &activation_op, y, sizeof(activation_state), 1, &x);
+    if (node) {
+        ((activation_state *)node->state)->kind = kind;
+        mc_node_save(node, x);
+    }
+    return y;
+}
+
+mc_tensor *mc_gelu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_GELU); }
+mc_tensor *mc_gelu_new(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_GELU_NEW); }
+mc_tensor *mc_relu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_RELU); }
+mc_tensor *mc_tanh(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_TANH); }
+
+/* ---- dropout and scale ----------------------------------------------------------------------- */
+
+static void dropout_backward(mc_tape *t, mc_node *node)
+{
+    const mc_dropout_mask *mask = node->state;
+    mc_tensor *dy = node->output->gradient;
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, node->inputs[0], &accumulate);
+    if (dx)
+        MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(dy), mc_tensor_columns(dy), mc_matrix_of(dy),
+                  *mask, mc_matrix_of(dx), accumulate);
+}
+
+static const mc_op dropout_op = {.name = "dropout", .backward = dropout_backward};
+
+mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p)
+{
+    if (!mc_op_ready(t, "dropout", x) || !mc_op_float(t, "dropout", "input", x)) return NULL;
+    if (!(p >= 0 && p < 1)) {
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "dropout: p = %g, expected 0 <= p < 1", (double)p);
+        return NULL;
+    }
+    mc_dropout_mask mask = mc_tape_dropout(t, p);
+    if (mask.p == 0) return x;
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
+    if (!y) return NULL;
+    MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(x), mc_tensor_columns(x), mc_matrix_of(x), mask,
+              mc_matrix_of(y), false);
+    mc_node *node = mc_tape_record(t, &dropout_op, y, sizeof mask, 1, &x);
+    if (node) *(mc_dropout_mask *)node->state = mask;
+    return y;
+}
+
+static void scale_backward(mc_tape *t, mc_node *node)
+{
+    const float *factor = node->state;
+    mc_tensor *dy = node->output->gradient;
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, node->inputs[0], &accumulate);
+    if (dx)
+        MC_KERNEL(t, "scale", scale, mc_tensor_count(dy), mc_matrix_flat(dy), *factor,
+                  mc_matrix_flat(dx), accumulate);
+}
+
+static const mc_op scale_op = {.name = "scale", .backward = scale_backward};
+
+mc_tensor *mc_scale(mc_tape *t, mc_tensor *x, float factor)
+{
+    if (!mc_op_ready(t, "scale", x) || !mc_op_float(t, "scale", "input", x)) return NULL;
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
+    if (!y) return NULL;
+    MC_KERNEL(t, "scale", scale, mc_tensor_count(x), mc_matrix_flat(x), factor, mc_matrix_flat(y),
+              false);
+    mc_node *node = mc_tape_record(t, &scale_op, y, sizeof factor, 1, &x);
+    if (node) *(float *)node->state = factor;
+    return y;
+}
+
+/* ---- add and mul ----------------------------------------------------------------------------- */
+
+/* Whether b's shape is the end of a's. */
+static bool is_suffix(mc_shape a, mc_shape b)
+{
+    if (b.ndim > a.ndim) return false;
+    for (int i = 1; i <= b.ndim; i++)
+        if (a.dim[a.ndim - i] != b.dim[b.ndim - i]) return false;
+    return true;
+}
+
+/* Checks the operands, puts the larger first and makes the output. */
+static mc_tensor *binary_begin(mc_tape *t, const char *op, mc_tensor **a, mc_tensor **b)
+{
+    if (!mc_op_ready(t, op, *a) || !mc_op_ready(t, op, *b)) return NULL;
+    if (!mc_op_float(t, op, "input", *a) || !mc_op_same_dtype(t, op, "second input", *b, (*a)->dtype))
+        return NULL;
+    if (!is_suffix((*a)->shape, (*b)->shape)) {
+        mc_tensor *swapped = *a;
+        *a = *b;
+        *b = swapped;
+    }
+    if (!is_suffix((*a)->shape, (*b)->shape)) {
+        mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                "%s: shapes %s and %s, expected equal ones or one that is the end of the other", op,
+                MC_SHAPE_TEXT((*b)->shape), MC_SHAPE_TEXT((*a)->shape));
+        return NULL;
+    }
+    return mc_tape_tensor(t, (*a)->dtype, (*a)->shape, *a);
+}
+
+/* Adds g, of the larger operand's shape, to the gradient of the smaller one. */
+static void give_summed(mc_tape *t, const char *op, mc_tensor *b, mc_tensor *g)
+{
+    bool accumulate;
+    mc_tensor *db = mc_gradient_target(t, b, &accumulate);
+    if (db)
+        MC_KERNEL(t, op, sum_leading, mc_tensor_count(g), mc_matrix_flat(g), mc_tensor_count(b),
+                  mc_matrix_flat(db), accumulate);
+}
+
+static void add_backward(mc_tape *t, mc_node *node)
+{
+    mc_tensor *a = node->inputs[0], *b = node->inputs[1], *dy = node->output->gradient;
+    if (mc_shape_equal(a->shape, b->shape)) mc_gradient_share(t, b, dy);
+    else give_summed(t, "add", b, dy);
+    mc_gradient_share(t, a, dy);
+}
+
+static const mc_op add_op = {.name = "add", .backward = add_backward};
+
+mc_tensor *mc_add(mc_tape *t, mc_tensor *a, mc_tensor *b)
+{
+    mc_tensor *y = binary_begin(t, "add", &a, &b);
+    if (!y) return NULL;
+    MC_KERNEL(t, "add", add, mc_tensor_count(a), mc_matrix_flat(a), mc_matrix_flat(b),
+              mc_tensor_count(b), mc_matrix_flat(y));
+    mc_tape_record(t, &add_op, y, 0, 2, (mc_tensor *[]){a, b});
+    return y;
+}
+
+static void mul_backward(mc_tape *t, mc_node *node)
+{
+    mc_tensor *a = node->inputs[0], *b = node->inputs[1], *dy = node->output->gradient;
+    int64_t count = mc_tensor_count(a), b_count = mc_tensor_count(b);
+    bool accumulate;
+    mc_tensor *da = mc_gradient_target(t, a, &accumulate);
+    if (da) {
+        mc_saved_data(t, b);
+        MC_KERNEL(t, "mul", multiply, count, mc_matrix_flat(dy), mc_matrix_flat(b), b_count,
+                  mc_matrix_flat(da), accumulate);
+    }
+    if (!b->requires_grad || !mc_saved_data(t, a)) return;
+    mc_tensor *g = mc_scratch_new(t, dy->dtype, dy->shape);
+    if (!g) return;
+    MC_KERNEL(t, "mul", multiply, count, mc_matrix_flat(dy), mc_matrix_flat(a), count,
+              mc_matrix_flat(g), false);
+    give_summed(t, "mul", b, g);
+    mc_scratch_free(g);
+}
+
+static const mc_op mul_op = {.name = "mul", .backward = mul_backward};
+
+mc_tensor *mc_mul(mc_tape *t, mc_tensor *a, mc_tensor *b)
+{
+    mc_tensor *y = binary_begin(t, "mul", &a, &b);
+    if (!y) return NULL;
+    MC_KERNEL(t, "mul", multiply, mc_tensor_count(a), mc_matrix_flat(a), mc_matrix_flat(b),
+              mc_tensor_count(b), mc_matrix_flat(y), false);
+    mc_node *node = mc_tape_record(t, &mul_op, y, 0, 2, (mc_tensor *[]){a, b});
+    mc_node_save(node, a);
+    mc_node_save(node, b);
+    return y;
+}

@@ -1,0 +1,103 @@
+/* y = activation(x weight^T + bias). The pre-activation is kept for the activation's gradient, and y
+ * can be computed again from it, so that selective recompute keeps only one of the two. */
+#include "core/ops/ops_internal.h"
+
+typedef struct linear_state {
+    mc_activation activation;
+    mc_tensor *pre; /* pre-activation; the output itself without an activation */
+} linear_state;
+
+enum { X, WEIGHT, BIAS };
+
+/* The gradient of the pre-activation: dy itself without an activation, else a scratch tensor. */
+static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *state)
+{
+    mc_tensor *dy = node->output->gradient;
+    if (state->activation == MC_ACTIVATION_NONE) return dy;
+    mc_tensor *du = mc_scratch_new(t, dy->dtype, dy->shape);
+    if (!du) return NULL;
+    MC_KERNEL(t, "linear", activation_backward, mc_tensor_rows(dy), mc_tensor_columns(dy),
+              state->activation, mc_saved_matrix(t, state->pre), mc_matrix_of(dy), mc_matrix_of(du),
+              false);
+    return du;
+}
+
+static void linear_backward(mc_tape *t, mc_node *node)
+{
+    const linear_state *state = node->state;
+    mc_tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
+    int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = mc_tensor_columns(node->output);
+    mc_tensor *du = pre_gradient(t, node, state);
+    if (!du) return;
+    bool accumulate;
+    mc_tensor *dweight = mc_gradient_target(t, weight, &accumulate);
+    if (dweight)
+        MC_KERNEL(t, "linear", gemm, true, false, out, in, rows, mc_matrix_of(du),
+                  mc_saved_matrix(t, x), accumulate ? 1.0f : 0.0f, mc_matrix_of(dweight));
+    float *dbias = mc_vector_gradient_begin(t, node->inputs[BIAS]);
+    if (dbias) MC_KERNEL(t, "linear", column_sums, rows, out, mc_matrix_of(du), dbias);
+    mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
+    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    if (dx)
+        MC_KERNEL(t, "linear", gemm, false, false, rows, in, out, mc_matrix_of(du),
+                  mc_matrix_of(weight), accumulate ? 1.0f : 0.0f, mc_matrix_of(dx));
+    if (du != node->output->gradient) mc_scratch_free(du);
+}
+
+static void activation_again(mc_tape *t, mc_node *node)
+{
+    const linear_state *state = node->state;
+    mc_tensor *y = node->output;
+    MC_KERNEL(t, "linear", activation, mc_tensor_rows(y), mc_tensor_columns(y), state->activation,
+              mc_saved_matrix(t, state->pre), mc_matrix_of(y));
+}
+
+static const mc_op linear_op = {.name = "linear", .backward = linear_backward};
+static const mc_op linear_activation_op = {
+    .name = "linear", .backward = linear_backward, .recompute = activation_again};
+
+static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias)
+{
+    if (!mc_op_ready(t, "linear", x) || !mc_op_ready(t, "linear", weight)) return false;
+    if (!mc_op_float(t, "linear", "input", x)) return false;
+    if (!mc_op_same_dtype(t, "linear", "weight", weight, x->dtype)) return false;
+    if (weight->shape.ndim != 2 || x->shape.ndim < 1 || weight->shape.dim[1] != mc_tensor_columns(x)) {
+        mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                "linear: input %s and weight %s, expected (..., in) and (out, in)",
+                MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(weight->shape));
+        return false;
+    }
+    if (!bias) return true;
+    return mc_op_same_dtype(t, "linear", "bias", bias, x->dtype) &&
+           mc_op_shape(t, "linear", "bias", bias, MC_SHAPE(weight->shape.dim[0]));
+}
+
+mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                           mc_activation activation)
+{
+    if (!check(t, x, weight, bias)) return NULL;
+    int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = weight->shape.dim[0];
+    mc_shape shape = x->shape;
+    shape.dim[shape.ndim - 1] = out;
+    mc_tensor *pre = mc_tape_tensor(t, x->dtype, shape, x), *y = pre;
+    if (!pre) return NULL;
+    MC_KERNEL(t, "linear", gemm, false, true, rows, out, in, mc_matrix_of(x), mc_matrix_of(weight), 0,
+              mc_matrix_of(pre));
+    bool active = activation != MC_ACTIVATION_NONE;
+    bool keeps_pre = active && mc_tape_recording(t) &&
+                     (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
+    if (keeps_pre && !(y = mc_tape_tensor(t, x->dtype, shape, x))) return NULL;
+    mc_matrix no_bias = {0};
+    if (bias || active)
+        MC_KERNEL(t, "linear", bias_activation, rows, out, mc_matrix_of(pre),
+                  bias ? mc_matrix_flat(bias) : no_bias, activation, mc_matrix_of(y));
+    mc_node *node = mc_tape_record(t, active ? &linear_activation_op : &linear_op, y,
+                                   sizeof(linear_state), 3, (mc_tensor *[]){x, weight, bias});
+    if (node) {
+        *(linear_state *)node->state = (linear_state){.activation = activation, .pre = pre};
+        mc_node_save(node, weight->requires_grad ? x : NULL);
+        mc_node_save(node, x->requires_grad ? weight : NULL);
+        mc_node_save(node, active ? pre : NULL);
+    }
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}

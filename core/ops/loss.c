@@ -1,0 +1,284 @@
+/* Losses: a tensor of (sum, count). */
+#include "core/ops/ops_internal.h"
+
+#include <math.h>
+
+enum { LOSS_SUM, LOSS_COUNT };
+
+typedef struct loss_options {
+    int32_t ignore_index;
+    float smoothing;
+} loss_options;
+
+static bool read_options(mc_tape *t, const char *op, const mc_cross_entropy_options *given,
+                         loss_options *out)
+{
+    *out = (loss_options){.ignore_index = -100};
+    if (!given) return true;
+    if (given->ignore_index == MC_IGNORE_ZERO) out->ignore_index = 0;
+    else if (given->ignore_index) out->ignore_index = given->ignore_index;
+    out->smoothing = given->label_smoothing;
+    if (out->smoothing >= 0 && out->smoothing < 1) return true;
+    mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: label smoothing %g, expected 0 <= e < 1", op,
+            (double)out->smoothing);
+    return false;
+}
+
+/* The gradient of a loss's sum, as backward was seeded. */
+static float seed_of(mc_tape *t, const mc_tensor *loss)
+{
+    float gradient[2];
+    mc_tensor_read_f32(mc_tape_context(t), loss->gradient, gradient, 2);
+    return gradient[LOSS_SUM];
+}
+
+static mc_tensor *new_loss(mc_tape *t)
+{
+    return mc_tape_input(t, MC_F32, MC_SHAPE(2), NULL, false);
+}
+
+/* ---- cross-entropy of given logits ----------------------------------------------------------- */
+
+typedef struct cross_entropy_state {
+    loss_options options;
+    mc_tensor *labels;
+} cross_entropy_state;
+
+static void cross_entropy_backward(mc_tape *t, mc_node *node)
+{
+    const cross_entropy_state *state = node->state;
+    mc_tensor *x = node->inputs[0];
+    float seed = seed_of(t, node->output);
+    mc_tensor *again = new_loss(t); /* the sum once more, which nobody needs */
+    bool accumulate;
+    mc_tensor *target = mc_gradient_target(t, x, &accumulate);
+    mc_tensor *dx = target && accumulate ? mc_scratch_new(t, x->dtype, x->shape) : target;
+    if (!dx || !again) return;
+    MC_KERNEL(t, "cross entropy", cross_entropy, mc_tensor_rows(x), mc_tensor_columns(x),
+              mc_saved_matrix(t, x), mc_tensor_data(state->labels), state->options.ignore_index,
+              state->options.smoothing, seed, mc_tensor_data(again), mc_matrix_of(dx));
+    mc_scratch_free(again);
+    if (dx == target) return;
+    MC_KERNEL(t, "cross entropy", scale, mc_tensor_count(x), mc_matrix_flat(dx), 1.0f,
+              mc_matrix_flat(target), true);
+    mc_scratch_free(dx);
+}
+
+static const mc_op cross_entropy_op = {.name = "cross entropy", .backward = cross_entropy_backward};
+
+mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
+                            const mc_cross_entropy_options *given)
+{
+    cross_entropy_state state = {0};
+    if (!mc_op_ready(t, "cross entropy", x) || !mc_op_float(t, "cross entropy", "logits", x) ||
+        !mc_op_ready(t, "cross entropy", labels) ||
+        !read_options(t, "cross entropy", given, &state.options))
+        return NULL;
+    int64_t rows = mc_tensor_rows(x), classes = mc_tensor_columns(x);
+    state.labels = mc_op_indices(t, "cross entropy", "label", labels, rows, classes,
+                                 state.options.ignore_index);
+    mc_tensor *loss = state.labels ? new_loss(t) : NULL;
+    if (!loss) return NULL;
+    mc_matrix none = {0};
+    MC_KERNEL(t, "cross entropy", cross_entropy, rows, classes, mc_matrix_of(x),
+              mc_tensor_data(state.labels), state.options.ignore_index, state.options.smoothing, 0,
+              mc_tensor_data(loss), none);
+    mc_node *node = mc_tape_record(t, &cross_entropy_op, loss, sizeof state, 1, &x);
+    if (node) {
+        *(cross_entropy_state *)node->state = state;
+        mc_node_save(node, x);
+        mc_node_save(node, state.labels);
+    }
+    /* the first loss of a step sets the nominal count that all its seeds share */
+    if (mc_tape_recording(t)) mc_loss_seed_value(t, rows, 1);
+    return mc_failed(mc_tape_context(t)) ? NULL : loss;
+}
+
+/* ---- head and loss in one, chunk by chunk ---------------------------------------------------- */
+
+enum { CHUNK_LOGITS = 1 << 22 }; /* elements of the logits buffer: 16 MiB in f32 */
+
+typedef struct linear_loss {
+    mc_tensor *x, *weight, *bias, *labels;
+    int64_t classes;
+    loss_options options;
+    float seed;
+    bool gradients;
+    mc_tensor *loss, *dx; /* dx: gradient of x at `seed`, when wanted */
+} linear_loss;
+
+typedef struct linear_loss_state {
+    mc_tensor *dx;
+    float seed;
+} linear_loss_state;
+
+static mc_matrix rows_from(mc_matrix m, int64_t row)
+{
+    m.data = m.data ? (char *)m.data + (size_t)(row * m.stride) * mc_dtype_size(m.dtype) : NULL;
+    return m;
+}
+
+/* Rows first .. first + n: logits, loss, and with gradients what follows from them. */
+static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int64_t first, int64_t n)
+{
+    static const char op[] = "linear cross entropy";
+    int64_t in = mc_tensor_columns(c->x);
+    mc_matrix x = rows_from(mc_matrix_of(c->x), first), none = {0};
+    MC_KERNEL(t, op, gemm, false, true, n, c->classes, in, x, mc_matrix_of(c->weight), 0, logits);
+    if (c->bias)
+        MC_KERNEL(t, op, bias_activation, n, c->classes, logits, mc_matrix_flat(c->bias),
+                  MC_ACTIVATION_NONE, logits);
+    MC_KERNEL(t, op, cross_entropy, n, c->classes, logits,
+              (const int32_t *)mc_tensor_data(c->labels) + first, c->options.ignore_index,
+              c->options.smoothing, c->seed, mc_tensor_data(c->loss), c->gradients ? logits : none);
+    if (!c->gradients) return;
+    if (c->weight->requires_grad)
+        MC_KERNEL(t, op, gemm, true, false, c->classes, in, n, logits, x, 1,
+                  mc_matrix_of(c->weight->gradient));
+    if (c->bias && c->bias->requires_grad)
+        MC_KERNEL(t, op, column_sums, n, c->classes, logits, mc_tensor_data(c->bias->gradient));
+    if (c->dx)
+        MC_KERNEL(t, op, gemm, false, false, n, in, c->classes, logits, mc_matrix_of(c->weight), 0,
+                  rows_from(mc_matrix_of(c->dx), first));
+}
+
+static void linear_loss_run(mc_tape *t, linear_loss *c)
+{
+    int64_t rows = mc_tensor_rows(c->x), chunk = CHUNK_LOGITS / c->classes;
+    if (chunk < 1) chunk = 1;
+    if (chunk > rows) chunk = rows;
+    mc_tensor *logits = mc_scratch_new(t, c->x->dtype, MC_SHAPE(chunk, c->classes));
+    if (!logits) return;
+    for (int64_t first = 0; first < rows; first += chunk) {
+        int64_t n = rows - first < chunk ? rows - first : chunk;
+        linear_loss_chunk(t, c, mc_matrix_of(logits), first, n);
+    }
+    mc_scratch_free(logits);
+}
+
+static void linear_loss_backward(mc_tape *t, mc_node *node)
+{
+    const linear_loss_state *state = node->state;
+    float seed = seed_of(t, node->output);
+    if (fabsf(seed - state->seed) > 1e-6f * fabsf(state->seed)) {
+        mc_fail(mc_tape_context(t), MC_ERR_STATE,
+                "linear cross entropy: backward is seeded with %g, but its gradients were computed "
+                "with %g in the forward pass: start backward from this loss",
+                (double)seed, (double)state->seed);
+        return;
+    }
+    if (state->dx) mc_gradient_share(t, node->inputs[0], state->dx);
+}
+
+static const mc_op linear_loss_op = {.name = "linear cross entropy", .backward = linear_loss_backward};
+
+static bool check_linear_loss(mc_tape *t, linear_loss *c)
+{
+    static const char op[] = "linear cross entropy";
+    if (!mc_op_ready(t, op, c->x) || !mc_op_ready(t, op, c->weight) || !mc_op_float(t, op, "input", c->x) ||
+        !mc_op_same_dtype(t, op, "weight", c->weight, c->x->dtype))
+        return false;
+    mc_shape expected = MC_SHAPE(mc_tensor_size(c->weight, 0), mc_tensor_columns(c->x));
+    if (!mc_op_shape(t, op, "weight", c->weight, expected)) return false;
+    if (c->classes == 0) c->classes = expected.dim[0];
+    if (c->classes < 1 || c->classes > expected.dim[0]) {
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: %lld classes, the weight has %lld rows", op,
+                (long long)c->classes, (long long)expected.dim[0]);
+        return false;
+    }
+    if (c->bias && (!mc_op_same_dtype(t, op, "bias", c->bias, c->x->dtype) ||
+                    !mc_op_shape(t, op, "bias", c->bias, MC_SHAPE(expected.dim[0]))))
+        return false;
+    bool leaves = (!c->weight->requires_grad || c->weight->is_leaf) &&
+                  (!c->bias || !c->bias->requires_grad || c->bias->is_leaf);
+    if (!leaves)
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: weight and bias must be parameters", op);
+    return leaves;
+}
+
+/* How many labels count: known on the host, since labels come from there. */
+static double counted(const mc_tensor *labels, int32_t ignore_index)
+{
+    const int32_t *label = mc_tensor_data(labels);
+    double count = 0;
+    for (int64_t i = 0; i < mc_tensor_count(labels); i++) count += label[i] != ignore_index;
+    return count;
+}
+
+mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                                   int64_t classes, mc_tensor *labels,
+                                   const mc_cross_entropy_options *given)
+{
+    static const char op[] = "linear cross entropy";
+    linear_loss c = {.x = x, .weight = weight, .bias = bias, .classes = classes};
+    if (!check_linear_loss(t, &c) || !read_options(t, op, given, &c.options)) return NULL;
+    int64_t rows = mc_tensor_rows(x);
+    c.labels = mc_op_indices(t, op, "label", labels, rows, c.classes, c.options.ignore_index);
+    if (!c.labels || !(c.loss = new_loss(t))) return NULL;
+    c.gradients = mc_tape_recording(t) &&
+                  (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
+    if (c.gradients) {
+        c.seed = mc_loss_seed_value(t, rows, counted(c.labels, c.options.ignore_index));
+        if (x->requires_grad && !(c.dx = mc_tape_tensor(t, x->dtype, x->shape, x))) return NULL;
+    }
+    linear_loss_run(t, &c);
+    mc_node *node = mc_tape_record(t, &linear_loss_op, c.loss, sizeof(linear_loss_state), 3,
+                                   (mc_tensor *[]){x, weight, bias});
+    if (node) {
+        *(linear_loss_state *)node->state = (linear_loss_state){.dx = c.dx, .seed = c.seed};
+        mc_node_save(node, c.dx);
+        if (c.dx) mc_tape_release(t, c.dx);
+    }
+    return mc_failed(mc_tape_context(t)) ? NULL : c.loss;
+}
+
+/* ---- combining and reading ------------------------------------------------------------------- */
+
+typedef struct loss_add_state { float b_factor; } loss_add_state;
+
+static void give_seed(mc_tape *t, mc_tensor *loss, float seed)
+{
+    if (!loss->requires_grad) return;
+    float gradient[2] = {seed, 0};
+    mc_tensor *g = mc_tape_input(t, MC_F32, MC_SHAPE(2), gradient, false);
+    mc_gradient_share(t, loss, g);
+    mc_scratch_free(g);
+}
+
+static void loss_add_backward(mc_tape *t, mc_node *node)
+{
+    const loss_add_state *state = node->state;
+    float seed = seed_of(t, node->output);
+    give_seed(t, node->inputs[0], seed);
+    give_seed(t, node->inputs[1], seed * state->b_factor);
+}
+
+static const mc_op loss_add_op = {.name = "loss add", .backward = loss_add_backward};
+
+mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor)
+{
+    if (!mc_op_ready(t, "loss add", a) || !mc_op_ready(t, "loss add", b)) return NULL;
+    if (!mc_op_shape(t, "loss add", "first loss", a, MC_SHAPE(2)) ||
+        !mc_op_shape(t, "loss add", "second loss", b, MC_SHAPE(2)))
+        return NULL;
+    float va[2], vb[2];
+    mc_tensor_read_f32(mc_tape_context(t), a, va, 2);
+    mc_tensor_read_f32(mc_tape_context(t), b, vb, 2);
+    float count = va[LOSS_COUNT] > 0 ? va[LOSS_COUNT] : 1;
+    float b_factor = vb[LOSS_COUNT] > 0 ? factor * count / vb[LOSS_COUNT] : 0;
+    float sum[2] = {va[LOSS_SUM] + b_factor * vb[LOSS_SUM], count};
+    mc_tensor *y = mc_tape_input(t, MC_F32, MC_SHAPE(2), sum, false);
+    mc_node *node = mc_tape_record(t, &loss_add_op, y, sizeof(loss_add_state), 2,
+                                   (mc_tensor *[]){a, b});
+    if (node) ((loss_add_state *)node->state)->b_factor = b_factor;
+    return y;
+}
+
+float mc_mean_loss(mc_context *ctx, const mc_tensor *loss)
+{
+    float value[2] = {NAN, NAN};
+    if (mc_failed(ctx) || !loss) return NAN;
+    mc_tensor_read_f32(ctx, loss, value, 2);
+    if (value[LOSS_COUNT] == 0) return 0;
+    return value[LOSS_SUM] / value[LOSS_COUNT];
+}

@@ -1,0 +1,106 @@
+/* Operations on tensors of a tape.
+ *
+ * All take the tape first, return a tensor that belongs to it, and return NULL after an error (bad
+ * shapes or dtypes are errors that name the operation, the shapes found and what was expected).
+ * "Rows" of a tensor are all its dimensions but the last taken together, "columns" the last one.
+ * Zero rows are fine everywhere. Storage f32, f16 or bf16; all arithmetic accumulates in f32.
+ * Formulas follow PyTorch's functions of the same meaning unless another source is named. */
+#ifndef MC_OPS_OPS_H
+#define MC_OPS_OPS_H
+
+#include "core/autograd/tape.h"
+#include "core/device/activation.h"
+
+/* y (rows..., out) = activation(x (rows..., in) weight^T + bias): weight (out, in), bias (out) or
+ * NULL, in one product with bias and activation fused. `bias` and `weight` of x's dtype. */
+MC_API mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                                  mc_activation activation);
+
+/* y = LayerNorm(x + dropout(f)) * weight + bias over the last dimension. f NULL: y = LayerNorm(x).
+ * x, f: (..., n) of equal shape; weight, bias: (n). eps > 0. Statistics in f32, biased variance (Ba
+ * et al. 2016). */
+MC_API mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
+                                   mc_tensor *weight, mc_tensor *bias, float eps);
+
+/* Dropout with probability p in [0, 1) and scale 1 / (1 - p); x itself on an eval tape or for p 0.
+ * Counter-based (Philox-4x32-10): the same seed and the same sequence of calls drop the same. */
+MC_API mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p);
+
+/* y (rows, n) = sum over tables of table[i][index[i][row]]: up to four tables (vocabulary_i, n) with
+ * an index of i32 or i64 (rows) each. Errors: an index outside its table (named with its row). */
+MC_API mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table,
+                           mc_tensor *const *index);
+
+typedef struct mc_sdpa_options {
+    int heads;            /* required */
+    float scale;          /* 0: 1 / sqrt(head_dim) */
+    bool causal;          /* a query sees itself and earlier keys */
+    float dropout;        /* on the probabilities */
+    mc_tensor *key_mask;  /* u8 or bool (total): 0 = nobody attends to this key; NULL: none */
+} mc_sdpa_options;
+
+/* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each row
+ * q, k, v of all heads; it must carry lengths (mc_tensor_lengths), and tokens attend within their
+ * sequence. Returns (rows, heads * head_dim). Rows past the lengths' total come out zero. */
+MC_API mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *options);
+
+/* A loss is a tensor of two f32: the sum over what counts, and how much counts. Its value is
+ * sum / count (mc_mean_loss). Backward through an OptimManager is seeded with a constant and divided
+ * by the count of the whole global step when the optimizer steps, so that the mean is over all that
+ * counts at any accumulation and number of ranks. */
+typedef struct mc_cross_entropy_options {
+    int32_t ignore_index;   /* labels that do not count; 0 here means the usual -100: use
+                               MC_IGNORE_ZERO to ignore label 0 */
+    float label_smoothing;  /* e: (1 - e) * nll + e * mean over classes of -log p */
+} mc_cross_entropy_options;
+#define MC_IGNORE_ZERO INT32_MIN
+
+/* Softmax cross-entropy of logits (rows, classes) against labels (rows) of i32 or i64. Errors: a
+ * label outside [0, classes) that is not ignored (named with its row). options may be NULL. */
+MC_API mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *logits, mc_tensor *labels,
+                                   const mc_cross_entropy_options *options);
+
+/* The same for logits = x weight^T + bias, which never exist whole: computed in chunks of rows. On a
+ * training tape the gradients of weight and bias are added right here, in the forward pass (zero
+ * them before), and that of x is kept for backward. `classes` <= weight rows: further rows are
+ * padding of the vocabulary and take no part (0: all). Backward must then be started from this loss
+ * or an mc_loss_add with it as first term, with dy NULL or through an OptimManager. */
+MC_API mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight,
+                                          mc_tensor *bias, int64_t classes, mc_tensor *labels,
+                                          const mc_cross_entropy_options *options);
+
+/* The loss whose mean is mean(a) + factor * mean(b): sum = a.sum + factor * b.sum * (a.count /
+ * b.count), count = a.count (a.count 0: counts as 1 row of sum 0). Over several micro-steps or
+ * ranks the second term is weighted by a's counts. */
+MC_API mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor);
+
+/* sum / count of a loss; waits for the device. 0 for a count of 0, NaN on a failed context. */
+MC_API float mc_mean_loss(mc_context *ctx, const mc_tensor *loss);
+
+/* Elementwise. In add and mul the shape of b must equal a's or the end of it (b is then repeated),
+ * or the other way round. */
+MC_API mc_tensor *mc_add(mc_tape *t, mc_tensor *a, mc_tensor *b);
+MC_API mc_tensor *mc_mul(mc_tape *t, mc_tensor *a, mc_tensor *b);
+MC_API mc_tensor *mc_scale(mc_tape *t, mc_tensor *x, float factor);
+MC_API mc_tensor *mc_gelu(mc_tape *t, mc_tensor *x);     /* with erf */
+MC_API mc_tensor *mc_gelu_new(mc_tape *t, mc_tensor *x); /* with tanh, as GPT-2's */
+MC_API mc_tensor *mc_relu(mc_tape *t, mc_tensor *x);
+MC_API mc_tensor *mc_tanh(mc_tape *t, mc_tensor *x);
+
+/* The same elements in another shape (a view). */
+MC_API mc_tensor *mc_reshape(mc_tape *t, mc_tensor *x, mc_shape shape);
+
+/* y (n, columns) = rows index[0 .. n) of x; index i32 (n) on the host, copied. A row may be taken
+ * more than once. Errors: an index outside [0, rows). */
+MC_API mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index, int64_t n);
+
+/* The first token of every sequence of a packed x: (count, columns). An empty sequence: an error. */
+MC_API mc_tensor *mc_first_tokens(mc_tape *t, mc_tensor *x);
+
+/* Packed (rows, columns) to padded (count, longest, columns), zeros behind each sequence. */
+MC_API mc_tensor *mc_unpack(mc_tape *t, mc_tensor *x);
+
+/* Index of the largest value of each row, the first one of equals: i32 (rows). No gradient. */
+MC_API mc_tensor *mc_argmax(mc_tape *t, mc_tensor *x);
+
+#endif

@@ -1,0 +1,192 @@
+/* Operations that move rows: embedding, gather, unpack, and views. */
+#include "core/ops/ops_internal.h"
+
+#include <string.h>
+
+enum { MAX_TABLES = 4 };
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+typedef struct embed_state { mc_tensor *index[MAX_TABLES]; } embed_state;
+
+/* dtable(index[row]) += dy(row) for one input; used by gather too, where x is not a parameter. */
+static void scatter_rows(mc_tape *t, const char *op, mc_tensor *x, mc_tensor *index, mc_tensor *dy)
+{
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    if (!dx) return;
+    if (!accumulate) MC_KERNEL(t, op, zero, mc_tensor_data(dx), dx->storage->bytes);
+    MC_KERNEL(t, op, embedding_backward, mc_tensor_count(index), mc_tensor_columns(x),
+              mc_matrix_of(dy), mc_tensor_data(index), mc_matrix_of(dx));
+}
+
+static void embed_backward(mc_tape *t, mc_node *node)
+{
+    const embed_state *state = node->state;
+    for (int i = 0; i < node->input_count; i++)
+        scatter_rows(t, "embed", node->inputs[i], state->index[i], node->output->gradient);
+}
+
+static const mc_op embed_op = {.name = "embed", .backward = embed_backward};
+
+static bool check_tables(mc_tape *t, int tables, mc_tensor *const *table)
+{
+    if (tables < 1 || tables > MAX_TABLES) {
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "embed: %d tables, expected 1 to %d", tables,
+                MAX_TABLES);
+        return false;
+    }
+    for (int i = 0; i < tables; i++) {
+        if (!mc_op_ready(t, "embed", table[i]) || !mc_op_float(t, "embed", "table", table[i]) ||
+            !mc_op_same_dtype(t, "embed", "table", table[i], table[0]->dtype))
+            return false;
+        mc_shape shape = MC_SHAPE(mc_tensor_size(table[i], 0), mc_tensor_columns(table[0]));
+        if (!mc_op_shape(t, "embed", "table", table[i], shape)) return false;
+    }
+    return true;
+}
+
+mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *const *index)
+{
+    static const char *const names[MAX_TABLES] = {"index", "second index", "third index",
+                                                  "fourth index"};
+    if (!mc_op_ready(t, "embed", table[0]) || !mc_op_ready(t, "embed", index[0])) return NULL;
+    if (!check_tables(t, tables, table)) return NULL;
+    int64_t rows = mc_tensor_count(index[0]), columns = mc_tensor_columns(table[0]);
+    embed_state checked = {0};
+    mc_matrix matrix[MAX_TABLES];
+    const int32_t *pointer[MAX_TABLES];
+    for (int i = 0; i < tables; i++) {
+        checked.index[i] =
+            mc_op_indices(t, "embed", names[i], index[i], rows, table[i]->shape.dim[0], INT32_MIN);
+        if (!checked.index[i]) return NULL;
+        matrix[i] = mc_matrix_of(table[i]);
+        pointer[i] = mc_tensor_data(checked.index[i]);
+    }
+    mc_tensor *y = mc_tape_tensor(t, table[0]->dtype, MC_SHAPE(rows, columns), index[0]);
+    if (!y) return NULL;
+    MC_KERNEL(t, "embed", embedding, rows, columns, tables, matrix, pointer, mc_matrix_of(y));
+    mc_node *node = mc_tape_record(t, &embed_op, y, sizeof checked, tables, table);
+    if (node) {
+        *(embed_state *)node->state = checked;
+        for (int i = 0; i < tables; i++) mc_node_save(node, checked.index[i]);
+    }
+    return y;
+}
+
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+typedef struct gather_state { mc_tensor *index; } gather_state;
+
+static void gather_backward(mc_tape *t, mc_node *node)
+{
+    const gather_state *state = node->state;
+    scatter_rows(t, "gather", node->inputs[0], state->index, node->output->gradient);
+}
+
+static const mc_op gather_op = {.name = "gather", .backward = gather_backward};
+
+/* Rows of x by checked indices (negative: a row of zeros), as a tensor of `shape`. */
+static mc_tensor *gather(mc_tape *t, const char *op, mc_tensor *x, const int32_t *index, int64_t n,
+                         mc_shape shape)
+{
+    mc_tensor *kept = mc_tape_input(t, MC_I32, MC_SHAPE(n), index, false);
+    mc_tensor *y = kept ? mc_tape_tensor(t, x->dtype, shape, NULL) : NULL;
+    if (!y) return NULL;
+    MC_KERNEL(t, op, gather_rows, n, mc_tensor_columns(x), mc_matrix_of(x), mc_tensor_data(kept),
+              mc_matrix_of(y));
+    mc_node *node = mc_tape_record(t, &gather_op, y, sizeof(gather_state), 1, &x);
+    if (node) {
+        ((gather_state *)node->state)->index = kept;
+        mc_node_save(node, kept);
+    }
+    return y;
+}
+
+mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index, int64_t n)
+{
+    if (!mc_op_ready(t, "gather", x) || !mc_op_float(t, "gather", "input", x)) return NULL;
+    int64_t rows = mc_tensor_rows(x);
+    for (int64_t i = 0; i < n; i++)
+        if (index[i] < 0 || index[i] >= rows) {
+            mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "gather: index[%lld] = %d, expected 0 to %lld",
+                    (long long)i, index[i], (long long)rows - 1);
+            return NULL;
+        }
+    return gather(t, "gather", x, index, n, MC_SHAPE(n, mc_tensor_columns(x)));
+}
+
+static const mc_lengths *need_lengths(mc_tape *t, const char *op, mc_tensor *x)
+{
+    if (!mc_op_ready(t, op, x) || !mc_op_float(t, op, "input", x)) return NULL;
+    if (!x->lengths || x->lengths->capacity != mc_tensor_rows(x))
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: input %s carries no lengths of a packed batch",
+                op, MC_SHAPE_TEXT(x->shape));
+    return mc_failed(mc_tape_context(t)) ? NULL : x->lengths;
+}
+
+mc_tensor *mc_first_tokens(mc_tape *t, mc_tensor *x)
+{
+    const mc_lengths *lengths = need_lengths(t, "first tokens", x);
+    if (!lengths) return NULL;
+    for (int i = 0; i < lengths->count; i++)
+        if (lengths->length[i] == 0) {
+            mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "first tokens: sequence %d is empty", i);
+            return NULL;
+        }
+    return gather(t, "first tokens", x, lengths->offset, lengths->count,
+                  MC_SHAPE(lengths->count, mc_tensor_columns(x)));
+}
+
+mc_tensor *mc_unpack(mc_tape *t, mc_tensor *x)
+{
+    const mc_lengths *lengths = need_lengths(t, "unpack", x);
+    if (!lengths) return NULL;
+    int64_t longest = lengths->longest, n = lengths->count * longest;
+    int32_t *index = mc_tape_alloc(t, (size_t)n * sizeof *index);
+    if (!index) return NULL;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t sequence = (int32_t)(i / longest), token = (int32_t)(i % longest);
+        index[i] = token < lengths->length[sequence] ? lengths->offset[sequence] + token : -1;
+    }
+    return gather(t, "unpack", x, index, n, MC_SHAPE(lengths->count, longest, mc_tensor_columns(x)));
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+static void reshape_backward(mc_tape *t, mc_node *node)
+{
+    mc_gradient_share(t, node->inputs[0], node->output->gradient);
+}
+
+static const mc_op reshape_op = {.name = "reshape", .backward = reshape_backward};
+
+mc_tensor *mc_reshape(mc_tape *t, mc_tensor *x, mc_shape shape)
+{
+    if (!mc_op_ready(t, "reshape", x)) return NULL;
+    size_t bytes;
+    if (!mc_shape_bytes(shape, x->dtype, &bytes) || mc_shape_count(shape) != mc_tensor_count(x)) {
+        mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "reshape: %s to %s, expected as many elements",
+                MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(shape));
+        return NULL;
+    }
+    mc_tensor *y = mc_tape_view(t, x, shape, 0);
+    if (!y) return NULL;
+    if (x->lengths && mc_tensor_rows(y) == mc_tensor_rows(x)) y->lengths = x->lengths;
+    mc_tape_record(t, &reshape_op, y, 0, 1, &x);
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+mc_tensor *mc_argmax(mc_tape *t, mc_tensor *x)
+{
+    if (!mc_op_ready(t, "argmax", x) || !mc_op_float(t, "argmax", "input", x)) return NULL;
+    if (mc_tensor_columns(x) < 1) {
+        mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "argmax: input %s has no columns", MC_SHAPE_TEXT(x->shape));
+        return NULL;
+    }
+    mc_tensor *y = mc_tape_tensor(t, MC_I32, MC_SHAPE(mc_tensor_rows(x)), NULL);
+    if (y)
+        MC_KERNEL(t, "argmax", argmax, mc_tensor_rows(x), mc_tensor_columns(x), mc_matrix_of(x),
+                  mc_tensor_data(y));
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}

@@ -1,0 +1,126 @@
+/* OptimManager: runs optimizers, their schedules, loss scaling, gradient clipping and accumulation.
+ *
+ *     mc_optim_manager *optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){
+ *                                                             .loss_scale = 1024 });
+ *     mc_optim_manager_add(optim, adam, mc_noam_new(ctx, 1e-5, 100));
+ *     for (...) {
+ *         mc_optim_manager_zero_grad(optim);
+ *         mc_tape *t = mc_tape_begin(ctx);
+ *         mc_tensor *loss = ...;
+ *         mc_optim_manager_backward(optim, t, loss);
+ *         float norm = mc_optim_manager_clip_grad_norm(optim, 1.0f);
+ *         mc_optim_manager_step(optim);
+ *         mc_tape_end(t);
+ *     }
+ *
+ * The order within a step: zero_grad; then a tape, a loss and backward for each micro-step; then,
+ * if wanted, clip_grad_norm; then step. Between zero_grad and step one manager of a context is at
+ * work.
+ *
+ * What is averaged. A loss is a sum and a count. Backward does not divide by the count but by a
+ * number that is the same for all micro-steps (the rows of a whole step), and the counts are added
+ * up; the step divides by their total. So a step over several micro-steps is the step over one
+ * batch of all their rows, however unevenly the ignored labels lie. (BMTrain averages the
+ * averages.) Gradients that were computed without the manager, by mc_tape_backward, are taken as
+ * they are; the two kinds are not to be mixed within a step.
+ *
+ * Loss scaling is BMTrain's, state for state. When a gradient overflowed (is infinite or NaN): if
+ * the scale is above the minimum it is divided by the factor and the growth counter is set to 0;
+ * the gradients are zeroed; there is no step of optimizers and schedules. Otherwise, after the
+ * optimizers and the schedules have stepped, the counter is raised by 1; if it has reached
+ * loss_scale_steps and the scale is below the maximum, the scale is multiplied by the factor and
+ * the counter set to 0. Minimum and maximum are compared with, not clamped to. Unlike BMTrain we
+ * save the counter, and look for overflow in f32 parameters too.
+ *
+ * Once the context has failed everything here does nothing: functions that return numbers return
+ * NaN, the others the status of the error or NULL. A NULL manager is MC_ERR_ARGUMENT or NaN. */
+#ifndef MC_OPTIM_OPTIM_MANAGER_H
+#define MC_OPTIM_OPTIM_MANAGER_H
+
+#include "core/optim/lr_scheduler.h"
+#include "core/optim/optimizer.h"
+
+typedef struct mc_optim_manager mc_optim_manager;
+
+/* What a step does about gradients that are infinite or NaN while loss scaling is off. */
+typedef enum mc_nonfinite {
+    MC_NONFINITE_DEFAULT = 0, /* as MC_NONFINITE_ERROR */
+    MC_NONFINITE_ERROR = 1,   /* MC_ERR_STATE that names the parameter; nothing is changed */
+    MC_NONFINITE_SKIP = 2     /* the step is skipped and counted, and the gradients are zeroed */
+} mc_nonfinite;
+
+/* NULL or zero fields are defaults; MC_TRUE_ZERO (optimizer.h) is a zero that is not. */
+typedef struct mc_optim_manager_options {
+    double loss_scale;        /* the first scale, e.g. 1024; 0: no loss scaling */
+    double loss_scale_factor; /* 0: 2; one below 1 is taken as its inverse; not 1 */
+    int64_t loss_scale_steps; /* steps without overflow before the scale grows; 0: 1024 */
+    double min_loss_scale;    /* 0: 1; MC_TRUE_ZERO: no minimum */
+    double max_loss_scale;    /* 0: none; MC_TRUE_ZERO: never grows */
+    int micro_steps;          /* backward passes a step, which choose the constant they are divided
+                                 by; fewer or more are fine; 0: 1 */
+    mc_nonfinite nonfinite;
+} mc_optim_manager_options;
+
+/* Makes a manager, owned by the context. NULL on MC_ERR_ARGUMENT (an option out of range) and
+ * MC_ERR_NOMEM. */
+MC_API mc_optim_manager *mc_optim_manager_new(mc_context *ctx,
+                                              const mc_optim_manager_options *options);
+
+/* Frees the manager now, but not its optimizers and schedules. NULL is allowed. */
+MC_API void mc_optim_manager_free(mc_optim_manager *optim);
+
+/* Adds an optimizer with its schedule; NULL: the optimizer's own learning rate. Errors:
+ * MC_ERR_ARGUMENT for a NULL optimizer or one of another context, MC_ERR_STATE for an optimizer or
+ * a schedule that is in use already. */
+MC_API mc_status mc_optim_manager_add(mc_optim_manager *optim, mc_optimizer *optimizer,
+                                      mc_lr_scheduler *scheduler);
+
+/* Zeros the gradients of all parameters of all optimizers, and begins a step. It comes before the
+ * first operation of the step's first tape, since some write gradients in the forward pass. */
+MC_API mc_status mc_optim_manager_zero_grad(mc_optim_manager *optim);
+
+/* Backward from a loss (a tensor of two f32, sum and count: see mc_cross_entropy) on its tape, with
+ * the loss scale. Errors: MC_ERR_SHAPE for a tensor that is no loss, and those of mc_tape_backward.
+ */
+MC_API mc_status mc_optim_manager_backward(mc_optim_manager *optim, mc_tape *tape, mc_tensor *loss);
+
+/* Clips the gradients to a 2-norm of at most `max_norm`, taken over all parameters of all
+ * optimizers, and returns the norm before: of the gradient of the mean loss, whatever the loss
+ * scale and the number of micro-steps. Infinite or NaN after an overflow. Gradients are multiplied
+ * by c = max_norm / (norm + 1e-6)     if c < 1 which happens within step:
+ * mc_parameter_read_gradient does not see it. max_norm INFINITY clips nothing. A call replaces the
+ * one before; backward voids it, and step without a new one is then MC_ERR_STATE. Errors:
+ * MC_ERR_ARGUMENT for a max_norm that is negative or NaN. */
+MC_API float mc_optim_manager_clip_grad_norm(mc_optim_manager *optim, float max_norm);
+
+/* The same with the p-norm (sum |g|^p)^(1/p), p > 0, INFINITY for the largest |g|.
+ * MC_ERR_UNSUPPORTED where the sum of powers leaves the range of double (p above 6, say, and
+ * extreme gradients). */
+MC_API float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, float max_norm, double p);
+
+/* Ends a step: all optimizers, then their schedules, then the loss scale, as said above. An
+ * overflow is no error: MC_OK, and mc_optim_manager_last_step_skipped tells. Gradients stay as they
+ * are until zero_grad. Errors: MC_ERR_STATE for a gradient that is not finite (see mc_nonfinite),
+ * which names the parameter, and MC_ERR_NOMEM at the first step; nothing is changed then. */
+MC_API mc_status mc_optim_manager_step(mc_optim_manager *optim);
+
+/* ---- what happened ----------------------------------------------------------------------------
+ */
+
+/* The learning rate of the first optimizer: the one its last step used; before, the one it will. */
+MC_API double mc_optim_manager_lr(const mc_optim_manager *optim);
+/* The loss scale now; 1 without loss scaling. */
+MC_API double mc_optim_manager_loss_scale(const mc_optim_manager *optim);
+/* Steps taken, and steps skipped, since the manager was made or loaded. 0 for NULL. */
+MC_API int64_t mc_optim_manager_steps(const mc_optim_manager *optim);
+MC_API int64_t mc_optim_manager_skipped_steps(const mc_optim_manager *optim);
+/* Whether the last call of step skipped. */
+MC_API bool mc_optim_manager_last_step_skipped(const mc_optim_manager *optim);
+/* The norm before clipping of the last clip_grad_norm or, where that was not called, the 2-norm
+ * that step found. NaN before there is one. */
+MC_API double mc_optim_manager_grad_norm(const mc_optim_manager *optim);
+/* The mean of the losses of the step: all micro-steps' sums over all their counts. It stays until
+ * the next backward. NaN where nothing counted. */
+MC_API double mc_optim_manager_mean_loss(const mc_optim_manager *optim);
+
+#endif

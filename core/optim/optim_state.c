@@ -1,0 +1,134 @@
+/* The state of an OptimManager as a list of named numbers and arrays. */
+#include <string.h>
+#include "core/optim/optimizer_internal.h"
+
+/* A visit under way: the caller's function, the optimizer it is at, and a name being built. */
+typedef struct mc_visit {
+    mc_context *ctx;
+    mc_state_fn fn;
+    void *user;
+    size_t index;            /* of the optimizer */
+    mc_optimizer *optimizer; /* NULL while it visits numbers of the manager */
+    char *name;
+    size_t name_capacity;
+} mc_visit;
+
+/* "optimizer.<index>.<what>[.<parameter>]" in visit->name; false when memory is out. */
+static bool name_item(mc_visit *v, const char *room, const char *what, const char *parameter)
+{
+    size_t need = strlen(room) + strlen(what) + (parameter ? strlen(parameter) : 0) + 32;
+    if (need > v->name_capacity) {
+        char *grown = mc_realloc(v->name, need * 2);
+        if (!grown) {
+            mc_fail_nomem(v->ctx, "the name of optimizer state");
+            return false;
+        }
+        v->name = grown;
+        v->name_capacity = need * 2;
+    }
+    snprintf(v->name, v->name_capacity, "%s.%zu.%s%s%s", room, v->index, what, parameter ? "." : "",
+             parameter ? parameter : "");
+    return true;
+}
+
+static mc_status visit_number(mc_visit *v, const char *name, const char *dtype, void *data,
+                              bool positive)
+{
+    mc_state_item item = {.name = name,
+                          .dtype = dtype,
+                          .shape = {.ndim = 0},
+                          .data = data,
+                          .bytes = 8,
+                          .positive = positive};
+    return v->fn(v->user, &item);
+}
+
+/* A parameter takes part if it can be stepped, or has been. */
+static bool has_state(const mc_parameter *p)
+{
+    return p->stored->trainable || p->optimizer_steps > 0;
+}
+
+static mc_status visit_steps(void *user, mc_module_root *root, mc_parameter *p)
+{
+    (void)root;
+    mc_visit *v = user;
+    if (!has_state(p)) return MC_OK;
+    if (!name_item(v, "optimizer", "step", p->name)) return MC_ERR_NOMEM;
+    return visit_number(v, v->name, "I64", &p->optimizer_steps, false);
+}
+
+static mc_status visit_slot(mc_visit *v, mc_module_root *root, mc_parameter *p, int slot,
+                            const char *what)
+{
+    float *state = mc_bucket_state(root, p->stored->bucket, slot);
+    if (!state) return mc_error_status(v->ctx);
+    if (!name_item(v, "optimizer", what, p->name)) return MC_ERR_NOMEM;
+    mc_state_item item = {.name = v->name,
+                          .dtype = "F32",
+                          .shape = p->shape,
+                          .data = state + p->stored->offset + p->first,
+                          .bytes = (size_t)mc_shape_count(p->shape) * sizeof(float),
+                          .on_device = true};
+    return v->fn(v->user, &item);
+}
+
+static mc_status visit_arrays(void *user, mc_module_root *root, mc_parameter *p)
+{
+    mc_visit *v = user;
+    const mc_optimizer_kind *kind = v->optimizer->kind;
+    mc_status status = MC_OK;
+    if (!has_state(p)) return MC_OK;
+    for (int slot = 0; !status && slot < kind->state_count; slot++)
+        status = visit_slot(v, root, p, slot, kind->state_name[slot]);
+    if (!status && p->stored->bucket->dtype != MC_F32)
+        status = visit_slot(v, root, p, MC_STATE_MASTER, "master");
+    return status;
+}
+
+static mc_status visit_optimizer_numbers(mc_visit *v, const mc_managed *managed)
+{
+    mc_optimizer *o = v->optimizer;
+    if (!name_item(v, "optimizer", "step", NULL)) return MC_ERR_NOMEM;
+    mc_status status = visit_number(v, v->name, "I64", &o->steps, false);
+    if (!status && !name_item(v, "optimizer", "lr", NULL)) return MC_ERR_NOMEM;
+    if (!status) status = visit_number(v, v->name, "F64", &o->lr, false);
+    if (!status && managed->scheduler) {
+        if (!name_item(v, "scheduler", "num_iter", NULL)) return MC_ERR_NOMEM;
+        status = visit_number(v, v->name, "I64", &managed->scheduler->count, false);
+    }
+    return status ? status : mc_optimizer_each_parameter(o, visit_steps, v);
+}
+
+static mc_status visit_manager_numbers(mc_visit *v, mc_optim_manager *m)
+{
+    mc_status status = visit_number(v, "manager.steps", "I64", &m->steps, false);
+    if (!status) status = visit_number(v, "manager.skipped_steps", "I64", &m->skipped, false);
+    if (status || !m->scaling) return status;
+    status = visit_number(v, "scaler.loss_scale", "F64", &m->loss_scale, true);
+    if (!status)
+        status = visit_number(v, "scaler.growth_counter", "I64", &m->growth_counter, false);
+    return status;
+}
+
+static mc_status visit_all(mc_visit *v, mc_optim_manager *m)
+{
+    mc_status status = visit_manager_numbers(v, m);
+    for (v->index = 0; !status && v->index < m->managed_count; v->index++) {
+        v->optimizer = m->managed[v->index].optimizer;
+        if (v->optimizer) status = visit_optimizer_numbers(v, &m->managed[v->index]);
+    }
+    for (v->index = 0; !status && v->index < m->managed_count; v->index++) {
+        v->optimizer = m->managed[v->index].optimizer;
+        if (v->optimizer) status = mc_optimizer_each_parameter(v->optimizer, visit_arrays, v);
+    }
+    return status;
+}
+
+mc_status mc_optim_manager_each_state(mc_optim_manager *m, mc_state_fn fn, void *user)
+{
+    mc_visit v = {.ctx = m->ctx, .fn = fn, .user = user};
+    mc_status status = visit_all(&v, m);
+    mc_free(v.name);
+    return status;
+}

@@ -1,0 +1,403 @@
+/* What all optimizers share: their parameters, groups, state and the walk over both. */
+#include <fnmatch.h>
+#include <math.h>
+#include <string.h>
+#include "core/optim/optimizer_internal.h"
+
+bool mc_option_check(mc_context *ctx, const char *who, const char *option, float value, float limit)
+{
+    if (value >= 0 && value < limit) return true;
+    if (isinf(limit))
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %s is %g, expected 0 or more", who, option, value);
+    else
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %s is %g, expected from 0 to below %g", who, option,
+                value, limit);
+    return false;
+}
+
+/* A tree may have been freed since its parameters were added, by its owner or just now by the
+ * context. It is alive if the context still owns it. (Should another tree have taken its address,
+ * none of that one's parameters names this optimizer, and it is passed over all the same.) */
+static bool live_root(const mc_optimizer *o, const mc_module_root *root)
+{
+    const mc_owned *head = &o->ctx->owned;
+    for (const mc_owned *link = head->next; link != head; link = link->next)
+        if (link->object == root) return true;
+    return false;
+}
+
+static void drop_dead_roots(mc_optimizer *o)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < o->root_count; i++)
+        if (live_root(o, o->roots[i])) o->roots[kept++] = o->roots[i];
+    o->root_count = kept;
+}
+
+/* ---- making and freeing -----------------------------------------------------------------------
+ */
+
+static void optimizer_release(void *object)
+{
+    mc_optimizer *o = object;
+    drop_dead_roots(o);
+    for (size_t i = 0; i < o->root_count; i++)
+        for (size_t j = 0; j < o->roots[i]->parameter_count; j++) {
+            mc_parameter *p = o->roots[i]->parameters[j];
+            if (p->optimizer == o) p->optimizer = NULL;
+        }
+    if (o->manager) mc_optim_manager_forget_optimizer(o->manager, o);
+    mc_free(o->roots);
+    mc_free(o->groups);
+    mc_free(o);
+}
+
+void mc_optimizer_free(mc_optimizer *o)
+{
+    if (!o) return;
+    mc_disown(&o->owned);
+    optimizer_release(o);
+}
+
+/* Appends a group; false when memory is out. */
+static bool add_group(mc_optimizer *o, mc_group group)
+{
+    if (!mc_grow(&o->groups, &o->group_capacity, o->group_count, sizeof *o->groups)) {
+        mc_fail_nomem(o->ctx, "a parameter group");
+        return false;
+    }
+    o->groups[o->group_count++] = group;
+    return true;
+}
+
+mc_optimizer *mc_optimizer_new(mc_context *ctx, const mc_optimizer_kind *kind,
+                               const mc_optimizer_options *options, const void *settings,
+                               size_t settings_size)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (!kind || !kind->step || kind->state_count < 0 || kind->state_count > 2) {
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "mc_optimizer_new: a kind needs a step function and 0 to 2 slots of state");
+        return NULL;
+    }
+    mc_optimizer_options none = {0};
+    if (!options) options = &none;
+    float lr = mc_option(options->lr, 1e-3f);
+    if (!mc_option_check(ctx, kind->name, "lr", lr, INFINITY) ||
+        !mc_option_check(ctx, kind->name, "weight_decay", options->weight_decay, INFINITY))
+        return NULL;
+    mc_optimizer *o =
+        mc_new_owned(ctx, sizeof *o + settings_size, "an optimizer", optimizer_release);
+    if (!o) return NULL;
+    o->ctx = ctx;
+    o->kind = kind;
+    o->lr = lr;
+    o->weight_decay = options->weight_decay;
+    o->no_decay_bias_norm = options->no_decay_bias_norm;
+    if (settings_size) memcpy(o->settings, settings, settings_size);
+    if (add_group(o, (mc_group){.weight_decay = -1, .lr_factor = 1})) return o;
+    mc_optimizer_free(o);
+    return NULL;
+}
+
+/* ---- adding parameters ------------------------------------------------------------------------
+ */
+
+static bool matches(const mc_parameter *p, const char *pattern)
+{
+    return !pattern || fnmatch(pattern, p->name, 0) == 0;
+}
+
+/* Counts the parameters that match, and checks that no other optimizer has one of them. */
+static mc_status check_parameters(mc_optimizer *o, mc_module *module, const char *pattern,
+                                  int64_t *count)
+{
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));) {
+        if (!matches(p, pattern)) continue;
+        if (p->optimizer && p->optimizer != o) {
+            const mc_optimizer *other = p->optimizer;
+            return mc_fail(o->ctx, MC_ERR_STATE,
+                           "parameter \"%s\" cannot be added to optimizer %s: another one (%s) has "
+                           "it already",
+                           p->name, o->kind->name, other->kind->name);
+        }
+        ++*count;
+    }
+    return MC_OK;
+}
+
+static mc_status add_root(mc_optimizer *o, mc_module_root *root)
+{
+    drop_dead_roots(o);
+    for (size_t i = 0; i < o->root_count; i++)
+        if (o->roots[i] == root) return MC_OK;
+    if (!mc_grow(&o->roots, &o->root_capacity, o->root_count, sizeof(mc_module_root *)))
+        return mc_fail_nomem(o->ctx, "an optimizer's list of modules");
+    o->roots[o->root_count++] = root;
+    return MC_OK;
+}
+
+/* Takes a parameter over. Moments that an earlier optimizer left behind mean nothing to this one.
+ */
+static void take(mc_optimizer *o, mc_parameter *p)
+{
+    p->optimizer = o;
+    p->optimizer_group = 0;
+    p->optimizer_steps = 0;
+    mc_bucket *bucket = p->stored->bucket;
+    if (!bucket) return;
+    mc_device *device = o->ctx->device;
+    for (int slot = MC_STATE_M; slot <= MC_STATE_V; slot++)
+        if (bucket->state[slot])
+            device->kernels->zero(device, bucket->state[slot] + p->stored->offset + p->first,
+                                  (size_t)mc_shape_count(p->shape) * sizeof(float));
+}
+
+/* Adds what matches. `group` > 0 puts it there; 0 leaves parameters that are here already alone. */
+static mc_status add_parameters(mc_optimizer *o, mc_module *module, const char *pattern, int group)
+{
+    mc_status status = add_root(o, module->root);
+    if (status) return status;
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));) {
+        if (!matches(p, pattern)) continue;
+        if (!p->optimizer) take(o, p);
+        if (group) p->optimizer_group = group;
+    }
+    return MC_OK;
+}
+
+/* Whether an optimizer and a module can be used together: MC_OK, or the error. */
+static mc_status check_add(mc_optimizer *o, mc_module *module)
+{
+    if (!o)
+        return module ? mc_fail(module->ctx, MC_ERR_ARGUMENT, "the optimizer is NULL")
+                      : MC_ERR_ARGUMENT;
+    if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
+    if (!module)
+        return mc_fail(o->ctx, MC_ERR_ARGUMENT, "optimizer %s: the module to add is NULL",
+                       o->kind->name);
+    if (module->ctx != o->ctx)
+        return mc_fail(o->ctx, MC_ERR_ARGUMENT, "optimizer %s: module \"%s\" is of another context",
+                       o->kind->name, module->name);
+    return MC_OK;
+}
+
+mc_status mc_optimizer_add(mc_optimizer *o, mc_module *module)
+{
+    int64_t count = 0;
+    mc_status status = check_add(o, module);
+    if (!status) status = check_parameters(o, module, NULL, &count);
+    return status ? status : add_parameters(o, module, NULL, 0);
+}
+
+mc_status mc_optimizer_add_group(mc_optimizer *o, mc_module *module, const char *pattern,
+                                 const mc_param_group *group)
+{
+    mc_status status = check_add(o, module);
+    if (status) return status;
+    mc_param_group none = {0};
+    if (!group) group = &none;
+    mc_group settings = {mc_option(group->weight_decay, -1), mc_option(group->lr_factor, 1)};
+    if ((group->weight_decay != 0 && !mc_option_check(o->ctx, "parameter group", "weight_decay",
+                                                      group->weight_decay, INFINITY)) ||
+        !mc_option_check(o->ctx, "parameter group", "lr_factor", settings.lr_factor, INFINITY))
+        return MC_ERR_ARGUMENT;
+    int64_t count = 0;
+    if ((status = check_parameters(o, module, pattern, &count))) return status;
+    if (!count)
+        return mc_fail(o->ctx, MC_ERR_NOT_FOUND,
+                       "optimizer %s: no parameter of module \"%s\" matches \"%s\"", o->kind->name,
+                       module->name, pattern ? pattern : "*");
+    if (!add_group(o, settings)) return MC_ERR_NOMEM;
+    return add_parameters(o, module, pattern, (int)o->group_count - 1);
+}
+
+/* ---- the walk ---------------------------------------------------------------------------------
+ */
+
+mc_status mc_optimizer_each_parameter(mc_optimizer *o, mc_parameter_fn fn, void *user)
+{
+    drop_dead_roots(o);
+    for (size_t i = 0; i < o->root_count; i++) {
+        mc_module_root *root = o->roots[i];
+        mc_status status = mc_module_layout(root);
+        for (size_t j = 0; !status && j < root->parameter_count; j++)
+            if (root->parameters[j]->optimizer == o) status = fn(user, root, root->parameters[j]);
+        if (status) return status;
+    }
+    return MC_OK;
+}
+
+/* The run that consists of one parameter. */
+static mc_run parameter_run(const mc_optimizer *o, mc_module_root *root, const mc_parameter *p)
+{
+    mc_group group = o->groups[p->optimizer_group];
+    float decay = group.weight_decay;
+    if (decay < 0) decay = o->no_decay_bias_norm && p->shape.ndim <= 1 ? 0 : o->weight_decay;
+    return (mc_run){.root = root,
+                    .bucket = p->stored->bucket,
+                    .first = p->stored->offset + p->first,
+                    .count = mc_shape_count(p->shape),
+                    .weight_decay = decay,
+                    .lr_factor = group.lr_factor,
+                    .steps = p->optimizer_steps};
+}
+
+static bool continues(const mc_run *run, const mc_run *next)
+{
+    return run->first + run->count == next->first && run->weight_decay == next->weight_decay &&
+           run->lr_factor == next->lr_factor && run->steps == next->steps;
+}
+
+static mc_status each_run_of_bucket(mc_optimizer *o, mc_module_root *root, mc_bucket *bucket,
+                                    mc_run_fn fn, void *user)
+{
+    mc_run run = {.count = 0};
+    for (int i = 0; i < bucket->stored_count; i++) {
+        mc_stored *stored = bucket->stored[i];
+        for (int j = 0; j < stored->part_count; j++) {
+            if (stored->parts[j]->optimizer != o) continue;
+            mc_run next = parameter_run(o, root, stored->parts[j]);
+            if (run.count && continues(&run, &next)) {
+                run.count += next.count;
+                continue;
+            }
+            mc_status status = run.count ? fn(user, &run) : MC_OK;
+            if (status) return status;
+            run = next;
+        }
+    }
+    return run.count ? fn(user, &run) : MC_OK;
+}
+
+mc_status mc_optimizer_each_run(mc_optimizer *o, mc_run_fn fn, void *user)
+{
+    drop_dead_roots(o);
+    for (size_t i = 0; i < o->root_count; i++) {
+        mc_module_root *root = o->roots[i];
+        mc_status status = mc_module_layout(root);
+        for (int j = 0; !status && j < root->bucket_count; j++)
+            if (root->buckets[j].trainable)
+                status = each_run_of_bucket(o, root, &root->buckets[j], fn, user);
+        if (status) return status;
+    }
+    return MC_OK;
+}
+
+/* ---- stepping ---------------------------------------------------------------------------------
+ */
+
+static mc_status zero_run(void *user, const mc_run *run)
+{
+    mc_device *device = user;
+    if (!run->bucket->gradient) return MC_OK;
+    return device->kernels->zero(device, run->bucket->gradient + run->first,
+                                 (size_t)run->count * sizeof(float));
+}
+
+mc_status mc_optimizer_zero_grad(mc_optimizer *o)
+{
+    if (!o) return MC_ERR_ARGUMENT;
+    if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
+    return mc_optimizer_each_run(o, zero_run, o->ctx->device);
+}
+
+static mc_status need_state(void *user, const mc_run *run)
+{
+    const mc_optimizer *o = user;
+    for (int slot = 0; slot < o->kind->state_count; slot++)
+        if (!mc_bucket_state(run->root, run->bucket, slot)) return mc_error_status(o->ctx);
+    if (run->bucket->dtype != MC_F32 && !mc_bucket_state(run->root, run->bucket, MC_STATE_MASTER))
+        return mc_error_status(o->ctx);
+    return MC_OK;
+}
+
+mc_status mc_optimizer_prepare(mc_optimizer *o)
+{
+    drop_dead_roots(o);
+    for (size_t i = 0; i < o->root_count; i++) {
+        mc_status status = mc_module_need_gradients(o->roots[i]);
+        if (status) return status;
+    }
+    return mc_optimizer_each_run(o, need_state, o);
+}
+
+typedef struct mc_update {
+    mc_optimizer *optimizer;
+    double lr;
+    float gradient_scale;
+} mc_update;
+
+static mc_status update_run(void *user, const mc_run *run)
+{
+    const mc_update *update = user;
+    const mc_optimizer *o = update->optimizer;
+    mc_bucket *bucket = run->bucket;
+    bool half = bucket->dtype != MC_F32;
+    mc_optimizer_range range = {
+        .count = run->count,
+        .dtype = bucket->dtype,
+        .parameter = (char *)bucket->data + (size_t)run->first * mc_dtype_size(bucket->dtype),
+        .master = half ? bucket->state[MC_STATE_MASTER] + run->first : NULL,
+        .gradient = bucket->gradient + run->first,
+        .lr = update->lr * (double)run->lr_factor,
+        .weight_decay = run->weight_decay,
+        .gradient_scale = update->gradient_scale,
+        .step = run->steps + 1,
+    };
+    for (int slot = 0; slot < o->kind->state_count; slot++)
+        range.state[slot] = bucket->state[slot] + run->first;
+    mc_status status = o->kind->step(o->ctx, o->settings, &range);
+    return status ? mc_fail(o->ctx, status, "optimizer %s failed at step %lld", o->kind->name,
+                            (long long)range.step)
+                  : MC_OK;
+}
+
+static mc_status count_step(void *user, mc_module_root *root, mc_parameter *p)
+{
+    (void)user, (void)root;
+    if (p->stored->trainable) p->optimizer_steps++;
+    return MC_OK;
+}
+
+mc_status mc_optimizer_apply(mc_optimizer *o, double lr, double gradient_scale)
+{
+    mc_update update = {o, lr, (float)gradient_scale};
+    mc_status status = mc_optimizer_prepare(o);
+    if (!status) status = mc_optimizer_each_run(o, update_run, &update);
+    if (!status) status = mc_optimizer_each_parameter(o, count_step, NULL);
+    if (status) return status;
+    o->lr = lr;
+    o->steps++;
+    return MC_OK;
+}
+
+mc_status mc_optimizer_step(mc_optimizer *o)
+{
+    if (!o) return MC_ERR_ARGUMENT;
+    if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
+    return mc_optimizer_apply(o, o->lr, 1);
+}
+
+double mc_optimizer_lr(const mc_optimizer *o)
+{
+    return o && !mc_failed(o->ctx) ? o->lr : NAN;
+}
+
+mc_status mc_optimizer_set_lr(mc_optimizer *o, double lr)
+{
+    if (!o) return MC_ERR_ARGUMENT;
+    if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
+    if (!(lr >= 0) || isinf(lr))
+        return mc_fail(o->ctx, MC_ERR_ARGUMENT,
+                       "optimizer %s: learning rate %g, expected 0 or more", o->kind->name, lr);
+    o->lr = lr;
+    return MC_OK;
+}
+
+int64_t mc_optimizer_step_count(const mc_optimizer *o)
+{
+    return o ? o->steps : 0;
+}

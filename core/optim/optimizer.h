@@ -1,0 +1,173 @@
+/* Optimizers: what is done to parameters with their gradients.
+ *
+ *     mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){ .weight_decay = 1e-2f });
+ *     mc_optimizer_add(adam, mc_bert_module(bert));
+ *
+ * An optimizer is usually driven by an OptimManager (optim_manager.h), which adds schedules, loss
+ * scaling, clipping and accumulation. Alone it works like this:
+ *
+ *     mc_optimizer_zero_grad(adam);
+ *     mc_tape *t = mc_tape_begin(ctx);
+ *     mc_tape_backward(t, my_loss(t, ...), NULL);
+ *     mc_tape_end(t);
+ *     mc_optimizer_step(adam);
+ *
+ * Arithmetic is f32 whatever the parameter's dtype. f16 and bf16 parameters have an f32 master
+ * copy, which is what is updated; the parameter is the master rounded to nearest even. All state is
+ * f32, flat, in the layout of the parameters' buckets, on the device, and unscaled: a loss scale
+ * never gets into it. It is made at the first step, and freed with the module.
+ *
+ * Frozen parameters are passed over, and keep their state for when they are thawed. Each parameter
+ * counts its own steps, so one that is thawed late starts with Adam's full bias correction. A
+ * parameter that took no part in a step has a gradient of zero, and is stepped with it.
+ *
+ * Options. NULL or a zero field means the default. Where zero is a legitimate other value, write
+ * MC_TRUE_ZERO: `.beta1 = MC_TRUE_ZERO` is a beta1 of 0, while `.beta1 = 0` is the default 0.9.
+ *
+ * Everything here does nothing once the context has failed: constructors return NULL, functions the
+ * status of the error, numbers NaN. Constructors fail with MC_ERR_ARGUMENT for an option out of its
+ * range (named with its value) and MC_ERR_NOMEM. Optimizers belong to their context. */
+#ifndef MC_OPTIM_OPTIMIZER_H
+#define MC_OPTIM_OPTIMIZER_H
+
+#include <stddef.h>
+#include "core/nn/module.h"
+
+/* A zero in an option whose plain 0 means its default. It is the negative zero, equal to 0. */
+#define MC_TRUE_ZERO (-0.0f)
+
+typedef struct mc_optimizer mc_optimizer;
+
+/* ---- Adam -------------------------------------------------------------------------------------
+ */
+
+typedef struct mc_adam_options {
+    float lr;                /* without a schedule: 1e-3; >= 0 */
+    float beta1, beta2;      /* decay of the moments: 0.9 and 0.999; in [0, 1) */
+    float eps;               /* added to the root: 1e-8; >= 0 */
+    float weight_decay;      /* of parameters that no group says otherwise for; >= 0 */
+    bool l2;                 /* weight decay as part of the gradient, instead of decoupled */
+    bool no_decay_bias_norm; /* parameters of one dimension (biases, the weights of norms) do not
+                                decay, unless a group gives them a weight_decay */
+} mc_adam_options;
+
+/* Adam (Kingma and Ba 2015) with decoupled weight decay (Loshchilov and Hutter 2019, AdamW), for
+ * every dtype. With g the gradient of the mean loss and t this parameter's number of steps, this
+ * one included: m = beta1 m + (1 - beta1) g v = beta2 v + (1 - beta2) g^2 p = p - lr (m / (1 -
+ * beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) - lr weight_decay p where the p of the last term is
+ * the old one. With `l2`, g + weight_decay p takes the place of g and the last term falls away:
+ * what BMTrain does for f32 parameters (and torch.optim.Adam). State: exp_avg (m), exp_avg_sq (v),
+ * and master for f16 and bf16. */
+MC_API mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options);
+
+/* Adam with its state in host memory and its update computed by the host. On the CPU device the
+ * state is there anyway: this is mc_adam_new under the name that BMTrain's users know, with the
+ * same results to the bit. */
+MC_API mc_optimizer *mc_adam_offload_new(mc_context *ctx, const mc_adam_options *options);
+
+/* ---- SGD --------------------------------------------------------------------------------------
+ */
+
+typedef struct mc_sgd_options {
+    float lr;                /* without a schedule: 1e-3; >= 0 */
+    float momentum;          /* 0: none, and then no state but the master; in [0, 1) */
+    bool nesterov;           /* needs a momentum */
+    float weight_decay;      /* as part of the gradient; >= 0 */
+    bool decoupled;          /* weight decay beside the gradient instead: p - lr weight_decay p */
+    bool no_decay_bias_norm; /* as Adam's */
+} mc_sgd_options;
+
+/* Gradient descent with momentum by the rules of torch.optim.SGD (no dampening):
+ *     g = g + weight_decay p           (unless `decoupled`)
+ *     b = g at the first step, then momentum b + g
+ *     p = p - lr b                     (nesterov: p - lr (g + momentum b))
+ * State: momentum_buffer (b), and master for f16 and bf16. */
+MC_API mc_optimizer *mc_sgd_new(mc_context *ctx, const mc_sgd_options *options);
+
+/* ---- which parameters, and how ----------------------------------------------------------------
+ */
+
+/* Adds every parameter below a module. Those that this optimizer has already stay in their groups,
+ * so a module that got new parameters is simply added again. Errors (and then nothing is added):
+ * MC_ERR_STATE for a parameter that another optimizer has, MC_ERR_ARGUMENT for NULL or a module of
+ * another context. */
+MC_API mc_status mc_optimizer_add(mc_optimizer *optimizer, mc_module *module);
+
+typedef struct mc_param_group {
+    float weight_decay; /* 0: the optimizer's own; MC_TRUE_ZERO: none */
+    float lr_factor; /* the learning rate is multiplied by it; 0: 1; MC_TRUE_ZERO: not stepped but
+                        for its moments */
+} mc_param_group;
+
+/* Adds the parameters below a module whose full name matches `pattern` (fnmatch(3), where "*"
+ * matches dots too; NULL: all), with settings of their own. It may come before or after
+ * mc_optimizer_add; of several groups that match a parameter the last one given holds. Parameters
+ * that are stored together (query, key and value) may be in different groups, and different
+ * optimizers. mc_optimizer_add(adam, module); mc_optimizer_add_group(adam, module, "*.bias",
+ * &(mc_param_group){ .weight_decay = MC_TRUE_ZERO }); Errors as mc_optimizer_add, MC_ERR_ARGUMENT
+ * for a negative number, and MC_ERR_NOT_FOUND for a pattern that matches nothing. */
+MC_API mc_status mc_optimizer_add_group(mc_optimizer *optimizer, mc_module *module,
+                                        const char *pattern, const mc_param_group *group);
+
+/* Frees an optimizer now. Its parameters may then be added to another, which starts afresh: the
+ * state is zero again for it, but for the master copy. NULL is allowed. */
+MC_API void mc_optimizer_free(mc_optimizer *optimizer);
+
+/* ---- stepping ---------------------------------------------------------------------------------
+ */
+
+/* Zeros the gradients of this optimizer's parameters. */
+MC_API mc_status mc_optimizer_zero_grad(mc_optimizer *optimizer);
+
+/* One step with the gradients as they stand and the learning rate of mc_optimizer_lr. Looks neither
+ * for infinities nor for NaN. Errors: MC_ERR_NOMEM for the state, before anything has changed. */
+MC_API mc_status mc_optimizer_step(mc_optimizer *optimizer);
+
+/* The learning rate: the option's at first. Under a schedule, the one the last step used. The NaN
+ * of a failed context; MC_ERR_ARGUMENT for a rate that is negative or not finite. */
+MC_API double mc_optimizer_lr(const mc_optimizer *optimizer);
+MC_API mc_status mc_optimizer_set_lr(mc_optimizer *optimizer, double lr);
+
+/* Steps taken. 0 for NULL. */
+MC_API int64_t mc_optimizer_step_count(const mc_optimizer *optimizer);
+
+/* ---- an optimizer of your own -----------------------------------------------------------------
+ */
+
+/* A run of elements, of one parameter or several neighbours, that are stepped with the same
+ * settings. Pointers are to the device's memory. */
+typedef struct mc_optimizer_range {
+    int64_t count;  /* elements of each of the following */
+    mc_dtype dtype; /* of the parameter: MC_F32, MC_F16, MC_BF16 */
+    void *parameter;
+    float *master;         /* NULL where the parameter is f32 itself */
+    const float *gradient; /* to be multiplied by gradient_scale */
+    float *state[2];       /* the kind's slots, zero before the first step; else NULL */
+    double lr;             /* with the group's factor */
+    float weight_decay;
+    float gradient_scale; /* undoes the loss scale, divides by the count, and clips */
+    int64_t step;         /* from 1 */
+} mc_optimizer_range;
+
+typedef struct mc_optimizer_kind {
+    const char *name;          /* for messages: "adam" */
+    int state_count;           /* slots of state wanted beside the master: 0, 1 or 2 */
+    const char *state_name[2]; /* in checkpoints: "exp_avg", "exp_avg_sq" */
+    /* Updates master (if there is one), parameter and state in place. Called for range after range
+     * of a step, in no promised order. A status but MC_OK fails the context. */
+    mc_status (*step)(mc_context *ctx, const void *settings, const mc_optimizer_range *range);
+} mc_optimizer_kind;
+
+typedef struct mc_optimizer_options {
+    float lr; /* 0: 1e-3 */
+    float weight_decay;
+    bool no_decay_bias_norm;
+} mc_optimizer_options;
+
+/* Makes an optimizer of a kind, which must outlive it, with a copy of `settings_size` bytes of
+ * settings for its step function. Adam and SGD are made by this function. */
+MC_API mc_optimizer *mc_optimizer_new(mc_context *ctx, const mc_optimizer_kind *kind,
+                                      const mc_optimizer_options *options, const void *settings,
+                                      size_t settings_size);
+
+#endif

@@ -1,0 +1,158 @@
+/* The inside of optimizers, schedules and OptimManagers, and the visitor of their state. */
+#ifndef MC_OPTIM_OPTIMIZER_INTERNAL_H
+#define MC_OPTIM_OPTIMIZER_INTERNAL_H
+
+#include <math.h>
+#include "core/nn/module_internal.h"
+#include "core/optim/lr_scheduler.h"
+#include "core/optim/optim_manager.h"
+#include "core/optim/optimizer.h"
+
+/* ---- options ----------------------------------------------------------------------------------
+ */
+
+/* The value of an option: `fallback` where it is a plain zero; MC_TRUE_ZERO is zero. */
+static inline float mc_option(float value, float fallback)
+{
+    return value != 0 || signbit(value) ? value + 0.0f : fallback;
+}
+
+/* Checks that an option lies in [0, limit), naming it otherwise. */
+bool mc_option_check(mc_context *ctx, const char *who, const char *option, float value,
+                     float limit);
+
+/* ---- optimizers -------------------------------------------------------------------------------
+ */
+
+/* Settings of a parameter; group 0 is that of mc_optimizer_add. */
+typedef struct mc_group {
+    float weight_decay; /* negative: the optimizer's own */
+    float lr_factor;
+} mc_group;
+
+struct mc_optimizer {
+    mc_owned owned;
+    mc_context *ctx;
+    const mc_optimizer_kind *kind;
+    double lr;
+    float weight_decay;
+    bool no_decay_bias_norm;
+    int64_t steps;
+    mc_optim_manager *manager; /* NULL: none */
+    mc_group *groups;
+    size_t group_count, group_capacity;
+    /* The trees it has parameters of. A tree may be gone (see live_root). Which parameters: those
+     * whose `optimizer` is this one. */
+    mc_module_root **roots;
+    size_t root_count, root_capacity;
+    max_align_t settings[];
+};
+
+/* Neighbours in a bucket with the same settings and step count. */
+typedef struct mc_run {
+    mc_module_root *root;
+    mc_bucket *bucket;
+    int64_t first, count; /* elements of the bucket */
+    float weight_decay, lr_factor;
+    int64_t steps; /* taken so far */
+} mc_run;
+
+/* Calls fn for each run of trainable parameters, and each trainable or frozen parameter in turn
+ * (frozen ones may have no gradient and no state). Both lay the buckets out if need be, and stop at
+ * the first status that is not MC_OK. */
+typedef mc_status (*mc_run_fn)(void *user, const mc_run *run);
+mc_status mc_optimizer_each_run(mc_optimizer *optimizer, mc_run_fn fn, void *user);
+typedef mc_status (*mc_parameter_fn)(void *user, mc_module_root *root, mc_parameter *parameter);
+mc_status mc_optimizer_each_parameter(mc_optimizer *optimizer, mc_parameter_fn fn, void *user);
+
+/* Makes gradients and state of all trainable parameters, so that a step cannot run out of memory.
+ */
+mc_status mc_optimizer_prepare(mc_optimizer *optimizer);
+/* A step with gradients multiplied by gradient_scale. */
+mc_status mc_optimizer_apply(mc_optimizer *optimizer, double lr, double gradient_scale);
+
+/* ---- schedules --------------------------------------------------------------------------------
+ */
+
+struct mc_lr_scheduler {
+    mc_owned owned;
+    mc_context *ctx;
+    const char *name;
+    double (*decay)(const mc_lr_scheduler *scheduler, int64_t n); /* for n >= warmup */
+    double lr, gamma;
+    int64_t warmup, end;
+    mc_lr_fn fn;
+    void *user;
+    int64_t count;
+    mc_optim_manager *manager; /* NULL: none */
+};
+
+/* ---- OptimManager -----------------------------------------------------------------------------
+ */
+
+typedef enum mc_clip_state {
+    MC_CLIP_NONE, /* clip_grad_norm was not called since zero_grad or step */
+    MC_CLIP_DONE,
+    MC_CLIP_VOID /* gradients were added after it was called */
+} mc_clip_state;
+
+typedef struct mc_managed {
+    mc_optimizer *optimizer;    /* NULL once freed */
+    mc_lr_scheduler *scheduler; /* NULL: none */
+} mc_managed;
+
+struct mc_optim_manager {
+    mc_owned owned;
+    mc_context *ctx;
+    mc_optim_manager_options options; /* with the defaults filled in */
+    mc_managed *managed;
+    size_t managed_count, managed_capacity;
+    /* loss scale */
+    bool scaling;
+    double loss_scale;
+    int64_t growth_counter; /* steps since the scale last changed */
+    /* the gradients as they stand: what they were multiplied by, and how much counts in them */
+    double gradient_loss_scale; /* the loss scale at zero_grad */
+    double nominal;             /* 0: no loss yet */
+    double seed;                /* what the sum's gradient was */
+    double count;
+    int64_t losses;
+    mc_gradient_stats stats; /* as clip_grad_norm or step found them */
+    mc_clip_state clip;
+    double clip_factor;
+    /* what is told */
+    double step_sum, step_count; /* of the losses since the last step */
+    bool step_ended;             /* the next backward begins a new step */
+    double norm, lr;
+    int64_t steps, skipped;
+    bool last_skipped;
+};
+
+void mc_optim_manager_forget_optimizer(mc_optim_manager *optim, const mc_optimizer *optimizer);
+void mc_optim_manager_forget_scheduler(mc_optim_manager *optim, const mc_lr_scheduler *scheduler);
+
+/* ---- state ------------------------------------------------------------------------------------
+ */
+
+/* One named piece of state. */
+typedef struct mc_state_item {
+    const char
+        *name; /* "optimizer.0.exp_avg.<parameter>", "scaler.loss_scale"; gone after the call */
+    const char
+        *dtype;     /* as safetensors writes it: "F32" on the device, "F64" or "I64" on the host */
+    mc_shape shape; /* the parameter's, or a scalar's */
+    void *data;
+    size_t bytes;
+    bool on_device;
+    bool positive; /* host numbers: zero is not allowed (negative and not finite ones never are) */
+} mc_state_item;
+
+/* Visits everything that an exact resume needs beside the parameters: first the numbers (8 bytes
+ * each), then the arrays; the same items in the same order each time. Makes state that does not
+ * exist yet. A visitor may read the data, or write it (and so restore it). */
+typedef mc_status (*mc_state_fn)(void *user, const mc_state_item *item);
+mc_status mc_optim_manager_each_state(mc_optim_manager *optim, mc_state_fn fn, void *user);
+/* To be called when a visitor has written: begins a step with the restored loss scale. */
+void mc_optim_manager_state_restored(mc_optim_manager *optim);
+
+#endif

@@ -1,0 +1,40 @@
+/* Gradient descent with momentum; the rule stands in optimizer.h. */
+#include <math.h>
+#include "core/optim/optimizer_internal.h"
+
+typedef struct sgd_settings {
+    float momentum;
+    bool nesterov, decoupled;
+} sgd_settings;
+
+static mc_status sgd_step(mc_context *ctx, const void *settings, const mc_optimizer_range *range)
+{
+    const sgd_settings *s = settings;
+    float decay = s->decoupled ? (float)(range->lr * (double)range->weight_decay) : 0;
+    float l2 = s->decoupled ? 0 : range->weight_decay;
+    mc_device *device = ctx->device;
+    return device->kernels->sgd(device, range->count, range->gradient_scale, (float)range->lr,
+                                s->momentum, s->nesterov, range->step == 1, decay, l2,
+                                range->gradient, range->state[0], range->master, range->parameter,
+                                range->dtype);
+}
+
+static const mc_optimizer_kind SGD = {.name = "sgd", .step = sgd_step};
+static const mc_optimizer_kind SGD_MOMENTUM = {
+    .name = "sgd", .state_count = 1, .state_name = {"momentum_buffer"}, .step = sgd_step};
+
+mc_optimizer *mc_sgd_new(mc_context *ctx, const mc_sgd_options *options)
+{
+    if (mc_failed(ctx)) return NULL;
+    mc_sgd_options none = {0};
+    if (!options) options = &none;
+    sgd_settings settings = {options->momentum, options->nesterov, options->decoupled};
+    if (!mc_option_check(ctx, "sgd", "momentum", settings.momentum, 1)) return NULL;
+    if (settings.nesterov && settings.momentum == 0) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "sgd: nesterov needs a momentum above 0");
+        return NULL;
+    }
+    mc_optimizer_options common = {options->lr, options->weight_decay, options->no_decay_bias_norm};
+    return mc_optimizer_new(ctx, settings.momentum > 0 ? &SGD_MOMENTUM : &SGD, &common, &settings,
+                            sizeof settings);
+}

@@ -1,0 +1,193 @@
+#include "core/tensor/tensor_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "core/device/device_internal.h"
+
+int64_t mc_shape_count(mc_shape shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape.ndim; i++) count *= shape.dim[i];
+    return count;
+}
+
+bool mc_shape_equal(mc_shape a, mc_shape b)
+{
+    if (a.ndim != b.ndim) return false;
+    for (int i = 0; i < a.ndim; i++)
+        if (a.dim[i] != b.dim[i]) return false;
+    return true;
+}
+
+mc_shape_text mc_shape_print(mc_shape shape)
+{
+    mc_shape_text out = {"("};
+    size_t used = 1;
+    for (int i = 0; i < shape.ndim && i < MC_MAX_DIMS; i++)
+        used += (size_t)snprintf(out.text + used, sizeof out.text - used, "%s%lld", i ? ", " : "",
+                                 (long long)shape.dim[i]);
+    snprintf(out.text + used, sizeof out.text - used, ")");
+    return out;
+}
+
+bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes)
+{
+    int64_t total = (int64_t)mc_dtype_size(dtype);
+    if (shape.ndim < 0 || shape.ndim > MC_MAX_DIMS || !total) return false;
+    for (int i = 0; i < shape.ndim; i++)
+        if (shape.dim[i] < 0 || __builtin_mul_overflow(total, shape.dim[i], &total)) return false;
+    *bytes = (size_t)total;
+    return true;
+}
+
+void mc_storage_free_data(mc_storage *storage)
+{
+    if (!storage->data || storage->borrowed) return;
+    storage->device->free(storage->device, storage->data, storage->bytes);
+    storage->data = NULL;
+}
+
+void mc_storage_unref(mc_storage *storage)
+{
+    if (!storage || --storage->references > 0) return;
+    mc_storage_free_data(storage);
+    if (!storage->in_arena) mc_free(storage);
+}
+
+static void free_context_tensor(void *object)
+{
+    mc_tensor *tensor = object;
+    mc_storage_unref(tensor->storage);
+    mc_free(tensor);
+}
+
+/* A context tensor with uninitialised contents. */
+static mc_tensor *new_context_tensor(mc_context *ctx, mc_dtype dtype, mc_shape shape, size_t *bytes)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (!mc_shape_bytes(shape, dtype, bytes)) {
+        mc_fail(ctx, MC_ERR_SHAPE, "tensor of dtype %s: bad shape %s", mc_dtype_name(dtype),
+                MC_SHAPE_TEXT(shape));
+        return NULL;
+    }
+    mc_tensor *tensor = mc_new_owned(ctx, sizeof *tensor, "a tensor", free_context_tensor);
+    if (!tensor) return NULL;
+    tensor->ctx = ctx;
+    tensor->dtype = dtype;
+    tensor->shape = shape;
+    tensor->storage = mc_calloc(1, sizeof *tensor->storage);
+    if (tensor->storage) {
+        *tensor->storage = (mc_storage){.device = ctx->device, .bytes = *bytes, .references = 1};
+        tensor->storage->data = ctx->device->alloc(ctx->device, *bytes);
+        if (tensor->storage->data) return tensor;
+    }
+    mc_fail(ctx, MC_ERR_NOMEM, "out of memory for a %s tensor %s (%zu bytes)", mc_dtype_name(dtype),
+            MC_SHAPE_TEXT(shape), *bytes);
+    mc_tensor_free(tensor);
+    return NULL;
+}
+
+mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape)
+{
+    size_t bytes;
+    mc_tensor *tensor = new_context_tensor(ctx, dtype, shape, &bytes);
+    if (tensor) ctx->device->kernels->zero(ctx->device, tensor->storage->data, bytes);
+    return tensor;
+}
+
+mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data)
+{
+    size_t bytes;
+    mc_tensor *tensor = new_context_tensor(ctx, dtype, shape, &bytes);
+    if (tensor && bytes) ctx->device->copy_in(ctx->device, tensor->storage->data, data, bytes);
+    return tensor;
+}
+
+void mc_tensor_free(mc_tensor *tensor)
+{
+    if (!tensor || tensor->tape) return;
+    mc_disown(&tensor->owned);
+    free_context_tensor(tensor);
+}
+
+mc_dtype mc_tensor_dtype(const mc_tensor *tensor) { return tensor ? tensor->dtype : MC_DTYPE_DEFAULT; }
+
+mc_shape mc_tensor_shape(const mc_tensor *tensor)
+{
+    return tensor ? tensor->shape : (mc_shape){.ndim = 0};
+}
+
+int64_t mc_tensor_size(const mc_tensor *tensor, int dim)
+{
+    if (!tensor) return 0;
+    if (dim < 0) dim += tensor->shape.ndim;
+    return dim >= 0 && dim < tensor->shape.ndim ? tensor->shape.dim[dim] : 0;
+}
+
+int64_t mc_tensor_count(const mc_tensor *tensor) { return tensor ? mc_shape_count(tensor->shape) : 0; }
+
+void *mc_tensor_data(const mc_tensor *tensor)
+{
+    if (!tensor || !tensor->storage || !tensor->storage->data) return NULL;
+    return (char *)tensor->storage->data + tensor->offset;
+}
+
+const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor) { return tensor ? tensor->lengths : NULL; }
+
+int64_t mc_tensor_columns(const mc_tensor *x)
+{
+    return x->shape.ndim ? x->shape.dim[x->shape.ndim - 1] : 1;
+}
+
+int64_t mc_tensor_rows(const mc_tensor *x)
+{
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < x->shape.ndim; i++) rows *= x->shape.dim[i];
+    return rows;
+}
+
+/* Element i of host data of an integer dtype. */
+static float integer_at(mc_dtype dtype, const void *data, int64_t i)
+{
+    switch (dtype) {
+    case MC_I64: return (float)((const int64_t *)data)[i];
+    case MC_I32: return (float)((const int32_t *)data)[i];
+    default: return (float)((const uint8_t *)data)[i];
+    }
+}
+
+static bool read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count)
+{
+    mc_device *device = ctx->device;
+    void *data = mc_tensor_data(tensor);
+    if (count && !data) {
+        mc_fail(ctx, MC_ERR_STATE, "reading a tensor %s whose contents were released",
+                MC_SHAPE_TEXT(tensor->shape));
+        return false;
+    }
+    size_t bytes = (size_t)count * (mc_dtype_is_float(tensor->dtype) ? sizeof(float) : mc_dtype_size(tensor->dtype));
+    void *staging = data;
+    if (tensor->dtype != MC_F32 && mc_dtype_is_float(tensor->dtype)) {
+        staging = device->alloc(device, bytes);
+        if (!staging) return !mc_fail_nomem(ctx, "reading a tensor");
+        device->kernels->scale(device, count, (mc_matrix){data, tensor->dtype, count}, 1.0f,
+                               (mc_matrix){staging, MC_F32, count}, false);
+    }
+    if (mc_dtype_is_float(tensor->dtype)) {
+        if (bytes) device->copy_out(device, out, staging, bytes);
+    } else {
+        for (int64_t i = 0; i < count; i++) out[i] = integer_at(tensor->dtype, data, i);
+    }
+    if (staging != data) device->free(device, staging, bytes);
+    return true;
+}
+
+void mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count)
+{
+    if (!mc_failed(ctx) && tensor && mc_tensor_count(tensor) != count)
+        mc_fail(ctx, MC_ERR_SHAPE, "reading %lld elements of a tensor %s", (long long)count,
+                MC_SHAPE_TEXT(tensor->shape));
+    if (!mc_failed(ctx) && tensor && read_f32(ctx, tensor, out, count)) return;
+    for (int64_t i = 0; i < count; i++) out[i] = NAN;
+}

@@ -1,0 +1,63 @@
+/* Tensors: a dtype, a shape, and row-major data on the context's device.
+ *
+ * Tensors made by operations belong to their tape and are gone after mc_tape_end; tensors made with
+ * mc_tensor_new belong to the context. All functions accept NULL tensors and then return zeros. */
+#ifndef MC_TENSOR_TENSOR_H
+#define MC_TENSOR_TENSOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "core/base/context.h"
+#include "core/tensor/dtype.h"
+
+enum { MC_MAX_DIMS = 6 };
+
+/* Sizes of each dimension, outermost first; ndim 0 is a scalar of one element. */
+typedef struct mc_shape {
+    int ndim;
+    int64_t dim[MC_MAX_DIMS];
+} mc_shape;
+
+/* MC_SHAPE(rows, columns): a shape of one to six sizes. */
+#define MC_SHAPE(...)                                                                              \
+    ((mc_shape){.ndim = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),                 \
+                .dim = {__VA_ARGS__}})
+
+MC_API int64_t mc_shape_count(mc_shape shape); /* elements: the product of the sizes */
+MC_API bool mc_shape_equal(mc_shape a, mc_shape b);
+
+/* Lengths of the sequences of a packed batch, on the host. Tokens of sequence i are the rows
+ * offset[i] .. offset[i] + length[i] of a packed (capacity, ...) tensor; there is no padding between
+ * sequences. Rows from `total` to `capacity` are a finite, ignored tail. */
+typedef struct mc_lengths {
+    int count;             /* sequences */
+    const int32_t *length; /* (count) tokens of each, 0 allowed */
+    const int32_t *offset; /* (count + 1) first row of each; offset[count] == total */
+    int64_t total;         /* tokens of all sequences */
+    int64_t capacity;      /* rows of the packed tensors, >= total */
+    int32_t longest;       /* the largest length */
+} mc_lengths;
+
+typedef struct mc_tensor mc_tensor;
+
+/* Makes a tensor of zeros owned by the context. Errors: a negative size, ndim over 6, memory. */
+MC_API mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape);
+/* The same, with a copy of `data` (host memory, row-major, of that dtype). */
+MC_API mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data);
+/* Frees a tensor made by the two functions above. NULL is allowed. */
+MC_API void mc_tensor_free(mc_tensor *tensor);
+
+MC_API mc_dtype mc_tensor_dtype(const mc_tensor *tensor);
+MC_API mc_shape mc_tensor_shape(const mc_tensor *tensor);
+MC_API int64_t mc_tensor_size(const mc_tensor *tensor, int dim); /* dim < 0 counts from the last */
+MC_API int64_t mc_tensor_count(const mc_tensor *tensor);         /* elements */
+/* Data on the device; NULL once it was released (inside a block of a finished forward pass). */
+MC_API void *mc_tensor_data(const mc_tensor *tensor);
+/* The lengths of the packed batch whose rows this tensor holds, NULL if it is not packed. */
+MC_API const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor);
+
+/* Copies `count` elements to host memory as f32 (any floating or integer dtype), waiting for the
+ * device. `count` must be the tensor's. On a failed context, fills with NaN. */
+MC_API void mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count);
+
+#endif

@@ -1,0 +1,64 @@
+/* The inside of tensors and their storage. */
+#ifndef MC_TENSOR_TENSOR_INTERNAL_H
+#define MC_TENSOR_TENSOR_INTERNAL_H
+
+#include "core/base/context_internal.h"
+#include "core/tensor/tensor.h"
+
+/* Device memory shared by a tensor and its views. Freed when `references` reaches 0. `saves` counts
+ * the recorded nodes whose backward needs the contents; at the end of a scope, contents that nobody
+ * saved are released although tensors still point here (data == NULL then). */
+typedef struct mc_storage {
+    mc_device *device;
+    void *data;
+    size_t bytes;
+    int references;
+    int saves;
+    bool dropped;  /* nobody may read it any more but backward: freed when saves reaches 0 */
+    bool borrowed; /* data belongs to somebody else (a parameter bucket) and is never freed here */
+    bool in_arena; /* the struct itself lives in a tape's arena */
+    struct mc_tensor *source; /* the tensor it was made for: its node can compute it again */
+} mc_storage;
+
+struct mc_node; /* core/autograd */
+
+struct mc_tensor {
+    mc_owned owned; /* tensors of a context; unused for those of a tape */
+    mc_context *ctx;
+    mc_dtype dtype;
+    mc_shape shape;
+    mc_storage *storage;
+    size_t offset; /* bytes from the start of the storage */
+    const mc_lengths *lengths;
+    /* autograd */
+    struct mc_tape *tape;     /* the tape it was made on; NULL for context tensors */
+    struct mc_tensor *previous; /* the tensor made before it on that tape */
+    uint64_t serial;            /* its number on that tape, from 1 */
+    struct mc_node *node; /* the node that produced it; NULL for inputs and parameters */
+    struct mc_tensor *gradient; /* during backward; of a leaf: the f32 view of its bucket */
+    bool requires_grad;
+    bool is_leaf; /* a parameter: its gradient is always added to */
+};
+
+/* Rows and columns when all but the last dimension are taken together; a 1-D tensor is one row. */
+int64_t mc_tensor_rows(const mc_tensor *x);
+int64_t mc_tensor_columns(const mc_tensor *x);
+/* "(3, 17, 48)" into a caller's buffer; returns it. */
+typedef struct mc_shape_text { char text[128]; } mc_shape_text;
+mc_shape_text mc_shape_print(mc_shape shape);
+#define MC_SHAPE_TEXT(shape) (mc_shape_print(shape).text)
+
+/* Checks a shape (sizes >= 0, no overflow) and gives its bytes. */
+bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes);
+
+/* Frees the device memory of a storage; the struct stays. */
+void mc_storage_free_data(mc_storage *storage);
+void mc_storage_unref(mc_storage *storage); /* NULL allowed */
+
+static inline bool mc_dtype_is_float(mc_dtype dtype)
+{
+    return dtype == MC_F32 || dtype == MC_F16 || dtype == MC_BF16;
+}
+static inline bool mc_dtype_is_index(mc_dtype dtype) { return dtype == MC_I64 || dtype == MC_I32; }
+
+#endif

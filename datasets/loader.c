@@ -1,0 +1,474 @@
+#include "datasets/loader.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include "core/device/device_internal.h"
+#include "core/tensor/tensor_internal.h"
+#include "datasets/order_internal.h"
+#include "datasets/pack_internal.h"
+
+enum { DEFAULT_PREFETCH = 2, MAX_PREFETCH = 64, SIDES = 2 };
+
+/* A batch in the caller's hands: its buffers, swapped with a slot of the ring, and its tensors. */
+typedef struct side {
+    mc_batch batch;
+    mc_packed packed;
+    mc_tensor *ids, *type_ids, *labels; /* not in the context's list: the loader frees them */
+    int64_t room;                       /* tokens that ids and type_ids hold */
+} side;
+
+struct mc_dataloader {
+    mc_owned owned;
+    mc_context *ctx;
+    mc_dataset *dataset;
+    int batch_size, world, rank, prefetch;
+    int64_t batch_rows; /* of a full batch over all ranks */
+    int64_t batches;    /* of an epoch */
+    mc_pack_limits limits;
+
+    /* the caller's: where it stands, and the two batches it may hold */
+    int64_t epoch, step;
+    side sides[SIDES];
+    int side;
+    bool running; /* the thread exists and has to be joined */
+    pthread_t thread;
+
+    /* the worker's while it runs */
+    mc_order order;
+    int32_t *rows; /* the order of epoch `rows_epoch` */
+    int64_t rows_epoch, work_epoch, work_step;
+    mc_encoding encoding;
+    mc_error error;
+
+    /* shared, under the lock: slots [head, head + count) of the ring are full */
+    pthread_mutex_t lock;
+    pthread_cond_t filled, emptied;
+    bool lock_made, filled_made, emptied_made;
+    mc_packed *ring; /* (prefetch) */
+    int head, count;
+    bool stop, failed;
+};
+
+/* ---- the worker ---- */
+
+/* Makes the worker's next batch in `slot`. */
+static bool produce(mc_dataloader *l, mc_packed *slot)
+{
+    if (l->rows_epoch != l->work_epoch) {
+        mc_order_build(&l->order, l->work_epoch, l->rows);
+        l->rows_epoch = l->work_epoch;
+    }
+    int64_t first = l->work_step * l->batch_rows, left = l->order.rows - first;
+    int64_t all = left < l->batch_rows ? left : l->batch_rows; /* rows of this step on all ranks */
+    int64_t mine = all > l->rank ? (all - l->rank + l->world - 1) / l->world : 0;
+    slot->epoch = l->work_epoch;
+    slot->step = l->work_step;
+    const int32_t *row = mine ? l->rows + first + l->rank : NULL;
+    if (mc_pack(&l->error, slot, &l->limits, l->dataset, row, l->world, (int)mine, &l->encoding))
+        return false;
+    if (++l->work_step == l->batches) {
+        l->work_step = 0;
+        l->work_epoch++;
+    }
+    return true;
+}
+
+/* Waits for an empty slot; NULL when told to stop. */
+static mc_packed *wait_for_slot(mc_dataloader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop && l->count == l->prefetch) pthread_cond_wait(&l->emptied, &l->lock);
+    mc_packed *slot = l->stop ? NULL : &l->ring[(l->head + l->count) % l->prefetch];
+    pthread_mutex_unlock(&l->lock);
+    return slot;
+}
+
+static void *work(void *argument)
+{
+    mc_dataloader *l = argument;
+    bool made = true;
+    for (mc_packed *slot; made && (slot = wait_for_slot(l));) {
+        made = produce(l, slot);
+        pthread_mutex_lock(&l->lock);
+        l->count += made;
+        l->failed = !made;
+        pthread_cond_signal(&l->filled);
+        pthread_mutex_unlock(&l->lock);
+    }
+    return NULL;
+}
+
+/* Starts the worker at the caller's position. Signals stay with the program's own threads. */
+static bool start_worker(mc_dataloader *l)
+{
+    if (l->running) return true;
+    l->work_epoch = l->epoch;
+    l->work_step = l->step;
+    l->head = l->count = 0;
+    l->stop = l->failed = false;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(&l->thread, NULL, work, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failure)
+        mc_fail(l->ctx, MC_ERR_NOMEM, "cannot start the data loader's thread: %s",
+                strerror(failure));
+    l->running = !failure;
+    return l->running;
+}
+
+static void stop_worker(mc_dataloader *l)
+{
+    if (!l->running) return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_signal(&l->emptied);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    l->running = false;
+}
+
+/* ---- making and freeing ---- */
+
+static void free_tensors(side *s)
+{
+    mc_tensor_free(s->ids);
+    mc_tensor_free(s->type_ids);
+    mc_tensor_free(s->labels);
+    s->ids = s->type_ids = s->labels = NULL;
+}
+
+static void free_loader(void *object)
+{
+    mc_dataloader *l = object;
+    stop_worker(l);
+    for (int i = 0; i < SIDES; i++) {
+        free_tensors(&l->sides[i]);
+        mc_packed_release(&l->sides[i].packed);
+    }
+    for (int i = 0; l->ring && i < l->prefetch; i++) mc_packed_release(&l->ring[i]);
+    mc_free(l->ring);
+    mc_free(l->rows);
+    mc_free((void *)l->order.weight);
+    mc_free(l->order.scratch);
+    mc_encoding_release(&l->encoding);
+    mc_error_clear(&l->error);
+    if (l->emptied_made) pthread_cond_destroy(&l->emptied);
+    if (l->filled_made) pthread_cond_destroy(&l->filled);
+    if (l->lock_made) pthread_mutex_destroy(&l->lock);
+    mc_dataset_unref(l->dataset);
+    mc_free(l);
+}
+
+void mc_dataloader_free(mc_dataloader *l)
+{
+    if (!l) return;
+    mc_disown(&l->owned);
+    free_loader(l);
+}
+
+/* Fails naming the option, unless low <= value <= high. */
+static bool in_range(mc_context *ctx, const char *option, int64_t value, int64_t low, int64_t high)
+{
+    if (value >= low && value <= high) return true;
+    mc_fail(ctx, MC_ERR_ARGUMENT, "data loader: %s is %lld, expected %lld to %lld", option,
+            (long long)value, (long long)low, (long long)high);
+    return false;
+}
+
+static bool check_options(mc_context *ctx, const mc_dataloader_options *o)
+{
+    if (o->batch_size == 0) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "data loader: option batch_size is required");
+        return false;
+    }
+    return in_range(ctx, "batch_size", o->batch_size, 1, INT_MAX) &&
+           in_range(ctx, "epoch_start", o->epoch_start, 0, INT64_MAX / 2) &&
+           in_range(ctx, "batching", (int64_t)o->batching, MC_BATCHING_DEFAULT,
+                    MC_BATCHING_IN_ORDER) &&
+           in_range(ctx, "round_to", o->round_to, 0, 1 << 24) &&
+           in_range(ctx, "prefetch", o->prefetch, 0, MAX_PREFETCH) &&
+           in_range(ctx, "world", o->world, 0, 1 << 24) &&
+           in_range(ctx, "rank", o->rank, 0, o->world ? o->world - 1 : 0);
+}
+
+/* Takes over the options and works out the sizes. */
+static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
+{
+    int64_t rows = mc_dataset_rows(l->dataset);
+    l->batch_size = o->batch_size;
+    l->world = o->world ? o->world : mc_world_size(l->ctx);
+    l->rank = o->world ? o->rank : mc_rank(l->ctx);
+    l->prefetch = o->prefetch ? o->prefetch : DEFAULT_PREFETCH;
+    l->epoch = o->epoch_start;
+    l->batch_rows = (int64_t)l->batch_size * l->world;
+    l->batches = rows / l->batch_rows + (!o->drop_last && rows % l->batch_rows != 0);
+    l->rows_epoch = -1;
+    l->order = (mc_order){
+        .rows = rows,
+        .batch = l->batch_rows,
+        .seed = o->seed == 0                      ? mc_seed(l->ctx)
+                : o->seed == MC_DATALOADER_SEED_0 ? 0
+                                                  : o->seed,
+        .shuffle = o->shuffle,
+        .by_length = o->batching ? o->batching == MC_BATCHING_BY_LENGTH : o->shuffle,
+    };
+    int64_t largest = (rows < l->batch_rows ? rows + l->world - 1 : l->batch_rows) / l->world;
+    int64_t sequences = largest * l->dataset->task->choices;
+    l->limits = (mc_pack_limits){
+        .rows = (int)largest,
+        .round_to = o->round_to ? o->round_to : 1,
+        .pad_id = mc_tokenizer_pad_id(l->dataset->tok),
+    };
+    l->limits.tokens = sequences * l->dataset->max_length + l->limits.round_to;
+    if (!l->batches)
+        mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                "data loader: %lld rows are less than one batch of %lld, and drop_last leaves it "
+                "out",
+                (long long)rows, (long long)l->batch_rows);
+    return l->batches && in_range(l->ctx, "sequences of a batch", sequences, 0, INT_MAX - 1);
+}
+
+/* What stands for each row's length. */
+static uint32_t *row_weights(const mc_dataset *dataset)
+{
+    int64_t rows = mc_dataset_rows(dataset);
+    uint32_t *weight = mc_malloc((size_t)rows * sizeof *weight);
+    for (int64_t i = 0; weight && i < rows; i++) {
+        size_t bytes = mc_dataset_row_bytes(dataset, i);
+        weight[i] = bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+    }
+    return weight;
+}
+
+static bool make_buffers(mc_dataloader *l)
+{
+    int choices = l->dataset->task->choices;
+    l->rows = mc_malloc((size_t)l->order.rows * sizeof *l->rows);
+    l->ring = mc_calloc((size_t)l->prefetch, sizeof *l->ring);
+    bool ok = l->rows && l->ring;
+    if (ok && l->order.by_length) {
+        size_t scratch = mc_order_scratch(l->order.rows, l->batch_rows);
+        l->order.weight = row_weights(l->dataset);
+        l->order.scratch = mc_malloc(scratch * sizeof *l->order.scratch);
+        ok = l->order.weight && l->order.scratch;
+    }
+    if (!ok) mc_fail_nomem(l->ctx, "a data loader");
+    mc_error *err = &l->ctx->error;
+    for (int i = 0; ok && i < l->prefetch; i++)
+        ok = mc_packed_init(err, &l->ring[i], &l->limits, choices) == MC_OK;
+    for (int i = 0; ok && i < SIDES; i++)
+        ok = mc_packed_init(err, &l->sides[i].packed, &l->limits, choices) == MC_OK;
+    return ok;
+}
+
+static bool make_lock(mc_dataloader *l)
+{
+    l->lock_made = pthread_mutex_init(&l->lock, NULL) == 0;
+    l->filled_made = pthread_cond_init(&l->filled, NULL) == 0;
+    l->emptied_made = pthread_cond_init(&l->emptied, NULL) == 0;
+    if (l->lock_made && l->filled_made && l->emptied_made) return true;
+    mc_fail_nomem(l->ctx, "the data loader's lock");
+    return false;
+}
+
+mc_dataloader *mc_dataloader_new(mc_dataset *dataset, const mc_dataloader_options *options)
+{
+    if (!dataset || mc_failed(dataset->ctx)) return NULL;
+    mc_dataloader_options none = {0};
+    if (!options) options = &none;
+    mc_context *ctx = dataset->ctx;
+    if (!check_options(ctx, options)) return NULL;
+    mc_dataloader *l = mc_new_owned(ctx, sizeof *l, "a data loader", free_loader);
+    if (!l) return NULL;
+    l->ctx = ctx;
+    l->dataset = dataset;
+    mc_dataset_ref(dataset);
+    if (set_up(l, options) && make_lock(l) && make_buffers(l)) return l;
+    mc_dataloader_free(l);
+    return NULL;
+}
+
+/* ---- handing out batches ---- */
+
+/* A tensor of i32 (n) that the loader owns itself: the context frees its newest objects first, so a
+ * tensor in its list would be gone before the loader. */
+static mc_tensor *new_tensor(mc_context *ctx, int64_t n)
+{
+    mc_tensor *tensor = mc_tensor_new(ctx, MC_I32, MC_SHAPE(n));
+    if (tensor) mc_disown(&tensor->owned);
+    return tensor;
+}
+
+/* Makes tensors that hold `capacity` tokens. */
+static bool reserve_tensors(mc_dataloader *l, side *s, int64_t capacity)
+{
+    if (s->labels && capacity <= s->room) return true;
+    int64_t room = s->labels ? mc_pack_grow(&l->limits, s->room, capacity) : capacity;
+    if (room < mc_pack_start(&l->limits)) room = mc_pack_start(&l->limits);
+    free_tensors(s);
+    s->room = room;
+    s->ids = new_tensor(l->ctx, room);
+    s->type_ids = new_tensor(l->ctx, room);
+    s->labels = new_tensor(l->ctx, l->limits.rows);
+    if (s->ids && s->type_ids && s->labels) return true;
+    free_tensors(s);
+    return false;
+}
+
+/* Sets a tensor to n elements, at most what it was made for, copied from the host. */
+static mc_tensor *refill(mc_tensor *tensor, int64_t n, const int32_t *data,
+                         const mc_lengths *lengths)
+{
+    mc_device *device = tensor->ctx->device;
+    tensor->shape = MC_SHAPE(n);
+    tensor->lengths = lengths;
+    if (n) device->copy_in(device, mc_tensor_data(tensor), data, (size_t)n * sizeof *data);
+    return tensor;
+}
+
+static mc_batch *fill_side(mc_dataloader *l, side *s)
+{
+    mc_packed *p = &s->packed;
+    int64_t capacity = p->lengths.capacity;
+    s->batch = (mc_batch){
+        .ids = refill(s->ids, capacity, p->ids, &p->lengths),
+        .type_ids = refill(s->type_ids, capacity, p->type_ids, &p->lengths),
+        .lengths = &p->lengths,
+        .labels = refill(s->labels, p->rows, p->labels, NULL),
+        .rows = p->rows,
+        .choices = l->dataset->task->choices,
+        .row_index = p->row_index,
+        .tokens = p->lengths.total,
+        .nominal_rows = l->batch_rows,
+        .epoch = p->epoch,
+        .step = p->step,
+    };
+    return &s->batch;
+}
+
+/* The oldest full slot of the ring; NULL when the worker failed before it could make one. */
+static mc_packed *wait_for_batch(mc_dataloader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    while (!l->count && !l->failed) pthread_cond_wait(&l->filled, &l->lock);
+    mc_packed *slot = l->count ? &l->ring[l->head] : NULL;
+    pthread_mutex_unlock(&l->lock);
+    if (slot) return slot;
+    stop_worker(l);
+    mc_error_move(&l->ctx->error, &l->error);
+    return NULL;
+}
+
+static void take_slot(mc_dataloader *l, side *s, mc_packed *slot)
+{
+    mc_packed emptied = s->packed;
+    s->packed = *slot;
+    *slot = emptied;
+    pthread_mutex_lock(&l->lock);
+    l->head = (l->head + 1) % l->prefetch;
+    l->count--;
+    pthread_cond_signal(&l->emptied);
+    pthread_mutex_unlock(&l->lock);
+}
+
+mc_batch *mc_dataloader_next(mc_dataloader *l)
+{
+    if (!l || mc_failed(l->ctx)) return NULL;
+    if (l->step == l->batches) {
+        l->step = 0;
+        l->epoch++;
+        return NULL;
+    }
+    mc_packed *slot = start_worker(l) ? wait_for_batch(l) : NULL;
+    if (!slot) return NULL;
+    side *s = &l->sides[l->side];
+    if (!reserve_tensors(l, s, slot->lengths.capacity)) return NULL;
+    take_slot(l, s, slot);
+    l->side = (l->side + 1) % SIDES;
+    l->step++;
+    return fill_side(l, s);
+}
+
+/* ---- position ---- */
+
+int64_t mc_dataloader_batches(const mc_dataloader *l)
+{
+    return l ? l->batches : 0;
+}
+mc_dataset *mc_dataloader_dataset(const mc_dataloader *l)
+{
+    return l ? l->dataset : NULL;
+}
+
+static int64_t rows_until(const mc_dataloader *l, int64_t step)
+{
+    int64_t rows = step * l->batch_rows;
+    return rows < l->order.rows ? rows : l->order.rows;
+}
+
+mc_data_position mc_dataloader_position(const mc_dataloader *l)
+{
+    if (!l) return (mc_data_position){0};
+    return (mc_data_position){
+        .seed = l->order.seed,
+        .epoch = l->epoch,
+        .step = l->step,
+        .rows = rows_until(l, l->step),
+        .batch_rows = l->batch_rows,
+        .dataset_rows = l->order.rows,
+        .shuffle = l->order.shuffle,
+        .by_length = l->order.by_length,
+    };
+}
+
+/* "shuffled, by length" and so on. */
+static const char *order_name(bool shuffle, bool by_length)
+{
+    if (shuffle) return by_length ? "shuffled by length" : "shuffled in order";
+    return by_length ? "the file's by length" : "the file's in order";
+}
+
+static mc_status check_position(const mc_dataloader *l, const mc_data_position *p)
+{
+    if (p->dataset_rows != l->order.rows)
+        return mc_fail(l->ctx, MC_ERR_ARGUMENT, "data position: made on %lld rows, %s has %lld",
+                       (long long)p->dataset_rows, l->dataset->path, (long long)l->order.rows);
+    if (p->batch_rows != l->batch_rows)
+        return mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                       "data position: made with %lld rows a step over all ranks, the loader has "
+                       "%lld (batch_size %d on %d ranks)",
+                       (long long)p->batch_rows, (long long)l->batch_rows, l->batch_size, l->world);
+    if (p->shuffle != l->order.shuffle || p->by_length != l->order.by_length)
+        return mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                       "data position: the order of rows was \"%s\", the loader's is \"%s\"",
+                       order_name(p->shuffle, p->by_length),
+                       order_name(l->order.shuffle, l->order.by_length));
+    if (p->epoch < 0 || p->epoch > INT64_MAX / 2 || p->step < 0 || p->step > l->batches ||
+        p->rows != rows_until(l, p->step))
+        return mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                       "data position: epoch %lld, step %lld, rows %lld is no place in epochs of "
+                       "%lld batches and %lld rows",
+                       (long long)p->epoch, (long long)p->step, (long long)p->rows,
+                       (long long)l->batches, (long long)l->order.rows);
+    return MC_OK;
+}
+
+mc_status mc_dataloader_seek(mc_dataloader *l, const mc_data_position *position)
+{
+    if (!l) return MC_ERR_ARGUMENT;
+    if (mc_failed(l->ctx)) return mc_error_status(l->ctx);
+    if (!position) return mc_fail(l->ctx, MC_ERR_ARGUMENT, "data position: none given");
+    mc_status status = check_position(l, position);
+    if (status) return status;
+    stop_worker(l);
+    mc_error_clear(&l->error);
+    l->order.seed = position->seed;
+    l->rows_epoch = -1;
+    l->epoch = position->epoch;
+    l->step = position->step;
+    return MC_OK;
+}

@@ -1,0 +1,116 @@
+/* The data loader: a dataset's rows in packed batches, tokenized ahead in a background thread.
+ *
+ *     mc_dataloader *train = mc_dataloader_new(dataset, &(mc_dataloader_options){
+ *                                                           .batch_size = 64, .shuffle = true });
+ *     for (int epoch = 0; epoch < 5; epoch++)
+ *         for (mc_batch *b; (b = mc_dataloader_next(train)); )
+ *             ... b->ids, b->lengths, b->labels ...
+ *
+ * Order. Without shuffling rows come in the file's order. With shuffling an epoch is a permutation
+ * by (seed, epoch), and rows of similar length go into the same batch: the shuffled rows are taken
+ * in windows of 16 batches, sorted by length within each, and the batches shuffled again
+ * (`batching` chooses otherwise). Length is judged by the bytes of a row's texts, so that no rank
+ * has to tokenize another's rows.
+ *
+ * Ranks. The batch of a step over all ranks, batch_size * world rows, is ordered first; of its rows
+ * i = 0, 1, ... rank r takes those with i % world == r, which by length deals long and short ones
+ * out evenly. So the rows of a step are the same at any world size with the same batch_size *
+ * world. Every row comes exactly once an epoch and none is repeated to fill up; every rank gets the
+ * same number of batches, of which the last may hold fewer rows on some ranks than on others, or
+ * none.
+ *
+ * A loader belongs to its dataset's context, and to the thread that uses that context. */
+#ifndef MC_DATASETS_LOADER_H
+#define MC_DATASETS_LOADER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "core/tensor/tensor.h"
+#include "datasets/dataset.h"
+
+typedef struct mc_dataloader mc_dataloader;
+
+/* Which rows share a batch. */
+typedef enum mc_batching {
+    MC_BATCHING_DEFAULT = 0, /* BY_LENGTH when shuffling, IN_ORDER when not */
+    MC_BATCHING_BY_LENGTH,   /* rows of similar length; without shuffling, row_index tells where a
+                                row belongs */
+    MC_BATCHING_IN_ORDER,    /* the next rows of the order, file's or shuffled */
+} mc_batching;
+
+/* The seed 0, which as a plain zero would mean the default. */
+#define MC_DATALOADER_SEED_0 UINT64_MAX
+
+typedef struct mc_dataloader_options {
+    int batch_size;      /* rows of a batch on this rank; required, > 0 */
+    bool shuffle;        /* a new order each epoch */
+    uint64_t seed;       /* 0: the context's; MC_DATALOADER_SEED_0: 0 */
+    int64_t epoch_start; /* number of the first epoch */
+    bool drop_last;      /* leave out the last batch of an epoch if it is not full */
+    mc_batching batching;
+    int round_to;    /* round the capacity of packed tensors up to a multiple of this. 0: 1 */
+    int prefetch;    /* batches made ahead, 1 to 64. 0: 2 */
+    int world, rank; /* world 0: the context's rank and number of ranks */
+} mc_dataloader_options;
+
+/* A batch of `rows` rows; sequences are row * choices + choice. Tokens are packed: no padding
+ * between sequences, and from `tokens` to the capacity pad ids (type 0), which are ignored. A batch
+ * may have zero rows: its tensors then have the shape (0). */
+typedef struct mc_batch {
+    mc_tensor *ids;            /* i32 (capacity); mc_tensor_lengths(ids) == lengths */
+    mc_tensor *type_ids;       /* i32 (capacity): 0 in the first text, 1 in the pair */
+    const mc_lengths *lengths; /* of rows * choices sequences */
+    mc_tensor *labels;         /* i32 (rows): classes, MC_NO_LABEL where the row has none */
+    int rows;                  /* on this rank */
+    int choices;               /* sequences of a row: 2 for COPA, else 1 */
+    const int64_t *row_index;  /* (rows): which dataset row each is */
+    int64_t tokens;            /* of all sequences, == lengths->total */
+    int64_t nominal_rows; /* rows of a full batch over all ranks: batch_size * world, constant */
+    int64_t epoch, step;  /* the step-th batch (from 0) of the epoch */
+} mc_batch;
+
+/* Makes a loader; the background thread starts with the first mc_dataloader_next. The dataset is
+ * kept as long as the loader needs it; its tokenizer must outlive the loader. Errors (NULL): a
+ * batch_size that is missing or not positive, an option out of its range, drop_last with fewer rows
+ * than one batch. A NULL dataset gives NULL (its context has the error already). */
+MC_API mc_dataloader *mc_dataloader_new(mc_dataset *dataset, const mc_dataloader_options *options);
+
+/* Stops the background thread and frees the loader with its batches, at any time, on a failed
+ * context too. NULL is allowed. */
+MC_API void mc_dataloader_free(mc_dataloader *loader);
+
+/* The next batch; NULL at the end of an epoch, and the call after that starts the next epoch. NULL
+ * too while the context has an error, also one that the background thread met. Waits for the thread
+ * where it isn't ahead.
+ *
+ * The batch belongs to the loader. It stays valid until the second call after the one that gave it:
+ * while one batch is being used the one before is still whole. Once buffers have grown to the
+ * largest batch, nothing is allocated any more. */
+MC_API mc_batch *mc_dataloader_next(mc_dataloader *loader);
+
+MC_API int64_t mc_dataloader_batches(const mc_dataloader *loader); /* of an epoch, on every rank */
+MC_API mc_dataset *mc_dataloader_dataset(const mc_dataloader *loader);
+
+/* Where a loader stands: plain numbers to be saved in a checkpoint. The same on all ranks, and
+ * valid for any number of ranks with the same batch_size * world. */
+typedef struct mc_data_position {
+    uint64_t seed; /* the real one, no default */
+    int64_t epoch;
+    int64_t step;         /* batches delivered in this epoch */
+    int64_t rows;         /* rows of these over all ranks */
+    int64_t batch_rows;   /* what the order depends on: rows of a full batch over all ranks, */
+    int64_t dataset_rows; /* rows of the dataset, */
+    bool shuffle;         /* and the options */
+    bool by_length;
+} mc_data_position;
+
+/* The position behind the batch delivered last. All zeros for NULL. */
+MC_API mc_data_position mc_dataloader_position(const mc_dataloader *loader);
+
+/* Goes to a position, of this loader or one like it: the batches that follow are those that
+ * followed there, bit for bit. The loader takes over the position's seed. Batches given out before
+ * are gone. Errors: a position of another dataset size, global batch size or order, or one that is
+ * not within an epoch; the loader then stays where it was. */
+MC_API mc_status mc_dataloader_seek(mc_dataloader *loader, const mc_data_position *position);
+
+#endif

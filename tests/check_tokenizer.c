@@ -1,0 +1,248 @@
+/* Compares the tokenizer with recorded results:  check_tokenizer VOCAB_FOLDER FILE.jsonl
+ *
+ * Each line of the file is an object with "text" and "ids", and optionally "pair", "max_length" (0 or
+ * absent: no truncation), "type_ids" and "decoded" (of "ids": with the special tokens if it begins
+ * with the first of them, else without). Prints the first misses and, last, `N of M exact`. Returns 0
+ * when all are exact, 1 when not, 2 with an error message when there is nothing to compare. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/base/context_internal.h"
+#include "core/base/file_internal.h"
+#include "core/base/json_internal.h"
+#include "tokenizers/tokenizer.h"
+
+enum { SHOWN_MISSES = 10, FILE_LIMIT = 1 << 30 };
+
+/* Bytes of a JSON string, NULs included. */
+typedef struct json_text {
+    char *data; /* heap; NULL: absent */
+    size_t size;
+} json_text;
+
+typedef struct numbers {
+    int32_t *values; /* heap */
+    size_t count;
+    bool there;
+} numbers;
+
+typedef struct record {
+    json_text text, pair, decoded;
+    numbers ids, type_ids;
+    int64_t max_length;
+} record;
+
+typedef struct checker {
+    mc_context *ctx;
+    mc_tokenizer *tok;
+    mc_encoding encoding;
+    const char *path;
+    int64_t line;
+    char name[MC_PATH_MAX + 32]; /* "path:line" */
+    size_t total, exact, shown;
+} checker;
+
+/* The JSON reader ends strings at a NUL, so "\u0000" is read as a noncharacter that the line does not
+ * hold otherwise, and turned back afterwards. Returns that character's last hexadecimal digits. */
+static unsigned hide_nuls(char *line, size_t size)
+{
+    unsigned stand_in = 0;
+    for (unsigned c = 0xD0; c <= 0xEF && !stand_in; c++) {
+        char raw[4] = {(char)0xEF, (char)0xB7, (char)(0x80 | (c & 0x3F)), 0}, escaped[7], upper[7];
+        snprintf(escaped, sizeof escaped, "\\ufd%02x", c);
+        snprintf(upper, sizeof upper, "\\uFD%02X", c);
+        if (!memmem(line, size, raw, 3) && !memmem(line, size, escaped, 6) &&
+            !memmem(line, size, upper, 6))
+            stand_in = c;
+    }
+    for (size_t i = 0; stand_in && i + 5 < size; i++) {
+        if (line[i] != '\\') continue;
+        char escape[7];
+        snprintf(escape, sizeof escape, "\\ufd%02x", stand_in);
+        if (memcmp(line + i, "\\u0000", 6) == 0) memcpy(line + i, escape, 6);
+        i++;
+    }
+    return stand_in;
+}
+
+static void show_nuls(json_text *text, unsigned stand_in)
+{
+    size_t out = 0;
+    for (size_t in = 0; in < text->size; in++) {
+        const unsigned char *p = (const unsigned char *)text->data + in;
+        bool hidden = in + 2 < text->size && p[0] == 0xEF && p[1] == 0xB7 &&
+                      p[2] == (0x80 | (stand_in & 0x3F));
+        text->data[out++] = hidden ? '\0' : text->data[in];
+        if (hidden) in += 2;
+    }
+    text->size = out;
+}
+
+static bool read_text(checker *c, const cJSON *object, const char *key, unsigned stand_in,
+                      json_text *out)
+{
+    const char *value = NULL;
+    if (!mc_json_get_string(&c->ctx->error, object, c->name, key, &value)) return false;
+    if (!value) return true;
+    out->size = strlen(value);
+    out->data = mc_strndup(value, out->size);
+    if (!out->data) return mc_fail_nomem(c->ctx, "a line") == MC_OK;
+    if (stand_in) show_nuls(out, stand_in);
+    return true;
+}
+
+static bool read_numbers(checker *c, const cJSON *object, const char *key, numbers *out)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, key), *item;
+    if (!list) return true;
+    out->there = cJSON_IsArray(list);
+    if (out->there) out->values = mc_calloc((size_t)cJSON_GetArraySize(list), sizeof *out->values);
+    if (out->there && !out->values) return mc_fail_nomem(c->ctx, "a line") == MC_OK;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!out->there || !cJSON_IsNumber(item) || item->valuedouble != (int32_t)item->valueint)
+            out->there = false;
+        else
+            out->values[out->count++] = item->valueint;
+    }
+    if (!out->there)
+        mc_fail(c->ctx, MC_ERR_FORMAT, "%s: key \"%s\": expected a list of whole numbers", c->name,
+                key);
+    return out->there;
+}
+
+static bool read_record(checker *c, char *line, size_t size, record *r)
+{
+    unsigned stand_in = hide_nuls(line, size);
+    cJSON *object = mc_json_parse(&c->ctx->error, line, size, c->path, c->line);
+    bool ok = object && read_text(c, object, "text", stand_in, &r->text) &&
+              read_text(c, object, "pair", stand_in, &r->pair) &&
+              read_text(c, object, "decoded", stand_in, &r->decoded) &&
+              read_numbers(c, object, "ids", &r->ids) &&
+              read_numbers(c, object, "type_ids", &r->type_ids) &&
+              mc_json_get_int(&c->ctx->error, object, c->name, "max_length", 0, INT32_MAX,
+                              &r->max_length);
+    if (ok && (!r->text.data || !r->ids.there)) {
+        mc_fail(c->ctx, MC_ERR_FORMAT, "%s: expected an object with \"text\" and \"ids\"", c->name);
+        ok = false;
+    }
+    cJSON_Delete(object);
+    return ok;
+}
+
+static void release_record(record *r)
+{
+    mc_free(r->text.data);
+    mc_free(r->pair.data);
+    mc_free(r->decoded.data);
+    mc_free(r->ids.values);
+    mc_free(r->type_ids.values);
+}
+
+static void print_ids(const char *label, const int32_t *ids, size_t count)
+{
+    printf("  %s (%zu):", label, count);
+    for (size_t i = 0; i < count && i < 64; i++) printf(" %d", ids[i]);
+    puts(count > 64 ? " ..." : "");
+}
+
+static bool check_ids(checker *c, const record *r, bool show)
+{
+    const mc_encoding *e = &c->encoding;
+    bool same = e->count == r->ids.count &&
+                (!e->count || memcmp(e->ids, r->ids.values, e->count * sizeof *e->ids) == 0);
+    if (!same && show) {
+        printf("%s: ids differ\n", c->name);
+        print_ids("expected", r->ids.values, r->ids.count);
+        print_ids("got", e->ids, e->count);
+    }
+    return same;
+}
+
+static bool check_type_ids(checker *c, const record *r, bool show)
+{
+    const mc_encoding *e = &c->encoding;
+    if (!r->type_ids.there) return true;
+    bool same = e->count == r->type_ids.count;
+    for (size_t i = 0; same && i < e->count; i++) same = e->type_ids[i] == r->type_ids.values[i];
+    if (same || !show) return same;
+    printf("%s: type_ids differ\n", c->name);
+    print_ids("expected", r->type_ids.values, r->type_ids.count);
+    printf("  got (%zu):", e->count);
+    for (size_t i = 0; i < e->count && i < 64; i++) printf(" %d", e->type_ids[i]);
+    puts(e->count > 64 ? " ..." : "");
+    return false;
+}
+
+static bool check_decoded(checker *c, const record *r, bool show)
+{
+    if (!r->decoded.data) return true;
+    const char *first = r->ids.count ? mc_tokenizer_id_to_token(c->tok, r->ids.values[0]) : NULL;
+    bool kept = first && strncmp(r->decoded.data, first, strlen(first)) == 0;
+    char *got = mc_tokenizer_decode(c->tok, r->ids.values, r->ids.count, !kept);
+    if (!got) return mc_fail_nomem(c->ctx, "a decoded text") == MC_OK;
+    bool same = strlen(got) == r->decoded.size && memcmp(got, r->decoded.data, r->decoded.size) == 0;
+    if (!same && show)
+        printf("%s: decoded text differs\n  expected: %s\n  got: %s\n", c->name, r->decoded.data, got);
+    mc_string_free(got);
+    return same;
+}
+
+static bool check_record(checker *c, const record *r)
+{
+    bool show = c->shown < SHOWN_MISSES;
+    mc_status status =
+        mc_tokenizer_encode(c->tok, r->text.data, r->text.size, r->pair.data, r->pair.size,
+                            (size_t)r->max_length, &c->encoding);
+    if (status) {
+        mc_fail(c->ctx, status, "%s: cannot be encoded with max_length %lld", c->name,
+                (long long)r->max_length);
+        return false;
+    }
+    bool exact = check_ids(c, r, show);
+    exact = check_type_ids(c, r, show) && exact;
+    exact = check_decoded(c, r, show) && exact;
+    c->total++;
+    c->exact += exact;
+    c->shown += !exact;
+    return true;
+}
+
+static void check_file(checker *c)
+{
+    size_t size;
+    char *text = mc_file_read(&c->ctx->error, c->path, FILE_LIMIT, &size);
+    if (!text) return;
+    char *end = text + size;
+    for (char *p = text, *stop; p < end && !mc_failed(c->ctx); p = stop + 1) {
+        record r = {0};
+        stop = memchr(p, '\n', (size_t)(end - p));
+        if (!stop) stop = end;
+        snprintf(c->name, sizeof c->name, "%s:%lld", c->path, (long long)++c->line);
+        if (read_record(c, p, (size_t)(stop - p), &r)) check_record(c, &r);
+        release_record(&r);
+    }
+    mc_free(text);
+    if (!mc_failed(c->ctx) && !c->total) mc_fail(c->ctx, MC_ERR_FORMAT, "%s: no lines", c->path);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fputs("usage: check_tokenizer VOCAB_FOLDER FILE.jsonl\n", stderr);
+        return 2;
+    }
+    checker c = {.ctx = mc_init_distributed(NULL), .path = argv[2]};
+    c.tok = mc_tokenizer_from_pretrained(c.ctx, argv[1]);
+    if (c.tok) check_file(&c);
+    int result = c.exact == c.total ? 0 : 1;
+    if (mc_failed(c.ctx)) {
+        mc_print_error(c.ctx, stderr);
+        result = 2;
+    } else {
+        printf("%zu of %zu exact\n", c.exact, c.total);
+    }
+    mc_encoding_release(&c.encoding);
+    mc_context_free(c.ctx);
+    return result;
+}

@@ -1,0 +1,181 @@
+/* The command itself, run as a user runs it: dispatch, exit codes, what goes to which stream. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "core/base/version.h"
+#include "tools/commands.h"
+
+#define COMMAND_NAME(name, summary) #name,
+static const char *const names[] = {MC_COMMANDS(COMMAND_NAME)};
+
+static char folder[128];
+static char out[1 << 16], err[1 << 16];
+
+static void read_into(char *text, size_t room, const char *name)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, room - 1, file)] = '\0';
+    fclose(file);
+}
+
+static void write_file(const char *name, const char *text)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* Runs a shell line in the folder with $MC as the command; `out` and `err` get what it printed. */
+static int run(const char *line)
+{
+    char whole[2000];
+    snprintf(whole, sizeof whole, "cd '%s' && MC='%s' && { %s\n} >out 2>err", folder, MC_TOOL,
+             line);
+    int status = system(whole);
+    assert_true(WIFEXITED(status));
+    read_into(out, sizeof out, "out");
+    read_into(err, sizeof err, "err");
+    return WEXITSTATUS(status);
+}
+
+static void test_version_and_help(void **state)
+{
+    (void)state;
+    assert_int_equal(run("$MC --version"), 0);
+    assert_string_equal(out, "modelcenter " MC_VERSION "\n");
+    assert_string_equal(err, "");
+    assert_int_equal(run("$MC --help"), 0);
+    assert_memory_equal(out, "usage: modelcenter <command>", 28);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char row[64];
+        snprintf(row, sizeof row, "\n  %s ", names[i]);
+        assert_non_null(strstr(out, row));
+    }
+    assert_int_equal(run("$MC"), 2);
+    assert_string_equal(out, "");
+    assert_memory_equal(err, "usage: modelcenter <command>", 28);
+}
+
+static void test_every_command_has_help(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char line[200], usage[200];
+        static char first[sizeof out];
+        snprintf(usage, sizeof usage, "usage: modelcenter %s ", names[i]);
+        snprintf(line, sizeof line, "$MC %s --help", names[i]);
+        assert_int_equal(run(line), 0);
+        assert_memory_equal(out, usage, strlen(usage));
+        assert_string_equal(err, "");
+        memcpy(first, out, sizeof out);
+        snprintf(line, sizeof line, "$MC help %s", names[i]);
+        assert_int_equal(run(line), 0);
+        assert_string_equal(out, first);
+        snprintf(line, sizeof line, "$MC %s --no-such-option", names[i]);
+        assert_int_equal(run(line), 2);
+        assert_non_null(strstr(err, "unknown option \"--no-such-option\""));
+        assert_string_equal(out, "");
+    }
+}
+
+static void test_unknown_commands(void **state)
+{
+    (void)state;
+    assert_int_equal(run("$MC tokenise"), 2);
+    assert_string_equal(err, "modelcenter: unknown command \"tokenise\" (did you mean tokenize?)\n"
+                             "(see: modelcenter --help)\n");
+    assert_int_equal(run("$MC --verbose"), 2);
+    assert_non_null(strstr(err, "unknown option \"--verbose\""));
+    assert_int_equal(run("$MC help nothing"), 2);
+    assert_int_equal(run("$MC ''"), 2);
+}
+
+static void test_full_stdout(void **state)
+{
+    (void)state;
+    assert_int_equal(run("$MC --help >/dev/full"), 1);
+    assert_non_null(strstr(err, "cannot write to stdout"));
+}
+
+static void test_tokenize(void **state)
+{
+    (void)state;
+    static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n##s\n!\n";
+    write_file("vocab.txt", vocabulary);
+    static const char hello[] = "tokens: [CLS] hello world ##s ! [SEP]\nids: 2 5 6 7 8 3\n";
+    assert_int_equal(run("$MC tokenize --model . --text 'Hello worlds!'"), 0);
+    assert_string_equal(out, hello);
+    assert_int_equal(run("$MC tokenize --model=. --text hello --pair=world --max-length 5"), 0);
+    assert_string_equal(out, "tokens: [CLS] hello [SEP] world [SEP]\nids: 2 5 3 6 3\n");
+    assert_int_equal(run("printf 'Hello worlds!\\r\\n\\nxyzzy' | $MC tokenize --model . --file -"),
+                     0);
+    assert_memory_equal(out, hello, strlen(hello));
+    assert_string_equal(out + strlen(hello), "tokens: [CLS] [SEP]\nids: 2 3\n"
+                                             "tokens: [CLS] [UNK] [SEP]\nids: 2 1 3\n");
+    assert_int_equal(run("$MC tokenize --model . --lowercase no --text Hello"), 0);
+    assert_string_equal(out, "tokens: [CLS] [UNK] [SEP]\nids: 2 1 3\n");
+}
+
+static void test_tokenize_errors(void **state)
+{
+    (void)state;
+    assert_int_equal(run("$MC tokenize --text x"), 2);
+    assert_non_null(strstr(err, "required and missing: --model"));
+    assert_int_equal(run("$MC tokenize --model ."), 2);
+    assert_non_null(strstr(err, "expected one of --text and --file"));
+    assert_int_equal(run("$MC tokenize --model . --text a --file b"), 2);
+    assert_int_equal(run("$MC tokenize --model ./nowhere --text x"), 1);
+    assert_non_null(strstr(err, "nowhere"));
+    assert_string_equal(out, "");
+    assert_int_equal(run("$MC tokenize --model . --file ./missing.txt"), 1);
+    assert_non_null(strstr(err, "error: ./missing.txt: cannot open: No such file"));
+    assert_int_equal(run("$MC tokenize --model . --file ."), 1);
+    assert_non_null(strstr(err, "error: .: cannot open: Is a directory"));
+    assert_int_equal(run("$MC tokenize --model . --text x --max-length 1"), 1);
+    assert_non_null(strstr(err, "--max-length 1"));
+    assert_int_equal(run("$MC tokenize --model . --text x --max-length 1.5"), 2);
+    assert_non_null(strstr(err, "--max-length \"1.5\": expected a whole number from 0"));
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    const char *parent = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+    snprintf(folder, sizeof folder, "%.80s/mc-command-XXXXXX", parent);
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"out", "err", "vocab.txt"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[200];
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        unlink(path);
+    }
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_every_command_has_help),
+        cmocka_unit_test(test_unknown_commands), cmocka_unit_test(test_full_stdout),
+        cmocka_unit_test(test_tokenize),         cmocka_unit_test(test_tokenize_errors),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,157 @@
+#include "tokenizers/tokenizer_internal.h"
+
+#include <string.h>
+#include "core/base/json_internal.h"
+#include "core/checkpoint/hub_internal.h"
+
+static int line_of(const char *text, const char *at)
+{
+    int line = 1;
+    for (; text < at; text++) line += *text == '\n';
+    return line;
+}
+
+mc_status mc_check_utf8(mc_error *err, const char *path, const char *text, size_t size)
+{
+    const uint8_t *start = (const uint8_t *)text;
+    const uint8_t *bad = mc_utf8_find_invalid(start, start + size);
+    if (!bad) return MC_OK;
+    return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: byte 0x%02x is not valid UTF-8", path,
+                        line_of(text, (const char *)bad), *bad);
+}
+
+static mc_status read_line(mc_tokenizer *tok, mc_error *err, const char *path, int line,
+                           const char *text, size_t length)
+{
+    if (line > MC_TOKENS_MAX)
+        return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: more than %d entries", path, line,
+                            MC_TOKENS_MAX);
+    if (length && text[length - 1] == '\r') length--;
+    if (!length) return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: empty entry", path, line);
+    if (memchr(text, '\0', length) || memchr(text, '\r', length))
+        return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: entry holds a NUL or a carriage return",
+                            path, line);
+    if (!mc_grow(&tok->entries, &tok->entry_capacity, tok->entry_count, sizeof *tok->entries) ||
+        !mc_tokenizer_store(tok, text, length, &tok->entries[tok->entry_count]))
+        return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary", path);
+    tok->entry_count++;
+    return MC_OK;
+}
+
+static mc_status read_lines(mc_tokenizer *tok, mc_error *err, const char *path, const char *text,
+                            size_t size)
+{
+    const char *end = text + size;
+    mc_status status = mc_check_utf8(err, path, text, size);
+    if (!status && !size) status = mc_error_set(err, MC_ERR_FORMAT, "%s: empty file", path);
+    for (int line = 1; text < end && !status; line++) {
+        const char *stop = memchr(text, '\n', (size_t)(end - text));
+        size_t length = (size_t)((stop ? stop : end) - text);
+        status = read_line(tok, err, path, line, text, length);
+        text += length + 1;
+    }
+    return status;
+}
+
+/* The special tokens that a bare vocabulary has: those of BERT's five names that it holds. */
+static mc_status add_bert_specials(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    const char *names[] = {tok->unk_token, tok->sep_token, tok->pad_token, tok->cls_token,
+                           tok->mask_token};
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        mc_added_token token = {.named_id = -1, .special = true};
+        bool there = false;
+        for (size_t i = 0; i < tok->added_count && !there; i++)
+            there = strcmp(mc_tokenizer_text(tok, tok->added[i].entry), names[n]) == 0;
+        for (size_t i = 0; i < tok->entry_count && !there; i++) {
+            if (strcmp(mc_tokenizer_text(tok, tok->entries[i]), names[n]) != 0) continue;
+            token.entry = tok->entries[i];
+            if (!mc_tokenizer_add(tok, &token))
+                return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary", path);
+            break;
+        }
+    }
+    return MC_OK;
+}
+
+mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  const char *text, size_t size, mc_lowercase lowercase)
+{
+    mc_status status = read_lines(tok, err, path, text, size);
+    if (status) return status;
+    bool lower = lowercase ? lowercase == MC_LOWERCASE_YES : !mc_tokenizer_looks_cased(tok);
+    tok->normalizer_options.lowercase = lower;
+    status = add_bert_specials(tok, err, path);
+    return status ? status : mc_tokenizer_finish(tok, err, path, true);
+}
+
+mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const char *text, size_t size, mc_lowercase lowercase)
+{
+    mc_status status = mc_tokenizer_read_json(tok, err, path, text, size);
+    if (lowercase) tok->normalizer_options.lowercase = lowercase == MC_LOWERCASE_YES;
+    return status ? status : mc_tokenizer_finish(tok, err, path, false);
+}
+
+typedef struct folder_files {
+    char vocab[MC_PATH_MAX], json[MC_PATH_MAX], config[MC_PATH_MAX];
+} folder_files;
+
+static mc_status read_config(mc_tokenizer *tok, mc_error *err, const char *path, bool all,
+                             mc_lowercase *lowercase)
+{
+    size_t size;
+    if (!mc_path_is_file(path)) return MC_OK;
+    char *text = mc_file_read(err, path, MC_TOKENIZER_FILE_MAX, &size);
+    if (!text) return err->status;
+    mc_status status = mc_tokenizer_read_config(tok, err, path, text, size, all, lowercase);
+    mc_free(text);
+    return status;
+}
+
+static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *files,
+                      const char *folder, const mc_tokenizer_options *options)
+{
+    bool json = mc_path_is_file(files->json);
+    const char *path = json ? files->json : files->vocab;
+    mc_lowercase asked = options ? options->lowercase : MC_LOWERCASE_DEFAULT, lowercase = asked;
+    size_t size;
+    if (!json && !mc_path_is_file(path))
+        return mc_error_set(err, MC_ERR_NOT_FOUND, "%s: holds neither tokenizer.json nor vocab.txt",
+                            folder);
+    /* a tokenizer.json has all settings itself, but does not say which token pads */
+    if (read_config(tok, err, files->config, !json, &lowercase)) return err->status;
+    if (json || asked) lowercase = asked;
+    char *text = mc_file_read(err, path, MC_TOKENIZER_FILE_MAX, &size);
+    if (!text) return err->status;
+    mc_status status = json ? mc_tokenizer_load_json(tok, err, path, text, size, lowercase)
+                            : mc_tokenizer_load_vocab(tok, err, path, text, size, lowercase);
+    mc_free(text);
+    return status;
+}
+
+mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
+                                const mc_tokenizer_options *options)
+{
+    char folder[MC_PATH_MAX];
+    folder_files files;
+    if (mc_failed(ctx)) return NULL;
+    mc_error *err = &ctx->error;
+    if (mc_hub_resolve(err, identifier, folder) ||
+        mc_path_join(err, files.vocab, folder, "vocab.txt") ||
+        mc_path_join(err, files.json, folder, "tokenizer.json") ||
+        mc_path_join(err, files.config, folder, "tokenizer_config.json")) {
+        mc_error_while(err, "opening a tokenizer");
+        return NULL;
+    }
+    mc_tokenizer *tok = mc_tokenizer_new(ctx);
+    if (!tok || load(tok, err, &files, folder, options) == MC_OK) return tok;
+    mc_error_while(err, "opening the tokenizer \"%s\"", identifier);
+    mc_tokenizer_free(tok);
+    return NULL;
+}
+
+mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier)
+{
+    return mc_tokenizer_open(ctx, identifier, NULL);
+}

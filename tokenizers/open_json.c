@@ -1,0 +1,418 @@
+#include "tokenizers/tokenizer_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "core/base/json_internal.h"
+
+/* What errors call a part of a file: "<path>: added_tokens[3]". */
+typedef struct part_name {
+    char text[MC_PATH_MAX + 64];
+} part_name;
+
+static part_name name_part(const char *path, const char *format, int number)
+{
+    part_name name;
+    int used = snprintf(name.text, sizeof name.text, "%s: ", path);
+    if (used > 0 && (size_t)used < sizeof name.text) {
+        char part[64];
+        snprintf(part, sizeof part, format, number);
+        snprintf(name.text + used, sizeof name.text - (size_t)used, "%s", part);
+    }
+    return name;
+}
+
+static mc_status no_memory(mc_error *err, const char *path)
+{
+    return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the tokenizer", path);
+}
+
+static mc_status unsupported(mc_error *err, const char *path, const char *part, const char *found,
+                             const char *expected)
+{
+    return mc_error_set(err, MC_ERR_UNSUPPORTED, "%s: %s is of type \"%.60s\", only %s is supported",
+                        path, part, found, expected);
+}
+
+/* The JSON reader would end a string at a NUL, so that "a\u0000b" would pass for "a". */
+static mc_status refuse_nul(mc_error *err, const char *path, const char *text, size_t size)
+{
+    int line = 1;
+    for (size_t i = 0; i + 5 < size; i++) {
+        line += text[i] == '\n';
+        if (text[i] != '\\') continue;
+        if (memcmp(text + i, "\\u0000", 6) == 0)
+            return mc_error_set(err, MC_ERR_UNSUPPORTED, "%s:%d: a string holds a NUL", path, line);
+        i++;
+    }
+    return MC_OK;
+}
+
+static cJSON *parse(mc_error *err, const char *path, const char *text, size_t size)
+{
+    if (mc_check_utf8(err, path, text, size) || refuse_nul(err, path, text, size)) return NULL;
+    cJSON *root = mc_json_parse(err, text, size, path, 1);
+    if (!root || cJSON_IsObject(root)) return root;
+    mc_error_set(err, MC_ERR_FORMAT, "%s: expected a JSON object at the top level", path);
+    cJSON_Delete(root);
+    return NULL;
+}
+
+/* object[key] where it is there and no null; an error where it is neither object nor list. */
+static const cJSON *child(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return item && !cJSON_IsNull(item) ? item : NULL;
+}
+
+static const char *type_of(const cJSON *part, const char *fallback)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(part, "type");
+    if (!type) return fallback;
+    return cJSON_IsString(type) ? type->valuestring : "?";
+}
+
+/* ---- the model ---- */
+
+static mc_status place_entry(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *item,
+                             size_t limit)
+{
+    double id = item->valuedouble;
+    size_t length = strlen(item->string);
+    if (!cJSON_IsNumber(item) || !(id >= 0 && id < (double)limit) || id != (double)(size_t)id)
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s: model: vocab: \"%.80s\": expected an id from 0 to %zu", path,
+                            item->string, limit - 1);
+    if (!length)
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: vocab: empty entry of id %.0f", path, id);
+    mc_entry *entry = &tok->entries[(size_t)id];
+    if (entry->length)
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s: model: vocab: \"%.80s\" and \"%.80s\" both have id %.0f", path,
+                            mc_tokenizer_text(tok, *entry), item->string, id);
+    if (!mc_tokenizer_store(tok, item->string, length, entry)) return no_memory(err, path);
+    if ((size_t)id >= tok->entry_count) tok->entry_count = (size_t)id + 1;
+    return MC_OK;
+}
+
+static mc_status read_entries(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *vocab)
+{
+    if (!cJSON_IsObject(vocab))
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: expected \"vocab\" to be an object", path);
+    const cJSON *item;
+    size_t count = 0;
+    cJSON_ArrayForEach(item, vocab) count++;
+    if (!count || count > MC_TOKENS_MAX)
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: vocab of %zu entries, 1 to %d expected",
+                            path, count, MC_TOKENS_MAX);
+    /* ids may have gaps, but not such that a small file takes much memory */
+    size_t limit = 2 * count + 65536;
+    if (limit > MC_TOKENS_MAX) limit = MC_TOKENS_MAX;
+    tok->entries = mc_calloc(limit, sizeof *tok->entries);
+    if (!tok->entries) return no_memory(err, path);
+    tok->entry_capacity = limit;
+    cJSON_ArrayForEach(item, vocab)
+    {
+        mc_status status = place_entry(tok, err, path, item, limit);
+        if (status) return status;
+    }
+    return MC_OK;
+}
+
+static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
+{
+    const cJSON *model = child(root, "model");
+    const char *unk = tok->unk_token, *prefix = tok->prefix;
+    double max_chars = 100;
+    if (!cJSON_IsObject(model))
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: expected an object \"model\"", path);
+    const char *type = type_of(model, "WordPiece");
+    if (strcmp(type, "WordPiece") != 0) return unsupported(err, path, "model", type, "WordPiece");
+    part_name name = name_part(path, "model", 0);
+    if (!mc_json_get_string(err, model, name.text, "unk_token", &unk) ||
+        !mc_json_get_string(err, model, name.text, "continuing_subword_prefix", &prefix) ||
+        !mc_json_get_number(err, model, name.text, "max_input_chars_per_word", 0, 0x1p64, &max_chars))
+        return err->status;
+    tok->max_chars = max_chars >= 0x1p63 ? (uint64_t)1 << 63 : (uint64_t)max_chars;
+    if ((unk != tok->unk_token && !mc_tokenizer_set_string(&tok->unk_token, unk)) ||
+        (prefix != tok->prefix && !mc_tokenizer_set_string(&tok->prefix, prefix)))
+        return no_memory(err, path);
+    return read_entries(tok, err, path, child(model, "vocab"));
+}
+
+/* ---- normalizer, pre-tokenizer, decoder ---- */
+
+static mc_status read_strip_accents(mc_tokenizer *tok, mc_error *err, const char *name,
+                                    const cJSON *part)
+{
+    bool strip = false;
+    if (!child(part, "strip_accents")) return MC_OK;
+    if (!mc_json_get_bool(err, part, name, "strip_accents", &strip)) return err->status;
+    tok->normalizer_options.strip_accents = strip ? MC_STRIP_YES : MC_STRIP_NO;
+    return MC_OK;
+}
+
+static mc_status read_normalizer(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const cJSON *root)
+{
+    const cJSON *part = child(root, "normalizer");
+    mc_normalizer_options *options = &tok->normalizer_options;
+    tok->has_normalizer = part != NULL;
+    if (!part) return MC_OK;
+    const char *type = type_of(part, "?");
+    if (strcmp(type, "BertNormalizer") != 0)
+        return unsupported(err, path, "normalizer", type, "BertNormalizer");
+    part_name name = name_part(path, "normalizer", 0);
+    if (!mc_json_get_bool(err, part, name.text, "clean_text", &options->clean_text) ||
+        !mc_json_get_bool(err, part, name.text, "handle_chinese_chars",
+                          &options->handle_chinese_chars) ||
+        !mc_json_get_bool(err, part, name.text, "lowercase", &options->lowercase))
+        return err->status;
+    return read_strip_accents(tok, err, name.text, part);
+}
+
+static mc_status read_decoder(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
+{
+    const cJSON *pre = child(root, "pre_tokenizer"), *decoder = child(root, "decoder");
+    const char *prefix = tok->decoder_prefix;
+    const char *type = pre ? type_of(pre, "?") : "null";
+    if (strcmp(type, "BertPreTokenizer") != 0)
+        return unsupported(err, path, "pre_tokenizer", type, "BertPreTokenizer");
+    tok->decoder = decoder ? MC_DECODER_WORDPIECE : MC_DECODER_SPACES;
+    if (!decoder) return MC_OK;
+    type = type_of(decoder, "?");
+    if (strcmp(type, "WordPiece") != 0) return unsupported(err, path, "decoder", type, "WordPiece");
+    part_name name = name_part(path, "decoder", 0);
+    if (!mc_json_get_string(err, decoder, name.text, "prefix", &prefix) ||
+        !mc_json_get_bool(err, decoder, name.text, "cleanup", &tok->decoder_cleanup))
+        return err->status;
+    if (prefix != tok->decoder_prefix && !mc_tokenizer_set_string(&tok->decoder_prefix, prefix))
+        return no_memory(err, path);
+    return MC_OK;
+}
+
+/* ---- added tokens ---- */
+
+/* The flags of one added token; `content` NULL: read it from the part itself. */
+static mc_status read_added(mc_tokenizer *tok, mc_error *err, const char *name, const cJSON *part,
+                            int64_t id)
+{
+    mc_added_token token = {0};
+    const char *content = NULL;
+    if (!mc_json_get_string(err, part, name, "content", &content) ||
+        !mc_json_get_int(err, part, name, "id", 0, INT32_MAX, &id) ||
+        !mc_json_get_bool(err, part, name, "special", &token.special))
+        return err->status;
+    token.named_id = (int32_t)id;
+    token.normalized = !token.special;
+    if (!mc_json_get_bool(err, part, name, "normalized", &token.normalized) ||
+        !mc_json_get_bool(err, part, name, "single_word", &token.single_word) ||
+        !mc_json_get_bool(err, part, name, "lstrip", &token.lstrip) ||
+        !mc_json_get_bool(err, part, name, "rstrip", &token.rstrip))
+        return err->status;
+    if (!content) return mc_error_set(err, MC_ERR_FORMAT, "%s: expected a string \"content\"", name);
+    if (!*content) return MC_OK; /* Hugging Face passes over empty ones too */
+    if (tok->added_count >= MC_TOKENS_MAX)
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: more than %d tokens", name, MC_TOKENS_MAX);
+    if (!mc_tokenizer_store(tok, content, strlen(content), &token.entry) ||
+        !mc_tokenizer_add(tok, &token))
+        return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory", name);
+    return MC_OK;
+}
+
+static mc_status read_added_list(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const cJSON *root)
+{
+    const cJSON *list = child(root, "added_tokens"), *item;
+    int number = 0;
+    if (list && !cJSON_IsArray(list))
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: expected \"added_tokens\" to be a list", path);
+    cJSON_ArrayForEach(item, list)
+    {
+        part_name name = name_part(path, "added_tokens[%d]", number++);
+        mc_status status = read_added(tok, err, name.text, item, -1);
+        if (status) return status;
+    }
+    return MC_OK;
+}
+
+/* ---- post-processor ---- */
+
+typedef struct template_reader {
+    mc_error *err;
+    const char *name;
+    const cJSON *special_tokens;
+} template_reader;
+
+static mc_status bad_template(const template_reader *r, const char *what)
+{
+    return mc_error_set(r->err, MC_ERR_UNSUPPORTED, "%s: %s", r->name, what);
+}
+
+/* A special token of a template may stand for several ids. */
+static mc_status read_template_special(const template_reader *r, const cJSON *special,
+                                       mc_template_special *list, int *count)
+{
+    int64_t type_id = 0;
+    const char *token = NULL;
+    const cJSON *id;
+    if (!mc_json_get_string(r->err, special, r->name, "id", &token) ||
+        !mc_json_get_int(r->err, special, r->name, "type_id", 0, 255, &type_id))
+        return r->err->status;
+    const cJSON *known = token ? child(r->special_tokens, token) : NULL;
+    const cJSON *ids = child(known, "ids");
+    if (!cJSON_IsArray(ids))
+        return bad_template(r, "a template names a token that \"special_tokens\" does not define");
+    cJSON_ArrayForEach(id, ids)
+    {
+        double value = id->valuedouble;
+        if (!cJSON_IsNumber(id) || !(value >= 0 && value < MC_TOKENS_MAX))
+            return bad_template(r, "the id of a special token is no whole number in range");
+        if (*count == MC_TEMPLATE_MAX) return bad_template(r, "a template has too many tokens");
+        list[(*count)++] = (mc_template_special){(int32_t)value, (uint8_t)type_id};
+    }
+    return MC_OK;
+}
+
+/* Reads A and B, which must come once each and in this order, and the special tokens around. */
+static mc_status read_template(const template_reader *r, const cJSON *pieces, bool pair,
+                               mc_template *t)
+{
+    const cJSON *piece;
+    int sequences = 0;
+    mc_template_special *lists[] = {t->prefix, pair ? t->middle : t->suffix, t->suffix};
+    int *counts[] = {&t->prefix_count, pair ? &t->middle_count : &t->suffix_count, &t->suffix_count};
+    if (!cJSON_IsArray(pieces)) return bad_template(r, "expected lists \"single\" and \"pair\"");
+    cJSON_ArrayForEach(piece, pieces)
+    {
+        const cJSON *special = child(piece, "SpecialToken"), *sequence = child(piece, "Sequence");
+        int64_t type_id = 0;
+        const char *id = "";
+        mc_status status = MC_OK;
+        if (special) status = read_template_special(r, special, lists[sequences], counts[sequences]);
+        if (status) return status;
+        if (special) continue;
+        if (!mc_json_get_string(r->err, sequence, r->name, "id", &id) ||
+            !mc_json_get_int(r->err, sequence, r->name, "type_id", 0, 255, &type_id))
+            return r->err->status;
+        if (sequences == (pair ? 2 : 1) || strcmp(id, sequences ? "B" : "A") != 0)
+            return bad_template(r, "a template has its sequences otherwise than A, or A and B");
+        *(sequences++ ? &t->type_b : &t->type_a) = (uint8_t)type_id;
+    }
+    if (sequences == (pair ? 2 : 1)) return MC_OK;
+    return bad_template(r, "a template lacks a sequence");
+}
+
+/* ["[SEP]", 102]: the id. */
+static mc_status read_named_id(const template_reader *r, const cJSON *part, const char *key,
+                               int32_t *id)
+{
+    const cJSON *pair = child(part, key), *number = cJSON_GetArrayItem(pair, 1);
+    if (!cJSON_IsArray(pair) || !cJSON_IsNumber(number) ||
+        !(number->valuedouble >= 0 && number->valuedouble < MC_TOKENS_MAX))
+        return mc_error_set(r->err, MC_ERR_FORMAT, "%s: key \"%s\": expected [token, id]", r->name,
+                            key);
+    *id = (int32_t)number->valuedouble;
+    return MC_OK;
+}
+
+static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const char *path,
+                                     const cJSON *root)
+{
+    const cJSON *part = child(root, "post_processor");
+    part_name name = name_part(path, "post_processor", 0);
+    template_reader r = {err, name.text, child(part, "special_tokens")};
+    tok->has_templates = true;
+    tok->single = tok->pair = (mc_template){.type_b = 1};
+    if (!part) return MC_OK; /* then nothing is put around the texts */
+    const char *type = type_of(part, "?");
+    if (strcmp(type, "TemplateProcessing") == 0) {
+        mc_status status = read_template(&r, child(part, "single"), false, &tok->single);
+        return status ? status : read_template(&r, child(part, "pair"), true, &tok->pair);
+    }
+    if (strcmp(type, "BertProcessing") != 0)
+        return unsupported(err, path, "post_processor", type, "TemplateProcessing or BertProcessing");
+    int32_t cls = 0, sep = 0;
+    if (read_named_id(&r, part, "cls", &cls) || read_named_id(&r, part, "sep", &sep))
+        return err->status;
+    mc_bert_templates(&tok->single, &tok->pair, cls, sep);
+    return MC_OK;
+}
+
+mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const char *text, size_t size)
+{
+    cJSON *root = parse(err, path, text, size);
+    if (!root) return err->status;
+    mc_status status = read_model(tok, err, path, root);
+    if (!status) status = read_normalizer(tok, err, path, root);
+    if (!status) status = read_decoder(tok, err, path, root);
+    if (!status) status = read_post_processor(tok, err, path, root);
+    if (!status) status = read_added_list(tok, err, path, root);
+    cJSON_Delete(root);
+    return status;
+}
+
+/* ---- tokenizer_config.json ---- */
+
+/* A special token's name: a string, or an object with its content. */
+static mc_status read_token_name(mc_error *err, const char *path, const cJSON *root, const char *key,
+                                 char **name)
+{
+    const cJSON *item = child(root, key);
+    const char *text = NULL;
+    if (cJSON_IsObject(item)) {
+        if (!mc_json_get_string(err, item, path, "content", &text)) return err->status;
+    } else if (!mc_json_get_string(err, root, path, key, &text)) {
+        return err->status;
+    }
+    if (text && !mc_tokenizer_set_string(name, text)) return no_memory(err, path);
+    return MC_OK;
+}
+
+/* {"30522": {"content": ...}, ...}; they are numbered in the order of their keys. */
+static mc_status read_added_decoder(mc_tokenizer *tok, mc_error *err, const char *path,
+                                    const cJSON *root)
+{
+    const cJSON *list = child(root, "added_tokens_decoder"), *item;
+    size_t before = tok->added_count;
+    if (list && !cJSON_IsObject(list))
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s: expected \"added_tokens_decoder\" to be an object", path);
+    cJSON_ArrayForEach(item, list)
+    {
+        int id = -1, used = 0;
+        part_name name = name_part(path, "added_tokens_decoder", 0);
+        if (sscanf(item->string, "%9d%n", &id, &used) != 1 || item->string[used] || id < 0)
+            return mc_error_set(err, MC_ERR_FORMAT, "%s: \"%.20s\" is no id", name.text,
+                                item->string);
+        mc_status status = read_added(tok, err, name.text, item, id);
+        if (status) return status;
+    }
+    mc_tokenizer_sort_added(tok, before);
+    return MC_OK;
+}
+
+mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char *path,
+                                   const char *text, size_t size, bool all,
+                                   mc_lowercase *lowercase)
+{
+    cJSON *root = parse(err, path, text, size);
+    if (!root) return err->status;
+    bool lower = false;
+    mc_normalizer_options *options = &tok->normalizer_options;
+    mc_status status = read_token_name(err, path, root, "unk_token", &tok->unk_token);
+    if (!status) status = read_token_name(err, path, root, "cls_token", &tok->cls_token);
+    if (!status) status = read_token_name(err, path, root, "sep_token", &tok->sep_token);
+    if (!status) status = read_token_name(err, path, root, "pad_token", &tok->pad_token);
+    if (!status) status = read_token_name(err, path, root, "mask_token", &tok->mask_token);
+    if (!status && all) {
+        mc_json_get_bool(err, root, path, "do_lower_case", &lower);
+        mc_json_get_bool(err, root, path, "tokenize_chinese_chars", &options->handle_chinese_chars);
+        status = err->status;
+        if (!status) status = read_strip_accents(tok, err, path, root);
+        if (!status) status = read_added_decoder(tok, err, path, root);
+        if (child(root, "do_lower_case")) *lowercase = lower ? MC_LOWERCASE_YES : MC_LOWERCASE_NO;
+    }
+    cJSON_Delete(root);
+    return status;
+}

@@ -1,0 +1,210 @@
+/* The WordPiece tokenizer's inside, shared by the files of this room.
+ *
+ *   unicode      what code points are                  normalizer  text to normal form
+ *   trie         longest match                         wordpiece   text without added tokens to ids
+ *   vocabulary   entries, added tokens, templates      encode      added tokens, pairs, truncation
+ *   open         folder, vocab.txt                     decode      ids to text
+ *   open_json    tokenizer.json                        save        a folder that opens again
+ *
+ * Making one goes: a loader (open, open_json) fills `entries`, `added` and the settings of a zeroed
+ * mc_tokenizer, then mc_tokenizer_finish() checks it and derives all the rest. */
+#ifndef MC_TOKENIZERS_TOKENIZER_INTERNAL_H
+#define MC_TOKENIZERS_TOKENIZER_INTERNAL_H
+
+#include "core/base/context_internal.h"
+#include "core/base/file_internal.h"
+#include "tokenizers/tokenizer.h"
+#include "tokenizers/trie_internal.h"
+#include "tokenizers/unicode_internal.h"
+
+enum {
+    MC_TOKENS_MAX = 1 << 24, /* entries there may be */
+    MC_TEMPLATE_MAX = 16,    /* special tokens a template may put at one place */
+    MC_TOKENIZER_FILE_MAX = 1 << 29
+};
+
+/* Bytes that grow. */
+typedef struct mc_bytes {
+    uint8_t *data;
+    size_t count, capacity;
+} mc_bytes;
+
+bool mc_bytes_reserve(mc_bytes *bytes, size_t more);
+bool mc_bytes_append(mc_bytes *bytes, const void *data, size_t size);
+void mc_bytes_release(mc_bytes *bytes);
+
+/* ---- normalizer.c ---- */
+
+typedef enum mc_strip_accents {
+    MC_STRIP_AS_LOWERCASE = 0, /* null in the file: where lowercasing is on */
+    MC_STRIP_NO,
+    MC_STRIP_YES
+} mc_strip_accents;
+
+/* What Hugging Face's BertNormalizer is told, under its names. */
+typedef struct mc_normalizer_options {
+    bool clean_text, handle_chinese_chars, lowercase;
+    mc_strip_accents strip_accents;
+} mc_normalizer_options;
+
+/* What a byte is to the word scanner. A byte of a word is its own (lowercased) value; OTHER are
+ * bytes past ASCII and control characters, which take the general path. */
+enum { MC_BYTE_SPACE = 0, MC_BYTE_PUNCT, MC_BYTE_OTHER, MC_BYTE_WORD };
+
+typedef struct mc_normalizer {
+    bool identity; /* changes nothing: for text in normal form, which is only cut into words */
+    bool clean, chinese, strip, lower;
+    uint16_t attention; /* flags of the code points that it changes */
+    uint8_t bytes[256]; /* MC_BYTE_* */
+} mc_normalizer;
+
+/* NULL options: the identity. */
+void mc_normalizer_init(mc_normalizer *normalizer, const mc_normalizer_options *options);
+
+/* Puts `text` in normal form (UTF-8; U+FFFD for bytes that were none) at the end of `out`, in time
+ * linear in its size. `spare` is working memory. False when memory is out. */
+bool mc_normalize(const mc_normalizer *normalizer, const uint8_t *text, size_t size, mc_bytes *out,
+                  mc_bytes *spare);
+
+/* ---- vocabulary.c ---- */
+
+typedef struct mc_entry {
+    size_t offset;   /* of its text, NUL-terminated, in the pool */
+    uint32_t length; /* in bytes; 0: there is no entry of this id */
+} mc_entry;
+
+typedef struct mc_added_token {
+    mc_entry entry;
+    int32_t id;       /* set by mc_tokenizer_finish */
+    int32_t named_id; /* what the file said, -1 where it said nothing */
+    bool special, normalized, single_word, lstrip, rstrip;
+} mc_added_token;
+
+/* Finds added tokens in text: leftmost first, the longest at a place. */
+typedef struct mc_matcher {
+    mc_trie trie;    /* values: indices into tok->added */
+    size_t count;    /* of tokens it knows */
+    bool first[256]; /* bytes a match can begin with */
+    int only_first;  /* that byte if there is but one, else -1 */
+} mc_matcher;
+
+/* Where special tokens go: prefix A middle B suffix; a single text has no middle and B. */
+typedef struct mc_template_special {
+    int32_t id;
+    uint8_t type_id;
+} mc_template_special;
+
+typedef struct mc_template {
+    int prefix_count, middle_count, suffix_count;
+    mc_template_special prefix[MC_TEMPLATE_MAX], middle[MC_TEMPLATE_MAX], suffix[MC_TEMPLATE_MAX];
+    uint8_t type_a, type_b;
+} mc_template;
+
+typedef enum mc_decoder_kind { MC_DECODER_WORDPIECE = 0, MC_DECODER_SPACES } mc_decoder_kind;
+
+struct mc_tokenizer {
+    mc_owned owned;
+    mc_context *ctx;
+
+    /* set by the loader */
+    mc_bytes pool;      /* texts of entries and added tokens */
+    mc_entry *entries;  /* (entry_count): by id */
+    size_t entry_count, entry_capacity;
+    mc_added_token *added; /* (added_count) */
+    size_t added_count, added_capacity;
+    mc_normalizer_options normalizer_options;
+    bool has_normalizer;
+    char *unk_token, *cls_token, *sep_token, *pad_token, *mask_token; /* heap */
+    char *prefix;         /* heap: of continuing pieces, "##" */
+    uint64_t max_chars;   /* a word of more code points is unknown */
+    mc_decoder_kind decoder;
+    char *decoder_prefix; /* heap */
+    bool decoder_cleanup;
+    mc_template single, pair;
+    bool has_templates; /* else the finish makes BERT's */
+
+    /* derived by mc_tokenizer_finish */
+    size_t model_count;  /* entries that are there */
+    size_t id_end;       /* 1 + the largest id, added tokens included */
+    int32_t *id_to_added; /* (id_end): index into added, -1 */
+    mc_trie trie;        /* all entries */
+    uint32_t continuing; /* the trie's state behind the prefix; MC_TRIE_NONE: no piece continues */
+    mc_trie added_trie;  /* all added tokens, to their indices */
+    mc_matcher raw, normalized;
+    mc_normalizer normalizer, identity;
+    int32_t unk_id, cls_id, sep_id, pad_id;
+    int32_t ascii_ids[128]; /* of words of one ASCII character */
+};
+
+/* Fresh tokenizer of `ctx` with the defaults of BERT's settings; NULL with the error set. */
+mc_tokenizer *mc_tokenizer_new(mc_context *ctx);
+
+/* Adds the text of an entry or added token to the pool. */
+bool mc_tokenizer_store(mc_tokenizer *tok, const char *text, size_t length, mc_entry *entry);
+static inline const char *mc_tokenizer_text(const mc_tokenizer *tok, mc_entry entry)
+{
+    return (const char *)tok->pool.data + entry.offset;
+}
+/* Adds an added token; its id is given by mc_tokenizer_finish. */
+bool mc_tokenizer_add(mc_tokenizer *tok, const mc_added_token *token);
+/* Replaces a heap string; false when memory is out. */
+bool mc_tokenizer_set_string(char **string, const char *value);
+
+/* `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. */
+void mc_bert_templates(mc_template *single, mc_template *pair, int32_t cls_id, int32_t sep_id);
+/* Sorts the added tokens from number `from` on by their named ids. */
+void mc_tokenizer_sort_added(mc_tokenizer *tok, size_t from);
+
+/* Checks what a loader read and derives the rest. `path` names the file in errors; `lines`: entry i
+ * stands on line i + 1 of it. */
+mc_status mc_tokenizer_finish(mc_tokenizer *tok, mc_error *err, const char *path, bool lines);
+
+/* Whether the entries look cased: one that lowercasing changes, [THIS] and <this> kind aside. */
+bool mc_tokenizer_looks_cased(const mc_tokenizer *tok);
+
+/* ---- open.c, open_json.c ---- */
+
+/* Fails, naming file and line, where `text` is no UTF-8. */
+mc_status mc_check_utf8(mc_error *err, const char *path, const char *text, size_t size);
+/* Fill and finish a new tokenizer from the text of a file that is named `path` in errors. */
+mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  const char *text, size_t size, mc_lowercase lowercase);
+mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const char *text, size_t size, mc_lowercase lowercase);
+/* Reads a tokenizer.json without finishing. */
+mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const char *text, size_t size);
+/* The settings of a tokenizer_config.json; `all`: normalizer settings and added tokens too, not just
+ * the names of special tokens. Sets *lowercase if it says anything about it. */
+mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char *path,
+                                   const char *text, size_t size, bool all,
+                                   mc_lowercase *lowercase);
+
+/* ---- wordpiece.c, encode.c ---- */
+
+struct mc_encode_scratch {
+    mc_bytes text, spare;
+};
+
+/* Where ids go. After `limit` ids encoding stops at the next end of a word. */
+typedef struct mc_encoder {
+    const mc_tokenizer *tok;
+    mc_encoding *out;
+    size_t limit;
+    mc_status status;
+} mc_encoder;
+
+bool mc_encoder_grow(mc_encoder *encoder);
+
+static inline void mc_encoder_push(mc_encoder *encoder, int32_t id)
+{
+    mc_encoding *out = encoder->out;
+    if (out->count == out->capacity && !mc_encoder_grow(encoder)) return;
+    out->ids[out->count++] = id;
+}
+
+/* Appends the ids of a text in which added tokens are not looked for. */
+void mc_wordpiece_encode(mc_encoder *encoder, const mc_normalizer *normalizer, const uint8_t *text,
+                         size_t size);
+
+#endif

@@ -1,0 +1,309 @@
+#include "tools/args_internal.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+enum {
+    NAME_ROOM = 64,
+    MOST_ROWS = 128, /* of a table; see `seen` */
+};
+
+/* One argument of the command line, or an option with its value. */
+typedef struct token {
+    const char *argument;      /* as typed */
+    const char *value;         /* NULL: none */
+    const args_option *option; /* NULL: an unknown option */
+    bool help, positional;
+} token;
+
+typedef struct cursor {
+    const args_spec *spec;
+    int argc, next;
+    char **argv;
+    bool options_ended;
+} cursor;
+
+static const args_option launcher_option = {.name = "local-rank", .type = ARGS_TYPE_IGNORED};
+
+/* The name within "--name=value", '_' as '-'; "" when it is longer than any name. */
+static void option_name(char name[NAME_ROOM], const char *argument)
+{
+    size_t length = strcspn(argument + 2, "=");
+    if (length >= NAME_ROOM) length = 0;
+    memcpy(name, argument + 2, length);
+    name[length] = '\0';
+    for (char *p = name; *p; p++)
+        if (*p == '_') *p = '-';
+}
+
+static const args_option *find_option(const args_spec *spec, const char *argument)
+{
+    char name[NAME_ROOM];
+    option_name(name, argument);
+    for (const args_option *o = spec->options; args_is_row(o); o++)
+        if (args_is_named(o) && strcmp(o->name, name) == 0) return o;
+    return strcmp(launcher_option.name, name) == 0 ? &launcher_option : NULL;
+}
+
+/* Whether an argument reads as `--`, `--word` or `--word=...`, and so can't be a separate value. */
+static bool looks_like_option(const char *argument)
+{
+    if (strncmp(argument, "--", 2) != 0) return false;
+    if (!argument[2]) return true;
+    if (!isalpha((unsigned char)argument[2])) return false;
+    for (const char *p = argument + 2; *p && *p != '='; p++)
+        if (!isalnum((unsigned char)*p) && *p != '-' && *p != '_') return false;
+    return true;
+}
+
+static void read_option(cursor *c, token *t)
+{
+    t->option = find_option(c->spec, t->argument);
+    const char *equals = strchr(t->argument, '=');
+    if (equals) {
+        t->value = equals + 1;
+    } else if (t->option && !args_is_flag(t->option) && c->next < c->argc &&
+               !looks_like_option(c->argv[c->next])) {
+        t->value = c->argv[c->next++];
+    }
+}
+
+static bool next_token(cursor *c, token *t)
+{
+    if (!c->options_ended && c->next < c->argc && strcmp(c->argv[c->next], "--") == 0) {
+        c->options_ended = true;
+        c->next++;
+    }
+    if (c->next >= c->argc) return false;
+    *t = (token){.argument = c->argv[c->next++]};
+    if (c->options_ended || t->argument[0] != '-' || !t->argument[1])
+        t->positional = true;
+    else if (strcmp(t->argument, "--help") == 0 || strcmp(t->argument, "-h") == 0)
+        t->help = true;
+    else if (t->argument[1] == '-')
+        read_option(c, t);
+    return true;
+}
+
+/* ---- errors that say what is expected ---- */
+
+static int report(FILE *err, const args_spec *spec, const char *message)
+{
+    fprintf(err, "modelcenter %s: %s\n(see: modelcenter %s --help)\n", spec->command, message,
+            spec->command);
+    return EXIT_USAGE;
+}
+
+int args_error(const args_spec *spec, const char *format, ...)
+{
+    char message[ARGS_TEXT_ROOM];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return report(stderr, spec, message);
+}
+
+/* The smallest distance of `name` to the option's name, 0 for a name it has elsewhere. */
+static size_t option_distance(const args_option *o, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *p = o->known_as; p && *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == length && memcmp(p, name, length) == 0) return 0;
+    if (length >= 3 && strncmp(o->name, name, length) == 0) return 1; /* an abbreviation */
+    if (strncmp(o->name, "no-", 3) == 0 && strcmp(o->name + 3, name) == 0) return 1;
+    return text_distance(o->name, name);
+}
+
+static void add_option_suggestion(text *t, const args_spec *spec, const char *argument)
+{
+    char name[NAME_ROOM];
+    option_name(name, argument);
+    size_t best = text_distance("help", name);
+    const char *suggestion = "help";
+    for (const args_option *o = spec->options; args_is_row(o); o++) {
+        size_t distance = args_is_named(o) ? option_distance(o, name) : SIZE_MAX;
+        if (distance < best) {
+            best = distance;
+            suggestion = o->name;
+        }
+    }
+    if (best == 0 || text_is_near(name, best)) text_add(t, " (did you mean --%s?)", suggestion);
+}
+
+static void add_choice_suggestion(text *t, const args_option *o, const char *value)
+{
+    const char *suggestion = NULL;
+    size_t best = SIZE_MAX;
+    for (int i = 0; o->choices[i]; i++) {
+        size_t distance = text_distance(o->choices[i], value);
+        if (distance < best) {
+            best = distance;
+            suggestion = o->choices[i];
+        }
+    }
+    if (suggestion && text_is_near(value, best)) text_add(t, " (did you mean %s?)", suggestion);
+}
+
+static int report_bad_value(FILE *err, const args_spec *spec, const args_option *o,
+                            const char *value)
+{
+    char message[ARGS_TEXT_ROOM];
+    text t = text_into(message, sizeof message);
+    args_add_label(&t, o);
+    text_add(&t, " \"%.200s\": expected ", value);
+    args_add_expected(&t, o);
+    if (o->type == ARGS_TYPE_CHOICE) add_choice_suggestion(&t, o, value);
+    return report(err, spec, message);
+}
+
+static int report_missing_value(FILE *err, const cursor *c, const token *t)
+{
+    char message[ARGS_TEXT_ROOM];
+    text m = text_into(message, sizeof message);
+    text_add(&m, "--%s: the value is missing: expected ", t->option->name);
+    args_add_expected(&m, t->option);
+    if (c->next < c->argc)
+        text_add(&m, ", found \"%.100s\" (write --%s=%.100s if that is the value)",
+                 c->argv[c->next], t->option->name, c->argv[c->next]);
+    return report(err, c->spec, message);
+}
+
+static int report_unknown(FILE *err, const args_spec *spec, const char *argument)
+{
+    char message[ARGS_TEXT_ROOM];
+    text t = text_into(message, sizeof message);
+    text_add(&t, "unknown option \"%.200s\"", argument);
+    if (argument[1] == '-') add_option_suggestion(&t, spec, argument);
+    return report(err, spec, message);
+}
+
+/* ---- values ---- */
+
+static bool set_whole(const args_option *o, const char *string)
+{
+    int64_t value;
+    if (!text_parse_whole(string, &value)) return false;
+    if (o->type == ARGS_TYPE_IGNORED) return true;
+    if (value < args_lowest(o) || value > args_highest(o)) return false;
+    if (o->type == ARGS_TYPE_INT32) *(int *)o->target = (int)value;
+    if (o->type == ARGS_TYPE_INT64) *(int64_t *)o->target = value;
+    if (o->type == ARGS_TYPE_UINT64) *(uint64_t *)o->target = (uint64_t)value;
+    return true;
+}
+
+static bool set_real(const args_option *o, const char *string)
+{
+    double value;
+    if (!text_parse_real(string, &value)) return false;
+    if (value < o->real_low || (o->above_low && value == o->real_low)) return false;
+    if (value > o->real_high || (o->below_high && value == o->real_high)) return false;
+    if (o->type == ARGS_TYPE_FLOAT) {
+        if (!isfinite((float)value)) return false;
+        *(float *)o->target = (float)value;
+    } else {
+        *(double *)o->target = value;
+    }
+    return true;
+}
+
+static bool set_choice(const args_option *o, const char *string)
+{
+    for (int i = 0; o->choices[i]; i++) {
+        if (strcmp(o->choices[i], string) != 0) continue;
+        *(int *)o->target = i;
+        return true;
+    }
+    return false;
+}
+
+/* Sets the target; false if the value is not what the option takes. */
+static bool set_value(const args_option *o, const char *string)
+{
+    if (args_is_whole(o)) return set_whole(o, string);
+    if (args_is_real(o)) return set_real(o, string);
+    if (o->type == ARGS_TYPE_CHOICE) return set_choice(o, string);
+    if (o->type == ARGS_TYPE_PATH && !*string) return false;
+    *(const char **)o->target = string;
+    return true;
+}
+
+/* ---- the parse ---- */
+
+static const args_option *nth_positional(const args_spec *spec, int n)
+{
+    for (const args_option *o = spec->options; args_is_row(o); o++)
+        if (o->positional && n-- == 0) return o;
+    return NULL;
+}
+
+/* Applies one token; EXIT_OK or EXIT_USAGE. */
+static int apply(const cursor *c, token *t, int *positionals, bool *seen, FILE *err)
+{
+    if (t->positional) {
+        t->option = nth_positional(c->spec, (*positionals)++);
+        t->value = t->argument;
+        if (!t->option) {
+            char message[ARGS_TEXT_ROOM];
+            snprintf(message, sizeof message, "unexpected argument \"%.200s\"", t->argument);
+            return report(err, c->spec, message);
+        }
+    }
+    const args_option *o = t->option;
+    if (!o) return report_unknown(err, c->spec, t->argument);
+    if (args_is_flag(o)) {
+        if (t->value) {
+            char message[ARGS_TEXT_ROOM];
+            snprintf(message, sizeof message, "--%s \"%.200s\": a flag, expected no value", o->name,
+                     t->value);
+            return report(err, c->spec, message);
+        }
+        *(bool *)o->target = o->type == ARGS_TYPE_FLAG;
+    } else if (!t->value) {
+        return report_missing_value(err, c, t);
+    } else if (!set_value(o, t->value)) {
+        return report_bad_value(err, c->spec, o, t->value);
+    }
+    if (o->given) *o->given = true;
+    if (o != &launcher_option && o - c->spec->options < MOST_ROWS)
+        seen[o - c->spec->options] = true;
+    return EXIT_OK;
+}
+
+static int check_required(const args_spec *spec, const bool *seen, FILE *err)
+{
+    char message[ARGS_TEXT_ROOM];
+    text t = text_into(message, sizeof message);
+    for (int i = 0; i < MOST_ROWS && args_is_row(&spec->options[i]); i++) {
+        if (!spec->options[i].required || seen[i]) continue;
+        text_add(&t, t.used ? ", " : "required and missing: ");
+        args_add_label(&t, &spec->options[i]);
+    }
+    return t.used ? report(err, spec, message) : EXIT_OK;
+}
+
+bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE *out, FILE *err)
+{
+    const cursor start = {.spec = spec, .argc = argc, .argv = argv, .next = 1};
+    token t;
+    *code = EXIT_OK;
+    /* Help first: the targets still hold the defaults then. */
+    for (cursor c = start; next_token(&c, &t);) {
+        if (!t.help) continue;
+        args_print_help(out, spec);
+        return false;
+    }
+    bool seen[MOST_ROWS] = {false};
+    int positionals = 0;
+    for (cursor c = start; *code == EXIT_OK && next_token(&c, &t);)
+        *code = apply(&c, &t, &positionals, seen, err);
+    if (*code == EXIT_OK) *code = check_required(spec, seen, err);
+    return *code == EXIT_OK;
+}
+
+bool args_parse(const args_spec *spec, int argc, char **argv, int *code)
+{
+    return args_parse_to(spec, argc, argv, code, stdout, stderr);
+}

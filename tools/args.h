@@ -1,0 +1,116 @@
+/* The command line of a subcommand, as one table.
+ *
+ *     int64_t epochs = 1; double lr = 5e-5; const char *output = NULL; bool shuffle = true;
+ *     const args_option options[] = {
+ *         {ARGS_PATH("output", &output, "folder to save to"), .required = true},
+ *         {ARGS_INT("epochs", &epochs, 0, 100000, "passes over the training rows")},
+ *         {ARGS_REAL("lr", &lr, 0, 1, "peak learning rate")},
+ *         {ARGS_FLAG_OFF("no-shuffle", &shuffle, "train in file order")},
+ *         {0},
+ *     };
+ *     const args_spec spec = {.command = "finetune", .summary = "...", .options = options};
+ *     int code;
+ *     if (!args_parse(&spec, argc, argv, &code)) return code;
+ *
+ * The default of an option is what its target holds before parsing; --help prints it. Options are
+ * written `--name value` or `--name=value`; '_' in a name reads as '-'; the last of a repeated
+ * option counts; `--` ends the options. A separate value may start with '-' (a negative number) but
+ * not look like an option (`--word`): then it has to be written with '='. Abbreviations are not
+ * taken. `--help` and `-h` print the usage wherever an option may stand. `--local-rank N`, which
+ * old launchers add, is taken everywhere and ignored. */
+#ifndef MC_TOOLS_ARGS_H
+#define MC_TOOLS_ARGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum args_type {
+    ARGS_TYPE_NONE = 0, /* ends the table */
+    ARGS_TYPE_HEADING,  /* a title in the help; name is its text */
+    ARGS_TYPE_FLAG,     /* bool, set to true */
+    ARGS_TYPE_FLAG_OFF, /* bool, set to false */
+    ARGS_TYPE_INT32,
+    ARGS_TYPE_INT64,
+    ARGS_TYPE_UINT64,
+    ARGS_TYPE_FLOAT,
+    ARGS_TYPE_DOUBLE,
+    ARGS_TYPE_TEXT, /* const char *, any, also empty */
+    ARGS_TYPE_PATH, /* const char *, not empty */
+    ARGS_TYPE_CHOICE,
+    ARGS_TYPE_IGNORED, /* a whole number that goes nowhere */
+} args_type;
+
+typedef struct args_option {
+    const char *name; /* without the dashes */
+    args_type type;
+    void *target;               /* what it points to depends on the type: see the macros */
+    const char *help;           /* one sentence, no full stop */
+    int64_t low, high;          /* of whole numbers, both allowed */
+    double real_low, real_high; /* of real numbers, both allowed; -INFINITY, INFINITY: no bound */
+    const char *const
+        *choices; /* ends in NULL; the target is an int, the index of the one chosen */
+    bool above_low, below_high; /* real numbers: the bound itself is not allowed */
+    bool required;
+    bool positional;          /* given by its place, without a name; in the order of the table */
+    bool *given;              /* set to true when the option is on the command line; NULL: unused */
+    const char *value_name;   /* in the help, e.g. "STEPS"; NULL: after the type */
+    const char *default_text; /* in the help, in place of the target's value; "" for none */
+    const char *known_as;     /* names it has elsewhere, for "did you mean": "learning-rate,eta" */
+} args_option;
+
+/* Each makes the fields of one row; further fields may follow: {ARGS_INT(...), .required = true}.
+ * Targets: bool; int, int64_t or uint64_t; float or double; const char *; int for a choice. Texts
+ * point into argv. */
+#define ARGS_HEADING(title) .name = (title), .type = ARGS_TYPE_HEADING
+#define ARGS_FLAG(option_name, pointer, explanation)                              \
+    .name = (option_name), .type = ARGS_TYPE_FLAG, .target = (bool *){(pointer)}, \
+    .help = (explanation)
+#define ARGS_FLAG_OFF(option_name, pointer, explanation)                              \
+    .name = (option_name), .type = ARGS_TYPE_FLAG_OFF, .target = (bool *){(pointer)}, \
+    .help = (explanation)
+#define ARGS_INT(option_name, pointer, lowest, highest, explanation) \
+    .name = (option_name),                                                                         \
+    .type = _Generic((pointer),                                                                    \
+        int *: ARGS_TYPE_INT32,                                                                    \
+        int64_t *: ARGS_TYPE_INT64,                                                                \
+        uint64_t *: ARGS_TYPE_UINT64),                                                             \
+    .target = (pointer), .low = (lowest), .high = (highest), .help = (explanation)
+#define ARGS_REAL(option_name, pointer, lowest, highest, explanation) \
+    .name = (option_name),                                                                         \
+    .type = _Generic((pointer), float *: ARGS_TYPE_FLOAT, double *: ARGS_TYPE_DOUBLE),             \
+    .target = (pointer), .real_low = (lowest), .real_high = (highest), .help = (explanation)
+#define ARGS_TEXT(option_name, pointer, explanation)                                     \
+    .name = (option_name), .type = ARGS_TYPE_TEXT, .target = (const char **){(pointer)}, \
+    .help = (explanation)
+#define ARGS_PATH(option_name, pointer, explanation)                                     \
+    .name = (option_name), .type = ARGS_TYPE_PATH, .target = (const char **){(pointer)}, \
+    .help = (explanation)
+#define ARGS_CHOICE(option_name, pointer, names, explanation)                      \
+    .name = (option_name), .type = ARGS_TYPE_CHOICE, .target = (int *){(pointer)}, \
+    .choices = (names), .help = (explanation)
+
+typedef struct args_spec {
+    const char *command; /* the subcommand's name */
+    const char *summary; /* one line */
+    const char *details; /* printed as it is below the options; NULL: nothing */
+    const args_option *options;
+} args_spec;
+
+/* What a command returns to its shell. */
+enum { EXIT_OK = 0, EXIT_RUN_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+/* Reads argv[1 .. argc) into the targets. Returns true when the command should run. Otherwise *code
+ * is what it should return: EXIT_OK after --help (printed on stdout), EXIT_USAGE after an error on
+ * stderr that names the option, its value, and what was expected; required options that miss are
+ * named all at once. Targets may have changed after an error. */
+bool args_parse(const args_spec *spec, int argc, char **argv, int *code);
+/* The same, to other streams than stdout and stderr. */
+bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE *out, FILE *err);
+
+/* An error in the same form, for what a table can't say ("--text or --file, not both"). Prints it
+ * on stderr and returns EXIT_USAGE. */
+int args_error(const args_spec *spec, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

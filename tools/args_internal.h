@@ -1,0 +1,48 @@
+/* What the two halves of the parser share. */
+#ifndef MC_TOOLS_ARGS_INTERNAL_H
+#define MC_TOOLS_ARGS_INTERNAL_H
+
+#include "tools/args.h"
+#include "tools/text.h"
+
+enum { ARGS_TEXT_ROOM = 1024 };
+
+static inline bool args_is_row(const args_option *o)
+{
+    return o->type != ARGS_TYPE_NONE;
+}
+
+static inline bool args_is_named(const args_option *o)
+{
+    return o->type != ARGS_TYPE_HEADING && !o->positional;
+}
+
+static inline bool args_is_flag(const args_option *o)
+{
+    return o->type == ARGS_TYPE_FLAG || o->type == ARGS_TYPE_FLAG_OFF;
+}
+
+static inline bool args_is_whole(const args_option *o)
+{
+    return o->type == ARGS_TYPE_INT32 || o->type == ARGS_TYPE_INT64 ||
+           o->type == ARGS_TYPE_UINT64 || o->type == ARGS_TYPE_IGNORED;
+}
+
+static inline bool args_is_real(const args_option *o)
+{
+    return o->type == ARGS_TYPE_FLOAT || o->type == ARGS_TYPE_DOUBLE;
+}
+
+/* The bounds of a whole number, within what its target holds. */
+int64_t args_lowest(const args_option *o);
+int64_t args_highest(const args_option *o);
+
+/* How errors and the help call an option: --name, or <name> for a positional one. */
+void args_add_label(text *t, const args_option *o);
+/* "a number from 0 to 1", "one of constant, noam": what a value has to be. */
+void args_add_expected(text *t, const args_option *o);
+void args_add_choices(text *t, const args_option *o, const char *separator);
+
+void args_print_help(FILE *out, const args_spec *spec);
+
+#endif

@@ -1,0 +1,22 @@
+/* The subcommands of `modelcenter`. One more is one line here and a file cmd_<name>.c that defines
+ * `int cmd_<name>(int argc, char **argv)`: argv[0] is the subcommand's name; the return value is
+ * the exit code, one of EXIT_OK, EXIT_RUN_FAILED, EXIT_USAGE and EXIT_INTERRUPTED (args.h). */
+#ifndef MC_TOOLS_COMMANDS_H
+#define MC_TOOLS_COMMANDS_H
+
+/* clang-format off */
+/*     name      summary */
+#define MC_COMMANDS(X)                                                                             \
+    X(tokenize, "show the tokens and ids of texts")
+/* clang-format on */
+
+typedef struct command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} command;
+
+#define MC_DECLARE_COMMAND(name, summary) int cmd_##name(int argc, char **argv);
+MC_COMMANDS(MC_DECLARE_COMMAND)
+#undef MC_DECLARE_COMMAND
+
+#endif

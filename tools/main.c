@@ -1,0 +1,103 @@
+/* The `modelcenter` command: finds the subcommand and runs it. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "core/base/context.h"
+#include "core/base/version.h"
+#include "tools/args.h"
+#include "tools/commands.h"
+#include "tools/text.h"
+
+#define MC_COMMAND_ROW(name, summary) {#name, summary, cmd_##name},
+static const command commands[] = {MC_COMMANDS(MC_COMMAND_ROW)};
+#undef MC_COMMAND_ROW
+
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static const command *find_command(const char *name)
+{
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "usage: modelcenter <command> [options]\n\n"
+                 "Trains big language models, and uses them.\n\ncommands:\n");
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
+    fprintf(out, "\n`modelcenter <command> --help` explains a command's options.\n"
+                 "`modelcenter --version` prints the version.\n");
+}
+
+static int print_version(void)
+{
+    printf("modelcenter %s\n", mc_version());
+    if (strcmp(mc_version(), MC_VERSION) != 0)
+        fprintf(stderr, "warning: built for version %s of the library\n", MC_VERSION);
+    return EXIT_OK;
+}
+
+static int report_unknown(const char *name)
+{
+    const char *nearest = NULL;
+    size_t best = SIZE_MAX;
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        size_t distance = text_distance(commands[i].name, name);
+        if (distance < best) {
+            best = distance;
+            nearest = commands[i].name;
+        }
+    }
+    bool near = nearest && text_is_near(name, best);
+    fprintf(stderr, "modelcenter: unknown %s \"%s\"%s%s%s\n(see: modelcenter --help)\n",
+            name[0] == '-' ? "option" : "command", name, near ? " (did you mean " : "",
+            near ? nearest : "", near ? "?)" : "");
+    return EXIT_USAGE;
+}
+
+/* `modelcenter help [command]` */
+static int help(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stdout);
+        return EXIT_OK;
+    }
+    const command *c = find_command(argv[1]);
+    if (!c) return report_unknown(argv[1]);
+    char option[] = "--help", *arguments[] = {argv[1], option, NULL};
+    return c->run(2, arguments);
+}
+
+static bool is_one_of(const char *word, const char *a, const char *b)
+{
+    return strcmp(word, a) == 0 || strcmp(word, b) == 0;
+}
+
+static int dispatch(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    const char *word = argv[1];
+    if (is_one_of(word, "--version", "version")) return print_version();
+    if (is_one_of(word, "--help", "-h")) return help(1, argv + 1);
+    if (strcmp(word, "help") == 0) return help(argc - 1, argv + 1);
+    const command *c = find_command(word);
+    return c ? c->run(argc - 1, argv + 1) : report_unknown(word);
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc, argv);
+    /* an answer that didn't arrive is a failure, e.g. on a full disk */
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == EXIT_OK) {
+        fprintf(stderr, "modelcenter: cannot write to stdout%s%s\n", errno ? ": " : "",
+                errno ? strerror(errno) : "");
+        code = EXIT_RUN_FAILED;
+    }
+    return code;
+}

@@ -1,0 +1,406 @@
+#include "tools/run_log.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "tools/text.h"
+
+enum { LINE_ROOM = 1024, JSON_ROOM = 16384 };
+
+static const double MEAN_WEIGHT = 0.1; /* of the newest step in step_seconds */
+
+/* printf writes the NaN of a failed computation as "-nan" on some processors. */
+static double shown(double value)
+{
+    return isnan(value) ? NAN : value;
+}
+
+static FILE *progress_stream(const run_log *log)
+{
+    return log->progress ? log->progress : stderr;
+}
+
+static void show_line(run_log *log, const char *line)
+{
+    if (log->silent) return;
+    progress_bar_clear(&log->bar);
+    fprintf(progress_stream(log), "%s\n", line);
+    fflush(progress_stream(log));
+}
+
+void run_log_line(run_log *log, const char *format, ...)
+{
+    char line[LINE_ROOM];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (length < (int)sizeof line) {
+        show_line(log, line);
+        return;
+    }
+    char *whole = malloc((size_t)length + 1);
+    if (whole) {
+        va_start(args, format);
+        vsnprintf(whole, (size_t)length + 1, format, args);
+        va_end(args);
+    }
+    show_line(log, whole ? whole : line);
+    free(whole);
+}
+
+void run_log_library_line(void *user, mc_log_level level, const char *line)
+{
+    run_log_line(user, "%s%s", level == MC_LOG_WARNING ? "warning: " : "", line);
+}
+
+/* ---- the files ---- */
+
+static void report_failure(run_log *log, const append_file *file, bool *reported)
+{
+    if (!file->status || *reported) return;
+    *reported = true;
+    if (!log->status) {
+        log->status = file->status;
+        snprintf(log->message, sizeof log->message, "%s", file->message);
+    }
+    run_log_line(log, "error: %s; nothing more is logged there", file->message);
+}
+
+/* Ends a JSON object of `t` and appends it as a line. */
+static void write_json(run_log *log, text *t)
+{
+    text_add(t, "}\n");
+    if (t->cut) {
+        if (!log->status) snprintf(log->message, sizeof log->message, "a log line is too long");
+        if (!log->status) log->status = MC_ERR_ARGUMENT;
+        return;
+    }
+    append_file_write(&log->jsonl, t->data, t->used);
+    report_failure(log, &log->jsonl, &log->jsonl_reported);
+}
+
+static void write_scalars(run_log *log, int64_t step, const tensorboard_scalar *scalars, size_t n)
+{
+    tensorboard_write(&log->board, step, scalars, n);
+    report_failure(log, &log->board.file, &log->board_reported);
+}
+
+/* Adds `,"name":number`. */
+static void add_member(text *t, const char *name, double value)
+{
+    text_add(t, ",\"%s\":", name);
+    text_add_json_number(t, value);
+}
+
+/* The step of a line that we wrote, -1 if the line is not of ours or is torn. */
+static int64_t step_of_line(const char *line)
+{
+    static const char start[] = "{\"step\":";
+    size_t length = strlen(line);
+    if (strncmp(line, start, sizeof start - 1) != 0) return -1;
+    if (length < 3 || strcmp(line + length - 2, "}\n") != 0) return -1;
+    char number[24];
+    int64_t step;
+    size_t digits = strcspn(line + sizeof start - 1, ",");
+    if (digits >= sizeof number) return -1;
+    memcpy(number, line + sizeof start - 1, digits);
+    number[digits] = '\0';
+    return text_parse_whole(number, &step) ? step : -1;
+}
+
+static mc_status refuse_to_resume(run_log *log, mc_status status, const char *path, int64_t line,
+                                  const char *why)
+{
+    snprintf(log->message, sizeof log->message, "%s:%lld: %s", path, (long long)line, why);
+    return log->status = status;
+}
+
+/* Adds up the lines of steps up to `resume_step`. A torn last line is dropped; any other line that
+ * isn't ours means that the file is something else, which is left alone. */
+static mc_status add_kept_lines(run_log *log, FILE *file, const run_log_options *options,
+                                int64_t *size)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    int64_t number = 1;
+    for (; (length = getline(&line, &room, file)) > 0; number++) {
+        int64_t step = step_of_line(line);
+        if (step > options->resume_step || (step < 0 && line[length - 1] != '\n')) break;
+        if (step < 0) {
+            refuse_to_resume(log, MC_ERR_FORMAT, options->jsonl, number,
+                             "expected a line of a run's log, to go on behind it");
+            break;
+        }
+        *size += length;
+    }
+    free(line);
+    if (length < 0 && !feof(file))
+        refuse_to_resume(log, MC_ERR_IO, options->jsonl, number, "cannot read the log to resume");
+    return log->status;
+}
+
+/* How much of a log is kept when a run is resumed: nothing where there is no file yet, or one that
+ * is no regular file. */
+static mc_status kept_size(run_log *log, const run_log_options *options, int64_t *size)
+{
+    struct stat info;
+    if (stat(options->jsonl, &info) != 0 || !S_ISREG(info.st_mode)) return MC_OK;
+    FILE *file = fopen(options->jsonl, "re");
+    if (!file) return refuse_to_resume(log, MC_ERR_IO, options->jsonl, 1, strerror(errno));
+    mc_status status = add_kept_lines(log, file, options, size);
+    fclose(file);
+    return status;
+}
+
+static mc_status open_jsonl(run_log *log, const run_log_options *options)
+{
+    int64_t size = 0;
+    append_file_mode mode = APPEND_FILE_ANEW;
+    if (options->resume_step > 0) {
+        mode = APPEND_FILE_CONTINUED;
+        if (kept_size(log, options, &size)) return log->status;
+    }
+    mc_status status = append_file_init(&log->jsonl, options->jsonl, mode);
+    if (!status && log->jsonl.size > size) status = append_file_cut(&log->jsonl, size);
+    if (status) snprintf(log->message, sizeof log->message, "%s", log->jsonl.message);
+    return log->status = status;
+}
+
+static mc_status open_tensorboard(run_log *log, const run_log_options *options)
+{
+    mc_status status = tensorboard_init(&log->board, options->tensorboard, options->resume_step);
+    if (status) snprintf(log->message, sizeof log->message, "%s", log->board.file.message);
+    return log->status = status;
+}
+
+mc_status run_log_init(run_log *log, const run_log_options *options)
+{
+    *log = (run_log){
+        .progress = options->progress ? options->progress : stderr,
+        .result = options->result,
+        .silent = options->silent,
+        .steps = options->steps,
+        .steps_per_epoch = options->steps_per_epoch,
+        .last_step = progress_bar_now(),
+    };
+    if (log->silent) return MC_OK;
+    progress_bar_init(&log->bar, log->progress);
+    mc_status status = MC_OK;
+    if (options->jsonl) status = open_jsonl(log, options);
+    if (!status && options->tensorboard) status = open_tensorboard(log, options);
+    if (status) run_log_release(log);
+    return status;
+}
+
+mc_status run_log_release(run_log *log)
+{
+    progress_bar_clear(&log->bar);
+    append_file_release(&log->jsonl);
+    tensorboard_release(&log->board);
+    if (!log->status) report_failure(log, &log->jsonl, &log->jsonl_reported);
+    if (!log->status) report_failure(log, &log->board.file, &log->board_reported);
+    return log->status;
+}
+
+/* ---- steps ---- */
+
+static double tokens_per_second(const run_step *step)
+{
+    return step->ms > 0 ? (double)step->tokens / (step->ms / 1000) : NAN;
+}
+
+/* The fields of a step in llm.c's order. */
+static void describe_step(const run_step *step, progress_line *b)
+{
+    static const int importance[] = {0, 2, 1, 5, 3, 4}; /* loss, lr, norm, tok/s, ms, MFU */
+    memcpy(b->importance, importance, sizeof importance);
+    b->field_count = 6;
+    snprintf(b->fields[0], sizeof b->fields[0], "loss %7.6f", shown(step->loss));
+    snprintf(b->fields[1], sizeof b->fields[1], "norm %6.4f", shown(step->grad_norm));
+    snprintf(b->fields[2], sizeof b->fields[2], "lr %.2e", shown(step->lr));
+    snprintf(b->fields[3], sizeof b->fields[3], "%.2f ms", shown(step->ms));
+    if (step->mfu > 0)
+        snprintf(b->fields[4], sizeof b->fields[4], "%.1f%%%s%s MFU", 100 * step->mfu,
+                 step->peak ? " " : "", step->peak ? step->peak : "");
+    if (step->tokens > 0 && step->ms > 0)
+        snprintf(b->fields[5], sizeof b->fields[5], "%.0f tok/s", tokens_per_second(step));
+}
+
+static void show_step_line(run_log *log, const run_step *step, const progress_line *b)
+{
+    char line[LINE_ROOM];
+    text t = text_into(line, sizeof line);
+    text_add(&t, "step %4lld", (long long)step->step);
+    if (log->steps) text_add(&t, "/%lld", (long long)log->steps);
+    for (int i = 0; i < b->field_count; i++)
+        if (b->fields[i][0]) text_add(&t, " | %s", b->fields[i]);
+    if (step->skipped) text_add(&t, " | overflow, skipped, loss scale %g", step->loss_scale);
+    show_line(log, line);
+}
+
+/* Keeps the mean time from step to step, which holds loading as well, but not evaluations. */
+static void measure_step(run_log *log, const run_step *step)
+{
+    double time = progress_bar_now(), seconds = time - log->last_step;
+    if (log->step_seconds > 0)
+        log->step_seconds += MEAN_WEIGHT * (seconds - log->step_seconds);
+    else /* before the first step models were loaded */
+        log->step_seconds = step->ms > 0 ? step->ms / 1000 : seconds;
+    log->last_step = time;
+}
+
+static void show_step(run_log *log, const run_step *step)
+{
+    progress_line b = {.label = "", .unit = "step", .done = step->step, .total = log->steps};
+    describe_step(step, &b);
+    log->counting = NULL;
+    if (!log->bar.on) {
+        show_step_line(log, step, &b);
+        return;
+    }
+    measure_step(log, step);
+    b.seconds = log->step_seconds;
+    bool last = step->step == log->steps;
+    bool epoch_end = log->steps_per_epoch > 0 && step->step % log->steps_per_epoch == 0;
+    if (last || epoch_end || step->skipped) show_step_line(log, step, &b);
+    if (!last && progress_bar_is_due(&log->bar)) progress_bar_draw(&log->bar, &b);
+}
+
+mc_status run_log_step(run_log *log, const run_step *step)
+{
+    if (log->silent) return MC_OK;
+    show_step(log, step);
+    double rate = tokens_per_second(step), mfu = step->mfu > 0 ? step->mfu : NAN;
+    if (log->jsonl.open) {
+        char line[LINE_ROOM];
+        text t = text_into(line, sizeof line);
+        text_add(&t, "{\"step\":%lld", (long long)step->step);
+        add_member(&t, "loss", step->loss);
+        add_member(&t, "grad_norm", step->grad_norm);
+        add_member(&t, "lr", step->lr);
+        add_member(&t, "loss_scale", step->loss_scale);
+        add_member(&t, "ms", step->ms);
+        add_member(&t, "tokens_per_s", rate);
+        add_member(&t, "mfu", mfu);
+        write_json(log, &t);
+    }
+    const tensorboard_scalar scalars[] = {
+        {"train/loss", step->loss}, {"train/grad_norm", step->grad_norm},
+        {"train/lr", step->lr},     {"train/loss_scale", step->loss_scale},
+        {"train/ms", step->ms},     {"train/tokens_per_s", rate},
+        {"train/mfu", mfu},
+    };
+    size_t known = sizeof scalars / sizeof *scalars - (step->mfu > 0 ? 0 : 1);
+    write_scalars(log, step->step, scalars, known);
+    return log->status;
+}
+
+/* ---- evaluations ---- */
+
+static void show_eval(run_log *log, const run_eval *eval)
+{
+    char line[LINE_ROOM];
+    text t = text_into(line, sizeof line);
+    text_add(&t, "eval ");
+    if (eval->step > 0) text_add(&t, "%4lld", (long long)eval->step);
+    if (eval->step > 0 && log->steps) text_add(&t, "/%lld", (long long)log->steps);
+    if (eval->epoch > 0) text_add(&t, " | epoch %lld", (long long)eval->epoch);
+    text_add(&t, "%s%s accuracy %.4f", eval->step > 0 || eval->epoch > 0 ? " | " : "", eval->split,
+             shown(eval->accuracy));
+    if (!isnan(eval->f1)) text_add(&t, " | f1 %.4f", eval->f1);
+    for (int i = 0; i < eval->classes; i++)
+        text_add(&t, "%s %s %.4f", i ? "" : " | recall", eval->class_names[i],
+                 shown(eval->recall[i]));
+    text_add(&t, " | n %lld", (long long)eval->n);
+    if (eval->seconds > 0) text_add(&t, " | %.2f s", eval->seconds);
+    show_line(log, line);
+}
+
+static void write_eval_json(run_log *log, const run_eval *eval)
+{
+    char line[JSON_ROOM];
+    text t = text_into(line, sizeof line);
+    text_add(&t, "{\"step\":%lld,\"epoch\":%lld,\"split\":", (long long)eval->step,
+             (long long)eval->epoch);
+    text_add_json_string(&t, eval->split);
+    text_add(&t, ",\"n\":%lld", (long long)eval->n);
+    add_member(&t, "accuracy", eval->accuracy);
+    add_member(&t, "f1", eval->f1);
+    text_add(&t, ",\"recall\":{");
+    for (int i = 0; i < eval->classes; i++) {
+        if (i) text_add(&t, ",");
+        text_add_json_string(&t, eval->class_names[i]);
+        text_add(&t, ":");
+        text_add_json_number(&t, eval->recall[i]);
+    }
+    text_add(&t, "}");
+    write_json(log, &t);
+}
+
+static void write_eval_scalars(run_log *log, const run_eval *eval)
+{
+    char tags[RUN_EVAL_CLASSES][256];
+    tensorboard_scalar scalars[RUN_EVAL_CLASSES + 2];
+    size_t n = 0;
+    scalars[n++] = (tensorboard_scalar){"eval/accuracy", eval->accuracy};
+    if (!isnan(eval->f1)) scalars[n++] = (tensorboard_scalar){"eval/f1", eval->f1};
+    for (int i = 0; i < eval->classes; i++) {
+        snprintf(tags[i], sizeof tags[i], "eval/recall_%s", eval->class_names[i]);
+        scalars[n++] = (tensorboard_scalar){tags[i], eval->recall[i]};
+    }
+    write_scalars(log, eval->step, scalars, n);
+}
+
+mc_status run_log_eval(run_log *log, const run_eval *eval)
+{
+    if (eval->classes < 0 || eval->classes > RUN_EVAL_CLASSES) return MC_ERR_ARGUMENT;
+    if (log->silent) return MC_OK;
+    show_eval(log, eval);
+    if (log->jsonl.open) write_eval_json(log, eval);
+    if (log->board.file.open) write_eval_scalars(log, eval);
+    log->counting = NULL;
+    log->last_step = progress_bar_now();
+    return log->status;
+}
+
+void run_log_progress(run_log *log, const char *what, const char *unit, int64_t done, int64_t total)
+{
+    if (log->silent || !log->bar.on) return;
+    double time = progress_bar_now();
+    log->last_step = time;
+    if (!log->counting || strcmp(log->counting, what) != 0) {
+        log->counting = what;
+        log->counting_since = time;
+        log->counting_from = done;
+    }
+    if (done < total && !progress_bar_is_due(&log->bar)) return;
+    progress_line b = {.label = what, .unit = unit, .done = done, .total = total};
+    if (done > log->counting_from)
+        b.seconds = (time - log->counting_since) / (double)(done - log->counting_from);
+    progress_bar_draw(&log->bar, &b);
+}
+
+/* ---- the result ---- */
+
+mc_status run_log_result(run_log *log, const run_result *result)
+{
+    if (log->silent) return MC_OK;
+    progress_bar_clear(&log->bar);
+    fflush(progress_stream(log));
+    FILE *out = log->result ? log->result : stdout;
+    fprintf(out, "result task=%s accuracy=%.4f f1=%.4f n=%lld train_seconds=%.1f%s%s\n",
+            result->task, shown(result->accuracy), shown(result->f1), (long long)result->n,
+            result->train_seconds, result->extra ? " " : "", result->extra ? result->extra : "");
+    if (fflush(out) == 0 && !ferror(out)) return log->status;
+    if (!log->status) {
+        log->status = MC_ERR_IO;
+        snprintf(log->message, sizeof log->message, "cannot write the result line");
+    }
+    run_log_line(log, "error: cannot write the result line");
+    return log->status;
+}

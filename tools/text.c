@@ -1,0 +1,118 @@
+#include "tools/text.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONGEST_COMPARED = 63 };
+
+text text_into(char *data, size_t room)
+{
+    data[0] = '\0';
+    return (text){.data = data, .room = room};
+}
+
+void text_add(text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    size_t left = t->room - t->used;
+    int length = vsnprintf(t->data + t->used, left, format, args);
+    va_end(args);
+    if (length < 0 || (size_t)length >= left) {
+        t->cut = true;
+        t->used = t->room - 1;
+    } else {
+        t->used += (size_t)length;
+    }
+}
+
+void text_add_json_string(text *t, const char *string)
+{
+    text_add(t, "\"");
+    for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            text_add(t, "\\%c", *p);
+        else if (*p < 0x20)
+            text_add(t, "\\u%04x", *p);
+        else
+            text_add(t, "%c", *p);
+    }
+    text_add(t, "\"");
+}
+
+static bool reads_back(const char *string, double value, bool as_float)
+{
+    return as_float ? strtof(string, NULL) == (float)value : strtod(string, NULL) == value;
+}
+
+void text_add_number(text *t, double value)
+{
+    char string[40] = "nan";
+    bool as_float = fabs(value) <= FLT_MAX && (double)(float)value == value;
+    for (int digits = 1; digits <= DBL_DECIMAL_DIG; digits++) {
+        snprintf(string, sizeof string, "%.*g", digits, value);
+        if (isnan(value) || reads_back(string, value, as_float)) break;
+    }
+    text_add(t, "%s", isnan(value) ? "nan" : string);
+}
+
+void text_add_json_number(text *t, double value)
+{
+    if (isfinite(value))
+        text_add_number(t, value);
+    else
+        text_add(t, "null");
+}
+
+bool text_parse_whole(const char *string, int64_t *out)
+{
+    const char *digits = string + (*string == '-' || *string == '+');
+    if (!*digits || digits[strspn(digits, "0123456789")]) return false;
+    errno = 0;
+    long long value = strtoll(string, NULL, 10);
+    if (errno) return false;
+    *out = value;
+    return true;
+}
+
+bool text_parse_real(const char *string, double *out)
+{
+    /* strtod alone would also take spaces, hexadecimal, "inf" and "nan" */
+    if (!*string || string[strspn(string, "0123456789+-.eE")]) return false;
+    char *end;
+    errno = 0;
+    double value = strtod(string, &end);
+    if (end == string || *end || errno || !isfinite(value)) return false;
+    *out = value;
+    return true;
+}
+
+size_t text_distance(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b), row[LONGEST_COMPARED + 1];
+    if (n > LONGEST_COMPARED || m > LONGEST_COMPARED) return SIZE_MAX;
+    for (size_t j = 0; j <= m; j++) row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t diagonal = row[0]; /* distance of a[0 .. i-1) and b[0 .. j-1) */
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[m];
+}
+
+bool text_is_near(const char *typed, size_t distance)
+{
+    size_t length = strlen(typed);
+    return distance <= 1 + length / 4 && distance < length;
+}
