@@ -1,30 +1,48 @@
-# What the library stands on, gathered in one interface target: mc_dependencies.
+# What the library stands on, gathered in one interface target: mc_dependencies. The same as plain
+# library names, for the files that others link a static library with: mc_link_names.
+include(CheckSymbolExists)
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(cjson REQUIRED IMPORTED_TARGET libcjson)
-pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 
 # Any BLAS with a CBLAS interface; OpenBLAS by default. The OpenMP flavour is preferred, because our
-# own loops are OpenMP loops and the two then share one team of threads.
+# own loops are OpenMP loops and the two then share one team of threads. To choose another one:
+# -DCBLAS_LIBRARY=/path/to/libblis.so (and -DCBLAS_INCLUDE_DIR, if its cblas.h differs).
 find_path(CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas-openmp openblas openblas-pthread REQUIRED)
-find_library(CBLAS_LIBRARY NAMES openblas blis blas cblas PATH_SUFFIXES openblas-openmp REQUIRED)
+find_library(CBLAS_LIBRARY NAMES openblas blis cblas blas PATH_SUFFIXES openblas-openmp REQUIRED)
+set(CMAKE_REQUIRED_INCLUDES ${CBLAS_INCLUDE_DIR})
+set(CMAKE_REQUIRED_LIBRARIES ${CBLAS_LIBRARY} m)
+string(MAKE_C_IDENTIFIER "MC_CBLAS_IN_${CBLAS_LIBRARY}" has_cblas) # asked anew for another library
+check_symbol_exists(cblas_sgemm cblas.h ${has_cblas})
+unset(CMAKE_REQUIRED_INCLUDES)
+unset(CMAKE_REQUIRED_LIBRARIES)
+if(NOT ${has_cblas})
+    message(FATAL_ERROR "${CBLAS_LIBRARY} has no CBLAS interface (cblas_sgemm): "
+                        "set CBLAS_LIBRARY to a BLAS that does, such as OpenBLAS or BLIS")
+endif()
 
 # oneDNN's sgemm, where it is installed: it picks its kernels by what the processor can do rather
-# than by its name, so it uses AVX-512 on processors newer than the BLAS.
+# than by its name, so it uses AVX-512 on processors newer than the BLAS. Its fast kernels are for
+# x86 only.
 option(MC_ONEDNN "use oneDNN's sgemm where found" ON)
-find_path(DNNL_INCLUDE_DIR dnnl.h)
-find_library(DNNL_LIBRARY dnnl)
+if(MC_ONEDNN AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    find_path(DNNL_INCLUDE_DIR dnnl.h)
+    find_library(DNNL_LIBRARY dnnl)
+endif()
 
 add_library(mc_dependencies INTERFACE)
 target_include_directories(mc_dependencies SYSTEM INTERFACE ${CBLAS_INCLUDE_DIR})
 target_link_libraries(mc_dependencies INTERFACE Threads::Threads OpenMP::OpenMP_C PkgConfig::cjson
-                      PkgConfig::utf8proc ${CBLAS_LIBRARY} m)
+                      ${CBLAS_LIBRARY} m)
+set(mc_link_names ${CBLAS_LIBRARY})
 if(MC_ONEDNN AND DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
     target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_ONEDNN)
     target_include_directories(mc_dependencies SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
     target_link_libraries(mc_dependencies INTERFACE ${DNNL_LIBRARY})
+    list(APPEND mc_link_names ${DNNL_LIBRARY})
     message(STATUS "GEMM: oneDNN (${DNNL_LIBRARY}), else CBLAS (${CBLAS_LIBRARY})")
 else()
     message(STATUS "GEMM: CBLAS (${CBLAS_LIBRARY})")
 endif()
+list(APPEND mc_link_names ${OpenMP_C_LIB_NAMES} m)

@@ -19,6 +19,7 @@
 #include "core/autograd/tape.h"
 #include "core/base/context.h"
 #include "core/base/version.h"
+#include "core/checkpoint/optim_state.h"
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/nn/block_list.h"

@@ -188,13 +188,6 @@ const char *mc_dataset_piece(const mc_dataset *d, int64_t row, int which, size_t
     return d->text.data + bound[0];
 }
 
-size_t mc_dataset_row_bytes(const mc_dataset *d, int64_t row)
-{
-    size_t texts = (size_t)mc_task_texts(d->task);
-    const size_t *bound = d->bound + (size_t)d->row[row].source * texts;
-    return bound[texts] - bound[0];
-}
-
 int64_t mc_dataset_rows(const mc_dataset *d)
 {
     return d ? (int64_t)d->rows : 0;
@@ -222,8 +215,7 @@ const char *mc_dataset_path(const mc_dataset *d)
 
 int mc_dataset_outputs(const mc_dataset *d)
 {
-    if (!d) return 0;
-    return d->task->choices > 1 ? 1 : d->task->labels;
+    return d ? mc_task_outputs(d->task->name) : 0;
 }
 
 const char *mc_dataset_label_name(const mc_dataset *d, int k)

@@ -97,5 +97,7 @@ MC_API const char *mc_dataset_pair(const mc_dataset *dataset, int64_t row, int c
 
 /* The known tasks: the name of the i-th, NULL past the last. */
 MC_API const char *mc_task_name(int i);
+/* What mc_dataset_outputs gives for a dataset of that task (any case); 0 for an unknown task. */
+MC_API int mc_task_outputs(const char *name);
 
 #endif

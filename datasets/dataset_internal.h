@@ -72,8 +72,6 @@ struct mc_dataset {
     size_t rows, row_capacity;
 };
 
-/* Bytes of all texts of a row: what stands for its length before it is tokenized. */
-size_t mc_dataset_row_bytes(const mc_dataset *dataset, int64_t row);
 /* Text number `which` (choice * texts per choice + 0 text or 1 pair) and its length in bytes. */
 const char *mc_dataset_piece(const mc_dataset *dataset, int64_t row, int which, size_t *length);
 void mc_dataset_ref(mc_dataset *dataset);

@@ -37,6 +37,8 @@ struct mc_dataloader {
 
     /* the worker's while it runs */
     mc_order order;
+    uint32_t *weight; /* (order.rows) tokens of each row; known for those before `weighed` */
+    int64_t weighed;
     int32_t *rows; /* the order of epoch `rows_epoch` */
     int64_t rows_epoch, work_epoch, work_step;
     mc_encoding encoding;
@@ -53,13 +55,45 @@ struct mc_dataloader {
 
 /* ---- the worker ---- */
 
+static bool told_to_stop(mc_dataloader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    bool stop = l->stop;
+    pthread_mutex_unlock(&l->lock);
+    return stop;
+}
+
+/* Counts the tokens of every row, once in the life of a loader that orders by length. False on an
+ * error, or when told to stop meanwhile. */
+static bool weigh_rows(mc_dataloader *l)
+{
+    for (; l->weighed < l->order.rows; l->weighed++) {
+        if (l->weighed % 64 == 0 && told_to_stop(l)) return false;
+        uint32_t tokens = 0;
+        for (int choice = 0; choice < l->dataset->task->choices; choice++) {
+            if (mc_pack_encode(&l->error, l->dataset, l->weighed, choice, &l->encoding))
+                return false;
+            tokens += (uint32_t)l->encoding.count;
+        }
+        l->weight[l->weighed] = tokens;
+    }
+    return true;
+}
+
+/* Sees to it that `rows` is the order of the worker's epoch. */
+static bool order_rows(mc_dataloader *l)
+{
+    if (l->rows_epoch == l->work_epoch) return true;
+    if (l->order.by_length && !weigh_rows(l)) return false;
+    mc_order_build(&l->order, l->work_epoch, l->rows);
+    l->rows_epoch = l->work_epoch;
+    return true;
+}
+
 /* Makes the worker's next batch in `slot`. */
 static bool produce(mc_dataloader *l, mc_packed *slot)
 {
-    if (l->rows_epoch != l->work_epoch) {
-        mc_order_build(&l->order, l->work_epoch, l->rows);
-        l->rows_epoch = l->work_epoch;
-    }
+    if (!order_rows(l)) return false;
     int64_t first = l->work_step * l->batch_rows, left = l->order.rows - first;
     int64_t all = left < l->batch_rows ? left : l->batch_rows; /* rows of this step on all ranks */
     int64_t mine = all > l->rank ? (all - l->rank + l->world - 1) / l->world : 0;
@@ -152,7 +186,7 @@ static void free_loader(void *object)
     for (int i = 0; l->ring && i < l->prefetch; i++) mc_packed_release(&l->ring[i]);
     mc_free(l->ring);
     mc_free(l->rows);
-    mc_free((void *)l->order.weight);
+    mc_free(l->weight);
     mc_free(l->order.scratch);
     mc_encoding_release(&l->encoding);
     mc_error_clear(&l->error);
@@ -232,18 +266,6 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
     return l->batches && in_range(l->ctx, "sequences of a batch", sequences, 0, INT_MAX - 1);
 }
 
-/* What stands for each row's length. */
-static uint32_t *row_weights(const mc_dataset *dataset)
-{
-    int64_t rows = mc_dataset_rows(dataset);
-    uint32_t *weight = mc_malloc((size_t)rows * sizeof *weight);
-    for (int64_t i = 0; weight && i < rows; i++) {
-        size_t bytes = mc_dataset_row_bytes(dataset, i);
-        weight[i] = bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
-    }
-    return weight;
-}
-
 static bool make_buffers(mc_dataloader *l)
 {
     int choices = l->dataset->task->choices;
@@ -252,9 +274,10 @@ static bool make_buffers(mc_dataloader *l)
     bool ok = l->rows && l->ring;
     if (ok && l->order.by_length) {
         size_t scratch = mc_order_scratch(l->order.rows, l->batch_rows);
-        l->order.weight = row_weights(l->dataset);
+        l->weight = mc_calloc((size_t)l->order.rows, sizeof *l->weight);
         l->order.scratch = mc_malloc(scratch * sizeof *l->order.scratch);
-        ok = l->order.weight && l->order.scratch;
+        l->order.weight = l->weight;
+        ok = l->weight && l->order.scratch;
     }
     if (!ok) mc_fail_nomem(l->ctx, "a data loader");
     mc_error *err = &l->ctx->error;

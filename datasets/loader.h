@@ -8,9 +8,11 @@
  *
  * Order. Without shuffling rows come in the file's order. With shuffling an epoch is a permutation
  * by (seed, epoch), and rows of similar length go into the same batch: the shuffled rows are taken
- * in windows of 16 batches, sorted by length within each, and the batches shuffled again
- * (`batching` chooses otherwise). Length is judged by the bytes of a row's texts, so that no rank
- * has to tokenize another's rows.
+ * in windows of 16 batches, sorted by tokens within each, and the batches shuffled again
+ * (`batching` chooses otherwise). For this the background thread counts the tokens of every row
+ * before the first batch, once. It evens out what the ranks of a step have to do, and the lengths
+ * within a batch; against that, the longest batch holds more tokens than a mixed one would, so the
+ * peak of memory is higher.
  *
  * Ranks. The batch of a step over all ranks, batch_size * world rows, is ordered first; of its rows
  * i = 0, 1, ... rank r takes those with i % world == r, which by length deals long and short ones

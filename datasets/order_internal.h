@@ -26,7 +26,7 @@ typedef struct mc_order {
     int64_t batch; /* rows of a full batch over all ranks */
     uint64_t seed;
     bool shuffle, by_length;
-    const uint32_t *weight; /* (rows) length of each, estimated; may be NULL unless by_length */
+    const uint32_t *weight; /* (rows) length of each; NULL unless by_length */
     uint64_t *scratch;      /* (mc_order_scratch) */
 } mc_order;
 

@@ -57,9 +57,8 @@ static mc_status reserve(mc_error *err, mc_packed *p, const mc_pack_limits *limi
     return MC_OK;
 }
 
-/* Appends the sequence of one text or pair. */
-static mc_status add_sequence(mc_error *err, mc_packed *p, const mc_pack_limits *limits,
-                              const mc_dataset *d, int64_t row, int choice, mc_encoding *encoding)
+mc_status mc_pack_encode(mc_error *err, const mc_dataset *d, int64_t row, int choice,
+                         mc_encoding *encoding)
 {
     bool paired = d->task->pair[0] != NULL;
     size_t length, pair_length = 0;
@@ -67,9 +66,17 @@ static mc_status add_sequence(mc_error *err, mc_packed *p, const mc_pack_limits 
     const char *pair = paired ? mc_dataset_piece(d, row, choice * 2 + 1, &pair_length) : NULL;
     mc_status status = mc_tokenizer_encode(d->tok, text, length, pair, pair_length,
                                            (size_t)d->max_length, encoding);
-    if (status)
-        return mc_error_set(err, status, "%s:%lld: cannot tokenize it: %s", d->path,
-                            (long long)d->row[row].line, mc_status_text(status));
+    if (status == MC_OK) return MC_OK;
+    return mc_error_set(err, status, "%s:%lld: cannot tokenize it: %s", d->path,
+                        (long long)d->row[row].line, mc_status_text(status));
+}
+
+/* Appends the sequence of one text or pair. */
+static mc_status add_sequence(mc_error *err, mc_packed *p, const mc_pack_limits *limits,
+                              const mc_dataset *d, int64_t row, int choice, mc_encoding *encoding)
+{
+    mc_status status = mc_pack_encode(err, d, row, choice, encoding);
+    if (status) return status;
     int64_t at = p->lengths.total, end = at + (int64_t)encoding->count;
     if (end > INT32_MAX - limits->round_to)
         return mc_error_set(err, MC_ERR_ARGUMENT, "a batch of over %lld tokens: use fewer rows",

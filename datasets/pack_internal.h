@@ -35,6 +35,10 @@ int64_t mc_pack_start(const mc_pack_limits *limits);
 /* The next size of a buffer that holds `room` and needs `wanted`. */
 int64_t mc_pack_grow(const mc_pack_limits *limits, int64_t room, int64_t wanted);
 
+/* Tokenizes one input of a row, cut to the dataset's max_length. Errors name the row's line. */
+mc_status mc_pack_encode(mc_error *err, const mc_dataset *dataset, int64_t row, int choice,
+                         mc_encoding *encoding);
+
 /* Fills the batch with `rows` rows: row[0], row[stride], row[2 * stride], ... `encoding` is scratch
  * that grows and stays. */
 mc_status mc_pack(mc_error *err, mc_packed *packed, const mc_pack_limits *limits,

@@ -67,6 +67,13 @@ const char *mc_task_name(int i)
     return i >= 0 && i < TASKS ? tasks[i].name : NULL;
 }
 
+int mc_task_outputs(const char *name)
+{
+    for (int i = 0; name && i < TASKS; i++)
+        if (strcasecmp(name, tasks[i].name) == 0) return tasks[i].choices > 1 ? 1 : tasks[i].labels;
+    return 0;
+}
+
 int mc_task_texts(const mc_task *task)
 {
     return task->choices * (task->pair[0] ? 2 : 1);

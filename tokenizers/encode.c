@@ -14,7 +14,7 @@ bool mc_encoder_grow(mc_encoder *encoder)
     if (type_ids) out->type_ids = type_ids;
     if (!type_ids) {
         encoder->status = MC_ERR_NOMEM;
-        encoder->limit = 0;
+        encoder->stopped = true;
         return false;
     }
     out->capacity = wanted;
@@ -107,13 +107,12 @@ static void encode_around(mc_encoder *e, const mc_matcher *matcher, const uint8_
 {
     const uint8_t *end = text + size, *done = text, *scan = text;
     match found;
-    while (e->out->count < e->limit &&
-           find_match(e->tok, matcher, text, end, done, &scan, &found)) {
+    while (!e->stopped && find_match(e->tok, matcher, text, end, done, &scan, &found)) {
         if (found.start > done) piece(e, done, (size_t)(found.start - done));
-        if (e->out->count < e->limit) mc_encoder_push(e, found.token->id);
+        if (!e->stopped) mc_encoder_push(e, found.token->id);
         done = found.end;
     }
-    if (done < end && e->out->count < e->limit) piece(e, done, (size_t)(end - done));
+    if (done < end && !e->stopped) piece(e, done, (size_t)(end - done));
 }
 
 static void encode_normal_piece(mc_encoder *e, const uint8_t *text, size_t size)
@@ -133,18 +132,20 @@ static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
     scratch->text.count = 0;
     if (!mc_normalize(&tok->normalizer, text, size, &scratch->text, &scratch->spare)) {
         e->status = MC_ERR_NOMEM;
-        e->limit = 0;
+        e->stopped = true;
         return;
     }
     encode_around(e, &tok->normalized, scratch->text.data, scratch->text.count,
                   encode_normal_piece);
 }
 
-/* Appends the ids of one text; stops at the end of a word once there are `most` or more of them. */
+/* Appends the ids of one text; stops behind the first word (an added token is none) with which there
+ * are `most` or more of them. */
 static size_t encode_text(mc_encoder *e, const char *text, size_t size, size_t most)
 {
     size_t before = e->out->count;
     e->limit = most < SIZE_MAX - before ? before + most : SIZE_MAX;
+    e->stopped = false;
     encode_around(e, &e->tok->raw, (const uint8_t *)text, size, encode_raw_piece);
     return e->out->count - before;
 }

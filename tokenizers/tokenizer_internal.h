@@ -186,11 +186,12 @@ struct mc_encode_scratch {
     mc_bytes text, spare;
 };
 
-/* Where ids go. After `limit` ids encoding stops at the next end of a word. */
+/* Where ids go. Encoding stops behind the first word with which there are `limit` ids or more. */
 typedef struct mc_encoder {
     const mc_tokenizer *tok;
     mc_encoding *out;
     size_t limit;
+    bool stopped; /* by the limit, or by lack of memory */
     mc_status status;
 } mc_encoder;
 

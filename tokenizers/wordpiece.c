@@ -23,12 +23,19 @@ static void encode_word(mc_encoder *e, const uint8_t *word, size_t length, size_
     }
 }
 
+/* To be called behind each word: whether there are enough ids now. */
+static bool stop_here(mc_encoder *e)
+{
+    if (e->out->count >= e->limit) e->stopped = true;
+    return e->stopped;
+}
+
 /* Cuts text in normal form at white space and around punctuation. */
 static void encode_normal(mc_encoder *e, const uint8_t *text, const uint8_t *end)
 {
     const uint8_t *word = text;
     size_t chars = 0;
-    while (text < end && e->out->count < e->limit) {
+    while (text < end) {
         uint32_t c;
         const uint8_t *here = text;
         text += mc_utf8_decode(text, end, &c);
@@ -37,13 +44,20 @@ static void encode_normal(mc_encoder *e, const uint8_t *text, const uint8_t *end
             chars++;
             continue;
         }
-        if (chars) encode_word(e, word, (size_t)(here - word), chars);
-        if (flags & MC_UNICODE_PUNCT && e->out->count < e->limit)
+        if (chars) {
+            encode_word(e, word, (size_t)(here - word), chars);
+            if (stop_here(e)) return;
+        }
+        if (flags & MC_UNICODE_PUNCT) {
             encode_word(e, here, (size_t)(text - here), 1);
+            if (stop_here(e)) return;
+        }
         word = text;
         chars = 0;
     }
-    if (chars && e->out->count < e->limit) encode_word(e, word, (size_t)(end - word), chars);
+    if (!chars) return;
+    encode_word(e, word, (size_t)(end - word), chars);
+    stop_here(e);
 }
 
 /* Text from the start of a word on that is more than ASCII letters: the part of it up to ASCII white
@@ -61,6 +75,7 @@ static const uint8_t *encode_general(mc_encoder *e, const mc_normalizer *normali
     scratch->text.count = 0;
     if (!mc_normalize(normalizer, text, (size_t)(stop - text), &scratch->text, &scratch->spare)) {
         e->status = MC_ERR_NOMEM;
+        e->stopped = true;
         return end;
     }
     encode_normal(e, scratch->text.data, scratch->text.data + scratch->text.count);
@@ -93,11 +108,15 @@ void mc_wordpiece_encode(mc_encoder *e, const mc_normalizer *normalizer, const u
     const mc_tokenizer *tok = e->tok;
     const uint8_t *p = text, *end = text + size, *bytes = normalizer->bytes;
     const mc_trie_node *nodes = tok->trie.nodes;
-    while (p < end && e->out->count < e->limit) {
+    while (p < end) {
         uint8_t byte = bytes[*p];
-        if (byte <= MC_BYTE_PUNCT) {
-            if (byte == MC_BYTE_PUNCT) mc_encoder_push(e, tok->ascii_ids[*p]);
+        if (byte == MC_BYTE_SPACE) {
             p++;
+            continue;
+        }
+        if (byte == MC_BYTE_PUNCT) {
+            mc_encoder_push(e, tok->ascii_ids[*p++]);
+            if (stop_here(e)) return;
             continue;
         }
         const uint8_t *word = p;
@@ -117,5 +136,6 @@ void mc_wordpiece_encode(mc_encoder *e, const mc_normalizer *normalizer, const u
             mc_encoder_push(e, tok->trie.values[state]);
         else
             encode_ascii_word(e, normalizer, word, length);
+        if (stop_here(e)) return;
     }
 }

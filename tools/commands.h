@@ -7,6 +7,9 @@
 /* clang-format off */
 /*     name      summary */
 #define MC_COMMANDS(X)                                                                             \
+    X(finetune, "fine-tune a model on a task")                                                     \
+    X(eval, "evaluate a fine-tuned model on a task")                                               \
+    X(ask, "answer a yes-or-no question about a passage")                                          \
     X(tokenize, "show the tokens and ids of texts")
 /* clang-format on */
 

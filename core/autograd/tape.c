@@ -227,6 +227,11 @@ mc_tensor *mc_tape_input(mc_tape *tape, mc_dtype dtype, mc_shape shape, const vo
 const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int count, int64_t round_to)
 {
     if (!tape || mc_failed(tape->ctx)) return NULL;
+    if (count < 0 || (count && !lengths)) {
+        mc_fail(tape->ctx, MC_ERR_ARGUMENT, "lengths of %d sequences%s", count,
+                lengths ? "" : ": NULL");
+        return NULL;
+    }
     mc_lengths *out = mc_tape_alloc(tape, sizeof *out);
     int32_t *length = mc_tape_alloc(tape, ((size_t)count + 1) * sizeof *length);
     int32_t *offset = mc_tape_alloc(tape, ((size_t)count + 1) * sizeof *offset);
@@ -248,9 +253,16 @@ const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int cou
     return out;
 }
 
+/* Whether the memory was made on this tape, rather than on another one, by the context or a module:
+ * those views of it may be, but it is not the tape's to release. */
+static bool is_of_tape(const mc_tape *tape, const mc_storage *storage)
+{
+    return storage && !storage->borrowed && storage->source && storage->source->tape == tape;
+}
+
 void mc_tape_release(mc_tape *tape, mc_tensor *x)
 {
-    if (!tape || !x || !x->storage || x->tape != tape) return;
+    if (!tape || !x || !is_of_tape(tape, x->storage)) return;
     x->storage->dropped = true;
     if (!x->storage->saves) mc_storage_free_data(x->storage);
 }
@@ -268,7 +280,9 @@ bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
 
 bool mc_op_ok(mc_tape *tape, const char *op, mc_status status)
 {
-    if (status) mc_fail(tape->ctx, status, "%s: %s for its scratch memory", op, mc_status_text(status));
+    if (status)
+        mc_fail(tape->ctx, status, "%s: %s%s", op, mc_status_text(status),
+                status == MC_ERR_NOMEM ? " for its scratch memory" : "");
     return !mc_failed(tape->ctx);
 }
 
@@ -278,13 +292,28 @@ mc_matrix mc_matrix_of(const mc_tensor *x)
     return (mc_matrix){mc_tensor_data(x), x->dtype, mc_tensor_columns(x)};
 }
 
+/* Whether one of the inputs requires a gradient; an error if that one is of another tape. */
+static bool wants_gradient(mc_tape *tape, const char *op, int input_count, mc_tensor *const *inputs)
+{
+    bool wanted = false;
+    for (int i = 0; i < input_count; i++) {
+        if (!inputs[i] || !inputs[i]->requires_grad) continue;
+        wanted = true;
+        if (inputs[i]->tape != tape)
+            mc_fail(tape->ctx, MC_ERR_ARGUMENT,
+                    "%s: an input %s of another tape requires a gradient: copy it with mc_tape_input",
+                    op, MC_SHAPE_TEXT(inputs[i]->shape));
+    }
+    return wanted;
+}
+
 mc_node *mc_tape_record(mc_tape *tape, const mc_op *op, mc_tensor *output, size_t state_bytes,
                         int input_count, mc_tensor *const *inputs)
 {
     if (!output || mc_failed(tape->ctx) || !tape->training) return NULL;
-    bool wanted = false;
-    for (int i = 0; i < input_count; i++) wanted |= inputs[i] && inputs[i]->requires_grad;
+    bool wanted = wants_gradient(tape, op->name, input_count, inputs);
     output->requires_grad = wanted;
+    if (mc_failed(tape->ctx)) return NULL;
     if (!wanted || tape->unrecorded) return NULL;
     mc_node *node = mc_tape_alloc(tape, sizeof *node);
     if (!node || !(node->state = mc_tape_alloc(tape, state_bytes ? state_bytes : 1))) return NULL;
@@ -323,13 +352,19 @@ void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
 {
     for (mc_tensor *x = tape->newest; x && x->serial > scope.serial; x = x->previous) {
         mc_storage *storage = x->storage;
-        if (!storage || storage->borrowed || (keep && storage == keep->storage)) continue;
+        if (!is_of_tape(tape, storage) || (keep && storage == keep->storage)) continue;
         if (storage->source->serial <= scope.serial) continue; /* a view of what is older */
         storage->dropped = true;
         mc_node *maker = storage->source->node;
         bool cheap = scope.selective && maker && maker->op->recompute;
         if (!storage->saves || cheap) mc_storage_free_data(storage);
     }
+}
+
+void mc_scope_release(mc_tape *tape, mc_scope scope, mc_tensor *x, const mc_tensor *keep)
+{
+    bool inside = is_of_tape(tape, x->storage) && x->storage->source->serial > scope.serial;
+    if (inside && x->storage != keep->storage) mc_tape_release(tape, x);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -423,6 +458,7 @@ static void drop_saved(mc_node *node)
 {
     for (int i = 0; i < node->saved_count; i++) {
         mc_storage *storage = node->saved[i]->storage;
+        if (!storage) continue; /* passed on as a gradient */
         if (--storage->saves == 0 && storage->dropped) mc_storage_free_data(storage);
     }
     node->saved_count = 0;
@@ -495,6 +531,9 @@ mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy)
         return mc_fail(tape->ctx, MC_ERR_SHAPE, "backward: gradient %s %s, expected %s %s",
                        mc_dtype_name(dy->dtype), MC_SHAPE_TEXT(dy->shape), mc_dtype_name(y->dtype),
                        MC_SHAPE_TEXT(y->shape));
+    if (!mc_tensor_data(dy))
+        return mc_fail(tape->ctx, MC_ERR_STATE, "backward: the gradient %s was released",
+                       MC_SHAPE_TEXT(dy->shape));
     if (!y->requires_grad) return MC_OK;
     bool accumulate;
     mc_tensor *target = mc_gradient_target(tape, y, &accumulate);
@@ -529,7 +568,8 @@ typedef struct segment_state {
 /* A fresh input for the second run: the same contents, no history. */
 static mc_tensor *detached(mc_tape *tape, mc_tensor *x)
 {
-    mc_tensor *copy = x ? mc_tape_view(tape, x, x->shape, 0) : NULL;
+    if (!x || !mc_saved_data(tape, x)) return NULL; /* a selective block may have dropped it */
+    mc_tensor *copy = mc_tape_view(tape, x, x->shape, 0);
     if (!copy) return NULL;
     copy->requires_grad = x->requires_grad;
     copy->lengths = x->lengths;
@@ -600,9 +640,15 @@ mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_te
                 MC_NODE_INPUTS - 1);
         return NULL;
     }
+    if (extra_count && !extra) {
+        mc_fail(tape->ctx, MC_ERR_ARGUMENT, "checkpoint: its %d extra inputs are NULL", extra_count);
+        return NULL;
+    }
     if (!mc_tape_recording(tape)) return fn(tape, user, x, extra);
     mc_tensor *inputs[MC_NODE_INPUTS] = {x};
     for (int i = 0; i < extra_count; i++) inputs[i + 1] = extra[i];
+    wants_gradient(tape, "checkpoint", extra_count + 1, inputs);
+    if (mc_failed(tape->ctx)) return NULL;
     uint64_t rng_offset = tape->replaying ? tape->replay_offset : tape->ctx->rng_offset;
     tape->unrecorded++;
     mc_tensor *inner = fn(tape, user, x, extra);

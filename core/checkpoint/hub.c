@@ -175,6 +175,8 @@ static bool find_snapshot(mc_error *err, const char *repository, const char *rev
     if (read_commit(err, path, commit, reason, reason_size)) {
         wanted = commit;
         snprintf(reason, reason_size, "its ref names a commit that has no snapshot");
+    } else if (mc_error_is_set(err)) {
+        return false;
     }
     written = snprintf(path, sizeof path, "%s/snapshots/%s", repository, wanted);
     if (written < 0 || written >= MC_PATH_MAX || !mc_path_is_folder(path)) return false;
@@ -220,10 +222,10 @@ static mc_status resolve_in_cache(mc_error *err, const char *identifier, const h
     mc_status status = mc_hub_cache_root(err, root);
     if (status) return status;
     if (try_place(&places, root, id->org, id, folder)) return MC_OK;
-    const char *canonical = canonical_org(id->name);
-    if (canonical && !*id->org && try_place(&places, root, canonical, id, folder)) return MC_OK;
-    if (canonical && strcmp(id->org, canonical) == 0 && try_place(&places, root, "", id, folder))
-        return MC_OK;
+    const char *canonical = canonical_org(id->name), *other = NULL;
+    if (canonical && !*id->org) other = canonical;
+    if (canonical && strcmp(id->org, canonical) == 0) other = "";
+    if (other && !mc_error_is_set(err) && try_place(&places, root, other, id, folder)) return MC_OK;
     return mc_error_is_set(err) ? err->status : not_found(err, identifier, &places);
 }
 

@@ -5,8 +5,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/optim/optimizer_internal.h"
 
-/* ---- saving -----------------------------------------------------------------------------------
- */
+/* ---- saving ------------------------------------------------------------------------------ */
 
 enum { COPY_BYTES = 1 << 20 };
 
@@ -93,8 +92,7 @@ mc_status mc_optim_manager_save(mc_optim_manager *m, const char *path)
     return status;
 }
 
-/* ---- loading ----------------------------------------------------------------------------------
- */
+/* ---- loading ----------------------------------------------------------------------------- */
 
 enum { MISSING_SHOWN = 20 }; /* names in a message */
 

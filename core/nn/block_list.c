@@ -79,6 +79,17 @@ mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tens
 {
     if (!list || !mc_op_ready(t, "block list", x)) return NULL;
     mc_context *ctx = mc_tape_context(t);
+    if (list->options.extra_count && !extra) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "block list \"%s\": its %d extra inputs are NULL",
+                list->module.name, list->options.extra_count);
+        return NULL;
+    }
+    mc_scope scope = mc_scope_begin(t, false);
+    if (!extra != !list->options.extra_count) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "block list \"%s\": extra inputs are %s, but its extra_count is %d",
+                list->module.name, extra ? "given" : "missing", list->options.extra_count);
+        return NULL;
+    }
     for (int i = 0; i < list->count; i++) {
         if (hidden) hidden[i] = x;
         mc_tensor *y = run_block(t, list, list->blocks[i], x, extra);
@@ -86,7 +97,7 @@ mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tens
             mc_fail(ctx, MC_ERR_STATE, "block %d of \"%s\" returned NULL", i, list->module.name);
         mc_error_while(&ctx->error, "running block %d of \"%s\"", i, list->module.name);
         if (!y) return NULL;
-        if (!hidden && i > 0) mc_tape_release(t, x);
+        if (!hidden) mc_scope_release(t, scope, x, y);
         x = y;
     }
     return x;

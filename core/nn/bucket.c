@@ -58,7 +58,23 @@ static bool fill_parameter(mc_parameter *p)
     case MC_INIT_UNIFORM: fill.kind = MC_FILL_UNIFORM; break;
     case MC_INIT_CUSTOM: return fill_custom(p, out, seed);
     }
-    return device->kernels->fill(device, fill, 0, count, out) == MC_OK;
+    mc_status status = device->kernels->fill(device, fill, 0, count, out);
+    if (status) mc_fail(root->ctx, status, "initial values of \"%s\"", p->name);
+    return status == MC_OK;
+}
+
+/* A parameter declared when an optimizer keeps master copies already: its own starts from its initial
+ * values. */
+static void fill_master(mc_parameter *p)
+{
+    mc_bucket *bucket = p->stored->bucket;
+    float *master = bucket->state[MC_STATE_MASTER];
+    mc_device *device = device_of(p->module->root);
+    int64_t count = mc_shape_count(p->shape);
+    if (!master) return;
+    char *data = (char *)mc_stored_data(p->stored) + (size_t)p->first * mc_dtype_size(bucket->dtype);
+    device->kernels->scale(device, count, (mc_matrix){data, bucket->dtype, count}, 1,
+                           (mc_matrix){master + p->stored->offset + p->first, MC_F32, count}, false);
 }
 
 /* ---- layout ---------------------------------------------------------------------------------- */
@@ -209,6 +225,7 @@ mc_status mc_module_layout(mc_module_root *root)
         mc_parameter *p = root->parameters[i];
         if (p->initialized || !p->stored) continue;
         if (!fill_parameter(p)) return mc_error_status(root->ctx);
+        fill_master(p);
         p->initialized = true;
     }
     root->layout_valid = true;
@@ -316,8 +333,10 @@ mc_status mc_parameter_write(mc_parameter *p, const float *values)
 {
     if (!p) return MC_ERR_ARGUMENT;
     mc_module_root *root = p->module->root;
-    if (!root->layout_valid) p->initialized = true;
+    bool was_initialized = p->initialized;
+    p->initialized = true;
     mc_status status = mc_module_layout(root);
+    if (status) p->initialized = was_initialized;
     if (!status) status = transfer(root, values_of(p), mc_shape_count(p->shape), (float *)values, true);
     mc_bucket *bucket = p->stored->bucket;
     if (!status && bucket->state[MC_STATE_MASTER]) {

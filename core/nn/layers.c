@@ -41,6 +41,7 @@ mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor 
     if (!linear || !mc_op_ready(t, "linear", x)) return NULL;
     mc_tensor *weight = mc_parameter_tensor(t, linear->weight);
     mc_tensor *bias = linear->bias ? mc_parameter_tensor(t, linear->bias) : NULL;
+    if (weight) x = mc_cast(t, x, mc_tensor_dtype(weight)); /* an f32 head on a bf16 model */
     return mc_fused_linear(t, x, weight, bias, activation);
 }
 

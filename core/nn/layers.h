@@ -23,7 +23,8 @@ MC_API mc_linear *mc_linear_new(mc_context *ctx, int64_t in, int64_t out,
 MC_API mc_linear *mc_linear_add(mc_module *parent, const char *name, int64_t in, int64_t out,
                                 const mc_linear_options *options);
 MC_API mc_module *mc_linear_module(mc_linear *linear);
-/* x (..., in) to (..., out). */
+/* x (..., in) to (..., out). x of another floating dtype than the weight is cast to it, so an f32
+ * head may stand on a bf16 model. */
 MC_API mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x);
 /* The same with an activation fused into the product. */
 MC_API mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor *x,

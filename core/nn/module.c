@@ -109,6 +109,7 @@ static char *full_name(mc_module *module, const char *name)
     if (!text) return NULL;
     char *end = text + length - strlen(name) - 1;
     strcpy(end, name);
+    if (*end == '/') return end + 1;
     for (mc_module *m = module; m; m = m->parent) {
         size_t part = strlen(m->name);
         if (!part) continue;
@@ -117,7 +118,7 @@ static char *full_name(mc_module *module, const char *name)
         memcpy(end, m->name, part);
         if (*end == '/') return end + 1;
     }
-    return *end == '/' ? end + 1 : end;
+    return end;
 }
 
 static mc_module *owner_of(mc_module *module)
@@ -180,8 +181,12 @@ static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count,
 mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape, mc_initializer init)
 {
     if (!module || mc_failed(module->ctx)) return NULL;
+    mc_module_root *root = module->root;
+    size_t before = root->parameter_count;
     mc_parameter *p = add_parameter(module, name, shape, init);
-    return p && add_stored(module, &p, 1, shape) ? p : NULL;
+    if (p && add_stored(module, &p, 1, shape)) return p;
+    root->parameter_count = before;
+    return NULL;
 }
 
 mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_part *parts, int count,
@@ -198,13 +203,18 @@ mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_par
     mc_shape shape = {.ndim = row_shape.ndim + 1};
     memcpy(shape.dim + 1, row_shape.dim, (size_t)row_shape.ndim * sizeof *shape.dim);
     int64_t rows = 0;
-    for (int i = 0; i < count; i++) {
+    size_t before = module->root->parameter_count;
+    bool good = true;
+    for (int i = 0; good && i < count; i++) {
         shape.dim[0] = parts[i].rows;
         rows += parts[i].rows;
-        if (!(made[i] = add_parameter(module, parts[i].name, shape, parts[i].init))) return NULL;
+        good = (made[i] = add_parameter(module, parts[i].name, shape, parts[i].init));
     }
     shape.dim[0] = rows;
-    if (!add_stored(module, made, count, shape)) return NULL;
+    if (!good || !add_stored(module, made, count, shape)) {
+        module->root->parameter_count = before; /* no part without the others */
+        return NULL;
+    }
     if (parts_out) memcpy(parts_out, made, (size_t)count * sizeof *made);
     return made[0];
 }
@@ -253,23 +263,33 @@ mc_dtype mc_parameter_dtype(const mc_parameter *p)
 }
 bool mc_parameter_trainable(const mc_parameter *p) { return p && p->stored->trainable; }
 
+/* How many parts of a stored tensor are below the module and match the pattern. */
+static int matching_parts(const mc_stored *stored, const mc_module *module, const char *pattern)
+{
+    int matching = 0;
+    for (int k = 0; k < stored->part_count; k++)
+        matching += is_below(stored->parts[k]->module, module) &&
+                    (!pattern || fnmatch(pattern, stored->parts[k]->name, 0) == 0);
+    return matching;
+}
+
 mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool trainable)
 {
     if (!module) return MC_ERR_ARGUMENT;
     mc_module_root *root = module->root;
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
-    for (size_t i = 0; i < root->stored_count; i++) {
-        mc_stored *stored = root->stored[i];
-        int matching = 0;
-        for (int k = 0; k < stored->part_count; k++)
-            matching += is_below(stored->parts[k]->module, module) &&
-                        (!pattern || fnmatch(pattern, stored->parts[k]->name, 0) == 0);
-        if (!matching || stored->trainable == trainable) continue;
-        if (matching < stored->part_count)
+    for (size_t i = 0; i < root->stored_count; i++) { /* nothing changes if one is in two minds */
+        const mc_stored *stored = root->stored[i];
+        int matching = matching_parts(stored, module, pattern);
+        if (matching && matching < stored->part_count && stored->trainable != trainable)
             return mc_fail(root->ctx, MC_ERR_ARGUMENT,
                            "\"%s\" matches a part of the stored tensor of \"%s\" only: its %d parts are "
                            "frozen or trained together",
-                           pattern, stored->parts[0]->name, stored->part_count);
+                           pattern ? pattern : "*", stored->parts[0]->name, stored->part_count);
+    }
+    for (size_t i = 0; i < root->stored_count; i++) {
+        mc_stored *stored = root->stored[i];
+        if (stored->trainable == trainable || !matching_parts(stored, module, pattern)) continue;
         stored->trainable = trainable;
         root->layout_valid = false;
     }

@@ -41,6 +41,7 @@ static bool check(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *o)
 {
     mc_context *ctx = mc_tape_context(t);
     if (!mc_op_ready(t, "attention", qkv) || !mc_op_float(t, "attention", "qkv", qkv)) return false;
+    if (!o) return !mc_fail(ctx, MC_ERR_ARGUMENT, "attention: its options are NULL, heads are required");
     int64_t columns = mc_tensor_columns(qkv);
     if (o->heads < 1 || columns % (3 * (int64_t)o->heads) || columns == 0)
         return !mc_fail(ctx, MC_ERR_SHAPE, "attention: qkv %s, expected 3 * %d heads * head_dim columns",
@@ -52,6 +53,7 @@ static bool check(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *o)
         return !mc_fail(ctx, MC_ERR_ARGUMENT, "attention: dropout %g, expected 0 <= p < 1",
                         (double)o->dropout);
     if (!o->key_mask) return true;
+    if (!mc_op_ready(t, "attention", o->key_mask)) return false;
     if (o->key_mask->dtype != MC_U8 && o->key_mask->dtype != MC_BOOL)
         return !mc_fail(ctx, MC_ERR_DTYPE, "attention: key mask of dtype %s, expected u8 or bool",
                         mc_dtype_name(o->key_mask->dtype));

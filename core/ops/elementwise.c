@@ -43,7 +43,7 @@ static mc_tensor *activate(mc_tape *t, mc_tensor *x, mc_activation kind)
         ((activation_state *)node->state)->kind = kind;
         mc_node_save(node, x);
     }
-    return y;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
 mc_tensor *mc_gelu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_GELU); }
@@ -81,7 +81,7 @@ mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p)
               mc_matrix_of(y), false);
     mc_node *node = mc_tape_record(t, &dropout_op, y, sizeof mask, 1, &x);
     if (node) *(mc_dropout_mask *)node->state = mask;
-    return y;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
 static void scale_backward(mc_tape *t, mc_node *node)
@@ -106,7 +106,36 @@ mc_tensor *mc_scale(mc_tape *t, mc_tensor *x, float factor)
               false);
     mc_node *node = mc_tape_record(t, &scale_op, y, sizeof factor, 1, &x);
     if (node) *(float *)node->state = factor;
-    return y;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+static void cast_backward(mc_tape *t, mc_node *node)
+{
+    mc_tensor *dy = node->output->gradient;
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, node->inputs[0], &accumulate);
+    if (dx)
+        MC_KERNEL(t, "cast", scale, mc_tensor_count(dy), mc_matrix_flat(dy), 1.0f,
+                  mc_matrix_flat(dx), accumulate);
+}
+
+static const mc_op cast_op = {.name = "cast", .backward = cast_backward};
+
+mc_tensor *mc_cast(mc_tape *t, mc_tensor *x, mc_dtype dtype)
+{
+    if (!mc_op_ready(t, "cast", x) || !mc_op_float(t, "cast", "input", x)) return NULL;
+    if (!mc_dtype_is_float(dtype)) {
+        mc_fail(mc_tape_context(t), MC_ERR_DTYPE, "cast: to dtype %s, expected f32, f16 or bf16",
+                mc_dtype_name(dtype));
+        return NULL;
+    }
+    if (x->dtype == dtype) return x;
+    mc_tensor *y = mc_tape_tensor(t, dtype, x->shape, x);
+    if (!y) return NULL;
+    MC_KERNEL(t, "cast", scale, mc_tensor_count(x), mc_matrix_flat(x), 1.0f, mc_matrix_flat(y),
+              false);
+    mc_tape_record(t, &cast_op, y, 0, 1, &x);
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
 /* ---- add and mul ----------------------------------------------------------------------------- */
@@ -137,7 +166,8 @@ static mc_tensor *binary_begin(mc_tape *t, const char *op, mc_tensor **a, mc_ten
                 MC_SHAPE_TEXT((*b)->shape), MC_SHAPE_TEXT((*a)->shape));
         return NULL;
     }
-    return mc_tape_tensor(t, (*a)->dtype, (*a)->shape, *a);
+    bool packed_b = !(*a)->lengths && mc_shape_equal((*a)->shape, (*b)->shape);
+    return mc_tape_tensor(t, (*a)->dtype, (*a)->shape, packed_b ? *b : *a);
 }
 
 /* Adds g, of the larger operand's shape, to the gradient of the smaller one. */
@@ -167,7 +197,7 @@ mc_tensor *mc_add(mc_tape *t, mc_tensor *a, mc_tensor *b)
     MC_KERNEL(t, "add", add, mc_tensor_count(a), mc_matrix_flat(a), mc_matrix_flat(b),
               mc_tensor_count(b), mc_matrix_flat(y));
     mc_tape_record(t, &add_op, y, 0, 2, (mc_tensor *[]){a, b});
-    return y;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
 static void mul_backward(mc_tape *t, mc_node *node)
@@ -201,5 +231,5 @@ mc_tensor *mc_mul(mc_tape *t, mc_tensor *a, mc_tensor *b)
     mc_node *node = mc_tape_record(t, &mul_op, y, 0, 2, (mc_tensor *[]){a, b});
     mc_node_save(node, a);
     mc_node_save(node, b);
-    return y;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

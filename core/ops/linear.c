@@ -40,7 +40,7 @@ static void linear_backward(mc_tape *t, mc_node *node)
     mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
     if (dx)
         MC_KERNEL(t, "linear", gemm, false, false, rows, in, out, mc_matrix_of(du),
-                  mc_matrix_of(weight), accumulate ? 1.0f : 0.0f, mc_matrix_of(dx));
+                  mc_saved_matrix(t, weight), accumulate ? 1.0f : 0.0f, mc_matrix_of(dx));
     if (du != node->output->gradient) mc_scratch_free(du);
 }
 
@@ -68,7 +68,8 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias)
         return false;
     }
     if (!bias) return true;
-    return mc_op_same_dtype(t, "linear", "bias", bias, x->dtype) &&
+    return mc_op_ready(t, "linear", bias) &&
+           mc_op_same_dtype(t, "linear", "bias", bias, x->dtype) &&
            mc_op_shape(t, "linear", "bias", bias, MC_SHAPE(weight->shape.dim[0]));
 }
 

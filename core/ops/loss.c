@@ -167,7 +167,8 @@ static void linear_loss_backward(mc_tape *t, mc_node *node)
                 (double)seed, (double)state->seed);
         return;
     }
-    if (state->dx) mc_gradient_share(t, node->inputs[0], state->dx);
+    mc_gradient_share(t, node->inputs[0], state->dx);
+    mc_scratch_free(state->dx);
 }
 
 static const mc_op linear_loss_op = {.name = "linear cross entropy", .backward = linear_loss_backward};
@@ -227,7 +228,6 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
     if (node) {
         *(linear_loss_state *)node->state = (linear_loss_state){.dx = c.dx, .seed = c.seed};
         mc_node_save(node, c.dx);
-        if (c.dx) mc_tape_release(t, c.dx);
     }
     return mc_failed(mc_tape_context(t)) ? NULL : c.loss;
 }
@@ -259,7 +259,9 @@ mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor)
 {
     if (!mc_op_ready(t, "loss add", a) || !mc_op_ready(t, "loss add", b)) return NULL;
     if (!mc_op_shape(t, "loss add", "first loss", a, MC_SHAPE(2)) ||
-        !mc_op_shape(t, "loss add", "second loss", b, MC_SHAPE(2)))
+        !mc_op_shape(t, "loss add", "second loss", b, MC_SHAPE(2)) ||
+        !mc_op_same_dtype(t, "loss add", "first loss", a, MC_F32) ||
+        !mc_op_same_dtype(t, "loss add", "second loss", b, MC_F32))
         return NULL;
     float va[2], vb[2];
     mc_tensor_read_f32(mc_tape_context(t), a, va, 2);
@@ -271,7 +273,7 @@ mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor)
     mc_node *node = mc_tape_record(t, &loss_add_op, y, sizeof(loss_add_state), 2,
                                    (mc_tensor *[]){a, b});
     if (node) ((loss_add_state *)node->state)->b_factor = b_factor;
-    return y;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
 float mc_mean_loss(mc_context *ctx, const mc_tensor *loss)

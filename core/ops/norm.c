@@ -48,26 +48,35 @@ static void norm_again(mc_tape *t, mc_node *node)
 static const mc_op norm_op = {
     .name = "residual norm", .backward = norm_backward, .recompute = norm_again};
 
-static bool check(mc_tape *t, mc_tensor *x, mc_tensor *f, mc_tensor *weight, mc_tensor *bias, float eps)
+static bool check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tensor *weight,
+                  mc_tensor *bias, float eps)
 {
     if (!mc_op_ready(t, "residual norm", x) || !mc_op_ready(t, "residual norm", weight) ||
         !mc_op_ready(t, "residual norm", bias) || !mc_op_float(t, "residual norm", "input", x))
         return false;
     mc_shape vector = MC_SHAPE(mc_tensor_columns(x));
     if (!mc_op_shape(t, "residual norm", "weight", weight, vector) ||
-        !mc_op_shape(t, "residual norm", "bias", bias, vector))
+        !mc_op_shape(t, "residual norm", "bias", bias, vector) ||
+        !mc_op_float(t, "residual norm", "weight", weight) ||
+        !mc_op_float(t, "residual norm", "bias", bias))
         return false;
-    if (f && (!mc_op_shape(t, "residual norm", "second input", f, x->shape) ||
+    if (f && (!mc_op_ready(t, "residual norm", f) ||
+              !mc_op_shape(t, "residual norm", "second input", f, x->shape) ||
               !mc_op_same_dtype(t, "residual norm", "second input", f, x->dtype)))
         return false;
-    if (!(eps > 0)) mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "residual norm: eps %g, expected > 0", (double)eps);
-    return eps > 0;
+    mc_context *ctx = mc_tape_context(t);
+    if (!(dropout >= 0 && dropout < 1))
+        return !mc_fail(ctx, MC_ERR_ARGUMENT, "residual norm: dropout %g, expected 0 <= p < 1",
+                        (double)dropout);
+    if (!(eps > 0))
+        return !mc_fail(ctx, MC_ERR_ARGUMENT, "residual norm: eps %g, expected > 0", (double)eps);
+    return true;
 }
 
 mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tensor *weight,
                             mc_tensor *bias, float eps)
 {
-    if (!check(t, x, f, weight, bias, eps)) return NULL;
+    if (!check(t, x, f, dropout, weight, bias, eps)) return NULL;
     int64_t rows = mc_tensor_rows(x), columns = mc_tensor_columns(x);
     mc_dropout_mask mask = mc_tape_dropout(t, f ? dropout : 0);
     bool recording = mc_tape_recording(t);

@@ -87,6 +87,9 @@ MC_API mc_tensor *mc_gelu_new(mc_tape *t, mc_tensor *x); /* with tanh, as GPT-2'
 MC_API mc_tensor *mc_relu(mc_tape *t, mc_tensor *x);
 MC_API mc_tensor *mc_tanh(mc_tape *t, mc_tensor *x);
 
+/* The same values in another floating dtype, rounded to nearest even; x itself if it has it. */
+MC_API mc_tensor *mc_cast(mc_tape *t, mc_tensor *x, mc_dtype dtype);
+
 /* The same elements in another shape (a view). */
 MC_API mc_tensor *mc_reshape(mc_tape *t, mc_tensor *x, mc_shape shape);
 

@@ -50,8 +50,9 @@ mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *
 {
     static const char *const names[MAX_TABLES] = {"index", "second index", "third index",
                                                   "fourth index"};
-    if (!mc_op_ready(t, "embed", table[0]) || !mc_op_ready(t, "embed", index[0])) return NULL;
-    if (!check_tables(t, tables, table)) return NULL;
+    if (!t || mc_failed(mc_tape_context(t)) || !check_tables(t, tables, table) ||
+        !mc_op_ready(t, "embed", index[0]))
+        return NULL;
     int64_t rows = mc_tensor_count(index[0]), columns = mc_tensor_columns(table[0]);
     embed_state checked = {0};
     mc_matrix matrix[MAX_TABLES];
@@ -71,7 +72,7 @@ mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *
         *(embed_state *)node->state = checked;
         for (int i = 0; i < tables; i++) mc_node_save(node, checked.index[i]);
     }
-    return y;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */
@@ -100,13 +101,18 @@ static mc_tensor *gather(mc_tape *t, const char *op, mc_tensor *x, const int32_t
         ((gather_state *)node->state)->index = kept;
         mc_node_save(node, kept);
     }
-    return y;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
 mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index, int64_t n)
 {
     if (!mc_op_ready(t, "gather", x) || !mc_op_float(t, "gather", "input", x)) return NULL;
     int64_t rows = mc_tensor_rows(x);
+    if (n < 0 || (n && !index)) {
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "gather: %lld indices%s", (long long)n,
+                index ? "" : ": NULL");
+        return NULL;
+    }
     for (int64_t i = 0; i < n; i++)
         if (index[i] < 0 || index[i] >= rows) {
             mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "gather: index[%lld] = %d, expected 0 to %lld",

@@ -5,8 +5,7 @@
 
 static const double PI = 3.14159265358979323846;
 
-/* ---- the formulas: decay after the warm-up, by n >= warmup ------------------------------------
- */
+/* ---- the formulas: decay after the warm-up, by n >= warmup ------------------------------- */
 
 static double no_decay(const mc_lr_scheduler *s, int64_t n)
 {
@@ -47,8 +46,7 @@ static double custom(const mc_lr_scheduler *s, int64_t n)
     return s->fn(s->user, n);
 }
 
-/* ---- objects ----------------------------------------------------------------------------------
- */
+/* ---- objects ----------------------------------------------------------------------------- */
 
 static void scheduler_release(void *object)
 {
@@ -137,8 +135,7 @@ mc_lr_scheduler *mc_lr_scheduler_new(mc_context *ctx, mc_lr_fn fn, void *user)
         ctx, (mc_lr_scheduler){.name = "custom", .decay = custom, .fn = fn, .user = user});
 }
 
-/* ---- values -----------------------------------------------------------------------------------
- */
+/* ---- values ------------------------------------------------------------------------------ */
 
 double mc_lr_scheduler_at(const mc_lr_scheduler *s, int64_t n)
 {

@@ -10,8 +10,7 @@
 #include <math.h>
 #include "core/optim/optimizer_internal.h"
 
-/* ---- making and freeing -----------------------------------------------------------------------
- */
+/* ---- making and freeing ------------------------------------------------------------------ */
 
 static void manager_release(void *object)
 {
@@ -156,8 +155,7 @@ static mc_status each_run(mc_optim_manager *m, mc_run_fn fn, void *user)
     return MC_OK;
 }
 
-/* ---- gradients --------------------------------------------------------------------------------
- */
+/* ---- gradients --------------------------------------------------------------------------- */
 
 /* Makes this manager the one that seeds the context's losses. */
 static mc_status take_seed(mc_optim_manager *m)
@@ -272,8 +270,7 @@ static double gradient_factor(const mc_optim_manager *m)
     return 1 / (m->seed * (m->count > 0 ? m->count : 1));
 }
 
-/* ---- the norm ---------------------------------------------------------------------------------
- */
+/* ---- the norm ---------------------------------------------------------------------------- */
 
 typedef struct mc_measure {
     mc_device *device;
@@ -339,8 +336,7 @@ float mc_optim_manager_clip_grad_norm(mc_optim_manager *m, float max_norm)
     return mc_optim_manager_clip_grad_norm_p(m, max_norm, 2);
 }
 
-/* ---- the step ---------------------------------------------------------------------------------
- */
+/* ---- the step ---------------------------------------------------------------------------- */
 
 /* Ends a step that is not taken. */
 static mc_status skip(mc_optim_manager *m)
@@ -479,8 +475,7 @@ void mc_optim_manager_state_restored(mc_optim_manager *m)
     m->last_skipped = false;
 }
 
-/* ---- what happened ----------------------------------------------------------------------------
- */
+/* ---- what happened ----------------------------------------------------------------------- */
 
 double mc_optim_manager_lr(const mc_optim_manager *m)
 {

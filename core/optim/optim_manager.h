@@ -80,8 +80,8 @@ MC_API mc_status mc_optim_manager_add(mc_optim_manager *optim, mc_optimizer *opt
 MC_API mc_status mc_optim_manager_zero_grad(mc_optim_manager *optim);
 
 /* Backward from a loss (a tensor of two f32, sum and count: see mc_cross_entropy) on its tape, with
- * the loss scale. Errors: MC_ERR_SHAPE for a tensor that is no loss, and those of mc_tape_backward.
- */
+ * the loss scale. Errors: MC_ERR_SHAPE for a tensor that is no loss, MC_ERR_ARGUMENT for NULL or a
+ * tape of another context, and those of mc_tape_backward. */
 MC_API mc_status mc_optim_manager_backward(mc_optim_manager *optim, mc_tape *tape, mc_tensor *loss);
 
 /* Clips the gradients to a 2-norm of at most `max_norm`, taken over all parameters of all
@@ -104,8 +104,7 @@ MC_API float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, float ma
  * which names the parameter, and MC_ERR_NOMEM at the first step; nothing is changed then. */
 MC_API mc_status mc_optim_manager_step(mc_optim_manager *optim);
 
-/* ---- what happened ----------------------------------------------------------------------------
- */
+/* ---- what happened ----------------------------------------------------------------------- */
 
 /* The learning rate of the first optimizer: the one its last step used; before, the one it will. */
 MC_API double mc_optim_manager_lr(const mc_optim_manager *optim);

@@ -34,8 +34,7 @@ static void drop_dead_roots(mc_optimizer *o)
     o->root_count = kept;
 }
 
-/* ---- making and freeing -----------------------------------------------------------------------
- */
+/* ---- making and freeing ------------------------------------------------------------------ */
 
 static void optimizer_release(void *object)
 {
@@ -100,8 +99,7 @@ mc_optimizer *mc_optimizer_new(mc_context *ctx, const mc_optimizer_kind *kind,
     return NULL;
 }
 
-/* ---- adding parameters ------------------------------------------------------------------------
- */
+/* ---- adding parameters ------------------------------------------------------------------- */
 
 static bool matches(const mc_parameter *p, const char *pattern)
 {
@@ -138,8 +136,7 @@ static mc_status add_root(mc_optimizer *o, mc_module_root *root)
     return MC_OK;
 }
 
-/* Takes a parameter over. Moments that an earlier optimizer left behind mean nothing to this one.
- */
+/* Takes a parameter over. Moments that an earlier optimizer left mean nothing to this one. */
 static void take(mc_optimizer *o, mc_parameter *p)
 {
     p->optimizer = o;
@@ -214,8 +211,7 @@ mc_status mc_optimizer_add_group(mc_optimizer *o, mc_module *module, const char 
     return add_parameters(o, module, pattern, (int)o->group_count - 1);
 }
 
-/* ---- the walk ---------------------------------------------------------------------------------
- */
+/* ---- the walk ---------------------------------------------------------------------------- */
 
 mc_status mc_optimizer_each_parameter(mc_optimizer *o, mc_parameter_fn fn, void *user)
 {
@@ -286,8 +282,7 @@ mc_status mc_optimizer_each_run(mc_optimizer *o, mc_run_fn fn, void *user)
     return MC_OK;
 }
 
-/* ---- stepping ---------------------------------------------------------------------------------
- */
+/* ---- stepping ---------------------------------------------------------------------------- */
 
 static mc_status zero_run(void *user, const mc_run *run)
 {

@@ -38,8 +38,7 @@
 
 typedef struct mc_optimizer mc_optimizer;
 
-/* ---- Adam -------------------------------------------------------------------------------------
- */
+/* ---- Adam -------------------------------------------------------------------------------- */
 
 typedef struct mc_adam_options {
     float lr;                /* without a schedule: 1e-3; >= 0 */
@@ -65,8 +64,7 @@ MC_API mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options
  * same results to the bit. */
 MC_API mc_optimizer *mc_adam_offload_new(mc_context *ctx, const mc_adam_options *options);
 
-/* ---- SGD --------------------------------------------------------------------------------------
- */
+/* ---- SGD --------------------------------------------------------------------------------- */
 
 typedef struct mc_sgd_options {
     float lr;                /* without a schedule: 1e-3; >= 0 */
@@ -84,8 +82,7 @@ typedef struct mc_sgd_options {
  * State: momentum_buffer (b), and master for f16 and bf16. */
 MC_API mc_optimizer *mc_sgd_new(mc_context *ctx, const mc_sgd_options *options);
 
-/* ---- which parameters, and how ----------------------------------------------------------------
- */
+/* ---- which parameters, and how ----------------------------------------------------------- */
 
 /* Adds every parameter below a module. Those that this optimizer has already stay in their groups,
  * so a module that got new parameters is simply added again. Errors (and then nothing is added):
@@ -113,8 +110,7 @@ MC_API mc_status mc_optimizer_add_group(mc_optimizer *optimizer, mc_module *modu
  * state is zero again for it, but for the master copy. NULL is allowed. */
 MC_API void mc_optimizer_free(mc_optimizer *optimizer);
 
-/* ---- stepping ---------------------------------------------------------------------------------
- */
+/* ---- stepping ---------------------------------------------------------------------------- */
 
 /* Zeros the gradients of this optimizer's parameters. */
 MC_API mc_status mc_optimizer_zero_grad(mc_optimizer *optimizer);
@@ -131,8 +127,7 @@ MC_API mc_status mc_optimizer_set_lr(mc_optimizer *optimizer, double lr);
 /* Steps taken. 0 for NULL. */
 MC_API int64_t mc_optimizer_step_count(const mc_optimizer *optimizer);
 
-/* ---- an optimizer of your own -----------------------------------------------------------------
- */
+/* ---- an optimizer of your own ------------------------------------------------------------ */
 
 /* A run of elements, of one parameter or several neighbours, that are stepped with the same
  * settings. Pointers are to the device's memory. */

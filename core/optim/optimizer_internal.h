@@ -8,8 +8,7 @@
 #include "core/optim/optim_manager.h"
 #include "core/optim/optimizer.h"
 
-/* ---- options ----------------------------------------------------------------------------------
- */
+/* ---- options ----------------------------------------------------------------------------- */
 
 /* The value of an option: `fallback` where it is a plain zero; MC_TRUE_ZERO is zero. */
 static inline float mc_option(float value, float fallback)
@@ -21,8 +20,7 @@ static inline float mc_option(float value, float fallback)
 bool mc_option_check(mc_context *ctx, const char *who, const char *option, float value,
                      float limit);
 
-/* ---- optimizers -------------------------------------------------------------------------------
- */
+/* ---- optimizers -------------------------------------------------------------------------- */
 
 /* Settings of a parameter; group 0 is that of mc_optimizer_add. */
 typedef struct mc_group {
@@ -65,14 +63,12 @@ mc_status mc_optimizer_each_run(mc_optimizer *optimizer, mc_run_fn fn, void *use
 typedef mc_status (*mc_parameter_fn)(void *user, mc_module_root *root, mc_parameter *parameter);
 mc_status mc_optimizer_each_parameter(mc_optimizer *optimizer, mc_parameter_fn fn, void *user);
 
-/* Makes gradients and state of all trainable parameters, so that a step cannot run out of memory.
- */
+/* Makes gradients and state of all trainable parameters, so a step cannot run out of memory. */
 mc_status mc_optimizer_prepare(mc_optimizer *optimizer);
 /* A step with gradients multiplied by gradient_scale. */
 mc_status mc_optimizer_apply(mc_optimizer *optimizer, double lr, double gradient_scale);
 
-/* ---- schedules --------------------------------------------------------------------------------
- */
+/* ---- schedules --------------------------------------------------------------------------- */
 
 struct mc_lr_scheduler {
     mc_owned owned;
@@ -87,8 +83,7 @@ struct mc_lr_scheduler {
     mc_optim_manager *manager; /* NULL: none */
 };
 
-/* ---- OptimManager -----------------------------------------------------------------------------
- */
+/* ---- OptimManager ------------------------------------------------------------------------ */
 
 typedef enum mc_clip_state {
     MC_CLIP_NONE, /* clip_grad_norm was not called since zero_grad or step */
@@ -131,8 +126,7 @@ struct mc_optim_manager {
 void mc_optim_manager_forget_optimizer(mc_optim_manager *optim, const mc_optimizer *optimizer);
 void mc_optim_manager_forget_scheduler(mc_optim_manager *optim, const mc_lr_scheduler *scheduler);
 
-/* ---- state ------------------------------------------------------------------------------------
- */
+/* ---- state ------------------------------------------------------------------------------- */
 
 /* One named piece of state. */
 typedef struct mc_state_item {

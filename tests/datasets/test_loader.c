@@ -10,18 +10,17 @@
 
 enum { MAX_ROWS = 512 };
 
-/* BoolQ rows whose passage is `length(i)` letters long, so that a row has length(i) + 6 tokens. */
+/* BoolQ rows whose passage is `length(i)` words of a letter: a row has length(i) + 5 tokens. */
 static mc_dataset *make_rows(fixture *f, int rows, int (*length)(int))
 {
-    char *lines = malloc((size_t)rows * 1024), *at = lines;
+    char *lines = malloc((size_t)rows * 2048), *at = lines;
     assert_non_null(lines);
     for (int i = 0; i < rows; i++) {
         int n = length(i);
         assert_true(n < 900);
         at += sprintf(at, "{\"label\": %s, \"question\": \"q %c\", \"passage\": \"",
                       i % 3 ? "true" : "false", 'a' + i % 26);
-        memset(at, 'a' + i % 7, (size_t)n);
-        at += n;
+        for (int k = 0; k < n; k++) at += sprintf(at, "%c ", 'a' + (i + k) % 7);
         at += sprintf(at, "\"}\n");
     }
     mc_dataset *d = parse(f, "BoolQ", "train", lines);

@@ -22,26 +22,26 @@ static inline int tear_down_context(void **state)
     return 0;
 }
 
-#define assert_good(ctx)                                                                           \
-    do {                                                                                           \
-        if (mc_failed(ctx)) fail_msg("%s", mc_error_message(ctx));                                 \
+#define assert_good(ctx)                                           \
+    do {                                                           \
+        if (mc_failed(ctx)) fail_msg("%s", mc_error_message(ctx)); \
     } while (0)
 
 /* The context has failed with this status and a message that has all these words; clears it. */
-#define assert_error(ctx, wanted, ...)                                                             \
-    do {                                                                                           \
-        assert_int_equal(mc_error_status(ctx), wanted);                                            \
-        const char *words_[] = {__VA_ARGS__};                                                      \
-        for (size_t i_ = 0; i_ < sizeof words_ / sizeof *words_; i_++)                             \
-            if (!strstr(mc_error_message(ctx), words_[i_]))                                        \
-                fail_msg("no \"%s\" in: %s", words_[i_], mc_error_message(ctx));                   \
-        mc_clear_error(ctx);                                                                       \
+#define assert_error(ctx, wanted, ...)                                           \
+    do {                                                                         \
+        assert_int_equal(mc_error_status(ctx), wanted);                          \
+        const char *words_[] = {__VA_ARGS__};                                    \
+        for (size_t i_ = 0; i_ < sizeof words_ / sizeof *words_; i_++)           \
+            if (!strstr(mc_error_message(ctx), words_[i_]))                      \
+                fail_msg("no \"%s\" in: %s", words_[i_], mc_error_message(ctx)); \
+        mc_clear_error(ctx);                                                     \
     } while (0)
 
-#define assert_near(a, b, tolerance)                                                               \
-    do {                                                                                           \
-        double a_ = (a), b_ = (b), t_ = (tolerance);                                               \
-        if (!(fabs(a_ - b_) <= t_)) fail_msg("%s:%d: %.9g != %.9g", __FILE__, __LINE__, a_, b_);   \
+#define assert_near(a, b, tolerance)                                                             \
+    do {                                                                                         \
+        double a_ = (a), b_ = (b), t_ = (tolerance);                                             \
+        if (!(fabs(a_ - b_) <= t_)) fail_msg("%s:%d: %.9g != %.9g", __FILE__, __LINE__, a_, b_); \
     } while (0)
 
 static inline mc_module *new_root(mc_context *ctx, mc_dtype dtype)

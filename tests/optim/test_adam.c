@@ -9,7 +9,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "tests/optim/optim_test.h"
 
-/* ---- BMTrain's weights ------------------------------------------------------------------------ */
+/* ---- BMTrain's weights ------------------------------------------------------------------- */
 
 static void read_golden(mc_context *ctx, mc_safetensors *file, const char *row, const char *key,
                         int index, float *out, int64_t count)
@@ -32,28 +32,34 @@ static double ulp(double x, mc_dtype dtype)
     return ldexp(1, (exponent < lowest ? lowest : exponent) - bits);
 }
 
-/* Runs five steps on the row's gradients; returns the worst error in the tolerance's unit. */
+enum { N = 257 };
+
+/* Runs five steps on the row's gradients; returns the worst error as a part of what is allowed:
+ * 1e-6 in f32, else one ulp a step. BMTrain's f16 kernel keeps m in f16, so that the two drift
+ * apart a little each step; where a weight passes through zero the ulp is that of the place it came
+ * from. */
 static double run_golden(mc_context *ctx, mc_safetensors *file, const char *row, mc_dtype dtype)
 {
-    enum { N = 257 };
-    float values[N], wanted[N];
+    float values[N], before[N], wanted[N];
+    double allowed[N] = {0}, worst = 0;
     mc_module *root = new_root(ctx, dtype);
     mc_parameter *p = mc_parameter_new(root, "w", MC_SHAPE(N), mc_init_zeros());
     mc_optimizer *adam = mc_adam_offload_new(
         ctx, &(mc_adam_options){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.98f, .eps = 1e-6f});
     mc_optimizer_add(adam, root);
-    read_golden(ctx, file, row, "w", 0, values, N);
-    mc_parameter_write(p, values);
-    double worst = 0;
+    read_golden(ctx, file, row, "w", 0, wanted, N);
+    mc_parameter_write(p, wanted);
     for (int t = 0; t < 5; t++) {
+        memcpy(before, wanted, sizeof before);
         read_golden(ctx, file, row, "g", t, values, N);
         set_gradient(p, values);
         assert_int_equal(mc_optimizer_step(adam), MC_OK);
         assert_int_equal(mc_parameter_read(p, values), MC_OK);
         read_golden(ctx, file, row, "w", t + 1, wanted, N);
         for (int i = 0; i < N; i++) {
-            double unit = dtype == MC_F32 ? 1e-6 : ulp(wanted[i], dtype);
-            double error = fabs((double)values[i] - (double)wanted[i]) / unit;
+            allowed[i] += ulp(fmaxf(fabsf(before[i]), fabsf(wanted[i])), dtype);
+            double limit = dtype == MC_F32 ? 1e-6 : allowed[i];
+            double error = fabs((double)values[i] - (double)wanted[i]) / limit;
             if (!(error <= worst)) worst = error;
         }
     }
@@ -71,23 +77,25 @@ static void test_golden(void **state)
     mc_safetensors *file = mc_safetensors_open(ctx, path, NULL);
     assert_good(ctx);
     /* bf16.cpu truncates: its gradients and first weights are bf16.gpu's, which rounds */
-    const struct { const char *row; mc_dtype dtype; } rows[] = {
+    const struct {
+        const char *row;
+        mc_dtype dtype;
+    } rows[] = {
         {"f32.cpu", MC_F32}, {"f16.cpu", MC_F16}, {"f16.gpu", MC_F16}, {"bf16.gpu", MC_BF16}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double worst = run_golden(ctx, file, rows[i].row, rows[i].dtype);
-        printf("%-8s worst error after 5 steps: %.3f %s\n", rows[i].row, worst,
-               rows[i].dtype == MC_F32 ? "x 1e-6" : "ulp");
+        printf("%-8s worst error, of what is allowed: %.3f\n", rows[i].row, worst);
         assert_true(worst <= 1);
     }
-    float a[257], b[257];
+    float a[N], b[N];
     for (int t = 0; t < 5; t++) {
-        read_golden(ctx, file, "bf16.cpu", "g", t, a, 257);
-        read_golden(ctx, file, "bf16.gpu", "g", t, b, 257);
+        read_golden(ctx, file, "bf16.cpu", "g", t, a, N);
+        read_golden(ctx, file, "bf16.gpu", "g", t, b, N);
         assert_memory_equal(a, b, sizeof a);
     }
 }
 
-/* ---- the rule, in double ---------------------------------------------------------------------- */
+/* ---- the rule, in double ----------------------------------------------------------------- */
 
 typedef struct rule {
     double lr, beta1, beta2, eps, decay;
@@ -111,28 +119,29 @@ static void rule_step(rule *r, double g)
 static void check_rule(mc_context *ctx, mc_dtype dtype, const mc_adam_options *options, rule r,
                        double tolerance)
 {
-    enum { N = 50 };
+    enum { COUNT = 50 };
     uint64_t seed = 3;
-    float start[N], g[N], found[N];
-    rule rules[N];
+    float start[COUNT], g[COUNT], found[COUNT];
+    rule rules[COUNT];
     mc_module *root = new_root(ctx, dtype);
     mc_parameter *p = mc_parameter_new(root, "w", MC_SHAPE(5, 10), mc_init_zeros());
     mc_optimizer *adam = mc_adam_new(ctx, options);
     mc_optimizer_add(adam, root);
-    for (int i = 0; i < N; i++) start[i] = ldexpf(roundf(ldexpf(noise(&seed), 6)), -5);
+    for (int i = 0; i < COUNT; i++) start[i] = ldexpf(roundf(ldexpf(noise(&seed), 6)), -5);
     mc_parameter_write(p, start);
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < COUNT; i++) {
         rules[i] = r;
         rules[i].p = start[i];
     }
     for (int t = 0; t < 12; t++) {
-        for (int i = 0; i < N; i++) rule_step(&rules[i], g[i] = noise(&seed) + 0.3f);
+        for (int i = 0; i < COUNT; i++) rule_step(&rules[i], g[i] = noise(&seed) + 0.3f);
         set_gradient(p, g);
         mc_optimizer_step(adam);
     }
     mc_parameter_read(p, found);
     assert_good(ctx);
-    for (int i = 0; i < N; i++) assert_near(found[i], rules[i].p, tolerance * (1 + fabs(rules[i].p)));
+    for (int i = 0; i < COUNT; i++)
+        assert_near(found[i], rules[i].p, tolerance * (1 + fabs(rules[i].p)));
 }
 
 static void test_rule(void **state)
@@ -165,7 +174,7 @@ static void test_true_zero(void **state)
     check_rule(ctx, MC_F32, &options, r, 0);
 }
 
-/* ---- groups ----------------------------------------------------------------------------------- */
+/* ---- groups ------------------------------------------------------------------------------ */
 
 typedef struct layers {
     mc_module *root;
@@ -177,14 +186,13 @@ static layers new_layers(mc_context *ctx, mc_dtype dtype)
     mc_initializer one = mc_init_constant(1);
     layers l = {.root = new_root(ctx, dtype)};
     mc_parameter *w[3], *b[3];
-    mc_parameter_new_stacked(l.root,
-                             (mc_parameter_part[]){{"q.weight", 5, one}, {"k.weight", 3, one},
-                                                   {"v.weight", 3, one}},
-                             3, MC_SHAPE(7), w);
     mc_parameter_new_stacked(
         l.root,
-        (mc_parameter_part[]){{"q.bias", 5, one}, {"k.bias", 3, one}, {"v.bias", 3, one}}, 3,
-        (mc_shape){0}, b);
+        (mc_parameter_part[]){{"q.weight", 5, one}, {"k.weight", 3, one}, {"v.weight", 3, one}}, 3,
+        MC_SHAPE(7), w);
+    mc_parameter_new_stacked(
+        l.root, (mc_parameter_part[]){{"q.bias", 5, one}, {"k.bias", 3, one}, {"v.bias", 3, one}},
+        3, (mc_shape){0}, b);
     l.norm = mc_parameter_new(l.root, "norm.weight", MC_SHAPE(7), one);
     l.out = mc_parameter_new(l.root, "out.weight", MC_SHAPE(9, 7), one);
     l.q = w[0], l.k = w[1], l.v = w[2];
@@ -198,7 +206,7 @@ static void assert_all(mc_parameter *p, double value)
     for (int64_t i = 0; i < mc_shape_count(p->shape); i++) assert_near(value_at(p, i), value, 1e-6);
 }
 
-/* With a gradient of zero a step is p -= lr decay p, which shows each parameter's decay and rate. */
+/* With a gradient of zero a step is p -= lr decay p, which shows each decay and rate. */
 static void test_groups(void **state)
 {
     mc_context *ctx = *state;
@@ -303,7 +311,7 @@ static void test_option_errors(void **state)
     assert_near(mc_optimizer_lr(adam), 1e-3f, 0);
 }
 
-/* ---- freezing and layout ---------------------------------------------------------------------- */
+/* ---- freezing and layout ----------------------------------------------------------------- */
 
 /* Frozen parameters have no gradient memory and do not change; thawed again they go on with their
  * state and their own step count, to the bit as if they had been alone. */
@@ -419,7 +427,7 @@ static void test_master_follows_write(void **state)
     assert_all(l.norm, 5);
 }
 
-/* ---- ownership -------------------------------------------------------------------------------- */
+/* ---- ownership --------------------------------------------------------------------------- */
 
 static void test_module_freed_first(void **state)
 {
@@ -485,9 +493,11 @@ static void test_sticky(void **state)
     assert_int_equal(mc_optimizer_step_count(NULL), 0);
 }
 
-/* ---- an optimizer of one's own: Lion (Chen et al. 2023) ---------------------------------------- */
+/* ---- an optimizer of one's own: Lion (Chen et al. 2023) ---------------------------------- */
 
-typedef struct lion_settings { float beta1, beta2; } lion_settings;
+typedef struct lion_settings {
+    float beta1, beta2;
+} lion_settings;
 
 static mc_status lion_step(mc_context *ctx, const void *settings, const mc_optimizer_range *r)
 {
@@ -512,9 +522,9 @@ static void test_own_kind(void **state)
     mc_context *ctx = *state;
     lion_settings settings = {0.9f, 0.99f};
     layers l = new_layers(ctx, MC_F32);
-    mc_optimizer *lion = mc_optimizer_new(
-        ctx, &LION, &(mc_optimizer_options){.lr = 0.25f, .weight_decay = 1}, &settings,
-        sizeof settings);
+    mc_optimizer *lion =
+        mc_optimizer_new(ctx, &LION, &(mc_optimizer_options){.lr = 0.25f, .weight_decay = 1},
+                         &settings, sizeof settings);
     mc_optimizer_add(lion, l.root);
     fill_gradient(l.q, 3);
     fill_gradient(l.k, -3);

@@ -42,7 +42,8 @@ static void test_golden(void **state)
     assert_good(ctx);
     const cJSON *lists = cJSON_GetObjectItemCaseSensitive(golden, "lr");
     double lr = number(golden, "start_lr"), gamma = number(golden, "gamma");
-    int64_t warmup = (int64_t)number(golden, "warmup_iter"), end = (int64_t)number(golden, "end_iter");
+    int64_t warmup = (int64_t)number(golden, "warmup_iter"),
+            end = (int64_t)number(golden, "end_iter");
     check_values(lists, "NoDecay", mc_no_decay_new(ctx, lr, warmup), 60);
     check_values(lists, "Noam", mc_noam_new(ctx, lr, warmup), 60);
     check_values(lists, "Linear", mc_linear_decay_new(ctx, lr, warmup, end), 60);
@@ -94,7 +95,10 @@ static void test_short_run(void **state)
     assert_good(ctx);
 }
 
-static double steps_of_ten(void *user, int64_t n) { return *(double *)user / (double)(1 + n / 10); }
+static double steps_of_ten(void *user, int64_t n)
+{
+    return *(double *)user / (double)(1 + n / 10);
+}
 
 static void test_custom(void **state)
 {

@@ -50,7 +50,8 @@ static void check_rule(mc_context *ctx, mc_dtype dtype, mc_sgd_options options, 
     }
     mc_parameter_read(p, found);
     assert_good(ctx);
-    for (int i = 0; i < N; i++) assert_near(found[i], rules[i].p, tolerance * (1 + fabs(rules[i].p)));
+    for (int i = 0; i < N; i++)
+        assert_near(found[i], rules[i].p, tolerance * (1 + fabs(rules[i].p)));
     /* state only where it is needed */
     assert_true((p->stored->bucket->state[MC_STATE_M] != NULL) == (options.momentum > 0));
     assert_null(p->stored->bucket->state[MC_STATE_V]);

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/device/cpu/pool_internal.h"
+#ifdef MC_HAVE_X86_ISA
+#include <cpuid.h>
+#endif
 
 /* ---- choosing kernels and library ------------------------------------------------------------ */
 
@@ -12,10 +15,16 @@ static bool has_scalar(void)
 }
 
 #ifdef MC_HAVE_X86_ISA
+/* Compilers differ in whether they can be asked for F16C by name. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 static bool has_avx512(void)

@@ -120,11 +120,18 @@ static void query_factors(const attention_call *c, const attention_task *t, int6
     MC_K(dropout_factors)(c->shape->dropout, row * c->row_words, n, factors);
 }
 
-/* Masked scores become -inf. */
-static void mask_row(const uint8_t *mask, int64_t n, float *scores)
+/* Scores of masked keys become -inf, and so do those behind the n keys up to whole vectors: gives
+ * their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
+static int64_t mask_row(const attention_task *t, int64_t n, float *scores)
 {
+    if (t->mask) {
+        const uint8_t *mask = t->mask;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) scores[i] = mask[i] ? scores[i] : -INFINITY;
+        for (int64_t i = 0; i < n; i++) scores[i] = mask[i] ? scores[i] : -INFINITY;
+    }
+    int64_t end = (n + MC_LANES - 1) & -(int64_t)MC_LANES;
+    for (int64_t i = n; i < end; i++) scores[i] = -INFINITY;
+    return end;
 }
 
 /* scores = factor * q k^T for `rows` queries from `first` against `keys` keys. */
@@ -142,13 +149,12 @@ static void block_scores(const attention_call *c, const workspace *w, int64_t ro
 static float softmax_row(const attention_call *c, const attention_task *t, const workspace *w,
                          int64_t i, float *scores, int64_t keys)
 {
-    int64_t n = keys_of(c, t, i);
+    int64_t n = keys_of(c, t, i), end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
     bool any = t->first_key < n;
-    if (t->mask) mask_row(t->mask, n, scores);
-    float largest = mc_largest(scores, n), sum = 0;
+    float largest = mc_largest(scores, end), sum = 0;
     if (any) {
 #pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < n; j++) {
+        for (int64_t j = 0; j < end; j++) {
             float e = mc_exp_nonpositive(scores[j] - largest);
             scores[j] = e;
             sum += e;
@@ -156,10 +162,10 @@ static float softmax_row(const attention_call *c, const attention_task *t, const
     }
     for (int64_t j = any ? n : 0; j < keys; j++) scores[j] = 0.0f;
     if (any && c->shape->dropout.p > 0.0f) {
-        query_factors(c, t, i, n, w->factors);
+        query_factors(c, t, i, end, w->factors);
         const float *factors = w->factors;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) scores[j] *= factors[j];
+        for (int64_t j = 0; j < end; j++) scores[j] *= factors[j];
     }
     if (c->log_sum_exp)
         c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i] =
@@ -205,21 +211,20 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
                                  const workspace *w, int64_t i, float mean, int64_t keys,
                                  float *scores, float *dscores)
 {
-    int64_t n = keys_of(c, t, i);
+    int64_t n = keys_of(c, t, i), end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
     float log_sum = c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i];
-    if (t->mask) mask_row(t->mask, n, scores);
     if (c->shape->dropout.p > 0.0f) {
-        query_factors(c, t, i, n, w->factors);
+        query_factors(c, t, i, end, w->factors);
         const float *factors = w->factors;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
+        for (int64_t j = 0; j < end; j++) {
             float p = mc_exp_nonpositive(scores[j] - log_sum);
             scores[j] = p * factors[j];
             dscores[j] = p * (dscores[j] * factors[j] - mean);
         }
     } else {
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
+        for (int64_t j = 0; j < end; j++) {
             float p = mc_exp_nonpositive(scores[j] - log_sum);
             scores[j] = p;
             dscores[j] = p * (dscores[j] - mean);

@@ -107,6 +107,13 @@ static inline void mc_panel_product(bool accumulate, int64_t m, int64_t n, int64
 }
 
 /* to[c][r] = from[r][c] for MC_LANES rows and columns, in log2(MC_LANES) exchanges of halves. */
+#ifdef __clang__
+static inline void mc_transpose_square(const float *const *from, float *to, int64_t to_stride)
+{
+    for (int c = 0; c < MC_LANES; c++)
+        for (int r = 0; r < MC_LANES; r++) to[c * to_stride + r] = from[r][c];
+}
+#else
 static inline void mc_transpose_square(const float *const *from, float *to, int64_t to_stride)
 {
     mc_vector v[MC_LANES];
@@ -130,6 +137,7 @@ static inline void mc_transpose_square(const float *const *from, float *to, int6
     }
     for (int i = 0; i < MC_LANES; i++) *(mc_vector *)(to + i * to_stride) = v[i];
 }
+#endif
 
 /* The transpose of x (rows, columns; columns a multiple of MC_LANES with the stride to match) as a
  * right operand (columns, rows) in packed panels: zeros past the last row. */

@@ -1,8 +1,11 @@
 /* Counter-based random numbers. Everything here must give the same bits in every build and on every
  * device: integers, and f32 additions, products, quotients and square roots, each rounded once. The
  * build switches the contraction of a * b + c off for this file. */
-#include "core/device/cpu/isa/convert_internal.h"
 #include <math.h>
+#include "core/device/cpu/isa/convert_internal.h"
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 /* Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011). */
 static inline __attribute__((always_inline)) void philox_block(uint64_t key, uint64_t block,
@@ -27,11 +30,68 @@ static inline __attribute__((always_inline)) void philox_block(uint64_t key, uin
     words[3] = c3;
 }
 
+/* Several blocks at a time, one in each 64-bit lane: a word lies in the low half of its lane, and
+ * what is above it does not matter, since the multiplication reads the low half only. Even lanes
+ * hold the first blocks and odd lanes those that follow, so that pairing lanes up for the store
+ * leaves the blocks in order. */
+#if defined(__AVX512F__)
+enum { BLOCKS = 8 };
+typedef __m512i lanes;
+#define LANES_FIRST _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0)
+#define LANES_ALL(x) _mm512_set1_epi64((long long)(x))
+#define LANES_ADD(a, b) _mm512_add_epi64(a, b)
+#define LANES_MULTIPLY(a, b) _mm512_mul_epu32(a, b)
+#define LANES_HIGH(a) _mm512_srli_epi64(a, 32)
+#define LANES_XOR3(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0x96)
+#define LANES_PAIR(low, high) _mm512_mask_mov_epi32(low, 0xaaaa, _mm512_slli_epi64(high, 32))
+#define LANES_STORE_EVEN(to, a, b) _mm512_storeu_si512(to, _mm512_unpacklo_epi64(a, b))
+#define LANES_STORE_ODD(to, a, b) _mm512_storeu_si512(to, _mm512_unpackhi_epi64(a, b))
+#elif defined(__AVX2__)
+enum { BLOCKS = 4 };
+typedef __m256i lanes;
+#define LANES_FIRST _mm256_set_epi64x(3, 1, 2, 0)
+#define LANES_ALL(x) _mm256_set1_epi64x((long long)(x))
+#define LANES_ADD(a, b) _mm256_add_epi64(a, b)
+#define LANES_MULTIPLY(a, b) _mm256_mul_epu32(a, b)
+#define LANES_HIGH(a) _mm256_srli_epi64(a, 32)
+#define LANES_XOR3(a, b, c) _mm256_xor_si256(a, _mm256_xor_si256(b, c))
+#define LANES_PAIR(low, high) _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xaa)
+#define LANES_STORE_EVEN(to, a, b) _mm256_storeu_si256((__m256i *)(to), _mm256_unpacklo_epi64(a, b))
+#define LANES_STORE_ODD(to, a, b) _mm256_storeu_si256((__m256i *)(to), _mm256_unpackhi_epi64(a, b))
+#endif
+
+#ifdef LANES_FIRST
+static inline void philox_lanes(uint64_t key, uint64_t block, uint64_t offset, uint32_t *words)
+{
+    const lanes m0 = LANES_ALL(0xd2511f53u), m1 = LANES_ALL(0xcd9e8d57u);
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    lanes c0 = LANES_ADD(LANES_ALL(block), LANES_FIRST), c1 = LANES_HIGH(c0);
+    lanes c2 = LANES_ALL(offset), c3 = LANES_HIGH(c2);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; round++) {
+        lanes p0 = LANES_MULTIPLY(c0, m0), p1 = LANES_MULTIPLY(c2, m1);
+        c0 = LANES_XOR3(LANES_HIGH(p1), c1, LANES_ALL(k0));
+        c1 = p1;
+        c2 = LANES_XOR3(LANES_HIGH(p0), c3, LANES_ALL(k1));
+        c3 = p0;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    lanes first = LANES_PAIR(c0, c1), second = LANES_PAIR(c2, c3);
+    LANES_STORE_EVEN(words, first, second);
+    LANES_STORE_ODD(words + 2 * BLOCKS, first, second);
+}
+#endif
+
 void MC_K(philox)(uint64_t key, uint64_t first_block, uint64_t offset, int64_t blocks,
                   uint32_t *words)
 {
-#pragma omp simd
-    for (int64_t i = 0; i < blocks; i++)
+    int64_t done = 0;
+#ifdef LANES_FIRST
+    for (; done + BLOCKS <= blocks; done += BLOCKS)
+        philox_lanes(key, first_block + (uint64_t)done, offset, words + 4 * done);
+#endif
+    for (int64_t i = done; i < blocks; i++)
         philox_block(key, first_block + (uint64_t)i, offset, words + 4 * i);
 }
 
@@ -39,11 +99,12 @@ void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float
 {
     const float keep = 1.0f / (1.0f - mask.p);
     const uint32_t threshold = (uint32_t)((double)mask.p * 0x1p32);
-    uint32_t words[MC_CHUNK + 4];
-    int skip = (int)(first & 3); /* words of the first block that belong to elements before */
+    uint32_t words[MC_CHUNK + 32]; /* whole groups of blocks are fastest */
+    int skip = (int)(first & 3);   /* words of the first block that belong to elements before */
     while (n > 0) {
         int count = (int)mc_min_i64(n, MC_CHUNK - skip);
-        MC_K(philox)(mask.seed, (uint64_t)first >> 2, mask.offset, (skip + count + 3) / 4, words);
+        MC_K(philox)
+        (mask.seed, (uint64_t)first >> 2, mask.offset, (skip + count + 31) / 32 * 8, words);
 #pragma omp simd
         for (int i = 0; i < count; i++) factors[i] = words[skip + i] >= threshold ? keep : 0.0f;
         factors += count;

@@ -1,0 +1,888 @@
+/* The CPU kernels, for every instruction set this processor has, against plain loops in double. */
+#include "tests/device/kernel_test.h"
+
+static const int64_t shapes[][2] = {{0, 5},   {1, 1},    {3, 7},    {5, 64},
+                                    {17, 33}, {64, 100}, {2, 2500}, {70, 768}};
+#define FOR_SHAPES(i) for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++)
+
+/* ---- conversions ----------------------------------------------------------------------------- */
+
+/* Every 16-bit pattern to f32 and back; scale by 1 converts. */
+static void test_16_bit_patterns(void **state)
+{
+    (void)state;
+    static uint16_t in[65536], out[65536];
+    static float values[65536];
+    for (int i = 0; i < 65536; i++) in[i] = (uint16_t)i;
+    FOR_TABLES(t) for (int type = 1; type < 3; type++)
+    {
+        mc_dtype dtype = float_types[type];
+        mc_matrix x = {in, dtype, 0}, f = {values, MC_F32, 0}, y = {out, dtype, 0};
+        assert_int_equal(t->k->scale(device, 65536, x, 1.0f, f, false), MC_OK);
+        assert_int_equal(t->k->scale(device, 65536, f, 1.0f, y, false), MC_OK);
+        for (int i = 0; i < 65536; i++) {
+            double expected = element(dtype, in, i);
+            if (isnan(expected)) {
+                assert_true(isnan(values[i]));
+                assert_true(isnan(element(dtype, out, i)));
+                continue;
+            }
+            if (values[i] != expected || out[i] != in[i])
+                fail_msg("%s %s %04x: %g, back %04x", t->name, mc_dtype_name(dtype), i, values[i],
+                         out[i]);
+        }
+    }
+}
+
+/* f32 to 16 bits: patterns around every rounding decision. */
+static void test_rounding(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    static float in[N + 3];
+    static uint16_t out[N + 3];
+    const uint32_t lows[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff};
+    FOR_TABLES(t) for (int type = 1; type < 3; type++) for (int low = 0; low < 9; low++)
+    {
+        mc_dtype dtype = float_types[type];
+        for (uint32_t i = 0; i < N + 3; i++) {
+            uint32_t bits = (i << 16) | lows[low];
+            memcpy(in + i, &bits, sizeof bits);
+        }
+        mc_matrix x = {in, MC_F32, 0}, y = {out, dtype, 0};
+        assert_int_equal(t->k->scale(device, N + 3, x, 1.0f, y, false), MC_OK);
+        for (int i = 0; i < N + 3; i++) {
+            double expected = nearest(dtype, in[i]), got = element(dtype, out, i);
+            if (isnan(expected) ? !isnan(got) : got != expected)
+                fail_msg("%s %s of %a: %a, expected %a", t->name, mc_dtype_name(dtype), in[i], got,
+                         expected);
+        }
+    }
+}
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+static double reference_activation(mc_activation a, double x)
+{
+    switch (a) {
+    case MC_ACTIVATION_RELU: return x < 0 ? 0 : x;
+    case MC_ACTIVATION_GELU: return x * 0.5 * erfc(-x / sqrt(2));
+    case MC_ACTIVATION_GELU_NEW:
+        return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MC_ACTIVATION_TANH: return tanh(x);
+    case MC_ACTIVATION_NONE: break;
+    }
+    return x;
+}
+
+static double reference_slope(mc_activation a, double x)
+{
+    double z, s;
+    switch (a) {
+    case MC_ACTIVATION_RELU: return x > 0;
+    case MC_ACTIVATION_GELU: return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
+    case MC_ACTIVATION_GELU_NEW:
+        z = 2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-z));
+        return s + x * s * (1 - s) * 2 * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+    case MC_ACTIVATION_TANH: return 1 - tanh(x) * tanh(x);
+    case MC_ACTIVATION_NONE: break;
+    }
+    return 1;
+}
+
+/* Accuracy over the whole range: relative for values, absolute for slopes. */
+static void test_activation_accuracy(void **state)
+{
+    (void)state;
+    enum { N = 200001 };
+    float *x = malloc(N * 4), *y = malloc(N * 4), *dx = malloc(N * 4), *one = malloc(N * 4);
+    assert_true(x && y && dx && one);
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)((i - N / 2) * 1.2e-4);
+        if (i % 3 == 0) x[i] *= 1e-3f;
+        one[i] = 1;
+    }
+    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++)
+    {
+        mc_matrix xm = {x, MC_F32, N}, ym = {y, MC_F32, N}, dm = {dx, MC_F32, N},
+                  om = {one, MC_F32, N};
+        assert_int_equal(t->k->activation(device, 1, N, a, xm, ym), MC_OK);
+        assert_int_equal(t->k->activation_backward(device, 1, N, a, xm, om, dm, false), MC_OK);
+        double worst = 0, worst_slope = 0;
+        for (int i = 0; i < N; i++) {
+            double expected = reference_activation(a, x[i]), slope = reference_slope(a, x[i]);
+            /* The tails are exponentials of x^2, which carry the rounding of their argument. */
+            double scale = a == MC_ACTIVATION_TANH ? 4 : 2 + x[i] * x[i];
+            double error = fabs(y[i] - expected) / (scale * fabs(expected) + 1e-29);
+            if (error > worst) worst = error;
+            if (fabs(dx[i] - slope) > worst_slope) worst_slope = fabs(dx[i] - slope);
+        }
+        if (getenv("MC_VERBOSE"))
+            printf("%-7s activation %d: %.2f eps relative, slope %.2e absolute\n", t->name, (int)a,
+                   worst / 0x1p-24, worst_slope);
+        if (worst > 4 * 0x1p-24 || worst_slope > 1e-6)
+            fail_msg("%s activation %d: error %g, slope %g", t->name, (int)a, worst, worst_slope);
+    }
+    free(x);
+    free(y);
+    free(dx);
+    free(one);
+}
+
+static void test_activation_special(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_RELU; a <= MC_ACTIVATION_TANH; a++)
+    {
+        float x[] = {NAN, INFINITY, 1e30f, -1e30f, 0, 100, -100}, y[7];
+        mc_matrix xm = {x, MC_F32, 7}, ym = {y, MC_F32, 7};
+        assert_int_equal(t->k->activation(device, 1, 7, a, xm, ym), MC_OK);
+        assert_true(isnan(y[0]));
+        assert_true(a == MC_ACTIVATION_TANH ? y[1] == 1 && y[2] == 1
+                                            : isinf(y[1]) && y[2] == 1e30f);
+        assert_true(y[3] == (a == MC_ACTIVATION_TANH ? -1 : 0));
+        assert_true(y[4] == 0);
+        assert_true(y[5] == (a == MC_ACTIVATION_TANH ? 1 : 100));
+        assert_true(y[6] == (a == MC_ACTIVATION_TANH ? -1 : 0));
+    }
+}
+
+static void bias_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t columns,
+                      mc_activation a, bool with_bias)
+{
+    matrix x = matrix_new(dtype, rows, columns, 3, -3, 3),
+           b = matrix_new(dtype, 1, columns, 0, -1, 1);
+    matrix y = matrix_new(dtype, rows, columns, 1, 0, 1);
+    double *sum = doubles(rows * columns), *out = doubles(rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        sum[i] = nearest(dtype, (float)(x.v[i] + (with_bias ? b.v[i % columns] : 0)));
+        out[i] = reference_activation(a, sum[i]);
+    }
+    bool alone = a == MC_ACTIVATION_NONE;
+    mc_matrix bias = with_bias ? b.m : (mc_matrix){0}, to = alone ? (mc_matrix){0} : y.m;
+    assert_int_equal(t->k->bias_activation(device, rows, columns, x.m, bias, a, to), MC_OK);
+    assert_matrix(&x, sum, 0, t->name, "bias");
+    if (!alone) assert_matrix(&y, out, 1e-6, t->name, "bias_activation");
+    matrix_free(&x);
+    matrix_free(&b);
+    matrix_free(&y);
+    free(sum);
+    free(out);
+}
+
+static void test_bias_activation(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++)
+    {
+        bias_case(t, float_types[i], shapes[s][0], shapes[s][1], a, true);
+        bias_case(t, float_types[i], shapes[s][0], shapes[s][1], a, false);
+    }
+}
+
+static void activation_backward_case(const isa_table *t, mc_dtype dtype, int64_t rows,
+                                     int64_t columns, mc_activation a, int mode)
+{
+    matrix x = matrix_new(dtype, rows, columns, 3, -3, 3),
+           dy = matrix_new(dtype, rows, columns, 2, -1, 1);
+    matrix dx = matrix_new(dtype, rows, columns, 5, -1, 1);
+    double *expected = doubles(rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++)
+        expected[i] = dy.v[i] * reference_slope(a, x.v[i]) + (mode == 1 ? dx.v[i] : 0);
+    matrix *to = mode == 2 ? &dy : &dx; /* in place */
+    assert_int_equal(
+        t->k->activation_backward(device, rows, columns, a, x.m, dy.m, to->m, mode == 1), MC_OK);
+    assert_matrix(to, expected, 1e-6, t->name, "activation_backward");
+    matrix_free(&x);
+    matrix_free(&dy);
+    matrix_free(&dx);
+    free(expected);
+}
+
+static void test_activation_backward(void **state)
+{
+    (void)state;
+    FOR_TABLES(t)
+    FOR_TYPES(i)
+    FOR_SHAPES(s)
+    for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++) for (int mode = 0; mode < 3; mode++)
+        activation_backward_case(t, float_types[i], shapes[s][0], shapes[s][1], a, mode);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static void column_sums_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t columns)
+{
+    matrix x = matrix_new(dtype, rows, columns, 4, -1, 1);
+    matrix y = matrix_new(dtype, 1, columns, 0, -1, 1);
+    float *out = calloc((size_t)columns + 1, sizeof *out);
+    double *expected = doubles(columns), *sum = doubles(columns);
+    for (int64_t c = 0; c < columns; c++) {
+        out[c] = (float)c;
+        for (int64_t r = 0; r < rows; r++) sum[c] += x.v[r * columns + c];
+        expected[c] = c + sum[c];
+    }
+    assert_int_equal(t->k->column_sums(device, rows, columns, x.m, out), MC_OK);
+    assert_floats(out, expected, columns, 1e-6 * (1 + (double)rows / 500), t->name, "column_sums");
+    matrix_free(&x);
+    x = matrix_new(dtype, rows, columns, 0, -1, 1);
+    for (int accumulate = 1; accumulate >= 0; accumulate--) {
+        for (int64_t c = 0; c < columns; c++) {
+            expected[c] = accumulate ? y.v[c] : 0;
+            for (int64_t r = 0; r < rows; r++) expected[c] += x.v[r * columns + c];
+        }
+        assert_int_equal(t->k->sum_leading(device, rows * columns, x.m, columns, y.m, accumulate),
+                         MC_OK);
+        assert_matrix(&y, expected, 1e-6 * (1 + (double)rows / 500), t->name, "sum_leading");
+    }
+    matrix_free(&x);
+    matrix_free(&y);
+    free(out);
+    free(expected);
+    free(sum);
+}
+
+static void test_sums(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i)
+    {
+        FOR_SHAPES(s) column_sums_case(t, float_types[i], shapes[s][0], shapes[s][1]);
+        column_sums_case(t, float_types[i], 20011, 1);
+        column_sums_case(t, float_types[i], 3001, 13);
+    }
+}
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+typedef struct norm_case {
+    matrix x, f, w, b, s, y, dy, ds, df;
+    mc_dropout_mask mask;
+    float *mean, *rstd, *dw, *db;
+    double *sum, *out, *m, *r, *e_ds, *e_df, *e_dw, *e_db;
+    int64_t rows, columns;
+    bool branch, accumulate;
+} norm_case;
+
+static void norm_case_init(norm_case *c, mc_dtype dtype, int64_t rows, int64_t columns)
+{
+    c->rows = rows;
+    c->columns = columns;
+    matrix *all[] = {&c->x, &c->f, &c->s, &c->y, &c->dy, &c->ds, &c->df};
+    for (int i = 0; i < 7; i++) *all[i] = matrix_new(dtype, rows, columns, i, -2, 2);
+    c->w = matrix_new(dtype, 1, columns, 0, 0.5, 1.5);
+    c->b = matrix_new(dtype, 1, columns, 0, -1, 1);
+    c->mean = calloc((size_t)rows + 1, 4);
+    c->rstd = calloc((size_t)rows + 1, 4);
+    c->dw = calloc((size_t)columns + 1, 4);
+    c->db = calloc((size_t)columns + 1, 4);
+    double **wide[] = {&c->sum, &c->out, &c->e_ds, &c->e_df};
+    for (int i = 0; i < 4; i++) *wide[i] = doubles(rows * columns);
+    c->m = doubles(rows);
+    c->r = doubles(rows);
+    c->e_dw = doubles(columns);
+    c->e_db = doubles(columns);
+}
+
+static void norm_case_free(norm_case *c)
+{
+    matrix *all[] = {&c->x, &c->f, &c->s, &c->y, &c->dy, &c->ds, &c->df, &c->w, &c->b};
+    for (int i = 0; i < 9; i++) matrix_free(all[i]);
+    void *rest[] = {c->mean, c->rstd, c->dw,   c->db,   c->sum,  c->out,
+                    c->m,    c->r,    c->e_ds, c->e_df, c->e_dw, c->e_db};
+    for (int i = 0; i < 12; i++) free(rest[i]);
+}
+
+static void reference_sum(norm_case *c)
+{
+    for (int64_t i = 0; i < c->rows * c->columns; i++)
+        c->sum[i] =
+            c->x.v[i] + (c->branch ? c->f.v[i] * reference_dropout(c->mask, (uint64_t)i) : 0);
+}
+
+/* The norm of what is in s. */
+static void reference_norm(norm_case *c, const matrix *s, double eps)
+{
+    for (int64_t r = 0; r < c->rows; r++) {
+        const double *row = c->s.v + r * c->columns;
+        double mean = 0, var = 0;
+        for (int64_t i = 0; i < c->columns; i++) {
+            c->s.v[r * c->columns + i] = element(s->m.dtype, s->m.data, r * s->m.stride + i);
+            mean += row[i] / (double)c->columns;
+        }
+        for (int64_t i = 0; i < c->columns; i++) var += pow(row[i] - mean, 2) / (double)c->columns;
+        c->m[r] = mean;
+        c->r[r] = 1 / sqrt(var + eps);
+        for (int64_t i = 0; i < c->columns; i++)
+            c->out[r * c->columns + i] = (row[i] - mean) * c->r[r] * c->w.v[i] + c->b.v[i];
+    }
+}
+
+/* From the s, mean and rstd given. */
+static void reference_norm_backward(norm_case *c)
+{
+    for (int64_t r = 0; r < c->rows; r++) {
+        double g1 = 0, g2 = 0;
+        for (int64_t i = 0; i < c->columns; i++) {
+            int64_t at = r * c->columns + i;
+            double normal = (c->s.v[at] - c->m[r]) * c->r[r], g = c->dy.v[at] * c->w.v[i];
+            g1 += g / (double)c->columns;
+            g2 += g * normal / (double)c->columns;
+            c->e_dw[i] += c->dy.v[at] * normal;
+            c->e_db[i] += c->dy.v[at];
+        }
+        for (int64_t i = 0; i < c->columns; i++) {
+            int64_t at = r * c->columns + i;
+            double normal = (c->s.v[at] - c->m[r]) * c->r[r];
+            double ds = c->r[r] * (c->dy.v[at] * c->w.v[i] - g1 - normal * g2);
+            c->e_ds[at] = ds + (c->accumulate ? c->ds.v[at] : 0);
+            c->e_df[at] = ds * reference_dropout(c->mask, (uint64_t)at);
+        }
+    }
+}
+
+static void run_norm_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t columns,
+                          int mode)
+{
+    norm_case c = {.mask = {.p = mode & 1 ? 0.3f : 0, .seed = 77, .offset = 5},
+                   .branch = mode & 2,
+                   .accumulate = mode & 4};
+    norm_case_init(&c, dtype, rows, columns);
+    reference_sum(&c);
+    mc_matrix f = c.branch ? c.f.m : (mc_matrix){0};
+    assert_int_equal(t->k->residual_norm(device, rows, columns, c.x.m, f, c.mask, c.w.m, c.b.m,
+                                         1e-5f, c.s.m, c.y.m, c.mean, c.rstd),
+                     MC_OK);
+    assert_matrix(&c.s, c.sum, 3e-7, t->name, "residual sum");
+    reference_norm(&c, &c.s, 1e-5);
+    assert_matrix(&c.y, c.out, 3e-6, t->name, "residual_norm");
+    assert_floats(c.mean, c.m, rows, 1e-6, t->name, "mean");
+    assert_floats(c.rstd, c.r, rows, 1e-6, t->name, "rstd");
+    reference_norm_backward(&c);
+    assert_int_equal(t->k->residual_norm_backward(device, rows, columns, c.s.m, c.w.m, c.mean,
+                                                  c.rstd, c.dy.m, c.mask, c.ds.m, c.accumulate,
+                                                  c.df.m, c.dw, c.db),
+                     MC_OK);
+    const double tolerance = 4e-6;
+    assert_matrix(&c.ds, c.e_ds, tolerance, t->name, "norm ds");
+    assert_matrix(&c.df, c.e_df, tolerance, t->name, "norm df");
+    assert_floats(c.dw, c.e_dw, columns, 1e-5, t->name, "norm dweight");
+    assert_floats(c.db, c.e_db, columns, 1e-5, t->name, "norm dbias");
+    norm_case_free(&c);
+}
+
+static void test_norm(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (int mode = 0; mode < 8; mode++)
+    {
+        if (shapes[s][1] > 1) run_norm_case(t, float_types[i], shapes[s][0], shapes[s][1], mode);
+    }
+}
+
+/* Without a branch: s may be x, or not stored; gradients may be left out. */
+static void test_norm_optional(void **state)
+{
+    (void)state;
+    FOR_TABLES(t)
+    {
+        norm_case c = {0};
+        norm_case_init(&c, MC_F32, 5, 40);
+        reference_norm(&c, &c.x, 1e-12);
+        mc_matrix none = {0};
+        mc_dropout_mask off = {0};
+        assert_int_equal(t->k->residual_norm(device, 5, 40, c.x.m, none, off, c.w.m, c.b.m, 1e-12f,
+                                             none, c.y.m, NULL, NULL),
+                         MC_OK);
+        assert_matrix(&c.y, c.out, 3e-6, t->name, "norm");
+        assert_int_equal(t->k->residual_norm(device, 5, 40, c.x.m, none, off, c.w.m, c.b.m, 1e-12f,
+                                             c.x.m, c.y.m, c.mean, c.rstd),
+                         MC_OK);
+        assert_matrix(&c.y, c.out, 3e-6, t->name, "norm");
+        assert_matrix(&c.x, c.x.v, 0, t->name, "norm input");
+        assert_int_equal(t->k->residual_norm_backward(device, 5, 40, c.x.m, c.w.m, c.mean, c.rstd,
+                                                      c.dy.m, off, none, false, none, NULL, c.db),
+                         MC_OK);
+        for (int i = 0; i < 200; i++) c.e_db[i % 40] += c.dy.v[i];
+        assert_floats(c.db, c.e_db, 40, 1e-6, t->name, "dbias alone");
+        norm_case_free(&c);
+    }
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+static void test_dropout(void **state)
+{
+    (void)state;
+    mc_dropout_mask mask = {.p = 0.1f, .seed = 0x123456789abcdef0u, .offset = 0xfedcba9876543210u};
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (int accumulate = 0; accumulate < 2; accumulate++)
+    {
+        int64_t rows = shapes[s][0], columns = shapes[s][1];
+        matrix x = matrix_new(float_types[i], rows, columns, s, -2, 2);
+        matrix y = matrix_new(float_types[i], rows, columns, 0, -2, 2);
+        double *expected = doubles(rows * columns);
+        for (int64_t j = 0; j < rows * columns; j++)
+            expected[j] = x.v[j] * reference_dropout(mask, (uint64_t)j) + (accumulate ? y.v[j] : 0);
+        assert_int_equal(t->k->dropout(device, rows, columns, x.m, mask, y.m, accumulate), MC_OK);
+        assert_matrix(&y, expected, 3e-7, t->name, "dropout");
+        matrix_free(&x);
+        matrix_free(&y);
+        free(expected);
+    }
+}
+
+/* ---- rows by index --------------------------------------------------------------------------- */
+
+static void embedding_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t columns)
+{
+    matrix a = matrix_new(dtype, 11, columns, 2, -1, 1),
+           b = matrix_new(dtype, 2, columns, 0, -1, 1);
+    matrix y = matrix_new(dtype, rows, columns, 1, -1, 1),
+           g = matrix_new(MC_F32, 11, columns, 3, -1, 1);
+    int32_t *ia = malloc((size_t)rows * 4 + 4), *ib = malloc((size_t)rows * 4 + 4);
+    double *sum = doubles(rows * columns), *gathered = doubles(rows * columns),
+           *grad = doubles(11 * columns);
+    memcpy(grad, g.v, (size_t)(11 * columns) * sizeof *grad);
+    for (int64_t r = 0; r < rows; r++) {
+        ia[r] = (int32_t)(random_bits() % 12) - 1;
+        ib[r] = (int32_t)(random_bits() % 2);
+        for (int64_t c = 0; c < columns; c++) {
+            int32_t from = ia[r] < 0 ? 0 : ia[r];
+            sum[r * columns + c] = a.v[from * columns + c] + b.v[ib[r] * columns + c];
+            gathered[r * columns + c] = ia[r] < 0 ? 0 : a.v[ia[r] * columns + c];
+            if (ia[r] >= 0) grad[ia[r] * columns + c] += y.v[r * columns + c];
+        }
+    }
+    assert_int_equal(t->k->embedding_backward(device, rows, columns, y.m, ia, g.m), MC_OK);
+    assert_matrix(&g, grad, 1e-6, t->name, "embedding_backward");
+    assert_int_equal(t->k->gather_rows(device, rows, columns, a.m, ia, y.m), MC_OK);
+    assert_matrix(&y, gathered, 0, t->name, "gather_rows");
+    for (int64_t r = 0; r < rows; r++) ia[r] = ia[r] < 0 ? 0 : ia[r];
+    mc_matrix both[] = {a.m, b.m};
+    const int32_t *index[] = {ia, ib};
+    assert_int_equal(t->k->embedding(device, rows, columns, 2, both, index, y.m), MC_OK);
+    assert_matrix(&y, sum, 3e-7, t->name, "embedding");
+    matrix_free(&a);
+    matrix_free(&b);
+    matrix_free(&y);
+    matrix_free(&g);
+    void *rest[] = {ia, ib, sum, gathered, grad};
+    for (int i = 0; i < 5; i++) free(rest[i]);
+}
+
+static void test_embedding(void **state)
+{
+    (void)state;
+    FOR_TABLES(t)
+    FOR_TYPES(i) FOR_SHAPES(s) embedding_case(t, float_types[i], shapes[s][0], shapes[s][1]);
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+static void loss_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t classes, double e,
+                      bool in_place)
+{
+    matrix x = matrix_new(dtype, rows, classes, 2, -8, 8),
+           dx = matrix_new(dtype, rows, classes, 1, 0, 1);
+    int32_t *labels = malloc((size_t)rows * 4 + 4);
+    double *grad = doubles(rows * classes), sum = 1.5, count = 2;
+    float loss[2] = {1.5f, 2}, seed = 0.25f;
+    for (int64_t r = 0; r < rows; r++) {
+        labels[r] = r % 5 == 3 ? -100 : (int32_t)(random_bits() % (uint32_t)classes);
+        if (labels[r] == -100) continue;
+        const double *row = x.v + r * classes;
+        double total = 0, mean = 0, lse;
+        for (int64_t c = 0; c < classes; c++)
+            total += exp(row[c]), mean += row[c] / (double)classes;
+        lse = log(total);
+        sum += (1 - e) * (lse - row[labels[r]]) + e * (lse - mean);
+        count++;
+        for (int64_t c = 0; c < classes; c++)
+            grad[r * classes + c] =
+                seed * (exp(row[c] - lse) - (1 - e) * (c == labels[r]) - e / (double)classes);
+    }
+    matrix *to = in_place ? &x : &dx;
+    assert_int_equal(t->k->cross_entropy(device, rows, classes, x.m, labels, -100, (float)e, seed,
+                                         loss, (mc_matrix){0}),
+                     MC_OK);
+    assert_true(fabs(loss[0] - sum) <= 1e-6 * sum && loss[1] == count);
+    assert_int_equal(
+        t->k->cross_entropy(device, rows, classes, x.m, labels, -100, (float)e, seed, loss, to->m),
+        MC_OK);
+    assert_true(fabs(loss[0] - (2 * sum - 1.5)) <= 2e-6 * sum && loss[1] == 2 * count - 2);
+    assert_matrix(to, grad, 1e-6, t->name, "cross_entropy");
+    matrix_free(&x);
+    matrix_free(&dx);
+    free(labels);
+    free(grad);
+}
+
+static void test_cross_entropy(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s)
+    {
+        loss_case(t, float_types[i], shapes[s][0], shapes[s][1], 0, false);
+        loss_case(t, float_types[i], shapes[s][0], shapes[s][1], 0.1, true);
+    }
+}
+
+static void test_cross_entropy_extremes(void **state)
+{
+    (void)state;
+    FOR_TABLES(t)
+    {
+        float x[] = {30000, 29999, -30000, 1e30f, -1e30f, 0, -INFINITY, 0, 1, NAN, 0, 0}, dx[12],
+              loss[2] = {0, 0};
+        int32_t labels[] = {1, 0, 1, 0};
+        mc_matrix xm = {x, MC_F32, 3}, dm = {dx, MC_F32, 3};
+        assert_int_equal(t->k->cross_entropy(device, 1, 3, xm, labels, -1, 0, 1, loss, dm), MC_OK);
+        assert_true(fabs(loss[0] - (1 + log1p(exp(-1)))) < 1e-6);
+        assert_true(fabs(dx[0] - 1 / (1 + exp(-1))) < 1e-6 && dx[2] == 0);
+        assert_int_equal(t->k->cross_entropy(device, 2, 3, xm, labels, 1, 0, 1, loss, dm), MC_OK);
+        assert_true(loss[1] == 2 && fabs(loss[0] - (1 + log1p(exp(-1)))) < 1e-6); /* adds 0 */
+        assert_true(dx[0] == 0 && dx[1] == 0 && dx[3] == 0 && dx[4] == 0);
+        loss[0] = 0;
+        assert_int_equal(t->k->cross_entropy(device, 3, 3, xm, labels, -1, 0, 1, loss, dm), MC_OK);
+        assert_true(isfinite(loss[0]) && dx[6] == 0);
+        assert_int_equal(t->k->cross_entropy(device, 4, 3, xm, labels, -1, 0, 1, loss, dm), MC_OK);
+        assert_true(isnan(loss[0]) && isnan(dx[9]) && isnan(dx[10]));
+    }
+}
+
+static void test_argmax(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i)
+    {
+        matrix x = matrix_new(float_types[i], 6, 2100, 1, -1, 0.5);
+        int32_t out[6], expected[] = {0, 2099, 1500, 7, 1023, 1024};
+        for (int r = 0; r < 6; r++) x.v[r * 2100 + expected[r]] = 1;
+        x.v[3 * 2100 + 1300] = 1; /* an equal later on */
+        matrix_reset(&x);
+        assert_int_equal(t->k->argmax(device, 6, 2100, x.m, out), MC_OK);
+        assert_memory_equal(out, expected, sizeof out);
+        float y[] = {1, NAN, 3, NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        assert_int_equal(t->k->argmax(device, 2, 4, (mc_matrix){y, MC_F32, 4}, out), MC_OK);
+        assert_true(out[0] == 1 && out[1] == 0);
+        matrix_free(&x);
+    }
+}
+
+/* ---- elementwise ----------------------------------------------------------------------------- */
+
+static void flat_case(const isa_table *t, mc_dtype dtype, int64_t count, int64_t b_count)
+{
+    matrix a = matrix_new(dtype, 1, count, 0, -2, 2), b = matrix_new(dtype, 1, b_count, 0, -2, 2);
+    matrix y = matrix_new(dtype, 1, count, 0, -2, 2), f = matrix_new(MC_F32, 1, count, 0, -1, 1);
+    double *expected = doubles(count);
+    for (int64_t i = 0; i < count; i++) expected[i] = a.v[i] * b.v[i % b_count] + y.v[i];
+    assert_int_equal(t->k->multiply(device, count, a.m, b.m, b_count, y.m, true), MC_OK);
+    assert_matrix(&y, expected, 3e-7, t->name, "multiply, accumulated");
+    for (int64_t i = 0; i < count; i++) expected[i] = a.v[i] * b.v[i % b_count];
+    assert_int_equal(t->k->multiply(device, count, a.m, b.m, b_count, y.m, false), MC_OK);
+    assert_matrix(&y, expected, 3e-7, t->name, "multiply");
+    for (int64_t i = 0; i < count; i++) expected[i] = f.v[i] + a.v[i] * 0.375;
+    assert_int_equal(t->k->scale(device, count, a.m, 0.375f, f.m, true), MC_OK);
+    assert_matrix(&f, expected, 3e-7, t->name, "scale, accumulated");
+    for (int64_t i = 0; i < count; i++) expected[i] = a.v[i] + b.v[i % b_count];
+    assert_int_equal(t->k->add(device, count, a.m, b.m, b_count, a.m), MC_OK);
+    assert_matrix(&a, expected, 3e-7, t->name, "add in place");
+    matrix_free(&a);
+    matrix_free(&b);
+    matrix_free(&y);
+    matrix_free(&f);
+    free(expected);
+}
+
+static void test_flat(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i)
+    {
+        const int64_t sizes[][2] = {{0, 1},     {1, 1},       {5000, 1},    {4999, 3},
+                                    {5002, 61}, {3000, 1000}, {9000, 3000}, {40001, 40001}};
+        for (int s = 0; s < 8; s++) flat_case(t, float_types[i], sizes[s][0], sizes[s][1]);
+    }
+}
+
+static void test_zero(void **state)
+{
+    (void)state;
+    size_t bytes = (5u << 20) + 3;
+    char *data = malloc(bytes + 1);
+    assert_non_null(data);
+    FOR_TABLES(t)
+    {
+        memset(data, 1, bytes + 1);
+        assert_int_equal(t->k->zero(device, data, bytes), MC_OK);
+        for (size_t i = 0; i < bytes; i++) assert_true(data[i] == 0);
+        assert_true(data[bytes] == 1);
+        assert_int_equal(t->k->zero(device, data, 0), MC_OK);
+    }
+    free(data);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+typedef struct product {
+    bool ta, tb;
+    int64_t m, n, k;
+    mc_dtype a, b, c;
+    float beta;
+} product;
+
+static void product_case(const isa_table *t, product p)
+{
+    matrix a = matrix_new(p.a, p.ta ? p.k : p.m, p.ta ? p.m : p.k, 3, -1, 1);
+    matrix b = matrix_new(p.b, p.tb ? p.n : p.k, p.tb ? p.k : p.n, 5, -1, 1);
+    matrix c = matrix_new(p.c, p.m, p.n, 2, -1, 1);
+    double *expected = doubles(p.m * p.n);
+    for (int64_t i = 0; i < p.m; i++)
+        for (int64_t j = 0; j < p.n; j++) {
+            double sum = p.beta != 0 ? c.v[i * p.n + j] : 0;
+            for (int64_t q = 0; q < p.k; q++)
+                sum +=
+                    a.v[p.ta ? q * p.m + i : i * p.k + q] * b.v[p.tb ? j * p.k + q : q * p.n + j];
+            expected[i * p.n + j] = sum;
+        }
+    if (p.beta == 0) /* is not read */
+        for (int64_t i = 0; i < p.m; i++)
+            for (int64_t j = 0; j < p.n; j++)
+                if (p.c == MC_F32) ((float *)c.m.data)[i * c.m.stride + j] = NAN;
+    if (p.m == 1)
+        a.m.stride = p.ta ? a.m.stride : 1, c.m.stride = 1; /* of no meaning for one row */
+    assert_int_equal(t->k->gemm(device, p.ta, p.tb, p.m, p.n, p.k, a.m, b.m, p.beta, c.m), MC_OK);
+    if (p.m == 1) c.m.stride = p.n;
+    assert_matrix(&c, expected, 2e-6, t->name, "gemm");
+    matrix_free(&a);
+    matrix_free(&b);
+    matrix_free(&c);
+    free(expected);
+}
+
+static void test_gemm(void **state)
+{
+    (void)state;
+    const int64_t sizes[][3] = {{0, 3, 4},   {3, 0, 4},   {3, 4, 0},    {1, 1, 1},
+                                {1, 37, 20}, {33, 1, 20}, {17, 19, 23}, {70, 90, 130}};
+    FOR_TABLES(t)
+    for (int s = 0; s < 8; s++)
+        for (int types = 0; types < 27; types++)
+            for (int mode = 0; mode < 8; mode++)
+                product_case(t, (product){mode & 1, mode & 2, sizes[s][0], sizes[s][1], sizes[s][2],
+                                          float_types[types % 3], float_types[types / 3 % 3],
+                                          float_types[types / 9], mode & 4 ? 1 : 0});
+}
+
+/* Larger than the blocks in which 16-bit operands are converted. */
+static void test_gemm_blocks(void **state)
+{
+    (void)state;
+    FOR_TABLES(t)
+    {
+        int64_t n = 2100, k = 2050;
+        mc_dtype type = float_types[1 + (t - tables) % 2];
+        matrix b = matrix_new(type, n, k, 0, -1, 1), a = matrix_new(type, 2, k, 0, -1, 1);
+        matrix c = matrix_new(type, 2, n, 0, -1, 1), d = matrix_new(MC_F32, n, 2, 0, -1, 1);
+        double *expected = doubles(2 * n), *turned = doubles(2 * n);
+        for (int64_t i = 0; i < 2 * n; i++) {
+            for (int64_t q = 0; q < k; q++) expected[i] += a.v[i / n * k + q] * b.v[i % n * k + q];
+            turned[i % n * 2 + i / n] = expected[i];
+        }
+        assert_int_equal(t->k->gemm(device, false, true, 2, n, k, a.m, b.m, 0, c.m), MC_OK);
+        assert_matrix(&c, expected, 2e-6, t->name, "gemm in blocks of n");
+        assert_int_equal(t->k->gemm(device, false, true, n, 2, k, b.m, a.m, 0, d.m), MC_OK);
+        assert_matrix(&d, turned, 2e-6, t->name, "gemm in blocks of m");
+        matrix_free(&a);
+        matrix_free(&b);
+        matrix_free(&c);
+        matrix_free(&d);
+        free(expected);
+        free(turned);
+    }
+}
+
+/* ---- optimizers ------------------------------------------------------------------------------ */
+
+enum { PARAMETERS = 12345 };
+
+typedef struct flat {
+    float g[PARAMETERS], m[PARAMETERS], v[PARAMETERS], p[PARAMETERS];
+    double dm[PARAMETERS], dv[PARAMETERS], dp[PARAMETERS];
+    uint16_t stored[PARAMETERS];
+} flat;
+
+static flat *flat_new(void)
+{
+    flat *f = malloc(sizeof *f);
+    assert_non_null(f);
+    for (int i = 0; i < PARAMETERS; i++) {
+        f->dm[i] = f->m[i] = (float)uniform(-1e-2, 1e-2);
+        f->dv[i] = f->v[i] = (float)uniform(0, 1e-3);
+        f->dp[i] = f->p[i] = (float)uniform(-1, 1);
+        f->g[i] = (float)uniform(-100, 100);
+    }
+    return f;
+}
+
+static void assert_close(const float *got, const double *expected, double tolerance,
+                         const char *isa, const char *what)
+{
+    for (int i = 0; i < PARAMETERS; i++)
+        if (!(fabs(got[i] - expected[i]) <= tolerance * fabs(expected[i]) + 1e-7))
+            fail_msg("%s, %s: [%d] %.9g, expected %.9g", what, isa, i, got[i], expected[i]);
+}
+
+static void adam_case(const isa_table *t, bool l2, mc_dtype dtype)
+{
+    flat *f = flat_new();
+    for (int step = 1; step <= 5; step++) {
+        double c1 = 1 - pow(0.9, step), c2 = sqrt(1 - pow(0.999, step)), lr = 1e-3, wd = 0.1;
+        mc_adam_step s = {.gradient_scale = 1 / 1024.0f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.999f,
+                          .eps = 1e-8f,
+                          .step_size = (float)(lr / c1),
+                          .sqrt_correction2 = (float)c2,
+                          .decay = l2 ? 0 : (float)(lr * wd),
+                          .l2 = l2 ? (float)wd : 0};
+        for (int i = 0; i < PARAMETERS; i++) {
+            double g = f->g[i] / 1024.0 + (l2 ? (double)s.l2 * f->dp[i] : 0);
+            f->dm[i] = (double)s.beta1 * f->dm[i] + (1 - (double)s.beta1) * g;
+            f->dv[i] = (double)s.beta2 * f->dv[i] + (1 - (double)s.beta2) * g * g;
+            f->dp[i] -= (double)s.step_size * f->dm[i] / (sqrt(f->dv[i]) / c2 + 1e-8) +
+                        (double)s.decay * f->dp[i];
+        }
+        bool own = dtype == MC_F32;
+        assert_int_equal(t->k->adam(device, PARAMETERS, s, f->g, f->m, f->v, own ? NULL : f->p,
+                                    own ? (void *)f->p : f->stored, dtype),
+                         MC_OK);
+    }
+    assert_close(f->m, f->dm, 1e-5, t->name, "adam m");
+    assert_close(f->v, f->dv, 1e-5, t->name, "adam v");
+    for (int i = 0; i < PARAMETERS; i++) {
+        if (!(fabs(f->p[i] - f->dp[i]) <= 1e-6 * fabs(f->dp[i]) + 1e-7))
+            fail_msg("adam p, %s: [%d] %.9g, expected %.9g", t->name, i, f->p[i], f->dp[i]);
+        if (dtype != MC_F32) assert_true(element(dtype, f->stored, i) == nearest(dtype, f->p[i]));
+    }
+    free(f);
+}
+
+static void test_adam(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i)
+    {
+        adam_case(t, false, float_types[i]);
+        adam_case(t, true, float_types[i]);
+    }
+}
+
+static void sgd_case(const isa_table *t, float momentum, bool nesterov, bool l2, mc_dtype dtype)
+{
+    flat *f = flat_new();
+    for (int i = 0; i < PARAMETERS; i++) f->m[i] = NAN; /* what a first step must not read */
+    float lr = 0.01f, wd = 0.1f, decay = l2 ? 0 : lr * wd, coupled = l2 ? wd : 0;
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < PARAMETERS; i++) {
+            double g = f->g[i] / 1024.0 + (double)coupled * f->dp[i];
+            f->dm[i] = step == 0 ? g : (double)momentum * f->dm[i] + g;
+            double update = momentum == 0 ? g
+                            : nesterov    ? g + (double)momentum * f->dm[i]
+                                          : f->dm[i];
+            f->dp[i] -= (double)lr * update + (double)decay * f->dp[i];
+        }
+        bool own = dtype == MC_F32;
+        assert_int_equal(t->k->sgd(device, PARAMETERS, 1 / 1024.0f, lr, momentum, nesterov,
+                                   step == 0, decay, coupled, f->g, momentum == 0 ? NULL : f->m,
+                                   own ? NULL : f->p, own ? (void *)f->p : f->stored, dtype),
+                         MC_OK);
+    }
+    if (momentum != 0) assert_close(f->m, f->dm, 1e-5, t->name, "sgd buffer");
+    for (int i = 0; i < PARAMETERS; i++) {
+        if (!(fabs(f->p[i] - f->dp[i]) <= 1e-6 * fabs(f->dp[i]) + 1e-7))
+            fail_msg("sgd, %s: [%d] %.9g, expected %.9g", t->name, i, f->p[i], f->dp[i]);
+        if (dtype != MC_F32) assert_true(element(dtype, f->stored, i) == nearest(dtype, f->p[i]));
+    }
+    free(f);
+}
+
+static void test_sgd(void **state)
+{
+    (void)state;
+    FOR_TABLES(t)
+    FOR_TYPES(i)
+    for (int mode = 0; mode < 8; mode++)
+        sgd_case(t, mode & 1 ? 0.9f : 0, mode & 2, mode & 4, float_types[i]);
+}
+
+static void test_gradient_stats(void **state)
+{
+    (void)state;
+    enum { N = 100003 };
+    float *g = malloc(N * sizeof *g);
+    assert_non_null(g);
+    FOR_TABLES(t)
+    {
+        double squares = 1, cubes = 2, sum = 2;
+        for (int i = 0; i < N; i++) {
+            g[i] = (float)uniform(-3, 2);
+            squares += (double)g[i] * g[i];
+            cubes += pow(fabs(g[i]), 3);
+            sum += fabs(g[i]);
+        }
+        g[777] = -3.5f;
+        squares += 3.5 * 3.5 - 1e-9, cubes += 0, sum += 0;
+        mc_gradient_stats s = {1, 2, 0.5f, true};
+        assert_int_equal(t->k->gradient_stats(device, N, g, 2, &s), MC_OK);
+        assert_true(fabs(s.sum_squares / squares - 1) < 1e-4 && s.sum_powers == 2 &&
+                    s.largest == 3.5f && s.finite);
+        assert_int_equal(t->k->gradient_stats(device, 0, g, 2, &s), MC_OK);
+        s = (mc_gradient_stats){0, 2, 0, true};
+        assert_int_equal(t->k->gradient_stats(device, N, g, 3, &s), MC_OK);
+        assert_true(fabs(s.sum_powers / cubes - 1) < 1e-3);
+        s = (mc_gradient_stats){0, 2, 0, true};
+        assert_int_equal(t->k->gradient_stats(device, N, g, 1, &s), MC_OK);
+        assert_true(fabs(s.sum_powers / sum - 1) < 1e-4);
+        g[N - 1] = -INFINITY;
+        assert_int_equal(t->k->gradient_stats(device, N, g, 2, &s), MC_OK);
+        assert_true(isinf(s.largest) && !s.finite && isinf(s.sum_squares));
+        g[12] = NAN;
+        s = (mc_gradient_stats){0, 0, 0, true};
+        assert_int_equal(t->k->gradient_stats(device, N, g, 2, &s), MC_OK);
+        assert_true(isnan(s.largest) && !s.finite && isnan(s.sum_squares));
+        g[12] = 0;
+        assert_int_equal(t->k->gradient_stats(device, N, g, 2, &s), MC_OK);
+        assert_true(isnan(s.largest)); /* once NaN, always */
+    }
+    free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_16_bit_patterns),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_activation_accuracy),
+        cmocka_unit_test(test_activation_special),
+        cmocka_unit_test(test_bias_activation),
+        cmocka_unit_test(test_activation_backward),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_norm_optional),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_cross_entropy_extremes),
+        cmocka_unit_test(test_argmax),
+        cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_zero),
+        cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_gemm_blocks),
+        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_gradient_stats),
+    };
+    return cmocka_run_group_tests(tests, open_tables, close_tables);
+}

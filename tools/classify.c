@@ -1,0 +1,70 @@
+#include "tools/classify.h"
+
+#include <time.h>
+#include "tools/interrupt.h"
+
+double classify_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset, const mc_batch *batch)
+{
+    mc_bert_input input = {.ids = batch->ids, .lengths = batch->lengths, .type_ids = batch->type_ids};
+    mc_tensor *logits = mc_bert_classify(t, bert, mc_bert_forward(t, bert, &input).pooled);
+    if (!logits || mc_dataset_outputs(dataset) > 1) return logits;
+    return mc_reshape(t, logits, MC_SHAPE(batch->rows, batch->choices));
+}
+
+bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, run_log *log,
+                       classify_score *score)
+{
+    mc_dataset *dataset = mc_dataloader_dataset(loader);
+    int64_t done = 0, total = mc_dataset_rows(dataset);
+    double start = classify_clock();
+    *score = (classify_score){.accuracy.classes = mc_dataset_labels(dataset)};
+    for (mc_batch *batch; !interrupt_requested() && (batch = mc_dataloader_next(loader));) {
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        mc_tensor *logits = classify_logits(t, bert, dataset, batch);
+        mc_accuracy_add(&score->accuracy, mc_argmax(t, logits), batch->labels);
+        mc_tape_end(t);
+        run_log_progress(log, "eval", "rows", done += batch->rows, total);
+    }
+    mc_accuracy_gather(ctx, &score->accuracy);
+    score->seconds = classify_clock() - start;
+    return !mc_failed(ctx) && !interrupt_requested();
+}
+
+void classify_report(run_log *log, const mc_dataset *dataset, const classify_score *score,
+                     int64_t step, int64_t epoch)
+{
+    const char *names[RUN_EVAL_CLASSES];
+    double recall[RUN_EVAL_CLASSES];
+    int classes = mc_dataset_labels(dataset);
+    for (int k = 0; k < classes; k++) {
+        names[k] = mc_dataset_label_name(dataset, k);
+        recall[k] = mc_accuracy_recall(&score->accuracy, k);
+    }
+    run_log_eval(log, &(run_eval){.step = step,
+                                  .epoch = epoch,
+                                  .split = "val",
+                                  .n = score->accuracy.count,
+                                  .accuracy = mc_accuracy_share(&score->accuracy),
+                                  .f1 = mc_accuracy_f1(&score->accuracy),
+                                  .classes = classes,
+                                  .class_names = names,
+                                  .recall = recall,
+                                  .seconds = score->seconds});
+}
+
+mc_status classify_result(run_log *log, const mc_dataset *dataset, const classify_score *score,
+                          double train_seconds)
+{
+    return run_log_result(log, &(run_result){.task = mc_dataset_task(dataset),
+                                             .accuracy = mc_accuracy_share(&score->accuracy),
+                                             .f1 = mc_accuracy_f1(&score->accuracy),
+                                             .n = score->accuracy.count,
+                                             .train_seconds = train_seconds});
+}

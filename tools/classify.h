@@ -1,0 +1,33 @@
+/* Classification with BERT on a dataset: what finetune, eval and ask have in common. */
+#ifndef MC_TOOLS_CLASSIFY_H
+#define MC_TOOLS_CLASSIFY_H
+
+#include "core/modelcenter.h"
+#include "tools/run_log.h"
+
+/* Logits of a batch, (rows, labels): a row with several choices has one logit a choice. */
+mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,
+                           const mc_batch *batch);
+
+/* Answers of a whole split. */
+typedef struct classify_score {
+    mc_accuracy accuracy;
+    double seconds;
+} classify_score;
+
+/* Runs the model over the rest of the loader's epoch. Stops at an error or an interrupt; false then. */
+bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, run_log *log,
+                       classify_score *score);
+
+/* Shows a score: a line on the progress stream, and the log files. */
+void classify_report(run_log *log, const mc_dataset *dataset, const classify_score *score,
+                     int64_t step, int64_t epoch);
+
+/* The result line, last on stdout. */
+mc_status classify_result(run_log *log, const mc_dataset *dataset, const classify_score *score,
+                          double train_seconds);
+
+/* Seconds on a clock that only runs forward. */
+double classify_clock(void);
+
+#endif

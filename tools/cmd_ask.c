@@ -1,0 +1,91 @@
+/* `modelcenter ask`: answers a yes-or-no question about a passage with a model fine-tuned on BoolQ. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "tools/args.h"
+#include "tools/classify.h"
+#include "tools/commands.h"
+
+typedef struct ask_options {
+    const char *model, *question, *passage;
+} ask_options;
+
+/* The question as an unlabelled row of BoolQ, which a dataset turns into the model's input. */
+static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_tokenizer *tokenizer,
+                            int64_t positions)
+{
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddStringToObject(row, "question", o->question);
+    cJSON_AddStringToObject(row, "passage", o->passage);
+    char *line = cJSON_PrintUnformatted(row);
+    cJSON_Delete(row);
+    if (!line) return NULL;
+    mc_dataset_options options = {.max_length = positions < 512 ? (int)positions : 512};
+    mc_dataset *dataset = mc_dataset_from_memory(ctx, "BoolQ", "--question and --passage", line,
+                                                 strlen(line), "test", tokenizer, &options);
+    cJSON_free(line);
+    return dataset;
+}
+
+/* Reads the two logits of the only row; false after an error. */
+static bool answer(mc_context *ctx, mc_bert *bert, mc_dataset *dataset, float logits[2])
+{
+    mc_dataloader *loader = mc_dataloader_new(dataset, &(mc_dataloader_options){.batch_size = 1});
+    mc_batch *batch = mc_dataloader_next(loader);
+    if (!batch) return false;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor *out = classify_logits(t, bert, dataset, batch);
+    if (out) mc_tensor_read_f32(ctx, out, logits, 2);
+    mc_tape_end(t);
+    return out && !mc_failed(ctx);
+}
+
+static bool ask(const ask_options *o, mc_context *ctx)
+{
+    mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, o->model);
+    mc_bert *bert = mc_bert_from_pretrained(ctx, o->model, NULL);
+    if (mc_failed(ctx)) return false;
+    const char *task = mc_bert_task(bert);
+    if (mc_bert_get_heads(bert).labels != 2 || (task && strcmp(task, "BoolQ") != 0)) {
+        fprintf(stderr, "error: %s: expected a model fine-tuned on BoolQ, found %s with %d labels\n",
+                o->model, task ? task : "one without a task", mc_bert_get_heads(bert).labels);
+        return false;
+    }
+    float logits[2];
+    mc_dataset *dataset = make_row(ctx, o, tokenizer, mc_bert_get_config(bert).positions);
+    if (!answer(ctx, bert, dataset, logits)) return false;
+    double yes = 1 / (1 + exp((double)logits[0] - (double)logits[1]));
+    printf("%s %.4f\n", yes >= 0.5 ? "yes" : "no", yes >= 0.5 ? yes : 1 - yes);
+    return true;
+}
+
+static const char details[] =
+    "Prints the answer, yes or no, and the model's probability for it.\n\n"
+    "  modelcenter ask --model boolq-bert --question 'is the sky blue' \\\n"
+    "      --passage 'On a clear day the sky looks blue.'\n";
+
+int cmd_ask(int argc, char **argv)
+{
+    ask_options o = {0};
+    const args_option options[] = {
+        {ARGS_PATH("model", &o.model, "folder of a model fine-tuned on BoolQ"), .required = true,
+         .known_as = "pretrained,output"},
+        {ARGS_TEXT("question", &o.question, "a question with the answer yes or no"), .required = true},
+        {ARGS_TEXT("passage", &o.passage, "the text that decides it"), .required = true},
+        {0},
+    };
+    const args_spec spec = {.command = "ask",
+                            .summary = "Answers a yes-or-no question about a passage.",
+                            .details = details,
+                            .options = options};
+    int code;
+    if (!args_parse(&spec, argc, argv, &code)) return code;
+    run_log log = {0};
+    mc_context *ctx =
+        mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
+    code = ask(&o, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
+    if (mc_print_error(ctx, stderr)) code = EXIT_RUN_FAILED;
+    mc_context_free(ctx);
+    return code;
+}

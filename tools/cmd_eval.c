@@ -1,0 +1,90 @@
+/* `modelcenter eval`: accuracy of a fine-tuned model on a task's validation rows. */
+#include <stdio.h>
+#include <string.h>
+#include "tools/args.h"
+#include "tools/classify.h"
+#include "tools/commands.h"
+#include "tools/interrupt.h"
+
+static const char *const family_names[] = {"bert", NULL};
+static const char *const device_names[] = {"cpu", NULL};
+static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
+
+typedef struct eval_options {
+    int family, task, device, batch_size;
+    int64_t max_length;
+    const char *model, *data, *split, *log_jsonl;
+} eval_options;
+
+static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
+{
+    mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, o->model);
+    mc_bert *bert = mc_bert_from_pretrained(ctx, o->model, NULL);
+    if (mc_failed(ctx)) return false;
+    const char *task = task_names[o->task];
+    if (mc_bert_get_heads(bert).labels != mc_task_outputs(task)) {
+        run_log_line(log, "error: %s: its classifier has %d labels, %s needs %d", o->model,
+                     mc_bert_get_heads(bert).labels, task, mc_task_outputs(task));
+        return false;
+    }
+    int64_t positions = mc_bert_get_config(bert).positions, length = o->max_length ? o->max_length : 512;
+    mc_dataset_options options = {.max_length = (int)(length < positions ? length : positions)};
+    mc_dataset *rows = mc_dataset_open(ctx, task, o->data, o->split, tokenizer, &options);
+    mc_dataloader *loader = mc_dataloader_new(
+        rows, &(mc_dataloader_options){.batch_size = o->batch_size, .batching = MC_BATCHING_BY_LENGTH});
+    classify_score score;
+    if (!classify_evaluate(ctx, bert, loader, log, &score)) return false;
+    classify_report(log, rows, &score, 0, 0);
+    return classify_result(log, rows, &score, 0) == MC_OK;
+}
+
+static int run(const eval_options *o)
+{
+    run_log log = {0};
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){
+        .device = device_names[o->device], .log = run_log_library_line, .log_user = &log});
+    if (run_log_init(&log, &(run_log_options){.jsonl = o->log_jsonl}) != MC_OK) {
+        fprintf(stderr, "error: %s\n", log.message);
+        mc_context_free(ctx);
+        return EXIT_RUN_FAILED;
+    }
+    interrupt_init();
+    int code = evaluate(o, ctx, &log) ? EXIT_OK : EXIT_RUN_FAILED;
+    if (run_log_release(&log) != MC_OK) code = EXIT_RUN_FAILED;
+    if (mc_print_error(ctx, stderr)) code = EXIT_RUN_FAILED;
+    else if (interrupt_requested()) code = EXIT_INTERRUPTED;
+    interrupt_release();
+    mc_context_free(ctx);
+    return code;
+}
+
+static const char details[] =
+    "The last line on stdout is `result task=... accuracy=... f1=... n=... train_seconds=0.0`.\n\n"
+    "  modelcenter eval bert --task BoolQ --model boolq-bert --data data/boolq\n";
+
+int cmd_eval(int argc, char **argv)
+{
+    eval_options o = {.batch_size = 32, .split = "val"};
+    const args_option options[] = {
+        {ARGS_CHOICE("family", &o.family, family_names, "the model's family"), .required = true,
+         .positional = true},
+        {ARGS_CHOICE("task", &o.task, task_names, "the SuperGLUE task"), .required = true},
+        {ARGS_PATH("model", &o.model, "folder of the fine-tuned model"), .required = true,
+         .known_as = "pretrained,output"},
+        {ARGS_PATH("data", &o.data, "folder with the task's rows"), .required = true},
+        {ARGS_TEXT("split", &o.split, "which rows: val, train, or another file's name")},
+        {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},
+        {ARGS_INT("max-length", &o.max_length, 0, 1 << 20, "tokens at most of an input"),
+         .default_text = "512, or the model's positions"},
+        {ARGS_CHOICE("device", &o.device, device_names, "where to run")},
+        {ARGS_PATH("log-jsonl", &o.log_jsonl, "write the result as an object to this file")},
+        {0},
+    };
+    const args_spec spec = {.command = "eval",
+                            .summary = "Evaluates a fine-tuned model on a task.",
+                            .details = details,
+                            .options = options};
+    int code;
+    if (!args_parse(&spec, argc, argv, &code)) return code;
+    return run(&o);
+}

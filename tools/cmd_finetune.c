@@ -1,0 +1,305 @@
+/* `modelcenter finetune`: trains a pretrained model (or one from random weights) on a task, evaluates
+ * it after each epoch, and saves it as a folder that from_pretrained reads. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "tools/args.h"
+#include "tools/classify.h"
+#include "tools/commands.h"
+#include "tools/interrupt.h"
+
+typedef enum schedule { CONSTANT, NOAM, LINEAR, COSINE, EXPONENTIAL } schedule;
+
+static const char *const schedule_names[] = {"constant", "noam", "linear", "cosine", "exponential", NULL};
+static const char *const model_names[] = {"bert", NULL};
+static const char *const device_names[] = {"cpu", NULL};
+static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
+static const char *const dtype_names[] = {"f32", "f16", "bf16", NULL};
+static const mc_dtype dtypes[] = {MC_F32, MC_F16, MC_BF16};
+static const char *const recompute_names[] = {"none", "selective", "full", NULL};
+static const mc_recompute recomputes[] = {MC_RECOMPUTE_NONE, MC_RECOMPUTE_SELECTIVE, MC_RECOMPUTE_FULL};
+
+typedef struct finetune_options {
+    int model, task, scheduler, device, dtype, recompute;
+    const char *pretrained, *config, *data, *output, *log_jsonl, *tensorboard;
+    int64_t epochs, warmup, max_length, max_steps;
+    int batch_size;
+    double lr, weight_decay, clip, dropout, gamma, loss_scale;
+    bool dropout_given, shuffle, no_decay_bias_norm;
+    uint64_t seed;
+} finetune_options;
+
+static const finetune_options defaults = {.epochs = 1,
+                                          .batch_size = 32,
+                                          .lr = 5e-5,
+                                          .weight_decay = 0.01,
+                                          .clip = 1,
+                                          .gamma = 0.95,
+                                          .loss_scale = 1024,
+                                          .shuffle = true};
+
+/* All of a run. */
+typedef struct finetune {
+    const finetune_options *o;
+    mc_context *ctx;
+    run_log log;
+    mc_tokenizer *tokenizer;
+    mc_bert *bert;
+    mc_dataset *train_rows, *val_rows;
+    mc_dataloader *train, *val;
+    mc_optim_manager *optim;
+    int64_t step, steps;
+    double train_seconds;
+    classify_score score;
+} finetune;
+
+/* ---- setting up ------------------------------------------------------------------------------ */
+
+static mc_bert *open_model(finetune *f, int outputs)
+{
+    const finetune_options *o = f->o;
+    mc_load_options load = {
+        .dtype = dtypes[o->dtype], .num_labels = outputs, .recompute = recomputes[o->recompute]};
+    if (o->pretrained) return mc_bert_from_pretrained(f->ctx, o->pretrained, &load);
+    char path[PATH_MAX];
+    mc_bert_config config;
+    snprintf(path, sizeof path, "%s/config.json", o->config);
+    if (mc_bert_config_read(f->ctx, path, &config)) return NULL;
+    return mc_bert_new(f->ctx, &config, (mc_bert_heads){.pooler = true, .labels = outputs}, &load);
+}
+
+static void open_data(finetune *f)
+{
+    const finetune_options *o = f->o;
+    const char *task = task_names[o->task];
+    mc_dataset_options options = {.max_length = (int)o->max_length};
+    int64_t positions = mc_bert_get_config(f->bert).positions;
+    if (!options.max_length || options.max_length > positions) options.max_length = positions < 512 ? (int)positions : 512;
+    if (o->max_length > positions)
+        run_log_line(&f->log, "the model has %lld positions: texts are cut there, not at %lld",
+                     (long long)positions, (long long)o->max_length);
+    f->train_rows = mc_dataset_open(f->ctx, task, o->data, "train", f->tokenizer, &options);
+    f->val_rows = mc_dataset_open(f->ctx, task, o->data, "val", f->tokenizer, &options);
+    f->train = mc_dataloader_new(
+        f->train_rows, &(mc_dataloader_options){.batch_size = o->batch_size, .shuffle = o->shuffle});
+    f->val = mc_dataloader_new(
+        f->val_rows, &(mc_dataloader_options){.batch_size = o->batch_size, .batching = MC_BATCHING_BY_LENGTH});
+}
+
+static mc_lr_scheduler *make_schedule(finetune *f)
+{
+    const finetune_options *o = f->o;
+    switch ((schedule)o->scheduler) {
+    case NOAM: return mc_noam_new(f->ctx, o->lr, o->warmup);
+    case LINEAR: return mc_linear_decay_new(f->ctx, o->lr, o->warmup, f->steps);
+    case COSINE: return mc_cosine_new(f->ctx, o->lr, o->warmup, f->steps);
+    case EXPONENTIAL: return mc_exponential_new(f->ctx, o->lr, o->warmup, o->gamma);
+    case CONSTANT: break;
+    }
+    return mc_no_decay_new(f->ctx, o->lr, o->warmup);
+}
+
+static void make_optimizer(finetune *f)
+{
+    const finetune_options *o = f->o;
+    bool scaled = dtypes[o->dtype] == MC_F16;
+    mc_adam_options adam_options = {.weight_decay = (float)o->weight_decay,
+                                    .no_decay_bias_norm = o->no_decay_bias_norm};
+    mc_optim_manager_options options = {.loss_scale = scaled ? o->loss_scale : 0};
+    mc_optimizer *adam = mc_adam_offload_new(f->ctx, &adam_options);
+    mc_optimizer_add(adam, mc_bert_module(f->bert));
+    f->optim = mc_optim_manager_new(f->ctx, &options);
+    mc_optim_manager_add(f->optim, adam, make_schedule(f));
+}
+
+/* Label names go with the model, so that whoever loads it can name its answers. */
+static void name_labels(finetune *f)
+{
+    const char *names[RUN_EVAL_CLASSES];
+    bool one_each = mc_dataset_outputs(f->val_rows) == mc_dataset_labels(f->val_rows);
+    for (int k = 0; k < mc_dataset_labels(f->val_rows); k++) names[k] = mc_dataset_label_name(f->val_rows, k);
+    mc_bert_set_task(f->bert, mc_dataset_task(f->val_rows), one_each ? names : NULL);
+}
+
+static bool set_up(finetune *f)
+{
+    const finetune_options *o = f->o;
+    const char *source = o->pretrained ? o->pretrained : o->config;
+    f->tokenizer = mc_tokenizer_from_pretrained(f->ctx, source);
+    f->bert = open_model(f, mc_task_outputs(task_names[o->task]));
+    if (mc_failed(f->ctx)) return false;
+    if (o->dropout_given) mc_bert_set_dropout(f->bert, (float)o->dropout);
+    open_data(f);
+    if (mc_failed(f->ctx)) return false;
+    int64_t batches = mc_dataloader_batches(f->train);
+    f->steps = batches * o->epochs;
+    if (o->max_steps && o->max_steps < f->steps) f->steps = o->max_steps;
+    make_optimizer(f);
+    name_labels(f);
+    if (mc_failed(f->ctx)) return false;
+    run_log_line(&f->log, "%s: %lld training rows, %lld validation rows, %.1f M parameters, %lld steps",
+                 task_names[o->task], (long long)mc_dataset_rows(f->train_rows),
+                 (long long)mc_dataset_rows(f->val_rows),
+                 1e-6 * (double)mc_module_parameter_count(mc_bert_module(f->bert)), (long long)f->steps);
+    run_log_options log = {.steps = f->steps,
+                           .steps_per_epoch = batches,
+                           .jsonl = o->log_jsonl,
+                           .tensorboard = o->tensorboard};
+    if (run_log_init(&f->log, &log) == MC_OK) return true;
+    fprintf(stderr, "error: %s\n", f->log.message);
+    return false;
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+static void train_step(finetune *f, const mc_batch *batch)
+{
+    double start = classify_clock();
+    mc_optim_manager_zero_grad(f->optim);
+    mc_tape *t = mc_tape_begin(f->ctx);
+    mc_tensor *logits = classify_logits(t, f->bert, f->train_rows, batch);
+    mc_tensor *loss = logits ? mc_cross_entropy(t, logits, batch->labels, NULL) : NULL;
+    mc_optim_manager_backward(f->optim, t, loss);
+    double mean = mc_mean_loss(f->ctx, loss);
+    double norm = mc_optim_manager_clip_grad_norm(f->optim, f->o->clip > 0 ? (float)f->o->clip : INFINITY);
+    mc_optim_manager_step(f->optim);
+    mc_tape_end(t);
+    if (mc_failed(f->ctx)) return;
+    double seconds = classify_clock() - start;
+    f->train_seconds += seconds;
+    run_log_step(&f->log, &(run_step){.step = ++f->step,
+                                      .loss = mean,
+                                      .grad_norm = norm,
+                                      .lr = mc_optim_manager_lr(f->optim),
+                                      .loss_scale = mc_optim_manager_loss_scale(f->optim),
+                                      .ms = 1e3 * seconds,
+                                      .tokens = batch->tokens,
+                                      .skipped = mc_optim_manager_last_step_skipped(f->optim)});
+}
+
+static bool going_on(const finetune *f)
+{
+    return !mc_failed(f->ctx) && !interrupt_requested();
+}
+
+static void train(finetune *f)
+{
+    for (int64_t epoch = 1; epoch <= f->o->epochs && going_on(f) && f->step < f->steps; epoch++) {
+        while (f->step < f->steps && going_on(f)) {
+            mc_batch *batch = mc_dataloader_next(f->train);
+            if (!batch) break;
+            train_step(f, batch);
+        }
+        if (going_on(f) && classify_evaluate(f->ctx, f->bert, f->val, &f->log, &f->score))
+            classify_report(&f->log, f->val_rows, &f->score, f->step, epoch);
+    }
+    if (f->o->epochs == 0 && going_on(f) && classify_evaluate(f->ctx, f->bert, f->val, &f->log, &f->score))
+        classify_report(&f->log, f->val_rows, &f->score, 0, 0);
+}
+
+/* The tokenizer first: with the weights, the folder is whole. */
+static void save(finetune *f)
+{
+    if (!f->o->output || mc_failed(f->ctx)) return;
+    run_log_line(&f->log, "saving to %s", f->o->output);
+    if (mc_bert_save(f->bert, f->o->output) == MC_OK) mc_tokenizer_save(f->tokenizer, f->o->output);
+}
+
+static int finish(finetune *f)
+{
+    int code = EXIT_OK;
+    bool interrupted = interrupt_requested();
+    if (interrupted && !mc_failed(f->ctx))
+        run_log_line(&f->log, "interrupted at step %lld%s", (long long)f->step,
+                     f->o->output ? "; the model so far is saved" : "");
+    else if (!mc_failed(f->ctx) &&
+             classify_result(&f->log, f->val_rows, &f->score, f->train_seconds) != MC_OK)
+        code = EXIT_RUN_FAILED;
+    if (run_log_release(&f->log) != MC_OK) code = EXIT_RUN_FAILED;
+    if (mc_print_error(f->ctx, stderr)) code = EXIT_RUN_FAILED;
+    return code == EXIT_OK && interrupted ? EXIT_INTERRUPTED : code;
+}
+
+static int run(const finetune_options *o)
+{
+    finetune f = {.o = o};
+    f.ctx = mc_init_distributed(&(mc_init_options){.seed = o->seed,
+                                                   .device = device_names[o->device],
+                                                   .log = run_log_library_line,
+                                                   .log_user = &f.log});
+    int code = EXIT_RUN_FAILED;
+    interrupt_init();
+    if (set_up(&f)) {
+        train(&f);
+        save(&f);
+        code = finish(&f);
+    } else {
+        mc_print_error(f.ctx, stderr);
+    }
+    interrupt_release();
+    mc_context_free(f.ctx);
+    return code;
+}
+
+/* ---- command line ---------------------------------------------------------------------------- */
+
+static const char details[] =
+    "The folder given with --data holds train.jsonl and val.jsonl, or a folder of the task's name that\n"
+    "does. The last line on stdout is `result task=... accuracy=... f1=... n=... train_seconds=...`.\n\n"
+    "  modelcenter finetune bert --task BoolQ --pretrained bert-base-uncased --data data/boolq \\\n"
+    "      --output boolq-bert --epochs 3 --lr 2e-5 --warmup 100\n";
+
+int cmd_finetune(int argc, char **argv)
+{
+    finetune_options o = defaults;
+    const args_option options[] = {
+        {ARGS_CHOICE("model", &o.model, model_names, "the model's family"), .required = true,
+         .positional = true},
+        {ARGS_CHOICE("task", &o.task, task_names, "the SuperGLUE task"), .required = true},
+        {ARGS_PATH("pretrained", &o.pretrained, "folder or identifier of the pretrained model")},
+        {ARGS_PATH("config", &o.config,
+                   "folder with config.json and a vocabulary: train from random weights instead")},
+        {ARGS_PATH("data", &o.data, "folder with the task's rows"), .required = true},
+        {ARGS_PATH("output", &o.output, "folder to save the model to; without it nothing is saved")},
+        {ARGS_HEADING("Training")},
+        {ARGS_INT("epochs", &o.epochs, 0, 1000000, "passes over the training rows")},
+        {ARGS_INT("max-steps", &o.max_steps, 0, INT64_MAX, "stop after so many steps; 0: all epochs")},
+        {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows of a step, per rank"),
+         .known_as = "per-device-train-batch-size"},
+        {ARGS_REAL("lr", &o.lr, 0, 1000, "learning rate at its peak"), .known_as = "learning-rate"},
+        {ARGS_CHOICE("scheduler", &o.scheduler, schedule_names, "course of the learning rate"),
+         .known_as = "lr-scheduler-type,lr-decay-style"},
+        {ARGS_INT("warmup", &o.warmup, 0, INT64_MAX, "steps in which the learning rate rises"),
+         .known_as = "warmup-steps,warmup-iters"},
+        {ARGS_REAL("gamma", &o.gamma, 0, 1, "factor a step of the exponential schedule"), .above_low = true},
+        {ARGS_REAL("weight-decay", &o.weight_decay, 0, 1000, "decoupled weight decay")},
+        {ARGS_FLAG("no-decay-bias-norm", &o.no_decay_bias_norm, "no weight decay on biases and norms")},
+        {ARGS_REAL("clip", &o.clip, 0, INFINITY, "clip the gradient to this norm; 0 clips nothing"),
+         .known_as = "max-grad-norm,clip-grad"},
+        {ARGS_INT("max-length", &o.max_length, 0, 1 << 20, "tokens at most of an input"),
+         .default_text = "512, or the model's positions"},
+        {ARGS_REAL("dropout", &o.dropout, 0, 1, "all dropout probabilities"), .below_high = true,
+         .given = &o.dropout_given, .default_text = "the model's own"},
+        {ARGS_INT("seed", &o.seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
+        {ARGS_FLAG_OFF("no-shuffle", &o.shuffle, "take the rows in the file's order")},
+        {ARGS_HEADING("Machine")},
+        {ARGS_CHOICE("device", &o.device, device_names, "where to run")},
+        {ARGS_CHOICE("dtype", &o.dtype, dtype_names, "of weights and activations")},
+        {ARGS_REAL("loss-scale", &o.loss_scale, 1, 1e30, "first loss scale, with --dtype f16")},
+        {ARGS_CHOICE("recompute", &o.recompute, recompute_names,
+                     "what is computed again in backward to save memory")},
+        {ARGS_HEADING("Logs")},
+        {ARGS_PATH("log-jsonl", &o.log_jsonl, "write an object a step to this file")},
+        {ARGS_PATH("tensorboard", &o.tensorboard, "write TensorBoard event files to this folder")},
+        {0},
+    };
+    const args_spec spec = {.command = "finetune",
+                            .summary = "Fine-tunes a model on a task.",
+                            .details = details,
+                            .options = options};
+    int code;
+    if (!args_parse(&spec, argc, argv, &code)) return code;
+    if (!o.pretrained == !o.config) return args_error(&spec, "expected one of --pretrained and --config");
+    return run(&o);
+}
