@@ -23,8 +23,8 @@ if(NOT ${has_cblas})
 endif()
 
 # oneDNN's sgemm, where it is installed: it picks its kernels by what the processor can do rather
-# than by its name, so it uses AVX-512 on processors newer than the BLAS. Its fast kernels are for
-# x86 only.
+# than by its name (or an environment variable), so it uses AVX-512 on processors that the BLAS does
+# not know yet.
 option(MC_ONEDNN "use oneDNN's sgemm where found" ON)
 if(MC_ONEDNN AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     find_path(DNNL_INCLUDE_DIR dnnl.h)

@@ -5,10 +5,7 @@
 
 enum { DEFAULT_MAX_LENGTH = 512 };
 
-void mc_dataset_ref(mc_dataset *dataset)
-{
-    dataset->references++;
-}
+void mc_dataset_ref(mc_dataset *dataset) { dataset->references++; }
 
 void mc_dataset_unref(mc_dataset *dataset)
 {
@@ -20,10 +17,7 @@ void mc_dataset_unref(mc_dataset *dataset)
     mc_free(dataset);
 }
 
-static void release_owner(void *object)
-{
-    mc_dataset_unref(object);
-}
+static void release_owner(void *object) { mc_dataset_unref(object); }
 
 void mc_dataset_free(mc_dataset *dataset)
 {
@@ -188,35 +182,14 @@ const char *mc_dataset_piece(const mc_dataset *d, int64_t row, int which, size_t
     return d->text.data + bound[0];
 }
 
-int64_t mc_dataset_rows(const mc_dataset *d)
-{
-    return d ? (int64_t)d->rows : 0;
-}
-int mc_dataset_labels(const mc_dataset *d)
-{
-    return d ? d->task->labels : 0;
-}
-int mc_dataset_choices(const mc_dataset *d)
-{
-    return d ? d->task->choices : 0;
-}
-int mc_dataset_max_length(const mc_dataset *d)
-{
-    return d ? d->max_length : 0;
-}
-const char *mc_dataset_task(const mc_dataset *d)
-{
-    return d ? d->task->name : NULL;
-}
-const char *mc_dataset_path(const mc_dataset *d)
-{
-    return d ? d->path : NULL;
-}
+int64_t mc_dataset_rows(const mc_dataset *d) { return d ? (int64_t)d->rows : 0; }
+int mc_dataset_labels(const mc_dataset *d) { return d ? d->task->labels : 0; }
+int mc_dataset_choices(const mc_dataset *d) { return d ? d->task->choices : 0; }
+int mc_dataset_max_length(const mc_dataset *d) { return d ? d->max_length : 0; }
+const char *mc_dataset_task(const mc_dataset *d) { return d ? d->task->name : NULL; }
+const char *mc_dataset_path(const mc_dataset *d) { return d ? d->path : NULL; }
 
-int mc_dataset_outputs(const mc_dataset *d)
-{
-    return d ? mc_task_outputs(d->task->name) : 0;
-}
+int mc_dataset_outputs(const mc_dataset *d) { return d ? mc_task_outputs(d->task->name) : 0; }
 
 const char *mc_dataset_label_name(const mc_dataset *d, int k)
 {

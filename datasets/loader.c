@@ -418,14 +418,8 @@ mc_batch *mc_dataloader_next(mc_dataloader *l)
 
 /* ---- position ---- */
 
-int64_t mc_dataloader_batches(const mc_dataloader *l)
-{
-    return l ? l->batches : 0;
-}
-mc_dataset *mc_dataloader_dataset(const mc_dataloader *l)
-{
-    return l ? l->dataset : NULL;
-}
+int64_t mc_dataloader_batches(const mc_dataloader *l) { return l ? l->batches : 0; }
+mc_dataset *mc_dataloader_dataset(const mc_dataloader *l) { return l ? l->dataset : NULL; }
 
 static int64_t rows_until(const mc_dataloader *l, int64_t step)
 {

@@ -30,8 +30,7 @@ MC_API void mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions,
                             const mc_tensor *labels);
 
 /* Sums up over all ranks (each then holds the whole) and gives the share of right answers, from 0
- * to
- * 1. NaN when nothing was counted or the context has failed. */
+ * to 1. NaN when nothing was counted or the context has failed. */
 MC_API double mc_accuracy_gather(mc_context *ctx, mc_accuracy *acc);
 
 /* The share of right answers in `acc` as it is; NaN when nothing was counted. */

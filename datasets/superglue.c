@@ -62,10 +62,7 @@ static const mc_task tasks[] = {
 };
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
-const char *mc_task_name(int i)
-{
-    return i >= 0 && i < TASKS ? tasks[i].name : NULL;
-}
+const char *mc_task_name(int i) { return i >= 0 && i < TASKS ? tasks[i].name : NULL; }
 
 int mc_task_outputs(const char *name)
 {
@@ -74,10 +71,7 @@ int mc_task_outputs(const char *name)
     return 0;
 }
 
-int mc_task_texts(const mc_task *task)
-{
-    return task->choices * (task->pair[0] ? 2 : 1);
-}
+int mc_task_texts(const mc_task *task) { return task->choices * (task->pair[0] ? 2 : 1); }
 
 const mc_task *mc_task_find(mc_error *err, const char *name)
 {

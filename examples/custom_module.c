@@ -2,8 +2,8 @@
  *
  * Shows how a model that the library does not know is written: a struct that begins with mc_module,
  * a parameter declared by name and shape, and blocks that the list recomputes, lays out in flat
- * buckets and (over several GPUs) shards. It learns to tell whether the first two of its inputs have
- * the same sign, which no linear model can.
+ * buckets and (over several GPUs) shards. It learns to tell whether the first two of its inputs
+ * have the same sign, which no linear model can.
  *
  *     ./custom_module [OUTPUT.safetensors]
  *

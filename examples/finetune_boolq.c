@@ -1,14 +1,15 @@
 /* 1. Fine-tuning: a pretrained BERT with a new linear head learns to answer BoolQ's questions.
  *
- * Shows the whole way from a checkpoint to an accuracy, and how errors are handled: every call below
- * does nothing once an error is set, so the program checks in two places only, after setting up and
- * at its end.
+ * Shows the whole way from a checkpoint to an accuracy, and how errors are handled: every call
+ * below does nothing once an error is set, so the program checks in two places only, after setting
+ * up and at its end.
  *
  *     ./finetune_boolq [MODEL [DATA [EPOCHS]]]
  *     ./finetune_boolq bert-base-uncased data/boolq 5
  *
- * MODEL is a folder or an identifier in the Hugging Face cache, DATA a folder that holds train.jsonl
- * and val.jsonl. Needs some 2 GB of memory for bert-base; a step on a CPU takes seconds. */
+ * MODEL is a folder or an identifier in the Hugging Face cache, DATA a folder that holds
+ * train.jsonl and val.jsonl. Needs some 2 GB of memory for bert-base; a step on a CPU takes
+ * seconds. */
 #include <modelcenter.h>
 
 #include <stdlib.h>

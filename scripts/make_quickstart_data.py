@@ -4,19 +4,20 @@
     scripts/make_quickstart_data.py [FOLDER]     (default: datasets/quickstart)
 
 The rows have BoolQ's format. They come in fours, from a scene with two passages and two
-questions; the passages hold the same words, yet each question has "yes" under one passage and "no"
-under the other:
+questions, each question with "yes" under one passage and "no" under the other:
 
-                                  Ada keeps a goat. Tom keeps a duck.   Ada keeps a duck. Tom ...
-    does ada keep a goat                        true                            false
-    does ada keep a duck                        false                           true
+                            Alma keeps a goat. Orla keeps a duck.   Alma keeps a duck. Orla ...
+    does alma keep a goat                   true                            false
+    does alma keep a duck                   false                           true
 
-So neither the question alone, nor the passage alone, nor the words of both without their order say
-anything about the answer. People and towns of validation never occur in training; where a family of
-questions names neither, its facts are split instead.
+So neither a question nor a passage says anything about the answer alone. In validation both
+passages of a scene hold the same words, so that which words occur says nothing either: who has
+what must be read. The training split also holds easier scenes ("lessons"), whose passages differ
+in more than the order of their words; a network that starts from random weights climbs over them.
 
-Standard library only, no network, and its own random numbers, so that every Python writes the same
-bytes. scripts/check_quickstart_data.py asserts all of this.
+No person of validation occurs in training; where a question names no person, its facts are split
+instead. Standard library only, no network, and its own random numbers, so that every Python
+writes the same bytes. scripts/check_quickstart_data.py asserts all of this.
 """
 
 import json
@@ -24,107 +25,66 @@ import os
 import sys
 
 SEED = 20240611
-TRAIN_SCENES = 1900
+TRAIN_SCENES = 6000
 VALIDATION_SCENES = 250
+
+# What a scene teaches: how many of a hundred, in training and in validation. The functions are
+# below, in this order.
+LESSONS = ["other", "both", "value", "subject", "cross", "order", "swap"]
+TRAIN_SHARES = [12, 16, 10, 10, 14, 20, 18]
+VALIDATION_SHARES = [0, 0, 0, 0, 15, 15, 70]
+# Per hundred: names that are spelled freely, swaps with a third fact, swaps with a sentence that
+# says nothing, scenes with a mark of their own (questions with "?", passages without full stop).
+FREE_NAMES, THIRD_FACTS, FILLED, MARKED = 10, 0, 0, 5
 
 # ----------------------------------------------------------------------------------------------
 # Words
 # ----------------------------------------------------------------------------------------------
 
-# People, all spelled with the pieces of the vocabulary; every fourth is kept for validation.
-PEOPLE = """
-aaron abby abel ada adam adela adrian agatha agnes aida aidan aisha alan albert alma alex alfred
-alice alina alvin amanda amber amelia amina amir amos amy ana andrea andrew angela anita anna anton
-archie ariel arnold arthur asher astrid audrey august aurora axel barbara barry basil beatrice bella
-ben benita bernard bertha beth bianca bill blanca bob boris brad brenda brian bridget bruno bryan
-caleb calvin camila carl carla carlos carmen carol caspar cecil celia charles charlotte chloe
-christine clara clare claude clement colin conrad cora craig curtis cyril daisy damian dan dana
-daniel daphne darius david dean deborah delia denis derek diana diego dina dominic donald donna dora
-doris dorothy douglas duncan edgar edith edmund edna edward edwin eileen elaine eleanor elena eli
-elias elisa eliza ella ellen elliot elmer elsa elton elvira emil emily emma enid enzo eric erika
-ernest esther ethan eva evan evelyn ezra fabian faith fatima felix fergus fiona flora florence
-floyd frances frank freda fred gabriel gareth garth gavin gemma george gerald gilbert gina giles
-glenda gloria gordon grace graham grant greta gustav guy gwen hadley hank hannah harold harriet
-harry harvey hassan hazel heather hector heidi helen helga henry herbert herman hilda holly homer
-hope horace howard hubert hugo ian ibrahim ida igor ilse imogen ines ingrid irene iris irma isaac
-isabel ivan ivy jack jacob jade jake james jamila jane janet jared jasmin jason jasper jean jenny
-jeremy jerome jesse jill joan joel johan john jonas jordan jorge joseph joyce judith julia julian
-june karen karim karl kate kathleen keith kelly kenneth kevin kim kirsten klara klaus kurt laila
-lana lara lars laura laurence leah leila lena leo leon leona leroy leslie lester lewis liam lily
-lina linda lionel lisa lloyd lola lorenzo lorna louis louise lucas lucia lucy luis luke luna lydia
-mabel madeleine magda malcolm mandy manuel mara marcel marco margaret maria marian marina mario
-marius mark marlene marta martin marvin mary mateo matilda matthew maud maurice max maya melanie
-melvin mercy michael mila milan mildred miles mina minna miranda miriam mirjam mohamed moira molly
-mona monica morgan moses muriel myra myrtle nadia nadine nancy naomi natalie nathan ned neil nellie
-nelson nestor nicholas nicola nigel nils nina noah noel nora norbert norman octavia odette olaf
-olga olive oliver olivia omar ophelia orla orson oscar osman otis otto owen pablo pamela pascal
-patrick paul paula pedro peggy penelope perry peter petra philip phoebe phyllis pierre polly
-priscilla quentin rachel ralph ramona randolph raphael raul raymond rebecca regina rene reuben rhoda
-richard rita robert robin rodney roger roland rolf roman ronald rosa rosalind rose rosemary roy ruby
-rudolf rufus rupert russell ruth sabina sabine sally salma salvador samira samson samuel sandra
-sarah saskia saul scott sean selma serena sergio seth sharon sheila sibyl sidney sigrid silas silvia
-simon sofia solomon sonia sophie stanley stella stephen steven stuart susan suzanne sven sybil
-sylvia tamara tanya tara ted teresa tess thea thelma theodore thomas tilda tim tobias todd tom tony
-tracy trevor trudy ulrich una ursula valentin valerie vanessa vera vernon veronica victor vincent
-viola violet virgil vivian vladimir wallace walter wanda warren wendy wesley wilbur wilfred wilhelm
-will wilma winifred xavier yasmin yolanda yusuf yvonne zachary zara zelda zoe zora
+# People are called by a beginning and an end ("al" "ma", "or" "la"), both pieces of the
+# vocabulary: a name that was never seen still consists of pieces that were.
+NAME_STARTS = """
+al an ar el em er ol or ba be bo bri ca cla da de di do fa fe fi fra ga ge gi gra ha he ho hu ja je
+jo ju ka ke ki la le li lo lu ma me mi mo na ne ni no pa pe po ra re ri ro ru sa se si so su ta te
+ti to va ve vi wen wi ya zo
+""".split()
+NAME_ENDS = "la na ra ma da ia lia mon ric ron ton vin len lo nor bert rie sa ta co".split()
+
+# Other first names have more pieces, down to letters, as a name typed by a user may.
+FIRST_NAMES = """
+adam agnes albert alex alice amy andrew anita anna arthur audrey barbara ben bernard beth betty
+bill bob boris brad brenda brian bruno carl carlos carol charles chloe chris claire clara colin
+conrad cora craig daisy dan daniel david dean deborah denis derek diana diego donald doris dorothy
+douglas duncan edgar edith edward eileen elaine eleanor ellen emil emily emma eric ernest esther
+ethan eva evan evelyn fatima felix fiona flora frances frank fred gabriel gary george gerald gina
+gloria gordon grace graham greta gustav guy hannah harold harry hassan hazel heather hector helen
+henry herbert holly horace howard hubert hugo ian igor ines ingrid irene iris isaac isabel ivan
+ivy jack jacob james jane janet jason jean jenny jill jim joan john jonas joseph joyce judith
+julia julie june karen karl kate keith kelly kenneth kevin kim kurt laura lena leo leon leslie
+lewis liam lily linda lisa lloyd louis louise lucas lucy luke lydia mabel marco margaret maria
+mark martha martin mary matthew maud max megan michael mike milan mona monica moses muriel
+nadia nancy naomi nathan neil nelson nick nicole nigel nina noah nora norman oliver olivia omar
+oscar otto owen pamela patrick paul paula pedro peggy peter philip phoebe polly quentin rachel
+ralph ray rebecca rex richard rita robert robin roger roland rosa rose roy ruby rudolf rupert
+russell ruth sally sam samuel sandra sarah saul scott sean sharon sheila simon sofia sonia sophie
+stanley stella stephen steve stuart sue susan sven sylvia tamara tanya ted teresa thea theodore
+thomas tim tina todd tom tony tracy trevor trudy ulrich una ursula vanessa vera vernon victor
+vincent viola violet vivian walter wanda warren wendy wilfred wilma winston yolanda yusuf
+yvonne zachary zelda zoe zora
 """.split()
 
-TOWN_STARTS = """
-ab al am ar as bal bar bel ber bor bran bren car cas cor dal dan del dor dun el en fal far fen gal
-gar gil gor hal har hel hol kel ken kir lan lar lin lor mal mar mel mir mor nar nel nor pal pel pen
-por ral ren ros ry sal sel sil sor tal tan tel tor ul var vel ver vin wal wen wil win
-""".split()
-TOWN_ENDS = """
-bach beck berg borough bridge burg bury by dale don fell field ford gate ham haven hurst land leigh
-low mere mont more mouth ness port ridge shaw stead stock ton tree vale ville wick wood worth
-""".split()
-
-COLOURS = "red blue green yellow black white brown grey pink purple silver golden".split()
-THINGS = """
-lamp chair kite clock box table bag coat hat scarf bicycle boat car cup bowl vase drum piano tent
-basket bell mirror ladder carpet curtain suitcase wagon bucket bottle pencil blanket violin guitar
-statue helmet lantern
-""".split()
-GIFTS = """
-book ring map letter key coin cake ticket parcel photo flute camera compass knife watch radio
-necklace puzzle whistle trophy
-""".split()
-ROOMS = """
-kitchen garden hall cellar library garage study tower bedroom barn office workshop chapel museum
-studio stable nursery market
-""".split()
-ANIMALS = """
-goat duck horse cow dog cat sheep pig rabbit hen parrot turtle donkey mouse goose pony snake lizard
-hamster camel ferret pigeon swan llama
-""".split()
-JOBS = """
-baker teacher doctor farmer painter singer sailor lawyer nurse pilot tailor writer cook judge
-dancer miner gardener plumber carpenter chemist banker librarian fisher potter
-""".split()
-FOODS = """
-soup bread rice fish cheese pasta salad honey cabbage pears plums beans mushrooms pancakes porridge
-noodles tomatoes carrots cherries potatoes yoghurt spinach
-""".split()
-SHOPS = "bakery library museum market bank pool cinema theatre pharmacy bookshop".split()
+COLOURS = "red blue green yellow black white brown grey".split()
+THINGS = "lamp chair kite clock box table bag coat".split()
+ROOMS = "kitchen garden hall cellar library garage study tower".split()
+ANIMALS = "goat duck horse cow dog cat sheep pig".split()
+JOBS = "baker teacher doctor farmer painter singer sailor lawyer".split()
+FOODS = "soup bread rice fish cheese pasta salad honey".split()
+GIFTS = "book ring map letter key coin cake ticket".split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-HOURS = "one two three four five six seven eight nine ten eleven twelve".split()
-VEHICLES = "train bus ferry coach tram".split()
-COMPARED = [("older", "younger"), ("taller", "shorter"), ("faster", "slower"),
-            ("stronger", "weaker"), ("richer", "poorer"), ("heavier", "lighter")]
 FILLERS = [
     "It is a quiet village.", "The weather is mild.", "Most people know each other.",
-    "This has been so for years.", "The school is close by.", "Everyone was pleased.",
-    "It was a cold winter.", "The road is narrow.", "Nobody else was there.",
-    "The story was in the paper.", "They are all good friends.", "The summer was long and dry.",
+    "The school is close by.", "It was a cold winter.", "They are all good friends.",
 ]
-
-# Nouns left out of the vocabulary on purpose: they are spelled with the pieces of names, as a word
-# typed by a user may be.
-SPELLED = set("""
-lantern statue helmet guitar suitcase necklace compass trophy whistle nursery stable hamster camel
-ferret llama librarian chemist potter spinach yoghurt cherries pharmacy
-""".split())
 
 # ----------------------------------------------------------------------------------------------
 # Random numbers (splitmix64)
@@ -160,280 +120,229 @@ class Rng:
         self.shuffle(items)
         return items[:n]
 
+    def by_shares(self, items, shares):
+        roll = self.below(sum(shares))
+        for item, share in zip(items, shares):
+            if roll < share:
+                return item
+            roll -= share
+
 
 # ----------------------------------------------------------------------------------------------
 # What one split may talk about
 # ----------------------------------------------------------------------------------------------
 
 
+def readable(start, end):
+    """Whether the two make a name that can be read and that is tokenized as the two."""
+    plain = THINGS + ANIMALS + FOODS + ROOMS + JOBS + GIFTS + ["can", "went"]
+    return (not (start[-1] in "aeiou" and end[0] in "aeiou") and start[-2:] != end[:2]
+            and not any((start + end).startswith(word) for word in plain))
+
+
 class World:
-    """The people, towns and nameless facts of one split."""
+    """The people and the nameless things of one split: a quarter of all is for validation."""
 
     def __init__(self, validation):
         self.validation = validation
-        self.people = [name.capitalize() for i, name in enumerate(PEOPLE) if self.mine(i)]
-        towns = [start + end for start in TOWN_STARTS for end in TOWN_ENDS]
-        Rng(SEED).shuffle(towns)
-        towns = [town for town in towns[:480] if town not in PEOPLE]
-        self.towns = [town.capitalize() for i, town in enumerate(towns) if self.mine(i)]
+        names = [(start, end) for start in NAME_STARTS for end in NAME_ENDS if readable(start, end)]
+        Rng(SEED).shuffle(names)
+        names = [start + end for start, end in names if start + end not in FIRST_NAMES]
+        self.people = self.mine(names)
+        self.first_names = self.mine(FIRST_NAMES)
 
-    def mine(self, i):
-        return (i % 4 == 3) == self.validation
+    def mine(self, names):
+        return [name for i, name in enumerate(names) if (i % 4 == 3) == self.validation]
 
-    def rooms(self, thing):
-        """The rooms where this split may put the thing."""
-        t = THINGS.index(thing)
-        return [room for r, room in enumerate(ROOMS) if self.mine(t * 7 + r * 5 + t * r)]
+    def some_people(self, rng, n):
+        """People of one scene: no two names begin or end alike."""
+        while True:
+            names = [rng.choice(self.first_names if rng.chance(FREE_NAMES) else self.people)
+                     for _ in range(n)]
+            if len({name[:2] for name in names}) == n and len({name[-2:] for name in names}) == n:
+                return [name.capitalize() for name in names]
+
+    def some_things(self, rng, n):
+        """Things of one kind that differ in colour; each coloured thing is in one split only."""
+        t = rng.below(len(THINGS))
+        colours = [colour for c, colour in enumerate(COLOURS)
+                   if ((c + 3 * t) % len(COLOURS) < 3) == self.validation]
+        return [f"{colour} {THINGS[t]}" for colour in rng.sample(colours, n)]
 
 
 # ----------------------------------------------------------------------------------------------
 # Families of facts
-#
-# A family returns (subjects, values, sentences, questions): sentence i states values[i] of
-# subjects[i]; in the scene's second passage the values of subjects 0 and 1 change places. All
-# values take the article "a", so that the swap leaves the passage's words as they are.
 # ----------------------------------------------------------------------------------------------
 
 
-def how_many(rng):
-    return rng.choice([2, 2, 2, 3, 3, 4])
+class Facts:
+    """Facts of one family: form i says that subject i has value i.
+
+    Forms and questions hold {s} and {v}; article is what stands before a value named alone.
+    """
+
+    def __init__(self, rng, subjects, values, forms, questions, article="the "):
+        self.subjects = subjects
+        self.values = values
+        self.forms = [rng.choice(forms) for _ in subjects]
+        self.question = rng.choice(questions)
+        self.article = article
+
+    def tell(self, i, subject=None, value=None):
+        text = self.forms[i].format(s=subject or self.subjects[i], v=value or self.values[i])
+        return text[0].upper() + text[1:]
+
+    def ask(self, subject, value):
+        return self.question.format(s=subject, v=value).lower()
 
 
-def colour(rng, world):
-    n = how_many(rng)
+def colour(rng, world, n):
     thing = rng.choice(THINGS)
-    return (rng.sample(world.people, n), rng.sample(COLOURS, n),
-            [f"{{s}} has a {{v}} {thing}.", f"{{s}} owns a {{v}} {thing}.",
-             f"{{s}} bought a {{v}} {thing}.", f"The {thing} of {{s}} is {{v}}.",
-             f"{{s}}'s {thing} is {{v}}."],
-            [f"is the {thing} of {{s}} {{v}}", f"does {{s}} have a {{v}} {thing}",
-             f"is {{s}}'s {thing} {{v}}", f"does {{s}} own a {{v}} {thing}"])
+    return Facts(rng, world.some_people(rng, n), rng.sample(COLOURS, n),
+                 [f"{{s}} has a {{v}} {thing}.", f"{{s}} owns a {{v}} {thing}.",
+                  f"{{s}} bought a {{v}} {thing}."],
+                 [f"is the {thing} of {{s}} {{v}}", f"does {{s}} have a {{v}} {thing}",
+                  f"does {{s}} own a {{v}} {thing}"], "")
 
 
-def whereabouts(rng, world):
-    n = how_many(rng)
-    return (rng.sample(world.people, n), rng.sample(ROOMS, n),
-            ["{s} is in the {v}.", "{s} went to the {v}.", "{s} is waiting in the {v}.",
-             "{s} sits in the {v}.", "In the {v} you will find {s}."],
-            ["is {s} in the {v}", "can you find {s} in the {v}", "is it true that {s} is in the {v}"])
+def whereabouts(rng, world, n):
+    return Facts(rng, world.some_people(rng, n), rng.sample(ROOMS, n),
+                 ["{s} is in the {v}.", "{s} went to the {v}.", "{s} is waiting in the {v}."],
+                 ["is {s} in the {v}", "can you find {s} in the {v}",
+                  "is it true that {s} is in the {v}"])
 
 
-def animal(rng, world):
-    n = how_many(rng)
-    return (rng.sample(world.people, n), rng.sample(ANIMALS, n),
-            ["{s} keeps a {v}.", "{s} has a {v}.", "{s} looks after a {v}.",
-             "The {v} belongs to {s}.", "The animal of {s} is a {v}."],
-            ["does {s} keep a {v}", "does {s} have a {v}", "does the {v} belong to {s}",
-             "does {s} look after a {v}"])
+def animal(rng, world, n):
+    return Facts(rng, world.some_people(rng, n), rng.sample(ANIMALS, n),
+                 ["{s} keeps a {v}.", "{s} has a {v}.", "{s} looks after a {v}."],
+                 ["does {s} keep a {v}", "does {s} have a {v}", "does the {v} belong to {s}"])
 
 
-def job(rng, world):
-    n = how_many(rng)
-    return (rng.sample(world.people, n), rng.sample(JOBS, n),
-            ["{s} works as a {v}.", "{s} is a {v}.", "{s} became a {v} last year.",
-             "{s} earns a living as a {v}.", "The {v} is called {s}."],
-            ["is {s} a {v}", "does {s} work as a {v}", "is the {v} called {s}"])
+def job(rng, world, n):
+    return Facts(rng, world.some_people(rng, n), rng.sample(JOBS, n),
+                 ["{s} works as a {v}.", "{s} is a {v}.", "{s} became a {v} last year."],
+                 ["is {s} a {v}", "does {s} work as a {v}", "is the {v} called {s}"])
 
 
-def opening(rng, world):
-    n = how_many(rng)
-    shop = rng.choice(SHOPS)
-    return (rng.sample(world.towns, n), rng.sample(DAYS, n),
-            [f"The {shop} in {{s}} opens on {{v}}.", f"In {{s}} the {shop} is open on {{v}}.",
-             f"The {shop} of {{s}} opens on {{v}}.", f"On {{v}} the {shop} in {{s}} is open."],
-            [f"does the {shop} in {{s}} open on {{v}}", f"is the {shop} in {{s}} open on {{v}}",
-             f"is the {shop} of {{s}} open on {{v}}"])
+def food(rng, world, n):
+    return Facts(rng, world.some_people(rng, n), rng.sample(FOODS, n),
+                 ["{s} likes {v}.", "{s} often eats {v}.", "{s} loves {v}."],
+                 ["does {s} like {v}", "does {s} eat {v}", "is {v} the favourite food of {s}"], "")
 
 
-def departure(rng, world):
-    n = how_many(rng)
-    vehicle = rng.choice(VEHICLES)
-    return (rng.sample(world.towns, n), rng.sample(HOURS, n),
-            [f"The {vehicle} to {{s}} leaves at {{v}}.", f"At {{v}} the {vehicle} to {{s}} leaves.",
-             f"The {vehicle} for {{s}} departs at {{v}}."],
-            [f"does the {vehicle} to {{s}} leave at {{v}}",
-             f"does the {vehicle} for {{s}} depart at {{v}}",
-             f"is there a {vehicle} to {{s}} at {{v}}"])
+def present(rng, world, n):
+    return Facts(rng, world.some_people(rng, n), rng.sample(GIFTS, n),
+                 ["{s} got a {v}.", "{s} was given a {v}.", "{s} found a {v}."],
+                 ["did {s} get a {v}", "does {s} have the {v} now", "was {s} given a {v}"])
 
 
-def food(rng, world):
-    n = how_many(rng)
-    return (rng.sample(world.people, n), rng.sample(FOODS, n),
-            ["{s} likes {v}.", "{s} often eats {v}.", "{s} loves {v}.",
-             "The favourite food of {s} is {v}.", "For lunch {s} has {v}."],
-            ["does {s} like {v}", "does {s} eat {v}", "is {v} the favourite food of {s}"])
+def visit(rng, world, n):
+    return Facts(rng, world.some_people(rng, n), rng.sample(DAYS, n),
+                 ["{s} comes to visit on {v}.", "{s} will be here on {v}.",
+                  "{s} arrives on {v}."],
+                 ["does {s} come to visit on {v}", "will {s} be here on {v}",
+                  "does {s} arrive on {v}"], "")
 
 
-def home(rng, world):
-    n = how_many(rng)
-    return (rng.sample(world.people, n), rng.sample(world.towns, n),
-            ["{s} lives in {v}.", "{s} comes from {v}.", "{s} was born in {v}.",
-             "The home of {s} is in {v}."],
-            ["does {s} live in {v}", "is {s} from {v}", "is the home of {s} in {v}"])
+def thing_in_room(rng, world, n):
+    return Facts(rng, world.some_things(rng, n), rng.sample(ROOMS, n),
+                 ["the {s} is in the {v}.", "the {s} stands in the {v}.",
+                  "the {s} was left in the {v}."],
+                 ["is the {s} in the {v}", "does the {s} stand in the {v}",
+                  "is there a {s} in the {v}"])
 
 
-def present(rng, world):
-    n = how_many(rng)
-    return (rng.sample(world.people, n), rng.sample(GIFTS, n),
-            ["{s} got a {v}.", "{s} was given a {v}.", "{s} found a {v}.",
-             "The {v} was a present for {s}.", "The {v} is now with {s}."],
-            ["did {s} get a {v}", "does {s} have the {v} now", "was {s} given a {v}"])
-
-
-def thing_in_room(rng, world):
-    n = min(how_many(rng), 3)
-    thing = rng.choice(THINGS)
-    while len(world.rooms(thing)) < n:
-        thing = rng.choice(THINGS)
-    return ([f"{c} {thing}" for c in rng.sample(COLOURS, n)], rng.sample(world.rooms(thing), n),
-            ["The {s} is in the {v}.", "The {s} stands in the {v}.", "The {s} was left in the {v}.",
-             "In the {v} there is a {s}.", "Somebody put the {s} in the {v}."],
-            ["is the {s} in the {v}", "does the {s} stand in the {v}", "is there a {s} in the {v}"])
-
-
-FAMILIES = [colour, whereabouts, animal, job, opening, departure, food, home, present,
-            thing_in_room]
+ABOUT_PEOPLE = [colour, whereabouts, animal, job, food, present, visit]
+FAMILIES = ABOUT_PEOPLE + [thing_in_room]
 
 # ----------------------------------------------------------------------------------------------
-# Scenes
+# Scenes: (passages, questions); question i has "yes" under passage i and "no" under the other
 # ----------------------------------------------------------------------------------------------
 
 
-def capital(sentence):
-    return sentence[0].upper() + sentence[1:]
+def passage(rng, sentences):
+    rng.shuffle(sentences)
+    return " ".join(sentences)
 
 
-def swapped(values):
-    return [values[1], values[0]] + values[2:]
+def other(rng, world):
+    """The passages have nothing in common."""
+    first, second = rng.sample(FAMILIES, 2)
+    a, b = first(rng, world, 1), second(rng, world, 1)
+    return ([a.tell(0), b.tell(0)],
+            [a.ask(a.subjects[0], a.values[0]), b.ask(b.subjects[0], b.values[0])])
 
 
-def join(sentences, links):
-    """Run sentence i into the one before it where links[i] is a word."""
-    text = sentences[0]
-    for sentence, link in zip(sentences[1:], links[1:]):
-        if link:
-            first = sentence.split(" ", 1)[0]
-            if first in ("The", "In", "On", "At", "For", "Somebody"):
-                sentence = sentence[0].lower() + sentence[1:]
-            text = text[:-1] + link + sentence
-        else:
-            text += " " + sentence
-    return text
+def both(rng, world):
+    """Another subject has another value."""
+    facts = rng.choice(FAMILIES)(rng, world, 2)
+    return ([facts.tell(0), facts.tell(1)],
+            [facts.ask(facts.subjects[i], facts.values[i]) for i in range(2)])
 
 
-def other_fact(rng, world, family, subjects):
-    """A sentence of another family, about one of the scene's people where it is about people."""
-    other = rng.choice([f for f in FAMILIES if f is not family])
-    names, values, sentences, _ = other(rng, world)
-    name = names[0]
-    if name in world.people and subjects[0] in world.people:
-        name = rng.choice(subjects)
-    return capital(rng.choice(sentences).format(s=name, v=values[0]))
+def value(rng, world):
+    """The one subject has another value."""
+    facts = rng.choice(FAMILIES)(rng, world, 2)
+    return ([facts.tell(0), facts.tell(0, value=facts.values[1])],
+            [facts.ask(facts.subjects[0], v) for v in facts.values])
 
 
-def finish(rng, firsts, seconds, extras):
-    """The scene's two passages: each in its own order, with the same words."""
-    count = len(firsts) + len(extras)
-    links = [rng.choice([", and ", ", while ", ", but "]) if rng.chance(15) else ""
-             for _ in range(count)]
-    passages = []
-    for facts in (firsts, seconds):
-        sentences = facts + extras
-        rng.shuffle(sentences)
-        passages.append(join(sentences, links))
-    if rng.chance(15):
-        passages = [passage[:-1] for passage in passages]
-    return passages
+def subject(rng, world):
+    """Another subject has the one value."""
+    facts = rng.choice(FAMILIES)(rng, world, 2)
+    return ([facts.tell(0), facts.tell(0, subject=facts.subjects[1])],
+            [facts.ask(s, facts.values[0]) for s in facts.subjects])
 
 
-def value_scene(rng, world):
-    """Two of a few subjects change their values."""
-    family = rng.choice(FAMILIES)
-    subjects, values, sentences, questions = family(rng, world)
-    forms = [rng.choice(sentences) for _ in subjects]
-
-    def state(vs):
-        return [capital(f.format(s=s, v=v)) for f, s, v in zip(forms, subjects, vs)]
-
-    extras = []
-    if rng.chance(30):
-        extras.append(other_fact(rng, world, family, subjects))
-    if rng.chance(25):
-        extras.append(rng.choice(FILLERS))
-    passages = finish(rng, state(values), state(swapped(values)), extras)
-    form = rng.choice(questions)
-    who = rng.below(2)
-    if rng.chance(50):  # one subject, two values
-        asked = [(subjects[who], values[who]), (subjects[who], values[1 - who])]
-    else:  # one value, two subjects
-        asked = [(subjects[who], values[who]), (subjects[1 - who], values[who])]
-    return passages, [form.format(s=s, v=v).lower() for s, v in asked]
+def cross(rng, world):
+    """Two people change places in facts of two families."""
+    first, second = rng.sample(ABOUT_PEOPLE, 2)
+    a, b = first(rng, world, 2), second(rng, world, 1)
+    people = a.subjects
+    passages = [passage(rng, [a.tell(0, subject=people[i]), b.tell(0, subject=people[1 - i])])
+                for i in range(2)]
+    return passages, [a.ask(person, a.values[0]) for person in people]
 
 
-def comparison_scene(rng, world):
-    """Two people change their places in a comparison."""
-    n = rng.choice([2, 2, 3, 4])
-    names = rng.sample(world.people, n)
-    more, less = rng.choice(COMPARED)
+def order(rng, world):
+    """The same facts in another order: who or what is named first?"""
+    facts = rng.choice(FAMILIES)(rng, world, 2)
+    told = [facts.tell(0), facts.tell(1)]
+    if world.validation or rng.chance(50):  # in validation only about what training never names
+        named = [("the " if s[0].islower() else "") + s for s in facts.subjects]
+    else:
+        named = [facts.article + v for v in facts.values]
+    return ([" ".join(told), " ".join(told[::-1])],
+            [f"is {name} named first".lower() for name in named])
+
+
+def swap(rng, world):
+    """Two of two or three subjects exchange their values."""
+    n = 3 if rng.chance(THIRD_FACTS) else 2
+    facts = rng.choice(FAMILIES)(rng, world, n)
+    s, v = facts.subjects, facts.values
+    others = [facts.tell(i) for i in range(2, n)]
+    if rng.chance(FILLED):
+        others.append(rng.choice(FILLERS))
+    passages = [passage(rng, [facts.tell(0, value=v[i]), facts.tell(1, value=v[1 - i])] + others)
+                for i in range(2)]
     if rng.chance(50):
-        more, less = less, more
-    first = [f"{names[0]} is {more} than {names[1]}."]
-    second = [f"{names[1]} is {more} than {names[0]}."]
-    if n == 4:
-        other = f"{names[2]} is {more} than {names[3]}."
-        first, second = first + [other], second + [other]
-    extras = [rng.choice(FILLERS)] if n == 3 else []
-    asked = more
-    a, b = names[0], names[1]
-    if rng.chance(25):
-        asked = less
-        a, b = b, a
-    return (finish(rng, first, second, extras),
-            [f"is {a} {asked} than {b}".lower(), f"is {b} {asked} than {a}".lower()])
+        return passages, [facts.ask(s[0], v[0]), facts.ask(s[0], v[1])]
+    return passages, [facts.ask(s[0], v[0]), facts.ask(s[1], v[0])]
 
 
-def taste_scene(rng, world):
-    """Somebody likes one food but not another; somebody else has it the other way round."""
-    n = rng.choice([1, 2])
-    names = rng.sample(world.people, n)
-    x, y = rng.sample(FOODS, 2)
-    form = rng.choice(["{s} likes {a} but not {b}.", "{s} eats {a} but never {b}.",
-                       "{s} loves {a} and hates {b}."])
-    first = [form.format(s=names[0], a=x, b=y)]
-    second = [form.format(s=names[0], a=y, b=x)]
-    if n == 2:
-        first.append(form.format(s=names[1], a=y, b=x))
-        second.append(form.format(s=names[1], a=x, b=y))
-    extras = [rng.choice(FILLERS)] if rng.chance(30) else []
-    question = "does {s} eat {v}" if "eats" in form else "does {s} like {v}"
-    return (finish(rng, first, second, extras),
-            [question.format(s=names[0].lower(), v=x), question.format(s=names[0].lower(), v=y)])
-
-
-def scene(rng, world):
-    kind = rng.below(100)
-    if kind < 10:
-        return comparison_scene(rng, world)
-    if kind < 17:
-        return taste_scene(rng, world)
-    return value_scene(rng, world)
-
-
-def split(world, scenes, seed):
+def split(world, scenes, shares, seed):
     rng = Rng(seed)
     rows = []
-    seen = set()
     while len(rows) < 4 * scenes:
-        passages, questions = scene(rng, world)
-        if rng.chance(12):
+        lesson = globals()[rng.by_shares(LESSONS, shares)]
+        passages, questions = lesson(rng, world)
+        if rng.chance(MARKED):
             questions = [question + "?" for question in questions]
-        key = (questions[0], questions[1])
-        if key in seen or (key[1], key[0]) in seen or passages[0] == passages[1]:
-            continue
-        seen.add(key)
-        for q in range(2):
-            for p in range(2):
-                rows.append({"question": questions[q], "passage": passages[p], "label": q == p})
+        if rng.chance(MARKED):
+            passages = [passage[:-1] for passage in passages]
+        rows += [{"question": questions[q], "passage": passages[p], "label": q == p}
+                 for q in range(2) for p in range(2)]
     rng.shuffle(rows)
     return [{"question": row["question"], "passage": row["passage"], "idx": i,
              "label": row["label"]} for i, row in enumerate(rows)]
@@ -446,42 +355,24 @@ def split(world, scenes, seed):
 
 def words_of(text):
     """The words that BERT's basic tokenizer makes of lower-cased plain text."""
-    spaced = "".join(c if c.isalnum() else f" {c} " for c in text.lower())
-    return spaced.split()
+    return "".join(c if c.isalnum() else f" {c} " for c in text.lower()).split()
 
 
-def frequent(counts, least):
-    return sorted(piece for piece, count in counts.items() if count >= least)
-
-
-def pieces_of_names(names):
-    """Beginnings and continuations of two to four letters that many of the names share."""
-    starts, inner = {}, {}
-    for name in names:
-        for size in (2, 3):
-            if size < len(name):
-                starts[name[:size]] = starts.get(name[:size], 0) + 1
-        for size in (2, 3, 4):
-            for at in range(1, len(name) - size + 1):
-                piece = "##" + name[at:at + size]
-                inner[piece] = inner.get(piece, 0) + 1
-    return frequent(starts, 4) + [p for p in frequent(inner, 8) if len(p) < 6 or inner[p] >= 12]
-
-
-def vocabulary(train):
-    """Special tokens, characters, the frequent plain words, then the pieces of names."""
-    world = World(False)
-    names = [name.lower() for name in world.people + world.towns]
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
-    characters = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
+def vocabulary(rows):
+    """Special tokens, characters, the plain words of the rows, and the pieces of names."""
+    names = {name.capitalize() for name in World(False).people + World(True).people + FIRST_NAMES}
     words = set()
-    for row in train:
-        words.update(words_of(row["question"] + " " + row["passage"]))
-    words -= set(names) | SPELLED
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + characters
+    for row in rows:
+        text = " ".join(w for w in row["passage"].split() if w.strip(".") not in names)
+        words.update(words_of(text))
+        words.update(w for w in words_of(row["question"]) if w.capitalize() not in names)
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocab += [chr(c) for c in range(33, 127) if not chr(c).isupper()]
     vocab += ["##" + c for c in letters]
     vocab += sorted(word for word in words if len(word) > 1)
-    vocab += [piece for piece in pieces_of_names(names + sorted(SPELLED)) if piece not in words]
+    vocab += [start for start in NAME_STARTS if start not in words]
+    vocab += ["##" + end for end in NAME_ENDS]
     return vocab
 
 
@@ -491,16 +382,16 @@ CONFIG = {
     "classifier_dropout": None,
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.0,
-    "hidden_size": 128,
+    "hidden_size": 64,
     "id2label": {"0": "no", "1": "yes"},
-    "initializer_range": 0.05,
-    "intermediate_size": 512,
+    "initializer_range": 0.25,
+    "intermediate_size": 128,
     "label2id": {"no": 0, "yes": 1},
     "layer_norm_eps": 1e-12,
     "max_position_embeddings": 128,
     "model_type": "bert",
     "num_attention_heads": 4,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "pad_token_id": 0,
     "position_embedding_type": "absolute",
     "type_vocab_size": 2,
@@ -512,8 +403,8 @@ CONFIG = {
 
 def files():
     """All files of the data set: name -> text."""
-    train = split(World(False), TRAIN_SCENES, SEED + 1)
-    validation = split(World(True), VALIDATION_SCENES, SEED + 2)
+    train = split(World(False), TRAIN_SCENES, TRAIN_SHARES, SEED + 1)
+    validation = split(World(True), VALIDATION_SCENES, VALIDATION_SHARES, SEED + 2)
     vocab = vocabulary(train)
     config = dict(CONFIG, vocab_size=len(vocab))
     return {

@@ -1,6 +1,6 @@
 /* check_golden FOLDER: runs a model on a folder of config.json, model.safetensors and
- * expected.safetensors (outputs, gradients and five optimizer steps of the reference implementation)
- * and compares everything that is there.
+ * expected.safetensors (outputs, gradients and five optimizer steps of the reference
+ * implementation) and compares everything that is there.
  *
  * Exit 0: all within tolerance. 1: something is not. 2: the folder could not be used, with the
  * loader's message.
@@ -48,7 +48,8 @@ static const mc_safetensors_entry *find(const golden *g, const char *prefix, con
 static double *read_entry(const golden *g, const mc_safetensors_entry *entry)
 {
     double *values = malloc(((size_t)entry->count + 1) * sizeof *values);
-    if (values && mc_safetensors_read_f64(g->file, entry, 0, entry->count, values) == MC_OK) return values;
+    if (values && mc_safetensors_read_f64(g->file, entry, 0, entry->count, values) == MC_OK)
+        return values;
     free(values);
     return NULL;
 }
@@ -64,7 +65,10 @@ static int64_t *read_integers(golden *g, const char *name, int64_t count)
     }
     double *values = read_entry(g, entry);
     int64_t *out = malloc(((size_t)count + 1) * sizeof *out);
-    if (!values || !out) exit(UNUSABLE);
+    if (!values || !out) {
+        mc_print_error(g->ctx, stderr);
+        exit(UNUSABLE);
+    }
     for (int64_t i = 0; i < count; i++) out[i] = (int64_t)values[i];
     free(values);
     return out;
@@ -81,8 +85,8 @@ static void note(worst *w, double error, const char *name)
 
 /* Largest error of `got` against an expected tensor over the elements where use[i / stride] (NULL:
  * all), divided by max(its largest value, floor). Infinity where counts differ or NaN appears. */
-static double compare(const golden *g, const mc_safetensors_entry *entry, const float *got, int64_t count,
-                      const int64_t *use, int64_t stride, double floor_value)
+static double compare(const golden *g, const mc_safetensors_entry *entry, const float *got,
+                      int64_t count, const int64_t *use, int64_t stride, double floor_value)
 {
     if (entry->count != count) return INFINITY;
     double *expected = read_entry(g, entry);
@@ -131,7 +135,8 @@ static bool read_inputs(golden *g)
     if (!g->mask) return false;
     look_at_mask(g);
     int64_t *labels = read_integers(g, "mlm_labels", count);
-    for (int64_t i = 0; labels && i < count; i++) g->labels_on_padding |= labels[i] != -100 && !g->mask[i];
+    for (int64_t i = 0; labels && i < count; i++)
+        g->labels_on_padding |= labels[i] != -100 && !g->mask[i];
     free(labels);
     return true;
 }
@@ -147,7 +152,8 @@ static mc_bert_input make_input(golden *g, mc_tape *t, bool packed)
         return in;
     }
     int32_t *lengths = calloc((size_t)g->batch + 1, sizeof *lengths);
-    for (int64_t i = 0; lengths && i < g->batch * g->width; i++) lengths[i / g->width] += (int32_t)g->mask[i];
+    for (int64_t i = 0; lengths && i < g->batch * g->width; i++)
+        lengths[i / g->width] += (int32_t)g->mask[i];
     if (lengths) in.lengths = mc_tape_lengths(t, lengths, (int)g->batch, 1);
     free(lengths);
     return in;
@@ -185,17 +191,24 @@ static mc_tensor *forward_loss(golden *g, mc_tape *t, bool packed)
     mc_tensor *mlm_labels = heads.mlm ? make_mlm_labels(g, t, packed) : NULL;
     mc_tensor *nsp_labels = heads.nsp ? make_row_labels(g, t, "nsp_labels") : NULL;
     mc_tensor *mlm = mlm_labels ? mc_bert_mlm_loss(t, g->bert, out.last_hidden, mlm_labels) : NULL;
-    mc_tensor *nsp = nsp_labels ? mc_cross_entropy(t, mc_bert_nsp_logits(t, g->bert, out.pooled), nsp_labels, NULL) : NULL;
+    mc_tensor *nsp = nsp_labels ? mc_cross_entropy(t, mc_bert_nsp_logits(t, g->bert, out.pooled),
+                                                   nsp_labels, NULL)
+                                : NULL;
     return mlm && nsp ? mc_loss_add(t, mlm, nsp, 1) : mlm ? mlm : nsp;
 }
 
 /* ---- comparisons ----------------------------------------------------------------------------- */
 
 /* Compares a (packed or whole) tensor of the tape with out.<name>, at the tokens that count. */
-static void check_output(golden *g, mc_tape *t, worst *w, const char *name, mc_tensor *x, bool packed)
+static void check_output(golden *g, mc_tape *t, worst *w, const char *name, mc_tensor *x,
+                         bool packed)
 {
     const mc_safetensors_entry *entry = find(g, "out.", name);
-    if (!entry || !x) return;
+    if (!entry) return;
+    if (!x) { /* the model has no such output */
+        note(w, INFINITY, entry->name);
+        return;
+    }
     bool tokens = mc_tensor_lengths(x);
     if (tokens) x = mc_unpack(t, x);
     /* the packed form is as long as its longest row: compare as many columns of the expected one */
@@ -213,7 +226,8 @@ static void check_output(golden *g, mc_tape *t, worst *w, const char *name, mc_t
     } else {
         memcpy(got, compact, (size_t)count * sizeof *got);
     }
-    note(w, compare(g, entry, got, count, packed && tokens ? g->mask : NULL, columns, 0), entry->name);
+    note(w, compare(g, entry, got, count, packed && tokens ? g->mask : NULL, columns, 0),
+         entry->name);
     free(got);
     free(compact);
 }
@@ -233,14 +247,36 @@ static void check_forward(golden *g, worst *outputs, worst *losses, bool packed)
     mc_bert_heads heads = mc_bert_get_heads(g->bert);
     check_output(g, t, outputs, "last_hidden", out.last_hidden, packed);
     check_output(g, t, outputs, "pooled", out.pooled, packed);
-    if (heads.labels) check_output(g, t, outputs, "logits", mc_bert_classify(t, g->bert, out.pooled), packed);
-    if (heads.mlm) check_output(g, t, outputs, "mlm_logits", mc_bert_mlm_logits(t, g->bert, out.last_hidden), packed);
-    if (heads.nsp) check_output(g, t, outputs, "nsp_logits", mc_bert_nsp_logits(t, g->bert, out.pooled), packed);
+    mc_tensor *logits = heads.labels ? mc_bert_classify(t, g->bert, out.pooled) : NULL;
+    mc_tensor *mlm = heads.mlm ? mc_bert_mlm_logits(t, g->bert, out.last_hidden) : NULL;
+    mc_tensor *nsp = heads.nsp ? mc_bert_nsp_logits(t, g->bert, out.pooled) : NULL;
+    check_output(g, t, outputs, "logits", logits, packed);
+    check_output(g, t, outputs, "mlm_logits", mlm, packed);
+    check_output(g, t, outputs, "nsp_logits", nsp, packed);
     const mc_safetensors_entry *entry = find(g, "out.", "loss");
     double *expected = entry ? read_entry(g, entry) : NULL;
-    if (expected) check_loss(g, losses, "out.loss", expected[0], mc_mean_loss(g->ctx, forward_loss(g, t, packed)));
+    if (expected)
+        check_loss(g, losses, "out.loss", expected[0],
+                   mc_mean_loss(g->ctx, forward_loss(g, t, packed)));
     free(expected);
     mc_tape_end(t);
+}
+
+/* Expected results that nothing here is compared with are failures, not silently passed over. */
+static void check_unknown(golden *g, worst *w)
+{
+    static const char *const known[] = {"out.last_hidden", "out.pooled",     "out.logits",
+                                        "out.mlm_logits",  "out.nsp_logits", "out.loss",
+                                        "train.losses"};
+    for (size_t i = 0; i < mc_safetensors_count(g->file); i++) {
+        const char *name = mc_safetensors_at(g->file, i)->name;
+        bool found = strncmp(name, "out.", 4) != 0 && strncmp(name, "train.", 6) != 0;
+        for (size_t k = 0; k < sizeof known / sizeof known[0]; k++)
+            found |= strcmp(name, known[k]) == 0;
+        if (found) continue;
+        fprintf(stderr, "%s: nothing to compare it with\n", name);
+        note(w, INFINITY, name);
+    }
 }
 
 static const mc_safetensors_entry *find_gradient(golden *g, const mc_parameter *p)
@@ -248,7 +284,8 @@ static const mc_safetensors_entry *find_gradient(golden *g, const mc_parameter *
     char name[MC_NAME_MAX];
     int layers = (int)g->config.layers;
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
-        if (!mc_weight_name(&mc_bert_weight_map, layers, mc_parameter_name(p), prefixed, name)) continue;
+        if (!mc_weight_name(&mc_bert_weight_map, layers, mc_parameter_name(p), prefixed, name))
+            continue;
         const mc_safetensors_entry *entry = find(g, "grad.", name);
         if (entry) return entry;
     }
@@ -263,9 +300,11 @@ static double largest_gradient(golden *g, int *count)
     for (size_t i = 0; i < mc_safetensors_count(g->file); i++) {
         const mc_safetensors_entry *entry = mc_safetensors_at(g->file, i);
         if (strncmp(entry->name, "grad.", 5) != 0) continue;
-        if (fnmatch("grad.cls.predictions.decoder.*", entry->name, 0) == 0) continue; /* tied copies */
+        if (fnmatch("grad.cls.predictions.decoder.*", entry->name, 0) == 0)
+            continue; /* tied copies */
         double *values = read_entry(g, entry);
-        for (int64_t k = 0; values && k < entry->count; k++) largest = fmax(largest, fabs(values[k]));
+        for (int64_t k = 0; values && k < entry->count; k++)
+            largest = fmax(largest, fabs(values[k]));
         free(values);
         (*count)++;
     }
@@ -294,8 +333,8 @@ static void check_gradients(golden *g, worst *w, bool packed)
         free(got);
     }
     if (compared == expected_count) return;
-    fprintf(stderr, "%d of %d expected gradients belong to no parameter\n", expected_count - compared,
-            expected_count);
+    fprintf(stderr, "%d of %d expected gradients belong to no parameter\n",
+            expected_count - compared, expected_count);
     note(w, INFINITY, "(unknown parameters)");
 }
 
@@ -304,8 +343,10 @@ static void check_training(golden *g, worst *w, bool packed)
     const mc_safetensors_entry *entry = find(g, "train.", "losses");
     if (!entry) return;
     double *expected = read_entry(g, entry);
-    mc_optimizer *adam = mc_adam_new(g->ctx, &(mc_adam_options){.lr = 1e-3f, .weight_decay = 0.01f});
-    mc_optim_manager *optim = mc_optim_manager_new(g->ctx, NULL);
+    mc_optimizer *adam =
+        mc_adam_new(g->ctx, &(mc_adam_options){.lr = 1e-3f, .weight_decay = 0.01f});
+    mc_optim_manager *optim =
+        mc_optim_manager_new(g->ctx, &(mc_optim_manager_options){.nonfinite = MC_NONFINITE_SKIP});
     mc_optimizer_add(adam, mc_bert_module(g->bert));
     mc_optim_manager_add(optim, adam, NULL);
     for (int64_t i = 0; expected && i < entry->count; i++) {
@@ -326,8 +367,8 @@ static int report(const worst *w)
 {
     bool good = w->error <= w->tolerance;
     if (w->compared)
-        printf("%-10s %4d compared  worst %.3g (limit %.0e)  %s%s\n", w->kind, w->compared, w->error,
-               w->tolerance, w->name, good ? "" : "  FAILED");
+        printf("%-10s %4d compared  worst %.3g (limit %.0e)  %s%s\n", w->kind, w->compared,
+               w->error, w->tolerance, w->name, good ? "" : "  FAILED");
     return !good;
 }
 
@@ -370,6 +411,7 @@ int main(int argc, char **argv)
         check_gradients(&g, &gradients, packed);
     }
     check_training(&g, &losses, packed_too);
+    check_unknown(&g, &outputs);
     int bad = report(&outputs) + report(&gradients) + report(&losses);
     bool failed = mc_failed(g.ctx);
     if (failed) mc_print_error(g.ctx, stderr);

@@ -1,9 +1,10 @@
 /* Compares the tokenizer with recorded results:  check_tokenizer VOCAB_FOLDER FILE.jsonl
  *
- * Each line of the file is an object with "text" and "ids", and optionally "pair", "max_length" (0 or
- * absent: no truncation), "type_ids" and "decoded" (of "ids": with the special tokens if it begins
- * with the first of them, else without). Prints the first misses and, last, `N of M exact`. Returns 0
- * when all are exact, 1 when not, 2 with an error message when there is nothing to compare. */
+ * Each line of the file is an object with "text" and "ids", and optionally "pair", "max_length" (0
+ * or absent: no truncation), "type_ids" and "decoded" (of "ids": with the special tokens if it
+ * begins with the first of them, else without). Prints the first misses and, last, `N of M exact`.
+ * Returns 0 when all are exact, 1 when not, 2 with an error message when there is nothing to
+ * compare. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +43,9 @@ typedef struct checker {
     size_t total, exact, shown;
 } checker;
 
-/* The JSON reader ends strings at a NUL, so "\u0000" is read as a noncharacter that the line does not
- * hold otherwise, and turned back afterwards. Returns that character's last hexadecimal digits. */
+/* The JSON reader ends strings at a NUL, so "\u0000" is read as a noncharacter that the line does
+ * not hold otherwise, and turned back afterwards. Returns that character's last hexadecimal
+ * digits. */
 static unsigned hide_nuls(char *line, size_t size)
 {
     unsigned stand_in = 0;
@@ -181,9 +183,11 @@ static bool check_decoded(checker *c, const record *r, bool show)
     bool kept = first && strncmp(r->decoded.data, first, strlen(first)) == 0;
     char *got = mc_tokenizer_decode(c->tok, r->ids.values, r->ids.count, !kept);
     if (!got) return mc_fail_nomem(c->ctx, "a decoded text") == MC_OK;
-    bool same = strlen(got) == r->decoded.size && memcmp(got, r->decoded.data, r->decoded.size) == 0;
+    bool same =
+        strlen(got) == r->decoded.size && memcmp(got, r->decoded.data, r->decoded.size) == 0;
     if (!same && show)
-        printf("%s: decoded text differs\n  expected: %s\n  got: %s\n", c->name, r->decoded.data, got);
+        printf("%s: decoded text differs\n  expected: %s\n  got: %s\n", c->name, r->decoded.data,
+               got);
     mc_string_free(got);
     return same;
 }
@@ -191,9 +195,8 @@ static bool check_decoded(checker *c, const record *r, bool show)
 static bool check_record(checker *c, const record *r)
 {
     bool show = c->shown < SHOWN_MISSES;
-    mc_status status =
-        mc_tokenizer_encode(c->tok, r->text.data, r->text.size, r->pair.data, r->pair.size,
-                            (size_t)r->max_length, &c->encoding);
+    mc_status status = mc_tokenizer_encode(c->tok, r->text.data, r->text.size, r->pair.data,
+                                           r->pair.size, (size_t)r->max_length, &c->encoding);
     if (status) {
         mc_fail(c->ctx, status, "%s: cannot be encoded with max_length %lld", c->name,
                 (long long)r->max_length);

@@ -15,7 +15,8 @@ static inline const char *shared_path(const char *name)
     static int next;
     char *path = paths[next++ % 4];
     const char *root = getenv("MC_SHARED");
-    snprintf(path, sizeof paths[0], "%s/%s", root && *root ? root : MC_SOURCE_DIR "/../shared", name);
+    snprintf(path, sizeof paths[0], "%s/%s", root && *root ? root : MC_SOURCE_DIR "/../shared",
+             name);
     if (access(path, R_OK) == 0) return path;
     fprintf(stderr, "SKIPPED: %s is not here (set MC_SHARED to the reference data)\n", path);
     return NULL;

@@ -17,10 +17,7 @@
 
 /* AddressSanitizer shall give NULL for impossible sizes, as malloc does, and not stop. */
 const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "allocator_may_return_null=1";
-}
+const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
 
 static temp_folder folder; /* made anew for each test */
 
@@ -176,9 +173,10 @@ static void launcher_variables_are_read(void **state)
         const char *message;
     } table[] = {
         {"1", "0", MC_OK, ""},
-        {"2", "1", MC_ERR_UNSUPPORTED, "2 ranks (this is rank 1)"},
+        {"2", "1", MC_ERR_UNSUPPORTED, "WORLD_SIZE=2: this version trains in one process"},
         {"two", "0", MC_ERR_ARGUMENT, "WORLD_SIZE=\"two\": expected a whole number"},
         {"1", "-1", MC_ERR_ARGUMENT, "RANK=\"-1\""},
+        {"1", "1", MC_ERR_ARGUMENT, "WORLD_SIZE=1 and RANK=1: expected a rank below the size"},
         {"99999999999999999999", "0", MC_ERR_ARGUMENT, "WORLD_SIZE"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

@@ -1,6 +1,6 @@
-/* The reference's fine-tuning run, step for step: MiniLM-L6 on the first 480 rows of BoolQ with a given
- * classifier, 30 AdamW steps in f32 without dropout. Losses, gradient norms and the logits of 64
- * validation rows before and after must be the reference's. */
+/* The reference's fine-tuning run, step for step: MiniLM-L6 on the first 480 rows of BoolQ with a
+ * given classifier, 30 AdamW steps in f32 without dropout. Losses, gradient norms and the logits of
+ * 64 validation rows before and after must be the reference's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +51,8 @@ static double logit_error(trace *r, const char *name)
     double expected[2 * VAL_ROWS], largest = 0, error = 0;
     read_values(r, name, 2 * VAL_ROWS, expected);
     mc_dataset *val = mc_dataset_open(r->ctx, "BoolQ", r->data, "val", r->tokenizer, NULL);
-    mc_dataloader *loader = mc_dataloader_new(val, &(mc_dataloader_options){.batch_size = VAL_ROWS});
+    mc_dataloader *loader =
+        mc_dataloader_new(val, &(mc_dataloader_options){.batch_size = VAL_ROWS});
     mc_batch *b = mc_dataloader_next(loader);
     assert_non_null(b);
     float got[2 * VAL_ROWS];
@@ -74,7 +75,8 @@ static void train(trace *r, double *loss_error, double *norm_error)
     read_values(r, "grad_norms", STEPS, norms);
     mc_dataset *rows = mc_dataset_open(r->ctx, "BoolQ", r->data, "train", r->tokenizer, NULL);
     mc_dataloader *loader = mc_dataloader_new(rows, &(mc_dataloader_options){.batch_size = BATCH});
-    mc_optimizer *adam = mc_adam_new(r->ctx, &(mc_adam_options){.lr = 5e-5f, .weight_decay = 0.01f});
+    mc_optimizer *adam =
+        mc_adam_new(r->ctx, &(mc_adam_options){.lr = 5e-5f, .weight_decay = 0.01f});
     mc_optim_manager *optim = mc_optim_manager_new(r->ctx, NULL);
     mc_optimizer_add(adam, mc_bert_module(r->bert));
     mc_optim_manager_add(optim, adam, NULL);
@@ -110,8 +112,9 @@ static void test_trace(void **state)
     double before = logit_error(&r, "val_logits_before"), loss = 0, norm = 0;
     train(&r, &loss, &norm);
     double after = logit_error(&r, "val_logits_after");
-    print_message("worst relative errors: losses %.2g, norms %.2g, logits before %.2g, after %.2g\n", loss,
-                  norm, before, after);
+    print_message(
+        "worst relative errors: losses %.2g, norms %.2g, logits before %.2g, after %.2g\n", loss,
+        norm, before, after);
     if (mc_failed(r.ctx)) fail_msg("%s", mc_error_message(r.ctx));
     assert_true(loss <= 1e-3);
     assert_true(norm <= 1e-3);

@@ -24,10 +24,9 @@ static void clean_up(mc_bytes *text, size_t start)
 {
     static const struct {
         const char *from, *to;
-    } rules[] = {{" .", "."},     {" ?", "?"},     {" !", "!"},
-                 {" ,", ","},     {" ' ", "'"},    {" n't", "n't"},
-                 {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
-                 {" 've", "'ve"}, {" 're", "'re"}};
+    } rules[] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                 {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                 {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         replace_all(text, start, rules[i].from, rules[i].to);
 }
@@ -53,7 +52,8 @@ char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t co
         const char *token = mc_tokenizer_id_to_token(tok, ids[i]);
         if (!token) continue;
         int32_t added = tok->id_to_added[ids[i]];
-        if (skip_special && added >= 0 && tok->added[added].special) continue;
+        if (added >= 0) token = mc_tokenizer_text(tok, tok->added[added].shown);
+        if (added >= 0 && skip_special && tok->added[added].skipped) continue;
         ok = append_token(tok, &text, token, first);
         first = false;
     }

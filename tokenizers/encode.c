@@ -63,7 +63,8 @@ static const uint8_t *skip_space_after(const uint8_t *p, const uint8_t *end)
 }
 
 /* The next place at or after p where a token can begin, or NULL. */
-static const uint8_t *next_candidate(const mc_matcher *matcher, const uint8_t *p, const uint8_t *end)
+static const uint8_t *next_candidate(const mc_matcher *matcher, const uint8_t *p,
+                                     const uint8_t *end)
 {
     if (matcher->only_first >= 0)
         return p < end ? memchr(p, matcher->only_first, (size_t)(end - p)) : NULL;
@@ -71,8 +72,9 @@ static const uint8_t *next_candidate(const mc_matcher *matcher, const uint8_t *p
     return p < end ? p : NULL;
 }
 
-/* Finds the next token in [*scan, end) of the text that begins at `text`. `done` is how far the text
- * has been dealt with. A token that should stand alone and does not is passed over whole. */
+/* Finds the next token in [*scan, end) of the text that begins at `text`. `done` is how far the
+ * text has been dealt with: it lies past *scan only where a token took in white space. A token that
+ * should stand alone and does not is passed over whole. */
 static bool find_match(const mc_tokenizer *tok, const mc_matcher *matcher, const uint8_t *text,
                        const uint8_t *end, const uint8_t *done, const uint8_t **scan, match *found)
 {
@@ -92,8 +94,8 @@ static bool find_match(const mc_tokenizer *tok, const mc_matcher *matcher, const
         if (token->single_word && !stands_alone(text, end, start, p)) continue;
         *scan = p;
         *found = (match){start, p, token};
-        if (token->lstrip && start > done) found->start = skip_space_before(done, start);
-        if (token->rstrip) found->end = skip_space_after(p, end);
+        if (token->lstrip) found->start = start > done ? skip_space_before(done, start) : done;
+        if (token->rstrip) found->end = skip_space_after(p > done ? p : done, end);
         return true;
     }
     return false;
@@ -102,14 +104,15 @@ static bool find_match(const mc_tokenizer *tok, const mc_matcher *matcher, const
 typedef void encode_piece(mc_encoder *e, const uint8_t *text, size_t size);
 
 /* Cuts the matcher's tokens out of a text and hands what lies between them to `piece`. */
-static void encode_around(mc_encoder *e, const mc_matcher *matcher, const uint8_t *text, size_t size,
-                          encode_piece *piece)
+static void encode_around(mc_encoder *e, const mc_matcher *matcher, const uint8_t *text,
+                          size_t size, encode_piece *piece)
 {
     const uint8_t *end = text + size, *done = text, *scan = text;
     match found;
     while (!e->stopped && find_match(e->tok, matcher, text, end, done, &scan, &found)) {
         if (found.start > done) piece(e, done, (size_t)(found.start - done));
-        if (!e->stopped) mc_encoder_push(e, found.token->id);
+        /* a token of white space may be used up by the one before it */
+        if (!e->stopped && found.start < found.end) mc_encoder_push(e, found.token->id);
         done = found.end;
     }
     if (done < end && !e->stopped) piece(e, done, (size_t)(end - done));
@@ -139,8 +142,8 @@ static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
                   encode_normal_piece);
 }
 
-/* Appends the ids of one text; stops behind the first word (an added token is none) with which there
- * are `most` or more of them. */
+/* Appends the ids of one text; stops behind the first word (an added token is none) with which
+ * there are `most` or more of them. */
 static size_t encode_text(mc_encoder *e, const char *text, size_t size, size_t most)
 {
     size_t before = e->out->count;
@@ -151,8 +154,8 @@ static size_t encode_text(mc_encoder *e, const char *text, size_t size, size_t m
 }
 
 /* Cuts a pair longest first, so that both end up within `room` together. Lengths are those of texts
- * that encode_text cut short already, as in Hugging Face's tokenizers 0.23.1: it decides which of two
- * long texts gets the odd id of an odd room. */
+ * that encode_text cut short already, as in Hugging Face's tokenizers 0.23.1: it decides which of
+ * two long texts gets the odd id of an odd room. */
 static void truncate_pair(size_t room, size_t *a, size_t *b)
 {
     if (*a <= room && *b <= room - *a) return;
@@ -163,7 +166,8 @@ static void truncate_pair(size_t room, size_t *a, size_t *b)
     *b = swapped ? shorter : room - shorter;
 }
 
-static void put_specials(mc_encoding *out, size_t *at, const mc_template_special *specials, int count)
+static void put_specials(mc_encoding *out, size_t *at, const mc_template_special *specials,
+                         int count)
 {
     for (int i = 0; i < count; i++, ++*at) {
         out->ids[*at] = specials[i].id;
@@ -203,8 +207,10 @@ static mc_status encode_template(mc_encoder *e, const mc_template *t, const char
     if (pair && !e->status) b = encode_text(e, pair, pair_length, most);
     while (!e->status && (!out->ids || out->capacity < out->count + specials)) mc_encoder_grow(e);
     if (e->status) return e->status;
-    if (pair) truncate_pair(room, &a, &b);
-    else if (a > room) a = room;
+    if (pair)
+        truncate_pair(room, &a, &b);
+    else if (a > room)
+        a = room;
     assemble(out, t, a, b_start, b);
     return MC_OK;
 }

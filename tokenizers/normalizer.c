@@ -7,7 +7,8 @@
 enum { LONGEST = 4 * 2 * 4 + 2 };
 
 /* Normal form under construction. Marks are stripped before they are put into canonical order here,
- * which gives the same as after, as long as a mark of class 0 still ends a run when it is stripped. */
+ * which gives the same as after, as long as a mark of class 0 still ends a run when it is
+ * stripped. */
 typedef struct writer {
     const mc_normalizer *normalizer;
     mc_bytes *out, *spare;
@@ -90,7 +91,7 @@ static bool sort_run(writer *w)
         present[mc_unicode_get(c).combining] = true;
     }
     out->count = w->run;
-    for (int class = 1; class < 256; class++) {
+    for (int class = 1; class < 256; class ++) {
         if (!present[class]) continue;
         for (const uint8_t *p = spare->data; p < end;) {
             size_t length = mc_utf8_decode(p, end, &c);
@@ -117,7 +118,8 @@ static void put(writer *w, uint32_t c)
     w->out->count += mc_utf8_encode(c, w->out->data + w->out->count);
 }
 
-/* One code point of a decomposition: stripped if it is an accent, else into its run or behind it. */
+/* One code point of a decomposition: stripped if it is an accent, else into its run or behind
+ * it. */
 static bool put_decomposed(writer *w, uint32_t c, mc_unicode_record record)
 {
     if (record.combining == 0 && w->class && !end_run(w)) return false;

@@ -11,7 +11,7 @@ static int line_of(const char *text, const char *at)
     return line;
 }
 
-mc_status mc_check_utf8(mc_error *err, const char *path, const char *text, size_t size)
+static mc_status check_utf8(mc_error *err, const char *path, const char *text, size_t size)
 {
     const uint8_t *start = (const uint8_t *)text;
     const uint8_t *bad = mc_utf8_find_invalid(start, start + size);
@@ -42,7 +42,7 @@ static mc_status read_lines(mc_tokenizer *tok, mc_error *err, const char *path, 
                             size_t size)
 {
     const char *end = text + size;
-    mc_status status = mc_check_utf8(err, path, text, size);
+    mc_status status = check_utf8(err, path, text, size);
     if (!status && !size) status = mc_error_set(err, MC_ERR_FORMAT, "%s: empty file", path);
     for (int line = 1; text < end && !status; line++) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
@@ -67,7 +67,8 @@ static mc_status add_bert_specials(mc_tokenizer *tok, mc_error *err, const char 
             if (strcmp(mc_tokenizer_text(tok, tok->entries[i]), names[n]) != 0) continue;
             token.entry = tok->entries[i];
             if (!mc_tokenizer_add(tok, &token))
-                return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary", path);
+                return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary",
+                                    path);
             break;
         }
     }

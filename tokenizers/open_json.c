@@ -29,27 +29,13 @@ static mc_status no_memory(mc_error *err, const char *path)
 static mc_status unsupported(mc_error *err, const char *path, const char *part, const char *found,
                              const char *expected)
 {
-    return mc_error_set(err, MC_ERR_UNSUPPORTED, "%s: %s is of type \"%.60s\", only %s is supported",
-                        path, part, found, expected);
-}
-
-/* The JSON reader would end a string at a NUL, so that "a\u0000b" would pass for "a". */
-static mc_status refuse_nul(mc_error *err, const char *path, const char *text, size_t size)
-{
-    int line = 1;
-    for (size_t i = 0; i + 5 < size; i++) {
-        line += text[i] == '\n';
-        if (text[i] != '\\') continue;
-        if (memcmp(text + i, "\\u0000", 6) == 0)
-            return mc_error_set(err, MC_ERR_UNSUPPORTED, "%s:%d: a string holds a NUL", path, line);
-        i++;
-    }
-    return MC_OK;
+    return mc_error_set(err, MC_ERR_UNSUPPORTED,
+                        "%s: %s is of type \"%.60s\", only %s is supported", path, part, found,
+                        expected);
 }
 
 static cJSON *parse(mc_error *err, const char *path, const char *text, size_t size)
 {
-    if (mc_check_utf8(err, path, text, size) || refuse_nul(err, path, text, size)) return NULL;
     cJSON *root = mc_json_parse(err, text, size, path, 1);
     if (!root || cJSON_IsObject(root)) return root;
     mc_error_set(err, MC_ERR_FORMAT, "%s: expected a JSON object at the top level", path);
@@ -83,7 +69,8 @@ static mc_status place_entry(mc_tokenizer *tok, mc_error *err, const char *path,
                             "%s: model: vocab: \"%.80s\": expected an id from 0 to %zu", path,
                             item->string, limit - 1);
     if (!length)
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: vocab: empty entry of id %.0f", path, id);
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: vocab: empty entry of id %.0f", path,
+                            id);
     mc_entry *entry = &tok->entries[(size_t)id];
     if (entry->length)
         return mc_error_set(err, MC_ERR_FORMAT,
@@ -94,10 +81,12 @@ static mc_status place_entry(mc_tokenizer *tok, mc_error *err, const char *path,
     return MC_OK;
 }
 
-static mc_status read_entries(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *vocab)
+static mc_status read_entries(mc_tokenizer *tok, mc_error *err, const char *path,
+                              const cJSON *vocab)
 {
     if (!cJSON_IsObject(vocab))
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: expected \"vocab\" to be an object", path);
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: expected \"vocab\" to be an object",
+                            path);
     const cJSON *item;
     size_t count = 0;
     cJSON_ArrayForEach(item, vocab) count++;
@@ -130,7 +119,8 @@ static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, 
     part_name name = name_part(path, "model", 0);
     if (!mc_json_get_string(err, model, name.text, "unk_token", &unk) ||
         !mc_json_get_string(err, model, name.text, "continuing_subword_prefix", &prefix) ||
-        !mc_json_get_number(err, model, name.text, "max_input_chars_per_word", 0, 0x1p64, &max_chars))
+        !mc_json_get_number(err, model, name.text, "max_input_chars_per_word", 0, 0x1p64,
+                            &max_chars))
         return err->status;
     tok->max_chars = max_chars >= 0x1p63 ? (uint64_t)1 << 63 : (uint64_t)max_chars;
     if ((unk != tok->unk_token && !mc_tokenizer_set_string(&tok->unk_token, unk)) ||
@@ -209,7 +199,8 @@ static mc_status read_added(mc_tokenizer *tok, mc_error *err, const char *name, 
         !mc_json_get_bool(err, part, name, "lstrip", &token.lstrip) ||
         !mc_json_get_bool(err, part, name, "rstrip", &token.rstrip))
         return err->status;
-    if (!content) return mc_error_set(err, MC_ERR_FORMAT, "%s: expected a string \"content\"", name);
+    if (!content)
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: expected a string \"content\"", name);
     if (!*content) return MC_OK; /* Hugging Face passes over empty ones too */
     if (tok->added_count >= MC_TOKENS_MAX)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: more than %d tokens", name, MC_TOKENS_MAX);
@@ -280,7 +271,8 @@ static mc_status read_template(const template_reader *r, const cJSON *pieces, bo
     const cJSON *piece;
     int sequences = 0;
     mc_template_special *lists[] = {t->prefix, pair ? t->middle : t->suffix, t->suffix};
-    int *counts[] = {&t->prefix_count, pair ? &t->middle_count : &t->suffix_count, &t->suffix_count};
+    int *counts[] = {&t->prefix_count, pair ? &t->middle_count : &t->suffix_count,
+                     &t->suffix_count};
     if (!cJSON_IsArray(pieces)) return bad_template(r, "expected lists \"single\" and \"pair\"");
     cJSON_ArrayForEach(piece, pieces)
     {
@@ -288,7 +280,8 @@ static mc_status read_template(const template_reader *r, const cJSON *pieces, bo
         int64_t type_id = 0;
         const char *id = "";
         mc_status status = MC_OK;
-        if (special) status = read_template_special(r, special, lists[sequences], counts[sequences]);
+        if (special)
+            status = read_template_special(r, special, lists[sequences], counts[sequences]);
         if (status) return status;
         if (special) continue;
         if (!mc_json_get_string(r->err, sequence, r->name, "id", &id) ||
@@ -330,7 +323,8 @@ static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const cha
         return status ? status : read_template(&r, child(part, "pair"), true, &tok->pair);
     }
     if (strcmp(type, "BertProcessing") != 0)
-        return unsupported(err, path, "post_processor", type, "TemplateProcessing or BertProcessing");
+        return unsupported(err, path, "post_processor", type,
+                           "TemplateProcessing or BertProcessing");
     int32_t cls = 0, sep = 0;
     if (read_named_id(&r, part, "cls", &cls) || read_named_id(&r, part, "sep", &sep))
         return err->status;
@@ -355,8 +349,8 @@ mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *p
 /* ---- tokenizer_config.json ---- */
 
 /* A special token's name: a string, or an object with its content. */
-static mc_status read_token_name(mc_error *err, const char *path, const cJSON *root, const char *key,
-                                 char **name)
+static mc_status read_token_name(mc_error *err, const char *path, const cJSON *root,
+                                 const char *key, char **name)
 {
     const cJSON *item = child(root, key);
     const char *text = NULL;
@@ -393,8 +387,7 @@ static mc_status read_added_decoder(mc_tokenizer *tok, mc_error *err, const char
 }
 
 mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char *path,
-                                   const char *text, size_t size, bool all,
-                                   mc_lowercase *lowercase)
+                                   const char *text, size_t size, bool all, mc_lowercase *lowercase)
 {
     cJSON *root = parse(err, path, text, size);
     if (!root) return err->status;

@@ -93,9 +93,12 @@ static void put_string(mc_file_writer *w, const char *text)
     put(w, "\"");
     for (const char *p = text; *p; p++) {
         unsigned char c = (unsigned char)*p;
-        if (c < ' ' || c == 0x7F) putf(w, "\\u%04x", c);
-        else if (c == '"' || c == '\\') putf(w, "\\%c", c);
-        else mc_file_write(w, p, 1);
+        if (c < ' ' || c == 0x7F)
+            putf(w, "\\u%04x", c);
+        else if (c == '"' || c == '\\')
+            putf(w, "\\%c", c);
+        else
+            mc_file_write(w, p, 1);
     }
     put(w, "\"");
 }
@@ -137,7 +140,8 @@ static void write_config(const mc_tokenizer *tok, mc_file_writer *w, bool plain)
     /* a name that is no token would be added behind the vocabulary by other readers */
     if (mc_tokenizer_token_to_id(tok, tok->mask_token) >= 0)
         put_pair(w, "mask_token", tok->mask_token);
-    else put(w, "  \"mask_token\": null,\n");
+    else
+        put(w, "  \"mask_token\": null,\n");
     putf(w, "  \"tokenizer_class\": \"%s\"\n}\n",
          plain ? "BertTokenizer" : "PreTrainedTokenizerFast");
 }
@@ -279,9 +283,12 @@ static mc_status save_files(const mc_tokenizer *tok, mc_error *err, const char *
         if (!paths[i]) continue;
         mc_file_writer *w = &writers[count++];
         if (mc_file_writer_init(err, w, paths[i])) break;
-        if (i == 0) write_vocab(tok, w);
-        else if (i == 1) write_json(tok, w);
-        else write_config(tok, w, json == NULL);
+        if (i == 0)
+            write_vocab(tok, w);
+        else if (i == 1)
+            write_json(tok, w);
+        else
+            write_config(tok, w, json == NULL);
         mc_file_sync(w);
     }
     for (int i = 0; i < count && !mc_error_is_set(err); i++) mc_file_rename(&writers[i]);

@@ -1,7 +1,14 @@
 /* Tokenizers: text to token ids and back.
  *
- * Exact against Hugging Face's fast tokenizers (`tokenizers` library). A tokenizer is read-only once
- * made and may be used by several threads at a time. */
+ *     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, "bert-base-uncased");
+ *     mc_encoding e = { 0 };
+ *     mc_tokenizer_encode(tok, "Hello!", 6, NULL, 0, 512, &e);    ids 101 7592 999 102
+ *     char *text = mc_tokenizer_decode(tok, e.ids, e.count, true);   "hello!"
+ *
+ * WordPiece, exact against Hugging Face's fast tokenizers (`tokenizers` 0.23): normal form, words,
+ * pieces, special tokens, truncation, decoding. A tokenizer belongs to its context, is read-only
+ * once made and may be used by several threads at a time, each with its own mc_encoding. Time is
+ * linear in the text, whatever it holds. */
 #ifndef MC_TOKENIZERS_TOKENIZER_H
 #define MC_TOKENIZERS_TOKENIZER_H
 
@@ -12,11 +19,13 @@
 
 typedef struct mc_tokenizer mc_tokenizer;
 
-/* Case handling for a bare vocab.txt, which does not say it. */
+/* Whether text is lowercased, which a bare vocab.txt does not say. Unless something else is said,
+ * accents are stripped where text is lowercased, as in the original BERT. */
 typedef enum mc_lowercase {
-    MC_LOWERCASE_DEFAULT = 0, /* tokenizer.json or tokenizer_config.json ("do_lower_case") where the
-                                 folder has one; else cased if the vocabulary holds an entry with a
-                                 capital letter besides [SPECIALS], uncased if not */
+    MC_LOWERCASE_DEFAULT = 0, /* as tokenizer.json ("lowercase") or, without one,
+                                 tokenizer_config.json ("do_lower_case") says; where neither does:
+                                 uncased, unless the vocabulary holds an entry that lowercasing
+                                 would change, names in brackets ([CLS], <S>) aside */
     MC_LOWERCASE_NO,
     MC_LOWERCASE_YES,
 } mc_lowercase;
@@ -25,57 +34,83 @@ typedef struct mc_tokenizer_options {
     mc_lowercase lowercase;
 } mc_tokenizer_options;
 
-/* Opens the tokenizer of a folder (tokenizer.json, else vocab.txt) or of an identifier in the
- * Hugging Face cache, as mc_bert_from_pretrained resolves it. Errors: a missing folder or file, a
- * tokenizer.json of another kind than WordPiece, a vocabulary without [UNK], [CLS], [SEP] or [PAD],
- * a duplicate or empty entry (with its line), more than 2^24 entries, bytes that are no UTF-8. */
+/* Opens the tokenizer of a folder or of an identifier in the Hugging Face cache, as
+ * mc_bert_from_pretrained resolves it. `options` may be NULL.
+ *
+ * Read is tokenizer.json: a WordPiece model with BertNormalizer (or none), BertPreTokenizer, a
+ * TemplateProcessing or BertProcessing (or none: then nothing is put around texts) and added tokens
+ * with all their settings; its truncation and padding are passed over, they belong to a call. Else
+ * vocab.txt, one entry a line, and if there is one tokenizer_config.json (do_lower_case,
+ * strip_accents, tokenize_chinese_chars, names of special tokens, added_tokens_decoder). Ids of
+ * added tokens that are no entries count on behind the vocabulary in the order of the file,
+ * whatever ids it names, as in Hugging Face's (a log line says so where they differ).
+ *
+ * NULL with the context's error set, which names file and line: a missing folder or file; a
+ * tokenizer.json of another kind; no entry [UNK], [CLS], [SEP] or [PAD] (or whatever they are
+ * called); an entry that is empty or comes twice; two entries of one id; more than 2^24 entries;
+ * bytes that are no UTF-8; a file of more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                        const mc_tokenizer_options *options);
+/* Frees it before its context does. NULL is allowed. */
 MC_API void mc_tokenizer_free(mc_tokenizer *tok);
 
+/* 1 + the largest id, added tokens included; 0 for NULL. */
 MC_API int mc_tokenizer_vocab_size(const mc_tokenizer *tok);
-/* The id of an exact vocabulary entry, -1 if there is none. */
+/* The id of exactly this entry or added token, -1 if there is none. */
 MC_API int32_t mc_tokenizer_token_to_id(const mc_tokenizer *tok, const char *token);
-/* The entry of an id, NULL if out of range. Belongs to the tokenizer. */
+/* The text of an id, NULL if there is none. Belongs to the tokenizer. */
 MC_API const char *mc_tokenizer_id_to_token(const mc_tokenizer *tok, int32_t id);
+/* The ids that pad a batch, begin a text and end one; -1 for NULL. */
 MC_API int32_t mc_tokenizer_pad_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_cls_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_sep_id(const mc_tokenizer *tok);
 
-/* Ids of one text or pair; reuse one value over many calls, its arrays grow and stay.
- *     mc_encoding e = { 0 };
- *     mc_tokenizer_encode(tok, text, strlen(text), NULL, 0, 512, &e);
- *     ... e.ids[0 .. e.count) ...
- *     mc_encoding_release(&e);                                                                   */
+/* Ids of one text or pair. Starts as { 0 }; use one value for many calls: its arrays and working
+ * memory grow to what the texts need and stay, so that later calls allocate nothing. */
 typedef struct mc_encoding {
     int32_t *ids;      /* (count) */
     uint8_t *type_ids; /* (count): 0 for the first text and its specials, 1 for the second */
     size_t count;
-    size_t capacity;   /* private */
+    size_t capacity;                   /* private */
     struct mc_encode_scratch *scratch; /* private */
 } mc_encoding;
 
-/* Encodes `[CLS] text [SEP]` or, with a pair, `[CLS] text [SEP] pair [SEP]`; texts are UTF-8 of the
- * given lengths in bytes (NULs count; bytes that are no UTF-8 become U+FFFD). Special tokens written
- * in a text are those tokens. `max_length` > 0 truncates to at most that many ids, specials
- * included, longest text first as Hugging Face does; 0 does not truncate. `pair` NULL: a single
- * text. Returns MC_OK or MC_ERR_NOMEM, or MC_ERR_ARGUMENT for a max_length too small for the special
- * tokens; the encoding is then empty. Thread-safe: touches no context. */
+/* Encodes `[CLS] text [SEP]` or, with a pair, `[CLS] text [SEP] pair [SEP]` (or what the file's
+ * post-processor puts there). `pair` NULL is a single text, an empty pair still is a pair. Texts
+ * are UTF-8 of the given lengths in bytes, without a NUL needed behind; NULs in them count, and
+ * bytes that are no UTF-8 are U+FFFD (which BERT's clean-up drops). Special tokens written in a
+ * text are those tokens.
+ *
+ * `max_length` > 0 truncates to at most that many ids, specials included, by cutting ends off, the
+ * longer text's first; 0 does not truncate. A text is encoded only as far as truncation can need
+ * it: up to the word in which it reaches max_length ids. Where two texts both reach the same
+ * number, that decides which of them gets an odd last place, as it does in `tokenizers` 0.23.1 and
+ * 0.23.2 (0.22 and 0.23.3 compare whole lengths).
+ *
+ * Returns MC_OK; MC_ERR_NOMEM; MC_ERR_ARGUMENT for a NULL tokenizer or a max_length too small for
+ * the special tokens; after an error the encoding is empty and still usable. Touches no context. */
 MC_API mc_status mc_tokenizer_encode(const mc_tokenizer *tok, const char *text, size_t text_length,
                                      const char *pair, size_t pair_length, size_t max_length,
                                      mc_encoding *encoding);
+/* Frees what it holds and makes it { 0 } again. */
 MC_API void mc_encoding_release(mc_encoding *encoding);
 
-/* Decodes ids to text as Hugging Face's decode does (WordPiece decoder, clean-up on): a heap string
- * for mc_string_free, NULL when memory is out. Ids out of range are skipped; special tokens too if
- * `skip_special`. */
+/* Decodes ids to text as Hugging Face's decode does: pieces joined, spaces between words, and the
+ * decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces, " ." closes up).
+ * Ids out of range are passed over, special tokens too if `skip_special`. Gives a heap string for
+ * mc_string_free, NULL when memory is out. */
 MC_API char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                  bool skip_special);
 MC_API void mc_string_free(char *string);
 
-/* Writes vocab.txt and tokenizer_config.json into a folder, so that the folder opens with the same
- * tokenizer again, here and in `transformers`. Sets the context's error on failure. */
+/* Writes vocab.txt and tokenizer_config.json into a folder (made if need be), so that the folder
+ * opens with the same tokenizer again, here and in `transformers`. A tokenizer.json comes with them
+ * where they cannot say everything (added tokens, other settings than BERT's; then vocab.txt is
+ * left out if an entry does not fit on a line or an id has none) and where the folder holds one
+ * already, which would be read instead. All files are written aside and synced before the first is
+ * renamed into place. On failure the context's error is set and returned; the files before are
+ * still there. */
 MC_API mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder);
 
 #endif

@@ -78,6 +78,10 @@ typedef struct mc_added_token {
     int32_t id;       /* set by mc_tokenizer_finish */
     int32_t named_id; /* what the file said, -1 where it said nothing */
     bool special, normalized, single_word, lstrip, rstrip;
+    /* set by mc_tokenizer_finish: what decoding shows for it, the normal form of a normalized
+     * token, and whether decoding leaves it out where it skips special tokens */
+    mc_entry shown;
+    bool skipped;
 } mc_added_token;
 
 /* Finds added tokens in text: leftmost first, the longest at a place. */
@@ -107,16 +111,16 @@ struct mc_tokenizer {
     mc_context *ctx;
 
     /* set by the loader */
-    mc_bytes pool;      /* texts of entries and added tokens */
-    mc_entry *entries;  /* (entry_count): by id */
+    mc_bytes pool;     /* texts of entries and added tokens */
+    mc_entry *entries; /* (entry_count): by id */
     size_t entry_count, entry_capacity;
     mc_added_token *added; /* (added_count) */
     size_t added_count, added_capacity;
     mc_normalizer_options normalizer_options;
     bool has_normalizer;
     char *unk_token, *cls_token, *sep_token, *pad_token, *mask_token; /* heap */
-    char *prefix;         /* heap: of continuing pieces, "##" */
-    uint64_t max_chars;   /* a word of more code points is unknown */
+    char *prefix;       /* heap: of continuing pieces, "##" */
+    uint64_t max_chars; /* a word of more code points is unknown */
     mc_decoder_kind decoder;
     char *decoder_prefix; /* heap */
     bool decoder_cleanup;
@@ -124,12 +128,12 @@ struct mc_tokenizer {
     bool has_templates; /* else the finish makes BERT's */
 
     /* derived by mc_tokenizer_finish */
-    size_t model_count;  /* entries that are there */
-    size_t id_end;       /* 1 + the largest id, added tokens included */
+    size_t model_count;   /* entries that are there */
+    size_t id_end;        /* 1 + the largest id, added tokens included */
     int32_t *id_to_added; /* (id_end): index into added, -1 */
-    mc_trie trie;        /* all entries */
-    uint32_t continuing; /* the trie's state behind the prefix; MC_TRIE_NONE: no piece continues */
-    mc_trie added_trie;  /* all added tokens, to their indices */
+    mc_trie trie;         /* all entries */
+    uint32_t continuing;  /* the trie's state behind the prefix; MC_TRIE_NONE: no piece continues */
+    mc_trie added_trie;   /* all added tokens, to their indices */
     mc_matcher raw, normalized;
     mc_normalizer normalizer, identity;
     int32_t unk_id, cls_id, sep_id, pad_id;
@@ -164,8 +168,6 @@ bool mc_tokenizer_looks_cased(const mc_tokenizer *tok);
 
 /* ---- open.c, open_json.c ---- */
 
-/* Fails, naming file and line, where `text` is no UTF-8. */
-mc_status mc_check_utf8(mc_error *err, const char *path, const char *text, size_t size);
 /* Fill and finish a new tokenizer from the text of a file that is named `path` in errors. */
 mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *path,
                                   const char *text, size_t size, mc_lowercase lowercase);
@@ -174,8 +176,8 @@ mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *p
 /* Reads a tokenizer.json without finishing. */
 mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const char *text, size_t size);
-/* The settings of a tokenizer_config.json; `all`: normalizer settings and added tokens too, not just
- * the names of special tokens. Sets *lowercase if it says anything about it. */
+/* The settings of a tokenizer_config.json; `all`: normalizer settings and added tokens too, not
+ * just the names of special tokens. Sets *lowercase if it says anything about it. */
 mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char *path,
                                    const char *text, size_t size, bool all,
                                    mc_lowercase *lowercase);

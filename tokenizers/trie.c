@@ -23,7 +23,7 @@ typedef struct builder {
     const mc_trie_key *keys;
     struct {
         uint32_t next, previous;
-    } *links;           /* (size): circular list of the free slots that are tried */
+    } * links;          /* (size): circular list of the free slots that are tried */
     size_t capacity;    /* of the trie's arrays and links */
     uint32_t free_head; /* a slot of the list, SLOT_FREE when it is empty */
     pending *stack;

@@ -1,7 +1,7 @@
 /* A read-only map from byte strings to numbers that finds the longest key at a place in a text.
  *
- * A double array: the state after byte c in state s is `base[s] ^ c`, if that slot's `check` names s
- * as the parent. A step is one load, so a text is matched at a few cycles a byte. */
+ * A double array: the state after byte c in state s is `base[s] ^ c`, if that slot's `check` names
+ * s as the parent. A step is one load, so a text is matched at a few cycles a byte. */
 #ifndef MC_TOKENIZERS_TRIE_INTERNAL_H
 #define MC_TOKENIZERS_TRIE_INTERNAL_H
 

@@ -17,8 +17,10 @@ static int map_code(const mc_unicode_mapping *map, size_t count, uint32_t c, uin
     size_t low = 0, high = count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (map[middle].code < c) low = middle + 1;
-        else high = middle;
+        if (map[middle].code < c)
+            low = middle + 1;
+        else
+            high = middle;
     }
     if (low == count || map[low].code != c) {
         out[0] = c;

@@ -11,11 +11,11 @@
 #include <stdint.h>
 
 enum {
-    MC_UNICODE_OTHER = 1,      /* control, format, private use, unassigned: dropped by clean_text */
-    MC_UNICODE_SPACE = 2,      /* white space, ends words */
-    MC_UNICODE_PUNCT = 4,      /* punctuation, a word of its own */
-    MC_UNICODE_CJK = 8,        /* a Chinese character, a word of its own where asked for */
-    MC_UNICODE_MARK = 16,      /* a nonspacing mark: an accent to strip */
+    MC_UNICODE_OTHER = 1, /* control, format, private use, unassigned: dropped by clean_text */
+    MC_UNICODE_SPACE = 2, /* white space, ends words */
+    MC_UNICODE_PUNCT = 4, /* punctuation, a word of its own */
+    MC_UNICODE_CJK = 8,   /* a Chinese character, a word of its own where asked for */
+    MC_UNICODE_MARK = 16, /* a nonspacing mark: an accent to strip */
     MC_UNICODE_DECOMPOSES = 32,
     MC_UNICODE_LOWERS = 64,    /* lowercasing changes it */
     MC_UNICODE_WORD = 128,     /* a letter, digit or the like: what \w matches */
@@ -39,7 +39,8 @@ extern const mc_unicode_record mc_unicode_records[];
 extern const uint16_t mc_unicode_index[];
 extern const uint8_t mc_unicode_blocks[][MC_UNICODE_BLOCK];
 extern const size_t mc_unicode_decompositions_count, mc_unicode_lower_count;
-extern const mc_unicode_mapping mc_unicode_decompositions[], mc_unicode_lower[]; /* sorted by code */
+extern const mc_unicode_mapping mc_unicode_decompositions[],
+    mc_unicode_lower[]; /* sorted by code */
 
 /* `c` must be at most MC_UNICODE_LAST. */
 static inline mc_unicode_record mc_unicode_get(uint32_t c)

@@ -90,8 +90,8 @@ static mc_status duplicate_entry(const mc_tokenizer *tok, mc_error *err, const c
     if (lines)
         return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: entry \"%.80s\" stands on line %d already",
                             path, second + 1, text, first + 1);
-    return mc_error_set(err, MC_ERR_FORMAT, "%s: entry \"%.80s\" has two ids, %d and %d", path, text,
-                        first, second);
+    return mc_error_set(err, MC_ERR_FORMAT, "%s: entry \"%.80s\" has two ids, %d and %d", path,
+                        text, first, second);
 }
 
 static mc_status index_entries(mc_tokenizer *tok, mc_error *err, const char *path, bool lines)
@@ -114,8 +114,8 @@ static mc_status index_entries(mc_tokenizer *tok, mc_error *err, const char *pat
     mc_free(keys);
     if (status) return status;
     tok->model_count = count;
-    tok->continuing = mc_trie_walk(&tok->trie, MC_TRIE_ROOT, (const uint8_t *)tok->prefix,
-                                   strlen(tok->prefix));
+    tok->continuing =
+        mc_trie_walk(&tok->trie, MC_TRIE_ROOT, (const uint8_t *)tok->prefix, strlen(tok->prefix));
     return MC_OK;
 }
 
@@ -200,15 +200,12 @@ static mc_status index_added(mc_tokenizer *tok, mc_error *err, const char *path)
     return status ? status : number_added(tok, err, path);
 }
 
-/* Of normalized tokens that are one in normal form, special ones go before others; both then in
- * order. This bit in a key's value sorts them so. */
-enum { NOT_SPECIAL = 1 << 30 };
-
+/* Of normalized tokens that are one in normal form the first is meant (Hugging Face leaves it to
+ * chance). */
 static mc_status fill_matcher(mc_matcher *matcher, mc_error *err, const char *path,
                               mc_trie_key *keys, size_t count)
 {
     mc_trie_sort_keys(keys, count);
-    for (size_t i = 0; i < count; i++) keys[i].value &= ~NOT_SPECIAL;
     if (!mc_trie_init(&matcher->trie, keys, count)) return no_memory(err, path);
     matcher->count = count;
     matcher->only_first = -1;
@@ -223,44 +220,54 @@ static mc_status match_raw(mc_tokenizer *tok, mc_error *err, const char *path, m
     for (size_t i = 0; i < tok->added_count; i++) {
         const mc_added_token *token = &tok->added[i];
         if (token->normalized) continue;
-        keys[count++] = (mc_trie_key){entry_bytes(tok, token->entry), token->entry.length, (int32_t)i};
+        keys[count++] =
+            (mc_trie_key){entry_bytes(tok, token->entry), token->entry.length, (int32_t)i};
     }
     return fill_matcher(&tok->raw, err, path, keys, count);
+}
+
+/* Finds the normal form of each added token that is looked for in it, which is also what decoding
+ * shows for it, and whether decoding counts what it shows as special. */
+static mc_status normalize_added(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    mc_bytes form = {0}, spare = {0};
+    bool ok = true;
+    for (size_t i = 0; i < tok->added_count && ok; i++) {
+        mc_added_token *token = &tok->added[i];
+        token->shown = token->entry;
+        token->skipped = token->special;
+        if (!token->normalized) continue;
+        form.count = 0;
+        ok = mc_normalize(&tok->normalizer, entry_bytes(tok, token->entry), token->entry.length,
+                          &form, &spare) &&
+             mc_tokenizer_store(tok, (const char *)form.data, form.count, &token->shown);
+        int32_t same = mc_trie_find(&tok->added_trie, form.data, form.count);
+        token->skipped = same >= 0 && tok->added[same].special;
+    }
+    mc_bytes_release(&form);
+    mc_bytes_release(&spare);
+    return ok ? MC_OK : no_memory(err, path);
 }
 
 static mc_status match_normalized(mc_tokenizer *tok, mc_error *err, const char *path,
                                   mc_trie_key *keys)
 {
-    mc_bytes forms = {0}, spare = {0};
-    mc_status status = MC_OK;
     size_t count = 0;
-    for (size_t i = 0; i < tok->added_count && !status; i++) {
+    for (size_t i = 0; i < tok->added_count; i++) {
         const mc_added_token *token = &tok->added[i];
-        size_t start = forms.count;
-        if (!token->normalized) continue;
-        if (!mc_normalize(&tok->normalizer, entry_bytes(tok, token->entry), token->entry.length,
-                          &forms, &spare))
-            status = no_memory(err, path);
-        else if (forms.count == start)
-            status = mc_error_set(err, MC_ERR_UNSUPPORTED,
-                                  "%s: added token \"%.80s\" is nothing in normal form", path,
-                                  mc_tokenizer_text(tok, token->entry));
-        keys[count++] = (mc_trie_key){.length = forms.count - start,
-                                      .value = (int32_t)i | (token->special ? 0 : NOT_SPECIAL)};
+        if (!token->normalized || !token->shown.length) continue;
+        keys[count++] =
+            (mc_trie_key){entry_bytes(tok, token->shown), token->shown.length, (int32_t)i};
     }
-    size_t start = 0;
-    for (size_t i = 0; i < count; start += keys[i++].length) keys[i].text = forms.data + start;
-    if (!status) status = fill_matcher(&tok->normalized, err, path, keys, count);
-    mc_bytes_release(&forms);
-    mc_bytes_release(&spare);
-    return status;
+    return fill_matcher(&tok->normalized, err, path, keys, count);
 }
 
 static mc_status make_matchers(mc_tokenizer *tok, mc_error *err, const char *path)
 {
     mc_trie_key *keys = mc_calloc(tok->added_count, sizeof *keys);
     if (!keys) return no_memory(err, path);
-    mc_status status = match_raw(tok, err, path, keys);
+    mc_status status = normalize_added(tok, err, path);
+    if (!status) status = match_raw(tok, err, path, keys);
     if (!status) status = match_normalized(tok, err, path, keys);
     mc_free(keys);
     return status;
@@ -271,7 +278,8 @@ static mc_status find_special(const mc_tokenizer *tok, mc_error *err, const char
 {
     *id = mc_tokenizer_token_to_id(tok, token);
     if (*id >= 0) return MC_OK;
-    return mc_error_set(err, MC_ERR_FORMAT, "%s: the vocabulary has no entry \"%.80s\"", path, token);
+    return mc_error_set(err, MC_ERR_FORMAT, "%s: the vocabulary has no entry \"%.80s\"", path,
+                        token);
 }
 
 /* A template's first and last special tokens are what [CLS] and [SEP] are called. */
@@ -336,8 +344,7 @@ static mc_status resolve_specials(mc_tokenizer *tok, mc_error *err, const char *
         find_special(tok, err, path, tok->sep_token, &tok->sep_id) ||
         find_special(tok, err, path, tok->pad_token, &tok->pad_id))
         return err->status;
-    if (!tok->has_templates)
-        mc_bert_templates(&tok->single, &tok->pair, tok->cls_id, tok->sep_id);
+    if (!tok->has_templates) mc_bert_templates(&tok->single, &tok->pair, tok->cls_id, tok->sep_id);
     return MC_OK;
 }
 

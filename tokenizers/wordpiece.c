@@ -60,8 +60,9 @@ static void encode_normal(mc_encoder *e, const uint8_t *text, const uint8_t *end
     stop_here(e);
 }
 
-/* Text from the start of a word on that is more than ASCII letters: the part of it up to ASCII white
- * space or punctuation, which ends words in any case, goes the general way. Returns where that is. */
+/* Text from the start of a word on that is more than ASCII letters: the part of it up to ASCII
+ * white space or punctuation, which ends words in any case, goes the general way. Returns where
+ * that is. */
 static const uint8_t *encode_general(mc_encoder *e, const mc_normalizer *normalizer,
                                      const uint8_t *text, const uint8_t *end)
 {
@@ -130,9 +131,12 @@ void mc_wordpiece_encode(mc_encoder *e, const mc_normalizer *normalizer, const u
         bool whole = byte < MC_BYTE_WORD;
         while (byte >= MC_BYTE_WORD) byte = ++p < end ? bytes[*p] : MC_BYTE_SPACE;
         size_t length = (size_t)(p - word);
-        if (byte == MC_BYTE_OTHER)
+        if (byte == MC_BYTE_OTHER) {
             p = encode_general(e, normalizer, word, end);
-        else if (whole && tok->trie.values[state] >= 0 && length <= tok->max_chars)
+            if (e->stopped) return; /* there may have been no word in it */
+            continue;
+        }
+        if (whole && tok->trie.values[state] >= 0 && length <= tok->max_chars)
             mc_encoder_push(e, tok->trie.values[state]);
         else
             encode_ascii_word(e, normalizer, word, length);

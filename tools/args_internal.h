@@ -7,10 +7,7 @@
 
 enum { ARGS_TEXT_ROOM = 1024 };
 
-static inline bool args_is_row(const args_option *o)
-{
-    return o->type != ARGS_TYPE_NONE;
-}
+static inline bool args_is_row(const args_option *o) { return o->type != ARGS_TYPE_NONE; }
 
 static inline bool args_is_named(const args_option *o)
 {

@@ -10,9 +10,11 @@ double classify_clock(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset, const mc_batch *batch)
+mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,
+                           const mc_batch *batch)
 {
-    mc_bert_input input = {.ids = batch->ids, .lengths = batch->lengths, .type_ids = batch->type_ids};
+    mc_bert_input input = {
+        .ids = batch->ids, .lengths = batch->lengths, .type_ids = batch->type_ids};
     mc_tensor *logits = mc_bert_classify(t, bert, mc_bert_forward(t, bert, &input).pooled);
     if (!logits || mc_dataset_outputs(dataset) > 1) return logits;
     return mc_reshape(t, logits, MC_SHAPE(batch->rows, batch->choices));

@@ -1,4 +1,5 @@
-/* `modelcenter ask`: answers a yes-or-no question about a passage with a model fine-tuned on BoolQ. */
+/* `modelcenter ask`: answers a yes-or-no question about a passage with a model fine-tuned on
+ * BoolQ. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,12 +44,14 @@ static bool answer(mc_context *ctx, mc_bert *bert, mc_dataset *dataset, float lo
 
 static bool ask(const ask_options *o, mc_context *ctx)
 {
+    mc_load_options load = {.saved_dtype = true};
     mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, o->model);
-    mc_bert *bert = mc_bert_from_pretrained(ctx, o->model, NULL);
+    mc_bert *bert = mc_bert_from_pretrained(ctx, o->model, &load);
     if (mc_failed(ctx)) return false;
     const char *task = mc_bert_task(bert);
     if (mc_bert_get_heads(bert).labels != 2 || (task && strcmp(task, "BoolQ") != 0)) {
-        fprintf(stderr, "error: %s: expected a model fine-tuned on BoolQ, found %s with %d labels\n",
+        fprintf(stderr,
+                "error: %s: expected a model fine-tuned on BoolQ, found %s with %d labels\n",
                 o->model, task ? task : "one without a task", mc_bert_get_heads(bert).labels);
         return false;
     }
@@ -71,7 +74,8 @@ int cmd_ask(int argc, char **argv)
     const args_option options[] = {
         {ARGS_PATH("model", &o.model, "folder of a model fine-tuned on BoolQ"), .required = true,
          .known_as = "pretrained,output"},
-        {ARGS_TEXT("question", &o.question, "a question with the answer yes or no"), .required = true},
+        {ARGS_TEXT("question", &o.question, "a question with the answer yes or no"),
+         .required = true},
         {ARGS_TEXT("passage", &o.passage, "the text that decides it"), .required = true},
         {0},
     };

@@ -18,8 +18,9 @@ typedef struct eval_options {
 
 static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
 {
+    mc_load_options load = {.saved_dtype = true};
     mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, o->model);
-    mc_bert *bert = mc_bert_from_pretrained(ctx, o->model, NULL);
+    mc_bert *bert = mc_bert_from_pretrained(ctx, o->model, &load);
     if (mc_failed(ctx)) return false;
     const char *task = task_names[o->task];
     if (mc_bert_get_heads(bert).labels != mc_task_outputs(task)) {
@@ -27,11 +28,13 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
                      mc_bert_get_heads(bert).labels, task, mc_task_outputs(task));
         return false;
     }
-    int64_t positions = mc_bert_get_config(bert).positions, length = o->max_length ? o->max_length : 512;
+    int64_t positions = mc_bert_get_config(bert).positions,
+            length = o->max_length ? o->max_length : 512;
     mc_dataset_options options = {.max_length = (int)(length < positions ? length : positions)};
     mc_dataset *rows = mc_dataset_open(ctx, task, o->data, o->split, tokenizer, &options);
-    mc_dataloader *loader = mc_dataloader_new(
-        rows, &(mc_dataloader_options){.batch_size = o->batch_size, .batching = MC_BATCHING_BY_LENGTH});
+    mc_dataloader *loader =
+        mc_dataloader_new(rows, &(mc_dataloader_options){.batch_size = o->batch_size,
+                                                         .batching = MC_BATCHING_BY_LENGTH});
     classify_score score;
     if (!classify_evaluate(ctx, bert, loader, log, &score)) return false;
     classify_report(log, rows, &score, 0, 0);
@@ -51,8 +54,10 @@ static int run(const eval_options *o)
     interrupt_init();
     int code = evaluate(o, ctx, &log) ? EXIT_OK : EXIT_RUN_FAILED;
     if (run_log_release(&log) != MC_OK) code = EXIT_RUN_FAILED;
-    if (mc_print_error(ctx, stderr)) code = EXIT_RUN_FAILED;
-    else if (interrupt_requested()) code = EXIT_INTERRUPTED;
+    if (mc_print_error(ctx, stderr))
+        code = EXIT_RUN_FAILED;
+    else if (interrupt_requested())
+        code = EXIT_INTERRUPTED;
     interrupt_release();
     mc_context_free(ctx);
     return code;

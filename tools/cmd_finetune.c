@@ -1,9 +1,12 @@
-/* `modelcenter finetune`: trains a pretrained model (or one from random weights) on a task, evaluates
- * it after each epoch, and saves it as a folder that from_pretrained reads. */
+/* `modelcenter finetune`: trains a pretrained model (or one from random weights) on a task,
+ * evaluates it after each epoch, and saves it as a folder that from_pretrained reads. */
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "tools/args.h"
 #include "tools/classify.h"
 #include "tools/commands.h"
@@ -11,14 +14,16 @@
 
 typedef enum schedule { CONSTANT, NOAM, LINEAR, COSINE, EXPONENTIAL } schedule;
 
-static const char *const schedule_names[] = {"constant", "noam", "linear", "cosine", "exponential", NULL};
+static const char *const schedule_names[] = {"constant", "noam",        "linear",
+                                             "cosine",   "exponential", NULL};
 static const char *const model_names[] = {"bert", NULL};
 static const char *const device_names[] = {"cpu", NULL};
 static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
 static const char *const dtype_names[] = {"f32", "f16", "bf16", NULL};
 static const mc_dtype dtypes[] = {MC_F32, MC_F16, MC_BF16};
 static const char *const recompute_names[] = {"none", "selective", "full", NULL};
-static const mc_recompute recomputes[] = {MC_RECOMPUTE_NONE, MC_RECOMPUTE_SELECTIVE, MC_RECOMPUTE_FULL};
+static const mc_recompute recomputes[] = {MC_RECOMPUTE_NONE, MC_RECOMPUTE_SELECTIVE,
+                                          MC_RECOMPUTE_FULL};
 
 typedef struct finetune_options {
     int model, task, scheduler, device, dtype, recompute;
@@ -75,16 +80,19 @@ static void open_data(finetune *f)
     const char *task = task_names[o->task];
     mc_dataset_options options = {.max_length = (int)o->max_length};
     int64_t positions = mc_bert_get_config(f->bert).positions;
-    if (!options.max_length || options.max_length > positions) options.max_length = positions < 512 ? (int)positions : 512;
+    if (!options.max_length || options.max_length > positions)
+        options.max_length = positions < 512 ? (int)positions : 512;
     if (o->max_length > positions)
         run_log_line(&f->log, "the model has %lld positions: texts are cut there, not at %lld",
                      (long long)positions, (long long)o->max_length);
     f->train_rows = mc_dataset_open(f->ctx, task, o->data, "train", f->tokenizer, &options);
     f->val_rows = mc_dataset_open(f->ctx, task, o->data, "val", f->tokenizer, &options);
-    f->train = mc_dataloader_new(
-        f->train_rows, &(mc_dataloader_options){.batch_size = o->batch_size, .shuffle = o->shuffle});
-    f->val = mc_dataloader_new(
-        f->val_rows, &(mc_dataloader_options){.batch_size = o->batch_size, .batching = MC_BATCHING_BY_LENGTH});
+    f->train =
+        mc_dataloader_new(f->train_rows, &(mc_dataloader_options){.batch_size = o->batch_size,
+                                                                  .shuffle = o->shuffle});
+    f->val =
+        mc_dataloader_new(f->val_rows, &(mc_dataloader_options){.batch_size = o->batch_size,
+                                                                .batching = MC_BATCHING_BY_LENGTH});
 }
 
 static mc_lr_scheduler *make_schedule(finetune *f)
@@ -118,14 +126,34 @@ static void name_labels(finetune *f)
 {
     const char *names[RUN_EVAL_CLASSES];
     bool one_each = mc_dataset_outputs(f->val_rows) == mc_dataset_labels(f->val_rows);
-    for (int k = 0; k < mc_dataset_labels(f->val_rows); k++) names[k] = mc_dataset_label_name(f->val_rows, k);
+    for (int k = 0; k < mc_dataset_labels(f->val_rows); k++)
+        names[k] = mc_dataset_label_name(f->val_rows, k);
     mc_bert_set_task(f->bert, mc_dataset_task(f->val_rows), one_each ? names : NULL);
+}
+
+/* Finds out before hours of training whether the result can be saved. */
+static bool can_save(const char *folder)
+{
+    char path[PATH_MAX];
+    if (!folder) return true;
+    size_t length = strlen(folder);
+    bool made = length < sizeof path;
+    for (size_t i = 1; i <= length && made; i++) {
+        if (folder[i] != '/' && folder[i] != '\0') continue;
+        memcpy(path, folder, i);
+        path[i] = '\0';
+        made = mkdir(path, 0777) == 0 || errno == EEXIST;
+    }
+    if (made && access(folder, W_OK | X_OK) == 0) return true;
+    fprintf(stderr, "error: --output %s: cannot write there: %s\n", folder, strerror(errno));
+    return false;
 }
 
 static bool set_up(finetune *f)
 {
     const finetune_options *o = f->o;
     const char *source = o->pretrained ? o->pretrained : o->config;
+    if (!mc_failed(f->ctx) && !can_save(o->output)) return false;
     f->tokenizer = mc_tokenizer_from_pretrained(f->ctx, source);
     f->bert = open_model(f, mc_task_outputs(task_names[o->task]));
     if (mc_failed(f->ctx)) return false;
@@ -138,10 +166,11 @@ static bool set_up(finetune *f)
     make_optimizer(f);
     name_labels(f);
     if (mc_failed(f->ctx)) return false;
-    run_log_line(&f->log, "%s: %lld training rows, %lld validation rows, %.1f M parameters, %lld steps",
-                 task_names[o->task], (long long)mc_dataset_rows(f->train_rows),
-                 (long long)mc_dataset_rows(f->val_rows),
-                 1e-6 * (double)mc_module_parameter_count(mc_bert_module(f->bert)), (long long)f->steps);
+    run_log_line(
+        &f->log, "%s: %lld training rows, %lld validation rows, %.1f M parameters, %lld steps",
+        task_names[o->task], (long long)mc_dataset_rows(f->train_rows),
+        (long long)mc_dataset_rows(f->val_rows),
+        1e-6 * (double)mc_module_parameter_count(mc_bert_module(f->bert)), (long long)f->steps);
     run_log_options log = {.steps = f->steps,
                            .steps_per_epoch = batches,
                            .jsonl = o->log_jsonl,
@@ -162,7 +191,8 @@ static void train_step(finetune *f, const mc_batch *batch)
     mc_tensor *loss = logits ? mc_cross_entropy(t, logits, batch->labels, NULL) : NULL;
     mc_optim_manager_backward(f->optim, t, loss);
     double mean = mc_mean_loss(f->ctx, loss);
-    double norm = mc_optim_manager_clip_grad_norm(f->optim, f->o->clip > 0 ? (float)f->o->clip : INFINITY);
+    double norm =
+        mc_optim_manager_clip_grad_norm(f->optim, f->o->clip > 0 ? (float)f->o->clip : INFINITY);
     mc_optim_manager_step(f->optim);
     mc_tape_end(t);
     if (mc_failed(f->ctx)) return;
@@ -178,10 +208,7 @@ static void train_step(finetune *f, const mc_batch *batch)
                                       .skipped = mc_optim_manager_last_step_skipped(f->optim)});
 }
 
-static bool going_on(const finetune *f)
-{
-    return !mc_failed(f->ctx) && !interrupt_requested();
-}
+static bool going_on(const finetune *f) { return !mc_failed(f->ctx) && !interrupt_requested(); }
 
 static void train(finetune *f)
 {
@@ -194,16 +221,17 @@ static void train(finetune *f)
         if (going_on(f) && classify_evaluate(f->ctx, f->bert, f->val, &f->log, &f->score))
             classify_report(&f->log, f->val_rows, &f->score, f->step, epoch);
     }
-    if (f->o->epochs == 0 && going_on(f) && classify_evaluate(f->ctx, f->bert, f->val, &f->log, &f->score))
+    if (f->o->epochs == 0 && going_on(f) &&
+        classify_evaluate(f->ctx, f->bert, f->val, &f->log, &f->score))
         classify_report(&f->log, f->val_rows, &f->score, 0, 0);
 }
 
-/* The tokenizer first: with the weights, the folder is whole. */
+/* The tokenizer first: when the weights are there, the folder is whole. */
 static void save(finetune *f)
 {
     if (!f->o->output || mc_failed(f->ctx)) return;
     run_log_line(&f->log, "saving to %s", f->o->output);
-    if (mc_bert_save(f->bert, f->o->output) == MC_OK) mc_tokenizer_save(f->tokenizer, f->o->output);
+    if (mc_tokenizer_save(f->tokenizer, f->o->output) == MC_OK) mc_bert_save(f->bert, f->o->output);
 }
 
 static int finish(finetune *f)
@@ -245,8 +273,10 @@ static int run(const finetune_options *o)
 /* ---- command line ---------------------------------------------------------------------------- */
 
 static const char details[] =
-    "The folder given with --data holds train.jsonl and val.jsonl, or a folder of the task's name that\n"
-    "does. The last line on stdout is `result task=... accuracy=... f1=... n=... train_seconds=...`.\n\n"
+    "The folder given with --data holds train.jsonl and val.jsonl, or a folder of the task's name "
+    "that\n"
+    "does. The last line on stdout is `result task=... accuracy=... f1=... n=... "
+    "train_seconds=...`.\n\n"
     "  modelcenter finetune bert --task BoolQ --pretrained bert-base-uncased --data data/boolq \\\n"
     "      --output boolq-bert --epochs 3 --lr 2e-5 --warmup 100\n";
 
@@ -261,10 +291,12 @@ int cmd_finetune(int argc, char **argv)
         {ARGS_PATH("config", &o.config,
                    "folder with config.json and a vocabulary: train from random weights instead")},
         {ARGS_PATH("data", &o.data, "folder with the task's rows"), .required = true},
-        {ARGS_PATH("output", &o.output, "folder to save the model to; without it nothing is saved")},
+        {ARGS_PATH("output", &o.output,
+                   "folder to save the model to; without it nothing is saved")},
         {ARGS_HEADING("Training")},
         {ARGS_INT("epochs", &o.epochs, 0, 1000000, "passes over the training rows")},
-        {ARGS_INT("max-steps", &o.max_steps, 0, INT64_MAX, "stop after so many steps; 0: all epochs")},
+        {ARGS_INT("max-steps", &o.max_steps, 0, INT64_MAX,
+                  "stop after so many steps; 0: all epochs")},
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows of a step, per rank"),
          .known_as = "per-device-train-batch-size"},
         {ARGS_REAL("lr", &o.lr, 0, 1000, "learning rate at its peak"), .known_as = "learning-rate"},
@@ -272,9 +304,11 @@ int cmd_finetune(int argc, char **argv)
          .known_as = "lr-scheduler-type,lr-decay-style"},
         {ARGS_INT("warmup", &o.warmup, 0, INT64_MAX, "steps in which the learning rate rises"),
          .known_as = "warmup-steps,warmup-iters"},
-        {ARGS_REAL("gamma", &o.gamma, 0, 1, "factor a step of the exponential schedule"), .above_low = true},
+        {ARGS_REAL("gamma", &o.gamma, 0, 1, "factor a step of the exponential schedule"),
+         .above_low = true},
         {ARGS_REAL("weight-decay", &o.weight_decay, 0, 1000, "decoupled weight decay")},
-        {ARGS_FLAG("no-decay-bias-norm", &o.no_decay_bias_norm, "no weight decay on biases and norms")},
+        {ARGS_FLAG("no-decay-bias-norm", &o.no_decay_bias_norm,
+                   "no weight decay on biases and norms")},
         {ARGS_REAL("clip", &o.clip, 0, INFINITY, "clip the gradient to this norm; 0 clips nothing"),
          .known_as = "max-grad-norm,clip-grad"},
         {ARGS_INT("max-length", &o.max_length, 0, 1 << 20, "tokens at most of an input"),
@@ -300,6 +334,7 @@ int cmd_finetune(int argc, char **argv)
                             .options = options};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
-    if (!o.pretrained == !o.config) return args_error(&spec, "expected one of --pretrained and --config");
+    if (!o.pretrained == !o.config)
+        return args_error(&spec, "expected one of --pretrained and --config");
     return run(&o);
 }

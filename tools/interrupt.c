@@ -30,10 +30,7 @@ void interrupt_init(void)
     installed = true;
 }
 
-int interrupt_signal(void)
-{
-    return received;
-}
+int interrupt_signal(void) { return received; }
 
 void interrupt_release(void)
 {

@@ -14,10 +14,7 @@
 void interrupt_init(void);
 /* The signal that came, 0 while none has. */
 int interrupt_signal(void);
-static inline bool interrupt_requested(void)
-{
-    return interrupt_signal() != 0;
-}
+static inline bool interrupt_requested(void) { return interrupt_signal() != 0; }
 /* Puts the handlers back that were there before interrupt_init. */
 void interrupt_release(void);
 

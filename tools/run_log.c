@@ -13,15 +13,9 @@ enum { LINE_ROOM = 1024, JSON_ROOM = 16384 };
 static const double MEAN_WEIGHT = 0.1; /* of the newest step in step_seconds */
 
 /* printf writes the NaN of a failed computation as "-nan" on some processors. */
-static double shown(double value)
-{
-    return isnan(value) ? NAN : value;
-}
+static double shown(double value) { return isnan(value) ? NAN : value; }
 
-static FILE *progress_stream(const run_log *log)
-{
-    return log->progress ? log->progress : stderr;
-}
+static FILE *progress_stream(const run_log *log) { return log->progress ? log->progress : stderr; }
 
 static void show_line(run_log *log, const char *line)
 {

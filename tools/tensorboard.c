@@ -146,7 +146,8 @@ static mc_status write_session_start(append_file *file, int64_t first_step)
 static mc_status open_new_file(append_file *file, const char *folder)
 {
     char host[256] = "", path[APPEND_FILE_PATH + 1];
-    if (gethostname(host, sizeof host - 1) != 0 || !*host) strcpy(host, "localhost");
+    if (gethostname(host, sizeof host - 1) != 0 || !*host)
+        memcpy(host, "localhost", sizeof "localhost");
     mc_status status = MC_ERR_STATE;
     /* a number behind the usual name for a process that starts several files in one second */
     for (int i = 0; status == MC_ERR_STATE && i < 1000; i++) {
@@ -196,7 +197,4 @@ mc_status tensorboard_write(tensorboard *board, int64_t step, const tensorboard_
     return write_record(&board->file, &event);
 }
 
-mc_status tensorboard_release(tensorboard *board)
-{
-    return append_file_release(&board->file);
-}
+mc_status tensorboard_release(tensorboard *board) { return append_file_release(&board->file); }

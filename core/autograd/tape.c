@@ -3,17 +3,24 @@
 #include <string.h>
 #include "core/base/arena_internal.h"
 
+/* Whose memory leaves of a tape show: a model's. */
+typedef struct mc_leaf_owner {
+    struct mc_leaf_owner *next;
+    const void *owner;
+} mc_leaf_owner;
+
 struct mc_tape {
     mc_owned owned;
     mc_context *ctx;
-    mc_tape *next_free;   /* in the context's list of ended tapes */
+    mc_tape *next;         /* in the context's list of open tapes, or of ended ones */
+    mc_leaf_owner *owners; /* of its leaves */
     mc_arena arena;
     mc_tensor *newest;    /* all tensors, newest first */
     mc_node *newest_node; /* recorded nodes, newest first */
     uint64_t id;
     bool training;
-    int unrecorded;       /* > 0 in the first run of checkpointed segments */
-    bool replaying;       /* dropout offsets come from replay_offset */
+    int unrecorded; /* > 0 in the first run of checkpointed segments */
+    bool replaying; /* dropout offsets come from replay_offset */
     uint64_t replay_offset;
     uint64_t serial;        /* tensors made so far */
     uint64_t segment_start; /* while replaying: the first serial of the segment */
@@ -24,7 +31,7 @@ typedef struct mc_autograd {
     mc_owned owned;
     mc_loss_seed seed;
     mc_tape *ended; /* ended tapes, whose arenas the next ones use again */
-    int open;
+    mc_tape *open;
     uint64_t last_id;
 } mc_autograd;
 
@@ -35,7 +42,7 @@ static void free_autograd(void *object)
     mc_autograd *autograd = object;
     while (autograd->ended) {
         mc_tape *tape = autograd->ended;
-        autograd->ended = tape->next_free;
+        autograd->ended = tape->next;
         mc_arena_release(&tape->arena);
         mc_free(tape);
     }
@@ -57,7 +64,29 @@ mc_loss_seed *mc_context_loss_seed(mc_context *ctx)
     return autograd ? &autograd->seed : NULL;
 }
 
-int mc_open_tapes(const mc_context *ctx) { return ctx->autograd ? ctx->autograd->open : 0; }
+static bool has_leaves_of(const mc_tape *tape, const void *owner)
+{
+    for (const mc_leaf_owner *o = tape->owners; o; o = o->next)
+        if (o->owner == owner) return true;
+    return false;
+}
+
+bool mc_tape_note_owner(mc_tape *tape, const void *owner)
+{
+    if (has_leaves_of(tape, owner)) return true;
+    mc_leaf_owner *o = mc_tape_alloc(tape, sizeof *o);
+    if (!o) return false;
+    *o = (mc_leaf_owner){.next = tape->owners, .owner = owner};
+    tape->owners = o;
+    return true;
+}
+
+bool mc_is_on_open_tape(const mc_context *ctx, const void *owner)
+{
+    for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next)
+        if (has_leaves_of(tape, owner)) return true;
+    return false;
+}
 
 /* Releases all that was made on the tape; its arena keeps its chunks. */
 static void clear(mc_tape *tape)
@@ -84,7 +113,7 @@ static mc_tape *begin(mc_context *ctx, bool training)
     if (!autograd) return NULL;
     mc_tape *tape = autograd->ended;
     if (tape) {
-        autograd->ended = tape->next_free;
+        autograd->ended = tape->next;
         mc_own(ctx, &tape->owned, tape, free_open_tape);
     } else if (!(tape = mc_new_owned(ctx, sizeof *tape, "a tape", free_open_tape))) {
         return NULL;
@@ -94,7 +123,9 @@ static mc_tape *begin(mc_context *ctx, bool training)
     tape->id = ++autograd->last_id;
     tape->unrecorded = 0;
     tape->replaying = false;
-    autograd->open++;
+    tape->owners = NULL;
+    tape->next = autograd->open;
+    autograd->open = tape;
     return tape;
 }
 
@@ -107,9 +138,11 @@ void mc_tape_end(mc_tape *tape)
     mc_autograd *autograd = tape->ctx->autograd;
     clear(tape);
     mc_disown(&tape->owned);
-    tape->next_free = autograd->ended;
+    mc_tape **link = &autograd->open;
+    while (*link != tape) link = &(*link)->next;
+    *link = tape->next;
+    tape->next = autograd->ended;
     autograd->ended = tape;
-    autograd->open--;
 }
 
 mc_context *mc_tape_context(const mc_tape *tape) { return tape ? tape->ctx : NULL; }
@@ -145,8 +178,12 @@ static mc_storage *new_storage(mc_tape *tape, void *data, size_t bytes, bool bor
 {
     mc_storage *storage = mc_tape_alloc(tape, sizeof *storage);
     if (storage)
-        *storage = (mc_storage){.device = tape->ctx->device, .data = data, .bytes = bytes,
-                                .references = 1, .borrowed = borrowed, .in_arena = true};
+        *storage = (mc_storage){.device = tape->ctx->device,
+                                .data = data,
+                                .bytes = bytes,
+                                .references = 1,
+                                .borrowed = borrowed,
+                                .in_arena = true};
     return storage;
 }
 
@@ -218,13 +255,15 @@ mc_tensor *mc_tape_input(mc_tape *tape, mc_dtype dtype, mc_shape shape, const vo
     mc_tensor *x = mc_tape_tensor(tape, dtype, shape, NULL);
     if (!x) return NULL;
     mc_device *device = tape->ctx->device;
-    if (data && x->storage->bytes) device->copy_in(device, x->storage->data, data, x->storage->bytes);
+    if (data && x->storage->bytes)
+        device->copy_in(device, x->storage->data, data, x->storage->bytes);
     if (!data) device->kernels->zero(device, x->storage->data, x->storage->bytes);
     x->requires_grad = requires_grad && tape->training;
     return x;
 }
 
-const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int count, int64_t round_to)
+const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int count,
+                                  int64_t round_to)
 {
     if (!tape || mc_failed(tape->ctx)) return NULL;
     if (count < 0 || (count && !lengths)) {
@@ -272,9 +311,11 @@ void mc_tape_release(mc_tape *tape, mc_tensor *x)
 bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
 {
     if (!tape || mc_failed(tape->ctx)) return false;
-    if (!x) mc_fail(tape->ctx, MC_ERR_ARGUMENT, "%s: its input is NULL", op);
+    if (!x)
+        mc_fail(tape->ctx, MC_ERR_ARGUMENT, "%s: its input is NULL", op);
     else if (!x->storage || !x->storage->data)
-        mc_fail(tape->ctx, MC_ERR_STATE, "%s: its input %s was released", op, MC_SHAPE_TEXT(x->shape));
+        mc_fail(tape->ctx, MC_ERR_STATE, "%s: its input %s was released", op,
+                MC_SHAPE_TEXT(x->shape));
     return !mc_failed(tape->ctx);
 }
 
@@ -300,9 +341,10 @@ static bool wants_gradient(mc_tape *tape, const char *op, int input_count, mc_te
         if (!inputs[i] || !inputs[i]->requires_grad) continue;
         wanted = true;
         if (inputs[i]->tape != tape)
-            mc_fail(tape->ctx, MC_ERR_ARGUMENT,
-                    "%s: an input %s of another tape requires a gradient: copy it with mc_tape_input",
-                    op, MC_SHAPE_TEXT(inputs[i]->shape));
+            mc_fail(
+                tape->ctx, MC_ERR_ARGUMENT,
+                "%s: an input %s of another tape requires a gradient: copy it with mc_tape_input",
+                op, MC_SHAPE_TEXT(inputs[i]->shape));
     }
     return wanted;
 }
@@ -386,8 +428,8 @@ static mc_matrix flat(const mc_tensor *x)
     return (mc_matrix){mc_tensor_data(x), x->dtype, mc_tensor_count(x)};
 }
 
-/* Whether x may be given a gradient: it wants one, and if a checkpointed segment runs its backward, x
- * is of the segment (what comes from outside has to be handed in). */
+/* Whether x may be given a gradient: it wants one, and if a checkpointed segment runs its backward,
+ * x is of the segment (what comes from outside has to be handed in). */
 static bool takes_gradient(mc_tape *tape, const mc_tensor *x)
 {
     if (!x || !x->requires_grad || mc_failed(tape->ctx)) return false;
@@ -436,21 +478,28 @@ void mc_gradient_share(mc_tape *tape, mc_tensor *x, mc_tensor *g)
     device->kernels->scale(device, mc_tensor_count(x), flat(g), 1.0f, flat(target), accumulate);
 }
 
+/* Sees to it that all that the node saved is there. */
+static bool restore_saved(mc_tape *tape, mc_node *node)
+{
+    for (int i = 0; i < node->saved_count; i++)
+        if (!mc_saved_data(tape, node->saved[i])) return false;
+    return true;
+}
+
 void *mc_saved_data(mc_tape *tape, mc_tensor *x)
 {
     if (mc_failed(tape->ctx)) return NULL;
     mc_storage *storage = x->storage;
-    if (!storage->data) {
-        mc_node *maker = storage->source ? storage->source->node : NULL;
-        if (!maker || !maker->op->recompute) {
-            mc_fail(tape->ctx, MC_ERR_STATE, "backward needs a tensor %s that was released",
-                    MC_SHAPE_TEXT(x->shape));
-            return NULL;
-        }
-        if (!fill_storage(tape, storage, x)) return NULL;
-        maker->op->recompute(tape, maker);
+    if (storage->data) return mc_tensor_data(x);
+    mc_node *maker = storage->source ? storage->source->node : NULL;
+    if (!maker || !maker->op->recompute) {
+        mc_fail(tape->ctx, MC_ERR_STATE, "backward needs a tensor %s that was released",
+                MC_SHAPE_TEXT(x->shape));
+        return NULL;
     }
-    return mc_tensor_data(x);
+    if (!restore_saved(tape, maker) || !fill_storage(tape, storage, x)) return NULL;
+    maker->op->recompute(tape, maker);
+    return mc_failed(tape->ctx) ? NULL : mc_tensor_data(x);
 }
 
 /* Forgets what the node kept for its backward. */
@@ -478,10 +527,11 @@ static void run_backward(mc_tape *tape, mc_node *stop)
         mc_tensor *y = node->output;
         if (!y->gradient || mc_failed(tape->ctx)) continue;
         if (node->done) {
-            mc_fail(tape->ctx, MC_ERR_STATE, "backward through \"%s\" a second time", node->op->name);
+            mc_fail(tape->ctx, MC_ERR_STATE, "backward through \"%s\" a second time",
+                    node->op->name);
             return;
         }
-        node->op->backward(tape, node);
+        if (restore_saved(tape, node)) node->op->backward(tape, node);
         mc_error_while(&tape->ctx->error, "running backward of %s, output %s", node->op->name,
                        MC_SHAPE_TEXT(y->shape));
         node->done = true;
@@ -568,7 +618,7 @@ typedef struct segment_state {
 /* A fresh input for the second run: the same contents, no history. */
 static mc_tensor *detached(mc_tape *tape, mc_tensor *x)
 {
-    if (!x || !mc_saved_data(tape, x)) return NULL; /* a selective block may have dropped it */
+    if (!x) return NULL;
     mc_tensor *copy = mc_tape_view(tape, x, x->shape, 0);
     if (!copy) return NULL;
     copy->requires_grad = x->requires_grad;
@@ -641,7 +691,8 @@ mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_te
         return NULL;
     }
     if (extra_count && !extra) {
-        mc_fail(tape->ctx, MC_ERR_ARGUMENT, "checkpoint: its %d extra inputs are NULL", extra_count);
+        mc_fail(tape->ctx, MC_ERR_ARGUMENT, "checkpoint: its %d extra inputs are NULL",
+                extra_count);
         return NULL;
     }
     if (!mc_tape_recording(tape)) return fn(tape, user, x, extra);
@@ -663,7 +714,10 @@ mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_te
     segment_state *state = node ? mc_tape_alloc(tape, sizeof *state) : NULL;
     if (!state) return NULL;
     *state = (segment_state){.fn = fn, .user = user, .rng_offset = rng_offset};
-    *node = (mc_node){.op = &segment_op, .previous = tape->newest_node, .output = y, .state = state,
+    *node = (mc_node){.op = &segment_op,
+                      .previous = tape->newest_node,
+                      .output = y,
+                      .state = state,
                       .input_count = extra_count + 1};
     memcpy(node->inputs, inputs, sizeof inputs);
     y->node = node;

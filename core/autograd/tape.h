@@ -18,7 +18,7 @@ typedef struct mc_tape mc_tape;
 
 MC_API mc_tape *mc_tape_begin(mc_context *ctx);      /* training: records, dropout on */
 MC_API mc_tape *mc_tape_begin_eval(mc_context *ctx); /* records nothing, dropout off */
-MC_API void mc_tape_end(mc_tape *tape);              /* frees all that was made on it; NULL allowed */
+MC_API void mc_tape_end(mc_tape *tape); /* frees all that was made on it; NULL allowed */
 
 MC_API mc_context *mc_tape_context(const mc_tape *tape);
 MC_API bool mc_tape_is_training(const mc_tape *tape);
@@ -34,10 +34,11 @@ MC_API const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, 
                                          int64_t round_to);
 
 /* Runs backward from `y` with the gradient `dy` (y's shape and dtype), and releases activations as
- * it passes them. `dy` NULL is for a loss (see mc_cross_entropy): its seed is 1 / count, the gradient
- * of the mean; a loss of count 0 gives zero gradients. Parameter gradients are added to what is
- * already there (zero them with mc_optim_manager_zero_grad or mc_module_zero_grad). A tape runs
- * backward once from a given y; from several y in turn only where their graphs share no node. */
+ * it passes them. `dy` NULL is for a loss (see mc_cross_entropy): its seed is 1 / count, the
+ * gradient of the mean; a loss of count 0 gives zero gradients. Parameter gradients are added to
+ * what is already there (zero them with mc_optim_manager_zero_grad or mc_module_zero_grad). A tape
+ * runs backward once from a given y; from several y in turn only where their graphs share no
+ * node. */
 MC_API mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy);
 
 /* The gradient of a tape input after backward, NULL if it has none. Belongs to the tape. */

@@ -24,8 +24,8 @@ typedef struct mc_op {
 
 struct mc_node {
     const mc_op *op;
-    mc_node *previous; /* recorded just before */
-    bool done;         /* its backward has run */
+    mc_node *previous;                 /* recorded just before */
+    bool done;                         /* its backward has run */
     mc_tensor *inputs[MC_NODE_INPUTS]; /* NULL where an optional input is absent */
     int input_count;
     mc_tensor *output;
@@ -56,7 +56,10 @@ bool mc_tape_recording(const mc_tape *tape);
  * passed as NULL. */
 mc_node *mc_tape_record(mc_tape *tape, const mc_op *op, mc_tensor *output, size_t state_bytes,
                         int input_count, mc_tensor *const *inputs);
-static inline mc_device *mc_tape_device(const mc_tape *tape) { return mc_tape_context(tape)->device; }
+static inline mc_device *mc_tape_device(const mc_tape *tape)
+{
+    return mc_tape_context(tape)->device;
+}
 /* A tensor as the kernels take it: (rows, columns) without gaps. NULL gives a NULL matrix. */
 mc_matrix mc_matrix_of(const mc_tensor *x);
 /* Keeps x's contents until the node's backward is done. x may be an input, the output or a tensor
@@ -64,7 +67,8 @@ mc_matrix mc_matrix_of(const mc_tensor *x);
 void mc_node_save(mc_node *node, mc_tensor *x);
 
 /* Every op starts with `if (!mc_op_ready(t, x)) return NULL;`: false when the tape is NULL, the
- * context has failed, or x is NULL although no error is set (which becomes an error naming the op). */
+ * context has failed, or x is NULL although no error is set (which becomes an error naming the
+ * op). */
 bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x);
 /* Checks a kernel's status in an op: sets the error on failure and returns whether it went well. */
 bool mc_op_ok(mc_tape *tape, const char *op, mc_status status);
@@ -78,11 +82,12 @@ mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate);
 /* Adds g (x's shape) to the gradient of x without copying where that is possible: x may then share
  * g's memory, so g must not be written afterwards. */
 void mc_gradient_share(mc_tape *tape, mc_tensor *x, mc_tensor *g);
-/* A scratch tensor for the duration of a backward. mc_scratch_free gives up the op's hold on it: the
- * memory goes, unless mc_gradient_share passed it on. NULL is allowed. */
+/* A scratch tensor for the duration of a backward. mc_scratch_free gives up the op's hold on it:
+ * the memory goes, unless mc_gradient_share passed it on. NULL is allowed. */
 mc_tensor *mc_scratch_new(mc_tape *tape, mc_dtype dtype, mc_shape shape);
 void mc_scratch_free(mc_tensor *x);
-/* Contents of x for backward: recomputes them if they were dropped. NULL after an error. */
+/* Contents of x for backward: recomputes them if they were dropped. NULL after an error. Those that
+ * a node saved are there when its backward or recompute is called. */
 void *mc_saved_data(mc_tape *tape, mc_tensor *x);
 
 /* ---- scopes, recompute, dropout -------------------------------------------------------------- */
@@ -104,8 +109,8 @@ void mc_scope_release(mc_tape *tape, mc_scope scope, mc_tensor *x, const mc_tens
 typedef mc_tensor *(*mc_segment_fn)(mc_tape *tape, void *user, mc_tensor *x,
                                     mc_tensor *const *extra);
 /* Runs fn(x, extra) without recording its inside; backward runs it again, recorded, with the same
- * dropout (full recompute). `extra_count` <= MC_NODE_INPUTS - 1. Gradients flow to x, the extras and
- * every parameter used inside. On an eval tape it just runs. */
+ * dropout (full recompute). `extra_count` <= MC_NODE_INPUTS - 1. Gradients flow to x, the extras
+ * and every parameter used inside. On an eval tape it just runs. */
 mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_tensor *x,
                               mc_tensor *const *extra, int extra_count);
 
@@ -114,18 +119,20 @@ mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p);
 
 /* A number for each tape, never used twice by a context. */
 uint64_t mc_tape_id(const mc_tape *tape);
-/* Tapes that have begun and not ended. */
-int mc_open_tapes(const mc_context *ctx);
+/* Notes that the tape has leaves that show memory of `owner` (false when memory is out); whether an
+ * open tape has such, so that the memory must not move. */
+bool mc_tape_note_owner(mc_tape *tape, const void *owner);
+bool mc_is_on_open_tape(const mc_context *ctx, const void *owner);
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
 /* The seed of backward for losses on this context: see mc_optim_manager_backward. Kept on the
  * context because mc_linear_cross_entropy needs it in the forward pass already. */
 typedef struct mc_loss_seed {
-    bool managed;      /* an OptimManager is at work: the seed is loss_scale / nominal */
+    bool managed;        /* an OptimManager is at work: the seed is loss_scale / nominal */
     const void *manager; /* which one, while managed */
     float loss_scale;
-    double nominal;    /* rows of a full global step; 0 until the first loss of the step sets it */
+    double nominal; /* rows of a full global step; 0 until the first loss of the step sets it */
     int micro_steps;
 } mc_loss_seed;
 mc_loss_seed *mc_context_loss_seed(mc_context *ctx);

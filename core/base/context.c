@@ -9,37 +9,49 @@
 
 const char *mc_version(void) { return MC_VERSION; }
 
-/* Reads the first of `names` that is set as a non-negative integer; `fallback` when none is. */
-static int environment_int(mc_context *ctx, const char *const *names, int fallback)
+/* The variables of one launcher. */
+typedef struct launcher {
+    const char *size, *rank;
+} launcher;
+
+/* In this order; the first whose size is set is the one that started us. */
+static const launcher launchers[] = {{"WORLD_SIZE", "RANK"}, /* torchrun, torch.distributed */
+                                     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                     {"SLURM_NTASKS", "SLURM_PROCID"},
+                                     {"PMI_SIZE", "PMI_RANK"}};
+
+/* A whole number from the environment; `fallback` when the variable is not set. */
+static int environment_int(mc_context *ctx, const char *name, int fallback)
 {
-    for (; *names; names++) {
-        const char *text = getenv(*names);
-        if (!text || !*text) continue;
-        char *end;
-        errno = 0;
-        long value = strtol(text, &end, 10);
-        if (!*end && !errno && value >= 0 && value <= 1 << 24) return (int)value;
-        mc_fail(ctx, MC_ERR_ARGUMENT, "environment variable %s=\"%s\": expected a whole number",
-                *names, text);
-        return fallback;
-    }
+    const char *text = getenv(name);
+    if (!text || !*text) return fallback;
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (!*end && !errno && value >= 0 && value <= 1 << 24) return (int)value;
+    mc_fail(ctx, MC_ERR_ARGUMENT, "environment variable %s=\"%s\": expected a whole number", name,
+            text);
     return fallback;
 }
 
 static void read_launcher(mc_context *ctx)
 {
-    static const char *const size_names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS",
-                                             "PMI_SIZE", NULL};
-    static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
-                                             "PMI_RANK", NULL};
-    ctx->world_size = environment_int(ctx, size_names, 1);
-    ctx->rank = environment_int(ctx, rank_names, 0);
-    if (ctx->world_size > 1)
-        mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "the launcher asks for %d ranks (this is rank %d): this version trains in one "
-                "process only",
-                ctx->world_size, ctx->rank);
-    if (ctx->world_size < 1) ctx->world_size = 1;
+    ctx->world_size = 1;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const launcher *l = &launchers[i];
+        if (!getenv(l->size)) continue;
+        int size = environment_int(ctx, l->size, 1), rank = environment_int(ctx, l->rank, 0);
+        if (size < 1 || rank >= size)
+            mc_fail(ctx, MC_ERR_ARGUMENT, "%s=%d and %s=%d: expected a rank below the size",
+                    l->size, size, l->rank, rank);
+        else if (size > 1)
+            mc_fail(
+                ctx, MC_ERR_UNSUPPORTED,
+                "%s=%d: this version trains in one process, it has no communication between ranks "
+                "(this is rank %d)",
+                l->size, size, rank);
+        return;
+    }
 }
 
 mc_context *mc_init_distributed(const mc_init_options *options)
@@ -88,7 +100,8 @@ int mc_print_error(const mc_context *ctx, FILE *stream)
 {
     if (!mc_failed(ctx)) return 0;
     fprintf(stream, "error: %s (%s", mc_error_message(ctx), mc_status_text(mc_error_status(ctx)));
-    if (ctx) fprintf(stream, "%s; raised at %s:%d", ctx->error.trace, ctx->error.file, ctx->error.line);
+    if (ctx)
+        fprintf(stream, "%s; raised at %s:%d", ctx->error.trace, ctx->error.file, ctx->error.line);
     fputs(")\n", stream);
     return 1;
 }

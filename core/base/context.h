@@ -59,7 +59,8 @@ MC_API int mc_print_error(const mc_context *ctx, FILE *stream);
 /* Ends the error state; the context is usable again. */
 MC_API void mc_clear_error(mc_context *ctx);
 
-/* printf on one rank only (to stdout, flushed). Does nothing on the others or on a failed context. */
+/* printf on one rank only (to stdout, flushed). Does nothing on the others or on a failed
+ * context. */
 MC_API void mc_print_rank(mc_context *ctx, int rank, const char *format, ...) MC_PRINTF(3, 4);
 
 /* The version of the library that is running, e.g. "0.1.0"; compare with MC_VERSION. */

@@ -22,7 +22,7 @@ struct mc_context {
     int rank, world_size;
     mc_log_fn log;
     void *log_user;
-    mc_owned owned;      /* list head; the newest object comes first and is freed first */
+    mc_owned owned; /* list head; the newest object comes first and is freed first */
     mc_device *device;
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
 };
@@ -43,7 +43,8 @@ void mc_own(mc_context *ctx, mc_owned *link, void *object, void (*free_object)(v
 void mc_disown(mc_owned *link);
 
 /* calloc of a context-owned object whose first member is `mc_owned owned`. On failure sets the
- * context's error (naming `what`) and returns NULL; also NULL when the context has failed already. */
+ * context's error (naming `what`) and returns NULL; also NULL when the context has failed
+ * already. */
 void *mc_new_owned(mc_context *ctx, size_t size, const char *what, void (*free_object)(void *));
 
 #endif

@@ -7,7 +7,7 @@
 const char *mc_status_text(mc_status status)
 {
     switch (status) {
-#define MC_STATUS_TEXT(name, value, text)                                                          \
+#define MC_STATUS_TEXT(name, value, text) \
     case MC_##name: return text;
         MC_STATUS_MAP(MC_STATUS_TEXT)
 #undef MC_STATUS_TEXT

@@ -12,16 +12,17 @@
 
 typedef struct mc_error {
     mc_status status;
-    char *message;     /* heap, or == fallback when even the message could not be allocated */
-    const char *file;  /* where in our source it was raised */
+    char *message;    /* heap, or == fallback when even the message could not be allocated */
+    const char *file; /* where in our source it was raised */
     int line;
     char fallback[256];
-    char trace[512];   /* "; while loading X; while ..." innermost first */
+    char trace[512]; /* "; while loading X; while ..." innermost first */
 } mc_error;
 
 /* Sets *err if it holds no error yet; returns `status` either way, so that
  * `return mc_error_set(err, MC_ERR_IO, "...")` reads well. */
-#define mc_error_set(err, status, ...) mc_error_set_at((err), (status), __FILE__, __LINE__, __VA_ARGS__)
+#define mc_error_set(err, status, ...) \
+    mc_error_set_at((err), (status), __FILE__, __LINE__, __VA_ARGS__)
 mc_status mc_error_set_at(mc_error *err, mc_status status, const char *file, int line,
                           const char *format, ...) MC_PRINTF(5, 6);
 mc_status mc_error_vset_at(mc_error *err, mc_status status, const char *file, int line,

@@ -32,7 +32,8 @@ char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size);
 /* Writes `path` aside ("<path>.tmp-<pid>"). mc_file_commit syncs the file, renames it over `path`
  * and syncs the folder; mc_file_writer_release without a commit removes what was written. The first
  * failing call (a full disk, a read-only folder) sets the error; later calls do nothing, and a file
- * that misses a write, failed or skipped, can never be committed, even after the error is cleared. */
+ * that misses a write, failed or skipped, can never be committed, even after the error is
+ * cleared. */
 typedef struct mc_file_writer {
     mc_error *err;
     int fd;

@@ -18,10 +18,7 @@ void mc_fault_fail_at(long nth, bool all_after)
     atomic_store(&fault_count, 0);
 }
 
-long mc_fault_count(void)
-{
-    return atomic_load(&fault_count);
-}
+long mc_fault_count(void) { return atomic_load(&fault_count); }
 
 static bool inject_failure(void)
 {
@@ -31,16 +28,10 @@ static bool inject_failure(void)
     return fail;
 }
 #else
-static bool inject_failure(void)
-{
-    return false;
-}
+static bool inject_failure(void) { return false; }
 #endif
 
-void *mc_malloc(size_t size)
-{
-    return inject_failure() ? NULL : malloc(size ? size : 1);
-}
+void *mc_malloc(size_t size) { return inject_failure() ? NULL : malloc(size ? size : 1); }
 
 void *mc_calloc(size_t count, size_t size)
 {
@@ -69,15 +60,9 @@ char *mc_strndup(const char *text, size_t length)
     return copy;
 }
 
-char *mc_strdup(const char *text)
-{
-    return mc_strndup(text, strlen(text));
-}
+char *mc_strdup(const char *text) { return mc_strndup(text, strlen(text)); }
 
-void mc_free(void *pointer)
-{
-    free(pointer);
-}
+void mc_free(void *pointer) { free(pointer); }
 
 bool mc_grow(void *array_pointer, size_t *capacity, size_t count, size_t element_size)
 {

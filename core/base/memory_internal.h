@@ -9,12 +9,12 @@
 #include <stddef.h>
 #include <stdbool.h>
 
-void *mc_malloc(size_t size);                        /* size 0 gives a unique pointer */
-void *mc_calloc(size_t count, size_t size);          /* NULL when count * size overflows */
-void *mc_realloc(void *pointer, size_t size);        /* the old block stays valid on NULL */
+void *mc_malloc(size_t size);                          /* size 0 gives a unique pointer */
+void *mc_calloc(size_t count, size_t size);            /* NULL when count * size overflows */
+void *mc_realloc(void *pointer, size_t size);          /* the old block stays valid on NULL */
 void *mc_aligned_alloc(size_t alignment, size_t size); /* freed with mc_free */
 char *mc_strdup(const char *text);
-char *mc_strndup(const char *text, size_t length);   /* copies exactly `length` bytes, adds NUL */
+char *mc_strndup(const char *text, size_t length); /* copies exactly `length` bytes, adds NUL */
 void mc_free(void *pointer);
 
 /* Makes room for one more element in a growing array: doubles *capacity when count == *capacity.

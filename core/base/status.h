@@ -3,27 +3,33 @@
 #ifndef MC_BASE_STATUS_H
 #define MC_BASE_STATUS_H
 
+/* MC_API stands before everything that the shared library exports; C++ programs see C functions. */
+#ifdef __cplusplus
+#define MC_LINKAGE extern "C"
+#else
+#define MC_LINKAGE
+#endif
 #if defined(__GNUC__)
-#define MC_API __attribute__((visibility("default")))
+#define MC_API MC_LINKAGE __attribute__((visibility("default")))
 #define MC_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
-#define MC_API
+#define MC_API MC_LINKAGE
 #define MC_PRINTF(text, first)
 #endif
 
 /*       name         value  text */
-#define MC_STATUS_MAP(X)                                                                           \
-    X(OK, 0, "ok")                                                                                 \
-    X(ERR_NOMEM, 1, "out of memory")                                                               \
-    X(ERR_ARGUMENT, 2, "invalid argument")                                                         \
-    X(ERR_SHAPE, 3, "shape mismatch")                                                              \
-    X(ERR_DTYPE, 4, "dtype mismatch")                                                              \
-    X(ERR_IO, 5, "input/output error")                                                             \
-    X(ERR_NOT_FOUND, 6, "not found")                                                               \
-    X(ERR_FORMAT, 7, "bad file format")                                                            \
-    X(ERR_UNSUPPORTED, 8, "not supported")                                                         \
-    X(ERR_STATE, 9, "wrong state")                                                                 \
-    X(ERR_DEVICE, 10, "device error")                                                              \
+#define MC_STATUS_MAP(X)                   \
+    X(OK, 0, "ok")                         \
+    X(ERR_NOMEM, 1, "out of memory")       \
+    X(ERR_ARGUMENT, 2, "invalid argument") \
+    X(ERR_SHAPE, 3, "shape mismatch")      \
+    X(ERR_DTYPE, 4, "dtype mismatch")      \
+    X(ERR_IO, 5, "input/output error")     \
+    X(ERR_NOT_FOUND, 6, "not found")       \
+    X(ERR_FORMAT, 7, "bad file format")    \
+    X(ERR_UNSUPPORTED, 8, "not supported") \
+    X(ERR_STATE, 9, "wrong state")         \
+    X(ERR_DEVICE, 10, "device error")      \
     X(ERR_INTERRUPTED, 11, "interrupted")
 
 typedef enum mc_status {

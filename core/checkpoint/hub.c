@@ -102,7 +102,7 @@ static const char *home_folder(char buffer[MC_PATH_MAX])
     char scratch[4096];
     if (getpwuid_r(getuid(), &entry, scratch, sizeof scratch, &found) != 0 || !found) return NULL;
     if (!entry.pw_dir || strlen(entry.pw_dir) >= MC_PATH_MAX) return NULL;
-    return strcpy(buffer, entry.pw_dir);
+    return memcpy(buffer, entry.pw_dir, strlen(entry.pw_dir) + 1);
 }
 
 /* Writes `base` with a leading "~" replaced, then '/' and `rest` unless that is empty. */
@@ -180,7 +180,7 @@ static bool find_snapshot(mc_error *err, const char *repository, const char *rev
     }
     written = snprintf(path, sizeof path, "%s/snapshots/%s", repository, wanted);
     if (written < 0 || written >= MC_PATH_MAX || !mc_path_is_folder(path)) return false;
-    strcpy(folder, path);
+    memcpy(folder, path, (size_t)written + 1);
     return true;
 }
 
@@ -242,7 +242,7 @@ mc_status mc_hub_resolve(mc_error *err, const char *identifier, char folder[MC_P
     bool there = stat(identifier, &info) == 0;
     int reason = errno;
     if (there && S_ISDIR(info.st_mode) && strlen(identifier) < MC_PATH_MAX) {
-        strcpy(folder, identifier);
+        memcpy(folder, identifier, strlen(identifier) + 1);
         return MC_OK;
     }
     if (there)

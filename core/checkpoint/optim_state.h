@@ -6,13 +6,16 @@
  *
  * The file is plain safetensors and holds, for the i-th optimizer added (from 0) and each of its
  * parameters by name:
- *     optimizer.<i>.<slot>.<parameter>   F32, the parameter's shape: "exp_avg", "exp_avg_sq",
- *                                        "momentum_buffer", and "master" for f16 and bf16
- * parameters optimizer.<i>.step.<parameter>     I64, steps of that parameter optimizer.<i>.step,
- * .lr            I64, F64 scheduler.<i>.num_iter             I64 scaler.loss_scale, .growth_counter
- * F64, I64, where loss scaling is on manager.steps, .skipped_steps      I64 Names and shapes are
- * those of the logical parameters, so the layout in memory may change between saving and loading.
- * Gradients are not in it: save between a step and the next zero_grad.
+ *     optimizer.<i>.<slot>.<parameter>     F32, the parameter's shape; slots are "exp_avg",
+ *                                          "exp_avg_sq", "momentum_buffer", and "master" for f16
+ *                                          and bf16 parameters
+ *     optimizer.<i>.step.<parameter>       I64, steps of that parameter
+ *     optimizer.<i>.step, .lr              I64, F64
+ *     scheduler.<i>.num_iter               I64
+ *     scaler.loss_scale, .growth_counter   F64, I64, where loss scaling is on
+ *     manager.steps, .skipped_steps        I64
+ * Names and shapes are those of the logical parameters, so the layout in memory may change between
+ * saving and loading. Gradients are not in it: save between a step and the next zero_grad.
  *
  * Parameters themselves are saved and loaded as weights. Load them first: writing an f16 or bf16
  * parameter sets its master copy, and the file's master is the exact one. */

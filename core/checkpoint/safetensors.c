@@ -161,7 +161,7 @@ static bool find_variant(mc_error *err, char path[MC_PATH_MAX], const char *fold
     if (mc_path_join(err, path, folder, single) != MC_OK) return false;
     if (exists(path)) return true;
     if (mc_path_join(err, index_path, folder, index) != MC_OK || !exists(index_path)) return false;
-    strcpy(path, index_path);
+    memcpy(path, index_path, strlen(index_path) + 1);
     return true;
 }
 
@@ -384,10 +384,7 @@ mc_safetensors *mc_safetensors_open(mc_context *ctx, const char *path,
 
 /* ---- Looking in ----------------------------------------------------------------------------- */
 
-size_t mc_safetensors_count(const mc_safetensors *file)
-{
-    return file ? file->count : 0;
-}
+size_t mc_safetensors_count(const mc_safetensors *file) { return file ? file->count : 0; }
 
 const mc_safetensors_entry *mc_safetensors_at(const mc_safetensors *file, size_t i)
 {

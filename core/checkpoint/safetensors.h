@@ -9,16 +9,18 @@
  * Reading, whether the weights are one file or many:
  *
  *     mc_safetensors *file = mc_safetensors_open(ctx, "models/minilm", NULL);
- *     const mc_safetensors_entry *w = mc_safetensors_find(file,
- * "embeddings.word_embeddings.weight"); if (w) mc_safetensors_read_f32(file, w, 0, w->count,
- * values); mc_safetensors_free(file);
+ *     const mc_safetensors_entry *w = mc_safetensors_find(file, "pooler.dense.weight");
+ *     if (w) mc_safetensors_read_f32(file, w, 0, w->count, values);
+ *     mc_safetensors_free(file);
  *
  * Writing:
  *
  *     mc_safetensors_spec specs[] = {{.name = "w", .dtype = MC_F32, .ndim = 2,
  *                                     .shape = (int64_t[]){3, 4}}};
- *     mc_safetensors_writer *out = mc_safetensors_writer_new(ctx, "w.safetensors", specs, 1, NULL,
- * 0); mc_safetensors_write(out, values, sizeof values); mc_safetensors_writer_commit(out);
+ *     mc_safetensors_writer *out =
+ *         mc_safetensors_writer_new(ctx, "w.safetensors", specs, 1, NULL, 0);
+ *     mc_safetensors_write(out, values, sizeof values);
+ *     mc_safetensors_writer_commit(out);
  *     mc_safetensors_writer_free(out);
  *
  * Errors go to the context; while it holds one, everything here does nothing and returns NULL, zero
@@ -51,8 +53,7 @@ typedef struct mc_safetensors_entry {
 } mc_safetensors_entry;
 
 typedef struct mc_safetensors_options {
-    const char
-        *variant; /* in a folder: read model.<variant>.safetensors or its index, e.g. "fp16" */
+    const char *variant; /* in a folder: read model.<variant>.safetensors or its index, as "fp16" */
 } mc_safetensors_options;
 
 /* Opens `path`: a .safetensors file, an index (.json), or a folder. In a folder the first of these
@@ -60,8 +61,8 @@ typedef struct mc_safetensors_options {
  *     model.safetensors
  *     model.safetensors.index.json      and the shards that its weight_map names
  *     model.<variant>.safetensors       or model.safetensors.index.<variant>.json, if there is
- * exactly one variant; several are an error that lists them With options->variant only that variant
- * is looked for. `options` may be NULL.
+ *                                       exactly one variant; several are an error that lists them
+ * With options->variant only that variant is looked for. `options` may be NULL.
  *
  * Returns NULL with the context's error set to
  *     MC_ERR_NOT_FOUND  nothing there, a shard is missing, or a shard lacks a tensor of the index
@@ -94,8 +95,7 @@ MC_API const char *mc_safetensors_metadata_value(const mc_safetensors *file, siz
 /* Copies elements first .. first + count - 1 of a tensor (in row-major order) into `out`, which has
  * room for `count` numbers. F64, F32, F16, BF16, the integers I64 to U8 and BOOL (any byte but 0 is
  * 1) can be read; a value that the output cannot hold exactly is rounded to the nearest. NaNs stay
- * NaN. MC_ERR_ARGUMENT for a range that is not in the tensor, MC_ERR_UNSUPPORTED for other dtypes.
- */
+ * NaN. MC_ERR_ARGUMENT for a range not in the tensor, MC_ERR_UNSUPPORTED for other dtypes. */
 MC_API mc_status mc_safetensors_read_f32(mc_safetensors *file, const mc_safetensors_entry *entry,
                                          int64_t first, int64_t count, float *out);
 MC_API mc_status mc_safetensors_read_f64(mc_safetensors *file, const mc_safetensors_entry *entry,

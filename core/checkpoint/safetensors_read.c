@@ -99,14 +99,8 @@ static float float_of_half(uint16_t half)
     return float_of_bits((magnitude < 0x0400 ? bits : normal) | sign);
 }
 
-static float float_of_bfloat(uint16_t value)
-{
-    return float_of_bits((uint32_t)value << 16);
-}
-static int bool_of_byte(uint8_t value)
-{
-    return value != 0;
-}
+static float float_of_bfloat(uint16_t value) { return float_of_bits((uint32_t)value << 16); }
+static int bool_of_byte(uint8_t value) { return value != 0; }
 
 /* Converts `count` elements of C type `stored` at `from`, each by `convert`. */
 #define CONVERT(stored, convert)                                             \

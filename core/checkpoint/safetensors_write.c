@@ -39,10 +39,7 @@ static void append_bytes(text *t, const char *bytes, size_t size)
     }
 }
 
-static void append(text *t, const char *string)
-{
-    append_bytes(t, string, strlen(string));
-}
+static void append(text *t, const char *string) { append_bytes(t, string, strlen(string)); }
 
 static void append_int(text *t, int64_t value)
 {

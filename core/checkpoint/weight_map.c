@@ -74,7 +74,7 @@ static bool old_norm_name(char name[MC_NAME_MAX])
     for (int i = 0; i < 2; i++) {
         size_t length = strlen(name), tail = strlen(pairs[i][0]);
         if (length < tail || strcmp(name + length - tail, pairs[i][0]) != 0) continue;
-        strcpy(name + length - tail, pairs[i][1]);
+        memcpy(name + length - tail, pairs[i][1], strlen(pairs[i][1]) + 1); /* no longer */
         return true;
     }
     return false;
@@ -122,15 +122,12 @@ static void name_list_add(name_list *list, const char *name)
         list->text = grown;
         list->capacity = need * 2;
     }
-    list->used +=
-        (size_t)sprintf(list->text + list->used, "%s\"%s\"", list->count ? ", " : "", name);
+    list->used += (size_t)snprintf(list->text + list->used, list->capacity - list->used, "%s\"%s\"",
+                                   list->count ? ", " : "", name);
     list->count++;
 }
 
-static void name_list_release(name_list *list)
-{
-    mc_free(list->text);
-}
+static void name_list_release(name_list *list) { mc_free(list->text); }
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
@@ -220,6 +217,7 @@ static void fill_parameters(load *l, mc_module *model)
         if (l->entries[i] && !load_values(l, p, l->entries[i], values))
             name_list_add(&not_finite, l->entries[i]->name);
     mc_free(values);
+    if (not_finite.failed) mc_fail_nomem(l->ctx, "the list of tensors that are not finite");
     if (not_finite.count && !mc_failed(l->ctx))
         mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s NaN or infinite values: %s", l->source,
                not_finite.count, not_finite.count > 1 ? "s hold" : " holds", not_finite.text);
@@ -242,7 +240,8 @@ static void warn_spare(load *l)
         bool used = bsearch(&entry, l->entries, l->count, sizeof *l->entries, compare_pointers);
         if (!used && !matches_any(l->map->ignored, entry->name)) name_list_add(&spare, entry->name);
     }
-    if (spare.count)
+    if (spare.failed) mc_fail_nomem(l->ctx, "the list of spare tensors");
+    if (spare.count && !mc_failed(l->ctx))
         mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s not used: %s", l->source, spare.count,
                spare.count > 1 ? "s are" : " is", spare.text);
     name_list_release(&spare);

@@ -7,17 +7,17 @@
 #include "core/device/kernels_internal.h"
 
 typedef struct mc_device_memory {
-    size_t in_use, peak;       /* bytes handed out now, and the most so far */
-    size_t reserved;           /* bytes taken from the system, in use or cached */
-    uint64_t system_calls;     /* allocations that went to the system: constant in the steady state */
+    size_t in_use, peak;   /* bytes handed out now, and the most so far */
+    size_t reserved;       /* bytes taken from the system, in use or cached */
+    uint64_t system_calls; /* allocations that went to the system: constant in the steady state */
 } mc_device_memory;
 
 struct mc_device {
     const char *name; /* "cpu" */
     const mc_kernels *kernels;
     /* Memory aligned to 64 bytes; contents undefined. Freed blocks are kept for reuse. NULL when
-     * memory is out (the cache has then been given back and the system asked again). bytes 0 gives a
-     * unique pointer. */
+     * memory is out (the cache has then been given back and the system asked again). bytes 0 gives
+     * a unique pointer. */
     void *(*alloc)(mc_device *d, size_t bytes);
     void (*free)(mc_device *d, void *data, size_t bytes); /* `bytes` as given to alloc; NULL ok */
     void (*copy_in)(mc_device *d, void *device, const void *host, size_t bytes);

@@ -1,13 +1,13 @@
 /* The kernels a device offers: the one table between operations and hardware.
  *
- * Conventions. Matrices are row-major with a row stride in elements (`mc_matrix`). f32, f16 and bf16
- * are accepted wherever a matrix of floats is; arithmetic and accumulation are f32, results are
- * rounded to nearest even once, on store. Counts may be zero. `accumulate` adds to the destination
- * instead of overwriting it. Outputs may not overlap inputs unless a kernel says so. Kernels check
- * nothing: operations have checked shapes and dtypes. A kernel that needs scratch memory takes it
- * from the device's pool and returns MC_ERR_NOMEM when there is none (otherwise MC_OK).
- * Results do not depend on uninitialised memory, and are bit-equal from run to run with the same
- * number of threads. */
+ * Conventions. Matrices are row-major with a row stride in elements (`mc_matrix`). f32, f16 and
+ * bf16 are accepted wherever a matrix of floats is; arithmetic and accumulation are f32, results
+ * are rounded to nearest even once, on store. Counts may be zero. `accumulate` adds to the
+ * destination instead of overwriting it. Outputs may not overlap inputs unless a kernel says so.
+ * Kernels check nothing: operations have checked shapes and dtypes. A kernel that needs scratch
+ * memory takes it from the device's pool and returns MC_ERR_NOMEM when there is none (otherwise
+ * MC_OK). Results do not depend on uninitialised memory, and are bit-equal from run to run with the
+ * same number of threads. */
 #ifndef MC_DEVICE_KERNELS_INTERNAL_H
 #define MC_DEVICE_KERNELS_INTERNAL_H
 
@@ -27,8 +27,9 @@ typedef struct mc_matrix {
 } mc_matrix;
 
 /* Dropout of a tensor read in element order i = 0, 1, ...: element i is kept iff word i % 4 of the
- * Philox-4x32-10 block with key = seed and counter = (i / 4, offset), both 64-bit little-endian word
- * pairs, is >= (uint32_t)(p * 2^32); kept values are multiplied by 1 / (1 - p). p == 0: none. */
+ * Philox-4x32-10 block with key = seed and counter = (i / 4, offset), both 64-bit little-endian
+ * word pairs, is >= (uint32_t)(p * 2^32); kept values are multiplied by 1 / (1 - p). p == 0:
+ * none. */
 typedef struct mc_dropout_mask {
     float p;
     uint64_t seed, offset;
@@ -43,8 +44,8 @@ typedef struct mc_fill {
     uint64_t key;
 } mc_fill;
 
-/* Attention over a packed batch; q, k, v, out: (rows, heads * head_dim) matrices, often column views
- * of one. Scores are scale * q.k, softmax over the keys of the same sequence. */
+/* Attention over a packed batch; q, k, v, out: (rows, heads * head_dim) matrices, often column
+ * views of one. Scores are scale * q.k, softmax over the keys of the same sequence. */
 typedef struct mc_attention_shape {
     const mc_lengths *lengths;
     int heads, head_dim;
@@ -53,15 +54,18 @@ typedef struct mc_attention_shape {
     /* Keys to ignore: (lengths->total) bytes, 0 = ignored; NULL: none. A query without any key gets
      * zeros. */
     const uint8_t *key_mask;
-    mc_dropout_mask dropout; /* on the probabilities; element index ((h * total + query row) * L4 + k),
+    mc_dropout_mask
+        dropout; /* on the probabilities; element index ((h * total + query row) * L4 + k),
                            L4 = longest rounded up to 4, k counted within the sequence */
 } mc_attention_shape;
 
-/* One Adam update over `count` elements of flat arrays. g' = g * gradient_scale [+ weight_decay * p
- * if l2]; m = beta1 m + (1-beta1) g'; v = beta2 v + (1-beta2) g'^2; p' = p - step_size * m /
- * (sqrt(v) / sqrt_correction2 + eps) - decay * p, where decay = lr * weight_decay unless l2, and
- * step_size = lr / (1 - beta1^t), sqrt_correction2 = sqrt(1 - beta2^t), as the caller computed them
- * in double. */
+/* One Adam update over `count` elements of flat arrays:
+ *     g' = g * gradient_scale + l2 * p
+ *     m  = beta1 m + (1 - beta1) g'
+ *     v  = beta2 v + (1 - beta2) g'^2
+ *     p' = p - step_size * m / (sqrt(v) / sqrt_correction2 + eps) - decay * p
+ * with step_size = lr / (1 - beta1^t) and sqrt_correction2 = sqrt(1 - beta2^t), as the caller
+ * computed them in double. */
 typedef struct mc_adam_step {
     float gradient_scale, beta1, beta2, eps, step_size, sqrt_correction2;
     float decay; /* lr * weight_decay, decoupled; 0 with l2 */
@@ -98,19 +102,21 @@ typedef struct mc_kernels {
     /* s = x + dropout(f) (f.data NULL: s = x, and then s.data may be x.data or NULL = not stored);
      * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean, rstd:
      * (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix. */
-    mc_status (*residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
-                               mc_dropout_mask dropout, mc_matrix weight, mc_matrix bias, float eps,
-                               mc_matrix s, mc_matrix y, float *mean, float *rstd);
-    /* ds [+]= gradient of the norm at s; df = dropout mask applied to this call's ds (NULL data: not
-     * wanted); dweight, dbias (columns) f32 += (NULL: not wanted). ds.data may be NULL too. */
+    mc_status (*residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                               mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
+                               mc_matrix bias, float eps, mc_matrix s, mc_matrix y, float *mean,
+                               float *rstd);
+    /* ds [+]= gradient of the norm at s; df = dropout mask applied to this call's ds (NULL data:
+     * not wanted); dweight, dbias (columns) f32 += (NULL: not wanted). ds.data may be NULL too. */
     mc_status (*residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
                                         mc_matrix weight, const float *mean, const float *rstd,
                                         mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
-                                        bool accumulate, mc_matrix df, float *dweight, float *dbias);
+                                        bool accumulate, mc_matrix df, float *dweight,
+                                        float *dbias);
 
     /* y = dropout(x), and backward with the same call on the gradient; y may be x. */
-    mc_status (*dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_dropout_mask dropout,
-                         mc_matrix y, bool accumulate);
+    mc_status (*dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                         mc_dropout_mask dropout, mc_matrix y, bool accumulate);
 
     /* y(row) = sum over the `tables` of table[i](index[i][row]). Indices i32, checked by the op. */
     mc_status (*embedding)(mc_device *d, int64_t rows, int64_t columns, int tables,
@@ -118,13 +124,13 @@ typedef struct mc_kernels {
     /* dtable(index[row]) += dy(row), f32, in a fixed order. */
     mc_status (*embedding_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
                                     const int32_t *index, mc_matrix dtable);
-    /* y(i) = x(index[i]); and its gradient dx(index[i]) += dy(i) with embedding_backward. A negative
-     * index gives a row of zeros here and is skipped there. */
+    /* y(i) = x(index[i]); and its gradient dx(index[i]) += dy(i) with embedding_backward. A
+     * negative index gives a row of zeros here and is skipped there. */
     mc_status (*gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                              const int32_t *index, mc_matrix y);
 
-    /* out = attention(q, k, v). log_sum_exp (heads, total) f32: kept for backward, NULL: not wanted.
-     * Rows of out from lengths->total to capacity are set to zero. */
+    /* out = attention(q, k, v). log_sum_exp (heads, total) f32: kept for backward, NULL: not
+     * wanted. Rows of out from lengths->total to capacity are set to zero. */
     mc_status (*attention)(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                            mc_matrix v, mc_matrix out, float *log_sum_exp);
     /* dq, dk, dv of the same; probabilities are computed again from q, k and log_sum_exp. Rows past

@@ -19,8 +19,8 @@ mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
     if (!list) return NULL;
     if (options) list->options = *options;
     if (count < 0 || list->options.extra_count < 0 || list->options.extra_count >= MC_NODE_INPUTS) {
-        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d blocks with %d extra inputs", name,
-                count, list->options.extra_count);
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d blocks with %d extra inputs",
+                name, count, list->options.extra_count);
         return NULL;
     }
     list->module.holds_blocks = true;
@@ -48,7 +48,10 @@ void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute)
     if (list) list->options.recompute = recompute;
 }
 
-typedef struct block_call { mc_block_list *list; void *block; } block_call;
+typedef struct block_call {
+    mc_block_list *list;
+    void *block;
+} block_call;
 
 static mc_tensor *call_block(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
 {
@@ -86,7 +89,8 @@ mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tens
     }
     mc_scope scope = mc_scope_begin(t, false);
     if (!extra != !list->options.extra_count) {
-        mc_fail(ctx, MC_ERR_ARGUMENT, "block list \"%s\": extra inputs are %s, but its extra_count is %d",
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "block list \"%s\": extra inputs are %s, but its extra_count is %d",
                 list->module.name, extra ? "given" : "missing", list->options.extra_count);
         return NULL;
     }
@@ -103,7 +107,8 @@ mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tens
     return x;
 }
 
-mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x, mc_tensor *const *extra)
+mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
+                                 mc_tensor *const *extra)
 {
     return mc_block_list_forward_hidden(t, list, x, extra, NULL);
 }

@@ -1,8 +1,8 @@
 /* A list of blocks: the unit of recompute, of flat storage, and (over several GPUs) of sharding.
  *
  * A block is a module of yours and a forward function. The list runs them in order, each on the
- * result of the one before; what a block makes inside is released when it returns, except its result
- * and what backward needs. */
+ * result of the one before; what a block makes inside is released when it returns, except its
+ * result and what backward needs. */
 #ifndef MC_NN_BLOCK_LIST_H
 #define MC_NN_BLOCK_LIST_H
 
@@ -34,8 +34,8 @@ typedef struct mc_block_options {
     void *config;    /* passed to the constructor */
 } mc_block_options;
 
-/* Makes block number `index`: a module added to `list` under `name` with mc_module_add, whose struct
- * begins with its mc_module. NULL after an error. */
+/* Makes block number `index`: a module added to `list` under `name` with mc_module_add, whose
+ * struct begins with its mc_module. NULL after an error. */
 typedef void *(*mc_block_new_fn)(mc_module *list, const char *name, int index, void *config);
 /* x: the result of the block before, `extra`: the further inputs. */
 typedef mc_tensor *(*mc_block_forward_fn)(mc_tape *t, void *block, mc_tensor *x,
@@ -49,9 +49,9 @@ MC_API void *mc_block_list_at(mc_block_list *list, int index); /* NULL out of ra
 /* May be changed between tapes. */
 MC_API void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute);
 
-/* Runs all blocks. `extra` holds extra_count tensors (entries may be NULL) and may be NULL if that is
- * 0. Results between blocks are released, unless `hidden` is not NULL: then hidden[i] gets the input
- * of block i and all stay readable until the tape ends. */
+/* Runs all blocks. `extra` holds extra_count tensors (entries may be NULL) and may be NULL if that
+ * is 0. Results between blocks are released, unless `hidden` is not NULL: then hidden[i] gets the
+ * input of block i and all stay readable until the tape ends. */
 MC_API mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
                                         mc_tensor *const *extra);
 MC_API mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tensor *x,

@@ -7,8 +7,8 @@ static mc_device *device_of(const mc_module_root *root) { return root->ctx->devi
 
 /* ---- initial values -------------------------------------------------------------------------- */
 
-/* A parameter's own seed: FNV-1a of its name, mixed with the context's seed (splitmix64's finaliser,
- * Steele et al. 2014), so that names that differ little get unrelated values. */
+/* A parameter's own seed: FNV-1a of its name, mixed with the context's seed (splitmix64's
+ * finaliser, Steele et al. 2014), so that names that differ little get unrelated values. */
 static uint64_t parameter_seed(uint64_t seed, const char *name)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -48,7 +48,8 @@ static bool fill_parameter(mc_parameter *p)
     mc_device *device = device_of(root);
     uint64_t seed = parameter_seed(root->ctx->seed, p->name);
     int64_t count = mc_shape_count(p->shape);
-    mc_matrix out = {(char *)mc_stored_data(p->stored) + (size_t)p->first * mc_dtype_size(root->dtype),
+    mc_matrix out = {(char *)mc_stored_data(p->stored) +
+                         (size_t)p->first * mc_dtype_size(root->dtype),
                      root->dtype, count};
     mc_fill fill = {.kind = MC_FILL_CONSTANT, .a = p->init.a, .b = p->init.b, .key = seed};
     switch (p->init.kind) {
@@ -63,8 +64,8 @@ static bool fill_parameter(mc_parameter *p)
     return status == MC_OK;
 }
 
-/* A parameter declared when an optimizer keeps master copies already: its own starts from its initial
- * values. */
+/* A parameter declared when an optimizer keeps master copies already: its own starts from its
+ * initial values. */
 static void fill_master(mc_parameter *p)
 {
     mc_bucket *bucket = p->stored->bucket;
@@ -72,21 +73,25 @@ static void fill_master(mc_parameter *p)
     mc_device *device = device_of(p->module->root);
     int64_t count = mc_shape_count(p->shape);
     if (!master) return;
-    char *data = (char *)mc_stored_data(p->stored) + (size_t)p->first * mc_dtype_size(bucket->dtype);
+    char *data =
+        (char *)mc_stored_data(p->stored) + (size_t)p->first * mc_dtype_size(bucket->dtype);
     device->kernels->scale(device, count, (mc_matrix){data, bucket->dtype, count}, 1,
-                           (mc_matrix){master + p->stored->offset + p->first, MC_F32, count}, false);
+                           (mc_matrix){master + p->stored->offset + p->first, MC_F32, count},
+                           false);
 }
 
 /* ---- layout ---------------------------------------------------------------------------------- */
 
 void *mc_stored_data(const mc_stored *stored)
 {
-    return (char *)stored->bucket->data + (size_t)stored->offset * mc_dtype_size(stored->bucket->dtype);
+    return (char *)stored->bucket->data +
+           (size_t)stored->offset * mc_dtype_size(stored->bucket->dtype);
 }
 
 float *mc_stored_gradient(const mc_stored *stored)
 {
-    return stored->bucket && stored->bucket->gradient ? stored->bucket->gradient + stored->offset : NULL;
+    return stored->bucket && stored->bucket->gradient ? stored->bucket->gradient + stored->offset
+                                                      : NULL;
 }
 
 /* Zeroed device memory; sets the error when out. */
@@ -94,20 +99,24 @@ static void *zeroed(mc_module_root *root, size_t bytes, const char *what)
 {
     mc_device *device = device_of(root);
     void *data = device->alloc(device, bytes);
-    if (data) device->kernels->zero(device, data, bytes);
+    if (data)
+        device->kernels->zero(device, data, bytes);
     else
-        mc_fail(root->ctx, MC_ERR_NOMEM, "out of memory for the %s of model \"%s\" (%zu bytes)", what,
-                root->module->name, bytes);
+        mc_fail(root->ctx, MC_ERR_NOMEM, "out of memory for the %s of model \"%s\" (%zu bytes)",
+                what, root->module->name, bytes);
     return data;
 }
 
 /* Which bucket of the plan a stored tensor goes to, appending a new one if there is none yet. */
-static mc_bucket *find_bucket(mc_module_root *root, mc_bucket *plan, int *count, const mc_stored *stored)
+static mc_bucket *find_bucket(mc_module_root *root, mc_bucket *plan, int *count,
+                              const mc_stored *stored)
 {
     for (int i = 0; i < *count; i++)
-        if (plan[i].owner == stored->owner && plan[i].trainable == stored->trainable) return &plan[i];
+        if (plan[i].owner == stored->owner && plan[i].trainable == stored->trainable)
+            return &plan[i];
     mc_bucket *bucket = &plan[(*count)++];
-    *bucket = (mc_bucket){.owner = stored->owner, .dtype = root->dtype, .trainable = stored->trainable};
+    *bucket =
+        (mc_bucket){.owner = stored->owner, .dtype = root->dtype, .trainable = stored->trainable};
     return bucket;
 }
 
@@ -117,7 +126,10 @@ static int64_t aligned(int64_t count)
 }
 
 /* What a stored tensor's place will be; applied only when all memory is there. */
-typedef struct place { mc_bucket *bucket; int64_t offset; } place;
+typedef struct place {
+    mc_bucket *bucket;
+    int64_t offset;
+} place;
 
 static bool plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, place *places)
 {
@@ -143,7 +155,7 @@ static bool plan_arrays(mc_module_root *root, const place *places)
     for (size_t i = 0; i < root->stored_count; i++) {
         mc_bucket *old = root->stored[i]->bucket, *new = places[i].bucket;
         if (!old) continue;
-        size_t bytes = (size_t)new->count * sizeof(float);
+        size_t bytes = (size_t) new->count * sizeof(float);
         if (new->trainable && old->gradient && !new->gradient &&
             !(new->gradient = zeroed(root, bytes, "gradients")))
             return false;
@@ -180,7 +192,7 @@ static void move_stored(mc_module_root *root, mc_stored *stored, place to)
         if (new->state[MC_STATE_MASTER] && !old->state[MC_STATE_MASTER])
             device_of(root)->kernels->scale(
                 device_of(root), n,
-                (mc_matrix){(char *)new->data + (size_t)to.offset * mc_dtype_size(root->dtype),
+                (mc_matrix){(char *)new->data + (size_t)to.offset *mc_dtype_size(root->dtype),
                             root->dtype, n},
                 1, (mc_matrix){new->state[MC_STATE_MASTER] + to.offset, MC_F32, n}, false);
     }
@@ -199,7 +211,8 @@ static mc_status lay_out(mc_module_root *root)
     if (!good) mc_fail_nomem(root->ctx, "parameter buckets");
     good = good && plan_buckets(root, plan, &count, places) && plan_arrays(root, places);
     if (good) {
-        for (size_t i = 0; i < root->stored_count; i++) move_stored(root, root->stored[i], places[i]);
+        for (size_t i = 0; i < root->stored_count; i++)
+            move_stored(root, root->stored[i], places[i]);
         mc_buckets_free(root, root->buckets, root->bucket_count);
         root->buckets = plan;
         root->bucket_count = count;
@@ -214,10 +227,11 @@ mc_status mc_module_layout(mc_module_root *root)
 {
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     if (root->layout_valid) return MC_OK;
-    if (root->buckets && mc_open_tapes(root->ctx))
+    if (mc_is_on_open_tape(root->ctx, root))
         return mc_fail(root->ctx, MC_ERR_STATE,
-                       "model \"%s\": parameters were declared, frozen or thawed while a tape is open: "
-                       "end it first",
+                       "model \"%s\": parameters were declared, frozen or thawed while a tape is "
+                       "open that uses "
+                       "it: end the tape first",
                        root->module->name);
     mc_status status = lay_out(root);
     if (status) return status;
@@ -271,9 +285,11 @@ void mc_module_zero_grad(mc_module *module)
 mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
 {
     mc_module_root *root = stored->owner->root;
-    if (stored->leaf && stored->leaf_tape == mc_tape_id(tape) && root->layout_valid) return stored->leaf;
+    if (stored->leaf && stored->leaf_tape == mc_tape_id(tape) && root->layout_valid)
+        return stored->leaf;
     bool wants = mc_tape_is_training(tape) && stored->trainable;
     if (wants ? mc_module_need_gradients(root) : mc_module_layout(root)) return NULL;
+    if (!mc_tape_note_owner(tape, root)) return NULL;
     stored->leaf = mc_tape_leaf(tape, root->dtype, stored->shape, mc_stored_data(stored),
                                 wants ? mc_stored_gradient(stored) : NULL);
     stored->leaf_tape = mc_tape_id(tape);
@@ -284,7 +300,8 @@ static bool tape_ready(mc_tape *tape, mc_parameter *p)
 {
     mc_context *ctx = mc_tape_context(tape);
     if (mc_failed(ctx)) return false;
-    if (!p) mc_fail(ctx, MC_ERR_ARGUMENT, "parameter is NULL");
+    if (!p)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "parameter is NULL");
     else if (p->module->ctx != ctx)
         mc_fail(ctx, MC_ERR_ARGUMENT, "parameter \"%s\" belongs to another context", p->name);
     return !mc_failed(ctx);
@@ -325,8 +342,8 @@ static mc_status transfer(mc_module_root *root, mc_matrix device_side, int64_t c
 static mc_matrix values_of(const mc_parameter *p)
 {
     mc_dtype dtype = p->module->root->dtype;
-    return (mc_matrix){(char *)mc_stored_data(p->stored) + (size_t)p->first * mc_dtype_size(dtype), dtype,
-                       mc_shape_count(p->shape)};
+    return (mc_matrix){(char *)mc_stored_data(p->stored) + (size_t)p->first * mc_dtype_size(dtype),
+                       dtype, mc_shape_count(p->shape)};
 }
 
 mc_status mc_parameter_write(mc_parameter *p, const float *values)
@@ -337,10 +354,12 @@ mc_status mc_parameter_write(mc_parameter *p, const float *values)
     p->initialized = true;
     mc_status status = mc_module_layout(root);
     if (status) p->initialized = was_initialized;
-    if (!status) status = transfer(root, values_of(p), mc_shape_count(p->shape), (float *)values, true);
+    if (!status)
+        status = transfer(root, values_of(p), mc_shape_count(p->shape), (float *)values, true);
     mc_bucket *bucket = p->stored->bucket;
     if (!status && bucket->state[MC_STATE_MASTER]) {
-        mc_matrix master = {bucket->state[MC_STATE_MASTER] + p->stored->offset + p->first, MC_F32, 0};
+        mc_matrix master = {bucket->state[MC_STATE_MASTER] + p->stored->offset + p->first, MC_F32,
+                            0};
         status = transfer(root, master, mc_shape_count(p->shape), (float *)values, true);
     }
     return status;

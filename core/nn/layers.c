@@ -11,11 +11,13 @@ struct mc_linear {
     mc_parameter *weight, *bias;
 };
 
-static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out, const mc_linear_options *o)
+static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out,
+                              const mc_linear_options *o)
 {
     if (!linear) return NULL;
     float std = std_or(o ? o->init_std : 0, 0.02f);
-    linear->weight = mc_parameter_new(&linear->module, "weight", MC_SHAPE(out, in), mc_init_normal(0, std));
+    linear->weight =
+        mc_parameter_new(&linear->module, "weight", MC_SHAPE(out, in), mc_init_normal(0, std));
     if (!o || !o->no_bias)
         linear->bias = mc_parameter_new(&linear->module, "bias", MC_SHAPE(out), mc_init_zeros());
     return mc_failed(linear->module.ctx) ? NULL : linear;
@@ -36,7 +38,8 @@ mc_linear *mc_linear_add(mc_module *parent, const char *name, int64_t in, int64_
 
 mc_module *mc_linear_module(mc_linear *linear) { return linear ? &linear->module : NULL; }
 
-mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor *x, mc_activation activation)
+mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor *x,
+                                       mc_activation activation)
 {
     if (!linear || !mc_op_ready(t, "linear", x)) return NULL;
     mc_tensor *weight = mc_parameter_tensor(t, linear->weight);
@@ -156,13 +159,16 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
     if (options) a->options = *options;
     float std = std_or(a->options.init_std, 0.02f);
     mc_initializer init = mc_init_normal(0, std), zeros = mc_init_zeros();
-    mc_parameter_part weights[] = {
-        {"project_q.weight", dim, init}, {"project_k.weight", dim, init}, {"project_v.weight", dim, init}};
-    mc_parameter_part biases[] = {
-        {"project_q.bias", dim, zeros}, {"project_k.bias", dim, zeros}, {"project_v.bias", dim, zeros}};
+    mc_parameter_part weights[] = {{"project_q.weight", dim, init},
+                                   {"project_k.weight", dim, init},
+                                   {"project_v.weight", dim, init}};
+    mc_parameter_part biases[] = {{"project_q.bias", dim, zeros},
+                                  {"project_k.bias", dim, zeros},
+                                  {"project_v.bias", dim, zeros}};
     a->qkv_weight = mc_parameter_new_stacked(&a->module, weights, 3, MC_SHAPE(dim), NULL);
     a->qkv_bias = mc_parameter_new_stacked(&a->module, biases, 3, (mc_shape){.ndim = 0}, NULL);
-    a->out = mc_linear_add(&a->module, "attention_out", dim, dim, &(mc_linear_options){.init_std = std});
+    a->out =
+        mc_linear_add(&a->module, "attention_out", dim, dim, &(mc_linear_options){.init_std = std});
     return a->out ? a : NULL;
 }
 
@@ -176,8 +182,10 @@ mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *a, mc_tensor *x, mc_te
     if (!a || !mc_op_ready(t, "attention", x)) return NULL;
     mc_tensor *qkv = mc_fused_linear(t, x, mc_parameter_whole(t, a->qkv_weight),
                                      mc_parameter_whole(t, a->qkv_bias), MC_ACTIVATION_NONE);
-    mc_sdpa_options options = {.heads = a->heads, .causal = a->options.causal,
-                               .dropout = a->options.dropout, .key_mask = key_mask};
+    mc_sdpa_options options = {.heads = a->heads,
+                               .causal = a->options.causal,
+                               .dropout = a->options.dropout,
+                               .key_mask = key_mask};
     mc_tensor *y = qkv ? mc_sdpa(t, qkv, &options) : NULL;
     mc_tape_release(t, qkv);
     mc_tensor *out = y ? mc_linear_forward(t, a->out, y) : NULL;
@@ -193,8 +201,8 @@ struct mc_feed_forward {
     mc_activation activation;
 };
 
-mc_feed_forward *mc_feed_forward_add(mc_module *parent, const char *name, int64_t dim, int64_t dim_ff,
-                                     mc_activation activation, float init_std)
+mc_feed_forward *mc_feed_forward_add(mc_module *parent, const char *name, int64_t dim,
+                                     int64_t dim_ff, mc_activation activation, float init_std)
 {
     mc_feed_forward *ffn = mc_module_add(parent, name, sizeof *ffn);
     if (!ffn) return NULL;

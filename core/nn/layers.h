@@ -1,5 +1,5 @@
-/* The layers models are made of. Each is a module: `_new` makes it a root of its own (a head beside a
- * model), `_add` a child of another module. Names of parameters are ModelCenter's. */
+/* The layers models are made of. Each is a module: `_new` makes it a root of its own (a head beside
+ * a model), `_add` a child of another module. Names of parameters are ModelCenter's. */
 #ifndef MC_NN_LAYERS_H
 #define MC_NN_LAYERS_H
 
@@ -12,12 +12,13 @@ typedef struct mc_linear mc_linear;
 
 typedef struct mc_linear_options {
     bool no_bias;
-    float init_std; /* of the weight, normal with mean 0; 0: 0.02 (BERT's). Biases start at 0 */
-    mc_dtype dtype; /* of a root; a child has its root's */
+    float init_std;   /* of the weight, normal with mean 0; 0: 0.02 (BERT's). Biases start at 0 */
+    mc_dtype dtype;   /* of a root; a child has its root's */
     const char *name; /* of a root, first in its parameters' names; NULL: none */
 } mc_linear_options;
 
-/* Parameters "weight" (out, in) and "bias" (out). */
+/* Parameters "weight" (out, in) and "bias" (out). `options` may be NULL. NULL after an error, such
+ * as a size below 1. */
 MC_API mc_linear *mc_linear_new(mc_context *ctx, int64_t in, int64_t out,
                                 const mc_linear_options *options);
 MC_API mc_linear *mc_linear_add(mc_module *parent, const char *name, int64_t in, int64_t out,
@@ -26,7 +27,7 @@ MC_API mc_module *mc_linear_module(mc_linear *linear);
 /* x (..., in) to (..., out). x of another floating dtype than the weight is cast to it, so an f32
  * head may stand on a bf16 model. */
 MC_API mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x);
-/* The same with an activation fused into the product. */
+/* The same with an activation fused into the product: activation(x W^T + b). */
 MC_API mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor *x,
                                               mc_activation activation);
 
@@ -34,13 +35,16 @@ MC_API mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_
 
 typedef struct mc_layernorm mc_layernorm;
 
-/* Parameters "weight" (ones) and "bias" (zeros) of `dim`. eps 0: 1e-5. */
+/* Parameters "weight" (ones) and "bias" (zeros) of `dim`. eps, which is added to the variance; 0:
+ * 1e-5. NULL after an error. */
 MC_API mc_layernorm *mc_layernorm_new(mc_context *ctx, int64_t dim, float eps);
 MC_API mc_layernorm *mc_layernorm_add(mc_module *parent, const char *name, int64_t dim, float eps);
 MC_API mc_module *mc_layernorm_module(mc_layernorm *norm);
-/* Normalises the last dimension of x (..., dim). */
+/* Normalises the last dimension of x (..., dim): mean 0 and variance 1, times weight plus bias. The
+ * result has x's shape and dtype. */
 MC_API mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor *x);
-/* LayerNorm(x + dropout(f)), fused. */
+/* LayerNorm(x + dropout(f)) for x and f of equal shape, in one pass: what a post-LN block ends
+ * with. `dropout` is a probability in [0, 1); on an evaluation tape nothing is dropped. */
 MC_API mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
                                                 mc_tensor *f, float dropout);
 
@@ -48,12 +52,13 @@ MC_API mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, 
 
 typedef struct mc_embedding mc_embedding;
 
-/* Parameter "weight" (count, dim), normal(0, init_std); init_std 0: 0.02. */
+/* Parameter "weight" (count, dim), normal(0, init_std); init_std 0: 0.02. NULL after an error. */
 MC_API mc_embedding *mc_embedding_new(mc_context *ctx, int64_t count, int64_t dim, float init_std);
-MC_API mc_embedding *mc_embedding_add(mc_module *parent, const char *name, int64_t count, int64_t dim,
-                                      float init_std);
+MC_API mc_embedding *mc_embedding_add(mc_module *parent, const char *name, int64_t count,
+                                      int64_t dim, float init_std);
 MC_API mc_module *mc_embedding_module(mc_embedding *embedding);
-/* Rows of the table by index (i32 or i64, any shape): (elements of index, dim). */
+/* Rows of the table by index (i32 or i64, any shape): (elements of index, dim). Errors: an index
+ * outside [0, count), named with its place. */
 MC_API mc_tensor *mc_embedding_forward(mc_tape *t, mc_embedding *embedding, mc_tensor *index);
 /* The table as a tensor, for tied heads and for sums of several tables (mc_embed). */
 MC_API mc_tensor *mc_embedding_table(mc_tape *t, mc_embedding *embedding);
@@ -73,7 +78,9 @@ typedef struct mc_attention_options {
 MC_API mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim, int heads,
                                       const mc_attention_options *options);
 MC_API void mc_attention_set_dropout(mc_attention *attention, float p);
-/* x (rows, dim) of a packed batch; key_mask as in mc_sdpa_options, may be NULL. */
+/* Multi-head self-attention, projections included. x (rows, dim) of a packed batch, which must
+ * carry its lengths: tokens attend within their sequence. key_mask as in mc_sdpa_options, may be
+ * NULL. The result has x's shape. */
 MC_API mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *attention, mc_tensor *x,
                                        mc_tensor *key_mask);
 
@@ -81,9 +88,12 @@ MC_API mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *attention, mc_t
 
 typedef struct mc_feed_forward mc_feed_forward;
 
-/* Parameters "w_in.w" (dim_ff, dim) and "w_out" (dim, dim_ff), with biases. */
+/* Parameters "w_in.w" (dim_ff, dim) and "w_out" (dim, dim_ff), with biases. init_std 0: 0.02. NULL
+ * after an error. */
 MC_API mc_feed_forward *mc_feed_forward_add(mc_module *parent, const char *name, int64_t dim,
-                                            int64_t dim_ff, mc_activation activation, float init_std);
+                                            int64_t dim_ff, mc_activation activation,
+                                            float init_std);
+/* out(activation(in(x))): x (..., dim) to (..., dim). */
 MC_API mc_tensor *mc_feed_forward_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x);
 
 #endif

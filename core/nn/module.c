@@ -35,14 +35,25 @@ static void free_root(void *object)
 
 void *mc_module_alloc(mc_module_root *root, size_t bytes)
 {
-    bool room = mc_grow(&root->pieces, &root->piece_capacity, root->piece_count, sizeof *root->pieces);
+    bool room =
+        mc_grow(&root->pieces, &root->piece_capacity, root->piece_count, sizeof *root->pieces);
     void *piece = room ? mc_calloc(1, bytes) : NULL;
-    if (piece) root->pieces[root->piece_count++] = piece;
-    else mc_fail_nomem(root->ctx, "a module");
+    if (piece)
+        root->pieces[root->piece_count++] = piece;
+    else
+        mc_fail_nomem(root->ctx, "a module");
     return piece;
 }
 
-void *mc_module_new(mc_context *ctx, const char *name, size_t size, const mc_module_options *options)
+char *mc_module_strdup(mc_module_root *root, const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char *copy = mc_module_alloc(root, size);
+    return copy ? memcpy(copy, text, size) : NULL;
+}
+
+void *mc_module_new(mc_context *ctx, const char *name, size_t size,
+                    const mc_module_options *options)
 {
     mc_dtype dtype = options && options->dtype ? options->dtype : MC_F32;
     if (!mc_failed(ctx) && !mc_dtype_is_float(dtype))
@@ -53,9 +64,9 @@ void *mc_module_new(mc_context *ctx, const char *name, size_t size, const mc_mod
     root->ctx = ctx;
     root->dtype = dtype;
     mc_module *module = mc_module_alloc(root, size);
-    char *copy = module ? mc_module_alloc(root, strlen(name) + 1) : NULL;
+    char *copy = module ? mc_module_strdup(root, name) : NULL;
     if (!copy) return NULL;
-    *module = (mc_module){.ctx = ctx, .name = strcpy(copy, name), .root = root};
+    *module = (mc_module){.ctx = ctx, .name = copy, .root = root};
     root->module = module;
     return module;
 }
@@ -70,7 +81,8 @@ void *mc_module_add(mc_module *parent, const char *name, size_t size)
 {
     if (!parent || mc_failed(parent->ctx)) return NULL;
     if (!good_name(name)) {
-        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "module name \"%s\": empty or with '.' at an end", name);
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "module name \"%s\": empty or with '.' at an end",
+                name);
         return NULL;
     }
     for (mc_module *m = parent->first_child; m; m = m->next)
@@ -80,12 +92,13 @@ void *mc_module_add(mc_module *parent, const char *name, size_t size)
             return NULL;
         }
     mc_module *module = mc_module_alloc(parent->root, size);
-    char *copy = module ? mc_module_alloc(parent->root, strlen(name) + 1) : NULL;
+    char *copy = module ? mc_module_strdup(parent->root, name) : NULL;
     if (!copy) return NULL;
-    *module = (mc_module){
-        .ctx = parent->ctx, .name = strcpy(copy, name), .parent = parent, .root = parent->root};
-    if (parent->last_child) parent->last_child->next = module;
-    else parent->first_child = module;
+    *module = (mc_module){.ctx = parent->ctx, .name = copy, .parent = parent, .root = parent->root};
+    if (parent->last_child)
+        parent->last_child->next = module;
+    else
+        parent->first_child = module;
     parent->last_child = module;
     return module;
 }
@@ -100,15 +113,16 @@ void mc_module_free(mc_module *module)
 
 /* ---- declaring parameters -------------------------------------------------------------------- */
 
-/* "root.child.name" in a piece of the root. A part that begins with '/' is the path from the root. */
+/* "root.child.name" in a piece of the root. A part that begins with '/' is the path from the
+ * root. */
 static char *full_name(mc_module *module, const char *name)
 {
-    size_t length = strlen(name) + 1;
+    size_t last = strlen(name) + 1, length = last;
     for (mc_module *m = module; m; m = m->parent) length += strlen(m->name) + 1;
     char *text = mc_module_alloc(module->root, length);
     if (!text) return NULL;
-    char *end = text + length - strlen(name) - 1;
-    strcpy(end, name);
+    char *end = text + length - last;
+    memcpy(end, name, last);
     if (*end == '/') return end + 1;
     for (mc_module *m = module; m; m = m->parent) {
         size_t part = strlen(m->name);
@@ -141,7 +155,8 @@ static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape
     if (!path) return NULL;
     size_t bytes;
     bool good = mc_shape_bytes(shape, MC_F32, &bytes) && bytes > 0;
-    if (!good) mc_fail(ctx, MC_ERR_SHAPE, "parameter \"%s\": bad shape %s", path, MC_SHAPE_TEXT(shape));
+    if (!good)
+        mc_fail(ctx, MC_ERR_SHAPE, "parameter \"%s\": bad shape %s", path, MC_SHAPE_TEXT(shape));
     else if (mc_module_find_parameter(module, path))
         mc_fail(ctx, MC_ERR_ARGUMENT, "parameter \"%s\" is declared twice", path);
     else if (!mc_grow(&root->parameters, &root->parameter_capacity, root->parameter_count,
@@ -165,8 +180,12 @@ static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count,
         return NULL;
     }
     memcpy(copy, parts, (size_t)count * sizeof *copy);
-    *stored = (mc_stored){.owner = owner_of(module), .shape = shape, .count = mc_shape_count(shape),
-                          .parts = copy, .part_count = count, .trainable = true};
+    *stored = (mc_stored){.owner = owner_of(module),
+                          .shape = shape,
+                          .count = mc_shape_count(shape),
+                          .parts = copy,
+                          .part_count = count,
+                          .trainable = true};
     root->stored[root->stored_count++] = stored;
     root->layout_valid = false;
     int64_t first = 0;
@@ -178,7 +197,8 @@ static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count,
     return stored;
 }
 
-mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape, mc_initializer init)
+mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape,
+                               mc_initializer init)
 {
     if (!module || mc_failed(module->ctx)) return NULL;
     mc_module_root *root = module->root;
@@ -196,8 +216,8 @@ mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_par
     mc_parameter *made[MOST];
     if (!module || mc_failed(module->ctx)) return NULL;
     if (count < 1 || count > MOST || row_shape.ndim >= MC_MAX_DIMS) {
-        mc_fail(module->ctx, MC_ERR_ARGUMENT, "stacked parameter of %d parts, expected 1 to %d", count,
-                MOST);
+        mc_fail(module->ctx, MC_ERR_ARGUMENT, "stacked parameter of %d parts, expected 1 to %d",
+                count, MOST);
         return NULL;
     }
     mc_shape shape = {.ndim = row_shape.ndim + 1};
@@ -251,7 +271,8 @@ int64_t mc_module_parameter_count(mc_module *module)
 {
     int64_t count = 0;
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));) count += mc_shape_count(p->shape);
+    for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));)
+        count += mc_shape_count(p->shape);
     return count;
 }
 
@@ -282,10 +303,11 @@ mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool t
         const mc_stored *stored = root->stored[i];
         int matching = matching_parts(stored, module, pattern);
         if (matching && matching < stored->part_count && stored->trainable != trainable)
-            return mc_fail(root->ctx, MC_ERR_ARGUMENT,
-                           "\"%s\" matches a part of the stored tensor of \"%s\" only: its %d parts are "
-                           "frozen or trained together",
-                           pattern ? pattern : "*", stored->parts[0]->name, stored->part_count);
+            return mc_fail(
+                root->ctx, MC_ERR_ARGUMENT,
+                "\"%s\" matches a part of the stored tensor of \"%s\" only: its %d parts are "
+                "frozen or trained together",
+                pattern ? pattern : "*", stored->parts[0]->name, stored->part_count);
     }
     for (size_t i = 0; i < root->stored_count; i++) {
         mc_stored *stored = root->stored[i];

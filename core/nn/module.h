@@ -1,7 +1,7 @@
 /* Modules: trees of named parameters.
  *
- * A module is a struct of yours whose first member is `mc_module module`; mc_module_new makes a root,
- * mc_module_add a child. Parameters are named by the path to them
+ * A module is a struct of yours whose first member is `mc_module module`; mc_module_new makes a
+ * root, mc_module_add a child. Parameters are named by the path to them
  * ("encoder.layers.0.ffn.ffn.w_out.weight"), and the name decides the initial values together with
  * the context's seed, so the same model has the same weights everywhere.
  *
@@ -27,7 +27,7 @@ typedef struct mc_parameter mc_parameter;
 /* Public so that it can be embedded. Members are private. */
 typedef struct mc_module {
     mc_context *ctx;
-    const char *name;           /* the part of the path this module adds; "" adds none */
+    const char *name; /* the part of the path this module adds; "" adds none */
     struct mc_module *parent, *first_child, *last_child, *next;
     struct mc_module_root *root;
     bool holds_blocks; /* its children are blocks */
@@ -41,9 +41,10 @@ typedef struct mc_module_options {
  * `name` comes first in its parameters' names unless it is "". NULL after an error. */
 MC_API void *mc_module_new(mc_context *ctx, const char *name, size_t size,
                            const mc_module_options *options);
-/* Makes a child. A name that begins with '/' stands for the whole path from the root: the parameters
- * then belong to the parent (its block, its buckets) under a name of another place, as a checkpoint
- * format may want it. Errors: an empty name or one with '.' at an end, one the parent has already. */
+/* Makes a child. A name that begins with '/' stands for the whole path from the root: the
+ * parameters then belong to the parent (its block, its buckets) under a name of another place, as a
+ * checkpoint format may want it. Errors: an empty name or one with '.' at an end, one the parent
+ * has already. */
 MC_API void *mc_module_add(mc_module *parent, const char *name, size_t size);
 /* Frees a root and its whole tree, parameters and state (the context would do it otherwise). */
 MC_API void mc_module_free(mc_module *root);
@@ -55,7 +56,13 @@ MC_API void mc_module_free(mc_module *root);
 typedef void (*mc_init_fn)(void *user, uint64_t seed, int64_t first, int64_t count, float *out);
 
 typedef struct mc_initializer {
-    enum { MC_INIT_ZEROS = 0, MC_INIT_CONSTANT, MC_INIT_NORMAL, MC_INIT_UNIFORM, MC_INIT_CUSTOM } kind;
+    enum {
+        MC_INIT_ZEROS = 0,
+        MC_INIT_CONSTANT,
+        MC_INIT_NORMAL,
+        MC_INIT_UNIFORM,
+        MC_INIT_CUSTOM
+    } kind;
     float a, b;
     mc_init_fn fn;
     void *user;
@@ -86,7 +93,8 @@ MC_API mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parame
                                               int count, mc_shape row_shape,
                                               mc_parameter **parts_out);
 
-/* The parameter as a tensor of the tape: reading it is free, and its gradient goes to the bucket. */
+/* The parameter as a tensor of the tape: reading it is free, and its gradient goes to the
+ * bucket. */
 MC_API mc_tensor *mc_parameter_tensor(mc_tape *tape, mc_parameter *parameter);
 /* The whole stored tensor a parameter is part of (the parameter itself if it is stored alone). */
 MC_API mc_tensor *mc_parameter_whole(mc_tape *tape, mc_parameter *parameter);
@@ -105,7 +113,9 @@ MC_API mc_status mc_parameter_read_gradient(mc_parameter *parameter, float *valu
  *     mc_parameter_iterator it = { 0 };
  *     for (mc_parameter *p; (p = mc_module_next_parameter(module, &it)); ) ...
  * Declaring parameters while iterating is not allowed. */
-typedef struct mc_parameter_iterator { size_t next; } mc_parameter_iterator;
+typedef struct mc_parameter_iterator {
+    size_t next;
+} mc_parameter_iterator;
 MC_API mc_parameter *mc_module_next_parameter(mc_module *module, mc_parameter_iterator *it);
 /* The parameter of that full name below the module's root, NULL if there is none (no error). */
 MC_API mc_parameter *mc_module_find_parameter(mc_module *module, const char *name);

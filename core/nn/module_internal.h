@@ -15,13 +15,14 @@ enum { MC_STATE_M = 0 /* also SGD's momentum buffer */, MC_STATE_V = 1, MC_STATE
 
 struct mc_parameter {
     mc_module *module;
-    char *name;       /* full path */
+    char *name; /* full path */
     mc_shape shape;
     mc_initializer init;
     mc_stored *stored;
     int64_t first;    /* element offset within the stored tensor */
     bool initialized; /* has values: initial ones or loaded ones */
-    /* of core/optim: per parameter, since neighbours in a stored tensor may be in different groups */
+    /* of core/optim: per parameter, since neighbours in a stored tensor may be in different
+     * groups */
     void *optimizer;         /* the mc_optimizer that steps it; NULL: none */
     int optimizer_group;     /* its settings there */
     int64_t optimizer_steps; /* steps it has taken there */
@@ -29,9 +30,9 @@ struct mc_parameter {
 
 /* A stored tensor: one or several parameters, consecutive rows. */
 struct mc_stored {
-    mc_module *owner;  /* the block, or the root */
-    mc_shape shape;    /* of the whole */
-    int64_t count;     /* elements of the whole */
+    mc_module *owner; /* the block, or the root */
+    mc_shape shape;   /* of the whole */
+    int64_t count;    /* elements of the whole */
     mc_parameter **parts;
     int part_count;
     bool trainable;
@@ -42,14 +43,14 @@ struct mc_stored {
     uint64_t leaf_tape;
 };
 
-/* One flat buffer with its gradient and optimizer state. Elements between stored tensors (alignment)
- * are zero in every array and stay so. */
+/* One flat buffer with its gradient and optimizer state. Elements between stored tensors
+ * (alignment) are zero in every array and stay so. */
 struct mc_bucket {
     mc_module *owner;
     mc_dtype dtype;
     bool trainable;
-    int64_t count; /* elements, a multiple of MC_BUCKET_ALIGN */
-    void *data;    /* (count) of dtype */
+    int64_t count;                /* elements, a multiple of MC_BUCKET_ALIGN */
+    void *data;                   /* (count) of dtype */
     float *gradient;              /* (count); NULL until needed, and always when frozen */
     float *state[MC_STATE_SLOTS]; /* (count) each; NULL until an optimizer wants it */
     mc_stored **stored;           /* in order of offset */
@@ -73,8 +74,8 @@ typedef struct mc_module_root {
     size_t piece_count, piece_capacity;
 } mc_module_root;
 
-/* Lays the buckets out if need be, runs initialisers of parameters without values, and keeps values,
- * gradients and state of those that have them. On success root->layout_valid. */
+/* Lays the buckets out if need be, runs initialisers of parameters without values, and keeps
+ * values, gradients and state of those that have them. On success root->layout_valid. */
 mc_status mc_module_layout(mc_module_root *root);
 /* mc_module_layout, and gradient memory for every trainable bucket (zeroed when new). */
 mc_status mc_module_need_gradients(mc_module_root *root);
@@ -91,11 +92,12 @@ float *mc_stored_gradient(const mc_stored *stored); /* NULL if there is none */
 /* A tape leaf for a stored tensor: one a tape. */
 mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored);
 
-/* Marks parameters as having values already, so that a layout does not initialise them: loaders call
- * it before they fill them in. */
+/* Marks parameters as having values already, so that a layout does not initialise them: loaders
+ * call it before they fill them in. */
 static inline void mc_parameter_mark_loaded(mc_parameter *p) { p->initialized = true; }
 
 /* Memory that lives as long as the root. Sets the error when out. */
 void *mc_module_alloc(mc_module_root *root, size_t bytes);
+char *mc_module_strdup(mc_module_root *root, const char *text);
 
 #endif

@@ -26,9 +26,9 @@ static void sdpa_backward(mc_tape *t, mc_node *node)
     mc_tensor *d = target && accumulate ? mc_scratch_new(t, qkv->dtype, qkv->shape) : target;
     if (!d) return;
     mc_matrix m = mc_saved_matrix(t, qkv), dm = mc_matrix_of(d);
-    MC_KERNEL(t, "attention", attention_backward, &state->shape, third(m, 0), third(m, 1), third(m, 2),
-              mc_saved_matrix(t, y), mc_tensor_data(state->log_sum_exp), mc_matrix_of(y->gradient),
-              third(dm, 0), third(dm, 1), third(dm, 2));
+    MC_KERNEL(t, "attention", attention_backward, &state->shape, third(m, 0), third(m, 1),
+              third(m, 2), mc_saved_matrix(t, y), mc_tensor_data(state->log_sum_exp),
+              mc_matrix_of(y->gradient), third(dm, 0), third(dm, 1), third(dm, 2));
     if (d == target) return;
     MC_KERNEL(t, "attention", scale, mc_tensor_count(d), mc_matrix_flat(d), 1.0f,
               mc_matrix_flat(target), true);
@@ -41,13 +41,17 @@ static bool check(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *o)
 {
     mc_context *ctx = mc_tape_context(t);
     if (!mc_op_ready(t, "attention", qkv) || !mc_op_float(t, "attention", "qkv", qkv)) return false;
-    if (!o) return !mc_fail(ctx, MC_ERR_ARGUMENT, "attention: its options are NULL, heads are required");
+    if (!o)
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "attention: its options are NULL, heads are required");
     int64_t columns = mc_tensor_columns(qkv);
     if (o->heads < 1 || columns % (3 * (int64_t)o->heads) || columns == 0)
-        return !mc_fail(ctx, MC_ERR_SHAPE, "attention: qkv %s, expected 3 * %d heads * head_dim columns",
+        return !mc_fail(ctx, MC_ERR_SHAPE,
+                        "attention: qkv %s, expected 3 * %d heads * head_dim columns",
                         MC_SHAPE_TEXT(qkv->shape), o->heads);
     if (!qkv->lengths || qkv->lengths->capacity != mc_tensor_rows(qkv))
-        return !mc_fail(ctx, MC_ERR_ARGUMENT, "attention: qkv %s carries no lengths of a packed batch",
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "attention: qkv %s carries no lengths of a packed batch",
                         MC_SHAPE_TEXT(qkv->shape));
     if (!(o->dropout >= 0 && o->dropout < 1))
         return !mc_fail(ctx, MC_ERR_ARGUMENT, "attention: dropout %g, expected 0 <= p < 1",
@@ -78,7 +82,8 @@ mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *o)
                                   .dropout = mc_tape_dropout(t, o->dropout)}};
     bool keep = mc_tape_recording(t) && qkv->requires_grad;
     mc_tensor *y = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(rows, width), qkv);
-    if (keep) state.log_sum_exp = mc_tape_tensor(t, MC_F32, MC_SHAPE(o->heads, lengths->total), NULL);
+    if (keep)
+        state.log_sum_exp = mc_tape_tensor(t, MC_F32, MC_SHAPE(o->heads, lengths->total), NULL);
     if (!y || (keep && !state.log_sum_exp)) return NULL;
     mc_matrix m = mc_matrix_of(qkv);
     MC_KERNEL(t, "attention", attention, &state.shape, third(m, 0), third(m, 1), third(m, 2),

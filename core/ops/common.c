@@ -15,8 +15,10 @@ float *mc_vector_gradient_begin(mc_tape *t, mc_tensor *x)
     size_t bytes = (size_t)mc_tensor_count(x) * sizeof(float);
     mc_device *device = mc_tape_device(t);
     float *scratch = device->alloc(device, bytes);
-    if (!scratch) mc_fail_nomem(mc_tape_context(t), "the gradient of a vector");
-    else device->kernels->zero(device, scratch, bytes);
+    if (!scratch)
+        mc_fail_nomem(mc_tape_context(t), "the gradient of a vector");
+    else
+        device->kernels->zero(device, scratch, bytes);
     return scratch;
 }
 
@@ -41,7 +43,8 @@ bool mc_op_float(mc_tape *t, const char *op, const char *what, const mc_tensor *
     return false;
 }
 
-bool mc_op_same_dtype(mc_tape *t, const char *op, const char *what, const mc_tensor *x, mc_dtype dtype)
+bool mc_op_same_dtype(mc_tape *t, const char *op, const char *what, const mc_tensor *x,
+                      mc_dtype dtype)
 {
     if (x->dtype == dtype) return true;
     mc_fail(mc_tape_context(t), MC_ERR_DTYPE, "%s: %s has dtype %s, expected %s", op, what,
@@ -49,7 +52,8 @@ bool mc_op_same_dtype(mc_tape *t, const char *op, const char *what, const mc_ten
     return false;
 }
 
-bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *x, mc_shape expected)
+bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *x,
+                 mc_shape expected)
 {
     if (mc_shape_equal(x->shape, expected)) return true;
     mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "%s: %s has shape %s, expected %s", op, what,

@@ -3,7 +3,9 @@
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-typedef struct activation_state { mc_activation kind; } activation_state;
+typedef struct activation_state {
+    mc_activation kind;
+} activation_state;
 
 static void activation_backward(mc_tape *t, mc_node *node)
 {
@@ -60,8 +62,8 @@ static void dropout_backward(mc_tape *t, mc_node *node)
     bool accumulate;
     mc_tensor *dx = mc_gradient_target(t, node->inputs[0], &accumulate);
     if (dx)
-        MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(dy), mc_tensor_columns(dy), mc_matrix_of(dy),
-                  *mask, mc_matrix_of(dx), accumulate);
+        MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(dy), mc_tensor_columns(dy),
+                  mc_matrix_of(dy), *mask, mc_matrix_of(dx), accumulate);
 }
 
 static const mc_op dropout_op = {.name = "dropout", .backward = dropout_backward};
@@ -70,7 +72,8 @@ mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p)
 {
     if (!mc_op_ready(t, "dropout", x) || !mc_op_float(t, "dropout", "input", x)) return NULL;
     if (!(p >= 0 && p < 1)) {
-        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "dropout: p = %g, expected 0 <= p < 1", (double)p);
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "dropout: p = %g, expected 0 <= p < 1",
+                (double)p);
         return NULL;
     }
     mc_dropout_mask mask = mc_tape_dropout(t, p);
@@ -153,7 +156,8 @@ static bool is_suffix(mc_shape a, mc_shape b)
 static mc_tensor *binary_begin(mc_tape *t, const char *op, mc_tensor **a, mc_tensor **b)
 {
     if (!mc_op_ready(t, op, *a) || !mc_op_ready(t, op, *b)) return NULL;
-    if (!mc_op_float(t, op, "input", *a) || !mc_op_same_dtype(t, op, "second input", *b, (*a)->dtype))
+    if (!mc_op_float(t, op, "input", *a) ||
+        !mc_op_same_dtype(t, op, "second input", *b, (*a)->dtype))
         return NULL;
     if (!is_suffix((*a)->shape, (*b)->shape)) {
         mc_tensor *swapped = *a;
@@ -183,8 +187,10 @@ static void give_summed(mc_tape *t, const char *op, mc_tensor *b, mc_tensor *g)
 static void add_backward(mc_tape *t, mc_node *node)
 {
     mc_tensor *a = node->inputs[0], *b = node->inputs[1], *dy = node->output->gradient;
-    if (mc_shape_equal(a->shape, b->shape)) mc_gradient_share(t, b, dy);
-    else give_summed(t, "add", b, dy);
+    if (mc_shape_equal(a->shape, b->shape))
+        mc_gradient_share(t, b, dy);
+    else
+        give_summed(t, "add", b, dy);
     mc_gradient_share(t, a, dy);
 }
 
@@ -200,24 +206,27 @@ mc_tensor *mc_add(mc_tape *t, mc_tensor *a, mc_tensor *b)
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
+/* Adds dy * other to the gradient of the operand x, summed where x is repeated. */
+static void give_product(mc_tape *t, mc_tensor *x, mc_tensor *other, mc_tensor *dy)
+{
+    if (!x->requires_grad || !mc_saved_data(t, other)) return;
+    int64_t count = mc_tensor_count(dy), other_count = mc_tensor_count(other);
+    bool accumulate = false, repeated = !mc_shape_equal(x->shape, dy->shape);
+    mc_tensor *to =
+        repeated ? mc_scratch_new(t, MC_F32, dy->shape) : mc_gradient_target(t, x, &accumulate);
+    if (!to) return;
+    MC_KERNEL(t, "mul", multiply, count, mc_matrix_flat(dy), mc_matrix_flat(other), other_count,
+              mc_matrix_flat(to), accumulate);
+    if (!repeated) return;
+    give_summed(t, "mul", x, to);
+    mc_scratch_free(to);
+}
+
 static void mul_backward(mc_tape *t, mc_node *node)
 {
-    mc_tensor *a = node->inputs[0], *b = node->inputs[1], *dy = node->output->gradient;
-    int64_t count = mc_tensor_count(a), b_count = mc_tensor_count(b);
-    bool accumulate;
-    mc_tensor *da = mc_gradient_target(t, a, &accumulate);
-    if (da) {
-        mc_saved_data(t, b);
-        MC_KERNEL(t, "mul", multiply, count, mc_matrix_flat(dy), mc_matrix_flat(b), b_count,
-                  mc_matrix_flat(da), accumulate);
-    }
-    if (!b->requires_grad || !mc_saved_data(t, a)) return;
-    mc_tensor *g = mc_scratch_new(t, dy->dtype, dy->shape);
-    if (!g) return;
-    MC_KERNEL(t, "mul", multiply, count, mc_matrix_flat(dy), mc_matrix_flat(a), count,
-              mc_matrix_flat(g), false);
-    give_summed(t, "mul", b, g);
-    mc_scratch_free(g);
+    mc_tensor *a = node->inputs[0], *b = node->inputs[1];
+    give_product(t, a, b, node->output->gradient);
+    give_product(t, b, a, node->output->gradient);
 }
 
 static const mc_op mul_op = {.name = "mul", .backward = mul_backward};

@@ -1,5 +1,5 @@
-/* y = activation(x weight^T + bias). The pre-activation is kept for the activation's gradient, and y
- * can be computed again from it, so that selective recompute keeps only one of the two. */
+/* y = activation(x weight^T + bias). The pre-activation is kept for the activation's gradient, and
+ * y can be computed again from it, so that selective recompute keeps only one of the two. */
 #include "core/ops/ops_internal.h"
 
 typedef struct linear_state {
@@ -26,7 +26,8 @@ static void linear_backward(mc_tape *t, mc_node *node)
 {
     const linear_state *state = node->state;
     mc_tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
-    int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = mc_tensor_columns(node->output);
+    int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x),
+            out = mc_tensor_columns(node->output);
     mc_tensor *du = pre_gradient(t, node, state);
     if (!du) return;
     bool accumulate;
@@ -61,7 +62,8 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias)
     if (!mc_op_ready(t, "linear", x) || !mc_op_ready(t, "linear", weight)) return false;
     if (!mc_op_float(t, "linear", "input", x)) return false;
     if (!mc_op_same_dtype(t, "linear", "weight", weight, x->dtype)) return false;
-    if (weight->shape.ndim != 2 || x->shape.ndim < 1 || weight->shape.dim[1] != mc_tensor_columns(x)) {
+    if (weight->shape.ndim != 2 || x->shape.ndim < 1 ||
+        weight->shape.dim[1] != mc_tensor_columns(x)) {
         mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
                 "linear: input %s and weight %s, expected (..., in) and (out, in)",
                 MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(weight->shape));
@@ -82,8 +84,8 @@ mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tenso
     shape.dim[shape.ndim - 1] = out;
     mc_tensor *pre = mc_tape_tensor(t, x->dtype, shape, x), *y = pre;
     if (!pre) return NULL;
-    MC_KERNEL(t, "linear", gemm, false, true, rows, out, in, mc_matrix_of(x), mc_matrix_of(weight), 0,
-              mc_matrix_of(pre));
+    MC_KERNEL(t, "linear", gemm, false, true, rows, out, in, mc_matrix_of(x), mc_matrix_of(weight),
+              0, mc_matrix_of(pre));
     bool active = activation != MC_ACTIVATION_NONE;
     bool keeps_pre = active && mc_tape_recording(t) &&
                      (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));

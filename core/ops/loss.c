@@ -15,8 +15,10 @@ static bool read_options(mc_tape *t, const char *op, const mc_cross_entropy_opti
 {
     *out = (loss_options){.ignore_index = -100};
     if (!given) return true;
-    if (given->ignore_index == MC_IGNORE_ZERO) out->ignore_index = 0;
-    else if (given->ignore_index) out->ignore_index = given->ignore_index;
+    if (given->ignore_index == MC_IGNORE_ZERO)
+        out->ignore_index = 0;
+    else if (given->ignore_index)
+        out->ignore_index = given->ignore_index;
     out->smoothing = given->label_smoothing;
     if (out->smoothing >= 0 && out->smoothing < 1) return true;
     mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: label smoothing %g, expected 0 <= e < 1", op,
@@ -119,7 +121,8 @@ static mc_matrix rows_from(mc_matrix m, int64_t row)
 }
 
 /* Rows first .. first + n: logits, loss, and with gradients what follows from them. */
-static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int64_t first, int64_t n)
+static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int64_t first,
+                              int64_t n)
 {
     static const char op[] = "linear cross entropy";
     int64_t in = mc_tensor_columns(c->x);
@@ -171,20 +174,22 @@ static void linear_loss_backward(mc_tape *t, mc_node *node)
     mc_scratch_free(state->dx);
 }
 
-static const mc_op linear_loss_op = {.name = "linear cross entropy", .backward = linear_loss_backward};
+static const mc_op linear_loss_op = {.name = "linear cross entropy",
+                                     .backward = linear_loss_backward};
 
 static bool check_linear_loss(mc_tape *t, linear_loss *c)
 {
     static const char op[] = "linear cross entropy";
-    if (!mc_op_ready(t, op, c->x) || !mc_op_ready(t, op, c->weight) || !mc_op_float(t, op, "input", c->x) ||
+    if (!mc_op_ready(t, op, c->x) || !mc_op_ready(t, op, c->weight) ||
+        !mc_op_float(t, op, "input", c->x) ||
         !mc_op_same_dtype(t, op, "weight", c->weight, c->x->dtype))
         return false;
     mc_shape expected = MC_SHAPE(mc_tensor_size(c->weight, 0), mc_tensor_columns(c->x));
     if (!mc_op_shape(t, op, "weight", c->weight, expected)) return false;
     if (c->classes == 0) c->classes = expected.dim[0];
     if (c->classes < 1 || c->classes > expected.dim[0]) {
-        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: %lld classes, the weight has %lld rows", op,
-                (long long)c->classes, (long long)expected.dim[0]);
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: %lld classes, the weight has %lld rows",
+                op, (long long)c->classes, (long long)expected.dim[0]);
         return false;
     }
     if (c->bias && (!mc_op_same_dtype(t, op, "bias", c->bias, c->x->dtype) ||
@@ -234,7 +239,9 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
 
 /* ---- combining and reading ------------------------------------------------------------------- */
 
-typedef struct loss_add_state { float b_factor; } loss_add_state;
+typedef struct loss_add_state {
+    float b_factor;
+} loss_add_state;
 
 static void give_seed(mc_tape *t, mc_tensor *loss, float seed)
 {
@@ -270,8 +277,8 @@ mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor)
     float b_factor = vb[LOSS_COUNT] > 0 ? factor * count / vb[LOSS_COUNT] : 0;
     float sum[2] = {va[LOSS_SUM] + b_factor * vb[LOSS_SUM], count};
     mc_tensor *y = mc_tape_input(t, MC_F32, MC_SHAPE(2), sum, false);
-    mc_node *node = mc_tape_record(t, &loss_add_op, y, sizeof(loss_add_state), 2,
-                                   (mc_tensor *[]){a, b});
+    mc_node *node =
+        mc_tape_record(t, &loss_add_op, y, sizeof(loss_add_state), 2, (mc_tensor *[]){a, b});
     if (node) ((loss_add_state *)node->state)->b_factor = b_factor;
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

@@ -41,8 +41,8 @@ static void norm_again(mc_tape *t, mc_node *node)
     mc_matrix none = {0};
     MC_KERNEL(t, "residual norm", residual_norm, mc_tensor_rows(y), mc_tensor_columns(y),
               mc_saved_matrix(t, state->sum), none, (mc_dropout_mask){0},
-              mc_matrix_of(node->inputs[WEIGHT]), mc_matrix_of(node->inputs[BIAS]), state->eps, none,
-              mc_matrix_of(y), NULL, NULL);
+              mc_matrix_of(node->inputs[WEIGHT]), mc_matrix_of(node->inputs[BIAS]), state->eps,
+              none, mc_matrix_of(y), NULL, NULL);
 }
 
 static const mc_op norm_op = {
@@ -73,8 +73,8 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tens
     return true;
 }
 
-mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tensor *weight,
-                            mc_tensor *bias, float eps)
+mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
+                            mc_tensor *weight, mc_tensor *bias, float eps)
 {
     if (!check(t, x, f, dropout, weight, bias, eps)) return NULL;
     int64_t rows = mc_tensor_rows(x), columns = mc_tensor_columns(x);
@@ -86,11 +86,11 @@ mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropou
     mc_tensor *rstd = recording ? mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL) : NULL;
     if (!sum || !y || (recording && (!mean || !rstd))) return NULL;
     mc_matrix none = {0};
-    MC_KERNEL(t, "residual norm", residual_norm, rows, columns, mc_matrix_of(x), mc_matrix_of(f), mask,
-              mc_matrix_of(weight), mc_matrix_of(bias), eps, f ? mc_matrix_of(sum) : none,
+    MC_KERNEL(t, "residual norm", residual_norm, rows, columns, mc_matrix_of(x), mc_matrix_of(f),
+              mask, mc_matrix_of(weight), mc_matrix_of(bias), eps, f ? mc_matrix_of(sum) : none,
               mc_matrix_of(y), mc_tensor_data(mean), mc_tensor_data(rstd));
-    mc_node *node = mc_tape_record(t, &norm_op, y, sizeof(norm_state), 4,
-                                   (mc_tensor *[]){x, f, weight, bias});
+    mc_node *node =
+        mc_tape_record(t, &norm_op, y, sizeof(norm_state), 4, (mc_tensor *[]){x, f, weight, bias});
     if (node) {
         *(norm_state *)node->state =
             (norm_state){.eps = eps, .dropout = mask, .sum = sum, .mean = mean, .rstd = rstd};

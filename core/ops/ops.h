@@ -26,32 +26,33 @@ MC_API mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float
  * Counter-based (Philox-4x32-10): the same seed and the same sequence of calls drop the same. */
 MC_API mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p);
 
-/* y (rows, n) = sum over tables of table[i][index[i][row]]: up to four tables (vocabulary_i, n) with
- * an index of i32 or i64 (rows) each. Errors: an index outside its table (named with its row). */
+/* y (rows, n) = sum over tables of table[i][index[i][row]]: up to four tables (vocabulary_i, n)
+ * with an index of i32 or i64 (rows) each. Errors: an index outside its table (named with its
+ * row). */
 MC_API mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table,
                            mc_tensor *const *index);
 
 typedef struct mc_sdpa_options {
-    int heads;            /* required */
-    float scale;          /* 0: 1 / sqrt(head_dim) */
-    bool causal;          /* a query sees itself and earlier keys */
-    float dropout;        /* on the probabilities */
-    mc_tensor *key_mask;  /* u8 or bool (total): 0 = nobody attends to this key; NULL: none */
+    int heads;           /* required */
+    float scale;         /* 0: 1 / sqrt(head_dim) */
+    bool causal;         /* a query sees itself and earlier keys */
+    float dropout;       /* on the probabilities */
+    mc_tensor *key_mask; /* u8 or bool (total): 0 = nobody attends to this key; NULL: none */
 } mc_sdpa_options;
 
-/* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each row
- * q, k, v of all heads; it must carry lengths (mc_tensor_lengths), and tokens attend within their
- * sequence. Returns (rows, heads * head_dim). Rows past the lengths' total come out zero. */
+/* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each
+ * row q, k, v of all heads; it must carry lengths (mc_tensor_lengths), and tokens attend within
+ * their sequence. Returns (rows, heads * head_dim). Rows past the lengths' total come out zero. */
 MC_API mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *options);
 
 /* A loss is a tensor of two f32: the sum over what counts, and how much counts. Its value is
- * sum / count (mc_mean_loss). Backward through an OptimManager is seeded with a constant and divided
- * by the count of the whole global step when the optimizer steps, so that the mean is over all that
- * counts at any accumulation and number of ranks. */
+ * sum / count (mc_mean_loss). Backward through an OptimManager is seeded with a constant and
+ * divided by the count of the whole global step when the optimizer steps, so that the mean is over
+ * all that counts at any accumulation and number of ranks. */
 typedef struct mc_cross_entropy_options {
-    int32_t ignore_index;   /* labels that do not count; 0 here means the usual -100: use
+    int32_t ignore_index;  /* labels that do not count; 0 here means the usual -100: use
                                MC_IGNORE_ZERO to ignore label 0 */
-    float label_smoothing;  /* e: (1 - e) * nll + e * mean over classes of -log p */
+    float label_smoothing; /* e: (1 - e) * nll + e * mean over classes of -log p */
 } mc_cross_entropy_options;
 #define MC_IGNORE_ZERO INT32_MIN
 
@@ -60,8 +61,8 @@ typedef struct mc_cross_entropy_options {
 MC_API mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *logits, mc_tensor *labels,
                                    const mc_cross_entropy_options *options);
 
-/* The same for logits = x weight^T + bias, which never exist whole: computed in chunks of rows. On a
- * training tape the gradients of weight and bias are added right here, in the forward pass (zero
+/* The same for logits = x weight^T + bias, which never exist whole: computed in chunks of rows. On
+ * a training tape the gradients of weight and bias are added right here, in the forward pass (zero
  * them before), and that of x is kept for backward. `classes` <= weight rows: further rows are
  * padding of the vocabulary and take no part (0: all). Backward must then be started from this loss
  * or an mc_loss_add with it as first term, with dy NULL or through an OptimManager. */
@@ -97,7 +98,8 @@ MC_API mc_tensor *mc_reshape(mc_tape *t, mc_tensor *x, mc_shape shape);
  * more than once. Errors: an index outside [0, rows). */
 MC_API mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index, int64_t n);
 
-/* The first token of every sequence of a packed x: (count, columns). An empty sequence: an error. */
+/* The first token of every sequence of a packed x: (count, columns). An empty sequence: an
+ * error. */
 MC_API mc_tensor *mc_first_tokens(mc_tape *t, mc_tensor *x);
 
 /* Packed (rows, columns) to padded (count, longest, columns), zeros behind each sequence. */

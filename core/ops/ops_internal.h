@@ -5,11 +5,10 @@
 #include "core/autograd/tape_internal.h"
 #include "core/ops/ops.h"
 
-/* The kernels of a tape's device, and the call: MC_KERNEL(t, "linear", gemm, args...) runs it, turns
- * a failing status into an error naming the op, and is true when it went well. */
-#define MC_KERNEL(tape, op, kernel, ...)                                                           \
-    mc_op_ok((tape), (op),                                                                         \
-             mc_tape_device(tape)->kernels->kernel(mc_tape_device(tape), __VA_ARGS__))
+/* The kernels of a tape's device, and the call: MC_KERNEL(t, "linear", gemm, args...) runs it,
+ * turns a failing status into an error naming the op, and is true when it went well. */
+#define MC_KERNEL(tape, op, kernel, ...) \
+    mc_op_ok((tape), (op), mc_tape_device(tape)->kernels->kernel(mc_tape_device(tape), __VA_ARGS__))
 
 /* All elements as one row. */
 static inline mc_matrix mc_matrix_flat(const mc_tensor *x)
@@ -24,15 +23,17 @@ mc_matrix mc_saved_matrix(mc_tape *t, mc_tensor *x);
 float *mc_vector_gradient_begin(mc_tape *t, mc_tensor *x);
 void mc_vector_gradient_end(mc_tape *t, mc_tensor *x, float *gradient);
 
-/* Checks: each sets an error naming the op and what was expected, and returns whether all is well. */
+/* Checks: each sets an error naming the op and what was expected, and returns whether all is
+ * well. */
 bool mc_op_float(mc_tape *t, const char *op, const char *what, const mc_tensor *x);
 bool mc_op_same_dtype(mc_tape *t, const char *op, const char *what, const mc_tensor *x,
                       mc_dtype dtype);
-bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *x, mc_shape expected);
+bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *x,
+                 mc_shape expected);
 
-/* `count` indices of x (i32 or i64) as i32 on the tape, each checked to lie in [0, limit) or to equal
- * `ignored` (pass a value < 0 that occurs nowhere for none, e.g. INT32_MIN). NULL after an error,
- * which names the position and value. */
+/* `count` indices of x (i32 or i64) as i32 on the tape, each checked to lie in [0, limit) or to
+ * equal `ignored` (pass a value < 0 that occurs nowhere for none, e.g. INT32_MIN). NULL after an
+ * error, which names the position and value. */
 mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor *x, int64_t count,
                          int64_t limit, int32_t ignored);
 

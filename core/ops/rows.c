@@ -7,7 +7,9 @@ enum { MAX_TABLES = 4 };
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 
-typedef struct embed_state { mc_tensor *index[MAX_TABLES]; } embed_state;
+typedef struct embed_state {
+    mc_tensor *index[MAX_TABLES];
+} embed_state;
 
 /* dtable(index[row]) += dy(row) for one input; used by gather too, where x is not a parameter. */
 static void scatter_rows(mc_tape *t, const char *op, mc_tensor *x, mc_tensor *index, mc_tensor *dy)
@@ -77,7 +79,9 @@ mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-typedef struct gather_state { mc_tensor *index; } gather_state;
+typedef struct gather_state {
+    mc_tensor *index;
+} gather_state;
 
 static void gather_backward(mc_tape *t, mc_node *node)
 {
@@ -115,8 +119,9 @@ mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index, int64_
     }
     for (int64_t i = 0; i < n; i++)
         if (index[i] < 0 || index[i] >= rows) {
-            mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "gather: index[%lld] = %d, expected 0 to %lld",
-                    (long long)i, index[i], (long long)rows - 1);
+            mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                    "gather: index[%lld] = %d, expected 0 to %lld", (long long)i, index[i],
+                    (long long)rows - 1);
             return NULL;
         }
     return gather(t, "gather", x, index, n, MC_SHAPE(n, mc_tensor_columns(x)));
@@ -126,8 +131,8 @@ static const mc_lengths *need_lengths(mc_tape *t, const char *op, mc_tensor *x)
 {
     if (!mc_op_ready(t, op, x) || !mc_op_float(t, op, "input", x)) return NULL;
     if (!x->lengths || x->lengths->capacity != mc_tensor_rows(x))
-        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: input %s carries no lengths of a packed batch",
-                op, MC_SHAPE_TEXT(x->shape));
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                "%s: input %s carries no lengths of a packed batch", op, MC_SHAPE_TEXT(x->shape));
     return mc_failed(mc_tape_context(t)) ? NULL : x->lengths;
 }
 
@@ -155,7 +160,8 @@ mc_tensor *mc_unpack(mc_tape *t, mc_tensor *x)
         int32_t sequence = (int32_t)(i / longest), token = (int32_t)(i % longest);
         index[i] = token < lengths->length[sequence] ? lengths->offset[sequence] + token : -1;
     }
-    return gather(t, "unpack", x, index, n, MC_SHAPE(lengths->count, longest, mc_tensor_columns(x)));
+    return gather(t, "unpack", x, index, n,
+                  MC_SHAPE(lengths->count, longest, mc_tensor_columns(x)));
 }
 
 /* ---- views ----------------------------------------------------------------------------------- */
@@ -187,7 +193,8 @@ mc_tensor *mc_argmax(mc_tape *t, mc_tensor *x)
 {
     if (!mc_op_ready(t, "argmax", x) || !mc_op_float(t, "argmax", "input", x)) return NULL;
     if (mc_tensor_columns(x) < 1) {
-        mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "argmax: input %s has no columns", MC_SHAPE_TEXT(x->shape));
+        mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "argmax: input %s has no columns",
+                MC_SHAPE_TEXT(x->shape));
         return NULL;
     }
     mc_tensor *y = mc_tape_tensor(t, MC_I32, MC_SHAPE(mc_tensor_rows(x)), NULL);

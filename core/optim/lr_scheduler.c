@@ -41,10 +41,7 @@ static double exponential(const mc_lr_scheduler *s, int64_t n)
     return s->lr * pow(s->gamma, (double)(n - s->warmup));
 }
 
-static double custom(const mc_lr_scheduler *s, int64_t n)
-{
-    return s->fn(s->user, n);
-}
+static double custom(const mc_lr_scheduler *s, int64_t n) { return s->fn(s->user, n); }
 
 /* ---- objects ----------------------------------------------------------------------------- */
 
@@ -150,10 +147,7 @@ double mc_lr_scheduler_lr(const mc_lr_scheduler *s)
     return s ? mc_lr_scheduler_at(s, s->count) : NAN;
 }
 
-int64_t mc_lr_scheduler_count(const mc_lr_scheduler *s)
-{
-    return s ? s->count : 0;
-}
+int64_t mc_lr_scheduler_count(const mc_lr_scheduler *s) { return s ? s->count : 0; }
 
 mc_status mc_lr_scheduler_set_count(mc_lr_scheduler *s, int64_t count)
 {

@@ -493,25 +493,13 @@ double mc_optim_manager_loss_scale(const mc_optim_manager *m)
     return ready(m) ? NAN : m->loss_scale;
 }
 
-int64_t mc_optim_manager_steps(const mc_optim_manager *m)
-{
-    return m ? m->steps : 0;
-}
+int64_t mc_optim_manager_steps(const mc_optim_manager *m) { return m ? m->steps : 0; }
 
-int64_t mc_optim_manager_skipped_steps(const mc_optim_manager *m)
-{
-    return m ? m->skipped : 0;
-}
+int64_t mc_optim_manager_skipped_steps(const mc_optim_manager *m) { return m ? m->skipped : 0; }
 
-bool mc_optim_manager_last_step_skipped(const mc_optim_manager *m)
-{
-    return m && m->last_skipped;
-}
+bool mc_optim_manager_last_step_skipped(const mc_optim_manager *m) { return m && m->last_skipped; }
 
-double mc_optim_manager_grad_norm(const mc_optim_manager *m)
-{
-    return ready(m) ? NAN : m->norm;
-}
+double mc_optim_manager_grad_norm(const mc_optim_manager *m) { return ready(m) ? NAN : m->norm; }
 
 double mc_optim_manager_mean_loss(const mc_optim_manager *m)
 {

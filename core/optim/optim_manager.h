@@ -87,10 +87,11 @@ MC_API mc_status mc_optim_manager_backward(mc_optim_manager *optim, mc_tape *tap
 /* Clips the gradients to a 2-norm of at most `max_norm`, taken over all parameters of all
  * optimizers, and returns the norm before: of the gradient of the mean loss, whatever the loss
  * scale and the number of micro-steps. Infinite or NaN after an overflow. Gradients are multiplied
- * by c = max_norm / (norm + 1e-6)     if c < 1 which happens within step:
- * mc_parameter_read_gradient does not see it. max_norm INFINITY clips nothing. A call replaces the
- * one before; backward voids it, and step without a new one is then MC_ERR_STATE. Errors:
- * MC_ERR_ARGUMENT for a max_norm that is negative or NaN. */
+ * by
+ *     c = max_norm / (norm + 1e-6)     if c < 1
+ * which happens within step: mc_parameter_read_gradient does not see it. max_norm INFINITY clips
+ * nothing. A call replaces the one before; backward voids it, and step without a new one is then
+ * MC_ERR_STATE. Errors: MC_ERR_ARGUMENT for a max_norm that is negative or NaN. */
 MC_API float mc_optim_manager_clip_grad_norm(mc_optim_manager *optim, float max_norm);
 
 /* The same with the p-norm (sum |g|^p)^(1/p), p > 0, INFINITY for the largest |g|.

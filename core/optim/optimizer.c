@@ -376,10 +376,7 @@ mc_status mc_optimizer_step(mc_optimizer *o)
     return mc_optimizer_apply(o, o->lr, 1);
 }
 
-double mc_optimizer_lr(const mc_optimizer *o)
-{
-    return o && !mc_failed(o->ctx) ? o->lr : NAN;
-}
+double mc_optimizer_lr(const mc_optimizer *o) { return o && !mc_failed(o->ctx) ? o->lr : NAN; }
 
 mc_status mc_optimizer_set_lr(mc_optimizer *o, double lr)
 {
@@ -392,7 +389,4 @@ mc_status mc_optimizer_set_lr(mc_optimizer *o, double lr)
     return MC_OK;
 }
 
-int64_t mc_optimizer_step_count(const mc_optimizer *o)
-{
-    return o ? o->steps : 0;
-}
+int64_t mc_optimizer_step_count(const mc_optimizer *o) { return o ? o->steps : 0; }

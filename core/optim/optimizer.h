@@ -52,11 +52,13 @@ typedef struct mc_adam_options {
 
 /* Adam (Kingma and Ba 2015) with decoupled weight decay (Loshchilov and Hutter 2019, AdamW), for
  * every dtype. With g the gradient of the mean loss and t this parameter's number of steps, this
- * one included: m = beta1 m + (1 - beta1) g v = beta2 v + (1 - beta2) g^2 p = p - lr (m / (1 -
- * beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) - lr weight_decay p where the p of the last term is
- * the old one. With `l2`, g + weight_decay p takes the place of g and the last term falls away:
- * what BMTrain does for f32 parameters (and torch.optim.Adam). State: exp_avg (m), exp_avg_sq (v),
- * and master for f16 and bf16. */
+ * one included:
+ *     m = beta1 m + (1 - beta1) g
+ *     v = beta2 v + (1 - beta2) g^2
+ *     p = p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) - lr weight_decay p
+ * where the p of the last term is the old one. With `l2`, g + weight_decay p takes the place of g
+ * and the last term falls away: what BMTrain does for f32 parameters (and torch.optim.Adam).
+ * State: exp_avg (m), exp_avg_sq (v), and master for f16 and bf16. */
 MC_API mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options);
 
 /* Adam with its state in host memory and its update computed by the host. On the CPU device the
@@ -100,9 +102,12 @@ typedef struct mc_param_group {
  * matches dots too; NULL: all), with settings of their own. It may come before or after
  * mc_optimizer_add; of several groups that match a parameter the last one given holds. Parameters
  * that are stored together (query, key and value) may be in different groups, and different
- * optimizers. mc_optimizer_add(adam, module); mc_optimizer_add_group(adam, module, "*.bias",
- * &(mc_param_group){ .weight_decay = MC_TRUE_ZERO }); Errors as mc_optimizer_add, MC_ERR_ARGUMENT
- * for a negative number, and MC_ERR_NOT_FOUND for a pattern that matches nothing. */
+ * optimizers.
+ *     mc_optimizer_add(adam, module);
+ *     mc_optimizer_add_group(adam, module, "*.bias",
+ *                            &(mc_param_group){ .weight_decay = MC_TRUE_ZERO });
+ * Errors as mc_optimizer_add, MC_ERR_ARGUMENT for a negative number, and MC_ERR_NOT_FOUND for a
+ * pattern that matches nothing. */
 MC_API mc_status mc_optimizer_add_group(mc_optimizer *optimizer, mc_module *module,
                                         const char *pattern, const mc_param_group *group);
 

@@ -6,13 +6,13 @@
 #include "core/base/status.h"
 
 /*       name  value text    bytes  safetensors */
-#define MC_DTYPE_MAP(X)                                                                            \
-    X(F32, 1, "f32", 4, "F32")                                                                     \
-    X(F16, 2, "f16", 2, "F16")                                                                     \
-    X(BF16, 3, "bf16", 2, "BF16")                                                                  \
-    X(I64, 4, "i64", 8, "I64")                                                                     \
-    X(I32, 5, "i32", 4, "I32")                                                                     \
-    X(U8, 6, "u8", 1, "U8")                                                                        \
+#define MC_DTYPE_MAP(X)           \
+    X(F32, 1, "f32", 4, "F32")    \
+    X(F16, 2, "f16", 2, "F16")    \
+    X(BF16, 3, "bf16", 2, "BF16") \
+    X(I64, 4, "i64", 8, "I64")    \
+    X(I32, 5, "i32", 4, "I32")    \
+    X(U8, 6, "u8", 1, "U8")       \
     X(BOOL, 7, "bool", 1, "BOOL")
 
 typedef enum mc_dtype {

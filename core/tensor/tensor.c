@@ -111,7 +111,10 @@ void mc_tensor_free(mc_tensor *tensor)
     free_context_tensor(tensor);
 }
 
-mc_dtype mc_tensor_dtype(const mc_tensor *tensor) { return tensor ? tensor->dtype : MC_DTYPE_DEFAULT; }
+mc_dtype mc_tensor_dtype(const mc_tensor *tensor)
+{
+    return tensor ? tensor->dtype : MC_DTYPE_DEFAULT;
+}
 
 mc_shape mc_tensor_shape(const mc_tensor *tensor)
 {
@@ -125,7 +128,10 @@ int64_t mc_tensor_size(const mc_tensor *tensor, int dim)
     return dim >= 0 && dim < tensor->shape.ndim ? tensor->shape.dim[dim] : 0;
 }
 
-int64_t mc_tensor_count(const mc_tensor *tensor) { return tensor ? mc_shape_count(tensor->shape) : 0; }
+int64_t mc_tensor_count(const mc_tensor *tensor)
+{
+    return tensor ? mc_shape_count(tensor->shape) : 0;
+}
 
 void *mc_tensor_data(const mc_tensor *tensor)
 {
@@ -133,7 +139,10 @@ void *mc_tensor_data(const mc_tensor *tensor)
     return (char *)tensor->storage->data + tensor->offset;
 }
 
-const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor) { return tensor ? tensor->lengths : NULL; }
+const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor)
+{
+    return tensor ? tensor->lengths : NULL;
+}
 
 int64_t mc_tensor_columns(const mc_tensor *x)
 {
@@ -166,7 +175,9 @@ static bool read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64
                 MC_SHAPE_TEXT(tensor->shape));
         return false;
     }
-    size_t bytes = (size_t)count * (mc_dtype_is_float(tensor->dtype) ? sizeof(float) : mc_dtype_size(tensor->dtype));
+    size_t bytes =
+        (size_t)count *
+        (mc_dtype_is_float(tensor->dtype) ? sizeof(float) : mc_dtype_size(tensor->dtype));
     void *staging = data;
     if (tensor->dtype != MC_F32 && mc_dtype_is_float(tensor->dtype)) {
         staging = device->alloc(device, bytes);

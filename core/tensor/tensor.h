@@ -19,16 +19,16 @@ typedef struct mc_shape {
 } mc_shape;
 
 /* MC_SHAPE(rows, columns): a shape of one to six sizes. */
-#define MC_SHAPE(...)                                                                              \
-    ((mc_shape){.ndim = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),                 \
+#define MC_SHAPE(...)                                                              \
+    ((mc_shape){.ndim = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
                 .dim = {__VA_ARGS__}})
 
 MC_API int64_t mc_shape_count(mc_shape shape); /* elements: the product of the sizes */
 MC_API bool mc_shape_equal(mc_shape a, mc_shape b);
 
 /* Lengths of the sequences of a packed batch, on the host. Tokens of sequence i are the rows
- * offset[i] .. offset[i] + length[i] of a packed (capacity, ...) tensor; there is no padding between
- * sequences. Rows from `total` to `capacity` are a finite, ignored tail. */
+ * offset[i] .. offset[i] + length[i] of a packed (capacity, ...) tensor; there is no padding
+ * between sequences. Rows from `total` to `capacity` are a finite, ignored tail. */
 typedef struct mc_lengths {
     int count;             /* sequences */
     const int32_t *length; /* (count) tokens of each, 0 allowed */

@@ -31,10 +31,10 @@ struct mc_tensor {
     size_t offset; /* bytes from the start of the storage */
     const mc_lengths *lengths;
     /* autograd */
-    struct mc_tape *tape;     /* the tape it was made on; NULL for context tensors */
+    struct mc_tape *tape;       /* the tape it was made on; NULL for context tensors */
     struct mc_tensor *previous; /* the tensor made before it on that tape */
     uint64_t serial;            /* its number on that tape, from 1 */
-    struct mc_node *node; /* the node that produced it; NULL for inputs and parameters */
+    struct mc_node *node;       /* the node that produced it; NULL for inputs and parameters */
     struct mc_tensor *gradient; /* during backward; of a leaf: the f32 view of its bucket */
     bool requires_grad;
     bool is_leaf; /* a parameter: its gradient is always added to */
@@ -44,7 +44,9 @@ struct mc_tensor {
 int64_t mc_tensor_rows(const mc_tensor *x);
 int64_t mc_tensor_columns(const mc_tensor *x);
 /* "(3, 17, 48)" into a caller's buffer; returns it. */
-typedef struct mc_shape_text { char text[128]; } mc_shape_text;
+typedef struct mc_shape_text {
+    char text[128];
+} mc_shape_text;
 mc_shape_text mc_shape_print(mc_shape shape);
 #define MC_SHAPE_TEXT(shape) (mc_shape_print(shape).text)
 

@@ -28,7 +28,8 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
     mc_module *m = &block->module;
     mc_attention_options attention = {.dropout = c->attention_dropout, .init_std = c->init_std};
     block->bert = bert;
-    block->attention = mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
+    block->attention =
+        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
     block->attention_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
     block->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, c->activation, c->init_std);
     block->output_norm = mc_layernorm_add(m, output_name, c->dim, c->eps);
@@ -51,11 +52,13 @@ static void add_heads(mc_bert *bert)
     mc_module *m = &bert->module;
     const mc_bert_config *c = &bert->config;
     mc_linear_options options = {.init_std = c->init_std};
-    if (bert->heads.pooler) bert->pooler = mc_linear_add(m, "pooler.dense", c->dim, c->dim, &options);
+    if (bert->heads.pooler)
+        bert->pooler = mc_linear_add(m, "pooler.dense", c->dim, c->dim, &options);
     if (bert->heads.mlm) {
         bert->mlm_dense = mc_linear_add(m, "lm_head.dense", c->dim, c->dim, &options);
         bert->mlm_norm = mc_layernorm_add(m, "lm_head.layer_norm", c->dim, c->eps);
-        bert->mlm_bias = mc_parameter_new(m, "lm_head.decoder.bias", MC_SHAPE(c->vocab_size), mc_init_zeros());
+        bert->mlm_bias =
+            mc_parameter_new(m, "lm_head.decoder.bias", MC_SHAPE(c->vocab_size), mc_init_zeros());
     }
     if (bert->heads.nsp) bert->nsp = mc_linear_add(m, "nsp_head", c->dim, 2, &options);
     if (bert->heads.labels)
@@ -66,12 +69,12 @@ static bool check(mc_context *ctx, const mc_bert_config *c, const mc_bert_heads 
 {
     if (c->dim < 1 || c->heads < 1 || c->dim % c->heads || c->vocab_size < 1 || c->dim_ff < 1 ||
         c->layers < 0 || c->positions < 1 || c->types < 1 || !(c->eps > 0))
-        return !mc_fail(ctx, MC_ERR_ARGUMENT,
-                        "BERT config: dim %lld, heads %lld, dim_ff %lld, layers %lld, vocabulary %lld, "
-                        "positions %lld, types %lld, eps %g: expected positive sizes, heads dividing dim",
-                        (long long)c->dim, (long long)c->heads, (long long)c->dim_ff,
-                        (long long)c->layers, (long long)c->vocab_size, (long long)c->positions,
-                        (long long)c->types, (double)c->eps);
+        return !mc_fail(
+            ctx, MC_ERR_ARGUMENT,
+            "BERT config: dim %lld, heads %lld, dim_ff %lld, layers %lld, vocabulary %lld, "
+            "positions %lld, types %lld, eps %g: expected positive sizes, heads dividing dim",
+            (long long)c->dim, (long long)c->heads, (long long)c->dim_ff, (long long)c->layers,
+            (long long)c->vocab_size, (long long)c->positions, (long long)c->types, (double)c->eps);
     if (heads->labels < 0 || heads->labels > MC_BERT_MAX_LABELS)
         return !mc_fail(ctx, MC_ERR_ARGUMENT, "BERT: %d labels, expected 0 to %d", heads->labels,
                         MC_BERT_MAX_LABELS);
@@ -86,14 +89,16 @@ mc_bert *mc_bert_new(mc_context *ctx, const mc_bert_config *config, mc_bert_head
     mc_load_options none = {0};
     if (!options) options = &none;
     if (mc_failed(ctx) || !check(ctx, config, &heads)) return NULL;
-    mc_bert *bert = mc_module_new(ctx, "", sizeof *bert, &(mc_module_options){.dtype = options->dtype});
+    mc_bert *bert =
+        mc_module_new(ctx, "", sizeof *bert, &(mc_module_options){.dtype = options->dtype});
     if (!bert) return NULL;
     bert->config = *config;
     bert->heads = heads;
     mc_module *m = &bert->module;
     float std = config->init_std;
     bert->words = mc_embedding_add(m, "input_embedding", config->vocab_size, config->dim, std);
-    bert->positions = mc_embedding_add(m, "position_embedding", config->positions, config->dim, std);
+    bert->positions =
+        mc_embedding_add(m, "position_embedding", config->positions, config->dim, std);
     bert->types = mc_embedding_add(m, "token_type_embedding", config->types, config->dim, std);
     const char *norm = config->layers ? "encoder.layers.0.self_att.layernorm_before_attention"
                                       : "embedding_layernorm";
@@ -114,8 +119,14 @@ void mc_bert_free(mc_bert *bert)
 
 mc_module *mc_bert_module(mc_bert *bert) { return bert ? &bert->module : NULL; }
 int64_t mc_bert_dim(const mc_bert *bert) { return bert ? bert->config.dim : 0; }
-mc_bert_config mc_bert_get_config(const mc_bert *bert) { return bert ? bert->config : (mc_bert_config){0}; }
-mc_bert_heads mc_bert_get_heads(const mc_bert *bert) { return bert ? bert->heads : (mc_bert_heads){0}; }
+mc_bert_config mc_bert_get_config(const mc_bert *bert)
+{
+    return bert ? bert->config : (mc_bert_config){0};
+}
+mc_bert_heads mc_bert_get_heads(const mc_bert *bert)
+{
+    return bert ? bert->heads : (mc_bert_heads){0};
+}
 
 void mc_bert_set_dropout(mc_bert *bert, float p)
 {
@@ -127,22 +138,18 @@ void mc_bert_set_dropout(mc_bert *bert, float p)
     }
 }
 
-static char *copy_text(mc_bert *bert, const char *text)
-{
-    char *copy = mc_module_alloc(bert->module.root, strlen(text) + 1);
-    return copy ? strcpy(copy, text) : NULL;
-}
-
 mc_status mc_bert_set_task(mc_bert *bert, const char *task, const char *const *label_names)
 {
     if (!bert) return MC_ERR_ARGUMENT;
     mc_context *ctx = bert->module.ctx;
     if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (task) bert->task = copy_text(bert, task);
+    if (task) bert->task = mc_module_strdup(bert->module.root, task);
     if (!label_names) return mc_error_status(ctx);
-    char **names = mc_module_alloc(bert->module.root, ((size_t)bert->heads.labels + 1) * sizeof *names);
+    char **names =
+        mc_module_alloc(bert->module.root, ((size_t)bert->heads.labels + 1) * sizeof *names);
     for (int i = 0; names && i < bert->heads.labels; i++)
-        if (!(names[i] = copy_text(bert, label_names[i]))) return mc_error_status(ctx);
+        if (!(names[i] = mc_module_strdup(bert->module.root, label_names[i])))
+            return mc_error_status(ctx);
     bert->label_names = names;
     return mc_error_status(ctx);
 }

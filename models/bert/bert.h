@@ -20,20 +20,20 @@ typedef struct mc_bert mc_bert;
 /* The shape of a BERT; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
  * literally: a zero is a zero. Start from mc_bert_config_default(). */
 typedef struct mc_bert_config {
-    int64_t vocab_size;      /* vocab_size */
-    int64_t dim;             /* hidden_size [dim_model] */
-    int64_t dim_ff;          /* intermediate_size [dim_ff] */
-    int64_t layers;          /* num_hidden_layers [num_layers] */
-    int64_t heads;           /* num_attention_heads [num_heads]; divides dim */
-    int64_t positions;       /* max_position_embeddings [position_size] */
-    int64_t types;           /* type_vocab_size [type_size] */
-    int64_t pad_token_id;    /* pad_token_id */
+    int64_t vocab_size;       /* vocab_size */
+    int64_t dim;              /* hidden_size [dim_model] */
+    int64_t dim_ff;           /* intermediate_size [dim_ff] */
+    int64_t layers;           /* num_hidden_layers [num_layers] */
+    int64_t heads;            /* num_attention_heads [num_heads]; divides dim */
+    int64_t positions;        /* max_position_embeddings [position_size] */
+    int64_t types;            /* type_vocab_size [type_size] */
+    int64_t pad_token_id;     /* pad_token_id */
     mc_activation activation; /* hidden_act [ffn_activate_fn]: gelu, gelu_new, relu */
-    float eps;               /* layer_norm_eps [norm_eps] */
-    float dropout;           /* hidden_dropout_prob [dropout_p] */
-    float attention_dropout; /* attention_probs_dropout_prob [dropout_p] */
+    float eps;                /* layer_norm_eps [norm_eps] */
+    float dropout;            /* hidden_dropout_prob [dropout_p] */
+    float attention_dropout;  /* attention_probs_dropout_prob [dropout_p] */
     float classifier_dropout; /* classifier_dropout; hidden_dropout_prob where null */
-    float init_std;          /* initializer_range [att_init_std] */
+    float init_std;           /* initializer_range [att_init_std] */
 } mc_bert_config;
 
 /* Which parts stand on the encoder. */
@@ -41,7 +41,7 @@ typedef struct mc_bert_heads {
     bool pooler; /* tanh(dense(first token)) */
     bool mlm;    /* masked language model, tied to the word embedding */
     bool nsp;    /* next sentence: needs the pooler */
-    int labels;  /* classifier of that many labels on the pooled output; needs the pooler; 0: none */
+    int labels; /* classifier of that many labels on the pooled output; needs the pooler; 0: none */
 } mc_bert_heads;
 
 enum { MC_BERT_MAX_LABELS = 1024 };
@@ -49,23 +49,23 @@ enum { MC_BERT_MAX_LABELS = 1024 };
 /* bert-base-uncased's shape, the defaults of Hugging Face's BertConfig. */
 MC_API mc_bert_config mc_bert_config_default(void);
 /* Reads a config.json of Hugging Face's or ModelCenter's form (told apart by "dim_model") over the
- * defaults. Errors: what is malformed or out of range names file and key; other model types, decoders
- * and relative positions are MC_ERR_UNSUPPORTED. */
+ * defaults. Errors: what is malformed or out of range names file and key; other model types,
+ * decoders and relative positions are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_bert_config_read(mc_context *ctx, const char *path, mc_bert_config *config);
 
 /* A BERT with initial weights. `options` gives dtype and recompute. */
 MC_API mc_bert *mc_bert_new(mc_context *ctx, const mc_bert_config *config, mc_bert_heads heads,
                             const mc_load_options *options);
-/* A BERT with weights from a folder or an identifier in the Hugging Face cache (no network), such as
- * bert-base-cased, bert-base-uncased, bert-large-cased, bert-large-uncased, bert-base-chinese,
+/* A BERT with weights from a folder or an identifier in the Hugging Face cache (no network), such
+ * as bert-base-cased, bert-base-uncased, bert-large-cased, bert-large-uncased, bert-base-chinese,
  * bert-base-multilingual-cased. It has the heads that the file has, a pooler even if the file has
  * none (initialised then), and a classifier if options->num_labels asks for one. Errors: missing
  * tensors (all listed), wrong shapes or dtypes, damaged files. */
 MC_API mc_bert *mc_bert_from_pretrained(mc_context *ctx, const char *identifier,
                                         const mc_load_options *options);
-/* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained here
- * and in `transformers`. Both are written aside and synced before either is renamed: a crash at any
- * moment leaves the old model or the new one. Weights have the dtype they have in memory. */
+/* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained
+ * here and in `transformers`. Both are written aside and synced before either is renamed: a crash
+ * at any moment leaves the old model or the new one. Weights have the dtype they have in memory. */
 MC_API mc_status mc_bert_save(mc_bert *bert, const char *folder);
 MC_API void mc_bert_free(mc_bert *bert);
 
@@ -109,8 +109,8 @@ MC_API mc_tensor *mc_bert_classify(mc_tape *t, mc_bert *bert, mc_tensor *pooled)
 MC_API mc_tensor *mc_bert_nsp_logits(mc_tape *t, mc_bert *bert, mc_tensor *pooled);
 /* Logits (rows, vocab_size) of the masked language model. */
 MC_API mc_tensor *mc_bert_mlm_logits(mc_tape *t, mc_bert *bert, mc_tensor *hidden);
-/* Its loss against labels (rows) of i32 or i64 (-100: does not count), computed for the counting rows
- * only and without whole logits. */
+/* Its loss against labels (rows) of i32 or i64 (-100: does not count), computed for the counting
+ * rows only and without whole logits. */
 MC_API mc_tensor *mc_bert_mlm_loss(mc_tape *t, mc_bert *bert, mc_tensor *hidden, mc_tensor *labels);
 
 #endif

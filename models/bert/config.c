@@ -3,7 +3,10 @@
 #include <string.h>
 #include "models/bert/bert_internal.h"
 
-typedef struct name_value { const char *name; int value; } name_value;
+typedef struct name_value {
+    const char *name;
+    int value;
+} name_value;
 
 static const name_value activations[] = {{"gelu", MC_ACTIVATION_GELU},
                                          {"gelu_new", MC_ACTIVATION_GELU_NEW},
@@ -44,7 +47,8 @@ static bool get_size(reader *r, const char *key, const char *other, int64_t low,
            mc_json_get_int(r->err, r->json, r->path, key, low, high, out);
 }
 
-static bool get_float(reader *r, const char *key, const char *other, double low, double high, float *out)
+static bool get_float(reader *r, const char *key, const char *other, double low, double high,
+                      float *out)
 {
     double value = *out;
     bool good = mc_json_get_number(r->err, r->json, r->path, other, low, high, &value) &&
@@ -80,8 +84,8 @@ static bool read_rates(reader *r, mc_bert_config *c)
 
 static bool unsupported(reader *r, const char *key, const char *found, const char *expected)
 {
-    mc_error_set(r->err, MC_ERR_UNSUPPORTED, "%s: key \"%s\": \"%s\" is not supported, expected %s", r->path,
-                 key, found, expected);
+    mc_error_set(r->err, MC_ERR_UNSUPPORTED, "%s: key \"%s\": \"%s\" is not supported, expected %s",
+                 r->path, key, found, expected);
     return false;
 }
 
@@ -99,7 +103,8 @@ static bool read_choices(reader *r, mc_bert_config *c)
     if (strcmp(type, "bert") != 0) return unsupported(r, "model_type", type, "bert");
     if (strcmp(position, "absolute") != 0)
         return unsupported(r, "position_embedding_type", position, "absolute");
-    if (decoder || cross) return unsupported(r, decoder ? "is_decoder" : "add_cross_attention", "true", "false");
+    if (decoder || cross)
+        return unsupported(r, decoder ? "is_decoder" : "add_cross_attention", "true", "false");
     if (!act) return true;
     for (const name_value *a = activations; a->name; a++)
         if (strcmp(a->name, act) == 0) {
@@ -117,8 +122,9 @@ cJSON *mc_bert_config_json(mc_error *err, const char *path, mc_bert_config *conf
     reader r = {err, json, path};
     if (read_choices(&r, config) && read_sizes(&r, config) && read_rates(&r, config)) {
         if (config->dim % config->heads == 0) return json;
-        mc_error_set(err, MC_ERR_FORMAT, "%s: hidden_size %lld is no multiple of num_attention_heads %lld",
-                     path, (long long)config->dim, (long long)config->heads);
+        mc_error_set(err, MC_ERR_FORMAT,
+                     "%s: hidden_size %lld is no multiple of num_attention_heads %lld", path,
+                     (long long)config->dim, (long long)config->heads);
     }
     cJSON_Delete(json);
     return NULL;
@@ -187,7 +193,8 @@ static bool add_labels(cJSON *json, const mc_bert *bert)
         snprintf(key, sizeof key, "%d", i);
         snprintf(generic, sizeof generic, "LABEL_%d", i);
         const char *name = bert->label_names ? bert->label_names[i] : generic;
-        if (!cJSON_AddStringToObject(id2label, key, name) || !cJSON_AddNumberToObject(label2id, name, i))
+        if (!cJSON_AddStringToObject(id2label, key, name) ||
+            !cJSON_AddNumberToObject(label2id, name, i))
             return false;
     }
     return true;
@@ -197,7 +204,9 @@ static bool add_all(cJSON *json, const mc_bert *bert)
 {
     const mc_bert_config *c = &bert->config;
     mc_dtype dtype = bert->module.root->dtype;
-    const char *dtype_name = dtype == MC_F16 ? "float16" : dtype == MC_BF16 ? "bfloat16" : "float32";
+    const char *dtype_name = dtype == MC_F16    ? "float16"
+                             : dtype == MC_BF16 ? "bfloat16"
+                                                : "float32";
     cJSON *list = cJSON_AddArrayToObject(json, "architectures");
     return list && cJSON_AddItemToArray(list, cJSON_CreateString(architecture(&bert->heads))) &&
            cJSON_AddStringToObject(json, "model_type", "bert") &&

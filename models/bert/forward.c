@@ -22,8 +22,8 @@ static int64_t integer_at(const mc_tensor *x, int64_t i)
 
 static bool fail_input(mc_tape *t, const char *what, const mc_tensor *x, const char *expected)
 {
-    mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "BERT: %s %s %s, expected %s", what, mc_dtype_name(x->dtype),
-            MC_SHAPE_TEXT(x->shape), expected);
+    mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "BERT: %s %s %s, expected %s", what,
+            mc_dtype_name(x->dtype), MC_SHAPE_TEXT(x->shape), expected);
     return false;
 }
 
@@ -42,8 +42,8 @@ static const mc_lengths *choose_lengths(mc_tape *t, const mc_bert_input *in)
     return lengths ? mc_tape_lengths(t, lengths, count, 1) : NULL;
 }
 
-/* Takes the tokens that count out of a padded (batch, longest) tensor, or passes a packed one on. The
- * result is i32 (capacity); tail rows are 0. */
+/* Takes the tokens that count out of a padded (batch, longest) tensor, or passes a packed one on.
+ * The result is i32 (capacity); tail rows are 0. */
 static mc_tensor *pack(mc_tape *t, const char *what, mc_tensor *x, const mc_lengths *lengths)
 {
     if (!mc_op_ready(t, "BERT", x)) return NULL;
@@ -107,7 +107,8 @@ static bool prepare(mc_tape *t, mc_bert *bert, const mc_bert_input *in, packed *
     }
     p->ids = pack(t, "ids", in->ids, p->lengths);
     p->positions = p->ids ? make_positions(t, p->lengths) : NULL;
-    if (p->positions && in->type_ids) p->types = pack(t, "type ids", in->type_ids, p->lengths);
+    if (p->positions && in->type_ids)
+        p->types = pack(t, "type ids", in->type_ids, p->lengths);
     else if (p->positions)
         p->types = mc_tape_input(t, MC_I32, MC_SHAPE(p->lengths->capacity), NULL, false);
     if (p->types && in->mask) p->key_mask = make_key_mask(t, in, p->lengths);
@@ -118,7 +119,8 @@ static bool prepare(mc_tape *t, mc_bert *bert, const mc_bert_input *in, packed *
 
 static mc_tensor *embed(mc_tape *t, mc_bert *bert, const packed *p)
 {
-    mc_tensor *tables[] = {mc_embedding_table(t, bert->words), mc_embedding_table(t, bert->positions),
+    mc_tensor *tables[] = {mc_embedding_table(t, bert->words),
+                           mc_embedding_table(t, bert->positions),
                            mc_embedding_table(t, bert->types)};
     mc_tensor *indices[] = {p->ids, p->positions, p->types};
     mc_scope scope = mc_scope_begin(t, false);
@@ -141,7 +143,8 @@ mc_bert_output mc_bert_forward(mc_tape *t, mc_bert *bert, const mc_bert_input *i
     mc_tensor *pooled = NULL;
     if (hidden && bert->pooler) {
         mc_tensor *first = mc_first_tokens(t, hidden);
-        pooled = first ? mc_linear_forward_activated(t, bert->pooler, first, MC_ACTIVATION_TANH) : NULL;
+        pooled =
+            first ? mc_linear_forward_activated(t, bert->pooler, first, MC_ACTIVATION_TANH) : NULL;
     }
     if (mc_failed(mc_tape_context(t))) return out;
     return (mc_bert_output){.last_hidden = hidden, .pooled = pooled};
@@ -190,7 +193,8 @@ mc_tensor *mc_bert_mlm_loss(mc_tape *t, mc_bert *bert, mc_tensor *hidden, mc_ten
     if (!bert || !has_head(t, bert, bert->mlm_dense, "masked language model head")) return NULL;
     if (!mc_op_ready(t, "BERT MLM", hidden) || !mc_op_ready(t, "BERT MLM", labels)) return NULL;
     int64_t rows = mc_tensor_rows(hidden), counting = 0;
-    mc_tensor *checked = mc_op_indices(t, "BERT MLM", "label", labels, rows, bert->config.vocab_size, -100);
+    mc_tensor *checked =
+        mc_op_indices(t, "BERT MLM", "label", labels, rows, bert->config.vocab_size, -100);
     int32_t *index = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *index);
     int32_t *kept = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *kept);
     if (!checked || !index || !kept) return NULL;

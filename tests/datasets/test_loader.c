@@ -30,18 +30,9 @@ static mc_dataset *make_rows(fixture *f, int rows, int (*length)(int))
     return d;
 }
 
-static int length_mixed(int i)
-{
-    return 1 + i * 37 % 200;
-}
-static int length_long(int i)
-{
-    return 400 + i % 100;
-}
-static int length_short(int i)
-{
-    return 1 + i % 5;
-}
+static int length_mixed(int i) { return 1 + i * 37 % 200; }
+static int length_long(int i) { return 400 + i % 100; }
+static int length_short(int i) { return 1 + i % 5; }
 
 /* A batch's contents in plain numbers, for comparing. */
 typedef struct copy {

@@ -32,11 +32,8 @@ static void add(mc_context *ctx, mc_accuracy *acc, int n, const int32_t *predict
 }
 
 #define ADD(ctx, acc, n, ...) add((ctx), (acc), (n), __VA_ARGS__)
-#define I32(...)      \
-    (const int32_t[]) \
-    {                 \
-        __VA_ARGS__   \
-    }
+#define I32(...) \
+    (const int32_t[]) { __VA_ARGS__ }
 
 static void near(double found, double expected)
 {

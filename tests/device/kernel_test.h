@@ -71,7 +71,7 @@ static inline double uniform(double low, double high)
     return low + (high - low) * (random_bits() / 4294967296.0);
 }
 
-/* ---- element types, by definition rather than by bits ------------------------------------------ */
+/* ---- element types, by definition rather than by bits ---------------------------------------- */
 
 static inline double decode(uint32_t bits, int exponent_bits, int mantissa_bits)
 {
@@ -219,7 +219,7 @@ static inline void assert_floats(const float *got, const double *expected, int64
                      expected[i]);
 }
 
-/* ---- Philox-4x32-10 as the paper has it ------------------------------------------------------- */
+/* ---- Philox-4x32-10 as the paper has it ----------------------------------------------------- */
 
 static inline void reference_philox(uint64_t key, uint64_t block, uint64_t offset, uint32_t out[4])
 {

@@ -140,7 +140,7 @@ static void run_case(attention_case c)
                                                   d.dout.m, part(&d, &d.dqkv, 0),
                                                   part(&d, &d.dqkv, 1), part(&d, &d.dqkv, 2)),
                          MC_OK);
-        /* The mean over a row is taken of the output as rounded, which for 16 bits adds its error. */
+        /* The mean over a row is taken of the output as rounded, with its error. */
         double rounding = c.dtype == MC_F32 ? 0 : c.dtype == MC_F16 ? 0x1p-10 : 0x1p-7;
         assert_matrix(&d.dqkv, d.e_dqkv, 4e-6 + rounding, t->name, "attention_backward");
         assert_int_equal(t->k->attention(device, &d.shape, q, k, v, d.out.m, NULL), MC_OK);

@@ -73,7 +73,7 @@ static float *fill_new(const isa_table *t, mc_fill fill, int64_t first, int64_t 
     return x;
 }
 
-/* Every build gives the same bits, whole or in pieces, and 16-bit types are those values rounded. */
+/* Every build gives the same bits, whole or in pieces; 16-bit types are those values rounded. */
 static void test_equal_bits(void **state)
 {
     (void)state;

@@ -95,10 +95,7 @@ static void test_short_run(void **state)
     assert_good(ctx);
 }
 
-static double steps_of_ten(void *user, int64_t n)
-{
-    return *(double *)user / (double)(1 + n / 10);
-}
+static double steps_of_ten(void *user, int64_t n) { return *(double *)user / (double)(1 + n / 10); }
 
 static void test_custom(void **state)
 {

@@ -48,14 +48,7 @@ static mc_tensor *loss_of(mc_tape *t, const model *m, const batch *b, int first,
     mc_tensor *x = mc_tape_input(t, MC_F32, MC_SHAPE(rows, IN), b->x + first * IN, false);
     mc_tensor *labels = mc_tape_input(t, MC_I32, MC_SHAPE(rows), b->label + first, false);
     mc_tensor *w = mc_parameter_tensor(t, m->weight), *bias = mc_parameter_tensor(t, m->bias);
-    if (mc_parameter_dtype(m->weight) != MC_F32) {
-        uint16_t half[ROWS * IN];
-        for (int i = 0; i < rows * IN; i++) {
-            _Float16 h = (_Float16)b->x[first * IN + i];
-            memcpy(&half[i], &h, 2);
-        }
-        x = mc_tape_input(t, MC_F16, MC_SHAPE(rows, IN), half, false);
-    }
+    x = mc_cast(t, x, mc_parameter_dtype(m->weight));
     return mc_cross_entropy(t, mc_fused_linear(t, x, w, bias, MC_ACTIVATION_NONE), labels, NULL);
 }
 
@@ -693,7 +686,8 @@ typedef struct run {
 /* A model with two optimizers and schedules; overflows happen (the scale grows fast). */
 static run new_run(mc_dtype dtype, bool other_order)
 {
-    run r = {.ctx = mc_init_distributed(&(mc_init_options){.seed = 7})};
+    run r = {0};
+    r.ctx = mc_init_distributed(&(mc_init_options){.seed = 7});
     r.m = (model){.ctx = r.ctx, .root = new_root(r.ctx, dtype)};
     for (int i = 0; i < 2; i++) {
         if (i == other_order)

@@ -26,10 +26,7 @@ static uint32_t slow_crc32c(const uint8_t *data, size_t size)
     return crc ^ 0xffffffff;
 }
 
-static uint32_t masked(uint32_t crc)
-{
-    return ((crc >> 15) | (crc << 17)) + 0xa282ead8;
-}
+static uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8; }
 
 static uint64_t little_endian(const uint8_t *p, int bytes)
 {

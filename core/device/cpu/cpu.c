@@ -9,10 +9,7 @@
 
 /* ---- choosing kernels and library ------------------------------------------------------------ */
 
-static bool has_scalar(void)
-{
-    return true;
-}
+static bool has_scalar(void) { return true; }
 
 #ifdef MC_HAVE_X86_ISA
 /* Compilers differ in whether they can be asked for F16C by name. */

@@ -16,8 +16,8 @@ extern const mc_kernels mc_cpu_kernels_avx2;   /* AVX2 + FMA + F16C */
 extern const mc_kernels mc_cpu_kernels_avx512; /* AVX-512 F, BW, DQ, VL */
 #endif
 
-/* C = op(A) op(B) + beta C in f32 through the library; thread-safe. Called inside an OpenMP parallel
- * region it runs on the calling thread alone. */
+/* C = op(A) op(B) + beta C in f32 through the library; thread-safe. Called inside an OpenMP
+ * parallel region it runs on the calling thread alone. */
 typedef void (*mc_sgemm_fn)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                             float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
                             float beta, float *c, int64_t ldc);

@@ -5,6 +5,21 @@
 #include <sys/mman.h>
 #include "core/base/memory_internal.h"
 
+/* A build with AddressSanitizer sees every access outside of a block in use. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define MC_POOL_POISON
+#endif
+#endif
+#if defined(MC_POOL_POISON) || defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define poison(data, bytes) __asan_poison_memory_region(data, bytes)
+#define unpoison(data, bytes) __asan_unpoison_memory_region(data, bytes)
+#else
+#define poison(data, bytes) ((void)(data), (void)(bytes))
+#define unpoison(data, bytes) ((void)(data), (void)(bytes))
+#endif
+
 enum {
     ALIGN = 64,
     STEPS_LOG2 = 3,
@@ -38,15 +53,9 @@ struct mc_pool {
 _Static_assert(sizeof(block) <= ALIGN && sizeof(segment) <= ALIGN, "headers fit a cache line");
 _Static_assert(STEPS <= 8, "steps are bits of a byte");
 
-static block *next_block(block *b)
-{
-    return (block *)((char *)b + ALIGN + b->size);
-}
+static block *next_block(block *b) { return (block *)((char *)b + ALIGN + b->size); }
 
-static void *data_of(block *b)
-{
-    return (char *)b + ALIGN;
-}
+static void *data_of(block *b) { return (char *)b + ALIGN; }
 
 typedef struct list_index {
     int power, step;
@@ -112,6 +121,7 @@ static void split(mc_pool *pool, block *b, size_t size)
 {
     if (b->size < size + 2 * ALIGN) return;
     block *rest = (block *)((char *)b + ALIGN + size);
+    unpoison(rest, ALIGN);
     rest->size = b->size - size - ALIGN;
     rest->before = b;
     b->size = size;
@@ -119,10 +129,7 @@ static void split(mc_pool *pool, block *b, size_t size)
     list_add(pool, rest);
 }
 
-static block *segment_first(segment *s)
-{
-    return (block *)((char *)s + ALIGN);
-}
+static block *segment_first(segment *s) { return (block *)((char *)s + ALIGN); }
 
 static bool segment_is_free(segment *s)
 {
@@ -133,6 +140,7 @@ static bool segment_is_free(segment *s)
 static void segment_free(mc_pool *pool, segment *s)
 {
     pool->memory->reserved -= s->bytes;
+    unpoison(s, s->bytes);
     mc_free(s);
 }
 
@@ -175,6 +183,7 @@ static bool grow(mc_pool *pool, size_t size)
     block *first = segment_first(s);
     *first = (block){.size = bytes - headers};
     *next_block(first) = (block){.before = first};
+    poison(data_of(first), first->size);
     list_add(pool, first);
     return true;
 }
@@ -207,6 +216,7 @@ void *mc_pool_alloc(mc_pool *pool, size_t bytes)
     split(pool, b, size);
     pool->memory->in_use += bytes;
     if (pool->memory->in_use > pool->memory->peak) pool->memory->peak = pool->memory->in_use;
+    unpoison(data_of(b), bytes);
     return data_of(b);
 }
 
@@ -225,5 +235,6 @@ void mc_pool_release(mc_pool *pool, void *data, size_t bytes)
         b = b->before;
     }
     next_block(b)->before = b;
+    poison(data_of(b), b->size);
     list_add(pool, b);
 }

@@ -21,10 +21,7 @@ static inline float mc_bits_float(uint32_t bits)
     return x;
 }
 
-static inline float mc_from_bf16(uint16_t h)
-{
-    return mc_bits_float((uint32_t)h << 16);
-}
+static inline float mc_from_bf16(uint16_t h) { return mc_bits_float((uint32_t)h << 16); }
 
 /* Nearest even; NaN stays NaN (made quiet), overflow gives inf. */
 static inline uint16_t mc_to_bf16(float x)

@@ -34,10 +34,7 @@ static inline float gelu_new_slope(float x)
     return s + x * s * mirror * dz;
 }
 
-static inline float relu(float x)
-{
-    return x < 0.0f ? 0.0f : x;
-}
+static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 /* y = activation(x), y may be x. */
 static void activate(mc_activation activation, const float *x, float *y, int n)

@@ -82,14 +82,8 @@ static inline mc_chunk mc_chunk_at(mc_chunks c, int64_t i)
     return (mc_chunk){.row = row, .column = column, .n = (int)(left < MC_CHUNK ? left : MC_CHUNK)};
 }
 
-static inline int64_t mc_min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-static inline int64_t mc_round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
+static inline int64_t mc_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t mc_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* Scratch memory of the device: `count` floats, aligned to 64 bytes. */
 static inline float *mc_scratch_new(mc_device *d, int64_t count)

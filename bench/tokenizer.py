@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""The WordPiece tokenizer beside Hugging Face's, in turns, one thread each, one text at a time.
+
+    python3 bench/tokenizer.py [build/release/bench/bench_tokenizer] [--rounds 7]
+
+Needs the PyPI package `tokenizers` and the reference data ($MC_SHARED, else ../shared). A text is a
+line of the file, as it comes, or 50 lines at once. Both sides give the same ids, which is checked
+first. Prints the median MB/s of each and their ratio; the last line is the verdict.
+"""
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RAYON_NUM_THREADS"] = "1"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODELS = {"bert-base-uncased": True, "bert-base-cased": False}
+FILES = ["wiki.test.raw", "tinyshakespeare.txt"]
+
+
+def cut(path, lines):
+    """The texts that the C program makes of the file."""
+    rows = path.read_bytes().decode("utf-8").split("\n")
+    if rows[-1] == "":
+        rows.pop()
+    texts = ["\n".join(rows[i:i + lines]) for i in range(0, len(rows), lines)]
+    return [t for t in texts if t]
+
+
+def theirs(tokenizer, texts):
+    start = time.perf_counter()
+    total = 0
+    for text in texts:
+        total += len(tokenizer.encode(text).ids)
+    return time.perf_counter() - start, total
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", nargs="?", default=ROOT / "build/release/bench/bench_tokenizer")
+    parser.add_argument("--rounds", type=int, default=7)
+    a = parser.parse_args()
+    try:
+        import tokenizers
+    except ImportError:
+        sys.exit("needs the PyPI package `tokenizers`: pip install tokenizers")
+    shared = pathlib.Path(os.environ.get("MC_SHARED") or ROOT.parent / "shared")
+    worst, slowest = float("inf"), float("inf")
+    print(f"tokenizers {tokenizers.__version__}; MB/s, median of {a.rounds} rounds in turns")
+    for model, lowercase in MODELS.items():
+        folder = shared / "data/vocab" / model
+        peer = tokenizers.BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase)
+        for name in FILES:
+            for lines in (1, 50):
+                path = shared / "data/text" / name
+                texts = cut(path, lines)
+                size = sum(len(t.encode()) for t in texts) / 1e6
+                ours, peers = [], []
+                for _ in range(a.rounds):
+                    command = [a.program, folder, path, "3", str(lines)]
+                    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                    speed, count = out.split("\n")[2].split()  # the third pass: warm, as the peer is
+                    seconds, total = theirs(peer, texts)
+                    if int(count) != total:
+                        sys.exit(f"{model} {name}: {count} ids, tokenizers has {total}")
+                    ours.append(float(speed))
+                    peers.append(size / seconds)
+                mine, other = statistics.median(ours), statistics.median(peers)
+                worst, slowest = min(worst, mine / other), min(slowest, mine)
+                print(f"{model:18s} {name:20s} {lines:2d} lines a text: "
+                      f"{mine:7.1f} against {other:5.2f}, {mine / other:6.1f} times")
+    print(f"result slowest_mb_s={slowest:.1f} least_ratio={worst:.1f}")
+
+
+main()

@@ -1,0 +1,43 @@
+#!/bin/sh
+# Installs what is needed, builds, and runs every test: in the release build (build/release) and in
+# one with AddressSanitizer, UndefinedBehaviorSanitizer and failing allocations (build/asan). The
+# last line is `N passed, N failed, N skipped`, over both; the exit code is 0 only if nothing failed.
+#
+#     scripts/test.sh [PATTERN]      only the tests whose name matches the regular expression
+set -eu
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+scripts/install-dependencies.sh
+export CTEST_OUTPUT_ON_FAILURE=1
+
+build()
+{
+    echo "== building: $1"
+    mkdir -p "build/$1"
+    log=build/$1/build.log
+    if ! cmake --preset "$1" -DMC_BUILD_TESTS=ON -DMC_BUILD_EXAMPLES=ON >"$log" 2>&1 ||
+        ! cmake --build "build/$1" --parallel "$jobs" >>"$log" 2>&1; then
+        cat "$log"
+        fail "the $1 build failed"
+    fi
+}
+
+# Tests share the cores: two threads in each, as many tests at a time as that leaves room for.
+run()
+{
+    echo "== testing: $1"
+    rm -f "build/$1/tests.xml"
+    OMP_NUM_THREADS=2 ctest --test-dir "build/$1" --parallel $(((jobs + 1) / 2)) \
+        --tests-regex "$pattern" --output-junit tests.xml --test-output-size-passed 10000000 \
+        --test-output-size-failed 10000000 || failed=yes
+}
+
+pattern=${1-.}
+failed=no
+build release
+run release
+build asan
+run asan
+python3 scripts/count_tests.py build/release/tests.xml build/asan/tests.xml || failed=yes
+[ $failed = no ]

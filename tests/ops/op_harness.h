@@ -1,0 +1,705 @@
+/* The op harness: runs a row of the table (an operation with its options and sizes) over dtypes,
+ * sizes and instruction sets, and compares it with the row's reference in double.
+ *
+ *   test   forward against the reference
+ *   grad   the gradient of every input and parameter against central differences of the reference,
+ *          in three ways: alone, added to a gradient that is there already, and by full recompute
+ *   perf   time and throughput of forward and backward
+ *
+ * A row gives three functions: `declare` says which inputs there are, `run` calls the operation,
+ * and `reference` computes it from the inputs' doubles. */
+#ifndef MC_TESTS_OP_HARNESS_H
+#define MC_TESTS_OP_HARNESS_H
+
+#include "tests/device/kernel_test.h"
+
+#include <time.h>
+#include "core/modelcenter.h"
+#include "core/ops/ops_internal.h"
+
+enum { MOST_INPUTS = 6, MOST_SIZES = 8, MOST_SEQUENCES = 8 };
+
+typedef enum input_kind {
+    VALUES,    /* of the row's dtype, with a gradient */
+    PARAMETER, /* the same as a leaf, whose f32 gradient is added to */
+    INDEX,     /* i32 or i64 */
+    MASK,      /* u8 */
+} input_kind;
+
+typedef struct op_input {
+    input_kind kind;
+    mc_dtype dtype;
+    mc_shape shape;
+    int64_t count;
+    double *v;       /* what the reference reads */
+    void *data;      /* the same in `dtype` */
+    float *gradient; /* of a parameter: where the operation adds */
+    mc_tensor *x;    /* on the tape of the run */
+} op_input;
+
+typedef struct op_call op_call;
+
+typedef struct op_options {
+    mc_activation activation;
+    bool bias, second, causal, masked;
+    input_kind weights; /* VALUES or PARAMETER */
+    int tables;
+    float dropout, factor, smoothing;
+    int32_t ignore_index; /* as in mc_cross_entropy_options */
+    mc_dtype index_dtype; /* 0: i32 */
+    mc_tensor *(*unary)(mc_tape *t, mc_tensor *x);
+    mc_tensor *(*binary)(mc_tape *t, mc_tensor *a, mc_tensor *b);
+} op_options;
+
+typedef struct op_row {
+    const char *name;
+    void (*declare)(op_call *c); /* add_input for each, and the output's shape */
+    mc_tensor *(*run)(mc_tape *t, op_call *c);
+    void (*reference)(const op_call *c, double *y);
+    op_options o;
+    int64_t sizes[MOST_SIZES][5]; /* what they mean is the row's affair; ends with five zeros... */
+    int size_count;               /* ...or, where those are a size, here */
+    int64_t perf[5];              /* the size that is timed; all zero: none */
+    double (*flops)(const op_call *c); /* NULL: bound by memory */
+    bool picks_rows;  /* it reads as much of its inputs as it writes, not all of them */
+    bool no_gradient; /* the operation has none */
+    bool seeded;      /* a loss whose backward starts with 1 / count only */
+    bool f32_only;
+    double tolerance;       /* of f32, relative to the largest value; 0: 1e-6 */
+    int roundings;          /* to 16 bits on the way to a result or gradient; 0: 1 */
+    int gradient_roundings; /* 0: as roundings */
+} op_row;
+
+struct op_call {
+    const op_row *row;
+    const op_options *o;
+    const int64_t *n; /* the size */
+    mc_dtype dtype;
+    mc_context *ctx;
+    op_input in[MOST_INPUTS];
+    int inputs;
+    mc_shape out_shape;
+    mc_dtype out_dtype;
+    int64_t out_count;
+    mc_lengths lengths; /* of a packed batch; capacity 0: not packed */
+    int32_t length[MOST_SEQUENCES], offset[MOST_SEQUENCES + 1];
+    uint64_t dropout_offset; /* of the last run */
+};
+
+/* ---- declaring ------------------------------------------------------------------------------- */
+
+static inline op_input *add_input(op_call *c, input_kind kind, mc_dtype dtype, mc_shape shape)
+{
+    assert_true(c->inputs < MOST_INPUTS);
+    op_input *in = &c->in[c->inputs++];
+    *in = (op_input){.kind = kind, .dtype = dtype, .shape = shape, .count = mc_shape_count(shape)};
+    size_t bytes = (size_t)in->count * mc_dtype_size(dtype) + 64;
+    in->v = doubles(in->count);
+    in->data = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    in->gradient = calloc((size_t)in->count + 1, sizeof *in->gradient);
+    assert_true(in->data && in->gradient);
+    return in;
+}
+
+/* Random values in [low, high) that the dtype has, away from zero, where ReLU has no slope. */
+static inline op_input *add_values(op_call *c, input_kind kind, mc_shape shape, double low,
+                                   double high)
+{
+    op_input *in = add_input(c, kind, c->dtype, shape);
+    for (int64_t i = 0; i < in->count; i++) {
+        double value = uniform(low, high);
+        if (fabs(value) < 2e-3) value = copysign(2e-3, value);
+        in->v[i] = nearest(in->dtype, value);
+        set_element(in->dtype, in->data, i, in->v[i]);
+    }
+    return in;
+}
+
+static inline void set_index(op_input *in, int64_t i, int64_t value)
+{
+    in->v[i] = (double)value;
+    if (in->dtype == MC_I64)
+        ((int64_t *)in->data)[i] = value;
+    else if (in->dtype == MC_I32)
+        ((int32_t *)in->data)[i] = (int32_t)value;
+    else
+        ((uint8_t *)in->data)[i] = (uint8_t)value;
+}
+
+/* Random whole numbers in [0, limit). */
+static inline op_input *add_index(op_call *c, input_kind kind, mc_dtype dtype, int64_t count,
+                                  int64_t limit)
+{
+    op_input *in = add_input(c, kind, dtype ? dtype : MC_I32, MC_SHAPE(count));
+    for (int64_t i = 0; i < count; i++)
+        set_index(in, i, (int64_t)(random_bits() % (uint64_t)limit));
+    return in;
+}
+
+/* The packed batches of the rows that want one: lengths up to the first negative. */
+static const int32_t batches[][MOST_SEQUENCES] = {
+    {1, -1}, {3, 1, 5, -1},   {4, 0, 7, 0, 1, -1}, {0, 0, -1},
+    {-1},    {33, 17, 2, -1}, {70, 1, -1},         {128, 128, 128, 128, 128, 128, 128, 128}};
+
+static inline void set_batch(op_call *c, int64_t batch, int64_t round_to)
+{
+    mc_lengths *l = &c->lengths;
+    *l = (mc_lengths){.length = c->length, .offset = c->offset};
+    for (; l->count < MOST_SEQUENCES && batches[batch][l->count] >= 0; l->count++) {
+        int32_t length = batches[batch][l->count];
+        c->length[l->count] = length;
+        l->total += length;
+        c->offset[l->count + 1] = (int32_t)l->total;
+        if (length > l->longest) l->longest = length;
+    }
+    l->capacity = (l->total + round_to - 1) / round_to * round_to;
+}
+
+static inline void set_output(op_call *c, mc_dtype dtype, mc_shape shape)
+{
+    c->out_dtype = dtype;
+    c->out_shape = shape;
+    c->out_count = mc_shape_count(shape);
+}
+
+static inline void call_begin(op_call *c, const op_row *row, const int64_t *n, mc_dtype dtype)
+{
+    *c = (op_call){.row = row, .o = &row->o, .n = n, .dtype = dtype, .out_dtype = dtype};
+    row->declare(c);
+}
+
+static inline void call_end(op_call *c)
+{
+    for (int i = 0; i < c->inputs; i++) {
+        free(c->in[i].v);
+        free(c->in[i].data);
+        free(c->in[i].gradient);
+    }
+}
+
+static inline bool has_gradient(const op_input *in) { return in->kind <= PARAMETER; }
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static inline void put_inputs(mc_tape *t, op_call *c)
+{
+    for (int i = 0; i < c->inputs; i++) {
+        op_input *in = &c->in[i];
+        in->x = in->kind == PARAMETER
+                    ? mc_tape_leaf(t, in->dtype, in->shape, in->data, in->gradient)
+                    : mc_tape_input(t, in->dtype, in->shape, in->data, in->kind == VALUES);
+        if (in->x && c->lengths.length && mc_tensor_rows(in->x) == c->lengths.capacity)
+            in->x->lengths = &c->lengths;
+    }
+    c->dropout_offset = c->ctx->rng_offset;
+}
+
+/* The row as a checkpointed segment: its inputs are what the segment is given. */
+static inline mc_tensor *run_segment(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
+{
+    op_call *c = user;
+    c->in[0].x = x;
+    for (int i = 1; i < c->inputs; i++)
+        if (c->in[i].kind != PARAMETER) c->in[i].x = extra[i - 1];
+    return c->row->run(t, c);
+}
+
+static inline mc_tensor *run_checkpointed(mc_tape *t, op_call *c)
+{
+    mc_tensor *extra[MOST_INPUTS] = {0};
+    if (c->in[0].kind == PARAMETER) return c->row->run(t, c);
+    for (int i = 1; i < c->inputs; i++)
+        extra[i - 1] = c->in[i].kind == PARAMETER ? NULL : c->in[i].x;
+    return mc_tape_checkpoint(t, run_segment, c, c->in[0].x, extra, c->inputs - 1);
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static inline double rounding_unit(mc_dtype dtype)
+{
+    return dtype == MC_F16 ? 0x1p-11 : dtype == MC_BF16 ? 0x1p-8 : 0;
+}
+
+static inline double tolerance_of(const op_call *c, bool gradient)
+{
+    const op_row *row = c->row;
+    int roundings = row->roundings ? row->roundings : 1;
+    if (gradient && row->gradient_roundings) roundings = row->gradient_roundings;
+    roundings += gradient; /* of the sum with the gradient that was there */
+    return (row->tolerance ? row->tolerance : 1e-6) + 1.02 * roundings * rounding_unit(c->dtype);
+}
+
+static inline double largest_of(const double *v, int64_t n)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(v[i]));
+    return largest;
+}
+
+static inline const char *call_text(const op_call *c, const char *isa, const char *what)
+{
+    static char text[256];
+    snprintf(text, sizeof text, "%s (%lld %lld %lld %lld %lld) %s %s: %s", c->row->name,
+             (long long)c->n[0], (long long)c->n[1], (long long)c->n[2], (long long)c->n[3],
+             (long long)c->n[4], mc_dtype_name(c->dtype), isa, what);
+    return text;
+}
+
+/* The largest errors seen, for MC_VERBOSE. */
+static double worst_error[2][3];
+
+static inline void note_error(const op_call *c, bool gradient, double relative)
+{
+    double *worst = &worst_error[gradient][c->dtype - MC_F32];
+    *worst = fmax(*worst, relative);
+}
+
+/* Every element within the tolerance of the largest, or of `least` where all are smaller. */
+static inline void compare(const op_call *c, const char *isa, const char *what, const double *got,
+                           const double *expected, int64_t n, double least, bool gradient)
+{
+    double largest = fmax(largest_of(expected, n), fmax(least, 1e-30)),
+           tolerance = tolerance_of(c, gradient);
+    for (int64_t i = 0; i < n; i++) {
+        double error = fabs(got[i] - expected[i]) / largest;
+        if (!(error <= tolerance))
+            fail_msg("%s[%lld] is %.9g, expected %.9g: error %.2g of the largest, allowed %.2g",
+                     call_text(c, isa, what), (long long)i, got[i], expected[i], error, tolerance);
+        note_error(c, gradient, error);
+    }
+}
+
+static inline double *read_tensor(mc_context *ctx, const mc_tensor *x, int64_t n)
+{
+    float *values = calloc((size_t)n + 1, sizeof *values);
+    double *out = doubles(n);
+    assert_non_null(values);
+    mc_tensor_read_f32(ctx, x, values, n);
+    for (int64_t i = 0; i < n; i++) out[i] = values[i];
+    free(values);
+    return out;
+}
+
+static inline void check_context(const op_call *c, const char *isa)
+{
+    if (mc_failed(c->ctx)) fail_msg("%s", call_text(c, isa, mc_error_message(c->ctx)));
+}
+
+static inline void check_forward(op_call *c, const char *isa, bool training)
+{
+    double *expected = doubles(c->out_count);
+    mc_tape *t = training ? mc_tape_begin(c->ctx) : mc_tape_begin_eval(c->ctx);
+    put_inputs(t, c);
+    mc_tensor *y = c->row->run(t, c);
+    check_context(c, isa);
+    if (!mc_shape_equal(y->shape, c->out_shape) || y->dtype != c->out_dtype)
+        fail_msg("%s %s %s", call_text(c, isa, "output"), mc_dtype_name(y->dtype),
+                 MC_SHAPE_TEXT(y->shape));
+    c->row->reference(c, expected);
+    double *got = read_tensor(c->ctx, y, c->out_count);
+    compare(c, isa, training ? "y" : "y of an eval tape", got, expected, c->out_count, 1e-3, false);
+    mc_tape_end(t);
+    free(got);
+    free(expected);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static inline double dot(const double *a, const double *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* The derivative of <dy, reference> along `direction` (NULL: element i alone) of an input, by
+ * central differences. */
+static inline double difference(op_call *c, op_input *in, const double *dy, double *y,
+                                const double *direction, int64_t i)
+{
+    const double h = 1e-5;
+    double value[2], *kept = doubles(in->count);
+    memcpy(kept, in->v, (size_t)in->count * sizeof *kept);
+    for (int side = 0; side < 2; side++) {
+        double step = side ? h : -h;
+        if (!direction) in->v[i] = kept[i] + step;
+        for (int64_t k = 0; direction && k < in->count; k++)
+            in->v[k] = kept[k] + step * direction[k];
+        c->row->reference(c, y);
+        value[side] = dot(dy, y, c->out_count);
+    }
+    memcpy(in->v, kept, (size_t)in->count * sizeof *kept);
+    free(kept);
+    return (value[1] - value[0]) / (2 * h);
+}
+
+/* What one evaluation of the reference costs, roughly. */
+static inline double work_of(const op_call *c)
+{
+    double work = (double)c->out_count;
+    for (int i = 0; i < c->inputs; i++) work += (double)c->in[i].count;
+    return c->row->flops ? work + c->row->flops(c) : work * 8;
+}
+
+typedef struct input_gradient {
+    double *expected; /* (count); NULL where there are too many elements to take one by one */
+    double *direction[2], along[2];
+} input_gradient;
+
+static inline void find_gradient(op_call *c, op_input *in, const double *dy, double *y,
+                                 input_gradient *g)
+{
+    *g = (input_gradient){0};
+    if ((double)in->count * work_of(c) < 5e6) {
+        g->expected = doubles(in->count);
+        for (int64_t i = 0; i < in->count; i++) g->expected[i] = difference(c, in, dy, y, NULL, i);
+        return;
+    }
+    for (int d = 0; d < 2; d++) {
+        g->direction[d] = doubles(in->count);
+        for (int64_t i = 0; i < in->count; i++) g->direction[d][i] = random_bits() & 1 ? 1 : -1;
+        g->along[d] = difference(c, in, dy, y, g->direction[d], 0);
+    }
+}
+
+typedef enum gradient_way { ALONE, ADDED, RECOMPUTED, WAYS } gradient_way;
+
+/* What the gradient of an input is before the operation's backward. */
+static inline double gradient_before(const op_input *in, gradient_way way, int64_t i)
+{
+    if (way == ALONE || (way == RECOMPUTED && in->kind == VALUES)) return 0;
+    return 0.25 * (double)(i % 5) - 0.5;
+}
+
+static inline void prepare_gradients(mc_tape *t, op_call *c, gradient_way way, mc_tensor **second)
+{
+    for (int k = 0; k < c->inputs; k++) {
+        op_input *in = &c->in[k];
+        if (in->kind == PARAMETER)
+            for (int64_t i = 0; i < in->count; i++)
+                in->gradient[i] = (float)gradient_before(in, way, i);
+        if (in->kind == VALUES && way == ADDED) second[k] = mc_scale(t, in->x, 1);
+    }
+}
+
+/* Gives the inputs a gradient from elsewhere, before the operation's backward does. */
+static inline void backward_second(mc_tape *t, op_call *c, mc_tensor *const *second)
+{
+    for (int k = 0; k < c->inputs; k++) {
+        if (!second[k]) continue;
+        mc_tensor *d = mc_tape_input(t, c->in[k].dtype, c->in[k].shape, NULL, false);
+        for (int64_t i = 0; d && i < c->in[k].count; i++)
+            set_element(c->in[k].dtype, mc_tensor_data(d), i, gradient_before(&c->in[k], ADDED, i));
+        mc_tape_backward(t, second[k], d);
+    }
+}
+
+static inline double *found_gradient(op_call *c, const op_input *in)
+{
+    const mc_tensor *gradient = mc_tensor_gradient(in->x);
+    if (in->kind == VALUES && gradient) return read_tensor(c->ctx, gradient, in->count);
+    double *got = doubles(in->count);
+    for (int64_t i = 0; in->kind == PARAMETER && i < in->count; i++) got[i] = in->gradient[i];
+    return got;
+}
+
+/* Large inputs: the gradient along two random directions, and its largest element. */
+static inline void compare_along(op_call *c, const char *isa, const char *what, op_input *in,
+                                 const input_gradient *g, gradient_way way, const double *got,
+                                 const double *dy, double *y)
+{
+    double norm = sqrt(dot(got, got, in->count)), tolerance = tolerance_of(c, true);
+    int64_t at = 0;
+    for (int64_t i = 0; i < in->count; i++)
+        if (!(fabs(got[i]) <= fabs(got[at]))) at = i;
+    for (int d = 0; d < 2; d++) {
+        double found = dot(got, g->direction[d], in->count), expected = g->along[d];
+        for (int64_t i = 0; i < in->count; i++)
+            expected += gradient_before(in, way, i) * g->direction[d][i];
+        double error = fabs(found - expected) / fmax(norm, 0.1 * largest_of(dy, c->out_count));
+        if (!(error <= 4 * tolerance))
+            fail_msg("%s along a direction is %.9g, expected %.9g (norm %g)",
+                     call_text(c, isa, what), found, expected, norm);
+        note_error(c, true, error);
+    }
+    double expected = difference(c, in, dy, y, NULL, at) + gradient_before(in, way, at);
+    compare(c, isa, what, got + at, &expected, 1, 0.1 * largest_of(dy, c->out_count), true);
+}
+
+static inline void compare_gradient(op_call *c, const char *isa, op_input *in,
+                                    const input_gradient *g, gradient_way way, const double *dy,
+                                    double *y)
+{
+    static const char *const names[] = {"gradient", "gradient added to another",
+                                        "recomputed gradient"};
+    char what[64];
+    snprintf(what, sizeof what, "%s of input %d", names[way], (int)(in - c->in));
+    double *got = found_gradient(c, in);
+    if (g->expected) {
+        double *expected = doubles(in->count);
+        for (int64_t i = 0; i < in->count; i++)
+            expected[i] = g->expected[i] + gradient_before(in, way, i);
+        compare(c, isa, what, got, expected, in->count, 0.1 * largest_of(dy, c->out_count), true);
+        free(expected);
+    } else {
+        compare_along(c, isa, what, in, g, way, got, dy, y);
+    }
+    free(got);
+}
+
+static inline void check_gradient(op_call *c, const char *isa, gradient_way way, const double *dy,
+                                  double *y, const input_gradient *expected)
+{
+    mc_tensor *second[MOST_INPUTS] = {0}, *given[MOST_INPUTS];
+    mc_tape *t = mc_tape_begin(c->ctx);
+    put_inputs(t, c);
+    for (int k = 0; k < c->inputs; k++) given[k] = c->in[k].x;
+    prepare_gradients(t, c, way, second);
+    mc_tensor *out = way == RECOMPUTED ? run_checkpointed(t, c) : c->row->run(t, c);
+    mc_tensor *d = mc_tape_input(t, c->out_dtype, c->out_shape, NULL, false);
+    for (int64_t i = 0; d && i < c->out_count; i++)
+        set_element(c->out_dtype, mc_tensor_data(d), i, dy[i]);
+    backward_second(t, c, second);
+    mc_tape_backward(t, out, c->row->seeded ? NULL : d);
+    check_context(c, isa);
+    for (int k = 0; k < c->inputs; k++) {
+        c->in[k].x = given[k];
+        if (has_gradient(&c->in[k])) compare_gradient(c, isa, &c->in[k], &expected[k], way, dy, y);
+    }
+    mc_tape_end(t);
+}
+
+/* The gradient given to the output: random; of a loss, its sum's alone. */
+static inline double *output_gradient(const op_call *c, const double *y)
+{
+    double *dy = doubles(c->out_count);
+    for (int64_t i = 0; i < c->out_count; i++)
+        dy[i] = nearest(c->out_dtype, copysign(uniform(0.1, 1), uniform(-1, 1)));
+    bool loss = c->out_dtype == MC_F32 && mc_shape_equal(c->out_shape, MC_SHAPE(2));
+    if (loss) dy[1] = 0;
+    if (c->row->seeded) dy[0] = 1 / fmax(y[1], 1);
+    return dy;
+}
+
+static inline void free_gradients(op_call *c, input_gradient *g)
+{
+    for (int k = 0; k < c->inputs; k++) {
+        free(g[k].expected);
+        free(g[k].direction[0]);
+        free(g[k].direction[1]);
+    }
+}
+
+/* ---- contexts, one for each instruction set -------------------------------------------------- */
+
+typedef struct isa_context {
+    const char *isa;
+    mc_context *ctx;
+} isa_context;
+
+static isa_context isa_contexts[3];
+static int isa_count;
+
+static inline int open_contexts(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"scalar", "avx2", "avx512"};
+    const char *asked = getenv("MC_CPU_ISA");
+    char *only = asked && *asked ? strdup(asked) : NULL;
+    for (int i = 0; i < 3; i++) {
+        if (only && strcmp(only, isas[i]) != 0) continue;
+        setenv("MC_CPU_ISA", isas[i], 1);
+        mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 1234});
+        if (mc_error_status(ctx) == MC_OK) {
+            isa_contexts[isa_count++] = (isa_context){isas[i], ctx};
+            continue;
+        }
+        printf("SKIPPED: %s (%s)\n", isas[i], mc_error_message(ctx));
+        mc_context_free(ctx);
+    }
+    if (only)
+        setenv("MC_CPU_ISA", only, 1);
+    else
+        unsetenv("MC_CPU_ISA");
+    free(only);
+    return isa_count == 0;
+}
+
+/* Whatever ran, its memory has come back. */
+static inline int close_contexts(void **state)
+{
+    (void)state;
+    size_t leaked = 0;
+    for (int i = 0; i < isa_count; i++) {
+        leaked += isa_contexts[i].ctx->device->memory.in_use;
+        mc_context_free(isa_contexts[i].ctx);
+    }
+    if (leaked) fprintf(stderr, "%zu bytes of device memory were not given back\n", leaked);
+    isa_count = 0;
+    return leaked != 0;
+}
+
+/* ---- the modes ------------------------------------------------------------------------------- */
+
+static inline int size_count(const op_row *row)
+{
+    static const int64_t zeros[5];
+    if (row->size_count) return row->size_count;
+    int n = 0;
+    while (n < MOST_SIZES && memcmp(row->sizes[n], zeros, sizeof zeros) != 0) n++;
+    return n;
+}
+
+static inline void each_call(const op_row *row, void (*fn)(op_call *c))
+{
+    assert_true(size_count(row) > 0);
+    for (int i = 0; i < size_count(row); i++)
+        for (int type = 0; type < (row->f32_only ? 1 : 3); type++) {
+            op_call c;
+            random_state = 88172645463325252u + (uint64_t)i;
+            call_begin(&c, row, row->sizes[i], float_types[type]);
+            fn(&c);
+            call_end(&c);
+        }
+}
+
+static inline void test_call(op_call *c)
+{
+    for (int i = 0; i < isa_count; i++) {
+        c->ctx = isa_contexts[i].ctx;
+        check_forward(c, isa_contexts[i].isa, true);
+        if (c->o->dropout == 0) check_forward(c, isa_contexts[i].isa, false);
+    }
+}
+
+static inline void grad_call(op_call *c)
+{
+    input_gradient expected[MOST_INPUTS] = {0};
+    double *y = doubles(c->out_count);
+    c->ctx = isa_contexts[0].ctx;
+    for (int i = 0; i < isa_count; i++) isa_contexts[i].ctx->rng_offset = 77;
+    c->dropout_offset = 77;
+    c->row->reference(c, y);
+    double *dy = output_gradient(c, y);
+    for (int k = 0; k < c->inputs; k++)
+        if (has_gradient(&c->in[k])) find_gradient(c, &c->in[k], dy, y, &expected[k]);
+    for (int i = 0; i < isa_count; i++)
+        for (gradient_way way = ALONE; way < WAYS; way++) {
+            c->ctx = isa_contexts[i].ctx;
+            c->ctx->rng_offset = 77;
+            check_gradient(c, isa_contexts[i].isa, way, dy, y, expected);
+        }
+    free_gradients(c, expected);
+    free(y);
+    free(dy);
+}
+
+static inline void test_row(void **state) { each_call(*state, test_call); }
+
+static inline void grad_row(void **state)
+{
+    const op_row *row = *state;
+    if (!row->no_gradient) each_call(row, grad_call);
+}
+
+static inline double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Seconds of forward, or of forward and backward: the fastest of several. */
+static inline double time_call(op_call *c, bool backward)
+{
+    double best = INFINITY, spent = 0;
+    for (int i = 0; i < 5 || (spent < 0.3 && i < 200); i++) {
+        bool training = backward || c->o->dropout > 0;
+        mc_tape *t = training ? mc_tape_begin(c->ctx) : mc_tape_begin_eval(c->ctx);
+        put_inputs(t, c);
+        mc_tensor *d = mc_tape_input(t, c->out_dtype, c->out_shape, NULL, false);
+        double start = seconds_now();
+        mc_tensor *y = c->row->run(t, c);
+        if (backward) mc_tape_backward(t, y, c->row->seeded ? NULL : d);
+        double took = seconds_now() - start;
+        mc_tape_end(t);
+        check_context(c, "perf");
+        if (i) best = fmin(best, took); /* the first one asks the system for memory */
+        spent += took;
+    }
+    return best;
+}
+
+static inline void print_rate(const op_call *c, double seconds, double passes)
+{
+    double bytes = (double)c->out_count * (double)mc_dtype_size(c->out_dtype);
+    for (int i = 0; i < c->inputs && !c->row->picks_rows; i++)
+        bytes += (double)c->in[i].count * (double)mc_dtype_size(c->in[i].dtype);
+    if (c->row->picks_rows) bytes *= 2;
+    if (c->row->flops)
+        printf("  %9.3f ms %8.1f GFLOP/s", seconds * 1e3,
+               passes * c->row->flops(c) / seconds * 1e-9);
+    else
+        printf("  %9.3f ms %8.1f GB/s   ", seconds * 1e3, passes * bytes / seconds * 1e-9);
+}
+
+/* The best instruction set, or the one that MC_CPU_ISA asks for. Throughput counts each input and
+ * the output once a pass, and products three times where backward runs too. */
+static inline void perf_row(void **state)
+{
+    static const int64_t zeros[5];
+    const op_row *row = *state;
+    if (memcmp(row->perf, zeros, sizeof zeros) == 0) return;
+    for (int type = 0; type < (row->f32_only ? 1 : 3); type++) {
+        op_call c;
+        call_begin(&c, row, row->perf, float_types[type]);
+        c.ctx = isa_contexts[isa_count - 1].ctx;
+        printf("%-34s %-4s %-6s", row->name, mc_dtype_name(c.dtype),
+               isa_contexts[isa_count - 1].isa);
+        print_rate(&c, time_call(&c, false), 1);
+        if (!row->no_gradient) {
+            printf("   with backward");
+            print_rate(&c, time_call(&c, true), row->flops ? 3 : 2);
+        }
+        printf("\n");
+        call_end(&c);
+    }
+}
+
+/* main of a program with rows: [test|grad|perf] [--op NAME]; without a mode, test and grad. */
+static inline int run_rows(const op_row *rows, int count, int argc, char **argv)
+{
+    static struct CMUnitTest tests[256];
+    static char names[256][96];
+    const char *mode = NULL, *op = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--op") == 0 && i + 1 < argc)
+            op = argv[++i];
+        else if (!mode &&
+                 (!strcmp(argv[i], "test") || !strcmp(argv[i], "grad") || !strcmp(argv[i], "perf")))
+            mode = argv[i];
+        else
+            return fprintf(stderr, "usage: %s [test|grad|perf] [--op NAME]\n", argv[0]), 2;
+    }
+    int n = 0;
+    for (int i = 0; i < count; i++)
+        for (int m = 0; m < 3; m++) {
+            static const char *const modes[] = {"test", "grad", "perf"};
+            static const CMUnitTestFunction functions[] = {test_row, grad_row, perf_row};
+            if (mode ? strcmp(mode, modes[m]) != 0 : m == 2) continue;
+            if (op && !strstr(rows[i].name, op)) continue;
+            if (n == 256) return fprintf(stderr, "too many rows\n"), 2;
+            snprintf(names[n], sizeof names[n], "%s: %s", modes[m], rows[i].name);
+            tests[n] = (struct CMUnitTest){names[n], functions[m], NULL, NULL, (void *)&rows[i]};
+            n++;
+        }
+    if (!n) return fprintf(stderr, "no operation is called \"%s\"\n", op ? op : ""), 2;
+    int failed = _cmocka_run_group_tests("ops", tests, (size_t)n, open_contexts, close_contexts);
+    if (getenv("MC_VERBOSE"))
+        for (int g = 0; g < 2; g++)
+            printf("worst %s: f32 %.2e f16 %.2e bf16 %.2e\n", g ? "gradient" : "output",
+                   worst_error[g][0], worst_error[g][1], worst_error[g][2]);
+    return failed;
+}
+
+#endif

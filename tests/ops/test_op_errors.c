@@ -1,0 +1,260 @@
+/* What every operation says about arguments that don't fit: a message that names the operation,
+ * what was found and what was expected; NULL; and a context that works again after
+ * mc_clear_error. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include "core/modelcenter.h"
+#include "core/ops/ops_internal.h"
+#include "tests/optim/optim_test.h"
+
+/* A tensor of zeros on the tape. */
+static mc_tensor *zeros(mc_tape *t, mc_dtype dtype, mc_shape shape)
+{
+    return mc_tape_input(t, dtype, shape, NULL, mc_dtype_is_float(dtype));
+}
+#define F(...) zeros(t, MC_F32, MC_SHAPE(__VA_ARGS__))
+#define H(...) zeros(t, MC_BF16, MC_SHAPE(__VA_ARGS__))
+#define I(...) zeros(t, MC_I32, MC_SHAPE(__VA_ARGS__))
+
+static mc_tensor *released(mc_tape *t, mc_shape shape)
+{
+    mc_tensor *x = zeros(t, MC_F32, shape);
+    mc_tape_release(t, x);
+    return x;
+}
+
+static mc_tensor *index_of(mc_tape *t, int32_t a, int32_t b)
+{
+    return mc_tape_input(t, MC_I32, MC_SHAPE(2), (int32_t[]){a, b}, false);
+}
+
+/* (4, columns) with the lengths 3 and 1, or 3 and 0. */
+static mc_tensor *packed(mc_tape *t, int64_t columns, int second)
+{
+    mc_tensor *x = zeros(t, MC_F32, MC_SHAPE(3 + second, columns));
+    if (x) x->lengths = mc_tape_lengths(t, (int32_t[]){3, second}, 2, 1);
+    return x;
+}
+
+static mc_tensor *embed(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_tensor *ia, mc_tensor *ib)
+{
+    return mc_embed(t, b ? 2 : 1, (mc_tensor *[]){a, b}, (mc_tensor *[]){ia, ib});
+}
+
+static mc_tensor *sdpa(mc_tape *t, mc_tensor *qkv, int heads, float dropout, mc_tensor *mask)
+{
+    return mc_sdpa(t, qkv,
+                   &(mc_sdpa_options){.heads = heads, .dropout = dropout, .key_mask = mask});
+}
+
+static mc_tensor *ce(mc_tape *t, mc_tensor *x, mc_tensor *labels, float smoothing)
+{
+    return mc_cross_entropy(t, x, labels,
+                            &(mc_cross_entropy_options){.label_smoothing = smoothing});
+}
+
+/* A parameter of zeros. */
+static mc_tensor *leaf(mc_tape *t, mc_dtype dtype, mc_shape shape)
+{
+    static _Alignas(64) float data[256], gradient[256];
+    return mc_tape_leaf(t, dtype, shape, data, gradient);
+}
+#define P(...) leaf(t, MC_F32, MC_SHAPE(__VA_ARGS__))
+
+typedef struct wrong {
+    const char *call;
+    mc_tensor *(*run)(mc_tape *t);
+    mc_status status;
+    const char *words[4]; /* in the message */
+} wrong;
+
+/* One wrong call a line: its number, the call, the status, the words. */
+#define WRONG_CALLS(X)                                                                             \
+    X(1, mc_fused_linear(t, F(3, 4), F(5, 6), NULL, 0), SHAPE, "linear", "(3, 4)", "(5, 6)")       \
+    X(2, mc_fused_linear(t, F(3, 4), F(5, 4), F(4), 0), SHAPE, "linear", "bias", "(4)", "(5)")     \
+    X(3, mc_fused_linear(t, F(3, 4), H(5, 4), NULL, 0), DTYPE, "linear", "bf16", "f32")            \
+    X(4, mc_fused_linear(t, F(3, 4), F(5, 4), H(5), 0), DTYPE, "linear", "bias", "bf16", "f32")    \
+    X(5, mc_fused_linear(t, I(3, 4), F(5, 4), NULL, 0), DTYPE, "linear", "i32")                    \
+    X(6, mc_fused_linear(t, NULL, F(5, 4), NULL, 0), ARGUMENT, "linear", "NULL")                   \
+    X(7, mc_fused_linear(t, F(3, 4), NULL, NULL, 0), ARGUMENT, "linear", "NULL")                   \
+    X(8, mc_fused_linear(t, F(3, 4), F(20), NULL, 0), SHAPE, "linear", "(20)", "(out, in)")        \
+    X(9, mc_fused_linear(t, released(t, MC_SHAPE(3, 4)), F(5, 4), NULL, 0), STATE, "linear",       \
+      "(3, 4)", "released")                                                                        \
+    X(10, mc_fused_linear(t, F(3, 4), F(5, 4), released(t, MC_SHAPE(5)), 0), STATE, "linear",      \
+      "(5)", "released")                                                                           \
+    X(11, mc_residual_norm(t, F(3, 4), NULL, 0, F(5), F(4), 1e-5f), SHAPE, "residual norm",        \
+      "weight", "(5)", "(4)")                                                                      \
+    X(12, mc_residual_norm(t, F(3, 4), NULL, 0, F(4), F(3), 1e-5f), SHAPE, "residual norm",        \
+      "bias", "(3)", "(4)")                                                                        \
+    X(13, mc_residual_norm(t, F(3, 4), F(4, 3), 0, F(4), F(4), 1e-5f), SHAPE, "residual norm",     \
+      "(4, 3)", "(3, 4)")                                                                          \
+    X(14, mc_residual_norm(t, F(3, 4), H(3, 4), 0, F(4), F(4), 1e-5f), DTYPE, "residual norm",     \
+      "bf16", "f32")                                                                               \
+    X(15, mc_residual_norm(t, I(3, 4), NULL, 0, F(4), F(4), 1e-5f), DTYPE, "residual norm", "i32") \
+    X(16, mc_residual_norm(t, F(3, 4), NULL, 0, I(4), F(4), 1e-5f), DTYPE, "residual norm", "i32") \
+    X(17, mc_residual_norm(t, F(3, 4), NULL, 0, F(4), F(4), 0), ARGUMENT, "residual norm", "eps")  \
+    X(18, mc_residual_norm(t, F(3, 4), F(3, 4), 1, F(4), F(4), 1e-5f), ARGUMENT, "residual norm",  \
+      "dropout 1")                                                                                 \
+    X(19, mc_residual_norm(t, F(3, 4), NULL, 0, NULL, F(4), 1e-5f), ARGUMENT, "residual norm",     \
+      "NULL")                                                                                      \
+    X(20, mc_residual_norm(t, F(3, 4), released(t, MC_SHAPE(3, 4)), 0, F(4), F(4), 1e-5f), STATE,  \
+      "residual norm", "released")                                                                 \
+    X(21, mc_dropout(t, F(3), 1), ARGUMENT, "dropout", "1", "0 <= p < 1")                          \
+    X(22, mc_dropout(t, F(3), -0.1f), ARGUMENT, "dropout", "-0.1")                                 \
+    X(23, mc_dropout(t, F(3), NAN), ARGUMENT, "dropout", "nan")                                    \
+    X(24, mc_dropout(t, I(3), 0.5f), DTYPE, "dropout", "i32")                                      \
+    X(25, embed(t, F(5, 4), NULL, index_of(t, 1, 5), NULL), ARGUMENT, "embed", "index[1] = 5",     \
+      "0 to 4")                                                                                    \
+    X(26, embed(t, F(5, 4), NULL, index_of(t, -1, 0), NULL), ARGUMENT, "embed", "index[0] = -1")   \
+    X(27, embed(t, F(5, 4), F(5, 3), I(2), I(2)), SHAPE, "embed", "(5, 3)", "(5, 4)")              \
+    X(28, embed(t, F(5, 4), H(5, 4), I(2), I(2)), DTYPE, "embed", "bf16", "f32")                   \
+    X(29, embed(t, F(5, 4), F(6, 4), I(2), I(3)), SHAPE, "embed", "second index", "(3)", "2")      \
+    X(30, embed(t, F(5, 4), NULL, F(2), NULL), DTYPE, "embed", "f32", "i32 or i64")                \
+    X(31, embed(t, I(5, 4), NULL, I(2), NULL), DTYPE, "embed", "i32")                              \
+    X(32, mc_embed(t, 5, NULL, NULL), ARGUMENT, "embed", "5 tables", "1 to 4")                     \
+    X(33, mc_embed(t, 0, NULL, NULL), ARGUMENT, "embed", "0 tables")                               \
+    X(34, embed(t, F(5), NULL, I(2), NULL), SHAPE, "embed", "(5)")                                 \
+    X(35, sdpa(t, packed(t, 12, 1), 5, 0, NULL), SHAPE, "attention", "(4, 12)", "5 heads")         \
+    X(36, sdpa(t, packed(t, 12, 1), 0, 0, NULL), SHAPE, "attention", "(4, 12)", "0 heads")         \
+    X(37, sdpa(t, F(4, 12), 2, 0, NULL), ARGUMENT, "attention", "(4, 12)", "lengths")              \
+    X(38, sdpa(t, packed(t, 12, 1), 2, 1, NULL), ARGUMENT, "attention", "dropout 1")               \
+    X(39, sdpa(t, packed(t, 12, 1), 2, 0, F(4)), DTYPE, "attention", "mask", "f32", "u8 or bool")  \
+    X(40, sdpa(t, packed(t, 12, 1), 2, 0, zeros(t, MC_U8, MC_SHAPE(5))), SHAPE, "attention",       \
+      "mask", "(5)", "(4)")                                                                        \
+    X(41, mc_sdpa(t, packed(t, 12, 1), NULL), ARGUMENT, "attention", "NULL", "heads")              \
+    X(42, ce(t, F(2, 3), index_of(t, 0, 3), 0), ARGUMENT, "cross entropy", "label[1] = 3",         \
+      "0 to 2")                                                                                    \
+    X(43, ce(t, F(2, 3), index_of(t, -7, 0), 0), ARGUMENT, "cross entropy", "label[0] = -7")       \
+    X(44, ce(t, F(2, 3), I(3), 0), SHAPE, "cross entropy", "(3)", "2")                             \
+    X(45, ce(t, F(2, 3), F(2), 0), DTYPE, "cross entropy", "label", "f32")                         \
+    X(46, ce(t, F(2, 3), I(2), 1), ARGUMENT, "cross entropy", "smoothing 1")                       \
+    X(47, ce(t, I(2, 3), I(2), 0), DTYPE, "cross entropy", "i32")                                  \
+    X(48, ce(t, F(2, 3), NULL, 0), ARGUMENT, "cross entropy", "NULL")                              \
+    X(49, mc_linear_cross_entropy(t, F(2, 3), P(5, 4), NULL, 0, I(2), NULL), SHAPE,                \
+      "linear cross entropy", "(5, 4)", "(5, 3)")                                                  \
+    X(50, mc_linear_cross_entropy(t, F(2, 3), P(5, 3), NULL, 6, I(2), NULL), ARGUMENT,             \
+      "linear cross entropy", "6 classes", "5 rows")                                               \
+    X(51, mc_linear_cross_entropy(t, F(2, 3), P(5, 3), P(4), 0, I(2), NULL), SHAPE,                \
+      "linear cross entropy", "bias", "(4)", "(5)")                                                \
+    X(52, mc_linear_cross_entropy(t, F(2, 3), F(5, 3), NULL, 0, I(2), NULL), ARGUMENT,             \
+      "linear cross entropy", "parameters")                                                        \
+    X(53, mc_linear_cross_entropy(t, H(2, 3), P(5, 3), NULL, 0, I(2), NULL), DTYPE,                \
+      "linear cross entropy", "f32", "bf16")                                                       \
+    X(54, mc_linear_cross_entropy(t, F(2, 3), P(5, 3), NULL, 4, index_of(t, 0, 4), NULL),          \
+      ARGUMENT, "linear cross entropy", "label[1] = 4", "0 to 3")                                  \
+    X(55, mc_loss_add(t, F(3), F(2), 1), SHAPE, "loss add", "(3)", "(2)")                          \
+    X(56, mc_loss_add(t, F(2), H(2), 1), DTYPE, "loss add", "bf16", "f32")                         \
+    X(57, mc_loss_add(t, F(2), NULL, 1), ARGUMENT, "loss add", "NULL")                             \
+    X(58, mc_add(t, F(3, 4), F(3)), SHAPE, "add", "(3, 4)", "(3)")                                 \
+    X(59, mc_add(t, F(3, 4), H(3, 4)), DTYPE, "add", "bf16", "f32")                                \
+    X(60, mc_add(t, F(3, 4), NULL), ARGUMENT, "add", "NULL")                                       \
+    X(61, mc_mul(t, F(3, 4), F(4, 3)), SHAPE, "mul", "(3, 4)", "(4, 3)")                           \
+    X(62, mc_mul(t, I(3, 4), I(3, 4)), DTYPE, "mul", "i32")                                        \
+    X(63, mc_scale(t, I(3), 2), DTYPE, "scale", "i32")                                             \
+    X(64, mc_scale(t, NULL, 2), ARGUMENT, "scale", "NULL")                                         \
+    X(65, mc_gelu(t, I(3)), DTYPE, "activation", "i32")                                            \
+    X(66, mc_relu(t, NULL), ARGUMENT, "activation", "NULL")                                        \
+    X(67, mc_reshape(t, F(3, 4), MC_SHAPE(5, 2)), SHAPE, "reshape", "(3, 4)", "(5, 2)")            \
+    X(68, mc_reshape(t, F(3, 4), MC_SHAPE(-3, -4)), SHAPE, "reshape", "(3, 4)", "(-3, -4)")        \
+    X(69, mc_gather_rows(t, F(3, 4), (int32_t[]){0, 3}, 2), ARGUMENT, "gather", "index[1] = 3",    \
+      "0 to 2")                                                                                    \
+    X(70, mc_gather_rows(t, F(3, 4), NULL, 2), ARGUMENT, "gather", "NULL")                         \
+    X(71, mc_gather_rows(t, F(3, 4), (int32_t[]){0}, -1), ARGUMENT, "gather", "-1")                \
+    X(72, mc_first_tokens(t, F(3, 4)), ARGUMENT, "first tokens", "(3, 4)", "lengths")              \
+    X(73, mc_first_tokens(t, packed(t, 4, 0)), ARGUMENT, "first tokens", "sequence 1", "empty")    \
+    X(74, mc_unpack(t, F(3, 4)), ARGUMENT, "unpack", "(3, 4)", "lengths")                          \
+    X(75, mc_argmax(t, F(3, 0)), SHAPE, "argmax", "(3, 0)")                                        \
+    X(76, mc_argmax(t, I(3, 2)), DTYPE, "argmax", "i32")                                           \
+    X(77, mc_tape_input(t, MC_F32, MC_SHAPE(-1), NULL, false), SHAPE, "f32", "(-1)")               \
+    X(78, mc_tape_input(t, MC_I32, MC_SHAPE(2), NULL, true), DTYPE, "i32", "gradient")
+
+#define WRONG_FUNCTION(number, call, ...) \
+    static mc_tensor *wrong_##number(mc_tape *t) { return call; }
+WRONG_CALLS(WRONG_FUNCTION)
+
+#define WRONG_ROW(number, call, status, ...) \
+    {#call, wrong_##number, MC_ERR_##status, {__VA_ARGS__}},
+static const wrong wrongs[] = {WRONG_CALLS(WRONG_ROW)};
+
+static void check_wrong(mc_context *ctx, mc_tape *t, const wrong *w)
+{
+    mc_tensor *y = w->run(t);
+    if (y || mc_error_status(ctx) != w->status)
+        fail_msg("%s: gives %s, \"%s\"", w->call, y ? "a tensor" : "NULL", mc_error_message(ctx));
+    for (int i = 0; i < 4 && w->words[i]; i++)
+        if (!strstr(mc_error_message(ctx), w->words[i]))
+            fail_msg("%s: no \"%s\" in \"%s\"", w->call, w->words[i], mc_error_message(ctx));
+    assert_null(mc_gelu(t, F(2))); /* nothing happens while an error is set */
+    mc_clear_error(ctx);
+    mc_tensor *good = mc_gelu(t, F(2));
+    assert_non_null(good);
+    assert_int_equal(mc_tape_backward(t, good, F(2)), MC_OK);
+}
+
+static void test_messages(void **state)
+{
+    mc_context *ctx = *state;
+    for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
+        mc_tape *t = mc_tape_begin(ctx);
+        check_wrong(ctx, t, &wrongs[i]);
+        mc_tape_end(t);
+        assert_int_equal(ctx->device->memory.in_use, 0);
+    }
+}
+
+/* Every op is harmless on a NULL tape and on a failed context, where all arguments may be NULL. */
+static void call_all(mc_tape *t)
+{
+    assert_null(mc_fused_linear(t, NULL, NULL, NULL, 0));
+    assert_null(mc_residual_norm(t, NULL, NULL, 0, NULL, NULL, 1e-5f));
+    assert_null(mc_dropout(t, NULL, 0.1f));
+    assert_null(mc_embed(t, 1, (mc_tensor *[]){NULL}, (mc_tensor *[]){NULL}));
+    assert_null(mc_sdpa(t, NULL, &(mc_sdpa_options){.heads = 1}));
+    assert_null(mc_cross_entropy(t, NULL, NULL, NULL));
+    assert_null(mc_linear_cross_entropy(t, NULL, NULL, NULL, 0, NULL, NULL));
+    assert_null(mc_loss_add(t, NULL, NULL, 1));
+    assert_null(mc_add(t, NULL, NULL));
+    assert_null(mc_mul(t, NULL, NULL));
+    assert_null(mc_scale(t, NULL, 1));
+    assert_null(mc_gelu(t, NULL));
+    assert_null(mc_gelu_new(t, NULL));
+    assert_null(mc_relu(t, NULL));
+    assert_null(mc_tanh(t, NULL));
+    assert_null(mc_reshape(t, NULL, MC_SHAPE(1)));
+    assert_null(mc_gather_rows(t, NULL, NULL, 0));
+    assert_null(mc_first_tokens(t, NULL));
+    assert_null(mc_unpack(t, NULL));
+    assert_null(mc_argmax(t, NULL));
+    assert_null(mc_tape_input(t, MC_F32, MC_SHAPE(1), NULL, false));
+    assert_null(mc_tape_lengths(t, NULL, 0, 1));
+}
+
+static void test_nothing_happens(void **state)
+{
+    mc_context *ctx = *state;
+    call_all(NULL);
+    assert_good(ctx);
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor_new(ctx, MC_F32, MC_SHAPE(-1));
+    char message[256];
+    snprintf(message, sizeof message, "%s", mc_error_message(ctx));
+    call_all(t);
+    assert_string_equal(mc_error_message(ctx), message); /* the first error stays */
+    assert_true(isnan(mc_mean_loss(ctx, NULL)));
+    assert_null(mc_tape_begin(ctx));
+    mc_clear_error(ctx);
+    mc_tape_end(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_messages, set_up_context, tear_down_context),
+        cmocka_unit_test_setup_teardown(test_nothing_happens, set_up_context, tear_down_context),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,372 @@
+#!/usr/bin/env python3
+"""Tests of the installed package and of the examples, one step a call: package_test.py STEP.
+
+`install` comes first: it installs the build, moves the result elsewhere, and checks what is there.
+The other steps work on the moved copy, in a folder outside the source tree. All settings come from
+the environment (see CMakeLists.txt). Exit codes: 0 passed, 1 failed, 77 skipped.
+"""
+
+import array
+import json
+import os
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+
+ENV = {key: os.environ["MC_PACKAGE_" + key] for key in
+       ("SOURCE BUILD WORK CC FLAGS SHARED_LIBS LIBDIR CMAKE PKG_CONFIG GENERATOR MAKE").split()}
+SOURCE, BUILD, WORK = (pathlib.Path(ENV[key]) for key in ("SOURCE", "BUILD", "WORK"))
+SHARED_LIBS = ENV["SHARED_LIBS"].upper() in ("ON", "1", "TRUE", "YES")
+PREFIX = WORK / "moved" / "here"
+STRICT = ["-std=c17", "-Wall", "-Wextra", "-Werror"]
+EXAMPLES = ["finetune_boolq", "custom_module", "embed_sentence"]
+
+
+class Failed(Exception):
+    pass
+
+
+class Skipped(Exception):
+    pass
+
+
+def check(good, message):
+    if not good:
+        raise Failed(message)
+
+
+def run(command, environment=None, cwd=None):
+    """Runs a command and gives its result; a signal is always a failure."""
+    command = [str(word) for word in command]
+    result = subprocess.run(command, cwd=cwd, env={**os.environ, **(environment or {})},
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            stdin=subprocess.DEVNULL, check=False)
+    check(result.returncode >= 0, f"{' '.join(command)}: killed by signal {-result.returncode}\n"
+          f"{result.stdout}{result.stderr}")
+    return result
+
+
+def must(command, **options):
+    result = run(command, **options)
+    check(result.returncode == 0, f"{' '.join(map(str, command))}: exit code "
+          f"{result.returncode}\n{result.stdout}{result.stderr}")
+    return result
+
+
+# ---- the installed copy --------------------------------------------------------------------------
+
+def public_names():
+    """Every function that the public headers declare."""
+    names = set()
+    for header in (PREFIX / "include" / "modelcenter").rglob("*.h"):
+        for declaration in re.findall(r"MC_API\b([^;{]*);", header.read_text()):
+            names.update(re.findall(r"\b(mc_\w+)\s*\(", declaration)[:1])
+    return names
+
+
+def check_symbols():
+    library = PREFIX / ENV["LIBDIR"] / "libmodelcenter.so"
+    check(library.is_symlink(), f"{library}: expected a link to the versioned library")
+    lines = must(["nm", "-D", "--defined-only", library]).stdout.splitlines()
+    exported = {line.split()[-1].split("@")[0] for line in lines}
+    declared = public_names()
+    check(exported - declared == set(), f"exported, but in no public header: "
+          f"{sorted(exported - declared)}")
+    check(declared - exported == set(), f"in a public header, but not exported: "
+          f"{sorted(declared - exported)}")
+    dynamic = must(["readelf", "-d", library]).stdout
+    check(re.search(r"SONAME.*\[libmodelcenter\.so\.\d+\]", dynamic), "the library has no soname")
+    print(f"{len(exported)} functions exported")
+
+
+def check_paths():
+    """What is installed must not know where it was built or installed."""
+    texts = [*PREFIX.rglob("*.pc"), *PREFIX.rglob("*.cmake"), *PREFIX.rglob("*.h")]
+    check(len(texts) > 10, f"{PREFIX}: hardly any files: {texts}")
+    for file in texts:
+        content = file.read_text()
+        for folder in (SOURCE, BUILD, WORK):
+            check(str(folder) not in content, f"{file.name} holds the path {folder}")
+    internal = [file.name for file in PREFIX.rglob("*_internal.h")]
+    check(not internal, f"private headers were installed: {internal}")
+
+
+def step_install():
+    shutil.rmtree(WORK, ignore_errors=True)
+    first = WORK / "first"
+    must([ENV["CMAKE"], "--install", BUILD, "--prefix", first])
+    PREFIX.parent.mkdir(parents=True)
+    first.rename(PREFIX)
+    command = PREFIX / "bin" / "modelcenter"
+    if command.exists():
+        text = must([command, "--version"]).stdout
+        check(text.startswith("modelcenter "), f"modelcenter --version printed {text!r}")
+    check((PREFIX / "share" / "doc" / "modelcenter" / "LICENSE").exists(), "no licence installed")
+    check_paths()
+    if SHARED_LIBS:
+        check_symbols()
+
+
+def pkg_config(*what):
+    folder = PREFIX / ENV["LIBDIR"] / "pkgconfig"
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PKG_CONFIG_PATH")]))
+    static = [] if SHARED_LIBS else ["--static"]
+    return must([ENV["PKG_CONFIG"], *static, *what, "modelcenter"],
+                environment={"PKG_CONFIG_PATH": path}).stdout.split()
+
+
+def compile_program(source, output, flags=()):
+    output.parent.mkdir(parents=True, exist_ok=True)
+    rpath = [f"-Wl,-rpath,{PREFIX / ENV['LIBDIR']}"] if SHARED_LIBS else []
+    must([ENV["CC"], *STRICT, *flags, *ENV["FLAGS"].split(), *pkg_config("--cflags"), source, "-o",
+          output, *pkg_config("--libs"), "-lm", *rpath])
+    return output
+
+
+def example(name):
+    """An example, copied out of the tree and compiled against the installed copy."""
+    folder = WORK / "outside"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = shutil.copy(SOURCE / "examples" / f"{name}.c", folder)
+    return compile_program(pathlib.Path(source), folder / name)
+
+
+def check_cxx(folder):
+    """C++ programs can call the library, where there is a C++ compiler."""
+    compiler = shutil.which("c++")
+    if not compiler:
+        print("no c++ to try the headers with")
+        return
+    source = folder / "program.cpp"
+    source.write_text("#include <modelcenter.h>\n"
+                      "int main() { return mc_failed(mc_init_distributed(nullptr)); }\n")
+    must([compiler, "-Wall", "-Wextra", "-Werror", *pkg_config("--cflags"), "-c", source, "-o",
+          folder / "program.o"])
+    symbols = must(["nm", folder / "program.o"]).stdout
+    check(" U mc_init_distributed" in symbols, f"C++ mangles the names:\n{symbols}")
+
+
+def step_headers():
+    """Every public header compiles alone, also as strict C11 and with every name in it unused."""
+    root = PREFIX / "include" / "modelcenter"
+    headers = sorted(root.rglob("*.h"))
+    check(len(headers) > 10, f"{root}: hardly any headers")
+    folder = WORK / "headers"
+    folder.mkdir(exist_ok=True)
+    for header in headers:
+        source = folder / "one.c"
+        source.write_text(f"#include <{header.relative_to(root)}>\nint nothing;\n")
+        for standard in ("-std=c11", "-std=c17"):
+            must([ENV["CC"], "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-pedantic",
+                  standard, *pkg_config("--cflags"), "-c", source, "-o", folder / "one.o"])
+    check_cxx(folder)
+    print(f"{len(headers)} headers")
+
+
+# ---- tiny data -----------------------------------------------------------------------------------
+
+CONFIG = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2}
+
+
+def make_model():
+    """A tiny BERT with random weights; its vocabulary spells everything out in letters."""
+    model = WORK / "tiny-bert"
+    if model.exists():
+        return model
+    letters = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters,
+                  *("##" + c for c in letters if c.isalnum())]
+    recipe = WORK / "recipe"
+    recipe.mkdir(parents=True, exist_ok=True)
+    (recipe / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (recipe / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": len(vocabulary)}))
+    program = compile_program(SOURCE / "tests" / "package" / "make_tiny_bert.c",
+                              WORK / "make_tiny_bert")
+    must([program, recipe, model])
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
+        check((model / name).is_file(), f"{model}/{name} was not written")
+    return model
+
+
+def make_data():
+    data = WORK / "tiny-boolq"
+    data.mkdir(parents=True, exist_ok=True)
+    for split, rows in (("train", 20), ("val", 7)):
+        lines = [json.dumps({"question": f"is number {i} even", "label": i % 2 == 0, "idx": i,
+                             "passage": f"Number {i} is {'even' if i % 2 == 0 else 'odd'}."})
+                 for i in range(rows)]
+        (data / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return data
+
+
+# ---- programs that use it ------------------------------------------------------------------------
+
+def vectors(text):
+    """What embed_sentence prints: a list of {"ids": [...], "pooled": [...], "mean": [...]}."""
+    found = []
+    for line in text.splitlines():
+        name, *numbers = line.split()
+        if name == "ids":
+            found.append({})
+        found[-1][name] = [float(x) for x in numbers]
+    return found
+
+
+def check_embedding(program):
+    sentences = ["Is it even?", "Number 7 is odd."]
+    found = vectors(must([program, make_model(), *sentences]).stdout)
+    alone = vectors(must([program, make_model(), sentences[1]]).stdout)
+    check([len(v["pooled"]) for v in found] == [32, 32], f"expected two vectors of 32: {found}")
+    for name in ("pooled", "mean"):
+        error = max(abs(a - b) for a, b in zip(found[1][name], alone[0][name]))
+        check(error < 1e-5, f"{name}: a sentence in a batch differs by {error} from it alone")
+    check(abs(sum(x * x for x in found[0]["mean"]) - 1) < 1e-5, "mean is not of length 1")
+
+
+def step_pkg_config():
+    check_embedding(example("embed_sentence"))
+
+
+def step_cmake():
+    folder = WORK / "cmake-consumer"
+    must([ENV["CMAKE"], "-S", SOURCE / "tests" / "package" / "consumer", "-B", folder,
+          "-G", ENV["GENERATOR"], f"-DCMAKE_MAKE_PROGRAM={ENV['MAKE']}",
+          f"-DCMAKE_C_COMPILER={ENV['CC']}", f"-DCMAKE_C_FLAGS={ENV['FLAGS']}",
+          f"-DCMAKE_PREFIX_PATH={PREFIX}",
+          f"-DEXAMPLE={SOURCE / 'examples' / 'embed_sentence.c'}"])
+    must([ENV["CMAKE"], "--build", folder])
+    check_embedding(folder / "embed_sentence")
+
+
+def step_examples():
+    text = must([example("finetune_boolq"), make_model(), make_data(), "3"]).stdout
+    check(len(re.findall(r"^loss \d+\.\d+ \| norm \d+\.\d+$", text, re.M)) == 3,
+          f"finetune_boolq: expected three steps:\n{text}")
+    check(len(re.findall(r"^accuracy \d+\.\d\d %$", text, re.M)) == 3,
+          f"finetune_boolq: expected three evaluations:\n{text}")
+    weights = WORK / "custom.safetensors"
+    text = must([example("custom_module"), weights]).stdout
+    accuracy = float(re.search(r"^accuracy (\S+) %$", text, re.M)[1])
+    check(accuracy > 90, f"custom_module learned nothing: {accuracy} %")
+    header, _ = read_safetensors(weights)
+    check("gate" in header and "blocks.2.up.weight" in header, f"{weights}: {sorted(header)}")
+
+
+def expect_error(command, named):
+    """The program must say what is wrong, naming it, and exit with 1: no crash, no report."""
+    # after an error main returns at once and leaves its memory to the system
+    result = run(command, environment={"ASAN_OPTIONS": "detect_leaks=0", "HF_HUB_CACHE": str(WORK)})
+    check(result.returncode == 1, f"{' '.join(map(str, command))}: exit code {result.returncode}, "
+          f"expected 1\n{result.stdout}{result.stderr}")
+    check(result.stderr.startswith("error: ") and named in result.stderr,
+          f"{' '.join(map(str, command))}: expected an error that names {named}:\n{result.stderr}")
+    check("Sanitizer" not in result.stderr and "runtime error" not in result.stderr, result.stderr)
+
+
+# Each path in finetune_boolq.c in turn, and the task's name: text, how it is misspelt.
+MISSPELT = [
+    (r"(mc_bert_from_pretrained\(ctx, )model", r'\1"wrong/bert"', "wrong/bert"),
+    (r"(mc_tokenizer_from_pretrained\(ctx, )model", r'\1"wrong/words"', "wrong/words"),
+    (r'(mc_dataset_open\(ctx, "BoolQ", )data(, "train")', r'\1"wrong/train"\2', "wrong/train"),
+    (r'(mc_dataset_open\(ctx, "BoolQ", )data(, "val")', r'\1"wrong/val"\2', "wrong/val"),
+    (r'(mc_dataset_open\(ctx, )"BoolQ"(, data, "train")', r'\1"BoolK"\2', "BoolK"),
+    (r'(mc_dataset_open\(ctx, "BoolQ", data, )"val"', r'\1"vall"', "vall"),
+]
+
+
+def step_misspelt():
+    model, data = make_model(), make_data()
+    original = (SOURCE / "examples" / "finetune_boolq.c").read_text()
+    for i, (pattern, replacement, named) in enumerate(MISSPELT):
+        text, count = re.subn(pattern, replacement, original)
+        check(count == 1, f"finetune_boolq.c has {count} places like {pattern}, expected 1")
+        source = WORK / "misspelt" / f"program{i}.c"
+        source.parent.mkdir(exist_ok=True)
+        source.write_text(text)
+        expect_error([compile_program(source, source.with_suffix("")), model, data], named)
+    finetune = example("finetune_boolq")
+    expect_error([finetune, f"{model}x", data], f"{model}x")
+    expect_error([finetune, model, f"{data}x"], f"{data}x")
+    expect_error([finetune, model / "vocab.txt", data], "vocab.txt")
+    expect_error([finetune, model, data / "train.jsonl"], "train.jsonl")
+    expect_error([finetune], "bert-base-uncased")
+    expect_error([example("embed_sentence"), f"{model}x", "a text"], f"{model}x")
+    expect_error([example("custom_module"), WORK / "missing" / "o.safetensors"], "missing")
+
+
+# ---- the real thing ------------------------------------------------------------------------------
+
+def read_safetensors(path):
+    content = path.read_bytes()
+    size, = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + size])
+    return header, content[8 + size:]
+
+
+def tensor(file, name):
+    header, content = file
+    entry = header[name]
+    values = array.array({"F32": "f", "I64": "q"}[entry["dtype"]])
+    values.frombytes(content[slice(*entry["data_offsets"])])
+    return list(values), entry["shape"]
+
+
+def shared_folder():
+    folder = pathlib.Path(os.environ.get("MC_SHARED") or SOURCE.parent / "shared")
+    for name in ("goldens/minilm/expected.safetensors", "data/minilm-l6/config.json"):
+        if not (folder / name).exists():
+            raise Skipped(f"no {folder / name} (MC_SHARED names the folder of reference data)")
+    return folder
+
+
+def close(found, expected, what):
+    largest = max(abs(x) for x in expected)
+    error = max(abs(a - b) for a, b in zip(found, expected, strict=True)) / largest
+    check(error < 1e-5, f"{what}: relative error {error:.2e}")
+    return error
+
+
+SENTENCES = [
+    "How many people live in Berlin?",
+    "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square "
+    "kilometers.",
+    "New York City is famous for the Metropolitan Museum of Art.",
+    "does ethanol take more energy make that produces",
+]
+
+
+def step_minilm():
+    folder = shared_folder()
+    file = read_safetensors(folder / "goldens" / "minilm" / "expected.safetensors")
+    text = must([example("embed_sentence"), folder / "data" / "minilm-l6", *SENTENCES]).stdout
+    worst = 0
+    for i, found in enumerate(vectors(text)):
+        ids, _ = tensor(file, f"{i}.ids")
+        check(found["ids"] == ids, f"sentence {i}: ids {found['ids']}, expected {ids}")
+        pooled, _ = tensor(file, f"{i}.pooled")
+        hidden, (_, rows, dim) = tensor(file, f"{i}.last_hidden")
+        mean = [sum(hidden[k::dim]) / rows for k in range(dim)]
+        length = sum(x * x for x in mean) ** 0.5
+        worst = max(worst, close(found["pooled"], pooled, f"sentence {i}, pooled"),
+                    close(found["mean"], [x / length for x in mean], f"sentence {i}, mean"))
+    print(f"{len(SENTENCES)} sentences, worst relative error {worst:.1e}")
+
+
+def main():
+    try:
+        globals()["step_" + sys.argv[1]]()
+    except Skipped as reason:
+        print(f"SKIPPED: {reason}")
+        return 77
+    except Failed as reason:
+        print(f"FAILED: {reason}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
