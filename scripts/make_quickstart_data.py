@@ -33,44 +33,45 @@ VALIDATION_SCENES = 250
 LESSONS = ["other", "both", "value", "subject", "cross", "order", "swap"]
 TRAIN_SHARES = [12, 16, 10, 10, 14, 20, 18]
 VALIDATION_SHARES = [0, 0, 0, 0, 15, 15, 70]
-# Per hundred: names that are spelled freely, swaps with a third fact, swaps with a sentence that
-# says nothing, scenes with a mark of their own (questions with "?", passages without full stop).
-FREE_NAMES, THIRD_FACTS, FILLED, MARKED = 10, 0, 0, 5
+# Per hundred: names that are spelled freely, swaps with a third fact, swaps with a sentence that says nothing, scenes with marks of
+# their own (questions with "?", passages without the last full stop).
+FREE_NAMES, THIRD_FACTS, FILLED, MARKED = 15, 0, 0, 5
 
 # ----------------------------------------------------------------------------------------------
 # Words
 # ----------------------------------------------------------------------------------------------
 
-# People are called by a beginning and an end ("al" "ma", "or" "la"), both pieces of the
-# vocabulary: a name that was never seen still consists of pieces that were.
-NAME_STARTS = """
-al an ar el em er ol or ba be bo bri ca cla da de di do fa fe fi fra ga ge gi gra ha he ho hu ja je
-jo ju ka ke ki la le li lo lu ma me mi mo na ne ni no pa pe po ra re ri ro ru sa se si so su ta te
-ti to va ve vi wen wi ya zo
+# People. The vocabulary holds no name. Most names are a letter and an end ("m" "aria"), both among
+# its pieces; a name that was never seen consists of pieces that were.
+NAME_LETTERS = "bcdfghjklmnprstvwz"
+NAME_ENDS = """
+alia alma amon ana anda ara aria aric arla aron arta aura elen elia ella elma elora emil ena enna
+erik essa ilda ilo ina ira iron obert olin ona onia ora oris orin osa ulia una
 """.split()
-NAME_ENDS = "la na ra ma da ia lia mon ric ron ton vin len lo nor bert rie sa ta co".split()
-
-# Other first names have more pieces, down to letters, as a name typed by a user may.
+# The others have more pieces, down to letters, as a name typed by a user may.
 FIRST_NAMES = """
-adam agnes albert alex alice amy andrew anita anna arthur audrey barbara ben bernard beth betty
-bill bob boris brad brenda brian bruno carl carlos carol charles chloe chris claire clara colin
-conrad cora craig daisy dan daniel david dean deborah denis derek diana diego donald doris dorothy
-douglas duncan edgar edith edward eileen elaine eleanor ellen emil emily emma eric ernest esther
-ethan eva evan evelyn fatima felix fiona flora frances frank fred gabriel gary george gerald gina
-gloria gordon grace graham greta gustav guy hannah harold harry hassan hazel heather hector helen
-henry herbert holly horace howard hubert hugo ian igor ines ingrid irene iris isaac isabel ivan
-ivy jack jacob james jane janet jason jean jenny jill jim joan john jonas joseph joyce judith
-julia julie june karen karl kate keith kelly kenneth kevin kim kurt laura lena leo leon leslie
-lewis liam lily linda lisa lloyd louis louise lucas lucy luke lydia mabel marco margaret maria
-mark martha martin mary matthew maud max megan michael mike milan mona monica moses muriel
-nadia nancy naomi nathan neil nelson nick nicole nigel nina noah nora norman oliver olivia omar
-oscar otto owen pamela patrick paul paula pedro peggy peter philip phoebe polly quentin rachel
-ralph ray rebecca rex richard rita robert robin roger roland rosa rose roy ruby rudolf rupert
-russell ruth sally sam samuel sandra sarah saul scott sean sharon sheila simon sofia sonia sophie
-stanley stella stephen steve stuart sue susan sven sylvia tamara tanya ted teresa thea theodore
-thomas tim tina todd tom tony tracy trevor trudy ulrich una ursula vanessa vera vernon victor
-vincent viola violet vivian walter wanda warren wendy wilfred wilma winston yolanda yusuf
-yvonne zachary zelda zoe zora
+adam agnes albert alex alice amy andrew anita anna arthur audrey barbara bernard bill bob boris brad
+brenda brian bruno carl carlos carol charles chloe chris claire clara colin conrad cora craig daisy
+daniel david deborah denis derek diego donald doris dorothy douglas duncan edgar edith edward eileen
+elaine eleanor emily eric ernest esther ethan eva evan evelyn fatima felix fiona flora frances frank
+fred gary george gerald gilbert gloria grace graham greta gustav guy hannah harold harry heather
+hector henry herbert holly horace howard hubert hugo igor irene iris ivan ivy jack jacob james janet
+jason jean jenny jeremy jill jim joan john jonas joseph joyce judith karen karl kate keith kelly
+kenneth kevin kim kurt laura leo leslie lewis liam lily linda lloyd louis lucas lucy luke lydia
+mabel marco margaret mark martha martin mary matthew maud max megan michael mike monica moses muriel
+nancy naomi nathan neil nelson nick nicole nigel noah norman oliver olivia omar orla oscar otto owen
+pamela patrick paul peggy peter philip phoebe polly quentin quinn rachel ralph rebecca rex richard rita
+robin roger roland rose roy ruby rudolf rupert russell ruth sally samuel sandra sarah saul scott
+sean sharon sheila simon sofia sophie stanley stella stephen steve stuart susan sven sylvia tamara
+tanya teresa thomas tim tina todd tom tony tracy trevor trudy ugo ulrich uma ursula vanessa vera
+vernon victor vincent viola violet vivian walter wanda warren wendy wilfred winston yann yara
+yasmin yolanda yusuf yvonne zachary zelda zoe zora
+""".split()
+PLAIN_BEGINNINGS = "box can cat did dog got has hen pig red the was".split()
+NAME_STARTS = "ad al am an ar au".split()
+NAME_PIECES = """
+ah al am an ar ard as ce da eb el en er ert es ic ich ie il im in is ly ob ol on or ora os oy ph
+ra re ri te th ul us vi
 """.split()
 
 COLOURS = "red blue green yellow black white brown grey".split()
@@ -133,11 +134,9 @@ class Rng:
 # ----------------------------------------------------------------------------------------------
 
 
-def readable(start, end):
-    """Whether the two make a name that can be read and that is tokenized as the two."""
-    plain = THINGS + ANIMALS + FOODS + ROOMS + JOBS + GIFTS + ["can", "went"]
-    return (not (start[-1] in "aeiou" and end[0] in "aeiou") and start[-2:] != end[:2]
-            and not any((start + end).startswith(word) for word in plain))
+def blocked(name):
+    """Whether the tokenizer would take the name's beginning for a plain word."""
+    return any(name.startswith(word) for word in PLAIN_BEGINNINGS)
 
 
 class World:
@@ -145,22 +144,29 @@ class World:
 
     def __init__(self, validation):
         self.validation = validation
-        names = [(start, end) for start in NAME_STARTS for end in NAME_ENDS if readable(start, end)]
+        names = [letter + end for letter in NAME_LETTERS for end in NAME_ENDS]
+        names = [name for name in names if name not in FIRST_NAMES and not blocked(name)]
         Rng(SEED).shuffle(names)
-        names = [start + end for start, end in names if start + end not in FIRST_NAMES]
-        self.people = self.mine(names)
-        self.first_names = self.mine(FIRST_NAMES)
+        self.names = self.by_letter(self.mine(names))
+        self.first_names = self.by_letter(self.mine(FIRST_NAMES))
+
+    def by_letter(self, names):
+        letters = {}
+        for name in names:
+            letters.setdefault(name[0], []).append(name.capitalize())
+        return letters
 
     def mine(self, names):
         return [name for i, name in enumerate(names) if (i % 4 == 3) == self.validation]
 
     def some_people(self, rng, n):
-        """People of one scene: no two names begin or end alike."""
-        while True:
-            names = [rng.choice(self.first_names if rng.chance(FREE_NAMES) else self.people)
-                     for _ in range(n)]
-            if len({name[:2] for name in names}) == n and len({name[-2:] for name in names}) == n:
-                return [name.capitalize() for name in names]
+        """People of one scene: their names begin with different letters."""
+        people = {}
+        while len(people) < n:
+            names = self.first_names if rng.chance(FREE_NAMES) else self.names
+            letter = rng.choice(sorted(names))
+            people[letter] = rng.choice(names[letter])
+        return list(people.values())
 
     def some_things(self, rng, n):
         """Things of one kind that differ in colour; each coloured thing is in one split only."""
@@ -207,15 +213,15 @@ def colour(rng, world, n):
 
 def whereabouts(rng, world, n):
     return Facts(rng, world.some_people(rng, n), rng.sample(ROOMS, n),
-                 ["{s} is in the {v}.", "{s} went to the {v}.", "{s} is waiting in the {v}."],
+                 ["{s} is in the {v}.", "{s} went into the {v}.", "{s} is waiting in the {v}."],
                  ["is {s} in the {v}", "can you find {s} in the {v}",
-                  "is it true that {s} is in the {v}"])
+                  "is {s} now in the {v}"])
 
 
 def animal(rng, world, n):
     return Facts(rng, world.some_people(rng, n), rng.sample(ANIMALS, n),
                  ["{s} keeps a {v}.", "{s} has a {v}.", "{s} looks after a {v}."],
-                 ["does {s} keep a {v}", "does {s} have a {v}", "does the {v} belong to {s}"])
+                 ["does {s} keep a {v}", "does {s} have a {v}", "is the {v} owned by {s}"])
 
 
 def job(rng, world, n):
@@ -238,9 +244,9 @@ def present(rng, world, n):
 
 def visit(rng, world, n):
     return Facts(rng, world.some_people(rng, n), rng.sample(DAYS, n),
-                 ["{s} comes to visit on {v}.", "{s} will be here on {v}.",
+                 ["{s} visits us on {v}.", "{s} is here on {v}.",
                   "{s} arrives on {v}."],
-                 ["does {s} come to visit on {v}", "will {s} be here on {v}",
+                 ["does {s} visit us on {v}", "is {s} here on {v}",
                   "does {s} arrive on {v}"], "")
 
 
@@ -360,7 +366,9 @@ def words_of(text):
 
 def vocabulary(rows):
     """Special tokens, characters, the plain words of the rows, and the pieces of names."""
-    names = {name.capitalize() for name in World(False).people + World(True).people + FIRST_NAMES}
+    names = {name for validation in (False, True) for world in [World(validation)]
+             for names in (world.names, world.first_names) for some in names.values()
+             for name in some}
     words = set()
     for row in rows:
         text = " ".join(w for w in row["passage"].split() if w.strip(".") not in names)
@@ -371,8 +379,7 @@ def vocabulary(rows):
     vocab += [chr(c) for c in range(33, 127) if not chr(c).isupper()]
     vocab += ["##" + c for c in letters]
     vocab += sorted(word for word in words if len(word) > 1)
-    vocab += [start for start in NAME_STARTS if start not in words]
-    vocab += ["##" + end for end in NAME_ENDS]
+    vocab += NAME_STARTS + ["##" + piece for piece in sorted(set(NAME_PIECES + NAME_ENDS))]
     return vocab
 
 

@@ -37,11 +37,11 @@ has() # whether the option $1 is among the arguments that follow
     return 1
 }
 
-# What a run from scratch needs; every value was chosen for this data set and this size of model.
+# A run from scratch needs its own settings, which stand beside the data set.
 from_scratch()
 {
-    run --config "$root/datasets/quickstart" --epochs 16 --batch-size 128 --lr 2e-3 \
-        --weight-decay 0.1 --warmup 100 "$@"
+    # shellcheck disable=SC2046  # a list of words
+    run --config "$root/datasets/quickstart" $(cat "$root/datasets/quickstart/recipe") "$@"
 }
 
 run()
@@ -66,8 +66,8 @@ if [ -n "$output" ]; then
 The model is in $output. Ask it something:
 
     $root/$build/bin/modelcenter ask --model $output \\
-        --question 'does naron come to visit on monday' \\
-        --passage 'Naron comes to visit on Monday. Halo comes to visit on Sunday.'
+        --question 'does maria keep a goat' \\
+        --passage 'Tom keeps a goat. Maria keeps a duck.'
 
 END
 fi

@@ -446,7 +446,7 @@ static void test_save_and_load(void **state)
 {
     (void)state;
     static const mc_dtype dtypes[] = {MC_F32, MC_BF16, MC_F16};
-    static const mc_bert_heads heads[] = {
+    const mc_bert_heads heads[] = {
         {.pooler = true}, all_heads, classifier, {.pooler = true, .mlm = true}};
     for (int d = 0; d < 3; d++)
         for (int h = 0; h < 4; h++) {

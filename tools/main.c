@@ -1,7 +1,9 @@
 /* The `modelcenter` command: finds the subcommand and runs it. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/base/context.h"
 #include "core/base/version.h"
 #include "tools/args.h"
@@ -89,8 +91,20 @@ static int dispatch(int argc, char **argv)
     return c ? c->run(argc - 1, argv + 1) : report_unknown(word);
 }
 
+/* Lets idle threads sleep instead of spinning. GNU's OpenMP spins by default, which costs little on
+ * a machine of one's own, but a factor of ten and more as soon as another process wants one of the
+ * cores; sleeping costs microseconds a loop. It reads the setting when it is loaded, so the program
+ * starts itself once more; whoever has chosen a policy keeps it. */
+static void let_threads_sleep(char **argv)
+{
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+    /* where that is not to be had, the run is merely slower */
+}
+
 int main(int argc, char **argv)
 {
+    let_threads_sleep(argv);
     int code = dispatch(argc, argv);
     /* an answer that didn't arrive is a failure, e.g. on a full disk */
     errno = 0;

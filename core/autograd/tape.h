@@ -8,7 +8,8 @@
  *
  * Everything an operation returns belongs to its tape. What is made inside a block of a block list
  * is released when the block returns, except what backward needs and the block's result. Several
- * tapes may be alive at once and end in any order. */
+ * tapes may be alive at once and end in any order; a tensor of one may be used on another if it
+ * requires no gradient and its own tape outlives the other's backward. */
 #ifndef MC_AUTOGRAD_TAPE_H
 #define MC_AUTOGRAD_TAPE_H
 

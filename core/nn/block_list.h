@@ -14,7 +14,9 @@ typedef enum mc_recompute {
     MC_RECOMPUTE_DEFAULT = 0, /* none */
     MC_RECOMPUTE_NONE,
     MC_RECOMPUTE_SELECTIVE, /* outputs of norms and activations are computed again in backward */
-    MC_RECOMPUTE_FULL,      /* only a block's input is kept; backward runs its forward again */
+    MC_RECOMPUTE_FULL, /* only a block's input is kept; backward runs its forward again. Bit-equal
+                               to none, but for the gradient of an extra input that several
+                               blocks use: each block's part is rounded before it is added */
 } mc_recompute;
 
 /* How parameters, gradients and optimizer state are spread over ranks; one rank holds it all at any

@@ -299,9 +299,11 @@ mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool t
     if (!module) return MC_ERR_ARGUMENT;
     mc_module_root *root = module->root;
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
+    int found = 0;
     for (size_t i = 0; i < root->stored_count; i++) { /* nothing changes if one is in two minds */
         const mc_stored *stored = root->stored[i];
         int matching = matching_parts(stored, module, pattern);
+        found += matching;
         if (matching && matching < stored->part_count && stored->trainable != trainable)
             return mc_fail(
                 root->ctx, MC_ERR_ARGUMENT,
@@ -309,6 +311,8 @@ mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool t
                 "frozen or trained together",
                 pattern ? pattern : "*", stored->parts[0]->name, stored->part_count);
     }
+    if (pattern && !found)
+        return mc_fail(root->ctx, MC_ERR_NOT_FOUND, "pattern \"%s\" matches no parameter", pattern);
     for (size_t i = 0; i < root->stored_count; i++) {
         mc_stored *stored = root->stored[i];
         if (stored->trainable == trainable || !matching_parts(stored, module, pattern)) continue;

@@ -123,7 +123,7 @@ MC_API int64_t mc_module_parameter_count(mc_module *module); /* elements of all 
 
 /* Freezes or thaws all parameters below a module whose full name matches `pattern` (fnmatch(3);
  * NULL: all). A stored tensor is trainable or not as a whole: parts of one must agree, or it is an
- * error. */
+ * error, and nothing changes. A pattern that matches nothing is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool trainable);
 /* Zeros the gradients of the module's root. */
 MC_API void mc_module_zero_grad(mc_module *module);

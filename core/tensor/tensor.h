@@ -44,7 +44,8 @@ typedef struct mc_tensor mc_tensor;
 MC_API mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape);
 /* The same, with a copy of `data` (host memory, row-major, of that dtype). */
 MC_API mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data);
-/* Frees a tensor made by the two functions above. NULL is allowed. */
+/* Frees a tensor made by the two functions above; not while a tape that used it has yet to run
+ * backward. NULL is allowed. */
 MC_API void mc_tensor_free(mc_tensor *tensor);
 
 MC_API mc_dtype mc_tensor_dtype(const mc_tensor *tensor);

@@ -832,10 +832,9 @@ static void poke(const char *path, const char *name, const void *value)
 {
     mc_context *ctx = mc_init_distributed(NULL);
     mc_safetensors *file = mc_safetensors_open(ctx, path, NULL);
-    size_t size = 0, count = mc_safetensors_count(file);
+    size_t count = mc_safetensors_count(file);
     const mc_safetensors_entry *entry = mc_safetensors_find(file, name);
     assert_non_null(entry);
-    for (size_t i = 0; i < count; i++) size += mc_safetensors_at(file, i)->size;
     FILE *stream = fopen(path, "r+b");
     assert_non_null(stream);
     uint64_t header;
