@@ -33,9 +33,9 @@ VALIDATION_SCENES = 250
 LESSONS = ["other", "both", "value", "subject", "cross", "order", "swap"]
 TRAIN_SHARES = [12, 16, 10, 10, 14, 20, 18]
 VALIDATION_SHARES = [0, 0, 0, 0, 15, 15, 70]
-# Per hundred: names that are spelled freely, swaps with a third fact, swaps with a sentence that says nothing, scenes with marks of
-# their own (questions with "?", passages without the last full stop).
-FREE_NAMES, THIRD_FACTS, FILLED, MARKED = 15, 0, 0, 5
+# Of a hundred: names that are spelled freely; swaps with a third fact and with a sentence that says
+# nothing; questions with a question mark, and scenes whose passages lack the last full stop.
+FREE_NAMES, THIRD_FACTS, FILLED, MARKED = 15, 20, 15, 5
 
 # ----------------------------------------------------------------------------------------------
 # Words
@@ -60,7 +60,7 @@ jason jean jenny jeremy jill jim joan john jonas joseph joyce judith karen karl 
 kenneth kevin kim kurt laura leo leslie lewis liam lily linda lloyd louis lucas lucy luke lydia
 mabel marco margaret mark martha martin mary matthew maud max megan michael mike monica moses muriel
 nancy naomi nathan neil nelson nick nicole nigel noah norman oliver olivia omar orla oscar otto owen
-pamela patrick paul peggy peter philip phoebe polly quentin quinn rachel ralph rebecca rex richard rita
+pamela patrick paul peggy peter philip phoebe polly rachel ralph rebecca rex richard rita
 robin roger roland rose roy ruby rudolf rupert russell ruth sally samuel sandra sarah saul scott
 sean sharon sheila simon sofia sophie stanley stella stephen steve stuart susan sven sylvia tamara
 tanya teresa thomas tim tina todd tom tony tracy trevor trudy ugo ulrich uma ursula vanessa vera

@@ -12,6 +12,7 @@
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 
+typedef enum keep { KEEP_LAST, KEEP_BEST } keep;
 typedef enum schedule { CONSTANT, NOAM, LINEAR, COSINE, EXPONENTIAL } schedule;
 
 static const char *const schedule_names[] = {"constant", "noam",        "linear",
@@ -21,12 +22,13 @@ static const char *const device_names[] = {"cpu", NULL};
 static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
 static const char *const dtype_names[] = {"f32", "f16", "bf16", NULL};
 static const mc_dtype dtypes[] = {MC_F32, MC_F16, MC_BF16};
+static const char *const keep_names[] = {"last", "best", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", NULL};
 static const mc_recompute recomputes[] = {MC_RECOMPUTE_NONE, MC_RECOMPUTE_SELECTIVE,
                                           MC_RECOMPUTE_FULL};
 
 typedef struct finetune_options {
-    int model, task, scheduler, device, dtype, recompute;
+    int model, task, scheduler, device, dtype, recompute, keep;
     const char *pretrained, *config, *data, *output, *log_jsonl, *tensorboard;
     int64_t epochs, warmup, max_length, max_steps;
     int batch_size;
@@ -56,7 +58,7 @@ typedef struct finetune {
     mc_optim_manager *optim;
     int64_t step, steps;
     double train_seconds;
-    classify_score score;
+    classify_score score; /* of the model that is kept */
 } finetune;
 
 /* ---- setting up ------------------------------------------------------------------------------ */
@@ -210,22 +212,6 @@ static void train_step(finetune *f, const mc_batch *batch)
 
 static bool going_on(const finetune *f) { return !mc_failed(f->ctx) && !interrupt_requested(); }
 
-static void train(finetune *f)
-{
-    for (int64_t epoch = 1; epoch <= f->o->epochs && going_on(f) && f->step < f->steps; epoch++) {
-        while (f->step < f->steps && going_on(f)) {
-            mc_batch *batch = mc_dataloader_next(f->train);
-            if (!batch) break;
-            train_step(f, batch);
-        }
-        if (going_on(f) && classify_evaluate(f->ctx, f->bert, f->val, &f->log, &f->score))
-            classify_report(&f->log, f->val_rows, &f->score, f->step, epoch);
-    }
-    if (f->o->epochs == 0 && going_on(f) &&
-        classify_evaluate(f->ctx, f->bert, f->val, &f->log, &f->score))
-        classify_report(&f->log, f->val_rows, &f->score, 0, 0);
-}
-
 /* The tokenizer first: when the weights are there, the folder is whole. */
 static void save(finetune *f)
 {
@@ -234,13 +220,39 @@ static void save(finetune *f)
     if (mc_tokenizer_save(f->tokenizer, f->o->output) == MC_OK) mc_bert_save(f->bert, f->o->output);
 }
 
+/* Evaluates the model; its score is the run's if it is the one to keep, and the best so far is saved
+ * at once, so that nothing better is lost. */
+static void evaluate(finetune *f, int64_t epoch)
+{
+    classify_score score;
+    if (!going_on(f) || !classify_evaluate(f->ctx, f->bert, f->val, &f->log, &score)) return;
+    classify_report(&f->log, f->val_rows, &score, f->step, epoch);
+    bool best = f->score.accuracy.count == 0 || score.accuracy.correct > f->score.accuracy.correct;
+    if (f->o->keep == KEEP_BEST && !best) return;
+    f->score = score;
+    if (f->o->keep == KEEP_BEST) save(f);
+}
+
+static void train(finetune *f)
+{
+    int64_t epoch = 0;
+    while (epoch < f->o->epochs && f->step < f->steps && going_on(f)) {
+        mc_batch *batch;
+        while (f->step < f->steps && going_on(f) && (batch = mc_dataloader_next(f->train)))
+            train_step(f, batch);
+        evaluate(f, ++epoch);
+    }
+    if (epoch == 0) evaluate(f, 0);
+    if (f->o->keep == KEEP_LAST) save(f);
+}
+
 static int finish(finetune *f)
 {
     int code = EXIT_OK;
     bool interrupted = interrupt_requested();
     if (interrupted && !mc_failed(f->ctx))
         run_log_line(&f->log, "interrupted at step %lld%s", (long long)f->step,
-                     f->o->output ? "; the model so far is saved" : "");
+                     f->o->output && f->o->keep == KEEP_LAST ? "; the model so far is saved" : "");
     else if (!mc_failed(f->ctx) &&
              classify_result(&f->log, f->val_rows, &f->score, f->train_seconds) != MC_OK)
         code = EXIT_RUN_FAILED;
@@ -260,7 +272,6 @@ static int run(const finetune_options *o)
     interrupt_init();
     if (set_up(&f)) {
         train(&f);
-        save(&f);
         code = finish(&f);
     } else {
         mc_print_error(f.ctx, stderr);
@@ -293,6 +304,9 @@ int cmd_finetune(int argc, char **argv)
         {ARGS_PATH("data", &o.data, "folder with the task's rows"), .required = true},
         {ARGS_PATH("output", &o.output,
                    "folder to save the model to; without it nothing is saved")},
+        {ARGS_CHOICE("keep", &o.keep, keep_names,
+                     "which epoch's model is saved: the last, or the one with the best accuracy"),
+         .known_as = "load-best-model-at-end"},
         {ARGS_HEADING("Training")},
         {ARGS_INT("epochs", &o.epochs, 0, 1000000, "passes over the training rows")},
         {ARGS_INT("max-steps", &o.max_steps, 0, INT64_MAX,
