@@ -220,8 +220,8 @@ static void save(finetune *f)
     if (mc_tokenizer_save(f->tokenizer, f->o->output) == MC_OK) mc_bert_save(f->bert, f->o->output);
 }
 
-/* Evaluates the model; its score is the run's if it is the one to keep, and the best so far is saved
- * at once, so that nothing better is lost. */
+/* Evaluates the model; its score is the run's if it is the one to keep, and the best so far is
+ * saved at once, so that it cannot be lost. */
 static void evaluate(finetune *f, int64_t epoch)
 {
     classify_score score;

@@ -64,8 +64,10 @@ MC_API mc_bert *mc_bert_new(mc_context *ctx, const mc_bert_config *config, mc_be
 MC_API mc_bert *mc_bert_from_pretrained(mc_context *ctx, const char *identifier,
                                         const mc_load_options *options);
 /* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained
- * here and in `transformers`. Both are written aside and synced before either is renamed: a crash
- * at any moment leaves the old model or the new one. Weights have the dtype they have in memory. */
+ * here and in `transformers`. Both are written aside and synced to disk before either takes its
+ * name, each in one step: a crash leaves whole files, and a folder that loads, since both belong to
+ * the same kind of model; only a folder that held a model of another shape could be left with one
+ * file of each. Weights have the dtype they have in memory. */
 MC_API mc_status mc_bert_save(mc_bert *bert, const char *folder);
 MC_API void mc_bert_free(mc_bert *bert);
 

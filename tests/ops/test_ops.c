@@ -154,6 +154,19 @@ static void scale_reference(const op_call *c, double *y)
     for (int64_t i = 0; i < c->out_count; i++) y[i] = (double)c->o->factor * c->in[0].v[i];
 }
 
+static void declare_cast(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -4, 4);
+    set_output(c, MC_F32, MC_SHAPE(c->n[0], c->n[1]));
+}
+
+static mc_tensor *run_cast(mc_tape *t, op_call *c) { return mc_cast(t, c->in[0].x, MC_F32); }
+
+static void cast_reference(const op_call *c, double *y)
+{
+    memcpy(y, c->in[0].v, (size_t)c->out_count * sizeof *y);
+}
+
 static mc_tensor *run_dropout(mc_tape *t, op_call *c)
 {
     return mc_dropout(t, c->in[0].x, c->o->dropout);
@@ -630,6 +643,15 @@ static const op_row rows[] = {
     NORM("residual norm dropout", .weights = PARAMETER, .second = true, .dropout = 0.3f),
     UNARY("dropout", run_dropout, dropout_reference, .dropout = 0.1f),
     UNARY("dropout most", run_dropout, dropout_reference, .dropout = 0.875f),
+    {.name = "cast to f32",
+     .declare = declare_cast,
+     .run = run_cast,
+     .reference = cast_reference,
+     .tolerance = 1e-6,
+     .roundings = 1,
+     .gradient_roundings = 1,
+     .sizes = {{1, 5}, {3, 7}, {0, 5}, {33, 17}, {40, 768}},
+     .perf = {4096, 768}},
     UNARY("scale", run_scale, scale_reference, .factor = -0.37f),
     UNARY("gelu", run_unary, unary_reference, .unary = mc_gelu, .activation = MC_ACTIVATION_GELU),
     UNARY("gelu_new", run_unary, unary_reference, .unary = mc_gelu_new,
