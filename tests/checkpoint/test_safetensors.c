@@ -689,7 +689,7 @@ static void real_files_open(void **state)
     if (!shared) skip();
     walk_fixture = *state;
     walk_count = 0;
-    assert_int_equal(nftw(shared, check_real_file, 16, FTW_PHYS), 0);
+    assert_int_equal(nftw(shared, check_real_file, 16, 0), 0);
     assert_true(walk_count > 0);
     char path[1024];
     snprintf(path, sizeof path, "%s/goldens/loader-formats/sharded-gpt2", shared);
