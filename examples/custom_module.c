@@ -55,10 +55,9 @@ static my_model *my_model_new(mc_context *ctx)
     my_model *m = mc_module_new(ctx, "", sizeof *m, NULL);
     if (!m) return NULL;
     m->gate = mc_parameter_new(&m->module, "gate", MC_SHAPE(DIM), mc_init_normal(1, 0.02f));
-    m->blocks = mc_block_list_new(&m->module, "blocks", BLOCKS, my_block_new, my_block_forward,
-                                  &(mc_block_options){.zero_level = MC_ZERO_3,
-                                                      .recompute = MC_RECOMPUTE_FULL,
-                                                      .extra_count = 1});
+    m->blocks = mc_block_list_new(
+        &m->module, "blocks", BLOCKS, my_block_new, my_block_forward,
+        &(mc_block_options){.zero_level = MC_ZERO_3, .recompute = MC_RECOMPUTE_FULL});
     m->head = mc_linear_add(&m->module, "head", DIM, 2, NULL);
     return m;
 }

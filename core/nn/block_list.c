@@ -18,9 +18,8 @@ mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
     mc_block_list *list = mc_module_add(parent, name, sizeof *list);
     if (!list) return NULL;
     if (options) list->options = *options;
-    if (count < 0 || list->options.extra_count < 0 || list->options.extra_count >= MC_NODE_INPUTS) {
-        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d blocks with %d extra inputs",
-                name, count, list->options.extra_count);
+    if (count < 0) {
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d blocks", name, count);
         return NULL;
     }
     list->module.holds_blocks = true;
@@ -59,8 +58,14 @@ static mc_tensor *call_block(mc_tape *t, void *user, mc_tensor *x, mc_tensor *co
     return call->list->forward(t, call->block, x, extra);
 }
 
+/* The further inputs of a call. */
+typedef struct extra_inputs {
+    mc_tensor *const *tensors;
+    int count;
+} extra_inputs;
+
 static mc_tensor *run_block(mc_tape *t, mc_block_list *list, void *block, mc_tensor *x,
-                            mc_tensor *const *extra)
+                            extra_inputs extra)
 {
     mc_recompute recompute = list->options.recompute;
     mc_scope scope = mc_scope_begin(t, recompute == MC_RECOMPUTE_SELECTIVE);
@@ -69,34 +74,29 @@ static mc_tensor *run_block(mc_tape *t, mc_block_list *list, void *block, mc_ten
         block_call *call = mc_tape_alloc(t, sizeof *call);
         if (!call) return NULL;
         *call = (block_call){list, block};
-        y = mc_tape_checkpoint(t, call_block, call, x, extra, list->options.extra_count);
+        y = mc_tape_checkpoint(t, call_block, call, x, extra.tensors, extra.count);
     } else {
-        y = list->forward(t, block, x, extra);
+        y = list->forward(t, block, x, extra.tensors);
     }
     mc_scope_end(t, scope, y);
     return y;
 }
 
-mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tensor *x,
-                                        mc_tensor *const *extra, mc_tensor **hidden)
+mc_tensor *mc_block_list_run(mc_tape *t, mc_block_list *list, mc_tensor *x, mc_tensor *const *extra,
+                             int extra_count, mc_tensor **hidden)
 {
     if (!list || !mc_op_ready(t, "block list", x)) return NULL;
     mc_context *ctx = mc_tape_context(t);
-    if (list->options.extra_count && !extra) {
-        mc_fail(ctx, MC_ERR_ARGUMENT, "block list \"%s\": its %d extra inputs are NULL",
-                list->module.name, list->options.extra_count);
+    extra_inputs inputs = {extra, extra ? extra_count : 0};
+    if (inputs.count < 0 || inputs.count >= MC_NODE_INPUTS) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d extra inputs, at most %d",
+                list->module.name, inputs.count, MC_NODE_INPUTS - 1);
         return NULL;
     }
     mc_scope scope = mc_scope_begin(t, false);
-    if (!extra != !list->options.extra_count) {
-        mc_fail(ctx, MC_ERR_ARGUMENT,
-                "block list \"%s\": extra inputs are %s, but its extra_count is %d",
-                list->module.name, extra ? "given" : "missing", list->options.extra_count);
-        return NULL;
-    }
     for (int i = 0; i < list->count; i++) {
         if (hidden) hidden[i] = x;
-        mc_tensor *y = run_block(t, list, list->blocks[i], x, extra);
+        mc_tensor *y = run_block(t, list, list->blocks[i], x, inputs);
         if (!y && !mc_failed(ctx))
             mc_fail(ctx, MC_ERR_STATE, "block %d of \"%s\" returned NULL", i, list->module.name);
         mc_error_while(&ctx->error, "running block %d of \"%s\"", i, list->module.name);
@@ -105,10 +105,4 @@ mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tens
         x = y;
     }
     return x;
-}
-
-mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
-                                 mc_tensor *const *extra)
-{
-    return mc_block_list_forward_hidden(t, list, x, extra, NULL);
 }

@@ -32,8 +32,7 @@ typedef enum mc_zero_level {
 typedef struct mc_block_options {
     mc_zero_level zero_level;
     mc_recompute recompute;
-    int extra_count; /* further inputs each block gets, unchanged; at most 7 */
-    void *config;    /* passed to the constructor */
+    void *config; /* passed to the constructor */
 } mc_block_options;
 
 /* Makes block number `index`: a module added to `list` under `name` with mc_module_add, whose
@@ -51,12 +50,21 @@ MC_API void *mc_block_list_at(mc_block_list *list, int index); /* NULL out of ra
 /* May be changed between tapes. */
 MC_API void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute);
 
-/* Runs all blocks. `extra` holds extra_count tensors (entries may be NULL) and may be NULL if that
- * is 0. Results between blocks are released, unless `hidden` is not NULL: then hidden[i] gets the
- * input of block i and all stay readable until the tape ends. */
-MC_API mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
-                                        mc_tensor *const *extra);
-MC_API mc_tensor *mc_block_list_forward_hidden(mc_tape *t, mc_block_list *list, mc_tensor *x,
-                                               mc_tensor *const *extra, mc_tensor **hidden);
+/* Runs all blocks. The last argument is an array of the further inputs that each block gets,
+ * unchanged (at most 7, entries may be NULL), or NULL for none; its length is that of its type:
+ *
+ *     x = mc_block_list_forward(t, list, x, (mc_tensor *[]){scale, mask});
+ *     x = mc_block_list_forward(t, list, x, &scale);
+ *     x = mc_block_list_forward(t, list, x, NULL);
+ *
+ * Results between blocks are released. */
+#define mc_block_list_forward(t, list, x, ...)         \
+    mc_block_list_run((t), (list), (x), (__VA_ARGS__), \
+                      (int)(sizeof(__VA_ARGS__) / sizeof(void *)), NULL)
+
+/* The same for an array behind a pointer, of `extra_count` tensors. With `hidden`, hidden[i] gets
+ * the input of block i, and all stay readable until the tape ends. */
+MC_API mc_tensor *mc_block_list_run(mc_tape *t, mc_block_list *list, mc_tensor *x,
+                                    mc_tensor *const *extra, int extra_count, mc_tensor **hidden);
 
 #endif

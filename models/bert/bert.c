@@ -103,9 +103,9 @@ mc_bert *mc_bert_new(mc_context *ctx, const mc_bert_config *config, mc_bert_head
     const char *norm = config->layers ? "encoder.layers.0.self_att.layernorm_before_attention"
                                       : "embedding_layernorm";
     bert->embedding_norm = mc_layernorm_add(m, norm, config->dim, config->eps);
-    bert->blocks = mc_block_list_new(
-        m, "encoder.layers", (int)config->layers, new_block, block_forward,
-        &(mc_block_options){.recompute = options->recompute, .extra_count = 1, .config = bert});
+    bert->blocks =
+        mc_block_list_new(m, "encoder.layers", (int)config->layers, new_block, block_forward,
+                          &(mc_block_options){.recompute = options->recompute, .config = bert});
     add_heads(bert);
     if (!mc_failed(ctx)) return bert;
     mc_module_free(m);
