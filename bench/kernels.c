@@ -138,8 +138,9 @@ static void run_embedding_backward(bench *b, const void *argument)
 
 static void run_cross_entropy(bench *b, const void *argument)
 {
+    const float one = 1;
     float loss[2] = {0};
-    b->k->cross_entropy(b->d, 128, CLASSES, m32(b->a, CLASSES), b->index, -100, 0, 1, loss,
+    b->k->cross_entropy(b->d, 128, CLASSES, m32(b->a, CLASSES), b->index, -100, 0, &one, loss,
                         argument ? m32(b->c, CLASSES) : (mc_matrix){0});
 }
 
@@ -154,15 +155,17 @@ static void run_fill(bench *b, const void *argument)
 static void run_adam(bench *b, const void *argument)
 {
     (void)argument;
-    mc_adam_step step = {1, 0.9f, 0.999f, 1e-8f, 1e-9f, 1, 0, 0};
+    mc_update update = {.lr = 1e-9, .step = 1, .gradient_scale = 1};
+    mc_adam_step step = {
+        .update = &update, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .lr_factor = 1};
     b->k->adam(b->d, PARAMETERS, step, b->a, b->b, b->c, NULL, b->e, MC_F32);
 }
 
 static void run_stats(bench *b, const void *argument)
 {
     (void)argument;
-    mc_gradient_stats stats = {0, 0, 0, true};
-    b->k->gradient_stats(b->d, PARAMETERS, b->a, 2, &stats);
+    mc_gradient_stats stats = {0};
+    b->k->gradient_stats(b->d, PARAMETERS, b->a, 2, 0, &stats);
 }
 
 static void run_convert(bench *b, const void *argument)

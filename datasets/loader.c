@@ -346,10 +346,9 @@ static bool reserve_tensors(mc_dataloader *l, side *s, int64_t capacity)
 static mc_tensor *refill(mc_tensor *tensor, int64_t n, const int32_t *data,
                          const mc_lengths *lengths)
 {
-    mc_device *device = tensor->ctx->device;
     tensor->shape = MC_SHAPE(n);
     tensor->lengths = lengths;
-    if (n) device->copy_in(device, mc_tensor_data(tensor), data, (size_t)n * sizeof *data);
+    mc_tensor_write(tensor, data, (size_t)n * sizeof *data);
     return tensor;
 }
 

@@ -53,7 +53,6 @@ static mc_autograd *need_autograd(mc_context *ctx)
 {
     if (!ctx->autograd) {
         ctx->autograd = mc_new_owned(ctx, sizeof *ctx->autograd, "the tape", free_autograd);
-        if (ctx->autograd) ctx->autograd->seed.loss_scale = 1;
     }
     return ctx->autograd;
 }
@@ -194,9 +193,10 @@ static bool fill_storage(mc_tape *tape, mc_storage *storage, const mc_tensor *x)
     storage->data = device->alloc(device, storage->bytes);
     if (!storage->data)
         mc_fail(tape->ctx, MC_ERR_NOMEM,
-                "out of memory for a %s tensor %s (%zu bytes; %zu bytes in use)",
+                "out of memory for a %s tensor %s (%zu bytes; %zu bytes in use)%s%s; a smaller "
+                "batch, recompute or a 16-bit dtype needs less",
                 mc_dtype_name(x->dtype), MC_SHAPE_TEXT(x->shape), storage->bytes,
-                device->memory.in_use);
+                device->memory.in_use, *device->failure ? ": " : "", device->failure);
     return storage->data;
 }
 
@@ -225,7 +225,20 @@ mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offs
     view->storage = x->storage;
     view->storage->references++;
     view->offset = x->offset + offset;
+    view->host = x->host ? (char *)x->host + offset : NULL;
     return view;
+}
+
+mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dropout)
+{
+    mc_tensor *sum = new_tensor(tape, x->dtype, x->shape);
+    mc_deferred *deferred = sum ? mc_tape_alloc(tape, sizeof *deferred) : NULL;
+    if (!deferred) return NULL;
+    *deferred = (mc_deferred){.x = x, .f = f, .dropout = dropout};
+    sum->deferred = deferred;
+    sum->lengths = x->lengths;
+    sum->requires_grad = x->requires_grad || f->requires_grad;
+    return sum;
 }
 
 mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient)
@@ -255,9 +268,13 @@ mc_tensor *mc_tape_input(mc_tape *tape, mc_dtype dtype, mc_shape shape, const vo
     mc_tensor *x = mc_tape_tensor(tape, dtype, shape, NULL);
     if (!x) return NULL;
     mc_device *device = tape->ctx->device;
-    if (data && x->storage->bytes)
-        device->copy_in(device, x->storage->data, data, x->storage->bytes);
-    if (!data) device->kernels->zero(device, x->storage->data, x->storage->bytes);
+    size_t bytes = x->storage->bytes;
+    if (!device->is_host && !mc_dtype_is_float(dtype)) {
+        if (!(x->host = mc_tape_alloc(tape, bytes + 1))) return NULL;
+        if (data) memcpy(x->host, data, bytes);
+    }
+    if (data && bytes) device->copy_in(device, x->storage->data, data, bytes);
+    if (!data) device->kernels->zero(device, x->storage->data, bytes);
     x->requires_grad = requires_grad && tape->training;
     return x;
 }
@@ -301,6 +318,11 @@ static bool is_of_tape(const mc_tape *tape, const mc_storage *storage)
 
 void mc_tape_release(mc_tape *tape, mc_tensor *x)
 {
+    if (x && x->deferred) {
+        mc_tape_release(tape, x->deferred->x);
+        mc_tape_release(tape, x->deferred->f);
+        return;
+    }
     if (!tape || !x || !is_of_tape(tape, x->storage)) return;
     x->storage->dropped = true;
     if (!x->storage->saves) mc_storage_free_data(x->storage);
@@ -313,6 +335,11 @@ bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
     if (!tape || mc_failed(tape->ctx)) return false;
     if (!x)
         mc_fail(tape->ctx, MC_ERR_ARGUMENT, "%s: its input is NULL", op);
+    else if (x->deferred)
+        mc_fail(tape->ctx, MC_ERR_STATE,
+                "%s: its input %s is a residual sum that is not made yet: make it with "
+                "mc_residual_sum",
+                op, MC_SHAPE_TEXT(x->shape));
     else if (!x->storage || !x->storage->data)
         mc_fail(tape->ctx, MC_ERR_STATE, "%s: its input %s was released", op,
                 MC_SHAPE_TEXT(x->shape));
@@ -322,8 +349,9 @@ bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
 bool mc_op_ok(mc_tape *tape, const char *op, mc_status status)
 {
     if (status)
-        mc_fail(tape->ctx, status, "%s: %s%s", op, mc_status_text(status),
-                status == MC_ERR_NOMEM ? " for its scratch memory" : "");
+        mc_fail(tape->ctx, status, "%s: %s%s%s%s", op, mc_status_text(status),
+                status == MC_ERR_NOMEM ? " for its scratch memory" : "",
+                *tape->ctx->device->failure ? ": " : "", tape->ctx->device->failure);
     return !mc_failed(tape->ctx);
 }
 
@@ -369,6 +397,12 @@ mc_node *mc_tape_record(mc_tape *tape, const mc_op *op, mc_tensor *output, size_
     return node;
 }
 
+void mc_node_second(mc_node *node, mc_tensor *x)
+{
+    if (node) node->second = x;
+    x->requires_grad = true;
+}
+
 void mc_node_save(mc_node *node, mc_tensor *x)
 {
     if (!node || !x) return;
@@ -390,11 +424,19 @@ mc_scope mc_scope_begin(mc_tape *tape, bool selective)
     return (mc_scope){.serial = tape->serial, .selective = selective};
 }
 
+/* Whether x needs the storage, itself or as a part of a sum that is not made yet. */
+static bool shows(const mc_tensor *x, const mc_storage *storage)
+{
+    if (x && x->deferred)
+        return x->deferred->x->storage == storage || x->deferred->f->storage == storage;
+    return x && x->storage == storage;
+}
+
 void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
 {
     for (mc_tensor *x = tape->newest; x && x->serial > scope.serial; x = x->previous) {
         mc_storage *storage = x->storage;
-        if (!is_of_tape(tape, storage) || (keep && storage == keep->storage)) continue;
+        if (!is_of_tape(tape, storage) || shows(keep, storage)) continue;
         if (storage->source->serial <= scope.serial) continue; /* a view of what is older */
         storage->dropped = true;
         mc_node *maker = storage->source->node;
@@ -405,8 +447,13 @@ void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
 
 void mc_scope_release(mc_tape *tape, mc_scope scope, mc_tensor *x, const mc_tensor *keep)
 {
+    if (x->deferred) {
+        mc_scope_release(tape, scope, x->deferred->x, keep);
+        mc_scope_release(tape, scope, x->deferred->f, keep);
+        return;
+    }
     bool inside = is_of_tape(tape, x->storage) && x->storage->source->serial > scope.serial;
-    if (inside && x->storage != keep->storage) mc_tape_release(tape, x);
+    if (inside && !shows(keep, x->storage)) mc_tape_release(tape, x);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -515,6 +562,7 @@ static void drop_saved(mc_node *node)
 
 static void drop_gradient(mc_tensor *y)
 {
+    if (!y || !y->gradient) return;
     mc_storage_unref(y->gradient->storage);
     y->gradient->storage = NULL;
     y->gradient = NULL;
@@ -524,8 +572,9 @@ static void drop_gradient(mc_tensor *y)
 static void run_backward(mc_tape *tape, mc_node *stop)
 {
     for (mc_node *node = tape->newest_node; node != stop; node = node->previous) {
-        mc_tensor *y = node->output;
-        if (!y->gradient || mc_failed(tape->ctx)) continue;
+        mc_tensor *y = node->output, *z = node->second;
+        bool reached = y->gradient || (z && z->gradient);
+        if (!reached || mc_failed(tape->ctx)) continue;
         if (node->done) {
             mc_fail(tape->ctx, MC_ERR_STATE, "backward through \"%s\" a second time",
                     node->op->name);
@@ -537,6 +586,7 @@ static void run_backward(mc_tape *tape, mc_node *stop)
         node->done = true;
         drop_saved(node);
         drop_gradient(y);
+        drop_gradient(z);
     }
 }
 
@@ -547,12 +597,16 @@ static mc_status check_backward(mc_tape *tape, const mc_tensor *y)
     if (!y || y->tape != tape)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "backward: the tensor was not made on this tape");
     if (!tape->training) return mc_fail(ctx, MC_ERR_STATE, "backward on an evaluation tape");
+    if (y->deferred)
+        return mc_fail(ctx, MC_ERR_STATE,
+                       "backward: the tensor %s is a residual sum that is not made yet",
+                       MC_SHAPE_TEXT(y->shape));
     if (y->node && y->node->done)
         return mc_fail(ctx, MC_ERR_STATE, "backward from the same tensor twice");
     return MC_OK;
 }
 
-mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, float seed)
+mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, const float *seed)
 {
     mc_status status = check_backward(tape, loss);
     if (status) return status;
@@ -561,21 +615,35 @@ mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, float seed)
                        "backward without a gradient starts from a loss, found a %s tensor %s",
                        mc_dtype_name(loss->dtype), MC_SHAPE_TEXT(loss->shape));
     if (!loss->requires_grad) return MC_OK; /* nothing trainable is behind it */
-    float gradient[2] = {seed, 0};
-    loss->gradient = mc_tape_input(tape, MC_F32, MC_SHAPE(2), gradient, false);
+    loss->gradient = mc_tape_leaf(tape, MC_F32, MC_SHAPE(2), (void *)(uintptr_t)seed, NULL);
     if (loss->gradient) run_backward(tape, NULL);
     return mc_error_status(tape->ctx);
+}
+
+/* {seed, 0} in device memory that lives as long as the tape. */
+static const float *seed_on_tape(mc_tape *tape, double count)
+{
+    float seed[2] = {(float)(1.0 / (count > 0 ? count : 1)), 0};
+    return mc_tensor_data(mc_tape_input(tape, MC_F32, MC_SHAPE(2), seed, false));
+}
+
+/* For a tensor (sum, count) that no loss operation made. */
+static const float *seed_by_reading(mc_tape *tape, const mc_tensor *y)
+{
+    float sum_count[2] = {0, 0};
+    if (mc_tensor_count(y) == 2) mc_tensor_read_f32(tape->ctx, y, sum_count, 2);
+    return seed_on_tape(tape, (double)sum_count[1]);
 }
 
 mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy)
 {
     mc_status status = check_backward(tape, y);
     if (status) return status;
+    if (!dy && !mc_tensor_data(y))
+        return mc_fail(tape->ctx, MC_ERR_STATE, "backward from a loss that was released");
     if (!dy) {
-        float sum_count[2] = {0, 0};
-        if (mc_tensor_count(y) == 2) mc_tensor_read_f32(tape->ctx, y, sum_count, 2);
-        float count = sum_count[1] > 0 ? sum_count[1] : 1;
-        return mc_tape_backward_seeded(tape, y, 1.0f / count);
+        const float *seed = y->seed ? y->seed : seed_by_reading(tape, y);
+        return seed ? mc_tape_backward_seeded(tape, y, seed) : mc_error_status(tape->ctx);
     }
     if (dy->dtype != y->dtype || !mc_shape_equal(dy->shape, y->shape))
         return mc_fail(tape->ctx, MC_ERR_SHAPE, "backward: gradient %s %s, expected %s %s",
@@ -596,15 +664,20 @@ mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy)
 
 mc_tensor *mc_tensor_gradient(const mc_tensor *x) { return x ? x->gradient : NULL; }
 
-float mc_loss_seed_value(mc_tape *tape, int64_t rows, double count)
+const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count)
 {
-    mc_loss_seed *seed = mc_context_loss_seed(tape->ctx);
-    if (!seed || !seed->managed) return (float)(1.0 / (count > 0 ? count : 1));
+    mc_context *ctx = tape->ctx;
+    mc_loss_seed *seed = mc_context_loss_seed(ctx);
+    if (!seed) return NULL;
+    if (!seed->manager) return seed_on_tape(tape, count);
     if (seed->nominal <= 0) {
-        double global = (double)rows * seed->micro_steps * tape->ctx->world_size;
+        double global = (double)rows * seed->micro_steps * ctx->world_size;
         seed->nominal = global > 0 ? global : 1;
+        mc_device *device = ctx->device;
+        mc_op_ok(tape, "the seed of a loss",
+                 device->kernels->step_seed(device, seed->nominal, seed->state));
     }
-    return (float)(seed->loss_scale / seed->nominal);
+    return seed->state->seed;
 }
 
 /* ---- checkpointed segments ------------------------------------------------------------------- */

@@ -13,7 +13,8 @@ typedef struct mc_node mc_node;
 /* One kind of operation. */
 typedef struct mc_op {
     const char *name;
-    /* Reads node->output->gradient and adds to the gradients of the inputs that require one. */
+    /* Reads node->output->gradient and adds to the gradients of the inputs that require one. With a
+     * second output one of the two gradients may be NULL. */
     void (*backward)(mc_tape *tape, mc_node *node);
     /* Computes the contents of node->output again from its inputs; NULL if that is not cheap. Under
      * MC_RECOMPUTE_SELECTIVE the outputs of ops that have it are not kept for backward. */
@@ -29,6 +30,7 @@ struct mc_node {
     mc_tensor *inputs[MC_NODE_INPUTS]; /* NULL where an optional input is absent */
     int input_count;
     mc_tensor *output;
+    mc_tensor *second; /* another output, whose gradient backward reads too; NULL: none */
     mc_tensor *saved[MC_NODE_SAVED]; /* contents kept until this node's backward has run */
     int saved_count;
     void *state; /* the op's own struct, in the tape's arena */
@@ -44,6 +46,8 @@ mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offs
 /* A leaf that shows borrowed memory (a parameter). `gradient` is its f32 gradient, which backward
  * adds to; NULL: no gradient is wanted. */
 mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient);
+/* A tensor that stands for a residual sum not made yet; it has no storage and no node. */
+mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dropout);
 /* Memory that lives as long as the tape; zeroed. Sets the context's error when out. */
 void *mc_tape_alloc(mc_tape *tape, size_t bytes);
 
@@ -62,6 +66,9 @@ static inline mc_device *mc_tape_device(const mc_tape *tape)
 }
 /* A tensor as the kernels take it: (rows, columns) without gaps. NULL gives a NULL matrix. */
 mc_matrix mc_matrix_of(const mc_tensor *x);
+/* Names another output of the node. It takes a gradient then, but belongs to no node: it cannot be
+ * computed again, and is kept if it is saved. */
+void mc_node_second(mc_node *node, mc_tensor *x);
 /* Keeps x's contents until the node's backward is done. x may be an input, the output or a tensor
  * made for this purpose; NULL is ignored. */
 void mc_node_save(mc_node *node, mc_tensor *x);
@@ -129,17 +136,18 @@ bool mc_is_on_open_tape(const mc_context *ctx, const void *owner);
 /* The seed of backward for losses on this context: see mc_optim_manager_backward. Kept on the
  * context because mc_linear_cross_entropy needs it in the forward pass already. */
 typedef struct mc_loss_seed {
-    bool managed;        /* an OptimManager is at work: the seed is loss_scale / nominal */
-    const void *manager; /* which one, while managed */
-    float loss_scale;
-    double nominal; /* rows of a full global step; 0 until the first loss of the step sets it */
+    const void *manager;  /* the OptimManager at work: the seed is loss_scale / nominal; or NULL */
+    mc_step_state *state; /* its state, in device memory */
+    double nominal;       /* rows of a full global step; 0 until the first loss of it sets it */
     int micro_steps;
 } mc_loss_seed;
 mc_loss_seed *mc_context_loss_seed(mc_context *ctx);
-/* The seed for a loss over `rows` rows of which `count` count: loss_scale / nominal under a manager
- * (setting nominal = rows * micro_steps * world size if it is not set), else 1 / max(count, 1). */
-float mc_loss_seed_value(mc_tape *tape, int64_t rows, double count);
-/* mc_tape_backward from a loss whose sum gets the gradient `seed`. */
-mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, float seed);
+/* The seed of a loss over `rows` rows of which `count` count, as {seed, 0} in device memory, the
+ * gradient of the loss: loss_scale / nominal under a manager (setting nominal = rows * micro_steps
+ * * world size if it is not set), else 1 / max(count, 1) on the tape. NULL after an error. */
+const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count);
+/* mc_tape_backward from a loss whose gradient is `seed` (two floats in device memory, which must
+ * stay until the tape ends). */
+mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, const float *seed);
 
 #endif

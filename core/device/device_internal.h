@@ -13,17 +13,30 @@ typedef struct mc_device_memory {
 } mc_device_memory;
 
 struct mc_device {
-    const char *name; /* "cpu" */
+    const char *name; /* "cpu", "cuda" */
     const mc_kernels *kernels;
+    bool is_host; /* device memory is host memory */
     /* Memory aligned to 64 bytes; contents undefined. Freed blocks are kept for reuse. NULL when
      * memory is out (the cache has then been given back and the system asked again). bytes 0 gives
      * a unique pointer. */
     void *(*alloc)(mc_device *d, size_t bytes);
     void (*free)(mc_device *d, void *data, size_t bytes); /* `bytes` as given to alloc; NULL ok */
+    /* Takes a copy of `host` at once and does not wait. */
     void (*copy_in)(mc_device *d, void *device, const void *host, size_t bytes);
-    void (*copy_out)(mc_device *d, void *host, const void *device, size_t bytes); /* waits */
+    /* Waits for all that was launched. False after a failure (see `failure`). */
+    bool (*copy_out)(mc_device *d, void *host, const void *device, size_t bytes);
+    /* Copies to `host`, memory of host_alloc, when all that was launched before is done; does not
+     * wait. The ticket tells when it is there: tickets count up, from 1. */
+    uint64_t (*copy_out_later)(mc_device *d, void *host, const void *device, size_t bytes);
+    bool (*is_done)(mc_device *d, uint64_t ticket);
+    bool (*wait)(mc_device *d, uint64_t ticket); /* false after a failure */
+    void *(*host_alloc)(mc_device *d, size_t bytes);
+    void (*host_free)(mc_device *d, void *host, size_t bytes);
     void (*close)(mc_device *d);
     mc_device_memory memory;
+    uint64_t waits;    /* how often the host waited for everything that was launched */
+    char failure[512]; /* what went wrong in the call that failed last; "" if there is no more to
+                          say than its status */
 };
 
 /* Opens "cpu"; any other name fails with MC_ERR_UNSUPPORTED, naming what is built in. NULL after an

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include "core/base/status.h"
 #include "core/device/activation.h"
+#include "core/device/step_internal.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 
@@ -28,11 +29,13 @@ typedef struct mc_matrix {
 
 /* Dropout of a tensor read in element order i = 0, 1, ...: element i is kept iff word i % 4 of the
  * Philox-4x32-10 block with key = seed and counter = (i / 4, offset), both 64-bit little-endian
- * word pairs, is >= (uint32_t)(p * 2^32); kept values are multiplied by 1 / (1 - p). p == 0:
- * none. */
+ * word pairs, is >= (uint32_t)(p * 2^32); kept values are multiplied by 1 / (1 - p). p == 0: none.
+ * The offset is the sum of `offset` and what `base` points to, so that recorded launches drop
+ * something else each time they are run. */
 typedef struct mc_dropout_mask {
     float p;
     uint64_t seed, offset;
+    const uint64_t *base; /* device memory: added to offset when the kernel runs; NULL: 0 */
 } mc_dropout_mask;
 
 /* How the elements of a parameter are filled; see core/nn/module.h. Element i depends only on (key,
@@ -47,7 +50,9 @@ typedef struct mc_fill {
 /* Attention over a packed batch; q, k, v, out: (rows, heads * head_dim) matrices, often column
  * views of one. Scores are scale * q.k, softmax over the keys of the same sequence. */
 typedef struct mc_attention_shape {
-    const mc_lengths *lengths;
+    const mc_lengths *lengths; /* on the host */
+    /* the same in device memory: length (count), then offset (count + 1) */
+    const int32_t *device_lengths;
     int heads, head_dim;
     float scale;
     bool causal;
@@ -60,30 +65,51 @@ typedef struct mc_attention_shape {
 } mc_attention_shape;
 
 /* One Adam update over `count` elements of flat arrays:
- *     g' = g * gradient_scale + l2 * p
+ *     lr = update->lr * lr_factor,  t = update->step + step_offset
+ *     g' = g * update->gradient_scale + (l2 ? weight_decay * p : 0)
  *     m  = beta1 m + (1 - beta1) g'
  *     v  = beta2 v + (1 - beta2) g'^2
- *     p' = p - step_size * m / (sqrt(v) / sqrt_correction2 + eps) - decay * p
- * with step_size = lr / (1 - beta1^t) and sqrt_correction2 = sqrt(1 - beta2^t), as the caller
- * computed them in double. */
+ *     p' = p - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *            - (l2 ? 0 : lr * weight_decay * p)
+ * and nothing at all if update->skip. Powers and quotients of the scalars are taken in double, from
+ * the betas as they stand here (with 0.999 there and 0.999f here, v would be off by 1e-5 of
+ * itself), and then rounded to f32. */
 typedef struct mc_adam_step {
-    float gradient_scale, beta1, beta2, eps, step_size, sqrt_correction2;
-    float decay; /* lr * weight_decay, decoupled; 0 with l2 */
-    float l2;    /* weight_decay added to the gradient; 0 otherwise */
+    const mc_update *update; /* device memory */
+    float beta1, beta2, eps;
+    float lr_factor, weight_decay;
+    bool l2;
+    int64_t step_offset; /* <= 0: for parameters that joined the optimizer later */
 } mc_adam_step;
 
-typedef struct mc_gradient_stats {
-    double sum_squares; /* of finite and non-finite values alike */
-    double sum_powers;  /* sum of |g|^p for the norm asked for */
-    float largest;      /* largest |g|; NaN if any is NaN */
-    bool finite;        /* no inf, no NaN */
-} mc_gradient_stats;
+/* One step of SGD: g' and decay as in mc_adam_step; buffer = momentum * buffer + g' (at t = 1: g'),
+ * p -= lr * buffer (nesterov: g' + momentum * buffer). momentum 0: no buffer. */
+typedef struct mc_sgd_step {
+    const mc_update *update; /* device memory */
+    float momentum;
+    bool nesterov;
+    float lr_factor, weight_decay;
+    bool l2;
+    int64_t step_offset;
+} mc_sgd_step;
 
 typedef struct mc_kernels {
     /* C(m,n) = op(A) op(B) + beta * C (beta 0 or 1; with 0 C is not read); op transposes if asked:
      * A is (m,k) or, transposed, stored (k,m); B is (k,n) or, transposed, stored (n,k). */
     mc_status (*gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                       int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c);
+
+    /* y (rows, out) = activation(x weight^T + bias), x (rows, in), weight (out, in), bias (out) or
+     * NULL data. With an activation, pre receives x weight^T + bias unless its data is NULL; without
+     * one it is not looked at. */
+    mc_status (*linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
+                        mc_matrix weight, mc_matrix bias, mc_activation activation, mc_matrix pre,
+                        mc_matrix y);
+    /* dx (rows, in) = beta * dx + dy (rows, out) weight; with an activation (then beta is 0) times
+     * activation'(pre), pre (rows, in): the gradient of the pre-activation of the linear before. */
+    mc_status (*linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                       mc_matrix dy, mc_matrix weight, float beta,
+                                       mc_activation activation, mc_matrix pre, mc_matrix dx);
 
     /* x += bias (f32/f16/bf16, (columns); NULL data: none), kept as the pre-activation in x; then
      * y = activation(x). y.data == x.data or NULL where the activation is NONE. */
@@ -143,10 +169,16 @@ typedef struct mc_kernels {
     /* loss[0] += sum over rows with label != ignore_index of (log sum exp(x) - x[label]), with
      * `smoothing` e: (1-e) * that + e * mean over classes of (lse - x_c); loss[1] += their number.
      * dx.data not NULL: dx = seed * gradient of the sum (zero rows where ignored), may be x.
-     * Labels are i32, checked by the op. The sum is accumulated in double in row order. */
+     * `seed` points to device memory; NULL where dx is not wanted. dx may have a larger row stride
+     * than classes; what is behind the classes in a row is left alone. Labels are i32, checked by
+     * the op. The sum is accumulated in double in a fixed order. */
     mc_status (*cross_entropy)(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
                                const int32_t *labels, int32_t ignore_index, float smoothing,
-                               float seed, float *loss, mc_matrix dx);
+                               const float *seed, float *loss, mc_matrix dx);
+    /* Of losses (sum, count) in device memory: y = (a.sum + k * b.sum, c) and k_out = (k, 0) with
+     * c = a.count, 1 if that is 0, and k = factor * c / b.count, 0 if that is 0. */
+    mc_status (*loss_add)(mc_device *d, const float *a, const float *b, float factor, float *y,
+                          float *k_out);
 
     mc_status (*argmax)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, int32_t *out);
 
@@ -170,14 +202,41 @@ typedef struct mc_kernels {
     mc_status (*adam)(mc_device *d, int64_t count, mc_adam_step step, const float *gradient,
                       float *m, float *v, float *master /* NULL: the parameter is f32 itself */,
                       void *parameter, mc_dtype parameter_dtype);
-    /* buffer = momentum * buffer + g' (first step: g'), p -= lr * buffer (nesterov: g' + momentum *
-     * buffer); momentum 0: buffer may be NULL. g' and decay as in mc_adam_step. */
-    mc_status (*sgd)(mc_device *d, int64_t count, float gradient_scale, float lr, float momentum,
-                     bool nesterov, bool first_step, float decay, float l2, const float *gradient,
+    /* momentum 0: buffer may be NULL. */
+    mc_status (*sgd)(mc_device *d, int64_t count, mc_sgd_step step, const float *gradient,
                      float *buffer, float *master, void *parameter, mc_dtype parameter_dtype);
-    /* Adds to *stats; power: the p of the norm (sum_powers is left alone for p = 2). */
+    /* Adds to *stats (device memory), sums in a fixed order; power: the p of the norm (sum_powers
+     * is left alone for p = 2 and INFINITY). The elements have the numbers first, first + 1, ...
+     * (< 2^63). */
     mc_status (*gradient_stats)(mc_device *d, int64_t count, const float *gradient, double power,
-                                mc_gradient_stats *stats);
+                                int64_t first, mc_gradient_stats *stats);
+
+    /* ---- the end of a step: see step_internal.h; all pointers are to device memory ---- */
+    mc_status (*step_seed)(mc_device *d, double nominal, mc_step_state *state);
+    /* Adds the loss (sum, count) of a backward pass. */
+    mc_status (*step_count)(mc_device *d, const float *loss, mc_step_state *state);
+    mc_status (*step_measure)(mc_device *d, mc_step_rules rules, mc_step_state *state);
+    mc_status (*step_decide)(mc_device *d, mc_step_rules rules, mc_step_state *state);
+    mc_status (*step_update)(mc_device *d, const mc_step_state *state, const mc_update_guess *guess,
+                             mc_update *update);
+
+    /* ---- residual streams, generation ---- */
+    /* s = x + dropout(f), with the same bits as residual_norm's s. */
+    mc_status (*residual_sum)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
+                              mc_dropout_mask dropout, mc_matrix s);
+    /* y(index[i]) = x(i) for i < rows; the indices differ from each other. x and y of one dtype. */
+    mc_status (*scatter_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                              const int32_t *index, mc_matrix y);
+    /* Attention of one new token a sequence over the keys and values kept from earlier ones. q and
+     * out: (sequences, heads * head_dim); k, v: (sequences * capacity, heads * head_dim), all of one
+     * floating dtype. Sequence s and each of its heads see the n = lengths[s] <= longest rows of k
+     * and v from s * capacity on, the new token's own among them: out is the sum of those rows of v
+     * weighted by the softmax of scale * q.k. What lies behind them is undefined and never read; n =
+     * 0 gives zeros. `lengths` is in device memory; `longest` is known on the host. */
+    mc_status (*attention_cached)(mc_device *d, int64_t sequences, int heads, int head_dim,
+                                  float scale, int64_t capacity, const int32_t *lengths,
+                                  int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
+                                  mc_matrix out);
 } mc_kernels;
 
 #endif

@@ -61,10 +61,35 @@ bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *
     return false;
 }
 
-static int64_t index_at(const mc_tensor *x, int64_t i)
+const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x)
 {
-    const void *data = mc_tensor_data(x);
-    return x->dtype == MC_I64 ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
+    const void *host = mc_tensor_host(x);
+    mc_device *device = mc_tape_device(t);
+    size_t bytes = (size_t)mc_tensor_count(x) * mc_dtype_size(x->dtype);
+    if (host || mc_failed(mc_tape_context(t))) return host;
+    void *copy = mc_tape_alloc(t, bytes + 1);
+    if (!copy || !bytes || device->copy_out(device, copy, mc_tensor_data(x), bytes)) return copy;
+    mc_fail(mc_tape_context(t), MC_ERR_DEVICE, "%s: %s", op, device->failure);
+    return NULL;
+}
+
+static int64_t index_at(const void *data, mc_dtype dtype, int64_t i)
+{
+    return dtype == MC_I64 ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
+}
+
+/* Whether all of `count` indices are in range; an error that names the first that is not. */
+static bool check_indices(mc_tape *t, const char *op, const char *what, const void *data,
+                          mc_dtype dtype, int64_t count, int64_t limit, int32_t ignored)
+{
+    for (int64_t i = 0; i < count; i++) {
+        int64_t value = index_at(data, dtype, i);
+        if ((value >= 0 && value < limit) || value == ignored) continue;
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: %s[%lld] = %lld, expected 0 to %lld", op,
+                what, (long long)i, (long long)value, (long long)limit - 1);
+        return false;
+    }
+    return true;
 }
 
 mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor *x, int64_t count,
@@ -82,17 +107,11 @@ mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor
                 MC_SHAPE_TEXT(x->shape), (long long)count);
         return NULL;
     }
-    mc_tensor *out = mc_tape_tensor(t, MC_I32, MC_SHAPE(count), NULL);
-    if (!out) return NULL;
-    int32_t *index = mc_tensor_data(out);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t value = index_at(x, i);
-        if ((value < 0 || value >= limit) && value != ignored) {
-            mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %s[%lld] = %lld, expected 0 to %lld", op, what,
-                    (long long)i, (long long)value, (long long)limit - 1);
-            return NULL;
-        }
-        index[i] = (int32_t)value;
-    }
-    return out;
+    const void *data = mc_op_host(t, op, x);
+    if (!data || !check_indices(t, op, what, data, x->dtype, count, limit, ignored)) return NULL;
+    if (x->dtype == MC_I32) return mc_tape_view(t, x, MC_SHAPE(count), 0);
+    int32_t *narrow = mc_tape_alloc(t, ((size_t)count + 1) * sizeof *narrow);
+    if (!narrow) return NULL;
+    for (int64_t i = 0; i < count; i++) narrow[i] = (int32_t)((const int64_t *)data)[i];
+    return mc_tape_input(t, MC_I32, MC_SHAPE(count), narrow, false);
 }

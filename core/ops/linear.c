@@ -4,7 +4,7 @@
 
 typedef struct linear_state {
     mc_activation activation;
-    mc_tensor *pre; /* pre-activation; the output itself without an activation */
+    mc_tensor *pre; /* pre-activation; NULL without an activation */
 } linear_state;
 
 enum { X, WEIGHT, BIAS };
@@ -82,25 +82,23 @@ mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tenso
     int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = weight->shape.dim[0];
     mc_shape shape = x->shape;
     shape.dim[shape.ndim - 1] = out;
-    mc_tensor *pre = mc_tape_tensor(t, x->dtype, shape, x), *y = pre;
-    if (!pre) return NULL;
-    MC_KERNEL(t, "linear", gemm, false, true, rows, out, in, mc_matrix_of(x), mc_matrix_of(weight),
-              0, mc_matrix_of(pre));
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, shape, x), *pre = NULL;
+    if (!y) return NULL;
     bool active = activation != MC_ACTIVATION_NONE;
     bool keeps_pre = active && mc_tape_recording(t) &&
                      (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
-    if (keeps_pre && !(y = mc_tape_tensor(t, x->dtype, shape, x))) return NULL;
+    if (keeps_pre && !(pre = mc_tape_tensor(t, x->dtype, shape, x))) return NULL;
     mc_matrix no_bias = {0};
-    if (bias || active)
-        MC_KERNEL(t, "linear", bias_activation, rows, out, mc_matrix_of(pre),
-                  bias ? mc_matrix_flat(bias) : no_bias, activation, mc_matrix_of(y));
+    MC_KERNEL(t, "linear", linear, rows, in, out, mc_matrix_of(x), mc_matrix_of(weight),
+              bias ? mc_matrix_flat(bias) : no_bias, activation, mc_matrix_of(pre),
+              mc_matrix_of(y));
     mc_node *node = mc_tape_record(t, active ? &linear_activation_op : &linear_op, y,
                                    sizeof(linear_state), 3, (mc_tensor *[]){x, weight, bias});
     if (node) {
         *(linear_state *)node->state = (linear_state){.activation = activation, .pre = pre};
         mc_node_save(node, weight->requires_grad ? x : NULL);
         mc_node_save(node, x->requires_grad ? weight : NULL);
-        mc_node_save(node, active ? pre : NULL);
+        mc_node_save(node, pre);
     }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

@@ -26,12 +26,21 @@ static bool read_options(mc_tape *t, const char *op, const mc_cross_entropy_opti
     return false;
 }
 
-/* The gradient of a loss's sum, as backward was seeded. */
-static float seed_of(mc_tape *t, const mc_tensor *loss)
+/* How many labels count: known on the host, since labels come from there. */
+static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
 {
-    float gradient[2];
-    mc_tensor_read_f32(mc_tape_context(t), loss->gradient, gradient, 2);
-    return gradient[LOSS_SUM];
+    const int32_t *label = mc_op_host(t, "loss", labels);
+    double count = 0;
+    for (int64_t i = 0; label && i < mc_tensor_count(labels); i++)
+        count += label[i] != ignore_index;
+    return count;
+}
+
+/* Without a manager, the seed that backward will find: 1 / count. */
+static void set_seed(mc_tape *t, mc_tensor *loss, const float *seed)
+{
+    const mc_loss_seed *managed = mc_context_loss_seed(mc_tape_context(t));
+    if (managed && !managed->manager) loss->seed = seed;
 }
 
 static mc_tensor *new_loss(mc_tape *t)
@@ -50,7 +59,6 @@ static void cross_entropy_backward(mc_tape *t, mc_node *node)
 {
     const cross_entropy_state *state = node->state;
     mc_tensor *x = node->inputs[0];
-    float seed = seed_of(t, node->output);
     mc_tensor *again = new_loss(t); /* the sum once more, which nobody needs */
     bool accumulate;
     mc_tensor *target = mc_gradient_target(t, x, &accumulate);
@@ -58,7 +66,8 @@ static void cross_entropy_backward(mc_tape *t, mc_node *node)
     if (!dx || !again) return;
     MC_KERNEL(t, "cross entropy", cross_entropy, mc_tensor_rows(x), mc_tensor_columns(x),
               mc_saved_matrix(t, x), mc_tensor_data(state->labels), state->options.ignore_index,
-              state->options.smoothing, seed, mc_tensor_data(again), mc_matrix_of(dx));
+              state->options.smoothing, mc_tensor_data(node->output->gradient),
+              mc_tensor_data(again), mc_matrix_of(dx));
     mc_scratch_free(again);
     if (dx == target) return;
     MC_KERNEL(t, "cross entropy", scale, mc_tensor_count(x), mc_matrix_flat(dx), 1.0f,
@@ -83,8 +92,8 @@ mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
     if (!loss) return NULL;
     mc_matrix none = {0};
     MC_KERNEL(t, "cross entropy", cross_entropy, rows, classes, mc_matrix_of(x),
-              mc_tensor_data(state.labels), state.options.ignore_index, state.options.smoothing, 0,
-              mc_tensor_data(loss), none);
+              mc_tensor_data(state.labels), state.options.ignore_index, state.options.smoothing,
+              NULL, mc_tensor_data(loss), none);
     mc_node *node = mc_tape_record(t, &cross_entropy_op, loss, sizeof state, 1, &x);
     if (node) {
         *(cross_entropy_state *)node->state = state;
@@ -92,7 +101,9 @@ mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
         mc_node_save(node, state.labels);
     }
     /* the first loss of a step sets the nominal count that all its seeds share */
-    if (mc_tape_recording(t)) mc_loss_seed_value(t, rows, 1);
+    if (mc_tape_recording(t))
+        set_seed(t, loss,
+                 mc_loss_seed_of(t, rows, counted(t, state.labels, state.options.ignore_index)));
     return mc_failed(mc_tape_context(t)) ? NULL : loss;
 }
 
@@ -104,14 +115,14 @@ typedef struct linear_loss {
     mc_tensor *x, *weight, *bias, *labels;
     int64_t classes;
     loss_options options;
-    float seed;
+    const float *seed; /* device memory */
     bool gradients;
     mc_tensor *loss, *dx; /* dx: gradient of x at `seed`, when wanted */
 } linear_loss;
 
 typedef struct linear_loss_state {
     mc_tensor *dx;
-    float seed;
+    const float *seed;
 } linear_loss_state;
 
 static mc_matrix rows_from(mc_matrix m, int64_t row)
@@ -159,15 +170,26 @@ static void linear_loss_run(mc_tape *t, linear_loss *c)
     mc_scratch_free(logits);
 }
 
+/* Whether backward's seed is the one the gradients were computed with. It is the same memory unless
+ * somebody gave a seed by hand; only then is the device waited for. */
+static bool same_seed(mc_tape *t, const mc_tensor *gradient, const float *seed)
+{
+    float given = 0, used = 0;
+    mc_device *device = mc_tape_device(t);
+    if (mc_tensor_data(gradient) == seed) return true;
+    bool good = device->copy_out(device, &given, mc_tensor_data(gradient), sizeof given) &&
+                device->copy_out(device, &used, seed, sizeof used);
+    return good && fabsf(given - used) <= 1e-6f * fabsf(used);
+}
+
 static void linear_loss_backward(mc_tape *t, mc_node *node)
 {
     const linear_loss_state *state = node->state;
-    float seed = seed_of(t, node->output);
-    if (fabsf(seed - state->seed) > 1e-6f * fabsf(state->seed)) {
+    if (!same_seed(t, node->output->gradient, state->seed)) {
         mc_fail(mc_tape_context(t), MC_ERR_STATE,
-                "linear cross entropy: backward is seeded with %g, but its gradients were computed "
-                "with %g in the forward pass: start backward from this loss",
-                (double)seed, (double)state->seed);
+                "linear cross entropy: its gradients were computed in the forward pass: start "
+                "backward from this loss or an mc_loss_add with it as first term, with dy NULL or "
+                "through the OptimManager that was at work then");
         return;
     }
     mc_gradient_share(t, node->inputs[0], state->dx);
@@ -202,15 +224,6 @@ static bool check_linear_loss(mc_tape *t, linear_loss *c)
     return leaves;
 }
 
-/* How many labels count: known on the host, since labels come from there. */
-static double counted(const mc_tensor *labels, int32_t ignore_index)
-{
-    const int32_t *label = mc_tensor_data(labels);
-    double count = 0;
-    for (int64_t i = 0; i < mc_tensor_count(labels); i++) count += label[i] != ignore_index;
-    return count;
-}
-
 mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                                    int64_t classes, mc_tensor *labels,
                                    const mc_cross_entropy_options *given)
@@ -224,7 +237,9 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
     c.gradients = mc_tape_recording(t) &&
                   (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
     if (c.gradients) {
-        c.seed = mc_loss_seed_value(t, rows, counted(c.labels, c.options.ignore_index));
+        c.seed = mc_loss_seed_of(t, rows, counted(t, c.labels, c.options.ignore_index));
+        if (!c.seed) return NULL;
+        set_seed(t, c.loss, c.seed);
         if (x->requires_grad && !(c.dx = mc_tape_tensor(t, x->dtype, x->shape, x))) return NULL;
     }
     linear_loss_run(t, &c);
@@ -240,24 +255,19 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
 /* ---- combining and reading ------------------------------------------------------------------- */
 
 typedef struct loss_add_state {
-    float b_factor;
+    mc_tensor *b_factor; /* (k, 0): what b's gradient is to a's */
 } loss_add_state;
-
-static void give_seed(mc_tape *t, mc_tensor *loss, float seed)
-{
-    if (!loss->requires_grad) return;
-    float gradient[2] = {seed, 0};
-    mc_tensor *g = mc_tape_input(t, MC_F32, MC_SHAPE(2), gradient, false);
-    mc_gradient_share(t, loss, g);
-    mc_scratch_free(g);
-}
 
 static void loss_add_backward(mc_tape *t, mc_node *node)
 {
     const loss_add_state *state = node->state;
-    float seed = seed_of(t, node->output);
-    give_seed(t, node->inputs[0], seed);
-    give_seed(t, node->inputs[1], seed * state->b_factor);
+    mc_tensor *a = node->inputs[0], *b = node->inputs[1], *dy = node->output->gradient;
+    bool accumulate;
+    mc_tensor *db = mc_gradient_target(t, b, &accumulate);
+    if (db)
+        MC_KERNEL(t, "loss add", multiply, 2, mc_matrix_flat(dy), mc_matrix_flat(state->b_factor),
+                  2, mc_matrix_flat(db), accumulate);
+    mc_gradient_share(t, a, dy);
 }
 
 static const mc_op loss_add_op = {.name = "loss add", .backward = loss_add_backward};
@@ -270,16 +280,17 @@ mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor)
         !mc_op_same_dtype(t, "loss add", "first loss", a, MC_F32) ||
         !mc_op_same_dtype(t, "loss add", "second loss", b, MC_F32))
         return NULL;
-    float va[2], vb[2];
-    mc_tensor_read_f32(mc_tape_context(t), a, va, 2);
-    mc_tensor_read_f32(mc_tape_context(t), b, vb, 2);
-    float count = va[LOSS_COUNT] > 0 ? va[LOSS_COUNT] : 1;
-    float b_factor = vb[LOSS_COUNT] > 0 ? factor * count / vb[LOSS_COUNT] : 0;
-    float sum[2] = {va[LOSS_SUM] + b_factor * vb[LOSS_SUM], count};
-    mc_tensor *y = mc_tape_input(t, MC_F32, MC_SHAPE(2), sum, false);
+    mc_tensor *y = new_loss(t), *b_factor = new_loss(t);
+    if (!y || !b_factor) return NULL;
+    MC_KERNEL(t, "loss add", loss_add, mc_tensor_data(a), mc_tensor_data(b), factor,
+              mc_tensor_data(y), mc_tensor_data(b_factor));
+    y->seed = a->seed;
     mc_node *node =
         mc_tape_record(t, &loss_add_op, y, sizeof(loss_add_state), 2, (mc_tensor *[]){a, b});
-    if (node) ((loss_add_state *)node->state)->b_factor = b_factor;
+    if (node) {
+        ((loss_add_state *)node->state)->b_factor = b_factor;
+        mc_node_save(node, b_factor);
+    }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 

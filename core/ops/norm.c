@@ -1,4 +1,5 @@
-/* y = LayerNorm(x + dropout(f)): the residual sum is kept, y can be computed again from it. */
+/* y = LayerNorm(x + dropout(f)): the residual sum is kept, y can be computed again from it. In a
+ * residual stream the sum is an output too. */
 #include "core/ops/ops_internal.h"
 
 typedef struct norm_state {
@@ -10,27 +11,44 @@ typedef struct norm_state {
 
 enum { X, F, WEIGHT, BIAS };
 
+/* Where the gradient at the normalised sum goes. That of a sum that is an output is there already
+ * if the sum was used: the norm's part is added to it in place. Without f the sum is x. */
+static mc_tensor *sum_gradient(mc_tape *t, mc_node *node, bool *accumulate)
+{
+    mc_tensor *x = node->inputs[X], *f = node->inputs[F];
+    *accumulate = false;
+    if (node->second) return mc_gradient_target(t, node->second, accumulate);
+    if (!f) return mc_gradient_target(t, x, accumulate);
+    return mc_scratch_new(t, x->dtype, x->shape);
+}
+
 static void norm_backward(mc_tape *t, mc_node *node)
 {
+    static const char op[] = "residual norm";
     const norm_state *state = node->state;
     mc_tensor *x = node->inputs[X], *f = node->inputs[F], *dy = node->output->gradient;
     int64_t rows = mc_tensor_rows(x), columns = mc_tensor_columns(x);
-    bool want_x = x->requires_grad, want_f = f && f->requires_grad;
-    mc_tensor *ds = mc_scratch_new(t, x->dtype, x->shape);
-    bool masked = want_f && state->dropout.p > 0;
+    bool accumulate, masked = f && f->requires_grad && state->dropout.p > 0;
+    mc_tensor *ds = sum_gradient(t, node, &accumulate);
     mc_tensor *df = masked ? mc_scratch_new(t, x->dtype, x->shape) : NULL;
+    bool apart = masked && (accumulate || !dy); /* the mask is for the whole gradient */
     float *dweight = mc_vector_gradient_begin(t, node->inputs[WEIGHT]);
     float *dbias = mc_vector_gradient_begin(t, node->inputs[BIAS]);
-    if (ds && (df || !masked))
-        MC_KERNEL(t, "residual norm", residual_norm_backward, rows, columns,
-                  mc_saved_matrix(t, state->sum), mc_matrix_of(node->inputs[WEIGHT]),
-                  mc_tensor_data(state->mean), mc_tensor_data(state->rstd), mc_matrix_of(dy),
-                  state->dropout, mc_matrix_of(ds), false, mc_matrix_of(df), dweight, dbias);
+    mc_matrix none = {0};
+    if (dy && !mc_failed(mc_tape_context(t)))
+        MC_KERNEL(t, op, residual_norm_backward, rows, columns, mc_saved_matrix(t, state->sum),
+                  mc_matrix_of(node->inputs[WEIGHT]), mc_tensor_data(state->mean),
+                  mc_tensor_data(state->rstd), mc_matrix_of(dy), state->dropout, mc_matrix_of(ds),
+                  accumulate, apart ? none : mc_matrix_of(df), dweight, dbias);
+    if (apart && ds && df)
+        MC_KERNEL(t, op, dropout, rows, columns, mc_matrix_of(ds), state->dropout, mc_matrix_of(df),
+                  false);
     mc_vector_gradient_end(t, node->inputs[WEIGHT], dweight);
     mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
-    if (want_f) mc_gradient_share(t, f, masked ? df : ds);
-    if (want_x) mc_gradient_share(t, x, ds);
-    mc_scratch_free(ds);
+    if (!f) return;
+    mc_gradient_share(t, f, masked ? df : ds);
+    mc_gradient_share(t, x, ds);
+    if (!node->second) mc_scratch_free(ds);
     mc_scratch_free(df);
 }
 
@@ -73,34 +91,127 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tens
     return true;
 }
 
+/* What a norm is made of. */
+typedef struct norm_call {
+    mc_tensor *x, *f, *weight, *bias;
+    float dropout, eps;
+    bool stream; /* the sum is an output */
+    mc_tensor *sum;
+} norm_call;
+
+static void record(mc_tape *t, norm_call *c, mc_tensor *y, norm_state state)
+{
+    mc_node *node = mc_tape_record(t, &norm_op, y, sizeof state, 4,
+                                   (mc_tensor *[]){c->x, c->f, c->weight, c->bias});
+    if (c->stream && c->f && y->requires_grad) mc_node_second(node, c->sum);
+    if (node) {
+        *(norm_state *)node->state = state;
+        mc_node_save(node, c->sum);
+        mc_node_save(node, c->weight);
+        mc_node_save(node, c->bias);
+        mc_node_save(node, state.mean);
+        mc_node_save(node, state.rstd);
+    } else if (c->f && !c->stream) {
+        mc_tape_release(t, c->sum);
+    }
+}
+
+static mc_tensor *norm(mc_tape *t, norm_call *c)
+{
+    mc_tensor *x = c->x, *f = c->f;
+    if (!check(t, x, f, c->dropout, c->weight, c->bias, c->eps)) return NULL;
+    int64_t rows = mc_tensor_rows(x), columns = mc_tensor_columns(x);
+    bool recording = mc_tape_recording(t);
+    norm_state state = {.eps = c->eps, .dropout = mc_tape_dropout(t, f ? c->dropout : 0)};
+    c->sum = state.sum = f ? mc_tape_tensor(t, x->dtype, x->shape, x) : x;
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
+    if (recording) {
+        state.mean = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
+        state.rstd = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
+    }
+    if (!c->sum || !y || (recording && (!state.mean || !state.rstd))) return NULL;
+    mc_matrix none = {0};
+    MC_KERNEL(t, "residual norm", residual_norm, rows, columns, mc_matrix_of(x), mc_matrix_of(f),
+              state.dropout, mc_matrix_of(c->weight), mc_matrix_of(c->bias), c->eps,
+              f ? mc_matrix_of(c->sum) : none, mc_matrix_of(y), mc_tensor_data(state.mean),
+              mc_tensor_data(state.rstd));
+    record(t, c, y, state);
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
 mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
                             mc_tensor *weight, mc_tensor *bias, float eps)
 {
-    if (!check(t, x, f, dropout, weight, bias, eps)) return NULL;
-    int64_t rows = mc_tensor_rows(x), columns = mc_tensor_columns(x);
-    mc_dropout_mask mask = mc_tape_dropout(t, f ? dropout : 0);
-    bool recording = mc_tape_recording(t);
-    mc_tensor *sum = f ? mc_tape_tensor(t, x->dtype, x->shape, x) : x;
-    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
-    mc_tensor *mean = recording ? mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL) : NULL;
-    mc_tensor *rstd = recording ? mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL) : NULL;
-    if (!sum || !y || (recording && (!mean || !rstd))) return NULL;
-    mc_matrix none = {0};
-    MC_KERNEL(t, "residual norm", residual_norm, rows, columns, mc_matrix_of(x), mc_matrix_of(f),
-              mask, mc_matrix_of(weight), mc_matrix_of(bias), eps, f ? mc_matrix_of(sum) : none,
-              mc_matrix_of(y), mc_tensor_data(mean), mc_tensor_data(rstd));
-    mc_node *node =
-        mc_tape_record(t, &norm_op, y, sizeof(norm_state), 4, (mc_tensor *[]){x, f, weight, bias});
-    if (node) {
-        *(norm_state *)node->state =
-            (norm_state){.eps = eps, .dropout = mask, .sum = sum, .mean = mean, .rstd = rstd};
-        mc_node_save(node, sum);
-        mc_node_save(node, weight);
-        mc_node_save(node, bias);
-        mc_node_save(node, mean);
-        mc_node_save(node, rstd);
-    } else if (f) {
-        mc_tape_release(t, sum);
+    return norm(
+        t, &(norm_call){
+               .x = x, .f = f, .dropout = dropout, .weight = weight, .bias = bias, .eps = eps});
+}
+
+/* ---- the residual stream --------------------------------------------------------------------- */
+
+mc_tensor *mc_residual_defer(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout)
+{
+    static const char op[] = "residual sum";
+    if (!mc_op_ready(t, op, x) || !mc_op_ready(t, op, f) || !mc_op_float(t, op, "input", x) ||
+        !mc_op_shape(t, op, "second input", f, x->shape) ||
+        !mc_op_same_dtype(t, op, "second input", f, x->dtype))
+        return NULL;
+    if (dropout >= 0 && dropout < 1) return mc_tape_deferred(t, x, f, dropout);
+    mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: dropout %g, expected 0 <= p < 1", op,
+            (double)dropout);
+    return NULL;
+}
+
+mc_tensor *mc_stream_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias, float eps,
+                          mc_tensor **sum)
+{
+    norm_call c = {.x = x, .weight = weight, .bias = bias, .eps = eps, .stream = true};
+    if (x && x->deferred) {
+        c.x = x->deferred->x;
+        c.f = x->deferred->f;
+        c.dropout = x->deferred->dropout;
     }
+    mc_tensor *y = norm(t, &c);
+    *sum = y ? c.sum : NULL;
+    return y;
+}
+
+typedef struct sum_state {
+    mc_dropout_mask dropout;
+} sum_state;
+
+static void sum_backward(mc_tape *t, mc_node *node)
+{
+    const sum_state *state = node->state;
+    mc_tensor *x = node->inputs[X], *f = node->inputs[F], *dy = node->output->gradient;
+    if (f->requires_grad && state->dropout.p > 0) {
+        mc_tensor *df = mc_scratch_new(t, f->dtype, f->shape);
+        if (!df) return;
+        MC_KERNEL(t, "residual sum", dropout, mc_tensor_rows(f), mc_tensor_columns(f),
+                  mc_matrix_of(dy), state->dropout, mc_matrix_of(df), false);
+        mc_gradient_share(t, f, df);
+        mc_scratch_free(df);
+    } else {
+        mc_gradient_share(t, f, dy);
+    }
+    mc_gradient_share(t, x, dy);
+}
+
+static const mc_op sum_op = {.name = "residual sum", .backward = sum_backward};
+
+mc_tensor *mc_residual_sum(mc_tape *t, mc_tensor *x)
+{
+    if (!x || !x->deferred) return mc_op_ready(t, "residual sum", x) ? x : NULL;
+    const mc_deferred *sum = x->deferred;
+    if (!mc_op_ready(t, "residual sum", sum->x) || !mc_op_ready(t, "residual sum", sum->f))
+        return NULL;
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
+    if (!y) return NULL;
+    mc_dropout_mask mask = mc_tape_dropout(t, sum->dropout);
+    MC_KERNEL(t, "residual sum", residual_sum, mc_tensor_rows(x), mc_tensor_columns(x),
+              mc_matrix_of(sum->x), mc_matrix_of(sum->f), mask, mc_matrix_of(y));
+    mc_node *node =
+        mc_tape_record(t, &sum_op, y, sizeof(sum_state), 2, (mc_tensor *[]){sum->x, sum->f});
+    if (node) ((sum_state *)node->state)->dropout = mask;
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

@@ -22,6 +22,26 @@ MC_API mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, m
 MC_API mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
                                    mc_tensor *weight, mc_tensor *bias, float eps);
 
+/* The residual stream of a pre-LN model, in which every sum is normalised next, without a pass of
+ * its own for any sum:
+ *
+ *     y = mc_stream_norm(t, x, w1, b1, eps, &s);           s = x, y = LayerNorm(s)
+ *     x = mc_residual_defer(t, s, attention(y), 0.1f);     not computed
+ *     y = mc_stream_norm(t, x, w2, b2, eps, &s);           s = x and y = LayerNorm(s) in one pass
+ *     return mc_residual_defer(t, s, feed_forward(y), 0.1f);     for the next block's norm to make
+ *
+ * mc_residual_defer gives a tensor that stands for x + dropout(f), x and f of equal shape and
+ * dtype: it has shape, dtype and lengths, but no contents. It may be given to mc_stream_norm, once,
+ * to mc_residual_sum, to block lists and to mc_tape_release (which releases x and f); any other
+ * operation says so. Gradients come out as if the sum had been made right there. */
+MC_API mc_tensor *mc_residual_defer(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout);
+/* LayerNorm of x, deferred or not, as in mc_residual_norm; *sum is what was normalised: the sum as
+ * it was made in this pass, or x itself. */
+MC_API mc_tensor *mc_stream_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                                 float eps, mc_tensor **sum);
+/* Makes a deferred sum; x itself if it is none. The same bits as mc_stream_norm makes. */
+MC_API mc_tensor *mc_residual_sum(mc_tape *t, mc_tensor *x);
+
 /* Dropout with probability p in [0, 1) and scale 1 / (1 - p); x itself on an eval tape or for p 0.
  * Counter-based (Philox-4x32-10): the same seed and the same sequence of calls drop the same. */
 MC_API mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p);

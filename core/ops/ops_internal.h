@@ -31,9 +31,13 @@ bool mc_op_same_dtype(mc_tape *t, const char *op, const char *what, const mc_ten
 bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *x,
                  mc_shape expected);
 
+/* The contents of an integer tensor on the host. Waits for the device only if they were computed
+ * there. NULL after an error. */
+const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x);
+
 /* `count` indices of x (i32 or i64) as i32 on the tape, each checked to lie in [0, limit) or to
- * equal `ignored` (pass a value < 0 that occurs nowhere for none, e.g. INT32_MIN). NULL after an
- * error, which names the position and value. */
+ * equal `ignored` (pass a value < 0 that occurs nowhere for none, e.g. INT32_MIN); a view of x if
+ * that is i32. NULL after an error, which names the position and value. */
 mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor *x, int64_t count,
                          int64_t limit, int32_t ignored);
 

@@ -7,23 +7,17 @@ typedef struct adam_settings {
     bool l2;
 } adam_settings;
 
-/* Bias corrections are computed in double from the very betas that the kernel uses: with 0.999 here
- * and 0.999f there, v would be off by 1e-5 of itself. */
 static mc_status adam_step(mc_context *ctx, const void *settings, const mc_optimizer_range *range)
 {
     const adam_settings *s = settings;
-    double correction1 = 1 - pow(s->beta1, (double)range->step);
-    double correction2 = 1 - pow(s->beta2, (double)range->step);
-    mc_adam_step step = {
-        .gradient_scale = range->gradient_scale,
-        .beta1 = s->beta1,
-        .beta2 = s->beta2,
-        .eps = s->eps,
-        .step_size = (float)(range->lr / correction1),
-        .sqrt_correction2 = (float)sqrt(correction2),
-        .decay = s->l2 ? 0 : (float)(range->lr * (double)range->weight_decay),
-        .l2 = s->l2 ? range->weight_decay : 0,
-    };
+    mc_adam_step step = {.update = range->update,
+                         .beta1 = s->beta1,
+                         .beta2 = s->beta2,
+                         .eps = s->eps,
+                         .lr_factor = range->lr_factor,
+                         .weight_decay = range->weight_decay,
+                         .l2 = s->l2,
+                         .step_offset = range->step_offset};
     mc_device *device = ctx->device;
     return device->kernels->adam(device, range->count, step, range->gradient, range->state[0],
                                  range->state[1], range->master, range->parameter, range->dtype);

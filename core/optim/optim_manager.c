@@ -1,5 +1,10 @@
 /* OptimManager: see optim_manager.h for what a step is.
  *
+ * Where it is decided. Whether a step is taken, and with what factor, is found out by kernels from
+ * the gradients (core/device/step_internal.h), and the optimizers' kernels obey it; the host
+ * launches them without knowing. What became of a step arrives later (`settle`): at once on the CPU
+ * device, up to MC_STEPS_LATE steps later on others. Only then are steps counted here.
+ *
  * How the mean is taken. Backward multiplies each loss's sum by `seed` = loss_scale / nominal,
  * where nominal (rows x micro-steps x ranks) is fixed by the first loss of the step, so the
  * gradients hold seed x the gradient of the sum over everything. The gradient of the mean is that
@@ -8,6 +13,7 @@
 #include "core/optim/optim_manager.h"
 
 #include <math.h>
+#include <string.h>
 #include "core/optim/optimizer_internal.h"
 
 /* ---- making and freeing ------------------------------------------------------------------ */
@@ -19,6 +25,10 @@ static void manager_release(void *object)
         if (m->managed[i].optimizer) m->managed[i].optimizer->manager = NULL;
         if (m->managed[i].scheduler) m->managed[i].scheduler->manager = NULL;
     }
+    mc_device *device = m->ctx->device;
+    for (int i = 0; i < MC_FLIGHTS; i++)
+        device->host_free(device, m->flights[i].arrived, sizeof *m->flights[i].arrived);
+    device->free(device, m->state, sizeof *m->state);
     mc_free(m->managed);
     mc_free(m);
 }
@@ -27,7 +37,7 @@ void mc_optim_manager_free(mc_optim_manager *m)
 {
     if (!m) return;
     mc_loss_seed *seed = mc_context_loss_seed(m->ctx);
-    if (seed && seed->manager == m) *seed = (mc_loss_seed){.loss_scale = 1};
+    if (seed && seed->manager == m) *seed = (mc_loss_seed){0};
     mc_disown(&m->owned);
     manager_release(m);
 }
@@ -79,20 +89,28 @@ static mc_status check_options(mc_context *ctx, const mc_optim_manager_options *
         return mc_fail(ctx, MC_ERR_ARGUMENT,
                        "OptimManager: min_loss_scale is %g, max_loss_scale %g, expected 0 or more",
                        o->min_loss_scale, o->max_loss_scale);
+    if (!(o->max_grad_norm >= 0))
+        return mc_fail(ctx, MC_ERR_ARGUMENT,
+                       "OptimManager: max_grad_norm is %g, expected 0 or more", o->max_grad_norm);
     if (o->nonfinite != MC_NONFINITE_ERROR && o->nonfinite != MC_NONFINITE_SKIP)
         return mc_fail(ctx, MC_ERR_ARGUMENT,
                        "OptimManager: nonfinite is %d, expected a mc_nonfinite", (int)o->nonfinite);
     return MC_OK;
 }
 
-/* Forgets the gradients, which are zero or about to be. */
-static void forget_gradients(mc_optim_manager *m)
+/* Device memory for the state, and host memory for what arrives of it. */
+static bool make_state(mc_optim_manager *m)
 {
-    m->gradient_loss_scale = m->loss_scale;
-    m->nominal = m->seed = m->count = 0;
-    m->losses = 0;
-    m->clip = MC_CLIP_NONE;
-    m->clip_factor = 1;
+    mc_device *device = m->ctx->device;
+    mc_step_state state = {.loss_scale = m->loss_scale, .ended = 1, .norm = NAN, .mean_loss = NAN};
+    m->state = device->alloc(device, sizeof *m->state);
+    bool good = m->state;
+    for (int i = 0; good && i < MC_FLIGHTS; i++) {
+        m->flights[i].arrived = device->host_alloc(device, sizeof state);
+        good = m->flights[i].arrived;
+    }
+    if (good) device->copy_in(device, m->state, &state, sizeof state);
+    return good;
 }
 
 mc_optim_manager *mc_optim_manager_new(mc_context *ctx, const mc_optim_manager_options *options)
@@ -107,10 +125,11 @@ mc_optim_manager *mc_optim_manager_new(mc_context *ctx, const mc_optim_manager_o
     m->scaling = filled.loss_scale > 0;
     m->loss_scale = m->scaling ? filled.loss_scale : 1;
     m->norm = NAN;
-    m->lr = NAN;
     m->step_ended = true;
-    forget_gradients(m);
-    return m;
+    if (make_state(m)) return m;
+    mc_fail_nomem(ctx, "an OptimManager");
+    mc_optim_manager_free(m);
+    return NULL;
 }
 
 /* Whether a call may go on: MC_OK, or the status to return. */
@@ -165,9 +184,8 @@ static mc_status take_seed(mc_optim_manager *m)
         return mc_failed(m->ctx) ? mc_error_status(m->ctx)
                                  : mc_fail_nomem(m->ctx, "the seed of losses");
     if (seed->manager == m) return MC_OK;
-    *seed = (mc_loss_seed){.managed = true,
-                           .manager = m,
-                           .loss_scale = (float)m->gradient_loss_scale,
+    *seed = (mc_loss_seed){.manager = m,
+                           .state = m->state,
                            .nominal = m->nominal,
                            .micro_steps = m->options.micro_steps};
     return MC_OK;
@@ -176,9 +194,34 @@ static mc_status take_seed(mc_optim_manager *m)
 static void give_seed_back(mc_optim_manager *m)
 {
     mc_loss_seed *seed = mc_context_loss_seed(m->ctx);
-    if (seed && seed->manager == m) *seed = (mc_loss_seed){.loss_scale = 1};
+    if (seed && seed->manager == m) *seed = (mc_loss_seed){0};
 }
 
+/* Turns a kernel's status into an error of the context. */
+static mc_status check_kernel(mc_optim_manager *m, mc_status status, const char *what)
+{
+    const char *why = m->ctx->device->failure;
+    if (!status || mc_failed(m->ctx)) return status;
+    if (status == MC_ERR_NOMEM) return mc_fail_nomem(m->ctx, what);
+    return mc_fail(m->ctx, status, "%s failed%s%s", what, *why ? ": " : "", why);
+}
+
+/* Zeros `bytes` bytes of the state. */
+static mc_status zero_state(mc_optim_manager *m, void *from, size_t bytes)
+{
+    mc_device *device = m->ctx->device;
+    return check_kernel(m, device->kernels->zero(device, from, bytes), "an OptimManager");
+}
+
+/* Whoever goes on after a failure has cleared the context's error: the device forgets it too. */
+static mc_status forgive(mc_optim_manager *m)
+{
+    if (!m->failed) return MC_OK;
+    m->failed = false;
+    return zero_state(m, &m->state->failure, sizeof m->state->failure);
+}
+
+/* Zeros the gradients and what is known of them. */
 static mc_status zero_gradients(mc_optim_manager *m)
 {
     for (size_t i = 0; i < m->managed_count; i++) {
@@ -186,8 +229,12 @@ static mc_status zero_gradients(mc_optim_manager *m)
         mc_status status = mc_optimizer_zero_grad(m->managed[i].optimizer);
         if (status) return status;
     }
-    forget_gradients(m);
-    return MC_OK;
+    m->nominal = 0;
+    m->losses = 0;
+    m->clip = MC_CLIP_NONE;
+    for (int i = 0; i < MC_FLIGHTS; i++) m->flights[i].zeroed_since = true;
+    mc_status status = zero_state(m, &m->state->loss_sum, 2 * sizeof m->state->loss_sum);
+    return status ? status : forgive(m);
 }
 
 mc_status mc_optim_manager_zero_grad(mc_optim_manager *m)
@@ -231,18 +278,7 @@ static mc_status check_loss(mc_optim_manager *m, mc_tape *tape, mc_tensor *loss)
     return MC_OK;
 }
 
-/* Adds a loss whose backward has run to what the gradients hold. */
-static void count_loss(mc_optim_manager *m, double sum, double count, float seed)
-{
-    m->seed = seed;
-    m->count += count;
-    m->losses++;
-    if (m->clip == MC_CLIP_DONE) m->clip = MC_CLIP_VOID;
-    if (m->step_ended) m->step_sum = m->step_count = 0;
-    m->step_ended = false;
-    m->step_sum += sum;
-    m->step_count += count;
-}
+static mc_status fail_with(mc_optim_manager *m, const mc_step_state *state);
 
 mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tensor *loss)
 {
@@ -250,24 +286,18 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
     if (!status) status = check_loss(m, tape, loss);
     if (!status) status = take_seed(m);
     if (status) return status;
-    float value[2];
-    mc_tensor_read_f32(m->ctx, loss, value, 2);
-    float seed = mc_loss_seed_value(tape, loss_rows(loss), value[1]);
-    if (seed == 0)
-        return mc_fail(m->ctx, MC_ERR_STATE, "the loss scale %g is too small to compute with",
-                       m->gradient_loss_scale);
+    mc_device *device = m->ctx->device;
+    const float *seed = mc_loss_seed_of(tape, loss_rows(loss), 0);
+    if (!seed) return mc_error_status(m->ctx);
     m->nominal = mc_context_loss_seed(m->ctx)->nominal;
+    if (device->is_host && m->state->failure) return fail_with(m, m->state);
     status = mc_tape_backward_seeded(tape, loss, seed);
     if (status) return status;
-    count_loss(m, value[0], value[1], seed);
-    return MC_OK;
-}
-
-/* What makes the gradients as they stand the gradient of the mean. */
-static double gradient_factor(const mc_optim_manager *m)
-{
-    if (!m->losses) return 1;
-    return 1 / (m->seed * (m->count > 0 ? m->count : 1));
+    m->losses++;
+    if (m->clip == MC_CLIP_DONE) m->clip = MC_CLIP_VOID;
+    m->step_ended = false;
+    return check_kernel(m, device->kernels->step_count(device, mc_tensor_data(loss), m->state),
+                        "counting a loss");
 }
 
 /* ---- the norm ---------------------------------------------------------------------------- */
@@ -275,42 +305,51 @@ static double gradient_factor(const mc_optim_manager *m)
 typedef struct mc_measure {
     mc_device *device;
     double power;
-    mc_gradient_stats stats;
+    int64_t first; /* number of the run's first element: elements are counted run after run */
+    mc_step_state *state;
 } mc_measure;
 
 static mc_status measure_run(void *user, const mc_run *run)
 {
     mc_measure *measure = user;
+    int64_t first = measure->first;
+    measure->first += run->count;
     if (!run->bucket->gradient) return MC_OK;
     mc_device *device = measure->device;
     return device->kernels->gradient_stats(device, run->count, run->bucket->gradient + run->first,
-                                           measure->power, &measure->stats);
+                                           measure->power, first, &measure->state->stats);
 }
 
-static mc_status measure(mc_optim_manager *m, double power)
+/* Has the gradients measured; `max_norm` is what they are clipped to. */
+static mc_status measure(mc_optim_manager *m, double max_norm, double power)
 {
-    mc_measure all = {m->ctx->device, power, {.finite = true}};
-    mc_status status = each_run(m, measure_run, &all);
-    if (status) return mc_failed(m->ctx) ? status : mc_fail_nomem(m->ctx, "the gradients' norm");
-    m->stats = all.stats;
-    return MC_OK;
+    mc_device *device = m->ctx->device;
+    m->rules = (mc_step_rules){.power = power,
+                               .max_norm = max_norm,
+                               .counted = m->losses > 0,
+                               .scaling = m->scaling,
+                               .may_skip = m->options.nonfinite == MC_NONFINITE_SKIP,
+                               .factor = m->options.loss_scale_factor,
+                               .min_scale = m->options.min_loss_scale,
+                               .max_scale = m->options.max_loss_scale,
+                               .growth_steps = m->options.loss_scale_steps};
+    mc_measure all = {device, isinf(power) ? 2 : power, 0, m->state};
+    mc_status status = forgive(m);
+    if (!status) status = zero_state(m, &m->state->stats, sizeof m->state->stats);
+    if (!status) status = each_run(m, measure_run, &all);
+    if (!status) status = device->kernels->step_measure(device, m->rules, m->state);
+    return check_kernel(m, status, "the gradients' norm");
 }
 
-/* The p-norm of the gradients as they stand; fails where double cannot hold it. */
-static double raw_norm(mc_optim_manager *m, double p)
+/* Finds out what the device's state is now; waits. */
+static mc_status read_state(mc_optim_manager *m, mc_step_state *state)
 {
-    const mc_gradient_stats *s = &m->stats;
-    if (!s->finite) return isnan(s->largest) || isnan(s->sum_squares) ? NAN : INFINITY;
-    if (isinf(p)) return s->largest;
-    if (p == 2) return sqrt(s->sum_squares);
-    if (s->largest > 0 && !(s->sum_powers > 0 && isfinite(s->sum_powers))) {
-        mc_fail(m->ctx, MC_ERR_UNSUPPORTED,
-                "clip_grad_norm: the sum of |g|^%g, with |g| up to %g, is out of range", p,
-                s->largest);
-        return NAN;
-    }
-    return pow(s->sum_powers, 1 / p);
+    mc_device *device = m->ctx->device;
+    if (device->copy_out(device, state, m->state, sizeof *state)) return MC_OK;
+    return mc_fail(m->ctx, MC_ERR_DEVICE, "reading an OptimManager's state: %s", device->failure);
 }
+
+static mc_status settle_all(mc_optim_manager *m);
 
 float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *m, float max_norm, double p)
 {
@@ -321,14 +360,15 @@ float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *m, float max_norm, dou
                 p);
         return NAN;
     }
-    if (measure(m, isinf(p) ? 2 : p)) return NAN;
-    double norm = raw_norm(m, p) * gradient_factor(m);
-    if (mc_failed(m->ctx)) return NAN;
-    double coefficient = isinf(max_norm) ? 1 : max_norm / (norm + 1e-6);
-    m->norm = norm;
-    m->clip_factor = coefficient < 1 ? coefficient : 1;
+    mc_step_state state;
+    if (measure(m, (double)max_norm, p) || read_state(m, &state) || settle_all(m)) return NAN;
+    if (state.failure) {
+        fail_with(m, &state);
+        return NAN;
+    }
+    m->norm = state.norm;
     m->clip = MC_CLIP_DONE;
-    return (float)norm;
+    return (float)m->norm;
 }
 
 float mc_optim_manager_clip_grad_norm(mc_optim_manager *m, float max_norm)
@@ -336,76 +376,130 @@ float mc_optim_manager_clip_grad_norm(mc_optim_manager *m, float max_norm)
     return mc_optim_manager_clip_grad_norm_p(m, max_norm, 2);
 }
 
-/* ---- the step ---------------------------------------------------------------------------- */
+/* ---- what became of a step --------------------------------------------------------------- */
 
-/* Ends a step that is not taken. */
-static mc_status skip(mc_optim_manager *m)
-{
-    m->skipped++;
-    m->last_skipped = true;
-    m->step_ended = true;
-    give_seed_back(m);
-    return zero_gradients(m);
-}
+/* Finds the parameter that a numbered element of the gradients belongs to. */
+typedef struct mc_search {
+    int64_t number, first;
+    const char *name;
+} mc_search;
 
-static mc_status overflow(mc_optim_manager *m)
+static mc_status search_run(void *user, const mc_run *run)
 {
-    double before = m->loss_scale;
-    if (m->loss_scale > m->options.min_loss_scale) {
-        m->loss_scale /= m->options.loss_scale_factor;
-        m->growth_counter = 0;
+    mc_search *s = user;
+    int64_t at = run->first + s->number - s->first;
+    s->first += run->count;
+    if (s->name || s->number >= s->first) return MC_OK;
+    for (int i = 0; i < run->bucket->stored_count; i++) {
+        const mc_stored *stored = run->bucket->stored[i];
+        for (int j = 0; j < stored->part_count; j++) {
+            const mc_parameter *p = stored->parts[j];
+            int64_t begin = stored->offset + p->first;
+            if (at >= begin && at < begin + mc_shape_count(p->shape)) s->name = p->name;
+        }
     }
-    mc_log(m->ctx, MC_LOG_INFO, "gradient overflow: loss scale %g -> %g", before, m->loss_scale);
-    return skip(m);
+    return MC_OK;
 }
 
-static void grow_scale(mc_optim_manager *m)
+/* Makes the device's failure the context's error. */
+static mc_status fail_with(mc_optim_manager *m, const mc_step_state *state)
 {
-    m->growth_counter++;
-    if (m->growth_counter >= m->options.loss_scale_steps &&
-        m->loss_scale < m->options.max_loss_scale) {
-        m->loss_scale *= m->options.loss_scale_factor;
-        m->growth_counter = 0;
-    }
-}
-
-/* Fails with the name of the first parameter whose gradient is not finite. */
-static mc_status blame(void *user, mc_module_root *root, mc_parameter *p)
-{
-    (void)root;
-    mc_context *ctx = user;
-    const float *gradient = mc_stored_gradient(p->stored);
-    if (!gradient || !p->stored->trainable) return MC_OK;
-    mc_gradient_stats stats = {.finite = true};
-    mc_status status = ctx->device->kernels->gradient_stats(ctx->device, mc_shape_count(p->shape),
-                                                            gradient + p->first, 2, &stats);
-    if (status) return mc_fail_nomem(ctx, "the gradients' norm");
-    if (stats.finite) return MC_OK;
-    return mc_fail(ctx, MC_ERR_STATE,
+    m->failed = true;
+    if (state->failure == MC_STEP_SEED_ZERO)
+        return mc_fail(m->ctx, MC_ERR_STATE, "the loss scale %g is too small to compute with",
+                       state->loss_scale);
+    if (state->failure == MC_STEP_NORM_RANGE)
+        return mc_fail(m->ctx, MC_ERR_UNSUPPORTED,
+                       "clip_grad_norm: the sum of |g|^%g, with |g| up to %g, is out of range",
+                       m->rules.power, (double)state->stats.largest);
+    mc_search search = {.number = (int64_t)(((uint64_t)1 << 63) - state->nonfinite)};
+    mc_status status = each_run(m, search_run, &search);
+    if (status) return status;
+    return mc_fail(m->ctx, MC_ERR_STATE,
                    "the gradient of parameter \"%s\" is infinite or NaN; no step was taken (a loss "
                    "scale or MC_NONFINITE_SKIP would skip it)",
-                   p->name);
+                   search.name ? search.name : "?");
 }
 
-static mc_status nonfinite(mc_optim_manager *m)
+static mc_status count_taken(mc_optim_manager *m);
+
+static void note_skipped(mc_optim_manager *m, const mc_step_state *state)
 {
-    if (m->scaling) return overflow(m);
-    if (m->options.nonfinite == MC_NONFINITE_SKIP) {
+    if (m->scaling)
+        mc_log(m->ctx, MC_LOG_INFO, "gradient overflow: loss scale %g -> %g", m->loss_scale,
+               state->loss_scale);
+    else
         mc_log(m->ctx, MC_LOG_WARNING, "gradients are infinite or NaN: step skipped");
-        return skip(m);
-    }
-    for (size_t i = 0; i < m->managed_count; i++) {
-        if (!m->managed[i].optimizer) continue;
-        mc_status status = mc_optimizer_each_parameter(m->managed[i].optimizer, blame, m->ctx);
-        if (status) return status;
-    }
-    return mc_fail(m->ctx, MC_ERR_STATE, "gradients are infinite or NaN; no step was taken");
 }
 
-/* The rate of the next step. */
-static double next_lr(const mc_managed *managed)
+static mc_status take_over(mc_optim_manager *m, const mc_step_state *state)
 {
-    return managed->scheduler ? mc_lr_scheduler_lr(managed->scheduler) : managed->optimizer->lr;
+    if (state->failure) return fail_with(m, state);
+    bool skipped = state->skipped > m->skipped;
+    mc_status status = MC_OK;
+    if (skipped)
+        note_skipped(m, state);
+    else
+        status = count_taken(m);
+    m->loss_scale = state->loss_scale;
+    m->growth_counter = state->growth_counter;
+    m->steps = state->steps;
+    m->skipped = state->skipped;
+    m->norm = state->norm;
+    m->last_skipped = skipped;
+    m->reports[m->reported++ % MC_FLIGHTS] = (mc_step_report){
+        .step = state->steps + state->skipped,
+        .loss = state->mean_loss,
+        .grad_norm = state->norm,
+        .lr = mc_optim_manager_lr(m),
+        .loss_scale = state->loss_scale,
+        .skipped = skipped,
+    };
+    return status;
+}
+
+/* Takes over what the oldest step in flight left; waits for it. */
+static mc_status settle(mc_optim_manager *m)
+{
+    mc_device *device = m->ctx->device;
+    mc_flight *flight = &m->flights[m->first_flight];
+    m->first_flight = (m->first_flight + 1) % MC_FLIGHTS;
+    m->in_flight--;
+    if (!device->wait(device, flight->ticket))
+        return mc_fail(m->ctx, MC_ERR_DEVICE, "waiting for a step: %s", device->failure);
+    return take_over(m, flight->arrived);
+}
+
+static mc_status settle_all(mc_optim_manager *m)
+{
+    mc_status status = mc_error_status(m->ctx);
+    while (!status && m->in_flight) status = settle(m);
+    return status;
+}
+
+/* Takes over what has arrived already. */
+static mc_status settle_arrived(mc_optim_manager *m)
+{
+    mc_device *device = m->ctx->device;
+    mc_status status = MC_OK;
+    while (!status && m->in_flight && device->is_done(device, m->flights[m->first_flight].ticket))
+        status = settle(m);
+    return status;
+}
+
+/* For functions that tell a number: settles, which does not change what the caller sees. */
+static bool is_settled(const mc_optim_manager *m)
+{
+    return m && settle_all((mc_optim_manager *)(uintptr_t)m) == MC_OK;
+}
+
+/* ---- the step ---------------------------------------------------------------------------- */
+
+/* The rate of the step after `ahead` more that are taken. */
+static double next_lr(const mc_managed *managed, int64_t ahead)
+{
+    const mc_lr_scheduler *s = managed->scheduler;
+    return s ? mc_lr_scheduler_at(s, s->count + ahead) : managed->optimizer->lr;
 }
 
 /* Does all that can fail, so that the step is taken whole or not at all. */
@@ -416,22 +510,55 @@ static mc_status prepare(mc_optim_manager *m)
         if (!managed->optimizer) continue;
         mc_status status = mc_optimizer_prepare(managed->optimizer);
         if (status) return status;
-        double lr = next_lr(managed);
-        if (!(lr >= 0) || isinf(lr))
-            return mc_fail(m->ctx, MC_ERR_ARGUMENT,
-                           "schedule %s: learning rate %g after %lld steps, expected 0 or more",
-                           managed->scheduler->name, lr, (long long)managed->scheduler->count);
+        for (int ahead = 0; ahead <= m->in_flight; ahead++) {
+            double lr = next_lr(managed, ahead);
+            if (!(lr >= 0) || isinf(lr))
+                return mc_fail(m->ctx, MC_ERR_ARGUMENT,
+                               "schedule %s: learning rate %g after %lld steps, expected 0 or more",
+                               managed->scheduler->name, lr,
+                               (long long)managed->scheduler->count + ahead);
+        }
     }
     return MC_OK;
 }
 
-static mc_status step_optimizers(mc_optim_manager *m)
+/* Tells an optimizer what it will do, whatever became of the steps in flight. */
+static mc_status guess(mc_optim_manager *m, const mc_managed *managed)
 {
-    double scale = gradient_factor(m) * m->clip_factor;
+    mc_device *device = m->ctx->device;
+    mc_optimizer *o = managed->optimizer;
+    mc_update_guess guess = {.step = o->steps + m->in_flight + 1, .known_skipped = m->skipped};
+    for (int late = 0; late <= MC_STEPS_LATE; late++)
+        guess.lr[late] = next_lr(managed, late < m->in_flight ? m->in_flight - late : 0);
+    device->copy_in(device, &o->memory->guess, &guess, sizeof guess);
+    return device->kernels->step_update(device, m->state, &o->memory->guess, &o->memory->update);
+}
+
+static mc_status launch(mc_optim_manager *m)
+{
+    mc_device *device = m->ctx->device;
+    mc_status status = device->kernels->step_decide(device, m->rules, m->state);
+    for (size_t i = 0; !status && i < m->managed_count; i++) {
+        const mc_managed *managed = &m->managed[i];
+        if (!managed->optimizer) continue;
+        status = guess(m, managed);
+        if (!status) status = mc_optimizer_launch(managed->optimizer);
+    }
+    if (status) return check_kernel(m, status, "a step");
+    mc_flight *flight = &m->flights[(m->first_flight + m->in_flight++) % MC_FLIGHTS];
+    flight->zeroed_since = false;
+    flight->ticket =
+        device->copy_out_later(device, flight->arrived, m->state, sizeof *flight->arrived);
+    return MC_OK;
+}
+
+/* Counts a step that was taken. */
+static mc_status count_taken(mc_optim_manager *m)
+{
     for (size_t i = 0; i < m->managed_count; i++) {
         mc_managed *managed = &m->managed[i];
         if (!managed->optimizer) continue;
-        mc_status status = mc_optimizer_apply(managed->optimizer, next_lr(managed), scale);
+        mc_status status = mc_optimizer_count_step(managed->optimizer, next_lr(managed, 0));
         if (status) return status;
         if (managed->scheduler) managed->scheduler->count++;
     }
@@ -447,35 +574,59 @@ mc_status mc_optim_manager_step(mc_optim_manager *m)
             m->ctx, MC_ERR_STATE,
             "mc_optim_manager_step: clip_grad_norm was called before the last backward of "
             "the step, expected after it");
-    if (m->clip == MC_CLIP_NONE) {
-        if ((status = measure(m, 2))) return status;
-        m->norm = raw_norm(m, 2) * gradient_factor(m);
-    }
-    if (!m->stats.finite) return nonfinite(m);
-    status = prepare(m);
-    if (!status) status = step_optimizers(m);
+    while (!status && m->in_flight > MC_STEPS_LATE) status = settle(m);
+    if (!status) status = prepare(m);
+    double max_norm = m->options.max_grad_norm > 0 ? m->options.max_grad_norm : INFINITY;
+    if (!status && m->clip == MC_CLIP_NONE) status = measure(m, max_norm, 2);
+    if (!status) status = launch(m);
     if (status) return status;
-    if (m->scaling) grow_scale(m);
-    m->steps++;
-    m->last_skipped = false;
     m->step_ended = true;
     m->clip = MC_CLIP_NONE;
-    m->clip_factor = 1;
     give_seed_back(m);
-    return MC_OK;
+    if ((status = settle_arrived(m))) {
+        m->step_ended = false;
+        return status;
+    }
+    return !m->in_flight && m->last_skipped ? zero_gradients(m) : MC_OK;
 }
 
 /* The gradients in memory are not those of the saved run: they are forgotten, and zero_grad, which
  * every step starts with, zeros them. */
 void mc_optim_manager_state_restored(mc_optim_manager *m)
 {
+    mc_device *device = m->ctx->device;
     give_seed_back(m);
-    forget_gradients(m);
+    mc_step_state state = {.loss_scale = m->loss_scale,
+                           .growth_counter = m->growth_counter,
+                           .steps = m->steps,
+                           .skipped = m->skipped,
+                           .ended = 1,
+                           .norm = NAN,
+                           .mean_loss = NAN};
+    device->copy_in(device, m->state, &state, sizeof state);
+    m->nominal = 0;
+    m->losses = 0;
+    m->clip = MC_CLIP_NONE;
     m->step_ended = true;
-    m->last_skipped = false;
+    m->last_skipped = m->failed = false;
+    m->norm = NAN;
+    m->reported = 0;
 }
 
+mc_status mc_optim_manager_settle(mc_optim_manager *m) { return settle_all(m); }
+
 /* ---- what happened ----------------------------------------------------------------------- */
+
+bool mc_optim_manager_report(mc_optim_manager *m, int late, mc_step_report *report)
+{
+    if (!m || late < 0 || late > MC_STEPS_LATE) return false;
+    while (m->in_flight > late && !mc_failed(m->ctx))
+        if (settle(m)) return false;
+    int64_t back = late - m->in_flight; /* from the newest report */
+    if (mc_failed(m->ctx) || m->reported <= back) return false;
+    *report = m->reports[(m->reported - 1 - back) % MC_FLIGHTS];
+    return true;
+}
 
 double mc_optim_manager_lr(const mc_optim_manager *m)
 {
@@ -483,25 +634,42 @@ double mc_optim_manager_lr(const mc_optim_manager *m)
     for (size_t i = 0; i < m->managed_count; i++) {
         const mc_managed *managed = &m->managed[i];
         if (managed->optimizer)
-            return managed->optimizer->steps ? managed->optimizer->lr : next_lr(managed);
+            return managed->optimizer->steps ? managed->optimizer->lr : next_lr(managed, 0);
     }
     return NAN;
 }
 
 double mc_optim_manager_loss_scale(const mc_optim_manager *m)
 {
-    return ready(m) ? NAN : m->loss_scale;
+    return is_settled(m) ? m->loss_scale : NAN;
 }
 
-int64_t mc_optim_manager_steps(const mc_optim_manager *m) { return m ? m->steps : 0; }
+int64_t mc_optim_manager_steps(const mc_optim_manager *m)
+{
+    is_settled(m);
+    return m ? m->steps : 0;
+}
 
-int64_t mc_optim_manager_skipped_steps(const mc_optim_manager *m) { return m ? m->skipped : 0; }
+int64_t mc_optim_manager_skipped_steps(const mc_optim_manager *m)
+{
+    is_settled(m);
+    return m ? m->skipped : 0;
+}
 
-bool mc_optim_manager_last_step_skipped(const mc_optim_manager *m) { return m && m->last_skipped; }
+bool mc_optim_manager_last_step_skipped(const mc_optim_manager *m)
+{
+    is_settled(m);
+    return m && m->last_skipped;
+}
 
-double mc_optim_manager_grad_norm(const mc_optim_manager *m) { return ready(m) ? NAN : m->norm; }
+double mc_optim_manager_grad_norm(const mc_optim_manager *m)
+{
+    return is_settled(m) ? m->norm : NAN;
+}
 
 double mc_optim_manager_mean_loss(const mc_optim_manager *m)
 {
-    return ready(m) ? NAN : m->step_sum / m->step_count;
+    mc_step_state state;
+    if (!is_settled(m) || read_state((mc_optim_manager *)(uintptr_t)m, &state)) return NAN;
+    return state.told_sum / state.told_count;
 }

@@ -58,6 +58,8 @@ typedef struct mc_optim_manager_options {
     double max_loss_scale;    /* 0: none; MC_TRUE_ZERO: never grows */
     int micro_steps;          /* backward passes a step, which choose the constant they are divided
                                  by; fewer or more are fine; 0: 1 */
+    double max_grad_norm;     /* clip_grad_norm within every step that did not call it, without
+                                        waiting to tell the norm; 0: no clipping */
     mc_nonfinite nonfinite;
 } mc_optim_manager_options;
 
@@ -106,6 +108,23 @@ MC_API float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, float ma
 MC_API mc_status mc_optim_manager_step(mc_optim_manager *optim);
 
 /* ---- what happened ----------------------------------------------------------------------- */
+
+/* On a device that works on its own a step has not ended when mc_optim_manager_step returns: what
+ * became of it is known later, and errors of a step are raised by a later call. A training loop
+ * that does not want to wait reads the report of an earlier step; everything else here waits for
+ * the steps that were launched. */
+typedef struct mc_step_report {
+    int64_t step;      /* steps taken and skipped so far, this one included */
+    double loss;       /* the mean, as mc_optim_manager_mean_loss */
+    double grad_norm;  /* before clipping, as mc_optim_manager_grad_norm */
+    double lr;         /* that the first optimizer used */
+    double loss_scale; /* after the step */
+    bool skipped;
+} mc_step_report;
+
+/* The report of the step `late` steps before the newest, 0 <= late <= 3, waiting until that one has
+ * ended. False if there is none (yet, or since the manager was loaded) or the context has failed. */
+MC_API bool mc_optim_manager_report(mc_optim_manager *optim, int late, mc_step_report *report);
 
 /* The learning rate of the first optimizer: the one its last step used; before, the one it will. */
 MC_API double mc_optim_manager_lr(const mc_optim_manager *optim);

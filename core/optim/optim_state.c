@@ -128,7 +128,8 @@ static mc_status visit_all(mc_visit *v, mc_optim_manager *m)
 mc_status mc_optim_manager_each_state(mc_optim_manager *m, mc_state_fn fn, void *user)
 {
     mc_visit v = {.ctx = m->ctx, .fn = fn, .user = user};
-    mc_status status = visit_all(&v, m);
+    mc_status status = mc_optim_manager_settle(m);
+    if (!status) status = visit_all(&v, m);
     mc_free(v.name);
     return status;
 }

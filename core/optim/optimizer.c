@@ -46,6 +46,7 @@ static void optimizer_release(void *object)
             if (p->optimizer == o) p->optimizer = NULL;
         }
     if (o->manager) mc_optim_manager_forget_optimizer(o->manager, o);
+    o->ctx->device->free(o->ctx->device, o->memory, sizeof *o->memory);
     mc_free(o->roots);
     mc_free(o->groups);
     mc_free(o);
@@ -312,6 +313,9 @@ static mc_status need_state(void *user, const mc_run *run)
 mc_status mc_optimizer_prepare(mc_optimizer *o)
 {
     drop_dead_roots(o);
+    mc_device *device = o->ctx->device;
+    if (!o->memory && !(o->memory = device->alloc(device, sizeof *o->memory)))
+        return mc_fail_nomem(o->ctx, "an optimizer");
     for (size_t i = 0; i < o->root_count; i++) {
         mc_status status = mc_module_need_gradients(o->roots[i]);
         if (status) return status;
@@ -319,16 +323,9 @@ mc_status mc_optimizer_prepare(mc_optimizer *o)
     return mc_optimizer_each_run(o, need_state, o);
 }
 
-typedef struct mc_update {
-    mc_optimizer *optimizer;
-    double lr;
-    float gradient_scale;
-} mc_update;
-
 static mc_status update_run(void *user, const mc_run *run)
 {
-    const mc_update *update = user;
-    const mc_optimizer *o = update->optimizer;
+    const mc_optimizer *o = user;
     mc_bucket *bucket = run->bucket;
     bool half = bucket->dtype != MC_F32;
     mc_optimizer_range range = {
@@ -337,18 +334,21 @@ static mc_status update_run(void *user, const mc_run *run)
         .parameter = (char *)bucket->data + (size_t)run->first * mc_dtype_size(bucket->dtype),
         .master = half ? bucket->state[MC_STATE_MASTER] + run->first : NULL,
         .gradient = bucket->gradient + run->first,
-        .lr = update->lr * (double)run->lr_factor,
+        .update = &o->memory->update,
+        .lr_factor = run->lr_factor,
         .weight_decay = run->weight_decay,
-        .gradient_scale = update->gradient_scale,
-        .step = run->steps + 1,
+        .step_offset = run->steps - o->steps,
     };
     for (int slot = 0; slot < o->kind->state_count; slot++)
         range.state[slot] = bucket->state[slot] + run->first;
     mc_status status = o->kind->step(o->ctx, o->settings, &range);
-    return status ? mc_fail(o->ctx, status, "optimizer %s failed at step %lld", o->kind->name,
-                            (long long)range.step)
+    const char *why = o->ctx->device->failure;
+    return status ? mc_fail(o->ctx, status, "optimizer %s failed at step %lld%s%s", o->kind->name,
+                            (long long)run->steps + 1, *why ? ": " : "", why)
                   : MC_OK;
 }
+
+mc_status mc_optimizer_launch(mc_optimizer *o) { return mc_optimizer_each_run(o, update_run, o); }
 
 static mc_status count_step(void *user, mc_module_root *root, mc_parameter *p)
 {
@@ -357,23 +357,24 @@ static mc_status count_step(void *user, mc_module_root *root, mc_parameter *p)
     return MC_OK;
 }
 
-mc_status mc_optimizer_apply(mc_optimizer *o, double lr, double gradient_scale)
+mc_status mc_optimizer_count_step(mc_optimizer *o, double lr)
 {
-    mc_update update = {o, lr, (float)gradient_scale};
-    mc_status status = mc_optimizer_prepare(o);
-    if (!status) status = mc_optimizer_each_run(o, update_run, &update);
-    if (!status) status = mc_optimizer_each_parameter(o, count_step, NULL);
-    if (status) return status;
     o->lr = lr;
     o->steps++;
-    return MC_OK;
+    return mc_optimizer_each_parameter(o, count_step, NULL);
 }
 
 mc_status mc_optimizer_step(mc_optimizer *o)
 {
     if (!o) return MC_ERR_ARGUMENT;
     if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
-    return mc_optimizer_apply(o, o->lr, 1);
+    mc_status status = mc_optimizer_prepare(o);
+    if (status) return status;
+    mc_update update = {.lr = o->lr, .step = o->steps + 1, .gradient_scale = 1};
+    mc_device *device = o->ctx->device;
+    device->copy_in(device, &o->memory->update, &update, sizeof update);
+    status = mc_optimizer_launch(o);
+    return status ? status : mc_optimizer_count_step(o, o->lr);
 }
 
 double mc_optimizer_lr(const mc_optimizer *o) { return o && !mc_failed(o->ctx) ? o->lr : NAN; }

@@ -31,6 +31,7 @@
 #define MC_OPTIM_OPTIMIZER_H
 
 #include <stddef.h>
+#include "core/device/update.h"
 #include "core/nn/module.h"
 
 /* A zero in an option whose plain 0 means its default. It is the negative zero, equal to 0. */
@@ -140,13 +141,13 @@ typedef struct mc_optimizer_range {
     int64_t count;  /* elements of each of the following */
     mc_dtype dtype; /* of the parameter: MC_F32, MC_F16, MC_BF16 */
     void *parameter;
-    float *master;         /* NULL where the parameter is f32 itself */
-    const float *gradient; /* to be multiplied by gradient_scale */
-    float *state[2];       /* the kind's slots, zero before the first step; else NULL */
-    double lr;             /* with the group's factor */
+    float *master;           /* NULL where the parameter is f32 itself */
+    const float *gradient;   /* to be multiplied by update->gradient_scale */
+    float *state[2];         /* the kind's slots, zero before the first step; else NULL */
+    const mc_update *update; /* learning rate, step, gradient scale, whether to skip */
+    float lr_factor;         /* the group's, to multiply update->lr by */
     float weight_decay;
-    float gradient_scale; /* undoes the loss scale, divides by the count, and clips */
-    int64_t step;         /* from 1 */
+    int64_t step_offset; /* <= 0, to be added to update->step: these parameters joined later */
 } mc_optimizer_range;
 
 typedef struct mc_optimizer_kind {

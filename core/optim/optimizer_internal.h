@@ -37,6 +37,12 @@ struct mc_optimizer {
     bool no_decay_bias_norm;
     int64_t steps;
     mc_optim_manager *manager; /* NULL: none */
+    /* in device memory, made by mc_optimizer_prepare: what its next step is told, and the host's
+     * guess that a manager makes it from */
+    struct mc_optimizer_memory {
+        mc_update update;
+        mc_update_guess guess;
+    } * memory;
     mc_group *groups;
     size_t group_count, group_capacity;
     /* The trees it has parameters of. A tree may be gone (see live_root). Which parameters: those
@@ -65,8 +71,10 @@ mc_status mc_optimizer_each_parameter(mc_optimizer *optimizer, mc_parameter_fn f
 
 /* Makes gradients and state of all trainable parameters, so a step cannot run out of memory. */
 mc_status mc_optimizer_prepare(mc_optimizer *optimizer);
-/* A step with gradients multiplied by gradient_scale. */
-mc_status mc_optimizer_apply(mc_optimizer *optimizer, double lr, double gradient_scale);
+/* Runs the step that memory->update tells; counts nothing. */
+mc_status mc_optimizer_launch(mc_optimizer *optimizer);
+/* Counts a step that was taken with `lr`. */
+mc_status mc_optimizer_count_step(mc_optimizer *optimizer, double lr);
 
 /* ---- schedules --------------------------------------------------------------------------- */
 
@@ -96,31 +104,40 @@ typedef struct mc_managed {
     mc_lr_scheduler *scheduler; /* NULL: none */
 } mc_managed;
 
+/* A step that was launched: its state when it ended is on the way to the host. */
+typedef struct mc_flight {
+    mc_step_state *arrived; /* memory of the device's host_alloc */
+    uint64_t ticket;
+    bool zeroed_since; /* zero_grad was called after it */
+} mc_flight;
+
+enum { MC_FLIGHTS = MC_STEPS_LATE + 1 };
+
 struct mc_optim_manager {
     mc_owned owned;
     mc_context *ctx;
     mc_optim_manager_options options; /* with the defaults filled in */
     mc_managed *managed;
     size_t managed_count, managed_capacity;
-    /* loss scale */
     bool scaling;
+    mc_step_state *state; /* in device memory */
+    /* steps launched whose end the host has not seen, the oldest at flights[first_flight] */
+    mc_flight flights[MC_FLIGHTS];
+    int first_flight, in_flight;
+    /* as the newest step that the host has seen left it */
     double loss_scale;
     int64_t growth_counter; /* steps since the scale last changed */
-    /* the gradients as they stand: what they were multiplied by, and how much counts in them */
-    double gradient_loss_scale; /* the loss scale at zero_grad */
-    double nominal;             /* 0: no loss yet */
-    double seed;                /* what the sum's gradient was */
-    double count;
-    int64_t losses;
-    mc_gradient_stats stats; /* as clip_grad_norm or step found them */
-    mc_clip_state clip;
-    double clip_factor;
-    /* what is told */
-    double step_sum, step_count; /* of the losses since the last step */
-    bool step_ended;             /* the next backward begins a new step */
-    double norm, lr;
     int64_t steps, skipped;
-    bool last_skipped;
+    mc_step_report reports[MC_FLIGHTS]; /* the last ones; report n at n % MC_FLIGHTS */
+    int64_t reported;                   /* how many there have been */
+    /* the gradients as they stand */
+    double nominal; /* rows of the step; 0: no loss yet */
+    int64_t losses;
+    mc_clip_state clip;
+    mc_step_rules rules; /* as clip_grad_norm or step measured them */
+    double norm;         /* NaN: none yet */
+    bool step_ended;     /* no backward since the last step */
+    bool last_skipped, failed;
 };
 
 void mc_optim_manager_forget_optimizer(mc_optim_manager *optim, const mc_optimizer *optimizer);
@@ -146,6 +163,8 @@ typedef struct mc_state_item {
  * exist yet. A visitor may read the data, or write it (and so restore it). */
 typedef mc_status (*mc_state_fn)(void *user, const mc_state_item *item);
 mc_status mc_optim_manager_each_state(mc_optim_manager *optim, mc_state_fn fn, void *user);
+/* Waits until all steps launched have ended, and takes over what they left. */
+mc_status mc_optim_manager_settle(mc_optim_manager *optim);
 /* To be called when a visitor has written: begins a step with the restored loss scale. */
 void mc_optim_manager_state_restored(mc_optim_manager *optim);
 

@@ -10,13 +10,16 @@ typedef struct sgd_settings {
 static mc_status sgd_step(mc_context *ctx, const void *settings, const mc_optimizer_range *range)
 {
     const sgd_settings *s = settings;
-    float decay = s->decoupled ? (float)(range->lr * (double)range->weight_decay) : 0;
-    float l2 = s->decoupled ? 0 : range->weight_decay;
+    mc_sgd_step step = {.update = range->update,
+                        .momentum = s->momentum,
+                        .nesterov = s->nesterov,
+                        .lr_factor = range->lr_factor,
+                        .weight_decay = range->weight_decay,
+                        .l2 = !s->decoupled,
+                        .step_offset = range->step_offset};
     mc_device *device = ctx->device;
-    return device->kernels->sgd(device, range->count, range->gradient_scale, (float)range->lr,
-                                s->momentum, s->nesterov, range->step == 1, decay, l2,
-                                range->gradient, range->state[0], range->master, range->parameter,
-                                range->dtype);
+    return device->kernels->sgd(device, range->count, step, range->gradient, range->state[0],
+                                range->master, range->parameter, range->dtype);
 }
 
 static const mc_optimizer_kind SGD = {.name = "sgd", .step = sgd_step};

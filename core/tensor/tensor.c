@@ -59,6 +59,7 @@ static void free_context_tensor(void *object)
 {
     mc_tensor *tensor = object;
     mc_storage_unref(tensor->storage);
+    mc_free(tensor->host);
     mc_free(tensor);
 }
 
@@ -77,7 +78,9 @@ static mc_tensor *new_context_tensor(mc_context *ctx, mc_dtype dtype, mc_shape s
     tensor->dtype = dtype;
     tensor->shape = shape;
     tensor->storage = mc_calloc(1, sizeof *tensor->storage);
-    if (tensor->storage) {
+    bool mirrored = !ctx->device->is_host && !mc_dtype_is_float(dtype);
+    if (mirrored) tensor->host = mc_calloc(1, *bytes + 1);
+    if (tensor->storage && (!mirrored || tensor->host)) {
         *tensor->storage = (mc_storage){.device = ctx->device, .bytes = *bytes, .references = 1};
         tensor->storage->data = ctx->device->alloc(ctx->device, *bytes);
         if (tensor->storage->data) return tensor;
@@ -100,7 +103,7 @@ mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const
 {
     size_t bytes;
     mc_tensor *tensor = new_context_tensor(ctx, dtype, shape, &bytes);
-    if (tensor && bytes) ctx->device->copy_in(ctx->device, tensor->storage->data, data, bytes);
+    if (tensor) mc_tensor_write(tensor, data, bytes);
     return tensor;
 }
 
@@ -139,6 +142,19 @@ void *mc_tensor_data(const mc_tensor *tensor)
     return (char *)tensor->storage->data + tensor->offset;
 }
 
+const void *mc_tensor_host(const mc_tensor *x)
+{
+    return x->ctx->device->is_host ? mc_tensor_data(x) : x->host;
+}
+
+void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
+{
+    mc_device *device = x->ctx->device;
+    if (!bytes) return;
+    if (x->host) memcpy(x->host, data, bytes);
+    device->copy_in(device, mc_tensor_data(x), data, bytes);
+}
+
 const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor)
 {
     return tensor ? tensor->lengths : NULL;
@@ -166,6 +182,19 @@ static float integer_at(mc_dtype dtype, const void *data, int64_t i)
     }
 }
 
+static bool read_integers(const mc_tensor *x, size_t bytes, float *out, int64_t count)
+{
+    mc_device *device = x->ctx->device;
+    const void *host = mc_tensor_host(x);
+    void *copy = host || !bytes ? NULL : mc_malloc(bytes);
+    if (!host && bytes && !copy) return !mc_fail_nomem(x->ctx, "reading a tensor");
+    bool good = !copy || device->copy_out(device, copy, mc_tensor_data(x), bytes);
+    for (int64_t i = 0; good && i < count; i++)
+        out[i] = integer_at(x->dtype, copy ? copy : host, i);
+    mc_free(copy);
+    return good;
+}
+
 static bool read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count)
 {
     mc_device *device = ctx->device;
@@ -185,13 +214,15 @@ static bool read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64
         device->kernels->scale(device, count, (mc_matrix){data, tensor->dtype, count}, 1.0f,
                                (mc_matrix){staging, MC_F32, count}, false);
     }
-    if (mc_dtype_is_float(tensor->dtype)) {
-        if (bytes) device->copy_out(device, out, staging, bytes);
-    } else {
-        for (int64_t i = 0; i < count; i++) out[i] = integer_at(tensor->dtype, data, i);
-    }
+    bool good = true;
+    if (mc_dtype_is_float(tensor->dtype))
+        good = !bytes || device->copy_out(device, out, staging, bytes);
+    else
+        good = read_integers(tensor, bytes, out, count);
     if (staging != data) device->free(device, staging, bytes);
-    return true;
+    if (!good && !mc_failed(ctx))
+        mc_fail(ctx, MC_ERR_DEVICE, "reading a tensor: %s", device->failure);
+    return good;
 }
 
 void mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count)

@@ -22,6 +22,12 @@ typedef struct mc_storage {
 
 struct mc_node; /* core/autograd */
 
+/* x + dropout(f), which nobody has made yet: see mc_residual_defer in core/ops/ops.h. */
+typedef struct mc_deferred {
+    struct mc_tensor *x, *f;
+    float dropout;
+} mc_deferred;
+
 struct mc_tensor {
     mc_owned owned; /* tensors of a context; unused for those of a tape */
     mc_context *ctx;
@@ -29,7 +35,11 @@ struct mc_tensor {
     mc_shape shape;
     mc_storage *storage;
     size_t offset; /* bytes from the start of the storage */
+    /* What integer tensors made from host data hold, on the host: where device memory is not host
+     * memory, so that indices are checked without waiting for the device. Else NULL. */
+    void *host;
     const mc_lengths *lengths;
+    const mc_deferred *deferred; /* what the tensor stands for, instead of a storage; else NULL */
     /* autograd */
     struct mc_tape *tape;       /* the tape it was made on; NULL for context tensors */
     struct mc_tensor *previous; /* the tensor made before it on that tape */
@@ -38,6 +48,9 @@ struct mc_tensor {
     struct mc_tensor *gradient; /* during backward; of a leaf: the f32 view of its bucket */
     bool requires_grad;
     bool is_leaf; /* a parameter: its gradient is always added to */
+    /* of a loss: what its gradient is in a backward pass that is not given one, {seed, 0} in device
+     * memory; see mc_loss_seed_of */
+    const float *seed;
 };
 
 /* Rows and columns when all but the last dimension are taken together; a 1-D tensor is one row. */
@@ -49,6 +62,12 @@ typedef struct mc_shape_text {
 } mc_shape_text;
 mc_shape_text mc_shape_print(mc_shape shape);
 #define MC_SHAPE_TEXT(shape) (mc_shape_print(shape).text)
+
+/* The contents of an integer tensor on the host, without waiting; NULL where only the device knows
+ * them. */
+const void *mc_tensor_host(const mc_tensor *x);
+/* Replaces the first `bytes` bytes of a context tensor; takes a copy and does not wait. */
+void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes);
 
 /* Checks a shape (sizes >= 0, no overflow) and gives its bytes. */
 bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes);

@@ -10,10 +10,9 @@ typedef struct packed {
     const mc_lengths *lengths;
 } packed;
 
-static int64_t integer_at(const mc_tensor *x, int64_t i)
+static int64_t integer_at(mc_dtype dtype, const void *data, int64_t i)
 {
-    const void *data = mc_tensor_data(x);
-    switch (x->dtype) {
+    switch (dtype) {
     case MC_I64: return ((const int64_t *)data)[i];
     case MC_I32: return ((const int32_t *)data)[i];
     default: return ((const uint8_t *)data)[i];
@@ -59,27 +58,33 @@ static mc_tensor *pack(mc_tape *t, const char *what, mc_tensor *x, const mc_leng
         fail_input(t, what, x, "the shape that the lengths give");
         return NULL;
     }
-    mc_tensor *out = mc_tape_input(t, MC_I32, MC_SHAPE(lengths->capacity), NULL, false);
-    if (!out) return NULL;
-    int32_t *to = mc_tensor_data(out);
+    mc_tensor *out = NULL;
+    if (!padded && x->dtype == MC_I32 && lengths->total == lengths->capacity) {
+        if ((out = mc_tape_view(t, x, x->shape, 0))) out->lengths = lengths;
+        return out;
+    }
+    const void *data = mc_op_host(t, "BERT", x);
+    int32_t *to = mc_tape_alloc(t, ((size_t)lengths->capacity + 1) * sizeof *to);
+    if (!data || !to) return NULL;
     for (int i = 0; i < lengths->count; i++)
         for (int32_t k = 0; k < lengths->length[i]; k++) {
             int64_t from = padded ? i * width + k : lengths->offset[i] + k;
-            int64_t value = integer_at(x, from);
+            int64_t value = integer_at(x->dtype, data, from);
             /* ids beyond 32 bits stay out of range of every table */
             to[lengths->offset[i] + k] = value < 0 || value > INT32_MAX ? -1 : (int32_t)value;
         }
-    out->lengths = lengths;
+    if ((out = mc_tape_input(t, MC_I32, MC_SHAPE(lengths->capacity), to, false)))
+        out->lengths = lengths;
     return out;
 }
 
 static mc_tensor *make_positions(mc_tape *t, const mc_lengths *lengths)
 {
-    mc_tensor *out = mc_tape_input(t, MC_I32, MC_SHAPE(lengths->capacity), NULL, false);
-    int32_t *position = mc_tensor_data(out);
-    for (int i = 0; out && i < lengths->count; i++)
+    int32_t *position = mc_tape_alloc(t, ((size_t)lengths->capacity + 1) * sizeof *position);
+    if (!position) return NULL;
+    for (int i = 0; i < lengths->count; i++)
         for (int32_t k = 0; k < lengths->length[i]; k++) position[lengths->offset[i] + k] = k;
-    return out;
+    return mc_tape_input(t, MC_I32, MC_SHAPE(lengths->capacity), position, false);
 }
 
 static mc_tensor *make_key_mask(mc_tape *t, const mc_bert_input *in, const mc_lengths *lengths)
@@ -90,10 +95,11 @@ static mc_tensor *make_key_mask(mc_tape *t, const mc_bert_input *in, const mc_le
         fail_input(t, "mask", mask, "integers of the ids' shape (batch, longest), without lengths");
         return NULL;
     }
-    mc_tensor *out = mc_tape_input(t, MC_U8, MC_SHAPE(lengths->total), NULL, false);
-    uint8_t *bytes = mc_tensor_data(out);
-    for (int64_t i = 0; out && i < lengths->total; i++) bytes[i] = integer_at(mask, i) != 0;
-    return out;
+    const void *data = mc_op_host(t, "BERT", mask);
+    uint8_t *bytes = mc_tape_alloc(t, (size_t)lengths->total + 1);
+    if (!data || !bytes) return NULL;
+    for (int64_t i = 0; i < lengths->total; i++) bytes[i] = integer_at(mask->dtype, data, i) != 0;
+    return mc_tape_input(t, MC_U8, MC_SHAPE(lengths->total), bytes, false);
 }
 
 static bool prepare(mc_tape *t, mc_bert *bert, const mc_bert_input *in, packed *p)
@@ -198,8 +204,8 @@ mc_tensor *mc_bert_mlm_loss(mc_tape *t, mc_bert *bert, mc_tensor *hidden, mc_ten
     int32_t *index = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *index);
     int32_t *kept = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *kept);
     if (!checked || !index || !kept) return NULL;
-    const int32_t *label = mc_tensor_data(checked);
-    for (int64_t i = 0; i < rows; i++) {
+    const int32_t *label = mc_op_host(t, "BERT MLM", checked);
+    for (int64_t i = 0; label && i < rows; i++) {
         if (label[i] == -100) continue;
         index[counting] = (int32_t)i;
         kept[counting++] = label[i];

@@ -503,12 +503,12 @@ static void loss_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t 
                 seed * (exp(row[c] - lse) - (1 - e) * (c == labels[r]) - e / (double)classes);
     }
     matrix *to = in_place ? &x : &dx;
-    assert_int_equal(t->k->cross_entropy(device, rows, classes, x.m, labels, -100, (float)e, seed,
+    assert_int_equal(t->k->cross_entropy(device, rows, classes, x.m, labels, -100, (float)e, NULL,
                                          loss, (mc_matrix){0}),
                      MC_OK);
     assert_true(fabs(loss[0] - sum) <= 1e-6 * sum && loss[1] == count);
     assert_int_equal(
-        t->k->cross_entropy(device, rows, classes, x.m, labels, -100, (float)e, seed, loss, to->m),
+        t->k->cross_entropy(device, rows, classes, x.m, labels, -100, (float)e, &seed, loss, to->m),
         MC_OK);
     assert_true(fabs(loss[0] - (2 * sum - 1.5)) <= 2e-6 * sum && loss[1] == 2 * count - 2);
     assert_matrix(to, grad, 1e-6, t->name, "cross_entropy");
@@ -535,18 +535,23 @@ static void test_cross_entropy_extremes(void **state)
     {
         float x[] = {30000, 29999, -30000, 1e30f, -1e30f, 0, -INFINITY, 0, 1, NAN, 0, 0}, dx[12],
               loss[2] = {0, 0};
+        const float one = 1;
         int32_t labels[] = {1, 0, 1, 0};
         mc_matrix xm = {x, MC_F32, 3}, dm = {dx, MC_F32, 3};
-        assert_int_equal(t->k->cross_entropy(device, 1, 3, xm, labels, -1, 0, 1, loss, dm), MC_OK);
+        assert_int_equal(t->k->cross_entropy(device, 1, 3, xm, labels, -1, 0, &one, loss, dm),
+                         MC_OK);
         assert_true(fabs(loss[0] - (1 + log1p(exp(-1)))) < 1e-6);
         assert_true(fabs(dx[0] - 1 / (1 + exp(-1))) < 1e-6 && dx[2] == 0);
-        assert_int_equal(t->k->cross_entropy(device, 2, 3, xm, labels, 1, 0, 1, loss, dm), MC_OK);
+        assert_int_equal(t->k->cross_entropy(device, 2, 3, xm, labels, 1, 0, &one, loss, dm),
+                         MC_OK);
         assert_true(loss[1] == 2 && fabs(loss[0] - (1 + log1p(exp(-1)))) < 1e-6); /* adds 0 */
         assert_true(dx[0] == 0 && dx[1] == 0 && dx[3] == 0 && dx[4] == 0);
         loss[0] = 0;
-        assert_int_equal(t->k->cross_entropy(device, 3, 3, xm, labels, -1, 0, 1, loss, dm), MC_OK);
+        assert_int_equal(t->k->cross_entropy(device, 3, 3, xm, labels, -1, 0, &one, loss, dm),
+                         MC_OK);
         assert_true(isfinite(loss[0]) && dx[6] == 0);
-        assert_int_equal(t->k->cross_entropy(device, 4, 3, xm, labels, -1, 0, 1, loss, dm), MC_OK);
+        assert_int_equal(t->k->cross_entropy(device, 4, 3, xm, labels, -1, 0, &one, loss, dm),
+                         MC_OK);
         assert_true(isnan(loss[0]) && isnan(dx[9]) && isnan(dx[10]));
     }
 }
@@ -739,21 +744,22 @@ static void adam_case(const isa_table *t, bool l2, mc_dtype dtype)
 {
     flat *f = flat_new();
     for (int step = 1; step <= 5; step++) {
-        double c1 = 1 - pow(0.9, step), c2 = sqrt(1 - pow(0.999, step)), lr = 1e-3, wd = 0.1;
-        mc_adam_step s = {.gradient_scale = 1 / 1024.0f,
+        double c1 = 1 - pow(0.9f, step), c2 = sqrt(1 - pow(0.999f, step)), lr = 1e-3, wd = 0.1;
+        mc_update update = {.lr = lr, .step = step + 3, .gradient_scale = 1 / 1024.0f};
+        mc_adam_step s = {.update = &update,
                           .beta1 = 0.9f,
                           .beta2 = 0.999f,
                           .eps = 1e-8f,
-                          .step_size = (float)(lr / c1),
-                          .sqrt_correction2 = (float)c2,
-                          .decay = l2 ? 0 : (float)(lr * wd),
-                          .l2 = l2 ? (float)wd : 0};
+                          .lr_factor = 1,
+                          .weight_decay = (float)wd,
+                          .l2 = l2,
+                          .step_offset = -3};
         for (int i = 0; i < PARAMETERS; i++) {
-            double g = f->g[i] / 1024.0 + (l2 ? (double)s.l2 * f->dp[i] : 0);
+            double g = f->g[i] / 1024.0 + (l2 ? (double)s.weight_decay * f->dp[i] : 0);
             f->dm[i] = (double)s.beta1 * f->dm[i] + (1 - (double)s.beta1) * g;
             f->dv[i] = (double)s.beta2 * f->dv[i] + (1 - (double)s.beta2) * g * g;
-            f->dp[i] -= (double)s.step_size * f->dm[i] / (sqrt(f->dv[i]) / c2 + 1e-8) +
-                        (double)s.decay * f->dp[i];
+            f->dp[i] -= lr / c1 * f->dm[i] / (sqrt(f->dv[i]) / c2 + 1e-8) +
+                        (l2 ? 0 : lr * (double)s.weight_decay * f->dp[i]);
         }
         bool own = dtype == MC_F32;
         assert_int_equal(t->k->adam(device, PARAMETERS, s, f->g, f->m, f->v, own ? NULL : f->p,
@@ -795,8 +801,14 @@ static void sgd_case(const isa_table *t, float momentum, bool nesterov, bool l2,
             f->dp[i] -= (double)lr * update + (double)decay * f->dp[i];
         }
         bool own = dtype == MC_F32;
-        assert_int_equal(t->k->sgd(device, PARAMETERS, 1 / 1024.0f, lr, momentum, nesterov,
-                                   step == 0, decay, coupled, f->g, momentum == 0 ? NULL : f->m,
+        mc_update update = {.lr = lr, .step = step + 1, .gradient_scale = 1 / 1024.0f};
+        mc_sgd_step given = {.update = &update,
+                             .momentum = momentum,
+                             .nesterov = nesterov,
+                             .lr_factor = 1,
+                             .weight_decay = wd,
+                             .l2 = l2};
+        assert_int_equal(t->k->sgd(device, PARAMETERS, given, f->g, momentum == 0 ? NULL : f->m,
                                    own ? NULL : f->p, own ? (void *)f->p : f->stored, dtype),
                          MC_OK);
     }
@@ -835,26 +847,28 @@ static void test_gradient_stats(void **state)
         }
         g[777] = -3.5f;
         squares += 3.5 * 3.5 - 1e-9, cubes += 0, sum += 0;
-        mc_gradient_stats s = {1, 2, 0.5f, true};
-        assert_int_equal(t->k->gradient_stats(device, N, g, 2, &s), MC_OK);
+        mc_gradient_stats s = {.sum_squares = 1, .sum_powers = 2, .largest = 0.5f};
+        assert_int_equal(t->k->gradient_stats(device, N, g, 2, 5, &s), MC_OK);
         assert_true(fabs(s.sum_squares / squares - 1) < 1e-4 && s.sum_powers == 2 &&
-                    s.largest == 3.5f && s.finite);
-        assert_int_equal(t->k->gradient_stats(device, 0, g, 2, &s), MC_OK);
-        s = (mc_gradient_stats){0, 2, 0, true};
-        assert_int_equal(t->k->gradient_stats(device, N, g, 3, &s), MC_OK);
+                    s.largest == 3.5f && !s.nonfinite);
+        assert_int_equal(t->k->gradient_stats(device, 0, g, 2, 5, &s), MC_OK);
+        s = (mc_gradient_stats){.sum_powers = 2};
+        assert_int_equal(t->k->gradient_stats(device, N, g, 3, 5, &s), MC_OK);
         assert_true(fabs(s.sum_powers / cubes - 1) < 1e-3);
-        s = (mc_gradient_stats){0, 2, 0, true};
-        assert_int_equal(t->k->gradient_stats(device, N, g, 1, &s), MC_OK);
+        s = (mc_gradient_stats){.sum_powers = 2};
+        assert_int_equal(t->k->gradient_stats(device, N, g, 1, 5, &s), MC_OK);
         assert_true(fabs(s.sum_powers / sum - 1) < 1e-4);
         g[N - 1] = -INFINITY;
-        assert_int_equal(t->k->gradient_stats(device, N, g, 2, &s), MC_OK);
-        assert_true(isinf(s.largest) && !s.finite && isinf(s.sum_squares));
+        assert_int_equal(t->k->gradient_stats(device, N, g, 2, 5, &s), MC_OK);
+        assert_true(isinf(s.largest) && s.nonfinite == ((uint64_t)1 << 63) - (N - 1 + 5) &&
+                    isinf(s.sum_squares));
         g[12] = NAN;
-        s = (mc_gradient_stats){0, 0, 0, true};
-        assert_int_equal(t->k->gradient_stats(device, N, g, 2, &s), MC_OK);
-        assert_true(isnan(s.largest) && !s.finite && isnan(s.sum_squares));
+        s = (mc_gradient_stats){0};
+        assert_int_equal(t->k->gradient_stats(device, N, g, 2, 5, &s), MC_OK);
+        assert_true(isnan(s.largest) && s.nonfinite == ((uint64_t)1 << 63) - (12 + 5) &&
+                    isnan(s.sum_squares));
         g[12] = 0;
-        assert_int_equal(t->k->gradient_stats(device, N, g, 2, &s), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, N, g, 2, 5, &s), MC_OK);
         assert_true(isnan(s.largest)); /* once NaN, always */
     }
     free(g);

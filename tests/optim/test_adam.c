@@ -504,11 +504,12 @@ static mc_status lion_step(mc_context *ctx, const void *settings, const mc_optim
     const lion_settings *s = settings;
     (void)ctx;
     if (r->dtype != MC_F32) return MC_ERR_DTYPE;
-    float *p = r->parameter, *m = r->state[0];
+    float *p = r->parameter, *m = r->state[0], lr = (float)r->update->lr * r->lr_factor;
+    if (r->update->skip) return MC_OK;
     for (int64_t i = 0; i < r->count; i++) {
-        float g = r->gradient[i] * r->gradient_scale;
+        float g = r->gradient[i] * r->update->gradient_scale;
         float c = s->beta1 * m[i] + (1 - s->beta1) * g;
-        p[i] -= (float)r->lr * ((float)((c > 0) - (c < 0)) + r->weight_decay * p[i]);
+        p[i] -= lr * ((float)((c > 0) - (c < 0)) + r->weight_decay * p[i]);
         m[i] = s->beta2 * m[i] + (1 - s->beta2) * g;
     }
     return MC_OK;

@@ -666,12 +666,12 @@ static void test_seed_is_given_back(void **state)
     mc_optim_manager *optim =
         mc_optim_manager_new(ctx, &(mc_optim_manager_options){.loss_scale = 8});
     mc_optim_manager_zero_grad(optim);
-    assert_true(mc_context_loss_seed(ctx)->managed);
+    assert_true(mc_context_loss_seed(ctx)->manager);
     mc_optim_manager_step(optim);
-    assert_false(mc_context_loss_seed(ctx)->managed);
+    assert_false(mc_context_loss_seed(ctx)->manager);
     mc_optim_manager_zero_grad(optim);
     mc_optim_manager_free(optim);
-    assert_false(mc_context_loss_seed(ctx)->managed);
+    assert_false(mc_context_loss_seed(ctx)->manager);
     assert_good(ctx);
 }
 

@@ -117,10 +117,35 @@ static void cpu_copy_in(mc_device *d, void *device, const void *host, size_t byt
     if (bytes) memcpy(device, host, bytes);
 }
 
-static void cpu_copy_out(mc_device *d, void *host, const void *device, size_t bytes)
+static bool cpu_copy_out(mc_device *d, void *host, const void *device, size_t bytes)
 {
     (void)d;
     if (bytes) memcpy(host, device, bytes);
+    return true;
+}
+
+static uint64_t cpu_copy_out_later(mc_device *d, void *host, const void *device, size_t bytes)
+{
+    cpu_copy_out(d, host, device, bytes);
+    return 1;
+}
+
+static bool cpu_is_done(mc_device *d, uint64_t ticket)
+{
+    (void)d, (void)ticket;
+    return true;
+}
+
+static void *cpu_host_alloc(mc_device *d, size_t bytes)
+{
+    (void)d;
+    return mc_malloc(bytes);
+}
+
+static void cpu_host_free(mc_device *d, void *host, size_t bytes)
+{
+    (void)d, (void)bytes;
+    mc_free(host);
 }
 
 static void cpu_close(mc_device *d)
@@ -150,6 +175,12 @@ mc_device *mc_cpu_open(mc_context *ctx)
     cpu->device.free = cpu_free;
     cpu->device.copy_in = cpu_copy_in;
     cpu->device.copy_out = cpu_copy_out;
+    cpu->device.copy_out_later = cpu_copy_out_later;
+    cpu->device.is_done = cpu_is_done;
+    cpu->device.wait = cpu_is_done;
+    cpu->device.host_alloc = cpu_host_alloc;
+    cpu->device.host_free = cpu_host_free;
+    cpu->device.is_host = true;
     cpu->device.close = cpu_close;
     return &cpu->device;
 }

@@ -355,3 +355,67 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
     zero_tail(shape, dv);
     return run_tasks(d, &c, true, backward_task);
 }
+
+/* ---- one token a sequence against a cache ---------------------------------------------------- */
+
+/* Scores of a query (head_dim) against n keys, from row `first` of k on; gives the largest. */
+static float cached_scores(const float *q, mc_matrix k, int64_t first, int64_t n, int64_t column,
+                           int dim, float *buffer, float *scores)
+{
+    float largest = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        const float *key = mc_read(k, (first + i) * k.stride + column, dim, buffer);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int j = 0; j < dim; j++) sum += q[j] * key[j];
+        scores[i] = sum;
+        if (sum > largest) largest = sum;
+    }
+    return largest;
+}
+
+/* result (head_dim) = softmax(scores) v. */
+static void cached_result(float *scores, float largest, mc_matrix v, int64_t first, int64_t n,
+                          int64_t column, int dim, float *buffer, float *result)
+{
+    float sum = 0;
+    memset(result, 0, (size_t)dim * sizeof *result);
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        scores[i] = mc_exp_nonpositive(scores[i] - largest);
+        sum += scores[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const float *value = mc_read(v, (first + i) * v.stride + column, dim, buffer);
+        float p = scores[i];
+#pragma omp simd
+        for (int j = 0; j < dim; j++) result[j] += p * value[j];
+    }
+    for (int j = 0; n && j < dim; j++) result[j] /= sum;
+}
+
+mc_status MC_K(attention_cached)(mc_device *d, int64_t sequences, int heads, int head_dim,
+                                 float scale, int64_t capacity, const int32_t *lengths,
+                                 int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
+                                 mc_matrix out)
+{
+    int64_t tasks = sequences * heads, wide = mc_round_up(head_dim, 16);
+    if (tasks == 0) return MC_OK;
+    bool parallel = tasks * longest * head_dim > MC_SERIAL;
+    int64_t threads = parallel ? mc_min_i64(omp_get_max_threads(), tasks) : 1;
+    int64_t each = 3 * wide + mc_round_up(longest, 16);
+    float *scratch = mc_scratch_new(d, each * threads);
+    if (!scratch) return MC_ERR_NOMEM;
+#pragma omp parallel for schedule(static) num_threads((int)threads)
+    for (int64_t task = 0; task < tasks; task++) {
+        int64_t s = task / heads, column = task % heads * head_dim, n = lengths[s];
+        float *query = scratch + each * omp_get_thread_num(), *buffer = query + wide;
+        float *result = buffer + wide, *scores = result + wide;
+        load_rows(q, s, 1, column, head_dim, scale, query, wide);
+        float largest = cached_scores(query, k, s * capacity, n, column, head_dim, buffer, scores);
+        cached_result(scores, largest, v, s * capacity, n, column, head_dim, buffer, result);
+        store_row(result, 1.0f, out, s, column, head_dim);
+    }
+    mc_scratch_free(d, scratch, each * threads);
+    return MC_OK;
+}

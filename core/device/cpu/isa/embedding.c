@@ -1,4 +1,4 @@
-/* Rows by index: embedding lookup, its gradient, gathering. */
+/* Rows by index: embedding lookup, its gradient, gathering, scattering. */
 #include "core/device/cpu/isa/convert_internal.h"
 
 mc_status MC_K(embedding)(mc_device *d, int64_t rows, int64_t columns, int tables,
@@ -61,5 +61,17 @@ mc_status MC_K(gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matr
             from = mc_read(x, index[k.row] * x.stride + k.column, k.n, buffer);
         mc_write(y, k.row * y.stride + k.column, k.n, from, false);
     }
+    return MC_OK;
+}
+
+mc_status MC_K(scatter_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                             const int32_t *index, mc_matrix y)
+{
+    (void)d;
+    size_t size = mc_dtype_size(x.dtype), bytes = (size_t)columns * size;
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t row = 0; row < rows; row++)
+        memcpy((char *)y.data + (size_t)(index[row] * y.stride) * size,
+               (const char *)x.data + (size_t)(row * x.stride) * size, bytes);
     return MC_OK;
 }

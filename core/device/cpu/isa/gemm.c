@@ -118,3 +118,24 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
             c.stride > n ? c.stride : n);
     return MC_OK;
 }
+
+mc_status MC_K(linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
+                       mc_matrix weight, mc_matrix bias, mc_activation activation, mc_matrix pre,
+                       mc_matrix y)
+{
+    mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y;
+    mc_status status = MC_K(gemm)(d, false, true, rows, out, in, x, weight, 0, to);
+    if (!status && (bias.data || activation != MC_ACTIVATION_NONE))
+        status = MC_K(bias_activation)(d, rows, out, to, bias, activation, y);
+    return status;
+}
+
+mc_status MC_K(linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                      mc_matrix dy, mc_matrix weight, float beta,
+                                      mc_activation activation, mc_matrix pre, mc_matrix dx)
+{
+    mc_status status = MC_K(gemm)(d, false, false, rows, in, out, dy, weight, beta, dx);
+    if (!status && activation != MC_ACTIVATION_NONE)
+        status = MC_K(activation_backward)(d, rows, in, activation, pre, dx, dx, false);
+    return status;
+}

@@ -15,6 +15,8 @@
 /* Every kernel of the table, once: the list declares the functions and fills the table. */
 #define MC_KERNEL_MAP(X)      \
     X(gemm)                   \
+    X(linear)                 \
+    X(linear_backward_input)  \
     X(bias_activation)        \
     X(activation_backward)    \
     X(activation)             \
@@ -28,6 +30,7 @@
     X(attention)              \
     X(attention_backward)     \
     X(cross_entropy)          \
+    X(loss_add)               \
     X(argmax)                 \
     X(add)                    \
     X(multiply)               \
@@ -37,7 +40,15 @@
     X(zero)                   \
     X(adam)                   \
     X(sgd)                    \
-    X(gradient_stats)
+    X(gradient_stats)         \
+    X(step_seed)              \
+    X(step_count)             \
+    X(step_measure)           \
+    X(step_decide)            \
+    X(step_update)            \
+    X(residual_sum)           \
+    X(scatter_rows)           \
+    X(attention_cached)
 
 #define MC_KERNEL_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) MC_K(name);
 MC_KERNEL_MAP(MC_KERNEL_DECLARE)

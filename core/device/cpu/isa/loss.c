@@ -74,9 +74,10 @@ static void zero_row(mc_matrix y, int64_t row, int64_t columns)
 
 mc_status MC_K(cross_entropy)(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
                               const int32_t *labels, int32_t ignore_index, float smoothing,
-                              float seed, float *loss, mc_matrix dx)
+                              const float *seed, float *loss, mc_matrix dx)
 {
-    loss_call c = {.classes = classes, .x = x, .dx = dx, .smoothing = smoothing, .seed = seed};
+    loss_call c = {.classes = classes, .x = x, .dx = dx, .smoothing = smoothing};
+    if (dx.data) c.seed = *seed;
     double *row_losses = d->alloc(d, (size_t)rows * sizeof *row_losses);
     if (!row_losses) return MC_ERR_NOMEM;
 #pragma omp parallel for schedule(static) if (rows * classes > MC_SERIAL / 4)
@@ -96,6 +97,19 @@ mc_status MC_K(cross_entropy)(mc_device *d, int64_t rows, int64_t classes, mc_ma
     loss[0] = (float)(loss[0] + sum);
     loss[1] += (float)counted;
     d->free(d, row_losses, (size_t)rows * sizeof *row_losses);
+    return MC_OK;
+}
+
+mc_status MC_K(loss_add)(mc_device *d, const float *a, const float *b, float factor, float *y,
+                         float *k_out)
+{
+    (void)d;
+    float count = a[1] > 0 ? a[1] : 1;
+    float k = b[1] > 0 ? factor * count / b[1] : 0;
+    y[0] = a[0] + k * b[0];
+    y[1] = count;
+    k_out[0] = k;
+    k_out[1] = 0;
     return MC_OK;
 }
 

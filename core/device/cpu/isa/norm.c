@@ -121,6 +121,21 @@ mc_status MC_K(residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_ma
     return MC_OK;
 }
 
+mc_status MC_K(residual_sum)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
+                             mc_dropout_mask dropout, mc_matrix s)
+{
+    if (rows == 0 || columns == 0) return MC_OK;
+    norm_call c = {.columns = columns, .x = x, .f = f, .s = s, .dropout = dropout};
+    int64_t wide = mc_round_up(columns, 16), size = wide * omp_get_max_threads();
+    float *scratch = mc_scratch_new(d, size);
+    if (!scratch) return MC_ERR_NOMEM;
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t row = 0; row < rows; row++)
+        residual_row(&c, row, scratch + wide * omp_get_thread_num());
+    mc_scratch_free(d, scratch, size);
+    return MC_OK;
+}
+
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct norm_sums {

@@ -4,10 +4,30 @@
 #include <math.h>
 #include "core/device/cpu/isa/convert_internal.h"
 
+/* The scalars of an Adam step: see mc_adam_step. */
+typedef struct adam_scalars {
+    float gradient_scale, step_size, sqrt_correction2, decay, l2;
+} adam_scalars;
+
+static adam_scalars adam_scalars_of(const mc_adam_step *step)
+{
+    const mc_update *u = step->update;
+    double t = (double)(u->step + step->step_offset), lr = u->lr * (double)step->lr_factor;
+    return (adam_scalars){
+        .gradient_scale = u->gradient_scale,
+        .step_size = (float)(lr / (1 - pow(step->beta1, t))),
+        .sqrt_correction2 = (float)sqrt(1 - pow(step->beta2, t)),
+        .decay = step->l2 ? 0 : (float)(lr * (double)step->weight_decay),
+        .l2 = step->l2 ? step->weight_decay : 0,
+    };
+}
+
 mc_status MC_K(adam)(mc_device *d, int64_t count, mc_adam_step step, const float *gradient,
                      float *m, float *v, float *master, void *parameter, mc_dtype parameter_dtype)
 {
     (void)d;
+    if (step.update->skip) return MC_OK;
+    const adam_scalars s = adam_scalars_of(&step);
     float *p = master ? master : parameter;
     const float m_new = 1.0f - step.beta1, v_new = 1.0f - step.beta2;
     mc_chunks c = mc_chunks_of(1, count);
@@ -18,25 +38,41 @@ mc_status MC_K(adam)(mc_device *d, int64_t count, mc_adam_step step, const float
         float *ms = m + k.column, *vs = v + k.column, *ps = p + k.column;
 #pragma omp simd
         for (int j = 0; j < k.n; j++) {
-            float g = gs[j] * step.gradient_scale + step.l2 * ps[j];
+            float g = gs[j] * s.gradient_scale + s.l2 * ps[j];
             float mean = step.beta1 * ms[j] + m_new * g;
             float square = step.beta2 * vs[j] + v_new * (g * g);
-            float divisor = sqrtf(square) / step.sqrt_correction2 + step.eps;
+            float divisor = sqrtf(square) / s.sqrt_correction2 + step.eps;
             ms[j] = mean;
             vs[j] = square;
-            ps[j] = ps[j] - step.step_size * mean / divisor - step.decay * ps[j];
+            ps[j] = ps[j] - s.step_size * mean / divisor - s.decay * ps[j];
         }
         if (master) mc_convert_out(ps, k.n, parameter, parameter_dtype, k.column);
     }
     return MC_OK;
 }
 
-typedef struct sgd_step {
+typedef struct sgd_scalars {
     float scale, lr, momentum, decay, l2;
     bool nesterov, first;
-} sgd_step;
+} sgd_scalars;
 
-static void sgd_chunk(const sgd_step *step, int n, const float *gradient, float *buffer, float *p)
+static sgd_scalars sgd_scalars_of(const mc_sgd_step *step)
+{
+    const mc_update *u = step->update;
+    double lr = u->lr * (double)step->lr_factor;
+    return (sgd_scalars){
+        .scale = u->gradient_scale,
+        .lr = (float)lr,
+        .momentum = step->momentum,
+        .decay = step->l2 ? 0 : (float)(lr * (double)step->weight_decay),
+        .l2 = step->l2 ? step->weight_decay : 0,
+        .nesterov = step->nesterov,
+        .first = u->step + step->step_offset == 1,
+    };
+}
+
+static void sgd_chunk(const sgd_scalars *step, int n, const float *gradient, float *buffer,
+                      float *p)
 {
     const float old = step->first ? 0.0f : step->momentum;
     const float now = step->nesterov ? 1.0f : 0.0f;
@@ -51,7 +87,7 @@ static void sgd_chunk(const sgd_step *step, int n, const float *gradient, float 
     }
 }
 
-static void sgd_chunk_plain(const sgd_step *step, int n, const float *gradient, float *p)
+static void sgd_chunk_plain(const sgd_scalars *step, int n, const float *gradient, float *p)
 {
 #pragma omp simd
     for (int j = 0; j < n; j++) {
@@ -60,18 +96,18 @@ static void sgd_chunk_plain(const sgd_step *step, int n, const float *gradient, 
     }
 }
 
-mc_status MC_K(sgd)(mc_device *d, int64_t count, float gradient_scale, float lr, float momentum,
-                    bool nesterov, bool first_step, float decay, float l2, const float *gradient,
+mc_status MC_K(sgd)(mc_device *d, int64_t count, mc_sgd_step given, const float *gradient,
                     float *buffer, float *master, void *parameter, mc_dtype parameter_dtype)
 {
     (void)d;
+    if (given.update->skip) return MC_OK;
     float *p = master ? master : parameter;
-    sgd_step step = {gradient_scale, lr, momentum, decay, l2, nesterov, first_step};
+    const sgd_scalars step = sgd_scalars_of(&given);
     mc_chunks c = mc_chunks_of(1, count);
 #pragma omp parallel for schedule(static) if (count > MC_SERIAL / 4)
     for (int64_t i = 0; i < c.count; i++) {
         mc_chunk k = mc_chunk_at(c, i);
-        if (buffer && momentum != 0.0f)
+        if (buffer && step.momentum != 0.0f)
             sgd_chunk(&step, k.n, gradient + k.column, buffer + k.column, p + k.column);
         else
             sgd_chunk_plain(&step, k.n, gradient + k.column, p + k.column);
@@ -108,8 +144,16 @@ static block_stats stats_of(const float *g, int n, double power)
     return (block_stats){squares, powers, largest};
 }
 
+/* The first element of a block that is infinite or NaN. */
+static int first_nonfinite(const float *g, int n)
+{
+    for (int i = 0; i < n; i++)
+        if ((mc_float_bits(g[i]) & 0x7fffffff) >= 0x7f800000) return i;
+    return n;
+}
+
 mc_status MC_K(gradient_stats)(mc_device *d, int64_t count, const float *gradient, double power,
-                               mc_gradient_stats *stats)
+                               int64_t first, mc_gradient_stats *stats)
 {
     int64_t blocks = (count + STATS_BLOCK - 1) / STATS_BLOCK;
     block_stats *block = d->alloc(d, (size_t)blocks * sizeof *block);
@@ -119,6 +163,13 @@ mc_status MC_K(gradient_stats)(mc_device *d, int64_t count, const float *gradien
         block[i] = stats_of(gradient + i * STATS_BLOCK,
                             (int)mc_min_i64(STATS_BLOCK, count - i * STATS_BLOCK), power);
     uint32_t largest = 0;
+    for (int64_t i = blocks - 1; i >= 0; i--) {
+        if (block[i].largest < 0x7f800000) continue;
+        int n = (int)mc_min_i64(STATS_BLOCK, count - i * STATS_BLOCK);
+        int64_t at = first + i * STATS_BLOCK + first_nonfinite(gradient + i * STATS_BLOCK, n);
+        uint64_t mark = ((uint64_t)1 << 63) - (uint64_t)at;
+        if (mark > stats->nonfinite) stats->nonfinite = mark;
+    }
     for (int64_t i = 0; i < blocks; i++) {
         stats->sum_squares += block[i].squares;
         stats->sum_powers += block[i].powers;
@@ -126,7 +177,44 @@ mc_status MC_K(gradient_stats)(mc_device *d, int64_t count, const float *gradien
     }
     float value = mc_bits_float(largest);
     if (!(value <= stats->largest) && !isnan(stats->largest)) stats->largest = value;
-    if (largest >= 0x7f800000) stats->finite = false;
     d->free(d, block, (size_t)blocks * sizeof *block);
+    return MC_OK;
+}
+
+/* ---- the end of a step ----------------------------------------------------------------------- */
+
+mc_status MC_K(step_seed)(mc_device *d, double nominal, mc_step_state *state)
+{
+    (void)d;
+    mc_step_seed(state, nominal);
+    return MC_OK;
+}
+
+mc_status MC_K(step_count)(mc_device *d, const float *loss, mc_step_state *state)
+{
+    (void)d;
+    mc_step_count(state, loss);
+    return MC_OK;
+}
+
+mc_status MC_K(step_measure)(mc_device *d, mc_step_rules rules, mc_step_state *state)
+{
+    (void)d;
+    mc_step_measure(state, &rules);
+    return MC_OK;
+}
+
+mc_status MC_K(step_decide)(mc_device *d, mc_step_rules rules, mc_step_state *state)
+{
+    (void)d;
+    mc_step_decide(state, &rules);
+    return MC_OK;
+}
+
+mc_status MC_K(step_update)(mc_device *d, const mc_step_state *state, const mc_update_guess *guess,
+                            mc_update *update)
+{
+    (void)d;
+    mc_step_update(state, guess, update);
     return MC_OK;
 }

@@ -101,10 +101,11 @@ void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float
     const uint32_t threshold = (uint32_t)((double)mask.p * 0x1p32);
     uint32_t words[MC_CHUNK + 32]; /* whole groups of blocks are fastest */
     int skip = (int)(first & 3);   /* words of the first block that belong to elements before */
+    const uint64_t offset = mask.offset + (mask.base ? *mask.base : 0);
     while (n > 0) {
         int count = (int)mc_min_i64(n, MC_CHUNK - skip);
         MC_K(philox)
-        (mask.seed, (uint64_t)first >> 2, mask.offset, (skip + count + 31) / 32 * 8, words);
+        (mask.seed, (uint64_t)first >> 2, offset, (skip + count + 31) / 32 * 8, words);
 #pragma omp simd
         for (int i = 0; i < count; i++) factors[i] = words[skip + i] >= threshold ? keep : 0.0f;
         factors += count;

@@ -1,0 +1,66 @@
+/* Attention: cuDNN's kernels where they take the case, and our own everywhere else. Both choose by
+ * what forward and backward see alike, so that backward finds the log-sum-exp of its own kind. */
+#include <stdlib.h>
+#include <string.h>
+#include "core/device/cuda/cuda_internal.h"
+
+typedef enum path { BEST, OWN, CUDNN, UNKNOWN } path;
+
+static path asked_path(void)
+{
+    const char *name = getenv("MC_CUDA_ATTENTION");
+    if (!name || !*name) return BEST;
+    return !strcmp(name, "own") ? OWN : !strcmp(name, "cudnn") ? CUDNN : UNKNOWN;
+}
+
+static mc_status unknown_path(mc_device *d)
+{
+    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_CUDA_ATTENTION=%s, expected own or cudnn",
+                        getenv("MC_CUDA_ATTENTION"));
+}
+
+/* Rows behind the last token. */
+static mc_status zero_tail(mc_device *d, const mc_attention_shape *shape, mc_matrix y)
+{
+    const mc_lengths *lengths = shape->lengths;
+    size_t size = mc_dtype_size(y.dtype), rows = (size_t)(lengths->capacity - lengths->total);
+    size_t width = (size_t)shape->heads * (size_t)shape->head_dim * size;
+    if (rows == 0 || width == 0) return MC_OK;
+    char *at = (char *)y.data + (size_t)(lengths->total * y.stride) * size;
+    size_t pitch = rows > 1 ? (size_t)y.stride * size : width;
+    return mc_cuda_check(
+        d, cudaMemset2DAsync(at, pitch, 0, width, rows, mc_cuda_of(d)->stream),
+        "cudaMemset2DAsync");
+}
+
+mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+                            mc_matrix v, mc_matrix out, float *log_sum_exp)
+{
+    path path = asked_path();
+    if (path == UNKNOWN) return unknown_path(d);
+    mc_status status = zero_tail(d, shape, out);
+    if (status || shape->lengths->total == 0) return status;
+    if (path != OWN) {
+        status = mc_cudnn_attention(d, shape, q, k, v, out, log_sum_exp);
+        if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
+    }
+    return mc_own_attention(d, shape, q, k, v, out, log_sum_exp);
+}
+
+mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                     mc_matrix k, mc_matrix v, mc_matrix out,
+                                     const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
+                                     mc_matrix dk, mc_matrix dv)
+{
+    path path = asked_path();
+    if (path == UNKNOWN) return unknown_path(d);
+    mc_status status = zero_tail(d, shape, dq);
+    if (!status) status = zero_tail(d, shape, dk);
+    if (!status) status = zero_tail(d, shape, dv);
+    if (status || shape->lengths->total == 0) return status;
+    if (path != OWN) {
+        status = mc_cudnn_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
+        if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
+    }
+    return mc_own_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
+}

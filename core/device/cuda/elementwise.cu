@@ -1,0 +1,341 @@
+/* Kernels that go over elements once and are bound by memory: activations, dropout, arithmetic with
+ * broadcasting, conversion. One chunk of 16 bytes a thread. Bytes an element, for 16-bit types:
+ * activation, scale, dropout 4; activation_backward, add, multiply 6 (2 more where they add to what
+ * is there); bias_activation 6 (read x, write x and y; 4 without a bias or an activation). */
+#include "core/device/cuda/kernels.cuh"
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+/* x and y times this are sqrt(2 / pi) (x + 0.044715 x^3) and its slope. */
+constexpr float GELU_NEW_A = 0.7978845608f, GELU_NEW_B = 0.044715f;
+
+/* Normal distribution: density and distribution function at x, by the fit of
+ * core/device/cpu/isa/math_internal.h. erfc is slower, and this is as exact in the tail. */
+__device__ __forceinline__ float normal_cdf(float x, float *density)
+{
+    float t = fabsf(x), u = __fdividef(1.0f, 1.0f + 0.35f * t);
+    float e = mc_exp(-0.5f * x * x);
+    float p = -0.0291459497883f;
+    p = p * u + 0.14397180373f;
+    p = p * u + -0.255714488921f;
+    p = p * u + 0.159174437801f;
+    p = p * u + -0.0231100268887f;
+    p = p * u + 0.105508083267f;
+    p = p * u + 0.119832848568f;
+    p = p * u + 0.139861872117f;
+    p = p * u + 0.139621404171f;
+    float tail = p * u * e;
+    *density = e * 0.398942280401f;
+    return x < 0.0f ? tail : 1.0f - tail;
+}
+
+/* 1 / (1 + e^-x), and its mirror image 1 / (1 + e^x). */
+__device__ __forceinline__ float sigmoid(float x, float *mirror)
+{
+    float e = mc_exp(-fabsf(x)), high = __fdividef(1.0f, 1.0f + e), low = e * high;
+    *mirror = x < 0.0f ? high : low;
+    return x < 0.0f ? low : high;
+}
+
+__device__ __forceinline__ float gelu(float x)
+{
+    float density;
+    return x * normal_cdf(x, &density);
+}
+
+__device__ __forceinline__ float gelu_slope(float x)
+{
+    float density, cdf = normal_cdf(x, &density);
+    return cdf + x * density;
+}
+
+/* x/2 (1 + tanh z) is x sigmoid(2 z). */
+__device__ __forceinline__ float gelu_new(float x)
+{
+    float mirror, z = 2.0f * GELU_NEW_A * x * (1.0f + GELU_NEW_B * x * x);
+    return x * sigmoid(z, &mirror);
+}
+
+__device__ __forceinline__ float gelu_new_slope(float x)
+{
+    float mirror, square = x * x;
+    float s = sigmoid(2.0f * GELU_NEW_A * x * (1.0f + GELU_NEW_B * square), &mirror);
+    float dz = 2.0f * GELU_NEW_A * (1.0f + 3.0f * GELU_NEW_B * square);
+    return s + x * s * mirror * dz;
+}
+
+__device__ __forceinline__ float tanh_slope(float x)
+{
+    float t = tanhf(x);
+    return 1.0f - t * t;
+}
+
+#define MC_EACH(expression)                               \
+    _Pragma("unroll") for (int i = 0; i < width; i++) v[i] = expression; \
+    break
+
+/* v = activation(v). */
+template <int width>
+__device__ __forceinline__ void activate(mc_activation activation, float (&v)[width])
+{
+    switch (activation) {
+    case MC_ACTIVATION_RELU: MC_EACH(v[i] < 0.0f ? 0.0f : v[i]);
+    case MC_ACTIVATION_GELU: MC_EACH(gelu(v[i]));
+    case MC_ACTIVATION_GELU_NEW: MC_EACH(gelu_new(v[i]));
+    case MC_ACTIVATION_TANH: MC_EACH(tanhf(v[i]));
+    case MC_ACTIVATION_NONE: break;
+    }
+}
+
+/* v = v * activation'(x). A slope of 0 for ReLU at 0. */
+template <int width>
+__device__ __forceinline__ void activate_backward(mc_activation activation, const float (&x)[width],
+                                                  float (&v)[width])
+{
+    switch (activation) {
+    case MC_ACTIVATION_RELU: MC_EACH(x[i] <= 0.0f ? 0.0f : v[i]);
+    case MC_ACTIVATION_GELU: MC_EACH(v[i] * gelu_slope(x[i]));
+    case MC_ACTIVATION_GELU_NEW: MC_EACH(v[i] * gelu_new_slope(x[i]));
+    case MC_ACTIVATION_TANH: MC_EACH(v[i] * tanh_slope(x[i]));
+    case MC_ACTIVATION_NONE: break;
+    }
+}
+#undef MC_EACH
+
+struct bias_activation_call {
+    mc_view x, bias, y;
+    mc_activation activation;
+
+    /* The activation is taken of the sum as stored, so that backward, which reads it back, sees the
+     * same value. */
+    template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
+    {
+        float v[mc_width<T>], b[mc_width<T>];
+        int64_t at = row * x.stride + column;
+        mc_load<T>(x, at, n, v);
+        if (bias.data) {
+            mc_load<T>(bias, column, n, b);
+#pragma unroll
+            for (int i = 0; i < mc_width<T>; i++) v[i] += b[i];
+            mc_bits stored = mc_pack<T>(x, v);
+            mc_store_bits<T>(x, at, n, stored);
+            mc_unpack<T>(x, stored, v);
+        }
+        if (!y.data) return;
+        activate(activation, v);
+        mc_store<T>(y, row * y.stride + column, n, v);
+    }
+};
+
+extern "C" mc_status mc_cuda_bias_activation(mc_device *d, int64_t rows, int64_t columns,
+                                             mc_matrix x, mc_matrix bias, mc_activation activation,
+                                             mc_matrix y)
+{
+    if (y.data == x.data && activation == MC_ACTIVATION_NONE) y.data = NULL;
+    if (rows == 0 || columns == 0 || (!bias.data && !y.data)) return MC_OK;
+    MC_WITH_TYPE(mc_common_dtype(x, bias, y), {
+        const int width = mc_width<T>;
+        bias_activation_call call = {mc_view_of(x, rows, width), mc_view_of(bias, 1, width),
+                                     mc_view_of(y, rows, width), activation};
+        mc_launch_chunks<T>(d, rows, columns, call);
+    });
+    return mc_cuda_launched(d, "bias_activation");
+}
+
+struct activation_call {
+    mc_view x, y;
+    mc_activation activation;
+
+    template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
+    {
+        float v[mc_width<T>];
+        mc_load<T>(x, row * x.stride + column, n, v);
+        activate(activation, v);
+        mc_store<T>(y, row * y.stride + column, n, v);
+    }
+};
+
+extern "C" mc_status mc_cuda_activation(mc_device *d, int64_t rows, int64_t columns,
+                                        mc_activation activation, mc_matrix x, mc_matrix y)
+{
+    if (rows == 0 || columns == 0) return MC_OK;
+    mc_flatten(&rows, &columns, x, y);
+    MC_WITH_TYPE(mc_common_dtype(x, y), {
+        const int width = mc_width<T>;
+        activation_call call = {mc_view_of(x, rows, width), mc_view_of(y, rows, width), activation};
+        mc_launch_chunks<T>(d, rows, columns, call);
+    });
+    return mc_cuda_launched(d, "activation");
+}
+
+struct activation_backward_call {
+    mc_view x, dy, dx;
+    mc_activation activation;
+    bool accumulate;
+
+    template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
+    {
+        mc_bits xs = mc_load_bits<T>(x, row * x.stride + column, n);
+        mc_bits gs = mc_load_bits<T>(dy, row * dy.stride + column, n);
+        float v[mc_width<T>], g[mc_width<T>];
+        mc_unpack<T>(x, xs, v);
+        mc_unpack<T>(dy, gs, g);
+        activate_backward(activation, v, g);
+        mc_store_or_add<T>(dx, row * dx.stride + column, n, g, accumulate);
+    }
+};
+
+extern "C" mc_status mc_cuda_activation_backward(mc_device *d, int64_t rows, int64_t columns,
+                                                 mc_activation activation, mc_matrix x,
+                                                 mc_matrix dy, mc_matrix dx, bool accumulate)
+{
+    if (rows == 0 || columns == 0) return MC_OK;
+    mc_flatten(&rows, &columns, x, dy, dx);
+    MC_WITH_TYPE(mc_common_dtype(x, dy, dx), {
+        const int width = mc_width<T>;
+        activation_backward_call call = {mc_view_of(x, rows, width), mc_view_of(dy, rows, width),
+                                         mc_view_of(dx, rows, width), activation, accumulate};
+        mc_launch_chunks<T>(d, rows, columns, call);
+    });
+    return mc_cuda_launched(d, "activation_backward");
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+struct dropout_call {
+    mc_view x, y;
+    mc_dropping mask;
+    int64_t columns;
+    bool accumulate;
+
+    template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
+    {
+        mc_bits xs = mc_load_bits<T>(x, row * x.stride + column, n);
+        float v[mc_width<T>], factor[mc_width<T>];
+        mc_drop_factors(mask, row * columns + column, factor);
+        mc_unpack<T>(x, xs, v);
+#pragma unroll
+        for (int i = 0; i < mc_width<T>; i++) v[i] *= factor[i];
+        mc_store_or_add<T>(y, row * y.stride + column, n, v, accumulate);
+    }
+};
+
+extern "C" mc_status mc_cuda_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                     mc_dropout_mask dropout, mc_matrix y, bool accumulate)
+{
+    if (rows == 0 || columns == 0) return MC_OK;
+    mc_flatten(&rows, &columns, x, y);
+    MC_WITH_TYPE(mc_common_dtype(x, y), {
+        const int width = mc_width<T>;
+        dropout_call call = {mc_view_of(x, rows, width), mc_view_of(y, rows, width),
+                             mc_dropping_of(dropout), columns, accumulate};
+        mc_launch_chunks<T>(d, rows, columns, call);
+    });
+    return mc_cuda_launched(d, "dropout");
+}
+
+/* ---- flat arrays ----------------------------------------------------------------------------- */
+
+/* b[i % count] for elements of a flat array. */
+struct repeated {
+    mc_view b;
+    mc_divider count;
+
+    template <class T, int width>
+    __device__ __forceinline__ void load(int64_t first, int n, float (&v)[width]) const
+    {
+        int64_t period = (int64_t)count.divisor;
+        int64_t at = first - mc_divide(first, count) * period;
+        if (at + n <= period) {
+            mc_view run = b;
+            run.whole = b.whole && at % width == 0;
+            mc_load<T>(run, at, n, v);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < width; i++) {
+            v[i] = i < n ? mc_load_one(b, at) : 0.0f;
+            if (++at == period) at = 0;
+        }
+    }
+};
+
+struct binary_call {
+    mc_view a, y;
+    repeated b;
+    bool product, accumulate;
+
+    template <class T> __device__ __forceinline__ void run(int64_t, int64_t at, int n) const
+    {
+        float v[mc_width<T>], w[mc_width<T>];
+        mc_bits as = mc_load_bits<T>(a, at, n);
+        b.load<T>(at, n, w);
+        mc_unpack<T>(a, as, v);
+#pragma unroll
+        for (int i = 0; i < mc_width<T>; i++) v[i] = product ? v[i] * w[i] : v[i] + w[i];
+        mc_store_or_add<T>(y, at, n, v, accumulate);
+    }
+};
+
+static void launch_binary(mc_device *d, int64_t count, mc_matrix a, mc_matrix b, int64_t b_count,
+                          mc_matrix y, bool product, bool accumulate)
+{
+    MC_WITH_TYPE(mc_common_dtype(a, b, y), {
+        const int width = mc_width<T>;
+        binary_call call = {mc_view_of(a, 1, width),
+                            mc_view_of(y, 1, width),
+                            {mc_view_of(b, 1, width), mc_divider_of(b_count)},
+                            product,
+                            accumulate};
+        mc_launch_chunks<T>(d, 1, count, call);
+    });
+}
+
+extern "C" mc_status mc_cuda_add(mc_device *d, int64_t count, mc_matrix a, mc_matrix b,
+                                 int64_t b_count, mc_matrix y)
+{
+    if (count == 0) return MC_OK;
+    launch_binary(d, count, a, b, b_count, y, false, false);
+    return mc_cuda_launched(d, "add");
+}
+
+extern "C" mc_status mc_cuda_multiply(mc_device *d, int64_t count, mc_matrix a, mc_matrix b,
+                                      int64_t b_count, mc_matrix y, bool accumulate)
+{
+    if (count == 0) return MC_OK;
+    launch_binary(d, count, a, b, b_count, y, true, accumulate);
+    return mc_cuda_launched(d, "multiply");
+}
+
+struct scale_call {
+    mc_view x, y;
+    float factor;
+    bool accumulate;
+
+    template <class T> __device__ __forceinline__ void run(int64_t, int64_t at, int n) const
+    {
+        float v[mc_width<T>];
+        mc_load<T>(x, at, n, v);
+#pragma unroll
+        for (int i = 0; i < mc_width<T>; i++) v[i] = __fmul_rn(v[i], factor);
+        mc_store_or_add<T>(y, at, n, v, accumulate);
+    }
+};
+
+extern "C" mc_status mc_cuda_scale(mc_device *d, int64_t count, mc_matrix x, float factor,
+                                   mc_matrix y, bool accumulate)
+{
+    if (count == 0) return MC_OK;
+    MC_WITH_TYPE(mc_common_dtype(x, y), {
+        const int width = mc_width<T>;
+        scale_call call = {mc_view_of(x, 1, width), mc_view_of(y, 1, width), factor, accumulate};
+        mc_launch_chunks<T>(d, 1, count, call);
+    });
+    return mc_cuda_launched(d, "scale");
+}
+
+extern "C" mc_status mc_cuda_zero(mc_device *d, void *data, size_t bytes)
+{
+    if (bytes == 0) return MC_OK;
+    return mc_cuda_check(d, cudaMemsetAsync(data, 0, bytes, mc_cuda_of(d)->stream), "zero");
+}

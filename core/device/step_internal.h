@@ -1,0 +1,170 @@
+/* The end of a training step, decided where the gradients are: in device memory, so that the host
+ * need not wait for it. Plain C that the CPU and the CUDA device both compile; what the rules mean
+ * stands in core/optim/optim_manager.h. */
+#ifndef MC_DEVICE_STEP_INTERNAL_H
+#define MC_DEVICE_STEP_INTERNAL_H
+
+#include <math.h>
+#include <stdint.h>
+#include "core/device/update.h"
+
+#ifdef __CUDACC__
+#define MC_ANYWHERE __host__ __device__ static inline
+#else
+#define MC_ANYWHERE static inline
+#endif
+
+/* Of all gradients of a step. All zero: none seen. */
+typedef struct mc_gradient_stats {
+    double sum_squares; /* of finite and non-finite values alike */
+    double sum_powers;  /* sum of |g|^p for the norm asked for */
+    float largest;      /* largest |g|; NaN if any is NaN */
+    int32_t unused;
+    uint64_t nonfinite; /* 0: all are finite. Else 2^63 - number of the first that is not */
+} mc_gradient_stats;
+
+typedef enum mc_step_failure {
+    MC_STEP_FINE = 0,
+    MC_STEP_NONFINITE, /* a gradient is infinite or NaN, which the rules call an error */
+    MC_STEP_SEED_ZERO, /* loss_scale / nominal is zero in f32 */
+    MC_STEP_NORM_RANGE /* the sum of powers left the range of double */
+} mc_step_failure;
+
+/* The state of an OptimManager in device memory. */
+typedef struct mc_step_state {
+    mc_gradient_stats stats;     /* zeroed before they are taken */
+    double loss_sum, loss_count; /* of the losses that the gradients hold; zeroed with them */
+    double told_sum, told_count; /* of the losses since the last step ended */
+    int64_t ended;               /* not 0: the next loss begins a new step */
+    /* what the sums of its losses are multiplied by in backward: {loss_scale / nominal, 0}, the
+     * gradient of a loss (sum, count) */
+    float seed[2];
+    /* loss scaling */
+    double loss_scale;
+    int64_t growth_counter; /* steps since the scale last changed */
+    int64_t steps, skipped; /* ended so far, taken and not */
+    /* what the last decision said */
+    double norm;          /* of the gradient of the mean loss, before clipping */
+    double mean_loss;     /* NaN where nothing counted */
+    float gradient_scale; /* what optimizers multiply gradients by */
+    int32_t skip;         /* not 0: they do nothing */
+    int32_t failure;      /* an mc_step_failure; no step is taken any more while it is set */
+    int32_t unused;
+    uint64_t nonfinite; /* as in stats */
+} mc_step_state;
+
+/* How a step is to end; fixed while the manager's options are. */
+typedef struct mc_step_rules {
+    double power;     /* the p of the norm; INFINITY: the largest */
+    double max_norm;  /* INFINITY: no clipping */
+    int32_t counted;  /* the gradients are those of counted losses; 0: taken as they are */
+    int32_t scaling;  /* loss scaling is on */
+    int32_t may_skip; /* without loss scaling, a gradient that is not finite skips the step */
+    int32_t unused;
+    double factor, min_scale, max_scale;
+    int64_t growth_steps;
+} mc_step_rules;
+
+enum { MC_STEPS_LATE = 3 }; /* how many steps the host may be ahead of what it knows */
+
+/* What the host says about an optimizer's next step without knowing whether the steps before it
+ * were skipped: `step` and lr[0] if none of those not yet known was; with k of them skipped, step -
+ * k and lr[k]. */
+typedef struct mc_update_guess {
+    double lr[MC_STEPS_LATE + 1];
+    int64_t step;
+    int64_t known_skipped; /* skipped steps that the host knows of */
+} mc_update_guess;
+
+/* Begins the losses of a step. */
+MC_ANYWHERE void mc_step_seed(mc_step_state *s, double nominal)
+{
+    s->seed[0] = (float)(s->loss_scale / nominal);
+    s->seed[1] = 0;
+    if (s->seed[0] == 0) s->failure = MC_STEP_SEED_ZERO;
+}
+
+/* Adds a loss whose backward has run. */
+MC_ANYWHERE void mc_step_count(mc_step_state *s, const float *loss)
+{
+    if (s->ended) s->told_sum = s->told_count = 0;
+    s->ended = 0;
+    s->loss_sum += (double)loss[0];
+    s->loss_count += (double)loss[1];
+    s->told_sum += (double)loss[0];
+    s->told_count += (double)loss[1];
+}
+
+/* The p-norm of the gradients as they stand. */
+MC_ANYWHERE double mc_step_raw_norm(mc_step_state *s, double p)
+{
+    const mc_gradient_stats *g = &s->stats;
+    if (g->nonfinite) return isnan(g->largest) || isnan(g->sum_squares) ? NAN : INFINITY;
+    if (isinf(p)) return g->largest;
+    if (p == 2) return sqrt(g->sum_squares);
+    if (g->largest > 0 && !(g->sum_powers > 0 && isfinite(g->sum_powers))) {
+        s->failure = MC_STEP_NORM_RANGE;
+        return NAN;
+    }
+    return pow(g->sum_powers, 1 / p);
+}
+
+/* Finds the norm and the factor that makes the gradients those of the mean, clipped. */
+MC_ANYWHERE void mc_step_measure(mc_step_state *s, const mc_step_rules *r)
+{
+    double count = s->loss_count > 0 ? s->loss_count : 1;
+    double factor = r->counted ? 1 / ((double)s->seed[0] * count) : 1;
+    s->norm = mc_step_raw_norm(s, r->power) * factor;
+    s->mean_loss = s->told_sum / s->told_count;
+    double clip = isinf(r->max_norm) ? 1 : r->max_norm / (s->norm + 1e-6);
+    s->gradient_scale = (float)(factor * (clip < 1 ? clip : 1));
+}
+
+MC_ANYWHERE void mc_step_overflow(mc_step_state *s, const mc_step_rules *r)
+{
+    if (!r->scaling && !r->may_skip) {
+        s->failure = MC_STEP_NONFINITE;
+        s->ended = 0;
+        s->nonfinite = s->stats.nonfinite;
+        return;
+    }
+    s->skipped++;
+    if (r->scaling && s->loss_scale > r->min_scale) {
+        s->loss_scale /= r->factor;
+        s->growth_counter = 0;
+    }
+}
+
+/* Ends a step that was measured: whether it is taken, and the loss scale of the next. */
+MC_ANYWHERE void mc_step_decide(mc_step_state *s, const mc_step_rules *r)
+{
+    s->skip = s->failure || s->stats.nonfinite;
+    if (!s->failure) s->ended = 1;
+    if (s->failure) return;
+    if (s->skip) {
+        mc_step_overflow(s, r);
+        return;
+    }
+    s->steps++;
+    if (!r->scaling) return;
+    s->growth_counter++;
+    if (s->growth_counter >= r->growth_steps && s->loss_scale < r->max_scale) {
+        s->loss_scale *= r->factor;
+        s->growth_counter = 0;
+    }
+}
+
+/* What an optimizer does in the step just decided. */
+MC_ANYWHERE void mc_step_update(const mc_step_state *s, const mc_update_guess *g, mc_update *u)
+{
+    int64_t skipped = s->skipped - (s->skip && !s->failure); /* before this step */
+    int64_t late = skipped - g->known_skipped;
+    if (late < 0) late = 0;
+    if (late > MC_STEPS_LATE) late = MC_STEPS_LATE;
+    u->lr = g->lr[late];
+    u->step = g->step - late;
+    u->gradient_scale = s->gradient_scale;
+    u->skip = s->skip;
+}
+
+#endif
