@@ -10,7 +10,8 @@ install(FILES core/modelcenter.h DESTINATION ${header_folder})
 install(DIRECTORY core models tokenizers datasets DESTINATION ${header_folder}
         FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE PATTERN "modelcenter.h" EXCLUDE
         PATTERN "isa" EXCLUDE PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE
-        PATTERN "quickstart" EXCLUDE)
+        PATTERN "quickstart" EXCLUDE
+        PATTERN "lm" EXCLUDE)
 target_include_directories(modelcenter INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/core>
                            $<INSTALL_INTERFACE:${header_folder}>)

@@ -5,6 +5,7 @@
  *   core/base/context.h        contexts, errors
  *   core/tensor/tensor.h       tensors, packed lengths
  *   core/autograd/tape.h       the tape: recording, backward
+ *   core/autograd/step.h       a training step that a GPU records and runs again
  *   core/ops/ops.h             operations and losses
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
  *   core/optim/                optimizers, schedules, OptimManager
@@ -16,14 +17,17 @@
 #ifndef MODELCENTER_H
 #define MODELCENTER_H
 
+#include "core/autograd/step.h"
 #include "core/autograd/tape.h"
 #include "core/base/context.h"
 #include "core/base/version.h"
 #include "core/checkpoint/optim_state.h"
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/training_state.h"
 #include "core/nn/block_list.h"
 #include "core/nn/layers.h"
+#include "core/nn/memory_plan.h"
 #include "core/nn/module.h"
 #include "core/ops/ops.h"
 #include "core/optim/lr_scheduler.h"
@@ -31,9 +35,13 @@
 #include "core/optim/optimizer.h"
 #include "core/tensor/tensor.h"
 #include "datasets/dataset.h"
+#include "datasets/lm.h"
 #include "datasets/loader.h"
 #include "datasets/metrics.h"
+#include "datasets/prepare.h"
 #include "models/bert/bert.h"
+#include "models/generate/generate.h"
+#include "models/gpt2/gpt2.h"
 #include "tokenizers/tokenizer.h"
 
 #endif

@@ -1,21 +1,21 @@
 #include "datasets/order_internal.h"
 
-static uint64_t mix(uint64_t x)
+uint64_t mc_order_mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
 
-static uint64_t stream_key(uint64_t seed, int64_t epoch, uint64_t stream)
+uint64_t mc_order_key(uint64_t seed, int64_t epoch, uint64_t stream)
 {
-    return mix(mix(mix(seed) + (uint64_t)epoch) + stream);
+    return mc_order_mix(mc_order_mix(mc_order_mix(seed) + (uint64_t)epoch) + stream);
 }
 
 /* The i-th number of a stream, below n. */
 static int64_t draw(uint64_t key, int64_t i, int64_t n)
 {
-    return (int64_t)(mix(key + ((uint64_t)i + 1) * 0x9E3779B97F4A7C15u) % (uint64_t)n);
+    return (int64_t)(mc_order_mix(key + ((uint64_t)i + 1) * 0x9E3779B97F4A7C15u) % (uint64_t)n);
 }
 
 static void swap_rows(int32_t *a, int32_t *b, int64_t count)
@@ -89,10 +89,11 @@ void mc_order_build(const mc_order *order, int64_t epoch, int32_t *out)
     int64_t full = order->rows / order->batch, end = full * order->batch;
     int64_t window = window_rows(order->rows, order->batch);
     for (int64_t i = 0; i < order->rows; i++) out[i] = (int32_t)i;
-    if (order->shuffle) shuffle_blocks(out, order->rows, 1, stream_key(order->seed, epoch, 0));
+    if (order->shuffle) shuffle_blocks(out, order->rows, 1, mc_order_key(order->seed, epoch, 0));
     if (!order->by_length) return;
     for (int64_t at = 0; at < end; at += window)
         sort_window(order, out + at, end - at < window ? end - at : window);
     sort_window(order, out + end, order->rows - end);
-    if (order->shuffle) shuffle_blocks(out, full, order->batch, stream_key(order->seed, epoch, 1));
+    if (order->shuffle)
+        shuffle_blocks(out, full, order->batch, mc_order_key(order->seed, epoch, 1));
 }

@@ -30,6 +30,10 @@ typedef struct mc_order {
     uint64_t *scratch;      /* (mc_order_scratch) */
 } mc_order;
 
+/* The parts that other orders are made of: mix and key above. */
+uint64_t mc_order_mix(uint64_t x);
+uint64_t mc_order_key(uint64_t seed, int64_t epoch, uint64_t stream);
+
 /* Elements of `scratch` an order by length needs. */
 size_t mc_order_scratch(int64_t rows, int64_t batch);
 /* Writes the rows of `epoch` to out (rows). No allocation. */

@@ -1,12 +1,13 @@
 /* The reference's fine-tuning run, step for step: MiniLM-L6 on the first 480 rows of BoolQ with a
  * given classifier, 30 AdamW steps in f32 without dropout. Losses, gradient norms and the logits of
- * 64 validation rows before and after must be the reference's. */
+ * 64 validation rows before and after must be the reference's, on the device of MC_TEST_DEVICE. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include "device_choice.h"
 #include "shared_data.h"
 
 enum { STEPS = 30, BATCH = 16, VAL_ROWS = 64 };
@@ -101,7 +102,7 @@ static void test_trace(void **state)
     const char *file = shared_path("goldens/minilm/boolq-trace.safetensors");
     const char *model = shared_path("data/minilm-l6"), *data = shared_path("data/boolq");
     if (!file || !model || !data) skip();
-    trace r = {.ctx = mc_init_distributed(NULL), .data = data};
+    trace r = {.ctx = test_context(0), .data = data};
     r.file = mc_safetensors_open(r.ctx, file, NULL);
     r.tokenizer = mc_tokenizer_from_pretrained(r.ctx, model);
     r.bert = mc_bert_from_pretrained(r.ctx, model, &(mc_load_options){.num_labels = 2});

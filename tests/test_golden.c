@@ -55,6 +55,27 @@ static void test_goldens(void **state)
     assert_non_null(strstr(output, "grad."));
     assert_non_null(strstr(output, "train.losses"));
     expect_exit(golden_folder("bert-pretraining"), 0, "golden: passed");
+    expect_exit(golden_folder("gpt2-lm"), 0, "golden: passed");
+    assert_non_null(strstr(output, "gen."));
+}
+
+/* Parameters of 16 bits: within their own error, and not within that of f32. */
+static void test_goldens_in_16_bits(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"bert-classification", "bert-pretraining", "gpt2-lm"};
+    static const char *const dtypes[] = {"bf16", "f16"};
+    for (int i = 0; i < 3; i++)
+        for (int d = 0; d < 2; d++) {
+            char command[2048];
+            snprintf(command, sizeof command, "%s' --dtype '%s' --device 'cpu",
+                     golden_folder(names[i]), dtypes[d]);
+            expect_exit(command, 0, "golden: passed");
+            double worst = strtod(strstr(output, "worst ") + 6, NULL);
+            assert_true(worst > 1e-4);
+        }
+    expect_exit("x' --dtype 'f64", 2, "usage");
+    expect_exit("x' --device 'abacus", 2, "abacus");
 }
 
 /* ---- altered copies -------------------------------------------------------------------------- */
@@ -147,6 +168,12 @@ static const change changes[] = {
     {"bert-pretraining", "expected.safetensors", "out.mlm_logits", 1e-2, 1, "FAILED"},
     {"bert-pretraining", "expected.safetensors", "grad.bert.embeddings.word_embeddings.weight", 1,
      1, "FAILED"},
+    {"gpt2-lm", "expected.safetensors", "out.logits", 1e-2, 1, "out.logits  FAILED"},
+    {"gpt2-lm", "expected.safetensors", "grad.transformer.h.1.attn.c_attn.weight", 1, 1,
+     "grad.transformer.h.1.attn.c_attn.weight  FAILED"},
+    {"gpt2-lm", "expected.safetensors", "grad.transformer.wte.weight", 1, 1, "FAILED"},
+    {"gpt2-lm", "expected.safetensors", "train.losses", 1e-2, 1, "train.losses[0]  FAILED"},
+    {"gpt2-lm", "model.safetensors", "transformer.h.2.attn.c_attn.weight", 3, 1, "FAILED"},
     {"bert-classification", "model.safetensors", "classifier.bias", 0.5, 1, "FAILED"},
     {"bert-pretraining", "model.safetensors", "bert.encoder.layer.0.attention.self.query.bias", 3,
      1, "FAILED"},
@@ -170,13 +197,14 @@ static void rename_tensor(const temp_folder *folder, const char *file, const cha
 static void test_unknown_names(void **state)
 {
     (void)state;
-    static const char *const names[][2] = {
-        {"\"out.logits\"", "\"out.logitz\""},
-        {"\"train.losses\"", "\"train.losers\""},
-        {"\"grad.classifier.bias\"", "\"grad.classifier.bios\""}};
-    for (int i = 0; i < 3; i++) {
-        temp_folder copy = copy_golden("bert-classification");
-        rename_tensor(&copy, "expected.safetensors", names[i][0], names[i][1]);
+    static const char *const names[][3] = {
+        {"bert-classification", "\"out.logits\"", "\"out.logitz\""},
+        {"bert-classification", "\"train.losses\"", "\"train.losers\""},
+        {"bert-classification", "\"grad.classifier.bias\"", "\"grad.classifier.bios\""},
+        {"gpt2-lm", "\"gen.beam4\"", "\"gen.beams\""}};
+    for (int i = 0; i < 4; i++) {
+        temp_folder copy = copy_golden(names[i][0]);
+        rename_tensor(&copy, "expected.safetensors", names[i][1], names[i][2]);
         expect_exit(copy.path, 1, "FAILED");
         temp_folder_free(&copy);
     }
@@ -237,9 +265,8 @@ static void test_unusable_folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),
-        cmocka_unit_test(test_changed_values),
-        cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_goldens),          cmocka_unit_test(test_goldens_in_16_bits),
+        cmocka_unit_test(test_changed_values),   cmocka_unit_test(test_unknown_names),
         cmocka_unit_test(test_unusable_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* The real MiniLM-L6 weights: the sentences of the reference data give the reference's vectors,
- * alone and together in one packed batch. */
+ * alone and together in one packed batch, on the device of MC_TEST_DEVICE. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include "tests/device_choice.h"
 #include "tests/temp_folder.h"
 
 enum { SENTENCES = 4, LONGEST = 64, DIM = 384 };
@@ -95,7 +96,7 @@ static void check(mc_context *ctx, const mc_bert_output *out, const reference *r
 static void test_sentences(void **state)
 {
     (void)state;
-    mc_context *ctx = mc_init_distributed(NULL);
+    mc_context *ctx = test_context(0);
     reference r[SENTENCES];
     read_references(ctx, r);
     mc_bert *bert = mc_bert_from_pretrained(ctx, folder("data/minilm-l6"), NULL);

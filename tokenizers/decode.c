@@ -43,24 +43,85 @@ static bool append_token(const mc_tokenizer *tok, mc_bytes *text, const char *to
     return true;
 }
 
-char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
-                          bool skip_special)
+/* The tokens one behind the other; ids without one are passed over. */
+static bool join_tokens(const mc_tokenizer *tok, const int32_t *ids, size_t count,
+                        bool skip_special, mc_bytes *text)
 {
-    mc_bytes text = {0};
-    bool first = true, ok = tok != NULL;
+    bool first = true, ok = true;
     for (size_t i = 0; i < count && ok; i++) {
         const char *token = mc_tokenizer_id_to_token(tok, ids[i]);
         if (!token) continue;
         int32_t added = tok->id_to_added[ids[i]];
-        if (added >= 0) token = mc_tokenizer_text(tok, tok->added[added].shown);
         if (added >= 0 && skip_special && tok->added[added].skipped) continue;
-        ok = append_token(tok, &text, token, first);
+        if (tok->kind == MC_TOKENIZER_BYTE_BPE) {
+            mc_entry bytes = tok->bpe.bytes[ids[i]];
+            ok = mc_bytes_append(text, mc_tokenizer_text(tok, bytes), bytes.length);
+            continue;
+        }
+        if (added >= 0) token = mc_tokenizer_text(tok, tok->added[added].shown);
+        ok = append_token(tok, text, token, first);
         first = false;
     }
+    return ok;
+}
+
+/* Puts U+FFFD where the bytes are no UTF-8. */
+static bool make_utf8(mc_bytes *text)
+{
+    const uint8_t *p = text->data, *end = p + text->count;
+    const uint8_t *bad = text->count ? mc_utf8_find_invalid(p, end) : NULL;
+    mc_bytes valid = {0};
+    if (!bad) return true;
+    bool ok = mc_bytes_append(&valid, p, (size_t)(bad - p));
+    for (p = bad; p < end && ok;) {
+        uint32_t c;
+        uint8_t bytes[4];
+        p += mc_utf8_decode(p, end, &c);
+        ok = mc_bytes_append(&valid, bytes, mc_utf8_encode(c, bytes));
+    }
+    mc_bytes_release(text);
+    *text = valid;
+    return ok;
+}
+
+/* The text with a NUL behind it, NULL when memory is out. */
+static char *decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
+                    const mc_decode_options *options, size_t *size)
+{
+    mc_bytes text = {0};
+    bool utf8 = tok->kind == MC_TOKENIZER_WORDPIECE || options->raw_bytes;
+    bool ok = join_tokens(tok, ids, count, options->skip_special, &text);
+    if (ok && !utf8) ok = make_utf8(&text);
+    if (ok && size) *size = text.count;
     if (ok) ok = mc_bytes_append(&text, "", 1);
     if (ok) return (char *)text.data;
     mc_bytes_release(&text);
     return NULL;
+}
+
+char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
+                          bool skip_special)
+{
+    mc_decode_options options = {.skip_special = skip_special};
+    return tok ? decode(tok, ids, count, &options, NULL) : NULL;
+}
+
+char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *ids, size_t count,
+                                const mc_decode_options *options, size_t *size)
+{
+    static const mc_decode_options defaults = {0};
+    if (!tok || mc_failed(tok->ctx)) return NULL;
+    mc_error *err = &tok->ctx->error;
+    for (size_t i = 0; i < count; i++) {
+        if (mc_tokenizer_id_to_token(tok, ids[i])) continue;
+        mc_error_set(err, MC_ERR_ARGUMENT,
+                     "decoding: id %d at place %zu of %zu is no token, expected 0 to %d", ids[i], i,
+                     count, mc_tokenizer_vocab_size(tok) - 1);
+        return NULL;
+    }
+    char *text = decode(tok, ids, count, options ? options : &defaults, size);
+    if (!text) mc_fail_nomem(tok->ctx, "a decoded text");
+    return text;
 }
 
 void mc_string_free(char *string) { mc_free(string); }

@@ -13,8 +13,7 @@ bool mc_encoder_grow(mc_encoder *encoder)
     uint8_t *type_ids = ids ? mc_realloc(out->type_ids, wanted) : NULL;
     if (type_ids) out->type_ids = type_ids;
     if (!type_ids) {
-        encoder->status = MC_ERR_NOMEM;
-        encoder->stopped = true;
+        mc_encoder_stop(encoder, MC_ERR_NOMEM);
         return false;
     }
     out->capacity = wanted;
@@ -120,13 +119,20 @@ static void encode_around(mc_encoder *e, const mc_matcher *matcher, const uint8_
 
 static void encode_normal_piece(mc_encoder *e, const uint8_t *text, size_t size)
 {
-    mc_wordpiece_encode(e, &e->tok->identity, text, size);
+    if (e->tok->kind == MC_TOKENIZER_BYTE_BPE)
+        mc_bpe_encode(e, text, size);
+    else
+        mc_wordpiece_encode(e, &e->tok->identity, text, size);
 }
 
 /* Text between the tokens that are looked for in the text as it stands. */
 static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
 {
     const mc_tokenizer *tok = e->tok;
+    if (tok->kind == MC_TOKENIZER_BYTE_BPE) { /* its texts are in normal form as they are */
+        encode_around(e, &tok->normalized, text, size, encode_normal_piece);
+        return;
+    }
     if (!tok->normalized.count) {
         mc_wordpiece_encode(e, &tok->normalizer, text, size);
         return;
@@ -134,8 +140,7 @@ static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
     struct mc_encode_scratch *scratch = e->out->scratch;
     scratch->text.count = 0;
     if (!mc_normalize(&tok->normalizer, text, size, &scratch->text, &scratch->spare)) {
-        e->status = MC_ERR_NOMEM;
-        e->stopped = true;
+        mc_encoder_stop(e, MC_ERR_NOMEM);
         return;
     }
     encode_around(e, &tok->normalized, scratch->text.data, scratch->text.count,
@@ -215,6 +220,12 @@ static mc_status encode_template(mc_encoder *e, const mc_template *t, const char
     return MC_OK;
 }
 
+static bool make_scratch(mc_encoding *encoding)
+{
+    if (!encoding->scratch) encoding->scratch = mc_calloc(1, sizeof *encoding->scratch);
+    return encoding->scratch != NULL;
+}
+
 mc_status mc_tokenizer_encode(const mc_tokenizer *tok, const char *text, size_t text_length,
                               const char *pair, size_t pair_length, size_t max_length,
                               mc_encoding *encoding)
@@ -225,18 +236,70 @@ mc_status mc_tokenizer_encode(const mc_tokenizer *tok, const char *text, size_t 
     const mc_template *t = pair ? &tok->pair : &tok->single;
     size_t specials = (size_t)(t->prefix_count + t->middle_count + t->suffix_count);
     if (max_length && max_length < specials) return MC_ERR_ARGUMENT;
-    if (!encoding->scratch) encoding->scratch = mc_calloc(1, sizeof *encoding->scratch);
-    if (!encoding->scratch) return MC_ERR_NOMEM;
+    if (!make_scratch(encoding)) return MC_ERR_NOMEM;
     mc_encoder e = {.tok = tok, .out = encoding};
     mc_status status = encode_template(&e, t, text, text_length, pair, pair_length, max_length);
     if (status) encoding->count = 0;
     return status;
 }
 
+mc_status mc_tokenizer_append(const mc_tokenizer *tok, const char *text, size_t length,
+                              mc_encoding *encoding)
+{
+    if (!tok || !encoding || (!text && length)) return MC_ERR_ARGUMENT;
+    if (!make_scratch(encoding)) return MC_ERR_NOMEM;
+    mc_encoder e = {.tok = tok, .out = encoding};
+    size_t before = encoding->count;
+    encode_text(&e, text, length, SIZE_MAX);
+    if (e.status)
+        encoding->count = before;
+    else if (encoding->count > before)
+        memset(encoding->type_ids + before, 0, encoding->count - before);
+    return e.status;
+}
+
+static bool holds_white_space(const mc_tokenizer *tok, mc_entry entry)
+{
+    const uint8_t *p = tok->pool.data + entry.offset, *end = p + entry.length;
+    while (p < end) {
+        uint32_t c;
+        p += mc_utf8_decode(p, end, &c);
+        if (mc_unicode_get(c).flags & (MC_UNICODE_WHITE | MC_UNICODE_SPACE)) return true;
+    }
+    return false;
+}
+
+/* Whether a text can be cut in front of white space without cutting an added token, or what one
+ * takes in. */
+static bool allows_cuts(const mc_tokenizer *tok)
+{
+    for (size_t i = 0; i < tok->added_count; i++) {
+        const mc_added_token *token = &tok->added[i];
+        if (token->rstrip || holds_white_space(tok, token->entry) ||
+            holds_white_space(tok, token->shown))
+            return false;
+    }
+    return true;
+}
+
+size_t mc_tokenizer_cut(const mc_tokenizer *tok, const char *text, size_t length, size_t from)
+{
+    const uint8_t *start = (const uint8_t *)text, *end = start + length;
+    if (!tok || !text || from >= length || !allows_cuts(tok)) return length;
+    for (const uint8_t *p = start + (from ? from : 1); p < end; p++) {
+        /* a text that begins with a line break may get a space in front, one with a space never */
+        if (*p != ' ' && (*p != '\n' || tok->bpe.add_prefix_space)) continue;
+        uint16_t before = mc_unicode_get(mc_utf8_decode_last(start, p)).flags;
+        if (!(before & (MC_UNICODE_WHITE | MC_UNICODE_SPACE))) return (size_t)(p - start);
+    }
+    return length;
+}
+
 void mc_encoding_release(mc_encoding *encoding)
 {
     if (!encoding) return;
     if (encoding->scratch) {
+        mc_bpe_scratch_release(&encoding->scratch->bpe);
         mc_bytes_release(&encoding->scratch->text);
         mc_bytes_release(&encoding->scratch->spare);
     }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes unicode_data.c: what Hugging Face's BERT normaliser does with every code point.
+"""Writes unicode_data.c: what Hugging Face's BERT normaliser and GPT-2's word cutter do with every
+code point.
 
 The rules mix three Unicode versions (character categories, decompositions and lower case come from
 different Rust crates), and the contract is their behaviour, not any one version of the standard. So
@@ -14,7 +15,8 @@ import unicodedata
 import tokenizers
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-OTHER, SPACE, PUNCT, CJK, MARK, DECOMPOSES, LOWERS, WORD, COMBINES = (1 << i for i in range(9))
+(OTHER, SPACE, PUNCT, CJK, MARK, DECOMPOSES, LOWERS, WORD, COMBINES,
+ LETTER, NUMBER, WHITE) = (1 << i for i in range(12))
 BLOCK = 128
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
@@ -28,6 +30,7 @@ clean, chinese = bert(clean_text=True), bert(handle_chinese_chars=True)
 strip, lower = bert(strip_accents=True), bert(lowercase=True)
 nfd = normalizers.NFD().normalize_str
 words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+gpt2_words = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
 
 
 def word_tester():
@@ -35,6 +38,14 @@ def word_tester():
     tokenizer = Tokenizer(models.WordPiece({"?": 0}, unk_token="?"))
     tokenizer.add_tokens([AddedToken("zz", single_word=True, normalized=False)])
     return lambda char: 1 not in tokenizer.encode("zz" + char).ids
+
+
+def gpt2_class(char):
+    """Which of GPT-2's runs a character goes on with: \\p{L}, \\p{N}, \\s, or (0) none of these."""
+    runs = [f for f, start in ((LETTER, "a"), (NUMBER, "1"), (0, "!"))
+            if len(gpt2_words(start + char)) == 1]
+    assert len(runs) <= 1
+    return runs[0] if runs else WHITE
 
 
 def combining_classes(decomposes):
@@ -79,6 +90,7 @@ def probe():
             lowered[c] = lower(char)
             f |= LOWERS
         if not f & SPACE and is_word(char): f |= WORD
+        f |= gpt2_class(char)
         flags[c] = f
     combining = combining_classes(decomposed)
     for c in combining: flags[c] |= COMBINES

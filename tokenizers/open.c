@@ -1,8 +1,6 @@
-#include "tokenizers/tokenizer_internal.h"
-
 #include <string.h>
-#include "core/base/json_internal.h"
 #include "core/checkpoint/hub_internal.h"
+#include "tokenizers/open_internal.h"
 
 static int line_of(const char *text, const char *at)
 {
@@ -95,8 +93,26 @@ mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *p
 }
 
 typedef struct folder_files {
-    char vocab[MC_PATH_MAX], json[MC_PATH_MAX], config[MC_PATH_MAX];
+    char vocab[MC_PATH_MAX], json[MC_PATH_MAX];
+    mc_bpe_files bpe; /* its config is that of all kinds */
 } folder_files;
+
+static mc_status name_files(mc_error *err, folder_files *files, const char *folder)
+{
+    const struct {
+        char *path;
+        const char *name;
+    } all[] = {{files->vocab, "vocab.txt"},
+               {files->json, "tokenizer.json"},
+               {files->bpe.vocab, "vocab.json"},
+               {files->bpe.merges, "merges.txt"},
+               {files->bpe.config, "tokenizer_config.json"},
+               {files->bpe.specials, "special_tokens_map.json"},
+               {files->bpe.added, "added_tokens.json"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (mc_path_join(err, all[i].path, folder, all[i].name)) return err->status;
+    return MC_OK;
+}
 
 static mc_status read_config(mc_tokenizer *tok, mc_error *err, const char *path, bool all,
                              mc_lowercase *lowercase)
@@ -117,11 +133,14 @@ static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *file
     const char *path = json ? files->json : files->vocab;
     mc_lowercase asked = options ? options->lowercase : MC_LOWERCASE_DEFAULT, lowercase = asked;
     size_t size;
+    if (!json && !mc_path_is_file(path) && mc_path_is_file(files->bpe.vocab))
+        return mc_bpe_load_files(tok, err, &files->bpe);
     if (!json && !mc_path_is_file(path))
-        return mc_error_set(err, MC_ERR_NOT_FOUND, "%s: holds neither tokenizer.json nor vocab.txt",
+        return mc_error_set(err, MC_ERR_NOT_FOUND,
+                            "%s: holds neither tokenizer.json nor vocab.txt nor vocab.json",
                             folder);
     /* a tokenizer.json has all settings itself, but does not say which token pads */
-    if (read_config(tok, err, files->config, !json, &lowercase)) return err->status;
+    if (read_config(tok, err, files->bpe.config, !json, &lowercase)) return err->status;
     if (json || asked) lowercase = asked;
     char *text = mc_file_read(err, path, MC_TOKENIZER_FILE_MAX, &size);
     if (!text) return err->status;
@@ -131,6 +150,15 @@ static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *file
     return status;
 }
 
+static mc_status check_options(const mc_tokenizer *tok, mc_error *err,
+                               const mc_tokenizer_options *options)
+{
+    bool lower = options && options->lowercase == MC_LOWERCASE_YES;
+    if (!lower || tok->kind == MC_TOKENIZER_WORDPIECE) return MC_OK;
+    return mc_error_set(err, MC_ERR_UNSUPPORTED,
+                        "a byte-level tokenizer does not lowercase, as was asked for");
+}
+
 mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                 const mc_tokenizer_options *options)
 {
@@ -138,15 +166,14 @@ mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
     folder_files files;
     if (mc_failed(ctx)) return NULL;
     mc_error *err = &ctx->error;
-    if (mc_hub_resolve(err, identifier, folder) ||
-        mc_path_join(err, files.vocab, folder, "vocab.txt") ||
-        mc_path_join(err, files.json, folder, "tokenizer.json") ||
-        mc_path_join(err, files.config, folder, "tokenizer_config.json")) {
+    if (mc_hub_resolve(err, identifier, folder) || name_files(err, &files, folder)) {
         mc_error_while(err, "opening a tokenizer");
         return NULL;
     }
     mc_tokenizer *tok = mc_tokenizer_new(ctx);
-    if (!tok || load(tok, err, &files, folder, options) == MC_OK) return tok;
+    if (!tok || (load(tok, err, &files, folder, options) == MC_OK &&
+                 check_options(tok, err, options) == MC_OK))
+        return tok;
     mc_error_while(err, "opening the tokenizer \"%s\"", identifier);
     mc_tokenizer_free(tok);
     return NULL;

@@ -1,8 +1,6 @@
-#include "tokenizers/tokenizer_internal.h"
-
 #include <stdio.h>
 #include <string.h>
-#include "core/base/json_internal.h"
+#include "tokenizers/open_internal.h"
 
 /* What errors call a part of a file: "<path>: added_tokens[3]". */
 typedef struct part_name {
@@ -26,8 +24,8 @@ static mc_status no_memory(mc_error *err, const char *path)
     return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the tokenizer", path);
 }
 
-static mc_status unsupported(mc_error *err, const char *path, const char *part, const char *found,
-                             const char *expected)
+mc_status mc_tokenizer_unsupported(mc_error *err, const char *path, const char *part,
+                                   const char *found, const char *expected)
 {
     return mc_error_set(err, MC_ERR_UNSUPPORTED,
                         "%s: %s is of type \"%.60s\", only %s is supported", path, part, found,
@@ -43,14 +41,7 @@ static cJSON *parse(mc_error *err, const char *path, const char *text, size_t si
     return NULL;
 }
 
-/* object[key] where it is there and no null; an error where it is neither object nor list. */
-static const cJSON *child(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return item && !cJSON_IsNull(item) ? item : NULL;
-}
-
-static const char *type_of(const cJSON *part, const char *fallback)
+const char *mc_tokenizer_part_type(const cJSON *part, const char *fallback)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(part, "type");
     if (!type) return fallback;
@@ -59,49 +50,44 @@ static const char *type_of(const cJSON *part, const char *fallback)
 
 /* ---- the model ---- */
 
-static mc_status place_entry(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *item,
+static mc_status place_entry(mc_tokenizer *tok, mc_error *err, const char *name, const cJSON *item,
                              size_t limit)
 {
     double id = item->valuedouble;
     size_t length = strlen(item->string);
     if (!cJSON_IsNumber(item) || !(id >= 0 && id < (double)limit) || id != (double)(size_t)id)
-        return mc_error_set(err, MC_ERR_FORMAT,
-                            "%s: model: vocab: \"%.80s\": expected an id from 0 to %zu", path,
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: \"%.80s\": expected an id from 0 to %zu", name,
                             item->string, limit - 1);
-    if (!length)
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: vocab: empty entry of id %.0f", path,
-                            id);
+    if (!length) return mc_error_set(err, MC_ERR_FORMAT, "%s: empty entry of id %.0f", name, id);
     mc_entry *entry = &tok->entries[(size_t)id];
     if (entry->length)
-        return mc_error_set(err, MC_ERR_FORMAT,
-                            "%s: model: vocab: \"%.80s\" and \"%.80s\" both have id %.0f", path,
-                            mc_tokenizer_text(tok, *entry), item->string, id);
-    if (!mc_tokenizer_store(tok, item->string, length, entry)) return no_memory(err, path);
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: \"%.80s\" and \"%.80s\" both have id %.0f",
+                            name, mc_tokenizer_text(tok, *entry), item->string, id);
+    if (!mc_tokenizer_store(tok, item->string, length, entry)) return no_memory(err, name);
     if ((size_t)id >= tok->entry_count) tok->entry_count = (size_t)id + 1;
     return MC_OK;
 }
 
-static mc_status read_entries(mc_tokenizer *tok, mc_error *err, const char *path,
-                              const cJSON *vocab)
+mc_status mc_tokenizer_read_entries(mc_tokenizer *tok, mc_error *err, const char *name,
+                                    const cJSON *vocab)
 {
     if (!cJSON_IsObject(vocab))
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: expected \"vocab\" to be an object",
-                            path);
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: expected an object of entries", name);
     const cJSON *item;
     size_t count = 0;
     cJSON_ArrayForEach(item, vocab) count++;
     if (!count || count > MC_TOKENS_MAX)
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: vocab of %zu entries, 1 to %d expected",
-                            path, count, MC_TOKENS_MAX);
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: %zu entries, 1 to %d expected", name, count,
+                            MC_TOKENS_MAX);
     /* ids may have gaps, but not such that a small file takes much memory */
     size_t limit = 2 * count + 65536;
     if (limit > MC_TOKENS_MAX) limit = MC_TOKENS_MAX;
     tok->entries = mc_calloc(limit, sizeof *tok->entries);
-    if (!tok->entries) return no_memory(err, path);
+    if (!tok->entries) return no_memory(err, name);
     tok->entry_capacity = limit;
     cJSON_ArrayForEach(item, vocab)
     {
-        mc_status status = place_entry(tok, err, path, item, limit);
+        mc_status status = place_entry(tok, err, name, item, limit);
         if (status) return status;
     }
     return MC_OK;
@@ -109,13 +95,14 @@ static mc_status read_entries(mc_tokenizer *tok, mc_error *err, const char *path
 
 static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
 {
-    const cJSON *model = child(root, "model");
+    const cJSON *model = mc_tokenizer_part(root, "model");
     const char *unk = tok->unk_token, *prefix = tok->prefix;
     double max_chars = 100;
     if (!cJSON_IsObject(model))
         return mc_error_set(err, MC_ERR_FORMAT, "%s: expected an object \"model\"", path);
-    const char *type = type_of(model, "WordPiece");
-    if (strcmp(type, "WordPiece") != 0) return unsupported(err, path, "model", type, "WordPiece");
+    const char *type = mc_tokenizer_part_type(model, "WordPiece");
+    if (strcmp(type, "WordPiece") != 0)
+        return mc_tokenizer_unsupported(err, path, "model", type, "WordPiece or BPE");
     part_name name = name_part(path, "model", 0);
     if (!mc_json_get_string(err, model, name.text, "unk_token", &unk) ||
         !mc_json_get_string(err, model, name.text, "continuing_subword_prefix", &prefix) ||
@@ -126,7 +113,8 @@ static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, 
     if ((unk != tok->unk_token && !mc_tokenizer_set_string(&tok->unk_token, unk)) ||
         (prefix != tok->prefix && !mc_tokenizer_set_string(&tok->prefix, prefix)))
         return no_memory(err, path);
-    return read_entries(tok, err, path, child(model, "vocab"));
+    name = name_part(path, "model: \"vocab\"", 0);
+    return mc_tokenizer_read_entries(tok, err, name.text, mc_tokenizer_part(model, "vocab"));
 }
 
 /* ---- normalizer, pre-tokenizer, decoder ---- */
@@ -135,7 +123,7 @@ static mc_status read_strip_accents(mc_tokenizer *tok, mc_error *err, const char
                                     const cJSON *part)
 {
     bool strip = false;
-    if (!child(part, "strip_accents")) return MC_OK;
+    if (!mc_tokenizer_part(part, "strip_accents")) return MC_OK;
     if (!mc_json_get_bool(err, part, name, "strip_accents", &strip)) return err->status;
     tok->normalizer_options.strip_accents = strip ? MC_STRIP_YES : MC_STRIP_NO;
     return MC_OK;
@@ -144,13 +132,13 @@ static mc_status read_strip_accents(mc_tokenizer *tok, mc_error *err, const char
 static mc_status read_normalizer(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const cJSON *root)
 {
-    const cJSON *part = child(root, "normalizer");
+    const cJSON *part = mc_tokenizer_part(root, "normalizer");
     mc_normalizer_options *options = &tok->normalizer_options;
     tok->has_normalizer = part != NULL;
     if (!part) return MC_OK;
-    const char *type = type_of(part, "?");
+    const char *type = mc_tokenizer_part_type(part, "?");
     if (strcmp(type, "BertNormalizer") != 0)
-        return unsupported(err, path, "normalizer", type, "BertNormalizer");
+        return mc_tokenizer_unsupported(err, path, "normalizer", type, "BertNormalizer");
     part_name name = name_part(path, "normalizer", 0);
     if (!mc_json_get_bool(err, part, name.text, "clean_text", &options->clean_text) ||
         !mc_json_get_bool(err, part, name.text, "handle_chinese_chars",
@@ -162,15 +150,17 @@ static mc_status read_normalizer(mc_tokenizer *tok, mc_error *err, const char *p
 
 static mc_status read_decoder(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
 {
-    const cJSON *pre = child(root, "pre_tokenizer"), *decoder = child(root, "decoder");
+    const cJSON *pre = mc_tokenizer_part(root, "pre_tokenizer"),
+                *decoder = mc_tokenizer_part(root, "decoder");
     const char *prefix = tok->decoder_prefix;
-    const char *type = pre ? type_of(pre, "?") : "null";
+    const char *type = pre ? mc_tokenizer_part_type(pre, "?") : "null";
     if (strcmp(type, "BertPreTokenizer") != 0)
-        return unsupported(err, path, "pre_tokenizer", type, "BertPreTokenizer");
+        return mc_tokenizer_unsupported(err, path, "pre_tokenizer", type, "BertPreTokenizer");
     tok->decoder = decoder ? MC_DECODER_WORDPIECE : MC_DECODER_SPACES;
     if (!decoder) return MC_OK;
-    type = type_of(decoder, "?");
-    if (strcmp(type, "WordPiece") != 0) return unsupported(err, path, "decoder", type, "WordPiece");
+    type = mc_tokenizer_part_type(decoder, "?");
+    if (strcmp(type, "WordPiece") != 0)
+        return mc_tokenizer_unsupported(err, path, "decoder", type, "WordPiece");
     part_name name = name_part(path, "decoder", 0);
     if (!mc_json_get_string(err, decoder, name.text, "prefix", &prefix) ||
         !mc_json_get_bool(err, decoder, name.text, "cleanup", &tok->decoder_cleanup))
@@ -183,8 +173,8 @@ static mc_status read_decoder(mc_tokenizer *tok, mc_error *err, const char *path
 /* ---- added tokens ---- */
 
 /* The flags of one added token; `content` NULL: read it from the part itself. */
-static mc_status read_added(mc_tokenizer *tok, mc_error *err, const char *name, const cJSON *part,
-                            int64_t id)
+mc_status mc_tokenizer_read_added(mc_tokenizer *tok, mc_error *err, const char *name,
+                                  const cJSON *part, int64_t id)
 {
     mc_added_token token = {0};
     const char *content = NULL;
@@ -213,14 +203,14 @@ static mc_status read_added(mc_tokenizer *tok, mc_error *err, const char *name, 
 static mc_status read_added_list(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const cJSON *root)
 {
-    const cJSON *list = child(root, "added_tokens"), *item;
+    const cJSON *list = mc_tokenizer_part(root, "added_tokens"), *item;
     int number = 0;
     if (list && !cJSON_IsArray(list))
         return mc_error_set(err, MC_ERR_FORMAT, "%s: expected \"added_tokens\" to be a list", path);
     cJSON_ArrayForEach(item, list)
     {
         part_name name = name_part(path, "added_tokens[%d]", number++);
-        mc_status status = read_added(tok, err, name.text, item, -1);
+        mc_status status = mc_tokenizer_read_added(tok, err, name.text, item, -1);
         if (status) return status;
     }
     return MC_OK;
@@ -249,8 +239,8 @@ static mc_status read_template_special(const template_reader *r, const cJSON *sp
     if (!mc_json_get_string(r->err, special, r->name, "id", &token) ||
         !mc_json_get_int(r->err, special, r->name, "type_id", 0, 255, &type_id))
         return r->err->status;
-    const cJSON *known = token ? child(r->special_tokens, token) : NULL;
-    const cJSON *ids = child(known, "ids");
+    const cJSON *known = token ? mc_tokenizer_part(r->special_tokens, token) : NULL;
+    const cJSON *ids = mc_tokenizer_part(known, "ids");
     if (!cJSON_IsArray(ids))
         return bad_template(r, "a template names a token that \"special_tokens\" does not define");
     cJSON_ArrayForEach(id, ids)
@@ -276,7 +266,8 @@ static mc_status read_template(const template_reader *r, const cJSON *pieces, bo
     if (!cJSON_IsArray(pieces)) return bad_template(r, "expected lists \"single\" and \"pair\"");
     cJSON_ArrayForEach(piece, pieces)
     {
-        const cJSON *special = child(piece, "SpecialToken"), *sequence = child(piece, "Sequence");
+        const cJSON *special = mc_tokenizer_part(piece, "SpecialToken"),
+                    *sequence = mc_tokenizer_part(piece, "Sequence");
         int64_t type_id = 0;
         const char *id = "";
         mc_status status = MC_OK;
@@ -299,7 +290,7 @@ static mc_status read_template(const template_reader *r, const cJSON *pieces, bo
 static mc_status read_named_id(const template_reader *r, const cJSON *part, const char *key,
                                int32_t *id)
 {
-    const cJSON *pair = child(part, key), *number = cJSON_GetArrayItem(pair, 1);
+    const cJSON *pair = mc_tokenizer_part(part, key), *number = cJSON_GetArrayItem(pair, 1);
     if (!cJSON_IsArray(pair) || !cJSON_IsNumber(number) ||
         !(number->valuedouble >= 0 && number->valuedouble < MC_TOKENS_MAX))
         return mc_error_set(r->err, MC_ERR_FORMAT, "%s: key \"%s\": expected [token, id]", r->name,
@@ -308,27 +299,42 @@ static mc_status read_named_id(const template_reader *r, const cJSON *part, cons
     return MC_OK;
 }
 
+/* `<s> A </s></s> B </s>`, all of type 0. */
+static void make_roberta_pair(mc_template *pair, int32_t sep)
+{
+    pair->middle[pair->middle_count++] = (mc_template_special){sep, 0};
+    pair->suffix[0].type_id = 0;
+    pair->type_b = 0;
+}
+
 static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const char *path,
                                      const cJSON *root)
 {
-    const cJSON *part = child(root, "post_processor");
+    const cJSON *part = mc_tokenizer_part(root, "post_processor");
     part_name name = name_part(path, "post_processor", 0);
-    template_reader r = {err, name.text, child(part, "special_tokens")};
+    template_reader r = {err, name.text, mc_tokenizer_part(part, "special_tokens")};
     tok->has_templates = true;
     tok->single = tok->pair = (mc_template){.type_b = 1};
     if (!part) return MC_OK; /* then nothing is put around the texts */
-    const char *type = type_of(part, "?");
+    const char *type = mc_tokenizer_part_type(part, "?");
     if (strcmp(type, "TemplateProcessing") == 0) {
-        mc_status status = read_template(&r, child(part, "single"), false, &tok->single);
-        return status ? status : read_template(&r, child(part, "pair"), true, &tok->pair);
+        mc_status status =
+            read_template(&r, mc_tokenizer_part(part, "single"), false, &tok->single);
+        return status ? status
+                      : read_template(&r, mc_tokenizer_part(part, "pair"), true, &tok->pair);
     }
-    if (strcmp(type, "BertProcessing") != 0)
-        return unsupported(err, path, "post_processor", type,
-                           "TemplateProcessing or BertProcessing");
+    bool bytes = tok->kind == MC_TOKENIZER_BYTE_BPE;
+    if (bytes && strcmp(type, "ByteLevel") == 0) return MC_OK;
+    bool roberta = bytes && strcmp(type, "RobertaProcessing") == 0;
+    if (!roberta && strcmp(type, "BertProcessing") != 0)
+        return mc_tokenizer_unsupported(err, path, "post_processor", type,
+                                        bytes ? "ByteLevel, TemplateProcessing or RobertaProcessing"
+                                              : "TemplateProcessing or BertProcessing");
     int32_t cls = 0, sep = 0;
     if (read_named_id(&r, part, "cls", &cls) || read_named_id(&r, part, "sep", &sep))
         return err->status;
     mc_bert_templates(&tok->single, &tok->pair, cls, sep);
+    if (roberta) make_roberta_pair(&tok->pair, sep);
     return MC_OK;
 }
 
@@ -337,9 +343,16 @@ mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *p
 {
     cJSON *root = parse(err, path, text, size);
     if (!root) return err->status;
-    mc_status status = read_model(tok, err, path, root);
-    if (!status) status = read_normalizer(tok, err, path, root);
-    if (!status) status = read_decoder(tok, err, path, root);
+    const cJSON *model = mc_tokenizer_part(root, "model");
+    bool merges = mc_tokenizer_part(model, "merges") != NULL;
+    mc_status status;
+    if (strcmp(mc_tokenizer_part_type(model, merges ? "BPE" : "WordPiece"), "BPE") == 0) {
+        status = mc_bpe_read_json(tok, err, path, root);
+    } else {
+        status = read_model(tok, err, path, root);
+        if (!status) status = read_normalizer(tok, err, path, root);
+        if (!status) status = read_decoder(tok, err, path, root);
+    }
     if (!status) status = read_post_processor(tok, err, path, root);
     if (!status) status = read_added_list(tok, err, path, root);
     cJSON_Delete(root);
@@ -349,10 +362,10 @@ mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *p
 /* ---- tokenizer_config.json ---- */
 
 /* A special token's name: a string, or an object with its content. */
-static mc_status read_token_name(mc_error *err, const char *path, const cJSON *root,
+mc_status mc_tokenizer_read_name(mc_error *err, const char *path, const cJSON *root,
                                  const char *key, char **name)
 {
-    const cJSON *item = child(root, key);
+    const cJSON *item = mc_tokenizer_part(root, key);
     const char *text = NULL;
     if (cJSON_IsObject(item)) {
         if (!mc_json_get_string(err, item, path, "content", &text)) return err->status;
@@ -364,10 +377,10 @@ static mc_status read_token_name(mc_error *err, const char *path, const cJSON *r
 }
 
 /* {"30522": {"content": ...}, ...}; they are numbered in the order of their keys. */
-static mc_status read_added_decoder(mc_tokenizer *tok, mc_error *err, const char *path,
-                                    const cJSON *root)
+mc_status mc_tokenizer_read_added_decoder(mc_tokenizer *tok, mc_error *err, const char *path,
+                                          const cJSON *root)
 {
-    const cJSON *list = child(root, "added_tokens_decoder"), *item;
+    const cJSON *list = mc_tokenizer_part(root, "added_tokens_decoder"), *item;
     size_t before = tok->added_count;
     if (list && !cJSON_IsObject(list))
         return mc_error_set(err, MC_ERR_FORMAT,
@@ -379,7 +392,7 @@ static mc_status read_added_decoder(mc_tokenizer *tok, mc_error *err, const char
         if (sscanf(item->string, "%9d%n", &id, &used) != 1 || item->string[used] || id < 0)
             return mc_error_set(err, MC_ERR_FORMAT, "%s: \"%.20s\" is no id", name.text,
                                 item->string);
-        mc_status status = read_added(tok, err, name.text, item, id);
+        mc_status status = mc_tokenizer_read_added(tok, err, name.text, item, id);
         if (status) return status;
     }
     mc_tokenizer_sort_added(tok, before);
@@ -393,18 +406,21 @@ mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char 
     if (!root) return err->status;
     bool lower = false;
     mc_normalizer_options *options = &tok->normalizer_options;
-    mc_status status = read_token_name(err, path, root, "unk_token", &tok->unk_token);
-    if (!status) status = read_token_name(err, path, root, "cls_token", &tok->cls_token);
-    if (!status) status = read_token_name(err, path, root, "sep_token", &tok->sep_token);
-    if (!status) status = read_token_name(err, path, root, "pad_token", &tok->pad_token);
-    if (!status) status = read_token_name(err, path, root, "mask_token", &tok->mask_token);
+    mc_status status = mc_tokenizer_read_name(err, path, root, "unk_token", &tok->unk_token);
+    if (!status) status = mc_tokenizer_read_name(err, path, root, "cls_token", &tok->cls_token);
+    if (!status) status = mc_tokenizer_read_name(err, path, root, "sep_token", &tok->sep_token);
+    if (!status) status = mc_tokenizer_read_name(err, path, root, "pad_token", &tok->pad_token);
+    if (!status) status = mc_tokenizer_read_name(err, path, root, "mask_token", &tok->mask_token);
+    if (!status) status = mc_tokenizer_read_name(err, path, root, "bos_token", &tok->bos_token);
+    if (!status) status = mc_tokenizer_read_name(err, path, root, "eos_token", &tok->eos_token);
     if (!status && all) {
         mc_json_get_bool(err, root, path, "do_lower_case", &lower);
         mc_json_get_bool(err, root, path, "tokenize_chinese_chars", &options->handle_chinese_chars);
         status = err->status;
         if (!status) status = read_strip_accents(tok, err, path, root);
-        if (!status) status = read_added_decoder(tok, err, path, root);
-        if (child(root, "do_lower_case")) *lowercase = lower ? MC_LOWERCASE_YES : MC_LOWERCASE_NO;
+        if (!status) status = mc_tokenizer_read_added_decoder(tok, err, path, root);
+        if (mc_tokenizer_part(root, "do_lower_case"))
+            *lowercase = lower ? MC_LOWERCASE_YES : MC_LOWERCASE_NO;
     }
     cJSON_Delete(root);
     return status;

@@ -1,4 +1,4 @@
-#include "tokenizers/tokenizer_internal.h"
+#include "tokenizers/save_internal.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -75,64 +75,64 @@ static bool is_plain_bert(const mc_tokenizer *tok)
 
 /* ---- writing ---- */
 
-static void put(mc_file_writer *w, const char *text) { mc_file_write(w, text, strlen(text)); }
+void mc_save_text(mc_file_writer *w, const char *text) { mc_file_write(w, text, strlen(text)); }
 
-static void putf(mc_file_writer *w, const char *format, ...) MC_PRINTF(2, 3);
-static void putf(mc_file_writer *w, const char *format, ...)
+void mc_save_format(mc_file_writer *w, const char *format, ...)
 {
     char text[256];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    put(w, text);
+    mc_save_text(w, text);
 }
 
-static void put_string(mc_file_writer *w, const char *text)
+void mc_save_string(mc_file_writer *w, const char *text)
 {
-    put(w, "\"");
+    mc_save_text(w, "\"");
     for (const char *p = text; *p; p++) {
         unsigned char c = (unsigned char)*p;
         if (c < ' ' || c == 0x7F)
-            putf(w, "\\u%04x", c);
+            mc_save_format(w, "\\u%04x", c);
         else if (c == '"' || c == '\\')
-            putf(w, "\\%c", c);
+            mc_save_format(w, "\\%c", c);
         else
             mc_file_write(w, p, 1);
     }
-    put(w, "\"");
+    mc_save_text(w, "\"");
 }
 
 static void put_pair(mc_file_writer *w, const char *key, const char *value)
 {
-    putf(w, "  \"%s\": ", key);
-    put_string(w, value);
-    put(w, ",\n");
+    mc_save_format(w, "  \"%s\": ", key);
+    mc_save_string(w, value);
+    mc_save_text(w, ",\n");
 }
 
-static const char *json_bool(bool value) { return value ? "true" : "false"; }
+const char *mc_save_bool(bool value) { return value ? "true" : "false"; }
 
 static const char *json_strip(const mc_tokenizer *tok)
 {
     mc_strip_accents strip = tok->normalizer_options.strip_accents;
-    return strip == MC_STRIP_AS_LOWERCASE ? "null" : json_bool(strip == MC_STRIP_YES);
+    return strip == MC_STRIP_AS_LOWERCASE ? "null" : mc_save_bool(strip == MC_STRIP_YES);
 }
 
 static void write_vocab(const mc_tokenizer *tok, mc_file_writer *w)
 {
     for (size_t i = 0; i < tok->entry_count; i++) {
-        put(w, mc_tokenizer_text(tok, tok->entries[i]));
-        put(w, "\n");
+        mc_save_text(w, mc_tokenizer_text(tok, tok->entries[i]));
+        mc_save_text(w, "\n");
     }
 }
 
 static void write_config(const mc_tokenizer *tok, mc_file_writer *w, bool plain)
 {
-    put(w, "{\n");
-    putf(w, "  \"do_lower_case\": %s,\n", json_bool(tok->normalizer_options.lowercase));
-    putf(w, "  \"strip_accents\": %s,\n", json_strip(tok));
-    putf(w, "  \"tokenize_chinese_chars\": %s,\n",
-         json_bool(tok->normalizer_options.handle_chinese_chars));
+    mc_save_text(w, "{\n");
+    mc_save_format(w, "  \"do_lower_case\": %s,\n",
+                   mc_save_bool(tok->normalizer_options.lowercase));
+    mc_save_format(w, "  \"strip_accents\": %s,\n", json_strip(tok));
+    mc_save_format(w, "  \"tokenize_chinese_chars\": %s,\n",
+                   mc_save_bool(tok->normalizer_options.handle_chinese_chars));
     put_pair(w, "unk_token", tok->unk_token);
     put_pair(w, "cls_token", tok->cls_token);
     put_pair(w, "sep_token", tok->sep_token);
@@ -141,59 +141,79 @@ static void write_config(const mc_tokenizer *tok, mc_file_writer *w, bool plain)
     if (mc_tokenizer_token_to_id(tok, tok->mask_token) >= 0)
         put_pair(w, "mask_token", tok->mask_token);
     else
-        put(w, "  \"mask_token\": null,\n");
-    putf(w, "  \"tokenizer_class\": \"%s\"\n}\n",
-         plain ? "BertTokenizer" : "PreTrainedTokenizerFast");
+        mc_save_text(w, "  \"mask_token\": null,\n");
+    mc_save_format(w, "  \"tokenizer_class\": \"%s\"\n}\n",
+                   plain ? "BertTokenizer" : "PreTrainedTokenizerFast");
 }
 
-static void write_added(const mc_tokenizer *tok, mc_file_writer *w)
+static void write_bert_config(const mc_tokenizer *tok, mc_file_writer *w)
 {
-    put(w, "  \"added_tokens\": [");
+    write_config(tok, w, true);
+}
+
+static void write_fast_config(const mc_tokenizer *tok, mc_file_writer *w)
+{
+    write_config(tok, w, false);
+}
+
+void mc_save_settings(const mc_tokenizer *tok, mc_file_writer *w, const mc_added_token *token)
+{
+    mc_save_text(w, "\"content\": ");
+    mc_save_string(w, mc_tokenizer_text(tok, token->entry));
+    mc_save_format(w, ", \"single_word\": %s, \"lstrip\": %s, \"rstrip\": %s, ",
+                   mc_save_bool(token->single_word), mc_save_bool(token->lstrip),
+                   mc_save_bool(token->rstrip));
+    mc_save_format(w, "\"normalized\": %s, \"special\": %s", mc_save_bool(token->normalized),
+                   mc_save_bool(token->special));
+}
+
+void mc_save_added(const mc_tokenizer *tok, mc_file_writer *w)
+{
+    mc_save_text(w, "  \"added_tokens\": [");
     for (size_t i = 0; i < tok->added_count; i++) {
         const mc_added_token *token = &tok->added[i];
-        putf(w, "%s\n    {\"id\": %d, \"content\": ", i ? "," : "", token->id);
-        put_string(w, mc_tokenizer_text(tok, token->entry));
-        putf(w, ", \"single_word\": %s, \"lstrip\": %s, \"rstrip\": %s, ",
-             json_bool(token->single_word), json_bool(token->lstrip), json_bool(token->rstrip));
-        putf(w, "\"normalized\": %s, \"special\": %s}", json_bool(token->normalized),
-             json_bool(token->special));
+        mc_save_format(w, "%s\n    {\"id\": %d, ", i ? "," : "", token->id);
+        mc_save_settings(tok, w, token);
+        mc_save_text(w, "}");
     }
-    put(w, "\n  ],\n");
+    mc_save_text(w, "\n  ],\n");
 }
 
 static void write_normalizer(const mc_tokenizer *tok, mc_file_writer *w)
 {
     const mc_normalizer_options *options = &tok->normalizer_options;
     if (!tok->has_normalizer) {
-        put(w, "  \"normalizer\": null,\n");
+        mc_save_text(w, "  \"normalizer\": null,\n");
         return;
     }
-    putf(w, "  \"normalizer\": {\"type\": \"BertNormalizer\", \"clean_text\": %s, ",
-         json_bool(options->clean_text));
-    putf(w, "\"handle_chinese_chars\": %s, \"strip_accents\": %s, \"lowercase\": %s},\n",
-         json_bool(options->handle_chinese_chars), json_strip(tok), json_bool(options->lowercase));
+    mc_save_format(w, "  \"normalizer\": {\"type\": \"BertNormalizer\", \"clean_text\": %s, ",
+                   mc_save_bool(options->clean_text));
+    mc_save_format(w, "\"handle_chinese_chars\": %s, \"strip_accents\": %s, \"lowercase\": %s},\n",
+                   mc_save_bool(options->handle_chinese_chars), json_strip(tok),
+                   mc_save_bool(options->lowercase));
 }
 
 static void write_specials(const mc_tokenizer *tok, mc_file_writer *w,
                            const mc_template_special *specials, int count, bool leading)
 {
     for (int i = 0; i < count; i++) {
-        put(w, leading ? "{\"SpecialToken\": {\"id\": " : ", {\"SpecialToken\": {\"id\": ");
-        put_string(w, mc_tokenizer_id_to_token(tok, specials[i].id));
-        putf(w, ", \"type_id\": %d}}%s", specials[i].type_id, leading ? ", " : "");
+        mc_save_text(w,
+                     leading ? "{\"SpecialToken\": {\"id\": " : ", {\"SpecialToken\": {\"id\": ");
+        mc_save_string(w, mc_tokenizer_id_to_token(tok, specials[i].id));
+        mc_save_format(w, ", \"type_id\": %d}}%s", specials[i].type_id, leading ? ", " : "");
     }
 }
 
 static void write_template(const mc_tokenizer *tok, mc_file_writer *w, const mc_template *t,
                            bool pair)
 {
-    put(w, "[");
+    mc_save_text(w, "[");
     write_specials(tok, w, t->prefix, t->prefix_count, true);
-    putf(w, "{\"Sequence\": {\"id\": \"A\", \"type_id\": %d}}", t->type_a);
+    mc_save_format(w, "{\"Sequence\": {\"id\": \"A\", \"type_id\": %d}}", t->type_a);
     write_specials(tok, w, t->middle, t->middle_count, false);
-    if (pair) putf(w, ", {\"Sequence\": {\"id\": \"B\", \"type_id\": %d}}", t->type_b);
+    if (pair) mc_save_format(w, ", {\"Sequence\": {\"id\": \"B\", \"type_id\": %d}}", t->type_b);
     write_specials(tok, w, t->suffix, t->suffix_count, false);
-    put(w, "]");
+    mc_save_text(w, "]");
 }
 
 /* The special tokens of both templates, each once. */
@@ -212,83 +232,76 @@ static void write_template_tokens(const mc_tokenizer *tok, mc_file_writer *w)
                 int s = 0;
                 while (s < seen_count && seen[s] != id) s++;
                 if (s < seen_count) continue;
-                put(w, seen_count ? ", " : "");
+                mc_save_text(w, seen_count ? ", " : "");
                 seen[seen_count++] = id;
                 const char *text = mc_tokenizer_id_to_token(tok, id);
-                put_string(w, text);
-                put(w, ": {\"id\": ");
-                put_string(w, text);
-                putf(w, ", \"ids\": [%d], \"tokens\": [", id);
-                put_string(w, text);
-                put(w, "]}");
+                mc_save_string(w, text);
+                mc_save_text(w, ": {\"id\": ");
+                mc_save_string(w, text);
+                mc_save_format(w, ", \"ids\": [%d], \"tokens\": [", id);
+                mc_save_string(w, text);
+                mc_save_text(w, "]}");
             }
         }
     }
 }
 
-static void write_post_processor(const mc_tokenizer *tok, mc_file_writer *w)
+void mc_save_post_processor(const mc_tokenizer *tok, mc_file_writer *w)
 {
-    put(w, "  \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": ");
+    mc_save_text(w, "  \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": ");
     write_template(tok, w, &tok->single, false);
-    put(w, ", \"pair\": ");
+    mc_save_text(w, ", \"pair\": ");
     write_template(tok, w, &tok->pair, true);
-    put(w, ", \"special_tokens\": {");
+    mc_save_text(w, ", \"special_tokens\": {");
     write_template_tokens(tok, w);
-    put(w, "}},\n");
+    mc_save_text(w, "}},\n");
 }
 
 static void write_model(const mc_tokenizer *tok, mc_file_writer *w)
 {
     bool first = true;
-    put(w, "  \"model\": {\"type\": \"WordPiece\", \"unk_token\": ");
-    put_string(w, tok->unk_token);
-    put(w, ", \"continuing_subword_prefix\": ");
-    put_string(w, tok->prefix);
-    putf(w, ", \"max_input_chars_per_word\": %" PRIu64 ", \"vocab\": {", tok->max_chars);
+    mc_save_text(w, "  \"model\": {\"type\": \"WordPiece\", \"unk_token\": ");
+    mc_save_string(w, tok->unk_token);
+    mc_save_text(w, ", \"continuing_subword_prefix\": ");
+    mc_save_string(w, tok->prefix);
+    mc_save_format(w, ", \"max_input_chars_per_word\": %" PRIu64 ", \"vocab\": {", tok->max_chars);
     for (size_t i = 0; i < tok->entry_count; i++) {
         if (!tok->entries[i].length) continue;
-        put(w, first ? "\n    " : ",\n    ");
-        put_string(w, mc_tokenizer_text(tok, tok->entries[i]));
-        putf(w, ": %zu", i);
+        mc_save_text(w, first ? "\n    " : ",\n    ");
+        mc_save_string(w, mc_tokenizer_text(tok, tok->entries[i]));
+        mc_save_format(w, ": %zu", i);
         first = false;
     }
-    put(w, "\n  }}\n}\n");
+    mc_save_text(w, "\n  }}\n}\n");
 }
 
 static void write_json(const mc_tokenizer *tok, mc_file_writer *w)
 {
-    put(w, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
-    write_added(tok, w);
+    mc_save_text(w, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
+    mc_save_added(tok, w);
     write_normalizer(tok, w);
-    put(w, "  \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"},\n");
-    write_post_processor(tok, w);
+    mc_save_text(w, "  \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"},\n");
+    mc_save_post_processor(tok, w);
     if (tok->decoder == MC_DECODER_SPACES) {
-        put(w, "  \"decoder\": null,\n");
+        mc_save_text(w, "  \"decoder\": null,\n");
     } else {
-        put(w, "  \"decoder\": {\"type\": \"WordPiece\", \"prefix\": ");
-        put_string(w, tok->decoder_prefix);
-        putf(w, ", \"cleanup\": %s},\n", json_bool(tok->decoder_cleanup));
+        mc_save_text(w, "  \"decoder\": {\"type\": \"WordPiece\", \"prefix\": ");
+        mc_save_string(w, tok->decoder_prefix);
+        mc_save_format(w, ", \"cleanup\": %s},\n", mc_save_bool(tok->decoder_cleanup));
     }
     write_model(tok, w);
 }
 
 /* Writes all files aside before the first of them is renamed into place. */
-static mc_status save_files(const mc_tokenizer *tok, mc_error *err, const char *vocab,
-                            const char *config, const char *json)
+static mc_status save_files(const mc_tokenizer *tok, mc_error *err, const mc_save_file *files)
 {
-    mc_file_writer writers[3];
-    const char *paths[3] = {vocab, json, config};
+    mc_file_writer writers[MC_SAVE_FILES];
     int count = 0;
-    for (int i = 0; i < 3 && !mc_error_is_set(err); i++) {
-        if (!paths[i]) continue;
+    for (int i = 0; i < MC_SAVE_FILES && !mc_error_is_set(err); i++) {
+        if (!files[i].write) continue;
         mc_file_writer *w = &writers[count++];
-        if (mc_file_writer_init(err, w, paths[i])) break;
-        if (i == 0)
-            write_vocab(tok, w);
-        else if (i == 1)
-            write_json(tok, w);
-        else
-            write_config(tok, w, json == NULL);
+        if (mc_file_writer_init(err, w, files[i].path)) break;
+        files[i].write(tok, w);
         mc_file_sync(w);
     }
     for (int i = 0; i < count && !mc_error_is_set(err); i++) mc_file_rename(&writers[i]);
@@ -296,20 +309,37 @@ static mc_status save_files(const mc_tokenizer *tok, mc_error *err, const char *
     return err->status;
 }
 
+/* Which files, in the order in which they are renamed. */
+static void choose_files(const mc_tokenizer *tok, mc_save_file *files)
+{
+    enum { VOCAB, JSON, CONFIG };
+    /* one that lies there from before would be read instead of the vocabulary */
+    bool with_json = !is_plain_bert(tok) || mc_path_is_file(files[JSON].path);
+    files[VOCAB].write = entries_fit_lines(tok) ? write_vocab : NULL;
+    files[JSON].write = with_json ? write_json : NULL;
+    files[CONFIG].write = with_json ? write_fast_config : write_bert_config;
+}
+
 mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder)
 {
-    char vocab[MC_PATH_MAX], config[MC_PATH_MAX], json[MC_PATH_MAX];
+    static const char *const names[] = {"vocab.txt", "tokenizer.json", "tokenizer_config.json"};
+    static const char *const bpe_names[] = {"vocab.json", "merges.txt", "tokenizer.json",
+                                            "tokenizer_config.json"};
+    mc_save_file files[MC_SAVE_FILES] = {0};
     if (!tok) return MC_ERR_ARGUMENT;
     if (mc_failed(tok->ctx)) return mc_error_status(tok->ctx);
+    bool bpe = tok->kind == MC_TOKENIZER_BYTE_BPE;
     mc_error *err = &tok->ctx->error;
     if (!folder) return mc_error_set(err, MC_ERR_ARGUMENT, "no folder to save a tokenizer to");
-    if (mc_make_folders(err, folder) || mc_path_join(err, vocab, folder, "vocab.txt") ||
-        mc_path_join(err, config, folder, "tokenizer_config.json") ||
-        mc_path_join(err, json, folder, "tokenizer.json"))
-        return err->status;
-    /* one that lies there from before would be read instead of the vocabulary */
-    bool plain = is_plain_bert(tok), with_json = !plain || mc_path_is_file(json);
-    save_files(tok, err, entries_fit_lines(tok) ? vocab : NULL, config, with_json ? json : NULL);
+    if (mc_make_folders(err, folder)) return err->status;
+    for (int i = 0; i < (bpe ? 4 : 3); i++)
+        if (mc_path_join(err, files[i].path, folder, bpe ? bpe_names[i] : names[i]))
+            return err->status;
+    if (bpe)
+        mc_bpe_choose_files(tok, files);
+    else
+        choose_files(tok, files);
+    save_files(tok, err, files);
     mc_error_while(err, "saving a tokenizer to %s", folder);
     return err->status;
 }

@@ -5,10 +5,12 @@
  *     mc_tokenizer_encode(tok, "Hello!", 6, NULL, 0, 512, &e);    ids 101 7592 999 102
  *     char *text = mc_tokenizer_decode(tok, e.ids, e.count, true);   "hello!"
  *
- * WordPiece, exact against Hugging Face's fast tokenizers (`tokenizers` 0.23): normal form, words,
- * pieces, special tokens, truncation, decoding. A tokenizer belongs to its context, is read-only
- * once made and may be used by several threads at a time, each with its own mc_encoding. Time is
- * linear in the text, whatever it holds. */
+ * WordPiece (BERT) and byte-level BPE (GPT-2), exact against Hugging Face's fast tokenizers
+ * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding. Which of
+ * the two a folder's files say. A tokenizer belongs to its context, is read-only once made and may
+ * be used by several threads at a time, each with its own mc_encoding. Time is linear in the text,
+ * whatever it holds (a single word of n bytes takes n log n where merges are in an order that no
+ * training writes, one before another that makes a part of it). */
 #ifndef MC_TOKENIZERS_TOKENIZER_H
 #define MC_TOKENIZERS_TOKENIZER_H
 
@@ -35,20 +37,32 @@ typedef struct mc_tokenizer_options {
 } mc_tokenizer_options;
 
 /* Opens the tokenizer of a folder or of an identifier in the Hugging Face cache, as
- * mc_bert_from_pretrained resolves it. `options` may be NULL.
+ * mc_bert_from_pretrained resolves it. `options` may be NULL. The first of these that is there is
+ * read:
  *
- * Read is tokenizer.json: a WordPiece model with BertNormalizer (or none), BertPreTokenizer, a
- * TemplateProcessing or BertProcessing (or none: then nothing is put around texts) and added tokens
- * with all their settings; its truncation and padding are passed over, they belong to a call. Else
- * vocab.txt, one entry a line, and if there is one tokenizer_config.json (do_lower_case,
- * strip_accents, tokenize_chinese_chars, names of special tokens, added_tokens_decoder). Ids of
- * added tokens that are no entries count on behind the vocabulary in the order of the file,
+ *   tokenizer.json   Either a WordPiece model with BertNormalizer (or none), BertPreTokenizer, a
+ *                    TemplateProcessing or BertProcessing (or none: then nothing is put around
+ *                    texts); or a BPE model without dropout, byte fallback, prefix or suffix, with
+ *                    ByteLevel (add_prefix_space or not) as pre-tokenizer and decoder, no
+ *                    normalizer, and ByteLevel, TemplateProcessing, RobertaProcessing or nothing
+ *                    behind it. Added tokens come with all their settings; truncation and padding
+ *                    are passed over, they belong to a call.
+ *   vocab.txt        WordPiece, one entry a line, and if there is one tokenizer_config.json
+ *                    (do_lower_case, strip_accents, tokenize_chinese_chars, names of special
+ *                    tokens, added_tokens_decoder).
+ *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are passed over) and, where
+ *                    they are there, tokenizer_config.json (add_prefix_space, added_tokens_decoder,
+ *                    special tokens), special_tokens_map.json and added_tokens.json. <|endoftext|>
+ *                    is a special token if it is an entry.
+ *
+ * Ids of added tokens that are no entries count on behind the vocabulary in the order of the file,
  * whatever ids it names, as in Hugging Face's (a log line says so where they differ).
  *
- * NULL with the context's error set, which names file and line: a missing folder or file; a
- * tokenizer.json of another kind; no entry [UNK], [CLS], [SEP] or [PAD] (or whatever they are
- * called); an entry that is empty or comes twice; two entries of one id; more than 2^24 entries;
- * bytes that are no UTF-8; a file of more than 512 MiB; memory. */
+ * NULL with the context's error set, which names file and line or entry: a missing folder or file;
+ * a tokenizer.json of another kind; WordPiece: no entry [UNK], [CLS], [SEP] or [PAD] (or whatever
+ * they are called); BPE: a merge that is not two entries, whose result is no entry, or that comes
+ * twice, and ids with gaps; an entry that is empty or comes twice; two entries of one id; more than
+ * 2^24 entries; bytes that are no UTF-8; a file of more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                        const mc_tokenizer_options *options);
@@ -57,17 +71,24 @@ MC_API void mc_tokenizer_free(mc_tokenizer *tok);
 
 /* 1 + the largest id, added tokens included; 0 for NULL. */
 MC_API int mc_tokenizer_vocab_size(const mc_tokenizer *tok);
-/* The id of exactly this entry or added token, -1 if there is none. */
+/* The id of exactly this entry or added token, -1 if there is none. Entries of a byte-level
+ * vocabulary are written as in its file, in GPT-2's alphabet of bytes ("\u0120the" for " the"). */
 MC_API int32_t mc_tokenizer_token_to_id(const mc_tokenizer *tok, const char *token);
 /* The text of an id, NULL if there is none. Belongs to the tokenizer. */
 MC_API const char *mc_tokenizer_id_to_token(const mc_tokenizer *tok, int32_t id);
-/* The ids that pad a batch, begin a text and end one; -1 for NULL. */
+/* The ids that pad a batch, begin a text and end one; -1 for NULL, and where a byte-level tokenizer
+ * has none (GPT-2's has none of these). */
 MC_API int32_t mc_tokenizer_pad_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_cls_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_sep_id(const mc_tokenizer *tok);
+/* The id that stands between the texts of a stream: GPT-2's <|endoftext|>, or the eos_token that
+ * tokenizer_config.json names; -1 where there is none (BERT's) and for NULL. */
+MC_API int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok);
 
 /* Ids of one text or pair. Starts as { 0 }; use one value for many calls: its arrays and working
- * memory grow to what the texts need and stay, so that later calls allocate nothing. */
+ * memory grow to what the texts need and stay, so that later calls allocate nothing. Byte-level BPE
+ * keeps the words it has met here, in 2 MiB at most, and takes 24 bytes for each of its longest
+ * word. */
 typedef struct mc_encoding {
     int32_t *ids;      /* (count) */
     uint8_t *type_ids; /* (count): 0 for the first text and its specials, 1 for the second */
@@ -77,10 +98,11 @@ typedef struct mc_encoding {
 } mc_encoding;
 
 /* Encodes `[CLS] text [SEP]` or, with a pair, `[CLS] text [SEP] pair [SEP]` (or what the file's
- * post-processor puts there). `pair` NULL is a single text, an empty pair still is a pair. Texts
- * are UTF-8 of the given lengths in bytes, without a NUL needed behind; NULs in them count, and
- * bytes that are no UTF-8 are U+FFFD (which BERT's clean-up drops). Special tokens written in a
- * text are those tokens.
+ * post-processor puts there; GPT-2's puts nothing). `pair` NULL is a single text, an empty pair
+ * still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed behind; NULs
+ * in them count. Bytes that are no UTF-8 are U+FFFD to WordPiece (BERT's clean-up drops it); to
+ * byte-level BPE they are symbols, neither letter nor space, and keep their bytes, so that decoding
+ * can give them back. Special tokens written in a text are those tokens.
  *
  * `max_length` > 0 truncates to at most that many ids, specials included, by cutting ends off, the
  * longer text's first; 0 does not truncate. A text is encoded only as far as truncation can need
@@ -89,28 +111,66 @@ typedef struct mc_encoding {
  * 0.23.2 (0.22 and 0.23.3 compare whole lengths).
  *
  * Returns MC_OK; MC_ERR_NOMEM; MC_ERR_ARGUMENT for a NULL tokenizer or a max_length too small for
- * the special tokens; after an error the encoding is empty and still usable. Touches no context. */
+ * the special tokens; MC_ERR_UNSUPPORTED for a single word of 2 GiB or more; after an error the
+ * encoding is empty and still usable. Touches no context. */
 MC_API mc_status mc_tokenizer_encode(const mc_tokenizer *tok, const char *text, size_t text_length,
                                      const char *pair, size_t pair_length, size_t max_length,
                                      mc_encoding *encoding);
+/* Appends the ids of a text to those that the encoding holds, without the special tokens that
+ * mc_tokenizer_encode puts around one and without truncation; type ids are 0. This is for streams
+ * of any size: set encoding->count to 0 to begin anew, and give each thread its own encoding.
+ * Returns as mc_tokenizer_encode; after an error the encoding holds what it held before. */
+MC_API mc_status mc_tokenizer_append(const mc_tokenizer *tok, const char *text, size_t length,
+                                     mc_encoding *encoding);
+
+/* Where a long text can be cut, so that several threads encode it: appending the ids of
+ * text[0, cut) and then those of text[cut, length) gives the ids of the whole text. Returns the
+ * first such place at or behind `from` (at least 1) that it finds, which is in front of white
+ * space, or `length` where there is none, or where added tokens that hold or take in white space
+ * forbid it.
+ *
+ *     for (size_t at = 0, next; at < size; at = next) {
+ *         next = at + mc_tokenizer_cut(tok, text + at, size - at, 1 << 20);
+ *         ... one thread appends text[at, next) ...
+ *     } */
+MC_API size_t mc_tokenizer_cut(const mc_tokenizer *tok, const char *text, size_t length,
+                               size_t from);
+
 /* Frees what it holds and makes it { 0 } again. */
 MC_API void mc_encoding_release(mc_encoding *encoding);
 
-/* Decodes ids to text as Hugging Face's decode does: pieces joined, spaces between words, and the
- * decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces, " ." closes up).
- * Ids out of range are passed over, special tokens too if `skip_special`. Gives a heap string for
- * mc_string_free, NULL when memory is out. */
+/* Decodes ids to text as Hugging Face's decode does. WordPiece: pieces joined, spaces between
+ * words, and the decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces,
+ * " ." closes up). Byte-level BPE: the bytes of all tokens, with U+FFFD for what is no UTF-8 in the
+ * whole of them. Ids out of range are passed over, special tokens too if `skip_special`. Gives a
+ * heap string for mc_string_free, NULL when memory is out. */
 MC_API char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                  bool skip_special);
+
+typedef struct mc_decode_options {
+    bool skip_special; /* leave special tokens out */
+    bool raw_bytes;    /* byte-level BPE: bytes that are no UTF-8 as they are, not U+FFFD (pieces
+                          of a text that is still growing may end within a character) */
+} mc_decode_options;
+
+/* As mc_tokenizer_decode, with the size (a text may hold NULs; the one behind it does not count)
+ * and strict: an id that is no token gives NULL and the context's error, which names its place in
+ * the list. `options` may be NULL. An error makes this a call for the context's own thread. */
+MC_API char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *ids, size_t count,
+                                       const mc_decode_options *options, size_t *size);
 MC_API void mc_string_free(char *string);
 
-/* Writes vocab.txt and tokenizer_config.json into a folder (made if need be), so that the folder
- * opens with the same tokenizer again, here and in `transformers`. A tokenizer.json comes with them
- * where they cannot say everything (added tokens, other settings than BERT's; then vocab.txt is
- * left out if an entry does not fit on a line or an id has none) and where the folder holds one
- * already, which would be read instead. All files are written aside and synced before the first is
- * renamed into place. On failure the context's error is set and returned; the files before are
- * still there. */
+/* Writes the tokenizer's files into a folder (made if need be), so that the folder opens with the
+ * same tokenizer again, here and in `transformers`.
+ *
+ * WordPiece: vocab.txt and tokenizer_config.json. A tokenizer.json comes with them where they
+ * cannot say everything (added tokens, other settings than BERT's; then vocab.txt is left out if an
+ * entry does not fit on a line or an id has none) and where the folder holds one already, which
+ * would be read instead. Byte-level BPE: tokenizer.json, tokenizer_config.json, and vocab.json with
+ * merges.txt, unless an entry that is merged holds white space, as none of GPT-2's alphabet does.
+ *
+ * All files are written aside and synced before the first is renamed into place. On failure the
+ * context's error is set and returned; the files before are still there. */
 MC_API mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder);
 
 #endif

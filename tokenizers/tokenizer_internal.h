@@ -1,10 +1,11 @@
-/* The WordPiece tokenizer's inside, shared by the files of this room.
+/* The tokenizers' inside, shared by the files of this room.
  *
  *   unicode      what code points are                  normalizer  text to normal form
  *   trie         longest match                         wordpiece   text without added tokens to ids
  *   vocabulary   entries, added tokens, templates      encode      added tokens, pairs, truncation
  *   open         folder, vocab.txt                     decode      ids to text
  *   open_json    tokenizer.json                        save        a folder that opens again
+ *   bpe, bpe_*   byte-level BPE, in bpe_internal.h
  *
  * Making one goes: a loader (open, open_json) fills `entries`, `added` and the settings of a zeroed
  * mc_tokenizer, then mc_tokenizer_finish() checks it and derives all the rest. */
@@ -13,6 +14,7 @@
 
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
+#include "tokenizers/bpe_internal.h"
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/trie_internal.h"
 #include "tokenizers/unicode_internal.h"
@@ -104,6 +106,11 @@ typedef struct mc_template {
     uint8_t type_a, type_b;
 } mc_template;
 
+typedef enum mc_tokenizer_kind {
+    MC_TOKENIZER_WORDPIECE = 0,
+    MC_TOKENIZER_BYTE_BPE
+} mc_tokenizer_kind;
+
 typedef enum mc_decoder_kind { MC_DECODER_WORDPIECE = 0, MC_DECODER_SPACES } mc_decoder_kind;
 
 struct mc_tokenizer {
@@ -111,6 +118,8 @@ struct mc_tokenizer {
     mc_context *ctx;
 
     /* set by the loader */
+    mc_tokenizer_kind kind;
+    mc_bpe bpe;        /* of a byte-level tokenizer; the loader's and the derived part */
     mc_bytes pool;     /* texts of entries and added tokens */
     mc_entry *entries; /* (entry_count): by id */
     size_t entry_count, entry_capacity;
@@ -119,6 +128,7 @@ struct mc_tokenizer {
     mc_normalizer_options normalizer_options;
     bool has_normalizer;
     char *unk_token, *cls_token, *sep_token, *pad_token, *mask_token; /* heap */
+    char *bos_token, *eos_token;                                      /* heap */
     char *prefix;       /* heap: of continuing pieces, "##" */
     uint64_t max_chars; /* a word of more code points is unknown */
     mc_decoder_kind decoder;
@@ -136,7 +146,7 @@ struct mc_tokenizer {
     mc_trie added_trie;   /* all added tokens, to their indices */
     mc_matcher raw, normalized;
     mc_normalizer normalizer, identity;
-    int32_t unk_id, cls_id, sep_id, pad_id;
+    int32_t unk_id, cls_id, sep_id, pad_id, eos_id;
     int32_t ascii_ids[128]; /* of words of one ASCII character */
 };
 
@@ -159,6 +169,8 @@ void mc_bert_templates(mc_template *single, mc_template *pair, int32_t cls_id, i
 /* Sorts the added tokens from number `from` on by their named ids. */
 void mc_tokenizer_sort_added(mc_tokenizer *tok, size_t from);
 
+/* Indexes the entries, for a loader that looks them up: mc_tokenizer_finish does it otherwise. */
+mc_status mc_tokenizer_index(mc_tokenizer *tok, mc_error *err, const char *path, bool lines);
 /* Checks what a loader read and derives the rest. `path` names the file in errors; `lines`: entry i
  * stands on line i + 1 of it. */
 mc_status mc_tokenizer_finish(mc_tokenizer *tok, mc_error *err, const char *path, bool lines);
@@ -186,6 +198,7 @@ mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char 
 
 struct mc_encode_scratch {
     mc_bytes text, spare;
+    mc_bpe_scratch bpe;
 };
 
 /* Where ids go. Encoding stops behind the first word with which there are `limit` ids or more. */
@@ -206,8 +219,25 @@ static inline void mc_encoder_push(mc_encoder *encoder, int32_t id)
     out->ids[out->count++] = id;
 }
 
+/* Stops encoding for a reason. */
+static inline void mc_encoder_stop(mc_encoder *encoder, mc_status status)
+{
+    encoder->status = status;
+    encoder->stopped = true;
+}
+
 /* Appends the ids of a text in which added tokens are not looked for. */
 void mc_wordpiece_encode(mc_encoder *encoder, const mc_normalizer *normalizer, const uint8_t *text,
                          size_t size);
+
+/* ---- bpe.c, bpe_words.c ---- */
+
+/* Makes the table of merges, of which none may come twice; `lines`: merges.txt. */
+mc_status mc_bpe_index_merges(mc_tokenizer *tok, mc_error *err, const char *path, bool lines);
+/* The part of mc_tokenizer_finish that is about merges. */
+mc_status mc_bpe_finish(mc_tokenizer *tok, mc_error *err, const char *path);
+void mc_bpe_release(mc_bpe *bpe);
+/* Appends the ids of a text in which added tokens are not looked for. */
+void mc_bpe_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
 
 #endif

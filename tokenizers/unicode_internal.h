@@ -1,4 +1,4 @@
-/* What the normaliser has to know about code points, and UTF-8.
+/* What the normaliser and the word cutters have to know about code points, and UTF-8.
  *
  * The tables are generated from the behaviour of Hugging Face's tokenizers, whose rules mix several
  * Unicode versions (see generate_unicode_data.py); a system library's tables would be another
@@ -20,6 +20,9 @@ enum {
     MC_UNICODE_LOWERS = 64,    /* lowercasing changes it */
     MC_UNICODE_WORD = 128,     /* a letter, digit or the like: what \w matches */
     MC_UNICODE_COMBINES = 256, /* has a combining class other than 0 */
+    MC_UNICODE_LETTER = 512,   /* \p{L}, \p{N} and \s to GPT-2's word cutter */
+    MC_UNICODE_NUMBER = 1024,
+    MC_UNICODE_WHITE = 2048,
     MC_UNICODE_BLOCK = 128,
     MC_UNICODE_LAST = 0x10FFFF,
     MC_UNICODE_REPLACEMENT = 0xFFFD

@@ -9,10 +9,12 @@ static void free_tokenizer(void *object)
     mc_bytes_release(&tok->pool);
     mc_free(tok->entries);
     mc_free(tok->added);
-    char *strings[] = {tok->unk_token,  tok->cls_token, tok->sep_token,     tok->pad_token,
-                       tok->mask_token, tok->prefix,    tok->decoder_prefix};
+    char *strings[] = {tok->unk_token, tok->cls_token,  tok->sep_token,
+                       tok->pad_token, tok->mask_token, tok->bos_token,
+                       tok->eos_token, tok->prefix,     tok->decoder_prefix};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) mc_free(strings[i]);
     mc_free(tok->id_to_added);
+    mc_bpe_release(&tok->bpe);
     mc_trie_release(&tok->trie);
     mc_trie_release(&tok->added_trie);
     mc_trie_release(&tok->raw.trie);
@@ -44,6 +46,8 @@ mc_tokenizer *mc_tokenizer_new(mc_context *ctx)
         mc_tokenizer_set_string(&tok->sep_token, "[SEP]") &&
         mc_tokenizer_set_string(&tok->pad_token, "[PAD]") &&
         mc_tokenizer_set_string(&tok->mask_token, "[MASK]") &&
+        mc_tokenizer_set_string(&tok->bos_token, "<|endoftext|>") &&
+        mc_tokenizer_set_string(&tok->eos_token, "<|endoftext|>") &&
         mc_tokenizer_set_string(&tok->prefix, "##") &&
         mc_tokenizer_set_string(&tok->decoder_prefix, "##"))
         return tok;
@@ -94,7 +98,7 @@ static mc_status duplicate_entry(const mc_tokenizer *tok, mc_error *err, const c
                         text, first, second);
 }
 
-static mc_status index_entries(mc_tokenizer *tok, mc_error *err, const char *path, bool lines)
+mc_status mc_tokenizer_index(mc_tokenizer *tok, mc_error *err, const char *path, bool lines)
 {
     mc_status status = MC_OK;
     mc_trie_key *keys = mc_calloc(tok->entry_count, sizeof *keys);
@@ -336,6 +340,13 @@ void mc_tokenizer_sort_added(mc_tokenizer *tok, size_t from)
 static mc_status resolve_specials(mc_tokenizer *tok, mc_error *err, const char *path)
 {
     if (tok->has_templates && name_specials(tok, err, path)) return err->status;
+    tok->eos_id = mc_tokenizer_token_to_id(tok, tok->eos_token);
+    if (tok->kind == MC_TOKENIZER_BYTE_BPE) { /* it need not have any */
+        tok->cls_id = mc_tokenizer_token_to_id(tok, tok->cls_token);
+        tok->sep_id = mc_tokenizer_token_to_id(tok, tok->sep_token);
+        tok->pad_id = mc_tokenizer_token_to_id(tok, tok->pad_token);
+        return mc_bpe_finish(tok, err, path);
+    }
     tok->unk_id = mc_trie_find(&tok->trie, (const uint8_t *)tok->unk_token, strlen(tok->unk_token));
     if (tok->unk_id < 0)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: the vocabulary has no entry \"%.80s\"", path,
@@ -363,8 +374,8 @@ static void make_normalizers(mc_tokenizer *tok)
 
 mc_status mc_tokenizer_finish(mc_tokenizer *tok, mc_error *err, const char *path, bool lines)
 {
-    if (index_entries(tok, err, path, lines) || index_added(tok, err, path) ||
-        resolve_specials(tok, err, path))
+    if ((!tok->trie.nodes && mc_tokenizer_index(tok, err, path, lines)) ||
+        index_added(tok, err, path) || resolve_specials(tok, err, path))
         return err->status;
     make_normalizers(tok);
     return make_matchers(tok, err, path);
@@ -414,3 +425,4 @@ const char *mc_tokenizer_id_to_token(const mc_tokenizer *tok, int32_t id)
 int32_t mc_tokenizer_pad_id(const mc_tokenizer *tok) { return tok ? tok->pad_id : -1; }
 int32_t mc_tokenizer_cls_id(const mc_tokenizer *tok) { return tok ? tok->cls_id : -1; }
 int32_t mc_tokenizer_sep_id(const mc_tokenizer *tok) { return tok ? tok->sep_id : -1; }
+int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok) { return tok ? tok->eos_id : -1; }

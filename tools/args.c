@@ -219,12 +219,21 @@ static bool set_choice(const args_option *o, const char *string)
     return false;
 }
 
+static bool add_to_list(args_list *list, const char *string)
+{
+    if (list->count == list->room) return false;
+    list->items[list->count++] = string;
+    return true;
+}
+
 /* Sets the target; false if the value is not what the option takes. */
 static bool set_value(const args_option *o, const char *string)
 {
     if (args_is_whole(o)) return set_whole(o, string);
     if (args_is_real(o)) return set_real(o, string);
     if (o->type == ARGS_TYPE_CHOICE) return set_choice(o, string);
+    if (o->type == ARGS_TYPE_TEXTS) return add_to_list(o->target, string);
+    if (o->type == ARGS_TYPE_PATHS) return *string && add_to_list(o->target, string);
     if (o->type == ARGS_TYPE_PATH && !*string) return false;
     *(const char **)o->target = string;
     return true;
@@ -239,11 +248,19 @@ static const args_option *nth_positional(const args_spec *spec, int n)
     return NULL;
 }
 
+/* What has been parsed so far. */
+typedef struct progress {
+    const args_option *last; /* the option that came last */
+    int positionals;
+    bool seen[MOST_ROWS];
+} progress;
+
 /* Applies one token; EXIT_OK or EXIT_USAGE. */
-static int apply(const cursor *c, token *t, int *positionals, bool *seen, FILE *err)
+static int apply(const cursor *c, token *t, progress *p, FILE *err)
 {
     if (t->positional) {
-        t->option = nth_positional(c->spec, (*positionals)++);
+        bool listed = p->last && p->last->type == ARGS_TYPE_PATHS;
+        t->option = listed ? p->last : nth_positional(c->spec, p->positionals++);
         t->value = t->argument;
         if (!t->option) {
             char message[ARGS_TEXT_ROOM];
@@ -268,7 +285,8 @@ static int apply(const cursor *c, token *t, int *positionals, bool *seen, FILE *
     }
     if (o->given) *o->given = true;
     if (o != &launcher_option && o - c->spec->options < MOST_ROWS)
-        seen[o - c->spec->options] = true;
+        p->seen[o - c->spec->options] = true;
+    p->last = o;
     return EXIT_OK;
 }
 
@@ -295,11 +313,9 @@ bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE
         args_print_help(out, spec);
         return false;
     }
-    bool seen[MOST_ROWS] = {false};
-    int positionals = 0;
-    for (cursor c = start; *code == EXIT_OK && next_token(&c, &t);)
-        *code = apply(&c, &t, &positionals, seen, err);
-    if (*code == EXIT_OK) *code = check_required(spec, seen, err);
+    progress p = {0};
+    for (cursor c = start; *code == EXIT_OK && next_token(&c, &t);) *code = apply(&c, &t, &p, err);
+    if (*code == EXIT_OK) *code = check_required(spec, p.seen, err);
     return *code == EXIT_OK;
 }
 

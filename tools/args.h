@@ -35,11 +35,19 @@ typedef enum args_type {
     ARGS_TYPE_UINT64,
     ARGS_TYPE_FLOAT,
     ARGS_TYPE_DOUBLE,
-    ARGS_TYPE_TEXT, /* const char *, any, also empty */
-    ARGS_TYPE_PATH, /* const char *, not empty */
+    ARGS_TYPE_TEXT,  /* const char *, any, also empty */
+    ARGS_TYPE_TEXTS, /* args_list: the value, any; the option may be repeated */
+    ARGS_TYPE_PATH,  /* const char *, not empty */
+    ARGS_TYPE_PATHS, /* args_list: the value and what stands behind it, up to the next option */
     ARGS_TYPE_CHOICE,
     ARGS_TYPE_IGNORED, /* a whole number that goes nowhere */
 } args_type;
+
+/* The values of an option that takes several; those of a repeated one add up. */
+typedef struct args_list {
+    const char **items; /* (room), the caller's; argc are enough */
+    int count, room;
+} args_list;
 
 typedef struct args_option {
     const char *name; /* without the dashes */
@@ -83,8 +91,14 @@ typedef struct args_option {
 #define ARGS_TEXT(option_name, pointer, explanation)                                     \
     .name = (option_name), .type = ARGS_TYPE_TEXT, .target = (const char **){(pointer)}, \
     .help = (explanation)
+#define ARGS_TEXTS(option_name, pointer, explanation)                                   \
+    .name = (option_name), .type = ARGS_TYPE_TEXTS, .target = (args_list *){(pointer)}, \
+    .help = (explanation)
 #define ARGS_PATH(option_name, pointer, explanation)                                     \
     .name = (option_name), .type = ARGS_TYPE_PATH, .target = (const char **){(pointer)}, \
+    .help = (explanation)
+#define ARGS_PATHS(option_name, pointer, explanation)                                   \
+    .name = (option_name), .type = ARGS_TYPE_PATHS, .target = (args_list *){(pointer)}, \
     .help = (explanation)
 #define ARGS_CHOICE(option_name, pointer, names, explanation)                      \
     .name = (option_name), .type = ARGS_TYPE_CHOICE, .target = (int *){(pointer)}, \

@@ -53,8 +53,9 @@ void args_add_expected(text *t, const args_option *o)
 {
     if (args_is_whole(o)) add_whole_range(t, o);
     if (args_is_real(o)) add_real_range(t, o);
-    if (o->type == ARGS_TYPE_TEXT) text_add(t, "a text");
+    if (o->type == ARGS_TYPE_TEXT || o->type == ARGS_TYPE_TEXTS) text_add(t, "a text");
     if (o->type == ARGS_TYPE_PATH) text_add(t, "a path");
+    if (o->type == ARGS_TYPE_PATHS) text_add(t, "one path or more");
     if (o->type == ARGS_TYPE_CHOICE) {
         text_add(t, "one of ");
         args_add_choices(t, o, ", ");
@@ -97,10 +98,11 @@ static void add_value_name(text *t, const args_option *o)
         text_add(t, "%s", joined.used <= 50 ? choices : "NAME");
     else
         text_add(t, "%s",
-                 args_is_whole(o)            ? "N"
-                 : args_is_real(o)           ? "X"
-                 : o->type == ARGS_TYPE_PATH ? "PATH"
-                                             : "TEXT");
+                 args_is_whole(o)             ? "N"
+                 : args_is_real(o)            ? "X"
+                 : o->type == ARGS_TYPE_PATH  ? "PATH"
+                 : o->type == ARGS_TYPE_PATHS ? "PATH..."
+                                              : "TEXT");
 }
 
 /* Adds "default 5e-05", or nothing where the target holds no default. */
@@ -116,6 +118,7 @@ static void add_default(text *t, const args_option *o)
         if (value) text_add(t, "%s%s", before, *value ? value : "empty");
         return;
     }
+    if (o->type == ARGS_TYPE_PATHS || o->type == ARGS_TYPE_TEXTS) return; /* its list is empty */
     if (o->type == ARGS_TYPE_CHOICE) {
         int chosen = *(int *)o->target;
         if (chosen >= 0) text_add(t, "%s%s", before, o->choices[chosen]);

@@ -1,31 +1,20 @@
 /* `modelcenter finetune`: trains a pretrained model (or one from random weights) on a task,
  * evaluates it after each epoch, and saves it as a folder that from_pretrained reads. */
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include "tools/args.h"
 #include "tools/classify.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
+#include "tools/train_options.h"
 
 typedef enum keep { KEEP_LAST, KEEP_BEST } keep;
-typedef enum schedule { CONSTANT, NOAM, LINEAR, COSINE, EXPONENTIAL } schedule;
 
-static const char *const schedule_names[] = {"constant", "noam",        "linear",
-                                             "cosine",   "exponential", NULL};
 static const char *const model_names[] = {"bert", NULL};
-static const char *const device_names[] = {"cpu", NULL};
 static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
-static const char *const dtype_names[] = {"f32", "f16", "bf16", NULL};
-static const mc_dtype dtypes[] = {MC_F32, MC_F16, MC_BF16};
 static const char *const keep_names[] = {"last", "best", NULL};
-static const char *const recompute_names[] = {"none", "selective", "full", NULL};
-static const mc_recompute recomputes[] = {MC_RECOMPUTE_NONE, MC_RECOMPUTE_SELECTIVE,
-                                          MC_RECOMPUTE_FULL};
 
 typedef struct finetune_options {
     int model, task, scheduler, device, dtype, recompute, keep;
@@ -66,8 +55,9 @@ typedef struct finetune {
 static mc_bert *open_model(finetune *f, int outputs)
 {
     const finetune_options *o = f->o;
-    mc_load_options load = {
-        .dtype = dtypes[o->dtype], .num_labels = outputs, .recompute = recomputes[o->recompute]};
+    mc_load_options load = {.dtype = train_dtypes[o->dtype],
+                            .num_labels = outputs,
+                            .recompute = train_recomputes[o->recompute]};
     if (o->pretrained) return mc_bert_from_pretrained(f->ctx, o->pretrained, &load);
     char path[PATH_MAX];
     mc_bert_config config;
@@ -97,30 +87,22 @@ static void open_data(finetune *f)
                                                                 .batching = MC_BATCHING_BY_LENGTH});
 }
 
-static mc_lr_scheduler *make_schedule(finetune *f)
-{
-    const finetune_options *o = f->o;
-    switch ((schedule)o->scheduler) {
-    case NOAM: return mc_noam_new(f->ctx, o->lr, o->warmup);
-    case LINEAR: return mc_linear_decay_new(f->ctx, o->lr, o->warmup, f->steps);
-    case COSINE: return mc_cosine_new(f->ctx, o->lr, o->warmup, f->steps);
-    case EXPONENTIAL: return mc_exponential_new(f->ctx, o->lr, o->warmup, o->gamma);
-    case CONSTANT: break;
-    }
-    return mc_no_decay_new(f->ctx, o->lr, o->warmup);
-}
-
 static void make_optimizer(finetune *f)
 {
     const finetune_options *o = f->o;
-    bool scaled = dtypes[o->dtype] == MC_F16;
+    bool scaled = train_dtypes[o->dtype] == MC_F16;
     mc_adam_options adam_options = {.weight_decay = (float)o->weight_decay,
                                     .no_decay_bias_norm = o->no_decay_bias_norm};
     mc_optim_manager_options options = {.loss_scale = scaled ? o->loss_scale : 0};
     mc_optimizer *adam = mc_adam_offload_new(f->ctx, &adam_options);
     mc_optimizer_add(adam, mc_bert_module(f->bert));
     f->optim = mc_optim_manager_new(f->ctx, &options);
-    mc_optim_manager_add(f->optim, adam, make_schedule(f));
+    mc_optim_manager_add(f->optim, adam,
+                         train_schedule_new(f->ctx, &(train_schedule){.kind = o->scheduler,
+                                                                      .lr = o->lr,
+                                                                      .gamma = o->gamma,
+                                                                      .warmup = o->warmup,
+                                                                      .steps = f->steps}));
 }
 
 /* Label names go with the model, so that whoever loads it can name its answers. */
@@ -133,29 +115,11 @@ static void name_labels(finetune *f)
     mc_bert_set_task(f->bert, mc_dataset_task(f->val_rows), one_each ? names : NULL);
 }
 
-/* Finds out before hours of training whether the result can be saved. */
-static bool can_save(const char *folder)
-{
-    char path[PATH_MAX];
-    if (!folder) return true;
-    size_t length = strlen(folder);
-    bool made = length < sizeof path;
-    for (size_t i = 1; i <= length && made; i++) {
-        if (folder[i] != '/' && folder[i] != '\0') continue;
-        memcpy(path, folder, i);
-        path[i] = '\0';
-        made = mkdir(path, 0777) == 0 || errno == EEXIST;
-    }
-    if (made && access(folder, W_OK | X_OK) == 0) return true;
-    fprintf(stderr, "error: --output %s: cannot write there: %s\n", folder, strerror(errno));
-    return false;
-}
-
 static bool set_up(finetune *f)
 {
     const finetune_options *o = f->o;
     const char *source = o->pretrained ? o->pretrained : o->config;
-    if (!mc_failed(f->ctx) && !can_save(o->output)) return false;
+    if (!mc_failed(f->ctx) && !train_can_save(o->output)) return false;
     f->tokenizer = mc_tokenizer_from_pretrained(f->ctx, source);
     f->bert = open_model(f, mc_task_outputs(task_names[o->task]));
     if (mc_failed(f->ctx)) return false;
@@ -265,7 +229,7 @@ static int run(const finetune_options *o)
 {
     finetune f = {.o = o};
     f.ctx = mc_init_distributed(&(mc_init_options){.seed = o->seed,
-                                                   .device = device_names[o->device],
+                                                   .device = train_device_names[o->device],
                                                    .log = run_log_library_line,
                                                    .log_user = &f.log});
     int code = EXIT_RUN_FAILED;
@@ -314,7 +278,8 @@ int cmd_finetune(int argc, char **argv)
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows of a step, per rank"),
          .known_as = "per-device-train-batch-size"},
         {ARGS_REAL("lr", &o.lr, 0, 1000, "learning rate at its peak"), .known_as = "learning-rate"},
-        {ARGS_CHOICE("scheduler", &o.scheduler, schedule_names, "course of the learning rate"),
+        {ARGS_CHOICE("scheduler", &o.scheduler, train_schedule_names,
+                     "course of the learning rate"),
          .known_as = "lr-scheduler-type,lr-decay-style"},
         {ARGS_INT("warmup", &o.warmup, 0, INT64_MAX, "steps in which the learning rate rises"),
          .known_as = "warmup-steps,warmup-iters"},
@@ -332,10 +297,10 @@ int cmd_finetune(int argc, char **argv)
         {ARGS_INT("seed", &o.seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
         {ARGS_FLAG_OFF("no-shuffle", &o.shuffle, "take the rows in the file's order")},
         {ARGS_HEADING("Machine")},
-        {ARGS_CHOICE("device", &o.device, device_names, "where to run")},
-        {ARGS_CHOICE("dtype", &o.dtype, dtype_names, "of weights and activations")},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
+        {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of weights and activations")},
         {ARGS_REAL("loss-scale", &o.loss_scale, 1, 1e30, "first loss scale, with --dtype f16")},
-        {ARGS_CHOICE("recompute", &o.recompute, recompute_names,
+        {ARGS_CHOICE("recompute", &o.recompute, train_recompute_names,
                      "what is computed again in backward to save memory")},
         {ARGS_HEADING("Logs")},
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write an object a step to this file")},

@@ -19,8 +19,10 @@ typedef struct tokenize_options {
 static const char *const lowercase_names[] = {"auto", "no", "yes", NULL};
 
 static const char details[] =
-    "Prints two lines a text, its tokens and their ids, special tokens included.\n\n"
+    "Prints two lines a text, its tokens and their ids, special tokens included.\n"
+    "Tokens of a byte-level vocabulary are shown in its own letters, \u0120 for a space.\n\n"
     "  modelcenter tokenize --model bert-base-uncased --text 'is water wet'\n"
+    "  modelcenter tokenize --model gpt2 --text 'is water wet'\n"
     "  modelcenter tokenize --model ./my-model --file questions.txt\n";
 
 static void print_encoding(const mc_tokenizer *tokenizer, const mc_encoding *encoding)

@@ -10,7 +10,10 @@
     X(finetune, "fine-tune a model on a task")                                                     \
     X(eval, "evaluate a fine-tuned model on a task")                                               \
     X(ask, "answer a yes-or-no question about a passage")                                          \
-    X(tokenize, "show the tokens and ids of texts")
+    X(pretrain, "train a language model on token files")                                           \
+    X(tokenize, "show the tokens and ids of texts")                                                \
+    X(prepare, "turn texts into token files for pretraining")                                      \
+    X(generate, "continue texts with a language model")
 /* clang-format on */
 
 typedef struct command {

@@ -362,6 +362,46 @@ mc_status run_log_eval(run_log *log, const run_eval *eval)
     return log->status;
 }
 
+mc_status run_log_validation(run_log *log, const run_validation *v)
+{
+    if (log->silent) return MC_OK;
+    char line[LINE_ROOM];
+    text t = text_into(line, sizeof line);
+    text_add(&t, "val  %4lld", (long long)v->step);
+    if (log->steps) text_add(&t, "/%lld", (long long)log->steps);
+    text_add(&t, " | loss %7.6f | %lld tokens", shown(v->loss), (long long)v->tokens);
+    if (v->seconds > 0) text_add(&t, " | %.2f s", v->seconds);
+    show_line(log, line);
+    if (log->jsonl.open) {
+        t = text_into(line, sizeof line);
+        text_add(&t, "{\"step\":%lld,\"split\":\"val\"", (long long)v->step);
+        add_member(&t, "loss", v->loss);
+        text_add(&t, ",\"tokens\":%lld", (long long)v->tokens);
+        write_json(log, &t);
+    }
+    write_scalars(log, v->step, &(tensorboard_scalar){"eval/loss", v->loss}, 1);
+    log->counting = NULL;
+    log->last_step = progress_bar_now();
+    return log->status;
+}
+
+mc_status run_log_sample(run_log *log, int64_t step, const char *sample)
+{
+    if (log->silent) return MC_OK;
+    run_log_line(log, "text %4lld | %s", (long long)step, sample);
+    log->last_step = progress_bar_now();
+    if (!log->jsonl.open) return log->status;
+    size_t room = 64 + 6 * strlen(sample); /* a byte takes six characters at most */
+    char *line = malloc(room);
+    if (!line) return log->status = MC_ERR_NOMEM;
+    text t = text_into(line, room);
+    text_add(&t, "{\"step\":%lld,\"sample\":", (long long)step);
+    text_add_json_string(&t, sample);
+    write_json(log, &t);
+    free(line);
+    return log->status;
+}
+
 void run_log_progress(run_log *log, const char *what, const char *unit, int64_t done, int64_t total)
 {
     if (log->silent || !log->bar.on) return;
@@ -381,15 +421,8 @@ void run_log_progress(run_log *log, const char *what, const char *unit, int64_t 
 
 /* ---- the result ---- */
 
-mc_status run_log_result(run_log *log, const run_result *result)
+static mc_status end_result(run_log *log, FILE *out)
 {
-    if (log->silent) return MC_OK;
-    progress_bar_clear(&log->bar);
-    fflush(progress_stream(log));
-    FILE *out = log->result ? log->result : stdout;
-    fprintf(out, "result task=%s accuracy=%.4f f1=%.4f n=%lld train_seconds=%.1f%s%s\n",
-            result->task, shown(result->accuracy), shown(result->f1), (long long)result->n,
-            result->train_seconds, result->extra ? " " : "", result->extra ? result->extra : "");
     if (fflush(out) == 0 && !ferror(out)) return log->status;
     if (!log->status) {
         log->status = MC_ERR_IO;
@@ -397,4 +430,33 @@ mc_status run_log_result(run_log *log, const run_result *result)
     }
     run_log_line(log, "error: cannot write the result line");
     return log->status;
+}
+
+static FILE *begin_result(run_log *log)
+{
+    progress_bar_clear(&log->bar);
+    fflush(progress_stream(log));
+    return log->result ? log->result : stdout;
+}
+
+mc_status run_log_result(run_log *log, const run_result *result)
+{
+    if (log->silent) return MC_OK;
+    FILE *out = begin_result(log);
+    fprintf(out, "result task=%s accuracy=%.4f f1=%.4f n=%lld train_seconds=%.1f%s%s\n",
+            result->task, shown(result->accuracy), shown(result->f1), (long long)result->n,
+            result->train_seconds, result->extra ? " " : "", result->extra ? result->extra : "");
+    return end_result(log, out);
+}
+
+mc_status run_log_result_line(run_log *log, const char *format, ...)
+{
+    if (log->silent) return MC_OK;
+    FILE *out = begin_result(log);
+    va_list args;
+    va_start(args, format);
+    vfprintf(out, format, args);
+    va_end(args);
+    fputc('\n', out);
+    return end_result(log, out);
 }

@@ -95,6 +95,14 @@ typedef struct run_eval {
     double seconds;                 /* wall time; 0: not shown */
 } run_eval;
 
+/* A language model's loss on text that is not trained on. */
+typedef struct run_validation {
+    int64_t step;   /* the last training step before it */
+    double loss;    /* mean over the tokens */
+    int64_t tokens; /* that were predicted */
+    double seconds;
+} run_validation;
+
 typedef struct run_result {
     const char *task;
     double accuracy, f1; /* f1 NaN: the task has none, and the line says nan */
@@ -118,6 +126,14 @@ mc_status run_log_step(run_log *log, const run_step *step);
  * eval/recall_<class>. Returns log->status; MC_ERR_ARGUMENT for too many or too long classes. */
 mc_status run_log_eval(run_log *log, const run_eval *eval);
 
+/* A validation. A JSON line is {"step":250,"split":"val","loss":3.41,"tokens":81920}; the tag is
+ * eval/loss. Returns log->status. */
+mc_status run_log_validation(run_log *log, const run_validation *validation);
+
+/* A text that the model wrote after a step: lines of its own on the progress stream, and a JSON
+ * line {"step":250,"sample":"Once upon"}. Returns log->status. */
+mc_status run_log_sample(run_log *log, int64_t step, const char *sample);
+
 /* A bar for work that is counted but has no steps ("eval", "rows"); nothing where there is no bar.
  * The time up to a call doesn't count as training. `what` must stay valid: a literal. */
 void run_log_progress(run_log *log, const char *what, const char *unit, int64_t done,
@@ -131,6 +147,9 @@ void run_log_library_line(void *user, mc_log_level level, const char *line);
 /* The last line, on stdout: `result task=BoolQ accuracy=0.9630 f1=0.9712 n=3270
  * train_seconds=81.2`. MC_ERR_IO when stdout can't be written. */
 mc_status run_log_result(run_log *log, const run_result *result);
+
+/* The same line with pairs of any kind: `result model=gpt2 steps=100 loss=3.291`. */
+mc_status run_log_result_line(run_log *log, const char *format, ...) MC_PRINTF(2, 3);
 
 /* Takes the bar off the screen and closes the files. Returns the status of the first failure. */
 mc_status run_log_release(run_log *log);

@@ -1,6 +1,7 @@
 #include "core/autograd/tape_internal.h"
 
 #include <string.h>
+#include "core/autograd/step_internal.h"
 #include "core/base/arena_internal.h"
 
 /* Whose memory leaves of a tape show: a model's. */
@@ -9,11 +10,19 @@ typedef struct mc_leaf_owner {
     const void *owner;
 } mc_leaf_owner;
 
+/* Lengths that were copied to the device. */
+typedef struct mc_device_lengths {
+    struct mc_device_lengths *next;
+    const mc_lengths *lengths;
+    mc_tensor *tensor;
+} mc_device_lengths;
+
 struct mc_tape {
     mc_owned owned;
     mc_context *ctx;
     mc_tape *next;         /* in the context's list of open tapes, or of ended ones */
     mc_leaf_owner *owners; /* of its leaves */
+    mc_device_lengths *device_lengths;
     mc_arena arena;
     mc_tensor *newest;    /* all tensors, newest first */
     mc_node *newest_node; /* recorded nodes, newest first */
@@ -123,6 +132,7 @@ static mc_tape *begin(mc_context *ctx, bool training)
     tape->unrecorded = 0;
     tape->replaying = false;
     tape->owners = NULL;
+    tape->device_lengths = NULL;
     tape->next = autograd->open;
     autograd->open = tape;
     return tape;
@@ -309,6 +319,26 @@ const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int cou
     return out;
 }
 
+const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths)
+{
+    if (tape->ctx->device->is_host) return NULL;
+    for (mc_device_lengths *d = tape->device_lengths; d; d = d->next)
+        if (d->lengths == lengths) return mc_tensor_data(d->tensor);
+    mc_device_lengths *d = mc_tape_alloc(tape, sizeof *d);
+    int64_t n = 2 * (int64_t)lengths->count + 1;
+    int32_t *both = mc_tape_alloc(tape, (size_t)n * sizeof *both);
+    if (!d || !both) return NULL;
+    memcpy(both, lengths->length, (size_t)lengths->count * sizeof *both);
+    memcpy(both + lengths->count, lengths->offset, ((size_t)lengths->count + 1) * sizeof *both);
+    *d = (mc_device_lengths){.next = tape->device_lengths,
+                             .lengths = lengths,
+                             .tensor = mc_tape_input(tape, MC_I32, MC_SHAPE(n), both, false)};
+    if (!d->tensor) return NULL;
+    d->tensor->storage->saves++; /* no scope releases it */
+    tape->device_lengths = d;
+    return mc_tensor_data(d->tensor);
+}
+
 /* Whether the memory was made on this tape, rather than on another one, by the context or a module:
  * those views of it may be, but it is not the tape's to release. */
 static bool is_of_tape(const mc_tape *tape, const mc_storage *storage)
@@ -366,6 +396,7 @@ static bool wants_gradient(mc_tape *tape, const char *op, int input_count, mc_te
 {
     bool wanted = false;
     for (int i = 0; i < input_count; i++) {
+        if (inputs[i]) inputs[i]->uses++;
         if (!inputs[i] || !inputs[i]->requires_grad) continue;
         wanted = true;
         if (inputs[i]->tape != tape)
@@ -414,7 +445,9 @@ mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p)
 {
     if (!tape->training || p <= 0) return (mc_dropout_mask){0};
     uint64_t *offset = tape->replaying ? &tape->replay_offset : &tape->ctx->rng_offset;
-    return (mc_dropout_mask){.p = p, .seed = tape->ctx->seed, .offset = (*offset)++};
+    mc_dropout_mask mask = {.p = p, .seed = tape->ctx->seed, .offset = (*offset)++};
+    if (mc_step_is_recording(tape->ctx)) mask.base = mc_step_dropout(tape->ctx, &mask.offset);
+    return mask;
 }
 
 /* ---- scopes ---------------------------------------------------------------------------------- */
@@ -624,6 +657,11 @@ mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, const float *s
 static const float *seed_on_tape(mc_tape *tape, double count)
 {
     float seed[2] = {(float)(1.0 / (count > 0 ? count : 1)), 0};
+    if (mc_step_is_recording(tape->ctx)) {
+        mc_fail(tape->ctx, MC_ERR_STATE,
+                "a step that is recorded needs an OptimManager to seed its losses");
+        return NULL;
+    }
     return mc_tensor_data(mc_tape_input(tape, MC_F32, MC_SHAPE(2), seed, false));
 }
 

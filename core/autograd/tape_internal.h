@@ -48,6 +48,9 @@ mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offs
 mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient);
 /* A tensor that stands for a residual sum not made yet; it has no storage and no node. */
 mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dropout);
+/* The lengths, then the offsets, in device memory (2 * count + 1); copied once a tape. NULL on a
+ * device whose kernels read the host's, and after an error. */
+const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths);
 /* Memory that lives as long as the tape; zeroed. Sets the context's error when out. */
 void *mc_tape_alloc(mc_tape *tape, size_t bytes);
 

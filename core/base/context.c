@@ -69,6 +69,21 @@ mc_context *mc_init_distributed(const mc_init_options *options)
     return ctx;
 }
 
+mc_context *mc_context_new_like(const mc_context *like, mc_device *device)
+{
+    mc_context *ctx = mc_calloc(1, sizeof *ctx);
+    if (!ctx) {
+        mc_device_close(device);
+        return NULL;
+    }
+    ctx->owned.previous = ctx->owned.next = &ctx->owned;
+    ctx->seed = like->seed;
+    ctx->rank = like->rank;
+    ctx->world_size = like->world_size;
+    ctx->device = device;
+    return ctx;
+}
+
 void mc_context_free(mc_context *ctx)
 {
     if (!ctx) return;

@@ -25,6 +25,7 @@ struct mc_context {
     mc_owned owned; /* list head; the newest object comes first and is freed first */
     mc_device *device;
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
+    struct mc_steps *steps;       /* core/autograd: made with the first recorded step */
 };
 
 /* Sets the context's error if it has none; gives back `status`. Accepts ctx == NULL. */
@@ -36,6 +37,10 @@ mc_status mc_fail_at(mc_context *ctx, mc_status status, const char *file, int li
 
 /* Logs one line through the context's callback, if there is one. */
 void mc_log(mc_context *ctx, mc_log_level level, const char *format, ...) MC_PRINTF(3, 4);
+
+/* A context like `ctx` (seed, rank, number of ranks; without a log) on another device, which it
+ * owns from now on. NULL when memory is out; the device is closed then. */
+mc_context *mc_context_new_like(const mc_context *ctx, mc_device *device);
 
 /* Registers `object`, to be freed by `free_object` when the context is; mc_disown takes it off the
  * list again (an object's own free function calls it first). */

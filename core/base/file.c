@@ -194,6 +194,33 @@ mc_status mc_file_write(mc_file_writer *writer, const void *data, size_t size)
     return status;
 }
 
+static mc_status patch(mc_file_writer *writer, uint64_t offset, const uint8_t *data, size_t size)
+{
+    if (offset > writer->written || size > writer->written - offset)
+        return mc_error_set(writer->err, MC_ERR_ARGUMENT, "%s: a patch of what was not written",
+                            writer->path);
+    mc_status status = flush_buffer(writer);
+    while (status == MC_OK && size) {
+        ssize_t n = pwrite(writer->fd, data, size, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = ENOSPC;
+        if (n <= 0) return io_error(writer->err, writer->path, "write");
+        data += n;
+        offset += (uint64_t)n;
+        size -= (size_t)n;
+    }
+    return status;
+}
+
+mc_status mc_file_patch(mc_file_writer *writer, uint64_t offset, const void *data, size_t size)
+{
+    mc_status status = check_usable(writer);
+    if (status) return status;
+    status = patch(writer, offset, data, size);
+    writer->failed = status != MC_OK;
+    return status;
+}
+
 static mc_status sync_and_close(mc_file_writer *writer)
 {
     mc_status status = flush_buffer(writer);

@@ -47,6 +47,9 @@ typedef struct mc_file_writer {
 
 mc_status mc_file_writer_init(mc_error *err, mc_file_writer *writer, const char *path);
 mc_status mc_file_write(mc_file_writer *writer, const void *data, size_t size);
+/* Overwrites `size` bytes at `offset`, all of which have been written before: a header that is
+ * known only at the end. */
+mc_status mc_file_patch(mc_file_writer *writer, uint64_t offset, const void *data, size_t size);
 /* Flushes and fsyncs without renaming; then mc_file_rename makes it visible. Several files that
  * belong together are all synced first and then renamed one after the other. */
 mc_status mc_file_sync(mc_file_writer *writer);

@@ -14,9 +14,9 @@ static int64_t count_lines(const char *text, const char *end)
     return lines;
 }
 
-/* Bytes of the UTF-8 character at the start of `text`, 0 if there is none. */
-static size_t utf8_length(const unsigned char *text, size_t room)
+size_t mc_utf8_length(const char *bytes, size_t room)
 {
+    const unsigned char *text = (const unsigned char *)bytes;
     unsigned char first = text[0];
     if (first < 0x80) return 1;
     if (first < 0xC2 || first > 0xF4) return 0;
@@ -33,7 +33,7 @@ static size_t utf8_length(const unsigned char *text, size_t room)
 bool mc_utf8_is_valid(const char *text, size_t size)
 {
     for (size_t i = 0, length; i < size; i += length)
-        if (!(length = utf8_length((const unsigned char *)text + i, size - i))) return false;
+        if (!(length = mc_utf8_length(text + i, size - i))) return false;
     return true;
 }
 
@@ -47,7 +47,7 @@ static const char *find_flaw(const char *text, size_t size, const char **where)
     for (size_t i = 0, length; i < size; i += length) {
         unsigned char c = (unsigned char)text[i];
         *where = text + i;
-        length = utf8_length((const unsigned char *)text + i, size - i);
+        length = mc_utf8_length(text + i, size - i);
         if (!length) return "not UTF-8";
         bool blank = c == '\t' || c == '\r' || c == '\n', last = c == '\0' && i + 1 == size;
         if (c < ' ' && (in_string || !(blank || last))) return "a control character";

@@ -7,6 +7,8 @@
 #include <cjson/cJSON.h>
 #include "core/base/error_internal.h"
 
+/* Bytes of the UTF-8 character at the start of a text of `room` > 0 bytes, 0 if there is none. */
+size_t mc_utf8_length(const char *text, size_t room);
 /* Whether all of the text is well-formed UTF-8. */
 bool mc_utf8_is_valid(const char *text, size_t size);
 

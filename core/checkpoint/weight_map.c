@@ -80,16 +80,43 @@ static bool old_norm_name(char name[MC_NAME_MAX])
     return false;
 }
 
+mc_weight_place mc_weight_place_of(const mc_weight_map *map, const char *ours)
+{
+    for (const mc_weight_rule *rule = map->rules; rule->ours; rule++) {
+        int number = 0;
+        if (match_prefix(rule->ours, ours, &number))
+            return (mc_weight_place){rule->transpose, rule->part, rule->parts ? rule->parts : 1};
+    }
+    return (mc_weight_place){.parts = 1};
+}
+
+mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape)
+{
+    if (shape.ndim) shape.dim[0] *= place.parts;
+    if (place.transpose && shape.ndim == 2) shape = MC_SHAPE(shape.dim[1], shape.dim[0]);
+    return shape;
+}
+
 const mc_safetensors_entry *mc_weight_find(const mc_weight_map *map, int layers,
                                            const mc_safetensors *file, const char *ours)
 {
+    mc_weight_place place;
+    return mc_weight_locate(map, layers, file, ours, &place);
+}
+
+const mc_safetensors_entry *mc_weight_locate(const mc_weight_map *map, int layers,
+                                             const mc_safetensors *file, const char *ours,
+                                             mc_weight_place *place)
+{
     char name[MC_NAME_MAX];
+    *place = mc_weight_place_of(map, ours);
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
         if (!mc_weight_name(map, layers, ours, prefixed, name)) continue;
         const mc_safetensors_entry *entry = mc_safetensors_find(file, name);
         if (!entry && old_norm_name(name)) entry = mc_safetensors_find(file, name);
         if (entry) return entry;
     }
+    *place = (mc_weight_place){.parts = 1};
     return mc_safetensors_find(file, ours);
 }
 
@@ -138,6 +165,7 @@ typedef struct load {
     mc_safetensors *file;
     const char *source;
     const mc_safetensors_entry **entries; /* one a parameter, NULL: stays new */
+    mc_weight_place *places;              /* one a parameter */
     size_t count;
 } load;
 
@@ -149,14 +177,16 @@ static bool same_shape(const mc_safetensors_entry *entry, mc_shape shape)
     return true;
 }
 
-static bool check_entry(load *l, const mc_parameter *p, const mc_safetensors_entry *entry)
+static bool check_entry(load *l, const mc_parameter *p, const mc_safetensors_entry *entry,
+                        mc_weight_place place)
 {
+    mc_shape expected = mc_weight_file_shape(place, p->shape);
     mc_shape found = {.ndim = entry->ndim};
     for (int i = 0; i < entry->ndim && i < MC_MAX_DIMS; i++) found.dim[i] = entry->shape[i];
     if (found.ndim > MC_MAX_DIMS) found.ndim = MC_MAX_DIMS;
-    if (!same_shape(entry, p->shape))
+    if (!same_shape(entry, expected))
         return !mc_fail(l->ctx, MC_ERR_SHAPE, "%s: tensor \"%s\": shape %s, expected %s",
-                        entry->file, entry->name, MC_SHAPE_TEXT(found), MC_SHAPE_TEXT(p->shape));
+                        entry->file, entry->name, MC_SHAPE_TEXT(found), MC_SHAPE_TEXT(expected));
     if (!mc_dtype_is_float(entry->dtype) && strcmp(entry->dtype_name, "F64") != 0)
         return !mc_fail(l->ctx, MC_ERR_DTYPE,
                         "%s: tensor \"%s\": dtype %s, expected F32, F16 or BF16", entry->file,
@@ -170,11 +200,13 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
     name_list missing = {0}, new = {0};
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it));) {
-        const mc_safetensors_entry *entry = mc_weight_find(l->map, l->layers, l->file, p->name);
+        mc_weight_place *place = &l->places[l->count];
+        const mc_safetensors_entry *entry =
+            mc_weight_locate(l->map, l->layers, l->file, p->name, place);
         l->entries[l->count++] = entry;
         if (entry) {
-            check_entry(l, p, entry);
-        } else {
+            check_entry(l, p, entry, *place);
+        } else if (mc_weight_place_of(l->map, p->name).part == 0) { /* one name for all parts */
             char name[MC_NAME_MAX];
             bool mapped = mc_weight_name(l->map, l->layers, p->name, false, name);
             name_list_add(matches_any(may_be_new, p->name) ? &new : &missing,
@@ -193,13 +225,48 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
     return !mc_failed(l->ctx);
 }
 
-/* Reads one tensor in pieces; returns whether it holds only finite numbers. */
-static bool load_values(load *l, mc_parameter *p, const mc_safetensors_entry *entry, float *values)
+/* values (rows, columns) = the transpose of columns first .. first + rows of a tensor with `width`
+ * columns. */
+static mc_status read_transposed(mc_safetensors *file, const mc_safetensors_entry *entry,
+                                 int64_t first, int64_t rows, int64_t columns, int64_t width,
+                                 float *values)
 {
-    if (mc_safetensors_read_f32(l->file, entry, 0, entry->count, values)) return true;
+    enum { BAND = 16, ROWS = 256 };
+    float tile[BAND][ROWS];
+    for (int64_t column = 0; column < columns; column += BAND)
+        for (int64_t row = 0; row < rows; row += ROWS) {
+            int64_t band = columns - column < BAND ? columns - column : BAND;
+            int64_t n = rows - row < ROWS ? rows - row : ROWS;
+            for (int64_t i = 0; i < band; i++) {
+                mc_status status = mc_safetensors_read_f32(
+                    file, entry, (column + i) * width + first + row, n, tile[i]);
+                if (status) return status;
+            }
+            for (int64_t k = 0; k < n; k++)
+                for (int64_t i = 0; i < band; i++)
+                    values[(row + k) * columns + column + i] = tile[i][k];
+        }
+    return MC_OK;
+}
+
+mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry,
+                         mc_weight_place place, mc_shape shape, float *values)
+{
+    int64_t count = mc_shape_count(shape), rows = shape.dim[0];
+    if (!place.transpose || shape.ndim != 2)
+        return mc_safetensors_read_f32(file, entry, place.part * count, count, values);
+    return read_transposed(file, entry, place.part * rows, rows, shape.dim[1], place.parts * rows,
+                           values);
+}
+
+/* Reads one parameter; returns whether it holds only finite numbers. */
+static bool load_values(load *l, mc_parameter *p, size_t number, float *values)
+{
+    const mc_safetensors_entry *entry = l->entries[number];
+    if (mc_weight_read(l->file, entry, l->places[number], p->shape, values)) return true;
     mc_parameter_write(p, values);
-    int64_t bad = 0;
-    for (int64_t i = 0; i < entry->count; i++) bad += !isfinite(values[i]);
+    int64_t bad = 0, count = mc_shape_count(p->shape);
+    for (int64_t i = 0; i < count; i++) bad += !isfinite(values[i]);
     return bad == 0;
 }
 
@@ -214,7 +281,7 @@ static void fill_parameters(load *l, mc_module *model)
     mc_parameter_iterator it = {0};
     mc_parameter *p;
     for (size_t i = 0; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it)); i++)
-        if (l->entries[i] && !load_values(l, p, l->entries[i], values))
+        if (l->entries[i] && !load_values(l, p, i, values))
             name_list_add(&not_finite, l->entries[i]->name);
     mc_free(values);
     if (not_finite.failed) mc_fail_nomem(l->ctx, "the list of tensors that are not finite");
@@ -255,8 +322,10 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
     load l = {.ctx = model->ctx, .map = map, .layers = layers, .file = file, .source = source};
     if (mc_failed(l.ctx)) return mc_error_status(l.ctx);
     l.entries = mc_calloc(root->parameter_count + 1, sizeof *l.entries);
-    if (!l.entries) return mc_fail_nomem(l.ctx, "loading weights");
-    if (find_entries(&l, model, may_be_new)) {
+    l.places = mc_calloc(root->parameter_count + 1, sizeof *l.places);
+    if (!l.entries || !l.places)
+        mc_fail_nomem(l.ctx, "loading weights");
+    else if (find_entries(&l, model, may_be_new)) {
         mc_parameter_iterator it = {0};
         mc_parameter *p;
         for (size_t i = 0; (p = mc_module_next_parameter(model, &it)); i++)
@@ -265,56 +334,138 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
         if (!mc_failed(l.ctx)) warn_spare(&l);
     }
     mc_free(l.entries);
+    mc_free(l.places);
     return mc_error_status(l.ctx);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
+/* A tensor of the file: one parameter, or several side by side. */
+typedef struct saved_tensor {
+    char name[MC_NAME_MAX];
+    mc_shape shape;
+    mc_weight_place place; /* of the first parameter */
+    mc_parameter *first;
+    int parts; /* found so far */
+} saved_tensor;
+
 typedef struct saved {
     mc_safetensors_spec *specs;
-    char (*names)[MC_NAME_MAX];
-    mc_parameter **parameters;
+    saved_tensor *tensors;
     size_t count;
 } saved;
+
+/* Adds a parameter to the list: its own tensor, or the next part of the last one. */
+static bool add_saved(saved *s, mc_parameter *p, const mc_weight_map *map, int layers,
+                      bool prefixed)
+{
+    saved_tensor *next = &s->tensors[s->count], *last = s->count ? next - 1 : NULL;
+    next->place = (mc_weight_place){.parts = 1};
+    if (mc_weight_name(map, layers, p->name, prefixed, next->name))
+        next->place = mc_weight_place_of(map, p->name);
+    else
+        snprintf(next->name, MC_NAME_MAX, "%s", p->name);
+    int part = next->place.part;
+    if (part) {
+        bool follows = last && last->parts == part && strcmp(last->name, next->name) == 0 &&
+                       last->first->stored == p->stored;
+        if (follows) last->parts++;
+        return follows || !mc_fail(p->module->ctx, MC_ERR_STATE,
+                                   "parameter \"%s\" does not follow part %d of \"%s\"", p->name,
+                                   part - 1, next->name);
+    }
+    next->first = p;
+    next->parts = 1;
+    next->shape = mc_weight_file_shape(next->place, p->shape);
+    s->specs[s->count++] = (mc_safetensors_spec){.name = next->name,
+                                                 .dtype = mc_parameter_dtype(p),
+                                                 .ndim = next->shape.ndim,
+                                                 .shape = next->shape.dim};
+    return true;
+}
 
 static bool collect(mc_module *model, const mc_weight_map *map, int layers, bool prefixed, saved *s)
 {
     size_t most = model->root->parameter_count + 1;
     s->specs = mc_calloc(most, sizeof *s->specs);
-    s->names = mc_calloc(most, sizeof *s->names);
-    s->parameters = mc_calloc(most, sizeof *s->parameters);
-    if (!s->specs || !s->names || !s->parameters)
-        return !mc_fail_nomem(model->ctx, "saving weights");
+    s->tensors = mc_calloc(most, sizeof *s->tensors);
+    if (!s->specs || !s->tensors) return !mc_fail_nomem(model->ctx, "saving weights");
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it)); s->count++) {
-        if (!mc_weight_name(map, layers, p->name, prefixed, s->names[s->count]))
-            snprintf(s->names[s->count], MC_NAME_MAX, "%s", p->name);
-        s->parameters[s->count] = p;
-        s->specs[s->count] = (mc_safetensors_spec){.name = s->names[s->count],
-                                                   .dtype = mc_parameter_dtype(p),
-                                                   .ndim = p->shape.ndim,
-                                                   .shape = p->shape.dim};
-    }
+    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));)
+        if (!add_saved(s, p, map, layers, prefixed)) return false;
     return true;
 }
 
-/* Writes a parameter's bytes as they are, through a bounded host buffer. */
-static void write_values(mc_safetensors_writer *writer, mc_parameter *p)
+/* The bytes of a tensor's parameters in memory, which lie one behind the other. */
+static const char *saved_data(const saved_tensor *s, size_t *size)
+{
+    size_t element = mc_dtype_size(mc_parameter_dtype(s->first));
+    *size = (size_t)mc_shape_count(s->shape) * element;
+    return (const char *)mc_stored_data(s->first->stored) + (size_t)s->first->first * element;
+}
+
+/* Writes a tensor's bytes as they are, through a bounded host buffer. */
+static void write_values(mc_safetensors_writer *writer, const saved_tensor *s)
 {
     enum { PIECE = 1 << 20 };
-    mc_module_root *root = p->module->root;
-    mc_device *device = root->ctx->device;
-    size_t element = mc_dtype_size(root->dtype);
-    const char *data = (const char *)mc_stored_data(p->stored) + (size_t)p->first * element;
-    size_t size = (size_t)mc_shape_count(p->shape) * element;
+    mc_context *ctx = s->first->module->ctx;
+    mc_device *device = ctx->device;
+    size_t size;
+    const char *data = saved_data(s, &size);
     char *host = mc_malloc(PIECE);
-    if (!host) mc_fail_nomem(root->ctx, "saving weights");
-    for (size_t at = 0; at < size && !mc_failed(root->ctx); at += PIECE) {
+    if (!host) mc_fail_nomem(ctx, "saving weights");
+    for (size_t at = 0; at < size && !mc_failed(ctx); at += PIECE) {
         size_t n = size - at < PIECE ? size - at : PIECE;
-        device->copy_out(device, host, data + at, n);
+        if (!device->copy_out(device, host, data + at, n))
+            mc_fail(ctx, MC_ERR_DEVICE, "saving weights: %s", device->failure);
         mc_safetensors_write(writer, host, n);
     }
     mc_free(host);
+}
+
+/* to (band, rows) = the transpose of columns first .. first + band of from (rows, columns). */
+static void transpose_band(const void *from, size_t element, int64_t rows, int64_t columns,
+                           int64_t first, int64_t band, void *to)
+{
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < band; i++) {
+            int64_t source = row * columns + first + i, target = i * rows + row;
+            if (element == sizeof(uint16_t))
+                ((uint16_t *)to)[target] = ((const uint16_t *)from)[source];
+            else
+                ((uint32_t *)to)[target] = ((const uint32_t *)from)[source];
+        }
+}
+
+/* Writes a matrix transposed: a copy on the host, and a few rows of the file at a time. */
+static void write_transposed(mc_safetensors_writer *writer, const saved_tensor *s)
+{
+    enum { BAND = 16 };
+    mc_context *ctx = s->first->module->ctx;
+    mc_device *device = ctx->device;
+    int64_t rows = s->shape.dim[1], columns = s->shape.dim[0];
+    size_t size, element = mc_dtype_size(mc_parameter_dtype(s->first));
+    const char *data = saved_data(s, &size);
+    char *host = mc_malloc(size), *band = mc_malloc((size_t)rows * BAND * element);
+    if (!host || !band)
+        mc_fail_nomem(ctx, "saving weights");
+    else if (!device->copy_out(device, host, data, size))
+        mc_fail(ctx, MC_ERR_DEVICE, "saving weights: %s", device->failure);
+    for (int64_t at = 0; at < columns && !mc_failed(ctx); at += BAND) {
+        int64_t n = columns - at < BAND ? columns - at : BAND;
+        transpose_band(host, element, rows, columns, at, n, band);
+        mc_safetensors_write(writer, band, (size_t)(n * rows) * element);
+    }
+    mc_free(host);
+    mc_free(band);
+}
+
+static void write_tensor(mc_safetensors_writer *writer, const saved_tensor *s)
+{
+    if (s->place.transpose && s->shape.ndim == 2)
+        write_transposed(writer, s);
+    else
+        write_values(writer, s);
 }
 
 mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
@@ -326,10 +477,9 @@ mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *m
     if (collect(model, map, layers, prefixed, &s))
         writer = mc_safetensors_writer_new(model->ctx, path, s.specs, s.count, NULL, 0);
     for (size_t i = 0; writer && i < s.count && !mc_failed(model->ctx); i++)
-        write_values(writer, s.parameters[i]);
+        write_tensor(writer, &s.tensors[i]);
     mc_free(s.specs);
-    mc_free(s.names);
-    mc_free(s.parameters);
+    mc_free(s.tensors);
     if (mc_failed(model->ctx)) {
         mc_safetensors_writer_free(writer);
         return NULL;

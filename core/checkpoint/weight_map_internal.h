@@ -12,8 +12,18 @@
  * the last layer's. The first rule that fits is taken, so special cases come first. */
 typedef struct mc_weight_rule {
     const char *ours, *theirs;
-    bool head; /* stands beside the base model: never behind its prefix */
+    bool head;       /* stands beside the base model: never behind its prefix */
+    bool transpose;  /* their matrices (in, out) are our (out, in); vectors are as they are */
+    int part, parts; /* ours is part number `part` of `parts` equal ones of theirs, side by side in
+                        the dimension that is our first; parts 0: all of it. The parameters of one
+                        tensor are declared in order, one right after the other */
 } mc_weight_rule;
+
+/* Where a parameter lies in a tensor of a file: see mc_weight_rule. */
+typedef struct mc_weight_place {
+    bool transpose;
+    int part, parts; /* parts >= 1 */
+} mc_weight_place;
 
 typedef struct mc_weight_map {
     const mc_weight_rule *rules; /* ends with ours == NULL */
@@ -33,6 +43,19 @@ bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool
  * names gamma and beta, or under our own name. NULL if the file has none of them. */
 const mc_safetensors_entry *mc_weight_find(const mc_weight_map *map, int layers,
                                            const mc_safetensors *file, const char *ours);
+
+/* The same, with where the parameter lies in it. */
+const mc_safetensors_entry *mc_weight_locate(const mc_weight_map *map, int layers,
+                                             const mc_safetensors *file, const char *ours,
+                                             mc_weight_place *place);
+/* The place that the map says for files under its names. */
+mc_weight_place mc_weight_place_of(const mc_weight_map *map, const char *ours);
+/* The shape of the tensor that holds a parameter of `shape`. */
+mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape);
+/* Reads a parameter of `shape` out of a tensor of the right shape, row-major in our order; sets the
+ * file's error. A transposed matrix goes through a small buffer and never exists twice. */
+mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry,
+                         mc_weight_place place, mc_shape shape, float *values);
 
 /* Fills all parameters of a model from a file. Parameters whose name matches one of the fnmatch
  * patterns `may_be_new` (NULL-terminated list, may be NULL) are initialised instead if the file

@@ -21,6 +21,8 @@ struct mc_device {
      * a unique pointer. */
     void *(*alloc)(mc_device *d, size_t bytes);
     void (*free)(mc_device *d, void *data, size_t bytes); /* `bytes` as given to alloc; NULL ok */
+    /* Bytes that could still be allocated, beside what the cache has; an estimate. */
+    uint64_t (*free_memory)(mc_device *d);
     /* Takes a copy of `host` at once and does not wait. */
     void (*copy_in)(mc_device *d, void *device, const void *host, size_t bytes);
     /* Waits for all that was launched. False after a failure (see `failure`). */
@@ -32,7 +34,28 @@ struct mc_device {
     bool (*wait)(mc_device *d, uint64_t ticket); /* false after a failure */
     void *(*host_alloc)(mc_device *d, size_t bytes);
     void (*host_free)(mc_device *d, void *host, size_t bytes);
+    /* Recording, for mc_step_run; NULL where a device has none. Between step_begin and step_end
+     * memory comes from a pool of its own, which recorded launches share. record_begin has what is
+     * launched recorded instead of run; record_end gives the recording (NULL after a failure), which
+     * replay runs as often as wanted. */
+    void (*step_begin)(mc_device *d);
+    void (*step_end)(mc_device *d);
+    bool (*record_begin)(mc_device *d);
+    void *(*record_end)(mc_device *d);
+    mc_status (*replay)(mc_device *d, void *recording);
+    void (*recording_free)(mc_device *d, void *recording);
+    /* Named ranges for profilers; NULL where there are none. */
+    void (*range_begin)(mc_device *d, const char *name);
+    void (*range_end)(mc_device *d);
     void (*close)(mc_device *d);
+    /* The fastest products that it can do in a dtype, in FLOP/s by its datasheet; 0: unknown. */
+    double (*peak_rate)(mc_device *d, mc_dtype dtype); /* NULL: unknown */
+    /* For the memory planner (plan_internal.h): kernels that do nothing but take the scratch memory
+     * that the real ones take; NULL entries take none. */
+    const mc_kernels *planning;
+    size_t workspace; /* bytes of `memory` that it takes for itself, at first use at the latest */
+    int64_t logits_chunk; /* elements of the logits buffer of mc_linear_cross_entropy */
+    bool recording;       /* between record_begin and record_end */
     mc_device_memory memory;
     uint64_t waits;    /* how often the host waited for everything that was launched */
     char failure[512]; /* what went wrong in the call that failed last; "" if there is no more to

@@ -31,7 +31,9 @@ typedef struct mc_matrix {
  * Philox-4x32-10 block with key = seed and counter = (i / 4, offset), both 64-bit little-endian
  * word pairs, is >= (uint32_t)(p * 2^32); kept values are multiplied by 1 / (1 - p). p == 0: none.
  * The offset is the sum of `offset` and what `base` points to, so that recorded launches drop
- * something else each time they are run. */
+ * something else each time they are run. Attention of a library (cuDNN's, for f16 and bf16) draws
+ * its own numbers from the same seed and offset: which probabilities it drops is another choice,
+ * the same in forward and backward. */
 typedef struct mc_dropout_mask {
     float p;
     uint64_t seed, offset;
@@ -228,11 +230,11 @@ typedef struct mc_kernels {
     mc_status (*scatter_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                               const int32_t *index, mc_matrix y);
     /* Attention of one new token a sequence over the keys and values kept from earlier ones. q and
-     * out: (sequences, heads * head_dim); k, v: (sequences * capacity, heads * head_dim), all of one
-     * floating dtype. Sequence s and each of its heads see the n = lengths[s] <= longest rows of k
-     * and v from s * capacity on, the new token's own among them: out is the sum of those rows of v
-     * weighted by the softmax of scale * q.k. What lies behind them is undefined and never read; n =
-     * 0 gives zeros. `lengths` is in device memory; `longest` is known on the host. */
+     * out: (sequences, heads * head_dim); k, v: (sequences * capacity, heads * head_dim), all of
+     * one floating dtype. Sequence s and each of its heads see the n = lengths[s] <= longest rows
+     * of k and v from s * capacity on, the new token's own among them: out is the sum of those rows
+     * of v weighted by the softmax of scale * q.k. What lies behind them is undefined and never
+     * read; n = 0 gives zeros. `lengths` is in device memory; `longest` is known on the host. */
     mc_status (*attention_cached)(mc_device *d, int64_t sequences, int heads, int head_dim,
                                   float scale, int64_t capacity, const int32_t *lengths,
                                   int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include "core/nn/module_internal.h"
+#include "core/ops/ops.h"
 
 struct mc_block_list {
     mc_module module;
@@ -52,10 +53,12 @@ typedef struct block_call {
     void *block;
 } block_call;
 
+/* Runs a block as a segment that is run again in backward: one tensor goes in, one comes out. */
 static mc_tensor *call_block(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
 {
     const block_call *call = user;
-    return call->list->forward(t, call->block, x, extra);
+    mc_tensor *y = call->list->forward(t, call->block, x, extra);
+    return y ? mc_residual_sum(t, y) : NULL;
 }
 
 /* The further inputs of a call. */
@@ -95,7 +98,7 @@ mc_tensor *mc_block_list_run(mc_tape *t, mc_block_list *list, mc_tensor *x, mc_t
     }
     mc_scope scope = mc_scope_begin(t, false);
     for (int i = 0; i < list->count; i++) {
-        if (hidden) hidden[i] = x;
+        if (hidden && !(hidden[i] = x = mc_residual_sum(t, x))) return NULL;
         mc_tensor *y = run_block(t, list, list->blocks[i], x, inputs);
         if (!y && !mc_failed(ctx))
             mc_fail(ctx, MC_ERR_STATE, "block %d of \"%s\" returned NULL", i, list->module.name);

@@ -57,7 +57,8 @@ MC_API void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recomp
  *     x = mc_block_list_forward(t, list, x, &scale);
  *     x = mc_block_list_forward(t, list, x, NULL);
  *
- * Results between blocks are released. */
+ * Results between blocks are released. Blocks of a pre-LN model may return sums that are not made
+ * yet (mc_residual_defer), and so then does the list, except under MC_RECOMPUTE_FULL. */
 #define mc_block_list_forward(t, list, x, ...)         \
     mc_block_list_run((t), (list), (x), (__VA_ARGS__), \
                       (int)(sizeof(__VA_ARGS__) / sizeof(void *)), NULL)

@@ -282,6 +282,15 @@ void mc_module_zero_grad(mc_module *module)
                                            (size_t)root->buckets[i].count * sizeof(float));
 }
 
+/* Rows of a stored tensor that belong to no parameter. */
+static int64_t padding_rows(const mc_stored *stored)
+{
+    int64_t rows = stored->shape.ndim ? stored->shape.dim[0] : 0;
+    for (int i = 0; i < stored->part_count; i++)
+        if (stored->shape.ndim) rows -= stored->parts[i]->shape.dim[0];
+    return rows;
+}
+
 mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
 {
     mc_module_root *root = stored->owner->root;
@@ -293,6 +302,7 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     stored->leaf = mc_tape_leaf(tape, root->dtype, stored->shape, mc_stored_data(stored),
                                 wants ? mc_stored_gradient(stored) : NULL);
     stored->leaf_tape = mc_tape_id(tape);
+    if (stored->leaf) stored->leaf->zero_rows = padding_rows(stored);
     return stored->leaf;
 }
 
@@ -315,7 +325,7 @@ mc_tensor *mc_parameter_whole(mc_tape *tape, mc_parameter *p)
 mc_tensor *mc_parameter_tensor(mc_tape *tape, mc_parameter *p)
 {
     mc_tensor *whole = mc_parameter_whole(tape, p);
-    if (!whole || p->stored->part_count == 1) return whole;
+    if (!whole || mc_shape_equal(p->shape, p->stored->shape)) return whole;
     char *data = (char *)mc_tensor_data(whole) + (size_t)p->first * mc_dtype_size(whole->dtype);
     float *gradient = whole->gradient ? (float *)mc_tensor_data(whole->gradient) + p->first : NULL;
     return mc_tape_leaf(tape, whole->dtype, p->shape, data, gradient);
@@ -334,9 +344,10 @@ static mc_status transfer(mc_module_root *root, mc_matrix device_side, int64_t c
     if (in) device->copy_in(device, staging, host, bytes);
     if (!direct && in) device->kernels->scale(device, count, staged, 1, device_side, false);
     if (!direct && !in) device->kernels->scale(device, count, device_side, 1, staged, false);
-    if (!in) device->copy_out(device, host, staging, bytes);
+    bool good = in || device->copy_out(device, host, staging, bytes);
     if (!direct) device->free(device, staging, bytes);
-    return MC_OK;
+    if (good) return MC_OK;
+    return mc_fail(root->ctx, MC_ERR_DEVICE, "copying a parameter: %s", device->failure);
 }
 
 static mc_matrix values_of(const mc_parameter *p)

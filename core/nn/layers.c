@@ -1,5 +1,6 @@
 #include "core/nn/layers.h"
 
+#include "core/nn/kv_cache_internal.h"
 #include "core/nn/module_internal.h"
 
 static float std_or(float given, float fallback) { return given != 0 ? given : fallback; }
@@ -95,6 +96,15 @@ mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor *x)
     return mc_layernorm_forward_residual(t, norm, x, NULL, 0);
 }
 
+mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
+                                       mc_tensor **sum)
+{
+    *sum = NULL;
+    if (!norm || !t) return NULL;
+    return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight),
+                          mc_parameter_tensor(t, norm->bias), norm->eps, sum);
+}
+
 /* ---- embedding ------------------------------------------------------------------------------- */
 
 struct mc_embedding {
@@ -107,6 +117,17 @@ static mc_embedding *embedding_init(mc_embedding *e, int64_t count, int64_t dim,
     if (!e) return NULL;
     e->weight = mc_parameter_new(&e->module, "weight", MC_SHAPE(count, dim),
                                  mc_init_normal(0, std_or(init_std, 0.02f)));
+    return e->weight ? e : NULL;
+}
+
+mc_embedding *mc_embedding_add_padded(mc_module *parent, const char *name, int64_t count,
+                                      int64_t dim, float init_std, int64_t align)
+{
+    mc_embedding *e = mc_module_add(parent, name, sizeof *e);
+    if (!e) return NULL;
+    int64_t rows = align > 1 ? (count + align - 1) / align * align : count;
+    e->weight = mc_parameter_new_padded(&e->module, "weight", MC_SHAPE(count, dim), rows,
+                                        mc_init_normal(0, std_or(init_std, 0.02f)));
     return e->weight ? e : NULL;
 }
 
@@ -126,6 +147,11 @@ mc_module *mc_embedding_module(mc_embedding *e) { return e ? &e->module : NULL; 
 mc_tensor *mc_embedding_table(mc_tape *t, mc_embedding *e)
 {
     return e ? mc_parameter_tensor(t, e->weight) : NULL;
+}
+
+mc_tensor *mc_embedding_whole(mc_tape *t, mc_embedding *e)
+{
+    return e ? mc_parameter_whole(t, e->weight) : NULL;
 }
 
 mc_tensor *mc_embedding_forward(mc_tape *t, mc_embedding *e, mc_tensor *index)
@@ -167,8 +193,8 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
                                   {"project_v.bias", dim, zeros}};
     a->qkv_weight = mc_parameter_new_stacked(&a->module, weights, 3, MC_SHAPE(dim), NULL);
     a->qkv_bias = mc_parameter_new_stacked(&a->module, biases, 3, (mc_shape){.ndim = 0}, NULL);
-    a->out =
-        mc_linear_add(&a->module, "attention_out", dim, dim, &(mc_linear_options){.init_std = std});
+    mc_linear_options out = {.init_std = std_or(a->options.out_std, std)};
+    a->out = mc_linear_add(&a->module, "attention_out", dim, dim, &out);
     return a->out ? a : NULL;
 }
 
@@ -177,20 +203,41 @@ void mc_attention_set_dropout(mc_attention *a, float p)
     if (a) a->options.dropout = p;
 }
 
-mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *a, mc_tensor *x, mc_tensor *key_mask)
+static mc_tensor *project_in(mc_tape *t, mc_attention *a, mc_tensor *x)
 {
-    if (!a || !mc_op_ready(t, "attention", x)) return NULL;
-    mc_tensor *qkv = mc_fused_linear(t, x, mc_parameter_whole(t, a->qkv_weight),
-                                     mc_parameter_whole(t, a->qkv_bias), MC_ACTIVATION_NONE);
-    mc_sdpa_options options = {.heads = a->heads,
-                               .causal = a->options.causal,
-                               .dropout = a->options.dropout,
-                               .key_mask = key_mask};
-    mc_tensor *y = qkv ? mc_sdpa(t, qkv, &options) : NULL;
-    mc_tape_release(t, qkv);
+    if (!mc_op_ready(t, "attention", x)) return NULL;
+    return mc_fused_linear(t, x, mc_parameter_whole(t, a->qkv_weight),
+                           mc_parameter_whole(t, a->qkv_bias), MC_ACTIVATION_NONE);
+}
+
+static mc_tensor *project_out(mc_tape *t, mc_attention *a, mc_tensor *y)
+{
     mc_tensor *out = y ? mc_linear_forward(t, a->out, y) : NULL;
     mc_tape_release(t, y);
     return out;
+}
+
+mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *a, mc_tensor *x, mc_tensor *key_mask)
+{
+    mc_tensor *qkv = a ? project_in(t, a, x) : NULL;
+    if (!qkv) return NULL;
+    mc_sdpa_options options = {.heads = a->heads,
+                               .scale = a->options.scale,
+                               .causal = a->options.causal,
+                               .dropout = a->options.dropout,
+                               .key_mask = key_mask};
+    mc_tensor *y = mc_sdpa(t, qkv, &options);
+    mc_tape_release(t, qkv);
+    return project_out(t, a, y);
+}
+
+mc_tensor *mc_attention_forward_cached(mc_tape *t, mc_attention *a, mc_tensor *x,
+                                       mc_kv_cache *cache, int layer)
+{
+    mc_tensor *qkv = a ? project_in(t, a, x) : NULL;
+    mc_tensor *y = qkv ? mc_kv_attention(t, cache, layer, qkv, a->heads, a->options.scale) : NULL;
+    mc_tape_release(t, qkv);
+    return project_out(t, a, y);
 }
 
 /* ---- feed-forward ---------------------------------------------------------------------------- */

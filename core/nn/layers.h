@@ -47,6 +47,10 @@ MC_API mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor
  * with. `dropout` is a probability in [0, 1); on an evaluation tape nothing is dropped. */
 MC_API mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
                                                 mc_tensor *f, float dropout);
+/* The same for a residual stream (see mc_residual_defer): LayerNorm(x), and x itself, made in the
+ * same pass if it was deferred, in *sum. */
+MC_API mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
+                                              mc_tensor **sum);
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 
@@ -56,12 +60,18 @@ typedef struct mc_embedding mc_embedding;
 MC_API mc_embedding *mc_embedding_new(mc_context *ctx, int64_t count, int64_t dim, float init_std);
 MC_API mc_embedding *mc_embedding_add(mc_module *parent, const char *name, int64_t count,
                                       int64_t dim, float init_std);
+/* The same for a table that is also the head of a language model: stored with rows of zeros behind
+ * its own, up to a multiple of `align` (see mc_parameter_new_padded). */
+MC_API mc_embedding *mc_embedding_add_padded(mc_module *parent, const char *name, int64_t count,
+                                             int64_t dim, float init_std, int64_t align);
 MC_API mc_module *mc_embedding_module(mc_embedding *embedding);
 /* Rows of the table by index (i32 or i64, any shape): (elements of index, dim). Errors: an index
  * outside [0, count), named with its place. */
 MC_API mc_tensor *mc_embedding_forward(mc_tape *t, mc_embedding *embedding, mc_tensor *index);
 /* The table as a tensor, for tied heads and for sums of several tables (mc_embed). */
 MC_API mc_tensor *mc_embedding_table(mc_tape *t, mc_embedding *embedding);
+/* The same with the padding it is stored with: for mc_linear_cross_entropy. */
+MC_API mc_tensor *mc_embedding_whole(mc_tape *t, mc_embedding *embedding);
 
 /* ---- self-attention -------------------------------------------------------------------------- */
 
@@ -71,6 +81,8 @@ typedef struct mc_attention_options {
     bool causal;
     float dropout;  /* on the attention probabilities */
     float init_std; /* 0: 0.02 */
+    float out_std;  /* of attention_out's weight; 0: init_std */
+    float scale;    /* of the scores; 0: 1 / sqrt(head_dim) */
 } mc_attention_options;
 
 /* Parameters "project_q", "project_k", "project_v" (stored as one) and "attention_out", each with

@@ -197,16 +197,39 @@ static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count,
     return stored;
 }
 
+/* A parameter that is stored alone, as a tensor of `stored` shape. */
+static mc_parameter *new_alone(mc_module *module, const char *name, mc_shape shape, mc_shape stored,
+                               mc_initializer init)
+{
+    mc_module_root *root = module->root;
+    size_t before = root->parameter_count;
+    mc_parameter *p = add_parameter(module, name, shape, init);
+    if (p && add_stored(module, &p, 1, stored)) return p;
+    root->parameter_count = before;
+    return NULL;
+}
+
 mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape,
                                mc_initializer init)
 {
     if (!module || mc_failed(module->ctx)) return NULL;
-    mc_module_root *root = module->root;
-    size_t before = root->parameter_count;
-    mc_parameter *p = add_parameter(module, name, shape, init);
-    if (p && add_stored(module, &p, 1, shape)) return p;
-    root->parameter_count = before;
-    return NULL;
+    return new_alone(module, name, shape, shape, init);
+}
+
+mc_parameter *mc_parameter_new_padded(mc_module *module, const char *name, mc_shape shape,
+                                      int64_t stored_rows, mc_initializer init)
+{
+    if (!module || mc_failed(module->ctx)) return NULL;
+    mc_shape stored = shape;
+    stored.dim[0] = stored_rows;
+    size_t bytes;
+    if (shape.ndim < 1 || stored_rows < shape.dim[0] || !mc_shape_bytes(stored, MC_F32, &bytes)) {
+        mc_fail(module->ctx, MC_ERR_ARGUMENT,
+                "parameter \"%s\" of shape %s: %lld stored rows, expected at least its own", name,
+                MC_SHAPE_TEXT(shape), (long long)stored_rows);
+        return NULL;
+    }
+    return new_alone(module, name, shape, stored, init);
 }
 
 mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_part *parts, int count,

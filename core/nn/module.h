@@ -79,6 +79,12 @@ MC_API mc_initializer mc_init_custom(mc_init_fn fn, void *user);
 /* Declares a parameter. Errors: a name twice, a size below 1. NULL after an error. */
 MC_API mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape,
                                       mc_initializer init);
+/* The same, stored with further rows behind its own, `stored_rows` in all, so that products with it
+ * have a good size (a vocabulary). They are zero and stay so as long as their gradient is not used:
+ * mc_parameter_tensor, counts, files, initialisation and optimizers see `shape` only,
+ * mc_parameter_whole all rows. Errors: fewer stored rows than the shape has. */
+MC_API mc_parameter *mc_parameter_new_padded(mc_module *module, const char *name, mc_shape shape,
+                                             int64_t stored_rows, mc_initializer init);
 
 typedef struct mc_parameter_part {
     const char *name; /* relative to the module; may hold dots ("project_q.weight") */
@@ -96,7 +102,8 @@ MC_API mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parame
 /* The parameter as a tensor of the tape: reading it is free, and its gradient goes to the
  * bucket. */
 MC_API mc_tensor *mc_parameter_tensor(mc_tape *tape, mc_parameter *parameter);
-/* The whole stored tensor a parameter is part of (the parameter itself if it is stored alone). */
+/* The whole stored tensor a parameter is part of (the parameter itself if it is stored alone and
+ * without padding). */
 MC_API mc_tensor *mc_parameter_whole(mc_tape *tape, mc_parameter *parameter);
 
 MC_API const char *mc_parameter_name(const mc_parameter *parameter); /* full path */

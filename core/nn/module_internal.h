@@ -28,7 +28,8 @@ struct mc_parameter {
     int64_t optimizer_steps; /* steps it has taken there */
 };
 
-/* A stored tensor: one or several parameters, consecutive rows. */
+/* A stored tensor: one or several parameters, consecutive rows; behind the last of them there may
+ * be rows that belong to none, which are zero. */
 struct mc_stored {
     mc_module *owner; /* the block, or the root */
     mc_shape shape;   /* of the whole */

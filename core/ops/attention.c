@@ -74,6 +74,7 @@ mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *o)
     int64_t rows = mc_tensor_rows(qkv), width = mc_tensor_columns(qkv) / 3;
     int head_dim = (int)(width / o->heads);
     sdpa_state state = {.shape = {.lengths = lengths,
+                                  .device_lengths = mc_tape_device_lengths(t, lengths),
                                   .heads = o->heads,
                                   .head_dim = head_dim,
                                   .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),

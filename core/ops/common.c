@@ -1,6 +1,7 @@
 #include "core/ops/ops_internal.h"
 
 #include <string.h>
+#include "core/autograd/step_internal.h"
 
 mc_matrix mc_saved_matrix(mc_tape *t, mc_tensor *x)
 {
@@ -61,7 +62,13 @@ bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *
     return false;
 }
 
-const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x)
+/* Tensors of the context may hold something else each time a recording is run. */
+static bool is_refilled(mc_tape *t, const mc_tensor *x)
+{
+    return mc_step_is_recording(mc_tape_context(t)) && !x->storage->source;
+}
+
+static const void *host_contents(mc_tape *t, const char *op, const mc_tensor *x)
 {
     const void *host = mc_tensor_host(x);
     mc_device *device = mc_tape_device(t);
@@ -73,23 +80,42 @@ const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x)
     return NULL;
 }
 
+const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x)
+{
+    if (is_refilled(t, x)) {
+        mc_fail(mc_tape_context(t), MC_ERR_STATE,
+                "%s: reads a tensor %s on the host, which a recorded step would not do again", op,
+                MC_SHAPE_TEXT(x->shape));
+        return NULL;
+    }
+    return host_contents(t, op, x);
+}
+
 static int64_t index_at(const void *data, mc_dtype dtype, int64_t i)
 {
     return dtype == MC_I64 ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
 }
 
-/* Whether all of `count` indices are in range; an error that names the first that is not. */
-static bool check_indices(mc_tape *t, const char *op, const char *what, const void *data,
-                          mc_dtype dtype, int64_t count, int64_t limit, int32_t ignored)
+/* Indices to be checked. */
+typedef struct index_check {
+    const char *op, *what;
+    const void *data;
+    mc_dtype dtype;
+    int64_t count, limit;
+    int32_t ignored;
+} index_check;
+
+/* Sets an error that names the first index that is not in range. */
+static mc_status check_indices(mc_context *ctx, void *data)
 {
-    for (int64_t i = 0; i < count; i++) {
-        int64_t value = index_at(data, dtype, i);
-        if ((value >= 0 && value < limit) || value == ignored) continue;
-        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: %s[%lld] = %lld, expected 0 to %lld", op,
-                what, (long long)i, (long long)value, (long long)limit - 1);
-        return false;
+    const index_check *c = data;
+    for (int64_t i = 0; i < c->count; i++) {
+        int64_t value = index_at(c->data, c->dtype, i);
+        if ((value >= 0 && value < c->limit) || value == c->ignored) continue;
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %s[%lld] = %lld, expected 0 to %lld", c->op,
+                       c->what, (long long)i, (long long)value, (long long)c->limit - 1);
     }
-    return true;
+    return MC_OK;
 }
 
 mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor *x, int64_t count,
@@ -107,9 +133,15 @@ mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor
                 MC_SHAPE_TEXT(x->shape), (long long)count);
         return NULL;
     }
+    index_check check = {op, what, host_contents(t, op, x), x->dtype, count, limit, ignored};
+    if (!check.data || check_indices(ctx, &check)) return NULL;
+    if (x->dtype == MC_I32) {
+        if (is_refilled(t, x) && mc_step_before(ctx, check_indices, &check, sizeof check))
+            return NULL;
+        return mc_tape_view(t, x, MC_SHAPE(count), 0);
+    }
     const void *data = mc_op_host(t, op, x);
-    if (!data || !check_indices(t, op, what, data, x->dtype, count, limit, ignored)) return NULL;
-    if (x->dtype == MC_I32) return mc_tape_view(t, x, MC_SHAPE(count), 0);
+    if (!data) return NULL;
     int32_t *narrow = mc_tape_alloc(t, ((size_t)count + 1) * sizeof *narrow);
     if (!narrow) return NULL;
     for (int64_t i = 0; i < count; i++) narrow[i] = (int32_t)((const int64_t *)data)[i];

@@ -13,13 +13,23 @@ enum { X, WEIGHT, BIAS };
 static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *state)
 {
     mc_tensor *dy = node->output->gradient;
-    if (state->activation == MC_ACTIVATION_NONE) return dy;
+    if (state->activation == MC_ACTIVATION_NONE || node->output->gradient_is_pre) return dy;
     mc_tensor *du = mc_scratch_new(t, dy->dtype, dy->shape);
     if (!du) return NULL;
     MC_KERNEL(t, "linear", activation_backward, mc_tensor_rows(dy), mc_tensor_columns(dy),
               state->activation, mc_saved_matrix(t, state->pre), mc_matrix_of(dy), mc_matrix_of(du),
               false);
     return du;
+}
+
+static const mc_op linear_activation_op;
+
+/* The linear with an activation that made x, if nothing but the caller used x: then the caller's
+ * product can take the activation's gradient along. */
+static const linear_state *linear_before(const mc_tensor *x)
+{
+    bool alone = x->node && x->node->op == &linear_activation_op && x->uses == 1;
+    return alone ? x->node->state : NULL;
 }
 
 static void linear_backward(mc_tape *t, mc_node *node)
@@ -39,9 +49,14 @@ static void linear_backward(mc_tape *t, mc_node *node)
     if (dbias) MC_KERNEL(t, "linear", column_sums, rows, out, mc_matrix_of(du), dbias);
     mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
     mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    const linear_state *before = dx && !accumulate ? linear_before(x) : NULL;
+    mc_matrix none = {0};
     if (dx)
-        MC_KERNEL(t, "linear", gemm, false, false, rows, in, out, mc_matrix_of(du),
-                  mc_saved_matrix(t, weight), accumulate ? 1.0f : 0.0f, mc_matrix_of(dx));
+        MC_KERNEL(t, "linear", linear_backward_input, rows, in, out, mc_matrix_of(du),
+                  mc_saved_matrix(t, weight), accumulate ? 1.0f : 0.0f,
+                  before ? before->activation : MC_ACTIVATION_NONE,
+                  before ? mc_saved_matrix(t, before->pre) : none, mc_matrix_of(dx));
+    x->gradient_is_pre = before;
     if (du != node->output->gradient) mc_scratch_free(du);
 }
 

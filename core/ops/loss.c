@@ -29,6 +29,8 @@ static bool read_options(mc_tape *t, const char *op, const mc_cross_entropy_opti
 /* How many labels count: known on the host, since labels come from there. */
 static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
 {
+    const mc_loss_seed *seed = mc_context_loss_seed(mc_tape_context(t));
+    if (!seed || seed->manager) return 0; /* the seed does not depend on it */
     const int32_t *label = mc_op_host(t, "loss", labels);
     double count = 0;
     for (int64_t i = 0; label && i < mc_tensor_count(labels); i++)
@@ -109,8 +111,6 @@ mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
 
 /* ---- head and loss in one, chunk by chunk ---------------------------------------------------- */
 
-enum { CHUNK_LOGITS = 1 << 22 }; /* elements of the logits buffer: 16 MiB in f32 */
-
 typedef struct linear_loss {
     mc_tensor *x, *weight, *bias, *labels;
     int64_t classes;
@@ -138,30 +138,33 @@ static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int6
     static const char op[] = "linear cross entropy";
     int64_t in = mc_tensor_columns(c->x);
     mc_matrix x = rows_from(mc_matrix_of(c->x), first), none = {0};
-    MC_KERNEL(t, op, gemm, false, true, n, c->classes, in, x, mc_matrix_of(c->weight), 0, logits);
-    if (c->bias)
-        MC_KERNEL(t, op, bias_activation, n, c->classes, logits, mc_matrix_flat(c->bias),
-                  MC_ACTIVATION_NONE, logits);
+    int64_t columns = logits.stride; /* classes, and padding whose weights, and so logits, are 0 */
+    MC_KERNEL(t, op, linear, n, in, columns, x, mc_matrix_of(c->weight),
+              c->bias ? mc_matrix_flat(c->bias) : none, MC_ACTIVATION_NONE, none, logits);
     MC_KERNEL(t, op, cross_entropy, n, c->classes, logits,
               (const int32_t *)mc_tensor_data(c->labels) + first, c->options.ignore_index,
               c->options.smoothing, c->seed, mc_tensor_data(c->loss), c->gradients ? logits : none);
     if (!c->gradients) return;
     if (c->weight->requires_grad)
-        MC_KERNEL(t, op, gemm, true, false, c->classes, in, n, logits, x, 1,
+        MC_KERNEL(t, op, gemm, true, false, columns, in, n, logits, x, 1,
                   mc_matrix_of(c->weight->gradient));
     if (c->bias && c->bias->requires_grad)
-        MC_KERNEL(t, op, column_sums, n, c->classes, logits, mc_tensor_data(c->bias->gradient));
+        MC_KERNEL(t, op, column_sums, n, columns, logits, mc_tensor_data(c->bias->gradient));
     if (c->dx)
-        MC_KERNEL(t, op, gemm, false, false, n, in, c->classes, logits, mc_matrix_of(c->weight), 0,
+        MC_KERNEL(t, op, gemm, false, false, n, in, columns, logits, mc_matrix_of(c->weight), 0,
                   rows_from(mc_matrix_of(c->dx), first));
 }
 
 static void linear_loss_run(mc_tape *t, linear_loss *c)
 {
-    int64_t rows = mc_tensor_rows(c->x), chunk = CHUNK_LOGITS / c->classes;
+    int64_t rows = mc_tensor_rows(c->x), columns = mc_tensor_size(c->weight, 0);
+    /* Rows that are zero may take part: their logits and gradients are zero, and the product is of a
+     * size that hardware likes. */
+    if (c->classes + c->weight->zero_rows != columns) columns = c->classes;
+    int64_t chunk = mc_tape_device(t)->logits_chunk / columns;
     if (chunk < 1) chunk = 1;
     if (chunk > rows) chunk = rows;
-    mc_tensor *logits = mc_scratch_new(t, c->x->dtype, MC_SHAPE(chunk, c->classes));
+    mc_tensor *logits = mc_scratch_new(t, c->x->dtype, MC_SHAPE(chunk, columns));
     if (!logits) return;
     for (int64_t first = 0; first < rows; first += chunk) {
         int64_t n = rows - first < chunk ? rows - first : chunk;

@@ -31,9 +31,9 @@ static void norm_backward(mc_tape *t, mc_node *node)
     bool accumulate, masked = f && f->requires_grad && state->dropout.p > 0;
     mc_tensor *ds = sum_gradient(t, node, &accumulate);
     mc_tensor *df = masked ? mc_scratch_new(t, x->dtype, x->shape) : NULL;
-    bool apart = masked && (accumulate || !dy); /* the mask is for the whole gradient */
-    float *dweight = mc_vector_gradient_begin(t, node->inputs[WEIGHT]);
-    float *dbias = mc_vector_gradient_begin(t, node->inputs[BIAS]);
+    bool apart = masked && node->second; /* the mask is for all of the sum's gradient */
+    float *dweight = dy ? mc_vector_gradient_begin(t, node->inputs[WEIGHT]) : NULL;
+    float *dbias = dy ? mc_vector_gradient_begin(t, node->inputs[BIAS]) : NULL;
     mc_matrix none = {0};
     if (dy && !mc_failed(mc_tape_context(t)))
         MC_KERNEL(t, op, residual_norm_backward, rows, columns, mc_saved_matrix(t, state->sum),

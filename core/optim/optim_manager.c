@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "core/autograd/step_internal.h"
 #include "core/optim/optimizer_internal.h"
 
 /* ---- making and freeing ------------------------------------------------------------------ */
@@ -125,7 +126,6 @@ mc_optim_manager *mc_optim_manager_new(mc_context *ctx, const mc_optim_manager_o
     m->scaling = filled.loss_scale > 0;
     m->loss_scale = m->scaling ? filled.loss_scale : 1;
     m->norm = NAN;
-    m->step_ended = true;
     if (make_state(m)) return m;
     mc_fail_nomem(ctx, "an OptimManager");
     mc_optim_manager_free(m);
@@ -232,7 +232,6 @@ static mc_status zero_gradients(mc_optim_manager *m)
     m->nominal = 0;
     m->losses = 0;
     m->clip = MC_CLIP_NONE;
-    for (int i = 0; i < MC_FLIGHTS; i++) m->flights[i].zeroed_since = true;
     mc_status status = zero_state(m, &m->state->loss_sum, 2 * sizeof m->state->loss_sum);
     return status ? status : forgive(m);
 }
@@ -295,7 +294,6 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
     if (status) return status;
     m->losses++;
     if (m->clip == MC_CLIP_DONE) m->clip = MC_CLIP_VOID;
-    m->step_ended = false;
     return check_kernel(m, device->kernels->step_count(device, mc_tensor_data(loss), m->state),
                         "counting a loss");
 }
@@ -522,6 +520,12 @@ static mc_status prepare(mc_optim_manager *m)
     return MC_OK;
 }
 
+mc_status mc_optim_manager_prepare(mc_optim_manager *m)
+{
+    mc_status status = ready(m);
+    return status ? status : prepare(m);
+}
+
 /* Tells an optimizer what it will do, whatever became of the steps in flight. */
 static mc_status guess(mc_optim_manager *m, const mc_managed *managed)
 {
@@ -531,25 +535,59 @@ static mc_status guess(mc_optim_manager *m, const mc_managed *managed)
     for (int late = 0; late <= MC_STEPS_LATE; late++)
         guess.lr[late] = next_lr(managed, late < m->in_flight ? m->in_flight - late : 0);
     device->copy_in(device, &o->memory->guess, &guess, sizeof guess);
-    return device->kernels->step_update(device, m->state, &o->memory->guess, &o->memory->update);
+    return MC_OK;
 }
 
+/* Before a step is launched: all that has to be known of the steps before. */
+static mc_status begin_launch(mc_optim_manager *m)
+{
+    mc_status status = mc_error_status(m->ctx);
+    while (!status && m->in_flight > MC_STEPS_LATE) status = settle(m);
+    if (!status) status = prepare(m);
+    for (size_t i = 0; !status && i < m->managed_count; i++)
+        if (m->managed[i].optimizer) status = guess(m, &m->managed[i]);
+    return status;
+}
+
+/* After a step was launched: its outcome is on its way. */
+static mc_status end_launch(mc_optim_manager *m)
+{
+    mc_device *device = m->ctx->device;
+    mc_flight *flight = &m->flights[(m->first_flight + m->in_flight++) % MC_FLIGHTS];
+    flight->ticket =
+        device->copy_out_later(device, flight->arrived, m->state, sizeof *flight->arrived);
+    mc_status status = settle_arrived(m);
+    if (!status && !m->in_flight && m->last_skipped) status = zero_gradients(m);
+    return status;
+}
+
+static mc_status before_recorded(mc_context *ctx, void *data)
+{
+    mc_optim_manager *m = *(mc_optim_manager **)data;
+    (void)ctx;
+    mc_status status = forgive(m);
+    return status ? status : begin_launch(m);
+}
+
+static mc_status after_recorded(mc_context *ctx, void *data)
+{
+    (void)ctx;
+    return end_launch(*(mc_optim_manager **)data);
+}
+
+/* Launches the decision and what follows from it. */
 static mc_status launch(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
     mc_status status = device->kernels->step_decide(device, m->rules, m->state);
     for (size_t i = 0; !status && i < m->managed_count; i++) {
-        const mc_managed *managed = &m->managed[i];
-        if (!managed->optimizer) continue;
-        status = guess(m, managed);
-        if (!status) status = mc_optimizer_launch(managed->optimizer);
+        mc_optimizer *o = m->managed[i].optimizer;
+        if (!o) continue;
+        status =
+            device->kernels->step_update(device, m->state, &o->memory->guess, &o->memory->update);
+        if (!status) status = mc_optimizer_launch(o);
     }
-    if (status) return check_kernel(m, status, "a step");
-    mc_flight *flight = &m->flights[(m->first_flight + m->in_flight++) % MC_FLIGHTS];
-    flight->zeroed_since = false;
-    flight->ticket =
-        device->copy_out_later(device, flight->arrived, m->state, sizeof *flight->arrived);
-    return MC_OK;
+    return check_kernel(m, status, "a step");
 }
 
 /* Counts a step that was taken. */
@@ -574,20 +612,19 @@ mc_status mc_optim_manager_step(mc_optim_manager *m)
             m->ctx, MC_ERR_STATE,
             "mc_optim_manager_step: clip_grad_norm was called before the last backward of "
             "the step, expected after it");
-    while (!status && m->in_flight > MC_STEPS_LATE) status = settle(m);
-    if (!status) status = prepare(m);
+    bool recording = mc_step_is_recording(m->ctx);
+    if (!recording) status = begin_launch(m);
     double max_norm = m->options.max_grad_norm > 0 ? m->options.max_grad_norm : INFINITY;
     if (!status && m->clip == MC_CLIP_NONE) status = measure(m, max_norm, 2);
     if (!status) status = launch(m);
     if (status) return status;
-    m->step_ended = true;
     m->clip = MC_CLIP_NONE;
     give_seed_back(m);
-    if ((status = settle_arrived(m))) {
-        m->step_ended = false;
-        return status;
+    if (recording) {
+        status = mc_step_before(m->ctx, before_recorded, &m, sizeof m);
+        return status ? status : mc_step_after(m->ctx, after_recorded, &m, sizeof m);
     }
-    return !m->in_flight && m->last_skipped ? zero_gradients(m) : MC_OK;
+    return end_launch(m);
 }
 
 /* The gradients in memory are not those of the saved run: they are forgotten, and zero_grad, which
@@ -607,7 +644,6 @@ void mc_optim_manager_state_restored(mc_optim_manager *m)
     m->nominal = 0;
     m->losses = 0;
     m->clip = MC_CLIP_NONE;
-    m->step_ended = true;
     m->last_skipped = m->failed = false;
     m->norm = NAN;
     m->reported = 0;

@@ -77,6 +77,10 @@ MC_API void mc_optim_manager_free(mc_optim_manager *optim);
 MC_API mc_status mc_optim_manager_add(mc_optim_manager *optim, mc_optimizer *optimizer,
                                       mc_lr_scheduler *scheduler);
 
+/* Makes gradients and state of all optimizers now, which otherwise come with the first step: who
+ * calls it finds out before the first step whether there is memory enough. */
+MC_API mc_status mc_optim_manager_prepare(mc_optim_manager *optim);
+
 /* Zeros the gradients of all parameters of all optimizers, and begins a step. It comes before the
  * first operation of the step's first tape, since some write gradients in the forward pass. */
 MC_API mc_status mc_optim_manager_zero_grad(mc_optim_manager *optim);
@@ -123,7 +127,7 @@ typedef struct mc_step_report {
 } mc_step_report;
 
 /* The report of the step `late` steps before the newest, 0 <= late <= 3, waiting until that one has
- * ended. False if there is none (yet, or since the manager was loaded) or the context has failed. */
+ * ended. False if there is none (yet, or since the manager was loaded) or the context failed. */
 MC_API bool mc_optim_manager_report(mc_optim_manager *optim, int late, mc_step_report *report);
 
 /* The learning rate of the first optimizer: the one its last step used; before, the one it will. */

@@ -108,7 +108,6 @@ typedef struct mc_managed {
 typedef struct mc_flight {
     mc_step_state *arrived; /* memory of the device's host_alloc */
     uint64_t ticket;
-    bool zeroed_since; /* zero_grad was called after it */
 } mc_flight;
 
 enum { MC_FLIGHTS = MC_STEPS_LATE + 1 };
@@ -136,7 +135,6 @@ struct mc_optim_manager {
     mc_clip_state clip;
     mc_step_rules rules; /* as clip_grad_norm or step measured them */
     double norm;         /* NaN: none yet */
-    bool step_ended;     /* no backward since the last step */
     bool last_skipped, failed;
 };
 

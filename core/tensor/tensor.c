@@ -149,8 +149,13 @@ const void *mc_tensor_host(const mc_tensor *x)
 
 void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
 {
+    if (!x || !bytes || mc_failed(x->ctx)) return;
     mc_device *device = x->ctx->device;
-    if (!bytes) return;
+    if (bytes > x->storage->bytes) {
+        mc_fail(x->ctx, MC_ERR_SHAPE, "writing %zu bytes to a tensor of %zu", bytes,
+                x->storage->bytes);
+        return;
+    }
     if (x->host) memcpy(x->host, data, bytes);
     device->copy_in(device, mc_tensor_data(x), data, bytes);
 }

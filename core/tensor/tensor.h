@@ -44,6 +44,10 @@ typedef struct mc_tensor mc_tensor;
 MC_API mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape);
 /* The same, with a copy of `data` (host memory, row-major, of that dtype). */
 MC_API mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data);
+/* Replaces the first `bytes` bytes of a tensor made by the two functions above with a copy of
+ * `data`; does not wait for the device, and what was launched before still reads the old contents.
+ * `bytes` beyond the tensor are an error. */
+MC_API void mc_tensor_write(mc_tensor *tensor, const void *data, size_t bytes);
 /* Frees a tensor made by the two functions above; not while a tape that used it has yet to run
  * backward. NULL is allowed. */
 MC_API void mc_tensor_free(mc_tensor *tensor);

@@ -46,6 +46,10 @@ struct mc_tensor {
     uint64_t serial;            /* its number on that tape, from 1 */
     struct mc_node *node;       /* the node that produced it; NULL for inputs and parameters */
     struct mc_tensor *gradient; /* during backward; of a leaf: the f32 view of its bucket */
+    int64_t zero_rows;          /* of a padded parameter: its last rows, which are zero */
+    int uses;                   /* how often it was an input of an operation */
+    /* `gradient` is that of the pre-activation behind this output of a linear: see linear.c */
+    bool gradient_is_pre;
     bool requires_grad;
     bool is_leaf; /* a parameter: its gradient is always added to */
     /* of a loss: what its gradient is in a backward pass that is not given one, {seed, 0} in device
@@ -66,8 +70,6 @@ mc_shape_text mc_shape_print(mc_shape shape);
 /* The contents of an integer tensor on the host, without waiting; NULL where only the device knows
  * them. */
 const void *mc_tensor_host(const mc_tensor *x);
-/* Replaces the first `bytes` bytes of a context tensor; takes a copy and does not wait. */
-void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes);
 
 /* Checks a shape (sizes >= 0, no overflow) and gives its bytes. */
 bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes);

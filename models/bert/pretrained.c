@@ -1,6 +1,6 @@
-#include <stdio.h>
-#include <string.h>
+#include "core/checkpoint/config_json_internal.h"
 #include "core/checkpoint/hub_internal.h"
+#include "core/checkpoint/pretrained_internal.h"
 #include "models/bert/bert_internal.h"
 
 static const mc_weight_rule rules[] = {
@@ -71,26 +71,6 @@ static mc_bert *build(mc_context *ctx, const mc_bert_config *config, mc_safetens
     return bert;
 }
 
-/* The dtype that config.json says the model was saved in. */
-static bool read_saved_dtype(mc_error *err, const cJSON *json, const char *path, mc_dtype *dtype)
-{
-    static const struct {
-        const char *name;
-        mc_dtype dtype;
-    } known[] = {{"float32", MC_F32}, {"float16", MC_F16}, {"bfloat16", MC_BF16}};
-    const char *name = "float32";
-    if (!mc_json_get_string(err, json, path, "torch_dtype", &name) ||
-        !mc_json_get_string(err, json, path, "dtype", &name))
-        return false;
-    for (int i = 0; i < 3; i++)
-        if (strcmp(name, known[i].name) == 0) *dtype = known[i].dtype;
-    if (!*dtype)
-        mc_error_set(err, MC_ERR_UNSUPPORTED,
-                     "%s: dtype \"%s\" is not supported, expected float32, float16 or bfloat16",
-                     path, name);
-    return *dtype;
-}
-
 mc_bert *mc_bert_from_pretrained(mc_context *ctx, const char *identifier,
                                  const mc_load_options *given)
 {
@@ -102,8 +82,9 @@ mc_bert *mc_bert_from_pretrained(mc_context *ctx, const char *identifier,
         return NULL;
     cJSON *json = mc_bert_config_json(&ctx->error, path, &config);
     mc_safetensors *file = NULL;
-    bool good = json && (!options.saved_dtype || options.dtype ||
-                         read_saved_dtype(&ctx->error, json, path, &options.dtype));
+    mc_config_reader r = {&ctx->error, json, path};
+    bool good =
+        json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype));
     if (good)
         file =
             mc_safetensors_open(ctx, folder, &(mc_safetensors_options){.variant = options.variant});
@@ -117,38 +98,19 @@ mc_bert *mc_bert_from_pretrained(mc_context *ctx, const char *identifier,
     return NULL;
 }
 
-static void write_folder(mc_bert *bert, const char *text, const char *config_path,
-                         const char *weights_path)
-{
-    mc_context *ctx = bert->module.ctx;
-    mc_safetensors_writer *weights =
-        mc_weights_write(&bert->module, &mc_bert_weight_map, (int)bert->config.layers,
-                         bert->heads.mlm || bert->heads.nsp || bert->heads.labels, weights_path);
-    mc_file_writer config;
-    if (mc_file_writer_init(&ctx->error, &config, config_path) == MC_OK) {
-        mc_file_write(&config, text, strlen(text));
-        mc_file_write(&config, "\n", 1);
-        mc_file_sync(&config);
-        mc_safetensors_writer_sync(weights);
-        mc_file_rename(&config);
-        mc_safetensors_writer_rename(weights);
-    }
-    mc_file_writer_release(&config);
-    mc_safetensors_writer_free(weights);
-}
-
 mc_status mc_bert_save(mc_bert *bert, const char *folder)
 {
     if (!bert) return MC_ERR_ARGUMENT;
     mc_context *ctx = bert->module.ctx;
-    char config_path[MC_PATH_MAX], weights_path[MC_PATH_MAX];
-    if (mc_failed(ctx) || mc_make_folders(&ctx->error, folder) ||
-        mc_path_join(&ctx->error, config_path, folder, "config.json") ||
-        mc_path_join(&ctx->error, weights_path, folder, "model.safetensors"))
-        return mc_error_status(ctx);
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    const mc_bert_heads *heads = &bert->heads;
     char *text = mc_bert_config_print(bert);
-    if (!text) return mc_fail_nomem(ctx, "config.json");
-    write_folder(bert, text, config_path, weights_path);
+    mc_pretrained_folder what = {.model = &bert->module,
+                                 .map = &mc_bert_weight_map,
+                                 .layers = (int)bert->config.layers,
+                                 .prefixed = heads->mlm || heads->nsp || heads->labels,
+                                 .config = text};
+    mc_pretrained_write(&what, folder);
     cJSON_free(text);
     mc_error_while(&ctx->error, "saving BERT to \"%s\"", folder);
     return mc_error_status(ctx);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/device/cpu/cpu_internal.h"
-#include "core/device/cpu/pool_internal.h"
+#include "core/device/pool_internal.h"
 
 static uint64_t random_state = 1234567;
 static uint32_t random_bits(void)
@@ -19,7 +19,7 @@ static void test_blocks(void **state)
 {
     (void)state;
     mc_device_memory memory = {0};
-    mc_pool *pool = mc_pool_new(&memory);
+    mc_pool *pool = mc_pool_new(&memory, &mc_pool_host);
     assert_non_null(pool);
     void *a = mc_pool_alloc(pool, 0), *b = mc_pool_alloc(pool, 0), *c = mc_pool_alloc(pool, 100);
     assert_true(a && b && c && a != b && b != c);
@@ -61,7 +61,7 @@ static void test_random_use(void **state)
 {
     (void)state;
     mc_device_memory memory = {0};
-    mc_pool *pool = mc_pool_new(&memory);
+    mc_pool *pool = mc_pool_new(&memory, &mc_pool_host);
     slot slots[SLOTS] = {0};
     for (int i = 0; i < 20000; i++) {
         slot *s = &slots[random_bits() % SLOTS];
@@ -91,7 +91,7 @@ static void test_steady_state(void **state)
 {
     (void)state;
     mc_device_memory memory = {0};
-    mc_pool *pool = mc_pool_new(&memory);
+    mc_pool *pool = mc_pool_new(&memory, &mc_pool_host);
     uint64_t calls = 0;
     for (int step = 0; step < 200; step++) {
         void *data[50];
@@ -168,10 +168,10 @@ static void test_out_of_memory(void **state)
 {
     (void)state;
     mc_device_memory memory = {0};
-    mc_pool *pool = mc_pool_new(&memory);
+    mc_pool *pool = mc_pool_new(&memory, &mc_pool_host);
     mc_fault_fail_at(1, true);
     assert_null(mc_pool_alloc(pool, 100));
-    assert_null(mc_pool_new(&memory));
+    assert_null(mc_pool_new(&memory, &mc_pool_host));
     mc_fault_fail_at(0, false);
     void *a = mc_pool_alloc(pool, 100);
     assert_non_null(a);

@@ -1,10 +1,15 @@
 /* The op harness: runs a row of the table (an operation with its options and sizes) over dtypes,
- * sizes and instruction sets, and compares it with the row's reference in double.
+ * sizes and contexts (instruction sets, devices), and compares it with the row's reference in
+ * double.
  *
  *   test   forward against the reference
  *   grad   the gradient of every input and parameter against central differences of the reference,
  *          in three ways: alone, added to a gradient that is there already, and by full recompute
+ *   huge   forward and gradients of large inputs against another context in f32 (op_huge.h)
  *   perf   time and throughput of forward and backward
+ *
+ * Inputs go to the device through the tape and results come back as copies, so that it need not
+ * matter where the device's memory is.
  *
  * A row gives three functions: `declare` says which inputs there are, `run` calls the operation,
  * and `reference` computes it from the inputs' doubles. */
@@ -17,7 +22,7 @@
 #include "core/modelcenter.h"
 #include "core/ops/ops_internal.h"
 
-enum { MOST_INPUTS = 6, MOST_SIZES = 8, MOST_SEQUENCES = 8 };
+enum { MOST_INPUTS = 6, MOST_SIZES = 10, MOST_SEQUENCES = 8 };
 
 typedef enum input_kind {
     VALUES,    /* of the row's dtype, with a gradient */
@@ -32,9 +37,10 @@ typedef struct op_input {
     mc_shape shape;
     int64_t count;
     double *v;       /* what the reference reads */
-    void *data;      /* the same in `dtype` */
-    float *gradient; /* of a parameter: where the operation adds */
+    void *data;      /* the same in `dtype`, on the host */
+    float *gradient; /* of a parameter: what the operation's is added to */
     mc_tensor *x;    /* on the tape of the run */
+    mc_tensor *dx;   /* of a parameter: its gradient there */
 } op_input;
 
 typedef struct op_call op_call;
@@ -43,7 +49,9 @@ typedef struct op_options {
     mc_activation activation;
     bool bias, second, causal, masked;
     input_kind weights; /* VALUES or PARAMETER */
+    const char *path;   /* of attention on a GPU: MC_CUDA_ATTENTION; NULL: unset */
     int tables;
+    mc_dtype to; /* of a cast */
     float dropout, factor, smoothing;
     int32_t ignore_index; /* as in mc_cross_entropy_options */
     mc_dtype index_dtype; /* 0: i32 */
@@ -65,9 +73,10 @@ typedef struct op_row {
     bool no_gradient; /* the operation has none */
     bool seeded;      /* a loss whose backward starts with 1 / count only */
     bool f32_only;
-    double tolerance;       /* of f32, relative to the largest value; 0: 1e-6 */
-    int roundings;          /* to 16 bits on the way to a result or gradient; 0: 1 */
-    int gradient_roundings; /* 0: as roundings */
+    double tolerance;          /* of f32, relative to the largest value; 0: 1e-6 */
+    double gradient_tolerance; /* 0: as tolerance */
+    int roundings;             /* to 16 bits on the way to a result or gradient; 0: 1 */
+    int gradient_roundings;    /* 0: as roundings */
 } op_row;
 
 struct op_call {
@@ -75,6 +84,8 @@ struct op_call {
     const op_options *o;
     const int64_t *n; /* the size */
     mc_dtype dtype;
+    mc_dtype values; /* of which the random values are, whatever `dtype` they are given in */
+    const char *on;  /* the name of the context */
     mc_context *ctx;
     op_input in[MOST_INPUTS];
     int inputs;
@@ -82,11 +93,34 @@ struct op_call {
     mc_dtype out_dtype;
     int64_t out_count;
     mc_lengths lengths; /* of a packed batch; capacity 0: not packed */
-    int32_t length[MOST_SEQUENCES], offset[MOST_SEQUENCES + 1];
+    int32_t *length, *offset;
     uint64_t dropout_offset; /* of the last run */
 };
 
 /* ---- declaring ------------------------------------------------------------------------------- */
+
+/* After how many random values an input repeats them: making them takes time. */
+static int64_t value_period = INT64_MAX;
+
+/* Random values in [low, high) that the dtype has, and not nearer to zero than `least`. */
+static inline void random_values(mc_dtype dtype, double *v, int64_t count, double low, double high,
+                                 double least)
+{
+    int64_t period = value_period, fresh = count < period ? count : period;
+    for (int64_t i = 0; i < fresh; i++) {
+        double value = uniform(low, high);
+        if (fabs(value) < least) value = copysign(least, value);
+        v[i] = nearest(dtype, value);
+    }
+    for (int64_t i = fresh; i < count; i += fresh)
+        memcpy(v + i, v, (size_t)(count - i < fresh ? count - i : fresh) * sizeof *v);
+}
+
+static inline void set_elements(mc_dtype dtype, void *data, const double *v, int64_t count)
+{
+#pragma omp parallel for if (count > 100000)
+    for (int64_t i = 0; i < count; i++) set_element(dtype, data, i, v[i]);
+}
 
 static inline op_input *add_input(op_call *c, input_kind kind, mc_dtype dtype, mc_shape shape)
 {
@@ -101,17 +135,13 @@ static inline op_input *add_input(op_call *c, input_kind kind, mc_dtype dtype, m
     return in;
 }
 
-/* Random values in [low, high) that the dtype has, away from zero, where ReLU has no slope. */
+/* Random values in [low, high), away from zero, where ReLU has no slope. */
 static inline op_input *add_values(op_call *c, input_kind kind, mc_shape shape, double low,
                                    double high)
 {
     op_input *in = add_input(c, kind, c->dtype, shape);
-    for (int64_t i = 0; i < in->count; i++) {
-        double value = uniform(low, high);
-        if (fabs(value) < 2e-3) value = copysign(2e-3, value);
-        in->v[i] = nearest(in->dtype, value);
-        set_element(in->dtype, in->data, i, in->v[i]);
-    }
+    random_values(c->values, in->v, in->count, low, high, 2e-3);
+    set_elements(in->dtype, in->data, in->v, in->count);
     return in;
 }
 
@@ -138,20 +168,41 @@ static inline op_input *add_index(op_call *c, input_kind kind, mc_dtype dtype, i
 
 /* The packed batches of the rows that want one: lengths up to the first negative. */
 static const int32_t batches[][MOST_SEQUENCES] = {
-    {1, -1}, {3, 1, 5, -1},   {4, 0, 7, 0, 1, -1}, {0, 0, -1},
-    {-1},    {33, 17, 2, -1}, {70, 1, -1},         {128, 128, 128, 128, 128, 128, 128, 128}};
+    {1, -1},
+    {3, 1, 5, -1},
+    {4, 0, 7, 0, 1, -1},
+    {0, 0, -1},
+    {-1},
+    {33, 17, 2, -1},
+    {70, 1, -1},
+    {128, 128, 128, 128, 128, 128, 128, 128},
+    {40, 40, 40, -1},
+    {4097, 1000, 3, 0, 513, -1},
+};
+enum { MANY = sizeof batches / sizeof *batches, MANY_SEQUENCES = 70000 }; /* of 1 to 4 tokens */
+
+static inline int32_t length_in_batch(int64_t batch, int i)
+{
+    if (batch == MANY) return i < MANY_SEQUENCES ? 1 + i % 4 : -1;
+    return i < MOST_SEQUENCES ? batches[batch][i] : -1;
+}
 
 static inline void set_batch(op_call *c, int64_t batch, int64_t round_to)
 {
     mc_lengths *l = &c->lengths;
-    *l = (mc_lengths){.length = c->length, .offset = c->offset};
-    for (; l->count < MOST_SEQUENCES && batches[batch][l->count] >= 0; l->count++) {
-        int32_t length = batches[batch][l->count];
-        c->length[l->count] = length;
-        l->total += length;
-        c->offset[l->count + 1] = (int32_t)l->total;
-        if (length > l->longest) l->longest = length;
+    *l = (mc_lengths){0};
+    while (length_in_batch(batch, l->count) >= 0) l->count++;
+    c->length = calloc((size_t)l->count + 1, sizeof *c->length);
+    c->offset = calloc((size_t)l->count + 1, sizeof *c->offset);
+    assert_true(c->length && c->offset);
+    for (int i = 0; i < l->count; i++) {
+        c->length[i] = length_in_batch(batch, i);
+        l->total += c->length[i];
+        c->offset[i + 1] = (int32_t)l->total;
+        if (c->length[i] > l->longest) l->longest = c->length[i];
     }
+    l->length = c->length;
+    l->offset = c->offset;
     l->capacity = (l->total + round_to - 1) / round_to * round_to;
 }
 
@@ -162,9 +213,12 @@ static inline void set_output(op_call *c, mc_dtype dtype, mc_shape shape)
     c->out_count = mc_shape_count(shape);
 }
 
-static inline void call_begin(op_call *c, const op_row *row, const int64_t *n, mc_dtype dtype)
+/* A call of a row in `dtype`, with random inputs that are values of the dtype `values`. */
+static inline void call_begin(op_call *c, const op_row *row, const int64_t *n, mc_dtype dtype,
+                              mc_dtype values)
 {
-    *c = (op_call){.row = row, .o = &row->o, .n = n, .dtype = dtype, .out_dtype = dtype};
+    *c = (op_call){
+        .row = row, .o = &row->o, .n = n, .dtype = dtype, .values = values, .out_dtype = dtype};
     row->declare(c);
 }
 
@@ -175,23 +229,46 @@ static inline void call_end(op_call *c)
         free(c->in[i].data);
         free(c->in[i].gradient);
     }
+    free(c->length);
+    free(c->offset);
 }
 
 static inline bool has_gradient(const op_input *in) { return in->kind <= PARAMETER; }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* A leaf over memory of the tape. */
+static inline mc_tensor *put_parameter(mc_tape *t, op_input *in)
+{
+    mc_tensor *values = mc_tape_input(t, in->dtype, in->shape, in->data, false);
+    in->dx = mc_tape_input(t, MC_F32, in->shape, in->gradient, false);
+    if (!values || !in->dx) return NULL;
+    return mc_tape_leaf(t, in->dtype, in->shape, mc_tensor_data(values), mc_tensor_data(in->dx));
+}
+
 static inline void put_inputs(mc_tape *t, op_call *c)
 {
     for (int i = 0; i < c->inputs; i++) {
         op_input *in = &c->in[i];
         in->x = in->kind == PARAMETER
-                    ? mc_tape_leaf(t, in->dtype, in->shape, in->data, in->gradient)
+                    ? put_parameter(t, in)
                     : mc_tape_input(t, in->dtype, in->shape, in->data, in->kind == VALUES);
         if (in->x && c->lengths.length && mc_tensor_rows(in->x) == c->lengths.capacity)
             in->x->lengths = &c->lengths;
     }
     c->dropout_offset = c->ctx->rng_offset;
+}
+
+/* Values of the host as a tensor of the tape. */
+static inline mc_tensor *put_values(mc_tape *t, mc_dtype dtype, mc_shape shape, const double *v)
+{
+    int64_t count = mc_shape_count(shape);
+    void *data = malloc((size_t)count * mc_dtype_size(dtype) + 1);
+    assert_non_null(data);
+    set_elements(dtype, data, v, count);
+    mc_tensor *x = mc_tape_input(t, dtype, shape, data, false);
+    free(data);
+    return x;
 }
 
 /* The row as a checkpointed segment: its inputs are what the segment is given. */
@@ -223,25 +300,30 @@ static inline double rounding_unit(mc_dtype dtype)
 static inline double tolerance_of(const op_call *c, bool gradient)
 {
     const op_row *row = c->row;
+    if (!gradient && !mc_dtype_is_float(c->out_dtype)) return 0; /* an index */
+    double unit = fmax(rounding_unit(c->dtype), rounding_unit(c->out_dtype));
     int roundings = row->roundings ? row->roundings : 1;
     if (gradient && row->gradient_roundings) roundings = row->gradient_roundings;
     roundings += gradient; /* of the sum with the gradient that was there */
-    return (row->tolerance ? row->tolerance : 1e-6) + 1.02 * roundings * rounding_unit(c->dtype);
+    double of_f32 = row->tolerance ? row->tolerance : 1e-6;
+    if (gradient && row->gradient_tolerance) of_f32 = row->gradient_tolerance;
+    return of_f32 + 1.02 * roundings * unit;
 }
 
 static inline double largest_of(const double *v, int64_t n)
 {
     double largest = 0;
-    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(v[i]));
+#pragma omp parallel for reduction(max : largest) if (n > 100000)
+    for (int64_t i = 0; i < n; i++) largest = fabs(v[i]) > largest ? fabs(v[i]) : largest;
     return largest;
 }
 
-static inline const char *call_text(const op_call *c, const char *isa, const char *what)
+static inline const char *call_text(const op_call *c, const char *what)
 {
     static char text[256];
     snprintf(text, sizeof text, "%s (%lld %lld %lld %lld %lld) %s %s: %s", c->row->name,
              (long long)c->n[0], (long long)c->n[1], (long long)c->n[2], (long long)c->n[3],
-             (long long)c->n[4], mc_dtype_name(c->dtype), isa, what);
+             (long long)c->n[4], mc_dtype_name(c->dtype), c->on, what);
     return text;
 }
 
@@ -255,18 +337,29 @@ static inline void note_error(const op_call *c, bool gradient, double relative)
 }
 
 /* Every element within the tolerance of the largest, or of `least` where all are smaller. */
-static inline void compare(const op_call *c, const char *isa, const char *what, const double *got,
-                           const double *expected, int64_t n, double least, bool gradient)
+static inline void compare_within(const op_call *c, const char *what, const double *got,
+                                  const double *expected, int64_t n, double least, bool gradient,
+                                  double tolerance)
 {
-    double largest = fmax(largest_of(expected, n), fmax(least, 1e-30)),
-           tolerance = tolerance_of(c, gradient);
+    double largest = fmax(largest_of(expected, n), fmax(least, 1e-30)), worst = 0;
+    int64_t bad = n;
+#pragma omp parallel for reduction(min : bad) reduction(max : worst) if (n > 100000)
     for (int64_t i = 0; i < n; i++) {
         double error = fabs(got[i] - expected[i]) / largest;
-        if (!(error <= tolerance))
-            fail_msg("%s[%lld] is %.9g, expected %.9g: error %.2g of the largest, allowed %.2g",
-                     call_text(c, isa, what), (long long)i, got[i], expected[i], error, tolerance);
-        note_error(c, gradient, error);
+        if (!(error <= tolerance)) bad = i < bad ? i : bad;
+        worst = error > worst ? error : worst;
     }
+    if (bad < n)
+        fail_msg("%s[%lld] is %.9g, expected %.9g: error %.2g of the largest, allowed %.2g",
+                 call_text(c, what), (long long)bad, got[bad], expected[bad],
+                 fabs(got[bad] - expected[bad]) / largest, tolerance);
+    note_error(c, gradient, worst);
+}
+
+static inline void compare(const op_call *c, const char *what, const double *got,
+                           const double *expected, int64_t n, double least, bool gradient)
+{
+    compare_within(c, what, got, expected, n, least, gradient, tolerance_of(c, gradient));
 }
 
 static inline double *read_tensor(mc_context *ctx, const mc_tensor *x, int64_t n)
@@ -275,29 +368,30 @@ static inline double *read_tensor(mc_context *ctx, const mc_tensor *x, int64_t n
     double *out = doubles(n);
     assert_non_null(values);
     mc_tensor_read_f32(ctx, x, values, n);
+#pragma omp parallel for if (n > 100000)
     for (int64_t i = 0; i < n; i++) out[i] = values[i];
     free(values);
     return out;
 }
 
-static inline void check_context(const op_call *c, const char *isa)
+static inline void check_context(const op_call *c)
 {
-    if (mc_failed(c->ctx)) fail_msg("%s", call_text(c, isa, mc_error_message(c->ctx)));
+    if (mc_failed(c->ctx)) fail_msg("%s", call_text(c, mc_error_message(c->ctx)));
 }
 
-static inline void check_forward(op_call *c, const char *isa, bool training)
+static inline void check_forward(op_call *c, bool training)
 {
     double *expected = doubles(c->out_count);
     mc_tape *t = training ? mc_tape_begin(c->ctx) : mc_tape_begin_eval(c->ctx);
     put_inputs(t, c);
     mc_tensor *y = c->row->run(t, c);
-    check_context(c, isa);
+    check_context(c);
     if (!mc_shape_equal(y->shape, c->out_shape) || y->dtype != c->out_dtype)
-        fail_msg("%s %s %s", call_text(c, isa, "output"), mc_dtype_name(y->dtype),
+        fail_msg("%s %s %s", call_text(c, "output"), mc_dtype_name(y->dtype),
                  MC_SHAPE_TEXT(y->shape));
     c->row->reference(c, expected);
     double *got = read_tensor(c->ctx, y, c->out_count);
-    compare(c, isa, training ? "y" : "y of an eval tape", got, expected, c->out_count, 1e-3, false);
+    compare(c, training ? "y" : "y of an eval tape", got, expected, c->out_count, 1e-3, false);
     mc_tape_end(t);
     free(got);
     free(expected);
@@ -371,15 +465,11 @@ static inline double gradient_before(const op_input *in, gradient_way way, int64
     return 0.25 * (double)(i % 5) - 0.5;
 }
 
-static inline void prepare_gradients(mc_tape *t, op_call *c, gradient_way way, mc_tensor **second)
+static inline void prepare_parameters(op_call *c, gradient_way way)
 {
-    for (int k = 0; k < c->inputs; k++) {
-        op_input *in = &c->in[k];
-        if (in->kind == PARAMETER)
-            for (int64_t i = 0; i < in->count; i++)
-                in->gradient[i] = (float)gradient_before(in, way, i);
-        if (in->kind == VALUES && way == ADDED) second[k] = mc_scale(t, in->x, 1);
-    }
+    for (int k = 0; k < c->inputs; k++)
+        for (int64_t i = 0; c->in[k].kind == PARAMETER && i < c->in[k].count; i++)
+            c->in[k].gradient[i] = (float)gradient_before(&c->in[k], way, i);
 }
 
 /* Gives the inputs a gradient from elsewhere, before the operation's backward does. */
@@ -387,24 +477,22 @@ static inline void backward_second(mc_tape *t, op_call *c, mc_tensor *const *sec
 {
     for (int k = 0; k < c->inputs; k++) {
         if (!second[k]) continue;
-        mc_tensor *d = mc_tape_input(t, c->in[k].dtype, c->in[k].shape, NULL, false);
-        for (int64_t i = 0; d && i < c->in[k].count; i++)
-            set_element(c->in[k].dtype, mc_tensor_data(d), i, gradient_before(&c->in[k], ADDED, i));
-        mc_tape_backward(t, second[k], d);
+        const op_input *in = &c->in[k];
+        double *before = doubles(in->count);
+        for (int64_t i = 0; i < in->count; i++) before[i] = gradient_before(in, ADDED, i);
+        mc_tape_backward(t, second[k], put_values(t, in->dtype, in->shape, before));
+        free(before);
     }
 }
 
 static inline double *found_gradient(op_call *c, const op_input *in)
 {
-    const mc_tensor *gradient = mc_tensor_gradient(in->x);
-    if (in->kind == VALUES && gradient) return read_tensor(c->ctx, gradient, in->count);
-    double *got = doubles(in->count);
-    for (int64_t i = 0; in->kind == PARAMETER && i < in->count; i++) got[i] = in->gradient[i];
-    return got;
+    const mc_tensor *gradient = in->kind == PARAMETER ? in->dx : mc_tensor_gradient(in->x);
+    return gradient ? read_tensor(c->ctx, gradient, in->count) : doubles(in->count);
 }
 
 /* Large inputs: the gradient along two random directions, and its largest element. */
-static inline void compare_along(op_call *c, const char *isa, const char *what, op_input *in,
+static inline void compare_along(op_call *c, const char *what, op_input *in,
                                  const input_gradient *g, gradient_way way, const double *got,
                                  const double *dy, double *y)
 {
@@ -418,17 +506,16 @@ static inline void compare_along(op_call *c, const char *isa, const char *what, 
             expected += gradient_before(in, way, i) * g->direction[d][i];
         double error = fabs(found - expected) / fmax(norm, 0.1 * largest_of(dy, c->out_count));
         if (!(error <= 4 * tolerance))
-            fail_msg("%s along a direction is %.9g, expected %.9g (norm %g)",
-                     call_text(c, isa, what), found, expected, norm);
+            fail_msg("%s along a direction is %.9g, expected %.9g (norm %g)", call_text(c, what),
+                     found, expected, norm);
         note_error(c, true, error);
     }
     double expected = difference(c, in, dy, y, NULL, at) + gradient_before(in, way, at);
-    compare(c, isa, what, got + at, &expected, 1, 0.1 * largest_of(dy, c->out_count), true);
+    compare(c, what, got + at, &expected, 1, 0.1 * largest_of(dy, c->out_count), true);
 }
 
-static inline void compare_gradient(op_call *c, const char *isa, op_input *in,
-                                    const input_gradient *g, gradient_way way, const double *dy,
-                                    double *y)
+static inline void compare_gradient(op_call *c, op_input *in, const input_gradient *g,
+                                    gradient_way way, const double *dy, double *y)
 {
     static const char *const names[] = {"gradient", "gradient added to another",
                                         "recomputed gradient"};
@@ -439,32 +526,33 @@ static inline void compare_gradient(op_call *c, const char *isa, op_input *in,
         double *expected = doubles(in->count);
         for (int64_t i = 0; i < in->count; i++)
             expected[i] = g->expected[i] + gradient_before(in, way, i);
-        compare(c, isa, what, got, expected, in->count, 0.1 * largest_of(dy, c->out_count), true);
+        compare(c, what, got, expected, in->count, 0.1 * largest_of(dy, c->out_count), true);
         free(expected);
     } else {
-        compare_along(c, isa, what, in, g, way, got, dy, y);
+        compare_along(c, what, in, g, way, got, dy, y);
     }
     free(got);
 }
 
-static inline void check_gradient(op_call *c, const char *isa, gradient_way way, const double *dy,
-                                  double *y, const input_gradient *expected)
+static inline void check_gradient(op_call *c, gradient_way way, const double *dy, double *y,
+                                  const input_gradient *expected)
 {
     mc_tensor *second[MOST_INPUTS] = {0}, *given[MOST_INPUTS];
     mc_tape *t = mc_tape_begin(c->ctx);
+    prepare_parameters(c, way);
     put_inputs(t, c);
-    for (int k = 0; k < c->inputs; k++) given[k] = c->in[k].x;
-    prepare_gradients(t, c, way, second);
+    for (int k = 0; k < c->inputs; k++) {
+        given[k] = c->in[k].x;
+        if (c->in[k].kind == VALUES && way == ADDED) second[k] = mc_scale(t, given[k], 1);
+    }
     mc_tensor *out = way == RECOMPUTED ? run_checkpointed(t, c) : c->row->run(t, c);
-    mc_tensor *d = mc_tape_input(t, c->out_dtype, c->out_shape, NULL, false);
-    for (int64_t i = 0; d && i < c->out_count; i++)
-        set_element(c->out_dtype, mc_tensor_data(d), i, dy[i]);
+    mc_tensor *d = put_values(t, c->out_dtype, c->out_shape, dy);
     backward_second(t, c, second);
     mc_tape_backward(t, out, c->row->seeded ? NULL : d);
-    check_context(c, isa);
+    check_context(c);
     for (int k = 0; k < c->inputs; k++) {
         c->in[k].x = given[k];
-        if (has_gradient(&c->in[k])) compare_gradient(c, isa, &c->in[k], &expected[k], way, dy, y);
+        if (has_gradient(&c->in[k])) compare_gradient(c, &c->in[k], &expected[k], way, dy, y);
     }
     mc_tape_end(t);
 }
@@ -490,39 +578,23 @@ static inline void free_gradients(op_call *c, input_gradient *g)
     }
 }
 
-/* ---- contexts, one for each instruction set -------------------------------------------------- */
+/* ---- contexts -------------------------------------------------------------------------------- */
 
-typedef struct isa_context {
-    const char *isa;
+/* Filled in by the program's `open`; none: the rows are skipped. */
+typedef struct op_context {
+    const char *name;
     mc_context *ctx;
-} isa_context;
+} op_context;
 
-static isa_context isa_contexts[3];
-static int isa_count;
+static op_context contexts[4];
+static int context_count;
+static int perf_context; /* which of them is timed */
 
-static inline int open_contexts(void **state)
+/* Bytes of a device that nobody has given back. */
+static inline size_t leaked_bytes(const mc_context *ctx)
 {
-    (void)state;
-    static const char *const isas[] = {"scalar", "avx2", "avx512"};
-    const char *asked = getenv("MC_CPU_ISA");
-    char *only = asked && *asked ? strdup(asked) : NULL;
-    for (int i = 0; i < 3; i++) {
-        if (only && strcmp(only, isas[i]) != 0) continue;
-        setenv("MC_CPU_ISA", isas[i], 1);
-        mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 1234});
-        if (mc_error_status(ctx) == MC_OK) {
-            isa_contexts[isa_count++] = (isa_context){isas[i], ctx};
-            continue;
-        }
-        printf("SKIPPED: %s (%s)\n", isas[i], mc_error_message(ctx));
-        mc_context_free(ctx);
-    }
-    if (only)
-        setenv("MC_CPU_ISA", only, 1);
-    else
-        unsetenv("MC_CPU_ISA");
-    free(only);
-    return isa_count == 0;
+    const mc_device *d = ctx->device;
+    return d->memory.in_use > d->workspace ? d->memory.in_use - d->workspace : 0;
 }
 
 /* Whatever ran, its memory has come back. */
@@ -530,13 +602,19 @@ static inline int close_contexts(void **state)
 {
     (void)state;
     size_t leaked = 0;
-    for (int i = 0; i < isa_count; i++) {
-        leaked += isa_contexts[i].ctx->device->memory.in_use;
-        mc_context_free(isa_contexts[i].ctx);
+    for (int i = 0; i < context_count; i++) {
+        leaked += leaked_bytes(contexts[i].ctx);
+        mc_context_free(contexts[i].ctx);
     }
     if (leaked) fprintf(stderr, "%zu bytes of device memory were not given back\n", leaked);
-    isa_count = 0;
+    context_count = 0;
     return leaked != 0;
+}
+
+static inline void choose_context(op_call *c, int i)
+{
+    c->ctx = contexts[i].ctx;
+    c->on = contexts[i].name;
 }
 
 /* ---- the modes ------------------------------------------------------------------------------- */
@@ -557,7 +635,7 @@ static inline void each_call(const op_row *row, void (*fn)(op_call *c))
         for (int type = 0; type < (row->f32_only ? 1 : 3); type++) {
             op_call c;
             random_state = 88172645463325252u + (uint64_t)i;
-            call_begin(&c, row, row->sizes[i], float_types[type]);
+            call_begin(&c, row, row->sizes[i], float_types[type], float_types[type]);
             fn(&c);
             call_end(&c);
         }
@@ -565,10 +643,10 @@ static inline void each_call(const op_row *row, void (*fn)(op_call *c))
 
 static inline void test_call(op_call *c)
 {
-    for (int i = 0; i < isa_count; i++) {
-        c->ctx = isa_contexts[i].ctx;
-        check_forward(c, isa_contexts[i].isa, true);
-        if (c->o->dropout == 0) check_forward(c, isa_contexts[i].isa, false);
+    for (int i = 0; i < context_count; i++) {
+        choose_context(c, i);
+        check_forward(c, true);
+        if (c->o->dropout == 0) check_forward(c, false);
     }
 }
 
@@ -576,29 +654,33 @@ static inline void grad_call(op_call *c)
 {
     input_gradient expected[MOST_INPUTS] = {0};
     double *y = doubles(c->out_count);
-    c->ctx = isa_contexts[0].ctx;
-    for (int i = 0; i < isa_count; i++) isa_contexts[i].ctx->rng_offset = 77;
+    choose_context(c, 0); /* the seed is the same in all */
     c->dropout_offset = 77;
     c->row->reference(c, y);
     double *dy = output_gradient(c, y);
     for (int k = 0; k < c->inputs; k++)
         if (has_gradient(&c->in[k])) find_gradient(c, &c->in[k], dy, y, &expected[k]);
-    for (int i = 0; i < isa_count; i++)
+    for (int i = 0; i < context_count; i++)
         for (gradient_way way = ALONE; way < WAYS; way++) {
-            c->ctx = isa_contexts[i].ctx;
+            choose_context(c, i);
             c->ctx->rng_offset = 77;
-            check_gradient(c, isa_contexts[i].isa, way, dy, y, expected);
+            check_gradient(c, way, dy, y, expected);
         }
     free_gradients(c, expected);
     free(y);
     free(dy);
 }
 
-static inline void test_row(void **state) { each_call(*state, test_call); }
+static inline void test_row(void **state)
+{
+    if (!context_count) skip();
+    each_call(*state, test_call);
+}
 
 static inline void grad_row(void **state)
 {
     const op_row *row = *state;
+    if (!context_count) skip();
     if (!row->no_gradient) each_call(row, grad_call);
 }
 
@@ -607,6 +689,14 @@ static inline double seconds_now(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Waits for what was launched, by reading some tensor. */
+static inline void finish(const op_call *c, const mc_tensor *x)
+{
+    mc_device *d = c->ctx->device;
+    char byte;
+    if (mc_tensor_count(x)) d->copy_out(d, &byte, mc_tensor_data(x), 1);
 }
 
 /* Seconds of forward, or of forward and backward: the fastest of several. */
@@ -618,12 +708,14 @@ static inline double time_call(op_call *c, bool backward)
         mc_tape *t = training ? mc_tape_begin(c->ctx) : mc_tape_begin_eval(c->ctx);
         put_inputs(t, c);
         mc_tensor *d = mc_tape_input(t, c->out_dtype, c->out_shape, NULL, false);
+        finish(c, d);
         double start = seconds_now();
         mc_tensor *y = c->row->run(t, c);
         if (backward) mc_tape_backward(t, y, c->row->seeded ? NULL : d);
+        finish(c, d);
         double took = seconds_now() - start;
         mc_tape_end(t);
-        check_context(c, "perf");
+        check_context(c);
         if (i) best = fmin(best, took); /* the first one asks the system for memory */
         spent += took;
     }
@@ -643,19 +735,19 @@ static inline void print_rate(const op_call *c, double seconds, double passes)
         printf("  %9.3f ms %8.1f GB/s   ", seconds * 1e3, passes * bytes / seconds * 1e-9);
 }
 
-/* The best instruction set, or the one that MC_CPU_ISA asks for. Throughput counts each input and
- * the output once a pass, and products three times where backward runs too. */
+/* In one context. Throughput counts each input and the output once a pass, and products three times
+ * where backward runs too. */
 static inline void perf_row(void **state)
 {
     static const int64_t zeros[5];
     const op_row *row = *state;
+    if (!context_count) skip();
     if (memcmp(row->perf, zeros, sizeof zeros) == 0) return;
     for (int type = 0; type < (row->f32_only ? 1 : 3); type++) {
         op_call c;
-        call_begin(&c, row, row->perf, float_types[type]);
-        c.ctx = isa_contexts[isa_count - 1].ctx;
-        printf("%-34s %-4s %-6s", row->name, mc_dtype_name(c.dtype),
-               isa_contexts[isa_count - 1].isa);
+        call_begin(&c, row, row->perf, float_types[type], float_types[type]);
+        choose_context(&c, perf_context);
+        printf("%-34s %-4s %-6s", row->name, mc_dtype_name(c.dtype), c.on);
         print_rate(&c, time_call(&c, false), 1);
         if (!row->no_gradient) {
             printf("   with backward");
@@ -666,35 +758,65 @@ static inline void perf_row(void **state)
     }
 }
 
-/* main of a program with rows: [test|grad|perf] [--op NAME]; without a mode, test and grad. */
-static inline int run_rows(const op_row *rows, int count, int argc, char **argv)
+/* ---- the program ----------------------------------------------------------------------------- */
+
+typedef struct op_arguments {
+    const char *mode, *op; /* NULL: test and grad; every operation */
+} op_arguments;
+
+/* [test|grad|huge|perf] [--op NAME]; false after saying so. */
+static inline bool read_arguments(op_arguments *a, int argc, char **argv)
 {
-    static struct CMUnitTest tests[256];
-    static char names[256][96];
-    const char *mode = NULL, *op = NULL;
+    static const char *const modes[] = {"test", "grad", "huge", "perf"};
+    *a = (op_arguments){0};
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--op") == 0 && i + 1 < argc)
-            op = argv[++i];
-        else if (!mode &&
-                 (!strcmp(argv[i], "test") || !strcmp(argv[i], "grad") || !strcmp(argv[i], "perf")))
-            mode = argv[i];
-        else
-            return fprintf(stderr, "usage: %s [test|grad|perf] [--op NAME]\n", argv[0]), 2;
+        bool known = false;
+        if (strcmp(argv[i], "--op") == 0 && i + 1 < argc) {
+            a->op = argv[++i];
+            continue;
+        }
+        for (int m = 0; m < 4 && !a->mode; m++)
+            if ((known = strcmp(argv[i], modes[m]) == 0)) a->mode = modes[m];
+        if (known) continue;
+        fprintf(stderr, "usage: %s [test|grad|huge|perf] [--op NAME]\n", argv[0]);
+        return false;
     }
-    int n = 0;
+    return true;
+}
+
+typedef struct test_list {
+    struct CMUnitTest test[512];
+    char name[512][96];
+    size_t count;
+} test_list;
+
+static inline void add_test(test_list *l, const char *mode, const char *name,
+                            CMUnitTestFunction function, const void *state)
+{
+    assert_true(l->count < sizeof l->test / sizeof *l->test);
+    snprintf(l->name[l->count], sizeof *l->name, "%s: %s", mode, name);
+    l->test[l->count] = (struct CMUnitTest){l->name[l->count], function, NULL, NULL, (void *)state};
+    l->count++;
+}
+
+static inline void add_rows(test_list *l, const op_arguments *a, const op_row *rows, int count)
+{
+    static const char *const modes[] = {"test", "grad", "perf"};
+    static const CMUnitTestFunction functions[] = {test_row, grad_row, perf_row};
     for (int i = 0; i < count; i++)
         for (int m = 0; m < 3; m++) {
-            static const char *const modes[] = {"test", "grad", "perf"};
-            static const CMUnitTestFunction functions[] = {test_row, grad_row, perf_row};
-            if (mode ? strcmp(mode, modes[m]) != 0 : m == 2) continue;
-            if (op && !strstr(rows[i].name, op)) continue;
-            if (n == 256) return fprintf(stderr, "too many rows\n"), 2;
-            snprintf(names[n], sizeof names[n], "%s: %s", modes[m], rows[i].name);
-            tests[n] = (struct CMUnitTest){names[n], functions[m], NULL, NULL, (void *)&rows[i]};
-            n++;
+            if (a->mode ? strcmp(a->mode, modes[m]) != 0 : m == 2) continue;
+            if (!a->op || strstr(rows[i].name, a->op))
+                add_test(l, modes[m], rows[i].name, functions[m], &rows[i]);
         }
-    if (!n) return fprintf(stderr, "no operation is called \"%s\"\n", op ? op : ""), 2;
-    int failed = _cmocka_run_group_tests("ops", tests, (size_t)n, open_contexts, close_contexts);
+}
+
+/* `open` fills in the contexts; `close` calls close_contexts. */
+static inline int run_list(test_list *l, const op_arguments *a, CMFixtureFunction open,
+                           CMFixtureFunction close)
+{
+    if (!l->count) return fprintf(stderr, "no operation is called \"%s\"\n", a->op), 2;
+    int failed = _cmocka_run_group_tests("ops", l->test, l->count, open, close);
     if (getenv("MC_VERBOSE"))
         for (int g = 0; g < 2; g++)
             printf("worst %s: f32 %.2e f16 %.2e bf16 %.2e\n", g ? "gradient" : "output",

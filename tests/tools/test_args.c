@@ -333,6 +333,41 @@ static void test_bounded_text(void **state)
     assert_int_equal(text_distance("same", "same"), 0);
 }
 
+/* An option that takes several values: those behind it, up to the next option. */
+static void test_lists(void **state)
+{
+    (void)state;
+    const char *items[8], *name = NULL;
+    args_list list = {.items = items, .room = 8};
+    const args_option options[] = {{ARGS_PATHS("input", &list, "what is read"), .required = true},
+                                   {ARGS_TEXT("name", &name, "of the run")},
+                                   {0}};
+    const args_spec spec = {.command = "train", .summary = "Trains.", .options = options};
+    char *printed;
+    size_t size;
+    int code;
+    FILE *out = open_memstream(&printed, &size);
+    assert_true(args_parse_to(&spec, COUNT("--input", "a", "b", "--name", "n", "--input=c", "d"),
+                              ARGV("--input", "a", "b", "--name", "n", "--input=c", "d"), &code,
+                              out, out));
+    assert_int_equal(list.count, 4);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(items[i], ((const char *[]){"a", "b", "c", "d"})[i]);
+    assert_string_equal(name, "n");
+    assert_false(args_parse_to(&spec, COUNT("--input", "a", "--name", "n", "b"),
+                               ARGV("--input", "a", "--name", "n", "b"), &code, out, out));
+    assert_false(
+        args_parse_to(&spec, COUNT("--input", "a", ""), ARGV("--input", "a", ""), &code, out, out));
+    assert_false(args_parse_to(&spec, COUNT("--input"), ARGV("--input"), &code, out, out));
+    assert_false(args_parse_to(&spec, COUNT("--help"), ARGV("--help"), &code, out, out));
+    fclose(out);
+    assert_non_null(strstr(printed, "unexpected argument \"b\""));
+    assert_non_null(strstr(printed, "--input \"\": expected one path or more"));
+    assert_non_null(strstr(printed, "--input: the value is missing: expected one path or more"));
+    assert_non_null(strstr(printed, "--input PATH..."));
+    free(printed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_long_arguments),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_bounded_text),
     };

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/cpu/pool_internal.h"
+#include "core/device/pool_internal.h"
 #ifdef MC_HAVE_X86_ISA
 #include <cpuid.h>
 #endif
@@ -160,7 +160,7 @@ mc_device *mc_cpu_open(mc_context *ctx)
     const gemm_choice *gemm = isa ? choose_gemm(ctx) : NULL;
     if (!gemm) return NULL;
     mc_cpu_device *cpu = mc_calloc(1, sizeof *cpu);
-    if (cpu) cpu->pool = mc_pool_new(&cpu->device.memory);
+    if (cpu) cpu->pool = mc_pool_new(&cpu->device.memory, &mc_pool_host);
     if (!cpu || !cpu->pool) {
         mc_free(cpu);
         mc_fail_nomem(ctx, "the cpu device");
@@ -173,6 +173,8 @@ mc_device *mc_cpu_open(mc_context *ctx)
     cpu->device.kernels = isa->kernels;
     cpu->device.alloc = cpu_alloc;
     cpu->device.free = cpu_free;
+    cpu->device.free_memory = mc_cpu_free_memory;
+    cpu->device.planning = &mc_cpu_planning;
     cpu->device.copy_in = cpu_copy_in;
     cpu->device.copy_out = cpu_copy_out;
     cpu->device.copy_out_later = cpu_copy_out_later;
@@ -181,6 +183,7 @@ mc_device *mc_cpu_open(mc_context *ctx)
     cpu->device.host_alloc = cpu_host_alloc;
     cpu->device.host_free = cpu_host_free;
     cpu->device.is_host = true;
+    cpu->device.logits_chunk = 1 << 22; /* 16 MiB in f32 */
     cpu->device.close = cpu_close;
     return &cpu->device;
 }

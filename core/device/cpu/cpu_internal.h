@@ -9,6 +9,11 @@
 
 mc_device *mc_cpu_open(mc_context *ctx);
 
+/* The CPU's part in mc_device: bytes that the process could still have, and what its kernels take.
+ */
+uint64_t mc_cpu_free_memory(mc_device *d);
+extern const mc_kernels mc_cpu_planning;
+
 /* The kernel tables, one for each instruction set this build has. */
 extern const mc_kernels mc_cpu_kernels_scalar;
 #ifdef MC_HAVE_X86_ISA

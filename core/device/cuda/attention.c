@@ -4,9 +4,9 @@
 #include <string.h>
 #include "core/device/cuda/cuda_internal.h"
 
-typedef enum path { BEST, OWN, CUDNN, UNKNOWN } path;
+typedef enum choice { BEST, OWN, CUDNN, UNKNOWN } choice;
 
-static path asked_path(void)
+static choice asked_path(void)
 {
     const char *name = getenv("MC_CUDA_ATTENTION");
     if (!name || !*name) return BEST;
@@ -28,21 +28,21 @@ static mc_status zero_tail(mc_device *d, const mc_attention_shape *shape, mc_mat
     if (rows == 0 || width == 0) return MC_OK;
     char *at = (char *)y.data + (size_t)(lengths->total * y.stride) * size;
     size_t pitch = rows > 1 ? (size_t)y.stride * size : width;
-    return mc_cuda_check(
-        d, cudaMemset2DAsync(at, pitch, 0, width, rows, mc_cuda_of(d)->stream),
-        "cudaMemset2DAsync");
+    return mc_cuda_check(d, cudaMemset2DAsync(at, pitch, 0, width, rows, mc_cuda_of(d)->stream),
+                         "cudaMemset2DAsync");
 }
 
 mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                             mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
-    path path = asked_path();
+    choice path = asked_path();
     if (path == UNKNOWN) return unknown_path(d);
     mc_status status = zero_tail(d, shape, out);
     if (status || shape->lengths->total == 0) return status;
     if (path != OWN) {
         status = mc_cudnn_attention(d, shape, q, k, v, out, log_sum_exp);
         if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
+        d->failure[0] = '\0'; /* why cuDNN does not take it is no failure of this call */
     }
     return mc_own_attention(d, shape, q, k, v, out, log_sum_exp);
 }
@@ -52,7 +52,7 @@ mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *sha
                                      const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                      mc_matrix dk, mc_matrix dv)
 {
-    path path = asked_path();
+    choice path = asked_path();
     if (path == UNKNOWN) return unknown_path(d);
     mc_status status = zero_tail(d, shape, dq);
     if (!status) status = zero_tail(d, shape, dk);
@@ -61,6 +61,7 @@ mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *sha
     if (path != OWN) {
         status = mc_cudnn_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
         if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
+        d->failure[0] = '\0'; /* why cuDNN does not take it is no failure of this call */
     }
     return mc_own_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
 }

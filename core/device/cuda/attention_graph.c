@@ -200,9 +200,8 @@ static void forward(builder *s)
 static mc_cudnn_ref delta_of(builder *s, mc_cudnn_ref dout)
 {
     int64_t width = s->h * s->d;
-    mc_cudnn_ref product =
-        mc_cudnn_virtual(s->g, F32, MC_CUDNN_4(s->b, s->h, s->t, s->d),
-                         MC_CUDNN_4(width * s->t, s->t * s->d, width, 1), NULL);
+    mc_cudnn_ref product = mc_cudnn_virtual(s->g, F32, MC_CUDNN_4(s->b, s->h, s->t, s->d),
+                                            MC_CUDNN_4(width * s->t, s->t * s->d, width, 1), NULL);
     mc_cudnn_ref sum = row_values(s), delta = stats_like(s, MC_SDPA_DELTA);
     mc_cudnn_pointwise(s->g, MC_CUDNN_POINTWISE_MUL, F32, dout, s->out, NULL, product);
     mc_cudnn_reduce(s->g, MC_CUDNN_REDUCE_TENSOR_ADD, product, sum);
@@ -212,7 +211,8 @@ static mc_cudnn_ref delta_of(builder *s, mc_cudnn_ref dout)
 }
 
 /* gradient = x^T other for scores x. */
-static void transposed_product(builder *s, mc_cudnn_ref x, mc_cudnn_ref other, mc_cudnn_ref gradient)
+static void transposed_product(builder *s, mc_cudnn_ref x, mc_cudnn_ref other,
+                               mc_cudnn_ref gradient)
 {
     mc_cudnn_ref transposed =
         mc_cudnn_virtual(s->g, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->t, s->t),
@@ -236,8 +236,7 @@ static void query_gradient(builder *s, mc_cudnn_ref ds)
         sum = mc_cudnn_memory(s->g, MC_SDPA_DQ_SUM, F32, dim, MC_CUDNN_4(h * t * d, t * d, d, 1),
                               NULL);
     mc_cudnn_matmul(s->g, ds, k, sum, s->query_lengths, NULL, s->key_lengths);
-    if (sum != dq)
-        mc_cudnn_pointwise(s->g, MC_CUDNN_POINTWISE_IDENTITY, F32, sum, NULL, NULL, dq);
+    if (sum != dq) mc_cudnn_pointwise(s->g, MC_CUDNN_POINTWISE_IDENTITY, F32, sum, NULL, NULL, dq);
 }
 
 static void backward(builder *s)

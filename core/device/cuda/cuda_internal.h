@@ -10,17 +10,29 @@ extern "C" {
 #endif
 #include "core/device/device_internal.h"
 
+enum { MC_CUDA_TICKETS = 64 };
+
 typedef struct mc_cuda_device {
     mc_device device;
     int ordinal;
     cudaStream_t stream;
     int multiprocessors;
     int capability;     /* 90 for compute capability 9.0 */
+    char gpu[256];      /* its name: "NVIDIA H200" */
     bool deterministic; /* bit-equal results from run to run, at some cost */
-    struct mc_cuda_pool *pool;
+    /* memory: what lives on, and what comes and goes within steps that are recorded */
+    struct mc_pool *pool, *step_pool;
+    struct mc_cuda_range *range, *step_range;
+    bool in_step;
+    bool direct;                     /* every allocation goes to the system: for memory checkers */
+    mc_device_memory step_memory;    /* of step_pool; the sum with the pool's is device.memory */
+    mc_device_memory pool_memory;    /* of pool */
     struct mc_cuda_staging *staging; /* pinned memory that uploads go through */
-    struct mc_cuda_gemm *gemm;       /* cuBLASLt's handle, workspace and plans */
-    struct mc_cuda_cudnn *cudnn;     /* NULL: cuDNN is absent or does not start */
+    struct mc_cuda_constant *kept;   /* pinned memory of uploads that were recorded */
+    cudaEvent_t done[MC_CUDA_TICKETS]; /* ticket t: done[t % MC_CUDA_TICKETS] */
+    uint64_t tickets;
+    struct mc_cuda_gemm *gemm;   /* cuBLASLt's handle, workspace and plans */
+    struct mc_cuda_cudnn *cudnn; /* NULL: cuDNN is absent, does not start, or was not asked yet */
 } mc_cuda_device;
 
 static inline mc_cuda_device *mc_cuda_of(mc_device *d) { return (mc_cuda_device *)(void *)d; }
@@ -35,13 +47,16 @@ static inline mc_cuda_device *mc_cuda_of(mc_device *d) { return (mc_cuda_device 
     X(activation)             \
     X(column_sums)            \
     X(residual_norm)          \
+    X(residual_sum)           \
     X(residual_norm_backward) \
     X(dropout)                \
     X(embedding)              \
     X(embedding_backward)     \
     X(gather_rows)            \
+    X(scatter_rows)           \
     X(attention)              \
     X(attention_backward)     \
+    X(attention_cached)       \
     X(cross_entropy)          \
     X(loss_add)               \
     X(argmax)                 \
@@ -73,8 +88,23 @@ mc_status mc_cuda_launched(mc_device *d, const char *what);
 /* d->failure as printf writes it; returns `status`. */
 mc_status mc_cuda_fail(mc_device *d, mc_status status, const char *format, ...) MC_PRINTF(3, 4);
 
+/* The path of a file that keeps plans or tunings from one start to the next; false: there is no
+ * folder for such files. */
+bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size);
+
+/* The path of a file that a later start of a program can use again (plans, tuning results): in
+ * MC_CACHE_DIR, else in modelcenter/ of XDG_CACHE_HOME or of ~/.cache; the folder is made. False
+ * where there is none, or MC_CACHE_DIR is set to nothing. */
+bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size);
+
+/* gemm.c */
+struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d);             /* NULL: see d->failure */
+void mc_cuda_gemm_free(mc_device *d, struct mc_cuda_gemm *gemm); /* keeps what was tuned on disk */
+
 /* Attention through cuDNN (attention_cudnn.c) and by our own kernels (attention.cu), which serve
- * every dtype and shape. mc_cudnn_attention* return MC_ERR_UNSUPPORTED where cuDNN has no plan. */
+ * every dtype and shape. The environment variable MC_CUDA_ATTENTION=cudnn|own forces one (cudnn: an
+ * error where it does not take the case). mc_cudnn_attention* return MC_ERR_UNSUPPORTED where cuDNN
+ * has no plan. */
 mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                              mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp);
 mc_status mc_cudnn_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,

@@ -15,11 +15,11 @@ enum { CUDART_MAJOR = CUDART_VERSION / 1000 };
 
 static bool find_functions(mc_cudnn *c, char *why, size_t size)
 {
-#define FIND(result, name, parameters)                              \
-    *(void **)&c->name = dlsym(c->library, #name);                  \
-    if (!c->name) {                                                 \
+#define FIND(result, name, parameters)                               \
+    *(void **)&c->name = dlsym(c->library, #name);                   \
+    if (!c->name) {                                                  \
         snprintf(why, size, "libcudnn.so.9 has no function " #name); \
-        return false;                                               \
+        return false;                                                \
     }
     MC_CUDNN_FUNCTIONS(FIND)
 #undef FIND
@@ -46,7 +46,8 @@ bool mc_cudnn_load(mc_cudnn *c, char *why, size_t size)
         c->version = c->cudnnGetVersion();
         /* 9.10.0 and 9.10.1 compute attention wrongly, says cuDNN's own frontend. */
         if (c->version >= 90000 && c->version != 91000 && c->version != 91001) return true;
-        snprintf(why, size, "cuDNN %zu is not one whose attention works, expected 9.x, not 9.10.0/1",
+        snprintf(why, size,
+                 "cuDNN %zu is not one whose attention works, expected 9.x, not 9.10.0/1",
                  c->version);
     }
     mc_cudnn_unload(c);
@@ -89,8 +90,7 @@ bool mc_cudnn_describe_gpu(mc_cudnn *c, const char *json, char *why, size_t size
 
 static void check(mc_cudnn_graph *g, int status, const char *what)
 {
-    if (status && !g->error[0])
-        mc_cudnn_explain(g->cudnn, what, status, g->error, sizeof g->error);
+    if (status && !g->error[0]) mc_cudnn_explain(g->cudnn, what, status, g->error, sizeof g->error);
 }
 
 static mc_cudnn_descriptor create(mc_cudnn_graph *g, int type)
@@ -158,8 +158,8 @@ static mc_cudnn_ref tensor(mc_cudnn_graph *g, tensor_kind kind, int64_t id, int 
     mc_cudnn_tensor *t = &g->tensors[g->tensor_count];
     const int64_t alignment = 16;
     const bool yes = true;
-    *t = (mc_cudnn_tensor){.id = id ? id : MC_CUDNN_FIRST_VIRTUAL + g->tensor_count,
-                           .dtype = dtype};
+    *t =
+        (mc_cudnn_tensor){.id = id ? id : MC_CUDNN_FIRST_VIRTUAL + g->tensor_count, .dtype = dtype};
     memcpy(t->dim, dim, sizeof t->dim);
     memcpy(t->stride, stride, sizeof t->stride);
     g->tensor_count++;
@@ -415,7 +415,7 @@ int mc_cudnn_plan_run(const mc_cudnn *c, mc_cudnn_descriptor plan, int count, co
     return status;
 }
 
-/* ---- plans in files: a title, a checksum, and cuDNN's JSON with the kernel in it --------------- */
+/* ---- plans in files: a title, a checksum, and the JSON with the kernel in it --------------- */
 
 enum { LARGEST_PLAN = 64 << 20 };
 

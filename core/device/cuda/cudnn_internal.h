@@ -26,115 +26,114 @@ typedef void *mc_cudnn_descriptor;
     X(int, cudnnBackendGetAttribute,                                                          \
       (mc_cudnn_descriptor descriptor, int name, int type, int64_t count, int64_t *got,       \
        void *value))                                                                          \
-    X(int, cudnnBackendExecute,                                                               \
-      (void *handle, mc_cudnn_descriptor plan, mc_cudnn_descriptor pack))
+    X(int, cudnnBackendExecute, (void *handle, mc_cudnn_descriptor plan, mc_cudnn_descriptor pack))
 
 /* The enumerators of cudnn.h that are used: MC_CUDNN_X is CUDNN_X there, which a test checks. */
-#define MC_CUDNN_CONSTANTS(X) \
-    X(BACKEND_POINTWISE_DESCRIPTOR, 0) \
-    X(BACKEND_ENGINECFG_DESCRIPTOR, 3) \
-    X(BACKEND_ENGINEHEUR_DESCRIPTOR, 4) \
-    X(BACKEND_EXECUTION_PLAN_DESCRIPTOR, 5) \
-    X(BACKEND_OPERATION_POINTWISE_DESCRIPTOR, 13) \
-    X(BACKEND_OPERATIONGRAPH_DESCRIPTOR, 15) \
-    X(BACKEND_VARIANT_PACK_DESCRIPTOR, 16) \
-    X(BACKEND_TENSOR_DESCRIPTOR, 17) \
-    X(BACKEND_MATMUL_DESCRIPTOR, 18) \
-    X(BACKEND_OPERATION_MATMUL_DESCRIPTOR, 19) \
-    X(BACKEND_REDUCTION_DESCRIPTOR, 21) \
-    X(BACKEND_OPERATION_REDUCTION_DESCRIPTOR, 22) \
-    X(BACKEND_OPERATION_RESHAPE_DESCRIPTOR, 31) \
-    X(BACKEND_RNG_DESCRIPTOR, 32) \
-    X(BACKEND_OPERATION_RNG_DESCRIPTOR, 33) \
-    X(BACKEND_DEVICEPROP_DESCRIPTOR, 38) \
-    X(ATTR_POINTWISE_MODE, 0) \
-    X(ATTR_POINTWISE_MATH_PREC, 1) \
-    X(ATTR_POINTWISE_AXIS, 9) \
-    X(ATTR_ENGINEHEUR_MODE, 200) \
-    X(ATTR_ENGINEHEUR_OPERATION_GRAPH, 201) \
-    X(ATTR_ENGINEHEUR_RESULTS, 202) \
-    X(ATTR_ENGINEHEUR_DEVICEPROP, 204) \
-    X(ATTR_EXECUTION_PLAN_HANDLE, 400) \
-    X(ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 401) \
-    X(ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 402) \
-    X(ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, 405) \
-    X(ATTR_EXECUTION_PLAN_DEVICEPROP, 407) \
-    X(ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, 750) \
-    X(ATTR_OPERATION_POINTWISE_XDESC, 751) \
-    X(ATTR_OPERATION_POINTWISE_BDESC, 752) \
-    X(ATTR_OPERATION_POINTWISE_YDESC, 753) \
-    X(ATTR_OPERATION_POINTWISE_TDESC, 758) \
-    X(ATTR_OPERATION_POINTWISE_ALPHA1, 754) \
-    X(ATTR_OPERATION_POINTWISE_ALPHA2, 755) \
-    X(ATTR_OPERATIONGRAPH_HANDLE, 800) \
-    X(ATTR_OPERATIONGRAPH_OPS, 801) \
-    X(ATTR_TENSOR_BYTE_ALIGNMENT, 900) \
-    X(ATTR_TENSOR_DATA_TYPE, 901) \
-    X(ATTR_TENSOR_DIMENSIONS, 902) \
-    X(ATTR_TENSOR_STRIDES, 903) \
-    X(ATTR_TENSOR_UNIQUE_ID, 906) \
-    X(ATTR_TENSOR_IS_VIRTUAL, 907) \
-    X(ATTR_TENSOR_IS_BY_VALUE, 908) \
-    X(ATTR_TENSOR_RAGGED_OFFSET_DESC, 913) \
-    X(ATTR_VARIANT_PACK_UNIQUE_IDS, 1000) \
-    X(ATTR_VARIANT_PACK_DATA_POINTERS, 1001) \
-    X(ATTR_VARIANT_PACK_WORKSPACE, 1003) \
-    X(ATTR_MATMUL_COMP_TYPE, 1500) \
-    X(ATTR_OPERATION_MATMUL_ADESC, 1520) \
-    X(ATTR_OPERATION_MATMUL_BDESC, 1521) \
-    X(ATTR_OPERATION_MATMUL_CDESC, 1522) \
-    X(ATTR_OPERATION_MATMUL_DESC, 1523) \
+#define MC_CUDNN_CONSTANTS(X)                           \
+    X(BACKEND_POINTWISE_DESCRIPTOR, 0)                  \
+    X(BACKEND_ENGINECFG_DESCRIPTOR, 3)                  \
+    X(BACKEND_ENGINEHEUR_DESCRIPTOR, 4)                 \
+    X(BACKEND_EXECUTION_PLAN_DESCRIPTOR, 5)             \
+    X(BACKEND_OPERATION_POINTWISE_DESCRIPTOR, 13)       \
+    X(BACKEND_OPERATIONGRAPH_DESCRIPTOR, 15)            \
+    X(BACKEND_VARIANT_PACK_DESCRIPTOR, 16)              \
+    X(BACKEND_TENSOR_DESCRIPTOR, 17)                    \
+    X(BACKEND_MATMUL_DESCRIPTOR, 18)                    \
+    X(BACKEND_OPERATION_MATMUL_DESCRIPTOR, 19)          \
+    X(BACKEND_REDUCTION_DESCRIPTOR, 21)                 \
+    X(BACKEND_OPERATION_REDUCTION_DESCRIPTOR, 22)       \
+    X(BACKEND_OPERATION_RESHAPE_DESCRIPTOR, 31)         \
+    X(BACKEND_RNG_DESCRIPTOR, 32)                       \
+    X(BACKEND_OPERATION_RNG_DESCRIPTOR, 33)             \
+    X(BACKEND_DEVICEPROP_DESCRIPTOR, 38)                \
+    X(ATTR_POINTWISE_MODE, 0)                           \
+    X(ATTR_POINTWISE_MATH_PREC, 1)                      \
+    X(ATTR_POINTWISE_AXIS, 9)                           \
+    X(ATTR_ENGINEHEUR_MODE, 200)                        \
+    X(ATTR_ENGINEHEUR_OPERATION_GRAPH, 201)             \
+    X(ATTR_ENGINEHEUR_RESULTS, 202)                     \
+    X(ATTR_ENGINEHEUR_DEVICEPROP, 204)                  \
+    X(ATTR_EXECUTION_PLAN_HANDLE, 400)                  \
+    X(ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 401)           \
+    X(ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 402)          \
+    X(ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, 405)     \
+    X(ATTR_EXECUTION_PLAN_DEVICEPROP, 407)              \
+    X(ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, 750)      \
+    X(ATTR_OPERATION_POINTWISE_XDESC, 751)              \
+    X(ATTR_OPERATION_POINTWISE_BDESC, 752)              \
+    X(ATTR_OPERATION_POINTWISE_YDESC, 753)              \
+    X(ATTR_OPERATION_POINTWISE_TDESC, 758)              \
+    X(ATTR_OPERATION_POINTWISE_ALPHA1, 754)             \
+    X(ATTR_OPERATION_POINTWISE_ALPHA2, 755)             \
+    X(ATTR_OPERATIONGRAPH_HANDLE, 800)                  \
+    X(ATTR_OPERATIONGRAPH_OPS, 801)                     \
+    X(ATTR_TENSOR_BYTE_ALIGNMENT, 900)                  \
+    X(ATTR_TENSOR_DATA_TYPE, 901)                       \
+    X(ATTR_TENSOR_DIMENSIONS, 902)                      \
+    X(ATTR_TENSOR_STRIDES, 903)                         \
+    X(ATTR_TENSOR_UNIQUE_ID, 906)                       \
+    X(ATTR_TENSOR_IS_VIRTUAL, 907)                      \
+    X(ATTR_TENSOR_IS_BY_VALUE, 908)                     \
+    X(ATTR_TENSOR_RAGGED_OFFSET_DESC, 913)              \
+    X(ATTR_VARIANT_PACK_UNIQUE_IDS, 1000)               \
+    X(ATTR_VARIANT_PACK_DATA_POINTERS, 1001)            \
+    X(ATTR_VARIANT_PACK_WORKSPACE, 1003)                \
+    X(ATTR_MATMUL_COMP_TYPE, 1500)                      \
+    X(ATTR_OPERATION_MATMUL_ADESC, 1520)                \
+    X(ATTR_OPERATION_MATMUL_BDESC, 1521)                \
+    X(ATTR_OPERATION_MATMUL_CDESC, 1522)                \
+    X(ATTR_OPERATION_MATMUL_DESC, 1523)                 \
     X(ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, 1525) \
     X(ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, 1526) \
     X(ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, 1527) \
-    X(ATTR_REDUCTION_OPERATOR, 1600) \
-    X(ATTR_REDUCTION_COMP_TYPE, 1601) \
-    X(ATTR_OPERATION_REDUCTION_XDESC, 1610) \
-    X(ATTR_OPERATION_REDUCTION_YDESC, 1611) \
-    X(ATTR_OPERATION_REDUCTION_DESC, 1612) \
-    X(ATTR_OPERATION_RESHAPE_XDESC, 2200) \
-    X(ATTR_OPERATION_RESHAPE_YDESC, 2201) \
-    X(ATTR_RNG_DISTRIBUTION, 2300) \
-    X(ATTR_RNG_BERNOULLI_DIST_PROBABILITY, 2305) \
-    X(ATTR_OPERATION_RNG_YDESC, 2310) \
-    X(ATTR_OPERATION_RNG_SEED, 2311) \
-    X(ATTR_OPERATION_RNG_DESC, 2312) \
-    X(ATTR_OPERATION_RNG_OFFSET_DESC, 2313) \
-    X(ATTR_DEVICEPROP_JSON_REPRESENTATION, 2702) \
-    X(TYPE_HANDLE, 0) \
-    X(TYPE_DATA_TYPE, 1) \
-    X(TYPE_BOOLEAN, 2) \
-    X(TYPE_INT64, 3) \
-    X(TYPE_FLOAT, 4) \
-    X(TYPE_DOUBLE, 5) \
-    X(TYPE_VOID_PTR, 6) \
-    X(TYPE_HEUR_MODE, 8) \
-    X(TYPE_POINTWISE_MODE, 14) \
-    X(TYPE_BACKEND_DESCRIPTOR, 15) \
-    X(TYPE_REDUCTION_OPERATOR_TYPE, 18) \
-    X(TYPE_CHAR, 24) \
-    X(TYPE_RNG_DISTRIBUTION, 29) \
-    X(DATA_FLOAT, 0) \
-    X(DATA_HALF, 2) \
-    X(DATA_INT32, 4) \
-    X(DATA_BFLOAT16, 9) \
-    X(DATA_INT64, 10) \
-    X(DATA_BOOLEAN, 11) \
-    X(POINTWISE_ADD, 0) \
-    X(POINTWISE_MUL, 1) \
-    X(POINTWISE_DIV, 6) \
-    X(POINTWISE_SUB, 9) \
-    X(POINTWISE_EXP, 13) \
-    X(POINTWISE_LOG, 15) \
-    X(POINTWISE_IDENTITY, 21) \
-    X(POINTWISE_CMP_GE, 303) \
-    X(POINTWISE_CMP_LT, 304) \
-    X(POINTWISE_LOGICAL_AND, 400) \
-    X(POINTWISE_GEN_INDEX, 501) \
-    X(POINTWISE_BINARY_SELECT, 601) \
-    X(REDUCE_TENSOR_ADD, 0) \
-    X(REDUCE_TENSOR_MAX, 3) \
-    X(RNG_DISTRIBUTION_BERNOULLI, 0) \
+    X(ATTR_REDUCTION_OPERATOR, 1600)                    \
+    X(ATTR_REDUCTION_COMP_TYPE, 1601)                   \
+    X(ATTR_OPERATION_REDUCTION_XDESC, 1610)             \
+    X(ATTR_OPERATION_REDUCTION_YDESC, 1611)             \
+    X(ATTR_OPERATION_REDUCTION_DESC, 1612)              \
+    X(ATTR_OPERATION_RESHAPE_XDESC, 2200)               \
+    X(ATTR_OPERATION_RESHAPE_YDESC, 2201)               \
+    X(ATTR_RNG_DISTRIBUTION, 2300)                      \
+    X(ATTR_RNG_BERNOULLI_DIST_PROBABILITY, 2305)        \
+    X(ATTR_OPERATION_RNG_YDESC, 2310)                   \
+    X(ATTR_OPERATION_RNG_SEED, 2311)                    \
+    X(ATTR_OPERATION_RNG_DESC, 2312)                    \
+    X(ATTR_OPERATION_RNG_OFFSET_DESC, 2313)             \
+    X(ATTR_DEVICEPROP_JSON_REPRESENTATION, 2702)        \
+    X(TYPE_HANDLE, 0)                                   \
+    X(TYPE_DATA_TYPE, 1)                                \
+    X(TYPE_BOOLEAN, 2)                                  \
+    X(TYPE_INT64, 3)                                    \
+    X(TYPE_FLOAT, 4)                                    \
+    X(TYPE_DOUBLE, 5)                                   \
+    X(TYPE_VOID_PTR, 6)                                 \
+    X(TYPE_HEUR_MODE, 8)                                \
+    X(TYPE_POINTWISE_MODE, 14)                          \
+    X(TYPE_BACKEND_DESCRIPTOR, 15)                      \
+    X(TYPE_REDUCTION_OPERATOR_TYPE, 18)                 \
+    X(TYPE_CHAR, 24)                                    \
+    X(TYPE_RNG_DISTRIBUTION, 29)                        \
+    X(DATA_FLOAT, 0)                                    \
+    X(DATA_HALF, 2)                                     \
+    X(DATA_INT32, 4)                                    \
+    X(DATA_BFLOAT16, 9)                                 \
+    X(DATA_INT64, 10)                                   \
+    X(DATA_BOOLEAN, 11)                                 \
+    X(POINTWISE_ADD, 0)                                 \
+    X(POINTWISE_MUL, 1)                                 \
+    X(POINTWISE_DIV, 6)                                 \
+    X(POINTWISE_SUB, 9)                                 \
+    X(POINTWISE_EXP, 13)                                \
+    X(POINTWISE_LOG, 15)                                \
+    X(POINTWISE_IDENTITY, 21)                           \
+    X(POINTWISE_CMP_GE, 303)                            \
+    X(POINTWISE_CMP_LT, 304)                            \
+    X(POINTWISE_LOGICAL_AND, 400)                       \
+    X(POINTWISE_GEN_INDEX, 501)                         \
+    X(POINTWISE_BINARY_SELECT, 601)                     \
+    X(REDUCE_TENSOR_ADD, 0)                             \
+    X(REDUCE_TENSOR_MAX, 3)                             \
+    X(RNG_DISTRIBUTION_BERNOULLI, 0)                    \
     X(HEUR_MODE_A, 3)
 
 enum {
@@ -148,8 +147,8 @@ typedef struct mc_cudnn {
     MC_CUDNN_FUNCTIONS(MC_CUDNN_MEMBER)
 #undef MC_CUDNN_MEMBER
     void *library, *compiler; /* the compiler is NVRTC, which cuDNN's engines need */
-    size_t version; /* 91900 for 9.19.0 */
-    void *handle;   /* of cudnnCreate; NULL: plans are made for `properties`, and cannot be run */
+    size_t version;           /* 91900 for 9.19.0 */
+    void *handle; /* of cudnnCreate; NULL: plans are made for `properties`, and cannot be run */
     mc_cudnn_descriptor properties; /* a GPU that need not be there */
 } mc_cudnn;
 
@@ -179,7 +178,7 @@ typedef struct mc_cudnn_graph {
     mc_cudnn_tensor tensors[MC_CUDNN_MOST_TENSORS];
     int tensor_count;
     mc_cudnn_descriptor operations[MC_CUDNN_MOST_OPERATIONS]; /* in the order of the data */
-    mc_cudnn_descriptor details[MC_CUDNN_MOST_OPERATIONS];    /* what operations refer to, or NULL */
+    mc_cudnn_descriptor details[MC_CUDNN_MOST_OPERATIONS]; /* what operations refer to, or NULL */
     int operation_count;
     char error[384];
 } mc_cudnn_graph;
@@ -217,9 +216,9 @@ void mc_cudnn_bernoulli(mc_cudnn_graph *g, mc_cudnn_ref seed, mc_cudnn_ref offse
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* The plan that cuDNN's heuristic puts first; NULL, with the graph's error set, if there is none. */
+/* The first plan that cuDNN's heuristic gives; NULL, with the graph's error set, without one. */
 mc_cudnn_descriptor mc_cudnn_plan_new(mc_cudnn_graph *graph);
-void mc_cudnn_plan_free(const mc_cudnn *cudnn, mc_cudnn_descriptor plan); /* NULL allowed */
+void mc_cudnn_plan_free(const mc_cudnn *cudnn, mc_cudnn_descriptor plan);         /* NULL allowed */
 int64_t mc_cudnn_plan_workspace(const mc_cudnn *cudnn, mc_cudnn_descriptor plan); /* bytes */
 /* A plan in a file, under a title (one line) that says what it is for. Loading gives NULL if there
  * is no such file, or if it is damaged or of another title; storing may fail: the file only saves

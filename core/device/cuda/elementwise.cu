@@ -70,7 +70,7 @@ __device__ __forceinline__ float tanh_slope(float x)
     return 1.0f - t * t;
 }
 
-#define MC_EACH(expression)                               \
+#define MC_EACH(expression)                                              \
     _Pragma("unroll") for (int i = 0; i < width; i++) v[i] = expression; \
     break
 

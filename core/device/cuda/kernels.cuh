@@ -16,7 +16,8 @@
 
 /* ---- matrices -------------------------------------------------------------------------------- */
 
-struct mc_mixed {}; /* "the element type": each matrix has its own */
+struct mc_mixed {
+}; /* "the element type": each matrix has its own */
 
 /* Elements of a chunk. */
 template <class T> constexpr int mc_width = 8;
@@ -58,21 +59,26 @@ struct mc_bits {
 
 __device__ __forceinline__ mc_bits mc_bits_of(uint4 v) { return {{v.x, v.y, v.z, v.w}}; }
 
-/* The n <= width elements from `at`, n < width at the end of a row; n <= 0 gives zeros. */
-template <class T> __device__ __forceinline__ mc_bits mc_load_bits(mc_view m, int64_t at, int n)
+/* The n <= width elements from `at`, n < width at the end of a row; n <= 0 gives zeros. With WHOLE
+ * the caller knows that m.whole and that n is the width or not positive. */
+template <class T, bool WHOLE = false>
+__device__ __forceinline__ mc_bits mc_load_bits(mc_view m, int64_t at, int n)
 {
     constexpr int width = mc_width<T>;
     mc_bits b = {{0, 0, 0, 0}};
+    if (WHOLE && n <= 0) return b;
+    bool vector = m.whole && n == width;
+    if (WHOLE) vector = true;
     if (mc_is_f32<T>(m)) {
         const float *from = (const float *)m.data + at;
-        if (m.whole && n == width) return mc_bits_of(*(const uint4 *)from);
+        if (vector) return mc_bits_of(*(const uint4 *)from);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (i < n) b.word[i] = __float_as_uint(from[i]);
         return b;
     }
     const uint16_t *from = (const uint16_t *)m.data + at;
-    if (m.whole && n == width) {
+    if (vector) {
         if (width == 8) return mc_bits_of(*(const uint4 *)from);
         uint2 v = *(const uint2 *)from;
         b.word[0] = v.x;
@@ -85,13 +91,16 @@ template <class T> __device__ __forceinline__ mc_bits mc_load_bits(mc_view m, in
     return b;
 }
 
-template <class T>
+template <class T, bool WHOLE = false>
 __device__ __forceinline__ void mc_store_bits(mc_view m, int64_t at, int n, mc_bits b)
 {
     constexpr int width = mc_width<T>;
+    if (WHOLE && n <= 0) return;
+    bool vector = m.whole && n == width;
+    if (WHOLE) vector = true;
     if (mc_is_f32<T>(m)) {
         float *to = (float *)m.data + at;
-        if (m.whole && n == width) {
+        if (vector) {
             *(uint4 *)to = make_uint4(b.word[0], b.word[1], b.word[2], b.word[3]);
             return;
         }
@@ -101,7 +110,7 @@ __device__ __forceinline__ void mc_store_bits(mc_view m, int64_t at, int n, mc_b
         return;
     }
     uint16_t *to = (uint16_t *)m.data + at;
-    if (m.whole && n == width) {
+    if (vector) {
         if (width == 8)
             *(uint4 *)to = make_uint4(b.word[0], b.word[1], b.word[2], b.word[3]);
         else
@@ -197,30 +206,30 @@ __device__ __forceinline__ mc_bits mc_pack(mc_view m, const float (&v)[width])
     return b;
 }
 
-template <class T, int width>
+template <class T, bool WHOLE = false, int width>
 __device__ __forceinline__ void mc_load(mc_view m, int64_t at, int n, float (&v)[width])
 {
-    mc_unpack<T>(m, mc_load_bits<T>(m, at, n), v);
+    mc_unpack<T>(m, mc_load_bits<T, WHOLE>(m, at, n), v);
 }
 
-template <class T, int width>
+template <class T, bool WHOLE = false, int width>
 __device__ __forceinline__ void mc_store(mc_view m, int64_t at, int n, const float (&v)[width])
 {
-    mc_store_bits<T>(m, at, n, mc_pack<T>(m, v));
+    mc_store_bits<T, WHOLE>(m, at, n, mc_pack<T>(m, v));
 }
 
 /* m = v or m += v. */
-template <class T, int width>
+template <class T, bool WHOLE = false, int width>
 __device__ __forceinline__ void mc_store_or_add(mc_view m, int64_t at, int n, float (&v)[width],
                                                 bool accumulate)
 {
     if (accumulate) {
         float old[width];
-        mc_load<T>(m, at, n, old);
+        mc_load<T, WHOLE>(m, at, n, old);
 #pragma unroll
         for (int i = 0; i < width; i++) v[i] += old[i];
     }
-    mc_store<T>(m, at, n, v);
+    mc_store<T, WHOLE>(m, at, n, v);
 }
 
 __device__ __forceinline__ float mc_load_one(mc_view m, int64_t at)
@@ -241,7 +250,7 @@ __device__ __forceinline__ void mc_store_one(mc_view m, int64_t at, float value)
         ((uint16_t *)m.data)[at] = (uint16_t)mc_pack_f16(value, 0.0f);
 }
 
-/* ---- division by what is fixed for a launch --------------------------------------------------- */
+/* ---- division by what is fixed for a launch -------------------------------------------------- */
 
 /* n / divisor, for n < 2^31 by one multiplication: with 2^shift >= divisor, multiplier =
  * ceil(2^(31 + shift) / divisor) is too large by less than 2^shift / divisor, and n times that by
@@ -268,7 +277,7 @@ __device__ __forceinline__ int64_t mc_divide(int64_t n, mc_divider d)
     return (int64_t)((uint64_t)(uint32_t)n * d.multiplier >> (31 + d.shift));
 }
 
-/* ---- sums ------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 /* Over the lanes of a warp; all of them get it. The order is fixed. */
 template <class S> __device__ __forceinline__ S mc_warp_sum(S x)
@@ -292,7 +301,7 @@ template <class S> __device__ __forceinline__ S mc_block_sum(S x, S *shared)
     return x;
 }
 
-/* ---- random numbers and dropout --------------------------------------------------------------- */
+/* ---- random numbers and dropout -------------------------------------------------------------- */
 
 /* The words of one block of Philox-4x32-10; see core/device/cpu/isa/random.c. */
 __device__ __forceinline__ void mc_philox(uint64_t key, uint64_t block, uint64_t offset,
@@ -322,8 +331,11 @@ template <int width>
 __device__ __forceinline__ void mc_philox_run(uint64_t key, uint64_t first, uint64_t offset,
                                               uint32_t (&words)[width])
 {
-    uint32_t w[width + 4];
+    uint32_t w[width + 4], low = (uint32_t)key, high = (uint32_t)(key >> 32);
     int skip = (int)(first & 3);
+    /* In a loop the compiler would keep the twenty keys of the rounds in registers. */
+    asm volatile("" : "+r"(low), "+r"(high));
+    key = low | (uint64_t)high << 32;
 #pragma unroll
     for (int i = 0; i < width; i += 4) mc_philox(key, (first + i) >> 2, offset, w + i);
     if (skip == 0) {
@@ -368,7 +380,7 @@ __device__ __forceinline__ void mc_drop_factors(const mc_dropping &d, int64_t fi
     for (int i = 0; i < width; i++) factor[i] = words[i] >= d.threshold ? d.keep : 0.0f;
 }
 
-/* ---- powers of e ------------------------------------------------------------------------------ */
+/* ---- powers of e ----------------------------------------------------------------------------- */
 
 /* 2^x; results below the normal numbers are 0. 2 ulp. */
 __device__ __forceinline__ float mc_exp2(float x)
@@ -381,7 +393,7 @@ __device__ __forceinline__ float mc_exp2(float x)
 /* e^x, off by half an ulp of x log2(e) besides: good where x is near 0 or the result is small. */
 __device__ __forceinline__ float mc_exp(float x) { return mc_exp2(x * 1.44269504089f); }
 
-/* ---- launching -------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 static inline int64_t mc_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t mc_least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -396,23 +408,43 @@ template <class... M> static inline mc_dtype mc_common_dtype(mc_matrix first, M.
     return dtype;
 }
 
+/* That dtype if besides all of them can be moved in whole chunks, else MC_DTYPE_DEFAULT. */
+template <class... M>
+static inline mc_dtype mc_whole_dtype(int64_t columns, mc_matrix first, M... rest)
+{
+    mc_dtype dtype = mc_common_dtype(first, rest...);
+    int width = dtype == MC_F32 ? 4 : 8;
+    if (columns % width != 0) return MC_DTYPE_DEFAULT;
+    for (mc_matrix m : {first, rest...})
+        if (m.data && !mc_view_of(m, 2, width).whole) return MC_DTYPE_DEFAULT;
+    return dtype;
+}
+
 /* Runs the statements with T as the element type `dtype` stands for. */
-#define MC_WITH_TYPE(dtype, ...)    \
-    do {                            \
-        if ((dtype) == MC_BF16) {   \
-            using T = __nv_bfloat16; \
-            __VA_ARGS__;            \
+#define MC_WITH_TYPE(dtype, ...)        \
+    do {                                \
+        if ((dtype) == MC_BF16) {       \
+            using T = __nv_bfloat16;    \
+            __VA_ARGS__;                \
         } else if ((dtype) == MC_F32) { \
-            using T = float;        \
-            __VA_ARGS__;            \
+            using T = float;            \
+            __VA_ARGS__;                \
         } else if ((dtype) == MC_F16) { \
-            using T = __half;       \
-            __VA_ARGS__;            \
-        } else {                    \
-            using T = mc_mixed;     \
-            __VA_ARGS__;            \
-        }                           \
+            using T = __half;           \
+            __VA_ARGS__;                \
+        } else {                        \
+            using T = mc_mixed;         \
+            __VA_ARGS__;                \
+        }                               \
     } while (0)
+
+/* Lets blocks of a kernel have `bytes` of dynamic shared memory, also above the 48 KB that every
+ * GPU gives. What fails here shows when the kernel is launched. */
+template <class K> static inline void mc_allow_shared(K kernel, size_t bytes)
+{
+    if (bytes > 32 << 10)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
 
 /* How many blocks of a kernel run at once; at least one a multiprocessor. */
 template <class K>
@@ -429,7 +461,7 @@ static inline int64_t mc_resident_blocks(mc_device *d, K kernel, int threads, si
 /* One thread for each chunk of a (rows, columns) matrix: f.run<T>(row, column, n), where n elements
  * of the chunk are within the row. */
 template <class T, class F>
-__global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(256)
     mc_chunks(const __grid_constant__ F f, int64_t chunks, int64_t columns, mc_divider per_row)
 {
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
@@ -445,8 +477,8 @@ static void mc_launch_chunks(mc_device *d, int64_t rows, int64_t columns, const 
     int64_t per_row = mc_ceil_div(columns, mc_width<T>), chunks = rows * per_row;
     if (chunks == 0) return;
     unsigned blocks = (unsigned)mc_ceil_div(chunks, 256);
-    mc_chunks<T, F><<<blocks, 256, 0, mc_cuda_of(d)->stream>>>(f, chunks, columns,
-                                                               mc_divider_of(per_row));
+    mc_chunks<T, F>
+        <<<blocks, 256, 0, mc_cuda_of(d)->stream>>>(f, chunks, columns, mc_divider_of(per_row));
 }
 
 /* The same matrices as one row where nothing lies between their rows. */

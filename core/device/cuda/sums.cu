@@ -1,5 +1,5 @@
-/* Sums over rows: column_sums (bias gradients), sum_leading, and the second half of other sums. Rows
- * are dealt to blocks and threads by the shape alone, and parts are added in a fixed order.
+/* Sums over rows: column_sums (bias gradients), sum_leading, and the second half of other sums.
+ * Rows are dealt to blocks and threads by the shape alone, and parts are added in a fixed order.
  * Bytes an element: its own size, once. */
 #include "core/device/cuda/kernels.cuh"
 
@@ -9,7 +9,7 @@ enum { THREADS = 256, UNROLL = 4 };
  * every blockDim.y-th row of it. `partial` (gridDim.y, columns), or out += where there is one
  * share. */
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     sum_rows(mc_view x, int64_t rows, int64_t columns, float *partial, float *out)
 {
     constexpr int width = mc_width<T>;
@@ -61,12 +61,14 @@ struct cut {
     dim3 grid, block;
 };
 
-static cut cut_of(mc_device *d, int64_t rows, int64_t columns, int width, int64_t most_parts)
+/* As many blocks as run at once, so that all end together. */
+template <class T>
+static cut cut_of(mc_device *d, int64_t rows, int64_t columns, int64_t most_parts)
 {
-    int64_t chunks = mc_ceil_div(columns, width), wide = 1;
+    int64_t chunks = mc_ceil_div(columns, mc_width<T>), wide = 1;
     while (wide < 32 && wide < chunks) wide *= 2;
     int64_t slabs = mc_ceil_div(chunks, wide), high = THREADS / wide;
-    int64_t wanted = mc_ceil_div((int64_t)mc_cuda_of(d)->multiprocessors * 8, slabs);
+    int64_t wanted = mc_resident_blocks(d, sum_rows<T>, THREADS, 0) / slabs;
     int64_t parts = mc_least(mc_least(wanted, most_parts), mc_ceil_div(rows, high * 2 * UNROLL));
     return {dim3((unsigned)slabs, (unsigned)mc_most(parts, 1)),
             dim3((unsigned)wide, (unsigned)high)};
@@ -74,8 +76,7 @@ static cut cut_of(mc_device *d, int64_t rows, int64_t columns, int width, int64_
 
 /* Sums of `total` values a thread and then a block: thread (i, j) of block b adds up parts j, j +
  * blockDim.y, ... of element b * blockDim.x + i. Thread (i, 0) gets the sum. */
-template <class Load>
-__device__ __forceinline__ double sum_parts(int64_t parts, const Load &load)
+template <class Load> __device__ __forceinline__ double sum_parts(int64_t parts, const Load &load)
 {
     __shared__ double shared[1024];
     double sum[UNROLL] = {};
@@ -96,12 +97,12 @@ __device__ __forceinline__ double sum_parts(int64_t parts, const Load &load)
     return total;
 }
 
-__global__ void __launch_bounds__(1024)
+static __global__ void __launch_bounds__(1024, 1)
     add_partials(const float *partial, int64_t parts, int64_t stride, int64_t n, float *out)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    double sum = sum_parts(
-        parts, [=](int64_t part) { return i < n ? partial[part * stride + i] : 0.0f; });
+    double sum =
+        sum_parts(parts, [=](int64_t part) { return i < n ? partial[part * stride + i] : 0.0f; });
     if (threadIdx.y == 0 && i < n) out[i] += (float)sum;
 }
 
@@ -130,7 +131,7 @@ extern "C" mc_status mc_cuda_column_sums(mc_device *d, int64_t rows, int64_t col
     size_t bytes = 0;
     MC_WITH_TYPE(x.dtype, {
         const int width = mc_width<T>;
-        cut c = cut_of(d, rows, columns, width, 1 << 14);
+        cut c = cut_of<T>(d, rows, columns, 1 << 14);
         if (c.grid.y > 1) {
             bytes = (size_t)c.grid.y * (size_t)columns * sizeof(float);
             partial = (float *)d->alloc(d, bytes);
@@ -146,7 +147,7 @@ extern "C" mc_status mc_cuda_column_sums(mc_device *d, int64_t rows, int64_t col
 
 /* y(i) [+]= sum of partial(i), partial(i + y_count), ... below `count`, and of the same of x from
  * `first` to `end`, which are less than a row. */
-__global__ void __launch_bounds__(1024)
+static __global__ void __launch_bounds__(1024, 1)
     finish_sum(const float *partial, int64_t count, mc_view x, int64_t first, int64_t end,
                int64_t y_count, mc_view y, bool accumulate)
 {
@@ -172,9 +173,10 @@ extern "C" mc_status mc_cuda_sum_leading(mc_device *d, int64_t count, mc_matrix 
     int64_t rows = count / columns, parts = 0;
     x.stride = columns;
     float *partial = NULL;
-    if (rows > 0) MC_WITH_TYPE(x.dtype, {
+    if (rows > 0)
+        MC_WITH_TYPE(x.dtype, {
             const int width = mc_width<T>;
-            cut c = cut_of(d, rows, columns, width, 64);
+            cut c = cut_of<T>(d, rows, columns, 64);
             parts = c.grid.y;
             partial = (float *)d->alloc(d, (size_t)(parts * columns) * sizeof(float));
             if (!partial) return MC_ERR_NOMEM;

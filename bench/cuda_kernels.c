@@ -1,0 +1,375 @@
+/* Times our CUDA kernels at GPT-2 124M's sizes (65,536 tokens), in bf16 where there is a choice,
+ * through the kernel table. Each line: the time of one call, the memory traffic that the kernel
+ * cannot avoid divided by it, and what share that is of the fastest rate that the memory of an H200
+ * gives to plain copies, 4.2 TB/s.
+ *
+ *     bench_cuda_kernels [name]      kernels whose name contains `name`; all without
+ *
+ * Calls go over several sets of buffers in turn, so that none finds its data in the L2 cache. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/device/cuda/cuda_internal.h"
+
+enum { ROWS = 65536, DIM = 768, WIDE = 3072, SETS = 3, LOSS_ROWS = 16384, CLASSES = 50257 };
+enum { LOSS_STRIDE = 50304, VOCABULARY = 50304, POSITIONS = 1024, PARAMETERS = 124 << 20 };
+
+static const double FLOOR_RATE = 4.2e12;
+
+typedef struct bench {
+    mc_device *d;
+    const mc_kernels *k;
+    char *arena; /* SETS times `bytes` */
+    size_t bytes;
+    int32_t *tokens, *positions, *labels;
+    float *small; /* vectors of up to 64K floats, one after another */
+    mc_update *update;
+    mc_gradient_stats *stats;
+    const char *only;
+    cudaEvent_t start, stop;
+} bench;
+
+/* One set of buffers: `at` is where its next matrix begins. */
+typedef struct set {
+    const bench *b;
+    char *at;
+} set;
+
+typedef mc_status (*case_fn)(const bench *b, set s, double argument);
+
+static void *take(set *s, size_t bytes)
+{
+    void *taken = s->at;
+    s->at += (bytes + 255) / 256 * 256;
+    if (s->at > s->b->arena + SETS * s->b->bytes) abort();
+    return taken;
+}
+
+static mc_matrix take_bf16(set *s, int64_t rows, int64_t stride)
+{
+    return (mc_matrix){take(s, (size_t)(rows * stride) * 2), MC_BF16, stride};
+}
+
+static float *vector(const bench *b, int i) { return b->small + (size_t)i * 65536; }
+static mc_matrix weight(const bench *b, int i) { return (mc_matrix){vector(b, i), MC_BF16, 0}; }
+
+static float milliseconds(bench *b, case_fn run, double argument, int calls)
+{
+    float time = 0;
+    cudaEventRecord(b->start, mc_cuda_of(b->d)->stream);
+    for (int i = 0; i < calls; i++) {
+        set s = {b, b->arena + (size_t)(i % SETS) * b->bytes};
+        if (run(b, s, argument) != MC_OK) {
+            fprintf(stderr, "failed: %s\n", b->d->failure);
+            exit(1);
+        }
+    }
+    cudaEventRecord(b->stop, mc_cuda_of(b->d)->stream);
+    cudaEventSynchronize(b->stop);
+    cudaEventElapsedTime(&time, b->start, b->stop);
+    return time / (float)calls;
+}
+
+/* One line; `bytes` that a call moves at least. The best of several runs of several calls. */
+static void measure(bench *b, const char *name, double bytes, case_fn run, double argument)
+{
+    enum { RUNS = 5, CALLS = 12 };
+    if (b->only && !strstr(name, b->only)) return;
+    float best = milliseconds(b, run, argument, SETS);
+    for (int i = 0; i < RUNS; i++) {
+        float time = milliseconds(b, run, argument, CALLS);
+        best = time < best ? time : best;
+    }
+    double rate = bytes / (best * 1e-3);
+    printf("%-36s %9.4f ms %8.1f GB/s %6.1f %%\n", name, best, rate * 1e-9,
+           100 * rate / FLOOR_RATE);
+    fflush(stdout);
+}
+
+/* ---- elementwise ----------------------------------------------------------------------------- */
+
+static mc_status run_bias_activation(const bench *b, set s, double activation)
+{
+    mc_matrix x = take_bf16(&s, ROWS, WIDE), y = take_bf16(&s, ROWS, WIDE);
+    return b->k->bias_activation(b->d, ROWS, WIDE, x, weight(b, 0), (mc_activation)activation, y);
+}
+
+static mc_status run_activation(const bench *b, set s, double activation)
+{
+    mc_matrix x = take_bf16(&s, ROWS, WIDE), y = take_bf16(&s, ROWS, WIDE);
+    return b->k->activation(b->d, ROWS, WIDE, (mc_activation)activation, x, y);
+}
+
+static mc_status run_activation_backward(const bench *b, set s, double activation)
+{
+    mc_matrix x = take_bf16(&s, ROWS, WIDE), dy = take_bf16(&s, ROWS, WIDE);
+    return b->k->activation_backward(b->d, ROWS, WIDE, (mc_activation)activation, x, dy, dy, false);
+}
+
+static mc_status run_dropout(const bench *b, set s, double p)
+{
+    mc_matrix x = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM);
+    return b->k->dropout(b->d, ROWS, DIM, x, (mc_dropout_mask){.p = (float)p, .seed = 1}, y, false);
+}
+
+static mc_status run_add(const bench *b, set s, double argument)
+{
+    (void)argument;
+    mc_matrix x = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM);
+    return b->k->add(b->d, (int64_t)ROWS * DIM, x, y, (int64_t)ROWS * DIM, x);
+}
+
+static mc_status run_multiply(const bench *b, set s, double argument)
+{
+    (void)argument;
+    mc_matrix x = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM);
+    return b->k->multiply(b->d, (int64_t)ROWS * DIM, x, weight(b, 0), DIM, y, false);
+}
+
+static mc_status run_scale(const bench *b, set s, double argument)
+{
+    (void)argument;
+    mc_matrix y = take_bf16(&s, PARAMETERS, 1), x = {take(&s, (size_t)PARAMETERS * 4), MC_F32, 1};
+    return b->k->scale(b->d, PARAMETERS, x, 1, y, false);
+}
+
+static mc_status run_zero(const bench *b, set s, double argument)
+{
+    (void)argument;
+    return b->k->zero(b->d, take(&s, (size_t)PARAMETERS * 4), (size_t)PARAMETERS * 4);
+}
+
+/* ---- sums and norms -------------------------------------------------------------------------- */
+
+static mc_status run_column_sums(const bench *b, set s, double columns)
+{
+    return b->k->column_sums(b->d, ROWS, (int64_t)columns, take_bf16(&s, ROWS, (int64_t)columns),
+                             vector(b, 0));
+}
+
+static mc_status run_sum_leading(const bench *b, set s, double count)
+{
+    mc_matrix y = {vector(b, 0), MC_F32, 0};
+    return b->k->sum_leading(b->d, (int64_t)ROWS * DIM, take_bf16(&s, ROWS, DIM), (int64_t)count, y,
+                             true);
+}
+
+static mc_status run_norm(const bench *b, set s, double p)
+{
+    mc_matrix x = take_bf16(&s, ROWS, DIM), f = take_bf16(&s, ROWS, DIM);
+    mc_matrix sum = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM);
+    return b->k->residual_norm(b->d, ROWS, DIM, x, f, (mc_dropout_mask){.p = (float)p, .seed = 1},
+                               weight(b, 0), weight(b, 1), 1e-5f, sum, y, vector(b, 2),
+                               vector(b, 3));
+}
+
+static mc_status run_norm_alone(const bench *b, set s, double argument)
+{
+    (void)argument;
+    mc_matrix x = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM), none = {0};
+    return b->k->residual_norm(b->d, ROWS, DIM, x, none, (mc_dropout_mask){0}, weight(b, 0),
+                               weight(b, 1), 1e-5f, none, y, vector(b, 2), vector(b, 3));
+}
+
+/* p < 0: ds is added to, no df. */
+static mc_status run_norm_backward(const bench *b, set s, double p)
+{
+    mc_matrix sum = take_bf16(&s, ROWS, DIM), dy = take_bf16(&s, ROWS, DIM);
+    mc_matrix ds = take_bf16(&s, ROWS, DIM), df = take_bf16(&s, ROWS, DIM), none = {0};
+    return b->k->residual_norm_backward(b->d, ROWS, DIM, sum, weight(b, 0), vector(b, 2),
+                                        vector(b, 3), dy,
+                                        (mc_dropout_mask){.p = p > 0 ? (float)p : 0, .seed = 1}, ds,
+                                        p < 0, p < 0 ? none : df, vector(b, 4), vector(b, 5));
+}
+
+/* ---- rows by index --------------------------------------------------------------------------- */
+
+static mc_status run_embedding(const bench *b, set s, double argument)
+{
+    (void)argument;
+    mc_matrix table[] = {take_bf16(&s, VOCABULARY, DIM), take_bf16(&s, POSITIONS, DIM)};
+    const int32_t *index[] = {b->tokens, b->positions};
+    return b->k->embedding(b->d, ROWS, DIM, 2, table, index, take_bf16(&s, ROWS, DIM));
+}
+
+static mc_status run_embedding_backward(const bench *b, set s, double entries)
+{
+    mc_matrix dy = take_bf16(&s, ROWS, DIM);
+    mc_matrix table = {take(&s, (size_t)VOCABULARY * DIM * 4), MC_F32, DIM};
+    return b->k->embedding_backward(b->d, ROWS, DIM, dy,
+                                    entries == POSITIONS ? b->positions : b->tokens, table);
+}
+
+static mc_status run_gather(const bench *b, set s, double argument)
+{
+    (void)argument;
+    mc_matrix x = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM);
+    return b->k->gather_rows(b->d, ROWS, DIM, x, b->tokens, y);
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+/* argument: 0 the loss alone, 1 the gradient in place, 2 with smoothing. */
+static mc_status run_cross_entropy(const bench *b, set s, double argument)
+{
+    mc_matrix x = take_bf16(&s, LOSS_ROWS, LOSS_STRIDE), none = {0};
+    return b->k->cross_entropy(b->d, LOSS_ROWS, CLASSES, x, b->labels, -100,
+                               argument == 2 ? 0.1f : 0, vector(b, 6), vector(b, 7),
+                               argument == 0 ? none : x);
+}
+
+static mc_status run_argmax(const bench *b, set s, double argument)
+{
+    (void)argument;
+    return b->k->argmax(b->d, LOSS_ROWS, CLASSES, take_bf16(&s, LOSS_ROWS, LOSS_STRIDE),
+                        (int32_t *)(void *)vector(b, 8));
+}
+
+/* ---- flat ------------------------------------------------------------------------------------ */
+
+static mc_status run_fill(const bench *b, set s, double argument)
+{
+    (void)argument;
+    mc_matrix out = {take(&s, (size_t)PARAMETERS * 4), MC_F32, 0};
+    return b->k->fill(b->d, (mc_fill){MC_FILL_NORMAL, 0, 0.02f, 1}, 0, PARAMETERS, out);
+}
+
+/* argument: bytes of an element of the parameter. */
+static mc_status run_adam(const bench *b, set s, double size)
+{
+    size_t bytes = (size_t)PARAMETERS * 4;
+    float *g = take(&s, bytes), *m = take(&s, bytes), *v = take(&s, bytes), *p = take(&s, bytes);
+    void *stored = take(&s, bytes / 2);
+    mc_adam_step step = {b->update, 0.9f, 0.95f, 1e-8f, 1, 0.1f, false, 0};
+    return b->k->adam(b->d, PARAMETERS, step, g, m, v, size == 2 ? p : NULL, size == 2 ? stored : p,
+                      size == 2 ? MC_BF16 : MC_F32);
+}
+
+static mc_status run_sgd(const bench *b, set s, double momentum)
+{
+    size_t bytes = (size_t)PARAMETERS * 4;
+    float *g = take(&s, bytes), *buffer = take(&s, bytes), *p = take(&s, bytes);
+    mc_sgd_step step = {b->update, (float)momentum, false, 1, 0, false, 0};
+    return b->k->sgd(b->d, PARAMETERS, step, g, momentum > 0 ? buffer : NULL, NULL, p, MC_F32);
+}
+
+static mc_status run_stats(const bench *b, set s, double power)
+{
+    return b->k->gradient_stats(b->d, PARAMETERS, take(&s, (size_t)PARAMETERS * 4), power, 0,
+                                b->stats);
+}
+
+/* ---- the program ----------------------------------------------------------------------------- */
+
+static void measure_rows(bench *b)
+{
+    const double row = (double)ROWS * DIM, wide = (double)ROWS * WIDE;
+    measure(b, "bias_activation gelu_new", 6 * wide, run_bias_activation, MC_ACTIVATION_GELU_NEW);
+    measure(b, "activation gelu_new", 4 * wide, run_activation, MC_ACTIVATION_GELU_NEW);
+    measure(b, "activation gelu", 4 * wide, run_activation, MC_ACTIVATION_GELU);
+    measure(b, "activation tanh", 4 * wide, run_activation, MC_ACTIVATION_TANH);
+    measure(b, "activation_backward gelu_new", 6 * wide, run_activation_backward,
+            MC_ACTIVATION_GELU_NEW);
+    measure(b, "activation_backward gelu", 6 * wide, run_activation_backward, MC_ACTIVATION_GELU);
+    measure(b, "column_sums 768", 2 * row, run_column_sums, DIM);
+    measure(b, "column_sums 2304", 2 * 3 * row, run_column_sums, 3 * DIM);
+    measure(b, "column_sums 3072", 2 * wide, run_column_sums, WIDE);
+    measure(b, "sum_leading to 768", 2 * row, run_sum_leading, DIM);
+    measure(b, "sum_leading to 1", 2 * row, run_sum_leading, 1);
+    measure(b, "residual_norm", 8 * row, run_norm, 0);
+    measure(b, "residual_norm dropout", 8 * row, run_norm, 0.1);
+    measure(b, "residual_norm without a branch", 4 * row, run_norm_alone, 0);
+    measure(b, "residual_norm_backward", 8 * row, run_norm_backward, 0);
+    measure(b, "residual_norm_backward dropout", 8 * row, run_norm_backward, 0.1);
+    measure(b, "residual_norm_backward accumulate", 8 * row, run_norm_backward, -1);
+    measure(b, "dropout", 4 * row, run_dropout, 0.1);
+    measure(b, "embedding 2 tables", 4 * row, run_embedding, 0);
+    measure(b, "embedding_backward tokens", 10 * row, run_embedding_backward, VOCABULARY);
+    measure(b, "embedding_backward positions", 2 * row, run_embedding_backward, POSITIONS);
+    measure(b, "gather_rows", 4 * row, run_gather, 0);
+    measure(b, "add", 6 * row, run_add, 0);
+    measure(b, "multiply broadcast", 4 * row, run_multiply, 0);
+}
+
+static void measure_rest(bench *b)
+{
+    const double logits = (double)LOSS_ROWS * CLASSES, flat = PARAMETERS;
+    measure(b, "cross_entropy", 4 * logits, run_cross_entropy, 1);
+    measure(b, "cross_entropy smoothing", 4 * logits, run_cross_entropy, 2);
+    measure(b, "cross_entropy loss alone", 2 * logits, run_cross_entropy, 0);
+    measure(b, "argmax", 2 * logits, run_argmax, 0);
+    measure(b, "scale f32 to bf16", 6 * flat, run_scale, 0);
+    measure(b, "fill normal", 4 * flat, run_fill, 0);
+    measure(b, "zero", 4 * flat, run_zero, 0);
+    measure(b, "adam f32", 28 * flat, run_adam, 4);
+    measure(b, "adam bf16 with master", 30 * flat, run_adam, 2);
+    measure(b, "sgd", 12 * flat, run_sgd, 0);
+    measure(b, "sgd momentum", 20 * flat, run_sgd, 0.9);
+    measure(b, "gradient_stats", 4 * flat, run_stats, 2);
+    measure(b, "gradient_stats p = 1", 4 * flat, run_stats, 1);
+}
+
+static void *upload(bench *b, const void *data, size_t bytes)
+{
+    void *to = b->d->alloc(b->d, bytes);
+    if (!to) abort();
+    b->d->copy_in(b->d, to, data, bytes);
+    return to;
+}
+
+/* Tokens as text has them, some far more frequent than others; positions; labels. */
+static void make_indices(bench *b)
+{
+    static int32_t index[ROWS];
+    uint32_t state = 1;
+    for (int i = 0; i < ROWS; i++) {
+        state = state * 1664525u + 1013904223u;
+        double u = state / 4294967296.0;
+        index[i] = (int32_t)(u * u * u * CLASSES);
+    }
+    b->tokens = upload(b, index, sizeof index);
+    b->labels = upload(b, index, sizeof index);
+    for (int i = 0; i < ROWS; i++) index[i] = i % POSITIONS;
+    b->positions = upload(b, index, sizeof index);
+}
+
+static bool bench_init(bench *b)
+{
+    mc_matrix all = {.dtype = MC_BF16};
+    b->bytes = (size_t)PARAMETERS * 18 + (16 << 20);
+    b->arena = b->d->alloc(b->d, SETS * b->bytes);
+    b->small = b->d->alloc(b->d, 16 * 65536 * sizeof(float));
+    if (!b->arena || !b->small) return false;
+    all.data = b->arena;
+    mc_fill normal = {MC_FILL_NORMAL, 0, 1, 1};
+    if (b->k->fill(b->d, normal, 0, (int64_t)(SETS * b->bytes / 2), all) != MC_OK) return false;
+    if (b->k->zero(b->d, b->small, 16 * 65536 * sizeof(float)) != MC_OK) return false;
+    make_indices(b);
+    mc_update update = {.lr = 1e-4, .step = 5, .gradient_scale = 1};
+    mc_gradient_stats stats = {0};
+    b->update = upload(b, &update, sizeof update);
+    b->stats = upload(b, &stats, sizeof stats);
+    return cudaEventCreate(&b->start) == cudaSuccess && cudaEventCreate(&b->stop) == cudaSuccess;
+}
+
+int main(int argc, char **argv)
+{
+    mc_context *context = mc_init_distributed(NULL);
+    bench b = {.d = mc_device_open(context, "cuda"), .only = argc > 1 ? argv[1] : NULL};
+    if (!b.d) {
+        fprintf(stderr, "no CUDA device: %s\n", mc_error_message(context));
+        return 1;
+    }
+    b.k = b.d->kernels;
+    if (!bench_init(&b)) {
+        fprintf(stderr, "no memory for the buffers\n");
+        return 1;
+    }
+    measure_rows(&b);
+    measure_rest(&b);
+    cudaEventDestroy(b.start);
+    cudaEventDestroy(b.stop);
+    mc_device_close(b.d);
+    mc_context_free(context);
+    return 0;
+}

@@ -1,0 +1,154 @@
+/* The files of a run's folder. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/base/memory_internal.h"
+#include "core/checkpoint/training_internal.h"
+
+/* ---- checksums ------------------------------------------------------------------------------- */
+
+static uint64_t mixed(uint64_t h, uint64_t word)
+{
+    h = (h ^ word) * 0x9e3779b97f4a7c15u;
+    return h ^ (h >> 32);
+}
+
+/* Any bit that changes changes it. Four words at a time: it takes no longer than reading. */
+static uint64_t checksum(const uint8_t *data, size_t size)
+{
+    uint64_t lane[4] = {1, 2, 3, 4}, word[4];
+    size_t at = 0;
+    for (; size - at >= sizeof word; at += sizeof word) {
+        memcpy(word, data + at, sizeof word);
+        for (int i = 0; i < 4; i++) lane[i] = mixed(lane[i], word[i]);
+    }
+    uint64_t h = mixed(mixed(mixed(lane[0], lane[1]), lane[2]), lane[3]);
+    for (; at < size; at++) h = mixed(h, data[at]);
+    return mixed(h, size);
+}
+
+mc_status mc_file_print_of(mc_error *err, const char *path, mc_file_print *print)
+{
+    mc_file_map map;
+    mc_status status = mc_file_map_init(err, &map, path);
+    if (status) return status;
+    *print = (mc_file_print){map.size, checksum(map.data, map.size)};
+    mc_file_map_release(&map);
+    return MC_OK;
+}
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+mc_status mc_folder_each(mc_error *err, const char *folder,
+                         mc_status (*fn)(void *user, const char *name), void *user)
+{
+    DIR *dir = opendir(folder);
+    if (!dir && errno == ENOENT) return MC_OK;
+    if (!dir)
+        return mc_error_set(err, MC_ERR_IO, "%s: cannot list it: %s", folder, strerror(errno));
+    mc_status status = MC_OK;
+    for (struct dirent *entry; !status && (entry = readdir(dir));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            status = fn(user, entry->d_name);
+    closedir(dir);
+    return status;
+}
+
+mc_status mc_checkpoint_path(mc_error *err, char path[MC_PATH_MAX], const char *folder,
+                             int64_t step, const char *suffix)
+{
+    char name[64];
+    snprintf(name, sizeof name, "checkpoint-%lld%s", (long long)step, suffix);
+    return mc_path_join(err, path, folder, name);
+}
+
+/* The step that a checkpoint's name says, -1 if it is none. */
+static int64_t step_of(const char *name)
+{
+    static const char start[] = "checkpoint-";
+    if (strncmp(name, start, sizeof start - 1) != 0) return -1;
+    const char *digits = name + sizeof start - 1;
+    size_t length = strspn(digits, "0123456789");
+    if (!length || length > 18 || digits[length] || digits[0] == '0') return -1;
+    return strtoll(digits, NULL, 10);
+}
+
+typedef struct step_list {
+    mc_error *err;
+    int64_t *steps;
+    size_t count, capacity;
+} step_list;
+
+static mc_status add_step(void *user, const char *name)
+{
+    step_list *list = user;
+    int64_t step = step_of(name);
+    if (step < 0) return MC_OK;
+    if (!mc_grow(&list->steps, &list->capacity, list->count, sizeof *list->steps))
+        return mc_error_set(list->err, MC_ERR_NOMEM, "out of memory for a list of checkpoints");
+    list->steps[list->count++] = step;
+    return MC_OK;
+}
+
+static int falling(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+mc_status mc_checkpoint_steps(mc_error *err, const char *folder, int64_t **steps, size_t *count)
+{
+    step_list list = {.err = err};
+    mc_status status = mc_folder_each(err, folder, add_step, &list);
+    if (list.count) qsort(list.steps, list.count, sizeof *list.steps, falling);
+    *steps = list.steps;
+    *count = list.count;
+    return status;
+}
+
+/* ---- the newest weights ---------------------------------------------------------------------- */
+
+typedef struct publishing {
+    mc_error *err;
+    const char *folder, *checkpoint;
+} publishing;
+
+static mc_status copy_file(mc_error *err, const char *from, const char *to)
+{
+    mc_file_map map;
+    mc_file_writer writer;
+    mc_status status = mc_file_map_init(err, &map, from);
+    if (status) return status;
+    status = mc_file_writer_init(err, &writer, to);
+    if (!status) status = mc_file_write(&writer, map.data, map.size);
+    if (!status) status = mc_file_commit(&writer);
+    mc_file_writer_release(&writer);
+    mc_file_map_release(&map);
+    return status;
+}
+
+/* A link takes the name in one step, like a file that was written aside. */
+static mc_status publish_file(void *user, const char *name)
+{
+    const publishing *p = user;
+    char from[MC_PATH_MAX], to[MC_PATH_MAX], aside[MC_PATH_MAX + 8];
+    if (strcmp(name, MC_TRAINING_JSON) == 0 || strcmp(name, MC_TRAINING_OPTIMIZER) == 0)
+        return MC_OK;
+    mc_status status = mc_path_join(p->err, from, p->checkpoint, name);
+    if (!status) status = mc_path_join(p->err, to, p->folder, name);
+    if (status) return status;
+    snprintf(aside, sizeof aside, "%s" MC_TRAINING_ASIDE, to);
+    unlink(aside);
+    bool linked = link(from, aside) == 0 && rename(aside, to) == 0;
+    unlink(aside); /* a rename of two links of one file leaves both */
+    return linked ? MC_OK : copy_file(p->err, from, to);
+}
+
+mc_status mc_checkpoint_publish(mc_error *err, const char *folder, const char *checkpoint)
+{
+    publishing p = {err, folder, checkpoint};
+    return mc_folder_each(err, checkpoint, publish_file, &p);
+}

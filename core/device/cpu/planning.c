@@ -1,0 +1,160 @@
+/* What the CPU's kernels take of scratch memory, for the memory planner. Formulas are not repeated
+ * here: the real kernel is called on a device that notes what it asks for and has none to give. All
+ * kernels below ask before they touch anything, and then return MC_ERR_NOMEM. */
+#include "core/device/cpu/cpu_internal.h"
+#include "core/device/plan_internal.h"
+
+typedef struct probe {
+    mc_cpu_device cpu;
+    size_t asked;
+} probe;
+
+static void *refuse(mc_device *d, size_t bytes)
+{
+    ((probe *)d)->asked = bytes;
+    return NULL;
+}
+
+static probe probe_of(mc_device *plan)
+{
+    probe p = {.cpu = *(mc_cpu_device *)mc_plan_like(plan)};
+    p.cpu.device.alloc = refuse;
+    return p;
+}
+
+/* Calls a real kernel for what it asks for, and takes that much. */
+#define ASK(plan, kernel, ...)                                     \
+    do {                                                           \
+        probe p = probe_of(plan);                                  \
+        p.cpu.device.kernels->kernel(&p.cpu.device, __VA_ARGS__);  \
+        return p.asked ? mc_plan_scratch((plan), p.asked) : MC_OK; \
+    } while (0)
+
+static mc_status plan_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                           int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+{
+    bool direct = a.dtype == MC_F32 && b.dtype == MC_F32 && c.dtype == MC_F32;
+    if (direct || m == 0 || n == 0 || k == 0) return MC_OK;
+    ASK(d, gemm, transpose_a, transpose_b, m, n, k, a, b, beta, c);
+}
+
+static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
+                             mc_matrix weight, mc_matrix bias, mc_activation activation,
+                             mc_matrix pre, mc_matrix y)
+{
+    (void)bias, (void)activation, (void)pre;
+    return plan_gemm(d, false, true, rows, out, in, x, weight, 0, y);
+}
+
+static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                            mc_matrix dy, mc_matrix weight, float beta,
+                                            mc_activation activation, mc_matrix pre, mc_matrix dx)
+{
+    (void)activation, (void)pre;
+    return plan_gemm(d, false, false, rows, in, out, dy, weight, beta, dx);
+}
+
+static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                  float *out)
+{
+    ASK(d, column_sums, rows, columns, x, out);
+}
+
+static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int64_t y_count,
+                                  mc_matrix y, bool accumulate)
+{
+    ASK(d, sum_leading, count, x, y_count, y, accumulate);
+}
+
+static mc_status plan_residual_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                    mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
+                                    mc_matrix bias, float eps, mc_matrix s, mc_matrix y,
+                                    float *mean, float *rstd)
+{
+    ASK(d, residual_norm, rows, columns, x, f, dropout, weight, bias, eps, s, y, mean, rstd);
+}
+
+static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t columns,
+                                             mc_matrix s, mc_matrix weight, const float *mean,
+                                             const float *rstd, mc_matrix dy,
+                                             mc_dropout_mask dropout, mc_matrix ds, bool accumulate,
+                                             mc_matrix df, float *dweight, float *dbias)
+{
+    ASK(d, residual_norm_backward, rows, columns, s, weight, mean, rstd, dy, dropout, ds,
+        accumulate, df, dweight, dbias);
+}
+
+static mc_status plan_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                   mc_matrix f, mc_dropout_mask dropout, mc_matrix s)
+{
+    ASK(d, residual_sum, rows, columns, x, f, dropout, s);
+}
+
+/* The tail behind the tokens, which kernels set to zero first, is taken away. */
+static mc_lengths without_tail(const mc_attention_shape *shape)
+{
+    mc_lengths lengths = *shape->lengths;
+    lengths.capacity = lengths.total;
+    return lengths;
+}
+
+static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
+{
+    mc_lengths lengths = without_tail(shape);
+    mc_attention_shape asked = *shape;
+    asked.lengths = &lengths;
+    ASK(d, attention, &asked, q, k, v, out, log_sum_exp);
+}
+
+static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                         mc_matrix k, mc_matrix v, mc_matrix out,
+                                         const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
+                                         mc_matrix dk, mc_matrix dv)
+{
+    mc_lengths lengths = without_tail(shape);
+    mc_attention_shape asked = *shape;
+    asked.lengths = &lengths;
+    ASK(d, attention_backward, &asked, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
+}
+
+static mc_status plan_attention_cached(mc_device *d, int64_t sequences, int heads, int head_dim,
+                                       float scale, int64_t capacity, const int32_t *lengths,
+                                       int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
+                                       mc_matrix out)
+{
+    ASK(d, attention_cached, sequences, heads, head_dim, scale, capacity, lengths, longest, q, k, v,
+        out);
+}
+
+/* Without the gradient: its seed would be read. */
+static mc_status plan_cross_entropy(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
+                                    const int32_t *labels, int32_t ignore_index, float smoothing,
+                                    const float *seed, float *loss, mc_matrix dx)
+{
+    (void)dx;
+    mc_matrix none = {0};
+    ASK(d, cross_entropy, rows, classes, x, labels, ignore_index, smoothing, seed, loss, none);
+}
+
+static mc_status plan_gradient_stats(mc_device *d, int64_t count, const float *gradient,
+                                     double power, int64_t first, mc_gradient_stats *stats)
+{
+    ASK(d, gradient_stats, count, gradient, power, first, stats);
+}
+
+const mc_kernels mc_cpu_planning = {
+    .gemm = plan_gemm,
+    .linear = plan_linear,
+    .linear_backward_input = plan_linear_backward_input,
+    .column_sums = plan_column_sums,
+    .sum_leading = plan_sum_leading,
+    .residual_norm = plan_residual_norm,
+    .residual_norm_backward = plan_residual_norm_backward,
+    .residual_sum = plan_residual_sum,
+    .attention = plan_attention,
+    .attention_backward = plan_attention_backward,
+    .attention_cached = plan_attention_cached,
+    .cross_entropy = plan_cross_entropy,
+    .gradient_stats = plan_gradient_stats,
+};

@@ -1,0 +1,408 @@
+/* Attention by cuDNN's fused kernels: which graph serves a case, its plan, and running it.
+ *
+ * Sequences of one length are a dense (batch, length) grid. Others are ragged: `batch` and `length`
+ * of the graph are rounded up, so that a few plans serve all batches; where each sequence lies is
+ * data. log_sum_exp is (batch, heads, length) in the one case and (tokens, heads) in the other. */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "core/base/file_internal.h"
+#include "core/device/cuda/attention_internal.h"
+#include "core/device/cuda/cudnn_internal.h"
+
+typedef struct sdpa_plan {
+    mc_sdpa_key key;
+    mc_cudnn_descriptor plan; /* NULL: there is none, see why */
+    int64_t workspace;
+    char why[384];
+} sdpa_plan;
+
+struct mc_cuda_cudnn {
+    mc_cudnn library;
+    char why[384]; /* "": it works */
+    char gpu[256];
+    sdpa_plan **plans;
+    size_t count, capacity;
+};
+
+/* ---- the library's handle -------------------------------------------------------------------- */
+
+static void start(struct mc_cuda_cudnn *c, mc_cuda_device *cuda)
+{
+    struct cudaDeviceProp properties;
+    if (!mc_cudnn_load(&c->library, c->why, sizeof c->why)) return;
+    if (cudaGetDeviceProperties(&properties, cuda->ordinal) == cudaSuccess)
+        snprintf(c->gpu, sizeof c->gpu, "%s", properties.name);
+    int status = c->library.cudnnCreate(&c->library.handle);
+    const char *what = "cudnnCreate";
+    if (!status) {
+        what = "cudnnSetStream";
+        status = c->library.cudnnSetStream(c->library.handle, cuda->stream);
+    }
+    if (!status) return;
+    mc_cudnn_explain(&c->library, what, status, c->why, sizeof c->why);
+    mc_cudnn_unload(&c->library);
+}
+
+/* NULL when host memory is out. */
+static struct mc_cuda_cudnn *cudnn_of(mc_device *d)
+{
+    mc_cuda_device *cuda = mc_cuda_of(d);
+    if (!cuda->cudnn && (cuda->cudnn = mc_calloc(1, sizeof *cuda->cudnn))) start(cuda->cudnn, cuda);
+    return cuda->cudnn;
+}
+
+void mc_cudnn_free(struct mc_cuda_cudnn *c)
+{
+    if (!c) return;
+    for (size_t i = 0; i < c->count; i++) {
+        mc_cudnn_plan_free(&c->library, c->plans[i]->plan);
+        mc_free(c->plans[i]);
+    }
+    mc_free(c->plans);
+    mc_cudnn_unload(&c->library);
+    mc_free(c);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+/* Deterministic backward keeps all scores; past this it is our kernels' case. */
+static const int64_t LARGEST_WORKSPACE = (int64_t)4 << 30;
+
+static void describe(const struct mc_cuda_cudnn *c, const mc_sdpa_key *k, char *text, size_t size)
+{
+    snprintf(text, size,
+             "modelcenter plan 1: cuDNN %zu, %s, attention backward %d causal %d ragged %d "
+             "deterministic %d packed %d dtype %d shape %d %d %d %d strides %lld %lld dropout %a",
+             c->library.version, c->gpu, k->backward, k->causal, k->ragged, k->deterministic,
+             k->packed_sum, k->dtype, k->batch, k->heads, k->length, k->head_dim,
+             (long long)k->qkv_stride, (long long)k->out_stride, (double)k->dropout);
+}
+
+/* The file that keeps a plan from one start to the next; false: there is no place for it. */
+static bool plan_path(mc_device *d, const mc_sdpa_key *k, const char *title, char path[MC_PATH_MAX])
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (const char *p = title; *p; p++) hash = (hash ^ (uint8_t)*p) * 0x100000001b3u;
+    char name[96];
+    snprintf(name, sizeof name, "cudnn-%s-%016llx.plan", k->backward ? "backward" : "forward",
+             (unsigned long long)hash);
+    return mc_cuda_cache_path(d, name, path, MC_PATH_MAX);
+}
+
+static void build(const mc_cudnn *library, sdpa_plan *p)
+{
+    mc_cudnn_graph graph;
+    mc_cudnn_graph_init(&graph, library);
+    mc_sdpa_graph(&graph, &p->key);
+    p->plan = mc_cudnn_plan_new(&graph);
+    if (!p->plan) snprintf(p->why, sizeof p->why, "%s", graph.error);
+    mc_cudnn_graph_release(&graph);
+}
+
+static void prepare(mc_device *d, struct mc_cuda_cudnn *c, sdpa_plan *p)
+{
+    char title[768], path[MC_PATH_MAX];
+    describe(c, &p->key, title, sizeof title);
+    bool kept = plan_path(d, &p->key, title, path);
+    if (kept) p->plan = mc_cudnn_plan_load(&c->library, path, title);
+    if (!p->plan) {
+        build(&c->library, p);
+        if (p->plan && kept) mc_cudnn_plan_store(&c->library, p->plan, path, title);
+    }
+    if (!p->plan) return;
+    p->workspace = mc_cudnn_plan_workspace(&c->library, p->plan);
+    if (p->workspace <= LARGEST_WORKSPACE) return;
+    snprintf(p->why, sizeof p->why, "a plan that wants %lld bytes of workspace",
+             (long long)p->workspace);
+    mc_cudnn_plan_free(&c->library, p->plan);
+    p->plan = NULL;
+}
+
+/* NULL when host memory is out. A case without a plan is remembered like one with. */
+static const sdpa_plan *plan_for(mc_device *d, struct mc_cuda_cudnn *c, const mc_sdpa_key *key)
+{
+    for (size_t i = 0; i < c->count; i++)
+        if (!memcmp(&c->plans[i]->key, key, sizeof *key)) return c->plans[i];
+    if (!mc_grow(&c->plans, &c->capacity, c->count, sizeof *c->plans)) return NULL;
+    sdpa_plan *p = mc_calloc(1, sizeof *p);
+    if (!p) return NULL;
+    p->key = *key;
+    prepare(d, c, p);
+    c->plans[c->count++] = p;
+    return p;
+}
+
+/* ---- which case ------------------------------------------------------------------------------ */
+
+static int32_t power_of_two(int32_t n, int32_t least)
+{
+    int32_t power = least;
+    while (power < n && power <= INT32_MAX / 2) power *= 2;
+    return power;
+}
+
+static bool is_aligned(mc_matrix m) { return (uintptr_t)m.data % 16 == 0 && m.stride % 8 == 0; }
+
+/* Why cuDNN does not take the case, whatever its plans; NULL if it may. */
+static const char *refusal(const mc_attention_shape *s, mc_matrix q, mc_matrix k, mc_matrix v,
+                           mc_matrix out)
+{
+    if (q.dtype != MC_F16 && q.dtype != MC_BF16) return "a dtype that is neither f16 nor bf16";
+    if (k.dtype != q.dtype || v.dtype != q.dtype || out.dtype != q.dtype) return "mixed dtypes";
+    if (s->key_mask) return "a key mask";
+    if (s->head_dim % 8 || s->head_dim > 256)
+        return "a head size that is no multiple of 8 up to 256";
+    if (k.stride != q.stride || v.stride != q.stride) return "q, k and v of different strides";
+    if (!is_aligned(q) || !is_aligned(k) || !is_aligned(v) || !is_aligned(out))
+        return "a matrix that is not aligned to 16 bytes";
+    int64_t stride = q.stride > out.stride ? q.stride : out.stride;
+    if (s->lengths->total > INT32_MAX / stride) return "a matrix of 2^31 elements or more";
+    return NULL;
+}
+
+/* The form that serves forward and backward of the case. */
+static mc_sdpa_key key_of(const mc_attention_shape *s, mc_matrix q, mc_matrix out)
+{
+    const mc_lengths *l = s->lengths;
+    mc_sdpa_key key;
+    memset(&key, 0, sizeof key); /* keys are compared as bytes */
+    key.causal = s->causal;
+    key.dtype = q.dtype == MC_F16 ? MC_CUDNN_DATA_HALF : MC_CUDNN_DATA_BFLOAT16;
+    key.ragged = (int64_t)l->longest * l->count != l->total || l->longest % 64 != 0;
+    key.batch = key.ragged ? power_of_two(l->count, 8) : l->count;
+    key.length = key.ragged ? power_of_two(l->longest, 128) : l->longest;
+    key.heads = s->heads;
+    key.head_dim = s->head_dim;
+    key.qkv_stride = q.stride;
+    key.out_stride = out.stride;
+    key.dropout = s->dropout.p > 0 ? s->dropout.p : 0;
+    return key;
+}
+
+/* The sum of dq in f32 lies densely, which is faster, unless that takes much memory for nothing. */
+static mc_sdpa_key backward_key_of(mc_sdpa_key key, int64_t total, bool deterministic)
+{
+    int64_t dense = (int64_t)key.batch * key.length;
+    int64_t bytes = dense * key.heads * key.head_dim * (int64_t)sizeof(float);
+    key.backward = 1;
+    key.deterministic = deterministic;
+    key.packed_sum =
+        key.ragged && !deterministic && dense > 8 * total && bytes > (int64_t)256 << 20;
+    return key;
+}
+
+/* The plans of a case. With `both`, forward is taken only where there is a backward plan too, for
+ * that has to read forward's log-sum-exp. MC_ERR_UNSUPPORTED with the reason as the failure. */
+static mc_status find_plans(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
+                            mc_matrix v, mc_matrix out, bool both, const sdpa_plan **forward,
+                            const sdpa_plan **backward)
+{
+    const char *why = refusal(s, q, k, v, out);
+    if (why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN's attention does not take %s", why);
+    struct mc_cuda_cudnn *c = cudnn_of(d);
+    if (!c) return MC_ERR_NOMEM;
+    if (*c->why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", c->why);
+    mc_sdpa_key key = key_of(s, q, out);
+    if ((int64_t)key.batch * key.heads > UINT16_MAX)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %d sequences of %d heads", key.batch,
+                            key.heads);
+    mc_sdpa_key backward_key =
+        backward_key_of(key, s->lengths->total, mc_cuda_of(d)->deterministic);
+    *forward = plan_for(d, c, &key);
+    if (!*forward) return MC_ERR_NOMEM;
+    if (!(*forward)->plan) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", (*forward)->why);
+    if (!both) return MC_OK;
+    *backward = plan_for(d, c, &backward_key);
+    if (!*backward) return MC_ERR_NOMEM;
+    if (!(*backward)->plan)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", (*backward)->why);
+    return MC_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* One run: memory for every id, and scratch memory carved out of one block. */
+typedef struct sdpa_run {
+    const sdpa_plan *plan;
+    void *pointers[MC_SDPA_IDS];
+    void *workspace;
+    float scale, masked, delta_factor, keep_factor;
+    mc_sdpa_inputs inputs;
+    char *block;
+    size_t used;
+} sdpa_run;
+
+static void *carve(sdpa_run *r, int64_t bytes)
+{
+    size_t at = r->used;
+    r->used += ((size_t)bytes + 255) & ~(size_t)255;
+    return r->block ? r->block + at : NULL;
+}
+
+/* Scratch memory of the graph; called once to measure, and once to hand out. */
+static void carve_all(sdpa_run *r, int64_t total, bool stats)
+{
+    const mc_sdpa_key *k = &r->plan->key;
+    int64_t starts = 8 * ((int64_t)k->batch + 1);
+    int64_t per_query = 4 * k->heads * (k->ragged ? total : (int64_t)k->batch * k->length);
+    r->used = 0;
+    r->workspace = carve(r, r->plan->workspace);
+    if (k->ragged) {
+        r->inputs.lengths = carve(r, 4 * (int64_t)k->batch);
+        r->inputs.qkv_starts = carve(r, starts);
+        r->inputs.out_starts = carve(r, starts);
+        r->inputs.stats_starts = carve(r, starts);
+    }
+    if (k->dropout > 0) r->inputs.random = carve(r, 16);
+    if (stats) r->pointers[MC_SDPA_STATS] = carve(r, per_query);
+    if (!k->backward) return;
+    r->pointers[MC_SDPA_DELTA] = carve(r, per_query);
+    if (k->packed_sum)
+        r->pointers[MC_SDPA_DQ_SUM] = carve(r, 4 * total * k->qkv_stride);
+    else if (!k->deterministic)
+        r->pointers[MC_SDPA_DQ_SUM] =
+            carve(r, 4 * (int64_t)k->batch * k->length * k->heads * k->head_dim);
+}
+
+static void set_scalars(sdpa_run *r, const mc_cudnn *library, const mc_attention_shape *s)
+{
+    float p = r->plan->key.dropout;
+    r->scale = s->scale;
+    r->masked = library->version < 91000 ? -FLT_MAX : -INFINITY; /* older ones make NaN of it */
+    r->delta_factor = 1.0f - p;
+    r->keep_factor = 1.0f / (1.0f - p);
+    r->pointers[MC_SDPA_SCALE] = &r->scale;
+    r->pointers[MC_SDPA_PADDING] = r->pointers[MC_SDPA_FUTURE] = &r->masked;
+    r->pointers[MC_SDPA_DELTA_FACTOR] = &r->delta_factor;
+    r->pointers[MC_SDPA_KEEP_FACTOR] = &r->keep_factor;
+}
+
+/* Sequence lengths, starts and random numbers. */
+static mc_status write_inputs(mc_device *d, sdpa_run *r, const mc_attention_shape *s)
+{
+    mc_sdpa_inputs *in = &r->inputs;
+    const mc_sdpa_key *k = &r->plan->key;
+    in->device_lengths = s->device_lengths;
+    in->count = s->lengths->count;
+    in->batch = k->batch;
+    in->heads = k->heads;
+    in->qkv_stride = k->qkv_stride;
+    in->out_stride = k->out_stride;
+    in->seed = s->dropout.seed;
+    in->offset = s->dropout.offset;
+    in->base = s->dropout.base;
+    r->pointers[MC_SDPA_QUERY_LENGTHS] = r->pointers[MC_SDPA_KEY_LENGTHS] = in->lengths;
+    r->pointers[MC_SDPA_QKV_STARTS] = in->qkv_starts;
+    r->pointers[MC_SDPA_OUT_STARTS] = in->out_starts;
+    r->pointers[MC_SDPA_STATS_STARTS] = in->stats_starts;
+    r->pointers[MC_SDPA_SEED] = in->random;
+    r->pointers[MC_SDPA_OFFSET] = in->random ? in->random + 1 : NULL;
+    return in->lengths || in->random ? mc_sdpa_write_inputs(d, in) : MC_OK;
+}
+
+static mc_status execute(mc_device *d, sdpa_run *r, const mc_attention_shape *s)
+{
+    const mc_cudnn *library = &mc_cuda_of(d)->cudnn->library;
+    set_scalars(r, library, s);
+    mc_status status = write_inputs(d, r, s);
+    if (status) return status;
+    int64_t ids[MC_SDPA_IDS];
+    void *pointers[MC_SDPA_IDS];
+    int count = mc_sdpa_ids(&r->plan->key, ids);
+    for (int i = 0; i < count; i++) pointers[i] = r->pointers[ids[i]];
+    int failure = mc_cudnn_plan_run(library, r->plan->plan, count, ids, pointers, r->workspace);
+    if (!failure) return MC_OK;
+    char text[384];
+    mc_cudnn_explain(library, "cudnnBackendExecute", failure, text, sizeof text);
+    return mc_cuda_fail(d, MC_ERR_DEVICE, "%s", text);
+}
+
+/* Takes scratch memory, runs, and gives it back: what comes later on the stream may have it. */
+static mc_status run(mc_device *d, sdpa_run *r, const mc_attention_shape *s, bool stats)
+{
+    carve_all(r, s->lengths->total, stats);
+    size_t bytes = r->used + 256;
+    char *block = d->alloc(d, bytes);
+    if (!block) return MC_ERR_NOMEM;
+    r->block = block + (256 - (uintptr_t)block % 256) % 256;
+    carve_all(r, s->lengths->total, stats);
+    mc_status status = execute(d, r, s);
+    d->free(d, block, bytes);
+    return status;
+}
+
+mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
+                             mc_matrix v, mc_matrix out, float *log_sum_exp)
+{
+    const sdpa_plan *forward = NULL, *backward = NULL;
+    mc_status status = find_plans(d, s, q, k, v, out, log_sum_exp != NULL, &forward, &backward);
+    if (status) return status;
+    sdpa_run r = {.plan = forward};
+    r.pointers[MC_SDPA_Q] = q.data;
+    r.pointers[MC_SDPA_K] = k.data;
+    r.pointers[MC_SDPA_V] = v.data;
+    r.pointers[MC_SDPA_OUT] = out.data;
+    r.pointers[MC_SDPA_STATS] = log_sum_exp;
+    return run(d, &r, s, !log_sum_exp);
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* The plan expects dout to lie like out, and dq, dk, dv like q. What lies otherwise goes through a
+ * copy, for the plan was fixed when forward ran. */
+typedef struct staged {
+    mc_matrix real, used;
+    size_t bytes; /* of `used`; 0: it is `real` itself */
+} staged;
+
+static mc_status stage(mc_device *d, staged *x, mc_matrix m, mc_matrix like, int64_t rows)
+{
+    *x = (staged){.real = m, .used = m};
+    if (m.dtype == like.dtype && m.stride == like.stride && is_aligned(m)) return MC_OK;
+    size_t bytes = (size_t)(rows * like.stride) * mc_dtype_size(like.dtype);
+    x->used = (mc_matrix){d->alloc(d, bytes), like.dtype, like.stride};
+    if (!x->used.data) return MC_ERR_NOMEM;
+    x->bytes = bytes;
+    return MC_OK;
+}
+
+static mc_status run_staged(mc_device *d, const mc_attention_shape *s, sdpa_run *r, staged x[4])
+{
+    int64_t rows = s->lengths->total, columns = (int64_t)s->heads * s->head_dim;
+    mc_status status = MC_OK;
+    if (x[0].bytes) status = mc_sdpa_copy_rows(d, rows, columns, x[0].real, x[0].used);
+    r->pointers[MC_SDPA_DOUT] = x[0].used.data;
+    r->pointers[MC_SDPA_DQ] = x[1].used.data;
+    r->pointers[MC_SDPA_DK] = x[2].used.data;
+    r->pointers[MC_SDPA_DV] = x[3].used.data;
+    if (!status) status = run(d, r, s, false);
+    for (int i = 1; i < 4 && !status; i++)
+        if (x[i].bytes) status = mc_sdpa_copy_rows(d, rows, columns, x[i].used, x[i].real);
+    return status;
+}
+
+mc_status mc_cudnn_attention_backward(mc_device *d, const mc_attention_shape *s, mc_matrix q,
+                                      mc_matrix k, mc_matrix v, mc_matrix out,
+                                      const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
+                                      mc_matrix dk, mc_matrix dv)
+{
+    const sdpa_plan *forward = NULL, *backward = NULL;
+    mc_status status = find_plans(d, s, q, k, v, out, true, &forward, &backward);
+    if (status) return status;
+    sdpa_run r = {.plan = backward};
+    r.pointers[MC_SDPA_Q] = q.data;
+    r.pointers[MC_SDPA_K] = k.data;
+    r.pointers[MC_SDPA_V] = v.data;
+    r.pointers[MC_SDPA_OUT] = out.data;
+    r.pointers[MC_SDPA_STATS] = (void *)(uintptr_t)log_sum_exp;
+    staged x[4] = {0};
+    const mc_matrix matrices[] = {dout, dq, dk, dv};
+    for (int i = 0; i < 4 && !status; i++)
+        status = stage(d, &x[i], matrices[i], i ? q : out, s->lengths->total);
+    if (!status) status = run_staged(d, s, &r, x);
+    for (int i = 0; i < 4; i++)
+        if (x[i].bytes) d->free(d, x[i].used.data, x[i].bytes);
+    return status;
+}

@@ -1,0 +1,31 @@
+/* What the C files of CUDA attention ask of attention.cu. */
+#ifndef MC_DEVICE_CUDA_ATTENTION_INTERNAL_H
+#define MC_DEVICE_CUDA_ATTENTION_INTERNAL_H
+
+#include "core/device/cuda/cuda_internal.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the graphs read besides the matrices, written on the device's stream (attention.cu). */
+typedef struct mc_sdpa_inputs {
+    const int32_t *device_lengths; /* see mc_attention_shape */
+    int count, batch, heads;       /* sequences, and how many the graph has room for */
+    int64_t qkv_stride, out_stride;
+    int32_t *lengths; /* (batch), 0 behind the last; NULL: not ragged */
+    int64_t *qkv_starts, *out_starts, *stats_starts; /* (batch + 1) */
+    uint64_t *random;                                /* seed and offset; NULL: no dropout */
+    uint64_t seed, offset;
+    const uint64_t *base; /* see mc_dropout_mask */
+} mc_sdpa_inputs;
+
+mc_status mc_sdpa_write_inputs(mc_device *d, const mc_sdpa_inputs *inputs);
+
+/* to = from, (rows, columns), converting dtypes. */
+mc_status mc_sdpa_copy_rows(mc_device *d, int64_t rows, int64_t columns, mc_matrix from,
+                            mc_matrix to);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

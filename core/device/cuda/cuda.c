@@ -1,0 +1,392 @@
+/* Opening the CUDA device, and what it does besides kernels. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "core/base/memory_internal.h"
+#include "core/device/cuda/cuda_memory_internal.h"
+#include "core/device/cuda/open_internal.h"
+#include <nvtx3/nvToolsExt.h>
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+mc_status mc_cuda_fail(mc_device *d, mc_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(d->failure, sizeof d->failure, format, args);
+    va_end(args);
+    return status;
+}
+
+mc_status mc_cuda_check(mc_device *d, cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess) return MC_OK;
+    mc_status status = error == cudaErrorMemoryAllocation ? MC_ERR_NOMEM : MC_ERR_DEVICE;
+    return mc_cuda_fail(d, status, "%s: %s (CUDA error %d, %s)", what, cudaGetErrorString(error),
+                        (int)error, cudaGetErrorName(error));
+}
+
+mc_status mc_cuda_launched(mc_device *d, const char *what)
+{
+    return mc_cuda_check(d, cudaGetLastError(), what);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What device.memory says is the sum over both pools. */
+static void add_up(mc_cuda_device *c)
+{
+    mc_device_memory *all = &c->device.memory;
+    all->in_use = c->pool_memory.in_use + c->step_memory.in_use;
+    all->reserved = c->pool_memory.reserved + c->step_memory.reserved;
+    all->system_calls = c->pool_memory.system_calls + c->step_memory.system_calls;
+    if (all->in_use > all->peak) all->peak = all->in_use;
+}
+
+static void *direct_alloc(mc_cuda_device *c, size_t bytes)
+{
+    void *data = NULL;
+    if (mc_cuda_check(&c->device, cudaMalloc(&data, bytes ? bytes : 1), "cudaMalloc")) return NULL;
+    c->pool_memory.in_use += bytes;
+    c->pool_memory.system_calls++;
+    add_up(c);
+    return data;
+}
+
+static void *cuda_alloc(mc_device *d, size_t bytes)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    *d->failure = '\0';
+    if (c->direct) return direct_alloc(c, bytes);
+    void *data = mc_pool_alloc(c->in_step ? c->step_pool : c->pool, bytes);
+    add_up(c);
+    return data;
+}
+
+static void cuda_free(mc_device *d, void *data, size_t bytes)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    if (!data) return;
+    if (c->direct) {
+        cudaFree(data);
+        c->pool_memory.in_use -= bytes;
+    } else {
+        bool of_step = c->step_range && mc_cuda_range_has(c->step_range, data);
+        mc_pool_release(of_step ? c->step_pool : c->pool, data, bytes);
+    }
+    add_up(c);
+}
+
+static uint64_t cuda_free_memory(mc_device *d)
+{
+    size_t free_bytes = 0, total = 0;
+    if (mc_cuda_check(d, cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo")) return 0;
+    return free_bytes;
+}
+
+static void *cuda_host_alloc(mc_device *d, size_t bytes)
+{
+    void *host = NULL;
+    return mc_cuda_check(d, cudaMallocHost(&host, bytes), "cudaMallocHost") ? NULL : host;
+}
+
+static void cuda_host_free(mc_device *d, void *host, size_t bytes)
+{
+    (void)d, (void)bytes;
+    if (host) cudaFreeHost(host);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* What a recording uploads again each time it is run. */
+typedef struct mc_cuda_constant {
+    struct mc_cuda_constant *next;
+    void *host;
+} mc_cuda_constant;
+
+static mc_status upload_recorded(mc_cuda_device *c, void *device, const void *host, size_t bytes)
+{
+    mc_cuda_constant *kept = mc_malloc(sizeof *kept);
+    if (!kept) return mc_cuda_fail(&c->device, MC_ERR_NOMEM, "out of memory for an upload");
+    kept->next = c->kept;
+    c->kept = kept;
+    kept->host = cuda_host_alloc(&c->device, bytes);
+    if (!kept->host) return MC_ERR_NOMEM;
+    memcpy(kept->host, host, bytes);
+    return mc_cuda_check(
+        &c->device, cudaMemcpyAsync(device, kept->host, bytes, cudaMemcpyHostToDevice, c->stream),
+        "a recorded upload");
+}
+
+/* A failure shows at the next call that returns a status: CUDA keeps the error of a broken device,
+ * and d->failure says what it was. */
+static void cuda_copy_in(mc_device *d, void *device, const void *host, size_t bytes)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    if (!bytes) return;
+    if (d->recording)
+        upload_recorded(c, device, host, bytes);
+    else
+        mc_cuda_check(d, mc_cuda_upload(c->staging, c->stream, device, host, bytes), "an upload");
+}
+
+static bool cuda_copy_out(mc_device *d, void *host, const void *device, size_t bytes)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    if (d->recording) {
+        mc_cuda_fail(d, MC_ERR_STATE, "a step that is recorded cannot wait for results");
+        return false;
+    }
+    d->waits++;
+    cudaError_t error = cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, c->stream);
+    if (!error) error = cudaStreamSynchronize(c->stream);
+    return mc_cuda_check(d, error, "a download") == MC_OK;
+}
+
+static uint64_t cuda_copy_out_later(mc_device *d, void *host, const void *device, size_t bytes)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    uint64_t ticket = ++c->tickets;
+    cudaError_t error = cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, c->stream);
+    if (!error) error = cudaEventRecord(c->done[ticket % MC_CUDA_TICKETS], c->stream);
+    mc_cuda_check(d, error, "a download");
+    return ticket;
+}
+
+/* A place that has a newer ticket was passed long ago. */
+static bool is_overtaken(const mc_cuda_device *c, uint64_t ticket)
+{
+    return ticket + MC_CUDA_TICKETS <= c->tickets;
+}
+
+static bool cuda_is_done(mc_device *d, uint64_t ticket)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    if (is_overtaken(c, ticket)) return true;
+    /* after a failure waiting comes back at once, and tells */
+    return cudaEventQuery(c->done[ticket % MC_CUDA_TICKETS]) != cudaErrorNotReady;
+}
+
+static bool cuda_wait(mc_device *d, uint64_t ticket)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    if (is_overtaken(c, ticket)) return true;
+    cudaError_t error = cudaEventSynchronize(c->done[ticket % MC_CUDA_TICKETS]);
+    return mc_cuda_check(d, error, "waiting for the GPU") == MC_OK;
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+static void cuda_step_begin(mc_device *d) { mc_cuda_of(d)->in_step = true; }
+static void cuda_step_end(mc_device *d) { mc_cuda_of(d)->in_step = false; }
+
+static bool cuda_record_begin(mc_device *d)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed);
+    d->recording = error == cudaSuccess;
+    return mc_cuda_check(d, error, "recording a step") == MC_OK;
+}
+
+static void *cuda_record_end(mc_device *d)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    d->recording = false;
+    cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
+    if (!error) error = cudaGraphInstantiate(&exec, graph, 0);
+    if (graph) cudaGraphDestroy(graph);
+    return mc_cuda_check(d, error, "recording a step") ? NULL : exec;
+}
+
+static mc_status cuda_replay(mc_device *d, void *recording)
+{
+    return mc_cuda_check(d, cudaGraphLaunch(recording, mc_cuda_of(d)->stream),
+                         "running a recorded step");
+}
+
+static void cuda_recording_free(mc_device *d, void *recording)
+{
+    (void)d;
+    if (recording) cudaGraphExecDestroy(recording);
+}
+
+static void cuda_range_begin(mc_device *d, const char *name)
+{
+    (void)d;
+    nvtxRangePushA(name);
+}
+
+static void cuda_range_end(mc_device *d)
+{
+    (void)d;
+    nvtxRangePop();
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+#define MC_CUDA_ENTRY(name) .name = mc_cuda_##name,
+static const mc_kernels kernels = {MC_CUDA_KERNEL_MAP(MC_CUDA_ENTRY)};
+#undef MC_CUDA_ENTRY
+
+static void cuda_close(mc_device *d)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    if (c->stream) cudaStreamSynchronize(c->stream);
+    mc_cuda_gemm_free(d, c->gemm);
+    mc_cudnn_free(c->cudnn);
+    mc_pool_free(c->step_pool);
+    mc_pool_free(c->pool);
+    mc_cuda_range_free(c->step_range);
+    mc_cuda_range_free(c->range);
+    mc_cuda_staging_free(c->staging);
+    for (mc_cuda_constant *k = c->kept, *next; k; k = next) {
+        next = k->next;
+        if (k->host) cudaFreeHost(k->host);
+        mc_free(k);
+    }
+    for (int i = 0; i < MC_CUDA_TICKETS; i++)
+        if (c->done[i]) cudaEventDestroy(c->done[i]);
+    if (c->stream) cudaStreamDestroy(c->stream);
+    mc_free(c);
+}
+
+/* Chooses the GPU: that of the environment variable LOCAL_RANK, which launchers set; else the
+ * first. */
+static bool choose_gpu(mc_context *ctx, mc_cuda_device *c)
+{
+    int count = 0;
+    const char *local = getenv("LOCAL_RANK");
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error || count < 1) {
+        mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": no GPU: %s",
+                error ? cudaGetErrorString(error) : "the driver shows none");
+        return false;
+    }
+    c->ordinal = local && *local ? atoi(local) : 0;
+    if (c->ordinal < 0 || c->ordinal >= count) {
+        mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": LOCAL_RANK=%s, but there are %d GPUs", local,
+                count);
+        return false;
+    }
+    return true;
+}
+
+static bool read_properties(mc_context *ctx, mc_cuda_device *c)
+{
+    struct cudaDeviceProp p;
+    if (mc_cuda_check(&c->device, cudaSetDevice(c->ordinal), "cudaSetDevice") ||
+        mc_cuda_check(&c->device, cudaGetDeviceProperties(&p, c->ordinal), "the GPU's properties"))
+        return false;
+    c->multiprocessors = p.multiProcessorCount;
+    c->capability = 10 * p.major + p.minor;
+    snprintf(c->gpu, sizeof c->gpu, "%s", p.name);
+    if (c->capability >= 80) return true;
+    mc_fail(ctx, MC_ERR_UNSUPPORTED,
+            "device \"cuda\": %s has compute capability %d.%d; 8.0 (Ampere) or later is supported",
+            p.name, p.major, p.minor);
+    return false;
+}
+
+static bool make_memory(mc_cuda_device *c)
+{
+    mc_device *d = &c->device;
+    const char *direct = getenv("MC_CUDA_MEMORY");
+    c->direct = direct && strcmp(direct, "direct") == 0;
+    if (c->direct) return true;
+    c->range = mc_cuda_range_new(d, c->ordinal);
+    c->step_range = c->range ? mc_cuda_range_new(d, c->ordinal) : NULL;
+    if (!c->step_range) return false;
+    mc_pool_source source = mc_cuda_range_source(c->range),
+                   step_source = mc_cuda_range_source(c->step_range);
+    c->pool = mc_pool_new(&c->pool_memory, &source);
+    c->step_pool = mc_pool_new(&c->step_memory, &step_source);
+    return c->pool && c->step_pool;
+}
+
+static bool make_parts(mc_cuda_device *c)
+{
+    mc_device *d = &c->device;
+    if (mc_cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"))
+        return false;
+    for (int i = 0; i < MC_CUDA_TICKETS; i++)
+        if (mc_cuda_check(d, cudaEventCreateWithFlags(&c->done[i], cudaEventDisableTiming),
+                          "an event"))
+            return false;
+    return make_memory(c) && (c->staging = mc_cuda_staging_new()) &&
+           (c->gemm = mc_cuda_gemm_new(d));
+}
+
+static mc_device describe(void)
+{
+    return (mc_device){.name = "cuda",
+                       .kernels = &kernels,
+                       .alloc = cuda_alloc,
+                       .free = cuda_free,
+                       .free_memory = cuda_free_memory,
+                       .copy_in = cuda_copy_in,
+                       .copy_out = cuda_copy_out,
+                       .copy_out_later = cuda_copy_out_later,
+                       .is_done = cuda_is_done,
+                       .wait = cuda_wait,
+                       .host_alloc = cuda_host_alloc,
+                       .host_free = cuda_host_free,
+                       .step_begin = cuda_step_begin,
+                       .step_end = cuda_step_end,
+                       .record_begin = cuda_record_begin,
+                       .record_end = cuda_record_end,
+                       .replay = cuda_replay,
+                       .recording_free = cuda_recording_free,
+                       .range_begin = cuda_range_begin,
+                       .range_end = cuda_range_end,
+                       .close = cuda_close,
+                       .logits_chunk = (int64_t)16384 * 50304};
+}
+
+mc_device *mc_cuda_open(mc_context *ctx)
+{
+    mc_cuda_device *c = mc_calloc(1, sizeof *c);
+    if (!c) {
+        mc_fail_nomem(ctx, "the cuda device");
+        return NULL;
+    }
+    const char *deterministic = getenv("MC_DETERMINISTIC");
+    c->device = describe();
+    c->deterministic = deterministic && strcmp(deterministic, "1") == 0;
+    if (choose_gpu(ctx, c) && read_properties(ctx, c) && make_parts(c)) return &c->device;
+    if (!mc_failed(ctx))
+        mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": %s",
+                *c->device.failure ? c->device.failure : "out of host memory");
+    cuda_close(&c->device);
+    return NULL;
+}
+
+/* ---- files for the next start ---------------------------------------------------------------- */
+
+static bool make_folder(const char *path) { return mkdir(path, 0777) == 0 || errno == EEXIST; }
+
+bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size)
+{
+    const char *own = getenv("MC_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
+    char folder[4096];
+    int length;
+    (void)d;
+    if (own) {
+        length = snprintf(folder, sizeof folder, "%s", own);
+    } else if (xdg && *xdg) {
+        length = snprintf(folder, sizeof folder, "%s/modelcenter", xdg);
+    } else {
+        if (!home || !*home) return false;
+        snprintf(folder, sizeof folder, "%s/.cache", home);
+        make_folder(folder);
+        length = snprintf(folder, sizeof folder, "%s/.cache/modelcenter", home);
+    }
+    if (length <= 0 || length >= (int)sizeof folder || !make_folder(folder)) return false;
+    length = snprintf(path, size, "%s/%s", folder, name);
+    return length > 0 && (size_t)length < size;
+}

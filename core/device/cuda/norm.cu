@@ -1,0 +1,633 @@
+/* LayerNorm of a residual sum, with dropout of the branch, in one pass over the rows. Bytes an
+ * element, for 16-bit types: residual_norm 8 (read x and f, write s and y; 4 without a branch),
+ * residual_norm_backward 8 (read s and dy, write ds and df; 2 more where it adds to ds),
+ * residual_sum 6.
+ *
+ * A row is held in registers by one to sixteen warps; rows too long for that are read again for
+ * each pass. */
+#include "core/device/cuda/kernels.cuh"
+
+enum {
+    ROW_THREADS = 512, /* at most, to a row; a thread then has 128 registers */
+    ROWS = 4,          /* of a block where each row has one warp */
+    MOST_EIGHTS = 3,   /* a thread has at most three times eight elements of a row */
+};
+
+/* Rows that cannot be moved in whole chunks are handled by the kernels of mixed types. */
+template <class T> constexpr bool WHOLE = !std::is_same_v<T, mc_mixed>;
+
+struct norm_call {
+    int64_t rows, columns;
+    mc_view x, f, s, y, weight, bias, dy, ds, df;
+    mc_dropping mask;
+    float eps;
+    const float *mean, *rstd;
+    float *mean_out, *rstd_out;
+    bool round, accumulate; /* round: the norm is that of s as stored */
+};
+
+/* v = 1 where there is no weight. */
+template <class T, int width>
+__device__ __forceinline__ void load_weight(mc_view w, int64_t column, int n, float none,
+                                            float (&v)[width])
+{
+    if (w.data) {
+        mc_load<T, WHOLE<T>>(w, column, n, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < width; i++) v[i] = none;
+}
+
+/* How many elements of a chunk at `column` are within the row; may be negative. */
+template <class T> __device__ __forceinline__ int within(int64_t columns, int64_t column)
+{
+    int64_t left = columns - column;
+    return left < mc_width<T> ? (int)(left < 0 ? 0 : left) : mc_width<T>;
+}
+
+/* x = x + dropout(f). */
+template <class T, int width>
+__device__ __forceinline__ void add_branch(const norm_call &c, int64_t row, int64_t column,
+                                           mc_bits f, float (&x)[width])
+{
+    float v[width], factor[width];
+    mc_unpack<T>(c.f, f, v);
+    mc_drop_factors(c.mask, row * c.columns + column, factor);
+#pragma unroll
+    for (int i = 0; i < width; i++) x[i] = __fmaf_rn(v[i], factor[i], x[i]);
+}
+
+/* Stores s if that is wanted; v becomes what the norm is taken of. */
+template <class T, int width>
+__device__ __forceinline__ void store_sum(const norm_call &c, int64_t row, int64_t column, int n,
+                                          float (&v)[width])
+{
+    if (!c.s.data) return;
+    mc_bits stored = mc_pack<T>(c.s, v);
+    mc_store_bits<T, WHOLE<T>>(c.s, row * c.s.stride + column, n, stored);
+    if (c.round) mc_unpack<T>(c.s, stored, v);
+}
+
+/* y = (v - mean) * rstd * weight + bias. */
+template <class T, int width>
+__device__ __forceinline__ void store_normalised(const norm_call &c, int64_t row, int64_t column,
+                                                 int n, float mean, float rstd, float (&v)[width])
+{
+    float w[width], b[width];
+    load_weight<T>(c.weight, column, n, 1.0f, w);
+    load_weight<T>(c.bias, column, n, 0.0f, b);
+#pragma unroll
+    for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * w[i] + b[i];
+    mc_store<T, WHOLE<T>>(c.y, row * c.y.stride + column, n, v);
+}
+
+template <int width> __device__ __forceinline__ float sum_of(const float (&v)[width])
+{
+    float sum = v[0];
+#pragma unroll
+    for (int i = 1; i < width; i++) sum += v[i];
+    return sum;
+}
+
+/* The sum of squared deviations of the first n. */
+template <int width>
+__device__ __forceinline__ float squares_of(const float (&v)[width], int n, float mean)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < width; i++)
+        if (i < n) sum += (v[i] - mean) * (v[i] - mean);
+    return sum;
+}
+
+/* Over the threads of a row: a warp, or the block where a row has several. */
+template <class S> __device__ __forceinline__ S row_sum(S x, S *shared)
+{
+    return blockDim.x == 32 ? mc_warp_sum(x) : mc_block_sum(x, shared);
+}
+
+/* Block (threads of a row, rows); each thread has CHUNKS chunks of its row. */
+template <class T, int CHUNKS>
+static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_constant__ norm_call c)
+{
+    constexpr int width = mc_width<T>;
+    __shared__ float shared[2][ROW_THREADS / 32];
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= c.rows) return; /* a whole warp, or the whole block */
+    mc_bits xs[CHUNKS], fs[CHUNKS];
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
+        int n = within<T>(c.columns, column);
+        xs[k] = mc_load_bits<T, WHOLE<T>>(c.x, row * c.x.stride + column, n);
+        if (c.f.data) fs[k] = mc_load_bits<T, WHOLE<T>>(c.f, row * c.f.stride + column, n);
+    }
+    float v[CHUNKS][width], sum = 0, squares = 0;
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
+        mc_unpack<T>(c.x, xs[k], v[k]);
+        if (c.f.data) add_branch<T>(c, row, column, fs[k], v[k]);
+        store_sum<T>(c, row, column, within<T>(c.columns, column), v[k]);
+        sum += sum_of(v[k]);
+    }
+    float mean = row_sum(sum, shared[0]) / (float)c.columns;
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
+        squares += squares_of(v[k], within<T>(c.columns, column), mean);
+    }
+    float rstd = 1.0f / sqrtf(row_sum(squares, shared[1]) / (float)c.columns + c.eps);
+    if (threadIdx.x == 0) {
+        if (c.mean_out) c.mean_out[row] = mean;
+        if (c.rstd_out) c.rstd_out[row] = rstd;
+    }
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
+        int n = within<T>(c.columns, column);
+        if (n > 0) store_normalised<T>(c, row, column, n, mean, rstd, v[k]);
+    }
+}
+
+/* One chunk of what the norm is taken of, computed from x and f. */
+template <class T, int width>
+__device__ __forceinline__ void load_sum(const norm_call &c, int64_t row, int64_t column, int n,
+                                         float (&v)[width])
+{
+    mc_load<T, WHOLE<T>>(c.x, row * c.x.stride + column, n, v);
+    if (!c.f.data) return;
+    add_branch<T>(c, row, column, mc_load_bits<T, WHOLE<T>>(c.f, row * c.f.stride + column, n), v);
+    if (c.round) mc_unpack<T>(c.s, mc_pack<T>(c.s, v), v);
+}
+
+/* Rows of any length: one a block, read anew for each pass. */
+template <class T>
+static __global__ void __launch_bounds__(ROW_THREADS)
+    norm_long_rows(const __grid_constant__ norm_call c)
+{
+    constexpr int width = mc_width<T>;
+    __shared__ float shared[2][ROW_THREADS / 32];
+    const int64_t row = blockIdx.x, first = threadIdx.x * width, step = ROW_THREADS * width;
+    float v[width], sum = 0, squares = 0;
+    for (int64_t column = first; column < c.columns; column += step) {
+        load_sum<T>(c, row, column, within<T>(c.columns, column), v);
+        sum += sum_of(v);
+    }
+    float mean = mc_block_sum(sum, shared[0]) / (float)c.columns;
+    for (int64_t column = first; column < c.columns; column += step) {
+        int n = within<T>(c.columns, column);
+        load_sum<T>(c, row, column, n, v);
+        squares += squares_of(v, n, mean);
+    }
+    float rstd = 1.0f / sqrtf(mc_block_sum(squares, shared[1]) / (float)c.columns + c.eps);
+    if (threadIdx.x == 0) {
+        if (c.mean_out) c.mean_out[row] = mean;
+        if (c.rstd_out) c.rstd_out[row] = rstd;
+    }
+    for (int64_t column = first; column < c.columns; column += step) {
+        int n = within<T>(c.columns, column);
+        load_sum<T>(c, row, column, n, v);
+        store_sum<T>(c, row, column, n, v);
+        store_normalised<T>(c, row, column, n, mean, rstd, v);
+    }
+}
+
+/* ---- shapes of launches ---------------------------------------------------------------------- */
+
+/* Threads to a row, and eights of elements to a thread; eights 0: too long for registers. */
+struct row_shape {
+    int eights, threads;
+};
+
+/* The shape with the fewest idle places, and of those the one with the fewest threads. */
+static row_shape row_shape_of(int64_t columns)
+{
+    row_shape best = {0, ROW_THREADS};
+    int64_t least = INT64_MAX;
+    for (int warps = 1; warps <= ROW_THREADS / 32; warps++)
+        for (int eights = 1; eights <= MOST_EIGHTS; eights++) {
+            int64_t places = (int64_t)warps * 32 * 8 * eights;
+            if (places < columns || places >= least) continue;
+            least = places;
+            best = {eights, warps * 32};
+        }
+    return best;
+}
+
+/* Runs the statements with CHUNKS as the chunks a thread has. */
+#define MC_WITH_CHUNKS(eights, ...)                     \
+    do {                                                \
+        if ((eights) == 1) {                            \
+            constexpr int CHUNKS = 8 / mc_width<T>;     \
+            __VA_ARGS__;                                \
+        } else if ((eights) == 2) {                     \
+            constexpr int CHUNKS = 2 * 8 / mc_width<T>; \
+            __VA_ARGS__;                                \
+        } else {                                        \
+            constexpr int CHUNKS = 3 * 8 / mc_width<T>; \
+            __VA_ARGS__;                                \
+        }                                               \
+    } while (0)
+
+template <class T> static void launch_norm(mc_device *d, const norm_call &c)
+{
+    cudaStream_t stream = mc_cuda_of(d)->stream;
+    row_shape shape = row_shape_of(c.columns);
+    if (shape.eights == 0) {
+        norm_long_rows<T><<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
+        return;
+    }
+    dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
+    unsigned grid = (unsigned)mc_ceil_div(c.rows, block.y);
+    MC_WITH_CHUNKS(shape.eights, norm_rows<T, CHUNKS><<<grid, block, 0, stream>>>(c));
+}
+
+extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                           mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
+                                           mc_matrix bias, float eps, mc_matrix s, mc_matrix y,
+                                           float *mean, float *rstd)
+{
+    if (rows == 0 || columns == 0) return MC_OK;
+    if (!f.data && s.data == x.data) s.data = NULL;
+    weight.stride = bias.stride = 0;
+    MC_WITH_TYPE(mc_whole_dtype(columns, x, f, weight, bias, s, y), {
+        const int width = mc_width<T>;
+        norm_call c = {};
+        c.rows = rows;
+        c.columns = columns;
+        c.x = mc_view_of(x, rows, width);
+        c.f = mc_view_of(f, rows, width);
+        c.s = mc_view_of(s, rows, width);
+        c.y = mc_view_of(y, rows, width);
+        c.weight = mc_view_of(weight, 1, width);
+        c.bias = mc_view_of(bias, 1, width);
+        c.mask = mc_dropping_of(dropout);
+        c.eps = eps;
+        c.mean_out = mean;
+        c.rstd_out = rstd;
+        c.round = f.data && s.data;
+        launch_norm<T>(d, c);
+    });
+    return mc_cuda_launched(d, "residual_norm");
+}
+
+/* ---- the sum alone --------------------------------------------------------------------------- */
+
+struct sum_call {
+    norm_call c;
+
+    template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
+    {
+        float v[mc_width<T>];
+        mc_load<T, WHOLE<T>>(c.x, row * c.x.stride + column, n, v);
+        if (c.f.data)
+            add_branch<T>(c, row, column,
+                          mc_load_bits<T, WHOLE<T>>(c.f, row * c.f.stride + column, n), v);
+        mc_store<T, WHOLE<T>>(c.s, row * c.s.stride + column, n, v);
+    }
+};
+
+extern "C" mc_status mc_cuda_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                          mc_matrix f, mc_dropout_mask dropout, mc_matrix s)
+{
+    if (rows == 0 || columns == 0 || !s.data || (!f.data && s.data == x.data)) return MC_OK;
+    mc_flatten(&rows, &columns, x, f, s);
+    MC_WITH_TYPE(mc_whole_dtype(columns, x, f, s), {
+        const int width = mc_width<T>;
+        sum_call call = {};
+        call.c.columns = columns;
+        call.c.x = mc_view_of(x, rows, width);
+        call.c.f = mc_view_of(f, rows, width);
+        call.c.s = mc_view_of(s, rows, width);
+        call.c.mask = mc_dropping_of(dropout);
+        mc_launch_chunks<T>(d, rows, columns, call);
+    });
+    return mc_cuda_launched(d, "residual_sum");
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+struct norm_sums {
+    float gradient, product; /* over the row, of g = dy * weight and of g * normalised s */
+    __device__ __forceinline__ norm_sums &operator+=(const norm_sums &o)
+    {
+        gradient += o.gradient;
+        product += o.product;
+        return *this;
+    }
+};
+
+/* mc_warp_sum for both. */
+__device__ __forceinline__ norm_sums __shfl_xor_sync(unsigned mask, norm_sums x, int lane)
+{
+    return {__shfl_xor_sync(mask, x.gradient, lane), __shfl_xor_sync(mask, x.product, lane)};
+}
+
+/* Makes the compiler unpack the bits again rather than keep what they were unpacked to. */
+__device__ __forceinline__ void forget_unpacked(mc_bits &b)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+r"(b.word[i]));
+}
+
+struct row_facts {
+    float mean, rstd;
+    norm_sums means;
+};
+
+/* ds and df of one chunk, from s and g = dy * weight. */
+template <class T, int width>
+__device__ __forceinline__ void store_gradients(const norm_call &c, int64_t row, int64_t column,
+                                                int n, const row_facts &r, const float (&s)[width],
+                                                const float (&g)[width])
+{
+    float v[width], sum[width];
+#pragma unroll
+    for (int i = 0; i < width; i++) {
+        float normalised = (s[i] - r.mean) * r.rstd;
+        v[i] = r.rstd * (g[i] - r.means.gradient - normalised * r.means.product);
+        sum[i] = v[i];
+    }
+    if (c.ds.data)
+        mc_store_or_add<T, WHOLE<T>>(c.ds, row * c.ds.stride + column, n, sum, c.accumulate);
+    if (!c.df.data) return;
+    float factor[width];
+    mc_drop_factors(c.mask, row * c.columns + column, factor);
+#pragma unroll
+    for (int i = 0; i < width; i++) v[i] *= factor[i];
+    mc_store<T, WHOLE<T>>(c.df, row * c.df.stride + column, n, v);
+}
+
+/* A thread's sums for dweight and dbias: in shared memory, 4 columns of a chunk at a time, since
+ * registers for them would leave too few warps. */
+template <class T, int CHUNKS> struct weight_sums {
+    enum { FOURS = mc_width<T> / 4, ALL = CHUNKS * FOURS };
+    float4 *sum; /* (2, ALL, threads of the block) */
+
+    __device__ __forceinline__ float4 *at(int which, int four, int row) const
+    {
+        int threads = blockDim.x * blockDim.y, thread = row * blockDim.x + threadIdx.x;
+        return sum + (which * ALL + four) * threads + thread;
+    }
+
+    __device__ __forceinline__ void clear() const
+    {
+        for (int i = 0; i < 2 * ALL; i++) *at(0, i, threadIdx.y) = make_float4(0, 0, 0, 0);
+    }
+
+    template <int width>
+    __device__ __forceinline__ void add(int which, int chunk, const float (&v)[width]) const
+    {
+#pragma unroll
+        for (int i = 0; i < FOURS; i++) {
+            float4 *to = at(which, chunk * FOURS + i, threadIdx.y), old = *to;
+            *to = make_float4(old.x + v[4 * i], old.y + v[4 * i + 1], old.z + v[4 * i + 2],
+                              old.w + v[4 * i + 3]);
+        }
+    }
+
+    /* Adds up what the rows of the block have, in order, into partial[block] (2, columns). */
+    __device__ void store(int64_t columns, float *partial) const
+    {
+        __syncthreads();
+        if (threadIdx.y != 0) return;
+        partial += (int64_t)blockIdx.x * 2 * columns;
+        for (int i = 0; i < 2 * ALL; i++) {
+            int four = i % ALL, chunk = four / FOURS;
+            float total[4] = {};
+            for (unsigned row = 0; row < blockDim.y; row++) {
+                float4 v = *at(0, i, row);
+                total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
+            }
+            int64_t column =
+                ((int64_t)chunk * blockDim.x + threadIdx.x) * mc_width<T> + four % FOURS * 4;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (column + j < columns) partial[i / ALL * columns + column + j] = total[j];
+        }
+    }
+};
+
+/* What a thread knows of its row: s, dy and weight. */
+template <class T, int CHUNKS> struct row_bits {
+    mc_bits s[CHUNKS], dy[CHUNKS], weight[CHUNKS];
+
+    template <int width>
+    __device__ __forceinline__ void unpack(const norm_call &c, int k, float (&ss)[width],
+                                           float (&gs)[width], float (&ws)[width])
+    {
+        forget_unpacked(s[k]);
+        forget_unpacked(dy[k]);
+        forget_unpacked(weight[k]);
+        mc_unpack<T>(c.s, s[k], ss);
+        mc_unpack<T>(c.dy, dy[k], gs);
+        if (c.weight.data) {
+            mc_unpack<T>(c.weight, weight[k], ws);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < width; i++) ws[i] = 1.0f;
+    }
+};
+
+/* Blocks as in norm_rows, but as many as run at once; each takes every gridDim.x-th set of rows.
+ * partial: (gridDim.x, 2, columns), NULL: not wanted. */
+template <class T, int CHUNKS>
+static __global__ void __launch_bounds__(ROW_THREADS)
+    norm_rows_backward(const __grid_constant__ norm_call c, float *partial)
+{
+    constexpr int width = mc_width<T>;
+    __shared__ norm_sums shared[2][ROW_THREADS / 32];
+    extern __shared__ float4 dynamic[];
+    const weight_sums<T, CHUNKS> sums = {dynamic};
+    if (partial) sums.clear();
+    row_bits<T, CHUNKS> bits;
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
+        if (c.weight.data)
+            bits.weight[k] =
+                mc_load_bits<T, WHOLE<T>>(c.weight, column, within<T>(c.columns, column));
+    }
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+#pragma unroll 1
+    for (int parity = 0; row < c.rows; row += (int64_t)gridDim.x * blockDim.y, parity ^= 1) {
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
+            int n = within<T>(c.columns, column);
+            bits.s[k] = mc_load_bits<T, WHOLE<T>>(c.s, row * c.s.stride + column, n);
+            bits.dy[k] = mc_load_bits<T, WHOLE<T>>(c.dy, row * c.dy.stride + column, n);
+        }
+        row_facts r = {c.mean ? c.mean[row] : 0.0f, c.rstd ? c.rstd[row] : 0.0f, {0, 0}};
+        float s[width], g[width], w[width];
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            bits.unpack(c, k, s, g, w);
+            if (partial) sums.add(1, k, g);
+#pragma unroll
+            for (int i = 0; i < width; i++) {
+                float product = g[i] * ((s[i] - r.mean) * r.rstd);
+                r.means += {g[i] * w[i], product * w[i]};
+                s[i] = product;
+            }
+            if (partial) sums.add(0, k, s);
+        }
+        if (!c.ds.data && !c.df.data) continue;
+        r.means = row_sum(r.means, shared[parity]);
+        r.means.gradient /= (float)c.columns;
+        r.means.product /= (float)c.columns;
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
+            int n = within<T>(c.columns, column);
+            bits.unpack(c, k, s, g, w);
+#pragma unroll
+            for (int i = 0; i < width; i++) g[i] *= w[i];
+            if (n > 0) store_gradients<T>(c, row, column, n, r, s, g);
+        }
+    }
+    if (partial) sums.store(c.columns, partial);
+}
+
+/* s and dy * weight of one chunk. */
+template <class T, int width>
+__device__ __forceinline__ void load_gradients(const norm_call &c, int64_t row, int64_t column,
+                                               int n, float (&s)[width], float (&g)[width])
+{
+    float w[width];
+    mc_load<T, WHOLE<T>>(c.s, row * c.s.stride + column, n, s);
+    mc_load<T, WHOLE<T>>(c.dy, row * c.dy.stride + column, n, g);
+    load_weight<T>(c.weight, column, n, 1.0f, w);
+#pragma unroll
+    for (int i = 0; i < width; i++) g[i] *= w[i];
+}
+
+template <class T>
+static __global__ void __launch_bounds__(ROW_THREADS)
+    norm_long_rows_backward(const __grid_constant__ norm_call c)
+{
+    constexpr int width = mc_width<T>;
+    __shared__ norm_sums shared[ROW_THREADS / 32];
+    const int64_t row = blockIdx.x, first = threadIdx.x * width, step = ROW_THREADS * width;
+    row_facts r = {c.mean[row], c.rstd[row], {0, 0}};
+    float s[width], g[width];
+    for (int64_t column = first; column < c.columns; column += step) {
+        load_gradients<T>(c, row, column, within<T>(c.columns, column), s, g);
+#pragma unroll
+        for (int i = 0; i < width; i++) r.means += {g[i], g[i] * ((s[i] - r.mean) * r.rstd)};
+    }
+    r.means = mc_block_sum(r.means, shared);
+    r.means.gradient /= (float)c.columns;
+    r.means.product /= (float)c.columns;
+    for (int64_t column = first; column < c.columns; column += step) {
+        int n = within<T>(c.columns, column);
+        load_gradients<T>(c, row, column, n, s, g);
+        store_gradients<T>(c, row, column, n, r, s, g);
+    }
+}
+
+/* partial (gridDim.y, 2, columns): one thread a column. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    norm_long_partials(const __grid_constant__ norm_call c, float *partial)
+{
+    int64_t column = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x;
+    if (column >= c.columns) return;
+    int64_t share = (c.rows + gridDim.y - 1) / gridDim.y, first = share * blockIdx.y;
+    int64_t last = first + share < c.rows ? first + share : c.rows;
+    float dw = 0, db = 0;
+    for (int64_t row = first; row < last; row++) {
+        float g = mc_load_one(c.dy, row * c.dy.stride + column);
+        float mean = c.mean ? c.mean[row] : 0.0f, rstd = c.rstd ? c.rstd[row] : 0.0f;
+        dw += g * ((mc_load_one(c.s, row * c.s.stride + column) - mean) * rstd);
+        db += g;
+    }
+    partial += (int64_t)blockIdx.y * 2 * c.columns + column;
+    partial[0] = dw;
+    partial[c.columns] = db;
+}
+
+/* Sums of blocks or rows for dweight and dbias, in the device's memory. */
+struct partials {
+    float *data;
+    int64_t parts;
+};
+
+static mc_status partials_new(mc_device *d, int64_t parts, int64_t columns, partials *p)
+{
+    p->parts = parts;
+    p->data = (float *)d->alloc(d, (size_t)(parts * 2 * columns) * sizeof(float));
+    return p->data ? MC_OK : MC_ERR_NOMEM;
+}
+
+template <class T>
+static mc_status launch_long_backward(mc_device *d, const norm_call &c, bool weights, partials *p)
+{
+    cudaStream_t stream = mc_cuda_of(d)->stream;
+    if (c.ds.data || c.df.data)
+        norm_long_rows_backward<T><<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
+    if (!weights) return MC_OK;
+    int64_t slabs = mc_ceil_div(c.columns, ROW_THREADS);
+    int64_t wanted = mc_ceil_div((int64_t)mc_cuda_of(d)->multiprocessors * 8, slabs);
+    int64_t parts = mc_most(mc_least(wanted, c.rows / 8), 1);
+    if (partials_new(d, parts, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
+    norm_long_partials<<<dim3((unsigned)slabs, (unsigned)parts), ROW_THREADS, 0, stream>>>(c,
+                                                                                           p->data);
+    return MC_OK;
+}
+
+template <class T>
+static mc_status launch_backward(mc_device *d, const norm_call &c, bool weights, partials *p)
+{
+    row_shape shape = row_shape_of(c.columns);
+    if (shape.eights == 0) return launch_long_backward<T>(d, c, weights, p);
+    dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
+    int threads = (int)(block.x * block.y);
+    size_t shared = weights ? (size_t)threads * shape.eights * 2 * 8 * sizeof(float) : 0;
+    MC_WITH_CHUNKS(shape.eights, {
+        auto kernel = norm_rows_backward<T, CHUNKS>;
+        mc_allow_shared(kernel, shared);
+        int64_t most = mc_resident_blocks(d, kernel, threads, shared);
+        int64_t grid = mc_least(most, mc_ceil_div(c.rows, block.y));
+        if (weights && partials_new(d, grid, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
+        kernel<<<(unsigned)grid, block, shared, mc_cuda_of(d)->stream>>>(c, p->data);
+    });
+    return MC_OK;
+}
+
+extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, int64_t columns,
+                                                    mc_matrix s, mc_matrix weight,
+                                                    const float *mean, const float *rstd,
+                                                    mc_matrix dy, mc_dropout_mask dropout,
+                                                    mc_matrix ds, bool accumulate, mc_matrix df,
+                                                    float *dweight, float *dbias)
+{
+    bool weights = dweight || dbias;
+    if (rows == 0 || columns == 0 || (!weights && !ds.data && !df.data)) return MC_OK;
+    mc_status status = MC_OK;
+    partials p = {NULL, 0};
+    weight.stride = 0;
+    MC_WITH_TYPE(mc_whole_dtype(columns, s, weight, dy, ds, df), {
+        const int width = mc_width<T>;
+        norm_call c = {};
+        c.rows = rows;
+        c.columns = columns;
+        c.s = mc_view_of(s, rows, width);
+        c.dy = mc_view_of(dy, rows, width);
+        c.ds = mc_view_of(ds, rows, width);
+        c.df = mc_view_of(df, rows, width);
+        c.weight = mc_view_of(weight, 1, width);
+        c.mask = mc_dropping_of(dropout);
+        c.mean = mean;
+        c.rstd = rstd;
+        c.accumulate = accumulate;
+        status = launch_backward<T>(d, c, weights, &p);
+    });
+    if (status != MC_OK) return status;
+    if (dweight) mc_add_partials(d, p.data, p.parts, 2 * columns, columns, dweight);
+    if (dbias) mc_add_partials(d, p.data + columns, p.parts, 2 * columns, columns, dbias);
+    d->free(d, p.data, (size_t)(p.parts * 2 * columns) * sizeof(float));
+    return mc_cuda_launched(d, "residual_norm_backward");
+}

@@ -1,0 +1,37 @@
+/* The planning device: takes the place of another device and computes nothing. Its memory has
+ * addresses that nobody may touch; what is taken and given back is counted. So a training step that
+ * is run on it tells what memory the step will need on the real device, by the code that will take
+ * it: models, operations, the tape and optimizers know of no difference.
+ *
+ * What kernels take while they run is told by the other device's `planning` table, whose kernels
+ * call mc_plan_scratch with the bytes that the real ones take (the sum, if they hold several blocks
+ * at once). */
+#ifndef MC_DEVICE_PLAN_INTERNAL_H
+#define MC_DEVICE_PLAN_INTERNAL_H
+
+#include "core/device/device_internal.h"
+
+/* What was in use when the most memory was. */
+typedef struct mc_plan_peak {
+    size_t bytes;   /* of all, `scratch` and `logits` included */
+    size_t scratch; /* taken by a kernel while it ran */
+    size_t logits;  /* of chunks of logits, see mc_linear_cross_entropy */
+} mc_plan_peak;
+
+/* Makes a planning device in place of `like`, which must outlive it. NULL when memory is out. */
+mc_device *mc_plan_open(mc_device *like);
+bool mc_device_is_plan(const mc_device *device);
+/* The device in whose place it is. */
+mc_device *mc_plan_like(mc_device *plan);
+/* The most so far, since the last call of mc_plan_restart. */
+mc_plan_peak mc_plan_peak_of(mc_device *plan);
+/* Forgets the peak: it is what is in use now. */
+void mc_plan_restart(mc_device *plan);
+
+/* For planning kernels: scratch memory that is taken and given back within the kernel. */
+mc_status mc_plan_scratch(mc_device *plan, size_t bytes);
+
+/* Kernels that do nothing. */
+extern const mc_kernels mc_plan_kernels;
+
+#endif

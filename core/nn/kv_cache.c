@@ -1,0 +1,167 @@
+#include "core/nn/kv_cache_internal.h"
+
+#include <math.h>
+#include "core/base/memory_internal.h"
+#include "core/ops/ops_internal.h"
+
+static size_t bytes_of(const mc_kv_shape *s)
+{
+    return (size_t)(s->sequences * s->capacity * s->width) * mc_dtype_size(s->dtype);
+}
+
+mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape)
+{
+    if (mc_failed(ctx)) return NULL;
+    mc_device *device = ctx->device;
+    mc_kv_cache *c = mc_calloc(1, sizeof *c);
+    if (c) {
+        c->ctx = ctx;
+        c->shape = shape;
+        c->length = mc_calloc((size_t)shape.sequences + 1, sizeof *c->length);
+        c->k = mc_calloc((size_t)shape.layers + 1, sizeof *c->k);
+        c->v = mc_calloc((size_t)shape.layers + 1, sizeof *c->v);
+    }
+    bool good = c && c->length && c->k && c->v;
+    if (good) good = (c->spare = device->alloc(device, bytes_of(&shape)));
+    for (int i = 0; good && i < shape.layers; i++)
+        good = (c->k[i] = device->alloc(device, bytes_of(&shape))) &&
+               (c->v[i] = device->alloc(device, bytes_of(&shape)));
+    if (good) return c;
+    mc_fail(ctx, MC_ERR_NOMEM,
+            "out of memory for the keys and values of %d sequences of %lld tokens (%zu bytes)",
+            shape.sequences, (long long)shape.capacity,
+            bytes_of(&shape) * (2 * (size_t)shape.layers + 1));
+    mc_kv_cache_free(c);
+    return NULL;
+}
+
+void mc_kv_cache_free(mc_kv_cache *c)
+{
+    if (!c) return;
+    mc_device *device = c->ctx->device;
+    for (int i = 0; c->k && c->v && i < c->shape.layers; i++) {
+        device->free(device, c->k[i], bytes_of(&c->shape));
+        device->free(device, c->v[i], bytes_of(&c->shape));
+    }
+    device->free(device, c->spare, bytes_of(&c->shape));
+    mc_free(c->length);
+    mc_free(c->k);
+    mc_free(c->v);
+    mc_free(c);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static bool check_step(const mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens)
+{
+    mc_context *ctx = mc_tape_context(t);
+    bool fits = tokens->count <= c->shape.sequences && (!c->used || tokens->count == c->used) &&
+                tokens->total == tokens->capacity;
+    if (!fits || mc_tape_is_training(t))
+        return !mc_fail(ctx, MC_ERR_STATE, "key-value cache: %d sequences, it holds %d of %d%s",
+                        tokens->count, c->used, c->shape.sequences,
+                        mc_tape_is_training(t) ? ", on a training tape" : "");
+    for (int i = 0; i < tokens->count; i++) {
+        int32_t before = c->used ? c->length[i] : 0, n = tokens->length[i];
+        if (before + n > c->shape.capacity || (c->used && n != 1))
+            return !mc_fail(ctx, MC_ERR_STATE,
+                            "key-value cache: %d tokens for sequence %d, which has %d of %lld", n,
+                            i, before, (long long)c->shape.capacity);
+    }
+    return true;
+}
+
+bool mc_kv_cache_begin(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens)
+{
+    if (!t || mc_failed(mc_tape_context(t)) || !tokens || !check_step(c, t, tokens)) return false;
+    int32_t *rows = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *rows);
+    int32_t *lengths = mc_tape_alloc(t, ((size_t)tokens->count + 1) * sizeof *lengths);
+    if (!rows || !lengths) return false;
+    c->first = c->used == 0;
+    c->longest = 0;
+    for (int i = 0; i < tokens->count; i++) {
+        int32_t before = c->first ? 0 : c->length[i];
+        for (int32_t k = 0; k < tokens->length[i]; k++)
+            rows[tokens->offset[i] + k] = (int32_t)(i * c->shape.capacity + before + k);
+        lengths[i] = before + tokens->length[i];
+        if (lengths[i] > c->longest) c->longest = lengths[i];
+    }
+    c->tokens = tokens;
+    c->rows = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), rows, false);
+    c->lengths = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->count), lengths, false);
+    return c->rows && c->lengths;
+}
+
+void mc_kv_cache_end(mc_kv_cache *c)
+{
+    for (int i = 0; i < c->tokens->count; i++)
+        c->length[i] = (c->first ? 0 : c->length[i]) + c->tokens->length[i];
+    c->used = c->tokens->count;
+    c->tokens = NULL;
+    c->rows = c->lengths = NULL;
+}
+
+mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv, int heads,
+                           float scale)
+{
+    static const char op[] = "attention over a cache";
+    int64_t width = c->shape.width, rows = c->tokens->total;
+    if (!mc_op_ready(t, op, qkv) || !mc_op_same_dtype(t, op, "qkv", qkv, c->shape.dtype) ||
+        !mc_op_shape(t, op, "qkv", qkv, MC_SHAPE(rows, 3 * width)))
+        return NULL;
+    size_t third = (size_t)width * mc_dtype_size(qkv->dtype);
+    mc_matrix q = mc_matrix_of(qkv), k = q, v = q;
+    mc_matrix keys = {c->k[layer], qkv->dtype, width}, values = {c->v[layer], qkv->dtype, width};
+    k.data = (char *)q.data + third;
+    v.data = (char *)q.data + 2 * third;
+    MC_KERNEL(t, op, scatter_rows, rows, width, k, mc_tensor_data(c->rows), keys);
+    MC_KERNEL(t, op, scatter_rows, rows, width, v, mc_tensor_data(c->rows), values);
+    if (c->first)
+        return mc_sdpa(t, qkv, &(mc_sdpa_options){.heads = heads, .scale = scale, .causal = true});
+    mc_tensor *y = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(rows, width), qkv);
+    if (!y) return NULL;
+    int head_dim = (int)(width / heads);
+    if (scale == 0) scale = 1.0f / sqrtf((float)head_dim);
+    MC_KERNEL(t, op, attention_cached, c->tokens->count, heads, head_dim, scale, c->shape.capacity,
+              mc_tensor_data(c->lengths), c->longest, q, keys, values, mc_matrix_of(y));
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+/* ---- other sequences ------------------------------------------------------------------------- */
+
+/* *data (sequences, capacity * width) gets other rows; only their first `columns` count. */
+static void select_rows(mc_kv_cache *c, mc_tape *t, void **data, mc_tensor *index, int64_t columns)
+{
+    int64_t stride = c->shape.capacity * c->shape.width;
+    MC_KERNEL(t, "key-value cache", gather_rows, mc_tensor_count(index), columns,
+              (mc_matrix){*data, c->shape.dtype, stride}, mc_tensor_data(index),
+              (mc_matrix){c->spare, c->shape.dtype, stride});
+    void *old = *data;
+    *data = c->spare;
+    c->spare = old;
+}
+
+bool mc_kv_cache_select(mc_kv_cache *c, const int32_t *from, int count)
+{
+    if (mc_failed(c->ctx)) return false;
+    bool same = true;
+    for (int i = 0; i < count; i++) same = same && from[i] == i;
+    mc_tape *t = same ? NULL : mc_tape_begin_eval(c->ctx);
+    if (t) {
+        mc_tensor *index = mc_tape_input(t, MC_I32, MC_SHAPE(count), from, false);
+        int32_t *length = mc_tape_alloc(t, ((size_t)count + 1) * sizeof *length);
+        int64_t longest = 0;
+        for (int i = 0; length && i < count; i++) {
+            length[i] = c->length[from[i]];
+            if (length[i] > longest) longest = length[i];
+        }
+        for (int i = 0; index && length && i < c->shape.layers; i++) {
+            select_rows(c, t, &c->k[i], index, longest * c->shape.width);
+            select_rows(c, t, &c->v[i], index, longest * c->shape.width);
+        }
+        for (int i = 0; length && i < count; i++) c->length[i] = length[i];
+        mc_tape_end(t);
+    }
+    c->used = count;
+    return !mc_failed(c->ctx);
+}

@@ -1,0 +1,67 @@
+#include "core/nn/memory_plan.h"
+
+#include "core/device/plan_internal.h"
+#include "core/nn/module_internal.h"
+
+mc_memory_use mc_memory(mc_context *ctx)
+{
+    mc_device *device = ctx ? ctx->device : NULL;
+    if (!device) return (mc_memory_use){0};
+    return (mc_memory_use){
+        .in_use = device->memory.in_use,
+        .peak = device->memory.peak,
+        .reserved = device->memory.reserved,
+        .available = device->free_memory ? device->free_memory(device) : 0,
+    };
+}
+
+double mc_device_peak_rate(mc_context *ctx, mc_dtype dtype)
+{
+    mc_device *device = ctx ? ctx->device : NULL;
+    return device && device->peak_rate ? device->peak_rate(device, dtype) : 0;
+}
+
+mc_context *mc_plan_context_new(mc_context *ctx)
+{
+    if (mc_failed(ctx)) return NULL;
+    mc_device *device = mc_plan_open(ctx->device);
+    mc_context *dry = device ? mc_context_new_like(ctx, device) : NULL;
+    if (!dry) mc_fail_nomem(ctx, "a memory plan");
+    return dry;
+}
+
+/* The flat arrays of a model. */
+static void count_buckets(const mc_module_root *root, mc_memory_plan *plan)
+{
+    for (int i = 0; i < root->bucket_count; i++) {
+        const mc_bucket *bucket = &root->buckets[i];
+        uint64_t count = (uint64_t)bucket->count;
+        plan->parameters += count * mc_dtype_size(bucket->dtype);
+        if (bucket->gradient) plan->gradients += count * sizeof(float);
+        for (int k = 0; k < MC_STATE_SLOTS; k++)
+            if (bucket->state[k]) plan->optimizer += count * sizeof(float);
+    }
+}
+
+mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_context *ctx, void *user),
+                      void *user, mc_memory_plan *plan)
+{
+    if (mc_failed(dry)) return mc_error_status(dry);
+    mc_device *device = dry->device;
+    if (!mc_device_is_plan(device))
+        return mc_fail(dry, MC_ERR_ARGUMENT, "a plan needs a context of mc_plan_context_new");
+    if (!module || module->ctx != dry)
+        return mc_fail(dry, MC_ERR_ARGUMENT, "a plan: the module is not of its context");
+    step(dry, user);
+    mc_plan_restart(device);
+    uint64_t kept = device->memory.in_use;
+    if (!mc_failed(dry)) step(dry, user);
+    if (mc_failed(dry)) return mc_error_status(dry);
+    mc_plan_peak peak = mc_plan_peak_of(device);
+    *plan = (mc_memory_plan){.logits = peak.logits, .peak = peak.bytes};
+    count_buckets(module->root, plan);
+    plan->workspace = peak.scratch + device->workspace;
+    plan->inputs = kept - plan->parameters - plan->gradients - plan->optimizer - device->workspace;
+    plan->activations = peak.bytes - kept - peak.logits - peak.scratch;
+    return MC_OK;
+}

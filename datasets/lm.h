@@ -1,0 +1,161 @@
+/* Language modelling: token files, and a loader of batches from them.
+ *
+ *     mc_token_file *file = mc_token_file_open(ctx, "data/fineweb_train_*.bin");
+ *     mc_lm_loader *train = mc_lm_loader_new(file, &(mc_lm_loader_options){
+ *                                                      .batch_size = 64, .seq_length = 1024,
+ *                                                      .vocabulary = 50257, .repeat = true });
+ *     for (const mc_lm_batch *b; (b = mc_lm_loader_next(train)); )
+ *         ... b->ids, b->labels ...
+ *
+ * Token files are mapped into memory, never read whole; they may be larger than memory. What lies
+ * in a file is told by its content, not by its name:
+ *
+ *   llm.c     a header of 1,024 bytes, 256 i32: [0] magic, [1] version, [2] count of tokens; then
+ *             the tokens. Magic 20240520, version 1: u16 tokens; magic 20240801, version 7: u32
+ *             tokens. At most 2^31 - 1 tokens.
+ *   Megatron  F.bin, the tokens back to back, and F.idx, which says their type (u8, i8, u16, i16,
+ *             i32 or i64), the sequences and the documents.
+ *
+ * All numbers are little endian. `modelcenter prepare` and datasets/prepare.h write both. */
+#ifndef MC_DATASETS_LM_H
+#define MC_DATASETS_LM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "core/base/context.h"
+
+/* ---- token files ---- */
+
+typedef struct mc_token_file mc_token_file;
+
+typedef enum mc_token_format {
+    MC_TOKENS_DEFAULT = 0, /* MC_TOKENS_LLMC */
+    MC_TOKENS_LLMC,        /* .bin with a header */
+    MC_TOKENS_MEGATRON,    /* .bin and .idx */
+} mc_token_format;
+
+/* Opens a token file, or several as one: its shards, one behind the other. `pattern` is a path, or
+ * a pattern of the shell (*, ?, [...]) whose matches are taken in the order of their bytes. A
+ * Megatron pair is named by its .bin, its .idx or their common beginning, and counts once where a
+ * pattern matches both. A path that exists is never read as a pattern. The file belongs to the
+ * context.
+ *
+ * Headers and the whole of an .idx are checked here, tokens when they are read. Errors (NULL), each
+ * naming the file: not there, or nothing matches; neither format (what was found is named: a model
+ * of llm.c, bare tokens, ...); another version; a count of tokens that is not what the file's size
+ * says (both are named), as after a write that was cut off; no tokens; an .idx whose sequences lie
+ * outside its .bin, overlap, leave gaps, or whose documents are out of order; a type of numbers
+ * that is no integer. */
+MC_API mc_token_file *mc_token_file_open(mc_context *ctx, const char *pattern);
+/* The same for several paths or patterns, one behind the other. */
+MC_API mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const *patterns,
+                                              int count);
+/* Frees it before its context does; loaders keep what they need. NULL is allowed. */
+MC_API void mc_token_file_free(mc_token_file *file);
+
+MC_API int64_t mc_token_file_count(const mc_token_file *file); /* tokens of all shards */
+MC_API int mc_token_file_shards(const mc_token_file *file);
+/* Of shard i: its path (that of the .bin), format and tokens. Out of range: NULL, 0, 0. */
+MC_API const char *mc_token_file_path(const mc_token_file *file, int shard);
+MC_API mc_token_format mc_token_file_format(const mc_token_file *file, int shard);
+MC_API int64_t mc_token_file_shard_count(const mc_token_file *file, int shard);
+
+/* Documents of all shards; -1 where a shard is llm.c's, whose files do not say. */
+MC_API int64_t mc_token_file_documents(const mc_token_file *file);
+/* Where document i begins, and how many tokens it has. False if out of range, or if documents are
+ * not known. */
+MC_API bool mc_token_file_document(const mc_token_file *file, int64_t i, int64_t *first,
+                                   int64_t *count);
+
+/* Copies tokens [first, first + count) to out (count). Errors, set in the context and returned: a
+ * range that is not within the file; a negative token, or one past 2^31 - 1, with its position in
+ * its shard. */
+MC_API mc_status mc_token_file_read(const mc_token_file *file, int64_t first, int64_t count,
+                                    int32_t *out);
+/* The largest token there is, to be compared with a vocabulary; reads all of the file. -1 after an
+ * error, as of mc_token_file_read. */
+MC_API int32_t mc_token_file_largest(const mc_token_file *file);
+
+/* ---- the loader ---- */
+
+/* Sequences come in windows: window w of a shard has the tokens [w * T, w * T + T) as its inputs
+ * and the T tokens from w * T + 1 on as its labels, T being seq_length. So a shard of n tokens has
+ * (n - 1) / T windows; a window never spans two shards, and fewer than T + 1 tokens at the end of
+ * each are left out. Documents are not told apart: a sequence may hold the end of one and the
+ * beginning of the next.
+ *
+ * Order. Without shuffling windows come as they lie in the file, which is llm.c's order: batches
+ * of B * T consecutive tokens. With shuffling an epoch is a permutation of all windows by (seed,
+ * epoch), computed a window at a time, so that it takes no memory.
+ *
+ * Ranks. The batch of a step over all ranks, batch_size * world windows, is ordered first; rank r
+ * takes the r-th stretch of batch_size of these. So the tokens of a step are the same at any number
+ * of ranks with the same batch_size * world. Windows at the end of an epoch that do not fill such a
+ * batch are left out. */
+typedef struct mc_lm_loader mc_lm_loader;
+
+typedef struct mc_lm_loader_options {
+    int batch_size;      /* sequences of a batch on this rank; required, > 0 */
+    int seq_length;      /* tokens of a sequence; required, > 0 */
+    bool shuffle;        /* a new order each epoch */
+    uint64_t seed;       /* of the order. 0: the context's; MC_LM_SEED_0: 0 */
+    bool repeat;         /* go on with the next epoch by itself: mc_lm_loader_next is NULL only
+                            after an error */
+    int64_t vocabulary;  /* a token of this id or more is an error. 0: not checked */
+    int64_t epoch_start; /* number of the first epoch */
+    int world, rank;     /* world 0: the context's rank and number of ranks */
+} mc_lm_loader_options;
+
+/* The seed 0, which as a plain zero would mean the default. */
+#define MC_LM_SEED_0 UINT64_MAX
+
+/* A batch on the host. Its arrays belong to the loader and are valid until its next call of
+ * mc_lm_loader_next, mc_lm_loader_seek or mc_lm_loader_free. */
+typedef struct mc_lm_batch {
+    const int32_t *ids;    /* (batch_size * seq_length), sequence by sequence */
+    const int32_t *labels; /* (batch_size * seq_length): labels[i] is the token behind ids[i] */
+    int batch_size, seq_length;
+    int64_t tokens;      /* batch_size * seq_length, on this rank */
+    int64_t epoch, step; /* the step-th batch (from 0) of the epoch; after a seek to a position that
+                            a loader of another batch size has left, step is rounded down */
+} mc_lm_batch;
+
+/* Makes a loader. The file is kept as long as the loader needs it. Errors (NULL): an option that is
+ * missing or out of its range; a file with too few windows for one batch. A NULL file gives NULL
+ * (its context has the error already). */
+MC_API mc_lm_loader *mc_lm_loader_new(mc_token_file *file, const mc_lm_loader_options *options);
+/* Frees it before its context does. NULL is allowed. */
+MC_API void mc_lm_loader_free(mc_lm_loader *loader);
+
+/* The next batch; NULL at the end of an epoch, and the call after that starts the next one (unless
+ * `repeat`). NULL too while the context has an error, and on one of its own: a token that is not in
+ * the vocabulary, with its file, position and value. Nothing is allocated. */
+MC_API const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *loader);
+
+MC_API int64_t mc_lm_loader_batches(const mc_lm_loader *loader); /* of an epoch, on every rank */
+/* The current epoch: behind its last batch still that one, unless `repeat`. */
+MC_API int64_t mc_lm_loader_epoch(const mc_lm_loader *loader);
+MC_API mc_token_file *mc_lm_loader_file(const mc_lm_loader *loader);
+
+/* Where a loader stands: plain numbers to be saved in a checkpoint. The same on all ranks, and
+ * valid for any batch size and number of ranks. */
+typedef struct mc_lm_position {
+    uint64_t seed;      /* the real one, no default */
+    int64_t epoch;      /* of the next batch */
+    int64_t window;     /* windows of this epoch that were delivered, on all ranks together */
+    int64_t tokens;     /* what the order depends on: tokens of the data, */
+    int64_t windows;    /* its windows, */
+    int64_t seq_length; /* and the options */
+    bool shuffle;
+    uint64_t fingerprint; /* of the data: of its shards' sizes and of samples of their tokens */
+} mc_lm_position;
+
+/* The position behind the batch delivered last. All zeros for NULL. */
+MC_API mc_lm_position mc_lm_loader_position(const mc_lm_loader *loader);
+/* Goes to a position, of this loader or one like it: the batches that follow are those that
+ * followed there, bit for bit. The loader takes over the position's seed. Errors: a position of
+ * other data, of another seq_length or of another order, or one that is not within an epoch; the
+ * loader then stays where it was. */
+MC_API mc_status mc_lm_loader_seek(mc_lm_loader *loader, const mc_lm_position *position);
+
+#endif

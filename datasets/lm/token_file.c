@@ -1,0 +1,216 @@
+/* Token files: paths and patterns to shards, and shards as one run of tokens. */
+#include <errno.h>
+#include <fnmatch.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include "datasets/lm/token_file_internal.h"
+
+void mc_token_file_ref(mc_token_file *file) { file->references++; }
+
+void mc_token_file_unref(mc_token_file *file)
+{
+    if (!file || --file->references) return;
+    for (size_t i = 0; i < file->shard_count; i++) mc_token_shard_release(&file->shards[i]);
+    mc_free(file->shards);
+    mc_free(file);
+}
+
+static void release_owner(void *object) { mc_token_file_unref(object); }
+
+void mc_token_file_free(mc_token_file *file)
+{
+    if (!file) return;
+    mc_disown(&file->owned);
+    mc_token_file_unref(file);
+}
+
+/* ---- opening ---- */
+
+static bool add_shard(mc_token_file *file, const char *path)
+{
+    mc_context *ctx = file->ctx;
+    if (file->shard_count == INT_MAX ||
+        !mc_grow(&file->shards, &file->shard_capacity, file->shard_count, sizeof *file->shards)) {
+        mc_fail_nomem(ctx, "the shards of a token file");
+        return false;
+    }
+    mc_token_shard *shard = &file->shards[file->shard_count];
+    if (mc_token_shard_open(&ctx->error, path, shard)) return false;
+    shard->first = file->count;
+    file->count += shard->count;
+    file->shard_count++;
+    return true;
+}
+
+/* Whether a match is an .idx whose .bin is matched as well, and so is opened with that. */
+static bool comes_with_bin(const char *pattern, const char *path)
+{
+    char bin[MC_PATH_MAX];
+    size_t length = strlen(path);
+    if (length < 5 || length >= sizeof bin || strcmp(path + length - 4, ".idx") != 0) return false;
+    memcpy(bin, path, length + 1);
+    memcpy(bin + length - 4, ".bin", 4);
+    return mc_path_is_file(bin) && fnmatch(pattern, bin, FNM_PATHNAME | FNM_PERIOD) == 0;
+}
+
+static int compare_paths(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Adds what a pattern matches, in the order of the bytes of the paths, whatever the locale. */
+static bool add_matches(mc_token_file *file, const char *pattern)
+{
+    glob_t found = {0};
+    int failure = glob(pattern, GLOB_NOSORT, NULL, &found);
+    bool good = !failure;
+    if (failure == GLOB_NOMATCH)
+        mc_fail(file->ctx, MC_ERR_NOT_FOUND, "%s: no file matches", pattern);
+    else if (failure == GLOB_NOSPACE)
+        mc_fail(file->ctx, MC_ERR_NOMEM, "%s: out of memory for what it matches", pattern);
+    else if (failure)
+        mc_fail(file->ctx, MC_ERR_IO, "%s: cannot read the folder: %s", pattern, strerror(errno));
+    else
+        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_paths);
+    for (size_t i = 0; good && i < found.gl_pathc; i++)
+        if (!comes_with_bin(pattern, found.gl_pathv[i])) good = add_shard(file, found.gl_pathv[i]);
+    globfree(&found);
+    return good;
+}
+
+static bool add_pattern(mc_token_file *file, const char *pattern)
+{
+    if (!pattern || !*pattern) {
+        mc_fail(file->ctx, MC_ERR_ARGUMENT, "a token file needs a path");
+        return false;
+    }
+    bool plain = strpbrk(pattern, "*?[") == NULL || mc_path_is_file(pattern);
+    return plain ? add_shard(file, pattern) : add_matches(file, pattern);
+}
+
+mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const *patterns, int count)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (!patterns || count < 1) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "a token file needs a path");
+        return NULL;
+    }
+    mc_token_file *file = mc_new_owned(ctx, sizeof *file, "a token file", release_owner);
+    if (!file) return NULL;
+    file->ctx = ctx;
+    file->references = 1;
+    bool good = true;
+    for (int i = 0; good && i < count; i++) good = add_pattern(file, patterns[i]);
+    if (good) return file;
+    mc_token_file_free(file);
+    return NULL;
+}
+
+mc_token_file *mc_token_file_open(mc_context *ctx, const char *pattern)
+{
+    return mc_token_file_open_list(ctx, &pattern, 1);
+}
+
+/* ---- what there is ---- */
+
+static const mc_token_shard *find_shard(const mc_token_file *file, int shard)
+{
+    bool there = file && shard >= 0 && (size_t)shard < file->shard_count;
+    return there ? &file->shards[shard] : NULL;
+}
+
+int64_t mc_token_file_count(const mc_token_file *file) { return file ? file->count : 0; }
+int mc_token_file_shards(const mc_token_file *file) { return file ? (int)file->shard_count : 0; }
+
+const char *mc_token_file_path(const mc_token_file *file, int shard)
+{
+    const mc_token_shard *s = find_shard(file, shard);
+    return s ? s->path : NULL;
+}
+
+mc_token_format mc_token_file_format(const mc_token_file *file, int shard)
+{
+    const mc_token_shard *s = find_shard(file, shard);
+    return s ? s->format : MC_TOKENS_DEFAULT;
+}
+
+int64_t mc_token_file_shard_count(const mc_token_file *file, int shard)
+{
+    const mc_token_shard *s = find_shard(file, shard);
+    return s ? s->count : 0;
+}
+
+int64_t mc_token_file_documents(const mc_token_file *file)
+{
+    int64_t documents = 0;
+    for (size_t i = 0; file && i < file->shard_count; i++) {
+        if (file->shards[i].format != MC_TOKENS_MEGATRON) return -1;
+        documents += file->shards[i].index.documents;
+    }
+    return documents;
+}
+
+bool mc_token_file_document(const mc_token_file *file, int64_t i, int64_t *first, int64_t *count)
+{
+    if (i < 0 || i >= mc_token_file_documents(file)) return false;
+    const mc_token_shard *shard = file->shards;
+    for (; i >= shard->index.documents; shard++) i -= shard->index.documents;
+    int64_t begin = mc_token_index_document(&shard->index, i);
+    *first = shard->first + begin;
+    *count = mc_token_index_document(&shard->index, i + 1) - begin;
+    return true;
+}
+
+/* ---- tokens ---- */
+
+size_t mc_token_file_find(const mc_token_file *file, int64_t i)
+{
+    size_t low = 0, high = file->shard_count; /* in [low, high) */
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (file->shards[middle].first <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+mc_status mc_token_file_read(const mc_token_file *file, int64_t first, int64_t count, int32_t *out)
+{
+    if (!file) return MC_ERR_ARGUMENT;
+    mc_context *ctx = file->ctx;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (first < 0 || count < 0 || first > file->count || count > file->count - first)
+        return mc_fail(ctx, MC_ERR_ARGUMENT,
+                       "%s: %" PRId64 " tokens from %" PRId64 " on: there are %" PRId64,
+                       file->shards[0].path, count, first, file->count);
+    for (size_t s = mc_token_file_find(file, first); count; s++) {
+        const mc_token_shard *shard = &file->shards[s];
+        int64_t begin = first - shard->first, left = shard->count - begin;
+        int64_t some = count < left ? count : left;
+        mc_status status =
+            mc_token_shard_read(&ctx->error, shard, begin, some, (int64_t)INT32_MAX + 1, out);
+        if (status) return status;
+        first += some;
+        count -= some;
+        out += some;
+    }
+    return MC_OK;
+}
+
+int32_t mc_token_file_largest(const mc_token_file *file)
+{
+    int32_t tokens[4096], largest = -1;
+    int64_t most = sizeof tokens / sizeof *tokens;
+    for (int64_t at = 0; file && at < file->count; at += most) {
+        int64_t some = file->count - at < most ? file->count - at : most;
+        if (mc_token_file_read(file, at, some, tokens)) return -1;
+        for (int64_t i = 0; i < some; i++)
+            if (tokens[i] > largest) largest = tokens[i];
+    }
+    return largest;
+}

@@ -1,0 +1,351 @@
+#include <math.h>
+#include <string.h>
+#include "models/generate/generate_internal.h"
+
+/* ---- options and prompts --------------------------------------------------------------------- */
+
+static bool bad_option(const mc_decoder *d, const char *name, double value, const char *expected)
+{
+    mc_fail(d->ctx, MC_ERR_ARGUMENT, "generation with %s: %s %g, expected %s", d->model, name,
+            value, expected);
+    return false;
+}
+
+/* Fills defaults in. */
+static bool read_options(const mc_decoder *d, const mc_generate_options *given,
+                         mc_generate_options *o)
+{
+    enum { MOST_BEAMS = 1024 };
+    *o = given ? *given : (mc_generate_options){0};
+    if (!o->max_new_tokens) o->max_new_tokens = 20;
+    if (o->temperature == 0) o->temperature = 1;
+    if (o->top_p == 0) o->top_p = 1;
+    if (o->repetition_penalty == 0) o->repetition_penalty = 1;
+    if (o->num_beams == 0) o->num_beams = 1;
+    if (o->length_penalty == 0) o->length_penalty = 1;
+    if (o->length_penalty == MC_LENGTH_PENALTY_NONE) o->length_penalty = 0;
+    if (!o->eos) {
+        o->eos = d->eos;
+        o->eos_count = d->eos_count;
+    }
+    if (o->ignore_eos) o->eos_count = 0;
+    if (o->max_new_tokens < 0)
+        return bad_option(d, "max_new_tokens", o->max_new_tokens, "at least 1");
+    if (!(o->temperature > 0 && o->temperature < INFINITY))
+        return bad_option(d, "temperature", (double)o->temperature, "above 0");
+    if (o->top_k < 0) return bad_option(d, "top_k", o->top_k, "at least 1, or 0 for all");
+    if (!(o->top_p > 0 && o->top_p <= 1))
+        return bad_option(d, "top_p", (double)o->top_p, "above 0, at most 1");
+    if (!(o->repetition_penalty > 0 && o->repetition_penalty < INFINITY))
+        return bad_option(d, "repetition_penalty", (double)o->repetition_penalty, "above 0");
+    if (o->num_beams < 1 || o->num_beams > MOST_BEAMS)
+        return bad_option(d, "num_beams", o->num_beams, "1 to 1024");
+    if (!isfinite(o->length_penalty))
+        return bad_option(d, "length_penalty", (double)o->length_penalty, "a number");
+    if (o->eos_count < 0) return bad_option(d, "eos_count", o->eos_count, "at least 0");
+    if (o->num_beams > 1 && o->sample)
+        return !mc_fail(d->ctx, MC_ERR_UNSUPPORTED,
+                        "generation with %s: beam search does not sample", d->model);
+    return true;
+}
+
+static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
+                          const int32_t *const *prompts, const int *lengths, int count)
+{
+    if (count < 0 || (count && (!prompts || !lengths)))
+        return !mc_fail(d->ctx, MC_ERR_ARGUMENT, "generation with %s: %d prompts%s", d->model,
+                        count, count < 0 ? "" : ": NULL");
+    for (int i = 0; i < count; i++) {
+        if (lengths[i] < 1 || !prompts[i])
+            return !mc_fail(d->ctx, MC_ERR_ARGUMENT, "generation with %s: prompt %d is empty",
+                            d->model, i);
+        /* the last new token is not run */
+        if (lengths[i] + (int64_t)o->max_new_tokens - 1 > d->positions)
+            return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
+                            "generation with %s: prompt %d of %d tokens and %d new ones, the model "
+                            "has %lld positions",
+                            d->model, i, lengths[i], o->max_new_tokens, (long long)d->positions);
+        for (int k = 0; k < lengths[i]; k++)
+            if (prompts[i][k] < 0 || prompts[i][k] >= d->vocab)
+                return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
+                                "generation with %s: token %d of prompt %d is %d, expected 0 to "
+                                "%lld",
+                                d->model, k, i, prompts[i][k], (long long)d->vocab - 1);
+    }
+    return true;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void free_generator(void *object)
+{
+    mc_generator *g = object;
+    g->decoder.end(g->decoder.state);
+    for (int i = 0; g->answers && i < g->count; i++) mc_free(g->answers[i].ids);
+    mc_sampler_release(&g->sampler);
+    mc_free(g->answers);
+    mc_free(g->row_of);
+    mc_free(g->row_ids);
+    mc_free(g->row_lengths);
+    mc_free(g->row_from);
+    mc_free(g->logits);
+    mc_free((void *)(uintptr_t)g->options.eos);
+    mc_free(g);
+}
+
+void mc_generator_free(mc_generator *g)
+{
+    if (!g) return;
+    mc_disown(&g->owned);
+    free_generator(g);
+}
+
+static bool copy_eos(mc_generator *g)
+{
+    size_t bytes = (size_t)g->options.eos_count * sizeof *g->options.eos;
+    int32_t *copy = mc_malloc(bytes + 1);
+    if (copy && bytes) memcpy(copy, g->options.eos, bytes);
+    g->options.eos = copy;
+    return copy;
+}
+
+static bool copy_prompts(mc_generator *g, const int32_t *const *prompts, const int *lengths,
+                         int count)
+{
+    if (!(g->answers = mc_calloc((size_t)count + 1, sizeof *g->answers))) return false;
+    g->count = count;
+    for (int i = 0; i < count; i++) {
+        size_t room = (size_t)lengths[i] + (size_t)g->options.max_new_tokens;
+        mc_answer *a = &g->answers[i];
+        *a = (mc_answer){.prompt = lengths[i], .length = lengths[i]};
+        if (!(a->ids = mc_malloc(room * sizeof *a->ids))) return false;
+        memcpy(a->ids, prompts[i], (size_t)lengths[i] * sizeof *a->ids);
+    }
+    return true;
+}
+
+static bool make_rows(mc_generator *g)
+{
+    size_t most = (size_t)g->count * (size_t)g->options.num_beams + 1;
+    g->row_of = mc_malloc(most * sizeof *g->row_of);
+    g->row_ids = mc_malloc(most * sizeof *g->row_ids);
+    g->row_lengths = mc_malloc(most * sizeof *g->row_lengths);
+    g->row_from = mc_malloc(most * sizeof *g->row_from);
+    g->logits = mc_calloc(most, (size_t)g->decoder.vocab * sizeof *g->logits);
+    for (int i = 0; g->row_of && i < g->count; i++) g->row_of[i] = i;
+    g->rows = g->count;
+    return g->row_of && g->row_ids && g->row_lengths && g->row_from && g->logits &&
+           mc_sampler_init(&g->sampler, g->decoder.vocab);
+}
+
+static bool begin_decoder(mc_generator *g)
+{
+    int64_t longest = 0;
+    for (int i = 0; i < g->count; i++)
+        if (g->answers[i].prompt > longest) longest = g->answers[i].prompt;
+    int64_t sequences = (int64_t)g->count * g->options.num_beams;
+    int64_t capacity = longest + g->options.max_new_tokens - 1;
+    if (sequences * capacity <= INT32_MAX)
+        return !g->count || g->decoder.begin(g->decoder.state, (int)sequences, capacity);
+    return !mc_fail(g->ctx, MC_ERR_ARGUMENT,
+                    "generation with %s: %lld sequences of %lld tokens are too many",
+                    g->decoder.model, (long long)sequences, (long long)capacity);
+}
+
+static mc_generator *new_generator(const mc_decoder *decoder, const int32_t *const *prompts,
+                                   const int *lengths, int count,
+                                   const mc_generate_options *options)
+{
+    mc_generate_options o;
+    mc_context *ctx = decoder->ctx;
+    mc_generator *g = NULL;
+    if (!mc_failed(ctx) && decoder->state && read_options(decoder, options, &o) &&
+        check_prompts(decoder, &o, prompts, lengths, count))
+        g = mc_new_owned(ctx, sizeof *g, "a generator", free_generator);
+    if (!g) {
+        decoder->end(decoder->state);
+        return NULL;
+    }
+    g->ctx = ctx;
+    g->decoder = *decoder;
+    g->options = o;
+    if (!copy_eos(g) || !copy_prompts(g, prompts, lengths, count) || !make_rows(g))
+        mc_fail_nomem(ctx, "a generator");
+    else
+        begin_decoder(g);
+    if (!mc_failed(ctx)) return g;
+    mc_generator_free(g);
+    return NULL;
+}
+
+mc_generator *mc_generator_new(const mc_decoder *decoder, const int32_t *const *prompts,
+                               const int *lengths, int count, const mc_generate_options *options)
+{
+    mc_generator *g = new_generator(decoder, prompts, lengths, count, options);
+    if (!g || g->options.num_beams == 1) return g;
+    mc_fail(g->ctx, MC_ERR_ARGUMENT,
+            "generation with %s: the tokens of a search with %d beams are only known at its end",
+            g->decoder.model, g->options.num_beams);
+    mc_generator_free(g);
+    return NULL;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+bool mc_is_eos(const mc_generator *g, int32_t token)
+{
+    for (int i = 0; i < g->options.eos_count; i++)
+        if (g->options.eos[i] == token) return true;
+    return false;
+}
+
+static bool run_prompts(mc_generator *g)
+{
+    size_t total = 0;
+    for (int i = 0; i < g->count; i++) total += (size_t)g->answers[i].prompt;
+    int32_t *ids = mc_malloc((total + 1) * sizeof *ids), *end = ids;
+    for (int i = 0; ids && i < g->count; i++) {
+        size_t n = (size_t)(g->row_lengths[i] = g->answers[i].prompt);
+        memcpy(end, g->answers[i].ids, n * sizeof *ids);
+        end += n;
+    }
+    if (!ids) mc_fail_nomem(g->ctx, "the prompts");
+    bool good = ids && g->decoder.step(g->decoder.state, ids, g->row_lengths, g->count, g->logits);
+    mc_free(ids);
+    return good;
+}
+
+bool mc_generator_run(mc_generator *g)
+{
+    if (mc_failed(g->ctx)) return false;
+    if (g->steps == 0) return run_prompts(g);
+    for (int i = 0; i < g->rows; i++) g->row_lengths[i] = 1;
+    return g->decoder.step(g->decoder.state, g->row_ids, g->row_lengths, g->rows, g->logits);
+}
+
+/* The next token of an answer, by its logits, which change. */
+static bool choose(mc_generator *g, mc_answer *a, int32_t number, float *logits, int32_t *token)
+{
+    int64_t vocab = g->decoder.vocab;
+    mc_penalise(&g->sampler, logits, a->ids, a->length, g->options.repetition_penalty);
+    if (g->options.sample) mc_filter(&g->sampler, logits, &g->options);
+    double log_sum = mc_log_sum_exp(logits, vocab);
+    if (!isfinite(log_sum))
+        return !mc_fail(g->ctx, MC_ERR_STATE,
+                        "generation with %s: the logits after token %d of prompt %d are not finite",
+                        g->decoder.model, a->length - 1, number);
+    uint64_t place = (uint64_t)g->options.first_prompt + (uint64_t)number;
+    double u = mc_uniform(g->options.seed, place, (uint64_t)(a->length - a->prompt));
+    *token =
+        g->options.sample ? mc_draw(logits, vocab, log_sum, u) : mc_most_probable(logits, vocab);
+    a->score += (double)logits[*token] - log_sum;
+    return true;
+}
+
+/* Takes rows whose answers have ended out of the decoder. */
+static bool drop_ended(mc_generator *g)
+{
+    int kept = 0;
+    for (int i = 0; i < g->rows; i++) {
+        if (g->answers[g->row_of[i]].done) continue;
+        g->row_of[kept] = g->row_of[i];
+        g->row_ids[kept] = g->row_ids[i];
+        g->row_from[kept++] = i;
+    }
+    bool good = kept == g->rows || !kept || g->decoder.select(g->decoder.state, g->row_from, kept);
+    g->rows = kept;
+    return good;
+}
+
+bool mc_generator_next(mc_generator *g, int32_t *tokens)
+{
+    if (!g || g->rows == 0 || !mc_generator_run(g)) return false;
+    for (int i = 0; i < g->rows; i++) {
+        mc_answer *a = &g->answers[g->row_of[i]];
+        float *logits = g->logits + i * g->decoder.vocab;
+        if (!choose(g, a, g->row_of[i], logits, &g->row_ids[i])) return false;
+        a->ids[a->length++] = g->row_ids[i];
+        a->done = mc_is_eos(g, g->row_ids[i]) || a->length - a->prompt == g->options.max_new_tokens;
+    }
+    g->steps++;
+    for (int i = 0; i < g->count; i++) tokens[i] = -1;
+    for (int i = 0; i < g->rows; i++) tokens[g->row_of[i]] = g->row_ids[i];
+    drop_ended(g); /* its error comes up in the next step */
+    return true;
+}
+
+/* ---- whole answers --------------------------------------------------------------------------- */
+
+static void free_generation(void *object)
+{
+    mc_owned *owned = object;
+    mc_generation *out = (mc_generation *)(owned + 1);
+    for (int i = 0; out->ids && i < out->count; i++) mc_free(out->ids[i]);
+    mc_free(out->ids);
+    mc_free(out->lengths);
+    mc_free(out->scores);
+    mc_free(owned);
+}
+
+void mc_generation_free(mc_generation *generation)
+{
+    if (!generation) return;
+    mc_owned *owned = (mc_owned *)(void *)generation - 1;
+    mc_disown(owned);
+    free_generation(owned);
+}
+
+/* The link of ownership stands before what the user sees. */
+static mc_generation *new_generation(mc_context *ctx, int count)
+{
+    mc_owned *owned = mc_new_owned(ctx, sizeof(mc_owned) + sizeof(mc_generation),
+                                   "generated tokens", free_generation);
+    if (!owned) return NULL;
+    mc_generation *out = (mc_generation *)(owned + 1);
+    out->ids = mc_calloc((size_t)count + 1, sizeof *out->ids);
+    out->lengths = mc_calloc((size_t)count + 1, sizeof *out->lengths);
+    out->scores = mc_calloc((size_t)count + 1, sizeof *out->scores);
+    out->count = count;
+    if (out->ids && out->lengths && out->scores) return out;
+    mc_fail_nomem(ctx, "generated tokens");
+    mc_generation_free(out);
+    return NULL;
+}
+
+static mc_generation *collect(const mc_generator *g)
+{
+    mc_generation *out = new_generation(g->ctx, g->count);
+    for (int i = 0; out && i < g->count; i++) {
+        const mc_answer *a = &g->answers[i];
+        size_t n = (size_t)(a->length - a->prompt);
+        out->lengths[i] = (int)n;
+        out->scores[i] = (float)a->score;
+        out->ids[i] = mc_malloc((n + 1) * sizeof *out->ids[i]);
+        if (out->ids[i]) {
+            memcpy(out->ids[i], a->ids + a->prompt, n * sizeof *out->ids[i]);
+            continue;
+        }
+        mc_fail_nomem(g->ctx, "generated tokens");
+        mc_generation_free(out);
+        return NULL;
+    }
+    return out;
+}
+
+mc_generation *mc_generate(const mc_decoder *decoder, const int32_t *const *prompts,
+                           const int *lengths, int count, const mc_generate_options *options)
+{
+    mc_generator *g = new_generator(decoder, prompts, lengths, count, options);
+    if (!g) return NULL;
+    int32_t *tokens = mc_malloc(((size_t)count + 1) * sizeof *tokens);
+    if (!tokens)
+        mc_fail_nomem(g->ctx, "generated tokens");
+    else if (g->options.num_beams > 1)
+        mc_beam_search(g);
+    else
+        while (mc_generator_next(g, tokens)) continue;
+    mc_generation *out = mc_failed(g->ctx) ? NULL : collect(g);
+    mc_free(tokens);
+    mc_generator_free(g);
+    return out;
+}

@@ -1,0 +1,82 @@
+/* Generating text with a language model: what all families share.
+ *
+ * Prompts are batched without padding, whatever their lengths; keys and values of the tokens seen
+ * are kept in a cache, so that a step costs one token a sequence. Greedy and beam search give the
+ * tokens of Hugging Face's generate(). Sampling filters the distribution as generate() does and in
+ * its order (repetition penalty, temperature, top-k, top-p) and draws with random numbers of our
+ * own, which depend on the seed, the prompt's place in the batch and the step alone.
+ *
+ *     mc_generate_options o = {.max_new_tokens = 50};
+ *     const int32_t *prompts[] = {ids};
+ *     mc_generator *g = mc_gpt2_generator_new(gpt2, prompts, &count, 1, &o);
+ *     for (int32_t token; mc_generator_next(g, &token);) ...     one token a prompt and step
+ *     mc_generator_free(g);
+ */
+#ifndef MC_MODELS_GENERATE_H
+#define MC_MODELS_GENERATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "core/base/context.h"
+
+/* How tokens are chosen. Zero fields mean the defaults, which are those of generate() but for
+ * top_k. */
+typedef struct mc_generate_options {
+    int max_new_tokens; /* a prompt; 0: 20 */
+    /* Draw from the distribution, instead of taking the most probable token. */
+    bool sample;
+    float temperature; /* logits are divided by it; 0: 1. Without effect unless `sample` */
+    int top_k;         /* keep the k most probable tokens; 0: all. Without effect unless `sample` */
+    /* Keep the most probable tokens that together have at least this probability; 0: 1, all.
+     * Without effect unless `sample`. */
+    float top_p;
+    /* Logits of tokens that prompt or answer hold already are divided by it where they are
+     * positive, multiplied where negative (Keskar et al. 2019); 0: 1, none. */
+    float repetition_penalty;
+    int num_beams; /* 0 or 1: no beam search. More than 1 excludes `sample` */
+    /* The sum of a hypothesis' log-probabilities is divided by (its new tokens, the end included)
+     * to this power, in beam search; 0: 1. MC_LENGTH_PENALTY_NONE: not divided. */
+    float length_penalty;
+    /* Beam search of a prompt ends as soon as num_beams hypotheses have ended; without it, as soon
+     * as no better one is likely to come: as generate() does with early_stopping False. */
+    bool early_stopping;
+    uint64_t seed; /* of sampling */
+    /* Counted onto the place of each prompt, for prompts that are generated in several calls: the
+     * numbers drawn for prompt i are those of place first_prompt + i. */
+    int64_t first_prompt;
+    /* Tokens that end an answer (eos_count of them; copied). NULL: the model's own. */
+    const int32_t *eos;
+    int eos_count;
+    bool ignore_eos; /* nothing ends an answer but its length */
+} mc_generate_options;
+#define MC_LENGTH_PENALTY_NONE (-1e-30f)
+
+/* ---- token by token -------------------------------------------------------------------------- */
+
+/* Answers in the making, one a prompt. Owned by the model's context; use it before the model is
+ * freed. */
+typedef struct mc_generator mc_generator;
+
+/* Makes one step: writes the next token of each prompt to `tokens` (as many as there are prompts),
+ * -1 for those whose answer has ended. The token that ends an answer is given too, as its last.
+ * False, with nothing written, when all have ended, after an error, and for NULL. */
+MC_API bool mc_generator_next(mc_generator *generator, int32_t *tokens);
+/* Frees it before its context does. NULL is allowed. */
+MC_API void mc_generator_free(mc_generator *generator);
+
+/* ---- all at once ----------------------------------------------------------------------------- */
+
+/* Finished answers. Owned by the model's context. */
+typedef struct mc_generation {
+    int count;     /* of prompts */
+    int32_t **ids; /* new tokens of each, without the prompt, with the end token if one came */
+    int *lengths;  /* their numbers */
+    /* Beam search: the hypothesis' log-probability over its length penalty; else the answer's
+     * log-probability under the distribution it was chosen from. */
+    float *scores;
+} mc_generation;
+
+/* Frees it before its context does. NULL is allowed. */
+MC_API void mc_generation_free(mc_generation *generation);
+
+#endif

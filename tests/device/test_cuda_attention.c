@@ -1,0 +1,739 @@
+/* Attention on the GPU, through cuDNN and by our own kernels, against the CPU's kernels in f32 on
+ * the same (rounded) inputs. Skipped where there is no GPU; cuDNN's part where it is not
+ * installed. */
+#include "tests/device/kernel_test.h"
+
+#ifndef MC_HAVE_CUDA
+int main(void)
+{
+    printf("SKIPPED: attention on the GPU: built without CUDA\n");
+    return 0;
+}
+#else
+
+#include "core/device/cuda/cuda_internal.h"
+
+static mc_device *gpu;
+static bool have_cudnn;
+
+/* What ||x - reference|| / ||reference|| may be: the types' rounding, a few times over. */
+static double limit_of(mc_dtype dtype)
+{
+    return dtype == MC_F32 ? 1e-5 : dtype == MC_F16 ? 2e-3 : 1e-2;
+}
+
+/* ---- memory of the GPU ----------------------------------------------------------------------- */
+
+static void *upload(const void *data, size_t bytes)
+{
+    void *at = gpu->alloc(gpu, bytes);
+    assert_non_null(at);
+    gpu->copy_in(gpu, at, data, bytes);
+    return at;
+}
+
+static size_t matrix_bytes(const matrix *x)
+{
+    return (size_t)((x->rows + 1) * x->m.stride) * mc_dtype_size(x->m.dtype);
+}
+
+/* The matrix on the GPU, gaps included. */
+static mc_matrix upload_matrix(const matrix *x)
+{
+    mc_matrix m = x->m;
+    m.data = upload(x->m.data, matrix_bytes(x));
+    return m;
+}
+
+/* Back into x, and the GPU's memory is given back. */
+static void take_matrix(mc_matrix m, matrix *x)
+{
+    assert_true(gpu->copy_out(gpu, x->m.data, m.data, matrix_bytes(x)));
+    gpu->free(gpu, m.data, matrix_bytes(x));
+}
+
+static mc_matrix columns_from(mc_matrix m, int64_t column)
+{
+    m.data = (char *)m.data + (size_t)column * mc_dtype_size(m.dtype);
+    return m;
+}
+
+/* ---- a case ---------------------------------------------------------------------------------- */
+
+typedef struct attention_case {
+    const int32_t *length;
+    int count, heads, dim;
+    int tail;          /* rows of capacity past the total */
+    int gap, grad_gap; /* elements between rows, of qkv and out, and of their gradients */
+    bool causal, masked;
+    float dropout;
+    mc_dtype dtype;
+} attention_case;
+
+enum { MOST_SEQUENCES = 400 };
+
+typedef struct attention_data {
+    attention_case c;
+    int32_t packed[2 * MOST_SEQUENCES + 1]; /* length, then offset */
+    mc_lengths lengths;
+    mc_attention_shape shape;
+    uint8_t *mask;
+    int64_t width;
+    matrix qkv, out, dout, dqkv; /* as computed by the GPU */
+    float *lse;
+    matrix r_qkv, r_out, r_dout, r_dqkv; /* the CPU's, in f32 */
+    float *r_lse;
+} attention_data;
+
+/* The same values in f32. */
+static matrix in_f32(const matrix *x)
+{
+    matrix y = matrix_new(MC_F32, x->rows, x->columns, 0, 0, 1);
+    memcpy(y.v, x->v, (size_t)(x->rows * x->columns) * sizeof *y.v);
+    matrix_reset(&y);
+    return y;
+}
+
+static void data_init(attention_data *d, attention_case c)
+{
+    *d = (attention_data){.c = c, .width = (int64_t)c.heads * c.dim};
+    assert_true(c.count <= MOST_SEQUENCES);
+    int32_t *offset = d->packed + c.count, longest = 0;
+    offset[0] = 0;
+    for (int i = 0; i < c.count; i++) {
+        d->packed[i] = c.length[i];
+        longest = c.length[i] > longest ? c.length[i] : longest;
+    }
+    for (int i = 0; i < c.count; i++) offset[i + 1] = offset[i] + c.length[i];
+    int64_t total = offset[c.count], capacity = total + c.tail;
+    d->lengths = (mc_lengths){c.count, d->packed, offset, total, capacity, longest};
+    d->mask = malloc((size_t)total + 1);
+    assert_non_null(d->mask);
+    for (int64_t i = 0; i < total; i++) d->mask[i] = random_bits() % 3 != 0;
+    if (c.masked && c.count) memset(d->mask, 0, (size_t)c.length[0]); /* no key at all */
+    d->shape = (mc_attention_shape){.lengths = &d->lengths,
+                                    .heads = c.heads,
+                                    .head_dim = c.dim,
+                                    .scale = 1 / sqrtf((float)c.dim),
+                                    .causal = c.causal,
+                                    .key_mask = c.masked ? d->mask : NULL,
+                                    .dropout = {.p = c.dropout, .seed = 77, .offset = 3}};
+    d->qkv = matrix_new(c.dtype, capacity, 3 * d->width, c.gap, -2, 2);
+    d->out = matrix_new(c.dtype, capacity, d->width, c.gap, -2, 2);
+    d->dout = matrix_new(c.dtype, capacity, d->width, c.grad_gap, -2, 2);
+    d->dqkv = matrix_new(c.dtype, capacity, 3 * d->width, c.grad_gap, -2, 2);
+    d->r_qkv = in_f32(&d->qkv);
+    d->r_out = in_f32(&d->out);
+    d->r_dout = in_f32(&d->dout);
+    d->r_dqkv = in_f32(&d->dqkv);
+    d->lse = calloc((size_t)(c.heads * total) + 1, sizeof *d->lse);
+    d->r_lse = calloc((size_t)(c.heads * total) + 1, sizeof *d->r_lse);
+    assert_true(d->lse && d->r_lse);
+}
+
+static void data_free(attention_data *d)
+{
+    matrix *all[] = {&d->qkv,   &d->out,   &d->dout,   &d->dqkv,
+                     &d->r_qkv, &d->r_out, &d->r_dout, &d->r_dqkv};
+    for (int i = 0; i < 8; i++) matrix_free(all[i]);
+    free(d->mask);
+    free(d->lse);
+    free(d->r_lse);
+}
+
+static void run_cpu(attention_data *d)
+{
+    mc_matrix x = d->r_qkv.m, dx = d->r_dqkv.m;
+    int64_t w = d->width;
+    const mc_kernels *k = device->kernels;
+    assert_int_equal(k->attention(device, &d->shape, x, columns_from(x, w), columns_from(x, 2 * w),
+                                  d->r_out.m, d->r_lse),
+                     MC_OK);
+    assert_int_equal(k->attention_backward(device, &d->shape, x, columns_from(x, w),
+                                           columns_from(x, 2 * w), d->r_out.m, d->r_lse,
+                                           d->r_dout.m, dx, columns_from(dx, w),
+                                           columns_from(dx, 2 * w)),
+                     MC_OK);
+}
+
+static void assert_ok(mc_status status)
+{
+    if (status) fail_msg("%s: %s", mc_status_text(status), gpu->failure);
+}
+
+/* The bits of `out` do not depend on whether log sum exp is wanted. */
+static void assert_same_without_lse(attention_data *d, const mc_attention_shape *s, mc_matrix x,
+                                    mc_matrix out)
+{
+    size_t bytes = matrix_bytes(&d->out);
+    mc_matrix again = upload_matrix(&d->out);
+    char *one = malloc(bytes), *other = malloc(bytes);
+    assert_true(one && other);
+    assert_ok(gpu->kernels->attention(gpu, s, x, columns_from(x, d->width),
+                                      columns_from(x, 2 * d->width), again, NULL));
+    assert_true(gpu->copy_out(gpu, one, out.data, bytes));
+    assert_true(gpu->copy_out(gpu, other, again.data, bytes));
+    assert_memory_equal(one, other, bytes);
+    gpu->free(gpu, again.data, bytes);
+    free(one);
+    free(other);
+}
+
+/* Forward and backward on the GPU. */
+static void run_gpu(attention_data *d)
+{
+    size_t lse_bytes = (size_t)(d->c.heads * d->lengths.total) * sizeof(float);
+    mc_attention_shape s = d->shape;
+    int32_t *packed = upload(d->packed, sizeof d->packed);
+    uint8_t *mask = upload(d->mask, (size_t)d->lengths.total + 1);
+    float *lse = upload(d->lse, lse_bytes);
+    mc_matrix x = upload_matrix(&d->qkv), dx = upload_matrix(&d->dqkv),
+              out = upload_matrix(&d->out), dout = upload_matrix(&d->dout);
+    int64_t w = d->width;
+    s.device_lengths = packed;
+    if (s.key_mask) s.key_mask = mask;
+    assert_ok(
+        gpu->kernels->attention(gpu, &s, x, columns_from(x, w), columns_from(x, 2 * w), out, lse));
+    assert_ok(gpu->kernels->attention_backward(gpu, &s, x, columns_from(x, w),
+                                               columns_from(x, 2 * w), out, lse, dout, dx,
+                                               columns_from(dx, w), columns_from(dx, 2 * w)));
+    assert_true(gpu->copy_out(gpu, d->lse, lse, lse_bytes));
+    assert_same_without_lse(d, &s, x, out);
+    take_matrix(x, &d->qkv);
+    take_matrix(dx, &d->dqkv);
+    take_matrix(dout, &d->dout);
+    take_matrix(out, &d->out);
+    gpu->free(gpu, packed, sizeof d->packed);
+    gpu->free(gpu, mask, (size_t)d->lengths.total + 1);
+    gpu->free(gpu, lse, lse_bytes);
+}
+
+/* ---- comparison ------------------------------------------------------------------------------ */
+
+typedef struct distance {
+    double difference, reference; /* norms */
+} distance;
+
+/* Of columns first .. first + n in the first `rows` rows; the reference is f32. */
+static distance distance_of(const matrix *x, const matrix *reference, int64_t rows, int64_t first,
+                            int64_t n)
+{
+    double difference = 0, size = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = first; c < first + n; c++) {
+            double want = element(MC_F32, reference->m.data, r * reference->m.stride + c);
+            double got = element(x->m.dtype, x->m.data, r * x->m.stride + c);
+            difference += (got - want) * (got - want);
+            size += want * want;
+        }
+    return (distance){sqrt(difference), sqrt(size)};
+}
+
+static void assert_close(const attention_data *d, distance x, double least, const char *what)
+{
+    double size = x.reference > least ? x.reference : least, limit = limit_of(d->c.dtype);
+    if (x.difference <= limit * size) return; /* not true of NaN */
+    fail_msg("%s, %s: %d sequences, %d heads of %d, longest %d, causal %d, masked %d, dropout %g: "
+             "error %.3g of %.3g, at most %.3g of it expected",
+             what, mc_dtype_name(d->c.dtype), d->c.count, d->c.heads, d->c.dim, d->lengths.longest,
+             d->c.causal, d->c.masked, (double)d->c.dropout, x.difference, size, limit);
+}
+
+/* Rows past the total are zeros, and what lies between rows is as it was. */
+static void assert_frame(const attention_data *d, const matrix *x, const char *what)
+{
+    for (int64_t r = d->lengths.total; r < x->rows; r++)
+        for (int64_t c = 0; c < x->columns; c++)
+            if (element(x->m.dtype, x->m.data, r * x->m.stride + c) != 0)
+                fail_msg("%s: row %lld past the last token is not zero", what, (long long)r);
+    assert_gaps(x, what);
+}
+
+static void assert_results(const attention_data *d)
+{
+    int64_t rows = d->lengths.total, w = d->width;
+    distance dq = distance_of(&d->dqkv, &d->r_dqkv, rows, 0, w);
+    distance dk = distance_of(&d->dqkv, &d->r_dqkv, rows, w, w);
+    distance dv = distance_of(&d->dqkv, &d->r_dqkv, rows, 2 * w, w);
+    assert_close(d, distance_of(&d->out, &d->r_out, rows, 0, w), 0, "out");
+    assert_close(d, dv, 0, "dv");
+    /* With few keys dq and dk are small differences of numbers like those in dv. */
+    assert_close(d, dq, 0.5 * dv.reference, "dq");
+    assert_close(d, dk, 0.5 * dv.reference, "dk");
+    assert_frame(d, &d->out, "out");
+    assert_frame(d, &d->dqkv, "dqkv");
+}
+
+static void run_case(attention_case c)
+{
+    attention_data d;
+    data_init(&d, c);
+    run_cpu(&d);
+    run_gpu(&d);
+    assert_results(&d);
+    data_free(&d);
+}
+
+/* ---- our own kernels ------------------------------------------------------------------------- */
+
+static const int32_t ragged[] = {3, 0, 1, 65, 130, 17};
+
+static void force(const char *path) { assert_int_equal(setenv("MC_CUDA_ATTENTION", path, 1), 0); }
+
+static void run_kinds(attention_case c)
+{
+    for (int mode = 0; mode < 8; mode++) {
+        c.causal = mode & 1;
+        c.masked = mode & 2;
+        c.dropout = mode & 4 ? 0.2f : 0;
+        run_case(c);
+    }
+}
+
+static void test_own_types(void **state)
+{
+    (void)state;
+    force("own");
+    FOR_TYPES(i)
+    run_kinds((attention_case){ragged, 6, 2, 32, 3, 5, 2, false, false, 0, float_types[i]});
+}
+
+static void test_own_head_sizes(void **state)
+{
+    (void)state;
+    force("own");
+    const int dims[] = {1, 5, 33, 64, 80, 128, 131, 256, 515};
+    for (int i = 0; i < 9; i++) FOR_TYPES(t)
+        {
+            attention_case c = {ragged, 6, 2, dims[i], 0, 0, 0, true, true, 0.2f, float_types[t]};
+            run_case(c);
+            c.causal = c.masked = false;
+            run_case(c);
+        }
+}
+
+static void test_own_lengths(void **state)
+{
+    (void)state;
+    force("own");
+    const int32_t lengths[] = {1, 2, 4, 63, 64, 65, 127, 128, 129};
+    for (int i = 0; i < 9; i++)
+        run_case((attention_case){&lengths[i], 1, 1, 24, 1, 0, 4, i % 2, false, 0.1f, MC_F32});
+    const int32_t long_one[] = {1111};
+    run_case((attention_case){long_one, 1, 1, 64, 0, 0, 0, true, false, 0, MC_F32});
+    static int32_t many[MOST_SEQUENCES];
+    for (int i = 0; i < MOST_SEQUENCES; i++) many[i] = i % 5;
+    run_case((attention_case){many, MOST_SEQUENCES, 3, 16, 0, 0, 0, true, false, 0, MC_F32});
+}
+
+static void test_empty(void **state)
+{
+    (void)state;
+    const int32_t none[] = {0, 0};
+    const char *paths[] = {"own", ""};
+    for (int i = 0; i < 2; i++) {
+        force(paths[i]);
+        run_case((attention_case){none, 0, 2, 8, 0, 0, 0, false, false, 0, MC_F32});
+        run_case((attention_case){none, 2, 2, 8, 4, 1, 1, false, false, 0, MC_BF16});
+    }
+}
+
+/* Our layout of log sum exp is the table's. */
+static void test_own_log_sum_exp(void **state)
+{
+    (void)state;
+    force("own");
+    attention_data d;
+    data_init(&d, (attention_case){ragged, 6, 2, 32, 3, 5, 2, true, true, 0, MC_F32});
+    run_cpu(&d);
+    run_gpu(&d);
+    for (int64_t i = 0; i < 2 * d.lengths.total; i++)
+        if (!(d.lse[i] == d.r_lse[i] || fabsf(d.lse[i] - d.r_lse[i]) < 1e-5f))
+            fail_msg("log sum exp %lld: %g, expected %g", (long long)i, (double)d.lse[i],
+                     (double)d.r_lse[i]);
+    data_free(&d);
+}
+
+/* Large scores: the softmax is taken relative to the largest. Not-a-number spreads. */
+static void test_own_extremes(void **state)
+{
+    (void)state;
+    force("own");
+    int32_t packed[] = {3, 0, 3};
+    mc_lengths lengths = {1, packed, packed + 1, 3, 3, 3};
+    mc_attention_shape shape = {.lengths = &lengths, .heads = 1, .head_dim = 1, .scale = 1};
+    float x[] = {1000, 100, 1, -1000, 0, 2, NAN, -100, 3}, out[3], lse[3];
+    int32_t *on_gpu = upload(packed, sizeof packed);
+    float *qkv = upload(x, sizeof x), *y = upload(out, sizeof out), *l = upload(lse, sizeof lse);
+    mc_matrix m = {qkv, MC_F32, 3};
+    shape.device_lengths = on_gpu;
+    assert_ok(gpu->kernels->attention(gpu, &shape, m, columns_from(m, 1), columns_from(m, 2),
+                                      (mc_matrix){y, MC_F32, 1}, l));
+    assert_true(gpu->copy_out(gpu, out, y, sizeof out) && gpu->copy_out(gpu, lse, l, sizeof lse));
+    assert_true(out[0] == 1 && out[1] == 3 && isnan(out[2]));
+    assert_true(lse[0] == 1e5f && lse[1] == 1e5f && isnan(lse[2]));
+    gpu->free(gpu, on_gpu, sizeof packed);
+    gpu->free(gpu, qkv, sizeof x);
+    gpu->free(gpu, y, sizeof out);
+    gpu->free(gpu, l, sizeof lse);
+}
+
+/* The same bits again and again; `c` decides the path. */
+static void assert_repeatable(attention_case c)
+{
+    attention_data d;
+    data_init(&d, c);
+    size_t bytes = matrix_bytes(&d.dqkv), out_bytes = matrix_bytes(&d.out);
+    char *first = malloc(bytes), *first_out = malloc(out_bytes);
+    assert_true(first && first_out);
+    for (int run = 0; run < 5; run++) {
+        run_gpu(&d);
+        if (run == 0) {
+            memcpy(first, d.dqkv.m.data, bytes);
+            memcpy(first_out, d.out.m.data, out_bytes);
+        }
+        assert_memory_equal(first, d.dqkv.m.data, bytes);
+        assert_memory_equal(first_out, d.out.m.data, out_bytes);
+    }
+    free(first);
+    free(first_out);
+    data_free(&d);
+}
+
+static void test_own_repeatable(void **state)
+{
+    (void)state;
+    force("own");
+    assert_repeatable((attention_case){ragged, 6, 4, 32, 0, 0, 0, false, true, 0.1f, MC_F32});
+    assert_repeatable((attention_case){ragged, 6, 2, 80, 0, 0, 0, true, false, 0.1f, MC_BF16});
+}
+
+/* ---- cuDNN ----------------------------------------------------------------------------------- */
+
+/* True, with the path forced, where cuDNN works; says so where it does not. */
+static bool with_cudnn(void)
+{
+    force("cudnn");
+    if (!have_cudnn) printf("SKIPPED: cuDNN's attention\n");
+    return have_cudnn;
+}
+
+static void test_cudnn_dense(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int sizes[][4] = {{1, 1, 64, 64}, {3, 5, 128, 64},  {2, 4, 192, 80},  {8, 2, 512, 64},
+                            {2, 3, 64, 8},  {2, 2, 256, 128}, {1, 2, 128, 256}, {1, 1, 2048, 64}};
+    for (int i = 0; i < 8; i++)
+        for (int mode = 0; mode < 2; mode++) {
+            int32_t length[8];
+            for (int s = 0; s < 8; s++) length[s] = sizes[i][2];
+            run_case((attention_case){length, sizes[i][0], sizes[i][1], sizes[i][3], 7 * mode, 0, 0,
+                                      mode != i % 2, false, 0, i % 4 < 2 ? MC_BF16 : MC_F16});
+        }
+}
+
+static void test_cudnn_ragged(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int dims[] = {8, 64, 80, 128, 256};
+    for (int i = 0; i < 5; i++)
+        for (int mode = 0; mode < 2; mode++)
+            run_case((attention_case){ragged, 6, 2 + i % 2, dims[i], 3 * mode, 0, 0, mode, false, 0,
+                                      i % 2 ? MC_F16 : MC_BF16});
+    const int32_t one[] = {1}, odd[] = {200, 333, 0, 0, 1000, 77};
+    run_case((attention_case){one, 1, 1, 64, 0, 0, 0, true, false, 0, MC_BF16});
+    run_case((attention_case){odd, 6, 2, 64, 5, 0, 0, true, false, 0, MC_BF16});
+    static int32_t many[MOST_SEQUENCES];
+    for (int i = 0; i < MOST_SEQUENCES; i++) many[i] = i % 7 * 5;
+    run_case((attention_case){many, MOST_SEQUENCES, 3, 32, 0, 0, 0, false, false, 0, MC_BF16});
+    /* One long among many short ones: a dense sum of dq would be mostly empty. */
+    for (int i = 0; i < MOST_SEQUENCES; i++) many[i] = i == 100 ? 1500 : 3;
+    run_case((attention_case){many, MOST_SEQUENCES, 2, 64, 0, 0, 0, true, false, 0, MC_BF16});
+}
+
+/* Rows that lie apart: by as much for all, and gradients otherwise than what they belong to. */
+static void test_cudnn_strides(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int32_t dense[] = {128, 128};
+    for (int mode = 0; mode < 4; mode++) {
+        attention_case c = {ragged, 6, 2, 64, 3, 8, 8, true, false, 0, MC_BF16};
+        if (mode & 1) c.length = dense, c.count = 2;
+        if (mode & 2) c.grad_gap = 5; /* not even aligned */
+        run_case(c);
+    }
+}
+
+static void test_cudnn_deterministic(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int32_t dense[] = {256, 256, 256, 256};
+    bool before = mc_cuda_of(gpu)->deterministic;
+    mc_cuda_of(gpu)->deterministic = true;
+    assert_repeatable((attention_case){dense, 4, 4, 64, 0, 0, 0, true, false, 0, MC_BF16});
+    assert_repeatable((attention_case){ragged, 6, 4, 64, 0, 0, 0, false, false, 0.1f, MC_F16});
+    run_case((attention_case){dense, 4, 4, 64, 0, 0, 0, true, false, 0, MC_BF16});
+    run_case((attention_case){ragged, 6, 4, 64, 2, 0, 0, false, false, 0, MC_F16});
+    mc_cuda_of(gpu)->deterministic = before;
+}
+
+/* ---- cuDNN's dropout: it draws its own numbers, so the mask is read off its results ---------- */
+
+enum { SIDE = 64 }; /* tokens and head_dim: with v = identity, out is the probabilities */
+
+static void set_identity_values(attention_data *d)
+{
+    for (int64_t r = 0; r < d->qkv.rows; r++)
+        for (int64_t c = 0; c < d->width; c++)
+            d->qkv.v[r * 3 * d->width + 2 * d->width + c] = c % SIDE == r % SIDE;
+    matrix_reset(&d->qkv);
+}
+
+/* The reference of one query under factors (SIDE) of dropout. */
+static void reference_query(attention_data *d, int64_t row, int h, const double *factor)
+{
+    int64_t w = d->width, first = row / SIDE * SIDE, n = SIDE;
+    double p[SIDE], dp[SIDE], sum = 0, mean = 0;
+    const double *x = d->r_qkv.v, *q = x + row * 3 * w + h * SIDE,
+                 *g = d->r_dout.v + row * w + h * SIDE;
+    double *out = d->r_out.v + row * w + h * SIDE, *dx = d->r_dqkv.v;
+    for (int64_t j = 0; j < n; j++) {
+        const double *k = x + (first + j) * 3 * w + w + h * SIDE;
+        double score = 0;
+        for (int c = 0; c < SIDE; c++) score += q[c] * k[c];
+        sum += p[j] = exp(score * (double)d->shape.scale);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        const double *v = x + (first + j) * 3 * w + 2 * w + h * SIDE;
+        double *dv = dx + (first + j) * 3 * w + 2 * w + h * SIDE;
+        p[j] /= sum;
+        dp[j] = 0;
+        for (int c = 0; c < SIDE; c++) {
+            out[c] += p[j] * factor[j] * v[c];
+            dv[c] += p[j] * factor[j] * g[c];
+            dp[j] += g[c] * v[c] * factor[j];
+        }
+        mean += p[j] * dp[j];
+    }
+    for (int64_t j = 0; j < n; j++) {
+        double ds = p[j] * (dp[j] - mean) * (double)d->shape.scale;
+        for (int c = 0; c < SIDE; c++) {
+            dx[row * 3 * w + h * SIDE + c] += ds * x[(first + j) * 3 * w + w + h * SIDE + c];
+            dx[(first + j) * 3 * w + w + h * SIDE + c] += ds * q[c];
+        }
+    }
+}
+
+static void clear(matrix *x) { memset(x->v, 0, (size_t)(x->rows * x->columns) * sizeof *x->v); }
+
+static void test_cudnn_dropout(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int32_t length[] = {SIDE, SIDE, SIDE, 0}; /* equal, and with a fourth ragged */
+    const double p = 0.3;
+    for (int count = 3; count < 5; count++) {
+        attention_data d, read;
+        attention_case c = {length, count, 4, SIDE, 0, 0, 0, false, false, (float)p, MC_F16};
+        data_init(&d, c);
+        data_init(&read, c);
+        memcpy(read.qkv.v, d.qkv.v, (size_t)(d.qkv.rows * d.qkv.columns) * sizeof *d.qkv.v);
+        set_identity_values(&read);
+        run_gpu(&read);
+        run_gpu(&d);
+        clear(&d.r_out);
+        clear(&d.r_dqkv);
+        int64_t kept = 0, all = d.lengths.total * c.heads * SIDE;
+        for (int64_t row = 0; row < d.lengths.total; row++)
+            for (int h = 0; h < c.heads; h++) {
+                double factor[SIDE];
+                for (int j = 0; j < SIDE; j++) {
+                    int64_t at = row * read.out.m.stride + h * SIDE + j;
+                    bool keep = element(MC_F16, read.out.m.data, at) != 0;
+                    factor[j] = keep ? 1 / (1 - p) : 0;
+                    kept += keep;
+                }
+                reference_query(&d, row, h, factor);
+            }
+        matrix_reset(&d.r_out);
+        matrix_reset(&d.r_dqkv);
+        assert_results(&d);
+        /* four standard deviations */
+        assert_true(fabs((double)kept / (double)all - (1 - p)) <
+                    4 * sqrt(p * (1 - p) / (double)all));
+        data_free(&d);
+        data_free(&read);
+    }
+}
+
+/* The offset in device memory counts: another one is another mask, the same the same. */
+static void test_cudnn_dropout_base(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int32_t length[] = {SIDE, SIDE};
+    uint64_t bases[] = {0, 5, 0};
+    attention_data d;
+    data_init(&d, (attention_case){length, 2, 2, SIDE, 0, 0, 0, false, false, 0.5f, MC_F16});
+    size_t bytes = matrix_bytes(&d.out);
+    char *first = malloc(bytes);
+    assert_non_null(first);
+    for (int i = 0; i < 3; i++) {
+        uint64_t *base = upload(&bases[i], sizeof bases[i]);
+        d.shape.dropout.base = base;
+        run_gpu(&d);
+        if (i == 0) memcpy(first, d.out.m.data, bytes);
+        assert_int_equal(!memcmp(first, d.out.m.data, bytes), i != 1);
+        gpu->free(gpu, base, sizeof bases[i]);
+    }
+    free(first);
+    data_free(&d);
+}
+
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+static void test_choice(void **state)
+{
+    (void)state;
+    force("");
+    run_kinds((attention_case){ragged, 6, 2, 12, 3, 0, 0, false, false, 0, MC_BF16});
+    run_kinds((attention_case){ragged, 6, 2, 64, 3, 0, 0, false, false, 0, MC_F32});
+    run_case((attention_case){ragged, 6, 2, 64, 3, 0, 0, true, false, 0, MC_BF16});
+    run_case((attention_case){ragged, 6, 2, 64, 3, 0, 0, true, true, 0, MC_BF16});
+    run_case((attention_case){ragged, 6, 2, 320, 3, 0, 0, true, false, 0, MC_F16});
+    const char *paths[] = {"cudnn", "other"};
+    const mc_status expected[] = {MC_ERR_UNSUPPORTED, MC_ERR_ARGUMENT};
+    for (int i = 0; i < 2; i++) {
+        force(paths[i]);
+        attention_data d;
+        data_init(&d, (attention_case){ragged, 6, 2, 64, 0, 0, 0, false, false, 0, MC_F32});
+        mc_matrix x = upload_matrix(&d.qkv), out = upload_matrix(&d.out);
+        int32_t *packed = upload(d.packed, sizeof d.packed);
+        d.shape.device_lengths = packed;
+        mc_status status = gpu->kernels->attention(gpu, &d.shape, x, columns_from(x, d.width),
+                                                   columns_from(x, 2 * d.width), out, NULL);
+        assert_int_equal(status, expected[i]);
+        assert_true(strlen(gpu->failure) > 10);
+        take_matrix(x, &d.qkv);
+        take_matrix(out, &d.out);
+        gpu->free(gpu, packed, sizeof d.packed);
+        data_free(&d);
+    }
+}
+
+/* ---- one token against a cache --------------------------------------------------------------- */
+
+static void run_cached(int sequences, int heads, int dim, int capacity, int longest, mc_dtype dtype)
+{
+    int64_t width = (int64_t)heads * dim;
+    int32_t lengths[64];
+    for (int i = 0; i < sequences; i++) lengths[i] = i == 0 ? longest : i == 1 ? 0 : longest / i;
+    matrix q = matrix_new(dtype, sequences, width, 3, -2, 2);
+    matrix k = matrix_new(dtype, (int64_t)sequences * capacity, width, 0, -2, 2);
+    matrix v = matrix_new(dtype, (int64_t)sequences * capacity, width, 0, -2, 2);
+    matrix out = matrix_new(dtype, sequences, width, 1, -2, 2);
+    matrix r[] = {in_f32(&q), in_f32(&k), in_f32(&v), in_f32(&out)};
+    const float scale = 1 / sqrtf((float)dim);
+    assert_int_equal(device->kernels->attention_cached(device, sequences, heads, dim, scale,
+                                                       capacity, lengths, longest, r[0].m, r[1].m,
+                                                       r[2].m, r[3].m),
+                     MC_OK);
+    mc_matrix x[] = {upload_matrix(&q), upload_matrix(&k), upload_matrix(&v), upload_matrix(&out)};
+    int32_t *on_gpu = upload(lengths, sizeof lengths);
+    assert_ok(gpu->kernels->attention_cached(gpu, sequences, heads, dim, scale, capacity, on_gpu,
+                                             longest, x[0], x[1], x[2], x[3]));
+    gpu->free(gpu, on_gpu, sizeof lengths);
+    take_matrix(x[0], &q);
+    take_matrix(x[1], &k);
+    take_matrix(x[2], &v);
+    take_matrix(x[3], &out);
+    distance error = distance_of(&out, &r[3], sequences, 0, width);
+    if (!(error.difference <= limit_of(dtype) * error.reference))
+        fail_msg("cached, %s, %d sequences, %d heads of %d, %d keys: error %.3g of %.3g",
+                 mc_dtype_name(dtype), sequences, heads, dim, longest, error.difference,
+                 error.reference);
+    assert_gaps(&out, "out");
+    matrix *all[] = {&q, &k, &v, &out, &r[0], &r[1], &r[2], &r[3]};
+    for (int i = 0; i < 8; i++) matrix_free(all[i]);
+}
+
+static void test_cached(void **state)
+{
+    (void)state;
+    const int dims[] = {1, 5, 33, 64, 80, 128, 200};
+    FOR_TYPES(t)
+    {
+        for (int i = 0; i < 7; i++) run_cached(3, 2, dims[i], 50, 40, float_types[t]);
+        run_cached(4, 2, 64, 1030, 1030, float_types[t]);
+        run_cached(1, 1, 64, 1, 1, float_types[t]);
+        run_cached(2, 2, 16, 4, 0, float_types[t]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+static size_t in_use_before;
+
+static int open_both(void **state)
+{
+    if (open_tables(state)) return -1;
+    in_use_before = gpu->memory.in_use;
+    attention_data d;
+    data_init(&d, (attention_case){ragged, 6, 2, 64, 0, 0, 0, false, false, 0, MC_BF16});
+    mc_matrix x = upload_matrix(&d.qkv), out = upload_matrix(&d.out);
+    int32_t *packed = upload(d.packed, sizeof d.packed);
+    d.shape.device_lengths = packed;
+    force("cudnn");
+    have_cudnn = gpu->kernels->attention(gpu, &d.shape, x, columns_from(x, d.width),
+                                         columns_from(x, 2 * d.width), out, NULL) == MC_OK;
+    if (!have_cudnn) printf("SKIPPED: cuDNN's attention: %s\n", gpu->failure);
+    take_matrix(x, &d.qkv);
+    take_matrix(out, &d.out);
+    gpu->free(gpu, packed, sizeof d.packed);
+    data_free(&d);
+    return 0;
+}
+
+static int close_both(void **state)
+{
+    size_t leaked = gpu->memory.in_use - in_use_before;
+    if (leaked) fprintf(stderr, "%zu bytes of the GPU were not given back\n", leaked);
+    return close_tables(state) || leaked;
+}
+
+int main(void)
+{
+    mc_context *owner = mc_init_distributed(NULL);
+    gpu = owner ? mc_device_open(owner, "cuda") : NULL;
+    if (!gpu) {
+        printf("SKIPPED: attention on the GPU: %s\n", mc_error_message(owner));
+        mc_context_free(owner);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_own_types),
+        cmocka_unit_test(test_own_head_sizes),
+        cmocka_unit_test(test_own_lengths),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_own_log_sum_exp),
+        cmocka_unit_test(test_own_extremes),
+        cmocka_unit_test(test_own_repeatable),
+        cmocka_unit_test(test_cudnn_dense),
+        cmocka_unit_test(test_cudnn_ragged),
+        cmocka_unit_test(test_cudnn_strides),
+        cmocka_unit_test(test_cudnn_deterministic),
+        cmocka_unit_test(test_cudnn_dropout),
+        cmocka_unit_test(test_cudnn_dropout_base),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_cached),
+    };
+    int failures = cmocka_run_group_tests(tests, open_both, close_both);
+    mc_device_close(gpu);
+    mc_context_free(owner);
+    return failures;
+}
+#endif

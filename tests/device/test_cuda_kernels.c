@@ -1,0 +1,1049 @@
+/* Our CUDA kernels against the CPU's on the same random inputs: all element types, alone and mixed,
+ * odd, tiny, long and empty shapes, rows with gaps between them, views that are not aligned.
+ * Outputs hold NaN before, and what lies around them must be untouched. */
+#include "tests/device/kernel_test.h"
+
+static mc_device *sides[2]; /* the CPU, the GPU */
+enum { CPU, GPU };
+#define FOR_SIDES(s) for (int s = CPU; s <= GPU; s++)
+#define CALL(s, kernel, ...) \
+    assert_int_equal(sides[s]->kernels->kernel(sides[s], __VA_ARGS__), MC_OK)
+
+static int open_devices(void **state)
+{
+    (void)state;
+    context = mc_init_distributed(NULL);
+    sides[CPU] = mc_device_open(context, "cpu");
+    sides[GPU] = mc_device_open(context, "cuda");
+    if (!sides[CPU]) return -1;
+    if (!sides[GPU]) printf("SKIPPED: no CUDA device\n");
+    return 0;
+}
+
+static int close_devices(void **state)
+{
+    (void)state;
+    size_t leaked = 0;
+    FOR_SIDES(s) if (sides[s])
+    {
+        leaked += sides[s]->memory.in_use - sides[s]->workspace;
+        mc_device_close(sides[s]);
+    }
+    mc_context_free(context);
+    if (leaked) fprintf(stderr, "%zu bytes of scratch memory were not given back\n", leaked);
+    return leaked != 0;
+}
+
+/* ---- memory on both sides -------------------------------------------------------------------- */
+
+/* A matrix in the host's memory and its twin on the GPU. */
+typedef struct both {
+    void *memory[2];
+    size_t bytes;
+    int64_t rows, columns, offset; /* offset: elements before the first row */
+    mc_matrix m[2];
+} both;
+
+typedef struct layout {
+    int64_t gap, offset; /* in elements */
+} layout;
+
+static const layout layouts[] = {{0, 0}, {3, 1}, {8, 8}, {5, 0}, {0, 1}};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static void upload(both *b)
+{
+    sides[GPU]->copy_in(sides[GPU], b->memory[GPU], b->memory[CPU], b->bytes);
+}
+
+static both both_new(mc_dtype dtype, int64_t rows, int64_t columns, layout l)
+{
+    size_t size = mc_dtype_size(dtype);
+    both b = {.rows = rows, .columns = columns, .offset = l.offset};
+    int64_t stride = columns + l.gap;
+    b.bytes = (size_t)(l.offset + rows * stride + 16) * size;
+    FOR_SIDES(s)
+    {
+        b.memory[s] = sides[s]->alloc(sides[s], b.bytes);
+        assert_non_null(b.memory[s]);
+        b.m[s] = (mc_matrix){(char *)b.memory[s] + (size_t)l.offset * size, dtype, stride};
+    }
+    memset(b.memory[CPU], GAP_BYTE, b.bytes);
+    return b;
+}
+
+/* Random values; with high <= low NaN, for outputs. */
+static both both_values(mc_dtype dtype, int64_t rows, int64_t columns, layout l, double low,
+                        double high)
+{
+    both b = both_new(dtype, rows, columns, l);
+    size_t size = mc_dtype_size(dtype);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) {
+            int64_t at = r * b.m[CPU].stride + c;
+            double value = nearest(dtype, uniform(low, high));
+            if (dtype == MC_F16 && fabs(value) < 6.2e-5) value = 0;
+            if (low < high)
+                set_element(dtype, b.m[CPU].data, at, value);
+            else
+                memset((char *)b.m[CPU].data + (size_t)at * size, 0xff, size);
+        }
+    upload(&b);
+    return b;
+}
+
+static both both_output(mc_dtype dtype, int64_t rows, int64_t columns, layout l)
+{
+    return both_values(dtype, rows, columns, l, 0, 0);
+}
+
+static both both_vector(mc_dtype dtype, int64_t n, double low, double high)
+{
+    return both_values(dtype, 1, n, layouts[0], low, high);
+}
+
+/* Bytes of any kind. */
+static both both_bytes(const void *data, size_t bytes)
+{
+    both b = both_new(MC_U8, 1, (int64_t)bytes, layouts[0]);
+    if (bytes) memcpy(b.memory[CPU], data, bytes);
+    upload(&b);
+    return b;
+}
+
+/* Whole numbers in [low, high). */
+static both both_index(int64_t n, int32_t low, int32_t high)
+{
+    int32_t *index = malloc((size_t)n * 4 + 4);
+    assert_non_null(index);
+    for (int64_t i = 0; i < n; i++)
+        index[i] = low + (int32_t)(random_bits() % (uint32_t)(high - low));
+    both b = both_bytes(index, (size_t)n * 4);
+    free(index);
+    return b;
+}
+
+static void both_free(both *b) { FOR_SIDES(s) sides[s]->free(sides[s], b->memory[s], b->bytes); }
+static void free_all(both *const *all, size_t count)
+{
+    for (size_t i = 0; i < count; i++) both_free(all[i]);
+}
+#define FREE(...) \
+    free_all((both *[]){__VA_ARGS__}, sizeof((both *[]){__VA_ARGS__}) / sizeof(both *))
+
+/* What is in the twin now. */
+static void *download(const both *b)
+{
+    void *got = malloc(b->bytes + 1);
+    assert_non_null(got);
+    if (!sides[GPU]->copy_out(sides[GPU], got, b->memory[GPU], b->bytes))
+        fail_msg("GPU: %s", sides[GPU]->failure);
+    return got;
+}
+
+static bool is_inside(const both *b, int64_t i)
+{
+    int64_t at = i - b->offset, stride = b->m[CPU].stride;
+    return at >= 0 && at < b->rows * stride && at % stride < b->columns;
+}
+
+static const double EXACT = -1;
+
+/* Elements within `tolerance` of the largest and twice the rounding of their type, or EXACT; what
+ * is between and around the rows to the bit. Gives back the twin's content to whom asks for it. */
+static void compare(const both *b, double tolerance, const char *what)
+{
+    mc_dtype dtype = b->m[CPU].dtype;
+    size_t size = mc_dtype_size(dtype);
+    char *got = download(b), *expected = b->memory[CPU];
+    double unit = dtype == MC_F32 ? 0 : dtype == MC_F16 ? 0x1p-11 : 0x1p-8, largest = 0.25;
+    bool floats = dtype == MC_F32 || dtype == MC_F16 || dtype == MC_BF16;
+    int64_t n = (int64_t)(b->bytes / size);
+    for (int64_t i = 0; i < n && floats; i++) {
+        double e = fabs(element(dtype, expected, i));
+        if (is_inside(b, i) && isfinite(e) && e > largest) largest = e;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(got + (size_t)i * size, expected + (size_t)i * size, size) == 0) continue;
+        if (!is_inside(b, i))
+            fail_msg("%s: wrote outside of the matrix, at %lld", what, (long long)i);
+        if (!floats) fail_msg("%s: differs at %lld", what, (long long)i);
+        double g = element(dtype, got, i), e = element(dtype, expected, i);
+        if (isnan(g) && isnan(e)) continue;
+        if (tolerance >= 0 && fabs(g - e) <= tolerance * largest + 2.02 * unit * fabs(e)) continue;
+        int64_t at = i - b->offset;
+        fail_msg("%s, %s (%lld, %lld) stride %lld offset %lld at (%lld, %lld): %.9g, CPU %.9g",
+                 what, mc_dtype_name(dtype), (long long)b->rows, (long long)b->columns,
+                 (long long)b->m[CPU].stride, (long long)b->offset,
+                 (long long)(at / b->m[CPU].stride), (long long)(at % b->m[CPU].stride), g, e);
+    }
+    free(got);
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static const int64_t shapes[][2] = {{0, 5},    {5, 0},    {1, 1},    {3, 7},     {5, 8},
+                                    {7, 64},   {33, 129}, {4, 768},  {3, 1000},  {2, 1025},
+                                    {9, 3072}, {300, 24}, {2, 6145}, {1, 20000}, {70, 256}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Types of up to four matrices: the first three alike, the last two mixed. */
+static const mc_dtype kinds[][4] = {{MC_F32, MC_F32, MC_F32, MC_F32},
+                                    {MC_F16, MC_F16, MC_F16, MC_F16},
+                                    {MC_BF16, MC_BF16, MC_BF16, MC_BF16},
+                                    {MC_BF16, MC_F32, MC_BF16, MC_F16},
+                                    {MC_F32, MC_BF16, MC_F16, MC_F32}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+typedef struct test_case {
+    int64_t rows, columns;
+    layout l, other; /* of the first matrix, and of the next ones */
+    const mc_dtype *kind;
+} test_case;
+
+typedef void (*case_fn)(const test_case *c);
+
+static void for_cases(case_fn run)
+{
+    if (!sides[GPU]) skip();
+    for (int k = 0; k < KINDS; k++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int l = 0; l < LAYOUTS; l++) {
+                test_case c = {shapes[s][0], shapes[s][1], layouts[l],
+                               layouts[l == 2 ? 2 : l * 2 % LAYOUTS], kinds[k]};
+                run(&c);
+            }
+}
+
+/* Several roundings to the type of s on the way. */
+static double loose(const mc_dtype *kind, double f32)
+{
+    double worst = f32;
+    for (int i = 0; i < 4; i++) {
+        double unit = kind[i] == MC_F32 ? 0 : kind[i] == MC_F16 ? 0x1p-11 : 0x1p-8;
+        if (4 * unit > worst) worst = 4 * unit;
+    }
+    return worst;
+}
+
+/* ---- elementwise ----------------------------------------------------------------------------- */
+
+static void activation_case(const test_case *c)
+{
+    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++) {
+        both x = both_values(c->kind[0], c->rows, c->columns, c->l, -6, 6);
+        both y = both_output(c->kind[2], c->rows, c->columns, c->other);
+        both bias = both_vector(c->kind[1], c->columns, -1, 1), none = {0};
+        FOR_SIDES(s) CALL(s, activation, c->rows, c->columns, a, x.m[s], y.m[s]);
+        compare(&y, 1e-6, "activation");
+        bool alone = a == MC_ACTIVATION_NONE;
+        FOR_SIDES(s)
+        CALL(s, bias_activation, c->rows, c->columns, x.m[s], bias.m[s], a,
+             alone ? none.m[s] : y.m[s]);
+        compare(&x, EXACT, "bias");
+        compare(&y, 1e-6, "bias_activation");
+        FOR_SIDES(s)
+        CALL(s, bias_activation, c->rows, c->columns, x.m[s], none.m[s], a,
+             alone ? x.m[s] : y.m[s]);
+        compare(&x, EXACT, "without bias");
+        compare(&y, 1e-6, "bias_activation without bias");
+        FREE(&x, &y, &bias);
+    }
+}
+
+static void test_activation(void **state)
+{
+    (void)state;
+    for_cases(activation_case);
+}
+
+static void activation_backward_case(const test_case *c)
+{
+    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            both x = both_values(c->kind[0], c->rows, c->columns, c->l, -6, 6);
+            both dy = both_values(c->kind[1], c->rows, c->columns, c->other, -1, 1);
+            both dx = both_values(c->kind[2], c->rows, c->columns, c->l, -1, accumulate ? 1 : -1);
+            FOR_SIDES(s)
+            CALL(s, activation_backward, c->rows, c->columns, a, x.m[s], dy.m[s], dx.m[s],
+                 accumulate);
+            compare(&dx, 1e-6, "activation_backward");
+            FOR_SIDES(s)
+            CALL(s, activation_backward, c->rows, c->columns, a, x.m[s], dy.m[s], dy.m[s], false);
+            compare(&dy, 1e-6, "activation_backward in place");
+            FREE(&x, &dy, &dx);
+        }
+}
+
+static void test_activation_backward(void **state)
+{
+    (void)state;
+    for_cases(activation_backward_case);
+}
+
+static void dropout_case(const test_case *c)
+{
+    uint64_t start = 0x123456789abcull;
+    both base = both_bytes(&start, sizeof start);
+    for (int mode = 0; mode < 4; mode++) {
+        both x = both_values(c->kind[0], c->rows, c->columns, c->l, -2, 2);
+        both y = both_values(c->kind[2], c->rows, c->columns, c->other, -2, mode & 1 ? 2 : -2);
+        FOR_SIDES(s)
+        {
+            mc_dropout_mask mask = {.p = mode == 3 ? 0 : 0.3f,
+                                    .seed = 0xfedcba9876543210u,
+                                    .offset = ~0ull - 5,
+                                    .base = mode & 2 ? base.memory[s] : NULL};
+            CALL(s, dropout, c->rows, c->columns, x.m[s], mask, y.m[s], mode & 1);
+        }
+        compare(&y, mode & 1 ? 3e-7 : EXACT, "dropout");
+        FREE(&x, &y);
+    }
+    FREE(&base);
+}
+
+static void test_dropout(void **state)
+{
+    (void)state;
+    for_cases(dropout_case);
+}
+
+static void flat_case(const mc_dtype *kind, int64_t count, int64_t b_count, layout l)
+{
+    both a = both_values(kind[0], 1, count, l, -2, 2),
+         b = both_values(kind[1], 1, b_count, l, -2, 2);
+    both y = both_output(kind[2], 1, count, l);
+    FOR_SIDES(s) CALL(s, add, count, a.m[s], b.m[s], b_count, y.m[s]);
+    compare(&y, EXACT, "add");
+    FOR_SIDES(s) CALL(s, multiply, count, a.m[s], b.m[s], b_count, y.m[s], true);
+    compare(&y, 3e-7, "multiply, accumulated");
+    FOR_SIDES(s) CALL(s, multiply, count, a.m[s], b.m[s], b_count, a.m[s], false);
+    compare(&a, EXACT, "multiply in place");
+    FOR_SIDES(s) CALL(s, scale, count, a.m[s], 0.3f, y.m[s], false);
+    compare(&y, EXACT, "scale");
+    FOR_SIDES(s) CALL(s, scale, count, a.m[s], 0.3f, y.m[s], true);
+    compare(&y, 3e-7, "scale, accumulated");
+    for (int accumulate = 1; accumulate >= 0; accumulate--) {
+        FOR_SIDES(s) CALL(s, sum_leading, count, a.m[s], b_count, b.m[s], accumulate);
+        compare(&b, 1e-5, "sum_leading");
+    }
+    FREE(&a, &b, &y);
+}
+
+static void test_flat(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const int64_t sizes[][2] = {{0, 1},        {1, 1},          {5000, 1},      {4999, 3},
+                                {5002, 61},    {3000, 1000},    {9000, 3000},   {40001, 40001},
+                                {300000, 1},   {2048 * 70, 16}, {3 << 17, 768}, {99999, 7},
+                                {100000, 2050}};
+    for (int k = 0; k < KINDS; k++)
+        for (int l = 0; l < LAYOUTS; l++)
+            for (int s = 0; s < 13; s++) flat_case(kinds[k], sizes[s][0], sizes[s][1], layouts[l]);
+    both empty = both_output(MC_BF16, 1, 100, layouts[1]);
+    FOR_SIDES(s) CALL(s, sum_leading, 0, (mc_matrix){NULL, MC_BF16, 0}, 100, empty.m[s], false);
+    compare(&empty, EXACT, "sum_leading of nothing");
+    both bytes = both_output(MC_U8, 1, 100003, layouts[1]);
+    FOR_SIDES(s) CALL(s, zero, bytes.m[s].data, 0);
+    FOR_SIDES(s) CALL(s, zero, bytes.m[s].data, 100003);
+    compare(&bytes, EXACT, "zero");
+    FREE(&empty, &bytes);
+}
+
+/* Every bit pattern of the 16-bit types, and the same low bits around them in f32. */
+static void test_conversions(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    enum { N = 1 << 16 };
+    const uint32_t lows[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff};
+    both x = both_new(MC_F32, 1, N, layouts[0]);
+    for (int type = 0; type < 3; type++)
+        for (int low = 0; low < 9; low++) {
+            for (uint32_t i = 0; i < N; i++) ((uint32_t *)x.memory[CPU])[i] = i << 16 | lows[low];
+            upload(&x);
+            both y = both_output(float_types[type], 1, N, layouts[0]);
+            both z = both_output(MC_F32, 1, N, layouts[0]);
+            FOR_SIDES(s) CALL(s, scale, N, x.m[s], 1, y.m[s], false);
+            compare(&y, EXACT, "from f32");
+            upload(&y);
+            FOR_SIDES(s) CALL(s, scale, N, y.m[s], 1, z.m[s], false);
+            compare(&z, EXACT, "to f32");
+            FREE(&y, &z);
+        }
+    FREE(&x);
+}
+
+/* ---- sums and norm --------------------------------------------------------------------------- */
+
+static void column_sums_case(const test_case *c)
+{
+    both x = both_values(c->kind[0], c->rows, c->columns, c->l, -1, 1);
+    both out = both_values(MC_F32, 1, c->columns, c->other, -1, 1);
+    FOR_SIDES(s) CALL(s, column_sums, c->rows, c->columns, x.m[s], out.m[s].data);
+    compare(&out, 1e-5, "column_sums");
+    FREE(&x, &out);
+}
+
+static void test_column_sums(void **state)
+{
+    (void)state;
+    for_cases(column_sums_case);
+    const int64_t more[][2] = {{20011, 1}, {3001, 13}, {4097, 768}, {100000, 3}, {65, 40000}};
+    for (int k = 0; k < 3; k++)
+        for (int s = 0; s < 5; s++) {
+            test_case c = {more[s][0], more[s][1], layouts[s], layouts[0], kinds[k]};
+            column_sums_case(&c);
+        }
+}
+
+typedef struct norm_memory {
+    both x, f, s, y, dy, ds, df, w, b, mean, rstd, dw, db;
+} norm_memory;
+
+static norm_memory norm_memory_new(const test_case *c)
+{
+    int64_t r = c->rows, n = c->columns;
+    const mc_dtype *k = c->kind;
+    return (norm_memory){.x = both_values(k[0], r, n, c->l, -2, 2),
+                         .f = both_values(k[2], r, n, c->other, -2, 2),
+                         .s = both_output(k[0], r, n, c->other),
+                         .y = both_output(k[2], r, n, c->l),
+                         .dy = both_values(k[2], r, n, c->l, -1, 1),
+                         .ds = both_values(k[0], r, n, c->other, -1, 1),
+                         .df = both_output(k[2], r, n, c->l),
+                         .w = both_vector(k[1], n, 0.5, 1.5),
+                         .b = both_vector(k[1], n, -1, 1),
+                         .mean = both_output(MC_F32, 1, r, layouts[0]),
+                         .rstd = both_output(MC_F32, 1, r, layouts[0]),
+                         .dw = both_vector(MC_F32, n, -1, 1),
+                         .db = both_vector(MC_F32, n, -1, 1)};
+}
+
+static void norm_memory_free(norm_memory *m)
+{
+    FREE(&m->x, &m->f, &m->s, &m->y, &m->dy, &m->ds, &m->df, &m->w, &m->b, &m->mean, &m->rstd,
+         &m->dw, &m->db);
+}
+
+/* Gives the GPU what the CPU computed, so that the next kernel starts from equal inputs. */
+static void agree(both *b) { upload(b); }
+
+/* mode: 1 dropout, 2 a branch, 4 accumulate. */
+static void norm_mode(const test_case *c, int mode)
+{
+    norm_memory m = norm_memory_new(c);
+    int64_t r = c->rows, n = c->columns;
+    mc_dropout_mask mask = {.p = mode & 1 ? 0.3f : 0, .seed = 77, .offset = 5};
+    both none = {0};
+    both *f = mode & 2 ? &m.f : &none;
+    FOR_SIDES(s)
+    CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], mask, m.w.m[s], m.b.m[s], 1e-5f, m.s.m[s],
+         m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
+    compare(&m.s, 3e-7, "residual_norm: s");
+    compare(&m.y, loose(c->kind, 1e-5), "residual_norm: y");
+    compare(&m.mean, loose(c->kind, 1e-6), "residual_norm: mean");
+    compare(&m.rstd, loose(c->kind, 1e-5), "residual_norm: rstd");
+    agree(&m.s), agree(&m.mean), agree(&m.rstd);
+    FOR_SIDES(s)
+    CALL(s, residual_norm_backward, r, n, m.s.m[s], m.w.m[s], m.mean.m[s].data, m.rstd.m[s].data,
+         m.dy.m[s], mask, m.ds.m[s], mode & 4, m.df.m[s], m.dw.m[s].data, m.db.m[s].data);
+    compare(&m.ds, 1e-5, "residual_norm_backward: ds");
+    compare(&m.df, 1e-5, "residual_norm_backward: df");
+    compare(&m.dw, 2e-5, "residual_norm_backward: dweight");
+    compare(&m.db, 2e-5, "residual_norm_backward: dbias");
+    norm_memory_free(&m);
+}
+
+static void norm_case(const test_case *c)
+{
+    if (c->columns == 1) return; /* normalises rounding errors */
+    for (int mode = 0; mode < 8; mode++) norm_mode(c, mode);
+}
+
+/* Nothing but what is wanted. */
+static void norm_optional_case(const test_case *c)
+{
+    if (c->columns < 2) return;
+    norm_memory m = norm_memory_new(c);
+    int64_t r = c->rows, n = c->columns;
+    mc_dropout_mask off = {0};
+    mc_matrix none = {0};
+    FOR_SIDES(s)
+    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, none, 1e-12f, m.x.m[s], m.y.m[s],
+         m.mean.m[s].data, m.rstd.m[s].data);
+    compare(&m.x, EXACT, "norm: x");
+    compare(&m.y, 1e-5, "norm without weights");
+    FOR_SIDES(s)
+    CALL(s, residual_norm, r, n, m.x.m[s], m.f.m[s], off, m.w.m[s], m.b.m[s], 1e-12f, none,
+         m.y.m[s], NULL, NULL);
+    compare(&m.y, 1e-5, "norm without s");
+    agree(&m.mean), agree(&m.rstd);
+    FOR_SIDES(s)
+    CALL(s, residual_norm_backward, r, n, m.x.m[s], m.w.m[s], m.mean.m[s].data, m.rstd.m[s].data,
+         m.dy.m[s], off, none, false, none, NULL, m.db.m[s].data);
+    compare(&m.db, 2e-5, "dbias alone");
+    FOR_SIDES(s)
+    CALL(s, residual_norm_backward, r, n, m.x.m[s], none, m.mean.m[s].data, m.rstd.m[s].data,
+         m.dy.m[s], off, m.ds.m[s], true, none, NULL, NULL);
+    compare(&m.ds, 1e-5, "ds alone");
+    mc_dropout_mask mask = {.p = 0.1f, .seed = 3, .offset = 9};
+    FOR_SIDES(s) CALL(s, residual_sum, r, n, m.x.m[s], m.f.m[s], mask, m.s.m[s]);
+    compare(&m.s, 3e-7, "residual_sum");
+    norm_memory_free(&m);
+}
+
+static void test_norm(void **state)
+{
+    (void)state;
+    for_cases(norm_case);
+    for_cases(norm_optional_case);
+    const int64_t more[][2] = {{5000, 768}, {700, 1536}, {3000, 40}, {300, 4096},
+                               {40, 12288}, {40, 12296}, {65, 20000}};
+    for (int k = 0; k < 4; k++)
+        for (int s = 0; s < 7; s++) {
+            test_case c = {more[s][0], more[s][1], layouts[0], layouts[2], kinds[k]};
+            norm_mode(&c, 7);
+            norm_mode(&c, 2);
+        }
+}
+
+/* The branch's sum has the same bits with and without a norm behind it. */
+static void test_sum_bits(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    FOR_TYPES(i)
+    {
+        test_case c = {100, 768, layouts[0], layouts[0], kinds[i]};
+        norm_memory m = norm_memory_new(&c);
+        mc_dropout_mask mask = {.p = 0.2f, .seed = 3, .offset = 9};
+        CALL(GPU, residual_norm, 100, 768, m.x.m[GPU], m.f.m[GPU], mask, m.w.m[GPU], m.b.m[GPU],
+             1e-5f, m.s.m[GPU], m.y.m[GPU], NULL, NULL);
+        CALL(GPU, residual_sum, 100, 768, m.x.m[GPU], m.f.m[GPU], mask, m.ds.m[GPU]);
+        char *a = download(&m.s), *b = download(&m.ds);
+        assert_memory_equal(a, b, 100 * 768 * mc_dtype_size(kinds[i][0]));
+        free(a);
+        free(b);
+        norm_memory_free(&m);
+    }
+}
+
+/* ---- rows by index --------------------------------------------------------------------------- */
+
+static void rows_case(const test_case *c)
+{
+    enum { ENTRIES = 37 };
+    int64_t r = c->rows, n = c->columns;
+    both a = both_values(c->kind[0], ENTRIES, n, c->l, -1, 1);
+    both b = both_values(c->kind[1], ENTRIES, n, c->other, -1, 1);
+    both y = both_output(c->kind[2], r, n, c->l), ia = both_index(r, 0, ENTRIES);
+    both ib = both_index(r, -3, ENTRIES), to = both_output(c->kind[2], r + 3, n, c->other);
+    FOR_SIDES(s)
+    {
+        mc_matrix table[] = {a.m[s], b.m[s], a.m[s]};
+        const int32_t *index[] = {ia.memory[s], ia.memory[s], ia.memory[s]};
+        CALL(s, embedding, r, n, 3, table, index, y.m[s]);
+    }
+    compare(&y, EXACT, "embedding");
+    FOR_SIDES(s) CALL(s, gather_rows, r, n, a.m[s], ib.memory[s], y.m[s]);
+    compare(&y, EXACT, "gather_rows");
+    int32_t *order = malloc((size_t)r * 4 + 4);
+    for (int64_t i = 0; i < r; i++) order[i] = (int32_t)(r + 2 - i);
+    both io = both_bytes(order, (size_t)r * 4);
+    FOR_SIDES(s) CALL(s, scatter_rows, r, n, y.m[s], io.memory[s], to.m[s]);
+    compare(&to, EXACT, "scatter_rows");
+    free(order);
+    FREE(&a, &b, &y, &ia, &ib, &io, &to);
+}
+
+static void embedding_backward_size(const test_case *c, int32_t entries)
+{
+    both dy = both_values(c->kind[0], c->rows, c->columns, c->l, -1, 1);
+    mc_dtype types[] = {MC_F32, MC_BF16};
+    both index = both_index(c->rows, -2, entries);
+    for (int t = 0; t < 2; t++) {
+        both table = both_values(types[t], entries, c->columns, c->other, -1, 1);
+        FOR_SIDES(s)
+        CALL(s, embedding_backward, c->rows, c->columns, dy.m[s], index.memory[s], table.m[s]);
+        /* The CPU rounds a 16-bit table with every row that it adds. */
+        double rounds = t == 0 ? 0 : 0x1p-8 * (1 + (double)c->rows / entries);
+        compare(&table, 1e-5 + rounds, "embedding_backward");
+        FREE(&table);
+    }
+    FREE(&dy, &index);
+}
+
+static void embedding_backward_case(const test_case *c)
+{
+    embedding_backward_size(c, 37);
+    embedding_backward_size(c, 2);
+    embedding_backward_size(c, 50000 / (1 + (int32_t)c->columns));
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for_cases(rows_case);
+    for_cases(embedding_backward_case);
+    for (int k = 0; k < 4; k++) {
+        test_case c = {20000, 200, layouts[0], layouts[0], kinds[k]};
+        embedding_backward_size(&c, 1);
+        embedding_backward_size(&c, 9);
+        embedding_backward_size(&c, 5000);
+        c.rows = 300000, c.columns = 4; /* tiles are longer than the shortest */
+        embedding_backward_size(&c, 3);
+    }
+}
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+static void loss_mode(const test_case *c, float smoothing, int dx_mode)
+{
+    int64_t r = c->rows, n = c->columns;
+    both x = both_values(c->kind[0], r, n, c->l, -8, 8),
+         dx = both_output(c->kind[2], r, n, c->other);
+    both labels = both_index(r, -1, (int32_t)n), none = {0};
+    float start[2] = {1.5f, 2}, scale = 0.25f;
+    both loss = both_bytes(start, sizeof start), seed = both_bytes(&scale, sizeof scale);
+    both *to = dx_mode == 0 ? &none : dx_mode == 1 ? &dx : &x;
+    FOR_SIDES(s)
+    CALL(s, cross_entropy, r, n, x.m[s], labels.memory[s], -1, smoothing,
+         dx_mode ? seed.memory[s] : NULL, loss.memory[s], to->m[s]);
+    compare(&x, 2e-6, "cross_entropy: x");
+    if (dx_mode == 1) compare(&dx, 2e-6, "cross_entropy: dx");
+    float *got = download(&loss), *expected = loss.memory[CPU];
+    if (!(fabs(got[0] - expected[0]) <= 2e-6 * fabs(expected[0])) || got[1] != expected[1])
+        fail_msg("cross_entropy (%lld, %lld): %.9g of %g, CPU %.9g of %g", (long long)r,
+                 (long long)n, got[0], got[1], expected[0], expected[1]);
+    free(got);
+    FREE(&x, &dx, &labels, &loss, &seed);
+}
+
+static void loss_case(const test_case *c)
+{
+    if (c->columns == 0) return;
+    for (int mode = 0; mode < 6; mode++) loss_mode(c, mode & 1 ? 0.1f : 0, mode / 2);
+}
+
+static void test_cross_entropy(void **state)
+{
+    (void)state;
+    for_cases(loss_case);
+    /* The GPU's blocks take several rows; rows that do and do not fit into shared memory. */
+    const int64_t more[][2] = {{3000, 1000}, {5000, 3}, {700, 30522}, {40, 50257}, {5, 200001}};
+    for (int k = 0; k < KINDS; k++)
+        for (int s = 0; s < 5; s++)
+            for (int l = 0; l < 3; l++) {
+                test_case c = {more[s][0], more[s][1], layouts[l], layouts[l], kinds[k]};
+                if (l > 0 && s == 2) continue;
+                c.l.gap = l == 2 ? (7 & -c.columns) + 40 : c.l.gap; /* whole chunks, a gap behind */
+                c.other = c.l;
+                loss_mode(&c, 0, 1);
+                loss_mode(&c, 0.1f, 2);
+                loss_mode(&c, 0, 0);
+            }
+}
+
+static void test_cross_entropy_extremes(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    float values[] = {30000, 29999, -30000, 1e30f, -1e30f, 0, -INFINITY, 0, 1, NAN, 0, 0};
+    int32_t label[] = {1, 0, 1, 0};
+    for (int rows = 1; rows <= 4; rows++)
+        for (int ignore = -1; ignore < 2; ignore++) {
+            float nothing[2] = {0, 0}, one = 1;
+            both x = both_new(MC_F32, 4, 3, layouts[0]), dx = both_output(MC_F32, 4, 3, layouts[0]);
+            memcpy(x.memory[CPU], values, sizeof values);
+            upload(&x);
+            both labels = both_bytes(label, sizeof label), loss = both_bytes(nothing, 8);
+            both seed = both_bytes(&one, 4);
+            FOR_SIDES(s)
+            CALL(s, cross_entropy, rows, 3, x.m[s], labels.memory[s], ignore, 0, seed.memory[s],
+                 loss.memory[s], dx.m[s]);
+            compare(&dx, 1e-6, "cross_entropy of extremes");
+            float *got = download(&loss), *expected = loss.memory[CPU];
+            assert_true(got[1] == expected[1]);
+            assert_true(isnan(expected[0])
+                            ? isnan(got[0])
+                            : fabs(got[0] - expected[0]) <= 1e-6 * fabs(expected[0]));
+            free(got);
+            FREE(&x, &dx, &labels, &loss, &seed);
+        }
+}
+
+static void test_loss_add(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const float cases[][4] = {{3, 4, 5, 6}, {3, 0, 5, 6}, {3, 4, 5, 0}, {0, 0, 0, 0}};
+    for (int i = 0; i < 4; i++) {
+        both a = both_bytes(cases[i], 8), b = both_bytes(cases[i] + 2, 8);
+        both y = both_output(MC_F32, 1, 2, layouts[0]), k = both_output(MC_F32, 1, 2, layouts[0]);
+        FOR_SIDES(s)
+        CALL(s, loss_add, a.memory[s], b.memory[s], 0.7f, y.memory[s], k.memory[s]);
+        compare(&y, 1e-7, "loss_add: y");
+        compare(&k, 1e-7, "loss_add: k");
+        FREE(&a, &b, &y, &k);
+    }
+}
+
+static void argmax_case(const test_case *c)
+{
+    both x = both_values(c->kind[0], c->rows, c->columns, c->l, -1, 1);
+    for (int64_t r = 0; r < c->rows; r++) /* equals, NaN, -inf alone */
+        for (int64_t i = 0; i < c->columns; i++) {
+            int64_t at = r * x.m[CPU].stride + i;
+            if (i % 5 == r % 5) set_element(c->kind[0], x.m[CPU].data, at, 1);
+            if (r == 2 && i % 7 == 3)
+                memset((char *)x.m[CPU].data + (size_t)at * mc_dtype_size(c->kind[0]), 0xff,
+                       mc_dtype_size(c->kind[0]));
+            if (r == 1) set_element(c->kind[0], x.m[CPU].data, at, i == 0 ? -0.0 : 0);
+        }
+    upload(&x);
+    both out = both_index(c->rows, 0, 9);
+    FOR_SIDES(s) CALL(s, argmax, c->rows, c->columns, x.m[s], out.memory[s]);
+    compare(&out, EXACT, "argmax");
+    FREE(&x, &out);
+}
+
+static void test_argmax(void **state)
+{
+    (void)state;
+    for_cases(argmax_case);
+    float values[] = {1, NAN, 3, NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    both x = both_new(MC_F32, 2, 4, layouts[0]), out = both_index(2, 5, 6);
+    memcpy(x.memory[CPU], values, sizeof values);
+    upload(&x);
+    FOR_SIDES(s) CALL(s, argmax, 2, 4, x.m[s], out.memory[s]);
+    compare(&out, EXACT, "argmax of NaN and -inf");
+    FREE(&x, &out);
+}
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+/* Whole or in pieces, aligned or not: the bits of the CPU. */
+static void test_fill(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const mc_fill fills[] = {{MC_FILL_NORMAL, 0, 1, 99},        {MC_FILL_NORMAL, 0.5f, 0.02f, 5},
+                             {MC_FILL_UNIFORM, -0.3f, 0.7f, 1}, {MC_FILL_UNIFORM, 1, 1.0000005f, 2},
+                             {MC_FILL_UNIFORM, 2, 2, 3},        {MC_FILL_CONSTANT, 1.25f, 0, 1}};
+    const int64_t pieces[][2] = {{0, 1 << 22}, {1, 3},  {2, 1},           {5, 100003},
+                                 {7, 0},       {4, 99}, {1ll << 34, 5000}};
+    for (int f = 0; f < 6; f++) FOR_TYPES(i) for (int p = 0; p < 7; p++) for (int l = 0; l < 2; l++)
+        {
+            int64_t n = pieces[p][1];
+            both x = both_output(float_types[i], 1, n, layouts[l]);
+            FOR_SIDES(s) CALL(s, fill, fills[f], pieces[p][0], n, x.m[s]);
+            compare(&x, EXACT, "fill");
+            FREE(&x);
+        }
+}
+
+/* ---- optimizers ------------------------------------------------------------------------------ */
+
+typedef struct flat_memory {
+    both g, m, v, p, stored, update;
+} flat_memory;
+
+static flat_memory flat_memory_new(int64_t n, mc_dtype dtype, layout l, mc_update update)
+{
+    return (flat_memory){.g = both_values(MC_F32, 1, n, l, -100, 100),
+                         .m = both_values(MC_F32, 1, n, l, -1e-2, 1e-2),
+                         .v = both_values(MC_F32, 1, n, l, 0, 1e-3),
+                         .p = both_values(MC_F32, 1, n, l, -1, 1),
+                         .stored = both_output(dtype, 1, n, l),
+                         .update = both_bytes(&update, sizeof update)};
+}
+
+static void flat_memory_check(flat_memory *f, const char *what)
+{
+    compare(&f->m, 1e-6, what);
+    compare(&f->v, 1e-6, what);
+    compare(&f->p, 1e-6, what);
+    compare(&f->stored, 1e-6, what);
+    FREE(&f->g, &f->m, &f->v, &f->p, &f->stored, &f->update);
+}
+
+static void optimizer_case(int64_t n, mc_dtype dtype, layout l, int mode)
+{
+    mc_update update = {
+        .lr = 1e-3, .step = 3 - 2 * (mode & 1), .gradient_scale = 1 / 1024.0f, .skip = mode == 7};
+    flat_memory f = flat_memory_new(n, dtype, l, update);
+    bool own = dtype == MC_F32;
+    FOR_SIDES(s)
+    {
+        mc_adam_step step = {f.update.memory[s], 0.9f, 0.999f, 1e-8f, 0.7f, 0.1f, mode & 2, 0};
+        CALL(s, adam, n, step, f.g.m[s].data, f.m.m[s].data, f.v.m[s].data,
+             own ? NULL : f.p.m[s].data, own ? f.p.m[s].data : f.stored.m[s].data, dtype);
+    }
+    flat_memory_check(&f, "adam");
+    f = flat_memory_new(n, dtype, l, update);
+    if (update.step == 1) /* what a first step must not read */
+        for (int64_t i = 0; i < n; i++) ((float *)f.m.m[CPU].data)[i] = NAN;
+    upload(&f.m);
+    float momentum = mode & 4 || update.step == 1 ? 0.9f : 0;
+    FOR_SIDES(s)
+    {
+        mc_sgd_step step = {f.update.memory[s], momentum, mode & 2, 0.7f, 0.1f, mode & 4, 0};
+        CALL(s, sgd, n, step, f.g.m[s].data, momentum > 0 ? f.m.m[s].data : NULL,
+             own ? NULL : f.p.m[s].data, own ? f.p.m[s].data : f.stored.m[s].data, dtype);
+    }
+    flat_memory_check(&f, "sgd");
+}
+
+static void test_optimizers(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const int64_t sizes[] = {0, 1, 3, 4, 1023, 100001, 3000000};
+    for (int n = 0; n < 7; n++)
+        FOR_TYPES(i) for (int l = 0; l < 3; l++) for (int mode = 0; mode < 8; mode++)
+        {
+            if (sizes[n] > 1000000 && (l > 0 || mode > 3)) continue;
+            optimizer_case(sizes[n], float_types[i], layouts[l], mode);
+        }
+}
+
+static void stats_case(int64_t n, layout l, double power, int64_t bad)
+{
+    both g = both_values(MC_F32, 1, n, l, -3, 2);
+    float *values = g.m[CPU].data;
+    if (bad > 0 && n > 0) {
+        values[n - 1] = -INFINITY;
+        if (bad > 1) values[n / 3] = NAN;
+        if (bad > 2) values[n / 2] = INFINITY;
+    }
+    upload(&g);
+    mc_gradient_stats start = {.sum_squares = 1, .sum_powers = 2, .largest = 0.5f};
+    both stats = both_bytes(&start, sizeof start);
+    FOR_SIDES(s)
+    for (int twice = 0; twice < 2; twice++)
+        CALL(s, gradient_stats, n, g.m[s].data, power, 1ll << 40, stats.memory[s]);
+    mc_gradient_stats *got = download(&stats), *expected = stats.memory[CPU];
+#define SAME(a, b) (isnan(a) ? isnan(b) : (a) == (b) || fabs((a) - (b)) <= 1e-10 * fabs(a))
+    assert_true(SAME(expected->sum_squares, got->sum_squares));
+    assert_true(SAME(expected->sum_powers, got->sum_powers));
+    assert_true(isnan(expected->largest) ? isnan(got->largest) : expected->largest == got->largest);
+    assert_true(expected->nonfinite == got->nonfinite);
+    free(got);
+    FREE(&g, &stats);
+}
+
+static void test_gradient_stats(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const int64_t sizes[] = {0, 1, 5, 1000, 100003, 5000000};
+    const double powers[] = {2, 1, 3, 0.5, INFINITY};
+    for (int n = 0; n < 6; n++)
+        for (int l = 0; l < 2; l++)
+            for (int p = 0; p < 5; p++)
+                for (int bad = 0; bad < 4; bad++)
+                    if (sizes[n] < 1000000 || p < 2)
+                        stats_case(sizes[n], layouts[l], powers[p], bad);
+}
+
+/* ---- the end of a step ----------------------------------------------------------------------- */
+
+static void step_case(mc_step_rules rules, mc_gradient_stats stats, int failure)
+{
+    mc_step_state start;
+    memset(&start, 0, sizeof start);
+    start.stats = stats;
+    start.loss_scale = 65536;
+    start.growth_counter = 1;
+    start.skipped = 2;
+    start.failure = failure;
+    float counted[2] = {12.5f, 5};
+    mc_update_guess late = {{0.5, 0.25, 0.125, 0.0625}, 10, 1};
+    both state = both_bytes(&start, sizeof start), loss = both_bytes(counted, sizeof counted);
+    both guess = both_bytes(&late, sizeof late);
+    mc_update zero;
+    memset(&zero, 0, sizeof zero);
+    both update = both_bytes(&zero, sizeof zero);
+    FOR_SIDES(s)
+    {
+        CALL(s, step_seed, 8, state.memory[s]);
+        CALL(s, step_count, loss.memory[s], state.memory[s]);
+        CALL(s, step_count, loss.memory[s], state.memory[s]);
+        CALL(s, step_measure, rules, state.memory[s]);
+        CALL(s, step_decide, rules, state.memory[s]);
+        CALL(s, step_update, state.memory[s], guess.memory[s], update.memory[s]);
+    }
+    mc_step_state *got = download(&state), *expected = state.memory[CPU];
+    assert_true(isnan(expected->norm) ? isnan(got->norm)
+                                      : got->norm == expected->norm ||
+                                            fabs(got->norm - expected->norm) <= 1e-12 * got->norm);
+    assert_true(isnan(expected->gradient_scale)
+                    ? isnan(got->gradient_scale)
+                    : fabsf(got->gradient_scale - expected->gradient_scale) <=
+                          1e-7f * expected->gradient_scale);
+    got->norm = expected->norm;
+    got->gradient_scale = expected->gradient_scale;
+    assert_memory_equal(got, expected, sizeof *got);
+    mc_update *told = download(&update), *meant = update.memory[CPU];
+    assert_true(told->lr == meant->lr && told->step == meant->step && told->skip == meant->skip);
+    free(told);
+    free(got);
+    FREE(&state, &loss, &guess, &update);
+}
+
+static void test_step(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const mc_gradient_stats stats[] = {{3, 5, 1.5f, 0, 0},
+                                       {INFINITY, 5, INFINITY, 0, 1ull << 62},
+                                       {NAN, NAN, NAN, 0, 1ull << 61},
+                                       {3, 0, 1.5f, 0, 0}};
+    const double powers[] = {2, 3, INFINITY};
+    for (int i = 0; i < 4; i++)
+        for (int p = 0; p < 3; p++)
+            for (int mode = 0; mode < 16; mode++)
+                step_case((mc_step_rules){.power = powers[p],
+                                          .max_norm = mode & 1 ? 0.01 : INFINITY,
+                                          .counted = mode & 2,
+                                          .scaling = mode & 4,
+                                          .may_skip = mode & 8,
+                                          .factor = 2,
+                                          .min_scale = 1,
+                                          .max_scale = 1 << 20,
+                                          .growth_steps = 2},
+                          stats[i], mode == 9 ? MC_STEP_SEED_ZERO : 0);
+}
+
+/* ---- more than 2^32 elements ----------------------------------------------------------------- */
+
+enum { TAIL = 5000 };
+
+/* The last elements of a long array of bf16 against what the CPU makes of `expected`. */
+static void assert_tail(const uint16_t *data, int64_t count, const uint16_t *expected)
+{
+    uint16_t got[TAIL];
+    assert_true(sides[GPU]->copy_out(sides[GPU], got, data + count - TAIL, sizeof got));
+    assert_memory_equal(got, expected, sizeof got);
+}
+
+static void test_long(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const int64_t columns = 768, rows = (1ll << 32) / columns + 1001, count = rows * columns;
+    size_t bytes = (size_t)count * 2;
+    if (sides[GPU]->free_memory(sides[GPU]) < 3 * bytes) {
+        printf("SKIPPED: arrays of 2^32 elements, for want of GPU memory\n");
+        skip();
+    }
+    uint16_t *x = sides[GPU]->alloc(sides[GPU], bytes), *y = sides[GPU]->alloc(sides[GPU], bytes);
+    assert_true(x && y);
+    uint16_t tail[TAIL], out[TAIL];
+    mc_matrix xm = {x, MC_BF16, columns}, ym = {y, MC_BF16, columns};
+    mc_matrix small = {tail, MC_BF16, TAIL}, result = {out, MC_BF16, TAIL};
+    mc_fill fill = {MC_FILL_NORMAL, 0, 1, 7};
+    CALL(GPU, fill, fill, 0, count, xm);
+    CALL(CPU, fill, fill, count - TAIL, TAIL, small);
+    assert_tail(x, count, tail);
+    CALL(GPU, scale, count, xm, 0.3f, ym, false);
+    CALL(CPU, scale, TAIL, small, 0.3f, result, false);
+    assert_tail(y, count, out);
+    CALL(GPU, add, count, xm, ym, count, ym);
+    CALL(CPU, add, TAIL, small, result, TAIL, result);
+    assert_tail(y, count, out);
+    mc_dropout_mask mask = {.p = 0.5f, .seed = 1, .offset = 2};
+    CALL(GPU, dropout, rows, columns, xm, mask, ym, false);
+    for (int i = 0; i < TAIL; i++)
+        if (reference_dropout(mask, (uint64_t)(count - TAIL + i)) == 0) tail[i] = 0;
+    CALL(CPU, scale, TAIL, small, 2, result, false);
+    uint16_t got[TAIL];
+    assert_true(sides[GPU]->copy_out(sides[GPU], got, y + count - TAIL, sizeof got));
+    for (int i = 0; i < TAIL; i++)
+        assert_true(element(MC_BF16, got, i) == element(MC_BF16, out, i)); /* -0 is 0 */
+    float norms[2];
+    float *mean = sides[GPU]->alloc(sides[GPU], (size_t)rows * 4);
+    mc_matrix none = {0};
+    CALL(GPU, residual_norm, rows, columns, xm, none, (mc_dropout_mask){0}, none, none, 1e-5f, none,
+         ym, mean, NULL);
+    CALL(CPU, fill, fill, count - 2 * columns, 2 * columns, small);
+    CALL(CPU, residual_norm, 2, columns, (mc_matrix){tail, MC_BF16, columns}, none,
+         (mc_dropout_mask){0}, none, none, 1e-5f, none, (mc_matrix){out, MC_BF16, columns}, norms,
+         NULL);
+    float got_means[2];
+    assert_true(sides[GPU]->copy_out(sides[GPU], got_means, mean + rows - 2, 8));
+    for (int i = 0; i < 2; i++) assert_true(fabsf(got_means[i] - norms[i]) < 1e-6f);
+    assert_true(
+        sides[GPU]->copy_out(sides[GPU], got, y + count - 2 * columns, 4 * (size_t)columns));
+    for (int i = 0; i < 2 * columns; i++)
+        assert_true(fabs(element(MC_BF16, got, i) - element(MC_BF16, out, i)) < 0.04);
+    sides[GPU]->free(sides[GPU], mean, (size_t)rows * 4);
+    sides[GPU]->free(sides[GPU], x, bytes);
+    sides[GPU]->free(sides[GPU], y, bytes);
+}
+
+/* Sums have the same bits whenever they are taken. */
+static void test_repeatable(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    enum { ROWS = 20000, COLUMNS = 520, ENTRIES = 50 };
+    both x = both_values(MC_BF16, ROWS, COLUMNS, layouts[0], -1, 1);
+    both index = both_index(ROWS, 0, ENTRIES), labels = both_index(ROWS, 0, COLUMNS);
+    void *first[3] = {0};
+    size_t bytes[3] = {0};
+    for (int run = 0; run < 5; run++) {
+        both sums = both_bytes(NULL, 0), table = both_vector(MC_F32, ENTRIES * COLUMNS, 0, 1);
+        FREE(&sums);
+        sums = both_new(MC_F32, 1, COLUMNS, layouts[0]);
+        both loss = both_new(MC_F32, 1, 2, layouts[0]);
+        both *all[] = {&sums, &table, &loss};
+        for (int i = 0; i < 3; i++) CALL(GPU, zero, all[i]->memory[GPU], all[i]->bytes);
+        CALL(GPU, column_sums, ROWS, COLUMNS, x.m[GPU], sums.memory[GPU]);
+        CALL(GPU, embedding_backward, ROWS, COLUMNS, x.m[GPU], index.memory[GPU],
+             (mc_matrix){table.memory[GPU], MC_F32, COLUMNS});
+        CALL(GPU, cross_entropy, ROWS, COLUMNS, x.m[GPU], labels.memory[GPU], -1, 0, NULL,
+             loss.memory[GPU], (mc_matrix){0});
+        for (int i = 0; i < 3; i++) {
+            void *now = download(all[i]);
+            bytes[i] = all[i]->bytes;
+            if (run == 0) {
+                first[i] = now;
+                continue;
+            }
+            assert_memory_equal(now, first[i], bytes[i]);
+            free(now);
+        }
+        FREE(&sums, &table, &loss);
+    }
+    for (int i = 0; i < 3; i++) free(first[i]);
+    FREE(&x, &index, &labels);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conversions),
+        cmocka_unit_test(test_activation),
+        cmocka_unit_test(test_activation_backward),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_column_sums),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_sum_bits),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_cross_entropy_extremes),
+        cmocka_unit_test(test_loss_add),
+        cmocka_unit_test(test_argmax),
+        cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_gradient_stats),
+        cmocka_unit_test(test_step),
+        cmocka_unit_test(test_repeatable),
+        cmocka_unit_test(test_long),
+    };
+    return cmocka_run_group_tests(tests, open_devices, close_devices);
+}

@@ -1,0 +1,171 @@
+/* The kernels of generation and of residual streams, against plain loops in double. */
+#include "tests/device/kernel_test.h"
+
+/* ---- attention over a cache ------------------------------------------------------------------ */
+
+typedef struct cache_case {
+    int sequences, heads, dim, capacity;
+    int32_t lengths[8];
+} cache_case;
+
+static const cache_case cases[] = {{1, 1, 1, 1, {1}},
+                                   {3, 2, 8, 7, {7, 1, 4}},
+                                   {2, 3, 5, 40, {33, 0}}, /* one without any key */
+                                   {4, 4, 64, 100, {100, 17, 64, 99}},
+                                   {2, 1, 256, 20, {20, 3}},
+                                   {8, 12, 64, 70, {70, 1, 2, 3, 64, 65, 63, 16}},
+                                   {0, 2, 8, 4, {0}}};
+
+static void reference(const cache_case *c, double scale, const matrix *q, const matrix *k,
+                      const matrix *v, double *out)
+{
+    int64_t width = (int64_t)c->heads * c->dim;
+    double p[128];
+    for (int s = 0; s < c->sequences; s++)
+        for (int h = 0; h < c->heads; h++) {
+            int n = c->lengths[s];
+            double largest = -INFINITY, sum = 0, *to = out + s * width + h * c->dim;
+            for (int i = 0; i < n; i++) {
+                int64_t row = s * c->capacity + i;
+                p[i] = 0;
+                for (int j = 0; j < c->dim; j++)
+                    p[i] += q->v[s * width + h * c->dim + j] * k->v[row * width + h * c->dim + j];
+                p[i] *= scale;
+                largest = fmax(largest, p[i]);
+            }
+            for (int i = 0; i < n; i++) sum += p[i] = exp(p[i] - largest);
+            for (int j = 0; j < c->dim; j++) to[j] = 0;
+            for (int i = 0; i < n; i++)
+                for (int j = 0; j < c->dim; j++)
+                    to[j] += p[i] / sum * v->v[(s * c->capacity + i) * width + h * c->dim + j];
+        }
+}
+
+/* What lies behind a sequence's tokens must not be looked at. */
+static void spoil(const cache_case *c, matrix *x)
+{
+    for (int s = 0; s < c->sequences; s++)
+        for (int64_t i = c->lengths[s]; i < c->capacity; i++)
+            memset((char *)x->m.data +
+                       (size_t)((s * c->capacity + i) * x->m.stride) * mc_dtype_size(x->m.dtype),
+                   0xff, (size_t)x->columns * mc_dtype_size(x->m.dtype)); /* NaN */
+}
+
+static void test_attention_cached(void **state)
+{
+    (void)state;
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) FOR_TYPES(d)
+        {
+            const cache_case *c = &cases[n];
+            mc_dtype dtype = float_types[d];
+            int64_t width = (int64_t)c->heads * c->dim, rows = c->sequences * c->capacity;
+            int32_t longest = 0;
+            for (int i = 0; i < c->sequences; i++)
+                if (c->lengths[i] > longest) longest = c->lengths[i];
+            matrix q = matrix_new(dtype, c->sequences, width, 2 * width, -2, 2);
+            matrix k = matrix_new(dtype, rows, width, 0, -2, 2);
+            matrix v = matrix_new(dtype, rows, width, 0, -2, 2);
+            matrix out = matrix_new(dtype, c->sequences, width, 3, -2, 2);
+            double *expected = doubles(c->sequences * width);
+            float scale = 1 / sqrtf((float)c->dim);
+            reference(c, (double)scale, &q, &k, &v, expected);
+            spoil(c, &k);
+            spoil(c, &v);
+            FOR_TABLES(t)
+            {
+                matrix_reset(&out);
+                assert_int_equal(t->k->attention_cached(device, c->sequences, c->heads, c->dim,
+                                                        scale, c->capacity, c->lengths, longest,
+                                                        q.m, k.m, v.m, out.m),
+                                 MC_OK);
+                assert_matrix(&out, expected, 1e-5, t->name, "attention_cached");
+            }
+            matrix_free(&q);
+            matrix_free(&k);
+            matrix_free(&v);
+            matrix_free(&out);
+            free(expected);
+        }
+}
+
+/* ---- rows and sums --------------------------------------------------------------------------- */
+
+static void test_scatter_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 9, TARGET = 14 };
+    const int32_t index[ROWS] = {13, 0, 5, 2, 8, 1, 12, 7, 3};
+    const int64_t widths[] = {1, 7, 64, 1000};
+    for (int w = 0; w < 4; w++) FOR_TYPES(d)
+        {
+            int64_t n = widths[w];
+            matrix x = matrix_new(float_types[d], ROWS, n, 5, -1, 1);
+            matrix y = matrix_new(float_types[d], TARGET, n, 3, -1, 1);
+            double *expected = doubles(TARGET * n);
+            memcpy(expected, y.v, (size_t)(TARGET * n) * sizeof *expected);
+            for (int i = 0; i < ROWS; i++)
+                memcpy(expected + index[i] * n, x.v + i * n, (size_t)n * sizeof *expected);
+            FOR_TABLES(t)
+            {
+                matrix_reset(&y);
+                assert_int_equal(t->k->scatter_rows(device, ROWS, n, x.m, index, y.m), MC_OK);
+                assert_matrix(&y, expected, 0, t->name, "scatter_rows");
+                assert_int_equal(t->k->scatter_rows(device, 0, n, x.m, NULL, y.m), MC_OK);
+            }
+            matrix_free(&x);
+            matrix_free(&y);
+            free(expected);
+        }
+}
+
+/* The same bits as the sum that residual_norm keeps. */
+static void test_residual_sum(void **state)
+{
+    (void)state;
+    const int64_t sizes[][2] = {{1, 1}, {5, 7}, {3, 64}, {40, 1030}, {0, 8}};
+    for (int n = 0; n < 5; n++) FOR_TYPES(d)
+    for (int p = 0; p < 2; p++) {
+        int64_t rows = sizes[n][0], columns = sizes[n][1];
+        mc_dtype dtype = float_types[d];
+        mc_dropout_mask mask = {.p = p ? 0.3f : 0, .seed = 77, .offset = 5};
+        matrix x = matrix_new(dtype, rows, columns, 4, -2, 2);
+        matrix f = matrix_new(dtype, rows, columns, 0, -2, 2);
+        matrix y = matrix_new(dtype, rows, columns, 0, -2, 2);
+        matrix s = matrix_new(dtype, rows, columns, 1, -2, 2);
+        matrix kept = matrix_new(dtype, rows, columns, 1, -2, 2);
+        double *expected = doubles(rows * columns);
+        for (int64_t i = 0; i < rows * columns; i++)
+            expected[i] = x.v[i] + f.v[i] * reference_dropout(mask, (uint64_t)i);
+        mc_matrix none = {0};
+        FOR_TABLES(t)
+        {
+            matrix_reset(&s);
+            matrix_reset(&kept);
+            assert_int_equal(t->k->residual_sum(device, rows, columns, x.m, f.m, mask, s.m), MC_OK);
+            assert_int_equal(t->k->residual_norm(device, rows, columns, x.m, f.m, mask, none, none,
+                                                 1e-5f, kept.m, y.m, NULL, NULL),
+                             MC_OK);
+            assert_matrix(&s, expected, 1e-6, t->name, "residual_sum");
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t c = 0; c < columns; c++)
+                    assert_true(element(dtype, s.m.data, r * s.m.stride + c) ==
+                                element(dtype, kept.m.data, r * kept.m.stride + c));
+        }
+        matrix_free(&x);
+        matrix_free(&f);
+        matrix_free(&y);
+        matrix_free(&s);
+        matrix_free(&kept);
+        free(expected);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention_cached),
+        cmocka_unit_test(test_scatter_rows),
+        cmocka_unit_test(test_residual_sum),
+    };
+    return cmocka_run_group_tests(tests, open_tables, close_tables);
+}

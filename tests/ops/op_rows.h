@@ -1,0 +1,834 @@
+/* Every operation, one row each: what it is given, how it is called, and what it means in double.
+ * See op_harness.h. The programs that run the rows choose the devices. */
+#ifndef MC_TESTS_OP_ROWS_H
+#define MC_TESTS_OP_ROWS_H
+
+#include "tests/ops/op_harness.h"
+
+/* ---- linear: sizes rows, in, out ------------------------------------------------------------- */
+
+static double activated(mc_activation a, double x)
+{
+    switch (a) {
+    case MC_ACTIVATION_RELU: return x > 0 ? x : 0;
+    case MC_ACTIVATION_GELU: return x * 0.5 * erfc(-x / sqrt(2));
+    case MC_ACTIVATION_GELU_NEW:
+        return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MC_ACTIVATION_TANH: return tanh(x);
+    case MC_ACTIVATION_NONE: break;
+    }
+    return x;
+}
+
+/* With ReLU all terms of a product have one sign, so that none is near its kink. */
+static void alternate_signs(op_input *in, int64_t columns)
+{
+    for (int64_t i = 0; i < in->count; i++) {
+        if (i / columns % 2) in->v[i] = -in->v[i];
+        set_element(in->dtype, in->data, i, in->v[i]);
+    }
+}
+
+static void declare_linear(op_call *c)
+{
+    int64_t rows = c->n[0], in = c->n[1], out = c->n[2];
+    double range = 2 / sqrt((double)in);
+    bool kink = c->o->activation == MC_ACTIVATION_RELU;
+    op_input *x = add_values(c, VALUES, MC_SHAPE(rows, in), kink ? 0.5 : -1, 1);
+    op_input *w = add_values(c, c->o->weights, MC_SHAPE(out, in), kink ? range / 2 : -range, range);
+    if (kink) alternate_signs(x, in);
+    if (kink) alternate_signs(w, in);
+    double b = kink ? 0.1 : 1;
+    if (c->o->bias) add_values(c, c->o->weights, MC_SHAPE(out), -b, b);
+    set_output(c, c->dtype, MC_SHAPE(rows, out));
+}
+
+static mc_tensor *run_linear(mc_tape *t, op_call *c)
+{
+    return mc_fused_linear(t, c->in[0].x, c->in[1].x, c->o->bias ? c->in[2].x : NULL,
+                           c->o->activation);
+}
+
+static void linear_reference(const op_call *c, double *y)
+{
+    int64_t rows = c->n[0], in = c->n[1], out = c->n[2];
+    const double *x = c->in[0].v, *w = c->in[1].v, *b = c->o->bias ? c->in[2].v : NULL;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t o = 0; o < out; o++)
+            y[r * out + o] =
+                activated(c->o->activation, dot(x + r * in, w + o * in, in) + (b ? b[o] : 0));
+}
+
+static double linear_flops(const op_call *c)
+{
+    return 2.0 * (double)c->n[0] * (double)c->n[1] * (double)c->n[2];
+}
+
+#define LINEAR(text, ...)                                                                          \
+    {                                                                                              \
+        .name = text, .declare = declare_linear, .run = run_linear, .reference = linear_reference, \
+        .flops = linear_flops, .roundings = 2, .gradient_roundings = 3, .o = {__VA_ARGS__},        \
+        .sizes = {{1, 1, 1},  {3, 7, 5},   {0, 4, 3},    {17, 33, 9},                              \
+                  {3, 17, 1}, {1, 64, 16}, {70, 96, 130}},                                         \
+        .perf = {                                                                                  \
+            1024,                                                                                  \
+            768,                                                                                   \
+            3072                                                                                   \
+        }                                                                                          \
+    }
+
+/* ---- residual norm: rows, columns ------------------------------------------------------------ */
+
+static const float norm_eps = 1e-5f;
+
+static mc_dropout_mask mask_of(const op_call *c)
+{
+    return (mc_dropout_mask){.p = c->o->dropout, .seed = c->ctx->seed, .offset = c->dropout_offset};
+}
+
+static void declare_norm(op_call *c)
+{
+    int64_t rows = c->n[0], columns = c->n[1];
+    add_values(c, VALUES, MC_SHAPE(rows, columns), -2, 2);
+    add_values(c, c->o->weights, MC_SHAPE(columns), 0.5, 1.5);
+    add_values(c, c->o->weights, MC_SHAPE(columns), -1, 1);
+    if (c->o->second) add_values(c, VALUES, MC_SHAPE(rows, columns), -2, 2);
+    set_output(c, c->dtype, MC_SHAPE(rows, columns));
+}
+
+static mc_tensor *run_norm(mc_tape *t, op_call *c)
+{
+    return mc_residual_norm(t, c->in[0].x, c->o->second ? c->in[3].x : NULL, c->o->dropout,
+                            c->in[1].x, c->in[2].x, norm_eps);
+}
+
+static void norm_reference(const op_call *c, double *y)
+{
+    int64_t rows = c->n[0], columns = c->n[1];
+    double *s = doubles(columns);
+    for (int64_t r = 0; r < rows; r++) {
+        double mean = 0, variance = 0;
+        for (int64_t i = 0; i < columns; i++) {
+            int64_t at = r * columns + i;
+            s[i] = c->in[0].v[at];
+            if (c->o->second) s[i] += c->in[3].v[at] * reference_dropout(mask_of(c), (uint64_t)at);
+            mean += s[i] / (double)columns;
+        }
+        for (int64_t i = 0; i < columns; i++)
+            variance += (s[i] - mean) * (s[i] - mean) / (double)columns;
+        for (int64_t i = 0; i < columns; i++)
+            y[r * columns + i] =
+                (s[i] - mean) / sqrt(variance + (double)norm_eps) * c->in[1].v[i] + c->in[2].v[i];
+    }
+    free(s);
+}
+
+#define NORM(text, ...)                                                                      \
+    {                                                                                        \
+        .name = text, .declare = declare_norm, .run = run_norm, .reference = norm_reference, \
+        .tolerance = 2e-6, .roundings = 3, .gradient_roundings = 4, .o = {__VA_ARGS__},      \
+        .sizes = {{1, 5}, {3, 7}, {0, 5}, {33, 17}, {1, 100}, {40, 768}}, .perf = {          \
+            4096,                                                                            \
+            768                                                                              \
+        }                                                                                    \
+    }
+
+/* ---- the residual stream: rows, columns ------------------------------------------------------ */
+
+/* Both of its results at once: the norm and the sum that was normalised. */
+static mc_tensor *run_stream(mc_tape *t, op_call *c)
+{
+    mc_tensor *x = c->in[0].x, *sum = NULL;
+    if (c->o->second) x = mc_residual_defer(t, x, c->in[3].x, c->o->dropout);
+    mc_tensor *y = mc_stream_norm(t, x, c->in[1].x, c->in[2].x, norm_eps, &sum);
+    return y ? mc_add(t, y, sum) : NULL;
+}
+
+static double stream_sum(const op_call *c, const op_input *f, int64_t i)
+{
+    return c->in[0].v[i] + (f ? f->v[i] * reference_dropout(mask_of(c), (uint64_t)i) : 0);
+}
+
+static void stream_reference(const op_call *c, double *y)
+{
+    norm_reference(c, y);
+    for (int64_t i = 0; i < c->out_count; i++)
+        y[i] += stream_sum(c, c->o->second ? &c->in[3] : NULL, i);
+}
+
+static void declare_sum(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -2, 2);
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -2, 2);
+    set_output(c, c->dtype, MC_SHAPE(c->n[0], c->n[1]));
+}
+
+static mc_tensor *run_sum(mc_tape *t, op_call *c)
+{
+    return mc_residual_sum(t, mc_residual_defer(t, c->in[0].x, c->in[1].x, c->o->dropout));
+}
+
+static void sum_reference(const op_call *c, double *y)
+{
+    for (int64_t i = 0; i < c->out_count; i++) y[i] = stream_sum(c, &c->in[1], i);
+}
+
+/* One rounding more than a norm's: that of adding the two. */
+#define STREAM(text, ...)                                                                        \
+    {                                                                                            \
+        .name = text, .declare = declare_norm, .run = run_stream, .reference = stream_reference, \
+        .tolerance = 2e-6, .roundings = 4, .gradient_roundings = 5, .o = {__VA_ARGS__},          \
+        .sizes = {{1, 5}, {3, 7}, {0, 5}, {33, 17}, {1, 100}, {40, 768}}, .perf = {              \
+            4096,                                                                                \
+            768                                                                                  \
+        }                                                                                        \
+    }
+
+#define SUM(text, ...)                                                                    \
+    {                                                                                     \
+        .name = text, .declare = declare_sum, .run = run_sum, .o = {__VA_ARGS__},         \
+        .reference = sum_reference, .sizes = {{1, 1}, {3, 7}, {0, 5}, {17, 3}, {33, 65}}, \
+        .perf = {                                                                         \
+            4096,                                                                         \
+            768                                                                           \
+        }                                                                                 \
+    }
+
+#define CAST(text, dtype)                                                                    \
+    {                                                                                        \
+        .name = text, .declare = declare_cast, .run = run_cast, .reference = cast_reference, \
+        .tolerance = 1e-6, .roundings = 1, .gradient_roundings = 1, .o = {.to = dtype},      \
+        .perf = {4096, 768}, .sizes = {                                                      \
+            {1, 5},                                                                          \
+            {3, 7},                                                                          \
+            {0, 5},                                                                          \
+            {33, 17},                                                                        \
+            {40, 768}                                                                        \
+        }                                                                                    \
+    }
+
+/* ---- one input: rows, columns ---------------------------------------------------------------- */
+
+static void declare_unary(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -4, 4);
+    set_output(c, c->dtype, MC_SHAPE(c->n[0], c->n[1]));
+}
+
+static mc_tensor *run_unary(mc_tape *t, op_call *c) { return c->o->unary(t, c->in[0].x); }
+
+static void unary_reference(const op_call *c, double *y)
+{
+    for (int64_t i = 0; i < c->out_count; i++) y[i] = activated(c->o->activation, c->in[0].v[i]);
+}
+
+static mc_tensor *run_scale(mc_tape *t, op_call *c)
+{
+    return mc_scale(t, c->in[0].x, c->o->factor);
+}
+
+static void scale_reference(const op_call *c, double *y)
+{
+    for (int64_t i = 0; i < c->out_count; i++) y[i] = (double)c->o->factor * c->in[0].v[i];
+}
+
+static void declare_cast(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -4, 4);
+    set_output(c, c->o->to, MC_SHAPE(c->n[0], c->n[1]));
+}
+
+static mc_tensor *run_cast(mc_tape *t, op_call *c) { return mc_cast(t, c->in[0].x, c->o->to); }
+
+static void cast_reference(const op_call *c, double *y)
+{
+    memcpy(y, c->in[0].v, (size_t)c->out_count * sizeof *y);
+}
+
+static mc_tensor *run_dropout(mc_tape *t, op_call *c)
+{
+    return mc_dropout(t, c->in[0].x, c->o->dropout);
+}
+
+static void dropout_reference(const op_call *c, double *y)
+{
+    for (int64_t i = 0; i < c->out_count; i++)
+        y[i] = c->in[0].v[i] * reference_dropout(mask_of(c), (uint64_t)i);
+}
+
+static void declare_reshape(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -4, 4);
+    set_output(c, c->dtype, MC_SHAPE(c->n[1], 1, c->n[0]));
+}
+
+static mc_tensor *run_reshape(mc_tape *t, op_call *c)
+{
+    return mc_reshape(t, c->in[0].x, MC_SHAPE(c->n[1], 1, c->n[0]));
+}
+
+static void declare_argmax(op_call *c)
+{
+    op_input *x = add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -4, 4);
+    for (int64_t i = 0; i < x->count; i++) { /* few different values, so that some are equal */
+        x->v[i] = rint(x->v[i]);
+        set_element(x->dtype, x->data, i, x->v[i]);
+    }
+    set_output(c, MC_I32, MC_SHAPE(c->n[0]));
+}
+
+static void argmax_reference(const op_call *c, double *y)
+{
+    for (int64_t r = 0; r < c->n[0]; r++) {
+        const double *x = c->in[0].v + r * c->n[1];
+        int64_t best = 0;
+        for (int64_t i = 1; i < c->n[1]; i++)
+            if (x[i] > x[best]) best = i;
+        y[r] = (double)best;
+    }
+}
+
+#define UNARY(text, run_it, reference_it, ...)                                                \
+    {                                                                                         \
+        .name = text, .declare = declare_unary, .run = run_it, .reference = reference_it,     \
+        .o = {__VA_ARGS__},                                                                   \
+        .sizes = {{1, 1}, {3, 7}, {0, 5}, {17, 3}, {1, 300}, {19, 65}, {64, 2049}}, .perf = { \
+            4096,                                                                             \
+            3072                                                                              \
+        }                                                                                     \
+    }
+
+/* ---- add and mul: form, sizes ---------------------------------------------------------------- */
+
+enum { EQUAL, ROW, MATRIX, SCALAR, ROW_FIRST };
+
+static void declare_binary(op_call *c)
+{
+    int64_t m = c->n[1], n = c->n[2];
+    mc_shape whole = MC_SHAPE(2, m, n),
+             part[] = {whole, MC_SHAPE(n), MC_SHAPE(m, n), {.ndim = 0}, MC_SHAPE(n)};
+    mc_shape b = part[c->n[0]];
+    add_values(c, VALUES, c->n[0] == ROW_FIRST ? b : whole, -2, 2);
+    add_values(c, c->o->weights, c->n[0] == ROW_FIRST ? whole : b, -2, 2);
+    set_output(c, c->dtype, whole);
+}
+
+static mc_tensor *run_binary(mc_tape *t, op_call *c)
+{
+    return c->o->binary(t, c->in[0].x, c->in[1].x);
+}
+
+static void binary_reference(const op_call *c, double *y)
+{
+    const op_input *a = &c->in[0], *b = &c->in[1];
+    for (int64_t i = 0; i < c->out_count; i++) {
+        double va = a->v[i % a->count], vb = b->v[i % b->count];
+        y[i] = c->o->binary == mc_add ? va + vb : va * vb;
+    }
+}
+
+/* x + x and x * x: one tensor as both inputs. */
+static mc_tensor *run_twice(mc_tape *t, op_call *c)
+{
+    return c->o->binary(t, c->in[0].x, c->in[0].x);
+}
+
+static void twice_reference(const op_call *c, double *y)
+{
+    for (int64_t i = 0; i < c->out_count; i++) {
+        double x = c->in[0].v[i];
+        y[i] = c->o->binary == mc_add ? x + x : x * x;
+    }
+}
+
+#define BINARY(text, ...)                                                                          \
+    {                                                                                              \
+        .name = text, .declare = declare_binary, .run = run_binary, .reference = binary_reference, \
+        .o = {__VA_ARGS__}, .tolerance = 2e-6, .roundings = 2, .perf = {ROW, 2048, 3072},          \
+        .sizes = {                                                                                 \
+            {EQUAL, 3, 7},                                                                         \
+            {ROW, 5, 33},                                                                          \
+            {MATRIX, 4, 9},                                                                        \
+            {SCALAR, 3, 5},                                                                        \
+            {ROW_FIRST, 6, 17},                                                                    \
+            {EQUAL, 0, 4},                                                                         \
+            {ROW, 0, 4},                                                                           \
+            {MATRIX, 30, 1000}                                                                     \
+        }                                                                                          \
+    }
+
+/* ---- rows by index: rows, columns, table rows ------------------------------------------------ */
+
+static void declare_embed(op_call *c)
+{
+    int64_t rows = c->n[0], columns = c->n[1], entries = c->n[2];
+    for (int i = 0; i < c->o->tables; i++)
+        add_values(c, c->o->weights, MC_SHAPE(entries + i, columns), -1, 1);
+    for (int i = 0; i < c->o->tables; i++)
+        add_index(c, INDEX, i == 1 ? MC_I64 : c->o->index_dtype, rows, entries + i);
+    set_output(c, c->dtype, MC_SHAPE(rows, columns));
+}
+
+static mc_tensor *run_embed(mc_tape *t, op_call *c)
+{
+    mc_tensor *table[4], *index[4];
+    int n = c->o->tables;
+    for (int i = 0; i < n; i++) {
+        table[i] = c->in[i].x;
+        index[i] = c->in[n + i].x;
+    }
+    return mc_embed(t, n, table, index);
+}
+
+static void embed_reference(const op_call *c, double *y)
+{
+    int64_t columns = c->n[1];
+    int n = c->o->tables;
+    for (int64_t i = 0; i < c->out_count; i++) {
+        y[i] = 0;
+        for (int k = 0; k < n; k++)
+            y[i] += c->in[k].v[(int64_t)c->in[n + k].v[i / columns] * columns + i % columns];
+    }
+}
+
+#define EMBED(text, ...)                                                                        \
+    {                                                                                           \
+        .name = text, .declare = declare_embed, .run = run_embed, .reference = embed_reference, \
+        .picks_rows = true, .o = {__VA_ARGS__}, .gradient_roundings = 6,                        \
+        .perf = {4096, 768, 30522}, .sizes = {                                                  \
+            {1, 1, 1},                                                                          \
+            {5, 7, 3},                                                                          \
+            {0, 4, 3},                                                                          \
+            {40, 33, 11},                                                                       \
+            {9, 300, 50}                                                                        \
+        }                                                                                       \
+    }
+
+static void declare_gather(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -1, 1);
+    if (c->n[2]) add_index(c, INDEX, MC_I32, c->n[2], c->n[0]);
+    set_output(c, c->dtype, MC_SHAPE(c->n[2], c->n[1]));
+}
+
+static mc_tensor *run_gather(mc_tape *t, op_call *c)
+{
+    return mc_gather_rows(t, c->in[0].x, c->n[2] ? c->in[1].data : NULL, c->n[2]);
+}
+
+static void gather_reference(const op_call *c, double *y)
+{
+    int64_t columns = c->n[1];
+    for (int64_t i = 0; i < c->out_count; i++)
+        y[i] = c->in[0].v[(int64_t)c->in[1].v[i / columns] * columns + i % columns];
+}
+
+/* ---- packed batches: batch, capacity a multiple of, columns ---------------------------------- */
+
+static void declare_first(op_call *c)
+{
+    set_batch(c, c->n[0], c->n[1]);
+    add_values(c, VALUES, MC_SHAPE(c->lengths.capacity, c->n[2]), -1, 1);
+    set_output(c, c->dtype, MC_SHAPE(c->lengths.count, c->n[2]));
+}
+
+static mc_tensor *run_first(mc_tape *t, op_call *c) { return mc_first_tokens(t, c->in[0].x); }
+
+static void first_reference(const op_call *c, double *y)
+{
+    for (int64_t i = 0; i < c->out_count; i++)
+        y[i] = c->in[0].v[c->lengths.offset[i / c->n[2]] * c->n[2] + i % c->n[2]];
+}
+
+static void declare_unpack(op_call *c)
+{
+    declare_first(c);
+    set_output(c, c->dtype, MC_SHAPE(c->lengths.count, c->lengths.longest, c->n[2]));
+}
+
+static mc_tensor *run_unpack(mc_tape *t, op_call *c) { return mc_unpack(t, c->in[0].x); }
+
+static void unpack_reference(const op_call *c, double *y)
+{
+    const mc_lengths *l = &c->lengths;
+    for (int64_t i = 0; i < c->out_count; i++) {
+        int64_t columns = c->n[2], token = i / columns % l->longest,
+                sequence = i / columns / l->longest;
+        bool here = token < l->length[sequence];
+        y[i] = here ? c->in[0].v[(l->offset[sequence] + token) * columns + i % columns] : 0;
+    }
+}
+
+/* ---- attention: batch, capacity a multiple of, heads, head_dim ------------------------------- */
+
+static void declare_sdpa(op_call *c)
+{
+    set_batch(c, c->n[0], c->n[1]);
+    int64_t width = c->n[2] * c->n[3];
+    add_values(c, VALUES, MC_SHAPE(c->lengths.capacity, 3 * width), -1.5, 1.5);
+    if (c->o->masked) {
+        op_input *mask = add_input(c, MASK, MC_U8, MC_SHAPE(c->lengths.total));
+        for (int64_t i = 0; i < mask->count; i++) set_index(mask, i, random_bits() % 3 != 0);
+    }
+    set_output(c, c->dtype, MC_SHAPE(c->lengths.capacity, width));
+}
+
+/* On a GPU cuDNN draws random numbers of its own: dropout is tested on our kernels, whose numbers
+ * are known. */
+static void choose_path(const op_call *c)
+{
+    const char *path = c->o->dropout > 0 ? "own" : c->o->path;
+    if (path)
+        setenv("MC_CUDA_ATTENTION", path, 1);
+    else
+        unsetenv("MC_CUDA_ATTENTION");
+}
+
+static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
+{
+    choose_path(c); /* backward asks again, before the next call comes here */
+    mc_sdpa_options o = {.heads = (int)c->n[2],
+                         .scale = c->o->factor,
+                         .causal = c->o->causal,
+                         .dropout = c->o->dropout,
+                         .key_mask = c->o->masked ? c->in[1].x : NULL};
+    return mc_sdpa(t, c->in[0].x, &o);
+}
+
+/* One query: its probabilities p over the keys of its sequence, not yet dropped. */
+static void probabilities(const op_call *c, int h, int64_t row, int64_t first, int64_t length,
+                          double *p)
+{
+    int64_t d = c->n[3], width = c->n[2] * d;
+    double scale = c->o->factor != 0 ? (double)c->o->factor : 1 / sqrt((double)d),
+           largest = -INFINITY, sum = 0;
+    const double *q = c->in[0].v + row * 3 * width + h * d;
+    for (int64_t k = 0; k < length; k++) {
+        bool seen =
+            (!c->o->causal || first + k <= row) && (!c->o->masked || c->in[1].v[first + k] != 0);
+        p[k] = seen ? scale * dot(q, c->in[0].v + (first + k) * 3 * width + width + h * d, d)
+                    : -INFINITY;
+        largest = fmax(largest, p[k]);
+    }
+    for (int64_t k = 0; k < length; k++) sum += p[k] = isinf(largest) ? 0 : exp(p[k] - largest);
+    for (int64_t k = 0; k < length && sum > 0; k++) p[k] /= sum;
+}
+
+static void sdpa_reference(const op_call *c, double *y)
+{
+    const mc_lengths *l = &c->lengths;
+    int64_t d = c->n[3], width = c->n[2] * d, padded = (l->longest + 3) / 4 * 4;
+    double *p = doubles(l->longest);
+    memset(y, 0, (size_t)c->out_count * sizeof *y);
+    for (int s = 0; s < l->count; s++)
+        for (int h = 0; h < c->n[2]; h++)
+            for (int64_t row = l->offset[s]; row < l->offset[s + 1]; row++) {
+                probabilities(c, h, row, l->offset[s], l->length[s], p);
+                for (int64_t k = 0; k < l->length[s]; k++) {
+                    double keep = reference_dropout(mask_of(c),
+                                                    (uint64_t)((h * l->total + row) * padded + k));
+                    const double *v =
+                        c->in[0].v + (l->offset[s] + k) * 3 * width + 2 * width + h * d;
+                    for (int64_t i = 0; i < d; i++)
+                        y[row * width + h * d + i] += keep * p[k] * v[i];
+                }
+            }
+    free(p);
+}
+
+static double sdpa_flops(const op_call *c)
+{
+    double pairs = 0;
+    for (int s = 0; s < c->lengths.count; s++)
+        pairs += (double)c->lengths.length[s] * c->lengths.length[s];
+    return pairs * 4 * (double)(c->n[2] * c->n[3]);
+}
+
+#define SDPA(text, ...)                                                                      \
+    {                                                                                        \
+        .name = text, .declare = declare_sdpa, .run = run_sdpa, .reference = sdpa_reference, \
+        .flops = sdpa_flops, .tolerance = 2e-6, .roundings = 2, .gradient_roundings = 3,     \
+        .o = {__VA_ARGS__}, .perf = {7, 1, 12, 64}, .sizes = {                               \
+            {0, 1, 1, 1},                                                                    \
+            {1, 1, 2, 3},                                                                    \
+            {2, 8, 3, 5},                                                                    \
+            {3, 1, 2, 4},                                                                    \
+            {4, 1, 1, 2},                                                                    \
+            {5, 16, 2, 8},                                                                   \
+            {6, 64, 2, 33},                                                                  \
+            {5, 1, 2, 64},                                                                   \
+            {8, 1, 2, 64}                                                                    \
+        }                                                                                    \
+    }
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+/* The sum and count of a cross-entropy over rows of logits. */
+static void add_loss(const op_options *o, const double *x, const double *label, int64_t rows,
+                     int64_t classes, double loss[2])
+{
+    double ignored = o->ignore_index == MC_IGNORE_ZERO ? 0
+                     : o->ignore_index                 ? o->ignore_index
+                                                       : -100;
+    loss[0] = loss[1] = 0;
+    for (int64_t r = 0; r < rows; r++, x += classes) {
+        if (label[r] == ignored) continue;
+        double largest = -INFINITY, sum = 0, mean = 0;
+        for (int64_t i = 0; i < classes; i++) largest = fmax(largest, x[i]);
+        for (int64_t i = 0; i < classes; i++) sum += exp(x[i] - largest);
+        double lse = largest + log(sum);
+        for (int64_t i = 0; i < classes && o->smoothing > 0; i++)
+            mean += (lse - x[i]) / (double)classes;
+        loss[0] +=
+            (1 - (double)o->smoothing) * (lse - x[(int64_t)label[r]]) + (double)o->smoothing * mean;
+        loss[1] += 1;
+    }
+}
+
+/* Labels of which about a third is the ignored one, if there is one. */
+static void add_labels(op_call *c, int64_t rows, int64_t classes)
+{
+    op_input *labels = add_index(c, INDEX, c->o->index_dtype, rows, classes);
+    for (int64_t i = 0; i < rows && c->o->ignore_index; i++)
+        if (random_bits() % 3 == 0)
+            set_index(labels, i, c->o->ignore_index == MC_IGNORE_ZERO ? 0 : c->o->ignore_index);
+}
+
+static mc_cross_entropy_options loss_options(const op_call *c)
+{
+    return (mc_cross_entropy_options){.ignore_index = c->o->ignore_index,
+                                      .label_smoothing = c->o->smoothing};
+}
+
+static void declare_cross_entropy(op_call *c) /* rows, classes */
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -3, 3);
+    add_labels(c, c->n[0], c->n[1]);
+    set_output(c, MC_F32, MC_SHAPE(2));
+}
+
+static mc_tensor *run_cross_entropy(mc_tape *t, op_call *c)
+{
+    mc_cross_entropy_options o = loss_options(c);
+    return mc_cross_entropy(t, c->in[0].x, c->in[1].x, &o);
+}
+
+static void cross_entropy_reference(const op_call *c, double *y)
+{
+    add_loss(c->o, c->in[0].v, c->in[1].v, c->n[0], c->n[1], y);
+}
+
+#define CROSS_ENTROPY(text, ...)                                                         \
+    {                                                                                    \
+        .name = text, .declare = declare_cross_entropy, .run = run_cross_entropy,        \
+        .reference = cross_entropy_reference, .o = {__VA_ARGS__}, .perf = {1024, 30522}, \
+        .sizes = {                                                                       \
+            {1, 1},                                                                      \
+            {1, 2},                                                                      \
+            {5, 7},                                                                      \
+            {0, 3},                                                                      \
+            {33, 100},                                                                   \
+            {3, 5000}                                                                    \
+        }                                                                                \
+    }
+
+/* rows, in, classes, rows of the weight */
+static void declare_linear_loss(op_call *c)
+{
+    int64_t rows = c->n[0], in = c->n[1], classes = c->n[2], stored = c->n[3];
+    double range = 2 / sqrt((double)in);
+    add_values(c, VALUES, MC_SHAPE(rows, in), -1, 1);
+    add_values(c, PARAMETER, MC_SHAPE(stored, in), -range, range);
+    add_labels(c, rows, classes);
+    if (c->o->bias) add_values(c, PARAMETER, MC_SHAPE(stored), -1, 1);
+    set_output(c, MC_F32, MC_SHAPE(2));
+}
+
+static mc_tensor *run_linear_loss(mc_tape *t, op_call *c)
+{
+    mc_cross_entropy_options o = loss_options(c);
+    return mc_linear_cross_entropy(t, c->in[0].x, c->in[1].x, c->o->bias ? c->in[3].x : NULL,
+                                   c->n[2] == c->n[3] ? 0 : c->n[2], c->in[2].x, &o);
+}
+
+static void linear_loss_reference(const op_call *c, double *y)
+{
+    int64_t rows = c->n[0], in = c->n[1], classes = c->n[2];
+    double *logits = doubles(classes), one[2];
+    y[0] = y[1] = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < classes; i++)
+            logits[i] = dot(c->in[0].v + r * in, c->in[1].v + i * in, in) +
+                        (c->o->bias ? c->in[3].v[i] : 0);
+        add_loss(c->o, logits, c->in[2].v + r, 1, classes, one);
+        y[0] += one[0];
+        y[1] += one[1];
+    }
+    free(logits);
+}
+
+static double linear_loss_flops(const op_call *c)
+{
+    return 2.0 * (double)c->n[0] * (double)c->n[1] * (double)c->n[2];
+}
+
+#define LINEAR_LOSS(text, ...)                                                                \
+    {                                                                                         \
+        .name = text, .declare = declare_linear_loss, .run = run_linear_loss, .seeded = true, \
+        .reference = linear_loss_reference, .flops = linear_loss_flops, .roundings = 3,       \
+        .o = {__VA_ARGS__}, .perf = {1024, 768, 30522, 30528}, .sizes = {                     \
+            {1, 1, 2, 2},                                                                     \
+            {5, 7, 9, 9},                                                                     \
+            {0, 3, 4, 4},                                                                     \
+            {6, 5, 11, 16},                                                                   \
+            {40, 16, 100, 101}                                                                \
+        }                                                                                     \
+    }
+
+/* loss(a) + factor * loss(b): rows and classes of each */
+static void declare_loss_add(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], c->n[1]), -3, 3);
+    add_labels(c, c->n[0], c->n[1]);
+    add_values(c, VALUES, MC_SHAPE(c->n[2], c->n[3]), -3, 3);
+    add_labels(c, c->n[2], c->n[3]);
+    set_output(c, MC_F32, MC_SHAPE(2));
+}
+
+static mc_tensor *run_loss_add(mc_tape *t, op_call *c)
+{
+    mc_cross_entropy_options o = loss_options(c);
+    mc_tensor *a = mc_cross_entropy(t, c->in[0].x, c->in[1].x, &o);
+    return mc_loss_add(t, a, mc_cross_entropy(t, c->in[2].x, c->in[3].x, &o), c->o->factor);
+}
+
+static void loss_add_reference(const op_call *c, double *y)
+{
+    double a[2], b[2];
+    add_loss(c->o, c->in[0].v, c->in[1].v, c->n[0], c->n[1], a);
+    add_loss(c->o, c->in[2].v, c->in[3].v, c->n[2], c->n[3], b);
+    y[1] = a[1] > 0 ? a[1] : 1;
+    y[0] = a[0] + (b[1] > 0 ? (double)c->o->factor * b[0] * y[1] / b[1] : 0);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static const op_row rows[] = {
+    LINEAR("linear", .weights = PARAMETER),
+    LINEAR("linear bias", .weights = PARAMETER, .bias = true),
+    LINEAR("linear bias of tape inputs", .weights = VALUES, .bias = true),
+    LINEAR("linear relu", .weights = PARAMETER, .activation = MC_ACTIVATION_RELU),
+    LINEAR("linear bias relu", .weights = PARAMETER, .bias = true,
+           .activation = MC_ACTIVATION_RELU),
+    LINEAR("linear gelu", .weights = PARAMETER, .activation = MC_ACTIVATION_GELU),
+    LINEAR("linear bias gelu", .weights = PARAMETER, .bias = true,
+           .activation = MC_ACTIVATION_GELU),
+    LINEAR("linear gelu_new", .weights = PARAMETER, .activation = MC_ACTIVATION_GELU_NEW),
+    LINEAR("linear bias gelu_new", .weights = VALUES, .bias = true,
+           .activation = MC_ACTIVATION_GELU_NEW),
+    LINEAR("linear tanh", .weights = PARAMETER, .activation = MC_ACTIVATION_TANH),
+    LINEAR("linear bias tanh", .weights = PARAMETER, .bias = true,
+           .activation = MC_ACTIVATION_TANH),
+    NORM("norm", .weights = PARAMETER),
+    NORM("norm of tape inputs", .weights = VALUES),
+    NORM("residual norm", .weights = PARAMETER, .second = true),
+    NORM("residual norm dropout", .weights = PARAMETER, .second = true, .dropout = 0.3f),
+    STREAM("stream norm", .weights = PARAMETER),
+    STREAM("stream norm of a sum", .weights = PARAMETER, .second = true),
+    STREAM("stream norm of a sum, dropout", .weights = PARAMETER, .second = true, .dropout = 0.3f),
+    SUM("residual sum", .dropout = 0),
+    SUM("residual sum dropout", .dropout = 0.3f),
+    UNARY("dropout", run_dropout, dropout_reference, .dropout = 0.1f),
+    UNARY("dropout most", run_dropout, dropout_reference, .dropout = 0.875f),
+    CAST("cast to f32", MC_F32),
+    CAST("cast to f16", MC_F16),
+    CAST("cast to bf16", MC_BF16),
+    UNARY("scale", run_scale, scale_reference, .factor = -0.37f),
+    UNARY("gelu", run_unary, unary_reference, .unary = mc_gelu, .activation = MC_ACTIVATION_GELU),
+    UNARY("gelu_new", run_unary, unary_reference, .unary = mc_gelu_new,
+          .activation = MC_ACTIVATION_GELU_NEW),
+    UNARY("relu", run_unary, unary_reference, .unary = mc_relu, .activation = MC_ACTIVATION_RELU),
+    UNARY("tanh", run_unary, unary_reference, .unary = mc_tanh, .activation = MC_ACTIVATION_TANH),
+    UNARY("add to itself", run_twice, twice_reference, .binary = mc_add),
+    UNARY("mul by itself", run_twice, twice_reference, .binary = mc_mul),
+    BINARY("add", .binary = mc_add, .weights = VALUES),
+    BINARY("add of a parameter", .binary = mc_add, .weights = PARAMETER),
+    BINARY("mul", .binary = mc_mul, .weights = VALUES),
+    BINARY("mul by a parameter", .binary = mc_mul, .weights = PARAMETER),
+    EMBED("embed", .tables = 1, .weights = PARAMETER),
+    EMBED("embed i64 of a tape input", .tables = 1, .weights = VALUES, .index_dtype = MC_I64),
+    EMBED("embed two tables", .tables = 2, .weights = PARAMETER),
+    EMBED("embed three tables", .tables = 3, .weights = PARAMETER),
+    {.name = "reshape",
+     .declare = declare_reshape,
+     .run = run_reshape,
+     .reference = unary_reference,
+     .sizes = {{1, 1}, {3, 7}, {0, 5}, {64, 33}}},
+    {.name = "gather rows",
+     .declare = declare_gather,
+     .run = run_gather,
+     .picks_rows = true,
+     .reference = gather_reference,
+     .gradient_roundings = 6,
+     .perf = {4096, 768, 2048},
+     .sizes = {{1, 1, 1}, {3, 7, 11}, {5, 3, 2}, {4, 6, 0}, {0, 3, 0}, {90, 300, 40}}},
+    {.name = "first tokens",
+     .declare = declare_first,
+     .run = run_first,
+     .picks_rows = true,
+     .reference = first_reference,
+     .sizes = {{0, 1, 3}, {1, 4, 5}, {4, 1, 3}, {5, 64, 100}},
+     .perf = {7, 1, 768}},
+    {.name = "unpack",
+     .declare = declare_unpack,
+     .run = run_unpack,
+     .reference = unpack_reference,
+     .sizes = {{0, 1, 3}, {1, 4, 5}, {2, 8, 7}, {3, 1, 2}, {4, 1, 3}, {5, 64, 100}},
+     .perf = {7, 1, 768}},
+    {.name = "argmax",
+     .declare = declare_argmax,
+     .run = run_unary,
+     .reference = argmax_reference,
+     .no_gradient = true,
+     .o = {.unary = mc_argmax},
+     .perf = {1024, 30522},
+     .sizes = {{1, 1}, {3, 7}, {0, 5}, {40, 300}, {2, 5000}}},
+    SDPA("attention", .factor = 0),
+    SDPA("attention scaled", .factor = 0.7f),
+    SDPA("attention causal", .causal = true),
+    SDPA("attention masked", .masked = true),
+    SDPA("attention causal masked dropout", .causal = true, .masked = true, .dropout = 0.2f),
+    SDPA("attention dropout", .dropout = 0.4f),
+    SDPA("attention by own kernels", .path = "own"),
+    SDPA("attention by own kernels, causal masked", .path = "own", .causal = true, .masked = true),
+    CROSS_ENTROPY("cross entropy", .smoothing = 0),
+    CROSS_ENTROPY("cross entropy i64 ignoring -100", .index_dtype = MC_I64, .ignore_index = -100),
+    CROSS_ENTROPY("cross entropy ignoring 0, smoothed", .ignore_index = MC_IGNORE_ZERO,
+                  .smoothing = 0.1f),
+    LINEAR_LOSS("linear cross entropy", .bias = false),
+    LINEAR_LOSS("linear cross entropy bias ignoring", .bias = true, .ignore_index = -100),
+    LINEAR_LOSS("linear cross entropy bias smoothed", .bias = true, .ignore_index = 1,
+                .smoothing = 0.2f),
+    {.name = "linear cross entropy in chunks",
+     .declare = declare_linear_loss,
+     .run = run_linear_loss,
+     .seeded = true,
+     .reference = linear_loss_reference,
+     .flops = linear_loss_flops,
+     .f32_only = true,
+     /* the gradient of x sums 1,500,000 terms of f32: one after the other that would change it by
+      * 2^-24 sqrt(1,500,000) = 7e-5, in blocks it is less */
+     .gradient_tolerance = 2e-5,
+     .o = {.bias = true, .ignore_index = -100},
+     .sizes = {{7, 3, 1500000, 1500001}}},
+    {.name = "loss add",
+     .declare = declare_loss_add,
+     .run = run_loss_add,
+     .reference = loss_add_reference,
+     .o = {.factor = 0.3f, .ignore_index = -100},
+     .sizes = {{4, 5, 3, 2}, {7, 3, 30, 9}, {0, 2, 3, 4}, {3, 4, 0, 2}}},
+};
+
+enum { ROW_COUNT = sizeof rows / sizeof *rows };
+
+#endif

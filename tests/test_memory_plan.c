@@ -1,0 +1,175 @@
+/* The memory planner: a step of a BERT, planned and taken. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "core/device/device_internal.h"
+#include "core/modelcenter.h"
+#include "tests/optim/optim_test.h"
+
+enum { VOCABULARY = 131, BATCH = 4, LENGTH = 33 };
+
+typedef struct work {
+    mc_bert *bert;
+    mc_optim_manager *optim;
+    mc_tensor *ids, *labels;
+    int tapes;
+} work;
+
+static void step(mc_context *ctx, void *user)
+{
+    work *w = user;
+    mc_optim_manager_zero_grad(w->optim);
+    for (int i = 0; i < w->tapes; i++) {
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_bert_output out = mc_bert_forward(t, w->bert, &(mc_bert_input){.ids = w->ids});
+        mc_tensor *loss = mc_bert_mlm_loss(t, w->bert, out.last_hidden, w->labels);
+        mc_optim_manager_backward(w->optim, t, loss);
+        mc_tape_end(t);
+    }
+    mc_optim_manager_step(w->optim);
+}
+
+/* The same on a real context and on a planning one. */
+static work new_work(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
+{
+    work w = {.tapes = 2};
+    mc_bert_config c = mc_bert_config_default();
+    c.vocab_size = VOCABULARY;
+    c.dim = 48;
+    c.dim_ff = 96;
+    c.layers = 3;
+    c.heads = 3;
+    c.positions = 64;
+    w.bert = mc_bert_new(ctx, &c, (mc_bert_heads){.mlm = true},
+                         &(mc_load_options){.dtype = dtype, .recompute = recompute});
+    w.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});
+    mc_optimizer *adam = mc_adam_new(ctx, NULL);
+    mc_optimizer_add(adam, mc_bert_module(w.bert));
+    mc_optim_manager_add(w.optim, adam, NULL);
+    w.ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(BATCH, LENGTH));
+    w.labels = mc_tensor_new(ctx, MC_I32, MC_SHAPE(BATCH, LENGTH));
+    return w;
+}
+
+static uint64_t sum_of(const mc_memory_plan *p)
+{
+    return p->parameters + p->gradients + p->optimizer + p->inputs + p->activations + p->logits +
+           p->workspace;
+}
+
+static uint64_t check(mc_dtype dtype, mc_recompute recompute)
+{
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 4});
+    mc_context *dry = mc_plan_context_new(ctx);
+    assert_int_equal(mc_seed(dry), 4);
+    work planned = new_work(dry, dtype, recompute);
+    mc_memory_plan plan;
+    mc_plan_run(dry, mc_bert_module(planned.bert), step, &planned, &plan);
+    assert_good(dry);
+    assert_int_equal(ctx->device->memory.in_use, 0);
+    mc_context_free(dry);
+    work real = new_work(ctx, dtype, recompute);
+    for (int i = 0; i < 3; i++) step(ctx, &real);
+    assert_good(ctx);
+    mc_memory_use use = mc_memory(ctx);
+    assert_near((double)plan.peak, (double)use.peak, 0.02 * (double)use.peak);
+    assert_true(sum_of(&plan) == plan.peak);
+    assert_true(plan.gradients == plan.parameters * (dtype == MC_F32 ? 1 : 2));
+    assert_true(plan.optimizer == plan.gradients * (dtype == MC_F32 ? 2 : 3));
+    assert_true(use.in_use < use.peak && use.reserved >= use.peak && use.available > 0);
+    mc_context_free(ctx);
+    return plan.activations;
+}
+
+static void test_plan_is_right(void **state)
+{
+    (void)state;
+    static const mc_dtype dtypes[] = {MC_F32, MC_F16, MC_BF16};
+    for (int i = 0; i < 3; i++) {
+        uint64_t none = check(dtypes[i], MC_RECOMPUTE_NONE),
+                 selective = check(dtypes[i], MC_RECOMPUTE_SELECTIVE),
+                 full = check(dtypes[i], MC_RECOMPUTE_FULL);
+        assert_true(none > selective && selective > full);
+    }
+}
+
+/* The system gives nothing while a step of a model is planned that would not fit. */
+static void test_nothing_is_taken(void **state)
+{
+    mc_context *ctx = *state;
+    mc_context *dry = mc_plan_context_new(ctx);
+    mc_gpt2_config config;
+    assert_int_equal(mc_gpt2_config_named(dry, "gpt2-xl", &config), MC_OK);
+    mc_gpt2 *gpt2 = mc_gpt2_new(dry, &config, &(mc_load_options){.dtype = MC_BF16});
+    mc_optimizer *adam = mc_adam_new(dry, NULL);
+    mc_optimizer_add(adam, mc_gpt2_module(gpt2));
+    mc_optim_manager *optim = mc_optim_manager_new(dry, NULL);
+    mc_optim_manager_add(optim, adam, NULL);
+    assert_int_equal(mc_optim_manager_prepare(optim), MC_OK);
+    assert_true(mc_memory(dry).in_use > 25e9); /* 16 bytes a parameter */
+    assert_int_equal(mc_memory(ctx).reserved, 0);
+    mc_context_free(dry);
+}
+
+static void test_errors(void **state)
+{
+    mc_context *ctx = *state;
+    mc_memory_plan plan;
+    work w = new_work(ctx, MC_F32, MC_RECOMPUTE_NONE);
+    assert_int_equal(mc_plan_run(ctx, mc_bert_module(w.bert), step, &w, &plan), MC_ERR_ARGUMENT);
+    assert_error(ctx, MC_ERR_ARGUMENT, "mc_plan_context_new");
+    mc_context *dry = mc_plan_context_new(ctx);
+    assert_int_equal(mc_plan_run(dry, mc_bert_module(w.bert), step, &w, &plan), MC_ERR_ARGUMENT);
+    assert_error(dry, MC_ERR_ARGUMENT, "module");
+    work planned = new_work(dry, MC_F32, MC_RECOMPUTE_NONE);
+    planned.ids = NULL; /* the step's own error */
+    assert_true(mc_plan_run(dry, mc_bert_module(planned.bert), step, &planned, &plan) != MC_OK);
+    assert_true(mc_failed(dry) && !mc_failed(ctx));
+    mc_context_free(dry);
+    assert_null(mc_plan_context_new(NULL));
+    assert_true(mc_memory(NULL).peak == 0 && mc_device_peak_rate(NULL, MC_F32) == 0);
+    assert_true(mc_device_peak_rate(ctx, MC_F32) == 0);
+}
+
+#ifdef MC_FAULT_INJECTION
+static void test_faults(void **state)
+{
+    mc_context *ctx = *state;
+    long count = 0, nth = 0;
+    do {
+        mc_fault_fail_at(++nth, false);
+        mc_context *dry = mc_plan_context_new(ctx);
+        mc_memory_plan plan;
+        if (dry) {
+            work w = new_work(dry, MC_F32, MC_RECOMPUTE_NONE);
+            mc_plan_run(dry, mc_bert_module(w.bert), step, &w, &plan);
+        }
+        count = mc_fault_count();
+        mc_fault_fail_at(0, false);
+        if (nth <= count) assert_true(mc_failed(dry));
+        mc_clear_error(ctx);
+        mc_context_free(dry);
+    } while (nth <= count);
+    assert_true(nth > 50);
+}
+#else
+static void test_faults(void **state)
+{
+    (void)state;
+    printf("SKIPPED: failing allocations (needs MC_FAULT_INJECTION)\n");
+    skip();
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan_is_right),
+        cmocka_unit_test_setup_teardown(test_nothing_is_taken, set_up_context, tear_down_context),
+        cmocka_unit_test_setup_teardown(test_errors, set_up_context, tear_down_context),
+        cmocka_unit_test_setup_teardown(test_faults, set_up_context, tear_down_context),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,189 @@
+/* `modelcenter generate` as a user runs it, on a small model of random weights: what goes to which
+ * stream, in which form, and that it is what the library generates. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include "core/modelcenter.h"
+#include "tests/shared_data.h"
+#include "tests/temp_folder.h"
+
+static temp_folder folder;
+static char out[1 << 16], err[1 << 16];
+
+static void read_into(char *text, size_t room, const char *name)
+{
+    FILE *file = fopen(temp_path(&folder, name), "r");
+    assert_non_null(file);
+    text[fread(text, 1, room - 1, file)] = '\0';
+    fclose(file);
+}
+
+/* Runs `modelcenter generate gpt2 --pretrained model <arguments>`. */
+static int generate(const char *arguments)
+{
+    char whole[3000];
+    snprintf(whole, sizeof whole, "cd '%s' && '%s' generate gpt2 --pretrained model %s >out 2>err",
+             folder.path, MC_TOOL, arguments);
+    int status = system(whole);
+    assert_true(WIFEXITED(status));
+    read_into(out, sizeof out, "out");
+    read_into(err, sizeof err, "err");
+    return WEXITSTATUS(status);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = temp_folder_new();
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 8});
+    mc_gpt2_config c = mc_gpt2_config_default();
+    c.dim = 16;
+    c.dim_ff = 32;
+    c.layers = 2;
+    c.heads = 2;
+    c.positions = 40;
+    c.init_std = 0.3f;
+    mc_gpt2_save(mc_gpt2_new(ctx, &c, NULL), temp_path(&folder, "model"));
+    int bad = mc_print_error(ctx, stderr);
+    mc_context_free(ctx);
+    return bad;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    temp_folder_free(&folder);
+    return 0;
+}
+
+/* Prompts and answers as ids are what the library generates. */
+static void test_ids(void **state)
+{
+    (void)state;
+    mc_context *ctx = mc_init_distributed(NULL);
+    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "model"), NULL);
+    const int32_t *prompts[] = {(int32_t[]){5, 1, 300}, (int32_t[]){50256}};
+    mc_generate_options o = {.max_new_tokens = 6};
+    mc_generation *g = mc_gpt2_generate(gpt2, prompts, (int[]){3, 1}, 2, &o);
+    assert_false(mc_print_error(ctx, stderr));
+    char expected[200] = "", first[200] = "";
+    for (int i = 0; i < 6; i++) snprintf(first + strlen(first), 16, i ? " %d" : "%d", g->ids[0][i]);
+    snprintf(expected, sizeof expected, "%s\n", first);
+    assert_int_equal(generate("--ids --prompt '5, 1 300' --max-new-tokens 6"), 0);
+    assert_string_equal(out, expected);
+    assert_string_equal(err, "");
+    snprintf(expected, sizeof expected, "5 1 300 %s\n", first);
+    assert_int_equal(generate("--ids --prompt '5 1 300' --echo --max-new-tokens 6"), 0);
+    assert_string_equal(out, expected);
+    /* the empty prompt begins a text, which is <|endoftext|> */
+    assert_int_equal(generate("--ids --prompt '5 1 300' --prompt '' --max-new-tokens=6"), 0);
+    char *line = out;
+    for (int p = 0; p < 2; p++) {
+        cJSON *json = cJSON_ParseWithOpts(line, (const char **)&line, false);
+        assert_non_null(json);
+        const cJSON *ids = cJSON_GetObjectItem(json, "ids");
+        assert_int_equal(cJSON_GetArraySize(ids), 6);
+        for (int i = 0; i < 6; i++)
+            assert_int_equal(cJSON_GetArrayItem(ids, i)->valueint, g->ids[p][i]);
+        assert_int_equal(cJSON_GetObjectItem(json, "tokens")->valueint, 6);
+        assert_true(cJSON_GetObjectItem(json, "score")->valuedouble < 0);
+        cJSON_Delete(json);
+    }
+    mc_context_free(ctx);
+}
+
+/* The same answers in batches of any size, from a file as from options, drawn by seed. */
+static void test_batches(void **state)
+{
+    (void)state;
+    static char first[sizeof out];
+    write_text(temp_path(&folder, "prompts"), "1 2 3\n40000\n\n7 7 7 7 7 7 7\n9,9\n");
+    const char *common = "--ids --top-k 50 --seed 4 --max-new-tokens 5";
+    char arguments[400];
+    for (int size = 1; size <= 6; size += 5) {
+        snprintf(arguments, sizeof arguments, "%s --prompts prompts --batch-size %d", common, size);
+        assert_int_equal(generate(arguments), 0);
+        if (size == 1) memcpy(first, out, sizeof out);
+        assert_string_equal(out, first);
+    }
+    snprintf(arguments, sizeof arguments, "%s --prompts - < prompts", common);
+    assert_int_equal(generate(arguments), 0);
+    assert_string_equal(out, first);
+    snprintf(arguments, sizeof arguments,
+             "%s --prompt '1 2 3' --prompt 40000 --prompt '' --prompt '7 7 7 7 7 7 7' "
+             "--prompt 9,9",
+             common);
+    assert_int_equal(generate(arguments), 0);
+    assert_string_equal(out, first);
+    assert_int_equal(generate("--ids --prompts prompts --top-k 50 --seed 5 --max-new-tokens 5"), 0);
+    assert_string_not_equal(out, first);
+    assert_int_equal(generate("--ids --prompt 1 --num-beams 3 --dtype bf16 --max-new-tokens 3"), 0);
+    assert_int_equal(strspn(out, "0123456789 "), strlen(out) - 1);
+}
+
+/* Text in, text out. */
+static void test_text(void **state)
+{
+    (void)state;
+    const char *vocabulary = shared_path("data/vocab/gpt2/tokenizer.json");
+    if (!vocabulary) skip();
+    char command[2000];
+    snprintf(command, sizeof command, "cp '%s' '%s/model/'", vocabulary, folder.path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(generate("--prompt 'Hello, world' --max-new-tokens 8 --json"), 0);
+    cJSON *json = cJSON_Parse(out);
+    assert_non_null(json);
+    assert_string_equal(cJSON_GetObjectItem(json, "prompt")->valuestring, "Hello, world");
+    char text[1000];
+    snprintf(text, sizeof text, "%s\n", cJSON_GetObjectItem(json, "text")->valuestring);
+    cJSON_Delete(json);
+    assert_int_equal(generate("--prompt 'Hello, world' --max-new-tokens 8"), 0); /* streamed */
+    assert_string_equal(out, text);
+}
+
+static void test_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments;
+        int code;
+        const char *words[2];
+    } bad[] = {{"", 2, {"--prompt", "--prompts"}},
+               {"--ids --prompt 1 --top-p 2", 2, {"--top-p", "2"}},
+               {"--ids --prompt 1 --temperature 0", 2, {"--temperature", "above 0"}},
+               {"--ids --prompt 1 --num-beams 2 --top-k 3", 2, {"--num-beams", "--top-k"}},
+               {"--ids --prompt 1 --dtype f64", 2, {"--dtype", "f64"}},
+               {"--ids --prompt one", 1, {"--ids", "one"}},
+               {"--ids --prompt '1 -2'", 1, {"--ids", "-2"}},
+               {"--ids --prompt 50257 --max-new-tokens 4", 1, {"50257", "0 to 50256"}},
+               {"--ids --prompt 1 --max-new-tokens 41", 1, {"41 new ones", "40 positions"}},
+               {"--ids --prompts nowhere", 1, {"nowhere", "No such file"}},
+               {"--ids --prompts /dev/null", 1, {"/dev/null", "no prompt"}},
+               {"--ids --prompt 1 --pretrained nothing", 1, {"nothing", "error"}}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int code = generate(bad[i].arguments);
+        if (code != bad[i].code || *out || !strstr(err, bad[i].words[0]) ||
+            !strstr(err, bad[i].words[1]))
+            fail_msg("%s: exit %d, out \"%s\", err \"%s\"", bad[i].arguments, code, out, err);
+    }
+    assert_int_equal(generate("--ids --prompt 1 --max-new-tokens 4 >/dev/full 2>err #"), 1);
+    assert_non_null(strstr(err, "stdout"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,101 @@
+/* `modelcenter prepare`, run as a user runs it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+#include "datasets/lm.h"
+#include "tests/datasets/fixture.h"
+
+static char out[1 << 14], err[1 << 14];
+
+static void read_into(fixture *f, char *text, size_t room, const char *name)
+{
+    FILE *file = fopen(temp_path(&f->folder, name), "r");
+    assert_non_null(file);
+    text[fread(text, 1, room - 1, file)] = '\0';
+    fclose(file);
+}
+
+/* Runs a shell line in the folder with $P as the command and its tokenizer; its exit code. */
+static int run(fixture *f, const char *line)
+{
+    char whole[2048];
+    snprintf(whole, sizeof whole, "cd '%s' && P='%s prepare --tokenizer tok' && { %s\n} >out 2>err",
+             f->folder.path, MC_TOOL, line);
+    int status = system(whole);
+    assert_true(WIFEXITED(status));
+    read_into(f, out, sizeof out, "out");
+    read_into(f, err, sizeof err, "err");
+    return WEXITSTATUS(status);
+}
+
+static void expect_tokens(fixture *f, const char *name, const int32_t *expected, int count)
+{
+    int32_t tokens[64];
+    mc_token_file *file = mc_token_file_open(f->ctx, temp_path(&f->folder, name));
+    expect_ok(f->ctx);
+    assert_int_equal(mc_token_file_count(file), count);
+    assert_int_equal(mc_token_file_read(file, 0, count, tokens), MC_OK);
+    assert_memory_equal(tokens, expected, (size_t)count * sizeof *tokens);
+}
+
+static void expect_result(const char *counts)
+{
+    double seconds, rate;
+    assert_memory_equal(out, counts, strlen(counts));
+    assert_int_equal(sscanf(out + strlen(counts), "seconds=%lf mb_per_s=%lf\n", &seconds, &rate),
+                     2);
+    assert_true(seconds >= 0 && rate >= 0);
+    assert_string_equal(strchr(out, '\n'), "\n"); /* one line */
+}
+
+static void test_formats(void **state)
+{
+    fixture *f = *state;
+    write_text(temp_path(&f->folder, "a.txt"), "!\n\"");
+    write_text(temp_path(&f->folder, "b.jsonl"), "{\"text\": \"\\\"!\", \"other\": \"#\"}\n");
+    assert_int_equal(run(f, "$P --input a.txt b.jsonl --output x.bin"), 0);
+    assert_string_equal(err, "");
+    expect_result("result documents=2 tokens=6 ");
+    expect_tokens(f, "x.bin", (int32_t[]){3, 5, 6, 3, 6, 5}, 6);
+    assert_int_equal(run(f, "$P --input=b.jsonl --input a.txt --output y.bin --format megatron "
+                            "--threads 3 --end-token '[CLS]'"),
+                     0);
+    expect_result("result documents=2 tokens=6 ");
+    expect_tokens(f, "y.bin", (int32_t[]){6, 5, 2, 5, 6, 2}, 6);
+    assert_int_equal(
+        run(f, "$P --input b.jsonl --json-key other --output x.bin --end-of-text none"), 0);
+    expect_result("result documents=1 tokens=1 ");
+    expect_tokens(f, "x.bin", (int32_t[]){7}, 1);
+}
+
+static void test_errors(void **state)
+{
+    fixture *f = *state;
+    write_text(temp_path(&f->folder, "a.txt"), "!\n\xFF");
+    assert_int_equal(run(f, "$P"), 2);
+    assert_non_null(strstr(err, "required and missing: --input, --output"));
+    assert_int_equal(run(f, "$P --input a.txt --output x.bin --format nanogpt"), 2);
+    assert_non_null(strstr(err, "--format \"nanogpt\": expected one of llmc, megatron"));
+    assert_int_equal(run(f, "$P --input a.txt --output x.bin --threads 1025"), 2);
+    assert_int_equal(run(f, "$P --input a.txt --output x.bin"), 1);
+    assert_non_null(strstr(err, "error: a.txt:2: not UTF-8: byte 0xFF at offset 2"));
+    assert_int_equal(run(f, "$P --input nothing.txt --output x.bin"), 1);
+    assert_non_null(strstr(err, "error: nothing.txt: cannot open: No such file"));
+    assert_int_equal(run(f, "$P --tokenizer nowhere --input a.txt --output x.bin"), 1);
+    assert_non_null(strstr(err, "nowhere"));
+    assert_string_equal(out, "");
+    assert_int_equal(count_files(f->folder.path), 4); /* a.txt, tok, out, err */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_formats, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_errors, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,494 @@
+/* `modelcenter pretrain`: a tiny GPT-2 on token files made here. It learns; a run that was stopped,
+ * interrupted or killed goes on to the bit; memory is what was planned; errors name what is
+ * wrong. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "core/modelcenter.h"
+#include "tests/temp_folder.h"
+
+enum { VOCABULARY = 61, TEXT_ROOM = 1 << 18 };
+
+static temp_folder folder;
+static char out[TEXT_ROOM], err[TEXT_ROOM];
+
+static void read_into(char *text, const char *name)
+{
+    FILE *file = fopen(temp_path(&folder, name), "r");
+    assert_non_null(file);
+    text[fread(text, 1, TEXT_ROOM - 1, file)] = '\0';
+    fclose(file);
+}
+
+/* Runs a shell line in the folder, where $P stands for the command with what all runs share. */
+static int run(const char *line)
+{
+    char whole[4000];
+    snprintf(whole, sizeof whole,
+             "cd '%s' && MC='%s' && P=\"$MC pretrain gpt2 --data train.bin\" && "
+             "T=\"$P --config tiny.json --batch-size 2 --seq-length 16 --tokens-per-step 64 "
+             "--lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5\" && { %s\n} >out 2>err",
+             folder.path, MC_TOOL, line);
+    int status = system(whole);
+    assert_true(WIFEXITED(status));
+    read_into(out, "out");
+    read_into(err, "err");
+    return WEXITSTATUS(status);
+}
+
+static void must(const char *line)
+{
+    int code = run(line);
+    if (code) fail_msg("exit %d of: %s\n%.2000s", code, line, err);
+}
+
+/* The line has to fail with that text in its error. */
+static void must_refuse(int code, const char *what, const char *line)
+{
+    int found = run(line);
+    if (found != code || !strstr(err, what))
+        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%s", found, code, what, line, err);
+}
+
+static void must_hold(const char *where, const char *what)
+{
+    if (!strstr(where, what)) fail_msg("no \"%s\" in:\n%s", what, where);
+}
+
+/* The number behind `key` in the result line. */
+static double result(const char *key)
+{
+    const char *at = strstr(out, key);
+    if (!at) fail_msg("no %s in: %s", key, out);
+    return atof(at + strlen(key));
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static void write_tokens(const char *name, int count, int most, uint32_t seed)
+{
+    static struct {
+        int32_t header[256];
+        uint16_t tokens[8000];
+    } file;
+    memset(&file, 0, sizeof file);
+    file.header[0] = 20240520;
+    file.header[1] = 1;
+    file.header[2] = count;
+    uint32_t token = 0;
+    for (int i = 0; i < count; i++) {
+        seed = seed * 1664525 + 1013904223;
+        token = (token * 5 + (seed >> 30 ? 1 : 2)) % (uint32_t)most;
+        file.tokens[i] = (uint16_t)token;
+    }
+    write_bytes(temp_path(&folder, name), &file, sizeof file.header + 2 * (size_t)count);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = temp_folder_new();
+    setenv("OMP_NUM_THREADS", "1", 1);
+    write_tokens("train.bin", 6000, VOCABULARY, 1);
+    write_tokens("val.bin", 900, VOCABULARY, 2);
+    write_tokens("other.bin", 6000, VOCABULARY, 3);
+    write_tokens("large.bin", 6000, VOCABULARY + 1, 4);
+    write_tokens("short.bin", 10, VOCABULARY, 5);
+    write_text(temp_path(&folder, "tiny.json"),
+               "{\"model_type\": \"gpt2\", \"vocab_size\": 61, \"n_embd\": 32, \"n_layer\": 2, "
+               "\"n_head\": 2, \"n_positions\": 64}");
+    write_text(temp_path(&folder, "wide.json"),
+               "{\"model_type\": \"gpt2\", \"vocab_size\": 203, \"n_embd\": 96, \"n_layer\": 3, "
+               "\"n_head\": 3, \"n_positions\": 128}");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    temp_folder_free(&folder);
+    return 0;
+}
+
+/* ---- learning -------------------------------------------------------------------------------- */
+
+static void test_it_learns(void **state)
+{
+    (void)state;
+    must("$P --config tiny.json --val val.bin --batch-size 4 --seq-length 32 --steps 80 --lr 0.01 "
+         "--val-every 20 --output learn --log-jsonl learn.jsonl --tensorboard board "
+         "--peak-tflops 0.1");
+    assert_memory_equal(out, "result model=gpt2 steps=80 tokens=10240 loss=", 45);
+    assert_true(result("val_loss=") < 2.6); /* from log 61 = 4.1 */
+    assert_true(result(" loss=") < 2.6);
+    assert_true(result("mfu=") > 0 && result("tokens_per_s=") > 0);
+    must_hold(err, "\nMFU: (6 N + 12 L D T) FLOP a token = 6 x 29472 + 12 x 2 x 32 x 32");
+    must_hold(err, "\nstep    1/80 | loss 4.");
+    must_hold(err, "\nstep   80/80 | loss ");
+    must_hold(err, "% f32 MFU | ");
+    must_hold(err, "\nval    20/80 | loss ");
+    must_hold(err, "\nsaved step 80 to learn\n");
+    read_into(out, "learn.jsonl");
+    must_hold(out, "{\"step\":1,\"loss\":4.");
+    must_hold(out, "{\"step\":80,\"split\":\"val\",\"loss\":");
+    must("ls board/events.out.tfevents.*");
+    mc_context *ctx = mc_init_distributed(NULL);
+    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "learn"), NULL);
+    assert_false(mc_print_error(ctx, stderr));
+    assert_int_equal(mc_gpt2_get_config(gpt2).vocab_size, VOCABULARY);
+    mc_context_free(ctx);
+    /* its weights are where the next run begins */
+    must("$P --pretrained learn --val val.bin --batch-size 4 --seq-length 32 --steps 1 --lr 0");
+    assert_true(result(" loss=") < 2.8);
+    assert_int_equal(run("test -e learn/optimizer.safetensors"), 1);
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    must("$P --config tiny.json"); /* once over the data, nothing saved, no validation */
+    must_hold(out, "result model=gpt2 steps=23 tokens=5888 ");
+    must_hold(out, " val_loss=nan ");
+    must_hold(err, "f32\ndata: 6000 tokens; 23 steps of 256 tokens (4 sequences of 64, 1 times)\n");
+    must("$P --config gpt2-base --help");
+    must_hold(out, "usage: modelcenter pretrain <model> --data PATH [options]");
+}
+
+/* ---- resuming -------------------------------------------------------------------------------- */
+
+/* Leaves of each line of a log what does not depend on the clock. */
+static void without_times(char *text)
+{
+    char *to = text;
+    for (char *line = text; *line;) {
+        char *end = strchr(line, '\n'), *times = strstr(line, ",\"ms\"");
+        assert_non_null(end);
+        char *stop = times && times < end ? times : end;
+        memmove(to, line, (size_t)(stop - line));
+        to += stop - line;
+        *to++ = '\n';
+        line = end + 1;
+    }
+    *to = '\0';
+}
+
+static void same_logs(const char *a, const char *b)
+{
+    static char first[TEXT_ROOM], second[TEXT_ROOM];
+    read_into(first, a);
+    read_into(second, b);
+    without_times(first);
+    without_times(second);
+    assert_string_equal(first, second);
+}
+
+static void check_resume(const char *dtype)
+{
+    char line[600];
+    must("rm -rf whole parts");
+    snprintf(line, sizeof line,
+             "R=\"$T --val val.bin --val-every 7 --steps 24 %s\" && "
+             "$R --output whole --log-jsonl whole.jsonl && "
+             "$R --output parts --log-jsonl parts.jsonl --stop-after 5 --save-every 2 && "
+             "$R --output parts --log-jsonl parts.jsonl --resume --stop-after 14 && "
+             "$R --output parts --log-jsonl parts.jsonl --resume",
+             dtype);
+    must(line);
+    must_hold(err, "resumed behind step 5 from parts/checkpoint-5\n");
+    must_hold(err, "resumed behind step 14 from parts/checkpoint-14\n");
+    same_logs("whole.jsonl", "parts.jsonl");
+    must("cmp whole/model.safetensors parts/model.safetensors && "
+         "cmp whole/checkpoint-24/optimizer.safetensors parts/checkpoint-24/optimizer.safetensors "
+         "&& test \"$(ls parts | tr '\\n' ' ')\" = "
+         "'checkpoint-14 checkpoint-24 config.json model.safetensors '");
+}
+
+static void test_resume_f32(void **state)
+{
+    (void)state;
+    check_resume("");
+    must("$T --steps 24 --output whole --resume"); /* nothing is left to do */
+    must_hold(out, "result model=gpt2 steps=24 ");
+}
+
+static void test_resume_bf16(void **state)
+{
+    (void)state;
+    check_resume("--dtype bf16 --recompute full");
+}
+
+static void test_resume_f16(void **state)
+{
+    (void)state;
+    check_resume("--dtype f16 --loss-scale 2e6"); /* which overflows at first */
+    read_into(out, "whole.jsonl");
+    must_hold(out, "\"grad_norm\":null,");
+}
+
+static void test_interrupt(void **state)
+{
+    (void)state;
+    must(
+        "R=\"$T --steps 100000 --scheduler constant\" && { $R --output ctrl --log-jsonl ctrl.jsonl "
+        "2>ctrl.err & pid=$!; until grep -q '^step *20/' ctrl.err; do sleep 0.01; done; "
+        "kill -INT $pid; wait $pid; test $? = 130; }");
+    must("grep -q 'go on with --resume' ctrl.err && step=$(ls ctrl | sed -n 's/checkpoint-//p') && "
+         "R=\"$T --steps 100000 --scheduler constant --stop-after $((step + 5))\" && "
+         "$R --output ctrl --log-jsonl ctrl.jsonl --resume && "
+         "$R --log-jsonl whole.jsonl");
+    same_logs("whole.jsonl", "ctrl.jsonl");
+}
+
+/* ---- kill -9 --------------------------------------------------------------------------------- */
+
+static void sleep_ms(int ms)
+{
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&time, NULL);
+}
+
+/* Starts the run that saves after every step, and kills it some time after it has begun to. */
+static void start_and_kill(int ms)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char line[2000];
+        snprintf(line, sizeof line,
+                 "cd '%s' && exec '%s' pretrain gpt2 --data train.bin --config tiny.json "
+                 "--batch-size 2 --seq-length 16 --tokens-per-step 64 --lr 0.01 --dropout 0.2 "
+                 "--clip 0.5 --shuffle --seed 5 --steps 5000 --scheduler constant --dtype bf16 "
+                 "--output killed --save-every 1 --log-jsonl killed.jsonl --resume 2>killed.err",
+                 folder.path, MC_TOOL);
+        execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+        _exit(127);
+    }
+    const char *path = temp_path(&folder, "killed.err");
+    for (int waited = 0; waited < 5000; waited += 2) {
+        char text[4096] = "";
+        FILE *file = fopen(path, "r");
+        if (file) {
+            text[fread(text, 1, sizeof text - 1, file)] = '\0';
+            fclose(file);
+        }
+        if (strstr(text, "\nsaved step")) break;
+        sleep_ms(2);
+    }
+    sleep_ms(ms);
+    kill(child, SIGKILL);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (!WIFSIGNALED(status)) {
+        read_into(err, "killed.err");
+        fail_msg("the run ended by itself:\n%s", err);
+    }
+}
+
+static void test_kill(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        unlink(temp_path(&folder, "killed.err"));
+        start_and_kill(i * 7 % 13);
+        mc_context *ctx = mc_init_distributed(NULL);
+        mc_checkpoint *last = mc_checkpoint_open(ctx, temp_path(&folder, "killed"));
+        assert_non_null(last);
+        mc_gpt2_from_pretrained(ctx, temp_path(&folder, "killed"), NULL);
+        assert_false(mc_print_error(ctx, stderr));
+        mc_context_free(ctx);
+    }
+    must("step=$(ls killed | sed -n 's/^checkpoint-\\([0-9]*\\)$/\\1/p' | sort -n | tail -1) && "
+         "R=\"$T --steps 5000 --scheduler constant --dtype bf16 --stop-after $((step + 3))\" && "
+         "$R --output killed --log-jsonl killed.jsonl --resume && "
+         "$R --output unkilled --log-jsonl unkilled.jsonl && "
+         "cmp killed/model.safetensors unkilled/model.safetensors && ! ls killed | grep -q tmp");
+    same_logs("unkilled.jsonl", "killed.jsonl");
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
+    must("rm -rf hurt && $T --steps 6 --save-every 2 --keep 2 --output hurt && "
+         "test \"$(ls -d hurt/checkpoint-* | wc -l)\" = 3 && "
+         "printf x | dd of=hurt/checkpoint-6/optimizer.safetensors bs=1 seek=3000 conv=notrunc && "
+         "rm hurt/checkpoint-4/model.safetensors && "
+         "$T --steps 6 --output hurt --resume && cmp hurt/model.safetensors "
+         "hurt/checkpoint-6/model.safetensors && test ! -e hurt/checkpoint-4 && test -e "
+         "hurt/checkpoint-2 && "
+         "test -e hurt/checkpoint-4.damaged && test -e hurt/checkpoint-6.damaged");
+    must_hold(err, "checkpoint-6/optimizer.safetensors: damaged: its checksum is not the one in "
+                   "training.json: the checkpoint before it is taken");
+    must_hold(err, "resumed behind step 2 from hurt/checkpoint-2\n");
+    must("rm -rf hurt && $T --steps 2 --output hurt && rm hurt/checkpoint-2/optimizer.safetensors");
+    must_refuse(1, "hurt/checkpoint-2/optimizer.safetensors: cannot open: No such file",
+                "$T --steps 2 --output hurt --resume");
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void test_plan_is_right(void **state)
+{
+    (void)state;
+    static const char *const dtypes[] = {"f32", "bf16"};
+    static const char *const recomputes[] = {"none", "selective", "full"};
+    static const char *const shapes[] = {
+        "--config tiny.json --batch-size 3 --seq-length 17 --tokens-per-step 153",
+        "--config wide.json --batch-size 5 --seq-length 100",
+        "--config wide.json --batch-size 16 --seq-length 128 --tokens-per-step 4096"};
+    double peaks[3];
+    for (int dtype = 0; dtype < 2; dtype++)
+        for (int shape = 0; shape < 3; shape++) {
+            for (int r = 0; r < 3; r++) {
+                char line[400];
+                snprintf(line, sizeof line,
+                         "$P %s --dtype %s --recompute %s --steps 2 "
+                         "--dropout 0.1",
+                         shapes[shape], dtypes[dtype], recomputes[r]);
+                must(line);
+                double real = result("peak_bytes="), planned = result("planned_bytes=");
+                if (planned < 0.98 * real || planned > 1.02 * real)
+                    fail_msg("planned %.0f, was %.0f: %s", planned, real, line);
+                peaks[r] = planned;
+            }
+            assert_true(shape == 0 || (peaks[0] > peaks[1] && peaks[1] > peaks[2]));
+        }
+}
+
+static void test_largest_batch(void **state)
+{
+    (void)state;
+    char line[200];
+    must("$P --config wide.json --batch auto --memory 0.05 --seq-length 64 --steps 1");
+    double peak = result("peak_bytes="), limit = 0.05 * 1024 * 1024 * 1024;
+    int batch = (int)(result("tokens=") / 64);
+    assert_true(batch > 4 && peak <= limit && peak > 0.8 * limit);
+    must_hold(err, "\n  activations ");
+    snprintf(line, sizeof line, "$P --config wide.json --batch-size %d --seq-length 64 --steps 1",
+             batch + 1);
+    must(line);
+    assert_true(result("planned_bytes=") > limit);
+    /* a divisor of the step's sequences */
+    must("$P --config wide.json --batch-size auto --memory 0.025 --seq-length 64 --steps 1 "
+         "--tokens-per-step 1408"); /* 22 sequences */
+    must_hold(err, "(11 sequences of 64, 2 times)");
+    must("$P --config tiny.json --batch-size auto --seq-length 64 --steps 1"); /* all the data */
+    must_hold(err, "(93 sequences of 64, 1 times)");
+    must_refuse(1, "not even a batch of 1 fits into 0.00 GiB",
+                "$P --config wide.json --batch-size auto --memory 0.001");
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static void test_samples(void **state)
+{
+    (void)state;
+    must(
+        "mkdir -p tok && printf '{\"a\":0,\"b\":1,\"c\":2,\"<|endoftext|>\":3}' >tok/vocab.json && "
+        "printf '#version: 0.2\\n' >tok/merges.txt");
+    must("$T --steps 4 --sample-every 2 --sample-length 5 --prompt abc --tokenizer tok "
+         "--output sampled --log-jsonl sampled.jsonl && test -s sampled/vocab.json");
+    must_hold(err, "\ntext    2 | abc");
+    must_hold(err, "\ntext    4 | abc");
+    read_into(out, "sampled.jsonl");
+    must_hold(out, "{\"step\":2,\"sample\":\"abc");
+    must("$T --steps 2 --sample-every 2 --tokenizer tok --sample-length 3");
+    must_refuse(1, "--sample-length 62 and a prompt of 3 tokens are more than the model's 64",
+                "$T --steps 2 --sample-every 2 --sample-length 62 --prompt abc --tokenizer tok");
+    must_refuse(1, "--prompt: expected a text of at least one token",
+                "$T --steps 2 --sample-every 2 --prompt '' --tokenizer tok");
+    must_refuse(2, "--sample-every needs --tokenizer", "$T --steps 2 --sample-every 2");
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void test_errors(void **state)
+{
+    (void)state;
+    must_refuse(2, "expected one of --config and --pretrained", "$P");
+    must_refuse(2, "not both", "$P --config tiny.json --pretrained x");
+    must_refuse(2, "--resume needs --output", "$T --resume");
+    must_refuse(2, "--save-every needs --output", "$T --save-every 1");
+    must_refuse(2,
+                "--batch-size: expected a whole number from 1 to 1048576 or auto, found \"many\"",
+                "$T --batch-size many");
+    must_refuse(2, "--scheduler", "$T --scheduler sometimes");
+    must_refuse(1,
+                "--tokens-per-step is 100, expected a multiple of --batch-size times "
+                "--seq-length, 2 x 16 = 32",
+                "$T --tokens-per-step 100");
+    must_refuse(1, "--seq-length is 65, the model has 64 positions", "$T --seq-length 65");
+    must_refuse(1, "gpt2-basic", "$P --config gpt2-basic");
+    must_refuse(1, "absent.json", "$P --config absent.json");
+    must_refuse(1, "absent.bin", "$T --data absent.bin");
+    must_refuse(1, "tiny.json", "$T --data tiny.json");
+    must_refuse(1, "--data short.bin: 10 tokens, expected more than --seq-length 16",
+                "$T --data short.bin");
+    must_refuse(1, "short.bin", "$T --val short.bin");
+    must_refuse(1, "large.bin", "$T --data large.bin --steps 90");
+    must_refuse(1, "cannot write there", "touch file && $T --output file/run");
+    must_refuse(1, "file/log.jsonl", "$T --log-jsonl file/log.jsonl");
+}
+
+static void test_resume_errors(void **state)
+{
+    (void)state;
+    must("rm -rf run && $T --steps 4 --output run");
+    must_refuse(1,
+                "--output run holds a checkpoint of a run: go on with --resume, or choose another",
+                "$T --steps 4 --output run");
+    must("mkdir -p plain && cp run/model.safetensors run/config.json plain");
+    must_refuse(1, "--output plain holds a model, which is not overwritten",
+                "$T --steps 4 --output plain");
+    static const char *const changes[][2] = {
+        {"--batch-size 4", "--batch-size is 4, but the run in run was begun with 2"},
+        {"--seq-length 32", "--seq-length is 32, but the run in run was begun with 16"},
+        {"--tokens-per-step 128", "--tokens-per-step is 128, but the run in run was begun with 64"},
+        {"--lr 0.02", "--lr is 0.02, but the run in run was begun with 0.01"},
+        {"--scheduler noam", "--scheduler is noam, but the run in run was begun with cosine"},
+        {"--warmup 2", "--warmup is 2, but the run in run was begun with 0"},
+        {"--weight-decay 0", "--weight-decay is 0, but the run in run was begun with 0.1"},
+        {"--beta2 0.999", "--beta2 is 0.999, but the run in run was begun with 0.95"},
+        {"--clip 1", "--clip is 1, but the run in run was begun with 0.5"},
+        {"--dropout 0", "--dropout is 0, but the run in run was begun with 0.2"},
+        {"--seed 6", "--seed is 6, but the run in run was begun with 5"},
+        {"--dtype bf16", "--dtype is bf16, but the run in run was begun with f32"},
+        {"--config wide.json", "--config is vocabulary 203, dim 96"},
+        {"--data other.bin", "--data is not what the run in run was begun with"},
+        {"--data val.bin", "--data is not what the run in run was begun with"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        char line[200];
+        snprintf(line, sizeof line, "$T --steps 8 --output run --resume %s", changes[i][0]);
+        must_refuse(1, changes[i][1], line);
+    }
+    /* what was not given is as it was; more steps may follow */
+    must(
+        "$P --output run --resume --steps 6 --lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5");
+    must_hold(err,
+              "the run was begun for 4 steps, it goes on to 6: the learning rate takes another "
+              "course from here on");
+    must_hold(out, "result model=gpt2 steps=6 tokens=384 ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_it_learns),     cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_resume_f32),    cmocka_unit_test(test_resume_bf16),
+        cmocka_unit_test(test_resume_f16),    cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_kill),          cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_plan_is_right), cmocka_unit_test(test_largest_batch),
+        cmocka_unit_test(test_samples),       cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_resume_errors),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,130 @@
+/* Byte-level BPE (GPT-2): the merges of a vocabulary, and what encoding with them works on.
+ *
+ * A text is cut into words, whose bytes are tokens to begin with. Then, of all neighbours that are
+ * a merge, those of the merge that comes first in the file become one token, leftmost first, until
+ * no neighbours are a merge.
+ *
+ *   bpe         the tables                         bpe_merge   the merging of one word
+ *   bpe_words   text to words to ids               bpe_open    vocab.json, merges.txt, their JSON
+ *   bpe_save    the same files, written */
+#ifndef MC_TOKENIZERS_BPE_INTERNAL_H
+#define MC_TOKENIZERS_BPE_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MC_BPE_NONE UINT32_MAX
+
+/* The merge of rank i is number i. */
+typedef struct mc_bpe_merge {
+    int32_t left, right, result;
+    uint32_t number; /* of its line in merges.txt from 1, of its entry in tokenizer.json from 0 */
+} mc_bpe_merge;
+
+/* A slot of the table from pairs to ranks: open addressing, the next slots in turn. The pair itself
+ * is the merge's. */
+typedef struct mc_bpe_slot {
+    uint32_t tag;  /* bits of the pair's hash that do not choose the slot */
+    uint32_t rank; /* MC_BPE_NONE: an empty slot */
+} mc_bpe_slot;
+
+typedef struct mc_bpe {
+    /* set by the loader */
+    mc_bpe_merge *merges; /* (merge_count) */
+    size_t merge_count, merge_capacity;
+    bool add_prefix_space; /* a text gets a space in front unless it begins with one */
+    bool has_unk;          /* a byte without entry is unk_id; else it is left out */
+    bool fuse_unk;         /* several in a row are one */
+
+    /* derived by mc_bpe_finish */
+    mc_bpe_slot *slots; /* (slot_mask + 1), a power of two */
+    size_t slot_mask;
+    uint64_t *followers;    /* (entry_count): a bit for the hash of each token that may be merged
+                               behind one; most pairs are none, and this says so without the
+                               table, which is too large for the nearest caches */
+    uint32_t *byte_ranks;   /* (256, 256): of the merge of two bytes, where all_bytes */
+    int32_t byte_ids[256];  /* -1: the byte has no entry */
+    int32_t unk_id;         /* where has_unk */
+    bool all_bytes;         /* every byte has an entry */
+    bool ordered;           /* every merge comes behind those that make its parts */
+    uint64_t fingerprint;   /* of all that ids depend on */
+    struct mc_entry *bytes; /* (id_end): what decoding gives for an id, in the tokenizer's pool */
+} mc_bpe;
+
+/* A word whose ids are known. The cache holds one for each value of a hash. */
+typedef struct mc_bpe_word {
+    uint64_t key[2]; /* its bytes, then zeros */
+    int32_t ids[3];  /* (count) */
+    uint8_t length;  /* in bytes; 0: the place is free */
+    uint8_t count;
+} mc_bpe_word;
+
+/* A token of a long word that is being merged, one for each of its bytes. */
+typedef struct mc_bpe_node {
+    int32_t id;
+    uint32_t previous, next; /* tokens; MC_BPE_NONE at the ends */
+    uint32_t rank;           /* of the merge with the next, MC_BPE_NONE */
+    uint32_t before, after;  /* in the list of all tokens of that rank */
+} mc_bpe_node;
+
+enum { MC_BPE_LEVELS = 5 };
+
+/* Working memory of one thread. What it remembers belongs to the vocabulary `owner` (a
+ * fingerprint). */
+typedef struct mc_bpe_scratch {
+    uint64_t owner;
+    mc_bpe_word *words; /* (word_count), a power of two or 0 */
+    size_t word_count, words_put;
+    mc_bpe_node *nodes; /* (node_capacity) */
+    size_t node_capacity;
+    /* of an ordered vocabulary: a list of tokens for each rank, and which are not empty */
+    uint32_t *heads;                 /* (merge_count) */
+    uint64_t *bits;                  /* all levels, one behind the other */
+    uint64_t *levels[MC_BPE_LEVELS]; /* a bit says that there are any in 64 bits of the one below */
+    int level_count;
+    /* of any other: all that may be merged, as rank << 32 | token, smallest on top */
+    uint64_t *heap;
+    size_t heap_count, heap_capacity;
+} mc_bpe_scratch;
+
+void mc_bpe_scratch_release(mc_bpe_scratch *scratch);
+
+static inline uint64_t mc_bpe_hash(int32_t left, int32_t right)
+{
+    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    pair *= 0x9E3779B97F4A7C15u;
+    return pair ^ pair >> 32;
+}
+
+static inline uint64_t mc_bpe_follower_bit(int32_t right)
+{
+    return (uint64_t)1 << ((uint32_t)right * 0x9E3779B9u >> 26);
+}
+
+/* The rank of the merge of two tokens, or MC_BPE_NONE. */
+static inline uint32_t mc_bpe_rank(const mc_bpe *bpe, int32_t left, int32_t right)
+{
+    if (!(bpe->followers[left] & mc_bpe_follower_bit(right))) return MC_BPE_NONE;
+    uint64_t hash = mc_bpe_hash(left, right);
+    for (size_t at = (size_t)hash & bpe->slot_mask;; at = (at + 1) & bpe->slot_mask) {
+        mc_bpe_slot slot = bpe->slots[at];
+        if (slot.rank == MC_BPE_NONE) return MC_BPE_NONE;
+        if (slot.tag != (uint32_t)(hash >> 32)) continue;
+        const mc_bpe_merge *merge = &bpe->merges[slot.rank];
+        if (merge->left == left && merge->right == right) return slot.rank;
+    }
+}
+
+/* The letters that stand for bytes in the files: a code point each, and back (-1: none of them). */
+uint32_t mc_bpe_letter_of(uint8_t byte);
+int mc_bpe_byte_of(uint32_t letter);
+
+/* ---- bpe_merge.c ---- */
+
+/* Encodes one word of `size` (1 to INT32_MAX) bytes; `out` has room for `size` ids. Sets *count.
+ * False when memory is out. */
+bool mc_bpe_merge_word(const mc_bpe *bpe, mc_bpe_scratch *scratch, const uint8_t *word, size_t size,
+                       int32_t *out, size_t *count);
+
+#endif

@@ -1,0 +1,128 @@
+/* `modelcenter prepare`: texts to token files. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include "core/base/context.h"
+#include "datasets/prepare.h"
+#include "tokenizers/tokenizer.h"
+#include "tools/args.h"
+#include "tools/commands.h"
+#include "tools/interrupt.h"
+#include "tools/progress_bar.h"
+#include "tools/run_log.h"
+
+enum { MEGABYTE = 1000000 };
+
+typedef struct prepare_command {
+    const char *tokenizer, *output, *json_key, *end_token;
+    args_list inputs;
+    int format, end_of_text; /* indices into the names below */
+    int threads;
+    progress_bar bar;
+    double started;
+} prepare_command;
+
+/* In the order of mc_token_format, behind its default. */
+static const char *const format_names[] = {"llmc", "megatron", NULL};
+/* In the order of mc_end_of_text. */
+static const char *const end_names[] = {"auto", "none", "before", "after", NULL};
+
+static const char details[] =
+    "An input whose name ends in .jsonl, .ndjson or .json holds an object a line, each\n"
+    "with the text of a document under --json-key (dots reach into objects). Any other\n"
+    "input is a text and one document. llmc writes one file, whose tokens have 16 bits;\n"
+    "megatron writes F.bin and F.idx. On an error, or Ctrl-C, nothing is written.\n\n"
+    "  modelcenter prepare --tokenizer gpt2 --input corpus/*.txt --output train.bin\n"
+    "  modelcenter prepare --tokenizer gpt2 --input web.jsonl --output web.bin \\\n"
+    "      --format megatron\n";
+
+static bool show_progress(void *user, const mc_prepare_result *done)
+{
+    prepare_command *c = user;
+    if (interrupt_requested()) return false;
+    if (!c->bar.on || !progress_bar_is_due(&c->bar) || done->bytes < MEGABYTE) return true;
+    double seconds = progress_bar_now() - c->started;
+    progress_line line = {
+        .label = "prepare",
+        .unit = "MB",
+        .done = done->bytes / MEGABYTE,
+        .total = done->total_bytes / MEGABYTE,
+        .seconds = seconds * MEGABYTE / (double)done->bytes,
+        .field_count = 1,
+    };
+    snprintf(line.fields[0], sizeof line.fields[0], "%" PRId64 " tokens", done->tokens);
+    progress_bar_draw(&c->bar, &line);
+    return true;
+}
+
+static int prepare(prepare_command *c, mc_context *ctx)
+{
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, c->tokenizer);
+    mc_prepare_result done;
+    c->started = progress_bar_now();
+    mc_prepare_options options = {
+        .format = (mc_token_format)(c->format + 1),
+        .json_key = c->json_key,
+        .end_of_text = (mc_end_of_text)c->end_of_text,
+        .end_token = c->end_token,
+        .threads = c->threads,
+        .progress = show_progress,
+        .progress_user = c,
+    };
+    mc_prepare_tokens(ctx, tok, c->inputs.items, c->inputs.count, c->output, &options, &done);
+    double seconds = progress_bar_now() - c->started;
+    progress_bar_clear(&c->bar);
+    bool interrupted = mc_error_status(ctx) == MC_ERR_INTERRUPTED;
+    if (mc_print_error(ctx, stderr)) return interrupted ? EXIT_INTERRUPTED : EXIT_RUN_FAILED;
+    printf("result documents=%" PRId64 " tokens=%" PRId64 " seconds=%.3f mb_per_s=%.2f\n",
+           done.documents, done.tokens, seconds,
+           seconds > 0 ? (double)done.bytes / MEGABYTE / seconds : 0.0);
+    return EXIT_OK;
+}
+
+static int run(prepare_command *c)
+{
+    run_log log = {0};
+    mc_context *ctx =
+        mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
+    progress_bar_init(&c->bar, stderr);
+    interrupt_init();
+    int code = prepare(c, ctx);
+    interrupt_release();
+    mc_context_free(ctx);
+    return code;
+}
+
+int cmd_prepare(int argc, char **argv)
+{
+    prepare_command c = {.json_key = "text"};
+    c.inputs.items = calloc((size_t)argc, sizeof *c.inputs.items);
+    c.inputs.room = c.inputs.items ? argc : 0;
+    const args_option options[] = {
+        {ARGS_PATH("tokenizer", &c.tokenizer, "folder or identifier of the tokenizer"),
+         .required = true, .known_as = "model,pretrained,vocab"},
+        {ARGS_PATHS("input", &c.inputs, "texts and JSON Lines, in the order they are written"),
+         .required = true, .known_as = "file,data,text"},
+        {ARGS_PATH("output", &c.output, "the file to write"), .required = true,
+         .known_as = "output-prefix"},
+        {ARGS_CHOICE("format", &c.format, format_names, "whose token files to write")},
+        {ARGS_TEXT("json-key", &c.json_key, "where a line of JSON has its text"),
+         .known_as = "json-keys,key"},
+        {ARGS_CHOICE("end-of-text", &c.end_of_text, end_names,
+                     "where each document gets an end-of-text token; auto is before for llmc, "
+                     "after for megatron"),
+         .known_as = "append-eod"},
+        {ARGS_TEXT("end-token", &c.end_token,
+                   "that token; without this option the tokenizer's <|endoftext|>, or [SEP]")},
+        {ARGS_INT("threads", &c.threads, 0, 1024, "threads that tokenize"),
+         .default_text = "all cores", .known_as = "workers,jobs"},
+        {0},
+    };
+    const args_spec spec = {.command = "prepare",
+                            .summary = "Turns texts into token files for pretraining.",
+                            .details = details,
+                            .options = options};
+    int code;
+    if (args_parse(&spec, argc, argv, &code)) code = run(&c);
+    free(c.inputs.items);
+    return code;
+}

@@ -1,0 +1,369 @@
+/* `modelcenter pretrain`: trains a language model on token files, from random or given weights. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tools/args.h"
+#include "tools/commands.h"
+#include "tools/interrupt.h"
+#include "tools/pretrain.h"
+#include "tools/text.h"
+
+static const char *const model_names[] = {"gpt2", NULL};
+
+static const pretrain_options defaults = {.scheduler = TRAIN_COSINE,
+                                          .dtype = PRETRAIN_UNSET,
+                                          .batch_size = 4,
+                                          .warmup = PRETRAIN_UNSET,
+                                          .val_every = 250,
+                                          .val_batches = 20,
+                                          .sample_length = 64,
+                                          .keep = 1,
+                                          .lr = 6e-4,
+                                          .gamma = 0.95,
+                                          .weight_decay = 0.1,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.95,
+                                          .eps = 1e-8,
+                                          .clip = 1,
+                                          .loss_scale = 65536};
+
+bool pretrain_refuse(pretrain *p, const char *format, ...)
+{
+    char message[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    run_log_line(&p->log, "error: %s", message);
+    return false;
+}
+
+/* ---- setting up ------------------------------------------------------------------------------ */
+
+/* How many sequences of the run's length a file holds: each of its shards stands alone. */
+static int64_t count_windows(const pretrain *p, const mc_token_file *file)
+{
+    int64_t windows = 0;
+    for (int i = 0; i < mc_token_file_shards(file); i++)
+        windows += (mc_token_file_shard_count(file, i) - 1) / p->o.seq_length;
+    return windows;
+}
+
+static bool open_data(pretrain *p)
+{
+    enum { MOST = 1024 }; /* of the default */
+    pretrain_options *o = &p->o;
+    int64_t positions = p->config.positions;
+    if (!o->seq_length) o->seq_length = positions < MOST ? positions : MOST;
+    if (o->seq_length > positions)
+        return pretrain_refuse(p,
+                               "--seq-length is %" PRId64 ", the model has %" PRId64 " positions",
+                               o->seq_length, positions);
+    p->data = mc_token_file_open(p->ctx, o->data);
+    if (o->val) p->val_data = mc_token_file_open(p->ctx, o->val);
+    if (mc_failed(p->ctx)) return false;
+    p->windows = count_windows(p, p->data);
+    if (p->windows < 1)
+        return pretrain_refuse(
+            p, "--data %s: %" PRId64 " tokens, expected more than --seq-length %" PRId64, o->data,
+            mc_token_file_count(p->data), o->seq_length);
+    return true;
+}
+
+/* Before the batch is known: what a step's tokens must be a multiple of in any case. */
+static bool check_tokens_per_step(pretrain *p)
+{
+    const pretrain_options *o = &p->o;
+    int64_t batch = o->batch_size ? o->batch_size : 1, unit = batch * o->seq_length;
+    if (o->tokens_per_step % unit == 0 && o->tokens_per_step / unit <= INT32_MAX) return true;
+    return pretrain_refuse(p,
+                           "--tokens-per-step is %" PRId64 ", expected a multiple of --batch-size "
+                           "times --seq-length, %" PRId64 " x %" PRId64 " = %" PRId64,
+                           o->tokens_per_step, batch, o->seq_length, unit);
+}
+
+/* Whatever follows from the batch. */
+static void derive(pretrain *p)
+{
+    enum { MOST_WARMUP = 700 };
+    pretrain_options *o = &p->o;
+    int64_t sequences = o->tokens_per_step / o->seq_length;
+    if (!o->steps) o->steps = p->windows / sequences > 0 ? p->windows / sequences : 1;
+    if (o->warmup == PRETRAIN_UNSET)
+        o->warmup = o->steps / 20 < MOST_WARMUP ? o->steps / 20 : MOST_WARMUP;
+}
+
+static void make_loaders(pretrain *p)
+{
+    const pretrain_options *o = &p->o;
+    mc_lm_loader_options options = {.batch_size = (int)o->batch_size,
+                                    .seq_length = (int)o->seq_length,
+                                    .shuffle = o->shuffle,
+                                    .repeat = true,
+                                    .vocabulary = p->config.vocab_size};
+    p->train = mc_lm_loader_new(p->data, &options);
+    if (!p->val_data) return;
+    int64_t windows = count_windows(p, p->val_data);
+    if (windows > 0 && windows < o->batch_size) options.batch_size = (int)windows;
+    options.shuffle = options.repeat = false;
+    p->val = mc_lm_loader_new(p->val_data, &options);
+    p->val_start = mc_lm_loader_position(p->val);
+    p->val_batches = mc_lm_loader_batches(p->val);
+    if (o->val_batches && o->val_batches < p->val_batches) p->val_batches = o->val_batches;
+}
+
+/* What a token costs, and what the device could do. */
+static void count_flops(pretrain *p)
+{
+    const mc_gpt2_config *c = &p->config;
+    const char *dtype = train_dtype_names[p->o.dtype];
+    int64_t parameters = mc_module_parameter_count(mc_gpt2_module(p->work.gpt2));
+    p->flops = 6.0 * (double)parameters +
+               12.0 * (double)c->layers * (double)c->dim * (double)p->o.seq_length;
+    p->peak = p->o.peak_tflops > 0 ? 1e12 * p->o.peak_tflops
+                                   : mc_device_peak_rate(p->ctx, train_dtypes[p->o.dtype]);
+    char against[96];
+    if (p->peak > 0)
+        snprintf(against, sizeof against, "%.1f TFLOP/s in %s", 1e-12 * p->peak, dtype);
+    else
+        snprintf(against, sizeof against, "a peak that is not known here (see --peak-tflops)");
+    run_log_line(&p->log,
+                 "MFU: (6 N + 12 L D T) FLOP a token = 6 x %" PRId64 " + 12 x %" PRId64
+                 " x %" PRId64 " x %" PRId64 " = %.4g, against %s",
+                 parameters, c->layers, c->dim, p->o.seq_length, p->flops, against);
+}
+
+static void describe(pretrain *p)
+{
+    const pretrain_options *o = &p->o;
+    const mc_gpt2_config *c = &p->config;
+    run_log_line(&p->log,
+                 "gpt2: %.1f M parameters, %" PRId64 " layers of %" PRId64 ", vocabulary %" PRId64
+                 ", %s",
+                 1e-6 * (double)mc_module_parameter_count(mc_gpt2_module(p->work.gpt2)), c->layers,
+                 c->dim, c->vocab_size, train_dtype_names[o->dtype]);
+    run_log_line(&p->log,
+                 "data: %" PRId64 " tokens; %" PRId64 " steps of %" PRId64 " tokens (%" PRId64
+                 " sequences of %" PRId64 ", %d times)",
+                 mc_token_file_count(p->data), o->steps, o->tokens_per_step, o->batch_size,
+                 o->seq_length, p->work.micro_steps);
+    count_flops(p);
+}
+
+static bool open_log(pretrain *p)
+{
+    run_log_options options = {.steps = p->o.steps,
+                               .resume_step = p->step,
+                               .jsonl = p->o.log_jsonl,
+                               .tensorboard = p->o.tensorboard};
+    if (run_log_init(&p->log, &options) == MC_OK) return true;
+    fprintf(stderr, "error: %s\n", p->log.message);
+    return false;
+}
+
+/* Each part needs those before it; whichever fails has said why, or the context has the error. */
+static bool set_up(pretrain *p)
+{
+    if (mc_failed(p->ctx) || !train_can_save(p->o.output) || !pretrain_find_checkpoint(p))
+        return false;
+    pretrain_take_defaults(p);
+    if (!p->resumed && !p->o.config == !p->o.pretrained)
+        return pretrain_refuse(p, "expected one of --config and --pretrained");
+    if (!pretrain_find_model(p) || !open_data(p) || !check_tokens_per_step(p) ||
+        !pretrain_prepare_samples(p) || !pretrain_plan(p))
+        return false;
+    derive(p);
+    make_loaders(p);
+    if (mc_failed(p->ctx) || !pretrain_check_options(p) || !pretrain_make(p)) return false;
+    describe(p);
+    return pretrain_restore(p) && open_log(p);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static int finish(pretrain *p)
+{
+    int code = EXIT_OK;
+    bool interrupted = interrupt_requested();
+    if (interrupted && !mc_failed(p->ctx))
+        run_log_line(&p->log, "interrupted at step %" PRId64 "%s", p->step,
+                     p->saved == p->step && p->o.output ? "; go on with --resume" : "");
+    else if (!mc_failed(p->ctx) && pretrain_result(p) != MC_OK)
+        code = EXIT_RUN_FAILED;
+    if (run_log_release(&p->log) != MC_OK) code = EXIT_RUN_FAILED;
+    if (mc_failed(p->ctx)) code = EXIT_RUN_FAILED;
+    return code == EXIT_OK && interrupted ? EXIT_INTERRUPTED : code;
+}
+
+static int run(const pretrain_options *o)
+{
+    pretrain p = {.o = *o, .loss = NAN, .val_loss = NAN};
+    p.ctx = mc_init_distributed(&(mc_init_options){.seed = o->seed,
+                                                   .device = train_device_names[o->device],
+                                                   .log = run_log_library_line,
+                                                   .log_user = &p.log});
+    int code = EXIT_RUN_FAILED;
+    interrupt_init();
+    if (set_up(&p)) {
+        pretrain_train(&p);
+        code = finish(&p);
+    }
+    mc_print_error(p.ctx, stderr);
+    interrupt_release();
+    pretrain_work_release(&p.work);
+    free(p.prompt);
+    mc_context_free(p.ctx);
+    return code;
+}
+
+/* ---- command line ---------------------------------------------------------------------------- */
+
+static const char details[] =
+    "Token files are made by `modelcenter prepare`; --data and --val may be patterns (quoted) "
+    "that\n"
+    "match several. --output is a model folder, always the newest weights, with the run's\n"
+    "checkpoints in it; the same command with --resume goes on behind the newest of them, to the\n"
+    "same losses as if nothing had happened. The last line on stdout is\n"
+    "`result model=gpt2 steps=... loss=... val_loss=... tokens_per_s=...`.\n\n"
+    "  modelcenter pretrain gpt2 --config gpt2-base --data 'train_*.bin' --val val.bin \\\n"
+    "      --batch-size 64 --tokens-per-step 524288 --steps 19560 --output run --device cuda\n";
+
+static bool read_batch(const args_spec *spec, pretrain_options *o, int *code)
+{
+    const char *given = o->batch_text;
+    if (!given) return true;
+    if (strcmp(given, "auto") == 0) {
+        o->batch_size = 0;
+        return true;
+    }
+    if (text_parse_whole(given, &o->batch_size) && o->batch_size >= 1 && o->batch_size <= 1 << 20)
+        return true;
+    *code = args_error(spec,
+                       "--batch-size: expected a whole number from 1 to %d or auto, found "
+                       "\"%s\"",
+                       1 << 20, given);
+    return false;
+}
+
+/* What the table can't say. */
+static bool check(const args_spec *spec, pretrain_options *o, int *code)
+{
+    if (!read_batch(spec, o, code)) return false;
+    const char *wrong = NULL;
+    if (o->config && o->pretrained)
+        wrong = "expected one of --config and --pretrained, not both";
+    else if (!o->config && !o->pretrained && !o->resume)
+        wrong = "expected one of --config and --pretrained";
+    else if (o->resume && !o->output)
+        wrong = "--resume needs --output, the folder of the run to go on with";
+    else if (o->save_every && !o->output)
+        wrong = "--save-every needs --output, the folder to save to";
+    else if (o->sample_every && !o->tokenizer)
+        wrong = "--sample-every needs --tokenizer, to read and write texts with";
+    if (wrong) *code = args_error(spec, "%s", wrong);
+    return !wrong;
+}
+
+int cmd_pretrain(int argc, char **argv)
+{
+    pretrain_options o = defaults;
+    const args_option options[] = {
+        {ARGS_CHOICE("model", &o.model, model_names, "the model's family"), .required = true,
+         .positional = true},
+        {ARGS_PATH(
+             "config", &o.config,
+             "gpt2-base, gpt2-medium, gpt2-large, gpt2-xl, or a config.json: train from random "
+             "weights"),
+         .known_as = "model-config"},
+        {ARGS_PATH("pretrained", &o.pretrained,
+                   "folder or identifier of weights to begin with instead")},
+        {ARGS_PATH("data", &o.data, "token file, or a pattern of several"), .required = true,
+         .known_as = "input-bin,train-data,dataset"},
+        {ARGS_PATH("val", &o.val, "the same to validate on; without it there is no validation"),
+         .known_as = "input-val-bin,val-data"},
+        {ARGS_PATH("output", &o.output, "folder to save to; without it nothing is saved")},
+        {ARGS_FLAG("resume", &o.resume,
+                   "go on with the run in --output, or begin it if it has not saved yet"),
+         .known_as = "resume-from-checkpoint"},
+        {ARGS_INT("save-every", &o.save_every, 0, INT64_MAX,
+                  "steps from checkpoint to checkpoint; 0: only at the end, or on Ctrl-C"),
+         .known_as = "save-steps,save-interval"},
+        {ARGS_INT("keep", &o.keep, 0, 1000000, "older checkpoints that stay beside the newest"),
+         .known_as = "save-total-limit"},
+        {ARGS_HEADING("Training")},
+        {ARGS_TEXT("batch-size", &o.batch_text,
+                   "sequences computed at once, or auto: as many as memory holds"),
+         .default_text = "4", .known_as = "micro-batch-size,per-device-train-batch-size"},
+        {ARGS_TEXT("batch", &o.batch_text, "the same"), .default_text = ""},
+        {ARGS_INT("seq-length", &o.seq_length, 0, 1 << 24, "tokens of a sequence"),
+         .default_text = "1024, or the model's positions",
+         .known_as = "sequence-length,block-size"},
+        {ARGS_INT("tokens-per-step", &o.tokens_per_step, 0, (int64_t)1 << 40,
+                  "tokens of a step, over several passes if need be"),
+         .default_text = "those of one batch", .known_as = "total-batch-size,global-batch-size"},
+        {ARGS_INT("steps", &o.steps, 0, INT64_MAX, "steps of the run; 0: once over the data"),
+         .known_as = "max-steps,train-iters"},
+        {ARGS_INT("stop-after", &o.stop_after, 0, INT64_MAX,
+                  "save and stop behind this step of them; 0: at the end")},
+        {ARGS_REAL("lr", &o.lr, 0, 1000, "learning rate at its peak"), .known_as = "learning-rate"},
+        {ARGS_CHOICE("scheduler", &o.scheduler, train_schedule_names,
+                     "course of the learning rate"),
+         .known_as = "lr-scheduler-type,lr-decay-style"},
+        {ARGS_INT("warmup", &o.warmup, 0, INT64_MAX, "steps in which the learning rate rises"),
+         .default_text = "a twentieth of the steps, at most 700",
+         .known_as = "warmup-steps,warmup-iters"},
+        {ARGS_REAL("gamma", &o.gamma, 0, 1, "factor a step of the exponential schedule"),
+         .above_low = true},
+        {ARGS_REAL("weight-decay", &o.weight_decay, 0, 1000, "decoupled weight decay")},
+        {ARGS_FLAG("decay-bias-norm", &o.decay_all, "weight decay on biases and norms too")},
+        {ARGS_REAL("beta1", &o.beta1, 0, 1, "Adam's, of the mean"), .below_high = true,
+         .known_as = "adam-beta1"},
+        {ARGS_REAL("beta2", &o.beta2, 0, 1, "Adam's, of the square"), .below_high = true,
+         .known_as = "adam-beta2"},
+        {ARGS_REAL("eps", &o.eps, 0, 1, "Adam's"), .known_as = "adam-epsilon,adam-eps"},
+        {ARGS_REAL("clip", &o.clip, 0, INFINITY, "clip the gradient to this norm; 0 clips nothing"),
+         .known_as = "max-grad-norm,clip-grad"},
+        {ARGS_REAL("dropout", &o.dropout, 0, 1,
+                   "all dropout probabilities, whatever the config says"),
+         .below_high = true},
+        {ARGS_FLAG("shuffle", &o.shuffle, "sequences in a new order each epoch, not the file's")},
+        {ARGS_INT("seed", &o.seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
+        {ARGS_HEADING("Validation and samples")},
+        {ARGS_INT("val-every", &o.val_every, 0, INT64_MAX,
+                  "steps from validation to validation; 0: only at the end"),
+         .known_as = "val-loss-every,eval-interval,eval-steps"},
+        {ARGS_INT("val-batches", &o.val_batches, 0, INT64_MAX, "batches of one; 0: all"),
+         .known_as = "val-max-steps,eval-iters"},
+        {ARGS_INT("sample-every", &o.sample_every, 0, INT64_MAX,
+                  "steps from sample to sample of the model's text; 0: none")},
+        {ARGS_INT("sample-length", &o.sample_length, 1, 1 << 24, "tokens of a sample")},
+        {ARGS_TEXT("prompt", &o.prompt, "how samples begin"), .default_text = "a new text"},
+        {ARGS_PATH("tokenizer", &o.tokenizer,
+                   "folder or identifier, for samples; it is saved with the model")},
+        {ARGS_HEADING("Machine")},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
+        {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of weights and activations"),
+         .default_text = "f32 on the CPU, else bf16"},
+        {ARGS_REAL("loss-scale", &o.loss_scale, 1, 1e30, "first loss scale, with --dtype f16")},
+        {ARGS_CHOICE("recompute", &o.recompute, train_recompute_names,
+                     "what is computed again in backward to save memory")},
+        {ARGS_REAL("memory", &o.memory, 0, 1e9,
+                   "GiB that --batch-size auto may plan with; 0: what is free, less 8 %")},
+        {ARGS_REAL("peak-tflops", &o.peak_tflops, 0, 1e9,
+                   "peak that MFU is counted against; 0: the device's, where it is known")},
+        {ARGS_HEADING("Logs")},
+        {ARGS_PATH("log-jsonl", &o.log_jsonl, "write an object a step to this file")},
+        {ARGS_PATH("tensorboard", &o.tensorboard, "write TensorBoard event files to this folder")},
+        {0},
+    };
+    const args_spec spec = {.command = "pretrain",
+                            .summary = "Trains a language model on token files.",
+                            .details = details,
+                            .options = options};
+    int code;
+    if (!args_parse(&spec, argc, argv, &code) || !check(&spec, &o, &code)) return code;
+    return run(&o);
+}

@@ -1,0 +1,104 @@
+/* Training a language model on token files: the parts of `modelcenter pretrain`. */
+#ifndef MC_TOOLS_PRETRAIN_H
+#define MC_TOOLS_PRETRAIN_H
+
+#include "core/modelcenter.h"
+#include "tools/run_log.h"
+#include "tools/train_options.h"
+
+/* As on the command line; numbers that were not given hold PRETRAIN_UNSET where their default
+ * depends on something else. */
+enum { PRETRAIN_UNSET = -1 };
+typedef struct pretrain_options {
+    int model, scheduler, device, dtype, recompute;
+    const char *config, *pretrained, *data, *val, *output, *tokenizer, *prompt;
+    const char *log_jsonl, *tensorboard;
+    const char *batch_text; /* a number or "auto" */
+    int64_t batch_size;     /* 0: auto */
+    int64_t seq_length, tokens_per_step, steps, stop_after, warmup;
+    int64_t val_every, val_batches, sample_every, sample_length, save_every;
+    int keep;
+    double lr, gamma, weight_decay, beta1, beta2, eps, clip, dropout, loss_scale;
+    double memory; /* GiB; 0: what is free */
+    double peak_tflops;
+    bool decay_all, shuffle, resume;
+    uint64_t seed;
+} pretrain_options;
+
+/* Model, optimizer and inputs on one context, and the step that uses them. */
+typedef struct pretrain_work {
+    mc_context *ctx;
+    mc_gpt2 *gpt2;
+    mc_optim_manager *optim;
+    int64_t batch_size, seq_length;
+    int micro_steps;         /* of a step */
+    mc_tensor **ids, **next; /* (micro_steps) i32 (batch_size, seq_length): tokens, and those that
+                                follow them */
+} pretrain_work;
+
+/* All of a run. */
+typedef struct pretrain {
+    pretrain_options o; /* with everything filled in once set up */
+    mc_context *ctx;
+    run_log log;
+    mc_gpt2_config config;
+    pretrain_work work;
+    mc_memory_plan plan;
+    mc_token_file *data, *val_data;
+    mc_lm_loader *train, *val;
+    mc_lm_position val_start;
+    int64_t val_batches; /* of a validation */
+    mc_tokenizer *tokenizer;
+    int32_t *prompt;
+    int prompt_length;
+    mc_checkpoint *resumed;     /* NULL: a new run */
+    int64_t windows;            /* sequences in the data */
+    int64_t step, shown, saved; /* the last that was launched, logged, and saved */
+    double flops;               /* of a token */
+    double peak;                /* FLOP/s of the device; 0: unknown */
+    double loss, val_loss;      /* the last */
+    /* of this process */
+    double clock;                  /* when the last report came or training went on */
+    int64_t reported;              /* steps */
+    double seconds, later_seconds; /* of all steps, of all but the first few */
+    int64_t later;
+} pretrain;
+
+/* ---- pretrain_model.c ---- */
+
+/* Finds out the model's shape: that of --config, or of weights, which it loads. */
+bool pretrain_find_model(pretrain *p);
+/* Plans the memory of a step, chooses the batch if that is asked for, and shows the plan. */
+bool pretrain_plan(pretrain *p);
+/* Makes the model (where it is not loaded yet), the optimizer and the inputs. */
+bool pretrain_make(pretrain *p);
+/* One training step, for mc_step_run; `user` is the pretrain_work. */
+void pretrain_step(mc_context *ctx, void *user);
+void pretrain_work_release(pretrain_work *work);
+
+/* ---- pretrain_state.c ---- */
+
+/* Opens the newest checkpoint of --output with --resume; refuses to begin a run over another one.
+ */
+bool pretrain_find_checkpoint(pretrain *p);
+/* Fills in what was not given: as in the run that is resumed, and the dtype by the device. */
+void pretrain_take_defaults(pretrain *p);
+/* Compares the options with those that the run was begun with. */
+bool pretrain_check_options(pretrain *p);
+/* Goes on where the checkpoint stopped. */
+bool pretrain_restore(pretrain *p);
+/* Saves a checkpoint of the last step, unless there is one. */
+void pretrain_save(pretrain *p);
+
+/* ---- pretrain_loop.c ---- */
+
+bool pretrain_prepare_samples(pretrain *p);
+/* Trains to the last step, an interrupt or an error. */
+void pretrain_train(pretrain *p);
+/* The result line. */
+mc_status pretrain_result(pretrain *p);
+
+/* Prints "error: ..." and returns false. */
+bool pretrain_refuse(pretrain *p, const char *format, ...) MC_PRINTF(2, 3);
+
+#endif

@@ -1,0 +1,244 @@
+/* Training, validation, samples. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tools/classify.h"
+#include "tools/interrupt.h"
+#include "tools/pretrain.h"
+
+enum {
+    STEP_KEY = 1,   /* of mc_step_run: all steps of a run are alike */
+    FIRST_STEPS = 3 /* of a process, not counted in the mean: kernels are chosen in them */
+};
+
+static bool going_on(const pretrain *p) { return !mc_failed(p->ctx) && !interrupt_requested(); }
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+/* The time since the last report is the step's, unless something else was done in between. */
+static double take_time(pretrain *p)
+{
+    double now = classify_clock(), seconds = now - p->clock;
+    p->clock = now;
+    p->seconds += seconds;
+    if (p->reported++ >= FIRST_STEPS) {
+        p->later_seconds += seconds;
+        p->later++;
+    }
+    return seconds;
+}
+
+static double mfu_of(const pretrain *p, double tokens_per_second)
+{
+    return p->peak > 0 ? p->flops * tokens_per_second / p->peak : 0;
+}
+
+/* Shows the step `late` before the newest, if it has not been shown. On a device that works on its
+ * own this waits for that step, while the newer ones run. */
+static void report(pretrain *p, int late)
+{
+    mc_step_report r;
+    if (!mc_optim_manager_report(p->work.optim, late, &r) || r.step != p->step - late) return;
+    if (r.step <= p->shown) return;
+    p->shown = r.step;
+    p->loss = r.loss;
+    double seconds = take_time(p), tokens = (double)p->o.tokens_per_step;
+    run_log_step(&p->log, &(run_step){.step = r.step,
+                                      .loss = r.loss,
+                                      .grad_norm = r.grad_norm,
+                                      .lr = r.lr,
+                                      .loss_scale = r.loss_scale,
+                                      .ms = 1e3 * seconds,
+                                      .tokens = p->o.tokens_per_step,
+                                      .mfu = seconds > 0 ? mfu_of(p, tokens / seconds) : 0,
+                                      .peak = train_dtype_names[p->o.dtype],
+                                      .skipped = r.skipped});
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static bool fill_inputs(pretrain *p)
+{
+    pretrain_work *w = &p->work;
+    for (int i = 0; i < w->micro_steps; i++) {
+        const mc_lm_batch *batch = mc_lm_loader_next(p->train);
+        if (!batch) return false;
+        size_t bytes = (size_t)batch->tokens * sizeof *batch->ids;
+        mc_tensor_write(w->ids[i], batch->ids, bytes);
+        mc_tensor_write(w->next[i], batch->labels, bytes);
+    }
+    return true;
+}
+
+static void train_step(pretrain *p)
+{
+    /* the CPU is done with a step when it returns; others are then still at work on it */
+    int late = p->o.device == TRAIN_CPU ? 0 : 1;
+    if (!fill_inputs(p) || mc_step_run(p->ctx, STEP_KEY, pretrain_step, &p->work)) return;
+    p->step++;
+    report(p, late);
+}
+
+/* ---- validation ------------------------------------------------------------------------------ */
+
+static double batch_loss(pretrain *p, const mc_lm_batch *batch)
+{
+    mc_shape shape = MC_SHAPE(batch->batch_size, batch->seq_length);
+    mc_tape *t = mc_tape_begin_eval(p->ctx);
+    mc_tensor *ids = mc_tape_input(t, MC_I32, shape, batch->ids, false);
+    mc_tensor *next = mc_tape_input(t, MC_I32, shape, batch->labels, false);
+    mc_gpt2_output out = mc_gpt2_forward(t, p->work.gpt2, &(mc_gpt2_input){.ids = ids});
+    double loss =
+        (double)mc_mean_loss(p->ctx, mc_gpt2_loss(t, p->work.gpt2, out.last_hidden, next));
+    mc_tape_end(t);
+    return loss;
+}
+
+/* The same sequences each time. All batches count alike, for all have as many tokens. */
+static void validate(pretrain *p)
+{
+    double start = classify_clock(), sum = 0;
+    int64_t tokens = 0, done = 0;
+    mc_lm_loader_seek(p->val, &p->val_start);
+    while (done < p->val_batches && going_on(p)) {
+        const mc_lm_batch *batch = mc_lm_loader_next(p->val);
+        if (!batch) return;
+        sum += batch_loss(p, batch);
+        tokens += batch->tokens;
+        run_log_progress(&p->log, "val", "batch", ++done, p->val_batches);
+    }
+    if (done < p->val_batches) return;
+    p->val_loss = sum / (double)done;
+    run_log_validation(&p->log, &(run_validation){.step = p->step,
+                                                  .loss = p->val_loss,
+                                                  .tokens = tokens,
+                                                  .seconds = classify_clock() - start});
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static bool encode_prompt(pretrain *p)
+{
+    mc_encoding e = {0};
+    const char *prompt = p->o.prompt;
+    if (mc_tokenizer_append(p->tokenizer, prompt, strlen(prompt), &e) != MC_OK || !e.count) {
+        mc_encoding_release(&e);
+        return pretrain_refuse(p, "--prompt: expected a text of at least one token");
+    }
+    p->prompt = malloc(e.count * sizeof *p->prompt);
+    if (p->prompt) memcpy(p->prompt, e.ids, e.count * sizeof *p->prompt);
+    p->prompt_length = (int)e.count;
+    mc_encoding_release(&e);
+    return p->prompt || pretrain_refuse(p, "out of memory for the prompt");
+}
+
+/* Without a prompt texts begin where the data's do: behind an end of text. */
+static bool default_prompt(pretrain *p)
+{
+    int32_t end = mc_tokenizer_end_of_text_id(p->tokenizer);
+    if (end < 0)
+        return pretrain_refuse(p, "--tokenizer %s has no token that ends a text: give a --prompt",
+                               p->o.tokenizer);
+    p->prompt = malloc(sizeof *p->prompt);
+    if (!p->prompt) return pretrain_refuse(p, "out of memory for the prompt");
+    p->prompt[0] = end;
+    p->prompt_length = 1;
+    return true;
+}
+
+bool pretrain_prepare_samples(pretrain *p)
+{
+    const pretrain_options *o = &p->o;
+    if (o->tokenizer) p->tokenizer = mc_tokenizer_from_pretrained(p->ctx, o->tokenizer);
+    if (mc_failed(p->ctx)) return false;
+    if (!o->sample_every) return true;
+    if (mc_tokenizer_vocab_size(p->tokenizer) > p->config.vocab_size)
+        return pretrain_refuse(p, "--tokenizer %s has %d tokens, the model only %" PRId64,
+                               o->tokenizer, mc_tokenizer_vocab_size(p->tokenizer),
+                               p->config.vocab_size);
+    if (!(o->prompt ? encode_prompt(p) : default_prompt(p))) return false;
+    if (p->prompt_length + o->sample_length <= p->config.positions) return true;
+    return pretrain_refuse(p,
+                           "--sample-length %" PRId64
+                           " and a prompt of %d tokens are more than the "
+                           "model's %" PRId64 " positions",
+                           o->sample_length, p->prompt_length, p->config.positions);
+}
+
+/* Prompt and answer as one text. */
+static void show_sample(pretrain *p, const mc_generation *g)
+{
+    size_t count = (size_t)p->prompt_length + (size_t)g->lengths[0];
+    int32_t *ids = malloc(count * sizeof *ids);
+    if (!ids) return;
+    memcpy(ids, p->prompt, (size_t)p->prompt_length * sizeof *ids);
+    memcpy(ids + p->prompt_length, g->ids[0], (size_t)g->lengths[0] * sizeof *ids);
+    char *text = mc_tokenizer_decode(p->tokenizer, ids, count, true);
+    if (text) run_log_sample(&p->log, p->step, text);
+    mc_string_free(text);
+    free(ids);
+}
+
+static void sample(pretrain *p)
+{
+    const int32_t *prompts[] = {p->prompt};
+    mc_generate_options options = {.max_new_tokens = (int)p->o.sample_length,
+                                   .sample = true,
+                                   .top_k = 40,
+                                   .seed = p->o.seed + (uint64_t)p->step};
+    mc_generation *g = mc_gpt2_generate(p->work.gpt2, prompts, &p->prompt_length, 1, &options);
+    if (g) show_sample(p, g);
+    mc_generation_free(g);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+static bool is_due(const pretrain *p, int64_t every) { return every > 0 && p->step % every == 0; }
+
+/* What is done between two steps, which are then all reported. Its time is no step's. */
+static void between_steps(pretrain *p, bool last)
+{
+    bool end = p->step == p->o.steps;
+    bool val = p->val && (is_due(p, p->o.val_every) || end);
+    bool text = p->prompt && (is_due(p, p->o.sample_every) || end);
+    bool keep = p->o.output && (is_due(p, p->o.save_every) || last);
+    if (!val && !text && !keep && !last) return;
+    report(p, 0);
+    if (val && going_on(p)) validate(p);
+    if (text && going_on(p)) sample(p);
+    if (keep) pretrain_save(p);
+    p->clock = classify_clock();
+}
+
+void pretrain_train(pretrain *p)
+{
+    int64_t stop = p->o.steps;
+    if (p->o.stop_after && p->o.stop_after < stop) stop = p->o.stop_after;
+    p->shown = p->step;
+    p->clock = classify_clock();
+    while (p->step < stop && going_on(p)) {
+        train_step(p);
+        between_steps(p, p->step == stop || interrupt_requested());
+    }
+    report(p, 0); /* should an interrupt have come in between */
+    pretrain_save(p);
+}
+
+mc_status pretrain_result(pretrain *p)
+{
+    /* of a short run the first steps are all there is */
+    bool some = p->later > 0;
+    int64_t steps = some ? p->later : p->reported;
+    double seconds = some ? p->later_seconds : p->seconds;
+    double rate = seconds > 0 ? (double)(steps * p->o.tokens_per_step) / seconds : 0;
+    mc_memory_use use = mc_memory(p->ctx);
+    return run_log_result_line(
+        &p->log,
+        "result model=gpt2 steps=%" PRId64 " tokens=%" PRId64 " loss=%.6f val_loss=%.6f "
+        "ms=%.3f tokens_per_s=%.1f mfu=%.4f peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64
+        " train_seconds=%.3f",
+        p->step, p->step * p->o.tokens_per_step, isnan(p->loss) ? NAN : p->loss,
+        isnan(p->val_loss) ? NAN : p->val_loss, steps ? 1e3 * seconds / (double)steps : 0, rate,
+        p->peak > 0 ? mfu_of(p, rate) : NAN, use.peak, p->plan.peak, p->seconds);
+}

@@ -1,0 +1,244 @@
+/* The model, what trains it, and what memory that takes. */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "tools/pretrain.h"
+
+static const double MIB = 1024.0 * 1024, GIB = 1024.0 * 1024 * 1024;
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+static mc_load_options load_options(const pretrain *p)
+{
+    return (mc_load_options){.dtype = train_dtypes[p->o.dtype],
+                             .recompute = train_recomputes[p->o.recompute]};
+}
+
+/* --config is a file, a folder with config.json, or the name of a shape. */
+static void read_config(pretrain *p)
+{
+    struct stat info;
+    char path[PATH_MAX];
+    const char *config = p->o.config;
+    bool exists = stat(config, &info) == 0;
+    size_t length = strlen(config);
+    bool is_path = strchr(config, '/') || (length > 5 && strcmp(config + length - 5, ".json") == 0);
+    snprintf(path, sizeof path, "%s%s", config,
+             exists && S_ISDIR(info.st_mode) ? "/config.json" : "");
+    p->config = mc_gpt2_config_default();
+    if (exists || is_path)
+        mc_gpt2_config_read(p->ctx, path, &p->config);
+    else
+        mc_gpt2_config_named(p->ctx, config, &p->config);
+}
+
+bool pretrain_find_model(pretrain *p)
+{
+    const char *weights = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
+    mc_load_options load = load_options(p);
+    if (weights) {
+        p->work.gpt2 = mc_gpt2_from_pretrained(p->ctx, weights, &load);
+        p->config = mc_gpt2_get_config(p->work.gpt2);
+    } else {
+        read_config(p);
+    }
+    p->config.dropout = p->config.embedding_dropout = p->config.attention_dropout =
+        (float)p->o.dropout;
+    mc_gpt2_set_dropout(p->work.gpt2, (float)p->o.dropout);
+    return !mc_failed(p->ctx);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+void pretrain_step(mc_context *ctx, void *user)
+{
+    pretrain_work *w = user;
+    mc_optim_manager_zero_grad(w->optim);
+    for (int i = 0; i < w->micro_steps; i++) {
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids[i]});
+        mc_tensor *loss = mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->next[i]);
+        mc_optim_manager_backward(w->optim, t, loss);
+        mc_tape_end(t);
+    }
+    mc_optim_manager_step(w->optim);
+}
+
+static void make_optimizer(pretrain_work *w, const pretrain_options *o)
+{
+    bool scaled = train_dtypes[o->dtype] == MC_F16;
+    mc_adam_options adam_options = {.beta1 = o->beta1 > 0 ? (float)o->beta1 : MC_TRUE_ZERO,
+                                    .beta2 = o->beta2 > 0 ? (float)o->beta2 : MC_TRUE_ZERO,
+                                    .eps = o->eps > 0 ? (float)o->eps : MC_TRUE_ZERO,
+                                    .weight_decay = (float)o->weight_decay,
+                                    .no_decay_bias_norm = !o->decay_all};
+    mc_optim_manager_options options = {.loss_scale = scaled ? o->loss_scale : 0,
+                                        .micro_steps = w->micro_steps,
+                                        .max_grad_norm = o->clip};
+    train_schedule schedule = {.kind = o->scheduler,
+                               .lr = o->lr,
+                               .gamma = o->gamma,
+                               .warmup = o->warmup > 0 ? o->warmup : 0,
+                               .steps = o->steps > 0 ? o->steps : 1}; /* not known to a plan yet */
+    mc_optimizer *adam = mc_adam_new(w->ctx, &adam_options);
+    mc_optimizer_add(adam, mc_gpt2_module(w->gpt2));
+    w->optim = mc_optim_manager_new(w->ctx, &options);
+    mc_optim_manager_add(w->optim, adam, train_schedule_new(w->ctx, &schedule));
+}
+
+static void make_inputs(pretrain_work *w)
+{
+    mc_shape shape = MC_SHAPE(w->batch_size, w->seq_length);
+    w->ids = calloc((size_t)w->micro_steps, sizeof(mc_tensor *));
+    w->next = calloc((size_t)w->micro_steps, sizeof(mc_tensor *));
+    for (int i = 0; w->ids && w->next && i < w->micro_steps; i++) {
+        w->ids[i] = mc_tensor_new(w->ctx, MC_I32, shape);
+        w->next[i] = mc_tensor_new(w->ctx, MC_I32, shape);
+    }
+}
+
+/* All that a step needs, on the work's context. */
+static bool make_work(pretrain *p, pretrain_work *w, int64_t batch_size)
+{
+    const pretrain_options *o = &p->o;
+    mc_load_options load = load_options(p);
+    w->batch_size = batch_size;
+    w->seq_length = o->seq_length;
+    w->micro_steps = (int)(o->tokens_per_step / (batch_size * o->seq_length));
+    if (!w->gpt2) w->gpt2 = mc_gpt2_new(w->ctx, &p->config, &load);
+    make_optimizer(w, o);
+    make_inputs(w);
+    if (w->ids && w->next) return !mc_failed(w->ctx);
+    return pretrain_refuse(p, "out of memory for the inputs of a step");
+}
+
+void pretrain_work_release(pretrain_work *w)
+{
+    free(w->ids);
+    free(w->next);
+    w->ids = w->next = NULL;
+}
+
+bool pretrain_make(pretrain *p)
+{
+    p->work.ctx = p->ctx;
+    return make_work(p, &p->work, p->o.batch_size) &&
+           mc_optim_manager_prepare(p->work.optim) == MC_OK;
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+/* What a step takes with this batch. False after an error, which is printed. */
+static bool plan_batch(pretrain *p, int64_t batch_size, mc_memory_plan *plan)
+{
+    pretrain_work w = {.ctx = mc_plan_context_new(p->ctx)};
+    if (!w.ctx) return false; /* the error is the run's */
+    int64_t tokens = p->o.tokens_per_step;
+    if (!tokens) p->o.tokens_per_step = batch_size * p->o.seq_length;
+    bool good = make_work(p, &w, batch_size);
+    /* a third micro-step takes no more than the second */
+    if (w.micro_steps > 2) w.micro_steps = 2;
+    if (good) good = mc_plan_run(w.ctx, mc_gpt2_module(w.gpt2), pretrain_step, &w, plan) == MC_OK;
+    p->o.tokens_per_step = tokens;
+    pretrain_work_release(&w);
+    mc_print_error(w.ctx, stderr);
+    mc_context_free(w.ctx);
+    return good;
+}
+
+/* The number of batch sizes to choose from, and the i-th: any that the data has sequences for, or,
+ * where the tokens of a step are given, those that divide them. */
+static int64_t candidate(const pretrain *p, int64_t i)
+{
+    int64_t sequences = p->o.tokens_per_step / p->o.seq_length, n = 0;
+    if (!sequences) return i <= p->windows ? i : 0;
+    for (int64_t batch = 1; batch <= sequences && batch <= p->windows; batch++)
+        if (sequences % batch == 0 && ++n == i) return batch;
+    return 0;
+}
+
+static bool fits(pretrain *p, int64_t i, uint64_t budget, bool *good)
+{
+    mc_memory_plan plan;
+    int64_t batch = candidate(p, i);
+    /* more rows than that have no numbers in 32 bits */
+    if (!batch || batch > INT32_MAX / p->o.seq_length) return false;
+    *good = *good && plan_batch(p, batch, &plan);
+    return *good && plan.peak <= budget;
+}
+
+/* The largest batch whose plan is within the budget. */
+static bool choose_batch(pretrain *p, uint64_t budget)
+{
+    bool good = true;
+    int64_t low = 1, high = 2; /* low fits, high doesn't */
+    if (!fits(p, low, budget, &good))
+        return good &&
+               pretrain_refuse(p, "--batch-size auto: not even a batch of 1 fits into %.2f GiB",
+                               (double)budget / GIB);
+    while (good && fits(p, high, budget, &good)) {
+        low = high;
+        high *= 2;
+    }
+    while (good && high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (fits(p, middle, budget, &good))
+            low = middle;
+        else
+            high = middle;
+    }
+    p->o.batch_size = candidate(p, low);
+    return good;
+}
+
+/* What a plan may take: what was given, or what is free less a margin for all that is not a
+ * tensor and for gaps between tensors. */
+static bool find_budget(pretrain *p, uint64_t *budget)
+{
+    static const double margin = 0.08;
+    mc_memory_use use = mc_memory(p->ctx);
+    *budget = p->o.memory > 0 ? (uint64_t)(p->o.memory * GIB)
+                              : (uint64_t)((1 - margin) * (double)(use.available + use.reserved));
+    if (p->o.memory > 0 || use.available) return true;
+    return pretrain_refuse(p, "--batch-size auto: how much memory is free is not known here; say "
+                              "how much to take with --memory");
+}
+
+static void show_part(pretrain *p, const char *name, uint64_t bytes)
+{
+    bool small = p->plan.peak < (uint64_t)GIB;
+    run_log_line(&p->log, "  %-15s %10.3f %s", name, (double)bytes / (small ? MIB : GIB),
+                 small ? "MiB" : "GiB");
+}
+
+static void show_plan(pretrain *p)
+{
+    const mc_memory_plan *plan = &p->plan;
+    mc_memory_use use = mc_memory(p->ctx);
+    run_log_line(&p->log,
+                 "memory of a step, planned (batch %" PRId64 ", recompute %s):", p->o.batch_size,
+                 train_recompute_names[p->o.recompute]);
+    show_part(p, "parameters", plan->parameters);
+    show_part(p, "gradients", plan->gradients);
+    show_part(p, "optimizer state", plan->optimizer);
+    show_part(p, "inputs", plan->inputs);
+    show_part(p, "activations", plan->activations);
+    show_part(p, "logits", plan->logits);
+    show_part(p, "workspace", plan->workspace);
+    show_part(p, "peak", plan->peak);
+    if (use.available) show_part(p, "(free here)", use.available + use.reserved);
+}
+
+bool pretrain_plan(pretrain *p)
+{
+    pretrain_options *o = &p->o;
+    uint64_t budget;
+    if (!o->batch_size && (!find_budget(p, &budget) || !choose_batch(p, budget))) return false;
+    if (!o->tokens_per_step) o->tokens_per_step = o->batch_size * o->seq_length;
+    if (!plan_batch(p, o->batch_size, &p->plan)) return false;
+    show_plan(p);
+    return true;
+}

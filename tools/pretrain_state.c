@@ -1,0 +1,290 @@
+/* Checkpoints of a run, and going on from one. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "tools/pretrain.h"
+#include "tools/text.h"
+
+/* ---- settings: what is kept with a checkpoint ------------------------------------------------ */
+
+enum { SETTING_TEXT = 512, SETTINGS = 40 };
+
+typedef struct setting_list {
+    mc_checkpoint_setting items[SETTINGS];
+    char text[SETTINGS][SETTING_TEXT];
+    int count;
+    int options; /* the first so many are options that a resumed run must have too */
+} setting_list;
+
+static void add(setting_list *list, const char *name, const char *value)
+{
+    char *to = list->text[list->count];
+    snprintf(to, SETTING_TEXT, "%s", value);
+    list->items[list->count++] = (mc_checkpoint_setting){name, to};
+}
+
+static void add_whole(setting_list *list, const char *name, int64_t value)
+{
+    char number[32];
+    snprintf(number, sizeof number, "%" PRId64, value);
+    add(list, name, number);
+}
+
+static void add_real(setting_list *list, const char *name, double value)
+{
+    char number[64];
+    text t = text_into(number, sizeof number);
+    text_add_number(&t, value);
+    add(list, name, number);
+}
+
+/* The shape as a text; dropout is an option of its own. */
+static void add_config(setting_list *list, const mc_gpt2_config *c)
+{
+    char shape[SETTING_TEXT];
+    text t = text_into(shape, sizeof shape);
+    text_add(&t,
+             "vocabulary %" PRId64 ", dim %" PRId64 ", dim_ff %" PRId64 ", layers %" PRId64
+             ", heads %" PRId64 ", positions %" PRId64 ", activation %d, eps ",
+             c->vocab_size, c->dim, c->dim_ff, c->layers, c->heads, c->positions,
+             (int)c->activation);
+    text_add_number(&t, (double)c->eps);
+    text_add(&t, ", %s head%s%s", c->tied ? "tied" : "own",
+             c->scale_attention ? "" : ", unscaled attention",
+             c->scale_by_layer ? ", attention scaled by layer" : "");
+    add(list, "config", shape);
+}
+
+/* What decides the course of a run. Names are those of the options. */
+static void add_options(setting_list *list, const pretrain *p)
+{
+    const pretrain_options *o = &p->o;
+    add_config(list, &p->config);
+    add_whole(list, "batch-size", o->batch_size);
+    add_whole(list, "seq-length", o->seq_length);
+    add_whole(list, "tokens-per-step", o->tokens_per_step);
+    add_real(list, "lr", o->lr);
+    add(list, "scheduler", train_schedule_names[o->scheduler]);
+    add_whole(list, "warmup", o->warmup);
+    add_real(list, "gamma", o->gamma);
+    add_real(list, "weight-decay", o->weight_decay);
+    add(list, "decay-bias-norm", o->decay_all ? "true" : "false");
+    add_real(list, "beta1", o->beta1);
+    add_real(list, "beta2", o->beta2);
+    add_real(list, "eps", o->eps);
+    add_real(list, "clip", o->clip);
+    add_real(list, "dropout", o->dropout);
+    add_whole(list, "seed", (int64_t)o->seed);
+    add(list, "shuffle", o->shuffle ? "true" : "false");
+    add(list, "dtype", train_dtype_names[o->dtype]);
+    if (train_dtypes[o->dtype] == MC_F16) add_real(list, "loss-scale", o->loss_scale);
+    list->options = list->count;
+    add_whole(list, "steps", o->steps);
+}
+
+static void add_position(setting_list *list, const mc_lm_position *at)
+{
+    char number[32];
+    snprintf(number, sizeof number, "%" PRIu64, at->seed);
+    add(list, "data.seed", number);
+    add_whole(list, "data.epoch", at->epoch);
+    add_whole(list, "data.window", at->window);
+    add_whole(list, "data.tokens", at->tokens);
+    add_whole(list, "data.windows", at->windows);
+    add_whole(list, "data.seq_length", at->seq_length);
+    add(list, "data.shuffle", at->shuffle ? "true" : "false");
+    snprintf(number, sizeof number, "%" PRIu64, at->fingerprint);
+    add(list, "data.fingerprint", number);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+/* The tokenizer first: when the weights are there, the folder is whole. */
+static mc_status save_files(void *user, const char *folder)
+{
+    pretrain *p = user;
+    mc_status status = p->tokenizer ? mc_tokenizer_save(p->tokenizer, folder) : MC_OK;
+    return status ? status : mc_gpt2_save(p->work.gpt2, folder);
+}
+
+void pretrain_save(pretrain *p)
+{
+    if (!p->o.output || mc_failed(p->ctx) || p->saved == p->step) return;
+    setting_list *list = calloc(1, sizeof *list);
+    if (!list) {
+        run_log_line(&p->log, "error: out of memory for a checkpoint");
+        return;
+    }
+    mc_lm_position at = mc_lm_loader_position(p->train);
+    add_options(list, p);
+    add_position(list, &at);
+    mc_checkpoint_options options = {.step = p->step,
+                                     .keep = p->o.keep,
+                                     .optim = p->work.optim,
+                                     .save_files = save_files,
+                                     .user = p,
+                                     .settings = list->items,
+                                     .setting_count = list->count};
+    if (mc_checkpoint_save(p->ctx, p->o.output, &options) == MC_OK) {
+        run_log_line(&p->log, "saved step %" PRId64 " to %s", p->step, p->o.output);
+        p->saved = p->step;
+    }
+    free(list);
+}
+
+/* ---- resuming -------------------------------------------------------------------------------- */
+
+static bool holds(const char *folder, const char *name)
+{
+    char path[4200];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return stat(path, &info) == 0;
+}
+
+bool pretrain_find_checkpoint(pretrain *p)
+{
+    const pretrain_options *o = &p->o;
+    if (!o->output) return true;
+    if (o->resume) {
+        p->resumed = mc_checkpoint_open(p->ctx, o->output);
+        if (mc_failed(p->ctx)) return false;
+        if (p->resumed) return true;
+    } else if (mc_checkpoint_exists(o->output)) {
+        return pretrain_refuse(p,
+                               "--output %s holds a checkpoint of a run: go on with --resume, or "
+                               "choose another folder",
+                               o->output);
+    }
+    if (holds(o->output, "model.safetensors") || holds(o->output, "config.json"))
+        return pretrain_refuse(p, "--output %s holds a model, which is not overwritten", o->output);
+    if (o->resume) run_log_line(&p->log, "no checkpoint in %s yet: the run begins", o->output);
+    return true;
+}
+
+static const char *kept(const pretrain *p, const char *name)
+{
+    const char *value = mc_checkpoint_setting_of(p->resumed, name);
+    return value ? value : "";
+}
+
+/* A whole number of the checkpoint; 0 where there is none. */
+static int64_t kept_whole(const pretrain *p, const char *name)
+{
+    int64_t value = 0;
+    text_parse_whole(kept(p, name), &value);
+    return value;
+}
+
+static uint64_t kept_u64(const pretrain *p, const char *name)
+{
+    return strtoull(kept(p, name), NULL, 10);
+}
+
+static mc_lm_position kept_position(const pretrain *p)
+{
+    return (mc_lm_position){.seed = kept_u64(p, "data.seed"),
+                            .epoch = kept_whole(p, "data.epoch"),
+                            .window = kept_whole(p, "data.window"),
+                            .tokens = kept_whole(p, "data.tokens"),
+                            .windows = kept_whole(p, "data.windows"),
+                            .seq_length = kept_whole(p, "data.seq_length"),
+                            .shuffle = strcmp(kept(p, "data.shuffle"), "true") == 0,
+                            .fingerprint = kept_u64(p, "data.fingerprint")};
+}
+
+/* The index of a name, `otherwise` where it is none of them. */
+static int index_of(const char *const *names, const char *name, int otherwise)
+{
+    for (int i = 0; names[i]; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return otherwise;
+}
+
+void pretrain_take_defaults(pretrain *p)
+{
+    pretrain_options *o = &p->o;
+    if (p->resumed) {
+        if (!o->batch_text) o->batch_size = kept_whole(p, "batch-size");
+        if (!o->seq_length) o->seq_length = kept_whole(p, "seq-length");
+        if (!o->tokens_per_step) o->tokens_per_step = kept_whole(p, "tokens-per-step");
+        if (!o->batch_size) o->batch_size = kept_whole(p, "batch-size"); /* auto */
+        if (!o->steps) o->steps = kept_whole(p, "steps");
+        if (o->warmup == PRETRAIN_UNSET) o->warmup = kept_whole(p, "warmup");
+        if (o->dtype == PRETRAIN_UNSET)
+            o->dtype = index_of(train_dtype_names, kept(p, "dtype"), PRETRAIN_UNSET);
+    }
+    if (o->dtype == PRETRAIN_UNSET)
+        o->dtype = index_of(train_dtype_names, o->device == TRAIN_CPU ? "f32" : "bf16", 0);
+}
+
+static bool same_options(pretrain *p, const setting_list *list)
+{
+    for (int i = 0; i < list->options; i++) {
+        const char *name = list->items[i].name, *now = list->items[i].value, *then = kept(p, name);
+        if (strcmp(now, then) != 0)
+            return pretrain_refuse(p, "--resume: --%s is %s, but the run in %s was begun with %s",
+                                   name, now, p->o.output, *then ? then : "none");
+    }
+    return true;
+}
+
+/* The shape that --config asks for, to be compared with the checkpoint's. */
+static bool same_config(pretrain *p)
+{
+    pretrain asked = {.o = p->o, .ctx = p->ctx, .log = p->log};
+    asked.o.pretrained = NULL;
+    setting_list *list = p->o.config ? calloc(1, sizeof *list) : NULL;
+    if (!list) return true;
+    if (!pretrain_find_model(&asked)) {
+        free(list);
+        return false;
+    }
+    add_config(list, &asked.config);
+    list->options = list->count;
+    bool same = same_options(p, list);
+    free(list);
+    return same;
+}
+
+bool pretrain_check_options(pretrain *p)
+{
+    if (!p->resumed) return true;
+    setting_list *list = calloc(1, sizeof *list);
+    if (!list) return pretrain_refuse(p, "out of memory for a checkpoint's options");
+    add_options(list, p);
+    mc_lm_position here = mc_lm_loader_position(p->train), then = kept_position(p);
+    bool same = same_config(p) && same_options(p, list);
+    free(list);
+    if (!same) return false;
+    if (here.fingerprint != then.fingerprint || here.tokens != then.tokens)
+        return pretrain_refuse(
+            p,
+            "--resume: --data is not what the run in %s was begun with (%" PRId64
+            " tokens here, %" PRId64 " there, fingerprints %016" PRIx64 " and %016" PRIx64 ")",
+            p->o.output, here.tokens, then.tokens, here.fingerprint, then.fingerprint);
+    int64_t steps = kept_whole(p, "steps");
+    if (steps != p->o.steps)
+        run_log_line(&p->log,
+                     "the run was begun for %" PRId64 " steps, it goes on to %" PRId64 "%s", steps,
+                     p->o.steps,
+                     p->o.scheduler == TRAIN_LINEAR || p->o.scheduler == TRAIN_COSINE
+                         ? ": the learning rate takes another course from here on"
+                         : "");
+    return true;
+}
+
+bool pretrain_restore(pretrain *p)
+{
+    if (!p->resumed) return true;
+    mc_lm_position at = kept_position(p);
+    mc_lm_loader_seek(p->train, &at);
+    mc_checkpoint_restore(p->resumed, p->work.optim);
+    if (mc_failed(p->ctx)) return false;
+    p->step = p->saved = mc_checkpoint_step(p->resumed);
+    run_log_line(&p->log, "resumed behind step %" PRId64 " from %s", p->step,
+                 mc_checkpoint_folder(p->resumed));
+    return true;
+}
