@@ -9,16 +9,16 @@ enum { CHUNK = 256, OTHER = MC_ACCURACY_CLASSES };
 /* Copies elements [from, from + count) of an index tensor to the host as i64. */
 static void read_index(const mc_tensor *x, int64_t from, int64_t count, int64_t out[CHUNK])
 {
-    size_t size = mc_dtype_size(x->dtype);
-    const char *data = (const char *)mc_tensor_data(x) + (size_t)from * size;
+    size_t size = mc_dtype_size(x->dtype), at = (size_t)from * size;
     mc_device *device = x->ctx->device;
-    if (x->dtype == MC_I64) {
-        device->copy_out(device, out, data, (size_t)count * size);
-    } else {
-        int32_t narrow[CHUNK];
-        device->copy_out(device, narrow, data, (size_t)count * size);
-        for (int64_t i = 0; i < count; i++) out[i] = narrow[i];
-    }
+    const char *host = mc_tensor_host(x);
+    int64_t copy[CHUNK];
+    if (!host &&
+        !device->copy_out(device, copy, (const char *)mc_tensor_data(x) + at, (size_t)count * size))
+        mc_fail(x->ctx, MC_ERR_DEVICE, "accuracy: %s", device->failure);
+    const void *data = host ? host + at : (const char *)copy;
+    for (int64_t i = 0; i < count; i++)
+        out[i] = x->dtype == MC_I64 ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
 }
 
 static int class_slot(int64_t value)

@@ -35,6 +35,8 @@ static const finetune_options defaults = {.epochs = 1,
                                           .loss_scale = 1024,
                                           .shuffle = true};
 
+enum { STEPS_KEPT = 4 };
+
 /* All of a run. */
 typedef struct finetune {
     const finetune_options *o;
@@ -45,8 +47,9 @@ typedef struct finetune {
     mc_dataset *train_rows, *val_rows;
     mc_dataloader *train, *val;
     mc_optim_manager *optim;
-    int64_t step, steps;
-    double train_seconds;
+    int64_t step, steps, shown;
+    int64_t tokens[STEPS_KEPT]; /* of the last steps */
+    double clock, train_seconds;
     classify_score score; /* of the model that is kept */
 } finetune;
 
@@ -93,7 +96,8 @@ static void make_optimizer(finetune *f)
     bool scaled = train_dtypes[o->dtype] == MC_F16;
     mc_adam_options adam_options = {.weight_decay = (float)o->weight_decay,
                                     .no_decay_bias_norm = o->no_decay_bias_norm};
-    mc_optim_manager_options options = {.loss_scale = scaled ? o->loss_scale : 0};
+    mc_optim_manager_options options = {.loss_scale = scaled ? o->loss_scale : 0,
+                                        .max_grad_norm = o->clip};
     mc_optimizer *adam = mc_adam_offload_new(f->ctx, &adam_options);
     mc_optimizer_add(adam, mc_bert_module(f->bert));
     f->optim = mc_optim_manager_new(f->ctx, &options);
@@ -148,30 +152,39 @@ static bool set_up(finetune *f)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
+/* Shows the step `late` before the newest, if it has not been shown. On a device that works on its
+ * own this waits for that step, while the newer ones run; its time is that since the report
+ * before. */
+static void report(finetune *f, int late)
+{
+    mc_step_report r;
+    if (!mc_optim_manager_report(f->optim, late, &r) || r.step <= f->shown) return;
+    double now = classify_clock(), seconds = now - f->clock;
+    f->clock = now;
+    f->shown = r.step;
+    f->train_seconds += seconds;
+    run_log_step(&f->log, &(run_step){.step = r.step,
+                                      .loss = r.loss,
+                                      .grad_norm = r.grad_norm,
+                                      .lr = r.lr,
+                                      .loss_scale = r.loss_scale,
+                                      .ms = 1e3 * seconds,
+                                      .tokens = f->tokens[r.step % STEPS_KEPT],
+                                      .skipped = r.skipped});
+}
+
 static void train_step(finetune *f, const mc_batch *batch)
 {
-    double start = classify_clock();
     mc_optim_manager_zero_grad(f->optim);
     mc_tape *t = mc_tape_begin(f->ctx);
     mc_tensor *logits = classify_logits(t, f->bert, f->train_rows, batch);
     mc_tensor *loss = logits ? mc_cross_entropy(t, logits, batch->labels, NULL) : NULL;
     mc_optim_manager_backward(f->optim, t, loss);
-    double mean = mc_mean_loss(f->ctx, loss);
-    double norm =
-        mc_optim_manager_clip_grad_norm(f->optim, f->o->clip > 0 ? (float)f->o->clip : INFINITY);
     mc_optim_manager_step(f->optim);
     mc_tape_end(t);
     if (mc_failed(f->ctx)) return;
-    double seconds = classify_clock() - start;
-    f->train_seconds += seconds;
-    run_log_step(&f->log, &(run_step){.step = ++f->step,
-                                      .loss = mean,
-                                      .grad_norm = norm,
-                                      .lr = mc_optim_manager_lr(f->optim),
-                                      .loss_scale = mc_optim_manager_loss_scale(f->optim),
-                                      .ms = 1e3 * seconds,
-                                      .tokens = batch->tokens,
-                                      .skipped = mc_optim_manager_last_step_skipped(f->optim)});
+    f->tokens[++f->step % STEPS_KEPT] = batch->tokens;
+    report(f, f->o->device == TRAIN_CPU ? 0 : 1);
 }
 
 static bool going_on(const finetune *f) { return !mc_failed(f->ctx) && !interrupt_requested(); }
@@ -202,8 +215,10 @@ static void train(finetune *f)
     int64_t epoch = 0;
     while (epoch < f->o->epochs && f->step < f->steps && going_on(f)) {
         mc_batch *batch;
+        f->clock = classify_clock();
         while (f->step < f->steps && going_on(f) && (batch = mc_dataloader_next(f->train)))
             train_step(f, batch);
+        report(f, 0);
         evaluate(f, ++epoch);
     }
     if (epoch == 0) evaluate(f, 0);

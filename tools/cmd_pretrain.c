@@ -62,14 +62,14 @@ static bool open_data(pretrain *p)
         return pretrain_refuse(p,
                                "--seq-length is %" PRId64 ", the model has %" PRId64 " positions",
                                o->seq_length, positions);
-    p->data = mc_token_file_open(p->ctx, o->data);
-    if (o->val) p->val_data = mc_token_file_open(p->ctx, o->val);
+    p->data = mc_token_file_open_list(p->ctx, o->data.items, o->data.count);
+    if (o->val.count) p->val_data = mc_token_file_open_list(p->ctx, o->val.items, o->val.count);
     if (mc_failed(p->ctx)) return false;
     p->windows = count_windows(p, p->data);
     if (p->windows < 1)
         return pretrain_refuse(
-            p, "--data %s: %" PRId64 " tokens, expected more than --seq-length %" PRId64, o->data,
-            mc_token_file_count(p->data), o->seq_length);
+            p, "--data %s: %" PRId64 " tokens, expected more than --seq-length %" PRId64,
+            o->data.items[0], mc_token_file_count(p->data), o->seq_length);
     return true;
 }
 
@@ -222,13 +222,12 @@ static int run(const pretrain_options *o)
 /* ---- command line ---------------------------------------------------------------------------- */
 
 static const char details[] =
-    "Token files are made by `modelcenter prepare`; --data and --val may be patterns (quoted) "
-    "that\n"
-    "match several. --output is a model folder, always the newest weights, with the run's\n"
-    "checkpoints in it; the same command with --resume goes on behind the newest of them, to the\n"
-    "same losses as if nothing had happened. The last line on stdout is\n"
+    "Token files are made by `modelcenter prepare`; --data and --val take several, and patterns.\n"
+    "--output is a model folder, always with the newest weights, and holds the run's checkpoints;\n"
+    "the same command with --resume goes on behind the newest of them, to the same losses as if\n"
+    "nothing had happened. The last line on stdout is\n"
     "`result model=gpt2 steps=... loss=... val_loss=... tokens_per_s=...`.\n\n"
-    "  modelcenter pretrain gpt2 --config gpt2-base --data 'train_*.bin' --val val.bin \\\n"
+    "  modelcenter pretrain gpt2 --config gpt2-base --data train_*.bin --val val.bin \\\n"
     "      --batch-size 64 --tokens-per-step 524288 --steps 19560 --output run --device cuda\n";
 
 static bool read_batch(const args_spec *spec, pretrain_options *o, int *code)
@@ -267,9 +266,9 @@ static bool check(const args_spec *spec, pretrain_options *o, int *code)
     return !wrong;
 }
 
-int cmd_pretrain(int argc, char **argv)
+static int parse_and_run(pretrain_options given, int argc, char **argv)
 {
-    pretrain_options o = defaults;
+    pretrain_options o = given;
     const args_option options[] = {
         {ARGS_CHOICE("model", &o.model, model_names, "the model's family"), .required = true,
          .positional = true},
@@ -280,9 +279,9 @@ int cmd_pretrain(int argc, char **argv)
          .known_as = "model-config"},
         {ARGS_PATH("pretrained", &o.pretrained,
                    "folder or identifier of weights to begin with instead")},
-        {ARGS_PATH("data", &o.data, "token file, or a pattern of several"), .required = true,
+        {ARGS_PATHS("data", &o.data, "token files, or patterns of them"), .required = true,
          .known_as = "input-bin,train-data,dataset"},
-        {ARGS_PATH("val", &o.val, "the same to validate on; without it there is no validation"),
+        {ARGS_PATHS("val", &o.val, "the same to validate on; without it there is no validation"),
          .known_as = "input-val-bin,val-data"},
         {ARGS_PATH("output", &o.output, "folder to save to; without it nothing is saved")},
         {ARGS_FLAG("resume", &o.resume,
@@ -366,4 +365,17 @@ int cmd_pretrain(int argc, char **argv)
     int code;
     if (!args_parse(&spec, argc, argv, &code) || !check(&spec, &o, &code)) return code;
     return run(&o);
+}
+
+int cmd_pretrain(int argc, char **argv)
+{
+    pretrain_options o = defaults;
+    o.data.items = calloc((size_t)argc, sizeof *o.data.items);
+    o.val.items = calloc((size_t)argc, sizeof *o.val.items);
+    o.data.room = o.data.items ? argc : 0;
+    o.val.room = o.val.items ? argc : 0;
+    int code = parse_and_run(o, argc, argv);
+    free(o.data.items);
+    free(o.val.items);
+    return code;
 }

@@ -3,6 +3,7 @@
 #define MC_TOOLS_PRETRAIN_H
 
 #include "core/modelcenter.h"
+#include "tools/args.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
 
@@ -11,7 +12,8 @@
 enum { PRETRAIN_UNSET = -1 };
 typedef struct pretrain_options {
     int model, scheduler, device, dtype, recompute;
-    const char *config, *pretrained, *data, *val, *output, *tokenizer, *prompt;
+    const char *config, *pretrained, *output, *tokenizer, *prompt;
+    args_list data, val; /* paths and patterns of token files */
     const char *log_jsonl, *tensorboard;
     const char *batch_text; /* a number or "auto" */
     int64_t batch_size;     /* 0: auto */

@@ -47,8 +47,12 @@ MC_API mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor
  * with. `dropout` is a probability in [0, 1); on an evaluation tape nothing is dropped. */
 MC_API mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
                                                 mc_tensor *f, float dropout);
-/* The same for a residual stream (see mc_residual_defer): LayerNorm(x), and x itself, made in the
- * same pass if it was deferred, in *sum. */
+/* The same for the residual stream of a pre-LN model (see mc_residual_defer): the result is
+ * LayerNorm(x), and *sum is x itself, made in the same pass if it was deferred: the next residual.
+ * So a sublayer is one pass over the stream:
+ *
+ *     mc_tensor *s, *h = mc_layernorm_forward_stream(t, block->norm, x, &s);
+ *     return mc_residual_defer(t, s, mc_feed_forward_forward(t, block->ffn, h), dropout); */
 MC_API mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
                                               mc_tensor **sum);
 
@@ -78,11 +82,13 @@ MC_API mc_tensor *mc_embedding_whole(mc_tape *t, mc_embedding *embedding);
 typedef struct mc_attention mc_attention;
 
 typedef struct mc_attention_options {
-    bool causal;
+    bool causal;    /* a token sees itself and those before it */
     float dropout;  /* on the attention probabilities */
     float init_std; /* 0: 0.02 */
-    float out_std;  /* of attention_out's weight; 0: init_std */
-    float scale;    /* of the scores; 0: 1 / sqrt(head_dim) */
+    /* Of attention_out's weight; 0: init_std. GPT-2 begins with smaller ones there, since the
+     * residual stream adds up as many of them as there are layers. */
+    float out_std;
+    float scale; /* of the scores; 0: 1 / sqrt(head_dim) */
 } mc_attention_options;
 
 /* Parameters "project_q", "project_k", "project_v" (stored as one) and "attention_out", each with

@@ -29,14 +29,16 @@ static void read_into(char *text, const char *name)
     fclose(file);
 }
 
-/* Runs a shell line in the folder, where $P stands for the command with what all runs share. */
+/* Runs a shell line in the folder; $P and the like stand for the command with what runs share. */
 static int run(const char *line)
 {
     char whole[4000];
     snprintf(whole, sizeof whole,
-             "cd '%s' && MC='%s' && P=\"$MC pretrain gpt2 --data train.bin\" && "
-             "T=\"$P --config tiny.json --batch-size 2 --seq-length 16 --tokens-per-step 64 "
-             "--lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5\" && { %s\n} >out 2>err",
+             "cd '%s' && MC='%s' && G=\"$MC pretrain gpt2\" && "
+             "P=\"$G --data train.bin\" && U=\"$G --config tiny.json --batch-size 2 --seq-length "
+             "16 --tokens-per-step 64 "
+             "--lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5\" && "
+             "T=\"$U --data train.bin\" && { %s\n} >out 2>err",
              folder.path, MC_TOOL, line);
     int status = system(whole);
     assert_true(WIFEXITED(status));
@@ -159,8 +161,10 @@ static void test_defaults(void **state)
     must_hold(out, "result model=gpt2 steps=23 tokens=5888 ");
     must_hold(out, " val_loss=nan ");
     must_hold(err, "f32\ndata: 6000 tokens; 23 steps of 256 tokens (4 sequences of 64, 1 times)\n");
+    must("$P --config tiny.json --data 'v*.bin' val.bin --seq-length 32 --batch-size 1");
+    must_hold(err, "data: 7800 tokens; 243 steps of 32 tokens"); /* 187 + 28 + 28 sequences */
     must("$P --config gpt2-base --help");
-    must_hold(out, "usage: modelcenter pretrain <model> --data PATH [options]");
+    must_hold(out, "usage: modelcenter pretrain <model> --data PATH... [options]");
 }
 
 /* ---- resuming -------------------------------------------------------------------------------- */
@@ -428,12 +432,12 @@ static void test_errors(void **state)
     must_refuse(1, "--seq-length is 65, the model has 64 positions", "$T --seq-length 65");
     must_refuse(1, "gpt2-basic", "$P --config gpt2-basic");
     must_refuse(1, "absent.json", "$P --config absent.json");
-    must_refuse(1, "absent.bin", "$T --data absent.bin");
-    must_refuse(1, "tiny.json", "$T --data tiny.json");
+    must_refuse(1, "absent.bin", "$U --data absent.bin");
+    must_refuse(1, "tiny.json", "$U --data tiny.json");
     must_refuse(1, "--data short.bin: 10 tokens, expected more than --seq-length 16",
-                "$T --data short.bin");
+                "$U --data short.bin");
     must_refuse(1, "short.bin", "$T --val short.bin");
-    must_refuse(1, "large.bin", "$T --data large.bin --steps 90");
+    must_refuse(1, "large.bin", "$U --data large.bin --steps 90");
     must_refuse(1, "cannot write there", "touch file && $T --output file/run");
     must_refuse(1, "file/log.jsonl", "$T --log-jsonl file/log.jsonl");
 }
@@ -467,7 +471,8 @@ static void test_resume_errors(void **state)
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         char line[200];
-        snprintf(line, sizeof line, "$T --steps 8 --output run --resume %s", changes[i][0]);
+        snprintf(line, sizeof line, "$U %s --steps 8 --output run --resume %s",
+                 strstr(changes[i][0], "--data") ? "" : "--data train.bin", changes[i][0]);
         must_refuse(1, changes[i][1], line);
     }
     /* what was not given is as it was; more steps may follow */
