@@ -323,8 +323,8 @@ static void test_recompute(void **state)
     }
 }
 
-/* Once training runs, the host asks the system for no memory and waits for nothing but the report of
- * the step before. */
+/* Once training runs, the host asks the system for no memory and waits for nothing but the report
+ * of the step before. */
 static void test_steady_state(void **state)
 {
     (void)state;

@@ -134,8 +134,9 @@ typedef struct mc_kernels {
                                mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
                                mc_matrix bias, float eps, mc_matrix s, mc_matrix y, float *mean,
                                float *rstd);
-    /* ds [+]= gradient of the norm at s; df = dropout mask applied to this call's ds (NULL data:
-     * not wanted); dweight, dbias (columns) f32 += (NULL: not wanted). ds.data may be NULL too. */
+    /* ds [+]= gradient of the norm at s; df = dropout mask applied to ds as it then stands, added
+     * up and rounded (NULL data: not wanted), or to the gradient where ds.data is NULL; dweight,
+     * dbias (columns) f32 += (NULL: not wanted). */
     mc_status (*residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
                                         mc_matrix weight, const float *mean, const float *rstd,
                                         mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,

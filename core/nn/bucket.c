@@ -131,14 +131,28 @@ typedef struct place {
     int64_t offset;
 } place;
 
+/* In a bucket matrices come first and vectors (biases, the weights of norms) behind them: optimizers
+ * often treat the two differently, and each is then one range. */
+static bool comes_in_pass(const mc_stored *stored, int pass)
+{
+    return (stored->shape.ndim <= 1) == (pass == 1);
+}
+
+static void plan_places(mc_module_root *root, mc_bucket *plan, int *count, place *places)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < root->stored_count; i++) {
+            if (!comes_in_pass(root->stored[i], pass)) continue;
+            mc_bucket *bucket = find_bucket(root, plan, count, root->stored[i]);
+            places[i] = (place){bucket, bucket->count};
+            bucket->count += aligned(root->stored[i]->count);
+            bucket->stored_count++;
+        }
+}
+
 static bool plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, place *places)
 {
-    for (size_t i = 0; i < root->stored_count; i++) {
-        mc_bucket *bucket = find_bucket(root, plan, count, root->stored[i]);
-        places[i] = (place){bucket, bucket->count};
-        bucket->count += aligned(root->stored[i]->count);
-        bucket->stored_count++;
-    }
+    plan_places(root, plan, count, places);
     for (int i = 0; i < *count; i++) {
         plan[i].stored = mc_malloc((size_t)plan[i].stored_count * sizeof *plan[i].stored);
         plan[i].stored_count = 0;
@@ -211,8 +225,10 @@ static mc_status lay_out(mc_module_root *root)
     if (!good) mc_fail_nomem(root->ctx, "parameter buckets");
     good = good && plan_buckets(root, plan, &count, places) && plan_arrays(root, places);
     if (good) {
-        for (size_t i = 0; i < root->stored_count; i++)
-            move_stored(root, root->stored[i], places[i]);
+        for (int pass = 0; pass < 2; pass++)
+            for (size_t i = 0; i < root->stored_count; i++)
+                if (comes_in_pass(root->stored[i], pass))
+                    move_stored(root, root->stored[i], places[i]);
         mc_buckets_free(root, root->buckets, root->bucket_count);
         root->buckets = plan;
         root->bucket_count = count;

@@ -31,16 +31,14 @@ static void norm_backward(mc_tape *t, mc_node *node)
     bool accumulate, masked = f && f->requires_grad && state->dropout.p > 0;
     mc_tensor *ds = sum_gradient(t, node, &accumulate);
     mc_tensor *df = masked ? mc_scratch_new(t, x->dtype, x->shape) : NULL;
-    bool apart = masked && node->second; /* the mask is for all of the sum's gradient */
     float *dweight = dy ? mc_vector_gradient_begin(t, node->inputs[WEIGHT]) : NULL;
     float *dbias = dy ? mc_vector_gradient_begin(t, node->inputs[BIAS]) : NULL;
-    mc_matrix none = {0};
     if (dy && !mc_failed(mc_tape_context(t)))
         MC_KERNEL(t, op, residual_norm_backward, rows, columns, mc_saved_matrix(t, state->sum),
                   mc_matrix_of(node->inputs[WEIGHT]), mc_tensor_data(state->mean),
                   mc_tensor_data(state->rstd), mc_matrix_of(dy), state->dropout, mc_matrix_of(ds),
-                  accumulate, apart ? none : mc_matrix_of(df), dweight, dbias);
-    if (apart && ds && df)
+                  accumulate, mc_matrix_of(df), dweight, dbias);
+    if (!dy && ds && df) /* only the sum was used */
         MC_KERNEL(t, op, dropout, rows, columns, mc_matrix_of(ds), state->dropout, mc_matrix_of(df),
                   false);
     mc_vector_gradient_end(t, node->inputs[WEIGHT], dweight);

@@ -584,17 +584,16 @@ static inline void free_gradients(op_call *c, input_gradient *g)
 typedef struct op_context {
     const char *name;
     mc_context *ctx;
+    size_t in_use; /* bytes of its device when it was opened */
 } op_context;
 
 static op_context contexts[4];
 static int context_count;
 static int perf_context; /* which of them is timed */
 
-/* Bytes of a device that nobody has given back. */
-static inline size_t leaked_bytes(const mc_context *ctx)
+static inline void add_context(const char *name, mc_context *ctx)
 {
-    const mc_device *d = ctx->device;
-    return d->memory.in_use > d->workspace ? d->memory.in_use - d->workspace : 0;
+    contexts[context_count++] = (op_context){name, ctx, ctx->device->memory.in_use};
 }
 
 /* Whatever ran, its memory has come back. */
@@ -603,7 +602,7 @@ static inline int close_contexts(void **state)
     (void)state;
     size_t leaked = 0;
     for (int i = 0; i < context_count; i++) {
-        leaked += leaked_bytes(contexts[i].ctx);
+        leaked += contexts[i].ctx->device->memory.in_use - contexts[i].in_use;
         mc_context_free(contexts[i].ctx);
     }
     if (leaked) fprintf(stderr, "%zu bytes of device memory were not given back\n", leaked);

@@ -8,10 +8,12 @@
 typedef struct huge_case {
     const char *row;
     int64_t n[5];
+    bool no_f16; /* not in f16 */
 } huge_case;
 
 /* More rows than 65,535, the most blocks that CUDA has in all directions but one, and sizes that no
- * vector width divides. */
+ * vector width divides. Without a loss scale the gradients of thousands of rows of logits are
+ * smaller than f16's normal numbers. */
 static const huge_case huge_cases[] = {
     {"linear", {70000, 129, 17}},
     {"linear bias", {3, 70001, 17}},
@@ -39,7 +41,7 @@ static const huge_case huge_cases[] = {
     {"tanh", {1, 1000003}},
     {"add to itself", {1, 1000003}},
     {"mul by itself", {70000, 129}},
-    {"add", {EQUAL, 35000, 1031}},
+    {"add", {EQUAL, 35000, 129}},
     {"add of a parameter", {ROW, 35000, 129}},
     {"add", {SCALAR, 1009, 1013}},
     {"mul", {ROW_FIRST, 500001, 3}},
@@ -52,7 +54,7 @@ static const huge_case huge_cases[] = {
     {"gather rows", {70000, 129, 70001}},
     {"first tokens", {MANY, 64, 129}},
     {"unpack", {MANY, 64, 129}},
-    {"argmax", {70000, 1031}},
+    {"argmax", {70000, 129}},
     {"argmax", {3, 1000003}},
     {"attention", {MANY, 64, 3, 17}},
     {"attention", {9, 64, 2, 64}},
@@ -63,7 +65,7 @@ static const huge_case huge_cases[] = {
     {"cross entropy", {70000, 1031}},
     {"cross entropy i64 ignoring -100", {3, 1000003}},
     {"cross entropy ignoring 0, smoothed", {1000003, 3}},
-    {"linear cross entropy bias ignoring", {4099, 65, 1031, 1040}},
+    {"linear cross entropy bias ignoring", {4099, 65, 1031, 1040}, true},
 };
 
 static mc_context *reference_context;
@@ -162,9 +164,10 @@ static inline void huge_row(void **state)
     const huge_case *h = *state;
     const op_row *row = row_named(h->row);
     if (!context_count) skip();
-    value_period = 1000003;
+    value_period = 200003;
     for (int type = 0; type < 3; type++) {
         op_call c, reference;
+        if (h->no_f16 && float_types[type] == MC_F16) continue;
         random_state = 88172645463325252u;
         call_begin(&c, row, h->n, float_types[type], float_types[type]);
         random_state = 88172645463325252u;

@@ -1,6 +1,6 @@
-/* Every operation on the GPU: the rows of the CPU's tests against the same references in double, and
- * large inputs against the CPU. Each runs twice, as usual and in deterministic mode. Skipped where
- * there is no GPU. */
+/* Every operation on the GPU: the rows of the CPU's tests against the same references in double,
+ * and large inputs against the CPU. Each runs twice, as usual and in deterministic mode. Skipped
+ * where there is no GPU. */
 #include "tests/ops/op_huge.h"
 
 #include "tests/device_choice.h"
@@ -13,7 +13,7 @@ static bool open_on_gpu(const char *name, bool deterministic)
     mc_context *ctx = context_on("cuda", SEED);
     if (mc_print_error(ctx, stderr)) return false;
     ctx->device->logits_chunk = 1 << 22; /* as the CPU's, so that losses come in chunks */
-    contexts[context_count++] = (op_context){name, ctx};
+    add_context(name, ctx);
     return true;
 }
 

@@ -14,7 +14,7 @@ static int open_contexts(void **state)
         mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 1234});
         if (mc_error_status(ctx) == MC_OK) {
             perf_context = context_count;
-            contexts[context_count++] = (op_context){isas[i], ctx};
+            add_context(isas[i], ctx);
             continue;
         }
         printf("SKIPPED: %s (%s)\n", isas[i], mc_error_message(ctx));

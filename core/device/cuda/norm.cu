@@ -343,16 +343,16 @@ __device__ __forceinline__ void store_gradients(const norm_call &c, int64_t row,
                                                 int n, const row_facts &r, const float (&s)[width],
                                                 const float (&g)[width])
 {
-    float v[width], sum[width];
+    float v[width];
 #pragma unroll
     for (int i = 0; i < width; i++) {
         float normalised = (s[i] - r.mean) * r.rstd;
         v[i] = r.rstd * (g[i] - r.means.gradient - normalised * r.means.product);
-        sum[i] = v[i];
     }
     if (c.ds.data)
-        mc_store_or_add<T, WHOLE<T>>(c.ds, row * c.ds.stride + column, n, sum, c.accumulate);
+        mc_store_or_add<T, WHOLE<T>>(c.ds, row * c.ds.stride + column, n, v, c.accumulate);
     if (!c.df.data) return;
+    if (c.ds.data) mc_unpack<T>(c.ds, mc_pack<T>(c.ds, v), v); /* as stored */
     float factor[width];
     mc_drop_factors(c.mask, row * c.columns + column, factor);
 #pragma unroll

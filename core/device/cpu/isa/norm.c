@@ -180,12 +180,14 @@ static void norm_row_backward(const norm_call *c, int64_t row, const float *s, c
         }
         if (c->ds.data) mc_write(c->ds, row * c->ds.stride + at, n, out, c->accumulate);
         if (!c->df.data) continue;
+        const float *all = c->ds.data ? mc_read(c->ds, row * c->ds.stride + at, n, out) : out;
         if (c->dropout.p > 0.0f) {
             MC_K(dropout_factors)(c->dropout, row * c->columns + at, n, factors);
 #pragma omp simd
-            for (int i = 0; i < n; i++) out[i] *= factors[i];
+            for (int i = 0; i < n; i++) out[i] = all[i] * factors[i];
+            all = out;
         }
-        mc_write(c->df, row * c->df.stride + at, n, out, false);
+        mc_write(c->df, row * c->df.stride + at, n, all, false);
     }
 }
 
