@@ -101,11 +101,12 @@ int main(int argc, char **argv)
     double each = (now() - begin) / (steps - 6);
     if (mc_print_error(ctx, stderr)) return 1;
     mc_device_memory m = ctx->device->memory;
-    printf("result config=%s batch=%lld length=%lld loss=%.5f ms=%.3f tokens_per_s=%.0f peak_mib=%zu "
-           "reserved_mib=%zu system_calls=%llu waits=%llu\n",
-           name, (long long)batch, (long long)length, report.loss, 1e3 * each,
-           (double)tokens / each, m.peak >> 20, m.reserved >> 20,
-           (unsigned long long)m.system_calls, (unsigned long long)ctx->device->waits);
+    printf(
+        "result config=%s batch=%lld length=%lld loss=%.5f ms=%.3f tokens_per_s=%.0f peak_mib=%zu "
+        "reserved_mib=%zu system_calls=%llu waits=%llu\n",
+        name, (long long)batch, (long long)length, report.loss, 1e3 * each, (double)tokens / each,
+        m.peak >> 20, m.reserved >> 20, (unsigned long long)m.system_calls,
+        (unsigned long long)ctx->device->waits);
     free(ids);
     free(labels);
     mc_context_free(ctx);
