@@ -16,10 +16,12 @@ build()
     echo "== building: $1"
     mkdir -p "build/$1"
     log=build/$1/build.log
-    if ! cmake --preset "$1" -DMC_BUILD_TESTS=ON -DMC_BUILD_EXAMPLES=ON >"$log" 2>&1 ||
-        ! cmake --build "build/$1" --parallel "$jobs" >>"$log" 2>&1; then
+    preset=$1
+    shift
+    if ! cmake --preset "$preset" -DMC_BUILD_TESTS=ON -DMC_BUILD_EXAMPLES=ON "$@" >"$log" 2>&1 ||
+        ! cmake --build "build/$preset" --parallel "$jobs" >>"$log" 2>&1; then
         cat "$log"
-        fail "the $1 build failed"
+        fail "the $preset build failed"
     fi
 }
 
@@ -35,9 +37,11 @@ run()
 
 pattern=${1-.}
 failed=no
-build release
+# Where the CUDA toolkit is, the CUDA device is built too, for one architecture; what needs a GPU is
+# skipped where there is none.
+build release "-DCMAKE_CUDA_ARCHITECTURES=${MC_TEST_CUDA_ARCHITECTURES-90a-real}" -DMC_BUILD_BENCH=ON
 run release
-build asan
+build asan -DMC_ENABLE_CUDA=OFF
 run asan
 python3 scripts/count_tests.py build/release/tests.xml build/asan/tests.xml || failed=yes
 [ $failed = no ]

@@ -455,7 +455,7 @@ static void norm_mode(const test_case *c, int mode)
     CALL(s, residual_norm_backward, r, n, m.s.m[s], m.w.m[s], m.mean.m[s].data, m.rstd.m[s].data,
          m.dy.m[s], mask, m.ds.m[s], mode & 4, m.df.m[s], m.dw.m[s].data, m.db.m[s].data);
     compare(&m.ds, 1e-5, "residual_norm_backward: ds");
-    compare(&m.df, 1e-5, "residual_norm_backward: df");
+    compare(&m.df, loose(c->kind, 1e-5), "residual_norm_backward: df"); /* of ds as rounded */
     compare(&m.dw, 2e-5, "residual_norm_backward: dweight");
     compare(&m.db, 2e-5, "residual_norm_backward: dbias");
     norm_memory_free(&m);

@@ -416,6 +416,11 @@ static void test_norm_optional(void **state)
                          MC_OK);
         for (int i = 0; i < 200; i++) c.e_db[i % 40] += c.dy.v[i];
         assert_floats(c.db, c.e_db, 40, 1e-6, t->name, "dbias alone");
+        reference_norm_backward(&c);
+        assert_int_equal(t->k->residual_norm_backward(device, 5, 40, c.x.m, c.w.m, c.mean, c.rstd,
+                                                      c.dy.m, off, none, false, c.df.m, NULL, NULL),
+                         MC_OK);
+        assert_matrix(&c.df, c.e_ds, 4e-6, t->name, "df alone");
         norm_case_free(&c);
     }
 }

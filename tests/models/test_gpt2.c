@@ -283,12 +283,13 @@ static mc_status count_dropout(mc_device *d, int64_t rows, int64_t columns, mc_m
     return calls.kernels->dropout(d, rows, columns, x, dropout, y, accumulate);
 }
 
-/* Each sum of the residual stream costs its norm's pass, forward and backward, and no other. */
-static void test_no_pass_but_the_norms(void **state)
+/* Each sum of the residual stream costs its norm's pass, forward and backward, and no other,
+ * dropout included; `others` are the passes that do not belong to the stream. */
+static void count_passes(mc_context *ctx, float dropout, int others)
 {
-    mc_context *ctx = *state;
     mc_gpt2 *gpt2 = new_gpt2(ctx, MC_BF16, 0);
-    mc_gpt2_set_dropout(gpt2, 0);
+    mc_gpt2_set_dropout(gpt2, dropout);
+    memset(&calls, 0, sizeof calls);
     mc_kernels counting = *ctx->device->kernels;
     calls.kernels = ctx->device->kernels;
     counting.residual_norm = count_norm;
@@ -308,7 +309,13 @@ static void test_no_pass_but_the_norms(void **state)
     assert_good(ctx);
     assert_int_equal(calls.norms, 2 * 3 + 1);
     assert_int_equal(calls.norm_gradients, 2 * 3 + 1);
-    assert_int_equal(calls.others, 0);
+    assert_int_equal(calls.others, others);
+}
+
+static void test_no_pass_but_the_norms(void **state)
+{
+    count_passes(*state, 0, 0);
+    count_passes(*state, 0.1f, 2); /* dropout of the embedding, forward and backward */
 }
 
 static void test_training(void **state)

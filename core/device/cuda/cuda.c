@@ -8,6 +8,7 @@
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/cuda_memory_internal.h"
 #include "core/device/cuda/open_internal.h"
+#include "core/device/cuda/planning_internal.h"
 #include <nvtx3/nvToolsExt.h>
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -321,6 +322,22 @@ static bool make_parts(mc_cuda_device *c)
            (c->gemm = mc_cuda_gemm_new(d));
 }
 
+/* Dense FLOP/s by the makers' data sheets. */
+static double cuda_peak_rate(mc_device *d, mc_dtype dtype)
+{
+    static const struct {
+        const char *name;
+        double half, single;
+    } gpus[] = {{"H200", 989.4e12, 66.9e12},     {"H100 PCIe", 756e12, 51.2e12},
+                {"H100", 989.4e12, 66.9e12},     {"A100", 312e12, 19.5e12},
+                {"RTX 4090", 165.2e12, 82.6e12}, {"L40S", 362e12, 91.6e12},
+                {"RTX 3090", 71e12, 35.6e12}};
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
+        if (strstr(mc_cuda_of(d)->gpu, gpus[i].name))
+            return dtype == MC_F32 ? gpus[i].single : gpus[i].half;
+    return 0;
+}
+
 static mc_device describe(void)
 {
     return (mc_device){.name = "cuda",
@@ -328,6 +345,8 @@ static mc_device describe(void)
                        .alloc = cuda_alloc,
                        .free = cuda_free,
                        .free_memory = cuda_free_memory,
+                       .planning = &mc_cuda_planning_kernels,
+                       .peak_rate = cuda_peak_rate,
                        .copy_in = cuda_copy_in,
                        .copy_out = cuda_copy_out,
                        .copy_out_later = cuda_copy_out_later,

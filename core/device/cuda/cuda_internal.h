@@ -12,6 +12,14 @@ extern "C" {
 
 enum { MC_CUDA_TICKETS = 64 };
 
+/* While a kernel is asked what memory it takes: planning.c. */
+typedef struct mc_cuda_planning {
+    void *(*alloc)(mc_device *d, size_t bytes); /* the device's own functions */
+    void (*free)(mc_device *d, void *data, size_t bytes);
+    size_t in_use, peak;
+    uintptr_t address; /* of the next block */
+} mc_cuda_planning;
+
 typedef struct mc_cuda_device {
     mc_device device;
     int ordinal;
@@ -31,6 +39,7 @@ typedef struct mc_cuda_device {
     struct mc_cuda_constant *kept;   /* pinned memory of uploads that were recorded */
     cudaEvent_t done[MC_CUDA_TICKETS]; /* ticket t: done[t % MC_CUDA_TICKETS] */
     uint64_t tickets;
+    mc_cuda_planning planning;
     struct mc_cuda_gemm *gemm;   /* cuBLASLt's handle, workspace and plans */
     struct mc_cuda_cudnn *cudnn; /* NULL: cuDNN is absent, does not start, or was not asked yet */
 } mc_cuda_device;

@@ -1,0 +1,37 @@
+/* What the parts of the simulator ask of each other. */
+#ifndef MC_SIM_SIMULATOR_H
+#define MC_SIM_SIMULATOR_H
+
+#include <mutex>
+#include "tests/cuda_sim/include/mc_sim.h"
+
+namespace mc_sim
+{
+
+/* One thread of the host at a time. */
+extern std::recursive_mutex big_lock;
+using lock = std::lock_guard<std::recursive_mutex>;
+
+constexpr size_t LARGEST_SHARED = 227 << 10, USUAL_SHARED = 48 << 10;
+constexpr int MULTIPROCESSORS = 3;
+constexpr size_t GPU_MEMORY = (size_t)6 << 30;
+
+/* The dynamic shared memory that cudaFuncSetAttribute allows a kernel. */
+size_t allowed_shared(const void *kernel);
+
+/* Whether memory of the GPU is all there: fails otherwise. `what` says who wants it. */
+void check_device_memory(const void *data, size_t bytes, const char *what);
+
+extern bool kernel_runs; /* some thread of a kernel is at work: fail() tells where */
+void describe_thread(char *text, size_t size);
+
+/* The race detector (races.cpp); does nothing where kernels are not compiled for it. */
+void races_begin_grid();
+void races_begin_block();
+void races_end_grid();
+void races_block_barrier();
+void races_warp_barrier(unsigned warp, unsigned lanes);
+
+} // namespace mc_sim
+
+#endif

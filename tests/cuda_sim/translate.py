@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Turns CUDA C into C++ for the simulator in this folder.
+
+    translate.py SOURCE RESULT NAME
+
+Every line stays on its line; NAME is what errors call the file. What is rewritten:
+
+    kernel<<<grid, block, shared, stream>>>(arguments)   a call of mc_sim::launch
+    __shared__ T a[N], b;                                static variables, poisoned for each block
+    extern __shared__ T a[];                             a pointer to the block's dynamic memory
+    __launch_bounds__(N)                                 a check in the kernel's body
+    asm("...")                                           what the instruction in INSTRUCTIONS does
+"""
+import re
+import sys
+
+# What each PTX instruction in use is in C++; {0}, {1}, ... are its operands.
+INSTRUCTIONS = {
+    "": "((void)0)",
+    "ex2.approx.ftz.f32 %0, %1;": "{0} = mc_sim::ex2_approx_ftz_f32({1})",
+}
+
+
+def fail(text, at, why):
+    sys.exit(f"{sys.argv[1]}:{text.count(chr(10), 0, at) + 1}: {why}")
+
+
+def blank_comments(text):
+    """The same text with comments and the insides of strings as blanks, for finding things."""
+    pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
+
+
+def matching(code, at):
+    """The place of the bracket that closes the one at `at`."""
+    depth = 0
+    for i in range(at, len(code)):
+        depth += code[i] in "([{"
+        depth -= code[i] in ")]}"
+        if depth == 0:
+            return i
+    fail(code, at, "a bracket is not closed")
+
+
+def split(code, text):
+    """Parts of text between commas outside of brackets."""
+    parts, depth, begin = [], 0, 0
+    for i, c in enumerate(code):
+        depth += c in "([{<"
+        depth -= c in ")]}>"
+        if c == "," and depth == 0:
+            parts.append(text[begin:i])
+            begin = i + 1
+    return parts + [text[begin:]]
+
+
+def kernel_begin(code, end):
+    """Where the expression of a kernel that ends at `end` begins."""
+    at = end
+    while code[at - 1].isspace():
+        at -= 1
+    if code[at - 1] == ">":
+        depth = 0
+        while True:
+            at -= 1
+            depth += (code[at] == ">") - (code[at] == "<")
+            if depth == 0:
+                break
+    while re.match(r"[\w:]", code[at - 1]):
+        at -= 1
+    return at
+
+
+def launches(text):
+    while (at := (code := blank_comments(text)).find("<<<")) >= 0:
+        begin, end = kernel_begin(code, at), code.find(">>>", at)
+        opening = end + 3
+        while code[opening].isspace():
+            opening += 1
+        if begin == at or end < 0 or code[opening] != "(":
+            fail(text, at, "this launch is not understood")
+        closing = matching(code, opening)
+        kernel, config = text[begin:at], text[at + 3:end]
+        between, arguments = text[end + 3:opening], text[opening + 1:closing]
+        name = " ".join(kernel.split()).replace('"', '\\"')
+        comma = "," if arguments.strip() else ""
+        text = (text[:begin] + f'mc_sim::launch("{name}", {kernel}, mc_sim::config({config}){comma}'
+                + between + arguments + text[closing:])
+    return text
+
+
+def shared_variables(text):
+    pattern = re.compile(r"\b(extern\s+)?__shared__\b([^;]*);")
+    while m := pattern.search(blank_comments(text)):
+        if m.group(1):
+            dynamic = re.fullmatch(r"\s*(.*?)\s*\b(\w+)\s*\[\s*\]\s*", m.group(2), flags=re.S)
+            if not dynamic:
+                fail(text, m.start(), "this shared memory is not understood")
+            kind, name = dynamic.groups()
+            result = f"{kind} *const {name} = ({kind} *)mc_sim::dynamic_shared();"
+        else:
+            declared = text[m.start(2):m.end(2)]
+            names = []
+            for part in split(blank_comments(declared), declared):
+                name = re.search(r"\b(\w+)\s*(?:\[[^\]]*\]\s*)*$", part)
+                if not name:
+                    fail(text, m.start(), "this shared variable is not understood")
+                names.append(name.group(1))
+            marks = "".join(f" MC_SIM_SHARED({name});" for name in names)
+            result = f"static{declared};{marks}"
+        lost = text[m.start():m.end()].count("\n") - result.count("\n")
+        text = text[:m.start()] + result + "\n" * lost + text[m.end():]
+    return text
+
+
+def launch_bounds(text):
+    while m := re.search(r"__launch_bounds__\s*\(", code := blank_comments(text)):
+        closing = matching(code, m.end() - 1)
+        bounds = text[m.end():closing]
+        parameters = code.find("(", closing)
+        body = matching(code, parameters) + 1
+        while code[body].isspace():
+            body += 1
+        kept = "\n" * text[m.start():closing].count("\n")
+        check = f" mc_sim::check_bounds({bounds});" if code[body] == "{" else ""
+        text = (text[:m.start()] + kept + text[closing + 1:body + 1] + check + text[body + 1:])
+    return text
+
+
+def instructions(text):
+    pattern = re.compile(r"\basm\b(\s+volatile)?\s*\(")
+    at = 0
+    while m := pattern.search(blank_comments(text), at):
+        closing = matching(blank_comments(text), m.end() - 1)
+        inside = text[m.end():closing]
+        template = re.match(r'\s*"([^"]*)"', inside)
+        if not template or template.group(1) not in INSTRUCTIONS:
+            fail(text, m.start(), "an instruction that translate.py does not know")
+        operands = re.findall(r'"[^"]*"\s*\(([^()]*)\)', inside[template.end():])
+        result = INSTRUCTIONS[template.group(1)].format(*operands)
+        result += "\n" * text[m.start():closing].count("\n")
+        text = text[:m.start()] + result + text[closing + 1:]
+        at = m.start() + len(result)
+    return text
+
+
+def main():
+    source, result, name = sys.argv[1:]
+    with open(source, encoding="utf-8") as file:
+        text = file.read()
+    for step in (instructions, shared_variables, launch_bounds, launches):
+        text = step(text)
+    with open(result, "w", encoding="utf-8") as file:
+        file.write(f'#line 1 "{name}"\n{text}')
+
+
+main()
