@@ -1,8 +1,8 @@
-# CUDA and MPI: AUTO where they are found, ON (an error where not), or OFF. This version has no MPI
-# code: what is found is said and not used, and asking for it is an error.
+# CUDA, NCCL and MPI: AUTO where they are found, ON (an error where not), or OFF.
 set(MC_ENABLE_CUDA AUTO CACHE STRING "the CUDA device: AUTO (where the toolkit is found), ON, OFF")
+set(MC_ENABLE_NCCL AUTO CACHE STRING "GPU ranks over NCCL: AUTO (where nccl.h is found), ON, OFF")
 set(MC_ENABLE_MPI AUTO CACHE STRING "CPU ranks over MPI: AUTO (where MPI is found), ON, OFF")
-set_property(CACHE MC_ENABLE_CUDA MC_ENABLE_MPI PROPERTY STRINGS AUTO ON OFF)
+set_property(CACHE MC_ENABLE_CUDA MC_ENABLE_NCCL MC_ENABLE_MPI PROPERTY STRINGS AUTO ON OFF)
 
 # ---- CUDA: the toolkit with nvcc and cuBLAS; cuDNN is looked for when a program runs
 
@@ -14,7 +14,18 @@ function(mc_without_cuda why)
 endfunction()
 
 set(MC_HAVE_CUDA OFF)
-if(NOT MC_ENABLE_CUDA)
+if(MC_CUDA_SIMULATOR) # for tests: see tests/cuda_sim/README.md
+    find_path(MC_CUDA_INCLUDE_DIR cublasLt.h REQUIRED HINTS ENV CUDA_HOME ENV CUDA_PATH
+              /usr/local/cuda PATH_SUFFIXES include)
+    enable_language(CXX)
+    set(MC_HAVE_CUDA ON)
+    target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CUDA)
+    target_include_directories(mc_dependencies SYSTEM INTERFACE ${MC_CUDA_INCLUDE_DIR}
+                               ${MC_CUDA_INCLUDE_DIR}/cccl)
+    target_link_libraries(mc_dependencies INTERFACE ${CMAKE_DL_LIBS} stdc++)
+    list(APPEND mc_link_names stdc++ dl)
+    message(STATUS "CUDA: simulated, with the headers in ${MC_CUDA_INCLUDE_DIR}")
+elseif(NOT MC_ENABLE_CUDA)
     message(STATUS "CUDA: switched off")
 else()
     find_program(MC_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
@@ -44,18 +55,57 @@ else()
     endif()
 endif()
 
-# ---- MPI
+# ---- NCCL: its header, with CUDA; the library is looked for when a program runs
 
-if(MC_ENABLE_MPI STREQUAL "AUTO")
-    find_program(MC_MPI_PROGRAM mpicc)
-    mark_as_advanced(MC_MPI_PROGRAM)
-    if(MC_MPI_PROGRAM)
-        message(STATUS "MPI: found (${MC_MPI_PROGRAM}), not used: this version of modelcenter has no "
-                       "MPI code yet")
-    else()
-        message(STATUS "MPI: not found")
+set(MC_HAVE_NCCL OFF)
+if(MC_HAVE_CUDA AND MC_ENABLE_NCCL)
+    find_path(MC_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_HOME
+              PATHS /usr/local/cuda/include /usr/local/include PATH_SUFFIXES include)
+    mark_as_advanced(MC_NCCL_INCLUDE_DIR)
+    if(MC_NCCL_INCLUDE_DIR)
+        file(STRINGS ${MC_NCCL_INCLUDE_DIR}/nccl.h nccl_lines REGEX "define NCCL_(MAJOR|MINOR|PATCH) ")
+        string(REGEX REPLACE "[^0-9;]" "" nccl_version "${nccl_lines}")
+        string(REPLACE ";" "." nccl_version "${nccl_version}")
     endif()
-elseif(MC_ENABLE_MPI)
-    message(FATAL_ERROR "MC_ENABLE_MPI=${MC_ENABLE_MPI}: this version of modelcenter has no MPI code "
-                        "yet; leave it at AUTO or set it to OFF")
+    if(NOT MC_NCCL_INCLUDE_DIR)
+        set(nccl_missing "no nccl.h was found; set MC_NCCL_INCLUDE_DIR or NCCL_HOME")
+    elseif(nccl_version VERSION_LESS 2.18.3)
+        set(nccl_missing "NCCL ${nccl_version} is too old: 2.18.3 or later is needed")
+    else()
+        set(MC_HAVE_NCCL ON)
+        target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_NCCL)
+        target_include_directories(mc_dependencies SYSTEM INTERFACE ${MC_NCCL_INCLUDE_DIR})
+        message(STATUS "NCCL: ${nccl_version} (${MC_NCCL_INCLUDE_DIR})")
+    endif()
+    if(NOT MC_HAVE_NCCL)
+        if(NOT MC_ENABLE_NCCL STREQUAL "AUTO")
+            message(FATAL_ERROR "MC_ENABLE_NCCL=${MC_ENABLE_NCCL}: ${nccl_missing}")
+        endif()
+        message(STATUS "NCCL: not built (${nccl_missing})")
+    endif()
+elseif(NOT MC_HAVE_CUDA AND MC_ENABLE_NCCL AND NOT MC_ENABLE_NCCL STREQUAL "AUTO")
+    message(FATAL_ERROR "MC_ENABLE_NCCL=${MC_ENABLE_NCCL}: it needs the CUDA device")
+endif()
+
+# ---- MPI: Open MPI, MPICH or another of MPI 3
+
+set(MC_HAVE_MPI OFF)
+if(NOT MC_ENABLE_MPI)
+    message(STATUS "MPI: switched off")
+else()
+    find_package(MPI 3.0 QUIET COMPONENTS C)
+    if(MPI_C_FOUND)
+        set(MC_HAVE_MPI ON)
+        target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_MPI)
+        target_link_libraries(mc_dependencies INTERFACE MPI::MPI_C)
+        foreach(library ${MPI_C_LIBRARIES})
+            list(APPEND mc_link_names ${library})
+        endforeach()
+        message(STATUS "MPI: ${MPI_C_VERSION} (${MPI_C_LIBRARIES})")
+    elseif(NOT MC_ENABLE_MPI STREQUAL "AUTO")
+        message(FATAL_ERROR "MC_ENABLE_MPI=${MC_ENABLE_MPI}: no MPI was found; install Open MPI or "
+                            "MPICH, or set MPI_C_COMPILER to its mpicc")
+    else()
+        message(STATUS "MPI: not found: CPU ranks are not built")
+    endif()
 endif()

@@ -1,5 +1,8 @@
 # The CUDA device, where it is enabled: host code in C, kernels in CUDA C, one library with the rest.
-if(MC_HAVE_CUDA)
+if(MC_CUDA_SIMULATOR)
+    include(tests/cuda_sim/cuda_sim.cmake)
+    mc_build_cuda_simulator(mc_objects)
+elseif(MC_HAVE_CUDA)
     file(GLOB cuda_sources CONFIGURE_DEPENDS core/device/cuda/*.c core/device/cuda/*.cu)
     target_sources(mc_objects PRIVATE ${cuda_sources})
     set_target_properties(mc_objects PROPERTIES CUDA_VISIBILITY_PRESET hidden CUDA_STANDARD 17

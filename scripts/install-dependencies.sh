@@ -95,6 +95,12 @@ if [ "$(uname -m)" = x86_64 ] && ! is_installed libdnnl-dev && is_offered libdnn
     (install libdnnl-dev) || echo "going on without oneDNN (libdnnl-dev): training is slower" >&2
 fi
 
+# MPI lets several CPU ranks train together and is not required. One that is there is kept.
+if ! command -v mpicc >/dev/null 2>&1 && is_offered libopenmpi-dev; then
+    (install libopenmpi-dev openmpi-bin) ||
+        echo "going on without Open MPI (libopenmpi-dev): no CPU ranks" >&2
+fi
+
 # clang's runtime for fuzzers and sanitizers is a package of its own in newer releases.
 if [ "${1-}" = --fuzz ]; then
     version=$(clang -dumpversion | cut -d. -f1)

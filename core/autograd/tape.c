@@ -3,6 +3,7 @@
 #include <string.h>
 #include "core/autograd/step_internal.h"
 #include "core/base/arena_internal.h"
+#include "core/dist/comm.h"
 
 /* Whose memory leaves of a tape show: a model's. */
 typedef struct mc_leaf_owner {
@@ -17,12 +18,19 @@ typedef struct mc_device_lengths {
     mc_tensor *tensor;
 } mc_device_lengths;
 
+typedef struct mc_tape_hooks {
+    struct mc_tape_hooks *next;
+    mc_tape_hook_fn after_backward, at_end;
+    void *data;
+} mc_tape_hooks;
+
 struct mc_tape {
     mc_owned owned;
     mc_context *ctx;
     mc_tape *next;         /* in the context's list of open tapes, or of ended ones */
     mc_leaf_owner *owners; /* of its leaves */
     mc_device_lengths *device_lengths;
+    mc_tape_hooks *hooks;
     mc_arena arena;
     mc_tensor *newest;    /* all tensors, newest first */
     mc_node *newest_node; /* recorded nodes, newest first */
@@ -99,6 +107,9 @@ bool mc_is_on_open_tape(const mc_context *ctx, const void *owner)
 /* Releases all that was made on the tape; its arena keeps its chunks. */
 static void clear(mc_tape *tape)
 {
+    for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
+        if (h->at_end) h->at_end(tape->ctx, h->data);
+    tape->hooks = NULL;
     for (mc_node *node = tape->newest_node; node; node = node->previous)
         if (node->op->release) node->op->release(node);
     for (mc_tensor *x = tape->newest; x; x = x->previous) mc_storage_unref(x->storage);
@@ -133,6 +144,7 @@ static mc_tape *begin(mc_context *ctx, bool training)
     tape->replaying = false;
     tape->owners = NULL;
     tape->device_lengths = NULL;
+    tape->hooks = NULL;
     tape->next = autograd->open;
     autograd->open = tape;
     return tape;
@@ -156,6 +168,7 @@ void mc_tape_end(mc_tape *tape)
 
 mc_context *mc_tape_context(const mc_tape *tape) { return tape ? tape->ctx : NULL; }
 bool mc_tape_is_training(const mc_tape *tape) { return tape && tape->training; }
+bool mc_tape_replaying(const mc_tape *tape) { return tape->replaying; }
 bool mc_tape_recording(const mc_tape *tape) { return tape->training && !tape->unrecorded; }
 uint64_t mc_tape_id(const mc_tape *tape) { return tape->id; }
 
@@ -266,6 +279,29 @@ mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *dat
     return leaf;
 }
 
+/* A tensor of memory behind *base. */
+static mc_tensor *based(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *const *base,
+                        int64_t offset)
+{
+    size_t bytes;
+    mc_tensor *x = mc_shape_bytes(shape, dtype, &bytes) ? new_tensor(tape, dtype, shape) : NULL;
+    if (!x || !(x->storage = new_storage(tape, NULL, bytes, true))) return NULL;
+    x->storage->base = base;
+    x->storage->base_offset = (size_t)offset * mc_dtype_size(dtype);
+    return x;
+}
+
+mc_tensor *mc_tape_parameter(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *const *data,
+                             float *const *gradient, int64_t offset)
+{
+    if (mc_failed(tape->ctx)) return NULL;
+    mc_tensor *leaf = based(tape, dtype, shape, data, offset);
+    if (!leaf || !gradient || !tape->training) return leaf;
+    leaf->gradient = based(tape, MC_F32, shape, (void *const *)gradient, offset);
+    leaf->is_leaf = leaf->requires_grad = true;
+    return leaf->gradient ? leaf : NULL;
+}
+
 mc_tensor *mc_tape_input(mc_tape *tape, mc_dtype dtype, mc_shape shape, const void *data,
                          bool requires_grad)
 {
@@ -370,7 +406,7 @@ bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
                 "%s: its input %s is a residual sum that is not made yet: make it with "
                 "mc_residual_sum",
                 op, MC_SHAPE_TEXT(x->shape));
-    else if (!x->storage || !x->storage->data)
+    else if (!x->storage || !mc_storage_data(x->storage))
         mc_fail(tape->ctx, MC_ERR_STATE, "%s: its input %s was released", op,
                 MC_SHAPE_TEXT(x->shape));
     return !mc_failed(tape->ctx);
@@ -432,6 +468,26 @@ void mc_node_second(mc_node *node, mc_tensor *x)
 {
     if (node) node->second = x;
     x->requires_grad = true;
+}
+
+mc_node *mc_tape_mark(mc_tape *tape, const mc_op *op, size_t state_bytes)
+{
+    mc_node *node = mc_failed(tape->ctx) ? NULL : mc_tape_alloc(tape, sizeof *node);
+    if (!node || !(node->state = mc_tape_alloc(tape, state_bytes))) return NULL;
+    node->op = op;
+    node->previous = tape->newest_node;
+    tape->newest_node = node;
+    return node;
+}
+
+mc_status mc_tape_hook(mc_tape *tape, mc_tape_hook_fn after_backward, mc_tape_hook_fn at_end,
+                       void *data)
+{
+    mc_tape_hooks *h = mc_tape_alloc(tape, sizeof *h);
+    if (!h) return mc_error_status(tape->ctx);
+    *h = (mc_tape_hooks){tape->hooks, after_backward, at_end, data};
+    tape->hooks = h;
+    return MC_OK;
 }
 
 void mc_node_save(mc_node *node, mc_tensor *x)
@@ -570,7 +626,7 @@ void *mc_saved_data(mc_tape *tape, mc_tensor *x)
 {
     if (mc_failed(tape->ctx)) return NULL;
     mc_storage *storage = x->storage;
-    if (storage->data) return mc_tensor_data(x);
+    if (mc_storage_data(storage)) return mc_tensor_data(x);
     mc_node *maker = storage->source ? storage->source->node : NULL;
     if (!maker || !maker->op->recompute) {
         mc_fail(tape->ctx, MC_ERR_STATE, "backward needs a tensor %s that was released",
@@ -605,6 +661,10 @@ static void drop_gradient(mc_tensor *y)
 static void run_backward(mc_tape *tape, mc_node *stop)
 {
     for (mc_node *node = tape->newest_node; node != stop; node = node->previous) {
+        if (node->op->always) {
+            if (!mc_failed(tape->ctx)) node->op->backward(tape, node);
+            continue;
+        }
         mc_tensor *y = node->output, *z = node->second;
         bool reached = y->gradient || (z && z->gradient);
         if (!reached || mc_failed(tape->ctx)) continue;
@@ -621,6 +681,13 @@ static void run_backward(mc_tape *tape, mc_node *stop)
         drop_gradient(y);
         drop_gradient(z);
     }
+}
+
+static void run_whole_backward(mc_tape *tape)
+{
+    run_backward(tape, NULL);
+    for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
+        if (h->after_backward) h->after_backward(tape->ctx, h->data);
 }
 
 static mc_status check_backward(mc_tape *tape, const mc_tensor *y)
@@ -649,7 +716,7 @@ mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, const float *s
                        mc_dtype_name(loss->dtype), MC_SHAPE_TEXT(loss->shape));
     if (!loss->requires_grad) return MC_OK; /* nothing trainable is behind it */
     loss->gradient = mc_tape_leaf(tape, MC_F32, MC_SHAPE(2), (void *)(uintptr_t)seed, NULL);
-    if (loss->gradient) run_backward(tape, NULL);
+    if (loss->gradient) run_whole_backward(tape);
     return mc_error_status(tape->ctx);
 }
 
@@ -696,11 +763,28 @@ mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy)
     if (!target) return mc_error_status(tape->ctx);
     mc_device *device = tape->ctx->device;
     device->kernels->scale(device, mc_tensor_count(y), flat(dy), 1.0f, flat(target), accumulate);
-    run_backward(tape, NULL);
+    run_whole_backward(tape);
     return mc_error_status(tape->ctx);
 }
 
 mc_tensor *mc_tensor_gradient(const mc_tensor *x) { return x ? x->gradient : NULL; }
+
+/* Ranks may have unequal numbers of rows, and have to divide by the same number: the first losses
+ * that they meet settle it for good. 0 after an error. */
+static int64_t agree_on_rows(mc_context *ctx, int64_t rows)
+{
+    mc_device *device = ctx->device;
+    if (ctx->agreed_rows) return ctx->agreed_rows;
+    if (rows < 1) rows = 1;
+    int64_t *shared = device->alloc(device, sizeof *shared);
+    if (!shared) return mc_fail_nomem(ctx, "the seed of a loss"), 0;
+    device->copy_in(device, shared, &rows, sizeof rows);
+    mc_comm_all_reduce(ctx->comm, shared, shared, 1, MC_I64, MC_REDUCE_MAX);
+    if (!mc_failed(ctx) && !device->copy_out(device, &rows, shared, sizeof rows))
+        mc_fail(ctx, MC_ERR_DEVICE, "the seed of a loss: %s", device->failure);
+    device->free(device, shared, sizeof *shared);
+    return ctx->agreed_rows = mc_failed(ctx) ? 0 : rows;
+}
 
 const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count)
 {
@@ -709,6 +793,7 @@ const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count)
     if (!seed) return NULL;
     if (!seed->manager) return seed_on_tape(tape, count);
     if (seed->nominal <= 0) {
+        if (ctx->comm && !(rows = agree_on_rows(ctx, rows))) return NULL;
         double global = (double)rows * seed->micro_steps * ctx->world_size;
         seed->nominal = global > 0 ? global : 1;
         mc_device *device = ctx->device;

@@ -21,6 +21,9 @@ typedef struct mc_op {
     void (*recompute)(mc_tape *tape, mc_node *node);
     /* Frees what `state` holds besides itself; may be NULL. */
     void (*release)(mc_node *node);
+    /* A mark that stands between operations: it has no output, and every backward pass that comes
+     * by it calls `backward`. */
+    bool always;
 } mc_op;
 
 struct mc_node {
@@ -51,6 +54,10 @@ mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dro
 /* The lengths, then the offsets, in device memory (2 * count + 1); copied once a tape. NULL on a
  * device whose kernels read the host's, and after an error. */
 const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths);
+/* The same for memory that comes and goes: the leaf lies `offset` elements behind *data, and its
+ * gradient as many behind *gradient, wherever those point when it is used. */
+mc_tensor *mc_tape_parameter(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *const *data,
+                             float *const *gradient, int64_t offset);
 /* Memory that lives as long as the tape; zeroed. Sets the context's error when out. */
 void *mc_tape_alloc(mc_tape *tape, size_t bytes);
 
@@ -72,6 +79,15 @@ mc_matrix mc_matrix_of(const mc_tensor *x);
 /* Names another output of the node. It takes a gradient then, but belongs to no node: it cannot be
  * computed again, and is kept if it is saved. */
 void mc_node_second(mc_node *node, mc_tensor *x);
+/* Records a mark (see mc_op.always) with zeroed state. NULL after an error. */
+mc_node *mc_tape_mark(mc_tape *tape, const mc_op *op, size_t state_bytes);
+/* Whether a checkpointed segment runs again: its backward follows at once. */
+bool mc_tape_replaying(const mc_tape *tape);
+/* Calls fn(ctx, data) when a backward pass from outside has come to its end, each time, and (at_end)
+ * when the tape ends. */
+typedef void (*mc_tape_hook_fn)(mc_context *ctx, void *data);
+mc_status mc_tape_hook(mc_tape *tape, mc_tape_hook_fn after_backward, mc_tape_hook_fn at_end,
+                       void *data);
 /* Keeps x's contents until the node's backward is done. x may be an input, the output or a tensor
  * made for this purpose; NULL is ignored. */
 void mc_node_save(mc_node *node, mc_tensor *x);

@@ -1,58 +1,13 @@
 #include "core/base/context_internal.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/version.h"
 #include "core/device/device_internal.h"
+#include "core/dist/world_internal.h"
 
 const char *mc_version(void) { return MC_VERSION; }
-
-/* The variables of one launcher. */
-typedef struct launcher {
-    const char *size, *rank;
-} launcher;
-
-/* In this order; the first whose size is set is the one that started us. */
-static const launcher launchers[] = {{"WORLD_SIZE", "RANK"}, /* torchrun, torch.distributed */
-                                     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-                                     {"SLURM_NTASKS", "SLURM_PROCID"},
-                                     {"PMI_SIZE", "PMI_RANK"}};
-
-/* A whole number from the environment; `fallback` when the variable is not set. */
-static int environment_int(mc_context *ctx, const char *name, int fallback)
-{
-    const char *text = getenv(name);
-    if (!text || !*text) return fallback;
-    char *end;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (!*end && !errno && value >= 0 && value <= 1 << 24) return (int)value;
-    mc_fail(ctx, MC_ERR_ARGUMENT, "environment variable %s=\"%s\": expected a whole number", name,
-            text);
-    return fallback;
-}
-
-static void read_launcher(mc_context *ctx)
-{
-    ctx->world_size = 1;
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-        const launcher *l = &launchers[i];
-        if (!getenv(l->size)) continue;
-        int size = environment_int(ctx, l->size, 1), rank = environment_int(ctx, l->rank, 0);
-        if (size < 1 || rank >= size)
-            mc_fail(ctx, MC_ERR_ARGUMENT, "%s=%d and %s=%d: expected a rank below the size",
-                    l->size, size, l->rank, rank);
-        else if (size > 1)
-            mc_fail(
-                ctx, MC_ERR_UNSUPPORTED,
-                "%s=%d: this version trains in one process, it has no communication between ranks "
-                "(this is rank %d)",
-                l->size, size, rank);
-        return;
-    }
-}
 
 mc_context *mc_init_distributed(const mc_init_options *options)
 {
@@ -64,8 +19,11 @@ mc_context *mc_init_distributed(const mc_init_options *options)
     ctx->seed = options->seed;
     ctx->log = options->log;
     ctx->log_user = options->log_user;
-    read_launcher(ctx);
+    ctx->world_size = 1;
+    ctx->zero_level = options->zero_level ? (int)options->zero_level - MC_ZERO_0 : 3;
+    if (!options->single) mc_world_read(ctx);
     ctx->device = mc_device_open(ctx, options->device ? options->device : "cpu");
+    mc_world_join(ctx, options->comm_timeout);
     return ctx;
 }
 
@@ -93,6 +51,7 @@ void mc_context_free(mc_context *ctx)
         newest->free(newest->object);
     }
     mc_device_close(ctx->device);
+    mc_world_leave(ctx);
     mc_error_clear(&ctx->error);
     mc_free(ctx);
 }
@@ -144,6 +103,7 @@ mc_status mc_fail_at(mc_context *ctx, mc_status status, const char *file, int li
     va_start(args, format);
     mc_error_vset_at(&ctx->error, status, file, line, format, args);
     va_end(args);
+    mc_world_report(ctx);
     return status;
 }
 

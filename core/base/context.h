@@ -27,17 +27,35 @@ typedef enum mc_log_level { MC_LOG_INFO = 0, MC_LOG_WARNING = 1 } mc_log_level;
  * was initialised, a spare tensor in a file, NaN in loaded weights. */
 typedef void (*mc_log_fn)(void *user, mc_log_level level, const char *line);
 
+/* How parameters, gradients and optimizer state are spread over ranks (Rajbhandari et al. 2020); one
+ * rank holds it all at any level. */
+typedef enum mc_zero_level {
+    MC_ZERO_DEFAULT = 0, /* what mc_init_options says */
+    MC_ZERO_0,           /* replicated */
+    MC_ZERO_1,           /* optimizer state sharded */
+    MC_ZERO_2,           /* and gradients */
+    MC_ZERO_3,           /* and parameters: each rank holds its share, and a block's are gathered
+                            while the block is at work */
+} mc_zero_level;
+
 typedef struct mc_init_options {
     uint64_t seed;      /* of initialisation, dropout and shuffling; 0 is a seed like any other */
     const char *device; /* "cpu" (default); others fail until they are built in */
     mc_log_fn log;      /* NULL: nothing is logged; the library itself never prints */
     void *log_user;
+    mc_zero_level zero_level; /* how models are spread over ranks where they say nothing themselves;
+                                 default: MC_ZERO_3 */
+    double comm_timeout; /* seconds until ranks that wait for others give up; 0: the environment
+                                 variable MC_COMM_TIMEOUT, else 300 */
+    bool single;         /* one rank, whatever the launcher says */
 } mc_init_options;
 
-/* Makes a context. Reads the launcher's variables RANK and WORLD_SIZE (torchrun, torch.distributed)
- * and those of Open MPI, Slurm and PMI; more than one rank is not supported yet and is an error on
- * the returned context. `options` may be NULL. Returns NULL only when memory is out; every function
- * accepts that NULL as a failed context. */
+/* Makes a context. Reads who started the process (torchrun or torch.distributed by RANK and
+ * WORLD_SIZE, Open MPI, Slurm, PMI) and, with more than one rank, meets the others: over a TCP
+ * connection to rank 0 (at MASTER_ADDR and port MASTER_PORT + 1, or MC_MASTER_PORT), and then over
+ * MPI on CPUs and NCCL on GPUs. A rank that does not come by the timeout is an error that names it.
+ * The first error of any rank reaches all. `options` may be NULL. Returns NULL only when memory is
+ * out; every function accepts that NULL as a failed context. */
 MC_API mc_context *mc_init_distributed(const mc_init_options *options);
 
 /* Frees the context and everything that was made from it. NULL is allowed. */

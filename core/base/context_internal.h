@@ -19,11 +19,15 @@ struct mc_context {
     mc_error error;
     uint64_t seed;
     uint64_t rng_offset; /* counter of dropout calls: the Philox offset of the next one */
-    int rank, world_size;
+    int rank, world_size, local_rank;
+    struct mc_world *world; /* core/dist: how it was started; NULL for a single context */
     mc_log_fn log;
     void *log_user;
     mc_owned owned; /* list head; the newest object comes first and is freed first */
     mc_device *device;
+    struct mc_comm *comm; /* core/dist: all ranks of the job; NULL with one */
+    int zero_level;       /* of modules that say nothing else: 0 to 3 */
+    int64_t agreed_rows;  /* of the first loss, the most of any rank; 0: there was none yet */
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
     struct mc_steps *steps;       /* core/autograd: made with the first recorded step */
 };

@@ -50,21 +50,40 @@ typedef struct mc_fill {
 } mc_fill;
 
 /* Attention over a packed batch; q, k, v, out: (rows, heads * head_dim) matrices, often column
- * views of one. Scores are scale * q.k, softmax over the keys of the same sequence. */
+ * views of one. Scores are scale * q.k + bias, softmax over the keys of the same sequence. k and v
+ * may belong to another packed batch than q and out, of as many sequences. */
 typedef struct mc_attention_shape {
-    const mc_lengths *lengths; /* on the host */
+    const mc_lengths *lengths; /* of the queries, on the host */
     /* the same in device memory: length (count), then offset (count + 1) */
     const int32_t *device_lengths;
     int heads, head_dim;
     float scale;
-    bool causal;
-    /* Keys to ignore: (lengths->total) bytes, 0 = ignored; NULL: none. A query without any key gets
-     * zeros. */
+    bool causal; /* query i of a sequence sees the keys 0 .. i */
+    /* Keys to ignore: (total of the keys' lengths) bytes, 0 = ignored; NULL: none. A query without
+     * any key gets zeros. */
     const uint8_t *key_mask;
-    mc_dropout_mask
-        dropout; /* on the probabilities; element index ((h * total + query row) * L4 + k),
-                           L4 = longest rounded up to 4, k counted within the sequence */
+    /* On the probabilities; element index ((h * total + query row) * L4 + k), L4 = the longest
+     * sequence of keys rounded up to 4, k counted within the sequence. */
+    mc_dropout_mask dropout;
+    /* Of the keys, as the two above; NULL: the same as those of the queries. */
+    const mc_lengths *key_lengths;
+    const int32_t *device_key_lengths;
+    /* Added to the scores, the same for all sequences: (heads, bias_rows, bias.stride), element
+     * [h][i][j] for query i and key j of a sequence; bias_rows and bias.stride are not less than the
+     * longest sequences of queries and of keys. NULL data: none. -infinity hides a key; where all
+     * keys of a query are hidden so, our kernels give zeros, a library's may give NaN. */
+    mc_matrix bias;
+    int64_t bias_rows;
+    /* attention_backward: the gradient of the bias, f32 of its shape, is added here, over the
+     * sequences in a fixed order; NULL: not wanted. Not read by attention. */
+    float *dbias;
 } mc_attention_shape;
+
+/* Of the keys and values. */
+static inline const mc_lengths *mc_key_lengths(const mc_attention_shape *shape)
+{
+    return shape->key_lengths ? shape->key_lengths : shape->lengths;
+}
 
 /* One Adam update over `count` elements of flat arrays:
  *     lr = update->lr * lr_factor,  t = update->step + step_offset
@@ -158,12 +177,12 @@ typedef struct mc_kernels {
     mc_status (*gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                              const int32_t *index, mc_matrix y);
 
-    /* out = attention(q, k, v). log_sum_exp (heads, total) f32: kept for backward, NULL: not
-     * wanted. Rows of out from lengths->total to capacity are set to zero. */
+    /* out = attention(q, k, v). log_sum_exp (heads, total of the queries) f32: kept for backward,
+     * NULL: not wanted. Rows of out from its total to its capacity are set to zero. */
     mc_status (*attention)(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                            mc_matrix v, mc_matrix out, float *log_sum_exp);
-    /* dq, dk, dv of the same; probabilities are computed again from q, k and log_sum_exp. Rows past
-     * lengths->total of dq, dk, dv are set to zero. */
+    /* dq, dk, dv and shape->dbias of the same; probabilities are computed again from q, k and
+     * log_sum_exp. Rows past the totals of dq, dk, dv are set to zero. */
     mc_status (*attention_backward)(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                     mc_matrix k, mc_matrix v, mc_matrix out,
                                     const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
@@ -218,7 +237,8 @@ typedef struct mc_kernels {
     mc_status (*step_seed)(mc_device *d, double nominal, mc_step_state *state);
     /* Adds the loss (sum, count) of a backward pass. */
     mc_status (*step_count)(mc_device *d, const float *loss, mc_step_state *state);
-    mc_status (*step_measure)(mc_device *d, mc_step_rules rules, mc_step_state *state);
+    mc_status (*step_measure)(mc_device *d, mc_step_rules rules, int ranks,
+                              const mc_step_sums *parts, mc_step_state *state);
     mc_status (*step_decide)(mc_device *d, mc_step_rules rules, mc_step_state *state);
     mc_status (*step_update)(mc_device *d, const mc_step_state *state, const mc_update_guess *guess,
                              mc_update *update);

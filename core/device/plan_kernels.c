@@ -182,7 +182,8 @@ static mc_status plan_step_count(mc_device *d, const float *loss, mc_step_state 
     return MC_OK;
 }
 
-static mc_status plan_step_measure(mc_device *d, mc_step_rules rules, mc_step_state *state)
+static mc_status plan_step_measure(mc_device *d, mc_step_rules rules, int ranks,
+                                   const mc_step_sums *parts, mc_step_state *state)
 {
     return MC_OK;
 }

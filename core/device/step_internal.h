@@ -30,12 +30,18 @@ typedef enum mc_step_failure {
     MC_STEP_NORM_RANGE /* the sum of powers left the range of double */
 } mc_step_failure;
 
-/* The state of an OptimManager in device memory. */
-typedef struct mc_step_state {
-    mc_gradient_stats stats;     /* zeroed before they are taken */
+/* What a rank adds up in a step. */
+typedef struct mc_step_sums {
+    mc_gradient_stats stats;     /* of its part of the gradients; zeroed before they are taken */
     double loss_sum, loss_count; /* of the losses that the gradients hold; zeroed with them */
     double told_sum, told_count; /* of the losses since the last step ended */
-    int64_t ended;               /* not 0: the next loss begins a new step */
+} mc_step_sums;
+
+/* The state of an OptimManager in device memory. */
+typedef struct mc_step_state {
+    mc_step_sums own; /* this rank's */
+    mc_step_sums all; /* over all ranks, as they were last measured */
+    int64_t ended;    /* not 0: the next loss begins a new step */
     /* what the sums of its losses are multiplied by in backward: {loss_scale / nominal, 0}, the
      * gradient of a loss (sum, count) */
     float seed[2];
@@ -87,18 +93,18 @@ MC_ANYWHERE void mc_step_seed(mc_step_state *s, double nominal)
 /* Adds a loss whose backward has run. */
 MC_ANYWHERE void mc_step_count(mc_step_state *s, const float *loss)
 {
-    if (s->ended) s->told_sum = s->told_count = 0;
+    if (s->ended) s->own.told_sum = s->own.told_count = 0;
     s->ended = 0;
-    s->loss_sum += (double)loss[0];
-    s->loss_count += (double)loss[1];
-    s->told_sum += (double)loss[0];
-    s->told_count += (double)loss[1];
+    s->own.loss_sum += (double)loss[0];
+    s->own.loss_count += (double)loss[1];
+    s->own.told_sum += (double)loss[0];
+    s->own.told_count += (double)loss[1];
 }
 
 /* The p-norm of the gradients as they stand. */
 MC_ANYWHERE double mc_step_raw_norm(mc_step_state *s, double p)
 {
-    const mc_gradient_stats *g = &s->stats;
+    const mc_gradient_stats *g = &s->all.stats;
     if (g->nonfinite) return isnan(g->largest) || isnan(g->sum_squares) ? NAN : INFINITY;
     if (isinf(p)) return g->largest;
     if (p == 2) return sqrt(g->sum_squares);
@@ -109,13 +115,30 @@ MC_ANYWHERE double mc_step_raw_norm(mc_step_state *s, double p)
     return pow(g->sum_powers, 1 / p);
 }
 
-/* Finds the norm and the factor that makes the gradients those of the mean, clipped. */
-MC_ANYWHERE void mc_step_measure(mc_step_state *s, const mc_step_rules *r)
+MC_ANYWHERE void mc_step_add_sums(mc_step_sums *all, const mc_step_sums *part)
 {
-    double count = s->loss_count > 0 ? s->loss_count : 1;
+    all->stats.sum_squares += part->stats.sum_squares;
+    all->stats.sum_powers += part->stats.sum_powers;
+    if (!(part->stats.largest <= all->stats.largest) && !isnan(all->stats.largest))
+        all->stats.largest = part->stats.largest;
+    if (part->stats.nonfinite > all->stats.nonfinite) all->stats.nonfinite = part->stats.nonfinite;
+    all->loss_sum += part->loss_sum;
+    all->loss_count += part->loss_count;
+    all->told_sum += part->told_sum;
+    all->told_count += part->told_count;
+}
+
+/* Finds the norm and the factor that makes the gradients those of the mean, clipped, from the sums
+ * of all ranks in their order (parts NULL: from this rank's alone). */
+MC_ANYWHERE void mc_step_measure(mc_step_state *s, const mc_step_rules *r, int ranks,
+                                 const mc_step_sums *parts)
+{
+    s->all = parts ? parts[0] : s->own;
+    for (int i = 1; parts && i < ranks; i++) mc_step_add_sums(&s->all, &parts[i]);
+    double count = s->all.loss_count > 0 ? s->all.loss_count : 1;
     double factor = r->counted ? 1 / ((double)s->seed[0] * count) : 1;
     s->norm = mc_step_raw_norm(s, r->power) * factor;
-    s->mean_loss = s->told_sum / s->told_count;
+    s->mean_loss = s->all.told_sum / s->all.told_count;
     double clip = isinf(r->max_norm) ? 1 : r->max_norm / (s->norm + 1e-6);
     s->gradient_scale = (float)(factor * (clip < 1 ? clip : 1));
 }
@@ -125,7 +148,7 @@ MC_ANYWHERE void mc_step_overflow(mc_step_state *s, const mc_step_rules *r)
     if (!r->scaling && !r->may_skip) {
         s->failure = MC_STEP_NONFINITE;
         s->ended = 0;
-        s->nonfinite = s->stats.nonfinite;
+        s->nonfinite = s->all.stats.nonfinite;
         return;
     }
     s->skipped++;
@@ -138,7 +161,7 @@ MC_ANYWHERE void mc_step_overflow(mc_step_state *s, const mc_step_rules *r)
 /* Ends a step that was measured: whether it is taken, and the loss scale of the next. */
 MC_ANYWHERE void mc_step_decide(mc_step_state *s, const mc_step_rules *r)
 {
-    s->skip = s->failure || s->stats.nonfinite;
+    s->skip = s->failure || s->all.stats.nonfinite;
     if (!s->failure) s->ended = 1;
     if (s->failure) return;
     if (s->skip) {

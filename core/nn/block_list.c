@@ -31,6 +31,7 @@ mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
         snprintf(number, sizeof number, "%d", i);
         list->blocks[i] = new_block(&list->module, number, i, list->options.config);
         if (!list->blocks[i]) return NULL;
+        ((mc_module *)list->blocks[i])->zero_level = (int)list->options.zero_level;
         list->count++;
     }
     return list->blocks ? list : NULL;
@@ -57,8 +58,11 @@ typedef struct block_call {
 static mc_tensor *call_block(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
 {
     const block_call *call = user;
-    mc_tensor *y = call->list->forward(t, call->block, x, extra);
-    return y ? mc_residual_sum(t, y) : NULL;
+    mc_tensor *y = NULL;
+    if (mc_block_begin(t, call->block) == MC_OK) y = call->list->forward(t, call->block, x, extra);
+    y = y ? mc_residual_sum(t, y) : NULL;
+    mc_block_end(t, call->block);
+    return y;
 }
 
 /* The further inputs of a call. */
@@ -79,7 +83,8 @@ static mc_tensor *run_block(mc_tape *t, mc_block_list *list, void *block, mc_ten
         *call = (block_call){list, block};
         y = mc_tape_checkpoint(t, call_block, call, x, extra.tensors, extra.count);
     } else {
-        y = list->forward(t, block, x, extra.tensors);
+        y = mc_block_begin(t, block) ? NULL : list->forward(t, block, x, extra.tensors);
+        mc_block_end(t, block);
     }
     mc_scope_end(t, scope, y);
     return y;

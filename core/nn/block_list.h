@@ -19,18 +19,8 @@ typedef enum mc_recompute {
                                blocks use: each block's part is rounded before it is added */
 } mc_recompute;
 
-/* How parameters, gradients and optimizer state are spread over ranks; one rank holds it all at any
- * level. */
-typedef enum mc_zero_level {
-    MC_ZERO_DEFAULT = 0,
-    MC_ZERO_0, /* replicated */
-    MC_ZERO_1, /* optimizer state sharded */
-    MC_ZERO_2, /* and gradients */
-    MC_ZERO_3, /* and parameters */
-} mc_zero_level;
-
 typedef struct mc_block_options {
-    mc_zero_level zero_level;
+    mc_zero_level zero_level; /* of each block's parameters */
     mc_recompute recompute;
     void *config; /* passed to the constructor */
 } mc_block_options;

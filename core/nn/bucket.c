@@ -19,20 +19,41 @@ static uint64_t parameter_seed(uint64_t seed, const char *name)
     return z ^ (z >> 31);
 }
 
+/* Elements of a parameter that this rank holds. */
+typedef struct held {
+    int64_t first, count; /* of the parameter */
+    int64_t element;      /* of the bucket, where they begin */
+} held;
+
+static held held_of(const mc_parameter *p)
+{
+    const mc_bucket *b = p->stored->bucket;
+    int64_t begin = p->stored->offset + p->first, end = begin + mc_shape_count(p->shape);
+    int64_t first = mc_bucket_first(b), last = first + mc_bucket_held(b);
+    int64_t from = begin > first ? begin : first, to = end < last ? end : last;
+    return (held){from - begin, to > from ? to - from : 0, from};
+}
+
+/* Elements whose values this rank has: all of them, or at level 3 those it holds. */
+static held values_held(const mc_parameter *p)
+{
+    if (p->stored->bucket->level == 3) return held_of(p);
+    return (held){0, mc_shape_count(p->shape), p->stored->offset + p->first};
+}
+
 /* A custom initialiser writes f32 on the host, a piece at a time. */
-static bool fill_custom(mc_parameter *p, mc_matrix out, uint64_t seed)
+static bool fill_custom(mc_parameter *p, held h, mc_matrix out, uint64_t seed)
 {
     enum { PIECE = 1 << 14 };
     mc_module_root *root = p->module->root;
     mc_device *device = device_of(root);
     float *host = mc_malloc(PIECE * sizeof *host);
     float *staging = device->alloc(device, PIECE * sizeof *staging);
-    int64_t count = mc_shape_count(p->shape);
-    for (int64_t first = 0; host && staging && first < count; first += PIECE) {
-        int64_t n = count - first < PIECE ? count - first : PIECE;
-        p->init.fn(p->init.user, seed, first, n, host);
+    for (int64_t at = 0; host && staging && at < h.count; at += PIECE) {
+        int64_t n = h.count - at < PIECE ? h.count - at : PIECE;
+        p->init.fn(p->init.user, seed, h.first + at, n, host);
         device->copy_in(device, staging, host, (size_t)n * sizeof *host);
-        mc_matrix to = {(char *)out.data + (size_t)first * mc_dtype_size(out.dtype), out.dtype, n};
+        mc_matrix to = {(char *)out.data + (size_t)at * mc_dtype_size(out.dtype), out.dtype, n};
         device->kernels->scale(device, n, (mc_matrix){staging, MC_F32, n}, 1, to, false);
     }
     bool good = host && staging;
@@ -42,24 +63,24 @@ static bool fill_custom(mc_parameter *p, mc_matrix out, uint64_t seed)
     return good;
 }
 
+/* The values depend on the element's number in the whole parameter, so ranks need not meet. */
 static bool fill_parameter(mc_parameter *p)
 {
     mc_module_root *root = p->module->root;
     mc_device *device = device_of(root);
     uint64_t seed = parameter_seed(root->ctx->seed, p->name);
-    int64_t count = mc_shape_count(p->shape);
-    mc_matrix out = {(char *)mc_stored_data(p->stored) +
-                         (size_t)p->first * mc_dtype_size(root->dtype),
-                     root->dtype, count};
+    held h = values_held(p);
+    if (!h.count) return true;
+    mc_matrix out = {mc_bucket_value_at(p->stored->bucket, h.element), root->dtype, h.count};
     mc_fill fill = {.kind = MC_FILL_CONSTANT, .a = p->init.a, .b = p->init.b, .key = seed};
     switch (p->init.kind) {
     case MC_INIT_ZEROS: fill.a = 0; break;
     case MC_INIT_CONSTANT: break;
     case MC_INIT_NORMAL: fill.kind = MC_FILL_NORMAL; break;
     case MC_INIT_UNIFORM: fill.kind = MC_FILL_UNIFORM; break;
-    case MC_INIT_CUSTOM: return fill_custom(p, out, seed);
+    case MC_INIT_CUSTOM: return fill_custom(p, h, out, seed);
     }
-    mc_status status = device->kernels->fill(device, fill, 0, count, out);
+    mc_status status = device->kernels->fill(device, fill, h.first, h.count, out);
     if (status) mc_fail(root->ctx, status, "initial values of \"%s\"", p->name);
     return status == MC_OK;
 }
@@ -69,15 +90,13 @@ static bool fill_parameter(mc_parameter *p)
 static void fill_master(mc_parameter *p)
 {
     mc_bucket *bucket = p->stored->bucket;
-    float *master = bucket->state[MC_STATE_MASTER];
     mc_device *device = device_of(p->module->root);
-    int64_t count = mc_shape_count(p->shape);
-    if (!master) return;
-    char *data =
-        (char *)mc_stored_data(p->stored) + (size_t)p->first * mc_dtype_size(bucket->dtype);
-    device->kernels->scale(device, count, (mc_matrix){data, bucket->dtype, count}, 1,
-                           (mc_matrix){master + p->stored->offset + p->first, MC_F32, count},
-                           false);
+    held h = held_of(p);
+    float *master = mc_bucket_state_at(bucket, MC_STATE_MASTER, h.element);
+    if (!master || !h.count) return;
+    device->kernels->scale(
+        device, h.count, (mc_matrix){mc_bucket_value_at(bucket, h.element), bucket->dtype, h.count},
+        1, (mc_matrix){master, MC_F32, h.count}, false);
 }
 
 /* ---- layout ---------------------------------------------------------------------------------- */
@@ -120,9 +139,14 @@ static mc_bucket *find_bucket(mc_module_root *root, mc_bucket *plan, int *count,
     return bucket;
 }
 
-static int64_t aligned(int64_t count)
+static int64_t aligned(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+/* The level of sharding that a bucket is to have. */
+static int level_of(const mc_module_root *root, const mc_bucket *b)
 {
-    return (count + MC_BUCKET_ALIGN - 1) / MC_BUCKET_ALIGN * MC_BUCKET_ALIGN;
+    int level = b->owner->zero_level ? b->owner->zero_level - MC_ZERO_0 : root->ctx->zero_level;
+    if (!root->ctx->comm) return 0;
+    return b->trainable || level == 3 ? level : 0; /* frozen ones have nothing else to share */
 }
 
 /* What a stored tensor's place will be; applied only when all memory is there. */
@@ -145,20 +169,35 @@ static void plan_places(mc_module_root *root, mc_bucket *plan, int *count, place
             if (!comes_in_pass(root->stored[i], pass)) continue;
             mc_bucket *bucket = find_bucket(root, plan, count, root->stored[i]);
             places[i] = (place){bucket, bucket->count};
-            bucket->count += aligned(root->stored[i]->count);
+            bucket->count += aligned(root->stored[i]->count, MC_BUCKET_ALIGN);
             bucket->stored_count++;
         }
 }
 
+/* Memory for the values of a planned bucket: whole, or a share at level 3. */
+static bool plan_values(mc_module_root *root, mc_bucket *b)
+{
+    size_t size = mc_dtype_size(b->dtype);
+    void **to = b->level == 3 ? &b->kept : &b->data;
+    size_t bytes = (size_t)(b->level == 3 ? b->share : b->count) * size;
+    return (*to = zeroed(root, bytes, "parameters"));
+}
+
+/* Plans where everything goes. Buckets that values are moved to are whole for the time being. */
 static bool plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, place *places)
 {
+    int ranks = root->ctx->comm ? root->ctx->world_size : 1;
     plan_places(root, plan, count, places);
     for (int i = 0; i < *count; i++) {
-        plan[i].stored = mc_malloc((size_t)plan[i].stored_count * sizeof *plan[i].stored);
-        plan[i].stored_count = 0;
-        if (!plan[i].stored) return !mc_fail_nomem(root->ctx, "parameter buckets");
-        size_t bytes = (size_t)plan[i].count * mc_dtype_size(root->dtype);
-        if (!(plan[i].data = zeroed(root, bytes, "parameters"))) return false;
+        mc_bucket *b = &plan[i];
+        b->count = aligned(b->count, (int64_t)MC_BUCKET_ALIGN * ranks);
+        b->share = b->count / ranks;
+        b->first = b->share * root->ctx->rank;
+        b->level = root->bucket_count ? 0 : level_of(root, b);
+        b->stored = mc_malloc((size_t)b->stored_count * sizeof *b->stored);
+        b->stored_count = 0;
+        if (!b->stored) return !mc_fail_nomem(root->ctx, "parameter buckets");
+        if (!plan_values(root, b)) return false;
     }
     return true;
 }
@@ -216,14 +255,31 @@ static void move_stored(mc_module_root *root, mc_stored *stored, place to)
     new->stored[new->stored_count++] = stored;
 }
 
+/* Puts old buckets into whole ones, which every rank then has: all ranks do this together. */
+static bool make_whole(mc_module_root *root)
+{
+    for (int i = 0; i < root->bucket_count; i++)
+        if (mc_bucket_unshard(root, &root->buckets[i])) return false;
+    return true;
+}
+
+static bool make_shares(mc_module_root *root)
+{
+    for (int i = 0; i < root->bucket_count; i++)
+        if (mc_bucket_shard(root, &root->buckets[i], level_of(root, &root->buckets[i])))
+            return false;
+    return true;
+}
+
 static mc_status lay_out(mc_module_root *root)
 {
     mc_bucket *plan = mc_calloc(2 * root->stored_count + 1, sizeof *plan);
     place *places = mc_calloc(root->stored_count + 1, sizeof *places);
     int count = 0;
-    bool good = plan && places;
+    bool good = plan && places, again = root->bucket_count;
     if (!good) mc_fail_nomem(root->ctx, "parameter buckets");
-    good = good && plan_buckets(root, plan, &count, places) && plan_arrays(root, places);
+    good = good && make_whole(root) && plan_buckets(root, plan, &count, places) &&
+           plan_arrays(root, places);
     if (good) {
         for (int pass = 0; pass < 2; pass++)
             for (size_t i = 0; i < root->stored_count; i++)
@@ -232,6 +288,7 @@ static mc_status lay_out(mc_module_root *root)
         mc_buckets_free(root, root->buckets, root->bucket_count);
         root->buckets = plan;
         root->bucket_count = count;
+        if (again) make_shares(root);
     } else if (plan) {
         mc_buckets_free(root, plan, count);
     }
@@ -266,9 +323,11 @@ mc_status mc_module_need_gradients(mc_module_root *root)
 {
     mc_status status = mc_module_layout(root);
     for (int i = 0; i < root->bucket_count && !status; i++) {
-        mc_bucket *bucket = &root->buckets[i];
-        if (!bucket->trainable || bucket->gradient) continue;
-        bucket->gradient = zeroed(root, (size_t)bucket->count * sizeof(float), "gradients");
+        mc_bucket *b = &root->buckets[i];
+        float **gradient = b->level < 2 ? &b->gradient : &b->kept_gradient;
+        int64_t count = b->level < 2 ? b->count : b->share;
+        if (!b->trainable || *gradient) continue;
+        *gradient = zeroed(root, (size_t)count * sizeof(float), "gradients");
         status = mc_error_status(root->ctx);
     }
     return status;
@@ -278,24 +337,62 @@ float *mc_bucket_state(mc_module_root *root, mc_bucket *bucket, int slot)
 {
     if (mc_failed(root->ctx)) return NULL;
     if (bucket->state[slot]) return bucket->state[slot];
-    float *state = zeroed(root, (size_t)bucket->count * sizeof *state, "optimizer state");
-    if (state && slot == MC_STATE_MASTER)
-        device_of(root)->kernels->scale(device_of(root), bucket->count,
-                                        (mc_matrix){bucket->data, bucket->dtype, bucket->count}, 1,
-                                        (mc_matrix){state, MC_F32, bucket->count}, false);
+    int64_t count = mc_bucket_held(bucket);
+    float *state = zeroed(root, (size_t)count * sizeof *state, "optimizer state");
+    if (state && slot == MC_STATE_MASTER) {
+        void *values = mc_bucket_value_at(bucket, mc_bucket_first(bucket));
+        device_of(root)->kernels->scale(device_of(root), count,
+                                        (mc_matrix){values, bucket->dtype, count}, 1,
+                                        (mc_matrix){state, MC_F32, count}, false);
+    }
     return bucket->state[slot] = state;
 }
 
-/* ---- values in and out, and onto tapes ------------------------------------------------------- */
-
-void mc_module_zero_grad(mc_module *module)
+void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count)
 {
-    if (!module || mc_failed(module->ctx)) return;
-    mc_module_root *root = module->root;
-    for (int i = 0; i < root->bucket_count; i++)
-        if (root->buckets[i].gradient)
-            device_of(root)->kernels->zero(device_of(root), root->buckets[i].gradient,
-                                           (size_t)root->buckets[i].count * sizeof(float));
+    held h = held_of(p);
+    *element = h.element;
+    *count = h.count;
+}
+
+/* ---- leaves ---------------------------------------------------------------------------------- */
+
+/* A bucket outside of blocks, as a tape that uses it sees it. */
+typedef struct root_use {
+    mc_module_root *root;
+    int bucket;
+} root_use;
+
+static void root_after_backward(mc_context *ctx, void *data)
+{
+    const root_use *use = data;
+    (void)ctx;
+    mc_bucket_reduce(use->root, &use->root->buckets[use->bucket]);
+}
+
+static void root_at_end(mc_context *ctx, void *data)
+{
+    const root_use *use = data;
+    (void)ctx;
+    mc_bucket_release(use->root, &use->root->buckets[use->bucket]);
+}
+
+/* Gathers a bucket that belongs to no block for as long as the tape lives, with room for its
+ * gradients until backward has run. */
+static mc_status use_root_bucket(mc_tape *tape, mc_module_root *root, mc_bucket *b)
+{
+    if (b->level < 2) return MC_OK;
+    root_use *use = mc_tape_alloc(tape, sizeof *use);
+    if (!use) return mc_error_status(root->ctx);
+    *use = (root_use){root, (int)(b - root->buckets)};
+    mc_status status = mc_bucket_gather(root, b);
+    if (!status && mc_tape_is_training(tape)) status = mc_bucket_begin_gradient(root, b);
+    return status ? status : mc_tape_hook(tape, root_after_backward, root_at_end, use);
+}
+
+static bool is_of_block(const mc_bucket *b)
+{
+    return b->owner->parent && b->owner->parent->holds_blocks;
 }
 
 /* Rows of a stored tensor that belong to no parameter. */
@@ -314,9 +411,18 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
         return stored->leaf;
     bool wants = mc_tape_is_training(tape) && stored->trainable;
     if (wants ? mc_module_need_gradients(root) : mc_module_layout(root)) return NULL;
+    mc_bucket *bucket = stored->bucket;
     if (!mc_tape_note_owner(tape, root)) return NULL;
-    stored->leaf = mc_tape_leaf(tape, root->dtype, stored->shape, mc_stored_data(stored),
-                                wants ? mc_stored_gradient(stored) : NULL);
+    if (!is_of_block(bucket) && use_root_bucket(tape, root, bucket)) return NULL;
+    if (!bucket->data) {
+        mc_fail(
+            root->ctx, MC_ERR_STATE,
+            "parameter \"%s\" of block \"%s\" is sharded: it is there while its block list runs",
+            stored->parts[0]->name, bucket->owner->name);
+        return NULL;
+    }
+    stored->leaf = mc_tape_parameter(tape, root->dtype, stored->shape, &bucket->data,
+                                     wants ? &bucket->gradient : NULL, stored->offset);
     stored->leaf_tape = mc_tape_id(tape);
     if (stored->leaf) stored->leaf->zero_rows = padding_rows(stored);
     return stored->leaf;
@@ -342,9 +448,10 @@ mc_tensor *mc_parameter_tensor(mc_tape *tape, mc_parameter *p)
 {
     mc_tensor *whole = mc_parameter_whole(tape, p);
     if (!whole || mc_shape_equal(p->shape, p->stored->shape)) return whole;
-    char *data = (char *)mc_tensor_data(whole) + (size_t)p->first * mc_dtype_size(whole->dtype);
-    float *gradient = whole->gradient ? (float *)mc_tensor_data(whole->gradient) + p->first : NULL;
-    return mc_tape_leaf(tape, whole->dtype, p->shape, data, gradient);
+    mc_bucket *bucket = p->stored->bucket;
+    return mc_tape_parameter(tape, whole->dtype, p->shape, &bucket->data,
+                             whole->gradient ? &bucket->gradient : NULL,
+                             p->stored->offset + p->first);
 }
 
 /* Copies between host f32 and `count` device elements of any floating dtype. */
@@ -366,11 +473,23 @@ static mc_status transfer(mc_module_root *root, mc_matrix device_side, int64_t c
     return mc_fail(root->ctx, MC_ERR_DEVICE, "copying a parameter: %s", device->failure);
 }
 
+/* All of a parameter, where it is there as a whole. */
 static mc_matrix values_of(const mc_parameter *p)
 {
     mc_dtype dtype = p->module->root->dtype;
     return (mc_matrix){(char *)mc_stored_data(p->stored) + (size_t)p->first * mc_dtype_size(dtype),
                        dtype, mc_shape_count(p->shape)};
+}
+
+/* Writes what this rank holds of values that every rank holds a share of. */
+static mc_status write_share(mc_parameter *p, const float *values)
+{
+    mc_module_root *root = p->module->root;
+    mc_bucket *b = p->stored->bucket;
+    held h = held_of(p);
+    if (!h.count) return MC_OK;
+    mc_matrix to = {mc_bucket_value_at(b, h.element), b->dtype, h.count};
+    return transfer(root, to, h.count, (float *)(uintptr_t)(values + h.first), true);
 }
 
 mc_status mc_parameter_write(mc_parameter *p, const float *values)
@@ -381,13 +500,15 @@ mc_status mc_parameter_write(mc_parameter *p, const float *values)
     p->initialized = true;
     mc_status status = mc_module_layout(root);
     if (status) p->initialized = was_initialized;
-    if (!status)
-        status = transfer(root, values_of(p), mc_shape_count(p->shape), (float *)values, true);
     mc_bucket *bucket = p->stored->bucket;
+    float *all = (float *)(uintptr_t)values;
+    if (!status && bucket->level == 3) status = write_share(p, values);
+    if (!status && bucket->data)
+        status = transfer(root, values_of(p), mc_shape_count(p->shape), all, true);
     if (!status && bucket->state[MC_STATE_MASTER]) {
-        mc_matrix master = {bucket->state[MC_STATE_MASTER] + p->stored->offset + p->first, MC_F32,
-                            0};
-        status = transfer(root, master, mc_shape_count(p->shape), (float *)values, true);
+        held h = held_of(p);
+        mc_matrix master = {mc_bucket_state_at(bucket, MC_STATE_MASTER, h.element), MC_F32, 0};
+        if (h.count) status = transfer(root, master, h.count, all + h.first, true);
     }
     return status;
 }
@@ -397,19 +518,40 @@ mc_status mc_parameter_read(mc_parameter *p, float *values)
     if (!p) return MC_ERR_ARGUMENT;
     mc_module_root *root = p->module->root;
     mc_status status = mc_module_layout(root);
-    return status ? status : transfer(root, values_of(p), mc_shape_count(p->shape), values, false);
+    if (status) return status;
+    mc_bucket *bucket = p->stored->bucket;
+    status = mc_bucket_gather(root, bucket);
+    if (!status) status = transfer(root, values_of(p), mc_shape_count(p->shape), values, false);
+    mc_bucket_release(root, bucket);
+    return status;
 }
 
 mc_status mc_parameter_read_gradient(mc_parameter *p, float *values)
 {
     if (!p) return MC_ERR_ARGUMENT;
     mc_module_root *root = p->module->root;
+    mc_bucket *bucket = p->stored->bucket;
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     int64_t count = mc_shape_count(p->shape);
+    if (bucket && bucket->kept_gradient) return mc_bucket_read_gradient(root, p, values);
     float *gradient = mc_stored_gradient(p->stored);
     if (!gradient) {
         memset(values, 0, (size_t)count * sizeof *values);
         return MC_OK;
     }
     return transfer(root, (mc_matrix){gradient + p->first, MC_F32, count}, count, values, false);
+}
+
+void mc_module_zero_grad(mc_module *module)
+{
+    if (!module || mc_failed(module->ctx)) return;
+    mc_module_root *root = module->root;
+    mc_device *device = device_of(root);
+    for (int i = 0; i < root->bucket_count; i++) {
+        mc_bucket *b = &root->buckets[i];
+        if (b->gradient)
+            device->kernels->zero(device, b->gradient, (size_t)b->count * sizeof(float));
+        if (b->kept_gradient)
+            device->kernels->zero(device, b->kept_gradient, (size_t)b->share * sizeof(float));
+    }
 }

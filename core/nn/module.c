@@ -9,10 +9,13 @@
 static void free_bucket(mc_module_root *root, mc_bucket *bucket)
 {
     mc_device *device = root->ctx->device;
-    size_t floats = (size_t)bucket->count * sizeof(float);
-    device->free(device, bucket->data, (size_t)bucket->count * mc_dtype_size(bucket->dtype));
-    device->free(device, bucket->gradient, floats);
-    for (int i = 0; i < MC_STATE_SLOTS; i++) device->free(device, bucket->state[i], floats);
+    size_t size = mc_dtype_size(bucket->dtype), floats = sizeof(float);
+    device->free(device, bucket->data, (size_t)bucket->count * size);
+    device->free(device, bucket->kept, (size_t)bucket->share * size);
+    device->free(device, bucket->gradient, (size_t)bucket->count * floats);
+    device->free(device, bucket->kept_gradient, (size_t)bucket->share * floats);
+    for (int i = 0; i < MC_STATE_SLOTS; i++)
+        device->free(device, bucket->state[i], (size_t)mc_bucket_held(bucket) * floats);
     mc_free(bucket->stored);
 }
 
@@ -66,7 +69,10 @@ void *mc_module_new(mc_context *ctx, const char *name, size_t size,
     mc_module *module = mc_module_alloc(root, size);
     char *copy = module ? mc_module_strdup(root, name) : NULL;
     if (!copy) return NULL;
-    *module = (mc_module){.ctx = ctx, .name = copy, .root = root};
+    *module = (mc_module){.ctx = ctx,
+                          .name = copy,
+                          .root = root,
+                          .zero_level = options ? (int)options->zero_level : 0};
     root->module = module;
     return module;
 }

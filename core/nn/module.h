@@ -31,10 +31,13 @@ typedef struct mc_module {
     struct mc_module *parent, *first_child, *last_child, *next;
     struct mc_module_root *root;
     bool holds_blocks; /* its children are blocks */
+    int zero_level;    /* of a block or a root: see mc_zero_level */
 } mc_module;
 
 typedef struct mc_module_options {
     mc_dtype dtype; /* of the parameters: MC_F32 (default), MC_F16, MC_BF16 */
+    /* How parameters outside of blocks are spread over ranks. Default: the context's. */
+    mc_zero_level zero_level;
 } mc_module_options;
 
 /* Makes a root module of `size` zeroed bytes, owned by the context; names are relative to it.

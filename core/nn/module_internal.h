@@ -50,13 +50,41 @@ struct mc_bucket {
     mc_module *owner;
     mc_dtype dtype;
     bool trainable;
-    int64_t count;                /* elements, a multiple of MC_BUCKET_ALIGN */
-    void *data;                   /* (count) of dtype */
-    float *gradient;              /* (count); NULL until needed, and always when frozen */
-    float *state[MC_STATE_SLOTS]; /* (count) each; NULL until an optimizer wants it */
+    int level;                    /* of sharding: 0 to 3, see mc_zero_level; 0 with one rank */
+    int64_t count;                /* elements, a multiple of MC_BUCKET_ALIGN * ranks */
+    int64_t first, share;         /* this rank's share: elements first .. first + share */
+    void *data;                   /* (count) of dtype; level 3: NULL while it is not gathered */
+    void *kept;                   /* level 3: (share) of dtype; else NULL */
+    float *gradient;              /* (count), where backward adds; NULL until needed, always when
+                                     frozen, and at levels 2 and 3 outside of backward */
+    float *kept_gradient;         /* levels 2 and 3: (share), summed over ranks; else NULL */
+    float *state[MC_STATE_SLOTS]; /* level 0: (count), else (share) each; NULL until an optimizer
+                                     wants it */
+    int users;                    /* level 3: how many have gathered it */
     mc_stored **stored;           /* in order of offset */
     int stored_count;
 };
+
+/* The elements that this rank's optimizers step, and whose state it holds. */
+static inline int64_t mc_bucket_first(const mc_bucket *b) { return b->level ? b->first : 0; }
+static inline int64_t mc_bucket_held(const mc_bucket *b) { return b->level ? b->share : b->count; }
+/* Where an element lies that this rank holds: its value, its gradient summed over ranks (NULL: there
+ * are none yet), and its state. */
+static inline void *mc_bucket_value_at(const mc_bucket *b, int64_t element)
+{
+    size_t size = mc_dtype_size(b->dtype);
+    if (b->level < 3) return (char *)b->data + (size_t)element * size;
+    return (char *)b->kept + (size_t)(element - b->first) * size;
+}
+static inline float *mc_bucket_gradient_at(const mc_bucket *b, int64_t element)
+{
+    if (b->level < 2) return b->gradient ? b->gradient + element : NULL;
+    return b->kept_gradient ? b->kept_gradient + (element - b->first) : NULL;
+}
+static inline float *mc_bucket_state_at(const mc_bucket *b, int slot, int64_t element)
+{
+    return b->state[slot] ? b->state[slot] + (element - mc_bucket_first(b)) : NULL;
+}
 
 typedef struct mc_module_root {
     mc_owned owned;
@@ -86,9 +114,39 @@ float *mc_bucket_state(mc_module_root *root, mc_bucket *bucket, int slot);
 
 void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count);
 
-/* Where a stored tensor's values and gradient begin. */
+/* Where a stored tensor's values and gradient begin, where they are there as a whole (NULL: they are
+ * not). */
 void *mc_stored_data(const mc_stored *stored);
-float *mc_stored_gradient(const mc_stored *stored); /* NULL if there is none */
+float *mc_stored_gradient(const mc_stored *stored);
+
+/* ---- sharding (shard.c) ---------------------------------------------------------------------- */
+
+/* Level 3: has the parameters gathered until as many calls of release; nothing at other levels. */
+mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *bucket);
+void mc_bucket_release(mc_module_root *root, mc_bucket *bucket);
+/* Levels 2 and 3: makes room for gradients that backward is about to add (zeros), and sums what it
+ * added over all ranks into kept_gradient. Nothing at other levels. */
+mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *bucket);
+mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *bucket);
+/* Levels 0 and 1: sums gradients over all ranks, at level 1 this rank's share only. */
+mc_status mc_bucket_reduce_step(mc_module_root *root, mc_bucket *bucket);
+/* Levels 1 and 2: gives every rank the parameters that others have stepped. */
+mc_status mc_bucket_publish(mc_module_root *root, mc_bucket *bucket);
+
+/* Makes a bucket of level 0 one of another level, and the other way round, keeping all it has. All
+ * ranks do it together. */
+mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *bucket, int level);
+mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *bucket);
+/* Levels 2 and 3: a parameter's gradient as ranks have summed it; all ranks do it together. */
+mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, float *values);
+/* The elements of a parameter that this rank holds: `count` of them, from `element` of the bucket
+ * on. */
+void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count);
+
+/* For blocks, around their forward pass on a tape, and (recorded there) around their backward pass:
+ * gathers and releases their buckets, reduces their gradients. */
+mc_status mc_block_begin(mc_tape *tape, mc_module *block);
+void mc_block_end(mc_tape *tape, mc_module *block);
 
 /* A tape leaf for a stored tensor: one a tape. */
 mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored);

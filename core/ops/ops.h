@@ -53,17 +53,30 @@ MC_API mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table,
                            mc_tensor *const *index);
 
 typedef struct mc_sdpa_options {
-    int heads;           /* required */
-    float scale;         /* 0: 1 / sqrt(head_dim) */
-    bool causal;         /* a query sees itself and earlier keys */
-    float dropout;       /* on the probabilities */
-    mc_tensor *key_mask; /* u8 or bool (total): 0 = nobody attends to this key; NULL: none */
+    int heads;     /* required */
+    float scale;   /* 0: 1 / sqrt(head_dim) */
+    bool causal;   /* query i of a sequence sees the keys 0 .. i */
+    float dropout; /* on the probabilities */
+    mc_tensor
+        *key_mask; /* u8 or bool (total of keys): 0 = nobody attends to this key; NULL: none */
+    /* Added to the scaled scores (Raffel et al. 2020's relative positions, say): (heads, n, m), n
+     * and m not less than the longest sequences of queries and of keys, element [h][i][j] for query
+     * i and key j of every sequence; f32 or the dtype of the queries; NULL: none. May require a
+     * gradient, which is summed over the sequences in f32. */
+    mc_tensor *bias;
 } mc_sdpa_options;
 
 /* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each
  * row q, k, v of all heads; it must carry lengths (mc_tensor_lengths), and tokens attend within
  * their sequence. Returns (rows, heads * head_dim). Rows past the lengths' total come out zero. */
 MC_API mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *options);
+
+/* The same of queries against the keys and values of another packed batch of as many sequences:
+ * those of sequence i attend to sequence i there. q: (rows, heads * head_dim); kv: (rows of the
+ * other, 2 * heads * head_dim), each row k, v of all heads; each carries its own lengths. A
+ * sequence without keys gives zeros. */
+MC_API mc_tensor *mc_sdpa_cross(mc_tape *t, mc_tensor *q, mc_tensor *kv,
+                                const mc_sdpa_options *options);
 
 /* A loss is a tensor of two f32: the sum over what counts, and how much counts. Its value is
  * sum / count (mc_mean_loss). Backward through an OptimManager is seeded with a constant and

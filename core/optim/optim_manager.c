@@ -15,6 +15,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/autograd/step_internal.h"
+#include "core/dist/comm.h"
 #include "core/optim/optimizer_internal.h"
 
 /* ---- making and freeing ------------------------------------------------------------------ */
@@ -232,7 +233,8 @@ static mc_status zero_gradients(mc_optim_manager *m)
     m->nominal = 0;
     m->losses = 0;
     m->clip = MC_CLIP_NONE;
-    mc_status status = zero_state(m, &m->state->loss_sum, 2 * sizeof m->state->loss_sum);
+    m->reduced = false;
+    mc_status status = zero_state(m, &m->state->own.loss_sum, 2 * sizeof m->state->own.loss_sum);
     return status ? status : forgive(m);
 }
 
@@ -293,6 +295,7 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
     status = mc_tape_backward_seeded(tape, loss, seed);
     if (status) return status;
     m->losses++;
+    m->reduced = false;
     if (m->clip == MC_CLIP_DONE) m->clip = MC_CLIP_VOID;
     return check_kernel(m, device->kernels->step_count(device, mc_tensor_data(loss), m->state),
                         "counting a loss");
@@ -312,10 +315,43 @@ static mc_status measure_run(void *user, const mc_run *run)
     mc_measure *measure = user;
     int64_t first = measure->first;
     measure->first += run->count;
-    if (!run->bucket->gradient) return MC_OK;
+    mc_run mine = *run;
+    if (!mc_run_within(&mine, run->bucket->first, run->bucket->share)) return MC_OK;
+    const float *gradient = mc_bucket_gradient_at(run->bucket, mine.first);
+    if (!gradient) return MC_OK;
     mc_device *device = measure->device;
-    return device->kernels->gradient_stats(device, run->count, run->bucket->gradient + run->first,
-                                           measure->power, first, &measure->state->stats);
+    return device->kernels->gradient_stats(device, mine.count, gradient, measure->power,
+                                           first + mine.first - run->first,
+                                           &measure->state->own.stats);
+}
+
+/* Sums over ranks what backward has left to be summed, once. */
+static mc_status reduce_gradients(mc_optim_manager *m)
+{
+    mc_status status = MC_OK;
+    if (m->reduced) return MC_OK;
+    for (size_t i = 0; !status && i < m->managed_count; i++)
+        if (m->managed[i].optimizer) status = mc_optimizer_reduce(m->managed[i].optimizer);
+    m->reduced = true;
+    return status;
+}
+
+/* Adds the ranks' sums up, and finds the norm. */
+static mc_status combine(mc_optim_manager *m)
+{
+    mc_device *device = m->ctx->device;
+    struct mc_comm *comm = m->ctx->comm;
+    size_t bytes = sizeof(mc_step_sums) * (size_t)m->ctx->world_size;
+    if (!comm) return device->kernels->step_measure(device, m->rules, 1, NULL, m->state);
+    mc_step_sums *parts = device->alloc(device, bytes);
+    if (!parts) return MC_ERR_NOMEM;
+    mc_status status =
+        mc_comm_all_gather(comm, &m->state->own, parts, (int64_t)sizeof(mc_step_sums), MC_U8);
+    if (!status)
+        status =
+            device->kernels->step_measure(device, m->rules, m->ctx->world_size, parts, m->state);
+    device->free(device, parts, bytes);
+    return status;
 }
 
 /* Has the gradients measured; `max_norm` is what they are clipped to. */
@@ -333,9 +369,10 @@ static mc_status measure(mc_optim_manager *m, double max_norm, double power)
                                .growth_steps = m->options.loss_scale_steps};
     mc_measure all = {device, isinf(power) ? 2 : power, 0, m->state};
     mc_status status = forgive(m);
-    if (!status) status = zero_state(m, &m->state->stats, sizeof m->state->stats);
+    if (!status) status = reduce_gradients(m);
+    if (!status) status = zero_state(m, &m->state->own.stats, sizeof m->state->own.stats);
     if (!status) status = each_run(m, measure_run, &all);
-    if (!status) status = device->kernels->step_measure(device, m->rules, m->state);
+    if (!status) status = combine(m);
     return check_kernel(m, status, "the gradients' norm");
 }
 
@@ -409,7 +446,7 @@ static mc_status fail_with(mc_optim_manager *m, const mc_step_state *state)
     if (state->failure == MC_STEP_NORM_RANGE)
         return mc_fail(m->ctx, MC_ERR_UNSUPPORTED,
                        "clip_grad_norm: the sum of |g|^%g, with |g| up to %g, is out of range",
-                       m->rules.power, (double)state->stats.largest);
+                       m->rules.power, (double)state->all.stats.largest);
     mc_search search = {.number = (int64_t)(((uint64_t)1 << 63) - state->nonfinite)};
     mc_status status = each_run(m, search_run, &search);
     if (status) return status;
@@ -707,5 +744,6 @@ double mc_optim_manager_mean_loss(const mc_optim_manager *m)
 {
     mc_step_state state;
     if (!is_settled(m) || read_state((mc_optim_manager *)(uintptr_t)m, &state)) return NAN;
-    return state.told_sum / state.told_count;
+    if (state.ended) return state.mean_loss;
+    return state.own.told_sum / state.own.told_count; /* of this rank, so far */
 }

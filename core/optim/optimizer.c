@@ -146,10 +146,12 @@ static void take(mc_optimizer *o, mc_parameter *p)
     mc_bucket *bucket = p->stored->bucket;
     if (!bucket) return;
     mc_device *device = o->ctx->device;
-    for (int slot = MC_STATE_M; slot <= MC_STATE_V; slot++)
+    int64_t element, count;
+    mc_parameter_held(p, &element, &count);
+    for (int slot = MC_STATE_M; slot <= MC_STATE_V && count; slot++)
         if (bucket->state[slot])
-            device->kernels->zero(device, bucket->state[slot] + p->stored->offset + p->first,
-                                  (size_t)mc_shape_count(p->shape) * sizeof(float));
+            device->kernels->zero(device, mc_bucket_state_at(bucket, slot, element),
+                                  (size_t)count * sizeof(float));
 }
 
 /* Adds what matches. `group` > 0 puts it there; 0 leaves parameters that are here already alone. */
@@ -285,12 +287,24 @@ mc_status mc_optimizer_each_run(mc_optimizer *o, mc_run_fn fn, void *user)
 
 /* ---- stepping ---------------------------------------------------------------------------- */
 
+bool mc_run_within(mc_run *run, int64_t first, int64_t count)
+{
+    int64_t end = run->first + run->count, last = first + count;
+    if (run->first < first) run->first = first;
+    run->count = (end < last ? end : last) - run->first;
+    return run->count > 0;
+}
+
+/* Gradients that backward adds to are zeroed whole, sums over ranks where this rank holds them. */
 static mc_status zero_run(void *user, const mc_run *run)
 {
     mc_device *device = user;
-    if (!run->bucket->gradient) return MC_OK;
-    return device->kernels->zero(device, run->bucket->gradient + run->first,
-                                 (size_t)run->count * sizeof(float));
+    const mc_bucket *b = run->bucket;
+    mc_run held = *run;
+    if (b->level >= 2 && !mc_run_within(&held, b->first, b->share)) return MC_OK;
+    float *gradient = mc_bucket_gradient_at(b, held.first);
+    if (!gradient) return MC_OK;
+    return device->kernels->zero(device, gradient, (size_t)held.count * sizeof(float));
 }
 
 mc_status mc_optimizer_zero_grad(mc_optimizer *o)
@@ -323,24 +337,26 @@ mc_status mc_optimizer_prepare(mc_optimizer *o)
     return mc_optimizer_each_run(o, need_state, o);
 }
 
-static mc_status update_run(void *user, const mc_run *run)
+static mc_status update_run(void *user, const mc_run *whole)
 {
     const mc_optimizer *o = user;
-    mc_bucket *bucket = run->bucket;
+    mc_bucket *bucket = whole->bucket;
     bool half = bucket->dtype != MC_F32;
+    mc_run held = *whole, *run = &held;
+    if (!mc_run_within(run, mc_bucket_first(bucket), mc_bucket_held(bucket))) return MC_OK;
     mc_optimizer_range range = {
         .count = run->count,
         .dtype = bucket->dtype,
-        .parameter = (char *)bucket->data + (size_t)run->first * mc_dtype_size(bucket->dtype),
-        .master = half ? bucket->state[MC_STATE_MASTER] + run->first : NULL,
-        .gradient = bucket->gradient + run->first,
+        .parameter = mc_bucket_value_at(bucket, run->first),
+        .master = half ? mc_bucket_state_at(bucket, MC_STATE_MASTER, run->first) : NULL,
+        .gradient = mc_bucket_gradient_at(bucket, run->first),
         .update = &o->memory->update,
         .lr_factor = run->lr_factor,
         .weight_decay = run->weight_decay,
         .step_offset = run->steps - o->steps,
     };
     for (int slot = 0; slot < o->kind->state_count; slot++)
-        range.state[slot] = bucket->state[slot] + run->first;
+        range.state[slot] = mc_bucket_state_at(bucket, slot, run->first);
     mc_status status = o->kind->step(o->ctx, o->settings, &range);
     const char *why = o->ctx->device->failure;
     return status ? mc_fail(o->ctx, status, "optimizer %s failed at step %lld%s%s", o->kind->name,
@@ -348,7 +364,26 @@ static mc_status update_run(void *user, const mc_run *run)
                   : MC_OK;
 }
 
-mc_status mc_optimizer_launch(mc_optimizer *o) { return mc_optimizer_each_run(o, update_run, o); }
+/* Calls fn for every trainable bucket of the optimizer's trees. */
+static mc_status each_bucket(mc_optimizer *o, mc_status (*fn)(mc_module_root *, mc_bucket *))
+{
+    mc_status status = MC_OK;
+    if (!o->ctx->comm) return MC_OK;
+    drop_dead_roots(o);
+    for (size_t i = 0; i < o->root_count; i++)
+        for (int j = 0; !status && j < o->roots[i]->bucket_count; j++)
+            if (o->roots[i]->buckets[j].trainable)
+                status = fn(o->roots[i], &o->roots[i]->buckets[j]);
+    return status;
+}
+
+mc_status mc_optimizer_reduce(mc_optimizer *o) { return each_bucket(o, mc_bucket_reduce_step); }
+
+mc_status mc_optimizer_launch(mc_optimizer *o)
+{
+    mc_status status = mc_optimizer_each_run(o, update_run, o);
+    return status ? status : each_bucket(o, mc_bucket_publish);
+}
 
 static mc_status count_step(void *user, mc_module_root *root, mc_parameter *p)
 {
@@ -373,7 +408,8 @@ mc_status mc_optimizer_step(mc_optimizer *o)
     mc_update update = {.lr = o->lr, .step = o->steps + 1, .gradient_scale = 1};
     mc_device *device = o->ctx->device;
     device->copy_in(device, &o->memory->update, &update, sizeof update);
-    status = mc_optimizer_launch(o);
+    status = mc_optimizer_reduce(o);
+    if (!status) status = mc_optimizer_launch(o);
     return status ? status : mc_optimizer_count_step(o, o->lr);
 }
 

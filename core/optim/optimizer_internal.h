@@ -71,7 +71,11 @@ mc_status mc_optimizer_each_parameter(mc_optimizer *optimizer, mc_parameter_fn f
 
 /* Makes gradients and state of all trainable parameters, so a step cannot run out of memory. */
 mc_status mc_optimizer_prepare(mc_optimizer *optimizer);
-/* Runs the step that memory->update tells; counts nothing. */
+/* Cuts a run to the elements from `first` on; false if nothing is left. */
+bool mc_run_within(mc_run *run, int64_t first, int64_t count);
+/* Sums the gradients of levels 0 and 1 over all ranks: once a step, when they are complete. */
+mc_status mc_optimizer_reduce(mc_optimizer *optimizer);
+/* Runs the step that memory->update tells, and hands parameters out; counts nothing. */
 mc_status mc_optimizer_launch(mc_optimizer *optimizer);
 /* Counts a step that was taken with `lr`. */
 mc_status mc_optimizer_count_step(mc_optimizer *optimizer, double lr);
@@ -134,6 +138,7 @@ struct mc_optim_manager {
     int64_t losses;
     mc_clip_state clip;
     mc_step_rules rules; /* as clip_grad_norm or step measured them */
+    bool reduced;        /* gradients of levels 0 and 1 are summed over ranks */
     double norm;         /* NaN: none yet */
     bool last_skipped, failed;
 };

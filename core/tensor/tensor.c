@@ -138,8 +138,8 @@ int64_t mc_tensor_count(const mc_tensor *tensor)
 
 void *mc_tensor_data(const mc_tensor *tensor)
 {
-    if (!tensor || !tensor->storage || !tensor->storage->data) return NULL;
-    return (char *)tensor->storage->data + tensor->offset;
+    void *data = tensor && tensor->storage ? mc_storage_data(tensor->storage) : NULL;
+    return data ? (char *)data + tensor->offset : NULL;
 }
 
 const void *mc_tensor_host(const mc_tensor *x)

@@ -17,8 +17,19 @@ typedef struct mc_storage {
     bool dropped;  /* nobody may read it any more but backward: freed when saves reaches 0 */
     bool borrowed; /* data belongs to somebody else (a parameter bucket) and is never freed here */
     bool in_arena; /* the struct itself lives in a tape's arena */
+    /* borrowed memory that comes and goes (a parameter's that is gathered from ranks when it is
+     * used): data is not set, it lies `base_offset` bytes behind *base, or nowhere if that is NULL */
+    void *const *base;
+    size_t base_offset;
     struct mc_tensor *source; /* the tensor it was made for: its node can compute it again */
 } mc_storage;
+
+/* Where the contents begin now; NULL: nowhere. */
+static inline void *mc_storage_data(const mc_storage *storage)
+{
+    if (!storage->base) return storage->data;
+    return *storage->base ? (char *)*storage->base + storage->base_offset : NULL;
+}
 
 struct mc_node; /* core/autograd */
 

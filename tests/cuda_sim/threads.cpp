@@ -1,6 +1,7 @@
 /* Blocks of threads: each thread is a fiber, which runs until it waits for others. Which threads run
  * first is left to chance, so that a missing barrier shows. */
 #include <sys/mman.h>
+#include <cfloat>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
@@ -146,6 +147,9 @@ struct block_threads {
     int at_barrier, barrier_sum, barrier_result;
     barrier_kind kind;
     warp_group warps[MOST_THREADS / 32][32];
+    unsigned lanes_there[MOST_THREADS / 32]; /* of a warp, those that have not ended */
+    int groups_at_work[MOST_THREADS / 32];
+    uint3 place[MOST_THREADS]; /* threadIdx of each */
     std::vector<pending_copy> copies[MOST_THREADS];
     uint64_t copy_group[MOST_THREADS];
     char *dynamic;
@@ -157,12 +161,7 @@ block_threads block;
 fiber main_fiber, *current;
 std::vector<fiber *> idle;
 
-void place_thread(int thread)
-{
-    threadIdx.x = (unsigned)thread % blockDim.x;
-    threadIdx.y = (unsigned)thread / blockDim.x % blockDim.y;
-    threadIdx.z = (unsigned)thread / (blockDim.x * blockDim.y);
-}
+inline void place_thread(int thread) { threadIdx = block.place[thread]; }
 
 void after_switch(fiber *self)
 {
@@ -170,7 +169,7 @@ void after_switch(fiber *self)
     const void *bottom;
     size_t size;
     __sanitizer_finish_switch_fiber(self->sanitizer_fake, &bottom, &size);
-    if (!main_fiber.sanitizer_stack) {
+    if (self != &main_fiber && !main_fiber.sanitizer_stack) { /* it is where we come from */
         main_fiber.sanitizer_stack = bottom;
         main_fiber.sanitizer_size = size;
     }
@@ -258,9 +257,10 @@ void fiber_main()
         (*block.body)();
         block.state[thread] = thread_state::ended;
         block.ended++;
+        block.lanes_there[thread / 32] &= ~(1u << thread % 32);
         if (block.at_barrier)
             fail("this thread ended while %d others wait at __syncthreads", block.at_barrier);
-        complete_groups(thread);
+        if (block.groups_at_work[thread / 32]) complete_groups(thread);
         if (!block.ready_count && block.begun < block.count) {
             int next = block.order[block.begun++];
             current->thread = next;
@@ -273,31 +273,21 @@ void fiber_main()
     }
 }
 
-int thread_number()
-{
-    return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
-}
+inline int thread_number() { return current->thread; }
 
 /* ---- warps ----------------------------------------------------------------------------------- */
-
-unsigned lanes_there(int warp)
-{
-    unsigned lanes = 0;
-    for (int i = 0; i < 32 && warp * 32 + i < block.count; i++)
-        if (block.state[warp * 32 + i] != thread_state::ended) lanes |= 1u << i;
-    return lanes;
-}
 
 /* Ends an exchange if all who are to take part have come; true if so. The thread that runs is not
  * made ready: it goes on. */
 bool complete_group(int warp, warp_group *g)
 {
-    if (!g->arrived || (g->mask & lanes_there(warp) & ~g->arrived)) return false;
+    if (!g->arrived || (g->mask & block.lanes_there[warp] & ~g->arrived)) return false;
     g->values[g->parity][32] = g->arrived;
-    for (int i = 0; i < 32; i++) {
-        int thread = warp * 32 + i;
-        if (g->arrived >> i & 1 && thread != current->thread) make_ready(thread);
+    for (unsigned left = g->arrived; left; left &= left - 1) {
+        int thread = warp * 32 + __builtin_ctz(left);
+        if (thread != current->thread) make_ready(thread);
     }
+    block.groups_at_work[warp]--;
     races_warp_barrier((unsigned)warp, g->arrived);
     g->arrived = 0;
     g->parity ^= 1;
@@ -321,6 +311,7 @@ const uint64_t *warp_exchange(warp_kind kind, unsigned mask, uint64_t value)
     warp_group *g = &block.warps[thread / 32][__builtin_ctz(mask)];
     uint64_t *values = g->values[g->parity];
     if (!g->arrived) {
+        block.groups_at_work[thread / 32]++;
         memset(values, 0xff, sizeof g->values[0]);
         g->mask = mask;
         g->kind = kind;
@@ -431,9 +422,7 @@ void copies_wait(size_t most)
 
 float ex2_approx_ftz_f32(float x)
 {
-    auto flushed = [](float v) {
-        return std::fpclassify(v) == FP_SUBNORMAL ? std::copysign(0.0f, v) : v;
-    };
+    auto flushed = [](float v) { return std::fabs(v) < FLT_MIN ? std::copysign(0.0f, v) : v; };
     return flushed(exp2f(flushed(x)));
 }
 
@@ -460,8 +449,11 @@ static void run_block()
         block.copies[i].clear();
         block.copy_group[i] = 0;
     }
-    for (int i = 0; i < (block.count + 31) / 32; i++)
-        for (int j = 0; j < 32; j++) block.warps[i][j].arrived = 0;
+    for (int i = 0; i < (block.count + 31) / 32; i++) {
+        int lanes = std::min(block.count - i * 32, 32);
+        block.lanes_there[i] = ~0u >> (32 - lanes);
+        block.groups_at_work[i] = 0;
+    }
     shuffle(block.order, block.count);
     run_others();
 }
@@ -477,12 +469,16 @@ void run_grid(const char *name, const config &c, const void *kernel,
         while (std::__gcd(step, blocks) != 1) step = step % blocks + 1;
     }
     current = &main_fiber;
+    main_fiber.sanitizer_stack = nullptr; /* whichever thread of the host this is */
     blockDim = c.block;
     gridDim = c.grid;
     block.name = name;
     block.body = &thread;
     block.kernel = kernel;
     block.count = (int)(c.block.x * c.block.y * c.block.z);
+    for (int i = 0; i < block.count; i++)
+        block.place[i] = {(unsigned)i % c.block.x, (unsigned)i / c.block.x % c.block.y,
+                          (unsigned)i / (c.block.x * c.block.y)};
     block.dynamic = (char *)malloc(c.shared);
     block.dynamic_bytes = c.shared;
     if (c.shared && !block.dynamic) fail("no memory for shared memory");
@@ -501,8 +497,8 @@ void run_grid(const char *name, const config &c, const void *kernel,
 
 void describe_thread(char *text, size_t size)
 {
-    snprintf(text, size, "kernel %s, block (%u, %u, %u) of (%u, %u, %u), thread (%u, %u, %u) of "
-             "(%u, %u, %u): ",
+    snprintf(text, size,
+             "kernel %s, block (%u, %u, %u) of (%u, %u, %u), thread (%u, %u, %u) of (%u, %u, %u): ",
              block.name, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z,
              threadIdx.x, threadIdx.y, threadIdx.z, blockDim.x, blockDim.y, blockDim.z);
 }

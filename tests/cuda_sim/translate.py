@@ -16,7 +16,6 @@ import sys
 
 # What each PTX instruction in use is in C++; {0}, {1}, ... are its operands.
 INSTRUCTIONS = {
-    "": "((void)0)",
     "ex2.approx.ftz.f32 %0, %1;": "{0} = mc_sim::ex2_approx_ftz_f32({1})",
 }
 
@@ -134,10 +133,13 @@ def instructions(text):
         closing = matching(blank_comments(text), m.end() - 1)
         inside = text[m.end():closing]
         template = re.match(r'\s*"([^"]*)"', inside)
-        if not template or template.group(1) not in INSTRUCTIONS:
+        operands = re.findall(r'"[^"]*"\s*\(([^()]*)\)', inside[template.end():] if template else "")
+        if template and template.group(1) == "":  # a hint for the compiler alone
+            result = ", ".join(f"(void)({operand})" for operand in operands) or "(void)0"
+        elif template and template.group(1) in INSTRUCTIONS:
+            result = INSTRUCTIONS[template.group(1)].format(*operands)
+        else:
             fail(text, m.start(), "an instruction that translate.py does not know")
-        operands = re.findall(r'"[^"]*"\s*\(([^()]*)\)', inside[template.end():])
-        result = INSTRUCTIONS[template.group(1)].format(*operands)
         result += "\n" * text[m.start():closing].count("\n")
         text = text[:m.start()] + result + text[closing + 1:]
         at = m.start() + len(result)

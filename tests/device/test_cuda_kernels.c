@@ -860,7 +860,7 @@ static void step_case(mc_step_rules rules, mc_gradient_stats stats, int failure)
 {
     mc_step_state start;
     memset(&start, 0, sizeof start);
-    start.stats = stats;
+    start.own.stats = stats;
     start.loss_scale = 65536;
     start.growth_counter = 1;
     start.skipped = 2;
@@ -877,7 +877,7 @@ static void step_case(mc_step_rules rules, mc_gradient_stats stats, int failure)
         CALL(s, step_seed, 8, state.memory[s]);
         CALL(s, step_count, loss.memory[s], state.memory[s]);
         CALL(s, step_count, loss.memory[s], state.memory[s]);
-        CALL(s, step_measure, rules, state.memory[s]);
+        CALL(s, step_measure, rules, 1, NULL, state.memory[s]);
         CALL(s, step_decide, rules, state.memory[s]);
         CALL(s, step_update, state.memory[s], guess.memory[s], update.memory[s]);
     }

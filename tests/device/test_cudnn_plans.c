@@ -76,9 +76,9 @@ static mc_sdpa_key key_of(int batch, int heads, int length, int head_dim)
     key.dtype = MC_CUDNN_DATA_BFLOAT16;
     key.batch = batch;
     key.heads = heads;
-    key.length = length;
+    key.length = key.key_length = length;
     key.head_dim = head_dim;
-    key.qkv_stride = 3 * (int64_t)heads * head_dim;
+    key.q_stride = key.kv_stride = 3 * (int64_t)heads * head_dim;
     key.out_stride = (int64_t)heads * head_dim;
     return key;
 }
@@ -108,11 +108,11 @@ static mc_cudnn_descriptor plan_of(const mc_sdpa_key *key)
     assert_ids(&graph, key);
     mc_cudnn_descriptor plan = mc_cudnn_plan_new(&graph);
     if (!plan)
-        fail_msg("backward %d causal %d ragged %d deterministic %d packed %d dropout %g, (%d, %d, "
-                 "%d, %d): %s",
-                 key->backward, key->causal, key->ragged, key->deterministic, key->packed_sum,
-                 (double)key->dropout, key->batch, key->heads, key->length, key->head_dim,
-                 graph.error);
+        fail_msg("backward %d causal %d ragged %d bias %d apart %d deterministic %d packed %d "
+                 "dropout %g, (%d, %d, %d, %d, %d): %s",
+                 key->backward, key->causal, key->ragged, key->bias, key->apart, key->deterministic,
+                 key->packed_sum, (double)key->dropout, key->batch, key->heads, key->length,
+                 key->key_length, key->head_dim, graph.error);
     mc_cudnn_graph_release(&graph);
     return plan;
 }
@@ -122,6 +122,7 @@ static void assert_plans(mc_sdpa_key key)
 {
     if (!key.deterministic && !key.packed_sum) mc_cudnn_plan_free(&cudnn, plan_of(&key));
     key.backward = 1;
+    if (key.bias) key.deterministic = 1;
     mc_cudnn_plan_free(&cudnn, plan_of(&key));
 }
 
@@ -140,6 +141,30 @@ static void test_forms(void **state)
     key = key_of(8, 12, 128, 64);
     key.ragged = key.packed_sum = 1;
     assert_plans(key);
+}
+
+/* With a bias, and of queries against other keys. */
+static void test_bias_and_cross(void **state)
+{
+    (void)state;
+    for (int form = 1; form < 16; form++) {
+        mc_sdpa_key key = key_of(8, 12, 128, 64);
+        key.bias = form & 1;
+        key.ragged = (form & 4) != 0;
+        if (form & 2) {
+            key.apart = key.ragged;
+            key.key_length = 192;
+            key.q_stride = key.out_stride;
+            key.kv_stride = 2 * key.out_stride;
+        }
+        key.dropout = form & 8 ? 0.1f : 0;
+        if (form % 4) assert_plans(key);
+    }
+    mc_sdpa_key odd = key_of(8, 8, 77, 64); /* sizes of a bias are what they are */
+    odd.bias = odd.ragged = odd.causal = 1;
+    odd.key_length = 93;
+    odd.apart = 1;
+    assert_plans(odd);
 }
 
 /* GPT-2's sizes, sequences of one token, and head sizes from 8 to 256. */
@@ -223,9 +248,8 @@ int main(void)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_refusal),
+        cmocka_unit_test(test_forms),  cmocka_unit_test(test_bias_and_cross),
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_refusal),
         cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -7,73 +7,137 @@ typedef struct attention_case {
     bool causal, masked;
     float dropout;
     mc_dtype dtype;
+    const int32_t *key_length; /* of another batch that holds the keys; NULL: the same one */
+    mc_dtype bias;             /* 0: none */
+    int bias_more;             /* rows and columns of the bias past the longest sequences */
 } attention_case;
+
+/* One packed batch: rows of q, k and v. */
+typedef struct batch {
+    int32_t offset[16];
+    mc_lengths lengths;
+    matrix x, dx;
+    double *e_dx; /* (capacity, 3 width) */
+} batch;
 
 typedef struct attention_data {
     attention_case c;
-    mc_lengths lengths;
-    int32_t offset[16];
+    batch queries, others; /* keys and values are the queries', or those of `others` */
+    batch *keys;
     mc_attention_shape shape;
     uint8_t *mask;
-    matrix qkv, out, dout, dqkv;
+    matrix out, dout, bias, dbias;  /* biases: (heads * bias_rows, columns) */
+    double *e_out, *e_lse, *e_bias; /* (capacity, width), (heads, total), like dbias */
     float *lse;
-    double *e_out, *e_lse, *e_dqkv; /* (capacity, width), (heads, total), (capacity, 3 width) */
-    int64_t total, capacity, width;
+    int64_t width;
 } attention_data;
+
+static void batch_init(batch *b, const attention_case *c, const int32_t *length, int tail)
+{
+    int32_t longest = 0;
+    for (int i = 0; i < c->count; i++) {
+        b->offset[i + 1] = b->offset[i] + length[i];
+        longest = length[i] > longest ? length[i] : longest;
+    }
+    int64_t total = b->offset[c->count], width = 3 * (int64_t)c->heads * c->dim;
+    b->lengths = (mc_lengths){c->count, length, b->offset, total, total + tail, longest};
+    b->x = matrix_new(c->dtype, total + tail, width, 5, -2, 2);
+    b->dx = matrix_new(c->dtype, total + tail, width, 2, -2, 2);
+    b->e_dx = doubles((total + tail) * width);
+}
+
+static void batch_free(batch *b)
+{
+    matrix_free(&b->x);
+    matrix_free(&b->dx);
+    free(b->e_dx);
+}
+
+/* What is not the gradient of anything stays what it is: columns first .. first + n. */
+static void expect_untouched(batch *b, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < b->dx.rows * b->dx.columns; i++)
+        if (i % b->dx.columns >= first && i % b->dx.columns < first + n) b->e_dx[i] = b->dx.v[i];
+}
+
+static void bias_init(attention_data *d)
+{
+    const attention_case *c = &d->c;
+    int64_t rows = d->queries.lengths.longest + c->bias_more;
+    int64_t columns = d->keys->lengths.longest + c->bias_more;
+    d->bias = matrix_new(c->bias ? c->bias : MC_F32, c->heads * rows, columns, 0, -2, 2);
+    d->dbias = matrix_new(MC_F32, c->heads * rows, columns, 0, -2, 2);
+    d->e_bias = doubles(c->heads * rows * columns);
+    memcpy(d->e_bias, d->dbias.v, (size_t)(c->heads * rows * columns) * sizeof *d->e_bias);
+    if (!c->bias) return;
+    d->shape.bias = d->bias.m;
+    d->shape.bias_rows = rows;
+    d->shape.dbias = d->dbias.m.data;
+}
 
 static void data_init(attention_data *d, attention_case c)
 {
     *d = (attention_data){.c = c, .width = (int64_t)c.heads * c.dim};
-    int32_t longest = 0;
-    for (int i = 0; i < c.count; i++) {
-        d->offset[i + 1] = d->offset[i] + c.length[i];
-        longest = c.length[i] > longest ? c.length[i] : longest;
+    batch_init(&d->queries, &c, c.length, c.tail);
+    d->keys = &d->queries;
+    if (c.key_length) {
+        d->keys = &d->others;
+        batch_init(d->keys, &c, c.key_length, 2);
+        expect_untouched(&d->queries, d->width, 2 * d->width);
+        expect_untouched(d->keys, 0, d->width);
     }
-    d->total = d->offset[c.count];
-    d->capacity = d->total + c.tail;
-    d->lengths = (mc_lengths){c.count, c.length, d->offset, d->total, d->capacity, longest};
-    d->mask = malloc((size_t)d->total + 1);
-    for (int64_t i = 0; i < d->total; i++) d->mask[i] = random_bits() % 3 != 0;
-    if (c.masked) memset(d->mask, 0, (size_t)c.length[0]); /* a sequence without any key */
-    d->shape = (mc_attention_shape){.lengths = &d->lengths,
+    int64_t keys = d->keys->lengths.total, rows = d->queries.lengths.capacity;
+    d->mask = malloc((size_t)keys + 1);
+    for (int64_t i = 0; i < keys; i++) d->mask[i] = random_bits() % 3 != 0;
+    if (c.masked) /* a sequence without any key */
+        memset(d->mask, 0, (size_t)d->keys->lengths.length[0]);
+    d->shape = (mc_attention_shape){.lengths = &d->queries.lengths,
+                                    .key_lengths = c.key_length ? &d->keys->lengths : NULL,
                                     .heads = c.heads,
                                     .head_dim = c.dim,
                                     .scale = 1 / sqrtf((float)c.dim),
                                     .causal = c.causal,
                                     .key_mask = c.masked ? d->mask : NULL,
                                     .dropout = {c.dropout, 0x9876543210u, 3}};
-    d->qkv = matrix_new(c.dtype, d->capacity, 3 * d->width, 5, -2, 2);
-    d->dqkv = matrix_new(c.dtype, d->capacity, 3 * d->width, 2, -2, 2);
-    d->out = matrix_new(c.dtype, d->capacity, d->width, 1, -2, 2);
-    d->dout = matrix_new(c.dtype, d->capacity, d->width, 4, -2, 2);
-    d->lse = calloc((size_t)(c.heads * d->total) + 1, sizeof *d->lse);
-    d->e_out = doubles(d->capacity * d->width);
-    d->e_lse = doubles(c.heads * d->total);
-    d->e_dqkv = doubles(d->capacity * 3 * d->width);
+    bias_init(d);
+    d->out = matrix_new(c.dtype, rows, d->width, 1, -2, 2);
+    d->dout = matrix_new(c.dtype, rows, d->width, 4, -2, 2);
+    d->lse = calloc((size_t)(c.heads * rows) + 1, sizeof *d->lse);
+    d->e_out = doubles(rows * d->width);
+    d->e_lse = doubles(c.heads * rows);
 }
 
 static void data_free(attention_data *d)
 {
-    matrix_free(&d->qkv);
-    matrix_free(&d->dqkv);
-    matrix_free(&d->out);
-    matrix_free(&d->dout);
-    void *rest[] = {d->mask, d->lse, d->e_out, d->e_lse, d->e_dqkv};
+    batch_free(&d->queries);
+    if (d->c.key_length) batch_free(&d->others);
+    matrix *all[] = {&d->out, &d->dout, &d->bias, &d->dbias};
+    for (int i = 0; i < 4; i++) matrix_free(all[i]);
+    void *rest[] = {d->mask, d->lse, d->e_out, d->e_lse, d->e_bias};
     for (int i = 0; i < 5; i++) free(rest[i]);
+}
+
+/* Where the bias of a query and a key lies. */
+static int64_t bias_at(const attention_data *d, int h, int i, int j)
+{
+    return (h * d->shape.bias_rows + i) * d->bias.columns + j;
 }
 
 /* One query: p (keys) the probabilities before dropout; gives log sum exp, NaN without keys. */
 static double query_probabilities(const attention_data *d, int sequence, int h, int i, double *p)
 {
-    int first = d->offset[sequence], n = d->c.length[sequence];
-    const double *q = d->qkv.v + (first + i) * 3 * d->width + h * d->c.dim;
+    int first = d->keys->offset[sequence], n = d->keys->lengths.length[sequence];
+    int row = d->queries.offset[sequence] + i;
+    const double *q = d->queries.x.v + row * 3 * d->width + h * d->c.dim;
     double largest = -INFINITY, sum = 0;
     for (int j = 0; j < n; j++) {
-        const double *k = d->qkv.v + (first + j) * 3 * d->width + d->width + h * d->c.dim;
+        const double *k = d->keys->x.v + (first + j) * 3 * d->width + d->width + h * d->c.dim;
         double score = 0;
         for (int c = 0; c < d->c.dim; c++) score += q[c] * k[c];
+        score *= (double)d->shape.scale;
+        if (d->c.bias) score += d->bias.v[bias_at(d, h, i, j)];
         bool seen = (!d->c.causal || j <= i) && (!d->c.masked || d->mask[first + j]);
-        p[j] = seen ? score * (double)d->shape.scale : -INFINITY;
+        p[j] = seen ? score : -INFINITY;
         largest = fmax(largest, p[j]);
     }
     for (int j = 0; j < n; j++) sum += p[j] = isinf(largest) ? 0 : exp(p[j] - largest);
@@ -83,17 +147,18 @@ static double query_probabilities(const attention_data *d, int sequence, int h, 
 
 static void reference_query(attention_data *d, int sequence, int h, int i)
 {
-    int first = d->offset[sequence], n = d->c.length[sequence], dim = d->c.dim;
-    int64_t w = d->width, l4 = (d->lengths.longest + 3) / 4 * 4, row = first + i;
+    int first = d->keys->offset[sequence], n = d->keys->lengths.length[sequence], dim = d->c.dim;
+    int64_t w = d->width, l4 = (d->keys->lengths.longest + 3) / 4 * 4;
+    int64_t row = d->queries.offset[sequence] + i, total = d->queries.lengths.total;
     double p[600], dp[600], factor[600], mean = 0;
     assert_true(n <= 600);
-    d->e_lse[h * d->total + row] = query_probabilities(d, sequence, h, i, p);
-    const double *q = d->qkv.v + row * 3 * w + h * dim, *g = d->dout.v + row * w + h * dim;
-    double *out = d->e_out + row * w + h * dim, *dq = d->e_dqkv + row * 3 * w + h * dim;
+    d->e_lse[h * total + row] = query_probabilities(d, sequence, h, i, p);
+    const double *q = d->queries.x.v + row * 3 * w + h * dim, *g = d->dout.v + row * w + h * dim;
+    double *out = d->e_out + row * w + h * dim, *dq = d->queries.e_dx + row * 3 * w + h * dim;
     for (int j = 0; j < n; j++) {
-        const double *v = d->qkv.v + (first + j) * 3 * w + 2 * w + h * dim;
-        double *dv = d->e_dqkv + (first + j) * 3 * w + 2 * w + h * dim;
-        factor[j] = reference_dropout(d->shape.dropout, (uint64_t)((h * d->total + row) * l4 + j));
+        const double *v = d->keys->x.v + (first + j) * 3 * w + 2 * w + h * dim;
+        double *dv = d->keys->e_dx + (first + j) * 3 * w + 2 * w + h * dim;
+        factor[j] = reference_dropout(d->shape.dropout, (uint64_t)((h * total + row) * l4 + j));
         dp[j] = 0;
         for (int c = 0; c < dim; c++) {
             out[c] += p[j] * factor[j] * v[c];
@@ -103,9 +168,11 @@ static void reference_query(attention_data *d, int sequence, int h, int i)
         mean += p[j] * dp[j];
     }
     for (int j = 0; j < n; j++) {
-        const double *k = d->qkv.v + (first + j) * 3 * w + w + h * dim;
-        double *dk = d->e_dqkv + (first + j) * 3 * w + w + h * dim;
-        double ds = p[j] * (dp[j] - mean) * (double)d->shape.scale;
+        const double *k = d->keys->x.v + (first + j) * 3 * w + w + h * dim;
+        double *dk = d->keys->e_dx + (first + j) * 3 * w + w + h * dim;
+        double ds = p[j] * (dp[j] - mean);
+        if (d->c.bias) d->e_bias[bias_at(d, h, i, j)] += ds;
+        ds *= (double)d->shape.scale;
         for (int c = 0; c < dim; c++) {
             dq[c] += ds * k[c];
             dk[c] += ds * q[c];
@@ -130,19 +197,26 @@ static void run_case(attention_case c)
             for (int i = 0; i < c.length[s]; i++) reference_query(&d, s, h, i);
     FOR_TABLES(t)
     {
-        mc_matrix q = part(&d, &d.qkv, 0), k = part(&d, &d.qkv, 1), v = part(&d, &d.qkv, 2);
+        const matrix *dx = &d.queries.dx, *dkv = &d.keys->dx;
+        mc_matrix q = part(&d, &d.queries.x, 0), k = part(&d, &d.keys->x, 1),
+                  v = part(&d, &d.keys->x, 2);
+        matrix_reset(&d.dbias);
         assert_int_equal(t->k->attention(device, &d.shape, q, k, v, d.out.m, d.lse), MC_OK);
         assert_matrix(&d.out, d.e_out, 2e-6, t->name, "attention");
-        for (int64_t i = 0; i < c.heads * d.total; i++)
+        for (int64_t i = 0; i < c.heads * d.queries.lengths.total; i++)
             if (!isnan(d.e_lse[i]) && !(fabs(d.lse[i] - d.e_lse[i]) < 1e-5))
                 fail_msg("log sum exp %s: %g, expected %g", t->name, d.lse[i], d.e_lse[i]);
         assert_int_equal(t->k->attention_backward(device, &d.shape, q, k, v, d.out.m, d.lse,
-                                                  d.dout.m, part(&d, &d.dqkv, 0),
-                                                  part(&d, &d.dqkv, 1), part(&d, &d.dqkv, 2)),
+                                                  d.dout.m, part(&d, dx, 0), part(&d, dkv, 1),
+                                                  part(&d, dkv, 2)),
                          MC_OK);
         /* The mean over a row is taken of the output as rounded, with its error. */
         double rounding = c.dtype == MC_F32 ? 0 : c.dtype == MC_F16 ? 0x1p-10 : 0x1p-7;
-        assert_matrix(&d.dqkv, d.e_dqkv, 4e-6 + rounding, t->name, "attention_backward");
+        assert_matrix(dx, d.queries.e_dx, 4e-6 + rounding, t->name, "attention_backward");
+        assert_matrix(dkv, d.keys->e_dx, 4e-6 + rounding, t->name, "attention_backward, keys");
+        /* That error is of a sum over head_dim. */
+        assert_matrix(&d.dbias, d.e_bias, 4e-6 + rounding * sqrt(c.dim), t->name,
+                      "attention_backward, bias");
         assert_int_equal(t->k->attention(device, &d.shape, q, k, v, d.out.m, NULL), MC_OK);
         assert_matrix(&d.out, d.e_out, 2e-6, t->name, "attention without log sum exp");
     }
@@ -184,6 +258,69 @@ static void test_lengths(void **state)
     run_kinds((attention_case){long_one, 1, 1, 64, 0, false, false, 0, MC_F32});
 }
 
+/* A bias, of either type and longer than it has to be. */
+static void test_bias(void **state)
+{
+    (void)state;
+    FOR_TYPES(i)
+    {
+        attention_case c = {ragged, 6, 2, 32, 3, .dtype = float_types[i], .bias = MC_F32};
+        run_kinds(c);
+        c.bias = float_types[i];
+        c.bias_more = 5;
+        run_kinds(c);
+    }
+}
+
+/* Queries against other keys: more of them, fewer, and none. */
+static void test_cross(void **state)
+{
+    (void)state;
+    const int32_t keys[] = {17, 5, 0, 130, 49, 1}, no_keys[] = {0, 0, 0, 0, 0, 0};
+    FOR_TYPES(i)
+    {
+        attention_case c = {ragged, 6, 2, 33, 3, .dtype = float_types[i], .key_length = keys};
+        run_kinds(c);
+        c.bias = float_types[i];
+        run_kinds(c);
+        c.key_length = no_keys;
+        run_case(c);
+        c.length = no_keys;
+        c.key_length = keys;
+        run_case(c);
+    }
+}
+
+/* Keys hidden by a bias of -infinity: all of them for one query, which gives zeros. */
+static void test_hiding_bias(void **state)
+{
+    (void)state;
+    const int32_t length[] = {2}, offset[] = {0, 2};
+    mc_lengths lengths = {1, length, offset, 2, 2, 2};
+    float bias[] = {-INFINITY, 0, -INFINITY, -INFINITY}, dbias[] = {1, 2, 3, 4};
+    mc_attention_shape shape = {.lengths = &lengths,
+                                .heads = 1,
+                                .head_dim = 1,
+                                .scale = 1,
+                                .bias = {bias, MC_F32, 2},
+                                .bias_rows = 2,
+                                .dbias = dbias};
+    FOR_TABLES(t)
+    {
+        float x[] = {1, 2}, v[] = {3, 5}, out[2], lse[2], dx[3][2];
+        mc_matrix m[] = {{x, MC_F32, 1}, {v, MC_F32, 1}, {out, MC_F32, 1}};
+        assert_int_equal(t->k->attention(device, &shape, m[0], m[0], m[1], m[2], lse), MC_OK);
+        assert_true(out[0] == 5 && out[1] == 0 && lse[0] == 2 && lse[1] == INFINITY);
+        assert_int_equal(t->k->attention_backward(device, &shape, m[0], m[0], m[1], m[2], lse, m[1],
+                                                  (mc_matrix){dx[0], MC_F32, 1},
+                                                  (mc_matrix){dx[1], MC_F32, 1},
+                                                  (mc_matrix){dx[2], MC_F32, 1}),
+                         MC_OK);
+        for (int i = 0; i < 4; i++) assert_true(dbias[i] == i + 1); /* of one key: 0 */
+        assert_true(dx[0][0] == 0 && dx[0][1] == 0 && dx[2][0] == 0 && dx[2][1] == 3);
+    }
+}
+
 /* No sequences, only empty ones, and only a tail. */
 static void test_empty(void **state)
 {
@@ -215,31 +352,40 @@ static void test_repeatable(void **state)
 {
     (void)state;
     attention_data d;
-    data_init(&d, (attention_case){ragged, 6, 4, 32, 0, false, true, 0.1f, MC_F32});
-    size_t bytes = (size_t)(d.capacity * d.dqkv.m.stride) * sizeof(float);
-    float *first = malloc(bytes);
-    assert_non_null(first);
+    data_init(&d, (attention_case){ragged, 6, 4, 32, 0, false, true, 0.1f, MC_F32, .bias = MC_F32});
+    matrix *dqkv = &d.queries.dx;
+    size_t bytes = (size_t)(dqkv->rows * dqkv->m.stride) * sizeof(float);
+    size_t bias_bytes = (size_t)(d.dbias.rows * d.dbias.columns) * sizeof(float);
+    float *first = malloc(bytes), *first_bias = malloc(bias_bytes);
+    assert_true(first && first_bias);
     for (int run = 0; run < 20; run++) {
         const mc_kernels *k = tables[table_count - 1].k;
-        mc_matrix x[] = {part(&d, &d.qkv, 0), part(&d, &d.qkv, 1), part(&d, &d.qkv, 2)};
-        mc_matrix dx[] = {part(&d, &d.dqkv, 0), part(&d, &d.dqkv, 1), part(&d, &d.dqkv, 2)};
+        const matrix *qkv = &d.queries.x;
+        mc_matrix x[] = {part(&d, qkv, 0), part(&d, qkv, 1), part(&d, qkv, 2)};
+        mc_matrix dx[] = {part(&d, dqkv, 0), part(&d, dqkv, 1), part(&d, dqkv, 2)};
+        matrix_reset(&d.dbias);
         assert_int_equal(k->attention(device, &d.shape, x[0], x[1], x[2], d.out.m, d.lse), MC_OK);
         assert_int_equal(k->attention_backward(device, &d.shape, x[0], x[1], x[2], d.out.m, d.lse,
                                                d.dout.m, dx[0], dx[1], dx[2]),
                          MC_OK);
-        if (run == 0) memcpy(first, d.dqkv.m.data, bytes);
-        assert_memory_equal(first, d.dqkv.m.data, bytes);
+        if (run == 0) memcpy(first, dqkv->m.data, bytes);
+        if (run == 0) memcpy(first_bias, d.dbias.m.data, bias_bytes);
+        assert_memory_equal(first, dqkv->m.data, bytes);
+        assert_memory_equal(first_bias, d.dbias.m.data, bias_bytes);
     }
     free(first);
+    free(first_bias);
     data_free(&d);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),    cmocka_unit_test(test_head_sizes),
-        cmocka_unit_test(test_lengths),  cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_extremes), cmocka_unit_test(test_repeatable),
+        cmocka_unit_test(test_types),       cmocka_unit_test(test_head_sizes),
+        cmocka_unit_test(test_lengths),     cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_bias),        cmocka_unit_test(test_cross),
+        cmocka_unit_test(test_hiding_bias), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_repeatable),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

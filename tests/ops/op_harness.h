@@ -47,7 +47,7 @@ typedef struct op_call op_call;
 
 typedef struct op_options {
     mc_activation activation;
-    bool bias, second, causal, masked;
+    bool bias, second, causal, masked, cross;
     input_kind weights; /* VALUES or PARAMETER */
     const char *path;   /* of attention on a GPU: MC_CUDA_ATTENTION; NULL: unset */
     int tables;
@@ -94,6 +94,8 @@ struct op_call {
     int64_t out_count;
     mc_lengths lengths; /* of a packed batch; capacity 0: not packed */
     int32_t *length, *offset;
+    mc_lengths key_lengths; /* of the keys in cross attention, which are another batch */
+    int32_t *key_length, *key_offset;
     uint64_t dropout_offset; /* of the last run */
 };
 
@@ -231,6 +233,8 @@ static inline void call_end(op_call *c)
     }
     free(c->length);
     free(c->offset);
+    free(c->key_length);
+    free(c->key_offset);
 }
 
 static inline bool has_gradient(const op_input *in) { return in->kind <= PARAMETER; }

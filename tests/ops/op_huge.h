@@ -62,6 +62,9 @@ static const huge_case huge_cases[] = {
     {"attention causal", {MANY, 1, 2, 64}},
     {"attention causal masked dropout", {9, 64, 3, 33}},
     {"attention by own kernels, causal masked", {9, 64, 2, 64}},
+    {"attention with a bias, a parameter", {MANY, 64, 3, 17}},
+    {"cross attention", {9, 64, 2, 64}},
+    {"cross attention with a bias", {MANY, 1, 2, 64}},
     {"cross entropy", {70000, 1031}},
     {"cross entropy i64 ignoring -100", {3, 1000003}},
     {"cross entropy ignoring 0, smoothed", {1000003, 3}},
@@ -76,7 +79,7 @@ static inline double terms_of(const op_call *c, const op_input *in)
     double most = c->lengths.longest;
     bool loss = c->out_dtype == MC_F32 && mc_shape_equal(c->out_shape, MC_SHAPE(2));
     bool shared = in && in->count < c->out_count;
-    if (in && c->lengths.length) return most > 1 ? most : 1;
+    if (in && c->lengths.length && in->kind != PARAMETER) return most > 1 ? most : 1;
     if (!(in ? in->kind == PARAMETER || shared : loss)) return 1;
     for (int i = 0; i < 5; i++) most = fmax(most, (double)c->n[i]);
     return shared ? fmax(most, (double)c->out_count / (double)in->count) : most;

@@ -461,15 +461,40 @@ static void unpack_reference(const op_call *c, double *y)
 
 /* ---- attention: batch, capacity a multiple of, heads, head_dim ------------------------------- */
 
+/* Of each sequence as many keys as the next one has queries. */
+static void set_keys(op_call *c)
+{
+    mc_lengths *l = &c->key_lengths;
+    *l = c->lengths;
+    c->key_length = calloc((size_t)l->count + 1, sizeof *c->key_length);
+    c->key_offset = calloc((size_t)l->count + 1, sizeof *c->key_offset);
+    assert_true(c->key_length && c->key_offset);
+    for (int i = 0; i < l->count; i++) {
+        c->key_length[i] = c->length[(i + 1) % l->count];
+        c->key_offset[i + 1] = c->key_offset[i] + c->key_length[i];
+    }
+    l->length = c->key_length;
+    l->offset = c->key_offset;
+    l->capacity = l->total + 3;
+}
+
+/* Inputs: qkv, or q and kv; the mask; the bias. */
 static void declare_sdpa(op_call *c)
 {
     set_batch(c, c->n[0], c->n[1]);
-    int64_t width = c->n[2] * c->n[3];
-    add_values(c, VALUES, MC_SHAPE(c->lengths.capacity, 3 * width), -1.5, 1.5);
+    int64_t width = c->n[2] * c->n[3], longest = c->lengths.longest, more = 0;
+    add_values(c, VALUES, MC_SHAPE(c->lengths.capacity, (c->o->cross ? 1 : 3) * width), -1.5, 1.5);
+    if (c->o->cross) {
+        set_keys(c);
+        add_values(c, VALUES, MC_SHAPE(c->key_lengths.capacity, 2 * width), -1.5, 1.5);
+        more = 2;
+    }
     if (c->o->masked) {
         op_input *mask = add_input(c, MASK, MC_U8, MC_SHAPE(c->lengths.total));
         for (int64_t i = 0; i < mask->count; i++) set_index(mask, i, random_bits() % 3 != 0);
     }
+    if (c->o->bias)
+        add_values(c, c->o->weights, MC_SHAPE(c->n[2], longest + more, longest), -1.5, 1.5);
     set_output(c, c->dtype, MC_SHAPE(c->lengths.capacity, width));
 }
 
@@ -491,23 +516,50 @@ static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
                          .scale = c->o->factor,
                          .causal = c->o->causal,
                          .dropout = c->o->dropout,
-                         .key_mask = c->o->masked ? c->in[1].x : NULL};
-    return mc_sdpa(t, c->in[0].x, &o);
+                         .key_mask = c->o->masked ? c->in[c->o->cross ? 2 : 1].x : NULL,
+                         .bias = c->o->bias ? c->in[c->inputs - 1].x : NULL};
+    if (!c->o->cross) return mc_sdpa(t, c->in[0].x, &o);
+    if (c->in[1].x) c->in[1].x->lengths = &c->key_lengths;
+    return mc_sdpa_cross(t, c->in[0].x, c->in[1].x, &o);
+}
+
+/* Where the operands are among the inputs. */
+typedef struct sdpa_operands {
+    const double *q, *k, *v;
+    int64_t q_stride, kv_stride;
+    const mc_lengths *keys;
+    const double *mask;
+    const op_input *bias;
+} sdpa_operands;
+
+static sdpa_operands sdpa_operands_of(const op_call *c)
+{
+    int64_t width = c->n[2] * c->n[3];
+    bool cross = c->o->cross;
+    const double *q = c->in[0].v, *k = cross ? c->in[1].v : q + width;
+    return (sdpa_operands){.q = q,
+                           .k = k,
+                           .v = k + width,
+                           .q_stride = cross ? width : 3 * width,
+                           .kv_stride = cross ? 2 * width : 3 * width,
+                           .keys = cross ? &c->key_lengths : &c->lengths,
+                           .mask = c->o->masked ? c->in[cross ? 2 : 1].v : NULL,
+                           .bias = c->o->bias ? &c->in[c->inputs - 1] : NULL};
 }
 
 /* One query: its probabilities p over the keys of its sequence, not yet dropped. */
-static void probabilities(const op_call *c, int h, int64_t row, int64_t first, int64_t length,
+static void probabilities(const op_call *c, const sdpa_operands *x, int h, int sequence, int64_t i,
                           double *p)
 {
-    int64_t d = c->n[3], width = c->n[2] * d;
+    int64_t d = c->n[3], first = x->keys->offset[sequence], length = x->keys->length[sequence];
     double scale = c->o->factor != 0 ? (double)c->o->factor : 1 / sqrt((double)d),
            largest = -INFINITY, sum = 0;
-    const double *q = c->in[0].v + row * 3 * width + h * d;
+    const double *q = x->q + (c->lengths.offset[sequence] + i) * x->q_stride + h * d;
+    const int64_t *dim = x->bias ? x->bias->shape.dim : NULL;
     for (int64_t k = 0; k < length; k++) {
-        bool seen =
-            (!c->o->causal || first + k <= row) && (!c->o->masked || c->in[1].v[first + k] != 0);
-        p[k] = seen ? scale * dot(q, c->in[0].v + (first + k) * 3 * width + width + h * d, d)
-                    : -INFINITY;
+        bool seen = (!c->o->causal || k <= i) && (!x->mask || x->mask[first + k] != 0);
+        p[k] = seen ? scale * dot(q, x->k + (first + k) * x->kv_stride + h * d, d) : -INFINITY;
+        if (x->bias) p[k] += x->bias->v[(h * dim[1] + i) * dim[2] + k];
         largest = fmax(largest, p[k]);
     }
     for (int64_t k = 0; k < length; k++) sum += p[k] = isinf(largest) ? 0 : exp(p[k] - largest);
@@ -517,18 +569,18 @@ static void probabilities(const op_call *c, int h, int64_t row, int64_t first, i
 static void sdpa_reference(const op_call *c, double *y)
 {
     const mc_lengths *l = &c->lengths;
-    int64_t d = c->n[3], width = c->n[2] * d, padded = (l->longest + 3) / 4 * 4;
-    double *p = doubles(l->longest);
+    const sdpa_operands x = sdpa_operands_of(c);
+    int64_t d = c->n[3], width = c->n[2] * d, padded = (x.keys->longest + 3) / 4 * 4;
+    double *p = doubles(x.keys->longest);
     memset(y, 0, (size_t)c->out_count * sizeof *y);
     for (int s = 0; s < l->count; s++)
         for (int h = 0; h < c->n[2]; h++)
             for (int64_t row = l->offset[s]; row < l->offset[s + 1]; row++) {
-                probabilities(c, h, row, l->offset[s], l->length[s], p);
-                for (int64_t k = 0; k < l->length[s]; k++) {
+                probabilities(c, &x, h, s, row - l->offset[s], p);
+                for (int64_t k = 0; k < x.keys->length[s]; k++) {
                     double keep = reference_dropout(mask_of(c),
                                                     (uint64_t)((h * l->total + row) * padded + k));
-                    const double *v =
-                        c->in[0].v + (l->offset[s] + k) * 3 * width + 2 * width + h * d;
+                    const double *v = x.v + (x.keys->offset[s] + k) * x.kv_stride + h * d;
                     for (int64_t i = 0; i < d; i++)
                         y[row * width + h * d + i] += keep * p[k] * v[i];
                 }
@@ -539,27 +591,35 @@ static void sdpa_reference(const op_call *c, double *y)
 static double sdpa_flops(const op_call *c)
 {
     double pairs = 0;
+    const mc_lengths *keys = c->o->cross ? &c->key_lengths : &c->lengths;
     for (int s = 0; s < c->lengths.count; s++)
-        pairs += (double)c->lengths.length[s] * c->lengths.length[s];
+        pairs += (double)c->lengths.length[s] * keys->length[s];
     return pairs * 4 * (double)(c->n[2] * c->n[3]);
 }
 
-#define SDPA(text, ...)                                                                      \
+#define SDPA_WITHIN(text, batch, of_f32, gradient_of_f32, of_gradient, ...)                  \
     {                                                                                        \
         .name = text, .declare = declare_sdpa, .run = run_sdpa, .reference = sdpa_reference, \
-        .flops = sdpa_flops, .tolerance = 2e-6, .roundings = 2, .gradient_roundings = 3,     \
-        .o = {__VA_ARGS__}, .perf = {7, 1, 12, 64}, .sizes = {                               \
+        .flops = sdpa_flops, .tolerance = of_f32, .gradient_tolerance = gradient_of_f32,     \
+        .roundings = 2, .gradient_roundings = of_gradient, .o = {__VA_ARGS__},               \
+        .perf = {7, 1, 12, 64}, .sizes = {                                                   \
             {0, 1, 1, 1},                                                                    \
             {1, 1, 2, 3},                                                                    \
             {2, 8, 3, 5},                                                                    \
             {3, 1, 2, 4},                                                                    \
             {4, 1, 1, 2},                                                                    \
             {5, 16, 2, 8},                                                                   \
-            {6, 64, 2, 33},                                                                  \
+            {batch, 64, 2, 33},                                                              \
             {5, 1, 2, 64},                                                                   \
             {8, 1, 2, 64}                                                                    \
         }                                                                                    \
     }
+#define SDPA(text, ...) SDPA_WITHIN(text, 6, 2e-6, 0, 3, __VA_ARGS__)
+/* Scores without a scale are up to 20, which f32 rounds by 1e-6, and so probabilities by as much.
+ * A query that sees one key only has no gradient of its score: it is the difference of two equal
+ * products over head_dim, one of them with the output as rounded. */
+#define SDPA_BIASED(text, ...) SDPA_WITHIN(text, 6, 4e-6, 1e-5, 4, .bias = true, __VA_ARGS__)
+#define SDPA_CROSS(text, ...) SDPA_WITHIN(text, 5, 4e-6, 1e-5, 4, .cross = true, __VA_ARGS__)
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
@@ -799,8 +859,19 @@ static const op_row rows[] = {
     SDPA("attention masked", .masked = true),
     SDPA("attention causal masked dropout", .causal = true, .masked = true, .dropout = 0.2f),
     SDPA("attention dropout", .dropout = 0.4f),
+    SDPA_BIASED("attention with a bias", .factor = 1),
+    SDPA_BIASED("attention with a bias, a parameter", .weights = PARAMETER),
+    SDPA("attention causal, masked, with a bias, dropout", .causal = true, .masked = true,
+         .bias = true, .dropout = 0.2f),
     SDPA("attention by own kernels", .path = "own"),
     SDPA("attention by own kernels, causal masked", .path = "own", .causal = true, .masked = true),
+    SDPA("attention by own kernels, causal, with a bias", .path = "own", .causal = true,
+         .bias = true),
+    SDPA_CROSS("cross attention", .factor = 0),
+    SDPA_CROSS("cross attention masked, dropout", .masked = true, .dropout = 0.2f),
+    SDPA_CROSS("cross attention with a bias", .bias = true, .factor = 1),
+    SDPA_CROSS("cross attention causal, with a bias, by own kernels", .causal = true, .bias = true,
+               .weights = PARAMETER, .path = "own"),
     CROSS_ENTROPY("cross entropy", .smoothing = 0),
     CROSS_ENTROPY("cross entropy i64 ignoring -100", .index_dtype = MC_I64, .ignore_index = -100),
     CROSS_ENTROPY("cross entropy ignoring 0, smoothed", .ignore_index = MC_IGNORE_ZERO,

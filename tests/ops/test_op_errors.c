@@ -51,6 +51,24 @@ static mc_tensor *sdpa(mc_tape *t, mc_tensor *qkv, int heads, float dropout, mc_
                    &(mc_sdpa_options){.heads = heads, .dropout = dropout, .key_mask = mask});
 }
 
+static mc_tensor *biased(mc_tape *t, mc_tensor *qkv, mc_tensor *bias)
+{
+    return mc_sdpa(t, qkv, &(mc_sdpa_options){.heads = 2, .bias = bias});
+}
+
+/* (rows, columns) with `count` sequences. */
+static mc_tensor *keys(mc_tape *t, mc_dtype dtype, int64_t rows, int64_t columns, int count)
+{
+    mc_tensor *x = zeros(t, dtype, MC_SHAPE(rows, columns));
+    if (x) x->lengths = mc_tape_lengths(t, (int32_t[]){(int32_t)rows, 0, 0}, count, 1);
+    return x;
+}
+
+static mc_tensor *cross(mc_tape *t, mc_tensor *q, mc_tensor *kv, mc_tensor *mask, mc_tensor *bias)
+{
+    return mc_sdpa_cross(t, q, kv, &(mc_sdpa_options){.heads = 2, .key_mask = mask, .bias = bias});
+}
+
 static mc_tensor *ce(mc_tape *t, mc_tensor *x, mc_tensor *labels, float smoothing)
 {
     return mc_cross_entropy(t, x, labels,
@@ -170,7 +188,37 @@ typedef struct wrong {
     X(75, mc_argmax(t, F(3, 0)), SHAPE, "argmax", "(3, 0)")                                        \
     X(76, mc_argmax(t, I(3, 2)), DTYPE, "argmax", "i32")                                           \
     X(77, mc_tape_input(t, MC_F32, MC_SHAPE(-1), NULL, false), SHAPE, "f32", "(-1)")               \
-    X(78, mc_tape_input(t, MC_I32, MC_SHAPE(2), NULL, true), DTYPE, "i32", "gradient")
+    X(78, mc_tape_input(t, MC_I32, MC_SHAPE(2), NULL, true), DTYPE, "i32", "gradient")             \
+    X(79, biased(t, packed(t, 12, 1), F(2, 3, 2)), SHAPE, "attention", "bias (2, 3, 2)",           \
+      "(2, 3, 3)")                                                                                 \
+    X(80, biased(t, packed(t, 12, 1), F(3, 3, 3)), SHAPE, "attention", "bias (3, 3, 3)",           \
+      "(2, 3, 3)")                                                                                 \
+    X(81, biased(t, packed(t, 12, 1), F(6, 3)), SHAPE, "attention", "bias (6, 3)", "(2, 3, 3)")    \
+    X(82, biased(t, packed(t, 12, 1), H(2, 3, 3)), DTYPE, "attention", "bias", "bf16", "f32")      \
+    X(83, biased(t, packed(t, 12, 1), released(t, MC_SHAPE(2, 3, 3))), STATE, "attention",         \
+      "released")                                                                                  \
+    X(84, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 8, 3), NULL, NULL), SHAPE, "attention",     \
+      "kv has 3 sequences", "q's 2")                                                               \
+    X(85, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 12, 2), NULL, NULL), SHAPE, "attention",    \
+      "kv (5, 12)", "q (4, 4)", "8 columns")                                                       \
+    X(86, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 6, 2), NULL, NULL), SHAPE, "attention",     \
+      "kv (5, 6)", "2 * 2 heads")                                                                  \
+    X(87, cross(t, packed(t, 3, 1), keys(t, MC_F32, 5, 8, 2), NULL, NULL), SHAPE, "attention",     \
+      "q (4, 3)", "1 * 2 heads")                                                                   \
+    X(88, cross(t, packed(t, 4, 1), F(5, 8), NULL, NULL), ARGUMENT, "attention", "kv (5, 8)",      \
+      "lengths")                                                                                   \
+    X(89, cross(t, F(5, 4), keys(t, MC_F32, 5, 8, 2), NULL, NULL), ARGUMENT, "attention",          \
+      "q (5, 4)", "lengths")                                                                       \
+    X(90, cross(t, packed(t, 4, 1), keys(t, MC_BF16, 5, 8, 2), NULL, NULL), DTYPE, "attention",    \
+      "kv", "bf16", "f32")                                                                         \
+    X(91, cross(t, packed(t, 4, 1), NULL, NULL, NULL), ARGUMENT, "attention", "NULL")              \
+    X(92, cross(t, NULL, keys(t, MC_F32, 5, 8, 2), NULL, NULL), ARGUMENT, "attention", "NULL")     \
+    X(93, mc_sdpa_cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 8, 2), NULL), ARGUMENT,             \
+      "attention", "NULL", "heads")                                                                \
+    X(94, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 8, 2), zeros(t, MC_U8, MC_SHAPE(4)), NULL), \
+      SHAPE, "attention", "mask (4)", "(5)")                                                       \
+    X(95, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 8, 2), NULL, F(2, 3, 3)), SHAPE,            \
+      "attention", "bias (2, 3, 3)", "(2, 3, 5)")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }
@@ -214,6 +262,7 @@ static void call_all(mc_tape *t)
     assert_null(mc_dropout(t, NULL, 0.1f));
     assert_null(mc_embed(t, 1, (mc_tensor *[]){NULL}, (mc_tensor *[]){NULL}));
     assert_null(mc_sdpa(t, NULL, &(mc_sdpa_options){.heads = 1}));
+    assert_null(mc_sdpa_cross(t, NULL, NULL, &(mc_sdpa_options){.heads = 1}));
     assert_null(mc_cross_entropy(t, NULL, NULL, NULL));
     assert_null(mc_linear_cross_entropy(t, NULL, NULL, NULL, 0, NULL, NULL));
     assert_null(mc_loss_add(t, NULL, NULL, 1));

@@ -91,19 +91,20 @@ static mc_status plan_residual_sum(mc_device *d, int64_t rows, int64_t columns, 
 }
 
 /* The tail behind the tokens, which kernels set to zero first, is taken away. */
-static mc_lengths without_tail(const mc_attention_shape *shape)
+static mc_lengths without_tail(const mc_lengths *lengths)
 {
-    mc_lengths lengths = *shape->lengths;
-    lengths.capacity = lengths.total;
-    return lengths;
+    mc_lengths tokens = *lengths;
+    tokens.capacity = tokens.total;
+    return tokens;
 }
 
 static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                 mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
-    mc_lengths lengths = without_tail(shape);
+    mc_lengths queries = without_tail(shape->lengths), keys = without_tail(mc_key_lengths(shape));
     mc_attention_shape asked = *shape;
-    asked.lengths = &lengths;
+    asked.lengths = &queries;
+    asked.key_lengths = &keys;
     ASK(d, attention, &asked, q, k, v, out, log_sum_exp);
 }
 
@@ -112,9 +113,10 @@ static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape 
                                          const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                          mc_matrix dk, mc_matrix dv)
 {
-    mc_lengths lengths = without_tail(shape);
+    mc_lengths queries = without_tail(shape->lengths), keys = without_tail(mc_key_lengths(shape));
     mc_attention_shape asked = *shape;
-    asked.lengths = &lengths;
+    asked.lengths = &queries;
+    asked.key_lengths = &keys;
     ASK(d, attention_backward, &asked, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
 }
 

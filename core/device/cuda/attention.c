@@ -2,7 +2,7 @@
  * what forward and backward see alike, so that backward finds the log-sum-exp of its own kind. */
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/attention_internal.h"
 
 typedef enum choice { BEST, OWN, CUDNN, UNKNOWN } choice;
 
@@ -19,10 +19,18 @@ static mc_status unknown_path(mc_device *d)
                         getenv("MC_CUDA_ATTENTION"));
 }
 
-/* Rows behind the last token. */
-static mc_status zero_tail(mc_device *d, const mc_attention_shape *shape, mc_matrix y)
+/* cuDNN's ragged graphs with a bias or with other keys get plans, but have not been compared with
+ * our kernels on a GPU: they are for whom asks for cuDNN by name. */
+static bool tries_cudnn(choice path, const mc_attention_shape *shape)
 {
-    const mc_lengths *lengths = shape->lengths;
+    if (path != BEST) return path == CUDNN;
+    return (!shape->bias.data && !shape->key_lengths) || !mc_sdpa_is_ragged(shape);
+}
+
+/* Rows behind the last token. */
+static mc_status zero_tail(mc_device *d, const mc_attention_shape *shape, const mc_lengths *lengths,
+                           mc_matrix y)
+{
     size_t size = mc_dtype_size(y.dtype), rows = (size_t)(lengths->capacity - lengths->total);
     size_t width = (size_t)shape->heads * (size_t)shape->head_dim * size;
     if (rows == 0 || width == 0) return MC_OK;
@@ -37,9 +45,9 @@ mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_ma
 {
     choice path = asked_path();
     if (path == UNKNOWN) return unknown_path(d);
-    mc_status status = zero_tail(d, shape, out);
+    mc_status status = zero_tail(d, shape, shape->lengths, out);
     if (status || shape->lengths->total == 0) return status;
-    if (path != OWN) {
+    if (tries_cudnn(path, shape)) {
         status = mc_cudnn_attention(d, shape, q, k, v, out, log_sum_exp);
         if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
         d->failure[0] = '\0'; /* why cuDNN does not take it is no failure of this call */
@@ -54,11 +62,12 @@ mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *sha
 {
     choice path = asked_path();
     if (path == UNKNOWN) return unknown_path(d);
-    mc_status status = zero_tail(d, shape, dq);
-    if (!status) status = zero_tail(d, shape, dk);
-    if (!status) status = zero_tail(d, shape, dv);
-    if (status || shape->lengths->total == 0) return status;
-    if (path != OWN) {
+    const mc_lengths *keys = mc_key_lengths(shape);
+    mc_status status = zero_tail(d, shape, shape->lengths, dq);
+    if (!status) status = zero_tail(d, shape, keys, dk);
+    if (!status) status = zero_tail(d, shape, keys, dv);
+    if (status || (shape->lengths->total == 0 && keys->total == 0)) return status;
+    if (tries_cudnn(path, shape)) {
         status = mc_cudnn_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
         if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
         d->failure[0] = '\0'; /* why cuDNN does not take it is no failure of this call */

@@ -1,7 +1,8 @@
 /* Attention by our own kernels: every dtype, head size and mask, in f32 arithmetic, no atomics, so
  * that results are bit-equal from run to run. Forward goes over the keys of a tile of queries with
  * a running softmax (Dao et al. 2022) and keeps the log-sum-exp; backward computes the
- * probabilities again, once for a tile of keys (dk, dv) and once for a tile of queries (dq).
+ * probabilities again, once for a tile of keys (dk, dv), once for a tile of queries (dq), and once
+ * for a tile of a bias that has a gradient, which all sequences add to in order.
  *
  * A block of 16 x 16 threads works on tiles of 64 x 64; a thread has 4 x 4 of each. Columns of the
  * results are taken in groups of at most 128, so that they fit into registers whatever head_dim is:
@@ -22,51 +23,70 @@ constexpr int THREADS = 256;
 constexpr int CHUNK = mc_width<mc_mixed>; /* elements that a thread loads at once */
 static_assert(2 * DEPTH == TILE, "two operands of a dot product take the place of one tile");
 
-struct call {
+/* Lengths and first rows of the sequences. */
+struct packing {
     const int32_t *length, *offset;
-    int heads, head_dim, tiles, groups; /* tiles of the longest sequence, groups of columns */
-    int64_t items, total, row_words;    /* items: (sequence, head, tile, group) */
+};
+
+struct call {
+    packing queries, keys;
+    int count, heads, head_dim, tiles, groups; /* tiles of the longest sequence, of columns */
+    int64_t items, total, row_words;           /* items: (sequence, head, tile, group) */
     float scale;
     bool causal;
     const uint8_t *mask;
     mc_dropping dropping;
     mc_view q, k, v, out, dout, dq, dk, dv;
+    mc_view bias; /* (heads * bias_rows, columns) */
+    int64_t bias_rows;
     float *log_sum_exp, *delta; /* (heads, total) */
 };
 
 /* What a block works on. */
 struct place {
-    int64_t row;       /* of the sequence's first token */
-    int64_t head_row;  /* the same in (heads, total) */
-    int length, first; /* of the sequence; first token of the tile */
-    int column;        /* of the head's first */
-    int group_column;  /* of the group's first, within the head */
+    int64_t row, key_row; /* of the sequence's first query and first key */
+    int64_t head_row;     /* of its first query in (heads, total) */
+    int64_t bias_row;     /* of the head's first */
+    int length, keys;     /* of the sequence */
+    int first;            /* query or key of the tile */
+    int column;           /* of the head's first */
+    int group_column;     /* of the group's first, within the head */
 };
 
-/* False where the tile lies behind the sequence's end. The same for all threads of the block. */
-__device__ bool find_place(const call &c, int64_t item, place *p)
+__device__ void find_sequence(const call &c, int sequence, int head, place *p)
+{
+    p->length = c.queries.length[sequence];
+    p->keys = c.keys.length[sequence];
+    p->row = c.queries.offset[sequence];
+    p->key_row = c.keys.offset[sequence];
+    p->head_row = head * c.total + p->row;
+    p->bias_row = head * c.bias_rows;
+    p->column = head * c.head_dim;
+}
+
+/* The same for all threads of the block. The tile may lie behind the sequence's end. */
+__device__ void find_place(const call &c, int64_t item, place *p)
 {
     int group = (int)(item % c.groups);
     item /= c.groups;
     int tile = (int)(item % c.tiles);
     item /= c.tiles;
-    int head = (int)(item % c.heads), sequence = (int)(item / c.heads);
-    p->length = c.length[sequence];
-    p->row = c.offset[sequence];
-    p->head_row = head * c.total + p->row;
+    find_sequence(c, (int)(item / c.heads), (int)(item % c.heads), p);
     p->first = tile * TILE;
-    p->column = head * c.head_dim;
     p->group_column = group * 2 * TILE;
-    return p->first < p->length;
 }
 
 __device__ __forceinline__ int tx() { return threadIdx.x % 16; }
 __device__ __forceinline__ int ty() { return threadIdx.x / 16; }
 
-/* Element of token `token` of the sequence in the head's first column of m. */
-__device__ __forceinline__ int64_t element(const place &p, const mc_view &m, int token)
+/* Element of a query or a key of the sequence in the head's first column of m. */
+__device__ __forceinline__ int64_t query_at(const place &p, const mc_view &m, int query)
 {
-    return (p.row + token) * m.stride + p.column;
+    return (p.row + query) * m.stride + p.column;
+}
+__device__ __forceinline__ int64_t key_at(const place &p, const mc_view &m, int key)
+{
+    return (p.key_row + key) * m.stride + p.column;
 }
 
 /* to[column][row] = m for TILE rows and DEPTH columns, of which `rows` and `columns` are there; the
@@ -129,17 +149,18 @@ __device__ void dot_products(const mc_view &a, int64_t a_at, int a_rows, const m
     }
 }
 
-/* result += weights^T m for the tile of rows of m from `token` on and the group's columns;
- * `weights` [row of m][row of result]. Barriers stand before and after the loads. */
+/* result += weights^T m for a tile of `rows` rows of m, from the head's element `at` on, and the
+ * group's columns; `weights` [row of m][row of result]. Barriers stand before and after the loads.
+ */
 template <int COLUMNS>
-__device__ void add_weighted(const call &c, const place &p, const mc_view &m, int token,
+__device__ void add_weighted(const call &c, const place &p, const mc_view &m, int64_t at, int rows,
                              const float *weights, float *work, float (&result)[COLUMNS][4][4])
 {
-    int64_t at = element(p, m, token) + p.group_column;
+    at += p.group_column;
 #pragma unroll
     for (int b = 0; b < COLUMNS; b++) {
         __syncthreads();
-        load_tile(m, at + b * TILE, p.length - token, c.head_dim - p.group_column - b * TILE, work);
+        load_tile(m, at + b * TILE, rows, c.head_dim - p.group_column - b * TILE, work);
         __syncthreads();
         add_products<TILE>(weights, work, result[b]);
     }
@@ -154,15 +175,16 @@ __device__ __forceinline__ void put_transposed(const float (&x)[4][4], float *to
             make_float4(x[0][j], x[1][j], x[2][j], x[3][j]);
 }
 
-/* Rows of the tile, times a factor for each, into the group's columns of m. */
+/* Rows of the tile, of which `rows` are there, times a factor for each, into the group's columns of
+ * m, from the head's element `at` on. */
 template <int COLUMNS>
-__device__ void put_result(const call &c, const place &p, const mc_view &m,
+__device__ void put_result(const call &c, const place &p, const mc_view &m, int64_t at, int rows,
                            float (&result)[COLUMNS][4][4], const float (&factor)[4])
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int token = p.first + 4 * ty() + i;
-        if (token >= p.length) continue;
+        int row = 4 * ty() + i;
+        if (row >= rows) continue;
 #pragma unroll
         for (int b = 0; b < COLUMNS; b++) {
             int column = p.group_column + b * TILE + 4 * tx();
@@ -170,16 +192,31 @@ __device__ void put_result(const call &c, const place &p, const mc_view &m,
             float x[CHUNK];
 #pragma unroll
             for (int j = 0; j < 4; j++) x[j] = result[b][i][j] * factor[i];
-            mc_store<mc_mixed>(m, element(p, m, token) + column, min(c.head_dim - column, CHUNK),
-                               x);
+            mc_store<mc_mixed>(m, at + row * m.stride + column, min(c.head_dim - column, CHUNK), x);
         }
     }
 }
 
 __device__ __forceinline__ bool is_seen(const call &c, const place &p, int query, int key)
 {
-    return query < p.length && key < p.length && (!c.causal || key <= query) &&
-           (!c.mask || c.mask[p.row + key]);
+    return query < p.length && key < p.keys && (!c.causal || key <= query) &&
+           (!c.mask || c.mask[p.key_row + key]);
+}
+
+/* How many keys some query before `end` may see, masked ones included. */
+__device__ __forceinline__ int keys_before(const call &c, const place &p, int end)
+{
+    return c.causal ? min(p.keys, end) : p.keys;
+}
+
+/* What is added to the scores of four keys of one query, `key` a multiple of 4. Without a bias these
+ * are constants, for registers are few. */
+template <bool BIASED>
+__device__ __forceinline__ void load_bias(const call &c, const place &p, int query, int key,
+                                          float (&b)[4])
+{
+    int n = BIASED && query < p.length ? min(p.keys - key, 4) : 0;
+    mc_load<mc_mixed>(c.bias, (p.bias_row + query) * c.bias.stride + key, n, b);
 }
 
 /* x *= dropout's factors of four keys of one query, `key` a multiple of 4. */
@@ -225,22 +262,24 @@ __device__ float join_row(float (&x)[4], float *largest, float *sum)
     return factor;
 }
 
-template <int COLUMNS>
+template <int COLUMNS, bool BIASED>
 __device__ void forward_tile(const call &c, const place &p, float *work, float *weights)
 {
     float result[COLUMNS][4][4] = {}, largest[4], sum[4] = {}, x[4][4];
 #pragma unroll
     for (int i = 0; i < 4; i++) largest[i] = -INFINITY;
-    int end = c.causal ? min(p.length, p.first + TILE) : p.length;
+    int end = keys_before(c, p, p.first + TILE), queries = p.length - p.first;
     for (int key = 0; key < end; key += TILE) {
-        dot_products(c.q, element(p, c.q, p.first), p.length - p.first, c.k, element(p, c.k, key),
-                     p.length - key, c.head_dim, work, x);
+        dot_products(c.q, query_at(p, c.q, p.first), queries, c.k, key_at(p, c.k, key),
+                     p.keys - key, c.head_dim, work, x);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int query = p.first + 4 * ty() + i, at = key + 4 * tx();
+            float bias[4];
+            load_bias<BIASED>(c, p, query, at, bias);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                x[i][j] = is_seen(c, p, query, at + j) ? x[i][j] * c.scale : -INFINITY;
+                x[i][j] = is_seen(c, p, query, at + j) ? x[i][j] * c.scale + bias[j] : -INFINITY;
             float factor = join_row(x[i], &largest[i], &sum[i]);
 #pragma unroll
             for (int b = 0; b < COLUMNS; b++)
@@ -249,7 +288,7 @@ __device__ void forward_tile(const call &c, const place &p, float *work, float *
             drop(c, p, query, at, x[i]);
         }
         put_transposed(x, weights);
-        add_weighted<COLUMNS>(c, p, c.v, key, weights, work, result);
+        add_weighted<COLUMNS>(c, p, c.v, key_at(p, c.v, key), p.keys - key, weights, work, result);
     }
     float inverse[4];
 #pragma unroll
@@ -260,16 +299,19 @@ __device__ void forward_tile(const call &c, const place &p, float *work, float *
             c.log_sum_exp[p.head_row + query] = /* so that e^(score - it) is 0 without keys */
                 sum[i] == 0.0f ? INFINITY : largest[i] + logf(sum[i]);
     }
-    put_result<COLUMNS>(c, p, c.out, result, inverse);
+    put_result<COLUMNS>(c, p, c.out, query_at(p, c.out, p.first), queries, result, inverse);
 }
 
-template <int COLUMNS>
-__global__ void __launch_bounds__(THREADS) forward(const __grid_constant__ call c)
+template <int COLUMNS, bool BIASED>
+__global__ void __launch_bounds__(THREADS, COLUMNS == 1 && !BIASED ? 3 : 2)
+    forward(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
     place p;
-    for (int64_t item = blockIdx.x; item < c.items; item += gridDim.x)
-        if (find_place(c, item, &p)) forward_tile<COLUMNS>(c, p, work, weights);
+    for (int64_t item = blockIdx.x; item < c.items; item += gridDim.x) {
+        find_place(c, item, &p);
+        if (p.first < p.length) forward_tile<COLUMNS, BIASED>(c, p, work, weights);
+    }
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -295,11 +337,11 @@ __global__ void __launch_bounds__(THREADS) find_delta(const __grid_constant__ ca
     if (threadIdx.x % 32 == 0) c.delta[head * c.total + row] = sum;
 }
 
-/* A score's probability. */
+/* The probability of a score, which is a product yet. */
 __device__ __forceinline__ float probability(const call &c, const place &p, int query, int key,
-                                             float score, float log_sum)
+                                             float product, float bias, float log_sum)
 {
-    return is_seen(c, p, query, key) ? expf(score * c.scale - log_sum) : 0.0f;
+    return is_seen(c, p, query, key) ? expf(product * c.scale + bias - log_sum) : 0.0f;
 }
 
 __device__ __forceinline__ float of_query(const float *values, const place &p, int query)
@@ -308,31 +350,33 @@ __device__ __forceinline__ float of_query(const float *values, const place &p, i
 }
 
 /* dk and dv of the tile's keys over one tile of queries. x[i][j] is key i, query j. */
-template <int COLUMNS>
+template <int COLUMNS, bool BIASED>
 __device__ void add_key_gradients(const call &c, const place &p, int first_query, float *work,
                                   float *weights, float (&dk)[COLUMNS][4][4],
                                   float (&dv)[COLUMNS][4][4])
 {
     float x[4][4], factor[4][4], dx[4][4];
     int key = p.first + 4 * ty(), query = first_query + 4 * tx();
-    int keys = p.length - p.first, queries = p.length - first_query;
-    dot_products(c.k, element(p, c.k, p.first), keys, c.q, element(p, c.q, first_query), queries,
-                 c.head_dim, work, x);
+    int keys = p.keys - p.first, queries = p.length - first_query;
+    int64_t dout_at = query_at(p, c.dout, first_query), q_at = query_at(p, c.q, first_query);
+    dot_products(c.k, key_at(p, c.k, p.first), keys, c.q, q_at, queries, c.head_dim, work, x);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         float log_sum = of_query(c.log_sum_exp, p, query + j), f[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+        float bias[4];
         drop(c, p, query + j, key, f);
+        load_bias<BIASED>(c, p, query + j, key, bias);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            x[i][j] = probability(c, p, query + j, key + i, x[i][j], log_sum);
+            x[i][j] = probability(c, p, query + j, key + i, x[i][j], bias[i], log_sum);
             factor[i][j] = f[i];
             dx[i][j] = x[i][j] * f[i];
         }
     }
     put_transposed(dx, weights);
-    add_weighted<COLUMNS>(c, p, c.dout, first_query, weights, work, dv);
-    dot_products(c.v, element(p, c.v, p.first), keys, c.dout, element(p, c.dout, first_query),
-                 queries, c.head_dim, work, dx);
+    add_weighted<COLUMNS>(c, p, c.dout, dout_at, queries, weights, work, dv);
+    dot_products(c.v, key_at(p, c.v, p.first), keys, c.dout, dout_at, queries, c.head_dim, work,
+                 dx);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         float delta = of_query(c.delta, p, query + j);
@@ -340,105 +384,201 @@ __device__ void add_key_gradients(const call &c, const place &p, int first_query
         for (int i = 0; i < 4; i++) dx[i][j] = x[i][j] * (dx[i][j] * factor[i][j] - delta);
     }
     put_transposed(dx, weights);
-    add_weighted<COLUMNS>(c, p, c.q, first_query, weights, work, dk);
+    add_weighted<COLUMNS>(c, p, c.q, q_at, queries, weights, work, dk);
 }
 
-template <int COLUMNS>
+template <int COLUMNS, bool BIASED>
 __global__ void __launch_bounds__(THREADS) backward_keys(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
     const float scale[4] = {c.scale, c.scale, c.scale, c.scale}, one[4] = {1, 1, 1, 1};
     place p;
     for (int64_t item = blockIdx.x; item < c.items; item += gridDim.x) {
-        if (!find_place(c, item, &p)) continue;
+        find_place(c, item, &p);
+        int keys = p.keys - p.first;
+        if (keys <= 0) continue;
         float dk[COLUMNS][4][4] = {}, dv[COLUMNS][4][4] = {};
         for (int query = c.causal ? p.first : 0; query < p.length; query += TILE)
-            add_key_gradients<COLUMNS>(c, p, query, work, weights, dk, dv);
-        put_result<COLUMNS>(c, p, c.dk, dk, scale);
-        put_result<COLUMNS>(c, p, c.dv, dv, one);
+            add_key_gradients<COLUMNS, BIASED>(c, p, query, work, weights, dk, dv);
+        put_result<COLUMNS>(c, p, c.dk, key_at(p, c.dk, p.first), keys, dk, scale);
+        put_result<COLUMNS>(c, p, c.dv, key_at(p, c.dv, p.first), keys, dv, one);
     }
 }
 
-/* dq of the tile's queries over one tile of keys. x[i][j] is query i, key j. */
-template <int COLUMNS>
-__device__ void add_query_gradients(const call &c, const place &p, int first_key, float *work,
-                                    float *weights, float (&dq)[COLUMNS][4][4])
+/* x = the gradients of the scores of a tile. x[i][j] is query i, key j. */
+template <bool BIASED>
+__device__ void score_gradients(const call &c, const place &p, int first_query, int first_key,
+                                float *work, float (&x)[4][4])
 {
-    float x[4][4], dx[4][4];
-    int query = p.first + 4 * ty(), key = first_key + 4 * tx();
-    int queries = p.length - p.first, keys = p.length - first_key;
-    dot_products(c.q, element(p, c.q, p.first), queries, c.k, element(p, c.k, first_key), keys,
+    float dx[4][4];
+    int query = first_query + 4 * ty(), key = first_key + 4 * tx();
+    int queries = p.length - first_query, keys = p.keys - first_key;
+    dot_products(c.q, query_at(p, c.q, first_query), queries, c.k, key_at(p, c.k, first_key), keys,
                  c.head_dim, work, x);
-    dot_products(c.dout, element(p, c.dout, p.first), queries, c.v, element(p, c.v, first_key),
+    dot_products(c.dout, query_at(p, c.dout, first_query), queries, c.v, key_at(p, c.v, first_key),
                  keys, c.head_dim, work, dx);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float log_sum = of_query(c.log_sum_exp, p, query + i);
+        float log_sum = of_query(c.log_sum_exp, p, query + i), bias[4];
         float delta = of_query(c.delta, p, query + i);
         drop(c, p, query + i, key, dx[i]);
+        load_bias<BIASED>(c, p, query + i, key, bias);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            x[i][j] = probability(c, p, query + i, key + j, x[i][j], log_sum) * (dx[i][j] - delta);
+            x[i][j] = probability(c, p, query + i, key + j, x[i][j], bias[j], log_sum) *
+                      (dx[i][j] - delta);
     }
-    put_transposed(x, weights);
-    add_weighted<COLUMNS>(c, p, c.k, first_key, weights, work, dq);
 }
 
-template <int COLUMNS>
-__global__ void __launch_bounds__(THREADS) backward_queries(const __grid_constant__ call c)
+/* dq of the tile's queries over one tile of keys. */
+template <int COLUMNS, bool BIASED>
+__device__ void add_query_gradients(const call &c, const place &p, int first_key, float *work,
+                                    float *weights, float (&dq)[COLUMNS][4][4])
+{
+    float x[4][4];
+    score_gradients<BIASED>(c, p, p.first, first_key, work, x);
+    put_transposed(x, weights);
+    add_weighted<COLUMNS>(c, p, c.k, key_at(p, c.k, first_key), p.keys - first_key, weights, work,
+                          dq);
+}
+
+template <int COLUMNS, bool BIASED>
+__global__ void __launch_bounds__(THREADS, 2) backward_queries(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
     const float scale[4] = {c.scale, c.scale, c.scale, c.scale};
     place p;
     for (int64_t item = blockIdx.x; item < c.items; item += gridDim.x) {
-        if (!find_place(c, item, &p)) continue;
+        find_place(c, item, &p);
+        int queries = p.length - p.first, end = keys_before(c, p, p.first + TILE);
+        if (queries <= 0) continue;
         float dq[COLUMNS][4][4] = {};
-        int end = c.causal ? min(p.length, p.first + TILE) : p.length;
         for (int key = 0; key < end; key += TILE)
-            add_query_gradients<COLUMNS>(c, p, key, work, weights, dq);
-        put_result<COLUMNS>(c, p, c.dq, dq, scale);
+            add_query_gradients<COLUMNS, BIASED>(c, p, key, work, weights, dq);
+        put_result<COLUMNS>(c, p, c.dq, query_at(p, c.dq, p.first), queries, dq, scale);
+    }
+}
+
+/* The gradient of a bias (heads * rows, columns), or parts of it, one behind the other, that are
+ * sums over equal shares of the sequences. */
+struct bias_gradient {
+    float *data;
+    int64_t rows, columns, items; /* items: (part, head, tile of rows, tile of columns) */
+    int parts, row_tiles, column_tiles;
+};
+
+/* Adds a tile's gradients up over one share of the sequences, in order. */
+__device__ void add_bias_gradients(const call &c, const bias_gradient &b, int part, int head,
+                                   int first_query, int first_key, float *work, float (&sum)[4][4])
+{
+    int share = (c.count + b.parts - 1) / b.parts, end = min(c.count, (part + 1) * share);
+    for (int sequence = part * share; sequence < end; sequence++) {
+        place p;
+        float x[4][4];
+        find_sequence(c, sequence, head, &p);
+        if (first_query >= p.length || first_key >= keys_before(c, p, first_query + TILE)) continue;
+        score_gradients<true>(c, p, first_query, first_key, work, x);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) sum[i][j] += x[i][j];
+    }
+}
+
+/* One part is added to what is there; of several each is written. */
+__global__ void __launch_bounds__(THREADS)
+    backward_bias(const __grid_constant__ call c, const __grid_constant__ bias_gradient b)
+{
+    __shared__ __align__(16) float work[TILE * PITCH];
+    for (int64_t item = blockIdx.x; item < b.items; item += gridDim.x) {
+        int first_key = (int)(item % b.column_tiles) * TILE;
+        int64_t rest = item / b.column_tiles;
+        int first_query = (int)(rest % b.row_tiles) * TILE;
+        rest /= b.row_tiles;
+        int head = (int)(rest % c.heads), part = (int)(rest / c.heads);
+        float sum[4][4] = {};
+        add_bias_gradients(c, b, part, head, first_query, first_key, work, sum);
+        float *to = b.data + (rest * b.rows + first_query + 4 * ty()) * b.columns;
+        for (int i = 0; i < 4 && first_query + 4 * ty() + i < b.rows; i++, to += b.columns)
+            for (int j = 0; j < 4; j++) {
+                int64_t key = first_key + 4 * tx() + j;
+                if (key < b.columns) to[key] = b.parts > 1 ? sum[i][j] : to[key] + sum[i][j];
+            }
     }
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
+packing packing_of(const mc_lengths *lengths, const int32_t *on_device)
+{
+    return {on_device, on_device + lengths->count};
+}
+
 call call_of(const mc_attention_shape *s)
 {
-    const mc_lengths *l = s->lengths;
+    const mc_lengths *keys = mc_key_lengths(s);
     call c = {};
-    c.length = s->device_lengths;
-    c.offset = s->device_lengths + l->count;
+    c.queries = packing_of(s->lengths, s->device_lengths);
+    c.keys = packing_of(keys, s->key_lengths ? s->device_key_lengths : s->device_lengths);
+    c.count = s->lengths->count;
     c.heads = s->heads;
     c.head_dim = s->head_dim;
-    c.tiles = (int)mc_ceil_div(l->longest, TILE);
     c.groups = (int)mc_ceil_div(s->head_dim, 2 * TILE);
-    c.items = (int64_t)l->count * s->heads * c.tiles * c.groups;
-    c.total = l->total;
-    c.row_words = mc_ceil_div(l->longest, 4) * 4;
+    c.total = s->lengths->total;
+    c.row_words = mc_ceil_div(keys->longest, 4) * 4;
     c.scale = s->scale;
     c.causal = s->causal;
     c.mask = s->key_mask;
     c.dropping = mc_dropping_of(s->dropout);
+    c.bias = mc_view_of(s->bias, s->heads * s->bias_rows, CHUNK);
+    c.bias_rows = s->bias_rows;
     return c;
 }
 
 /* Heads whose size is no multiple of a chunk begin at columns that are not aligned. */
-mc_view view_of(mc_matrix m, const mc_attention_shape *s)
+mc_view view_of(mc_matrix m, const mc_lengths *lengths, const mc_attention_shape *s)
 {
-    mc_view v = mc_view_of(m, s->lengths->total, CHUNK);
+    mc_view v = mc_view_of(m, lengths->total, CHUNK);
     v.whole = v.whole && s->head_dim % CHUNK == 0;
     return v;
 }
 
-/* Runs one of two versions of a kernel, for groups of one tile of columns or of two. */
-void launch(mc_device *d, const call &c, void (*narrow)(call), void (*wide)(call))
+/* A kernel for groups of one tile of columns and of two, each without a bias and with one. */
+struct versions {
+    void (*kernel[2][2])(call);
+};
+
+/* Runs the version that serves the case over the tiles of queries or of keys. */
+void launch(mc_device *d, call c, const mc_lengths *lengths, versions v)
 {
+    c.tiles = (int)mc_ceil_div(lengths->longest, TILE);
+    c.items = (int64_t)c.count * c.heads * c.tiles * c.groups;
+    if (c.items == 0) return;
     unsigned blocks = (unsigned)mc_least(c.items, INT32_MAX);
-    cudaStream_t stream = mc_cuda_of(d)->stream;
-    if (c.head_dim <= TILE)
-        narrow<<<blocks, THREADS, 0, stream>>>(c);
-    else
-        wide<<<blocks, THREADS, 0, stream>>>(c);
+    auto kernel = v.kernel[c.head_dim > TILE][c.bias.data != NULL];
+    kernel<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c);
+}
+
+/* Where the bias has too few tiles for the GPU, the sequences are dealt out too. */
+mc_status launch_bias(mc_device *d, const call &c, const mc_attention_shape *s)
+{
+    bias_gradient b = {s->dbias, s->bias_rows, s->bias.stride, 0, 1, 0, 0};
+    int64_t size = c.heads * b.rows * b.columns;
+    if (!s->dbias || size == 0 || c.total == 0) return MC_OK;
+    b.row_tiles = (int)mc_ceil_div(b.rows, TILE);
+    b.column_tiles = (int)mc_ceil_div(b.columns, TILE);
+    int64_t tiles = (int64_t)c.heads * b.row_tiles * b.column_tiles;
+    int64_t wanted = mc_ceil_div((int64_t)mc_cuda_of(d)->multiprocessors * 4, tiles);
+    b.parts = (int)mc_least(wanted, c.count);
+    b.items = tiles * b.parts;
+    size_t bytes = (size_t)(b.parts * size) * sizeof(float);
+    if (b.parts > 1 && !(b.data = (float *)d->alloc(d, bytes))) return MC_ERR_NOMEM;
+    unsigned blocks = (unsigned)mc_least(b.items, INT32_MAX);
+    backward_bias<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c, b);
+    if (b.parts == 1) return MC_OK;
+    mc_add_partials(d, b.data, b.parts, size, size, s->dbias);
+    d->free(d, b.data, bytes);
+    return MC_OK;
 }
 
 } // namespace
@@ -446,14 +586,15 @@ void launch(mc_device *d, const call &c, void (*narrow)(call), void (*wide)(call
 extern "C" mc_status mc_own_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                       mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
+    const mc_lengths *queries = shape->lengths, *keys = mc_key_lengths(shape);
     call c = call_of(shape);
-    if (c.items == 0) return MC_OK;
-    c.q = view_of(q, shape);
-    c.k = view_of(k, shape);
-    c.v = view_of(v, shape);
-    c.out = view_of(out, shape);
+    c.q = view_of(q, queries, shape);
+    c.k = view_of(k, keys, shape);
+    c.v = view_of(v, keys, shape);
+    c.out = view_of(out, queries, shape);
     c.log_sum_exp = log_sum_exp;
-    launch(d, c, forward<1>, forward<2>);
+    launch(d, c, queries,
+           {{{forward<1, false>, forward<1, true>}, {forward<2, false>, forward<2, true>}}});
     return mc_cuda_launched(d, "attention");
 }
 
@@ -462,26 +603,30 @@ extern "C" mc_status mc_own_attention_backward(mc_device *d, const mc_attention_
                                                const float *log_sum_exp, mc_matrix dout,
                                                mc_matrix dq, mc_matrix dk, mc_matrix dv)
 {
+    const mc_lengths *queries = shape->lengths, *keys = mc_key_lengths(shape);
     call c = call_of(shape);
-    if (c.items == 0) return MC_OK;
     size_t bytes = (size_t)(c.heads * c.total) * sizeof(float);
-    c.delta = (float *)d->alloc(d, bytes);
-    if (!c.delta) return MC_ERR_NOMEM;
-    c.q = view_of(q, shape);
-    c.k = view_of(k, shape);
-    c.v = view_of(v, shape);
-    c.out = view_of(out, shape);
-    c.dout = view_of(dout, shape);
-    c.dq = view_of(dq, shape);
-    c.dk = view_of(dk, shape);
-    c.dv = view_of(dv, shape);
+    if (bytes && !(c.delta = (float *)d->alloc(d, bytes))) return MC_ERR_NOMEM;
+    c.q = view_of(q, queries, shape);
+    c.k = view_of(k, keys, shape);
+    c.v = view_of(v, keys, shape);
+    c.out = view_of(out, queries, shape);
+    c.dout = view_of(dout, queries, shape);
+    c.dq = view_of(dq, queries, shape);
+    c.dk = view_of(dk, keys, shape);
+    c.dv = view_of(dv, keys, shape);
     c.log_sum_exp = (float *)log_sum_exp;
     unsigned blocks = (unsigned)mc_ceil_div(c.total * c.heads, THREADS / 32);
-    find_delta<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c);
-    launch(d, c, backward_keys<1>, backward_keys<2>);
-    launch(d, c, backward_queries<1>, backward_queries<2>);
-    d->free(d, c.delta, bytes); /* what comes later on the stream may have it */
-    return mc_cuda_launched(d, "attention_backward");
+    if (blocks) find_delta<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c);
+    launch(d, c, keys,
+           {{{backward_keys<1, false>, backward_keys<1, true>},
+             {backward_keys<2, false>, backward_keys<2, true>}}});
+    launch(d, c, queries,
+           {{{backward_queries<1, false>, backward_queries<1, true>},
+             {backward_queries<2, false>, backward_queries<2, true>}}});
+    mc_status status = launch_bias(d, c, shape);
+    if (bytes) d->free(d, c.delta, bytes); /* what comes later on the stream may have it */
+    return status ? status : mc_cuda_launched(d, "attention_backward");
 }
 
 /* ---- what cuDNN's graphs read ---------------------------------------------------------------- */
@@ -499,9 +644,12 @@ __global__ void write_inputs(const __grid_constant__ mc_sdpa_inputs in)
     if (!in.lengths || i > in.batch) return;
     if (i < in.batch) in.lengths[i] = i < in.count ? in.device_lengths[i] : 0;
     int64_t row = in.device_lengths[in.count + min(i, in.count)];
-    in.qkv_starts[i] = row * in.qkv_stride;
+    in.q_starts[i] = row * in.q_stride;
     in.out_starts[i] = row * in.out_stride;
     in.stats_starts[i] = row * in.heads;
+    if (!in.key_lengths) return;
+    if (i < in.batch) in.key_lengths[i] = i < in.count ? in.device_key_lengths[i] : 0;
+    in.kv_starts[i] = in.device_key_lengths[in.count + min(i, in.count)] * in.kv_stride;
 }
 
 struct copy_chunks {

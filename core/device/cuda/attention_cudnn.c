@@ -73,11 +73,13 @@ static const int64_t LARGEST_WORKSPACE = (int64_t)4 << 30;
 static void describe(const struct mc_cuda_cudnn *c, const mc_sdpa_key *k, char *text, size_t size)
 {
     snprintf(text, size,
-             "modelcenter plan 1: cuDNN %zu, %s, attention backward %d causal %d ragged %d "
-             "deterministic %d packed %d dtype %d shape %d %d %d %d strides %lld %lld dropout %a",
-             c->library.version, c->gpu, k->backward, k->causal, k->ragged, k->deterministic,
-             k->packed_sum, k->dtype, k->batch, k->heads, k->length, k->head_dim,
-             (long long)k->qkv_stride, (long long)k->out_stride, (double)k->dropout);
+             "modelcenter plan 2: cuDNN %zu, %s, attention backward %d causal %d ragged %d "
+             "bias %d apart %d deterministic %d packed %d dtype %d shape %d %d %d %d %d "
+             "strides %lld %lld %lld dropout %a",
+             c->library.version, c->gpu, k->backward, k->causal, k->ragged, k->bias, k->apart,
+             k->deterministic, k->packed_sum, k->dtype, k->batch, k->heads, k->length,
+             k->key_length, k->head_dim, (long long)k->q_stride, (long long)k->kv_stride,
+             (long long)k->out_stride, (double)k->dropout);
 }
 
 /* The file that keeps a plan from one start to the next; false: there is no place for it. */
@@ -145,6 +147,25 @@ static int32_t power_of_two(int32_t n, int32_t least)
 
 static bool is_aligned(mc_matrix m) { return (uintptr_t)m.data % 16 == 0 && m.stride % 8 == 0; }
 
+/* Sequences that have queries and no keys, or the other way round. */
+static bool is_one_sided(const mc_attention_shape *s)
+{
+    const mc_lengths *queries = s->lengths, *keys = mc_key_lengths(s);
+    for (int i = 0; i < queries->count; i++)
+        if ((queries->length[i] == 0) != (keys->length[i] == 0)) return true;
+    return false;
+}
+
+static const char *bias_refusal(const mc_attention_shape *s, mc_dtype dtype)
+{
+    if (!s->bias.data) return NULL;
+    if (s->bias.dtype != dtype) return "a bias of another dtype";
+    if ((uintptr_t)s->bias.data % 16) return "a bias that is not aligned to 16 bytes";
+    if (s->heads * s->bias_rows > INT32_MAX / s->bias.stride)
+        return "a bias of 2^31 elements or more";
+    return NULL;
+}
+
 /* Why cuDNN does not take the case, whatever its plans; NULL if it may. */
 static const char *refusal(const mc_attention_shape *s, mc_matrix q, mc_matrix k, mc_matrix v,
                            mc_matrix out)
@@ -154,28 +175,50 @@ static const char *refusal(const mc_attention_shape *s, mc_matrix q, mc_matrix k
     if (s->key_mask) return "a key mask";
     if (s->head_dim % 8 || s->head_dim > 256)
         return "a head size that is no multiple of 8 up to 256";
-    if (k.stride != q.stride || v.stride != q.stride) return "q, k and v of different strides";
+    if (k.stride != v.stride) return "k and v of different strides";
     if (!is_aligned(q) || !is_aligned(k) || !is_aligned(v) || !is_aligned(out))
         return "a matrix that is not aligned to 16 bytes";
     int64_t stride = q.stride > out.stride ? q.stride : out.stride;
-    if (s->lengths->total > INT32_MAX / stride) return "a matrix of 2^31 elements or more";
-    return NULL;
+    if (s->lengths->total > INT32_MAX / stride || mc_key_lengths(s)->total > INT32_MAX / k.stride)
+        return "a matrix of 2^31 elements or more";
+    if (s->key_lengths && is_one_sided(s)) return "queries without keys or keys without queries";
+    return bias_refusal(s, q.dtype);
+}
+
+static bool is_grid(const mc_lengths *l)
+{
+    return (int64_t)l->longest * l->count == l->total && l->longest % 64 == 0;
+}
+
+bool mc_sdpa_is_ragged(const mc_attention_shape *s)
+{
+    const mc_lengths *queries = s->lengths, *keys = mc_key_lengths(s);
+    if (!is_grid(queries) || !is_grid(keys)) return true;
+    return s->bias.data && (s->bias_rows != queries->longest || s->bias.stride != keys->longest);
 }
 
 /* The form that serves forward and backward of the case. */
-static mc_sdpa_key key_of(const mc_attention_shape *s, mc_matrix q, mc_matrix out)
+static mc_sdpa_key key_of(const mc_attention_shape *s, mc_matrix q, mc_matrix k, mc_matrix out)
 {
-    const mc_lengths *l = s->lengths;
+    const mc_lengths *l = s->lengths, *keys = mc_key_lengths(s);
     mc_sdpa_key key;
     memset(&key, 0, sizeof key); /* keys are compared as bytes */
     key.causal = s->causal;
     key.dtype = q.dtype == MC_F16 ? MC_CUDNN_DATA_HALF : MC_CUDNN_DATA_BFLOAT16;
-    key.ragged = (int64_t)l->longest * l->count != l->total || l->longest % 64 != 0;
+    key.ragged = mc_sdpa_is_ragged(s);
+    key.apart = key.ragged && (keys != l || k.stride != q.stride);
+    key.bias = s->bias.data != NULL;
     key.batch = key.ragged ? power_of_two(l->count, 8) : l->count;
     key.length = key.ragged ? power_of_two(l->longest, 128) : l->longest;
+    key.key_length = key.ragged ? power_of_two(keys->longest, 128) : keys->longest;
+    if (key.bias) { /* whose sizes are what the graph sees */
+        key.length = (int32_t)s->bias_rows;
+        key.key_length = (int32_t)s->bias.stride;
+    }
     key.heads = s->heads;
     key.head_dim = s->head_dim;
-    key.qkv_stride = q.stride;
+    key.q_stride = q.stride;
+    key.kv_stride = k.stride;
     key.out_stride = out.stride;
     key.dropout = s->dropout.p > 0 ? s->dropout.p : 0;
     return key;
@@ -187,9 +230,9 @@ static mc_sdpa_key backward_key_of(mc_sdpa_key key, int64_t total, bool determin
     int64_t dense = (int64_t)key.batch * key.length;
     int64_t bytes = dense * key.heads * key.head_dim * (int64_t)sizeof(float);
     key.backward = 1;
-    key.deterministic = deterministic;
+    key.deterministic = deterministic || key.bias;
     key.packed_sum =
-        key.ragged && !deterministic && dense > 8 * total && bytes > (int64_t)256 << 20;
+        key.ragged && !key.deterministic && dense > 8 * total && bytes > (int64_t)256 << 20;
     return key;
 }
 
@@ -204,7 +247,7 @@ static mc_status find_plans(mc_device *d, const mc_attention_shape *s, mc_matrix
     struct mc_cuda_cudnn *c = cudnn_of(d);
     if (!c) return MC_ERR_NOMEM;
     if (*c->why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", c->why);
-    mc_sdpa_key key = key_of(s, q, out);
+    mc_sdpa_key key = key_of(s, q, k, out);
     if ((int64_t)key.batch * key.heads > UINT16_MAX)
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %d sequences of %d heads", key.batch,
                             key.heads);
@@ -241,6 +284,11 @@ static void *carve(sdpa_run *r, int64_t bytes)
     return r->block ? r->block + at : NULL;
 }
 
+static int64_t bias_size(const mc_sdpa_key *k)
+{
+    return (int64_t)k->heads * k->length * k->key_length;
+}
+
 /* Scratch memory of the graph; called once to measure, and once to hand out. */
 static void carve_all(sdpa_run *r, int64_t total, bool stats)
 {
@@ -251,16 +299,21 @@ static void carve_all(sdpa_run *r, int64_t total, bool stats)
     r->workspace = carve(r, r->plan->workspace);
     if (k->ragged) {
         r->inputs.lengths = carve(r, 4 * (int64_t)k->batch);
-        r->inputs.qkv_starts = carve(r, starts);
+        r->inputs.q_starts = carve(r, starts);
         r->inputs.out_starts = carve(r, starts);
         r->inputs.stats_starts = carve(r, starts);
+    }
+    if (k->apart) {
+        r->inputs.key_lengths = carve(r, 4 * (int64_t)k->batch);
+        r->inputs.kv_starts = carve(r, starts);
     }
     if (k->dropout > 0) r->inputs.random = carve(r, 16);
     if (stats) r->pointers[MC_SDPA_STATS] = carve(r, per_query);
     if (!k->backward) return;
     r->pointers[MC_SDPA_DELTA] = carve(r, per_query);
+    if (k->bias) r->pointers[MC_SDPA_DBIAS] = carve(r, 2 * bias_size(k));
     if (k->packed_sum)
-        r->pointers[MC_SDPA_DQ_SUM] = carve(r, 4 * total * k->qkv_stride);
+        r->pointers[MC_SDPA_DQ_SUM] = carve(r, 4 * total * k->q_stride);
     else if (!k->deterministic)
         r->pointers[MC_SDPA_DQ_SUM] =
             carve(r, 4 * (int64_t)k->batch * k->length * k->heads * k->head_dim);
@@ -285,16 +338,20 @@ static mc_status write_inputs(mc_device *d, sdpa_run *r, const mc_attention_shap
     mc_sdpa_inputs *in = &r->inputs;
     const mc_sdpa_key *k = &r->plan->key;
     in->device_lengths = s->device_lengths;
+    in->device_key_lengths = s->key_lengths ? s->device_key_lengths : s->device_lengths;
     in->count = s->lengths->count;
     in->batch = k->batch;
     in->heads = k->heads;
-    in->qkv_stride = k->qkv_stride;
+    in->q_stride = k->q_stride;
+    in->kv_stride = k->kv_stride;
     in->out_stride = k->out_stride;
     in->seed = s->dropout.seed;
     in->offset = s->dropout.offset;
     in->base = s->dropout.base;
-    r->pointers[MC_SDPA_QUERY_LENGTHS] = r->pointers[MC_SDPA_KEY_LENGTHS] = in->lengths;
-    r->pointers[MC_SDPA_QKV_STARTS] = in->qkv_starts;
+    r->pointers[MC_SDPA_QUERY_LENGTHS] = in->lengths;
+    r->pointers[MC_SDPA_KEY_LENGTHS] = in->key_lengths ? in->key_lengths : in->lengths;
+    r->pointers[MC_SDPA_Q_STARTS] = in->q_starts;
+    r->pointers[MC_SDPA_KV_STARTS] = in->kv_starts;
     r->pointers[MC_SDPA_OUT_STARTS] = in->out_starts;
     r->pointers[MC_SDPA_STATS_STARTS] = in->stats_starts;
     r->pointers[MC_SDPA_SEED] = in->random;
@@ -319,16 +376,30 @@ static mc_status execute(mc_device *d, sdpa_run *r, const mc_attention_shape *s)
     return mc_cuda_fail(d, MC_ERR_DEVICE, "%s", text);
 }
 
+/* The gradient of the bias comes in the type of the inputs: it joins that in f32. */
+static mc_status execute_with_bias(mc_device *d, sdpa_run *r, const mc_attention_shape *s)
+{
+    int64_t size = bias_size(&r->plan->key);
+    void *dbias = r->pointers[MC_SDPA_DBIAS];
+    mc_status status = d->kernels->zero(d, dbias, 2 * (size_t)size);
+    if (!status) status = execute(d, r, s);
+    if (status || !s->dbias) return status;
+    return d->kernels->scale(d, size, (mc_matrix){dbias, s->bias.dtype, size}, 1.0f,
+                             (mc_matrix){s->dbias, MC_F32, size}, true);
+}
+
 /* Takes scratch memory, runs, and gives it back: what comes later on the stream may have it. */
 static mc_status run(mc_device *d, sdpa_run *r, const mc_attention_shape *s, bool stats)
 {
+    bool with_bias = r->plan->key.bias && r->plan->key.backward;
     carve_all(r, s->lengths->total, stats);
     size_t bytes = r->used + 256;
     char *block = d->alloc(d, bytes);
     if (!block) return MC_ERR_NOMEM;
     r->block = block + (256 - (uintptr_t)block % 256) % 256;
     carve_all(r, s->lengths->total, stats);
-    mc_status status = execute(d, r, s);
+    r->pointers[MC_SDPA_BIAS] = s->bias.data;
+    mc_status status = with_bias ? execute_with_bias(d, r, s) : execute(d, r, s);
     d->free(d, block, bytes);
     return status;
 }
@@ -350,16 +421,17 @@ mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *s, mc_matri
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The plan expects dout to lie like out, and dq, dk, dv like q. What lies otherwise goes through a
+/* The plan expects dout to lie like out, dq like q, and dk and dv like k. What lies otherwise goes through a
  * copy, for the plan was fixed when forward ran. */
 typedef struct staged {
     mc_matrix real, used;
+    int64_t rows;
     size_t bytes; /* of `used`; 0: it is `real` itself */
 } staged;
 
 static mc_status stage(mc_device *d, staged *x, mc_matrix m, mc_matrix like, int64_t rows)
 {
-    *x = (staged){.real = m, .used = m};
+    *x = (staged){.real = m, .used = m, .rows = rows};
     if (m.dtype == like.dtype && m.stride == like.stride && is_aligned(m)) return MC_OK;
     size_t bytes = (size_t)(rows * like.stride) * mc_dtype_size(like.dtype);
     x->used = (mc_matrix){d->alloc(d, bytes), like.dtype, like.stride};
@@ -370,16 +442,16 @@ static mc_status stage(mc_device *d, staged *x, mc_matrix m, mc_matrix like, int
 
 static mc_status run_staged(mc_device *d, const mc_attention_shape *s, sdpa_run *r, staged x[4])
 {
-    int64_t rows = s->lengths->total, columns = (int64_t)s->heads * s->head_dim;
+    int64_t columns = (int64_t)s->heads * s->head_dim;
     mc_status status = MC_OK;
-    if (x[0].bytes) status = mc_sdpa_copy_rows(d, rows, columns, x[0].real, x[0].used);
+    if (x[0].bytes) status = mc_sdpa_copy_rows(d, x[0].rows, columns, x[0].real, x[0].used);
     r->pointers[MC_SDPA_DOUT] = x[0].used.data;
     r->pointers[MC_SDPA_DQ] = x[1].used.data;
     r->pointers[MC_SDPA_DK] = x[2].used.data;
     r->pointers[MC_SDPA_DV] = x[3].used.data;
     if (!status) status = run(d, r, s, false);
     for (int i = 1; i < 4 && !status; i++)
-        if (x[i].bytes) status = mc_sdpa_copy_rows(d, rows, columns, x[i].used, x[i].real);
+        if (x[i].bytes) status = mc_sdpa_copy_rows(d, x[i].rows, columns, x[i].used, x[i].real);
     return status;
 }
 
@@ -398,9 +470,11 @@ mc_status mc_cudnn_attention_backward(mc_device *d, const mc_attention_shape *s,
     r.pointers[MC_SDPA_OUT] = out.data;
     r.pointers[MC_SDPA_STATS] = (void *)(uintptr_t)log_sum_exp;
     staged x[4] = {0};
-    const mc_matrix matrices[] = {dout, dq, dk, dv};
-    for (int i = 0; i < 4 && !status; i++)
-        status = stage(d, &x[i], matrices[i], i ? q : out, s->lengths->total);
+    const mc_matrix matrices[] = {dout, dq, dk, dv}, like[] = {out, q, k, k};
+    for (int i = 0; i < 4 && !status; i++) {
+        const mc_lengths *rows = i < 2 ? s->lengths : mc_key_lengths(s);
+        status = stage(d, &x[i], matrices[i], like[i], rows->total);
+    }
     if (!status) status = run_staged(d, s, &r, x);
     for (int i = 0; i < 4; i++)
         if (x[i].bytes) d->free(d, x[i].used.data, x[i].bytes);

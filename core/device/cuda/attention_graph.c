@@ -18,10 +18,10 @@ enum {
 typedef struct builder {
     mc_cudnn_graph *g;
     const mc_sdpa_key *key;
-    int64_t b, h, t, d;
+    int64_t b, h, t, n, d; /* n: keys */
     mc_cudnn_ref q, k, v, out, stats, scale;
     mc_cudnn_ref query_lengths, key_lengths; /* NULL unless ragged, like those below */
-    mc_cudnn_ref qkv_starts, out_starts, stats_starts;
+    mc_cudnn_ref q_starts, kv_starts, out_starts, stats_starts;
     mc_cudnn_ref random, keep_factor; /* dropout: once it is drawn */
 } builder;
 
@@ -33,15 +33,29 @@ static mc_cudnn_ref small_integers(builder *s, int64_t id, int dtype, int64_t co
                            NULL);
 }
 
-/* (b,h,t,d) or, transposed, (b,h,d,t) of rows of qkv. */
-static mc_cudnn_ref qkv_part(builder *s, int64_t id, bool transposed)
+static mc_cudnn_ref q_like(builder *s, int64_t id)
 {
-    int64_t row = s->key->qkv_stride;
-    if (transposed)
-        return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->d, s->t),
-                               MC_CUDNN_4(s->t * row, s->d, 1, row), s->qkv_starts);
+    int64_t row = s->key->q_stride;
     return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->t, s->d),
-                           MC_CUDNN_4(s->t * row, s->d, row, 1), s->qkv_starts);
+                           MC_CUDNN_4(s->t * row, s->d, row, 1), s->q_starts);
+}
+
+/* (b,h,n,d) or, transposed, (b,h,d,n). */
+static mc_cudnn_ref kv_like(builder *s, int64_t id, bool transposed)
+{
+    int64_t row = s->key->kv_stride;
+    if (transposed)
+        return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->d, s->n),
+                               MC_CUDNN_4(s->n * row, s->d, 1, row), s->kv_starts);
+    return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->n, s->d),
+                           MC_CUDNN_4(s->n * row, s->d, row, 1), s->kv_starts);
+}
+
+static mc_cudnn_ref bias_like(builder *s, int64_t id)
+{
+    int64_t head = s->t * s->n;
+    return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(1, s->h, s->t, s->n),
+                           MC_CUDNN_4(s->h * head, head, s->n, 1), NULL);
 }
 
 static mc_cudnn_ref out_like(builder *s, int64_t id)
@@ -60,10 +74,11 @@ static mc_cudnn_ref stats_like(builder *s, int64_t id)
     return mc_cudnn_memory(s->g, id, F32, dim, s->key->ragged ? ragged : dense, s->stats_starts);
 }
 
-static mc_cudnn_ref scores(builder *s, int dtype) /* (b,h,t,t) */
+static mc_cudnn_ref scores(builder *s, int dtype) /* (b,h,t,n) */
 {
-    return mc_cudnn_virtual(s->g, dtype, MC_CUDNN_4(s->b, s->h, s->t, s->t),
-                            MC_CUDNN_4(s->h * s->t * s->t, s->t * s->t, s->t, 1), NULL);
+    int64_t head = s->t * s->n;
+    return mc_cudnn_virtual(s->g, dtype, MC_CUDNN_4(s->b, s->h, s->t, s->n),
+                            MC_CUDNN_4(s->h * head, head, s->n, 1), NULL);
 }
 
 static mc_cudnn_ref row_values(builder *s) /* (b,h,t,1) */
@@ -74,17 +89,18 @@ static mc_cudnn_ref row_values(builder *s) /* (b,h,t,1) */
 
 static void begin(builder *s, mc_cudnn_graph *g, const mc_sdpa_key *key)
 {
-    *s = (builder){g, key, key->batch, key->heads, key->length, key->head_dim};
+    *s = (builder){g, key, key->batch, key->heads, key->length, key->key_length, key->head_dim};
     if (key->ragged) {
         s->query_lengths = small_integers(s, MC_SDPA_QUERY_LENGTHS, I32, s->b);
         s->key_lengths = small_integers(s, MC_SDPA_KEY_LENGTHS, I32, s->b);
-        s->qkv_starts = small_integers(s, MC_SDPA_QKV_STARTS, I64, s->b + 1);
+        s->q_starts = s->kv_starts = small_integers(s, MC_SDPA_Q_STARTS, I64, s->b + 1);
+        if (key->apart) s->kv_starts = small_integers(s, MC_SDPA_KV_STARTS, I64, s->b + 1);
         s->out_starts = small_integers(s, MC_SDPA_OUT_STARTS, I64, s->b + 1);
         s->stats_starts = small_integers(s, MC_SDPA_STATS_STARTS, I64, s->b + 1);
     }
-    s->q = qkv_part(s, MC_SDPA_Q, false);
-    s->k = qkv_part(s, MC_SDPA_K, true);
-    s->v = qkv_part(s, MC_SDPA_V, key->backward);
+    s->q = q_like(s, MC_SDPA_Q);
+    s->k = kv_like(s, MC_SDPA_K, true);
+    s->v = kv_like(s, MC_SDPA_V, key->backward);
     s->out = out_like(s, MC_SDPA_OUT);
     s->stats = stats_like(s, MC_SDPA_STATS);
     s->scale = mc_cudnn_scalar(g, MC_SDPA_SCALE);
@@ -158,12 +174,14 @@ static mc_cudnn_ref mask_future(builder *s, mc_cudnn_ref x)
     return keep_where(s, x, past, MC_SDPA_FUTURE);
 }
 
-/* scale * q k^T with the padding masked. */
+/* scale * q k^T + bias with the padding masked. */
 static mc_cudnn_ref scaled_scores(builder *s)
 {
     mc_cudnn_ref x = scores(s, F32);
     mc_cudnn_matmul(s->g, s->q, s->k, x, s->query_lengths, s->key_lengths, NULL);
-    return mask_padding(s, times(s, x, s->scale));
+    x = times(s, x, s->scale);
+    if (s->key->bias) x = apply(s, MC_CUDNN_POINTWISE_ADD, x, bias_like(s, MC_SDPA_BIAS));
+    return mask_padding(s, x);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -214,9 +232,10 @@ static mc_cudnn_ref delta_of(builder *s, mc_cudnn_ref dout)
 static void transposed_product(builder *s, mc_cudnn_ref x, mc_cudnn_ref other,
                                mc_cudnn_ref gradient)
 {
+    int64_t head = s->t * s->n;
     mc_cudnn_ref transposed =
-        mc_cudnn_virtual(s->g, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->t, s->t),
-                         MC_CUDNN_4(s->h * s->t * s->t, s->t * s->t, 1, s->t), NULL);
+        mc_cudnn_virtual(s->g, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->n, s->t),
+                         MC_CUDNN_4(s->h * head, head, 1, s->n), NULL);
     mc_cudnn_reshape(s->g, x, transposed);
     mc_cudnn_matmul(s->g, transposed, other, gradient, s->key_lengths, NULL, s->query_lengths);
 }
@@ -224,14 +243,16 @@ static void transposed_product(builder *s, mc_cudnn_ref x, mc_cudnn_ref other,
 /* dq = ds k: straight, or summed in f32 by atomic additions first, which is faster. */
 static void query_gradient(builder *s, mc_cudnn_ref ds)
 {
-    int64_t b = s->b, h = s->h, t = s->t, d = s->d, row = s->key->qkv_stride;
-    const int64_t *dim = MC_CUDNN_4(b, h, t, d), *rows = MC_CUDNN_4(t * row, d, row, 1);
-    mc_cudnn_ref dq = qkv_part(s, MC_SDPA_DQ, false);
-    mc_cudnn_ref k = mc_cudnn_virtual(s->g, s->key->dtype, dim, rows, s->qkv_starts);
+    int64_t b = s->b, h = s->h, t = s->t, d = s->d, row = s->key->q_stride, kv = s->key->kv_stride;
+    const int64_t *dim = MC_CUDNN_4(b, h, t, d);
+    mc_cudnn_ref dq = q_like(s, MC_SDPA_DQ);
+    mc_cudnn_ref k = mc_cudnn_virtual(s->g, s->key->dtype, MC_CUDNN_4(b, h, s->n, d),
+                                      MC_CUDNN_4(s->n * kv, d, kv, 1), s->kv_starts);
     mc_cudnn_reshape(s->g, s->k, k);
     mc_cudnn_ref sum = dq;
     if (!s->key->deterministic && s->key->packed_sum)
-        sum = mc_cudnn_memory(s->g, MC_SDPA_DQ_SUM, F32, dim, rows, s->qkv_starts);
+        sum = mc_cudnn_memory(s->g, MC_SDPA_DQ_SUM, F32, dim, MC_CUDNN_4(t * row, d, row, 1),
+                              s->q_starts);
     else if (!s->key->deterministic)
         sum = mc_cudnn_memory(s->g, MC_SDPA_DQ_SUM, F32, dim, MC_CUDNN_4(h * t * d, t * d, d, 1),
                               NULL);
@@ -246,14 +267,16 @@ static void backward(builder *s)
     mc_cudnn_ref x = mask_future(s, minus(s, scaled_scores(s), s->stats));
     mc_cudnn_ref p = apply(s, MC_CUDNN_POINTWISE_EXP, x, NULL), dropped = p;
     if (s->random) dropped = times(s, times(s, p, s->random), s->keep_factor);
-    transposed_product(s, dropped, dout, qkv_part(s, MC_SDPA_DV, false));
+    transposed_product(s, dropped, dout, kv_like(s, MC_SDPA_DV, false));
     mc_cudnn_ref dp = scores(s, F32);
     mc_cudnn_matmul(s->g, dout, s->v, dp, s->query_lengths, s->key_lengths, NULL);
     if (s->random) dp = times(s, dp, s->random);
     mc_cudnn_ref ds = times(s, minus(s, dp, delta), p);
     if (s->random) ds = times(s, ds, s->keep_factor);
+    if (s->key->bias)
+        mc_cudnn_reduce(s->g, MC_CUDNN_REDUCE_TENSOR_ADD, ds, bias_like(s, MC_SDPA_DBIAS));
     ds = times(s, ds, s->scale);
-    transposed_product(s, ds, s->q, qkv_part(s, MC_SDPA_DK, false));
+    transposed_product(s, ds, s->q, kv_like(s, MC_SDPA_DK, false));
     query_gradient(s, ds);
 }
 
@@ -274,10 +297,12 @@ int mc_sdpa_ids(const mc_sdpa_key *key, int64_t ids[MC_SDPA_IDS])
     ids[n++] = MC_SDPA_SCALE;
     if (key->causal) ids[n++] = MC_SDPA_FUTURE;
     if (key->ragged) {
-        const int ragged[] = {MC_SDPA_QUERY_LENGTHS, MC_SDPA_KEY_LENGTHS,  MC_SDPA_QKV_STARTS,
+        const int ragged[] = {MC_SDPA_QUERY_LENGTHS, MC_SDPA_KEY_LENGTHS,  MC_SDPA_Q_STARTS,
                               MC_SDPA_OUT_STARTS,    MC_SDPA_STATS_STARTS, MC_SDPA_PADDING};
         for (int i = 0; i < 6; i++) ids[n++] = ragged[i];
+        if (key->apart) ids[n++] = MC_SDPA_KV_STARTS;
     }
+    if (key->bias) ids[n++] = MC_SDPA_BIAS;
     if (key->dropout > 0) {
         ids[n++] = MC_SDPA_SEED;
         ids[n++] = MC_SDPA_OFFSET;
@@ -286,6 +311,7 @@ int mc_sdpa_ids(const mc_sdpa_key *key, int64_t ids[MC_SDPA_IDS])
     if (!key->backward) return n;
     for (int id = MC_SDPA_DOUT; id <= MC_SDPA_DELTA; id++) ids[n++] = id;
     ids[n++] = MC_SDPA_DELTA_FACTOR;
+    if (key->bias) ids[n++] = MC_SDPA_DBIAS;
     if (!key->deterministic) ids[n++] = MC_SDPA_DQ_SUM;
     return n;
 }

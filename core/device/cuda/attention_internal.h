@@ -9,15 +9,21 @@ extern "C" {
 
 /* What the graphs read besides the matrices, written on the device's stream (attention.cu). */
 typedef struct mc_sdpa_inputs {
-    const int32_t *device_lengths; /* see mc_attention_shape */
-    int count, batch, heads;       /* sequences, and how many the graph has room for */
-    int64_t qkv_stride, out_stride;
+    const int32_t *device_lengths, *device_key_lengths; /* see mc_attention_shape */
+    int count, batch, heads; /* sequences, and how many the graph has room for */
+    int64_t q_stride, kv_stride, out_stride;
     int32_t *lengths; /* (batch), 0 behind the last; NULL: not ragged */
-    int64_t *qkv_starts, *out_starts, *stats_starts; /* (batch + 1) */
-    uint64_t *random;                                /* seed and offset; NULL: no dropout */
+    int64_t *q_starts, *out_starts, *stats_starts; /* (batch + 1) */
+    int32_t *key_lengths;                          /* as `lengths`; NULL: they are the same */
+    int64_t *kv_starts;                            /* (batch + 1), with key_lengths */
+    uint64_t *random;                              /* seed and offset; NULL: no dropout */
     uint64_t seed, offset;
     const uint64_t *base; /* see mc_dropout_mask */
 } mc_sdpa_inputs;
+
+/* Whether the sequences do not form a dense grid of one length that cuDNN likes (of queries and of
+ * keys, and of the bias's sizes), so that its graph is the ragged one. */
+bool mc_sdpa_is_ragged(const mc_attention_shape *shape);
 
 mc_status mc_sdpa_write_inputs(mc_device *d, const mc_sdpa_inputs *inputs);
 

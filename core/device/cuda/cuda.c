@@ -256,22 +256,22 @@ static void cuda_close(mc_device *d)
     mc_free(c);
 }
 
-/* Chooses the GPU: that of the environment variable LOCAL_RANK, which launchers set; else the
- * first. */
+/* Chooses the GPU: that of this rank's number on its host, or the only one it is shown. */
 static bool choose_gpu(mc_context *ctx, mc_cuda_device *c)
 {
     int count = 0;
-    const char *local = getenv("LOCAL_RANK");
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error || count < 1) {
         mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": no GPU: %s",
                 error ? cudaGetErrorString(error) : "the driver shows none");
         return false;
     }
-    c->ordinal = local && *local ? atoi(local) : 0;
-    if (c->ordinal < 0 || c->ordinal >= count) {
-        mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": LOCAL_RANK=%s, but there are %d GPUs", local,
-                count);
+    c->ordinal = count == 1 ? 0 : ctx->local_rank;
+    if (c->ordinal >= count) {
+        mc_fail(ctx, MC_ERR_DEVICE,
+                "device \"cuda\": rank %d is number %d on its host, but there are "
+                "%d GPUs",
+                ctx->rank, ctx->local_rank, count);
         return false;
     }
     return true;

@@ -250,9 +250,12 @@ enum {
     MC_SDPA_KEY_LENGTHS, /* may be the same memory */
     MC_SDPA_SEED,
     MC_SDPA_OFFSET,
-    MC_SDPA_QKV_STARTS, /* where each sequence begins, in elements */
+    MC_SDPA_Q_STARTS,  /* where each sequence begins, in elements */
+    MC_SDPA_KV_STARTS, /* the same of k and v, where they lie apart from q */
     MC_SDPA_OUT_STARTS,
     MC_SDPA_STATS_STARTS,
+    MC_SDPA_BIAS,  /* (heads, length, key_length) */
+    MC_SDPA_DBIAS, /* the same */
     MC_SDPA_SCALE, /* from here: scalars */
     MC_SDPA_PADDING,
     MC_SDPA_FUTURE,
@@ -261,18 +264,21 @@ enum {
     MC_SDPA_IDS
 };
 
-/* All that a plan depends on. Of equal lengths: `batch` sequences of `length` tokens, stats are
- * (batch, heads, length). Ragged: up to `batch` sequences of up to `length` tokens, one behind the
- * other, stats are (tokens, heads). */
+/* All that a plan depends on. Of equal lengths: `batch` sequences of `length` queries and
+ * `key_length` keys, stats are (batch, heads, length). Ragged: up to `batch` sequences of up to as
+ * many, one behind the other, stats are (tokens, heads). */
 typedef struct mc_sdpa_key {
     int32_t backward, causal, ragged;
+    int32_t bias;          /* backward: with its gradient, which needs `deterministic` */
+    int32_t apart;         /* ragged: k and v have lengths or a stride of their own */
     int32_t deterministic; /* backward only: no MC_SDPA_DQ_SUM, a larger workspace */
     int32_t packed_sum;    /* backward, ragged: MC_SDPA_DQ_SUM lies like dq, not densely */
     int32_t dtype;         /* MC_CUDNN_DATA_HALF or MC_CUDNN_DATA_BFLOAT16 */
-    int32_t batch, heads, length, head_dim;
-    int64_t qkv_stride, out_stride; /* elements from token to token, gradients alike */
+    int32_t batch, heads, length, key_length, head_dim;
+    int32_t unused;                          /* 0, like the other one: keys are compared as bytes */
+    int64_t q_stride, kv_stride, out_stride; /* elements from token to token, gradients alike */
     float dropout;
-    int32_t unused; /* 0: keys are compared as bytes */
+    int32_t unused_too;
 } mc_sdpa_key;
 
 /* Builds the graph; what goes wrong is in graph->error. */

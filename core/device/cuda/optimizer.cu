@@ -294,9 +294,10 @@ static __global__ void step_count(const float *loss, mc_step_state *state)
 {
     mc_step_count(state, loss);
 }
-static __global__ void step_measure(mc_step_rules rules, mc_step_state *state)
+static __global__ void step_measure(mc_step_rules rules, int ranks, const mc_step_sums *parts,
+                                    mc_step_state *state)
 {
-    mc_step_measure(state, &rules);
+    mc_step_measure(state, &rules, ranks, parts);
 }
 static __global__ void step_decide(mc_step_rules rules, mc_step_state *state)
 {
@@ -320,9 +321,10 @@ extern "C" mc_status mc_cuda_step_count(mc_device *d, const float *loss, mc_step
     return mc_cuda_launched(d, "step_count");
 }
 
-extern "C" mc_status mc_cuda_step_measure(mc_device *d, mc_step_rules rules, mc_step_state *state)
+extern "C" mc_status mc_cuda_step_measure(mc_device *d, mc_step_rules rules, int ranks,
+                                          const mc_step_sums *parts, mc_step_state *state)
 {
-    step_measure<<<1, 1, 0, mc_cuda_of(d)->stream>>>(rules, state);
+    step_measure<<<1, 1, 0, mc_cuda_of(d)->stream>>>(rules, ranks, parts, state);
     return mc_cuda_launched(d, "step_measure");
 }
 

@@ -42,10 +42,16 @@ bool check_launch(const void *kernel, const config &c);
 void run_grid(const char *name, const config &c, const void *kernel,
               const std::function<void()> &thread);
 
-template <class... P, class... A>
-void launch(const char *name, void (*kernel)(P...), const config &c, const A &...arguments)
+template <class T> struct as_it_is {
+    using type = T;
+};
+
+/* Arguments become what the parameters are, and are copied, when this is called. */
+template <class... P>
+void launch(const char *name, void (*kernel)(P...), const config &c,
+            typename as_it_is<P>::type... arguments)
 {
-    std::tuple<std::remove_cv_t<P>...> values(arguments...);
+    std::tuple<P...> values(arguments...);
     static_assert(sizeof values <= 4096, "a kernel has at most 4 KB of arguments");
     const void *key = (const void *)kernel;
     if (!check_launch(key, c)) return;

@@ -1,5 +1,6 @@
 /* Attention over packed sequences. One task is one head of one sequence, whatever thread takes it,
- * so results do not depend on the schedule. Queries are taken in blocks whose scores stay in the
+ * so results do not depend on the schedule; where the gradient of a bias is summed over sequences,
+ * a thread takes all of a head, in order. Queries are taken in blocks whose scores stay in the
  * cache: forward keeps only each row's log-sum-exp, backward computes the probabilities again. */
 #include "core/device/cpu/isa/math_internal.h"
 #include "core/device/cpu/isa/panel_internal.h"
@@ -9,18 +10,19 @@ enum { QUERIES = 48 }; /* of a block: a multiple of every MC_TILE_ROWS */
 /* One call: the matrices, and sizes rounded up to whole panels. */
 typedef struct attention_call {
     const mc_attention_shape *shape;
+    const mc_lengths *key_lengths;
     mc_matrix q, k, v, out, dout, dq, dk, dv;
     float *log_sum_exp;
-    int64_t wide_dim, wide_keys; /* head_dim and the longest sequence */
+    int64_t wide_dim, wide_keys; /* head_dim and the longest sequence of keys */
     int64_t row_words;           /* dropout words of one query */
 } attention_call;
 
 /* One head of one sequence. */
 typedef struct attention_task {
-    int64_t first, length; /* rows of the sequence */
+    int64_t first, length;   /* rows of the sequence's queries */
+    int64_t first_key, keys; /* and of its keys */
     int64_t head, column;
-    int64_t first_key; /* the first key that is not masked; length if none */
-    const uint8_t *mask;
+    const uint8_t *mask; /* of the first key; NULL: none */
 } attention_task;
 
 /* A thread's scratch memory; (rows, columns) of f32. */
@@ -29,7 +31,7 @@ typedef struct workspace {
     float *k, *v, *dk, *dv;     /* (wide_keys, wide_dim) */
     float *q, *dout, *result;   /* (QUERIES, wide_dim) */
     float *scores, *dscores;    /* (QUERIES, wide_keys) */
-    float *factors;             /* (wide_keys) of dropout */
+    float *factors, *bias;      /* (wide_keys) of dropout, of one query */
 } workspace;
 
 static float *carve(float *base, int64_t *used, int64_t count)
@@ -51,6 +53,7 @@ static int64_t workspace_init(workspace *w, const attention_call *c, bool backwa
     w->result = carve(base, &used, queries);
     w->scores = carve(base, &used, QUERIES * c->wide_keys);
     w->factors = carve(base, &used, c->wide_keys);
+    w->bias = carve(base, &used, c->shape->bias.data ? c->wide_keys : 0);
     if (!backward) return used;
     w->v_panels = carve(base, &used, keys);
     w->dk = carve(base, &used, keys);
@@ -92,25 +95,23 @@ static void store_rows(const float *from, int64_t wide, float factor, mc_matrix 
     for (int64_t i = 0; i < rows; i++) store_row(from + i * wide, factor, y, row + i, column, n);
 }
 
-static attention_task task_at(const attention_call *c, int64_t item)
+static attention_task task_of(const attention_call *c, int64_t sequence, int64_t head)
 {
     const mc_attention_shape *s = c->shape;
-    int64_t sequence = item / s->heads, head = item % s->heads;
-    attention_task t = {.first = s->lengths->offset[sequence],
-                        .length = s->lengths->length[sequence],
-                        .head = head,
-                        .column = head * s->head_dim};
-    if (s->key_mask) {
-        t.mask = s->key_mask + t.first;
-        while (t.first_key < t.length && !t.mask[t.first_key]) t.first_key++;
-    }
-    return t;
+    int64_t first_key = c->key_lengths->offset[sequence];
+    return (attention_task){.first = s->lengths->offset[sequence],
+                            .length = s->lengths->length[sequence],
+                            .first_key = first_key,
+                            .keys = c->key_lengths->length[sequence],
+                            .head = head,
+                            .column = head * s->head_dim,
+                            .mask = s->key_mask ? s->key_mask + first_key : NULL};
 }
 
 /* How many keys query i of the sequence may look at, masked ones included. */
 static int64_t keys_of(const attention_call *c, const attention_task *t, int64_t i)
 {
-    return c->shape->causal ? i + 1 : t->length;
+    return c->shape->causal ? mc_min_i64(i + 1, t->keys) : t->keys;
 }
 
 static void query_factors(const attention_call *c, const attention_task *t, int64_t i, int64_t n,
@@ -118,6 +119,22 @@ static void query_factors(const attention_call *c, const attention_task *t, int6
 {
     int64_t row = t->head * c->shape->lengths->total + t->first + i;
     MC_K(dropout_factors)(c->shape->dropout, row * c->row_words, n, factors);
+}
+
+/* The bias of query i's scores begins here. */
+static int64_t bias_row(const attention_call *c, const attention_task *t, int64_t i)
+{
+    return (t->head * c->shape->bias_rows + i) * c->shape->bias.stride;
+}
+
+/* The first n scores of query i += its bias. */
+static void add_bias(const attention_call *c, const attention_task *t, const workspace *w,
+                     int64_t i, int64_t n, float *scores)
+{
+    if (!c->shape->bias.data) return;
+    const float *bias = mc_read(c->shape->bias, bias_row(c, t, i), n, w->bias);
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) scores[j] += bias[j];
 }
 
 /* Scores of masked keys become -inf, and so do those behind the n keys up to whole vectors: gives
@@ -149,18 +166,19 @@ static void block_scores(const attention_call *c, const workspace *w, int64_t ro
 static float softmax_row(const attention_call *c, const attention_task *t, const workspace *w,
                          int64_t i, float *scores, int64_t keys)
 {
-    int64_t n = keys_of(c, t, i), end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
-    bool any = t->first_key < n;
+    int64_t n = keys_of(c, t, i);
+    add_bias(c, t, w, i, n, scores);
+    int64_t end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
     float largest = mc_largest(scores, end), sum = 0;
-    if (any) {
+    if (largest == -INFINITY) largest = 0.0f; /* no key: e^-inf is 0, and NaN stays NaN */
 #pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < end; j++) {
-            float e = mc_exp_nonpositive(scores[j] - largest);
-            scores[j] = e;
-            sum += e;
-        }
+    for (int64_t j = 0; j < end; j++) {
+        float e = mc_exp_nonpositive(scores[j] - largest);
+        scores[j] = e;
+        sum += e;
     }
-    for (int64_t j = any ? n : 0; j < keys; j++) scores[j] = 0.0f;
+    bool any = sum != 0.0f;
+    for (int64_t j = n; j < keys; j++) scores[j] = 0.0f;
     if (any && c->shape->dropout.p > 0.0f) {
         query_factors(c, t, i, end, w->factors);
         const float *factors = w->factors;
@@ -195,9 +213,10 @@ static void forward_block(const attention_call *c, const attention_task *t, cons
 static void forward_task(const attention_call *c, const attention_task *t, const workspace *w)
 {
     int64_t dim = c->shape->head_dim;
-    load_rows(c->k, t->first, t->length, t->column, dim, 1.0f, w->k, c->wide_dim);
-    load_rows(c->v, t->first, t->length, t->column, dim, 1.0f, w->v, c->wide_dim);
-    mc_pack_transposed(w->k, c->wide_dim, t->length, c->wide_dim, w->k_panels);
+    if (t->length == 0) return;
+    load_rows(c->k, t->first_key, t->keys, t->column, dim, 1.0f, w->k, c->wide_dim);
+    load_rows(c->v, t->first_key, t->keys, t->column, dim, 1.0f, w->v, c->wide_dim);
+    mc_pack_transposed(w->k, c->wide_dim, t->keys, c->wide_dim, w->k_panels);
     for (int64_t i = 0; i < t->length; i += QUERIES)
         forward_block(c, t, w, i, mc_min_i64(QUERIES, t->length - i));
 }
@@ -211,7 +230,9 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
                                  const workspace *w, int64_t i, float mean, int64_t keys,
                                  float *scores, float *dscores)
 {
-    int64_t n = keys_of(c, t, i), end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
+    int64_t n = keys_of(c, t, i);
+    add_bias(c, t, w, i, n, scores);
+    int64_t end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
     float log_sum = c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i];
     if (c->shape->dropout.p > 0.0f) {
         query_factors(c, t, i, end, w->factors);
@@ -231,6 +252,10 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
         }
     }
     for (int64_t j = n; j < keys; j++) scores[j] = dscores[j] = 0.0f;
+    if (!c->shape->dbias) return;
+    float *dbias = c->shape->dbias + bias_row(c, t, i);
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) dbias[j] += dscores[j];
 }
 
 /* The product of output and its gradient for one query; `buffer` (head_dim). */
@@ -271,17 +296,17 @@ static void backward_block(const attention_call *c, const attention_task *t, con
 static void backward_task(const attention_call *c, const attention_task *t, const workspace *w)
 {
     int64_t dim = c->shape->head_dim, wide = c->wide_dim;
-    size_t bytes = (size_t)(t->length * wide) * sizeof(float);
-    load_rows(c->k, t->first, t->length, t->column, dim, 1.0f, w->k, wide);
-    load_rows(c->v, t->first, t->length, t->column, dim, 1.0f, w->v, wide);
-    mc_pack_transposed(w->k, wide, t->length, wide, w->k_panels);
-    mc_pack_transposed(w->v, wide, t->length, wide, w->v_panels);
+    size_t bytes = (size_t)(t->keys * wide) * sizeof(float);
+    load_rows(c->k, t->first_key, t->keys, t->column, dim, 1.0f, w->k, wide);
+    load_rows(c->v, t->first_key, t->keys, t->column, dim, 1.0f, w->v, wide);
+    mc_pack_transposed(w->k, wide, t->keys, wide, w->k_panels);
+    mc_pack_transposed(w->v, wide, t->keys, wide, w->v_panels);
     memset(w->dk, 0, bytes);
     memset(w->dv, 0, bytes);
     for (int64_t i = 0; i < t->length; i += QUERIES)
         backward_block(c, t, w, i, mc_min_i64(QUERIES, t->length - i));
-    store_rows(w->dk, wide, 1.0f, c->dk, t->first, t->length, t->column, dim);
-    store_rows(w->dv, wide, 1.0f, c->dv, t->first, t->length, t->column, dim);
+    store_rows(w->dk, wide, 1.0f, c->dk, t->first_key, t->keys, t->column, dim);
+    store_rows(w->dv, wide, 1.0f, c->dv, t->first_key, t->keys, t->column, dim);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */
@@ -289,27 +314,27 @@ static void backward_task(const attention_call *c, const attention_task *t, cons
 typedef void (*task_fn)(const attention_call *c, const attention_task *t, const workspace *w);
 
 /* Rows behind the last token. */
-static void zero_tail(const mc_attention_shape *shape, mc_matrix y)
+static void zero_tail(const mc_attention_shape *shape, const mc_lengths *lengths, mc_matrix y)
 {
     size_t size = mc_dtype_size(y.dtype),
            bytes = (size_t)shape->heads * (size_t)shape->head_dim * size;
-    for (int64_t row = shape->lengths->total; row < shape->lengths->capacity; row++)
+    for (int64_t row = lengths->total; row < lengths->capacity; row++)
         memset((char *)y.data + (size_t)(row * y.stride) * size, 0, bytes);
 }
 
 static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_fn run)
 {
     const mc_attention_shape *shape = c->shape;
-    int64_t tasks = (int64_t)shape->lengths->count * shape->heads;
-    if (tasks == 0 || shape->lengths->total == 0) return MC_OK;
+    const mc_lengths *queries = shape->lengths, *keys = c->key_lengths;
+    int64_t each = backward && shape->dbias ? queries->count : 1; /* sequences of a task */
+    int64_t tasks = each > 0 ? queries->count / each * shape->heads : 0;
+    if (tasks == 0 || (queries->total == 0 && keys->total == 0)) return MC_OK;
     c->wide_dim = mc_round_up(shape->head_dim, MC_PANEL);
-    c->wide_keys = mc_round_up(shape->lengths->longest, MC_PANEL);
-    c->row_words = mc_round_up(shape->lengths->longest, 4);
+    c->wide_keys = mc_round_up(keys->longest, MC_PANEL);
+    c->row_words = mc_round_up(keys->longest, 4);
     workspace w;
     int64_t size = workspace_init(&w, c, backward, NULL);
-    bool parallel =
-        shape->lengths->total * shape->lengths->longest * shape->heads * shape->head_dim >
-        MC_SERIAL;
+    bool parallel = queries->total * keys->longest * shape->heads * shape->head_dim > MC_SERIAL;
     int64_t threads = parallel ? mc_min_i64(omp_get_max_threads(), tasks) : 1;
     float *scratch = mc_scratch_new(d, size * threads);
     if (!scratch) return MC_ERR_NOMEM;
@@ -318,8 +343,11 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
         workspace_init(&w, c, backward, scratch + size * omp_get_thread_num());
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks; i++) {
-            attention_task t = task_at(c, i);
-            if (t.length > 0) run(c, &t, &w);
+            int64_t first = i / shape->heads * each;
+            for (int64_t sequence = first; sequence < first + each; sequence++) {
+                attention_task t = task_of(c, sequence, i % shape->heads);
+                run(c, &t, &w);
+            }
         }
     }
     mc_scratch_free(d, scratch, size * threads);
@@ -329,9 +357,14 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
 mc_status MC_K(attention)(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                           mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
-    attention_call c = {
-        .shape = shape, .q = q, .k = k, .v = v, .out = out, .log_sum_exp = log_sum_exp};
-    zero_tail(shape, out);
+    attention_call c = {.shape = shape,
+                        .key_lengths = mc_key_lengths(shape),
+                        .q = q,
+                        .k = k,
+                        .v = v,
+                        .out = out,
+                        .log_sum_exp = log_sum_exp};
+    zero_tail(shape, shape->lengths, out);
     return run_tasks(d, &c, false, forward_task);
 }
 
@@ -341,6 +374,7 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
                                    mc_matrix dk, mc_matrix dv)
 {
     attention_call c = {.shape = shape,
+                        .key_lengths = mc_key_lengths(shape),
                         .q = q,
                         .k = k,
                         .v = v,
@@ -350,9 +384,9 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
                         .dk = dk,
                         .dv = dv,
                         .log_sum_exp = (float *)log_sum_exp};
-    zero_tail(shape, dq);
-    zero_tail(shape, dk);
-    zero_tail(shape, dv);
+    zero_tail(shape, shape->lengths, dq);
+    zero_tail(shape, c.key_lengths, dk);
+    zero_tail(shape, c.key_lengths, dv);
     return run_tasks(d, &c, true, backward_task);
 }
 

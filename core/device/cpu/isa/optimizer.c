@@ -197,10 +197,11 @@ mc_status MC_K(step_count)(mc_device *d, const float *loss, mc_step_state *state
     return MC_OK;
 }
 
-mc_status MC_K(step_measure)(mc_device *d, mc_step_rules rules, mc_step_state *state)
+mc_status MC_K(step_measure)(mc_device *d, mc_step_rules rules, int ranks,
+                             const mc_step_sums *parts, mc_step_state *state)
 {
     (void)d;
-    mc_step_measure(state, &rules);
+    mc_step_measure(state, &rules, ranks, parts);
     return MC_OK;
 }
 

@@ -1,0 +1,192 @@
+/* The inside of communicators: what carries them, calls that are waited for later, and who watches.
+ */
+#ifndef MC_DIST_COMM_INTERNAL_H
+#define MC_DIST_COMM_INTERNAL_H
+
+#include <stdatomic.h>
+#include "core/device/device_internal.h"
+#include "core/dist/comm.h"
+
+/* ---- calls that are waited for later --------------------------------------------------------- */
+
+/* A call that was begun. Its memory is not to be touched until it was waited for. */
+typedef struct mc_comm_request mc_comm_request;
+
+/* As the calls without `start`, but they return at once: NULL after an error, else a request, which
+ * has to be waited for. Ranks begin them in the same order as all other calls; they may be waited
+ * for in any order. Not within a group of calls.
+ *
+ * GPU: the work runs on the communicator's side stream, after all that was launched on the device's
+ * stream so far, beside what is launched later. CPU: it moves on while this or any other call of the
+ * job's communicators waits, and in mc_comm_progress. Neither takes memory from the system once
+ * the same calls have been made before. */
+mc_comm_request *mc_comm_start_all_gather(mc_comm *comm, const void *src, void *dst, int64_t count,
+                                          mc_dtype dtype);
+mc_comm_request *mc_comm_start_reduce_scatter(mc_comm *comm, const void *src, void *dst,
+                                              int64_t count, mc_dtype dtype, mc_reduce_op op);
+mc_comm_request *mc_comm_start_all_reduce(mc_comm *comm, const void *src, void *dst, int64_t count,
+                                          mc_dtype dtype, mc_reduce_op op);
+mc_comm_request *mc_comm_start_broadcast(mc_comm *comm, const void *src, void *dst, int64_t count,
+                                         mc_dtype dtype, int root);
+/* Waits and ends the request; after it, its memory is the caller's. CPU: the work is done. GPU: the
+ * host waits for nothing, what is launched on the device's stream from now on runs after the work.
+ * NULL is allowed. On a failed context requests are ended without waiting. */
+mc_status mc_comm_wait(mc_comm_request *request);
+/* Whether the work is done; never waits. NULL: true. */
+bool mc_comm_is_done(mc_comm_request *request);
+/* Lets begun calls move on, without waiting: for loops that compute. A failure shows at the wait. */
+void mc_comm_progress(mc_comm *comm);
+
+/* ---- who watches ----------------------------------------------------------------------------- */
+
+/* What a communicator tells and asks. */
+typedef struct mc_comm_hooks {
+    /* Asked about once a millisecond by whatever waits: true ends the wait, with the error that it
+     * has set in *error (by default one that says "stopped"). */
+    bool (*stop)(void *user, mc_error *error);
+    /* Told of every call when it begins: how many collectives this communicator has had, itself
+     * included, and its name. */
+    void (*note)(void *user, uint64_t sequence, const char *operation);
+    void *user;
+} mc_comm_hooks;
+
+/* Parts that are split off inherit them. Before: hooks that a communicator is born with, for the
+ * waits of mc_comm_new itself. */
+void mc_comm_set_hooks(mc_comm *comm, const mc_comm_hooks *hooks);
+mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int rank,
+                            const mc_comm_options *options, const mc_comm_hooks *hooks);
+
+/* For a watchdog's thread (GPU; on CPUs whoever waits watches): whether the communicator has failed,
+ * or work of it has run for longer than the timeout. Then *error says which, and the communicator is
+ * aborted, so that whoever waits for the GPU comes back. */
+bool mc_comm_watch(mc_comm *comm, mc_error *error);
+
+/* GPU: has the watchdog watch also what was launched on the device's stream so far, under the name
+ * `what`: a recorded step that was run again. Elsewhere nothing. */
+void mc_comm_mark(mc_comm *comm, const char *what);
+
+/* GPU: the streams (cudaStream_t) of plain calls and of started ones, in place of the device's
+ * stream and of one that the communicator makes. NULL: leave it. They must outlive it. */
+void mc_comm_set_streams(mc_comm *comm, void *stream, void *side);
+
+/* Bytes that were sent to other ranks by this one's calls, by the least that any algorithm needs;
+ * and the calls. */
+typedef struct mc_comm_volume {
+    uint64_t calls, bytes;
+} mc_comm_volume;
+mc_comm_volume mc_comm_volume_of(const mc_comm *comm);
+
+/* ---- what carries ---------------------------------------------------------------------------- */
+
+typedef enum mc_comm_kind {
+    MC_COMM_ALL_REDUCE,
+    MC_COMM_REDUCE,
+    MC_COMM_BROADCAST,
+    MC_COMM_ALL_GATHER,
+    MC_COMM_REDUCE_SCATTER,
+    MC_COMM_SEND,
+    MC_COMM_RECV,
+} mc_comm_kind;
+
+/* A call as it was made, checked. */
+typedef struct mc_comm_call {
+    mc_comm_kind kind;
+    const void *src;
+    void *dst;
+    int64_t count;
+    mc_dtype dtype;
+    mc_reduce_op op;
+    int peer; /* the root, or the other end */
+} mc_comm_call;
+
+struct mc_comm_request {
+    mc_comm *comm;
+    mc_comm_call call;
+    uint64_t sequence;
+    bool later; /* begun by mc_comm_start_* */
+    bool done;
+    mc_comm_request *next; /* of the group's calls, or of those not in use */
+    void *state;           /* the transport's; kept when the request is used again */
+    mc_comm_request *older;
+    bool listed; /* among the communicator's requests, by `older` */
+};
+
+typedef struct mc_comm_transport {
+    const char *name;
+    /* Begins r->call; sets r->done if it is done already. */
+    mc_status (*begin)(mc_comm *c, mc_comm_request *r);
+    /* Ends a request that was begun and is not done: see mc_comm_wait. After it nobody writes to the
+     * request's memory, whatever happened. */
+    mc_status (*finish)(mc_comm *c, mc_comm_request *r);
+    bool (*is_done)(mc_comm *c, mc_comm_request *r);
+    void (*progress)(mc_comm *c);
+    mc_status (*group_start)(mc_comm *c);
+    mc_status (*group_end)(mc_comm *c); /* before its requests are finished */
+    mc_status (*drain)(mc_comm *c);     /* waits until what was launched is done */
+    /* Fills in a part: its rank, size, members and state; *child stays without state where the
+     * colour is negative. */
+    mc_status (*split)(mc_comm *c, int colour, int key, mc_comm *child);
+    bool (*watch)(mc_comm *c, mc_error *error);
+    void (*mark)(mc_comm *c, const char *what);
+    void (*set_streams)(mc_comm *c, void *stream, void *side);
+    void (*abort)(mc_comm *c); /* from any thread, once; comm->aborted is set already */
+    void (*release_request)(mc_comm_request *r);
+    void (*release)(mc_comm *c);
+} mc_comm_transport;
+
+struct mc_comm {
+    mc_owned owned;
+    mc_context *ctx;
+    const mc_comm_transport *transport;
+    int size, rank;
+    int *members; /* (size) their ranks in the group that was made with an id; NULL: the same */
+    double timeout;
+    mc_comm_hooks hooks;
+    uint64_t sequence;  /* of the last collective: the same on all ranks */
+    uint64_t exchanges; /* sends and receives so far */
+    mc_comm_volume volume;
+    atomic_bool aborted;
+    bool broken; /* a call on it failed */
+    int group_depth;
+    mc_comm_request *requests; /* all that were made */
+    mc_comm_request *unused;   /* those that are done with */
+    mc_comm_request *group;    /* the open group's calls, oldest first */
+    mc_comm_request **last;    /* where the next one goes */
+    void *state;               /* the transport's */
+};
+
+/* Set up c->state and c->transport for the group whose size, rank, timeout and hooks c has. */
+mc_status mc_comm_init_self(mc_comm *c);
+mc_status mc_comm_init_mpi(mc_comm *c, const mc_comm_id *id);
+mc_status mc_comm_init_nccl(mc_comm *c, const mc_comm_id *id);
+mc_status mc_comm_nccl_unique_id(mc_context *ctx, mc_comm_id *id);
+
+/* ---- for transports -------------------------------------------------------------------------- */
+
+double mc_comm_clock(void); /* seconds, monotonic */
+/* Pauses of something that waits: the processor is given up a few times, then for a time that grows
+ * to a millisecond. Start from {0}. */
+typedef struct mc_comm_backoff {
+    int tries;
+} mc_comm_backoff;
+void mc_comm_pause(mc_comm_backoff *backoff);
+/* Whether a wait of `c` has to end although what it waits for is not done: the communicator was
+ * aborted or its hook says so; then the context's error is set. The deadline is the caller's. */
+bool mc_comm_stopped(mc_comm *c);
+
+/* "all-reduce 17 of 1000 f32 (sum) on rank 1 of 4", for messages. */
+typedef struct mc_comm_text {
+    char text[160];
+} mc_comm_text;
+mc_comm_text mc_comm_print(const mc_comm_request *r);
+const char *mc_comm_kind_name(mc_comm_kind kind);
+/* The number of member i in the group that was made with an id, which messages use. */
+int mc_comm_member(const mc_comm *c, int i);
+size_t mc_comm_bytes(const mc_comm_call *call); /* of `count` elements */
+
+/* dst[i] = op over j of part[j][i], in the order of the parts, on host memory; dst may be one of the
+ * parts. Averages divide by `parts`. */
+void mc_reduce_parts(mc_device *device, mc_reduce_op op, mc_dtype dtype, int64_t count, int parts,
+                     const void *const *part, void *dst);
+
+#endif

@@ -1,0 +1,222 @@
+#include "core/dist/control_parts_internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "core/base/memory_internal.h"
+
+double mc_control_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void pause_for(double seconds)
+{
+    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (time_t)seconds))}, NULL);
+}
+
+void mc_control_write_addr(char *text, size_t room, const char *host, int port)
+{
+    bool bare_ipv6 = strchr(host, ':') && *host != '[';
+    snprintf(text, room, bare_ipv6 ? "[%s]:%d" : "%s:%d", host, port);
+}
+
+void mc_control_name_peer(char name[MC_PEER_NAME_MAX], int fd)
+{
+    struct sockaddr_storage addr;
+    socklen_t length = sizeof addr;
+    char host[64], port[8];
+    if (getpeername(fd, (struct sockaddr *)&addr, &length) != 0 ||
+        getnameinfo((struct sockaddr *)&addr, length, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        snprintf(name, MC_PEER_NAME_MAX, "an unknown address");
+    else if (strncmp(host, "::ffff:", 7) == 0 && strchr(host, '.')) /* IPv4, seen from IPv6 */
+        snprintf(name, MC_PEER_NAME_MAX, "%s:%s", host + 7, port);
+    else
+        snprintf(name, MC_PEER_NAME_MAX, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+/* ---- names ---- */
+
+/* Shared by the caller and the resolver's thread; the last to leave frees it. */
+typedef struct lookup {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done, left; /* the thread has its answer; the caller has gone */
+    int result, why; /* of getaddrinfo; errno where that is EAI_SYSTEM */
+    struct addrinfo *addrs;
+    char host[MC_LAUNCH_ADDR_MAX], port[8];
+} lookup;
+
+static void free_lookup(lookup *l)
+{
+    if (l->addrs) freeaddrinfo(l->addrs);
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    mc_free(l);
+}
+
+static void *look_up(void *argument)
+{
+    lookup *l = argument;
+    struct addrinfo *addrs = NULL;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    int result = getaddrinfo(l->host, l->port, &hints, &addrs);
+    int why = errno;
+    pthread_mutex_lock(&l->lock);
+    l->why = why;
+    l->addrs = result == 0 ? addrs : NULL;
+    l->result = result;
+    l->done = true;
+    bool left = l->left;
+    pthread_cond_signal(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    if (left) free_lookup(l);
+    return NULL;
+}
+
+static lookup *start_lookup(const char *host, int port)
+{
+    lookup *l = mc_calloc(1, sizeof *l);
+    if (!l) return NULL;
+    size_t length = strlen(host);
+    bool brackets = length > 2 && *host == '[' && host[length - 1] == ']';
+    snprintf(l->host, sizeof l->host, "%.*s", (int)(length - 2 * brackets), host + brackets);
+    snprintf(l->port, sizeof l->port, "%d", port);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, look_up, l) == 0) {
+        pthread_detach(thread);
+        return l;
+    }
+    free_lookup(l);
+    return NULL;
+}
+
+/* One try. getaddrinfo's result, and *why where that is EAI_SYSTEM. */
+static int resolve_once(const char *host, int port, double deadline, struct addrinfo **addrs,
+                        int *why)
+{
+    lookup *l = start_lookup(host, port);
+    *why = ENOMEM;
+    if (!l) return EAI_SYSTEM;
+    struct timespec until = {(time_t)deadline, (long)(1e9 * (deadline - (time_t)deadline))};
+    pthread_mutex_lock(&l->lock);
+    int late = 0;
+    while (!l->done && late == 0) late = pthread_cond_timedwait(&l->changed, &l->lock, &until);
+    bool done = l->done;
+    int result = l->result;
+    *why = done ? l->why : ETIMEDOUT;
+    *addrs = l->addrs;
+    l->addrs = NULL;
+    l->left = true;
+    pthread_mutex_unlock(&l->lock);
+    if (done) free_lookup(l);
+    return done ? result : EAI_SYSTEM;
+}
+
+struct addrinfo *mc_control_resolve(mc_error *error, const char *host, int port, double deadline)
+{
+    double begun = mc_control_now();
+    for (;;) {
+        struct addrinfo *addrs = NULL;
+        int system, result = resolve_once(host, port, deadline, &addrs, &system);
+        if (result == 0) return addrs;
+        const char *why = result == EAI_SYSTEM ? strerror(system) : gai_strerror(result);
+        bool out_of_memory = result == EAI_MEMORY || (result == EAI_SYSTEM && system == ENOMEM);
+        /* A name may become known while a cluster starts its hosts. */
+        if (mc_control_now() + 0.5 < deadline && !out_of_memory) {
+            pause_for(0.5);
+            continue;
+        }
+        mc_error_set(
+            error, out_of_memory ? MC_ERR_NOMEM : MC_ERR_NOT_FOUND,
+            "cannot find the address of rank 0's host \"%s\" (MASTER_ADDR): %s, for %.1f s", host,
+            why, mc_control_now() - begun);
+        return NULL;
+    }
+}
+
+/* ---- listening ---- */
+
+static bool is_loopback(const struct sockaddr *addr)
+{
+    if (addr->sa_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, addr, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    struct sockaddr_in6 v6;
+    if (addr->sa_family != AF_INET6) return false;
+    memcpy(&v6, addr, sizeof v6);
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+/* A listening socket, or -1 with errno. */
+static int listen_on(const struct sockaddr *addr, socklen_t length)
+{
+    int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    int on = 1, off = 0;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (addr->sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(fd, addr, length) == 0 && listen(fd, 1024) == 0) return fd;
+    int why = errno;
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+/* On every address of this host, of both families where there are both. */
+static int listen_everywhere(int port)
+{
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    v6.sin6_addr = in6addr_any;
+    v4.sin_addr.s_addr = htonl(INADDR_ANY);
+    int fd = listen_on((struct sockaddr *)&v6, sizeof v6);
+    if (fd >= 0 || errno == EADDRINUSE || errno == EACCES) return fd;
+    return listen_on((struct sockaddr *)&v4, sizeof v4);
+}
+
+static int listen_once(const struct addrinfo *addrs, int port, bool one_host)
+{
+    for (const struct addrinfo *a = addrs; a; a = a->ai_next)
+        if (!is_loopback(a->ai_addr)) one_host = false;
+    if (!one_host) return listen_everywhere(port);
+    int fd = -1; /* the others try all addresses, so one is enough */
+    for (const struct addrinfo *a = addrs; a && fd < 0; a = a->ai_next)
+        fd = listen_on(a->ai_addr, a->ai_addrlen);
+    return fd;
+}
+
+int mc_control_listen(mc_error *error, const struct addrinfo *addrs, int port, bool one_host,
+                      double deadline)
+{
+    for (;;) {
+        int fd = listen_once(addrs, port, one_host), why = errno;
+        if (fd >= 0) return fd;
+        /* The one that has it may be a job of before that is just ending. */
+        if (why == EADDRINUSE && mc_control_now() < deadline) {
+            pause_for(0.05);
+            continue;
+        }
+        mc_error_set(error, MC_ERR_IO,
+                     "rank 0 cannot listen on port %d, the job's control port: %s (set "
+                     "MC_MASTER_PORT to a free port, the same on every rank)",
+                     port, strerror(why));
+        return -1;
+    }
+}

@@ -1,0 +1,98 @@
+/* The control channel of a job of several ranks.
+ *
+ * Rank 0 runs a small TCP service, every other rank is connected to it, from the rendezvous to the
+ * end of the run; each has one thread for it. Data never goes through it. It
+ *
+ *   - brings the ranks together, and names those that have not come by the deadline;
+ *   - hands small blobs (an NCCL unique id) from rank 0 to all;
+ *   - carries the first error of any rank to all, at once;
+ *   - finds ranks that have died (their connection closes: at once) or stand still (no heartbeat for
+ *     half of the deadline);
+ *   - knows in which collective operation each rank is, and so, when one passes the deadline, which
+ *     rank is behind, and where.
+ *
+ * Whoever waits for a collective publishes it (mc_control_enter, mc_control_leave) and polls
+ * mc_control_failed: deadlines are kept by the channel's thread. All functions may be called from
+ * any thread, but for mc_control_free, and mc_control_share, which is collective. With a NULL
+ * control they do nothing and nothing ever fails; so they do, without thread or socket, in a world of
+ * one rank. Nothing here waits for longer than the deadline; mc_control_free for at most a second.
+ *
+ *
+ * The protocol. Frames, either way, numbers little-endian:
+ *
+ *     u32 magic "MCc1" | u16 type | u16 size of what follows, at most 4104
+ *
+ *     HELLO   client  u64 job, u32 world size, u32 rank, u64 host      the first frame
+ *     REFUSE  server  u32 may come again, text                         and closes
+ *     WAIT    server  text: the ranks that have not come               the answer to HELLO, repeated
+ *     START   server  u32 local rank, u32 local size                   all have come
+ *     BEAT    both    u64 operation, u32 ms since, u32 inside, text    every beat
+ *     BLOB    server  u32 number, bytes
+ *     TAKEN   client  u32 number                                       the blob has been asked for
+ *     ERROR   both    u32 status, u32 rank or ~0, text
+ *     BYE     both    nothing                                          the last frame
+ *
+ * A connection that ends without BYE is a death. Whoever connects and does not say a proper HELLO
+ * within a few seconds, or anything else than these frames, is cut off and does no harm. */
+#ifndef MC_DIST_CONTROL_INTERNAL_H
+#define MC_DIST_CONTROL_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "core/base/error_internal.h"
+
+enum {
+    MC_CONTROL_BLOB_MAX = 4096, /* bytes */
+    MC_CONTROL_NAME_MAX = 96,   /* of an operation's name, NUL included; longer ones are cut */
+    MC_CONTROL_TEXT_MAX = 2048  /* of an error's message, NUL included; longer ones are cut */
+};
+
+typedef struct mc_control mc_control;
+
+typedef struct mc_control_options {
+    int rank, world_size;
+    const char *addr; /* rank 0's host: a name, an IPv4 or an IPv6 address */
+    int port;         /* 1 to 65535 */
+    uint64_t job;     /* ranks of another job are refused */
+    bool one_host;    /* all ranks are on this host: where `addr` is a loopback address, the service
+                         can be reached from here only */
+    double timeout;   /* the deadline, in seconds (mc_launch_timeout) */
+} mc_control_options;
+
+/* Rendezvous: returns when all ranks have come. NULL with the error set when they have not by the
+ * deadline (the message names them and the address), when the port is taken, the address can't be
+ * resolved, or the service refuses this rank (another job or world size, a rank that is there
+ * already). */
+mc_control *mc_control_new(mc_error *error, const mc_control_options *options);
+
+/* Says goodbye, so that the others know this for an end and not a death, and frees. An error that
+ * was reported is delivered before. Needs no other rank. */
+void mc_control_free(mc_control *c);
+
+/* Collective: `size` bytes (at most MC_CONTROL_BLOB_MAX, the same on every rank) go from rank 0's
+ * blob to everybody's. On rank 0 it returns when all ranks have come for it; `what` names it in
+ * errors. False with the error set after a failure of any rank or the deadline. */
+bool mc_control_share(mc_control *c, mc_error *error, const char *what, void *blob, size_t size);
+
+/* This rank is now in (waits for) collective number `operation`, counted the same way on every rank,
+ * from 1; `name` such as "all_reduce 12345 f32". Entering again replaces what was entered and
+ * restarts its clock. Costs a lock and a copy; travels with the next heartbeat. */
+void mc_control_enter(mc_control *c, uint64_t operation, const char *name);
+void mc_control_leave(mc_control *c);
+
+/* Whether the job has failed: an error of any rank, a death, a silence, an operation past the
+ * deadline. Fills in *error (which may be NULL) if it holds none yet. Cheap: to be polled. Failing
+ * is for good. */
+bool mc_control_failed(mc_control *c, mc_error *error);
+
+/* Reports an error of this rank to all. The first one wins. Does not wait. */
+void mc_control_report(mc_control *c, mc_status status, const char *message);
+
+/* This rank's place among those of the same host, by rank; found out at the rendezvous. */
+void mc_control_place(const mc_control *c, int *local_rank, int *local_size);
+
+/* The deadline, in seconds (0 for NULL). */
+double mc_control_timeout(const mc_control *c);
+
+#endif

@@ -1,0 +1,168 @@
+/* The control channel's inside: frames and connections (control_wire.c), addresses
+ * (control_address.c), the state that callers and the thread share (control.c), and the thread's loop
+ * on rank 0 (control_server.c) and elsewhere (control_client.c). */
+#ifndef MC_DIST_CONTROL_PARTS_INTERNAL_H
+#define MC_DIST_CONTROL_PARTS_INTERNAL_H
+
+#include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include "core/dist/control_internal.h"
+#include "core/dist/launch_internal.h"
+
+/* ---- frames and connections ------------------------------------------------------------------ */
+
+typedef enum mc_frame_type {
+    MC_FRAME_HELLO = 1,
+    MC_FRAME_REFUSE,
+    MC_FRAME_WAIT,
+    MC_FRAME_START,
+    MC_FRAME_BEAT,
+    MC_FRAME_BLOB,
+    MC_FRAME_TAKEN,
+    MC_FRAME_ERROR,
+    MC_FRAME_BYE
+} mc_frame_type;
+
+enum {
+    MC_FRAME_HEADER = 8,
+    MC_FRAME_PAYLOAD_MAX = MC_CONTROL_BLOB_MAX + 8,
+    MC_FRAME_MAX = MC_FRAME_HEADER + MC_FRAME_PAYLOAD_MAX,
+    MC_CONN_ROOM = 4 * MC_FRAME_MAX, /* of what waits to be sent */
+    MC_PEER_NAME_MAX = 80,
+    MC_MISSING_MAX = 1024 /* of the text of WAIT */
+};
+
+/* A frame that is being made or was received; fields are taken from the front. */
+typedef struct mc_frame {
+    mc_frame_type type;
+    size_t size, at;
+    bool bad; /* a field was asked for that is not there, or put where no room was */
+    uint8_t data[MC_FRAME_PAYLOAD_MAX];
+} mc_frame;
+
+void mc_frame_put(mc_frame *f, uint64_t value, size_t bytes);
+void mc_frame_put_bytes(mc_frame *f, const void *data, size_t size);
+uint64_t mc_frame_get(mc_frame *f, size_t bytes);
+/* The rest as text, cut to fit, control characters blanked. */
+void mc_frame_get_text(mc_frame *f, char *text, size_t room);
+
+/* A connection; does not block. */
+typedef struct mc_conn {
+    int fd;
+    int rank;            /* the peer's; -1 until it has said HELLO */
+    bool closing;        /* nothing more is sent; closes when all is flushed */
+    bool broken;         /* its end was read, or it failed, or spoke garbage: `why` */
+    bool shut;           /* our half has been closed */
+    double since, heard; /* when it was made; when the last whole frame came */
+    char why[96];
+    char name[MC_PEER_NAME_MAX]; /* "10.0.0.7:4711" */
+    size_t in_used, out_used;
+    uint8_t in[MC_FRAME_MAX], out[MC_CONN_ROOM];
+} mc_conn;
+
+mc_conn *mc_conn_new(int fd); /* owns the socket from now on, closes it too when memory is out */
+void mc_conn_free(mc_conn *conn);
+/* Sends, or keeps for mc_conn_flush. A peer that lets a whole MC_CONN_ROOM pile up breaks. */
+void mc_conn_send(mc_conn *conn, const mc_frame *f);
+void mc_conn_flush(mc_conn *conn);
+/* Receives what has come; then mc_conn_next gives the frames one by one (false: no whole one). What
+ * came before a break is given, too. */
+void mc_conn_receive(mc_conn *conn);
+bool mc_conn_next(mc_conn *conn, mc_frame *f, double now);
+short mc_conn_events(const mc_conn *conn); /* for poll() */
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+double mc_control_now(void); /* seconds on a clock that is not set */
+
+/* The addresses of rank 0, to be freed with freeaddrinfo. NULL with the error set when there is none
+ * by `deadline`. The system's resolver can't be interrupted, so it runs in a thread of its own, which
+ * is left behind when it takes too long. */
+struct addrinfo *mc_control_resolve(mc_error *error, const char *host, int port, double deadline);
+
+/* "node7:29501", "[::1]:29501". */
+void mc_control_write_addr(char *text, size_t room, const char *host, int port);
+void mc_control_name_peer(char name[MC_PEER_NAME_MAX], int fd);
+
+/* A listening socket; tries until `deadline` where the port is taken. On the loopback address alone
+ * when `one_host` and all addresses are such. -1 with the error set. */
+int mc_control_listen(mc_error *error, const struct addrinfo *addrs, int port, bool one_host,
+                      double deadline);
+
+/* ---- what callers and the thread share ------------------------------------------------------- */
+
+/* Where a rank is. */
+typedef struct mc_control_state {
+    uint64_t operation; /* 0: none yet */
+    bool inside;
+    double since; /* when it entered, or left, by this process's clock */
+    char name[MC_CONTROL_NAME_MAX];
+} mc_control_state;
+
+enum { MC_NO_RANK = -1 };
+
+typedef enum mc_control_phase { MC_CONTROL_JOINING, MC_CONTROL_RUNNING } mc_control_phase;
+
+struct mc_control {
+    int rank, world_size, port;
+    uint64_t job, host;
+    bool one_host;
+    double timeout, beat, silence, grace; /* seconds; derived from the first */
+    double begun;                         /* when the rendezvous began */
+    char addr[MC_LAUNCH_ADDR_MAX], where[MC_LAUNCH_ADDR_MAX + 16]; /* host; host:port */
+    int wake;                                                      /* eventfd for the thread */
+    pthread_t thread;
+    bool has_thread, has_lock, has_changed;
+    struct mc_control_server *server; /* the thread's, on rank 0; */
+    struct mc_control_client *client; /* the thread's, elsewhere */
+    atomic_bool failed;
+
+    pthread_mutex_t lock; /* for all that follows */
+    pthread_cond_t changed;
+    mc_control_phase phase;
+    bool leaving; /* mc_control_free is waiting for the thread */
+    int local_rank, local_size;
+    mc_control_state mine;
+    struct {
+        mc_status status;
+        int rank; /* whose error it is, or MC_NO_RANK: the text is a whole sentence */
+        char text[MC_CONTROL_TEXT_MAX];
+        mc_control_state at; /* where this rank was */
+    } failure;
+    struct {
+        uint32_t wanted, number; /* the last asked for here; the last whose bytes are here */
+        uint32_t done;           /* rank 0: the last that all came for; else: the last taken */
+        double since;
+        char what[MC_CONTROL_NAME_MAX];
+        size_t size;
+        uint8_t data[MC_CONTROL_BLOB_MAX];
+    } blob;
+};
+
+/* Notes the first failure; wakes whoever waits. `rank` as in failure.rank. */
+void mc_control_fail(mc_control *c, mc_status status, int rank, const char *format, ...)
+    MC_PRINTF(4, 5);
+void mc_control_wake(mc_control *c);
+mc_control_state mc_control_mine(mc_control *c);
+bool mc_control_is_leaving(mc_control *c);
+
+/* "in all_reduce 12 f32 (operation 42) for 2.1 s". */
+void mc_control_describe(char *text, size_t room, const mc_control_state *s, double now);
+
+void mc_control_beat_frame(mc_frame *f, const mc_control_state *s, double now);
+void mc_control_read_beat(mc_frame *f, mc_control_state *s, double now);
+/* The ERROR frame of this process's failure. */
+void mc_control_error_frame(mc_control *c, mc_frame *f);
+
+/* The threads; `argument` is the mc_control. */
+void *mc_control_serve(void *argument);
+void *mc_control_attend(void *argument);
+/* Their private parts, made before the thread starts and freed after it ends. */
+bool mc_control_server_init(mc_error *error, mc_control *c);
+void mc_control_server_release(mc_control *c);
+bool mc_control_client_init(mc_error *error, mc_control *c);
+void mc_control_client_release(mc_control *c);
+
+#endif

@@ -1,0 +1,112 @@
+#include "core/dist/world_internal.h"
+
+#include <string.h>
+#include "core/device/device_internal.h"
+#include "core/dist/comm_internal.h"
+#include "core/dist/control_internal.h"
+#include "core/dist/launch_internal.h"
+
+struct mc_world {
+    mc_launch launch;
+    mc_control *control;
+    bool reported;
+};
+
+void mc_world_read(mc_context *ctx)
+{
+    ctx->world_size = 1;
+    struct mc_world *w = mc_calloc(1, sizeof *w);
+    if (!w) {
+        mc_fail_nomem(ctx, "the job's ranks");
+        return;
+    }
+    ctx->world = w;
+    if (mc_launch_read(&ctx->error, &w->launch)) return;
+    ctx->rank = w->launch.rank;
+    ctx->world_size = w->launch.world_size;
+    ctx->local_rank = w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
+    if (ctx->world_size > 1)
+        mc_log(ctx, MC_LOG_INFO, "rank %d of %d, as %s says", ctx->rank, ctx->world_size,
+               w->launch.which);
+}
+
+/* CPU ranks talk through MPI, which has to have started them. */
+static bool check_launcher(mc_context *ctx)
+{
+    const mc_launch *l = &ctx->world->launch;
+    if (!ctx->device->is_host || strcmp(l->which, "torchrun") != 0) return true;
+    mc_fail(ctx, MC_ERR_UNSUPPORTED,
+            "WORLD_SIZE=%d: CPU ranks talk through MPI; start them with mpirun or srun instead of "
+            "torchrun",
+            l->world_size);
+    return false;
+}
+
+static bool meet(mc_context *ctx, double timeout)
+{
+    struct mc_world *w = ctx->world;
+    const mc_launch *l = &w->launch;
+    mc_control_options options = {
+        .rank = l->rank,
+        .world_size = l->world_size,
+        .addr = *l->master_addr ? l->master_addr : "localhost",
+        .port = l->master_port,
+        .job = l->job,
+        .one_host = l->local_size == l->world_size,
+        .timeout = timeout,
+    };
+    w->control = mc_control_new(&ctx->error, &options);
+    return w->control;
+}
+
+static bool stop(void *user, mc_error *error)
+{
+    const struct mc_world *w = user;
+    return mc_control_failed(w->control, error);
+}
+
+static void note(void *user, uint64_t sequence, const char *operation)
+{
+    const struct mc_world *w = user;
+    mc_control_enter(w->control, sequence, operation);
+}
+
+void mc_world_join(mc_context *ctx, double timeout)
+{
+    struct mc_world *w = ctx->world;
+    double seconds;
+    if (mc_failed(ctx) || !w || ctx->world_size < 2) return;
+    if (mc_launch_timeout(&ctx->error, timeout, &seconds) || !check_launcher(ctx) ||
+        !meet(ctx, seconds))
+        return;
+    mc_comm_id id;
+    memset(&id, 0, sizeof id);
+    if (!ctx->device->is_host) {
+        if (ctx->rank == 0) mc_comm_unique_id(ctx, &id);
+        if (mc_failed(ctx) ||
+            !mc_control_share(w->control, &ctx->error, "the communicator's id", &id, sizeof id))
+            return;
+    }
+    mc_comm_hooks hooks = {.stop = stop, .note = note, .user = w};
+    mc_comm_options options = {.timeout = seconds};
+    ctx->comm = mc_comm_new_hooked(ctx, ctx->device->is_host ? NULL : &id, ctx->world_size,
+                                   ctx->rank, &options, &hooks);
+}
+
+void mc_world_leave(mc_context *ctx)
+{
+    struct mc_world *w = ctx->world;
+    if (!w) return;
+    if (mc_error_is_set(&ctx->error)) mc_world_report(ctx);
+    mc_control_free(w->control);
+    mc_free(w);
+    ctx->world = NULL;
+}
+
+void mc_world_report(mc_context *ctx)
+{
+    struct mc_world *w = ctx->world;
+    if (!w || !w->control || w->reported) return;
+    w->reported = true;
+    mc_control_report(w->control, ctx->error.status, ctx->error.message);
+}

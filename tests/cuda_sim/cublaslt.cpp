@@ -1,0 +1,422 @@
+/* cuBLASLt's products, as far as they are used: computed plainly in f32, with checks of what real
+ * algorithms rely on. Matrices count columns first. */
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cmath>
+#include <cstring>
+#include <vector>
+#include "tests/cuda_sim/simulator.h"
+
+using namespace mc_sim;
+
+namespace
+{
+
+struct layout {
+    cudaDataType type;
+    int64_t rows, columns, ld;
+};
+static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
+
+struct operation {
+    cublasComputeType_t compute;
+    cudaDataType scale;
+    int32_t transpose_a, transpose_b, epilogue;
+    int32_t bias_type, aux_type; /* -1: that of D */
+    void *bias, *aux;
+    int64_t aux_ld;
+};
+static_assert(sizeof(operation) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
+
+struct preference {
+    uint64_t workspace;
+    uint32_t alignment[4];
+};
+static_assert(sizeof(preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "fits");
+
+/* What lies in cublasLtMatmulAlgo_t. */
+struct algorithm {
+    uint64_t magic, problem, workspace;
+    uint32_t alignment[4];
+};
+static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "fits");
+constexpr uint64_t MAGIC = 0x6d6373696d4c7431;
+
+template <class T, class Handle> T *get(Handle handle) { return (T *)(void *)handle->data; }
+
+int live; /* handles and descriptors */
+struct at_end {
+    ~at_end()
+    {
+        if (!live) return;
+        fprintf(stderr, "CUDA simulator: %d descriptors or handles of cuBLASLt are left\n", live);
+        _Exit(98);
+    }
+} at_end_of_program;
+
+/* ---- what is supported ----------------------------------------------------------------------- */
+
+struct problem {
+    operation op;
+    layout a, b, c;
+    int64_t m, n, k;
+};
+
+int32_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+bool is_half(cudaDataType type) { return type == CUDA_R_16F || type == CUDA_R_16BF; }
+
+bool has_gelu(int32_t epilogue)
+{
+    return epilogue == CUBLASLT_EPILOGUE_GELU || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+           epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool has_bias(int32_t epilogue)
+{
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+           epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool writes_aux(int32_t epilogue)
+{
+    return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool has_aux(int32_t epilogue)
+{
+    return writes_aux(epilogue) || epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+/* False where the descriptors contradict each other. */
+bool make_problem(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                  cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, problem *p)
+{
+    const layout *ld = get<layout>(d);
+    p->op = *get<operation>(op);
+    p->a = *get<layout>(a);
+    p->b = *get<layout>(b);
+    p->c = *get<layout>(c);
+    p->m = p->op.transpose_a == CUBLAS_OP_T ? p->a.columns : p->a.rows;
+    p->k = p->op.transpose_a == CUBLAS_OP_T ? p->a.rows : p->a.columns;
+    p->n = p->op.transpose_b == CUBLAS_OP_T ? p->b.rows : p->b.columns;
+    int64_t k = p->op.transpose_b == CUBLAS_OP_T ? p->b.columns : p->b.rows;
+    return k == p->k && p->c.rows == p->m && p->c.columns == p->n && ld->rows == p->m &&
+           ld->columns == p->n && ld->ld == p->c.ld && ld->type == p->c.type;
+}
+
+/* Half types need addresses and strides of whole 4 bytes, gelu half types. */
+bool is_supported(const problem &p, const uint32_t *alignment)
+{
+    const operation &op = p.op;
+    cudaDataType in = p.a.type, out = p.c.type;
+    int32_t e = op.epilogue;
+    if (op.compute != CUBLAS_COMPUTE_32F || op.scale != CUDA_R_32F || in != p.b.type) return false;
+    if (in != out && out != CUDA_R_32F) return false;
+    if (p.m < 1 || p.n < 1 || p.k < 1) return false;
+    const layout *all[] = {&p.a, &p.b, &p.c};
+    for (int i = 0; i < 3; i++) {
+        if (all[i]->ld < all[i]->rows) return false;
+        if (alignment[i] < (uint32_t)size_of(all[i]->type)) return false;
+        if (is_half(all[i]->type) && (all[i]->ld % 2 || alignment[i] < 4)) return false;
+    }
+    if ((has_gelu(e) || has_aux(e)) && !is_half(out)) return false;
+    if (has_bias(e) && (!op.bias || (op.bias_type >= 0 && op.bias_type != out))) return false;
+    if (has_aux(e))
+        return op.aux && op.aux_ld >= p.m && op.aux_ld % 8 == 0 && (uintptr_t)op.aux % 16 == 0 &&
+               (op.aux_type < 0 || op.aux_type == out);
+    return e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS || has_gelu(e);
+}
+
+uint64_t hash_of(const problem &p)
+{
+    const int64_t values[] = {p.m,
+                              p.n,
+                              p.k,
+                              p.a.ld,
+                              p.b.ld,
+                              p.c.ld,
+                              p.op.transpose_a,
+                              p.op.transpose_b,
+                              p.op.epilogue,
+                              p.a.type,
+                              p.c.type,
+                              has_aux(p.op.epilogue) ? p.op.aux_ld : 0};
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int64_t v : values) hash = (hash ^ (uint64_t)v) * 0x100000001b3u;
+    return hash;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+float load(const void *data, cudaDataType type, int64_t at)
+{
+    if (type == CUDA_R_32F) return ((const float *)data)[at];
+    if (type == CUDA_R_16F) return __half2float(((const __half *)data)[at]);
+    return __bfloat162float(((const __nv_bfloat16 *)data)[at]);
+}
+
+void store(void *data, cudaDataType type, int64_t at, float value)
+{
+    if (type == CUDA_R_32F)
+        ((float *)data)[at] = value;
+    else if (type == CUDA_R_16F)
+        ((__half *)data)[at] = __float2half_rn(value);
+    else
+        ((__nv_bfloat16 *)data)[at] = __float2bfloat16_rn(value);
+}
+
+/* Columns of `rows` elements, one after the other. */
+std::vector<float> gather(const void *data, const layout &l, bool transpose, int64_t rows,
+                          int64_t columns)
+{
+    std::vector<float> all((size_t)(rows * columns));
+    for (int64_t j = 0; j < columns; j++)
+        for (int64_t i = 0; i < rows; i++)
+            all[(size_t)(j * rows + i)] =
+                load(data, l.type, transpose ? j + i * l.ld : i + j * l.ld);
+    return all;
+}
+
+float gelu(float x)
+{
+    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+float gelu_slope(float x)
+{
+    float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+    return 0.5f * (1.0f + t) +
+           0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3 * 0.044715f * x * x);
+}
+
+/* One element, from the sum of products (and C) to what is stored. */
+float finish(const problem &p, int64_t row, int64_t column, float x)
+{
+    int32_t e = p.op.epilogue;
+    int64_t aux_at = row + column * p.op.aux_ld;
+    if (has_bias(e)) x += load(p.op.bias, p.c.type, row);
+    if (writes_aux(e)) store(p.op.aux, p.c.type, aux_at, x);
+    if (has_gelu(e)) x = gelu(x);
+    if (e == CUBLASLT_EPILOGUE_DGELU) x *= gelu_slope(load(p.op.aux, p.c.type, aux_at));
+    return x;
+}
+
+/* Sums of at most PART products each in f32, and these in f64: GPUs too add up in parts. */
+void multiply(const problem &p, float alpha, float beta, const void *a, const void *b,
+              const void *c, void *d)
+{
+    constexpr int64_t PART = 256;
+    std::vector<float> left = gather(a, p.a, p.op.transpose_a == CUBLAS_OP_T, p.m, p.k);
+    std::vector<float> right = gather(b, p.b, p.op.transpose_b == CUBLAS_OP_T, p.k, p.n);
+    std::vector<float> part((size_t)p.m);
+    std::vector<double> sum((size_t)p.m);
+    for (int64_t column = 0; column < p.n; column++) {
+        std::fill(sum.begin(), sum.end(), 0.0);
+        for (int64_t first = 0; first < p.k; first += PART) {
+            std::fill(part.begin(), part.end(), 0.0f);
+            for (int64_t l = first; l < std::min(first + PART, p.k); l++) {
+                float factor = right[(size_t)(column * p.k + l)], *to = part.data();
+                const float *from = &left[(size_t)(l * p.m)];
+                for (int64_t i = 0; i < p.m; i++) to[i] += from[i] * factor;
+            }
+            for (size_t i = 0; i < (size_t)p.m; i++) sum[i] += (double)part[i];
+        }
+        for (int64_t i = 0; i < p.m; i++) {
+            int64_t at = i + column * p.c.ld;
+            float x = alpha * (float)sum[(size_t)i];
+            if (beta != 0.0f) x += beta * load(c, p.c.type, at);
+            store(d, p.c.type, at, finish(p, i, column, x));
+        }
+    }
+}
+
+void check_matrix(const void *data, const layout &l, const char *what)
+{
+    check_device_memory(data, (size_t)((l.columns - 1) * l.ld + l.rows) * (size_t)size_of(l.type),
+                        what);
+}
+
+bool is_aligned(const void *data, uint32_t alignment)
+{
+    return (uintptr_t)data % alignment == 0;
+}
+
+} // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    *handle = (cublasLtHandle_t)malloc(16);
+    live++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    free(handle);
+    live--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t cublasLtGetVersion(void) { return 1; }
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "success";
+    case CUBLAS_STATUS_INVALID_VALUE: return "an invalid value";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "not supported";
+    default: return "an error of the simulator";
+    }
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type,
+                                          uint64_t rows, uint64_t columns, int64_t ld)
+{
+    *l = new cublasLtMatrixLayoutOpaque_t{};
+    *get<layout>(*l) = {type, (int64_t)rows, (int64_t)columns, ld};
+    live++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
+{
+    delete l;
+    live--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
+{
+    *op = new cublasLtMatmulDescOpaque_t{};
+    *get<operation>(*op) = {compute, scale,   CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
+                            -1,      -1,      nullptr,     nullptr,     0};
+    live++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t op)
+{
+    delete op;
+    live--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
+                                              cublasLtMatmulDescAttributes_t name,
+                                              const void *value, size_t size)
+{
+    operation *o = get<operation>(op);
+    struct {
+        cublasLtMatmulDescAttributes_t name;
+        void *at;
+        size_t size;
+    } all[] = {
+        {CUBLASLT_MATMUL_DESC_TRANSA, &o->transpose_a, 4},
+        {CUBLASLT_MATMUL_DESC_TRANSB, &o->transpose_b, 4},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE, &o->epilogue, 4},
+        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &o->bias, 8},
+        {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &o->bias_type, 4},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &o->aux, 8},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &o->aux_ld, 8},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &o->aux_type, 4},
+    };
+    for (auto &a : all)
+        if (a.name == name) {
+            if (a.size != size) return CUBLAS_STATUS_INVALID_VALUE;
+            memcpy(a.at, value, size);
+            return CUBLAS_STATUS_SUCCESS;
+        }
+    fail("cublasLtMatmulDescSetAttribute: attribute %d is not simulated", (int)name);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
+{
+    *p = new cublasLtMatmulPreferenceOpaque_t{};
+    *get<preference>(*p) = {0, {256, 256, 256, 256}};
+    live++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    delete p;
+    live--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t name,
+                                                    const void *value, size_t size)
+{
+    preference *own = get<preference>(p);
+    int first = (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, i = (int)name - first;
+    bool workspace = name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+    if (!workspace && (i < 0 || i > 3))
+        fail("cublasLtMatmulPreferenceSetAttribute: attribute %d is not simulated", (int)name);
+    if (size != (workspace ? 8 : 4)) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(workspace ? (void *)&own->workspace : (void *)&own->alignment[i], value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Two proposals: one without a workspace, and one with. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference_, int most,
+                                              cublasLtMatmulHeuristicResult_t *results, int *count)
+{
+    const preference *wish = get<preference>(preference_);
+    problem p;
+    *count = 0;
+    if (!make_problem(op, a, b, c, d, &p)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!is_supported(p, wish->alignment)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (int i = 0; i < 2 && i < most; i++) {
+        uint64_t workspace = i == 0 ? 0 : (uint64_t)1 << 16;
+        if (workspace > wish->workspace) break;
+        algorithm found = {MAGIC, hash_of(p), workspace, {}};
+        memcpy(found.alignment, wish->alignment, sizeof found.alignment);
+        memset(&results[i], 0, sizeof results[i]);
+        memcpy(&results[i].algo, &found, sizeof found);
+        results[i].workspaceSize = workspace;
+        results[i].state = CUBLAS_STATUS_SUCCESS;
+        ++*count;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t la, const void *b,
+                              cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+                              cudaStream_t stream)
+{
+    problem p;
+    algorithm how;
+    float alpha_value = *(const float *)alpha, beta_value = *(const float *)beta;
+    if (!make_problem(op, la, lb, lc, ld, &p)) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&how, algo, sizeof how);
+    if (how.magic != MAGIC || how.problem != hash_of(p) || how.workspace > bytes ||
+        !is_supported(p, how.alignment))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!is_aligned(a, how.alignment[0]) || !is_aligned(b, how.alignment[1]) ||
+        !is_aligned(c, how.alignment[2]) || !is_aligned(d, how.alignment[3]))
+        fail("cublasLtMatmul: operands are not aligned as was promised");
+    check_matrix(a, p.a, "cublasLtMatmul's A");
+    check_matrix(b, p.b, "cublasLtMatmul's B");
+    check_matrix(d, p.c, "cublasLtMatmul's D");
+    if (beta_value != 0.0f) check_matrix(c, p.c, "cublasLtMatmul's C");
+    if (has_aux(p.op.epilogue))
+        check_matrix(p.op.aux, {p.c.type, p.m, p.n, p.op.aux_ld}, "cublasLtMatmul's aux");
+    if (has_bias(p.op.epilogue))
+        check_device_memory(p.op.bias, (size_t)(p.m * size_of(p.c.type)), "cublasLtMatmul's bias");
+    if (how.workspace) check_device_memory(workspace, how.workspace, "cublasLtMatmul's workspace");
+    enqueue(stream, "cublasLtMatmul", [=] {
+        if (how.workspace) memset(workspace, 0xff, how.workspace);
+        multiply(p, alpha_value, beta_value, a, b, c, d);
+    });
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+} // extern "C"

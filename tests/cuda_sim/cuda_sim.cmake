@@ -1,0 +1,50 @@
+# The CUDA device on the simulator of this folder, instead of on nvcc, the runtime and cuBLASLt. Of
+# CUDA only the headers are needed. Included by cmake/accelerators.cmake (what is found) and
+# cmake/cuda_kernels.cmake (what is built).
+set(sim_folder ${PROJECT_SOURCE_DIR}/tests/cuda_sim)
+
+# Sources of kernels are translated to C++, each into the folder of the build that stands for ours.
+function(mc_translate_kernels result)
+    find_program(PYTHON3 python3 REQUIRED)
+    file(GLOB sources CONFIGURE_DEPENDS core/device/cuda/*.cu core/device/cuda/*.cuh)
+    set(made "")
+    foreach(source ${sources})
+        cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
+        set(output ${PROJECT_BINARY_DIR}/cuda_sim/${name})
+        string(REGEX REPLACE "\\.cu$" "_cu.cpp" output ${output})
+        get_filename_component(folder ${output} DIRECTORY)
+        file(MAKE_DIRECTORY ${folder})
+        add_custom_command(OUTPUT ${output}
+            COMMAND ${PYTHON3} ${sim_folder}/translate.py ${source} ${output} ${name}
+            DEPENDS ${source} ${sim_folder}/translate.py)
+        list(APPEND made ${output})
+    endforeach()
+    set(${result} ${made} PARENT_SCOPE)
+endfunction()
+
+# Fused multiply-adds and vectors where this machine has them: several times as fast.
+include(CheckCXXSourceRuns)
+check_cxx_source_runs("int main() { return !(__builtin_cpu_supports(\"avx2\") &&
+                                             __builtin_cpu_supports(\"fma\")); }" MC_SIM_HAS_AVX2)
+if(MC_SIM_HAS_AVX2)
+    set(sim_processor -mavx2 -mfma)
+endif()
+
+function(mc_build_cuda_simulator target)
+    file(GLOB host_sources CONFIGURE_DEPENDS core/device/cuda/*.c)
+    file(GLOB own_sources CONFIGURE_DEPENDS ${sim_folder}/*.cpp)
+    mc_translate_kernels(kernels)
+    target_sources(${target} PRIVATE ${host_sources} ${own_sources} ${kernels})
+    set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden CXX_STANDARD 17
+                          CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS ON)
+    target_include_directories(${target} BEFORE PRIVATE
+        $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_BINARY_DIR}/cuda_sim>
+        $<$<COMPILE_LANGUAGE:CXX>:${sim_folder}/include>)
+    target_compile_options(${target} PRIVATE
+        "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-sign-compare;-Wno-maybe-uninitialized;-ffp-contract=off>"
+        "$<$<COMPILE_LANGUAGE:CXX>:-O3;-fno-math-errno;-fno-strict-aliasing;${sim_processor}>"
+        "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${MC_WERROR}>>:-Werror>"
+        "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
+    set_source_files_properties(core/device/cuda/cudnn.c PROPERTIES
+                                COMPILE_DEFINITIONS dlopen=mc_sim_dlopen)
+endfunction()

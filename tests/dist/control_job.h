@@ -1,0 +1,220 @@
+/* A job of several ranks, each a process of its own (or, to look for leaks, a thread), that meet over
+ * the control channel and then play a part. Include after cmocka.h. */
+#ifndef MC_TESTS_CONTROL_JOB_H
+#define MC_TESTS_CONTROL_JOB_H
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "core/dist/control_internal.h"
+
+enum { RANKS_MAX = 8, TOLD_LATE = 30 };
+
+typedef struct job job;
+
+/* What a rank does once all have come. */
+typedef void part(mc_control *c, job *j, int rank, mc_error *error);
+
+/* What became of a rank; in memory that all processes share. */
+typedef struct outcome {
+    atomic_bool ready, done; /* has begun its part; has freed its control */
+    bool joined;
+    mc_status status;
+    char message[3000];
+    double ended, freed; /* when its part ended; when mc_control_free came back */
+    int local_rank, local_size;
+} outcome;
+
+struct job {
+    int world;
+    double timeout;
+    const char *addr;
+    int port;
+    part *parts[RANKS_MAX];
+    mc_control_options own[RANKS_MAX]; /* what isn't 0 replaces the job's */
+    void (*prepare[RANKS_MAX])(void);  /* in the process, before anything else */
+    atomic_bool finish;                /* for parts that wait to be told */
+    pid_t pids[RANKS_MAX];
+    outcome ranks[RANKS_MAX];
+};
+
+static inline double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline void sleep_for(double seconds)
+{
+    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (time_t)seconds))}, NULL);
+}
+
+/* A port that nothing listens on. */
+static inline int free_port(void)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET};
+    socklen_t size = sizeof addr;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &size), 0);
+    close(fd);
+    return ntohs(addr.sin_port);
+}
+
+/* In memory that is shared with the ranks. */
+static inline job *job_new(int world, double timeout, part *all)
+{
+    job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(j != MAP_FAILED);
+    j->world = world;
+    j->timeout = timeout;
+    j->addr = "127.0.0.1";
+    j->port = free_port();
+    for (int r = 0; r < RANKS_MAX; r++) j->parts[r] = all;
+    return j;
+}
+
+static inline mc_control_options job_options(const job *j, int rank)
+{
+    mc_control_options o = j->own[rank];
+    if (!o.rank) o.rank = rank;
+    if (!o.world_size) o.world_size = j->world;
+    if (!o.addr) o.addr = j->addr;
+    if (!o.port) o.port = j->port;
+    if (!o.job) o.job = 4711;
+    if (o.timeout == 0) o.timeout = j->timeout;
+    return o;
+}
+
+static inline void run_rank(job *j, int rank)
+{
+    outcome *r = &j->ranks[rank];
+    mc_error error = {0};
+    if (j->prepare[rank]) j->prepare[rank]();
+    mc_control_options o = job_options(j, rank);
+    mc_control *c = mc_control_new(&error, &o);
+    r->joined = c != NULL;
+    if (c) {
+        mc_control_place(c, &r->local_rank, &r->local_size);
+        if (j->parts[rank]) j->parts[rank](c, j, rank, &error);
+    }
+    r->ended = now();
+    r->status = error.status;
+    if (mc_error_is_set(&error)) snprintf(r->message, sizeof r->message, "%s", error.message);
+    mc_control_free(c);
+    r->freed = now();
+    r->done = true;
+    mc_error_clear(&error);
+}
+
+static inline void job_start_rank(job *j, int rank)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        run_rank(j, rank);
+        _exit(0);
+    }
+    j->pids[rank] = pid;
+}
+
+static inline void job_start(job *j)
+{
+    for (int r = 0; r < j->world; r++) job_start_rank(j, r);
+}
+
+/* All ranks have begun their parts. */
+static inline void job_wait_ready(job *j)
+{
+    double begun = now();
+    for (int r = 0; r < j->world; r++)
+        while (!j->ranks[r].ready) {
+            if (now() - begun > TOLD_LATE || j->ranks[r].done)
+                fail_msg("rank %d did not begin: %s", r, j->ranks[r].message);
+            sleep_for(0.002);
+        }
+}
+
+/* Ends a rank as the system would. */
+static inline void job_kill(job *j, int rank)
+{
+    kill(j->pids[rank], SIGKILL);
+    waitpid(j->pids[rank], NULL, 0);
+    j->pids[rank] = 0;
+}
+
+/* Waits for the ranks that are left, each of which has to be done within `limit` seconds of `since`,
+ * and to have been freed within one more. Then they are gone. */
+static inline void job_wait(job *j, double since, double limit)
+{
+    int late = -1;
+    for (int r = 0; r < RANKS_MAX; r++) {
+        if (!j->pids[r]) continue;
+        while (!j->ranks[r].done && now() < since + limit + 2) sleep_for(0.002);
+        outcome *o = &j->ranks[r];
+        if (!o->done || o->ended > since + limit || o->freed - o->ended > 1) late = r;
+    }
+    for (int r = 0; r < RANKS_MAX; r++)
+        if (j->pids[r]) job_kill(j, r);
+    if (late >= 0)
+        fail_msg("rank %d: %s, ended after %.3f s (limit %.3f), freed in %.3f s: %s", late,
+                 j->ranks[late].done ? "done" : "not done", j->ranks[late].ended - since, limit,
+                 j->ranks[late].freed - j->ranks[late].ended, j->ranks[late].message);
+}
+
+static inline void job_free(job *j) { munmap(j, sizeof *j); }
+
+/* The rank has failed and its message holds the text. */
+static inline void assert_says(const job *j, int rank, const char *text)
+{
+    const outcome *o = &j->ranks[rank];
+    if (o->status == MC_OK) fail_msg("rank %d: no error, expected \"%s\"", rank, text);
+    if (!strstr(o->message, text))
+        fail_msg("rank %d: \"%s\", expected \"%s\"", rank, o->message, text);
+}
+
+static inline void assert_all_good(const job *j)
+{
+    for (int r = 0; r < j->world; r++)
+        if (!j->ranks[r].joined || j->ranks[r].status != MC_OK)
+            fail_msg("rank %d: %s", r, j->ranks[r].message);
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static inline void wait_in(mc_control *c, job *j, int rank, mc_error *error)
+{
+    j->ranks[rank].ready = true;
+    while (!mc_control_failed(c, error) && !j->finish) sleep_for(0.002);
+}
+
+/* In the same operation as the others, which goes on until something fails. */
+static inline void waits(mc_control *c, job *j, int rank, mc_error *error)
+{
+    mc_control_enter(c, 6, "broadcast 768 bf16");
+    mc_control_leave(c);
+    mc_control_enter(c, 7, "all_reduce 12345 f32");
+    wait_in(c, j, rank, error);
+}
+
+/* Still computing, where the others are in operation 7. */
+static inline void computes(mc_control *c, job *j, int rank, mc_error *error)
+{
+    mc_control_enter(c, 6, "broadcast 768 bf16");
+    mc_control_leave(c);
+    wait_in(c, j, rank, error);
+}
+
+#endif

@@ -1,0 +1,195 @@
+/* The same training at any number of ranks: run by mpirun, each rank also trains alone on all rows,
+ * and what the ranks do together has to be the same.
+ *
+ *     mpirun -np 4 ranks_train        every level, recompute, accumulation, optimizer
+ *
+ * Prints a line for each case that differs; exits with 0 if there is none. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/dist/comm.h"
+#include "core/modelcenter.h"
+#include "core/nn/module_internal.h"
+
+enum { STEPS = 20, ROWS = 11, LENGTH = 9, VOCABULARY = 61 };
+
+typedef struct setting {
+    int level, micro;
+    mc_recompute recompute;
+    bool sgd;
+    mc_dtype dtype;
+} setting;
+
+typedef struct batch {
+    int32_t ids[ROWS][LENGTH], labels[ROWS][LENGTH], lengths[ROWS];
+} batch;
+
+typedef struct curve {
+    double loss[STEPS], norm[STEPS];
+} curve;
+
+static uint64_t state;
+static int below(int n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((state >> 33) % (uint64_t)n);
+}
+
+/* The same for everybody: rows of unequal lengths whose labels count unequally often. */
+static void make_batch(batch *b, int micro)
+{
+    state = (uint64_t)(micro + 1) * 77777;
+    for (int r = 0; r < ROWS; r++) {
+        b->lengths[r] = 2 + below(LENGTH - 1);
+        int token = below(VOCABULARY), stride = 1 + r % 3;
+        for (int k = 0; k < LENGTH; k++) {
+            b->ids[r][k] = token;
+            token = (token + stride) % VOCABULARY;
+            bool counts = k + 1 < b->lengths[r] && below(ROWS + 2) > r;
+            b->labels[r][k] = counts ? token : -100;
+        }
+    }
+}
+
+static mc_gpt2 *make_model(mc_context *ctx, const setting *s)
+{
+    mc_gpt2_config c = mc_gpt2_config_default();
+    c.vocab_size = VOCABULARY;
+    c.dim = 32;
+    c.dim_ff = 48;
+    c.layers = 3;
+    c.heads = 4;
+    c.positions = LENGTH;
+    c.init_std = 0.05f;
+    c.dropout = c.embedding_dropout = c.attention_dropout = 0;
+    mc_gpt2 *gpt2 =
+        mc_gpt2_new(ctx, &c, &(mc_load_options){.dtype = s->dtype, .recompute = s->recompute});
+    mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", false);
+    return gpt2;
+}
+
+static mc_optim_manager *make_manager(mc_context *ctx, mc_gpt2 *gpt2, const setting *s)
+{
+    mc_optimizer *o = s->sgd ? mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.3f, .momentum = 0.9f})
+                             : mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f,
+                                                                   .weight_decay = 0.01f,
+                                                                   .no_decay_bias_norm = true});
+    mc_optimizer_add(o, mc_gpt2_module(gpt2));
+    mc_optim_manager *optim =
+        mc_optim_manager_new(ctx, &(mc_optim_manager_options){.micro_steps = s->micro});
+    mc_optim_manager_add(optim, o, NULL);
+    return optim;
+}
+
+/* Forward and backward over rows first, first + step, ... of a batch. */
+static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, const batch *b,
+                     int first, int step)
+{
+    int32_t ids[ROWS * LENGTH], labels[ROWS * LENGTH], lengths[ROWS];
+    int rows = 0, tokens = 0;
+    for (int r = first; r < ROWS; r += step) {
+        lengths[rows++] = b->lengths[r];
+        for (int k = 0; k < b->lengths[r]; k++, tokens++) {
+            ids[tokens] = b->ids[r][k];
+            labels[tokens] = b->labels[r][k];
+        }
+    }
+    mc_tape *t = mc_tape_begin(ctx);
+    const mc_lengths *packed = mc_tape_lengths(t, lengths, rows, 1);
+    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
+                        .lengths = packed};
+    mc_gpt2_output out = mc_gpt2_forward(t, gpt2, &in);
+    mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), labels, false);
+    mc_optim_manager_backward(optim, t, mc_gpt2_loss(t, gpt2, out.last_hidden, target));
+    mc_tape_end(t);
+}
+
+static void train(mc_context *ctx, const setting *s, int rank, int ranks, curve *c, float *initial,
+                  float *final)
+{
+    mc_gpt2 *gpt2 = make_model(ctx, s);
+    mc_optim_manager *optim = make_manager(ctx, gpt2, s);
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+        mc_parameter_read(p, initial);
+        initial += mc_shape_count(mc_parameter_shape(p));
+    }
+    for (int step = 0; step < STEPS && !mc_failed(ctx); step++) {
+        mc_optim_manager_zero_grad(optim);
+        for (int micro = 0; micro < s->micro; micro++) {
+            batch b;
+            make_batch(&b, micro);
+            backward(ctx, gpt2, optim, &b, rank, ranks);
+        }
+        mc_optim_manager_clip_grad_norm(optim, 2.0f);
+        mc_optim_manager_step(optim);
+        c->loss[step] = mc_optim_manager_mean_loss(optim);
+        c->norm[step] = mc_optim_manager_grad_norm(optim);
+    }
+    it = (mc_parameter_iterator){0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+        mc_parameter_read(p, final);
+        final += mc_shape_count(mc_parameter_shape(p));
+    }
+    mc_optim_manager_free(optim);
+    mc_gpt2_free(gpt2);
+}
+
+static double worst_of(const double *a, const double *b)
+{
+    double worst = 0;
+    for (int i = 0; i < STEPS; i++) {
+        double error = fabs(a[i] - b[i]) / fabs(b[i]);
+        if (!(error <= worst)) worst = error;
+    }
+    return worst;
+}
+
+static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
+{
+    enum { MOST = 1 << 17 };
+    static float initial[2][MOST], final[2][MOST];
+    curve together, single;
+    ctx->zero_level = s->level;
+    memset(initial, 0, sizeof initial);
+    train(alone, s, 0, 1, &single, initial[0], final[0]);
+    train(ctx, s, mc_rank(ctx), mc_world_size(ctx), &together, initial[1], final[1]);
+    if (mc_print_error(alone, stdout) || mc_print_error(ctx, stdout)) return false;
+    double loss = worst_of(together.loss, single.loss), norm = worst_of(together.norm, single.norm);
+    double limit = s->dtype == MC_F32 ? 1e-5 : 5e-2;
+    bool same = memcmp(initial[0], initial[1], sizeof initial[0]) == 0;
+    bool moved = single.loss[STEPS - 1] < 0.5 * single.loss[0];
+    bool good = same && moved && loss <= limit && norm <= limit;
+    if (mc_rank(ctx) == 0 || !good)
+        printf("%s rank %d: level %d recompute %d micro %d %s %s: loss %.1e norm %.1e%s%s\n",
+               good ? "ok" : "FAILED", mc_rank(ctx), s->level, (int)s->recompute, s->micro,
+               s->sgd ? "sgd" : "adam", s->dtype == MC_F32 ? "f32" : "bf16", loss, norm,
+               same ? "" : " (initial weights differ)", moved ? "" : " (it does not learn)");
+    return good;
+}
+
+int main(void)
+{
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .comm_timeout = 20});
+    mc_context *alone = mc_init_distributed(&(mc_init_options){.seed = 5, .single = true});
+    if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
+    bool good = true;
+    for (int level = 0; level <= 3; level++)
+        for (int full = 0; full < 2; full++)
+            for (int micro = 1; micro <= 4; micro += 3)
+                for (int sgd = 0; sgd < 2; sgd++)
+                    good &= run_case(
+                        ctx, alone,
+                        &(setting){.level = level,
+                                   .micro = micro,
+                                   .recompute = full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE,
+                                   .sgd = sgd,
+                                   .dtype = MC_F32});
+    for (int level = 0; level <= 3; level++)
+        good &= run_case(ctx, alone, &(setting){.level = level, .micro = 1, .dtype = MC_BF16});
+    mc_context_free(ctx);
+    mc_context_free(alone);
+    printf(good ? "" : "some cases FAILED\n");
+    return !good;
+}

@@ -1,0 +1,816 @@
+/* The control channel: rendezvous, deaths, silence, errors, deadlines, strangers. Ranks are processes
+ * on this host; what they say and how soon is checked for each. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <poll.h>
+#include "core/base/memory_internal.h"
+#include "tests/dist/control_job.h"
+
+/* ---- rendezvous ------------------------------------------------------------------------------ */
+
+/* What a healthy job does. */
+static void works(mc_control *c, job *j, int rank, mc_error *error)
+{
+    for (int i = 1; i <= 3; i++) {
+        uint8_t blob[MC_CONTROL_BLOB_MAX];
+        size_t size = i == 1 ? sizeof blob : (size_t)(128 * (i - 2));
+        memset(blob, rank == 0 ? 40 + i : rank, sizeof blob);
+        if (!mc_control_share(c, error, "a blob", blob, size)) return;
+        for (size_t b = 0; b < size; b++)
+            if (blob[b] != 40 + i) {
+                mc_error_set(error, MC_ERR_FORMAT, "blob %d: byte %zu is %d", i, b, blob[b]);
+                return;
+            }
+    }
+    for (uint64_t op = 1; op <= 1000 && !mc_control_failed(c, error); op++) {
+        mc_control_enter(c, op, "all_reduce 1 f32");
+        mc_control_leave(c);
+    }
+    j->ranks[rank].ready = true;
+}
+
+static void test_worlds(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= RANKS_MAX; world++) {
+        job *j = job_new(world, 10, works);
+        job_start(j);
+        job_wait(j, now(), 3);
+        assert_all_good(j);
+        for (int r = 0; r < world; r++) {
+            assert_int_equal(j->ranks[r].local_rank, r);
+            assert_int_equal(j->ranks[r].local_size, world);
+        }
+        job_free(j);
+    }
+}
+
+/* Ranks come in any order, rank 0 last. */
+static void test_order(void **state)
+{
+    (void)state;
+    job *j = job_new(4, 10, works);
+    for (int r = 3; r >= 0; r--) {
+        job_start_rank(j, r);
+        sleep_for(0.15);
+    }
+    job_wait(j, now(), 2);
+    assert_all_good(j);
+    job_free(j);
+}
+
+static void *rank_thread(void *argument)
+{
+    void **a = argument;
+    run_rank(a[0], (int)(intptr_t)a[1]);
+    return NULL;
+}
+
+/* In one process, where sanitizers see leaks and races of both sides. */
+static void run_threads(job *j)
+{
+    pthread_t threads[RANKS_MAX];
+    void *arguments[RANKS_MAX][2];
+    for (int r = 0; r < j->world; r++) {
+        arguments[r][0] = j;
+        arguments[r][1] = (void *)(intptr_t)r; // NOLINT
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_thread, arguments[r]), 0);
+    }
+    for (int r = 0; r < j->world; r++) pthread_join(threads[r], NULL);
+}
+
+static void reports(mc_control *c, job *j, int rank, mc_error *error)
+{
+    char text[5000];
+    memset(text, 'x', sizeof text);
+    memcpy(text, "data.jsonl:7: bad row ", 22);
+    text[sizeof text - 1] = '\0';
+    mc_control_enter(c, 7, "all_reduce 12345 f32");
+    sleep_for(0.3); /* the others are there by now */
+    mc_control_report(c, MC_ERR_FORMAT, text);
+    mc_control_report(c, MC_ERR_IO, "a second error");
+    wait_in(c, j, rank, error);
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    job *j = job_new(4, 10, works);
+    run_threads(j);
+    assert_all_good(j);
+    job_free(j);
+    j = job_new(3, 10, waits);
+    j->parts[1] = reports;
+    run_threads(j);
+    for (int r = 0; r < 3; r++) assert_says(j, r, "data.jsonl:7: bad row");
+    job_free(j);
+    j = job_new(3, 0.3, waits);
+    j->own[2].world_size = 4;
+    run_threads(j);
+    for (int r = 0; r < 3; r++) assert_int_not_equal(j->ranks[r].status, MC_OK);
+    job_free(j);
+}
+
+static void test_one_too_few(void **state)
+{
+    (void)state;
+    char where[64];
+    job *j = job_new(4, 1, works);
+    double since = now();
+    job_start_rank(j, 0);
+    job_start_rank(j, 2);
+    job_wait(j, since, 1.5);
+    snprintf(where, sizeof where, "127.0.0.1:%d", j->port);
+    for (int r = 0; r < 4; r += 2) {
+        assert_says(j, r, "ranks 1, 3 have not come");
+        assert_says(j, r, where);
+    }
+    job_free(j);
+    j = job_new(8, 1, works);
+    for (int r = 0; r < 7; r++) job_start_rank(j, r);
+    job_wait(j, now(), 1.5);
+    for (int r = 0; r < 7; r++) assert_says(j, r, "rank 7 has not come");
+    job_free(j);
+}
+
+static void test_no_rank_0(void **state)
+{
+    (void)state;
+    char where[64];
+    job *j = job_new(3, 1, works);
+    double since = now();
+    job_start_rank(j, 1);
+    job_start_rank(j, 2);
+    job_wait(j, since, 1.5);
+    snprintf(where, sizeof where, "cannot reach rank 0 at 127.0.0.1:%d within 1.0 s", j->port);
+    for (int r = 1; r < 3; r++) {
+        assert_says(j, r, where);
+        assert_says(j, r, "Connection refused");
+    }
+    job_free(j);
+}
+
+static void test_wrong_world(void **state)
+{
+    (void)state;
+    job *j = job_new(3, 1, works);
+    j->own[1].world_size = 4;
+    double since = now();
+    job_start(j);
+    job_wait(j, since, 1.5);
+    assert_says(j, 1, "turns this process away: it expects a world of 4 ranks, rank 0 one of 3");
+    assert_true(j->ranks[1].ended - since < 0.5);
+    assert_says(j, 0, "rank 1 has not come");
+    assert_says(j, 0, "it expects a world of 4 ranks");
+    assert_says(j, 2, "rank 1 has not come");
+    job_free(j);
+}
+
+static void test_other_job(void **state)
+{
+    (void)state;
+    job *j = job_new(2, 2, works);
+    j->own[1].job = 1;
+    job_start(j);
+    job_wait(j, now(), 2.5);
+    assert_says(j, 1, "it belongs to another job (two jobs on one port?)");
+    assert_says(j, 0, "rank 1 has not come");
+    assert_says(j, 0, "it belongs to another job");
+    job_free(j);
+}
+
+/* Two processes say that they are rank 1; one of them is turned away, whichever comes second, and
+ * the job is none the worse for it once it has all its ranks. */
+static void test_same_rank(void **state)
+{
+    (void)state;
+    job *j = job_new(3, 10, waits);
+    j->own[3].rank = 1;
+    job_start(j);
+    job_wait_ready(j);
+    job_start_rank(j, 3);
+    double since = now();
+    while (!j->ranks[3].done && now() < since + 2) sleep_for(0.01);
+    assert_says(j, 3, "there is a rank 1 already (127.0.0.1:");
+    j->finish = true;
+    job_wait(j, now(), 1);
+    assert_all_good(j);
+    job_free(j);
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *addr, *message;
+    } table[] = {{"localhost", NULL},
+                 {"127.0.0.1", NULL},
+                 {"::1", NULL},
+                 {"[::1]", NULL},
+                 {"no-such-host.invalid", "host \"no-such-host.invalid\" (MASTER_ADDR): "},
+                 {"a b", "host \"a b\" (MASTER_ADDR): "},
+                 {"", "set MASTER_ADDR"}};
+    int v6 = socket(AF_INET6, SOCK_STREAM, 0);
+    struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    bool has_v6 = v6 >= 0 && bind(v6, (struct sockaddr *)&loopback, sizeof loopback) == 0;
+    close(v6);
+    if (!has_v6) printf("SKIPPED: IPv6 (this system has none)\n");
+    for (size_t i = 0; i < 2 * sizeof table / sizeof *table; i++) {
+        const char *addr = table[i / 2].addr, *message = table[i / 2].message;
+        if (strchr(addr, ':') && !has_v6) continue;
+        job *j = job_new(2, 2, works);
+        j->addr = addr;
+        j->own[0].one_host = j->own[1].one_host = i % 2;
+        job_start(j);
+        job_wait(j, now(), 2.5);
+        if (!message) assert_all_good(j);
+        for (int r = 0; r < 2 && message; r++) assert_says(j, r, message);
+        job_free(j);
+    }
+}
+
+static void test_bad_options(void **state)
+{
+    (void)state;
+    static const mc_control_options table[] = {
+        {.rank = 2, .world_size = 2, .addr = "localhost", .port = 1, .timeout = 1},
+        {.rank = -1, .world_size = 2, .addr = "localhost", .port = 1, .timeout = 1},
+        {.rank = 0, .world_size = 0, .addr = "localhost", .port = 1, .timeout = 1},
+        {.rank = 0, .world_size = 2, .addr = NULL, .port = 1, .timeout = 1},
+        {.rank = 0, .world_size = 2, .addr = "localhost", .port = 0, .timeout = 1},
+        {.rank = 0, .world_size = 2, .addr = "localhost", .port = 65536, .timeout = 1},
+        {.rank = 0, .world_size = 2, .addr = "localhost", .port = 1, .timeout = 0}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        mc_error error = {0};
+        assert_null(mc_control_new(&error, &table[i]));
+        assert_int_equal(error.status, MC_ERR_ARGUMENT);
+        mc_error_clear(&error);
+    }
+}
+
+/* NULL, and a world of one: nothing to do, nothing fails. */
+static void test_alone(void **state)
+{
+    (void)state;
+    mc_error error = {0};
+    mc_control *one = mc_control_new(&error, &(mc_control_options){.world_size = 1, .timeout = 5});
+    assert_non_null(one);
+    mc_control *both[] = {NULL, one};
+    for (int i = 0; i < 2; i++) {
+        int local_rank, local_size;
+        char blob[] = "id";
+        assert_true(mc_control_share(both[i], &error, "a blob", blob, sizeof blob));
+        mc_control_enter(both[i], 1, "all_reduce 1 f32");
+        mc_control_leave(both[i]);
+        mc_control_report(both[i], MC_ERR_IO, "mine alone");
+        assert_false(mc_control_failed(both[i], &error));
+        mc_control_place(both[i], &local_rank, &local_size);
+        assert_int_equal(local_rank, 0);
+        assert_int_equal(local_size, 1);
+        assert_true(mc_control_timeout(both[i]) == (i ? 5 : 0));
+        mc_control_free(both[i]);
+    }
+    assert_false(mc_error_is_set(&error));
+}
+
+/* ---- deaths and silence ---------------------------------------------------------------------- */
+
+/* Kills a rank while all are in operation 7. */
+static void kill_one(job *j, int victim)
+{
+    char gone[64], here[80];
+    double since = now();
+    job_kill(j, victim);
+    job_wait(j, since, 1);
+    snprintf(gone, sizeof gone, "rank %d (127.0.0.1:", victim);
+    for (int r = 0; r < 4; r++) {
+        if (r == victim) continue;
+        snprintf(here, sizeof here, "[this is rank %d, in all_reduce 12345 f32 (operation 7)]", r);
+        assert_says(j, r, gone);
+        assert_says(j, r, "is gone without a goodbye");
+        assert_says(j, r, "when last heard of, it was in all_reduce 12345 f32 (operation 7) for");
+        assert_says(j, r, here);
+    }
+    job_free(j);
+}
+
+static void test_kill(void **state)
+{
+    (void)state;
+    job *jobs[2] = {job_new(4, 10, waits), job_new(4, 10, waits)};
+    for (int i = 0; i < 2; i++) job_start(jobs[i]);
+    for (int i = 0; i < 2; i++) job_wait_ready(jobs[i]);
+    sleep_for(0.7); /* a heartbeat */
+    kill_one(jobs[0], 0);
+    kill_one(jobs[1], 2);
+}
+
+/* Ranks that stand still, as they would in a debugger or on a frozen host. */
+static void test_stopped(void **state)
+{
+    (void)state;
+    job *jobs[2] = {job_new(3, 2, waits), job_new(3, 2, waits)}; /* rank 0 stops, rank 1 stops */
+    for (int i = 0; i < 2; i++) job_start(jobs[i]);
+    for (int i = 0; i < 2; i++) job_wait_ready(jobs[i]);
+    sleep_for(0.3);
+    double since = now();
+    for (int i = 0; i < 2; i++) kill(jobs[i]->pids[i], SIGSTOP);
+    for (int i = 0; i < 2; i++)
+        for (int r = 0; r < 3; r++)
+            while (r != i && !jobs[i]->ranks[r].done && now() < since + 2) sleep_for(0.01);
+    for (int i = 0; i < 2; i++) {
+        char still[16];
+        job_kill(jobs[i], i);
+        job_wait(jobs[i], since, 1.7);
+        snprintf(still, sizeof still, "rank %d", i);
+        for (int r = 0; r < 3; r++) {
+            if (r == i) continue;
+            assert_says(jobs[i], r, still);
+            assert_says(jobs[i], r, "stands still: no heartbeat for 1.");
+            assert_says(jobs[i], r, "all_reduce 12345 f32 (operation 7)");
+        }
+        job_free(jobs[i]);
+    }
+}
+
+/* Freeing doesn't wait for one that stands still. */
+static void test_free_beside_stopped(void **state)
+{
+    (void)state;
+    job *jobs[2] = {job_new(3, 10, waits), job_new(3, 10, waits)};
+    for (int i = 0; i < 2; i++) job_start(jobs[i]);
+    for (int i = 0; i < 2; i++) job_wait_ready(jobs[i]);
+    for (int i = 0; i < 2; i++) kill(jobs[i]->pids[i], SIGSTOP);
+    double since = now();
+    for (int i = 0; i < 2; i++) jobs[i]->finish = true;
+    sleep_for(1);
+    for (int i = 0; i < 2; i++) {
+        job_kill(jobs[i], i);
+        job_wait(jobs[i], since, 0.5);
+        job_free(jobs[i]);
+    }
+}
+
+static void test_death_in_rendezvous(void **state)
+{
+    (void)state;
+    for (int victim = 0; victim < 3; victim++) {
+        char who[16];
+        job *j = job_new(4, 10, works);
+        for (int r = 0; r < 3; r++) job_start_rank(j, r);
+        sleep_for(0.3); /* all three are there by now, and wait for the fourth */
+        double since = now();
+        job_kill(j, victim);
+        job_wait(j, since, 1);
+        snprintf(who, sizeof who, "rank %d (", victim);
+        for (int r = 0; r < 3; r++) {
+            if (r == victim) continue;
+            assert_says(j, r, who);
+            assert_says(j, r, "is gone without a goodbye");
+        }
+        job_free(j);
+    }
+}
+
+static void test_stopped_in_rendezvous(void **state)
+{
+    (void)state;
+    job *j = job_new(3, 2, works);
+    for (int r = 0; r < 2; r++) job_start_rank(j, r);
+    sleep_for(0.3);
+    double since = now();
+    kill(j->pids[1], SIGSTOP);
+    while (!j->ranks[0].done && now() < since + 2) sleep_for(0.01);
+    assert_says(j, 0, "rank 1 stands still");
+    assert_true(j->ranks[0].ended - since < 1.6);
+    job_kill(j, 1);
+    job_wait(j, since, 2);
+    job_free(j);
+}
+
+/* ---- errors and deadlines -------------------------------------------------------------------- */
+
+static void test_error(void **state)
+{
+    (void)state;
+    for (int origin = 0; origin < 2; origin++) {
+        char from[64];
+        job *j = job_new(4, 30, waits);
+        j->parts[origin] = reports;
+        double since = now();
+        job_start(j);
+        job_wait(j, since, 1);
+        snprintf(from, sizeof from, "rank %d: data.jsonl:7: bad row xx", origin);
+        for (int r = 0; r < 4; r++) {
+            assert_says(j, r, r == origin ? "data.jsonl:7: bad row xx" : from);
+            assert_says(j, r, "all_reduce 12345 f32");
+            assert_int_equal(j->ranks[r].status, MC_ERR_FORMAT);
+            assert_null(strstr(j->ranks[r].message, "a second error"));
+        }
+        job_free(j);
+    }
+}
+
+/* Reports and is gone at once: the error arrives, not the death. */
+static void reports_and_goes(mc_control *c, job *j, int rank, mc_error *error)
+{
+    (void)j, (void)rank, (void)error;
+    mc_control_report(c, MC_ERR_NOMEM, "out of memory for logits");
+}
+
+static void test_last_words(void **state)
+{
+    (void)state;
+    for (int origin = 0; origin < 2; origin++) {
+        job *j = job_new(3, 30, waits);
+        j->parts[origin] = reports_and_goes;
+        job_start(j);
+        job_wait(j, now(), 1);
+        for (int r = 0; r < 3; r++)
+            if (r != origin) assert_says(j, r, "out of memory for logits");
+        job_free(j);
+    }
+}
+
+static void in_older(mc_control *c, job *j, int rank, mc_error *error)
+{
+    mc_control_enter(c, 6, "broadcast 768 bf16");
+    wait_in(c, j, rank, error);
+}
+
+static void in_other(mc_control *c, job *j, int rank, mc_error *error)
+{
+    mc_control_enter(c, 7, "all_gather 99 f32");
+    wait_in(c, j, rank, error);
+}
+
+/* The deadline of operation 7, which one rank has not come to. */
+static void check_behind(const job *j, int behind, const char *message)
+{
+    char who[32];
+    snprintf(who, sizeof who, "rank %d is ", behind);
+    for (int r = 0; r < 3; r++) {
+        assert_says(j, r, "past the deadline of 1.0 s: rank ");
+        assert_says(j, r, "(operation 7)");
+        assert_says(j, r, message);
+        if (j->parts[behind] == in_other)
+            assert_says(j, r, "is in another operation, in all_");
+        else if (j->parts[behind] != waits)
+            assert_says(j, r, who);
+    }
+}
+
+static void test_behind(void **state)
+{
+    (void)state;
+    static const struct {
+        part *part;
+        const char *message;
+    } table[] = {{in_older, "is behind, in broadcast 768 bf16 (operation 6) for "},
+                 {computes, "s after broadcast 768 bf16 (operation 6)"},
+                 {in_other, "all_gather 99 f32 (operation 7)"},
+                 {wait_in, "is behind, before its first operation"},
+                 {waits, "all ranks are in it or past it"}};
+    enum { JOBS = sizeof table / sizeof *table };
+    job *jobs[JOBS];
+    double since[JOBS];
+    for (int i = 0; i < JOBS; i++) {
+        jobs[i] = job_new(3, 1, waits);
+        jobs[i]->parts[i % 3] = table[i].part;
+        since[i] = now();
+        job_start(jobs[i]);
+    }
+    for (int i = 0; i < JOBS; i++) {
+        job_wait(jobs[i], since[i], 1.7);
+        assert_true(jobs[i]->ranks[0].ended - since[i] >= 1);
+        check_behind(jobs[i], i % 3, table[i].message);
+        job_free(jobs[i]);
+    }
+}
+
+static void returns(mc_control *c, job *j, int rank, mc_error *error)
+{
+    (void)error;
+    mc_control_enter(c, 6, "broadcast 768 bf16");
+    mc_control_leave(c);
+    j->ranks[rank].ready = true;
+}
+
+/* A rank that has left, in good order, before an operation that the others wait in. */
+static void test_left(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; early++) {
+        char who[64];
+        job *j = job_new(3, 2, waits);
+        j->parts[early] = returns;
+        double since = now();
+        job_start(j);
+        job_wait(j, since, 1.2);
+        snprintf(who, sizeof who, "rank %d has left the job, between operations", early);
+        for (int r = 0; r < 3; r++) {
+            if (r == early) assert_int_equal(j->ranks[r].status, MC_OK);
+            if (r == early) continue;
+            assert_says(j, r, "waits for nothing, in all_reduce 12345 f32 (operation 7) for ");
+            assert_says(j, r, who);
+        }
+        job_free(j);
+    }
+}
+
+/* Ranks that leave one after the other, without anything left to do together. */
+static void leaves_in_turn(mc_control *c, job *j, int rank, mc_error *error)
+{
+    mc_control_enter(c, 1, "all_reduce 1 f32");
+    mc_control_leave(c);
+    sleep_for(0.2 * rank);
+    mc_control_failed(c, error);
+    j->ranks[rank].ready = true;
+}
+
+static void test_orderly_end(void **state)
+{
+    (void)state;
+    job *j = job_new(4, 2, leaves_in_turn);
+    job_start(j);
+    job_wait(j, now(), 1.5);
+    assert_all_good(j);
+    job_free(j);
+}
+
+static void does_not_share(mc_control *c, job *j, int rank, mc_error *error)
+{
+    wait_in(c, j, rank, error);
+}
+
+static void shares(mc_control *c, job *j, int rank, mc_error *error)
+{
+    char id[128] = {0};
+    j->ranks[rank].ready = true;
+    mc_control_share(c, error, "the NCCL id", id, sizeof id);
+}
+
+static void shares_less(mc_control *c, job *j, int rank, mc_error *error)
+{
+    char id[64] = {0};
+    j->ranks[rank].ready = true;
+    if (mc_control_share(c, error, "the NCCL id", id, sizeof id)) wait_in(c, j, rank, error);
+}
+
+static void test_share_fails(void **state)
+{
+    (void)state;
+    static const struct {
+        int rank;
+        part *part;
+        const char *message;
+    } table[] = {{2, does_not_share, "the NCCL id: not asked for by rank 2 within 1.0 s"},
+                 {0, does_not_share, "the NCCL id: rank 0 has not given it to rank"},
+                 {2, returns, "the NCCL id: rank 2 has left the job without it"},
+                 {0, returns, "the NCCL id: rank 0 has not given it to rank"}};
+    enum { JOBS = sizeof table / sizeof *table };
+    job *jobs[JOBS];
+    for (int i = 0; i < JOBS; i++) {
+        jobs[i] = job_new(3, 1, shares);
+        jobs[i]->parts[table[i].rank] = table[i].part;
+        job_start(jobs[i]);
+    }
+    double since = now();
+    for (int i = 0; i < JOBS; i++) {
+        job_wait(jobs[i], since, 1.5);
+        if (table[i].rank != 0) assert_says(jobs[i], 0, table[i].message);
+        for (int r = 1; r < 3 && table[i].rank == 0; r++) assert_says(jobs[i], r, table[i].message);
+        job_free(jobs[i]);
+    }
+    job *j = job_new(2, 5, shares);
+    j->parts[1] = shares_less;
+    job_start(j);
+    job_wait(j, now(), 1);
+    assert_says(j, 1, "the NCCL id: rank 0 shares 128 bytes, rank 1 expected 64");
+    job_free(j);
+}
+
+/* ---- strangers ------------------------------------------------------------------------------- */
+
+static int connect_port(int port)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (double since = now(); now() < since + 2; sleep_for(0.01)) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0) return fd;
+        close(fd);
+    }
+    fail_msg("cannot connect to port %d: %s", port, strerror(errno));
+    return -1;
+}
+
+static void say(int port, const void *bytes, size_t size, bool close_at_once)
+{
+    int fd = connect_port(port);
+    ssize_t sent = send(fd, bytes, size, MSG_NOSIGNAL);
+    assert_int_equal(sent, (ssize_t)size);
+    if (close_at_once) close(fd); /* else left open until the test's process ends */
+}
+
+#define FRAME(type, size) "MCc1" type "\0" size "\0"
+
+static void annoy(int port)
+{
+    static const struct {
+        const char *bytes;
+        size_t size;
+    } table[] = {
+        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27},
+        {"M", 1},
+        {"", 0},
+        {"MCc1\1\0\xff\xff", 8},                 /* too large */
+        {FRAME("\1", "\0"), 8},                  /* HELLO of nothing */
+        {FRAME("\5", "\2") "xx", 10},            /* BEAT before HELLO */
+        {FRAME("\x63", "\2") "xx", 10},          /* no such type */
+        {FRAME("\1", "\x18") "01234567\2\0", 18} /* half a HELLO */
+    };
+    for (size_t i = 0; i < 2 * sizeof table / sizeof *table; i++)
+        say(port, table[i / 2].bytes, table[i / 2].size, i % 2);
+    uint8_t noise[9000];
+    for (size_t i = 0; i < sizeof noise; i++) noise[i] = (uint8_t)(i * 2654435761u >> 13);
+    say(port, noise, sizeof noise, false);
+    for (int i = 0; i < 100; i++) say(port, "", 0, false); /* more than are kept */
+}
+
+static void close_all(void)
+{
+    for (int fd = 3; fd < 256; fd++) close(fd);
+}
+
+/* Strangers during the rendezvous and during the run do no harm. They are a process's, so that all
+ * their connections end with it. */
+static void test_strangers(void **state)
+{
+    (void)state;
+    job *j = job_new(3, 4, waits);
+    j->prepare[0] = j->prepare[1] = j->prepare[2] = close_all;
+    job_start_rank(j, 0);
+    job_start_rank(j, 1);
+    fflush(NULL);
+    pid_t stranger = fork();
+    if (stranger == 0) {
+        annoy(j->port);
+        j->ranks[7].ready = true;
+        job_wait_ready(j);
+        annoy(j->port);
+        j->ranks[7].done = true;
+        for (;;) pause();
+    }
+    while (!j->ranks[7].ready) sleep_for(0.01);
+    job_start_rank(j, 2);
+    while (!j->ranks[7].done) sleep_for(0.01);
+    sleep_for(2.5); /* until the silent ones have been dropped */
+    j->finish = true;
+    job_wait(j, now(), 1);
+    kill(stranger, SIGKILL);
+    waitpid(stranger, NULL, 0);
+    assert_all_good(j);
+    job_free(j);
+}
+
+/* A rank of the job that speaks nonsense after a proper HELLO: named. */
+static void test_bad_rank(void **state)
+{
+    (void)state;
+    uint8_t hello[32] = "MCc1\1\0\x18";
+    hello[8] = 4711 & 255, hello[9] = 4711 >> 8;
+    hello[16] = 2, hello[20] = 1;
+    job *j = job_new(2, 5, waits);
+    job_start_rank(j, 0);
+    int fd = connect_port(j->port);
+    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+    while (!j->ranks[0].ready) sleep_for(0.01);
+    assert_int_equal(send(fd, "what?\n\n\n", 8, MSG_NOSIGNAL), 8);
+    job_wait(j, now(), 1);
+    close(fd);
+    assert_says(j, 0, "rank 1 (127.0.0.1:");
+    assert_says(j, 0, "it does not speak our protocol");
+    job_free(j);
+}
+
+/* Something else listens on the job's port: `answer` is what it says to whoever connects. */
+static void run_on_taken_port(const char *answer, const char *message, double limit)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET};
+    socklen_t size = sizeof addr;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    assert_int_equal(listen(fd, 100), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &size), 0);
+    job *j = job_new(2, 1, works);
+    j->port = ntohs(addr.sin_port);
+    double since = now();
+    job_start(j);
+    while (answer && now() < since + 1.1) {
+        struct pollfd one = {.fd = fd, .events = POLLIN};
+        if (poll(&one, 1, 20) <= 0) continue;
+        int client = accept(fd, NULL, NULL);
+        send(client, answer, strlen(answer), MSG_NOSIGNAL);
+        close(client);
+    }
+    job_wait(j, since, limit);
+    close(fd);
+    assert_says(j, 0, "Address already in use");
+    assert_says(j, 0, "set MC_MASTER_PORT");
+    assert_says(j, 1, message);
+    job_free(j);
+}
+
+static void test_taken_port(void **state)
+{
+    (void)state;
+    run_on_taken_port(NULL, "it takes the connection but does not answer", 1.3);
+    run_on_taken_port("HTTP/1.1 400 Bad Request\r\n\r\n", "is another program", 1.3);
+    run_on_taken_port("", "cannot reach rank 0", 1.5);
+}
+
+/* The port becomes free in time: that of a job that is just ending. */
+static void test_port_comes_free(void **state)
+{
+    (void)state;
+    job *j = job_new(2, 10, works);
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)j->port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    assert_int_equal(listen(fd, 100), 0);
+    j->prepare[0] = j->prepare[1] = close_all;
+    job_start(j);
+    sleep_for(0.5);
+    close(fd);
+    job_wait(j, now(), 2);
+    assert_all_good(j);
+    job_free(j);
+}
+
+/* ---- memory that runs out -------------------------------------------------------------------- */
+
+static void test_faults(void **state)
+{
+    (void)state;
+#ifdef MC_FAULT_INJECTION
+    for (int rank = 0; rank < 2; rank++) {
+        int no_memory = 0;
+        for (long nth = 1; nth <= 8; nth++) {
+            mc_error error = {0};
+            mc_control_options o = {.rank = rank, .world_size = 2, .addr = "127.0.0.1"};
+            o.port = free_port();
+            o.timeout = 0.1;
+            mc_fault_fail_at(nth, true);
+            assert_null(mc_control_new(&error, &o));
+            mc_fault_fail_at(0, false);
+            no_memory += error.status == MC_ERR_NOMEM;
+            assert_true(error.status == MC_ERR_NOMEM || error.status == MC_ERR_IO);
+            mc_error_clear(&error);
+        }
+        assert_true(no_memory >= (rank == 0 ? 5 : 2));
+    }
+#else
+    printf("SKIPPED: failing allocations (needs MC_FAULT_INJECTION)\n");
+#endif
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_worlds),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_one_too_few),
+        cmocka_unit_test(test_no_rank_0),
+        cmocka_unit_test(test_wrong_world),
+        cmocka_unit_test(test_other_job),
+        cmocka_unit_test(test_same_rank),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_free_beside_stopped),
+        cmocka_unit_test(test_death_in_rendezvous),
+        cmocka_unit_test(test_stopped_in_rendezvous),
+        cmocka_unit_test(test_error),
+        cmocka_unit_test(test_last_words),
+        cmocka_unit_test(test_behind),
+        cmocka_unit_test(test_left),
+        cmocka_unit_test(test_orderly_end),
+        cmocka_unit_test(test_share_fails),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_bad_rank),
+        cmocka_unit_test(test_taken_port),
+        cmocka_unit_test(test_port_comes_free),
+        cmocka_unit_test(test_faults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
