@@ -30,6 +30,7 @@ struct mc_context {
     int64_t agreed_rows;  /* of the first loss, the most of any rank; 0: there was none yet */
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
     struct mc_steps *steps;       /* core/autograd: made with the first recorded step */
+    struct mc_recorder *recorder; /* core/nn: while mc_record takes statistics; else NULL */
 };
 
 /* Sets the context's error if it has none; gives back `status`. Accepts ctx == NULL. */

@@ -114,6 +114,14 @@ typedef struct mc_sgd_step {
     int64_t step_offset;
 } mc_sgd_step;
 
+/* Statistics of some elements. Sums are of x - shift, where shift is one of the elements (0 if that is
+ * not finite), so that a mean that is large beside the spread takes no digits away. */
+typedef struct mc_tensor_stats {
+    int64_t count;
+    double shift, sum, squares;
+    float largest, smallest; /* NaN if any element is; -INFINITY and INFINITY of none */
+} mc_tensor_stats;
+
 typedef struct mc_kernels {
     /* C(m,n) = op(A) op(B) + beta * C (beta 0 or 1; with 0 C is not read); op transposes if asked:
      * A is (m,k) or, transposed, stored (k,m); B is (k,n) or, transposed, stored (n,k). */
@@ -260,6 +268,10 @@ typedef struct mc_kernels {
                                   float scale, int64_t capacity, const int32_t *lengths,
                                   int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
                                   mc_matrix out);
+
+    /* ---- inspection ---- */
+    /* *out (device memory) = statistics of `count` elements, added up in double in a fixed order. */
+    mc_status (*tensor_stats)(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out);
 } mc_kernels;
 
 #endif

@@ -219,6 +219,11 @@ static mc_status plan_attention_cached(mc_device *d, int64_t sequences, int head
     return MC_OK;
 }
 
+static mc_status plan_tensor_stats(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out)
+{
+    return MC_OK;
+}
+
 const mc_kernels mc_plan_kernels = {
     .gemm = plan_gemm,
     .linear = plan_linear,
@@ -255,6 +260,7 @@ const mc_kernels mc_plan_kernels = {
     .residual_sum = plan_residual_sum,
     .scatter_rows = plan_scatter_rows,
     .attention_cached = plan_attention_cached,
+    .tensor_stats = plan_tensor_stats,
 };
 
-_Static_assert(sizeof(mc_kernels) == 35 * sizeof(void (*)(void)), "every kernel is in the table");
+_Static_assert(sizeof(mc_kernels) == 36 * sizeof(void (*)(void)), "every kernel is in the table");

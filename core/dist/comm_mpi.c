@@ -494,9 +494,10 @@ static mc_status mpi_begin(mc_comm *c, mc_comm_request *r)
     if (number && wait_for_tag(c, number)) return mc_error_status(c->ctx);
     mc_mpi_call *m = prepare(c, r);
     if (!m) return mc_error_status(c->ctx);
+    mc_comm_kind kind = collective ? r->call.kind : MC_COMM_SEND; /* at both ends */
     m->number = number;
     m->tag = (int)((unsigned)g->number << (NUMBER_BITS + KIND_BITS) |
-                   (unsigned)(number % IN_FLIGHT) << KIND_BITS | (unsigned)r->call.kind);
+                   (unsigned)(number % IN_FLIGHT) << KIND_BITS | (unsigned)kind);
     copy_own(c, &r->call);
     mc_mpi *mpi = mc_mpi_lock();
     if (*mpi->given_up) {

@@ -368,6 +368,7 @@ static void root_after_backward(mc_context *ctx, void *data)
     const root_use *use = data;
     (void)ctx;
     mc_bucket_reduce(use->root, &use->root->buckets[use->bucket]);
+    mc_module_end_reducing(use->root);
 }
 
 static void root_at_end(mc_context *ctx, void *data)
@@ -502,6 +503,7 @@ mc_status mc_parameter_write(mc_parameter *p, const float *values)
     if (status) p->initialized = was_initialized;
     mc_bucket *bucket = p->stored->bucket;
     float *all = (float *)(uintptr_t)values;
+    if (!status) status = mc_bucket_forget(root, bucket);
     if (!status && bucket->level == 3) status = write_share(p, values);
     if (!status && bucket->data)
         status = transfer(root, values_of(p), mc_shape_count(p->shape), all, true);

@@ -1,3 +1,4 @@
+#include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
 
 #include <fnmatch.h>
@@ -10,6 +11,8 @@ static void free_bucket(mc_module_root *root, mc_bucket *bucket)
 {
     mc_device *device = root->ctx->device;
     size_t size = mc_dtype_size(bucket->dtype), floats = sizeof(float);
+    mc_comm_wait(bucket->gathering);
+    mc_comm_wait(bucket->reducing);
     device->free(device, bucket->data, (size_t)bucket->count * size);
     device->free(device, bucket->kept, (size_t)bucket->share * size);
     device->free(device, bucket->gradient, (size_t)bucket->count * floats);

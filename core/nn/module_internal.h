@@ -61,7 +61,9 @@ struct mc_bucket {
     float *state[MC_STATE_SLOTS]; /* level 0: (count), else (share) each; NULL until an optimizer
                                      wants it */
     int users;                    /* level 3: how many have gathered it */
-    mc_stored **stored;           /* in order of offset */
+    /* under way between ranks: the gathering of `data`, the reduction of `gradient` */
+    struct mc_comm_request *gathering, *reducing;
+    mc_stored **stored; /* in order of offset */
     int stored_count;
 };
 
@@ -97,6 +99,7 @@ typedef struct mc_module_root {
     size_t stored_count, stored_capacity;
     mc_bucket *buckets;
     int bucket_count;
+    mc_bucket *reducing; /* the one whose gradients are on their way between ranks; NULL: none */
     bool layout_valid;
     /* all allocations of the tree (modules, names), freed with it */
     void **pieces;
@@ -121,13 +124,19 @@ float *mc_stored_gradient(const mc_stored *stored);
 
 /* ---- sharding (shard.c) ---------------------------------------------------------------------- */
 
-/* Level 3: has the parameters gathered until as many calls of release; nothing at other levels. */
+/* Level 3: has the parameters gathered until as many calls of release; nothing at other levels.
+ * prefetch begins to gather what is about to be asked for; forget drops what was prefetched and not
+ * asked for, for it shows old values once parameters change. */
 mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *bucket);
 void mc_bucket_release(mc_module_root *root, mc_bucket *bucket);
+mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *bucket);
+mc_status mc_bucket_forget(mc_module_root *root, mc_bucket *bucket);
 /* Levels 2 and 3: makes room for gradients that backward is about to add (zeros), and sums what it
  * added over all ranks into kept_gradient. Nothing at other levels. */
 mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *bucket);
+/* `reduce` only begins: this ends what is under way in a model. */
+mc_status mc_module_end_reducing(mc_module_root *root);
 /* Levels 0 and 1: sums gradients over all ranks, at level 1 this rank's share only. */
 mc_status mc_bucket_reduce_step(mc_module_root *root, mc_bucket *bucket);
 /* Levels 1 and 2: gives every rank the parameters that others have stepped. */

@@ -1,6 +1,6 @@
 /* Buckets over several ranks: each level of sharding (Rajbhandari et al. 2020, "ZeRO") is a choice
  * of what is whole and what is a share, and of when ranks exchange it. */
-#include "core/dist/comm.h"
+#include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
 
 static mc_device *device_of(const mc_module_root *root) { return root->ctx->device; }
@@ -20,25 +20,53 @@ static size_t value_bytes(const mc_bucket *b, int64_t count)
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *b)
+mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
-    if (b->level < 3 || b->users++) return MC_OK;
+    if (b->level < 3 || b->data) return MC_OK;
     b->data = device->alloc(device, value_bytes(b, b->count));
     if (!b->data)
         return mc_fail(root->ctx, MC_ERR_NOMEM,
                        "out of memory for the gathered parameters of \"%s\" (%zu bytes)",
                        b->owner->name, value_bytes(b, b->count));
-    return mc_comm_all_gather(root->ctx->comm, b->kept, b->data, b->share, b->dtype);
+    b->gathering = mc_comm_start_all_gather(root->ctx->comm, b->kept, b->data, b->share, b->dtype);
+    return mc_error_status(root->ctx);
+}
+
+static mc_status end_gathering(mc_bucket *b)
+{
+    mc_comm_request *request = b->gathering;
+    b->gathering = NULL;
+    return mc_comm_wait(request);
+}
+
+mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *b)
+{
+    mc_status status = mc_bucket_prefetch(root, b);
+    if (status || b->level < 3) return status;
+    b->users++;
+    return end_gathering(b);
+}
+
+static void drop_values(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    device->free(device, b->data, value_bytes(b, b->count));
+    b->data = NULL;
+}
+
+mc_status mc_bucket_forget(mc_module_root *root, mc_bucket *b)
+{
+    if (b->level < 3 || b->users || !b->data) return MC_OK;
+    mc_status status = end_gathering(b);
+    drop_values(root, b);
+    return status;
 }
 
 void mc_bucket_release(mc_module_root *root, mc_bucket *b)
 {
-    mc_device *device = device_of(root);
-    if (b->level < 3 || !b->users || --b->users) return;
-    device->free(device, b->data, value_bytes(b, b->count));
-    b->data = NULL;
+    if (b->level == 3 && b->users && --b->users == 0) drop_values(root, b);
 }
 
 mc_status mc_bucket_publish(mc_module_root *root, mc_bucket *b)
@@ -55,7 +83,9 @@ mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
     mc_device *device = device_of(root);
     size_t bytes = (size_t)b->count * sizeof(float);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
-    if (b->level < 2 || !b->trainable || b->gradient) return MC_OK;
+    if (b->level < 2 || !b->trainable) return MC_OK;
+    if (b->reducing && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
+    if (b->gradient) return MC_OK;
     b->gradient = device->alloc(device, bytes);
     if (!b->gradient)
         return mc_fail(root->ctx, MC_ERR_NOMEM,
@@ -71,19 +101,35 @@ static void drop_gradient(mc_module_root *root, mc_bucket *b)
     b->gradient = NULL;
 }
 
-mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
+/* Adds what the reduction that is under way gives to this rank's sums. */
+mc_status mc_module_end_reducing(mc_module_root *root)
 {
     mc_device *device = device_of(root);
-    if (b->level < 2 || !b->gradient) return mc_error_status(root->ctx);
-    float *mine = b->gradient + b->first;
-    mc_status status =
-        mc_comm_reduce_scatter(root->ctx->comm, b->gradient, mine, b->share, MC_F32, MC_REDUCE_SUM);
-    mc_matrix from = {mine, MC_F32, b->share}, to = {b->kept_gradient, MC_F32, b->share};
+    mc_bucket *b = root->reducing;
+    if (!b) return mc_error_status(root->ctx);
+    mc_comm_request *request = b->reducing;
+    root->reducing = NULL;
+    b->reducing = NULL;
+    mc_status status = mc_comm_wait(request);
+    mc_matrix from = {b->gradient + b->first, MC_F32, b->share},
+              to = {b->kept_gradient, MC_F32, b->share};
     if (!status)
         status = fail_device(root, device->kernels->scale(device, b->share, from, 1, to, true),
                              "gradients");
     drop_gradient(root, b);
     return status;
+}
+
+/* One reduction is under way at a time, beside the backward pass of the block before. */
+mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
+{
+    if (b->level < 2 || !b->gradient) return mc_error_status(root->ctx);
+    mc_status status = mc_module_end_reducing(root);
+    if (status) return status;
+    b->reducing = mc_comm_start_reduce_scatter(root->ctx->comm, b->gradient, b->gradient + b->first,
+                                               b->share, MC_F32, MC_REDUCE_SUM);
+    root->reducing = b->reducing ? b : NULL;
+    return mc_error_status(root->ctx);
 }
 
 mc_status mc_bucket_reduce_step(mc_module_root *root, mc_bucket *b)
@@ -208,12 +254,29 @@ static mc_status release(mc_module_root *root, mc_bucket *bucket)
     return MC_OK;
 }
 
+static mc_module *block_before(const mc_module *block)
+{
+    mc_module *m = block->parent->first_child;
+    while (m && m->next != block) m = m->next;
+    return m;
+}
+
+/* Begins to gather the block that comes next, in forward or in backward order; blocks that no longer
+ * exist are NULL. */
+static void prefetch(mc_module *block)
+{
+    if (block) each_bucket(block, mc_bucket_prefetch);
+}
+
 /* Backward comes to the end of a block first. */
 static void end_backward(mc_tape *tape, mc_node *node)
 {
     const block_state *state = node->state;
     (void)tape;
-    if (!state->gathered) each_bucket(state->block, mc_bucket_gather);
+    if (!state->gathered) {
+        each_bucket(state->block, mc_bucket_gather);
+        prefetch(block_before(state->block));
+    }
     each_bucket(state->block, mc_bucket_begin_gradient);
 }
 
@@ -248,6 +311,7 @@ mc_status mc_block_begin(mc_tape *tape, mc_module *block)
     if (!is_sharded(block)) return mc_error_status(ctx);
     if (mc_module_layout(block->root)) return mc_error_status(ctx);
     each_bucket(block, mc_bucket_gather);
+    prefetch(mc_tape_replaying(tape) ? block_before(block) : block->next);
     mark(tape, block, &begin_op);
     return mc_error_status(ctx);
 }

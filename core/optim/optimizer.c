@@ -377,11 +377,17 @@ static mc_status each_bucket(mc_optimizer *o, mc_status (*fn)(mc_module_root *, 
     return status;
 }
 
-mc_status mc_optimizer_reduce(mc_optimizer *o) { return each_bucket(o, mc_bucket_reduce_step); }
+mc_status mc_optimizer_reduce(mc_optimizer *o)
+{
+    for (size_t i = 0; i < o->root_count; i++)
+        if (mc_module_end_reducing(o->roots[i])) return mc_error_status(o->ctx);
+    return each_bucket(o, mc_bucket_reduce_step);
+}
 
 mc_status mc_optimizer_launch(mc_optimizer *o)
 {
-    mc_status status = mc_optimizer_each_run(o, update_run, o);
+    mc_status status = each_bucket(o, mc_bucket_forget);
+    if (!status) status = mc_optimizer_each_run(o, update_run, o);
     return status ? status : each_bucket(o, mc_bucket_publish);
 }
 

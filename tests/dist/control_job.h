@@ -43,6 +43,7 @@ struct job {
     mc_control_options own[RANKS_MAX]; /* what isn't 0 replaces the job's */
     void (*prepare[RANKS_MAX])(void);  /* in the process, before anything else */
     atomic_bool finish;                /* for parts that wait to be told */
+    char here[16];                     /* the host that is starting ranks */
     pid_t pids[RANKS_MAX];
     outcome ranks[RANKS_MAX];
 };

@@ -82,7 +82,8 @@ static inline mc_cuda_device *mc_cuda_of(mc_device *d) { return (mc_cuda_device 
     X(step_count)             \
     X(step_measure)           \
     X(step_decide)            \
-    X(step_update)
+    X(step_update)            \
+    X(tensor_stats)
 
 #define MC_CUDA_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) mc_cuda_##name;
 MC_CUDA_KERNEL_MAP(MC_CUDA_DECLARE)

@@ -48,7 +48,8 @@
     X(step_update)            \
     X(residual_sum)           \
     X(scatter_rows)           \
-    X(attention_cached)
+    X(attention_cached)       \
+    X(tensor_stats)
 
 #define MC_KERNEL_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) MC_K(name);
 MC_KERNEL_MAP(MC_KERNEL_DECLARE)
