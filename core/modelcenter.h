@@ -8,7 +8,9 @@
  *   core/autograd/step.h       a training step that a GPU records and runs again
  *   core/ops/ops.h             operations and losses
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
+ *   core/nn/inspect.h          tables of statistics of parameters and activations
  *   core/optim/                optimizers, schedules, OptimManager
+ *   core/dist/comm.h           communicators: collectives between ranks, differentiable ones too
  *   core/checkpoint/           safetensors files, what from_pretrained functions share
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, the data loader, metrics
@@ -25,7 +27,9 @@
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/training_state.h"
+#include "core/dist/comm.h"
 #include "core/nn/block_list.h"
+#include "core/nn/inspect.h"
 #include "core/nn/layers.h"
 #include "core/nn/memory_plan.h"
 #include "core/nn/module.h"

@@ -103,7 +103,6 @@ mc_status mc_fail_at(mc_context *ctx, mc_status status, const char *file, int li
     va_start(args, format);
     mc_error_vset_at(&ctx->error, status, file, line, format, args);
     va_end(args);
-    mc_world_report(ctx);
     return status;
 }
 

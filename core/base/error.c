@@ -35,6 +35,7 @@ mc_status mc_error_vset_at(mc_error *err, mc_status status, const char *file, in
     err->file = file;
     err->line = line;
     err->trace[0] = '\0';
+    if (err->raised) err->raised(err->raised_user);
     return status;
 }
 
@@ -64,9 +65,14 @@ void mc_error_while(mc_error *err, const char *format, ...)
 void mc_error_move(mc_error *to, mc_error *from)
 {
     if (mc_error_is_set(from) && !mc_error_is_set(to)) {
+        void (*raised)(void *user) = to->raised;
+        void *user = to->raised_user;
         *to = *from;
+        to->raised = raised;
+        to->raised_user = user;
         if (from->message == from->fallback) to->message = to->fallback;
         from->message = NULL;
+        if (raised) raised(user);
     }
     mc_error_clear(from);
 }

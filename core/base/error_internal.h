@@ -17,6 +17,8 @@ typedef struct mc_error {
     int line;
     char fallback[256];
     char trace[512]; /* "; while loading X; while ..." innermost first */
+    void (*raised)(void *user); /* called when an error is set; NULL: nobody wants to know */
+    void *raised_user;
 } mc_error;
 
 /* Sets *err if it holds no error yet; returns `status` either way, so that

@@ -131,19 +131,41 @@ char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size)
     return text;
 }
 
-mc_status mc_file_writer_init(mc_error *err, mc_file_writer *writer, const char *path)
+/* All of a writer but its open file. */
+static mc_status init_writer(mc_error *err, mc_file_writer *writer, const char *path, long process,
+                             size_t buffer)
 {
     *writer = (mc_file_writer){.err = err, .fd = -1, .failed = true}; /* until all is there */
     size_t room = strlen(path) + 32;
+    writer->process = process;
     writer->path = mc_strdup(path);
     writer->aside = mc_malloc(room);
-    writer->buffer = mc_malloc(WRITE_BUFFER);
+    writer->buffer = mc_malloc(buffer);
     if (!writer->path || !writer->aside || !writer->buffer)
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for writing it", path);
-    snprintf(writer->aside, room, "%s.tmp-%ld", path, (long)getpid());
+    snprintf(writer->aside, room, "%s.tmp-%ld", path, process);
+    return MC_OK;
+}
+
+mc_status mc_file_writer_init(mc_error *err, mc_file_writer *writer, const char *path)
+{
+    mc_status status = init_writer(err, writer, path, (long)getpid(), WRITE_BUFFER);
+    if (status) return status;
     writer->fd = open(writer->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (writer->fd < 0) return io_error(err, path, "create");
     writer->created = true;
+    writer->failed = false;
+    return MC_OK;
+}
+
+mc_status mc_file_writer_join(mc_error *err, mc_file_writer *writer, const char *path, long process)
+{
+    mc_status status = init_writer(err, writer, path, process, 0);
+    if (status) return status;
+    writer->fd = open(writer->aside, O_WRONLY | O_CLOEXEC);
+    if (writer->fd < 0)
+        return io_error(err, writer->aside, "open what another process has made (is the folder on "
+                                            "a file system that all ranks share?)");
     writer->failed = false;
     return MC_OK;
 }
@@ -194,11 +216,8 @@ mc_status mc_file_write(mc_file_writer *writer, const void *data, size_t size)
     return status;
 }
 
-static mc_status patch(mc_file_writer *writer, uint64_t offset, const uint8_t *data, size_t size)
+static mc_status write_at(mc_file_writer *writer, uint64_t offset, const uint8_t *data, size_t size)
 {
-    if (offset > writer->written || size > writer->written - offset)
-        return mc_error_set(writer->err, MC_ERR_ARGUMENT, "%s: a patch of what was not written",
-                            writer->path);
     mc_status status = flush_buffer(writer);
     while (status == MC_OK && size) {
         ssize_t n = pwrite(writer->fd, data, size, (off_t)offset);
@@ -216,7 +235,20 @@ mc_status mc_file_patch(mc_file_writer *writer, uint64_t offset, const void *dat
 {
     mc_status status = check_usable(writer);
     if (status) return status;
-    status = patch(writer, offset, data, size);
+    if (offset > writer->written || size > writer->written - offset)
+        status = mc_error_set(writer->err, MC_ERR_ARGUMENT, "%s: a patch of what was not written",
+                              writer->path);
+    else
+        status = write_at(writer, offset, data, size);
+    writer->failed = status != MC_OK;
+    return status;
+}
+
+mc_status mc_file_write_at(mc_file_writer *writer, uint64_t offset, const void *data, size_t size)
+{
+    mc_status status = check_usable(writer);
+    if (status) return status;
+    status = write_at(writer, offset, data, size);
     writer->failed = status != MC_OK;
     return status;
 }

@@ -39,6 +39,7 @@ typedef struct mc_file_writer {
     int fd;
     bool created; /* the aside file exists and must go unless renamed */
     bool failed;  /* a write failed or was skipped: the file is no good */
+    long process; /* whose number the aside file's name ends with */
     char *path, *aside;
     uint8_t *buffer;
     size_t used;
@@ -50,6 +51,12 @@ mc_status mc_file_write(mc_file_writer *writer, const void *data, size_t size);
 /* Overwrites `size` bytes at `offset`, all of which have been written before: a header that is
  * known only at the end. */
 mc_status mc_file_patch(mc_file_writer *writer, uint64_t offset, const void *data, size_t size);
+/* Writes a file that several processes write together. One of them makes it as above; the others
+ * join, by the `process` of its writer, and all write at offsets from the file's start, each byte
+ * once. All sync; when all have, the first renames. A joined file is not removed on release. */
+mc_status mc_file_writer_join(mc_error *err, mc_file_writer *writer, const char *path,
+                              long process);
+mc_status mc_file_write_at(mc_file_writer *writer, uint64_t offset, const void *data, size_t size);
 /* Flushes and fsyncs without renaming; then mc_file_rename makes it visible. Several files that
  * belong together are all synced first and then renamed one after the other. */
 mc_status mc_file_sync(mc_file_writer *writer);

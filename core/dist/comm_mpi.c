@@ -745,6 +745,7 @@ static mc_status meet(mc_comm *c, const mc_comm_id *id)
                         "rank %d makes a communicator with another id than rank %d", i, c->rank);
     }
     mc_free(all);
+    c->sequence = 0;
     ((mpi_group *)c->state)->number = number;
     return status ? status : reserve(c->ctx, number);
 }

@@ -71,11 +71,15 @@ static void note(void *user, uint64_t sequence, const char *operation)
     mc_control_enter(w->control, sequence, operation);
 }
 
+static void report(void *ctx) { mc_world_report(ctx); }
+
 void mc_world_join(mc_context *ctx, double timeout)
 {
     struct mc_world *w = ctx->world;
     double seconds;
     if (mc_failed(ctx) || !w || ctx->world_size < 2) return;
+    ctx->error.raised = report;
+    ctx->error.raised_user = ctx;
     if (mc_launch_timeout(&ctx->error, timeout, &seconds) || !check_launcher(ctx) ||
         !meet(ctx, seconds))
         return;

@@ -68,21 +68,32 @@ typedef struct attention_case {
     bool causal, masked;
     float dropout;
     mc_dtype dtype;
+    const int32_t *key_length; /* of another batch that holds the keys; NULL: the same one */
+    mc_dtype bias;             /* 0: none */
+    int bias_more;             /* rows and columns of the bias past the longest sequences */
 } attention_case;
 
 enum { MOST_SEQUENCES = 400 };
 
-typedef struct attention_data {
-    attention_case c;
+/* One packed batch: rows of q, k and v, and their gradients. */
+typedef struct batch {
     int32_t packed[2 * MOST_SEQUENCES + 1]; /* length, then offset */
     mc_lengths lengths;
+    matrix x, dx;     /* as computed by the GPU */
+    matrix r_x, r_dx; /* the CPU's, in f32 */
+} batch;
+
+typedef struct attention_data {
+    attention_case c;
+    batch queries, others; /* keys and values are the queries', or those of `others` */
+    batch *keys;
     mc_attention_shape shape;
     uint8_t *mask;
     int64_t width;
-    matrix qkv, out, dout, dqkv; /* as computed by the GPU */
-    float *lse;
-    matrix r_qkv, r_out, r_dout, r_dqkv; /* the CPU's, in f32 */
-    float *r_lse;
+    matrix out, dout; /* as computed by the GPU */
+    matrix r_out, r_dout;
+    float *lse, *r_lse;
+    matrix bias, dbias, r_bias, r_dbias; /* (heads * rows, columns) */
 } attention_data;
 
 /* The same values in f32. */
@@ -94,38 +105,73 @@ static matrix in_f32(const matrix *x)
     return y;
 }
 
+static void batch_init(batch *b, const attention_case *c, const int32_t *length)
+{
+    assert_true(c->count <= MOST_SEQUENCES);
+    int32_t *offset = b->packed + c->count, longest = 0;
+    offset[0] = 0;
+    for (int i = 0; i < c->count; i++) {
+        b->packed[i] = length[i];
+        longest = length[i] > longest ? length[i] : longest;
+    }
+    for (int i = 0; i < c->count; i++) offset[i + 1] = offset[i] + length[i];
+    int64_t total = offset[c->count], capacity = total + c->tail;
+    int64_t columns = 3 * (int64_t)c->heads * c->dim;
+    b->lengths = (mc_lengths){c->count, b->packed, offset, total, capacity, longest};
+    b->x = matrix_new(c->dtype, capacity, columns, c->gap, -2, 2);
+    b->dx = matrix_new(c->dtype, capacity, columns, c->grad_gap, -2, 2);
+    b->r_x = in_f32(&b->x);
+    b->r_dx = in_f32(&b->dx);
+}
+
+static void batch_free(batch *b)
+{
+    matrix *all[] = {&b->x, &b->dx, &b->r_x, &b->r_dx};
+    for (int i = 0; i < 4; i++) matrix_free(all[i]);
+}
+
+static void bias_init(attention_data *d)
+{
+    const attention_case *c = &d->c;
+    int64_t rows = d->queries.lengths.longest + c->bias_more;
+    int64_t columns = d->keys->lengths.longest + c->bias_more;
+    if (columns == 0) columns = 1; /* some memory */
+    d->bias = matrix_new(c->bias ? c->bias : MC_F32, c->heads * rows, columns, 0, -2, 2);
+    d->dbias = matrix_new(MC_F32, c->heads * rows, columns, 0, -0.1, 0.1);
+    d->r_bias = in_f32(&d->bias);
+    d->r_dbias = in_f32(&d->dbias);
+    if (!c->bias) return;
+    d->shape.bias = d->r_bias.m;
+    d->shape.bias_rows = rows;
+    d->shape.dbias = d->r_dbias.m.data;
+}
+
 static void data_init(attention_data *d, attention_case c)
 {
     *d = (attention_data){.c = c, .width = (int64_t)c.heads * c.dim};
-    assert_true(c.count <= MOST_SEQUENCES);
-    int32_t *offset = d->packed + c.count, longest = 0;
-    offset[0] = 0;
-    for (int i = 0; i < c.count; i++) {
-        d->packed[i] = c.length[i];
-        longest = c.length[i] > longest ? c.length[i] : longest;
-    }
-    for (int i = 0; i < c.count; i++) offset[i + 1] = offset[i] + c.length[i];
-    int64_t total = offset[c.count], capacity = total + c.tail;
-    d->lengths = (mc_lengths){c.count, d->packed, offset, total, capacity, longest};
-    d->mask = malloc((size_t)total + 1);
+    batch_init(&d->queries, &c, c.length);
+    d->keys = &d->queries;
+    if (c.key_length) batch_init(d->keys = &d->others, &c, c.key_length);
+    int64_t total = d->queries.lengths.total, capacity = d->queries.lengths.capacity;
+    int64_t keys = d->keys->lengths.total;
+    d->mask = malloc((size_t)keys + 1);
     assert_non_null(d->mask);
-    for (int64_t i = 0; i < total; i++) d->mask[i] = random_bits() % 3 != 0;
-    if (c.masked && c.count) memset(d->mask, 0, (size_t)c.length[0]); /* no key at all */
-    d->shape = (mc_attention_shape){.lengths = &d->lengths,
+    for (int64_t i = 0; i < keys; i++) d->mask[i] = random_bits() % 3 != 0;
+    if (c.masked && c.count) /* no key at all */
+        memset(d->mask, 0, (size_t)d->keys->lengths.length[0]);
+    d->shape = (mc_attention_shape){.lengths = &d->queries.lengths,
+                                    .key_lengths = c.key_length ? &d->keys->lengths : NULL,
                                     .heads = c.heads,
                                     .head_dim = c.dim,
                                     .scale = 1 / sqrtf((float)c.dim),
                                     .causal = c.causal,
                                     .key_mask = c.masked ? d->mask : NULL,
                                     .dropout = {.p = c.dropout, .seed = 77, .offset = 3}};
-    d->qkv = matrix_new(c.dtype, capacity, 3 * d->width, c.gap, -2, 2);
+    bias_init(d);
     d->out = matrix_new(c.dtype, capacity, d->width, c.gap, -2, 2);
     d->dout = matrix_new(c.dtype, capacity, d->width, c.grad_gap, -2, 2);
-    d->dqkv = matrix_new(c.dtype, capacity, 3 * d->width, c.grad_gap, -2, 2);
-    d->r_qkv = in_f32(&d->qkv);
     d->r_out = in_f32(&d->out);
     d->r_dout = in_f32(&d->dout);
-    d->r_dqkv = in_f32(&d->dqkv);
     d->lse = calloc((size_t)(c.heads * total) + 1, sizeof *d->lse);
     d->r_lse = calloc((size_t)(c.heads * total) + 1, sizeof *d->r_lse);
     assert_true(d->lse && d->r_lse);
@@ -133,9 +179,11 @@ static void data_init(attention_data *d, attention_case c)
 
 static void data_free(attention_data *d)
 {
-    matrix *all[] = {&d->qkv,   &d->out,   &d->dout,   &d->dqkv,
-                     &d->r_qkv, &d->r_out, &d->r_dout, &d->r_dqkv};
+    matrix *all[] = {&d->out,  &d->dout,  &d->r_out,  &d->r_dout,
+                     &d->bias, &d->dbias, &d->r_bias, &d->r_dbias};
     for (int i = 0; i < 8; i++) matrix_free(all[i]);
+    batch_free(&d->queries);
+    if (d->c.key_length) batch_free(&d->others);
     free(d->mask);
     free(d->lse);
     free(d->r_lse);
@@ -143,16 +191,17 @@ static void data_free(attention_data *d)
 
 static void run_cpu(attention_data *d)
 {
-    mc_matrix x = d->r_qkv.m, dx = d->r_dqkv.m;
+    mc_matrix q = d->queries.r_x.m, dq = d->queries.r_dx.m;
+    mc_matrix kv = d->keys->r_x.m, dkv = d->keys->r_dx.m;
     int64_t w = d->width;
     const mc_kernels *k = device->kernels;
-    assert_int_equal(k->attention(device, &d->shape, x, columns_from(x, w), columns_from(x, 2 * w),
-                                  d->r_out.m, d->r_lse),
+    assert_int_equal(k->attention(device, &d->shape, q, columns_from(kv, w),
+                                  columns_from(kv, 2 * w), d->r_out.m, d->r_lse),
                      MC_OK);
-    assert_int_equal(k->attention_backward(device, &d->shape, x, columns_from(x, w),
-                                           columns_from(x, 2 * w), d->r_out.m, d->r_lse,
-                                           d->r_dout.m, dx, columns_from(dx, w),
-                                           columns_from(dx, 2 * w)),
+    assert_int_equal(k->attention_backward(device, &d->shape, q, columns_from(kv, w),
+                                           columns_from(kv, 2 * w), d->r_out.m, d->r_lse,
+                                           d->r_dout.m, dq, columns_from(dkv, w),
+                                           columns_from(dkv, 2 * w)),
                      MC_OK);
 }
 
@@ -162,15 +211,15 @@ static void assert_ok(mc_status status)
 }
 
 /* The bits of `out` do not depend on whether log sum exp is wanted. */
-static void assert_same_without_lse(attention_data *d, const mc_attention_shape *s, mc_matrix x,
-                                    mc_matrix out)
+static void assert_same_without_lse(attention_data *d, const mc_attention_shape *s, mc_matrix q,
+                                    mc_matrix kv, mc_matrix out)
 {
     size_t bytes = matrix_bytes(&d->out);
     mc_matrix again = upload_matrix(&d->out);
     char *one = malloc(bytes), *other = malloc(bytes);
     assert_true(one && other);
-    assert_ok(gpu->kernels->attention(gpu, s, x, columns_from(x, d->width),
-                                      columns_from(x, 2 * d->width), again, NULL));
+    assert_ok(gpu->kernels->attention(gpu, s, q, columns_from(kv, d->width),
+                                      columns_from(kv, 2 * d->width), again, NULL));
     assert_true(gpu->copy_out(gpu, one, out.data, bytes));
     assert_true(gpu->copy_out(gpu, other, again.data, bytes));
     assert_memory_equal(one, other, bytes);
@@ -179,33 +228,67 @@ static void assert_same_without_lse(attention_data *d, const mc_attention_shape 
     free(other);
 }
 
+/* A batch on the GPU. */
+typedef struct uploaded {
+    batch *b;
+    mc_matrix x, dx;
+    int32_t *lengths;
+} uploaded;
+
+static uploaded upload_batch(batch *b)
+{
+    return (uploaded){b, upload_matrix(&b->x), upload_matrix(&b->dx),
+                      upload(b->packed, sizeof b->packed)};
+}
+
+static void take_batch(const uploaded *u)
+{
+    take_matrix(u->x, &u->b->x);
+    take_matrix(u->dx, &u->b->dx);
+    gpu->free(gpu, u->lengths, sizeof u->b->packed);
+}
+
+static void run_kernels(attention_data *d, const mc_attention_shape *s, const uploaded *q,
+                        const uploaded *k)
+{
+    size_t lse_bytes = (size_t)(d->c.heads * d->queries.lengths.total) * sizeof(float);
+    float *lse = upload(d->lse, lse_bytes);
+    mc_matrix out = upload_matrix(&d->out), dout = upload_matrix(&d->dout);
+    int64_t w = d->width;
+    assert_ok(gpu->kernels->attention(gpu, s, q->x, columns_from(k->x, w),
+                                      columns_from(k->x, 2 * w), out, lse));
+    assert_ok(gpu->kernels->attention_backward(gpu, s, q->x, columns_from(k->x, w),
+                                               columns_from(k->x, 2 * w), out, lse, dout, q->dx,
+                                               columns_from(k->dx, w), columns_from(k->dx, 2 * w)));
+    assert_true(gpu->copy_out(gpu, d->lse, lse, lse_bytes));
+    assert_same_without_lse(d, s, q->x, k->x, out);
+    take_matrix(dout, &d->dout);
+    take_matrix(out, &d->out);
+    gpu->free(gpu, lse, lse_bytes);
+}
+
 /* Forward and backward on the GPU. */
 static void run_gpu(attention_data *d)
 {
-    size_t lse_bytes = (size_t)(d->c.heads * d->lengths.total) * sizeof(float);
     mc_attention_shape s = d->shape;
-    int32_t *packed = upload(d->packed, sizeof d->packed);
-    uint8_t *mask = upload(d->mask, (size_t)d->lengths.total + 1);
-    float *lse = upload(d->lse, lse_bytes);
-    mc_matrix x = upload_matrix(&d->qkv), dx = upload_matrix(&d->dqkv),
-              out = upload_matrix(&d->out), dout = upload_matrix(&d->dout);
-    int64_t w = d->width;
-    s.device_lengths = packed;
+    size_t mask_bytes = (size_t)d->keys->lengths.total + 1;
+    uint8_t *mask = upload(d->mask, mask_bytes);
+    uploaded q = upload_batch(&d->queries), others = {0}, *k = &q;
+    if (d->c.key_length) *(k = &others) = upload_batch(&d->others);
+    mc_matrix bias = upload_matrix(&d->bias), dbias = upload_matrix(&d->dbias);
+    s.device_lengths = q.lengths;
+    if (s.key_lengths) s.device_key_lengths = k->lengths;
     if (s.key_mask) s.key_mask = mask;
-    assert_ok(
-        gpu->kernels->attention(gpu, &s, x, columns_from(x, w), columns_from(x, 2 * w), out, lse));
-    assert_ok(gpu->kernels->attention_backward(gpu, &s, x, columns_from(x, w),
-                                               columns_from(x, 2 * w), out, lse, dout, dx,
-                                               columns_from(dx, w), columns_from(dx, 2 * w)));
-    assert_true(gpu->copy_out(gpu, d->lse, lse, lse_bytes));
-    assert_same_without_lse(d, &s, x, out);
-    take_matrix(x, &d->qkv);
-    take_matrix(dx, &d->dqkv);
-    take_matrix(dout, &d->dout);
-    take_matrix(out, &d->out);
-    gpu->free(gpu, packed, sizeof d->packed);
-    gpu->free(gpu, mask, (size_t)d->lengths.total + 1);
-    gpu->free(gpu, lse, lse_bytes);
+    if (d->c.bias) {
+        s.bias = bias;
+        s.dbias = dbias.data;
+    }
+    run_kernels(d, &s, &q, k);
+    take_batch(&q);
+    if (d->c.key_length) take_batch(k);
+    take_matrix(bias, &d->bias);
+    take_matrix(dbias, &d->dbias);
+    gpu->free(gpu, mask, mask_bytes);
 }
 
 /* ---- comparison ------------------------------------------------------------------------------ */
@@ -233,17 +316,19 @@ static void assert_close(const attention_data *d, distance x, double least, cons
 {
     double size = x.reference > least ? x.reference : least, limit = limit_of(d->c.dtype);
     if (x.difference <= limit * size) return; /* not true of NaN */
-    fail_msg("%s, %s: %d sequences, %d heads of %d, longest %d, causal %d, masked %d, dropout %g: "
-             "error %.3g of %.3g, at most %.3g of it expected",
-             what, mc_dtype_name(d->c.dtype), d->c.count, d->c.heads, d->c.dim, d->lengths.longest,
-             d->c.causal, d->c.masked, (double)d->c.dropout, x.difference, size, limit);
+    fail_msg("%s, %s: %d sequences, %d heads of %d, longest %d and %d, causal %d, masked %d, "
+             "dropout %g, bias %d: error %.3g of %.3g, at most %.3g of it expected",
+             what, mc_dtype_name(d->c.dtype), d->c.count, d->c.heads, d->c.dim,
+             d->queries.lengths.longest, d->keys->lengths.longest, d->c.causal, d->c.masked,
+             (double)d->c.dropout, d->c.bias, x.difference, size, limit);
 }
 
-/* Rows past the total are zeros, and what lies between rows is as it was. */
-static void assert_frame(const attention_data *d, const matrix *x, const char *what)
+/* Rows past the total are zeros in columns first .. end, and what lies between rows is as it was. */
+static void assert_frame(const mc_lengths *lengths, const matrix *x, int64_t first, int64_t end,
+                         const char *what)
 {
-    for (int64_t r = d->lengths.total; r < x->rows; r++)
-        for (int64_t c = 0; c < x->columns; c++)
+    for (int64_t r = lengths->total; r < x->rows; r++)
+        for (int64_t c = first; c < end; c++)
             if (element(x->m.dtype, x->m.data, r * x->m.stride + c) != 0)
                 fail_msg("%s: row %lld past the last token is not zero", what, (long long)r);
     assert_gaps(x, what);
@@ -251,17 +336,21 @@ static void assert_frame(const attention_data *d, const matrix *x, const char *w
 
 static void assert_results(const attention_data *d)
 {
-    int64_t rows = d->lengths.total, w = d->width;
-    distance dq = distance_of(&d->dqkv, &d->r_dqkv, rows, 0, w);
-    distance dk = distance_of(&d->dqkv, &d->r_dqkv, rows, w, w);
-    distance dv = distance_of(&d->dqkv, &d->r_dqkv, rows, 2 * w, w);
+    const batch *q = &d->queries, *k = d->keys;
+    int64_t rows = q->lengths.total, keys = k->lengths.total, w = d->width;
+    distance dq = distance_of(&q->dx, &q->r_dx, rows, 0, w);
+    distance dk = distance_of(&k->dx, &k->r_dx, keys, w, w);
+    distance dv = distance_of(&k->dx, &k->r_dx, keys, 2 * w, w);
     assert_close(d, distance_of(&d->out, &d->r_out, rows, 0, w), 0, "out");
     assert_close(d, dv, 0, "dv");
     /* With few keys dq and dk are small differences of numbers like those in dv. */
     assert_close(d, dq, 0.5 * dv.reference, "dq");
     assert_close(d, dk, 0.5 * dv.reference, "dk");
-    assert_frame(d, &d->out, "out");
-    assert_frame(d, &d->dqkv, "dqkv");
+    assert_close(d, distance_of(&d->dbias, &d->r_dbias, d->dbias.rows, 0, d->dbias.columns), 0,
+                 "dbias");
+    assert_frame(&q->lengths, &d->out, 0, w, "out");
+    assert_frame(&q->lengths, &q->dx, 0, w, "dq");
+    assert_frame(&k->lengths, &k->dx, w, 3 * w, "dkv");
 }
 
 static void run_case(attention_case c)
@@ -347,7 +436,7 @@ static void test_own_log_sum_exp(void **state)
     data_init(&d, (attention_case){ragged, 6, 2, 32, 3, 5, 2, true, true, 0, MC_F32});
     run_cpu(&d);
     run_gpu(&d);
-    for (int64_t i = 0; i < 2 * d.lengths.total; i++)
+    for (int64_t i = 0; i < 2 * d.queries.lengths.total; i++)
         if (!(d.lse[i] == d.r_lse[i] || fabsf(d.lse[i] - d.r_lse[i]) < 1e-5f))
             fail_msg("log sum exp %lld: %g, expected %g", (long long)i, (double)d.lse[i],
                      (double)d.r_lse[i]);
@@ -383,20 +472,19 @@ static void assert_repeatable(attention_case c)
 {
     attention_data d;
     data_init(&d, c);
-    size_t bytes = matrix_bytes(&d.dqkv), out_bytes = matrix_bytes(&d.out);
-    char *first = malloc(bytes), *first_out = malloc(out_bytes);
-    assert_true(first && first_out);
+    const matrix *results[] = {&d.queries.dx, &d.keys->dx, &d.out, &d.dbias};
+    char *first[4];
     for (int run = 0; run < 5; run++) {
+        matrix_reset(&d.dbias);
         run_gpu(&d);
-        if (run == 0) {
-            memcpy(first, d.dqkv.m.data, bytes);
-            memcpy(first_out, d.out.m.data, out_bytes);
+        for (int i = 0; i < 4; i++) {
+            size_t bytes = matrix_bytes(results[i]);
+            if (run == 0) assert_non_null(first[i] = malloc(bytes));
+            if (run == 0) memcpy(first[i], results[i]->m.data, bytes);
+            assert_memory_equal(first[i], results[i]->m.data, bytes);
         }
-        assert_memory_equal(first, d.dqkv.m.data, bytes);
-        assert_memory_equal(first_out, d.out.m.data, out_bytes);
     }
-    free(first);
-    free(first_out);
+    for (int i = 0; i < 4; i++) free(first[i]);
     data_free(&d);
 }
 
@@ -406,6 +494,54 @@ static void test_own_repeatable(void **state)
     force("own");
     assert_repeatable((attention_case){ragged, 6, 4, 32, 0, 0, 0, false, true, 0.1f, MC_F32});
     assert_repeatable((attention_case){ragged, 6, 2, 80, 0, 0, 0, true, false, 0.1f, MC_BF16});
+}
+
+/* A bias of either type, with its gradient; longer than it has to be, and so short that sequences
+ * are dealt out. */
+static void test_own_bias(void **state)
+{
+    (void)state;
+    force("own");
+    FOR_TYPES(t)
+    {
+        attention_case c = {ragged, 6, 2, 40, 3, 5, 2, .dtype = float_types[t], .bias = MC_F32};
+        run_kinds(c);
+        c.bias = float_types[t];
+        c.bias_more = 7;
+        run_kinds(c);
+    }
+    static int32_t many[MOST_SEQUENCES];
+    for (int i = 0; i < MOST_SEQUENCES; i++) many[i] = i % 9;
+    attention_case c = {many, MOST_SEQUENCES, 3, 16, .dtype = MC_F32, .bias = MC_F32};
+    run_case(c);
+    c.causal = true;
+    run_case(c);
+    assert_repeatable(c);
+}
+
+/* Fewer keys than queries, more, and none. */
+static const int32_t other_keys[] = {17, 5, 0, 130, 65, 1};
+
+static void test_own_cross(void **state)
+{
+    (void)state;
+    force("own");
+    const int32_t none[] = {0, 0, 0, 0, 0, 0};
+    FOR_TYPES(t)
+    {
+        attention_case c = {ragged, 6, 2, 80, 3, 5, 2, .dtype = float_types[t]};
+        c.key_length = other_keys;
+        run_kinds(c);
+        c.bias = float_types[t];
+        run_kinds(c);
+        c.key_length = none;
+        run_case(c);
+        c.length = none;
+        c.key_length = other_keys;
+        run_case(c);
+    }
+    assert_repeatable((attention_case){ragged, 6, 2, 130, .dtype = MC_BF16, .causal = true,
+                                       .bias = MC_BF16, .key_length = other_keys});
 }
 
 /* ---- cuDNN ----------------------------------------------------------------------------------- */
@@ -476,9 +612,45 @@ static void test_cudnn_deterministic(void **state)
     mc_cuda_of(gpu)->deterministic = true;
     assert_repeatable((attention_case){dense, 4, 4, 64, 0, 0, 0, true, false, 0, MC_BF16});
     assert_repeatable((attention_case){ragged, 6, 4, 64, 0, 0, 0, false, false, 0.1f, MC_F16});
+    assert_repeatable((attention_case){dense, 4, 4, 64, .dtype = MC_BF16, .bias = MC_BF16});
     run_case((attention_case){dense, 4, 4, 64, 0, 0, 0, true, false, 0, MC_BF16});
     run_case((attention_case){ragged, 6, 4, 64, 2, 0, 0, false, false, 0, MC_F16});
     mc_cuda_of(gpu)->deterministic = before;
+}
+
+/* With a bias and its gradient: of one length, of several, and with a bias that is longer. */
+static void test_cudnn_bias(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int32_t dense[] = {192, 192, 192};
+    for (int mode = 0; mode < 12; mode++) {
+        attention_case c = {dense, 3, 4, mode & 2 ? 80 : 64, 2, .dtype = MC_BF16, .bias = MC_BF16};
+        if (mode % 2) c.dtype = c.bias = MC_F16;
+        if (mode & 4) c.length = ragged, c.count = 6;
+        if (mode & 2) c.causal = true;
+        c.bias_more = mode >= 8 ? 6 : 0;
+        run_case(c);
+    }
+}
+
+/* Queries against other keys; where one side of a sequence is empty, our kernels take the case. */
+static void test_cudnn_cross(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int32_t dense[] = {192, 192, 192}, dense_keys[] = {64, 64, 64};
+    const int32_t keys[] = {5, 0, 64, 1, 200, 17};
+    for (int mode = 0; mode < 8; mode++) {
+        attention_case c = {dense, 3, 4, 64, 2, .dtype = MC_BF16, .key_length = dense_keys};
+        if (mode & 1) c.dtype = MC_F16;
+        if (mode & 2) c.length = ragged, c.key_length = keys, c.count = 6;
+        if (mode & 4) c.bias = c.dtype;
+        run_case(c);
+    }
+    force("");
+    run_case((attention_case){ragged, 6, 2, 64, .dtype = MC_BF16, .key_length = other_keys});
+    run_case((attention_case){ragged, 6, 2, 64, .dtype = MC_BF16, .bias = MC_F32});
 }
 
 /* ---- cuDNN's dropout: it draws its own numbers, so the mask is read off its results ---------- */
@@ -487,10 +659,11 @@ enum { SIDE = 64 }; /* tokens and head_dim: with v = identity, out is the probab
 
 static void set_identity_values(attention_data *d)
 {
-    for (int64_t r = 0; r < d->qkv.rows; r++)
+    matrix *x = &d->queries.x;
+    for (int64_t r = 0; r < x->rows; r++)
         for (int64_t c = 0; c < d->width; c++)
-            d->qkv.v[r * 3 * d->width + 2 * d->width + c] = c % SIDE == r % SIDE;
-    matrix_reset(&d->qkv);
+            x->v[r * 3 * d->width + 2 * d->width + c] = c % SIDE == r % SIDE;
+    matrix_reset(x);
 }
 
 /* The reference of one query under factors (SIDE) of dropout. */
@@ -498,9 +671,9 @@ static void reference_query(attention_data *d, int64_t row, int h, const double 
 {
     int64_t w = d->width, first = row / SIDE * SIDE, n = SIDE;
     double p[SIDE], dp[SIDE], sum = 0, mean = 0;
-    const double *x = d->r_qkv.v, *q = x + row * 3 * w + h * SIDE,
+    const double *x = d->queries.r_x.v, *q = x + row * 3 * w + h * SIDE,
                  *g = d->r_dout.v + row * w + h * SIDE;
-    double *out = d->r_out.v + row * w + h * SIDE, *dx = d->r_dqkv.v;
+    double *out = d->r_out.v + row * w + h * SIDE, *dx = d->queries.r_dx.v;
     for (int64_t j = 0; j < n; j++) {
         const double *k = x + (first + j) * 3 * w + w + h * SIDE;
         double score = 0;
@@ -541,14 +714,15 @@ static void test_cudnn_dropout(void **state)
         attention_case c = {length, count, 4, SIDE, 0, 0, 0, false, false, (float)p, MC_F16};
         data_init(&d, c);
         data_init(&read, c);
-        memcpy(read.qkv.v, d.qkv.v, (size_t)(d.qkv.rows * d.qkv.columns) * sizeof *d.qkv.v);
+        const matrix *x = &d.queries.x;
+        memcpy(read.queries.x.v, x->v, (size_t)(x->rows * x->columns) * sizeof *x->v);
         set_identity_values(&read);
         run_gpu(&read);
         run_gpu(&d);
         clear(&d.r_out);
-        clear(&d.r_dqkv);
-        int64_t kept = 0, all = d.lengths.total * c.heads * SIDE;
-        for (int64_t row = 0; row < d.lengths.total; row++)
+        clear(&d.queries.r_dx);
+        int64_t kept = 0, all = d.queries.lengths.total * c.heads * SIDE;
+        for (int64_t row = 0; row < d.queries.lengths.total; row++)
             for (int h = 0; h < c.heads; h++) {
                 double factor[SIDE];
                 for (int j = 0; j < SIDE; j++) {
@@ -560,7 +734,7 @@ static void test_cudnn_dropout(void **state)
                 reference_query(&d, row, h, factor);
             }
         matrix_reset(&d.r_out);
-        matrix_reset(&d.r_dqkv);
+        matrix_reset(&d.queries.r_dx);
         assert_results(&d);
         /* four standard deviations */
         assert_true(fabs((double)kept / (double)all - (1 - p)) <
@@ -611,16 +785,15 @@ static void test_choice(void **state)
         force(paths[i]);
         attention_data d;
         data_init(&d, (attention_case){ragged, 6, 2, 64, 0, 0, 0, false, false, 0, MC_F32});
-        mc_matrix x = upload_matrix(&d.qkv), out = upload_matrix(&d.out);
-        int32_t *packed = upload(d.packed, sizeof d.packed);
-        d.shape.device_lengths = packed;
-        mc_status status = gpu->kernels->attention(gpu, &d.shape, x, columns_from(x, d.width),
-                                                   columns_from(x, 2 * d.width), out, NULL);
+        uploaded u = upload_batch(&d.queries);
+        mc_matrix out = upload_matrix(&d.out);
+        d.shape.device_lengths = u.lengths;
+        mc_status status = gpu->kernels->attention(gpu, &d.shape, u.x, columns_from(u.x, d.width),
+                                                   columns_from(u.x, 2 * d.width), out, NULL);
         assert_int_equal(status, expected[i]);
         assert_true(strlen(gpu->failure) > 10);
-        take_matrix(x, &d.qkv);
+        take_batch(&u);
         take_matrix(out, &d.out);
-        gpu->free(gpu, packed, sizeof d.packed);
         data_free(&d);
     }
 }
@@ -684,16 +857,15 @@ static int open_both(void **state)
     in_use_before = gpu->memory.in_use;
     attention_data d;
     data_init(&d, (attention_case){ragged, 6, 2, 64, 0, 0, 0, false, false, 0, MC_BF16});
-    mc_matrix x = upload_matrix(&d.qkv), out = upload_matrix(&d.out);
-    int32_t *packed = upload(d.packed, sizeof d.packed);
-    d.shape.device_lengths = packed;
+    uploaded u = upload_batch(&d.queries);
+    mc_matrix out = upload_matrix(&d.out);
+    d.shape.device_lengths = u.lengths;
     force("cudnn");
-    have_cudnn = gpu->kernels->attention(gpu, &d.shape, x, columns_from(x, d.width),
-                                         columns_from(x, 2 * d.width), out, NULL) == MC_OK;
+    have_cudnn = gpu->kernels->attention(gpu, &d.shape, u.x, columns_from(u.x, d.width),
+                                         columns_from(u.x, 2 * d.width), out, NULL) == MC_OK;
     if (!have_cudnn) printf("SKIPPED: cuDNN's attention: %s\n", gpu->failure);
-    take_matrix(x, &d.qkv);
+    take_batch(&u);
     take_matrix(out, &d.out);
-    gpu->free(gpu, packed, sizeof d.packed);
     data_free(&d);
     return 0;
 }
@@ -722,10 +894,14 @@ int main(void)
         cmocka_unit_test(test_own_log_sum_exp),
         cmocka_unit_test(test_own_extremes),
         cmocka_unit_test(test_own_repeatable),
+        cmocka_unit_test(test_own_bias),
+        cmocka_unit_test(test_own_cross),
         cmocka_unit_test(test_cudnn_dense),
         cmocka_unit_test(test_cudnn_ragged),
         cmocka_unit_test(test_cudnn_strides),
         cmocka_unit_test(test_cudnn_deterministic),
+        cmocka_unit_test(test_cudnn_bias),
+        cmocka_unit_test(test_cudnn_cross),
         cmocka_unit_test(test_cudnn_dropout),
         cmocka_unit_test(test_cudnn_dropout_base),
         cmocka_unit_test(test_choice),

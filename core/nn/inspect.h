@@ -1,0 +1,103 @@
+/* Inspection: tables of statistics, of parameters and their gradients, and of activations.
+ *
+ *     mc_inspection *table = mc_inspect(mc_gpt2_module(gpt2), "*.ffn.*");
+ *     mc_print_inspect(ctx, table, stdout);
+ *     mc_inspection_free(table);
+ *
+ * prints, as BMTrain's inspect.format_summary does,
+ *
+ *      name                                    shape               max       min       std  ...
+ *      encoder.layers.0.ffn.ffn.w_in.w.weight  (3072, 768)         0.0903    -0.0957   0.0200 ...
+ *
+ * Everything is taken over all ranks, whatever the level of sharding: each rank looks at its own
+ * share, and only a few numbers a row are exchanged. So no parameter is ever gathered, and with
+ * several ranks every rank of the job makes the same calls in the same order, with the same pattern.
+ * Sums are in double, in a fixed order; with another number of ranks they are cut elsewhere, which
+ * shows in the last bits at most.
+ *
+ * Calls wait for the device and do nothing once the context has failed. */
+#ifndef MC_NN_INSPECT_H
+#define MC_NN_INSPECT_H
+
+#include <stdio.h>
+#include "core/nn/module.h"
+
+typedef struct mc_inspection mc_inspection;
+
+typedef struct mc_inspect_row {
+    const char *name; /* of the parameter (full path), or what mc_record was told */
+    mc_shape shape;   /* of the whole parameter; of activations see mc_record */
+    int64_t count;    /* elements that the numbers are over */
+    /* NaN where any element is NaN, and of no elements. std divides by count - 1, as torch.std does,
+     * and so is NaN of one element. */
+    double max, min, std, mean;
+    bool has_gradient;          /* false: the two below are 0 */
+    double grad_std, grad_mean; /* of the gradient's elements; std as above */
+} mc_inspect_row;
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* The parameters below a module whose full name matches `pattern` (fnmatch(3), "*" matches dots
+ * too; NULL: all), in the order of their declaration. Values are those of the parameter's own dtype,
+ * without the rows it may be padded with.
+ *
+ * Gradients are shown as they stand, as mc_parameter_read_gradient gives them: with the loss scale,
+ * before clipping. They are there from the first backward on (a frozen parameter has none) and stay
+ * until zero_grad. Over several ranks levels 0 and 1 sum them up in mc_optim_manager_clip_grad_norm
+ * or, without that, in mc_optim_manager_step: before, the row mixes the ranks' own parts. So the
+ * place to look at gradients is behind either of these.
+ *
+ * The table belongs to the context. NULL on MC_ERR_NOT_FOUND (no name matches), MC_ERR_ARGUMENT (a
+ * NULL module is NULL without an error), MC_ERR_NOMEM, and where ranks ask for different rows
+ * (MC_ERR_STATE). */
+MC_API mc_inspection *mc_inspect(mc_module *module, const char *pattern);
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+/* Between these two calls mc_record takes statistics; the second gives them, summed over all ranks
+ * (which all make it), in the order in which names came up first. NULL after an error, and then
+ * recording has ended all the same. Errors: MC_ERR_STATE for begin while it is on, end while it is
+ * not, ranks that recorded different names.
+ *
+ *     mc_record_begin(ctx);
+ *     ... forward, and backward ...
+ *     mc_inspection *table = mc_record_end(ctx);
+ *
+ * Block lists record the result of each of their blocks by themselves, under the block's name
+ * ("encoder.layers.3"). */
+MC_API mc_status mc_record_begin(mc_context *ctx);
+MC_API mc_inspection *mc_record_end(mc_context *ctx);
+/* Whether it is on. */
+MC_API bool mc_record_is_on(const mc_context *ctx);
+
+/* Records x under a name, and gives back what to go on with:
+ *
+ *     h = mc_record(t, h, "after the gate");
+ *
+ * While recording is off that is x itself and nothing happens, so it may stay in a model for good.
+ * While it is on, the row of that name has the statistics of x's elements, and those of the gradient
+ * of what is returned once backward has come by. What several calls record under one name (in
+ * micro-steps, on ranks) is taken together: `count` adds up, and so do the first sizes of the
+ * shapes, while the other sizes are the last call's. A block that runs again in backward (see
+ * mc_recompute) counts once.
+ *
+ * x is f32, f16 or bf16, may have no rows, and may be a residual sum that was deferred, which is
+ * then made here. Rows behind a packed batch's total count as they are. NULL after an error:
+ * MC_ERR_DTYPE, MC_ERR_STATE while a step is being recorded by mc_step_run (whose later runs call
+ * no operations: look at activations without it), and those of an operation. */
+MC_API mc_tensor *mc_record(mc_tape *t, mc_tensor *x, const char *name);
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+MC_API int mc_inspection_count(const mc_inspection *table); /* rows; 0 for NULL */
+/* Row i, which lives as long as its table; NULL out of range. The same on every rank. */
+MC_API const mc_inspect_row *mc_inspection_row(const mc_inspection *table, int i);
+/* Frees a table now; the context would do it otherwise. NULL is allowed. */
+MC_API void mc_inspection_free(mc_inspection *table);
+
+/* Prints a table to `stream`, on rank 0 only: a line of titles and a line a row, in columns of fixed
+ * width (the longest name + 4, 20 for the shape, 10 for each number), where texts that are too long
+ * are cut; numbers have 4 decimals, and shapes are written as in Python. Errors: MC_ERR_IO. */
+MC_API mc_status mc_print_inspect(mc_context *ctx, const mc_inspection *table, FILE *stream);
+
+#endif

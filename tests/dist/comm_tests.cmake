@@ -1,0 +1,33 @@
+# Tests of communicators between CPU ranks: programs that mpirun starts. Included by
+# tests/CMakeLists.txt.
+set(mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMP_NUM_THREADS=1
+    OMP_WAIT_POLICY=passive
+    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/mpi_leaks.txt:print_suppressions=0")
+set_tests_properties(test_comm PROPERTIES ENVIRONMENT "${mpi_environment}")
+
+if(MC_HAVE_MPI)
+    find_program(MC_MPIRUN NAMES ${MPIEXEC_EXECUTABLE} mpirun mpiexec)
+    mark_as_advanced(MC_MPIRUN)
+endif()
+if(MC_HAVE_MPI AND MC_MPIRUN)
+    foreach(ranks 1 2 3 4)
+        add_test(NAME test_comm_${ranks}_ranks COMMAND ${MC_MPIRUN} -np ${ranks}
+                                                       $<TARGET_FILE:test_comm>)
+        set_tests_properties(test_comm_${ranks}_ranks PROPERTIES ENVIRONMENT "${mpi_environment}"
+                             TIMEOUT 300 PROCESSORS ${ranks})
+    endforeach()
+    execute_process(COMMAND ${MC_MPIRUN} --version OUTPUT_VARIABLE mpirun_version ERROR_QUIET)
+else()
+    add_test(NAME test_comm_ranks
+             COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: no mpirun, or a build without MPI")
+    set_tests_properties(test_comm_ranks PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: no mpirun")
+endif()
+
+if(mpirun_version MATCHES "Open MPI|OpenRTE|PRRTE") # whose mpirun lets ranks outlive others
+    target_compile_definitions(test_comm_failures PRIVATE
+                               MC_MPIEXEC="${MC_MPIRUN}"
+                               MC_TEST_SELF="$<TARGET_FILE:test_comm_failures>")
+endif()
+set_tests_properties(test_comm_failures PROPERTIES ENVIRONMENT "${mpi_environment}" TIMEOUT 300
+                     SKIP_REGULAR_EXPRESSION "SKIPPED: no Open MPI")

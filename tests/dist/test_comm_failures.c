@@ -1,0 +1,287 @@
+/* CPU ranks that die, stop, do not come or disagree: every other rank ends within its timeout with a
+ * message of its own that names what it was doing, and whom it waited for. Each case is a job of its
+ * own, which this program runs as
+ *
+ *     mpirun --enable-recovery -np 3 test_comm_failures CASE
+ *
+ * so that mpirun does not do the killing; its ranks print what became of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+#include "tests/dist/comm_test.h"
+
+enum { JOB = 3, MANY = 300000 };
+static const double timeout = 3;
+
+/* ---- the ranks of a job ---------------------------------------------------------------------- */
+
+typedef struct rank_state {
+    mc_context *ctx;
+    mc_comm *world;
+    int rank;
+    float *x, *y; /* (MANY * JOB) each */
+} rank_state;
+
+static void nap(double seconds)
+{
+    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (int)seconds))}, NULL);
+}
+
+static void absent_all_reduce(rank_state *s)
+{
+    if (s->rank == 2) nap(2 * timeout);
+    mc_comm_all_reduce(s->world, s->x, s->y, 10, MC_F32, MC_REDUCE_AVG);
+}
+
+static void absent_large(rank_state *s)
+{
+    if (s->rank == 1) nap(2 * timeout);
+    mc_comm_reduce_scatter(s->world, s->x, s->y, MANY, MC_F32, MC_REDUCE_SUM);
+}
+
+static void absent_root(rank_state *s)
+{
+    if (s->rank == 0) nap(2 * timeout);
+    mc_comm_broadcast(s->world, s->x, s->y, MANY, MC_F32, 0);
+}
+
+/* In a part of the group; messages have the ranks' numbers in the job. */
+static void absent_in_part(rank_state *s)
+{
+    mc_comm *part = mc_comm_split(s->world, s->rank > 0, 0);
+    if (s->rank == 2) nap(2 * timeout);
+    if (s->rank > 0) mc_comm_all_gather(part, s->x, s->y, 10, MC_F32);
+    if (s->rank == 0) mc_comm_recv(s->world, s->x, 4, MC_I32, 2);
+}
+
+static void killed(rank_state *s)
+{
+    mc_comm_request *r = mc_comm_start_all_gather(s->world, s->x, s->y, MANY, MC_F32);
+    if (s->rank == 1) raise(SIGKILL);
+    mc_comm_wait(r);
+    mc_comm_barrier(s->world);
+}
+
+static void suspended(rank_state *s)
+{
+    if (s->rank == 0) raise(SIGSTOP);
+    mc_comm_barrier(s->world);
+}
+
+typedef struct bell {
+    double at;
+    mc_comm *comm;
+} bell;
+
+static bool ring(void *user, mc_error *error)
+{
+    const bell *a = user;
+    if (mc_comm_clock() < a->at) return false;
+    mc_error_set(error, MC_ERR_IO, "rank 2 has failed: a bad row");
+    return true;
+}
+
+static void stopped(rank_state *s)
+{
+    bell a = {.at = mc_comm_clock() + 0.5};
+    mc_comm_set_hooks(s->world, &(mc_comm_hooks){.stop = ring, .user = &a});
+    if (s->rank == 2)
+        nap(1);
+    else
+        mc_comm_all_gather(s->world, s->x, s->y, 10, MC_F32);
+    mc_fail(s->ctx, MC_ERR_FORMAT, "a bad row");
+}
+
+static void *abort_soon(void *user)
+{
+    nap(0.5);
+    mc_comm_abort(user);
+    return NULL;
+}
+
+static void aborted(rank_state *s)
+{
+    pthread_t thread;
+    if (s->rank == 2) nap(2);
+    pthread_create(&thread, NULL, abort_soon, s->world);
+    if (s->rank < 2) mc_comm_all_reduce(s->world, s->x, s->y, MANY, MC_F32, MC_REDUCE_MAX);
+    pthread_join(thread, NULL);
+    mc_comm_barrier(s->world);
+}
+
+static void other_counts(rank_state *s)
+{
+    mc_comm_all_gather(s->world, s->x, s->y, 10 + s->rank, MC_F32);
+}
+
+static void other_ids(rank_state *s)
+{
+    mc_comm_id id = {{(unsigned char)(s->rank == 1)}};
+    assert_null(mc_comm_new(s->ctx, &id, JOB, s->rank, NULL));
+}
+
+/* Rank 2 never begins MPI. */
+static void not_begun(rank_state *s)
+{
+    if (s->rank == 2)
+        nap(2 * timeout);
+    else
+        s->world = new_world(s->ctx, timeout);
+}
+
+static void other_size(rank_state *s)
+{
+    mc_comm_new(s->ctx, NULL, JOB + 1, s->rank, &(mc_comm_options){.timeout = timeout});
+}
+
+static void freed_in_midst(rank_state *s)
+{
+    if (s->rank == 0) mc_comm_start_all_gather(s->world, s->x, s->y, MANY, MC_F32);
+    if (s->rank == 0) mc_comm_free(s->world);
+    if (s->rank == 0) s->world = new_world(s->ctx, timeout);
+    if (s->rank > 0) mc_comm_all_gather(s->world, s->x, s->y, MANY, MC_F32);
+}
+
+typedef struct job_case {
+    const char *name;
+    void (*act)(rank_state *s);
+    bool without_world;
+    double most;               /* seconds until the last one ends; 0: 2 more than the timeout */
+    const char *expected[JOB]; /* in the message of each rank; NULL: it says nothing */
+} job_case;
+
+#define LATE " not done within 3 s: nothing came from rank "
+static const job_case cases[] = {
+    {"all-reduce", absent_all_reduce,
+     .expected = {"all-reduce 2 of 10 f32 (avg) on rank 0 of 3:" LATE "2",
+                  "rank 1 of 3:" LATE "2"}},
+    {"reduce-scatter", absent_large,
+     .expected = {"reduce-scatter 2 of 300000 f32 (sum) on rank 0 "
+                  "of 3:" LATE "1",
+                  NULL, "on rank 2 of 3:" LATE "1"}},
+    {"broadcast", absent_root,
+     .expected = {NULL, "broadcast 2 of 300000 f32 on rank 1 of 3:" LATE "0",
+                  "on rank 2 of 3:" LATE "0"}},
+    {"part", absent_in_part,
+     .expected = {"recv 1 of 4 i32 from rank 2 on rank 0 of 3:" LATE "2",
+                  "all-gather 1 of 10 f32 on rank 1 (in a part of 2 ranks):" LATE "2"}},
+    {"killed", killed, .expected = {LATE "1", NULL, LATE "1"}},
+    {"suspended", suspended, .expected = {NULL, LATE "0", LATE "0"}},
+    {"stopped", stopped, .most = 2,
+     .expected = {"rank 2 has failed: a bad row", "rank 2 has failed: a bad row", "a bad row"}},
+    {"aborted", aborted, .most = 4,
+     .expected = {"aborted on this rank", "aborted on this rank",
+                  "barrier on a communicator that was aborted"}},
+    {"counts", other_counts, .most = 2,
+     .expected = {"ranks have passed different counts", "ranks have passed different counts",
+                  "ranks have passed different counts"}},
+    {"ids", other_ids, .most = 2,
+     .expected = {"rank 1 makes a communicator with another id", "with another id",
+                  "rank 1 makes a communicator with another id"}},
+    {"init", not_begun, true,
+     .expected = {"MPI_Init on rank 0 of 3: not done within 3 s",
+                  "MPI_Init on rank 1 of 3: not done within 3 s"}},
+    {"size", other_size, true, .most = 2,
+     .expected = {"MPI has 3 ranks, but WORLD_SIZE (the "
+                  "launcher's number of ranks) is 4",
+                  "MPI has 3 ranks", "MPI has 3 ranks"}},
+    {"freed", freed_in_midst,
+     .expected = {"MPI was given up in this process: a communicator was "
+                  "freed in the midst",
+                  "all-gather 2", "all-gather 2"}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static const job_case *find_case(const char *name)
+{
+    for (int i = 0; i < CASES; i++)
+        if (strcmp(cases[i].name, name) == 0) return &cases[i];
+    return NULL;
+}
+
+/* Plays a rank, and says what became of it. MPI is left as it is: it may be broken. */
+static int be_rank(const job_case *c)
+{
+    rank_state s = {.ctx = new_context(), .rank = my_rank()};
+    s.x = mc_calloc(MANY * JOB, sizeof *s.x);
+    s.y = mc_calloc(MANY * JOB, sizeof *s.y);
+    if (!c->without_world) {
+        s.world = new_world(s.ctx, timeout);
+        mc_comm_barrier(s.world);
+    }
+    double begun = mc_comm_clock();
+    if (!mc_failed(s.ctx)) c->act(&s);
+    printf("rank %d after %.2f s: %s%s\n", s.rank, mc_comm_clock() - begun, mc_error_message(s.ctx),
+           s.ctx->error.trace);
+    fflush(stdout);
+    mc_context_free(s.ctx); /* waits for nobody */
+    mc_free(s.x);
+    mc_free(s.y);
+    printf("rank %d is free after %.2f s\n", s.rank, mc_comm_clock() - begun);
+    fflush(stdout);
+    nap(1); /* let the others end by themselves */
+    _exit(0);
+}
+
+/* ---- who runs the jobs ----------------------------------------------------------------------- */
+
+#ifdef MC_MPIEXEC
+static void check_line(const job_case *c, const char *line, int seen[JOB])
+{
+    int rank;
+    double seconds, most = c->most > 0 ? c->most : timeout + 2;
+    if (sscanf(line, "rank %d after %lf s", &rank, &seconds) == 2 && rank >= 0 && rank < JOB) {
+        seen[rank]++;
+        if (!c->expected[rank]) return;
+        if (!strstr(line, c->expected[rank]))
+            fail_msg("%s: \"%s\", expected \"%s\"", c->name, line, c->expected[rank]);
+        if (seconds > most) fail_msg("%s: %s: expected %g s at most", c->name, line, most);
+    } else if (sscanf(line, "rank %d is free after %lf s", &rank, &seconds) == 2 && rank >= 0 &&
+               rank < JOB && c->expected[rank]) {
+        seen[rank]++;
+        if (seconds > most + 1) fail_msg("%s: freeing waits: %s", c->name, line);
+    }
+}
+
+static void run_job(void **state)
+{
+    const job_case *c = *state;
+    char command[4096], line[2048];
+    int seen[JOB] = {0};
+    snprintf(command, sizeof command,
+             "timeout -k 1 20 " MC_MPIEXEC " --enable-recovery -np %d " MC_TEST_SELF " %s 2>&1",
+             JOB, c->name);
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    while (fgets(line, sizeof line, out)) check_line(c, line, seen);
+    pclose(out);
+    for (int r = 0; r < JOB; r++)
+        if (c->expected[r] && seen[r] != 2) fail_msg("%s: rank %d did not end", c->name, r);
+}
+
+static int run_jobs(void)
+{
+    struct CMUnitTest tests[CASES];
+    for (int i = 0; i < CASES; i++)
+        tests[i] = (struct CMUnitTest){cases[i].name, run_job, NULL, NULL, (void *)&cases[i]};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#else
+static int run_jobs(void)
+{
+    printf("SKIPPED: no Open MPI's mpirun was found\n");
+    return 0;
+}
+#endif
+
+int main(int argc, char **argv)
+{
+    const job_case *c = argc > 1 ? find_case(argv[1]) : NULL;
+    return c ? be_rank(c) : run_jobs();
+}
