@@ -7,6 +7,7 @@
  *   core/autograd/tape.h       the tape: recording, backward
  *   core/autograd/step.h       a training step that a GPU records and runs again
  *   core/ops/ops.h             operations and losses
+ *   core/dist/ranks.h         results of all ranks, waiting for one another
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
  *   core/nn/inspect.h          tables of statistics of parameters and activations
  *   core/optim/                optimizers, schedules, OptimManager
@@ -27,6 +28,7 @@
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/training_state.h"
+#include "core/dist/ranks.h"
 #include "core/dist/comm.h"
 #include "core/nn/block_list.h"
 #include "core/nn/inspect.h"

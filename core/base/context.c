@@ -80,6 +80,17 @@ int mc_print_error(const mc_context *ctx, FILE *stream)
     return 1;
 }
 
+mc_status mc_set_error(mc_context *ctx, mc_status status, const char *format, ...)
+{
+    if (!ctx) return MC_ERR_NOMEM;
+    va_list args;
+    va_start(args, format);
+    mc_error_vset_at(&ctx->error, status, __FILE__, __LINE__, format, args);
+    va_end(args);
+    mc_world_report(ctx);
+    return status;
+}
+
 void mc_clear_error(mc_context *ctx)
 {
     if (ctx) mc_error_clear(&ctx->error);

@@ -1,0 +1,186 @@
+#include "core/dist/ranks.h"
+
+#include <math.h>
+#include <string.h>
+#include "core/device/device_internal.h"
+#include "core/dist/comm.h"
+#include "core/ops/ops.h"
+#include "core/tensor/tensor_internal.h"
+
+mc_status mc_synchronize(mc_context *ctx)
+{
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (ctx->comm) return mc_comm_barrier(ctx->comm);
+    mc_device *device = ctx->device;
+    char byte, *there = device->alloc(device, sizeof byte);
+    if (!there) return mc_fail_nomem(ctx, "a barrier");
+    if (device->kernels->zero(device, there, sizeof byte) ||
+        !device->copy_out(device, &byte, there, sizeof byte))
+        mc_fail(ctx, MC_ERR_DEVICE, "waiting for the device: %s", device->failure);
+    device->free(device, there, sizeof byte);
+    return mc_error_status(ctx);
+}
+
+/* ---- numbers of all ranks -------------------------------------------------------------------- */
+
+/* Gathers `count` elements, which lie on the host if `from_host`, to `all` (ranks, count) on the
+ * host. */
+static bool exchange(mc_context *ctx, const void *mine, bool from_host, int count, mc_dtype dtype,
+                     void *all)
+{
+    mc_device *device = ctx->device;
+    size_t bytes = (size_t)count * mc_dtype_size(dtype);
+    size_t room = bytes * (size_t)(ctx->world_size + 1);
+    char *scratch = device->alloc(device, room);
+    if (!scratch) return mc_fail_nomem(ctx, "numbers of all ranks"), false;
+    if (from_host) device->copy_in(device, scratch, mine, bytes);
+    mc_comm_all_gather(ctx->comm, from_host ? scratch : mine, scratch + bytes, count, dtype);
+    if (!mc_failed(ctx) && !device->copy_out(device, all, scratch + bytes, room - bytes))
+        mc_fail(ctx, MC_ERR_DEVICE, "numbers of all ranks: %s", device->failure);
+    device->free(device, scratch, room);
+    return !mc_failed(ctx);
+}
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+typedef struct sum_count {
+    float sum, count;
+} sum_count;
+
+static double mean_of(double sum, double count) { return count != 0 ? sum / count : 0; }
+
+/* The loss of every rank, (ranks); NULL after an error. */
+static sum_count *gather_losses(mc_context *ctx, const mc_tensor *loss)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (!loss || loss->dtype != MC_F32 || mc_tensor_count(loss) != 2 || !mc_tensor_data(loss)) {
+        mc_fail(ctx, MC_ERR_SHAPE, "the loss of all ranks: expected a loss, two f32");
+        return NULL;
+    }
+    sum_count *all = mc_calloc((size_t)ctx->world_size, sizeof *all);
+    if (!all) {
+        mc_fail_nomem(ctx, "the loss of all ranks");
+        return NULL;
+    }
+    if (exchange(ctx, mc_tensor_data(loss), false, 2, MC_F32, all)) return all;
+    mc_free(all);
+    return NULL;
+}
+
+double mc_global_mean_loss(mc_context *ctx, const mc_tensor *loss)
+{
+    if (ctx && !ctx->comm) return (double)mc_mean_loss(ctx, loss);
+    sum_count *all = gather_losses(ctx, loss);
+    double sum = 0, count = 0;
+    if (!all) return NAN;
+    for (int r = 0; r < ctx->world_size; r++) {
+        sum += (double)all[r].sum;
+        count += (double)all[r].count;
+    }
+    mc_free(all);
+    return mean_of(sum, count);
+}
+
+double mc_sum_loss(mc_context *ctx, const mc_tensor *loss)
+{
+    if (ctx && !ctx->comm) return (double)mc_mean_loss(ctx, loss);
+    sum_count *all = gather_losses(ctx, loss);
+    double sum = 0;
+    if (!all) return NAN;
+    for (int r = 0; r < ctx->world_size; r++)
+        sum += mean_of((double)all[r].sum, (double)all[r].count);
+    mc_free(all);
+    return sum / ctx->world_size;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+/* What a rank has: its dtype, number of dimensions, and sizes. */
+enum { HAS_DTYPE, HAS_DIMS, HAS_SIZES, HAS = HAS_SIZES + MC_MAX_DIMS };
+
+static void describe(const mc_tensor *x, int64_t has[HAS])
+{
+    memset(has, 0, HAS * sizeof *has);
+    has[HAS_DTYPE] = (int64_t)x->dtype;
+    has[HAS_DIMS] = x->shape.ndim;
+    for (int i = 0; i < x->shape.ndim; i++) has[HAS_SIZES + i] = x->shape.dim[i];
+}
+
+static mc_shape shape_of(const int64_t has[HAS])
+{
+    mc_shape shape = {.ndim = (int)has[HAS_DIMS]};
+    memcpy(shape.dim, has + HAS_SIZES, sizeof shape.dim);
+    return shape;
+}
+
+/* Compares all ranks with rank 0, so that all find the same. */
+static bool fit(mc_context *ctx, const int64_t *all)
+{
+    for (int r = 1; r < ctx->world_size; r++) {
+        const int64_t *has = all + r * HAS;
+        bool same = has[HAS_DTYPE] == all[HAS_DTYPE] && has[HAS_DIMS] == all[HAS_DIMS];
+        for (int i = HAS_SIZES + 1; i < HAS; i++) same = same && has[i] == all[i];
+        if (same) continue;
+        mc_fail(ctx, MC_ERR_SHAPE,
+                "gather_result: rank %d has %s %s, rank 0 has %s %s: expected the same dtype, and "
+                "the same sizes but for the first",
+                r, mc_dtype_name((mc_dtype)has[HAS_DTYPE]), MC_SHAPE_TEXT(shape_of(has)),
+                mc_dtype_name((mc_dtype)all[HAS_DTYPE]), MC_SHAPE_TEXT(shape_of(all)));
+        return false;
+    }
+    return true;
+}
+
+/* Each rank's rows go to their place in y. */
+static void gather_rows(mc_context *ctx, const mc_tensor *x, const int64_t *all, mc_tensor *y)
+{
+    char *to = mc_tensor_data(y);
+    mc_comm_group_start(ctx->comm);
+    for (int r = 0; r < ctx->world_size; r++) {
+        int64_t count = mc_shape_count(shape_of(all + r * HAS));
+        if (count)
+            mc_comm_broadcast(ctx->comm, r == ctx->rank ? mc_tensor_data(x) : NULL, to, count,
+                              x->dtype, r);
+        to += (size_t)count * mc_dtype_size(x->dtype);
+    }
+    mc_comm_group_end(ctx->comm);
+}
+
+/* With one rank a group of broadcasts to oneself, which is a copy, needs a communicator too. */
+static mc_tensor *copy_of(mc_context *ctx, const mc_tensor *x)
+{
+    mc_device *device = ctx->device;
+    size_t bytes = (size_t)mc_tensor_count(x) * mc_dtype_size(x->dtype);
+    void *host = mc_malloc(bytes ? bytes : 1);
+    if (!host) return mc_fail_nomem(ctx, "a result"), NULL;
+    mc_tensor *y = NULL;
+    if (bytes && !device->copy_out(device, host, mc_tensor_data(x), bytes))
+        mc_fail(ctx, MC_ERR_DEVICE, "gather_result: %s", device->failure);
+    else
+        y = mc_tensor_from(ctx, x->dtype, x->shape, host);
+    mc_free(host);
+    return y;
+}
+
+mc_tensor *mc_gather_result(mc_context *ctx, const mc_tensor *x)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (!x || (mc_tensor_count(x) && !mc_tensor_data(x))) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "gather_result: %s", x ? "the tensor was released" : "NULL");
+        return NULL;
+    }
+    if (!ctx->comm) return copy_of(ctx, x);
+    int64_t mine[HAS], *all = mc_calloc((size_t)ctx->world_size, sizeof mine);
+    if (!all) return mc_fail_nomem(ctx, "a result of all ranks"), NULL;
+    mc_tensor *y = NULL;
+    describe(x, mine);
+    if (exchange(ctx, mine, true, HAS, MC_I64, all) && fit(ctx, all)) {
+        mc_shape shape = shape_of(all);
+        for (int r = 1; r < ctx->world_size; r++) shape.dim[0] += all[r * HAS + HAS_SIZES];
+        if ((y = mc_tensor_new(ctx, x->dtype, shape))) gather_rows(ctx, x, all, y);
+    }
+    mc_free(all);
+    if (!mc_failed(ctx)) return y;
+    mc_tensor_free(y);
+    return NULL;
+}
