@@ -91,7 +91,10 @@ MC_API int32_t mc_token_file_largest(const mc_token_file *file);
  * Ranks. The batch of a step over all ranks, batch_size * world windows, is ordered first; rank r
  * takes the r-th stretch of batch_size of these. So the tokens of a step are the same at any number
  * of ranks with the same batch_size * world. Windows at the end of an epoch that do not fill such a
- * batch are left out. */
+ * batch are left out, so that all batches have the same shape; with `keep_last` they come as a
+ * smaller one, dealt to the ranks as evenly as can be: then every window comes exactly once an
+ * epoch, and every rank gets the same number of batches, the last of which may have no sequences on
+ * some. */
 typedef struct mc_lm_loader mc_lm_loader;
 
 typedef struct mc_lm_loader_options {
@@ -101,6 +104,7 @@ typedef struct mc_lm_loader_options {
     uint64_t seed;       /* of the order. 0: the context's; MC_LM_SEED_0: 0 */
     bool repeat;         /* go on with the next epoch by itself: mc_lm_loader_next is NULL only
                             after an error */
+    bool keep_last;      /* do not leave out the windows that fill no batch */
     int64_t vocabulary;  /* a token of this id or more is an error. 0: not checked */
     int64_t epoch_start; /* number of the first epoch */
     int world, rank;     /* world 0: the context's rank and number of ranks */
@@ -114,14 +118,17 @@ typedef struct mc_lm_loader_options {
 typedef struct mc_lm_batch {
     const int32_t *ids;    /* (batch_size * seq_length), sequence by sequence */
     const int32_t *labels; /* (batch_size * seq_length): labels[i] is the token behind ids[i] */
-    int batch_size, seq_length;
+    int batch_size;        /* sequences, on this rank: as in the options, but for a last batch */
+    int seq_length;
     int64_t tokens;      /* batch_size * seq_length, on this rank */
+    int64_t all_tokens;  /* on all ranks */
     int64_t epoch, step; /* the step-th batch (from 0) of the epoch; after a seek to a position that
                             a loader of another batch size has left, step is rounded down */
 } mc_lm_batch;
 
 /* Makes a loader. The file is kept as long as the loader needs it. Errors (NULL): an option that is
- * missing or out of its range; a file with too few windows for one batch. A NULL file gives NULL
+ * missing or out of its range; a file with too few windows for one batch (with keep_last, with none).
+ * A NULL file gives NULL
  * (its context has the error already). */
 MC_API mc_lm_loader *mc_lm_loader_new(mc_token_file *file, const mc_lm_loader_options *options);
 /* Frees it before its context does. NULL is allowed. */

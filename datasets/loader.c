@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include "core/device/device_internal.h"
+#include "core/dist/world_internal.h"
 #include "core/tensor/tensor_internal.h"
 #include "datasets/order_internal.h"
 #include "datasets/pack_internal.h"
@@ -37,9 +38,10 @@ struct mc_dataloader {
 
     /* the worker's while it runs */
     mc_order order;
-    uint32_t *weight; /* (order.rows) tokens of each row; known for those before `weighed` */
-    int64_t weighed;
-    int32_t *rows; /* the order of epoch `rows_epoch` */
+    uint32_t *weight; /* (order.rows) tokens of each row, 0 where not counted yet; NULL for one rank
+                         that does not order by length */
+    int64_t weighed;  /* rows before it are counted */
+    int32_t *rows;    /* the order of epoch `rows_epoch` */
     int64_t rows_epoch, work_epoch, work_step;
     mc_encoding encoding;
     mc_error error;
@@ -63,19 +65,37 @@ static bool told_to_stop(mc_dataloader *l)
     return stop;
 }
 
+/* Counts the tokens of a row, unless that was done. False on an error. */
+static bool weigh_row(mc_dataloader *l, int64_t row)
+{
+    uint32_t tokens = 0;
+    if (l->weight[row]) return true;
+    for (int choice = 0; choice < l->dataset->task->choices; choice++) {
+        if (mc_pack_encode(&l->error, l->dataset, row, choice, &l->encoding)) return false;
+        tokens += (uint32_t)l->encoding.count;
+    }
+    l->weight[row] = tokens;
+    return true;
+}
+
 /* Counts the tokens of every row, once in the life of a loader that orders by length. False on an
  * error, or when told to stop meanwhile. */
 static bool weigh_rows(mc_dataloader *l)
 {
     for (; l->weighed < l->order.rows; l->weighed++) {
         if (l->weighed % 64 == 0 && told_to_stop(l)) return false;
-        uint32_t tokens = 0;
-        for (int choice = 0; choice < l->dataset->task->choices; choice++) {
-            if (mc_pack_encode(&l->error, l->dataset, l->weighed, choice, &l->encoding))
-                return false;
-            tokens += (uint32_t)l->encoding.count;
-        }
-        l->weight[l->weighed] = tokens;
+        if (!weigh_row(l, l->weighed)) return false;
+    }
+    return true;
+}
+
+/* Adds up the tokens of a step's rows on all ranks. */
+static bool weigh_step(mc_dataloader *l, const int32_t *rows, int64_t count, int64_t *tokens)
+{
+    *tokens = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!weigh_row(l, rows[i])) return false;
+        *tokens += l->weight[rows[i]];
     }
     return true;
 }
@@ -102,6 +122,9 @@ static bool produce(mc_dataloader *l, mc_packed *slot)
     const int32_t *row = mine ? l->rows + first + l->rank : NULL;
     if (mc_pack(&l->error, slot, &l->limits, l->dataset, row, l->world, (int)mine, &l->encoding))
         return false;
+    slot->all_rows = all;
+    slot->all_tokens = slot->lengths.total;
+    if (l->world > 1 && !weigh_step(l, l->rows + first, all, &slot->all_tokens)) return false;
     if (++l->work_step == l->batches) {
         l->work_step = 0;
         l->work_epoch++;
@@ -272,12 +295,15 @@ static bool make_buffers(mc_dataloader *l)
     l->rows = mc_malloc((size_t)l->order.rows * sizeof *l->rows);
     l->ring = mc_calloc((size_t)l->prefetch, sizeof *l->ring);
     bool ok = l->rows && l->ring;
+    if (ok && (l->order.by_length || l->world > 1)) {
+        l->weight = mc_calloc((size_t)l->order.rows, sizeof *l->weight);
+        ok = l->weight;
+    }
     if (ok && l->order.by_length) {
         size_t scratch = mc_order_scratch(l->order.rows, l->batch_rows);
-        l->weight = mc_calloc((size_t)l->order.rows, sizeof *l->weight);
         l->order.scratch = mc_malloc(scratch * sizeof *l->order.scratch);
         l->order.weight = l->weight;
-        ok = l->weight && l->order.scratch;
+        ok = l->order.scratch;
     }
     if (!ok) mc_fail_nomem(l->ctx, "a data loader");
     mc_error *err = &l->ctx->error;
@@ -366,6 +392,8 @@ static mc_batch *fill_side(mc_dataloader *l, side *s)
         .row_index = p->row_index,
         .tokens = p->lengths.total,
         .nominal_rows = l->batch_rows,
+        .all_rows = p->all_rows,
+        .all_tokens = p->all_tokens,
         .epoch = p->epoch,
         .step = p->step,
     };
@@ -382,6 +410,7 @@ static mc_packed *wait_for_batch(mc_dataloader *l)
     if (slot) return slot;
     stop_worker(l);
     mc_error_move(&l->ctx->error, &l->error);
+    mc_world_report(l->ctx);
     return NULL;
 }
 

@@ -68,6 +68,8 @@ typedef struct mc_batch {
     const int64_t *row_index;  /* (rows): which dataset row each is */
     int64_t tokens;            /* of all sequences, == lengths->total */
     int64_t nominal_rows; /* rows of a full batch over all ranks: batch_size * world, constant */
+    int64_t all_rows;     /* of this batch on all ranks */
+    int64_t all_tokens;   /* the same of tokens */
     int64_t epoch, step;  /* the step-th batch (from 0) of the epoch */
 } mc_batch;
 

@@ -16,6 +16,8 @@ typedef struct mc_pack_limits {
 typedef struct mc_packed {
     int64_t epoch, step;
     int rows;
+    int64_t all_rows;        /* on all ranks; set by the loader, as is the next */
+    int64_t all_tokens;      /* the same of tokens */
     mc_lengths lengths;      /* points at the buffers below */
     int32_t *ids, *type_ids; /* (lengths.capacity); room for `room` */
     int64_t room;

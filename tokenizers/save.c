@@ -327,7 +327,7 @@ mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder)
                                             "tokenizer_config.json"};
     mc_save_file files[MC_SAVE_FILES] = {0};
     if (!tok) return MC_ERR_ARGUMENT;
-    if (mc_failed(tok->ctx)) return mc_error_status(tok->ctx);
+    if (mc_failed(tok->ctx) || mc_rank(tok->ctx)) return mc_error_status(tok->ctx);
     bool bpe = tok->kind == MC_TOKENIZER_BYTE_BPE;
     mc_error *err = &tok->ctx->error;
     if (!folder) return mc_error_set(err, MC_ERR_ARGUMENT, "no folder to save a tokenizer to");

@@ -170,7 +170,8 @@ MC_API void mc_string_free(char *string);
  * merges.txt, unless an entry that is merged holds white space, as none of GPT-2's alphabet does.
  *
  * All files are written aside and synced before the first is renamed into place. On failure the
- * context's error is set and returned; the files before are still there. */
+ * context's error is set and returned; the files before are still there. In a job of several ranks
+ * rank 0 writes; on the others this does nothing, and they need not call it. */
 MC_API mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder);
 
 #endif

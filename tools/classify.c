@@ -2,6 +2,7 @@
 
 #include <time.h>
 #include "tools/interrupt.h"
+#include "tools/ranks.h"
 
 double classify_clock(void)
 {
@@ -20,21 +21,21 @@ mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,
     return mc_reshape(t, logits, MC_SHAPE(batch->rows, batch->choices));
 }
 
-bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, run_log *log,
-                       classify_score *score)
+bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, bool gpu,
+                       run_log *log, classify_score *score)
 {
     mc_dataset *dataset = mc_dataloader_dataset(loader);
-    int64_t done = 0, total = mc_dataset_rows(dataset);
+    int64_t done = 0, n = 0, total = mc_dataset_rows(dataset);
     double start = classify_clock();
     *score = (classify_score){.accuracy.classes = mc_dataset_labels(dataset)};
-    for (mc_batch *batch; !interrupt_requested() && (batch = mc_dataloader_next(loader));) {
+    for (mc_batch *batch; !ranks_stop(ctx, n++, gpu) && (batch = mc_dataloader_next(loader));) {
         mc_tape *t = mc_tape_begin_eval(ctx);
         mc_tensor *logits = classify_logits(t, bert, dataset, batch);
         mc_accuracy_add(&score->accuracy, mc_argmax(t, logits), batch->labels);
         mc_tape_end(t);
-        run_log_progress(log, "eval", "rows", done += batch->rows, total);
+        run_log_progress(log, "eval", "rows", done += batch->all_rows, total);
     }
-    mc_accuracy_gather(ctx, &score->accuracy);
+    if (!interrupt_requested()) mc_accuracy_gather(ctx, &score->accuracy);
     score->seconds = classify_clock() - start;
     return !mc_failed(ctx) && !interrupt_requested();
 }

@@ -15,10 +15,10 @@ typedef struct classify_score {
     double seconds;
 } classify_score;
 
-/* Runs the model over the rest of the loader's epoch. Stops at an error or an interrupt; false
+/* Runs the model over the rest of the loader's epoch, on all ranks. Stops at an error or an interrupt; false
  * then. */
-bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, run_log *log,
-                       classify_score *score);
+bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, bool gpu,
+                       run_log *log, classify_score *score);
 
 /* Shows a score: a line on the progress stream, and the log files. */
 void classify_report(run_log *log, const mc_dataset *dataset, const classify_score *score,

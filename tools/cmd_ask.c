@@ -7,6 +7,7 @@
 #include "tools/args.h"
 #include "tools/classify.h"
 #include "tools/commands.h"
+#include "tools/ranks.h"
 
 typedef struct ask_options {
     const char *model, *question, *passage;
@@ -88,8 +89,7 @@ int cmd_ask(int argc, char **argv)
     run_log log = {0};
     mc_context *ctx =
         mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
-    code = ask(&o, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
+    code = ranks_is_single(ctx, "ask") && ask(&o, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
     if (mc_print_error(ctx, stderr)) code = EXIT_RUN_FAILED;
-    mc_context_free(ctx);
-    return code;
+    return ranks_leave(ctx, code);
 }

@@ -5,6 +5,7 @@
 #include "tools/classify.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
+#include "tools/ranks.h"
 
 static const char *const family_names[] = {"bert", NULL};
 static const char *const device_names[] = {"cpu", NULL};
@@ -14,6 +15,7 @@ typedef struct eval_options {
     int family, task, device, batch_size;
     int64_t max_length;
     const char *model, *data, *split, *log_jsonl;
+    ranks_options ranks;
 } eval_options;
 
 static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
@@ -24,8 +26,8 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
     if (mc_failed(ctx)) return false;
     const char *task = task_names[o->task];
     if (mc_bert_get_heads(bert).labels != mc_task_outputs(task)) {
-        run_log_line(log, "error: %s: its classifier has %d labels, %s needs %d", o->model,
-                     mc_bert_get_heads(bert).labels, task, mc_task_outputs(task));
+        mc_set_error(ctx, MC_ERR_ARGUMENT, "%s: its classifier has %d labels, %s needs %d",
+                     o->model, mc_bert_get_heads(bert).labels, task, mc_task_outputs(task));
         return false;
     }
     int64_t positions = mc_bert_get_config(bert).positions,
@@ -36,7 +38,7 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
         mc_dataloader_new(rows, &(mc_dataloader_options){.batch_size = o->batch_size,
                                                          .batching = MC_BATCHING_BY_LENGTH});
     classify_score score;
-    if (!classify_evaluate(ctx, bert, loader, log, &score)) return false;
+    if (!classify_evaluate(ctx, bert, loader, false, log, &score)) return false;
     classify_report(log, rows, &score, 0, 0);
     return classify_result(log, rows, &score, 0) == MC_OK;
 }
@@ -44,13 +46,9 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
 static int run(const eval_options *o)
 {
     run_log log = {0};
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){
-        .device = device_names[o->device], .log = run_log_library_line, .log_user = &log});
-    if (run_log_init(&log, &(run_log_options){.jsonl = o->log_jsonl}) != MC_OK) {
-        fprintf(stderr, "error: %s\n", log.message);
-        mc_context_free(ctx);
-        return EXIT_RUN_FAILED;
-    }
+    mc_context *ctx = ranks_start(&o->ranks, 0, device_names[o->device], &log);
+    run_log_options options = {.jsonl = o->log_jsonl, .silent = ranks_silent(ctx)};
+    if (run_log_init(&log, &options) != MC_OK) mc_set_error(ctx, MC_ERR_IO, "%s", log.message);
     interrupt_init();
     int code = evaluate(o, ctx, &log) ? EXIT_OK : EXIT_RUN_FAILED;
     if (run_log_release(&log) != MC_OK) code = EXIT_RUN_FAILED;
@@ -59,8 +57,7 @@ static int run(const eval_options *o)
     else if (interrupt_requested())
         code = EXIT_INTERRUPTED;
     interrupt_release();
-    mc_context_free(ctx);
-    return code;
+    return ranks_leave(ctx, code);
 }
 
 static const char details[] =
@@ -69,7 +66,7 @@ static const char details[] =
 
 int cmd_eval(int argc, char **argv)
 {
-    eval_options o = {.batch_size = 32, .split = "val"};
+    eval_options o = {.batch_size = 32, .split = "val", .ranks = RANKS_DEFAULTS};
     const args_option options[] = {
         {ARGS_CHOICE("family", &o.family, family_names, "the model's family"), .required = true,
          .positional = true},
@@ -83,6 +80,7 @@ int cmd_eval(int argc, char **argv)
          .default_text = "512, or the model's positions"},
         {ARGS_CHOICE("device", &o.device, device_names, "where to run")},
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write the result as an object to this file")},
+        RANKS_ROWS(&o.ranks),
         {0},
     };
     const args_spec spec = {.command = "eval",

@@ -1,5 +1,6 @@
 /* `modelcenter finetune`: trains a pretrained model (or one from random weights) on a task,
  * evaluates it after each epoch, and saves it as a folder that from_pretrained reads. */
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include "tools/classify.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
+#include "tools/ranks.h"
 #include "tools/train_options.h"
 
 typedef enum keep { KEEP_LAST, KEEP_BEST } keep;
@@ -24,6 +26,7 @@ typedef struct finetune_options {
     double lr, weight_decay, clip, dropout, gamma, loss_scale;
     bool dropout_given, shuffle, no_decay_bias_norm;
     uint64_t seed;
+    ranks_options ranks;
 } finetune_options;
 
 static const finetune_options defaults = {.epochs = 1,
@@ -33,7 +36,8 @@ static const finetune_options defaults = {.epochs = 1,
                                           .clip = 1,
                                           .gamma = 0.95,
                                           .loss_scale = 1024,
-                                          .shuffle = true};
+                                          .shuffle = true,
+                                          .ranks = RANKS_DEFAULTS};
 
 enum { STEPS_KEPT = 4 };
 
@@ -51,6 +55,7 @@ typedef struct finetune {
     int64_t tokens[STEPS_KEPT]; /* of the last steps */
     double clock, train_seconds;
     classify_score score; /* of the model that is kept */
+    bool refused;         /* it was said why not to go on */
 } finetune;
 
 /* ---- setting up ------------------------------------------------------------------------------ */
@@ -119,11 +124,24 @@ static void name_labels(finetune *f)
     mc_bert_set_task(f->bert, mc_dataset_task(f->val_rows), one_each ? names : NULL);
 }
 
+static bool refuse(finetune *f, const char *message)
+{
+    fprintf(stderr, "error: %s\n", message);
+    f->refused = true;
+    ranks_refuse(f->ctx, message);
+    return false;
+}
+
 static bool set_up(finetune *f)
 {
     const finetune_options *o = f->o;
     const char *source = o->pretrained ? o->pretrained : o->config;
-    if (!mc_failed(f->ctx) && !train_can_save(o->output)) return false;
+    if (!mc_failed(f->ctx) && !train_can_save(o->output)) {
+        char message[1024];
+        snprintf(message, sizeof message, "--output %s: cannot write there: %s", o->output,
+                 strerror(errno));
+        return refuse(f, message);
+    }
     f->tokenizer = mc_tokenizer_from_pretrained(f->ctx, source);
     f->bert = open_model(f, mc_task_outputs(task_names[o->task]));
     if (mc_failed(f->ctx)) return false;
@@ -144,10 +162,9 @@ static bool set_up(finetune *f)
     run_log_options log = {.steps = f->steps,
                            .steps_per_epoch = batches,
                            .jsonl = o->log_jsonl,
-                           .tensorboard = o->tensorboard};
-    if (run_log_init(&f->log, &log) == MC_OK) return true;
-    fprintf(stderr, "error: %s\n", f->log.message);
-    return false;
+                           .tensorboard = o->tensorboard,
+                           .silent = ranks_silent(f->ctx)};
+    return run_log_init(&f->log, &log) == MC_OK || refuse(f, f->log.message);
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
@@ -183,18 +200,22 @@ static void train_step(finetune *f, const mc_batch *batch)
     mc_optim_manager_step(f->optim);
     mc_tape_end(t);
     if (mc_failed(f->ctx)) return;
-    f->tokens[++f->step % STEPS_KEPT] = batch->tokens;
+    f->tokens[++f->step % STEPS_KEPT] = batch->all_tokens;
     report(f, f->o->device == TRAIN_CPU ? 0 : 1);
 }
 
-static bool going_on(const finetune *f) { return !mc_failed(f->ctx) && !interrupt_requested(); }
+static bool going_on(const finetune *f)
+{
+    return !ranks_stop(f->ctx, f->step, f->o->device != TRAIN_CPU);
+}
 
 /* The tokenizer first: when the weights are there, the folder is whole. */
 static void save(finetune *f)
 {
     if (!f->o->output || mc_failed(f->ctx)) return;
     run_log_line(&f->log, "saving to %s", f->o->output);
-    if (mc_tokenizer_save(f->tokenizer, f->o->output) == MC_OK) mc_bert_save(f->bert, f->o->output);
+    if (mc_rank(f->ctx) == 0) mc_tokenizer_save(f->tokenizer, f->o->output);
+    mc_bert_save(f->bert, f->o->output);
 }
 
 /* Evaluates the model; its score is the run's if it is the one to keep, and the best so far is
@@ -202,7 +223,9 @@ static void save(finetune *f)
 static void evaluate(finetune *f, int64_t epoch)
 {
     classify_score score;
-    if (!going_on(f) || !classify_evaluate(f->ctx, f->bert, f->val, &f->log, &score)) return;
+    if (!going_on(f) ||
+        !classify_evaluate(f->ctx, f->bert, f->val, f->o->device != TRAIN_CPU, &f->log, &score))
+        return;
     classify_report(&f->log, f->val_rows, &score, f->step, epoch);
     bool best = f->score.accuracy.count == 0 || score.accuracy.correct > f->score.accuracy.correct;
     if (f->o->keep == KEEP_BEST && !best) return;
@@ -243,21 +266,17 @@ static int finish(finetune *f)
 static int run(const finetune_options *o)
 {
     finetune f = {.o = o};
-    f.ctx = mc_init_distributed(&(mc_init_options){.seed = o->seed,
-                                                   .device = train_device_names[o->device],
-                                                   .log = run_log_library_line,
-                                                   .log_user = &f.log});
+    f.ctx = ranks_start(&o->ranks, o->seed, train_device_names[o->device], &f.log);
     int code = EXIT_RUN_FAILED;
     interrupt_init();
     if (set_up(&f)) {
         train(&f);
         code = finish(&f);
     } else {
-        mc_print_error(f.ctx, stderr);
+        ranks_print_error(f.ctx, f.refused);
     }
     interrupt_release();
-    mc_context_free(f.ctx);
-    return code;
+    return ranks_leave(f.ctx, code);
 }
 
 /* ---- command line ---------------------------------------------------------------------------- */
@@ -317,6 +336,7 @@ int cmd_finetune(int argc, char **argv)
         {ARGS_REAL("loss-scale", &o.loss_scale, 1, 1e30, "first loss scale, with --dtype f16")},
         {ARGS_CHOICE("recompute", &o.recompute, train_recompute_names,
                      "what is computed again in backward to save memory")},
+        RANKS_ROWS(&o.ranks),
         {ARGS_HEADING("Logs")},
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write an object a step to this file")},
         {ARGS_PATH("tensorboard", &o.tensorboard, "write TensorBoard event files to this folder")},

@@ -8,6 +8,7 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/ranks.h"
 #include "tools/run_log.h"
 
 static const char *const model_names[] = {"gpt2", NULL};
@@ -325,14 +326,14 @@ static int run(const generate_options *o)
     generation g = {.o = o};
     g.ctx = mc_init_distributed(&(mc_init_options){
         .device = device_names[o->device], .log = run_log_library_line, .log_user = &log});
-    int code = generate(&g) ? EXIT_OK : EXIT_RUN_FAILED;
+    bool single = ranks_is_single(g.ctx, "generate");
+    int code = single && generate(&g) ? EXIT_OK : EXIT_RUN_FAILED;
     if (mc_print_error(g.ctx, stderr)) code = EXIT_RUN_FAILED;
     for (size_t i = 0; i < g.count; i++) free(g.prompts[i].ids);
     for (size_t i = 0; i < g.line_count; i++) free(g.lines[i]);
     free(g.prompts);
     free(g.lines);
-    mc_context_free(g.ctx);
-    return code;
+    return ranks_leave(g.ctx, code);
 }
 
 static const char details[] =

@@ -8,6 +8,7 @@
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/progress_bar.h"
+#include "tools/ranks.h"
 #include "tools/run_log.h"
 
 enum { MEGABYTE = 1000000 };
@@ -86,10 +87,10 @@ static int run(prepare_command *c)
         mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
     progress_bar_init(&c->bar, stderr);
     interrupt_init();
+    ranks_is_single(ctx, "prepare");
     int code = prepare(c, ctx);
     interrupt_release();
-    mc_context_free(ctx);
-    return code;
+    return ranks_leave(ctx, code);
 }
 
 int cmd_prepare(int argc, char **argv)

@@ -1,4 +1,5 @@
 /* `modelcenter pretrain`: trains a language model on token files, from random or given weights. */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -28,7 +29,8 @@ static const pretrain_options defaults = {.scheduler = TRAIN_COSINE,
                                           .beta2 = 0.95,
                                           .eps = 1e-8,
                                           .clip = 1,
-                                          .loss_scale = 65536};
+                                          .loss_scale = 65536,
+                                          .ranks = RANKS_DEFAULTS};
 
 bool pretrain_refuse(pretrain *p, const char *format, ...)
 {
@@ -37,7 +39,10 @@ bool pretrain_refuse(pretrain *p, const char *format, ...)
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
+    p->log.silent = false; /* the trouble may be this rank's alone */
     run_log_line(&p->log, "error: %s", message);
+    p->refused = true;
+    ranks_refuse(p->ctx, message);
     return false;
 }
 
@@ -73,16 +78,30 @@ static bool open_data(pretrain *p)
     return true;
 }
 
+/* "<before>4" with 4 ranks, "" with one. */
+typedef struct ranks_text {
+    char text[32];
+} ranks_text;
+static ranks_text of_ranks(const pretrain *p, const char *before)
+{
+    ranks_text t = {""};
+    int ranks = mc_world_size(p->ctx);
+    if (ranks > 1) snprintf(t.text, sizeof t.text, "%s%d", before, ranks);
+    return t;
+}
+
 /* Before the batch is known: what a step's tokens must be a multiple of in any case. */
 static bool check_tokens_per_step(pretrain *p)
 {
     const pretrain_options *o = &p->o;
-    int64_t batch = o->batch_size ? o->batch_size : 1, unit = batch * o->seq_length;
+    int ranks = mc_world_size(p->ctx);
+    int64_t batch = o->batch_size ? o->batch_size : 1, unit = batch * ranks * o->seq_length;
     if (o->tokens_per_step % unit == 0 && o->tokens_per_step / unit <= INT32_MAX) return true;
     return pretrain_refuse(p,
                            "--tokens-per-step is %" PRId64 ", expected a multiple of --batch-size "
-                           "times --seq-length, %" PRId64 " x %" PRId64 " = %" PRId64,
-                           o->tokens_per_step, batch, o->seq_length, unit);
+                           "times --seq-length%s, %" PRId64 " x %" PRId64 "%s = %" PRId64,
+                           o->tokens_per_step, ranks > 1 ? " times the ranks" : "", batch,
+                           o->seq_length, of_ranks(p, " x ").text, unit);
 }
 
 /* Whatever follows from the batch. */
@@ -106,8 +125,7 @@ static void make_loaders(pretrain *p)
                                     .vocabulary = p->config.vocab_size};
     p->train = mc_lm_loader_new(p->data, &options);
     if (!p->val_data) return;
-    int64_t windows = count_windows(p, p->val_data);
-    if (windows > 0 && windows < o->batch_size) options.batch_size = (int)windows;
+    options.keep_last = true;
     options.shuffle = options.repeat = false;
     p->val = mc_lm_loader_new(p->val_data, &options);
     p->val_start = mc_lm_loader_position(p->val);
@@ -125,6 +143,7 @@ static void count_flops(pretrain *p)
                12.0 * (double)c->layers * (double)c->dim * (double)p->o.seq_length;
     p->peak = p->o.peak_tflops > 0 ? 1e12 * p->o.peak_tflops
                                    : mc_device_peak_rate(p->ctx, train_dtypes[p->o.dtype]);
+    p->peak *= mc_world_size(p->ctx);
     char against[96];
     if (p->peak > 0)
         snprintf(against, sizeof against, "%.1f TFLOP/s in %s", 1e-12 * p->peak, dtype);
@@ -147,9 +166,9 @@ static void describe(pretrain *p)
                  c->dim, c->vocab_size, train_dtype_names[o->dtype]);
     run_log_line(&p->log,
                  "data: %" PRId64 " tokens; %" PRId64 " steps of %" PRId64 " tokens (%" PRId64
-                 " sequences of %" PRId64 ", %d times)",
+                 " sequences of %" PRId64 ", %d times%s)",
                  mc_token_file_count(p->data), o->steps, o->tokens_per_step, o->batch_size,
-                 o->seq_length, p->work.micro_steps);
+                 o->seq_length, p->work.micro_steps, of_ranks(p, ", on each rank of ").text);
     count_flops(p);
 }
 
@@ -158,17 +177,19 @@ static bool open_log(pretrain *p)
     run_log_options options = {.steps = p->o.steps,
                                .resume_step = p->step,
                                .jsonl = p->o.log_jsonl,
-                               .tensorboard = p->o.tensorboard};
-    if (run_log_init(&p->log, &options) == MC_OK) return true;
-    fprintf(stderr, "error: %s\n", p->log.message);
-    return false;
+                               .tensorboard = p->o.tensorboard,
+                               .silent = ranks_silent(p->ctx)};
+    return run_log_init(&p->log, &options) == MC_OK || pretrain_refuse(p, "%s", p->log.message);
 }
 
 /* Each part needs those before it; whichever fails has said why, or the context has the error. */
 static bool set_up(pretrain *p)
 {
-    if (mc_failed(p->ctx) || !train_can_save(p->o.output) || !pretrain_find_checkpoint(p))
-        return false;
+    if (mc_failed(p->ctx)) return false;
+    if (!train_can_save(p->o.output))
+        return pretrain_refuse(p, "--output %s: cannot write there: %s", p->o.output,
+                               strerror(errno));
+    if (!pretrain_find_checkpoint(p)) return false;
     pretrain_take_defaults(p);
     if (!p->resumed && !p->o.config == !p->o.pretrained)
         return pretrain_refuse(p, "expected one of --config and --pretrained");
@@ -201,22 +222,18 @@ static int finish(pretrain *p)
 static int run(const pretrain_options *o)
 {
     pretrain p = {.o = *o, .loss = NAN, .val_loss = NAN};
-    p.ctx = mc_init_distributed(&(mc_init_options){.seed = o->seed,
-                                                   .device = train_device_names[o->device],
-                                                   .log = run_log_library_line,
-                                                   .log_user = &p.log});
+    p.ctx = ranks_start(&o->ranks, o->seed, train_device_names[o->device], &p.log);
     int code = EXIT_RUN_FAILED;
     interrupt_init();
     if (set_up(&p)) {
         pretrain_train(&p);
         code = finish(&p);
     }
-    mc_print_error(p.ctx, stderr);
+    ranks_print_error(p.ctx, p.refused);
     interrupt_release();
     pretrain_work_release(&p.work);
     free(p.prompt);
-    mc_context_free(p.ctx);
-    return code;
+    return ranks_leave(p.ctx, code);
 }
 
 /* ---- command line ---------------------------------------------------------------------------- */
@@ -294,15 +311,16 @@ static int parse_and_run(pretrain_options given, int argc, char **argv)
          .known_as = "save-total-limit"},
         {ARGS_HEADING("Training")},
         {ARGS_TEXT("batch-size", &o.batch_text,
-                   "sequences computed at once, or auto: as many as memory holds"),
+                   "sequences computed at once, per rank, or auto: as many as memory holds"),
          .default_text = "4", .known_as = "micro-batch-size,per-device-train-batch-size"},
         {ARGS_TEXT("batch", &o.batch_text, "the same"), .default_text = ""},
         {ARGS_INT("seq-length", &o.seq_length, 0, 1 << 24, "tokens of a sequence"),
          .default_text = "1024, or the model's positions",
          .known_as = "sequence-length,block-size"},
         {ARGS_INT("tokens-per-step", &o.tokens_per_step, 0, (int64_t)1 << 40,
-                  "tokens of a step, over several passes if need be"),
-         .default_text = "those of one batch", .known_as = "total-batch-size,global-batch-size"},
+                  "tokens of a step on all ranks, over several passes if need be"),
+         .default_text = "those of one batch of each rank",
+         .known_as = "total-batch-size,global-batch-size"},
         {ARGS_INT("steps", &o.steps, 0, INT64_MAX, "steps of the run; 0: once over the data"),
          .known_as = "max-steps,train-iters"},
         {ARGS_INT("stop-after", &o.stop_after, 0, INT64_MAX,
@@ -353,6 +371,7 @@ static int parse_and_run(pretrain_options given, int argc, char **argv)
                    "GiB that --batch-size auto may plan with; 0: what is free, less 8 %")},
         {ARGS_REAL("peak-tflops", &o.peak_tflops, 0, 1e9,
                    "peak that MFU is counted against; 0: the device's, where it is known")},
+        RANKS_ROWS(&o.ranks),
         {ARGS_HEADING("Logs")},
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write an object a step to this file")},
         {ARGS_PATH("tensorboard", &o.tensorboard, "write TensorBoard event files to this folder")},

@@ -8,6 +8,7 @@
 #include "tokenizers/tokenizer.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/ranks.h"
 #include "tools/run_log.h"
 
 typedef struct tokenize_options {
@@ -101,6 +102,7 @@ static int run(const tokenize_options *o)
     run_log log = {0};
     mc_context *ctx =
         mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
+    ranks_is_single(ctx, "tokenize");
     mc_tokenizer *tokenizer = mc_tokenizer_open(
         ctx, o->model, &(mc_tokenizer_options){.lowercase = (mc_lowercase)o->lowercase});
     int code = mc_print_error(ctx, stderr) ? EXIT_RUN_FAILED : EXIT_OK;
@@ -110,8 +112,7 @@ static int run(const tokenize_options *o)
                        : show_text(o, tokenizer, "--text", o->text, strlen(o->text), &encoding);
     }
     mc_encoding_release(&encoding);
-    mc_context_free(ctx);
-    return code;
+    return ranks_leave(ctx, code);
 }
 
 int cmd_tokenize(int argc, char **argv)

@@ -6,7 +6,7 @@
 /* A handler has no argument of ours: this state can only be the process's. */
 static volatile sig_atomic_t received;
 static struct sigaction old_interrupt, old_terminate;
-static bool installed;
+static bool installed, shared, agreed;
 
 /* Both signals go back to their default at the first one: the second kills, whichever it is. */
 static void on_signal(int number)
@@ -25,12 +25,16 @@ void interrupt_init(void)
     sigaddset(&catch.sa_mask, SIGINT);
     sigaddset(&catch.sa_mask, SIGTERM);
     received = 0;
+    shared = agreed = false;
     sigaction(SIGINT, &catch, &old_interrupt);
     sigaction(SIGTERM, &catch, &old_terminate);
     installed = true;
 }
 
 int interrupt_signal(void) { return received; }
+bool interrupt_requested(void) { return shared ? agreed : received != 0; }
+void interrupt_share(void) { shared = true; }
+void interrupt_agree(void) { agreed = true; }
 
 void interrupt_release(void)
 {

@@ -12,9 +12,14 @@
 /* Catches both signals, also where the parent had them ignored: a shell ignores SIGINT for what a
  * script starts in the background, and there a signal is meant for the run as well. */
 void interrupt_init(void);
-/* The signal that came, 0 while none has. */
+/* The signal that came to this process, 0 while none has. */
 int interrupt_signal(void);
-static inline bool interrupt_requested(void) { return interrupt_signal() != 0; }
+/* Whether to stop. */
+bool interrupt_requested(void);
+/* Several processes stop together: from interrupt_share on, interrupt_requested is true once
+ * interrupt_agree was called, whatever came to this process. */
+void interrupt_share(void);
+void interrupt_agree(void);
 /* Puts the handlers back that were there before interrupt_init. */
 void interrupt_release(void);
 

@@ -105,6 +105,7 @@ static void let_threads_sleep(char **argv)
 int main(int argc, char **argv)
 {
     let_threads_sleep(argv);
+    setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines, where several ranks write them */
     int code = dispatch(argc, argv);
     /* an answer that didn't arrive is a failure, e.g. on a full disk */
     errno = 0;

@@ -4,6 +4,7 @@
 
 #include "core/modelcenter.h"
 #include "tools/args.h"
+#include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
 
@@ -16,7 +17,7 @@ typedef struct pretrain_options {
     args_list data, val; /* paths and patterns of token files */
     const char *log_jsonl, *tensorboard;
     const char *batch_text; /* a number or "auto" */
-    int64_t batch_size;     /* 0: auto */
+    int64_t batch_size;     /* of a rank; 0: auto. tokens_per_step is that of all ranks */
     int64_t seq_length, tokens_per_step, steps, stop_after, warmup;
     int64_t val_every, val_batches, sample_every, sample_length, save_every;
     int keep;
@@ -25,6 +26,7 @@ typedef struct pretrain_options {
     double peak_tflops;
     bool decay_all, shuffle, resume;
     uint64_t seed;
+    ranks_options ranks;
 } pretrain_options;
 
 /* Model, optimizer and inputs on one context, and the step that uses them. */
@@ -43,6 +45,7 @@ typedef struct pretrain {
     pretrain_options o; /* with everything filled in once set up */
     mc_context *ctx;
     run_log log;
+    bool refused; /* pretrain_refuse has said why */
     mc_gpt2_config config;
     pretrain_work work;
     mc_memory_plan plan;
@@ -100,7 +103,9 @@ void pretrain_train(pretrain *p);
 /* The result line. */
 mc_status pretrain_result(pretrain *p);
 
-/* Prints "error: ..." and returns false. */
+/* Whether to go on with whatever is number n: see ranks_stop. */
+bool pretrain_goes_on(const pretrain *p, int64_t n);
+/* Prints "error: ...", which ends the job of several ranks, and returns false. */
 bool pretrain_refuse(pretrain *p, const char *format, ...) MC_PRINTF(2, 3);
 
 #endif

@@ -12,7 +12,10 @@ enum {
     FIRST_STEPS = 3 /* of a process, not counted in the mean: kernels are chosen in them */
 };
 
-static bool going_on(const pretrain *p) { return !mc_failed(p->ctx) && !interrupt_requested(); }
+bool pretrain_goes_on(const pretrain *p, int64_t n)
+{
+    return !ranks_stop(p->ctx, n, p->o.device != TRAIN_CPU);
+}
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
@@ -89,27 +92,27 @@ static double batch_loss(pretrain *p, const mc_lm_batch *batch)
     mc_tensor *ids = mc_tape_input(t, MC_I32, shape, batch->ids, false);
     mc_tensor *next = mc_tape_input(t, MC_I32, shape, batch->labels, false);
     mc_gpt2_output out = mc_gpt2_forward(t, p->work.gpt2, &(mc_gpt2_input){.ids = ids});
-    double loss =
-        (double)mc_mean_loss(p->ctx, mc_gpt2_loss(t, p->work.gpt2, out.last_hidden, next));
+    mc_tensor *of_rank = mc_gpt2_loss(t, p->work.gpt2, out.last_hidden, next);
+    double loss = mc_global_mean_loss(p->ctx, of_rank);
     mc_tape_end(t);
     return loss;
 }
 
-/* The same sequences each time. All batches count alike, for all have as many tokens. */
+/* The same sequences each time. */
 static void validate(pretrain *p)
 {
     double start = classify_clock(), sum = 0;
     int64_t tokens = 0, done = 0;
     mc_lm_loader_seek(p->val, &p->val_start);
-    while (done < p->val_batches && going_on(p)) {
+    while (done < p->val_batches && pretrain_goes_on(p, done)) {
         const mc_lm_batch *batch = mc_lm_loader_next(p->val);
         if (!batch) return;
-        sum += batch_loss(p, batch);
-        tokens += batch->tokens;
+        sum += batch_loss(p, batch) * (double)batch->all_tokens;
+        tokens += batch->all_tokens;
         run_log_progress(&p->log, "val", "batch", ++done, p->val_batches);
     }
     if (done < p->val_batches) return;
-    p->val_loss = sum / (double)done;
+    p->val_loss = sum / (double)tokens;
     run_log_validation(&p->log, &(run_validation){.step = p->step,
                                                   .loss = p->val_loss,
                                                   .tokens = tokens,
@@ -180,6 +183,7 @@ static void show_sample(pretrain *p, const mc_generation *g)
     free(ids);
 }
 
+/* Every rank runs the model, parts of which the others may hold; the texts are the same. */
 static void sample(pretrain *p)
 {
     const int32_t *prompts[] = {p->prompt};
@@ -205,8 +209,8 @@ static void between_steps(pretrain *p, bool last)
     bool keep = p->o.output && (is_due(p, p->o.save_every) || last);
     if (!val && !text && !keep && !last) return;
     report(p, 0);
-    if (val && going_on(p)) validate(p);
-    if (text && going_on(p)) sample(p);
+    if (val && pretrain_goes_on(p, 0)) validate(p);
+    if (text && pretrain_goes_on(p, 0)) sample(p);
     if (keep) pretrain_save(p);
     p->clock = classify_clock();
 }
@@ -217,7 +221,7 @@ void pretrain_train(pretrain *p)
     if (p->o.stop_after && p->o.stop_after < stop) stop = p->o.stop_after;
     p->shown = p->step;
     p->clock = classify_clock();
-    while (p->step < stop && going_on(p)) {
+    while (p->step < stop && pretrain_goes_on(p, p->step)) {
         train_step(p);
         between_steps(p, p->step == stop || interrupt_requested());
     }

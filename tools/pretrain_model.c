@@ -107,7 +107,8 @@ static bool make_work(pretrain *p, pretrain_work *w, int64_t batch_size)
     mc_load_options load = load_options(p);
     w->batch_size = batch_size;
     w->seq_length = o->seq_length;
-    w->micro_steps = (int)(o->tokens_per_step / (batch_size * o->seq_length));
+    w->micro_steps =
+        (int)(o->tokens_per_step / (batch_size * mc_world_size(w->ctx) * o->seq_length));
     if (!w->gpt2) w->gpt2 = mc_gpt2_new(w->ctx, &p->config, &load);
     make_optimizer(w, o);
     make_inputs(w);
@@ -153,9 +154,11 @@ static bool plan_batch(pretrain *p, int64_t batch_size, mc_memory_plan *plan)
  * where the tokens of a step are given, those that divide them. */
 static int64_t candidate(const pretrain *p, int64_t i)
 {
-    int64_t sequences = p->o.tokens_per_step / p->o.seq_length, n = 0;
-    if (!sequences) return i <= p->windows ? i : 0;
-    for (int64_t batch = 1; batch <= sequences && batch <= p->windows; batch++)
+    int ranks = mc_world_size(p->ctx);
+    int64_t sequences = p->o.tokens_per_step / p->o.seq_length / ranks, n = 0;
+    int64_t most = p->windows / ranks;
+    if (!sequences) return i <= most ? i : 0;
+    for (int64_t batch = 1; batch <= sequences && batch <= most; batch++)
         if (sequences % batch == 0 && ++n == i) return batch;
     return 0;
 }
@@ -168,6 +171,14 @@ static bool fits(pretrain *p, int64_t i, uint64_t budget, bool *good)
     if (!batch || batch > INT32_MAX / p->o.seq_length) return false;
     *good = *good && plan_batch(p, batch, &plan);
     return *good && plan.peak <= budget;
+}
+
+/* Ranks may find different amounts of memory free: the smallest batch of any fits all. */
+static bool agree_on_batch(pretrain *p)
+{
+    double least = ranks_least(p->ctx, (double)p->o.batch_size);
+    if (!mc_failed(p->ctx)) p->o.batch_size = (int64_t)least;
+    return !mc_failed(p->ctx);
 }
 
 /* The largest batch whose plan is within the budget. */
@@ -191,7 +202,7 @@ static bool choose_batch(pretrain *p, uint64_t budget)
             high = middle;
     }
     p->o.batch_size = candidate(p, low);
-    return good;
+    return good && agree_on_batch(p);
 }
 
 /* What a plan may take: what was given, or what is free less a margin for all that is not a
@@ -219,8 +230,9 @@ static void show_plan(pretrain *p)
     const mc_memory_plan *plan = &p->plan;
     mc_memory_use use = mc_memory(p->ctx);
     run_log_line(&p->log,
-                 "memory of a step, planned (batch %" PRId64 ", recompute %s):", p->o.batch_size,
-                 train_recompute_names[p->o.recompute]);
+                 "memory of a step, planned (batch %" PRId64 ", recompute %s%s):", p->o.batch_size,
+                 train_recompute_names[p->o.recompute],
+                 mc_world_size(p->ctx) > 1 ? ", on a rank that shares nothing out" : "");
     show_part(p, "parameters", plan->parameters);
     show_part(p, "gradients", plan->gradients);
     show_part(p, "optimizer state", plan->optimizer);
@@ -237,7 +249,8 @@ bool pretrain_plan(pretrain *p)
     pretrain_options *o = &p->o;
     uint64_t budget;
     if (!o->batch_size && (!find_budget(p, &budget) || !choose_batch(p, budget))) return false;
-    if (!o->tokens_per_step) o->tokens_per_step = o->batch_size * o->seq_length;
+    if (!o->tokens_per_step)
+        o->tokens_per_step = o->batch_size * mc_world_size(p->ctx) * o->seq_length;
     if (!plan_batch(p, o->batch_size, &p->plan)) return false;
     show_plan(p);
     return true;

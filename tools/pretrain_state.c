@@ -105,7 +105,8 @@ static void add_position(setting_list *list, const mc_lm_position *at)
 static mc_status save_files(void *user, const char *folder)
 {
     pretrain *p = user;
-    mc_status status = p->tokenizer ? mc_tokenizer_save(p->tokenizer, folder) : MC_OK;
+    bool first = mc_rank(p->ctx) == 0;
+    mc_status status = p->tokenizer && first ? mc_tokenizer_save(p->tokenizer, folder) : MC_OK;
     return status ? status : mc_gpt2_save(p->work.gpt2, folder);
 }
 

@@ -40,7 +40,5 @@ bool train_can_save(const char *folder)
         path[i] = '\0';
         made = mkdir(path, 0777) == 0 || errno == EEXIST;
     }
-    if (made && access(folder, W_OK | X_OK) == 0) return true;
-    fprintf(stderr, "error: --output %s: cannot write there: %s\n", folder, strerror(errno));
-    return false;
+    return made && access(folder, W_OK | X_OK) == 0;
 }

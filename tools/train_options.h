@@ -29,7 +29,7 @@ typedef struct train_schedule {
 mc_lr_scheduler *train_schedule_new(mc_context *ctx, const train_schedule *schedule);
 
 /* Finds out before hours of training whether a folder (NULL: none is wanted) can be written, making
- * it if need be. Prints the error. */
+ * it if need be. If not, errno says why. */
 bool train_can_save(const char *folder);
 
 #endif

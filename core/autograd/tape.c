@@ -777,15 +777,15 @@ static int64_t agree_on_rows(mc_context *ctx, int64_t rows)
 {
     mc_device *device = ctx->device;
     if (ctx->agreed_rows) return ctx->agreed_rows;
-    if (rows < 1) rows = 1;
-    int64_t *shared = device->alloc(device, sizeof *shared);
+    int64_t most = rows < 1 ? 1 : rows, *shared = device->alloc(device, sizeof *shared);
     if (!shared) return mc_fail_nomem(ctx, "the seed of a loss"), 0;
-    device->copy_in(device, shared, &rows, sizeof rows);
+    device->copy_in(device, shared, &most, sizeof most);
     mc_comm_all_reduce(ctx->comm, shared, shared, 1, MC_I64, MC_REDUCE_MAX);
-    if (!mc_failed(ctx) && !device->copy_out(device, &rows, shared, sizeof rows))
+    if (!mc_failed(ctx) && !device->copy_out(device, &most, shared, sizeof most))
         mc_fail(ctx, MC_ERR_DEVICE, "the seed of a loss: %s", device->failure);
     device->free(device, shared, sizeof *shared);
-    return ctx->agreed_rows = mc_failed(ctx) ? 0 : rows;
+    if (most < rows) most = rows; /* a device that only plans knows no numbers */
+    return ctx->agreed_rows = mc_failed(ctx) ? 0 : most;
 }
 
 const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count)

@@ -164,8 +164,9 @@ mc_status mc_file_writer_join(mc_error *err, mc_file_writer *writer, const char 
     if (status) return status;
     writer->fd = open(writer->aside, O_WRONLY | O_CLOEXEC);
     if (writer->fd < 0)
-        return io_error(err, writer->aside, "open what another process has made (is the folder on "
-                                            "a file system that all ranks share?)");
+        return io_error(err, writer->aside,
+                        "open what another process has made (is the folder on "
+                        "a file system that all ranks share?)");
     writer->failed = false;
     return MC_OK;
 }

@@ -2,7 +2,8 @@
 
 #include <math.h>
 #include <string.h>
-#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/ranks_internal.h"
+#include "core/checkpoint/safetensors_internal.h"
 #include "core/optim/optimizer_internal.h"
 
 /* ---- saving ------------------------------------------------------------------------------ */
@@ -38,15 +39,22 @@ static void save_list_release(save_list *list)
     mc_free(list->specs);
 }
 
-/* Writes one item's bytes, through a buffer where they are on the device. */
+/* Writes this rank's part of an item whose bytes begin at `at`, through a buffer where they are on
+ * the device. */
 static mc_status write_item(mc_context *ctx, mc_safetensors_writer *writer,
-                            const mc_state_item *item, char *buffer)
+                            const mc_state_item *item, uint64_t at, char *buffer)
 {
-    if (!item->on_device) return mc_safetensors_write(writer, item->data, item->bytes);
-    for (size_t done = 0; done < item->bytes;) {
-        size_t part = item->bytes - done < COPY_BYTES ? item->bytes - done : COPY_BYTES;
-        ctx->device->copy_out(ctx->device, buffer, (const char *)item->data + done, part);
-        mc_status status = mc_safetensors_write(writer, buffer, part);
+    size_t bytes = (size_t)item->own_count * item->size;
+    if (!bytes) return MC_OK;
+    const char *data =
+        (const char *)item->data + (size_t)(item->own_first - item->first) * item->size;
+    at += (uint64_t)item->own_first * item->size;
+    if (!item->on_device) return mc_safetensors_write_at(writer, at, data, bytes);
+    for (size_t done = 0; done < bytes;) {
+        size_t part = bytes - done < COPY_BYTES ? bytes - done : COPY_BYTES;
+        if (!ctx->device->copy_out(ctx->device, buffer, data + done, part))
+            return mc_fail(ctx, MC_ERR_DEVICE, "optimizer state: %s", ctx->device->failure);
+        mc_status status = mc_safetensors_write_at(writer, at + done, buffer, part);
         if (status) return status;
         done += part;
     }
@@ -63,10 +71,13 @@ static mc_status write_list(save_list *list, const char *path)
     char *buffer = mc_malloc(COPY_BYTES);
     if (!buffer) return mc_fail_nomem(list->ctx, "writing optimizer state");
     mc_safetensors_writer *writer =
-        mc_safetensors_writer_new(list->ctx, path, list->specs, list->count, NULL, 0);
+        mc_safetensors_writer_new_shared(list->ctx, path, list->specs, list->count);
     mc_status status = writer ? MC_OK : mc_error_status(list->ctx);
-    for (size_t i = 0; !status && i < list->count; i++)
-        status = write_item(list->ctx, writer, &list->items[i], buffer);
+    uint64_t at = 0;
+    for (size_t i = 0; !status && i < list->count; i++) {
+        status = write_item(list->ctx, writer, &list->items[i], at, buffer);
+        at += (uint64_t)mc_shape_count(list->items[i].shape) * list->items[i].size;
+    }
     if (!status) status = mc_safetensors_writer_commit(writer);
     mc_safetensors_writer_free(writer);
     mc_free(buffer);
@@ -150,17 +161,23 @@ static mc_status check_item(void *user, const mc_state_item *item)
         return mc_fail(job->ctx, MC_ERR_SHAPE, "%s: tensor \"%s\": shape %s, expected %s",
                        job->path, item->name, MC_SHAPE_TEXT(found), MC_SHAPE_TEXT(item->shape));
     }
-    return item->on_device ? MC_OK : check_number(job, item, entry);
+    return item->number ? check_number(job, item, entry) : MC_OK;
 }
 
 static mc_status load_item(void *user, const mc_state_item *item)
 {
     load_job *job = user;
+    mc_device *device = job->ctx->device;
     const mc_safetensors_entry *entry = mc_safetensors_find(job->file, item->name);
-    if (item->on_device)
-        job->ctx->device->copy_in(job->ctx->device, item->data, entry->data, item->bytes);
-    else
-        memcpy(item->data, entry->data, item->bytes);
+    size_t bytes = (size_t)item->count * item->size;
+    const char *from = (const char *)entry->data + (size_t)item->first * item->size;
+    for (size_t done = 0; done < bytes; done += COPY_BYTES) {
+        size_t part = bytes - done < COPY_BYTES ? bytes - done : COPY_BYTES;
+        if (item->on_device)
+            device->copy_in(device, (char *)item->data + done, from + done, part);
+        else
+            memcpy((char *)item->data + done, from + done, part);
+    }
     return MC_OK;
 }
 
@@ -189,6 +206,7 @@ mc_status mc_optim_manager_load(mc_optim_manager *m, const char *path)
     status = job.file ? check_file(&job, m) : mc_error_status(m->ctx);
     if (!status) status = mc_optim_manager_each_state(m, load_item, &job);
     if (!status) mc_optim_manager_state_restored(m);
+    if (!status) status = mc_ranks_meet(m->ctx);
     mc_safetensors_free(job.file);
     mc_free(job.names);
     if (status) mc_error_while(&m->ctx->error, "loading optimizer state from %s", path);

@@ -14,7 +14,8 @@ typedef struct mc_pretrained_folder {
 } mc_pretrained_folder;
 
 /* Writes config.json and model.safetensors into a folder, made if need be. Both are written aside
- * and synced to disk before either takes its name. */
+ * and synced to disk before either takes its name. All ranks do it together: each writes its share
+ * of the weights, and rank 0 the rest. */
 mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *folder);
 
 #endif

@@ -53,6 +53,17 @@ mc_status mc_safetensors_header_init(mc_error *err, mc_safetensors_header *heade
                                      const uint8_t *data, size_t size, const char *path);
 void mc_safetensors_header_release(mc_safetensors_header *header);
 
+/* A file that all ranks of the job write together, as one that they all see: each writes bytes of
+ * the tensors' data at offsets from its beginning, each byte once. Making it, syncing and renaming
+ * are collective then; on an error of any rank nothing takes the file's name. With one rank it is an
+ * ordinary writer. */
+mc_safetensors_writer *mc_safetensors_writer_new_shared(mc_context *ctx, const char *path,
+                                                        const mc_safetensors_spec *specs,
+                                                        size_t count);
+/* MC_ERR_ARGUMENT for bytes that were not declared. */
+mc_status mc_safetensors_write_at(mc_safetensors_writer *writer, uint64_t offset, const void *data,
+                                  size_t size);
+
 /* Binary search in entries sorted by name. */
 const mc_safetensors_entry *mc_safetensors_search(const mc_safetensors_entry *entries, size_t count,
                                                   const char *name);

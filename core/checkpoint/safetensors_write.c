@@ -8,13 +8,16 @@
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
+#include "core/checkpoint/ranks_internal.h"
 
 struct mc_safetensors_writer {
     mc_owned owned;
     mc_context *ctx;
     mc_file_writer file;
-    uint64_t declared, given; /* bytes of data */
-    bool synced;
+    uint64_t begin;           /* of the data, in the file */
+    uint64_t declared, given; /* bytes of data; given by this rank */
+    bool shared;              /* by all ranks */
+    bool synced, renamed;
 };
 
 static const mc_safetensors_dtype *dtype_of(const mc_safetensors_spec *spec)
@@ -220,16 +223,31 @@ static bool make_header(mc_safetensors_writer *writer, text *t, const char *path
 static bool write_header(mc_safetensors_writer *writer, const char *path, const text *t)
 {
     uint8_t length[8];
+    writer->begin = sizeof length + t->used;
     for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)t->used >> (8 * i));
     return mc_file_writer_init(&writer->ctx->error, &writer->file, path) == MC_OK &&
            mc_file_write(&writer->file, length, sizeof length) == MC_OK &&
            mc_file_write(&writer->file, t->data, t->used) == MC_OK;
 }
 
-mc_safetensors_writer *mc_safetensors_writer_new(mc_context *ctx, const char *path,
-                                                 const mc_safetensors_spec *specs, size_t count,
-                                                 const mc_safetensors_string *strings,
-                                                 size_t string_count)
+/* Rank 0 has made the file; the others open it too. */
+static bool join_file(mc_safetensors_writer *writer, const char *path, const text *t)
+{
+    mc_context *ctx = writer->ctx;
+    bool first = ctx->rank == 0;
+    int64_t process = 0;
+    if (first && !write_header(writer, path, t)) return false;
+    process = writer->file.process;
+    if (mc_ranks_share(ctx, &process, sizeof process)) return false;
+    if (first) return true;
+    writer->begin = sizeof(uint64_t) + t->used;
+    return mc_file_writer_join(&ctx->error, &writer->file, path, (long)process) == MC_OK;
+}
+
+static mc_safetensors_writer *new_writer(mc_context *ctx, const char *path,
+                                         const mc_safetensors_spec *specs, size_t count,
+                                         const mc_safetensors_string *strings, size_t string_count,
+                                         bool shared)
 {
     text t = {0};
     mc_safetensors_writer *writer =
@@ -237,15 +255,35 @@ mc_safetensors_writer *mc_safetensors_writer_new(mc_context *ctx, const char *pa
     if (!writer) return NULL;
     writer->ctx = ctx;
     writer->file.fd = -1;
+    writer->shared = shared && ctx->comm;
     bool good = path != NULL;
     if (!good) mc_fail(ctx, MC_ERR_ARGUMENT, "no name given for the safetensors file");
     good = good && check_strings(&ctx->error, path, strings, string_count);
     if (good) append_metadata(&t, strings, string_count);
-    good = good && make_header(writer, &t, path, specs, count) && write_header(writer, path, &t);
+    good = good && make_header(writer, &t, path, specs, count);
+    if (good && writer->shared)
+        good = join_file(writer, path, &t);
+    else
+        good = good && write_header(writer, path, &t);
     mc_free(t.data);
     if (good) return writer;
     free_object(writer);
     return NULL;
+}
+
+mc_safetensors_writer *mc_safetensors_writer_new(mc_context *ctx, const char *path,
+                                                 const mc_safetensors_spec *specs, size_t count,
+                                                 const mc_safetensors_string *strings,
+                                                 size_t string_count)
+{
+    return new_writer(ctx, path, specs, count, strings, string_count, false);
+}
+
+mc_safetensors_writer *mc_safetensors_writer_new_shared(mc_context *ctx, const char *path,
+                                                        const mc_safetensors_spec *specs,
+                                                        size_t count)
+{
+    return new_writer(ctx, path, specs, count, NULL, 0, true);
 }
 
 mc_status mc_safetensors_write(mc_safetensors_writer *writer, const void *data, size_t size)
@@ -265,15 +303,44 @@ mc_status mc_safetensors_write(mc_safetensors_writer *writer, const void *data, 
     return status;
 }
 
-mc_status mc_safetensors_writer_sync(mc_safetensors_writer *writer)
+mc_status mc_safetensors_write_at(mc_safetensors_writer *writer, uint64_t offset, const void *data,
+                                  size_t size)
 {
     if (!writer) return MC_ERR_ARGUMENT;
     if (mc_failed(writer->ctx)) return mc_error_status(writer->ctx);
-    if (writer->synced || writer->given != writer->declared)
+    if (writer->synced)
+        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: finished already", writer->file.path);
+    if (offset > writer->declared || size > writer->declared - offset)
+        return mc_fail(writer->ctx, MC_ERR_ARGUMENT,
+                       "%s: %zu bytes given at %llu of the %llu declared", writer->file.path, size,
+                       (unsigned long long)offset, (unsigned long long)writer->declared);
+    mc_status status = mc_file_write_at(&writer->file, writer->begin + offset, data, size);
+    if (status == MC_OK) writer->given += size;
+    return status;
+}
+
+/* Bytes that all ranks have given; waits for them. */
+static mc_status count_given(mc_safetensors_writer *writer, uint64_t *given)
+{
+    int64_t sum = (int64_t)writer->given;
+    mc_status status = writer->shared ? mc_ranks_sum(writer->ctx, &sum) : MC_OK;
+    *given = (uint64_t)sum;
+    return status;
+}
+
+mc_status mc_safetensors_writer_sync(mc_safetensors_writer *writer)
+{
+    uint64_t given;
+    if (!writer) return MC_ERR_ARGUMENT;
+    if (mc_failed(writer->ctx)) return mc_error_status(writer->ctx);
+    mc_status status = count_given(writer, &given);
+    if (status) return status;
+    if (writer->synced || given != writer->declared)
         return mc_fail(writer->ctx, MC_ERR_STATE, "%s: %s (%llu of %llu bytes)", writer->file.path,
                        writer->synced ? "finished already" : "not all tensors were written",
-                       (unsigned long long)writer->given, (unsigned long long)writer->declared);
-    mc_status status = mc_file_sync(&writer->file);
+                       (unsigned long long)given, (unsigned long long)writer->declared);
+    status = mc_file_sync(&writer->file);
+    if (!status && writer->shared) status = mc_ranks_meet(writer->ctx);
     writer->synced = status == MC_OK;
     return status;
 }
@@ -282,10 +349,13 @@ mc_status mc_safetensors_writer_rename(mc_safetensors_writer *writer)
 {
     if (!writer) return MC_ERR_ARGUMENT;
     if (mc_failed(writer->ctx)) return mc_error_status(writer->ctx);
-    if (!writer->synced || !writer->file.created)
+    if (!writer->synced || writer->renamed)
         return mc_fail(writer->ctx, MC_ERR_STATE, "%s: %s", writer->file.path,
                        writer->synced ? "renamed already" : "not synced yet");
-    return mc_file_rename(&writer->file);
+    mc_status status = MC_OK;
+    if (writer->file.created) status = mc_file_rename(&writer->file); /* this rank has made it */
+    writer->renamed = status == MC_OK;
+    return status || !writer->shared ? status : mc_ranks_meet(writer->ctx);
 }
 
 mc_status mc_safetensors_writer_commit(mc_safetensors_writer *writer)

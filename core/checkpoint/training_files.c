@@ -16,28 +16,52 @@ static uint64_t mixed(uint64_t h, uint64_t word)
     return h ^ (h >> 32);
 }
 
-/* Any bit that changes changes it. Four words at a time: it takes no longer than reading. */
-static uint64_t checksum(const uint8_t *data, size_t size)
+/* A checksum on its way: any bit that changes changes it. Four words at a time: it takes no longer
+ * than reading. */
+typedef struct sum {
+    uint64_t lane[4];
+} sum;
+
+/* `size` is a multiple of 32. */
+static void sum_words(sum *s, const uint8_t *data, size_t size)
 {
-    uint64_t lane[4] = {1, 2, 3, 4}, word[4];
-    size_t at = 0;
-    for (; size - at >= sizeof word; at += sizeof word) {
+    uint64_t lane[4], word[4];
+    memcpy(lane, s->lane, sizeof lane);
+    for (size_t at = 0; at < size; at += sizeof word) {
         memcpy(word, data + at, sizeof word);
         for (int i = 0; i < 4; i++) lane[i] = mixed(lane[i], word[i]);
     }
+    memcpy(s->lane, lane, sizeof lane);
+}
+
+/* `data` are the `left` bytes behind the last whole words of a file of `size`. */
+static uint64_t sum_end(const sum *s, const uint8_t *data, size_t left, size_t size)
+{
+    const uint64_t *lane = s->lane;
+    size_t at = 0;
     uint64_t h = mixed(mixed(mixed(lane[0], lane[1]), lane[2]), lane[3]);
-    for (; at < size; at++) h = mixed(h, data[at]);
+    for (; at < left; at++) h = mixed(h, data[at]);
     return mixed(h, size);
 }
 
-mc_status mc_file_print_of(mc_error *err, const char *path, mc_file_print *print)
+mc_status mc_file_print_of(mc_error *err, const char *path, mc_tick_fn tick, void *user,
+                           mc_file_print *print)
 {
+    enum { WORDS = 32, PIECE = 1 << 26 };
     mc_file_map map;
     mc_status status = mc_file_map_init(err, &map, path);
     if (status) return status;
-    *print = (mc_file_print){map.size, checksum(map.data, map.size)};
+    sum s = {{1, 2, 3, 4}};
+    size_t at = 0, whole = map.size / WORDS * WORDS;
+    for (size_t n; at < whole && !status; at += n) {
+        n = whole - at < PIECE ? whole - at : PIECE;
+        sum_words(&s, map.data + at, n);
+        if (tick) status = tick(user);
+    }
+    const uint8_t *end = map.data ? map.data + whole : NULL;
+    *print = (mc_file_print){map.size, sum_end(&s, end, map.size - whole, map.size)};
     mc_file_map_release(&map);
-    return MC_OK;
+    return status;
 }
 
 /* ---- folders --------------------------------------------------------------------------------- */

@@ -15,7 +15,10 @@ enum { MC_TRAINING_JSON_LIMIT = 1 << 20, MC_TRAINING_FORMAT = 1 };
 typedef struct mc_file_print {
     uint64_t bytes, checksum;
 } mc_file_print;
-mc_status mc_file_print_of(mc_error *err, const char *path, mc_file_print *print);
+/* `tick` (may be NULL) is called now and then meanwhile, and its first status but MC_OK returned. */
+typedef mc_status (*mc_tick_fn)(void *user);
+mc_status mc_file_print_of(mc_error *err, const char *path, mc_tick_fn tick, void *user,
+                           mc_file_print *print);
 
 /* The steps of the checkpoints in a folder, falling; *steps is freed with mc_free. MC_ERR_NOMEM;
  * a folder that is not there has none. */

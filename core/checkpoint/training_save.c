@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "core/base/json_internal.h"
 #include "core/checkpoint/optim_state.h"
+#include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/checkpoint/training_state.h"
 #include "core/optim/optimizer_internal.h"
@@ -18,6 +19,7 @@ typedef struct saving {
     const mc_checkpoint_options *options;
     char aside[MC_PATH_MAX], path[MC_PATH_MAX];
     cJSON *files; /* of training.json */
+    mc_ranks_work work;
 } saving;
 
 static mc_status failed_to(saving *s, const char *what, const char *path)
@@ -104,7 +106,7 @@ static mc_status print_file(void *user, const char *name)
     char path[MC_PATH_MAX];
     mc_file_print print;
     mc_status status = mc_path_join(s->err, path, s->aside, name);
-    if (!status) status = mc_file_print_of(s->err, path, &print);
+    if (!status) status = mc_file_print_of(s->err, path, mc_ranks_work_tick, &s->work, &print);
     if (status) return status;
     cJSON *file = cJSON_AddObjectToObject(s->files, name);
     if (file && add_u64(file, "bytes", print.bytes) && add_u64(file, "checksum", print.checksum))
@@ -152,16 +154,15 @@ static mc_status write_json(saving *s)
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
+/* What all ranks write together. */
 static mc_status write_aside(saving *s)
 {
     const mc_checkpoint_options *o = s->options;
     char path[MC_PATH_MAX];
     mc_status status = mc_optim_manager_settle(o->optim);
-    if (!status) status = mc_make_folders(s->err, s->aside);
     if (!status) status = o->save_files(o->user, s->aside);
     if (!status) status = mc_path_join(s->err, path, s->aside, MC_TRAINING_OPTIMIZER);
-    if (!status) status = mc_optim_manager_save(o->optim, path);
-    return status ? status : write_json(s);
+    return status ? status : mc_optim_manager_save(o->optim, path);
 }
 
 /* The folder's entries reach the disk. */
@@ -189,20 +190,40 @@ static mc_status take_name(saving *s)
     return status ? status : remove_folder(s->err, s->aside);
 }
 
-static mc_status save(saving *s)
+/* An empty folder, by rank 0. */
+static mc_status begin(saving *s)
 {
-    const mc_checkpoint_options *o = s->options;
     removal leftovers = {s->err, s->folder};
     mc_status status = mc_make_folders(s->err, s->folder);
     if (!status) status = mc_folder_each(s->err, s->folder, remove_leftover, &leftovers);
-    if (!status) status = mc_checkpoint_path(s->err, s->path, s->folder, o->step, "");
-    if (!status)
-        status = mc_checkpoint_path(s->err, s->aside, s->folder, o->step, MC_TRAINING_ASIDE);
-    if (!status) status = write_aside(s);
+    return status ? status : mc_make_folders(s->err, s->aside);
+}
+
+/* What makes a checkpoint of what all have written, by rank 0. */
+static mc_status finish(saving *s)
+{
+    mc_ranks_work_begin(&s->work, s->ctx);
+    mc_status status = write_json(s);
     if (!status) status = sync_folder(s, s->aside);
     if (!status) status = take_name(s);
     if (!status) status = mc_checkpoint_publish(s->err, s->folder, s->path);
-    return status ? status : remove_old(s);
+    if (!status) status = remove_old(s);
+    return status ? status : mc_ranks_work_end(&s->work);
+}
+
+static mc_status save(saving *s)
+{
+    const mc_checkpoint_options *o = s->options;
+    bool first = s->ctx->rank == 0;
+    mc_status status = mc_checkpoint_path(s->err, s->path, s->folder, o->step, "");
+    if (!status)
+        status = mc_checkpoint_path(s->err, s->aside, s->folder, o->step, MC_TRAINING_ASIDE);
+    if (!status && first) status = begin(s);
+    if (!status) status = mc_ranks_meet(s->ctx);
+    if (!status) status = write_aside(s);
+    if (!status) status = mc_ranks_meet(s->ctx);
+    if (!status) status = first ? finish(s) : mc_ranks_work_wait(s->ctx);
+    return status;
 }
 
 mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "core/base/json_internal.h"
 #include "core/checkpoint/optim_state.h"
+#include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/optim/optimizer_internal.h"
 
@@ -17,6 +18,7 @@ struct mc_checkpoint {
     cJSON *json;
     int64_t step;
     uint64_t seed, rng_offset;
+    mc_ranks_work work; /* while it is checked */
 };
 
 static void checkpoint_release(void *object)
@@ -62,7 +64,7 @@ static mc_status check_file(mc_checkpoint *c, mc_error *err, const char *json_pa
         !get_u64(err, file, json_path, "checksum", &expected.checksum))
         return err->status;
     mc_status status = mc_path_join(err, path, c->folder, file->string);
-    if (!status) status = mc_file_print_of(err, path, &found);
+    if (!status) status = mc_file_print_of(err, path, mc_ranks_work_tick, &c->work, &found);
     if (status) return status;
     if (found.bytes != expected.bytes)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: %llu bytes, expected %llu", path,
@@ -84,7 +86,7 @@ static mc_status check_files(mc_checkpoint *c, mc_error *err, const char *path)
     return status;
 }
 
-/* Reads training.json, and compares all files with what it says of them. */
+/* Reads training.json; rank 0 compares all files with what it says of them. */
 static mc_status open_one(mc_checkpoint *c, mc_error *err, int64_t step)
 {
     char path[MC_PATH_MAX];
@@ -105,7 +107,7 @@ static mc_status open_one(mc_checkpoint *c, mc_error *err, int64_t step)
     if (c->step != step)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: says step %lld, its folder %lld", path,
                             (long long)c->step, (long long)step);
-    return check_files(c, err, path);
+    return c->ctx->rank ? MC_OK : check_files(c, err, path);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -122,7 +124,7 @@ bool mc_checkpoint_exists(const char *folder)
     return exists;
 }
 
-/* The newest that is whole. The error of the newest of all is the one that is reported if none
+/* The newest that is whole, found by rank 0. The error of the newest of all is the one that is reported if none
  * is. */
 static mc_status open_newest(mc_checkpoint *c, const int64_t *steps, size_t count)
 {
@@ -142,29 +144,44 @@ static mc_status open_newest(mc_checkpoint *c, const int64_t *steps, size_t coun
     return status;
 }
 
-mc_checkpoint *mc_checkpoint_open(mc_context *ctx, const char *folder)
+/* Looks for a checkpoint; sets *step to its step, 0 if there is none. */
+static mc_status find(mc_checkpoint *c, int64_t *step)
 {
-    if (mc_failed(ctx)) return NULL;
     int64_t *steps = NULL;
     size_t count = 0;
-    char whole[MC_PATH_MAX];
-    mc_checkpoint *c = NULL;
-    if (!folder)
-        mc_fail(ctx, MC_ERR_ARGUMENT, "the folder of checkpoints is NULL");
-    else if (mc_path_join(&ctx->error, whole, folder, "") == MC_OK &&
-             mc_checkpoint_steps(&ctx->error, folder, &steps, &count) == MC_OK && count)
-        c = mc_new_owned(ctx, sizeof *c, "a checkpoint", checkpoint_release);
-    if (c) {
-        c->ctx = ctx;
-        memcpy(c->run, whole, sizeof whole);
-        if (open_newest(c, steps, count)) {
-            mc_error_while(&ctx->error, "opening the newest checkpoint of %s", folder);
-            mc_checkpoint_free(c);
-            c = NULL;
-        }
-    }
+    *step = 0;
+    mc_status status = mc_checkpoint_steps(&c->ctx->error, c->run, &steps, &count);
+    mc_ranks_work_begin(&c->work, c->ctx);
+    if (!status && count) status = open_newest(c, steps, count);
+    if (!status && count) *step = c->step;
     mc_free(steps);
-    return c;
+    return status ? status : mc_ranks_work_end(&c->work);
+}
+
+/* Opens what rank 0 has found. */
+static mc_status open_found(mc_checkpoint *c, int64_t *step)
+{
+    mc_context *ctx = c->ctx;
+    mc_status status = ctx->rank ? mc_ranks_work_wait(ctx) : find(c, step);
+    if (!status) status = mc_ranks_share(ctx, step, sizeof *step);
+    if (!status && ctx->rank && *step) status = open_one(c, &ctx->error, *step);
+    return status ? status : mc_ranks_meet(ctx);
+}
+
+mc_checkpoint *mc_checkpoint_open(mc_context *ctx, const char *folder)
+{
+    int64_t step = 0;
+    if (!mc_failed(ctx) && !folder)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "the folder of checkpoints is NULL");
+    mc_checkpoint *c = mc_new_owned(ctx, sizeof *c, "a checkpoint", checkpoint_release);
+    if (!c) return NULL;
+    c->ctx = ctx;
+    mc_status status = mc_path_join(&ctx->error, c->run, folder, "");
+    if (!status) status = open_found(c, &step);
+    if (!status && step) return c;
+    mc_error_while(&ctx->error, "opening the newest checkpoint of %s", folder);
+    mc_checkpoint_free(c);
+    return NULL;
 }
 
 int64_t mc_checkpoint_step(const mc_checkpoint *c) { return c ? c->step : 0; }
@@ -221,8 +238,9 @@ mc_status mc_checkpoint_restore(mc_checkpoint *c, mc_optim_manager *optim)
                        c->folder, (unsigned long long)c->seed, (unsigned long long)c->ctx->seed);
     mc_status status = mc_path_join(&c->ctx->error, path, c->folder, MC_TRAINING_OPTIMIZER);
     if (!status) status = mc_optim_manager_load(optim, path);
-    if (!status) status = set_newer_aside(c);
-    if (!status) status = mc_checkpoint_publish(&c->ctx->error, c->run, c->folder);
+    if (!status && !c->ctx->rank) status = set_newer_aside(c);
+    if (!status && !c->ctx->rank) status = mc_checkpoint_publish(&c->ctx->error, c->run, c->folder);
+    if (!status) status = mc_ranks_meet(c->ctx);
     if (!status) c->ctx->rng_offset = c->rng_offset;
     return status;
 }

@@ -27,6 +27,11 @@
  * to those of the newest one (copies where the file system has no links), each replaced in one
  * step.
  *
+ * Ranks save, open and restore together, in a folder that all of them see. What is saved does not
+ * depend on how many there are, and can be restored by any other number, at any level of sharding.
+ * Each writes and reads its share; rank 0 does what is to be done once, and `save_files` leaves it
+ * to rank 0 in the same way (mc_gpt2_save and mc_tokenizer_save do).
+ *
  * What is restored: the optimizers' moments and master copies, step counts, schedules, the loss
  * scale with its growth counter, and the position of the random numbers of dropout. Settings are
  * the caller's own: the position in the data, the options that a run must go on with. */
@@ -59,7 +64,7 @@ typedef struct mc_checkpoint_options {
 MC_API mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,
                                     const mc_checkpoint_options *options);
 
-/* Whether the folder holds a checkpoint, whole or not. */
+/* Whether the folder holds a checkpoint, whole or not, as this rank sees it. */
 MC_API bool mc_checkpoint_exists(const char *folder);
 
 /* A checkpoint that was opened. Owned by its context. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/checkpoint/ranks_internal.h"
 #include "core/nn/module_internal.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -249,46 +250,96 @@ static mc_status read_transposed(mc_safetensors *file, const mc_safetensors_entr
     return MC_OK;
 }
 
+/* Rows of a transposed tensor, elements of others: reads `count` of these of a parameter from number
+ * `first` on. */
+static mc_status read_units(mc_safetensors *file, const mc_safetensors_entry *entry,
+                            mc_weight_place place, mc_shape shape, int64_t first, int64_t count,
+                            float *values)
+{
+    if (!place.transpose || shape.ndim != 2)
+        return mc_safetensors_read_f32(file, entry, place.part * mc_shape_count(shape) + first,
+                                       count, values);
+    int64_t rows = shape.dim[0];
+    return read_transposed(file, entry, place.part * rows + first, count, shape.dim[1],
+                           place.parts * rows, values);
+}
+
+/* Elements in what read_units calls a unit. */
+static int64_t unit_of(mc_weight_place place, mc_shape shape)
+{
+    return place.transpose && shape.ndim == 2 ? shape.dim[1] : 1;
+}
+
 mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry,
                          mc_weight_place place, mc_shape shape, float *values)
 {
-    int64_t count = mc_shape_count(shape), rows = shape.dim[0];
-    if (!place.transpose || shape.ndim != 2)
-        return mc_safetensors_read_f32(file, entry, place.part * count, count, values);
-    return read_transposed(file, entry, place.part * rows, rows, shape.dim[1], place.parts * rows,
-                           values);
+    int64_t units = mc_shape_count(shape) / unit_of(place, shape);
+    return read_units(file, entry, place, shape, 0, units, values);
 }
 
-/* Reads one parameter; returns whether it holds only finite numbers. */
+enum { PIECE = 1 << 22 }; /* elements that are read at a time, at least one unit */
+
+/* Reads what this rank has of a parameter, a piece at a time; returns whether it holds only finite
+ * numbers. */
 static bool load_values(load *l, mc_parameter *p, size_t number, float *values)
 {
     const mc_safetensors_entry *entry = l->entries[number];
-    if (mc_weight_read(l->file, entry, l->places[number], p->shape, values)) return true;
-    mc_parameter_write(p, values);
-    int64_t bad = 0, count = mc_shape_count(p->shape);
-    for (int64_t i = 0; i < count; i++) bad += !isfinite(values[i]);
+    mc_weight_place place = l->places[number];
+    int64_t unit = unit_of(place, p->shape), most = PIECE / unit > 1 ? PIECE / unit : 1;
+    int64_t first, count, bad = 0;
+    mc_parameter_values_held(p, &first, &count);
+    for (int64_t at = first, end = first + count, next; at < end; at = next) {
+        int64_t begin = at / unit, units = (end - 1) / unit + 1 - begin;
+        if (units > most) units = most;
+        next = (begin + units) * unit < end ? (begin + units) * unit : end;
+        if (read_units(l->file, entry, place, p->shape, begin, units, values)) return true;
+        const float *here = values + (at - begin * unit);
+        if (mc_parameter_write_part(p, at, next - at, here)) return true;
+        for (int64_t i = 0; i < next - at; i++) bad += !isfinite(here[i]);
+    }
     return bad == 0;
+}
+
+/* The most elements that load_values reads at a time. */
+static int64_t largest_piece(const load *l, mc_module *model)
+{
+    int64_t largest = 1;
+    mc_parameter_iterator it = {0};
+    mc_parameter *p;
+    for (size_t i = 0; (p = mc_module_next_parameter(model, &it)); i++) {
+        if (!l->entries[i]) continue;
+        int64_t unit = unit_of(l->places[i], p->shape), count = mc_shape_count(p->shape);
+        int64_t most = unit > PIECE ? unit : PIECE;
+        if (count > most) count = most;
+        if (count > largest) largest = count;
+    }
+    return largest;
+}
+
+static void warn_not_finite(load *l, const uint8_t *not_finite)
+{
+    name_list list = {0};
+    for (size_t i = 0; i < l->count; i++)
+        if (not_finite[i]) name_list_add(&list, l->entries[i]->name);
+    if (list.failed) mc_fail_nomem(l->ctx, "the list of tensors that are not finite");
+    if (list.count && !mc_failed(l->ctx))
+        mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s NaN or infinite values: %s", l->source,
+               list.count, list.count > 1 ? "s hold" : " holds", list.text);
+    name_list_release(&list);
 }
 
 static void fill_parameters(load *l, mc_module *model)
 {
-    name_list not_finite = {0};
-    int64_t largest = 1;
-    for (size_t i = 0; i < l->count; i++)
-        if (l->entries[i] && l->entries[i]->count > largest) largest = l->entries[i]->count;
-    float *values = mc_malloc((size_t)largest * sizeof *values);
-    if (!values) mc_fail_nomem(l->ctx, "reading weights");
+    float *values = mc_malloc((size_t)largest_piece(l, model) * sizeof *values);
+    uint8_t *not_finite = mc_calloc(l->count + 1, sizeof *not_finite);
+    if (!values || !not_finite) mc_fail_nomem(l->ctx, "reading weights");
     mc_parameter_iterator it = {0};
     mc_parameter *p;
     for (size_t i = 0; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it)); i++)
-        if (l->entries[i] && !load_values(l, p, i, values))
-            name_list_add(&not_finite, l->entries[i]->name);
+        if (l->entries[i]) not_finite[i] = !load_values(l, p, i, values);
     mc_free(values);
-    if (not_finite.failed) mc_fail_nomem(l->ctx, "the list of tensors that are not finite");
-    if (not_finite.count && !mc_failed(l->ctx))
-        mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s NaN or infinite values: %s", l->source,
-               not_finite.count, not_finite.count > 1 ? "s hold" : " holds", not_finite.text);
-    name_list_release(&not_finite);
+    if (mc_ranks_any(l->ctx, not_finite, l->count + 1) == MC_OK) warn_not_finite(l, not_finite);
+    mc_free(not_finite);
 }
 
 static int compare_pointers(const void *a, const void *b)
@@ -336,153 +387,4 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
     mc_free(l.entries);
     mc_free(l.places);
     return mc_error_status(l.ctx);
-}
-
-/* ---- saving ---------------------------------------------------------------------------------- */
-
-/* A tensor of the file: one parameter, or several side by side. */
-typedef struct saved_tensor {
-    char name[MC_NAME_MAX];
-    mc_shape shape;
-    mc_weight_place place; /* of the first parameter */
-    mc_parameter *first;
-    int parts; /* found so far */
-} saved_tensor;
-
-typedef struct saved {
-    mc_safetensors_spec *specs;
-    saved_tensor *tensors;
-    size_t count;
-} saved;
-
-/* Adds a parameter to the list: its own tensor, or the next part of the last one. */
-static bool add_saved(saved *s, mc_parameter *p, const mc_weight_map *map, int layers,
-                      bool prefixed)
-{
-    saved_tensor *next = &s->tensors[s->count], *last = s->count ? next - 1 : NULL;
-    next->place = (mc_weight_place){.parts = 1};
-    if (mc_weight_name(map, layers, p->name, prefixed, next->name))
-        next->place = mc_weight_place_of(map, p->name);
-    else
-        snprintf(next->name, MC_NAME_MAX, "%s", p->name);
-    int part = next->place.part;
-    if (part) {
-        bool follows = last && last->parts == part && strcmp(last->name, next->name) == 0 &&
-                       last->first->stored == p->stored;
-        if (follows) last->parts++;
-        return follows || !mc_fail(p->module->ctx, MC_ERR_STATE,
-                                   "parameter \"%s\" does not follow part %d of \"%s\"", p->name,
-                                   part - 1, next->name);
-    }
-    next->first = p;
-    next->parts = 1;
-    next->shape = mc_weight_file_shape(next->place, p->shape);
-    s->specs[s->count++] = (mc_safetensors_spec){.name = next->name,
-                                                 .dtype = mc_parameter_dtype(p),
-                                                 .ndim = next->shape.ndim,
-                                                 .shape = next->shape.dim};
-    return true;
-}
-
-static bool collect(mc_module *model, const mc_weight_map *map, int layers, bool prefixed, saved *s)
-{
-    size_t most = model->root->parameter_count + 1;
-    s->specs = mc_calloc(most, sizeof *s->specs);
-    s->tensors = mc_calloc(most, sizeof *s->tensors);
-    if (!s->specs || !s->tensors) return !mc_fail_nomem(model->ctx, "saving weights");
-    mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));)
-        if (!add_saved(s, p, map, layers, prefixed)) return false;
-    return true;
-}
-
-/* The bytes of a tensor's parameters in memory, which lie one behind the other. */
-static const char *saved_data(const saved_tensor *s, size_t *size)
-{
-    size_t element = mc_dtype_size(mc_parameter_dtype(s->first));
-    *size = (size_t)mc_shape_count(s->shape) * element;
-    return (const char *)mc_stored_data(s->first->stored) + (size_t)s->first->first * element;
-}
-
-/* Writes a tensor's bytes as they are, through a bounded host buffer. */
-static void write_values(mc_safetensors_writer *writer, const saved_tensor *s)
-{
-    enum { PIECE = 1 << 20 };
-    mc_context *ctx = s->first->module->ctx;
-    mc_device *device = ctx->device;
-    size_t size;
-    const char *data = saved_data(s, &size);
-    char *host = mc_malloc(PIECE);
-    if (!host) mc_fail_nomem(ctx, "saving weights");
-    for (size_t at = 0; at < size && !mc_failed(ctx); at += PIECE) {
-        size_t n = size - at < PIECE ? size - at : PIECE;
-        if (!device->copy_out(device, host, data + at, n))
-            mc_fail(ctx, MC_ERR_DEVICE, "saving weights: %s", device->failure);
-        mc_safetensors_write(writer, host, n);
-    }
-    mc_free(host);
-}
-
-/* to (band, rows) = the transpose of columns first .. first + band of from (rows, columns). */
-static void transpose_band(const void *from, size_t element, int64_t rows, int64_t columns,
-                           int64_t first, int64_t band, void *to)
-{
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < band; i++) {
-            int64_t source = row * columns + first + i, target = i * rows + row;
-            if (element == sizeof(uint16_t))
-                ((uint16_t *)to)[target] = ((const uint16_t *)from)[source];
-            else
-                ((uint32_t *)to)[target] = ((const uint32_t *)from)[source];
-        }
-}
-
-/* Writes a matrix transposed: a copy on the host, and a few rows of the file at a time. */
-static void write_transposed(mc_safetensors_writer *writer, const saved_tensor *s)
-{
-    enum { BAND = 16 };
-    mc_context *ctx = s->first->module->ctx;
-    mc_device *device = ctx->device;
-    int64_t rows = s->shape.dim[1], columns = s->shape.dim[0];
-    size_t size, element = mc_dtype_size(mc_parameter_dtype(s->first));
-    const char *data = saved_data(s, &size);
-    char *host = mc_malloc(size), *band = mc_malloc((size_t)rows * BAND * element);
-    if (!host || !band)
-        mc_fail_nomem(ctx, "saving weights");
-    else if (!device->copy_out(device, host, data, size))
-        mc_fail(ctx, MC_ERR_DEVICE, "saving weights: %s", device->failure);
-    for (int64_t at = 0; at < columns && !mc_failed(ctx); at += BAND) {
-        int64_t n = columns - at < BAND ? columns - at : BAND;
-        transpose_band(host, element, rows, columns, at, n, band);
-        mc_safetensors_write(writer, band, (size_t)(n * rows) * element);
-    }
-    mc_free(host);
-    mc_free(band);
-}
-
-static void write_tensor(mc_safetensors_writer *writer, const saved_tensor *s)
-{
-    if (s->place.transpose && s->shape.ndim == 2)
-        write_transposed(writer, s);
-    else
-        write_values(writer, s);
-}
-
-mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
-                                        bool prefixed, const char *path)
-{
-    if (!model || mc_failed(model->ctx) || mc_module_layout(model->root)) return NULL;
-    saved s = {0};
-    mc_safetensors_writer *writer = NULL;
-    if (collect(model, map, layers, prefixed, &s))
-        writer = mc_safetensors_writer_new(model->ctx, path, s.specs, s.count, NULL, 0);
-    for (size_t i = 0; writer && i < s.count && !mc_failed(model->ctx); i++)
-        write_tensor(writer, &s.tensors[i]);
-    mc_free(s.specs);
-    mc_free(s.tensors);
-    if (mc_failed(model->ctx)) {
-        mc_safetensors_writer_free(writer);
-        return NULL;
-    }
-    return writer;
 }

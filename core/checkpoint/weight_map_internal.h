@@ -57,14 +57,16 @@ mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape);
 mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry,
                          mc_weight_place place, mc_shape shape, float *values);
 
-/* Fills all parameters of a model from a file. Parameters whose name matches one of the fnmatch
+/* Fills all parameters of a model from a file; each rank reads what it holds, and they all do it
+ * together. Parameters whose name matches one of the fnmatch
  * patterns `may_be_new` (NULL-terminated list, may be NULL) are initialised instead if the file
  * lacks them, and logged. Errors: missing tensors (all listed), wrong shapes, dtypes that are no
  * floats. Warnings through the log: spare tensors, tensors with NaN or infinite values. */
 mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
                           mc_safetensors *file, const char *source, const char *const *may_be_new);
 /* Begins and fills a safetensors file of the model's parameters under their names of the map, in
- * the parameters' dtype; the caller syncs and renames it. NULL after an error. */
+ * the parameters' dtype; the caller syncs and renames it. All ranks do it together, and each writes
+ * its share. NULL after an error. */
 mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
                                         bool prefixed, const char *path);
 

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <sys/random.h>
+#include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/dist/launch_internal.h"
 
@@ -182,6 +183,7 @@ static mc_comm *new_comm(mc_context *ctx, int size, int rank, const mc_comm_hook
 
 static mc_status init(mc_comm *c, const mc_comm_id *id)
 {
+    if (mc_device_is_plan(c->ctx->device)) return mc_comm_init_plan(c);
     if (c->size == 1) return mc_comm_init_self(c);
     return c->ctx->device->is_host ? mc_comm_init_mpi(c, id) : mc_comm_init_nccl(c, id);
 }

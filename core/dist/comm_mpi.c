@@ -350,28 +350,33 @@ static void progress(mc_mpi *mpi)
     }
 }
 
+/* Whether a message of the step is not through that comes from a rank (or goes to -1 - peer). */
+static bool waits_for(mc_mpi_call *m, int peer)
+{
+    for (int k = 0; k < m->pending; k++) {
+        int through = 1;
+        if (m->peer[k] != peer) continue;
+        int error = MPI_Request_get_status(m->message[k], &through, MPI_STATUS_IGNORE);
+        if (!error && !through) return true;
+    }
+    return false;
+}
+
 /* What the step's messages wait for: "nothing came from ranks 2, 3". */
 static void say_missing(mc_mpi_call *m, char *text, size_t size)
 {
     const mc_comm *c = m->request->comm;
-    int kinds = 0;
+    int named = 0;
     size_t used = 0;
-    text[0] = '\0';
-    for (int sent = 0; sent < 2; sent++) {
-        int named = 0;
-        for (int k = 0; k < m->pending && used < size; k++) {
-            int through = 0, peer = sent ? -1 - m->peer[k] : m->peer[k];
-            if (peer < 0 || (sent && kinds)) continue; /* who sends nothing takes nothing either */
-            if (MPI_Request_get_status(m->message[k], &through, MPI_STATUS_IGNORE) || through)
-                continue;
+    for (int sent = 0; sent < 2 && !named; sent++) /* who sends nothing takes nothing either */
+        for (int peer = 0; peer < c->size && used < size; peer++) {
+            if (!waits_for(m, sent ? -1 - peer : peer)) continue;
             const char *first = sent ? "not taken by rank " : "nothing came from rank ";
             int n = snprintf(text + used, size - used, "%s%d", named++ ? ", " : first,
                              mc_comm_member(c, peer));
             used += n > 0 ? (size_t)n : 0;
         }
-        kinds += named;
-    }
-    if (!kinds) snprintf(text, size, "the other ranks' messages came late");
+    if (!named) snprintf(text, size, "the other ranks' messages came late");
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 #include "core/dist/ranks.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include "core/device/device_internal.h"
@@ -39,6 +40,19 @@ static bool exchange(mc_context *ctx, const void *mine, bool from_host, int coun
         mc_fail(ctx, MC_ERR_DEVICE, "numbers of all ranks: %s", device->failure);
     device->free(device, scratch, room);
     return !mc_failed(ctx);
+}
+
+mc_status mc_gather_numbers(mc_context *ctx, const double *mine, int count, double *all)
+{
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (!mine || !all || count < 1 || count > INT_MAX / (int)sizeof *mine)
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "numbers of all ranks: expected one or more");
+    if (ctx->comm)
+        exchange(ctx, mine, true, count * (int)sizeof *mine, MC_U8,
+                 all); /* bytes stay as they are */
+    else
+        memmove(all, mine, (size_t)count * sizeof *mine);
+    return mc_error_status(ctx);
 }
 
 /* ---- losses ---------------------------------------------------------------------------------- */
@@ -146,7 +160,7 @@ static void gather_rows(mc_context *ctx, const mc_tensor *x, const int64_t *all,
     mc_comm_group_end(ctx->comm);
 }
 
-/* With one rank a group of broadcasts to oneself, which is a copy, needs a communicator too. */
+/* One rank's result is a copy, for the caller to free as with several. */
 static mc_tensor *copy_of(mc_context *ctx, const mc_tensor *x)
 {
     mc_device *device = ctx->device;

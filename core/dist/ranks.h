@@ -20,6 +20,10 @@
 /* Returns when every rank has called it, and what this rank's device was to do before is done. */
 MC_API mc_status mc_synchronize(mc_context *ctx);
 
+/* Numbers of every rank: all (ranks, count) = mine (count) of each, on the host. On all ranks `count`
+ * is the same, above 0. Errors: MC_ERR_ARGUMENT. */
+MC_API mc_status mc_gather_numbers(mc_context *ctx, const double *mine, int count, double *all);
+
 /* The mean of a loss over all that counts on any rank: the sum of the ranks' sums over the sum of
  * their counts; 0 where nothing counts at all. The same number on every rank; NaN after an error.
  * Of a training step mc_optim_manager_mean_loss says the same without a collective of its own. */

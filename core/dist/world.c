@@ -25,9 +25,8 @@ void mc_world_read(mc_context *ctx)
     ctx->rank = w->launch.rank;
     ctx->world_size = w->launch.world_size;
     ctx->local_rank = w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
-    if (ctx->world_size > 1)
-        mc_log(ctx, MC_LOG_INFO, "rank %d of %d, as %s says", ctx->rank, ctx->world_size,
-               w->launch.which);
+    if (ctx->world_size > 1 && ctx->rank == 0)
+        mc_log(ctx, MC_LOG_INFO, "%d ranks, started by %s", ctx->world_size, w->launch.which);
 }
 
 /* CPU ranks talk through MPI, which has to have started them. */

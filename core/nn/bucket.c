@@ -482,15 +482,42 @@ static mc_matrix values_of(const mc_parameter *p)
                        dtype, mc_shape_count(p->shape)};
 }
 
-/* Writes what this rank holds of values that every rank holds a share of. */
-static mc_status write_share(mc_parameter *p, const float *values)
+void mc_parameter_values_held(const mc_parameter *p, int64_t *first, int64_t *count)
 {
-    mc_module_root *root = p->module->root;
+    const mc_bucket *b = p->stored->bucket;
+    held h = b->level < 3 || b->users ? (held){0, mc_shape_count(p->shape), 0} : held_of(p);
+    *first = h.first;
+    *count = h.count;
+}
+
+/* Writes those of elements first .. first + count that lie in `h`, to where that begins. */
+static mc_status write_within(mc_parameter *p, held h, mc_matrix to, int64_t first, int64_t count,
+                              const float *values)
+{
+    int64_t last = first + count, end = h.first + h.count;
+    int64_t from = first > h.first ? first : h.first, until = last < end ? last : end;
+    if (until <= from) return MC_OK;
+    to.data = (char *)to.data + (size_t)(from - h.first) * mc_dtype_size(to.dtype);
+    return transfer(p->module->root, to, until - from,
+                    (float *)(uintptr_t)(values + (from - first)), true);
+}
+
+mc_status mc_parameter_write_part(mc_parameter *p, int64_t first, int64_t count,
+                                  const float *values)
+{
     mc_bucket *b = p->stored->bucket;
-    held h = held_of(p);
-    if (!h.count) return MC_OK;
-    mc_matrix to = {mc_bucket_value_at(b, h.element), b->dtype, h.count};
-    return transfer(root, to, h.count, (float *)(uintptr_t)(values + h.first), true);
+    held h = held_of(p), whole = {0, mc_shape_count(p->shape), 0};
+    mc_status status = mc_error_status(p->module->root->ctx);
+    if (!status) status = mc_bucket_forget(p->module->root, b);
+    if (!status && b->level == 3 && h.count)
+        status = write_within(p, h, (mc_matrix){mc_bucket_value_at(b, h.element), b->dtype, 0},
+                              first, count, values);
+    if (!status && b->data) status = write_within(p, whole, values_of(p), first, count, values);
+    if (!status && b->state[MC_STATE_MASTER] && h.count) {
+        mc_matrix master = {mc_bucket_state_at(b, MC_STATE_MASTER, h.element), MC_F32, 0};
+        status = write_within(p, h, master, first, count, values);
+    }
+    return status;
 }
 
 mc_status mc_parameter_write(mc_parameter *p, const float *values)
@@ -501,18 +528,7 @@ mc_status mc_parameter_write(mc_parameter *p, const float *values)
     p->initialized = true;
     mc_status status = mc_module_layout(root);
     if (status) p->initialized = was_initialized;
-    mc_bucket *bucket = p->stored->bucket;
-    float *all = (float *)(uintptr_t)values;
-    if (!status) status = mc_bucket_forget(root, bucket);
-    if (!status && bucket->level == 3) status = write_share(p, values);
-    if (!status && bucket->data)
-        status = transfer(root, values_of(p), mc_shape_count(p->shape), all, true);
-    if (!status && bucket->state[MC_STATE_MASTER]) {
-        held h = held_of(p);
-        mc_matrix master = {mc_bucket_state_at(bucket, MC_STATE_MASTER, h.element), MC_F32, 0};
-        if (h.count) status = transfer(root, master, h.count, all + h.first, true);
-    }
-    return status;
+    return status ? status : mc_parameter_write_part(p, 0, mc_shape_count(p->shape), values);
 }
 
 mc_status mc_parameter_read(mc_parameter *p, float *values)

@@ -1,6 +1,7 @@
 #include "core/nn/memory_plan.h"
 
 #include "core/device/plan_internal.h"
+#include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
 
 mc_memory_use mc_memory(mc_context *ctx)
@@ -21,13 +22,37 @@ double mc_device_peak_rate(mc_context *ctx, mc_dtype dtype)
     return device && device->peak_rate ? device->peak_rate(device, dtype) : 0;
 }
 
+static mc_context *new_dry(mc_context *ctx, int ranks, int rank, int level)
+{
+    mc_device *device = mc_plan_open(ctx->device);
+    mc_context *dry = device ? mc_context_new_like(ctx, device) : NULL;
+    if (!dry) {
+        mc_fail_nomem(ctx, "a memory plan");
+        return NULL;
+    }
+    dry->world_size = ranks;
+    dry->rank = rank;
+    dry->zero_level = level;
+    if (ranks > 1) dry->comm = mc_comm_new(dry, NULL, ranks, rank, NULL);
+    return dry;
+}
+
 mc_context *mc_plan_context_new(mc_context *ctx)
 {
     if (mc_failed(ctx)) return NULL;
-    mc_device *device = mc_plan_open(ctx->device);
-    mc_context *dry = device ? mc_context_new_like(ctx, device) : NULL;
-    if (!dry) mc_fail_nomem(ctx, "a memory plan");
-    return dry;
+    return new_dry(ctx, ctx->world_size, ctx->rank, ctx->zero_level);
+}
+
+mc_context *mc_plan_context_new_ranks(mc_context *ctx, int ranks, mc_zero_level level)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (ranks < 1 || ranks > 65536 || level < MC_ZERO_DEFAULT || level > MC_ZERO_3) {
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "a plan of %d ranks at level %d, expected 1 to 65536 and 0 to 3", ranks,
+                (int)level - MC_ZERO_0);
+        return NULL;
+    }
+    return new_dry(ctx, ranks, 0, level ? (int)level - MC_ZERO_0 : ctx->zero_level);
 }
 
 /* The flat arrays of a model. */
@@ -35,11 +60,13 @@ static void count_buckets(const mc_module_root *root, mc_memory_plan *plan)
 {
     for (int i = 0; i < root->bucket_count; i++) {
         const mc_bucket *bucket = &root->buckets[i];
-        uint64_t count = (uint64_t)bucket->count;
-        plan->parameters += count * mc_dtype_size(bucket->dtype);
-        if (bucket->gradient) plan->gradients += count * sizeof(float);
+        uint64_t count = (uint64_t)bucket->count, share = (uint64_t)bucket->share;
+        uint64_t held = (uint64_t)mc_bucket_held(bucket);
+        plan->parameters += (bucket->level == 3 ? share : count) * mc_dtype_size(bucket->dtype);
+        if (bucket->level < 2 && bucket->gradient) plan->gradients += count * sizeof(float);
+        if (bucket->kept_gradient) plan->gradients += share * sizeof(float);
         for (int k = 0; k < MC_STATE_SLOTS; k++)
-            if (bucket->state[k]) plan->optimizer += count * sizeof(float);
+            if (bucket->state[k]) plan->optimizer += held * sizeof(float);
     }
 }
 
@@ -55,10 +82,16 @@ mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_contex
     step(dry, user);
     mc_plan_restart(device);
     uint64_t kept = device->memory.in_use;
+    mc_comm_volume before = {0}, after = {0};
+    if (dry->comm) before = mc_comm_volume_of(dry->comm);
     if (!mc_failed(dry)) step(dry, user);
+    if (dry->comm) after = mc_comm_volume_of(dry->comm);
     if (mc_failed(dry)) return mc_error_status(dry);
     mc_plan_peak peak = mc_plan_peak_of(device);
-    *plan = (mc_memory_plan){.logits = peak.logits, .peak = peak.bytes};
+    *plan = (mc_memory_plan){.logits = peak.logits,
+                             .peak = peak.bytes,
+                             .sent = after.bytes - before.bytes,
+                             .collectives = after.calls - before.calls};
     count_buckets(module->root, plan);
     plan->workspace = peak.scratch + device->workspace;
     plan->inputs = kept - plan->parameters - plan->gradients - plan->optimizer - device->workspace;

@@ -42,12 +42,19 @@ typedef struct mc_memory_plan {
     uint64_t logits;      /* the chunk of logits that exists at once */
     uint64_t workspace;   /* scratch memory of kernels, and the device's own */
     uint64_t peak;
+    /* what this rank sends to others in a step, by the least that any algorithm needs */
+    uint64_t sent;
+    uint64_t collectives; /* calls */
 } mc_memory_plan;
 
 /* A context like `ctx` whose device only counts; memory is not taken, numbers read from it are 0.
  * `ctx` must outlive it. NULL, with the error set in `ctx`, when memory is out or ctx has failed.
  */
 MC_API mc_context *mc_plan_context_new(mc_context *ctx);
+/* The same for rank 0 of a job of `ranks` ranks, whatever job there is; `level` is the level of
+ * sharding of modules that say nothing else (MC_ZERO_DEFAULT: ctx's). Nothing is communicated.
+ * Errors: MC_ERR_ARGUMENT for fewer than 1 rank, more than 65536, or another level. */
+MC_API mc_context *mc_plan_context_new_ranks(mc_context *ctx, int ranks, mc_zero_level level);
 
 /* Runs two steps on such a context: what the first makes and keeps is there in the second, which is
  * the one that counts. `module` is any of the model that is trained. Errors: those of the step, and

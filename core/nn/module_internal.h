@@ -152,6 +152,14 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
  * on. */
 void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count);
 
+/* The elements of a parameter, from number `first` of it on, whose values this rank has and is to be
+ * told: at level 3 those it holds (all while they are gathered), else all. */
+void mc_parameter_values_held(const mc_parameter *p, int64_t *first, int64_t *count);
+/* mc_parameter_write of such elements only; nobody else needs to call it. The buckets are laid
+ * out. */
+mc_status mc_parameter_write_part(mc_parameter *p, int64_t first, int64_t count,
+                                  const float *values);
+
 /* For blocks, around their forward pass on a tape, and (recorded there) around their backward pass:
  * gathers and releases their buckets, reduces their gradients. */
 mc_status mc_block_begin(mc_tape *tape, mc_module *block);

@@ -38,7 +38,10 @@ static mc_status visit_number(mc_visit *v, const char *name, const char *dtype, 
                           .dtype = dtype,
                           .shape = {.ndim = 0},
                           .data = data,
-                          .bytes = 8,
+                          .count = 1,
+                          .own_count = v->ctx->rank == 0,
+                          .size = 8,
+                          .number = true,
                           .positive = positive};
     return v->fn(v->user, &item);
 }
@@ -58,18 +61,31 @@ static mc_status visit_steps(void *user, mc_module_root *root, mc_parameter *p)
     return visit_number(v, v->name, "I64", &p->optimizer_steps, false);
 }
 
+/* Of what all ranks have, each writes the share that it would have of what is spread over them.
+ * `begin`: the parameter's first element in the bucket. */
+static void own_part(const mc_bucket *b, int64_t begin, mc_state_item *item)
+{
+    int64_t first = b->first - begin, last = first + b->share, end = item->first + item->count;
+    item->own_first = item->first > first ? item->first : first;
+    item->own_count = (end < last ? end : last) - item->own_first;
+    if (item->own_count < 0) item->own_count = 0;
+}
+
 static mc_status visit_slot(mc_visit *v, mc_module_root *root, mc_parameter *p, int slot,
                             const char *what)
 {
-    float *state = mc_bucket_state(root, p->stored->bucket, slot);
-    if (!state) return mc_error_status(v->ctx);
+    mc_bucket *b = p->stored->bucket;
+    if (!mc_bucket_state(root, b, slot)) return mc_error_status(v->ctx);
     if (!name_item(v, "optimizer", what, p->name)) return MC_ERR_NOMEM;
-    mc_state_item item = {.name = v->name,
-                          .dtype = "F32",
-                          .shape = p->shape,
-                          .data = state + p->stored->offset + p->first,
-                          .bytes = (size_t)mc_shape_count(p->shape) * sizeof(float),
-                          .on_device = true};
+    mc_state_item item = {
+        .name = v->name, .dtype = "F32", .shape = p->shape, .size = 4, .on_device = true};
+    int64_t element, begin = p->stored->offset + p->first;
+    mc_parameter_held(p, &element, &item.count);
+    if (item.count) {
+        item.first = element - begin;
+        item.data = mc_bucket_state_at(b, slot, element);
+        own_part(b, begin, &item);
+    }
     return v->fn(v->user, &item);
 }
 

@@ -152,17 +152,20 @@ void mc_optim_manager_forget_scheduler(mc_optim_manager *optim, const mc_lr_sche
 typedef struct mc_state_item {
     const char
         *name; /* "optimizer.0.exp_avg.<parameter>", "scaler.loss_scale"; gone after the call */
-    const char
-        *dtype;     /* as safetensors writes it: "F32" on the device, "F64" or "I64" on the host */
-    mc_shape shape; /* the parameter's, or a scalar's */
+    const char *dtype; /* as safetensors writes it: "F32" of arrays, "F64" or "I64" of numbers */
+    mc_shape shape;    /* the parameter's, or a number's: () */
+    /* Elements first .. first + count of the shape are on this rank, at `data`; count may be 0. Of
+     * those that several ranks have, this one is to write own_first .. own_first + own_count. */
     void *data;
-    size_t bytes;
-    bool on_device;
-    bool positive; /* host numbers: zero is not allowed (negative and not finite ones never are) */
+    int64_t first, count, own_first, own_count;
+    size_t size;    /* bytes of an element */
+    bool on_device; /* where `data` is */
+    bool number;    /* one element, 8 bytes, on the host */
+    bool positive;  /* numbers: zero is not allowed (negative and not finite ones never are) */
 } mc_state_item;
 
-/* Visits everything that an exact resume needs beside the parameters: first the numbers (8 bytes
- * each), then the arrays; the same items in the same order each time. Makes state that does not
+/* Visits everything that an exact resume needs beside the parameters: first the numbers, then the
+ * arrays; the same items in the same order each time, and on each rank. Makes state that does not
  * exist yet. A visitor may read the data, or write it (and so restore it). */
 typedef mc_status (*mc_state_fn)(void *user, const mc_state_item *item);
 mc_status mc_optim_manager_each_state(mc_optim_manager *optim, mc_state_fn fn, void *user);

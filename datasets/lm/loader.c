@@ -1,6 +1,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
+#include "core/dist/world_internal.h"
 #include "datasets/lm.h"
 #include "datasets/lm/loader_internal.h"
 #include "datasets/lm/token_file_internal.h"
@@ -13,7 +14,7 @@ struct mc_lm_loader {
     mc_context *ctx;
     mc_token_file *file;
     int batch_size, seq_length, world, rank;
-    bool shuffle, repeat;
+    bool shuffle, repeat, keep_last;
     uint64_t seed, fingerprint;
     int64_t limit;         /* tokens are below it */
     int64_t *first_window; /* (shards): windows of the shards before */
@@ -115,6 +116,7 @@ static void take_options(mc_lm_loader *l, const mc_lm_loader_options *o)
     l->rank = o->world ? o->rank : mc_rank(l->ctx);
     l->shuffle = o->shuffle;
     l->repeat = o->repeat;
+    l->keep_last = o->keep_last;
     l->seed = o->seed == 0 ? mc_seed(l->ctx) : o->seed == MC_LM_SEED_0 ? 0 : o->seed;
     l->limit = o->vocabulary ? o->vocabulary : (int64_t)INT32_MAX + 1;
     l->epoch = o->epoch_start;
@@ -139,7 +141,7 @@ static bool count_windows(mc_lm_loader *l)
         l->first_window[s] = l->windows;
         l->windows += (file->shards[s].count - 1) / l->seq_length;
     }
-    if (l->windows >= l->batch_windows) return true;
+    if (l->windows >= (l->keep_last ? 1 : l->batch_windows)) return true;
     mc_fail(l->ctx, MC_ERR_ARGUMENT,
             "%s: %" PRId64 " tokens%s are too few for one batch: they make %" PRId64
             " sequences of %d and a label, a batch has %d on each of %d ranks",
@@ -200,38 +202,52 @@ static bool read_window(mc_lm_loader *l, int64_t i, int64_t row)
                MC_OK;
 }
 
+/* Windows of the next batch over all ranks; 0 at the end of an epoch. */
+static int64_t next_windows(const mc_lm_loader *l)
+{
+    int64_t left = l->windows - l->window;
+    if (left >= l->batch_windows) return l->batch_windows;
+    return l->keep_last ? left : 0;
+}
+
 const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *l)
 {
     if (!l || mc_failed(l->ctx)) return NULL;
-    if (l->windows - l->window < l->batch_windows) {
+    if (!next_windows(l)) {
         l->window = 0;
         l->epoch++;
         if (!l->repeat) return NULL;
     }
-    int64_t first = l->window + (int64_t)l->rank * l->batch_size;
-    for (int64_t row = 0; row < l->batch_size; row++)
-        if (!read_window(l, first + row, row)) return NULL;
+    int64_t all = next_windows(l);
+    int64_t first = all * l->rank / l->world, end = all * (l->rank + 1) / l->world;
+    for (int64_t row = 0; row < end - first; row++) {
+        if (read_window(l, l->window + first + row, row)) continue;
+        mc_world_report(l->ctx);
+        return NULL;
+    }
     l->batch = (mc_lm_batch){
         .ids = l->ids,
         .labels = l->labels,
-        .batch_size = l->batch_size,
+        .batch_size = (int)(end - first),
         .seq_length = l->seq_length,
-        .tokens = (int64_t)l->batch_size * l->seq_length,
+        .tokens = (end - first) * l->seq_length,
+        .all_tokens = all * l->seq_length,
         .epoch = l->epoch,
         .step = l->window / l->batch_windows,
     };
-    l->window += l->batch_windows;
+    l->window += all;
     return &l->batch;
 }
 
 int64_t mc_lm_loader_batches(const mc_lm_loader *l)
 {
-    return l ? l->windows / l->batch_windows : 0;
+    if (!l) return 0;
+    return l->windows / l->batch_windows + (l->keep_last && l->windows % l->batch_windows != 0);
 }
 
 int64_t mc_lm_loader_epoch(const mc_lm_loader *l)
 {
-    return l ? l->epoch + (l->repeat && l->windows - l->window < l->batch_windows) : 0;
+    return l ? l->epoch + (l->repeat && !next_windows(l)) : 0;
 }
 
 mc_token_file *mc_lm_loader_file(const mc_lm_loader *l) { return l ? l->file : NULL; }

@@ -67,7 +67,10 @@ MC_API mc_bert *mc_bert_from_pretrained(mc_context *ctx, const char *identifier,
  * here and in `transformers`. Both are written aside and synced to disk before either takes its
  * name, each in one step: a crash leaves whole files, and a folder that loads, since both belong to
  * the same kind of model; only a folder that held a model of another shape could be left with one
- * file of each. Weights have the dtype they have in memory. */
+ * file of each. Weights have the dtype they have in memory.
+ *
+ * Ranks load and save together, from and to files that all of them see. Each reads and writes its
+ * share of the bytes only, and the files do not tell how many ranks there were. */
 MC_API mc_status mc_bert_save(mc_bert *bert, const char *folder);
 MC_API void mc_bert_free(mc_bert *bert);
 

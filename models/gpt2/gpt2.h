@@ -69,7 +69,10 @@ MC_API mc_gpt2 *mc_gpt2_from_pretrained(mc_context *ctx, const char *identifier,
                                         const mc_load_options *options);
 /* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained
  * here and in `transformers` (GPT2LMHeadModel). Both are written aside and synced to disk before
- * either takes its name, each in one step. Weights have the dtype they have in memory. */
+ * either takes its name, each in one step. Weights have the dtype they have in memory.
+ *
+ * Ranks load and save together, from and to files that all of them see. Each reads and writes its
+ * share of the bytes only, and the files do not tell how many ranks there were. */
 MC_API mc_status mc_gpt2_save(mc_gpt2 *gpt2, const char *folder);
 MC_API void mc_gpt2_free(mc_gpt2 *gpt2);
 

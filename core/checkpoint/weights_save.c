@@ -1,0 +1,217 @@
+/* Saving a model's parameters under the names of a weight map. */
+#include "core/checkpoint/weight_map_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "core/checkpoint/safetensors_internal.h"
+#include "core/nn/module_internal.h"
+
+/* ---- what is saved --------------------------------------------------------------------------- */
+
+/* A tensor of the file: one parameter, or several side by side. */
+typedef struct saved_tensor {
+    char name[MC_NAME_MAX];
+    mc_shape shape;
+    mc_weight_place place; /* of the first parameter */
+    mc_parameter *first;
+    int parts; /* found so far */
+} saved_tensor;
+
+typedef struct saved {
+    mc_safetensors_spec *specs;
+    saved_tensor *tensors;
+    size_t count;
+} saved;
+
+/* Adds a parameter to the list: its own tensor, or the next part of the last one. */
+static bool add_saved(saved *s, mc_parameter *p, const mc_weight_map *map, int layers,
+                      bool prefixed)
+{
+    saved_tensor *next = &s->tensors[s->count], *last = s->count ? next - 1 : NULL;
+    next->place = (mc_weight_place){.parts = 1};
+    if (mc_weight_name(map, layers, p->name, prefixed, next->name))
+        next->place = mc_weight_place_of(map, p->name);
+    else
+        snprintf(next->name, MC_NAME_MAX, "%s", p->name);
+    int part = next->place.part;
+    if (part) {
+        bool follows = last && last->parts == part && strcmp(last->name, next->name) == 0 &&
+                       last->first->stored == p->stored;
+        if (follows) last->parts++;
+        return follows || !mc_fail(p->module->ctx, MC_ERR_STATE,
+                                   "parameter \"%s\" does not follow part %d of \"%s\"", p->name,
+                                   part - 1, next->name);
+    }
+    next->first = p;
+    next->parts = 1;
+    next->shape = mc_weight_file_shape(next->place, p->shape);
+    s->specs[s->count++] = (mc_safetensors_spec){.name = next->name,
+                                                 .dtype = mc_parameter_dtype(p),
+                                                 .ndim = next->shape.ndim,
+                                                 .shape = next->shape.dim};
+    return true;
+}
+
+static bool collect(mc_module *model, const mc_weight_map *map, int layers, bool prefixed, saved *s)
+{
+    size_t most = model->root->parameter_count + 1;
+    s->specs = mc_calloc(most, sizeof *s->specs);
+    s->tensors = mc_calloc(most, sizeof *s->tensors);
+    if (!s->specs || !s->tensors) return !mc_fail_nomem(model->ctx, "saving weights");
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));)
+        if (!add_saved(s, p, map, layers, prefixed)) return false;
+    return true;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* What this rank writes of a tensor: of what all ranks have, and of what is spread over them, the
+ * same share. */
+typedef struct saved_part {
+    int64_t first, count; /* elements, of the parameters one behind the other */
+    const char *data;
+} saved_part;
+
+static saved_part part_of(const saved_tensor *s)
+{
+    const mc_bucket *b = s->first->stored->bucket;
+    int64_t begin = s->first->stored->offset + s->first->first;
+    int64_t end = begin + mc_shape_count(s->shape), last = b->first + b->share;
+    int64_t from = begin > b->first ? begin : b->first, to = end < last ? end : last;
+    if (to <= from) return (saved_part){0, 0, NULL};
+    return (saved_part){from - begin, to - from, mc_bucket_value_at(b, from)};
+}
+
+static size_t element_size(const saved_tensor *s)
+{
+    return mc_dtype_size(mc_parameter_dtype(s->first));
+}
+
+/* Writes a part's bytes as they are, through a bounded host buffer. `at`: where the tensor's bytes
+ * begin. */
+static void write_values(mc_safetensors_writer *writer, const saved_tensor *s, saved_part part,
+                         uint64_t at)
+{
+    enum { PIECE = 1 << 20 };
+    mc_context *ctx = s->first->module->ctx;
+    mc_device *device = ctx->device;
+    size_t size = (size_t)part.count * element_size(s);
+    at += (uint64_t)part.first * element_size(s);
+    char *host = mc_malloc(PIECE);
+    if (!host) mc_fail_nomem(ctx, "saving weights");
+    for (size_t done = 0; done < size && !mc_failed(ctx); done += PIECE) {
+        size_t n = size - done < PIECE ? size - done : PIECE;
+        if (!device->copy_out(device, host, part.data + done, n))
+            mc_fail(ctx, MC_ERR_DEVICE, "saving weights: %s", device->failure);
+        mc_safetensors_write_at(writer, at + done, host, n);
+    }
+    mc_free(host);
+}
+
+/* Some columns of a part of a matrix, which are rows of the file. */
+typedef struct band {
+    const char *host; /* the part: elements first .. first + count of (rows, columns) */
+    int64_t first, count, rows, columns;
+    size_t element;
+    int64_t column, width; /* the band's columns */
+    char *out;             /* (width, rows): as in the file */
+} band;
+
+static int64_t at_least(int64_t x, int64_t least) { return x > least ? x : least; }
+
+/* The first row whose element in a column is `element` or one behind it. */
+static int64_t row_from(const band *b, int64_t element, int64_t column)
+{
+    return at_least(element - column + b->columns - 1, 0) / b->columns;
+}
+
+static void transpose(const band *b)
+{
+    int64_t last = b->first + b->count;
+    for (int64_t row = b->first / b->columns; row * b->columns < last; row++)
+        for (int64_t i = 0; i < b->width; i++) {
+            int64_t source = row * b->columns + b->column + i, target = i * b->rows + row;
+            if (source < b->first || source >= last) continue;
+            if (b->element == sizeof(uint16_t))
+                ((uint16_t *)b->out)[target] = ((const uint16_t *)b->host)[source - b->first];
+            else
+                ((uint32_t *)b->out)[target] = ((const uint32_t *)b->host)[source - b->first];
+        }
+}
+
+/* Writes a band, which is one piece of the file where this rank has all of the matrix. */
+static void write_band(mc_safetensors_writer *writer, const band *b, uint64_t at)
+{
+    int64_t begin = b->column * b->rows;
+    transpose(b);
+    if (b->count == b->rows * b->columns) {
+        mc_safetensors_write_at(writer, at + (uint64_t)begin * b->element, b->out,
+                                (size_t)(b->width * b->rows) * b->element);
+        return;
+    }
+    for (int64_t i = 0; i < b->width; i++) {
+        int64_t from = row_from(b, b->first, b->column + i);
+        int64_t to = row_from(b, b->first + b->count, b->column + i);
+        if (to > from)
+            mc_safetensors_write_at(writer,
+                                    at + (uint64_t)(begin + i * b->rows + from) * b->element,
+                                    b->out + (size_t)(i * b->rows + from) * b->element,
+                                    (size_t)(to - from) * b->element);
+    }
+}
+
+/* Writes a part of a matrix transposed: a copy on the host, and a few rows of the file at a time. */
+static void write_transposed(mc_safetensors_writer *writer, const saved_tensor *s, saved_part part,
+                             uint64_t at)
+{
+    enum { BAND = 16 };
+    mc_context *ctx = s->first->module->ctx;
+    mc_device *device = ctx->device;
+    size_t element = element_size(s), size = (size_t)part.count * element;
+    int64_t rows = s->shape.dim[1], columns = s->shape.dim[0];
+    char *host = mc_malloc(size), *out = mc_malloc((size_t)rows * BAND * element);
+    if (!host || !out)
+        mc_fail_nomem(ctx, "saving weights");
+    else if (!device->copy_out(device, host, part.data, size))
+        mc_fail(ctx, MC_ERR_DEVICE, "saving weights: %s", device->failure);
+    for (int64_t column = 0; column < columns && !mc_failed(ctx); column += BAND) {
+        int64_t width = columns - column < BAND ? columns - column : BAND;
+        band b = {host, part.first, part.count, rows, columns, element, column, width, out};
+        write_band(writer, &b, at);
+    }
+    mc_free(host);
+    mc_free(out);
+}
+
+static void write_tensor(mc_safetensors_writer *writer, const saved_tensor *s, uint64_t at)
+{
+    saved_part part = part_of(s);
+    if (!part.count) return;
+    if (s->place.transpose && s->shape.ndim == 2)
+        write_transposed(writer, s, part, at);
+    else
+        write_values(writer, s, part, at);
+}
+
+mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
+                                        bool prefixed, const char *path)
+{
+    if (!model || mc_failed(model->ctx) || mc_module_layout(model->root)) return NULL;
+    saved s = {0};
+    mc_safetensors_writer *writer = NULL;
+    uint64_t at = 0;
+    if (collect(model, map, layers, prefixed, &s))
+        writer = mc_safetensors_writer_new_shared(model->ctx, path, s.specs, s.count);
+    for (size_t i = 0; writer && i < s.count && !mc_failed(model->ctx); i++) {
+        write_tensor(writer, &s.tensors[i], at);
+        at += (uint64_t)mc_shape_count(s.tensors[i].shape) * element_size(&s.tensors[i]);
+    }
+    mc_free(s.specs);
+    mc_free(s.tensors);
+    if (mc_failed(model->ctx)) {
+        mc_safetensors_writer_free(writer);
+        return NULL;
+    }
+    return writer;
+}
