@@ -229,10 +229,9 @@ static void show_plan(pretrain *p)
 {
     const mc_memory_plan *plan = &p->plan;
     mc_memory_use use = mc_memory(p->ctx);
-    run_log_line(&p->log,
-                 "memory of a step, planned (batch %" PRId64 ", recompute %s%s):", p->o.batch_size,
-                 train_recompute_names[p->o.recompute],
-                 mc_world_size(p->ctx) > 1 ? ", on a rank that shares nothing out" : "");
+    run_log_line(&p->log, "memory of a step%s, planned (batch %" PRId64 ", recompute %s):",
+                 mc_world_size(p->ctx) > 1 ? " on a rank" : "", p->o.batch_size,
+                 train_recompute_names[p->o.recompute]);
     show_part(p, "parameters", plan->parameters);
     show_part(p, "gradients", plan->gradients);
     show_part(p, "optimizer state", plan->optimizer);

@@ -41,8 +41,7 @@ typedef struct ranks_options {
 mc_context *ranks_start(const ranks_options *o, uint64_t seed, const char *device, run_log *log);
 bool ranks_silent(const mc_context *ctx);
 
-/* Whether the context has one rank, as the command needs; else sets its error, which rank 0 prints.
- */
+/* Whether the context has one rank, as the command needs; else sets its error. */
 bool ranks_is_single(mc_context *ctx, const char *command);
 
 /* Whether to stop: after an error, or when this or any other rank was interrupted, on which they

@@ -133,7 +133,9 @@ static mc_status open_newest(mc_checkpoint *c, const int64_t *steps, size_t coun
     for (size_t i = 0; status && i < count; i++) {
         mc_error err = {0};
         status = open_one(c, &err, steps[i]);
-        if (status && status != MC_ERR_NOMEM && i + 1 < count)
+        if (mc_failed(c->ctx))
+            i = count; /* another rank has failed */
+        else if (status && status != MC_ERR_NOMEM && i + 1 < count)
             mc_log(c->ctx, MC_LOG_WARNING, "%s: the checkpoint before it is taken", err.message);
         if (status == MC_ERR_NOMEM) i = count;
         mc_error_move(&first, &err);

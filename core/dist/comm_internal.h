@@ -158,6 +158,7 @@ struct mc_comm {
 /* Set up c->state and c->transport for the group whose size, rank, timeout and hooks c has. */
 mc_status mc_comm_init_self(mc_comm *c);
 mc_status mc_comm_init_plan(mc_comm *c);
+size_t mc_comm_mpi_scratch(mc_comm_request *r); /* bytes of device memory that the call holds */
 mc_status mc_comm_init_mpi(mc_comm *c, const mc_comm_id *id);
 mc_status mc_comm_init_nccl(mc_comm *c, const mc_comm_id *id);
 mc_status mc_comm_nccl_unique_id(mc_context *ctx, mc_comm_id *id);

@@ -438,6 +438,12 @@ static bool plan(mc_mpi_call *m)
     return call->kind != MC_COMM_REDUCE || call->peer == c->rank;
 }
 
+size_t mc_comm_mpi_scratch(mc_comm_request *r)
+{
+    mc_mpi_call m = {.request = r};
+    return plan(&m) ? (size_t)r->comm->size * (size_t)m.chunk * size_of(r) : 0;
+}
+
 /* What a rank does for itself. */
 static void copy_own(const mc_comm *c, const mc_comm_call *call)
 {

@@ -1,10 +1,24 @@
 /* A group of ranks of which there is only one, on a device that computes nothing: calls are counted
  * and their memory is left alone, so that a step of any number of ranks can be planned. */
+#include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
+
+/* What the call will hold while it is under way: CPU ranks gather what they reduce. */
+static size_t scratch_of(mc_comm *c, mc_comm_request *r)
+{
+#ifdef MC_HAVE_MPI
+    if (mc_plan_like(c->ctx->device)->is_host) return mc_comm_mpi_scratch(r);
+#endif
+    (void)c, (void)r;
+    return 0;
+}
 
 static mc_status plan_begin(mc_comm *c, mc_comm_request *r)
 {
-    r->done = true;
+    mc_device *d = c->ctx->device;
+    size_t bytes = scratch_of(c, r);
+    r->done = !bytes;
+    if (bytes) r->state = d->alloc(d, bytes);
     return mc_error_status(c->ctx);
 }
 
@@ -20,7 +34,9 @@ static void plan_release_request(mc_comm_request *r) { (void)r; }
 
 static mc_status plan_finish(mc_comm *c, mc_comm_request *r)
 {
-    (void)r;
+    mc_device *d = c->ctx->device;
+    d->free(d, r->state, scratch_of(c, r));
+    r->state = NULL;
     return mc_error_status(c->ctx);
 }
 

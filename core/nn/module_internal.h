@@ -99,6 +99,7 @@ typedef struct mc_module_root {
     size_t stored_count, stored_capacity;
     mc_bucket *buckets;
     int bucket_count;
+    int64_t gathered, most_gathered; /* elements of level-3 buckets that are there as a whole */
     mc_bucket *reducing; /* the one whose gradients are on their way between ranks; NULL: none */
     bool layout_valid;
     /* all allocations of the tree (modules, names), freed with it */

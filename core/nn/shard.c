@@ -30,6 +30,8 @@ mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *b)
         return mc_fail(root->ctx, MC_ERR_NOMEM,
                        "out of memory for the gathered parameters of \"%s\" (%zu bytes)",
                        b->owner->name, value_bytes(b, b->count));
+    root->gathered += b->count;
+    if (root->gathered > root->most_gathered) root->most_gathered = root->gathered;
     b->gathering = mc_comm_start_all_gather(root->ctx->comm, b->kept, b->data, b->share, b->dtype);
     return mc_error_status(root->ctx);
 }
@@ -54,6 +56,7 @@ static void drop_values(mc_module_root *root, mc_bucket *b)
     mc_device *device = device_of(root);
     device->free(device, b->data, value_bytes(b, b->count));
     b->data = NULL;
+    root->gathered -= b->count;
 }
 
 mc_status mc_bucket_forget(mc_module_root *root, mc_bucket *b)

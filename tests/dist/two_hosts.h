@@ -44,12 +44,19 @@ static inline void hosts_give_up(two_hosts *h, const char *why)
     for (;;) pause();
 }
 
+/* The process dies with its parent. */
+static inline void end_with(pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1); /* it has died already */
+}
+
 /* What a host does: what it is asked to. */
-static inline void run_host(two_hosts *h, int index)
+static inline void run_host(two_hosts *h, int index, pid_t cluster)
 {
     host *me = &h->hosts[index];
     char name[16];
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    end_with(cluster);
     signal(SIGCHLD, SIG_DFL);
     snprintf(name, sizeof name, "mc-host-%d", index);
     if (unshare(CLONE_NEWNET | CLONE_NEWUTS) != 0 || sethostname(name, strlen(name)) != 0)
@@ -124,13 +131,15 @@ static inline void lay_cable(two_hosts *h)
     }
 }
 
-static inline void run_cluster(two_hosts *h)
+static inline void run_cluster(two_hosts *h, pid_t test)
 {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     become_root(h);
+    end_with(test); /* after it, since a change of rights undoes it */
+    pid_t self = getpid();
+    if (unshare(CLONE_NEWNET) != 0) hosts_give_up(h, "no rights to make network namespaces");
     for (int i = 0; i < 2; i++) {
         pid_t pid = fork();
-        if (pid == 0) run_host(h, i);
+        if (pid == 0) run_host(h, i, self);
         if (pid < 0) hosts_give_up(h, "cannot fork");
     }
     while (h->ready == 0 && (!h->hosts[0].pid || !h->hosts[1].pid)) hosts_nap();
@@ -147,9 +156,10 @@ static inline two_hosts *two_hosts_new(void)
     two_hosts *h = mmap(NULL, sizeof *h, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(h != MAP_FAILED);
     fflush(NULL);
+    pid_t self = getpid();
     pid_t pid = fork(); /* not into shared memory, where the child would write its 0 too */
     assert_true(pid >= 0);
-    if (pid == 0) run_cluster(h);
+    if (pid == 0) run_cluster(h, self);
     h->pid = pid;
     for (int i = 0; i < 5000 && h->ready == 0; i++) hosts_nap();
     if (h->ready == 1) return h;

@@ -1,0 +1,104 @@
+/* What a rank holds: at level 3 its share and at most three blocks, at every level what was planned.
+ * Run by mpirun. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "core/dist/comm.h"
+#include "core/modelcenter.h"
+#include "core/nn/module_internal.h"
+
+enum { BATCH = 3, LENGTH = 32, LAYERS = 8 };
+
+typedef struct work {
+    mc_gpt2 *gpt2;
+    mc_optim_manager *optim;
+    mc_tensor *ids, *labels;
+} work;
+
+static void step(mc_context *ctx, void *user)
+{
+    work *w = user;
+    mc_optim_manager_zero_grad(w->optim);
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids});
+    mc_optim_manager_backward(w->optim, t, mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->labels));
+    mc_tape_end(t);
+    mc_optim_manager_step(w->optim);
+}
+
+static work make_work(mc_context *ctx, mc_recompute recompute)
+{
+    static int32_t zeros[BATCH * LENGTH];
+    mc_gpt2_config c = mc_gpt2_config_default();
+    c.vocab_size = 300;
+    c.dim = 96;
+    c.dim_ff = 384;
+    c.layers = LAYERS;
+    c.heads = 4;
+    c.positions = LENGTH;
+    c.dropout = c.embedding_dropout = c.attention_dropout = 0;
+    work w = {.gpt2 = mc_gpt2_new(ctx, &c, &(mc_load_options){.recompute = recompute})};
+    mc_optimizer *adam = mc_adam_new(ctx, NULL);
+    mc_optimizer_add(adam, mc_gpt2_module(w.gpt2));
+    w.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});
+    mc_optim_manager_add(w.optim, adam, NULL);
+    w.ids = mc_tensor_from(ctx, MC_I32, MC_SHAPE(BATCH, LENGTH), zeros);
+    w.labels = mc_tensor_from(ctx, MC_I32, MC_SHAPE(BATCH * LENGTH), zeros);
+    return w;
+}
+
+/* Elements of a block, and of what lies outside of blocks. */
+static void measure(const mc_module_root *root, int64_t *block, int64_t *outside)
+{
+    *block = *outside = 0;
+    for (int i = 0; i < root->bucket_count; i++) {
+        const mc_bucket *b = &root->buckets[i];
+        bool of_block = b->owner->parent && b->owner->parent->holds_blocks;
+        if (of_block && b->count > *block) *block = b->count;
+        if (!of_block) *outside += b->count;
+    }
+}
+
+static bool run_case(mc_context *ctx, int level, mc_recompute recompute)
+{
+    ctx->zero_level = level;
+    mc_context *dry = mc_plan_context_new(ctx);
+    size_t before = ctx->device->memory.peak = ctx->device->memory.in_use;
+    mc_memory_plan plan = {0};
+    work planned = make_work(dry, recompute), real = make_work(ctx, recompute);
+    mc_plan_run(dry, mc_gpt2_module(planned.gpt2), step, &planned, &plan);
+    for (int i = 0; i < 3; i++) step(ctx, &real);
+    int64_t block = 0, outside = 0, most = 0;
+    if (!mc_failed(ctx)) {
+        const mc_module_root *root = mc_gpt2_module(real.gpt2)->root;
+        measure(root, &block, &outside);
+        most = root->most_gathered;
+    }
+    double peak = (double)(mc_memory(ctx).peak - before),
+           error = fabs((double)plan.peak / peak - 1);
+    bool sharded = level == 3 && mc_world_size(ctx) > 1;
+    bool within = sharded ? most > block && most <= 3 * block + outside : most == 0;
+    bool failed = mc_print_error(ctx, stdout) || mc_print_error(dry, stdout);
+    bool good = !failed && within && error < 0.02;
+    printf(
+        "%s rank %d level %d recompute %d: peak %.0f, planned %.2f %% off; gathered %.2f blocks\n",
+        good ? "ok" : "FAILED", mc_rank(ctx), level, (int)recompute, peak, 100 * error,
+        most > outside ? (double)(most - outside) / (double)block : 0);
+    mc_context_free(dry);
+    mc_optim_manager_free(real.optim);
+    mc_gpt2_free(real.gpt2);
+    mc_tensor_free(real.ids);
+    mc_tensor_free(real.labels);
+    return good;
+}
+
+int main(void)
+{
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 1, .comm_timeout = 20});
+    bool good = true;
+    for (int level = 0; level <= 3; level++)
+        for (mc_recompute r = MC_RECOMPUTE_NONE; r <= MC_RECOMPUTE_FULL; r++)
+            good &= run_case(ctx, level, r);
+    mc_context_free(ctx);
+    return !good;
+}
