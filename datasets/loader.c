@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <string.h>
 #include "core/device/device_internal.h"
-#include "core/dist/world_internal.h"
 #include "core/tensor/tensor_internal.h"
 #include "datasets/order_internal.h"
 #include "datasets/pack_internal.h"
@@ -410,7 +409,6 @@ static mc_packed *wait_for_batch(mc_dataloader *l)
     if (slot) return slot;
     stop_worker(l);
     mc_error_move(&l->ctx->error, &l->error);
-    mc_world_report(l->ctx);
     return NULL;
 }
 

@@ -7,6 +7,7 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text.h"
 
@@ -18,6 +19,7 @@ typedef struct inspect_options {
     int family, device;
     const char *model, *pattern, *text;
     bool json;
+    ranks_options ranks;
 } inspect_options;
 
 /* The model, of which one is there. */
@@ -185,12 +187,11 @@ static int run(const inspect_options *o)
             o->model);
         return EXIT_RUN_FAILED;
     }
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){
-        .device = device_names[o->device], .log = run_log_library_line, .log_user = &log});
+    mc_context *ctx = ranks_start(&o->ranks, 0, device_names[o->device], &log);
     bool good = !mc_failed(ctx) && inspect(o, ctx, kind);
-    if (mc_print_error(ctx, stderr)) good = false;
-    mc_context_free(ctx);
-    return good ? EXIT_OK : EXIT_RUN_FAILED;
+    if (mc_failed(ctx)) good = false;
+    ranks_print_error(ctx, false);
+    return ranks_leave(ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
 }
 
 static const char details[] =
@@ -206,7 +207,7 @@ static const char details[] =
 
 int cmd_inspect(int argc, char **argv)
 {
-    inspect_options o = {0};
+    inspect_options o = {.ranks = RANKS_DEFAULTS};
     const args_option options[] = {
         {ARGS_PATH("model", &o.model, "folder or identifier of the model"), .required = true,
          .positional = true},
@@ -217,6 +218,7 @@ int cmd_inspect(int argc, char **argv)
         {ARGS_CHOICE("family", &o.family, family_names,
                      "the model's family; auto asks its config.json")},
         {ARGS_CHOICE("device", &o.device, device_names, "where to run")},
+        RANKS_ROWS(&o.ranks),
         {0},
     };
     const args_spec spec = {.command = "inspect",

@@ -82,6 +82,7 @@ static void add_options(setting_list *list, const pretrain *p)
     if (train_dtypes[o->dtype] == MC_F16) add_real(list, "loss-scale", o->loss_scale);
     list->options = list->count;
     add_whole(list, "steps", o->steps);
+    add_whole(list, "ranks", mc_world_size(p->ctx));
 }
 
 static void add_position(setting_list *list, const mc_lm_position *at)
@@ -204,14 +205,29 @@ static int index_of(const char *const *names, const char *name, int otherwise)
     return otherwise;
 }
 
+static int kept_ranks(const pretrain *p)
+{
+    int64_t ranks = kept_whole(p, "ranks");
+    return ranks > 1 ? (int)ranks : 1;
+}
+
+/* A rank's share of the batch that all of them had; another number of ranks may take it in other
+ * pieces, since what a step trains on is what --tokens-per-step says. */
+static int64_t kept_batch(const pretrain *p)
+{
+    int64_t batch = kept_whole(p, "batch-size"), all = batch * kept_ranks(p);
+    int ranks = mc_world_size(p->ctx);
+    return all % ranks == 0 ? all / ranks : batch;
+}
+
 void pretrain_take_defaults(pretrain *p)
 {
     pretrain_options *o = &p->o;
     if (p->resumed) {
-        if (!o->batch_text) o->batch_size = kept_whole(p, "batch-size");
+        if (!o->batch_text) o->batch_size = kept_batch(p);
         if (!o->seq_length) o->seq_length = kept_whole(p, "seq-length");
         if (!o->tokens_per_step) o->tokens_per_step = kept_whole(p, "tokens-per-step");
-        if (!o->batch_size) o->batch_size = kept_whole(p, "batch-size"); /* auto */
+        if (!o->batch_size) o->batch_size = kept_batch(p); /* auto */
         if (!o->steps) o->steps = kept_whole(p, "steps");
         if (o->warmup == PRETRAIN_UNSET) o->warmup = kept_whole(p, "warmup");
         if (o->dtype == PRETRAIN_UNSET)
@@ -225,6 +241,8 @@ static bool same_options(pretrain *p, const setting_list *list)
 {
     for (int i = 0; i < list->options; i++) {
         const char *name = list->items[i].name, *now = list->items[i].value, *then = kept(p, name);
+        bool other_ranks = kept_ranks(p) != mc_world_size(p->ctx);
+        if (strcmp(name, "batch-size") == 0 && other_ranks) continue;
         if (strcmp(now, then) != 0)
             return pretrain_refuse(p, "--resume: --%s is %s, but the run in %s was begun with %s",
                                    name, now, p->o.output, *then ? then : "none");
@@ -266,6 +284,9 @@ bool pretrain_check_options(pretrain *p)
             "--resume: --data is not what the run in %s was begun with (%" PRId64
             " tokens here, %" PRId64 " there, fingerprints %016" PRIx64 " and %016" PRIx64 ")",
             p->o.output, here.tokens, then.tokens, here.fingerprint, then.fingerprint);
+    if (kept_ranks(p) != mc_world_size(p->ctx))
+        run_log_line(&p->log, "the run was begun on %d rank%s, it goes on on %d", kept_ranks(p),
+                     kept_ranks(p) == 1 ? "" : "s", mc_world_size(p->ctx));
     int64_t steps = kept_whole(p, "steps");
     if (steps != p->o.steps)
         run_log_line(&p->log,

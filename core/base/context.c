@@ -80,14 +80,14 @@ int mc_print_error(const mc_context *ctx, FILE *stream)
     return 1;
 }
 
-mc_status mc_set_error(mc_context *ctx, mc_status status, const char *format, ...)
+mc_status mc_set_error_at(mc_context *ctx, mc_status status, const char *file, int line,
+                          const char *format, ...)
 {
     if (!ctx) return MC_ERR_NOMEM;
     va_list args;
     va_start(args, format);
-    mc_error_vset_at(&ctx->error, status, __FILE__, __LINE__, format, args);
+    mc_error_vset_at(&ctx->error, status, file, line, format, args);
     va_end(args);
-    mc_world_report(ctx);
     return status;
 }
 

@@ -77,8 +77,10 @@ MC_API int mc_print_error(const mc_context *ctx, FILE *stream);
 /* Sets the context's error to one of the program's own, as if an operation had failed; the first error
  * stays. In a job of several ranks it reaches all of them, so that none waits for a rank that cannot
  * go on. Returns `status`. */
-MC_API mc_status mc_set_error(mc_context *ctx, mc_status status, const char *format, ...)
-    MC_PRINTF(3, 4);
+#define mc_set_error(ctx, status, ...) \
+    mc_set_error_at((ctx), (status), __FILE__, __LINE__, __VA_ARGS__)
+MC_API mc_status mc_set_error_at(mc_context *ctx, mc_status status, const char *file, int line,
+                                 const char *format, ...) MC_PRINTF(5, 6);
 /* Ends the error state; the context is usable again. */
 MC_API void mc_clear_error(mc_context *ctx);
 

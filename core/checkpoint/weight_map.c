@@ -277,7 +277,7 @@ mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry
     return read_units(file, entry, place, shape, 0, units, values);
 }
 
-enum { PIECE = 1 << 22 }; /* elements that are read at a time, at least one unit */
+enum { PIECE = 1 << 21 }; /* elements that are read at a time, at least one unit */
 
 /* Reads what this rank has of a parameter, a piece at a time; returns whether it holds only finite
  * numbers. */

@@ -69,7 +69,7 @@ typedef struct mc_attention_shape {
     const mc_lengths *key_lengths;
     const int32_t *device_key_lengths;
     /* Added to the scores, the same for all sequences: (heads, bias_rows, bias.stride), element
-     * [h][i][j] for query i and key j of a sequence; bias_rows and bias.stride are not less than the
+     * [h][i][j] for query i and key j of a sequence; bias_rows and bias.stride are at least the
      * longest sequences of queries and of keys. NULL data: none. -infinity hides a key; where all
      * keys of a query are hidden so, our kernels give zeros, a library's may give NaN. */
     mc_matrix bias;

@@ -6,16 +6,17 @@
  *   - brings the ranks together, and names those that have not come by the deadline;
  *   - hands small blobs (an NCCL unique id) from rank 0 to all;
  *   - carries the first error of any rank to all, at once;
- *   - finds ranks that have died (their connection closes: at once) or stand still (no heartbeat for
- *     half of the deadline);
+ *   - finds ranks that have died (their connection closes: at once) or stand still (no heartbeat
+ *     for half of the deadline);
  *   - knows in which collective operation each rank is, and so, when one passes the deadline, which
  *     rank is behind, and where.
  *
  * Whoever waits for a collective publishes it (mc_control_enter, mc_control_leave) and polls
  * mc_control_failed: deadlines are kept by the channel's thread. All functions may be called from
  * any thread, but for mc_control_free, and mc_control_share, which is collective. With a NULL
- * control they do nothing and nothing ever fails; so they do, without thread or socket, in a world of
- * one rank. Nothing here waits for longer than the deadline; mc_control_free for at most a second.
+ * control they do nothing and nothing ever fails; so they do, without thread or socket, in a world
+ * of one rank. Nothing here waits for longer than the deadline; mc_control_free for at most a
+ * second.
  *
  *
  * The protocol. Frames, either way, numbers little-endian:
@@ -24,7 +25,7 @@
  *
  *     HELLO   client  u64 job, u32 world size, u32 rank, u64 host      the first frame
  *     REFUSE  server  u32 may come again, text                         and closes
- *     WAIT    server  text: the ranks that have not come               the answer to HELLO, repeated
+ *     WAIT    server  text: the ranks that have not come               answers HELLO, repeated
  *     START   server  u32 local rank, u32 local size                   all have come
  *     BEAT    both    u64 operation, u32 ms since, u32 inside, text    every beat
  *     BLOB    server  u32 number, bytes
@@ -75,8 +76,8 @@ void mc_control_free(mc_control *c);
  * errors. False with the error set after a failure of any rank or the deadline. */
 bool mc_control_share(mc_control *c, mc_error *error, const char *what, void *blob, size_t size);
 
-/* This rank is now in (waits for) collective number `operation`, counted the same way on every rank,
- * from 1; `name` such as "all_reduce 12345 f32". Entering again replaces what was entered and
+/* This rank is now in (waits for) collective number `operation`, counted the same way on every
+ * rank, from 1; `name` such as "all_reduce 12345 f32". Entering again replaces what was entered and
  * restarts its clock. Costs a lock and a copy; travels with the next heartbeat. */
 void mc_control_enter(mc_control *c, uint64_t operation, const char *name);
 void mc_control_leave(mc_control *c);

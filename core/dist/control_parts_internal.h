@@ -1,6 +1,6 @@
 /* The control channel's inside: frames and connections (control_wire.c), addresses
- * (control_address.c), the state that callers and the thread share (control.c), and the thread's loop
- * on rank 0 (control_server.c) and elsewhere (control_client.c). */
+ * (control_address.c), the state that callers and the thread share (control.c), and the thread's
+ * loop on rank 0 (control_server.c) and elsewhere (control_client.c). */
 #ifndef MC_DIST_CONTROL_PARTS_INTERNAL_H
 #define MC_DIST_CONTROL_PARTS_INTERNAL_H
 
@@ -77,9 +77,9 @@ short mc_conn_events(const mc_conn *conn); /* for poll() */
 
 double mc_control_now(void); /* seconds on a clock that is not set */
 
-/* The addresses of rank 0, to be freed with freeaddrinfo. NULL with the error set when there is none
- * by `deadline`. The system's resolver can't be interrupted, so it runs in a thread of its own, which
- * is left behind when it takes too long. */
+/* The addresses of rank 0, to be freed with freeaddrinfo. NULL with the error set when there is
+ * none by `deadline`. The system's resolver can't be interrupted, so it runs in a thread of its
+ * own, which is left behind when it takes too long. */
 struct addrinfo *mc_control_resolve(mc_error *error, const char *host, int port, double deadline);
 
 /* "node7:29501", "[::1]:29501". */

@@ -443,7 +443,7 @@ static void check_operations(mc_control_server *s, double now)
     }
 }
 
-/* Whether all have come for what rank 0 shares; fails when one can't, or the deadline has passed. */
+/* Whether all have come for what rank 0 shares; fails when one can't, or past the deadline. */
 static bool check_takers(mc_control_server *s, const char *what, double waited)
 {
     char list[LIST_MAX];

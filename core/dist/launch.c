@@ -231,8 +231,19 @@ static const mc_launch single = {.which = "single",
                                  .node = 0,
                                  .master_addr = "localhost",
                                  .addr_from = "",
+                                 .mpi_size = -1,
                                  .master_port = DEFAULT_PORT,
                                  .port_from = "the default"};
+
+/* Of the first launcher beside torchrun that has started this very process. */
+static int read_mpi_size(void)
+{
+    for (size_t i = 1; i < sizeof sets / sizeof *sets; i++) {
+        const char *value = is_present(&sets[i]) ? value_of(sets[i].size[0]) : NULL;
+        if (value) return (int)strtol(value, NULL, 10);
+    }
+    return -1;
+}
 
 mc_status mc_launch_read(mc_error *error, mc_launch *launch)
 {
@@ -242,6 +253,7 @@ mc_status mc_launch_read(mc_error *error, mc_launch *launch)
         if (!is_present(v)) continue;
         mc_launch l = {.which = v->which, .local_rank = -1, .local_size = -1, .node = -1};
         l.addr_from = "";
+        l.mpi_size = read_mpi_size();
         if (!read_rank(error, v, &l) || !read_place(error, v, &l) || !read_addr(error, v, &l) ||
             !read_port(error, v, &l))
             return error->status;

@@ -16,9 +16,9 @@
  *
  * Where rank 0 is: MASTER_ADDR; else, when all ranks are on this host, localhost; else the first
  * host of Slurm's list (SLURM_STEP_NODELIST, SLURM_JOB_NODELIST, SLURM_NODELIST), else
- * SLURM_LAUNCH_NODE_IPADDR. Its control port: MC_MASTER_PORT; else MASTER_PORT + 1 (torchrun's agent
- * sits on MASTER_PORT itself); else one made from the job's id, from 16384 to 28671, below the ports
- * that systems hand out by themselves; else 29501. */
+ * SLURM_LAUNCH_NODE_IPADDR. Its control port: MC_MASTER_PORT; else MASTER_PORT + 1 (torchrun's
+ * agent sits on MASTER_PORT itself); else, but for torchrun, one made from the job's id, from 16384
+ * to 28671, below the ports that systems hand out by themselves; else 29501. */
 #ifndef MC_DIST_LAUNCH_INTERNAL_H
 #define MC_DIST_LAUNCH_INTERNAL_H
 
@@ -38,6 +38,8 @@ typedef struct mc_launch {
     const char *addr_from;                /* the variable that told, or "" (nothing, or local) */
     int master_port;                      /* of the control channel, 1 to 65535 */
     const char *port_from;                /* e.g. "MASTER_PORT + 1", for messages; static */
+    int mpi_size;                         /* the number of ranks by the variables of Open MPI,
+                                             Slurm or PMI, whichever set was used; -1: none there */
     uint64_t job;                         /* the same on all ranks of one start, else different as
                                              far as the environment tells */
 } mc_launch;

@@ -26,14 +26,24 @@ void mc_world_read(mc_context *ctx)
     ctx->world_size = w->launch.world_size;
     ctx->local_rank = w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
     if (ctx->world_size > 1 && ctx->rank == 0)
-        mc_log(ctx, MC_LOG_INFO, "%d ranks, started by %s", ctx->world_size, w->launch.which);
+        mc_log(ctx, MC_LOG_INFO, "%d ranks, by the variables of %s", ctx->world_size,
+               w->launch.which);
 }
 
-/* CPU ranks talk through MPI, which has to have started them. */
+/* CPU ranks talk through MPI, which has to have started them, and as many as torchrun's variables say:
+ * else each would be a job of its own. */
 static bool check_launcher(mc_context *ctx)
 {
     const mc_launch *l = &ctx->world->launch;
     if (!ctx->device->is_host || strcmp(l->which, "torchrun") != 0) return true;
+    if (l->mpi_size == l->world_size || (l->world_size == 1 && l->mpi_size < 0))
+        return true; /* mpirun with torchrun's variables beside its own, or one rank */
+    if (l->mpi_size > 0) {
+        mc_fail(ctx, MC_ERR_STATE,
+                "WORLD_SIZE=%d, but %d rank%s started by MPI: expected the same, or no WORLD_SIZE",
+                l->world_size, l->mpi_size, l->mpi_size == 1 ? " was" : "s were");
+        return false;
+    }
     mc_fail(ctx, MC_ERR_UNSUPPORTED,
             "WORLD_SIZE=%d: CPU ranks talk through MPI; start them with mpirun or srun instead of "
             "torchrun",
@@ -76,12 +86,10 @@ void mc_world_join(mc_context *ctx, double timeout)
 {
     struct mc_world *w = ctx->world;
     double seconds;
-    if (mc_failed(ctx) || !w || ctx->world_size < 2) return;
+    if (mc_failed(ctx) || !w || !check_launcher(ctx) || ctx->world_size < 2) return;
     ctx->error.raised = report;
     ctx->error.raised_user = ctx;
-    if (mc_launch_timeout(&ctx->error, timeout, &seconds) || !check_launcher(ctx) ||
-        !meet(ctx, seconds))
-        return;
+    if (mc_launch_timeout(&ctx->error, timeout, &seconds) || !meet(ctx, seconds)) return;
     mc_comm_id id;
     memset(&id, 0, sizeof id);
     if (!ctx->device->is_host) {

@@ -1,7 +1,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
-#include "core/dist/world_internal.h"
 #include "datasets/lm.h"
 #include "datasets/lm/loader_internal.h"
 #include "datasets/lm/token_file_internal.h"
@@ -220,11 +219,8 @@ const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *l)
     }
     int64_t all = next_windows(l);
     int64_t first = all * l->rank / l->world, end = all * (l->rank + 1) / l->world;
-    for (int64_t row = 0; row < end - first; row++) {
-        if (read_window(l, l->window + first + row, row)) continue;
-        mc_world_report(l->ctx);
-        return NULL;
-    }
+    for (int64_t row = 0; row < end - first; row++)
+        if (!read_window(l, l->window + first + row, row)) return NULL;
     l->batch = (mc_lm_batch){
         .ids = l->ids,
         .labels = l->labels,

@@ -1,4 +1,4 @@
-/* cuDNN is not simulated: core/device/cuda/cudnn.c is compiled with this in place of dlopen. */
+/* cuDNN and NCCL are not simulated: who loads them is compiled with this in place of dlopen. */
 #include <dlfcn.h>
 
 extern "C" void *mc_sim_dlopen(const char *, int flags)

@@ -42,9 +42,9 @@ function(mc_build_cuda_simulator target)
         $<$<COMPILE_LANGUAGE:CXX>:${sim_folder}/include>)
     target_compile_options(${target} PRIVATE
         "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-sign-compare;-Wno-maybe-uninitialized;-ffp-contract=off>"
-        "$<$<COMPILE_LANGUAGE:CXX>:-O3;-fno-math-errno;-fno-strict-aliasing;${sim_processor}>"
+        "$<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${MC_SANITIZE}>,-O1,-O3>;-fno-math-errno;-fno-strict-aliasing;${sim_processor}>"
         "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${MC_WERROR}>>:-Werror>"
         "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
-    set_source_files_properties(core/device/cuda/cudnn.c PROPERTIES
+    set_source_files_properties(core/device/cuda/cudnn.c core/dist/comm_nccl.c PROPERTIES
                                 COMPILE_DEFINITIONS dlopen=mc_sim_dlopen)
 endfunction()

@@ -32,7 +32,9 @@ struct operation {
 using namespace mc_sim;
 
 struct CUgraph_st {
-    std::vector<operation> operations;
+    std::vector<operation> operations; /* in the order of the calls, whatever the streams */
+    CUstream_st *origin;
+    bool broken;
 };
 
 struct CUgraphExec_st {
@@ -43,13 +45,15 @@ struct CUstream_st {
     std::deque<operation> queue;
     size_t most; /* operations that may wait */
     CUgraph_st *capture;
-    bool capture_broken;
+    uint64_t recorded, joined; /* operations of a capture; those that its origin waits for */
 };
 
 struct CUevent_st {
-    bool timed, recorded, captured;
-    uint64_t wanted, done; /* records put on a stream, and run */
-    CUstream_st *stream;   /* of the last record */
+    bool timed, recorded;
+    CUgraph_st *captured;     /* that the last record is part of */
+    uint64_t captured_behind; /* so many operations of its stream */
+    uint64_t wanted, done;    /* records put on a stream, and run */
+    CUstream_st *stream;      /* of the last record */
     double time;           /* milliseconds */
 };
 
@@ -80,7 +84,7 @@ struct world {
     size_t used = 0;
     int events = 0, graphs = 0, execs = 0;
     double clock = 0;
-    CUstream_st null_stream{{}, 8, nullptr, false};
+    CUstream_st null_stream{{}, 8, nullptr, 0, 0};
 };
 
 world &w()
@@ -107,6 +111,7 @@ CUstream_st *stream_of(cudaStream_t stream)
 
 void run_one(CUstream_st *s)
 {
+    if (s->queue.empty()) fail("a wait for what is on no stream");
     operation o = std::move(s->queue.front());
     s->queue.pop_front();
     o.run();
@@ -132,10 +137,13 @@ void put(CUstream_st *s, operation o)
 {
     if (s->capture) {
         s->capture->operations.push_back(std::move(o));
+        s->recorded++;
         return;
     }
     if (o.host_written) memset(o.host_written, 0xff, o.host_bytes); /* until the copy is done */
     s->queue.push_back(std::move(o));
+    if (w().streams.size() > 1 && chance(8)) /* others go on meanwhile, or do not */
+        run_some(w().streams[random_bits() % w().streams.size()], 4);
     if (s->queue.size() <= s->most) return;
     run_some(s, s->queue.size());
     s->most = 1 + random_bits() % 64;
@@ -148,7 +156,7 @@ bool is_capturing(bool breaks)
     for (CUstream_st *s : w().streams)
         if (s->capture) {
             any = true;
-            if (breaks) s->capture_broken = true;
+            if (breaks) s->capture->broken = true;
         }
     return any;
 }
@@ -310,6 +318,9 @@ const char *cudaGetErrorName(cudaError_t error)
     case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
     case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
     case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
+    case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
+    case cudaErrorStreamCaptureMerge: return "cudaErrorStreamCaptureMerge";
     case cudaErrorIllegalState: return "cudaErrorIllegalState";
     default: return "cudaErrorOther";
     }
@@ -449,7 +460,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         return cudaSuccess;
     }
     if (s->capture) {
-        s->capture_broken = true;
+        s->capture->broken = true;
         return failed(cudaErrorStreamCaptureUnsupported);
     }
     run_all(s);
@@ -486,12 +497,24 @@ cudaError_t cudaMemset2DAsync(void *data, size_t pitch, int value, size_t width,
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     lock hold(big_lock);
-    *stream = new CUstream_st{{}, 1 + random_bits() % 64, nullptr, false};
+    *stream = new CUstream_st{{}, 1 + random_bits() % 64, nullptr, 0, 0};
     w().streams.push_back(*stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, 0); }
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int)
+{
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest)
+{
+    *lowest = 0;
+    *highest = -5;
+    return cudaSuccess;
+}
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
@@ -500,8 +523,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     if (!stream) return failed(cudaErrorInvalidResourceHandle);
     run_all(s);
     w().streams.erase(std::find(w().streams.begin(), w().streams.end(), s));
-    if (s->capture) w().graphs--;
-    delete s->capture;
+    if (s->capture) fail("a stream that records is destroyed");
     delete s;
     return cudaSuccess;
 }
@@ -511,7 +533,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     lock hold(big_lock);
     CUstream_st *s = stream_of(stream);
     if (s->capture) {
-        s->capture_broken = true;
+        s->capture->broken = true;
         return failed(cudaErrorStreamCaptureUnsupported);
     }
     run_all(s);
@@ -532,7 +554,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     lock hold(big_lock);
-    *event = new CUevent_st{!(flags & cudaEventDisableTiming), false, false, 0, 0, nullptr, 0};
+    *event = new CUevent_st{!(flags & cudaEventDisableTiming), false, nullptr, 0, 0, 0, nullptr, 0};
     w().events++;
     return cudaSuccess;
 }
@@ -542,7 +564,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlag
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     lock hold(big_lock);
-    if (event->wanted != event->done) run_all(stream_of(event->stream));
+    run_everything(); /* who waits for it has to find it */
     delete event;
     w().events--;
     return cudaSuccess;
@@ -553,9 +575,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     lock hold(big_lock);
     CUstream_st *s = stream_of(stream);
     event->recorded = true;
-    event->captured = s->capture != nullptr;
-    if (event->captured) return cudaSuccess; /* orders what is recorded, no more */
+    event->captured = s->capture;
+    event->captured_behind = s->recorded;
     event->stream = stream;
+    if (event->captured) return cudaSuccess; /* orders what is recorded, no more */
     uint64_t number = ++event->wanted;
     put(s, {"event",
             [=] {
@@ -583,6 +606,38 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
+/* The stream waits for the event's last record: for nothing where there is none. In a capture the
+ * stream becomes part of it. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    lock hold(big_lock);
+    CUstream_st *s = stream_of(stream);
+    if (!event->recorded) return cudaSuccess;
+    if (event->captured) {
+        CUstream_st *from = event->stream;
+        if (!from->capture || from->capture != event->captured) return failed(cudaErrorCapturedEvent);
+        if (s->capture && s->capture != event->captured) return failed(cudaErrorStreamCaptureMerge);
+        if (!s->capture) {
+            s->capture = event->captured;
+            s->recorded = s->joined = 0;
+        }
+        if (s == s->capture->origin) from->joined = std::max(from->joined, event->captured_behind);
+        return cudaSuccess;
+    }
+    if (s->capture) {
+        s->capture->broken = true;
+        return failed(cudaErrorStreamCaptureIsolation);
+    }
+    uint64_t number = event->wanted;
+    cudaStream_t from = event->stream;
+    put(s, {"wait",
+            [=] {
+                while (event->done < number) run_one(stream_of(from));
+            },
+            nullptr, 0});
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
     lock hold(big_lock);
@@ -601,8 +656,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     CUstream_st *s = stream_of(stream);
     if (!stream) return failed(cudaErrorStreamCaptureUnsupported);
     if (s->capture) return failed(cudaErrorIllegalState);
-    s->capture = new CUgraph_st;
-    s->capture_broken = false;
+    s->capture = new CUgraph_st{{}, s, false};
+    s->recorded = s->joined = 0;
     w().graphs++;
     return cudaSuccess;
 }
@@ -614,11 +669,19 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     *graph = nullptr;
     if (!s->capture) return failed(cudaErrorIllegalState);
     CUgraph_st *got = s->capture;
-    s->capture = nullptr;
-    if (s->capture_broken) {
+    if (got->origin != s) return failed(cudaErrorStreamCaptureUnmatched);
+    bool unjoined = false;
+    for (CUstream_st *other : w().streams) {
+        if (other->capture != got) continue;
+        unjoined |= other != s && other->joined < other->recorded;
+        other->capture = nullptr;
+    }
+    if (got->broken || unjoined) {
+        cudaError_t error =
+            unjoined ? cudaErrorStreamCaptureUnjoined : cudaErrorStreamCaptureInvalidated;
         delete got;
         w().graphs--;
-        return failed(cudaErrorStreamCaptureInvalidated);
+        return failed(error);
     }
     *graph = got;
     return cudaSuccess;
@@ -629,7 +692,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
     lock hold(big_lock);
     CUstream_st *s = stream_of(stream);
     *status = !s->capture          ? cudaStreamCaptureStatusNone
-              : s->capture_broken ? cudaStreamCaptureStatusInvalidated
+              : s->capture->broken ? cudaStreamCaptureStatusInvalidated
                                    : cudaStreamCaptureStatusActive;
     return cudaSuccess;
 }

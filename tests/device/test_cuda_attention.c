@@ -323,7 +323,7 @@ static void assert_close(const attention_data *d, distance x, double least, cons
              (double)d->c.dropout, d->c.bias, x.difference, size, limit);
 }
 
-/* Rows past the total are zeros in columns first .. end, and what lies between rows is as it was. */
+/* Rows past the total are zeros in columns first .. end; what lies between rows is as it was. */
 static void assert_frame(const mc_lengths *lengths, const matrix *x, int64_t first, int64_t end,
                          const char *what)
 {

@@ -854,6 +854,39 @@ static void test_gradient_stats(void **state)
                         stats_case(sizes[n], layouts[l], powers[p], bad);
 }
 
+static void tensor_stats_case(mc_dtype dtype, int64_t n, layout l, int bad)
+{
+    both x = both_values(dtype, 1, n, l, -3, 2);
+    static const float specials[] = {-INFINITY, NAN, INFINITY};
+    for (int i = 0; dtype == MC_F32 && n > 2 && i < bad; i++)
+        ((float *)x.m[CPU].data)[i == 2 ? 0 : n / (i + 2)] = specials[i];
+    upload(&x);
+    mc_tensor_stats start = {0};
+    both stats = both_bytes(&start, sizeof start);
+    FOR_SIDES(s) CALL(s, tensor_stats, n, x.m[s], stats.memory[s]);
+    mc_tensor_stats *got = download(&stats), *expected = stats.memory[CPU];
+    assert_true(got->count == expected->count && got->shift == expected->shift);
+    assert_true(SAME(expected->sum, got->sum) ||
+                fabs(expected->sum - got->sum) < 1e-12 * (double)n);
+    assert_true(SAME(expected->squares, got->squares));
+    assert_true(SAME((double)expected->largest, (double)got->largest));
+    assert_true(SAME((double)expected->smallest, (double)got->smallest));
+    free(got);
+    FREE(&x, &stats);
+}
+
+static void test_tensor_stats(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const int64_t sizes[] = {0, 1, 5, 1000, 100003, 2000000};
+    for (int n = 0; n < 6; n++)
+        FOR_TYPES(i)
+        for (int l = 0; l < 2; l++) for (int bad = 0; bad < 4;
+                                         bad++) if (sizes[n] < 1000000 || bad == 0)
+            tensor_stats_case(float_types[i], sizes[n], layouts[l], bad);
+}
+
 /* ---- the end of a step ----------------------------------------------------------------------- */
 
 static void step_case(mc_step_rules rules, mc_gradient_stats stats, int failure)
@@ -1047,6 +1080,7 @@ int main(void)
         cmocka_unit_test(test_fill),
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_gradient_stats),
+        cmocka_unit_test(test_tensor_stats),
         cmocka_unit_test(test_step),
         cmocka_unit_test(test_repeatable),
         cmocka_unit_test(test_long),

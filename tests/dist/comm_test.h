@@ -10,6 +10,19 @@
 #include "core/dist/launch_internal.h"
 #include "core/modelcenter.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
+
+/* Looks for leaks now, and not at the process's end: MPI has unloaded its parts then, and what those
+ * have not freed could not be told from what we have not. */
+static inline void check_leaks(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __lsan_do_leak_check();
+#endif
+}
+
 #define assert_good(ctx) \
     if (mc_failed(ctx)) fail_msg("rank %d: %s", my_rank(), mc_error_message(ctx))
 

@@ -1,5 +1,5 @@
-/* A job of several ranks, each a process of its own (or, to look for leaks, a thread), that meet over
- * the control channel and then play a part. Include after cmocka.h. */
+/* A job of several ranks, each a process of its own (or, to look for leaks, a thread), that meet
+ * over the control channel and then play a part. Include after cmocka.h. */
 #ifndef MC_TESTS_CONTROL_JOB_H
 #define MC_TESTS_CONTROL_JOB_H
 
@@ -156,8 +156,8 @@ static inline void job_kill(job *j, int rank)
     j->pids[rank] = 0;
 }
 
-/* Waits for the ranks that are left, each of which has to be done within `limit` seconds of `since`,
- * and to have been freed within one more. Then they are gone. */
+/* Waits for the ranks that are left, each of which has to be done within `limit` seconds of
+ * `since`, and to have been freed within one more. Then they are gone. */
 static inline void job_wait(job *j, double since, double limit)
 {
     int late = -1;

@@ -893,6 +893,8 @@ static int tear_down(void **state)
     for (int r = 0; r < size; r++) mc_free(inputs[r]);
     mc_free(result);
     mc_free(expected);
+    inputs[0] = inputs[1] = inputs[2] = inputs[3] = result = expected = NULL;
+    check_leaks();
     return 0;
 }
 

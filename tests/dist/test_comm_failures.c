@@ -70,6 +70,11 @@ static void killed(rank_state *s)
 
 static void suspended(rank_state *s)
 {
+    if (s->rank == 0 && fork() == 0) { /* who wakes it up, when all is over */
+        nap(absence);
+        kill(getppid(), SIGCONT);
+        _exit(0);
+    }
     if (s->rank == 0) raise(SIGSTOP);
     mc_comm_barrier(s->world);
 }
@@ -137,7 +142,7 @@ static void not_begun(rank_state *s)
 
 static void other_size(rank_state *s)
 {
-    mc_comm_new(s->ctx, NULL, JOB + 1, s->rank, &(mc_comm_options){.timeout = timeout});
+    mc_comm_new(s->ctx, NULL, JOB + 1, s->rank, &(mc_comm_options){.timeout = 60});
 }
 
 static void freed_in_midst(rank_state *s)
@@ -200,14 +205,14 @@ static const job_case cases[] = {
     {"init", not_begun, true,
      .expected = {"MPI_Init on rank 0 of 3: not done within 3 s: a rank has not come",
                   "MPI_Init on rank 1 of 3: not done within 3 s: a rank has not come"}},
-    {"size", other_size, true, .most = 2,
+    {"size", other_size, true, .most = 20, /* with the start of MPI */
      .expected = {"MPI has 3 ranks, but WORLD_SIZE (the launcher's number of ranks) is 4",
                   "MPI has 3 ranks, but WORLD_SIZE (the launcher's number of ranks) is 4",
                   "MPI has 3 ranks, but WORLD_SIZE (the launcher's number of ranks) is 4"}},
     {"freed", freed_in_midst,
      .expected = {"MPI was given up in this process: a communicator was "
                   "freed in the midst of a call",
-                  LATE, LATE}},
+                  ": not done within 3 s: ", ": not done within 3 s: "}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -225,8 +230,9 @@ static int be_rank(const job_case *c)
     s.x = mc_calloc(MANY * JOB, sizeof *s.x);
     s.y = mc_calloc(MANY * JOB, sizeof *s.y);
     if (!c->without_world) {
-        s.world = new_world(s.ctx, timeout);
+        s.world = new_world(s.ctx, 60); /* starting takes its time on a busy machine */
         mc_comm_barrier(s.world);
+        if (s.world) s.world->timeout = timeout;
     }
     double begun = mc_comm_clock();
     if (!mc_failed(s.ctx)) c->act(&s);
@@ -238,6 +244,8 @@ static int be_rank(const job_case *c)
     mc_free(s.y);
     printf("rank %d is free after %.2f s\n", s.rank, mc_comm_clock() - begun);
     fflush(stdout);
+    memset(&s, 0, sizeof s);
+    check_leaks();
     nap(1); /* let the others end by themselves */
     _exit(0);
 }

@@ -12,12 +12,13 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import struct
 import subprocess
 import sys
 
 ENV = {key: os.environ["MC_PACKAGE_" + key] for key in
-       ("SOURCE BUILD WORK CC FLAGS SHARED_LIBS LIBDIR CMAKE PKG_CONFIG GENERATOR MAKE").split()}
+       ("SOURCE BUILD WORK CC FLAGS SHARED_LIBS LIBDIR CMAKE PKG_CONFIG GENERATOR MAKE MPIEXEC").split()}
 SOURCE, BUILD, WORK = (pathlib.Path(ENV[key]) for key in ("SOURCE", "BUILD", "WORK"))
 SHARED_LIBS = ENV["SHARED_LIBS"].upper() in ("ON", "1", "TRUE", "YES")
 PREFIX = WORK / "moved" / "here"
@@ -296,6 +297,61 @@ def step_misspelt():
     expect_error([finetune], "bert-base-uncased")
     expect_error([example("embed_sentence"), f"{model}x", "a text"], f"{model}x")
     expect_error([example("custom_module"), WORK / "missing" / "o.safetensors"], "missing")
+
+
+# ---- several ranks -------------------------------------------------------------------------------
+
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+       "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "MC_COMM_TIMEOUT": "60",
+       "ASAN_OPTIONS": "detect_leaks=0"}  # MPI keeps memory until the process ends
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return str(probe.getsockname()[1])
+
+
+def train_custom(ranks, level, weights):
+    """Trains the custom module, and gives its losses, step by step, and its accuracy."""
+    command = [example("custom_module"), "--zero-level", level, weights]
+    environment = {**MPI, "MC_MASTER_PORT": free_port()}
+    text = must([ENV["MPIEXEC"], "-np", ranks, *command], environment=environment).stdout
+    lines = re.findall(r"^step +(\d+) \| loss (\S+)$", text, re.M)
+    accuracy = re.findall(r"^accuracy (\S+) %$", text, re.M)
+    check(len(lines) > 10 and len(accuracy) == 1,
+          f"{ranks} ranks, level {level}: expected the first rank's lines alone:\n{text}")
+    return {int(step): float(loss) for step, loss in lines}, float(accuracy[0])
+
+
+def step_ranks():
+    """The same losses at any number of ranks and every level."""
+    if not ENV["MPIEXEC"]:
+        raise Skipped("this build knows of no MPI")
+    expected, accuracy = train_custom(1, 0, WORK / "alone.safetensors")
+    check(min(expected.values()) < 0.5 * expected[1], f"custom_module learned nothing: {expected}")
+    names, _ = alone = read_safetensors(WORK / "alone.safetensors")
+    worst = 0
+    for ranks in (1, 2, 4):
+        for level in range(4):
+            where = f"{ranks} ranks, level {level}"
+            file = WORK / f"weights-{ranks}-{level}.safetensors"
+            losses, share = train_custom(ranks, level, file)
+            check(losses.keys() == expected.keys(), f"{where}: steps {sorted(losses)}")
+            # what is printed is off by half a unit of its last place
+            errors = [abs(losses[k] - expected[k]) - 1e-7 for k in expected]
+            worst = max(worst, *(e / expected[k] for e, k in zip(errors, expected)))
+            check(worst < 1e-5, f"{where}: losses {losses}, expected {expected}")
+            check(share == accuracy, f"{where}: accuracy {share} %, expected {accuracy} %")
+            together = read_safetensors(file)
+            check(together[0].keys() == names.keys(), f"{where}: {sorted(together[0])}")
+            for name in names:
+                found, shape = tensor(together, name)
+                wanted, wanted_shape = tensor(alone, name)
+                error = max(abs(a - b) for a, b in zip(found, wanted, strict=True))
+                check(shape == wanted_shape and error < 1e-3, f"{where}: {name} is off by {error}")
+    print(f"12 runs, losses within {worst:.1e}")
 
 
 # ---- the real thing ------------------------------------------------------------------------------

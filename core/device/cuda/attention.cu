@@ -209,7 +209,7 @@ __device__ __forceinline__ int keys_before(const call &c, const place &p, int en
     return c.causal ? min(p.keys, end) : p.keys;
 }
 
-/* What is added to the scores of four keys of one query, `key` a multiple of 4. Without a bias these
+/* What is added to the scores of four keys of one query, `key` a multiple of 4. Without a bias they
  * are constants, for registers are few. */
 template <bool BIASED>
 __device__ __forceinline__ void load_bias(const call &c, const place &p, int query, int key,

@@ -421,8 +421,8 @@ mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *s, mc_matri
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The plan expects dout to lie like out, dq like q, and dk and dv like k. What lies otherwise goes through a
- * copy, for the plan was fixed when forward ran. */
+/* The plan expects dout to lie like out, dq like q, and dk and dv like k. What lies otherwise goes
+ * through a copy, for the plan was fixed when forward ran. */
 typedef struct staged {
     mc_matrix real, used;
     int64_t rows;
