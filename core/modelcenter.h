@@ -10,6 +10,7 @@
  *   core/dist/ranks.h         results of all ranks, waiting for one another
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
  *   core/nn/inspect.h          tables of statistics of parameters and activations
+ *   core/dist/comm.h           communicators: collectives between ranks, on tensors and on memory
  *   core/optim/                optimizers, schedules, OptimManager
  *   core/dist/comm.h           communicators: collectives between ranks, differentiable ones too
  *   core/checkpoint/           safetensors files, what from_pretrained functions share
@@ -29,6 +30,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/training_state.h"
 #include "core/dist/ranks.h"
+#include "core/dist/comm.h"
 #include "core/dist/comm.h"
 #include "core/nn/block_list.h"
 #include "core/nn/inspect.h"

@@ -2,9 +2,9 @@
  *
  * Shows how a model that the library does not know is written: a struct that begins with mc_module,
  * parameters declared by name and shape, one of them with initial values of your own, and blocks
- * with a further input, which the list recomputes, lays out in flat buckets and, over several ranks,
- * shards. It learns to tell whether the first two of its inputs have the same sign, which no linear
- * model can.
+ * with a further input, which the list recomputes, lays out in flat buckets and, over several
+ * ranks, shards. It learns to tell whether the first two of its inputs have the same sign, which no
+ * linear model can.
  *
  *     ./custom_module [--zero-level 0|1|2|3] [OUTPUT.safetensors]
  *     mpirun -np 4 ./custom_module --zero-level 3

@@ -114,8 +114,8 @@ typedef struct mc_sgd_step {
     int64_t step_offset;
 } mc_sgd_step;
 
-/* Statistics of some elements. Sums are of x - shift, where shift is one of the elements (0 if that is
- * not finite), so that a mean that is large beside the spread takes no digits away. */
+/* Statistics of some elements. Sums are of x - shift, where shift is one of the elements (0 if that
+ * is not finite), so that a mean that is large beside the spread takes no digits away. */
 typedef struct mc_tensor_stats {
     int64_t count;
     double shift, sum, squares;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 
@@ -65,9 +66,12 @@ bool mc_control_is_leaving(mc_control *c)
 void mc_control_describe(char *text, size_t room, const mc_control_state *s, double now)
 {
     double since = now > s->since ? now - s->since : 0;
-    if (!s->operation && !s->inside)
+    if (!s->operation && s->place == MC_BETWEEN)
         snprintf(text, room, "before its first operation");
-    else if (s->inside)
+    else if (s->place == MC_BEGUN)
+        snprintf(text, room, "%.1f s after the beginning of %s (operation %llu)", since, s->name,
+                 (unsigned long long)s->operation);
+    else if (s->place == MC_INSIDE)
         snprintf(text, room, "in %s (operation %llu) for %.1f s", s->name,
                  (unsigned long long)s->operation, since);
     else
@@ -81,7 +85,7 @@ void mc_control_beat_frame(mc_frame *f, const mc_control_state *s, double now)
     *f = (mc_frame){.type = MC_FRAME_BEAT};
     mc_frame_put(f, s->operation, 8);
     mc_frame_put(f, ms < 0 ? 0 : ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms, 4);
-    mc_frame_put(f, s->inside, 4);
+    mc_frame_put(f, s->place, 4);
     mc_frame_put_bytes(f, s->name, strlen(s->name));
 }
 
@@ -89,7 +93,8 @@ void mc_control_read_beat(mc_frame *f, mc_control_state *s, double now)
 {
     s->operation = mc_frame_get(f, 8);
     s->since = now - 1e-3 * (double)mc_frame_get(f, 4);
-    s->inside = mc_frame_get(f, 4);
+    uint64_t place = mc_frame_get(f, 4);
+    s->place = place <= MC_BEGUN ? (mc_control_place_in)place : MC_BETWEEN;
     mc_frame_get_text(f, s->name, sizeof s->name);
 }
 
@@ -241,16 +246,26 @@ void mc_control_free(mc_control *c)
 
 /* ---- while running --------------------------------------------------------------------------- */
 
-void mc_control_enter(mc_control *c, uint64_t operation, const char *name)
+static void publish(mc_control *c, mc_control_place_in place, uint64_t operation, const char *name)
 {
     if (!c || !c->has_thread) return;
     double now = mc_control_now();
     pthread_mutex_lock(&c->lock);
     c->mine.operation = operation;
-    c->mine.inside = true;
+    c->mine.place = place;
     c->mine.since = now;
     copy_text(c->mine.name, sizeof c->mine.name, name);
     pthread_mutex_unlock(&c->lock);
+}
+
+void mc_control_enter(mc_control *c, uint64_t operation, const char *name)
+{
+    publish(c, MC_INSIDE, operation, name);
+}
+
+void mc_control_note(mc_control *c, uint64_t operation, const char *name)
+{
+    publish(c, MC_BEGUN, operation, name);
 }
 
 void mc_control_leave(mc_control *c)
@@ -258,7 +273,7 @@ void mc_control_leave(mc_control *c)
     if (!c || !c->has_thread) return;
     double now = mc_control_now();
     pthread_mutex_lock(&c->lock);
-    c->mine.inside = false;
+    c->mine.place = MC_BETWEEN;
     c->mine.since = now;
     pthread_mutex_unlock(&c->lock);
 }
@@ -275,8 +290,9 @@ bool mc_control_failed(mc_control *c, mc_error *error)
     memcpy(text, c->failure.text, sizeof text);
     pthread_mutex_unlock(&c->lock);
     if (rank != MC_NO_RANK && rank != c->rank) snprintf(from, sizeof from, "rank %d: ", rank);
-    if (at.inside)
-        snprintf(here, sizeof here, ", in %s (operation %llu)", at.name,
+    if (at.place != MC_BETWEEN)
+        snprintf(here, sizeof here, ", %s %s (operation %llu)",
+                 at.place == MC_INSIDE ? "in" : "last begun:", at.name,
                  (unsigned long long)at.operation);
     mc_error_set(error, status, "%s%s [this is rank %d%s]", from, text, c->rank, here);
     return true;
@@ -286,6 +302,22 @@ void mc_control_report(mc_control *c, mc_status status, const char *message)
 {
     if (!c || !c->has_thread) return;
     mc_control_fail(c, status == MC_OK ? MC_ERR_STATE : status, c->rank, "%s", message);
+}
+
+void mc_control_explain(mc_control *c, char *text, size_t room)
+{
+    *text = '\0';
+    if (!c || !c->has_thread) return;
+    double until = mc_control_now() + 1;
+    struct timespec then = {(time_t)until, (long)(1e9 * (until - (time_t)until))};
+    pthread_mutex_lock(&c->lock);
+    uint32_t number = ++c->answer.asked;
+    mc_control_wake(c);
+    int late = 0;
+    while ((int32_t)(c->answer.answered - number) < 0 && !atomic_load(&c->failed) && late == 0)
+        late = pthread_cond_timedwait(&c->changed, &c->lock, &then);
+    if ((int32_t)(c->answer.answered - number) >= 0) copy_text(text, room, c->answer.text);
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* Rank 0 waits until all have come, the others until the bytes are here. Under the lock. */

@@ -13,16 +13,16 @@
 
 typedef struct mc_control_client {
     mc_control *c;
-    struct addrinfo *addrs;       /* rank 0's */
-    mc_conn *conn;                /* NULL: not connected */
-    bool answered;                /* rank 0 has spoken to us */
-    bool server_left;             /* rank 0 has said goodbye */
-    bool told;                    /* the failure has been sent, or came from there */
-    uint32_t taken;               /* the last blob that we have said we took */
-    double next_beat, retry;      /* when to send the next heartbeat; when to connect again */
-    double leaving;               /* until when to wait for rank 0's end; 0: not leaving */
-    mc_control_state server;      /* where rank 0 is */
-    char why[192];                /* why it could not be reached the last time */
+    struct addrinfo *addrs;  /* rank 0's */
+    mc_conn *conn;           /* NULL: not connected */
+    bool answered;           /* rank 0 has spoken to us */
+    bool server_left;        /* rank 0 has said goodbye */
+    bool told;               /* the failure has been sent, or came from there */
+    uint32_t taken, asked;   /* the last blob that we said we took; the last question passed on */
+    double next_beat, retry; /* when to send the next heartbeat; when to connect again */
+    double leaving;          /* until when to wait for rank 0's end; 0: not leaving */
+    mc_control_state server; /* where rank 0 is */
+    char why[192];           /* why it could not be reached the last time */
     char missing[MC_MISSING_MAX]; /* who has not come, as rank 0 says */
 } mc_control_client;
 
@@ -154,6 +154,17 @@ static void on_error(mc_control_client *k, mc_frame *f)
     mc_control_fail(k->c, (mc_status)status, whose > INT_MAX ? MC_NO_RANK : (int)whose, "%s", text);
 }
 
+static void on_answer(mc_control_client *k, mc_frame *f)
+{
+    mc_control *c = k->c;
+    uint32_t number = (uint32_t)mc_frame_get(f, 4);
+    pthread_mutex_lock(&c->lock);
+    mc_frame_get_text(f, c->answer.text, sizeof c->answer.text);
+    c->answer.answered = number;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
 static void on_frame(mc_control_client *k, mc_frame *f)
 {
     bool first = f->type == MC_FRAME_WAIT || f->type == MC_FRAME_REFUSE;
@@ -172,6 +183,8 @@ static void on_frame(mc_control_client *k, mc_frame *f)
         on_blob(k, f);
     } else if (f->type == MC_FRAME_ERROR) {
         on_error(k, f);
+    } else if (f->type == MC_FRAME_ANSWER) {
+        on_answer(k, f);
     } else if (f->type == MC_FRAME_BYE) {
         k->server_left = true;
     } else {
@@ -232,7 +245,7 @@ static void check_operation(mc_control_client *k, double now)
 {
     mc_control_state mine = mc_control_mine(k->c);
     double since = now - mine.since;
-    if (!k->server_left || !mine.inside) return;
+    if (!k->server_left || mine.place != MC_INSIDE) return;
     bool waits = mine.operation > k->server.operation && since >= k->c->grace;
     if (!waits && since < k->c->timeout) return;
     char here[MC_CONTROL_NAME_MAX + 80], there[MC_CONTROL_NAME_MAX + 80];
@@ -265,6 +278,28 @@ static void check_share(mc_control_client *k, double now)
                         k->server_left ? ", and has left the job" : "");
 }
 
+static void send_beat(mc_control_client *k, double now)
+{
+    mc_frame f;
+    mc_control_state mine = mc_control_mine(k->c);
+    mc_control_beat_frame(&f, &mine, now);
+    mc_conn_send(k->conn, &f);
+}
+
+/* Of mc_control_explain, with where we are right now. */
+static void pass_question(mc_control_client *k, double now)
+{
+    pthread_mutex_lock(&k->c->lock);
+    uint32_t asked = k->c->answer.asked;
+    pthread_mutex_unlock(&k->c->lock);
+    if (asked == k->asked || !k->conn) return;
+    k->asked = asked;
+    send_beat(k, now);
+    mc_frame f = {.type = MC_FRAME_ASK};
+    mc_frame_put(&f, asked, 4);
+    mc_conn_send(k->conn, &f);
+}
+
 static void check_all(mc_control_client *k, double now)
 {
     const mc_control *c = k->c;
@@ -284,13 +319,10 @@ static void check_all(mc_control_client *k, double now)
         mc_conn_send(k->conn, &f);
         k->told = true;
     }
+    pass_question(k, now);
     if (now < k->next_beat) return;
     k->next_beat = now + c->beat;
-    if (!k->conn || !k->answered || k->conn->out_used) return;
-    mc_frame f;
-    mc_control_state mine = mc_control_mine(k->c);
-    mc_control_beat_frame(&f, &mine, now);
-    mc_conn_send(k->conn, &f);
+    if (k->conn && k->answered && !k->conn->out_used) send_beat(k, now);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */

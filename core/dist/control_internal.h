@@ -12,11 +12,11 @@
  *     rank is behind, and where.
  *
  * Whoever waits for a collective publishes it (mc_control_enter, mc_control_leave) and polls
- * mc_control_failed: deadlines are kept by the channel's thread. All functions may be called from
- * any thread, but for mc_control_free, and mc_control_share, which is collective. With a NULL
- * control they do nothing and nothing ever fails; so they do, without thread or socket, in a world
- * of one rank. Nothing here waits for longer than the deadline; mc_control_free for at most a
- * second.
+ * mc_control_failed: deadlines are kept by the channel's thread (but see mc_control_note). All
+ * functions may be called from any thread, but for mc_control_free, and mc_control_share, which is
+ * collective. With a NULL control they do nothing and nothing ever fails; so they do, without thread
+ * or socket, in a world of one rank. Nothing here waits for longer than the deadline;
+ * mc_control_free for at most a second.
  *
  *
  * The protocol. Frames, either way, numbers little-endian:
@@ -27,10 +27,12 @@
  *     REFUSE  server  u32 may come again, text                         and closes
  *     WAIT    server  text: the ranks that have not come               answers HELLO, repeated
  *     START   server  u32 local rank, u32 local size                   all have come
- *     BEAT    both    u64 operation, u32 ms since, u32 inside, text    every beat
+ *     BEAT    both    u64 operation, u32 ms since, u32 place, text     every beat
  *     BLOB    server  u32 number, bytes
  *     TAKEN   client  u32 number                                       the blob has been asked for
  *     ERROR   both    u32 status, u32 rank or ~0, text
+ *     ASK     client  u32 number                                       who is behind?
+ *     ANSWER  server  u32 number, text
  *     BYE     both    nothing                                          the last frame
  *
  * A connection that ends without BYE is a death. Whoever connects and does not say a proper HELLO
@@ -81,6 +83,14 @@ bool mc_control_share(mc_control *c, mc_error *error, const char *what, void *bl
  * restarts its clock. Costs a lock and a copy; travels with the next heartbeat. */
 void mc_control_enter(mc_control *c, uint64_t operation, const char *name);
 void mc_control_leave(mc_control *c);
+
+/* The same without a clock, for operations whose end is not told here: this rank has begun it. The
+ * deadline is the caller's then, who asks mc_control_explain when it has passed. */
+void mc_control_note(mc_control *c, uint64_t operation, const char *name);
+
+/* Why nothing moves, as far as the ranks' operations tell: "rank 2 is behind, in ...", or "" when
+ * no rank is. For messages of deadlines that are kept elsewhere. Asks rank 0: may take a second. */
+void mc_control_explain(mc_control *c, char *text, size_t room);
 
 /* Whether the job has failed: an error of any rank, a death, a silence, an operation past the
  * deadline. Fills in *error (which may be NULL) if it holds none yet. Cheap: to be polled. Failing

@@ -22,7 +22,9 @@ typedef enum mc_frame_type {
     MC_FRAME_BLOB,
     MC_FRAME_TAKEN,
     MC_FRAME_ERROR,
-    MC_FRAME_BYE
+    MC_FRAME_BYE,
+    MC_FRAME_ASK,
+    MC_FRAME_ANSWER
 } mc_frame_type;
 
 enum {
@@ -93,11 +95,14 @@ int mc_control_listen(mc_error *error, const struct addrinfo *addrs, int port, b
 
 /* ---- what callers and the thread share ------------------------------------------------------- */
 
+/* Whether a rank is in its last operation: no; yes; it began it, and the end is not told here. */
+typedef enum mc_control_place_in { MC_BETWEEN, MC_INSIDE, MC_BEGUN } mc_control_place_in;
+
 /* Where a rank is. */
 typedef struct mc_control_state {
     uint64_t operation; /* 0: none yet */
-    bool inside;
-    double since; /* when it entered, or left, by this process's clock */
+    mc_control_place_in place;
+    double since; /* when it entered, left, or began, by this process's clock */
     char name[MC_CONTROL_NAME_MAX];
 } mc_control_state;
 
@@ -131,6 +136,10 @@ struct mc_control {
         char text[MC_CONTROL_TEXT_MAX];
         mc_control_state at; /* where this rank was */
     } failure;
+    struct {
+        uint32_t asked, answered; /* numbers of questions of mc_control_explain */
+        char text[MC_CONTROL_TEXT_MAX];
+    } answer;
     struct {
         uint32_t wanted, number; /* the last asked for here; the last whose bytes are here */
         uint32_t done;           /* rank 0: the last that all came for; else: the last taken */

@@ -119,53 +119,81 @@ static void fail_rank(mc_control_server *s, int rank, const char *what)
                     what, state);
 }
 
-/* Why the operation of a rank can't finish; adds nothing when this other rank is not the reason. */
-static bool add_reason(mc_control_server *s, char *text, size_t room, int rank,
-                       const mc_control_state *late, bool name_it)
+/* Who is in the last operation of all: what the others are behind of. */
+static int find_foremost(const mc_control_server *s)
 {
-    const mc_control_state *o = &s->peers[rank].state;
-    bool past = o->operation > late->operation || (o->operation == late->operation && !o->inside);
-    bool same = o->operation == late->operation && strcmp(o->name, late->name) == 0;
-    if (past || same) return false;
-    char where[MC_CONTROL_NAME_MAX + 80];
-    mc_control_describe(where, sizeof where, o, mc_control_now());
-    const char *how = s->peers[rank].left               ? "has left the job"
-                      : o->operation == late->operation ? "is in another operation"
-                                                        : "is behind";
-    if (name_it) append(text, room, "; rank %d %s, %s", rank, how, where);
-    return true;
+    int foremost = 0;
+    for (int r = 1; r < s->c->world_size; r++) {
+        const mc_control_state *o = &s->peers[r].state, *best = &s->peers[foremost].state;
+        bool further = o->operation > best->operation ||
+                       (o->operation == best->operation && best->place == MC_BETWEEN);
+        if (further && !s->peers[r].left) foremost = r;
+    }
+    return foremost;
 }
 
-/* Who waits in the last operation of all: what the others are behind of. */
-static int find_foremost(const mc_control_server *s, int rank)
+static uint64_t lowest_operation(const mc_control_server *s)
 {
+    uint64_t lowest = UINT64_MAX;
+    for (int r = 0; r < s->c->world_size; r++)
+        if (!s->peers[r].left && s->peers[r].state.operation < lowest)
+            lowest = s->peers[r].state.operation;
+    return lowest;
+}
+
+/* How a rank keeps the operation `late` from ending, or NULL. Of several ranks that are behind, only
+ * the last ones keep all the others. */
+static const char *find_reason(const mc_control_server *s, int rank, const mc_control_state *late,
+                               uint64_t lowest)
+{
+    const mc_control_state *o = &s->peers[rank].state;
+    if (o->operation < late->operation && s->peers[rank].left) return "has left the job";
+    if (o->operation < late->operation && o->operation == lowest) return "is behind";
+    bool other = o->operation == late->operation && strcmp(o->name, late->name) != 0;
+    return other && o->place != MC_BETWEEN ? "is in another operation" : NULL;
+}
+
+/* Adds the ranks that keep this rank's operation from ending; how many there are. */
+static int add_reasons(mc_control_server *s, char *text, size_t room, int rank)
+{
+    const mc_control_state *late = &s->peers[rank].state;
+    uint64_t lowest = lowest_operation(s);
+    char where[MC_CONTROL_NAME_MAX + 80];
+    int count = 0;
     for (int r = 0; r < s->c->world_size; r++) {
-        const mc_control_state *o = &s->peers[r].state;
-        if (o->inside && !s->peers[r].left && o->operation > s->peers[rank].state.operation)
-            rank = r;
+        const char *reason = r == rank ? NULL : find_reason(s, r, late, lowest);
+        if (!reason || count++ >= NAMED_MAX) continue;
+        mc_control_describe(where, sizeof where, &s->peers[r].state, mc_control_now());
+        append(text, room, "%srank %d %s, %s", *text ? "; " : "", r, reason, where);
     }
-    return rank;
+    if (count > NAMED_MAX) append(text, room, "; and %d more ranks", count - NAMED_MAX);
+    return count;
 }
 
 /* The operation of a rank has passed the deadline, or will never end. */
 static void fail_operation(mc_control_server *s, int rank, bool never)
 {
     char text[MC_CONTROL_TEXT_MAX], where[MC_CONTROL_NAME_MAX + 80];
-    int reasons = 0;
     s->peers[0].state = mc_control_mine(s->c);
-    rank = find_foremost(s, rank);
-    const mc_control_state *late = &s->peers[rank].state;
-    mc_control_describe(where, sizeof where, late, mc_control_now());
+    int foremost = find_foremost(s); /* it waits for the one whose deadline comes first, maybe */
+    if (s->peers[foremost].state.operation > s->peers[rank].state.operation) rank = foremost;
+    mc_control_describe(where, sizeof where, &s->peers[rank].state, mc_control_now());
     if (never)
         snprintf(text, sizeof text, "rank %d waits for nothing, %s", rank, where);
     else
         snprintf(text, sizeof text, "past the deadline of %.1f s: rank %d waits %s", s->c->timeout,
                  rank, where);
-    for (int r = 0; r < s->c->world_size; r++)
-        if (r != rank) reasons += add_reason(s, text, sizeof text, r, late, reasons < NAMED_MAX);
-    if (reasons > NAMED_MAX) append(text, sizeof text, "; and %d more ranks", reasons - NAMED_MAX);
-    if (!reasons) append(text, sizeof text, "; all ranks are in it or past it");
+    if (!add_reasons(s, text, sizeof text, rank))
+        append(text, sizeof text, "; all ranks are in it or past it");
     mc_control_fail(s->c, MC_ERR_IO, MC_NO_RANK, "%s", text);
+}
+
+/* For mc_control_explain. */
+static void explain(mc_control_server *s, char text[MC_CONTROL_TEXT_MAX])
+{
+    *text = '\0';
+    s->peers[0].state = mc_control_mine(s->c);
+    add_reasons(s, text, MC_CONTROL_TEXT_MAX, find_foremost(s));
 }
 
 /* ---- what ranks say -------------------------------------------------------------------------- */
@@ -228,7 +256,8 @@ static void on_beat(mc_control_server *s, int rank, mc_frame *f)
     mc_control_read_beat(f, &state, now);
     if (f->bad) return;
     s->peers[rank].state = state;
-    if (state.inside && now - state.since >= s->c->timeout) fail_operation(s, rank, false);
+    if (state.place == MC_INSIDE && now - state.since >= s->c->timeout)
+        fail_operation(s, rank, false);
 }
 
 static void on_error(mc_control_server *s, int rank, mc_frame *f)
@@ -238,6 +267,16 @@ static void on_error(mc_control_server *s, int rank, mc_frame *f)
     mc_frame_get_text(f, text, sizeof text);
     if (f->bad) return;
     mc_control_fail(s->c, (mc_status)status, whose > INT_MAX ? MC_NO_RANK : rank, "%s", text);
+}
+
+static void on_ask(mc_control_server *s, mc_conn *conn, mc_frame *f)
+{
+    char text[MC_CONTROL_TEXT_MAX];
+    explain(s, text);
+    mc_frame answer = {.type = MC_FRAME_ANSWER};
+    mc_frame_put(&answer, mc_frame_get(f, 4), 4);
+    mc_frame_put_bytes(&answer, text, strlen(text));
+    mc_conn_send(conn, &answer);
 }
 
 static void on_bye(mc_control_server *s, mc_conn *conn)
@@ -261,6 +300,8 @@ static void on_frame(mc_control_server *s, mc_conn *conn, mc_frame *f)
         on_error(s, conn->rank, f);
     } else if (f->type == MC_FRAME_TAKEN) {
         s->peers[conn->rank].taken = (uint32_t)mc_frame_get(f, 4);
+    } else if (f->type == MC_FRAME_ASK) {
+        on_ask(s, conn, f);
     } else if (f->type == MC_FRAME_BYE) {
         on_bye(s, conn);
     } else {
@@ -435,7 +476,7 @@ static void check_operations(mc_control_server *s, double now)
     s->peers[0].state = mc_control_mine(s->c);
     for (int r = 0; r < s->c->world_size; r++) {
         const mc_control_state *state = &s->peers[r].state;
-        if (!state->inside || s->peers[r].left) continue;
+        if (state->place != MC_INSIDE || s->peers[r].left) continue;
         if (r == 0 && now - state->since >= s->c->timeout)
             fail_operation(s, r, false);
         else if (now - state->since >= s->c->grace && waits_for_left(s, state))
@@ -484,6 +525,23 @@ static void check_share(mc_control_server *s, double now)
     pthread_mutex_unlock(&c->lock);
 }
 
+static void answer_own_question(mc_control_server *s)
+{
+    mc_control *c = s->c;
+    char text[MC_CONTROL_TEXT_MAX];
+    pthread_mutex_lock(&c->lock);
+    uint32_t asked = c->answer.asked;
+    bool open = asked != c->answer.answered;
+    pthread_mutex_unlock(&c->lock);
+    if (!open) return;
+    explain(s, text);
+    pthread_mutex_lock(&c->lock);
+    memcpy(c->answer.text, text, sizeof text);
+    c->answer.answered = asked;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
 static void send_beats(mc_control_server *s, double now)
 {
     mc_frame f;
@@ -509,6 +567,7 @@ static void check_all(mc_control_server *s, double now)
         check_share(s, now);
     }
     tell_failure(s);
+    answer_own_question(s);
     if (now < s->next_beat) return;
     send_beats(s, now);
     s->next_beat = now + s->c->beat;

@@ -10,10 +10,10 @@
  *      encoder.layers.0.ffn.ffn.w_in.w.weight  (3072, 768)         0.0903    -0.0957   0.0200 ...
  *
  * Everything is taken over all ranks, whatever the level of sharding: each rank looks at its own
- * share, and only a few numbers a row are exchanged. So no parameter is ever gathered, and with
- * several ranks every rank of the job makes the same calls in the same order, with the same pattern.
- * Sums are in double, in a fixed order; with another number of ranks they are cut elsewhere, which
- * shows in the last bits at most.
+ * share, and only a few numbers a row are exchanged. So no parameter is ever gathered. With several
+ * ranks every rank of the job makes the same calls in the same order, with the same pattern. Sums
+ * are in double, in a fixed order; with another number of ranks they are cut elsewhere, which shows
+ * in the last bits at most.
  *
  * Calls wait for the device and do nothing once the context has failed. */
 #ifndef MC_NN_INSPECT_H
@@ -28,8 +28,8 @@ typedef struct mc_inspect_row {
     const char *name; /* of the parameter (full path), or what mc_record was told */
     mc_shape shape;   /* of the whole parameter; of activations see mc_record */
     int64_t count;    /* elements that the numbers are over */
-    /* NaN where any element is NaN, and of no elements. std divides by count - 1, as torch.std does,
-     * and so is NaN of one element. */
+    /* NaN where any element is NaN, and of no elements. std divides by count - 1, as torch.std
+     * does, and so is NaN of one element. */
     double max, min, std, mean;
     bool has_gradient;          /* false: the two below are 0 */
     double grad_std, grad_mean; /* of the gradient's elements; std as above */
@@ -38,8 +38,8 @@ typedef struct mc_inspect_row {
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 /* The parameters below a module whose full name matches `pattern` (fnmatch(3), "*" matches dots
- * too; NULL: all), in the order of their declaration. Values are those of the parameter's own dtype,
- * without the rows it may be padded with.
+ * too; NULL: all), in the order of their declaration. Values are those of the parameter's own
+ * dtype, without the rows it may be padded with.
  *
  * Gradients are shown as they stand, as mc_parameter_read_gradient gives them: with the loss scale,
  * before clipping. They are there from the first backward on (a frozen parameter has none) and stay
@@ -75,8 +75,8 @@ MC_API bool mc_record_is_on(const mc_context *ctx);
  *     h = mc_record(t, h, "after the gate");
  *
  * While recording is off that is x itself and nothing happens, so it may stay in a model for good.
- * While it is on, the row of that name has the statistics of x's elements, and those of the gradient
- * of what is returned once backward has come by. What several calls record under one name (in
+ * While it is on, the row of that name has the statistics of x's elements, and, once backward has
+ * come by, those of the gradient of what is returned. What several calls record under one name (in
  * micro-steps, on ranks) is taken together: `count` adds up, and so do the first sizes of the
  * shapes, while the other sizes are the last call's. A block that runs again in backward (see
  * mc_recompute) counts once.
@@ -95,9 +95,10 @@ MC_API const mc_inspect_row *mc_inspection_row(const mc_inspection *table, int i
 /* Frees a table now; the context would do it otherwise. NULL is allowed. */
 MC_API void mc_inspection_free(mc_inspection *table);
 
-/* Prints a table to `stream`, on rank 0 only: a line of titles and a line a row, in columns of fixed
- * width (the longest name + 4, 20 for the shape, 10 for each number), where texts that are too long
- * are cut; numbers have 4 decimals, and shapes are written as in Python. Errors: MC_ERR_IO. */
+/* Prints a table to `stream`, on rank 0 only: a line of titles and a line a row, in columns of
+ * fixed width (the longest name + 4, 20 for the shape, 10 for each number), where texts that are
+ * too long are cut; numbers have 4 decimals, and shapes are written as in Python. Errors:
+ * MC_ERR_IO. */
 MC_API mc_status mc_print_inspect(mc_context *ctx, const mc_inspection *table, FILE *stream);
 
 #endif

@@ -234,10 +234,7 @@ void check_matrix(const void *data, const layout &l, const char *what)
                         what);
 }
 
-bool is_aligned(const void *data, uint32_t alignment)
-{
-    return (uintptr_t)data % alignment == 0;
-}
+bool is_aligned(const void *data, uint32_t alignment) { return (uintptr_t)data % alignment == 0; }
 
 } // namespace
 
@@ -289,8 +286,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeT
                                         cudaDataType_t scale)
 {
     *op = new cublasLtMatmulDescOpaque_t{};
-    *get<operation>(*op) = {compute, scale,   CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                            -1,      -1,      nullptr,     nullptr,     0};
+    *get<operation>(*op) = {compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
+                            -1,      -1,    nullptr,     nullptr,     0};
     live++;
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -30,6 +30,8 @@ if(MC_SIM_HAS_AVX2)
     set(sim_processor -mavx2 -mfma)
 endif()
 
+option(MC_CUDA_SIM_RACES "find races in simulated kernels (slow; not with MC_SANITIZE)" OFF)
+
 function(mc_build_cuda_simulator target)
     file(GLOB host_sources CONFIGURE_DEPENDS core/device/cuda/*.c)
     file(GLOB own_sources CONFIGURE_DEPENDS ${sim_folder}/*.cpp)
@@ -45,6 +47,10 @@ function(mc_build_cuda_simulator target)
         "$<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${MC_SANITIZE}>,-O1,-O3>;-fno-math-errno;-fno-strict-aliasing;${sim_processor}>"
         "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${MC_WERROR}>>:-Werror>"
         "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
+    if(MC_CUDA_SIM_RACES) # only the calls at loads and stores: races.cpp has what they call
+        set_source_files_properties(${own_sources} PROPERTIES COMPILE_DEFINITIONS MC_SIM_RACES)
+        set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)
+    endif()
     set_source_files_properties(core/device/cuda/cudnn.c core/dist/comm_nccl.c PROPERTIES
                                 COMPILE_DEFINITIONS dlopen=mc_sim_dlopen)
 endfunction()

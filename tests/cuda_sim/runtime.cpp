@@ -54,7 +54,7 @@ struct CUevent_st {
     uint64_t captured_behind; /* so many operations of its stream */
     uint64_t wanted, done;    /* records put on a stream, and run */
     CUstream_st *stream;      /* of the last record */
-    double time;           /* milliseconds */
+    double time;              /* milliseconds */
 };
 
 namespace mc_sim
@@ -201,13 +201,47 @@ bool is_pinned(const void *data, size_t bytes, const char *what)
     return true;
 }
 
+#ifdef MC_SIM_RACES
+/* Addresses of the GPU's memory, which the race detector knows by their range. */
+void *arena_take(size_t bytes, int access)
+{
+    static uintptr_t next = ARENA;
+    void *at = mmap((void *)next, bytes, access,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    next += (bytes / 4096 + 2) * 4096;
+    return at == MAP_FAILED ? nullptr : at;
+}
+#endif
+
+void *find_place(size_t bytes, memory_kind kind)
+{
+#ifdef MC_SIM_RACES
+    if (kind == DEVICE) return arena_take(bytes, PROT_READ | PROT_WRITE);
+#endif
+    void *at = nullptr;
+    (void)kind;
+    return posix_memalign(&at, 512, bytes) ? nullptr : at;
+}
+
+void give_place(void *data, size_t bytes, memory_kind kind)
+{
+#ifdef MC_SIM_RACES
+    if (kind == DEVICE) {
+        munmap(data, bytes);
+        return;
+    }
+#endif
+    (void)bytes, (void)kind;
+    free(data);
+}
+
 cudaError_t allocate(void **data, size_t bytes, memory_kind kind)
 {
     lock hold(big_lock);
     if (kind == DEVICE && bytes > GPU_MEMORY - w().used) return failed(cudaErrorMemoryAllocation);
     size_t whole = bytes ? bytes : 1;
-    void *at = nullptr;
-    if (posix_memalign(&at, 512, whole)) return failed(cudaErrorMemoryAllocation);
+    void *at = find_place(whole, kind);
+    if (!at) return failed(cudaErrorMemoryAllocation);
     memset(at, 0xff, whole);
     w().memory[(uintptr_t)at] = {bytes, kind};
     if (kind == DEVICE) w().used += bytes;
@@ -223,8 +257,8 @@ cudaError_t release(void *data, memory_kind kind)
     if (it == w().memory.end() || it->second.kind != kind) return failed(cudaErrorInvalidValue);
     run_everything();
     if (kind == DEVICE) w().used -= it->second.bytes;
+    give_place(data, std::max(it->second.bytes, (size_t)1), kind);
     w().memory.erase(it);
-    free(data);
     return cudaSuccess;
 }
 
@@ -442,8 +476,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
             put(s, {"copy in", [=] { memcpy(to, from, bytes); }, nullptr, 0});
             return cudaSuccess;
         }
-        auto kept = std::make_shared<std::vector<char>>((const char *)from,
-                                                        (const char *)from + bytes);
+        auto kept =
+            std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
         put(s, {"copy in", [=] { memcpy(to, kept->data(), bytes); }, nullptr, 0});
         return cudaSuccess;
     }
@@ -615,7 +649,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (!event->recorded) return cudaSuccess;
     if (event->captured) {
         CUstream_st *from = event->stream;
-        if (!from->capture || from->capture != event->captured) return failed(cudaErrorCapturedEvent);
+        if (!from->capture || from->capture != event->captured)
+            return failed(cudaErrorCapturedEvent);
         if (s->capture && s->capture != event->captured) return failed(cudaErrorStreamCaptureMerge);
         if (!s->capture) {
             s->capture = event->captured;
@@ -738,9 +773,14 @@ static CUresult address_reserve(CUdeviceptr *at, size_t bytes, size_t, CUdevicep
 {
     lock hold(big_lock);
     if (!bytes || bytes % ((size_t)2 << 20)) return CUDA_ERROR_INVALID_VALUE;
+#ifdef MC_SIM_RACES
+    void *data = arena_take(bytes, PROT_NONE);
+    if (!data) return CUDA_ERROR_OUT_OF_MEMORY;
+#else
     void *data =
         mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+#endif
     w().ranges[(uintptr_t)data] = {bytes, {}, {}};
     *at = (CUdeviceptr)data;
     return CUDA_SUCCESS;
@@ -811,7 +851,8 @@ static CUresult unmap(CUdeviceptr at, size_t bytes)
     for (CUstream_st *s : w().streams)
         if (!s->queue.empty()) fail("memory is unmapped while a stream has work to do");
     for (auto m = r->mapped.begin(); m != r->mapped.end();)
-        m = m->first >= at && m->first + m->second <= at + bytes ? r->mapped.erase(m) : std::next(m);
+        m = m->first >= at && m->first + m->second <= at + bytes ? r->mapped.erase(m)
+                                                                 : std::next(m);
     for (auto m = r->open.begin(); m != r->open.end();)
         m = m->first >= at && m->first + m->second <= at + bytes ? r->open.erase(m) : std::next(m);
     madvise((void *)at, bytes, MADV_DONTNEED);

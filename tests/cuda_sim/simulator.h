@@ -3,7 +3,7 @@
 #define MC_SIM_SIMULATOR_H
 
 #include <mutex>
-#include "tests/cuda_sim/include/mc_sim.h"
+#include "tests/cuda_sim/include/cuda_runtime.h"
 
 namespace mc_sim
 {
@@ -28,9 +28,14 @@ void describe_thread(char *text, size_t size);
 /* The race detector (races.cpp); does nothing where kernels are not compiled for it. */
 void races_begin_grid();
 void races_begin_block();
-void races_end_grid();
 void races_block_barrier();
 void races_warp_barrier(unsigned warp, unsigned lanes);
+void races_shared(const void *data, size_t bytes);
+void races_access(const void *data, size_t bytes, bool writes);
+int thread_of_block();
+
+/* Where it looks for memory of the GPU. */
+constexpr uintptr_t ARENA = (uintptr_t)0x500000000000, ARENA_BYTES = (uintptr_t)1 << 40;
 
 } // namespace mc_sim
 

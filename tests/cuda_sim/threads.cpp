@@ -377,7 +377,10 @@ void declare_shared_slowly(shared_mark *mark, void *data, size_t bytes)
         fail("%zu bytes of static and %zu of dynamic shared memory", block.static_bytes,
              block.dynamic_bytes);
     memset(data, 0xff, bytes);
+    races_shared(data, bytes);
 }
+
+int thread_of_block() { return thread_number(); }
 
 void *dynamic_shared() { return block.dynamic; }
 
@@ -391,6 +394,8 @@ void check_bounds(int threads, int)
 
 static void do_copy(const pending_copy &c)
 {
+    races_access(c.from, c.bytes - c.zeros, false);
+    races_access(c.to, c.bytes, true);
     memcpy(c.to, c.from, c.bytes - c.zeros);
     memset((char *)c.to + c.bytes - c.zeros, 0, c.zeros);
 }
@@ -444,6 +449,7 @@ static void run_block()
     block.begun = block.ended = block.at_barrier = block.ready_count = 0;
     block.static_bytes = 0;
     memset(block.dynamic, 0xff, block.dynamic_bytes);
+    races_shared(block.dynamic, block.dynamic_bytes);
     for (int i = 0; i < block.count; i++) {
         block.state[i] = thread_state::not_begun;
         block.copies[i].clear();
@@ -489,7 +495,6 @@ void run_grid(const char *name, const config &c, const void *kernel,
                     (unsigned)(at / c.grid.x / c.grid.y)};
         run_block();
     }
-    races_end_grid();
     kernel_runs = false;
     free(block.dynamic);
     block.dynamic = nullptr;

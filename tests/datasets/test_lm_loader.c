@@ -157,6 +157,48 @@ static void test_worlds(void **state)
 }
 
 /* Each window once an epoch, in another order each epoch and with each seed. */
+/* With keep_last every window comes exactly once an epoch at any number of ranks, all of which get as
+ * many batches; the last one is dealt out evenly, and some may have none of it. */
+static void run_whole_epoch(fixture *f, mc_token_file *file, int each, int world, int windows)
+{
+    int seen[200] = {0}, total = each * world, batches = (windows + total - 1) / total;
+    for (int rank = 0; rank < world; rank++) {
+        mc_lm_loader_options o = {.batch_size = each,
+                                  .seq_length = 5,
+                                  .shuffle = true,
+                                  .keep_last = true,
+                                  .world = world,
+                                  .rank = rank};
+        mc_lm_loader *l = make_loader(f, file, o);
+        assert_int_equal(mc_lm_loader_batches(l), batches);
+        for (int k = 0; k < batches; k++) {
+            const mc_lm_batch *b = mc_lm_loader_next(l);
+            assert_non_null(b);
+            int all = k < batches - 1 ? total : windows - k * total;
+            assert_int_equal(b->all_tokens, 5 * all);
+            assert_int_equal(b->tokens, 5 * b->batch_size);
+            assert_true(b->batch_size >= all / world && b->batch_size <= (all + world - 1) / world);
+            for (int i = 0; i < b->batch_size; i++) seen[b->ids[5 * i] / 5]++;
+        }
+        assert_null(mc_lm_loader_next(l));
+        assert_int_equal(mc_lm_loader_next(l)->epoch, 1);
+        mc_lm_loader_free(l);
+    }
+    for (int i = 0; i < windows; i++) assert_int_equal(seen[i], 1);
+}
+
+static void test_keep_last(void **state)
+{
+    fixture *f = *state;
+    for (int windows = 1; windows < 30; windows += 7) {
+        mc_token_file *file = make_file(f, 5 * windows + 1);
+        for (int world = 1; world <= 5; world++)
+            for (int each = 1; each <= 4; each++) run_whole_epoch(f, file, each, world, windows);
+        mc_token_file_free(file);
+    }
+    expect_ok(f->ctx);
+}
+
 static void test_shuffling(void **state)
 {
     fixture *f = *state;
@@ -430,6 +472,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_repeat, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_shards, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_worlds, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_keep_last, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_shuffling, set_up, tear_down),
         cmocka_unit_test(test_permutations),
         cmocka_unit_test(test_fair_shuffle),

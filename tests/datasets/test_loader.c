@@ -148,6 +148,7 @@ static int run_epoch(fixture *f, mc_dataset *d, mc_dataloader_options options, i
 {
     int count = 0;
     bool seen[MAX_ROWS] = {false};
+    int64_t rows[MAX_ROWS] = {0}, tokens[MAX_ROWS] = {0}; /* of each step that ranks said are there */
     for (int rank = 0; rank < world; rank++) {
         options.world = world;
         options.rank = rank;
@@ -160,6 +161,8 @@ static int run_epoch(fixture *f, mc_dataset *d, mc_dataloader_options options, i
             check_batch(f, d, b);
             assert_int_equal(b->nominal_rows, options.batch_size * world);
             assert_true(b->rows <= options.batch_size);
+            rows[step] += b->all_rows - b->rows * world;
+            tokens[step] += b->all_tokens - b->tokens * world;
             for (int i = 0; i < b->rows; i++) {
                 int64_t row = b->row_index[i];
                 assert_true(row >= 0 && row < mc_dataset_rows(d) && !seen[row]);
@@ -174,6 +177,7 @@ static int run_epoch(fixture *f, mc_dataset *d, mc_dataloader_options options, i
         mc_dataloader_free(l);
     }
     for (int i = 0; i < mc_dataset_rows(d); i++) assert_true(seen[i]);
+    for (int step = 0; step < count; step++) assert_true(rows[step] == 0 && tokens[step] == 0);
     return count;
 }
 

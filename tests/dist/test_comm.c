@@ -10,6 +10,10 @@
 #include "core/autograd/tape_internal.h"
 #include "tests/dist/comm_test.h"
 
+#ifdef MC_HAVE_MPI
+#include "core/dist/comm_mpi_internal.h"
+#endif
+
 enum { LARGE = 1000007, MOST_RANKS = 4, DTYPES = 7 };
 
 static mc_context *ctx;
@@ -835,9 +839,59 @@ static void test_tape_errors(void **state)
 
 /* ---- memory that runs out -------------------------------------------------------------------- */
 
-/* One rank's communicators: what fails on one rank of several ends the job, which is tested where
- * ranks may die. Several ranks fail at the same allocation together. */
-static void test_failing_allocations(void **state)
+#ifdef MC_FAULT_INJECTION
+/* Makes communicators and uses them. */
+static void use(mc_context *own)
+{
+    enum { COUNT = 30000 };
+    mc_comm *c = mc_comm_new(own, NULL, size, rank, &(mc_comm_options){.timeout = 20});
+    mc_comm *part = mc_comm_split(c, 0, -rank);
+    float *x = (float *)(void *)result, *y = x + COUNT * MOST_RANKS;
+    for (int i = 0; i < COUNT; i++) x[i] = 1;
+    mc_comm_request *r = mc_comm_start_all_gather(c, x, y, 10, MC_F32);
+    if (!mc_failed(own)) mc_comm_wait(r);
+    mc_comm_all_reduce(part, x, y, COUNT, MC_F32, MC_REDUCE_SUM);
+    mc_comm_group_start(c);
+    mc_comm_reduce_scatter(c, x, x, COUNT / MOST_RANKS / 4, MC_F32, MC_REDUCE_AVG);
+    mc_comm_group_end(c);
+    if (!mc_failed(own)) assert_true(y[COUNT - 1] == (float)size);
+}
+#endif
+
+/* All ranks run out of memory at the same place, so that none waits for another. (One alone ends the
+ * job: see test_comm_failures.c.) Then everything works again. */
+static void test_failing_together(void **state)
+{
+    (void)state;
+#ifdef MC_FAULT_INJECTION
+    long count, nth = 0;
+    do {
+        mc_context *own = new_context();
+        mc_fault_fail_at(++nth, false);
+        use(own);
+        count = mc_fault_count();
+        mc_fault_fail_at(0, false);
+        if (mc_failed(own)) {
+            assert_int_equal(mc_error_status(own), MC_ERR_NOMEM);
+            mc_clear_error(own);
+        }
+        mc_context_free(own);
+        mc_comm_barrier(world);
+        assert_good(ctx);
+    } while (nth <= count);
+    assert_true(count > (size > 1 ? 20 : 6));
+#ifdef MC_HAVE_MPI
+    mc_mpi_lock()->stays = false; /* nobody is lost: MPI ends as it should */
+    mc_mpi_unlock();
+#endif
+#else
+    printf("SKIPPED: failing allocations (needs MC_FAULT_INJECTION)\n");
+    skip();
+#endif
+}
+
+/* A tape's collectives, of one rank. */
+static void test_failing_on_a_tape(void **state)
 {
     (void)state;
 #ifdef MC_FAULT_INJECTION
@@ -922,7 +976,8 @@ int main(void)
         cmocka_unit_test(test_gradients_at_corners),
         cmocka_unit_test(test_gradients_of_a_graph),
         cmocka_unit_test(test_tape_errors),
-        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_failing_together),
+        cmocka_unit_test(test_failing_on_a_tape),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -15,6 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 #include "tests/dist/comm_test.h"
+#ifdef MC_HAVE_MPI
+#include <mpi.h>
+#endif
 
 enum { JOB = 3, MANY = 300000 };
 static const double timeout = 3, absence = 4.5;
@@ -145,6 +148,24 @@ static void other_size(rank_state *s)
     mc_comm_new(s->ctx, NULL, JOB + 1, s->rank, &(mc_comm_options){.timeout = 60});
 }
 
+/* The program itself has started MPI: it is used, and left to the program. */
+static void adopted(rank_state *s)
+{
+#ifdef MC_HAVE_MPI
+    int level, mine = s->rank, sum = 0, theirs = 0;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    s->world = new_world(s->ctx, 60);
+    mc_comm_request *r = mc_comm_start_all_reduce(s->world, &mine, &sum, 1, MC_I32, MC_REDUCE_SUM);
+    MPI_Allreduce(&mine, &theirs, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD); /* the program's own */
+    mc_comm_wait(r);
+    mc_comm_free(s->world);
+    if (!mc_failed(s->ctx)) mc_fail(s->ctx, MC_ERR_IO, "sum %d, max %d", sum, theirs);
+    MPI_Finalize();
+#else
+    (void)s;
+#endif
+}
+
 static void freed_in_midst(rank_state *s)
 {
     if (s->rank == 0) mc_comm_start_all_gather(s->world, s->x, s->y, MANY, MC_F32);
@@ -209,6 +230,8 @@ static const job_case cases[] = {
      .expected = {"MPI has 3 ranks, but WORLD_SIZE (the launcher's number of ranks) is 4",
                   "MPI has 3 ranks, but WORLD_SIZE (the launcher's number of ranks) is 4",
                   "MPI has 3 ranks, but WORLD_SIZE (the launcher's number of ranks) is 4"}},
+    {"adopted", adopted, true, .most = 20,
+     .expected = {"sum 3, max 2", "sum 3, max 2", "sum 3, max 2"}},
     {"freed", freed_in_midst,
      .expected = {"MPI was given up in this process: a communicator was "
                   "freed in the midst of a call",

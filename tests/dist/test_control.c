@@ -492,6 +492,52 @@ static void test_behind(void **state)
     }
 }
 
+/* Its own deadline, of an operation that it has begun but whose end the channel isn't told. */
+static void begins(mc_control *c, job *j, int rank, mc_error *error, bool older)
+{
+    char text[MC_CONTROL_TEXT_MAX];
+    mc_control_note(c, older ? 6 : 7, older ? "all-gather" : "all-reduce");
+    j->ranks[rank].ready = true;
+    sleep_for(1.5); /* longer than the channel's deadline, which is none for these */
+    if (mc_control_failed(c, error)) return;
+    mc_control_explain(c, text, sizeof text);
+    mc_error_set(error, MC_ERR_IO, "all-reduce 7 is late; %s", text);
+    sleep_for(0.3); /* the others ask, too */
+}
+
+static void begins_last(mc_control *c, job *j, int rank, mc_error *error)
+{
+    begins(c, j, rank, error, false);
+}
+
+static void begins_older(mc_control *c, job *j, int rank, mc_error *error)
+{
+    begins(c, j, rank, error, true);
+}
+
+static void test_explain(void **state)
+{
+    (void)state;
+    job *jobs[3]; /* rank 0 is behind; rank 1; none is */
+    for (int i = 0; i < 3; i++) {
+        jobs[i] = job_new(3, 1, begins_last);
+        if (i < 2) jobs[i]->parts[i] = begins_older;
+        job_start(jobs[i]);
+    }
+    double since = now();
+    for (int i = 0; i < 3; i++) {
+        char who[80];
+        job_wait(jobs[i], since, 2.5);
+        snprintf(who, sizeof who, "is late; rank %d is behind, 1.", i);
+        for (int r = 0; r < 3; r++) {
+            assert_says(jobs[i], r, i < 2 ? who : "is late; ");
+            if (i < 2) assert_says(jobs[i], r, "s after the beginning of all-gather (operation 6)");
+            if (i == 2) assert_null(strstr(jobs[i]->ranks[r].message, "behind"));
+        }
+        job_free(jobs[i]);
+    }
+}
+
 static void returns(mc_control *c, job *j, int rank, mc_error *error)
 {
     (void)error;
@@ -833,6 +879,7 @@ int main(void)
         cmocka_unit_test(test_error),
         cmocka_unit_test(test_last_words),
         cmocka_unit_test(test_behind),
+        cmocka_unit_test(test_explain),
         cmocka_unit_test(test_left),
         cmocka_unit_test(test_orderly_end),
         cmocka_unit_test(test_share_fails),

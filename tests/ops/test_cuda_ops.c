@@ -76,6 +76,7 @@ int main(int argc, char **argv)
     if (!read_arguments(&a, argc, argv)) return 2;
     add_rows(&l, &a, rows, ROW_COUNT);
     add_huge(&l, &a);
-    if (!a.mode && !a.op) add_test(&l, "repeat", "deterministic mode", test_repeatable, NULL);
+    if (!a.mode && !a.op && !getenv("MC_CUDA_SIMULATED"))
+        add_test(&l, "repeat", "deterministic mode", test_repeatable, NULL);
     return run_list(&l, &a, open_contexts, close_all);
 }

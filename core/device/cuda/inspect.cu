@@ -1,5 +1,5 @@
-/* Statistics of tensors, for whoever looks at them. Elements are dealt to blocks and threads by their
- * number, and parts are added in a fixed order. Bytes an element: its own size, once. */
+/* Statistics of tensors, for whoever looks at them. Elements are dealt to blocks and threads by
+ * their number, and parts are added in a fixed order. Bytes an element: its own size, once. */
 #include <math.h>
 #include "core/device/cuda/kernels.cuh"
 

@@ -102,12 +102,14 @@ MC_SIM_STORE(__stwt)
 
 /* ---- atomics: threads take turns, so these need nothing -------------------------------------- */
 
-#define MC_SIM_ATOMIC(name, expression)                                                 \
-    template <class T> static inline T name(T *at, std::common_type_t<T> value)         \
-    {                                                                                   \
-        T old = *at;                                                                    \
-        *at = expression;                                                               \
-        return old;                                                                     \
+#define MC_SIM_ATOMIC(name, expression)                                                      \
+    template <class T>                                                                       \
+    __attribute__((no_sanitize("thread"))) static inline T name(T *at,                       \
+                                                                std::common_type_t<T> value) \
+    {                                                                                        \
+        T old = *at;                                                                         \
+        *at = expression;                                                                    \
+        return old;                                                                          \
     }
 MC_SIM_ATOMIC(atomicAdd, (T)(old + value))
 MC_SIM_ATOMIC(atomicSub, (T)(old - value))
@@ -115,11 +117,12 @@ MC_SIM_ATOMIC(atomicMax, old < value ? value : old)
 MC_SIM_ATOMIC(atomicMin, value < old ? value : old)
 MC_SIM_ATOMIC(atomicExch, value)
 MC_SIM_ATOMIC(atomicOr, (T)(old | value))
-MC_SIM_ATOMIC(atomicAnd, (T)(old & value))
+MC_SIM_ATOMIC(atomicAnd, (T)(old &value))
 MC_SIM_ATOMIC(atomicXor, (T)(old ^ value))
 #undef MC_SIM_ATOMIC
 template <class T>
-static inline T atomicCAS(T *at, std::common_type_t<T> compare, std::common_type_t<T> value)
+__attribute__((no_sanitize("thread"))) static inline T
+atomicCAS(T *at, std::common_type_t<T> compare, std::common_type_t<T> value)
 {
     T old = *at;
     if (old == compare) *at = value;

@@ -90,8 +90,8 @@ float ex2_approx_ftz_f32(float x);
 
 } // namespace mc_sim
 
-#define MC_SIM_SHARED(name)                                       \
-    static mc_sim::shared_mark mc_sim_mark_##name;                \
+#define MC_SIM_SHARED(name)                        \
+    static mc_sim::shared_mark mc_sim_mark_##name; \
     mc_sim::declare_shared(&mc_sim_mark_##name, (void *)&(name), sizeof(name))
 
 #endif

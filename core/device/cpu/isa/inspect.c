@@ -1,5 +1,6 @@
-/* Statistics of tensors, for whoever looks at them. Elements are taken in blocks by their number alone
- * and the blocks are added in order, so that the bits do not depend on the number of threads. */
+/* Statistics of tensors, for whoever looks at them. Elements are taken in blocks by their number
+ * alone and the blocks are added in order, so that the bits do not depend on the number of
+ * threads. */
 #include <math.h>
 #include "core/device/cpu/isa/convert_internal.h"
 
@@ -17,7 +18,8 @@ static void add_chunk(part *p, const float *x, int n, double shift)
     double sum = 0, squares = 0;
     float largest = p->largest, smallest = p->smallest;
     int nans = 0;
-#pragma omp simd reduction(+ : sum, squares, nans) reduction(max : largest) reduction(min : smallest)
+#pragma omp simd reduction(+ : sum, squares, nans) \
+    reduction(max : largest) reduction(min : smallest)
     for (int i = 0; i < n; i++) {
         double value = (double)x[i] - shift;
         sum += value;

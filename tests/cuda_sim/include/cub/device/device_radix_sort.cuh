@@ -23,8 +23,8 @@ struct DeviceRadixSort {
      * rubbish. */
     template <class K, class V>
     static cudaError_t SortPairs(void *scratch, size_t &bytes, DoubleBuffer<K> &keys,
-                                 DoubleBuffer<V> &values, uint32_t count, int first_bit, int end_bit,
-                                 cudaStream_t stream)
+                                 DoubleBuffer<V> &values, uint32_t count, int first_bit,
+                                 int end_bit, cudaStream_t stream)
     {
         size_t needed = 1000 + (size_t)count / 3;
         if (!scratch) {
