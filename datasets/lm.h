@@ -127,9 +127,8 @@ typedef struct mc_lm_batch {
 } mc_lm_batch;
 
 /* Makes a loader. The file is kept as long as the loader needs it. Errors (NULL): an option that is
- * missing or out of its range; a file with too few windows for one batch (with keep_last, with none).
- * A NULL file gives NULL
- * (its context has the error already). */
+ * missing or out of its range; a file with too few windows for one batch (with keep_last, with
+ * none). A NULL file gives NULL (its context has the error already). */
 MC_API mc_lm_loader *mc_lm_loader_new(mc_token_file *file, const mc_lm_loader_options *options);
 /* Frees it before its context does. NULL is allowed. */
 MC_API void mc_lm_loader_free(mc_lm_loader *loader);

@@ -29,9 +29,9 @@ typedef struct mc_accuracy {
 MC_API void mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions,
                             const mc_tensor *labels);
 
-/* Sums up over all ranks, each of which calls it and then holds the whole: once, since a second call
- * would count the whole again for every rank. Gives the share of right answers, from 0 to 1. NaN
- * when nothing was counted or the context has failed, in which case `acc` stays as it is. */
+/* Sums up over all ranks, each of which calls it and then holds the whole: once, since a second
+ * call would count the whole again for every rank. Gives the share of right answers, from 0 to 1.
+ * NaN when nothing was counted or the context has failed, in which case `acc` stays as it is. */
 MC_API double mc_accuracy_gather(mc_context *ctx, mc_accuracy *acc);
 
 /* The share of right answers in `acc` as it is; NaN when nothing was counted. */

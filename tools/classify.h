@@ -15,8 +15,8 @@ typedef struct classify_score {
     double seconds;
 } classify_score;
 
-/* Runs the model over the rest of the loader's epoch, on all ranks. Stops at an error or an interrupt; false
- * then. */
+/* Runs the model over the rest of the loader's epoch, on all ranks. Stops at an error or an
+ * interrupt; false then. */
 bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, bool gpu,
                        run_log *log, classify_score *score);
 

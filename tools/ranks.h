@@ -46,8 +46,8 @@ bool ranks_is_single(mc_context *ctx, const char *command);
 
 /* Whether to stop: after an error, or when this or any other rank was interrupted, on which they
  * agree here. Every rank calls it as often; `n` counts the calls. On GPUs, which would have to wait
- * for it, ranks agree at every 16th n only. From the first call on, interrupt_requested says what was
- * agreed on. */
+ * for it, ranks agree at every 16th n only. From the first call on, interrupt_requested says what
+ * was agreed on. */
 bool ranks_stop(mc_context *ctx, int64_t n, bool gpu);
 
 /* The least of the ranks' numbers, on all of them. NaN after an error. */

@@ -27,8 +27,8 @@ typedef enum mc_log_level { MC_LOG_INFO = 0, MC_LOG_WARNING = 1 } mc_log_level;
  * was initialised, a spare tensor in a file, NaN in loaded weights. */
 typedef void (*mc_log_fn)(void *user, mc_log_level level, const char *line);
 
-/* How parameters, gradients and optimizer state are spread over ranks (Rajbhandari et al. 2020); one
- * rank holds it all at any level. */
+/* How parameters, gradients and optimizer state are spread over ranks (Rajbhandari et al. 2020);
+ * one rank holds it all at any level. */
 typedef enum mc_zero_level {
     MC_ZERO_DEFAULT = 0, /* what mc_init_options says */
     MC_ZERO_0,           /* replicated */
@@ -74,9 +74,9 @@ MC_API const char *mc_error_message(const mc_context *ctx);
 /* Prints "error: <message> (<status text>; while ...; raised at file:line)" and a newline to
  * `stream`. Returns 1, so that main() can return it; 0 when no error is set. */
 MC_API int mc_print_error(const mc_context *ctx, FILE *stream);
-/* Sets the context's error to one of the program's own, as if an operation had failed; the first error
- * stays. In a job of several ranks it reaches all of them, so that none waits for a rank that cannot
- * go on. Returns `status`. */
+/* Sets the context's error to one of the program's own, as if an operation had failed; the first
+ * error stays. In a job of several ranks it reaches all of them, so that none waits for a rank that
+ * cannot go on. Returns `status`. */
 #define mc_set_error(ctx, status, ...) \
     mc_set_error_at((ctx), (status), __FILE__, __LINE__, __VA_ARGS__)
 MC_API mc_status mc_set_error_at(mc_context *ctx, mc_status status, const char *file, int line,

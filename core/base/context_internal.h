@@ -30,6 +30,10 @@ struct mc_context {
     int64_t agreed_rows;  /* of the first loss, the most of any rank; 0: there was none yet */
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
     struct mc_steps *steps;       /* core/autograd: made with the first recorded step */
+    /* core/checkpoint: where shared files go that are written later, NULL: they are written at
+     * once; and the checkpoint that is being written now, NULL: none */
+    struct mc_save_queue *save_queue;
+    struct mc_saving *saving;
     struct mc_recorder *recorder; /* core/nn: while mc_record takes statistics; else NULL */
 };
 

@@ -9,6 +9,7 @@
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
 #include "core/checkpoint/ranks_internal.h"
+#include "core/checkpoint/save_queue_internal.h"
 
 struct mc_safetensors_writer {
     mc_owned owned;
@@ -17,6 +18,8 @@ struct mc_safetensors_writer {
     uint64_t begin;           /* of the data, in the file */
     uint64_t declared, given; /* bytes of data; given by this rank */
     bool shared;              /* by all ranks */
+    bool queued;              /* written later, out of `blocks`, by the context's queue */
+    mc_save_blocks blocks;
     bool synced, renamed;
 };
 
@@ -184,6 +187,12 @@ static bool check_strings(mc_error *err, const char *path, const mc_safetensors_
     return count == 0 || check_unique(err, path, &strings->key, sizeof *strings, count);
 }
 
+/* For messages. */
+static const char *name_of(const mc_safetensors_writer *writer)
+{
+    return writer->file.path ? writer->file.path : "a file that is saved in the background";
+}
+
 /* ---- The writer ----------------------------------------------------------------------------- */
 
 static void free_object(void *object)
@@ -191,6 +200,7 @@ static void free_object(void *object)
     mc_safetensors_writer *writer = object;
     mc_disown(&writer->owned);
     mc_file_writer_release(&writer->file);
+    mc_save_blocks_release(&writer->blocks);
     mc_free(writer);
 }
 
@@ -239,9 +249,10 @@ static bool join_file(mc_safetensors_writer *writer, const char *path, const tex
     if (first && !write_header(writer, path, t)) return false;
     process = writer->file.process;
     if (mc_ranks_share(ctx, &process, sizeof process)) return false;
-    if (first) return true;
     writer->begin = sizeof(uint64_t) + t->used;
-    return mc_file_writer_join(&ctx->error, &writer->file, path, (long)process) == MC_OK;
+    if (!first && mc_file_writer_join(&ctx->error, &writer->file, path, (long)process))
+        return false;
+    return mc_ranks_meet(ctx) == MC_OK; /* a file that is given up goes: not before all have it */
 }
 
 static mc_safetensors_writer *new_writer(mc_context *ctx, const char *path,
@@ -256,6 +267,7 @@ static mc_safetensors_writer *new_writer(mc_context *ctx, const char *path,
     writer->ctx = ctx;
     writer->file.fd = -1;
     writer->shared = shared && ctx->comm;
+    writer->queued = shared && ctx->save_queue;
     bool good = path != NULL;
     if (!good) mc_fail(ctx, MC_ERR_ARGUMENT, "no name given for the safetensors file");
     good = good && check_strings(&ctx->error, path, strings, string_count);
@@ -291,7 +303,7 @@ mc_status mc_safetensors_write(mc_safetensors_writer *writer, const void *data, 
     if (!writer) return MC_ERR_ARGUMENT;
     if (mc_failed(writer->ctx)) return mc_error_status(writer->ctx);
     if (writer->synced)
-        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: finished already", writer->file.path);
+        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: finished already", name_of(writer));
     if (size > writer->declared - writer->given)
         return mc_fail(writer->ctx, MC_ERR_ARGUMENT,
                        "%s: %zu bytes given where %llu are left of the %llu declared",
@@ -309,12 +321,16 @@ mc_status mc_safetensors_write_at(mc_safetensors_writer *writer, uint64_t offset
     if (!writer) return MC_ERR_ARGUMENT;
     if (mc_failed(writer->ctx)) return mc_error_status(writer->ctx);
     if (writer->synced)
-        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: finished already", writer->file.path);
+        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: finished already", name_of(writer));
     if (offset > writer->declared || size > writer->declared - offset)
         return mc_fail(writer->ctx, MC_ERR_ARGUMENT,
                        "%s: %zu bytes given at %llu of the %llu declared", writer->file.path, size,
                        (unsigned long long)offset, (unsigned long long)writer->declared);
-    mc_status status = mc_file_write_at(&writer->file, writer->begin + offset, data, size);
+    mc_status status = MC_OK;
+    if (!writer->queued)
+        status = mc_file_write_at(&writer->file, writer->begin + offset, data, size);
+    else if (!mc_save_blocks_add(&writer->blocks, writer->begin + offset, data, size))
+        status = mc_fail_nomem(writer->ctx, "a copy of what is saved in the background");
     if (status == MC_OK) writer->given += size;
     return status;
 }
@@ -336,11 +352,15 @@ mc_status mc_safetensors_writer_sync(mc_safetensors_writer *writer)
     mc_status status = count_given(writer, &given);
     if (status) return status;
     if (writer->synced || given != writer->declared)
-        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: %s (%llu of %llu bytes)", writer->file.path,
+        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: %s (%llu of %llu bytes)", name_of(writer),
                        writer->synced ? "finished already" : "not all tensors were written",
                        (unsigned long long)given, (unsigned long long)writer->declared);
-    status = mc_file_sync(&writer->file);
-    if (!status && writer->shared) status = mc_ranks_meet(writer->ctx);
+    if (writer->queued) /* and the rest is the queue's */
+        status = mc_save_queue_add(&writer->ctx->error, writer->ctx->save_queue, &writer->file,
+                                   &writer->blocks);
+    else
+        status = mc_file_sync(&writer->file);
+    if (!status && writer->shared && !writer->queued) status = mc_ranks_meet(writer->ctx);
     writer->synced = status == MC_OK;
     return status;
 }
@@ -350,12 +370,12 @@ mc_status mc_safetensors_writer_rename(mc_safetensors_writer *writer)
     if (!writer) return MC_ERR_ARGUMENT;
     if (mc_failed(writer->ctx)) return mc_error_status(writer->ctx);
     if (!writer->synced || writer->renamed)
-        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: %s", writer->file.path,
+        return mc_fail(writer->ctx, MC_ERR_STATE, "%s: %s", name_of(writer),
                        writer->synced ? "renamed already" : "not synced yet");
     mc_status status = MC_OK;
     if (writer->file.created) status = mc_file_rename(&writer->file); /* this rank has made it */
     writer->renamed = status == MC_OK;
-    return status || !writer->shared ? status : mc_ranks_meet(writer->ctx);
+    return status || !writer->shared || writer->queued ? status : mc_ranks_meet(writer->ctx);
 }
 
 mc_status mc_safetensors_writer_commit(mc_safetensors_writer *writer)

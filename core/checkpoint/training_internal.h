@@ -2,8 +2,12 @@
 #ifndef MC_CHECKPOINT_TRAINING_INTERNAL_H
 #define MC_CHECKPOINT_TRAINING_INTERNAL_H
 
-#include "core/base/error_internal.h"
+#include <cjson/cJSON.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
+#include "core/checkpoint/save_queue_internal.h"
 
 #define MC_TRAINING_JSON "training.json"
 #define MC_TRAINING_OPTIMIZER "optimizer.safetensors"
@@ -31,5 +35,35 @@ mc_status mc_folder_each(mc_error *err, const char *folder,
                          mc_status (*fn)(void *user, const char *name), void *user);
 /* Makes the newest weights those of a checkpoint. */
 mc_status mc_checkpoint_publish(mc_error *err, const char *folder, const char *checkpoint);
+
+/* A checkpoint that is being saved. */
+typedef struct mc_saving {
+    mc_owned owned;
+    mc_context *ctx;
+    mc_error *err; /* where failures go: the context's error, or `error` on the thread */
+    int64_t step;
+    int keep;
+    char folder[MC_PATH_MAX], aside[MC_PATH_MAX], path[MC_PATH_MAX];
+    cJSON *json, *files; /* training.json and its list of files; rank 0's */
+    mc_tick_fn tick;     /* called now and then during long work */
+    void *tick_user;
+    /* in the background */
+    mc_save_queue queue;
+    mc_error error;
+    pthread_t thread;
+    atomic_bool done;
+} mc_saving;
+
+/* By rank 0 (training_finish.c): the empty folder `aside`; and what makes a checkpoint of it when
+ * all has been written there. */
+mc_status mc_saving_begin(mc_saving *s);
+mc_status mc_saving_finish(mc_saving *s);
+/* A whole number as a text. False when memory is out. */
+bool mc_training_add_u64(cJSON *object, const char *name, uint64_t value);
+/* Sets MC_ERR_IO with errno's text. */
+mc_status mc_saving_failed_to(mc_saving *s, const char *what, const char *path);
+/* Writes on a thread (training_background.c), which owns `s` from then on. */
+mc_status mc_saving_start(mc_saving *s);
+void mc_saving_free(mc_saving *s);
 
 #endif

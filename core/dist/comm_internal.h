@@ -17,8 +17,8 @@ typedef struct mc_comm_request mc_comm_request;
  * for in any order. Not within a group of calls.
  *
  * GPU: the work runs on the communicator's side stream, after all that was launched on the device's
- * stream so far, beside what is launched later. CPU: it moves on while this or any other call of the
- * job's communicators waits, and in mc_comm_progress. Neither takes memory from the system once
+ * stream so far, beside what is launched later. CPU: it moves on while this or any other call of
+ * the job's communicators waits, and in mc_comm_progress. Neither takes memory from the system once
  * the same calls have been made before. */
 mc_comm_request *mc_comm_start_all_gather(mc_comm *comm, const void *src, void *dst, int64_t count,
                                           mc_dtype dtype);
@@ -34,7 +34,8 @@ mc_comm_request *mc_comm_start_broadcast(mc_comm *comm, const void *src, void *d
 mc_status mc_comm_wait(mc_comm_request *request);
 /* Whether the work is done; never waits. NULL: true. */
 bool mc_comm_is_done(mc_comm_request *request);
-/* Lets begun calls move on, without waiting: for loops that compute. A failure shows at the wait. */
+/* Lets begun calls move on, without waiting: for loops that compute. A failure shows at the wait.
+ */
 void mc_comm_progress(mc_comm *comm);
 
 /* ---- who watches ----------------------------------------------------------------------------- */
@@ -56,9 +57,9 @@ void mc_comm_set_hooks(mc_comm *comm, const mc_comm_hooks *hooks);
 mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int rank,
                             const mc_comm_options *options, const mc_comm_hooks *hooks);
 
-/* For a watchdog's thread (GPU; on CPUs whoever waits watches): whether the communicator has failed,
- * or work of it has run for longer than the timeout. Then *error says which, and the communicator is
- * aborted, so that whoever waits for the GPU comes back. */
+/* For a watchdog's thread (GPU; on CPUs whoever waits watches): whether the communicator has
+ * failed, or work of it has run for longer than the timeout. Then *error says which, and the
+ * communicator is aborted, so that whoever waits for the GPU comes back. */
 bool mc_comm_watch(mc_comm *comm, mc_error *error);
 
 /* GPU: has the watchdog watch also what was launched on the device's stream so far, under the name
@@ -115,8 +116,8 @@ typedef struct mc_comm_transport {
     const char *name;
     /* Begins r->call; sets r->done if it is done already. */
     mc_status (*begin)(mc_comm *c, mc_comm_request *r);
-    /* Ends a request that was begun and is not done: see mc_comm_wait. After it nobody writes to the
-     * request's memory, whatever happened. */
+    /* Ends a request that was begun and is not done: see mc_comm_wait. After it nobody writes to
+     * the request's memory, whatever happened. */
     mc_status (*finish)(mc_comm *c, mc_comm_request *r);
     bool (*is_done)(mc_comm *c, mc_comm_request *r);
     void (*progress)(mc_comm *c);
@@ -186,8 +187,8 @@ const char *mc_comm_kind_name(mc_comm_kind kind);
 int mc_comm_member(const mc_comm *c, int i);
 size_t mc_comm_bytes(const mc_comm_call *call); /* of `count` elements */
 
-/* dst[i] = op over j of part[j][i], in the order of the parts, on host memory; dst may be one of the
- * parts. Averages divide by `parts`. */
+/* dst[i] = op over j of part[j][i], in the order of the parts, on host memory; dst may be one of
+ * the parts. Averages divide by `parts`. */
 void mc_reduce_parts(mc_device *device, mc_reduce_op op, mc_dtype dtype, int64_t count, int parts,
                      const void *const *part, void *dst);
 

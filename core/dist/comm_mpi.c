@@ -17,7 +17,6 @@ enum {
     KIND_BITS = 3,   /* of a tag: mc_comm_kind */
     NUMBER_BITS = 6, /* of a tag: of the call's number */
     IN_FLIGHT = 1 << NUMBER_BITS,
-    MOST_MESSAGE = 1 << 30,    /* bytes; MPI counts in int */
     SMALL_ALL_REDUCE = 1 << 13 /* bytes: up to here every rank sends all to all others */
 };
 static const size_t broadcast_chunk = 1 << 20, scratch_of_call = 4 << 20, least_chunk = 32 << 10;
@@ -36,6 +35,7 @@ struct mc_mpi_call {
     int tag;
     bool posted, done;
     int64_t step, steps;
+    size_t most;          /* bytes of a message */
     int64_t chunk, piece; /* elements a step, and of a rank's part of an all-reduce */
     char failure[200];    /* what went wrong; "": nothing */
     /* messages of the step */
@@ -125,8 +125,8 @@ static void step_of_message(const mc_mpi *mpi, mc_mpi_call *m)
 {
     const mc_comm_call *call = &m->request->call;
     size_t bytes = mc_comm_bytes(call);
-    for (size_t at = 0; at < bytes; at += MOST_MESSAGE) {
-        size_t n = bytes - at < MOST_MESSAGE ? bytes - at : MOST_MESSAGE;
+    for (size_t at = 0; at < bytes; at += m->most) {
+        size_t n = bytes - at < m->most ? bytes - at : m->most;
         if (call->kind == MC_COMM_SEND)
             post(mpi, m, (const char *)call->src + at, n, call->peer);
         else
@@ -159,7 +159,7 @@ static void exchange_parts(const mc_mpi *mpi, mc_mpi_call *m, const char *mine, 
 {
     const mc_comm *c = m->request->comm;
     size_t size = size_of(m->request);
-    int64_t most = MOST_MESSAGE / (int64_t)size;
+    int64_t most = (int64_t)(m->most / size);
     for (int k = 1; k < c->size; k++) {
         int from = (c->rank - k + c->size) % c->size, to = (c->rank + k) % c->size;
         int64_t theirs = least(least(part, all - from * part) - first, most);
@@ -243,7 +243,7 @@ static void step_of_all_reduce(const mc_mpi *mpi, mc_mpi_call *m)
 {
     const mc_comm_call *call = &m->request->call;
     size_t size = size_of(m->request);
-    int64_t gathered = (m->step - reducing_steps(m)) * (MOST_MESSAGE / (int64_t)size);
+    int64_t gathered = (m->step - reducing_steps(m)) * ((int64_t)(m->most / size));
     if (gathered < 0)
         exchange_chunks(mpi, m, m->piece, call->count);
     else
@@ -415,12 +415,12 @@ static bool plan(mc_mpi_call *m)
     const mc_comm *c = m->request->comm;
     const mc_comm_call *call = &m->request->call;
     size_t size = mc_dtype_size(call->dtype);
-    int64_t part = call->count, most = MOST_MESSAGE / (int64_t)size;
+    int64_t part = call->count, most = (int64_t)(m->most / size);
     switch (call->kind) {
     case MC_COMM_SEND:
     case MC_COMM_RECV: m->steps = 1; return false;
     case MC_COMM_BROADCAST:
-        m->chunk = (int64_t)broadcast_chunk;
+        m->chunk = (int64_t)(m->most < broadcast_chunk ? m->most : broadcast_chunk);
         m->steps = quotient_up((int64_t)mc_comm_bytes(call), m->chunk) + (call->peer != c->rank);
         return false;
     case MC_COMM_ALL_GATHER:
@@ -433,14 +433,15 @@ static bool plan(mc_mpi_call *m)
         break;
     default: break;
     }
-    m->chunk = reducing_chunk(c, part, size);
+    m->chunk = least(reducing_chunk(c, part, size), most);
     m->steps = quotient_up(part, m->chunk) + (m->piece ? quotient_up(m->piece, most) : 0);
     return call->kind != MC_COMM_REDUCE || call->peer == c->rank;
 }
 
 size_t mc_comm_mpi_scratch(mc_comm_request *r)
 {
-    mc_mpi_call m = {.request = r};
+    mc_mpi_call m = {.request = r, .most = (size_t)mc_mpi_lock()->most_message};
+    mc_mpi_unlock();
     return plan(&m) ? (size_t)r->comm->size * (size_t)m.chunk * size_of(r) : 0;
 }
 
@@ -468,8 +469,10 @@ static mc_mpi_call *prepare(mc_comm *c, mc_comm_request *r)
     m->step = m->piece = 0;
     m->pending = 0;
     m->failure[0] = '\0';
+    m->most = (size_t)mc_mpi_lock()->most_message;
+    mc_mpi_unlock();
     bool reduces = plan(m);
-    int64_t chunks = quotient_up((int64_t)mc_comm_bytes(&r->call), MOST_MESSAGE);
+    int64_t chunks = quotient_up((int64_t)mc_comm_bytes(&r->call), (int64_t)m->most);
     bool is_message = r->call.kind == MC_COMM_SEND || r->call.kind == MC_COMM_RECV;
     if (make_room(m, is_message ? (int)chunks : 2 * c->size)) return NULL;
     mc_device *d = c->ctx->device;

@@ -14,6 +14,7 @@ typedef struct mc_mpi {
     MPI_Comm comm; /* of all ranks, our own; MPI_COMM_NULL before it is there */
     int size, rank;
     int tag_bits;        /* tags are less than 1 << tag_bits */
+    int most_message;    /* bytes: MPI counts in int. Tests lower it, on all ranks alike */
     int next_group;      /* number of the next group on this rank */
     uint64_t handshakes; /* communicators that were made with an id */
     mc_mpi_call *active; /* calls that move on, oldest first */

@@ -1,6 +1,7 @@
-/* Starting and leaving MPI. MPI_Init and MPI_Finalize may wait for other ranks for ever, so a thread
- * of their own calls them, and whoever wants them done waits for that thread no longer than allowed.
- * Everything else is called by the ranks' own threads, one at a time (MPI_THREAD_SERIALIZED). */
+/* Starting and leaving MPI. MPI_Init and MPI_Finalize may wait for other ranks for ever, so a
+ * thread of their own calls them, and whoever wants them done waits for that thread no longer than
+ * allowed. Everything else is called by the ranks' own threads, one at a time
+ * (MPI_THREAD_SERIALIZED). */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ static struct {
     int error; /* of MPI_Init_thread */
     int thread_level;
 } process = {.calls = PTHREAD_MUTEX_INITIALIZER,
-             .mpi = {.comm = MPI_COMM_NULL, .next_group = 1},
+             .mpi = {.comm = MPI_COMM_NULL, .most_message = 1 << 30, .next_group = 1},
              .mutex = PTHREAD_MUTEX_INITIALIZER,
              .changed = PTHREAD_COND_INITIALIZER};
 

@@ -278,8 +278,8 @@ static ncclResult_t launch(const nccl_group *g, const mc_comm_call *call, cudaSt
     return ncclInvalidArgument;
 }
 
-/* The side stream, made at the first use, at the highest priority: its kernels are short, and others
- * wait for them. */
+/* The side stream, made at the first use, at the highest priority: its kernels are short, and
+ * others wait for them. */
 static mc_status need_side(mc_comm *c)
 {
     nccl_group *g = c->state;

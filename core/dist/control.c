@@ -2,7 +2,6 @@
 #include "core/dist/control_parts_internal.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -172,15 +171,10 @@ static bool init_shared(mc_error *error, mc_control *c)
     return false;
 }
 
-/* Signals stay with the program's own threads. */
 static bool start_thread(mc_error *error, mc_control *c)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failure =
-        pthread_create(&c->thread, NULL, c->rank == 0 ? mc_control_serve : mc_control_attend, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+        mc_control_start_thread(&c->thread, c->rank == 0 ? mc_control_serve : mc_control_attend, c);
     c->has_thread = failure == 0;
     if (failure)
         mc_error_set(error, MC_ERR_NOMEM, "cannot start the control channel's thread: %s",

@@ -82,6 +82,16 @@ static void *look_up(void *argument)
     return NULL;
 }
 
+int mc_control_start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failure;
+}
+
 static lookup *start_lookup(const char *host, int port)
 {
     lookup *l = mc_calloc(1, sizeof *l);
@@ -97,7 +107,7 @@ static lookup *start_lookup(const char *host, int port)
     pthread_cond_init(&l->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_t thread;
-    if (pthread_create(&thread, NULL, look_up, l) == 0) {
+    if (mc_control_start_thread(&thread, look_up, l) == 0) {
         pthread_detach(thread);
         return l;
     }

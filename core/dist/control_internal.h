@@ -14,8 +14,8 @@
  * Whoever waits for a collective publishes it (mc_control_enter, mc_control_leave) and polls
  * mc_control_failed: deadlines are kept by the channel's thread (but see mc_control_note). All
  * functions may be called from any thread, but for mc_control_free, and mc_control_share, which is
- * collective. With a NULL control they do nothing and nothing ever fails; so they do, without thread
- * or socket, in a world of one rank. Nothing here waits for longer than the deadline;
+ * collective. With a NULL control they do nothing and nothing ever fails; so they do, without
+ * thread or socket, in a world of one rank. Nothing here waits for longer than the deadline;
  * mc_control_free for at most a second.
  *
  *

@@ -77,6 +77,9 @@ short mc_conn_events(const mc_conn *conn); /* for poll() */
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
+/* pthread_create; signals stay with the program's own threads. */
+int mc_control_start_thread(pthread_t *thread, void *(*run)(void *), void *argument);
+
 double mc_control_now(void); /* seconds on a clock that is not set */
 
 /* The addresses of rank 0, to be freed with freeaddrinfo. NULL with the error set when there is

@@ -141,8 +141,8 @@ static uint64_t lowest_operation(const mc_control_server *s)
     return lowest;
 }
 
-/* How a rank keeps the operation `late` from ending, or NULL. Of several ranks that are behind, only
- * the last ones keep all the others. */
+/* How a rank keeps the operation `late` from ending, or NULL. Of several ranks that are behind,
+ * only the last ones keep all the others. */
 static const char *find_reason(const mc_control_server *s, int rank, const mc_control_state *late,
                                uint64_t lowest)
 {

@@ -36,7 +36,7 @@ static mc_tensor *record(mc_tape *t, const mc_op *kind, mc_tensor *y, mc_tensor 
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-/* ---- what collectives of tensors there are; each sets an error or does its work --------------- */
+/* ---- what collectives of tensors there are; each sets an error or does its work -------------- */
 
 static void all_reduce(mc_tape *t, mc_comm *c, mc_tensor *x, mc_tensor *y, mc_reduce_op op)
 {

@@ -4,7 +4,8 @@
  *     float mine = mc_mean_loss(ctx, loss);              this rank's rows alone
  *     double all = mc_global_mean_loss(ctx, loss);       the rows of all ranks
  *     mc_tensor *answers = mc_gather_result(ctx, mc_argmax(t, logits));
- *     mc_print_rank(ctx, 0, "loss %.4f of %lld rows\n", all, (long long)mc_tensor_size(answers, 0));
+ *     int64_t rows = mc_tensor_size(answers, 0);
+ *     mc_print_rank(ctx, 0, "loss %.4f of %lld rows\n", all, (long long)rows);
  *     mc_tensor_free(answers);
  *
  * Every rank calls each of these, in the same order as all else that ranks do together; with one
@@ -20,8 +21,8 @@
 /* Returns when every rank has called it, and what this rank's device was to do before is done. */
 MC_API mc_status mc_synchronize(mc_context *ctx);
 
-/* Numbers of every rank: all (ranks, count) = mine (count) of each, on the host. On all ranks `count`
- * is the same, above 0. Errors: MC_ERR_ARGUMENT. */
+/* Numbers of every rank: all (ranks, count) = mine (count) of each, on the host. On all ranks
+ * `count` is the same, above 0. Errors: MC_ERR_ARGUMENT. */
 MC_API mc_status mc_gather_numbers(mc_context *ctx, const double *mine, int count, double *all);
 
 /* The mean of a loss over all that counts on any rank: the sum of the ranks' sums over the sum of

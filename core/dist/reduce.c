@@ -4,8 +4,8 @@
 
 enum { BLOCK = 2048, BLOCKS_OF_A_TEAM = 16 };
 
-/* name(op, n, x, a): a = a op x. Elements are of type X, accumulators A; sums and products are taken
- * in W, in which integers wrap. A NaN stays one. */
+/* name(op, n, x, a): a = a op x. Elements are of type X, accumulators A; sums and products are
+ * taken in W, in which integers wrap. A NaN stays one. */
 #define COMBINE(name, X, A, W)                                                       \
     static void name(mc_reduce_op op, int64_t n, const X *x, A *a)                   \
     {                                                                                \

@@ -9,6 +9,7 @@
 struct mc_world {
     mc_launch launch;
     mc_control *control;
+    uint64_t operations; /* collectives begun */
     bool reported;
 };
 
@@ -24,14 +25,15 @@ void mc_world_read(mc_context *ctx)
     if (mc_launch_read(&ctx->error, &w->launch)) return;
     ctx->rank = w->launch.rank;
     ctx->world_size = w->launch.world_size;
-    ctx->local_rank = w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
+    /* -1 where nothing tells: one rank may still take the first GPU */
+    ctx->local_rank = ctx->world_size == 1 && w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
     if (ctx->world_size > 1 && ctx->rank == 0)
         mc_log(ctx, MC_LOG_INFO, "%d ranks, by the variables of %s", ctx->world_size,
                w->launch.which);
 }
 
-/* CPU ranks talk through MPI, which has to have started them, and as many as torchrun's variables say:
- * else each would be a job of its own. */
+/* CPU ranks talk through MPI, which has to have started them, and as many as torchrun's variables
+ * say: else each would be a job of its own. */
 static bool check_launcher(mc_context *ctx)
 {
     const mc_launch *l = &ctx->world->launch;
@@ -58,7 +60,7 @@ static bool meet(mc_context *ctx, double timeout)
     mc_control_options options = {
         .rank = l->rank,
         .world_size = l->world_size,
-        .addr = *l->master_addr ? l->master_addr : "localhost",
+        .addr = l->master_addr,
         .port = l->master_port,
         .job = l->job,
         .one_host = l->local_size == l->world_size,
@@ -76,8 +78,9 @@ static bool stop(void *user, mc_error *error)
 
 static void note(void *user, uint64_t sequence, const char *operation)
 {
-    const struct mc_world *w = user;
-    mc_control_enter(w->control, sequence, operation);
+    struct mc_world *w = user;
+    (void)sequence; /* groups count their own calls: here all calls of the rank are counted */
+    mc_control_note(w->control, ++w->operations, operation);
 }
 
 static void report(void *ctx) { mc_world_report(ctx); }
@@ -120,4 +123,16 @@ void mc_world_report(mc_context *ctx)
     if (!w || !w->control || w->reported) return;
     w->reported = true;
     mc_control_report(w->control, ctx->error.status, ctx->error.message);
+}
+
+void mc_world_tell(const mc_context *ctx, const mc_error *error)
+{
+    struct mc_world *w = ctx->world;
+    if (w && w->control) mc_control_report(w->control, error->status, error->message);
+}
+
+bool mc_world_failed(const mc_context *ctx, mc_error *error)
+{
+    struct mc_world *w = ctx->world;
+    return w && mc_control_failed(w->control, error);
 }

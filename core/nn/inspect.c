@@ -300,6 +300,7 @@ mc_inspection *mc_inspect(mc_module *module, const char *pattern)
     mc_context *ctx = module->ctx;
     chosen c = {0};
     mc_status status = mc_module_layout(module->root);
+    if (!status) status = mc_module_end_reducing(module->root);
     if (!status) status = choose(module, pattern, &c);
     if (!status) status = take_statistics(ctx, &c);
     mc_inspection *table =

@@ -157,8 +157,8 @@ static void test_worlds(void **state)
 }
 
 /* Each window once an epoch, in another order each epoch and with each seed. */
-/* With keep_last every window comes exactly once an epoch at any number of ranks, all of which get as
- * many batches; the last one is dealt out evenly, and some may have none of it. */
+/* With keep_last every window comes exactly once an epoch at any number of ranks, all of which get
+ * as many batches; the last one is dealt out evenly, and some may have none of it. */
 static void run_whole_epoch(fixture *f, mc_token_file *file, int each, int world, int windows)
 {
     int seen[200] = {0}, total = each * world, batches = (windows + total - 1) / total;

@@ -148,7 +148,7 @@ static int run_epoch(fixture *f, mc_dataset *d, mc_dataloader_options options, i
 {
     int count = 0;
     bool seen[MAX_ROWS] = {false};
-    int64_t rows[MAX_ROWS] = {0}, tokens[MAX_ROWS] = {0}; /* of each step that ranks said are there */
+    int64_t rows[MAX_ROWS] = {0}, tokens[MAX_ROWS] = {0}; /* said less there, by step */
     for (int rank = 0; rank < world; rank++) {
         options.world = world;
         options.rank = rank;

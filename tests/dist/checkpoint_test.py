@@ -16,6 +16,7 @@ import time
 
 mpiexec, program = sys.argv[1:]
 RANKS = 4
+os.environ.update(OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
 bad = []
 
 
@@ -92,6 +93,8 @@ def main():
              "a-file/run")
         fail(saved[RANKS], "full-first", r"(rank 0: )?.*cannot write: File too large")
         fail(saved[RANKS], "full-last", r"cannot write: File too large")
+        fail(saved[RANKS], "later-first", r"cannot write: File too large")
+        fail(saved[RANKS], "later-last", r"cannot write: File too large")
         fail(saved[RANKS], "missing", r"/absent")
         fail(saved[RANKS], "refused", r"saving its files failed")
         kill(saved[RANKS])

@@ -14,8 +14,8 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
-/* Looks for leaks now, and not at the process's end: MPI has unloaded its parts then, and what those
- * have not freed could not be told from what we have not. */
+/* Looks for leaks now, and not at the process's end: MPI has unloaded its parts then, and what
+ * those have not freed could not be told from what we have not. */
 static inline void check_leaks(void)
 {
 #ifdef __SANITIZE_ADDRESS__

@@ -2,7 +2,7 @@
 # tests/CMakeLists.txt.
 set(mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMP_NUM_THREADS=1
-    OMP_WAIT_POLICY=passive
+    OMP_WAIT_POLICY=passive ASAN_OPTIONS=fast_unwind_on_malloc=0 # or MPI's stacks are cut off
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/mpi_leaks.txt:print_suppressions=0")
 set_tests_properties(test_comm PROPERTIES ENVIRONMENT "${mpi_environment}")
 

@@ -148,8 +148,8 @@ static bool run_level(mc_context *ctx, mc_context *alone, int level)
     return good;
 }
 
-/* Ranks that ask for different rows are told so, each of them. After an error a job is over, so this
- * is a run of its own, of which the output counts. */
+/* Ranks that ask for different rows are told so, each of them. After an error a job is over, so
+ * this is a run of its own, of which the output counts. */
 static int run_wrong(mc_context *ctx)
 {
     mc_gpt2 *gpt2 = new_gpt2(ctx);

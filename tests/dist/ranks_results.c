@@ -113,8 +113,8 @@ static void check_dropout(mc_context *alone)
     mc_tape_end(u);
 }
 
-/* One rank's rows are of another size. Among several ranks an error is for good, so this is a run of
- * its own: every rank has to fail, and say why. */
+/* One rank's rows are of another size. Among several ranks an error is for good, so this is a run
+ * of its own: every rank has to fail, and say why. */
 static int gather_misfit(void)
 {
     mc_tensor *x = mc_tensor_new(ctx, MC_F32, MC_SHAPE(2, rank == ranks - 1 ? 4 : 3));

@@ -1,6 +1,6 @@
-/* CPU ranks that die, stop, do not come or disagree: every other rank ends within its timeout with a
- * message of its own that names what it was doing, and whom it waited for. Each case is a job of its
- * own, which this program runs as
+/* CPU ranks that die, stop, do not come or disagree: every other rank ends within its timeout with
+ * a message of its own that names what it was doing, and whom it waited for. Each case is a job of
+ * its own, which this program runs as
  *
  *     mpirun --enable-recovery -np 3 test_comm_failures CASE
  *

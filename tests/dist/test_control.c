@@ -173,10 +173,10 @@ static void test_wrong_world(void **state)
 static void test_other_job(void **state)
 {
     (void)state;
-    job *j = job_new(2, 2, works);
+    job *j = job_new(2, 1, works);
     j->own[1].job = 1;
     job_start(j);
-    job_wait(j, now(), 2.5);
+    job_wait(j, now(), 1.5);
     assert_says(j, 1, "it belongs to another job (two jobs on one port?)");
     assert_says(j, 0, "rank 1 has not come");
     assert_says(j, 0, "it belongs to another job");

@@ -267,6 +267,13 @@ static bool choose_gpu(mc_context *ctx, mc_cuda_device *c)
         return false;
     }
     c->ordinal = count == 1 ? 0 : ctx->local_rank;
+    if (c->ordinal < 0) {
+        mc_fail(
+            ctx, MC_ERR_ARGUMENT,
+            "device \"cuda\": the launcher does not tell which of this host's ranks this is: set "
+            "LOCAL_RANK");
+        return false;
+    }
     if (c->ordinal >= count) {
         mc_fail(ctx, MC_ERR_DEVICE,
                 "device \"cuda\": rank %d is number %d on its host, but there are "

@@ -1,0 +1,148 @@
+/* The thread that writes a checkpoint while the program goes on.
+ *
+ * Communicators belong to the program's thread. So ranks tell rank 0 by a file each, in the
+ * checkpoint's folder, that they have written their parts; then rank 0 removes these and finishes. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "core/checkpoint/ranks_internal.h"
+#include "core/checkpoint/training_internal.h"
+#include "core/checkpoint/training_state.h"
+#include "core/dist/world_internal.h"
+
+static void pause_ms(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL); }
+
+/* ---- on the thread --------------------------------------------------------------------------- */
+
+static mc_status mark_path(mc_saving *s, int rank, char path[MC_PATH_MAX])
+{
+    char name[48];
+    snprintf(name, sizeof name, "rank-%d-has-written", rank);
+    return mc_path_join(s->err, path, s->aside, name);
+}
+
+static mc_status make_mark(mc_saving *s)
+{
+    char path[MC_PATH_MAX];
+    mc_status status = mark_path(s, s->ctx->rank, path);
+    if (status) return status;
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return mc_saving_failed_to(s, "create it", path);
+    close(fd);
+    return MC_OK;
+}
+
+/* Whether the job has failed meanwhile; the error is this checkpoint's too. */
+static mc_status check_job(void *user)
+{
+    mc_saving *s = user;
+    return mc_world_failed(s->ctx, s->err) ? s->err->status : MC_OK;
+}
+
+/* Waits until a rank has written its part. Whoever dies or fails ends the wait. */
+static mc_status take_mark(mc_saving *s, int rank)
+{
+    char path[MC_PATH_MAX];
+    mc_status status = mark_path(s, rank, path);
+    for (int ms = 1; !status; ms = ms < 50 ? 2 * ms : ms) {
+        if (unlink(path) == 0) return MC_OK;
+        if (errno != ENOENT) return mc_saving_failed_to(s, "remove it", path);
+        status = check_job(s);
+        if (!status) pause_ms(ms);
+    }
+    return status;
+}
+
+static mc_status write_all(mc_saving *s)
+{
+    mc_status status = mc_save_queue_write(s->err, &s->queue);
+    if (status || s->ctx->rank) return status ? status : make_mark(s);
+    int ranks = s->ctx->comm ? s->ctx->world_size : 1;
+    for (int rank = 1; rank < ranks && !status; rank++) status = take_mark(s, rank);
+    if (!status) status = mc_save_queue_rename(&s->queue);
+    return status ? status : mc_saving_finish(s);
+}
+
+static void *run(void *user)
+{
+    mc_saving *s = user;
+    if (write_all(s)) mc_world_tell(s->ctx, s->err);
+    atomic_store(&s->done, true);
+    return NULL;
+}
+
+/* ---- on the program's thread ----------------------------------------------------------------- */
+
+void mc_saving_free(mc_saving *s)
+{
+    mc_save_queue_release(&s->queue);
+    mc_error_clear(&s->error);
+    cJSON_Delete(s->json);
+    mc_free(s);
+}
+
+static void join(mc_saving *s)
+{
+    pthread_join(s->thread, NULL);
+    s->ctx->saving = NULL;
+}
+
+/* The context goes. */
+static void release(void *object)
+{
+    mc_saving *s = object;
+    join(s);
+    if (mc_error_is_set(&s->error))
+        mc_log(s->ctx, MC_LOG_WARNING, "the checkpoint of step %lld was not saved: %s",
+               (long long)s->step, s->error.message);
+    mc_saving_free(s);
+}
+
+mc_status mc_saving_start(mc_saving *s)
+{
+    sigset_t all, before;
+    s->err = &s->error;
+    s->tick = check_job;
+    s->tick_user = s;
+    sigfillset(&all); /* signals stay with the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(&s->thread, NULL, run, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failure)
+        return mc_fail(s->ctx, MC_ERR_NOMEM, "cannot start a thread that saves: %s",
+                       strerror(failure));
+    s->ctx->saving = s;
+    mc_own(s->ctx, &s->owned, s, release);
+    return MC_OK;
+}
+
+/* Returns when rank 0's thread is done, and so those of all. */
+static mc_status wait_for_first(mc_saving *s)
+{
+    mc_ranks_work work;
+    if (s->ctx->rank) return mc_ranks_work_wait(s->ctx);
+    mc_ranks_work_begin(&work, s->ctx);
+    mc_status status = MC_OK;
+    for (; !status && !atomic_load(&s->done); status = mc_ranks_work_tick(&work)) pause_ms(1);
+    if (!status) status = s->error.status; /* which reaches the others by itself */
+    return status ? status : mc_ranks_work_end(&work);
+}
+
+mc_status mc_checkpoint_wait(mc_context *ctx)
+{
+    mc_saving *s = ctx ? ctx->saving : NULL;
+    if (!s) return mc_error_status(ctx);
+    if (!mc_failed(ctx)) wait_for_first(s);
+    join(s);
+    if (mc_error_is_set(&s->error))
+        mc_error_while(&s->error, "saving the checkpoint of step %lld to %s", (long long)s->step,
+                       s->folder);
+    mc_error_move(&ctx->error, &s->error);
+    mc_disown(&s->owned);
+    mc_saving_free(s);
+    return mc_error_status(ctx);
+}

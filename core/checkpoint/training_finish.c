@@ -1,0 +1,173 @@
+/* What rank 0 does for a checkpoint that all ranks write: its folder, training.json, its name. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "core/checkpoint/training_internal.h"
+
+mc_status mc_saving_failed_to(mc_saving *s, const char *what, const char *path)
+{
+    return mc_error_set(s->err, MC_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
+}
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+typedef struct removal {
+    mc_error *err;
+    const char *folder;
+} removal;
+
+static mc_status remove_file(void *user, const char *name)
+{
+    const removal *r = user;
+    char path[MC_PATH_MAX];
+    mc_status status = mc_path_join(r->err, path, r->folder, name);
+    if (status || unlink(path) == 0 || errno == ENOENT) return status;
+    return mc_error_set(r->err, MC_ERR_IO, "%s: cannot remove it: %s", path, strerror(errno));
+}
+
+/* Removes a folder and its files; none there is fine. */
+static mc_status remove_folder(mc_error *err, const char *path)
+{
+    removal r = {err, path};
+    mc_status status = mc_folder_each(err, path, remove_file, &r);
+    if (status || rmdir(path) == 0 || errno == ENOENT) return status;
+    return mc_error_set(err, MC_ERR_IO, "%s: cannot remove it: %s", path, strerror(errno));
+}
+
+/* What a process left that died while it saved. */
+static mc_status remove_leftover(void *user, const char *name)
+{
+    const removal *r = user;
+    static const char start[] = "checkpoint-";
+    size_t length = strlen(name), end = sizeof MC_TRAINING_ASIDE - 1;
+    if (strncmp(name, start, sizeof start - 1) != 0 || length < end ||
+        strcmp(name + length - end, MC_TRAINING_ASIDE) != 0)
+        return MC_OK;
+    char path[MC_PATH_MAX];
+    mc_status status = mc_path_join(r->err, path, r->folder, name);
+    return status ? status : remove_folder(r->err, path);
+}
+
+/* A checkpoint that goes loses its name first, so that what is left of it is not taken for one. */
+static mc_status remove_checkpoint(mc_saving *s, int64_t step)
+{
+    char path[MC_PATH_MAX], aside[MC_PATH_MAX];
+    mc_status status = mc_checkpoint_path(s->err, path, s->folder, step, "");
+    if (!status) status = mc_checkpoint_path(s->err, aside, s->folder, step, MC_TRAINING_ASIDE);
+    if (!status && rename(path, aside) != 0) return mc_saving_failed_to(s, "remove it", path);
+    return status ? status : remove_folder(s->err, aside);
+}
+
+static mc_status remove_old(mc_saving *s)
+{
+    int64_t *steps;
+    size_t count;
+    int kept = 0;
+    mc_status status = mc_checkpoint_steps(s->err, s->folder, &steps, &count);
+    for (size_t i = 0; !status && i < count; i++) {
+        if (steps[i] >= s->step || kept++ < s->keep) continue;
+        status = remove_checkpoint(s, steps[i]);
+    }
+    mc_free(steps);
+    return status;
+}
+
+/* ---- training.json --------------------------------------------------------------------------- */
+
+bool mc_training_add_u64(cJSON *object, const char *name, uint64_t value)
+{
+    char text[32]; /* JSON's numbers are doubles to many readers */
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    return cJSON_AddStringToObject(object, name, text);
+}
+
+static mc_status out_of_memory(mc_saving *s)
+{
+    return mc_error_set(s->err, MC_ERR_NOMEM, "%s: out of memory for %s", s->aside,
+                        MC_TRAINING_JSON);
+}
+
+/* Notes size and checksum of a file that was written. */
+static mc_status print_file(void *user, const char *name)
+{
+    mc_saving *s = user;
+    char path[MC_PATH_MAX];
+    mc_file_print print;
+    mc_status status = mc_path_join(s->err, path, s->aside, name);
+    if (!status) status = mc_file_print_of(s->err, path, s->tick, s->tick_user, &print);
+    if (status) return status;
+    cJSON *file = cJSON_AddObjectToObject(s->files, name);
+    if (file && mc_training_add_u64(file, "bytes", print.bytes) &&
+        mc_training_add_u64(file, "checksum", print.checksum))
+        return MC_OK;
+    return out_of_memory(s);
+}
+
+static mc_status write_json(mc_saving *s)
+{
+    char path[MC_PATH_MAX];
+    mc_status status = mc_folder_each(s->err, s->aside, print_file, s);
+    if (status) return status;
+    char *text = cJSON_Print(s->json);
+    if (!text) return out_of_memory(s);
+    mc_file_writer writer;
+    status = mc_path_join(s->err, path, s->aside, MC_TRAINING_JSON);
+    if (!status) {
+        status = mc_file_writer_init(s->err, &writer, path);
+        if (!status) status = mc_file_write(&writer, text, strlen(text));
+        if (!status) status = mc_file_commit(&writer);
+        mc_file_writer_release(&writer);
+    }
+    cJSON_free(text);
+    return status;
+}
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+/* The folder's entries reach the disk. */
+static mc_status sync_folder(mc_saving *s, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return mc_saving_failed_to(s, "open it", path);
+    /* some file systems cannot sync folders and say EINVAL: nothing more can be done there */
+    mc_status status =
+        fsync(fd) == 0 || errno == EINVAL ? MC_OK : mc_saving_failed_to(s, "sync it", path);
+    close(fd);
+    return status;
+}
+
+/* The new checkpoint takes its name in one step; one of the same step changes places with it. */
+static mc_status take_name(mc_saving *s)
+{
+    if (rename(s->aside, s->path) == 0) return sync_folder(s, s->folder);
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return mc_saving_failed_to(s, "name the checkpoint", s->path);
+    if (renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->path, RENAME_EXCHANGE) != 0) {
+        mc_status status = remove_folder(s->err, s->path);
+        if (status) return status;
+        if (rename(s->aside, s->path) != 0)
+            return mc_saving_failed_to(s, "name the checkpoint", s->path);
+    }
+    mc_status status = sync_folder(s, s->folder);
+    return status ? status : remove_folder(s->err, s->aside);
+}
+
+mc_status mc_saving_begin(mc_saving *s)
+{
+    removal leftovers = {s->err, s->folder};
+    mc_status status = mc_make_folders(s->err, s->folder);
+    if (!status) status = mc_folder_each(s->err, s->folder, remove_leftover, &leftovers);
+    return status ? status : mc_make_folders(s->err, s->aside);
+}
+
+mc_status mc_saving_finish(mc_saving *s)
+{
+    mc_status status = write_json(s);
+    if (!status) status = sync_folder(s, s->aside);
+    if (!status) status = take_name(s);
+    if (!status) status = mc_checkpoint_publish(s->err, s->folder, s->path);
+    return status ? status : remove_old(s);
+}

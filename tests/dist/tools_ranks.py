@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+"""The command on several CPU ranks, started by mpirun: the same training at any number of ranks, output
+from the first one alone, and an end for all of them whatever becomes of one.
+
+    tools_ranks.py MPIRUN MODELCENTER QUICKSTART_FOLDER RANKS_RESULTS
+"""
+
+import json
+import math
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+MPIRUN = sys.argv[1]
+TOOL, QUICKSTART, RESULTS = (os.path.abspath(path) for path in sys.argv[2:5])
+LIMIT = 60  # seconds for any one job: nothing may hang
+VOCABULARY, LENGTH = 61, 16
+
+# Each rank's output, process id and exit code go to files of their own.
+WRAPPER = r"""
+r=${OMPI_COMM_WORLD_RANK:-0}
+[ "$r" = "$FULL_DISK_RANK" ] && trap '' XFSZ && ulimit -f 20
+"$@" >out.$r 2>err.$r &
+echo $! >pid.new.$r && mv pid.new.$r pid.$r
+wait $!
+code=$?
+echo $code >code.new.$r && mv code.new.$r code.$r
+exit $code
+"""
+
+ENVIRONMENT = dict(os.environ,
+                   OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none",
+                   OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", TERM="dumb")
+for launcher in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MC_MASTER_PORT",
+                 "MC_COMM_TIMEOUT"):
+    ENVIRONMENT.pop(launcher, None)
+
+failures = 0
+
+
+def check(good, what):
+    global failures
+    if not good:
+        failures += 1
+        print(f"FAILED {what}", flush=True)
+    return good
+
+
+class Job:
+    """A command on some ranks, in a folder of its own."""
+
+    def __init__(self, folder, ranks, arguments, tool=TOOL, recovery=False, **environment):
+        self.ranks, self.folder = ranks, pathlib.Path(tempfile.mkdtemp(dir=folder))
+        self.arguments = [str(a) for a in arguments]
+        wrapper = folder / "wrapper.sh"
+        wrapper.write_text(WRAPPER)
+        start = [MPIRUN, "-np", str(ranks)] + (["--enable-recovery"] if recovery else [])
+        self.process = subprocess.Popen(start + ["sh", str(wrapper), tool] + self.arguments,
+                                        cwd=self.folder, env=dict(ENVIRONMENT, **environment),
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def read(self, kind, rank):
+        path = self.folder / f"{kind}.{rank}"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait(self):
+        """Waits for the end; the exit code of mpirun."""
+        try:
+            self.said = self.process.communicate(timeout=LIMIT)[0]
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.said = self.process.communicate()[0]
+            for rank in range(self.ranks):
+                self.signal(rank, signal.SIGKILL)
+            check(False, f"no end within {LIMIT} s: {self}")
+        return self.process.returncode
+
+    def wait_for(self, condition, what):
+        """Whether a condition comes true in time."""
+        end = time.monotonic() + LIMIT
+        while not condition():
+            if time.monotonic() > end:
+                return check(False, f"{what} did not come: {self}")
+            time.sleep(0.02)
+        return True
+
+    def wait_for_steps(self):
+        return self.wait_for(lambda: "step   20/" in self.read("err", 0), "step 20")
+
+    def signal(self, rank, number):
+        try:
+            os.kill(int(self.read("pid", rank)), number)
+        except (ValueError, ProcessLookupError):
+            pass
+
+    def result(self):
+        """The keys of the result line, which the first rank alone prints."""
+        code = self.wait()
+        check(code == 0, f"exit {code} of {self}\n{self.said}")
+        for rank in range(1, self.ranks):
+            check(self.read("out", rank) == "" and self.read("err", rank) == "",
+                  f"rank {rank} is silent: {self}\n{self.read('out', rank)}{self.read('err', rank)}")
+        lines = self.read("out", 0).splitlines()
+        if not check(lines and lines[-1].startswith("result "), f"a result line: {self}"):
+            return {}
+        return dict(part.split("=", 1) for part in lines[-1].split()[1:])
+
+    def must_fail(self, rank, *texts):
+        """A rank ended with an error that holds the texts."""
+        said = self.read("err", rank)
+        check(self.read("code", rank).strip() == "1", f"exit code of rank {rank}: {self}\n{said}")
+        lines = [line for line in said.splitlines() if line.startswith("error: ")]
+        for text in texts:
+            check(any(text in line for line in lines), f'rank {rank} says "{text}": {self}\n{said}')
+
+    def __str__(self):
+        return f"{self.ranks} ranks of modelcenter {' '.join(self.arguments)}"
+
+
+def steps_of(path):
+    """{step: (loss, norm)} of a JSON Lines file."""
+    if not check(path.exists(), f"a log: {path}"):
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {row["step"]: (row["loss"], row["grad_norm"]) for row in rows if "grad_norm" in row}
+
+
+def same_steps(a, b, what, limit=1e-5):
+    worst = max((abs(x - y) / abs(x) for s in a for x, y in zip(a[s], b.get(s, (math.inf,) * 2))),
+                default=math.inf)
+    return check(a.keys() == b.keys() and worst <= limit, f"equal losses and norms: {what}: {worst:.1e}")
+
+
+# ---- data ----------------------------------------------------------------------------------------
+
+def write_tokens(path, tokens):
+    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+    path.write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def write_data(folder):
+    state, tokens = 1, []
+    for i in range(3000):
+        state = state * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
+        tokens.append((tokens[-1] * 3 + 1) % VOCABULARY if i and state >> 61 else (state >> 33) % VOCABULARY)
+    write_tokens(folder / "train.bin", tokens)
+    write_tokens(folder / "val.bin", tokens[:500])
+    tokens[6 * LENGTH + 5] = 999  # in the second step of four ranks, on rank 2
+    write_tokens(folder / "bad.bin", tokens)
+    shape = dict(model_type="gpt2", vocab_size=VOCABULARY, n_positions=32, n_embd=32, n_layer=3, n_head=4,
+                 n_inner=64, initializer_range=0.05)
+    (folder / "tiny.json").write_text(json.dumps(shape))
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer/vocab.json").write_text('{"a":0,"b":1,"c":2,"<|endoftext|>":3}')
+    (folder / "tokenizer/merges.txt").write_text("#version: 0.2\n")
+    for name, rows in (("train", 101), ("val", 37)):
+        lines = (pathlib.Path(QUICKSTART) / f"{name}.jsonl").read_text().splitlines()[:rows]
+        (folder / "qa").mkdir(exist_ok=True)
+        (folder / "qa" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def pretrain(folder, *more, data="train.bin"):
+    return ["pretrain", "gpt2", "--config", folder / "tiny.json", "--data", folder / data, "--seq-length",
+            LENGTH, "--lr", "0.01", "--clip", "0.5", *more]
+
+
+# ---- the same training ---------------------------------------------------------------------------
+
+def test_pretraining(folder):
+    """Batches of 4, 2 and 1 a rank are the same steps, at every level."""
+    first = None
+    for ranks, level in [(1, 3)] + [(n, level) for n in (2, 4) for level in range(4)]:
+        job = Job(folder, ranks, pretrain(
+            folder, "--batch-size", 4 // ranks, "--tokens-per-step", 8 * LENGTH, "--steps", 20, "--val",
+            folder / "val.bin", "--val-every", 7, "--shuffle", "--zero-level", level, "--log-jsonl",
+            "log.jsonl", "--tensorboard", "board", "--local_rank", 3))
+        result, log = job.result(), job.folder / "log.jsonl"
+        steps = steps_of(log)
+        check(len(list((job.folder / "board").iterdir())) == 1, f"one TensorBoard file: {job}")
+        check(len(log.read_text().splitlines()) == 23, f"20 steps and 3 validations, once: {job}")
+        check(result.get("tokens") == str(20 * 8 * LENGTH), f"tokens of all ranks: {job}")
+        if first is None:
+            first, val = steps, result["val_loss"]
+            check(steps[20][0] < 0.75 * steps[1][0], f"it learns: {steps[1][0]} to {steps[20][0]}")
+            check(all(norm > 0.5 for _, norm in steps.values()), "clipping is active")
+        same_steps(first, steps, f"{ranks} ranks at level {level}")
+        check(abs(float(result["val_loss"]) - float(val)) < 2e-5, f"the same validation: {job}")
+
+
+def test_samples(folder):
+    """A text between steps, for which the ranks' parts of the model come together."""
+    texts = []
+    for ranks in (1, 2, 4):
+        job = Job(folder, ranks, pretrain(
+            folder, "--batch-size", 4 // ranks, "--steps", 4, "--sample-every", 2, "--sample-length", 6,
+            "--tokenizer", folder / "tokenizer", "--prompt", "abc", "--log-jsonl", "log.jsonl"))
+        job.result()
+        rows = [json.loads(line) for line in (job.folder / "log.jsonl").read_text().splitlines()]
+        texts.append([row["sample"] for row in rows if "sample" in row])
+    check(len(texts[0]) == 2 and texts[0] == texts[1] == texts[2], f"the same texts: {texts}")
+
+
+def test_finetuning(folder):
+    """101 rows, which no number of ranks divides; the last step leaves ranks without any."""
+    first, runs = None, []
+    for ranks in (1, 2, 4):
+        job = Job(folder, ranks, [
+            "finetune", "bert", "--task", "BoolQ", "--config", QUICKSTART, "--data", folder / "qa",
+            "--batch-size", 20 // ranks, "--epochs", 2, "--dropout", 0, "--lr", "1e-3", "--clip", "0.5",
+            "--log-jsonl", "log.jsonl", "--output", "model"])
+        result, steps = job.result(), steps_of(job.folder / "log.jsonl")
+        first = first or (steps, result)
+        check(len(steps) == 12, f"6 steps an epoch: {job}")
+        same_steps(first[0], steps, f"fine-tuning on {ranks} ranks")
+        check(result.get("n") == "37" and result.get("accuracy") == first[1].get("accuracy"),
+              f"the same accuracy over all rows: {job}: {result}")
+        runs.append(job)
+    for ranks in (1, 3):
+        for saved in runs[0], runs[2]:
+            result = Job(folder, ranks, ["eval", "bert", "--task", "BoolQ", "--model", saved.folder / "model",
+                                         "--data", folder / "qa", "--batch-size", 5]).result()
+            check(result.get("accuracy") == first[1].get("accuracy") and result.get("n") == "37",
+                  f"evaluated on {ranks} ranks: {result}")
+
+
+def test_stopping(folder):
+    """SIGTERM to one rank: all save and leave; other numbers of ranks go on to the same losses."""
+    common = ("--tokens-per-step", 12 * LENGTH, "--steps", 30, "--shuffle", "--log-jsonl", "log.jsonl")
+    whole = Job(folder, 1, pretrain(folder, "--batch-size", 12, *common))
+    whole.result()
+    whole = steps_of(whole.folder / "log.jsonl")
+    part = Job(folder, 4, pretrain(folder, "--batch-size", 3, "--output", "run", "--stop-after", 11, *common))
+    part.result()
+    for ranks in (1, 2, 3):
+        job = Job(folder, ranks, pretrain(folder, "--output", part.folder / "run", "--resume",
+                                          "--stop-after", 11 + 5 * ranks, *common[:-1], part.folder / "log.jsonl"))
+        job.result()
+        check(f"the run was begun on {max(ranks - 1, 1) if ranks > 1 else 4} rank" in job.read("err", 0),
+              f"it says that there are other ranks: {job}\n{job.read('err', 0)}")
+    then = steps_of(part.folder / "log.jsonl")
+    same_steps({s: whole[s] for s in range(1, 27)}, then, "resumed on other numbers of ranks")
+    job = Job(folder, 3, pretrain(folder, "--steps", 10**8, "--batch-size", 1, "--output", "run"), recovery=True)
+    job.wait_for_steps()
+    job.signal(1, signal.SIGTERM)
+    job.wait()
+    for rank in range(3):
+        check(job.read("code", rank).strip() == "130", f"rank {rank} leaves: {job}\n{job.read('err', rank)}")
+    check("go on with --resume" in job.read("err", 0), f"the first rank says so: {job.read('err', 0)[-300:]}")
+    check((job.folder / "run/model.safetensors").exists(), "the model is saved")
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+def alone(folder, arguments, **environment):
+    run = subprocess.run([TOOL] + [str(a) for a in arguments], env=dict(ENVIRONMENT, **environment),
+                         cwd=folder, capture_output=True, text=True, timeout=LIMIT)
+    return run.returncode, run.stdout + run.stderr
+
+
+def must_refuse(outcome, code, *texts):
+    for text in texts:
+        check(outcome[0] == code and text in outcome[1], f'exit {code} with "{text}": {outcome}')
+
+
+def test_refusals(folder):
+    short = pretrain(folder, "--steps", 2)
+    must_refuse(alone(folder, short, WORLD_SIZE="2", RANK="1", LOCAL_RANK="1"), 1,
+                "CPU ranks talk through MPI; start them with mpirun or srun instead of torchrun")
+    must_refuse(alone(folder, short + ["--zero-level", 4]), 2, "--zero-level \"4\": expected")
+    must_refuse(alone(folder, short, MC_COMM_TIMEOUT="1", WORLD_SIZE="2", RANK="0", OMPI_COMM_WORLD_RANK="0",
+                      OMPI_COMM_WORLD_SIZE="2"), 1, "rank 1 has not come")
+    for ranks, size in ((1, "2"), (2, "3"), (2, "1")):
+        job = Job(folder, ranks, short, WORLD_SIZE=size, RANK="0")
+        check(job.wait() != 0, f"MPI's size is not WORLD_SIZE={size}: {job}")
+        job.must_fail(0, f"WORLD_SIZE={size}, but {ranks} rank")
+    for command in (["generate", "gpt2", "--pretrained", "x", "--prompt", "a"],
+                    ["prepare", "--tokenizer", "x", "--input", "y", "--output", "z"],
+                    ["tokenize", "--model", "x", "--text", "y"],
+                    ["ask", "--model", "x", "--question", "y", "--passage", "z"]):
+        job = Job(folder, 2, command, recovery=True)
+        job.wait()
+        for rank in range(2):
+            job.must_fail(rank, f"modelcenter {command[0]} runs on one rank, but 2 were started")
+    job = Job(folder, 4, short + ["--tokens-per-step", 6 * LENGTH, "--batch-size", 1], recovery=True)
+    job.wait()
+    job.must_fail(0, "a multiple of --batch-size times --seq-length times the ranks, 1 x 16 x 4 = 64")
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+def test_bad_row(folder):
+    for recovery in (False, True):
+        begun = time.monotonic()
+        job = Job(folder, 4, pretrain(folder, "--batch-size", 1, "--steps", 50, data="bad.bin"), recovery=recovery)
+        code = job.wait()
+        check(recovery or code != 0, f"exit {code} of {job}")
+        check(time.monotonic() - begun < 20, f"it ends within seconds: {job}")
+        bad = "bad.bin: token 999 at position 101 is past the vocabulary"
+        check("error: " in job.read("err", 2) and bad in job.read("err", 2), f"rank 2 says why: {job}")
+        for rank in (0, 1, 3) if recovery else ():  # else mpirun may be the faster one to end them
+            job.must_fail(rank, "rank 2: ", bad, f"this is rank {rank}")
+
+
+def test_bad_line(folder):
+    """A damaged row of a data set is found by all ranks, before the first step."""
+    rows = (folder / "qa/train.jsonl").read_text().splitlines()
+    (folder / "damaged").mkdir()
+    (folder / "damaged/train.jsonl").write_text("\n".join(rows[:50] + ["{"] + rows[50:]) + "\n")
+    (folder / "damaged/val.jsonl").write_text(rows[0] + "\n")
+    job = Job(folder, 2, ["finetune", "bert", "--task", "BoolQ", "--config", QUICKSTART, "--data",
+                          folder / "damaged"], recovery=True)
+    job.wait()
+    for rank in range(2):
+        job.must_fail(rank, "train.jsonl:51")
+
+
+def test_full_disk(folder):
+    for full in (0, 1):
+        job = Job(folder, 2, pretrain(folder, "--batch-size", 2, "--steps", 3, "--output", "run"), recovery=True,
+                  FULL_DISK_RANK=str(full))
+        job.wait()
+        job.must_fail(full, "cannot write: File too large", "while saving the checkpoint of step 3")
+        job.must_fail(1 - full, f"rank {full}: ", "cannot write: File too large")
+        check(not (job.folder / "run/checkpoint-3").exists(), f"no checkpoint in part: {job}")
+
+
+def test_misfit(folder):
+    job = Job(folder, 3, ["misfit"], tool=RESULTS, recovery=True)
+    job.wait()
+    for rank in range(3):
+        job.must_fail(rank, "gather_result: rank 2 has f32 (2, 4), rank 0 has f32 (2, 3)")
+
+
+def test_missing_rank(folder):
+    """A rank dies or stands still: every other one ends soon, and names it and the operation."""
+    timeout = 6
+    for number, victim, text in ((signal.SIGKILL, 2, "is gone without a goodbye"), (signal.SIGKILL, 0, "is gone"),
+                                 (signal.SIGSTOP, 1, "stands still"), (signal.SIGSTOP, 0, "stands still")):
+        job = Job(folder, 3, pretrain(folder, "--steps", 10**8, "--batch-size", 1, "--comm-timeout", timeout,
+                                      "--output", "run", "--save-every", 10), recovery=True)
+        others = [rank for rank in range(3) if rank != victim]
+        if job.wait_for_steps():
+            job.signal(victim, number)
+            begun = time.monotonic()
+            if job.wait_for(lambda: all(job.read("code", rank) for rank in others), "the others' end"):
+                took = time.monotonic() - begun
+                check(took < (3 if number == signal.SIGKILL else timeout), f"ended after {took:.1f} s: {job}")
+        job.signal(victim, signal.SIGKILL)
+        job.wait()
+        for rank in others:
+            job.must_fail(rank, f"rank {victim} ", text)
+            said = job.read("err", rank)
+            check(re.search(rf"\[this is rank {rank}, .*\(operation \d+\)\]", said),
+                  f"rank {rank} names its operation: {said[-600:]}")
+        check(any((job.folder / "run").glob("checkpoint-*/training.json")), f"its last checkpoint is there: {job}")
+
+
+def main():
+    begun = time.monotonic()
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        before, start = failures, time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            write_data(pathlib.Path(folder))
+            test(pathlib.Path(folder))
+        print(f"{'ok    ' if failures == before else 'FAILED'} {name} {time.monotonic() - start:.1f} s", flush=True)
+    print(f"{failures} failures, {time.monotonic() - begun:.0f} s")
+    return failures != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
