@@ -173,7 +173,7 @@ static void launcher_variables_are_read(void **state)
         const char *message;
     } table[] = {
         {"1", "0", MC_OK, ""},
-        {"2", "1", MC_ERR_UNSUPPORTED, "WORLD_SIZE=2: this version trains in one process"},
+        {"2", "1", MC_ERR_UNSUPPORTED, "WORLD_SIZE=2: CPU ranks talk through MPI"},
         {"two", "0", MC_ERR_ARGUMENT, "WORLD_SIZE=\"two\": expected a whole number"},
         {"1", "-1", MC_ERR_ARGUMENT, "RANK=\"-1\""},
         {"1", "1", MC_ERR_ARGUMENT, "WORLD_SIZE=1 and RANK=1: expected a rank below the size"},
@@ -187,6 +187,30 @@ static void launcher_variables_are_read(void **state)
         assert_non_null(strstr(mc_error_message(ctx), table[i].message));
         mc_context_free(ctx);
     }
+}
+
+static void count_raise(void *user) { ++*(int *)user; }
+
+/* Whoever wants to know of an error is told once, however it comes. */
+static void a_raised_error_is_told(void **state)
+{
+    (void)state;
+    int told = 0;
+    mc_error error = {.raised = count_raise, .raised_user = &told}, other = {0};
+    mc_error_set(&error, MC_ERR_IO, "one");
+    mc_error_set(&error, MC_ERR_IO, "two");
+    assert_int_equal(told, 1);
+    mc_error_clear(&error);
+    mc_error_set(&other, MC_ERR_STATE, "moved");
+    mc_error_move(&error, &other);
+    assert_int_equal(told, 2);
+    assert_string_equal(error.message, "moved");
+    mc_error_move(&error, &other);
+    assert_int_equal(told, 2);
+    mc_error_clear(&error);
+    mc_error_set(&error, MC_ERR_IO, "three");
+    assert_int_equal(told, 3);
+    mc_error_clear(&error);
 }
 
 typedef struct counted {
@@ -739,6 +763,7 @@ int main(void)
         TEST(every_status_has_a_text),
         TEST(a_null_context_has_failed),
         TEST(errors_stick_to_the_context),
+        TEST(a_raised_error_is_told),
         TEST(launcher_variables_are_read),
         TEST(a_context_frees_what_it_owns),
         TEST(log_lines_are_whole),

@@ -1,5 +1,5 @@
-/* `modelcenter plan`: what a training step will take, of memory and of communication, for one rank or
- * for thousands, without having them. */
+/* `modelcenter plan`: what a training step will take, of memory and of communication, for one rank
+ * or for thousands, without having them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include "tools/args.h"

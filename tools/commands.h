@@ -14,7 +14,7 @@
     X(tokenize, "show the tokens and ids of texts")                                                \
     X(prepare, "turn texts into token files for pretraining")                                      \
     X(generate, "continue texts with a language model")                                            \
-    X(plan, "tell what memory and communication a training step takes")                                 \
+    X(plan, "tell what memory and communication a training step takes")                            \
     X(inspect, "show statistics of a model's parameters and activations")
 /* clang-format on */
 

@@ -1,5 +1,6 @@
 /* The `modelcenter` command: finds the subcommand and runs it. */
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,8 +101,8 @@ static int ranks_here(void)
                                         "SLURM_STEP_TASKS_PER_NODE"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *value = getenv(names[i]);
-        int ranks = value ? atoi(value) : 0; /* Slurm's is a list such as "4(x2),3" */
-        if (ranks > 0) return ranks;
+        long ranks = value ? strtol(value, NULL, 10) : 0; /* Slurm's is a list: "4(x2),3" */
+        if (ranks > 0 && ranks < INT_MAX) return (int)ranks;
     }
     return 1;
 }

@@ -83,8 +83,8 @@ void mc_node_second(mc_node *node, mc_tensor *x);
 mc_node *mc_tape_mark(mc_tape *tape, const mc_op *op, size_t state_bytes);
 /* Whether a checkpointed segment runs again: its backward follows at once. */
 bool mc_tape_replaying(const mc_tape *tape);
-/* Calls fn(ctx, data) when a backward pass from outside has come to its end, each time, and (at_end)
- * when the tape ends. */
+/* Calls fn(ctx, data) when a backward pass from outside has come to its end, each time, and
+ * (at_end) when the tape ends. */
 typedef void (*mc_tape_hook_fn)(mc_context *ctx, void *data);
 mc_status mc_tape_hook(mc_tape *tape, mc_tape_hook_fn after_backward, mc_tape_hook_fn at_end,
                        void *data);

@@ -16,7 +16,7 @@ typedef struct mc_error {
     const char *file; /* where in our source it was raised */
     int line;
     char fallback[256];
-    char trace[512]; /* "; while loading X; while ..." innermost first */
+    char trace[512];            /* "; while loading X; while ..." innermost first */
     void (*raised)(void *user); /* called when an error is set; NULL: nobody wants to know */
     void *raised_user;
 } mc_error;

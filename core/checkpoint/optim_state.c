@@ -49,7 +49,8 @@ static mc_status write_item(mc_context *ctx, mc_safetensors_writer *writer,
     const char *data =
         (const char *)item->data + (size_t)(item->own_first - item->first) * item->size;
     at += (uint64_t)item->own_first * item->size;
-    if (!item->on_device) return mc_safetensors_write_at(writer, at, data, bytes);
+    if (!item->on_device || ctx->device->is_host)
+        return mc_safetensors_write_at(writer, at, data, bytes);
     for (size_t done = 0; done < bytes;) {
         size_t part = bytes - done < COPY_BYTES ? bytes - done : COPY_BYTES;
         if (!ctx->device->copy_out(ctx->device, buffer, data + done, part))

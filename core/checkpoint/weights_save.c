@@ -98,6 +98,10 @@ static void write_values(mc_safetensors_writer *writer, const saved_tensor *s, s
     mc_device *device = ctx->device;
     size_t size = (size_t)part.count * element_size(s);
     at += (uint64_t)part.first * element_size(s);
+    if (device->is_host) {
+        mc_safetensors_write_at(writer, at, part.data, size);
+        return;
+    }
     char *host = mc_malloc(PIECE);
     if (!host) mc_fail_nomem(ctx, "saving weights");
     for (size_t done = 0; done < size && !mc_failed(ctx); done += PIECE) {

@@ -36,8 +36,8 @@ struct mc_device {
     void (*host_free)(mc_device *d, void *host, size_t bytes);
     /* Recording, for mc_step_run; NULL where a device has none. Between step_begin and step_end
      * memory comes from a pool of its own, which recorded launches share. record_begin has what is
-     * launched recorded instead of run; record_end gives the recording (NULL after a failure), which
-     * replay runs as often as wanted. */
+     * launched recorded instead of run; record_end gives the recording (NULL after a failure),
+     * which replay runs as often as wanted. */
     void (*step_begin)(mc_device *d);
     void (*step_end)(mc_device *d);
     bool (*record_begin)(mc_device *d);

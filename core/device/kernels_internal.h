@@ -129,8 +129,8 @@ typedef struct mc_kernels {
                       int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c);
 
     /* y (rows, out) = activation(x weight^T + bias), x (rows, in), weight (out, in), bias (out) or
-     * NULL data. With an activation, pre receives x weight^T + bias unless its data is NULL; without
-     * one it is not looked at. */
+     * NULL data. With an activation, pre receives x weight^T + bias unless its data is NULL;
+     * without one it is not looked at. */
     mc_status (*linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
                         mc_matrix weight, mc_matrix bias, mc_activation activation, mc_matrix pre,
                         mc_matrix y);
@@ -270,7 +270,7 @@ typedef struct mc_kernels {
                                   mc_matrix out);
 
     /* ---- inspection ---- */
-    /* *out (device memory) = statistics of `count` elements, added up in double in a fixed order. */
+    /* *out (device memory) = statistics of `count` elements, summed in double in a fixed order. */
     mc_status (*tensor_stats)(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out);
 } mc_kernels;
 

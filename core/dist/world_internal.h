@@ -15,8 +15,8 @@ void mc_world_leave(mc_context *ctx);
 /* Tells the other ranks of this rank's first error. */
 void mc_world_report(mc_context *ctx);
 
-/* For threads of this rank beside the context's own: tell all ranks of an error; whether the job has
- * failed, with the error in *error if it holds none. */
+/* For threads of this rank beside the context's own: tell all ranks of an error; whether the job
+ * has failed, with the error in *error if it holds none. */
 void mc_world_tell(const mc_context *ctx, const mc_error *error);
 bool mc_world_failed(const mc_context *ctx, mc_error *error);
 

@@ -155,8 +155,8 @@ typedef struct place {
     int64_t offset;
 } place;
 
-/* In a bucket matrices come first and vectors (biases, the weights of norms) behind them: optimizers
- * often treat the two differently, and each is then one range. */
+/* In a bucket matrices come first and vectors (biases, the weights of norms) behind them:
+ * optimizers often treat the two differently, and each is then one range. */
 static bool comes_in_pass(const mc_stored *stored, int pass)
 {
     return (stored->shape.ndim <= 1) == (pass == 1);

@@ -70,8 +70,8 @@ struct mc_bucket {
 /* The elements that this rank's optimizers step, and whose state it holds. */
 static inline int64_t mc_bucket_first(const mc_bucket *b) { return b->level ? b->first : 0; }
 static inline int64_t mc_bucket_held(const mc_bucket *b) { return b->level ? b->share : b->count; }
-/* Where an element lies that this rank holds: its value, its gradient summed over ranks (NULL: there
- * are none yet), and its state. */
+/* Where an element lies that this rank holds: its value, its gradient summed over ranks (NULL:
+ * there are none yet), and its state. */
 static inline void *mc_bucket_value_at(const mc_bucket *b, int64_t element)
 {
     size_t size = mc_dtype_size(b->dtype);
@@ -118,8 +118,8 @@ float *mc_bucket_state(mc_module_root *root, mc_bucket *bucket, int slot);
 
 void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count);
 
-/* Where a stored tensor's values and gradient begin, where they are there as a whole (NULL: they are
- * not). */
+/* Where a stored tensor's values and gradient begin, where they are there as a whole (NULL: they
+ * are not). */
 void *mc_stored_data(const mc_stored *stored);
 float *mc_stored_gradient(const mc_stored *stored);
 
@@ -153,8 +153,8 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
  * on. */
 void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count);
 
-/* The elements of a parameter, from number `first` of it on, whose values this rank has and is to be
- * told: at level 3 those it holds (all while they are gathered), else all. */
+/* The elements of a parameter, from number `first` of it on, whose values this rank has and is to
+ * be told: at level 3 those it holds (all while they are gathered), else all. */
 void mc_parameter_values_held(const mc_parameter *p, int64_t *first, int64_t *count);
 /* mc_parameter_write of such elements only; nobody else needs to call it. The buckets are laid
  * out. */

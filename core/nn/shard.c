@@ -264,8 +264,8 @@ static mc_module *block_before(const mc_module *block)
     return m;
 }
 
-/* Begins to gather the block that comes next, in forward or in backward order; blocks that no longer
- * exist are NULL. */
+/* Begins to gather the block that comes next, in forward or in backward order; blocks that no
+ * longer exist are NULL. */
 static void prefetch(mc_module *block)
 {
     if (block) each_bucket(block, mc_bucket_prefetch);

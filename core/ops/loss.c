@@ -158,8 +158,8 @@ static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int6
 static void linear_loss_run(mc_tape *t, linear_loss *c)
 {
     int64_t rows = mc_tensor_rows(c->x), columns = mc_tensor_size(c->weight, 0);
-    /* Rows that are zero may take part: their logits and gradients are zero, and the product is of a
-     * size that hardware likes. */
+    /* Rows that are zero may take part: their logits and gradients are zero, and the product is of
+     * a size that hardware likes. */
     if (c->classes + c->weight->zero_rows != columns) columns = c->classes;
     int64_t chunk = mc_tape_device(t)->logits_chunk / columns;
     if (chunk < 1) chunk = 1;

@@ -18,7 +18,8 @@ typedef struct mc_storage {
     bool borrowed; /* data belongs to somebody else (a parameter bucket) and is never freed here */
     bool in_arena; /* the struct itself lives in a tape's arena */
     /* borrowed memory that comes and goes (a parameter's that is gathered from ranks when it is
-     * used): data is not set, it lies `base_offset` bytes behind *base, or nowhere if that is NULL */
+     * used): data is not set, it lies `base_offset` bytes behind *base, or nowhere if that is NULL
+     */
     void *const *base;
     size_t base_offset;
     struct mc_tensor *source; /* the tensor it was made for: its node can compute it again */

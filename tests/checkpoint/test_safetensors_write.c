@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include "core/base/context_internal.h"
-#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/safetensors_internal.h"
 #include "tests/temp_folder.h"
 
 typedef struct fixture {
@@ -249,6 +249,34 @@ static void bytes_are_counted(void **state)
     mc_safetensors_writer_free(NULL);
     assert_int_equal(mc_safetensors_write(NULL, values, 4), MC_ERR_ARGUMENT);
     assert_int_equal(mc_safetensors_writer_commit(NULL), MC_ERR_ARGUMENT);
+}
+
+/* What is written at places, in any order, is the same file; by one rank, a shared one too. */
+static void bytes_find_their_places(void **state)
+{
+    fixture *f = *state;
+    const float values[5] = {1, 2, 3, 4, 5};
+    mc_safetensors_spec specs[] = {{.name = "a", .ndim = 1, .shape = (int64_t[]){2}},
+                                   {.name = "b", .ndim = 1, .shape = (int64_t[]){3}}};
+    mc_safetensors_writer *writer = mc_safetensors_writer_new_shared(f->ctx, f->path, specs, 2);
+    mc_safetensors_write_at(writer, 8, values + 2, 12);
+    mc_safetensors_writer_sync(writer);
+    expect_error(f->ctx, MC_ERR_STATE, "not all tensors were written (12 of 20 bytes)");
+    mc_safetensors_write_at(writer, 16, values, 8);
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "8 bytes given at 16 of the 20 declared");
+    mc_safetensors_write_at(writer, 21, values, 0);
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "0 bytes given at 21 of the 20 declared");
+    assert_int_equal(mc_safetensors_write_at(writer, 0, values, 8), MC_OK);
+    assert_int_equal(mc_safetensors_writer_commit(writer), MC_OK);
+    mc_safetensors_write_at(writer, 0, values, 8);
+    expect_error(f->ctx, MC_ERR_STATE, "finished already");
+    mc_safetensors *file = mc_safetensors_open(f->ctx, f->path, NULL);
+    float found[5];
+    mc_safetensors_read_f32(file, mc_safetensors_find(file, "a"), 0, 2, found);
+    mc_safetensors_read_f32(file, mc_safetensors_find(file, "b"), 0, 3, found + 2);
+    expect_good(f->ctx);
+    assert_memory_equal(found, values, sizeof values);
+    assert_int_equal(mc_safetensors_write_at(NULL, 0, values, 4), MC_ERR_ARGUMENT);
 }
 
 /* ---- What must survive ---------------------------------------------------------------------- */
@@ -507,6 +535,7 @@ int main(void)
         TEST(sorted_specs_are_aligned),
         TEST(impossible_specs_are_refused),
         TEST(bytes_are_counted),
+        TEST(bytes_find_their_places),
         TEST(nothing_shows_before_the_commit),
         TEST(an_error_stops_the_file),
         TEST(a_killed_process_loses_nothing),

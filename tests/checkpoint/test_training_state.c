@@ -153,6 +153,65 @@ static void test_what_stays(void **state)
     temp_folder_free(&f);
 }
 
+/* In the background: training that goes on is not seen, and one save waits for the other. */
+static void test_background(void **state)
+{
+    (void)state;
+    temp_folder f = temp_folder_new();
+    run a = new_run(3), b = new_run(3);
+    assert_int_equal(mc_checkpoint_wait(a.ctx), MC_OK); /* for nothing */
+    assert_int_equal(mc_checkpoint_wait(NULL), MC_ERR_NOMEM);
+    for (int step = 2; step <= 6; step += 2) {
+        train(&a, 2);
+        mc_checkpoint_options o = options_of(&a, step);
+        o.background = true;
+        assert_int_equal(mc_checkpoint_save(a.ctx, f.path, &o), MC_OK);
+    }
+    train(&a, 3);
+    assert_int_equal(mc_checkpoint_wait(a.ctx), MC_OK);
+    assert_true(exists(&f, "checkpoint-4") && !exists(&f, "checkpoint-2"));
+    assert_int_equal(count_files(temp_path(&f, "checkpoint-6")), 3);
+    mc_checkpoint *c = mc_checkpoint_open(b.ctx, f.path);
+    assert_int_equal(mc_checkpoint_step(c), 6);
+    assert_int_equal(mc_checkpoint_restore(c, b.optim), MC_OK);
+    train(&b, 3);
+    for (int i = 0; i < 15; i++) assert_true(value_at(a.weight, i) == value_at(b.weight, i));
+    mc_checkpoint_options o = options_of(&a, 9);
+    o.background = true;
+    mc_checkpoint_save(a.ctx, f.path, &o);
+    mc_context_free(a.ctx); /* waits */
+    assert_true(exists(&f, "checkpoint-9/training.json"));
+    mc_context_free(b.ctx);
+    temp_folder_free(&f);
+}
+
+/* What goes wrong later is an error later. */
+static void test_background_failure(void **state)
+{
+    (void)state;
+    temp_folder f = temp_folder_new();
+    run r = new_run(1);
+    train(&r, 1);
+    save(&r, &f, 1);
+    mkdir(temp_path(&f, "checkpoint-1.tmp"), 0777); /* the old one will go by this name */
+    mkdir(temp_path(&f, "checkpoint-1.tmp/folder"), 0777);
+    mc_checkpoint_options o = options_of(&r, 2);
+    o.background = true;
+    o.keep = 0;
+    assert_int_equal(mc_checkpoint_save(r.ctx, f.path, &o), MC_ERR_IO); /* it cannot be removed */
+    assert_error(r.ctx, MC_ERR_IO, "checkpoint-1.tmp/folder: cannot remove it");
+    assert_int_equal(rmdir(temp_path(&f, "checkpoint-1.tmp/folder")), 0);
+    write_text(temp_path(&f, "checkpoint-2"), "a file"); /* whose name the new one wants */
+    assert_int_equal(mc_checkpoint_save(r.ctx, f.path, &o), MC_OK);
+    assert_int_equal(mc_checkpoint_wait(r.ctx), MC_ERR_IO);
+    assert_error(r.ctx, MC_ERR_IO, "checkpoint-2: cannot name the checkpoint");
+    assert_int_equal(mc_checkpoint_save(r.ctx, f.path, &o), MC_OK);
+    mc_context_free(r.ctx);
+    assert_non_null(strstr(log_text, "the checkpoint of step 2 was not saved"));
+    assert_true(exists(&f, "checkpoint-1/training.json"));
+    temp_folder_free(&f);
+}
+
 static void test_a_failed_save(void **state)
 {
     (void)state;
@@ -307,9 +366,11 @@ static void test_faults(void **state)
     long count = 0, nth = 0;
     do {
         nth++;
-        mc_fault_fail_at(nth, nth % 2 == 0);
+        o.background = nth / 2 % 2 == 0;
+        mc_fault_fail_at(nth / 4 + 1, nth % 2 == 0);
         mc_checkpoint_save(r.ctx, f.path, &o);
-        count = mc_fault_count();
+        mc_checkpoint_wait(r.ctx);
+        count = 4 * mc_fault_count();
         mc_fault_fail_at(0, false);
         if (mc_failed(r.ctx)) assert_error(r.ctx, MC_ERR_NOMEM, "");
         mc_checkpoint *c = mc_checkpoint_open(r.ctx, f.path);
@@ -349,6 +410,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_what_stays),
         cmocka_unit_test(test_a_failed_save), cmocka_unit_test(test_damaged_descriptions),
+        cmocka_unit_test(test_background),    cmocka_unit_test(test_background_failure),
         cmocka_unit_test(test_damaged_bytes), cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

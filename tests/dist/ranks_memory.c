@@ -1,5 +1,5 @@
-/* What a rank holds: at level 3 its share and at most three blocks, at every level what was planned.
- * Run by mpirun. */
+/* What a rank holds: at level 3 its share and at most three blocks, at every level what was
+ * planned. Run by mpirun. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

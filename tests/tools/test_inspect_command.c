@@ -1,4 +1,4 @@
-/* `modelcenter inspect` as a user runs it, on a small model of random weights: the table, JSON Lines
+/* `modelcenter inspect` as a user runs it, on small models of random weights: the table, JSON Lines
  * that are the library's numbers, a text, and what is wrong. */
 #include <setjmp.h>
 #include <stdarg.h>

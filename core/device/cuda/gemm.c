@@ -3,10 +3,10 @@
  * cuBLASLt counts columns first: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so it
  * is given B as its first operand and A as its second, both as they lie.
  *
- * For every kind of product (plan_key) cuBLASLt proposes algorithms. The first time, each of them is
- * timed on the operands at hand and the fastest is kept, in memory and in a file for the next start:
- * up to 45 % faster than the first proposal on an H200. In deterministic mode, and while a step is
- * recorded, the first proposal is taken. */
+ * For every kind of product (plan_key) cuBLASLt proposes algorithms. The first time, each of them
+ * is timed on the operands at hand and the fastest is kept, in memory and in a file for the next
+ * start: up to 45 % faster than the first proposal on an H200. In deterministic mode, and while a
+ * step is recorded, the first proposal is taken. */
 #include <cublasLt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -393,8 +393,8 @@ mc_status mc_cuda_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t
 
 static bool is_half(mc_dtype dtype) { return dtype != MC_F32; }
 
-/* The epilogue that does bias and activation, or DEFAULT where there is none: cuBLASLt's GELU is the
- * one with tanh, and keeps the pre-activation in strides of 16 bytes. */
+/* The epilogue that does bias and activation, or DEFAULT where there is none: cuBLASLt's GELU is
+ * the one with tanh, and keeps the pre-activation in strides of 16 bytes. */
 static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activation,
                                       const mc_matrix *pre, const mc_matrix *y)
 {

@@ -39,7 +39,7 @@ static bool find_driver(mc_device *d, driver *cu)
 {
 #define MC_DRIVER_FIND(name)                                                                   \
     {                                                                                          \
-        enum cudaDriverEntryPointQueryResult found;                                                 \
+        enum cudaDriverEntryPointQueryResult found;                                            \
         cudaError_t error = cudaGetDriverEntryPointByVersion(#name, (void **)&cu->name, 12000, \
                                                              cudaEnableDefault, &found);       \
         if (error || found != cudaDriverEntryPointSuccess)                                     \
