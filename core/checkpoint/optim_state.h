@@ -16,7 +16,8 @@
  *     manager.steps, .skipped_steps        I64
  * Names and shapes are those of the logical parameters, so the layout in memory, the number of
  * ranks and the level of sharding may change between saving and loading. Ranks save and load
- * together: each writes and reads the bytes of what it holds of one file that all of them see. Gradients are not in it: save between a step and the next zero_grad.
+ * together: each writes and reads the bytes of what it holds of one file that all of them see.
+ * Gradients are not in it: save between a step and the next zero_grad.
  *
  * Parameters themselves are saved and loaded as weights. Load them first: writing an f16 or bf16
  * parameter sets its master copy, and the file's master is the exact one. */

@@ -1,6 +1,6 @@
-/* What ranks tell one another while they save and load: small things, on the host. Every rank of the
- * job calls these in the same order; with one rank they do nothing. An error of any rank, raised
- * before it comes here, is an error on all. */
+/* What ranks tell one another while they save and load: small things, on the host. Every rank of
+ * the job calls these in the same order; with one rank they do nothing. An error of any rank,
+ * raised before it comes here, is an error on all. */
 #ifndef MC_CHECKPOINT_RANKS_INTERNAL_H
 #define MC_CHECKPOINT_RANKS_INTERNAL_H
 

@@ -55,8 +55,8 @@ void mc_safetensors_header_release(mc_safetensors_header *header);
 
 /* A file that all ranks of the job write together, as one that they all see: each writes bytes of
  * the tensors' data at offsets from its beginning, each byte once. Making it, syncing and renaming
- * are collective then; on an error of any rank nothing takes the file's name. With one rank it is an
- * ordinary writer. */
+ * are collective then; on an error of any rank nothing takes the file's name. With one rank it is
+ * an ordinary writer. */
 mc_safetensors_writer *mc_safetensors_writer_new_shared(mc_context *ctx, const char *path,
                                                         const mc_safetensors_spec *specs,
                                                         size_t count);

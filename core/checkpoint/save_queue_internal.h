@@ -1,5 +1,6 @@
 /* Files that are written later, by another thread: what is to be written lies in memory until then.
- * While a context has a queue, shared safetensors writers give it their files instead of writing. */
+ * While a context has a queue, shared safetensors writers give it their files instead of
+ * writing. */
 #ifndef MC_CHECKPOINT_SAVE_QUEUE_INTERNAL_H
 #define MC_CHECKPOINT_SAVE_QUEUE_INTERNAL_H
 

@@ -1,7 +1,8 @@
 /* The thread that writes a checkpoint while the program goes on.
  *
  * Communicators belong to the program's thread. So ranks tell rank 0 by a file each, in the
- * checkpoint's folder, that they have written their parts; then rank 0 removes these and finishes. */
+ * checkpoint's folder, that they have written their parts; then rank 0 removes these and
+ * finishes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

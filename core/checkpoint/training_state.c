@@ -124,8 +124,8 @@ bool mc_checkpoint_exists(const char *folder)
     return exists;
 }
 
-/* The newest that is whole, found by rank 0. The error of the newest of all is the one that is reported if none
- * is. */
+/* The newest that is whole, found by rank 0. The error of the newest of all is the one that is
+ * reported if none is. */
 static mc_status open_newest(mc_checkpoint *c, const int64_t *steps, size_t count)
 {
     mc_error first = {0};

@@ -57,8 +57,8 @@ typedef struct mc_checkpoint_options {
     int setting_count;
     /* Only copies weights and state, into host memory, and writes them while the program goes on,
      * on a thread of its own. One checkpoint is under way at a time: the next call of
-     * mc_checkpoint_save or mc_checkpoint_wait waits for it. What `save_files` writes by other means
-     * than this library's save functions for models is written at once. */
+     * mc_checkpoint_save or mc_checkpoint_wait waits for it. What `save_files` writes by other
+     * means than this library's save functions for models is written at once. */
     bool background;
 } mc_checkpoint_options;
 
@@ -70,9 +70,9 @@ MC_API mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,
                                     const mc_checkpoint_options *options);
 
 /* Waits for the checkpoint that is being saved in the background, if there is one; ranks call it
- * together. Returns, and sets, the error that saving it ended with. Of several ranks' an error is also
- * one of the job, as soon as it happens. Freeing the context waits too, but only logs what failed.
- * A checkpoint that is not whole yet has no name that anybody looks for. */
+ * together. Returns, and sets, the error that saving it ended with. Of several ranks' an error is
+ * also one of the job, as soon as it happens. Freeing the context waits too, but only logs what
+ * failed. A checkpoint that is not whole yet has no name that anybody looks for. */
 MC_API mc_status mc_checkpoint_wait(mc_context *ctx);
 
 /* Whether the folder holds a checkpoint, whole or not, as this rank sees it. */

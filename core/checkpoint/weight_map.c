@@ -250,8 +250,8 @@ static mc_status read_transposed(mc_safetensors *file, const mc_safetensors_entr
     return MC_OK;
 }
 
-/* Rows of a transposed tensor, elements of others: reads `count` of these of a parameter from number
- * `first` on. */
+/* Rows of a transposed tensor, elements of others: reads `count` of these of a parameter from
+ * number `first` on. */
 static mc_status read_units(mc_safetensors *file, const mc_safetensors_entry *entry,
                             mc_weight_place place, mc_shape shape, int64_t first, int64_t count,
                             float *values)

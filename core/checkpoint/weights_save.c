@@ -165,7 +165,8 @@ static void write_band(mc_safetensors_writer *writer, const band *b, uint64_t at
     }
 }
 
-/* Writes a part of a matrix transposed: a copy on the host, and a few rows of the file at a time. */
+/* Writes a part of a matrix transposed: a copy on the host, and a few rows of the file at a
+ * time. */
 static void write_transposed(mc_safetensors_writer *writer, const saved_tensor *s, saved_part part,
                              uint64_t at)
 {

@@ -5,7 +5,8 @@
  *     ranks_checkpoint resume FOLDER    goes on from each of them, at every level
  *     ranks_checkpoint fail HOW FOLDER  something goes wrong on one rank; prints the error
  *
- * checkpoint_test.py saves and resumes at different numbers of ranks. Exits with 0 if all is good. */
+ * checkpoint_test.py saves and resumes at different numbers of ranks. Exits with 0 if all is
+ * good. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -32,7 +33,8 @@ static int rank_of(void) { return mc_rank(job); }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-/* What a run is of; its model has tied embeddings, a vocabulary that is padded, and a frozen block. */
+/* What a run is of; its model has tied embeddings, a vocabulary that is padded, and a frozen
+ * block. */
 typedef struct kind {
     const char *name;
     mc_dtype dtype;
@@ -255,7 +257,8 @@ static void remove_folder(const char *folder)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Models have the same initial values at any number of ranks, and so the same files, byte by byte. */
+/* Models have the same initial values at any number of ranks, and so the same files, byte by
+ * byte. */
 static void check_files(const char *shared, const char *own)
 {
     mc_gpt2_config c = config_of(24, 2, VOCABULARY);
@@ -302,7 +305,8 @@ static void check_files(const char *shared, const char *own)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* What is saved goes on as if nothing had been: together bit for bit, alone as a single rank does. */
+/* What is saved goes on as if nothing had been: together bit for bit, alone as a single rank
+ * does. */
 static void check_run(const kind *k, const char *shared, bool background)
 {
     char folder[MC_PATH_MAX];

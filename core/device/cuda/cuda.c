@@ -305,7 +305,10 @@ static bool make_memory(mc_cuda_device *c)
     mc_device *d = &c->device;
     const char *direct = getenv("MC_CUDA_MEMORY");
     c->direct = direct && strcmp(direct, "direct") == 0;
-    if (c->direct) return true;
+    if (c->direct) { /* memory that a step frees is gone: a recording of the step cannot use it */
+        d->record_begin = NULL;
+        return true;
+    }
     c->range = mc_cuda_range_new(d, c->ordinal);
     c->step_range = c->range ? mc_cuda_range_new(d, c->ordinal) : NULL;
     if (!c->step_range) return false;
