@@ -1,7 +1,9 @@
-/* cuDNN and NCCL are not simulated: who loads them is compiled with this in place of dlopen. */
+/* cuDNN and NCCL are not simulated: who loads them is compiled with this in place of dlopen. What
+ * needs no GPU, such as making plans, works as ever. */
 #include <dlfcn.h>
+#include "tests/cuda_sim/simulator.h"
 
-extern "C" void *mc_sim_dlopen(const char *, int flags)
+extern "C" void *mc_sim_dlopen(const char *name, int flags)
 {
-    return dlopen("(no library in the CUDA simulator)", flags);
+    return dlopen(mc_sim::is_in_use() ? "(no such library for a simulated GPU)" : name, flags);
 }

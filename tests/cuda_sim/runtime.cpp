@@ -304,6 +304,12 @@ void enqueue(cudaStream_t stream, const char *name, std::function<void()> work)
     put(stream_of(stream), {name, std::move(work), nullptr, 0});
 }
 
+bool is_in_use()
+{
+    lock hold(big_lock);
+    return !w().streams.empty();
+}
+
 size_t allowed_shared(const void *kernel)
 {
     auto it = w().allowed.find(kernel);

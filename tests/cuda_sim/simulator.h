@@ -19,6 +19,8 @@ constexpr size_t GPU_MEMORY = (size_t)6 << 30;
 /* The dynamic shared memory that cudaFuncSetAttribute allows a kernel. */
 size_t allowed_shared(const void *kernel);
 
+bool is_in_use(); /* there are streams */
+
 /* Whether memory of the GPU is all there: fails otherwise. `what` says who wants it. */
 void check_device_memory(const void *data, size_t bytes, const char *what);
 
