@@ -187,7 +187,8 @@ typedef struct job_case {
     const char *expected[JOB]; /* in the message of each rank; NULL: it says nothing */
 } job_case;
 
-#define LATE ": not done within 3 s: no"
+#define LATE ": not done within 3 s: nothing came from rank "
+#define BROKEN ": not done within 3 s: no" /* thing came from, or not taken by, a rank */
 static const job_case cases[] = {
     {"all-reduce", absent_all_reduce, .missing = 1 + 2,
      .expected = {"all-reduce 2 of 10 f32 (avg) on rank 0 of 3" LATE "2",
@@ -202,8 +203,8 @@ static const job_case cases[] = {
      .expected = {"recv 1 of 4 i32 from rank 2 on rank 0 of 3" LATE "2",
                   "all-gather 1 of 10 f32 on rank 1 (in a part of 2 ranks)" LATE "2"}},
     {"killed", killed, .missing = 1 + 1,
-     .expected = {"all-reduce 2 of 300000 f32 (sum) on rank 0 of 3" LATE, NULL,
-                  "all-reduce 2 of 300000 f32 (sum) on rank 2 of 3" LATE}},
+     .expected = {"all-reduce 2 of 300000 f32 (sum) on rank 0 of 3" BROKEN, NULL,
+                  "all-reduce 2 of 300000 f32 (sum) on rank 2 of 3" BROKEN}},
     {"suspended", suspended, .missing = 1 + 0,
      .expected = {NULL, "all-reduce 2 of 1 u8 (max) on rank 1 of 3" LATE,
                   "all-reduce 2 of 1 u8 (max) on rank 2 of 3" LATE}},
