@@ -675,7 +675,9 @@ static void run_backward(mc_tape *tape, mc_node *stop)
                     node->op->name);
             return;
         }
+        mc_range_begin(tape->ctx->device, node->op->name);
         if (restore_saved(tape, node)) node->op->backward(tape, node);
+        mc_range_end(tape->ctx->device);
         mc_error_while(&tape->ctx->error, "running backward of %s, output %s", node->op->name,
                        MC_SHAPE_TEXT(y->shape));
         node->done = true;

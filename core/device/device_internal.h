@@ -62,6 +62,16 @@ struct mc_device {
                           say than its status */
 };
 
+/* Named ranges for whoever profiles; nothing where the device has none. */
+static inline void mc_range_begin(mc_device *d, const char *name)
+{
+    if (d->range_begin) d->range_begin(d, name);
+}
+static inline void mc_range_end(mc_device *d)
+{
+    if (d->range_end) d->range_end(d);
+}
+
 /* Opens "cpu"; any other name fails with MC_ERR_UNSUPPORTED, naming what is built in. NULL after an
  * error on the context. */
 mc_device *mc_device_open(mc_context *ctx, const char *name);

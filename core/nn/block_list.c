@@ -104,7 +104,9 @@ mc_tensor *mc_block_list_run(mc_tape *t, mc_block_list *list, mc_tensor *x, mc_t
     mc_scope scope = mc_scope_begin(t, false);
     for (int i = 0; i < list->count; i++) {
         if (hidden && !(hidden[i] = x = mc_residual_sum(t, x))) return NULL;
+        mc_range_begin(ctx->device, ((mc_module *)list->blocks[i])->name);
         mc_tensor *y = run_block(t, list, list->blocks[i], x, inputs);
+        mc_range_end(ctx->device);
         if (!y && !mc_failed(ctx))
             mc_fail(ctx, MC_ERR_STATE, "block %d of \"%s\" returned NULL", i, list->module.name);
         mc_error_while(&ctx->error, "running block %d of \"%s\"", i, list->module.name);

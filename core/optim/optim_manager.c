@@ -652,8 +652,10 @@ mc_status mc_optim_manager_step(mc_optim_manager *m)
     bool recording = mc_step_is_recording(m->ctx);
     if (!recording) status = begin_launch(m);
     double max_norm = m->options.max_grad_norm > 0 ? m->options.max_grad_norm : INFINITY;
+    mc_range_begin(m->ctx->device, "optimizer step");
     if (!status && m->clip == MC_CLIP_NONE) status = measure(m, max_norm, 2);
     if (!status) status = launch(m);
+    mc_range_end(m->ctx->device);
     if (status) return status;
     m->clip = MC_CLIP_NONE;
     give_seed_back(m);

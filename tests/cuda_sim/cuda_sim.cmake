@@ -43,8 +43,10 @@ function(mc_build_cuda_simulator target)
         $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_BINARY_DIR}/cuda_sim>
         $<$<COMPILE_LANGUAGE:CXX>:${sim_folder}/include>)
     target_compile_options(${target} PRIVATE
-        "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-sign-compare;-Wno-maybe-uninitialized;-ffp-contract=off>"
-        "$<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${MC_SANITIZE}>,-O1,-O3>;-fno-math-errno;-fno-strict-aliasing;${sim_processor}>"
+        "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-sign-compare>"
+        "$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;$<IF:$<BOOL:${MC_SANITIZE}>,-O1,-O3>>"
+        "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-fno-math-errno;-fno-strict-aliasing>"
+        "$<$<COMPILE_LANGUAGE:CXX>:${sim_processor}>"
         "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${MC_WERROR}>>:-Werror>"
         "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
     if(MC_CUDA_SIM_RACES) # only the calls at loads and stores: races.cpp has what they call

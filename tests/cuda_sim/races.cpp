@@ -1,6 +1,6 @@
 /* The race detector of builds with MC_CUDA_SIM_RACES. Kernels are compiled with the calls that
- * ThreadSanitizer puts at each load and store, and the functions that they call are here: two threads
- * of a grid that reach the same memory, one of them to write, with no barrier between. Memory is
+ * ThreadSanitizer puts at each load and store, and the functions that they call are here: two
+ * threads of a grid that reach the same memory, one of them to write, with no barrier between. Memory is
  * looked at in pieces of 2 bytes; of reads since the last write the last two threads' are known. */
 #ifdef MC_SIM_RACES
 #include <cstdio>

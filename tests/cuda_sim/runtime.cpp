@@ -1,5 +1,5 @@
-/* The runtime's functions. What is put on a stream waits there until the host waits for it, or until
- * chance runs a part of it, so that a host that does not wait finds its results missing. */
+/* The runtime's functions. What is put on a stream waits there until the host waits for it, or
+ * until chance runs a part of it, so that a host that does not wait finds its results missing. */
 #include <sys/mman.h>
 #include <cuda.h>
 #include <cstdio>

@@ -1,5 +1,5 @@
-/* Blocks of threads: each thread is a fiber, which runs until it waits for others. Which threads run
- * first is left to chance, so that a missing barrier shows. */
+/* Blocks of threads: each thread is a fiber, which runs until it waits for others. Which threads
+ * run first is left to chance, so that a missing barrier shows. */
 #include <sys/mman.h>
 #include <cfloat>
 #include <cmath>

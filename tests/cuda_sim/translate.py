@@ -133,7 +133,8 @@ def instructions(text):
         closing = matching(blank_comments(text), m.end() - 1)
         inside = text[m.end():closing]
         template = re.match(r'\s*"([^"]*)"', inside)
-        operands = re.findall(r'"[^"]*"\s*\(([^()]*)\)', inside[template.end():] if template else "")
+        rest = inside[template.end():] if template else ""
+        operands = re.findall(r'"[^"]*"\s*\(([^()]*)\)', rest)
         if template and template.group(1) == "":  # a hint for the compiler alone
             result = ", ".join(f"(void)({operand})" for operand in operands) or "(void)0"
         elif template and template.group(1) in INSTRUCTIONS:
