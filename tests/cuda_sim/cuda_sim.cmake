@@ -49,6 +49,10 @@ function(mc_build_cuda_simulator target)
         "$<$<COMPILE_LANGUAGE:CXX>:${sim_processor}>"
         "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${MC_WERROR}>>:-Werror>"
         "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
+    if(MC_SANITIZE) # accesses and alignment are what matters; the rest costs most of the time
+        set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS
+                                    -fno-sanitize=null,bounds,object-size,pointer-overflow)
+    endif()
     if(MC_CUDA_SIM_RACES) # only the calls at loads and stores: races.cpp has what they call
         set_source_files_properties(${own_sources} PROPERTIES COMPILE_DEFINITIONS MC_SIM_RACES)
         set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)

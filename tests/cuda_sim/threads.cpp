@@ -159,7 +159,7 @@ struct block_threads {
 
 block_threads block;
 fiber main_fiber, *current;
-std::vector<fiber *> idle;
+std::vector<fiber *> &idle = *new std::vector<fiber *>; /* never destroyed */
 
 inline void place_thread(int thread) { threadIdx = block.place[thread]; }
 
