@@ -240,7 +240,9 @@ static bool write_header(mc_safetensors_writer *writer, const char *path, const 
            mc_file_write(&writer->file, t->data, t->used) == MC_OK;
 }
 
-/* Rank 0 has made the file; the others open it too. */
+/* Rank 0 has made the file; the others open it too. A file that is given up goes, so nobody does
+ * before all have met; and who finds it gone already hears the cause at the meeting, which comes
+ * before its own error. */
 static bool join_file(mc_safetensors_writer *writer, const char *path, const text *t)
 {
     mc_context *ctx = writer->ctx;
@@ -250,9 +252,12 @@ static bool join_file(mc_safetensors_writer *writer, const char *path, const tex
     process = writer->file.process;
     if (mc_ranks_share(ctx, &process, sizeof process)) return false;
     writer->begin = sizeof(uint64_t) + t->used;
-    if (!first && mc_file_writer_join(&ctx->error, &writer->file, path, (long)process))
-        return false;
-    return mc_ranks_meet(ctx) == MC_OK; /* a file that is given up goes: not before all have it */
+    mc_error own = {0};
+    if (!first) mc_file_writer_join(&own, &writer->file, path, (long)process);
+    writer->file.err = &ctx->error; /* from now on */
+    mc_ranks_meet(ctx);
+    mc_error_move(&ctx->error, &own);
+    return !mc_failed(ctx);
 }
 
 static mc_safetensors_writer *new_writer(mc_context *ctx, const char *path,
