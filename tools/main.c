@@ -1,7 +1,5 @@
 /* The `modelcenter` command: finds the subcommand and runs it. */
 #include <errno.h>
-#include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,45 +91,14 @@ static int dispatch(int argc, char **argv)
     return c ? c->run(argc - 1, argv + 1) : report_unknown(word);
 }
 
-/* How many ranks of a job run on this host, by what their launchers say; 1 where none does. */
-static int ranks_here(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE",
-                                        "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE",
-                                        "SLURM_STEP_TASKS_PER_NODE"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *value = getenv(names[i]);
-        long ranks = value ? strtol(value, NULL, 10) : 0; /* Slurm's is a list: "4(x2),3" */
-        if (ranks > 0 && ranks < INT_MAX) return (int)ranks;
-    }
-    return 1;
-}
-
-/* Ranks of one host divide its cores among themselves: threads of all ranks on all cores would be
- * in each other's way. */
-static bool divide_cores(void)
-{
-    int ranks = ranks_here();
-    cpu_set_t mine; /* what the launcher has bound this rank to, if it does */
-    if (ranks < 2 || getenv("OMP_NUM_THREADS")) return false;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN) / ranks;
-    if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < cores)
-        cores = CPU_COUNT(&mine);
-    char number[24];
-    snprintf(number, sizeof number, "%ld", cores > 1 ? cores : 1);
-    return setenv("OMP_NUM_THREADS", number, 1) == 0;
-}
-
 /* Lets idle threads sleep instead of spinning. GNU's OpenMP spins by default, which costs little on
  * a machine of one's own, but a factor of ten and more as soon as another process wants one of the
  * cores; sleeping costs microseconds a loop. It reads its settings when it is loaded, so the
- * program starts itself once more; whoever has chosen a policy, or a number of threads, keeps it.
- */
+ * program starts itself once more; whoever has chosen a policy keeps it. */
 static void settle_threads(char **argv)
 {
     bool chosen = getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT");
-    bool sleep = !chosen && setenv("OMP_WAIT_POLICY", "passive", 1) == 0;
-    if (divide_cores() || sleep) execv("/proc/self/exe", argv);
+    if (!chosen && setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
     /* where that is not to be had, the run is merely slower */
 }
 

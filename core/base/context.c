@@ -9,6 +9,25 @@
 
 const char *mc_version(void) { return MC_VERSION; }
 
+static void set_options(mc_context *ctx, const mc_init_options *o)
+{
+    ctx->seed = o->seed;
+    ctx->log = o->log;
+    ctx->log_user = o->log_user;
+    ctx->zero_level = o->zero_level ? (int)o->zero_level - MC_ZERO_0 : 3;
+    ctx->grad_dtype = o->grad_dtype;
+}
+
+static void check_options(mc_context *ctx, const mc_init_options *o)
+{
+    if (o->zero_level < MC_ZERO_DEFAULT || o->zero_level > MC_ZERO_3)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "zero_level is %d, expected a mc_zero_level",
+                (int)o->zero_level);
+    if (o->grad_dtype < MC_GRAD_DEFAULT || o->grad_dtype > MC_GRAD_PARAMETER)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "grad_dtype is %d, expected a mc_grad_dtype",
+                (int)o->grad_dtype);
+}
+
 mc_context *mc_init_distributed(const mc_init_options *options)
 {
     mc_context *ctx = mc_calloc(1, sizeof *ctx);
@@ -16,12 +35,10 @@ mc_context *mc_init_distributed(const mc_init_options *options)
     mc_init_options none = {0};
     if (!options) options = &none;
     ctx->owned.previous = ctx->owned.next = &ctx->owned;
-    ctx->seed = options->seed;
-    ctx->log = options->log;
-    ctx->log_user = options->log_user;
     ctx->world_size = 1;
-    ctx->zero_level = options->zero_level ? (int)options->zero_level - MC_ZERO_0 : 3;
+    set_options(ctx, options);
     if (!options->single) mc_world_read(ctx);
+    check_options(ctx, options);
     ctx->device = mc_device_open(ctx, options->device ? options->device : "cpu");
     mc_world_join(ctx, options->comm_timeout);
     return ctx;
@@ -38,6 +55,7 @@ mc_context *mc_context_new_like(const mc_context *like, mc_device *device)
     ctx->seed = like->seed;
     ctx->rank = like->rank;
     ctx->world_size = like->world_size;
+    ctx->grad_dtype = like->grad_dtype;
     ctx->device = device;
     return ctx;
 }

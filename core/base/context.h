@@ -38,6 +38,15 @@ typedef enum mc_zero_level {
                             while the block is at work */
 } mc_zero_level;
 
+/* In which dtype gradients travel between ranks. They are computed, summed over micro-steps, and
+ * handed to optimizers in f32 in any case. */
+typedef enum mc_grad_dtype {
+    MC_GRAD_DEFAULT = 0, /* as MC_GRAD_F32 */
+    MC_GRAD_F32,         /* exact to the order of additions */
+    MC_GRAD_PARAMETER,   /* that of the parameters: half the bytes for f16 and bf16, rounded before
+                            they are sent and, by some transports, at each addition */
+} mc_grad_dtype;
+
 typedef struct mc_init_options {
     uint64_t seed;      /* of initialisation, dropout and shuffling; 0 is a seed like any other */
     const char *device; /* "cpu" (default); others fail until they are built in */
@@ -45,6 +54,7 @@ typedef struct mc_init_options {
     void *log_user;
     mc_zero_level zero_level; /* how models are spread over ranks where they say nothing themselves;
                                  default: MC_ZERO_3 */
+    mc_grad_dtype grad_dtype; /* of gradients on their way between ranks; default: MC_GRAD_F32 */
     double comm_timeout; /* seconds until ranks that wait for others give up; 0: the environment
                                  variable MC_COMM_TIMEOUT, else 300 */
     bool single;         /* one rank, whatever the launcher says */

@@ -27,6 +27,7 @@ struct mc_context {
     mc_device *device;
     struct mc_comm *comm; /* core/dist: all ranks of the job; NULL with one */
     int zero_level;       /* of modules that say nothing else: 0 to 3 */
+    mc_grad_dtype grad_dtype;
     int64_t agreed_rows;  /* of the first loss, the most of any rank; 0: there was none yet */
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
     struct mc_steps *steps;       /* core/autograd: made with the first recorded step */
@@ -34,7 +35,9 @@ struct mc_context {
      * once; and the checkpoint that is being written now, NULL: none */
     struct mc_save_queue *save_queue;
     struct mc_saving *saving;
+    int64_t saved_step; /* of the newest checkpoint that was saved whole; 0: none yet */
     struct mc_recorder *recorder; /* core/nn: while mc_record takes statistics; else NULL */
+    struct mc_offload *offload;   /* core/nn: while optimizer state lies on the host; else NULL */
 };
 
 /* Sets the context's error if it has none; gives back `status`. Accepts ctx == NULL. */

@@ -10,6 +10,7 @@
 #include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/dist/launch_internal.h"
+#include "core/dist/world_internal.h"
 
 /* ---- for transports -------------------------------------------------------------------------- */
 
@@ -35,12 +36,15 @@ void mc_comm_pause(mc_comm_backoff *backoff)
 
 bool mc_comm_stopped(mc_comm *c)
 {
-    if (atomic_load(&c->aborted)) {
-        mc_fail(c->ctx, MC_ERR_INTERRUPTED, "the communicator was aborted on this rank");
+    if (c->hooks.stop && c->hooks.stop(c->hooks.user, &c->ctx->error)) {
+        mc_fail(c->ctx, MC_ERR_INTERRUPTED, "stopped");
         return true;
     }
-    if (!c->hooks.stop || !c->hooks.stop(c->hooks.user, &c->ctx->error)) return false;
-    mc_fail(c->ctx, MC_ERR_INTERRUPTED, "stopped");
+    if (!atomic_load(&c->aborted)) return false;
+    if (mc_error_is_set(&c->late))
+        mc_fail(c->ctx, c->late.status, "%s", c->late.message);
+    else
+        mc_fail(c->ctx, MC_ERR_INTERRUPTED, "the communicator was aborted on this rank");
     return true;
 }
 
@@ -95,6 +99,35 @@ mc_comm_text mc_comm_print(const mc_comm_request *r)
         snprintf(t.text + used, sizeof t.text - (size_t)used,
                  c->members ? " (in a part of %d ranks)" : " of %d", c->size);
     return t;
+}
+
+const char mc_comm_making[] = "making a communicator";
+
+const char *mc_comm_collective(mc_comm_kind kind)
+{
+    return kind == MC_COMM_SEND || kind == MC_COMM_RECV ? NULL : mc_comm_kind_name(kind);
+}
+
+static mc_comm_why explain(const mc_comm *c, uint64_t group, uint64_t number, const char *name)
+{
+    const mc_comm_hooks *h = &c->hooks;
+    mc_comm_why why = {""};
+    if (h->explain && name)
+        h->explain(h->user, group, number, name, c->size == h->ranks, why.text, sizeof why.text);
+    return why;
+}
+
+mc_comm_why mc_comm_explain(const mc_comm *c, uint64_t sequence, const char *operation)
+{
+    return explain(c, c->hooks.group, sequence, operation);
+}
+
+/* Marks have numbers of their own. */
+static uint64_t group_of_marks(const mc_comm *c) { return ~c->hooks.group; }
+
+mc_comm_why mc_comm_explain_mark(const mc_comm *c, uint64_t number, const char *what)
+{
+    return explain(c, group_of_marks(c), number, what);
 }
 
 size_t mc_comm_bytes(const mc_comm_call *call)
@@ -157,6 +190,10 @@ static void free_comm(void *object)
     mc_comm *c = object;
     if (c->transport) c->transport->release(c); /* lets go of requests too */
     release_requests(c);
+    mc_device *device = c->ctx->device;
+    if (c->late.message && device->given_up == c->late.message)
+        __atomic_store_n(&device->given_up, NULL, __ATOMIC_RELEASE);
+    mc_error_clear(&c->late);
     mc_free(c->members);
     mc_free(c);
 }
@@ -202,6 +239,7 @@ mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int
     mc_comm *c = new_comm(ctx, size, rank, hooks);
     if (!c) return NULL;
     c->timeout = timeout;
+    if (c->hooks.note) c->hooks.note(c->hooks.user, c->hooks.group, 0, mc_comm_making);
     if (init(c, id) == MC_OK) return c;
     mc_error_while(&ctx->error, "making a communicator of %d ranks (this is rank %d)", size, rank);
     mc_comm_free(c);
@@ -211,7 +249,9 @@ mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int
 mc_comm *mc_comm_new(mc_context *ctx, const mc_comm_id *id, int size, int rank,
                      const mc_comm_options *options)
 {
-    return mc_comm_new_hooked(ctx, id, size, rank, options, NULL);
+    mc_comm_hooks hooks = {0};
+    if (size > 1 && !mc_failed(ctx)) mc_world_hooks(ctx, id, &hooks);
+    return mc_comm_new_hooked(ctx, id, size, rank, options, &hooks);
 }
 
 void mc_comm_set_hooks(mc_comm *c, const mc_comm_hooks *hooks)
@@ -219,20 +259,32 @@ void mc_comm_set_hooks(mc_comm *c, const mc_comm_hooks *hooks)
     if (c) c->hooks = hooks ? *hooks : (mc_comm_hooks){0};
 }
 
+static mc_status status_of(const mc_comm *c)
+{
+    return c ? mc_error_status(c->ctx) : MC_ERR_ARGUMENT;
+}
+
 /* Whether calls may be made. */
 static bool is_usable(mc_comm *c, const char *what)
 {
     if (!c || mc_failed(c->ctx)) return false;
-    if (atomic_load(&c->aborted))
+    if (atomic_load(&c->aborted) && !mc_error_is_set(&c->late))
         mc_fail(c->ctx, MC_ERR_STATE, "%s on a communicator that was aborted", what);
+    else if (mc_comm_stopped(c))
+        mc_error_while(&c->ctx->error, "beginning %s", what);
     else if (c->broken)
         mc_fail(c->ctx, MC_ERR_STATE, "%s on a communicator on which a call has failed", what);
     return !mc_failed(c->ctx);
 }
 
-static mc_status status_of(const mc_comm *c)
+/* Follows from what all ranks of the part have in common. */
+static uint64_t name_of_part(const mc_comm *c, int colour)
 {
-    return c ? mc_error_status(c->ctx) : MC_ERR_ARGUMENT;
+    const uint64_t from[] = {c->hooks.group, c->sequence, (uint64_t)colour};
+    uint64_t name = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; i < sizeof from; i++)
+        name = (name ^ ((const unsigned char *)from)[i]) * 0x100000001b3u;
+    return name ? name : 1;
 }
 
 mc_comm *mc_comm_split(mc_comm *c, int colour, int key)
@@ -245,7 +297,11 @@ mc_comm *mc_comm_split(mc_comm *c, int colour, int key)
     mc_comm *child = new_comm(c->ctx, 1, 0, &c->hooks);
     if (!child) return NULL;
     child->timeout = c->timeout;
-    if (c->transport->split(c, colour, key, child) == MC_OK && colour >= 0) return child;
+    child->hooks.group = name_of_part(c, colour);
+    if (c->transport->split(c, colour, key, child) == MC_OK && colour >= 0) {
+        if (c->hooks.note) c->hooks.note(c->hooks.user, child->hooks.group, 0, mc_comm_making);
+        return child;
+    }
     mc_error_while(&c->ctx->error, "splitting a communicator of %d ranks", c->size);
     mc_comm_free(child);
     return NULL;
@@ -256,6 +312,7 @@ void mc_comm_abort(mc_comm *c)
     if (c && !atomic_exchange(&c->aborted, true)) c->transport->abort(c);
 }
 
+mc_comm *mc_context_comm(const mc_context *ctx) { return mc_failed(ctx) ? NULL : ctx->comm; }
 int mc_comm_count(const mc_comm *c) { return c ? c->size : 1; }
 int mc_comm_rank(const mc_comm *c) { return c ? c->rank : 0; }
 mc_comm_volume mc_comm_volume_of(const mc_comm *c) { return c ? c->volume : (mc_comm_volume){0}; }
@@ -267,14 +324,25 @@ void mc_comm_set_streams(mc_comm *c, void *stream, void *side)
 
 void mc_comm_mark(mc_comm *c, const char *what)
 {
-    if (c && c->transport->mark && !mc_failed(c->ctx)) c->transport->mark(c, what);
+    if (!c || !c->transport->mark || mc_failed(c->ctx)) return;
+    c->marks++;
+    if (c->hooks.note) c->hooks.note(c->hooks.user, group_of_marks(c), c->marks, what);
+    c->transport->mark(c, c->marks, what);
 }
 
-bool mc_comm_watch(mc_comm *c, mc_error *error)
+void mc_comm_watch(mc_comm *c)
 {
-    if (!c || !c->transport->watch || !c->transport->watch(c, error)) return false;
+    if (atomic_load(&c->aborted)) return;
+    bool told = c->hooks.stop && c->hooks.stop(c->hooks.user, &c->late);
+    if (!told && !c->transport->watch(c, &c->late)) return;
+    if (!told && c->hooks.tell) c->hooks.tell(c->hooks.user, &c->late);
+    __atomic_store_n(&c->ctx->device->given_up, c->late.message, __ATOMIC_RELEASE);
     mc_comm_abort(c);
-    return true;
+}
+
+mc_status mc_comm_check(mc_comm *c)
+{
+    return c && is_usable(c, "a recorded step") ? MC_OK : status_of(c);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -368,7 +436,9 @@ static mc_comm_request *begin(mc_comm *c, const mc_comm_call *call, bool later)
     r->sequence = between_two ? ++c->exchanges : ++c->sequence;
     c->volume.calls++;
     c->volume.bytes += volume(c, call);
-    if (c->hooks.note) c->hooks.note(c->hooks.user, c->sequence, mc_comm_kind_name(call->kind));
+    if (c->hooks.note)
+        c->hooks.note(c->hooks.user, between_two ? 0 : c->hooks.group, r->sequence,
+                      mc_comm_kind_name(call->kind));
     if (!call->count) r->done = true; /* of nothing, on every rank */
     if (call->count && c->transport->begin(c, r)) {
         c->broken = true;

@@ -45,25 +45,39 @@ typedef struct mc_comm_hooks {
     /* Asked about once a millisecond by whatever waits: true ends the wait, with the error that it
      * has set in *error (by default one that says "stopped"). */
     bool (*stop)(void *user, mc_error *error);
-    /* Told of every call when it begins: how many collectives this communicator has had, itself
-     * included, and its name. */
-    void (*note)(void *user, uint64_t sequence, const char *operation);
+    /* Told of every call when it begins: its number among the collectives of the group, from 1, and
+     * its name; 0 when the group is made. Of sends and receives the number is their own, and the
+     * group 0. */
+    void (*note)(void *user, uint64_t group, uint64_t sequence, const char *operation);
+    /* Asked when a collective is late: which ranks keep it from ending, as a text; "" where nothing
+     * is known. `all`: the group is that of all ranks. May take a second; from any thread. */
+    void (*explain)(void *user, uint64_t group, uint64_t sequence, const char *operation, bool all,
+                    char *text, size_t size);
+    /* Told of a failure that is found on another thread than the context's. */
+    void (*tell)(void *user, const mc_error *error);
     void *user;
+    uint64_t group; /* the group's name in notes, the same on all its ranks, not 0 */
+    int ranks;      /* of the job; 0: unknown */
 } mc_comm_hooks;
 
-/* Parts that are split off inherit them. Before: hooks that a communicator is born with, for the
- * waits of mc_comm_new itself. */
+/* Parts that are split off inherit them, with a name of their own. Before: hooks that a communicator
+ * is born with, for the waits of mc_comm_new itself; without them those of the context's job. */
 void mc_comm_set_hooks(mc_comm *comm, const mc_comm_hooks *hooks);
 mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int rank,
                             const mc_comm_options *options, const mc_comm_hooks *hooks);
 
-/* For a watchdog's thread (GPU; on CPUs whoever waits watches): whether the communicator has
- * failed, or work of it has run for longer than the timeout. Then *error says which, and the
- * communicator is aborted, so that whoever waits for the GPU comes back. */
-bool mc_comm_watch(mc_comm *comm, mc_error *error);
+/* For the transport's watchdog, a thread of its own (GPU; on CPUs whoever waits watches): looks
+ * whether the job or the communicator has failed, or work of it has run for longer than the timeout.
+ * Then the communicator is aborted, so that whoever waits for the GPU comes back, and this is why
+ * its calls fail from then on. */
+void mc_comm_watch(mc_comm *comm);
+
+/* Sets the context's error where the communicator or its job has failed by now. For what runs
+ * without a call on it: recorded steps. */
+mc_status mc_comm_check(mc_comm *comm);
 
 /* GPU: has the watchdog watch also what was launched on the device's stream so far, under the name
- * `what`: a recorded step that was run again. Elsewhere nothing. */
+ * `what`: a recorded step that was run again, as all ranks do. Elsewhere nothing. */
 void mc_comm_mark(mc_comm *comm, const char *what);
 
 /* GPU: the streams (cudaStream_t) of plain calls and of started ones, in place of the device's
@@ -76,6 +90,10 @@ typedef struct mc_comm_volume {
     uint64_t calls, bytes;
 } mc_comm_volume;
 mc_comm_volume mc_comm_volume_of(const mc_comm *comm);
+
+/* Measures the group's collectives for a table of rates; every rank of it calls this. */
+struct mc_rates;
+mc_status mc_comm_measure(mc_comm *comm, struct mc_rates *rates);
 
 /* ---- what carries ---------------------------------------------------------------------------- */
 
@@ -127,8 +145,8 @@ typedef struct mc_comm_transport {
     /* Fills in a part: its rank, size, members and state; *child stays without state where the
      * colour is negative. */
     mc_status (*split)(mc_comm *c, int colour, int key, mc_comm *child);
-    bool (*watch)(mc_comm *c, mc_error *error);
-    void (*mark)(mc_comm *c, const char *what);
+    bool (*watch)(mc_comm *c, mc_error *error); /* whether it has failed: see mc_comm_watch */
+    void (*mark)(mc_comm *c, uint64_t number, const char *what);
     void (*set_streams)(mc_comm *c, void *stream, void *side);
     void (*abort)(mc_comm *c); /* from any thread, once; comm->aborted is set already */
     void (*release_request)(mc_comm_request *r);
@@ -146,8 +164,10 @@ struct mc_comm {
     uint64_t sequence;  /* of the last collective: the same on all ranks */
     uint64_t exchanges; /* sends and receives so far */
     mc_comm_volume volume;
+    uint64_t marks; /* of mc_comm_mark so far */
     atomic_bool aborted;
-    bool broken; /* a call on it failed */
+    mc_error late; /* why, where mc_comm_watch did it: set before `aborted` */
+    bool broken;   /* a call on it failed */
     int group_depth;
     mc_comm_request *requests; /* all that were made */
     mc_comm_request *unused;   /* those that are done with */
@@ -183,6 +203,16 @@ typedef struct mc_comm_text {
 } mc_comm_text;
 mc_comm_text mc_comm_print(const mc_comm_request *r);
 const char *mc_comm_kind_name(mc_comm_kind kind);
+/* What keeps a collective of `c` from ending, by the hooks: "" where they know of nothing. The
+ * operation is named as in notes; NULL: it is no collective. */
+typedef struct mc_comm_why {
+    char text[600];
+} mc_comm_why;
+extern const char mc_comm_making[]; /* with sequence 0: the making of a communicator */
+mc_comm_why mc_comm_explain(const mc_comm *c, uint64_t sequence, const char *operation);
+const char *mc_comm_collective(mc_comm_kind kind); /* its name; NULL for sends and receives */
+/* The same of mc_comm_mark's. */
+mc_comm_why mc_comm_explain_mark(const mc_comm *c, uint64_t number, const char *what);
 /* The number of member i in the group that was made with an id, which messages use. */
 int mc_comm_member(const mc_comm *c, int i);
 size_t mc_comm_bytes(const mc_comm_call *call); /* of `count` elements */

@@ -533,12 +533,18 @@ static mc_status mpi_begin(mc_comm *c, mc_comm_request *r)
 /* Ends the wait for a call that is not done, and with it all use of MPI. */
 static mc_status give_up(mc_comm *c, mc_mpi_call *m, bool late)
 {
-    char missing[128] = "";
+    const mc_comm_request *r = m->request;
+    mc_comm_why why = {""};
+    if (late) why = mc_comm_explain(c, r->sequence, mc_comm_collective(r->call.kind));
+    if (late && !*why.text && mc_comm_stopped(c)) { /* another rank's explanation came first */
+        mc_error_while(&c->ctx->error, "waiting for %s", mc_comm_print(r).text);
+        late = false;
+    }
     mc_mpi *mpi = mc_mpi_lock();
-    if (!*mpi->given_up && late) say_missing(m, missing, sizeof missing);
+    if (late && !*why.text && !*mpi->given_up) say_missing(m, why.text, sizeof why.text);
     if (late)
-        mc_fail(c->ctx, MC_ERR_IO, "%s: not done within %g s: %s", mc_comm_print(m->request).text,
-                c->timeout, missing);
+        mc_fail(c->ctx, MC_ERR_IO, "%s: not done within %g s: %s", mc_comm_print(r).text,
+                c->timeout, why.text);
     mc_mpi_give_up(mpi, mc_error_message(c->ctx));
     remove_active(mpi, m);
     mc_mpi_unlock();

@@ -2,14 +2,22 @@
  *
  * NCCL's communicators are non-blocking: its functions come back at once, and what they do in the
  * background is asked for with the communicator's timeout and hooks. Work is ordered by streams;
- * nothing here waits for the GPU but `drain`. A watchdog's thread may ask and abort at any time, so
- * every use of the NCCL communicator is within the mutex, which nobody holds for long. */
+ * nothing here waits for the GPU but `drain`.
+ *
+ * Each communicator has a keeper, a thread that looks whether all is well (mc_comm_watch), and that
+ * alone aborts: ncclCommAbort ends what hangs on the GPU at once, but comes back only when no
+ * recorded step uses the communicator any more, so the context's thread, which frees those, may not
+ * be the one that waits for it. Both threads use NCCL's communicator within the mutex, which nobody
+ * holds for long; to abort, the keeper takes it away first. NCCL keeps a group of calls for the
+ * thread that opened it, so nothing is aborted before the group is closed. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include "core/device/cuda/cuda_internal.h"
 #include "core/dist/comm_internal.h"
 
@@ -46,10 +54,13 @@ typedef struct nccl_api {
     int version;
 } nccl_api;
 
-/* Something on its way on the GPU, for the watchdog. */
+/* Something on its way on the GPU, for the keeper. */
 typedef struct flight {
     cudaEvent_t done;
-    char text[96];
+    bool is_mark; /* of mc_comm_mark, `number` */
+    uint64_t number;
+    const char *operation; /* in notes */
+    char text[160];
 } flight;
 
 enum { FLIGHTS = 512 };
@@ -58,6 +69,11 @@ enum { FLIGHTS = 512 };
 typedef struct nccl_group {
     nccl_api api;
     pthread_mutex_t mutex;
+    pthread_cond_t changed; /* of what the keeper waits for: the next three */
+    bool closing, unwanted; /* the communicator is being freed; is to be aborted */
+    bool in_group;          /* of calls */
+    bool has_keeper;
+    pthread_t keeper;
     ncclComm_t comm; /* NULL: not yet, or aborted */
     cudaStream_t stream, side;
     bool own_side;
@@ -154,35 +170,68 @@ static ncclResult_t ask(nccl_group *g, char *text, size_t size)
     return state;
 }
 
-/* After a call that gave `result`: waits until NCCL has done its part in the background. */
-static mc_status settle(mc_comm *c, ncclResult_t result, const char *what)
+/* Whether the job's channel tells within a moment what NCCL has found out too: it names the rank. */
+static bool heard_why(const mc_comm *c, mc_error *error)
+{
+    double deadline = mc_comm_clock() + 1;
+    mc_comm_backoff backoff = {0};
+    if (!c->hooks.stop) return false;
+    while (!c->hooks.stop(c->hooks.user, error)) {
+        if (mc_comm_clock() > deadline) return false;
+        mc_comm_pause(&backoff);
+    }
+    return true;
+}
+
+static mc_status fail_nccl(mc_comm *c, const char *what, const char *text)
+{
+    if (mc_comm_stopped(c) || heard_why(c, &c->ctx->error))
+        mc_error_while(&c->ctx->error, "waiting for %s", what);
+    return mc_fail(c->ctx, MC_ERR_DEVICE, "%s: %s", what, text);
+}
+
+static mc_status fail_late(mc_comm *c, const char *what, uint64_t sequence, const char *operation)
+{
+    mc_comm_why why = mc_comm_explain(c, sequence, operation);
+    if (!*why.text && mc_comm_stopped(c)) /* another rank's explanation came first */
+        mc_error_while(&c->ctx->error, "waiting for %s", what);
+    return mc_fail(c->ctx, MC_ERR_IO, "%s: not done within %g s: %s", what, c->timeout,
+                   *why.text ? why.text : "another rank of the group has not come");
+}
+
+/* After a call that gave `result`: waits until NCCL has done its part in the background. `what`
+ * names the call in messages, `sequence` and `operation` in notes. */
+static mc_status settle(mc_comm *c, ncclResult_t result, const char *what, uint64_t sequence,
+                        const char *operation)
 {
     nccl_group *g = c->state;
     char text[300] = "";
     double deadline = mc_comm_clock() + c->timeout;
     mc_comm_backoff backoff = {0};
     if (result && result != ncclInProgress)
-        return mc_fail(c->ctx, MC_ERR_DEVICE, "%s: %s", what, g->api.ncclGetErrorString(result));
+        return fail_nccl(c, what, g->api.ncclGetErrorString(result));
     if (!result) return MC_OK;
     while ((result = ask(g, text, sizeof text)) == ncclInProgress) {
-        if (mc_comm_stopped(c)) {
-            mc_error_while(&c->ctx->error, "waiting for %s", what);
-            return mc_error_status(c->ctx);
-        }
-        if (mc_comm_clock() > deadline)
-            return mc_fail(c->ctx, MC_ERR_IO,
-                           "%s: not done within %g s: another rank of the group has not come", what,
-                           c->timeout);
+        if (mc_comm_stopped(c)) return fail_nccl(c, what, "stopped");
+        if (mc_comm_clock() > deadline) return fail_late(c, what, sequence, operation);
         mc_comm_pause(&backoff);
     }
-    return result ? mc_fail(c->ctx, MC_ERR_DEVICE, "%s: %s", what, text) : MC_OK;
+    return result ? fail_nccl(c, what, text) : MC_OK;
 }
 
-static void abort_nccl(nccl_group *g)
+/* Of a call. */
+static mc_status settle_call(mc_comm *c, ncclResult_t result, const mc_comm_request *r)
 {
+    return settle(c, result, mc_comm_print(r).text, r->sequence, mc_comm_collective(r->call.kind));
+}
+
+/* Has the keeper abort, from any thread; does not wait. */
+static void nccl_abort(mc_comm *c)
+{
+    nccl_group *g = c->state;
     pthread_mutex_lock(&g->mutex);
-    if (g->comm) g->api.ncclCommAbort(g->comm);
-    g->comm = NULL;
+    g->unwanted = true;
+    pthread_cond_signal(&g->changed);
     pthread_mutex_unlock(&g->mutex);
 }
 
@@ -195,9 +244,9 @@ static mc_status check_cuda(mc_comm *c, cudaError_t error, const char *what)
 
 /* ---- flights --------------------------------------------------------------------------------- */
 
-/* Has the watchdog watch what was launched on the stream so far. Where the ring is full a later
+/* Has the keeper watch what was launched on the stream so far. Where the ring is full a later
  * flight stands for this one too: streams keep their order. */
-static mc_status take_off(mc_comm *c, cudaStream_t stream, const char *text)
+static mc_status take_off(mc_comm *c, cudaStream_t stream, const flight *what)
 {
     nccl_group *g = c->state;
     cudaError_t error = cudaSuccess;
@@ -207,15 +256,23 @@ static mc_status take_off(mc_comm *c, cudaStream_t stream, const char *text)
         flight *f = &g->flights[(g->first + g->count) % FLIGHTS];
         if (!f->done) error = cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming);
         if (!error) error = cudaEventRecord(f->done, stream);
-        snprintf(f->text, sizeof f->text, "%s", text);
+        *f = (flight){f->done, what->is_mark, what->number, what->operation, {0}};
+        memcpy(f->text, what->text, sizeof f->text);
         if (!error && !g->count++) g->since = mc_comm_clock();
     }
     pthread_mutex_unlock(&g->mutex);
     return check_cuda(c, error, "an event");
 }
 
+static mc_status take_off_call(mc_comm *c, cudaStream_t stream, const mc_comm_request *r)
+{
+    flight f = {.number = r->sequence, .operation = mc_comm_collective(r->call.kind)};
+    memcpy(f.text, mc_comm_print(r).text, sizeof f.text);
+    return take_off(c, stream, &f);
+}
+
 /* Lets flights go that have landed; whether one is over its time, and which. */
-static bool is_overdue(nccl_group *g, double timeout, char *text, size_t size)
+static bool is_overdue(nccl_group *g, double timeout, flight *which)
 {
     pthread_mutex_lock(&g->mutex);
     while (g->count && cudaEventQuery(g->flights[g->first].done) != cudaErrorNotReady) {
@@ -224,7 +281,7 @@ static bool is_overdue(nccl_group *g, double timeout, char *text, size_t size)
         g->since = mc_comm_clock();
     }
     bool overdue = g->count && mc_comm_clock() - g->since > timeout;
-    if (overdue) snprintf(text, size, "%s", g->flights[g->first].text);
+    if (overdue) *which = g->flights[g->first];
     pthread_mutex_unlock(&g->mutex);
     return overdue;
 }
@@ -233,25 +290,72 @@ static bool nccl_watch(mc_comm *c, mc_error *error)
 {
     nccl_group *g = c->state;
     char text[300] = "";
-    if (atomic_load(&c->aborted)) {
-        mc_error_set(error, MC_ERR_INTERRUPTED, "the communicator was aborted on this rank");
-        return true;
-    }
-    cudaSetDevice(mc_cuda_of(c->ctx->device)->ordinal); /* of the watchdog's thread */
+    flight f;
     ncclResult_t state = ask(g, text, sizeof text);
     if (state && state != ncclInProgress) {
+        if (heard_why(c, error)) return true;
         mc_error_set(error, MC_ERR_DEVICE, "NCCL on rank %d of %d: %s", c->rank, c->size, text);
         return true;
     }
-    if (!is_overdue(g, c->timeout, text, sizeof text)) return false;
-    mc_error_set(error, MC_ERR_IO, "%s: not done on the GPU within %g s", text, c->timeout);
+    if (!is_overdue(g, c->timeout, &f)) return false;
+    mc_comm_why why = f.is_mark ? mc_comm_explain_mark(c, f.number, f.text)
+                                : mc_comm_explain(c, f.number, f.operation);
+    mc_error_set(error, MC_ERR_IO, "%s: not done on the GPU within %g s: %s", f.text, c->timeout,
+                 *why.text ? why.text : "all ranks have begun it, as far as is known");
     return true;
 }
 
-static void nccl_mark(mc_comm *c, const char *what)
+static void nccl_mark(mc_comm *c, uint64_t number, const char *what)
 {
     nccl_group *g = c->state;
-    take_off(c, g->stream, what);
+    flight f = {.is_mark = true, .number = number};
+    snprintf(f.text, sizeof f.text, "%s", what);
+    take_off(c, g->stream, &f);
+}
+
+/* ---- the keeper ------------------------------------------------------------------------------ */
+
+/* Until there is something to do, or for a while. Under the mutex. */
+static void nap(nccl_group *g)
+{
+    const long ns = 20000000, second = 1000000000;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += ns;
+    until.tv_sec += until.tv_nsec / second;
+    until.tv_nsec %= second;
+    pthread_cond_timedwait(&g->changed, &g->mutex, &until);
+}
+
+static void *keep(void *user)
+{
+    mc_comm *c = user;
+    nccl_group *g = c->state;
+    cudaSetDevice(mc_cuda_of(c->ctx->device)->ordinal);
+    pthread_mutex_lock(&g->mutex);
+    while (!g->closing && !g->unwanted) {
+        pthread_mutex_unlock(&g->mutex);
+        mc_comm_watch(c);
+        pthread_mutex_lock(&g->mutex);
+        if (!g->closing && !g->unwanted) nap(g);
+    }
+    while (g->in_group && !g->closing) nap(g);
+    ncclComm_t comm = g->unwanted ? g->comm : NULL;
+    if (comm) g->comm = NULL;
+    pthread_mutex_unlock(&g->mutex);
+    if (comm) g->api.ncclCommAbort(comm);
+    return NULL;
+}
+
+static mc_status start_keeper(mc_comm *c)
+{
+    nccl_group *g = c->state;
+    sigset_t all, before;
+    sigfillset(&all); /* signals are for the program's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    g->has_keeper = pthread_create(&g->keeper, NULL, keep, c) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return g->has_keeper ? MC_OK : mc_fail_nomem(c->ctx, "a communicator's thread");
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -312,7 +416,6 @@ static mc_status begin_beside(mc_comm *c, mc_comm_request *r)
 static mc_status nccl_begin(mc_comm *c, mc_comm_request *r)
 {
     nccl_group *g = c->state;
-    mc_comm_text text = mc_comm_print(r);
     cudaStream_t stream = g->stream;
     if (r->later && begin_beside(c, r)) return mc_error_status(c->ctx);
     if (r->later) stream = g->side;
@@ -320,14 +423,23 @@ static mc_status nccl_begin(mc_comm *c, mc_comm_request *r)
     ncclResult_t result = g->comm ? launch(g, &r->call, stream) : ncclInvalidUsage;
     pthread_mutex_unlock(&g->mutex);
     r->done = !r->later;
-    if (c->group_depth) { /* launched at the group's end */
-        if (!result || result == ncclInProgress) return MC_OK;
-        return settle(c, result, text.text);
-    }
-    if (settle(c, result, text.text) || take_off(c, stream, text.text))
+    if (c->group_depth && (!result || result == ncclInProgress))
+        return MC_OK; /* launched at the group's end */
+    if (settle_call(c, result, r) || c->group_depth || take_off_call(c, stream, r))
         return mc_error_status(c->ctx);
     if (!r->later) return MC_OK;
     return check_cuda(c, cudaEventRecord(((nccl_call *)r->state)->done, stream), "an event");
+}
+
+/* Waits for the GPU to let go of memory, soon after an abort. */
+static void wait_for_streams(const nccl_group *g)
+{
+    double deadline = mc_comm_clock() + 10;
+    mc_comm_backoff backoff = {0};
+    while ((cudaStreamQuery(g->stream) == cudaErrorNotReady ||
+            (g->side && cudaStreamQuery(g->side) == cudaErrorNotReady)) &&
+           mc_comm_clock() < deadline)
+        mc_comm_pause(&backoff);
 }
 
 /* After an error the work is not to write to memory that is given up: NCCL is aborted. */
@@ -336,6 +448,7 @@ static mc_status nccl_finish(mc_comm *c, mc_comm_request *r)
     nccl_group *g = c->state;
     if (mc_failed(c->ctx)) {
         mc_comm_abort(c);
+        if (!c->ctx->device->recording) wait_for_streams(g);
         return mc_error_status(c->ctx);
     }
     return check_cuda(c, cudaStreamWaitEvent(g->stream, ((nccl_call *)r->state)->done, 0),
@@ -353,7 +466,10 @@ static void nccl_progress(mc_comm *c) { (void)c; } /* the GPU does it */
 static mc_status nccl_group_start(mc_comm *c)
 {
     nccl_group *g = c->state;
-    ncclResult_t result = g->api.ncclGroupStart();
+    pthread_mutex_lock(&g->mutex);
+    ncclResult_t result = g->comm ? g->api.ncclGroupStart() : ncclInvalidUsage;
+    g->in_group = !result;
+    pthread_mutex_unlock(&g->mutex);
     if (!result) return MC_OK;
     return mc_fail(c->ctx, MC_ERR_DEVICE, "ncclGroupStart: %s", g->api.ncclGetErrorString(result));
 }
@@ -363,12 +479,13 @@ static mc_status nccl_group_end(mc_comm *c)
     nccl_group *g = c->state;
     pthread_mutex_lock(&g->mutex);
     ncclResult_t result = g->api.ncclGroupEnd();
+    g->in_group = false;
+    pthread_cond_signal(&g->changed);
     pthread_mutex_unlock(&g->mutex);
     if (mc_failed(c->ctx)) return mc_error_status(c->ctx);
-    mc_comm_text text = {"a group of calls"};
-    if (c->group) text = mc_comm_print(c->group);
-    if (settle(c, result, text.text)) return mc_error_status(c->ctx);
-    return take_off(c, g->stream, text.text);
+    if (!c->group) return settle(c, result, "a group of no calls", 0, NULL);
+    if (settle_call(c, result, c->group)) return mc_error_status(c->ctx);
+    return take_off_call(c, g->stream, c->group);
 }
 
 static mc_status nccl_drain(mc_comm *c)
@@ -379,13 +496,14 @@ static mc_status nccl_drain(mc_comm *c)
     mc_comm_backoff backoff = {0};
     while ((error = cudaStreamQuery(g->stream)) == cudaErrorNotReady) {
         if (mc_comm_stopped(c)) return mc_error_status(c->ctx);
-        if (mc_comm_clock() > deadline)
-            return mc_fail(c->ctx, MC_ERR_IO,
-                           "barrier on rank %d of %d: not done within %g s: another rank has not "
-                           "come, or the GPU is still at work",
-                           c->rank, c->size, c->timeout);
+        if (mc_comm_clock() > deadline) {
+            char text[48];
+            snprintf(text, sizeof text, "barrier on rank %d of %d", c->rank, c->size);
+            return fail_late(c, text, c->sequence, mc_comm_collective(MC_COMM_ALL_REDUCE));
+        }
         mc_comm_pause(&backoff);
     }
+    if (mc_comm_stopped(c)) return mc_error_status(c->ctx); /* an abort ends waiting too */
     return check_cuda(c, error, "waiting for the GPU");
 }
 
@@ -399,8 +517,6 @@ static void nccl_set_streams(mc_comm *c, void *stream, void *side)
     g->side = side;
 }
 
-static void nccl_abort(mc_comm *c) { abort_nccl(c->state); }
-
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 static const mc_comm_transport nccl_transport;
@@ -409,11 +525,28 @@ static mc_status new_state(mc_comm *c)
 {
     nccl_group *g = c->state = mc_calloc(1, sizeof *g);
     if (!g) return mc_fail_nomem(c->ctx, "a communicator");
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&g->mutex, NULL);
+    pthread_cond_init(&g->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     g->stream = mc_cuda_of(c->ctx->device)->stream;
     c->transport = &nccl_transport;
     return MC_OK;
 }
+
+static void join_keeper(nccl_group *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->closing = true;
+    pthread_cond_signal(&g->changed);
+    pthread_mutex_unlock(&g->mutex);
+    if (g->has_keeper) pthread_join(g->keeper, NULL);
+    g->has_keeper = false;
+}
+
+static const char splitting[] = "the split of a communicator", split_note[] = "split";
 
 static mc_status nccl_split(mc_comm *c, int colour, int key, mc_comm *child)
 {
@@ -423,19 +556,24 @@ static mc_status nccl_split(mc_comm *c, int colour, int key, mc_comm *child)
     part->api = g->api;
     part->stream = g->stream;
     c->sequence++;
-    if (c->hooks.note) c->hooks.note(c->hooks.user, c->sequence, "split");
+    if (c->hooks.note) c->hooks.note(c->hooks.user, c->hooks.group, c->sequence, split_note);
     pthread_mutex_lock(&g->mutex);
     ncclResult_t result = ncclInvalidUsage;
     if (g->comm)
         result = g->api.ncclCommSplit(g->comm, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour, key,
                                       &part->comm, NULL);
     pthread_mutex_unlock(&g->mutex);
-    if (settle(c, result, "ncclCommSplit")) c->broken = true;
+    if (settle(c, result, splitting, c->sequence, split_note)) {
+        c->broken = true;
+        mc_comm_abort(c);
+        join_keeper(g); /* NCCL writes to part->comm until it has been aborted */
+    }
     if (c->broken || colour < 0) return mc_error_status(c->ctx);
-    if (settle(child, ncclInProgress, "ncclCommSplit")) return mc_error_status(c->ctx);
+    if (settle(child, ncclInProgress, splitting, 0, mc_comm_making)) return mc_error_status(c->ctx);
     result = g->api.ncclCommCount(part->comm, &child->size);
     if (!result) result = g->api.ncclCommUserRank(part->comm, &child->rank);
-    return settle(child, result, "ncclCommSplit");
+    if (settle(child, result, splitting, 0, mc_comm_making)) return mc_error_status(c->ctx);
+    return start_keeper(child);
 }
 
 static void nccl_release_request(mc_comm_request *r)
@@ -451,6 +589,7 @@ static void close_nccl(mc_comm *c)
 {
     nccl_group *g = c->state;
     char text[300];
+    join_keeper(g);
     double longest = c->timeout < 10 ? c->timeout : 10, deadline = mc_comm_clock() + longest;
     mc_comm_backoff backoff = {0};
     bool well = g->comm && !mc_failed(c->ctx) && !c->broken && !atomic_load(&c->aborted);
@@ -462,7 +601,8 @@ static void close_nccl(mc_comm *c)
         g->api.ncclCommDestroy(g->comm);
         g->comm = NULL;
     }
-    abort_nccl(g);
+    if (g->comm) g->api.ncclCommAbort(g->comm);
+    g->comm = NULL;
 }
 
 static void nccl_release(mc_comm *c)
@@ -473,6 +613,7 @@ static void nccl_release(mc_comm *c)
         if (g->flights[i].done) cudaEventDestroy(g->flights[i].done);
     if (g->before) cudaEventDestroy(g->before);
     if (g->own_side) cudaStreamDestroy(g->side);
+    pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->mutex);
     mc_free(g);
     c->state = NULL;
@@ -510,5 +651,7 @@ mc_status mc_comm_init_nccl(mc_comm *c, const mc_comm_id *id)
     if (check_cuda(c, cudaSetDevice(d->ordinal), "cudaSetDevice")) return mc_error_status(c->ctx);
     ncclResult_t result =
         g->api.ncclCommInitRankConfig(&g->comm, c->size, unique, c->rank, &config);
-    return settle(c, result, "ncclCommInitRankConfig");
+    if (settle(c, result, "ncclCommInitRankConfig", 0, mc_comm_making))
+        return mc_error_status(c->ctx);
+    return start_keeper(c);
 }

@@ -78,6 +78,7 @@ void mc_control_describe(char *text, size_t room, const mc_control_state *s, dou
                  (unsigned long long)s->operation);
 }
 
+/* u64 operation, u32 ms since, u32 place, (u64 group, u64 operation, name) of each group, name. */
 void mc_control_beat_frame(mc_frame *f, const mc_control_state *s, double now)
 {
     double ms = 1e3 * (now - s->since);
@@ -85,6 +86,11 @@ void mc_control_beat_frame(mc_frame *f, const mc_control_state *s, double now)
     mc_frame_put(f, s->operation, 8);
     mc_frame_put(f, ms < 0 ? 0 : ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms, 4);
     mc_frame_put(f, s->place, 4);
+    for (int i = 0; i < MC_CONTROL_GROUPS; i++) {
+        mc_frame_put(f, s->groups[i].group, 8);
+        mc_frame_put(f, s->groups[i].operation, 8);
+        mc_frame_put_bytes(f, s->groups[i].name, sizeof s->groups[i].name);
+    }
     mc_frame_put_bytes(f, s->name, strlen(s->name));
 }
 
@@ -94,6 +100,11 @@ void mc_control_read_beat(mc_frame *f, mc_control_state *s, double now)
     s->since = now - 1e-3 * (double)mc_frame_get(f, 4);
     uint64_t place = mc_frame_get(f, 4);
     s->place = place <= MC_BEGUN ? (mc_control_place_in)place : MC_BETWEEN;
+    for (int i = 0; i < MC_CONTROL_GROUPS; i++) {
+        s->groups[i].group = mc_frame_get(f, 8);
+        s->groups[i].operation = mc_frame_get(f, 8);
+        mc_frame_get_bytes(f, s->groups[i].name, sizeof s->groups[i].name);
+    }
     mc_frame_get_text(f, s->name, sizeof s->name);
 }
 
@@ -240,7 +251,21 @@ void mc_control_free(mc_control *c)
 
 /* ---- while running --------------------------------------------------------------------------- */
 
-static void publish(mc_control *c, mc_control_place_in place, uint64_t operation, const char *name)
+/* The group goes to the front; the one that was used longest ago makes room. */
+static void note_group(mc_control_place_of *groups, uint64_t group, uint64_t operation,
+                       const char *name)
+{
+    int at = 0;
+    while (at < MC_CONTROL_GROUPS - 1 && groups[at].group && groups[at].group != group) at++;
+    if (at) memmove(groups + 1, groups, (size_t)at * sizeof *groups);
+    groups[0].group = group;
+    groups[0].operation = operation;
+    memset(groups[0].name, 0, sizeof groups[0].name); /* all of it travels */
+    copy_text(groups[0].name, sizeof groups[0].name, name);
+}
+
+static void publish(mc_control *c, mc_control_place_in place, uint64_t group, uint64_t operation,
+                    const char *name)
 {
     if (!c || !c->has_thread) return;
     double now = mc_control_now();
@@ -249,17 +274,18 @@ static void publish(mc_control *c, mc_control_place_in place, uint64_t operation
     c->mine.place = place;
     c->mine.since = now;
     copy_text(c->mine.name, sizeof c->mine.name, name);
+    if (group) note_group(c->mine.groups, group, operation, name);
     pthread_mutex_unlock(&c->lock);
 }
 
 void mc_control_enter(mc_control *c, uint64_t operation, const char *name)
 {
-    publish(c, MC_INSIDE, operation, name);
+    publish(c, MC_INSIDE, 0, operation, name);
 }
 
-void mc_control_note(mc_control *c, uint64_t operation, const char *name)
+void mc_control_note(mc_control *c, uint64_t group, uint64_t operation, const char *name)
 {
-    publish(c, MC_BEGUN, operation, name);
+    publish(c, MC_BEGUN, group, operation, name);
 }
 
 void mc_control_leave(mc_control *c)
@@ -298,14 +324,18 @@ void mc_control_report(mc_control *c, mc_status status, const char *message)
     mc_control_fail(c, status == MC_OK ? MC_ERR_STATE : status, c->rank, "%s", message);
 }
 
-void mc_control_explain(mc_control *c, char *text, size_t room)
+void mc_control_explain(mc_control *c, uint64_t group, uint64_t operation, const char *name,
+                        bool all, char *text, size_t room)
 {
+    mc_control_question question = {.group = group, .operation = operation, .all = all};
     *text = '\0';
     if (!c || !c->has_thread) return;
+    copy_text(question.name, sizeof question.name, name);
     double until = mc_control_now() + 1;
     struct timespec then = {(time_t)until, (long)(1e9 * (until - (time_t)until))};
     pthread_mutex_lock(&c->lock);
     uint32_t number = ++c->answer.asked;
+    c->answer.question = question;
     mc_control_wake(c);
     int late = 0;
     while ((int32_t)(c->answer.answered - number) < 0 && !atomic_load(&c->failed) && late == 0)

@@ -106,12 +106,13 @@ static void on_refuse(mc_control_client *k, mc_frame *f)
 {
     mc_control *c = k->c;
     char text[160];
-    bool may_come_again = mc_frame_get(f, 4);
-    double patience = c->timeout < 6 ? c->timeout / 2 : 3; /* a job of before may be just ending */
+    uint64_t when = mc_frame_get(f, 4);
+    double patience = c->timeout < 3 ? c->timeout / 2 : 1.5;
+    if (when == MC_COME_LATER) patience = c->timeout;
     mc_frame_get_text(f, text, sizeof text);
     snprintf(k->why, sizeof k->why, "turned away: %s", text);
     k->conn->broken = true;
-    if (may_come_again && mc_control_now() - c->begun < patience) return;
+    if (when != MC_COME_NEVER && mc_control_now() - c->begun < patience) return;
     mc_control_fail(c, MC_ERR_STATE, MC_NO_RANK, "rank 0 at %s turns this process away: %s",
                     c->where, text);
     k->told = true;
@@ -291,12 +292,17 @@ static void pass_question(mc_control_client *k, double now)
 {
     pthread_mutex_lock(&k->c->lock);
     uint32_t asked = k->c->answer.asked;
+    mc_control_question question = k->c->answer.question;
     pthread_mutex_unlock(&k->c->lock);
     if (asked == k->asked || !k->conn) return;
     k->asked = asked;
     send_beat(k, now);
     mc_frame f = {.type = MC_FRAME_ASK};
     mc_frame_put(&f, asked, 4);
+    mc_frame_put(&f, question.group, 8);
+    mc_frame_put(&f, question.operation, 8);
+    mc_frame_put(&f, question.all, 4);
+    mc_frame_put_bytes(&f, question.name, strlen(question.name));
     mc_conn_send(k->conn, &f);
 }
 

@@ -24,14 +24,15 @@
  *     u32 magic "MCc1" | u16 type | u16 size of what follows, at most 4104
  *
  *     HELLO   client  u64 job, u32 world size, u32 rank, u64 host      the first frame
- *     REFUSE  server  u32 may come again, text                         and closes
+ *     REFUSE  server  u32 when to come again, text                     and closes
  *     WAIT    server  text: the ranks that have not come               answers HELLO, repeated
  *     START   server  u32 local rank, u32 local size                   all have come
- *     BEAT    both    u64 operation, u32 ms since, u32 place, text     every beat
+ *     BEAT    both    where a rank is (mc_control_beat_frame)          every beat
  *     BLOB    server  u32 number, bytes
  *     TAKEN   client  u32 number                                       the blob has been asked for
  *     ERROR   both    u32 status, u32 rank or ~0, text
- *     ASK     client  u32 number                                       who is behind?
+ *     ASK     client  u32 number, u64 group, u64 operation, u32 all,
+ *                     text                                             who keeps it from ending?
  *     ANSWER  server  u32 number, text
  *     BYE     both    nothing                                          the last frame
  *
@@ -85,12 +86,16 @@ void mc_control_enter(mc_control *c, uint64_t operation, const char *name);
 void mc_control_leave(mc_control *c);
 
 /* The same without a clock, for operations whose end is not told here: this rank has begun it. The
- * deadline is the caller's then, who asks mc_control_explain when it has passed. */
-void mc_control_note(mc_control *c, uint64_t operation, const char *name);
+ * deadline is the caller's then, who asks mc_control_explain when it has passed. Operations are
+ * numbered by group, from 1; 0 says that the rank is in the group. With group 0 the operation is one
+ * that not all ranks of a group begin, of which nothing is concluded. */
+void mc_control_note(mc_control *c, uint64_t group, uint64_t operation, const char *name);
 
-/* Why nothing moves, as far as the ranks' operations tell: "rank 2 is behind, in ...", or "" when
- * no rank is. For messages of deadlines that are kept elsewhere. Asks rank 0: may take a second. */
-void mc_control_explain(mc_control *c, char *text, size_t room);
+/* Which ranks keep an operation of a group from ending, as far as the ranks' notes tell: "rank 2 has
+ * not come to it: ...", or "" when none is known to. `all`: the group is that of all ranks. Asks
+ * rank 0: may take a second. */
+void mc_control_explain(mc_control *c, uint64_t group, uint64_t operation, const char *name,
+                        bool all, char *text, size_t room);
 
 /* Whether the job has failed: an error of any rank, a death, a silence, an operation past the
  * deadline. Fills in *error (which may be NULL) if it holds none yet. Cheap: to be polled. Failing

@@ -27,6 +27,10 @@ typedef enum mc_frame_type {
     MC_FRAME_ANSWER
 } mc_frame_type;
 
+/* When a rank that is refused may come again: never; soon, for what keeps it out may be just ending;
+ * until its deadline, for it has left the job that rank 0 is still in. */
+enum { MC_COME_NEVER, MC_COME_SOON, MC_COME_LATER };
+
 enum {
     MC_FRAME_HEADER = 8,
     MC_FRAME_PAYLOAD_MAX = MC_CONTROL_BLOB_MAX + 8,
@@ -47,6 +51,8 @@ typedef struct mc_frame {
 void mc_frame_put(mc_frame *f, uint64_t value, size_t bytes);
 void mc_frame_put_bytes(mc_frame *f, const void *data, size_t size);
 uint64_t mc_frame_get(mc_frame *f, size_t bytes);
+/* A text that has `room` bytes in the frame, too; control characters blanked. */
+void mc_frame_get_bytes(mc_frame *f, char *text, size_t room);
 /* The rest as text, cut to fit, control characters blanked. */
 void mc_frame_get_text(mc_frame *f, char *text, size_t room);
 
@@ -101,13 +107,29 @@ int mc_control_listen(mc_error *error, const struct addrinfo *addrs, int port, b
 /* Whether a rank is in its last operation: no; yes; it began it, and the end is not told here. */
 typedef enum mc_control_place_in { MC_BETWEEN, MC_INSIDE, MC_BEGUN } mc_control_place_in;
 
+enum { MC_CONTROL_GROUPS = 8, MC_CONTROL_KIND_MAX = 24 };
+
+/* The last operation of a group that a rank has begun. */
+typedef struct mc_control_place_of {
+    uint64_t group, operation; /* group 0: no entry */
+    char name[MC_CONTROL_KIND_MAX];
+} mc_control_place_of;
+
 /* Where a rank is. */
 typedef struct mc_control_state {
     uint64_t operation; /* 0: none yet */
     mc_control_place_in place;
     double since; /* when it entered, left, or began, by this process's clock */
     char name[MC_CONTROL_NAME_MAX];
+    mc_control_place_of groups[MC_CONTROL_GROUPS]; /* the one that was used last first */
 } mc_control_state;
+
+/* What mc_control_explain is asked. */
+typedef struct mc_control_question {
+    uint64_t group, operation;
+    bool all;
+    char name[MC_CONTROL_KIND_MAX];
+} mc_control_question;
 
 enum { MC_NO_RANK = -1 };
 
@@ -140,7 +162,8 @@ struct mc_control {
         mc_control_state at; /* where this rank was */
     } failure;
     struct {
-        uint32_t asked, answered; /* numbers of questions of mc_control_explain */
+        uint32_t asked, answered;     /* numbers of questions of mc_control_explain */
+        mc_control_question question; /* the last one */
         char text[MC_CONTROL_TEXT_MAX];
     } answer;
     struct {

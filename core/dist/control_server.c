@@ -188,21 +188,47 @@ static void fail_operation(mc_control_server *s, int rank, bool never)
     mc_control_fail(s->c, MC_ERR_IO, MC_NO_RANK, "%s", text);
 }
 
-/* For mc_control_explain. */
-static void explain(mc_control_server *s, char text[MC_CONTROL_TEXT_MAX])
+/* Whether a rank keeps the operation that is asked about from ending: *how says how. */
+static bool keeps(const peer *p, const mc_control_question *q, char *how, size_t room)
 {
+    const mc_control_place_of *at = NULL;
+    for (int i = 0; i < MC_CONTROL_GROUPS && !at; i++)
+        if (p->state.groups[i].group == q->group) at = &p->state.groups[i];
+    if (!at && !q->all) return false; /* of another group, for all that is known */
+    bool came = at && at->operation >= q->operation;
+    if (came && (at->operation > q->operation || strcmp(at->name, q->name) == 0)) return false;
+    if (came)
+        snprintf(how, room, "is in another operation: %s (operation %llu)", at->name,
+                 (unsigned long long)at->operation);
+    else
+        snprintf(how, room, p->left ? "has left the job" : "has not come to it");
+    return true;
+}
+
+/* For mc_control_explain. */
+static void explain(mc_control_server *s, const mc_control_question *q,
+                    char text[MC_CONTROL_TEXT_MAX])
+{
+    char how[96], where[MC_CONTROL_NAME_MAX + 80];
+    int count = 0;
     *text = '\0';
     s->peers[0].state = mc_control_mine(s->c);
-    add_reasons(s, text, MC_CONTROL_TEXT_MAX, find_foremost(s));
+    for (int r = 0; r < s->c->world_size; r++) {
+        if (!keeps(&s->peers[r], q, how, sizeof how) || count++ >= NAMED_MAX) continue;
+        mc_control_describe(where, sizeof where, &s->peers[r].state, mc_control_now());
+        append(text, MC_CONTROL_TEXT_MAX, "%srank %d %s, %s", *text ? "; " : "", r, how, where);
+    }
+    if (count > NAMED_MAX)
+        append(text, MC_CONTROL_TEXT_MAX, "; and %d more ranks", count - NAMED_MAX);
 }
 
 /* ---- what ranks say -------------------------------------------------------------------------- */
 
-static void refuse(mc_control_server *s, mc_conn *conn, bool may_come_again, const char *why)
+static void refuse(mc_control_server *s, mc_conn *conn, int when, const char *why)
 {
     mc_frame f = {.type = MC_FRAME_REFUSE};
     refuses(s, conn, why);
-    mc_frame_put(&f, may_come_again, 4);
+    mc_frame_put(&f, (uint64_t)when, 4);
     mc_frame_put_bytes(&f, why, strlen(why));
     mc_conn_send(conn, &f);
     conn->closing = true;
@@ -218,27 +244,42 @@ static void send_missing(mc_control_server *s, mc_conn *conn)
     mc_conn_send(conn, &f);
 }
 
-static void on_hello(mc_control_server *s, mc_conn *conn, mc_frame *f)
+/* Why a rank is not let in, "" if it is; returns when it may come again. */
+static int find_objection(const mc_control_server *s, uint64_t job, uint32_t world, uint32_t rank,
+                          char *why, size_t room)
 {
     const mc_control *c = s->c;
-    char why[160] = "";
+    *why = '\0';
+    if (job != c->job) {
+        snprintf(why, room, "it belongs to another job (two jobs on one port?)");
+        return MC_COME_SOON;
+    }
+    if (world != (uint32_t)c->world_size)
+        snprintf(why, room, "it expects a world of %u ranks, rank 0 one of %d", world,
+                 c->world_size);
+    else if (rank == 0 || rank >= world)
+        snprintf(why, room, "it says that it is rank %u of %u", rank, world);
+    if (*why) return MC_COME_NEVER;
+    const peer *p = &s->peers[rank];
+    if (p->left)
+        snprintf(why, room, "rank 0 is still in the job that rank %u has left", rank);
+    else if (p->came)
+        snprintf(why, room, "there is a rank %u already (%s)", rank,
+                 p->conn ? p->conn->name : "gone by now");
+    else if (has_failed(s))
+        snprintf(why, room, "the job has failed already");
+    return p->left ? MC_COME_LATER : MC_COME_SOON;
+}
+
+static void on_hello(mc_control_server *s, mc_conn *conn, mc_frame *f)
+{
+    char why[160];
     uint64_t job = mc_frame_get(f, 8);
     uint32_t world = (uint32_t)mc_frame_get(f, 4), rank = (uint32_t)mc_frame_get(f, 4);
     uint64_t host = mc_frame_get(f, 8);
-    if (job != c->job)
-        snprintf(why, sizeof why, "it belongs to another job (two jobs on one port?)");
-    else if (world != (uint32_t)c->world_size)
-        snprintf(why, sizeof why, "it expects a world of %u ranks, rank 0 one of %d", world,
-                 c->world_size);
-    else if (rank == 0 || rank >= world)
-        snprintf(why, sizeof why, "it says that it is rank %u of %u", rank, world);
-    else if (s->peers[rank].came)
-        snprintf(why, sizeof why, "there is a rank %u already (%s)", rank,
-                 s->peers[rank].conn ? s->peers[rank].conn->name : "gone by now");
-    else if (has_failed(s))
-        snprintf(why, sizeof why, "the job has failed already");
+    int when = find_objection(s, job, world, rank, why, sizeof why);
     if (*why) {
-        refuse(s, conn, job != c->job, why);
+        refuse(s, conn, when, why);
         return;
     }
     conn->rank = (int)rank;
@@ -272,9 +313,15 @@ static void on_error(mc_control_server *s, int rank, mc_frame *f)
 static void on_ask(mc_control_server *s, mc_conn *conn, mc_frame *f)
 {
     char text[MC_CONTROL_TEXT_MAX];
-    explain(s, text);
+    mc_control_question q;
     mc_frame answer = {.type = MC_FRAME_ANSWER};
     mc_frame_put(&answer, mc_frame_get(f, 4), 4);
+    q.group = mc_frame_get(f, 8);
+    q.operation = mc_frame_get(f, 8);
+    q.all = mc_frame_get(f, 4);
+    mc_frame_get_text(f, q.name, sizeof q.name);
+    if (f->bad) return;
+    explain(s, &q, text);
     mc_frame_put_bytes(&answer, text, strlen(text));
     mc_conn_send(conn, &answer);
 }
@@ -532,9 +579,10 @@ static void answer_own_question(mc_control_server *s)
     pthread_mutex_lock(&c->lock);
     uint32_t asked = c->answer.asked;
     bool open = asked != c->answer.answered;
+    mc_control_question question = c->answer.question;
     pthread_mutex_unlock(&c->lock);
     if (!open) return;
-    explain(s, text);
+    explain(s, &question, text);
     pthread_mutex_lock(&c->lock);
     memcpy(c->answer.text, text, sizeof text);
     c->answer.answered = asked;

@@ -48,6 +48,20 @@ uint64_t mc_frame_get(mc_frame *f, size_t bytes)
     return get(f->data + f->at - bytes, bytes);
 }
 
+void mc_frame_get_bytes(mc_frame *f, char *text, size_t room)
+{
+    if (room > f->size - f->at) {
+        f->bad = true;
+        memset(text, 0, room);
+        return;
+    }
+    memcpy(text, f->data + f->at, room);
+    text[room - 1] = '\0';
+    for (size_t i = 0; i < room; i++)
+        if ((unsigned char)text[i] < ' ' && text[i]) text[i] = ' ';
+    f->at += room;
+}
+
 void mc_frame_get_text(mc_frame *f, char *text, size_t room)
 {
     size_t length = f->size - f->at;

@@ -9,7 +9,7 @@
 struct mc_world {
     mc_launch launch;
     mc_control *control;
-    uint64_t operations; /* collectives begun */
+    uint64_t groups; /* communicators that were made without an id */
     bool reported;
 };
 
@@ -76,11 +76,39 @@ static bool stop(void *user, mc_error *error)
     return mc_control_failed(w->control, error);
 }
 
-static void note(void *user, uint64_t sequence, const char *operation)
+static void note(void *user, uint64_t group, uint64_t sequence, const char *operation)
 {
-    struct mc_world *w = user;
-    (void)sequence; /* groups count their own calls: here all calls of the rank are counted */
-    mc_control_note(w->control, ++w->operations, operation);
+    const struct mc_world *w = user;
+    mc_control_note(w->control, group, sequence, operation);
+}
+
+static void explain(void *user, uint64_t group, uint64_t sequence, const char *operation, bool all,
+                    char *text, size_t size)
+{
+    const struct mc_world *w = user;
+    mc_control_explain(w->control, group, sequence, operation, all, text, size);
+}
+
+static void tell(void *user, const mc_error *error)
+{
+    const struct mc_world *w = user;
+    mc_control_report(w->control, error->status, error->message);
+}
+
+void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks)
+{
+    struct mc_world *w = ctx->world;
+    uint64_t name = 0xcbf29ce484222325u; /* FNV-1a */
+    if (!w || !w->control) return;
+    for (size_t i = 0; id && i < sizeof id->bytes; i++)
+        name = (name ^ id->bytes[i]) * 0x100000001b3u;
+    *hooks = (mc_comm_hooks){.stop = stop,
+                             .note = note,
+                             .explain = explain,
+                             .tell = tell,
+                             .user = w,
+                             .group = id ? name : ++w->groups,
+                             .ranks = ctx->world_size};
 }
 
 static void report(void *ctx) { mc_world_report(ctx); }
@@ -101,10 +129,10 @@ void mc_world_join(mc_context *ctx, double timeout)
             !mc_control_share(w->control, &ctx->error, "the communicator's id", &id, sizeof id))
             return;
     }
-    mc_comm_hooks hooks = {.stop = stop, .note = note, .user = w};
     mc_comm_options options = {.timeout = seconds};
-    ctx->comm = mc_comm_new_hooked(ctx, ctx->device->is_host ? NULL : &id, ctx->world_size,
-                                   ctx->rank, &options, &hooks);
+    ctx->comm =
+        mc_comm_new(ctx, ctx->device->is_host ? NULL : &id, ctx->world_size, ctx->rank, &options);
+    if (ctx->comm && ctx->device->is_host) mc_world_share_cores(ctx);
 }
 
 void mc_world_leave(mc_context *ctx)
@@ -123,6 +151,14 @@ void mc_world_report(mc_context *ctx)
     if (!w || !w->control || w->reported) return;
     w->reported = true;
     mc_control_report(w->control, ctx->error.status, ctx->error.message);
+}
+
+int mc_world_ranks_here(const mc_context *ctx)
+{
+    int local_rank, local_size = 1;
+    if (ctx->comm && ctx->world && ctx->world->control)
+        mc_control_place(ctx->world->control, &local_rank, &local_size);
+    return local_size > 1 ? local_size : 1;
 }
 
 void mc_world_tell(const mc_context *ctx, const mc_error *error)

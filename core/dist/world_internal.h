@@ -3,6 +3,7 @@
 #define MC_DIST_WORLD_INTERNAL_H
 
 #include "core/base/context_internal.h"
+#include "core/dist/comm_internal.h"
 
 /* Reads who started this process (launch_internal.h) and sets the context's rank and world size.
  * Called before the device is opened: on a GPU machine the local rank chooses the GPU. */
@@ -10,10 +11,21 @@ void mc_world_read(mc_context *ctx);
 /* With more than one rank: meets the others over the control channel and makes the communicator of
  * all, ctx->comm. Called when the device is open. Errors stay on the context. */
 void mc_world_join(mc_context *ctx, double timeout);
+/* What a communicator of the job tells and asks: over the control channel. Leaves *hooks as it is
+ * where there is none. For communicators without an id: all ranks of the job make them, in the same
+ * order. */
+void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks);
+/* CPU ranks: has each use as many threads as there are cores for it, its cores divided by the ranks
+ * of its host that may run on them too; OMP_NUM_THREADS in the environment says otherwise. Holds
+ * for the calling thread, whose context it is. Collective. */
+void mc_world_share_cores(mc_context *ctx);
 /* Leaves the job; collective with nobody. */
 void mc_world_leave(mc_context *ctx);
 /* Tells the other ranks of this rank's first error. */
 void mc_world_report(mc_context *ctx);
+
+/* The ranks of the job on this host, this one included. */
+int mc_world_ranks_here(const mc_context *ctx);
 
 /* For threads of this rank beside the context's own: tell all ranks of an error; whether the job
  * has failed, with the error in *error if it holds none. */

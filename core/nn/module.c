@@ -1,5 +1,6 @@
 #include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
+#include "core/nn/offload_internal.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -9,21 +10,24 @@
 
 static void free_bucket(mc_module_root *root, mc_bucket *bucket)
 {
-    mc_device *device = root->ctx->device;
+    mc_device *device = root->ctx->device, *home = mc_bucket_home(root, bucket);
     size_t size = mc_dtype_size(bucket->dtype), floats = sizeof(float);
     mc_comm_wait(bucket->gathering);
     mc_comm_wait(bucket->reducing);
     device->free(device, bucket->data, (size_t)bucket->count * size);
     device->free(device, bucket->kept, (size_t)bucket->share * size);
     device->free(device, bucket->gradient, (size_t)bucket->count * floats);
-    device->free(device, bucket->kept_gradient, (size_t)bucket->share * floats);
+    device->free(device, bucket->sent, (size_t)bucket->count * size);
+    home->free(home, bucket->kept_gradient, (size_t)bucket->share * floats);
     for (int i = 0; i < MC_STATE_SLOTS; i++)
-        device->free(device, bucket->state[i], (size_t)mc_bucket_held(bucket) * floats);
+        home->free(home, bucket->state[i], (size_t)mc_bucket_held(bucket) * floats);
+    mc_bucket_free_host(root, bucket);
     mc_free(bucket->stored);
 }
 
 void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count)
 {
+    mc_offload_finish(root->offload);
     for (int i = 0; i < count; i++) free_bucket(root, &buckets[i]);
     mc_free(buckets);
 }
@@ -32,6 +36,7 @@ static void free_root(void *object)
 {
     mc_module_root *root = object;
     mc_buckets_free(root, root->buckets, root->bucket_count);
+    mc_offload_close(root->offload);
     for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);
     mc_free(root->pieces);
     mc_free(root->parameters);

@@ -26,6 +26,8 @@ struct mc_parameter {
     void *optimizer;         /* the mc_optimizer that steps it; NULL: none */
     int optimizer_group;     /* its settings there */
     int64_t optimizer_steps; /* steps it has taken there */
+    bool offload;            /* the optimizer is an AdamOffload: its state is to lie on the host */
+    float gpu_share;         /* of that optimizer */
 };
 
 /* A stored tensor: one or several parameters, consecutive rows; behind the last of them there may
@@ -50,7 +52,9 @@ struct mc_bucket {
     mc_module *owner;
     mc_dtype dtype;
     bool trainable;
-    int level;                    /* of sharding: 0 to 3, see mc_zero_level; 0 with one rank */
+    int level;                    /* of sharding: 0 to 3, see mc_zero_level; with one rank 0. Those
+                                     with state on the host are of level 2 at least, with one rank
+                                     too */
     int64_t count;                /* elements, a multiple of MC_BUCKET_ALIGN * ranks */
     int64_t first, share;         /* this rank's share: elements first .. first + share */
     void *data;                   /* (count) of dtype; level 3: NULL while it is not gathered */
@@ -58,8 +62,12 @@ struct mc_bucket {
     float *gradient;              /* (count), where backward adds; NULL until needed, always when
                                      frozen, and at levels 2 and 3 outside of backward */
     float *kept_gradient;         /* levels 2 and 3: (share), summed over ranks; else NULL */
+    void *sent;                   /* (count) of dtype: gradients on their way between ranks, where
+                                     they do not go as f32; else NULL */
     float *state[MC_STATE_SLOTS]; /* level 0: (count), else (share) each; NULL until an optimizer
                                      wants it */
+    struct mc_bucket_host *host;  /* not NULL: state and kept_gradient lie in the host's memory */
+    bool wants_host;              /* they are to: decided by mc_module_place */
     int users;                    /* level 3: how many have gathered it */
     /* under way between ranks: the gathering of `data`, the reduction of `gradient` */
     struct mc_comm_request *gathering, *reducing;
@@ -102,6 +110,8 @@ typedef struct mc_module_root {
     int64_t gathered, most_gathered; /* elements of level-3 buckets that are there as a whole */
     mc_bucket *reducing; /* the one whose gradients are on their way between ranks; NULL: none */
     bool layout_valid;
+    bool placed; /* state lies where the optimizers want it */
+    struct mc_offload *offload; /* the context's; NULL: no bucket has state on the host */
     /* all allocations of the tree (modules, names), freed with it */
     void **pieces;
     size_t piece_count, piece_capacity;
@@ -122,6 +132,65 @@ void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count);
  * are not). */
 void *mc_stored_data(const mc_stored *stored);
 float *mc_stored_gradient(const mc_stored *stored);
+
+/* ---- state on the host (bucket_host.c) ------------------------------------------------------- */
+
+/* Where a bucket's state and kept_gradient lie: the device, or one that is the host's memory. */
+mc_device *mc_bucket_home(const mc_module_root *root, const mc_bucket *bucket);
+/* Moves state to where the optimizers of the parameters want it, if that has changed: to the host
+ * for AdamOffload, but for the first buckets up to its gpu_share of the elements, and those that
+ * another optimizer has a part of. Nothing while a tape is open that uses the model. Checks first
+ * that the host has memory enough. The buckets are laid out; all ranks do it together. */
+mc_status mc_module_place(mc_module_root *root);
+/* Begins the life of a bucket's state on the host, with none yet; and ends it. */
+mc_status mc_bucket_make_host(mc_module_root *root, mc_bucket *bucket);
+void mc_bucket_free_host(mc_module_root *root, mc_bucket *bucket);
+/* Waits for the update of a bucket that a step began, and gives ranks its parameters. The device is
+ * not waited for: what is launched from now on sees the new values. Who touches a bucket's
+ * parameters calls it, or mc_module_await for all, first; all ranks at the same place. */
+mc_status mc_bucket_await(mc_module_root *root, mc_bucket *bucket);
+bool mc_bucket_is_updating(const mc_bucket *bucket);
+mc_status mc_module_await(mc_module_root *root);
+/* Waits until the host's arrays may be touched by the context's thread, and this rank's share of
+ * the parameters by what is launched; not collective. */
+mc_status mc_module_rest(mc_module_root *root);
+
+/* Adds this rank's share of a gradient, in device memory, to the sum on the host, soon. `block` is
+ * freed when it was copied. */
+mc_status mc_bucket_send(mc_module_root *root, mc_bucket *bucket, mc_matrix share, void *block,
+                         size_t bytes);
+/* Forgets the sum: it stands for zeros. */
+void mc_bucket_forget_sum(mc_bucket *bucket);
+/* Says that some of it was changed (mc_module_rest). */
+void mc_bucket_change_sum(mc_bucket *bucket);
+/* Whether there are sums that are not just zeros. */
+bool mc_bucket_has_sum(const mc_bucket *bucket);
+/* Copies the share's sums to device memory, wherever they lie. */
+mc_status mc_bucket_copy_sum(mc_module_root *root, mc_bucket *bucket, float *to);
+/* Moves them to the host from where kept_gradient is on the device, and back (NULL if there are
+ * none but zeros). */
+mc_status mc_bucket_take_sum(mc_module_root *root, mc_bucket *bucket);
+mc_status mc_bucket_give_sum(mc_module_root *root, mc_bucket *bucket);
+/* Has the sum measured for the p-norm, unless that was done as it arrived. */
+mc_status mc_bucket_measure(mc_module_root *root, mc_bucket *bucket, double power);
+/* When that is done (mc_module_rest): adds the statistics of parameters within first .. first +
+ * count, whose first element has that number. */
+void mc_bucket_add_stats(const mc_bucket *bucket, int64_t first, int64_t count, int64_t number,
+                         mc_gradient_stats *stats);
+/* An Adam update of elements of this rank's share, by the host, that obeys *told (see
+ * mc_bucket_tell); and says that the parameters of a bucket are about to change, on any rank. */
+mc_status mc_bucket_update(mc_module_root *root, mc_bucket *bucket, int64_t first, int64_t count,
+                           const mc_adam_step *step);
+void mc_bucket_begin_update(mc_bucket *bucket);
+
+/* Copies f32 arrays between the homes of two buckets, or of one and another time. */
+mc_status mc_home_copy(mc_module_root *root, float *to, bool to_host, const float *from,
+                       bool from_host, int64_t count);
+/* Writes values of this rank's share into the master copy. */
+mc_status mc_bucket_fill_master(mc_module_root *root, mc_bucket *bucket, int64_t element,
+                                int64_t count);
+/* The level of sharding that a bucket has with its state on the host, or on the device. */
+int mc_bucket_level(const mc_module_root *root, const mc_bucket *bucket, bool host);
 
 /* ---- sharding (shard.c) ---------------------------------------------------------------------- */
 

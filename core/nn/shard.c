@@ -24,7 +24,7 @@ mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
-    if (b->level < 3 || b->data) return MC_OK;
+    if (b->level < 3 || b->data || mc_bucket_is_updating(b)) return MC_OK;
     b->data = device->alloc(device, value_bytes(b, b->count));
     if (!b->data)
         return mc_fail(root->ctx, MC_ERR_NOMEM,
@@ -45,7 +45,8 @@ static mc_status end_gathering(mc_bucket *b)
 
 mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *b)
 {
-    mc_status status = mc_bucket_prefetch(root, b);
+    mc_status status = mc_bucket_await(root, b);
+    if (!status) status = mc_bucket_prefetch(root, b);
     if (status || b->level < 3) return status;
     b->users++;
     return end_gathering(b);
@@ -74,7 +75,7 @@ void mc_bucket_release(mc_module_root *root, mc_bucket *b)
 
 mc_status mc_bucket_publish(mc_module_root *root, mc_bucket *b)
 {
-    if (b->level != 1 && b->level != 2) return mc_error_status(root->ctx);
+    if (!root->ctx->comm || (b->level != 1 && b->level != 2)) return mc_error_status(root->ctx);
     return mc_comm_all_gather(root->ctx->comm, mc_bucket_value_at(b, b->first), b->data, b->share,
                               b->dtype);
 }
@@ -87,7 +88,7 @@ mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
     size_t bytes = (size_t)b->count * sizeof(float);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     if (b->level < 2 || !b->trainable) return MC_OK;
-    if (b->reducing && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
+    if (root->reducing == b && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
     if (b->gradient) return MC_OK;
     b->gradient = device->alloc(device, bytes);
     if (!b->gradient)
@@ -104,6 +105,52 @@ static void drop_gradient(mc_module_root *root, mc_bucket *b)
     b->gradient = NULL;
 }
 
+/* ---- gradients between ranks ----------------------------------------------------------------- */
+
+/* Where gradients on their way between ranks lie, from element `from` on. */
+static mc_matrix on_the_way(const mc_bucket *b, int64_t from)
+{
+    if (!b->sent) return (mc_matrix){b->gradient + from, MC_F32, b->count - from};
+    return (mc_matrix){(char *)b->sent + value_bytes(b, from), b->dtype, b->count - from};
+}
+
+/* Rounds gradients that are to travel in the parameters' dtype into `sent`. */
+static mc_status round_gradient(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    size_t bytes = value_bytes(b, b->count);
+    if (root->ctx->grad_dtype != MC_GRAD_PARAMETER || b->dtype == MC_F32)
+        return mc_error_status(root->ctx);
+    mc_matrix exact = {b->gradient, MC_F32, b->count};
+    if (!b->sent) b->sent = device->alloc(device, bytes);
+    if (!b->sent)
+        return mc_fail(root->ctx, MC_ERR_NOMEM,
+                       "out of memory for the gradients of \"%s\" on their way (%zu bytes)",
+                       b->owner->name, bytes);
+    return fail_device(root,
+                       device->kernels->scale(device, b->count, exact, 1, on_the_way(b, 0), false),
+                       "gradients");
+}
+
+static void drop_sent(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    device->free(device, b->sent, value_bytes(b, b->count));
+    b->sent = NULL;
+}
+
+/* Hands what was reduced to the host, memory and all. */
+static mc_status send_down(mc_module_root *root, mc_bucket *b)
+{
+    void *block = b->sent ? b->sent : b->gradient;
+    size_t bytes = b->sent ? value_bytes(b, b->count) : (size_t)b->count * sizeof(float);
+    mc_matrix share = on_the_way(b, b->first);
+    if (b->sent) drop_gradient(root, b);
+    b->sent = NULL;
+    b->gradient = NULL;
+    return mc_bucket_send(root, b, share, block, bytes);
+}
+
 /* Adds what the reduction that is under way gives to this rank's sums. */
 mc_status mc_module_end_reducing(mc_module_root *root)
 {
@@ -114,12 +161,14 @@ mc_status mc_module_end_reducing(mc_module_root *root)
     root->reducing = NULL;
     b->reducing = NULL;
     mc_status status = mc_comm_wait(request);
-    mc_matrix from = {b->gradient + b->first, MC_F32, b->share},
-              to = {b->kept_gradient, MC_F32, b->share};
+    if (!status && b->host) return send_down(root, b);
+    mc_matrix to = {b->kept_gradient, MC_F32, b->share};
     if (!status)
-        status = fail_device(root, device->kernels->scale(device, b->share, from, 1, to, true),
-                             "gradients");
+        status = fail_device(
+            root, device->kernels->scale(device, b->share, on_the_way(b, b->first), 1, to, true),
+            "gradients");
     drop_gradient(root, b);
+    drop_sent(root, b);
     return status;
 }
 
@@ -128,32 +177,65 @@ mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
 {
     if (b->level < 2 || !b->gradient) return mc_error_status(root->ctx);
     mc_status status = mc_module_end_reducing(root);
+    if (!status) status = round_gradient(root, b);
     if (status) return status;
-    b->reducing = mc_comm_start_reduce_scatter(root->ctx->comm, b->gradient, b->gradient + b->first,
-                                               b->share, MC_F32, MC_REDUCE_SUM);
+    if (b->sent) drop_gradient(root, b);
+    if (!root->ctx->comm) {
+        root->reducing = b;
+        return mc_module_end_reducing(root);
+    }
+    mc_matrix whole = on_the_way(b, 0);
+    b->reducing =
+        mc_comm_start_reduce_scatter(root->ctx->comm, whole.data, on_the_way(b, b->first).data,
+                                     b->share, whole.dtype, MC_REDUCE_SUM);
     root->reducing = b->reducing ? b : NULL;
     return mc_error_status(root->ctx);
+}
+
+/* Takes over what has arrived in `sent`: count elements, from `first` on. */
+static mc_status take_arrived(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count)
+{
+    mc_device *device = device_of(root);
+    if (!b->sent) return MC_OK;
+    mc_matrix to = {b->gradient + first, MC_F32, count};
+    return fail_device(root,
+                       device->kernels->scale(device, count, on_the_way(b, first), 1, to, false),
+                       "gradients");
 }
 
 mc_status mc_bucket_reduce_step(mc_module_root *root, mc_bucket *b)
 {
     struct mc_comm *comm = root->ctx->comm;
     if (!comm || b->level > 1 || !b->gradient) return mc_error_status(root->ctx);
-    if (b->level == 0)
-        return mc_comm_all_reduce(comm, b->gradient, b->gradient, b->count, MC_F32, MC_REDUCE_SUM);
-    return mc_comm_reduce_scatter(comm, b->gradient, b->gradient + b->first, b->share, MC_F32,
-                                  MC_REDUCE_SUM);
+    int64_t first = b->level ? b->first : 0, count = b->level ? b->share : b->count;
+    mc_status status = round_gradient(root, b);
+    mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, first);
+    if (!status && b->level == 0)
+        status =
+            mc_comm_all_reduce(comm, whole.data, whole.data, count, whole.dtype, MC_REDUCE_SUM);
+    else if (!status)
+        status =
+            mc_comm_reduce_scatter(comm, whole.data, mine.data, count, whole.dtype, MC_REDUCE_SUM);
+    if (!status) status = take_arrived(root, b, first, count);
+    drop_sent(root, b);
+    return status;
 }
 
 /* ---- changing the level ---------------------------------------------------------------------- */
 
-/* Moves `*array` from `count` elements to this rank's share of them, or the other way round. */
-static mc_status to_share(mc_module_root *root, const mc_bucket *b, void **array, void **share,
-                          mc_dtype dtype)
+/* Moves `*array` from `count` elements to this rank's share of them, or the other way round; `home`
+ * is where it lies. */
+static mc_status to_share(mc_module_root *root, mc_device *home, const mc_bucket *b, void **array,
+                          void **share, mc_dtype dtype)
 {
-    mc_device *device = device_of(root);
+    mc_device *device = home;
     size_t size = mc_dtype_size(dtype);
     if (!*array) return MC_OK;
+    if (b->share == b->count) {
+        *share = *array;
+        *array = NULL;
+        return MC_OK;
+    }
     void *new = device->alloc(device, (size_t)b->share * size);
     if (!new) return mc_fail_nomem(root->ctx, "a share of a model");
     mc_matrix from = {(char *)*array + (size_t)b->first * size, dtype, b->share};
@@ -165,15 +247,45 @@ static mc_status to_share(mc_module_root *root, const mc_bucket *b, void **array
     return fail_device(root, status, "a share");
 }
 
-static mc_status to_whole(mc_module_root *root, const mc_bucket *b, void **share, void **array,
-                          mc_dtype dtype)
+/* Gathers f32 shares that lie on the host, piece by piece through the device. */
+static mc_status gather_on_host(mc_module_root *root, const mc_bucket *b, const float *share,
+                                float *whole)
 {
+    enum { PIECE = 1 << 20 };
     mc_device *device = device_of(root);
+    int64_t ranks = root->ctx->world_size, most = b->share < PIECE ? b->share : PIECE;
+    size_t bytes = (size_t)((ranks + 1) * most) * sizeof(float);
+    float *all = device->alloc(device, bytes);
+    if (!all) return mc_fail_nomem(root->ctx, "a model's shares as a whole");
+    mc_status status = mc_error_status(root->ctx);
+    for (int64_t at = 0; at < b->share && !status; at += most) {
+        int64_t n = b->share - at < most ? b->share - at : most;
+        float *mine = all + ranks * most;
+        status = mc_home_copy(root, mine, false, share + at, true, n);
+        if (!status) status = mc_comm_all_gather(root->ctx->comm, mine, all, n, MC_F32);
+        for (int64_t r = 0; r < ranks && !status; r++)
+            status = mc_home_copy(root, whole + r * b->share + at, true, all + r * n, false, n);
+    }
+    device->free(device, all, bytes);
+    return status;
+}
+
+static mc_status to_whole(mc_module_root *root, mc_device *home, const mc_bucket *b, void **share,
+                          void **array, mc_dtype dtype)
+{
+    mc_device *device = home;
     size_t size = mc_dtype_size(dtype);
     if (!*share) return MC_OK;
+    if (b->share == b->count) {
+        *array = *share;
+        *share = NULL;
+        return MC_OK;
+    }
     void *new = device->alloc(device, (size_t)b->count * size);
     if (!new) return mc_fail_nomem(root->ctx, "a model's shares as a whole");
-    mc_status status = mc_comm_all_gather(root->ctx->comm, *share, new, b->share, dtype);
+    mc_status status = home == device_of(root)
+                           ? mc_comm_all_gather(root->ctx->comm, *share, new, b->share, dtype)
+                           : gather_on_host(root, b, *share, new);
     device->free(device, *share, (size_t)b->share * size);
     *share = NULL;
     *array = new;
@@ -185,16 +297,18 @@ mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
     mc_status status = mc_error_status(root->ctx);
     for (int k = 0; k < MC_STATE_SLOTS && !status && level; k++) {
         void *array = b->state[k], *share = NULL;
-        status = to_share(root, b, &array, &share, MC_F32);
-        b->state[k] = share;
+        status = to_share(root, mc_bucket_home(root, b), b, &array, &share, MC_F32);
+        b->state[k] = share ? share : array;
     }
     void *gradient = b->gradient, *kept = NULL;
     if (!status && level >= 2) {
-        status = to_share(root, b, &gradient, &kept, MC_F32);
+        status = to_share(root, device_of(root), b, &gradient, &kept, MC_F32);
         b->gradient = gradient;
         b->kept_gradient = kept;
+        if (!status && kept && b->host) status = mc_bucket_take_sum(root, b);
     }
-    if (!status && level == 3) status = to_share(root, b, &b->data, &b->kept, b->dtype);
+    if (!status && level == 3)
+        status = to_share(root, device_of(root), b, &b->data, &b->kept, b->dtype);
     b->level = level;
     return status;
 }
@@ -204,16 +318,18 @@ mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *b)
     mc_status status = mc_error_status(root->ctx);
     for (int k = 0; k < MC_STATE_SLOTS && !status && b->level; k++) {
         void *share = b->state[k], *array = NULL;
-        status = to_whole(root, b, &share, &array, MC_F32);
-        b->state[k] = array;
+        status = to_whole(root, mc_bucket_home(root, b), b, &share, &array, MC_F32);
+        b->state[k] = array ? array : share;
     }
+    if (!status && b->host) status = mc_bucket_give_sum(root, b);
     void *kept = b->kept_gradient, *gradient = b->gradient;
     if (!status && kept) {
-        status = to_whole(root, b, &kept, &gradient, MC_F32);
+        status = to_whole(root, device_of(root), b, &kept, &gradient, MC_F32);
         b->gradient = gradient;
         b->kept_gradient = kept;
     }
-    if (!status && b->level == 3) status = to_whole(root, b, &b->kept, &b->data, b->dtype);
+    if (!status && b->level == 3)
+        status = to_whole(root, device_of(root), b, &b->kept, &b->data, b->dtype);
     if (!status) b->level = 0;
     return status;
 }
@@ -225,8 +341,11 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
     size_t bytes = (size_t)b->count * sizeof(float);
     float *whole = device->alloc(device, bytes);
     if (!whole) return mc_fail_nomem(root->ctx, "reading a gradient");
-    mc_status status =
-        mc_comm_all_gather(root->ctx->comm, b->kept_gradient, whole, b->share, MC_F32);
+    float *mine = whole + b->first;
+    mc_status status = mc_module_end_reducing(root);
+    if (!status) status = mc_bucket_copy_sum(root, b, mine);
+    if (!status && root->ctx->comm)
+        status = mc_comm_all_gather(root->ctx->comm, mine, whole, b->share, MC_F32);
     size_t count = (size_t)mc_shape_count(p->shape);
     if (!status && !device->copy_out(device, values, whole + p->stored->offset + p->first,
                                      count * sizeof *values))
@@ -305,14 +424,15 @@ static void mark(mc_tape *tape, mc_module *block, const mc_op *op)
 
 static bool is_sharded(const mc_module *block)
 {
-    return block->root->ctx->comm && block->parent && block->parent->holds_blocks;
+    const mc_module_root *root = block->root;
+    return (root->ctx->comm || root->offload) && block->parent && block->parent->holds_blocks;
 }
 
 mc_status mc_block_begin(mc_tape *tape, mc_module *block)
 {
     mc_context *ctx = block->ctx;
+    if (mc_module_layout(block->root) || mc_module_place(block->root)) return mc_error_status(ctx);
     if (!is_sharded(block)) return mc_error_status(ctx);
-    if (mc_module_layout(block->root)) return mc_error_status(ctx);
     each_bucket(block, mc_bucket_gather);
     prefetch(mc_tape_replaying(tape) ? block_before(block) : block->next);
     mark(tape, block, &begin_op);

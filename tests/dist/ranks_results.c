@@ -1,8 +1,11 @@
 /* What ranks see of one another's results: run by mpirun, at any number of ranks. Prints a line for
  * each thing that is wrong; exits with 0 if there is none. `ranks_results misfit` has to fail. */
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/modelcenter.h"
 
 static mc_context *ctx;
@@ -113,6 +116,19 @@ static void check_dropout(mc_context *alone)
     mc_tape_end(u);
 }
 
+/* Ranks that share cores share them out, unless the user has said how many threads there are to be;
+ * `before` is how many there were before the ranks met. */
+static void check_threads(int before)
+{
+    const char *chosen = getenv("OMP_NUM_THREADS");
+    int threads = omp_get_max_threads();
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (chosen && *chosen)
+        check(threads == before, "the user's number of threads");
+    else
+        check(threads >= 1 && (threads == 1 || threads * ranks <= cores), "threads for one's cores");
+}
+
 /* One rank's rows are of another size. Among several ranks an error is for good, so this is a run
  * of its own: every rank has to fail, and say why. */
 static int gather_misfit(void)
@@ -126,12 +142,18 @@ static int gather_misfit(void)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "threads") == 0) {
+        unsetenv("OMP_NUM_THREADS");
+        omp_set_num_threads(64);
+    }
+    int threads = omp_get_max_threads();
     ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .comm_timeout = 20});
     mc_context *alone = mc_init_distributed(&(mc_init_options){.seed = 5, .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     rank = mc_rank(ctx);
     ranks = mc_world_size(ctx);
     if (argc > 1 && strcmp(argv[1], "misfit") == 0) return gather_misfit();
+    if (ranks > 1) check_threads(threads);
     check_rows(MC_F32);
     check_rows(MC_I32);
     check_losses();

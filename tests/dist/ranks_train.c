@@ -19,6 +19,7 @@ typedef struct setting {
     mc_recompute recompute;
     bool sgd;
     mc_dtype dtype;
+    mc_grad_dtype wire;
 } setting;
 
 typedef struct batch {
@@ -152,6 +153,7 @@ static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
     static float initial[2][MOST], final[2][MOST];
     curve together, single;
     ctx->zero_level = s->level;
+    ctx->grad_dtype = s->wire;
     memset(initial, 0, sizeof initial);
     train(alone, s, 0, 1, &single, initial[0], final[0]);
     train(ctx, s, mc_rank(ctx), mc_world_size(ctx), &together, initial[1], final[1]);
@@ -162,9 +164,10 @@ static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
     bool moved = single.loss[STEPS - 1] < 0.5 * single.loss[0];
     bool good = same && moved && loss <= limit && norm <= limit;
     if (mc_rank(ctx) == 0 || !good)
-        printf("%s rank %d: level %d recompute %d micro %d %s %s: loss %.1e norm %.1e%s%s\n",
+        printf("%s rank %d: level %d recompute %d micro %d %s %s%s: loss %.1e norm %.1e%s%s\n",
                good ? "ok" : "FAILED", mc_rank(ctx), s->level, (int)s->recompute, s->micro,
-               s->sgd ? "sgd" : "adam", s->dtype == MC_F32 ? "f32" : "bf16", loss, norm,
+               s->sgd ? "sgd" : "adam", s->dtype == MC_F32 ? "f32" : "bf16",
+               s->wire == MC_GRAD_PARAMETER ? " rounded" : "", loss, norm,
                same ? "" : " (initial weights differ)", moved ? "" : " (it does not learn)");
     return good;
 }
@@ -186,8 +189,13 @@ int main(void)
                                    .recompute = full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE,
                                    .sgd = sgd,
                                    .dtype = MC_F32});
-    for (int level = 0; level <= 3; level++)
+    for (int level = 0; level <= 3; level++) {
         good &= run_case(ctx, alone, &(setting){.level = level, .micro = 1, .dtype = MC_BF16});
+        setting rounded = {.level = level, .micro = 4, .wire = MC_GRAD_PARAMETER, .dtype = MC_BF16};
+        good &= run_case(ctx, alone, &rounded);
+        rounded.dtype = MC_F32; /* which changes nothing */
+        good &= run_case(ctx, alone, &rounded);
+    }
     mc_context_free(ctx);
     mc_context_free(alone);
     printf(good ? "" : "some cases FAILED\n");

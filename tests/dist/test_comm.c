@@ -653,13 +653,14 @@ static void test_one_rank(void **state)
 }
 
 typedef struct notes {
-    uint64_t sequence;
+    uint64_t group, sequence;
     char operation[32];
 } notes;
 
-static void keep_note(void *user, uint64_t sequence, const char *operation)
+static void keep_note(void *user, uint64_t group, uint64_t sequence, const char *operation)
 {
     notes *n = user;
+    n->group = group;
     n->sequence = sequence;
     snprintf(n->operation, sizeof n->operation, "%s", operation);
 }
@@ -669,12 +670,13 @@ static void test_notes_and_volume(void **state)
     (void)state;
     notes n = {0};
     mc_comm *c = mc_comm_new_hooked(ctx, NULL, size, rank, NULL,
-                                    &(mc_comm_hooks){.note = keep_note, .user = &n});
+                                    &(mc_comm_hooks){.note = keep_note, .user = &n, .group = 5});
     assert_good(ctx);
     uint64_t before = c->sequence;
     mc_comm_volume v = mc_comm_volume_of(c);
     mc_comm_all_gather(c, inputs[rank], result, 100, MC_U8);
     assert_good(ctx);
+    assert_int_equal(n.group, 5);
     assert_int_equal(n.sequence, before + 1);
     assert_string_equal(n.operation, "all-gather");
     assert_int_equal(mc_comm_volume_of(c).calls, v.calls + 1);

@@ -202,6 +202,47 @@ static void test_same_rank(void **state)
     job_free(j);
 }
 
+/* Jobs one after the other, as fast as each rank can: who comes to the next while rank 0 is still in
+ * the one before waits for it. */
+static void be_rank_of_many(job *j, int rank)
+{
+    enum { JOBS = 100 };
+    mc_error error = {0};
+    mc_control_options o = job_options(j, rank);
+    for (int i = 0; i < JOBS && !mc_error_is_set(&error); i++) {
+        int number = rank == 0 ? i : -1;
+        mc_control *c = mc_control_new(&error, &o);
+        if (c && mc_control_share(c, &error, "the job's number", &number, sizeof number) &&
+            number != i)
+            mc_error_set(&error, MC_ERR_STATE, "job %d is number %d", i, number);
+        if (i % 25 == rank) sleep_for(i == 50 ? 1.7 : 0.05); /* leaves later than the others */
+        mc_control_free(c);
+    }
+    outcome *r = &j->ranks[rank];
+    r->joined = true;
+    r->status = error.status;
+    if (mc_error_is_set(&error)) snprintf(r->message, sizeof r->message, "%s", error.message);
+    r->ended = r->freed = now();
+    r->done = true;
+}
+
+static void test_many_jobs(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 3; world++) {
+        job *j = job_new(world, 5, NULL);
+        fflush(NULL);
+        for (int r = 0; r < world; r++)
+            if ((j->pids[r] = fork()) == 0) {
+                be_rank_of_many(j, r);
+                _exit(0);
+            }
+        job_wait(j, now(), 10);
+        assert_all_good(j);
+        job_free(j);
+    }
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -496,11 +537,13 @@ static void test_behind(void **state)
 static void begins(mc_control *c, job *j, int rank, mc_error *error, bool older)
 {
     char text[MC_CONTROL_TEXT_MAX];
-    mc_control_note(c, older ? 6 : 7, older ? "all-gather" : "all-reduce");
+    mc_control_note(c, 1, 6, "all-gather");
+    if (!older) mc_control_note(c, 1, 7, "all-reduce");
+    mc_control_note(c, 2, older ? 99 : 3, "broadcast"); /* of another group: tells nothing */
     j->ranks[rank].ready = true;
     sleep_for(1.5); /* longer than the channel's deadline, which is none for these */
     if (mc_control_failed(c, error)) return;
-    mc_control_explain(c, text, sizeof text);
+    mc_control_explain(c, 1, 7, "all-reduce", true, text, sizeof text);
     mc_error_set(error, MC_ERR_IO, "all-reduce 7 is late; %s", text);
     sleep_for(0.3); /* the others ask, too */
 }
@@ -528,11 +571,11 @@ static void test_explain(void **state)
     for (int i = 0; i < 3; i++) {
         char who[80];
         job_wait(jobs[i], since, 2.5);
-        snprintf(who, sizeof who, "is late; rank %d is behind, 1.", i);
+        snprintf(who, sizeof who, "is late; rank %d has not come to it, 1.", i);
         for (int r = 0; r < 3; r++) {
             assert_says(jobs[i], r, i < 2 ? who : "is late; ");
-            if (i < 2) assert_says(jobs[i], r, "s after the beginning of all-gather (operation 6)");
-            if (i == 2) assert_null(strstr(jobs[i]->ranks[r].message, "behind"));
+            if (i < 2) assert_says(jobs[i], r, "s after the beginning of broadcast (operation 99)");
+            if (i == 2) assert_null(strstr(jobs[i]->ranks[r].message, "come to it"));
         }
         job_free(jobs[i]);
     }
@@ -868,6 +911,7 @@ int main(void)
         cmocka_unit_test(test_wrong_world),
         cmocka_unit_test(test_other_job),
         cmocka_unit_test(test_same_rank),
+        cmocka_unit_test(test_many_jobs),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_bad_options),
         cmocka_unit_test(test_alone),
