@@ -246,6 +246,17 @@ mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int
     return NULL;
 }
 
+mc_status mc_comm_share_over_mpi(mc_context *ctx, int size, int rank, double timeout, void *data,
+                                 int64_t bytes)
+{
+    mc_comm *c = new_comm(ctx, size, rank, NULL);
+    if (!c) return mc_error_status(ctx);
+    c->timeout = timeout;
+    if (mc_comm_init_mpi(c, NULL) == MC_OK) mc_comm_broadcast(c, data, data, bytes, MC_U8, 0);
+    mc_comm_free(c);
+    return mc_error_status(ctx);
+}
+
 mc_comm *mc_comm_new(mc_context *ctx, const mc_comm_id *id, int size, int rank,
                      const mc_comm_options *options)
 {

@@ -182,6 +182,10 @@ mc_status mc_comm_init_plan(mc_comm *c);
 size_t mc_comm_mpi_scratch(mc_comm_request *r); /* bytes of device memory that the call holds */
 mc_status mc_comm_init_mpi(mc_comm *c, const mc_comm_id *id);
 mc_status mc_comm_init_nccl(mc_comm *c, const mc_comm_id *id);
+/* Over MPI, which is started for it, whatever the context's device: everyone's bytes on the host
+ * become rank 0's. */
+mc_status mc_comm_share_over_mpi(mc_context *ctx, int size, int rank, double timeout, void *data,
+                                 int64_t bytes);
 mc_status mc_comm_nccl_unique_id(mc_context *ctx, mc_comm_id *id);
 
 /* ---- for transports -------------------------------------------------------------------------- */

@@ -67,8 +67,10 @@ void mc_control_describe(char *text, size_t room, const mc_control_state *s, dou
     double since = now > s->since ? now - s->since : 0;
     if (!s->operation && s->place == MC_BETWEEN)
         snprintf(text, room, "before its first operation");
+    else if (s->place == MC_BEGUN && !s->operation)
+        snprintf(text, room, "%.1f s after it began %s", since, s->name);
     else if (s->place == MC_BEGUN)
-        snprintf(text, room, "%.1f s after the beginning of %s (operation %llu)", since, s->name,
+        snprintf(text, room, "%.1f s after it began %s (operation %llu)", since, s->name,
                  (unsigned long long)s->operation);
     else if (s->place == MC_INSIDE)
         snprintf(text, room, "in %s (operation %llu) for %.1f s", s->name,

@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -137,13 +139,27 @@ static int resolve_once(const char *host, int port, double deadline, struct addr
     return done ? result : EAI_SYSTEM;
 }
 
-struct addrinfo *mc_control_resolve(mc_error *error, const char *host, int port, double deadline)
+static void add_addresses(mc_addresses *addrs, struct addrinfo *found)
+{
+    for (const struct addrinfo *a = found; a && addrs->count < MC_ADDRESSES_MAX; a = a->ai_next) {
+        if (a->ai_addrlen > sizeof addrs->at->addr) continue;
+        memcpy(&addrs->at[addrs->count].addr, a->ai_addr, a->ai_addrlen);
+        addrs->at[addrs->count++].length = a->ai_addrlen;
+    }
+    freeaddrinfo(found);
+}
+
+static bool resolve_one(mc_error *error, const char *host, int port, double deadline,
+                        mc_addresses *addrs)
 {
     double begun = mc_control_now();
     for (;;) {
-        struct addrinfo *addrs = NULL;
-        int system, result = resolve_once(host, port, deadline, &addrs, &system);
-        if (result == 0) return addrs;
+        struct addrinfo *found = NULL;
+        int system, result = resolve_once(host, port, deadline, &found, &system);
+        if (result == 0) {
+            add_addresses(addrs, found);
+            return true;
+        }
         const char *why = result == EAI_SYSTEM ? strerror(system) : gai_strerror(result);
         bool out_of_memory = result == EAI_MEMORY || (result == EAI_SYSTEM && system == ENOMEM);
         /* A name may become known while a cluster starts its hosts. */
@@ -155,8 +171,101 @@ struct addrinfo *mc_control_resolve(mc_error *error, const char *host, int port,
             error, out_of_memory ? MC_ERR_NOMEM : MC_ERR_NOT_FOUND,
             "cannot find the address of rank 0's host \"%s\" (MASTER_ADDR): %s, for %.1f s", host,
             why, mc_control_now() - begun);
-        return NULL;
+        return false;
     }
+}
+
+/* ---- this host's networks ---- */
+
+/* The address's bytes, without the port; NULL for other families. */
+static const uint8_t *bytes_of(const struct sockaddr *addr, size_t *size)
+{
+    *size = addr->sa_family == AF_INET ? sizeof(struct in_addr) : sizeof(struct in6_addr);
+    if (addr->sa_family == AF_INET)
+        return (const uint8_t *)addr + offsetof(struct sockaddr_in, sin_addr);
+    return addr->sa_family == AF_INET6
+               ? (const uint8_t *)addr + offsetof(struct sockaddr_in6, sin6_addr)
+               : NULL;
+}
+
+/* 0: in a network of this host; 1: elsewhere; 2: this host's own. */
+static int distance(const struct sockaddr *addr, const struct ifaddrs *interfaces)
+{
+    size_t size, other;
+    const uint8_t *to = bytes_of(addr, &size);
+    int best = 1;
+    for (const struct ifaddrs *i = interfaces; i && to; i = i->ifa_next) {
+        if (!i->ifa_addr || !i->ifa_netmask || i->ifa_addr->sa_family != addr->sa_family) continue;
+        const uint8_t *own = bytes_of(i->ifa_addr, &other),
+                      *mask = bytes_of(i->ifa_netmask, &other);
+        if (!own || !mask) continue;
+        if (memcmp(own, to, size) == 0) return 2;
+        size_t same = 0;
+        while (same < size && ((own[same] ^ to[same]) & mask[same]) == 0) same++;
+        if (same == size) best = 0;
+    }
+    return best;
+}
+
+/* In the order in which they are tried; equal ones stay as they were. */
+static void sort_addresses(mc_addresses *addrs)
+{
+    struct ifaddrs *interfaces = NULL;
+    mc_addresses from = *addrs;
+    if (addrs->count < 2 || getifaddrs(&interfaces) != 0) return;
+    addrs->count = 0;
+    for (int d = 0; d <= 2; d++)
+        for (int i = 0; i < from.count; i++)
+            if (distance((const struct sockaddr *)&from.at[i].addr, interfaces) == d)
+                addrs->at[addrs->count++] = from.at[i];
+    freeifaddrs(interfaces);
+}
+
+bool mc_control_resolve(mc_error *error, const char *host, int port, double deadline,
+                        mc_addresses *addrs)
+{
+    char one[MC_LAUNCH_ADDR_MAX];
+    addrs->count = 0;
+    for (const char *at = host;; at++) {
+        size_t length = strcspn(at, ",");
+        snprintf(one, sizeof one, "%.*s", (int)length, at);
+        if (!resolve_one(error, one, port, deadline, addrs)) return false;
+        at += length;
+        if (!*at) break;
+    }
+    sort_addresses(addrs);
+    return true;
+}
+
+static bool is_loopback(const struct sockaddr *addr);
+
+/* Whether other hosts may reach it: not a loopback address, nor one that holds on one link alone. */
+static bool is_reachable(const struct ifaddrs *i)
+{
+    struct sockaddr_in6 v6;
+    if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || is_loopback(i->ifa_addr)) return false;
+    if (i->ifa_addr->sa_family == AF_INET) return true;
+    if (i->ifa_addr->sa_family != AF_INET6) return false;
+    memcpy(&v6, i->ifa_addr, sizeof v6);
+    return !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
+}
+
+void mc_control_own_addresses(char *text, size_t room)
+{
+    struct ifaddrs *interfaces = NULL;
+    char one[INET6_ADDRSTRLEN];
+    size_t used = 0, size;
+    *text = '\0';
+    if (getifaddrs(&interfaces) != 0) interfaces = NULL;
+    for (const struct ifaddrs *i = interfaces; i; i = i->ifa_next) {
+        if (!is_reachable(i)) continue;
+        inet_ntop(i->ifa_addr->sa_family, bytes_of(i->ifa_addr, &size), one, sizeof one);
+        if (strlen(one) + 2 > room - used) continue;
+        used += (size_t)snprintf(text + used, room - used, "%s%s", used ? "," : "", one);
+    }
+    if (interfaces) freeifaddrs(interfaces);
+    if (!used && gethostname(text, room) != 0) *text = '\0';
+    text[room - 1] = '\0';
 }
 
 /* ---- listening ---- */
@@ -201,18 +310,18 @@ static int listen_everywhere(int port)
     return listen_on((struct sockaddr *)&v4, sizeof v4);
 }
 
-static int listen_once(const struct addrinfo *addrs, int port, bool one_host)
+static int listen_once(const mc_addresses *addrs, int port, bool one_host)
 {
-    for (const struct addrinfo *a = addrs; a; a = a->ai_next)
-        if (!is_loopback(a->ai_addr)) one_host = false;
+    for (int i = 0; i < addrs->count; i++)
+        if (!is_loopback((const struct sockaddr *)&addrs->at[i].addr)) one_host = false;
     if (!one_host) return listen_everywhere(port);
     int fd = -1; /* the others try all addresses, so one is enough */
-    for (const struct addrinfo *a = addrs; a && fd < 0; a = a->ai_next)
-        fd = listen_on(a->ai_addr, a->ai_addrlen);
+    for (int i = 0; i < addrs->count && fd < 0; i++)
+        fd = listen_on((const struct sockaddr *)&addrs->at[i].addr, addrs->at[i].length);
     return fd;
 }
 
-int mc_control_listen(mc_error *error, const struct addrinfo *addrs, int port, bool one_host,
+int mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, bool one_host,
                       double deadline)
 {
     for (;;) {

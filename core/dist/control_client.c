@@ -13,7 +13,7 @@
 
 typedef struct mc_control_client {
     mc_control *c;
-    struct addrinfo *addrs;  /* rank 0's */
+    mc_addresses addrs;      /* rank 0's */
     mc_conn *conn;           /* NULL: not connected */
     bool answered;           /* rank 0 has spoken to us */
     bool server_left;        /* rank 0 has said goodbye */
@@ -54,12 +54,12 @@ static int finish_connecting(int fd, double until)
 }
 
 /* A connected socket, or -1 with errno. */
-static int connect_to(const struct addrinfo *a, double until)
+static int connect_to(const struct sockaddr *addr, socklen_t length, double until)
 {
-    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+    int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
     if (fd < 0) return -1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    int why = connect(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+    int why = connect(fd, addr, length) == 0 ? 0 : errno;
     if (why == EINPROGRESS || why == 0) why = finish_connecting(fd, until);
     if (why == 0) return fd;
     close(fd);
@@ -82,9 +82,11 @@ static void say_hello(mc_control_client *k)
 static void connect_once(mc_control_client *k)
 {
     double deadline = k->c->begun + k->c->timeout;
-    for (const struct addrinfo *a = k->addrs; a && !k->conn; a = a->ai_next) {
-        double until = mc_control_now() + 5;
-        int fd = connect_to(a, until < deadline ? until : deadline);
+    const mc_addresses *addrs = &k->addrs;
+    for (int i = 0; i < addrs->count && !k->conn; i++) {
+        double until = mc_control_now() + (addrs->count > 2 ? 2 : 5);
+        int fd = connect_to((const struct sockaddr *)&addrs->at[i].addr, addrs->at[i].length,
+                            until < deadline ? until : deadline);
         if (fd < 0)
             snprintf(k->why, sizeof k->why, "%s", strerror(errno));
         else if (!(k->conn = mc_conn_new(fd)))
@@ -107,7 +109,7 @@ static void on_refuse(mc_control_client *k, mc_frame *f)
     mc_control *c = k->c;
     char text[160];
     uint64_t when = mc_frame_get(f, 4);
-    double patience = c->timeout < 3 ? c->timeout / 2 : 1.5;
+    double patience = c->timeout < 6 ? c->timeout / 2 : 3;
     if (when == MC_COME_LATER) patience = c->timeout;
     mc_frame_get_text(f, text, sizeof text);
     snprintf(k->why, sizeof k->why, "turned away: %s", text);
@@ -393,8 +395,7 @@ bool mc_control_client_init(mc_error *error, mc_control *c)
     k->c = c;
     /* Sooner than the deadline: a wrong name does not get better by waiting. */
     double patience = c->timeout < 60 ? c->timeout / 2 : 30;
-    k->addrs = mc_control_resolve(error, c->addr, c->port, c->begun + patience);
-    return k->addrs != NULL;
+    return mc_control_resolve(error, c->addr, c->port, c->begun + patience, &k->addrs);
 }
 
 void mc_control_client_release(mc_control *c)
@@ -402,6 +403,5 @@ void mc_control_client_release(mc_control *c)
     mc_control_client *k = c->client;
     if (!k) return;
     if (k->conn) disconnect(k);
-    if (k->addrs) freeaddrinfo(k->addrs);
     mc_free(k);
 }

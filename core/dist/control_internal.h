@@ -56,7 +56,8 @@ typedef struct mc_control mc_control;
 
 typedef struct mc_control_options {
     int rank, world_size;
-    const char *addr; /* rank 0's host: a name, an IPv4 or an IPv6 address */
+    const char *addr; /* rank 0's host: a name, an IPv4 or an IPv6 address, or a list of such with
+                         commas between */
     int port;         /* 1 to 65535 */
     uint64_t job;     /* ranks of another job are refused */
     bool one_host;    /* all ranks are on this host: where `addr` is a loopback address, the service
@@ -69,6 +70,9 @@ typedef struct mc_control_options {
  * resolved, or the service refuses this rank (another job or world size, a rank that is there
  * already). */
 mc_control *mc_control_new(mc_error *error, const mc_control_options *options);
+
+/* This host's addresses, for `addr`; its name where it has none but loopback addresses. */
+void mc_control_own_addresses(char *text, size_t room);
 
 /* Says goodbye, so that the others know this for an end and not a death, and frees. An error that
  * was reported is delivered before. Needs no other rank. */

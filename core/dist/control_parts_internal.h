@@ -88,10 +88,21 @@ int mc_control_start_thread(pthread_t *thread, void *(*run)(void *), void *argum
 
 double mc_control_now(void); /* seconds on a clock that is not set */
 
-/* The addresses of rank 0, to be freed with freeaddrinfo. NULL with the error set when there is
- * none by `deadline`. The system's resolver can't be interrupted, so it runs in a thread of its
- * own, which is left behind when it takes too long. */
-struct addrinfo *mc_control_resolve(mc_error *error, const char *host, int port, double deadline);
+/* The addresses of rank 0: of a host, or of a list of them with commas between. Those of a network
+ * that this host is in come first, this host's own ones last. */
+enum { MC_ADDRESSES_MAX = 16 };
+typedef struct mc_addresses {
+    int count;
+    struct {
+        struct sockaddr_storage addr;
+        socklen_t length;
+    } at[MC_ADDRESSES_MAX];
+} mc_addresses;
+
+/* False with the error set when there is none by `deadline`. The system's resolver can't be
+ * interrupted, so it runs in a thread of its own, which is left behind when it takes too long. */
+bool mc_control_resolve(mc_error *error, const char *host, int port, double deadline,
+                        mc_addresses *addrs);
 
 /* "node7:29501", "[::1]:29501". */
 void mc_control_write_addr(char *text, size_t room, const char *host, int port);
@@ -99,7 +110,7 @@ void mc_control_name_peer(char name[MC_PEER_NAME_MAX], int fd);
 
 /* A listening socket; tries until `deadline` where the port is taken. On the loopback address alone
  * when `one_host` and all addresses are such. -1 with the error set. */
-int mc_control_listen(mc_error *error, const struct addrinfo *addrs, int port, bool one_host,
+int mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, bool one_host,
                       double deadline);
 
 /* ---- what callers and the thread share ------------------------------------------------------- */

@@ -679,12 +679,11 @@ bool mc_control_server_init(mc_error *error, mc_control *c)
     s->peers[0] = (peer){.came = true, .host = c->host};
     /* Sooner than the deadline: a wrong name or a taken port does not get better by waiting. */
     double soon = c->timeout < 20 ? c->begun + c->timeout / 2 : c->begun + 10;
-    struct addrinfo *addrs = mc_control_resolve(error, c->addr, c->port, soon);
-    if (!addrs) return false;
+    mc_addresses addrs;
+    if (!mc_control_resolve(error, c->addr, c->port, soon, &addrs)) return false;
     double patience = mc_control_now() + 3;
-    s->listener = mc_control_listen(error, addrs, c->port, c->one_host,
+    s->listener = mc_control_listen(error, &addrs, c->port, c->one_host,
                                     patience < deadline ? patience : soon);
-    freeaddrinfo(addrs);
     return s->listener >= 0;
 }
 

@@ -53,10 +53,28 @@ static bool check_launcher(mc_context *ctx)
     return false;
 }
 
+/* Where rank 0 is, by MPI, where no variable tells. */
+static bool ask_mpi(mc_context *ctx, double timeout)
+{
+    mc_launch *l = &ctx->world->launch;
+    if (*l->master_addr) return true;
+#ifdef MC_HAVE_MPI
+    if (l->rank == 0) mc_control_own_addresses(l->master_addr, sizeof l->master_addr);
+    mc_comm_share_over_mpi(ctx, l->world_size, l->rank, timeout, l->master_addr,
+                           sizeof l->master_addr);
+    mc_error_while(&ctx->error, "asking MPI where rank 0 is, for MASTER_ADDR is not set");
+    l->addr_from = "MPI";
+#else
+    (void)timeout; /* what is missing is named when the ranks meet */
+#endif
+    return !mc_failed(ctx);
+}
+
 static bool meet(mc_context *ctx, double timeout)
 {
     struct mc_world *w = ctx->world;
     const mc_launch *l = &w->launch;
+    if (!ask_mpi(ctx, timeout)) return false;
     mc_control_options options = {
         .rank = l->rank,
         .world_size = l->world_size,

@@ -90,13 +90,9 @@ static bool fill_parameter(mc_parameter *p)
 static void fill_master(mc_parameter *p)
 {
     mc_bucket *bucket = p->stored->bucket;
-    mc_device *device = device_of(p->module->root);
     held h = held_of(p);
-    float *master = mc_bucket_state_at(bucket, MC_STATE_MASTER, h.element);
-    if (!master || !h.count) return;
-    device->kernels->scale(
-        device, h.count, (mc_matrix){mc_bucket_value_at(bucket, h.element), bucket->dtype, h.count},
-        1, (mc_matrix){master, MC_F32, h.count}, false);
+    if (bucket->state[MC_STATE_MASTER] && h.count)
+        mc_bucket_fill_master(p->module->root, bucket, h.element, h.count);
 }
 
 /* ---- layout ---------------------------------------------------------------------------------- */
@@ -113,10 +109,9 @@ float *mc_stored_gradient(const mc_stored *stored)
                                                       : NULL;
 }
 
-/* Zeroed device memory; sets the error when out. */
-static void *zeroed(mc_module_root *root, size_t bytes, const char *what)
+/* Zeroed memory of the device, or of the host (a bucket's home); sets the error when out. */
+static void *zeroed(mc_module_root *root, mc_device *device, size_t bytes, const char *what)
 {
-    mc_device *device = device_of(root);
     void *data = device->alloc(device, bytes);
     if (data)
         device->kernels->zero(device, data, bytes);
@@ -140,14 +135,6 @@ static mc_bucket *find_bucket(mc_module_root *root, mc_bucket *plan, int *count,
 }
 
 static int64_t aligned(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
-
-/* The level of sharding that a bucket is to have. */
-static int level_of(const mc_module_root *root, const mc_bucket *b)
-{
-    int level = b->owner->zero_level ? b->owner->zero_level - MC_ZERO_0 : root->ctx->zero_level;
-    if (!root->ctx->comm) return 0;
-    return b->trainable || level == 3 ? level : 0; /* frozen ones have nothing else to share */
-}
 
 /* What a stored tensor's place will be; applied only when all memory is there. */
 typedef struct place {
@@ -180,7 +167,7 @@ static bool plan_values(mc_module_root *root, mc_bucket *b)
     size_t size = mc_dtype_size(b->dtype);
     void **to = b->level == 3 ? &b->kept : &b->data;
     size_t bytes = (size_t)(b->level == 3 ? b->share : b->count) * size;
-    return (*to = zeroed(root, bytes, "parameters"));
+    return (*to = zeroed(root, device_of(root), bytes, "parameters"));
 }
 
 /* Plans where everything goes. Buckets that values are moved to are whole for the time being. */
@@ -193,7 +180,7 @@ static bool plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, plac
         b->count = aligned(b->count, (int64_t)MC_BUCKET_ALIGN * ranks);
         b->share = b->count / ranks;
         b->first = b->share * root->ctx->rank;
-        b->level = root->bucket_count ? 0 : level_of(root, b);
+        b->level = root->bucket_count ? 0 : mc_bucket_level(root, b, false);
         b->stored = mc_malloc((size_t)b->stored_count * sizeof *b->stored);
         b->stored_count = 0;
         if (!b->stored) return !mc_fail_nomem(root->ctx, "parameter buckets");
@@ -210,12 +197,19 @@ static bool plan_arrays(mc_module_root *root, const place *places)
         if (!old) continue;
         size_t bytes = (size_t) new->count * sizeof(float);
         if (new->trainable && old->gradient && !new->gradient &&
-            !(new->gradient = zeroed(root, bytes, "gradients")))
+            !(new->gradient = zeroed(root, device_of(root), bytes, "gradients")))
             return false;
+        if (old->host && mc_bucket_make_host(root, new)) return false;
+    }
+    for (size_t i = 0; i < root->stored_count; i++) {
+        mc_bucket *old = root->stored[i]->bucket, *new = places[i].bucket;
+        if (!old) continue;
+        size_t bytes = (size_t) new->count * sizeof(float);
         /* state stays with a parameter while it is frozen, for when it is thawed */
         for (int k = 0; k < MC_STATE_SLOTS; k++)
             if (old->state[k] && !new->state[k] &&
-                !(new->state[k] = zeroed(root, bytes, "optimizer state")))
+                !(new->state[k] =
+                      zeroed(root, mc_bucket_home(root, new), bytes, "optimizer state")))
                 return false;
     }
     return true;
@@ -231,6 +225,13 @@ static void copy_range(mc_module_root *root, void *to_base, int64_t to, const vo
     device_of(root)->kernels->scale(device_of(root), count, x, 1, y, false);
 }
 
+static void move_state(mc_module_root *root, mc_bucket *new, int64_t to, const mc_bucket *old,
+                       int64_t from, int64_t count, int slot)
+{
+    if (!new->state[slot] || !old->state[slot]) return;
+    mc_home_copy(root, new->state[slot] + to, new->host, old->state[slot] + from, old->host, count);
+}
+
 /* Moves a stored tensor into its new place with all it has. */
 static void move_stored(mc_module_root *root, mc_stored *stored, place to)
 {
@@ -239,15 +240,12 @@ static void move_stored(mc_module_root *root, mc_stored *stored, place to)
         int64_t from = stored->offset, n = stored->count;
         copy_range(root, new->data, to.offset, old->data, from, n, root->dtype);
         copy_range(root, new->gradient, to.offset, old->gradient, from, n, MC_F32);
+        new->summed |= old->summed; /* so are all of them, where they are not zero */
         for (int k = 0; k < MC_STATE_SLOTS; k++)
-            copy_range(root, new->state[k], to.offset, old->state[k], from, n, MC_F32);
+            move_state(root, new, to.offset, old, from, n, k);
         /* newly thawed under an optimizer that keeps a master copy: it starts from the weights */
         if (new->state[MC_STATE_MASTER] && !old->state[MC_STATE_MASTER])
-            device_of(root)->kernels->scale(
-                device_of(root), n,
-                (mc_matrix){(char *)new->data + (size_t)to.offset *mc_dtype_size(root->dtype),
-                            root->dtype, n},
-                1, (mc_matrix){new->state[MC_STATE_MASTER] + to.offset, MC_F32, n}, false);
+            mc_bucket_fill_master(root, new, to.offset, n);
     }
     stored->bucket = new;
     stored->offset = to.offset;
@@ -266,7 +264,8 @@ static bool make_whole(mc_module_root *root)
 static bool make_shares(mc_module_root *root)
 {
     for (int i = 0; i < root->bucket_count; i++)
-        if (mc_bucket_shard(root, &root->buckets[i], level_of(root, &root->buckets[i])))
+        if (mc_bucket_shard(root, &root->buckets[i],
+                            mc_bucket_level(root, &root->buckets[i], root->buckets[i].host)))
             return false;
     return true;
 }
@@ -278,8 +277,8 @@ static mc_status lay_out(mc_module_root *root)
     int count = 0;
     bool good = plan && places, again = root->bucket_count;
     if (!good) mc_fail_nomem(root->ctx, "parameter buckets");
-    good = good && make_whole(root) && plan_buckets(root, plan, &count, places) &&
-           plan_arrays(root, places);
+    good = good && !mc_module_await(root) && !mc_module_rest(root) && make_whole(root) &&
+           plan_buckets(root, plan, &count, places) && plan_arrays(root, places);
     if (good) {
         for (int pass = 0; pass < 2; pass++)
             for (size_t i = 0; i < root->stored_count; i++)
@@ -288,6 +287,7 @@ static mc_status lay_out(mc_module_root *root)
         mc_buckets_free(root, root->buckets, root->bucket_count);
         root->buckets = plan;
         root->bucket_count = count;
+        root->placed = false;
         if (again) make_shares(root);
     } else if (plan) {
         mc_buckets_free(root, plan, count);
@@ -322,12 +322,14 @@ mc_status mc_module_layout(mc_module_root *root)
 mc_status mc_module_need_gradients(mc_module_root *root)
 {
     mc_status status = mc_module_layout(root);
+    if (!status) status = mc_module_place(root);
     for (int i = 0; i < root->bucket_count && !status; i++) {
         mc_bucket *b = &root->buckets[i];
         float **gradient = b->level < 2 ? &b->gradient : &b->kept_gradient;
         int64_t count = b->level < 2 ? b->count : b->share;
         if (!b->trainable || *gradient) continue;
-        *gradient = zeroed(root, (size_t)count * sizeof(float), "gradients");
+        *gradient =
+            zeroed(root, mc_bucket_home(root, b), (size_t)count * sizeof(float), "gradients");
         status = mc_error_status(root->ctx);
     }
     return status;
@@ -338,14 +340,11 @@ float *mc_bucket_state(mc_module_root *root, mc_bucket *bucket, int slot)
     if (mc_failed(root->ctx)) return NULL;
     if (bucket->state[slot]) return bucket->state[slot];
     int64_t count = mc_bucket_held(bucket);
-    float *state = zeroed(root, (size_t)count * sizeof *state, "optimizer state");
-    if (state && slot == MC_STATE_MASTER) {
-        void *values = mc_bucket_value_at(bucket, mc_bucket_first(bucket));
-        device_of(root)->kernels->scale(device_of(root), count,
-                                        (mc_matrix){values, bucket->dtype, count}, 1,
-                                        (mc_matrix){state, MC_F32, count}, false);
-    }
-    return bucket->state[slot] = state;
+    size_t bytes = (size_t)count * sizeof(float);
+    bucket->state[slot] = zeroed(root, mc_bucket_home(root, bucket), bytes, "optimizer state");
+    if (bucket->state[slot] && slot == MC_STATE_MASTER)
+        mc_bucket_fill_master(root, bucket, mc_bucket_first(bucket), count);
+    return mc_failed(root->ctx) ? NULL : bucket->state[slot];
 }
 
 void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count)
@@ -413,7 +412,8 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     bool wants = mc_tape_is_training(tape) && stored->trainable;
     if (wants ? mc_module_need_gradients(root) : mc_module_layout(root)) return NULL;
     mc_bucket *bucket = stored->bucket;
-    if (!mc_tape_note_owner(tape, root)) return NULL;
+    if (mc_bucket_await(root, bucket) || !mc_tape_note_owner(tape, root)) return NULL;
+    if (wants && mc_bucket_reopen(root, bucket)) return NULL;
     if (!is_of_block(bucket) && use_root_bucket(tape, root, bucket)) return NULL;
     if (!bucket->data) {
         mc_fail(
@@ -490,14 +490,18 @@ void mc_parameter_values_held(const mc_parameter *p, int64_t *first, int64_t *co
     *count = h.count;
 }
 
-/* Writes those of elements first .. first + count that lie in `h`, to where that begins. */
+/* Writes those of elements first .. first + count that lie in `h`, to where that begins: on the
+ * device, or (f32) on the host. */
 static mc_status write_within(mc_parameter *p, held h, mc_matrix to, int64_t first, int64_t count,
-                              const float *values)
+                              const float *values, bool on_host)
 {
     int64_t last = first + count, end = h.first + h.count;
     int64_t from = first > h.first ? first : h.first, until = last < end ? last : end;
     if (until <= from) return MC_OK;
     to.data = (char *)to.data + (size_t)(from - h.first) * mc_dtype_size(to.dtype);
+    if (on_host)
+        return mc_home_copy(p->module->root, to.data, true, values + (from - first), true,
+                            until - from);
     return transfer(p->module->root, to, until - from,
                     (float *)(uintptr_t)(values + (from - first)), true);
 }
@@ -507,15 +511,16 @@ mc_status mc_parameter_write_part(mc_parameter *p, int64_t first, int64_t count,
 {
     mc_bucket *b = p->stored->bucket;
     held h = held_of(p), whole = {0, mc_shape_count(p->shape), 0};
-    mc_status status = mc_error_status(p->module->root->ctx);
+    mc_status status = mc_module_rest(p->module->root);
     if (!status) status = mc_bucket_forget(p->module->root, b);
     if (!status && b->level == 3 && h.count)
         status = write_within(p, h, (mc_matrix){mc_bucket_value_at(b, h.element), b->dtype, 0},
-                              first, count, values);
-    if (!status && b->data) status = write_within(p, whole, values_of(p), first, count, values);
+                              first, count, values, false);
+    if (!status && b->data)
+        status = write_within(p, whole, values_of(p), first, count, values, false);
     if (!status && b->state[MC_STATE_MASTER] && h.count) {
         mc_matrix master = {mc_bucket_state_at(b, MC_STATE_MASTER, h.element), MC_F32, 0};
-        status = write_within(p, h, master, first, count, values);
+        status = write_within(p, h, master, first, count, values, b->host);
     }
     return status;
 }
@@ -551,7 +556,9 @@ mc_status mc_parameter_read_gradient(mc_parameter *p, float *values)
     mc_bucket *bucket = p->stored->bucket;
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     int64_t count = mc_shape_count(p->shape);
-    if (bucket && bucket->kept_gradient) return mc_bucket_read_gradient(root, p, values);
+    if (bucket && mc_module_sum_gradients(root)) return mc_error_status(root->ctx);
+    if (bucket && (bucket->kept_gradient || (bucket->level == 1 && bucket->gradient)))
+        return mc_bucket_read_gradient(root, p, values);
     float *gradient = mc_stored_gradient(p->stored);
     if (!gradient) {
         memset(values, 0, (size_t)count * sizeof *values);
@@ -569,7 +576,10 @@ void mc_module_zero_grad(mc_module *module)
         mc_bucket *b = &root->buckets[i];
         if (b->gradient)
             device->kernels->zero(device, b->gradient, (size_t)b->count * sizeof(float));
-        if (b->kept_gradient)
+        b->summed = false;
+        if (b->host)
+            mc_bucket_forget_sum(b);
+        else if (b->kept_gradient)
             device->kernels->zero(device, b->kept_gradient, (size_t)b->share * sizeof(float));
     }
 }

@@ -264,6 +264,7 @@ static mc_status launch(const mc_parameter *p, mc_tensor_stats *stats, mc_row_pa
     mc_matrix values = {mc_bucket_value_at(b, first), b->dtype, count};
     mc_status status = device->kernels->tensor_stats(device, count, values, &stats[0]);
     if (status || !parts->has_gradient) return status;
+    if (b->host) return mc_bucket_gradient_stats(p->module->root, b, first, count, &stats[1]);
     mc_matrix gradient = {mc_bucket_gradient_at(b, first), MC_F32, count};
     return device->kernels->tensor_stats(device, count, gradient, &stats[1]);
 }
@@ -284,6 +285,8 @@ static mc_status take_statistics(mc_context *ctx, chosen *c)
     if (!stats) return mc_fail_nomem(ctx, "statistics of parameters");
     mc_status status = device->kernels->zero(device, stats, bytes);
     for (int i = 0; !status && i < c->count; i++)
+        status = mc_module_await(c->parameters[i]->module->root);
+    for (int i = 0; !status && i < c->count; i++)
         status = launch(c->parameters[i], &stats[(size_t)i * 2], &c->parts[i]);
     if (!status && !device->copy_out(device, c->host, stats, bytes)) status = MC_ERR_DEVICE;
     device->free(device, stats, bytes);
@@ -300,7 +303,7 @@ mc_inspection *mc_inspect(mc_module *module, const char *pattern)
     mc_context *ctx = module->ctx;
     chosen c = {0};
     mc_status status = mc_module_layout(module->root);
-    if (!status) status = mc_module_end_reducing(module->root);
+    if (!status) status = mc_module_sum_gradients(module->root);
     if (!status) status = choose(module, pattern, &c);
     if (!status) status = take_statistics(ctx, &c);
     mc_inspection *table =

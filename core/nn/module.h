@@ -116,7 +116,8 @@ MC_API bool mc_parameter_trainable(const mc_parameter *parameter);
 /* Copies values from or to host memory as f32 (row-major, all elements; rounding on write). */
 MC_API mc_status mc_parameter_write(mc_parameter *parameter, const float *values);
 MC_API mc_status mc_parameter_read(mc_parameter *parameter, float *values);
-/* Copies the accumulated gradient as it stands in the bucket; zeros if there is none yet. */
+/* Copies the accumulated gradient as it stands in the bucket, summed over ranks, which all have to
+ * call it; zeros if there is none yet. */
 MC_API mc_status mc_parameter_read_gradient(mc_parameter *parameter, float *values);
 
 /* Walks all parameters below a module in the order of their declaration:

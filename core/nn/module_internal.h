@@ -61,6 +61,8 @@ struct mc_bucket {
     void *kept;                   /* level 3: (share) of dtype; else NULL */
     float *gradient;              /* (count), where backward adds; NULL until needed, always when
                                      frozen, and at levels 2 and 3 outside of backward */
+    bool summed;                  /* levels 0 and 1: `gradient` is summed over ranks, at level 1 in
+                                     this rank's share */
     float *kept_gradient;         /* levels 2 and 3: (share), summed over ranks; else NULL */
     void *sent;                   /* (count) of dtype: gradients on their way between ranks, where
                                      they do not go as f32; else NULL */
@@ -167,6 +169,9 @@ void mc_bucket_change_sum(mc_bucket *bucket);
 bool mc_bucket_has_sum(const mc_bucket *bucket);
 /* Copies the share's sums to device memory, wherever they lie. */
 mc_status mc_bucket_copy_sum(mc_module_root *root, mc_bucket *bucket, float *to);
+/* Of elements of the sum, to device memory; it may have to be waited for. */
+mc_status mc_bucket_gradient_stats(mc_module_root *root, const mc_bucket *bucket, int64_t first,
+                                   int64_t count, mc_tensor_stats *stats);
 /* Moves them to the host from where kept_gradient is on the device, and back (NULL if there are
  * none but zeros). */
 mc_status mc_bucket_take_sum(mc_module_root *root, mc_bucket *bucket);
@@ -207,8 +212,10 @@ mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *bucket);
 /* `reduce` only begins: this ends what is under way in a model. */
 mc_status mc_module_end_reducing(mc_module_root *root);
-/* Levels 0 and 1: sums gradients over all ranks, at level 1 this rank's share only. */
-mc_status mc_bucket_reduce_step(mc_module_root *root, mc_bucket *bucket);
+/* Sums all gradients that are not yet over all ranks, at level 1 this rank's share only; and makes
+ * those of levels 0 and 1 such that more can be added and all be summed again. */
+mc_status mc_module_sum_gradients(mc_module_root *root);
+mc_status mc_bucket_reopen(mc_module_root *root, mc_bucket *bucket);
 /* Levels 1 and 2: gives every rank the parameters that others have stepped. */
 mc_status mc_bucket_publish(mc_module_root *root, mc_bucket *bucket);
 

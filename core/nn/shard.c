@@ -203,10 +203,11 @@ static mc_status take_arrived(mc_module_root *root, mc_bucket *b, int64_t first,
                        "gradients");
 }
 
-mc_status mc_bucket_reduce_step(mc_module_root *root, mc_bucket *b)
+/* Levels 0 and 1: sums a bucket's gradients, if they are not summed yet. */
+static mc_status sum_gradient(mc_module_root *root, mc_bucket *b)
 {
     struct mc_comm *comm = root->ctx->comm;
-    if (!comm || b->level > 1 || !b->gradient) return mc_error_status(root->ctx);
+    if (!comm || b->level > 1 || !b->gradient || b->summed) return mc_error_status(root->ctx);
     int64_t first = b->level ? b->first : 0, count = b->level ? b->share : b->count;
     mc_status status = round_gradient(root, b);
     mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, first);
@@ -218,7 +219,41 @@ mc_status mc_bucket_reduce_step(mc_module_root *root, mc_bucket *b)
             mc_comm_reduce_scatter(comm, whole.data, mine.data, count, whole.dtype, MC_REDUCE_SUM);
     if (!status) status = take_arrived(root, b, first, count);
     drop_sent(root, b);
+    b->summed = !status;
     return status;
+}
+
+mc_status mc_module_sum_gradients(mc_module_root *root)
+{
+    mc_status status = mc_module_end_reducing(root);
+    for (int i = 0; !status && i < root->bucket_count; i++)
+        if (root->buckets[i].trainable) status = sum_gradient(root, &root->buckets[i]);
+    return status;
+}
+
+static mc_status zero_elements(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count)
+{
+    mc_device *device = device_of(root);
+    return device->kernels->zero(device, b->gradient + first, (size_t)count * sizeof(float));
+}
+
+/* Every rank keeps a part of the sum, so that summing again gives it once. */
+mc_status mc_bucket_reopen(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    mc_matrix all = {b->gradient, MC_F32, b->count};
+    int64_t end = b->first + b->share;
+    if (!b->summed) return mc_error_status(root->ctx);
+    b->summed = false;
+    mc_status status;
+    if (b->level == 0) {
+        double part = 1.0 / root->ctx->world_size;
+        status = device->kernels->scale(device, b->count, all, (float)part, all, false);
+    } else {
+        status = zero_elements(root, b, 0, b->first);
+        if (!status) status = zero_elements(root, b, end, b->count - end);
+    }
+    return fail_device(root, status, "gradients");
 }
 
 /* ---- changing the level ---------------------------------------------------------------------- */
@@ -305,6 +340,7 @@ mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
         status = to_share(root, device_of(root), b, &gradient, &kept, MC_F32);
         b->gradient = gradient;
         b->kept_gradient = kept;
+        b->summed = false;
         if (!status && kept && b->host) status = mc_bucket_take_sum(root, b);
     }
     if (!status && level == 3)
@@ -313,9 +349,18 @@ mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
     return status;
 }
 
+/* Levels 0 and 1: gives every rank the whole sum of the gradients. */
+static mc_status to_whole_sum(mc_module_root *root, mc_bucket *b)
+{
+    mc_status status = sum_gradient(root, b);
+    if (status || !b->summed || b->level == 0) return status;
+    return mc_comm_all_gather(root->ctx->comm, b->gradient + b->first, b->gradient, b->share,
+                              MC_F32);
+}
+
 mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *b)
 {
-    mc_status status = mc_error_status(root->ctx);
+    mc_status status = to_whole_sum(root, b);
     for (int k = 0; k < MC_STATE_SLOTS && !status && b->level; k++) {
         void *share = b->state[k], *array = NULL;
         status = to_whole(root, mc_bucket_home(root, b), b, &share, &array, MC_F32);
@@ -330,6 +375,7 @@ mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *b)
     }
     if (!status && b->level == 3)
         status = to_whole(root, device_of(root), b, &b->kept, &b->data, b->dtype);
+    b->summed = root->ctx->comm && b->gradient;
     if (!status) b->level = 0;
     return status;
 }
@@ -343,7 +389,10 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
     if (!whole) return mc_fail_nomem(root->ctx, "reading a gradient");
     float *mine = whole + b->first;
     mc_status status = mc_module_end_reducing(root);
-    if (!status) status = mc_bucket_copy_sum(root, b, mine);
+    if (!status && b->level < 2)
+        status = mc_home_copy(root, mine, false, b->gradient + b->first, false, b->share);
+    else if (!status)
+        status = mc_bucket_copy_sum(root, b, mine);
     if (!status && root->ctx->comm)
         status = mc_comm_all_gather(root->ctx->comm, mine, whole, b->share, MC_F32);
     size_t count = (size_t)mc_shape_count(p->shape);

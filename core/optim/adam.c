@@ -2,22 +2,14 @@
 #include <math.h>
 #include "core/optim/optimizer_internal.h"
 
-typedef struct adam_settings {
-    float beta1, beta2, eps;
-    bool l2;
-} adam_settings;
-
+/* The settings are an mc_adam_step without what a range says. */
 static mc_status adam_step(mc_context *ctx, const void *settings, const mc_optimizer_range *range)
 {
-    const adam_settings *s = settings;
-    mc_adam_step step = {.update = range->update,
-                         .beta1 = s->beta1,
-                         .beta2 = s->beta2,
-                         .eps = s->eps,
-                         .lr_factor = range->lr_factor,
-                         .weight_decay = range->weight_decay,
-                         .l2 = s->l2,
-                         .step_offset = range->step_offset};
+    mc_adam_step step = *(const mc_adam_step *)settings;
+    step.update = range->update;
+    step.lr_factor = range->lr_factor;
+    step.weight_decay = range->weight_decay;
+    step.step_offset = range->step_offset;
     mc_device *device = ctx->device;
     return device->kernels->adam(device, range->count, step, range->gradient, range->state[0],
                                  range->state[1], range->master, range->parameter, range->dtype);
@@ -35,7 +27,7 @@ mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options)
     if (mc_failed(ctx)) return NULL;
     mc_adam_options none = {0};
     if (!options) options = &none;
-    adam_settings settings = {
+    mc_adam_step settings = {
         .beta1 = mc_option(options->beta1, 0.9f),
         .beta2 = mc_option(options->beta2, 0.999f),
         .eps = mc_option(options->eps, 1e-8f),
@@ -51,5 +43,16 @@ mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options)
 
 mc_optimizer *mc_adam_offload_new(mc_context *ctx, const mc_adam_options *options)
 {
-    return mc_adam_new(ctx, options);
+    if (mc_failed(ctx)) return NULL;
+    float gpu_share = options ? options->gpu_share : 0;
+    if (!(gpu_share >= 0 && gpu_share <= 1)) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "adam: gpu_share is %g, expected from 0 to 1",
+                (double)gpu_share);
+        return NULL;
+    }
+    mc_optimizer *adam = mc_adam_new(ctx, options);
+    if (!adam) return NULL;
+    adam->on_host = (const mc_adam_step *)(const void *)adam->settings;
+    adam->gpu_share = gpu_share;
+    return adam;
 }

@@ -164,6 +164,14 @@ mc_status mc_optim_manager_add(mc_optim_manager *m, mc_optimizer *optimizer,
     return MC_OK;
 }
 
+static mc_status each_optimizer(mc_optim_manager *m, mc_status (*fn)(mc_optimizer *))
+{
+    mc_status status = MC_OK;
+    for (size_t i = 0; !status && i < m->managed_count; i++)
+        if (m->managed[i].optimizer) status = fn(m->managed[i].optimizer);
+    return status;
+}
+
 /* Calls fn for the runs of all optimizers. */
 static mc_status each_run(mc_optim_manager *m, mc_run_fn fn, void *user)
 {
@@ -225,16 +233,12 @@ static mc_status forgive(mc_optim_manager *m)
 /* Zeros the gradients and what is known of them. */
 static mc_status zero_gradients(mc_optim_manager *m)
 {
-    for (size_t i = 0; i < m->managed_count; i++) {
-        if (!m->managed[i].optimizer) continue;
-        mc_status status = mc_optimizer_zero_grad(m->managed[i].optimizer);
-        if (status) return status;
-    }
+    mc_status status = each_optimizer(m, mc_optimizer_zero_grad);
+    if (status) return status;
     m->nominal = 0;
     m->losses = 0;
     m->clip = MC_CLIP_NONE;
-    m->reduced = false;
-    mc_status status = zero_state(m, &m->state->own.loss_sum, 2 * sizeof m->state->own.loss_sum);
+    status = zero_state(m, &m->state->own.loss_sum, 2 * sizeof m->state->own.loss_sum);
     return status ? status : forgive(m);
 }
 
@@ -286,16 +290,17 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
     mc_status status = ready(m);
     if (!status) status = check_loss(m, tape, loss);
     if (!status) status = take_seed(m);
+    if (!status) status = each_optimizer(m, mc_optimizer_reopen);
     if (status) return status;
     mc_device *device = m->ctx->device;
     const float *seed = mc_loss_seed_of(tape, loss_rows(loss), 0);
     if (!seed) return mc_error_status(m->ctx);
     m->nominal = mc_context_loss_seed(m->ctx)->nominal;
     if (device->is_host && m->state->failure) return fail_with(m, m->state);
+    mc_offload_expect(m->ctx, m->losses + 1 >= m->options.micro_steps ? 2 : 0);
     status = mc_tape_backward_seeded(tape, loss, seed);
     if (status) return status;
     m->losses++;
-    m->reduced = false;
     if (m->clip == MC_CLIP_DONE) m->clip = MC_CLIP_VOID;
     return check_kernel(m, device->kernels->step_count(device, mc_tensor_data(loss), m->state),
                         "counting a loss");
@@ -310,11 +315,17 @@ typedef struct mc_measure {
     mc_step_state *state;
 } mc_measure;
 
+typedef struct mc_host_measure {
+    int64_t first; /* as above */
+    mc_gradient_stats stats;
+} mc_host_measure;
+
 static mc_status measure_run(void *user, const mc_run *run)
 {
     mc_measure *measure = user;
     int64_t first = measure->first;
     measure->first += run->count;
+    if (run->bucket->host) return MC_OK;
     mc_run mine = *run;
     if (!mc_run_within(&mine, run->bucket->first, run->bucket->share)) return MC_OK;
     const float *gradient = mc_bucket_gradient_at(run->bucket, mine.first);
@@ -325,15 +336,36 @@ static mc_status measure_run(void *user, const mc_run *run)
                                            &measure->state->own.stats);
 }
 
-/* Sums over ranks what backward has left to be summed, once. */
+static mc_status add_host_run(void *user, const mc_run *run)
+{
+    mc_host_measure *measure = user;
+    if (run->bucket->host)
+        mc_bucket_add_stats(run->bucket, run->first, run->count, measure->first, &measure->stats);
+    measure->first += run->count;
+    return MC_OK;
+}
+
+/* Begins the statistics with those of gradients on the host, waiting for these; or with none. */
+static mc_status begin_stats(mc_optim_manager *m, double power)
+{
+    mc_device *device = m->ctx->device;
+    mc_host_measure measure = {.first = 0};
+    mc_status status = mc_error_status(m->ctx);
+    if (!m->ctx->offload) return zero_state(m, &m->state->own.stats, sizeof m->state->own.stats);
+    for (size_t i = 0; !status && i < m->managed_count; i++)
+        if (m->managed[i].optimizer)
+            status = mc_optimizer_measure_host(m->managed[i].optimizer, power);
+    if (!status) status = mc_offload_finish(m->ctx->offload);
+    if (!status) status = each_run(m, add_host_run, &measure);
+    if (!status)
+        device->copy_in(device, &m->state->own.stats, &measure.stats, sizeof measure.stats);
+    return status;
+}
+
+/* Sums over ranks what backward has left to be summed. */
 static mc_status reduce_gradients(mc_optim_manager *m)
 {
-    mc_status status = MC_OK;
-    if (m->reduced) return MC_OK;
-    for (size_t i = 0; !status && i < m->managed_count; i++)
-        if (m->managed[i].optimizer) status = mc_optimizer_reduce(m->managed[i].optimizer);
-    m->reduced = true;
-    return status;
+    return each_optimizer(m, mc_optimizer_reduce);
 }
 
 /* Adds the ranks' sums up, and finds the norm. */
@@ -370,7 +402,7 @@ static mc_status measure(mc_optim_manager *m, double max_norm, double power)
     mc_measure all = {device, isinf(power) ? 2 : power, 0, m->state};
     mc_status status = forgive(m);
     if (!status) status = reduce_gradients(m);
-    if (!status) status = zero_state(m, &m->state->own.stats, sizeof m->state->own.stats);
+    if (!status) status = begin_stats(m, all.power);
     if (!status) status = each_run(m, measure_run, &all);
     if (!status) status = combine(m);
     return check_kernel(m, status, "the gradients' norm");

@@ -78,7 +78,7 @@ static mc_status visit_slot(mc_visit *v, mc_module_root *root, mc_parameter *p, 
     if (!mc_bucket_state(root, b, slot)) return mc_error_status(v->ctx);
     if (!name_item(v, "optimizer", what, p->name)) return MC_ERR_NOMEM;
     mc_state_item item = {
-        .name = v->name, .dtype = "F32", .shape = p->shape, .size = 4, .on_device = true};
+        .name = v->name, .dtype = "F32", .shape = p->shape, .size = 4, .on_device = !b->host};
     int64_t element, begin = p->stored->offset + p->first;
     mc_parameter_held(p, &element, &item.count);
     if (item.count) {
@@ -145,6 +145,7 @@ mc_status mc_optim_manager_each_state(mc_optim_manager *m, mc_state_fn fn, void 
 {
     mc_visit v = {.ctx = m->ctx, .fn = fn, .user = user};
     mc_status status = mc_optim_manager_settle(m);
+    if (!status) status = mc_offload_finish(m->ctx->offload);
     if (!status) status = visit_all(&v, m);
     mc_free(v.name);
     return status;

@@ -39,14 +39,19 @@ static void drop_dead_roots(mc_optimizer *o)
 static void optimizer_release(void *object)
 {
     mc_optimizer *o = object;
+    mc_device *device = o->ctx->device;
     drop_dead_roots(o);
-    for (size_t i = 0; i < o->root_count; i++)
+    mc_offload_finish(o->ctx->offload); /* it may be at a step of ours */
+    for (size_t i = 0; i < o->root_count; i++) {
+        o->roots[i]->placed = false;
         for (size_t j = 0; j < o->roots[i]->parameter_count; j++) {
             mc_parameter *p = o->roots[i]->parameters[j];
             if (p->optimizer == o) p->optimizer = NULL;
         }
+    }
     if (o->manager) mc_optim_manager_forget_optimizer(o->manager, o);
-    o->ctx->device->free(o->ctx->device, o->memory, sizeof *o->memory);
+    device->free(device, o->memory, sizeof *o->memory);
+    device->host_free(device, o->told, sizeof *o->told);
     mc_free(o->roots);
     mc_free(o->groups);
     mc_free(o);
@@ -143,9 +148,13 @@ static void take(mc_optimizer *o, mc_parameter *p)
     p->optimizer = o;
     p->optimizer_group = 0;
     p->optimizer_steps = 0;
+    p->offload = o->on_host;
+    p->gpu_share = o->gpu_share;
+    p->module->root->placed = false;
     mc_bucket *bucket = p->stored->bucket;
     if (!bucket) return;
-    mc_device *device = o->ctx->device;
+    mc_module_rest(p->module->root);
+    mc_device *device = mc_bucket_home(p->module->root, bucket);
     int64_t element, count;
     mc_parameter_held(p, &element, &count);
     for (int slot = MC_STATE_M; slot <= MC_STATE_V && count; slot++)
@@ -222,6 +231,7 @@ mc_status mc_optimizer_each_parameter(mc_optimizer *o, mc_parameter_fn fn, void 
     for (size_t i = 0; i < o->root_count; i++) {
         mc_module_root *root = o->roots[i];
         mc_status status = mc_module_layout(root);
+        if (!status) status = mc_module_place(root);
         for (size_t j = 0; !status && j < root->parameter_count; j++)
             if (root->parameters[j]->optimizer == o) status = fn(user, root, root->parameters[j]);
         if (status) return status;
@@ -277,6 +287,7 @@ mc_status mc_optimizer_each_run(mc_optimizer *o, mc_run_fn fn, void *user)
     for (size_t i = 0; i < o->root_count; i++) {
         mc_module_root *root = o->roots[i];
         mc_status status = mc_module_layout(root);
+        if (!status) status = mc_module_place(root);
         for (int j = 0; !status && j < root->bucket_count; j++)
             if (root->buckets[j].trainable)
                 status = each_run_of_bucket(o, root, &root->buckets[j], fn, user);
@@ -295,12 +306,54 @@ bool mc_run_within(mc_run *run, int64_t first, int64_t count)
     return run->count > 0;
 }
 
+/* Whether an optimizer has all parameters of a bucket. */
+static bool has_all(const mc_optimizer *o, const mc_bucket *b)
+{
+    for (int i = 0; i < b->stored_count; i++)
+        for (int j = 0; j < b->stored[i]->part_count; j++)
+            if (b->stored[i]->parts[j]->optimizer != o) return false;
+    return true;
+}
+
+/* Sums on the host are forgotten where that does; where others have a part of them, they wait. */
+static mc_status zero_on_host(const mc_optimizer *o, const mc_run *run)
+{
+    mc_bucket *b = run->bucket;
+    mc_device *home = mc_bucket_home(run->root, b);
+    mc_run held = *run;
+    if (!mc_bucket_has_sum(b)) return MC_OK;
+    if (has_all(o, b)) {
+        mc_bucket_forget_sum(b);
+        return MC_OK;
+    }
+    mc_status status = mc_module_rest(run->root);
+    if (status || !mc_run_within(&held, b->first, b->share)) return status;
+    mc_bucket_change_sum(b);
+    return home->kernels->zero(home, mc_bucket_gradient_at(b, held.first),
+                               (size_t)held.count * sizeof(float));
+}
+
+/* Before a bucket whose gradients are summed over ranks is zeroed: what other optimizers have of it
+ * stays. */
+static mc_status open_bucket(const mc_optimizer *o, const mc_run *run)
+{
+    mc_bucket *b = run->bucket;
+    for (int i = 0; i < b->stored_count; i++)
+        for (int j = 0; j < b->stored[i]->part_count; j++)
+            if (b->stored[i]->parts[j]->optimizer != o) return mc_bucket_reopen(run->root, b);
+    b->summed = false;
+    return MC_OK;
+}
+
 /* Gradients that backward adds to are zeroed whole, sums over ranks where this rank holds them. */
 static mc_status zero_run(void *user, const mc_run *run)
 {
-    mc_device *device = user;
+    mc_optimizer *o = user;
+    mc_device *device = o->ctx->device;
     const mc_bucket *b = run->bucket;
     mc_run held = *run;
+    if (b->host) return zero_on_host(o, run);
+    if (b->summed && open_bucket(o, run)) return mc_error_status(o->ctx);
     if (b->level >= 2 && !mc_run_within(&held, b->first, b->share)) return MC_OK;
     float *gradient = mc_bucket_gradient_at(b, held.first);
     if (!gradient) return MC_OK;
@@ -311,7 +364,7 @@ mc_status mc_optimizer_zero_grad(mc_optimizer *o)
 {
     if (!o) return MC_ERR_ARGUMENT;
     if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
-    return mc_optimizer_each_run(o, zero_run, o->ctx->device);
+    return mc_optimizer_each_run(o, zero_run, o);
 }
 
 static mc_status need_state(void *user, const mc_run *run)
@@ -319,7 +372,8 @@ static mc_status need_state(void *user, const mc_run *run)
     const mc_optimizer *o = user;
     for (int slot = 0; slot < o->kind->state_count; slot++)
         if (!mc_bucket_state(run->root, run->bucket, slot)) return mc_error_status(o->ctx);
-    if (run->bucket->dtype != MC_F32 && !mc_bucket_state(run->root, run->bucket, MC_STATE_MASTER))
+    bool master = run->bucket->dtype != MC_F32 || run->bucket->host;
+    if (master && !mc_bucket_state(run->root, run->bucket, MC_STATE_MASTER))
         return mc_error_status(o->ctx);
     return MC_OK;
 }
@@ -330,6 +384,8 @@ mc_status mc_optimizer_prepare(mc_optimizer *o)
     mc_device *device = o->ctx->device;
     if (!o->memory && !(o->memory = device->alloc(device, sizeof *o->memory)))
         return mc_fail_nomem(o->ctx, "an optimizer");
+    if (o->on_host && !o->told && !(o->told = device->host_alloc(device, sizeof *o->told)))
+        return mc_fail_nomem(o->ctx, "an optimizer");
     for (size_t i = 0; i < o->root_count; i++) {
         mc_status status = mc_module_need_gradients(o->roots[i]);
         if (status) return status;
@@ -337,10 +393,25 @@ mc_status mc_optimizer_prepare(mc_optimizer *o)
     return mc_optimizer_each_run(o, need_state, o);
 }
 
+static mc_status update_on_host(const mc_optimizer *o, const mc_run *whole)
+{
+    mc_run run = *whole;
+    mc_bucket *b = run.bucket;
+    mc_bucket_begin_update(b);
+    if (!mc_run_within(&run, b->first, b->share)) return MC_OK;
+    mc_adam_step step = *o->on_host;
+    step.update = o->told;
+    step.lr_factor = run.lr_factor;
+    step.weight_decay = run.weight_decay;
+    step.step_offset = run.steps - o->steps;
+    return mc_bucket_update(run.root, b, run.first, run.count, &step);
+}
+
 static mc_status update_run(void *user, const mc_run *whole)
 {
     const mc_optimizer *o = user;
     mc_bucket *bucket = whole->bucket;
+    if (bucket->host) return update_on_host(o, whole);
     bool half = bucket->dtype != MC_F32;
     mc_run held = *whole, *run = &held;
     if (!mc_run_within(run, mc_bucket_first(bucket), mc_bucket_held(bucket))) return MC_OK;
@@ -379,16 +450,43 @@ static mc_status each_bucket(mc_optimizer *o, mc_status (*fn)(mc_module_root *, 
 
 mc_status mc_optimizer_reduce(mc_optimizer *o)
 {
-    for (size_t i = 0; i < o->root_count; i++)
-        if (mc_module_end_reducing(o->roots[i])) return mc_error_status(o->ctx);
-    return each_bucket(o, mc_bucket_reduce_step);
+    mc_status status = MC_OK;
+    drop_dead_roots(o);
+    for (size_t i = 0; !status && i < o->root_count; i++)
+        status = mc_module_sum_gradients(o->roots[i]);
+    return status;
+}
+
+mc_status mc_optimizer_reopen(mc_optimizer *o) { return each_bucket(o, mc_bucket_reopen); }
+
+static mc_status measure_run_on_host(void *user, const mc_run *run)
+{
+    const double *power = user;
+    return run->bucket->host ? mc_bucket_measure(run->root, run->bucket, *power) : MC_OK;
+}
+
+mc_status mc_optimizer_measure_host(mc_optimizer *o, double power)
+{
+    if (!o->on_host || !o->ctx->offload) return mc_error_status(o->ctx);
+    return mc_optimizer_each_run(o, measure_run_on_host, &power);
+}
+
+/* Those on the host are not there yet: they are handed out when they are awaited. */
+static mc_status publish(mc_module_root *root, mc_bucket *b)
+{
+    return b->host ? mc_error_status(root->ctx) : mc_bucket_publish(root, b);
 }
 
 mc_status mc_optimizer_launch(mc_optimizer *o)
 {
+    mc_offload *offload = o->on_host ? o->ctx->offload : NULL;
     mc_status status = each_bucket(o, mc_bucket_forget);
+    if (!status) status = mc_offload_wait(offload, o->last_job); /* it reads what was told */
+    if (!status && offload && !mc_offload_tell(offload, &o->memory->update, o->told))
+        status = mc_error_status(o->ctx);
     if (!status) status = mc_optimizer_each_run(o, update_run, o);
-    return status ? status : each_bucket(o, mc_bucket_publish);
+    if (offload) o->last_job = mc_offload_given(offload);
+    return status ? status : each_bucket(o, publish);
 }
 
 static mc_status count_step(void *user, mc_module_root *root, mc_parameter *p)

@@ -14,8 +14,8 @@
  *
  * Arithmetic is f32 whatever the parameter's dtype. f16 and bf16 parameters have an f32 master
  * copy, which is what is updated; the parameter is the master rounded to nearest even. All state is
- * f32, flat, in the layout of the parameters' buckets, on the device, and unscaled: a loss scale
- * never gets into it. It is made at the first step, and freed with the module.
+ * f32, flat, in the layout of the parameters' buckets, on the device (AdamOffload's: on the host),
+ * and unscaled: a loss scale never gets into it. It is made at the first step, and freed with the module.
  *
  * Frozen parameters are passed over, and keep their state for when they are thawed. Each parameter
  * counts its own steps, so one that is thawed late starts with Adam's full bias correction. A
@@ -49,6 +49,8 @@ typedef struct mc_adam_options {
     bool l2;                 /* weight decay as part of the gradient, instead of decoupled */
     bool no_decay_bias_norm; /* parameters of one dimension (biases, the weights of norms) do not
                                 decay, unless a group gives them a weight_decay */
+    float gpu_share;         /* AdamOffload: the part of the state, by elements, that stays in the
+                                GPU's memory; in [0, 1] */
 } mc_adam_options;
 
 /* Adam (Kingma and Ba 2015) with decoupled weight decay (Loshchilov and Hutter 2019, AdamW), for
@@ -62,9 +64,31 @@ typedef struct mc_adam_options {
  * State: exp_avg (m), exp_avg_sq (v), and master for f16 and bf16. */
 MC_API mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options);
 
-/* Adam with its state in host memory and its update computed by the host. On the CPU device the
- * state is there anyway: this is mc_adam_new under the name that BMTrain's users know, with the
- * same results to the bit. */
+/* Adam with its state in host memory and its update computed by the host, for models whose state is
+ * more than the GPU holds. The rule, the names in checkpoints and (but for the last bits, which a
+ * CPU rounds otherwise) the results are mc_adam_new's; checkpoints of one resume with the other.
+ *
+ * The unit is the bucket: a block, or what lies outside of blocks. Of one, the host has m, v, a
+ * master copy (of f32 parameters too) and the summed gradient, 16 bytes an element spread over all
+ * ranks; the GPU keeps the parameters. `gpu_share` of the elements, the first buckets that fit in
+ * it, stay on the GPU whole. A bucket of which another kind of optimizer has a part stays there too.
+ * Gradients leave the GPU while backward goes on: with one micro-step there is never more of them
+ * than some blocks have. mc_optim_manager_step comes back before the update is done; it goes on
+ * beside the next forward pass, bucket by bucket, and who uses a bucket's parameters waits for that
+ * bucket alone. Where ranks have whole copies (zero_level 0 to 2; a bucket on the host is of level 2
+ * at least), the first use after a step is an exchange between all ranks, mc_parameter_read as well.
+ * mc_step_run runs such steps without recording them.
+ *
+ * Host memory is checked before it is taken, against what the machine and the control groups of the
+ * process leave, shared by the ranks of the host: MC_ERR_NOMEM, with both numbers.
+ *
+ * On the CPU device the state is in host memory anyway, and this is mc_adam_new under the name that
+ * BMTrain's users know, with the same results to the bit.
+ *
+ * Environment: MC_OFFLOAD=always does all of the above on the CPU device too (for tests);
+ * MC_OFFLOAD_THREADS is the number of the host's threads (default: the rank's cores);
+ * MC_HOST_MEMORY the bytes that a rank may take at most. Further errors: MC_ERR_ARGUMENT for a
+ * gpu_share out of its range. */
 MC_API mc_optimizer *mc_adam_offload_new(mc_context *ctx, const mc_adam_options *options);
 
 /* ---- SGD --------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include "core/nn/module_internal.h"
+#include "core/nn/offload_internal.h"
 #include "core/optim/lr_scheduler.h"
 #include "core/optim/optim_manager.h"
 #include "core/optim/optimizer.h"
@@ -37,6 +38,12 @@ struct mc_optimizer {
     bool no_decay_bias_norm;
     int64_t steps;
     mc_optim_manager *manager; /* NULL: none */
+    /* AdamOffload: the constants of an update (the rest is the range's), how much of its state
+     * stays on the GPU, and what a step's `update` says, when it has come to the host */
+    const mc_adam_step *on_host; /* NULL: any other optimizer */
+    float gpu_share;
+    mc_update *told;   /* memory of the device's host_alloc */
+    uint64_t last_job; /* of mc_offload, that reads it */
     /* in device memory, made by mc_optimizer_prepare: what its next step is told, and the host's
      * guess that a manager makes it from */
     struct mc_optimizer_memory {
@@ -73,8 +80,12 @@ mc_status mc_optimizer_each_parameter(mc_optimizer *optimizer, mc_parameter_fn f
 mc_status mc_optimizer_prepare(mc_optimizer *optimizer);
 /* Cuts a run to the elements from `first` on; false if nothing is left. */
 bool mc_run_within(mc_run *run, int64_t first, int64_t count);
-/* Sums the gradients of levels 0 and 1 over all ranks: once a step, when they are complete. */
+/* Sums the gradients of levels 0 and 1 over all ranks, where that has not been done; and gets ready
+ * to add to them and sum again. */
 mc_status mc_optimizer_reduce(mc_optimizer *optimizer);
+mc_status mc_optimizer_reopen(mc_optimizer *optimizer);
+/* Begins to measure those of the gradients that lie on the host, for the p-norm. */
+mc_status mc_optimizer_measure_host(mc_optimizer *optimizer, double power);
 /* Runs the step that memory->update tells, and hands parameters out; counts nothing. */
 mc_status mc_optimizer_launch(mc_optimizer *optimizer);
 /* Counts a step that was taken with `lr`. */
@@ -138,7 +149,6 @@ struct mc_optim_manager {
     int64_t losses;
     mc_clip_state clip;
     mc_step_rules rules; /* as clip_grad_norm or step measured them */
-    bool reduced;        /* gradients of levels 0 and 1 are summed over ranks */
     double norm;         /* NaN: none yet */
     bool last_skipped, failed;
 };

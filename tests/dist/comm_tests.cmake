@@ -24,10 +24,11 @@ else()
     set_tests_properties(test_comm_ranks PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: no mpirun")
 endif()
 
-if(mpirun_version MATCHES "Open MPI|OpenRTE|PRRTE") # whose mpirun lets ranks outlive others
-    target_compile_definitions(test_comm_failures PRIVATE
-                               MC_MPIEXEC="${MC_MPIRUN}"
-                               MC_TEST_SELF="$<TARGET_FILE:test_comm_failures>")
-endif()
-set_tests_properties(test_comm_failures PROPERTIES ENVIRONMENT "${mpi_environment}" TIMEOUT 300
-                     SKIP_REGULAR_EXPRESSION "SKIPPED: no Open MPI")
+foreach(name test_comm_failures test_mpi_hosts)
+    if(mpirun_version MATCHES "Open MPI|OpenRTE|PRRTE") # whose mpirun lets ranks outlive others
+        target_compile_definitions(${name} PRIVATE MC_MPIEXEC="${MC_MPIRUN}"
+                                                   MC_TEST_SELF="$<TARGET_FILE:${name}>")
+    endif()
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${mpi_environment}" TIMEOUT 300
+                         SKIP_REGULAR_EXPRESSION "SKIPPED: no Open MPI")
+endforeach()

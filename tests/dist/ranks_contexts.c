@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include "core/modelcenter.h"
 
-enum { CONTEXTS = 100 };
+enum { CONTEXTS = 40 };
 
 static bool check_sum(mc_context *ctx)
 {

@@ -20,6 +20,9 @@ typedef struct setting {
     bool sgd;
     mc_dtype dtype;
     mc_grad_dtype wire;
+    bool two;   /* optimizers, of which each has a part of every bucket */
+    bool twice; /* gradients are measured in the middle of a step too */
+    bool thaw;  /* a block is thawed in the middle of a step, which lays everything out anew */
 } setting;
 
 typedef struct batch {
@@ -76,9 +79,16 @@ static mc_optim_manager *make_manager(mc_context *ctx, mc_gpt2 *gpt2, const sett
                              : mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f,
                                                                    .weight_decay = 0.01f,
                                                                    .no_decay_bias_norm = true});
-    mc_optimizer_add(o, mc_gpt2_module(gpt2));
     mc_optim_manager *optim =
         mc_optim_manager_new(ctx, &(mc_optim_manager_options){.micro_steps = s->micro});
+    if (s->two) {
+        mc_optimizer *biases = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.1f});
+        mc_optimizer_add_group(biases, mc_gpt2_module(gpt2), "*.bias", NULL);
+        mc_optimizer_add_group(o, mc_gpt2_module(gpt2), "*.weight", NULL);
+        mc_optim_manager_add(optim, biases, NULL);
+    } else {
+        mc_optimizer_add(o, mc_gpt2_module(gpt2));
+    }
     mc_optim_manager_add(optim, o, NULL);
     return optim;
 }
@@ -122,6 +132,9 @@ static void train(mc_context *ctx, const setting *s, int rank, int ranks, curve 
             batch b;
             make_batch(&b, micro);
             backward(ctx, gpt2, optim, &b, rank, ranks);
+            if (s->twice && micro == 1) mc_optim_manager_clip_grad_norm(optim, 1.0f);
+            if (s->thaw && micro == 1 && step == 2)
+                mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", true);
         }
         mc_optim_manager_clip_grad_norm(optim, 2.0f);
         mc_optim_manager_step(optim);
@@ -164,11 +177,13 @@ static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
     bool moved = single.loss[STEPS - 1] < 0.5 * single.loss[0];
     bool good = same && moved && loss <= limit && norm <= limit;
     if (mc_rank(ctx) == 0 || !good)
-        printf("%s rank %d: level %d recompute %d micro %d %s %s%s: loss %.1e norm %.1e%s%s\n",
-               good ? "ok" : "FAILED", mc_rank(ctx), s->level, (int)s->recompute, s->micro,
-               s->sgd ? "sgd" : "adam", s->dtype == MC_F32 ? "f32" : "bf16",
-               s->wire == MC_GRAD_PARAMETER ? " rounded" : "", loss, norm,
-               same ? "" : " (initial weights differ)", moved ? "" : " (it does not learn)");
+        printf(
+            "%s rank %d: level %d recompute %d micro %d %s %s%s%s%s%s: loss %.1e norm %.1e%s%s\n",
+            good ? "ok" : "FAILED", mc_rank(ctx), s->level, (int)s->recompute, s->micro,
+            s->sgd ? "sgd" : "adam", s->dtype == MC_F32 ? "f32" : "bf16",
+            s->wire == MC_GRAD_PARAMETER ? " rounded" : "", s->two ? " two optimizers" : "",
+            s->twice ? " measured twice" : "", s->thaw ? " thawed" : "", loss, norm,
+            same ? "" : " (initial weights differ)", moved ? "" : " (it does not learn)");
     return good;
 }
 
@@ -195,6 +210,12 @@ int main(void)
         good &= run_case(ctx, alone, &rounded);
         rounded.dtype = MC_F32; /* which changes nothing */
         good &= run_case(ctx, alone, &rounded);
+        good &= run_case(ctx, alone,
+                         &(setting){.level = level, .micro = 1, .dtype = MC_F32, .two = true});
+        setting unusual = {.level = level, .micro = 4, .dtype = MC_F32, .thaw = true};
+        good &= run_case(ctx, alone, &unusual);
+        unusual.twice = true;
+        good &= run_case(ctx, alone, &unusual);
     }
     mc_context_free(ctx);
     mc_context_free(alone);

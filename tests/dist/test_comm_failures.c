@@ -175,6 +175,74 @@ static void freed_in_midst(rank_state *s)
         mc_comm_all_gather(s->world, s->x, s->y, MANY, MC_F32);
 }
 
+/* ---- in a job, whose channel knows where everyone is ----------------------------------------- */
+
+/* Makes the context of a job in place of the single one; its communicator has done one call. */
+static void join_job(rank_state *s)
+{
+    mc_context_free(s->ctx);
+    s->ctx = mc_init_distributed(&(mc_init_options){.comm_timeout = 60});
+    s->world = mc_context_comm(s->ctx);
+    mc_comm_broadcast(s->world, s->x, s->x, 4, MC_F32, 0);
+    if (s->world) s->world->timeout = 2;
+}
+
+static void job_late(rank_state *s)
+{
+    join_job(s);
+    if (s->rank == 2) nap(absence);
+    mc_comm_all_reduce(s->world, s->x, s->y, 10, MC_F32, MC_REDUCE_AVG);
+}
+
+/* Rank 1 has begun the gather that is waited for, and more: it is not the one that is missing. */
+static void job_late_started(rank_state *s)
+{
+    join_job(s);
+    if (s->rank == 0) nap(absence);
+    mc_comm_request *a = mc_comm_start_all_gather(s->world, s->x, s->y, MANY, MC_F32), *b = NULL;
+    if (s->rank == 1) b = mc_comm_start_all_reduce(s->world, s->x, s->x, 10, MC_F32, 0);
+    mc_comm_wait(a);
+    mc_comm_wait(b);
+}
+
+static void job_other_operation(rank_state *s)
+{
+    join_job(s);
+    if (s->rank == 1)
+        mc_comm_broadcast(s->world, s->x, s->x, 10, MC_F32, 0);
+    else
+        mc_comm_all_reduce(s->world, s->x, s->y, 10, MC_F32, MC_REDUCE_SUM);
+}
+
+/* Two parts of the job, which have calls of the same numbers. */
+static void job_part(rank_state *s)
+{
+    join_job(s);
+    mc_comm *part = mc_comm_split(s->world, s->rank > 0, 0);
+    if (s->rank == 0)
+        for (int i = 0; i < 5; i++) mc_comm_all_gather(part, s->x, s->y, 1, MC_F32);
+    if (s->rank == 2) nap(absence);
+    if (s->rank > 0) mc_comm_all_gather(part, s->x, s->y, 10, MC_F32);
+    mc_comm_barrier(s->world);
+}
+
+/* A communicator that the program makes hears of a death as the job's own does. */
+static void job_killed(rank_state *s)
+{
+    join_job(s);
+    mc_comm *own = mc_comm_new(s->ctx, NULL, JOB, s->rank, &(mc_comm_options){.timeout = 60});
+    if (s->rank == 1) raise(SIGKILL);
+    mc_comm_all_reduce(own, s->x, s->y, 10, MC_F32, MC_REDUCE_MAX);
+}
+
+/* Memory runs out on one rank. */
+static void job_out_of_memory(rank_state *s)
+{
+    join_job(s);
+    if (s->rank == 1) mc_tensor_new(s->ctx, MC_F32, MC_SHAPE((int64_t)1 << 50));
+    mc_comm_barrier(s->world);
+}
+
 /* Who is missing is somewhere among those from whom nothing came: a rank that waits for it sends
  * nothing either. */
 typedef struct job_case {
@@ -233,6 +301,24 @@ static const job_case cases[] = {
                   "MPI has 3 ranks, but WORLD_SIZE (the launcher's number of ranks) is 4"}},
     {"adopted", adopted, true, .most = 20,
      .expected = {"sum 3, max 2", "sum 3, max 2", "sum 3, max 2"}},
+    {"job-late", job_late, true, .most = 20,
+     .expected = {": not done within 2 s: rank 2 has not come to it, ",
+                  ": not done within 2 s: rank 2 has not come to it, ",
+                  "rank 2 has not come to it"}},
+    {"job-started", job_late_started, true, .most = 20,
+     .expected = {"rank 0 has not come to it", ": not done within 2 s: rank 0 has not come to it, ",
+                  ": not done within 2 s: rank 0 has not come to it, "}},
+    {"job-other", job_other_operation, true, .most = 20,
+     .expected = {" is in another operation: ", " is in another operation: ",
+                  " is in another operation: "}},
+    {"job-part", job_part, true, .most = 20,
+     .expected = {"rank 2 has not come to it, ", "rank 2 has not come to it, ",
+                  "rank 2 has not come to it, "}},
+    {"job-killed", job_killed, true, .most = 20,
+     .expected = {"rank 1 (127.0.0.1:", NULL, "rank 1 (127.0.0.1:"}},
+    {"job-memory", job_out_of_memory, true, .most = 20,
+     .expected = {"rank 1: out of memory for ", "out of memory for ",
+                  "rank 1: out of memory for "}},
     {"freed", freed_in_midst,
      .expected = {"MPI was given up in this process: a communicator was "
                   "freed in the midst of a call",

@@ -200,11 +200,43 @@ def test_samples(folder):
     for ranks in (1, 2, 4):
         job = Job(folder, ranks, pretrain(
             folder, "--batch-size", 4 // ranks, "--steps", 4, "--sample-every", 2, "--sample-length", 6,
-            "--tokenizer", folder / "tokenizer", "--prompt", "abc", "--log-jsonl", "log.jsonl"))
+            "--tokenizer", folder / "tokenizer", "--prompt", "abc", "--log-jsonl", "log.jsonl",
+            "--output", "run", "--save-every", 1))
         job.result()
         rows = [json.loads(line) for line in (job.folder / "log.jsonl").read_text().splitlines()]
         texts.append([row["sample"] for row in rows if "sample" in row])
     check(len(texts[0]) == 2 and texts[0] == texts[1] == texts[2], f"the same texts: {texts}")
+    generate = ["generate", "gpt2", "--pretrained", job.folder / "run", "--max-new-tokens", 5, "--prompt", "ab"]
+    for more in (["--comm-timeout", 30], ["--top-k", 3, "--seed", 5, "--zero-level", 0], ["--num-beams", 3],
+                 ["--prompt", "c", "--json"]):
+        said = [said_by_first(Job(folder, ranks, generate + more)) for ranks in (1, 2, 3)]
+        check(said[0] and said[0] == said[1] == said[2], f"the same answers: {more} {said}")
+    job = Job(folder, 2, generate + ["--prompts", "-"], recovery=True)
+    job.wait()
+    job.must_fail(0, "only the first of several ranks has a stdin")
+
+
+def said_by_first(job):
+    """What the first rank prints; the others say nothing."""
+    check(job.wait() == 0, f"exit code of {job}: {job.said}{job.read('err', 0)}")
+    for rank in range(1, job.ranks):
+        check(job.read("out", rank) == "" and job.read("err", rank) == "", f"rank {rank} is silent: {job}")
+    return job.read("out", 0)
+
+
+def test_gradient_dtype(folder):
+    """What travels between ranks may be rounded, and is where that is asked for."""
+    common = ("--batch-size", 2, "--steps", 10, "--dtype", "bf16", "--log-jsonl", "log.jsonl")
+    exact, rounded, named, offloaded = (
+        steps_of(job.folder / "log.jsonl") for job in (
+            Job(folder, 2, pretrain(folder, *common, *more)) for more in (
+                [], ["--grad-dtype", "param"], ["--grad-dtype", "bf16"], ["--offload"]))
+        if job.result())
+    worst = max(abs(exact[s][0] - rounded[s][0]) for s in exact)
+    # Adam divides first gradients by their own size, so that rounding of small ones is seen
+    check(worst < 0.05, f"nearly the same losses with gradients in bf16: {worst}")
+    check(exact != rounded and rounded == named, f"they are rounded: {exact} {rounded} {named}")
+    same_steps(exact, offloaded, "offloaded")
 
 
 def test_finetuning(folder):
@@ -228,6 +260,9 @@ def test_finetuning(folder):
                                          "--data", folder / "qa", "--batch-size", 5]).result()
             check(result.get("accuracy") == first[1].get("accuracy") and result.get("n") == "37",
                   f"evaluated on {ranks} ranks: {result}")
+    ask = ["ask", "--model", saved.folder / "model", "--question", "is it", "--passage", "It is."]
+    said = [said_by_first(Job(folder, ranks, ask)) for ranks in (1, 2, 3)]
+    check(said[0] and said[0] == said[1] == said[2], f"asked on 1, 2 and 3 ranks: {said}")
 
 
 def test_stopping(folder):
@@ -280,10 +315,8 @@ def test_refusals(folder):
         job = Job(folder, ranks, short, WORLD_SIZE=size, RANK="0")
         check(job.wait() != 0, f"MPI's size is not WORLD_SIZE={size}: {job}")
         job.must_fail(0, f"WORLD_SIZE={size}, but {ranks} rank")
-    for command in (["generate", "gpt2", "--pretrained", "x", "--prompt", "a"],
-                    ["prepare", "--tokenizer", "x", "--input", "y", "--output", "z"],
-                    ["tokenize", "--model", "x", "--text", "y"],
-                    ["ask", "--model", "x", "--question", "y", "--passage", "z"]):
+    for command in (["prepare", "--tokenizer", "x", "--input", "y", "--output", "z"],
+                    ["tokenize", "--model", "x", "--text", "y"]):
         job = Job(folder, 2, command, recovery=True)
         job.wait()
         for rank in range(2):
@@ -346,7 +379,7 @@ def test_missing_rank(folder):
         job = Job(folder, 3, pretrain(folder, "--steps", 10**8, "--batch-size", 1, "--comm-timeout", timeout,
                                       "--output", "run", "--save-every", 10), recovery=True)
         others = [rank for rank in range(3) if rank != victim]
-        if job.wait_for_steps():
+        if job.wait_for(lambda: "saved step" in job.read("err", 0), "a checkpoint"):
             job.signal(victim, number)
             begun = time.monotonic()
             if job.wait_for(lambda: all(job.read("code", rank) for rank in others), "the others' end"):

@@ -1,0 +1,489 @@
+#include "core/nn/offload_internal.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/device/cpu/cpu_internal.h"
+#include "core/device/plan_internal.h"
+#include "core/dist/world_internal.h"
+
+enum {
+    CHUNK = 4 << 20, /* elements worked on at once: some milliseconds of a PCIe bus */
+    SLOTS = 2,       /* pinned buffers of each lane */
+    FENCES = 4,      /* for gradients on their way */
+    LOANS = 2        /* device buffers that wait to be copied */
+};
+
+typedef enum job_kind { GRADIENT, UPDATE, TELL } job_kind;
+
+typedef struct tell_job {
+    const mc_update *update;
+    mc_update *told;
+} tell_job;
+
+typedef struct offload_job {
+    job_kind kind;
+    mc_fence *ready; /* what has to be done on the device first; NULL: nothing */
+    union {
+        mc_gradient_job gradient;
+        mc_update_job update;
+        tell_job tell;
+    };
+} offload_job;
+
+/* A pinned buffer of one chunk, and when the copy from or to it is done. */
+typedef struct offload_slot {
+    void *data;
+    mc_fence *copied;
+} offload_slot;
+
+typedef struct offload_lane {
+    mc_lane *lane;
+    offload_slot slot[SLOTS];
+    int next;
+} offload_lane;
+
+typedef struct offload_loan {
+    uint64_t number;
+    void *data;
+    size_t bytes;
+} offload_loan;
+
+struct mc_offload {
+    mc_context *ctx;
+    mc_device *device;
+    mc_device *home;    /* host memory, of the context's thread */
+    size_t home_before; /* what it counts without us */
+    mc_device *crew;    /* kernels of the host, for the engine's thread */
+    bool plans;         /* nothing is computed: there is no thread */
+    int users;
+    int64_t chunk;
+    double expected;
+    offload_lane down, up;
+    mc_fence *ready[FENCES];
+    offload_loan loans[LOANS]; /* the oldest first */
+    int loan_count;
+    /* the queue: job n lies at jobs[n % capacity], from `done` + 1 to `given`; `guard` guards it,
+     * the two numbers and the error */
+    offload_job *jobs;
+    uint64_t capacity, given, done;
+    mc_error error;
+    bool stop, has_thread;
+    pthread_t thread;
+    pthread_mutex_t guard;
+    pthread_cond_t work, rest;
+};
+
+/* ---- the thread's work ----------------------------------------------------------------------- */
+
+/* Turns a lane's complaint into the thread's error. */
+static bool good(mc_offload *e, const char *complaint, const char *what)
+{
+    if (!complaint) return true;
+    pthread_mutex_lock(&e->guard);
+    mc_error_set(&e->error, MC_ERR_DEVICE, "AdamOffload: %s: %s", what, complaint);
+    pthread_mutex_unlock(&e->guard);
+    return false;
+}
+
+static bool computed(mc_offload *e, mc_status status, const char *what)
+{
+    if (!status) return true;
+    pthread_mutex_lock(&e->guard);
+    mc_error_set(&e->error, status, "AdamOffload: %s: %s", what, mc_status_text(status));
+    pthread_mutex_unlock(&e->guard);
+    return false;
+}
+
+/* The next slot of a lane, when nothing is on its way from or to it any more; NULL on failure. */
+static offload_slot *take_slot(mc_offload *e, offload_lane *lane)
+{
+    offload_slot *slot = &lane->slot[lane->next];
+    lane->next = (lane->next + 1) % SLOTS;
+    const char *complaint = e->device->lanes->wait(e->device, slot->copied);
+    return good(e, complaint, "waiting for a copy") ? slot : NULL;
+}
+
+static int64_t chunk_at(const mc_offload *e, int64_t at, int64_t count)
+{
+    return count - at < e->chunk ? count - at : e->chunk;
+}
+
+/* Statistics of elements at .. at + n of the sums. */
+static bool measure_chunk(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t n)
+{
+    for (int i = 0; i < j->part_count; i++) {
+        mc_host_part *p = &j->parts[i];
+        int64_t from = p->first > at ? p->first : at, end = p->first + p->count;
+        int64_t to = end < at + n ? end : at + n;
+        if (to <= from) continue;
+        mc_status status = e->crew->kernels->gradient_stats(e->crew, to - from, j->sum + from,
+                                                            j->power, from - p->first, &p->stats);
+        if (!computed(e, status, "measuring gradients")) return false;
+    }
+    return true;
+}
+
+/* Elements at .. at + n have arrived in `slot` (NULL: there is nothing to add). */
+static bool absorb(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t n,
+                   offload_slot *slot)
+{
+    mc_status status = MC_OK;
+    if (slot) {
+        if (!good(e, e->device->lanes->wait(e->device, slot->copied), "a gradient")) return false;
+        mc_matrix from = {slot->data, j->dtype, n}, to = {j->sum + at, MC_F32, n};
+        status = e->crew->kernels->scale(e->crew, n, from, 1, to, !j->set);
+    } else if (j->set) {
+        status = e->crew->kernels->zero(e->crew, j->sum + at, (size_t)n * sizeof(float));
+    }
+    if (!computed(e, status, "adding gradients up")) return false;
+    return !j->parts || measure_chunk(e, j, at, n);
+}
+
+/* Begins to copy a chunk; NULL on failure. */
+static offload_slot *fetch(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t n)
+{
+    const mc_lanes *lanes = e->device->lanes;
+    size_t size = mc_dtype_size(j->dtype);
+    offload_slot *slot = take_slot(e, &e->down);
+    if (!slot) return NULL;
+    const char *complaint =
+        lanes->copy_out(e->device, e->down.lane, slot->data,
+                        (const char *)j->from + (size_t)at * size, (size_t)n * size);
+    if (!complaint) complaint = lanes->fence_set(e->device, slot->copied, e->down.lane);
+    return good(e, complaint, "a gradient") ? slot : NULL;
+}
+
+/* A chunk is on its way while the one before is added. */
+static void run_gradient(mc_offload *e, const mc_gradient_job *j)
+{
+    offload_slot *now = NULL, *next = NULL;
+    for (int i = 0; j->parts && i < j->part_count; i++) j->parts[i].stats = (mc_gradient_stats){0};
+    if (j->from && j->count && !(now = fetch(e, j, 0, chunk_at(e, 0, j->count)))) return;
+    for (int64_t at = 0; at < j->count; at += e->chunk, now = next) {
+        int64_t behind = at + e->chunk;
+        if (j->from && behind < j->count &&
+            !(next = fetch(e, j, behind, chunk_at(e, behind, j->count))))
+            return;
+        if (!absorb(e, j, at, chunk_at(e, at, j->count), now)) return;
+    }
+}
+
+/* Updates a chunk into a slot and sends it off. */
+static bool update_chunk(mc_offload *e, const mc_update_job *j, int64_t at, int64_t n)
+{
+    const mc_lanes *lanes = e->device->lanes;
+    size_t size = mc_dtype_size(j->dtype);
+    offload_slot *slot = take_slot(e, &e->up);
+    if (!slot) return false;
+    mc_status status = e->crew->kernels->adam(e->crew, n, j->step, j->gradient + at, j->m + at,
+                                              j->v + at, j->master + at, slot->data, j->dtype);
+    if (!computed(e, status, "an update")) return false;
+    const char *complaint =
+        lanes->copy_in(e->device, e->up.lane, (char *)j->parameter + (size_t)at * size, slot->data,
+                       (size_t)n * size);
+    if (!complaint) complaint = lanes->fence_set(e->device, slot->copied, e->up.lane);
+    return good(e, complaint, "sending parameters");
+}
+
+static void run_update(mc_offload *e, const mc_update_job *j)
+{
+    if (j->step.update->skip) return;
+    for (int64_t at = 0; at < j->count; at += e->chunk)
+        if (!update_chunk(e, j, at, chunk_at(e, at, j->count))) return;
+    good(e, e->device->lanes->fence_set(e->device, j->uploaded, e->up.lane), "sending parameters");
+}
+
+static void run_tell(mc_offload *e, const tell_job *j)
+{
+    const mc_lanes *lanes = e->device->lanes;
+    mc_fence *copied = e->down.slot[0].copied; /* its last copy was waited for */
+    const char *complaint =
+        lanes->copy_out(e->device, e->down.lane, j->told, j->update, sizeof *j->told);
+    if (!complaint) complaint = lanes->fence_set(e->device, copied, e->down.lane);
+    if (!complaint) complaint = lanes->wait(e->device, copied);
+    good(e, complaint, "what a step decided");
+}
+
+static void run_job(mc_offload *e, const offload_job *job)
+{
+    if (job->ready &&
+        !good(e, e->device->lanes->after(e->device, e->down.lane, job->ready), "a gradient"))
+        return;
+    switch (job->kind) {
+    case GRADIENT: run_gradient(e, &job->gradient); break;
+    case UPDATE: run_update(e, &job->update); break;
+    case TELL: run_tell(e, &job->tell); break;
+    }
+}
+
+static void *work(void *argument)
+{
+    mc_offload *e = argument;
+    e->device->lanes->attach(e->device);
+    omp_set_num_threads(mc_cpu_take_cores(e->ctx->local_rank, mc_world_ranks_here(e->ctx)));
+    pthread_mutex_lock(&e->guard);
+    for (;;) {
+        while (e->done == e->given && !e->stop) pthread_cond_wait(&e->work, &e->guard);
+        if (e->done == e->given) break;
+        offload_job job = e->jobs[(e->done + 1) % e->capacity];
+        bool failed = mc_error_is_set(&e->error);
+        pthread_mutex_unlock(&e->guard);
+        if (!failed) run_job(e, &job);
+        pthread_mutex_lock(&e->guard);
+        e->done++;
+        pthread_cond_broadcast(&e->rest);
+    }
+    pthread_mutex_unlock(&e->guard);
+    return NULL;
+}
+
+/* ---- giving jobs, and waiting ---------------------------------------------------------------- */
+
+/* Room for one more job. */
+static bool make_room(mc_offload *e)
+{
+    if (e->given - e->done < e->capacity) return true;
+    uint64_t capacity = e->capacity ? 2 * e->capacity : 64;
+    offload_job *jobs = mc_malloc(capacity * sizeof *jobs);
+    if (!jobs) return false;
+    for (uint64_t n = e->done + 1; n <= e->given; n++)
+        jobs[n % capacity] = e->jobs[n % e->capacity];
+    mc_free(e->jobs);
+    e->jobs = jobs;
+    e->capacity = capacity;
+    return true;
+}
+
+static uint64_t give(mc_offload *e, const offload_job *job)
+{
+    if (mc_failed(e->ctx)) return 0;
+    pthread_mutex_lock(&e->guard);
+    bool room = make_room(e);
+    uint64_t number = room ? ++e->given : 0;
+    if (room) e->jobs[number % e->capacity] = *job;
+    if (e->plans) e->done = e->given;
+    pthread_cond_signal(&e->work);
+    pthread_mutex_unlock(&e->guard);
+    if (!room) mc_fail_nomem(e->ctx, "AdamOffload's jobs");
+    return number;
+}
+
+/* A fence behind all that was launched so far. A newer one in its place would do as well: it only
+ * stands for more. */
+static bool mark_launched(mc_offload *e, mc_fence **ready)
+{
+    *ready = NULL;
+    if (e->plans) return true;
+    *ready = e->ready[e->given % FENCES];
+    const char *complaint = e->device->lanes->fence_set(e->device, *ready, NULL);
+    if (complaint) mc_fail(e->ctx, MC_ERR_DEVICE, "AdamOffload: a gradient: %s", complaint);
+    return !complaint;
+}
+
+uint64_t mc_offload_gradient(mc_offload *e, const mc_gradient_job *gradient)
+{
+    offload_job job = {.kind = GRADIENT, .gradient = *gradient};
+    if (gradient->from && !mark_launched(e, &job.ready)) return 0;
+    return give(e, &job);
+}
+
+uint64_t mc_offload_update(mc_offload *e, const mc_update_job *update)
+{
+    return give(e, &(offload_job){.kind = UPDATE, .update = *update});
+}
+
+uint64_t mc_offload_tell(mc_offload *e, const mc_update *update, mc_update *told)
+{
+    offload_job job = {.kind = TELL, .tell = {update, told}};
+    return mark_launched(e, &job.ready) ? give(e, &job) : 0;
+}
+
+uint64_t mc_offload_given(const mc_offload *e) { return e->given; }
+
+/* Waits for a job, whatever the context's state. */
+static void wait_for(mc_offload *e, uint64_t number)
+{
+    pthread_mutex_lock(&e->guard);
+    while (e->done < number) pthread_cond_wait(&e->rest, &e->guard);
+    pthread_mutex_unlock(&e->guard);
+}
+
+/* Frees what was lent for jobs that are done, and the oldest until `most` are left. */
+static void take_back(mc_offload *e, int most)
+{
+    pthread_mutex_lock(&e->guard);
+    uint64_t done = e->plans ? 0 : e->done; /* a plan is of the worst */
+    pthread_mutex_unlock(&e->guard);
+    while (e->loan_count && (e->loans[0].number <= done || e->loan_count > most)) {
+        wait_for(e, e->loans[0].number);
+        e->device->free(e->device, e->loans[0].data, e->loans[0].bytes);
+        memmove(&e->loans[0], &e->loans[1], (size_t)--e->loan_count * sizeof e->loans[0]);
+    }
+}
+
+void mc_offload_lend(mc_offload *e, uint64_t number, void *data, size_t bytes)
+{
+    take_back(e, LOANS - 1);
+    e->loans[e->loan_count++] = (offload_loan){number, data, bytes};
+}
+
+mc_status mc_offload_wait(mc_offload *e, uint64_t number)
+{
+    if (!e) return MC_OK;
+    wait_for(e, number < e->given ? number : e->given);
+    take_back(e, LOANS);
+    pthread_mutex_lock(&e->guard);
+    if (mc_error_is_set(&e->error)) mc_error_move(&e->ctx->error, &e->error);
+    pthread_mutex_unlock(&e->guard);
+    return mc_error_status(e->ctx);
+}
+
+mc_status mc_offload_finish(mc_offload *e)
+{
+    if (!e) return MC_OK;
+    mc_status status = mc_offload_wait(e, e->given);
+    take_back(e, 0);
+    return status;
+}
+
+void mc_offload_expect(mc_context *ctx, double power)
+{
+    if (ctx->offload) ctx->offload->expected = power;
+}
+
+double mc_offload_expected(const mc_offload *e) { return e->expected; }
+
+/* ---- making and freeing ---------------------------------------------------------------------- */
+
+bool mc_offload_is_wanted(const mc_context *ctx)
+{
+    const char *setting = getenv("MC_OFFLOAD");
+    mc_device *device = ctx->device;
+    bool host = mc_device_is_plan(device) ? mc_plan_is_host(device) : device->is_host;
+    return !host || (setting && strcmp(setting, "always") == 0);
+}
+
+static size_t slot_bytes(const mc_offload *e) { return (size_t)e->chunk * sizeof(float); }
+
+uint64_t mc_offload_pinned_bytes(const mc_offload *e) { return 2 * SLOTS * slot_bytes(e); }
+
+mc_device *mc_offload_home(mc_offload *e) { return e->home; }
+
+uint64_t mc_offload_host_bytes(const mc_context *ctx)
+{
+    const mc_offload *e = ctx->offload;
+    if (!e) return 0;
+    return e->home->memory.in_use - e->home_before + mc_offload_pinned_bytes(e);
+}
+
+static const char *make_lane(mc_offload *e, offload_lane *lane)
+{
+    mc_device *d = e->device;
+    const char *complaint = d->lanes->lane_new(d, &lane->lane);
+    for (int i = 0; i < SLOTS && !complaint; i++) {
+        complaint = d->lanes->fence_new(d, &lane->slot[i].copied);
+        if (complaint) break;
+        lane->slot[i].data = d->host_alloc(d, slot_bytes(e));
+        if (!lane->slot[i].data) complaint = "out of memory";
+    }
+    return complaint;
+}
+
+static void free_lane(mc_offload *e, offload_lane *lane)
+{
+    mc_device *d = e->device;
+    d->lanes->lane_free(d, lane->lane);
+    for (int i = 0; i < SLOTS; i++) {
+        d->lanes->fence_free(d, lane->slot[i].copied);
+        d->host_free(d, lane->slot[i].data, slot_bytes(e));
+    }
+}
+
+static void free_engine(mc_offload *e)
+{
+    if (e->has_thread) {
+        pthread_mutex_lock(&e->guard);
+        e->stop = true;
+        pthread_cond_signal(&e->work);
+        pthread_mutex_unlock(&e->guard);
+        pthread_join(e->thread, NULL);
+    }
+    take_back(e, 0);
+    if (!e->plans) {
+        free_lane(e, &e->down);
+        free_lane(e, &e->up);
+        for (int i = 0; i < FENCES; i++) e->device->lanes->fence_free(e->device, e->ready[i]);
+    }
+    mc_device_close(e->home);
+    mc_device_close(e->crew);
+    mc_error_clear(&e->error);
+    pthread_cond_destroy(&e->rest);
+    pthread_cond_destroy(&e->work);
+    pthread_mutex_destroy(&e->guard);
+    mc_free(e->jobs);
+    mc_free(e);
+}
+
+/* Lanes, slots and the thread. NULL, or what went wrong. */
+static const char *make_parts(mc_offload *e)
+{
+    const char *complaint = make_lane(e, &e->down);
+    if (!complaint) complaint = make_lane(e, &e->up);
+    for (int i = 0; i < FENCES && !complaint; i++)
+        complaint = e->device->lanes->fence_new(e->device, &e->ready[i]);
+    if (complaint) return complaint;
+    e->has_thread = pthread_create(&e->thread, NULL, work, e) == 0;
+    return e->has_thread ? NULL : "the system gives no thread";
+}
+
+/* The memory of a chunk is the unit of everything; tests want small ones. */
+static int64_t chunk_size(void)
+{
+    const char *setting = getenv("MC_OFFLOAD_CHUNK");
+    long long value = setting ? atoll(setting) : 0;
+    return value > 0 && value < CHUNK ? value : CHUNK;
+}
+
+static mc_offload *new_engine(mc_context *ctx)
+{
+    mc_offload *e = mc_calloc(1, sizeof *e);
+    if (!e) {
+        mc_fail_nomem(ctx, "AdamOffload");
+        return NULL;
+    }
+    *e = (mc_offload){.ctx = ctx, .device = ctx->device, .chunk = chunk_size()};
+    pthread_mutex_init(&e->guard, NULL);
+    pthread_cond_init(&e->work, NULL);
+    pthread_cond_init(&e->rest, NULL);
+    e->plans = mc_device_is_plan(ctx->device);
+    e->home = e->plans ? mc_plan_open(mc_plan_like(ctx->device)) : mc_device_open(ctx, "cpu");
+    if (e->home && !e->plans) e->crew = mc_device_open(ctx, "cpu");
+    const char *complaint = !e->home || (!e->crew && !e->plans) ? "out of memory" : NULL;
+    if (!complaint && !e->plans) complaint = make_parts(e);
+    if (!complaint) {
+        e->home_before = e->home->memory.in_use;
+        return e;
+    }
+    bool memory = strcmp(complaint, "out of memory") == 0;
+    mc_fail(ctx, memory ? MC_ERR_NOMEM : MC_ERR_DEVICE, "AdamOffload: %s", complaint);
+    free_engine(e);
+    return NULL;
+}
+
+mc_offload *mc_offload_open(mc_context *ctx)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (!ctx->offload) ctx->offload = new_engine(ctx);
+    if (ctx->offload) ctx->offload->users++;
+    return ctx->offload;
+}
+
+void mc_offload_close(mc_offload *e)
+{
+    if (!e || --e->users) return;
+    e->ctx->offload = NULL;
+    wait_for(e, e->given);
+    free_engine(e);
+}

@@ -1,0 +1,90 @@
+/* The engine behind AdamOffload: a thread of the host that takes gradients from the GPU, adds them
+ * up, measures them, updates parameters and sends them back, beside what the GPU computes.
+ *
+ * One thread works off a queue of jobs in order, with a team of the rank's cores. The context's
+ * thread gives it jobs and is told by number which of them are done. Two lanes (device_internal.h)
+ * carry the copies, one down and one up, through pinned slots of a few MiB that are used in turn:
+ * while one chunk is on its way, the one before is worked on.
+ *
+ *     context's thread       ... backward of a block | reduce | gradient job  ... step | jobs ...
+ *     GPU                    backward ------------------------------------- decide  forward ----
+ *     down lane                          gradient of the block before ->     step's update ->
+ *     the engine's thread                add up, measure                     update bucket by bucket
+ *     up lane                                                                parameters ->
+ *
+ * What lies where: bucket_host.c. Here jobs know plain arrays only. Errors of the thread are kept,
+ * and handed to the context by the next call here that waits; until then later jobs do nothing. */
+#ifndef MC_NN_OFFLOAD_INTERNAL_H
+#define MC_NN_OFFLOAD_INTERNAL_H
+
+#include "core/device/device_internal.h"
+
+typedef struct mc_offload mc_offload;
+
+/* Elements whose gradients are measured together: a parameter's, as far as this rank holds them. */
+typedef struct mc_host_part {
+    int64_t first, count; /* of the arrays; non-finite elements are numbered from `first` on */
+    mc_gradient_stats stats;
+} mc_host_part;
+
+/* A gradient's way into the sums. */
+typedef struct mc_gradient_job {
+    const void *from; /* device memory; NULL: what is summed so far is measured and nothing added */
+    mc_dtype dtype;   /* of `from`: MC_F32, MC_F16, MC_BF16 */
+    bool set;         /* the sums are undefined and get the gradient alone (without one: zeros) */
+    float *sum;       /* (count) on the host */
+    int64_t count;
+    mc_host_part *parts; /* to be measured, afresh; NULL: not now */
+    int part_count;
+    double power; /* the p of the norm */
+} mc_gradient_job;
+
+/* One Adam update of `count` neighbours. All but `parameter` lie on the host. */
+typedef struct mc_update_job {
+    int64_t count;
+    mc_adam_step step; /* step.update: see mc_offload_tell */
+    const float *gradient;
+    float *m, *v, *master;
+    void *parameter;    /* device memory */
+    mc_dtype dtype;     /* of the parameter */
+    mc_fence *uploaded; /* set when all copies are on the up lane */
+} mc_update_job;
+
+/* Whether optimizers of this context may keep state on the host: on GPUs; on the CPU, where state
+ * is there anyway, if the environment says MC_OFFLOAD=always, for tests. */
+bool mc_offload_is_wanted(const mc_context *ctx);
+/* The context's engine, made at the first call; as many calls of close end it, after its jobs. Sets
+ * the error (MC_ERR_NOMEM, MC_ERR_DEVICE) and returns NULL when it cannot be made. */
+mc_offload *mc_offload_open(mc_context *ctx);
+void mc_offload_close(mc_offload *e);
+
+/* Where arrays of the host lie: a device of host memory, for the context's thread. On a context that
+ * plans, one that only counts. */
+mc_device *mc_offload_home(mc_offload *e);
+uint64_t mc_offload_pinned_bytes(const mc_offload *e);
+/* The host's memory that a context's engine has taken; 0 without one. */
+uint64_t mc_offload_host_bytes(const mc_context *ctx);
+
+/* Jobs. Each returns its number, 0 after an error (set on the context). They see the device's memory
+ * as what was launched before leaves it. `from` and all arrays must stay until the job is done. */
+uint64_t mc_offload_gradient(mc_offload *e, const mc_gradient_job *job);
+uint64_t mc_offload_update(mc_offload *e, const mc_update_job *job);
+/* Copies *update from the device to *told, memory of host_alloc: the updates behind it obey it. */
+uint64_t mc_offload_tell(mc_offload *e, const mc_update *update, mc_update *told);
+
+/* Hands device memory over that is to be freed when job `number` is done, which later calls find
+ * out. At most two are kept so: it waits for the oldest. */
+void mc_offload_lend(mc_offload *e, uint64_t number, void *data, size_t bytes);
+
+/* The number of the newest job. */
+uint64_t mc_offload_given(const mc_offload *e);
+/* Waits until a job and all before it are done, or all that there are. e NULL: nothing. */
+mc_status mc_offload_wait(mc_offload *e, uint64_t number);
+mc_status mc_offload_finish(mc_offload *e);
+
+/* The norm that gradients are to be measured for as they arrive; 0: not now. Set before a backward
+ * pass by whoever knows that it is a step's last. */
+void mc_offload_expect(mc_context *ctx, double power);
+double mc_offload_expected(const mc_offload *e);
+
+#endif
