@@ -1,4 +1,5 @@
 #include "core/autograd/step_internal.h"
+#include "core/dist/comm_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -127,12 +128,14 @@ static mc_status run_recording(mc_context *ctx, entry *e)
 {
     mc_device *device = ctx->device;
     struct mc_steps *s = ctx->steps;
-    mc_status status = call_hooks(ctx, e->before);
+    mc_status status = ctx->comm ? mc_comm_check(ctx->comm) : mc_error_status(ctx);
+    if (!status) status = call_hooks(ctx, e->before);
     if (status) return status;
     device->copy_in(device, s->rng_offset, &ctx->rng_offset, sizeof ctx->rng_offset);
     ctx->rng_offset += e->dropouts;
     status = device->replay(device, e->recording);
     if (status) return mc_fail(ctx, status, "a recorded step: %s", device->failure);
+    mc_comm_mark(ctx->comm, "a recorded step");
     return call_hooks(ctx, e->after);
 }
 
@@ -191,7 +194,7 @@ mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user)
     entry *e = s && !mc_failed(ctx) ? need_entry(s, key, fn, user) : NULL;
     if (!e) return mc_error_status(ctx);
     device->step_begin(device);
-    if (!e->ran)
+    if (!e->ran || ctx->offload)
         run_eagerly(ctx, e);
     else if (e->recording || record(ctx, e) == MC_OK)
         run_recording(ctx, e);

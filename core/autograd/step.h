@@ -16,8 +16,8 @@
  *
  * The first call of a key runs fn and tunes its kernels; the second records what fn launches (a
  * CUDA graph) and runs that; later ones run the recording, without calling fn. On a device that
- * cannot record (the CPU) fn is called each time; MC_CUDA_GRAPHS=0 in the environment has the same
- * effect. */
+ * cannot record (the CPU) fn is called each time, and so it is while an AdamOffload keeps state on
+ * the host; MC_CUDA_GRAPHS=0 in the environment has the same effect. */
 #ifndef MC_AUTOGRAD_STEP_H
 #define MC_AUTOGRAD_STEP_H
 
@@ -25,13 +25,17 @@
 
 typedef void (*mc_step_fn)(mc_context *ctx, void *user);
 
-/* Runs a step. `key` stands for all that decides what fn does, apart from the contents of tensors
- * of the context (mc_tensor_new; indices and labels as i32) that fn reads and whoever calls refills
- * with mc_tensor_write: shapes, lengths, options, the model. What fn copies from the host by itself
- * (mc_tape_input) is recorded as it was. fn may not wait for results (clip_grad_norm, mc_mean_loss:
- * MC_ERR_STATE while recording); gradients must be those of an OptimManager; what it leaves behind
- * in memory must be there after the first call. Indices are checked before each run as they are
- * without recording. Returns the context's status. */
+/* Runs a step. `key` stands for all that decides what fn does, apart from the contents of
+ * tensors of the context (mc_tensor_new; indices and labels as i32) that fn reads and whoever
+ * calls refills with mc_tensor_write: shapes, lengths, options, the model. Packed batches whose
+ * lengths change come in lengths of the context (mc_lengths_new), of which the key stands for
+ * the capacity and the limit of the longest only; an mc_dataloader with `sizes` makes such
+ * batches, and the key. What fn copies from the host by itself (mc_tape_input) is recorded as it
+ * was. fn may not wait for results (clip_grad_norm, mc_mean_loss: MC_ERR_STATE while recording);
+ * gradients must be those of an OptimManager; what it leaves behind in memory must be there
+ * after the first call. Indices are checked before each run as they are without recording. With
+ * several ranks all call this together, each with its own data but the same key: a step is run,
+ * recorded and run again on all ranks alike. Returns the context's status. */
 MC_API mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user);
 
 /* Drops all recordings of the context: the next call of each key records anew. For use after

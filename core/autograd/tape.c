@@ -358,6 +358,7 @@ const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int cou
 const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths)
 {
     if (tape->ctx->device->is_host) return NULL;
+    if (lengths->fixed) return mc_tensor_data(lengths->fixed);
     for (mc_device_lengths *d = tape->device_lengths; d; d = d->next)
         if (d->lengths == lengths) return mc_tensor_data(d->tensor);
     mc_device_lengths *d = mc_tape_alloc(tape, sizeof *d);

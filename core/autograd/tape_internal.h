@@ -51,8 +51,9 @@ mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offs
 mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient);
 /* A tensor that stands for a residual sum not made yet; it has no storage and no node. */
 mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dropout);
-/* The lengths, then the offsets, in device memory (2 * count + 1); copied once a tape. NULL on a
- * device whose kernels read the host's, and after an error. */
+/* The lengths, then the offsets, in device memory (2 * count + 1); copied once a tape, unless they
+ * are there (mc_lengths_new). NULL on a device whose kernels read the host's, and after an
+ * error. */
 const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths);
 /* The same for memory that comes and goes: the leaf lies `offset` elements behind *data, and its
  * gradient as many behind *gradient, wherever those point when it is used. */
@@ -159,6 +160,7 @@ typedef struct mc_loss_seed {
     mc_step_state *state; /* its state, in device memory */
     double nominal;       /* rows of a full global step; 0 until the first loss of it sets it */
     int micro_steps;
+    bool last; /* a backward pass is running that is the last of the step */
 } mc_loss_seed;
 mc_loss_seed *mc_context_loss_seed(mc_context *ctx);
 /* The seed of a loss over `rows` rows of which `count` count, as {seed, 0} in device memory, the

@@ -241,8 +241,7 @@ static void move_stored(mc_module_root *root, mc_stored *stored, place to)
         copy_range(root, new->data, to.offset, old->data, from, n, root->dtype);
         copy_range(root, new->gradient, to.offset, old->gradient, from, n, MC_F32);
         new->summed |= old->summed; /* so are all of them, where they are not zero */
-        for (int k = 0; k < MC_STATE_SLOTS; k++)
-            move_state(root, new, to.offset, old, from, n, k);
+        for (int k = 0; k < MC_STATE_SLOTS; k++) move_state(root, new, to.offset, old, from, n, k);
         /* newly thawed under an optimizer that keeps a master copy: it starts from the weights */
         if (new->state[MC_STATE_MASTER] && !old->state[MC_STATE_MASTER])
             mc_bucket_fill_master(root, new, to.offset, n);
@@ -572,6 +571,7 @@ void mc_module_zero_grad(mc_module *module)
     if (!module || mc_failed(module->ctx)) return;
     mc_module_root *root = module->root;
     mc_device *device = device_of(root);
+    if (mc_module_end_reducing(root)) return;
     for (int i = 0; i < root->bucket_count; i++) {
         mc_bucket *b = &root->buckets[i];
         if (b->gradient)

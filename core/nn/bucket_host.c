@@ -194,7 +194,7 @@ static bool decide(mc_module_root *root)
 /* Bytes of the host's memory that this rank will take beside what it has. */
 static uint64_t bytes_needed(const mc_module_root *root)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = mc_offload_pinned_needed(root->ctx);
     for (int i = 0; i < root->bucket_count; i++) {
         const mc_bucket *b = &root->buckets[i];
         int arrays = MC_STATE_SLOTS + 1;
@@ -235,7 +235,7 @@ static mc_status check_memory(mc_module_root *root)
 {
     mc_context *ctx = root->ctx;
     uint64_t needed = bytes_needed(root);
-    if (!needed || mc_device_is_plan(ctx->device)) return mc_error_status(ctx);
+    if (mc_device_is_plan(ctx->device)) return mc_error_status(ctx);
     uint64_t left = bytes_left(ctx);
     bool mine = needed > left, any = mine;
     mc_status status = any_short(ctx, &any);

@@ -65,6 +65,10 @@ static mc_status check_time(mc_context *dry, const mc_time_options *o)
     if (o->rates != MC_RATES_HERE && o->rates != MC_RATES_H200)
         return mc_fail(dry, MC_ERR_ARGUMENT, "a plan's rates are %d, expected a mc_rates_source",
                        (int)o->rates);
+    if (!(o->host_bus >= 0) || !(o->host_memory >= 0))
+        return mc_fail(dry, MC_ERR_ARGUMENT,
+                       "a plan's host_bus is %g, host_memory %g, expected 0 or more", o->host_bus,
+                       o->host_memory);
     if (!(o->bus >= 0) || !(o->network >= 0) || o->ranks_per_host < 0)
         return mc_fail(dry, MC_ERR_ARGUMENT,
                        "a plan's bus is %g, network %g, ranks of a host %d, expected 0 or more",
@@ -85,6 +89,12 @@ mc_status mc_plan_time(mc_context *dry, const mc_time_options *options)
     rates->ranks_per_host = o->ranks_per_host ? o->ranks_per_host : 8;
     rates->network = o->network > 0 ? o->network : 50e9;
     rates->bus_most = o->bus;
+    rates->host_bus = o->host_bus > 0 ? o->host_bus : 50e9;
+    rates->host_memory = o->host_memory > 0 ? o->host_memory : 100e9;
+    if (o->comm) {
+        rates->bus_count = 0;
+        rates->begin = 0; /* it is in what is measured */
+    }
     if (o->comm && mc_comm_measure(o->comm, rates))
         return mc_fail(dry, mc_error_status(o->comm->ctx), "measuring collectives: %s",
                        mc_error_message(o->comm->ctx));
@@ -103,7 +113,8 @@ static mc_time_plan time_of(mc_device *device)
                           .loss = clock->part[MC_PART_LOSS],
                           .optimizer = clock->part[MC_PART_OPTIMIZER],
                           .exposed = clock->exposed,
-                          .total = clock->now,
+                          .offload = clock->offload,
+                          .total = clock->now - clock->begin,
                           .communication = clock->communication,
                           .product_rate = rates->best_product};
 }

@@ -37,15 +37,16 @@ MC_API mc_memory_use mc_memory(mc_context *ctx);
  * that is not known (the CPU). */
 MC_API double mc_device_peak_rate(mc_context *ctx, mc_dtype dtype);
 
-/* Seconds of a training step; all 0 without mc_plan_time, NaN where the rates have nothing like what
- * the step does. What ranks take from each other and from kernels by running at the same time is not
- * in it. */
+/* Seconds of a training step; all 0 without mc_plan_time, NaN where the rates have nothing like
+ * what the step does. What ranks take from each other and from kernels by running at the same time
+ * is not in it. */
 typedef struct mc_time_plan {
     double products, attention;
     double elementwise;   /* norms, activations, embeddings, sums, zeroing */
     double loss;          /* the cross-entropy; the head's products are among the products */
     double optimizer;     /* update and gradient norm */
     double exposed;       /* waiting for other ranks, while nothing else is done */
+    double offload;       /* waiting for the host's part of AdamOffload */
     double total;         /* the sum of these */
     double communication; /* of all collectives, also those that others of the above hide */
     double product_rate;  /* FLOP/s of the fastest of the products */
@@ -91,12 +92,16 @@ typedef enum mc_rates_source {
 typedef struct mc_time_options {
     mc_rates_source rates;
     /* A group of ranks, each of which calls mc_plan_time with it, to measure collectives on. NULL:
-     * the table's, or, of MC_RATES_HERE, what `bus` says. */
+     * the table's, or, of MC_RATES_HERE, what `bus` says. Planned numbers of ranks other than the
+     * group's are taken to have the same bus bandwidth. */
     struct mc_comm *comm;
     double
         bus; /* bytes/s of bus bandwidth within a host. 0: as measured, else 5e9, an assumption */
     int ranks_per_host; /* 0: 8 */
     double network;     /* bytes/s from each rank to other hosts; 0: 50e9, which is 400 Gb/s */
+    /* AdamOffload, for each rank; both are assumptions. bytes/s between host and device, each way;
+     * 0: 50e9, PCIe 5.0 x16. bytes/s that its share of the cores reads and writes; 0: 100e9 */
+    double host_bus, host_memory;
 } mc_time_options;
 
 /* Has plans of this context say how long steps take. `options` may be NULL. Errors, in `dry`:

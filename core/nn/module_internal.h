@@ -112,7 +112,7 @@ typedef struct mc_module_root {
     int64_t gathered, most_gathered; /* elements of level-3 buckets that are there as a whole */
     mc_bucket *reducing; /* the one whose gradients are on their way between ranks; NULL: none */
     bool layout_valid;
-    bool placed; /* state lies where the optimizers want it */
+    bool placed;                /* state lies where the optimizers want it */
     struct mc_offload *offload; /* the context's; NULL: no bucket has state on the host */
     /* all allocations of the tree (modules, names), freed with it */
     void **pieces;
@@ -206,8 +206,9 @@ mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *bucket);
 void mc_bucket_release(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_forget(mc_module_root *root, mc_bucket *bucket);
-/* Levels 2 and 3: makes room for gradients that backward is about to add (zeros), and sums what it
- * added over all ranks into kept_gradient. Nothing at other levels. */
+/* Before and after a block's backward pass. Levels 2 and 3: makes room for the gradients that it is
+ * going to add (zeros), and begins to sum what it added over all ranks into kept_gradient. Levels 0
+ * and 1: begins to sum in the last backward pass of a step. */
 mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *bucket);
 /* `reduce` only begins: this ends what is under way in a model. */

@@ -6,13 +6,15 @@
 #include <string.h>
 #include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
+#include "core/device/plan_time_internal.h"
 #include "core/dist/world_internal.h"
 
 enum {
     CHUNK = 4 << 20, /* elements worked on at once: some milliseconds of a PCIe bus */
     SLOTS = 2,       /* pinned buffers of each lane */
     FENCES = 4,      /* for gradients on their way */
-    LOANS = 2        /* device buffers that wait to be copied */
+    LOANS = 2,       /* device buffers that wait to be copied */
+    ENDS = 1 << 14   /* of planned jobs, when they end */
 };
 
 typedef enum job_kind { GRADIENT, UPDATE, TELL } job_kind;
@@ -57,7 +59,9 @@ struct mc_offload {
     size_t home_before; /* what it counts without us */
     mc_device *crew;    /* kernels of the host, for the engine's thread */
     bool plans;         /* nothing is computed: there is no thread */
+    double *ends;       /* of a plan: when job n ends, at n % ENDS; NULL: else */
     int users;
+    int sharing, sharer; /* ranks on this one's cores, and which of them this is */
     int64_t chunk;
     double expected;
     offload_lane down, up;
@@ -222,7 +226,7 @@ static void *work(void *argument)
 {
     mc_offload *e = argument;
     e->device->lanes->attach(e->device);
-    omp_set_num_threads(mc_cpu_take_cores(e->ctx->local_rank, mc_world_ranks_here(e->ctx)));
+    omp_set_num_threads(mc_world_take_cores(e->sharing, e->sharer));
     pthread_mutex_lock(&e->guard);
     for (;;) {
         while (e->done == e->given && !e->stop) pthread_cond_wait(&e->work, &e->guard);
@@ -256,6 +260,21 @@ static bool make_room(mc_offload *e)
     return true;
 }
 
+/* When a planned job ends: chunks are copied while others are added or updated. */
+static double planned_end(mc_offload *e, const offload_job *job)
+{
+    const mc_gradient_job *g = &job->gradient;
+    const mc_update_job *u = &job->update;
+    if (job->kind == TELL) return mc_plan_host_work(e->device, 0, 0, true);
+    if (job->kind == UPDATE) { /* Adam reads and writes m, v, master; reads the gradient */
+        double count = (double)u->count, size = (double)mc_dtype_size(u->dtype);
+        return mc_plan_host_work(e->device, count * size, count * (28 + size), false);
+    }
+    double size = g->from ? (double)mc_dtype_size(g->dtype) : 0, count = (double)g->count;
+    double touched = size + (g->set ? 4 : g->from ? 8 : 0) + (g->parts ? 4 : 0);
+    return mc_plan_host_work(e->device, count * size, count * touched, g->from);
+}
+
 static uint64_t give(mc_offload *e, const offload_job *job)
 {
     if (mc_failed(e->ctx)) return 0;
@@ -264,6 +283,7 @@ static uint64_t give(mc_offload *e, const offload_job *job)
     uint64_t number = room ? ++e->given : 0;
     if (room) e->jobs[number % e->capacity] = *job;
     if (e->plans) e->done = e->given;
+    if (e->plans && number) e->ends[number % ENDS] = planned_end(e, job);
     pthread_cond_signal(&e->work);
     pthread_mutex_unlock(&e->guard);
     if (!room) mc_fail_nomem(e->ctx, "AdamOffload's jobs");
@@ -332,7 +352,10 @@ void mc_offload_lend(mc_offload *e, uint64_t number, void *data, size_t bytes)
 mc_status mc_offload_wait(mc_offload *e, uint64_t number)
 {
     if (!e) return MC_OK;
-    wait_for(e, number < e->given ? number : e->given);
+    if (number > e->given) number = e->given;
+    wait_for(e, number);
+    if (e->plans && number && e->given - number < ENDS)
+        mc_plan_wait_host(e->device, e->ends[number % ENDS]);
     take_back(e, LOANS);
     pthread_mutex_lock(&e->guard);
     if (mc_error_is_set(&e->error)) mc_error_move(&e->ctx->error, &e->error);
@@ -367,7 +390,7 @@ bool mc_offload_is_wanted(const mc_context *ctx)
 
 static size_t slot_bytes(const mc_offload *e) { return (size_t)e->chunk * sizeof(float); }
 
-uint64_t mc_offload_pinned_bytes(const mc_offload *e) { return 2 * SLOTS * slot_bytes(e); }
+static uint64_t pinned_bytes(int64_t chunk) { return 2 * SLOTS * (uint64_t)chunk * sizeof(float); }
 
 mc_device *mc_offload_home(mc_offload *e) { return e->home; }
 
@@ -375,7 +398,7 @@ uint64_t mc_offload_host_bytes(const mc_context *ctx)
 {
     const mc_offload *e = ctx->offload;
     if (!e) return 0;
-    return e->home->memory.in_use - e->home_before + mc_offload_pinned_bytes(e);
+    return e->home->memory.in_use - e->home_before + pinned_bytes(e->chunk);
 }
 
 static const char *make_lane(mc_offload *e, offload_lane *lane)
@@ -423,6 +446,7 @@ static void free_engine(mc_offload *e)
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->guard);
     mc_free(e->jobs);
+    mc_free(e->ends);
     mc_free(e);
 }
 
@@ -442,8 +466,13 @@ static const char *make_parts(mc_offload *e)
 static int64_t chunk_size(void)
 {
     const char *setting = getenv("MC_OFFLOAD_CHUNK");
-    long long value = setting ? atoll(setting) : 0;
+    long long value = setting ? strtoll(setting, NULL, 10) : 0;
     return value > 0 && value < CHUNK ? value : CHUNK;
+}
+
+uint64_t mc_offload_pinned_needed(const mc_context *ctx)
+{
+    return ctx->offload ? 0 : pinned_bytes(chunk_size());
 }
 
 static mc_offload *new_engine(mc_context *ctx)
@@ -460,7 +489,10 @@ static mc_offload *new_engine(mc_context *ctx)
     e->plans = mc_device_is_plan(ctx->device);
     e->home = e->plans ? mc_plan_open(mc_plan_like(ctx->device)) : mc_device_open(ctx, "cpu");
     if (e->home && !e->plans) e->crew = mc_device_open(ctx, "cpu");
-    const char *complaint = !e->home || (!e->crew && !e->plans) ? "out of memory" : NULL;
+    if (e->plans) e->ends = mc_calloc(ENDS, sizeof *e->ends);
+    bool made = e->home && (e->plans ? e->ends != NULL : e->crew != NULL);
+    const char *complaint = made ? NULL : "out of memory";
+    if (!e->plans) e->sharing = mc_world_sharing_cores(ctx, &e->sharer);
     if (!complaint && !e->plans) complaint = make_parts(e);
     if (!complaint) {
         e->home_before = e->home->memory.in_use;

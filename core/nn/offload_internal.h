@@ -9,7 +9,7 @@
  *     context's thread       ... backward of a block | reduce | gradient job  ... step | jobs ...
  *     GPU                    backward ------------------------------------- decide  forward ----
  *     down lane                          gradient of the block before ->     step's update ->
- *     the engine's thread                add up, measure                     update bucket by bucket
+ *     engine's thread                    add up, measure                     update by buckets
  *     up lane                                                                parameters ->
  *
  * What lies where: bucket_host.c. Here jobs know plain arrays only. Errors of the thread are kept,
@@ -58,15 +58,17 @@ bool mc_offload_is_wanted(const mc_context *ctx);
 mc_offload *mc_offload_open(mc_context *ctx);
 void mc_offload_close(mc_offload *e);
 
-/* Where arrays of the host lie: a device of host memory, for the context's thread. On a context that
- * plans, one that only counts. */
+/* Where arrays of the host lie: a device of host memory, for the context's thread. On a context
+ * that plans, one that only counts. */
 mc_device *mc_offload_home(mc_offload *e);
-uint64_t mc_offload_pinned_bytes(const mc_offload *e);
+/* Bytes of the pinned buffers that an engine will take; 0 where there is one already. */
+uint64_t mc_offload_pinned_needed(const mc_context *ctx);
 /* The host's memory that a context's engine has taken; 0 without one. */
 uint64_t mc_offload_host_bytes(const mc_context *ctx);
 
-/* Jobs. Each returns its number, 0 after an error (set on the context). They see the device's memory
- * as what was launched before leaves it. `from` and all arrays must stay until the job is done. */
+/* Jobs. Each returns its number, 0 after an error (set on the context). They see the device's
+ * memory as what was launched before leaves it. `from` and all arrays must stay until the job is
+ * done. */
 uint64_t mc_offload_gradient(mc_offload *e, const mc_gradient_job *job);
 uint64_t mc_offload_update(mc_offload *e, const mc_update_job *job);
 /* Copies *update from the device to *told, memory of host_alloc: the updates behind it obey it. */

@@ -87,8 +87,9 @@ mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
     mc_device *device = device_of(root);
     size_t bytes = (size_t)b->count * sizeof(float);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
-    if (b->level < 2 || !b->trainable) return MC_OK;
+    if (!b->trainable) return MC_OK;
     if (root->reducing == b && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
+    if (b->level < 2) return mc_bucket_reopen(root, b); /* a block that is on a tape twice */
     if (b->gradient) return MC_OK;
     b->gradient = device->alloc(device, bytes);
     if (!b->gradient)
@@ -151,76 +152,80 @@ static mc_status send_down(mc_module_root *root, mc_bucket *b)
     return mc_bucket_send(root, b, share, block, bytes);
 }
 
-/* Adds what the reduction that is under way gives to this rank's sums. */
-mc_status mc_module_end_reducing(mc_module_root *root)
+/* Levels 0 and 1: the sum has arrived, at level 1 this rank's share of it. */
+static mc_status take_sum(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
+    int64_t first = mc_bucket_first(b), count = mc_bucket_held(b);
+    mc_matrix to = {b->gradient + first, MC_F32, count};
+    mc_status status = MC_OK;
+    if (b->sent) status = device->kernels->scale(device, count, on_the_way(b, first), 1, to, false);
+    drop_sent(root, b);
+    b->summed = !status;
+    return fail_device(root, status, "gradients");
+}
+
+/* Levels 2 and 3: adds what has arrived to this rank's sums. */
+static mc_status add_share(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    mc_matrix to = {b->kept_gradient, MC_F32, b->share};
+    mc_status status =
+        device->kernels->scale(device, b->share, on_the_way(b, b->first), 1, to, true);
+    drop_gradient(root, b);
+    drop_sent(root, b);
+    return fail_device(root, status, "gradients");
+}
+
+mc_status mc_module_end_reducing(mc_module_root *root)
+{
     mc_bucket *b = root->reducing;
     if (!b) return mc_error_status(root->ctx);
     mc_comm_request *request = b->reducing;
     root->reducing = NULL;
     b->reducing = NULL;
     mc_status status = mc_comm_wait(request);
-    if (!status && b->host) return send_down(root, b);
-    mc_matrix to = {b->kept_gradient, MC_F32, b->share};
-    if (!status)
-        status = fail_device(
-            root, device->kernels->scale(device, b->share, on_the_way(b, b->first), 1, to, true),
-            "gradients");
-    drop_gradient(root, b);
-    drop_sent(root, b);
-    return status;
+    if (status) return status;
+    if (b->level < 2) return take_sum(root, b);
+    return b->host ? send_down(root, b) : add_share(root, b);
 }
 
-/* One reduction is under way at a time, beside the backward pass of the block before. */
-mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
+/* Begins to sum a bucket's gradients over ranks. One reduction is under way at a time. */
+static mc_status start_reducing(mc_module_root *root, mc_bucket *b)
 {
-    if (b->level < 2 || !b->gradient) return mc_error_status(root->ctx);
+    struct mc_comm *comm = root->ctx->comm;
     mc_status status = mc_module_end_reducing(root);
     if (!status) status = round_gradient(root, b);
     if (status) return status;
-    if (b->sent) drop_gradient(root, b);
-    if (!root->ctx->comm) {
-        root->reducing = b;
-        return mc_module_end_reducing(root);
-    }
-    mc_matrix whole = on_the_way(b, 0);
-    b->reducing =
-        mc_comm_start_reduce_scatter(root->ctx->comm, whole.data, on_the_way(b, b->first).data,
-                                     b->share, whole.dtype, MC_REDUCE_SUM);
-    root->reducing = b->reducing ? b : NULL;
+    if (b->sent && b->level >= 2) drop_gradient(root, b);
+    root->reducing = b;
+    if (!comm) return mc_module_end_reducing(root);
+    mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, mc_bucket_first(b));
+    b->reducing = b->level == 0
+                      ? mc_comm_start_all_reduce(comm, whole.data, whole.data, b->count,
+                                                 whole.dtype, MC_REDUCE_SUM)
+                      : mc_comm_start_reduce_scatter(comm, whole.data, mine.data, b->share,
+                                                     whole.dtype, MC_REDUCE_SUM);
+    if (!b->reducing) root->reducing = NULL;
     return mc_error_status(root->ctx);
 }
 
-/* Takes over what has arrived in `sent`: count elements, from `first` on. */
-static mc_status take_arrived(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count)
+/* Beside the backward pass of the block before. */
+mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
 {
-    mc_device *device = device_of(root);
-    if (!b->sent) return MC_OK;
-    mc_matrix to = {b->gradient + first, MC_F32, count};
-    return fail_device(root,
-                       device->kernels->scale(device, count, on_the_way(b, first), 1, to, false),
-                       "gradients");
+    const mc_loss_seed *seed = mc_context_loss_seed(root->ctx);
+    bool last = seed && seed->last && root->ctx->comm;
+    if (!b->gradient || (b->level < 2 && !last)) return mc_error_status(root->ctx);
+    return start_reducing(root, b);
 }
 
 /* Levels 0 and 1: sums a bucket's gradients, if they are not summed yet. */
 static mc_status sum_gradient(mc_module_root *root, mc_bucket *b)
 {
-    struct mc_comm *comm = root->ctx->comm;
-    if (!comm || b->level > 1 || !b->gradient || b->summed) return mc_error_status(root->ctx);
-    int64_t first = b->level ? b->first : 0, count = b->level ? b->share : b->count;
-    mc_status status = round_gradient(root, b);
-    mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, first);
-    if (!status && b->level == 0)
-        status =
-            mc_comm_all_reduce(comm, whole.data, whole.data, count, whole.dtype, MC_REDUCE_SUM);
-    else if (!status)
-        status =
-            mc_comm_reduce_scatter(comm, whole.data, mine.data, count, whole.dtype, MC_REDUCE_SUM);
-    if (!status) status = take_arrived(root, b, first, count);
-    drop_sent(root, b);
-    b->summed = !status;
-    return status;
+    if (!root->ctx->comm || b->level > 1 || !b->gradient || b->summed)
+        return mc_error_status(root->ctx);
+    mc_status status = start_reducing(root, b);
+    return status ? status : mc_module_end_reducing(root);
 }
 
 mc_status mc_module_sum_gradients(mc_module_root *root)

@@ -363,8 +363,11 @@ static mc_status zero_run(void *user, const mc_run *run)
 mc_status mc_optimizer_zero_grad(mc_optimizer *o)
 {
     if (!o) return MC_ERR_ARGUMENT;
-    if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
-    return mc_optimizer_each_run(o, zero_run, o);
+    mc_status status = mc_error_status(o->ctx);
+    drop_dead_roots(o);
+    for (size_t i = 0; !status && i < o->root_count; i++)
+        status = mc_module_end_reducing(o->roots[i]);
+    return status ? status : mc_optimizer_each_run(o, zero_run, o);
 }
 
 static mc_status need_state(void *user, const mc_run *run)

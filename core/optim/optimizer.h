@@ -15,7 +15,8 @@
  * Arithmetic is f32 whatever the parameter's dtype. f16 and bf16 parameters have an f32 master
  * copy, which is what is updated; the parameter is the master rounded to nearest even. All state is
  * f32, flat, in the layout of the parameters' buckets, on the device (AdamOffload's: on the host),
- * and unscaled: a loss scale never gets into it. It is made at the first step, and freed with the module.
+ * and unscaled: a loss scale never gets into it. It is made at the first step, and freed with the
+ * module.
  *
  * Frozen parameters are passed over, and keep their state for when they are thawed. Each parameter
  * counts its own steps, so one that is thawed late starts with Adam's full bias correction. A
@@ -71,12 +72,13 @@ MC_API mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options
  * The unit is the bucket: a block, or what lies outside of blocks. Of one, the host has m, v, a
  * master copy (of f32 parameters too) and the summed gradient, 16 bytes an element spread over all
  * ranks; the GPU keeps the parameters. `gpu_share` of the elements, the first buckets that fit in
- * it, stay on the GPU whole. A bucket of which another kind of optimizer has a part stays there too.
+ * it, stay on the GPU whole; so does a bucket of which another kind of optimizer has a part.
  * Gradients leave the GPU while backward goes on: with one micro-step there is never more of them
  * than some blocks have. mc_optim_manager_step comes back before the update is done; it goes on
  * beside the next forward pass, bucket by bucket, and who uses a bucket's parameters waits for that
- * bucket alone. Where ranks have whole copies (zero_level 0 to 2; a bucket on the host is of level 2
- * at least), the first use after a step is an exchange between all ranks, mc_parameter_read as well.
+ * bucket alone. Where ranks have whole copies (zero_level 0 to 2; a bucket on the host is of level
+ * 2 at least), the first use after a step is an exchange between all ranks, mc_parameter_read as
+ * well.
  * mc_step_run runs such steps without recording them.
  *
  * Host memory is checked before it is taken, against what the machine and the control groups of the

@@ -21,7 +21,8 @@ typedef struct setting {
     mc_dtype dtype;
     mc_grad_dtype wire;
     bool two;   /* optimizers, of which each has a part of every bucket */
-    bool twice; /* gradients are measured in the middle of a step too */
+    bool twice; /* a step has more backward passes than were told of, gradients are measured in the
+                   middle of it too, and once they are dropped */
     bool thaw;  /* a block is thawed in the middle of a step, which lays everything out anew */
 } setting;
 
@@ -79,8 +80,9 @@ static mc_optim_manager *make_manager(mc_context *ctx, mc_gpt2 *gpt2, const sett
                              : mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f,
                                                                    .weight_decay = 0.01f,
                                                                    .no_decay_bias_norm = true});
+    int told = s->twice ? 2 : s->micro;
     mc_optim_manager *optim =
-        mc_optim_manager_new(ctx, &(mc_optim_manager_options){.micro_steps = s->micro});
+        mc_optim_manager_new(ctx, &(mc_optim_manager_options){.micro_steps = told});
     if (s->two) {
         mc_optimizer *biases = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.1f});
         mc_optimizer_add_group(biases, mc_gpt2_module(gpt2), "*.bias", NULL);
@@ -126,12 +128,18 @@ static void train(mc_context *ctx, const setting *s, int rank, int ranks, curve 
         mc_parameter_read(p, initial);
         initial += mc_shape_count(mc_parameter_shape(p));
     }
+    bool dropped = false;
     for (int step = 0; step < STEPS && !mc_failed(ctx); step++) {
         mc_optim_manager_zero_grad(optim);
         for (int micro = 0; micro < s->micro; micro++) {
             batch b;
             make_batch(&b, micro);
             backward(ctx, gpt2, optim, &b, rank, ranks);
+            if (s->twice && micro == 2 && !dropped) {
+                mc_optim_manager_zero_grad(optim);
+                dropped = true;
+                micro = -1;
+            }
             if (s->twice && micro == 1) mc_optim_manager_clip_grad_norm(optim, 1.0f);
             if (s->thaw && micro == 1 && step == 2)
                 mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", true);

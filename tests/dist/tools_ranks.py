@@ -10,7 +10,9 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -26,6 +28,7 @@ VOCABULARY, LENGTH = 61, 16
 WRAPPER = r"""
 r=${OMPI_COMM_WORLD_RANK:-0}
 [ "$r" = "$FULL_DISK_RANK" ] && trap '' XFSZ && ulimit -f 20
+[ "$r" = "$ABSENT_RANK" ] && set -- sleep 60
 "$@" >out.$r 2>err.$r &
 echo $! >pid.new.$r && mv pid.new.$r pid.$r
 wait $!
@@ -326,6 +329,44 @@ def test_refusals(folder):
     job.must_fail(0, "a multiple of --batch-size times --seq-length times the ranks, 1 x 16 x 4 = 64")
 
 
+def test_launchers(folder):
+    """Processes that some launcher has started, but not MPI: each is told, none runs alone."""
+    short = [str(a) for a in pretrain(folder, "--steps", 2, "--batch-size", 1, "--device", "cpu")]
+    for rank, size in (("SLURM_PROCID", "SLURM_NTASKS"), ("PMI_RANK", "PMI_SIZE")):
+        both = [subprocess.Popen([TOOL] + short, cwd=folder, text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT,
+                                 env=dict(ENVIRONMENT, SLURM_NODEID="0", SLURM_TASKS_PER_NODE="2", PMI_LOCAL_SIZE="2",
+                                          SLURM_JOB_ID="4711", PMI_JOBID="4711", **{rank: str(r), size: "2"}))
+                for r in range(2)]
+        for process in both:
+            said = process.communicate(timeout=LIMIT)[0]
+            check(process.returncode == 1 and "MPI has 1 rank, but WORLD_SIZE (the launcher's number of ranks) is 2"
+                  in said, f"{rank} without MPI is refused: {said}")
+    torchrun = os.environ.get("MC_TORCHRUN") or shutil.which("torchrun")
+    if not torchrun:
+        print("SKIPPED: torchrun is not installed (MC_TORCHRUN): its variables alone are tested")
+        return
+    launch = str(pathlib.Path(torchrun).with_name("python3"))
+    for start in ([torchrun, "--no-python"], [launch, "-m", "torch.distributed.launch", "--no_python", "--use_env"]):
+        job = subprocess.run(start + ["--nproc_per_node", "2", TOOL] + short, cwd=folder, env=ENVIRONMENT, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
+        check(job.returncode != 0 and "WORLD_SIZE=2: CPU ranks talk through MPI; start them with mpirun" in job.stdout,
+              f"{start} is refused: {job.stdout}")
+
+
+def test_taken_port(folder):
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        job = Job(folder, 2, pretrain(folder, "--steps", 2), recovery=True, MC_MASTER_PORT=str(port),
+                  MC_COMM_TIMEOUT="2")
+        job.wait()
+    job.must_fail(0, f"rank 0 cannot listen on port {port}, the job's control port: Address already in use",
+                  "set MC_MASTER_PORT")
+    job.must_fail(1, f"localhost:{port}")
+
+
 # ---- failures ------------------------------------------------------------------------------------
 
 def test_bad_row(folder):
@@ -393,6 +434,59 @@ def test_missing_rank(folder):
             check(re.search(rf"\[this is rank {rank}, .*\(operation \d+\)\]", said),
                   f"rank {rank} names its operation: {said[-600:]}")
         check(any((job.folder / "run").glob("checkpoint-*/training.json")), f"its last checkpoint is there: {job}")
+
+
+def test_rendezvous(folder):
+    """One rank too few; one that is killed, or stands still, while all wait for it: rank 2 never comes."""
+    jobs = []
+    for victim, number in ((None, None), (1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP),
+                           (0, signal.SIGSTOP)):
+        timeout = "3" if victim is None or number == signal.SIGSTOP else "30"
+        jobs.append((victim, number, Job(folder, 3, pretrain(folder, "--steps", 2), recovery=True, ABSENT_RANK="2",
+                                         MC_COMM_TIMEOUT=timeout)))
+    for victim, number, job in jobs:
+        job.wait_for(lambda: job.read("pid", 0) and job.read("pid", 1), "the start")
+    time.sleep(1)  # by now they wait
+    for victim, number, job in jobs:
+        if victim is not None:
+            job.signal(victim, number)
+    for victim, number, job in jobs:
+        others = [rank for rank in range(2) if rank != victim]
+        job.wait_for(lambda: all(job.read("code", rank) for rank in others), "the others' end")
+        for rank in range(3):
+            job.signal(rank, signal.SIGKILL)
+        job.wait()
+        for rank in others:
+            if victim is None:
+                job.must_fail(rank, "rendezvous of 3 ranks at localhost:", "within 3.0 s rank 2 has not come")
+            else:
+                text = "is gone without a goodbye" if number == signal.SIGKILL else "stands still: no heartbeat"
+                job.must_fail(rank, f"rank {victim} (" if number == signal.SIGKILL or not victim else "rank 1", text)
+
+
+def saved_steps(run):
+    """The steps of the whole checkpoints of a run."""
+    return [int(p.parent.name[11:]) for p in run.glob("checkpoint-*/training.json") if p.parent.name[11:].isdigit()]
+
+
+def test_saving(folder):
+    """A rank dies or stands still while checkpoints are written: the last whole one is there, and resumes."""
+    for victim, number, more in ((1, signal.SIGKILL, ()), (0, signal.SIGKILL, ("--save-every", 2)),
+                                 (1, signal.SIGSTOP, ())):
+        arguments = pretrain(folder, "--steps", 10**8, "--batch-size", 1, "--comm-timeout", 4, "--output", "run",
+                             *(more or ("--save-every", 1)))
+        job = Job(folder, 2, arguments, recovery=True)
+        run, other = job.folder / "run", 1 - victim
+        if job.wait_for(lambda: saved_steps(run), "a checkpoint"):
+            time.sleep(0.05 * (1 + victim))
+            job.signal(victim, number)
+            job.wait_for(lambda: job.read("code", other), "the other's end")
+        job.signal(victim, signal.SIGKILL)
+        job.wait()
+        job.must_fail(other, f"rank {victim} ", f"[this is rank {other}")
+        saved = max(saved_steps(run), default=0)
+        again = Job(folder, 2, pretrain(folder, "--steps", saved + 2, "--batch-size", 1, "--output", run, "--resume"))
+        check(again.result().get("steps", str(saved + 2)) == str(saved + 2), f"resumed after {job}")
 
 
 def main():
