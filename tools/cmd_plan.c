@@ -1,141 +1,414 @@
-/* `modelcenter plan`: what a training step will take, of memory and of communication, for one rank
- * or for thousands, without having them. */
+/* `modelcenter plan`: what a training step will take, of memory, communication and time, for one
+ * rank or for thousands, without having them. */
 #include <inttypes.h>
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/train_options.h"
 
-static const char *const model_names[] = {"gpt2", NULL};
-static const char *const level_names[] = {"0", "1", "2", "3", NULL};
+enum { GPT2, BERT };
+static const char *const model_names[] = {"gpt2", "bert", NULL};
+enum { RATES_AUTO, RATES_HERE, RATES_H200 };
+static const char *const rates_names[] = {"auto", "here", "h200", NULL};
 
 typedef struct plan_options {
-    int model, dtype, recompute, level, device;
+    int model, rates;
     const char *config;
-    int64_t ranks, batch_size, seq_length, micro_steps;
+    int64_t ranks, batch_size, seq_length, micro_steps, gpus_per_node;
+    double dropout, network_gbps, bus_gbs, pcie_gbs, host_gbs, peak_tflops;
+    bool dropout_given, bus_given;
+    train_options train;
 } plan_options;
 
-/* The step that is planned. */
-typedef struct plan_work {
-    const plan_options *o;
-    mc_gpt2 *gpt2;
+/* The step that is planned, and what came out. */
+typedef struct plan {
+    plan_options o;
+    mc_context *ctx, *dry;
+    run_log log;
+    mc_gpt2 *gpt2; /* one of the two */
+    mc_bert *bert;
+    mc_module *module;
+    int64_t layers, dim;
     mc_optim_manager *optim;
-    mc_tensor *ids, *next;
-} plan_work;
+    mc_tensor *ids, *labels;
+    mc_memory_plan result;
+} plan;
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+static mc_tensor *loss_of(mc_tape *t, plan *p)
+{
+    if (p->gpt2) {
+        mc_gpt2_output out = mc_gpt2_forward(t, p->gpt2, &(mc_gpt2_input){.ids = p->ids});
+        return mc_gpt2_loss(t, p->gpt2, out.last_hidden, p->labels);
+    }
+    mc_bert_output out = mc_bert_forward(t, p->bert, &(mc_bert_input){.ids = p->ids});
+    return mc_cross_entropy(t, mc_bert_classify(t, p->bert, out.pooled), p->labels, NULL);
+}
 
 static void plan_step(mc_context *ctx, void *user)
 {
-    plan_work *w = user;
-    mc_optim_manager_zero_grad(w->optim);
-    for (int64_t i = 0; i < w->o->micro_steps && !mc_failed(ctx); i++) {
+    plan *p = user;
+    mc_optim_manager_zero_grad(p->optim);
+    for (int64_t i = 0; i < p->o.micro_steps && !mc_failed(ctx); i++) {
         mc_tape *t = mc_tape_begin(ctx);
-        mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids});
-        mc_optim_manager_backward(w->optim, t, mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->next));
+        mc_optim_manager_backward(p->optim, t, loss_of(t, p));
         mc_tape_end(t);
     }
-    mc_optim_manager_step(w->optim);
+    mc_optim_manager_step(p->optim);
 }
 
-static bool read_config(mc_context *ctx, const plan_options *o, mc_gpt2_config *config)
+/* ---- the model ------------------------------------------------------------------------------- */
+
+/* A file, or a folder with config.json, else false: then it is a name. */
+static bool find_file(const char *config, char *path, size_t room)
 {
-    FILE *file = fopen(o->config, "r");
-    if (!file) return mc_gpt2_config_named(ctx, o->config, config) == MC_OK;
-    fclose(file);
-    return mc_gpt2_config_read(ctx, o->config, config) == MC_OK;
+    struct stat info;
+    size_t length = strlen(config);
+    bool exists = stat(config, &info) == 0;
+    bool folder = exists && S_ISDIR(info.st_mode);
+    snprintf(path, room, "%s%s", config, folder ? "/config.json" : "");
+    return exists || strchr(config, '/') ||
+           (length > 5 && strcmp(config + length - 5, ".json") == 0);
 }
 
-static void make_work(mc_context *dry, plan_work *w, const mc_gpt2_config *config)
+static void make_gpt2(plan *p, const mc_load_options *load)
 {
-    const plan_options *o = w->o;
-    mc_load_options load = {.dtype = train_dtypes[o->dtype],
-                            .recompute = train_recomputes[o->recompute]};
-    w->gpt2 = mc_gpt2_new(dry, config, &load);
-    mc_optimizer *adam = mc_adam_new(dry, &(mc_adam_options){.no_decay_bias_norm = true});
-    mc_optimizer_add(adam, mc_gpt2_module(w->gpt2));
-    w->optim = mc_optim_manager_new(
-        dry, &(mc_optim_manager_options){.micro_steps = (int)o->micro_steps, .max_grad_norm = 1});
-    mc_optim_manager_add(w->optim, adam, NULL);
-    w->ids = mc_tensor_new(dry, MC_I32, MC_SHAPE(o->batch_size, o->seq_length));
-    w->next = mc_tensor_new(dry, MC_I32, MC_SHAPE(o->batch_size * o->seq_length));
+    char path[PATH_MAX];
+    mc_gpt2_config c = mc_gpt2_config_default();
+    if (find_file(p->o.config, path, sizeof path))
+        mc_gpt2_config_read(p->dry, path, &c);
+    else
+        mc_gpt2_config_named(p->dry, p->o.config, &c);
+    /* as `pretrain` does: none unless it is asked for */
+    c.dropout = c.embedding_dropout = c.attention_dropout =
+        p->o.dropout_given ? (float)p->o.dropout : 0;
+    p->layers = c.layers;
+    p->dim = c.dim;
+    if (!p->o.seq_length) p->o.seq_length = c.positions < 1024 ? c.positions : 1024;
+    p->gpt2 = mc_gpt2_new(p->dry, &c, load);
+    p->module = mc_gpt2_module(p->gpt2);
 }
 
-static void show(const char *name, uint64_t bytes)
+static void read_bert_config(plan *p, mc_bert_config *c)
 {
-    printf("%-16s %14" PRIu64 " bytes %10.3f GiB\n", name, bytes, (double)bytes / (1 << 30));
+    char path[PATH_MAX];
+    if (find_file(p->o.config, path, sizeof path)) {
+        mc_bert_config_read(p->dry, path, c);
+    } else if (strcmp(p->o.config, "bert-large") == 0) {
+        c->layers = 24;
+        c->dim = 1024;
+        c->dim_ff = 4096;
+        c->heads = 16;
+    } else if (strcmp(p->o.config, "bert-base") != 0) {
+        mc_set_error(p->dry, MC_ERR_NOT_FOUND,
+                     "\"%s\" is no BERT, expected bert-base, bert-large or a config.json",
+                     p->o.config);
+    }
 }
 
-static void report(const plan_options *o, const plan_work *w, const mc_memory_plan *plan)
+/* With a classifier of two labels, as `finetune` trains it. */
+static void make_bert(plan *p, const mc_load_options *load)
 {
-    show("parameters", plan->parameters);
-    show("gradients", plan->gradients);
-    show("optimizer state", plan->optimizer);
-    show("inputs", plan->inputs);
-    show("activations", plan->activations);
-    show("logits", plan->logits);
-    show("workspace", plan->workspace);
-    show("peak", plan->peak);
-    show("sent in a step", plan->sent);
-    printf("result ranks=%" PRId64 " zero_level=%s parameters=%" PRId64 " tokens_per_step=%" PRId64
-           " peak_bytes=%" PRIu64 " sent_bytes=%" PRIu64 " collectives=%" PRIu64 "\n",
-           o->ranks, level_names[o->level], mc_module_parameter_count(mc_gpt2_module(w->gpt2)),
-           o->ranks * o->batch_size * o->seq_length * o->micro_steps, plan->peak, plan->sent,
-           plan->collectives);
+    mc_bert_config c = mc_bert_config_default();
+    read_bert_config(p, &c);
+    p->layers = c.layers;
+    p->dim = c.dim;
+    if (!p->o.seq_length) p->o.seq_length = c.positions < 512 ? c.positions : 512;
+    p->bert = mc_bert_new(p->dry, &c, (mc_bert_heads){.pooler = true, .labels = 2}, load);
+    if (p->o.dropout_given) mc_bert_set_dropout(p->bert, (float)p->o.dropout);
+    p->module = mc_bert_module(p->bert);
+}
+
+static bool make_work(plan *p)
+{
+    plan_options *o = &p->o;
+    mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
+                            .recompute = train_recomputes[o->train.recompute]};
+    if (o->model == GPT2)
+        make_gpt2(p, &load);
+    else
+        make_bert(p, &load);
+    mc_adam_options adam_options = {.no_decay_bias_norm = true};
+    mc_optimizer *adam = train_adam_new(p->dry, &o->train, &adam_options);
+    mc_optimizer_add(adam, p->module);
+    mc_optim_manager_options options = {
+        .loss_scale = train_dtypes[o->train.dtype] == MC_F16 ? o->train.loss_scale : 0,
+        .micro_steps = (int)o->micro_steps,
+        .max_grad_norm = 1};
+    p->optim = mc_optim_manager_new(p->dry, &options);
+    mc_optim_manager_add(p->optim, adam, NULL);
+    int64_t labels = o->model == GPT2 ? o->batch_size * o->seq_length : o->batch_size;
+    p->ids = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(o->batch_size, o->seq_length));
+    p->labels = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(labels));
+    return !mc_failed(p->dry);
+}
+
+/* ---- planning -------------------------------------------------------------------------------- */
+
+/* Whether collectives are measured: where the job's ranks are of the kind that is planned for. */
+static bool measures_bus(const plan *p)
+{
+    bool same = p->o.rates == RATES_HERE || p->o.train.device != TRAIN_CPU;
+    return same && !p->o.bus_given && mc_world_size(p->ctx) > 1;
+}
+
+static mc_status set_time(plan *p)
+{
+    const plan_options *o = &p->o;
+    mc_comm *job = measures_bus(p) ? mc_context_comm(p->ctx) : NULL;
+    mc_time_options options = {
+        .rates = o->rates == RATES_H200 ? MC_RATES_H200 : MC_RATES_HERE,
+        .comm = job,
+        .bus = 1e9 * o->bus_gbs,
+        .ranks_per_host = (int)o->gpus_per_node,
+        .network = 1e9 / 8 * o->network_gbps,
+        .host_bus = 1e9 * o->pcie_gbs,
+        .host_memory = 1e9 * o->host_gbs,
+    };
+    return mc_plan_time(p->dry, &options);
+}
+
+static bool make_plan(plan *p)
+{
+    plan_options *o = &p->o;
+    char message[256];
+    if (mc_failed(p->ctx)) return false;
+    if (!train_check_grad_dtype(&o->train, message, sizeof message)) {
+        mc_set_error(p->ctx, MC_ERR_ARGUMENT, "%s", message);
+        return false;
+    }
+    if (!o->ranks) o->ranks = mc_world_size(p->ctx);
+    p->dry = mc_plan_context_new_ranks(p->ctx, (int)o->ranks,
+                                       (mc_zero_level)((int)MC_ZERO_0 + o->train.ranks.zero_level));
+    if (!p->dry) return false;
+    if (set_time(p) || !make_work(p)) return false;
+    return mc_plan_run(p->dry, p->module, plan_step, p, &p->result) == MC_OK;
+}
+
+/* ---- showing --------------------------------------------------------------------------------- */
+
+static void show_bytes(const char *name, uint64_t bytes)
+{
+    printf("%-22s %14" PRIu64 " bytes %10.3f GiB\n", name, bytes, (double)bytes / (1 << 30));
+}
+
+static void show_memory(const plan *p)
+{
+    const mc_memory_plan *m = &p->result;
+    printf("memory of a rank\n");
+    show_bytes("  parameters", m->parameters);
+    show_bytes("  gradients", m->gradients);
+    show_bytes("  optimizer state", m->optimizer);
+    show_bytes("  inputs", m->inputs);
+    show_bytes("  activations", m->activations);
+    show_bytes("  logits", m->logits);
+    if (p->o.rates == RATES_H200 && p->o.train.device == TRAIN_CPU)
+        printf("%-22s not known: kernels of a GPU tell it only there\n", "  workspace");
+    else
+        show_bytes("  workspace", m->workspace);
+    show_bytes("  peak", m->peak);
+    if (m->host) show_bytes("memory of the host", m->host);
+    show_bytes("sent in a step", m->sent);
+}
+
+static void show_seconds(const plan *p, const char *name, double seconds)
+{
+    double total = p->result.time.total;
+    printf("%-22s %14.3f ms %12.1f %%\n", name, 1e3 * seconds,
+           total > 0 ? 100 * seconds / total : 0);
+}
+
+/* What was not measured. */
+static void show_assumptions(const plan *p)
+{
+    const plan_options *o = &p->o;
+    bool here = o->rates == RATES_HERE, measured = measures_bus(p);
+    if (here)
+        printf("  rates: measured here, now%s\n", measured ? ", collectives too" : "");
+    else
+        printf("  rates: of one H200 (CUDA 13.0, 2026-11-20), %s\n",
+               measured       ? "collectives measured here, now"
+               : o->bus_given ? "bus bandwidth as given"
+                              : "and of NVLink between four");
+    if (p->result.host)
+        printf(
+            "  assumed: %g GB/s between host and device each way, %g GB/s of the host's memory\n",
+            o->pcie_gbs, o->host_gbs);
+    if (o->ranks < 2) return;
+    int64_t on_host = o->ranks < o->gpus_per_node ? o->ranks : o->gpus_per_node;
+    if (here && !measured && !o->bus_given)
+        printf("  assumed: 5 GB/s of bus bandwidth (start it under mpirun to measure, or give "
+               "--bus-gbs)\n");
+    if (o->ranks > on_host)
+        printf("  assumed: %" PRId64
+               " ranks a host, %g Gb/s from each to other hosts, 5 us a step of "
+               "a ring between hosts\n",
+               on_host, o->network_gbps);
+}
+
+static void show_time(const plan *p)
+{
+    const mc_time_plan *t = &p->result.time;
+    if (!isfinite(t->total)) {
+        printf("step time: not known, for no rates of %s were measured on an H200\n",
+               train_dtype_names[p->o.train.dtype]);
+        return;
+    }
+    printf("step time, predicted\n");
+    show_seconds(p, "  products", t->products);
+    show_seconds(p, "  attention", t->attention);
+    show_seconds(p, "  norms, elementwise", t->elementwise);
+    show_seconds(p, "  loss", t->loss);
+    show_seconds(p, "  optimizer", t->optimizer);
+    show_seconds(p, "  waiting for ranks", t->exposed);
+    if (p->o.train.offload) show_seconds(p, "  waiting for the host", t->offload);
+    show_seconds(p, "  step", t->total);
+    if (p->o.ranks > 1)
+        printf("  communication takes %.3f ms, of which %.3f ms are hidden\n",
+               1e3 * t->communication, 1e3 * fmax(t->communication - t->exposed, 0));
+    show_assumptions(p);
+}
+
+/* FLOP/s of all ranks that MFU is counted against, and what it is. */
+static double peak_of(const plan *p, const char **what)
+{
+    const plan_options *o = &p->o;
+    double rate = mc_device_peak_rate(p->ctx, train_dtypes[o->train.dtype]);
+    *what = "given";
+    if (o->peak_tflops > 0) return 1e12 * o->peak_tflops * (double)o->ranks;
+    *what = "the device's by its datasheet";
+    if (o->rates == RATES_H200) rate = 989e12; /* dense f16 and bf16 */
+    if (rate > 0) return rate * (double)o->ranks;
+    *what = "the fastest product of the step";
+    return p->result.time.product_rate * (double)o->ranks;
+}
+
+static void report(const plan *p)
+{
+    const plan_options *o = &p->o;
+    const mc_memory_plan *m = &p->result;
+    int64_t parameters = mc_module_parameter_count(p->module),
+            tokens = o->ranks * o->batch_size * o->seq_length * o->micro_steps;
+    double per_s = (double)tokens / m->time.total;
+    const char *what;
+    double flop = 6.0 * (double)parameters +
+                  12.0 * (double)p->layers * (double)p->dim * (double)o->seq_length,
+           peak = peak_of(p, &what), mfu = per_s * flop / peak;
+    show_memory(p);
+    show_time(p);
+    if (isfinite(mfu))
+        printf("%.1f tokens/s, %.1f %% MFU: (6 N + 12 L D T) FLOP a token against %.4g TFLOP/s, "
+               "%s\n",
+               per_s, 100 * mfu, 1e-12 * peak, what);
+    printf("result model=%s ranks=%" PRId64 " zero_level=%d parameters=%" PRId64
+           " tokens_per_step=%" PRId64 " peak_bytes=%" PRIu64 " sent_bytes=%" PRIu64
+           " host_bytes=%" PRIu64 " collectives=%" PRIu64
+           " step_ms=%.6g tokens_per_s=%.6g mfu=%.4g\n",
+           model_names[o->model], o->ranks, o->train.ranks.zero_level, parameters, tokens, m->peak,
+           m->sent, m->host, m->collectives, 1e3 * m->time.total, per_s, mfu);
 }
 
 static int run(const plan_options *o)
 {
-    mc_init_options init = {.device = train_device_names[o->device], .single = true};
-    mc_context *ctx = mc_init_distributed(&init), *dry = NULL;
-    mc_gpt2_config config;
-    mc_memory_plan plan;
-    plan_work w = {.o = o};
-    bool good = !mc_failed(ctx) && read_config(ctx, o, &config);
-    if (good)
-        dry = mc_plan_context_new_ranks(ctx, (int)o->ranks, (mc_zero_level)(MC_ZERO_0 + o->level));
-    good = good && dry;
-    if (good) make_work(dry, &w, &config);
-    good = good && mc_plan_run(dry, mc_gpt2_module(w.gpt2), plan_step, &w, &plan) == MC_OK;
-    if (good) report(o, &w, &plan);
-    mc_print_error(ctx, stderr);
-    if (dry) mc_print_error(dry, stderr);
-    mc_context_free(dry);
-    mc_context_free(ctx);
-    return good ? EXIT_OK : EXIT_RUN_FAILED;
+    plan p = {.o = *o};
+    if (p.o.rates == RATES_AUTO)
+        p.o.rates = p.o.train.device == TRAIN_CPU ? RATES_HERE : RATES_H200;
+    bool gpu = p.o.rates == RATES_H200 || p.o.train.device != TRAIN_CPU;
+    if (p.o.train.dtype == TRAIN_UNSET) p.o.train.dtype = gpu ? 2 : 0; /* bf16, f32 */
+    p.ctx = train_start(&p.o.train, 0, &p.log);
+    bool good = make_plan(&p);
+    if (good && !ranks_silent(p.ctx)) report(&p);
+    if (!mc_print_error(p.ctx, stderr) && p.dry) mc_print_error(p.dry, stderr);
+    mc_context_free(p.dry);
+    return ranks_leave(p.ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
 }
 
+/* ---- command line ---------------------------------------------------------------------------- */
+
 static const char details[] =
-    "Memory is that of one rank, found out by running two steps on a device that computes "
-    "nothing;\n"
-    "scratch memory is what the kernels of --device take. Sent is what a rank sends to others, by "
-    "the\n"
-    "least that any algorithm needs. Times are not told yet.\n\n"
-    "  modelcenter plan gpt2 --config gpt2-xl --ranks 4 --zero-level 3 --batch-size 16\n";
+    "Memory is that of one rank, found out by running two steps on a device that computes\n"
+    "nothing; scratch memory is what the kernels of --device take. Sent is what a rank sends to\n"
+    "others, by the least that any algorithm needs.\n\n"
+    "The time of a step is that of its kernels and collectives, one behind the other but for what\n"
+    "is begun to be waited for later. Rates are measured here, in about a second (--rates here:\n"
+    "what --device cpu does), or those of an H200 (--rates h200: what --device cuda does; with\n"
+    "--device cpu it plans for GPUs from a machine without one). Under mpirun or torchrun the\n"
+    "collectives are measured too; they are taken to be rings over all ranks, over hosts by as\n"
+    "many as a host has ranks. Not predicted is what ranks of one processor take from each\n"
+    "other, and collectives from kernels beside them. gpt2 is trained as by `pretrain`, bert, all\n"
+    "its sequences of full length, as by `finetune`.\n\n"
+    "  modelcenter plan gpt2 --config gpt2-xl --gpus 4 --batch 16 --rates h200\n";
 
 int cmd_plan(int argc, char **argv)
 {
     plan_options o = {
-        .dtype = 2, .level = 3, .ranks = 1, .batch_size = 1, .seq_length = 1024, .micro_steps = 1};
-    const args_option options[] = {
-        {ARGS_CHOICE("model", &o.model, model_names, "the model's family"), .required = true,
-         .positional = true},
-        {ARGS_TEXT("config", &o.config, "a config.json, or gpt2-base, -medium, -large, -xl"),
-         .required = true},
-        {ARGS_INT("ranks", &o.ranks, 1, 65536, "ranks of the job"), .known_as = "gpus"},
-        {ARGS_CHOICE("zero-level", &o.level, level_names, "how much is sharded over ranks")},
-        {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "sequences of a pass, per rank"),
-         .known_as = "batch"},
-        {ARGS_INT("seq-length", &o.seq_length, 1, 1 << 20, "tokens of a sequence")},
-        {ARGS_INT("micro-steps", &o.micro_steps, 1, 1 << 20, "passes a step")},
-        {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of the parameters")},
-        {ARGS_CHOICE("recompute", &o.recompute, train_recompute_names,
-                     "what of the blocks is computed again in backward")},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "whose kernels are asked")},
-        {0},
-    };
+        .batch_size = 1,
+        .micro_steps = 1,
+        .gpus_per_node = 8,
+        .network_gbps = 400,
+        .pcie_gbs = 50,
+        .host_gbs = 100,
+        .train = {.dtype = TRAIN_UNSET, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
+    args_table table = {.count = 0};
+    args_table_add(
+        &table,
+        (args_option[]){
+            {ARGS_CHOICE("model", &o.model, model_names, "the model's family"), .required = true,
+             .positional = true},
+            {ARGS_PATH("config", &o.config,
+                       "a config.json, gpt2-base, -medium, -large, -xl, bert-base or -large"),
+             .required = true, .known_as = "model-config"},
+            {ARGS_INT("ranks", &o.ranks, 1, 65536, "ranks of the job"),
+             .default_text = "those that were started", .known_as = "world-size"},
+            {ARGS_INT("gpus", &o.ranks, 1, 65536, "the same"), .default_text = ""},
+            {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "sequences of a pass, per rank")},
+            {ARGS_INT("batch", &o.batch_size, 1, 1 << 20, "the same"), .default_text = ""},
+            {ARGS_INT("seq-length", &o.seq_length, 1, 1 << 20, "tokens of a sequence"),
+             .default_text = "1024 of gpt2, 512 of bert, or the model's positions",
+             .known_as = "sequence-length,block-size"},
+            {ARGS_INT("micro-steps", &o.micro_steps, 1, 1 << 16, "passes a step"),
+             .known_as = "gradient-accumulation-steps"},
+            {ARGS_REAL("dropout", &o.dropout, 0, 1, "all dropout probabilities"),
+             .below_high = true, .given = &o.dropout_given,
+             .default_text = "none of gpt2, the config's of bert"},
+            {0},
+        });
+    train_add_machine_rows(&table, &o.train);
+    train_add_rank_rows(&table, &o.train);
+    args_table_add(
+        &table,
+        (args_option[]){
+            {ARGS_HEADING("Time")},
+            {ARGS_CHOICE("rates", &o.rates, rates_names,
+                         "speed of kernels: measured here, or an H200's"),
+             .default_text = "here on the CPU, else h200"},
+            {ARGS_INT("gpus-per-node", &o.gpus_per_node, 1, 65536, "ranks of a host"),
+             .known_as = "ranks-per-host,ranks-per-node"},
+            {ARGS_REAL("network-gbps", &o.network_gbps, 0, 1e6,
+                       "Gb/s from each rank to other hosts"),
+             .above_low = true, .default_text = "400"},
+            {ARGS_REAL("bus-gbs", &o.bus_gbs, 0, 1e6,
+                       "GB/s of bus bandwidth between the ranks of a host"),
+             .above_low = true, .given = &o.bus_given, .default_text = "measured, or assumed"},
+            {ARGS_REAL("pcie-gbs", &o.pcie_gbs, 0, 1e6,
+                       "GB/s between host and device, each way, for --offload"),
+             .above_low = true, .default_text = "50"},
+            {ARGS_REAL("host-gbs", &o.host_gbs, 0, 1e6,
+                       "GB/s of a rank's cores to the host's memory, for --offload"),
+             .above_low = true, .default_text = "100"},
+            {ARGS_REAL("peak-tflops", &o.peak_tflops, 0, 1e9,
+                       "peak of a rank that MFU is counted against; 0: the device's")},
+            {0},
+        });
     const args_spec spec = {.command = "plan",
                             .summary = "Tells what a training step will take.",
                             .details = details,
-                            .options = options};
+                            .options = table.rows};
     int code;
     return args_parse(&spec, argc, argv, &code) ? run(&o) : code;
 }

@@ -14,7 +14,8 @@
     X(tokenize, "show the tokens and ids of texts")                                                \
     X(prepare, "turn texts into token files for pretraining")                                      \
     X(generate, "continue texts with a language model")                                            \
-    X(plan, "tell what memory and communication a training step takes")                            \
+    X(plan, "tell what memory, communication and time a training step takes")                      \
+    X(bench, "measure the collectives between ranks")                                              \
     X(inspect, "show statistics of a model's parameters and activations")
 /* clang-format on */
 

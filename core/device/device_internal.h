@@ -12,6 +12,33 @@ typedef struct mc_device_memory {
     uint64_t system_calls; /* allocations that went to the system: constant in the steady state */
 } mc_device_memory;
 
+/* Copies beside what is launched. A lane is a queue of copies of its own; a fence stands for what a
+ * lane (NULL: the device's own queue of launches) was given until it was set. Each lane and fence
+ * belongs to one thread at a time, which need not be the device's. The functions return NULL, or
+ * what went wrong, a text that stays. */
+typedef struct mc_lane mc_lane;
+typedef struct mc_fence mc_fence;
+typedef struct mc_lanes {
+    void (*attach)(mc_device *d); /* a thread other than the device's calls it first */
+    const char *(*lane_new)(mc_device *d, mc_lane **lane);
+    void (*lane_free)(mc_device *d, mc_lane *lane); /* waits for its copies; NULL allowed */
+    const char *(*fence_new)(mc_device *d, mc_fence **fence);
+    void (*fence_free)(mc_device *d, mc_fence *fence); /* NULL allowed */
+    const char *(*fence_set)(mc_device *d, mc_fence *fence, mc_lane *lane);
+    /* What the lane (NULL: the device) is given from now on comes after what the fence stands for;
+     * the host waits for that. A fence that was never set stands for nothing. */
+    const char *(*after)(mc_device *d, mc_lane *lane, mc_fence *fence);
+    const char *(*wait)(mc_device *d, mc_fence *fence);
+    /* Between memory of host_alloc and the device's; neither waits. */
+    const char *(*copy_in)(mc_device *d, mc_lane *lane, void *device, const void *host,
+                           size_t bytes);
+    const char *(*copy_out)(mc_device *d, mc_lane *lane, void *host, const void *device,
+                            size_t bytes);
+} mc_lanes;
+
+/* The logits_chunk of GPUs. */
+#define MC_GPU_LOGITS_CHUNK ((int64_t)16384 * 50304)
+
 struct mc_device {
     const char *name; /* "cpu", "cuda" */
     const mc_kernels *kernels;
@@ -34,6 +61,7 @@ struct mc_device {
     bool (*wait)(mc_device *d, uint64_t ticket); /* false after a failure */
     void *(*host_alloc)(mc_device *d, size_t bytes);
     void (*host_free)(mc_device *d, void *host, size_t bytes);
+    const mc_lanes *lanes; /* NULL on a device that only plans */
     /* Recording, for mc_step_run; NULL where a device has none. Between step_begin and step_end
      * memory comes from a pool of its own, which recorded launches share. record_begin has what is
      * launched recorded instead of run; record_end gives the recording (NULL after a failure),
@@ -57,7 +85,10 @@ struct mc_device {
     int64_t logits_chunk; /* elements of the logits buffer of mc_linear_cross_entropy */
     bool recording;       /* between record_begin and record_end */
     mc_device_memory memory;
-    uint64_t waits;    /* how often the host waited for everything that was launched */
+    uint64_t waits; /* how often the host waited for everything that was launched */
+    /* Why what the device computes can't be relied on any more, so that waiting for it fails; NULL:
+     * it can. Set by another thread, __atomic_store_n: a communicator was aborted. */
+    const char *given_up;
     char failure[512]; /* what went wrong in the call that failed last; "" if there is no more to
                           say than its status */
 };

@@ -1,6 +1,6 @@
 #include "core/device/plan_internal.h"
 
-#include <string.h>
+#include "core/device/plan_time_internal.h"
 
 /* Most parameters of this file are looked at by nobody. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -12,12 +12,15 @@ enum { PLACE_BITS = 42 };
 typedef struct plan_device {
     mc_device device;
     mc_device *like;
-    mc_kernels kernels; /* those of `like` that take scratch memory, and nothing else */
-    __typeof__(((mc_kernels *)0)->cross_entropy) cross_entropy; /* the one of `like` */
-    uint64_t blocks;                                            /* handed out so far */
+    const mc_kernels
+        *planning;   /* those of `like` that take scratch memory; NULL entries take none */
+    bool is_host;    /* the device that is planned for */
+    uint64_t blocks; /* handed out so far */
     size_t scratch, logits;
     size_t logits_bytes; /* of a chunk of logits, known after the first cross-entropy */
     mc_plan_peak peak;
+    mc_rates *rates; /* NULL: no time passes */
+    mc_plan_clock clock;
 } plan_device;
 
 static plan_device *plan_of(mc_device *d) { return (plan_device *)d; }
@@ -93,47 +96,101 @@ static uint64_t plan_free_memory(mc_device *d)
     return like->free_memory ? like->free_memory(like) : 0;
 }
 
-static void plan_close(mc_device *d) { mc_free(d); }
+static void plan_close(mc_device *d)
+{
+    mc_rates_free(plan_of(d)->rates);
+    mc_free(d);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static mc_work_part part_of(mc_work_kind kind)
+{
+    switch (kind) {
+    case MC_WORK_PRODUCT_NT:
+    case MC_WORK_PRODUCT_NN:
+    case MC_WORK_PRODUCT_TN: return MC_PART_PRODUCTS;
+    case MC_WORK_ATTENTION:
+    case MC_WORK_ATTENTION_BACKWARD: return MC_PART_ATTENTION;
+    case MC_WORK_CROSS_ENTROPY: return MC_PART_LOSS;
+    case MC_WORK_ADAM:
+    case MC_WORK_STATS: return MC_PART_OPTIMIZER;
+    default: return MC_PART_ELEMENTWISE;
+    }
+}
+
+mc_status mc_plan_work(mc_device *d, mc_work work)
+{
+    plan_device *p = plan_of(d);
+    double seconds;
+    if (!p->rates) return MC_OK;
+    mc_status status = mc_rates_price(p->rates, &work, &seconds);
+    if (status) return status;
+    p->clock.now += seconds;
+    p->clock.part[part_of(work.kind)] += seconds;
+    return MC_OK;
+}
+
+void mc_plan_set_rates(mc_device *d, mc_rates *rates)
+{
+    plan_device *p = plan_of(d);
+    mc_rates_free(p->rates);
+    p->rates = rates;
+}
+
+double mc_plan_host_work(mc_device *d, double copied, double touched, bool behind)
+{
+    plan_device *p = plan_of(d);
+    if (!p->rates) return 0;
+    double copying = copied / p->rates->host_bus, computing = touched / p->rates->host_memory;
+    if (behind && p->clock.host < p->clock.now) p->clock.host = p->clock.now;
+    return p->clock.host += copying > computing ? copying : computing;
+}
+
+void mc_plan_wait_host(mc_device *d, double end)
+{
+    mc_plan_clock *clock = &plan_of(d)->clock;
+    if (end <= clock->now) return;
+    clock->offload += end - clock->now;
+    clock->now = end;
+}
+
+mc_rates *mc_plan_rates_of(mc_device *d) { return plan_of(d)->rates; }
+mc_plan_clock *mc_plan_clock_of(mc_device *d) { return &plan_of(d)->clock; }
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-/* Sees which blocks are logits: those that are to become their own gradient. */
-static mc_status plan_cross_entropy(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
-                                    const int32_t *labels, int32_t ignore_index, float smoothing,
-                                    const float *seed, float *loss, mc_matrix dx)
+void mc_plan_logits(mc_device *d, size_t bytes)
 {
     plan_device *p = plan_of(d);
-    size_t bytes = dx.data ? (size_t)(rows * x.stride) * mc_dtype_size(x.dtype) : 0;
     if (bytes > p->logits_bytes) p->logits_bytes = bytes;
-    return p->cross_entropy(d, rows, classes, x, labels, ignore_index, smoothing, seed, loss, dx);
 }
 
-/* Entries are functions, all of one size: each that `planning` has takes the place of one that does
- * nothing. */
-static mc_kernels kernels_in_place_of(const mc_device *like)
+static const mc_kernels no_kernels = {0};
+
+const mc_kernels *mc_plan_scratch_kernels(mc_device *d) { return plan_of(d)->planning; }
+
+void mc_plan_pretend_gpu(mc_device *d)
 {
-    typedef void (*entry)(void);
-    mc_kernels kernels = mc_plan_kernels;
-    if (!like->planning) return kernels;
-    for (size_t at = 0; at < sizeof kernels; at += sizeof(entry)) {
-        entry e;
-        memcpy(&e, (const char *)like->planning + at, sizeof e);
-        if (e) memcpy((char *)&kernels + at, &e, sizeof e);
-    }
-    return kernels;
+    plan_device *p = plan_of(d);
+    if (!p->is_host) return;
+    p->is_host = false;
+    p->planning = &no_kernels;
+    d->logits_chunk = MC_GPU_LOGITS_CHUNK;
 }
+
+bool mc_plan_is_host(mc_device *d) { return plan_of(d)->is_host; }
 
 mc_device *mc_plan_open(mc_device *like)
 {
     plan_device *p = mc_calloc(1, sizeof *p);
     if (!p) return NULL;
     p->like = like;
-    p->kernels = kernels_in_place_of(like);
-    p->cross_entropy = p->kernels.cross_entropy;
-    p->kernels.cross_entropy = plan_cross_entropy;
+    p->planning = like->planning ? like->planning : &no_kernels;
+    p->is_host = like->is_host;
     p->device = (mc_device){
         .name = like->name,
-        .kernels = &p->kernels,
+        .kernels = &mc_plan_kernels,
         .alloc = plan_alloc,
         .free = plan_free,
         .free_memory = plan_free_memory,
@@ -163,4 +220,7 @@ void mc_plan_restart(mc_device *d)
 {
     plan_of(d)->peak = (mc_plan_peak){.bytes = d->memory.in_use};
     d->memory.peak = d->memory.in_use;
+    mc_plan_clock *clock = &plan_of(d)->clock;
+    *clock = (mc_plan_clock){
+        .begin = clock->now, .now = clock->now, .side = clock->side, .host = clock->host};
 }

@@ -5,7 +5,7 @@
  *
  * What kernels take while they run is told by the other device's `planning` table, whose kernels
  * call mc_plan_scratch with the bytes that the real ones take (the sum, if they hold several blocks
- * at once). */
+ * at once). How long they run is told by a table of rates: plan_time_internal.h. */
 #ifndef MC_DEVICE_PLAN_INTERNAL_H
 #define MC_DEVICE_PLAN_INTERNAL_H
 
@@ -23,15 +23,24 @@ mc_device *mc_plan_open(mc_device *like);
 bool mc_device_is_plan(const mc_device *device);
 /* The device in whose place it is. */
 mc_device *mc_plan_like(mc_device *plan);
+/* From now on a GPU is planned for, although the device in whose place it is is the host: kernels
+ * are taken to need no scratch memory. Elsewhere nothing. */
+void mc_plan_pretend_gpu(mc_device *plan);
+bool mc_plan_is_host(mc_device *plan); /* whether the host is planned for */
 /* The most so far, since the last call of mc_plan_restart. */
 mc_plan_peak mc_plan_peak_of(mc_device *plan);
-/* Forgets the peak: it is what is in use now. */
+/* Forgets the peak, which is what is in use now, and the time that has passed. */
 void mc_plan_restart(mc_device *plan);
 
 /* For planning kernels: scratch memory that is taken and given back within the kernel. */
 mc_status mc_plan_scratch(mc_device *plan, size_t bytes);
 
-/* Kernels that do nothing. */
+/* Kernels that say what work they stand for, take the scratch memory that those of the other device
+ * take, and do nothing else. */
 extern const mc_kernels mc_plan_kernels;
+/* The other device's `planning` table. */
+const mc_kernels *mc_plan_scratch_kernels(mc_device *plan);
+/* Blocks of so many bytes are logits: a cross-entropy makes them their own gradient. */
+void mc_plan_logits(mc_device *plan, size_t bytes);
 
 #endif

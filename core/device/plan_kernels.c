@@ -1,52 +1,158 @@
-/* The kernels of the planning device, which do nothing. A kernel that is added to the table has to
- * be added here. */
+/* The kernels of the planning device, which compute nothing: each says what work it stands for, and
+ * takes the scratch memory that the real one takes. A kernel that is added to the table has to be
+ * added here. */
 #include "core/device/plan_internal.h"
+#include "core/device/plan_time_internal.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* Ends a kernel: the work passes, then the real kernel's scratch memory is taken and given back. */
+#define DO(d, work, kernel, ...)                                                            \
+    do {                                                                                    \
+        mc_status status_ = (work);                                                         \
+        const mc_kernels *scratch_ = mc_plan_scratch_kernels(d);                            \
+        return status_ || !scratch_->kernel ? status_ : scratch_->kernel((d), __VA_ARGS__); \
+    } while (0)
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+/* Bytes of an element; 0 of a matrix that is not there. */
+static double size_of(mc_matrix x) { return x.data ? (double)mc_dtype_size(x.dtype) : 0; }
+
+static mc_status product(mc_device *d, mc_work_kind kind, mc_dtype dtype, int64_t m, int64_t n,
+                         int64_t k)
+{
+    double flop = 2.0 * (double)m * (double)n * (double)k;
+    return mc_plan_work(
+        d, (mc_work){.kind = kind, .dtype = dtype, .a = m, .b = n, .c = k, .amount = flop});
+}
+
+/* `bytes` are those of an element of each matrix that is read or written. */
+static mc_status moved(mc_device *d, mc_work_kind kind, mc_dtype dtype, int64_t rows,
+                       int64_t columns, double bytes)
+{
+    return mc_plan_work(d, (mc_work){.kind = kind,
+                                     .dtype = dtype,
+                                     .a = rows,
+                                     .b = columns,
+                                     .amount = (double)rows * (double)columns * bytes});
+}
+
+static mc_status copied(mc_device *d, mc_dtype dtype, int64_t rows, int64_t columns, double bytes)
+{
+    return moved(d, MC_WORK_COPY, dtype, rows, columns, bytes);
+}
+
+/* What a product has to do beside multiplying, or a pass of its own does. */
+static mc_status activated(mc_device *d, mc_work_kind kind, int64_t rows, int64_t columns,
+                           mc_matrix x, mc_activation activation)
+{
+    return mc_plan_work(d, (mc_work){.kind = kind,
+                                     .dtype = x.dtype,
+                                     .a = rows,
+                                     .b = columns,
+                                     .c = (int64_t)activation,
+                                     .amount = (double)rows * (double)columns * size_of(x)});
+}
+
+static mc_status biased(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix bias,
+                        mc_activation activation)
+{
+    if (activation == MC_ACTIVATION_NONE && !bias.data) return MC_OK;
+    bool active = activation != MC_ACTIVATION_NONE;
+    return activated(d, active ? MC_WORK_ACTIVATION : MC_WORK_BIAS, rows, columns, x, activation);
+}
+
+static mc_status normed(mc_device *d, mc_work_kind kind, int64_t rows, int64_t columns, mc_matrix x,
+                        mc_dropout_mask dropout, double bytes)
+{
+    return mc_plan_work(d, (mc_work){.kind = kind,
+                                     .dtype = x.dtype,
+                                     .a = rows,
+                                     .b = columns,
+                                     .dropout = dropout.p > 0,
+                                     .amount = (double)rows * (double)columns * bytes});
+}
+
+/* `products` are two forward, five backward: of queries by keys by the head's size each. */
+static mc_status attended(mc_device *d, mc_work_kind kind, const mc_attention_shape *shape,
+                          mc_dtype dtype, double products)
+{
+    const mc_lengths *q = shape->lengths, *k = mc_key_lengths(shape);
+    double scores = 0;
+    for (int i = 0; i < q->count; i++) scores += (double)q->length[i] * (double)k->length[i];
+    if (shape->causal) scores /= 2;
+    return mc_plan_work(d, (mc_work){.kind = kind,
+                                     .dtype = dtype,
+                                     .a = q->longest,
+                                     .b = shape->head_dim,
+                                     .c = (int64_t)shape->heads * q->count,
+                                     .dropout = shape->dropout.p > 0,
+                                     .causal = shape->causal,
+                                     .amount = 2 * products * scores * (double)shape->heads *
+                                               (double)shape->head_dim});
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static mc_status plan_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                            int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
 {
-    return MC_OK;
+    DO(d,
+       product(d,
+               transpose_a   ? MC_WORK_PRODUCT_TN
+               : transpose_b ? MC_WORK_PRODUCT_NT
+                             : MC_WORK_PRODUCT_NN,
+               a.dtype, m, n, k),
+       gemm, transpose_a, transpose_b, m, n, k, a, b, beta, c);
 }
 
 static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
                              mc_matrix weight, mc_matrix bias, mc_activation activation,
                              mc_matrix pre, mc_matrix y)
 {
-    return MC_OK;
+    mc_status status = product(d, MC_WORK_PRODUCT_NT, x.dtype, rows, out, in);
+    if (!status) status = biased(d, rows, out, y, bias, activation);
+    DO(d, status, linear, rows, in, out, x, weight, bias, activation, pre, y);
 }
 
 static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                             mc_matrix dy, mc_matrix weight, float beta,
                                             mc_activation activation, mc_matrix pre, mc_matrix dx)
 {
-    return MC_OK;
+    mc_status status = product(d, MC_WORK_PRODUCT_NN, dy.dtype, rows, in, out);
+    if (!status && activation != MC_ACTIVATION_NONE)
+        status = activated(d, MC_WORK_ACTIVATION_BACKWARD, rows, in, pre, activation);
+    DO(d, status, linear_backward_input, rows, in, out, dy, weight, beta, activation, pre, dx);
 }
 
 static mc_status plan_bias_activation(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                       mc_matrix bias, mc_activation activation, mc_matrix y)
 {
-    return MC_OK;
+    DO(d, biased(d, rows, columns, x, bias, activation), bias_activation, rows, columns, x, bias,
+       activation, y);
 }
 
 static mc_status plan_activation_backward(mc_device *d, int64_t rows, int64_t columns,
                                           mc_activation activation, mc_matrix x, mc_matrix dy,
                                           mc_matrix dx, bool accumulate)
 {
-    return MC_OK;
+    DO(d, activated(d, MC_WORK_ACTIVATION_BACKWARD, rows, columns, x, activation),
+       activation_backward, rows, columns, activation, x, dy, dx, accumulate);
 }
 
 static mc_status plan_activation(mc_device *d, int64_t rows, int64_t columns,
                                  mc_activation activation, mc_matrix x, mc_matrix y)
 {
-    return MC_OK;
+    DO(d, activated(d, MC_WORK_ACTIVATION, rows, columns, x, activation), activation, rows, columns,
+       activation, x, y);
 }
 
 static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                   float *out)
 {
-    return MC_OK;
+    DO(d, moved(d, MC_WORK_SUMS, x.dtype, rows, columns, size_of(x)), column_sums, rows, columns, x,
+       out);
 }
 
 static mc_status plan_residual_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -54,7 +160,10 @@ static mc_status plan_residual_norm(mc_device *d, int64_t rows, int64_t columns,
                                     mc_matrix bias, float eps, mc_matrix s, mc_matrix y,
                                     float *mean, float *rstd)
 {
-    return MC_OK;
+    DO(d,
+       normed(d, MC_WORK_NORM, rows, columns, x, dropout,
+              size_of(x) + size_of(f) + size_of(s) + size_of(y)),
+       residual_norm, rows, columns, x, f, dropout, weight, bias, eps, s, y, mean, rstd);
 }
 
 static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t columns,
@@ -63,37 +172,46 @@ static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t
                                              mc_dropout_mask dropout, mc_matrix ds, bool accumulate,
                                              mc_matrix df, float *dweight, float *dbias)
 {
-    return MC_OK;
+    DO(d,
+       normed(d, MC_WORK_NORM_BACKWARD, rows, columns, s, dropout,
+              size_of(s) + size_of(dy) + (accumulate ? 2 : 1) * size_of(ds) + size_of(df)),
+       residual_norm_backward, rows, columns, s, weight, mean, rstd, dy, dropout, ds, accumulate,
+       df, dweight, dbias);
 }
 
 static mc_status plan_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                               mc_dropout_mask dropout, mc_matrix y, bool accumulate)
 {
-    return MC_OK;
+    DO(d, copied(d, x.dtype, rows, columns, size_of(x) + (accumulate ? 2 : 1) * size_of(y)),
+       dropout, rows, columns, x, dropout, y, accumulate);
 }
 
 static mc_status plan_embedding(mc_device *d, int64_t rows, int64_t columns, int tables,
                                 const mc_matrix *table, const int32_t *const *index, mc_matrix y)
 {
-    return MC_OK;
+    DO(d, copied(d, y.dtype, rows, columns, (tables + 1) * size_of(y)), embedding, rows, columns,
+       tables, table, index, y);
 }
 
 static mc_status plan_embedding_backward(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
                                          const int32_t *index, mc_matrix dtable)
 {
-    return MC_OK;
+    DO(d, copied(d, dy.dtype, rows, columns, size_of(dy) + 2 * size_of(dtable)), embedding_backward,
+       rows, columns, dy, index, dtable);
 }
 
 static mc_status plan_gather_rows(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                   const int32_t *index, mc_matrix y)
 {
-    return MC_OK;
+    DO(d, copied(d, x.dtype, rows, columns, 2 * size_of(x)), gather_rows, rows, columns, x, index,
+       y);
 }
 
 static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                 mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
-    return MC_OK;
+    DO(d, attended(d, MC_WORK_ATTENTION, shape, q.dtype, 2), attention, shape, q, k, v, out,
+       log_sum_exp);
 }
 
 static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
@@ -101,14 +219,18 @@ static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape 
                                          const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                          mc_matrix dk, mc_matrix dv)
 {
-    return MC_OK;
+    DO(d, attended(d, MC_WORK_ATTENTION_BACKWARD, shape, q.dtype, 5), attention_backward, shape, q,
+       k, v, out, log_sum_exp, dout, dq, dk, dv);
 }
 
 static mc_status plan_cross_entropy(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
                                     const int32_t *labels, int32_t ignore_index, float smoothing,
                                     const float *seed, float *loss, mc_matrix dx)
 {
-    return MC_OK;
+    double passes = dx.data ? 2 : 1;
+    if (dx.data) mc_plan_logits(d, (size_t)(rows * x.stride) * mc_dtype_size(x.dtype));
+    DO(d, moved(d, MC_WORK_CROSS_ENTROPY, x.dtype, rows, classes, passes * size_of(x)),
+       cross_entropy, rows, classes, x, labels, ignore_index, smoothing, seed, loss, dx);
 }
 
 static mc_status plan_loss_add(mc_device *d, const float *a, const float *b, float factor, float *y,
@@ -119,57 +241,70 @@ static mc_status plan_loss_add(mc_device *d, const float *a, const float *b, flo
 
 static mc_status plan_argmax(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, int32_t *out)
 {
-    return MC_OK;
+    DO(d, copied(d, x.dtype, rows, columns, size_of(x)), argmax, rows, columns, x, out);
 }
 
 static mc_status plan_add(mc_device *d, int64_t count, mc_matrix a, mc_matrix b, int64_t b_count,
                           mc_matrix y)
 {
-    return MC_OK;
+    DO(d, copied(d, a.dtype, 1, count, 2 * size_of(a) + size_of(y)), add, count, a, b, b_count, y);
 }
 
 static mc_status plan_multiply(mc_device *d, int64_t count, mc_matrix a, mc_matrix b,
                                int64_t b_count, mc_matrix y, bool accumulate)
 {
-    return MC_OK;
+    DO(d, copied(d, a.dtype, 1, count, 2 * size_of(a) + (accumulate ? 2 : 1) * size_of(y)),
+       multiply, count, a, b, b_count, y, accumulate);
 }
 
 static mc_status plan_scale(mc_device *d, int64_t count, mc_matrix x, float factor, mc_matrix y,
                             bool accumulate)
 {
-    return MC_OK;
+    DO(d, copied(d, x.dtype, 1, count, size_of(x) + (accumulate ? 2 : 1) * size_of(y)), scale,
+       count, x, factor, y, accumulate);
 }
 
 static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int64_t y_count,
                                   mc_matrix y, bool accumulate)
 {
-    return MC_OK;
+    DO(d, copied(d, x.dtype, 1, count, size_of(x)), sum_leading, count, x, y_count, y, accumulate);
 }
 
 static mc_status plan_fill(mc_device *d, mc_fill fill, int64_t first, int64_t count, mc_matrix out)
 {
-    return MC_OK;
+    DO(d, copied(d, out.dtype, 1, count, size_of(out)), fill, fill, first, count, out);
 }
 
-static mc_status plan_zero(mc_device *d, void *data, size_t bytes) { return MC_OK; }
+static mc_status plan_zero(mc_device *d, void *data, size_t bytes)
+{
+    DO(d, copied(d, MC_F32, 1, (int64_t)(bytes / sizeof(float)), sizeof(float)), zero, data, bytes);
+}
 
 static mc_status plan_adam(mc_device *d, int64_t count, mc_adam_step step, const float *gradient,
                            float *m, float *v, float *master, void *parameter,
                            mc_dtype parameter_dtype)
 {
-    return MC_OK;
+    DO(d,
+       moved(d, MC_WORK_ADAM, parameter_dtype, 1, count,
+             20 + (master ? 8 : 0) + (master ? 1 : 2) * (double)mc_dtype_size(parameter_dtype)),
+       adam, count, step, gradient, m, v, master, parameter, parameter_dtype);
 }
 
 static mc_status plan_sgd(mc_device *d, int64_t count, mc_sgd_step step, const float *gradient,
                           float *buffer, float *master, void *parameter, mc_dtype parameter_dtype)
 {
-    return MC_OK;
+    DO(d,
+       moved(d, MC_WORK_ADAM, parameter_dtype, 1, count,
+             4 + (buffer ? 8 : 0) + (master ? 8 : 0) +
+                 (master ? 1 : 2) * (double)mc_dtype_size(parameter_dtype)),
+       sgd, count, step, gradient, buffer, master, parameter, parameter_dtype);
 }
 
 static mc_status plan_gradient_stats(mc_device *d, int64_t count, const float *gradient,
                                      double power, int64_t first, mc_gradient_stats *stats)
 {
-    return MC_OK;
+    DO(d, moved(d, MC_WORK_STATS, MC_F32, 1, count, sizeof(float)), gradient_stats, count, gradient,
+       power, first, stats);
 }
 
 static mc_status plan_step_seed(mc_device *d, double nominal, mc_step_state *state)
@@ -202,13 +337,15 @@ static mc_status plan_step_update(mc_device *d, const mc_step_state *state,
 static mc_status plan_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                    mc_matrix f, mc_dropout_mask dropout, mc_matrix s)
 {
-    return MC_OK;
+    DO(d, copied(d, x.dtype, rows, columns, size_of(x) + size_of(f) + size_of(s)), residual_sum,
+       rows, columns, x, f, dropout, s);
 }
 
 static mc_status plan_scatter_rows(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                    const int32_t *index, mc_matrix y)
 {
-    return MC_OK;
+    DO(d, copied(d, x.dtype, rows, columns, 2 * size_of(x)), scatter_rows, rows, columns, x, index,
+       y);
 }
 
 static mc_status plan_attention_cached(mc_device *d, int64_t sequences, int heads, int head_dim,
@@ -216,12 +353,14 @@ static mc_status plan_attention_cached(mc_device *d, int64_t sequences, int head
                                        int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
                                        mc_matrix out)
 {
-    return MC_OK;
+    DO(d, copied(d, q.dtype, sequences * longest, (int64_t)heads * head_dim, 2 * size_of(k)),
+       attention_cached, sequences, heads, head_dim, scale, capacity, lengths, longest, q, k, v,
+       out);
 }
 
 static mc_status plan_tensor_stats(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out)
 {
-    return MC_OK;
+    DO(d, copied(d, x.dtype, 1, count, size_of(x)), tensor_stats, count, x, out);
 }
 
 const mc_kernels mc_plan_kernels = {

@@ -14,9 +14,11 @@
  * was launched before and after: memory may be handed to operations, not freed by other means.
  *
  * Nothing waits for ever. A call that is not done within the communicator's timeout, and one whose
- * peer is gone, sets an error that names the operation, its number, and the ranks from which
- * nothing came. After that the communicator carries nothing any more: calls on it, or on its parts,
- * are errors, and freeing is local. Over MPI an unfinished call ends MPI for the process.
+ * peer is gone, sets an error that names the operation, its number, and the ranks that have not come
+ * to it (on a single context: those from which nothing came). On a GPU that error shows at the next
+ * call, or the next wait for the GPU. After that the communicator carries nothing any more: calls on
+ * it, or on its parts, are errors, and freeing is local. Over MPI an unfinished call ends MPI for the
+ * process.
  *
  * As everywhere, calls do nothing while an error is set on the context, and return its status. A
  * communicator belongs to the thread of its context, but for mc_comm_abort. */
@@ -79,7 +81,8 @@ MC_API mc_comm *mc_comm_new(mc_context *ctx, const mc_comm_id *id, int size, int
 MC_API mc_comm *mc_comm_split(mc_comm *comm, int colour, int key);
 
 /* Leaves the group: waits for what this rank has begun, for no other rank. NULL is allowed. The
- * parts that were split off stay. */
+ * parts that were split off stay. On GPUs, recorded steps that use it are to be dropped before
+ * (mc_step_forget). */
 MC_API void mc_comm_free(mc_comm *comm);
 
 /* Gives the group up: whatever waits in it on this rank ends with an error, and later calls on it

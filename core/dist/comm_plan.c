@@ -1,6 +1,6 @@
-/* A group of ranks of which there is only one, on a device that computes nothing: calls are counted,
- * their memory is left alone, and their time passes, so that a step of any number of ranks can be
- * planned. */
+/* A group of ranks of which there is only one, on a device that computes nothing: calls are
+ * counted, their memory is left alone, and their time passes, so that a step of any number of ranks
+ * can be planned. */
 #include <stdlib.h>
 #include "core/device/plan_internal.h"
 #include "core/device/plan_time_internal.h"

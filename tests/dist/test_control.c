@@ -232,11 +232,15 @@ static void test_many_jobs(void **state)
     for (int world = 2; world <= 3; world++) {
         job *j = job_new(world, 5, NULL);
         fflush(NULL);
-        for (int r = 0; r < world; r++)
-            if ((j->pids[r] = fork()) == 0) {
+        for (int r = 0; r < world; r++) {
+            pid_t pid = fork();
+            assert_true(pid >= 0);
+            if (pid == 0) {
                 be_rank_of_many(j, r);
                 _exit(0);
             }
+            j->pids[r] = pid;
+        }
         job_wait(j, now(), 10);
         assert_all_good(j);
         job_free(j);

@@ -36,7 +36,6 @@ struct job {
     int ranks, started, port;
     double timeout;
     void (*part)(place *p);
-    pid_t pids[MOST];
     char message[MOST][3000]; /* "": none yet */
     double ended[MOST];
 };
@@ -265,15 +264,23 @@ static job *run_job(void (*part)(place *p), double timeout, int absent, double l
     j->part = part;
     fflush(NULL);
     double begun = now();
-    for (int r = 0; r < j->started; r++)
-        if ((j->pids[r] = fork()) == 0) {
-            be_rank(j, r);
-            _exit(0);
-        }
+    pid_t pids[MOST]; /* not in shared memory, where a child would write its 0 too */
     for (int r = 0; r < j->started; r++) {
-        while (now() < begun + limit && waitpid(j->pids[r], NULL, WNOHANG) == 0) nap(0.01);
-        kill(j->pids[r], SIGKILL);
-        waitpid(j->pids[r], NULL, 0);
+        pids[r] = fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] > 0) continue;
+        be_rank(j, r);
+        _exit(0);
+    }
+    for (int r = 0; r < j->started; r++) {
+        bool over = false;
+        while (!over && now() < begun + limit) {
+            over = waitpid(pids[r], NULL, WNOHANG) != 0;
+            nap(0.01);
+        }
+        if (over) continue;
+        kill(pids[r], SIGKILL);
+        waitpid(pids[r], NULL, 0);
     }
     return j;
 }

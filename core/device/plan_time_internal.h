@@ -1,0 +1,152 @@
+/* Time on the planning device: what a kernel would take, by a table of rates, and two clocks.
+ *
+ * A planning kernel says what work it stands for (mc_plan_work); a table of rates gives the seconds
+ * of it, which pass on the device's clock. Collectives (core/dist/comm_plan.c) pass on it too, or,
+ * when they were begun to be waited for later, on a second clock beside it, as on a GPU's second
+ * stream: what is waited for moves the first clock to where the second one was then. So what
+ * overlaps what is not guessed, but follows from the order in which the step does things. */
+#ifndef MC_DEVICE_PLAN_TIME_INTERNAL_H
+#define MC_DEVICE_PLAN_TIME_INTERNAL_H
+
+#include "core/device/device_internal.h"
+
+/* What is done, as far as rates differ. */
+typedef enum mc_work_kind {
+    /* FLOP a second, by (m, n, k) */
+    MC_WORK_PRODUCT_NT, /* op(A) = A, op(B) = B^T: forward */
+    MC_WORK_PRODUCT_NN, /* gradients of inputs */
+    MC_WORK_PRODUCT_TN, /* gradients of weights */
+    /* FLOP a second, by (longest sequence, head size, heads of all sequences). A causal one counts
+     * half of the scores. */
+    MC_WORK_ATTENTION,
+    MC_WORK_ATTENTION_BACKWARD,
+    /* bytes a second, by (rows, columns); counted is what has to be read and written */
+    MC_WORK_COPY, /* whatever has no kind of its own */
+    MC_WORK_NORM,
+    MC_WORK_NORM_BACKWARD,
+    MC_WORK_SUMS,
+    MC_WORK_CROSS_ENTROPY,
+    MC_WORK_ADAM,
+    MC_WORK_STATS,
+    /* bytes of one matrix of the product a second, by (rows, columns, activation): what it takes
+     * longer than the product alone */
+    MC_WORK_BIAS,
+    MC_WORK_ACTIVATION,
+    MC_WORK_ACTIVATION_BACKWARD,
+    MC_WORK_KINDS
+} mc_work_kind;
+
+typedef struct mc_work {
+    mc_work_kind kind;
+    mc_dtype dtype;
+    int64_t a, b, c;      /* see mc_work_kind */
+    bool dropout, causal; /* of norms and attention */
+    double amount;        /* FLOP or bytes */
+} mc_work;
+
+/* A measured rate. The amount of its work is not looked at. */
+typedef struct mc_rate {
+    mc_work work;
+    double rate; /* a second */
+} mc_rate;
+
+typedef enum mc_bus_kind {
+    MC_BUS_ALL_GATHER,
+    MC_BUS_REDUCE_SCATTER,
+    MC_BUS_ALL_REDUCE,
+    MC_BUS_KINDS
+} mc_bus_kind;
+
+/* Bus bandwidth (as nccl-tests has it) of a collective whose larger buffer has so many bytes. */
+typedef struct mc_bus_rate {
+    mc_bus_kind kind;
+    double bytes, rate;
+} mc_bus_rate;
+
+enum { MC_BUS_RATES = 16 };
+
+typedef struct mc_rates mc_rates;
+
+/* A table of rates. */
+struct mc_rates {
+    mc_rate *rate;
+    size_t count, capacity;
+    double least; /* seconds of any kernel */
+    /* Where the rate of work is measured that the table does not have; NULL: the nearest entries
+     * are taken. */
+    mc_device *device;
+    double best_product; /* FLOP/s of the fastest product asked for */
+    /* ---- between ranks ---- */
+    mc_bus_rate bus[MC_BUS_RATES];
+    int bus_count;
+    double bus_most;    /* bytes/s of bus bandwidth, whatever `bus` says; 0: as it says */
+    double network;     /* bytes/s from a rank to other hosts */
+    int ranks_per_host; /* 1 or more */
+    double begin;       /* seconds of any collective */
+    /* ---- AdamOffload: bytes/s between host and device, each way, and of the host's memory ---- */
+    double host_bus, host_memory;
+    double hop, network_hop; /* seconds from a rank to the next, within and between hosts */
+    bool beside;             /* collectives run beside kernels */
+};
+
+/* The kinds of a step's parts. */
+typedef enum mc_work_part {
+    MC_PART_PRODUCTS,
+    MC_PART_ATTENTION,
+    MC_PART_ELEMENTWISE,
+    MC_PART_LOSS,
+    MC_PART_OPTIMIZER,
+    MC_PARTS
+} mc_work_part;
+
+/* Seconds. All below `host` are since the last mc_plan_restart, which lets what is under way beside
+ * go on. */
+typedef struct mc_plan_clock {
+    double begin;          /* of `now`, at the last mc_plan_restart */
+    double now;            /* of what runs in order */
+    double side;           /* when what was begun beside it ends */
+    double host;           /* when what the host was given ends */
+    double part[MC_PARTS]; /* of `now`, by what passed */
+    double exposed;        /* of `now`: waiting for collectives */
+    double offload;        /* of `now`: waiting for the host */
+    double communication;  /* of all collectives, waited for or not */
+} mc_plan_clock;
+
+/* Takes a table over, which is freed with the device or with the next one. NULL: no time passes. */
+void mc_plan_set_rates(mc_device *plan, mc_rates *rates);
+mc_rates *mc_plan_rates_of(mc_device *plan);
+mc_plan_clock *mc_plan_clock_of(mc_device *plan);
+
+/* The work passes. An error where its rate is to be measured, and cannot be. */
+mc_status mc_plan_work(mc_device *plan, mc_work work);
+
+/* The host is given work of AdamOffload, which it does in order: bytes to copy, and bytes to read
+ * and write in its own memory meanwhile. `behind`: behind what was launched so far. When it ends.
+ */
+double mc_plan_host_work(mc_device *plan, double copied, double touched, bool behind);
+/* The device waits until then. */
+void mc_plan_wait_host(mc_device *plan, double end);
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* Tables of no entries, of what was measured on an H200, and one that measures on `device` (not a
+ * planning one) what it is asked for. NULL when memory is out. */
+mc_rates *mc_rates_new(void);
+mc_rates *mc_rates_h200(void);
+mc_rates *mc_rates_here(mc_device *device);
+void mc_rates_free(mc_rates *rates);
+/* False when memory is out. */
+bool mc_rates_add(mc_rates *rates, mc_work work, double rate);
+
+/* Seconds of the work, NaN where the table has nothing like it. */
+mc_status mc_rates_price(mc_rates *rates, const mc_work *work, double *seconds);
+/* Seconds of a collective of `ranks` ranks. `bytes` is the larger of its buffers. */
+double mc_rates_collective(const mc_rates *rates, mc_bus_kind kind, int ranks, double bytes);
+
+/* Runs work on the device: its rate. MC_ERR_NOMEM, or the status of the kernel. */
+mc_status mc_rates_measure(mc_device *device, const mc_work *work, double *rate);
+
+/* The work that is measured in place of this one: smaller, where that has the same rate. */
+mc_work mc_work_clip(const mc_device *device, mc_work work);
+
+#endif
