@@ -11,7 +11,15 @@
 #include <string.h>
 #include "core/device/cuda/cuda_internal.h"
 
-enum { ROWS = 65536, DIM = 768, WIDE = 3072, SETS = 3, LOSS_ROWS = 16384, CLASSES = 50257 };
+enum {
+    ROWS = 65536,
+    DIM = 768,
+    WIDE = 3072,
+    SETS = 3,
+    LOSS_ROWS = 16384,
+    WIDE_ROWS = 16384,
+    CLASSES = 50257
+};
 enum { LOSS_STRIDE = 50304, VOCABULARY = 50304, POSITIONS = 1024, PARAMETERS = 124 << 20 };
 
 static const double FLOOR_RATE = 4.2e12;
@@ -81,7 +89,7 @@ static void measure(bench *b, const char *name, double bytes, case_fn run, doubl
         best = time < best ? time : best;
     }
     double rate = bytes / (best * 1e-3);
-    printf("%-36s %9.4f ms %8.1f GB/s %6.1f %%\n", name, best, rate * 1e-9,
+    printf("%-40s %9.4f ms %8.1f GB/s %6.1f %%\n", name, best, rate * 1e-9,
            100 * rate / FLOOR_RATE);
     fflush(stdout);
 }
@@ -144,12 +152,12 @@ static mc_status run_zero(const bench *b, set s, double argument)
 static mc_status run_column_sums(const bench *b, set s, double columns)
 {
     return b->k->column_sums(b->d, ROWS, (int64_t)columns, take_bf16(&s, ROWS, (int64_t)columns),
-                             vector(b, 0));
+                             vector(b, 9));
 }
 
 static mc_status run_sum_leading(const bench *b, set s, double count)
 {
-    mc_matrix y = {vector(b, 0), MC_F32, 0};
+    mc_matrix y = {vector(b, 9), MC_F32, 0};
     return b->k->sum_leading(b->d, (int64_t)ROWS * DIM, take_bf16(&s, ROWS, DIM), (int64_t)count, y,
                              true);
 }
@@ -180,6 +188,26 @@ static mc_status run_norm_backward(const bench *b, set s, double p)
                                         vector(b, 3), dy,
                                         (mc_dropout_mask){.p = p > 0 ? (float)p : 0, .seed = 1}, ds,
                                         p < 0, p < 0 ? none : df, vector(b, 4), vector(b, 5));
+}
+
+/* GPT-2 XL's rows, which several warps share. */
+static mc_status run_wide_norm(const bench *b, set s, double columns)
+{
+    int64_t n = (int64_t)columns;
+    mc_matrix x = take_bf16(&s, WIDE_ROWS, n), f = take_bf16(&s, WIDE_ROWS, n);
+    mc_matrix sum = take_bf16(&s, WIDE_ROWS, n), y = take_bf16(&s, WIDE_ROWS, n);
+    return b->k->residual_norm(b->d, WIDE_ROWS, n, x, f, (mc_dropout_mask){0}, weight(b, 0),
+                               weight(b, 1), 1e-5f, sum, y, vector(b, 2), vector(b, 3));
+}
+
+static mc_status run_wide_norm_backward(const bench *b, set s, double columns)
+{
+    int64_t n = (int64_t)columns;
+    mc_matrix sum = take_bf16(&s, WIDE_ROWS, n), dy = take_bf16(&s, WIDE_ROWS, n);
+    mc_matrix ds = take_bf16(&s, WIDE_ROWS, n), none = {0};
+    return b->k->residual_norm_backward(b->d, WIDE_ROWS, n, sum, weight(b, 0), vector(b, 2),
+                                        vector(b, 3), dy, (mc_dropout_mask){0}, ds, true, none,
+                                        vector(b, 4), vector(b, 5));
 }
 
 /* ---- rows by index --------------------------------------------------------------------------- */
@@ -282,6 +310,9 @@ static void measure_rows(bench *b)
     measure(b, "residual_norm_backward", 8 * row, run_norm_backward, 0);
     measure(b, "residual_norm_backward dropout", 8 * row, run_norm_backward, 0.1);
     measure(b, "residual_norm_backward accumulate", 8 * row, run_norm_backward, -1);
+    measure(b, "residual_norm 1600", 8.0 * WIDE_ROWS * 1600, run_wide_norm, 1600);
+    measure(b, "residual_norm_backward accumulate 1600", 8.0 * WIDE_ROWS * 1600,
+            run_wide_norm_backward, 1600);
     measure(b, "dropout", 4 * row, run_dropout, 0.1);
     measure(b, "embedding 2 tables", 4 * row, run_embedding, 0);
     measure(b, "embedding_backward tokens", 10 * row, run_embedding_backward, VOCABULARY);
@@ -343,7 +374,10 @@ static bool bench_init(bench *b)
     all.data = b->arena;
     mc_fill normal = {MC_FILL_NORMAL, 0, 1, 1};
     if (b->k->fill(b->d, normal, 0, (int64_t)(SETS * b->bytes / 2), all) != MC_OK) return false;
-    if (b->k->zero(b->d, b->small, 16 * 65536 * sizeof(float)) != MC_OK) return false;
+    /* the first two vectors are weights in bf16 */
+    mc_matrix weights = {vector(b, 0), MC_BF16, 0}, rest = {vector(b, 2), MC_F32, 0};
+    if (b->k->fill(b->d, normal, 0, 4 * 65536, weights) != MC_OK) return false;
+    if (b->k->fill(b->d, normal, 0, 14 * 65536, rest) != MC_OK) return false;
     make_indices(b);
     mc_update update = {.lr = 1e-4, .step = 5, .gradient_scale = 1};
     mc_gradient_stats stats = {0};

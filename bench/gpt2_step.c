@@ -5,12 +5,13 @@
  *
  * Everything of a step is done: upload of new tokens, forward, loss, backward, norm and clipping,
  * AdamW, and the loss of the step before is read. Steps are timed on the host from report to
- * report; the first five are left out of the mean. */
+ * report; the result has the median and the mean without the first five. */
 #include "core/modelcenter.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include "core/device/device_internal.h"
 
 typedef struct run {
@@ -24,6 +25,23 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds since the process began, most of which went into loading libraries; 0 where unknown. */
+static double age(void)
+{
+    char line[1024] = "";
+    struct timespec t;
+    FILE *file = fopen("/proc/self/stat", "r");
+    if (!file) return 0;
+    bool read = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    const char *at = strrchr(line, ')'); /* behind it are the third field and those after */
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    if (!read || !at) return 0;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    double began = strtod(at, NULL) / (double)sysconf(_SC_CLK_TCK);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec - began;
 }
 
 static void step(mc_context *ctx, void *user)
@@ -52,17 +70,26 @@ static void fill(int32_t *ids, int32_t *labels, int64_t count)
     }
 }
 
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
 int main(int argc, char **argv)
 {
+    enum { FIRST = 5 }; /* not counted */
     const char *name = argc > 1 ? argv[1] : "gpt2-base";
     int64_t batch = argc > 2 ? atoi(argv[2]) : 4, length = argc > 3 ? atoi(argv[3]) : 64;
     int steps = argc > 4 ? atoi(argv[4]) : 10;
+    if (steps < FIRST + 2) steps = FIRST + 2;
     const char *device = argc > 5 ? argv[5] : "cpu", *dtype = argc > 6 ? argv[6] : "f32";
     mc_load_options load = {.dtype = !strcmp(dtype, "bf16")  ? MC_BF16
                                      : !strcmp(dtype, "f16") ? MC_F16
                                                              : MC_F32};
-    double start = now();
+    double start = now() - age();
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 42, .device = device});
+    double opened = now();
     mc_gpt2_config config;
     run r = {0};
     if (!mc_gpt2_config_named(ctx, name, &config)) {
@@ -80,33 +107,39 @@ int main(int argc, char **argv)
     int64_t tokens = batch * length;
     int32_t *ids = malloc((size_t)tokens * sizeof *ids),
             *labels = malloc((size_t)tokens * sizeof *labels);
-    double last = now(), begin = 0;
+    double made = now(), last = made, sum = 0, *seconds = malloc((size_t)steps * sizeof *seconds);
     for (int i = 0; i < steps && !mc_failed(ctx); i++) {
         fill(ids, labels, tokens);
         mc_tensor_write(r.ids, ids, (size_t)tokens * sizeof *ids);
         mc_tensor_write(r.labels, labels, (size_t)tokens * sizeof *labels);
         mc_step_run(ctx, 1, step, &r);
         mc_step_report report;
-        bool told = mc_optim_manager_report(r.optim, 1, &report);
+        bool told = mc_optim_manager_report(r.optim, i > 0, &report);
         double t = now();
-        if (i == 5) begin = t;
         if (told && (i < 8 || i % 10 == 0))
             printf("step %lld  loss %.4f  norm %.4f  %.2f ms\n", (long long)report.step,
                    report.loss, report.grad_norm, 1e3 * (t - last));
-        if (i == 0) printf("start to first step launched: %.2f s\n", t - start);
+        if (i == 0)
+            printf("start to the end of the first step: %.2f s (device %.2f, model %.2f)\n",
+                   t - start, opened - start, made - opened);
+        seconds[i] = t - last; /* of the step before, on a device that works on its own */
+        if (i > FIRST) sum += seconds[i];
         last = t;
     }
     mc_step_report report;
     mc_optim_manager_report(r.optim, 0, &report);
-    double each = (now() - begin) / (steps - 6);
     if (mc_print_error(ctx, stderr)) return 1;
+    int counted = steps - FIRST - 1;
+    qsort(seconds + FIRST + 1, (size_t)counted, sizeof *seconds, compare);
+    double median = seconds[FIRST + 1 + counted / 2], each = sum / counted;
     mc_device_memory m = ctx->device->memory;
     printf(
-        "result config=%s batch=%lld length=%lld loss=%.5f ms=%.3f tokens_per_s=%.0f peak_mib=%zu "
-        "reserved_mib=%zu system_calls=%llu waits=%llu\n",
-        name, (long long)batch, (long long)length, report.loss, 1e3 * each, (double)tokens / each,
-        m.peak >> 20, m.reserved >> 20, (unsigned long long)m.system_calls,
+        "result config=%s batch=%lld length=%lld loss=%.5f ms=%.3f mean_ms=%.3f tokens_per_s=%.0f "
+        "peak_mib=%zu reserved_mib=%zu system_calls=%llu waits=%llu\n",
+        name, (long long)batch, (long long)length, report.loss, 1e3 * median, 1e3 * each,
+        (double)tokens / median, m.peak >> 20, m.reserved >> 20, (unsigned long long)m.system_calls,
         (unsigned long long)ctx->device->waits);
+    free(seconds);
     free(ids);
     free(labels);
     mc_context_free(ctx);

@@ -4,7 +4,7 @@ set(MC_ENABLE_NCCL AUTO CACHE STRING "GPU ranks over NCCL: AUTO (where nccl.h is
 set(MC_ENABLE_MPI AUTO CACHE STRING "CPU ranks over MPI: AUTO (where MPI is found), ON, OFF")
 set_property(CACHE MC_ENABLE_CUDA MC_ENABLE_NCCL MC_ENABLE_MPI PROPERTY STRINGS AUTO ON OFF)
 
-# ---- CUDA: the toolkit with nvcc and cuBLAS; cuDNN is looked for when a program runs
+# ---- CUDA: the toolkit with nvcc and cuBLAS; cuBLASLt and cuDNN are loaded when a program runs
 
 function(mc_without_cuda why)
     if(NOT MC_ENABLE_CUDA STREQUAL "AUTO")
@@ -47,9 +47,8 @@ else()
         else()
             set(MC_HAVE_CUDA ON)
             target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CUDA)
-            target_link_libraries(mc_dependencies INTERFACE CUDA::cudart_static CUDA::cublasLt
-                                                            ${CMAKE_DL_LIBS})
-            list(APPEND mc_link_names ${CUDA_cublasLt_LIBRARY} ${CUDA_cudart_static_LIBRARY} rt dl)
+            target_link_libraries(mc_dependencies INTERFACE CUDA::cudart_static ${CMAKE_DL_LIBS})
+            list(APPEND mc_link_names ${CUDA_cudart_static_LIBRARY} rt dl)
             message(STATUS "CUDA: ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
         endif()
     endif()

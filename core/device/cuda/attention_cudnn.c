@@ -3,7 +3,6 @@
  * Sequences of one length are a dense (batch, length) grid. Others are ragged: `batch` and `length`
  * of the graph are rounded up, so that a few plans serve all batches; where each sequence lies is
  * data. log_sum_exp is (batch, heads, length) in the one case and (tokens, heads) in the other. */
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +20,6 @@ typedef struct sdpa_plan {
 struct mc_cuda_cudnn {
     mc_cudnn library;
     char why[384]; /* "": it works */
-    char gpu[256];
     sdpa_plan **plans;
     size_t count, capacity;
 };
@@ -30,10 +28,7 @@ struct mc_cuda_cudnn {
 
 static void start(struct mc_cuda_cudnn *c, mc_cuda_device *cuda)
 {
-    struct cudaDeviceProp properties;
     if (!mc_cudnn_load(&c->library, c->why, sizeof c->why)) return;
-    if (cudaGetDeviceProperties(&properties, cuda->ordinal) == cudaSuccess)
-        snprintf(c->gpu, sizeof c->gpu, "%s", properties.name);
     int status = c->library.cudnnCreate(&c->library.handle);
     const char *what = "cudnnCreate";
     if (!status) {
@@ -70,14 +65,14 @@ void mc_cudnn_free(struct mc_cuda_cudnn *c)
 /* Deterministic backward keeps all scores; past this it is our kernels' case. */
 static const int64_t LARGEST_WORKSPACE = (int64_t)4 << 30;
 
-static void describe(const struct mc_cuda_cudnn *c, const mc_sdpa_key *k, char *text, size_t size)
+static void describe(const mc_cuda_device *cuda, const mc_sdpa_key *k, char *text, size_t size)
 {
     snprintf(text, size,
              "modelcenter plan 2: cuDNN %zu, %s, attention backward %d causal %d ragged %d "
              "bias %d apart %d deterministic %d packed %d dtype %d shape %d %d %d %d %d "
              "strides %lld %lld %lld dropout %a",
-             c->library.version, c->gpu, k->backward, k->causal, k->ragged, k->bias, k->apart,
-             k->deterministic, k->packed_sum, k->dtype, k->batch, k->heads, k->length,
+             cuda->cudnn->library.version, cuda->gpu, k->backward, k->causal, k->ragged, k->bias,
+             k->apart, k->deterministic, k->packed_sum, k->dtype, k->batch, k->heads, k->length,
              k->key_length, k->head_dim, (long long)k->q_stride, (long long)k->kv_stride,
              (long long)k->out_stride, (double)k->dropout);
 }
@@ -106,7 +101,7 @@ static void build(const mc_cudnn *library, sdpa_plan *p)
 static void prepare(mc_device *d, struct mc_cuda_cudnn *c, sdpa_plan *p)
 {
     char title[768], path[MC_PATH_MAX];
-    describe(c, &p->key, title, sizeof title);
+    describe(mc_cuda_of(d), &p->key, title, sizeof title);
     bool kept = plan_path(d, &p->key, title, path);
     if (kept) p->plan = mc_cudnn_plan_load(&c->library, path, title);
     if (!p->plan) {
@@ -151,6 +146,7 @@ static bool is_aligned(mc_matrix m) { return (uintptr_t)m.data % 16 == 0 && m.st
 static bool is_one_sided(const mc_attention_shape *s)
 {
     const mc_lengths *queries = s->lengths, *keys = mc_key_lengths(s);
+    if (queries->fixed || keys->fixed) return true; /* some batch may have them */
     for (int i = 0; i < queries->count; i++)
         if ((queries->length[i] == 0) != (keys->length[i] == 0)) return true;
     return false;
@@ -187,7 +183,7 @@ static const char *refusal(const mc_attention_shape *s, mc_matrix q, mc_matrix k
 
 static bool is_grid(const mc_lengths *l)
 {
-    return (int64_t)l->longest * l->count == l->total && l->longest % 64 == 0;
+    return !l->fixed && (int64_t)l->longest * l->count == l->total && l->longest % 64 == 0;
 }
 
 bool mc_sdpa_is_ragged(const mc_attention_shape *s)
@@ -224,15 +220,16 @@ static mc_sdpa_key key_of(const mc_attention_shape *s, mc_matrix q, mc_matrix k,
     return key;
 }
 
-/* The sum of dq in f32 lies densely, which is faster, unless that takes much memory for nothing. */
+/* The sum of dq in f32 lies densely, which is faster, unless that takes much memory for nothing
+ * (and the head size is one for which cuDNN's own frontend lets it). */
 static mc_sdpa_key backward_key_of(mc_sdpa_key key, int64_t total, bool deterministic)
 {
     int64_t dense = (int64_t)key.batch * key.length;
     int64_t bytes = dense * key.heads * key.head_dim * (int64_t)sizeof(float);
     key.backward = 1;
     key.deterministic = deterministic || key.bias;
-    key.packed_sum =
-        key.ragged && !key.deterministic && dense > 8 * total && bytes > (int64_t)256 << 20;
+    key.packed_sum = key.ragged && !key.deterministic && dense > 8 * total &&
+                     bytes > (int64_t)256 << 20 && key.head_dim % 16 == 0;
     return key;
 }
 
@@ -262,6 +259,13 @@ static mc_status find_plans(mc_device *d, const mc_attention_shape *s, mc_matrix
     if (!(*backward)->plan)
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", (*backward)->why);
     return MC_OK;
+}
+
+void mc_cudnn_prepare(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
+                      mc_matrix v, mc_matrix out, bool backward)
+{
+    const sdpa_plan *forward = NULL, *other = NULL;
+    find_plans(d, s, q, k, v, out, backward, &forward, &other);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -319,11 +323,11 @@ static void carve_all(sdpa_run *r, int64_t total, bool stats)
             carve(r, 4 * (int64_t)k->batch * k->length * k->heads * k->head_dim);
 }
 
-static void set_scalars(sdpa_run *r, const mc_cudnn *library, const mc_attention_shape *s)
+static void set_scalars(sdpa_run *r, const mc_attention_shape *s)
 {
     float p = r->plan->key.dropout;
     r->scale = s->scale;
-    r->masked = library->version < 91000 ? -FLT_MAX : -INFINITY; /* older ones make NaN of it */
+    r->masked = -INFINITY;
     r->delta_factor = 1.0f - p;
     r->keep_factor = 1.0f / (1.0f - p);
     r->pointers[MC_SDPA_SCALE] = &r->scale;
@@ -362,7 +366,7 @@ static mc_status write_inputs(mc_device *d, sdpa_run *r, const mc_attention_shap
 static mc_status execute(mc_device *d, sdpa_run *r, const mc_attention_shape *s)
 {
     const mc_cudnn *library = &mc_cuda_of(d)->cudnn->library;
-    set_scalars(r, library, s);
+    set_scalars(r, s);
     mc_status status = write_inputs(d, r, s);
     if (status) return status;
     int64_t ids[MC_SDPA_IDS];
@@ -399,7 +403,8 @@ static mc_status run(mc_device *d, sdpa_run *r, const mc_attention_shape *s, boo
     r->block = block + (256 - (uintptr_t)block % 256) % 256;
     carve_all(r, s->lengths->total, stats);
     r->pointers[MC_SDPA_BIAS] = s->bias.data;
-    mc_status status = with_bias ? execute_with_bias(d, r, s) : execute(d, r, s);
+    mc_status status = MC_OK;
+    if (!mc_cuda_is_planning(d)) status = with_bias ? execute_with_bias(d, r, s) : execute(d, r, s);
     d->free(d, block, bytes);
     return status;
 }

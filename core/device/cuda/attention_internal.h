@@ -7,6 +7,13 @@
 extern "C" {
 #endif
 
+/* Makes cuDNN's plans for a case where it may serve it; with `backward`, for both directions. To be
+ * called before a recording that first sees the case: starting cuDNN waits for the GPU. */
+void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                               mc_matrix k, mc_matrix v, mc_matrix out, bool backward);
+void mc_cudnn_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+                      mc_matrix v, mc_matrix out, bool backward); /* leaves a failure in d */
+
 /* What the graphs read besides the matrices, written on the device's stream (attention.cu). */
 typedef struct mc_sdpa_inputs {
     const int32_t *device_lengths, *device_key_lengths; /* see mc_attention_shape */
@@ -26,6 +33,11 @@ typedef struct mc_sdpa_inputs {
 bool mc_sdpa_is_ragged(const mc_attention_shape *shape);
 
 mc_status mc_sdpa_write_inputs(mc_device *d, const mc_sdpa_inputs *inputs);
+
+/* Zeros in the rows behind the last token of `count` (1 to 3) matrices, of which the first is
+ * packed as the queries, the others as the keys. */
+mc_status mc_sdpa_zero_tails(mc_device *d, const mc_attention_shape *shape, int count,
+                             const mc_matrix *y);
 
 /* to = from, (rows, columns), converting dtypes. */
 mc_status mc_sdpa_copy_rows(mc_device *d, int64_t rows, int64_t columns, mc_matrix from,

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/cuda_memory_internal.h"
+#include "core/device/cuda/libraries_internal.h"
 #include "core/device/cuda/open_internal.h"
 #include "core/device/cuda/planning_internal.h"
 #include <nvtx3/nvToolsExt.h>
@@ -26,6 +27,7 @@ mc_status mc_cuda_check(mc_device *d, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess) return MC_OK;
     mc_status status = error == cudaErrorMemoryAllocation ? MC_ERR_NOMEM : MC_ERR_DEVICE;
+    if (status == MC_ERR_NOMEM) cudaGetLastError(); /* or the next launch would tell it again */
     return mc_cuda_fail(d, status, "%s: %s (CUDA error %d, %s)", what, cudaGetErrorString(error),
                         (int)error, cudaGetErrorName(error));
 }
@@ -129,9 +131,17 @@ static void cuda_copy_in(mc_device *d, void *device, const void *host, size_t by
     mc_cuda_device *c = mc_cuda_of(d);
     if (!bytes) return;
     if (d->recording)
-        upload_recorded(c, device, host, bytes);
+        c->upload_lost |= upload_recorded(c, device, host, bytes) != MC_OK;
     else
         mc_cuda_check(d, mc_cuda_upload(c->staging, c->stream, device, host, bytes), "an upload");
+}
+
+/* After waiting for the GPU. */
+static bool is_reliable(mc_device *d)
+{
+    const char *why = __atomic_load_n(&d->given_up, __ATOMIC_ACQUIRE);
+    if (why) mc_cuda_fail(d, MC_ERR_DEVICE, "%s", why);
+    return !why;
 }
 
 static bool cuda_copy_out(mc_device *d, void *host, const void *device, size_t bytes)
@@ -144,7 +154,7 @@ static bool cuda_copy_out(mc_device *d, void *host, const void *device, size_t b
     d->waits++;
     cudaError_t error = cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, c->stream);
     if (!error) error = cudaStreamSynchronize(c->stream);
-    return mc_cuda_check(d, error, "a download") == MC_OK;
+    return mc_cuda_check(d, error, "a download") == MC_OK && is_reliable(d);
 }
 
 static uint64_t cuda_copy_out_later(mc_device *d, void *host, const void *device, size_t bytes)
@@ -176,8 +186,93 @@ static bool cuda_wait(mc_device *d, uint64_t ticket)
     mc_cuda_device *c = mc_cuda_of(d);
     if (is_overtaken(c, ticket)) return true;
     cudaError_t error = cudaEventSynchronize(c->done[ticket % MC_CUDA_TICKETS]);
-    return mc_cuda_check(d, error, "waiting for the GPU") == MC_OK;
+    return mc_cuda_check(d, error, "waiting for the GPU") == MC_OK && is_reliable(d);
 }
+
+/* ---- lanes: streams of copies beside the device's own ---------------------------------------- */
+
+/* A lane is a stream, a fence an event. */
+static cudaStream_t stream_of(mc_device *d, mc_lane *lane)
+{
+    return lane ? (cudaStream_t)lane : mc_cuda_of(d)->stream;
+}
+
+static const char *text_of(cudaError_t error) { return error ? cudaGetErrorString(error) : NULL; }
+
+static void cuda_attach(mc_device *d) { cudaSetDevice(mc_cuda_of(d)->ordinal); }
+
+static const char *cuda_lane_new(mc_device *d, mc_lane **lane)
+{
+    cudaStream_t stream = NULL;
+    (void)d;
+    cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    *lane = (mc_lane *)stream;
+    return text_of(error);
+}
+
+static void cuda_lane_free(mc_device *d, mc_lane *lane)
+{
+    (void)d;
+    if (!lane) return;
+    cudaStreamSynchronize((cudaStream_t)lane);
+    cudaStreamDestroy((cudaStream_t)lane);
+}
+
+static const char *cuda_fence_new(mc_device *d, mc_fence **fence)
+{
+    cudaEvent_t event = NULL;
+    (void)d;
+    cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    *fence = (mc_fence *)event;
+    return text_of(error);
+}
+
+static void cuda_fence_free(mc_device *d, mc_fence *fence)
+{
+    (void)d;
+    if (fence) cudaEventDestroy((cudaEvent_t)fence);
+}
+
+static const char *cuda_fence_set(mc_device *d, mc_fence *fence, mc_lane *lane)
+{
+    return text_of(cudaEventRecord((cudaEvent_t)fence, stream_of(d, lane)));
+}
+
+static const char *cuda_after(mc_device *d, mc_lane *lane, mc_fence *fence)
+{
+    return text_of(cudaStreamWaitEvent(stream_of(d, lane), (cudaEvent_t)fence, 0));
+}
+
+static const char *cuda_fence_wait(mc_device *d, mc_fence *fence)
+{
+    (void)d;
+    return text_of(cudaEventSynchronize((cudaEvent_t)fence));
+}
+
+static const char *cuda_lane_copy_in(mc_device *d, mc_lane *lane, void *device, const void *host,
+                                     size_t bytes)
+{
+    return text_of(
+        cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_of(d, lane)));
+}
+
+static const char *cuda_lane_copy_out(mc_device *d, mc_lane *lane, void *host, const void *device,
+                                      size_t bytes)
+{
+    return text_of(
+        cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_of(d, lane)));
+}
+
+static const mc_lanes lanes = {.attach = cuda_attach,
+                               .lane_new = cuda_lane_new,
+                               .lane_free = cuda_lane_free,
+                               .fence_new = cuda_fence_new,
+                               .fence_free = cuda_fence_free,
+                               .fence_set = cuda_fence_set,
+                               .after = cuda_after,
+                               .wait = cuda_fence_wait,
+                               .copy_in = cuda_lane_copy_in,
+                               .copy_out = cuda_lane_copy_out};
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
@@ -189,6 +284,7 @@ static bool cuda_record_begin(mc_device *d)
     mc_cuda_device *c = mc_cuda_of(d);
     cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed);
     d->recording = error == cudaSuccess;
+    c->upload_lost = false;
     return mc_cuda_check(d, error, "recording a step") == MC_OK;
 }
 
@@ -199,8 +295,11 @@ static void *cuda_record_end(mc_device *d)
     cudaGraphExec_t exec = NULL;
     d->recording = false;
     cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
-    if (!error) error = cudaGraphInstantiate(&exec, graph, 0);
+    if (!error && !c->upload_lost) error = cudaGraphInstantiate(&exec, graph, 0);
     if (graph) cudaGraphDestroy(graph);
+    if (!error && c->upload_lost)
+        mc_cuda_fail(d, MC_ERR_NOMEM, "no pinned memory for an upload of the step");
+    if (error) cudaGetLastError(); /* is told here */
     return mc_cuda_check(d, error, "recording a step") ? NULL : exec;
 }
 
@@ -238,6 +337,7 @@ static void cuda_close(mc_device *d)
 {
     mc_cuda_device *c = mc_cuda_of(d);
     if (c->stream) cudaStreamSynchronize(c->stream);
+    mc_preload_free(c->preload);
     mc_cuda_gemm_free(d, c->gemm);
     mc_cudnn_free(c->cudnn);
     mc_pool_free(c->step_pool);
@@ -364,6 +464,7 @@ static mc_device describe(void)
                        .wait = cuda_wait,
                        .host_alloc = cuda_host_alloc,
                        .host_free = cuda_host_free,
+                       .lanes = &lanes,
                        .step_begin = cuda_step_begin,
                        .step_end = cuda_step_end,
                        .record_begin = cuda_record_begin,
@@ -373,7 +474,7 @@ static mc_device describe(void)
                        .range_begin = cuda_range_begin,
                        .range_end = cuda_range_end,
                        .close = cuda_close,
-                       .logits_chunk = (int64_t)16384 * 50304};
+                       .logits_chunk = MC_GPU_LOGITS_CHUNK};
 }
 
 mc_device *mc_cuda_open(mc_context *ctx)
@@ -386,7 +487,9 @@ mc_device *mc_cuda_open(mc_context *ctx)
     const char *deterministic = getenv("MC_DETERMINISTIC");
     c->device = describe();
     c->deterministic = deterministic && strcmp(deterministic, "1") == 0;
-    if (choose_gpu(ctx, c) && read_properties(ctx, c) && make_parts(c)) return &c->device;
+    bool found = choose_gpu(ctx, c);
+    if (found) c->preload = mc_preload_new(); /* while the GPU's context is made */
+    if (found && read_properties(ctx, c) && make_parts(c)) return &c->device;
     if (!mc_failed(ctx))
         mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": %s",
                 *c->device.failure ? c->device.failure : "out of host memory");

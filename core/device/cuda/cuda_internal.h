@@ -18,6 +18,7 @@ typedef struct mc_cuda_planning {
     void (*free)(mc_device *d, void *data, size_t bytes);
     size_t in_use, peak;
     uintptr_t address; /* of the next block */
+    bool counts;       /* now: see mc_cuda_is_planning */
 } mc_cuda_planning;
 
 typedef struct mc_cuda_device {
@@ -37,14 +38,20 @@ typedef struct mc_cuda_device {
     mc_device_memory pool_memory;    /* of pool */
     struct mc_cuda_staging *staging; /* pinned memory that uploads go through */
     struct mc_cuda_constant *kept;   /* pinned memory of uploads that were recorded */
+    bool upload_lost;                /* one that could not be recorded: so cannot the step */
     cudaEvent_t done[MC_CUDA_TICKETS]; /* ticket t: done[t % MC_CUDA_TICKETS] */
     uint64_t tickets;
     mc_cuda_planning planning;
+    struct mc_preload *preload;  /* libraries on their way */
     struct mc_cuda_gemm *gemm;   /* cuBLASLt's handle, workspace and plans */
     struct mc_cuda_cudnn *cudnn; /* NULL: cuDNN is absent, does not start, or was not asked yet */
 } mc_cuda_device;
 
 static inline mc_cuda_device *mc_cuda_of(mc_device *d) { return (mc_cuda_device *)(void *)d; }
+
+/* A kernel is only asked what memory it takes: no address is one of memory. Launches of kernels
+ * come to nothing then; what looks at addresses (memset, copies, libraries) has to be left out. */
+static inline bool mc_cuda_is_planning(mc_device *d) { return mc_cuda_of(d)->planning.counts; }
 
 /* Every kernel of the table, once: the list declares the functions and fills the table. */
 #define MC_CUDA_KERNEL_MAP(X) \
@@ -97,10 +104,6 @@ mc_status mc_cuda_check(mc_device *d, cudaError_t error, const char *what);
 mc_status mc_cuda_launched(mc_device *d, const char *what);
 /* d->failure as printf writes it; returns `status`. */
 mc_status mc_cuda_fail(mc_device *d, mc_status status, const char *format, ...) MC_PRINTF(3, 4);
-
-/* The path of a file that keeps plans or tunings from one start to the next; false: there is no
- * folder for such files. */
-bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size);
 
 /* The path of a file that a later start of a program can use again (plans, tuning results): in
  * MC_CACHE_DIR, else in modelcenter/ of XDG_CACHE_HOME or of ~/.cache; the folder is made. False

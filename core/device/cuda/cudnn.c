@@ -44,11 +44,10 @@ bool mc_cudnn_load(mc_cudnn *c, char *why, size_t size)
         snprintf(why, size, "%s", text ? text : "libcudnn.so.9 cannot be loaded");
     } else if (find_functions(c, why, size)) {
         c->version = c->cudnnGetVersion();
-        /* 9.10.0 and 9.10.1 compute attention wrongly, says cuDNN's own frontend. */
-        if (c->version >= 90000 && c->version != 91000 && c->version != 91001) return true;
-        snprintf(why, size,
-                 "cuDNN %zu is not one whose attention works, expected 9.x, not 9.10.0/1",
-                 c->version);
+        /* 9.10.0 and 9.10.1 compute attention wrongly, says cuDNN's own frontend, and those before
+         * want padding masked twice. */
+        if (c->version >= 91002) return true;
+        snprintf(why, size, "cuDNN %zu is too old, expected 9.10.2 or later", c->version);
     }
     mc_cudnn_unload(c);
     return false;

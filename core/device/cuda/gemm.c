@@ -7,15 +7,16 @@
  * is timed on the operands at hand and the fastest is kept, in memory and in a file for the next
  * start: up to 45 % faster than the first proposal on an H200. In deterministic mode, and while a
  * step is recorded, the first proposal is taken. */
-#include <cublasLt.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/file_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/libraries_internal.h"
 
-enum { PROPOSALS = 16, TIMED_RUNS = 3 };
+enum { PROPOSALS = 16, ROUNDS = 2, TIMED_RUNS = 2 };
 static const size_t workspace_bytes = (size_t)64 << 20;
 
 /* All that a plan depends on; compared as bytes, so every byte is set. */
@@ -32,16 +33,17 @@ typedef struct plan_key {
 typedef struct plan {
     plan_key key;
     cublasLtMatmulAlgo_t algorithm;
-    int64_t usable; /* 0: cuBLASLt has no algorithm for it */
+    int32_t usable; /* 0: cuBLASLt has no algorithm for it */
+    int32_t timed;  /* the algorithm is the fastest, not just the first: these go to the file */
 } plan;
 
 struct mc_cuda_gemm {
+    mc_cublaslt lt;
     cublasLtHandle_t handle;
     void *workspace;
     plan *plans;
     size_t count, capacity;
     bool changed; /* there is something to write to the file */
-    size_t saved; /* plans that came from the file */
 };
 
 /* One call, as cuBLASLt sees it. */
@@ -59,7 +61,7 @@ static mc_status check(mc_device *d, cublasStatus_t status, const call *c, const
     mc_status result = status == CUBLAS_STATUS_ALLOC_FAILED ? MC_ERR_NOMEM : MC_ERR_DEVICE;
     return mc_cuda_fail(d, result, "cuBLASLt: %s of (%lld, %lld, %lld), epilogue %d: %s", what,
                         (long long)c->key.n, (long long)c->key.m, (long long)c->key.k,
-                        c->key.epilogue, cublasLtGetStatusString(status));
+                        c->key.epilogue, mc_cuda_of(d)->gemm->lt.GetStatusString(status));
 }
 
 static cudaDataType_t type_of(mc_dtype dtype)
@@ -76,42 +78,37 @@ static int32_t alignment_of(const void *data)
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
 typedef struct descriptors {
+    const mc_cublaslt *lt;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
 } descriptors;
 
 static void descriptors_release(descriptors *s)
 {
-    if (s->operation) cublasLtMatmulDescDestroy(s->operation);
-    if (s->a) cublasLtMatrixLayoutDestroy(s->a);
-    if (s->b) cublasLtMatrixLayoutDestroy(s->b);
-    if (s->c) cublasLtMatrixLayoutDestroy(s->c);
+    if (s->operation) s->lt->MatmulDescDestroy(s->operation);
+    if (s->a) s->lt->MatrixLayoutDestroy(s->a);
+    if (s->b) s->lt->MatrixLayoutDestroy(s->b);
+    if (s->c) s->lt->MatrixLayoutDestroy(s->c);
 }
 
-static cublasStatus_t set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t name,
+static cublasStatus_t set(const descriptors *s, cublasLtMatmulDescAttributes_t name,
                           const void *value, size_t size)
 {
-    return cublasLtMatmulDescSetAttribute(operation, name, value, size);
+    return s->lt->MatmulDescSetAttribute(s->operation, name, value, size);
 }
 
-static cublasStatus_t describe_operation(cublasLtMatmulDesc_t operation, const call *c)
+static cublasStatus_t describe_operation(const descriptors *d, const call *c)
 {
     const plan_key *k = &c->key;
     int32_t transpose_a = k->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
             transpose_b = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasStatus_t s = set(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof(int32_t));
-    if (!s) s = set(operation, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof(int32_t));
-    if (!s) s = set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &k->epilogue, sizeof(int32_t));
-    if (!s && c->bias)
-        s = set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
-    if (!s && c->bias)
-        s = set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &k->out, sizeof(int32_t));
-    if (!s && c->aux)
-        s = set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &c->aux, sizeof c->aux);
-    if (!s && c->aux)
-        s = set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldaux, sizeof(int64_t));
-    if (!s && c->aux)
-        s = set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &k->out, sizeof(int32_t));
+    cublasStatus_t s = set(d, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof(int32_t));
+    if (!s) s = set(d, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof(int32_t));
+    if (!s) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &k->epilogue, sizeof(int32_t));
+    if (!s && c->bias) s = set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
+    if (!s && c->bias) s = set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &k->out, sizeof(int32_t));
+    if (!s && c->aux) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &c->aux, sizeof c->aux);
+    if (!s && c->aux) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldaux, sizeof(int64_t));
     return s;
 }
 
@@ -119,17 +116,17 @@ static mc_status descriptors_init(mc_device *d, descriptors *s, const call *c)
 {
     const plan_key *k = &c->key;
     cudaDataType_t in = (cudaDataType_t)k->in, out = (cudaDataType_t)k->out;
-    *s = (descriptors){0};
-    cublasStatus_t status = cublasLtMatmulDescCreate(&s->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    if (!status) status = describe_operation(s->operation, c);
+    *s = (descriptors){.lt = &mc_cuda_of(d)->gemm->lt};
+    cublasStatus_t status = s->lt->MatmulDescCreate(&s->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (!status) status = describe_operation(s, c);
     if (!status)
-        status = cublasLtMatrixLayoutCreate(&s->a, in, (uint64_t)(k->transpose_a ? k->k : k->m),
-                                            (uint64_t)(k->transpose_a ? k->m : k->k), k->lda);
+        status = s->lt->MatrixLayoutCreate(&s->a, in, (uint64_t)(k->transpose_a ? k->k : k->m),
+                                           (uint64_t)(k->transpose_a ? k->m : k->k), k->lda);
     if (!status)
-        status = cublasLtMatrixLayoutCreate(&s->b, in, (uint64_t)(k->transpose_b ? k->n : k->k),
-                                            (uint64_t)(k->transpose_b ? k->k : k->n), k->ldb);
+        status = s->lt->MatrixLayoutCreate(&s->b, in, (uint64_t)(k->transpose_b ? k->n : k->k),
+                                           (uint64_t)(k->transpose_b ? k->k : k->n), k->ldb);
     if (!status)
-        status = cublasLtMatrixLayoutCreate(&s->c, out, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
+        status = s->lt->MatrixLayoutCreate(&s->c, out, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
     return check(d, status, c, "describing a product");
 }
 
@@ -138,70 +135,78 @@ static cublasStatus_t run(mc_cuda_device *cuda, const descriptors *s, const call
 {
     const float one = 1, beta = c->key.accumulate ? 1 : 0;
     struct mc_cuda_gemm *g = cuda->gemm;
-    return cublasLtMatmul(g->handle, s->operation, &one, c->a, s->a, c->b, s->b, &beta, to, s->c,
-                          to, s->c, algorithm, g->workspace, workspace_bytes, cuda->stream);
+    return g->lt.Matmul(g->handle, s->operation, &one, c->a, s->a, c->b, s->b, &beta, to, s->c, to,
+                        s->c, algorithm, g->workspace, workspace_bytes, cuda->stream);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-static cublasStatus_t limit_alignment(cublasLtMatmulPreference_t preference,
-                                      cublasLtMatmulPreferenceAttributes_t name, int32_t bytes)
+/* A wish that is a number of 32 bits. */
+static cublasStatus_t wish(const mc_cublaslt *lt, cublasLtMatmulPreference_t preference,
+                           cublasLtMatmulPreferenceAttributes_t name, int32_t number)
 {
-    uint32_t value = (uint32_t)bytes;
-    return cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value);
+    uint32_t value = (uint32_t)number;
+    return lt->MatmulPreferenceSetAttribute(preference, name, &value, sizeof value);
 }
 
-/* Asks for proposals; returns how many there are. */
-static int propose(mc_device *d, const descriptors *s, const call *c,
-                   cublasLtMatmulHeuristicResult_t *results)
+/* What the operands are like; parts of a sum are not to be rounded to 16 bits on the way. */
+static cublasStatus_t describe_wishes(const mc_cublaslt *lt, cublasLtMatmulPreference_t p,
+                                      const plan_key *k)
 {
-    const int32_t *alignment = c->key.alignment;
+    const int32_t *alignment = k->alignment;
+    cublasStatus_t s = lt->MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                        &workspace_bytes, sizeof workspace_bytes);
+    if (!s) s = wish(lt, p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment[0]);
+    if (!s) s = wish(lt, p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment[1]);
+    if (!s) s = wish(lt, p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment[2]);
+    if (!s) s = wish(lt, p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment[2]);
+    if (!s && k->out != CUDA_R_32F)
+        s = wish(lt, p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                 CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    return s;
+}
+
+/* Asks for proposals; `count` 0: there are none for what C, or an operand, is like. */
+static mc_status propose(mc_device *d, const descriptors *s, const call *c,
+                         cublasLtMatmulHeuristicResult_t *results, int *count)
+{
     cublasLtMatmulPreference_t preference = NULL;
-    int count = 0;
-    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
-    if (!status)
-        status = cublasLtMatmulPreferenceSetAttribute(preference,
-                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                      &workspace_bytes, sizeof workspace_bytes);
+    cublasStatus_t status = s->lt->MatmulPreferenceCreate(&preference);
+    if (!status) status = describe_wishes(s->lt, preference, &c->key);
     if (!status)
         status =
-            limit_alignment(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment[0]);
-    if (!status)
-        status =
-            limit_alignment(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment[1]);
-    if (!status)
-        status =
-            limit_alignment(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment[2]);
-    if (!status)
-        status =
-            limit_alignment(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment[2]);
-    if (!status)
-        status =
-            cublasLtMatmulAlgoGetHeuristic(mc_cuda_of(d)->gemm->handle, s->operation, s->a, s->b,
-                                           s->c, s->c, preference, PROPOSALS, results, &count);
-    if (preference) cublasLtMatmulPreferenceDestroy(preference);
-    return status ? 0 : count;
+            s->lt->MatmulAlgoGetHeuristic(mc_cuda_of(d)->gemm->handle, s->operation, s->a, s->b,
+                                          s->c, s->c, preference, PROPOSALS, results, count);
+    if (preference) s->lt->MatmulPreferenceDestroy(preference);
+    int given = status ? 0 : *count;
+    *count = 0;
+    for (int i = 0; i < given; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) results[(*count)++] = results[i];
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
+        return MC_OK;
+    return check(d, status, c, "finding an algorithm");
 }
 
-/* Milliseconds of one run of a proposal, the least of a few; negative if it fails. */
+/* Milliseconds of one run of a proposal, the least of a few; infinite if it fails. */
 static float time_proposal(mc_cuda_device *cuda, const descriptors *s, const call *c, void *to,
                            const cublasLtMatmulAlgo_t *algorithm, const cudaEvent_t *events)
 {
-    float least = -1;
+    float least = INFINITY;
     for (int i = 0; i <= TIMED_RUNS; i++) {
         float ms;
         cudaEventRecord(events[0], cuda->stream);
-        if (run(cuda, s, c, to, algorithm)) return -1;
+        if (run(cuda, s, c, to, algorithm)) return INFINITY;
         cudaEventRecord(events[1], cuda->stream);
         if (cudaEventSynchronize(events[1]) || cudaEventElapsedTime(&ms, events[0], events[1]))
-            return -1;
-        if (i && (least < 0 || ms < least)) least = ms;
+            return INFINITY;
+        if (i && ms < least) least = ms;
     }
     return least;
 }
 
-/* The fastest of the proposals. The result goes to scratch memory: C may hold what is to be added
- * to. */
+/* The fastest of the proposals, -1 where none could be timed. All are timed twice: while the first
+ * of a program run, the GPU's clock still rises. The result goes to scratch memory: C may hold what
+ * is to be added to. */
 static int fastest(mc_cuda_device *cuda, const descriptors *s, const call *c,
                    const cublasLtMatmulHeuristicResult_t *results, int count)
 {
@@ -210,22 +215,23 @@ static int fastest(mc_cuda_device *cuda, const descriptors *s, const call *c,
     void *to = NULL; /* not of the pool, whose peak is that of training */
     cudaEvent_t events[2] = {NULL, NULL};
     int best = 0;
-    float least = -1;
+    float least[PROPOSALS];
     bool good = cudaMalloc(&to, bytes) == cudaSuccess &&
                 cudaEventCreate(&events[0]) == cudaSuccess &&
                 cudaEventCreate(&events[1]) == cudaSuccess;
-    for (int i = 0; good && i < count; i++) {
-        float ms = time_proposal(cuda, s, c, to, &results[i].algo, events);
-        if (ms < 0 || (least >= 0 && ms >= least)) continue;
-        least = ms;
-        best = i;
+    for (int i = 0; i < count; i++) least[i] = INFINITY;
+    for (int i = 0; good && i < ROUNDS * count; i++) {
+        float ms = time_proposal(cuda, s, c, to, &results[i % count].algo, events);
+        if (ms < least[i % count]) least[i % count] = ms;
     }
+    for (int i = 1; i < count; i++)
+        if (least[i] < least[best]) best = i;
     for (int i = 0; i < 2; i++)
         if (events[i]) cudaEventDestroy(events[i]);
     if (to) cudaFree(to);
     cudaGetLastError(); /* without memory to try them in the first proposal is taken */
     d->waits++;
-    return best;
+    return isinf(least[best]) ? -1 : best;
 }
 
 static plan *find_plan(struct mc_cuda_gemm *g, const plan_key *key)
@@ -235,25 +241,27 @@ static plan *find_plan(struct mc_cuda_gemm *g, const plan_key *key)
     return NULL;
 }
 
-/* Makes and keeps the plan for a call. NULL when memory is out. */
-static plan *make_plan(mc_cuda_device *cuda, const descriptors *s, const call *c)
+/* Makes and keeps the plan for a call. */
+static mc_status make_plan(mc_cuda_device *cuda, const descriptors *s, const call *c, plan **out)
 {
     struct mc_cuda_gemm *g = cuda->gemm;
     cublasLtMatmulHeuristicResult_t results[PROPOSALS];
-    if (!mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans)) {
-        mc_cuda_fail(&cuda->device, MC_ERR_NOMEM, "out of memory for a plan");
-        return NULL;
-    }
-    int count = propose(&cuda->device, s, c, results), best = 0;
-    bool timed = !cuda->deterministic && !cuda->device.recording;
-    if (count > 1 && timed) best = fastest(cuda, s, c, results, count);
+    int count = 0, best = -1;
+    if (!mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
+        return mc_cuda_fail(&cuda->device, MC_ERR_NOMEM, "out of memory for a plan");
+    mc_status status = propose(&cuda->device, s, c, results, &count);
+    if (status) return status;
+    if (count > 0 && !cuda->deterministic && !cuda->device.recording)
+        best = fastest(cuda, s, c, results, count);
     plan *p = &g->plans[g->count++];
     memset(p, 0, sizeof *p);
     p->key = c->key;
     p->usable = count > 0;
-    if (count > 0) p->algorithm = results[best].algo;
-    g->changed |= timed;
-    return p;
+    p->timed = best >= 0;
+    if (count > 0) p->algorithm = results[p->timed ? best : 0].algo;
+    g->changed |= p->timed;
+    *out = p;
+    return MC_OK;
 }
 
 /* Runs a call; MC_ERR_UNSUPPORTED where cuBLASLt has nothing for it. */
@@ -265,7 +273,7 @@ static mc_status multiply(mc_device *d, const call *c)
     plan *p = find_plan(cuda->gemm, &c->key);
     if (p && !p->usable) return MC_ERR_UNSUPPORTED;
     mc_status status = descriptors_init(d, &s, c);
-    if (!status && !p && !(p = make_plan(cuda, &s, c))) status = MC_ERR_NOMEM;
+    if (!status && !p) status = make_plan(cuda, &s, c, &p);
     if (!status && !p->usable) status = MC_ERR_UNSUPPORTED;
     if (!status) status = check(d, run(cuda, &s, c, c->c, &p->algorithm), c, "a product");
     descriptors_release(&s);
@@ -405,7 +413,8 @@ static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activ
     if (activation != MC_ACTIVATION_GELU_NEW || !is_half(y->dtype))
         return CUBLASLT_EPILOGUE_DEFAULT;
     if (!pre->data) return bias->data ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    if (pre->stride % 8 || (uintptr_t)pre->data % 16) return CUBLASLT_EPILOGUE_DEFAULT;
+    if (pre->dtype != y->dtype || pre->stride % 8 || (uintptr_t)pre->data % 16)
+        return CUBLASLT_EPILOGUE_DEFAULT;
     return bias->data ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
 }
 
@@ -466,8 +475,8 @@ static file_header header_of(const mc_cuda_device *cuda)
 {
     file_header h;
     memset(&h, 0, sizeof h);
-    memcpy(h.magic, "mcgemm1", 8);
-    h.version = cublasLtGetVersion();
+    memcpy(h.magic, "mcgemm2", 8);
+    h.version = cuda->gemm->lt.GetVersion();
     h.plan_size = sizeof(plan);
     memcpy(h.gpu, cuda->gpu, sizeof h.gpu);
     return h;
@@ -487,7 +496,6 @@ static void read_file(mc_cuda_device *cuda)
         while (fread(&p, sizeof p, 1, file) == 1 &&
                mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
             g->plans[g->count++] = p;
-    g->saved = g->count;
     fclose(file);
 }
 
@@ -501,7 +509,8 @@ static void write_file(mc_cuda_device *cuda)
     if (!mc_cuda_cache_path(&cuda->device, "gemm.plans", path, sizeof path)) return;
     if (mc_file_writer_init(&error, &writer, path) == MC_OK) {
         mc_file_write(&writer, &header, sizeof header);
-        mc_file_write(&writer, g->plans, g->count * sizeof *g->plans);
+        for (size_t i = 0; i < g->count; i++)
+            if (g->plans[i].timed) mc_file_write(&writer, &g->plans[i], sizeof *g->plans);
         mc_file_sync(&writer);
         mc_file_rename(&writer);
         mc_file_writer_release(&writer);
@@ -512,11 +521,15 @@ static void write_file(mc_cuda_device *cuda)
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
 {
     mc_cuda_device *cuda = mc_cuda_of(d);
+    char why[384];
     struct mc_cuda_gemm *g = mc_calloc(1, sizeof *g);
     if (!g) return NULL;
-    cublasStatus_t status = cublasLtCreate(&g->handle);
-    if (status)
-        mc_cuda_fail(d, MC_ERR_DEVICE, "cuBLASLt: %s", cublasLtGetStatusString(status));
+    bool loaded = mc_cublaslt_load(&g->lt, why, sizeof why);
+    cublasStatus_t status = loaded ? g->lt.Create(&g->handle) : CUBLAS_STATUS_SUCCESS;
+    if (!loaded)
+        mc_cuda_fail(d, MC_ERR_DEVICE, "cuBLASLt: %s", why);
+    else if (status)
+        mc_cuda_fail(d, MC_ERR_DEVICE, "cuBLASLt: %s", g->lt.GetStatusString(status));
     else if (!mc_cuda_check(d, cudaMalloc(&g->workspace, workspace_bytes),
                             "cuBLASLt's workspace")) {
         cuda->gemm = g;
@@ -532,7 +545,7 @@ void mc_cuda_gemm_free(mc_device *d, struct mc_cuda_gemm *g)
     if (!g) return;
     if (g->changed) write_file(mc_cuda_of(d));
     if (g->workspace) cudaFree(g->workspace);
-    if (g->handle) cublasLtDestroy(g->handle);
+    if (g->handle) g->lt.Destroy(g->handle);
     mc_free(g->plans);
     mc_free(g);
 }

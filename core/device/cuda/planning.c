@@ -1,6 +1,7 @@
 /* What the CUDA device's kernels take of scratch memory, for the memory planner. Formulas are not
  * repeated here: the real kernels are called, with memory that is only counted, while the stream is
  * capturing, so that nothing is run; what was captured is thrown away. */
+#include "core/device/cuda/attention_internal.h"
 #include "core/device/cuda/cuda_internal.h"
 #include "core/device/cuda/planning_internal.h"
 #include "core/device/plan_internal.h"
@@ -25,8 +26,8 @@ static mc_status begin(mc_device *d)
     mc_cuda_device *cuda = mc_cuda_of(d);
     cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeRelaxed);
     if (error) return mc_cuda_check(d, error, "planning");
-    cuda->planning =
-        (mc_cuda_planning){.alloc = d->alloc, .free = d->free, .address = (uintptr_t)1 << 44};
+    cuda->planning = (mc_cuda_planning){
+        .alloc = d->alloc, .free = d->free, .address = (uintptr_t)1 << 44, .counts = true};
     d->alloc = count_alloc;
     d->free = count_free;
     d->recording = true;
@@ -41,8 +42,10 @@ static mc_status end(mc_device *d, mc_device *plan, mc_status status)
     d->alloc = cuda->planning.alloc;
     d->free = cuda->planning.free;
     d->recording = false;
+    cuda->planning.counts = false;
     cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
     if (graph) cudaGraphDestroy(graph);
+    if (error) cudaGetLastError(); /* is told here */
     if (!status) status = mc_cuda_check(d, error, "planning");
     if (status || !cuda->planning.peak) return status;
     return mc_plan_scratch(plan, cuda->planning.peak);
@@ -87,6 +90,7 @@ static mc_status plan_embedding_backward(mc_device *d, int64_t rows, int64_t col
 static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                 mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
+    mc_cuda_attention_prepare(mc_plan_like(d), shape, q, k, v, out, log_sum_exp != NULL);
     ASK(d, attention, shape, q, k, v, out, log_sum_exp);
 }
 
@@ -95,6 +99,7 @@ static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape 
                                          const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                          mc_matrix dk, mc_matrix dv)
 {
+    mc_cuda_attention_prepare(mc_plan_like(d), shape, q, k, v, out, true);
     ASK(d, attention_backward, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
 }
 
