@@ -9,13 +9,14 @@
 #include "datasets/order_internal.h"
 #include "datasets/pack_internal.h"
 
-enum { DEFAULT_PREFETCH = 2, MAX_PREFETCH = 64, SIDES = 2 };
+enum { DEFAULT_PREFETCH = 2, MAX_PREFETCH = 64, SIDES = 2, SAMPLED_BATCHES = 1000 };
 
 /* A batch in the caller's hands: its buffers, swapped with a slot of the ring, and its tensors. */
 typedef struct side {
     mc_batch batch;
     mc_packed packed;
     mc_tensor *ids, *type_ids, *labels; /* not in the context's list: the loader frees them */
+    mc_lengths *lengths;                /* with sizes, likewise */
     int64_t room;                       /* tokens that ids and type_ids hold */
 } side;
 
@@ -26,6 +27,7 @@ struct mc_dataloader {
     int batch_size, world, rank, prefetch;
     int64_t batch_rows; /* of a full batch over all ranks */
     int64_t batches;    /* of an epoch */
+    int most_sizes;     /* 0: batches are not rounded up to sizes */
     mc_pack_limits limits;
 
     /* the caller's: where it stands, and the two batches it may hold */
@@ -38,9 +40,10 @@ struct mc_dataloader {
     /* the worker's while it runs */
     mc_order order;
     uint32_t *weight; /* (order.rows) tokens of each row, 0 where not counted yet; NULL for one rank
-                         that does not order by length */
-    int64_t weighed;  /* rows before it are counted */
-    int32_t *rows;    /* the order of epoch `rows_epoch` */
+                         that needs none: no order by length, no sizes */
+    mc_sizes sizes;
+    int64_t weighed; /* rows before it are counted */
+    int32_t *rows;   /* the order of epoch `rows_epoch` */
     int64_t rows_epoch, work_epoch, work_step;
     mc_encoding encoding;
     mc_error error;
@@ -77,8 +80,8 @@ static bool weigh_row(mc_dataloader *l, int64_t row)
     return true;
 }
 
-/* Counts the tokens of every row, once in the life of a loader that orders by length. False on an
- * error, or when told to stop meanwhile. */
+/* Counts the tokens of every row, once in the life of a loader that orders by length or has sizes.
+ * False on an error, or when told to stop meanwhile. */
 static bool weigh_rows(mc_dataloader *l)
 {
     for (; l->weighed < l->order.rows; l->weighed++) {
@@ -99,11 +102,59 @@ static bool weigh_step(mc_dataloader *l, const int32_t *rows, int64_t count, int
     return true;
 }
 
+/* What the batches of all ranks need that are made of a step's rows. A row's sequences may be up to
+ * as long as it is altogether. */
+static mc_size need_of(const mc_dataloader *l, const int32_t *rows, int64_t count)
+{
+    mc_size need = {0};
+    for (int rank = 0; rank < l->world; rank++) {
+        int64_t tokens = 0;
+        for (int64_t i = rank; i < count; i += l->world) {
+            int32_t weight = (int32_t)l->weight[rows[i]];
+            int32_t longest = weight < l->dataset->max_length ? weight : l->dataset->max_length;
+            tokens += weight;
+            if (longest > need.longest) need.longest = longest;
+        }
+        if (tokens > need.tokens) need.tokens = tokens;
+    }
+    return need;
+}
+
+/* Rows of all ranks in a step, which begin at row `first` of an epoch. */
+static int64_t step_rows(const mc_dataloader *l, int64_t first)
+{
+    return l->order.rows - first < l->batch_rows ? l->order.rows - first : l->batch_rows;
+}
+
+/* Chooses the sizes by the batches of an epoch, or some epochs if those are short, in an order that
+ * no seed changes. */
+static void choose_sizes(mc_dataloader *l)
+{
+    mc_order order = l->order;
+    mc_size largest = {0};
+    for (int64_t i = 0; i < l->order.rows; i++) {
+        mc_size row = need_of(l, &(int32_t){(int32_t)i}, 1);
+        if (row.tokens > largest.tokens) largest.tokens = row.tokens;
+        if (row.longest > largest.longest) largest.longest = row.longest;
+    }
+    largest.tokens *= l->limits.rows;
+    mc_sizes_init(&l->sizes, largest, l->limits.round_to);
+    order.seed = 0;
+    int64_t epochs = order.shuffle ? (SAMPLED_BATCHES + l->batches - 1) / l->batches : 1;
+    for (int64_t i = 0; i < epochs * l->batches; i++) {
+        int64_t epoch = i / l->batches, first = i % l->batches * l->batch_rows;
+        if (first == 0) mc_order_build(&order, epoch, l->rows);
+        mc_sizes_note(&l->sizes, need_of(l, l->rows + first, step_rows(l, first)));
+    }
+    mc_sizes_choose(&l->sizes, l->most_sizes, largest);
+}
+
 /* Sees to it that `rows` is the order of the worker's epoch. */
 static bool order_rows(mc_dataloader *l)
 {
     if (l->rows_epoch == l->work_epoch) return true;
-    if (l->order.by_length && !weigh_rows(l)) return false;
+    if ((l->order.by_length || l->most_sizes) && !weigh_rows(l)) return false;
+    if (l->most_sizes && !l->sizes.count) choose_sizes(l);
     mc_order_build(&l->order, l->work_epoch, l->rows);
     l->rows_epoch = l->work_epoch;
     return true;
@@ -113,12 +164,12 @@ static bool order_rows(mc_dataloader *l)
 static bool produce(mc_dataloader *l, mc_packed *slot)
 {
     if (!order_rows(l)) return false;
-    int64_t first = l->work_step * l->batch_rows, left = l->order.rows - first;
-    int64_t all = left < l->batch_rows ? left : l->batch_rows; /* rows of this step on all ranks */
+    int64_t first = l->work_step * l->batch_rows, all = step_rows(l, first);
     int64_t mine = all > l->rank ? (all - l->rank + l->world - 1) / l->world : 0;
     slot->epoch = l->work_epoch;
     slot->step = l->work_step;
     const int32_t *row = mine ? l->rows + first + l->rank : NULL;
+    if (l->most_sizes) slot->size = mc_sizes_fit(&l->sizes, need_of(l, l->rows + first, all));
     if (mc_pack(&l->error, slot, &l->limits, l->dataset, row, l->world, (int)mine, &l->encoding))
         return false;
     slot->all_rows = all;
@@ -194,7 +245,9 @@ static void free_tensors(side *s)
     mc_tensor_free(s->ids);
     mc_tensor_free(s->type_ids);
     mc_tensor_free(s->labels);
+    mc_lengths_free(s->lengths);
     s->ids = s->type_ids = s->labels = NULL;
+    s->lengths = NULL;
 }
 
 static void free_loader(void *object)
@@ -246,6 +299,7 @@ static bool check_options(mc_context *ctx, const mc_dataloader_options *o)
            in_range(ctx, "batching", (int64_t)o->batching, MC_BATCHING_DEFAULT,
                     MC_BATCHING_IN_ORDER) &&
            in_range(ctx, "round_to", o->round_to, 0, 1 << 24) &&
+           in_range(ctx, "sizes", o->sizes, 0, MC_MOST_SIZES) &&
            in_range(ctx, "prefetch", o->prefetch, 0, MAX_PREFETCH) &&
            in_range(ctx, "world", o->world, 0, 1 << 24) &&
            in_range(ctx, "rank", o->rank, 0, o->world ? o->world - 1 : 0);
@@ -279,7 +333,10 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
         .round_to = o->round_to ? o->round_to : 1,
         .pad_id = mc_tokenizer_pad_id(l->dataset->tok),
     };
-    l->limits.tokens = sequences * l->dataset->max_length + l->limits.round_to;
+    l->most_sizes = o->sizes;
+    l->limits.tokens = sequences * l->dataset->max_length;
+    l->limits.tokens +=
+        o->sizes ? mc_sizes_rounding(l->limits.tokens, l->limits.round_to) : l->limits.round_to;
     if (!l->batches)
         mc_fail(l->ctx, MC_ERR_ARGUMENT,
                 "data loader: %lld rows are less than one batch of %lld, and drop_last leaves it "
@@ -294,7 +351,7 @@ static bool make_buffers(mc_dataloader *l)
     l->rows = mc_malloc((size_t)l->order.rows * sizeof *l->rows);
     l->ring = mc_calloc((size_t)l->prefetch, sizeof *l->ring);
     bool ok = l->rows && l->ring;
-    if (ok && (l->order.by_length || l->world > 1)) {
+    if (ok && (l->order.by_length || l->world > 1 || l->most_sizes)) {
         l->weight = mc_calloc((size_t)l->order.rows, sizeof *l->weight);
         ok = l->weight;
     }
@@ -351,18 +408,28 @@ static mc_tensor *new_tensor(mc_context *ctx, int64_t n)
     return tensor;
 }
 
-/* Makes tensors that hold `capacity` tokens. */
+static mc_lengths *new_lengths(mc_dataloader *l)
+{
+    int count = l->limits.rows * l->dataset->task->choices;
+    mc_lengths *lengths = mc_lengths_new(l->ctx, count, l->limits.tokens);
+    if (lengths) mc_lengths_disown(lengths);
+    return lengths;
+}
+
+/* Makes tensors that hold `capacity` tokens; with sizes, tensors that hold any batch. */
 static bool reserve_tensors(mc_dataloader *l, side *s, int64_t capacity)
 {
     if (s->labels && capacity <= s->room) return true;
     int64_t room = s->labels ? mc_pack_grow(&l->limits, s->room, capacity) : capacity;
     if (room < mc_pack_start(&l->limits)) room = mc_pack_start(&l->limits);
+    if (l->most_sizes) room = l->limits.tokens;
     free_tensors(s);
     s->room = room;
     s->ids = new_tensor(l->ctx, room);
     s->type_ids = new_tensor(l->ctx, room);
     s->labels = new_tensor(l->ctx, l->limits.rows);
-    if (s->ids && s->type_ids && s->labels) return true;
+    if (l->most_sizes) s->lengths = new_lengths(l);
+    if (s->ids && s->type_ids && s->labels && (s->lengths || !l->most_sizes)) return true;
     free_tensors(s);
     return false;
 }
@@ -381,11 +448,17 @@ static mc_batch *fill_side(mc_dataloader *l, side *s)
 {
     mc_packed *p = &s->packed;
     int64_t capacity = p->lengths.capacity;
+    const mc_lengths *lengths = &p->lengths;
+    if (s->lengths) {
+        mc_lengths_write(s->lengths, p->length, p->lengths.count, capacity, p->size.longest);
+        lengths = s->lengths;
+    }
     s->batch = (mc_batch){
-        .ids = refill(s->ids, capacity, p->ids, &p->lengths),
-        .type_ids = refill(s->type_ids, capacity, p->type_ids, &p->lengths),
-        .lengths = &p->lengths,
-        .labels = refill(s->labels, p->rows, p->labels, NULL),
+        .ids = refill(s->ids, capacity, p->ids, lengths),
+        .type_ids = refill(s->type_ids, capacity, p->type_ids, lengths),
+        .lengths = lengths,
+        .labels = refill(s->labels, s->lengths ? l->limits.rows : p->rows, p->labels, NULL),
+        .key = s->lengths ? (uint64_t)capacity << 32 | (uint64_t)p->size.longest : 0,
         .rows = p->rows,
         .choices = l->dataset->task->choices,
         .row_index = p->row_index,
@@ -437,7 +510,7 @@ mc_batch *mc_dataloader_next(mc_dataloader *l)
     side *s = &l->sides[l->side];
     if (!reserve_tensors(l, s, slot->lengths.capacity)) return NULL;
     take_slot(l, s, slot);
-    l->side = (l->side + 1) % SIDES;
+    if (!l->most_sizes) l->side = (l->side + 1) % SIDES;
     l->step++;
     return fill_side(l, s);
 }

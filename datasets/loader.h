@@ -14,6 +14,19 @@
  * within a batch; against that, the longest batch holds more tokens than a mixed one would, so the
  * peak of memory is higher.
  *
+ * Sizes. A GPU runs a recorded step (core/autograd/step.h) only for batches of the shape that was
+ * recorded. With `sizes` all batches have one of so few shapes: the capacity of packed tensors is
+ * rounded up to one of them, there are always as many sequences and labels as in a full batch, of
+ * which those behind the last row are empty and MC_NO_LABEL, and `key` says which shape it is.
+ * Which sizes is chosen before the first batch, from the lengths of all rows, so that little is
+ * added (a few percent of a batch); the same on all ranks, and for every seed. The tensors then
+ * stay where they are for the life of the loader, and are refilled:
+ *
+ *     static void step(mc_context *ctx, void *user) { ... forward from run->batch, backward ... }
+ *     ...
+ *     while ((run->batch = mc_dataloader_next(train)))
+ *         mc_step_run(ctx, run->batch->key, step, run);
+ *
  * Ranks. The batch of a step over all ranks, batch_size * world rows, is ordered first; of its rows
  * i = 0, 1, ... rank r takes those with i % world == r, which by length deals long and short ones
  * out evenly. So the rows of a step are the same at any world size with the same batch_size *
@@ -51,6 +64,7 @@ typedef struct mc_dataloader_options {
     bool drop_last;      /* leave out the last batch of an epoch if it is not full */
     mc_batching batching;
     int round_to;    /* round the capacity of packed tensors up to a multiple of this. 0: 1 */
+    int sizes;       /* batches of at most so many shapes, 1 to 16. 0: each has its own */
     int prefetch;    /* batches made ahead, 1 to 64. 0: 2 */
     int world, rank; /* world 0: the context's rank and number of ranks */
 } mc_dataloader_options;
@@ -61,12 +75,14 @@ typedef struct mc_dataloader_options {
 typedef struct mc_batch {
     mc_tensor *ids;            /* i32 (capacity); mc_tensor_lengths(ids) == lengths */
     mc_tensor *type_ids;       /* i32 (capacity): 0 in the first text, 1 in the pair */
-    const mc_lengths *lengths; /* of rows * choices sequences */
-    mc_tensor *labels;         /* i32 (rows): classes, MC_NO_LABEL where the row has none */
-    int rows;                  /* on this rank */
-    int choices;               /* sequences of a row: 2 for COPA, else 1 */
-    const int64_t *row_index;  /* (rows): which dataset row each is */
-    int64_t tokens;            /* of all sequences, == lengths->total */
+    const mc_lengths *lengths; /* of rows * choices sequences; with `sizes` of a full batch's */
+    mc_tensor
+        *labels; /* i32 (lengths->count / choices): classes, MC_NO_LABEL where there is none */
+    int rows;    /* on this rank */
+    int choices; /* sequences of a row: 2 for COPA, else 1 */
+    const int64_t *row_index; /* (rows): which dataset row each is */
+    int64_t tokens;           /* of all sequences */
+    uint64_t key;             /* with `sizes`, of mc_step_run: stands for its shape; else 0 */
     int64_t nominal_rows; /* rows of a full batch over all ranks: batch_size * world, constant */
     int64_t all_rows;     /* of this batch on all ranks */
     int64_t all_tokens;   /* the same of tokens */
@@ -87,9 +103,10 @@ MC_API void mc_dataloader_free(mc_dataloader *loader);
  * too while the context has an error, also one that the background thread met. Waits for the thread
  * where it isn't ahead.
  *
- * The batch belongs to the loader. It stays valid until the second call after the one that gave it:
- * while one batch is being used the one before is still whole. Once buffers have grown to the
- * largest batch, nothing is allocated any more. */
+ * The batch belongs to the loader. It stays valid until the second call after the one that gave
+ * it: while one batch is being used the one before is still whole (not so with `sizes`: its
+ * tensors are refilled by the next call, which steps that are still at work do not notice). Once
+ * buffers have grown to the largest batch, nothing is allocated any more. */
 MC_API mc_batch *mc_dataloader_next(mc_dataloader *loader);
 
 MC_API int64_t mc_dataloader_batches(const mc_dataloader *loader); /* of an epoch, on every rank */

@@ -99,6 +99,7 @@ static mc_status add_tail(mc_error *err, mc_packed *p, const mc_pack_limits *lim
 {
     int64_t total = p->lengths.total;
     int64_t capacity = (total + limits->round_to - 1) / limits->round_to * limits->round_to;
+    if (p->size.tokens) capacity = p->size.tokens;
     mc_status status = reserve(err, p, limits, capacity);
     if (status) return status;
     for (int64_t i = total; i < capacity; i++) {
@@ -115,6 +116,7 @@ mc_status mc_pack(mc_error *err, mc_packed *p, const mc_pack_limits *limits, con
     p->rows = rows;
     p->lengths = (mc_lengths){.length = p->length, .offset = p->offset};
     p->offset[0] = 0;
+    for (int i = rows; i < limits->rows; i++) p->labels[i] = MC_NO_LABEL;
     for (int i = 0; i < rows; i++) {
         int64_t r = row[i * stride];
         p->row_index[i] = r;

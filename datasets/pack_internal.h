@@ -4,6 +4,7 @@
 
 #include "core/tensor/tensor.h"
 #include "datasets/dataset_internal.h"
+#include "datasets/sizes_internal.h"
 
 /* Limits that say how large the buffers start and how far they may grow. */
 typedef struct mc_pack_limits {
@@ -18,11 +19,12 @@ typedef struct mc_packed {
     int rows;
     int64_t all_rows;        /* on all ranks; set by the loader, as is the next */
     int64_t all_tokens;      /* the same of tokens */
+    mc_size size;            /* set by the loader before: the capacity; tokens 0: round_to says */
     mc_lengths lengths;      /* points at the buffers below */
     int32_t *ids, *type_ids; /* (lengths.capacity); room for `room` */
     int64_t room;
     int32_t *length, *offset; /* (rows * choices), (rows * choices + 1) */
-    int32_t *labels;          /* (rows) */
+    int32_t *labels;          /* (limits->rows), MC_NO_LABEL behind the batch's rows */
     int64_t *row_index;       /* (rows) */
 } mc_packed;
 

@@ -5,12 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <pthread.h>
-#include <sys/wait.h>
 #include <time.h>
-#include "core/base/context_internal.h"
-#include "tests/temp_folder.h"
-#include "tokenizers/tokenizer_internal.h"
+#include "tests/tokenizers/tokenizer_test.h"
 
 /* 0..4 special, then words and pieces; ids are line numbers from 0 */
 static const char vocab_text[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" /*  0 */
@@ -47,59 +43,10 @@ enum {
     ENTRIES
 };
 
-static temp_folder folder;
-static mc_context *ctx;
-static mc_encoding encoding;
-
-static int set_up(void **state)
-{
-    (void)state;
-    folder = temp_folder_new();
-    ctx = mc_init_distributed(NULL);
-    return ctx ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    mc_encoding_release(&encoding);
-    mc_context_free(ctx);
-    temp_folder_free(&folder);
-    return 0;
-}
-
-static mc_tokenizer *open_folder(void)
-{
-    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, folder.path);
-    if (!tok) fail_msg("%s", mc_error_message(ctx));
-    return tok;
-}
-
 static mc_tokenizer *open_vocab(const char *text)
 {
     write_text(temp_path(&folder, "vocab.txt"), text);
     return open_folder();
-}
-
-/* `...`: the ids expected, ended by -1. */
-static void expect_ids_of(const mc_tokenizer *tok, const char *text, size_t length, va_list args)
-{
-    assert_int_equal(mc_tokenizer_encode(tok, text, length, NULL, 0, 0, &encoding), MC_OK);
-    for (size_t i = 0;; i++) {
-        int32_t expected = va_arg(args, int);
-        int32_t got = i < encoding.count ? encoding.ids[i] : -1;
-        if (expected != got) fail_msg("\"%s\": id %zu is %d, expected %d", text, i, got, expected);
-        if (expected < 0) return;
-        assert_int_equal(encoding.type_ids[i], 0);
-    }
-}
-
-static void expect_ids(const mc_tokenizer *tok, const char *text, ...)
-{
-    va_list args;
-    va_start(args, text);
-    expect_ids_of(tok, text, strlen(text), args);
-    va_end(args);
 }
 
 static void expect_ids_of_bytes(const mc_tokenizer *tok, const char *text, size_t length, ...)
@@ -110,40 +57,7 @@ static void expect_ids_of_bytes(const mc_tokenizer *tok, const char *text, size_
     va_end(args);
 }
 
-static void expect_failure(mc_status status, const char *part)
-{
-    assert_null(mc_tokenizer_from_pretrained(ctx, folder.path));
-    assert_int_equal(mc_error_status(ctx), status);
-    if (!strstr(mc_error_message(ctx), part))
-        fail_msg("\"%s\" not in: %s", part, mc_error_message(ctx));
-    mc_clear_error(ctx);
-}
-
 /* ---- The recorded results -------------------------------------------------------------------- */
-
-/* Runs check_tokenizer, which lies beside this program; its exit status. */
-static int check(const char *vocab, const char *records)
-{
-    char self[2048], command[8192];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    assert_true(length > 0);
-    self[length] = '\0';
-    *strrchr(self, '/') = '\0';
-    snprintf(command, sizeof command, "'%s/check_tokenizer' '%s' '%s' > '%s' 2>&1", self, vocab,
-             records, temp_path(&folder, "output"));
-    int status = system(command);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static void expect_output(const char *part)
-{
-    size_t size;
-    char *output = mc_file_read(&ctx->error, temp_path(&folder, "output"), 1 << 20, &size);
-    assert_non_null(output);
-    if (!strstr(output, part)) fail_msg("\"%s\" not in: %s", part, output);
-    mc_free(output);
-}
 
 static void test_goldens(void **state)
 {
@@ -156,14 +70,8 @@ static void test_goldens(void **state)
         {"bert-base-uncased", "bert-base-uncased-pairs24-a"}};
     const char *shared = shared_folder();
     if (!shared) skip();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char vocab[2048], records[2048];
-        snprintf(vocab, sizeof vocab, "%s/data/vocab/%s", shared, names[i][0]);
-        snprintf(records, sizeof records, "%s/goldens/tokenizers/%s.jsonl", shared, names[i][1]);
-        int result = check(vocab, records);
-        expect_output(" exact\n");
-        if (result != 0) fail_msg("%s: check_tokenizer returned %d", names[i][1], result);
-    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        check_recorded(shared, names[i][0], names[i][1]);
 }
 
 static void test_check_program(void **state)
@@ -385,42 +293,13 @@ static void test_large_texts(void **state)
     mc_free(text);
 }
 
-typedef struct worker {
-    const mc_tokenizer *tok;
-    bool same;
-} worker;
-
-static void *encode_often(void *argument)
-{
-    worker *w = argument;
-    mc_encoding own = {0};
-    static const char text[] = "Hello na\u00efve \u4e2d\u6587, unaffable [MASK]!";
-    static const int32_t ids[] = {CLS, HELLO, NAIVE, ZHONG, WEN,  COMMA,
-                                  UN,  AFF,   ABLE,  MASK,  BANG, SEP};
-    w->same = true;
-    for (int i = 0; i < 2000 && w->same; i++) {
-        mc_status status = mc_tokenizer_encode(w->tok, text, strlen(text), NULL, 0, 0, &own);
-        w->same = !status && own.count == sizeof ids / sizeof *ids &&
-                  memcmp(own.ids, ids, sizeof ids) == 0;
-    }
-    mc_encoding_release(&own);
-    return NULL;
-}
-
 static void test_threads(void **state)
 {
     (void)state;
-    pthread_t threads[4];
-    worker workers[4];
-    mc_tokenizer *tok = open_vocab(vocab_text);
-    for (int i = 0; i < 4; i++) {
-        workers[i] = (worker){.tok = tok};
-        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &workers[i]), 0);
-    }
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(pthread_join(threads[i], NULL), 0);
-        assert_true(workers[i].same);
-    }
+    static const int32_t ids[] = {CLS, HELLO, NAIVE, ZHONG, WEN,  COMMA,
+                                  UN,  AFF,   ABLE,  MASK,  BANG, SEP};
+    check_threads(open_vocab(vocab_text), "Hello na\u00efve \u4e2d\u6587, unaffable [MASK]!", ids,
+                  sizeof ids / sizeof *ids);
 }
 
 /* ---- The vocabulary -------------------------------------------------------------------------- */

@@ -5,10 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum {
-    NAME_ROOM = 64,
-    MOST_ROWS = 128, /* of a table; see `seen` */
-};
+enum { NAME_ROOM = 64 };
 
 /* One argument of the command line, or an option with its value. */
 typedef struct token {
@@ -252,7 +249,7 @@ static const args_option *nth_positional(const args_spec *spec, int n)
 typedef struct progress {
     const args_option *last; /* the option that came last */
     int positionals;
-    bool seen[MOST_ROWS];
+    bool seen[ARGS_MOST_ROWS];
 } progress;
 
 /* Applies one token; EXIT_OK or EXIT_USAGE. */
@@ -284,7 +281,7 @@ static int apply(const cursor *c, token *t, progress *p, FILE *err)
         return report_bad_value(err, c->spec, o, t->value);
     }
     if (o->given) *o->given = true;
-    if (o != &launcher_option && o - c->spec->options < MOST_ROWS)
+    if (o != &launcher_option && o - c->spec->options < ARGS_MOST_ROWS)
         p->seen[o - c->spec->options] = true;
     p->last = o;
     return EXIT_OK;
@@ -294,7 +291,7 @@ static int check_required(const args_spec *spec, const bool *seen, FILE *err)
 {
     char message[ARGS_TEXT_ROOM];
     text t = text_into(message, sizeof message);
-    for (int i = 0; i < MOST_ROWS && args_is_row(&spec->options[i]); i++) {
+    for (int i = 0; i < ARGS_MOST_ROWS && args_is_row(&spec->options[i]); i++) {
         if (!spec->options[i].required || seen[i]) continue;
         text_add(&t, t.used ? ", " : "required and missing: ");
         args_add_label(&t, &spec->options[i]);
@@ -317,6 +314,12 @@ bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE
     for (cursor c = start; *code == EXIT_OK && next_token(&c, &t);) *code = apply(&c, &t, &p, err);
     if (*code == EXIT_OK) *code = check_required(spec, p.seen, err);
     return *code == EXIT_OK;
+}
+
+void args_table_add(args_table *table, const args_option *rows)
+{
+    for (; args_is_row(rows) && table->count < ARGS_MOST_ROWS; rows++)
+        table->rows[table->count++] = *rows;
 }
 
 bool args_parse(const args_spec *spec, int argc, char **argv, int *code)

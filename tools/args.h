@@ -104,6 +104,22 @@ typedef struct args_option {
     .name = (option_name), .type = ARGS_TYPE_CHOICE, .target = (int *){(pointer)}, \
     .choices = (names), .help = (explanation)
 
+/* A table that is put together, so that commands can share parts of it:
+ *
+ *     args_table table = {.count = 0};
+ *     args_table_add(&table, (args_option[]){{ARGS_INT(...)}, {ARGS_REAL(...)}, {0}});
+ *     train_add_log_rows(&table, &o.train);
+ *     const args_spec spec = {..., .options = table.rows};
+ *
+ * What does not fit is left out, which the tests of --help would see. */
+enum { ARGS_MOST_ROWS = 128 };
+typedef struct args_table {
+    args_option rows[ARGS_MOST_ROWS + 1]; /* always ends in a row of zeros */
+    int count;
+} args_table;
+/* Adds copies of the rows before the one of zeros. */
+void args_table_add(args_table *table, const args_option *rows);
+
 typedef struct args_spec {
     const char *command; /* the subcommand's name */
     const char *summary; /* one line */

@@ -3,6 +3,7 @@
 #include <time.h>
 #include "tools/interrupt.h"
 #include "tools/ranks.h"
+#include "tools/train_options.h"
 
 double classify_clock(void)
 {
@@ -11,6 +12,8 @@ double classify_clock(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+int classify_sizes(int device) { return device == TRAIN_CPU ? 0 : 16; }
+
 mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,
                            const mc_batch *batch)
 {
@@ -18,7 +21,7 @@ mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,
         .ids = batch->ids, .lengths = batch->lengths, .type_ids = batch->type_ids};
     mc_tensor *logits = mc_bert_classify(t, bert, mc_bert_forward(t, bert, &input).pooled);
     if (!logits || mc_dataset_outputs(dataset) > 1) return logits;
-    return mc_reshape(t, logits, MC_SHAPE(batch->rows, batch->choices));
+    return mc_reshape(t, logits, MC_SHAPE(batch->lengths->count / batch->choices, batch->choices));
 }
 
 bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, bool gpu,

@@ -5,7 +5,12 @@
 #include "core/modelcenter.h"
 #include "tools/run_log.h"
 
-/* Logits of a batch, (rows, labels): a row with several choices has one logit a choice. */
+/* Option `sizes` of data loaders: shapes of batches where kernels are chosen for each shape and steps
+ * are recorded, which is not on the CPU. */
+int classify_sizes(int device);
+
+/* Logits of a batch, (rows, labels): a row with several choices has one logit a choice. With sizes
+ * some rows may be empty. */
 mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,
                            const mc_batch *batch);
 

@@ -8,9 +8,12 @@
 #include "tools/classify.h"
 #include "tools/commands.h"
 #include "tools/ranks.h"
+#include "tools/train_options.h"
 
 typedef struct ask_options {
     const char *model, *question, *passage;
+    int device;
+    ranks_options ranks;
 } ask_options;
 
 /* The question as an unlabelled row of BoolQ, which a dataset turns into the model's input. */
@@ -30,7 +33,7 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     return dataset;
 }
 
-/* Reads the two logits of the only row; false after an error. */
+/* Reads the two logits of the only row, which the first rank has; false after an error. */
 static bool answer(mc_context *ctx, mc_bert *bert, mc_dataset *dataset, float logits[2])
 {
     mc_dataloader *loader = mc_dataloader_new(dataset, &(mc_dataloader_options){.batch_size = 1});
@@ -38,7 +41,7 @@ static bool answer(mc_context *ctx, mc_bert *bert, mc_dataset *dataset, float lo
     if (!batch) return false;
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor *out = classify_logits(t, bert, dataset, batch);
-    if (out) mc_tensor_read_f32(ctx, out, logits, 2);
+    if (out && !ranks_silent(ctx)) mc_tensor_read_f32(ctx, out, logits, 2);
     mc_tape_end(t);
     return out && !mc_failed(ctx);
 }
@@ -56,11 +59,11 @@ static bool ask(const ask_options *o, mc_context *ctx)
                 o->model, task ? task : "one without a task", mc_bert_get_heads(bert).labels);
         return false;
     }
-    float logits[2];
+    float logits[2] = {0};
     mc_dataset *dataset = make_row(ctx, o, tokenizer, mc_bert_get_config(bert).positions);
     if (!answer(ctx, bert, dataset, logits)) return false;
     double yes = 1 / (1 + exp((double)logits[0] - (double)logits[1]));
-    printf("%s %.4f\n", yes >= 0.5 ? "yes" : "no", yes >= 0.5 ? yes : 1 - yes);
+    mc_print_rank(ctx, 0, "%s %.4f\n", yes >= 0.5 ? "yes" : "no", yes >= 0.5 ? yes : 1 - yes);
     return true;
 }
 
@@ -71,25 +74,29 @@ static const char details[] =
 
 int cmd_ask(int argc, char **argv)
 {
-    ask_options o = {0};
+    ask_options o = {.ranks = RANKS_DEFAULTS};
+    args_table table = {.count = 0};
     const args_option options[] = {
         {ARGS_PATH("model", &o.model, "folder of a model fine-tuned on BoolQ"), .required = true,
          .known_as = "pretrained,output"},
         {ARGS_TEXT("question", &o.question, "a question with the answer yes or no"),
          .required = true},
         {ARGS_TEXT("passage", &o.passage, "the text that decides it"), .required = true},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
         {0},
     };
+    args_table_add(&table, options);
+    ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "ask",
                             .summary = "Answers a yes-or-no question about a passage.",
                             .details = details,
-                            .options = options};
+                            .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     run_log log = {0};
-    mc_context *ctx =
-        mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
-    code = ranks_is_single(ctx, "ask") && ask(&o, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
+    mc_context *ctx = ranks_start(&o.ranks, 0, train_device_names[o.device], &log);
+    code = !mc_failed(ctx) && ask(&o, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
     if (mc_print_error(ctx, stderr)) code = EXIT_RUN_FAILED;
+    if (code != EXIT_OK) ranks_refuse(ctx, "ask cannot go on");
     return ranks_leave(ctx, code);
 }

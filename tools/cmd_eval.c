@@ -6,9 +6,9 @@
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/ranks.h"
+#include "tools/train_options.h"
 
 static const char *const family_names[] = {"bert", NULL};
-static const char *const device_names[] = {"cpu", NULL};
 static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
 
 typedef struct eval_options {
@@ -36,9 +36,10 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
     mc_dataset *rows = mc_dataset_open(ctx, task, o->data, o->split, tokenizer, &options);
     mc_dataloader *loader =
         mc_dataloader_new(rows, &(mc_dataloader_options){.batch_size = o->batch_size,
-                                                         .batching = MC_BATCHING_BY_LENGTH});
+                                                         .batching = MC_BATCHING_BY_LENGTH,
+                                                         .sizes = classify_sizes(o->device)});
     classify_score score;
-    if (!classify_evaluate(ctx, bert, loader, false, log, &score)) return false;
+    if (!classify_evaluate(ctx, bert, loader, o->device != TRAIN_CPU, log, &score)) return false;
     classify_report(log, rows, &score, 0, 0);
     return classify_result(log, rows, &score, 0) == MC_OK;
 }
@@ -46,7 +47,7 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
 static int run(const eval_options *o)
 {
     run_log log = {0};
-    mc_context *ctx = ranks_start(&o->ranks, 0, device_names[o->device], &log);
+    mc_context *ctx = ranks_start(&o->ranks, 0, train_device_names[o->device], &log);
     run_log_options options = {.jsonl = o->log_jsonl, .silent = ranks_silent(ctx)};
     if (run_log_init(&log, &options) != MC_OK) mc_set_error(ctx, MC_ERR_IO, "%s", log.message);
     interrupt_init();
@@ -67,6 +68,7 @@ static const char details[] =
 int cmd_eval(int argc, char **argv)
 {
     eval_options o = {.batch_size = 32, .split = "val", .ranks = RANKS_DEFAULTS};
+    args_table table = {.count = 0};
     const args_option options[] = {
         {ARGS_CHOICE("family", &o.family, family_names, "the model's family"), .required = true,
          .positional = true},
@@ -78,15 +80,16 @@ int cmd_eval(int argc, char **argv)
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},
         {ARGS_INT("max-length", &o.max_length, 0, 1 << 20, "tokens at most of an input"),
          .default_text = "512, or the model's positions"},
-        {ARGS_CHOICE("device", &o.device, device_names, "where to run")},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write the result as an object to this file")},
-        RANKS_ROWS(&o.ranks),
         {0},
     };
+    args_table_add(&table, options);
+    ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "eval",
                             .summary = "Evaluates a fine-tuned model on a task.",
                             .details = details,
-                            .options = options};
+                            .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     return run(&o);

@@ -2,7 +2,6 @@
  * evaluates it after each epoch, and saves it as a folder that from_pretrained reads. */
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "tools/args.h"
@@ -19,25 +18,26 @@ static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "W
 static const char *const keep_names[] = {"last", "best", NULL};
 
 typedef struct finetune_options {
-    int model, task, scheduler, device, dtype, recompute, keep;
-    const char *pretrained, *config, *data, *output, *log_jsonl, *tensorboard;
-    int64_t epochs, warmup, max_length, max_steps;
+    int model, task, keep;
+    const char *pretrained, *config, *data, *output;
+    int64_t epochs, max_length, max_steps;
     int batch_size;
-    double lr, weight_decay, clip, dropout, gamma, loss_scale;
+    double dropout;
     bool dropout_given, shuffle, no_decay_bias_norm;
     uint64_t seed;
-    ranks_options ranks;
+    train_options train;
 } finetune_options;
 
 static const finetune_options defaults = {.epochs = 1,
                                           .batch_size = 32,
-                                          .lr = 5e-5,
-                                          .weight_decay = 0.01,
-                                          .clip = 1,
-                                          .gamma = 0.95,
-                                          .loss_scale = 1024,
                                           .shuffle = true,
-                                          .ranks = RANKS_DEFAULTS};
+                                          .train = {.lr = 5e-5,
+                                                    .weight_decay = 0.01,
+                                                    .clip = 1,
+                                                    .gamma = 0.95,
+                                                    .loss_scale = 1024,
+                                                    .dtype = TRAIN_UNSET,
+                                                    .ranks = RANKS_DEFAULTS}};
 
 enum { STEPS_KEPT = 4 };
 
@@ -50,6 +50,7 @@ typedef struct finetune {
     mc_bert *bert;
     mc_dataset *train_rows, *val_rows;
     mc_dataloader *train, *val;
+    const mc_batch *batch; /* of the running step */
     mc_optim_manager *optim;
     int64_t step, steps, shown;
     int64_t tokens[STEPS_KEPT]; /* of the last steps */
@@ -63,9 +64,9 @@ typedef struct finetune {
 static mc_bert *open_model(finetune *f, int outputs)
 {
     const finetune_options *o = f->o;
-    mc_load_options load = {.dtype = train_dtypes[o->dtype],
+    mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = outputs,
-                            .recompute = train_recomputes[o->recompute]};
+                            .recompute = train_recomputes[o->train.recompute]};
     if (o->pretrained) return mc_bert_from_pretrained(f->ctx, o->pretrained, &load);
     char path[PATH_MAX];
     mc_bert_config config;
@@ -87,31 +88,28 @@ static void open_data(finetune *f)
                      (long long)positions, (long long)o->max_length);
     f->train_rows = mc_dataset_open(f->ctx, task, o->data, "train", f->tokenizer, &options);
     f->val_rows = mc_dataset_open(f->ctx, task, o->data, "val", f->tokenizer, &options);
-    f->train =
-        mc_dataloader_new(f->train_rows, &(mc_dataloader_options){.batch_size = o->batch_size,
-                                                                  .shuffle = o->shuffle});
+    int sizes = classify_sizes(o->train.device);
+    f->train = mc_dataloader_new(
+        f->train_rows, &(mc_dataloader_options){
+                           .batch_size = o->batch_size, .shuffle = o->shuffle, .sizes = sizes});
     f->val =
         mc_dataloader_new(f->val_rows, &(mc_dataloader_options){.batch_size = o->batch_size,
-                                                                .batching = MC_BATCHING_BY_LENGTH});
+                                                                .batching = MC_BATCHING_BY_LENGTH,
+                                                                .sizes = sizes});
 }
 
 static void make_optimizer(finetune *f)
 {
     const finetune_options *o = f->o;
-    bool scaled = train_dtypes[o->dtype] == MC_F16;
-    mc_adam_options adam_options = {.weight_decay = (float)o->weight_decay,
+    bool scaled = train_dtypes[o->train.dtype] == MC_F16;
+    mc_adam_options adam_options = {.weight_decay = (float)o->train.weight_decay,
                                     .no_decay_bias_norm = o->no_decay_bias_norm};
-    mc_optim_manager_options options = {.loss_scale = scaled ? o->loss_scale : 0,
-                                        .max_grad_norm = o->clip};
-    mc_optimizer *adam = mc_adam_offload_new(f->ctx, &adam_options);
+    mc_optim_manager_options options = {.loss_scale = scaled ? o->train.loss_scale : 0,
+                                        .max_grad_norm = o->train.clip};
+    mc_optimizer *adam = train_adam_new(f->ctx, &o->train, &adam_options);
     mc_optimizer_add(adam, mc_bert_module(f->bert));
     f->optim = mc_optim_manager_new(f->ctx, &options);
-    mc_optim_manager_add(f->optim, adam,
-                         train_schedule_new(f->ctx, &(train_schedule){.kind = o->scheduler,
-                                                                      .lr = o->lr,
-                                                                      .gamma = o->gamma,
-                                                                      .warmup = o->warmup,
-                                                                      .steps = f->steps}));
+    mc_optim_manager_add(f->optim, adam, train_schedule_new(f->ctx, &o->train, f->steps));
 }
 
 /* Label names go with the model, so that whoever loads it can name its answers. */
@@ -136,8 +134,9 @@ static bool set_up(finetune *f)
 {
     const finetune_options *o = f->o;
     const char *source = o->pretrained ? o->pretrained : o->config;
+    char message[1024];
+    if (!train_check_grad_dtype(&o->train, message, sizeof message)) return refuse(f, message);
     if (!mc_failed(f->ctx) && !train_can_save(o->output)) {
-        char message[1024];
         snprintf(message, sizeof message, "--output %s: cannot write there: %s", o->output,
                  strerror(errno));
         return refuse(f, message);
@@ -161,8 +160,8 @@ static bool set_up(finetune *f)
         1e-6 * (double)mc_module_parameter_count(mc_bert_module(f->bert)), (long long)f->steps);
     run_log_options log = {.steps = f->steps,
                            .steps_per_epoch = batches,
-                           .jsonl = o->log_jsonl,
-                           .tensorboard = o->tensorboard,
+                           .jsonl = o->train.log_jsonl,
+                           .tensorboard = o->train.tensorboard,
                            .silent = ranks_silent(f->ctx)};
     return run_log_init(&f->log, &log) == MC_OK || refuse(f, f->log.message);
 }
@@ -190,23 +189,29 @@ static void report(finetune *f, int late)
                                       .skipped = r.skipped});
 }
 
-static void train_step(finetune *f, const mc_batch *batch)
+/* What a GPU records: mc_step_run. */
+static void step(mc_context *ctx, void *user)
 {
+    finetune *f = user;
     mc_optim_manager_zero_grad(f->optim);
-    mc_tape *t = mc_tape_begin(f->ctx);
-    mc_tensor *logits = classify_logits(t, f->bert, f->train_rows, batch);
-    mc_tensor *loss = logits ? mc_cross_entropy(t, logits, batch->labels, NULL) : NULL;
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *logits = classify_logits(t, f->bert, f->train_rows, f->batch);
+    mc_tensor *loss = logits ? mc_cross_entropy(t, logits, f->batch->labels, NULL) : NULL;
     mc_optim_manager_backward(f->optim, t, loss);
     mc_optim_manager_step(f->optim);
     mc_tape_end(t);
-    if (mc_failed(f->ctx)) return;
-    f->tokens[++f->step % STEPS_KEPT] = batch->all_tokens;
-    report(f, f->o->device == TRAIN_CPU ? 0 : 1);
+}
+
+static void train_step(finetune *f)
+{
+    if (mc_step_run(f->ctx, f->batch->key, step, f)) return;
+    f->tokens[++f->step % STEPS_KEPT] = f->batch->all_tokens;
+    report(f, f->o->train.device == TRAIN_CPU ? 0 : 1);
 }
 
 static bool going_on(const finetune *f)
 {
-    return !ranks_stop(f->ctx, f->step, f->o->device != TRAIN_CPU);
+    return !ranks_stop(f->ctx, f->step, f->o->train.device != TRAIN_CPU);
 }
 
 /* The tokenizer first: when the weights are there, the folder is whole. */
@@ -223,8 +228,8 @@ static void save(finetune *f)
 static void evaluate(finetune *f, int64_t epoch)
 {
     classify_score score;
-    if (!going_on(f) ||
-        !classify_evaluate(f->ctx, f->bert, f->val, f->o->device != TRAIN_CPU, &f->log, &score))
+    if (!going_on(f) || !classify_evaluate(f->ctx, f->bert, f->val, f->o->train.device != TRAIN_CPU,
+                                           &f->log, &score))
         return;
     classify_report(&f->log, f->val_rows, &score, f->step, epoch);
     bool best = f->score.accuracy.count == 0 || score.accuracy.correct > f->score.accuracy.correct;
@@ -237,10 +242,9 @@ static void train(finetune *f)
 {
     int64_t epoch = 0;
     while (epoch < f->o->epochs && f->step < f->steps && going_on(f)) {
-        mc_batch *batch;
         f->clock = classify_clock();
-        while (f->step < f->steps && going_on(f) && (batch = mc_dataloader_next(f->train)))
-            train_step(f, batch);
+        while (f->step < f->steps && going_on(f) && (f->batch = mc_dataloader_next(f->train)))
+            train_step(f);
         report(f, 0);
         evaluate(f, ++epoch);
     }
@@ -263,10 +267,10 @@ static int finish(finetune *f)
     return code == EXIT_OK && interrupted ? EXIT_INTERRUPTED : code;
 }
 
-static int run(const finetune_options *o)
+static int run(finetune_options *o)
 {
     finetune f = {.o = o};
-    f.ctx = ranks_start(&o->ranks, o->seed, train_device_names[o->device], &f.log);
+    f.ctx = train_start(&o->train, o->seed, &f.log);
     int code = EXIT_RUN_FAILED;
     interrupt_init();
     if (set_up(&f)) {
@@ -289,65 +293,75 @@ static const char details[] =
     "  modelcenter finetune bert --task BoolQ --pretrained bert-base-uncased --data data/boolq \\\n"
     "      --output boolq-bert --epochs 3 --lr 2e-5 --warmup 100\n";
 
+static void add_own_rows(args_table *table, finetune_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_CHOICE("model", &o->model, model_names, "the model's family"), .required = true,
+             .positional = true},
+            {ARGS_CHOICE("task", &o->task, task_names, "the SuperGLUE task"), .required = true},
+            {ARGS_PATH("pretrained", &o->pretrained,
+                       "folder or identifier of the pretrained model")},
+            {ARGS_PATH("config", &o->config,
+                       "folder with config.json and a vocabulary: train from random weights "
+                       "instead")},
+            {ARGS_PATH("data", &o->data, "folder with the task's rows"), .required = true},
+            {ARGS_PATH("output", &o->output,
+                       "folder to save the model to; without it nothing is saved")},
+            {ARGS_CHOICE("keep", &o->keep, keep_names,
+                         "which epoch's model is saved: the last, or the one with the best "
+                         "accuracy"),
+             .known_as = "load-best-model-at-end"},
+            {0},
+        });
+}
+
+static void add_training_rows(args_table *table, finetune_options *o)
+{
+    args_table_add(
+        table, (args_option[]){
+                   {ARGS_HEADING("Training")},
+                   {ARGS_INT("epochs", &o->epochs, 0, 1000000, "passes over the training rows")},
+                   {ARGS_INT("max-steps", &o->max_steps, 0, INT64_MAX,
+                             "stop after so many steps; 0: all epochs")},
+                   {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "rows of a step, per rank"),
+                    .known_as = "per-device-train-batch-size"},
+                   {0},
+               });
+    train_add_course_rows(table, &o->train);
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_FLAG("no-decay-bias-norm", &o->no_decay_bias_norm,
+                       "no weight decay on biases and norms")},
+            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of an input"),
+             .default_text = "512, or the model's positions"},
+            {ARGS_REAL("dropout", &o->dropout, 0, 1, "all dropout probabilities"),
+             .below_high = true, .given = &o->dropout_given, .default_text = "the model's own"},
+            {ARGS_INT("seed", &o->seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
+            {ARGS_FLAG_OFF("no-shuffle", &o->shuffle, "take the rows in the file's order")},
+            {0},
+        });
+}
+
 int cmd_finetune(int argc, char **argv)
 {
     finetune_options o = defaults;
-    const args_option options[] = {
-        {ARGS_CHOICE("model", &o.model, model_names, "the model's family"), .required = true,
-         .positional = true},
-        {ARGS_CHOICE("task", &o.task, task_names, "the SuperGLUE task"), .required = true},
-        {ARGS_PATH("pretrained", &o.pretrained, "folder or identifier of the pretrained model")},
-        {ARGS_PATH("config", &o.config,
-                   "folder with config.json and a vocabulary: train from random weights instead")},
-        {ARGS_PATH("data", &o.data, "folder with the task's rows"), .required = true},
-        {ARGS_PATH("output", &o.output,
-                   "folder to save the model to; without it nothing is saved")},
-        {ARGS_CHOICE("keep", &o.keep, keep_names,
-                     "which epoch's model is saved: the last, or the one with the best accuracy"),
-         .known_as = "load-best-model-at-end"},
-        {ARGS_HEADING("Training")},
-        {ARGS_INT("epochs", &o.epochs, 0, 1000000, "passes over the training rows")},
-        {ARGS_INT("max-steps", &o.max_steps, 0, INT64_MAX,
-                  "stop after so many steps; 0: all epochs")},
-        {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows of a step, per rank"),
-         .known_as = "per-device-train-batch-size"},
-        {ARGS_REAL("lr", &o.lr, 0, 1000, "learning rate at its peak"), .known_as = "learning-rate"},
-        {ARGS_CHOICE("scheduler", &o.scheduler, train_schedule_names,
-                     "course of the learning rate"),
-         .known_as = "lr-scheduler-type,lr-decay-style"},
-        {ARGS_INT("warmup", &o.warmup, 0, INT64_MAX, "steps in which the learning rate rises"),
-         .known_as = "warmup-steps,warmup-iters"},
-        {ARGS_REAL("gamma", &o.gamma, 0, 1, "factor a step of the exponential schedule"),
-         .above_low = true},
-        {ARGS_REAL("weight-decay", &o.weight_decay, 0, 1000, "decoupled weight decay")},
-        {ARGS_FLAG("no-decay-bias-norm", &o.no_decay_bias_norm,
-                   "no weight decay on biases and norms")},
-        {ARGS_REAL("clip", &o.clip, 0, INFINITY, "clip the gradient to this norm; 0 clips nothing"),
-         .known_as = "max-grad-norm,clip-grad"},
-        {ARGS_INT("max-length", &o.max_length, 0, 1 << 20, "tokens at most of an input"),
-         .default_text = "512, or the model's positions"},
-        {ARGS_REAL("dropout", &o.dropout, 0, 1, "all dropout probabilities"), .below_high = true,
-         .given = &o.dropout_given, .default_text = "the model's own"},
-        {ARGS_INT("seed", &o.seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
-        {ARGS_FLAG_OFF("no-shuffle", &o.shuffle, "take the rows in the file's order")},
-        {ARGS_HEADING("Machine")},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
-        {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of weights and activations")},
-        {ARGS_REAL("loss-scale", &o.loss_scale, 1, 1e30, "first loss scale, with --dtype f16")},
-        {ARGS_CHOICE("recompute", &o.recompute, train_recompute_names,
-                     "what is computed again in backward to save memory")},
-        RANKS_ROWS(&o.ranks),
-        {ARGS_HEADING("Logs")},
-        {ARGS_PATH("log-jsonl", &o.log_jsonl, "write an object a step to this file")},
-        {ARGS_PATH("tensorboard", &o.tensorboard, "write TensorBoard event files to this folder")},
-        {0},
-    };
+    args_table table = {.count = 0};
+    add_own_rows(&table, &o);
+    add_training_rows(&table, &o);
+    train_add_machine_rows(&table, &o.train);
+    train_add_rank_rows(&table, &o.train);
+    train_add_log_rows(&table, &o.train);
     const args_spec spec = {.command = "finetune",
                             .summary = "Fine-tunes a model on a task.",
                             .details = details,
-                            .options = options};
+                            .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    if (o.train.dtype == TRAIN_UNSET)
+        o.train.dtype = o.train.device == TRAIN_CPU ? TRAIN_F32 : TRAIN_BF16;
     if (!o.pretrained == !o.config)
         return args_error(&spec, "expected one of --pretrained and --config");
     return run(&o);

@@ -10,9 +10,9 @@
 #include "tools/commands.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
+#include "tools/train_options.h"
 
 static const char *const model_names[] = {"gpt2", NULL};
-static const char *const device_names[] = {"cpu", "cuda", NULL};
 static const char *const dtype_names[] = {"auto", "f32", "f16", "bf16", NULL};
 static const mc_dtype dtypes[] = {MC_DTYPE_DEFAULT, MC_F32, MC_F16, MC_BF16};
 
@@ -24,6 +24,7 @@ typedef struct generate_options {
     bool any_temperature, any_top_k, any_top_p; /* were given, which means sampling */
     bool any_penalty;
     int64_t batch_size;
+    ranks_options ranks;
     mc_generate_options how;
 } generate_options;
 
@@ -37,6 +38,7 @@ typedef struct prompt {
 typedef struct generation {
     const generate_options *o;
     mc_context *ctx;
+    bool silent; /* every rank computes the answers, one prints them */
     mc_gpt2 *gpt2;
     mc_tokenizer *tokenizer; /* NULL with --ids */
     char **lines;            /* of --prompts */
@@ -49,6 +51,39 @@ static bool fail(const char *where, const char *what)
 {
     fprintf(stderr, "error: %s: %s\n", where, what);
     return false;
+}
+
+/* ---- UTF-8 ----------------------------------------------------------------------------------- */
+
+/* How many bytes the character that begins with this byte has; 0: none does. */
+static int character_length(unsigned char first)
+{
+    if (first < 0x80) return 1;
+    if (first >= 0xc2 && first < 0xe0) return 2;
+    if (first >= 0xe0 && first < 0xf0) return 3;
+    return first >= 0xf0 && first < 0xf5 ? 4 : 0;
+}
+
+/* Whether `next` may stand at place `at` of a character that begins with `first`. */
+static bool continues_character(unsigned char first, int at, unsigned char next)
+{
+    if (at == 1 && first == 0xe0 && next < 0xa0) return false; /* could be shorter */
+    if (at == 1 && first == 0xed && next > 0x9f) return false; /* a surrogate */
+    if (at == 1 && first == 0xf0 && next < 0x90) return false;
+    if (at == 1 && first == 0xf4 && next > 0x8f) return false; /* beyond U+10FFFF */
+    return (next & 0xc0) == 0x80;
+}
+
+static bool is_utf8(const char *text)
+{
+    while (*text) {
+        unsigned char first = (unsigned char)*text;
+        int length = character_length(first), at = 1;
+        while (at < length && continues_character(first, at, (unsigned char)text[at])) at++;
+        if (length == 0 || at < length) return false;
+        text += length;
+    }
+    return true;
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -110,6 +145,7 @@ static bool encode(generation *g, prompt *p)
 {
     mc_encoding e = {0};
     size_t length = strlen(p->text);
+    if (!is_utf8(p->text)) return fail("a prompt", "expected UTF-8");
     mc_status status = mc_tokenizer_encode(g->tokenizer, p->text, length, NULL, 0, 0, &e);
     if (status == MC_OK && e.count <= INT_MAX &&
         (p->ids = malloc((e.count + 1) * sizeof *p->ids))) {
@@ -134,6 +170,8 @@ static bool make_prompts(generation *g)
 {
     const generate_options *o = g->o;
     size_t given = (size_t)o->prompts.count;
+    if (o->prompts_file && strcmp(o->prompts_file, "-") == 0 && mc_world_size(g->ctx) > 1)
+        return fail("--prompts -", "only the first of several ranks has a stdin; give a file");
     if (o->prompts_file && !read_lines(g, o->prompts_file)) return false;
     g->prompts = calloc(given + g->line_count + 1, sizeof *g->prompts);
     if (!g->prompts) return fail("the prompts", "out of memory");
@@ -155,25 +193,6 @@ typedef struct held_bytes {
     char bytes[4];
     int count;
 } held_bytes;
-
-/* How many bytes the character that begins with this byte has; 0: none does. */
-static int character_length(unsigned char first)
-{
-    if (first < 0x80) return 1;
-    if (first >= 0xc2 && first < 0xe0) return 2;
-    if (first >= 0xe0 && first < 0xf0) return 3;
-    return first >= 0xf0 && first < 0xf5 ? 4 : 0;
-}
-
-/* Whether `next` may stand at place `at` of a character that begins with `first`. */
-static bool continues_character(unsigned char first, int at, unsigned char next)
-{
-    if (at == 1 && first == 0xe0 && next < 0xa0) return false; /* could be shorter */
-    if (at == 1 && first == 0xed && next > 0x9f) return false; /* a surrogate */
-    if (at == 1 && first == 0xf0 && next < 0x90) return false;
-    if (at == 1 && first == 0xf4 && next > 0x8f) return false; /* beyond U+10FFFF */
-    return (next & 0xc0) == 0x80;
-}
 
 static void print_broken(held_bytes *h)
 {
@@ -198,6 +217,7 @@ static void print_bytes(held_bytes *h, const char *bytes, size_t size)
 
 static void print_token(const generation *g, held_bytes *h, int32_t token, bool first)
 {
+    if (g->silent) return;
     if (!g->tokenizer) {
         printf(first ? "%d" : " %d", token);
     } else if (mc_tokenizer_id_to_token(g->tokenizer, token)) {
@@ -216,12 +236,13 @@ static bool stream(generation *g)
     const int32_t *ids = p->ids;
     held_bytes held = {.count = 0};
     mc_generator *generator = mc_gpt2_generator_new(g->gpt2, &ids, &p->count, 1, &g->o->how);
-    if (generator && g->o->echo) fputs(p->text, stdout);
+    if (generator && g->o->echo && !g->silent) fputs(p->text, stdout);
     bool first = !g->o->echo || !*p->text;
     for (int32_t token; mc_generator_next(generator, &token) && !ferror(stdout); first = false)
         print_token(g, &held, token, first);
+    if (ferror(stdout)) ranks_refuse(g->ctx, "cannot write to stdout");
     print_broken(&held);
-    if (generator) fputc('\n', stdout);
+    if (generator && !g->silent) fputc('\n', stdout);
     mc_generator_free(generator);
     return !mc_failed(g->ctx);
 }
@@ -240,6 +261,7 @@ static bool add_ids(cJSON *json, const char *key, const int32_t *ids, int count)
 static bool print_json(const generation *g, const prompt *p, const int32_t *ids, int count,
                        float score)
 {
+    if (g->silent) return true;
     cJSON *json = cJSON_CreateObject();
     char *text = g->tokenizer ? mc_tokenizer_decode(g->tokenizer, ids, (size_t)count, true) : NULL;
     char number[32];
@@ -261,6 +283,7 @@ static bool print_json(const generation *g, const prompt *p, const int32_t *ids,
 static void print_text(const generation *g, const prompt *p, const int32_t *ids, int count)
 {
     held_bytes held = {.count = 0};
+    if (g->silent) return;
     if (g->o->echo) fputs(p->text, stdout);
     for (int i = 0; i < count; i++)
         print_token(g, &held, ids[i], i == 0 && (!g->o->echo || !*p->text));
@@ -324,11 +347,11 @@ static int run(const generate_options *o)
 {
     run_log log = {0};
     generation g = {.o = o};
-    g.ctx = mc_init_distributed(&(mc_init_options){
-        .device = device_names[o->device], .log = run_log_library_line, .log_user = &log});
-    bool single = ranks_is_single(g.ctx, "generate");
-    int code = single && generate(&g) ? EXIT_OK : EXIT_RUN_FAILED;
+    g.ctx = ranks_start(&o->ranks, 0, train_device_names[o->device], &log);
+    g.silent = ranks_silent(g.ctx);
+    int code = !mc_failed(g.ctx) && generate(&g) ? EXIT_OK : EXIT_RUN_FAILED;
     if (mc_print_error(g.ctx, stderr)) code = EXIT_RUN_FAILED;
+    if (code != EXIT_OK) ranks_refuse(g.ctx, "generate cannot go on");
     for (size_t i = 0; i < g.count; i++) free(g.prompts[i].ids);
     for (size_t i = 0; i < g.line_count; i++) free(g.lines[i]);
     free(g.prompts);
@@ -348,6 +371,7 @@ static const char details[] =
 static int parse_and_run(generate_options *o, int argc, char **argv)
 {
     mc_generate_options *how = &o->how;
+    args_table table = {.count = 0};
     const args_option options[] = {
         {ARGS_CHOICE("model", &o->model, model_names, "the model's family"), .required = true,
          .positional = true},
@@ -387,16 +411,18 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
         {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
         {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
         {ARGS_HEADING("Machine")},
-        {ARGS_CHOICE("device", &o->device, device_names, "where to run")},
+        {ARGS_CHOICE("device", &o->device, train_device_names, "where to run")},
         {ARGS_CHOICE("dtype", &o->dtype, dtype_names,
                      "of weights and activations; auto is f32 on the CPU, else bf16")},
         {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "prompts that are answered at once")},
         {0},
     };
+    args_table_add(&table, options);
+    ranks_add_rows(&table, &o->ranks);
     const args_spec spec = {.command = "generate",
                             .summary = "Continues texts with a language model.",
                             .details = details,
-                            .options = options};
+                            .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     if (!o->prompts.count && !o->prompts_file)
@@ -414,6 +440,7 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
 int cmd_generate(int argc, char **argv)
 {
     generate_options o = {.batch_size = 32,
+                          .ranks = RANKS_DEFAULTS,
                           .how = {.max_new_tokens = 50,
                                   .temperature = 1,
                                   .top_p = 1,

@@ -10,10 +10,10 @@
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text.h"
+#include "tools/train_options.h"
 
 typedef enum family { FAMILY_AUTO, FAMILY_BERT, FAMILY_GPT2 } family;
 static const char *const family_names[] = {"auto", "bert", "gpt2", NULL};
-static const char *const device_names[] = {"cpu", "cuda", NULL};
 
 typedef struct inspect_options {
     int family, device;
@@ -187,7 +187,7 @@ static int run(const inspect_options *o)
             o->model);
         return EXIT_RUN_FAILED;
     }
-    mc_context *ctx = ranks_start(&o->ranks, 0, device_names[o->device], &log);
+    mc_context *ctx = ranks_start(&o->ranks, 0, train_device_names[o->device], &log);
     bool good = !mc_failed(ctx) && inspect(o, ctx, kind);
     if (mc_failed(ctx)) good = false;
     ranks_print_error(ctx, false);
@@ -208,6 +208,7 @@ static const char details[] =
 int cmd_inspect(int argc, char **argv)
 {
     inspect_options o = {.ranks = RANKS_DEFAULTS};
+    args_table table = {.count = 0};
     const args_option options[] = {
         {ARGS_PATH("model", &o.model, "folder or identifier of the model"), .required = true,
          .positional = true},
@@ -217,14 +218,15 @@ int cmd_inspect(int argc, char **argv)
         {ARGS_FLAG("json", &o.json, "print JSON Lines")},
         {ARGS_CHOICE("family", &o.family, family_names,
                      "the model's family; auto asks its config.json")},
-        {ARGS_CHOICE("device", &o.device, device_names, "where to run")},
-        RANKS_ROWS(&o.ranks),
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
         {0},
     };
+    args_table_add(&table, options);
+    ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "inspect",
                             .summary = "Shows statistics of a model's parameters.",
                             .details = details,
-                            .options = options};
+                            .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     return run(&o);

@@ -14,23 +14,23 @@
 
 static const char *const model_names[] = {"gpt2", NULL};
 
-static const pretrain_options defaults = {.scheduler = TRAIN_COSINE,
-                                          .dtype = PRETRAIN_UNSET,
-                                          .batch_size = 4,
-                                          .warmup = PRETRAIN_UNSET,
+static const pretrain_options defaults = {.batch_size = 4,
                                           .val_every = 250,
                                           .val_batches = 20,
                                           .sample_length = 64,
                                           .keep = 1,
-                                          .lr = 6e-4,
-                                          .gamma = 0.95,
-                                          .weight_decay = 0.1,
                                           .beta1 = 0.9,
                                           .beta2 = 0.95,
                                           .eps = 1e-8,
-                                          .clip = 1,
-                                          .loss_scale = 65536,
-                                          .ranks = RANKS_DEFAULTS};
+                                          .train = {.scheduler = TRAIN_COSINE,
+                                                    .dtype = TRAIN_UNSET,
+                                                    .warmup = TRAIN_UNSET,
+                                                    .lr = 6e-4,
+                                                    .gamma = 0.95,
+                                                    .weight_decay = 0.1,
+                                                    .clip = 1,
+                                                    .loss_scale = 65536,
+                                                    .ranks = RANKS_DEFAULTS}};
 
 bool pretrain_refuse(pretrain *p, const char *format, ...)
 {
@@ -111,8 +111,8 @@ static void derive(pretrain *p)
     pretrain_options *o = &p->o;
     int64_t sequences = o->tokens_per_step / o->seq_length;
     if (!o->steps) o->steps = p->windows / sequences > 0 ? p->windows / sequences : 1;
-    if (o->warmup == PRETRAIN_UNSET)
-        o->warmup = o->steps / 20 < MOST_WARMUP ? o->steps / 20 : MOST_WARMUP;
+    if (o->train.warmup == TRAIN_UNSET)
+        o->train.warmup = o->steps / 20 < MOST_WARMUP ? o->steps / 20 : MOST_WARMUP;
 }
 
 static void make_loaders(pretrain *p)
@@ -137,12 +137,12 @@ static void make_loaders(pretrain *p)
 static void count_flops(pretrain *p)
 {
     const mc_gpt2_config *c = &p->config;
-    const char *dtype = train_dtype_names[p->o.dtype];
+    const char *dtype = train_dtype_names[p->o.train.dtype];
     int64_t parameters = mc_module_parameter_count(mc_gpt2_module(p->work.gpt2));
     p->flops = 6.0 * (double)parameters +
                12.0 * (double)c->layers * (double)c->dim * (double)p->o.seq_length;
     p->peak = p->o.peak_tflops > 0 ? 1e12 * p->o.peak_tflops
-                                   : mc_device_peak_rate(p->ctx, train_dtypes[p->o.dtype]);
+                                   : mc_device_peak_rate(p->ctx, train_dtypes[p->o.train.dtype]);
     p->peak *= mc_world_size(p->ctx);
     char against[96];
     if (p->peak > 0)
@@ -163,7 +163,7 @@ static void describe(pretrain *p)
                  "gpt2: %.1f M parameters, %" PRId64 " layers of %" PRId64 ", vocabulary %" PRId64
                  ", %s",
                  1e-6 * (double)mc_module_parameter_count(mc_gpt2_module(p->work.gpt2)), c->layers,
-                 c->dim, c->vocab_size, train_dtype_names[o->dtype]);
+                 c->dim, c->vocab_size, train_dtype_names[o->train.dtype]);
     run_log_line(&p->log,
                  "data: %" PRId64 " tokens; %" PRId64 " steps of %" PRId64 " tokens (%" PRId64
                  " sequences of %" PRId64 ", %d times%s)",
@@ -176,8 +176,8 @@ static bool open_log(pretrain *p)
 {
     run_log_options options = {.steps = p->o.steps,
                                .resume_step = p->step,
-                               .jsonl = p->o.log_jsonl,
-                               .tensorboard = p->o.tensorboard,
+                               .jsonl = p->o.train.log_jsonl,
+                               .tensorboard = p->o.train.tensorboard,
                                .silent = ranks_silent(p->ctx)};
     return run_log_init(&p->log, &options) == MC_OK || pretrain_refuse(p, "%s", p->log.message);
 }
@@ -185,12 +185,15 @@ static bool open_log(pretrain *p)
 /* Each part needs those before it; whichever fails has said why, or the context has the error. */
 static bool set_up(pretrain *p)
 {
+    char message[256];
     if (mc_failed(p->ctx)) return false;
     if (!train_can_save(p->o.output))
         return pretrain_refuse(p, "--output %s: cannot write there: %s", p->o.output,
                                strerror(errno));
     if (!pretrain_find_checkpoint(p)) return false;
     pretrain_take_defaults(p);
+    if (!train_check_grad_dtype(&p->o.train, message, sizeof message))
+        return pretrain_refuse(p, "%s", message);
     if (!p->resumed && !p->o.config == !p->o.pretrained)
         return pretrain_refuse(p, "expected one of --config and --pretrained");
     if (!pretrain_find_model(p) || !open_data(p) || !check_tokens_per_step(p) ||
@@ -208,7 +211,7 @@ static bool set_up(pretrain *p)
 static int finish(pretrain *p)
 {
     int code = EXIT_OK;
-    bool interrupted = interrupt_requested();
+    bool interrupted = interrupt_requested() && p->step < p->stop;
     if (interrupted && !mc_failed(p->ctx))
         run_log_line(&p->log, "interrupted at step %" PRId64 "%s", p->step,
                      p->saved == p->step && p->o.output ? "; go on with --resume" : "");
@@ -222,7 +225,7 @@ static int finish(pretrain *p)
 static int run(const pretrain_options *o)
 {
     pretrain p = {.o = *o, .loss = NAN, .val_loss = NAN};
-    p.ctx = ranks_start(&o->ranks, o->seed, train_device_names[o->device], &p.log);
+    p.ctx = train_start(&p.o.train, o->seed, &p.log);
     int code = EXIT_RUN_FAILED;
     interrupt_init();
     if (set_up(&p)) {
@@ -279,108 +282,141 @@ static bool check(const args_spec *spec, pretrain_options *o, int *code)
         wrong = "--save-every needs --output, the folder to save to";
     else if (o->sample_every && !o->tokenizer)
         wrong = "--sample-every needs --tokenizer, to read and write texts with";
+    else if (o->prompt && !o->sample_every)
+        wrong = "--prompt needs --sample-every: it is how samples begin";
     if (wrong) *code = args_error(spec, "%s", wrong);
     return !wrong;
 }
 
-static int parse_and_run(pretrain_options given, int argc, char **argv)
+static void add_own_rows(args_table *table, pretrain_options *o)
 {
-    pretrain_options o = given;
-    const args_option options[] = {
-        {ARGS_CHOICE("model", &o.model, model_names, "the model's family"), .required = true,
-         .positional = true},
-        {ARGS_PATH(
-             "config", &o.config,
-             "gpt2-base, gpt2-medium, gpt2-large, gpt2-xl, or a config.json: train from random "
-             "weights"),
-         .known_as = "model-config"},
-        {ARGS_PATH("pretrained", &o.pretrained,
-                   "folder or identifier of weights to begin with instead")},
-        {ARGS_PATHS("data", &o.data, "token files, or patterns of them"), .required = true,
-         .known_as = "input-bin,train-data,dataset"},
-        {ARGS_PATHS("val", &o.val, "the same to validate on; without it there is no validation"),
-         .known_as = "input-val-bin,val-data"},
-        {ARGS_PATH("output", &o.output, "folder to save to; without it nothing is saved")},
-        {ARGS_FLAG("resume", &o.resume,
-                   "go on with the run in --output, or begin it if it has not saved yet"),
-         .known_as = "resume-from-checkpoint"},
-        {ARGS_INT("save-every", &o.save_every, 0, INT64_MAX,
-                  "steps from checkpoint to checkpoint; 0: only at the end, or on Ctrl-C"),
-         .known_as = "save-steps,save-interval"},
-        {ARGS_INT("keep", &o.keep, 0, 1000000, "older checkpoints that stay beside the newest"),
-         .known_as = "save-total-limit"},
-        {ARGS_HEADING("Training")},
-        {ARGS_TEXT("batch-size", &o.batch_text,
-                   "sequences computed at once, per rank, or auto: as many as memory holds"),
-         .default_text = "4", .known_as = "micro-batch-size,per-device-train-batch-size"},
-        {ARGS_TEXT("batch", &o.batch_text, "the same"), .default_text = ""},
-        {ARGS_INT("seq-length", &o.seq_length, 0, 1 << 24, "tokens of a sequence"),
-         .default_text = "1024, or the model's positions",
-         .known_as = "sequence-length,block-size"},
-        {ARGS_INT("tokens-per-step", &o.tokens_per_step, 0, (int64_t)1 << 40,
-                  "tokens of a step on all ranks, over several passes if need be"),
-         .default_text = "those of one batch of each rank",
-         .known_as = "total-batch-size,global-batch-size"},
-        {ARGS_INT("steps", &o.steps, 0, INT64_MAX, "steps of the run; 0: once over the data"),
-         .known_as = "max-steps,train-iters"},
-        {ARGS_INT("stop-after", &o.stop_after, 0, INT64_MAX,
-                  "save and stop behind this step of them; 0: at the end")},
-        {ARGS_REAL("lr", &o.lr, 0, 1000, "learning rate at its peak"), .known_as = "learning-rate"},
-        {ARGS_CHOICE("scheduler", &o.scheduler, train_schedule_names,
-                     "course of the learning rate"),
-         .known_as = "lr-scheduler-type,lr-decay-style"},
-        {ARGS_INT("warmup", &o.warmup, 0, INT64_MAX, "steps in which the learning rate rises"),
-         .default_text = "a twentieth of the steps, at most 700",
-         .known_as = "warmup-steps,warmup-iters"},
-        {ARGS_REAL("gamma", &o.gamma, 0, 1, "factor a step of the exponential schedule"),
-         .above_low = true},
-        {ARGS_REAL("weight-decay", &o.weight_decay, 0, 1000, "decoupled weight decay")},
-        {ARGS_FLAG("decay-bias-norm", &o.decay_all, "weight decay on biases and norms too")},
-        {ARGS_REAL("beta1", &o.beta1, 0, 1, "Adam's, of the mean"), .below_high = true,
-         .known_as = "adam-beta1"},
-        {ARGS_REAL("beta2", &o.beta2, 0, 1, "Adam's, of the square"), .below_high = true,
-         .known_as = "adam-beta2"},
-        {ARGS_REAL("eps", &o.eps, 0, 1, "Adam's"), .known_as = "adam-epsilon,adam-eps"},
-        {ARGS_REAL("clip", &o.clip, 0, INFINITY, "clip the gradient to this norm; 0 clips nothing"),
-         .known_as = "max-grad-norm,clip-grad"},
-        {ARGS_REAL("dropout", &o.dropout, 0, 1,
-                   "all dropout probabilities, whatever the config says"),
-         .below_high = true},
-        {ARGS_FLAG("shuffle", &o.shuffle, "sequences in a new order each epoch, not the file's")},
-        {ARGS_INT("seed", &o.seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
-        {ARGS_HEADING("Validation and samples")},
-        {ARGS_INT("val-every", &o.val_every, 0, INT64_MAX,
-                  "steps from validation to validation; 0: only at the end"),
-         .known_as = "val-loss-every,eval-interval,eval-steps"},
-        {ARGS_INT("val-batches", &o.val_batches, 0, INT64_MAX, "batches of one; 0: all"),
-         .known_as = "val-max-steps,eval-iters"},
-        {ARGS_INT("sample-every", &o.sample_every, 0, INT64_MAX,
-                  "steps from sample to sample of the model's text; 0: none")},
-        {ARGS_INT("sample-length", &o.sample_length, 1, 1 << 24, "tokens of a sample")},
-        {ARGS_TEXT("prompt", &o.prompt, "how samples begin"), .default_text = "a new text"},
-        {ARGS_PATH("tokenizer", &o.tokenizer,
-                   "folder or identifier, for samples; it is saved with the model")},
-        {ARGS_HEADING("Machine")},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
-        {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of weights and activations"),
-         .default_text = "f32 on the CPU, else bf16"},
-        {ARGS_REAL("loss-scale", &o.loss_scale, 1, 1e30, "first loss scale, with --dtype f16")},
-        {ARGS_CHOICE("recompute", &o.recompute, train_recompute_names,
-                     "what is computed again in backward to save memory")},
-        {ARGS_REAL("memory", &o.memory, 0, 1e9,
-                   "GiB that --batch-size auto may plan with; 0: what is free, less 8 %")},
-        {ARGS_REAL("peak-tflops", &o.peak_tflops, 0, 1e9,
-                   "peak that MFU is counted against; 0: the device's, where it is known")},
-        RANKS_ROWS(&o.ranks),
-        {ARGS_HEADING("Logs")},
-        {ARGS_PATH("log-jsonl", &o.log_jsonl, "write an object a step to this file")},
-        {ARGS_PATH("tensorboard", &o.tensorboard, "write TensorBoard event files to this folder")},
-        {0},
-    };
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_CHOICE("model", &o->model, model_names, "the model's family"), .required = true,
+             .positional = true},
+            {ARGS_PATH("config", &o->config,
+                       "gpt2-base, gpt2-medium, gpt2-large, gpt2-xl, or a config.json: train from "
+                       "random weights"),
+             .known_as = "model-config"},
+            {ARGS_PATH("pretrained", &o->pretrained,
+                       "folder or identifier of weights to begin with instead")},
+            {ARGS_PATHS("data", &o->data, "token files, or patterns of them"), .required = true,
+             .known_as = "input-bin,train-data,dataset"},
+            {ARGS_PATHS("val", &o->val,
+                        "the same to validate on; without it there is no validation"),
+             .known_as = "input-val-bin,val-data"},
+            {ARGS_PATH("output", &o->output, "folder to save to; without it nothing is saved")},
+            {ARGS_FLAG("resume", &o->resume,
+                       "go on with the run in --output, or begin it if it has not saved yet"),
+             .known_as = "resume-from-checkpoint"},
+            {ARGS_INT("save-every", &o->save_every, 0, INT64_MAX,
+                      "steps from checkpoint to checkpoint; 0: only at the end, or on Ctrl-C"),
+             .known_as = "save-steps,save-interval"},
+            {ARGS_INT("keep", &o->keep, 0, 1000000,
+                      "older checkpoints that stay beside the newest"),
+             .known_as = "save-total-limit"},
+            {0},
+        });
+}
+
+static void add_batch_rows(args_table *table, pretrain_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Training")},
+            {ARGS_TEXT("batch-size", &o->batch_text,
+                       "sequences computed at once, per rank, or auto: as many as memory holds"),
+             .default_text = "4", .known_as = "micro-batch-size,per-device-train-batch-size"},
+            {ARGS_TEXT("batch", &o->batch_text, "the same"), .default_text = ""},
+            {ARGS_INT("seq-length", &o->seq_length, 0, 1 << 24, "tokens of a sequence"),
+             .default_text = "1024, or the model's positions",
+             .known_as = "sequence-length,block-size"},
+            {ARGS_INT("tokens-per-step", &o->tokens_per_step, 0, (int64_t)1 << 40,
+                      "tokens of a step on all ranks, over several passes if need be"),
+             .default_text = "those of one batch of each rank",
+             .known_as = "total-batch-size,global-batch-size"},
+            {ARGS_INT("steps", &o->steps, 0, INT64_MAX, "steps of the run; 0: once over the data"),
+             .known_as = "max-steps,train-iters"},
+            {ARGS_INT("stop-after", &o->stop_after, 0, INT64_MAX,
+                      "save and stop behind this step of them; 0: at the end")},
+            {0},
+        });
+}
+
+static void add_adam_rows(args_table *table, pretrain_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_FLAG("decay-bias-norm", &o->decay_all, "weight decay on biases and norms too")},
+            {ARGS_REAL("beta1", &o->beta1, 0, 1, "Adam's, of the mean"), .below_high = true,
+             .known_as = "adam-beta1"},
+            {ARGS_REAL("beta2", &o->beta2, 0, 1, "Adam's, of the square"), .below_high = true,
+             .known_as = "adam-beta2"},
+            {ARGS_REAL("eps", &o->eps, 0, 1, "Adam's"), .known_as = "adam-epsilon,adam-eps"},
+            {ARGS_REAL("dropout", &o->dropout, 0, 1,
+                       "all dropout probabilities, whatever the config says"),
+             .below_high = true},
+            {ARGS_FLAG("shuffle", &o->shuffle,
+                       "sequences in a new order each epoch, not the file's")},
+            {ARGS_INT("seed", &o->seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
+            {0},
+        });
+}
+
+static void add_sample_rows(args_table *table, pretrain_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Validation and samples")},
+            {ARGS_INT("val-every", &o->val_every, 0, INT64_MAX,
+                      "steps from validation to validation; 0: only at the end"),
+             .known_as = "val-loss-every,eval-interval,eval-steps"},
+            {ARGS_INT("val-batches", &o->val_batches, 0, INT64_MAX, "batches of one; 0: all"),
+             .known_as = "val-max-steps,eval-iters"},
+            {ARGS_INT("sample-every", &o->sample_every, 0, INT64_MAX,
+                      "steps from sample to sample of the model's text; 0: none")},
+            {ARGS_INT("sample-length", &o->sample_length, 1, 1 << 24, "tokens of a sample")},
+            {ARGS_TEXT("prompt", &o->prompt, "how samples begin"), .default_text = "a new text"},
+            {ARGS_PATH("tokenizer", &o->tokenizer,
+                       "folder or identifier, for samples; it is saved with the model")},
+            {0},
+        });
+}
+
+static void add_memory_rows(args_table *table, pretrain_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_REAL("memory", &o->memory, 0, 1e9,
+                       "GiB that --batch-size auto may plan with; 0: what is free, less 8 %")},
+            {ARGS_REAL("peak-tflops", &o->peak_tflops, 0, 1e9,
+                       "peak that MFU is counted against; 0: the device's, where it is "
+                       "known")},
+            {0},
+        });
+}
+
+static int parse_and_run(pretrain_options o, int argc, char **argv)
+{
+    args_table table = {.count = 0};
+    add_own_rows(&table, &o);
+    add_batch_rows(&table, &o);
+    train_add_course_rows(&table, &o.train);
+    add_adam_rows(&table, &o);
+    add_sample_rows(&table, &o);
+    train_add_machine_rows(&table, &o.train);
+    add_memory_rows(&table, &o);
+    train_add_rank_rows(&table, &o.train);
+    train_add_log_rows(&table, &o.train);
     const args_spec spec = {.command = "pretrain",
                             .summary = "Trains a language model on token files.",
                             .details = details,
-                            .options = options};
+                            .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code) || !check(&spec, &o, &code)) return code;
     return run(&o);

@@ -8,25 +8,22 @@
 #include "tools/run_log.h"
 #include "tools/train_options.h"
 
-/* As on the command line; numbers that were not given hold PRETRAIN_UNSET where their default
- * depends on something else. */
-enum { PRETRAIN_UNSET = -1 };
+/* As on the command line. */
 typedef struct pretrain_options {
-    int model, scheduler, device, dtype, recompute;
+    int model;
     const char *config, *pretrained, *output, *tokenizer, *prompt;
-    args_list data, val; /* paths and patterns of token files */
-    const char *log_jsonl, *tensorboard;
+    args_list data, val;    /* paths and patterns of token files */
     const char *batch_text; /* a number or "auto" */
     int64_t batch_size;     /* of a rank; 0: auto. tokens_per_step is that of all ranks */
-    int64_t seq_length, tokens_per_step, steps, stop_after, warmup;
+    int64_t seq_length, tokens_per_step, steps, stop_after;
     int64_t val_every, val_batches, sample_every, sample_length, save_every;
     int keep;
-    double lr, gamma, weight_decay, beta1, beta2, eps, clip, dropout, loss_scale;
+    double beta1, beta2, eps, dropout;
     double memory; /* GiB; 0: what is free */
     double peak_tflops;
     bool decay_all, shuffle, resume;
     uint64_t seed;
-    ranks_options ranks;
+    train_options train;
 } pretrain_options;
 
 /* Model, optimizer and inputs on one context, and the step that uses them. */
@@ -56,12 +53,15 @@ typedef struct pretrain {
     mc_tokenizer *tokenizer;
     int32_t *prompt;
     int prompt_length;
-    mc_checkpoint *resumed;     /* NULL: a new run */
-    int64_t windows;            /* sequences in the data */
-    int64_t step, shown, saved; /* the last that was launched, logged, and saved */
-    double flops;               /* of a token */
-    double peak;                /* FLOP/s of the device; 0: unknown */
-    double loss, val_loss;      /* the last */
+    mc_checkpoint *resumed; /* NULL: a new run */
+    int64_t windows;        /* sequences in the data */
+    int64_t step, stop;     /* the last that was launched, and the one to stop behind */
+    int64_t shown;          /* the last that was logged */
+    int64_t saved, told;    /* the last that was or is being saved, and that is said to be */
+    double pause;           /* seconds that saving took from the steps */
+    double flops;           /* of a token */
+    double peak;            /* FLOP/s of the device; 0: unknown */
+    double loss, val_loss;  /* the last */
     /* of this process */
     double clock;                  /* when the last report came or training went on */
     int64_t reported;              /* steps */
@@ -92,8 +92,11 @@ void pretrain_take_defaults(pretrain *p);
 bool pretrain_check_options(pretrain *p);
 /* Goes on where the checkpoint stopped. */
 bool pretrain_restore(pretrain *p);
-/* Saves a checkpoint of the last step, unless there is one. */
+/* Saves a checkpoint of the last step in the background, unless there is one. */
 void pretrain_save(pretrain *p);
+/* Says so when a checkpoint has become whole; pretrain_end_save waits for it. */
+void pretrain_tell_saved(pretrain *p);
+void pretrain_end_save(pretrain *p);
 
 /* ---- pretrain_loop.c ---- */
 

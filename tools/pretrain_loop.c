@@ -14,7 +14,7 @@ enum {
 
 bool pretrain_goes_on(const pretrain *p, int64_t n)
 {
-    return !ranks_stop(p->ctx, n, p->o.device != TRAIN_CPU);
+    return !ranks_stop(p->ctx, n, p->o.train.device != TRAIN_CPU);
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
@@ -55,7 +55,7 @@ static void report(pretrain *p, int late)
                                       .ms = 1e3 * seconds,
                                       .tokens = p->o.tokens_per_step,
                                       .mfu = seconds > 0 ? mfu_of(p, tokens / seconds) : 0,
-                                      .peak = train_dtype_names[p->o.dtype],
+                                      .peak = train_dtype_names[p->o.train.dtype],
                                       .skipped = r.skipped});
 }
 
@@ -77,7 +77,7 @@ static bool fill_inputs(pretrain *p)
 static void train_step(pretrain *p)
 {
     /* the CPU is done with a step when it returns; others are then still at work on it */
-    int late = p->o.device == TRAIN_CPU ? 0 : 1;
+    int late = p->o.train.device == TRAIN_CPU ? 0 : 1;
     if (!fill_inputs(p) || mc_step_run(p->ctx, STEP_KEY, pretrain_step, &p->work)) return;
     p->step++;
     report(p, late);
@@ -217,16 +217,21 @@ static void between_steps(pretrain *p, bool last)
 
 void pretrain_train(pretrain *p)
 {
-    int64_t stop = p->o.steps;
-    if (p->o.stop_after && p->o.stop_after < stop) stop = p->o.stop_after;
+    p->stop = p->o.steps;
+    if (p->o.stop_after && p->o.stop_after < p->stop) p->stop = p->o.stop_after;
     p->shown = p->step;
     p->clock = classify_clock();
-    while (p->step < stop && pretrain_goes_on(p, p->step)) {
+    if (p->step >= p->stop)
+        run_log_line(&p->log, "nothing is left to train: %" PRId64 " steps are done, of %" PRId64,
+                     p->step, p->stop);
+    while (p->step < p->stop && pretrain_goes_on(p, p->step)) {
         train_step(p);
-        between_steps(p, p->step == stop || interrupt_requested());
+        between_steps(p, p->step == p->stop || interrupt_requested());
+        pretrain_tell_saved(p);
     }
     report(p, 0); /* should an interrupt have come in between */
     pretrain_save(p);
+    pretrain_end_save(p);
 }
 
 mc_status pretrain_result(pretrain *p)

@@ -13,8 +13,8 @@ static const double MIB = 1024.0 * 1024, GIB = 1024.0 * 1024 * 1024;
 
 static mc_load_options load_options(const pretrain *p)
 {
-    return (mc_load_options){.dtype = train_dtypes[p->o.dtype],
-                             .recompute = train_recomputes[p->o.recompute]};
+    return (mc_load_options){.dtype = train_dtypes[p->o.train.dtype],
+                             .recompute = train_recomputes[p->o.train.recompute]};
 }
 
 /* --config is a file, a folder with config.json, or the name of a shape. */
@@ -69,24 +69,19 @@ void pretrain_step(mc_context *ctx, void *user)
 
 static void make_optimizer(pretrain_work *w, const pretrain_options *o)
 {
-    bool scaled = train_dtypes[o->dtype] == MC_F16;
+    bool scaled = train_dtypes[o->train.dtype] == MC_F16;
     mc_adam_options adam_options = {.beta1 = o->beta1 > 0 ? (float)o->beta1 : MC_TRUE_ZERO,
                                     .beta2 = o->beta2 > 0 ? (float)o->beta2 : MC_TRUE_ZERO,
                                     .eps = o->eps > 0 ? (float)o->eps : MC_TRUE_ZERO,
-                                    .weight_decay = (float)o->weight_decay,
+                                    .weight_decay = (float)o->train.weight_decay,
                                     .no_decay_bias_norm = !o->decay_all};
-    mc_optim_manager_options options = {.loss_scale = scaled ? o->loss_scale : 0,
+    mc_optim_manager_options options = {.loss_scale = scaled ? o->train.loss_scale : 0,
                                         .micro_steps = w->micro_steps,
-                                        .max_grad_norm = o->clip};
-    train_schedule schedule = {.kind = o->scheduler,
-                               .lr = o->lr,
-                               .gamma = o->gamma,
-                               .warmup = o->warmup > 0 ? o->warmup : 0,
-                               .steps = o->steps > 0 ? o->steps : 1}; /* not known to a plan yet */
-    mc_optimizer *adam = mc_adam_new(w->ctx, &adam_options);
+                                        .max_grad_norm = o->train.clip};
+    mc_optimizer *adam = train_adam_new(w->ctx, &o->train, &adam_options);
     mc_optimizer_add(adam, mc_gpt2_module(w->gpt2));
     w->optim = mc_optim_manager_new(w->ctx, &options);
-    mc_optim_manager_add(w->optim, adam, train_schedule_new(w->ctx, &schedule));
+    mc_optim_manager_add(w->optim, adam, train_schedule_new(w->ctx, &o->train, o->steps));
 }
 
 static void make_inputs(pretrain_work *w)
@@ -231,7 +226,7 @@ static void show_plan(pretrain *p)
     mc_memory_use use = mc_memory(p->ctx);
     run_log_line(&p->log, "memory of a step%s, planned (batch %" PRId64 ", recompute %s):",
                  mc_world_size(p->ctx) > 1 ? " on a rank" : "", p->o.batch_size,
-                 train_recompute_names[p->o.recompute]);
+                 train_recompute_names[p->o.train.recompute]);
     show_part(p, "parameters", plan->parameters);
     show_part(p, "gradients", plan->gradients);
     show_part(p, "optimizer state", plan->optimizer);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "tools/classify.h"
 #include "tools/pretrain.h"
 #include "tools/text.h"
 
@@ -15,7 +16,8 @@ typedef struct setting_list {
     mc_checkpoint_setting items[SETTINGS];
     char text[SETTINGS][SETTING_TEXT];
     int count;
-    int options; /* the first so many are options that a resumed run must have too */
+    int options; /* the first so many are options that a resumed run must have too, */
+    int told;    /* and the next, up to here, may round differently */
 } setting_list;
 
 static void add(setting_list *list, const char *name, const char *value)
@@ -65,22 +67,27 @@ static void add_options(setting_list *list, const pretrain *p)
     add_whole(list, "batch-size", o->batch_size);
     add_whole(list, "seq-length", o->seq_length);
     add_whole(list, "tokens-per-step", o->tokens_per_step);
-    add_real(list, "lr", o->lr);
-    add(list, "scheduler", train_schedule_names[o->scheduler]);
-    add_whole(list, "warmup", o->warmup);
-    add_real(list, "gamma", o->gamma);
-    add_real(list, "weight-decay", o->weight_decay);
+    add_real(list, "lr", o->train.lr);
+    add(list, "scheduler", train_schedule_names[o->train.scheduler]);
+    add_whole(list, "warmup", o->train.warmup);
+    add_real(list, "gamma", o->train.gamma);
+    add_real(list, "weight-decay", o->train.weight_decay);
     add(list, "decay-bias-norm", o->decay_all ? "true" : "false");
     add_real(list, "beta1", o->beta1);
     add_real(list, "beta2", o->beta2);
     add_real(list, "eps", o->eps);
-    add_real(list, "clip", o->clip);
+    add_real(list, "clip", o->train.clip);
     add_real(list, "dropout", o->dropout);
     add_whole(list, "seed", (int64_t)o->seed);
     add(list, "shuffle", o->shuffle ? "true" : "false");
-    add(list, "dtype", train_dtype_names[o->dtype]);
-    if (train_dtypes[o->dtype] == MC_F16) add_real(list, "loss-scale", o->loss_scale);
+    add(list, "dtype", train_dtype_names[o->train.dtype]);
+    add(list, "grad-dtype", train_grad_dtype_name(&o->train));
+    if (train_dtypes[o->train.dtype] == MC_F16) add_real(list, "loss-scale", o->train.loss_scale);
     list->options = list->count;
+    add(list, "device", train_device_names[o->train.device]);
+    add(list, "offload", o->train.offload ? "true" : "false");
+    add_whole(list, "zero-level", o->train.ranks.zero_level);
+    list->told = list->count;
     add_whole(list, "steps", o->steps);
     add_whole(list, "ranks", mc_world_size(p->ctx));
 }
@@ -111,14 +118,31 @@ static mc_status save_files(void *user, const char *folder)
     return status ? status : mc_gpt2_save(p->work.gpt2, folder);
 }
 
+void pretrain_tell_saved(pretrain *p)
+{
+    int64_t step;
+    if (mc_checkpoint_poll(p->ctx, &step) != MC_OK || step <= p->told) return;
+    p->told = step;
+    run_log_line(&p->log, "saved step %" PRId64 " to %s (training paused for %.0f ms)", step,
+                 p->o.output, 1e3 * p->pause);
+}
+
+void pretrain_end_save(pretrain *p)
+{
+    mc_checkpoint_wait(p->ctx);
+    pretrain_tell_saved(p);
+}
+
 void pretrain_save(pretrain *p)
 {
+    double start = classify_clock();
     if (!p->o.output || mc_failed(p->ctx) || p->saved == p->step) return;
     setting_list *list = calloc(1, sizeof *list);
     if (!list) {
-        run_log_line(&p->log, "error: out of memory for a checkpoint");
+        mc_set_error(p->ctx, MC_ERR_NOMEM, "out of memory for a checkpoint");
         return;
     }
+    pretrain_end_save(p); /* of the one before */
     mc_lm_position at = mc_lm_loader_position(p->train);
     add_options(list, p);
     add_position(list, &at);
@@ -128,11 +152,10 @@ void pretrain_save(pretrain *p)
                                      .save_files = save_files,
                                      .user = p,
                                      .settings = list->items,
-                                     .setting_count = list->count};
-    if (mc_checkpoint_save(p->ctx, p->o.output, &options) == MC_OK) {
-        run_log_line(&p->log, "saved step %" PRId64 " to %s", p->step, p->o.output);
-        p->saved = p->step;
-    }
+                                     .setting_count = list->count,
+                                     .background = true};
+    if (mc_checkpoint_save(p->ctx, p->o.output, &options) == MC_OK) p->saved = p->step;
+    p->pause = classify_clock() - start;
     free(list);
 }
 
@@ -229,12 +252,13 @@ void pretrain_take_defaults(pretrain *p)
         if (!o->tokens_per_step) o->tokens_per_step = kept_whole(p, "tokens-per-step");
         if (!o->batch_size) o->batch_size = kept_batch(p); /* auto */
         if (!o->steps) o->steps = kept_whole(p, "steps");
-        if (o->warmup == PRETRAIN_UNSET) o->warmup = kept_whole(p, "warmup");
-        if (o->dtype == PRETRAIN_UNSET)
-            o->dtype = index_of(train_dtype_names, kept(p, "dtype"), PRETRAIN_UNSET);
+        if (o->train.warmup == TRAIN_UNSET) o->train.warmup = kept_whole(p, "warmup");
+        if (o->train.dtype == TRAIN_UNSET)
+            o->train.dtype = index_of(train_dtype_names, kept(p, "dtype"), TRAIN_UNSET);
     }
-    if (o->dtype == PRETRAIN_UNSET)
-        o->dtype = index_of(train_dtype_names, o->device == TRAIN_CPU ? "f32" : "bf16", 0);
+    if (o->train.dtype == TRAIN_UNSET)
+        o->train.dtype =
+            index_of(train_dtype_names, o->train.device == TRAIN_CPU ? "f32" : "bf16", 0);
 }
 
 static bool same_options(pretrain *p, const setting_list *list)
@@ -268,22 +292,17 @@ static bool same_config(pretrain *p)
     return same;
 }
 
-bool pretrain_check_options(pretrain *p)
+/* What is not refused but may change the last bits. */
+static void tell_changes(pretrain *p, const setting_list *list)
 {
-    if (!p->resumed) return true;
-    setting_list *list = calloc(1, sizeof *list);
-    if (!list) return pretrain_refuse(p, "out of memory for a checkpoint's options");
-    add_options(list, p);
-    mc_lm_position here = mc_lm_loader_position(p->train), then = kept_position(p);
-    bool same = same_config(p) && same_options(p, list);
-    free(list);
-    if (!same) return false;
-    if (here.fingerprint != then.fingerprint || here.tokens != then.tokens)
-        return pretrain_refuse(
-            p,
-            "--resume: --data is not what the run in %s was begun with (%" PRId64
-            " tokens here, %" PRId64 " there, fingerprints %016" PRIx64 " and %016" PRIx64 ")",
-            p->o.output, here.tokens, then.tokens, here.fingerprint, then.fingerprint);
+    for (int i = list->options; i < list->told; i++) {
+        const char *name = list->items[i].name, *now = list->items[i].value, *then = kept(p, name);
+        if (*then && strcmp(now, then) != 0)
+            run_log_line(
+                &p->log,
+                "the run was begun with %s %s, it goes on with %s: the same up to rounding", name,
+                then, now);
+    }
     if (kept_ranks(p) != mc_world_size(p->ctx))
         run_log_line(&p->log, "the run was begun on %d rank%s, it goes on on %d", kept_ranks(p),
                      kept_ranks(p) == 1 ? "" : "s", mc_world_size(p->ctx));
@@ -292,10 +311,29 @@ bool pretrain_check_options(pretrain *p)
         run_log_line(&p->log,
                      "the run was begun for %" PRId64 " steps, it goes on to %" PRId64 "%s", steps,
                      p->o.steps,
-                     p->o.scheduler == TRAIN_LINEAR || p->o.scheduler == TRAIN_COSINE
+                     p->o.train.scheduler == TRAIN_LINEAR || p->o.train.scheduler == TRAIN_COSINE
                          ? ": the learning rate takes another course from here on"
                          : "");
-    return true;
+}
+
+bool pretrain_check_options(pretrain *p)
+{
+    if (!p->resumed) return true;
+    setting_list *list = calloc(1, sizeof *list);
+    if (!list) return pretrain_refuse(p, "out of memory for a checkpoint's options");
+    add_options(list, p);
+    mc_lm_position here = mc_lm_loader_position(p->train), then = kept_position(p);
+    bool same = same_config(p) && same_options(p, list);
+    bool same_data = here.fingerprint == then.fingerprint && here.tokens == then.tokens;
+    if (same && same_data) tell_changes(p, list);
+    free(list);
+    return same &&
+           (same_data ||
+            pretrain_refuse(
+                p,
+                "--resume: --data is not what the run in %s was begun with (%" PRId64
+                " tokens here, %" PRId64 " there, fingerprints %016" PRIx64 " and %016" PRIx64 ")",
+                p->o.output, here.tokens, then.tokens, here.fingerprint, then.fingerprint));
 }
 
 bool pretrain_restore(pretrain *p)
@@ -305,7 +343,7 @@ bool pretrain_restore(pretrain *p)
     mc_lm_loader_seek(p->train, &at);
     mc_checkpoint_restore(p->resumed, p->work.optim);
     if (mc_failed(p->ctx)) return false;
-    p->step = p->saved = mc_checkpoint_step(p->resumed);
+    p->step = p->saved = p->told = mc_checkpoint_step(p->resumed);
     run_log_line(&p->log, "resumed behind step %" PRId64 " from %s", p->step,
                  mc_checkpoint_folder(p->resumed));
     return true;

@@ -8,6 +8,22 @@
 
 enum { GPU_PERIOD = 16 }; /* steps */
 
+void ranks_add_rows(args_table *table, ranks_options *o)
+{
+    args_table_add(
+        table, (args_option[]){
+                   {ARGS_HEADING("Several ranks")},
+                   {ARGS_INT("zero-level", &o->zero_level, 0, 3,
+                             "what ranks share out: 0 nothing, 1 optimizer state, 2 gradients too, "
+                             "3 parameters too"),
+                    .known_as = "zero-stage,zero"},
+                   {ARGS_REAL("comm-timeout", &o->comm_timeout, 0, 1e7,
+                              "seconds until a rank that waits for others gives up"),
+                    .default_text = "MC_COMM_TIMEOUT, else 300"},
+                   {0},
+               });
+}
+
 mc_context *ranks_start(const ranks_options *o, uint64_t seed, const char *device, run_log *log)
 {
     mc_context *ctx = mc_init_distributed(
@@ -16,6 +32,7 @@ mc_context *ranks_start(const ranks_options *o, uint64_t seed, const char *devic
                            .log = run_log_library_line,
                            .log_user = log,
                            .zero_level = (mc_zero_level)((int)MC_ZERO_0 + o->zero_level),
+                           .grad_dtype = o->grad_dtype,
                            .comm_timeout = o->comm_timeout});
     log->silent = ranks_silent(ctx);
     return ctx;

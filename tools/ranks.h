@@ -1,7 +1,8 @@
 /* The command as one of several ranks: which ranks show something, when all of them stop, and how a
  * rank leaves that cannot go on.
  *
- *     ranks_options o = RANKS_DEFAULTS;            with RANKS_ROWS(&o) in the table of options
+ *     ranks_options o = RANKS_DEFAULTS;
+ *     ranks_add_rows(&table, &o);
  *     mc_context *ctx = ranks_start(&o, seed, "cpu", &log);
  *     while (... && !ranks_stop(ctx, step)) step++ ...
  *     return ranks_leave(ctx, code);
@@ -14,7 +15,8 @@
 #include "tools/run_log.h"
 
 typedef struct ranks_options {
-    int zero_level;      /* 0 to 3 */
+    int zero_level; /* 0 to 3 */
+    mc_grad_dtype grad_dtype;
     double comm_timeout; /* seconds; 0: the library's default */
 } ranks_options;
 
@@ -23,18 +25,8 @@ typedef struct ranks_options {
         .zero_level = 3 \
     }
 
-/* The rows of a table of options. */
-#define RANKS_ROWS(ranks)                                                                   \
-    {ARGS_HEADING("Several ranks")},                                                        \
-        {ARGS_INT("zero-level", &(ranks)->zero_level, 0, 3,                                 \
-                  "what ranks share out: 0 nothing, 1 optimizer state, 2 gradients too, 3 " \
-                  "parameters too"),                                                        \
-         .known_as = "zero-stage,zero"},                                                    \
-    {                                                                                       \
-        ARGS_REAL("comm-timeout", &(ranks)->comm_timeout, 0, 1e7,                           \
-                  "seconds until a rank that waits for others gives up"),                   \
-            .default_text = "MC_COMM_TIMEOUT, else 300"                                     \
-    }
+/* A heading, --zero-level and --comm-timeout. */
+void ranks_add_rows(args_table *table, ranks_options *o);
 
 /* Makes the context of a command that runs on any number of ranks. The log, to which the library's
  * lines go, is silent on every rank but the first; so must run_log_init make it (ranks_silent). */

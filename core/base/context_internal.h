@@ -28,14 +28,14 @@ struct mc_context {
     struct mc_comm *comm; /* core/dist: all ranks of the job; NULL with one */
     int zero_level;       /* of modules that say nothing else: 0 to 3 */
     mc_grad_dtype grad_dtype;
-    int64_t agreed_rows;  /* of the first loss, the most of any rank; 0: there was none yet */
+    int64_t agreed_rows; /* of the first loss, the most of any rank; 0: there was none yet */
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
     struct mc_steps *steps;       /* core/autograd: made with the first recorded step */
     /* core/checkpoint: where shared files go that are written later, NULL: they are written at
      * once; and the checkpoint that is being written now, NULL: none */
     struct mc_save_queue *save_queue;
     struct mc_saving *saving;
-    int64_t saved_step; /* of the newest checkpoint that was saved whole; 0: none yet */
+    int64_t saved_step;           /* of the newest checkpoint that was saved whole; 0: none yet */
     struct mc_recorder *recorder; /* core/nn: while mc_record takes statistics; else NULL */
     struct mc_offload *offload;   /* core/nn: while optimizer state lies on the host; else NULL */
 };

@@ -86,14 +86,16 @@ static mc_status write_block(mc_file_writer *file, const mc_save_block *block)
     return status;
 }
 
-mc_status mc_save_queue_write(mc_error *err, mc_save_queue *queue)
+mc_status mc_save_queue_write(mc_error *err, mc_save_queue *queue, mc_tick_fn tick, void *user)
 {
     mc_status status = MC_OK;
     for (size_t i = 0; i < queue->count && !status; i++) {
         mc_queued_file *f = &queue->files[i];
         f->file.err = err;
-        for (; f->blocks.first && !status; drop_first(&f->blocks))
-            status = write_block(&f->file, f->blocks.first);
+        for (; f->blocks.first && !status; drop_first(&f->blocks)) {
+            status = tick(user);
+            if (!status) status = write_block(&f->file, f->blocks.first);
+        }
         if (!status) status = mc_file_sync(&f->file);
     }
     return status;

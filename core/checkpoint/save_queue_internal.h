@@ -29,8 +29,10 @@ typedef struct mc_save_queue {
 mc_status mc_save_queue_add(mc_error *err, mc_save_queue *queue, mc_file_writer *file,
                             mc_save_blocks *blocks);
 /* On the thread: writes and syncs all files; then gives them their names, if this process has made
- * them. Errors go to `err`, which must not be the context's. */
-mc_status mc_save_queue_write(mc_error *err, mc_save_queue *queue);
+ * them. Errors go to `err`, which must not be the context's. `tick` is called between blocks, and
+ * its first status but MC_OK returned. */
+typedef mc_status (*mc_tick_fn)(void *user);
+mc_status mc_save_queue_write(mc_error *err, mc_save_queue *queue, mc_tick_fn tick, void *user);
 mc_status mc_save_queue_rename(mc_save_queue *queue);
 /* Files that have no name yet are removed. */
 void mc_save_queue_release(mc_save_queue *queue);

@@ -60,7 +60,7 @@ static mc_status take_mark(mc_saving *s, int rank)
 
 static mc_status write_all(mc_saving *s)
 {
-    mc_status status = mc_save_queue_write(s->err, &s->queue);
+    mc_status status = mc_save_queue_write(s->err, &s->queue, check_job, s);
     if (status || s->ctx->rank) return status ? status : make_mark(s);
     int ranks = s->ctx->comm ? s->ctx->world_size : 1;
     for (int rank = 1; rank < ranks && !status; rank++) status = take_mark(s, rank);
@@ -133,17 +133,43 @@ static mc_status wait_for_first(mc_saving *s)
     return status ? status : mc_ranks_work_end(&work);
 }
 
+static void say_what_for(const mc_saving *s, mc_error *error)
+{
+    mc_error_while(error, "saving the checkpoint of step %lld to %s", (long long)s->step,
+                   s->folder);
+}
+
+/* Takes over what the thread leaves. */
+static mc_status end(mc_saving *s)
+{
+    mc_context *ctx = s->ctx;
+    join(s);
+    say_what_for(s, &s->error);
+    mc_error_move(&ctx->error, &s->error);
+    if (!mc_failed(ctx)) ctx->saved_step = s->step;
+    mc_disown(&s->owned);
+    mc_saving_free(s);
+    return mc_error_status(ctx);
+}
+
 mc_status mc_checkpoint_wait(mc_context *ctx)
 {
     mc_saving *s = ctx ? ctx->saving : NULL;
     if (!s) return mc_error_status(ctx);
-    if (!mc_failed(ctx)) wait_for_first(s);
-    join(s);
-    if (mc_error_is_set(&s->error))
-        mc_error_while(&s->error, "saving the checkpoint of step %lld to %s", (long long)s->step,
-                       s->folder);
-    mc_error_move(&ctx->error, &s->error);
-    mc_disown(&s->owned);
-    mc_saving_free(s);
+    if (!mc_failed(ctx) && wait_for_first(s)) say_what_for(s, &ctx->error);
+    return end(s);
+}
+
+/* Of several ranks none ends a good one by itself: they do that together. */
+mc_status mc_checkpoint_poll(mc_context *ctx, int64_t *step)
+{
+    mc_saving *s = ctx ? ctx->saving : NULL;
+    if (s && atomic_load(&s->done)) {
+        if (!ctx->comm || mc_error_is_set(&s->error))
+            end(s);
+        else if (!ctx->rank)
+            ctx->saved_step = s->step;
+    }
+    if (step) *step = ctx ? ctx->saved_step : 0;
     return mc_error_status(ctx);
 }

@@ -21,7 +21,6 @@ typedef struct mc_file_print {
 } mc_file_print;
 /* `tick` (may be NULL) is called now and then meanwhile, and its first status but MC_OK
  * returned. */
-typedef mc_status (*mc_tick_fn)(void *user);
 mc_status mc_file_print_of(mc_error *err, const char *path, mc_tick_fn tick, void *user,
                            mc_file_print *print);
 

@@ -3,6 +3,8 @@
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/checkpoint/training_state.h"
+#include "core/device/cpu/cpu_internal.h"
+#include "core/dist/world_internal.h"
 #include "core/optim/optimizer_internal.h"
 
 /* training.json but for its list of files. */
@@ -56,10 +58,37 @@ static mc_status finish(mc_saving *s)
     return status ? status : mc_ranks_work_end(&work);
 }
 
-static mc_status save(mc_saving *s, const char *folder, const mc_checkpoint_options *o)
+/* Counts the bytes of the optimizers' state that this rank writes. */
+static mc_status count_bytes(void *user, const mc_state_item *item)
+{
+    *(uint64_t *)user += (uint64_t)item->own_count * item->size;
+    return MC_OK;
+}
+
+/* Whether every host has memory for what its ranks would copy: optimizer state and, at most half as
+ * much of it, weights. The system hands out memory that it doesn't have, so it has to be asked
+ * before. */
+static mc_status find_room(mc_saving *s, mc_optim_manager *optim, bool *room)
+{
+    uint64_t bytes = 0, available = mc_cpu_free_memory(NULL);
+    mc_status status = mc_optim_manager_each_state(optim, count_bytes, &bytes);
+    bytes = (bytes + bytes / 2) * (uint64_t)mc_world_ranks_here(s->ctx);
+    uint8_t lacks = available && bytes > available / 8 * 7;
+    if (!status) status = mc_ranks_any(s->ctx, &lacks, 1);
+    *room = !lacks;
+    if (lacks && !status)
+        mc_log(s->ctx, MC_LOG_WARNING,
+               "no host memory for a copy of the checkpoint of step %lld, of about %.3g GB a rank: "
+               "the step waits until it is written",
+               (long long)s->step, 1e-9 * (double)bytes / mc_world_ranks_here(s->ctx));
+    return status;
+}
+
+static mc_status save(mc_saving *s, const char *folder, mc_checkpoint_options *o)
 {
     bool first = s->ctx->rank == 0;
     mc_status status = find_paths(s, folder);
+    if (!status && o->background) status = find_room(s, o->optim, &o->background);
     if (!status && first) status = describe(s, o);
     if (!status && first) status = mc_saving_begin(s);
     if (!status) status = mc_ranks_meet(s->ctx);
@@ -85,7 +114,9 @@ mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,
     s->err = &ctx->error;
     s->step = options->step;
     s->keep = options->keep;
-    status = save(s, folder, options);
+    mc_checkpoint_options chosen = *options;
+    status = save(s, folder, &chosen);
+    if (!status && !chosen.background) ctx->saved_step = s->step;
     if (status)
         mc_error_while(&ctx->error, "saving the checkpoint of step %lld to %s",
                        (long long)options->step, folder);

@@ -58,7 +58,8 @@ typedef struct mc_checkpoint_options {
     /* Only copies weights and state, into host memory, and writes them while the program goes on,
      * on a thread of its own. One checkpoint is under way at a time: the next call of
      * mc_checkpoint_save or mc_checkpoint_wait waits for it. What `save_files` writes by other
-     * means than this library's save functions for models is written at once. */
+     * means than this library's save functions for models is written at once; and so is everything
+     * where any rank's host memory has no room for the copy, which the log says. */
     bool background;
 } mc_checkpoint_options;
 
@@ -74,6 +75,12 @@ MC_API mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,
  * also one of the job, as soon as it happens. Freeing the context waits too, but only logs what
  * failed. A checkpoint that is not whole yet has no name that anybody looks for. */
 MC_API mc_status mc_checkpoint_wait(mc_context *ctx);
+
+/* How saving fares, without waiting: to be called now and then, by each rank for itself. *step
+ * (`step` may be NULL) is that of the newest checkpoint that this context has saved whole, 0 while
+ * there is none; ranks but the first learn of one in the background when they next wait. Returns,
+ * and sets, the error that saving in the background has ended with. */
+MC_API mc_status mc_checkpoint_poll(mc_context *ctx, int64_t *step);
 
 /* Whether the folder holds a checkpoint, whole or not, as this rank sees it. */
 MC_API bool mc_checkpoint_exists(const char *folder);

@@ -203,6 +203,7 @@ mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *m
                                         bool prefixed, const char *path)
 {
     if (!model || mc_failed(model->ctx) || mc_module_layout(model->root)) return NULL;
+    if (mc_module_rest(model->root)) return NULL;
     saved s = {0};
     mc_safetensors_writer *writer = NULL;
     uint64_t at = 0;

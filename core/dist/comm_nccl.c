@@ -251,15 +251,18 @@ static mc_status take_off(mc_comm *c, cudaStream_t stream, const flight *what)
     nccl_group *g = c->state;
     cudaError_t error = cudaSuccess;
     if (c->ctx->device->recording) return MC_OK; /* nothing is launched now */
+    pthread_mutex_lock(&g->mutex); /* the keeper takes flights away; only this thread adds them */
+    flight *f = g->count < FLIGHTS ? &g->flights[(g->first + g->count) % FLIGHTS] : NULL;
+    pthread_mutex_unlock(&g->mutex);
+    if (!f) return MC_OK;
+    if (!f->done) error = cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming);
+    if (!error) error = cudaEventRecord(f->done, stream);
+    f->is_mark = what->is_mark;
+    f->number = what->number;
+    f->operation = what->operation;
+    memcpy(f->text, what->text, sizeof f->text);
     pthread_mutex_lock(&g->mutex);
-    if (g->count < FLIGHTS) {
-        flight *f = &g->flights[(g->first + g->count) % FLIGHTS];
-        if (!f->done) error = cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming);
-        if (!error) error = cudaEventRecord(f->done, stream);
-        *f = (flight){f->done, what->is_mark, what->number, what->operation, {0}};
-        memcpy(f->text, what->text, sizeof f->text);
-        if (!error && !g->count++) g->since = mc_comm_clock();
-    }
+    if (!error && !g->count++) g->since = mc_comm_clock();
     pthread_mutex_unlock(&g->mutex);
     return check_cuda(c, error, "an event");
 }

@@ -312,7 +312,9 @@ bool mc_control_failed(mc_control *c, mc_error *error)
     memcpy(text, c->failure.text, sizeof text);
     pthread_mutex_unlock(&c->lock);
     if (rank != MC_NO_RANK && rank != c->rank) snprintf(from, sizeof from, "rank %d: ", rank);
-    if (at.place != MC_BETWEEN)
+    if (at.place != MC_BETWEEN && !at.operation)
+        snprintf(here, sizeof here, ", last begun: %s", at.name);
+    else if (at.place != MC_BETWEEN)
         snprintf(here, sizeof here, ", %s %s (operation %llu)",
                  at.place == MC_INSIDE ? "in" : "last begun:", at.name,
                  (unsigned long long)at.operation);

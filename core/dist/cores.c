@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "core/dist/comm.h"
+#include "core/dist/comm_internal.h"
 #include "core/dist/world_internal.h"
 
 /* Where a rank may run. */
@@ -22,32 +22,73 @@ static place place_here(void)
     return p;
 }
 
-/* Of these ranks, those that may run where `mine` does, itself included. */
-static int count_sharing(const place *all, int ranks, const place *mine)
+/* Of these ranks, those that may run where rank `rank` does, itself included; *number of them come
+ * before it. */
+static int count_sharing(const place *all, int ranks, int rank, int *number)
 {
     int sharing = 0;
     for (int r = 0; r < ranks; r++) {
         cpu_set_t both;
-        CPU_AND(&both, &all[r].cores, &mine->cores);
-        sharing += strcmp(all[r].host, mine->host) == 0 && CPU_COUNT(&both) > 0;
+        CPU_AND(&both, &all[r].cores, &all[rank].cores);
+        if (r == rank) *number = sharing;
+        sharing += strcmp(all[r].host, all[rank].host) == 0 && CPU_COUNT(&both) > 0;
     }
     return sharing;
+}
+
+/* all[r] = the place of rank r, through the device's memory. */
+static mc_status gather_places(mc_context *ctx, place *all)
+{
+    mc_device *device = ctx->device;
+    size_t ranks = (size_t)ctx->world_size, bytes = (ranks + 1) * sizeof *all;
+    place mine = place_here(), *there = device->alloc(device, bytes);
+    if (!there) return mc_fail_nomem(ctx, "the places of all ranks");
+    device->copy_in(device, there + ranks, &mine, sizeof mine);
+    mc_status status =
+        mc_comm_all_gather(ctx->comm, there + ranks, there, (int64_t)sizeof mine, MC_U8);
+    if (!status && !device->copy_out(device, all, there, ranks * sizeof *all))
+        status = mc_fail(ctx, MC_ERR_DEVICE, "the places of all ranks: %s", device->failure);
+    device->free(device, there, bytes);
+    return status;
+}
+
+int mc_world_sharing_cores(mc_context *ctx, int *number)
+{
+    int sharing = 1;
+    *number = 0;
+    if (!ctx->comm) return sharing;
+    place *all = mc_calloc((size_t)ctx->world_size, sizeof *all);
+    if (!all)
+        mc_fail_nomem(ctx, "the places of all ranks");
+    else if (!gather_places(ctx, all))
+        sharing = count_sharing(all, ctx->world_size, ctx->rank, number);
+    mc_free(all);
+    return sharing ? sharing : 1;
 }
 
 void mc_world_share_cores(mc_context *ctx)
 {
     const char *chosen = getenv("OMP_NUM_THREADS");
-    place mine = place_here();
-    place *all = mc_calloc((size_t)ctx->world_size, sizeof *all);
-    if (!all) {
-        mc_fail_nomem(ctx, "the places of all ranks");
-        return;
-    }
-    mc_comm_all_gather(ctx->comm, &mine, all, (int64_t)sizeof mine, MC_U8);
-    if (!mc_failed(ctx) && !(chosen && *chosen)) {
-        int sharing = count_sharing(all, ctx->world_size, &mine);
-        int threads = sharing ? CPU_COUNT(&mine.cores) / sharing : 1;
-        omp_set_num_threads(threads > 1 ? threads : 1);
-    }
-    mc_free(all);
+    int number, sharing = mc_world_sharing_cores(ctx, &number);
+    cpu_set_t cores = place_here().cores;
+    int threads = CPU_COUNT(&cores) / sharing;
+    if (!mc_failed(ctx) && !(chosen && *chosen)) omp_set_num_threads(threads > 1 ? threads : 1);
+}
+
+int mc_world_take_cores(int sharing, int number)
+{
+    const char *setting = getenv("MC_OFFLOAD_THREADS");
+    int asked = setting ? (int)strtol(setting, NULL, 10) : 0;
+    cpu_set_t cores = place_here().cores;
+    int count = CPU_COUNT(&cores), n = 0;
+    int from = count * number / sharing, to = count * (number + 1) / sharing;
+    if (asked > 0) return asked;
+    if (!count || to == from) return 1; /* more ranks than cores: the system deals them out */
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &cores)) {
+            if (n < from || n >= to) CPU_CLR(cpu, &cores);
+            n++;
+        }
+    sched_setaffinity(0, sizeof cores, &cores);
+    return to - from >= 4 ? to - from - 1 : to - from; /* the context's thread needs one as well */
 }

@@ -19,6 +19,14 @@ void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks)
  * of its host that may run on them too; OMP_NUM_THREADS in the environment says otherwise. Holds
  * for the calling thread, whose context it is. Collective. */
 void mc_world_share_cores(mc_context *ctx);
+/* How many ranks may run on cores that this one may run on, itself included; *number of them come
+ * before it. Collective. */
+int mc_world_sharing_cores(mc_context *ctx, int *number);
+/* Binds the calling thread, and those that it makes, to rank `number`'s part of this process's
+ * cores, which `sharing` ranks share. Tells how many threads are to run there: as many, but of four
+ * or more one is left to the context's thread. MC_OFFLOAD_THREADS in the environment is told
+ * instead, and then nothing is bound. */
+int mc_world_take_cores(int sharing, int number);
 /* Leaves the job; collective with nobody. */
 void mc_world_leave(mc_context *ctx);
 /* Tells the other ranks of this rank's first error. */

@@ -91,6 +91,13 @@ const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x)
     return host_contents(t, op, x);
 }
 
+bool mc_op_host_lengths(mc_tape *t, const char *op, const mc_lengths *lengths)
+{
+    if (!lengths->fixed || !is_refilled(t, lengths->fixed)) return true;
+    return !mc_fail(mc_tape_context(t), MC_ERR_STATE,
+                    "%s: reads lengths on the host, which a recorded step would not do again", op);
+}
+
 static int64_t index_at(const void *data, mc_dtype dtype, int64_t i)
 {
     return dtype == MC_I64 ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];

@@ -34,6 +34,9 @@ bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *
 /* The contents of an integer tensor on the host. Waits for the device only if they were computed
  * there. NULL after an error. */
 const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x);
+/* Whether an operation may take lengths as the host has them: an error while a step is recorded
+ * that will find others in their memory. */
+bool mc_op_host_lengths(mc_tape *t, const char *op, const mc_lengths *lengths);
 
 /* `count` indices of x (i32 or i64) as i32 on the tape, each checked to lie in [0, limit) or to
  * equal `ignored` (pass a value < 0 that occurs nowhere for none, e.g. INT32_MIN); a view of x if

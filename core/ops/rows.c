@@ -91,19 +91,17 @@ static void gather_backward(mc_tape *t, mc_node *node)
 
 static const mc_op gather_op = {.name = "gather", .backward = gather_backward};
 
-/* Rows of x by checked indices (negative: a row of zeros), as a tensor of `shape`. */
-static mc_tensor *gather(mc_tape *t, const char *op, mc_tensor *x, const int32_t *index, int64_t n,
-                         mc_shape shape)
+/* Rows of x by checked indices (i32; negative: a row of zeros), as a tensor of `shape`. */
+static mc_tensor *gather(mc_tape *t, const char *op, mc_tensor *x, mc_tensor *index, mc_shape shape)
 {
-    mc_tensor *kept = mc_tape_input(t, MC_I32, MC_SHAPE(n), index, false);
-    mc_tensor *y = kept ? mc_tape_tensor(t, x->dtype, shape, NULL) : NULL;
+    mc_tensor *y = index ? mc_tape_tensor(t, x->dtype, shape, NULL) : NULL;
     if (!y) return NULL;
-    MC_KERNEL(t, op, gather_rows, n, mc_tensor_columns(x), mc_matrix_of(x), mc_tensor_data(kept),
-              mc_matrix_of(y));
+    MC_KERNEL(t, op, gather_rows, mc_tensor_count(index), mc_tensor_columns(x), mc_matrix_of(x),
+              mc_tensor_data(index), mc_matrix_of(y));
     mc_node *node = mc_tape_record(t, &gather_op, y, sizeof(gather_state), 1, &x);
     if (node) {
-        ((gather_state *)node->state)->index = kept;
-        mc_node_save(node, kept);
+        ((gather_state *)node->state)->index = index;
+        mc_node_save(node, index);
     }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
@@ -124,7 +122,8 @@ mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index, int64_
                     (long long)rows - 1);
             return NULL;
         }
-    return gather(t, "gather", x, index, n, MC_SHAPE(n, mc_tensor_columns(x)));
+    return gather(t, "gather", x, mc_tape_input(t, MC_I32, MC_SHAPE(n), index, false),
+                  MC_SHAPE(n, mc_tensor_columns(x)));
 }
 
 static const mc_lengths *need_lengths(mc_tape *t, const char *op, mc_tensor *x)
@@ -140,19 +139,24 @@ mc_tensor *mc_first_tokens(mc_tape *t, mc_tensor *x)
 {
     const mc_lengths *lengths = need_lengths(t, "first tokens", x);
     if (!lengths) return NULL;
-    for (int i = 0; i < lengths->count; i++)
+    mc_shape rows = MC_SHAPE(lengths->count);
+    mc_tensor *index = NULL;
+    for (int i = 0; i < lengths->count && !lengths->fixed; i++)
         if (lengths->length[i] == 0) {
             mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "first tokens: sequence %d is empty", i);
             return NULL;
         }
-    return gather(t, "first tokens", x, lengths->offset, lengths->count,
-                  MC_SHAPE(lengths->count, mc_tensor_columns(x)));
+    if (lengths->fixed)
+        index = mc_tape_view(t, lengths->fixed, rows, mc_lengths_first_at(lengths));
+    else
+        index = mc_tape_input(t, MC_I32, rows, lengths->offset, false);
+    return gather(t, "first tokens", x, index, MC_SHAPE(lengths->count, mc_tensor_columns(x)));
 }
 
 mc_tensor *mc_unpack(mc_tape *t, mc_tensor *x)
 {
     const mc_lengths *lengths = need_lengths(t, "unpack", x);
-    if (!lengths) return NULL;
+    if (!lengths || !mc_op_host_lengths(t, "unpack", lengths)) return NULL;
     int64_t longest = lengths->longest, n = lengths->count * longest;
     int32_t *index = mc_tape_alloc(t, (size_t)n * sizeof *index);
     if (!index) return NULL;
@@ -160,7 +164,7 @@ mc_tensor *mc_unpack(mc_tape *t, mc_tensor *x)
         int32_t sequence = (int32_t)(i / longest), token = (int32_t)(i % longest);
         index[i] = token < lengths->length[sequence] ? lengths->offset[sequence] + token : -1;
     }
-    return gather(t, "unpack", x, index, n,
+    return gather(t, "unpack", x, mc_tape_input(t, MC_I32, MC_SHAPE(n), index, false),
                   MC_SHAPE(lengths->count, longest, mc_tensor_columns(x)));
 }
 

@@ -30,15 +30,33 @@ MC_API bool mc_shape_equal(mc_shape a, mc_shape b);
  * offset[i] .. offset[i] + length[i] of a packed (capacity, ...) tensor; there is no padding
  * between sequences. Rows from `total` to `capacity` are a finite, ignored tail. */
 typedef struct mc_lengths {
-    int count;             /* sequences */
-    const int32_t *length; /* (count) tokens of each, 0 allowed */
-    const int32_t *offset; /* (count + 1) first row of each; offset[count] == total */
-    int64_t total;         /* tokens of all sequences */
-    int64_t capacity;      /* rows of the packed tensors, >= total */
-    int32_t longest;       /* the largest length */
+    int count;               /* sequences */
+    const int32_t *length;   /* (count) tokens of each, 0 allowed */
+    const int32_t *offset;   /* (count + 1) first row of each; offset[count] == total */
+    int64_t total;           /* tokens of all sequences; with `fixed`: the capacity */
+    int64_t capacity;        /* rows of the packed tensors, >= total */
+    int32_t longest;         /* the largest length; with `fixed`: a limit for it */
+    struct mc_tensor *fixed; /* of mc_lengths_new: memory that kernels read them from; else NULL */
 } mc_lengths;
 
 typedef struct mc_tensor mc_tensor;
+
+/* Lengths for steps that are recorded (core/autograd/step.h): of up to `count` sequences and
+ * `capacity` tokens. What is launched depends on count, capacity and longest alone, which belong
+ * into the key of a step; the lengths are read from memory that mc_lengths_write refills. Where
+ * they are less than `capacity` together, the rows behind the last token (offset[count]) are tail.
+ * Until the first write all sequences are empty. Owned by the context. NULL after an error: a
+ * negative number, a capacity over 2^31 - 1, memory. */
+MC_API mc_lengths *mc_lengths_new(mc_context *ctx, int count, int64_t capacity);
+/* Makes them those of the next batch: `count` of them, further sequences are empty. `capacity` and
+ * `longest` are limits, rounded up so that many batches share them. Does not wait for the device,
+ * and what was launched before still reads the old ones. Errors: more sequences or tokens than
+ * there is room for, a length that is negative or over `longest`, more than `capacity` tokens; the
+ * lengths are then what they were. */
+MC_API void mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count,
+                             int64_t capacity, int32_t longest);
+/* Frees them, as mc_tensor_free does a tensor. NULL is allowed. */
+MC_API void mc_lengths_free(mc_lengths *lengths);
 
 /* Makes a tensor of zeros owned by the context. Errors: a negative size, ndim over 6, memory. */
 MC_API mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape);

@@ -86,6 +86,25 @@ const void *mc_tensor_host(const mc_tensor *x);
 /* Checks a shape (sizes >= 0, no overflow) and gives its bytes. */
 bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes);
 
+/* The int32 that lengths->fixed holds: length (count) and offset (count + 1), as kernels take them,
+ * then from these bytes on the first row of each sequence (count; -1: it is empty), and each row's
+ * position in its sequence (capacity; 0 behind the last token). */
+static inline size_t mc_lengths_first_at(const mc_lengths *lengths)
+{
+    return (2 * (size_t)lengths->count + 1) * sizeof(int32_t);
+}
+static inline size_t mc_lengths_position_at(const mc_lengths *lengths)
+{
+    return (3 * (size_t)lengths->count + 1) * sizeof(int32_t);
+}
+/* Tokens of all sequences of the batch that it holds now. */
+static inline int64_t mc_lengths_tokens(const mc_lengths *lengths)
+{
+    return lengths->fixed ? lengths->offset[lengths->count] : lengths->total;
+}
+/* Takes lengths off their context's list: whoever calls it frees them. */
+void mc_lengths_disown(mc_lengths *lengths);
+
 /* Frees the device memory of a storage; the struct stays. */
 void mc_storage_free_data(mc_storage *storage);
 void mc_storage_unref(mc_storage *storage); /* NULL allowed */

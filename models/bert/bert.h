@@ -91,7 +91,8 @@ typedef struct mc_bert_input {
     mc_tensor *ids;
     /* Lengths of the sequences. NULL: those that `ids` carries; without any, all of ids (batch,
      * longest) counts. With ids (batch, longest), tokens from a row's length on are padding and are
-     * not computed. */
+     * not computed. With lengths of mc_lengths_new ids are packed, and may have room for more than
+     * the capacity. */
     const mc_lengths *lengths;
     mc_tensor *type_ids; /* of the ids' shape; NULL: all 0 */
     /* For masks that are not lengths: u8, bool, i32 or i64 (batch, longest), 0 = nobody attends to

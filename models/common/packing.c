@@ -39,9 +39,11 @@ bool mc_pack_check(mc_tape *t, const char *model, const char *what, const mc_ten
                    const mc_lengths *lengths)
 {
     if (!mc_dtype_is_index(x->dtype)) return fail_input(t, model, what, x, "i32 or i64");
-    bool fits = x->shape.ndim == 2
-                    ? x->shape.dim[0] == lengths->count && x->shape.dim[1] >= lengths->longest
-                    : x->shape.ndim == 1 && x->shape.dim[0] == lengths->capacity;
+    bool fits =
+        x->shape.ndim == 2 && !lengths->fixed
+            ? x->shape.dim[0] == lengths->count && x->shape.dim[1] >= lengths->longest
+            : x->shape.ndim == 1 && (x->shape.dim[0] == lengths->capacity ||
+                                     (lengths->fixed && x->shape.dim[0] > lengths->capacity));
     return fits || fail_input(t, model, what, x, "the shape that the lengths give");
 }
 
@@ -73,8 +75,11 @@ mc_tensor *mc_pack_tokens(mc_tape *t, const char *model, const char *what, mc_te
 
 mc_tensor *mc_pack_positions(mc_tape *t, const mc_lengths *lengths, const int32_t *first)
 {
+    if (lengths->fixed && !first)
+        return mc_tape_view(t, lengths->fixed, MC_SHAPE(lengths->capacity),
+                            mc_lengths_position_at(lengths));
     int32_t *position = mc_tape_alloc(t, ((size_t)lengths->capacity + 1) * sizeof *position);
-    if (!position) return NULL;
+    if (!position || !mc_op_host_lengths(t, "positions", lengths)) return NULL;
     for (int i = 0; i < lengths->count; i++)
         for (int32_t k = 0; k < lengths->length[i]; k++)
             position[lengths->offset[i] + k] = (first ? first[i] : 0) + k;

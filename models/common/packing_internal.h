@@ -23,8 +23,8 @@ mc_tensor *mc_pack_tokens(mc_tape *t, const char *model, const char *what, mc_te
 mc_tensor *mc_pack_positions(mc_tape *t, const mc_lengths *lengths, const int32_t *first);
 /* Element i of integers on the host. */
 int64_t mc_integer_at(mc_dtype dtype, const void *data, int64_t i);
-/* Whether x is a (batch, longest) or packed tensor of indices with these lengths; an error if
- * not. */
+/* Whether x is a (batch, longest) or packed tensor of indices with these lengths, or one that has
+ * room for more where lengths are refilled; an error if not. */
 bool mc_pack_check(mc_tape *t, const char *model, const char *what, const mc_tensor *x,
                    const mc_lengths *lengths);
 

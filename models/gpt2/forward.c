@@ -90,7 +90,8 @@ mc_tensor *mc_gpt2_shift_labels(mc_tape *t, mc_tensor *hidden, mc_tensor *labels
     if (!l)
         mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: hidden states %s carry no lengths", op,
                 MC_SHAPE_TEXT(hidden->shape));
-    if (!l || !mc_pack_check(t, op, "labels", labels, l)) return NULL;
+    if (!l || !mc_pack_check(t, op, "labels", labels, l) || !mc_op_host_lengths(t, op, l))
+        return NULL;
     const void *data = mc_op_host(t, op, labels);
     int32_t *next = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *next);
     if (!data || !next) return NULL;

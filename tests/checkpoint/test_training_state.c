@@ -153,12 +153,28 @@ static void test_what_stays(void **state)
     temp_folder_free(&f);
 }
 
+/* Asks until the checkpoint of a step is whole, or has failed. */
+static mc_status poll_until(mc_context *ctx, int64_t step)
+{
+    int64_t saved = -1;
+    mc_status status = MC_OK;
+    for (int i = 0; i < 10000 && !status && saved != step; i++) {
+        status = mc_checkpoint_poll(ctx, &saved);
+        usleep(1000);
+    }
+    if (!status) assert_int_equal(saved, step);
+    return status;
+}
+
 /* In the background: training that goes on is not seen, and one save waits for the other. */
 static void test_background(void **state)
 {
     (void)state;
     temp_folder f = temp_folder_new();
     run a = new_run(3), b = new_run(3);
+    assert_int_equal(mc_checkpoint_poll(a.ctx, NULL), MC_OK);
+    assert_int_equal(mc_checkpoint_poll(NULL, NULL), MC_ERR_NOMEM);
+    assert_int_equal(poll_until(a.ctx, 0), MC_OK);      /* there is none */
     assert_int_equal(mc_checkpoint_wait(a.ctx), MC_OK); /* for nothing */
     assert_int_equal(mc_checkpoint_wait(NULL), MC_ERR_NOMEM);
     for (int step = 2; step <= 6; step += 2) {
@@ -178,9 +194,16 @@ static void test_background(void **state)
     for (int i = 0; i < 15; i++) assert_true(value_at(a.weight, i) == value_at(b.weight, i));
     mc_checkpoint_options o = options_of(&a, 9);
     o.background = true;
+    assert_int_equal(poll_until(a.ctx, 6), MC_OK);
+    mc_checkpoint_save(a.ctx, f.path, &o);
+    assert_int_equal(poll_until(a.ctx, 9), MC_OK);
+    assert_true(exists(&f, "checkpoint-9/training.json"));
+    o.step = 10;
     mc_checkpoint_save(a.ctx, f.path, &o);
     mc_context_free(a.ctx); /* waits */
-    assert_true(exists(&f, "checkpoint-9/training.json"));
+    assert_true(exists(&f, "checkpoint-10/training.json"));
+    save(&b, &f, 11); /* at once */
+    assert_int_equal(poll_until(b.ctx, 11), MC_OK);
     mc_context_free(b.ctx);
     temp_folder_free(&f);
 }
@@ -205,6 +228,11 @@ static void test_background_failure(void **state)
     assert_int_equal(mc_checkpoint_save(r.ctx, f.path, &o), MC_OK);
     assert_int_equal(mc_checkpoint_wait(r.ctx), MC_ERR_IO);
     assert_error(r.ctx, MC_ERR_IO, "checkpoint-2: cannot name the checkpoint");
+    assert_int_equal(mc_checkpoint_save(r.ctx, f.path, &o), MC_OK);
+    assert_int_equal(poll_until(r.ctx, 2), MC_ERR_IO);
+    assert_error(r.ctx, MC_ERR_IO, "checkpoint-2: cannot name the checkpoint");
+    assert_int_equal(mc_checkpoint_wait(r.ctx), MC_OK); /* it was waited for */
+    assert_int_equal(poll_until(r.ctx, 1), MC_OK);
     assert_int_equal(mc_checkpoint_save(r.ctx, f.path, &o), MC_OK);
     mc_context_free(r.ctx);
     assert_non_null(strstr(log_text, "the checkpoint of step 2 was not saved"));

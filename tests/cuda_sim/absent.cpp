@@ -1,5 +1,5 @@
-/* cuDNN and NCCL are not simulated: who loads them is compiled with this in place of dlopen. What
- * needs no GPU, such as making plans, works as ever. */
+/* cuDNN is not simulated: who loads it is compiled with this in place of dlopen. What needs no GPU,
+ * such as making plans, works as ever. */
 #include <dlfcn.h>
 #include "tests/cuda_sim/simulator.h"
 

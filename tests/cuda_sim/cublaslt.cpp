@@ -347,6 +347,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     const void *value, size_t size)
 {
     preference *own = get<preference>(p);
+    if (name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) /* sums are never split here */
+        return size == 4 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
     int first = (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, i = (int)name - first;
     bool workspace = name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
     if (!workspace && (i < 0 || i > 3))

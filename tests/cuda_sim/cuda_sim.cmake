@@ -57,6 +57,10 @@ function(mc_build_cuda_simulator target)
         set_source_files_properties(${own_sources} PROPERTIES COMPILE_DEFINITIONS MC_SIM_RACES)
         set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)
     endif()
-    set_source_files_properties(core/device/cuda/cudnn.c core/dist/comm_nccl.c PROPERTIES
+    set_source_files_properties(core/device/cuda/cudnn.c PROPERTIES
                                 COMPILE_DEFINITIONS dlopen=mc_sim_dlopen)
+    set_source_files_properties(core/dist/comm_nccl.c PROPERTIES COMPILE_DEFINITIONS
+                                "dlopen=mc_sim_dlopen_nccl;dlsym=mc_sim_dlsym")
+    set_source_files_properties(core/device/cuda/libraries.c PROPERTIES
+                                COMPILE_DEFINITIONS MC_CUBLASLT_LINKED)
 endfunction()

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <thread>
 #include <vector>
 #include "tests/cuda_sim/simulator.h"
 
@@ -84,6 +85,7 @@ struct world {
     size_t used = 0;
     int events = 0, graphs = 0, execs = 0;
     double clock = 0;
+    std::thread::id host = std::this_thread::get_id(); /* asks for the work to go on, by asking */
     CUstream_st null_stream{{}, 8, nullptr, 0, 0};
 };
 
@@ -302,6 +304,22 @@ void enqueue(cudaStream_t stream, const char *name, std::function<void()> work)
 {
     lock hold(big_lock);
     put(stream_of(stream), {name, std::move(work), nullptr, 0});
+}
+
+void enqueue_quietly(cudaStream_t stream, const char *name, std::function<void()> work)
+{
+    lock hold(big_lock);
+    CUstream_st *s = stream_of(stream);
+    if (s->capture)
+        put(s, {name, std::move(work), nullptr, 0});
+    else
+        s->queue.push_back({name, std::move(work), nullptr, 0});
+}
+
+bool is_recording(cudaStream_t stream)
+{
+    lock hold(big_lock);
+    return stream_of(stream)->capture;
 }
 
 bool is_in_use()
@@ -631,10 +649,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    lock hold(big_lock);
+    std::unique_lock<std::recursive_mutex> hold(big_lock, std::try_to_lock);
+    if (!hold) { /* another thread is at work, maybe for long */
+        uint64_t done = __atomic_load_n(&event->done, __ATOMIC_ACQUIRE);
+        return done == event->wanted ? cudaSuccess : cudaErrorNotReady;
+    }
     if (event->captured) return failed(cudaErrorCapturedEvent);
     if (event->done == event->wanted) return cudaSuccess;
-    run_some(stream_of(event->stream), 3);
+    if (std::this_thread::get_id() == w().host) run_some(stream_of(event->stream), 3);
     return cudaErrorNotReady;
 }
 

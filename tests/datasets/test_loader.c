@@ -616,6 +616,8 @@ static void test_bad_options(void **state)
         {{.batch_size = 1, .prefetch = -1}, "prefetch is -1, expected 0 to 64"},
         {{.batch_size = 1, .prefetch = 65}, "prefetch is 65"},
         {{.batch_size = 1, .round_to = -8}, "round_to is -8"},
+        {{.batch_size = 1, .sizes = -1}, "sizes is -1"},
+        {{.batch_size = 1, .sizes = 17}, "sizes is 17, expected 0 to 16"},
         {{.batch_size = 1, .world = 2, .rank = 2}, "rank is 2, expected 0 to 1"},
         {{.batch_size = 1, .world = 2, .rank = -1}, "rank is -1"},
         {{.batch_size = 1, .rank = 1}, "rank is 1, expected 0 to 0"},
@@ -725,6 +727,7 @@ static void test_faults(void **state)
     fixture *f = *state;
     mc_dataset *d = make_rows(f, 20, length_mixed);
     fail_each(f, d, &(mc_dataloader_options){.batch_size = 4, .shuffle = true, .round_to = 16});
+    fail_each(f, d, &(mc_dataloader_options){.batch_size = 4, .shuffle = true, .sizes = 3});
     d = make_rows(f, 300, length_long);
     fail_each(f, d, &(mc_dataloader_options){.batch_size = 150, .shuffle = true, .prefetch = 1});
 }
@@ -734,15 +737,18 @@ static void test_steady_state(void **state)
 {
     fixture *f = *state;
     mc_dataset *d = make_rows(f, 400, length_mixed);
-    mc_dataloader *l =
-        mc_dataloader_new(d, &(mc_dataloader_options){.batch_size = 8, .shuffle = true});
-    while (mc_dataloader_next(l)) {
-    }
-    mc_fault_fail_at(0, false);
-    for (int epoch = 0; epoch < 5; epoch++)
+    for (int sizes = 0; sizes < 9; sizes += 8) {
+        mc_dataloader_options options = {.batch_size = 8, .shuffle = true, .sizes = sizes};
+        mc_dataloader *l = mc_dataloader_new(d, &options);
         while (mc_dataloader_next(l)) {
         }
-    assert_int_equal(mc_fault_count(), 0);
+        mc_fault_fail_at(0, false);
+        for (int epoch = 0; epoch < 5; epoch++)
+            while (mc_dataloader_next(l)) {
+            }
+        assert_int_equal(mc_fault_count(), 0);
+        mc_dataloader_free(l);
+    }
     expect_ok(f->ctx);
 }
 #endif

@@ -1,7 +1,7 @@
 /* Attention on the GPU, through cuDNN and by our own kernels, against the CPU's kernels in f32 on
  * the same (rounded) inputs. Skipped where there is no GPU; cuDNN's part where it is not
  * installed. */
-#include "tests/device/kernel_test.h"
+#include <stdio.h>
 
 #ifndef MC_HAVE_CUDA
 int main(void)
@@ -12,6 +12,7 @@ int main(void)
 #else
 
 #include "core/device/cuda/cuda_internal.h"
+#include "tests/device/attention_test.h"
 
 static mc_device *gpu;
 static bool have_cudnn;
@@ -60,21 +61,6 @@ static mc_matrix columns_from(mc_matrix m, int64_t column)
 
 /* ---- a case ---------------------------------------------------------------------------------- */
 
-typedef struct attention_case {
-    const int32_t *length;
-    int count, heads, dim;
-    int tail;          /* rows of capacity past the total */
-    int gap, grad_gap; /* elements between rows, of qkv and out, and of their gradients */
-    bool causal, masked;
-    float dropout;
-    mc_dtype dtype;
-    const int32_t *key_length; /* of another batch that holds the keys; NULL: the same one */
-    mc_dtype bias;             /* 0: none */
-    int bias_more;             /* rows and columns of the bias past the longest sequences */
-} attention_case;
-
-enum { MOST_SEQUENCES = 400 };
-
 /* One packed batch: rows of q, k and v, and their gradients. */
 typedef struct batch {
     int32_t packed[2 * MOST_SEQUENCES + 1]; /* length, then offset */
@@ -107,17 +93,9 @@ static matrix in_f32(const matrix *x)
 
 static void batch_init(batch *b, const attention_case *c, const int32_t *length)
 {
-    assert_true(c->count <= MOST_SEQUENCES);
-    int32_t *offset = b->packed + c->count, longest = 0;
-    offset[0] = 0;
-    for (int i = 0; i < c->count; i++) {
-        b->packed[i] = length[i];
-        longest = length[i] > longest ? length[i] : longest;
-    }
-    for (int i = 0; i < c->count; i++) offset[i + 1] = offset[i] + length[i];
-    int64_t total = offset[c->count], capacity = total + c->tail;
+    b->lengths = pack_lengths(c, length, c->tail, b->packed);
+    int64_t capacity = b->lengths.capacity;
     int64_t columns = 3 * (int64_t)c->heads * c->dim;
-    b->lengths = (mc_lengths){c->count, b->packed, offset, total, capacity, longest};
     b->x = matrix_new(c->dtype, capacity, columns, c->gap, -2, 2);
     b->dx = matrix_new(c->dtype, capacity, columns, c->grad_gap, -2, 2);
     b->r_x = in_f32(&b->x);
@@ -153,20 +131,8 @@ static void data_init(attention_data *d, attention_case c)
     d->keys = &d->queries;
     if (c.key_length) batch_init(d->keys = &d->others, &c, c.key_length);
     int64_t total = d->queries.lengths.total, capacity = d->queries.lengths.capacity;
-    int64_t keys = d->keys->lengths.total;
-    d->mask = malloc((size_t)keys + 1);
-    assert_non_null(d->mask);
-    for (int64_t i = 0; i < keys; i++) d->mask[i] = random_bits() % 3 != 0;
-    if (c.masked && c.count) /* no key at all */
-        memset(d->mask, 0, (size_t)d->keys->lengths.length[0]);
-    d->shape = (mc_attention_shape){.lengths = &d->queries.lengths,
-                                    .key_lengths = c.key_length ? &d->keys->lengths : NULL,
-                                    .heads = c.heads,
-                                    .head_dim = c.dim,
-                                    .scale = 1 / sqrtf((float)c.dim),
-                                    .causal = c.causal,
-                                    .key_mask = c.masked ? d->mask : NULL,
-                                    .dropout = {.p = c.dropout, .seed = 77, .offset = 3}};
+    d->mask = random_mask(&c, &d->keys->lengths);
+    d->shape = shape_of(&c, &d->queries.lengths, &d->keys->lengths, d->mask);
     bias_init(d);
     d->out = matrix_new(c.dtype, capacity, d->width, c.gap, -2, 2);
     d->dout = matrix_new(c.dtype, capacity, d->width, c.grad_gap, -2, 2);
@@ -368,16 +334,6 @@ static void run_case(attention_case c)
 static const int32_t ragged[] = {3, 0, 1, 65, 130, 17};
 
 static void force(const char *path) { assert_int_equal(setenv("MC_CUDA_ATTENTION", path, 1), 0); }
-
-static void run_kinds(attention_case c)
-{
-    for (int mode = 0; mode < 8; mode++) {
-        c.causal = mode & 1;
-        c.masked = mode & 2;
-        c.dropout = mode & 4 ? 0.2f : 0;
-        run_case(c);
-    }
-}
 
 static void test_own_types(void **state)
 {

@@ -1,20 +1,9 @@
 /* Attention and its gradient against plain loops in double. */
-#include "tests/device/kernel_test.h"
-
-typedef struct attention_case {
-    const int32_t *length;
-    int count, heads, dim, tail; /* tail: rows of capacity past the total */
-    bool causal, masked;
-    float dropout;
-    mc_dtype dtype;
-    const int32_t *key_length; /* of another batch that holds the keys; NULL: the same one */
-    mc_dtype bias;             /* 0: none */
-    int bias_more;             /* rows and columns of the bias past the longest sequences */
-} attention_case;
+#include "tests/device/attention_test.h"
 
 /* One packed batch: rows of q, k and v. */
 typedef struct batch {
-    int32_t offset[16];
+    int32_t packed[2 * MOST_SEQUENCES + 1]; /* lengths, then offsets */
     mc_lengths lengths;
     matrix x, dx;
     double *e_dx; /* (capacity, 3 width) */
@@ -34,16 +23,11 @@ typedef struct attention_data {
 
 static void batch_init(batch *b, const attention_case *c, const int32_t *length, int tail)
 {
-    int32_t longest = 0;
-    for (int i = 0; i < c->count; i++) {
-        b->offset[i + 1] = b->offset[i] + length[i];
-        longest = length[i] > longest ? length[i] : longest;
-    }
-    int64_t total = b->offset[c->count], width = 3 * (int64_t)c->heads * c->dim;
-    b->lengths = (mc_lengths){c->count, length, b->offset, total, total + tail, longest};
-    b->x = matrix_new(c->dtype, total + tail, width, 5, -2, 2);
-    b->dx = matrix_new(c->dtype, total + tail, width, 2, -2, 2);
-    b->e_dx = doubles((total + tail) * width);
+    b->lengths = pack_lengths(c, length, tail, b->packed);
+    int64_t rows = b->lengths.capacity, width = 3 * (int64_t)c->heads * c->dim;
+    b->x = matrix_new(c->dtype, rows, width, c->gap, -2, 2);
+    b->dx = matrix_new(c->dtype, rows, width, c->grad_gap, -2, 2);
+    b->e_dx = doubles(rows * width);
 }
 
 static void batch_free(batch *b)
@@ -86,19 +70,9 @@ static void data_init(attention_data *d, attention_case c)
         expect_untouched(&d->queries, d->width, 2 * d->width);
         expect_untouched(d->keys, 0, d->width);
     }
-    int64_t keys = d->keys->lengths.total, rows = d->queries.lengths.capacity;
-    d->mask = malloc((size_t)keys + 1);
-    for (int64_t i = 0; i < keys; i++) d->mask[i] = random_bits() % 3 != 0;
-    if (c.masked) /* a sequence without any key */
-        memset(d->mask, 0, (size_t)d->keys->lengths.length[0]);
-    d->shape = (mc_attention_shape){.lengths = &d->queries.lengths,
-                                    .key_lengths = c.key_length ? &d->keys->lengths : NULL,
-                                    .heads = c.heads,
-                                    .head_dim = c.dim,
-                                    .scale = 1 / sqrtf((float)c.dim),
-                                    .causal = c.causal,
-                                    .key_mask = c.masked ? d->mask : NULL,
-                                    .dropout = {c.dropout, 0x9876543210u, 3}};
+    int64_t rows = d->queries.lengths.capacity;
+    d->mask = random_mask(&c, &d->keys->lengths);
+    d->shape = shape_of(&c, &d->queries.lengths, &d->keys->lengths, d->mask);
     bias_init(d);
     d->out = matrix_new(c.dtype, rows, d->width, 1, -2, 2);
     d->dout = matrix_new(c.dtype, rows, d->width, 4, -2, 2);
@@ -126,8 +100,8 @@ static int64_t bias_at(const attention_data *d, int h, int i, int j)
 /* One query: p (keys) the probabilities before dropout; gives log sum exp, NaN without keys. */
 static double query_probabilities(const attention_data *d, int sequence, int h, int i, double *p)
 {
-    int first = d->keys->offset[sequence], n = d->keys->lengths.length[sequence];
-    int row = d->queries.offset[sequence] + i;
+    int first = d->keys->lengths.offset[sequence], n = d->keys->lengths.length[sequence];
+    int row = d->queries.lengths.offset[sequence] + i;
     const double *q = d->queries.x.v + row * 3 * d->width + h * d->c.dim;
     double largest = -INFINITY, sum = 0;
     for (int j = 0; j < n; j++) {
@@ -147,9 +121,10 @@ static double query_probabilities(const attention_data *d, int sequence, int h, 
 
 static void reference_query(attention_data *d, int sequence, int h, int i)
 {
-    int first = d->keys->offset[sequence], n = d->keys->lengths.length[sequence], dim = d->c.dim;
+    int first = d->keys->lengths.offset[sequence], n = d->keys->lengths.length[sequence],
+        dim = d->c.dim;
     int64_t w = d->width, l4 = (d->keys->lengths.longest + 3) / 4 * 4;
-    int64_t row = d->queries.offset[sequence] + i, total = d->queries.lengths.total;
+    int64_t row = d->queries.lengths.offset[sequence] + i, total = d->queries.lengths.total;
     double p[600], dp[600], factor[600], mean = 0;
     assert_true(n <= 600);
     d->e_lse[h * total + row] = query_probabilities(d, sequence, h, i, p);
@@ -225,20 +200,11 @@ static void run_case(attention_case c)
 
 static const int32_t ragged[] = {3, 0, 1, 49, 130, 17};
 
-static void run_kinds(attention_case c)
-{
-    for (int mode = 0; mode < 8; mode++) {
-        c.causal = mode & 1;
-        c.masked = mode & 2;
-        c.dropout = mode & 4 ? 0.2f : 0;
-        run_case(c);
-    }
-}
-
 static void test_types(void **state)
 {
     (void)state;
-    FOR_TYPES(i) run_kinds((attention_case){ragged, 6, 2, 32, 3, false, false, 0, float_types[i]});
+    FOR_TYPES(i)
+    run_kinds((attention_case){ragged, 6, 2, 32, 3, 5, 2, false, false, 0, float_types[i]});
 }
 
 static void test_head_sizes(void **state)
@@ -246,16 +212,16 @@ static void test_head_sizes(void **state)
     (void)state;
     const int dims[] = {1, 5, 16, 33, 64, 80, 128};
     for (int i = 0; i < 7; i++)
-        run_kinds((attention_case){ragged, 5, 2, dims[i], 0, false, false, 0, MC_F32});
+        run_kinds((attention_case){ragged, 5, 2, dims[i], 0, 5, 2, false, false, 0, MC_F32});
 }
 
 static void test_lengths(void **state)
 {
     (void)state;
     for (int32_t n = 1; n < 70; n++)
-        run_case((attention_case){&n, 1, 1, 24, 1, n % 2, false, 0, MC_F32});
+        run_case((attention_case){&n, 1, 1, 24, 1, 5, 2, n % 2, false, 0, MC_F32});
     const int32_t long_one[] = {513};
-    run_kinds((attention_case){long_one, 1, 1, 64, 0, false, false, 0, MC_F32});
+    run_kinds((attention_case){long_one, 1, 1, 64, 0, 5, 2, false, false, 0, MC_F32});
 }
 
 /* A bias, of either type and longer than it has to be. */
@@ -264,7 +230,7 @@ static void test_bias(void **state)
     (void)state;
     FOR_TYPES(i)
     {
-        attention_case c = {ragged, 6, 2, 32, 3, .dtype = float_types[i], .bias = MC_F32};
+        attention_case c = {ragged, 6, 2, 32, 3, 5, 2, .dtype = float_types[i], .bias = MC_F32};
         run_kinds(c);
         c.bias = float_types[i];
         c.bias_more = 5;
@@ -279,7 +245,7 @@ static void test_cross(void **state)
     const int32_t keys[] = {17, 5, 0, 130, 49, 1}, no_keys[] = {0, 0, 0, 0, 0, 0};
     FOR_TYPES(i)
     {
-        attention_case c = {ragged, 6, 2, 33, 3, .dtype = float_types[i], .key_length = keys};
+        attention_case c = {ragged, 6, 2, 33, 3, 5, 2, .dtype = float_types[i], .key_length = keys};
         run_kinds(c);
         c.bias = float_types[i];
         run_kinds(c);
@@ -326,8 +292,8 @@ static void test_empty(void **state)
 {
     (void)state;
     const int32_t none[] = {0, 0};
-    run_case((attention_case){none, 0, 2, 8, 0, false, false, 0, MC_F32});
-    run_case((attention_case){none, 2, 2, 8, 4, false, false, 0, MC_BF16});
+    run_case((attention_case){none, 0, 2, 8, 0, 5, 2, false, false, 0, MC_F32});
+    run_case((attention_case){none, 2, 2, 8, 4, 5, 2, false, false, 0, MC_BF16});
 }
 
 /* Large scores: the softmax is taken relative to the largest. Not-a-number spreads. */
@@ -352,7 +318,8 @@ static void test_repeatable(void **state)
 {
     (void)state;
     attention_data d;
-    data_init(&d, (attention_case){ragged, 6, 4, 32, 0, false, true, 0.1f, MC_F32, .bias = MC_F32});
+    data_init(
+        &d, (attention_case){ragged, 6, 4, 32, 0, 5, 2, false, true, 0.1f, MC_F32, .bias = MC_F32});
     matrix *dqkv = &d.queries.dx;
     size_t bytes = (size_t)(dqkv->rows * dqkv->m.stride) * sizeof(float);
     size_t bias_bytes = (size_t)(d.dbias.rows * d.dbias.columns) * sizeof(float);

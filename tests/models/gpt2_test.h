@@ -1,15 +1,12 @@
-/* What the tests of GPT-2 share: a small model and a batch of unequal sequences. Include after
+/* What the tests of GPT-2 share: a small model on the batch of model_test.h. Include after
  * cmocka.h. */
 #ifndef MC_TESTS_GPT2_TEST_H
 #define MC_TESTS_GPT2_TEST_H
 
-#include "core/modelcenter.h"
 #include "models/gpt2/gpt2_internal.h"
-#include "tests/optim/optim_test.h"
+#include "tests/models/model_test.h"
 
-enum { DIM = 16, VOCABULARY = 50, POSITIONS = 24, BATCH = 4, WIDTH = 9 };
-
-static const int32_t batch_lengths[BATCH] = {9, 4, 1, 6};
+enum { POSITIONS = 24 };
 
 static inline mc_gpt2_config small_config(void)
 {
@@ -32,32 +29,10 @@ static inline mc_gpt2 *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute re
     return mc_gpt2_new(ctx, &config, &(mc_load_options){.dtype = dtype, .recompute = recompute});
 }
 
-static inline int64_t id_at(int row, int column) { return (row * 31 + column * 17 + 5) % 50; }
-
-typedef enum way { LENGTHS, CARRIED, MASK, PACKED, PACKED_WIDE, WAYS } way;
-
-/* The batch in one of the ways that GPT-2 takes. */
 static inline mc_gpt2_input make_batch(mc_tape *t, way how)
 {
-    int64_t ids[2 * BATCH * WIDTH] = {0}, mask[BATCH * WIDTH], n = 0;
-    bool packed = how >= PACKED;
-    for (int r = 0; r < BATCH; r++)
-        for (int c = 0; c < WIDTH; c++) {
-            bool here = c < batch_lengths[r];
-            mask[r * WIDTH + c] = here;
-            if (!packed || here) ids[n++] = here ? id_at(r, c) : 0;
-        }
-    mc_gpt2_input in = {0};
-    const mc_lengths *l = mc_tape_lengths(t, batch_lengths, BATCH, how == PACKED_WIDE ? 16 : 1);
-    mc_shape shape = packed ? MC_SHAPE(l->capacity) : MC_SHAPE(BATCH, WIDTH);
-    in.ids = mc_tape_input(t, MC_I64, shape, ids, false);
-    if (how == MASK)
-        in.mask = mc_tape_input(t, MC_I64, shape, mask, false);
-    else if (how == CARRIED)
-        in.ids->lengths = l;
-    else
-        in.lengths = l;
-    return in;
+    model_batch in = batch_for(t, how);
+    return (mc_gpt2_input){.ids = in.ids, .mask = in.mask, .lengths = in.lengths};
 }
 
 /* The language model's loss on the batch's own tokens. */

@@ -6,12 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <pthread.h>
-#include <sys/wait.h>
 #include <time.h>
-#include "core/base/context_internal.h"
-#include "tests/temp_folder.h"
-#include "tokenizers/tokenizer_internal.h"
+#include "tests/tokenizers/tokenizer_test.h"
 
 /* The entries behind the 256 letters for bytes, whose ids are the bytes: each is the result of the
  * merge of its number, and END stands behind them. */
@@ -21,34 +17,6 @@ static const char *const merge_texts[][2] = {
     {"\u0120a", "b"}, {"ab", "c"}, {"'", "s"},   {"\u010a", "\u010a"},
 };
 enum { MERGES = sizeof merge_texts / sizeof *merge_texts, SPACE = ' ' };
-
-static temp_folder folder;
-static mc_context *ctx;
-static mc_encoding encoding;
-
-static int set_up(void **state)
-{
-    (void)state;
-    folder = temp_folder_new();
-    ctx = mc_init_distributed(NULL);
-    return ctx ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    mc_encoding_release(&encoding);
-    mc_context_free(ctx);
-    temp_folder_free(&folder);
-    return 0;
-}
-
-static mc_tokenizer *open_folder(void)
-{
-    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, folder.path);
-    if (!tok) fail_msg("%s", mc_error_message(ctx));
-    return tok;
-}
 
 /* A text that grows; tests have no need of failures here. */
 typedef struct builder {
@@ -132,35 +100,6 @@ static mc_tokenizer *open_json(const char *parts)
     return open_folder();
 }
 
-/* `...`: the ids expected, ended by -1. */
-static void expect_ids_of(const mc_tokenizer *tok, const char *text, size_t length, va_list args)
-{
-    assert_int_equal(mc_tokenizer_encode(tok, text, length, NULL, 0, 0, &encoding), MC_OK);
-    for (size_t i = 0;; i++) {
-        int32_t expected = va_arg(args, int);
-        int32_t got = i < encoding.count ? encoding.ids[i] : -1;
-        if (expected != got) fail_msg("\"%s\": id %zu is %d, expected %d", text, i, got, expected);
-        if (expected < 0) return;
-        assert_int_equal(encoding.type_ids[i], 0);
-    }
-}
-
-static void expect_ids(const mc_tokenizer *tok, const char *text, ...)
-{
-    va_list args;
-    va_start(args, text);
-    expect_ids_of(tok, text, strlen(text), args);
-    va_end(args);
-}
-
-static void expect_failure(mc_status status, const char *part)
-{
-    assert_null(mc_tokenizer_from_pretrained(ctx, folder.path));
-    if (mc_error_status(ctx) != status || !strstr(mc_error_message(ctx), part))
-        fail_msg("\"%s\" not in: %s", part, mc_error_message(ctx));
-    mc_clear_error(ctx);
-}
-
 static uint64_t random_state = 1;
 
 static uint32_t random_below(uint32_t n)
@@ -174,22 +113,10 @@ static uint32_t random_below(uint32_t n)
 static void test_goldens(void **state)
 {
     (void)state;
-    static const char *const names[] = {"gpt2", "gptj"};
     const char *shared = shared_folder();
-    char self[2048], command[8192];
     if (!shared) skip();
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    assert_true(length > 0);
-    self[length] = '\0';
-    *strrchr(self, '/') = '\0';
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(command, sizeof command,
-                 "'%s/check_tokenizer' '%s/data/vocab/%s' '%s/goldens/tokenizers/%s-a.jsonl'", self,
-                 shared, names[i], shared, names[i]);
-        int status = system(command);
-        assert_true(WIFEXITED(status));
-        if (WEXITSTATUS(status) != 0) fail_msg("%s: %d", command, WEXITSTATUS(status));
-    }
+    check_recorded(shared, "gpt2", "gpt2-a");
+    check_recorded(shared, "gptj", "gptj-a");
 }
 
 /* What tokenizer.json and vocab.json with merges.txt say is the same. */
@@ -614,41 +541,11 @@ static void test_cuts(void **state)
                                       " true}]"));
 }
 
-typedef struct worker {
-    const mc_tokenizer *tok;
-    bool same;
-} worker;
-
-static void *encode_often(void *argument)
-{
-    worker *w = argument;
-    mc_encoding own = {0};
-    static const char text[] = " ac\n\n\nabc's<|endoftext|>aaaaa";
-    static const int32_t ids[] = {S_A, 'c', NN, '\n', ABC, Q_S, END, AAAA, 'a'};
-    w->same = true;
-    for (int i = 0; i < 2000 && w->same; i++) {
-        mc_status status = mc_tokenizer_encode(w->tok, text, strlen(text), NULL, 0, 0, &own);
-        w->same = !status && own.count == sizeof ids / sizeof *ids &&
-                  memcmp(own.ids, ids, sizeof ids) == 0;
-    }
-    mc_encoding_release(&own);
-    return NULL;
-}
-
 static void test_threads(void **state)
 {
     (void)state;
-    pthread_t threads[4];
-    worker workers[4];
-    mc_tokenizer *tok = open_small();
-    for (int i = 0; i < 4; i++) {
-        workers[i] = (worker){.tok = tok};
-        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &workers[i]), 0);
-    }
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(pthread_join(threads[i], NULL), 0);
-        assert_true(workers[i].same);
-    }
+    static const int32_t ids[] = {S_A, 'c', NN, '\n', ABC, Q_S, END, AAAA, 'a'};
+    check_threads(open_small(), " ac\n\n\nabc's<|endoftext|>aaaaa", ids, sizeof ids / sizeof *ids);
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------- */

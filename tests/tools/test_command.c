@@ -3,53 +3,16 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <cmocka.h>
 #include "core/base/version.h"
+#include "tests/tools/command_test.h"
 #include "tools/commands.h"
 
 #define COMMAND_NAME(name, summary) #name,
 static const char *const names[] = {MC_COMMANDS(COMMAND_NAME)};
 
-static char folder[128];
-static char out[1 << 16], err[1 << 16];
-
-static void read_into(char *text, size_t room, const char *name)
-{
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    text[fread(text, 1, room - 1, file)] = '\0';
-    fclose(file);
-}
-
-static void write_file(const char *name, const char *text)
-{
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-/* Runs a shell line in the folder with $MC as the command; `out` and `err` get what it printed. */
-static int run(const char *line)
-{
-    char whole[2000];
-    snprintf(whole, sizeof whole, "cd '%s' && MC='%s' && { %s\n} >out 2>err", folder, MC_TOOL,
-             line);
-    int status = system(whole);
-    assert_true(WIFEXITED(status));
-    read_into(out, sizeof out, "out");
-    read_into(err, sizeof err, "err");
-    return WEXITSTATUS(status);
-}
+/* Runs a shell line in the folder with $MC as the command. */
+static int run(const char *line) { return run_in(&folder, "", line); }
 
 static void test_version_and_help(void **state)
 {
@@ -91,6 +54,29 @@ static void test_every_command_has_help(void **state)
     }
 }
 
+/* Whatever runs on several ranks has their options, and whatever trains those of training. */
+static void test_common_options(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"finetune", "pretrain", "eval",
+                                           "ask",      "generate", "inspect"};
+    static const char *const wanted[] = {"--zero-level", "--comm-timeout", "--device", "--offload",
+                                         "--grad-dtype"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char line[100];
+        snprintf(line, sizeof line, "$MC %s --help", commands[i]);
+        assert_int_equal(run(line), 0);
+        for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
+            if (!strstr(out, wanted[k]) != (i >= 2 && k >= 3))
+                fail_msg("%s %s", commands[i], wanted[k]);
+        snprintf(line, sizeof line, "$MC %s --zero-level 4", commands[i]);
+        assert_int_equal(run(line), 2);
+        snprintf(line, sizeof line, "$MC %s --comm-timeout soon", commands[i]);
+        assert_int_equal(run(line), 2);
+        assert_non_null(strstr(err, "--comm-timeout \"soon\": expected a number from 0"));
+    }
+}
+
 static void test_unknown_commands(void **state)
 {
     (void)state;
@@ -114,7 +100,7 @@ static void test_tokenize(void **state)
 {
     (void)state;
     static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n##s\n!\n";
-    write_file("vocab.txt", vocabulary);
+    write_text(temp_path(&folder, "vocab.txt"), vocabulary);
     static const char hello[] = "tokens: [CLS] hello world ##s ! [SEP]\nids: 2 5 6 7 8 3\n";
     assert_int_equal(run("$MC tokenize --model . --text 'Hello worlds!'"), 0);
     assert_string_equal(out, hello);
@@ -150,32 +136,13 @@ static void test_tokenize_errors(void **state)
     assert_non_null(strstr(err, "--max-length \"1.5\": expected a whole number from 0"));
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    const char *parent = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
-    snprintf(folder, sizeof folder, "%.80s/mc-command-XXXXXX", parent);
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    static const char *const files[] = {"out", "err", "vocab.txt"};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char path[200];
-        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_every_command_has_help),
         cmocka_unit_test(test_unknown_commands), cmocka_unit_test(test_full_stdout),
-        cmocka_unit_test(test_tokenize),         cmocka_unit_test(test_tokenize_errors),
+        cmocka_unit_test(test_common_options),   cmocka_unit_test(test_tokenize),
+        cmocka_unit_test(test_tokenize_errors),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

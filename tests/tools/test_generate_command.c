@@ -6,36 +6,16 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <cjson/cJSON.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include "core/modelcenter.h"
 #include "tests/shared_data.h"
-#include "tests/temp_folder.h"
-
-static temp_folder folder;
-static char out[1 << 16], err[1 << 16];
-
-static void read_into(char *text, size_t room, const char *name)
-{
-    FILE *file = fopen(temp_path(&folder, name), "r");
-    assert_non_null(file);
-    text[fread(text, 1, room - 1, file)] = '\0';
-    fclose(file);
-}
+#include "tests/tools/command_test.h"
 
 /* Runs `modelcenter generate gpt2 --pretrained model <arguments>`. */
 static int generate(const char *arguments)
 {
-    char whole[3000];
-    snprintf(whole, sizeof whole, "cd '%s' && '%s' generate gpt2 --pretrained model %s >out 2>err",
-             folder.path, MC_TOOL, arguments);
-    int status = system(whole);
-    assert_true(WIFEXITED(status));
-    read_into(out, sizeof out, "out");
-    read_into(err, sizeof err, "err");
-    return WEXITSTATUS(status);
+    char line[3000];
+    snprintf(line, sizeof line, "$MC generate gpt2 --pretrained model %s", arguments);
+    return run_in(&folder, "", line);
 }
 
 static int set_up(void **state)
@@ -54,13 +34,6 @@ static int set_up(void **state)
     int bad = mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return bad;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    temp_folder_free(&folder);
-    return 0;
 }
 
 /* Prompts and answers as ids are what the library generates. */
@@ -146,6 +119,15 @@ static void test_text(void **state)
     cJSON_Delete(json);
     assert_int_equal(generate("--prompt 'Hello, world' --max-new-tokens 8"), 0); /* streamed */
     assert_string_equal(out, text);
+    assert_int_equal(generate("--prompt 'h\u00e9\u65e5\U0001f600' --max-new-tokens 1 --json"), 0);
+    assert_non_null(strstr(out, "{\"prompt\":\"h\u00e9\u65e5\U0001f600\","));
+    static const char *const broken[] = {"x\\377", "\\303", "\\355\\240\\200", "\\340\\200\\200"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "--prompt \"$(printf '%s')\" --json", broken[i]);
+        assert_int_equal(generate(arguments), 1);
+        assert_non_null(strstr(err, "error: a prompt: expected UTF-8"));
+    }
 }
 
 static void test_what_is_wrong(void **state)
@@ -185,5 +167,5 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_what_is_wrong),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -6,37 +6,17 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <cjson/cJSON.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include "core/modelcenter.h"
 #include "tests/shared_data.h"
-#include "tests/temp_folder.h"
+#include "tests/tools/command_test.h"
 
 enum { LAYERS = 2, DIM = 16 };
 
-static temp_folder folder;
-static char out[1 << 17], err[1 << 14];
-
-static void read_into(char *text, size_t room, const char *name)
-{
-    FILE *file = fopen(temp_path(&folder, name), "r");
-    assert_non_null(file);
-    text[fread(text, 1, room - 1, file)] = '\0';
-    fclose(file);
-}
-
 static int inspect(const char *arguments)
 {
-    char whole[3000];
-    snprintf(whole, sizeof whole, "cd '%s' && '%s' inspect %s >out 2>err", folder.path, MC_TOOL,
-             arguments);
-    int status = system(whole);
-    assert_true(WIFEXITED(status));
-    read_into(out, sizeof out, "out");
-    read_into(err, sizeof err, "err");
-    return WEXITSTATUS(status);
+    char line[3000];
+    snprintf(line, sizeof line, "$MC inspect %s", arguments);
+    return run_in(&folder, "", line);
 }
 
 static void save_gpt2(mc_context *ctx)
@@ -73,13 +53,6 @@ static int set_up(void **state)
     int bad = mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return bad;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    temp_folder_free(&folder);
-    return 0;
 }
 
 static int count_lines(const char *text)
@@ -211,5 +184,5 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_wrong),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

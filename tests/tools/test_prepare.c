@@ -3,33 +3,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <sys/wait.h>
 #include <cmocka.h>
 #include "datasets/lm.h"
 #include "tests/datasets/fixture.h"
-
-static char out[1 << 14], err[1 << 14];
-
-static void read_into(fixture *f, char *text, size_t room, const char *name)
-{
-    FILE *file = fopen(temp_path(&f->folder, name), "r");
-    assert_non_null(file);
-    text[fread(text, 1, room - 1, file)] = '\0';
-    fclose(file);
-}
+#include "tests/tools/command_test.h"
 
 /* Runs a shell line in the folder with $P as the command and its tokenizer; its exit code. */
 static int run(fixture *f, const char *line)
 {
-    char whole[2048];
-    snprintf(whole, sizeof whole, "cd '%s' && P='%s prepare --tokenizer tok' && { %s\n} >out 2>err",
-             f->folder.path, MC_TOOL, line);
-    int status = system(whole);
-    assert_true(WIFEXITED(status));
-    read_into(f, out, sizeof out, "out");
-    read_into(f, err, sizeof err, "err");
-    return WEXITSTATUS(status);
+    return run_in(&f->folder, "P=\"$MC prepare --tokenizer tok\" && ", line);
 }
 
 static void expect_tokens(fixture *f, const char *name, const int32_t *expected, int count)

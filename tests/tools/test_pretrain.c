@@ -6,45 +6,25 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
-#include "tests/temp_folder.h"
+#include "tests/tools/command_test.h"
 
-enum { VOCABULARY = 61, TEXT_ROOM = 1 << 18 };
+enum { VOCABULARY = 61 };
 
-static temp_folder folder;
-static char out[TEXT_ROOM], err[TEXT_ROOM];
-
-static void read_into(char *text, const char *name)
-{
-    FILE *file = fopen(temp_path(&folder, name), "r");
-    assert_non_null(file);
-    text[fread(text, 1, TEXT_ROOM - 1, file)] = '\0';
-    fclose(file);
-}
+static void read_into(char *text, const char *name) { read_text(text, &folder, name); }
 
 /* Runs a shell line in the folder; $P and the like stand for the command with what runs share. */
 static int run(const char *line)
 {
-    char whole[4000];
-    snprintf(whole, sizeof whole,
-             "cd '%s' && MC='%s' && G=\"$MC pretrain gpt2\" && "
-             "P=\"$G --data train.bin\" && U=\"$G --config tiny.json --batch-size 2 --seq-length "
-             "16 --tokens-per-step 64 "
-             "--lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5\" && "
-             "T=\"$U --data train.bin\" && { %s\n} >out 2>err",
-             folder.path, MC_TOOL, line);
-    int status = system(whole);
-    assert_true(WIFEXITED(status));
-    read_into(out, "out");
-    read_into(err, "err");
-    return WEXITSTATUS(status);
+    return run_in(&folder,
+                  "G=\"$MC pretrain gpt2\" && P=\"$G --data train.bin\" && "
+                  "U=\"$G --config tiny.json --batch-size 2 --seq-length 16 --tokens-per-step 64 "
+                  "--lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5\" && "
+                  "T=\"$U --data train.bin\" && ",
+                  line);
 }
 
 static void must(const char *line)
@@ -114,13 +94,6 @@ static int set_up(void **state)
     return 0;
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    temp_folder_free(&folder);
-    return 0;
-}
-
 /* ---- learning -------------------------------------------------------------------------------- */
 
 static void test_it_learns(void **state)
@@ -138,7 +111,7 @@ static void test_it_learns(void **state)
     must_hold(err, "\nstep   80/80 | loss ");
     must_hold(err, "% f32 MFU | ");
     must_hold(err, "\nval    20/80 | loss ");
-    must_hold(err, "\nsaved step 80 to learn\n");
+    must_hold(err, "\nsaved step 80 to learn (training paused for ");
     read_into(out, "learn.jsonl");
     must_hold(out, "{\"step\":1,\"loss\":4.");
     must_hold(out, "{\"step\":80,\"split\":\"val\",\"loss\":");
@@ -220,7 +193,8 @@ static void test_resume_f32(void **state)
 {
     (void)state;
     check_resume("");
-    must("$T --steps 24 --output whole --resume"); /* nothing is left to do */
+    must("$T --steps 24 --output whole --resume");
+    must_hold(err, "\nnothing is left to train: 24 steps are done, of 24\n");
     must_hold(out, "result model=gpt2 steps=24 ");
 }
 
@@ -250,6 +224,91 @@ static void test_interrupt(void **state)
          "$R --output ctrl --log-jsonl ctrl.jsonl --resume && "
          "$R --log-jsonl whole.jsonl");
     same_logs("whole.jsonl", "ctrl.jsonl");
+}
+
+/* ---- saving in the background ------------------------------------------------------------------ */
+
+/* Each save is told when it is whole, in order, whatever is in flight when the next one comes. */
+static void test_saves_overlap(void **state)
+{
+    (void)state;
+    must("$T --steps 30 --save-every 1 --keep 1 --output often");
+    const char *at = err;
+    for (int step = 1; step <= 30; step++) {
+        char line[80];
+        snprintf(line, sizeof line, "\nsaved step %d to often (training paused for ", step);
+        if (!(at = strstr(at, line))) fail_msg("no line%s in order in:\n%s", line, err);
+    }
+    must("test \"$(ls often | tr '\\n' ' ')\" = "
+         "'checkpoint-29 checkpoint-30 config.json model.safetensors ' && "
+         "cmp often/model.safetensors often/checkpoint-30/model.safetensors && "
+         "$T --steps 30 --output once && "
+         "cmp often/checkpoint-30/optimizer.safetensors once/checkpoint-30/optimizer.safetensors");
+}
+
+/* A run whose save fails ends with what is wrong, and the checkpoint before it is good. */
+static void test_failed_save(void **state)
+{
+    (void)state;
+    must("rm -rf full && R=\"$T --steps 100000 --scheduler constant\" && "
+         "$R --stop-after 5 --output full --log-jsonl full.jsonl");
+    must_refuse(
+        1, "full/checkpoint-10.tmp/model.safetensors: cannot write: File too large",
+        "trap '' XFSZ; (ulimit -f 60; $T --steps 100000 --scheduler constant --save-every 10 "
+        "--output full --log-jsonl full.jsonl --resume)");
+    must_hold(err, "while saving the checkpoint of step 10 to full");
+    assert_null(strstr(err, "saved step"));
+    assert_string_equal(out, ""); /* no result */
+    must("R=\"$T --steps 100000 --scheduler constant --stop-after 12\" && "
+         "$R --output full --log-jsonl full.jsonl --resume && ! ls full | grep tmp && "
+         "$R --log-jsonl unfull.jsonl");
+    must_hold(err, "resumed behind step 5 from full/checkpoint-5\n");
+    same_logs("unfull.jsonl", "full.jsonl");
+    /* a folder that cannot be written any more */
+    must("rm -rf lost && $T --steps 3 --output lost && mkdir -p lost/checkpoint-2.tmp/folder");
+    must_refuse(1, "lost/checkpoint-2.tmp/folder: cannot remove it",
+                "$T --steps 4 --output lost --resume");
+    must("rmdir lost/checkpoint-2.tmp/folder && $T --steps 4 --output lost --resume");
+}
+
+/* Signals while a save is in flight: the first waits for it and saves the last step, the second
+ * kills, which leaves what was whole. */
+static void test_interrupted_save(void **state)
+{
+    (void)state;
+    must("R=\"$T --steps 100000 --scheduler constant --save-every 1\" && { "
+         "$R --output term --log-jsonl term.jsonl 2>term.err & pid=$!; "
+         "until grep -q '^step *20/' term.err; do sleep 0.01; done; "
+         "kill -TERM $pid; wait $pid; test $? = 130; } && "
+         "step=$(sed -n 's/^interrupted at step \\([0-9]*\\); go on with --resume$/\\1/p' "
+         "term.err) && "
+         "test -e term/checkpoint-$step/training.json && ! ls term | grep tmp && "
+         "{ $R --output term --log-jsonl term.jsonl --resume 2>term.err & pid=$!; "
+         "until grep -q '^step .*/100000' term.err; do sleep 0.01; done; "
+         "kill -INT $pid; while kill -INT $pid 2>/dev/null; do :; done; wait $pid || true; }; "
+         "step=$(ls term | sed -n 's/^checkpoint-\\([0-9]*\\)$/\\1/p' | sort -n | tail -1) && "
+         "R=\"$T --steps 100000 --scheduler constant --stop-after $((step + 3))\" && "
+         "$R --output term --log-jsonl term.jsonl --resume && $R --log-jsonl unterm.jsonl");
+    same_logs("unterm.jsonl", "term.jsonl");
+}
+
+/* ---- options of all training commands -------------------------------------------------------- */
+
+static void test_common_options(void **state)
+{
+    (void)state;
+    must("$T --steps 5 --log-jsonl plain.jsonl && "
+         "$T --steps 5 --log-jsonl offload.jsonl --offload --zero-level 1 --grad-dtype param "
+         "--comm-timeout 30");
+    same_logs("plain.jsonl", "offload.jsonl");
+    must("$T --steps 2 --dtype bf16 --grad-dtype bf16 && $T --steps 2 --dtype f16 --grad-dtype "
+         "param");
+    must_refuse(1, "--grad-dtype is f16, expected f32 or the parameters' dtype, bf16",
+                "$T --steps 2 --dtype bf16 --grad-dtype f16");
+    must_refuse(1, "--grad-dtype is bf16, expected f32, the parameters' dtype",
+                "$T --steps 2 --grad-dtype bf16");
+    must_refuse(2, "--zero-level \"4\": expected a whole number from 0 to 3", "$T --zero-level 4");
+    must_refuse(2, "--comm-timeout \"-1\": expected a number from 0", "$T --comm-timeout -1");
 }
 
 /* ---- kill -9 --------------------------------------------------------------------------------- */
@@ -410,6 +469,7 @@ static void test_samples(void **state)
     must_refuse(1, "--prompt: expected a text of at least one token",
                 "$T --steps 2 --sample-every 2 --prompt '' --tokenizer tok");
     must_refuse(2, "--sample-every needs --tokenizer", "$T --steps 2 --sample-every 2");
+    must_refuse(2, "--prompt needs --sample-every", "$T --steps 2 --prompt abc --tokenizer tok");
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -482,18 +542,31 @@ static void test_resume_errors(void **state)
               "the run was begun for 4 steps, it goes on to 6: the learning rate takes another "
               "course from here on");
     must_hold(out, "result model=gpt2 steps=6 tokens=384 ");
+    must("$T --steps 6 --output run --resume --offload --zero-level 1");
+    must_hold(err, "the run was begun with offload false, it goes on with true: the same up to "
+                   "rounding\nthe run was begun with zero-level 3, it goes on with 1: ");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_it_learns),     cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_resume_f32),    cmocka_unit_test(test_resume_bf16),
-        cmocka_unit_test(test_resume_f16),    cmocka_unit_test(test_interrupt),
-        cmocka_unit_test(test_kill),          cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_plan_is_right), cmocka_unit_test(test_largest_batch),
-        cmocka_unit_test(test_samples),       cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_it_learns),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_resume_f32),
+        cmocka_unit_test(test_resume_bf16),
+        cmocka_unit_test(test_resume_f16),
+        cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_plan_is_right),
+        cmocka_unit_test(test_largest_batch),
+        cmocka_unit_test(test_saves_overlap),
+        cmocka_unit_test(test_failed_save),
+        cmocka_unit_test(test_interrupted_save),
+        cmocka_unit_test(test_common_options),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_errors),
         cmocka_unit_test(test_resume_errors),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -148,6 +148,79 @@ static void cpu_host_free(mc_device *d, void *host, size_t bytes)
     mc_free(host);
 }
 
+/* Copies are done when they are asked for, so there is nothing to wait for. */
+
+static void cpu_attach(mc_device *d) { (void)d; }
+
+static const char *cpu_lane_new(mc_device *d, mc_lane **lane)
+{
+    (void)d;
+    return (*lane = mc_malloc(1)) ? NULL : "out of memory";
+}
+
+static void cpu_lane_free(mc_device *d, mc_lane *lane)
+{
+    (void)d;
+    mc_free(lane);
+}
+
+static const char *cpu_fence_new(mc_device *d, mc_fence **fence)
+{
+    (void)d;
+    return (*fence = mc_malloc(1)) ? NULL : "out of memory";
+}
+
+static void cpu_fence_free(mc_device *d, mc_fence *fence)
+{
+    (void)d;
+    mc_free(fence);
+}
+
+static const char *cpu_fence_set(mc_device *d, mc_fence *fence, mc_lane *lane)
+{
+    (void)d, (void)fence, (void)lane;
+    return NULL;
+}
+
+static const char *cpu_after(mc_device *d, mc_lane *lane, mc_fence *fence)
+{
+    (void)d, (void)lane, (void)fence;
+    return NULL;
+}
+
+static const char *cpu_fence_wait(mc_device *d, mc_fence *fence)
+{
+    (void)d, (void)fence;
+    return NULL;
+}
+
+static const char *cpu_lane_copy_in(mc_device *d, mc_lane *lane, void *device, const void *host,
+                                    size_t bytes)
+{
+    (void)lane;
+    cpu_copy_in(d, device, host, bytes);
+    return NULL;
+}
+
+static const char *cpu_lane_copy_out(mc_device *d, mc_lane *lane, void *host, const void *device,
+                                     size_t bytes)
+{
+    (void)lane;
+    cpu_copy_out(d, host, device, bytes);
+    return NULL;
+}
+
+static const mc_lanes cpu_lanes = {.attach = cpu_attach,
+                                   .lane_new = cpu_lane_new,
+                                   .lane_free = cpu_lane_free,
+                                   .fence_new = cpu_fence_new,
+                                   .fence_free = cpu_fence_free,
+                                   .fence_set = cpu_fence_set,
+                                   .after = cpu_after,
+                                   .wait = cpu_fence_wait,
+                                   .copy_in = cpu_lane_copy_in,
+                                   .copy_out = cpu_lane_copy_out};
+
 static void cpu_close(mc_device *d)
 {
     mc_pool_free(((mc_cpu_device *)d)->pool);
@@ -182,6 +255,7 @@ mc_device *mc_cpu_open(mc_context *ctx)
     cpu->device.wait = cpu_is_done;
     cpu->device.host_alloc = cpu_host_alloc;
     cpu->device.host_free = cpu_host_free;
+    cpu->device.lanes = &cpu_lanes;
     cpu->device.is_host = true;
     cpu->device.logits_chunk = 1 << 22; /* 16 MiB in f32 */
     cpu->device.close = cpu_close;

@@ -39,27 +39,52 @@ static uint64_t left_in_group(const char *group, const char *limit_name, const c
     return limit > used ? limit - used : 0;
 }
 
-/* The process's group and all those around it. */
-static uint64_t left_in_groups(void)
+/* Names of one version's files, and where its groups are mounted. */
+typedef struct group_files {
+    const char *mount, *limit, *used, *cache;
+} group_files;
+
+static const group_files version1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+                                     "memory.usage_in_bytes", "total_inactive_file "};
+static const group_files version2 = {"/sys/fs/cgroup", "memory.max", "memory.current",
+                                     "inactive_file "};
+
+/* The group `path` below the mount and all those around it. Within a container the path may be that
+ * of its host, where nothing is to be found; what surrounds it is then at the mount itself. */
+static uint64_t left_from(const group_files *f, const char *path)
 {
-    char group[GROUP_PATH] = "/sys/fs/cgroup", line[GROUP_PATH - 32];
-    const size_t root = strlen(group);
-    FILE *file = fopen("/proc/self/cgroup", "re");
-    while (file && fgets(line, sizeof line, file))
-        if (strncmp(line, "0::/", 4) == 0) {
-            line[strcspn(line, "\n")] = '\0';
-            snprintf(group + root, sizeof group - root, "%s", line + 3);
-        }
-    if (file) fclose(file);
-    uint64_t least = left_in_group("/sys/fs/cgroup/memory", "memory.limit_in_bytes",
-                                   "memory.usage_in_bytes", "total_inactive_file ");
+    char group[GROUP_PATH];
+    const size_t root = strlen(f->mount);
+    uint64_t least = UINT64_MAX;
+    snprintf(group, sizeof group, "%s%s", f->mount, path);
     for (;;) {
-        uint64_t left = left_in_group(group, "memory.max", "memory.current", "inactive_file ");
+        uint64_t left = left_in_group(group, f->limit, f->used, f->cache);
         least = left < least ? left : least;
         char *slash = strrchr(group, '/');
         if ((size_t)(slash - group) < root) return least;
         *slash = '\0';
     }
+}
+
+/* /proc/self/cgroup has lines "0::/path" of version 2 and "4:memory:/path" of version 1. */
+static uint64_t left_in_groups(void)
+{
+    char line[GROUP_PATH - 32];
+    uint64_t least = left_from(&version1, "/"), left = left_from(&version2, "/");
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    least = left < least ? left : least;
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = '\0';
+        char *kinds = strchr(line, ':'), *path = kinds ? strchr(kinds + 1, ':') : NULL;
+        if (!path) continue;
+        *path++ = '\0';
+        bool second = strcmp(kinds, ":") == 0;
+        if (!second && strcmp(kinds, ":memory") != 0) continue;
+        left = left_from(second ? &version2 : &version1, path);
+        least = left < least ? left : least;
+    }
+    if (file) fclose(file);
+    return least;
 }
 
 uint64_t mc_cpu_free_memory(mc_device *d)

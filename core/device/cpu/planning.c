@@ -95,6 +95,7 @@ static mc_lengths without_tail(const mc_lengths *lengths)
 {
     mc_lengths tokens = *lengths;
     tokens.capacity = tokens.total;
+    tokens.fixed = NULL;
     return tokens;
 }
 

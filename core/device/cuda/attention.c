@@ -27,17 +27,12 @@ static bool tries_cudnn(choice path, const mc_attention_shape *shape)
     return (!shape->bias.data && !shape->key_lengths) || !mc_sdpa_is_ragged(shape);
 }
 
-/* Rows behind the last token. */
-static mc_status zero_tail(mc_device *d, const mc_attention_shape *shape, const mc_lengths *lengths,
-                           mc_matrix y)
+void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                               mc_matrix k, mc_matrix v, mc_matrix out, bool backward)
 {
-    size_t size = mc_dtype_size(y.dtype), rows = (size_t)(lengths->capacity - lengths->total);
-    size_t width = (size_t)shape->heads * (size_t)shape->head_dim * size;
-    if (rows == 0 || width == 0) return MC_OK;
-    char *at = (char *)y.data + (size_t)(lengths->total * y.stride) * size;
-    size_t pitch = rows > 1 ? (size_t)y.stride * size : width;
-    return mc_cuda_check(d, cudaMemset2DAsync(at, pitch, 0, width, rows, mc_cuda_of(d)->stream),
-                         "cudaMemset2DAsync");
+    if (shape->lengths->total && tries_cudnn(asked_path(), shape))
+        mc_cudnn_prepare(d, shape, q, k, v, out, backward);
+    d->failure[0] = '\0'; /* the call itself tells */
 }
 
 mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
@@ -45,7 +40,7 @@ mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_ma
 {
     choice path = asked_path();
     if (path == UNKNOWN) return unknown_path(d);
-    mc_status status = zero_tail(d, shape, shape->lengths, out);
+    mc_status status = mc_sdpa_zero_tails(d, shape, 1, &out);
     if (status || shape->lengths->total == 0) return status;
     if (tries_cudnn(path, shape)) {
         status = mc_cudnn_attention(d, shape, q, k, v, out, log_sum_exp);
@@ -63,9 +58,7 @@ mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *sha
     choice path = asked_path();
     if (path == UNKNOWN) return unknown_path(d);
     const mc_lengths *keys = mc_key_lengths(shape);
-    mc_status status = zero_tail(d, shape, shape->lengths, dq);
-    if (!status) status = zero_tail(d, shape, keys, dk);
-    if (!status) status = zero_tail(d, shape, keys, dv);
+    mc_status status = mc_sdpa_zero_tails(d, shape, 3, (mc_matrix[]){dq, dk, dv});
     if (status || (shape->lengths->total == 0 && keys->total == 0)) return status;
     if (tries_cudnn(path, shape)) {
         status = mc_cudnn_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);

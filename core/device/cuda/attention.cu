@@ -629,6 +629,66 @@ extern "C" mc_status mc_own_attention_backward(mc_device *d, const mc_attention_
     return status ? status : mc_cuda_launched(d, "attention_backward");
 }
 
+/* ---- tails ----------------------------------------------------------------------------------- */
+
+namespace
+{
+
+constexpr int MATRICES = 3;
+
+/* Matrices whose rows from *tokens to `capacity` become 0. */
+struct tails {
+    mc_view y[MATRICES];
+    const int32_t *tokens[MATRICES]; /* in device memory */
+    int64_t capacity[MATRICES], columns;
+};
+
+/* blockIdx.y: which matrix. */
+__global__ void __launch_bounds__(THREADS) zero_tails(const __grid_constant__ tails t)
+{
+    const int m = blockIdx.y;
+    int64_t per_row = (t.columns + CHUNK - 1) / CHUNK, first = *t.tokens[m];
+    int64_t chunks = (t.capacity[m] - first) * per_row;
+    const float zeros[CHUNK] = {};
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < chunks;
+         i += (int64_t)gridDim.x * THREADS) {
+        int64_t column = i % per_row * CHUNK;
+        int n = (int)(t.columns - column < CHUNK ? t.columns - column : CHUNK);
+        mc_store<mc_mixed>(t.y[m], (first + i / per_row) * t.y[m].stride + column, n, zeros);
+    }
+}
+
+/* Whether there may be rows behind the last token. */
+bool has_tail(const mc_lengths *lengths)
+{
+    return lengths->fixed || lengths->capacity > lengths->total;
+}
+
+} // namespace
+
+/* The launch is the same whatever the lengths, for it may be recorded. */
+extern "C" mc_status mc_sdpa_zero_tails(mc_device *d, const mc_attention_shape *s, int count,
+                                        const mc_matrix *y)
+{
+    const mc_lengths *keys = mc_key_lengths(s);
+    if (!has_tail(s->lengths) && (count == 1 || !has_tail(keys))) return MC_OK;
+    if (mc_cuda_is_planning(d)) return MC_OK;
+    tails t = {{}, {}, {}, (int64_t)s->heads * s->head_dim};
+    int64_t chunks = 0;
+    for (int i = 0; i < count; i++) {
+        const mc_lengths *l = i ? keys : s->lengths;
+        const int32_t *on_device = i && s->key_lengths ? s->device_key_lengths : s->device_lengths;
+        t.y[i] = mc_view_of(y[i], l->capacity, CHUNK);
+        t.tokens[i] = on_device + 2 * l->count;
+        t.capacity[i] = l->capacity;
+        chunks = mc_most(chunks, l->capacity * mc_ceil_div(t.columns, CHUNK));
+    }
+    unsigned most = (unsigned)mc_cuda_of(d)->multiprocessors * 2;
+    dim3 grid((unsigned)mc_least(mc_ceil_div(chunks, THREADS), most), (unsigned)count);
+    if (grid.x) zero_tails<<<grid, THREADS, 0, mc_cuda_of(d)->stream>>>(t);
+    return mc_cuda_launched(d, "attention's tail");
+}
+
 /* ---- what cuDNN's graphs read ---------------------------------------------------------------- */
 
 namespace

@@ -24,6 +24,10 @@ template <class T> constexpr int mc_width = 8;
 template <> constexpr int mc_width<float> = 4;
 template <> constexpr int mc_width<mc_mixed> = 4;
 
+/* Where matrices cannot all be moved in whole chunks (mc_whole_dtype), kernels that are written for
+ * these are run with mixed types. */
+template <class T> constexpr bool mc_whole = !std::is_same_v<T, mc_mixed>;
+
 /* A matrix as a kernel sees it. data NULL: there is none. */
 struct mc_view {
     char *data;
@@ -491,8 +495,9 @@ static inline void mc_flatten(int64_t *rows, int64_t *columns, const M &...matri
     *rows = 1;
 }
 
-/* out[i] += the sum of partial[part * stride + i] over the parts, for i < n: in sums.cu. */
+/* out[i] += the sum of partial[part * stride + i] over the parts, for i < n, and second[i], unless
+ * NULL, += that of partial[part * stride + n + i]: in sums.cu. */
 void mc_add_partials(mc_device *d, const float *partial, int64_t parts, int64_t stride, int64_t n,
-                     float *out);
+                     float *out, float *second = NULL);
 
 #endif

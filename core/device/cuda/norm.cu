@@ -13,9 +13,6 @@ enum {
     MOST_EIGHTS = 3,   /* a thread has at most three times eight elements of a row */
 };
 
-/* Rows that cannot be moved in whole chunks are handled by the kernels of mixed types. */
-template <class T> constexpr bool WHOLE = !std::is_same_v<T, mc_mixed>;
-
 struct norm_call {
     int64_t rows, columns;
     mc_view x, f, s, y, weight, bias, dy, ds, df;
@@ -32,7 +29,7 @@ __device__ __forceinline__ void load_weight(mc_view w, int64_t column, int n, fl
                                             float (&v)[width])
 {
     if (w.data) {
-        mc_load<T, WHOLE<T>>(w, column, n, v);
+        mc_load<T, mc_whole<T>>(w, column, n, v);
         return;
     }
 #pragma unroll
@@ -46,16 +43,19 @@ template <class T> __device__ __forceinline__ int within(int64_t columns, int64_
     return left < mc_width<T> ? (int)(left < 0 ? 0 : left) : mc_width<T>;
 }
 
+/* What a sum is of: x alone, x + f, or x + dropout(f). */
+enum summands { ALONE, PLAIN, DROPPED };
+
 /* x = x + dropout(f). */
-template <class T, int width>
+template <class T, summands OF, int width>
 __device__ __forceinline__ void add_branch(const norm_call &c, int64_t row, int64_t column,
                                            mc_bits f, float (&x)[width])
 {
     float v[width], factor[width];
     mc_unpack<T>(c.f, f, v);
-    mc_drop_factors(c.mask, row * c.columns + column, factor);
+    if (OF == DROPPED) mc_drop_factors(c.mask, row * c.columns + column, factor);
 #pragma unroll
-    for (int i = 0; i < width; i++) x[i] = __fmaf_rn(v[i], factor[i], x[i]);
+    for (int i = 0; i < width; i++) x[i] = __fmaf_rn(v[i], OF == DROPPED ? factor[i] : 1.0f, x[i]);
 }
 
 /* Stores s if that is wanted; v becomes what the norm is taken of. */
@@ -65,7 +65,7 @@ __device__ __forceinline__ void store_sum(const norm_call &c, int64_t row, int64
 {
     if (!c.s.data) return;
     mc_bits stored = mc_pack<T>(c.s, v);
-    mc_store_bits<T, WHOLE<T>>(c.s, row * c.s.stride + column, n, stored);
+    mc_store_bits<T, mc_whole<T>>(c.s, row * c.s.stride + column, n, stored);
     if (c.round) mc_unpack<T>(c.s, stored, v);
 }
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_normalised(const norm_call &c, int64_t row
     load_weight<T>(c.bias, column, n, 0.0f, b);
 #pragma unroll
     for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * w[i] + b[i];
-    mc_store<T, WHOLE<T>>(c.y, row * c.y.stride + column, n, v);
+    mc_store<T, mc_whole<T>>(c.y, row * c.y.stride + column, n, v);
 }
 
 template <int width> __device__ __forceinline__ float sum_of(const float (&v)[width])
@@ -90,14 +90,14 @@ template <int width> __device__ __forceinline__ float sum_of(const float (&v)[wi
     return sum;
 }
 
-/* The sum of squared deviations of the first n. */
-template <int width>
+/* The sum of squared deviations of the first n, which in whole chunks are all or none. */
+template <bool ALL, int width>
 __device__ __forceinline__ float squares_of(const float (&v)[width], int n, float mean)
 {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < width; i++)
-        if (i < n) sum += (v[i] - mean) * (v[i] - mean);
+        if (ALL ? n > 0 : i < n) sum += (v[i] - mean) * (v[i] - mean);
     return sum;
 }
 
@@ -108,7 +108,7 @@ template <class S> __device__ __forceinline__ S row_sum(S x, S *shared)
 }
 
 /* Block (threads of a row, rows); each thread has CHUNKS chunks of its row. */
-template <class T, int CHUNKS>
+template <class T, int CHUNKS, summands OF>
 static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_constant__ norm_call c)
 {
     constexpr int width = mc_width<T>;
@@ -120,15 +120,15 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_con
     for (int k = 0; k < CHUNKS; k++) {
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
         int n = within<T>(c.columns, column);
-        xs[k] = mc_load_bits<T, WHOLE<T>>(c.x, row * c.x.stride + column, n);
-        if (c.f.data) fs[k] = mc_load_bits<T, WHOLE<T>>(c.f, row * c.f.stride + column, n);
+        xs[k] = mc_load_bits<T, mc_whole<T>>(c.x, row * c.x.stride + column, n);
+        if (OF != ALONE) fs[k] = mc_load_bits<T, mc_whole<T>>(c.f, row * c.f.stride + column, n);
     }
     float v[CHUNKS][width], sum = 0, squares = 0;
 #pragma unroll
     for (int k = 0; k < CHUNKS; k++) {
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
         mc_unpack<T>(c.x, xs[k], v[k]);
-        if (c.f.data) add_branch<T>(c, row, column, fs[k], v[k]);
+        if (OF != ALONE) add_branch<T, OF>(c, row, column, fs[k], v[k]);
         store_sum<T>(c, row, column, within<T>(c.columns, column), v[k]);
         sum += sum_of(v[k]);
     }
@@ -136,7 +136,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_con
 #pragma unroll
     for (int k = 0; k < CHUNKS; k++) {
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
-        squares += squares_of(v[k], within<T>(c.columns, column), mean);
+        squares += squares_of<mc_whole<T>>(v[k], within<T>(c.columns, column), mean);
     }
     float rstd = 1.0f / sqrtf(row_sum(squares, shared[1]) / (float)c.columns + c.eps);
     if (threadIdx.x == 0) {
@@ -156,9 +156,10 @@ template <class T, int width>
 __device__ __forceinline__ void load_sum(const norm_call &c, int64_t row, int64_t column, int n,
                                          float (&v)[width])
 {
-    mc_load<T, WHOLE<T>>(c.x, row * c.x.stride + column, n, v);
+    mc_load<T, mc_whole<T>>(c.x, row * c.x.stride + column, n, v);
     if (!c.f.data) return;
-    add_branch<T>(c, row, column, mc_load_bits<T, WHOLE<T>>(c.f, row * c.f.stride + column, n), v);
+    add_branch<T, DROPPED>(c, row, column,
+                           mc_load_bits<T, mc_whole<T>>(c.f, row * c.f.stride + column, n), v);
     if (c.round) mc_unpack<T>(c.s, mc_pack<T>(c.s, v), v);
 }
 
@@ -179,7 +180,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     for (int64_t column = first; column < c.columns; column += step) {
         int n = within<T>(c.columns, column);
         load_sum<T>(c, row, column, n, v);
-        squares += squares_of(v, n, mean);
+        squares += squares_of<mc_whole<T>>(v, n, mean);
     }
     float rstd = 1.0f / sqrtf(mc_block_sum(squares, shared[1]) / (float)c.columns + c.eps);
     if (threadIdx.x == 0) {
@@ -241,7 +242,12 @@ template <class T> static void launch_norm(mc_device *d, const norm_call &c)
     }
     dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
     unsigned grid = (unsigned)mc_ceil_div(c.rows, block.y);
-    MC_WITH_CHUNKS(shape.eights, norm_rows<T, CHUNKS><<<grid, block, 0, stream>>>(c));
+    MC_WITH_CHUNKS(shape.eights, {
+        auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, ALONE>
+                      : c.mask.keep == 0 ? norm_rows<T, CHUNKS, PLAIN>
+                                         : norm_rows<T, CHUNKS, DROPPED>;
+        kernel<<<grid, block, 0, stream>>>(c);
+    });
 }
 
 extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -280,12 +286,12 @@ struct sum_call {
 
     template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
     {
+        mc_bits xs = mc_load_bits<T, mc_whole<T>>(c.x, row * c.x.stride + column, n);
+        mc_bits fs = mc_load_bits<T, mc_whole<T>>(c.f, row * c.f.stride + column, c.f.data ? n : 0);
         float v[mc_width<T>];
-        mc_load<T, WHOLE<T>>(c.x, row * c.x.stride + column, n, v);
-        if (c.f.data)
-            add_branch<T>(c, row, column,
-                          mc_load_bits<T, WHOLE<T>>(c.f, row * c.f.stride + column, n), v);
-        mc_store<T, WHOLE<T>>(c.s, row * c.s.stride + column, n, v);
+        mc_unpack<T>(c.x, xs, v);
+        if (c.f.data) add_branch<T, DROPPED>(c, row, column, fs, v);
+        mc_store<T, mc_whole<T>>(c.s, row * c.s.stride + column, n, v);
     }
 };
 
@@ -325,66 +331,100 @@ __device__ __forceinline__ norm_sums __shfl_xor_sync(unsigned mask, norm_sums x,
     return {__shfl_xor_sync(mask, x.gradient, lane), __shfl_xor_sync(mask, x.product, lane)};
 }
 
-/* Makes the compiler unpack the bits again rather than keep what they were unpacked to. */
-__device__ __forceinline__ void forget_unpacked(mc_bits &b)
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++) asm volatile("" : "+r"(b.word[i]));
-}
-
 struct row_facts {
-    float mean, rstd;
+    float rstd;
     norm_sums means;
 };
 
-/* ds and df of one chunk, from s and g = dy * weight. */
-template <class T, int width>
-__device__ __forceinline__ void store_gradients(const norm_call &c, int64_t row, int64_t column,
-                                                int n, const row_facts &r, const float (&s)[width],
-                                                const float (&g)[width])
+template <int width>
+__device__ __forceinline__ void normalise(float mean, float rstd, float (&s)[width])
 {
-    float v[width];
+#pragma unroll
+    for (int i = 0; i < width; i++) s[i] = (s[i] - mean) * rstd;
+}
+
+template <int width>
+__device__ __forceinline__ void multiply(const float (&w)[width], float (&g)[width])
+{
+#pragma unroll
+    for (int i = 0; i < width; i++) g[i] *= w[i];
+}
+
+/* s: normalised. */
+template <int width>
+__device__ __forceinline__ void add_means(row_facts *r, const float (&s)[width],
+                                          const float (&g)[width])
+{
 #pragma unroll
     for (int i = 0; i < width; i++) {
-        float normalised = (s[i] - r.mean) * r.rstd;
-        v[i] = r.rstd * (g[i] - r.means.gradient - normalised * r.means.product);
+        r->means.gradient += g[i];
+        r->means.product = __fmaf_rn(g[i], s[i], r->means.product);
     }
-    if (c.ds.data)
-        mc_store_or_add<T, WHOLE<T>>(c.ds, row * c.ds.stride + column, n, v, c.accumulate);
-    if (!c.df.data) return;
-    if (c.ds.data) mc_unpack<T>(c.ds, mc_pack<T>(c.ds, v), v); /* as stored */
+}
+
+/* v = the gradient at the sum: rstd (g - the mean of g - s times the mean of g s). */
+template <int width>
+__device__ __forceinline__ void gradient_of(const row_facts &r, const float (&s)[width],
+                                            const float (&g)[width], float (&v)[width])
+{
+    const float constant = -r.rstd * r.means.gradient, slope = -r.rstd * r.means.product;
+#pragma unroll
+    for (int i = 0; i < width; i++)
+        v[i] = __fmaf_rn(g[i], r.rstd, __fmaf_rn(s[i], slope, constant));
+}
+
+/* Stores ds and, with DF, df of one chunk; `old`: what ds is added to, or zeros. */
+template <class T, bool DF, int width>
+__device__ __forceinline__ void store_gradients(const norm_call &c, int64_t row, int64_t column,
+                                                int n, mc_bits old, float (&v)[width])
+{
+    if (c.ds.data) {
+        float there[width];
+        mc_unpack<T>(c.ds, old, there);
+#pragma unroll
+        for (int i = 0; i < width; i++) v[i] += there[i];
+        mc_bits stored = mc_pack<T>(c.ds, v);
+        mc_store_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column, n, stored);
+        if (DF) mc_unpack<T>(c.ds, stored, v);
+    }
+    if (!DF) return;
     float factor[width];
     mc_drop_factors(c.mask, row * c.columns + column, factor);
 #pragma unroll
     for (int i = 0; i < width; i++) v[i] *= factor[i];
-    mc_store<T, WHOLE<T>>(c.df, row * c.df.stride + column, n, v);
+    mc_store<T, mc_whole<T>>(c.df, row * c.df.stride + column, n, v);
 }
 
 /* A thread's sums for dweight and dbias: in shared memory, 4 columns of a chunk at a time, since
  * registers for them would leave too few warps. */
 template <class T, int CHUNKS> struct weight_sums {
     enum { FOURS = mc_width<T> / 4, ALL = CHUNKS * FOURS };
-    float4 *sum; /* (2, ALL, threads of the block) */
+    enum { PITCH = 2 * ALL + 1 }; /* odd: so that threads are in banks of their own */
+    float4 *sum;                  /* (threads of the block, PITCH) */
 
-    __device__ __forceinline__ float4 *at(int which, int four, int row) const
+    __device__ __forceinline__ float4 *of(int row) const
     {
-        int threads = blockDim.x * blockDim.y, thread = row * blockDim.x + threadIdx.x;
-        return sum + (which * ALL + four) * threads + thread;
+        return sum + (int)(row * blockDim.x + threadIdx.x) * PITCH;
     }
 
     __device__ __forceinline__ void clear() const
     {
-        for (int i = 0; i < 2 * ALL; i++) *at(0, i, threadIdx.y) = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < 2 * ALL; i++) of(threadIdx.y)[i] = make_float4(0, 0, 0, 0);
     }
 
+    /* dweight += g n, dbias += g. */
     template <int width>
-    __device__ __forceinline__ void add(int which, int chunk, const float (&v)[width]) const
+    __device__ __forceinline__ void add(int chunk, const float (&g)[width],
+                                        const float (&n)[width]) const
     {
 #pragma unroll
         for (int i = 0; i < FOURS; i++) {
-            float4 *to = at(which, chunk * FOURS + i, threadIdx.y), old = *to;
-            *to = make_float4(old.x + v[4 * i], old.y + v[4 * i + 1], old.z + v[4 * i + 2],
-                              old.w + v[4 * i + 3]);
+            float4 *to = of(threadIdx.y) + chunk * FOURS + i, w = to[0], b = to[ALL];
+            const float *gs = g + 4 * i, *ns = n + 4 * i;
+            to[0] = make_float4(__fmaf_rn(gs[0], ns[0], w.x), __fmaf_rn(gs[1], ns[1], w.y),
+                                __fmaf_rn(gs[2], ns[2], w.z), __fmaf_rn(gs[3], ns[3], w.w));
+            to[ALL] = make_float4(b.x + gs[0], b.y + gs[1], b.z + gs[2], b.w + gs[3]);
         }
     }
 
@@ -398,7 +438,7 @@ template <class T, int CHUNKS> struct weight_sums {
             int four = i % ALL, chunk = four / FOURS;
             float total[4] = {};
             for (unsigned row = 0; row < blockDim.y; row++) {
-                float4 v = *at(0, i, row);
+                float4 v = of(row)[i];
                 total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
             }
             int64_t column =
@@ -410,122 +450,135 @@ template <class T, int CHUNKS> struct weight_sums {
     }
 };
 
-/* What a thread knows of its row: s, dy and weight. */
-template <class T, int CHUNKS> struct row_bits {
-    mc_bits s[CHUNKS], dy[CHUNKS], weight[CHUNKS];
-
-    template <int width>
-    __device__ __forceinline__ void unpack(const norm_call &c, int k, float (&ss)[width],
-                                           float (&gs)[width], float (&ws)[width])
-    {
-        forget_unpacked(s[k]);
-        forget_unpacked(dy[k]);
-        forget_unpacked(weight[k]);
-        mc_unpack<T>(c.s, s[k], ss);
-        mc_unpack<T>(c.dy, dy[k], gs);
-        if (c.weight.data) {
-            mc_unpack<T>(c.weight, weight[k], ws);
-            return;
-        }
+/* The chunks a thread has of a row of m; zeros if that is not `wanted`. */
+template <class T, int CHUNKS>
+__device__ __forceinline__ void load_row(const norm_call &c, mc_view m, int64_t row,
+                                         mc_bits (&bits)[CHUNKS], bool wanted = true)
+{
 #pragma unroll
-        for (int i = 0; i < width; i++) ws[i] = 1.0f;
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * mc_width<T>;
+        int n = wanted ? within<T>(c.columns, column) : 0;
+        bits[k] = mc_load_bits<T, mc_whole<T>>(m, row * m.stride + column, n);
+    }
+}
+
+/* What a thread reads of a row. */
+template <class T, int CHUNKS> struct row_bits {
+    mc_bits s[CHUNKS], dy[CHUNKS];
+    float mean, rstd;
+
+    __device__ __forceinline__ void load(const norm_call &c, int64_t row)
+    {
+        load_row<T>(c, c.s, row, s);
+        load_row<T>(c, c.dy, row, dy);
+        mean = c.mean ? c.mean[row] : 0.0f;
+        rstd = c.rstd ? c.rstd[row] : 0.0f;
     }
 };
 
+/* Whether a thread has so little of a row that it has registers for the next row too. */
+template <class T, int CHUNKS> constexpr bool has_few = CHUNKS == 1 && mc_width<T> == 8;
+
 /* Blocks as in norm_rows, but as many as run at once; each takes every gridDim.x-th set of rows.
- * partial: (gridDim.x, 2, columns), NULL: not wanted. */
-template <class T, int CHUNKS>
-static __global__ void __launch_bounds__(ROW_THREADS)
+ * Where there are registers, what is in ds is read EARLY and the next row AHEAD. partial:
+ * (gridDim.x, 2, columns), NULL: not wanted. */
+template <class T, int CHUNKS, bool DF>
+static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1)
     norm_rows_backward(const __grid_constant__ norm_call c, float *partial)
 {
     constexpr int width = mc_width<T>;
+    constexpr bool AHEAD = !DF && has_few<T, CHUNKS>, EARLY = !DF && CHUNKS <= 3;
     __shared__ norm_sums shared[2][ROW_THREADS / 32];
     extern __shared__ float4 dynamic[];
     const weight_sums<T, CHUNKS> sums = {dynamic};
     if (partial) sums.clear();
-    row_bits<T, CHUNKS> bits;
-#pragma unroll
-    for (int k = 0; k < CHUNKS; k++) {
-        int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
-        if (c.weight.data)
-            bits.weight[k] =
-                mc_load_bits<T, WHOLE<T>>(c.weight, column, within<T>(c.columns, column));
-    }
+    mc_bits weight[CHUNKS];
+    if (c.weight.data) load_row<T>(c, c.weight, 0, weight);
+    const float share = 1.0f / (float)c.columns;
+    const int64_t step = (int64_t)gridDim.x * blockDim.y;
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    row_bits<T, CHUNKS> bits, next;
+    if (AHEAD && row < c.rows) next.load(c, row);
 #pragma unroll 1
-    for (int parity = 0; row < c.rows; row += (int64_t)gridDim.x * blockDim.y, parity ^= 1) {
-#pragma unroll
-        for (int k = 0; k < CHUNKS; k++) {
-            int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
-            int n = within<T>(c.columns, column);
-            bits.s[k] = mc_load_bits<T, WHOLE<T>>(c.s, row * c.s.stride + column, n);
-            bits.dy[k] = mc_load_bits<T, WHOLE<T>>(c.dy, row * c.dy.stride + column, n);
+    for (int parity = 0; row < c.rows; row += step, parity ^= 1) {
+        mc_bits old[CHUNKS];
+        if (EARLY) load_row<T>(c, c.ds, row, old, c.accumulate);
+        if (AHEAD) {
+            bits = next;
+            if (row + step < c.rows) next.load(c, row + step);
+        } else {
+            bits.load(c, row);
         }
-        row_facts r = {c.mean ? c.mean[row] : 0.0f, c.rstd ? c.rstd[row] : 0.0f, {0, 0}};
-        float s[width], g[width], w[width];
+        row_facts r = {bits.rstd, {0, 0}};
+        float s[CHUNKS][width], g[CHUNKS][width], w[width], v[width];
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
-            bits.unpack(c, k, s, g, w);
-            if (partial) sums.add(1, k, g);
-#pragma unroll
-            for (int i = 0; i < width; i++) {
-                float product = g[i] * ((s[i] - r.mean) * r.rstd);
-                r.means += {g[i] * w[i], product * w[i]};
-                s[i] = product;
+            mc_unpack<T>(c.s, bits.s[k], s[k]);
+            mc_unpack<T>(c.dy, bits.dy[k], g[k]);
+            normalise(bits.mean, bits.rstd, s[k]);
+            if (partial) sums.add(k, g[k], s[k]);
+            if (c.weight.data) {
+                mc_unpack<T>(c.weight, weight[k], w);
+                multiply(w, g[k]);
             }
-            if (partial) sums.add(0, k, s);
+            add_means(&r, s[k], g[k]);
         }
-        if (!c.ds.data && !c.df.data) continue;
+        if (!c.ds.data && !DF) continue;
         r.means = row_sum(r.means, shared[parity]);
-        r.means.gradient /= (float)c.columns;
-        r.means.product /= (float)c.columns;
+        r.means.gradient *= share;
+        r.means.product *= share;
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
             int n = within<T>(c.columns, column);
-            bits.unpack(c, k, s, g, w);
-#pragma unroll
-            for (int i = 0; i < width; i++) g[i] *= w[i];
-            if (n > 0) store_gradients<T>(c, row, column, n, r, s, g);
+            gradient_of(r, s[k], g[k], v);
+            if (n <= 0) continue;
+            if (!EARLY)
+                old[k] = mc_load_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column,
+                                                      c.accumulate ? n : 0);
+            store_gradients<T, DF>(c, row, column, n, old[k], v);
         }
     }
     if (partial) sums.store(c.columns, partial);
 }
 
-/* s and dy * weight of one chunk. */
+/* s normalised, and g = dy * weight, of one chunk. */
 template <class T, int width>
 __device__ __forceinline__ void load_gradients(const norm_call &c, int64_t row, int64_t column,
                                                int n, float (&s)[width], float (&g)[width])
 {
     float w[width];
-    mc_load<T, WHOLE<T>>(c.s, row * c.s.stride + column, n, s);
-    mc_load<T, WHOLE<T>>(c.dy, row * c.dy.stride + column, n, g);
+    mc_load<T, mc_whole<T>>(c.s, row * c.s.stride + column, n, s);
+    mc_load<T, mc_whole<T>>(c.dy, row * c.dy.stride + column, n, g);
     load_weight<T>(c.weight, column, n, 1.0f, w);
-#pragma unroll
-    for (int i = 0; i < width; i++) g[i] *= w[i];
+    normalise(c.mean[row], c.rstd[row], s);
+    multiply(w, g);
 }
 
-template <class T>
+template <class T, bool DF>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_long_rows_backward(const __grid_constant__ norm_call c)
 {
     constexpr int width = mc_width<T>;
     __shared__ norm_sums shared[ROW_THREADS / 32];
     const int64_t row = blockIdx.x, first = threadIdx.x * width, step = ROW_THREADS * width;
-    row_facts r = {c.mean[row], c.rstd[row], {0, 0}};
-    float s[width], g[width];
+    row_facts r = {c.rstd[row], {0, 0}};
+    float s[width], g[width], v[width];
     for (int64_t column = first; column < c.columns; column += step) {
         load_gradients<T>(c, row, column, within<T>(c.columns, column), s, g);
-#pragma unroll
-        for (int i = 0; i < width; i++) r.means += {g[i], g[i] * ((s[i] - r.mean) * r.rstd)};
+        add_means(&r, s, g);
     }
     r.means = mc_block_sum(r.means, shared);
     r.means.gradient /= (float)c.columns;
     r.means.product /= (float)c.columns;
     for (int64_t column = first; column < c.columns; column += step) {
         int n = within<T>(c.columns, column);
+        mc_bits old =
+            mc_load_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column, c.accumulate ? n : 0);
         load_gradients<T>(c, row, column, n, s, g);
-        store_gradients<T>(c, row, column, n, r, s, g);
+        gradient_of(r, s, g, v);
+        store_gradients<T, DF>(c, row, column, n, old, v);
     }
 }
 
@@ -566,8 +619,8 @@ template <class T>
 static mc_status launch_long_backward(mc_device *d, const norm_call &c, bool weights, partials *p)
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
-    if (c.ds.data || c.df.data)
-        norm_long_rows_backward<T><<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
+    auto kernel = c.df.data ? norm_long_rows_backward<T, true> : norm_long_rows_backward<T, false>;
+    if (c.ds.data || c.df.data) kernel<<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
     if (!weights) return MC_OK;
     int64_t slabs = mc_ceil_div(c.columns, ROW_THREADS);
     int64_t wanted = mc_ceil_div((int64_t)mc_cuda_of(d)->multiprocessors * 8, slabs);
@@ -585,9 +638,11 @@ static mc_status launch_backward(mc_device *d, const norm_call &c, bool weights,
     if (shape.eights == 0) return launch_long_backward<T>(d, c, weights, p);
     dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
     int threads = (int)(block.x * block.y);
-    size_t shared = weights ? (size_t)threads * shape.eights * 2 * 8 * sizeof(float) : 0;
+    size_t shared = 0;
     MC_WITH_CHUNKS(shape.eights, {
-        auto kernel = norm_rows_backward<T, CHUNKS>;
+        auto kernel =
+            c.df.data ? norm_rows_backward<T, CHUNKS, true> : norm_rows_backward<T, CHUNKS, false>;
+        if (weights) shared = (size_t)threads * weight_sums<T, CHUNKS>::PITCH * sizeof(float4);
         mc_allow_shared(kernel, shared);
         int64_t most = mc_resident_blocks(d, kernel, threads, shared);
         int64_t grid = mc_least(most, mc_ceil_div(c.rows, block.y));
@@ -622,12 +677,13 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
         c.mask = mc_dropping_of(dropout);
         c.mean = mean;
         c.rstd = rstd;
-        c.accumulate = accumulate;
+        c.accumulate = ds.data && accumulate;
         status = launch_backward<T>(d, c, weights, &p);
     });
     if (status != MC_OK) return status;
-    if (dweight) mc_add_partials(d, p.data, p.parts, 2 * columns, columns, dweight);
-    if (dbias) mc_add_partials(d, p.data + columns, p.parts, 2 * columns, columns, dbias);
+    if (dweight) mc_add_partials(d, p.data, p.parts, 2 * columns, columns, dweight, dbias);
+    if (!dweight && dbias)
+        mc_add_partials(d, p.data + columns, p.parts, 2 * columns, columns, dbias);
     d->free(d, p.data, (size_t)(p.parts * 2 * columns) * sizeof(float));
     return mc_cuda_launched(d, "residual_norm_backward");
 }

@@ -49,14 +49,24 @@ struct adam_scalars {
     int32_t skip;
 };
 
+/* pow takes microseconds, for which all threads of every block would wait. */
+__device__ static double power(double base, int64_t exponent)
+{
+    double result = 1;
+    for (; exponent > 0; exponent >>= 1, base *= base)
+        if (exponent & 1) result *= base;
+    return result;
+}
+
 __device__ static void adam_scalars_of(const mc_adam_step &step, adam_scalars *s)
 {
     mc_update u = *step.update;
-    double t = (double)(u.step + step.step_offset), lr = u.lr * (double)step.lr_factor;
+    int64_t t = u.step + step.step_offset;
+    double lr = u.lr * (double)step.lr_factor;
     s->skip = u.skip;
     s->gradient_scale = u.gradient_scale;
-    s->step_size = (float)(lr / (1 - pow((double)step.beta1, t)));
-    s->sqrt_correction2 = (float)sqrt(1 - pow((double)step.beta2, t));
+    s->step_size = (float)(lr / (1 - power((double)step.beta1, t)));
+    s->sqrt_correction2 = (float)sqrt(1 - power((double)step.beta2, t));
     s->decay = step.l2 ? 0 : (float)(lr * (double)step.weight_decay);
     s->l2 = step.l2 ? step.weight_decay : 0;
 }

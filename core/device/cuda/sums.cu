@@ -5,20 +5,19 @@
 
 enum { THREADS = 256, UNROLL = 4 };
 
-/* Block (x, y) sums its share of the rows for blockDim.x chunks of columns: thread (i, j) takes
- * every blockDim.y-th row of it. `partial` (gridDim.y, columns), or out += where there is one
+/* Block (x, y) sums `share` rows for blockDim.x chunks of columns: thread (i, j) takes every
+ * blockDim.y-th of them. `partial` (gridDim.y, columns), or out += where there is one
  * share. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
-    sum_rows(mc_view x, int64_t rows, int64_t columns, float *partial, float *out)
+    sum_rows(mc_view x, int64_t rows, int64_t share, int64_t columns, float *partial, float *out)
 {
     constexpr int width = mc_width<T>;
     __shared__ float shared[THREADS * width];
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * width;
     int64_t left = columns - column;
     int n = left < width ? (int)left : width; /* may be negative */
-    int64_t share = (rows + gridDim.y - 1) / gridDim.y, first = share * blockIdx.y;
-    int64_t last = first + share < rows ? first + share : rows;
+    int64_t first = share * blockIdx.y, last = first + share < rows ? first + share : rows;
     float sum[width] = {};
     int64_t row = first + threadIdx.y, step = blockDim.y;
     for (; row + (UNROLL - 1) * step < last && n > 0; row += UNROLL * step) {
@@ -56,22 +55,25 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* How a matrix is cut for sum_rows. */
+/* How a matrix is cut for sum_rows: `share` rows for each of gridDim.y parts. */
 struct cut {
     dim3 grid, block;
+    int64_t share;
 };
 
-/* As many blocks as run at once, so that all end together. */
+/* As many blocks as run at once, so that all end together; the rows of a thread are a multiple of
+ * what it loads at once. */
 template <class T>
 static cut cut_of(mc_device *d, int64_t rows, int64_t columns, int64_t most_parts)
 {
     int64_t chunks = mc_ceil_div(columns, mc_width<T>), wide = 1;
     while (wide < 32 && wide < chunks) wide *= 2;
-    int64_t slabs = mc_ceil_div(chunks, wide), high = THREADS / wide;
+    int64_t slabs = mc_ceil_div(chunks, wide), high = THREADS / wide, batch = high * UNROLL;
     int64_t wanted = mc_resident_blocks(d, sum_rows<T>, THREADS, 0) / slabs;
-    int64_t parts = mc_least(mc_least(wanted, most_parts), mc_ceil_div(rows, high * 2 * UNROLL));
-    return {dim3((unsigned)slabs, (unsigned)mc_most(parts, 1)),
-            dim3((unsigned)wide, (unsigned)high)};
+    int64_t parts = mc_most(1, mc_least(mc_least(wanted, most_parts), rows / (2 * batch)));
+    int64_t share = mc_ceil_div(mc_ceil_div(rows, parts), batch) * batch;
+    return {dim3((unsigned)slabs, (unsigned)mc_ceil_div(rows, share)),
+            dim3((unsigned)wide, (unsigned)high), share};
 }
 
 /* Sums of `total` values a thread and then a block: thread (i, j) of block b adds up parts j, j +
@@ -97,13 +99,17 @@ template <class Load> __device__ __forceinline__ double sum_parts(int64_t parts,
     return total;
 }
 
+/* Of n values, those from `split` on are for `second`. */
 static __global__ void __launch_bounds__(1024, 1)
-    add_partials(const float *partial, int64_t parts, int64_t stride, int64_t n, float *out)
+    add_partials(const float *partial, int64_t parts, int64_t stride, int64_t n, int64_t split,
+                 float *out, float *second)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     double sum =
         sum_parts(parts, [=](int64_t part) { return i < n ? partial[part * stride + i] : 0.0f; });
-    if (threadIdx.y == 0 && i < n) out[i] += (float)sum;
+    if (threadIdx.y != 0 || i >= n) return;
+    float *to = i < split ? out + i : second + (i - split);
+    *to += (float)sum;
 }
 
 /* Blocks of up to 32 columns, as high as there are parts for. */
@@ -116,11 +122,13 @@ static dim3 block_for(int64_t columns, int64_t parts)
 }
 
 void mc_add_partials(mc_device *d, const float *partial, int64_t parts, int64_t stride, int64_t n,
-                     float *out)
+                     float *out, float *second)
 {
-    dim3 block = block_for(n, parts);
-    unsigned grid = (unsigned)mc_ceil_div(n, block.x);
-    add_partials<<<grid, block, 0, mc_cuda_of(d)->stream>>>(partial, parts, stride, n, out);
+    int64_t all = second ? 2 * n : n;
+    dim3 block = block_for(all, parts);
+    unsigned grid = (unsigned)mc_ceil_div(all, block.x);
+    add_partials<<<grid, block, 0, mc_cuda_of(d)->stream>>>(partial, parts, stride, all, n, out,
+                                                            second);
 }
 
 extern "C" mc_status mc_cuda_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -138,7 +146,7 @@ extern "C" mc_status mc_cuda_column_sums(mc_device *d, int64_t rows, int64_t col
             if (!partial) return MC_ERR_NOMEM;
         }
         sum_rows<T><<<c.grid, c.block, 0, mc_cuda_of(d)->stream>>>(mc_view_of(x, rows, width), rows,
-                                                                   columns, partial, out);
+                                                                   c.share, columns, partial, out);
         if (partial) mc_add_partials(d, partial, c.grid.y, columns, columns, out);
     });
     d->free(d, partial, bytes);
@@ -181,7 +189,7 @@ extern "C" mc_status mc_cuda_sum_leading(mc_device *d, int64_t count, mc_matrix 
             partial = (float *)d->alloc(d, (size_t)(parts * columns) * sizeof(float));
             if (!partial) return MC_ERR_NOMEM;
             sum_rows<T><<<c.grid, c.block, 0, mc_cuda_of(d)->stream>>>(
-                mc_view_of(x, rows, width), rows, columns, partial, NULL);
+                mc_view_of(x, rows, width), rows, c.share, columns, partial, NULL);
         });
     dim3 block = block_for(y_count, parts * periods);
     unsigned grid = (unsigned)mc_ceil_div(y_count, block.x);

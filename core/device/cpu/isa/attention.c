@@ -318,7 +318,8 @@ static void zero_tail(const mc_attention_shape *shape, const mc_lengths *lengths
 {
     size_t size = mc_dtype_size(y.dtype),
            bytes = (size_t)shape->heads * (size_t)shape->head_dim * size;
-    for (int64_t row = lengths->total; row < lengths->capacity; row++)
+    int64_t first = lengths->fixed ? lengths->offset[lengths->count] : lengths->total;
+    for (int64_t row = first; row < lengths->capacity; row++)
         memset((char *)y.data + (size_t)(row * y.stride) * size, 0, bytes);
 }
 

@@ -1,0 +1,75 @@
+/* What the tests of attention share: cases, and the shapes that they stand for. */
+#ifndef MC_TESTS_ATTENTION_TEST_H
+#define MC_TESTS_ATTENTION_TEST_H
+
+#include "tests/device/kernel_test.h"
+
+typedef struct attention_case {
+    const int32_t *length;
+    int count, heads, dim;
+    int tail;          /* rows of capacity past the total */
+    int gap, grad_gap; /* elements between rows, of qkv and out, and of their gradients */
+    bool causal, masked;
+    float dropout;
+    mc_dtype dtype;
+    const int32_t *key_length; /* of another batch that holds the keys; NULL: the same one */
+    mc_dtype bias;             /* 0: none */
+    int bias_more;             /* rows and columns of the bias past the longest sequences */
+} attention_case;
+
+enum { MOST_SEQUENCES = 400 };
+
+/* Lengths of a packed batch; `packed` (2 MOST_SEQUENCES + 1) gets them, and the offsets behind. */
+static inline mc_lengths pack_lengths(const attention_case *c, const int32_t *length, int tail,
+                                      int32_t *packed)
+{
+    int32_t *offset = packed + c->count, longest = 0;
+    assert_true(c->count <= MOST_SEQUENCES);
+    for (int i = 0; i < c->count; i++) {
+        packed[i] = length[i];
+        longest = length[i] > longest ? length[i] : longest;
+    }
+    offset[0] = 0;
+    for (int i = 0; i < c->count; i++) offset[i + 1] = offset[i] + length[i];
+    return (mc_lengths){c->count, packed, offset, offset[c->count], offset[c->count] + tail,
+                        longest};
+}
+
+/* Which keys are seen where a case is masked: two of three, of the first sequence none. To be
+ * freed. */
+static inline uint8_t *random_mask(const attention_case *c, const mc_lengths *keys)
+{
+    uint8_t *mask = malloc((size_t)keys->total + 1);
+    assert_non_null(mask);
+    for (int64_t i = 0; i < keys->total; i++) mask[i] = random_bits() % 3 != 0;
+    if (c->masked && c->count) memset(mask, 0, (size_t)keys->length[0]);
+    return mask;
+}
+
+/* Without a bias. */
+static inline mc_attention_shape shape_of(const attention_case *c, const mc_lengths *queries,
+                                          const mc_lengths *keys, const uint8_t *mask)
+{
+    return (mc_attention_shape){.lengths = queries,
+                                .key_lengths = c->key_length ? keys : NULL,
+                                .heads = c->heads,
+                                .head_dim = c->dim,
+                                .scale = 1 / sqrtf((float)c->dim),
+                                .causal = c->causal,
+                                .key_mask = c->masked ? mask : NULL,
+                                .dropout = {c->dropout, 0x9876543210u, 3}};
+}
+
+static void run_case(attention_case c); /* each test's own */
+
+static inline void run_kinds(attention_case c)
+{
+    for (int mode = 0; mode < 8; mode++) {
+        c.causal = mode & 1;
+        c.masked = mode & 2;
+        c.dropout = mode & 4 ? 0.2f : 0;
+        run_case(c);
+    }
+}
+
+#endif

@@ -1,0 +1,759 @@
+/* AdamOffload: the same training as Adam's, bit for bit on the CPU device (MC_OFFLOAD=always) and
+ * closely on a GPU, with its state on the host. MC_TEST_DEVICE=cuda runs it on a GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "core/checkpoint/optim_state.h"
+#include "core/device/plan_internal.h"
+#include "core/modelcenter.h"
+#include "core/nn/memory_plan.h"
+#include "tests/device_choice.h"
+#include "tests/optim/optim_test.h"
+
+enum { STEPS = 24, TOKENS = 24, VOCABULARY = 53, MOST = 1 << 16 };
+
+typedef struct setting {
+    mc_dtype dtype;
+    int micro;
+    double loss_scale; /* 0: none */
+    double clip;       /* 0: none */
+    double power;      /* of the norm; 0: 2 */
+    float gpu_share;
+    bool schedule, groups, freezes, full;
+    bool alone; /* without a manager */
+} setting;
+
+typedef struct outcome {
+    double loss[STEPS], norm[STEPS];
+    int64_t skipped;
+    float values[MOST];
+    size_t count;
+} outcome;
+
+static mc_context *new_context(void)
+{
+    mc_context *ctx = test_context(3);
+    assert_good(ctx);
+    return ctx;
+}
+
+static bool on_gpu(void)
+{
+    const char *name = getenv("MC_TEST_DEVICE");
+    return name && strcmp(name, "cuda") == 0;
+}
+
+static mc_gpt2 *new_model(mc_context *ctx, const setting *s)
+{
+    mc_gpt2_config c = mc_gpt2_config_default();
+    c.vocab_size = VOCABULARY;
+    c.dim = 32;
+    c.dim_ff = 64;
+    c.layers = 4;
+    c.heads = 4;
+    c.positions = TOKENS;
+    c.init_std = 0.05f;
+    c.dropout = c.embedding_dropout = c.attention_dropout = 0;
+    return mc_gpt2_new(
+        ctx, &c,
+        &(mc_load_options){.dtype = s->dtype,
+                           .recompute = s->full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE});
+}
+
+static mc_optimizer *new_adam(mc_context *ctx, mc_gpt2 *gpt2, const setting *s, bool offload)
+{
+    mc_adam_options options = {
+        .lr = 3e-3f, .weight_decay = 0.02f, .no_decay_bias_norm = true, .gpu_share = s->gpu_share};
+    mc_optimizer *adam = offload ? mc_adam_offload_new(ctx, &options) : mc_adam_new(ctx, &options);
+    mc_optimizer_add(adam, mc_gpt2_module(gpt2));
+    if (s->groups)
+        mc_optimizer_add_group(adam, mc_gpt2_module(gpt2), "*.weight",
+                               &(mc_param_group){.lr_factor = 0.5f});
+    return adam;
+}
+
+static mc_optim_manager *new_manager(mc_context *ctx, mc_optimizer *adam, const setting *s)
+{
+    mc_optim_manager *optim = mc_optim_manager_new(
+        ctx, &(mc_optim_manager_options){.micro_steps = s->micro,
+                                         .loss_scale = s->loss_scale,
+                                         .loss_scale_steps = 6,
+                                         .max_grad_norm = s->power > 0 ? 0 : s->clip});
+    mc_optim_manager_add(optim, adam, s->schedule ? mc_noam_new(ctx, 1e-2, 5) : NULL);
+    return optim;
+}
+
+/* Forward and backward over rows that step and micro-step choose. */
+static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int number)
+{
+    int32_t ids[TOKENS], labels[TOKENS], lengths[2] = {TOKENS / 3, TOKENS - TOKENS / 3};
+    uint64_t seed = (uint64_t)number % 5 + 1;
+    int token = 0;
+    for (int i = 0; i < TOKENS; i++) {
+        noise(&seed);
+        ids[i] = token;
+        token = (token * 3 + 1 + number % 3) % VOCABULARY;
+        labels[i] = seed >> 61 ? token : -100;
+    }
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids, false),
+                        .lengths = mc_tape_lengths(t, lengths, 2, 1)};
+    mc_gpt2_output out = mc_gpt2_forward(t, gpt2, &in);
+    mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), labels, false);
+    mc_tensor *loss = mc_gpt2_loss(t, gpt2, out.last_hidden, target);
+    if (optim)
+        mc_optim_manager_backward(optim, t, loss);
+    else
+        mc_tape_backward(t, loss, NULL);
+    mc_tape_end(t);
+}
+
+/* Backward of a later micro-step. The host adds up what micro-steps give; elsewhere each operation
+ * adds to the sum, in another order. On the CPU that is made the same here, to compare bits. */
+static void add_backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int number)
+{
+    mc_module_root *root = mc_gpt2_module(gpt2)->root;
+    float *before[16] = {NULL};
+    assert_true(root->bucket_count <= 16);
+    for (int i = 0; i < root->bucket_count && !on_gpu(); i++) {
+        const mc_bucket *b = &root->buckets[i];
+        size_t bytes = (size_t)b->count * sizeof(float);
+        if (!b->gradient || !(before[i] = malloc(bytes))) continue;
+        memcpy(before[i], b->gradient, bytes);
+        memset(b->gradient, 0, bytes);
+    }
+    backward(ctx, gpt2, optim, number);
+    for (int i = 0; i < root->bucket_count; i++) {
+        const mc_bucket *b = &root->buckets[i];
+        for (int64_t k = 0; before[i] && k < b->count; k++) b->gradient[k] += before[i][k];
+        free(before[i]);
+    }
+}
+
+static void one_step(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, const setting *s,
+                     int step)
+{
+    mc_optim_manager_zero_grad(optim);
+    backward(ctx, gpt2, optim, step * s->micro);
+    for (int micro = 1; micro < s->micro; micro++)
+        add_backward(ctx, gpt2, optim, step * s->micro + micro);
+    if (s->power > 0) mc_optim_manager_clip_grad_norm_p(optim, (float)s->clip, s->power);
+    mc_optim_manager_step(optim);
+}
+
+static void read_all(mc_gpt2 *gpt2, outcome *o)
+{
+    mc_parameter_iterator it = {0};
+    o->count = 0;
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+        size_t count = (size_t)mc_shape_count(mc_parameter_shape(p));
+        assert_true(o->count + count <= MOST);
+        assert_int_equal(mc_parameter_read(p, o->values + o->count), MC_OK);
+        o->count += count;
+    }
+}
+
+static void train_alone(mc_context *ctx, mc_gpt2 *gpt2, mc_optimizer *adam)
+{
+    for (int step = 0; step < STEPS; step++) {
+        mc_optimizer_zero_grad(adam);
+        backward(ctx, gpt2, NULL, step);
+        mc_optimizer_step(adam);
+    }
+}
+
+static void train(const setting *s, bool offload, outcome *o)
+{
+    mc_context *ctx = new_context();
+    mc_gpt2 *gpt2 = new_model(ctx, s);
+    mc_optimizer *adam = new_adam(ctx, gpt2, s, offload);
+    mc_optim_manager *optim = s->alone ? NULL : new_manager(ctx, adam, s);
+    memset(o, 0, sizeof *o);
+    if (s->alone) train_alone(ctx, gpt2, adam);
+    for (int step = 0; step < STEPS && !s->alone; step++) {
+        if (s->freezes && step % 5 == 2)
+            mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", step % 2);
+        one_step(ctx, gpt2, optim, s, step);
+        o->loss[step] = mc_optim_manager_mean_loss(optim);
+        o->norm[step] = mc_optim_manager_grad_norm(optim);
+    }
+    o->skipped = optim ? mc_optim_manager_skipped_steps(optim) : 0;
+    read_all(gpt2, o);
+    assert_good(ctx);
+    mc_context_free(ctx);
+}
+
+/* The values of the two: equal on the CPU. On a GPU Adam's kernel fuses multiplications and
+ * additions, and the host's does not, and where a gradient is nothing but rounding errors (that of
+ * the keys' biases) Adam makes as much of them as of any: the whole is close, not each value. */
+static void assert_same_values(const outcome *a, const outcome *b, const char *what)
+{
+    double error = 0, size = 0;
+    for (size_t i = 0; i < a->count; i++) {
+        double x = (double)a->values[i], y = (double)b->values[i];
+        if (x != y && !on_gpu()) fail_msg("%s: value %zu: %.9g, expected %.9g", what, i, y, x);
+        error += (x - y) * (x - y);
+        size += x * x;
+    }
+    if (!(sqrt(error / size) < 0.02))
+        fail_msg("%s: values are off by %g", what, sqrt(error / size));
+}
+
+static void assert_same(const outcome *a, const outcome *b, mc_dtype dtype, const char *what)
+{
+    double limit = !on_gpu() ? 0 : dtype == MC_F32 ? 1e-4 : 2e-2;
+    assert_int_equal(a->count, b->count);
+    assert_int_equal(a->skipped, b->skipped);
+    for (int i = 0; i < STEPS; i++) {
+        double scale = fabs(a->norm[i]);
+        if (fabs(a->loss[i] - b->loss[i]) > limit * fabs(a->loss[i]))
+            fail_msg("%s: step %d: loss %.17g, expected %.17g", what, i, b->loss[i], a->loss[i]);
+        /* the host adds squares up parameter by parameter: another order of additions in double */
+        if (isfinite(scale) && fabs(a->norm[i] - b->norm[i]) > (5 * limit + 1e-14) * scale)
+            fail_msg("%s: step %d: norm %.17g, expected %.17g", what, i, b->norm[i], a->norm[i]);
+    }
+    assert_same_values(a, b, what);
+}
+
+static void compare(const setting *s, const char *what)
+{
+    static outcome plain, offloaded;
+    train(s, false, &plain);
+    train(s, true, &offloaded);
+    assert_same(&plain, &offloaded, s->dtype, what);
+    bool learns = s->alone || plain.loss[STEPS - 1] < plain.loss[0];
+    if (!learns)
+        fail_msg("%s: it does not learn: %g, %g", what, plain.loss[0], plain.loss[STEPS - 1]);
+}
+
+static void test_is_adam(void **state)
+{
+    (void)state;
+    for (mc_dtype dtype = MC_F32; dtype <= MC_BF16; dtype++)
+        for (int micro = 1; micro <= 3; micro += 2) {
+            char what[64];
+            snprintf(what, sizeof what, "dtype %d, %d micro-steps", (int)dtype, micro);
+            compare(&(setting){.dtype = dtype, .micro = micro}, what);
+        }
+}
+
+static void test_is_adam_with_all_options(void **state)
+{
+    (void)state;
+    compare(&(setting){.dtype = MC_F32, .micro = 2, .clip = 0.5, .schedule = true}, "clipped");
+    compare(&(setting){.dtype = MC_F32, .micro = 1, .clip = 0.5, .power = 2}, "clip_grad_norm");
+    compare(&(setting){.dtype = MC_F32, .micro = 1, .clip = 0.5, .power = 3}, "clip_grad_norm_p 3");
+    compare(&(setting){.dtype = MC_F32, .micro = 2, .clip = 0.1, .power = INFINITY}, "largest");
+    compare(&(setting){.dtype = MC_BF16, .micro = 1, .groups = true, .full = true}, "groups");
+    compare(&(setting){.dtype = MC_F32, .micro = 2, .freezes = true, .clip = 1}, "freezing f32");
+    compare(&(setting){.dtype = MC_BF16, .micro = 1, .freezes = true}, "freezing bf16");
+    compare(&(setting){.dtype = MC_F32, .micro = 1, .alone = true}, "without a manager");
+    compare(&(setting){.dtype = MC_F16, .micro = 1, .alone = true}, "without a manager, f16");
+}
+
+static void test_overflows(void **state)
+{
+    (void)state;
+    static outcome plain;
+    const setting s = {.dtype = MC_F16, .micro = 2, .loss_scale = 65536.0 * 64, .clip = 1};
+    train(&s, true, &plain);
+    assert_true(plain.skipped > 0 && plain.skipped < STEPS);
+    compare(&s, "overflows");
+}
+
+/* ---- where things lie ------------------------------------------------------------------------ */
+
+typedef struct places {
+    int host, device;
+    int64_t host_elements, elements;
+} places;
+
+static places places_of(mc_gpt2 *gpt2)
+{
+    const mc_module_root *root = mc_gpt2_module(gpt2)->root;
+    places found = {0};
+    for (int i = 0; i < root->bucket_count; i++) {
+        const mc_bucket *b = &root->buckets[i];
+        *(b->host ? &found.host : &found.device) += 1;
+        found.elements += b->count;
+        if (b->host) found.host_elements += b->count;
+    }
+    return found;
+}
+
+static void test_gpu_share(void **state)
+{
+    (void)state;
+    const float shares[] = {0, 0.3f, 0.5f, 1};
+    for (int i = 0; i < 4; i++) {
+        setting s = {.dtype = MC_BF16, .micro = 2, .gpu_share = shares[i], .clip = 1};
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
+        one_step(ctx, gpt2, optim, &s, 0);
+        places at = places_of(gpt2);
+        double share = 1 - (double)at.host_elements / (double)at.elements;
+        if (share > (double)shares[i] || share < (double)shares[i] - 0.25)
+            fail_msg("gpu_share %g: found %g", (double)shares[i], share);
+        assert_true(shares[i] > 0 || at.device == 0);
+        mc_context_free(ctx);
+        compare(&s, "gpu_share");
+    }
+    mc_context *ctx = new_context();
+    assert_null(mc_adam_offload_new(ctx, &(mc_adam_options){.gpu_share = 1.5f}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "gpu_share", "1.5");
+    mc_context_free(ctx);
+}
+
+static size_t peak_of_step(bool offload, const setting *s, size_t *kept)
+{
+    mc_context *ctx = new_context();
+    mc_gpt2 *gpt2 = new_model(ctx, s);
+    mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, s, offload), s);
+    for (int i = 0; i < 2; i++) one_step(ctx, gpt2, optim, s, i);
+    assert_int_equal(mc_optim_manager_settle(optim), MC_OK);
+    mc_device_memory *memory = &ctx->device->memory;
+    *kept = memory->in_use;
+    memory->peak = memory->in_use;
+    uint64_t calls = memory->system_calls;
+    one_step(ctx, gpt2, optim, s, 3);
+    assert_int_equal(memory->system_calls, calls);
+    size_t peak = memory->peak;
+    assert_good(ctx);
+    mc_context_free(ctx);
+    return peak;
+}
+
+/* The device has the parameters, gradients of some blocks, and no state. */
+static void test_device_memory(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_F32, .micro = 1};
+    size_t kept[2];
+    mc_context *ctx = new_context();
+    mc_gpt2 *gpt2 = new_model(ctx, &s);
+    size_t elements = (size_t)mc_module_parameter_count(mc_gpt2_module(gpt2));
+    mc_context_free(ctx);
+    size_t plain = peak_of_step(false, &s, &kept[0]), off = peak_of_step(true, &s, &kept[1]);
+    assert_true(kept[0] >= kept[1] + 3 * elements * sizeof(float)); /* m, v, gradients */
+    assert_true(plain >= off + 2 * elements * sizeof(float));
+    assert_true(kept[1] < 2 * elements * sizeof(float));
+    /* gradients: at most of the root, of a block at work and of two on their way, never of all */
+    assert_true(off - kept[1] < plain - kept[0] + 3 * elements * sizeof(float) / 4);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Trains half of the steps, hands all over through files, and trains the others. */
+static void train_in_two(const setting *s, bool first, bool second, outcome *o)
+{
+    temp_folder folder = temp_folder_new();
+    const char *path = temp_path(&folder, "state.safetensors");
+    memset(o, 0, sizeof *o);
+    static outcome values;
+    for (int half = 0; half < 2; half++) {
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, s);
+        mc_optim_manager *optim =
+            new_manager(ctx, new_adam(ctx, gpt2, s, half ? second : first), s);
+        if (half) {
+            const float *from = values.values;
+            mc_parameter_iterator it = {0};
+            for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+                mc_parameter_write(p, from);
+                from += mc_shape_count(mc_parameter_shape(p));
+            }
+            mc_optim_manager_load(optim, path);
+            assert_good(ctx);
+        }
+        for (int step = half * STEPS / 2; step < (half + 1) * STEPS / 2; step++) {
+            one_step(ctx, gpt2, optim, s, step);
+            o->loss[step] = mc_optim_manager_mean_loss(optim);
+            o->norm[step] = mc_optim_manager_grad_norm(optim);
+        }
+        mc_optim_manager_save(optim, path);
+        o->skipped = mc_optim_manager_skipped_steps(optim);
+        read_all(gpt2, half ? o : &values);
+        assert_good(ctx);
+        mc_context_free(ctx);
+    }
+    temp_folder_free(&folder);
+}
+
+static void test_checkpoints(void **state)
+{
+    (void)state;
+    static outcome whole, parts;
+    for (mc_dtype dtype = MC_F32; dtype <= MC_BF16; dtype++)
+        for (int kinds = 0; kinds < 4; kinds++) {
+            setting s = {.dtype = dtype, .micro = 2, .clip = 1, .gpu_share = kinds == 3 ? 0.4f : 0};
+            train(&s, false, &whole);
+            train_in_two(&s, kinds & 1, kinds & 2, &parts);
+            assert_same(&whole, &parts, dtype, "in two parts");
+        }
+}
+
+/* ---- moving in and out ----------------------------------------------------------------------- */
+
+static places place_now(mc_gpt2 *gpt2)
+{
+    assert_int_equal(mc_module_need_gradients(mc_gpt2_module(gpt2)->root), MC_OK);
+    return places_of(gpt2);
+}
+
+/* Optimizers come and go; the state goes along, and gradients are not lost. */
+static void test_changing_optimizers(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_BF16, .micro = 1};
+    static outcome expected, found;
+    for (int changes = 0; changes < 2; changes++) {
+        outcome *o = changes ? &found : &expected;
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_optimizer *adam = new_adam(ctx, gpt2, &s, false);
+        memset(o, 0, sizeof *o);
+        mc_optimizer_zero_grad(adam);
+        backward(ctx, gpt2, NULL, 1);
+        mc_optimizer_step(adam);
+        backward(ctx, gpt2, NULL, 2);
+        mc_optimizer_free(adam);
+        adam = new_adam(ctx, gpt2, &s, changes);
+        if (changes) assert_int_equal(place_now(gpt2).device, 0);
+        mc_optimizer_step(adam); /* with the sum of both */
+        mc_optimizer_zero_grad(adam);
+        backward(ctx, gpt2, NULL, 3);
+        mc_optimizer_step(adam);
+        backward(ctx, gpt2, NULL, 4);
+        mc_optimizer_free(adam);
+        adam = new_adam(ctx, gpt2, &s, false);
+        assert_int_equal(place_now(gpt2).host, 0);
+        mc_optimizer_step(adam);
+        read_all(gpt2, o);
+        assert_good(ctx);
+        mc_context_free(ctx);
+    }
+    assert_same(&expected, &found, MC_BF16, "changing optimizers");
+}
+
+/* A bucket that another kind of optimizer has a part of stays on the device. */
+static void test_mixed_optimizers(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_F32, .micro = 1};
+    static outcome expected, found;
+    for (int offload = 0; offload < 2; offload++) {
+        outcome *o = offload ? &found : &expected;
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_optimizer *sgd = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.05f});
+        mc_optimizer_add_group(sgd, mc_gpt2_module(gpt2), "*.layers.2.*.bias", NULL);
+        mc_adam_options options = {.lr = 3e-3f};
+        mc_optimizer *adam =
+            offload ? mc_adam_offload_new(ctx, &options) : mc_adam_new(ctx, &options);
+        mc_parameter_iterator it = {0};
+        for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));)
+            if (!p->optimizer) mc_optimizer_add_group(adam, p->module, p->name, NULL);
+        mc_optim_manager *optim = new_manager(ctx, adam, &s);
+        mc_optim_manager_add(optim, sgd, NULL);
+        memset(o, 0, sizeof *o);
+        for (int step = 0; step < 5; step++) {
+            one_step(ctx, gpt2, optim, &s, step);
+            o->norm[step] = mc_optim_manager_grad_norm(optim);
+        }
+        if (offload) assert_int_equal(places_of(gpt2).device, 1);
+        read_all(gpt2, o);
+        assert_good(ctx);
+        mc_context_free(ctx);
+    }
+    assert_same(&expected, &found, MC_F32, "two optimizers");
+}
+
+/* What is read between steps is what Adam would show, gradients too. */
+static void test_reading_gradients(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_F32, .micro = 2};
+    static float gradient[2][MOST];
+    for (int offload = 0; offload < 2; offload++) {
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, offload), &s);
+        one_step(ctx, gpt2, optim, &s, 0);
+        float *to = gradient[offload];
+        mc_parameter_iterator it = {0};
+        for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+            mc_parameter_read_gradient(p, to);
+            to += mc_shape_count(mc_parameter_shape(p));
+        }
+        mc_inspection *rows = mc_inspect(mc_gpt2_module(gpt2), "*");
+        assert_good(ctx);
+        assert_true(mc_inspection_row(rows, 0)->grad_std > 0);
+        mc_module_zero_grad(mc_gpt2_module(gpt2));
+        mc_parameter *p =
+            mc_module_find_parameter(mc_gpt2_module(gpt2), mc_inspection_row(rows, 0)->name);
+        static float zeros[MOST];
+        mc_parameter_read_gradient(p, zeros);
+        for (int64_t i = 0; i < mc_shape_count(p->shape); i++) assert_true(zeros[i] == 0);
+        assert_good(ctx);
+        mc_context_free(ctx);
+    }
+    for (size_t i = 0; i < MOST; i++) assert_near(gradient[0][i], gradient[1][i], on_gpu() * 1e-5);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void test_host_memory(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_BF16, .micro = 1};
+    mc_context *ctx = new_context();
+    mc_gpt2 *gpt2 = new_model(ctx, &s);
+    mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
+    int64_t elements = 0;
+    mc_module_layout(mc_gpt2_module(gpt2)->root);
+    elements = places_of(gpt2).elements;
+    char least[32], needed[32];
+    long long bytes = (long long)elements * 16 + 4 * 1000 * 4; /* four buffers of a chunk */
+    snprintf(least, sizeof least, "%lld", bytes - 1);
+    snprintf(needed, sizeof needed, "%lld", bytes);
+    setenv("MC_HOST_MEMORY", least, 1);
+    assert_int_equal(mc_optim_manager_prepare(optim), MC_ERR_NOMEM);
+    assert_int_equal(places_of(gpt2).host, 0);
+    assert_error(ctx, MC_ERR_NOMEM, least, needed, "gpu_share", "more ranks");
+    setenv("MC_HOST_MEMORY", needed, 1);
+    one_step(ctx, gpt2, optim, &s, 0);
+    assert_int_equal(places_of(gpt2).device, 0);
+    unsetenv("MC_HOST_MEMORY");
+    assert_good(ctx);
+    mc_context_free(ctx);
+}
+
+/* A gradient that is not finite is named as it is without offload. */
+static void test_nonfinite(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_F32, .micro = 1};
+    char message[2][512];
+    for (int offload = 0; offload < 2; offload++) {
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, offload), &s);
+        one_step(ctx, gpt2, optim, &s, 0);
+        mc_parameter *p =
+            mc_module_find_parameter(mc_gpt2_module(gpt2), "encoder.layers.2.ffn.ln.weight");
+        if (!p) {
+            mc_parameter_iterator it = {0};
+            for (int i = 0; i < 20; i++) p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it);
+        }
+        size_t count = (size_t)mc_shape_count(p->shape);
+        static float values[MOST];
+        mc_parameter_read(p, values);
+        for (size_t i = 0; i < count; i++) values[i] *= 1e38f;
+        mc_parameter_write(p, values);
+        one_step(ctx, gpt2, optim, &s, 1);
+        mc_optim_manager_grad_norm(optim);
+        assert_int_equal(mc_error_status(ctx), MC_ERR_STATE);
+        snprintf(message[offload], sizeof message[0], "%s", mc_error_message(ctx));
+        mc_context_free(ctx);
+    }
+    assert_non_null(strstr(message[0], "infinite or NaN"));
+    assert_string_equal(message[0], message[1]);
+}
+
+/* Freed in any order while an update is under way. */
+static void test_freeing_early(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_BF16, .micro = 1};
+    for (int what = 0; what < 5; what++) {
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_optimizer *adam = new_adam(ctx, gpt2, &s, true);
+        mc_optim_manager *optim = new_manager(ctx, adam, &s);
+        for (int i = 0; i < 2; i++) one_step(ctx, gpt2, optim, &s, i);
+        if (what == 1) mc_optimizer_free(adam);
+        if (what == 2) mc_gpt2_free(gpt2);
+        if (what == 3) mc_optim_manager_free(optim);
+        if (what == 4) mc_set_error(ctx, MC_ERR_STATE, "stop");
+        mc_context_free(ctx);
+    }
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+typedef struct planned {
+    mc_gpt2 *gpt2;
+    mc_optim_manager *optim;
+    const setting *s;
+} planned;
+
+static void planned_step(mc_context *ctx, void *user)
+{
+    planned *p = user;
+    one_step(ctx, p->gpt2, p->optim, p->s, 0);
+}
+
+static void test_plan(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        const setting s = {.dtype = MC_BF16, .micro = 1, .gpu_share = 0.5f * (float)k};
+        size_t kept, peak = peak_of_step(true, &s, &kept);
+        mc_context *ctx = new_context(), *dry = mc_plan_context_new(ctx);
+        mc_gpt2 *gpt2 = new_model(dry, &s);
+        planned p = {gpt2, new_manager(dry, new_adam(dry, gpt2, &s, true), &s), &s};
+        mc_memory_plan plan;
+        assert_int_equal(mc_plan_run(dry, mc_gpt2_module(gpt2), planned_step, &p, &plan), MC_OK);
+        places at = places_of(gpt2);
+        assert_true(plan.host >= 16 * (uint64_t)at.host_elements);
+        assert_true((plan.host > 0) == (at.host > 0));
+        assert_int_equal(plan.optimizer, 12 * (uint64_t)(at.elements - at.host_elements));
+        double error = ((double)plan.peak - (double)peak) / (double)peak;
+        if (error < -0.02 || error > 0.2) /* it takes the host for slow */
+            fail_msg("gpu_share %g: planned %zu, found %zu", (double)s.gpu_share, (size_t)plan.peak,
+                     peak);
+        mc_context_free(dry);
+        mc_context_free(ctx);
+    }
+}
+
+/* ---- recorded steps -------------------------------------------------------------------------- */
+
+typedef struct counted {
+    mc_gpt2 *gpt2;
+    mc_optim_manager *optim;
+    const setting *s;
+    int calls;
+} counted;
+
+static void counted_step(mc_context *ctx, void *user)
+{
+    counted *c = user;
+    one_step(ctx, c->gpt2, c->optim, c->s, c->calls++);
+}
+
+/* mc_step_run calls the function every time: the host's part of a step cannot be recorded. */
+static void test_step_run(void **state)
+{
+    (void)state;
+    enum { RUNS = 6 };
+    static outcome outcomes[2];
+    const setting s = {.dtype = MC_F32, .micro = 1, .clip = 1};
+    for (int run = 0; run < 2; run++) {
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        counted c = {gpt2, new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s), &s, 0};
+        for (int i = 0; i < RUNS; i++)
+            if (run)
+                mc_step_run(ctx, 7, counted_step, &c);
+            else
+                counted_step(ctx, &c);
+        assert_int_equal(c.calls, RUNS);
+        assert_int_equal(mc_optim_manager_steps(c.optim), RUNS);
+        read_all(gpt2, &outcomes[run]);
+        assert_good(ctx);
+        mc_context_free(ctx);
+    }
+    assert_same_values(&outcomes[0], &outcomes[1], "mc_step_run");
+}
+
+/* ---- memory that runs out -------------------------------------------------------------------- */
+
+/* Allocations of the device: the nth fails. */
+static struct {
+    long count, nth;
+    void *(*alloc)(mc_device *d, size_t bytes);
+} faults;
+
+static void *failing_alloc(mc_device *d, size_t bytes)
+{
+    return ++faults.count == faults.nth ? NULL : faults.alloc(d, bytes);
+}
+
+static void test_failing_device(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_BF16, .micro = 2, .gpu_share = 0.4f};
+    faults.count = faults.nth = 0;
+    for (long nth = 1; faults.count >= faults.nth; nth += on_gpu() ? 7 : 1) {
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
+        assert_good(ctx);
+        faults.alloc = ctx->device->alloc;
+        ctx->device->alloc = failing_alloc;
+        faults.count = 0;
+        faults.nth = nth;
+        for (int step = 0; step < 2; step++) one_step(ctx, gpt2, optim, &s, step);
+        ctx->device->alloc = faults.alloc;
+        if (mc_failed(ctx)) assert_int_equal(mc_error_status(ctx), MC_ERR_NOMEM);
+        mc_clear_error(ctx);
+        one_step(ctx, gpt2, optim, &s, 2);
+        if (mc_failed(ctx)) fail_msg("allocation %ld: %s", nth, mc_error_message(ctx));
+        mc_context_free(ctx);
+    }
+}
+
+#ifdef MC_FAULT_INJECTION
+static void test_failing_allocations(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_BF16, .micro = 2};
+    bool failed = true;
+    for (long nth = 1; failed; nth++) {
+        mc_context *ctx = new_context();
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        backward(ctx, gpt2, NULL, 0);
+        mc_fault_fail_at(nth, false);
+        mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
+        for (int step = 0; step < 2; step++) one_step(ctx, gpt2, optim, &s, step);
+        mc_module_await(mc_gpt2_module(gpt2)->root);
+        failed = nth <= mc_fault_count();
+        mc_fault_fail_at(0, false);
+        if (mc_failed(ctx)) assert_int_equal(mc_error_status(ctx), MC_ERR_NOMEM);
+        mc_clear_error(ctx);
+        if (optim) {
+            one_step(ctx, gpt2, optim, &s, 2);
+            if (mc_failed(ctx)) fail_msg("allocation %ld: %s", nth, mc_error_message(ctx));
+        }
+        mc_context_free(ctx);
+    }
+}
+#endif
+
+static int set_up(void **state)
+{
+    (void)state;
+    setenv("MC_OFFLOAD", "always", 1);
+    setenv("MC_OFFLOAD_CHUNK", "1000", 1); /* several of each bucket */
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_is_adam),
+        cmocka_unit_test(test_is_adam_with_all_options),
+        cmocka_unit_test(test_overflows),
+        cmocka_unit_test(test_gpu_share),
+        cmocka_unit_test(test_device_memory),
+        cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_changing_optimizers),
+        cmocka_unit_test(test_mixed_optimizers),
+        cmocka_unit_test(test_reading_gradients),
+        cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_nonfinite),
+        cmocka_unit_test(test_freeing_early),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_step_run),
+        cmocka_unit_test(test_failing_device),
+#ifdef MC_FAULT_INJECTION
+        cmocka_unit_test(test_failing_allocations),
+#endif
+    };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests_name("adam offload", tests, set_up, NULL);
+}
