@@ -5,11 +5,11 @@
  *
  * Threads by OMP_NUM_THREADS (OMP_PROC_BIND=close binds them), kernels by MC_CPU_ISA. The update is
  * the engine's (core/nn/offload.c): f32 gradient, m, v and master, bf16 parameters into two buffers
- * in turn, chunk by chunk of 4 million elements; and, as the triad, all at once. A chunk ends with a
- * barrier of the threads, which is dear where other work takes their cores away. Counted are the bytes that are read and written by
- * name: 16 + 14 an element of Adam, 16 + 8 a double of the triad. The triad is run with plain
- * stores and with stores that go past the caches, and the faster counts. They are run in turn;
- * what is told is the median of the rounds and of their ratios. */
+ * in turn, chunk by chunk of 4 million elements; and, as the triad, all at once. (A chunk ends with
+ * a barrier of the threads, which is dear where other work takes their cores away.) Counted are the
+ * bytes that are read and written by name: 16 + 14 an element of Adam, 16 + 8 a double of the
+ * triad. The triad is run with plain stores and with stores that go past the caches, and the faster
+ * counts. They are run in turn; what is told is the median of the rounds and of their ratios. */
 #include <immintrin.h>
 #include <omp.h>
 #include <stdio.h>

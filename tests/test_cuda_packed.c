@@ -39,6 +39,7 @@ typedef struct run {
     mc_optim_manager *optim;
     mc_lengths *lengths;
     mc_tensor *ids, *types, *labels; /* with room for any batch */
+    mc_tensor *logits;               /* of evaluation */
     sample sample;
     mc_batch *batch; /* of a loader, in those tests */
     int calls, key;
@@ -467,6 +468,44 @@ static void test_loader(void **state)
     for (int i = 0; i < EPOCHS * BATCHES; i++) assert_near(recorded[i], plain[i], 2e-4);
 }
 
+/* ---- results --------------------------------------------------------------------------------- */
+
+static void answer(mc_context *ctx, void *user)
+{
+    run *r = user;
+    r->calls++;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_bert_input input = input_of(r, t);
+    mc_bert_output out = mc_bert_forward(t, r->bert, &input);
+    mc_tensor_copy(r->logits, mc_bert_classify(t, r->bert, out.pooled));
+    mc_tape_end(t);
+}
+
+/* Logits of recorded evaluation are those of the CPU, between steps of training too. */
+static void test_results(void **state)
+{
+    (void)state;
+    float got[SEQUENCES * LABELS], expected[SEQUENCES * LABELS];
+    run gpu = run_begin((run_options){.device = "cuda"});
+    run cpu = run_begin((run_options){.device = "cpu"});
+    gpu.logits = mc_tensor_new(gpu.ctx, MC_F32, MC_SHAPE(SEQUENCES, LABELS));
+    cpu.logits = mc_tensor_new(cpu.ctx, MC_F32, MC_SHAPE(SEQUENCES, LABELS));
+    for (int i = 0; i < 2 * SAMPLES; i++) {
+        take_step(&gpu, i % SAMPLES);
+        take_step(&cpu, i % SAMPLES);
+        gpu.calls = 0;
+        mc_step_run(gpu.ctx, (uint64_t)gpu.key, answer, &gpu);
+        mc_step_run(cpu.ctx, (uint64_t)cpu.key, answer, &cpu);
+        if (i >= SAMPLES) assert_in_range(gpu.calls, 0, 1); /* replayed, or recorded now */
+        mc_tensor_read_f32(gpu.ctx, gpu.logits, got, SEQUENCES * LABELS);
+        mc_tensor_read_f32(cpu.ctx, cpu.logits, expected, SEQUENCES * LABELS);
+        for (int k = 0; k < gpu.sample.count * LABELS; k++) assert_near(got[k], expected[k], 1e-3);
+    }
+    assert_int_equal(gpu.calls, 0);
+    run_end(&cpu);
+    run_end(&gpu);
+}
+
 int main(void)
 {
     setenv("MC_CACHE_DIR", "", 0); /* a test leaves nothing behind for others */
@@ -478,6 +517,7 @@ int main(void)
         cmocka_unit_test(test_steady_state),
         cmocka_unit_test_teardown(test_bad_index, leave_modes),
         cmocka_unit_test(test_host_lengths),
+        cmocka_unit_test(test_results),
         cmocka_unit_test_teardown(test_loader, leave_modes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,19 +24,42 @@ mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,
     return mc_reshape(t, logits, MC_SHAPE(batch->lengths->count / batch->choices, batch->choices));
 }
 
-bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, bool gpu,
-                       run_log *log, classify_score *score)
+/* What a GPU records: mc_step_run. */
+static void answer(mc_context *ctx, void *user)
 {
-    mc_dataset *dataset = mc_dataloader_dataset(loader);
+    classify_exam *e = user;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor_copy(e->logits,
+                   classify_logits(t, e->bert, mc_dataloader_dataset(e->loader), e->batch));
+    mc_tape_end(t);
+}
+
+/* Answers to the batch, by a recorded step where all batches have one of a few shapes. */
+static mc_tensor *find_logits(mc_tape *t, classify_exam *e)
+{
+    const mc_dataset *dataset = mc_dataloader_dataset(e->loader);
+    int outputs = mc_dataset_outputs(dataset);
+    if (!e->batch->key) return classify_logits(t, e->bert, dataset, e->batch);
+    mc_shape shape =
+        MC_SHAPE(mc_tensor_size(e->batch->labels, 0), outputs > 1 ? outputs : e->batch->choices);
+    mc_context *ctx = mc_tape_context(t);
+    if (!e->logits) e->logits = mc_tensor_new(ctx, MC_F32, shape);
+    mc_step_run(ctx, e->batch->key, answer, e);
+    return e->logits;
+}
+
+bool classify_evaluate(mc_context *ctx, classify_exam *e, run_log *log, classify_score *score)
+{
+    mc_dataset *dataset = mc_dataloader_dataset(e->loader);
     int64_t done = 0, n = 0, total = mc_dataset_rows(dataset);
     double start = classify_clock();
     *score = (classify_score){.accuracy.classes = mc_dataset_labels(dataset)};
-    for (mc_batch *batch; !ranks_stop(ctx, n++, gpu) && (batch = mc_dataloader_next(loader));) {
+    while (!ranks_stop(ctx, n++, e->gpu) && (e->batch = mc_dataloader_next(e->loader))) {
         mc_tape *t = mc_tape_begin_eval(ctx);
-        mc_tensor *logits = classify_logits(t, bert, dataset, batch);
-        mc_accuracy_add(&score->accuracy, mc_argmax(t, logits), batch->labels);
+        mc_tensor *logits = find_logits(t, e);
+        mc_accuracy_add(&score->accuracy, mc_argmax(t, logits), e->batch->labels);
         mc_tape_end(t);
-        run_log_progress(log, "eval", "rows", done += batch->all_rows, total);
+        run_log_progress(log, "eval", "rows", done += e->batch->all_rows, total);
     }
     if (!interrupt_requested()) mc_accuracy_gather(ctx, &score->accuracy);
     score->seconds = classify_clock() - start;

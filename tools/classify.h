@@ -20,10 +20,19 @@ typedef struct classify_score {
     double seconds;
 } classify_score;
 
+/* Who answers what. It stays where it is as long as the context is used, whose recorded steps have
+ * its address. */
+typedef struct classify_exam {
+    mc_bert *bert;
+    mc_dataloader *loader;
+    bool gpu;
+    const mc_batch *batch; /* of the running step, and its logits; the rest is the caller's */
+    mc_tensor *logits;
+} classify_exam;
+
 /* Runs the model over the rest of the loader's epoch, on all ranks. Stops at an error or an
  * interrupt; false then. */
-bool classify_evaluate(mc_context *ctx, mc_bert *bert, mc_dataloader *loader, bool gpu,
-                       run_log *log, classify_score *score);
+bool classify_evaluate(mc_context *ctx, classify_exam *exam, run_log *log, classify_score *score);
 
 /* Shows a score: a line on the progress stream, and the log files. */
 void classify_report(run_log *log, const mc_dataset *dataset, const classify_score *score,

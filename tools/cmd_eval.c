@@ -38,8 +38,9 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
         mc_dataloader_new(rows, &(mc_dataloader_options){.batch_size = o->batch_size,
                                                          .batching = MC_BATCHING_BY_LENGTH,
                                                          .sizes = classify_sizes(o->device)});
+    classify_exam exam = {.bert = bert, .loader = loader, .gpu = o->device != TRAIN_CPU};
     classify_score score;
-    if (!classify_evaluate(ctx, bert, loader, o->device != TRAIN_CPU, log, &score)) return false;
+    if (!classify_evaluate(ctx, &exam, log, &score)) return false;
     classify_report(log, rows, &score, 0, 0);
     return classify_result(log, rows, &score, 0) == MC_OK;
 }

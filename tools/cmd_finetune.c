@@ -51,6 +51,7 @@ typedef struct finetune {
     mc_dataset *train_rows, *val_rows;
     mc_dataloader *train, *val;
     const mc_batch *batch; /* of the running step */
+    classify_exam exam;
     mc_optim_manager *optim;
     int64_t step, steps, shown;
     int64_t tokens[STEPS_KEPT]; /* of the last steps */
@@ -152,6 +153,8 @@ static bool set_up(finetune *f)
     if (o->max_steps && o->max_steps < f->steps) f->steps = o->max_steps;
     make_optimizer(f);
     name_labels(f);
+    f->exam =
+        (classify_exam){.bert = f->bert, .loader = f->val, .gpu = o->train.device != TRAIN_CPU};
     if (mc_failed(f->ctx)) return false;
     run_log_line(
         &f->log, "%s: %lld training rows, %lld validation rows, %.1f M parameters, %lld steps",
@@ -228,9 +231,7 @@ static void save(finetune *f)
 static void evaluate(finetune *f, int64_t epoch)
 {
     classify_score score;
-    if (!going_on(f) || !classify_evaluate(f->ctx, f->bert, f->val, f->o->train.device != TRAIN_CPU,
-                                           &f->log, &score))
-        return;
+    if (!going_on(f) || !classify_evaluate(f->ctx, &f->exam, &f->log, &score)) return;
     classify_report(&f->log, f->val_rows, &score, f->step, epoch);
     bool best = f->score.accuracy.count == 0 || score.accuracy.correct > f->score.accuracy.correct;
     if (f->o->keep == KEEP_BEST && !best) return;

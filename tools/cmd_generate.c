@@ -170,8 +170,6 @@ static bool make_prompts(generation *g)
 {
     const generate_options *o = g->o;
     size_t given = (size_t)o->prompts.count;
-    if (o->prompts_file && strcmp(o->prompts_file, "-") == 0 && mc_world_size(g->ctx) > 1)
-        return fail("--prompts -", "only the first of several ranks has a stdin; give a file");
     if (o->prompts_file && !read_lines(g, o->prompts_file)) return false;
     g->prompts = calloc(given + g->line_count + 1, sizeof *g->prompts);
     if (!g->prompts) return fail("the prompts", "out of memory");
@@ -349,6 +347,9 @@ static int run(const generate_options *o)
     generation g = {.o = o};
     g.ctx = ranks_start(&o->ranks, 0, train_device_names[o->device], &log);
     g.silent = ranks_silent(g.ctx);
+    if (o->prompts_file && strcmp(o->prompts_file, "-") == 0 && mc_world_size(g.ctx) > 1)
+        mc_set_error(g.ctx, MC_ERR_ARGUMENT,
+                     "--prompts -: only the first of several ranks has a stdin; give a file");
     int code = !mc_failed(g.ctx) && generate(&g) ? EXIT_OK : EXIT_RUN_FAILED;
     if (mc_print_error(g.ctx, stderr)) code = EXIT_RUN_FAILED;
     if (code != EXIT_OK) ranks_refuse(g.ctx, "generate cannot go on");
@@ -368,56 +369,83 @@ static const char details[] =
     "  modelcenter generate gpt2 --pretrained ./my-gpt2 --prompts starts.txt \\\n"
     "      --top-k 40 --temperature 0.8 --seed 7 > answers.jsonl\n";
 
+static void add_prompt_rows(args_table *table, generate_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_CHOICE("model", &o->model, model_names, "the model's family"), .required = true,
+             .positional = true},
+            {ARGS_PATH("pretrained", &o->pretrained, "folder or identifier of the model"),
+             .required = true, .known_as = "model-name-or-path,load"},
+            {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
+            {ARGS_PATH("prompts", &o->prompts_file, "a file with a prompt a line, - for stdin"),
+             .known_as = "input,file"},
+            {ARGS_FLAG("ids", &o->ids, "prompts and answers are token ids; needs no tokenizer")},
+            {0},
+        });
+}
+
+static void add_choosing_rows(args_table *table, generate_options *o)
+{
+    mc_generate_options *how = &o->how;
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Choosing tokens")},
+            {ARGS_INT("max-new-tokens", &how->max_new_tokens, 1, INT_MAX / 2,
+                      "tokens of an answer, unless it ends before"),
+             .known_as = "max-length,max-tokens"},
+            {ARGS_FLAG("sample", &how->sample,
+                       "draw tokens; --temperature, --top-k and --top-p switch it on too"),
+             .known_as = "do-sample"},
+            {ARGS_REAL("temperature", &how->temperature, 0, INFINITY, "logits are divided by it"),
+             .above_low = true, .given = &o->any_temperature},
+            {ARGS_INT("top-k", &how->top_k, 0, INT_MAX, "draw from the k most probable; 0: all"),
+             .given = &o->any_top_k},
+            {ARGS_REAL("top-p", &how->top_p, 0, 1,
+                       "draw from the most probable that have this probability together"),
+             .above_low = true, .given = &o->any_top_p},
+            {ARGS_REAL("repetition-penalty", &how->repetition_penalty, 0, INFINITY,
+                       "above 1: tokens that were there already become less probable"),
+             .above_low = true},
+            {ARGS_INT("seed", &how->seed, 0, INT64_MAX, "of drawing")},
+            {ARGS_INT("num-beams", &how->num_beams, 1, 1024, "beams of a search; 1: none"),
+             .known_as = "beams"},
+            {ARGS_REAL("length-penalty", &how->length_penalty, -1000, 1000,
+                       "beam search: log-probabilities are divided by the length to this power"),
+             .given = &o->any_penalty},
+            {ARGS_FLAG("early-stopping", &how->early_stopping,
+                       "beam search: stop as soon as num-beams answers have ended")},
+            {ARGS_FLAG("ignore-eos", &how->ignore_eos, "nothing ends an answer but its length")},
+            {0},
+        });
+}
+
+static void add_output_rows(args_table *table, generate_options *o)
+{
+    args_table_add(
+        table, (args_option[]){
+                   {ARGS_HEADING("Output")},
+                   {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
+                   {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
+                   {ARGS_HEADING("Machine")},
+                   {ARGS_CHOICE("device", &o->device, train_device_names, "where to run")},
+                   {ARGS_CHOICE("dtype", &o->dtype, dtype_names,
+                                "of weights and activations; auto is f32 on the CPU, else bf16")},
+                   {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20,
+                             "prompts that are answered at once")},
+                   {0},
+               });
+}
+
 static int parse_and_run(generate_options *o, int argc, char **argv)
 {
     mc_generate_options *how = &o->how;
     args_table table = {.count = 0};
-    const args_option options[] = {
-        {ARGS_CHOICE("model", &o->model, model_names, "the model's family"), .required = true,
-         .positional = true},
-        {ARGS_PATH("pretrained", &o->pretrained, "folder or identifier of the model"),
-         .required = true, .known_as = "model-name-or-path,load"},
-        {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
-        {ARGS_PATH("prompts", &o->prompts_file, "a file with a prompt a line, - for stdin"),
-         .known_as = "input,file"},
-        {ARGS_FLAG("ids", &o->ids, "prompts and answers are token ids; needs no tokenizer")},
-        {ARGS_HEADING("Choosing tokens")},
-        {ARGS_INT("max-new-tokens", &how->max_new_tokens, 1, INT_MAX / 2,
-                  "tokens of an answer, unless it ends before"),
-         .known_as = "max-length,max-tokens"},
-        {ARGS_FLAG("sample", &how->sample,
-                   "draw tokens; --temperature, --top-k and --top-p switch it on too"),
-         .known_as = "do-sample"},
-        {ARGS_REAL("temperature", &how->temperature, 0, INFINITY, "logits are divided by it"),
-         .above_low = true, .given = &o->any_temperature},
-        {ARGS_INT("top-k", &how->top_k, 0, INT_MAX, "draw from the k most probable; 0: all"),
-         .given = &o->any_top_k},
-        {ARGS_REAL("top-p", &how->top_p, 0, 1,
-                   "draw from the most probable that have this probability together"),
-         .above_low = true, .given = &o->any_top_p},
-        {ARGS_REAL("repetition-penalty", &how->repetition_penalty, 0, INFINITY,
-                   "above 1: tokens that were there already become less probable"),
-         .above_low = true},
-        {ARGS_INT("seed", &how->seed, 0, INT64_MAX, "of drawing")},
-        {ARGS_INT("num-beams", &how->num_beams, 1, 1024, "beams of a search; 1: none"),
-         .known_as = "beams"},
-        {ARGS_REAL("length-penalty", &how->length_penalty, -1000, 1000,
-                   "beam search: log-probabilities are divided by the length to this power"),
-         .given = &o->any_penalty},
-        {ARGS_FLAG("early-stopping", &how->early_stopping,
-                   "beam search: stop as soon as num-beams answers have ended")},
-        {ARGS_FLAG("ignore-eos", &how->ignore_eos, "nothing ends an answer but its length")},
-        {ARGS_HEADING("Output")},
-        {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
-        {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
-        {ARGS_HEADING("Machine")},
-        {ARGS_CHOICE("device", &o->device, train_device_names, "where to run")},
-        {ARGS_CHOICE("dtype", &o->dtype, dtype_names,
-                     "of weights and activations; auto is f32 on the CPU, else bf16")},
-        {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "prompts that are answered at once")},
-        {0},
-    };
-    args_table_add(&table, options);
+    add_prompt_rows(&table, o);
+    add_choosing_rows(&table, o);
+    add_output_rows(&table, o);
     ranks_add_rows(&table, &o->ranks);
     const args_spec spec = {.command = "generate",
                             .summary = "Continues texts with a language model.",

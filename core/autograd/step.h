@@ -35,7 +35,8 @@ typedef void (*mc_step_fn)(mc_context *ctx, void *user);
  * gradients must be those of an OptimManager; what it leaves behind in memory must be there
  * after the first call. Indices are checked before each run as they are without recording. With
  * several ranks all call this together, each with its own data but the same key: a step is run,
- * recorded and run again on all ranks alike. Returns the context's status. */
+ * recorded and run again on all ranks alike. Results are left in tensors of the context
+ * (mc_tensor_copy). Returns the context's status. */
 MC_API mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user);
 
 /* Drops all recordings of the context: the next call of each key records anew. For use after

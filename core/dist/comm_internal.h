@@ -50,7 +50,7 @@ typedef struct mc_comm_hooks {
      * group 0. */
     void (*note)(void *user, uint64_t group, uint64_t sequence, const char *operation);
     /* Asked when a collective is late: which ranks keep it from ending, as a text; "" where nothing
-     * is known. `all`: the group is that of all ranks. May take a second; from any thread. */
+     * is known. `all`: the group is that of all ranks. May take seconds; from any thread. */
     void (*explain)(void *user, uint64_t group, uint64_t sequence, const char *operation, bool all,
                     char *text, size_t size);
     /* Told of a failure that is found on another thread than the context's. */

@@ -97,7 +97,7 @@ void mc_control_note(mc_control *c, uint64_t group, uint64_t operation, const ch
 
 /* Which ranks keep an operation of a group from ending, as far as the ranks' notes tell: "rank 2 has
  * not come to it: ...", or "" when none is known to. `all`: the group is that of all ranks. Asks
- * rank 0: may take a second. */
+ * rank 0: may take seconds on a busy machine. */
 void mc_control_explain(mc_control *c, uint64_t group, uint64_t operation, const char *name,
                         bool all, char *text, size_t room);
 

@@ -511,6 +511,7 @@ mc_status mc_optimizer_step(mc_optimizer *o)
     if (!o) return MC_ERR_ARGUMENT;
     if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
     mc_status status = mc_optimizer_prepare(o);
+    if (!status) status = mc_offload_wait(o->ctx->offload, o->last_job); /* it reads `update` */
     if (status) return status;
     mc_update update = {.lr = o->lr, .step = o->steps + 1, .gradient_scale = 1};
     mc_device *device = o->ctx->device;

@@ -160,6 +160,32 @@ void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
     device->copy_in(device, mc_tensor_data(x), data, bytes);
 }
 
+/* Says what is wrong with a copy, on the tensor's context. */
+static bool check_copy(const mc_tensor *to, const mc_tensor *from)
+{
+    if (!mc_dtype_is_float(to->dtype) || !mc_dtype_is_float(from->dtype))
+        return !mc_fail(to->ctx, MC_ERR_DTYPE, "copying a tensor of %s to one of %s",
+                        mc_dtype_name(from->dtype), mc_dtype_name(to->dtype));
+    if (mc_tensor_count(from) > mc_tensor_count(to))
+        return !mc_fail(to->ctx, MC_ERR_SHAPE, "copying a tensor %s to one of %s",
+                        MC_SHAPE_TEXT(from->shape), MC_SHAPE_TEXT(to->shape));
+    if (mc_tensor_count(from) && (!mc_tensor_data(from) || !mc_tensor_data(to)))
+        return !mc_fail(to->ctx, MC_ERR_STATE, "copying a tensor %s whose contents were released",
+                        MC_SHAPE_TEXT(from->shape));
+    return true;
+}
+
+void mc_tensor_copy(mc_tensor *to, const mc_tensor *from)
+{
+    if (!to || !from || mc_failed(to->ctx) || !check_copy(to, from)) return;
+    mc_device *device = to->ctx->device;
+    int64_t count = mc_tensor_count(from);
+    mc_matrix source = {mc_tensor_data(from), from->dtype, count};
+    mc_status status = device->kernels->scale(
+        device, count, source, 1.0f, (mc_matrix){mc_tensor_data(to), to->dtype, count}, false);
+    if (status) mc_fail(to->ctx, status, "copying a tensor: %s", device->failure);
+}
+
 const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor)
 {
     return tensor ? tensor->lengths : NULL;

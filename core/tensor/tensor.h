@@ -66,7 +66,11 @@ MC_API mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape
  * `data`; does not wait for the device, and what was launched before still reads the old contents.
  * `bytes` beyond the tensor are an error. */
 MC_API void mc_tensor_write(mc_tensor *tensor, const void *data, size_t bytes);
-/* Frees a tensor made by the two functions above; not while a tape that used it has yet to run
+/* Copies what `from` holds to the first elements of `to`, on the device and without waiting, as the
+ * floating dtype that `to` has. So results leave a step that is recorded: `to` is a tensor of the
+ * context, read after mc_step_run. Errors: more elements than `to` has, integers. */
+MC_API void mc_tensor_copy(mc_tensor *to, const mc_tensor *from);
+/* Frees a tensor made by mc_tensor_new or mc_tensor_from; not while a tape that used it has yet to run
  * backward. NULL is allowed. */
 MC_API void mc_tensor_free(mc_tensor *tensor);
 

@@ -73,8 +73,9 @@ mc_status mc_llmc_read(mc_error *err, const char *path, const uint8_t *file, siz
                             expected);
     if (count < 0)
         return mc_error_set(err, MC_ERR_FORMAT,
-                            "%s: the header says %d tokens; a shard holds at most %d", path, count,
-                            INT32_MAX);
+                            "%s: the header says %" PRIu32
+                            " tokens; a shard holds at most %d: split it",
+                            path, (uint32_t)count, INT32_MAX);
     shard->format = MC_TOKENS_LLMC;
     shard->type = wide ? MC_TOKEN_U32 : MC_TOKEN_U16;
     shard->data = file + MC_LLMC_HEADER;

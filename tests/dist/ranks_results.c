@@ -116,8 +116,8 @@ static void check_dropout(mc_context *alone)
     mc_tape_end(u);
 }
 
-/* Ranks that share cores share them out, unless the user has said how many threads there are to be;
- * `before` is how many there were before the ranks met. */
+/* Ranks share their cores out, unless the user has said how many threads there are to be; `before`
+ * is how many there were before the ranks met. */
 static void check_threads(int before)
 {
     const char *chosen = getenv("OMP_NUM_THREADS");

@@ -17,8 +17,9 @@
 enum { COUNT = 100000 };
 
 /* Prints what it sees of the job, and sums. */
-static int be_rank(bool fails)
+static int be_rank(const char *how)
 {
+    bool fails = strcmp(how, "fails") == 0, dies = strcmp(how, "dies") == 0;
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.comm_timeout = 20});
     static float x[COUNT], y[COUNT];
     char name[64] = "";
@@ -26,7 +27,8 @@ static int be_rank(bool fails)
     for (int i = 0; i < COUNT; i++) x[i] = (float)(mc_rank(ctx) + 1);
     mc_comm_all_reduce(mc_context_comm(ctx), x, y, COUNT, MC_F32, MC_REDUCE_SUM);
     if (fails && mc_rank(ctx) == 3) mc_set_error(ctx, MC_ERR_FORMAT, "a bad row");
-    if (fails) mc_comm_all_reduce(mc_context_comm(ctx), x, y, COUNT, MC_F32, MC_REDUCE_SUM);
+    if (dies && mc_rank(ctx) == 3) raise(SIGKILL);
+    if (fails || dies) mc_comm_all_reduce(mc_context_comm(ctx), x, y, COUNT, MC_F32, MC_REDUCE_SUM);
     printf("rank %d of %d on %s: %g %g %s\n", mc_rank(ctx), mc_world_size(ctx), name, y[0],
            y[COUNT - 1], mc_error_message(ctx));
     fflush(stdout);
@@ -49,7 +51,7 @@ static void write_script(const char *path, const two_hosts *hosts)
 }
 
 /* Runs four ranks, two on each host, in `folder`; the output is in "out" there. */
-static void run_ranks(two_hosts *hosts, const char *folder, const char *how)
+static void run_ranks(two_hosts *hosts, const char *folder, const char *how, int lines)
 {
     char command[400];
     FILE *file;
@@ -59,11 +61,11 @@ static void run_ranks(two_hosts *hosts, const char *folder, const char *how)
     fprintf(file,
             "cd %s && export OMPI_MCA_plm_rsh_agent=%s/agent OMPI_MCA_plm=rsh "
             "OMPI_MCA_btl=self,tcp,vader OMPI_MCA_pml=ob1 OMP_NUM_THREADS=1\n"
-            "timeout -k 1 60 " MC_MPIEXEC " --enable-recovery -np 4 -H 10.77.0.1:2,10.77.0.2:2 "
+            "timeout -k 1 20 " MC_MPIEXEC " --enable-recovery -np 4 -H 10.77.0.1:2,10.77.0.2:2 "
             "--oversubscribe " MC_TEST_SELF " %s >out 2>>err </dev/null &\n"
-            "while kill -0 $! 2>/dev/null && [ \"$(grep -c '^rank' out)\" != 4 ]; do sleep 0.1; "
+            "while kill -0 $! 2>/dev/null && [ \"$(grep -c '^rank' out)\" != %d ]; do sleep 0.1; "
             "done\nsleep 1\nkill $! 2>/dev/null; wait\n",
-            folder, folder, how);
+            folder, folder, how, lines);
     assert_int_equal(fclose(file), 0);
     snprintf(command, sizeof command, "sh %s/mpirun.sh", folder);
     host_run(hosts, 0, command);
@@ -103,22 +105,25 @@ static void test_job(void **state)
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/agent", folder);
     write_script(path, hosts);
-    run_ranks(hosts, folder, "rank");
+    run_ranks(hosts, folder, "rank", 4);
     int good = count_lines(folder, "10 10 \n");
-    run_ranks(hosts, folder, "fails");
+    run_ranks(hosts, folder, "fails", 4);
     int told = count_lines(folder, "a bad row");
-    snprintf(command, sizeof command, "%s %s/err; rm -rf %s", good == 4 && told == 4 ? ":" : "cat",
-             folder, folder);
+    run_ranks(hosts, folder, "dies", 3);
+    int survivors = count_lines(folder, "rank 3 (10.77.0.2:");
+    snprintf(command, sizeof command, "%s %s/err; rm -rf %s",
+             good == 4 && told == 4 && survivors == 3 ? ":" : "cat", folder, folder);
     assert_int_equal(system(command), 0);
     two_hosts_free(hosts);
     assert_int_equal(good, 4);
     assert_int_equal(told, 4);
+    assert_int_equal(survivors, 3);
 }
 #endif
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) return be_rank(strcmp(argv[1], "fails") == 0);
+    if (argc > 1) return be_rank(argv[1]);
 #ifdef MC_MPIEXEC
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_job)};
     return cmocka_run_group_tests(tests, NULL, NULL);

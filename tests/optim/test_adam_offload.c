@@ -161,6 +161,7 @@ static void train_alone(mc_context *ctx, mc_gpt2 *gpt2, mc_optimizer *adam)
         mc_optimizer_zero_grad(adam);
         backward(ctx, gpt2, NULL, step);
         mc_optimizer_step(adam);
+        if (step % 4 == 1) mc_optimizer_step(adam); /* with the same gradients */
     }
 }
 

@@ -226,7 +226,7 @@ static void test_interrupt(void **state)
     same_logs("whole.jsonl", "ctrl.jsonl");
 }
 
-/* ---- saving in the background ------------------------------------------------------------------ */
+/* ---- saving in the background ---------------------------------------------------------------- */
 
 /* Each save is told when it is whole, in order, whatever is in flight when the next one comes. */
 static void test_saves_overlap(void **state)
