@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs what is needed, builds, and runs every test: in the release build (build/release) and in
-# one with AddressSanitizer, UndefinedBehaviorSanitizer and failing allocations (build/asan). The
-# last line is `N passed, N failed, N skipped`, over both; the exit code is 0 only if nothing failed.
+# Installs what is needed, builds, and runs every test: in the release build (build/release), in one
+# with AddressSanitizer, UndefinedBehaviorSanitizer and failing allocations (build/asan), and, where
+# CUDA's headers are, those of the CUDA device in one that simulates a GPU (build/simulator). The last
+# line is `N passed, N failed, N skipped`, over all; the exit code is 0 only if nothing failed.
 #
 #     scripts/test.sh [PATTERN]      only the tests whose name matches the regular expression
 set -eu
@@ -19,7 +20,7 @@ build()
     preset=$1
     shift
     if ! cmake --preset "$preset" -DMC_BUILD_TESTS=ON -DMC_BUILD_EXAMPLES=ON "$@" >"$log" 2>&1 ||
-        ! cmake --build "build/$preset" --parallel "$jobs" >>"$log" 2>&1; then
+        ! cmake --build --preset "$preset" --parallel "$jobs" >>"$log" 2>&1; then
         cat "$log"
         fail "the $preset build failed"
     fi
@@ -30,18 +31,28 @@ run()
 {
     echo "== testing: $1"
     rm -f "build/$1/tests.xml"
-    OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive ctest --test-dir "build/$1" \
+    folder=build/$1
+    shift
+    OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive ctest --test-dir "$folder" \
         --parallel $(((jobs + 1) / 2)) --tests-regex "$pattern" --output-junit tests.xml \
-        --test-output-size-passed 10000000 --test-output-size-failed 10000000 || failed=yes
+        --test-output-size-passed 10000000 --test-output-size-failed 10000000 "$@" || failed=yes
+    results="$results $folder/tests.xml"
 }
 
 pattern=${1-.}
 failed=no
+results=
 # Where the CUDA toolkit is, the CUDA device is built too, for one architecture; what needs a GPU is
 # skipped where there is none.
 build release "-DCMAKE_CUDA_ARCHITECTURES=${MC_TEST_CUDA_ARCHITECTURES-90a-real}" -DMC_BUILD_BENCH=ON
 run release
 build asan -DMC_ENABLE_CUDA=OFF
 run asan
-python3 scripts/count_tests.py build/release/tests.xml build/asan/tests.xml || failed=yes
+# One thread each. Those named _direct are for a build with sanitizers.
+if [ -e build/release/tests/test_cuda_kernels ]; then
+    build simulator
+    run simulator --label-regex gpu --exclude-regex '_direct$' --parallel "$jobs"
+fi
+# shellcheck disable=SC2086
+python3 scripts/count_tests.py $results || failed=yes
 [ $failed = no ]

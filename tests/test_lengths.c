@@ -169,8 +169,8 @@ static void test_faults(void **state)
         mc_lengths *l = mc_lengths_new(ctx, 3, 100);
         failed = mc_fault_count() >= nth;
         mc_fault_fail_at(0, false);
-        assert_int_equal(!l, failed);
-        if (failed) assert_error(ctx, MC_ERR_NOMEM, "memory");
+        assert_int_equal(!l, mc_failed(ctx)); /* the device may have asked a second time */
+        if (!l) assert_error(ctx, MC_ERR_NOMEM, "memory");
         mc_lengths_free(l);
     }
     mc_context_free(ctx);

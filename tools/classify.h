@@ -5,8 +5,8 @@
 #include "core/modelcenter.h"
 #include "tools/run_log.h"
 
-/* Option `sizes` of data loaders: shapes of batches where kernels are chosen for each shape and steps
- * are recorded, which is not on the CPU. */
+/* Option `sizes` of data loaders: how many shapes batches may have. Few where kernels are chosen
+ * for each shape and steps are recorded; 0, any, on the CPU. */
 int classify_sizes(int device);
 
 /* Logits of a batch, (rows, labels): a row with several choices has one logit a choice. With sizes

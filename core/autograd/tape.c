@@ -20,7 +20,8 @@ typedef struct mc_device_lengths {
 
 typedef struct mc_tape_hooks {
     struct mc_tape_hooks *next;
-    mc_tape_hook_fn after_backward, at_end;
+    const mc_tape_watch *watch; /* NULL: taken off */
+    const void *owner;
     void *data;
 } mc_tape_hooks;
 
@@ -46,6 +47,7 @@ struct mc_tape {
 /* What a context keeps for its tapes. */
 typedef struct mc_autograd {
     mc_owned owned;
+    mc_context *ctx;
     mc_loss_seed seed;
     mc_tape *ended; /* ended tapes, whose arenas the next ones use again */
     mc_tape *open;
@@ -63,6 +65,7 @@ static void free_autograd(void *object)
         mc_arena_release(&tape->arena);
         mc_free(tape);
     }
+    autograd->ctx->autograd = NULL; /* models may be older */
     mc_free(autograd);
 }
 
@@ -70,6 +73,7 @@ static mc_autograd *need_autograd(mc_context *ctx)
 {
     if (!ctx->autograd) {
         ctx->autograd = mc_new_owned(ctx, sizeof *ctx->autograd, "the tape", free_autograd);
+        if (ctx->autograd) ctx->autograd->ctx = ctx;
     }
     return ctx->autograd;
 }
@@ -108,7 +112,7 @@ bool mc_is_on_open_tape(const mc_context *ctx, const void *owner)
 static void clear(mc_tape *tape)
 {
     for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
-        if (h->at_end) h->at_end(tape->ctx, h->data);
+        if (h->watch) h->watch->at_end(h->data);
     tape->hooks = NULL;
     for (mc_node *node = tape->newest_node; node; node = node->previous)
         if (node->op->release) node->op->release(node);
@@ -118,10 +122,18 @@ static void clear(mc_tape *tape)
     mc_arena_reset(&tape->arena);
 }
 
+static void close(mc_tape *tape)
+{
+    clear(tape);
+    mc_tape **link = &tape->ctx->autograd->open;
+    while (*link != tape) link = &(*link)->next;
+    *link = tape->next;
+}
+
 static void free_open_tape(void *object)
 {
     mc_tape *tape = object;
-    clear(tape);
+    close(tape);
     mc_arena_release(&tape->arena);
     mc_free(tape);
 }
@@ -157,11 +169,8 @@ void mc_tape_end(mc_tape *tape)
 {
     if (!tape) return;
     mc_autograd *autograd = tape->ctx->autograd;
-    clear(tape);
+    close(tape);
     mc_disown(&tape->owned);
-    mc_tape **link = &autograd->open;
-    while (*link != tape) link = &(*link)->next;
-    *link = tape->next;
     tape->next = autograd->ended;
     autograd->ended = tape;
 }
@@ -481,14 +490,20 @@ mc_node *mc_tape_mark(mc_tape *tape, const mc_op *op, size_t state_bytes)
     return node;
 }
 
-mc_status mc_tape_hook(mc_tape *tape, mc_tape_hook_fn after_backward, mc_tape_hook_fn at_end,
-                       void *data)
+mc_status mc_tape_hook(mc_tape *tape, const mc_tape_watch *watch, const void *owner, void *data)
 {
     mc_tape_hooks *h = mc_tape_alloc(tape, sizeof *h);
     if (!h) return mc_error_status(tape->ctx);
-    *h = (mc_tape_hooks){tape->hooks, after_backward, at_end, data};
+    *h = (mc_tape_hooks){tape->hooks, watch, owner, data};
     tape->hooks = h;
     return MC_OK;
+}
+
+void mc_tape_unhook(const mc_context *ctx, const void *owner)
+{
+    for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next)
+        for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
+            if (h->owner == owner) h->watch = NULL;
 }
 
 void mc_node_save(mc_node *node, mc_tensor *x)
@@ -600,6 +615,12 @@ mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate)
     if (!takes_gradient(tape, x)) return NULL;
     if (!x->gradient) return x->gradient = mc_tape_tensor(tape, x->dtype, x->shape, x);
     *accumulate = true;
+    if (x->is_leaf && !mc_storage_data(x->gradient->storage)) {
+        mc_fail(tape->ctx, MC_ERR_STATE,
+                "the gradient of a parameter %s of a block is written in the block's forward pass",
+                MC_SHAPE_TEXT(x->shape));
+        return NULL;
+    }
     return x->is_leaf || make_exclusive(tape, x) ? x->gradient : NULL;
 }
 
@@ -690,9 +711,11 @@ static void run_backward(mc_tape *tape, mc_node *stop)
 
 static void run_whole_backward(mc_tape *tape)
 {
+    for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
+        if (h->watch) h->watch->before_backward(h->data);
     run_backward(tape, NULL);
     for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
-        if (h->after_backward) h->after_backward(tape->ctx, h->data);
+        if (h->watch) h->watch->after_backward(h->data);
 }
 
 static mc_status check_backward(mc_tape *tape, const mc_tensor *y)

@@ -84,11 +84,13 @@ void mc_node_second(mc_node *node, mc_tensor *x);
 mc_node *mc_tape_mark(mc_tape *tape, const mc_op *op, size_t state_bytes);
 /* Whether a checkpointed segment runs again: its backward follows at once. */
 bool mc_tape_replaying(const mc_tape *tape);
-/* Calls fn(ctx, data) when a backward pass from outside has come to its end, each time, and
- * (at_end) when the tape ends. */
-typedef void (*mc_tape_hook_fn)(mc_context *ctx, void *data);
-mc_status mc_tape_hook(mc_tape *tape, mc_tape_hook_fn after_backward, mc_tape_hook_fn at_end,
-                       void *data);
+/* What is called as fn(data) around every backward pass from outside, and when the tape ends. */
+typedef struct mc_tape_watch {
+    void (*before_backward)(void *data), (*after_backward)(void *data), (*at_end)(void *data);
+} mc_tape_watch;
+mc_status mc_tape_hook(mc_tape *tape, const mc_tape_watch *watch, const void *owner, void *data);
+/* Takes an owner's hooks from all open tapes. */
+void mc_tape_unhook(const mc_context *ctx, const void *owner);
 /* Keeps x's contents until the node's backward is done. x may be an input, the output or a tensor
  * made for this purpose; NULL is ignored. */
 void mc_node_save(mc_node *node, mc_tensor *x);

@@ -14,11 +14,11 @@
  * was launched before and after: memory may be handed to operations, not freed by other means.
  *
  * Nothing waits for ever. A call that is not done within the communicator's timeout, and one whose
- * peer is gone, sets an error that names the operation, its number, and the ranks that have not come
- * to it (on a single context: those from which nothing came). On a GPU that error shows at the next
- * call, or the next wait for the GPU. After that the communicator carries nothing any more: calls on
- * it, or on its parts, are errors, and freeing is local. Over MPI an unfinished call ends MPI for the
- * process.
+ * peer is gone, sets an error that names the operation, its number, and the ranks that have not
+ * come to it (on a single context: those from which nothing came). On a GPU that error shows at the
+ * next call, or the next wait for the GPU. After that the communicator carries nothing any more:
+ * calls on it, or on its parts, are errors, and freeing is local. Over MPI an unfinished call ends
+ * MPI for the process.
  *
  * As everywhere, calls do nothing while an error is set on the context, and return its status. A
  * communicator belongs to the thread of its context, but for mc_comm_abort. */
@@ -91,8 +91,8 @@ MC_API void mc_comm_free(mc_comm *comm);
 MC_API void mc_comm_abort(mc_comm *comm);
 
 /* The group of all ranks of the context's job, in their order, which the library's own calls use:
- * every rank uses it at the same points of the program, and nobody frees it. NULL with one rank, and
- * on a failed context. */
+ * every rank uses it at the same points of the program, and nobody frees it. NULL with one rank,
+ * and on a failed context. */
 MC_API mc_comm *mc_context_comm(const mc_context *ctx);
 
 MC_API int mc_comm_count(const mc_comm *comm); /* ranks of the group; 1 for NULL */

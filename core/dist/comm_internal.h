@@ -60,14 +60,14 @@ typedef struct mc_comm_hooks {
     int ranks;      /* of the job; 0: unknown */
 } mc_comm_hooks;
 
-/* Parts that are split off inherit them, with a name of their own. Before: hooks that a communicator
+/* Parts that are split off inherit them, with a name of their own. Before: hooks that a group
  * is born with, for the waits of mc_comm_new itself; without them those of the context's job. */
 void mc_comm_set_hooks(mc_comm *comm, const mc_comm_hooks *hooks);
 mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int rank,
                             const mc_comm_options *options, const mc_comm_hooks *hooks);
 
 /* For the transport's watchdog, a thread of its own (GPU; on CPUs whoever waits watches): looks
- * whether the job or the communicator has failed, or work of it has run for longer than the timeout.
+ * whether the job or the communicator has failed, or work of it has run longer than the timeout.
  * Then the communicator is aborted, so that whoever waits for the GPU comes back, and this is why
  * its calls fail from then on. */
 void mc_comm_watch(mc_comm *comm);

@@ -233,6 +233,10 @@ mc_control *mc_control_new(mc_error *error, const mc_control_options *o)
     return NULL;
 }
 
+/* A process that ends closes its connections of MPI, at which MPI may end the processes at the
+ * other ends: not before these have heard why. */
+static void linger(void) { nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); }
+
 void mc_control_free(mc_control *c)
 {
     if (!c) return;
@@ -242,6 +246,7 @@ void mc_control_free(mc_control *c)
         pthread_mutex_unlock(&c->lock);
         mc_control_wake(c);
         pthread_join(c->thread, NULL);
+        if (atomic_load(&c->failed) && c->phase == MC_CONTROL_RUNNING) linger();
     }
     mc_control_server_release(c);
     mc_control_client_release(c);

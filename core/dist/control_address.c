@@ -239,7 +239,7 @@ bool mc_control_resolve(mc_error *error, const char *host, int port, double dead
 
 static bool is_loopback(const struct sockaddr *addr);
 
-/* Whether other hosts may reach it: not a loopback address, nor one that holds on one link alone. */
+/* Whether other hosts may reach it: no loopback address, nor one that holds on one link alone. */
 static bool is_reachable(const struct ifaddrs *i)
 {
     struct sockaddr_in6 v6;

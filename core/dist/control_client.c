@@ -92,7 +92,8 @@ static void connect_once(mc_control_client *k)
         else if (!(k->conn = mc_conn_new(fd)))
             snprintf(k->why, sizeof k->why, "out of memory for the connection");
     }
-    k->retry = mc_control_now() + 0.1;
+    double now = mc_control_now();
+    k->retry = now + (now - k->c->begun < 1 ? 0.05 : 0.1);
     if (k->conn) say_hello(k);
 }
 

@@ -91,13 +91,13 @@ void mc_control_leave(mc_control *c);
 
 /* The same without a clock, for operations whose end is not told here: this rank has begun it. The
  * deadline is the caller's then, who asks mc_control_explain when it has passed. Operations are
- * numbered by group, from 1; 0 says that the rank is in the group. With group 0 the operation is one
- * that not all ranks of a group begin, of which nothing is concluded. */
+ * numbered by group, from 1; 0 says that the rank is in the group. With group 0 the operation is
+ * one that not all ranks of a group begin, of which nothing is concluded. */
 void mc_control_note(mc_control *c, uint64_t group, uint64_t operation, const char *name);
 
-/* Which ranks keep an operation of a group from ending, as far as the ranks' notes tell: "rank 2 has
- * not come to it: ...", or "" when none is known to. `all`: the group is that of all ranks. Asks
- * rank 0: may take seconds on a busy machine. */
+/* Which ranks keep an operation of a group from ending, as far as the ranks' notes tell: "rank 2
+ * has not come to it, ...", or "" when none is known to. `all`: the group is that of all ranks.
+ * Asks rank 0: may take seconds on a busy machine. */
 void mc_control_explain(mc_control *c, uint64_t group, uint64_t operation, const char *name,
                         bool all, char *text, size_t room);
 

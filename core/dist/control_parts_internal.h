@@ -27,7 +27,7 @@ typedef enum mc_frame_type {
     MC_FRAME_ANSWER
 } mc_frame_type;
 
-/* When a rank that is refused may come again: never; soon, for what keeps it out may be just ending;
+/* When a rank that is refused may come again: never; soon, for what keeps it out may be ending;
  * until its deadline, for it has left the job that rank 0 is still in. */
 enum { MC_COME_NEVER, MC_COME_SOON, MC_COME_LATER };
 

@@ -16,9 +16,10 @@
  *
  * Where rank 0 is: MASTER_ADDR; else, when all ranks are on this host, localhost; else the first
  * host of Slurm's list (SLURM_STEP_NODELIST, SLURM_JOB_NODELIST, SLURM_NODELIST), else
- * SLURM_LAUNCH_NODE_IPADDR, else what MPI says (world.c). Its control port: MC_MASTER_PORT; else MASTER_PORT + 1 (torchrun's
- * agent sits on MASTER_PORT itself); else, but for torchrun, one made from the job's id, from 16384
- * to 28671, below the ports that systems hand out by themselves; else 29501. */
+ * SLURM_LAUNCH_NODE_IPADDR, else what MPI says (world.c). Its control port: MC_MASTER_PORT; else
+ * MASTER_PORT + 1 (torchrun's agent sits on MASTER_PORT itself); else, but for torchrun, one made
+ * from the job's id, from 16384 to 28671, below the ports that systems hand out by themselves; else
+ * 29501. */
 #ifndef MC_DIST_LAUNCH_INTERNAL_H
 #define MC_DIST_LAUNCH_INTERNAL_H
 

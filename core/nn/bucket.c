@@ -355,43 +355,69 @@ void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count)
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
-/* A bucket outside of blocks, as a tape that uses it sees it. */
-typedef struct root_use {
+/* A bucket of no block, or of one that is not running, as a tape that uses it sees it. */
+typedef struct held_bucket {
     mc_module_root *root;
     int bucket;
-} root_use;
+    bool trained;
+} held_bucket;
 
-static void root_after_backward(mc_context *ctx, void *data)
+/* Gathers it anew if a step was taken since it was. */
+static mc_status refresh(mc_module_root *root, mc_bucket *b)
 {
-    const root_use *use = data;
-    (void)ctx;
-    mc_bucket_reduce(use->root, &use->root->buckets[use->bucket]);
+    if (!b->stale) return MC_OK;
+    mc_status status = mc_bucket_gather(root, b);
+    mc_bucket_release(root, b);
+    return status;
+}
+
+static void before_backward(void *data)
+{
+    const held_bucket *use = data;
+    mc_bucket *b = &use->root->buckets[use->bucket];
+    refresh(use->root, b);
+    if (!use->trained) return;
+    b->backward++;
+    mc_bucket_begin_gradient(use->root, b);
+}
+
+static void after_backward(void *data)
+{
+    const held_bucket *use = data;
+    mc_bucket *b = &use->root->buckets[use->bucket];
+    if (use->trained && b->backward) b->backward--;
+    if (b->level < 2) return; /* those are summed by the step */
+    mc_bucket_reduce(use->root, b);
     mc_module_end_reducing(use->root);
 }
 
-static void root_at_end(mc_context *ctx, void *data)
+static void at_end(void *data)
 {
-    const root_use *use = data;
-    (void)ctx;
+    const held_bucket *use = data;
     mc_bucket_release(use->root, &use->root->buckets[use->bucket]);
 }
 
-/* Gathers a bucket that belongs to no block for as long as the tape lives, with room for its
- * gradients until backward has run. */
-static mc_status use_root_bucket(mc_tape *tape, mc_module_root *root, mc_bucket *b)
-{
-    if (b->level < 2) return MC_OK;
-    root_use *use = mc_tape_alloc(tape, sizeof *use);
-    if (!use) return mc_error_status(root->ctx);
-    *use = (root_use){root, (int)(b - root->buckets)};
-    mc_status status = mc_bucket_gather(root, b);
-    if (!status && mc_tape_is_training(tape)) status = mc_bucket_begin_gradient(root, b);
-    return status ? status : mc_tape_hook(tape, root_after_backward, root_at_end, use);
-}
+static const mc_tape_watch hold = {before_backward, after_backward, at_end};
 
-static bool is_of_block(const mc_bucket *b)
+/* Has a bucket that its block does not gather for as long as the tape lives, with room for its
+ * gradients until backward has run. */
+static mc_status hold_bucket(mc_tape *tape, mc_bucket *b, bool trained)
 {
-    return b->owner->parent && b->owner->parent->holds_blocks;
+    mc_module_root *root = b->owner->root;
+    if (!root->ctx->comm && b->level < 2) return MC_OK;
+    if (b->holder == mc_tape_id(tape))
+        return refresh(root, b) || !trained ? mc_error_status(root->ctx)
+                                            : mc_bucket_begin_gradient(root, b);
+    held_bucket *use = mc_tape_alloc(tape, sizeof *use);
+    if (!use) return mc_error_status(root->ctx);
+    *use = (held_bucket){root, (int)(b - root->buckets), trained};
+    mc_status status = mc_bucket_gather(root, b);
+    if (!status && trained) status = mc_bucket_begin_gradient(root, b);
+    if (!status) status = mc_tape_hook(tape, &hold, root, use);
+    if (status) return status;
+    b->holder = mc_tape_id(tape);
+    if (mc_tape_replaying(tape)) before_backward(use); /* the pass has begun already */
+    return mc_error_status(root->ctx);
 }
 
 /* Rows of a stored tensor that belong to no parameter. */
@@ -406,21 +432,14 @@ static int64_t padding_rows(const mc_stored *stored)
 mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
 {
     mc_module_root *root = stored->owner->root;
-    if (stored->leaf && stored->leaf_tape == mc_tape_id(tape) && root->layout_valid)
-        return stored->leaf;
+    bool known = stored->leaf && stored->leaf_tape == mc_tape_id(tape) && root->layout_valid;
     bool wants = mc_tape_is_training(tape) && stored->trainable;
-    if (wants ? mc_module_need_gradients(root) : mc_module_layout(root)) return NULL;
+    if (!known && (wants ? mc_module_need_gradients(root) : mc_module_layout(root))) return NULL;
     mc_bucket *bucket = stored->bucket;
     if (mc_bucket_await(root, bucket) || !mc_tape_note_owner(tape, root)) return NULL;
     if (wants && mc_bucket_reopen(root, bucket)) return NULL;
-    if (!is_of_block(bucket) && use_root_bucket(tape, root, bucket)) return NULL;
-    if (!bucket->data) {
-        mc_fail(
-            root->ctx, MC_ERR_STATE,
-            "parameter \"%s\" of block \"%s\" is sharded: it is there while its block list runs",
-            stored->parts[0]->name, bucket->owner->name);
-        return NULL;
-    }
+    if (!bucket->running && hold_bucket(tape, bucket, wants)) return NULL;
+    if (known) return stored->leaf;
     stored->leaf = mc_tape_parameter(tape, root->dtype, stored->shape, &bucket->data,
                                      wants ? &bucket->gradient : NULL, stored->offset);
     stored->leaf_tape = mc_tape_id(tape);

@@ -35,6 +35,7 @@ void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count)
 static void free_root(void *object)
 {
     mc_module_root *root = object;
+    mc_tape_unhook(root->ctx, root);
     mc_buckets_free(root, root->buckets, root->bucket_count);
     mc_offload_close(root->offload);
     for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);

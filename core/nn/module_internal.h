@@ -71,6 +71,11 @@ struct mc_bucket {
     struct mc_bucket_host *host;  /* not NULL: state and kept_gradient lie in the host's memory */
     bool wants_host;              /* they are to: decided by mc_module_place */
     int users;                    /* level 3: how many have gathered it */
+    bool stale;                   /* level 3: `data` is in use and older than the last step */
+    int running;                  /* of a block: calls of its forward function under way */
+    int backward;                 /* uses outside of its block in the backward pass under way, at the
+                                     end of which its gradients are complete */
+    uint64_t holder;              /* the newest tape that has used it outside of its block */
     /* under way between ranks: the gathering of `data`, the reduction of `gradient` */
     struct mc_comm_request *gathering, *reducing;
     mc_stored **stored; /* in order of offset */
@@ -199,13 +204,16 @@ int mc_bucket_level(const mc_module_root *root, const mc_bucket *bucket, bool ho
 
 /* ---- sharding (shard.c) ---------------------------------------------------------------------- */
 
-/* Level 3: has the parameters gathered until as many calls of release; nothing at other levels.
+/* Awaits the parameters (mc_bucket_await), and at level 3 has them gathered until as many calls of
+ * release; release does nothing at other levels.
  * prefetch begins to gather what is about to be asked for; forget drops what was prefetched and not
- * asked for, for it shows old values once parameters change. */
+ * asked for, for it shows old values once parameters change; outdate does so too, and has what is in
+ * use gathered anew by the next that asks for it. */
 mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *bucket);
 void mc_bucket_release(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_forget(mc_module_root *root, mc_bucket *bucket);
+mc_status mc_bucket_outdate(mc_module_root *root, mc_bucket *bucket);
 /* Before and after a block's backward pass. Levels 2 and 3: makes room for the gradients that it is
  * going to add (zeros), and begins to sum what it added over all ranks into kept_gradient. Levels 0
  * and 1: begins to sum in the last backward pass of a step. */
@@ -214,7 +222,8 @@ mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *bucket);
 /* `reduce` only begins: this ends what is under way in a model. */
 mc_status mc_module_end_reducing(mc_module_root *root);
 /* Sums all gradients that are not yet over all ranks, at level 1 this rank's share only; and makes
- * those of levels 0 and 1 such that more can be added and all be summed again. */
+ * those of levels 0 and 1 such that more can be added and all be summed again. At levels 2 and 3
+ * that is what a forward pass has left that no backward pass followed. */
 mc_status mc_module_sum_gradients(mc_module_root *root);
 mc_status mc_bucket_reopen(mc_module_root *root, mc_bucket *bucket);
 /* Levels 1 and 2: gives every rank the parameters that others have stepped. */

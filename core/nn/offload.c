@@ -10,7 +10,7 @@
 #include "core/dist/world_internal.h"
 
 enum {
-    CHUNK = 4 << 20, /* elements worked on at once: some milliseconds of a PCIe bus */
+    CHUNK = 4 << 20, /* f32 elements that fill a slot, worked on at once */
     SLOTS = 2,       /* pinned buffers of each lane */
     FENCES = 4,      /* for gradients on their way */
     LOANS = 2,       /* device buffers that wait to be copied */
@@ -78,6 +78,8 @@ struct mc_offload {
     pthread_mutex_t guard;
     pthread_cond_t work, rest;
 };
+
+static size_t slot_bytes(const mc_offload *e) { return (size_t)e->chunk * sizeof(float); }
 
 /* ---- the thread's work ----------------------------------------------------------------------- */
 
@@ -193,9 +195,12 @@ static bool update_chunk(mc_offload *e, const mc_update_job *j, int64_t at, int6
 
 static void run_update(mc_offload *e, const mc_update_job *j)
 {
+    int64_t chunk = (int64_t)(slot_bytes(e) / mc_dtype_size(j->dtype));
     if (j->step.update->skip) return;
-    for (int64_t at = 0; at < j->count; at += e->chunk)
-        if (!update_chunk(e, j, at, chunk_at(e, at, j->count))) return;
+    for (int64_t at = 0; at < j->count; at += chunk) {
+        int64_t n = j->count - at < chunk ? j->count - at : chunk;
+        if (!update_chunk(e, j, at, n)) return;
+    }
     good(e, e->device->lanes->fence_set(e->device, j->uploaded, e->up.lane), "sending parameters");
 }
 
@@ -387,8 +392,6 @@ bool mc_offload_is_wanted(const mc_context *ctx)
     bool host = mc_device_is_plan(device) ? mc_plan_is_host(device) : device->is_host;
     return !host || (setting && strcmp(setting, "always") == 0);
 }
-
-static size_t slot_bytes(const mc_offload *e) { return (size_t)e->chunk * sizeof(float); }
 
 static uint64_t pinned_bytes(int64_t chunk) { return 2 * SLOTS * (uint64_t)chunk * sizeof(float); }
 

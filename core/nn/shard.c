@@ -49,6 +49,10 @@ mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *b)
     if (!status) status = mc_bucket_prefetch(root, b);
     if (status || b->level < 3) return status;
     b->users++;
+    if (b->stale)
+        b->gathering =
+            mc_comm_start_all_gather(root->ctx->comm, b->kept, b->data, b->share, b->dtype);
+    b->stale = false;
     return end_gathering(b);
 }
 
@@ -57,6 +61,7 @@ static void drop_values(mc_module_root *root, mc_bucket *b)
     mc_device *device = device_of(root);
     device->free(device, b->data, value_bytes(b, b->count));
     b->data = NULL;
+    b->stale = false;
     root->gathered -= b->count;
 }
 
@@ -65,6 +70,13 @@ mc_status mc_bucket_forget(mc_module_root *root, mc_bucket *b)
     if (b->level < 3 || b->users || !b->data) return MC_OK;
     mc_status status = end_gathering(b);
     drop_values(root, b);
+    return status;
+}
+
+mc_status mc_bucket_outdate(mc_module_root *root, mc_bucket *b)
+{
+    mc_status status = mc_bucket_forget(root, b);
+    b->stale = b->level == 3 && b->data;
     return status;
 }
 
@@ -215,16 +227,17 @@ mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
 {
     const mc_loss_seed *seed = mc_context_loss_seed(root->ctx);
     bool last = seed && seed->last && root->ctx->comm;
-    if (!b->gradient || (b->level < 2 && !last)) return mc_error_status(root->ctx);
+    if (!b->gradient || b->backward || (b->level < 2 && !last)) return mc_error_status(root->ctx);
     return start_reducing(root, b);
 }
 
-/* Levels 0 and 1: sums a bucket's gradients, if they are not summed yet. */
+/* Sums a bucket's gradients, if they are not summed yet. */
 static mc_status sum_gradient(mc_module_root *root, mc_bucket *b)
 {
-    if (!root->ctx->comm || b->level > 1 || !b->gradient || b->summed)
-        return mc_error_status(root->ctx);
-    mc_status status = start_reducing(root, b);
+    mc_status status = mc_module_end_reducing(root);
+    bool whole = b->level < 2; /* else what there is of `gradient` is still to be summed */
+    if (status || !b->gradient || (whole && (!root->ctx->comm || b->summed))) return status;
+    status = start_reducing(root, b);
     return status ? status : mc_module_end_reducing(root);
 }
 
@@ -357,7 +370,7 @@ mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
 /* Levels 0 and 1: gives every rank the whole sum of the gradients. */
 static mc_status to_whole_sum(mc_module_root *root, mc_bucket *b)
 {
-    mc_status status = sum_gradient(root, b);
+    mc_status status = b->trainable ? sum_gradient(root, b) : mc_module_end_reducing(root);
     if (status || !b->summed || b->level == 0) return status;
     return mc_comm_all_gather(root->ctx->comm, b->gradient + b->first, b->gradient, b->share,
                               MC_F32);
@@ -430,6 +443,23 @@ static mc_status release(mc_module_root *root, mc_bucket *bucket)
     return MC_OK;
 }
 
+static mc_status begin_running(mc_module_root *root, mc_bucket *bucket)
+{
+    bucket->running++;
+    return mc_bucket_gather(root, bucket);
+}
+
+static void end_running(mc_module *block, bool needed)
+{
+    mc_module_root *root = block->root;
+    for (int i = 0; i < root->bucket_count; i++) {
+        mc_bucket *b = &root->buckets[i];
+        if (b->owner != block || !b->running) continue; /* it has failed to begin */
+        b->running--;
+        if (!needed) mc_bucket_release(root, b);
+    }
+}
+
 static mc_module *block_before(const mc_module *block)
 {
     mc_module *m = block->parent->first_child;
@@ -476,6 +506,8 @@ static void mark(mc_tape *tape, mc_module *block, const mc_op *op)
         (block_state){.block = block, .gathered = mc_tape_replaying(tape)};
 }
 
+/* Whether something is to be done around a block: with ranks, and where buckets have their state on
+ * the host. */
 static bool is_sharded(const mc_module *block)
 {
     const mc_module_root *root = block->root;
@@ -487,7 +519,7 @@ mc_status mc_block_begin(mc_tape *tape, mc_module *block)
     mc_context *ctx = block->ctx;
     if (mc_module_layout(block->root) || mc_module_place(block->root)) return mc_error_status(ctx);
     if (!is_sharded(block)) return mc_error_status(ctx);
-    each_bucket(block, mc_bucket_gather);
+    each_bucket(block, begin_running);
     prefetch(mc_tape_replaying(tape) ? block_before(block) : block->next);
     mark(tape, block, &begin_op);
     return mc_error_status(ctx);
@@ -499,5 +531,5 @@ void mc_block_end(mc_tape *tape, mc_module *block)
     mark(tape, block, &end_op);
     /* a block that runs again in backward is about to be needed by that */
     bool needed = mc_tape_recording(tape) && mc_tape_replaying(tape);
-    if (!needed) each_bucket(block, release);
+    end_running(block, needed);
 }

@@ -352,6 +352,9 @@ static mc_status zero_run(void *user, const mc_run *run)
     mc_device *device = o->ctx->device;
     const mc_bucket *b = run->bucket;
     mc_run held = *run;
+    if (b->level >= 2 && b->gradient) /* left by a forward pass */
+        device->kernels->zero(device, b->gradient + run->first,
+                              (size_t)run->count * sizeof(float));
     if (b->host) return zero_on_host(o, run);
     if (b->summed && open_bucket(o, run)) return mc_error_status(o->ctx);
     if (b->level >= 2 && !mc_run_within(&held, b->first, b->share)) return MC_OK;
@@ -483,7 +486,7 @@ static mc_status publish(mc_module_root *root, mc_bucket *b)
 mc_status mc_optimizer_launch(mc_optimizer *o)
 {
     mc_offload *offload = o->on_host ? o->ctx->offload : NULL;
-    mc_status status = each_bucket(o, mc_bucket_forget);
+    mc_status status = each_bucket(o, mc_bucket_outdate);
     if (!status) status = mc_offload_wait(offload, o->last_job); /* it reads what was told */
     if (!status && offload && !mc_offload_tell(offload, &o->memory->update, o->told))
         status = mc_error_status(o->ctx);

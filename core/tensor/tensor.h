@@ -50,7 +50,8 @@ typedef struct mc_tensor mc_tensor;
 MC_API mc_lengths *mc_lengths_new(mc_context *ctx, int count, int64_t capacity);
 /* Makes them those of the next batch: `count` of them, further sequences are empty. `capacity` and
  * `longest` are limits, rounded up so that many batches share them. Does not wait for the device,
- * and what was launched before still reads the old ones. Errors: more sequences or tokens than
+ * and what was launched before still reads the old ones; not while a tape that used them has yet to
+ * run backward. Errors: more sequences or tokens than
  * there is room for, a length that is negative or over `longest`, more than `capacity` tokens; the
  * lengths are then what they were. */
 MC_API void mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count,
@@ -70,8 +71,8 @@ MC_API void mc_tensor_write(mc_tensor *tensor, const void *data, size_t bytes);
  * floating dtype that `to` has. So results leave a step that is recorded: `to` is a tensor of the
  * context, read after mc_step_run. Errors: more elements than `to` has, integers. */
 MC_API void mc_tensor_copy(mc_tensor *to, const mc_tensor *from);
-/* Frees a tensor made by mc_tensor_new or mc_tensor_from; not while a tape that used it has yet to run
- * backward. NULL is allowed. */
+/* Frees a tensor made by mc_tensor_new or mc_tensor_from; not while a tape that used it has yet to
+ * run backward. NULL is allowed. */
 MC_API void mc_tensor_free(mc_tensor *tensor);
 
 MC_API mc_dtype mc_tensor_dtype(const mc_tensor *tensor);

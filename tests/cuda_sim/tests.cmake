@@ -8,8 +8,6 @@ foreach(name ${gpu_tests})
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${sim_environment})
     set_tests_properties(${name} PROPERTIES RUN_SERIAL OFF TIMEOUT 1500)
 endforeach()
-# A training run of BERT-base is too long for it.
-set_tests_properties(test_boolq_trace_cuda PROPERTIES DISABLED ON)
 foreach(name test_cuda_kernels test_cuda_attention test_cuda_ops)
     if(TARGET ${name})
         add_test(NAME ${name}_direct COMMAND ${name})

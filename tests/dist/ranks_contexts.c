@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include "core/modelcenter.h"
 
-enum { CONTEXTS = 40 };
+enum { CONTEXTS = 20 };
 
 static bool check_sum(mc_context *ctx)
 {

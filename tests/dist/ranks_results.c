@@ -126,7 +126,8 @@ static void check_threads(int before)
     if (chosen && *chosen)
         check(threads == before, "the user's number of threads");
     else
-        check(threads >= 1 && (threads == 1 || threads * ranks <= cores), "threads for one's cores");
+        check(threads >= 1 && (threads == 1 || threads * ranks <= cores),
+              "threads for one's cores");
 }
 
 /* One rank's rows are of another size. Among several ranks an error is for good, so this is a run

@@ -1,6 +1,6 @@
-/* GPU ranks over NCCL: what communicators compute, within recorded steps too, and that no rank hangs
- * when another is late, killed, fails or never comes. Ranks are processes of this program, one a GPU;
- * without two GPUs the tests are skipped, but on the simulator. */
+/* GPU ranks over NCCL: what communicators compute, within recorded steps too, and that no rank
+ * hangs when another is late, killed, fails or never comes. Ranks are processes of this program,
+ * one a GPU; without two GPUs the tests are skipped, but on the simulator. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

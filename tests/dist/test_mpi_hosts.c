@@ -1,5 +1,5 @@
-/* A job of CPU ranks on two hosts over MPI, without MASTER_ADDR: the ranks learn from MPI where rank 0
- * is. mpirun reaches the other host through a script in place of ssh. Run as
+/* A job of CPU ranks on two hosts over MPI, without MASTER_ADDR: the ranks learn from MPI where
+ * rank 0 is. mpirun reaches the other host through a script in place of ssh. Run as
  *
  *     test_mpi_hosts rank
  *

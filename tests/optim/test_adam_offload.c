@@ -1,10 +1,12 @@
 /* AdamOffload: the same training as Adam's, bit for bit on the CPU device (MC_OFFLOAD=always) and
- * closely on a GPU, with its state on the host. MC_TEST_DEVICE=cuda runs it on a GPU. */
+ * closely on a GPU, with its state on the host. MC_TEST_DEVICE=cuda runs it on a GPU; an argument
+ * is a pattern of the tests to run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include "core/checkpoint/optim_state.h"
 #include "core/device/plan_internal.h"
 #include "core/modelcenter.h"
@@ -621,6 +623,90 @@ static void test_plan(void **state)
     }
 }
 
+/* ---- what waits for what --------------------------------------------------------------------- */
+
+/* Uploads to anywhere but `from` .. `to` wait until the gate is opened. */
+static struct {
+    const mc_lanes *lanes;
+    pthread_mutex_t guard;
+    pthread_cond_t opened;
+    const char *from, *to;
+    bool open;
+    int passed;
+} gate = {.guard = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
+
+static const char *gated_copy_in(mc_device *d, mc_lane *lane, void *device, const void *host,
+                                 size_t bytes)
+{
+    const char *at = device;
+    pthread_mutex_lock(&gate.guard);
+    while (!gate.open && !(at >= gate.from && at < gate.to))
+        pthread_cond_wait(&gate.opened, &gate.guard);
+    gate.passed++;
+    pthread_mutex_unlock(&gate.guard);
+    return gate.lanes->copy_in(d, lane, device, host, bytes);
+}
+
+static void set_gate(const char *from, const char *to, bool open)
+{
+    pthread_mutex_lock(&gate.guard);
+    gate.from = from;
+    gate.to = to;
+    gate.open = open;
+    pthread_cond_broadcast(&gate.opened);
+    pthread_mutex_unlock(&gate.guard);
+}
+
+static void read_bucket(mc_context *ctx, const mc_bucket *b, char *to)
+{
+    size_t bytes = (size_t)b->count * mc_dtype_size(b->dtype);
+    assert_true(bytes <= MOST * sizeof(float));
+    assert_true(ctx->device->copy_out(ctx->device, to, b->data, bytes));
+}
+
+/* A step comes back while no parameter has been sent; who wants the first bucket waits for its
+ * upload and not for the next one's. */
+static void test_waits(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_F32, .micro = 1};
+    static char before[MOST * sizeof(float)], after[MOST * sizeof(float)];
+    mc_context *ctx = new_context();
+    mc_gpt2 *gpt2 = new_model(ctx, &s);
+    mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
+    mc_module_root *root = mc_gpt2_module(gpt2)->root;
+    one_step(ctx, gpt2, optim, &s, 0);
+    assert_int_equal(mc_module_await(root), MC_OK);
+    assert_int_equal(mc_module_rest(root), MC_OK);
+    gate.lanes = ctx->device->lanes;
+    mc_lanes gated = *gate.lanes;
+    gated.copy_in = gated_copy_in;
+    ctx->device->lanes = &gated;
+    set_gate(NULL, NULL, false);
+    gate.passed = 0;
+    one_step(ctx, gpt2, optim, &s, 1);
+    assert_int_equal(gate.passed, 0);
+    mc_bucket *first = &root->buckets[0], *next = &root->buckets[1];
+    read_bucket(ctx, first, before);
+    const char *from = first->data;
+    set_gate(from, from + (size_t)first->count * sizeof(float), false);
+    assert_int_equal(mc_bucket_await(root, first), MC_OK);
+    read_bucket(ctx, first, after);
+    assert_memory_not_equal(before, after, (size_t)first->count * sizeof(float));
+    assert_true(mc_bucket_is_updating(next));
+    read_bucket(ctx, next, before);
+    set_gate(NULL, NULL, true);
+    assert_int_equal(mc_bucket_await(root, next), MC_OK);
+    read_bucket(ctx, next, after);
+    assert_memory_not_equal(before, after, (size_t)next->count * sizeof(float));
+    one_step(ctx, gpt2, optim, &s, 2);
+    assert_int_equal(mc_module_await(root), MC_OK);
+    assert_int_equal(mc_module_rest(root), MC_OK);
+    assert_good(ctx);
+    ctx->device->lanes = gate.lanes;
+    mc_context_free(ctx);
+}
+
 /* ---- recorded steps -------------------------------------------------------------------------- */
 
 typedef struct counted {
@@ -749,6 +835,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_freeing_early),
         cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_waits),
         cmocka_unit_test(test_step_run),
         cmocka_unit_test(test_failing_device),
 #ifdef MC_FAULT_INJECTION
