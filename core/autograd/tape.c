@@ -224,11 +224,8 @@ static bool fill_storage(mc_tape *tape, mc_storage *storage, const mc_tensor *x)
     mc_device *device = tape->ctx->device;
     storage->data = device->alloc(device, storage->bytes);
     if (!storage->data)
-        mc_fail(tape->ctx, MC_ERR_NOMEM,
-                "out of memory for a %s tensor %s (%zu bytes; %zu bytes in use)%s%s; a smaller "
-                "batch, recompute or a 16-bit dtype needs less",
-                mc_dtype_name(x->dtype), MC_SHAPE_TEXT(x->shape), storage->bytes,
-                device->memory.in_use, *device->failure ? ": " : "", device->failure);
+        mc_fail_memory(tape->ctx, device, storage->bytes, MC_HELP_BATCH, "a %s tensor %s",
+                       mc_dtype_name(x->dtype), MC_SHAPE_TEXT(x->shape));
     return storage->data;
 }
 

@@ -108,4 +108,11 @@ static inline void mc_range_end(mc_device *d)
 mc_device *mc_device_open(mc_context *ctx, const char *name);
 void mc_device_close(mc_device *device); /* NULL allowed */
 
+/* Fails with MC_ERR_NOMEM: "out of memory for WHAT (N bytes; M in use, about F free); HELP", with
+ * what the device says of it. `format` makes WHAT; `help` is what would help. */
+mc_status mc_fail_memory(mc_context *ctx, mc_device *device, size_t bytes, const char *help,
+                         const char *format, ...) MC_PRINTF(5, 6);
+#define MC_HELP_MODEL "more ranks, a higher zero level, AdamOffload or a 16-bit dtype needs less"
+#define MC_HELP_BATCH "a smaller batch, recompute or a 16-bit dtype needs less"
+
 #endif

@@ -116,8 +116,8 @@ static void *zeroed(mc_module_root *root, mc_device *device, size_t bytes, const
     if (data)
         device->kernels->zero(device, data, bytes);
     else
-        mc_fail(root->ctx, MC_ERR_NOMEM, "out of memory for the %s of model \"%s\" (%zu bytes)",
-                what, root->module->name, bytes);
+        mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the %s of model \"%s\"", what,
+                       root->module->name);
     return data;
 }
 

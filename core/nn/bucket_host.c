@@ -260,9 +260,8 @@ static mc_status move_array(mc_module_root *root, float **array, int64_t count, 
     if (!*array) return MC_OK;
     float *new = to->alloc(to, bytes);
     if (!new)
-        return mc_fail(root->ctx, MC_ERR_NOMEM,
-                       "out of memory for optimizer state of model \"%s\" (%zu bytes)",
-                       root->module->name, bytes);
+        return mc_fail_memory(root->ctx, to, bytes, MC_HELP_MODEL,
+                              "optimizer state of model \"%s\"", root->module->name);
     mc_status status = mc_home_copy(root, new, to_host, *array, !to_host, count);
     from->free(from, *array, bytes);
     *array = new;
@@ -414,6 +413,7 @@ bool mc_bucket_has_sum(const mc_bucket *b) { return !b->host->empty; }
 mc_status mc_bucket_measure(mc_module_root *root, mc_bucket *b, double power)
 {
     if (!b->host->empty && b->host->power == power) return mc_error_status(root->ctx);
+    if (!b->kept_gradient) return mc_error_status(root->ctx); /* it has taken no part yet */
     return give_gradient(root, b, (mc_gradient_job){.power = power});
 }
 

@@ -27,9 +27,8 @@ mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *b)
     if (b->level < 3 || b->data || mc_bucket_is_updating(b)) return MC_OK;
     b->data = device->alloc(device, value_bytes(b, b->count));
     if (!b->data)
-        return mc_fail(root->ctx, MC_ERR_NOMEM,
-                       "out of memory for the gathered parameters of \"%s\" (%zu bytes)",
-                       b->owner->name, value_bytes(b, b->count));
+        return mc_fail_memory(root->ctx, device, value_bytes(b, b->count), MC_HELP_MODEL,
+                              "the gathered parameters of \"%s\"", b->owner->name);
     root->gathered += b->count;
     if (root->gathered > root->most_gathered) root->most_gathered = root->gathered;
     b->gathering = mc_comm_start_all_gather(root->ctx->comm, b->kept, b->data, b->share, b->dtype);
@@ -105,9 +104,8 @@ mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
     if (b->gradient) return MC_OK;
     b->gradient = device->alloc(device, bytes);
     if (!b->gradient)
-        return mc_fail(root->ctx, MC_ERR_NOMEM,
-                       "out of memory for the gradients of \"%s\" (%zu bytes)", b->owner->name,
-                       bytes);
+        return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the gradients of \"%s\"",
+                              b->owner->name);
     return fail_device(root, device->kernels->zero(device, b->gradient, bytes), "gradients");
 }
 
@@ -137,9 +135,8 @@ static mc_status round_gradient(mc_module_root *root, mc_bucket *b)
     mc_matrix exact = {b->gradient, MC_F32, b->count};
     if (!b->sent) b->sent = device->alloc(device, bytes);
     if (!b->sent)
-        return mc_fail(root->ctx, MC_ERR_NOMEM,
-                       "out of memory for the gradients of \"%s\" on their way (%zu bytes)",
-                       b->owner->name, bytes);
+        return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL,
+                              "the gradients of \"%s\" on their way", b->owner->name);
     return fail_device(root,
                        device->kernels->scale(device, b->count, exact, 1, on_the_way(b, 0), false),
                        "gradients");

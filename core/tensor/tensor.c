@@ -85,8 +85,8 @@ static mc_tensor *new_context_tensor(mc_context *ctx, mc_dtype dtype, mc_shape s
         tensor->storage->data = ctx->device->alloc(ctx->device, *bytes);
         if (tensor->storage->data) return tensor;
     }
-    mc_fail(ctx, MC_ERR_NOMEM, "out of memory for a %s tensor %s (%zu bytes)", mc_dtype_name(dtype),
-            MC_SHAPE_TEXT(shape), *bytes);
+    mc_fail_memory(ctx, ctx->device, *bytes, MC_HELP_BATCH, "a %s tensor %s", mc_dtype_name(dtype),
+                   MC_SHAPE_TEXT(shape));
     mc_tensor_free(tensor);
     return NULL;
 }

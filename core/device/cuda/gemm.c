@@ -71,7 +71,7 @@ static cudaDataType_t type_of(mc_dtype dtype)
 
 static int32_t alignment_of(const void *data)
 {
-    uintptr_t bits = (uintptr_t)data | 256;
+    uintptr_t bits = (uintptr_t)data | 64; /* what memory of the device has in any case */
     return (int32_t)(bits & -bits);
 }
 
