@@ -62,6 +62,8 @@ void train_add_machine_rows(args_table *table, train_options *o)
             {ARGS_FLAG("offload", &o->offload,
                        "keep the optimizer's state in host memory, and update there"),
              .known_as = "cpu-offload,offload-optimizer"},
+            {ARGS_REAL("gpu-share", &o->gpu_share, 0, 1,
+                       "with --offload: the part of the state that stays on the GPU")},
             {0},
         });
 }
@@ -116,7 +118,9 @@ bool train_check_grad_dtype(const train_options *o, char *message, size_t room)
 
 mc_optimizer *train_adam_new(mc_context *ctx, const train_options *o, const mc_adam_options *adam)
 {
-    return o->offload ? mc_adam_offload_new(ctx, adam) : mc_adam_new(ctx, adam);
+    mc_adam_options shared = *adam;
+    shared.gpu_share = (float)o->gpu_share;
+    return o->offload ? mc_adam_offload_new(ctx, &shared) : mc_adam_new(ctx, adam);
 }
 
 mc_lr_scheduler *train_schedule_new(mc_context *ctx, const train_options *o, int64_t steps)

@@ -28,6 +28,7 @@ typedef struct train_options {
     int device, dtype, recompute, grad_dtype;
     double loss_scale; /* the first */
     bool offload;
+    double gpu_share; /* of the state, that stays on the GPU all the same */
     ranks_options ranks;
     const char *log_jsonl, *tensorboard; /* NULL: none */
 } train_options;

@@ -121,6 +121,25 @@ static void test_plan_h200(void **state)
     assert_true(isnan(result("step_ms")) && result("peak_bytes") > 0);
 }
 
+/* What AdamOffload keeps on the host, 16 bytes an element, the GPU need not; and the other way. */
+static void test_plan_offload(void **state)
+{
+    (void)state;
+    double host[3], peak[3];
+    for (int i = 0; i < 3; i++) {
+        char line[200];
+        snprintf(line, sizeof line,
+                 "plan gpt2 --config gpt2-base --rates h200 --offload --gpu-share %g", i / 2.0);
+        if (tool(line)) fail_msg("%s", err);
+        host[i] = result("host_bytes");
+        peak[i] = result("peak_bytes");
+    }
+    assert_true(host[0] >= 16 * result("parameters") && host[0] < 17 * result("parameters"));
+    assert_true(host[1] > 0.5 * host[0] && host[1] < 0.7 * host[0]); /* whole blocks only */
+    assert_true(host[2] == 0 && peak[0] < peak[1] && peak[1] < peak[2]);
+    assert_int_equal(tool("plan gpt2 --config gpt2-base --offload --gpu-share 1.5"), 2);
+}
+
 static void test_plan_bert(void **state)
 {
     (void)state;
@@ -300,10 +319,11 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),          cmocka_unit_test(test_plan_h200),
-        cmocka_unit_test(test_plan_bert),     cmocka_unit_test(test_plan_errors),
-        cmocka_unit_test(test_bench),         cmocka_unit_test(test_bench_errors),
-        cmocka_unit_test(test_what_is_right), cmocka_unit_test(test_bus_factors),
+        cmocka_unit_test(test_plan),         cmocka_unit_test(test_plan_h200),
+        cmocka_unit_test(test_plan_offload), cmocka_unit_test(test_plan_bert),
+        cmocka_unit_test(test_plan_errors),  cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_bench_errors), cmocka_unit_test(test_what_is_right),
+        cmocka_unit_test(test_bus_factors),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
