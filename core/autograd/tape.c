@@ -606,19 +606,25 @@ static bool make_exclusive(mc_tape *tape, mc_tensor *x)
     return true;
 }
 
+bool mc_gradient_is_there(mc_tape *tape, const mc_tensor *x)
+{
+    if (!x || !x->gradient || mc_storage_data(x->gradient->storage)) return true;
+    mc_fail(tape->ctx, MC_ERR_STATE,
+            "a parameter %s has no memory for its gradient now: outside of backward it is there "
+            "where the parameter is used outside of its block, from mc_parameter_tensor to the end "
+            "of the next backward pass",
+            MC_SHAPE_TEXT(x->shape));
+    return false;
+}
+
 mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate)
 {
     *accumulate = false;
     if (!takes_gradient(tape, x)) return NULL;
     if (!x->gradient) return x->gradient = mc_tape_tensor(tape, x->dtype, x->shape, x);
     *accumulate = true;
-    if (x->is_leaf && !mc_storage_data(x->gradient->storage)) {
-        mc_fail(tape->ctx, MC_ERR_STATE,
-                "the gradient of a parameter %s of a block is written in the block's forward pass",
-                MC_SHAPE_TEXT(x->shape));
-        return NULL;
-    }
-    return x->is_leaf || make_exclusive(tape, x) ? x->gradient : NULL;
+    bool good = x->is_leaf ? mc_gradient_is_there(tape, x) : make_exclusive(tape, x);
+    return good ? x->gradient : NULL;
 }
 
 void mc_gradient_share(mc_tape *tape, mc_tensor *x, mc_tensor *g)

@@ -37,9 +37,9 @@ MC_API const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, 
 /* Runs backward from `y` with the gradient `dy` (y's shape and dtype), and releases activations as
  * it passes them. `dy` NULL is for a loss (see mc_cross_entropy): its seed is 1 / count, the
  * gradient of the mean; a loss of count 0 gives zero gradients. Parameter gradients are added to
- * what is already there (zero them with mc_optim_manager_zero_grad or mc_module_zero_grad). A tape
- * runs backward once from a given y; from several y in turn only where their graphs share no
- * node. */
+ * what is already there (zero them with mc_optim_manager_zero_grad or mc_module_zero_grad), and
+ * those of several ranks are added up, also where each is of the mean of its own rows. A tape runs
+ * backward once from a given y; from several y in turn only where their graphs share no node. */
 MC_API mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy);
 
 /* The gradient of a tape input after backward, NULL if it has none. Belongs to the tape. */

@@ -108,6 +108,9 @@ bool mc_op_ok(mc_tape *tape, const char *op, mc_status status);
  * x needs no gradient or after an error. For a parameter it is the f32 view of its bucket
  * (*accumulate set). */
 mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate);
+/* Whether a gradient of a parameter can be written to, in the forward pass too; sets the error.
+ * True where there is none, and for NULL. */
+bool mc_gradient_is_there(mc_tape *tape, const mc_tensor *x);
 /* Adds g (x's shape) to the gradient of x without copying where that is possible: x may then share
  * g's memory, so g must not be written afterwards. */
 void mc_gradient_share(mc_tape *tape, mc_tensor *x, mc_tensor *g);

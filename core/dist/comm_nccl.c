@@ -16,7 +16,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "core/device/cuda/cuda_internal.h"
@@ -653,9 +652,6 @@ mc_status mc_comm_init_nccl(mc_comm *c, const mc_comm_id *id)
     if (load(c->ctx, &g->api)) return mc_error_status(c->ctx);
     mc_cuda_device *d = mc_cuda_of(c->ctx->device);
     if (check_cuda(c, cudaSetDevice(d->ordinal), "cudaSetDevice")) return mc_error_status(c->ctx);
-    /* In recorded steps NCCL would register the buffers it sees as they are allocated; our memory is
-     * one range of addresses that is backed piece by piece. Who sets the variable decides. */
-    setenv("NCCL_GRAPH_REGISTER", "0", 0);
     ncclResult_t result =
         g->api.ncclCommInitRankConfig(&g->comm, c->size, unique, c->rank, &config);
     if (settle(c, result, "ncclCommInitRankConfig", 0, mc_comm_making))

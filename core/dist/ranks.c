@@ -112,12 +112,15 @@ double mc_sum_loss(mc_context *ctx, const mc_tensor *loss)
 /* What a rank has: its dtype, number of dimensions, and sizes. */
 enum { HAS_DTYPE, HAS_DIMS, HAS_SIZES, HAS = HAS_SIZES + MC_MAX_DIMS };
 
+static mc_shape rows_of(const mc_tensor *x) { return x->shape.ndim ? x->shape : MC_SHAPE(1); }
+
 static void describe(const mc_tensor *x, int64_t has[HAS])
 {
     memset(has, 0, HAS * sizeof *has);
     has[HAS_DTYPE] = (int64_t)x->dtype;
-    has[HAS_DIMS] = x->shape.ndim;
-    for (int i = 0; i < x->shape.ndim; i++) has[HAS_SIZES + i] = x->shape.dim[i];
+    mc_shape shape = rows_of(x);
+    has[HAS_DIMS] = shape.ndim;
+    for (int i = 0; i < shape.ndim; i++) has[HAS_SIZES + i] = shape.dim[i];
 }
 
 static mc_shape shape_of(const int64_t has[HAS])
@@ -171,7 +174,7 @@ static mc_tensor *copy_of(mc_context *ctx, const mc_tensor *x)
     if (bytes && !device->copy_out(device, host, mc_tensor_data(x), bytes))
         mc_fail(ctx, MC_ERR_DEVICE, "gather_result: %s", device->failure);
     else
-        y = mc_tensor_from(ctx, x->dtype, x->shape, host);
+        y = mc_tensor_from(ctx, x->dtype, rows_of(x), host);
     mc_free(host);
     return y;
 }

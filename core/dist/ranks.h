@@ -37,9 +37,9 @@ MC_API double mc_sum_loss(mc_context *ctx, const mc_tensor *loss);
 
 /* The rows of all ranks in one tensor, in the order of the ranks: x (n_r, ...) of rank r gives
  * (n_0 + n_1 + ..., ...). Ranks may have different numbers of rows, none too; the other sizes, and
- * the dtype, are the same on all. On the device; owned by the context (mc_tensor_free frees it
- * earlier). NULL after an error: a tensor that does not fit those of other ranks (named with its
- * rank, on every rank), one that is NULL or released, memory. */
+ * the dtype, are the same on all. A tensor () counts as a row (1). On the device; owned by the
+ * context (mc_tensor_free frees it earlier). NULL after an error: a tensor that does not fit those
+ * of other ranks (named with its rank, on every rank), one that is NULL or released, memory. */
 MC_API mc_tensor *mc_gather_result(mc_context *ctx, const mc_tensor *x);
 
 #endif

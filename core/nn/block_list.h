@@ -2,7 +2,13 @@
  *
  * A block is a module of yours and a forward function. The list runs them in order, each on the
  * result of the one before; what a block makes inside is released when it returns, except its
- * result and what backward needs. */
+ * result and what backward needs.
+ *
+ * A list may run several times on a tape. Parameters of a block may be used outside of it too, with
+ * the same results; where they are spread over ranks they then stay gathered until the tape ends,
+ * and their gradients are summed at the end of its backward pass. mc_linear_cross_entropy, which
+ * writes gradients in the forward pass, takes parameters of the block it stands in only at levels 0
+ * and 1 (else MC_ERR_STATE). */
 #ifndef MC_NN_BLOCK_LIST_H
 #define MC_NN_BLOCK_LIST_H
 

@@ -359,7 +359,7 @@ void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count)
 typedef struct held_bucket {
     mc_module_root *root;
     int bucket;
-    bool trained;
+    bool trained, gathered;
 } held_bucket;
 
 /* Gathers it anew if a step was taken since it was. */
@@ -394,7 +394,7 @@ static void after_backward(void *data)
 static void at_end(void *data)
 {
     const held_bucket *use = data;
-    mc_bucket_release(use->root, &use->root->buckets[use->bucket]);
+    if (use->gathered) mc_bucket_release(use->root, &use->root->buckets[use->bucket]);
 }
 
 static const mc_tape_watch hold = {before_backward, after_backward, at_end};
@@ -410,11 +410,12 @@ static mc_status hold_bucket(mc_tape *tape, mc_bucket *b, bool trained)
                                             : mc_bucket_begin_gradient(root, b);
     held_bucket *use = mc_tape_alloc(tape, sizeof *use);
     if (!use) return mc_error_status(root->ctx);
-    *use = (held_bucket){root, (int)(b - root->buckets), trained};
-    mc_status status = mc_bucket_gather(root, b);
-    if (!status && trained) status = mc_bucket_begin_gradient(root, b);
-    if (!status) status = mc_tape_hook(tape, &hold, root, use);
+    *use = (held_bucket){root, (int)(b - root->buckets), trained, false};
+    mc_status status = mc_tape_hook(tape, &hold, root, use);
+    if (!status) status = mc_bucket_gather(root, b);
     if (status) return status;
+    use->gathered = true;
+    if (trained && mc_bucket_begin_gradient(root, b)) return mc_error_status(root->ctx);
     b->holder = mc_tape_id(tape);
     if (mc_tape_replaying(tape)) before_backward(use); /* the pass has begun already */
     return mc_error_status(root->ctx);
@@ -437,7 +438,8 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     if (!known && (wants ? mc_module_need_gradients(root) : mc_module_layout(root))) return NULL;
     mc_bucket *bucket = stored->bucket;
     if (mc_bucket_await(root, bucket) || !mc_tape_note_owner(tape, root)) return NULL;
-    if (wants && mc_bucket_reopen(root, bucket)) return NULL;
+    bool whole = bucket->level < 2; /* others get their gradient memory when it is needed */
+    if (wants && whole && mc_bucket_begin_gradient(root, bucket)) return NULL;
     if (!bucket->running && hold_bucket(tape, bucket, wants)) return NULL;
     if (known) return stored->leaf;
     stored->leaf = mc_tape_parameter(tape, root->dtype, stored->shape, &bucket->data,

@@ -113,7 +113,9 @@ MC_API const char *mc_parameter_name(const mc_parameter *parameter); /* full pat
 MC_API mc_shape mc_parameter_shape(const mc_parameter *parameter);
 MC_API mc_dtype mc_parameter_dtype(const mc_parameter *parameter);
 MC_API bool mc_parameter_trainable(const mc_parameter *parameter);
-/* Copies values from or to host memory as f32 (row-major, all elements; rounding on write). */
+/* Copies values from or to host memory as f32 (row-major, all elements; rounding on write). Over
+ * several ranks all of them call it, and write the same: who reads what is spread over ranks
+ * (MC_ZERO_3, AdamOffload) needs the others. */
 MC_API mc_status mc_parameter_write(mc_parameter *parameter, const float *values);
 MC_API mc_status mc_parameter_read(mc_parameter *parameter, float *values);
 /* Copies the accumulated gradient as it stands in the bucket, summed over ranks, which all have to

@@ -73,8 +73,8 @@ struct mc_bucket {
     int users;                    /* level 3: how many have gathered it */
     bool stale;                   /* level 3: `data` is in use and older than the last step */
     int running;                  /* of a block: calls of its forward function under way */
-    int backward;                 /* uses outside of its block in the backward pass under way, at the
-                                     end of which its gradients are complete */
+    int backward;                 /* uses outside of its block in the backward pass under way, whose
+                                     end it is reduced at */
     uint64_t holder;              /* the newest tape that has used it outside of its block */
     /* under way between ranks: the gathering of `data`, the reduction of `gradient` */
     struct mc_comm_request *gathering, *reducing;
@@ -205,10 +205,10 @@ int mc_bucket_level(const mc_module_root *root, const mc_bucket *bucket, bool ho
 /* ---- sharding (shard.c) ---------------------------------------------------------------------- */
 
 /* Awaits the parameters (mc_bucket_await), and at level 3 has them gathered until as many calls of
- * release; release does nothing at other levels.
- * prefetch begins to gather what is about to be asked for; forget drops what was prefetched and not
- * asked for, for it shows old values once parameters change; outdate does so too, and has what is in
- * use gathered anew by the next that asks for it. */
+ * release; release does nothing at other levels. prefetch begins to gather what is about to be
+ * asked for; forget drops what was prefetched and not asked for, for it shows old values once
+ * parameters change; outdate does so too, and has what is in use gathered anew by the next that
+ * asks for it. */
 mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *bucket);
 void mc_bucket_release(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *bucket);

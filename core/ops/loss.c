@@ -243,6 +243,7 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
         c.seed = mc_loss_seed_of(t, rows, counted(t, c.labels, c.options.ignore_index));
         if (!c.seed) return NULL;
         set_seed(t, c.loss, c.seed);
+        if (!mc_gradient_is_there(t, weight) || !mc_gradient_is_there(t, bias)) return NULL;
         if (x->requires_grad && !(c.dx = mc_tape_tensor(t, x->dtype, x->shape, x))) return NULL;
     }
     linear_loss_run(t, &c);

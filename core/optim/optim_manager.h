@@ -24,6 +24,10 @@
  * averages.) Gradients that were computed without the manager, by mc_tape_backward, are taken as
  * they are; the two kinds are not to be mixed within a step.
  *
+ * Over several ranks all of this is of all rows of all ranks, and the same on each: sums, counts,
+ * norms, overflows, skipped steps. Every rank makes the same calls in the same order, and as many
+ * forward and backward passes: with a batch of no rows where it has none.
+ *
  * Loss scaling is BMTrain's, state for state. When a gradient overflowed (is infinite or NaN): if
  * the scale is above the minimum it is divided by the factor and the growth counter is set to 0;
  * the gradients are zeroed; there is no step of optimizers and schedules. Otherwise, after the
@@ -143,7 +147,8 @@ MC_API bool mc_optim_manager_last_step_skipped(const mc_optim_manager *optim);
  * that step found. NaN before there is one. */
 MC_API double mc_optim_manager_grad_norm(const mc_optim_manager *optim);
 /* The mean of the losses of the step: all micro-steps' sums over all their counts. It stays until
- * the next backward. NaN where nothing counted. */
+ * the next backward; from then to the end of the step it is that of this rank's losses so far. NaN
+ * where nothing counted. */
 MC_API double mc_optim_manager_mean_loss(const mc_optim_manager *optim);
 
 #endif

@@ -353,8 +353,7 @@ static mc_status zero_run(void *user, const mc_run *run)
     const mc_bucket *b = run->bucket;
     mc_run held = *run;
     if (b->level >= 2 && b->gradient) /* left by a forward pass */
-        device->kernels->zero(device, b->gradient + run->first,
-                              (size_t)run->count * sizeof(float));
+        device->kernels->zero(device, b->gradient + run->first, (size_t)run->count * sizeof(float));
     if (b->host) return zero_on_host(o, run);
     if (b->summed && open_bucket(o, run)) return mc_error_status(o->ctx);
     if (b->level >= 2 && !mc_run_within(&held, b->first, b->share)) return MC_OK;

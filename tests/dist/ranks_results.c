@@ -42,6 +42,19 @@ static void check_rows(mc_dtype dtype)
     mc_tensor_free(y);
 }
 
+/* A number without dimensions is a row. */
+static void check_scalars(void)
+{
+    float mine = (float)(rank + 1), all[64] = {0};
+    mc_tensor *x = mc_tensor_from(ctx, MC_F32, (mc_shape){.ndim = 0}, &mine);
+    mc_tensor *y = mc_gather_result(ctx, x);
+    check(mc_tensor_count(y) == ranks && mc_tensor_size(y, 0) == ranks, "gathered numbers' shape");
+    mc_tensor_read_f32(ctx, y, all, ranks);
+    for (int r = 0; r < ranks; r++) check(all[r] == (float)(r + 1), "gathered numbers");
+    mc_tensor_free(x);
+    mc_tensor_free(y);
+}
+
 /* Rank r counts r rows whose loss is r each; the last rank counts none. */
 static void check_losses(void)
 {
@@ -157,6 +170,7 @@ int main(int argc, char **argv)
     if (ranks > 1) check_threads(threads);
     check_rows(MC_F32);
     check_rows(MC_I32);
+    check_scalars();
     check_losses();
     check_accuracy();
     check_numbers();

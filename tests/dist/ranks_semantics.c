@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/modelcenter.h"
 #include "core/optim/optimizer_internal.h"
 
@@ -21,27 +22,31 @@ typedef struct block {
     mc_layernorm *norm;
     mc_linear *up, *down;
     mc_block_list *inner; /* NULL: none */
+    float dropout;
+    mc_linear *more; /* NULL: none */
 } block;
 
 typedef struct model {
     mc_module module;
     mc_parameter *gate, *mix; /* mix stands at both ends */
-    mc_block_list *first, *second;
+    mc_block_list *first, *second, *none;
     mc_linear *head;
+    mc_parameter *more; /* NULL: none */
 } model;
 
 typedef struct setting {
     int level;
-    int levels[3];         /* of the root and the two lists; 0: as `level` */
+    int levels[3]; /* of the root and the two lists; 0: as `level` */
     mc_recompute recompute;
     mc_dtype dtype;
-    bool nested;           /* a list in each block of the first list */
+    bool nested; /* a list in each block of the first list */
+    float dropout;
     bool offload;
     double loss_scale;
 } setting;
 
 typedef struct run {
-    mc_context *ctx;
+    mc_context *ctx, *all;
     int rank, ranks;
     const setting *s;
     model *m;
@@ -58,7 +63,8 @@ static void *new_inner(mc_module *list, const char *name, int index, void *confi
 {
     block *b = mc_module_add(list, name, sizeof *b);
     (void)index, (void)config;
-    if (b) b->up = mc_linear_add(&b->module, "up", DIM, DIM, &(mc_linear_options){.init_std = 0.2f});
+    if (b)
+        b->up = mc_linear_add(&b->module, "up", DIM, DIM, &(mc_linear_options){.init_std = 0.2f});
     return b;
 }
 
@@ -75,6 +81,7 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
     block *b = mc_module_add(list, name, sizeof *b);
     mc_linear_options options = {.init_std = 0.2f};
     if (!b) return NULL;
+    b->dropout = s->dropout;
     b->norm = mc_layernorm_add(&b->module, "norm", DIM, 0);
     b->up = mc_linear_add(&b->module, "up", DIM, 2 * DIM, &options);
     if (s->nested)
@@ -89,7 +96,9 @@ static mc_tensor *block_forward(mc_tape *t, void *user, mc_tensor *x, mc_tensor 
     block *b = user;
     mc_tensor *h = mc_layernorm_forward(t, b->norm, x);
     if (b->inner) h = mc_block_list_forward(t, b->inner, h, NULL);
-    h = mc_linear_forward(t, b->down, mc_gelu(t, mc_linear_forward(t, b->up, h)));
+    h = mc_dropout(t, mc_gelu(t, mc_linear_forward(t, b->up, h)), b->dropout);
+    h = mc_linear_forward(t, b->down, h);
+    if (b->more) h = mc_add(t, h, mc_tanh(t, mc_linear_forward(t, b->more, x)));
     return mc_add(t, x, extra && extra[0] ? mc_mul(t, extra[0], h) : h);
 }
 
@@ -110,7 +119,9 @@ static model *model_new(mc_context *ctx, const setting *s)
     m->mix = mc_parameter_new(&m->module, "mix", MC_SHAPE(DIM, DIM), mc_init_normal(0, 0.3f));
     m->first = add_list(m, "first", 3, s, s->levels[1]);
     m->second = add_list(m, "second", 1, s, s->levels[2]);
-    m->head = mc_linear_add(&m->module, "head", DIM, CLASSES, &(mc_linear_options){.init_std = 0.2f});
+    m->none = add_list(m, "none", 0, s, 0);
+    m->head =
+        mc_linear_add(&m->module, "head", DIM, CLASSES, &(mc_linear_options){.init_std = 0.2f});
     return m;
 }
 
@@ -149,13 +160,15 @@ static rows take_rows(run *r, mc_tape *t, int set, int total, int ignored, bool 
 static mc_tensor *begin_model(run *r, mc_tape *t, mc_tensor *x)
 {
     model *m = r->m;
-    x = mc_mul(t, mc_cast(t, x, r->s->dtype ? r->s->dtype : MC_F32), mc_parameter_tensor(t, m->gate));
+    x = mc_mul(t, mc_cast(t, x, r->s->dtype ? r->s->dtype : MC_F32),
+               mc_parameter_tensor(t, m->gate));
     return mc_fused_linear(t, x, mc_parameter_tensor(t, m->mix), NULL, MC_ACTIVATION_NONE);
 }
 
 static mc_tensor *end_model(run *r, mc_tape *t, mc_tensor *x)
 {
-    return mc_fused_linear(t, x, mc_parameter_tensor(t, r->m->mix), NULL, MC_ACTIVATION_TANH);
+    mc_tensor *bias = r->m->more ? mc_parameter_tensor(t, r->m->more) : NULL;
+    return mc_fused_linear(t, x, mc_parameter_tensor(t, r->m->mix), bias, MC_ACTIVATION_TANH);
 }
 
 static mc_tensor *hidden(run *r, mc_tape *t, mc_tensor *x)
@@ -163,7 +176,7 @@ static mc_tensor *hidden(run *r, mc_tape *t, mc_tensor *x)
     x = begin_model(r, t, x);
     x = mc_block_list_forward(t, r->m->first, x, NULL);
     x = mc_block_list_forward(t, r->m->second, x, NULL);
-    return end_model(r, t, x);
+    return end_model(r, t, mc_block_list_forward(t, r->m->none, x, NULL));
 }
 
 static mc_tensor *loss_of(run *r, mc_tape *t, mc_tensor *h, const rows *in)
@@ -219,7 +232,8 @@ static void list_twice(run *r)
 {
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(r->ctx);
-    rows a = take_rows(r, t, r->step, ROWS, 1, false), b = take_rows(r, t, r->step + 50, 4, 0, false);
+    rows a = take_rows(r, t, r->step, ROWS, 1, false),
+         b = take_rows(r, t, r->step + 50, 4, 0, false);
     mc_tensor *x = hidden(r, t, a.x), *y = begin_model(r, t, b.x);
     y = mc_block_list_forward(t, r->m->second, y, NULL);
     y = end_model(r, t, mc_block_list_forward(t, r->m->first, y, NULL));
@@ -255,7 +269,8 @@ static void two_tapes_fused(run *r)
 {
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(r->ctx), *u = mc_tape_begin(r->ctx);
-    rows a = take_rows(r, t, r->step, ROWS, 1, false), b = take_rows(r, u, r->step + 50, 4, 0, false);
+    rows a = take_rows(r, t, r->step, ROWS, 1, false),
+         b = take_rows(r, u, r->step + 50, 4, 0, false);
     mc_tensor *x = hidden(r, t, a.x), *y = hidden(r, u, b.x);
     mc_optim_manager_backward(r->optim, t, fused_loss(r, t, x, &a));
     mc_optim_manager_backward(r->optim, u, fused_loss(r, u, y, &b));
@@ -422,8 +437,8 @@ static void few_rows(run *r)
     for (int micro = 0; micro < 2; micro++) {
         mc_tape *t = mc_tape_begin(r->ctx);
         bool last = micro && r->step == STEPS - 1;
-        rows in = take_rows(r, t, r->step + 50 * micro, last ? 0 : total[r->step],
-                            ignored[r->step], false);
+        rows in = take_rows(r, t, r->step + 50 * micro, last ? 0 : total[r->step], ignored[r->step],
+                            false);
         mc_tensor *x = hidden(r, t, in.x);
         mc_tensor *loss = r->step % 2 ? fused_loss(r, t, x, &in) : loss_of(r, t, x, &in);
         mc_optim_manager_backward(r->optim, t, loss);
@@ -496,6 +511,107 @@ static void freezing(run *r)
     end_step(r);
 }
 
+/* The same when the step's last gradients are still on their way. */
+static void freezing_late(run *r)
+{
+    mc_optim_manager_zero_grad(r->optim);
+    plain_backward(r, r->step);
+    const char *what[] = {"first.0.*", "gate", "first.*", "second.*", "*.bias"};
+    mc_module_set_trainable(&r->m->module, what[r->step], false);
+    if (r->step % 2) r->extra[r->step] = evaluate(r, 90);
+    end_step(r);
+    mc_module_set_trainable(&r->m->module, what[r->step], true);
+}
+
+/* Gradients go on being added up after a step; norms of other kinds; a step of nothing. */
+static void going_on(run *r)
+{
+    if (r->step % 2 == 0) mc_optim_manager_zero_grad(r->optim);
+    if (r->step != 3) plain_backward(r, r->step);
+    if (r->step == 2) mc_module_zero_grad(&r->m->module);
+    r->extra[r->step] =
+        mc_optim_manager_clip_grad_norm_p(r->optim, 0.5f, r->step % 2 ? INFINITY : 1);
+    mc_optim_manager_step(r->optim);
+}
+
+/* State is saved while a tape is open, and comes back in the middle of a step. */
+static void restoring(run *r)
+{
+    static float values[DIM * DIM];
+    char path[64];
+    snprintf(path, sizeof path, "ranks_semantics-%d-%d.safetensors", (int)getppid(),
+             r->ranks > 1 ? -1 : mc_rank(r->all));
+    mc_tape *t = mc_tape_begin(r->ctx);
+    plain_loss(r, t, 60);
+    if (r->step == 1) {
+        mc_optim_manager_save(r->optim, path);
+        mc_parameter_read(r->m->mix, values);
+    }
+    mc_optim_manager_zero_grad(r->optim);
+    mc_optim_manager_backward(r->optim, t, plain_loss(r, t, 61));
+    mc_tape_end(t);
+    if (r->step == 3) {
+        mc_parameter_write(r->m->mix, values);
+        mc_optim_manager_load(r->optim, path);
+        mc_synchronize(r->ctx);
+        if (r->rank == 0) remove(path);
+    }
+    plain(r);
+}
+
+/* Optimizers are freed, and others take their parameters over, in the middle of a step. */
+static void taking_over(run *r)
+{
+    mc_optim_manager_zero_grad(r->optim);
+    plain_backward(r, r->step);
+    if (r->step % 2) {
+        mc_optimizer_free(r->sgd);
+        r->sgd = mc_sgd_new(r->ctx, &(mc_sgd_options){.lr = 0.1f, .momentum = 0.5f});
+        mc_optimizer_add_group(r->sgd, &r->m->module, "*weight*",
+                               &(mc_param_group){.weight_decay = 0.1f, .lr_factor = 0.7f});
+        mc_optimizer_add_group(r->sgd, &r->m->module, "*mix", &(mc_param_group){.lr_factor = 0.5f});
+        mc_optim_manager_add(r->optim, r->sgd, NULL);
+    }
+    plain_backward(r, r->step + 50);
+    end_step(r);
+}
+
+/* Parameters are added to the model, of the root and of a block, in the middle of a step. */
+static void growing(run *r)
+{
+    mc_optim_manager_zero_grad(r->optim);
+    plain_backward(r, r->step);
+    block *b = mc_block_list_at(r->m->first, 1);
+    if (r->step == 1) {
+        r->m->more =
+            mc_parameter_new(&r->m->module, "more", MC_SHAPE(DIM), mc_init_normal(0, 0.1f));
+        b->more = mc_linear_add(&b->module, "more", DIM, DIM, NULL);
+        mc_optimizer_add(r->sgd, &r->m->module);
+    }
+    plain_backward(r, r->step + 50);
+    end_step(r);
+}
+
+/* Activations are recorded, of one rank too that has no rows. */
+static void recording(run *r)
+{
+    mc_optim_manager_zero_grad(r->optim);
+    mc_record_begin(r->ctx);
+    mc_tape *t = mc_tape_begin(r->ctx);
+    rows in = take_rows(r, t, r->step, r->step % 2 ? 2 : ROWS, 0, false);
+    mc_tensor *h = mc_record(t, hidden(r, t, in.x), "hidden");
+    mc_optim_manager_backward(r->optim, t, loss_of(r, t, h, &in));
+    mc_inspection *table = mc_record_end(r->ctx);
+    for (int i = 0; i < mc_inspection_count(table); i++) {
+        const mc_inspect_row *row = mc_inspection_row(table, i);
+        r->extra[r->step] += row->mean + row->max + row->std + (double)row->shape.dim[0];
+        if (row->has_gradient) r->extra[r->step] += r->optim->nominal * row->grad_std;
+    }
+    mc_inspection_free(table);
+    mc_tape_end(t);
+    end_step(r);
+}
+
 /* Tables of parameters in the middle of a step. */
 static void inspecting(run *r)
 {
@@ -507,7 +623,8 @@ static void inspecting(run *r)
         mc_optim_manager_backward(r->optim, t, loss);
         mc_inspection *after = mc_inspect(&r->m->module, NULL);
         for (int i = 0; i < mc_inspection_count(after); i++) {
-            const mc_inspect_row *x = mc_inspection_row(before, i), *y = mc_inspection_row(after, i);
+            const mc_inspect_row *x = mc_inspection_row(before, i),
+                                 *y = mc_inspection_row(after, i);
             double scale = r->optim->nominal;
             r->extra[r->step] += x->mean + x->max + scale * (y->grad_mean + y->grad_std);
             if (micro) r->extra[r->step] += scale * x->grad_mean * 3;
@@ -562,6 +679,12 @@ static const scenario scenarios[] = {
     {"two-models", two_models, 2},
     {"meddling", meddling, 2},
     {"freezing", freezing, 3},
+    {"freezing-late", freezing_late, 1},
+    {"going-on", going_on, 1},
+    {"restoring", restoring, 1},
+    {"taking-over", taking_over, 2},
+    {"growing", growing, 2},
+    {"recording", recording, 1},
     {"inspecting", inspecting, 2},
     {"alone", alone, 1},
 };
@@ -582,12 +705,12 @@ static void train(run *r, const scenario *s)
 {
     mc_context *ctx = r->ctx;
     r->m = model_new(ctx, r->s);
-    r->other = mc_linear_new(ctx, DIM, CLASSES, &(mc_linear_options){.name = "other", .init_std = 0.2f});
+    r->other =
+        mc_linear_new(ctx, DIM, CLASSES, &(mc_linear_options){.name = "other", .init_std = 0.2f});
     r->sgd = r->s->offload ? mc_adam_offload_new(ctx, &(mc_adam_options){.lr = 0.02f, .eps = 0.01f})
                            : mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.2f, .momentum = 0.9f});
-    r->optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){
-                                             .micro_steps = s->micro,
-                                             .loss_scale = r->s->loss_scale});
+    r->optim = mc_optim_manager_new(
+        ctx, &(mc_optim_manager_options){.micro_steps = s->micro, .loss_scale = r->s->loss_scale});
     mc_optimizer_add(r->sgd, r->m ? &r->m->module : NULL);
     mc_optimizer_add(r->sgd, mc_linear_module(r->other));
     if (s->step != alone) mc_optim_manager_add(r->optim, r->sgd, NULL);
@@ -615,34 +738,81 @@ static double worst_of(const double *a, const double *b)
     return worst;
 }
 
-static bool run_case(mc_context *ctx, mc_context *alone_ctx, const setting *s, const scenario *c)
+/* Whether two trainings came to the same. */
+static bool compare(const run *a, const run *b, const char *name)
 {
-    static run together, single;
-    ctx->zero_level = s->level;
-    together = (run){.ctx = ctx, .rank = mc_rank(ctx), .ranks = mc_world_size(ctx), .s = s};
-    single = (run){.ctx = alone_ctx, .rank = 0, .ranks = 1, .s = s};
-    train(&single, c);
-    if (getenv("VERBOSE")) printf("alone done\n");
-    train(&together, c);
-    if (mc_print_error(alone_ctx, stdout) || mc_print_error(ctx, stdout)) {
-        printf("FAILED rank %d: %s level %d\n", mc_rank(ctx), c->name, s->level);
-        return false;
-    }
-    double loss = worst_of(together.loss, single.loss), norm = worst_of(together.norm, single.norm);
-    double extra = worst_of(together.extra, single.extra), weights = 0;
+    const setting *s = a->s;
+    double loss = worst_of(a->loss, b->loss), norm = worst_of(a->norm, b->norm);
+    double extra = worst_of(a->extra, b->extra), weights = 0;
     for (int i = 0; i < MOST; i++) {
-        double a = (double)together.weights[i], b = (double)single.weights[i];
-        double d = fabs(a - b) / (1 + fabs(b));
+        double x = (double)a->weights[i], y = (double)b->weights[i];
+        double d = fabs(x - y) / (1 + fabs(y));
         if (!(d <= weights)) weights = d;
     }
     bool exact = s->dtype == MC_DTYPE_DEFAULT || s->dtype == MC_F32;
+    /* f32: the order of additions; bf16: that of roundings, which gradients and tables show most */
     double limit = exact ? 1e-5 : 5e-2, most = exact ? 5e-5 : INFINITY;
     bool good = loss <= limit && norm <= 2 * limit && extra <= most && weights <= 2 * limit;
-    if (!good || getenv("VERBOSE"))
-        printf("%s rank %d: %s level %d (%d %d %d) recompute %d%s%s: loss %.1e norm %.1e extra %.1e weights %.1e\n",
-               good ? "ok" : "FAILED", mc_rank(ctx), c->name, s->level, s->levels[0], s->levels[1],
-               s->levels[2], (int)s->recompute, s->nested ? " nested" : s->offload ? " offload" : "", exact ? "" : " half", loss, norm, extra, weights);
+    good = good && !mc_failed(a->ctx) && !mc_failed(b->ctx);
+    if (good) return true;
+    mc_print_error(a->ctx, stdout);
+    mc_print_error(b->ctx, stdout);
+    printf("FAILED rank %d: %s level %d (%d %d %d) recompute %d%s%s%s: "
+           "loss %.1e norm %.1e extra %.1e weights %.1e\n",
+           a->rank, name, s->level, s->levels[0], s->levels[1], s->levels[2], (int)s->recompute,
+           s->nested ? " nested" : "", s->offload ? " offload" : "", exact ? "" : " bf16", loss,
+           norm, extra, weights);
+    return false;
+}
+
+static run together, single;
+
+static bool run_case(mc_context *ctx, mc_context *alone_ctx, const setting *s, const scenario *c)
+{
+    if (mc_failed(ctx) || mc_failed(alone_ctx)) return false;
+    ctx->zero_level = s->level;
+    together =
+        (run){.ctx = ctx, .all = ctx, .rank = mc_rank(ctx), .ranks = mc_world_size(ctx), .s = s};
+    single = (run){.ctx = alone_ctx, .all = ctx, .rank = 0, .ranks = 1, .s = s};
+    train(&single, c);
+    train(&together, c);
+    return compare(&together, &single, c->name);
+}
+
+static bool drop(mc_context *ctx, const setting *s, run *r)
+{
+    *r = (run){.ctx = ctx, .all = ctx, .rank = mc_rank(ctx), .ranks = mc_world_size(ctx), .s = s};
+    ctx->zero_level = s->level;
+    ctx->rng_offset = 0;
+    train(r, &scenarios[0]);
+    return s->level == 0 && s->recompute == MC_RECOMPUTE_NONE ? true
+                                                              : compare(r, &single, "dropout");
+}
+
+/* Every level and recompute drops the same elements. */
+static bool run_dropout(mc_context *ctx)
+{
+    bool good = true;
+    for (int k = 0; k < 2 * 4 * 3 && !mc_failed(ctx); k++) {
+        setting s = {.level = k / 3 % 4, .dropout = 0.3f, .nested = k >= 4 * 3};
+        s.recompute = (mc_recompute)(MC_RECOMPUTE_NONE + k % 3);
+        good &= drop(ctx, &s, k % (4 * 3) ? &together : &single);
+    }
     return good;
+}
+
+/* One kind of setting after the other at a level; false behind the last. */
+static bool choose(int level, int kind, setting *s)
+{
+    *s = (setting){.level = level, .recompute = MC_RECOMPUTE_NONE};
+    if (kind < 3) s->recompute = (mc_recompute)(MC_RECOMPUTE_NONE + kind);
+    if (kind == 3 || kind == 6) s->recompute = MC_RECOMPUTE_FULL;
+    s->nested = kind >= 3 && kind <= 5;
+    for (int k = 0; k < 3 && (kind == 4 || kind == 5); k++)
+        s->levels[k] = MC_ZERO_0 + (level + k + 1) % 4;
+    if (kind >= 5) s->dtype = kind == 7 ? MC_F32 : MC_BF16;
+    s->offload = kind >= 6;
+    return kind < 8;
 }
 
 int main(int argc, char **argv)
@@ -651,33 +821,17 @@ int main(int argc, char **argv)
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .comm_timeout = 20});
     mc_context *alone_ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone_ctx, stderr)) return 2;
-    bool good = true;
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        const scenario *c = &scenarios[i];
-        if (argc > 1 && strcmp(argv[1], c->name) != 0) continue;
+    bool good = argc > 1 || run_dropout(ctx);
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         for (int level = 0; level <= 3; level++) {
+            setting s;
+            if (argc > 1 && strcmp(argv[1], scenarios[i].name) != 0) continue;
             if (argc > 2 && atoi(argv[2]) != level) continue;
-            setting s = {.level = level};
-            for (int recompute = MC_RECOMPUTE_NONE; recompute <= MC_RECOMPUTE_FULL; recompute++) {
-                s.recompute = (mc_recompute)recompute;
-                good &= run_case(ctx, alone_ctx, &s, c);
+            for (int kind = 0; choose(level, kind, &s); kind++) {
+                setenv("MC_OFFLOAD", s.offload ? "always" : "", 1);
+                good &= run_case(ctx, alone_ctx, &s, &scenarios[i]);
             }
-            s.nested = true;
-            good &= run_case(ctx, alone_ctx, &s, c);
-            s.recompute = MC_RECOMPUTE_NONE;
-            for (int k = 0; k < 3; k++) s.levels[k] = 1 + (level + k + 1) % 4;
-            good &= run_case(ctx, alone_ctx, &s, c);
-            s.dtype = MC_BF16;
-            good &= run_case(ctx, alone_ctx, &s, c);
-            s = (setting){.level = level, .offload = true};
-            setenv("MC_OFFLOAD", "always", 1);
-            good &= run_case(ctx, alone_ctx, &s, c);
-            s.recompute = MC_RECOMPUTE_FULL;
-            s.dtype = MC_BF16;
-            good &= run_case(ctx, alone_ctx, &s, c);
-            unsetenv("MC_OFFLOAD");
         }
-    }
     mc_context_free(ctx);
     mc_context_free(alone_ctx);
     printf(good ? "" : "some cases FAILED\n");
