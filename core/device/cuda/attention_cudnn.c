@@ -246,10 +246,10 @@ static mc_status find_plans(mc_device *d, const mc_attention_shape *s, mc_matrix
     if (*c->why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", c->why);
     mc_sdpa_key key = key_of(s, q, k, out);
     /* 9.14.0 on an H200: dv of packed sequences is wrong from here on, 9.19.0's is right */
-    if (key.ragged && key.head_dim > 128 && c->version < 91900)
+    if (key.ragged && key.head_dim > 128 && c->library.version < 91900)
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
-                            "cuDNN %zu does not take packed sequences of heads of %d", c->version,
-                            key.head_dim);
+                            "cuDNN %zu does not take packed sequences of heads of %d",
+                            c->library.version, key.head_dim);
     if ((int64_t)key.batch * key.heads > UINT16_MAX)
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %d sequences of %d heads", key.batch,
                             key.heads);
