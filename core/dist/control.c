@@ -340,7 +340,9 @@ void mc_control_explain(mc_control *c, uint64_t group, uint64_t operation, const
     *text = '\0';
     if (!c || !c->has_thread) return;
     copy_text(question.name, sizeof question.name, name);
-    double until = mc_control_now() + 3;
+    /* the network may lose a packet, or the system stand still; a rank 0 that has died, or is
+     * silent for long, is a failure, which ends the wait */
+    double until = mc_control_now() + 10;
     struct timespec then = {(time_t)until, (long)(1e9 * (until - (time_t)until))};
     pthread_mutex_lock(&c->lock);
     uint32_t number = ++c->answer.asked;

@@ -296,6 +296,11 @@ static void pass_question(mc_control_client *k, double now)
     pthread_mutex_lock(&k->c->lock);
     uint32_t asked = k->c->answer.asked;
     mc_control_question question = k->c->answer.question;
+    if (!k->conn && k->c->answer.answered != asked) { /* rank 0 has left: nobody can tell */
+        k->c->answer.text[0] = '\0';
+        k->c->answer.answered = asked;
+        pthread_cond_broadcast(&k->c->changed);
+    }
     pthread_mutex_unlock(&k->c->lock);
     if (asked == k->asked || !k->conn) return;
     k->asked = asked;
@@ -307,6 +312,15 @@ static void pass_question(mc_control_client *k, double now)
     mc_frame_put(&f, question.all, 4);
     mc_frame_put_bytes(&f, question.name, strlen(question.name));
     mc_conn_send(k->conn, &f);
+}
+
+static void tell_failure(mc_control_client *k)
+{
+    if (!has_failed(k) || k->told || !k->conn || !k->answered) return;
+    mc_frame f;
+    mc_control_error_frame(k->c, &f);
+    mc_conn_send(k->conn, &f);
+    k->told = true;
 }
 
 static void check_all(mc_control_client *k, double now)
@@ -322,12 +336,7 @@ static void check_all(mc_control_client *k, double now)
         snprintf(what, sizeof what, "stands still: no heartbeat for %.1f s", now - k->conn->heard);
         fail_server(k, what);
     }
-    if (has_failed(k) && !k->told && k->conn && k->answered) {
-        mc_frame f;
-        mc_control_error_frame(k->c, &f);
-        mc_conn_send(k->conn, &f);
-        k->told = true;
-    }
+    tell_failure(k);
     pass_question(k, now);
     if (now < k->next_beat) return;
     k->next_beat = now + c->beat;
@@ -364,6 +373,7 @@ static void start_leaving(mc_control_client *k, double now)
         disconnect(k);
         return;
     }
+    tell_failure(k); /* of a moment ago: after the goodbye nobody would hear of it */
     mc_conn_send(k->conn, &beat);
     mc_conn_send(k->conn, &bye);
     k->conn->closing = true;

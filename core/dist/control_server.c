@@ -628,6 +628,7 @@ static void start_leaving(mc_control_server *s, double now)
 {
     mc_frame beat, bye = {.type = MC_FRAME_BYE};
     mc_control_state mine = mc_control_mine(s->c);
+    tell_failure(s); /* of a moment ago: after the goodbye nobody would hear of it */
     mc_control_beat_frame(&beat, &mine, now);
     close(s->listener);
     s->listener = -1;

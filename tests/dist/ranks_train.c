@@ -158,10 +158,10 @@ static void train(mc_context *ctx, const setting *s, int rank, int ranks, curve 
     mc_gpt2_free(gpt2);
 }
 
-static double worst_of(const double *a, const double *b)
+static double worst_of(const double *a, const double *b, int steps)
 {
     double worst = 0;
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < steps; i++) {
         double error = fabs(a[i] - b[i]) / fabs(b[i]);
         if (!(error <= worst)) worst = error;
     }
@@ -179,11 +179,16 @@ static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
     train(alone, s, 0, 1, &single, initial[0], final[0]);
     train(ctx, s, mc_rank(ctx), mc_world_size(ctx), &together, initial[1], final[1]);
     if (mc_print_error(alone, stdout) || mc_print_error(ctx, stdout)) return false;
-    double loss = worst_of(together.loss, single.loss), norm = worst_of(together.norm, single.norm);
+    /* of gradients that are rounded to bf16 the first step's norm is off by their rounding, 2^-8 at
+     * most; what follows from it later grows as it likes */
+    bool rounded = s->wire == MC_GRAD_PARAMETER && s->dtype != MC_F32;
     double limit = s->dtype == MC_F32 ? 1e-5 : 5e-2;
+    double loss = worst_of(together.loss, single.loss, STEPS);
+    double norm = worst_of(together.norm, single.norm, rounded ? 1 : STEPS);
+    double norm_limit = rounded ? 1.0 / 256 : limit;
     bool same = memcmp(initial[0], initial[1], sizeof initial[0]) == 0;
     bool moved = single.loss[STEPS - 1] < 0.5 * single.loss[0];
-    bool good = same && moved && loss <= limit && norm <= limit;
+    bool good = same && moved && loss <= limit && norm <= norm_limit;
     if (mc_rank(ctx) == 0 || !good)
         printf(
             "%s rank %d: level %d recompute %d micro %d %s %s%s%s%s%s: loss %.1e norm %.1e%s%s\n",
