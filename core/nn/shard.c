@@ -100,7 +100,7 @@ mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     if (!b->trainable) return MC_OK;
     if (root->reducing == b && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
-    if (b->level < 2) return mc_bucket_reopen(root, b); /* a block that is on a tape twice */
+    if (b->level < 2) return mc_bucket_reopen(root, b); /* more is going to be added */
     if (b->gradient) return MC_OK;
     b->gradient = device->alloc(device, bytes);
     if (!b->gradient)

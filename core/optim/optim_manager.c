@@ -290,19 +290,17 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
     mc_status status = ready(m);
     if (!status) status = check_loss(m, tape, loss);
     if (!status) status = take_seed(m);
-    if (!status) status = each_optimizer(m, mc_optimizer_reopen);
     if (status) return status;
     mc_device *device = m->ctx->device;
     const float *seed = mc_loss_seed_of(tape, loss_rows(loss), 0);
     if (!seed || mc_failed(m->ctx)) return mc_error_status(m->ctx);
-    m->nominal = mc_context_loss_seed(m->ctx)->nominal;
+    mc_loss_seed *at_work = mc_context_loss_seed(m->ctx);
+    m->nominal = at_work->nominal;
     if (device->is_host && m->state->failure) return fail_with(m, m->state);
-    bool last = m->losses + 1 >= m->options.micro_steps;
-    mc_offload_expect(m->ctx, last ? 2 : 0);
-    mc_loss_seed *seeds = mc_context_loss_seed(m->ctx); /* NULL once the context has failed */
-    if (seeds) seeds->last = last;
+    at_work->last = m->losses + 1 >= m->options.micro_steps;
+    mc_offload_expect(m->ctx, at_work->last ? 2 : 0);
     status = mc_tape_backward_seeded(tape, loss, seed);
-    if (seeds) seeds->last = false;
+    at_work->last = false;
     if (status) return status;
     m->losses++;
     if (m->clip == MC_CLIP_DONE) m->clip = MC_CLIP_VOID;

@@ -337,11 +337,8 @@ static mc_status zero_on_host(const mc_optimizer *o, const mc_run *run)
  * stays. */
 static mc_status open_bucket(const mc_optimizer *o, const mc_run *run)
 {
-    mc_bucket *b = run->bucket;
-    for (int i = 0; i < b->stored_count; i++)
-        for (int j = 0; j < b->stored[i]->part_count; j++)
-            if (b->stored[i]->parts[j]->optimizer != o) return mc_bucket_reopen(run->root, b);
-    b->summed = false;
+    if (!has_all(o, run->bucket)) return mc_bucket_reopen(run->root, run->bucket);
+    run->bucket->summed = false;
     return MC_OK;
 }
 
@@ -461,8 +458,6 @@ mc_status mc_optimizer_reduce(mc_optimizer *o)
         status = mc_module_sum_gradients(o->roots[i]);
     return status;
 }
-
-mc_status mc_optimizer_reopen(mc_optimizer *o) { return each_bucket(o, mc_bucket_reopen); }
 
 static mc_status measure_run_on_host(void *user, const mc_run *run)
 {

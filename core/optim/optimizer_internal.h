@@ -80,10 +80,8 @@ mc_status mc_optimizer_each_parameter(mc_optimizer *optimizer, mc_parameter_fn f
 mc_status mc_optimizer_prepare(mc_optimizer *optimizer);
 /* Cuts a run to the elements from `first` on; false if nothing is left. */
 bool mc_run_within(mc_run *run, int64_t first, int64_t count);
-/* Sums the gradients of levels 0 and 1 over all ranks, where that has not been done; and gets ready
- * to add to them and sum again. */
+/* Sums gradients over all ranks, where that has not been done. */
 mc_status mc_optimizer_reduce(mc_optimizer *optimizer);
-mc_status mc_optimizer_reopen(mc_optimizer *optimizer);
 /* Begins to measure those of the gradients that lie on the host, for the p-norm. */
 mc_status mc_optimizer_measure_host(mc_optimizer *optimizer, double power);
 /* Runs the step that memory->update tells, and hands parameters out; counts nothing. */

@@ -12,25 +12,11 @@ import subprocess
 import sys
 import tempfile
 
+from ranks_test import ENVIRONMENT, check, failures
+
 MPIRUN, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 LIMIT = 120  # seconds for any one job: nothing may hang
-ENVIRONMENT = dict(os.environ,
-                   OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none",
-                   OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", TERM="dumb", MC_MASTER_PORT="24506")
-for launcher in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MC_COMM_TIMEOUT"):
-    ENVIRONMENT.pop(launcher, None)
-
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "broadcast", "reduce", "send/recv")
-failures = 0
-
-
-def check(good, what):
-    global failures
-    if not good:
-        failures += 1
-        print(f"FAILED {what}", flush=True)
-    return good
 
 
 def run(ranks, folder, *arguments):
@@ -100,11 +86,11 @@ def main():
     for name, test in list(globals().items()):
         if not name.startswith("test_"):
             continue
-        before = failures
+        before = len(failures)
         with tempfile.TemporaryDirectory() as folder:
             test(pathlib.Path(folder))
-        print(f"{'ok    ' if failures == before else 'FAILED'} {name}", flush=True)
-    return failures != 0
+        print(f"{'ok    ' if len(failures) == before else 'FAILED'} {name}", flush=True)
+    return bool(failures)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "core/dist/control_internal.h"
+#include "tests/dist/free_port.h"
 
 enum { RANKS_MAX = 8, TOLD_LATE = 30 };
 
@@ -58,19 +59,6 @@ static inline double now(void)
 static inline void sleep_for(double seconds)
 {
     nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (time_t)seconds))}, NULL);
-}
-
-/* A port that nothing listens on. */
-static inline int free_port(void)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET};
-    socklen_t size = sizeof addr;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &size), 0);
-    close(fd);
-    return ntohs(addr.sin_port);
 }
 
 /* In memory that is shared with the ranks. */

@@ -20,6 +20,7 @@
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
 #include "core/nn/module_internal.h"
+#include "tests/dist/ranks_test.h"
 
 enum { STEPS = 8, SAVED = 4, ROWS = 11, LENGTH = 9, VOCABULARY = 61, SEED = 5 };
 
@@ -52,25 +53,11 @@ typedef struct run {
     double loss[STEPS];
 } run;
 
-static mc_gpt2_config config_of(int dim, int layers, int vocabulary)
-{
-    mc_gpt2_config c = mc_gpt2_config_default();
-    c.vocab_size = vocabulary;
-    c.dim = dim;
-    c.dim_ff = dim * 3 / 2;
-    c.layers = layers;
-    c.heads = 4;
-    c.positions = LENGTH;
-    c.init_std = 0.05f;
-    c.dropout = c.embedding_dropout = c.attention_dropout = 0;
-    return c;
-}
-
 /* A new run, or one that goes on with the weights in `folder`. */
 static run begin(mc_context *ctx, const kind *k, const char *folder)
 {
     run r = {.ctx = ctx};
-    mc_gpt2_config c = config_of(32, 3, VOCABULARY);
+    mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
     mc_load_options load = {.dtype = k->dtype};
     r.gpt2 = folder ? mc_gpt2_from_pretrained(ctx, folder, &load) : mc_gpt2_new(ctx, &c, &load);
     mc_module_set_trainable(mc_gpt2_module(r.gpt2), "*.layers.1.*", false);
@@ -89,22 +76,15 @@ static void end(run *r)
     mc_gpt2_free(r->gpt2);
 }
 
-static uint64_t state;
-static int below(int n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((state >> 33) % (uint64_t)n);
-}
-
 /* This rank's rows of a step's batch, packed. */
 static int make_rows(int step, int rank, int ranks, int32_t *ids, int32_t *labels, int32_t *lengths,
                      int *rows)
 {
     int tokens = 0;
     *rows = 0;
-    state = (uint64_t)(step + 1) * 77777;
+    uint64_t state = (uint64_t)(step + 1) * 77777;
     for (int r = 0; r < ROWS; r++) {
-        int length = 2 + below(LENGTH - 1), token = below(VOCABULARY);
+        int length = 2 + below(&state, LENGTH - 1), token = below(&state, VOCABULARY);
         for (int k = 0; k < length; k++) {
             int next = (token + 1 + r % 3) % VOCABULARY;
             if (r % ranks == rank) {
@@ -235,22 +215,18 @@ static const char *path_in(const char *folder, const char *name)
 static void make_folder(char shared[MC_PATH_MAX], char own[MC_PATH_MAX])
 {
     mc_error error = {0};
-    char *bytes = shared;
-    memset(bytes, 0, MC_PATH_MAX);
-    if (rank_of() == 0) {
-        const char *parent = getenv("TMPDIR");
-        snprintf(bytes, MC_PATH_MAX, "%s/mc-ranks-XXXXXX", parent ? parent : P_tmpdir);
-        check(mkdtemp(bytes), "no folder %s", bytes);
-    }
-    if (job->comm) mc_comm_broadcast(job->comm, bytes, bytes, MC_PATH_MAX, MC_U8, 0);
-    snprintf(own, MC_PATH_MAX, "%.4000s/rank-%d", bytes, rank_of());
+    const char *parent = getenv("TMPDIR");
+    double mine = getpid(), all[16];
+    mc_gather_numbers(job, &mine, 1, all);
+    snprintf(shared, MC_PATH_MAX, "%s/mc-ranks-%.0f", parent ? parent : P_tmpdir, all[0]);
+    snprintf(own, MC_PATH_MAX, "%.4000s/rank-%d", shared, rank_of());
     check(mc_make_folders(&error, own) == MC_OK, "no folder %s", own);
 }
 
 static void remove_folder(const char *folder)
 {
     char command[MC_PATH_MAX + 16];
-    if (job->comm) mc_comm_barrier(job->comm);
+    mc_synchronize(job);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     if (rank_of() == 0) check(system(command) == 0, "%s", command);
 }
@@ -261,7 +237,7 @@ static void remove_folder(const char *folder)
  * byte. */
 static void check_files(const char *shared, const char *own)
 {
-    mc_gpt2_config c = config_of(24, 2, VOCABULARY);
+    mc_gpt2_config c = small_gpt2_config(24, 2, VOCABULARY, LENGTH);
     mc_bert_config bc = mc_bert_config_default();
     bc.vocab_size = 50;
     bc.dim = 24;
@@ -350,7 +326,7 @@ static void check_damage(const char *shared)
     if (rank_of() == 0)
         check(truncate(path_in(folder, "checkpoint-5/optimizer.safetensors"), 1000) == 0,
               "truncate");
-    if (job->comm) mc_comm_barrier(job->comm);
+    mc_synchronize(job);
     run b = resume(job, &kinds[0], folder);
     check(access(path_in(folder, "checkpoint-5.damaged"), F_OK) == 0, "it is not set aside");
     end(&a), end(&b);
@@ -425,7 +401,7 @@ static void check_memory(const char *shared)
 #endif
     const long staging = 8L << 20, slack = 2L << 20;
     const char *folder = path_in(shared, "large");
-    mc_gpt2_config c = config_of(384, 12, 9000);
+    mc_gpt2_config c = small_gpt2_config(384, 12, 9000, LENGTH);
     sampler s;
     long largest, before, held, load, save;
     mc_gpt2 *a = rank_of() ? NULL : mc_gpt2_new(alone, &c, NULL);
@@ -586,8 +562,10 @@ static void fail(const char *how, const char *folder)
 
 int main(int argc, char **argv)
 {
-    job = mc_init_distributed(&(mc_init_options){.seed = SEED, .comm_timeout = 20});
-    alone = mc_init_distributed(&(mc_init_options){.seed = SEED, .single = true});
+    job = mc_init_distributed(
+        &(mc_init_options){.seed = SEED, .device = ranks_device(), .comm_timeout = 20});
+    alone = mc_init_distributed(
+        &(mc_init_options){.seed = SEED, .device = ranks_device(), .single = true});
     if (mc_print_error(job, stderr) || mc_print_error(alone, stderr)) return 2;
     bool may_fail = argc == 4 && strcmp(argv[1], "fail") == 0;
     if (argc == 1)

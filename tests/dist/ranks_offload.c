@@ -15,6 +15,7 @@
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
 #include "core/nn/module_internal.h"
+#include "tests/dist/ranks_test.h"
 
 enum { STEPS = 16, ROWS = 7, LENGTH = 9, VOCABULARY = 61, MOST = 1 << 17 };
 
@@ -33,24 +34,9 @@ typedef struct curve {
 } curve;
 
 static const char *state_path;
-static uint64_t state;
-static int below(int n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((state >> 33) % (uint64_t)n);
-}
-
 static mc_gpt2 *make_model(mc_context *ctx, const setting *s)
 {
-    mc_gpt2_config c = mc_gpt2_config_default();
-    c.vocab_size = VOCABULARY;
-    c.dim = 32;
-    c.dim_ff = 48;
-    c.layers = 3;
-    c.heads = 4;
-    c.positions = LENGTH;
-    c.init_std = 0.05f;
-    c.dropout = c.embedding_dropout = c.attention_dropout = 0;
+    mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
     mc_recompute recompute = s->full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE;
     mc_gpt2 *gpt2 =
         mc_gpt2_new(ctx, &c, &(mc_load_options){.dtype = s->dtype, .recompute = recompute});
@@ -78,14 +64,14 @@ static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, in
 {
     int32_t ids[ROWS * LENGTH], labels[ROWS * LENGTH], lengths[ROWS];
     int rows = 0, tokens = 0;
-    state = (uint64_t)(micro + 1) * 77777;
+    uint64_t state = (uint64_t)(micro + 1) * 77777;
     for (int r = 0; r < ROWS; r++) {
-        int length = 2 + below(LENGTH - 1), token = below(VOCABULARY);
+        int length = 2 + below(&state, LENGTH - 1), token = below(&state, VOCABULARY);
         bool mine = r % step == first;
         if (mine) lengths[rows++] = length;
         for (int k = 0; k < length; k++) {
             int next = (token + 1 + r % 3) % VOCABULARY;
-            bool counts = k + 1 < length && below(ROWS + 2) > r;
+            bool counts = k + 1 < length && below(&state, ROWS + 2) > r;
             if (mine) ids[tokens] = token;
             if (mine) labels[tokens++] = counts ? next : -100;
             token = next;
@@ -221,8 +207,10 @@ int main(int argc, char **argv)
     setenv("MC_OFFLOAD", "always", 1);
     setenv("MC_OFFLOAD_CHUNK", "700", 1);
     setenv("MC_OFFLOAD_THREADS", "1", 1);
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .comm_timeout = 20});
-    mc_context *alone = mc_init_distributed(&(mc_init_options){.seed = 5, .single = true});
+    mc_context *ctx = mc_init_distributed(
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+    mc_context *alone = mc_init_distributed(
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     if (argc > 1 && strcmp(argv[1], "short") == 0) {
         bool told = run_short(ctx);

@@ -11,6 +11,7 @@
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
 #include "core/nn/module_internal.h"
+#include "tests/dist/ranks_test.h"
 
 enum { STEPS = 20, ROWS = 11, LENGTH = 9, VOCABULARY = 61 };
 
@@ -34,24 +35,17 @@ typedef struct curve {
     double loss[STEPS], norm[STEPS];
 } curve;
 
-static uint64_t state;
-static int below(int n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((state >> 33) % (uint64_t)n);
-}
-
 /* The same for everybody: rows of unequal lengths whose labels count unequally often. */
 static void make_batch(batch *b, int micro)
 {
-    state = (uint64_t)(micro + 1) * 77777;
+    uint64_t state = (uint64_t)(micro + 1) * 77777;
     for (int r = 0; r < ROWS; r++) {
-        b->lengths[r] = 2 + below(LENGTH - 1);
-        int token = below(VOCABULARY), stride = 1 + r % 3;
+        b->lengths[r] = 2 + below(&state, LENGTH - 1);
+        int token = below(&state, VOCABULARY), stride = 1 + r % 3;
         for (int k = 0; k < LENGTH; k++) {
             b->ids[r][k] = token;
             token = (token + stride) % VOCABULARY;
-            bool counts = k + 1 < b->lengths[r] && below(ROWS + 2) > r;
+            bool counts = k + 1 < b->lengths[r] && below(&state, ROWS + 2) > r;
             b->labels[r][k] = counts ? token : -100;
         }
     }
@@ -59,15 +53,7 @@ static void make_batch(batch *b, int micro)
 
 static mc_gpt2 *make_model(mc_context *ctx, const setting *s)
 {
-    mc_gpt2_config c = mc_gpt2_config_default();
-    c.vocab_size = VOCABULARY;
-    c.dim = 32;
-    c.dim_ff = 48;
-    c.layers = 3;
-    c.heads = 4;
-    c.positions = LENGTH;
-    c.init_std = 0.05f;
-    c.dropout = c.embedding_dropout = c.attention_dropout = 0;
+    mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
     mc_gpt2 *gpt2 =
         mc_gpt2_new(ctx, &c, &(mc_load_options){.dtype = s->dtype, .recompute = s->recompute});
     mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", false);
@@ -202,8 +188,10 @@ static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
 
 int main(void)
 {
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .comm_timeout = 20});
-    mc_context *alone = mc_init_distributed(&(mc_init_options){.seed = 5, .single = true});
+    mc_context *ctx = mc_init_distributed(
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+    mc_context *alone = mc_init_distributed(
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     bool good = true;
     for (int level = 0; level <= 3; level++)

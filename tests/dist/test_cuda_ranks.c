@@ -6,7 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include "core/device/device_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/modelcenter.h"
+#include "tests/dist/free_port.h"
 #ifdef MC_HAVE_NCCL
 #include <cuda_runtime_api.h>
 #endif
@@ -217,18 +217,6 @@ static void be_rank(job *j, int rank)
     j->ended[rank] = now();
     mc_context_free(p.ctx);
     memcpy(j->message[rank], text, sizeof text); /* when all is freed */
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET};
-    socklen_t size = sizeof addr;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &size), 0);
-    close(fd);
-    return ntohs(addr.sin_port);
 }
 
 /* GPUs of this machine, asked in another process: this one forks. */

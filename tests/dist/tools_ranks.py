@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+from ranks_test import ENVIRONMENT, check, failures
+
 MPIRUN = sys.argv[1]
 TOOL, QUICKSTART, RESULTS = (os.path.abspath(path) for path in sys.argv[2:5])
 LIMIT = 60  # seconds for any one job: nothing may hang
@@ -36,24 +38,6 @@ code=$?
 echo $code >code.new.$r && mv code.new.$r code.$r
 exit $code
 """
-
-ENVIRONMENT = dict(os.environ,
-                   OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none",
-                   OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", TERM="dumb")
-for launcher in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MC_MASTER_PORT",
-                 "MC_COMM_TIMEOUT"):
-    ENVIRONMENT.pop(launcher, None)
-
-failures = 0
-
-
-def check(good, what):
-    global failures
-    if not good:
-        failures += 1
-        print(f"FAILED {what}", flush=True)
-    return good
 
 
 class Job:
@@ -494,13 +478,13 @@ def main():
     for name, test in list(globals().items()):
         if not name.startswith("test_"):
             continue
-        before, start = failures, time.monotonic()
+        before, start = len(failures), time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             write_data(pathlib.Path(folder))
             test(pathlib.Path(folder))
-        print(f"{'ok    ' if failures == before else 'FAILED'} {name} {time.monotonic() - start:.1f} s", flush=True)
-    print(f"{failures} failures, {time.monotonic() - begun:.0f} s")
-    return failures != 0
+        print(f"{'ok    ' if len(failures) == before else 'FAILED'} {name} {time.monotonic() - start:.1f} s", flush=True)
+    print(f"{len(failures)} failures, {time.monotonic() - begun:.0f} s")
+    return bool(failures)
 
 
 if __name__ == "__main__":
