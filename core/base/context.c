@@ -37,7 +37,10 @@ mc_context *mc_init_distributed(const mc_init_options *options)
     ctx->owned.previous = ctx->owned.next = &ctx->owned;
     ctx->world_size = 1;
     set_options(ctx, options);
-    if (!options->single) mc_world_read(ctx);
+    if (options->single)
+        ctx->local_rank = mc_world_local_rank();
+    else
+        mc_world_read(ctx);
     check_options(ctx, options);
     ctx->device = mc_device_open(ctx, options->device ? options->device : "cpu");
     mc_world_join(ctx, options->comm_timeout);

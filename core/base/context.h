@@ -57,7 +57,7 @@ typedef struct mc_init_options {
     mc_grad_dtype grad_dtype; /* of gradients on their way between ranks; default: MC_GRAD_F32 */
     double comm_timeout; /* seconds until ranks that wait for others give up; 0: the environment
                                  variable MC_COMM_TIMEOUT, else 300 */
-    bool single;         /* one rank, whatever the launcher says */
+    bool single;         /* one rank, whatever the launcher says; it takes the GPU of the process */
 } mc_init_options;
 
 /* Makes a context. Reads who started the process (torchrun or torch.distributed by RANK and

@@ -566,6 +566,8 @@ static mc_status nccl_split(mc_comm *c, int colour, int key, mc_comm *child)
         result = g->api.ncclCommSplit(g->comm, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour, key,
                                       &part->comm, NULL);
     pthread_mutex_unlock(&g->mutex);
+    /* it says that it is done where it has only begun: the communicator itself knows */
+    if (!result) result = ncclInProgress;
     if (settle(c, result, splitting, c->sequence, split_note)) {
         c->broken = true;
         mc_comm_abort(c);

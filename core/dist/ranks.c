@@ -148,7 +148,7 @@ static bool fit(mc_context *ctx, const int64_t *all)
     return true;
 }
 
-/* Each rank's rows go to their place in y. */
+/* Each rank's rows go to their place in y, and in what the host knows of it. */
 static void gather_rows(mc_context *ctx, const mc_tensor *x, const int64_t *all, mc_tensor *y)
 {
     char *to = mc_tensor_data(y);
@@ -160,7 +160,11 @@ static void gather_rows(mc_context *ctx, const mc_tensor *x, const int64_t *all,
                               x->dtype, r);
         to += (size_t)count * mc_dtype_size(x->dtype);
     }
-    mc_comm_group_end(ctx->comm);
+    if (mc_comm_group_end(ctx->comm) || !y->host) return;
+    mc_device *device = ctx->device;
+    size_t bytes = (size_t)mc_tensor_count(y) * mc_dtype_size(y->dtype);
+    if (bytes && !device->copy_out(device, y->host, mc_tensor_data(y), bytes))
+        mc_fail(ctx, MC_ERR_DEVICE, "gather_result: %s", device->failure);
 }
 
 /* One rank's result is a copy, for the caller to free as with several. */

@@ -32,6 +32,15 @@ void mc_world_read(mc_context *ctx)
                w->launch.which);
 }
 
+int mc_world_local_rank(void)
+{
+    mc_error ignored = {0};
+    mc_launch launch;
+    mc_launch_read(&ignored, &launch);
+    mc_error_clear(&ignored);
+    return launch.local_rank > 0 ? launch.local_rank : 0;
+}
+
 /* CPU ranks talk through MPI, which has to have started them, and as many as torchrun's variables
  * say: else each would be a job of its own. */
 static bool check_launcher(mc_context *ctx)

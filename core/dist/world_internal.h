@@ -8,6 +8,8 @@
 /* Reads who started this process (launch_internal.h) and sets the context's rank and world size.
  * Called before the device is opened: on a GPU machine the local rank chooses the GPU. */
 void mc_world_read(mc_context *ctx);
+/* This process's number on its host by the launcher's variables; 0 where nothing tells. */
+int mc_world_local_rank(void);
 /* With more than one rank: meets the others over the control channel and makes the communicator of
  * all, ctx->comm. Called when the device is open. Errors stay on the context. */
 void mc_world_join(mc_context *ctx, double timeout);

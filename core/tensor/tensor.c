@@ -216,12 +216,10 @@ static float integer_at(mc_dtype dtype, const void *data, int64_t i)
 static bool read_integers(const mc_tensor *x, size_t bytes, float *out, int64_t count)
 {
     mc_device *device = x->ctx->device;
-    const void *host = mc_tensor_host(x);
-    void *copy = host || !bytes ? NULL : mc_malloc(bytes);
-    if (!host && bytes && !copy) return !mc_fail_nomem(x->ctx, "reading a tensor");
-    bool good = !copy || device->copy_out(device, copy, mc_tensor_data(x), bytes);
-    for (int64_t i = 0; good && i < count; i++)
-        out[i] = integer_at(x->dtype, copy ? copy : host, i);
+    void *copy = mc_malloc(bytes ? bytes : 1);
+    if (!copy) return !mc_fail_nomem(x->ctx, "reading a tensor");
+    bool good = !bytes || device->copy_out(device, copy, mc_tensor_data(x), bytes);
+    for (int64_t i = 0; good && i < count; i++) out[i] = integer_at(x->dtype, copy, i);
     mc_free(copy);
     return good;
 }

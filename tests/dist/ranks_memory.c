@@ -6,6 +6,7 @@
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
 #include "core/nn/module_internal.h"
+#include "tests/dist/ranks_test.h"
 
 enum { BATCH = 3, LENGTH = 32, LAYERS = 8 };
 
@@ -94,7 +95,8 @@ static bool run_case(mc_context *ctx, int level, mc_recompute recompute)
 
 int main(void)
 {
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 1, .comm_timeout = 20});
+    mc_context *ctx = mc_init_distributed(
+        &(mc_init_options){.seed = 1, .device = ranks_device(), .comm_timeout = 20});
     bool good = true;
     for (int level = 0; level <= 3; level++)
         for (mc_recompute r = MC_RECOMPUTE_NONE; r <= MC_RECOMPUTE_FULL; r++)

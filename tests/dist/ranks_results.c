@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/modelcenter.h"
+#include "tests/dist/ranks_test.h"
 
 static mc_context *ctx;
 static int rank, ranks, wrong;
@@ -161,13 +162,15 @@ int main(int argc, char **argv)
         omp_set_num_threads(64);
     }
     int threads = omp_get_max_threads();
-    ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .comm_timeout = 20});
-    mc_context *alone = mc_init_distributed(&(mc_init_options){.seed = 5, .single = true});
+    ctx = mc_init_distributed(
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+    mc_context *alone = mc_init_distributed(
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     rank = mc_rank(ctx);
     ranks = mc_world_size(ctx);
     if (argc > 1 && strcmp(argv[1], "misfit") == 0) return gather_misfit();
-    if (ranks > 1) check_threads(threads);
+    if (ranks > 1 && !ranks_device()) check_threads(threads); /* CPU ranks do */
     check_rows(MC_F32);
     check_rows(MC_I32);
     check_scalars();

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "core/modelcenter.h"
 #include "core/optim/optimizer_internal.h"
+#include "tests/dist/ranks_test.h"
 
 enum { STEPS = 5, ROWS = 7 /* of a set, of all ranks */, DIM = 16, CLASSES = 5, MOST = 1 << 14 };
 
@@ -818,8 +819,10 @@ static bool choose(int level, int kind, setting *s)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .comm_timeout = 20});
-    mc_context *alone_ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .single = true});
+    mc_context *ctx = mc_init_distributed(
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+    mc_context *alone_ctx = mc_init_distributed(
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone_ctx, stderr)) return 2;
     bool good = argc > 1 || run_dropout(ctx);
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
