@@ -20,6 +20,7 @@ enum {
     WIDE_ROWS = 16384,
     CLASSES = 50257
 };
+enum { UP_ROWS = 20480, UP_IN = 1024, UP_OUT = 4096 };
 enum { LOSS_STRIDE = 50304, VOCABULARY = 50304, POSITIONS = 1024, PARAMETERS = 124 << 20 };
 
 static const double FLOOR_RATE = 4.2e12;
@@ -112,6 +113,16 @@ static mc_status run_activation_backward(const bench *b, set s, double activatio
 {
     mc_matrix x = take_bf16(&s, ROWS, WIDE), dy = take_bf16(&s, ROWS, WIDE);
     return b->k->activation_backward(b->d, ROWS, WIDE, (mc_activation)activation, x, dy, dy, false);
+}
+
+/* The product before GELU of BERT-large, with its pre-activation kept if there is an activation.
+ * What an activation costs is the difference to the line without. */
+static mc_status run_linear(const bench *b, set s, double activation)
+{
+    mc_matrix x = take_bf16(&s, UP_ROWS, UP_IN), w = take_bf16(&s, UP_OUT, UP_IN);
+    mc_matrix y = take_bf16(&s, UP_ROWS, UP_OUT), pre = take_bf16(&s, UP_ROWS, UP_OUT);
+    return b->k->linear(b->d, UP_ROWS, UP_IN, UP_OUT, x, w, weight(b, 0), (mc_activation)activation,
+                        activation != MC_ACTIVATION_NONE ? pre : (mc_matrix){0}, y);
 }
 
 static mc_status run_dropout(const bench *b, set s, double p)
@@ -292,7 +303,13 @@ static mc_status run_stats(const bench *b, set s, double power)
 static void measure_rows(bench *b)
 {
     const double row = (double)ROWS * DIM, wide = (double)ROWS * WIDE;
+    const double up = (double)UP_ROWS * UP_OUT,
+                 operands = (double)UP_ROWS * UP_IN + (double)UP_OUT * UP_IN;
+    measure(b, "linear bias", 2 * (operands + up), run_linear, MC_ACTIVATION_NONE);
+    measure(b, "linear bias gelu", 2 * (operands + 3 * up), run_linear, MC_ACTIVATION_GELU);
+    measure(b, "linear bias gelu_new", 2 * (operands + 2 * up), run_linear, MC_ACTIVATION_GELU_NEW);
     measure(b, "bias_activation gelu_new", 6 * wide, run_bias_activation, MC_ACTIVATION_GELU_NEW);
+    measure(b, "bias_activation gelu", 6 * wide, run_bias_activation, MC_ACTIVATION_GELU);
     measure(b, "activation gelu_new", 4 * wide, run_activation, MC_ACTIVATION_GELU_NEW);
     measure(b, "activation gelu", 4 * wide, run_activation, MC_ACTIVATION_GELU);
     measure(b, "activation tanh", 4 * wide, run_activation, MC_ACTIVATION_TANH);

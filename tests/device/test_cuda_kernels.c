@@ -298,6 +298,90 @@ static void test_activation_backward(void **state)
     for_cases(activation_backward_case);
 }
 
+/* Whatever the product takes along, the output is the activation of the pre-activation as stored,
+ * to the bit, or it could not be computed again; and is the same if that is not kept. */
+static void linear_case(mc_dtype dtype, mc_activation a, layout l)
+{
+    enum { N = 33, IN = 40, OUT = 72 };
+    const mc_dtype kind[4] = {dtype, dtype, dtype, dtype};
+    both x = both_values(dtype, N, IN, l, -1, 1), w = both_values(dtype, OUT, IN, l, -1, 1);
+    both bias = both_vector(dtype, OUT, -1, 1), pre = both_output(dtype, N, OUT, l);
+    both y = both_output(dtype, N, OUT, l), again = both_output(dtype, N, OUT, l), none = {0};
+    FOR_SIDES(s)
+    CALL(s, linear, N, IN, OUT, x.m[s], w.m[s], bias.m[s], a, pre.m[s], y.m[s]);
+    compare(&pre, loose(kind, 1e-5), "pre-activation");
+    compare(&y, loose(kind, 1e-5), "linear");
+    CALL(GPU, activation, N, OUT, a, pre.m[GPU], again.m[GPU]);
+    void *got = download(&y), *kept = download(&again);
+    assert_memory_equal(got, kept, y.bytes);
+    CALL(GPU, linear, N, IN, OUT, x.m[GPU], w.m[GPU], bias.m[GPU], a, none.m[GPU], again.m[GPU]);
+    void *alone = download(&again);
+    assert_memory_equal(got, alone, y.bytes);
+    free(got);
+    free(kept);
+    free(alone);
+    FREE(&x, &w, &bias, &pre, &y, &again);
+}
+
+static void test_linear_activation(void **state)
+{
+    (void)state;
+    const mc_activation activations[] = {MC_ACTIVATION_RELU, MC_ACTIVATION_GELU,
+                                         MC_ACTIVATION_TANH};
+    if (!sides[GPU]) skip();
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3; k++)
+            for (int l = 0; l < LAYOUTS; l++) linear_case(kinds[k][0], activations[i], layouts[l]);
+}
+
+/* The distance of `got` from `exact` in units of the last bit that `dtype` has there. The GPU takes
+ * powers of 2 below 2^-126 for 0, and multiplies them by up to 13. */
+static double ulps(mc_dtype dtype, double got, double exact)
+{
+    int exponent, bits = dtype == MC_F16 ? 11 : 8, least = dtype == MC_F16 ? -24 : -133;
+    if (got == 0 && fabs(exact) < 0x1p-122) return 0;
+    frexp(exact, &exponent);
+    int last = exponent - bits;
+    return fabs(got - exact) / ldexp(1, last > least ? last : least);
+}
+
+/* GELU has its own polynomials for types of 16 bits: each of their values against the exact result
+ * in f64. */
+static void test_gelu_of_all_halves(void **state)
+{
+    (void)state;
+    enum { ALL = 1 << 16 };
+    if (!sides[GPU]) skip();
+    for (mc_dtype dtype = MC_F16; dtype <= MC_BF16; dtype++) {
+        both x = both_new(dtype, 1, ALL, layouts[0]), y = both_output(dtype, 1, ALL, layouts[0]);
+        both one = both_values(dtype, 1, ALL, layouts[0], 1, 1 + 1e-9);
+        for (int i = 0; i < ALL; i++) ((uint16_t *)x.memory[CPU])[i] = (uint16_t)i;
+        upload(&x);
+        CALL(GPU, activation, 1, ALL, MC_ACTIVATION_GELU, x.m[GPU], y.m[GPU]);
+        CALL(GPU, activation_backward, 1, ALL, MC_ACTIVATION_GELU, x.m[GPU], one.m[GPU], one.m[GPU],
+             false);
+        void *value = download(&y), *slope = download(&one);
+        double worst = 0, worst_slope = 0;
+        for (int i = 0; i < ALL; i++) {
+            double at = element(dtype, x.memory[CPU], i), got = element(dtype, value, i);
+            double cdf = 0.5 * erfc(-at / sqrt(2)), density = exp(-at * at / 2) / sqrt(2 * M_PI);
+            if (isnan(at)) assert_true(isnan(got) && isnan(element(dtype, slope, i)));
+            if (at == INFINITY) assert_true(got == INFINITY);
+            if (!isfinite(at)) continue;
+            worst = fmax(worst, ulps(dtype, got, at * cdf));
+            double error = ulps(dtype, element(dtype, slope, i), cdf + at * density);
+            worst_slope = fmax(worst_slope, error);
+        }
+        if (getenv("MC_VERBOSE"))
+            printf("GELU, %s: %.4f ulp, slope %.4f\n", mc_dtype_name(dtype), worst, worst_slope);
+        if (!(worst <= 0.52 && worst_slope <= 0.52))
+            fail_msg("GELU, %s: %g ulp, slope %g", mc_dtype_name(dtype), worst, worst_slope);
+        free(value);
+        free(slope);
+        FREE(&x, &y, &one);
+    }
+}
+
 static void dropout_case(const test_case *c)
 {
     uint64_t start = 0x123456789abcull;
@@ -1081,6 +1165,8 @@ int main(void)
         cmocka_unit_test(test_conversions),
         cmocka_unit_test(test_activation),
         cmocka_unit_test(test_activation_backward),
+        cmocka_unit_test(test_linear_activation),
+        cmocka_unit_test(test_gelu_of_all_halves),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_flat),
         cmocka_unit_test(test_column_sums),

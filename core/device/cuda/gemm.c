@@ -418,23 +418,35 @@ static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activ
     return bias->data ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
 }
 
+/* All in one product; MC_ERR_UNSUPPORTED where cuBLASLt has no such epilogue. */
+static mc_status linear_fused(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
+                              mc_matrix weight, mc_matrix bias, mc_activation activation,
+                              mc_matrix pre, mc_matrix y)
+{
+    cublasLtEpilogue_t epilogue = epilogue_of(&bias, activation, &pre, &y);
+    bool direct = x.dtype == weight.dtype && is_supported(x.dtype, y.dtype) && in > 0;
+    if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || !direct) return MC_ERR_UNSUPPORTED;
+    call product = call_of(false, true, rows, out, in, x, weight, 0, y);
+    product.key.epilogue = (int32_t)epilogue;
+    if (bias.data) call_bias(&product, bias.data);
+    if (activation != MC_ACTIVATION_NONE && pre.data) call_aux(&product, pre);
+    return multiply(d, &product);
+}
+
 mc_status mc_cuda_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
                          mc_matrix weight, mc_matrix bias, mc_activation activation, mc_matrix pre,
                          mc_matrix y)
 {
-    cublasLtEpilogue_t epilogue = epilogue_of(&bias, activation, &pre, &y);
-    bool direct = x.dtype == weight.dtype && is_supported(x.dtype, y.dtype) && in > 0;
+    mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y, none = {0};
     if (rows == 0 || out == 0) return MC_OK;
-    if (epilogue != CUBLASLT_EPILOGUE_DEFAULT && direct) {
-        call product = call_of(false, true, rows, out, in, x, weight, 0, y);
-        product.key.epilogue = (int32_t)epilogue;
-        if (bias.data) call_bias(&product, bias.data);
-        if (activation != MC_ACTIVATION_NONE && pre.data) call_aux(&product, pre);
-        mc_status status = multiply(d, &product);
-        if (status != MC_ERR_UNSUPPORTED) return status;
+    mc_status status = linear_fused(d, rows, in, out, x, weight, bias, activation, pre, y);
+    if (status == MC_ERR_UNSUPPORTED && activation != MC_ACTIVATION_NONE && bias.data) {
+        /* The bias by the product at least: then the activation reads once and writes once. */
+        status = linear_fused(d, rows, in, out, x, weight, bias, MC_ACTIVATION_NONE, none, to);
+        if (!status) return mc_cuda_activation(d, rows, out, activation, to, y);
     }
-    mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y;
-    mc_status status = mc_cuda_gemm(d, false, true, rows, out, in, x, weight, 0, to);
+    if (status != MC_ERR_UNSUPPORTED) return status;
+    status = mc_cuda_gemm(d, false, true, rows, out, in, x, weight, 0, to);
     if (!status && (bias.data || activation != MC_ACTIVATION_NONE))
         status = mc_cuda_bias_activation(d, rows, out, to, bias, activation, y);
     return status;

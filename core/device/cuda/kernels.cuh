@@ -95,6 +95,16 @@ __device__ __forceinline__ mc_bits mc_load_bits(mc_view m, int64_t at, int n)
     return b;
 }
 
+/* In so many words, for nvcc is free to make four stores of 4 bytes from one of a uint4, and did so
+ * in activations, embedding, gather_rows, fill and our attention. (Kernels of mixed types, some of
+ * which need more registers with this, are left to it.) */
+__device__ __forceinline__ void mc_store_16_bytes(void *to, mc_bits b)
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(b.word[0]),
+                 "r"(b.word[1]), "r"(b.word[2]), "r"(b.word[3])
+                 : "memory");
+}
+
 template <class T, bool WHOLE = false>
 __device__ __forceinline__ void mc_store_bits(mc_view m, int64_t at, int n, mc_bits b)
 {
@@ -104,6 +114,10 @@ __device__ __forceinline__ void mc_store_bits(mc_view m, int64_t at, int n, mc_b
     if (WHOLE) vector = true;
     if (mc_is_f32<T>(m)) {
         float *to = (float *)m.data + at;
+        if (vector && mc_whole<T>) {
+            mc_store_16_bytes(to, b);
+            return;
+        }
         if (vector) {
             *(uint4 *)to = make_uint4(b.word[0], b.word[1], b.word[2], b.word[3]);
             return;
@@ -116,7 +130,7 @@ __device__ __forceinline__ void mc_store_bits(mc_view m, int64_t at, int n, mc_b
     uint16_t *to = (uint16_t *)m.data + at;
     if (vector) {
         if (width == 8)
-            *(uint4 *)to = make_uint4(b.word[0], b.word[1], b.word[2], b.word[3]);
+            mc_store_16_bytes(to, b);
         else
             *(uint2 *)to = make_uint2(b.word[0], b.word[1]);
         return;
