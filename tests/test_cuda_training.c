@@ -235,6 +235,46 @@ static void test_skipped_step(void **state)
     run_end(&gpu);
 }
 
+/* ---- what is changed while steps are on their way -------------------------------------------- */
+
+/* Whether parameters are frozen before a step of this number. */
+static bool freezes(int number) { return number % 3 == 1; }
+
+/* Steps count for those parameters, optimizers and schedules that they were launched for, with the
+ * rate that they were launched with, however late it is known that they have ended. */
+static void test_counts(void **state)
+{
+    (void)state;
+    enum { COUNT = 10 };
+    for (int recorded = 0; recorded < 2; recorded++) {
+        run r = run_begin((run_options){.device = "cuda", .recorded = recorded});
+        mc_module *m = mc_bert_module(r.bert);
+        mc_optimizer *adam = r.optim->managed[0].optimizer;
+        mc_parameter *always = mc_module_find_parameter(m, "pooler.dense.bias"),
+                     *at_times = mc_module_find_parameter(
+                         m, "encoder.layers.1.ffn.layernorm_before_ffn.bias");
+        assert_true(always && at_times);
+        int64_t frozen = 0;
+        for (int i = 0; i < COUNT; i++) {
+            mc_module_set_trainable(m, "*.layers.1.*", !freezes(i));
+            mc_step_forget(r.ctx);
+            mc_optimizer_set_lr(adam, 1e-3 * (1 + i % 4));
+            frozen += freezes(i);
+            take_step(&r, i);
+            mc_step_report report;
+            if (i > 0 && mc_optim_manager_report(r.optim, 1, &report))
+                assert_near(report.lr, 1e-3 * (1 + (i - 1) % 4), 1e-9);
+        }
+        mc_optimizer *late = mc_sgd_new(r.ctx, NULL);
+        mc_optim_manager_add(r.optim, late, NULL);
+        assert_int_equal(mc_optimizer_step_count(late), 0);
+        assert_int_equal(mc_optimizer_step_count(adam), COUNT);
+        assert_int_equal(always->optimizer_steps, COUNT);
+        assert_int_equal(at_times->optimizer_steps, COUNT - frozen);
+        run_end(&r);
+    }
+}
+
 /* ---- recorded steps -------------------------------------------------------------------------- */
 
 static void assert_same_run(const mc_step_report *a, const mc_step_report *b, int steps)
@@ -298,9 +338,38 @@ static void test_recording_again(void **state)
     }
     unsetenv("MC_CUDA_GRAPHS");
     assert_same_run(got, expected, 12);
-    assert_int_equal(again.calls, 3 + 4);
+    assert_int_equal(again.calls, 2 + 2 + 4);
     run_end(&eager);
     run_end(&again);
+}
+
+/* So are steps of other parameters. */
+static void test_recording_frozen(void **state)
+{
+    (void)state;
+    mc_step_report expected[12], got[12];
+    run_options o = deterministic_options(MC_F32);
+    run eager = run_begin(o);
+    o.recorded = true;
+    run recorded = run_begin(o);
+    for (int i = 0; i < 12; i++) {
+        for (int k = 0; k < 2; k++) {
+            run *r = k ? &recorded : &eager;
+            if (i % 4 == 3) {
+                mc_module_set_trainable(mc_bert_module(r->bert), "*.layers.1.*", i % 8 > 3);
+                mc_step_forget(r->ctx);
+            }
+            take_step(r, i);
+            assert_good(r->ctx);
+            bool reported = mc_optim_manager_report(r->optim, 0, k ? &got[i] : &expected[i]);
+            assert_good(r->ctx);
+            assert_true(reported);
+        }
+    }
+    assert_same_run(got, expected, 12);
+    assert_same_weights(&eager, &recorded);
+    run_end(&eager);
+    run_end(&recorded);
 }
 
 static void test_recompute(void **state)
@@ -434,8 +503,10 @@ int main(void)
         cmocka_unit_test(test_losses_of_the_cpu),
         cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_skipped_step),
+        cmocka_unit_test(test_counts),
         cmocka_unit_test_teardown(test_recorded_equals_eager, leave_deterministic_mode),
         cmocka_unit_test_teardown(test_recording_again, leave_deterministic_mode),
+        cmocka_unit_test_teardown(test_recording_frozen, leave_deterministic_mode),
         cmocka_unit_test_teardown(test_recompute, leave_deterministic_mode),
         cmocka_unit_test(test_steady_state),
         cmocka_unit_test_teardown(test_bad_index, leave_deterministic_mode),

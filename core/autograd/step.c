@@ -1,4 +1,5 @@
 #include "core/autograd/step_internal.h"
+#include "core/autograd/blank_internal.h"
 #include "core/dist/comm_internal.h"
 
 #include <stdlib.h>
@@ -149,6 +150,7 @@ static mc_status record(mc_context *ctx, entry *e)
     if (!device->record_begin(device))
         return mc_fail(ctx, MC_ERR_DEVICE, "recording a step: %s", device->failure);
     e->fn(ctx, e->user);
+    mc_blank_fill_all(ctx);
     e->recording = device->record_end(device);
     e->dropouts = ctx->rng_offset - s->start;
     ctx->rng_offset = s->start;
@@ -159,6 +161,11 @@ static mc_status record(mc_context *ctx, entry *e)
     return mc_error_status(ctx);
 }
 
+static void drop_recordings(struct mc_steps *s)
+{
+    for (entry *e = s->entries; e; e = e->next) drop_recording(s->ctx->device, e);
+}
+
 /* A run without recording. Memory that it keeps could be memory of recordings: those are made
  * anew then. */
 static void run_eagerly(mc_context *ctx, entry *e)
@@ -167,26 +174,31 @@ static void run_eagerly(mc_context *ctx, entry *e)
     size_t in_use = device->memory.in_use;
     e->fn(ctx, e->user);
     e->ran = !mc_failed(ctx);
-    if (device->memory.in_use > in_use) mc_step_forget(ctx);
+    if (device->memory.in_use > in_use) drop_recordings(ctx->steps);
 }
 
 void mc_step_forget(mc_context *ctx)
 {
     if (!ctx || !ctx->steps) return;
-    for (entry *e = ctx->steps->entries; e; e = e->next) drop_recording(ctx->device, e);
+    drop_recordings(ctx->steps);
+    for (entry *e = ctx->steps->entries; e; e = e->next) e->ran = false;
 }
 
-static bool can_record(const mc_device *device)
+/* Of several ranks only on demand: in a CUDA graph collectives take more from what computes beside
+ * them than they do without (bench/RESULTS.md). */
+static bool can_record(const mc_context *ctx)
 {
     const char *graphs = getenv("MC_CUDA_GRAPHS");
-    return device->record_begin && !(graphs && strcmp(graphs, "0") == 0);
+    if (graphs && (strcmp(graphs, "0") == 0 || strcmp(graphs, "1") == 0))
+        return ctx->device->record_begin && *graphs == '1';
+    return ctx->device->record_begin && !ctx->comm;
 }
 
 mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user)
 {
     if (mc_failed(ctx)) return mc_error_status(ctx);
     mc_device *device = ctx->device;
-    if (!can_record(device)) {
+    if (!can_record(ctx)) {
         fn(ctx, user);
         return mc_error_status(ctx);
     }
@@ -194,6 +206,7 @@ mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user)
     entry *e = s && !mc_failed(ctx) ? need_entry(s, key, fn, user) : NULL;
     if (!e) return mc_error_status(ctx);
     device->step_begin(device);
+    mc_blank_fill_all(ctx);
     if (!e->ran || ctx->offload)
         run_eagerly(ctx, e);
     else if (e->recording || record(ctx, e) == MC_OK)

@@ -17,7 +17,8 @@
  * The first call of a key runs fn and tunes its kernels; the second records what fn launches (a
  * CUDA graph) and runs that; later ones run the recording, without calling fn. On a device that
  * cannot record (the CPU) fn is called each time, and so it is while an AdamOffload keeps state on
- * the host; MC_CUDA_GRAPHS=0 in the environment has the same effect. */
+ * the host, and with several ranks, whose collectives run faster beside what is launched call by
+ * call. MC_CUDA_GRAPHS in the environment: 0 never records, 1 does with several ranks too. */
 #ifndef MC_AUTOGRAD_STEP_H
 #define MC_AUTOGRAD_STEP_H
 
@@ -39,8 +40,8 @@ typedef void (*mc_step_fn)(mc_context *ctx, void *user);
  * (mc_tensor_copy). Returns the context's status. */
 MC_API mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user);
 
-/* Drops all recordings of the context: the next call of each key records anew. For use after
- * anything that `key` does not stand for has changed, such as frozen parameters. */
+/* Drops all recordings of the context: the next calls of each key are as its first were. For use
+ * after anything that `key` does not stand for has changed, such as frozen parameters. */
 MC_API void mc_step_forget(mc_context *ctx);
 
 #endif

@@ -298,13 +298,14 @@ static mc_tensor *based(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *con
 }
 
 mc_tensor *mc_tape_parameter(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *const *data,
-                             float *const *gradient, int64_t offset)
+                             const mc_leaf_gradient *gradient, int64_t offset)
 {
     if (mc_failed(tape->ctx)) return NULL;
     mc_tensor *leaf = based(tape, dtype, shape, data, offset);
     if (!leaf || !gradient || !tape->training) return leaf;
-    leaf->gradient = based(tape, MC_F32, shape, (void *const *)gradient, offset);
+    leaf->gradient = based(tape, gradient->dtype, shape, gradient->base, gradient->offset);
     leaf->is_leaf = leaf->requires_grad = true;
+    leaf->blank = gradient->blank;
     return leaf->gradient ? leaf : NULL;
 }
 
@@ -623,8 +624,11 @@ mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate)
     if (!takes_gradient(tape, x)) return NULL;
     if (!x->gradient) return x->gradient = mc_tape_tensor(tape, x->dtype, x->shape, x);
     *accumulate = true;
-    bool good = x->is_leaf ? mc_gradient_is_there(tape, x) : make_exclusive(tape, x);
-    return good ? x->gradient : NULL;
+    if (!x->is_leaf) return make_exclusive(tape, x) ? x->gradient : NULL;
+    if (!mc_gradient_is_there(tape, x)) return NULL;
+    bool whole = x->blank && x->blank->bytes == x->gradient->storage->bytes;
+    if (whole && mc_blank_take(x->blank)) *accumulate = false;
+    return mc_blank_fill(tape->ctx, x->blank) ? NULL : x->gradient;
 }
 
 void mc_gradient_share(mc_tape *tape, mc_tensor *x, mc_tensor *g)

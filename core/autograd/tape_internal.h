@@ -2,6 +2,7 @@
 #ifndef MC_AUTOGRAD_TAPE_INTERNAL_H
 #define MC_AUTOGRAD_TAPE_INTERNAL_H
 
+#include "core/autograd/blank_internal.h"
 #include "core/autograd/tape.h"
 #include "core/device/device_internal.h"
 #include "core/tensor/tensor_internal.h"
@@ -56,9 +57,16 @@ mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dro
  * error. */
 const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths);
 /* The same for memory that comes and goes: the leaf lies `offset` elements behind *data, and its
- * gradient as many behind *gradient, wherever those point when it is used. */
+ * gradient as many as that says behind *gradient->base, wherever those point when it is used.
+ * gradient == NULL: none is wanted. */
+typedef struct mc_leaf_gradient {
+    void *const *base;
+    int64_t offset;
+    mc_dtype dtype;
+    mc_blank *blank; /* of the leaf, or of one that it is a part of */
+} mc_leaf_gradient;
 mc_tensor *mc_tape_parameter(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *const *data,
-                             float *const *gradient, int64_t offset);
+                             const mc_leaf_gradient *gradient, int64_t offset);
 /* Memory that lives as long as the tape; zeroed. Sets the context's error when out. */
 void *mc_tape_alloc(mc_tape *tape, size_t bytes);
 
@@ -105,8 +113,8 @@ bool mc_op_ok(mc_tape *tape, const char *op, mc_status status);
 /* ---- in backward ----------------------------------------------------------------------------- */
 
 /* Where the gradient of x goes: a tensor to write to, or to add to when *accumulate is set. NULL if
- * x needs no gradient or after an error. For a parameter it is the f32 view of its bucket
- * (*accumulate set). */
+ * x needs no gradient or after an error. For a parameter it is the view of its bucket, of f32 or of
+ * the dtype in which gradients travel between ranks. */
 mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate);
 /* Whether a gradient of a parameter can be written to, in the forward pass too; sets the error.
  * True where there is none, and for NULL. */

@@ -31,6 +31,7 @@ struct mc_context {
     int64_t agreed_rows; /* of the first loss, the most of any rank; 0: there was none yet */
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
     struct mc_steps *steps;       /* core/autograd: made with the first recorded step */
+    struct mc_blank *blanks;      /* core/autograd: gradients that stand for zeros */
     /* core/checkpoint: where shared files go that are written later, NULL: they are written at
      * once; and the checkpoint that is being written now, NULL: none */
     struct mc_save_queue *save_queue;

@@ -103,10 +103,11 @@ void *mc_stored_data(const mc_stored *stored)
            (size_t)stored->offset * mc_dtype_size(stored->bucket->dtype);
 }
 
-float *mc_stored_gradient(const mc_stored *stored)
+void *mc_stored_gradient(const mc_stored *stored)
 {
-    return stored->bucket && stored->bucket->gradient ? stored->bucket->gradient + stored->offset
-                                                      : NULL;
+    const mc_bucket *b = stored->bucket;
+    if (!b || !b->gradient) return NULL;
+    return (char *)b->gradient + (size_t)stored->offset * mc_dtype_size(b->gradient_dtype);
 }
 
 /* Zeroed memory of the device, or of the host (a bucket's home); sets the error when out. */
@@ -181,6 +182,7 @@ static bool plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, plac
         b->share = b->count / ranks;
         b->first = b->share * root->ctx->rank;
         b->level = root->bucket_count ? 0 : mc_bucket_level(root, b, false);
+        b->gradient_dtype = mc_bucket_gradient_dtype(root, b);
         b->stored = mc_malloc((size_t)b->stored_count * sizeof *b->stored);
         b->stored_count = 0;
         if (!b->stored) return !mc_fail_nomem(root->ctx, "parameter buckets");
@@ -324,11 +326,15 @@ mc_status mc_module_need_gradients(mc_module_root *root)
     if (!status) status = mc_module_place(root);
     for (int i = 0; i < root->bucket_count && !status; i++) {
         mc_bucket *b = &root->buckets[i];
-        float **gradient = b->level < 2 ? &b->gradient : &b->kept_gradient;
+        if (!b->trainable || (b->level < 2 ? b->gradient != NULL : b->kept_gradient != NULL))
+            continue;
         int64_t count = b->level < 2 ? b->count : b->share;
-        if (!b->trainable || *gradient) continue;
-        *gradient =
+        void *zeros =
             zeroed(root, mc_bucket_home(root, b), (size_t)count * sizeof(float), "gradients");
+        if (b->level < 2)
+            b->gradient = zeros;
+        else
+            b->kept_gradient = zeros;
         status = mc_error_status(root->ctx);
     }
     return status;
@@ -375,6 +381,7 @@ static void before_backward(void *data)
 {
     const held_bucket *use = data;
     mc_bucket *b = &use->root->buckets[use->bucket];
+    mc_bucket_await(use->root, b); /* a step may have been taken since forward */
     refresh(use->root, b);
     if (!use->trained) return;
     b->backward++;
@@ -442,8 +449,9 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     if (wants && whole && mc_bucket_begin_gradient(root, bucket)) return NULL;
     if (!bucket->running && hold_bucket(tape, bucket, wants)) return NULL;
     if (known) return stored->leaf;
+    mc_leaf_gradient gradient = mc_stored_leaf_gradient(stored, 0);
     stored->leaf = mc_tape_parameter(tape, root->dtype, stored->shape, &bucket->data,
-                                     wants ? &bucket->gradient : NULL, stored->offset);
+                                     wants ? &gradient : NULL, stored->offset);
     stored->leaf_tape = mc_tape_id(tape);
     if (stored->leaf) stored->leaf->zero_rows = padding_rows(stored);
     return stored->leaf;
@@ -470,9 +478,9 @@ mc_tensor *mc_parameter_tensor(mc_tape *tape, mc_parameter *p)
     mc_tensor *whole = mc_parameter_whole(tape, p);
     if (!whole || mc_shape_equal(p->shape, p->stored->shape)) return whole;
     mc_bucket *bucket = p->stored->bucket;
+    mc_leaf_gradient gradient = mc_stored_leaf_gradient(p->stored, p->first);
     return mc_tape_parameter(tape, whole->dtype, p->shape, &bucket->data,
-                             whole->gradient ? &bucket->gradient : NULL,
-                             p->stored->offset + p->first);
+                             whole->gradient ? &gradient : NULL, p->stored->offset + p->first);
 }
 
 /* Copies between host f32 and `count` device elements of any floating dtype. */
@@ -579,28 +587,19 @@ mc_status mc_parameter_read_gradient(mc_parameter *p, float *values)
     if (bucket && mc_module_sum_gradients(root)) return mc_error_status(root->ctx);
     if (bucket && (bucket->kept_gradient || (bucket->level == 1 && bucket->gradient)))
         return mc_bucket_read_gradient(root, p, values);
-    float *gradient = mc_stored_gradient(p->stored);
+    const float *gradient = mc_stored_gradient(p->stored);
     if (!gradient) {
         memset(values, 0, (size_t)count * sizeof *values);
         return MC_OK;
     }
-    return transfer(root, (mc_matrix){gradient + p->first, MC_F32, count}, count, values, false);
+    mc_matrix from = {(void *)(uintptr_t)(gradient + p->first), MC_F32, count};
+    return transfer(root, from, count, values, false);
 }
 
 void mc_module_zero_grad(mc_module *module)
 {
     if (!module || mc_failed(module->ctx)) return;
     mc_module_root *root = module->root;
-    mc_device *device = device_of(root);
     if (mc_module_end_reducing(root)) return;
-    for (int i = 0; i < root->bucket_count; i++) {
-        mc_bucket *b = &root->buckets[i];
-        if (b->gradient)
-            device->kernels->zero(device, b->gradient, (size_t)b->count * sizeof(float));
-        b->summed = false;
-        if (b->host)
-            mc_bucket_forget_sum(b);
-        else if (b->kept_gradient)
-            device->kernels->zero(device, b->kept_gradient, (size_t)b->share * sizeof(float));
-    }
+    for (int i = 0; i < root->bucket_count; i++) mc_bucket_zero_gradient(root, &root->buckets[i]);
 }

@@ -110,6 +110,8 @@ void mc_bucket_free_host(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = root->ctx->device;
     if (!b->host) return;
+    if (device->lanes && b->host->updating) /* memory that copies on their way write to is freed */
+        device->lanes->after(device, NULL, b->host->uploaded);
     if (device->lanes) device->lanes->fence_free(device, b->host->uploaded);
     mc_free(b->host->parts);
     mc_free(b->host);
@@ -317,6 +319,7 @@ mc_status mc_module_place(mc_module_root *root)
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     bool changes = decide(root);
     mc_status status = changes ? check_memory(root) : MC_OK;
+    if (!status) status = mc_module_end_reducing(root); /* which may send down what it gives */
     if (!status) status = mc_module_await(root);
     if (!status) status = mc_module_rest(root);
     for (int i = 0; i < root->bucket_count && !status && changes; i++) {
@@ -403,6 +406,8 @@ mc_status mc_bucket_take_sum(mc_module_root *root, mc_bucket *b)
 mc_status mc_bucket_give_sum(mc_module_root *root, mc_bucket *b)
 {
     mc_device *home = mc_bucket_home(root, b);
+    mc_status status = mc_offload_wait(root->offload, b->host->job);
+    if (status) return status;
     if (b->host->empty) drop_array(home, &b->kept_gradient, b->share);
     mc_bucket_forget_sum(b);
     return move_array(root, &b->kept_gradient, b->share, false);

@@ -14,9 +14,12 @@ static void free_bucket(mc_module_root *root, mc_bucket *bucket)
     size_t size = mc_dtype_size(bucket->dtype), floats = sizeof(float);
     mc_comm_wait(bucket->gathering);
     mc_comm_wait(bucket->reducing);
+    mc_blank_take(&bucket->kept_blank);
     device->free(device, bucket->data, (size_t)bucket->count * size);
     device->free(device, bucket->kept, (size_t)bucket->share * size);
-    device->free(device, bucket->gradient, (size_t)bucket->count * floats);
+    device->free(device, bucket->gradient,
+                 (size_t)bucket->count * mc_dtype_size(bucket->gradient_dtype));
+    mc_bucket_drop_vectors(root, bucket);
     device->free(device, bucket->sent, (size_t)bucket->count * size);
     home->free(home, bucket->kept_gradient, (size_t)bucket->share * floats);
     for (int i = 0; i < MC_STATE_SLOTS; i++)
@@ -38,6 +41,7 @@ static void free_root(void *object)
     mc_tape_unhook(root->ctx, root);
     mc_buckets_free(root, root->buckets, root->bucket_count);
     mc_offload_close(root->offload);
+    for (size_t i = 0; i < root->stored_count; i++) mc_blank_take(&root->stored[i]->blank);
     for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);
     mc_free(root->pieces);
     mc_free(root->parameters);

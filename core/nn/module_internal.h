@@ -26,6 +26,7 @@ struct mc_parameter {
     void *optimizer;         /* the mc_optimizer that steps it; NULL: none */
     int optimizer_group;     /* its settings there */
     int64_t optimizer_steps; /* steps it has taken there */
+    bool optimizer_stepped;  /* the newest step that was launched there is one of its own too */
     bool offload;            /* the optimizer is an AdamOffload: its state is to lie on the host */
     float gpu_share;         /* of that optimizer */
 };
@@ -41,6 +42,7 @@ struct mc_stored {
     bool trainable;
     mc_bucket *bucket; /* NULL before the first layout */
     int64_t offset;    /* elements from the start of the bucket */
+    mc_blank blank;    /* its part of the bucket's `gradient` */
     /* the leaf of the newest tape that used it, so that one tape has one leaf a stored tensor */
     mc_tensor *leaf;
     uint64_t leaf_tape;
@@ -59,11 +61,17 @@ struct mc_bucket {
     int64_t first, share;         /* this rank's share: elements first .. first + share */
     void *data;                   /* (count) of dtype; level 3: NULL while it is not gathered */
     void *kept;                   /* level 3: (share) of dtype; else NULL */
-    float *gradient;              /* (count), where backward adds; NULL until needed, always when
-                                     frozen, and at levels 2 and 3 outside of backward */
+    void *gradient;               /* (count) of gradient_dtype, where backward adds; NULL until
+                                     needed, always when frozen, and at levels 2 and 3 outside of
+                                     backward */
+    mc_dtype gradient_dtype;      /* f32; of blocks at levels 2 and 3 that in which gradients travel
+                                     between ranks */
+    void *vectors;                /* f32 while gradient_dtype is not: the gradients of what is no
+                                     matrix, behind all matrices, until they travel */
     bool summed;                  /* levels 0 and 1: `gradient` is summed over ranks, at level 1 in
                                      this rank's share */
     float *kept_gradient;         /* levels 2 and 3: (share), summed over ranks; else NULL */
+    mc_blank kept_blank;          /* all of it */
     void *sent;                   /* (count) of dtype: gradients on their way between ranks, where
                                      they do not go as f32; else NULL */
     float *state[MC_STATE_SLOTS]; /* level 0: (count), else (share) each; NULL until an optimizer
@@ -95,7 +103,7 @@ static inline void *mc_bucket_value_at(const mc_bucket *b, int64_t element)
 }
 static inline float *mc_bucket_gradient_at(const mc_bucket *b, int64_t element)
 {
-    if (b->level < 2) return b->gradient ? b->gradient + element : NULL;
+    if (b->level < 2) return b->gradient ? (float *)b->gradient + element : NULL;
     return b->kept_gradient ? b->kept_gradient + (element - b->first) : NULL;
 }
 static inline float *mc_bucket_state_at(const mc_bucket *b, int slot, int64_t element)
@@ -138,7 +146,7 @@ void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count);
 /* Where a stored tensor's values and gradient begin, where they are there as a whole (NULL: they
  * are not). */
 void *mc_stored_data(const mc_stored *stored);
-float *mc_stored_gradient(const mc_stored *stored);
+void *mc_stored_gradient(const mc_stored *stored);
 
 /* ---- state on the host (bucket_host.c) ------------------------------------------------------- */
 
@@ -214,6 +222,15 @@ void mc_bucket_release(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_forget(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_outdate(mc_module_root *root, mc_bucket *bucket);
+/* Makes elements of `gradient` zeros, of which there is memory: matrices become blank. */
+mc_status mc_bucket_blank(mc_module_root *root, mc_bucket *bucket, int64_t first, int64_t count);
+/* Makes all of a bucket's gradients zeros: those here, and sums over ranks. */
+mc_status mc_bucket_zero_gradient(mc_module_root *root, mc_bucket *bucket);
+/* Where backward adds to the gradient of a stored tensor, from element `first` of it on. */
+mc_leaf_gradient mc_stored_leaf_gradient(mc_stored *stored, int64_t first);
+void mc_bucket_drop_vectors(mc_module_root *root, mc_bucket *bucket);
+/* What the dtype of `gradient` is to be at the bucket's level. */
+mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *bucket);
 /* Before and after a block's backward pass. Levels 2 and 3: makes room for the gradients that it is
  * going to add (zeros), and begins to sum what it added over all ranks into kept_gradient. Levels 0
  * and 1: begins to sum in the last backward pass of a step. */

@@ -93,10 +93,133 @@ mc_status mc_bucket_publish(mc_module_root *root, mc_bucket *b)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
+static void *gradient_at(const mc_bucket *b, int64_t element)
+{
+    return (char *)b->gradient + (size_t)element * mc_dtype_size(b->gradient_dtype);
+}
+
+/* Matrices come first in a bucket. */
+static int64_t first_vector(const mc_bucket *b)
+{
+    for (int i = 0; i < b->stored_count; i++)
+        if (b->stored[i]->shape.ndim < 2) return b->stored[i]->offset;
+    return b->count;
+}
+
+mc_leaf_gradient mc_stored_leaf_gradient(mc_stored *s, int64_t first)
+{
+    mc_bucket *b = s->bucket;
+    if (s->shape.ndim < 2 && b->gradient_dtype != MC_F32)
+        return (mc_leaf_gradient){&b->vectors, s->offset - first_vector(b) + first, MC_F32, NULL};
+    return (mc_leaf_gradient){&b->gradient, s->offset + first, b->gradient_dtype, &s->blank};
+}
+
+static mc_status zero_elements(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count)
+{
+    mc_device *device = device_of(root);
+    size_t bytes = (size_t)count * mc_dtype_size(b->gradient_dtype);
+    if (count <= 0) return mc_error_status(root->ctx);
+    return fail_device(root, device->kernels->zero(device, gradient_at(b, first), bytes),
+                       "gradients");
+}
+
+static mc_status zero_vectors(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count)
+{
+    mc_device *device = device_of(root);
+    float *at = (float *)b->vectors + (first - first_vector(b));
+    mc_status status = device->kernels->zero(device, at, (size_t)count * sizeof *at);
+    return fail_device(root, status, "gradients");
+}
+
+mc_status mc_bucket_blank(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count)
+{
+    const size_t size = mc_dtype_size(b->gradient_dtype);
+    mc_status status = mc_error_status(root->ctx);
+    int64_t end = first + count;
+    if (b->vectors && end > first_vector(b)) {
+        int64_t from = first > first_vector(b) ? first : first_vector(b);
+        status = zero_vectors(root, b, from, end - from);
+        end = from; /* behind it `gradient` is written when they are put there */
+    }
+    for (int i = 0; i < b->stored_count && !status; i++) {
+        mc_stored *s = b->stored[i];
+        bool inside = s->offset >= first && s->offset + s->count <= end;
+        if (s->shape.ndim < 2 || !inside) continue; /* vectors lie side by side: cheap to zero */
+        mc_blank_set(root->ctx, &s->blank, &b->gradient, (size_t)s->offset * size,
+                     (size_t)s->count * size);
+        status = zero_elements(root, b, first, s->offset - first);
+        first = s->offset + s->count;
+    }
+    return status ? status : zero_elements(root, b, first, end - first);
+}
+
+mc_status mc_bucket_zero_gradient(mc_module_root *root, mc_bucket *b)
+{
+    b->summed = false;
+    if (b->host)
+        mc_bucket_forget_sum(b);
+    else if (b->kept_gradient)
+        mc_blank_set(root->ctx, &b->kept_blank, (void *const *)&b->kept_gradient, 0,
+                     (size_t)b->share * sizeof(float));
+    return b->gradient ? mc_bucket_blank(root, b, 0, b->count) : mc_error_status(root->ctx);
+}
+
+static mc_status need_vectors(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    size_t bytes = (size_t)(b->count - first_vector(b)) * sizeof(float);
+    if (b->gradient_dtype == MC_F32 || !bytes) return mc_error_status(root->ctx);
+    b->vectors = device->alloc(device, bytes);
+    if (b->vectors) return MC_OK;
+    return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the gradients of \"%s\"",
+                          b->owner->name);
+}
+
+void mc_bucket_drop_vectors(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    if (!b->vectors) return;
+    device->free(device, b->vectors, (size_t)(b->count - first_vector(b)) * sizeof(float));
+    b->vectors = NULL;
+}
+
+/* Makes `gradient` whole: nothing is blank, and vectors are in it. */
+static mc_status fill_gradient(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    for (int i = 0; i < b->stored_count; i++) mc_blank_fill(root->ctx, &b->stored[i]->blank);
+    if (mc_failed(root->ctx) || !b->vectors) return mc_error_status(root->ctx);
+    int64_t first = first_vector(b), count = b->count - first;
+    mc_matrix from = {b->vectors, MC_F32, count},
+              to = {gradient_at(b, first), b->gradient_dtype, count};
+    mc_status status = device->kernels->scale(device, count, from, 1, to, false);
+    mc_bucket_drop_vectors(root, b);
+    return fail_device(root, status, "gradients");
+}
+
+/* Blocks at levels 2 and 3 have room for gradients in one backward pass only, at whose end they
+ * travel: they can have the dtype for that at once. */
+mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *b)
+{
+    const mc_module *parent = b->owner->parent;
+    bool of_block = parent && parent->holds_blocks;
+    bool rounded = root->ctx->grad_dtype == MC_GRAD_PARAMETER;
+    return b->level >= 2 && of_block && rounded ? b->dtype : MC_F32;
+}
+
+static void drop_gradient(mc_module_root *root, mc_bucket *b)
+{
+    for (int i = 0; i < b->stored_count; i++) mc_blank_take(&b->stored[i]->blank);
+    mc_bucket_drop_vectors(root, b);
+    mc_device *device = device_of(root);
+    device->free(device, b->gradient, (size_t)b->count * mc_dtype_size(b->gradient_dtype));
+    b->gradient = NULL;
+}
+
 mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
-    size_t bytes = (size_t)b->count * sizeof(float);
+    size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     if (!b->trainable) return MC_OK;
     if (root->reducing == b && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
@@ -106,14 +229,8 @@ mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
     if (!b->gradient)
         return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the gradients of \"%s\"",
                               b->owner->name);
-    return fail_device(root, device->kernels->zero(device, b->gradient, bytes), "gradients");
-}
-
-static void drop_gradient(mc_module_root *root, mc_bucket *b)
-{
-    mc_device *device = device_of(root);
-    device->free(device, b->gradient, (size_t)b->count * sizeof(float));
-    b->gradient = NULL;
+    if (need_vectors(root, b)) drop_gradient(root, b);
+    return b->gradient ? mc_bucket_blank(root, b, 0, b->count) : mc_error_status(root->ctx);
 }
 
 /* ---- gradients between ranks ----------------------------------------------------------------- */
@@ -121,7 +238,7 @@ static void drop_gradient(mc_module_root *root, mc_bucket *b)
 /* Where gradients on their way between ranks lie, from element `from` on. */
 static mc_matrix on_the_way(const mc_bucket *b, int64_t from)
 {
-    if (!b->sent) return (mc_matrix){b->gradient + from, MC_F32, b->count - from};
+    if (!b->sent) return (mc_matrix){gradient_at(b, from), b->gradient_dtype, b->count - from};
     return (mc_matrix){(char *)b->sent + value_bytes(b, from), b->dtype, b->count - from};
 }
 
@@ -130,7 +247,7 @@ static mc_status round_gradient(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
     size_t bytes = value_bytes(b, b->count);
-    if (root->ctx->grad_dtype != MC_GRAD_PARAMETER || b->dtype == MC_F32)
+    if (root->ctx->grad_dtype != MC_GRAD_PARAMETER || b->dtype == b->gradient_dtype)
         return mc_error_status(root->ctx);
     mc_matrix exact = {b->gradient, MC_F32, b->count};
     if (!b->sent) b->sent = device->alloc(device, bytes);
@@ -153,8 +270,8 @@ static void drop_sent(mc_module_root *root, mc_bucket *b)
 static mc_status send_down(mc_module_root *root, mc_bucket *b)
 {
     void *block = b->sent ? b->sent : b->gradient;
-    size_t bytes = b->sent ? value_bytes(b, b->count) : (size_t)b->count * sizeof(float);
     mc_matrix share = on_the_way(b, b->first);
+    size_t bytes = (size_t)b->count * mc_dtype_size(share.dtype);
     if (b->sent) drop_gradient(root, b);
     b->sent = NULL;
     b->gradient = NULL;
@@ -166,7 +283,7 @@ static mc_status take_sum(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
     int64_t first = mc_bucket_first(b), count = mc_bucket_held(b);
-    mc_matrix to = {b->gradient + first, MC_F32, count};
+    mc_matrix to = {gradient_at(b, first), MC_F32, count};
     mc_status status = MC_OK;
     if (b->sent) status = device->kernels->scale(device, count, on_the_way(b, first), 1, to, false);
     drop_sent(root, b);
@@ -174,13 +291,21 @@ static mc_status take_sum(mc_module_root *root, mc_bucket *b)
     return fail_device(root, status, "gradients");
 }
 
+/* Whether the sum over ranks is all there is to keep, and so can arrive where it is kept. */
+static bool takes_sum_whole(const mc_bucket *b, mc_dtype dtype)
+{
+    return b->level >= 2 && !b->host && dtype == MC_F32 && b->kept_blank.link;
+}
+
 /* Levels 2 and 3: adds what has arrived to this rank's sums. */
 static mc_status add_share(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
     mc_matrix to = {b->kept_gradient, MC_F32, b->share};
-    mc_status status =
-        device->kernels->scale(device, b->share, on_the_way(b, b->first), 1, to, true);
+    mc_matrix from = on_the_way(b, b->first);
+    bool here = root->ctx->comm && takes_sum_whole(b, from.dtype);
+    bool add = !mc_blank_take(&b->kept_blank);
+    mc_status status = here ? MC_OK : device->kernels->scale(device, b->share, from, 1, to, add);
     drop_gradient(root, b);
     drop_sent(root, b);
     return fail_device(root, status, "gradients");
@@ -204,12 +329,14 @@ static mc_status start_reducing(mc_module_root *root, mc_bucket *b)
 {
     struct mc_comm *comm = root->ctx->comm;
     mc_status status = mc_module_end_reducing(root);
+    if (!status) status = fill_gradient(root, b);
     if (!status) status = round_gradient(root, b);
     if (status) return status;
     if (b->sent && b->level >= 2) drop_gradient(root, b);
     root->reducing = b;
     if (!comm) return mc_module_end_reducing(root);
     mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, mc_bucket_first(b));
+    if (takes_sum_whole(b, whole.dtype)) mine.data = b->kept_gradient;
     b->reducing = b->level == 0
                       ? mc_comm_start_all_reduce(comm, whole.data, whole.data, b->count,
                                                  whole.dtype, MC_REDUCE_SUM)
@@ -243,13 +370,7 @@ mc_status mc_module_sum_gradients(mc_module_root *root)
     mc_status status = mc_module_end_reducing(root);
     for (int i = 0; !status && i < root->bucket_count; i++)
         if (root->buckets[i].trainable) status = sum_gradient(root, &root->buckets[i]);
-    return status;
-}
-
-static mc_status zero_elements(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count)
-{
-    mc_device *device = device_of(root);
-    return device->kernels->zero(device, b->gradient + first, (size_t)count * sizeof(float));
+    return status ? status : mc_blank_fill_all(root->ctx); /* they are about to be read */
 }
 
 /* Every rank keeps a part of the sum, so that summing again gives it once. */
@@ -344,7 +465,7 @@ static mc_status to_whole(mc_module_root *root, mc_device *home, const mc_bucket
 
 mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
 {
-    mc_status status = mc_error_status(root->ctx);
+    mc_status status = mc_blank_fill_all(root->ctx);
     for (int k = 0; k < MC_STATE_SLOTS && !status && level; k++) {
         void *array = b->state[k], *share = NULL;
         status = to_share(root, mc_bucket_home(root, b), b, &array, &share, MC_F32);
@@ -361,6 +482,7 @@ mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
     if (!status && level == 3)
         status = to_share(root, device_of(root), b, &b->data, &b->kept, b->dtype);
     b->level = level;
+    b->gradient_dtype = mc_bucket_gradient_dtype(root, b);
     return status;
 }
 
@@ -369,13 +491,14 @@ static mc_status to_whole_sum(mc_module_root *root, mc_bucket *b)
 {
     mc_status status = b->trainable ? sum_gradient(root, b) : mc_module_end_reducing(root);
     if (status || !b->summed || b->level == 0) return status;
-    return mc_comm_all_gather(root->ctx->comm, b->gradient + b->first, b->gradient, b->share,
+    return mc_comm_all_gather(root->ctx->comm, gradient_at(b, b->first), b->gradient, b->share,
                               MC_F32);
 }
 
 mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *b)
 {
     mc_status status = to_whole_sum(root, b);
+    if (!status) status = mc_blank_fill_all(root->ctx);
     for (int k = 0; k < MC_STATE_SLOTS && !status && b->level; k++) {
         void *share = b->state[k], *array = NULL;
         status = to_whole(root, mc_bucket_home(root, b), b, &share, &array, MC_F32);
@@ -391,8 +514,10 @@ mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *b)
     if (!status && b->level == 3)
         status = to_whole(root, device_of(root), b, &b->kept, &b->data, b->dtype);
     b->summed = root->ctx->comm && b->gradient;
-    if (!status) b->level = 0;
-    return status;
+    if (status) return status;
+    b->level = 0;
+    b->gradient_dtype = MC_F32;
+    return MC_OK;
 }
 
 mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, float *values)
@@ -405,7 +530,7 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
     float *mine = whole + b->first;
     mc_status status = mc_module_end_reducing(root);
     if (!status && b->level < 2)
-        status = mc_home_copy(root, mine, false, b->gradient + b->first, false, b->share);
+        status = mc_home_copy(root, mine, false, gradient_at(b, b->first), false, b->share);
     else if (!status)
         status = mc_bucket_copy_sum(root, b, mine);
     if (!status && root->ctx->comm)

@@ -9,10 +9,14 @@ mc_matrix mc_saved_matrix(mc_tape *t, mc_tensor *x)
     return (mc_matrix){data, x->dtype, mc_tensor_columns(x)};
 }
 
+/* Whether kernels can add to the gradient itself. */
+static bool is_f32_leaf(const mc_tensor *x) { return x->is_leaf && x->gradient->dtype == MC_F32; }
+
 float *mc_vector_gradient_begin(mc_tape *t, mc_tensor *x)
 {
     if (!x || !x->requires_grad || mc_failed(mc_tape_context(t))) return NULL;
-    if (x->is_leaf) return mc_tensor_data(x->gradient);
+    if (is_f32_leaf(x))
+        return mc_blank_fill(mc_tape_context(t), x->blank) ? NULL : mc_tensor_data(x->gradient);
     size_t bytes = (size_t)mc_tensor_count(x) * sizeof(float);
     mc_device *device = mc_tape_device(t);
     float *scratch = device->alloc(device, bytes);
@@ -25,7 +29,7 @@ float *mc_vector_gradient_begin(mc_tape *t, mc_tensor *x)
 
 void mc_vector_gradient_end(mc_tape *t, mc_tensor *x, float *gradient)
 {
-    if (!gradient || x->is_leaf) return;
+    if (!gradient || is_f32_leaf(x)) return;
     mc_device *device = mc_tape_device(t);
     int64_t count = mc_tensor_count(x);
     bool accumulate;

@@ -118,6 +118,7 @@ typedef struct linear_loss {
     const float *seed; /* device memory */
     bool gradients;
     mc_tensor *loss, *dx; /* dx: gradient of x at `seed`, when wanted */
+    float *dbias;         /* NULL: not wanted */
 } linear_loss;
 
 typedef struct linear_loss_state {
@@ -148,8 +149,7 @@ static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int6
     if (c->weight->requires_grad)
         MC_KERNEL(t, op, gemm, true, false, columns, in, n, logits, x, 1,
                   mc_matrix_of(c->weight->gradient));
-    if (c->bias && c->bias->requires_grad)
-        MC_KERNEL(t, op, column_sums, n, columns, logits, mc_tensor_data(c->bias->gradient));
+    if (c->dbias) MC_KERNEL(t, op, column_sums, n, columns, logits, c->dbias);
     if (c->dx)
         MC_KERNEL(t, op, gemm, false, false, n, in, columns, logits, mc_matrix_of(c->weight), 0,
                   rows_from(mc_matrix_of(c->dx), first));
@@ -165,11 +165,13 @@ static void linear_loss_run(mc_tape *t, linear_loss *c)
     if (chunk < 1) chunk = 1;
     if (chunk > rows) chunk = rows;
     mc_tensor *logits = mc_scratch_new(t, c->x->dtype, MC_SHAPE(chunk, columns));
-    if (!logits) return;
+    if (!logits || mc_blank_fill(mc_tape_context(t), c->weight->blank)) return;
+    if (c->gradients) c->dbias = mc_vector_gradient_begin(t, c->bias);
     for (int64_t first = 0; first < rows; first += chunk) {
         int64_t n = rows - first < chunk ? rows - first : chunk;
         linear_loss_chunk(t, c, mc_matrix_of(logits), first, n);
     }
+    mc_vector_gradient_end(t, c->bias, c->dbias);
     mc_scratch_free(logits);
 }
 

@@ -55,6 +55,7 @@ static void scheduler_release(void *object)
 void mc_lr_scheduler_free(mc_lr_scheduler *s)
 {
     if (!s) return;
+    mc_optim_manager_settle(s->manager);
     mc_disown(&s->owned);
     scheduler_release(s);
 }
@@ -144,10 +145,15 @@ double mc_lr_scheduler_at(const mc_lr_scheduler *s, int64_t n)
 
 double mc_lr_scheduler_lr(const mc_lr_scheduler *s)
 {
-    return s ? mc_lr_scheduler_at(s, s->count) : NAN;
+    return s ? mc_lr_scheduler_at(s, mc_lr_scheduler_count(s)) : NAN;
 }
 
-int64_t mc_lr_scheduler_count(const mc_lr_scheduler *s) { return s ? s->count : 0; }
+int64_t mc_lr_scheduler_count(const mc_lr_scheduler *s)
+{
+    if (!s) return 0;
+    mc_optim_manager_settle(s->manager);
+    return s->count;
+}
 
 mc_status mc_lr_scheduler_set_count(mc_lr_scheduler *s, int64_t count)
 {
@@ -156,6 +162,7 @@ mc_status mc_lr_scheduler_set_count(mc_lr_scheduler *s, int64_t count)
     if (count < 0)
         return mc_fail(s->ctx, MC_ERR_ARGUMENT, "schedule %s: a count of %lld steps", s->name,
                        (long long)count);
-    s->count = count;
-    return MC_OK;
+    mc_status status = mc_optim_manager_settle(s->manager);
+    if (!status) s->count = count;
+    return status;
 }

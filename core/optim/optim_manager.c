@@ -38,6 +38,7 @@ static void manager_release(void *object)
 void mc_optim_manager_free(mc_optim_manager *m)
 {
     if (!m) return;
+    mc_optim_manager_settle(m); /* its optimizers and schedules live on */
     mc_loss_seed *seed = mc_context_loss_seed(m->ctx);
     if (seed && seed->manager == m) *seed = (mc_loss_seed){0};
     mc_disown(&m->owned);
@@ -156,6 +157,7 @@ mc_status mc_optim_manager_add(mc_optim_manager *m, mc_optimizer *optimizer,
         return mc_fail(m->ctx, MC_ERR_STATE,
                        "OptimManager: schedule %s was added before; each optimizer needs its own",
                        scheduler->name);
+    if (mc_optim_manager_settle(m)) return mc_error_status(m->ctx);
     if (!mc_grow(&m->managed, &m->managed_capacity, m->managed_count, sizeof *m->managed))
         return mc_fail_nomem(m->ctx, "an OptimManager's list of optimizers");
     m->managed[m->managed_count++] = (mc_managed){optimizer, scheduler};
@@ -490,7 +492,8 @@ static mc_status fail_with(mc_optim_manager *m, const mc_step_state *state)
                    search.name ? search.name : "?");
 }
 
-static mc_status count_taken(mc_optim_manager *m);
+static void count_taken(mc_optim_manager *m);
+static double next_lr(const mc_managed *managed, int64_t ahead);
 
 static void note_skipped(mc_optim_manager *m, const mc_step_state *state)
 {
@@ -501,15 +504,32 @@ static void note_skipped(mc_optim_manager *m, const mc_step_state *state)
         mc_log(m->ctx, MC_LOG_WARNING, "gradients are infinite or NaN: step skipped");
 }
 
-static mc_status take_over(mc_optim_manager *m, const mc_step_state *state)
+/* The first optimizer that is still there; NULL: none. */
+static const mc_managed *first_managed(const mc_optim_manager *m)
 {
+    for (size_t i = 0; i < m->managed_count; i++)
+        if (m->managed[i].optimizer) return &m->managed[i];
+    return NULL;
+}
+
+/* The rate that its last step used; before, the one it will. */
+static double lr_now(const mc_optim_manager *m)
+{
+    const mc_managed *first = first_managed(m);
+    if (!first) return NAN;
+    return first->optimizer->steps ? first->optimizer->lr : next_lr(first, 0);
+}
+
+static mc_status take_over(mc_optim_manager *m, const mc_flight *flight)
+{
+    const mc_step_state *state = flight->arrived;
     if (state->failure) return fail_with(m, state);
     bool skipped = state->skipped > m->skipped;
-    mc_status status = MC_OK;
+    const mc_managed *first = first_managed(m);
     if (skipped)
         note_skipped(m, state);
     else
-        status = count_taken(m);
+        count_taken(m);
     m->loss_scale = state->loss_scale;
     m->growth_counter = state->growth_counter;
     m->steps = state->steps;
@@ -520,11 +540,11 @@ static mc_status take_over(mc_optim_manager *m, const mc_step_state *state)
         .step = state->steps + state->skipped,
         .loss = state->mean_loss,
         .grad_norm = state->norm,
-        .lr = mc_optim_manager_lr(m),
+        .lr = first && !first->scheduler ? flight->lr : lr_now(m),
         .loss_scale = state->loss_scale,
         .skipped = skipped,
     };
-    return status;
+    return MC_OK;
 }
 
 /* Takes over what the oldest step in flight left; waits for it. */
@@ -536,7 +556,7 @@ static mc_status settle(mc_optim_manager *m)
     m->in_flight--;
     if (!device->wait(device, flight->ticket))
         return mc_fail(m->ctx, MC_ERR_DEVICE, "waiting for a step: %s", device->failure);
-    return take_over(m, flight->arrived);
+    return take_over(m, flight);
 }
 
 static mc_status settle_all(mc_optim_manager *m)
@@ -615,8 +635,14 @@ static mc_status begin_launch(mc_optim_manager *m)
     mc_status status = mc_error_status(m->ctx);
     while (!status && m->in_flight > MC_STEPS_LATE) status = settle(m);
     if (!status) status = prepare(m);
-    for (size_t i = 0; !status && i < m->managed_count; i++)
-        if (m->managed[i].optimizer) status = guess(m, &m->managed[i]);
+    for (size_t i = 0; !status && i < m->managed_count && m->in_flight; i++)
+        if (m->managed[i].optimizer && mc_optimizer_changes(m->managed[i].optimizer))
+            status = settle_all(m);
+    for (size_t i = 0; !status && i < m->managed_count; i++) {
+        if (!m->managed[i].optimizer) continue;
+        mc_optimizer_begin_step(m->managed[i].optimizer);
+        status = guess(m, &m->managed[i]);
+    }
     return status;
 }
 
@@ -625,6 +651,8 @@ static mc_status end_launch(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
     mc_flight *flight = &m->flights[(m->first_flight + m->in_flight++) % MC_FLIGHTS];
+    const mc_managed *first = first_managed(m);
+    flight->lr = first ? first->optimizer->lr : NAN;
     flight->ticket =
         device->copy_out_later(device, flight->arrived, m->state, sizeof *flight->arrived);
     mc_status status = settle_arrived(m);
@@ -662,16 +690,14 @@ static mc_status launch(mc_optim_manager *m)
 }
 
 /* Counts a step that was taken. */
-static mc_status count_taken(mc_optim_manager *m)
+static void count_taken(mc_optim_manager *m)
 {
     for (size_t i = 0; i < m->managed_count; i++) {
         mc_managed *managed = &m->managed[i];
         if (!managed->optimizer) continue;
-        mc_status status = mc_optimizer_count_step(managed->optimizer, next_lr(managed, 0));
-        if (status) return status;
+        mc_optimizer_count_step(managed->optimizer, next_lr(managed, 0));
         if (managed->scheduler) managed->scheduler->count++;
     }
-    return MC_OK;
 }
 
 mc_status mc_optim_manager_step(mc_optim_manager *m)
@@ -722,7 +748,7 @@ void mc_optim_manager_state_restored(mc_optim_manager *m)
     m->reported = 0;
 }
 
-mc_status mc_optim_manager_settle(mc_optim_manager *m) { return settle_all(m); }
+mc_status mc_optim_manager_settle(mc_optim_manager *m) { return m ? settle_all(m) : MC_OK; }
 
 /* ---- what happened ----------------------------------------------------------------------- */
 
@@ -737,16 +763,7 @@ bool mc_optim_manager_report(mc_optim_manager *m, int late, mc_step_report *repo
     return true;
 }
 
-double mc_optim_manager_lr(const mc_optim_manager *m)
-{
-    if (ready(m)) return NAN;
-    for (size_t i = 0; i < m->managed_count; i++) {
-        const mc_managed *managed = &m->managed[i];
-        if (managed->optimizer)
-            return managed->optimizer->steps ? managed->optimizer->lr : next_lr(managed, 0);
-    }
-    return NAN;
-}
+double mc_optim_manager_lr(const mc_optim_manager *m) { return is_settled(m) ? lr_now(m) : NAN; }
 
 double mc_optim_manager_loss_scale(const mc_optim_manager *m)
 {

@@ -60,6 +60,7 @@ static void optimizer_release(void *object)
 void mc_optimizer_free(mc_optimizer *o)
 {
     if (!o) return;
+    mc_optim_manager_settle(o->manager);
     mc_disown(&o->owned);
     optimizer_release(o);
 }
@@ -148,6 +149,7 @@ static void take(mc_optimizer *o, mc_parameter *p)
     p->optimizer = o;
     p->optimizer_group = 0;
     p->optimizer_steps = 0;
+    p->optimizer_stepped = false;
     p->offload = o->on_host;
     p->gpu_share = o->gpu_share;
     p->module->root->placed = false;
@@ -281,7 +283,10 @@ static mc_status each_run_of_bucket(mc_optimizer *o, mc_module_root *root, mc_bu
     return run.count ? fn(user, &run) : MC_OK;
 }
 
-mc_status mc_optimizer_each_run(mc_optimizer *o, mc_run_fn fn, void *user)
+typedef mc_status (*bucket_fn)(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user);
+
+/* Calls fn for every trainable bucket of the optimizer's trees, which are laid out. */
+static mc_status each_bucket(mc_optimizer *o, bucket_fn fn, void *user)
 {
     drop_dead_roots(o);
     for (size_t i = 0; i < o->root_count; i++) {
@@ -289,11 +294,26 @@ mc_status mc_optimizer_each_run(mc_optimizer *o, mc_run_fn fn, void *user)
         mc_status status = mc_module_layout(root);
         if (!status) status = mc_module_place(root);
         for (int j = 0; !status && j < root->bucket_count; j++)
-            if (root->buckets[j].trainable)
-                status = each_run_of_bucket(o, root, &root->buckets[j], fn, user);
+            if (root->buckets[j].trainable) status = fn(o, root, &root->buckets[j], user);
         if (status) return status;
     }
     return MC_OK;
+}
+
+typedef struct run_call {
+    mc_run_fn fn;
+    void *user;
+} run_call;
+
+static mc_status call_runs(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
+{
+    const run_call *call = user;
+    return each_run_of_bucket(o, root, b, call->fn, call->user);
+}
+
+mc_status mc_optimizer_each_run(mc_optimizer *o, mc_run_fn fn, void *user)
+{
+    return each_bucket(o, call_runs, &(run_call){fn, user});
 }
 
 /* ---- stepping ---------------------------------------------------------------------------- */
@@ -315,17 +335,13 @@ static bool has_all(const mc_optimizer *o, const mc_bucket *b)
     return true;
 }
 
-/* Sums on the host are forgotten where that does; where others have a part of them, they wait. */
-static mc_status zero_on_host(const mc_optimizer *o, const mc_run *run)
+/* A part of the sums on the host, for which they have to be at rest. */
+static mc_status zero_on_host(const mc_run *run)
 {
     mc_bucket *b = run->bucket;
     mc_device *home = mc_bucket_home(run->root, b);
     mc_run held = *run;
     if (!mc_bucket_has_sum(b)) return MC_OK;
-    if (has_all(o, b)) {
-        mc_bucket_forget_sum(b);
-        return MC_OK;
-    }
     mc_status status = mc_module_rest(run->root);
     if (status || !mc_run_within(&held, b->first, b->share)) return status;
     mc_bucket_change_sum(b);
@@ -333,30 +349,29 @@ static mc_status zero_on_host(const mc_optimizer *o, const mc_run *run)
                                (size_t)held.count * sizeof(float));
 }
 
-/* Before a bucket whose gradients are summed over ranks is zeroed: what other optimizers have of it
- * stays. */
-static mc_status open_bucket(const mc_optimizer *o, const mc_run *run)
-{
-    if (!has_all(o, run->bucket)) return mc_bucket_reopen(run->root, run->bucket);
-    run->bucket->summed = false;
-    return MC_OK;
-}
-
-/* Gradients that backward adds to are zeroed whole, sums over ranks where this rank holds them. */
+/* A part of a bucket: what other optimizers have of it stays, which may be summed over ranks
+ * already. Gradients that backward adds to are zeroed whole, sums where this rank holds them. */
 static mc_status zero_run(void *user, const mc_run *run)
 {
     mc_optimizer *o = user;
     mc_device *device = o->ctx->device;
-    const mc_bucket *b = run->bucket;
+    mc_bucket *b = run->bucket;
     mc_run held = *run;
-    if (b->level >= 2 && b->gradient) /* left by a forward pass */
-        device->kernels->zero(device, b->gradient + run->first, (size_t)run->count * sizeof(float));
-    if (b->host) return zero_on_host(o, run);
-    if (b->summed && open_bucket(o, run)) return mc_error_status(o->ctx);
-    if (b->level >= 2 && !mc_run_within(&held, b->first, b->share)) return MC_OK;
-    float *gradient = mc_bucket_gradient_at(b, held.first);
-    if (!gradient) return MC_OK;
-    return device->kernels->zero(device, gradient, (size_t)held.count * sizeof(float));
+    mc_status status = mc_bucket_reopen(run->root, b);
+    if (!status && b->gradient) /* at levels 2 and 3 left by a forward pass */
+        status = mc_bucket_blank(run->root, b, run->first, run->count);
+    if (status || b->level < 2) return status;
+    if (b->host) return zero_on_host(run);
+    if (!b->kept_gradient || !mc_run_within(&held, b->first, b->share)) return MC_OK;
+    return device->kernels->zero(device, mc_bucket_gradient_at(b, held.first),
+                                 (size_t)held.count * sizeof(float));
+}
+
+static mc_status zero_bucket(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
+{
+    (void)user;
+    return has_all(o, b) ? mc_bucket_zero_gradient(root, b)
+                         : each_run_of_bucket(o, root, b, zero_run, o);
 }
 
 mc_status mc_optimizer_zero_grad(mc_optimizer *o)
@@ -366,7 +381,7 @@ mc_status mc_optimizer_zero_grad(mc_optimizer *o)
     drop_dead_roots(o);
     for (size_t i = 0; !status && i < o->root_count; i++)
         status = mc_module_end_reducing(o->roots[i]);
-    return status ? status : mc_optimizer_each_run(o, zero_run, o);
+    return status ? status : each_bucket(o, zero_bucket, NULL);
 }
 
 static mc_status need_state(void *user, const mc_run *run)
@@ -437,19 +452,6 @@ static mc_status update_run(void *user, const mc_run *whole)
                   : MC_OK;
 }
 
-/* Calls fn for every trainable bucket of the optimizer's trees. */
-static mc_status each_bucket(mc_optimizer *o, mc_status (*fn)(mc_module_root *, mc_bucket *))
-{
-    mc_status status = MC_OK;
-    if (!o->ctx->comm) return MC_OK;
-    drop_dead_roots(o);
-    for (size_t i = 0; i < o->root_count; i++)
-        for (int j = 0; !status && j < o->roots[i]->bucket_count; j++)
-            if (o->roots[i]->buckets[j].trainable)
-                status = fn(o->roots[i], &o->roots[i]->buckets[j]);
-    return status;
-}
-
 mc_status mc_optimizer_reduce(mc_optimizer *o)
 {
     mc_status status = MC_OK;
@@ -472,53 +474,92 @@ mc_status mc_optimizer_measure_host(mc_optimizer *o, double power)
 }
 
 /* Those on the host are not there yet: they are handed out when they are awaited. */
-static mc_status publish(mc_module_root *root, mc_bucket *b)
+static mc_status publish(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
 {
+    (void)o, (void)user;
     return b->host ? mc_error_status(root->ctx) : mc_bucket_publish(root, b);
+}
+
+static mc_status outdate(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
+{
+    (void)o, (void)user;
+    return mc_bucket_outdate(root, b);
 }
 
 mc_status mc_optimizer_launch(mc_optimizer *o)
 {
     mc_offload *offload = o->on_host ? o->ctx->offload : NULL;
-    mc_status status = each_bucket(o, mc_bucket_outdate);
+    mc_status status = each_bucket(o, outdate, NULL);
     if (!status) status = mc_offload_wait(offload, o->last_job); /* it reads what was told */
     if (!status && offload && !mc_offload_tell(offload, &o->memory->update, o->told))
         status = mc_error_status(o->ctx);
     if (!status) status = mc_optimizer_each_run(o, update_run, o);
     if (offload) o->last_job = mc_offload_given(offload);
-    return status ? status : each_bucket(o, publish);
+    return status ? status : each_bucket(o, publish, NULL);
 }
 
-static mc_status count_step(void *user, mc_module_root *root, mc_parameter *p)
+/* The optimizer's next parameter behind `p` (NULL: the first), of trees that are alive. */
+static mc_parameter *next_parameter(const mc_optimizer *o, size_t *root, size_t *next)
 {
-    (void)user, (void)root;
-    if (p->stored->trainable) p->optimizer_steps++;
-    return MC_OK;
+    for (; *root < o->root_count; ++*root, *next = 0)
+        while (*next < o->roots[*root]->parameter_count) {
+            mc_parameter *p = o->roots[*root]->parameters[(*next)++];
+            if (p->optimizer == o && p->stored) return p;
+        }
+    return NULL;
 }
 
-mc_status mc_optimizer_count_step(mc_optimizer *o, double lr)
+bool mc_optimizer_changes(mc_optimizer *o)
 {
+    size_t root = 0, next = 0;
+    bool changes = false;
+    drop_dead_roots(o);
+    for (mc_parameter *p; !changes && (p = next_parameter(o, &root, &next));)
+        changes = p->optimizer_stepped != p->stored->trainable;
+    return changes;
+}
+
+void mc_optimizer_begin_step(mc_optimizer *o)
+{
+    size_t root = 0, next = 0;
+    drop_dead_roots(o);
+    for (mc_parameter *p; (p = next_parameter(o, &root, &next));)
+        p->optimizer_stepped = p->stored->trainable;
+}
+
+void mc_optimizer_count_step(mc_optimizer *o, double lr)
+{
+    size_t root = 0, next = 0;
     o->lr = lr;
     o->steps++;
-    return mc_optimizer_each_parameter(o, count_step, NULL);
+    drop_dead_roots(o);
+    for (mc_parameter *p; (p = next_parameter(o, &root, &next));)
+        if (p->optimizer_stepped) p->optimizer_steps++;
 }
 
 mc_status mc_optimizer_step(mc_optimizer *o)
 {
     if (!o) return MC_ERR_ARGUMENT;
-    if (mc_failed(o->ctx)) return mc_error_status(o->ctx);
-    mc_status status = mc_optimizer_prepare(o);
+    mc_status status = mc_error_status(o->ctx);
+    if (!status) status = mc_optim_manager_settle(o->manager);
+    if (!status) status = mc_optimizer_prepare(o);
     if (!status) status = mc_offload_wait(o->ctx->offload, o->last_job); /* it reads `update` */
     if (status) return status;
+    mc_optimizer_begin_step(o);
     mc_update update = {.lr = o->lr, .step = o->steps + 1, .gradient_scale = 1};
     mc_device *device = o->ctx->device;
     device->copy_in(device, &o->memory->update, &update, sizeof update);
     status = mc_optimizer_reduce(o);
     if (!status) status = mc_optimizer_launch(o);
-    return status ? status : mc_optimizer_count_step(o, o->lr);
+    if (!status) mc_optimizer_count_step(o, o->lr);
+    return status;
 }
 
-double mc_optimizer_lr(const mc_optimizer *o) { return o && !mc_failed(o->ctx) ? o->lr : NAN; }
+double mc_optimizer_lr(const mc_optimizer *o)
+{
+    if (!o || mc_failed(o->ctx) || mc_optim_manager_settle(o->manager)) return NAN;
+    return o->lr;
+}
 
 mc_status mc_optimizer_set_lr(mc_optimizer *o, double lr)
 {
@@ -531,4 +572,9 @@ mc_status mc_optimizer_set_lr(mc_optimizer *o, double lr)
     return MC_OK;
 }
 
-int64_t mc_optimizer_step_count(const mc_optimizer *o) { return o ? o->steps : 0; }
+int64_t mc_optimizer_step_count(const mc_optimizer *o)
+{
+    if (!o) return 0;
+    mc_optim_manager_settle(o->manager);
+    return o->steps;
+}

@@ -86,8 +86,13 @@ mc_status mc_optimizer_reduce(mc_optimizer *optimizer);
 mc_status mc_optimizer_measure_host(mc_optimizer *optimizer, double power);
 /* Runs the step that memory->update tells, and hands parameters out; counts nothing. */
 mc_status mc_optimizer_launch(mc_optimizer *optimizer);
-/* Counts a step that was taken with `lr`. */
-mc_status mc_optimizer_count_step(mc_optimizer *optimizer, double lr);
+/* Whose step the next one launched is: that of the parameters that are trainable now. Steps are
+ * counted when they have ended, and as long as one is on its way its parameters must be known: if
+ * `changes` they would be others, and steps launched before are to be counted first. */
+bool mc_optimizer_changes(mc_optimizer *optimizer);
+void mc_optimizer_begin_step(mc_optimizer *optimizer);
+/* Counts the oldest step launched: it was taken with `lr`. */
+void mc_optimizer_count_step(mc_optimizer *optimizer, double lr);
 
 /* ---- schedules --------------------------------------------------------------------------- */
 
@@ -121,6 +126,7 @@ typedef struct mc_managed {
 typedef struct mc_flight {
     mc_step_state *arrived; /* memory of the device's host_alloc */
     uint64_t ticket;
+    double lr; /* of the first optimizer, if it has no schedule */
 } mc_flight;
 
 enum { MC_FLIGHTS = MC_STEPS_LATE + 1 };
@@ -177,7 +183,9 @@ typedef struct mc_state_item {
  * exist yet. A visitor may read the data, or write it (and so restore it). */
 typedef mc_status (*mc_state_fn)(void *user, const mc_state_item *item);
 mc_status mc_optim_manager_each_state(mc_optim_manager *optim, mc_state_fn fn, void *user);
-/* Waits until all steps launched have ended, and takes over what they left. */
+/* Waits until all steps launched have ended, and takes over what they left. NULL: nothing. Whoever
+ * changes what a step counts, or tells it, calls this first: how late a step is known to have ended
+ * must not show. */
 mc_status mc_optim_manager_settle(mc_optim_manager *optim);
 /* To be called when a visitor has written: begins a step with the restored loss scale. */
 void mc_optim_manager_state_restored(mc_optim_manager *optim);

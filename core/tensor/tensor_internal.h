@@ -57,13 +57,14 @@ struct mc_tensor {
     struct mc_tensor *previous; /* the tensor made before it on that tape */
     uint64_t serial;            /* its number on that tape, from 1 */
     struct mc_node *node;       /* the node that produced it; NULL for inputs and parameters */
-    struct mc_tensor *gradient; /* during backward; of a leaf: the f32 view of its bucket */
+    struct mc_tensor *gradient; /* during backward; of a leaf: the view of its bucket */
     int64_t zero_rows;          /* of a padded parameter: its last rows, which are zero */
     int uses;                   /* how often it was an input of an operation */
     /* `gradient` is that of the pre-activation behind this output of a linear: see linear.c */
     bool gradient_is_pre;
     bool requires_grad;
-    bool is_leaf; /* a parameter: its gradient is always added to */
+    bool is_leaf;           /* a parameter: its gradient is that of its bucket */
+    struct mc_blank *blank; /* of a leaf's gradient, or one that it is a part of; else NULL */
     /* of a loss: what its gradient is in a backward pass that is not given one, {seed, 0} in device
      * memory; see mc_loss_seed_of */
     const float *seed;

@@ -313,7 +313,7 @@ void launch(ncclComm *c, const call &k)
     uint64_t before = c->launched++;
     cudaStream_t there = c->last;
     enqueue_quietly(k.stream, "NCCL", [self, before, there, k] {
-        while (self->done < before) cudaStreamQuery(there); /* on the other stream */
+        while (self->done < before) run_next(there); /* on the other stream */
         run_call(self.get(), k);
         self->done++;
     });
@@ -411,7 +411,7 @@ static void split(ncclComm *c, int colour, int key, ncclComm **made)
 ncclResult_t ncclCommSplit(ncclComm_t c, int colour, int key, ncclComm_t *made, ncclConfig_t *)
 {
     if (!c->ready || c->answers || c->aborted) return ncclInvalidArgument;
-    while (c->done < c->launched) cudaStreamQuery(c->last); /* exchanges keep their order */
+    while (c->done < c->launched) run_next(c->last); /* exchanges keep their order */
     *made = nullptr;
     c->ready = false;
     if (c->background.joinable()) c->background.join();

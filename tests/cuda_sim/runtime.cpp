@@ -1,6 +1,8 @@
 /* The runtime's functions. What is put on a stream waits there until the host waits for it, or
- * until chance runs a part of it, so that a host that does not wait finds its results missing. */
+ * until chance runs a part of it, so that a host that does not wait finds its results missing;
+ * MC_CUDA_SIM_STREAMS takes chance away. */
 #include <sys/mman.h>
+#include <unistd.h>
 #include <cuda.h>
 #include <cstdio>
 #include <cstdlib>
@@ -47,6 +49,7 @@ struct CUstream_st {
     size_t most; /* operations that may wait */
     CUgraph_st *capture;
     uint64_t recorded, joined; /* operations of a capture; those that its origin waits for */
+    bool computes;             /* it has had kernels */
 };
 
 struct CUevent_st {
@@ -62,6 +65,18 @@ namespace mc_sim
 {
 namespace
 {
+
+/* When streams run, beside when they have to: see README.md. */
+enum stream_order { BY_CHANCE, LATE, AHEAD };
+
+stream_order order_of_streams()
+{
+    const char *setting = getenv("MC_CUDA_SIM_STREAMS");
+    if (!setting || !*setting) return BY_CHANCE;
+    if (strcmp(setting, "late") == 0) return LATE;
+    if (strcmp(setting, "ahead") == 0) return AHEAD;
+    fail("MC_CUDA_SIM_STREAMS is \"%s\", expected \"late\" or \"ahead\"", setting);
+}
 
 enum memory_kind { DEVICE, PINNED };
 struct memory_block {
@@ -83,10 +98,13 @@ struct world {
     std::vector<CUstream_st *> streams;
     std::map<const void *, size_t> allowed;
     size_t used = 0;
+    std::vector<CUevent_st *> retired; /* events destroyed, which work on a stream may wait for */
+    const stream_order order = order_of_streams();
+    unsigned asked = 0; /* queries since anything was put on a stream */
     int events = 0, graphs = 0, execs = 0;
     double clock = 0;
     std::thread::id host = std::this_thread::get_id(); /* asks for the work to go on, by asking */
-    CUstream_st null_stream{{}, 8, nullptr, 0, 0};
+    CUstream_st null_stream{{}, 8, nullptr, 0, 0, false};
 };
 
 world &w()
@@ -129,6 +147,16 @@ void run_some(CUstream_st *s, size_t most)
     for (size_t n = random_bits() % (most + 1); n > 0 && !s->queue.empty(); n--) run_one(s);
 }
 
+/* The host asks whether a stream is done: without chance it is so when it has asked often. */
+void be_asked(CUstream_st *s, size_t most)
+{
+    enum { PATIENCE = 20 };
+    if (w().order == BY_CHANCE)
+        run_some(s, most);
+    else if (++w().asked >= PATIENCE)
+        run_all(s);
+}
+
 void run_everything()
 {
     run_all(&w().null_stream);
@@ -144,6 +172,9 @@ void put(CUstream_st *s, operation o)
     }
     if (o.host_written) memset(o.host_written, 0xff, o.host_bytes); /* until the copy is done */
     s->queue.push_back(std::move(o));
+    w().asked = 0;
+    if (w().order == AHEAD && !s->computes) run_all(s);
+    if (w().order != BY_CHANCE) return;
     if (w().streams.size() > 1 && chance(8)) /* others go on meanwhile, or do not */
         run_some(w().streams[random_bits() % w().streams.size()], 4);
     if (s->queue.size() <= s->most) return;
@@ -303,7 +334,15 @@ void check_device_memory(const void *data, size_t bytes, const char *what)
 void enqueue(cudaStream_t stream, const char *name, std::function<void()> work)
 {
     lock hold(big_lock);
-    put(stream_of(stream), {name, std::move(work), nullptr, 0});
+    CUstream_st *s = stream_of(stream);
+    s->computes = true;
+    put(s, {name, std::move(work), nullptr, 0});
+}
+
+void run_next(cudaStream_t stream)
+{
+    lock hold(big_lock);
+    run_one(stream_of(stream));
 }
 
 void enqueue_quietly(cudaStream_t stream, const char *name, std::function<void()> work)
@@ -437,6 +476,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr name, int dev
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)LARGEST_SHARED; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)USUAL_SHARED; break;
     case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
+    case cudaDevAttrMemoryPoolSupportedHandleTypes: *value = 0; return cudaSuccess;
     default: fail("cudaDeviceGetAttribute: attribute %d is not simulated", (int)name);
     }
     return cudaSuccess;
@@ -555,7 +595,7 @@ cudaError_t cudaMemset2DAsync(void *data, size_t pitch, int value, size_t width,
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     lock hold(big_lock);
-    *stream = new CUstream_st{{}, 1 + random_bits() % 64, nullptr, 0, 0};
+    *stream = new CUstream_st{{}, 1 + random_bits() % 64, nullptr, 0, 0, false};
     w().streams.push_back(*stream);
     return cudaSuccess;
 }
@@ -583,6 +623,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     w().streams.erase(std::find(w().streams.begin(), w().streams.end(), s));
     if (s->capture) fail("a stream that records is destroyed");
     delete s;
+    if (!w().streams.empty()) return cudaSuccess;
+    for (CUevent_st *event : w().retired) delete event;
+    w().retired.clear();
     return cudaSuccess;
 }
 
@@ -603,7 +646,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     lock hold(big_lock);
     CUstream_st *s = stream_of(stream);
     if (s->queue.empty()) return cudaSuccess;
-    run_some(s, 4);
+    be_asked(s, 4);
     return cudaErrorNotReady;
 }
 
@@ -622,8 +665,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlag
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     lock hold(big_lock);
-    run_everything(); /* who waits for it has to find it */
-    delete event;
+    w().retired.push_back(event); /* who waits for it has to find it */
     w().events--;
     return cudaSuccess;
 }
@@ -656,12 +698,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     }
     if (event->captured) return failed(cudaErrorCapturedEvent);
     if (event->done == event->wanted) return cudaSuccess;
-    if (std::this_thread::get_id() == w().host) run_some(stream_of(event->stream), 3);
+    if (std::this_thread::get_id() == w().host) be_asked(stream_of(event->stream), 3);
     return cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    if (w().order == LATE && std::this_thread::get_id() != w().host) usleep(1000); /* it too */
     lock hold(big_lock);
     if (event->captured) return failed(cudaErrorCapturedEvent);
     while (event->done != event->wanted) run_one(stream_of(event->stream));

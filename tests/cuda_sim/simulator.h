@@ -24,6 +24,8 @@ bool is_in_use(); /* there are streams */
 /* Puts work on a stream as `enqueue` does, but runs nothing now. */
 void enqueue_quietly(cudaStream_t stream, const char *name, std::function<void()> work);
 bool is_recording(cudaStream_t stream);
+/* Runs what a stream has next: there has to be something. */
+void run_next(cudaStream_t stream);
 
 /* Whether memory of the GPU is all there: fails otherwise. `what` says who wants it. */
 void check_device_memory(const void *data, size_t bytes, const char *what);

@@ -1,12 +1,20 @@
 # Included by tests/CMakeLists.txt where the CUDA device is simulated. The tests of the GPU run as
-# they are; those of memory run a second time with every allocation one of the system's, where
-# AddressSanitizer sees each access.
+# they are; those of streams run in other orders too, those of memory a second time with every
+# allocation one of the system's, where AddressSanitizer sees each access.
 set(sim_environment MC_CUDA_SIMULATED=1 MC_CACHE_DIR=${PROJECT_BINARY_DIR}/cuda_sim_cache
     OMP_WAIT_POLICY=passive)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_sim_cache)
 foreach(name ${gpu_tests})
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${sim_environment})
     set_tests_properties(${name} PROPERTIES RUN_SERIAL OFF TIMEOUT 1500)
+endforeach()
+foreach(run test_cuda_training_late test_cuda_training_ahead test_cuda_ranks_late)
+    string(REGEX MATCH "^(.*)_([a-z]+)$" whole ${run})
+    if(TARGET ${CMAKE_MATCH_1})
+        add_test(NAME ${run} COMMAND ${CMAKE_MATCH_1})
+        set_tests_properties(${run} PROPERTIES LABELS gpu TIMEOUT 1500
+                             ENVIRONMENT "${sim_environment};MC_CUDA_SIM_STREAMS=${CMAKE_MATCH_2}")
+    endif()
 endforeach()
 foreach(name test_cuda_kernels test_cuda_attention test_cuda_ops)
     if(TARGET ${name})

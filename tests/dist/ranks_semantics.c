@@ -57,6 +57,7 @@ typedef struct run {
     mc_tape *kept; /* of a step before */
     int step;
     double loss[STEPS], norm[STEPS], extra[STEPS];
+    double terms[STEPS]; /* of extra's sums: the sum of their magnitudes */
     float weights[MOST];
 } run;
 
@@ -310,12 +311,14 @@ static double sum_of(run *r, mc_parameter *p)
 static double gradient_sum_of(run *r, mc_parameter *p)
 {
     float values[4 * DIM * DIM];
-    double sum = 0;
-    mc_parameter_read_gradient(p, values);
-    for (int64_t i = 0; i < mc_shape_count(mc_parameter_shape(p)); i++)
-        sum += (double)values[i] * (double)(1 + i % 7);
     /* what backward divides by differs where the rows do not divide by the ranks */
-    if (r->optim->nominal > 0) sum *= r->optim->nominal;
+    double sum = 0, scale = r->optim->nominal > 0 ? r->optim->nominal : 1;
+    mc_parameter_read_gradient(p, values);
+    for (int64_t i = 0; i < mc_shape_count(mc_parameter_shape(p)); i++) {
+        double term = scale * (double)values[i] * (double)(1 + i % 7);
+        sum += term;
+        r->terms[r->step] += fabs(term);
+    }
     return mc_failed(r->ctx) ? NAN : sum;
 }
 
@@ -332,6 +335,20 @@ static void open_over_step(run *r)
     mc_tape_end(r->kept);
     r->kept = t; /* for another step */
     r->extra[r->step] = sum;
+}
+
+/* Backward sees the parameters of a step that was taken since forward. */
+static void step_between(run *r)
+{
+    mc_optim_manager_zero_grad(r->optim);
+    mc_tape *t = mc_tape_begin(r->ctx);
+    mc_tensor *loss = plain_loss(r, t, r->step);
+    plain_backward(r, r->step + 50);
+    end_step(r);
+    mc_optim_manager_zero_grad(r->optim);
+    mc_optim_manager_backward(r->optim, t, loss);
+    mc_tape_end(t);
+    end_step(r);
 }
 
 /* Losses of graphs that share nothing but parameters, backward in turn on one tape. */
@@ -524,6 +541,23 @@ static void freezing_late(run *r)
     mc_module_set_trainable(&r->m->module, what[r->step], true);
 }
 
+/* Only blocks are trained, so that nothing behind the last of them waits for its gradients. */
+static void blocks_alone(run *r)
+{
+    const char *rest[] = {"gate", "mix", "head.*"};
+    for (int i = 0; i < 3 && r->step == 0; i++)
+        mc_module_set_trainable(&r->m->module, rest[i], false);
+    mc_optim_manager_zero_grad(r->optim);
+    plain_backward(r, r->step);
+    if (r->step == 2) mc_optimizer_add_group(r->sgd, &r->m->module, "second.*", NULL);
+    plain_backward(r, r->step + 50);
+    const char *what = r->step % 2 ? "first.0.*" : "first.1.*";
+    mc_module_set_trainable(&r->m->module, what, false);
+    r->extra[r->step] = evaluate(r, 90);
+    end_step(r);
+    mc_module_set_trainable(&r->m->module, what, true);
+}
+
 /* Gradients go on being added up after a step; norms of other kinds; a step of nothing. */
 static void going_on(run *r)
 {
@@ -670,6 +704,7 @@ static const scenario scenarios[] = {
     {"two-tapes-fused", two_tapes_fused, 2},
     {"evaluations", evaluations, 2},
     {"open-over-step", open_over_step, 1},
+    {"step-between", step_between, 1},
     {"in-turn", in_turn, 3},
     {"in-turn-told-one", in_turn, 1},
     {"own-gradients", own_gradients, 1},
@@ -681,6 +716,7 @@ static const scenario scenarios[] = {
     {"meddling", meddling, 2},
     {"freezing", freezing, 3},
     {"freezing-late", freezing_late, 1},
+    {"blocks-alone", blocks_alone, 2},
     {"going-on", going_on, 1},
     {"restoring", restoring, 1},
     {"taking-over", taking_over, 2},
@@ -728,12 +764,15 @@ static void train(run *r, const scenario *s)
     if (r->other) mc_module_free(mc_linear_module(r->other));
 }
 
-static double worst_of(const double *a, const double *b)
+/* The largest error, relative to the numbers or, where those are sums that may cancel, to the
+ * magnitude of their terms (NULL: none are). */
+static double worst_of(const double *a, const double *b, const double *terms)
 {
     double worst = 0;
     for (int i = 0; i < STEPS; i++) {
         if (isnan(a[i]) && isnan(b[i])) continue;
-        double error = fabs(a[i] - b[i]) / fmax(fabs(b[i]), 1e-3);
+        double unit = fmax(fabs(b[i]), terms ? terms[i] : 0);
+        double error = fabs(a[i] - b[i]) / fmax(unit, 1e-3);
         if (!(error <= worst)) worst = error;
     }
     return worst;
@@ -743,8 +782,8 @@ static double worst_of(const double *a, const double *b)
 static bool compare(const run *a, const run *b, const char *name)
 {
     const setting *s = a->s;
-    double loss = worst_of(a->loss, b->loss), norm = worst_of(a->norm, b->norm);
-    double extra = worst_of(a->extra, b->extra), weights = 0;
+    double loss = worst_of(a->loss, b->loss, NULL), norm = worst_of(a->norm, b->norm, NULL);
+    double extra = worst_of(a->extra, b->extra, b->terms), weights = 0;
     for (int i = 0; i < MOST; i++) {
         double x = (double)a->weights[i], y = (double)b->weights[i];
         double d = fabs(x - y) / (1 + fabs(y));

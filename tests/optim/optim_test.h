@@ -51,8 +51,11 @@ static inline mc_module *new_root(mc_context *ctx, mc_dtype dtype)
 
 static inline float *bucket_gradient(mc_parameter *p)
 {
+    float *stored;
     assert_int_equal(mc_module_need_gradients(p->module->root), MC_OK);
-    return mc_stored_gradient(p->stored) + p->first;
+    assert_int_equal(mc_blank_fill(p->module->ctx, &p->stored->blank), MC_OK);
+    assert_non_null(stored = mc_stored_gradient(p->stored));
+    return stored + p->first;
 }
 
 static inline void set_gradient(mc_parameter *p, const float *values)

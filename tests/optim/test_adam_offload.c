@@ -137,7 +137,8 @@ static void add_backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim
     backward(ctx, gpt2, optim, number);
     for (int i = 0; i < root->bucket_count; i++) {
         const mc_bucket *b = &root->buckets[i];
-        for (int64_t k = 0; before[i] && k < b->count; k++) b->gradient[k] += before[i][k];
+        float *sum = b->gradient;
+        for (int64_t k = 0; before[i] && k < b->count; k++) sum[k] += before[i][k];
         free(before[i]);
     }
 }

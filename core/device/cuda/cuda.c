@@ -400,7 +400,7 @@ static bool read_properties(mc_context *ctx, mc_cuda_device *c)
     return false;
 }
 
-static bool make_memory(mc_cuda_device *c)
+static bool make_memory(mc_cuda_device *c, bool shared)
 {
     mc_device *d = &c->device;
     const char *direct = getenv("MC_CUDA_MEMORY");
@@ -409,8 +409,8 @@ static bool make_memory(mc_cuda_device *c)
         d->record_begin = NULL;
         return true;
     }
-    c->range = mc_cuda_range_new(d, c->ordinal);
-    c->step_range = c->range ? mc_cuda_range_new(d, c->ordinal) : NULL;
+    c->range = mc_cuda_range_new(d, c->ordinal, shared);
+    c->step_range = c->range ? mc_cuda_range_new(d, c->ordinal, shared) : NULL;
     if (!c->step_range) return false;
     mc_pool_source source = mc_cuda_range_source(c->range),
                    step_source = mc_cuda_range_source(c->step_range);
@@ -419,7 +419,7 @@ static bool make_memory(mc_cuda_device *c)
     return c->pool && c->step_pool;
 }
 
-static bool make_parts(mc_cuda_device *c)
+static bool make_parts(mc_cuda_device *c, bool several_ranks)
 {
     mc_device *d = &c->device;
     if (mc_cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"))
@@ -428,7 +428,7 @@ static bool make_parts(mc_cuda_device *c)
         if (mc_cuda_check(d, cudaEventCreateWithFlags(&c->done[i], cudaEventDisableTiming),
                           "an event"))
             return false;
-    return make_memory(c) && (c->staging = mc_cuda_staging_new()) &&
+    return make_memory(c, several_ranks) && (c->staging = mc_cuda_staging_new()) &&
            (c->gemm = mc_cuda_gemm_new(d));
 }
 
@@ -489,7 +489,7 @@ mc_device *mc_cuda_open(mc_context *ctx)
     c->deterministic = deterministic && strcmp(deterministic, "1") == 0;
     bool found = choose_gpu(ctx, c);
     if (found) c->preload = mc_preload_new(); /* while the GPU's context is made */
-    if (found && read_properties(ctx, c) && make_parts(c)) return &c->device;
+    if (found && read_properties(ctx, c) && make_parts(c, ctx->world_size > 1)) return &c->device;
     if (!mc_failed(ctx))
         mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": %s",
                 *c->device.failure ? c->device.failure : "out of host memory");

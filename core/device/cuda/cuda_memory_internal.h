@@ -8,8 +8,10 @@
 /* A range of addresses as large as the GPU's memory, backed from the front as a pool asks for
  * it. */
 typedef struct mc_cuda_range mc_cuda_range;
-mc_cuda_range *mc_cuda_range_new(mc_device *d, int ordinal); /* NULL: see d->failure */
-void mc_cuda_range_free(mc_cuda_range *range);               /* NULL allowed */
+/* `shared`: other processes can be given the memory, so that NCCL lets GPUs of one host read and
+ * write buffers of recorded steps where they are. NULL: see d->failure. */
+mc_cuda_range *mc_cuda_range_new(mc_device *d, int ordinal, bool shared);
+void mc_cuda_range_free(mc_cuda_range *range); /* NULL allowed */
 bool mc_cuda_range_has(const mc_cuda_range *range, const void *data);
 mc_pool_source mc_cuda_range_source(mc_cuda_range *range);
 

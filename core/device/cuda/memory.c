@@ -50,7 +50,17 @@ static bool find_driver(mc_device *d, driver *cu)
     return true;
 }
 
-mc_cuda_range *mc_cuda_range_new(mc_device *d, int ordinal)
+/* How memory can be handed to another process: NONE where the driver or the system has no way. */
+static CUmemAllocationHandleType sharing(int ordinal)
+{
+    int types = 0;
+    if (cudaDeviceGetAttribute(&types, cudaDevAttrMemoryPoolSupportedHandleTypes, ordinal))
+        return CU_MEM_HANDLE_TYPE_NONE;
+    return types & cudaMemHandleTypePosixFileDescriptor ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                                        : CU_MEM_HANDLE_TYPE_NONE;
+}
+
+mc_cuda_range *mc_cuda_range_new(mc_device *d, int ordinal, bool shared)
 {
     mc_cuda_range *range = mc_calloc(1, sizeof *range);
     size_t free_bytes, total;
@@ -63,6 +73,7 @@ mc_cuda_range *mc_cuda_range_new(mc_device *d, int ordinal)
     range->property =
         (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                               .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal}};
+    if (shared) range->property.requestedHandleTypes = sharing(ordinal);
     range->reserved = (total + huge) / huge * huge;
     if (range->cu.cuMemAddressReserve(&range->base, range->reserved, 0, 0, 0) == CUDA_SUCCESS)
         return range;
