@@ -76,6 +76,9 @@ struct mc_rates {
      * are taken. */
     mc_device *device;
     double best_product; /* FLOP/s of the fastest product asked for */
+    /* What is left of the table's rates of FLOP in a run of more than seconds, when a GPU is at
+     * its limit of power; 1: all. */
+    double sustained;
     /* ---- between ranks ---- */
     mc_bus_rate bus[MC_BUS_RATES];
     int bus_count;
