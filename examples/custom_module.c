@@ -6,7 +6,7 @@
  * ranks, shards. It learns to tell whether the first two of its inputs have the same sign, which no
  * linear model can.
  *
- *     ./custom_module [--zero-level 0|1|2|3] [OUTPUT.safetensors]
+ *     ./custom_module [--device cpu|cuda] [--zero-level 0|1|2|3] [OUTPUT.safetensors]
  *     mpirun -np 4 ./custom_module --zero-level 3
  *
  * The losses are the same on any number of ranks and at every level: a step's rows are dealt out to
@@ -203,13 +203,16 @@ int main(int argc, char **argv)
     mc_init_options options = {.seed = 42};
     const char *output = NULL;
     for (int i = 1; i < argc; i++) {
-        bool level = strcmp(argv[i], "--zero-level") == 0 && i + 1 < argc;
-        if (!level)
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--device") == 0 && *value) {
+            options.device = argv[++i];
+        } else if (strcmp(argv[i], "--zero-level") == 0) {
+            if (strlen(value) != 1 || *value < '0' || *value > '3')
+                return fprintf(stderr, "error: --zero-level %s: expected 0 to 3\n", value), 2;
+            options.zero_level = (mc_zero_level)(MC_ZERO_0 + (*argv[++i] - '0'));
+        } else {
             output = argv[i];
-        else if (strlen(argv[++i]) == 1 && *argv[i] >= '0' && *argv[i] <= '3')
-            options.zero_level = (mc_zero_level)(MC_ZERO_0 + (*argv[i] - '0'));
-        else
-            return fprintf(stderr, "error: --zero-level %s: expected 0 to 3\n", argv[i]), 2;
+        }
     }
     mc_context *ctx = mc_init_distributed(&options);
     my_model *m = my_model_new(ctx);
