@@ -458,8 +458,8 @@ static mc_time_plan plan_large(mc_context *ctx, const floor_case *f)
     return plan.time;
 }
 
-/* Steps as they were measured, by one card and another (bench/RESULTS.md): 104 to 110 ms, 301 to 312
- * ms, and 1.10 to 1.12 s on four. */
+/* Steps as they were measured on one card and another (bench/RESULTS.md): 104 to 110 ms, 301 to
+ * 312 ms, and 1.10 to 1.12 s on four. */
 static void test_h200(void **state)
 {
     static const floor_case cases[] = {
