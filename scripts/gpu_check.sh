@@ -9,8 +9,8 @@
 #     scripts/gpu_check.sh /tmp/gpu build/release tests kernels
 #
 # OUT is made; BUILD is build/release unless given. Groups, all in this order unless given: tests,
-# start, floor, steps, kernels, memcheck, racecheck, initcheck, synccheck. Shared libraries that the
-# machine lacks may lie in BUILD/lib. Environment: MC_SHARED, the reference data of some tests;
+# ranks, start, floor, steps, kernels, memcheck, racecheck, initcheck, synccheck. `ranks` takes two
+# GPUs or four. Shared libraries that the machine lacks may lie in BUILD/lib. Environment: MC_SHARED, the reference data of some tests;
 # MC_CACHE_DIR, where plans are kept (OUT/cache unless set); GPU_CHECK_SCALE, a factor for the time
 # limits (a whole number); GPU_CHECK_SMALL=1, sizes for a machine that only simulates a GPU.
 set -u
@@ -18,11 +18,12 @@ set -u
 [ $# -ge 1 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$1" || exit 2
 out=$(cd "$1" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
 shift
 build=${1-$(dirname "$0")/../build/release}
 [ $# -eq 0 ] || shift
 build=$(cd "$build" && pwd) || exit 2
-groups=${*:-tests start floor steps kernels memcheck racecheck initcheck synccheck}
+groups=${*:-tests ranks start floor steps kernels memcheck racecheck initcheck synccheck}
 small=${GPU_CHECK_SMALL:-}
 scale=${GPU_CHECK_SCALE:-1}
 cuda=${CUDA_HOME:-/usr/local/cuda}
@@ -94,6 +95,24 @@ tests()
     MC_CUDA_ATTENTION=cudnn run step_with_cudnn 120 bench/gpt2_step gpt2-base 1 64 1 cuda bf16
     [ -n "$small" ] || on_gpu test_boolq_trace_cuda 300 tests/test_boolq_trace
     on_gpu test_minilm_cuda 300 tests/test_minilm
+}
+
+# Programs of several ranks, a GPU each. What is saved and resumed is compared to the bit, which
+# takes kernels that add in the same order every time.
+ranks()
+{
+    gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+    [ -z "$small" ] || gpus=0
+    for count in 2 4; do
+        for name in train semantics offload memory inspect results checkpoint; do
+            if [ "$gpus" -lt $count ]; then
+                skip "ranks_${name}_$count" "fewer than $count GPUs"
+                continue
+            fi
+            MC_DETERMINISTIC=$([ $name != checkpoint ] || echo 1) on_gpu "ranks_${name}_$count" 300 \
+                "$here/../tests/dist/launch.sh" $count "$build/tests/ranks_$name"
+        done
+    done
 }
 
 # From the start of a program to the end of its first step: without plans and tunings, and with.
@@ -169,7 +188,7 @@ fi
 for group in $groups; do
     echo "== $group"
     case $group in
-    tests | start | floor | steps | kernels) "$group" ;;
+    tests | ranks | start | floor | steps | kernels) "$group" ;;
     memcheck | racecheck | initcheck | synccheck) sanitize "$group" ;;
     *) skip "$group" "there is no such group"; failed=$((failed + 1)) ;;
     esac
