@@ -208,6 +208,7 @@ static void between_steps(pretrain *p, bool last)
     bool text = p->prompt && (is_due(p, p->o.sample_every) || end);
     bool keep = p->o.output && (is_due(p, p->o.save_every) || last);
     if (!val && !text && !keep && !last) return;
+    mc_module_wait(mc_gpt2_module(p->work.gpt2)); /* the update is of the step too */
     report(p, 0);
     if (val && pretrain_goes_on(p, 0)) validate(p);
     if (text && pretrain_goes_on(p, 0)) sample(p);

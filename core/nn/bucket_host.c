@@ -495,3 +495,8 @@ mc_status mc_module_rest(mc_module_root *root)
             device->lanes->after(device, NULL, root->buckets[i].host->uploaded);
     return status ? status : mc_error_status(root->ctx);
 }
+
+mc_status mc_module_wait(mc_module *module)
+{
+    return module ? mc_module_rest(module->root) : MC_ERR_ARGUMENT;
+}

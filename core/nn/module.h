@@ -140,5 +140,9 @@ MC_API int64_t mc_module_parameter_count(mc_module *module); /* elements of all 
 MC_API mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool trainable);
 /* Zeros the gradients of the module's root. */
 MC_API void mc_module_zero_grad(mc_module *module);
+/* Returns when the host has done what an AdamOffload's last step has it do for the root's
+ * parameters, which else goes on beside whatever comes next: for those who take the time of a step.
+ * Where there is no such optimizer it does nothing. */
+MC_API mc_status mc_module_wait(mc_module *module);
 
 #endif
