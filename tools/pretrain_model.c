@@ -236,6 +236,7 @@ static void show_plan(pretrain *p)
     show_part(p, "workspace", plan->workspace);
     show_part(p, "peak", plan->peak);
     if (use.available) show_part(p, "(free here)", use.available + use.reserved);
+    if (plan->host) show_part(p, "on the host", plan->host);
 }
 
 bool pretrain_plan(pretrain *p)
