@@ -32,8 +32,8 @@
  * the scale is above the minimum it is divided by the factor and the growth counter is set to 0;
  * there is no step of optimizers and schedules; and the gradients are zeroed, though where a device
  * works on its own only by the next zero_grad, which is to be called before a step's first forward
- * pass anyway. Otherwise, after the optimizers and the schedules have stepped, the counter is raised
- * by 1; if it has reached loss_scale_steps and the scale is below the maximum, the scale is
+ * pass anyway. Otherwise, after the optimizers and the schedules have stepped, the counter is
+ * raised by 1; if it has reached loss_scale_steps and the scale is below the maximum, the scale is
  * multiplied by the factor and the counter set to 0. Minimum and maximum are compared with, not
  * clamped to. Unlike BMTrain we save the counter, and look for overflow in f32 parameters too.
  *
@@ -111,9 +111,10 @@ MC_API float mc_optim_manager_clip_grad_norm(mc_optim_manager *optim, float max_
 MC_API float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, float max_norm, double p);
 
 /* Ends a step: all optimizers, then their schedules, then the loss scale, as said above. An
- * overflow is no error: MC_OK, and mc_optim_manager_last_step_skipped tells. Gradients of a step that
- * was taken stay as they are until zero_grad. Errors: MC_ERR_STATE for a gradient that is not finite (see mc_nonfinite),
- * which names the parameter, and MC_ERR_NOMEM at the first step; nothing is changed then. */
+ * overflow is no error: MC_OK, and mc_optim_manager_last_step_skipped tells. Gradients of a step
+ * that was taken stay as they are until zero_grad. Errors: MC_ERR_STATE for a gradient that is not
+ * finite (see mc_nonfinite), which names the parameter, and MC_ERR_NOMEM at the first step; nothing
+ * is changed then. */
 MC_API mc_status mc_optim_manager_step(mc_optim_manager *optim);
 
 /* ---- what happened ----------------------------------------------------------------------- */
