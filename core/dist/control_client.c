@@ -260,6 +260,19 @@ static void check_operation(mc_control_client *k, double now)
                     there);
 }
 
+/* Tells rank 0 what this rank has come for. */
+static void tell_taken(mc_control_client *k)
+{
+    pthread_mutex_lock(&k->c->lock);
+    uint32_t done = k->c->blob.done;
+    pthread_mutex_unlock(&k->c->lock);
+    if (done == k->taken || !k->conn) return;
+    mc_frame f = {.type = MC_FRAME_TAKEN};
+    mc_frame_put(&f, done, 4);
+    mc_conn_send(k->conn, &f);
+    k->taken = done;
+}
+
 static void check_share(mc_control_client *k, double now)
 {
     mc_control *c = k->c;
@@ -267,15 +280,9 @@ static void check_share(mc_control_client *k, double now)
     pthread_mutex_lock(&c->lock);
     bool waits = c->blob.wanted != c->blob.number && c->blob.wanted != c->blob.done;
     double since = now - c->blob.since;
-    uint32_t done = c->blob.done;
     memcpy(what, c->blob.what, sizeof what);
     pthread_mutex_unlock(&c->lock);
-    if (done != k->taken && k->conn) {
-        mc_frame f = {.type = MC_FRAME_TAKEN};
-        mc_frame_put(&f, done, 4);
-        mc_conn_send(k->conn, &f);
-        k->taken = done;
-    }
+    tell_taken(k);
     if (waits && (k->server_left || since >= c->timeout))
         mc_control_fail(c, MC_ERR_IO, MC_NO_RANK,
                         "%s: rank 0 has not given it to rank %d in %.1f s%s", what, c->rank, since,
@@ -374,6 +381,7 @@ static void start_leaving(mc_control_client *k, double now)
         return;
     }
     tell_failure(k); /* of a moment ago: after the goodbye nobody would hear of it */
+    tell_taken(k);
     mc_conn_send(k->conn, &beat);
     mc_conn_send(k->conn, &bye);
     k->conn->closing = true;
