@@ -72,6 +72,7 @@ struct mc_bucket {
                                      this rank's share */
     float *kept_gradient;         /* levels 2 and 3: (share), summed over ranks; else NULL */
     mc_blank kept_blank;          /* all of it */
+    bool arrives;                 /* the sum under way arrives there, and not where it came from */
     void *sent;                   /* (count) of dtype: gradients on their way between ranks, where
                                      they do not go as f32; else NULL */
     float *state[MC_STATE_SLOTS]; /* level 0: (count), else (share) each; NULL until an optimizer

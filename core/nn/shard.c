@@ -291,21 +291,16 @@ static mc_status take_sum(mc_module_root *root, mc_bucket *b)
     return fail_device(root, status, "gradients");
 }
 
-/* Whether the sum over ranks is all there is to keep, and so can arrive where it is kept. */
-static bool takes_sum_whole(const mc_bucket *b, mc_dtype dtype)
-{
-    return b->level >= 2 && !b->host && dtype == MC_F32 && b->kept_blank.link;
-}
-
 /* Levels 2 and 3: adds what has arrived to this rank's sums. */
 static mc_status add_share(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
     mc_matrix to = {b->kept_gradient, MC_F32, b->share};
-    mc_matrix from = on_the_way(b, b->first);
-    bool here = root->ctx->comm && takes_sum_whole(b, from.dtype);
-    bool add = !mc_blank_take(&b->kept_blank);
-    mc_status status = here ? MC_OK : device->kernels->scale(device, b->share, from, 1, to, add);
+    mc_status status = MC_OK;
+    if (!b->arrives) {
+        bool add = !mc_blank_take(&b->kept_blank);
+        status = device->kernels->scale(device, b->share, on_the_way(b, b->first), 1, to, add);
+    }
     drop_gradient(root, b);
     drop_sent(root, b);
     return fail_device(root, status, "gradients");
@@ -336,7 +331,11 @@ static mc_status start_reducing(mc_module_root *root, mc_bucket *b)
     root->reducing = b;
     if (!comm) return mc_module_end_reducing(root);
     mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, mc_bucket_first(b));
-    if (takes_sum_whole(b, whole.dtype)) mine.data = b->kept_gradient;
+    /* where nothing is kept yet, the sum can arrive where it will be: from now on that is no longer
+     * to be filled */
+    b->arrives =
+        b->level >= 2 && !b->host && whole.dtype == MC_F32 && mc_blank_take(&b->kept_blank);
+    if (b->arrives) mine.data = b->kept_gradient;
     b->reducing = b->level == 0
                       ? mc_comm_start_all_reduce(comm, whole.data, whole.data, b->count,
                                                  whole.dtype, MC_REDUCE_SUM)

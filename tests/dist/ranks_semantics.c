@@ -542,11 +542,16 @@ static void freezing_late(run *r)
 }
 
 /* Only blocks are trained, so that nothing behind the last of them waits for its gradients. */
-static void blocks_alone(run *r)
+static void train_blocks_alone(run *r)
 {
     const char *rest[] = {"gate", "mix", "head.*"};
     for (int i = 0; i < 3 && r->step == 0; i++)
         mc_module_set_trainable(&r->m->module, rest[i], false);
+}
+
+static void blocks_alone(run *r)
+{
+    train_blocks_alone(r);
     mc_optim_manager_zero_grad(r->optim);
     plain_backward(r, r->step);
     if (r->step == 2) mc_optimizer_add_group(r->sgd, &r->m->module, "second.*", NULL);
@@ -556,6 +561,17 @@ static void blocks_alone(run *r)
     r->extra[r->step] = evaluate(r, 90);
     end_step(r);
     mc_module_set_trainable(&r->m->module, what, true);
+}
+
+/* Another model's gradients are read while those of a block are on their way between ranks. */
+static void reading_beside(run *r)
+{
+    train_blocks_alone(r);
+    mc_optim_manager_zero_grad(r->optim);
+    plain_backward(r, r->step);
+    mc_parameter *other = mc_module_find_parameter(mc_linear_module(r->other), "other.weight");
+    r->extra[r->step] = gradient_sum_of(r, other);
+    end_step(r);
 }
 
 /* Gradients go on being added up after a step; norms of other kinds; a step of nothing. */
@@ -717,6 +733,7 @@ static const scenario scenarios[] = {
     {"freezing", freezing, 3},
     {"freezing-late", freezing_late, 1},
     {"blocks-alone", blocks_alone, 2},
+    {"reading-beside", reading_beside, 1},
     {"going-on", going_on, 1},
     {"restoring", restoring, 1},
     {"taking-over", taking_over, 2},
