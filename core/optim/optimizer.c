@@ -227,18 +227,37 @@ mc_status mc_optimizer_add_group(mc_optimizer *o, mc_module *module, const char 
 
 /* ---- the walk ---------------------------------------------------------------------------- */
 
+/* Of trees that are alive. */
+static mc_status lay_out(mc_optimizer *o)
+{
+    mc_status status = MC_OK;
+    drop_dead_roots(o);
+    for (size_t i = 0; i < o->root_count && !status; i++) {
+        status = mc_module_layout(o->roots[i]);
+        if (!status) status = mc_module_place(o->roots[i]);
+    }
+    return status;
+}
+
+/* The optimizer's next parameter from number *next of tree *root on, both 0 at first; NULL behind
+ * the last. The trees are alive. */
+static mc_parameter *next_parameter(const mc_optimizer *o, size_t *root, size_t *next)
+{
+    for (; *root < o->root_count; ++*root, *next = 0)
+        while (*next < o->roots[*root]->parameter_count) {
+            mc_parameter *p = o->roots[*root]->parameters[(*next)++];
+            if (p->optimizer == o && p->stored) return p;
+        }
+    return NULL;
+}
+
 mc_status mc_optimizer_each_parameter(mc_optimizer *o, mc_parameter_fn fn, void *user)
 {
-    drop_dead_roots(o);
-    for (size_t i = 0; i < o->root_count; i++) {
-        mc_module_root *root = o->roots[i];
-        mc_status status = mc_module_layout(root);
-        if (!status) status = mc_module_place(root);
-        for (size_t j = 0; !status && j < root->parameter_count; j++)
-            if (root->parameters[j]->optimizer == o) status = fn(user, root, root->parameters[j]);
-        if (status) return status;
-    }
-    return MC_OK;
+    size_t root = 0, next = 0;
+    mc_status status = lay_out(o);
+    for (mc_parameter *p; !status && (p = next_parameter(o, &root, &next));)
+        status = fn(user, p->module->root, p);
+    return status;
 }
 
 /* The run that consists of one parameter. */
@@ -288,16 +307,13 @@ typedef mc_status (*bucket_fn)(mc_optimizer *o, mc_module_root *root, mc_bucket 
 /* Calls fn for every trainable bucket of the optimizer's trees, which are laid out. */
 static mc_status each_bucket(mc_optimizer *o, bucket_fn fn, void *user)
 {
-    drop_dead_roots(o);
-    for (size_t i = 0; i < o->root_count; i++) {
+    mc_status status = lay_out(o);
+    for (size_t i = 0; i < o->root_count && !status; i++) {
         mc_module_root *root = o->roots[i];
-        mc_status status = mc_module_layout(root);
-        if (!status) status = mc_module_place(root);
         for (int j = 0; !status && j < root->bucket_count; j++)
             if (root->buckets[j].trainable) status = fn(o, root, &root->buckets[j], user);
-        if (status) return status;
     }
-    return MC_OK;
+    return status;
 }
 
 typedef struct run_call {
@@ -496,17 +512,6 @@ mc_status mc_optimizer_launch(mc_optimizer *o)
     if (!status) status = mc_optimizer_each_run(o, update_run, o);
     if (offload) o->last_job = mc_offload_given(offload);
     return status ? status : each_bucket(o, publish, NULL);
-}
-
-/* The optimizer's next parameter behind `p` (NULL: the first), of trees that are alive. */
-static mc_parameter *next_parameter(const mc_optimizer *o, size_t *root, size_t *next)
-{
-    for (; *root < o->root_count; ++*root, *next = 0)
-        while (*next < o->roots[*root]->parameter_count) {
-            mc_parameter *p = o->roots[*root]->parameters[(*next)++];
-            if (p->optimizer == o && p->stored) return p;
-        }
-    return NULL;
 }
 
 bool mc_optimizer_changes(mc_optimizer *o)
