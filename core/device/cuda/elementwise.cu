@@ -35,22 +35,24 @@ __device__ __forceinline__ float normal_cdf(float x, float *density)
     return x < 0.0f ? tail : 1.0f - tail;
 }
 
+/* c[0] t^(N-1) + ... + c[N-1]. */
+template <int N> __device__ __forceinline__ float polynomial(const float (&c)[N], float t)
+{
+    float p = c[0];
+#pragma unroll
+    for (int i = 1; i < N; i++) p = p * t + c[i];
+    return p;
+}
+
 /* The same function for results of 16 bits, in half the instructions: its tail is 2^p(|x|). The
  * polynomial is fitted for the least largest error, relative to the tail: 9e-6 up to 5.7, where f16
  * ends, 8e-5 up to 12.9. Behind that p goes on falling, and the tail is 0. */
 __device__ __forceinline__ float normal_cdf_half(float x)
 {
-    float t = fabsf(x), p = -2.3173099e-09f;
-    p = p * t + 1.63279239e-07f;
-    p = p * t + -5.05717117e-06f;
-    p = p * t + 9.12931209e-05f;
-    p = p * t + -0.00107813824f;
-    p = p * t + 0.00891748536f;
-    p = p * t + -0.0545738302f;
-    p = p * t + -0.458019555f;
-    p = p * t + -1.15137088f;
-    p = p * t + -0.999990165f;
-    float tail = mc_exp2(p);
+    constexpr float P[] = {-2.3173099e-09f, 1.63279239e-07f, -5.05717117e-06f, 9.12931209e-05f,
+                           -0.00107813824f, 0.00891748536f,  -0.0545738302f,   -0.458019555f,
+                           -1.15137088f,    -0.999990165f};
+    float tail = mc_exp2(polynomial(P, fabsf(x)));
     return x < 0.0f ? tail : 1.0f - tail;
 }
 
@@ -82,19 +84,10 @@ template <bool HALF> __device__ __forceinline__ float gelu_slope(float x)
 template <> __device__ __forceinline__ float gelu_slope<true>(float x)
 {
     constexpr float ROOT = 0.751791525f;
-    float t = fabsf(x), p = -7.21962212e-11f;
-    p = p * t + 5.6157119e-09f;
-    p = p * t + -1.93045423e-07f;
-    p = p * t + 3.87756245e-06f;
-    p = p * t + -5.08033227e-05f;
-    p = p * t + 0.000460461335f;
-    p = p * t + -0.0030022678f;
-    p = p * t + 0.0145533159f;
-    p = p * t + -0.0542052537f;
-    p = p * t + -0.561208725f;
-    p = p * t + -0.383039206f;
-    p = p * t + -0.588411331f;
-    float left = (ROOT - t) * mc_exp2(p);
+    constexpr float P[] = {-7.21962212e-11f, 5.6157119e-09f,  -1.93045423e-07f, 3.87756245e-06f,
+                           -5.08033227e-05f, 0.000460461335f, -0.0030022678f,   0.0145533159f,
+                           -0.0542052537f,   -0.561208725f,   -0.383039206f,    -0.588411331f};
+    float t = fabsf(x), left = (ROOT - t) * mc_exp2(polynomial(P, t));
     return x < 0.0f ? left : 1.0f - left;
 }
 
