@@ -1,7 +1,7 @@
 /* Records what a GPU does, for a timeline: a library that the CUDA driver loads into a program.
  *
  *     CUDA_INJECTION64_PATH=build/release/bench/libcuda_trace.so CUDA_TRACE=/tmp/trace program ...
- *     bench/timeline.py /tmp/trace.0 --stream ...
+ *     bench/timeline.py /tmp/trace.0
  *
  * Each process writes a file CUDA_TRACE.RANK (of RANK in the environment; 0 without) when it ends:
  * a line for each kernel, copy and memset: `start end stream name`, in ns of the GPU's clock, names

@@ -189,9 +189,8 @@ void mc_step_forget(mc_context *ctx)
 static bool can_record(const mc_context *ctx)
 {
     const char *graphs = getenv("MC_CUDA_GRAPHS");
-    if (graphs && (strcmp(graphs, "0") == 0 || strcmp(graphs, "1") == 0))
-        return ctx->device->record_begin && *graphs == '1';
-    return ctx->device->record_begin && !ctx->comm;
+    bool never = graphs && strcmp(graphs, "0") == 0, always = graphs && strcmp(graphs, "1") == 0;
+    return ctx->device->record_begin && !never && (always || !ctx->comm);
 }
 
 mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user)

@@ -476,7 +476,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr name, int dev
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)LARGEST_SHARED; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)USUAL_SHARED; break;
     case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
-    case cudaDevAttrMemoryPoolSupportedHandleTypes: *value = 0; return cudaSuccess;
+    case cudaDevAttrMemoryPoolSupportedHandleTypes: *value = 0; break;
     default: fail("cudaDeviceGetAttribute: attribute %d is not simulated", (int)name);
     }
     return cudaSuccess;
