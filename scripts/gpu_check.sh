@@ -10,9 +10,10 @@
 #
 # OUT is made; BUILD is build/release unless given. Groups, all in this order unless given: tests,
 # ranks, start, floor, steps, kernels, memcheck, racecheck, initcheck, synccheck. `ranks` takes two
-# GPUs or four. Shared libraries that the machine lacks may lie in BUILD/lib. Environment: MC_SHARED, the reference data of some tests;
-# MC_CACHE_DIR, where plans are kept (OUT/cache unless set); GPU_CHECK_SCALE, a factor for the time
-# limits (a whole number); GPU_CHECK_SMALL=1, sizes for a machine that only simulates a GPU.
+# GPUs or four. Shared libraries that the machine lacks may lie in BUILD/lib. Environment: MC_SHARED,
+# the reference data of some tests; MC_CACHE_DIR, where plans are kept (OUT/cache unless set);
+# GPU_CHECK_SCALE, a factor for the time limits (a whole number); GPU_CHECK_SMALL=1, sizes for a
+# machine that only simulates a GPU.
 set -u
 
 [ $# -ge 1 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2; }
