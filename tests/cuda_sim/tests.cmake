@@ -16,6 +16,11 @@ foreach(run test_cuda_training_late test_cuda_training_ahead test_cuda_ranks_lat
                              ENVIRONMENT "${sim_environment};MC_CUDA_SIM_STREAMS=${CMAKE_MATCH_2}")
     endif()
 endforeach()
+foreach(name test_cuda_ranks test_cuda_ranks_late) # three ranks, which have deadlines
+    if(TEST ${name})
+        set_tests_properties(${name} PROPERTIES PROCESSORS 3)
+    endif()
+endforeach()
 foreach(name test_cuda_kernels test_cuda_attention test_cuda_ops)
     if(TARGET ${name})
         add_test(NAME ${name}_direct COMMAND ${name})
