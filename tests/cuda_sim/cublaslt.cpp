@@ -39,6 +39,8 @@ static_assert(sizeof(preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "f
 struct algorithm {
     uint64_t magic, problem, workspace;
     uint32_t alignment[4];
+    int32_t tile;
+    uint16_t option, cluster;
 };
 static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "fits");
 constexpr uint64_t MAGIC = 0x6d6373696d4c7431;
@@ -373,7 +375,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     for (int i = 0; i < 2 && i < most; i++) {
         uint64_t workspace = i == 0 ? 0 : (uint64_t)1 << 16;
         if (workspace > wish->workspace) break;
-        algorithm found = {MAGIC, hash_of(p), workspace, {}};
+        algorithm found = {MAGIC,
+                           hash_of(p),
+                           workspace,
+                           {},
+                           CUBLASLT_MATMUL_TILE_128x128,
+                           1,
+                           CUBLASLT_CLUSTER_SHAPE_2x1x1};
         memcpy(found.alignment, wish->alignment, sizeof found.alignment);
         memset(&results[i], 0, sizeof results[i]);
         memcpy(&results[i].algo, &found, sizeof found);
@@ -381,6 +389,63 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         results[i].state = CUBLAS_STATUS_SUCCESS;
         ++*count;
     }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Of an algorithm's configuration: its number, its tile, its option and its cluster. */
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t name,
+                                                    void *value, size_t size, size_t *written)
+{
+    algorithm how;
+    memcpy(&how, algo, sizeof how);
+    int32_t number = name == CUBLASLT_ALGO_CONFIG_ID              ? 66
+                     : name == CUBLASLT_ALGO_CONFIG_TILE_ID       ? how.tile
+                     : name == CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION ? how.option
+                                                                  : how.cluster;
+    *written = name == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID ? 2 : 4;
+    if (how.magic != MAGIC || size != *written) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(value, &number, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t name,
+                                                    const void *value, size_t size)
+{
+    algorithm how;
+    memcpy(&how, algo, sizeof how);
+    int32_t number = 0;
+    if (how.magic != MAGIC || size > sizeof number) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&number, value, size);
+    if (name == CUBLASLT_ALGO_CONFIG_TILE_ID)
+        how.tile = number;
+    else if (name == CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION)
+        how.option = (uint16_t)number;
+    else if (name == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID)
+        how.cluster = (uint16_t)number;
+    else
+        fail("cublasLtMatmulAlgoConfigSetAttribute: attribute %d is not simulated", (int)name);
+    memcpy(algo, &how, sizeof how);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Tiles of 128 x 160 are there for 16-bit operands, other ones are not. */
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    algorithm how;
+    problem p;
+    memcpy(&how, algo, sizeof how);
+    if (!make_problem(op, a, b, c, d, &p)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (how.tile != CUBLASLT_MATMUL_TILE_128x160 || !is_half(p.a.type))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(result, 0, sizeof *result);
+    result->algo = *algo;
+    result->workspaceSize = how.workspace;
     return CUBLAS_STATUS_SUCCESS;
 }
 

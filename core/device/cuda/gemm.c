@@ -3,59 +3,19 @@
  * cuBLASLt counts columns first: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so it
  * is given B as its first operand and A as its second, both as they lie.
  *
- * For every kind of product (plan_key) cuBLASLt proposes algorithms. The first time, each of them
- * is timed on the operands at hand and the fastest is kept, in memory and in a file for the next
- * start: up to 45 % faster than the first proposal on an H200. In deterministic mode, and while a
- * step is recorded, the first proposal is taken. */
-#include <math.h>
+ * For every kind of product (mc_gemm_key) there is a plan: the algorithm that gemm_tuning.c found
+ * the first time, kept in memory and in a file for the next start. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/file_internal.h"
 #include "core/base/memory_internal.h"
-#include "core/device/cuda/cuda_internal.h"
-#include "core/device/cuda/libraries_internal.h"
-
-enum { PROPOSALS = 16, ROUNDS = 2, TIMED_RUNS = 2 };
-static const size_t workspace_bytes = (size_t)64 << 20;
-
-/* All that a plan depends on; compared as bytes, so every byte is set. */
-typedef struct plan_key {
-    int64_t m, n, k, lda, ldb, ldc, ldaux; /* of the call as cuBLASLt sees it */
-    int32_t transpose_a, transpose_b;
-    int32_t in, out; /* cudaDataType_t */
-    int32_t epilogue;
-    int32_t accumulate;
-    int32_t alignment[5]; /* of A, B, C, bias and aux, in bytes, at most 256 */
-    int32_t unused;
-} plan_key;
-
-typedef struct plan {
-    plan_key key;
-    cublasLtMatmulAlgo_t algorithm;
-    int32_t usable; /* 0: cuBLASLt has no algorithm for it */
-    int32_t timed;  /* the algorithm is the fastest, not just the first: these go to the file */
-} plan;
-
-struct mc_cuda_gemm {
-    mc_cublaslt lt;
-    cublasLtHandle_t handle;
-    void *workspace;
-    plan *plans;
-    size_t count, capacity;
-    bool changed; /* there is something to write to the file */
-};
-
-/* One call, as cuBLASLt sees it. */
-typedef struct call {
-    plan_key key;
-    const void *a, *b, *bias;
-    void *c, *aux;
-} call;
+#include "core/device/cuda/gemm_internal.h"
 
 /* ---- small things ---------------------------------------------------------------------------- */
 
-static mc_status check(mc_device *d, cublasStatus_t status, const call *c, const char *what)
+mc_status mc_gemm_check(mc_device *d, cublasStatus_t status, const mc_gemm_call *c,
+                        const char *what)
 {
     if (status == CUBLAS_STATUS_SUCCESS) return MC_OK;
     mc_status result = status == CUBLAS_STATUS_ALLOC_FAILED ? MC_ERR_NOMEM : MC_ERR_DEVICE;
@@ -77,13 +37,7 @@ static int32_t alignment_of(const void *data)
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
-typedef struct descriptors {
-    const mc_cublaslt *lt;
-    cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t a, b, c;
-} descriptors;
-
-static void descriptors_release(descriptors *s)
+static void descriptors_release(mc_gemm_descriptors *s)
 {
     if (s->operation) s->lt->MatmulDescDestroy(s->operation);
     if (s->a) s->lt->MatrixLayoutDestroy(s->a);
@@ -91,15 +45,15 @@ static void descriptors_release(descriptors *s)
     if (s->c) s->lt->MatrixLayoutDestroy(s->c);
 }
 
-static cublasStatus_t set(const descriptors *s, cublasLtMatmulDescAttributes_t name,
+static cublasStatus_t set(const mc_gemm_descriptors *s, cublasLtMatmulDescAttributes_t name,
                           const void *value, size_t size)
 {
     return s->lt->MatmulDescSetAttribute(s->operation, name, value, size);
 }
 
-static cublasStatus_t describe_operation(const descriptors *d, const call *c)
+static cublasStatus_t describe_operation(const mc_gemm_descriptors *d, const mc_gemm_call *c)
 {
-    const plan_key *k = &c->key;
+    const mc_gemm_key *k = &c->key;
     int32_t transpose_a = k->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
             transpose_b = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasStatus_t s = set(d, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof(int32_t));
@@ -112,11 +66,11 @@ static cublasStatus_t describe_operation(const descriptors *d, const call *c)
     return s;
 }
 
-static mc_status descriptors_init(mc_device *d, descriptors *s, const call *c)
+static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc_gemm_call *c)
 {
-    const plan_key *k = &c->key;
+    const mc_gemm_key *k = &c->key;
     cudaDataType_t in = (cudaDataType_t)k->in, out = (cudaDataType_t)k->out;
-    *s = (descriptors){.lt = &mc_cuda_of(d)->gemm->lt};
+    *s = (mc_gemm_descriptors){.lt = &mc_cuda_of(d)->gemm->lt};
     cublasStatus_t status = s->lt->MatmulDescCreate(&s->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!status) status = describe_operation(s, c);
     if (!status)
@@ -127,165 +81,76 @@ static mc_status descriptors_init(mc_device *d, descriptors *s, const call *c)
                                            (uint64_t)(k->transpose_b ? k->k : k->n), k->ldb);
     if (!status)
         status = s->lt->MatrixLayoutCreate(&s->c, out, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
-    return check(d, status, c, "describing a product");
+    return mc_gemm_check(d, status, c, "describing a product");
 }
 
-static cublasStatus_t run(mc_cuda_device *cuda, const descriptors *s, const call *c, void *to,
-                          const cublasLtMatmulAlgo_t *algorithm)
+cublasStatus_t mc_gemm_run(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
+                           const mc_gemm_call *c, void *to, const cublasLtMatmulAlgo_t *algorithm)
 {
     const float one = 1, beta = c->key.accumulate ? 1 : 0;
     struct mc_cuda_gemm *g = cuda->gemm;
     return g->lt.Matmul(g->handle, s->operation, &one, c->a, s->a, c->b, s->b, &beta, to, s->c, to,
-                        s->c, algorithm, g->workspace, workspace_bytes, cuda->stream);
+                        s->c, algorithm, g->workspace, MC_GEMM_WORKSPACE, cuda->stream);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* A wish that is a number of 32 bits. */
-static cublasStatus_t wish(const mc_cublaslt *lt, cublasLtMatmulPreference_t preference,
-                           cublasLtMatmulPreferenceAttributes_t name, int32_t number)
-{
-    uint32_t value = (uint32_t)number;
-    return lt->MatmulPreferenceSetAttribute(preference, name, &value, sizeof value);
-}
-
-/* What the operands are like; parts of a sum are not to be rounded to 16 bits on the way. */
-static cublasStatus_t describe_wishes(const mc_cublaslt *lt, cublasLtMatmulPreference_t p,
-                                      const plan_key *k)
-{
-    const int32_t *alignment = k->alignment;
-    cublasStatus_t s = lt->MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                        &workspace_bytes, sizeof workspace_bytes);
-    if (!s) s = wish(lt, p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment[0]);
-    if (!s) s = wish(lt, p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment[1]);
-    if (!s) s = wish(lt, p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment[2]);
-    if (!s) s = wish(lt, p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment[2]);
-    if (!s && k->out != CUDA_R_32F)
-        s = wish(lt, p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                 CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-    return s;
-}
-
-/* Asks for proposals; `count` 0: there are none for what C, or an operand, is like. */
-static mc_status propose(mc_device *d, const descriptors *s, const call *c,
-                         cublasLtMatmulHeuristicResult_t *results, int *count)
-{
-    cublasLtMatmulPreference_t preference = NULL;
-    cublasStatus_t status = s->lt->MatmulPreferenceCreate(&preference);
-    if (!status) status = describe_wishes(s->lt, preference, &c->key);
-    if (!status)
-        status =
-            s->lt->MatmulAlgoGetHeuristic(mc_cuda_of(d)->gemm->handle, s->operation, s->a, s->b,
-                                          s->c, s->c, preference, PROPOSALS, results, count);
-    if (preference) s->lt->MatmulPreferenceDestroy(preference);
-    int given = status ? 0 : *count;
-    *count = 0;
-    for (int i = 0; i < given; i++)
-        if (results[i].state == CUBLAS_STATUS_SUCCESS) results[(*count)++] = results[i];
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
-        return MC_OK;
-    return check(d, status, c, "finding an algorithm");
-}
-
-/* Milliseconds of one run of a proposal, the least of a few; infinite if it fails. */
-static float time_proposal(mc_cuda_device *cuda, const descriptors *s, const call *c, void *to,
-                           const cublasLtMatmulAlgo_t *algorithm, const cudaEvent_t *events)
-{
-    float least = INFINITY;
-    for (int i = 0; i <= TIMED_RUNS; i++) {
-        float ms;
-        cudaEventRecord(events[0], cuda->stream);
-        if (run(cuda, s, c, to, algorithm)) return INFINITY;
-        cudaEventRecord(events[1], cuda->stream);
-        if (cudaEventSynchronize(events[1]) || cudaEventElapsedTime(&ms, events[0], events[1]))
-            return INFINITY;
-        if (i && ms < least) least = ms;
-    }
-    return least;
-}
-
-/* The fastest of the proposals, -1 where none could be timed. All are timed twice: while the first
- * of a program run, the GPU's clock still rises. The result goes to scratch memory: C may hold what
- * is to be added to. */
-static int fastest(mc_cuda_device *cuda, const descriptors *s, const call *c,
-                   const cublasLtMatmulHeuristicResult_t *results, int count)
-{
-    mc_device *d = &cuda->device;
-    size_t bytes = (size_t)(c->key.n * c->key.ldc) * (c->key.out == CUDA_R_32F ? 4 : 2);
-    void *to = NULL; /* not of the pool, whose peak is that of training */
-    cudaEvent_t events[2] = {NULL, NULL};
-    int best = 0;
-    float least[PROPOSALS];
-    bool good = cudaMalloc(&to, bytes) == cudaSuccess &&
-                cudaEventCreate(&events[0]) == cudaSuccess &&
-                cudaEventCreate(&events[1]) == cudaSuccess;
-    for (int i = 0; i < count; i++) least[i] = INFINITY;
-    for (int i = 0; good && i < ROUNDS * count; i++) {
-        float ms = time_proposal(cuda, s, c, to, &results[i % count].algo, events);
-        if (ms < least[i % count]) least[i % count] = ms;
-    }
-    for (int i = 1; i < count; i++)
-        if (least[i] < least[best]) best = i;
-    for (int i = 0; i < 2; i++)
-        if (events[i]) cudaEventDestroy(events[i]);
-    if (to) cudaFree(to);
-    cudaGetLastError(); /* without memory to try them in the first proposal is taken */
-    d->waits++;
-    return isinf(least[best]) ? -1 : best;
-}
-
-static plan *find_plan(struct mc_cuda_gemm *g, const plan_key *key)
+static mc_gemm_plan *find_plan(struct mc_cuda_gemm *g, const mc_gemm_key *key)
 {
     for (size_t i = 0; i < g->count; i++)
         if (memcmp(&g->plans[i].key, key, sizeof *key) == 0) return &g->plans[i];
     return NULL;
 }
 
-/* Makes and keeps the plan for a call. */
-static mc_status make_plan(mc_cuda_device *cuda, const descriptors *s, const call *c, plan **out)
+/* Makes and keeps the plan for a call, or makes a kept one anew. */
+static mc_status make_plan(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
+                           const mc_gemm_call *c, mc_gemm_plan **plan)
 {
     struct mc_cuda_gemm *g = cuda->gemm;
-    cublasLtMatmulHeuristicResult_t results[PROPOSALS];
-    int count = 0, best = -1;
-    if (!mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
+    mc_gemm_plan made;
+    if (!*plan && !mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
         return mc_cuda_fail(&cuda->device, MC_ERR_NOMEM, "out of memory for a plan");
-    mc_status status = propose(&cuda->device, s, c, results, &count);
+    memset(&made, 0, sizeof made);
+    made.key = c->key;
+    mc_status status = mc_gemm_tune(cuda, s, c, &made);
     if (status) return status;
-    if (count > 0 && !cuda->deterministic && !cuda->device.recording)
-        best = fastest(cuda, s, c, results, count);
-    plan *p = &g->plans[g->count++];
-    memset(p, 0, sizeof *p);
-    p->key = c->key;
-    p->usable = count > 0;
-    p->timed = best >= 0;
-    if (count > 0) p->algorithm = results[p->timed ? best : 0].algo;
-    g->changed |= p->timed;
-    *out = p;
+    if (*plan && made.care == MC_GEMM_FIRST) made.algorithm = (*plan)->algorithm; /* no memory */
+    if (!*plan) *plan = &g->plans[g->count++];
+    **plan = made;
+    g->changed |= made.care != MC_GEMM_FIRST;
     return MC_OK;
 }
 
+/* Whether a plan was found with all the care that is wanted now. */
+static bool is_good(const mc_cuda_device *cuda, const mc_gemm_plan *p)
+{
+    bool wants = cuda->gemm->sustained && !cuda->deterministic && !cuda->device.recording;
+    return !wants || !p->usable || p->care != MC_GEMM_QUICK;
+}
+
 /* Runs a call; MC_ERR_UNSUPPORTED where cuBLASLt has nothing for it. */
-static mc_status multiply(mc_device *d, const call *c)
+static mc_status multiply(mc_device *d, const mc_gemm_call *c)
 {
     mc_cuda_device *cuda = mc_cuda_of(d);
-    descriptors s;
+    mc_gemm_descriptors s;
     *d->failure = '\0';
-    plan *p = find_plan(cuda->gemm, &c->key);
+    mc_gemm_plan *p = find_plan(cuda->gemm, &c->key);
     if (p && !p->usable) return MC_ERR_UNSUPPORTED;
     mc_status status = descriptors_init(d, &s, c);
-    if (!status && !p) status = make_plan(cuda, &s, c, &p);
+    if (!status && (!p || !is_good(cuda, p))) status = make_plan(cuda, &s, c, &p);
     if (!status && !p->usable) status = MC_ERR_UNSUPPORTED;
-    if (!status) status = check(d, run(cuda, &s, c, c->c, &p->algorithm), c, "a product");
+    if (!status)
+        status = mc_gemm_check(d, mc_gemm_run(cuda, &s, c, c->c, &p->algorithm), c, "a product");
     descriptors_release(&s);
     return status;
 }
 
 /* ---- products of any types ------------------------------------------------------------------- */
 
-static call call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                    mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+static mc_gemm_call call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                            mc_matrix a, mc_matrix b, float beta, mc_matrix c)
 {
-    call out;
+    mc_gemm_call out;
     memset(&out, 0, sizeof out);
     out.a = b.data;
     out.b = a.data;
@@ -310,13 +175,13 @@ static call call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, in
     return out;
 }
 
-static void call_bias(call *c, const void *bias)
+static void call_bias(mc_gemm_call *c, const void *bias)
 {
     c->bias = bias;
     c->key.alignment[3] = alignment_of(bias);
 }
 
-static void call_aux(call *c, mc_matrix aux)
+static void call_aux(mc_gemm_call *c, mc_matrix aux)
 {
     c->aux = aux.data;
     c->key.ldaux = aux.stride > c->key.m ? aux.stride : c->key.m;
@@ -363,7 +228,8 @@ static mc_status gemm_mixed(mc_device *d, bool transpose_a, bool transpose_b, in
     }
     bool direct = c.dtype == MC_F32;
     if (!status) {
-        call product = call_of(transpose_a, transpose_b, m, n, k, ca, cb, direct ? beta : 0, cc);
+        mc_gemm_call product =
+            call_of(transpose_a, transpose_b, m, n, k, ca, cb, direct ? beta : 0, cc);
         status = multiply(d, &product);
     }
     if (!status && !direct) status = copy_matrix(d, m, n, cc, c, beta != 0);
@@ -389,7 +255,7 @@ mc_status mc_cuda_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t
     if (k == 0) return clear(d, m, n, c);
     if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype))
         return gemm_mixed(d, transpose_a, transpose_b, m, n, k, a, b, beta, c);
-    call product = call_of(transpose_a, transpose_b, m, n, k, a, b, beta, c);
+    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, a, b, beta, c);
     mc_status status = multiply(d, &product);
     /* operands that lie at odd addresses or strides are copied to where they are supported */
     if (status == MC_ERR_UNSUPPORTED && a.dtype != MC_F32)
@@ -426,7 +292,7 @@ static mc_status linear_fused(mc_device *d, int64_t rows, int64_t in, int64_t ou
     cublasLtEpilogue_t epilogue = epilogue_of(&bias, activation, &pre, &y);
     bool direct = x.dtype == weight.dtype && is_supported(x.dtype, y.dtype) && in > 0;
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || !direct) return MC_ERR_UNSUPPORTED;
-    call product = call_of(false, true, rows, out, in, x, weight, 0, y);
+    mc_gemm_call product = call_of(false, true, rows, out, in, x, weight, 0, y);
     product.key.epilogue = (int32_t)epilogue;
     if (bias.data) call_bias(&product, bias.data);
     if (activation != MC_ACTIVATION_NONE && pre.data) call_aux(&product, pre);
@@ -461,7 +327,7 @@ mc_status mc_cuda_linear_backward_input(mc_device *d, int64_t rows, int64_t in, 
                  pre.stride % 8 == 0 && (uintptr_t)pre.data % 16 == 0;
     if (rows == 0 || in == 0) return MC_OK;
     if (fused) {
-        call product = call_of(false, false, rows, in, out, dy, weight, beta, dx);
+        mc_gemm_call product = call_of(false, false, rows, in, out, dy, weight, beta, dx);
         product.key.epilogue = CUBLASLT_EPILOGUE_DGELU;
         call_aux(&product, pre);
         mc_status status = multiply(d, &product);
@@ -487,9 +353,9 @@ static file_header header_of(const mc_cuda_device *cuda)
 {
     file_header h;
     memset(&h, 0, sizeof h);
-    memcpy(h.magic, "mcgemm2", 8);
+    memcpy(h.magic, "mcgemm3", 8);
     h.version = cuda->gemm->lt.GetVersion();
-    h.plan_size = sizeof(plan);
+    h.plan_size = sizeof(mc_gemm_plan);
     memcpy(h.gpu, cuda->gpu, sizeof h.gpu);
     return h;
 }
@@ -503,7 +369,7 @@ static void read_file(mc_cuda_device *cuda)
     if (!mc_cuda_cache_path(&cuda->device, "gemm.plans", path, sizeof path)) return;
     FILE *file = fopen(path, "rb");
     if (!file) return;
-    plan p;
+    mc_gemm_plan p;
     if (fread(&found, sizeof found, 1, file) == 1 && memcmp(&found, &expected, sizeof found) == 0)
         while (fread(&p, sizeof p, 1, file) == 1 &&
                mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
@@ -522,12 +388,22 @@ static void write_file(mc_cuda_device *cuda)
     if (mc_file_writer_init(&error, &writer, path) == MC_OK) {
         mc_file_write(&writer, &header, sizeof header);
         for (size_t i = 0; i < g->count; i++)
-            if (g->plans[i].timed) mc_file_write(&writer, &g->plans[i], sizeof *g->plans);
+            if (g->plans[i].care != MC_GEMM_FIRST)
+                mc_file_write(&writer, &g->plans[i], sizeof *g->plans);
         mc_file_sync(&writer);
         mc_file_rename(&writer);
         mc_file_writer_release(&writer);
     }
     mc_error_clear(&error);
+}
+
+/* By MC_TUNING: quick (the default) or sustained. */
+static mc_status read_care(mc_device *d, bool *sustained)
+{
+    const char *name = getenv("MC_TUNING");
+    *sustained = name && !strcmp(name, "sustained");
+    if (!name || !*name || *sustained || !strcmp(name, "quick")) return MC_OK;
+    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_TUNING=%s, expected quick or sustained", name);
 }
 
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
@@ -536,13 +412,17 @@ struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
     char why[384];
     struct mc_cuda_gemm *g = mc_calloc(1, sizeof *g);
     if (!g) return NULL;
+    if (read_care(d, &g->sustained)) {
+        mc_free(g);
+        return NULL;
+    }
     bool loaded = mc_cublaslt_load(&g->lt, why, sizeof why);
     cublasStatus_t status = loaded ? g->lt.Create(&g->handle) : CUBLAS_STATUS_SUCCESS;
     if (!loaded)
         mc_cuda_fail(d, MC_ERR_DEVICE, "cuBLASLt: %s", why);
     else if (status)
         mc_cuda_fail(d, MC_ERR_DEVICE, "cuBLASLt: %s", g->lt.GetStatusString(status));
-    else if (!mc_cuda_check(d, cudaMalloc(&g->workspace, workspace_bytes),
+    else if (!mc_cuda_check(d, cudaMalloc(&g->workspace, MC_GEMM_WORKSPACE),
                             "cuBLASLt's workspace")) {
         cuda->gemm = g;
         if (!cuda->deterministic) read_file(cuda);

@@ -8,20 +8,23 @@
 #include <stddef.h>
 
 /* What is called of cuBLASLt. */
-#define MC_CUBLASLT_FUNCTIONS(X) \
-    X(GetVersion)                \
-    X(GetStatusString)           \
-    X(Create)                    \
-    X(Destroy)                   \
-    X(Matmul)                    \
-    X(MatmulAlgoGetHeuristic)    \
-    X(MatmulDescCreate)          \
-    X(MatmulDescDestroy)         \
-    X(MatmulDescSetAttribute)    \
-    X(MatrixLayoutCreate)        \
-    X(MatrixLayoutDestroy)       \
-    X(MatmulPreferenceCreate)    \
-    X(MatmulPreferenceDestroy)   \
+#define MC_CUBLASLT_FUNCTIONS(X)    \
+    X(GetVersion)                   \
+    X(GetStatusString)              \
+    X(Create)                       \
+    X(Destroy)                      \
+    X(Matmul)                       \
+    X(MatmulAlgoGetHeuristic)       \
+    X(MatmulAlgoCheck)              \
+    X(MatmulAlgoConfigGetAttribute) \
+    X(MatmulAlgoConfigSetAttribute) \
+    X(MatmulDescCreate)             \
+    X(MatmulDescDestroy)            \
+    X(MatmulDescSetAttribute)       \
+    X(MatrixLayoutCreate)           \
+    X(MatrixLayoutDestroy)          \
+    X(MatmulPreferenceCreate)       \
+    X(MatmulPreferenceDestroy)      \
     X(MatmulPreferenceSetAttribute)
 
 typedef struct mc_cublaslt {

@@ -1,0 +1,68 @@
+/* Between gemm.c, which makes products, and gemm_tuning.c, which finds the algorithm for each. */
+#ifndef MC_DEVICE_CUDA_GEMM_INTERNAL_H
+#define MC_DEVICE_CUDA_GEMM_INTERNAL_H
+
+#include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/libraries_internal.h"
+
+#define MC_GEMM_WORKSPACE ((size_t)64 << 20)
+
+/* All that a plan depends on; compared as bytes, so every byte is set. */
+typedef struct mc_gemm_key {
+    int64_t m, n, k, lda, ldb, ldc, ldaux; /* of the call as cuBLASLt sees it */
+    int32_t transpose_a, transpose_b;
+    int32_t in, out; /* cudaDataType_t */
+    int32_t epilogue;
+    int32_t accumulate;
+    int32_t alignment[5]; /* of A, B, C, bias and aux, in bytes, at most 64 */
+    int32_t unused;
+} mc_gemm_key;
+
+/* How an algorithm was found: the library's first proposal, the fastest of some runs, or the
+ * fastest at the clocks that the GPU holds under load. */
+typedef enum mc_gemm_care { MC_GEMM_FIRST, MC_GEMM_QUICK, MC_GEMM_SUSTAINED } mc_gemm_care;
+
+typedef struct mc_gemm_plan {
+    mc_gemm_key key;
+    cublasLtMatmulAlgo_t algorithm;
+    int32_t usable; /* 0: cuBLASLt has no algorithm for it */
+    int32_t care;   /* mc_gemm_care; from MC_GEMM_QUICK on it goes to the file */
+} mc_gemm_plan;
+
+struct mc_cuda_gemm {
+    mc_cublaslt lt;
+    cublasLtHandle_t handle;
+    void *workspace;
+    mc_gemm_plan *plans;
+    size_t count, capacity;
+    bool changed;   /* there is something to write to the file */
+    bool sustained; /* plans are wanted that were tuned under load */
+};
+
+/* One call, as cuBLASLt sees it. */
+typedef struct mc_gemm_call {
+    mc_gemm_key key;
+    const void *a, *b, *bias;
+    void *c, *aux;
+} mc_gemm_call;
+
+typedef struct mc_gemm_descriptors {
+    const mc_cublaslt *lt;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, c;
+} mc_gemm_descriptors;
+
+/* A status of cuBLASLt as ours; a failure names `what` and the call's shape. */
+mc_status mc_gemm_check(mc_device *d, cublasStatus_t status, const mc_gemm_call *c,
+                        const char *what);
+
+/* Launches a product whose result goes to `to`. */
+cublasStatus_t mc_gemm_run(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
+                           const mc_gemm_call *c, void *to, const cublasLtMatmulAlgo_t *algorithm);
+
+/* Finds the algorithm for a call and writes it to the plan, whose key is set. While a step is
+ * recorded and in deterministic mode nothing is timed. */
+mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const mc_gemm_call *c,
+                       mc_gemm_plan *plan);
+
+#endif

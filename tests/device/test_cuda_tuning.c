@@ -1,0 +1,165 @@
+/* Plans of products: how they are found, kept on disk, found with more care, and that what is found
+ * computes the right thing. Skipped where there is no GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/base/context_internal.h"
+#include "core/device/cuda/gemm_internal.h"
+#include "core/modelcenter.h"
+#include "tests/device_choice.h"
+
+static char folder[] = "/tmp/mc_tuning_XXXXXX";
+
+/* A product that takes a GPU a tenth of a millisecond, and a simulated one not long. */
+typedef struct sizes {
+    int64_t rows, in, out;
+} sizes;
+
+static sizes sizes_here(void)
+{
+    return getenv("MC_CUDA_SIMULATED") ? (sizes){64, 48, 80} : (sizes){4096, 2048, 4096};
+}
+
+static mc_context *open_gpu(const char *tuning)
+{
+    setenv("MC_TUNING", tuning, 1);
+    mc_context *ctx = context_on("cuda", 1);
+    if (!ctx) skip();
+    return ctx;
+}
+
+static mc_matrix random_matrix(mc_device *d, int64_t rows, int64_t columns, uint64_t key)
+{
+    mc_matrix m = {d->alloc(d, (size_t)(rows * columns) * 2), MC_BF16, columns};
+    mc_fill fill = {.kind = MC_FILL_NORMAL, .b = 1, .key = key};
+    assert_non_null(m.data);
+    assert_int_equal(d->kernels->fill(d, fill, 0, rows * columns, m), MC_OK);
+    return m;
+}
+
+static float value_of(mc_device *d, mc_matrix m, int64_t row, int64_t column)
+{
+    uint16_t half;
+    const char *at = (const char *)m.data + (row * m.stride + column) * 2;
+    assert_true(d->copy_out(d, &half, at, sizeof half));
+    uint32_t bits = (uint32_t)half << 16; /* bf16 is the upper half of f32 */
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* y = x w^T + bias, some elements of which are computed again. */
+static void multiply(mc_device *d)
+{
+    sizes n = sizes_here();
+    mc_matrix x = random_matrix(d, n.rows, n.in, 1), w = random_matrix(d, n.out, n.in, 2),
+              bias = random_matrix(d, 1, n.out, 3), y = random_matrix(d, n.rows, n.out, 4);
+    mc_status status = d->kernels->linear(d, n.rows, n.in, n.out, x, w, bias, MC_ACTIVATION_NONE,
+                                          (mc_matrix){0}, y);
+    assert_int_equal(status, MC_OK);
+    for (int i = 0; i < 8; i++) {
+        int64_t row = (i * 7919 + 5) % n.rows, column = (i * 104729 + 3) % n.out;
+        double sum = value_of(d, bias, 0, column), size = 1;
+        for (int64_t k = 0; k < n.in; k += 1) {
+            double product = (double)value_of(d, x, row, k) * value_of(d, w, column, k);
+            sum += product;
+            size += product * product;
+        }
+        double off = value_of(d, y, row, column) - sum;
+        assert_true(off * off < 2e-4 * size); /* 2^-8 of values of about sqrt(size) */
+    }
+    d->free(d, x.data, (size_t)(n.rows * n.in) * 2);
+    d->free(d, w.data, (size_t)(n.out * n.in) * 2);
+    d->free(d, bias.data, (size_t)n.out * 2);
+    d->free(d, y.data, (size_t)(n.rows * n.out) * 2);
+}
+
+/* Makes the product, once with and once without a plan; tells what care its only plan then has, and
+ * whether that was found now. */
+static mc_gemm_care care_after(const char *tuning, bool *found_now)
+{
+    mc_context *ctx = open_gpu(tuning);
+    mc_device *d = ctx->device;
+    assert_non_null(d);
+    multiply(d);
+    multiply(d);
+    const struct mc_cuda_gemm *g = mc_cuda_of(d)->gemm;
+    assert_int_equal(g->count, 1);
+    assert_int_equal(g->plans[0].usable, 1);
+    mc_gemm_care care = (mc_gemm_care)g->plans[0].care;
+    *found_now = g->changed;
+    mc_context_free(ctx);
+    return care;
+}
+
+static void test_care(void **state)
+{
+    (void)state;
+    bool now;
+    assert_int_equal(care_after("quick", &now), MC_GEMM_QUICK);
+    assert_true(now);
+    assert_int_equal(care_after("quick", &now), MC_GEMM_QUICK);
+    assert_false(now);
+    assert_int_equal(care_after("sustained", &now), MC_GEMM_SUSTAINED); /* found anew */
+    assert_true(now);
+    assert_int_equal(care_after("sustained", &now), MC_GEMM_SUSTAINED);
+    assert_false(now);
+    assert_int_equal(care_after("", &now), MC_GEMM_SUSTAINED); /* quick takes what is better */
+    assert_false(now);
+}
+
+static void test_deterministic(void **state)
+{
+    (void)state;
+    bool now;
+    setenv("MC_DETERMINISTIC", "1", 1);
+    assert_int_equal(care_after("sustained", &now), MC_GEMM_FIRST);
+    assert_false(now);
+    unsetenv("MC_DETERMINISTIC");
+}
+
+static void test_damaged_file(void **state)
+{
+    (void)state;
+    bool now;
+    char path[64];
+    snprintf(path, sizeof path, "%s/gemm.plans", folder);
+    care_after("quick", &now);
+    assert_int_equal(truncate(path, 300), 0);
+    assert_int_equal(care_after("quick", &now), MC_GEMM_QUICK);
+    assert_true(now);
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    mc_context_free(open_gpu("quick")); /* skips where there is no GPU */
+    setenv("MC_TUNING", "fast", 1);
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.device = "cuda"});
+    assert_true(mc_failed(ctx));
+    assert_non_null(strstr(mc_error_message(ctx), "MC_TUNING=fast, expected quick or sustained"));
+    mc_context_free(ctx);
+    unsetenv("MC_TUNING");
+}
+
+int main(void)
+{
+    if (!mkdtemp(folder)) return 1;
+    setenv("MC_CACHE_DIR", folder, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_care),
+        cmocka_unit_test(test_damaged_file),
+        cmocka_unit_test(test_unknown),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char command[96];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command) ? 1 : failed;
+}
