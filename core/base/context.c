@@ -16,6 +16,7 @@ static void set_options(mc_context *ctx, const mc_init_options *o)
     ctx->log_user = o->log_user;
     ctx->zero_level = o->zero_level ? (int)o->zero_level - MC_ZERO_0 : 3;
     ctx->grad_dtype = o->grad_dtype;
+    ctx->reduce_bytes = (size_t)64 << 20;
 }
 
 static void check_options(mc_context *ctx, const mc_init_options *o)
@@ -59,6 +60,7 @@ mc_context *mc_context_new_like(const mc_context *like, mc_device *device)
     ctx->rank = like->rank;
     ctx->world_size = like->world_size;
     ctx->grad_dtype = like->grad_dtype;
+    ctx->reduce_bytes = like->reduce_bytes;
     ctx->device = device;
     return ctx;
 }

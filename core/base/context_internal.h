@@ -28,6 +28,7 @@ struct mc_context {
     struct mc_comm *comm; /* core/dist: all ranks of the job; NULL with one */
     int zero_level;       /* of modules that say nothing else: 0 to 3 */
     mc_grad_dtype grad_dtype;
+    size_t reduce_bytes; /* levels 0 and 1: of gradients that are summed over ranks together */
     int64_t agreed_rows; /* of the first loss, the most of any rank; 0: there was none yet */
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
     struct mc_steps *steps;       /* core/autograd: made with the first recorded step */

@@ -68,6 +68,7 @@ struct mc_bucket {
                                      between ranks */
     void *vectors;                /* f32 while gradient_dtype is not: the gradients of what is no
                                      matrix, behind all matrices, until they travel */
+    bool waits;                   /* levels 0 and 1: `gradient` waits to be summed with others */
     bool summed;                  /* levels 0 and 1: `gradient` is summed over ranks, at level 1 in
                                      this rank's share */
     float *kept_gradient;         /* levels 2 and 3: (share), summed over ranks; else NULL */
@@ -124,7 +125,6 @@ typedef struct mc_module_root {
     mc_bucket *buckets;
     int bucket_count;
     int64_t gathered, most_gathered; /* elements of level-3 buckets that are there as a whole */
-    mc_bucket *reducing; /* the one whose gradients are on their way between ranks; NULL: none */
     bool layout_valid;
     bool placed;                /* state lies where the optimizers want it */
     struct mc_offload *offload; /* the context's; NULL: no bucket has state on the host */
@@ -234,7 +234,7 @@ void mc_bucket_drop_vectors(mc_module_root *root, mc_bucket *bucket);
 mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *bucket);
 /* Before and after a block's backward pass. Levels 2 and 3: makes room for the gradients that it is
  * going to add (zeros), and begins to sum what it added over all ranks into kept_gradient. Levels 0
- * and 1: begins to sum in the last backward pass of a step. */
+ * and 1: begins to sum in the last backward pass of a step, once enough has come together. */
 mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *bucket);
 mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *bucket);
 /* `reduce` only begins: this ends what is under way in a model. */

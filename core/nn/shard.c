@@ -155,7 +155,7 @@ mc_status mc_bucket_blank(mc_module_root *root, mc_bucket *b, int64_t first, int
 
 mc_status mc_bucket_zero_gradient(mc_module_root *root, mc_bucket *b)
 {
-    b->summed = false;
+    b->summed = b->waits = false;
     if (b->host)
         mc_bucket_forget_sum(b);
     else if (b->kept_gradient)
@@ -222,8 +222,9 @@ mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
     size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     if (!b->trainable) return MC_OK;
-    if (root->reducing == b && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
-    if (b->level < 2) return mc_bucket_reopen(root, b); /* more is going to be added */
+    if (b->reducing && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
+    b->waits = false; /* more is going to be added */
+    if (b->level < 2) return mc_bucket_reopen(root, b);
     if (b->gradient) return MC_OK;
     b->gradient = device->alloc(device, bytes);
     if (!b->gradient)
@@ -306,12 +307,9 @@ static mc_status add_share(mc_module_root *root, mc_bucket *b)
     return fail_device(root, status, "gradients");
 }
 
-mc_status mc_module_end_reducing(mc_module_root *root)
+static mc_status end_reducing(mc_module_root *root, mc_bucket *b)
 {
-    mc_bucket *b = root->reducing;
-    if (!b) return mc_error_status(root->ctx);
     mc_comm_request *request = b->reducing;
-    root->reducing = NULL;
     b->reducing = NULL;
     mc_status status = mc_comm_wait(request);
     if (status) return status;
@@ -319,17 +317,28 @@ mc_status mc_module_end_reducing(mc_module_root *root)
     return b->host ? send_down(root, b) : add_share(root, b);
 }
 
-/* Begins to sum a bucket's gradients over ranks. One reduction is under way at a time. */
-static mc_status start_reducing(mc_module_root *root, mc_bucket *b)
+mc_status mc_module_end_reducing(mc_module_root *root)
+{
+    mc_status status = mc_error_status(root->ctx);
+    for (int i = 0; i < root->bucket_count; i++)
+        if (root->buckets[i].reducing) status = end_reducing(root, &root->buckets[i]);
+    return status;
+}
+
+/* Makes gradients as they are to travel. */
+static mc_status pack_gradient(mc_module_root *root, mc_bucket *b)
+{
+    mc_status status = fill_gradient(root, b);
+    return status ? status : round_gradient(root, b);
+}
+
+/* Sends off what is packed. */
+static mc_status send_gradient(mc_module_root *root, mc_bucket *b)
 {
     struct mc_comm *comm = root->ctx->comm;
-    mc_status status = mc_module_end_reducing(root);
-    if (!status) status = fill_gradient(root, b);
-    if (!status) status = round_gradient(root, b);
-    if (status) return status;
+    b->waits = false;
     if (b->sent && b->level >= 2) drop_gradient(root, b);
-    root->reducing = b;
-    if (!comm) return mc_module_end_reducing(root);
+    if (!comm) return end_reducing(root, b);
     mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, mc_bucket_first(b));
     /* where nothing is kept yet, the sum can arrive where it will be: from now on that is no longer
      * to be filled */
@@ -341,8 +350,41 @@ static mc_status start_reducing(mc_module_root *root, mc_bucket *b)
                                                  whole.dtype, MC_REDUCE_SUM)
                       : mc_comm_start_reduce_scatter(comm, whole.data, mine.data, b->share,
                                                      whole.dtype, MC_REDUCE_SUM);
-    if (!b->reducing) root->reducing = NULL;
     return mc_error_status(root->ctx);
+}
+
+/* Begins to sum a bucket's gradients over ranks, when what was under way is done. */
+static mc_status start_reducing(mc_module_root *root, mc_bucket *b)
+{
+    mc_status status = mc_module_end_reducing(root);
+    if (!status) status = pack_gradient(root, b);
+    return status ? status : send_gradient(root, b);
+}
+
+/* Begins to sum all that wait. */
+static mc_status send_waiting(mc_module_root *root)
+{
+    mc_status status = mc_module_end_reducing(root);
+    for (int i = 0; i < root->bucket_count && !status; i++)
+        if (root->buckets[i].waits) status = pack_gradient(root, &root->buckets[i]);
+    for (int i = 0; i < root->bucket_count && !status; i++)
+        if (root->buckets[i].waits) status = send_gradient(root, &root->buckets[i]);
+    return status;
+}
+
+/* Levels 0 and 1, whose gradients stay where they are: lets them wait until there are enough to
+ * travel together. A collective slows the products beside it, a short one about as much as a long
+ * one (0.2 ms on four H200), so that there are to be few; the last of them has nothing to run beside. */
+static mc_status wait_for_more(mc_module_root *root, mc_bucket *added)
+{
+    const bool rounded = root->ctx->grad_dtype == MC_GRAD_PARAMETER;
+    size_t bytes = 0;
+    added->waits = true;
+    for (int i = 0; i < root->bucket_count; i++) {
+        const mc_bucket *b = &root->buckets[i];
+        if (b->waits) bytes += (size_t)b->count * mc_dtype_size(rounded ? b->dtype : MC_F32);
+    }
+    return bytes < root->ctx->reduce_bytes ? mc_error_status(root->ctx) : send_waiting(root);
 }
 
 /* Beside the backward pass of the block before. */
@@ -351,24 +393,27 @@ mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
     const mc_loss_seed *seed = mc_context_loss_seed(root->ctx);
     bool last = seed && seed->last && root->ctx->comm;
     if (!b->gradient || b->backward || (b->level < 2 && !last)) return mc_error_status(root->ctx);
-    return start_reducing(root, b);
+    return b->level < 2 ? wait_for_more(root, b) : start_reducing(root, b);
 }
 
-/* Sums a bucket's gradients, if they are not summed yet. */
-static mc_status sum_gradient(mc_module_root *root, mc_bucket *b)
+/* Whether there are gradients that nobody has begun to sum over all ranks. */
+static bool is_unsummed(const mc_module_root *root, const mc_bucket *b)
 {
-    mc_status status = mc_module_end_reducing(root);
     bool whole = b->level < 2; /* else what there is of `gradient` is still to be summed */
-    if (status || !b->gradient || (whole && (!root->ctx->comm || b->summed))) return status;
-    status = start_reducing(root, b);
-    return status ? status : mc_module_end_reducing(root);
+    if (!b->trainable || !b->gradient || b->reducing) return false;
+    return !(whole && (!root->ctx->comm || b->summed));
 }
 
 mc_status mc_module_sum_gradients(mc_module_root *root)
 {
     mc_status status = mc_module_end_reducing(root);
-    for (int i = 0; !status && i < root->bucket_count; i++)
-        if (root->buckets[i].trainable) status = sum_gradient(root, &root->buckets[i]);
+    for (int i = 0; !status && i < root->bucket_count; i++) {
+        mc_bucket *b = &root->buckets[i];
+        if (!is_unsummed(root, b) || b->waits) continue;
+        status = b->level < 2 ? wait_for_more(root, b) : start_reducing(root, b);
+    }
+    if (!status) status = send_waiting(root);
+    if (!status) status = mc_module_end_reducing(root);
     return status ? status : mc_blank_fill_all(root->ctx); /* they are about to be read */
 }
 
@@ -488,7 +533,9 @@ mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
 /* Levels 0 and 1: gives every rank the whole sum of the gradients. */
 static mc_status to_whole_sum(mc_module_root *root, mc_bucket *b)
 {
-    mc_status status = b->trainable ? sum_gradient(root, b) : mc_module_end_reducing(root);
+    mc_status status = mc_module_end_reducing(root);
+    if (!status && is_unsummed(root, b)) status = start_reducing(root, b);
+    if (!status) status = mc_module_end_reducing(root);
     if (status || !b->summed || b->level == 0) return status;
     return mc_comm_all_gather(root->ctx->comm, gradient_at(b, b->first), b->gradient, b->share,
                               MC_F32);

@@ -161,6 +161,8 @@ static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
     curve together, single;
     ctx->zero_level = s->level;
     ctx->grad_dtype = s->wire;
+    /* buckets of levels 0 and 1 travel each alone, in twos and threes, or all together */
+    ctx->reduce_bytes = s->sgd ? 1 : s->two ? 60000 : s->micro > 1 ? 100000 : (size_t)64 << 20;
     memset(initial, 0, sizeof initial);
     train(alone, s, 0, 1, &single, initial[0], final[0]);
     train(ctx, s, mc_rank(ctx), mc_world_size(ctx), &together, initial[1], final[1]);
