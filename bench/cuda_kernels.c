@@ -190,15 +190,33 @@ static mc_status run_norm_alone(const bench *b, set s, double argument)
                                weight(b, 1), 1e-5f, none, y, vector(b, 2), vector(b, 3));
 }
 
-/* p < 0: ds is added to, no df. */
-static mc_status run_norm_backward(const bench *b, set s, double p)
+/* The backward pass of a norm. p < 0: ds is added to, no df. */
+static mc_status norm_backward(const bench *b, set s, int64_t rows, int64_t columns, double p,
+                               float *dbranch)
 {
-    mc_matrix sum = take_bf16(&s, ROWS, DIM), dy = take_bf16(&s, ROWS, DIM);
-    mc_matrix ds = take_bf16(&s, ROWS, DIM), df = take_bf16(&s, ROWS, DIM), none = {0};
-    return b->k->residual_norm_backward(b->d, ROWS, DIM, sum, weight(b, 0), vector(b, 2),
+    mc_matrix sum = take_bf16(&s, rows, columns), dy = take_bf16(&s, rows, columns);
+    mc_matrix ds = take_bf16(&s, rows, columns), df = {0};
+    if (p >= 0) df = take_bf16(&s, rows, columns);
+    return b->k->residual_norm_backward(b->d, rows, columns, sum, weight(b, 0), vector(b, 2),
                                         vector(b, 3), dy,
                                         (mc_dropout_mask){.p = p > 0 ? (float)p : 0, .seed = 1}, ds,
-                                        p < 0, p < 0 ? none : df, vector(b, 4), vector(b, 5));
+                                        p < 0, df, vector(b, 4), vector(b, 5), dbranch);
+}
+
+static mc_status run_norm_backward(const bench *b, set s, double p)
+{
+    return norm_backward(b, s, ROWS, DIM, p, NULL);
+}
+
+static mc_status run_norm_backward_branch(const bench *b, set s, double p)
+{
+    return norm_backward(b, s, ROWS, DIM, p, vector(b, 6));
+}
+
+/* BERT-large's rows. */
+static mc_status run_large_norm_backward(const bench *b, set s, double branch)
+{
+    return norm_backward(b, s, UP_ROWS, UP_IN, 0.1, branch != 0 ? vector(b, 6) : NULL);
 }
 
 /* GPT-2 XL's rows, which several warps share. */
@@ -213,12 +231,12 @@ static mc_status run_wide_norm(const bench *b, set s, double columns)
 
 static mc_status run_wide_norm_backward(const bench *b, set s, double columns)
 {
-    int64_t n = (int64_t)columns;
-    mc_matrix sum = take_bf16(&s, WIDE_ROWS, n), dy = take_bf16(&s, WIDE_ROWS, n);
-    mc_matrix ds = take_bf16(&s, WIDE_ROWS, n), none = {0};
-    return b->k->residual_norm_backward(b->d, WIDE_ROWS, n, sum, weight(b, 0), vector(b, 2),
-                                        vector(b, 3), dy, (mc_dropout_mask){0}, ds, true, none,
-                                        vector(b, 4), vector(b, 5));
+    return norm_backward(b, s, WIDE_ROWS, (int64_t)columns, -1, NULL);
+}
+
+static mc_status run_wide_norm_backward_branch(const bench *b, set s, double columns)
+{
+    return norm_backward(b, s, WIDE_ROWS, (int64_t)columns, -1, vector(b, 6));
 }
 
 /* ---- rows by index --------------------------------------------------------------------------- */
@@ -327,9 +345,17 @@ static void measure_rows(bench *b)
     measure(b, "residual_norm_backward", 8 * row, run_norm_backward, 0);
     measure(b, "residual_norm_backward dropout", 8 * row, run_norm_backward, 0.1);
     measure(b, "residual_norm_backward accumulate", 8 * row, run_norm_backward, -1);
+    measure(b, "residual_norm_backward dropout branch", 8 * row, run_norm_backward_branch, 0.1);
+    measure(b, "residual_norm_backward accumulate branch", 8 * row, run_norm_backward_branch, -1);
+    measure(b, "residual_norm_backward dropout 1024", 8.0 * UP_ROWS * UP_IN,
+            run_large_norm_backward, 0);
+    measure(b, "residual_norm_backward dropout branch 1024", 8.0 * UP_ROWS * UP_IN,
+            run_large_norm_backward, 1);
     measure(b, "residual_norm 1600", 8.0 * WIDE_ROWS * 1600, run_wide_norm, 1600);
     measure(b, "residual_norm_backward accumulate 1600", 8.0 * WIDE_ROWS * 1600,
             run_wide_norm_backward, 1600);
+    measure(b, "residual_norm_backward accumulate branch 1600", 8.0 * WIDE_ROWS * 1600,
+            run_wide_norm_backward_branch, 1600);
     measure(b, "dropout", 4 * row, run_dropout, 0.1);
     measure(b, "embedding 2 tables", 4 * row, run_embedding, 0);
     measure(b, "embedding_backward tokens", 10 * row, run_embedding_backward, VOCABULARY);

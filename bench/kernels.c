@@ -119,7 +119,8 @@ static void run_norm_backward(bench *b, const void *argument)
     const float *p = argument;
     b->k->residual_norm_backward(b->d, ROWS, DIM, m32(b->a, DIM), m32(b->small, 0), b->row_a,
                                  b->row_b, m32(b->b, DIM), (mc_dropout_mask){*p, 1, 2},
-                                 m32(b->c, DIM), false, m32(b->e, DIM), b->small, b->small + DIM);
+                                 m32(b->c, DIM), false, m32(b->e, DIM), b->small, b->small + DIM,
+                                 NULL);
 }
 
 static void run_embedding(bench *b, const void *argument)

@@ -539,6 +539,9 @@ static bool shows(const mc_tensor *x, const mc_storage *storage)
 
 void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
 {
+    /* As good as used once more: nothing behind the scope is fused with what made it, so that the
+     * scope gives the same bits where it is run again for its gradients. */
+    if (keep && keep->deferred) keep->deferred->f->uses++;
     for (mc_tensor *x = tape->newest; x && x->serial > scope.serial; x = x->previous) {
         mc_storage *storage = x->storage;
         if (!is_of_tape(tape, storage) || shows(keep, storage)) continue;

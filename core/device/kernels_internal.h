@@ -163,12 +163,15 @@ typedef struct mc_kernels {
                                float *rstd);
     /* ds [+]= gradient of the norm at s; df = dropout mask applied to ds as it then stands, added
      * up and rounded (NULL data: not wanted), or to the gradient where ds.data is NULL; dweight,
-     * dbias (columns) f32 += (NULL: not wanted). */
+     * dbias (columns) f32 += (NULL: not wanted). dbranch (columns) f32 += sum over rows of df as
+     * stored, or where df.data is NULL of ds as it then stands, as column_sums of that matrix has
+     * it but for the order: the gradient of a bias that f ends with (NULL, or neither df nor ds:
+     * not wanted). */
     mc_status (*residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
                                         mc_matrix weight, const float *mean, const float *rstd,
                                         mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
-                                        bool accumulate, mc_matrix df, float *dweight,
-                                        float *dbias);
+                                        bool accumulate, mc_matrix df, float *dweight, float *dbias,
+                                        float *dbranch);
 
     /* y = dropout(x), and backward with the same call on the gradient; y may be x. */
     mc_status (*dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,

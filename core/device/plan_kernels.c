@@ -64,12 +64,13 @@ static mc_status biased(mc_device *d, int64_t rows, int64_t columns, mc_matrix x
 }
 
 static mc_status normed(mc_device *d, mc_work_kind kind, int64_t rows, int64_t columns, mc_matrix x,
-                        mc_dropout_mask dropout, double bytes)
+                        mc_dropout_mask dropout, bool branch_sums, double bytes)
 {
     return mc_plan_work(d, (mc_work){.kind = kind,
                                      .dtype = x.dtype,
                                      .a = rows,
                                      .b = columns,
+                                     .c = branch_sums,
                                      .dropout = dropout.p > 0,
                                      .amount = (double)rows * (double)columns * bytes});
 }
@@ -161,7 +162,7 @@ static mc_status plan_residual_norm(mc_device *d, int64_t rows, int64_t columns,
                                     float *mean, float *rstd)
 {
     DO(d,
-       normed(d, MC_WORK_NORM, rows, columns, x, dropout,
+       normed(d, MC_WORK_NORM, rows, columns, x, dropout, false,
               size_of(x) + size_of(f) + size_of(s) + size_of(y)),
        residual_norm, rows, columns, x, f, dropout, weight, bias, eps, s, y, mean, rstd);
 }
@@ -170,13 +171,14 @@ static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t
                                              mc_matrix s, mc_matrix weight, const float *mean,
                                              const float *rstd, mc_matrix dy,
                                              mc_dropout_mask dropout, mc_matrix ds, bool accumulate,
-                                             mc_matrix df, float *dweight, float *dbias)
+                                             mc_matrix df, float *dweight, float *dbias,
+                                             float *dbranch)
 {
     DO(d,
-       normed(d, MC_WORK_NORM_BACKWARD, rows, columns, s, dropout,
+       normed(d, MC_WORK_NORM_BACKWARD, rows, columns, s, dropout, dbranch,
               size_of(s) + size_of(dy) + (accumulate ? 2 : 1) * size_of(ds) + size_of(df)),
        residual_norm_backward, rows, columns, s, weight, mean, rstd, dy, dropout, ds, accumulate,
-       df, dweight, dbias);
+       df, dweight, dbias, dbranch);
 }
 
 static mc_status plan_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,

@@ -94,7 +94,8 @@ static mc_status run_norm(const probe *p)
                                 s, y, mean, rstd);
     mc_matrix df = mask_of(p).p > 0 ? f : (mc_matrix){0};
     return k->residual_norm_backward(p->d, w->a, w->b, x, vector_of(p), mean, rstd, y, mask_of(p),
-                                     s, true, df, p->vector + w->b, p->vector + 2 * w->b);
+                                     s, true, df, p->vector + w->b, p->vector + 2 * w->b,
+                                     w->c ? p->vector + 3 * w->b : NULL);
 }
 
 static mc_status run_cross_entropy(const probe *p)
@@ -309,7 +310,7 @@ static mc_status probe_init(probe *p, mc_device *d, const mc_work *work)
 {
     *p = (probe){.d = d, .work = *work};
     p->index_bytes = (size_t)index_elements(work) * sizeof *p->index;
-    p->vector_bytes = 3 * (size_t)vector_elements(work) * sizeof *p->vector;
+    p->vector_bytes = 4 * (size_t)vector_elements(work) * sizeof *p->vector;
     bool good = (p->index = d->alloc(d, p->index_bytes)) &&
                 (p->vector = d->alloc(d, p->vector_bytes)) &&
                 (p->update = d->alloc(d, sizeof *p->update));

@@ -23,7 +23,7 @@ typedef enum mc_work_kind {
     /* bytes a second, by (rows, columns); counted is what has to be read and written */
     MC_WORK_COPY, /* whatever has no kind of its own */
     MC_WORK_NORM,
-    MC_WORK_NORM_BACKWARD,
+    MC_WORK_NORM_BACKWARD, /* by whether it sums up the branch's gradient, too */
     MC_WORK_SUMS,
     MC_WORK_CROSS_ENTROPY,
     MC_WORK_ADAM,

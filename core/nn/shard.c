@@ -374,7 +374,7 @@ static mc_status send_waiting(mc_module_root *root)
 
 /* Levels 0 and 1, whose gradients stay where they are: lets them wait until there are enough to
  * travel together. A collective slows the products beside it, a short one about as much as a long
- * one (0.2 ms on four H200), so that there are to be few; the last of them has nothing to run beside. */
+ * one (0.2 ms on four H200), so that there are to be few. */
 static mc_status wait_for_more(mc_module_root *root, mc_bucket *added)
 {
     const bool rounded = root->ctx->grad_dtype == MC_GRAD_PARAMETER;

@@ -32,6 +32,17 @@ static const linear_state *linear_before(const mc_tensor *x)
     return alone ? x->node->state : NULL;
 }
 
+/* Unless the operation behind it did so. */
+static void bias_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
+{
+    if (node->output->bias_is_done) return;
+    float *dbias = mc_vector_gradient_begin(t, node->inputs[BIAS]);
+    if (dbias)
+        MC_KERNEL(t, "linear", column_sums, mc_tensor_rows(du), mc_tensor_columns(du),
+                  mc_matrix_of(du), dbias);
+    mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
+}
+
 static void linear_backward(mc_tape *t, mc_node *node)
 {
     const linear_state *state = node->state;
@@ -45,9 +56,7 @@ static void linear_backward(mc_tape *t, mc_node *node)
     if (dweight)
         MC_KERNEL(t, "linear", gemm, true, false, out, in, rows, mc_matrix_of(du),
                   mc_saved_matrix(t, x), accumulate ? 1.0f : 0.0f, mc_matrix_of(dweight));
-    float *dbias = mc_vector_gradient_begin(t, node->inputs[BIAS]);
-    if (dbias) MC_KERNEL(t, "linear", column_sums, rows, out, mc_matrix_of(du), dbias);
-    mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
+    bias_backward(t, node, du);
     mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
     const linear_state *before = dx && !accumulate ? linear_before(x) : NULL;
     mc_matrix none = {0};
@@ -71,6 +80,14 @@ static void activation_again(mc_tape *t, mc_node *node)
 static const mc_op linear_op = {.name = "linear", .backward = linear_backward};
 static const mc_op linear_activation_op = {
     .name = "linear", .backward = linear_backward, .recompute = activation_again};
+
+/* Recorded one after the other: between them may lie the end of a block, and gradients of the
+ * linear's parameters may have no place before backward has come by it. */
+mc_tensor *mc_linear_bias_before(const mc_node *node, const mc_tensor *f)
+{
+    bool next = f && f->node && f->node == node->previous && f->node->op == &linear_op;
+    return next && f->uses == 1 && !f->gradient ? f->node->inputs[BIAS] : NULL;
+}
 
 static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias)
 {

@@ -33,18 +33,22 @@ static void norm_backward(mc_tape *t, mc_node *node)
     mc_tensor *df = masked ? mc_scratch_new(t, x->dtype, x->shape) : NULL;
     float *dweight = dy ? mc_vector_gradient_begin(t, node->inputs[WEIGHT]) : NULL;
     float *dbias = dy ? mc_vector_gradient_begin(t, node->inputs[BIAS]) : NULL;
+    mc_tensor *branch_bias = dy ? mc_linear_bias_before(node, f) : NULL;
+    float *dbranch = mc_vector_gradient_begin(t, branch_bias);
     if (dy && !mc_failed(mc_tape_context(t)))
         MC_KERNEL(t, op, residual_norm_backward, rows, columns, mc_saved_matrix(t, state->sum),
                   mc_matrix_of(node->inputs[WEIGHT]), mc_tensor_data(state->mean),
                   mc_tensor_data(state->rstd), mc_matrix_of(dy), state->dropout, mc_matrix_of(ds),
-                  accumulate, mc_matrix_of(df), dweight, dbias);
+                  accumulate, mc_matrix_of(df), dweight, dbias, dbranch);
     if (!dy && ds && df) /* only the sum was used */
         MC_KERNEL(t, op, dropout, rows, columns, mc_matrix_of(ds), state->dropout, mc_matrix_of(df),
                   false);
     mc_vector_gradient_end(t, node->inputs[WEIGHT], dweight);
     mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
+    mc_vector_gradient_end(t, branch_bias, dbranch);
     if (!f) return;
     mc_gradient_share(t, f, masked ? df : ds);
+    f->bias_is_done = dbranch && f->gradient;
     mc_gradient_share(t, x, ds);
     if (!node->second) mc_scratch_free(ds);
     mc_scratch_free(df);

@@ -840,8 +840,10 @@ static int close_both(void **state)
     return close_tables(state) || leaked;
 }
 
-int main(void)
+/* An argument chooses tests by their names: "test_own_*". */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     mc_context *owner = mc_init_distributed(NULL);
     gpu = owner ? mc_device_open(owner, "cuda") : NULL;
     if (!gpu) {

@@ -500,7 +500,7 @@ static void test_column_sums(void **state)
 }
 
 typedef struct norm_memory {
-    both x, f, s, y, dy, ds, df, w, b, mean, rstd, dw, db;
+    both x, f, s, y, dy, ds, df, w, b, mean, rstd, dw, db, dbranch;
 } norm_memory;
 
 static norm_memory norm_memory_new(const test_case *c)
@@ -519,26 +519,68 @@ static norm_memory norm_memory_new(const test_case *c)
                          .mean = both_output(MC_F32, 1, r, layouts[0]),
                          .rstd = both_output(MC_F32, 1, r, layouts[0]),
                          .dw = both_vector(MC_F32, n, -1, 1),
-                         .db = both_vector(MC_F32, n, -1, 1)};
+                         .db = both_vector(MC_F32, n, -1, 1),
+                         .dbranch = both_vector(MC_F32, n, -1, 1)};
 }
 
 static void norm_memory_free(norm_memory *m)
 {
     FREE(&m->x, &m->f, &m->s, &m->y, &m->dy, &m->ds, &m->df, &m->w, &m->b, &m->mean, &m->rstd,
-         &m->dw, &m->db);
+         &m->dw, &m->db, &m->dbranch);
 }
 
 /* Gives the GPU what the CPU computed, so that the next kernel starts from equal inputs. */
 static void agree(both *b) { upload(b); }
 
-/* mode: 1 dropout, 2 a branch, 4 accumulate. */
+/* dbranch has been added the sums of what the GPU stored. */
+static void compare_branch_sums(const both *dbranch, const float *was, const both *stored)
+{
+    float *got = download(dbranch);
+    char *x = download(stored);
+    for (int64_t i = 0; i < stored->columns; i++) {
+        double sum = (double)was[i], size = fabs(sum);
+        for (int64_t r = 0; r < stored->rows; r++) {
+            int64_t at = stored->offset + r * stored->m[CPU].stride + i;
+            sum += element(stored->m[CPU].dtype, x, at);
+            size += fabs(element(stored->m[CPU].dtype, x, at));
+        }
+        if (!(fabs((double)got[i] - sum) <= 1e-6 * (0.1 + size)))
+            fail_msg("residual_norm_backward, %s (%lld, %lld): dbranch %lld is %.9g, expected %.9g",
+                     mc_dtype_name(stored->m[CPU].dtype), (long long)stored->rows,
+                     (long long)stored->columns, (long long)i, (double)got[i], sum);
+    }
+    free(got);
+    free(x);
+}
+
+enum { DROPOUT = 1, BRANCH = 2, ACCUMULATE = 4, SUMS = 8, NO_DF = 16, NO_DS = 32 };
+
+static void norm_backward_mode(const test_case *c, norm_memory *m, mc_dropout_mask mask, int mode)
+{
+    const both none = {0}, *ds = mode & NO_DS ? &none : &m->ds, *df = mode & NO_DF ? &none : &m->df;
+    size_t bytes = (size_t)c->columns * sizeof(float);
+    float *was = malloc(bytes + 1);
+    assert_non_null(was);
+    if (bytes) memcpy(was, m->dbranch.m[CPU].data, bytes);
+    FOR_SIDES(s)
+    CALL(s, residual_norm_backward, c->rows, c->columns, m->s.m[s], m->w.m[s], m->mean.m[s].data,
+         m->rstd.m[s].data, m->dy.m[s], mask, ds->m[s], mode & ACCUMULATE, df->m[s],
+         m->dw.m[s].data, m->db.m[s].data, mode & SUMS ? m->dbranch.m[s].data : NULL);
+    compare(&m->ds, 1e-5, "residual_norm_backward: ds");
+    compare(&m->df, loose(c->kind, 1e-5), "residual_norm_backward: df"); /* of ds as rounded */
+    compare(&m->dw, 2e-5, "residual_norm_backward: dweight");
+    compare(&m->db, 2e-5, "residual_norm_backward: dbias");
+    if (mode & SUMS) compare_branch_sums(&m->dbranch, was, mode & NO_DF ? &m->ds : &m->df);
+    free(was);
+}
+
 static void norm_mode(const test_case *c, int mode)
 {
     norm_memory m = norm_memory_new(c);
     int64_t r = c->rows, n = c->columns;
-    mc_dropout_mask mask = {.p = mode & 1 ? 0.3f : 0, .seed = 77, .offset = 5};
+    mc_dropout_mask mask = {.p = mode & DROPOUT ? 0.3f : 0, .seed = 77, .offset = 5};
     both none = {0};
-    both *f = mode & 2 ? &m.f : &none;
+    both *f = mode & BRANCH ? &m.f : &none;
     FOR_SIDES(s)
     CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], mask, m.w.m[s], m.b.m[s], 1e-5f, m.s.m[s],
          m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
@@ -547,13 +589,7 @@ static void norm_mode(const test_case *c, int mode)
     compare(&m.mean, loose(c->kind, 1e-6), "residual_norm: mean");
     compare(&m.rstd, loose(c->kind, 1e-5), "residual_norm: rstd");
     agree(&m.s), agree(&m.mean), agree(&m.rstd);
-    FOR_SIDES(s)
-    CALL(s, residual_norm_backward, r, n, m.s.m[s], m.w.m[s], m.mean.m[s].data, m.rstd.m[s].data,
-         m.dy.m[s], mask, m.ds.m[s], mode & 4, m.df.m[s], m.dw.m[s].data, m.db.m[s].data);
-    compare(&m.ds, 1e-5, "residual_norm_backward: ds");
-    compare(&m.df, loose(c->kind, 1e-5), "residual_norm_backward: df"); /* of ds as rounded */
-    compare(&m.dw, 2e-5, "residual_norm_backward: dweight");
-    compare(&m.db, 2e-5, "residual_norm_backward: dbias");
+    norm_backward_mode(c, &m, mask, mode);
     norm_memory_free(&m);
 }
 
@@ -561,6 +597,11 @@ static void norm_case(const test_case *c)
 {
     if (c->columns == 1) return; /* normalises rounding errors */
     for (int mode = 0; mode < 8; mode++) norm_mode(c, mode);
+    norm_mode(c, SUMS | DROPOUT | BRANCH);
+    norm_mode(c, SUMS | DROPOUT | BRANCH | ACCUMULATE);
+    norm_mode(c, SUMS | BRANCH | NO_DF);
+    norm_mode(c, SUMS | BRANCH | NO_DF | ACCUMULATE);
+    norm_mode(c, SUMS | DROPOUT | BRANCH | NO_DS);
 }
 
 /* Nothing but what is wanted. */
@@ -583,12 +624,16 @@ static void norm_optional_case(const test_case *c)
     agree(&m.mean), agree(&m.rstd);
     FOR_SIDES(s)
     CALL(s, residual_norm_backward, r, n, m.x.m[s], m.w.m[s], m.mean.m[s].data, m.rstd.m[s].data,
-         m.dy.m[s], off, none, false, none, NULL, m.db.m[s].data);
+         m.dy.m[s], off, none, false, none, NULL, m.db.m[s].data, NULL);
     compare(&m.db, 2e-5, "dbias alone");
     FOR_SIDES(s)
     CALL(s, residual_norm_backward, r, n, m.x.m[s], none, m.mean.m[s].data, m.rstd.m[s].data,
-         m.dy.m[s], off, m.ds.m[s], true, none, NULL, NULL);
+         m.dy.m[s], off, m.ds.m[s], true, none, NULL, NULL, NULL);
     compare(&m.ds, 1e-5, "ds alone");
+    FOR_SIDES(s)
+    CALL(s, residual_norm_backward, r, n, m.x.m[s], none, m.mean.m[s].data, m.rstd.m[s].data,
+         m.dy.m[s], off, none, false, none, NULL, NULL, m.dbranch.m[s].data);
+    compare(&m.dbranch, EXACT, "dbranch of no branch");
     mc_dropout_mask mask = {.p = 0.1f, .seed = 3, .offset = 9};
     FOR_SIDES(s) CALL(s, residual_sum, r, n, m.x.m[s], m.f.m[s], mask, m.s.m[s]);
     compare(&m.s, 3e-7, "residual_sum");
@@ -606,8 +651,10 @@ static void test_norm(void **state)
         for (int s = 0; s < 7; s++) {
             test_case c =
                 in_time((test_case){more[s][0], more[s][1], layouts[0], layouts[2], kinds[k]});
-            norm_mode(&c, 7);
-            norm_mode(&c, 2);
+            norm_mode(&c, DROPOUT | BRANCH | ACCUMULATE);
+            norm_mode(&c, BRANCH);
+            norm_mode(&c, SUMS | DROPOUT | BRANCH);
+            norm_mode(&c, SUMS | BRANCH | NO_DF | ACCUMULATE);
         }
 }
 
@@ -1159,8 +1206,10 @@ static void test_repeatable(void **state)
     FREE(&x, &index, &labels);
 }
 
-int main(void)
+/* An argument chooses tests by their names: "test_n*". */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conversions),
         cmocka_unit_test(test_activation),

@@ -259,8 +259,8 @@ static void test_sums(void **state)
 typedef struct norm_case {
     matrix x, f, w, b, s, y, dy, ds, df;
     mc_dropout_mask mask;
-    float *mean, *rstd, *dw, *db;
-    double *sum, *out, *m, *r, *e_ds, *e_df, *e_dw, *e_db;
+    float *mean, *rstd, *dw, *db, *dbranch;
+    double *sum, *out, *m, *r, *e_ds, *e_df, *e_dw, *e_db, *e_dbranch;
     int64_t rows, columns;
     bool branch, accumulate;
 } norm_case;
@@ -277,21 +277,23 @@ static void norm_case_init(norm_case *c, mc_dtype dtype, int64_t rows, int64_t c
     c->rstd = calloc((size_t)rows + 1, 4);
     c->dw = calloc((size_t)columns + 1, 4);
     c->db = calloc((size_t)columns + 1, 4);
+    c->dbranch = calloc((size_t)columns + 1, 4);
     double **wide[] = {&c->sum, &c->out, &c->e_ds, &c->e_df};
     for (int i = 0; i < 4; i++) *wide[i] = doubles(rows * columns);
     c->m = doubles(rows);
     c->r = doubles(rows);
     c->e_dw = doubles(columns);
     c->e_db = doubles(columns);
+    c->e_dbranch = doubles(columns);
 }
 
 static void norm_case_free(norm_case *c)
 {
     matrix *all[] = {&c->x, &c->f, &c->s, &c->y, &c->dy, &c->ds, &c->df, &c->w, &c->b};
     for (int i = 0; i < 9; i++) matrix_free(all[i]);
-    void *rest[] = {c->mean, c->rstd, c->dw,   c->db,   c->sum,  c->out,
-                    c->m,    c->r,    c->e_ds, c->e_df, c->e_dw, c->e_db};
-    for (int i = 0; i < 12; i++) free(rest[i]);
+    void *rest[] = {c->mean, c->rstd, c->dw,   c->db,   c->dbranch, c->sum,  c->out,
+                    c->m,    c->r,    c->e_ds, c->e_df, c->e_dw,    c->e_db, c->e_dbranch};
+    for (int i = 0; i < 14; i++) free(rest[i]);
 }
 
 static void reference_sum(norm_case *c)
@@ -351,6 +353,18 @@ static void reference_branch_gradient(norm_case *c)
     }
 }
 
+/* dbranch, begun at 1, has been added the sums of what is stored in x. */
+static void assert_branch_sums(norm_case *c, const matrix *x, const char *isa, const char *what)
+{
+    for (int64_t i = 0; i < c->columns; i++) {
+        c->e_dbranch[i] = 1;
+        for (int64_t r = 0; r < c->rows; r++)
+            c->e_dbranch[i] += element(x->m.dtype, x->m.data, r * x->m.stride + i);
+    }
+    assert_floats(c->dbranch, c->e_dbranch, c->columns, 1e-6 * (1 + (double)c->rows / 500), isa,
+                  what);
+}
+
 static void run_norm_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t columns,
                           int mode)
 {
@@ -369,10 +383,12 @@ static void run_norm_case(const isa_table *t, mc_dtype dtype, int64_t rows, int6
     assert_floats(c.mean, c.m, rows, 1e-6, t->name, "mean");
     assert_floats(c.rstd, c.r, rows, 4e-6, t->name, "rstd");
     reference_norm_backward(&c);
+    for (int64_t i = 0; i < columns; i++) c.dbranch[i] = 1;
     assert_int_equal(t->k->residual_norm_backward(device, rows, columns, c.s.m, c.w.m, c.mean,
                                                   c.rstd, c.dy.m, c.mask, c.ds.m, c.accumulate,
-                                                  c.df.m, c.dw, c.db),
+                                                  c.df.m, c.dw, c.db, c.dbranch),
                      MC_OK);
+    assert_branch_sums(&c, &c.df, t->name, "sums of df");
     const double tolerance = 4e-6;
     assert_matrix(&c.ds, c.e_ds, tolerance, t->name, "norm ds");
     reference_branch_gradient(&c);
@@ -388,6 +404,40 @@ static void test_norm(void **state)
     FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (int mode = 0; mode < 8; mode++)
     {
         if (shapes[s][1] > 1) run_norm_case(t, float_types[i], shapes[s][0], shapes[s][1], mode);
+    }
+}
+
+/* Without df the sums are those of ds, added to or not; without ds, of df; of neither there are
+ * none. Nothing else is wanted, or all of it. The matrices are the same with and without sums. */
+static void test_norm_branch_sums(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][2] = {{1, 2}, {5, 40}, {77, 33}, {1000, 8}, {3, 20000}};
+    FOR_TABLES(t) FOR_TYPES(i) for (int s = 0; s < 5; s++) for (int mode = 0; mode < 16; mode++)
+    {
+        bool with_ds = mode & 1, with_df = mode & 2, with_weights = mode & 8;
+        norm_case c = {.mask = {.p = 0.3f, .seed = 7, .offset = 2}, .accumulate = mode & 4};
+        norm_case_init(&c, float_types[i], sizes[s][0], sizes[s][1]);
+        reference_norm(&c, &c.s, 1e-5);
+        for (int64_t r = 0; r < c.rows; r++) {
+            c.mean[r] = (float)c.m[r];
+            c.rstd[r] = (float)c.r[r];
+        }
+        for (int64_t k = 0; k < c.columns; k++) c.dbranch[k] = 1;
+        mc_matrix none = {0}, ds = with_ds ? c.ds.m : none, df = with_df ? c.df.m : none;
+        assert_int_equal(t->k->residual_norm_backward(
+                             device, c.rows, c.columns, c.s.m, c.w.m, c.mean, c.rstd, c.dy.m,
+                             c.mask, ds, with_ds && c.accumulate, df, with_weights ? c.dw : NULL,
+                             with_weights ? c.db : NULL, c.dbranch),
+                         MC_OK);
+        if (with_ds || with_df)
+            assert_branch_sums(&c, with_df ? &c.df : &c.ds, t->name, "sums of the branch");
+        else
+            for (int64_t k = 0; k < c.columns; k++) assert_true(c.dbranch[k] == 1);
+        reference_norm_backward(&c);
+        if (with_weights) assert_floats(c.db, c.e_db, c.columns, 1e-5, t->name, "norm dbias");
+        if (with_weights) assert_floats(c.dw, c.e_dw, c.columns, 1e-4, t->name, "norm dweight");
+        norm_case_free(&c);
     }
 }
 
@@ -412,13 +462,15 @@ static void test_norm_optional(void **state)
         assert_matrix(&c.y, c.out, 3e-6, t->name, "norm");
         assert_matrix(&c.x, c.x.v, 0, t->name, "norm input");
         assert_int_equal(t->k->residual_norm_backward(device, 5, 40, c.x.m, c.w.m, c.mean, c.rstd,
-                                                      c.dy.m, off, none, false, none, NULL, c.db),
+                                                      c.dy.m, off, none, false, none, NULL, c.db,
+                                                      NULL),
                          MC_OK);
         for (int i = 0; i < 200; i++) c.e_db[i % 40] += c.dy.v[i];
         assert_floats(c.db, c.e_db, 40, 1e-6, t->name, "dbias alone");
         reference_norm_backward(&c);
         assert_int_equal(t->k->residual_norm_backward(device, 5, 40, c.x.m, c.w.m, c.mean, c.rstd,
-                                                      c.dy.m, off, none, false, c.df.m, NULL, NULL),
+                                                      c.dy.m, off, none, false, c.df.m, NULL, NULL,
+                                                      NULL),
                          MC_OK);
         assert_matrix(&c.df, c.e_ds, 4e-6, t->name, "df alone");
         norm_case_free(&c);
@@ -913,6 +965,7 @@ int main(void)
         cmocka_unit_test(test_adam),
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_gradient_stats),
+        cmocka_unit_test(test_norm_branch_sums),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

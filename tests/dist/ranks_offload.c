@@ -48,7 +48,7 @@ static mc_optim_manager *make_manager(mc_context *ctx, mc_gpt2 *gpt2, const sett
                                       bool offload)
 {
     mc_adam_options options = {
-        .lr = 1e-2f, .weight_decay = 0.01f, .no_decay_bias_norm = true, .gpu_share = s->gpu_share};
+        .lr = 7e-3f, .weight_decay = 0.01f, .no_decay_bias_norm = true, .gpu_share = s->gpu_share};
     mc_optimizer *o = offload ? mc_adam_offload_new(ctx, &options) : mc_adam_new(ctx, &options);
     mc_optimizer_add(o, mc_gpt2_module(gpt2));
     mc_optim_manager *optim = mc_optim_manager_new(

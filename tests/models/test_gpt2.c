@@ -210,7 +210,7 @@ static void test_recompute_saves_memory(void **state)
 /* How often kernels are run that read and write whole activations. */
 static struct {
     const mc_kernels *kernels;
-    int norms, norm_gradients, others;
+    int norms, norm_gradients, column_sums, others;
 } calls;
 
 static mc_status count_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
@@ -225,11 +225,20 @@ static mc_status count_norm(mc_device *d, int64_t rows, int64_t columns, mc_matr
 static mc_status count_norm_backward(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
                                      mc_matrix weight, const float *mean, const float *rstd,
                                      mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
-                                     bool accumulate, mc_matrix df, float *dweight, float *dbias)
+                                     bool accumulate, mc_matrix df, float *dweight, float *dbias,
+                                     float *dbranch)
 {
     calls.norm_gradients++;
     return calls.kernels->residual_norm_backward(d, rows, columns, s, weight, mean, rstd, dy,
-                                                 dropout, ds, accumulate, df, dweight, dbias);
+                                                 dropout, ds, accumulate, df, dweight, dbias,
+                                                 dbranch);
+}
+
+static mc_status count_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                   float *out)
+{
+    calls.column_sums++;
+    return calls.kernels->column_sums(d, rows, columns, x, out);
 }
 
 static mc_status count_add(mc_device *d, int64_t count, mc_matrix a, mc_matrix b, int64_t b_count,
@@ -254,7 +263,8 @@ static mc_status count_dropout(mc_device *d, int64_t rows, int64_t columns, mc_m
 }
 
 /* Each sum of the residual stream costs its norm's pass, forward and backward, and no other,
- * dropout included; `others` are the passes that do not belong to the stream. */
+ * dropout and the gradient of the bias behind it included; `others` are the passes that do not
+ * belong to the stream. */
 static void count_passes(mc_context *ctx, float dropout, int others)
 {
     mc_gpt2 *gpt2 = new_gpt2(ctx, MC_BF16, 0);
@@ -264,6 +274,7 @@ static void count_passes(mc_context *ctx, float dropout, int others)
     calls.kernels = ctx->device->kernels;
     counting.residual_norm = count_norm;
     counting.residual_norm_backward = count_norm_backward;
+    counting.column_sums = count_column_sums;
     counting.add = count_add;
     counting.scale = count_scale;
     counting.dropout = count_dropout;
@@ -279,6 +290,7 @@ static void count_passes(mc_context *ctx, float dropout, int others)
     assert_good(ctx);
     assert_int_equal(calls.norms, 2 * 3 + 1);
     assert_int_equal(calls.norm_gradients, 2 * 3 + 1);
+    assert_int_equal(calls.column_sums, 3 * 3); /* of qkv, of up, and of down, which ends a block */
     assert_int_equal(calls.others, others);
 }
 

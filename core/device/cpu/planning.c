@@ -78,10 +78,11 @@ static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t
                                              mc_matrix s, mc_matrix weight, const float *mean,
                                              const float *rstd, mc_matrix dy,
                                              mc_dropout_mask dropout, mc_matrix ds, bool accumulate,
-                                             mc_matrix df, float *dweight, float *dbias)
+                                             mc_matrix df, float *dweight, float *dbias,
+                                             float *dbranch)
 {
     ASK(d, residual_norm_backward, rows, columns, s, weight, mean, rstd, dy, dropout, ds,
-        accumulate, df, dweight, dbias);
+        accumulate, df, dweight, dbias, dbranch);
 }
 
 static mc_status plan_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,

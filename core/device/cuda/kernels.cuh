@@ -456,6 +456,14 @@ static inline mc_dtype mc_whole_dtype(int64_t columns, mc_matrix first, M... res
         }                               \
     } while (0)
 
+/* What a block may have of shared memory, beside what kernels take themselves. */
+static inline int64_t mc_shared_limit(mc_device *d)
+{
+    int bytes = 48 << 10;
+    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, mc_cuda_of(d)->ordinal);
+    return bytes - 2048;
+}
+
 /* Lets blocks of a kernel have `bytes` of dynamic shared memory, also above the 48 KB that every
  * GPU gives. What fails here shows when the kernel is launched. */
 template <class K> static inline void mc_allow_shared(K kernel, size_t bytes)

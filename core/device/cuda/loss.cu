@@ -263,14 +263,6 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1)
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* What a block may have of shared memory, beside what kernels take themselves. */
-static int64_t shared_limit(mc_device *d)
-{
-    int bytes = 48 << 10;
-    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, mc_cuda_of(d)->ordinal);
-    return bytes - 2048;
-}
-
 template <class T, bool KEPT>
 static void launch_rows(mc_device *d, loss_call c, int threads, size_t shared)
 {
@@ -284,7 +276,7 @@ static void launch_rows(mc_device *d, loss_call c, int threads, size_t shared)
 template <class T> static void launch_loss(mc_device *d, loss_call c)
 {
     int64_t chunks = mc_ceil_div(c.classes, mc_width<T>), bytes = chunks * 16;
-    int64_t limit = shared_limit(d), most = 2 * bytes + 2048 <= limit ? 512 : MOST_THREADS;
+    int64_t limit = mc_shared_limit(d), most = 2 * bytes + 2048 <= limit ? 512 : MOST_THREADS;
     int threads = (int)mc_least(mc_ceil_div(chunks, 32) * 32, most);
     c.full = (int)(c.classes / mc_width<T>);
     c.left = (int)(c.classes % mc_width<T>);

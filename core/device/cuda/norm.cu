@@ -1,7 +1,7 @@
 /* LayerNorm of a residual sum, with dropout of the branch, in one pass over the rows. Bytes an
  * element, for 16-bit types: residual_norm 8 (read x and f, write s and y; 4 without a branch),
- * residual_norm_backward 8 (read s and dy, write ds and df; 2 more where it adds to ds),
- * residual_sum 6.
+ * residual_norm_backward 8 (read s and dy, write ds and df; 2 more where it adds to ds; the sum of
+ * df's columns costs none), residual_sum 6.
  *
  * A row is held in registers by one to sixteen warps; rows too long for that are read again for
  * each pass. */
@@ -373,8 +373,9 @@ __device__ __forceinline__ void gradient_of(const row_facts &r, const float (&s)
         v[i] = __fmaf_rn(g[i], r.rstd, __fmaf_rn(s[i], slope, constant));
 }
 
-/* Stores ds and, with DF, df of one chunk; `old`: what ds is added to, or zeros. */
-template <class T, bool DF, int width>
+/* Stores ds and, with DF, df of one chunk; `old`: what ds is added to, or zeros. With STORED v is in
+ * the end what the last of the two has. */
+template <class T, bool DF, bool STORED, int width>
 __device__ __forceinline__ void store_gradients(const norm_call &c, int64_t row, int64_t column,
                                                 int n, mc_bits old, float (&v)[width])
 {
@@ -385,22 +386,29 @@ __device__ __forceinline__ void store_gradients(const norm_call &c, int64_t row,
         for (int i = 0; i < width; i++) v[i] += there[i];
         mc_bits stored = mc_pack<T>(c.ds, v);
         mc_store_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column, n, stored);
-        if (DF) mc_unpack<T>(c.ds, stored, v);
+        if (DF || STORED) mc_unpack<T>(c.ds, stored, v);
     }
     if (!DF) return;
     float factor[width];
-    mc_drop_factors(c.mask, row * c.columns + column, factor);
+    int64_t first = row * c.columns + column;
+    if (STORED && mc_whole<T>) first &= ~(int64_t)3; /* it is: so the compiler knows */
+    mc_drop_factors(c.mask, first, factor);
 #pragma unroll
     for (int i = 0; i < width; i++) v[i] *= factor[i];
-    mc_store<T, mc_whole<T>>(c.df, row * c.df.stride + column, n, v);
+    mc_bits stored = mc_pack<T>(c.df, v);
+    mc_store_bits<T, mc_whole<T>>(c.df, row * c.df.stride + column, n, stored);
+    if (STORED) mc_unpack<T>(c.df, stored, v);
 }
 
-/* A thread's sums for dweight and dbias: in shared memory, 4 columns of a chunk at a time, since
- * registers for them would leave too few warps. */
-template <class T, int CHUNKS> struct weight_sums {
+/* What is summed up over the rows, by column: for dweight and dbias, or for dbranch too. */
+enum { WEIGHTS = 2, WEIGHTS_AND_BRANCH = 3 };
+
+/* A thread's SUMS sums: in shared memory, 4 columns of a chunk at a time, since registers for them
+ * would leave too few warps. */
+template <class T, int CHUNKS, int SUMS> struct column_totals {
     enum { FOURS = mc_width<T> / 4, ALL = CHUNKS * FOURS };
-    enum { PITCH = 2 * ALL + 1 }; /* odd: so that threads are in banks of their own */
-    float4 *sum;                  /* (threads of the block, PITCH) */
+    enum { PITCH = SUMS * ALL | 1 }; /* odd: so that threads are in banks of their own */
+    float4 *sum;                     /* (threads of the block, PITCH) */
 
     __device__ __forceinline__ float4 *of(int row) const
     {
@@ -410,7 +418,7 @@ template <class T, int CHUNKS> struct weight_sums {
     __device__ __forceinline__ void clear() const
     {
 #pragma unroll
-        for (int i = 0; i < 2 * ALL; i++) of(threadIdx.y)[i] = make_float4(0, 0, 0, 0);
+        for (int i = 0; i < SUMS * ALL; i++) of(threadIdx.y)[i] = make_float4(0, 0, 0, 0);
     }
 
     /* dweight += g n, dbias += g. */
@@ -428,13 +436,25 @@ template <class T, int CHUNKS> struct weight_sums {
         }
     }
 
-    /* Adds up what the rows of the block have, in order, into partial[block] (2, columns). */
+    /* dbranch += v. */
+    template <int width>
+    __device__ __forceinline__ void add_branch(int chunk, const float (&v)[width]) const
+    {
+#pragma unroll
+        for (int i = 0; i < FOURS; i++) {
+            float4 *to = of(threadIdx.y) + 2 * ALL + chunk * FOURS + i, b = *to;
+            *to = make_float4(b.x + v[4 * i], b.y + v[4 * i + 1], b.z + v[4 * i + 2],
+                              b.w + v[4 * i + 3]);
+        }
+    }
+
+    /* Adds up what the rows of the block have, in order, into partial[block] (SUMS, columns). */
     __device__ void store(int64_t columns, float *partial) const
     {
         __syncthreads();
         if (threadIdx.y != 0) return;
-        partial += (int64_t)blockIdx.x * 2 * columns;
-        for (int i = 0; i < 2 * ALL; i++) {
+        partial += (int64_t)blockIdx.x * SUMS * columns;
+        for (int i = 0; i < SUMS * ALL; i++) {
             int four = i % ALL, chunk = four / FOURS;
             float total[4] = {};
             for (unsigned row = 0; row < blockDim.y; row++) {
@@ -482,8 +502,8 @@ template <class T, int CHUNKS> constexpr bool has_few = CHUNKS == 1 && mc_width<
 
 /* Blocks as in norm_rows, but as many as run at once; each takes every gridDim.x-th set of rows.
  * Where there are registers, what is in ds is read EARLY and the next row AHEAD. partial:
- * (gridDim.x, 2, columns), NULL: not wanted. */
-template <class T, int CHUNKS, bool DF>
+ * (gridDim.x, SUMS, columns); NULL, for SUMS = 2 only: not wanted. */
+template <class T, int CHUNKS, bool DF, int SUMS>
 static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1)
     norm_rows_backward(const __grid_constant__ norm_call c, float *partial)
 {
@@ -491,8 +511,9 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
     constexpr bool AHEAD = !DF && has_few<T, CHUNKS>, EARLY = !DF && CHUNKS <= 3;
     __shared__ norm_sums shared[2][ROW_THREADS / 32];
     extern __shared__ float4 dynamic[];
-    const weight_sums<T, CHUNKS> sums = {dynamic};
-    if (partial) sums.clear();
+    constexpr bool BRANCH = SUMS == WEIGHTS_AND_BRANCH;
+    const column_totals<T, CHUNKS, SUMS> sums = {dynamic};
+    if (BRANCH || partial) sums.clear();
     mc_bits weight[CHUNKS];
     if (c.weight.data) load_row<T>(c, c.weight, 0, weight);
     const float share = 1.0f / (float)c.columns;
@@ -517,14 +538,14 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
             mc_unpack<T>(c.s, bits.s[k], s[k]);
             mc_unpack<T>(c.dy, bits.dy[k], g[k]);
             normalise(bits.mean, bits.rstd, s[k]);
-            if (partial) sums.add(k, g[k], s[k]);
+            if (BRANCH || partial) sums.add(k, g[k], s[k]);
             if (c.weight.data) {
                 mc_unpack<T>(c.weight, weight[k], w);
                 multiply(w, g[k]);
             }
             add_means(&r, s[k], g[k]);
         }
-        if (!c.ds.data && !DF) continue;
+        if (!BRANCH && !c.ds.data && !DF) continue;
         r.means = row_sum(r.means, shared[parity]);
         r.means.gradient *= share;
         r.means.product *= share;
@@ -537,10 +558,11 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
             if (!EARLY)
                 old[k] = mc_load_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column,
                                                       c.accumulate ? n : 0);
-            store_gradients<T, DF>(c, row, column, n, old[k], v);
+            store_gradients<T, DF, BRANCH>(c, row, column, n, old[k], v);
+            if (BRANCH) sums.add_branch(k, v);
         }
     }
-    if (partial) sums.store(c.columns, partial);
+    if (BRANCH || partial) sums.store(c.columns, partial);
 }
 
 /* s normalised, and g = dy * weight, of one chunk. */
@@ -578,11 +600,12 @@ static __global__ void __launch_bounds__(ROW_THREADS)
             mc_load_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column, c.accumulate ? n : 0);
         load_gradients<T>(c, row, column, n, s, g);
         gradient_of(r, s, g, v);
-        store_gradients<T, DF>(c, row, column, n, old, v);
+        store_gradients<T, DF, false>(c, row, column, n, old, v);
     }
 }
 
-/* partial (gridDim.y, 2, columns): one thread a column. */
+/* partial (gridDim.y, SUMS, columns): one thread a column. ds and df are there already. */
+template <int SUMS>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_long_partials(const __grid_constant__ norm_call c, float *partial)
 {
@@ -590,66 +613,86 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     if (column >= c.columns) return;
     int64_t share = (c.rows + gridDim.y - 1) / gridDim.y, first = share * blockIdx.y;
     int64_t last = first + share < c.rows ? first + share : c.rows;
-    float dw = 0, db = 0;
+    const mc_view branch = c.df.data ? c.df : c.ds;
+    float dw = 0, db = 0, df = 0;
     for (int64_t row = first; row < last; row++) {
         float g = mc_load_one(c.dy, row * c.dy.stride + column);
         float mean = c.mean ? c.mean[row] : 0.0f, rstd = c.rstd ? c.rstd[row] : 0.0f;
         dw += g * ((mc_load_one(c.s, row * c.s.stride + column) - mean) * rstd);
         db += g;
+        if (SUMS == WEIGHTS_AND_BRANCH) df += mc_load_one(branch, row * branch.stride + column);
     }
-    partial += (int64_t)blockIdx.y * 2 * c.columns + column;
+    partial += (int64_t)blockIdx.y * SUMS * c.columns + column;
     partial[0] = dw;
     partial[c.columns] = db;
+    if (SUMS == WEIGHTS_AND_BRANCH) partial[2 * c.columns] = df;
 }
 
-/* Sums of blocks or rows for dweight and dbias, in the device's memory. */
+/* Sums of blocks or rows for each column, in the device's memory: (parts, sums, columns). */
 struct partials {
     float *data;
-    int64_t parts;
+    int64_t parts, sums; /* sums 0: none are wanted */
 };
+
+static size_t partials_bytes(const partials *p, int64_t columns)
+{
+    return (size_t)(p->parts * p->sums * columns) * sizeof(float);
+}
 
 static mc_status partials_new(mc_device *d, int64_t parts, int64_t columns, partials *p)
 {
     p->parts = parts;
-    p->data = (float *)d->alloc(d, (size_t)(parts * 2 * columns) * sizeof(float));
+    p->data = (float *)d->alloc(d, partials_bytes(p, columns));
     return p->data ? MC_OK : MC_ERR_NOMEM;
 }
 
 template <class T>
-static mc_status launch_long_backward(mc_device *d, const norm_call &c, bool weights, partials *p)
+static mc_status launch_long_backward(mc_device *d, const norm_call &c, partials *p)
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
     auto kernel = c.df.data ? norm_long_rows_backward<T, true> : norm_long_rows_backward<T, false>;
     if (c.ds.data || c.df.data) kernel<<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
-    if (!weights) return MC_OK;
+    if (!p->sums) return MC_OK;
     int64_t slabs = mc_ceil_div(c.columns, ROW_THREADS);
     int64_t wanted = mc_ceil_div((int64_t)mc_cuda_of(d)->multiprocessors * 8, slabs);
     int64_t parts = mc_most(mc_least(wanted, c.rows / 8), 1);
     if (partials_new(d, parts, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
-    norm_long_partials<<<dim3((unsigned)slabs, (unsigned)parts), ROW_THREADS, 0, stream>>>(c,
-                                                                                           p->data);
+    auto add_up =
+        p->sums == WEIGHTS ? norm_long_partials<WEIGHTS> : norm_long_partials<WEIGHTS_AND_BRANCH>;
+    add_up<<<dim3((unsigned)slabs, (unsigned)parts), ROW_THREADS, 0, stream>>>(c, p->data);
     return MC_OK;
 }
 
-template <class T>
-static mc_status launch_backward(mc_device *d, const norm_call &c, bool weights, partials *p)
+template <class T, int CHUNKS, int SUMS>
+static mc_status launch_rows_backward(mc_device *d, const norm_call &c, dim3 block, partials *p)
+{
+    auto kernel = c.df.data ? norm_rows_backward<T, CHUNKS, true, SUMS>
+                            : norm_rows_backward<T, CHUNKS, false, SUMS>;
+    int threads = (int)(block.x * block.y);
+    size_t shared = (size_t)threads * column_totals<T, CHUNKS, SUMS>::PITCH * sizeof(float4);
+    if (!p->sums) shared = 0;
+    /* GPUs but those of data centers have too little for rows of some thousands of elements */
+    if ((int64_t)shared > mc_shared_limit(d)) return launch_long_backward<T>(d, c, p);
+    mc_allow_shared(kernel, shared);
+    int64_t most = mc_resident_blocks(d, kernel, threads, shared);
+    int64_t grid = mc_least(most, mc_ceil_div(c.rows, block.y));
+    if (p->sums && partials_new(d, grid, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
+    kernel<<<(unsigned)grid, block, shared, mc_cuda_of(d)->stream>>>(c, p->data);
+    return MC_OK;
+}
+
+template <class T> static mc_status launch_backward(mc_device *d, const norm_call &c, partials *p)
 {
     row_shape shape = row_shape_of(c.columns);
-    if (shape.eights == 0) return launch_long_backward<T>(d, c, weights, p);
+    if (shape.eights == 0) return launch_long_backward<T>(d, c, p);
     dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
-    int threads = (int)(block.x * block.y);
-    size_t shared = 0;
+    mc_status status = MC_OK;
     MC_WITH_CHUNKS(shape.eights, {
-        auto kernel =
-            c.df.data ? norm_rows_backward<T, CHUNKS, true> : norm_rows_backward<T, CHUNKS, false>;
-        if (weights) shared = (size_t)threads * weight_sums<T, CHUNKS>::PITCH * sizeof(float4);
-        mc_allow_shared(kernel, shared);
-        int64_t most = mc_resident_blocks(d, kernel, threads, shared);
-        int64_t grid = mc_least(most, mc_ceil_div(c.rows, block.y));
-        if (weights && partials_new(d, grid, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
-        kernel<<<(unsigned)grid, block, shared, mc_cuda_of(d)->stream>>>(c, p->data);
+        status = p->sums == WEIGHTS_AND_BRANCH
+                     ? launch_rows_backward<T, CHUNKS, WEIGHTS_AND_BRANCH>(d, c, block, p)
+                     : launch_rows_backward<T, CHUNKS, WEIGHTS>(d, c, block, p);
     });
-    return MC_OK;
+    return status;
 }
 
 extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, int64_t columns,
@@ -657,12 +700,12 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
                                                     const float *mean, const float *rstd,
                                                     mc_matrix dy, mc_dropout_mask dropout,
                                                     mc_matrix ds, bool accumulate, mc_matrix df,
-                                                    float *dweight, float *dbias)
+                                                    float *dweight, float *dbias, float *dbranch)
 {
-    bool weights = dweight || dbias;
-    if (rows == 0 || columns == 0 || (!weights && !ds.data && !df.data)) return MC_OK;
+    if (!ds.data && !df.data) dbranch = NULL;
+    partials p = {NULL, 0, dbranch ? WEIGHTS_AND_BRANCH : dweight || dbias ? WEIGHTS : 0};
+    if (rows == 0 || columns == 0 || (!p.sums && !ds.data && !df.data)) return MC_OK;
     mc_status status = MC_OK;
-    partials p = {NULL, 0};
     weight.stride = 0;
     MC_WITH_TYPE(mc_whole_dtype(columns, s, weight, dy, ds, df), {
         const int width = mc_width<T>;
@@ -678,12 +721,13 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
         c.mean = mean;
         c.rstd = rstd;
         c.accumulate = ds.data && accumulate;
-        status = launch_backward<T>(d, c, weights, &p);
+        status = launch_backward<T>(d, c, &p);
     });
     if (status != MC_OK) return status;
-    if (dweight) mc_add_partials(d, p.data, p.parts, 2 * columns, columns, dweight, dbias);
-    if (!dweight && dbias)
-        mc_add_partials(d, p.data + columns, p.parts, 2 * columns, columns, dbias);
-    d->free(d, p.data, (size_t)(p.parts * 2 * columns) * sizeof(float));
+    const int64_t stride = p.sums * columns;
+    if (dweight) mc_add_partials(d, p.data, p.parts, stride, columns, dweight, dbias);
+    if (!dweight && dbias) mc_add_partials(d, p.data + columns, p.parts, stride, columns, dbias);
+    if (dbranch) mc_add_partials(d, p.data + 2 * columns, p.parts, stride, columns, dbranch);
+    d->free(d, p.data, partials_bytes(&p, columns));
     return mc_cuda_launched(d, "residual_norm_backward");
 }

@@ -165,9 +165,18 @@ static void add_weight_gradients(const float *s, const float *dy, int64_t n, flo
     }
 }
 
-/* ds and df of one row. */
+/* sum (n) += what was stored from x's element `at` on. */
+static void add_stored(mc_matrix x, int64_t at, int n, float *sum)
+{
+    float buffer[MC_CHUNK];
+    const float *v = mc_read(x, at, n, buffer);
+#pragma omp simd
+    for (int i = 0; i < n; i++) sum[i] += v[i];
+}
+
+/* ds and df of one row, which are added up in `branch` (columns) unless that is NULL. */
 static void norm_row_backward(const norm_call *c, int64_t row, const float *s, const float *dy,
-                              float mean, float rstd, norm_sums sums)
+                              float mean, float rstd, norm_sums sums, float *branch)
 {
     float out[MC_CHUNK], factors[MC_CHUNK];
     for (int64_t at = 0; at < c->columns; at += MC_CHUNK) {
@@ -179,6 +188,7 @@ static void norm_row_backward(const norm_call *c, int64_t row, const float *s, c
             out[i] = rstd * (gs[i] * w[i] - sums.gradient - normalised * sums.product);
         }
         if (c->ds.data) mc_write(c->ds, row * c->ds.stride + at, n, out, c->accumulate);
+        if (branch && !c->df.data) add_stored(c->ds, row * c->ds.stride + at, n, branch + at);
         if (!c->df.data) continue;
         const float *all = c->ds.data ? mc_read(c->ds, row * c->ds.stride + at, n, out) : out;
         if (c->dropout.p > 0.0f) {
@@ -188,23 +198,25 @@ static void norm_row_backward(const norm_call *c, int64_t row, const float *s, c
             all = out;
         }
         mc_write(c->df, row * c->df.stride + at, n, all, false);
+        if (branch) add_stored(c->df, row * c->df.stride + at, n, branch + at);
     }
 }
 
-/* Rows first .. last. `partial` (2 * columns): sums for dweight and dbias; buffers (2 * columns).
- */
+/* Rows first .. last. `partial` (columns each): sums for dweight, dbias and, with `branch`, for
+ * dbranch; buffers (2 * columns). */
 static void norm_rows_backward(const norm_call *c, int64_t first, int64_t last, const float *mean,
-                               const float *rstd, float *partial, float *buffers)
+                               const float *rstd, float *partial, bool branch, float *buffers)
 {
     int64_t n = c->columns;
-    if (partial) memset(partial, 0, 2 * (size_t)n * sizeof *partial);
+    if (partial) memset(partial, 0, (branch ? 3 : 2) * (size_t)n * sizeof *partial);
     for (int64_t row = first; row < last; row++) {
         const float *s = mc_read(c->s, row * c->s.stride, n, buffers);
         const float *dy = mc_read(c->dy, row * c->dy.stride, n, buffers + n);
         if (partial) add_weight_gradients(s, dy, n, mean[row], rstd[row], partial, partial + n);
         if (!c->ds.data && !c->df.data) continue;
         norm_sums sums = row_sums(s, dy, c->weight, n, mean[row], rstd[row]);
-        norm_row_backward(c, row, s, dy, mean[row], rstd[row], sums);
+        norm_row_backward(c, row, s, dy, mean[row], rstd[row], sums,
+                          branch ? partial + 2 * n : NULL);
     }
 }
 
@@ -222,7 +234,8 @@ static void add_partials(const float *partials, int64_t parts, int64_t stride, i
 mc_status MC_K(residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
                                        mc_matrix weight, const float *mean, const float *rstd,
                                        mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
-                                       bool accumulate, mc_matrix df, float *dweight, float *dbias)
+                                       bool accumulate, mc_matrix df, float *dweight, float *dbias,
+                                       float *dbranch)
 {
     if (rows == 0 || columns == 0) return MC_OK;
     norm_call c = {.columns = columns,
@@ -234,21 +247,23 @@ mc_status MC_K(residual_norm_backward)(mc_device *d, int64_t rows, int64_t colum
                    .accumulate = accumulate};
     /* The rows are cut by their number alone, so that sums are the same with any threads. */
     int64_t parts = rows < 32 ? 1 : mc_min_i64(rows / 16, 64), wide = mc_round_up(2 * columns, 16);
-    bool weights = dweight || dbias;
-    int64_t size = wide * (1 + (weights ? parts : 0) + omp_get_max_threads());
+    int64_t sums = mc_round_up((dbranch ? 3 : 2) * columns, 16);
+    if (!dweight && !dbias && !dbranch) sums = 0;
+    int64_t size = wide * (1 + omp_get_max_threads()) + sums * parts;
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
     norm_weights(&c, weight, (mc_matrix){0}, scratch);
-    float *partials = weights ? scratch + wide : NULL;
-    float *buffers = scratch + wide * (1 + (weights ? parts : 0));
+    float *partials = sums ? scratch + wide : NULL;
+    float *buffers = scratch + wide + sums * parts;
 #pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
     for (int64_t part = 0; part < parts; part++)
         norm_rows_backward(&c, part * rows / parts, (part + 1) * rows / parts, mean, rstd,
-                           partials ? partials + part * wide : NULL,
+                           partials ? partials + part * sums : NULL, dbranch,
                            buffers + wide * omp_get_thread_num());
-    if (weights) {
-        add_partials(partials, parts, wide, columns, dweight);
-        add_partials(partials + columns, parts, wide, columns, dbias);
+    if (sums) {
+        add_partials(partials, parts, sums, columns, dweight);
+        add_partials(partials + columns, parts, sums, columns, dbias);
+        add_partials(partials + 2 * columns, parts, sums, columns, dbranch);
     }
     mc_scratch_free(d, scratch, size);
     return MC_OK;
