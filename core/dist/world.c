@@ -140,6 +140,18 @@ void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks)
 
 static void report(void *ctx) { mc_world_report(ctx); }
 
+/* Where all ranks are joined by NVLink, gradients can travel in fewer and larger pieces: what the
+ * last of them waits for at the end of backward is short. As rank 0 has it. */
+static bool agree_on_reducing(mc_context *ctx)
+{
+    struct mc_world *w = ctx->world;
+    int local_rank, local_size;
+    mc_control_place(w->control, &local_rank, &local_size);
+    if (ctx->device->linked && local_size == ctx->world_size) ctx->reduce_bytes = (size_t)256 << 20;
+    return mc_control_share(w->control, &ctx->error, "how gradients travel", &ctx->reduce_bytes,
+                            sizeof ctx->reduce_bytes);
+}
+
 void mc_world_join(mc_context *ctx, double timeout)
 {
     struct mc_world *w = ctx->world;
@@ -153,7 +165,8 @@ void mc_world_join(mc_context *ctx, double timeout)
     if (!ctx->device->is_host) {
         if (ctx->rank == 0) mc_comm_unique_id(ctx, &id);
         if (mc_failed(ctx) ||
-            !mc_control_share(w->control, &ctx->error, "the communicator's id", &id, sizeof id))
+            !mc_control_share(w->control, &ctx->error, "the communicator's id", &id, sizeof id) ||
+            !agree_on_reducing(ctx))
             return;
     }
     mc_comm_options options = {.timeout = seconds};

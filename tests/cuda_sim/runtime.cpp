@@ -482,6 +482,12 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr name, int dev
     return cudaSuccess;
 }
 
+/* There is one device. */
+cudaError_t cudaDeviceGetP2PAttribute(int *, enum cudaDeviceP2PAttr, int, int)
+{
+    return failed(cudaErrorInvalidDevice);
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
     lock hold(big_lock);

@@ -400,6 +400,20 @@ static bool read_properties(mc_context *ctx, mc_cuda_device *c)
     return false;
 }
 
+/* NVLink can do what an atomic operation needs, PCI Express cannot. */
+static bool is_linked(const mc_cuda_device *c)
+{
+    int count = 0, atomics = 0;
+    bool linked = cudaGetDeviceCount(&count) == cudaSuccess && count > 1;
+    for (int i = 0; i < count && linked; i++)
+        linked = i == c->ordinal ||
+                 (cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
+                                            c->ordinal, i) == cudaSuccess &&
+                  atomics);
+    cudaGetLastError();
+    return linked;
+}
+
 static bool make_memory(mc_cuda_device *c, bool shared)
 {
     mc_device *d = &c->device;
@@ -489,7 +503,10 @@ mc_device *mc_cuda_open(mc_context *ctx)
     c->deterministic = deterministic && strcmp(deterministic, "1") == 0;
     bool found = choose_gpu(ctx, c);
     if (found) c->preload = mc_preload_new(); /* while the GPU's context is made */
-    if (found && read_properties(ctx, c) && make_parts(c, ctx->world_size > 1)) return &c->device;
+    if (found && read_properties(ctx, c) && make_parts(c, ctx->world_size > 1)) {
+        c->device.linked = ctx->world_size > 1 && is_linked(c);
+        return &c->device;
+    }
     if (!mc_failed(ctx))
         mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": %s",
                 *c->device.failure ? c->device.failure : "out of host memory");
