@@ -13,7 +13,8 @@
 # GPUs or four. Shared libraries that the machine lacks may lie in BUILD/lib. Environment: MC_SHARED,
 # the reference data of some tests; MC_CACHE_DIR, where plans are kept (OUT/cache unless set);
 # GPU_CHECK_SCALE, a factor for the time limits (a whole number); GPU_CHECK_SMALL=1, sizes for a
-# machine that only simulates a GPU.
+# machine that only simulates a GPU; GPU_CHECK_PARTS, how many runs under a checker share the cases
+# of a test program, each with the whole time limit (1 unless given).
 set -u
 
 [ $# -ge 1 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2; }
@@ -165,17 +166,24 @@ kernels()
 }
 
 # The tests of kernels under a tool of compute-sanitizer, with the sizes of a simulated GPU, every
-# block of memory one of the system's.
+# block of memory one of the system's. Test programs that know no parts run whole in the first.
 sanitize()
 {
+    parts=${GPU_CHECK_PARTS:-1}
     sanitizer=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
     for name in test_cuda_kernels test_cuda_attention test_cuda_ops; do
         if [ ! -x "$sanitizer" ] || [ -n "$small" ]; then
             skip "$1_$name" "no compute-sanitizer"
             continue
         fi
-        MC_CUDA_SIMULATED=1 MC_CUDA_MEMORY=direct run "$1_$name" 600 "$sanitizer" --tool "$1" \
-            --error-exitcode 99 --print-limit 20 "$build/tests/$name"
+        part=0
+        while [ $part -lt "$parts" ]; do
+            MC_CUDA_SIMULATED=1 MC_CUDA_MEMORY=direct MC_TEST_PART=$part/$parts \
+                run "$1_${name}_$part" 600 "$sanitizer" --tool "$1" --error-exitcode 99 \
+                --print-limit 20 "$build/tests/$name"
+            part=$((part + 1))
+            [ "$name" != test_cuda_ops ] || break
+        done
     done
 }
 

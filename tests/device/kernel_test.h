@@ -52,6 +52,19 @@ static inline int close_tables(void **state)
     return leaked != 0;
 }
 
+/* Whether a case is to be run: each, but under checkers that slow a GPU a thousandfold several
+ * processes share them. MC_TEST_PART=k/n: the cases k, k + n, k + 2n, ... of those this program
+ * asks for. */
+static inline bool is_mine(void)
+{
+    static int asked;
+    const char *text = getenv("MC_TEST_PART");
+    int part = 0, parts = 1;
+    if (text && *text && (sscanf(text, "%d/%d", &part, &parts) != 2 || parts < 1))
+        fail_msg("MC_TEST_PART=%s, expected k/n", text);
+    return asked++ % parts == part;
+}
+
 #define FOR_TABLES(t) for (const isa_table *t = tables; t < tables + table_count; t++)
 
 static const mc_dtype float_types[] = {MC_F32, MC_F16, MC_BF16};
