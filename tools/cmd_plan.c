@@ -352,7 +352,7 @@ int cmd_plan(int argc, char **argv)
         .gpus_per_node = 8,
         .network_gbps = 400,
         .pcie_gbs = 50,
-        .host_gbs = 100,
+        .host_gbs = 85,
         .train = {.dtype = TRAIN_UNSET, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
     args_table table = {.count = 0};
     args_table_add(
@@ -400,7 +400,7 @@ int cmd_plan(int argc, char **argv)
              .above_low = true, .default_text = "50"},
             {ARGS_REAL("host-gbs", &o.host_gbs, 0, 1e6,
                        "GB/s of a rank's cores to the host's memory, for --offload"),
-             .above_low = true, .default_text = "100"},
+             .above_low = true, .default_text = "85"},
             {ARGS_REAL("peak-tflops", &o.peak_tflops, 0, 1e9,
                        "peak of a rank that MFU is counted against; 0: the device's")},
             {0},
