@@ -197,14 +197,19 @@ static mc_status fill_gradient(mc_module_root *root, mc_bucket *b)
     return fail_device(root, status, "gradients");
 }
 
+/* What gradients travel between ranks as. */
+static mc_dtype travel_dtype(const mc_module_root *root, const mc_bucket *b)
+{
+    return root->ctx->grad_dtype == MC_GRAD_PARAMETER ? b->dtype : MC_F32;
+}
+
 /* Blocks at levels 2 and 3 have room for gradients in one backward pass only, at whose end they
  * travel: they can have the dtype for that at once. */
 mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *b)
 {
     const mc_module *parent = b->owner->parent;
     bool of_block = parent && parent->holds_blocks;
-    bool rounded = root->ctx->grad_dtype == MC_GRAD_PARAMETER;
-    return b->level >= 2 && of_block && rounded ? b->dtype : MC_F32;
+    return b->level >= 2 && of_block ? travel_dtype(root, b) : MC_F32;
 }
 
 static void drop_gradient(mc_module_root *root, mc_bucket *b)
@@ -248,8 +253,7 @@ static mc_status round_gradient(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
     size_t bytes = value_bytes(b, b->count);
-    if (root->ctx->grad_dtype != MC_GRAD_PARAMETER || b->dtype == b->gradient_dtype)
-        return mc_error_status(root->ctx);
+    if (travel_dtype(root, b) == b->gradient_dtype) return mc_error_status(root->ctx);
     mc_matrix exact = {b->gradient, MC_F32, b->count};
     if (!b->sent) b->sent = device->alloc(device, bytes);
     if (!b->sent)
@@ -377,12 +381,11 @@ static mc_status send_waiting(mc_module_root *root)
  * one (0.2 ms on four H200), so that there are to be few. */
 static mc_status wait_for_more(mc_module_root *root, mc_bucket *added)
 {
-    const bool rounded = root->ctx->grad_dtype == MC_GRAD_PARAMETER;
     size_t bytes = 0;
     added->waits = true;
     for (int i = 0; i < root->bucket_count; i++) {
         const mc_bucket *b = &root->buckets[i];
-        if (b->waits) bytes += (size_t)b->count * mc_dtype_size(rounded ? b->dtype : MC_F32);
+        if (b->waits) bytes += (size_t)b->count * mc_dtype_size(travel_dtype(root, b));
     }
     return bytes < root->ctx->reduce_bytes ? mc_error_status(root->ctx) : send_waiting(root);
 }
@@ -409,7 +412,7 @@ mc_status mc_module_sum_gradients(mc_module_root *root)
     mc_status status = mc_module_end_reducing(root);
     for (int i = 0; !status && i < root->bucket_count; i++) {
         mc_bucket *b = &root->buckets[i];
-        if (!is_unsummed(root, b) || b->waits) continue;
+        if (!is_unsummed(root, b)) continue;
         status = b->level < 2 ? wait_for_more(root, b) : start_reducing(root, b);
     }
     if (!status) status = send_waiting(root);

@@ -5,16 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "core/base/context_internal.h"
 #include "core/device/cuda/gemm_internal.h"
 #include "core/modelcenter.h"
 #include "tests/device_choice.h"
+#include "tests/temp_folder.h"
 
-static char folder[] = "/tmp/mc_tuning_XXXXXX";
+static temp_folder folder; /* where plans are kept */
 
 /* A product that takes a GPU a tenth of a millisecond, and a simulated one not long. */
 typedef struct sizes {
@@ -66,7 +63,7 @@ static void multiply(mc_device *d)
     for (int i = 0; i < 8; i++) {
         int64_t row = (i * 7919 + 5) % n.rows, column = (i * 104729 + 3) % n.out;
         double sum = value_of(d, bias, 0, column), size = 1;
-        for (int64_t k = 0; k < n.in; k += 1) {
+        for (int64_t k = 0; k < n.in; k++) {
             double product = (double)value_of(d, x, row, k) * value_of(d, w, column, k);
             sum += product;
             size += product * product;
@@ -128,10 +125,8 @@ static void test_damaged_file(void **state)
 {
     (void)state;
     bool now;
-    char path[64];
-    snprintf(path, sizeof path, "%s/gemm.plans", folder);
     care_after("quick", &now);
-    assert_int_equal(truncate(path, 300), 0);
+    assert_int_equal(truncate(temp_path(&folder, "gemm.plans"), 300), 0);
     assert_int_equal(care_after("quick", &now), MC_GEMM_QUICK);
     assert_true(now);
 }
@@ -148,18 +143,27 @@ static void test_unknown(void **state)
     unsetenv("MC_TUNING");
 }
 
+static int set_up(void **state)
+{
+    (void)state;
+    folder = temp_folder_new();
+    return setenv("MC_CACHE_DIR", folder.path, 1);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    temp_folder_free(&folder);
+    return 0;
+}
+
 int main(void)
 {
-    if (!mkdtemp(folder)) return 1;
-    setenv("MC_CACHE_DIR", folder, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_deterministic),
         cmocka_unit_test(test_care),
         cmocka_unit_test(test_damaged_file),
         cmocka_unit_test(test_unknown),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    char command[96];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command) ? 1 : failed;
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

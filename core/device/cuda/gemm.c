@@ -121,11 +121,10 @@ static mc_status make_plan(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
     return MC_OK;
 }
 
-/* Whether a plan was found with all the care that is wanted now. */
+/* Whether a plan need not be found again, with more care. */
 static bool is_good(const mc_cuda_device *cuda, const mc_gemm_plan *p)
 {
-    bool wants = cuda->gemm->sustained && !cuda->deterministic && !cuda->device.recording;
-    return !wants || !p->usable || p->care != MC_GEMM_QUICK;
+    return p->care != MC_GEMM_QUICK || mc_gemm_care_now(cuda) != MC_GEMM_SUSTAINED;
 }
 
 /* Runs a call; MC_ERR_UNSUPPORTED where cuBLASLt has nothing for it. */

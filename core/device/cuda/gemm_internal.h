@@ -60,8 +60,11 @@ mc_status mc_gemm_check(mc_device *d, cublasStatus_t status, const mc_gemm_call 
 cublasStatus_t mc_gemm_run(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
                            const mc_gemm_call *c, void *to, const cublasLtMatmulAlgo_t *algorithm);
 
-/* Finds the algorithm for a call and writes it to the plan, whose key is set. While a step is
- * recorded and in deterministic mode nothing is timed. */
+/* The care that is asked for and possible now: while a step is recorded and in deterministic mode
+ * nothing is timed. */
+mc_gemm_care mc_gemm_care_now(const mc_cuda_device *cuda);
+
+/* Finds the algorithm for a call, with that care, and writes it to the plan, whose key is set. */
 mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const mc_gemm_call *c,
                        mc_gemm_plan *plan);
 

@@ -10,8 +10,6 @@
  * nothing with 124M). The clock follows the load within a tenth of a second, so that seeing it
  * takes some tenths of a second a candidate: done where MC_TUNING=sustained asks for it. */
 #include <math.h>
-#include <string.h>
-#include <time.h>
 #include "core/device/cuda/gemm_internal.h"
 
 enum { PROPOSALS = 16, CANDIDATES = 32, ROUNDS = 2, TIMED_RUNS = 2 };
@@ -250,19 +248,26 @@ static int choose(tuning *t, bool sustained)
     return best;
 }
 
+mc_gemm_care mc_gemm_care_now(const mc_cuda_device *cuda)
+{
+    if (cuda->deterministic || cuda->device.recording) return MC_GEMM_FIRST;
+    return cuda->gemm->sustained ? MC_GEMM_SUSTAINED : MC_GEMM_QUICK;
+}
+
 mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const mc_gemm_call *c,
                        mc_gemm_plan *plan)
 {
     tuning t = {.cuda = cuda, .s = s, .c = c};
-    bool timed = !cuda->deterministic && !cuda->device.recording;
+    mc_gemm_care care = mc_gemm_care_now(cuda);
     mc_status status = propose(&t);
     if (status) return status;
-    if (t.count && timed) add_variants(&t);
-    int best = t.count && timed ? choose(&t, cuda->gemm->sustained) : -1;
+    int best = -1;
+    if (t.count && care != MC_GEMM_FIRST) {
+        add_variants(&t);
+        best = choose(&t, care == MC_GEMM_SUSTAINED);
+    }
     plan->usable = t.count > 0;
-    plan->care = best < 0                ? MC_GEMM_FIRST
-                 : cuda->gemm->sustained ? MC_GEMM_SUSTAINED
-                                         : MC_GEMM_QUICK;
+    plan->care = best < 0 ? MC_GEMM_FIRST : care;
     if (t.count) plan->algorithm = t.candidates[best < 0 ? 0 : best].algorithm;
     return MC_OK;
 }
