@@ -303,6 +303,8 @@ static bool nccl_watch(mc_comm *c, mc_error *error)
     if (!is_overdue(g, c->timeout, &f)) return false;
     mc_comm_why why = f.is_mark ? mc_comm_explain_mark(c, f.number, f.text)
                                 : mc_comm_explain(c, f.number, f.operation);
+    if (!*why.text && c->hooks.stop && c->hooks.stop(c->hooks.user, error))
+        return true; /* another rank's explanation came first */
     mc_error_set(error, MC_ERR_IO, "%s: not done on the GPU within %g s: %s", f.text, c->timeout,
                  *why.text ? why.text : "all ranks have begun it, as far as is known");
     return true;
