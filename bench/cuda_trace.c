@@ -4,10 +4,14 @@
  *     bench/timeline.py /tmp/trace.0
  *
  * Each process writes a file CUDA_TRACE.RANK (of RANK in the environment; 0 without) when it ends:
- * a line for each kernel, copy and memset: `start end stream name`, in ns of the GPU's clock, names
- * in full. Kernels of recorded steps (CUDA graphs) have lines of their own. Recording costs the
+ * a line for each kernel, copy and memset: `start end stream name`, in ns of one clock, names in
+ * full. Kernels of recorded steps (CUDA graphs) have lines of their own. Ranges of the host (NVTX,
+ * see mc_range_begin) have two: `start + number name` and `end - number`. Recording costs the
  * program a few per cent; CUPTI, of the CUDA toolkit, does it. */
+#define _GNU_SOURCE /* dladdr */
 #include <cupti.h>
+#include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -39,6 +43,11 @@ static void print_record(const CUpti_Activity *record)
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
         const CUpti_ActivityMemset4 *m = (const void *)record;
         print(m->start, m->end, m->streamId, "memset");
+    } else if (record->kind == CUPTI_ACTIVITY_KIND_MARKER) {
+        const CUpti_ActivityMarker2 *m = (const void *)record;
+        bool starts = m->flags & CUPTI_ACTIVITY_FLAG_MARKER_START;
+        fprintf(file, "%llu %c %u %s\n", (unsigned long long)m->timestamp, "-+"[starts], m -> id,
+                starts && m -> name ? m -> name : "");
     }
 }
 
@@ -61,13 +70,21 @@ static void finish(void)
     fclose(file);
 }
 
+/* NVTX hands ranges to the library that the environment names, at its first use. */
+static void receive_ranges(void)
+{
+    Dl_info cupti;
+    if (dladdr((void *)cuptiActivityEnable, &cupti))
+        setenv("NVTX_INJECTION64_PATH", cupti.dli_fname, 0);
+}
+
 /* What the driver calls. */
 int InitializeInjection(void);
 int InitializeInjection(void)
 {
-    static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-                                               CUPTI_ACTIVITY_KIND_MEMCPY,
-                                               CUPTI_ACTIVITY_KIND_MEMSET};
+    static const CUpti_ActivityKind kinds[] = {
+        CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
+        CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_MARKER};
     const char *path = getenv("CUDA_TRACE"), *rank = getenv("RANK");
     char name[4096];
     snprintf(name, sizeof name, "%s.%s", path ? path : "cuda_trace", rank ? rank : "0");
@@ -75,6 +92,7 @@ int InitializeInjection(void)
         fprintf(stderr, "cuda_trace: cannot write %s\n", name);
         return 0;
     }
+    receive_ranges();
     CUptiResult result = cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !result; i++)
         result = cuptiActivityEnable(kinds[i]);

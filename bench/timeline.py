@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What a step on a GPU consists of, from a trace that bench/cuda_trace.c wrote: what computed, what
-communicated, what of that overlapped, and what waited.
+communicated, what was copied, what of that overlapped, and what waited; and how long the host was
+in each of its ranges, of which some lie within others.
 
     timeline.py TRACE [--steps N] [--ends NAME] [--rows N] [--against TRACE]
 
@@ -23,7 +24,7 @@ parser.add_argument("--rows", type=int, default=24)
 parser.add_argument("--against")
 args = parser.parse_args()
 
-Kernel = collections.namedtuple("Kernel", "start end name communicates")
+Span = collections.namedtuple("Span", "start end name kind")
 
 
 def short(name):
@@ -31,12 +32,25 @@ def short(name):
     return re.sub(r"\(.*", "", name)[:72]
 
 
+def kind_of(name):
+    if name in ("memcpy", "memset"):
+        return "copy"
+    return "communicate" if "nccl" in name.lower() else "compute"
+
+
 def read(path):
-    kernels = []
+    """The GPU's spans, and the host's."""
+    device, host, begun = [], [], {}
     for line in open(path, errors="replace"):
-        start, end, _, name = line.rstrip("\n").split(" ", 3)
-        kernels.append(Kernel(int(start), int(end), short(name), "nccl" in name.lower()))
-    return sorted(kernels)
+        start, end, number, name = line.rstrip("\n").split(" ", 3)
+        if end == "+":
+            begun[number] = int(start), name
+        elif end == "-" and number in begun:
+            since, name = begun.pop(number)
+            host.append(Span(since, int(start), name, "host"))
+        elif end != "-":
+            device.append(Span(int(start), int(end), short(name), kind_of(name)))
+    return sorted(device), sorted(host)
 
 
 def cut(kernels):
@@ -97,15 +111,17 @@ def beside(kernels, spans):
     return sums
 
 
-kernels, begin, end = cut(read(args.trace))
-compute = [k for k in kernels if not k.communicates]
-communication = [k for k in kernels if k.communicates]
-busy, sent = union(compute), union(communication)
+device, host = read(args.trace)
+kernels, begin, end = cut(device)
+compute = [k for k in kernels if k.kind == "compute"]
+busy, sent, copied = (union([k for k in kernels if k.kind == kind])
+                      for kind in ("compute", "communicate", "copy"))
 n = 1e6 * args.steps
-both = common(busy, sent)
-idle = end - begin - length(busy) - length(sent) + both
+idle = end - begin - length(union(kernels))
 print(f"step {(end - begin) / n:.3f} ms: computing {length(busy) / n:.3f}, communicating "
-      f"{length(sent) / n:.3f}, of that beside computing {both / n:.3f}; nothing {idle / n:.3f}")
+      f"{length(sent) / n:.3f}, of that beside computing {common(busy, sent) / n:.3f}; copying "
+      f"{length(copied) / n:.3f}, of that beside computing {common(busy, copied) / n:.3f}; nothing "
+      f"{idle / n:.3f}")
 
 gaps, late = collections.Counter(), begin
 for k in compute:
@@ -115,7 +131,7 @@ for k in compute:
 print("gaps, ms a step: " +
       ", ".join(f"{g / n:.3f} before {name[:40]}" for name, g in gaps.most_common(6)))
 
-other = totals(cut(read(args.against))[0])[0] if args.against else None
+other = totals(cut(read(args.against)[0])[0])[0] if args.against else None
 time, count = totals(kernels)
 sums = beside(compute, sent)
 print(f"{'ms':>9} {'calls':>7} {'alone us':>9} {'beside us':>9}" +
@@ -128,3 +144,8 @@ for name, t in time.most_common(args.rows):
 if other:
     computing = sum(v for k, v in time.items() if "nccl" not in k.lower())
     print(f"{computing / n:9.3f} {'':27} {sum(other.values()) / n:9.3f}  all computing")
+time, count = totals([h for h in host if begin <= h.start < end])
+if time:
+    print("the host's ranges:")
+for name, t in time.most_common(args.rows):
+    print(f"{t / n:9.3f} {count[name] / args.steps:7.1f}  {name}")
