@@ -37,8 +37,9 @@ static void adam(arrays *a, int64_t chunk)
                          .weight_decay = 0.1f};
     for (int64_t at = 0; at < a->count; at += chunk) {
         int64_t n = a->count - at < chunk ? a->count - at : chunk;
-        a->cpu->kernels->adam(a->cpu, n, step, a->gradient + at, a->m + at, a->v + at,
-                              a->master + at, a->slot[at / chunk % 2], MC_BF16);
+        mc_matrix gradient = {a->gradient + at, MC_F32, 0};
+        a->cpu->kernels->adam(a->cpu, n, step, gradient, a->m + at, a->v + at, a->master + at,
+                              a->slot[at / chunk % 2], MC_BF16);
     }
 }
 

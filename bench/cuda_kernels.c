@@ -298,8 +298,8 @@ static mc_status run_adam(const bench *b, set s, double size)
     float *g = take(&s, bytes), *m = take(&s, bytes), *v = take(&s, bytes), *p = take(&s, bytes);
     void *stored = take(&s, bytes / 2);
     mc_adam_step step = {b->update, 0.9f, 0.95f, 1e-8f, 1, 0.1f, false, 0};
-    return b->k->adam(b->d, PARAMETERS, step, g, m, v, size == 2 ? p : NULL, size == 2 ? stored : p,
-                      size == 2 ? MC_BF16 : MC_F32);
+    return b->k->adam(b->d, PARAMETERS, step, (mc_matrix){g, MC_F32, 0}, m, v, size == 2 ? p : NULL,
+                      size == 2 ? stored : p, size == 2 ? MC_BF16 : MC_F32);
 }
 
 static mc_status run_sgd(const bench *b, set s, double momentum)
@@ -312,8 +312,8 @@ static mc_status run_sgd(const bench *b, set s, double momentum)
 
 static mc_status run_stats(const bench *b, set s, double power)
 {
-    return b->k->gradient_stats(b->d, PARAMETERS, take(&s, (size_t)PARAMETERS * 4), power, 0,
-                                b->stats);
+    mc_matrix gradient = {take(&s, (size_t)PARAMETERS * 4), MC_F32, 0};
+    return b->k->gradient_stats(b->d, PARAMETERS, gradient, power, 0, b->stats);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */

@@ -159,14 +159,14 @@ static void run_adam(bench *b, const void *argument)
     mc_update update = {.lr = 1e-9, .step = 1, .gradient_scale = 1};
     mc_adam_step step = {
         .update = &update, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .lr_factor = 1};
-    b->k->adam(b->d, PARAMETERS, step, b->a, b->b, b->c, NULL, b->e, MC_F32);
+    b->k->adam(b->d, PARAMETERS, step, m32(b->a, 0), b->b, b->c, NULL, b->e, MC_F32);
 }
 
 static void run_stats(bench *b, const void *argument)
 {
     (void)argument;
     mc_gradient_stats stats = {0};
-    b->k->gradient_stats(b->d, PARAMETERS, b->a, 2, 0, &stats);
+    b->k->gradient_stats(b->d, PARAMETERS, m32(b->a, 0), 2, 0, &stats);
 }
 
 static void run_convert(bench *b, const void *argument)

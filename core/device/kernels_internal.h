@@ -232,16 +232,17 @@ typedef struct mc_kernels {
     mc_status (*zero)(mc_device *d, void *data, size_t bytes);
 
     /* ---- flat optimizer kernels: all arrays of `count` elements ---- */
-    mc_status (*adam)(mc_device *d, int64_t count, mc_adam_step step, const float *gradient,
-                      float *m, float *v, float *master /* NULL: the parameter is f32 itself */,
-                      void *parameter, mc_dtype parameter_dtype);
+    mc_status (*adam)(mc_device *d, int64_t count, mc_adam_step step,
+                      mc_matrix gradient /* f32/f16/bf16 */, float *m, float *v,
+                      float *master /* NULL: the parameter is f32 itself */, void *parameter,
+                      mc_dtype parameter_dtype);
     /* momentum 0: buffer may be NULL. */
     mc_status (*sgd)(mc_device *d, int64_t count, mc_sgd_step step, const float *gradient,
                      float *buffer, float *master, void *parameter, mc_dtype parameter_dtype);
     /* Adds to *stats (device memory), sums in a fixed order; power: the p of the norm (sum_powers
      * is left alone for p = 2 and INFINITY). The elements have the numbers first, first + 1, ...
-     * (< 2^63). */
-    mc_status (*gradient_stats)(mc_device *d, int64_t count, const float *gradient, double power,
+     * (< 2^63). Gradients f32/f16/bf16. */
+    mc_status (*gradient_stats)(mc_device *d, int64_t count, mc_matrix gradient, double power,
                                 int64_t first, mc_gradient_stats *stats);
 
     /* ---- the end of a step: see step_internal.h; all pointers are to device memory ---- */

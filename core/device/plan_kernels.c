@@ -282,13 +282,14 @@ static mc_status plan_zero(mc_device *d, void *data, size_t bytes)
     DO(d, copied(d, MC_F32, 1, (int64_t)(bytes / sizeof(float)), sizeof(float)), zero, data, bytes);
 }
 
-static mc_status plan_adam(mc_device *d, int64_t count, mc_adam_step step, const float *gradient,
+static mc_status plan_adam(mc_device *d, int64_t count, mc_adam_step step, mc_matrix gradient,
                            float *m, float *v, float *master, void *parameter,
                            mc_dtype parameter_dtype)
 {
     DO(d,
        moved(d, MC_WORK_ADAM, parameter_dtype, 1, count,
-             20 + (master ? 8 : 0) + (master ? 1 : 2) * (double)mc_dtype_size(parameter_dtype)),
+             16 + size_of(gradient) + (master ? 8 : 0) +
+                 (master ? 1 : 2) * (double)mc_dtype_size(parameter_dtype)),
        adam, count, step, gradient, m, v, master, parameter, parameter_dtype);
 }
 
@@ -302,11 +303,11 @@ static mc_status plan_sgd(mc_device *d, int64_t count, mc_sgd_step step, const f
        sgd, count, step, gradient, buffer, master, parameter, parameter_dtype);
 }
 
-static mc_status plan_gradient_stats(mc_device *d, int64_t count, const float *gradient,
-                                     double power, int64_t first, mc_gradient_stats *stats)
+static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix gradient, double power,
+                                     int64_t first, mc_gradient_stats *stats)
 {
-    DO(d, moved(d, MC_WORK_STATS, MC_F32, 1, count, sizeof(float)), gradient_stats, count, gradient,
-       power, first, stats);
+    DO(d, moved(d, MC_WORK_STATS, gradient.dtype, 1, count, size_of(gradient)), gradient_stats,
+       count, gradient, power, first, stats);
 }
 
 static mc_status plan_step_seed(mc_device *d, double nominal, mc_step_state *state)

@@ -114,15 +114,16 @@ static mc_status run_adam(const probe *p)
     for (int i = 0; i < 5; i++) x[i] = (float *)p->matrix[i];
     mc_adam_step step = {
         .update = p->update, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .lr_factor = 1};
-    return p->d->kernels->adam(p->d, w->a * w->b, step, x[0], x[1], x[2], mixed ? x[3] : NULL, x[4],
-                               w->dtype);
+    mc_matrix gradient = {x[0], MC_F32, 0};
+    return p->d->kernels->adam(p->d, w->a * w->b, step, gradient, x[1], x[2], mixed ? x[3] : NULL,
+                               x[4], w->dtype);
 }
 
 static mc_status run_sums(const probe *p)
 {
     const mc_work *w = &p->work;
     if (w->kind == MC_WORK_STATS)
-        return p->d->kernels->gradient_stats(p->d, w->a * w->b, (float *)p->matrix[0], 2, 0,
+        return p->d->kernels->gradient_stats(p->d, w->a * w->b, matrix_of(p, 0, 0), 2, 0,
                                              (mc_gradient_stats *)p->matrix[1]);
     return p->d->kernels->column_sums(p->d, w->a, w->b, matrix_of(p, 0, w->b), p->vector);
 }
@@ -185,7 +186,7 @@ static double amount_of(const mc_work *w)
     case MC_WORK_CROSS_ENTROPY:
     case MC_WORK_COPY: return 2 * size * elements;
     case MC_WORK_ADAM: return (w->dtype == MC_F32 ? 28 : 28 + size) * elements;
-    case MC_WORK_STATS: return sizeof(float) * elements;
+    case MC_WORK_STATS: return mc_dtype_size(w->dtype) * elements;
     default: return size * elements;
     }
 }

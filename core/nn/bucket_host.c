@@ -4,7 +4,8 @@
  * master copy (of f32 parameters too) and the summed gradient as f32 arrays of this rank's share in
  * host memory; values stay on the device. It is of level 2 at least, at one rank too, so gradients
  * exist on the device from the beginning of a block's backward to the end of their reduction: then
- * they go down, in the dtype they travel in between ranks, and are added to the sum.
+ * they go down, in the dtype they travel in between ranks, and are added to the sum. Where a step
+ * has only one gradient, as OptimManager knows, it is kept in that dtype until a sum is asked for.
  *
  * A step is decided on the device as always (core/device/step_internal.h), with statistics that the
  * host adds to those of the device. What was decided comes down, the host updates bucket by bucket
@@ -25,6 +26,7 @@ typedef struct mc_bucket_host {
     uint64_t job;       /* the last one for it */
     bool updating;      /* a step has changed its parameters since they were last awaited */
     bool empty;         /* the sum is undefined and stands for zeros */
+    mc_dtype held;      /* what the sum is kept in: see mc_gradient_job */
     double power;       /* of the norm that `parts` tell of the sum as it stands; 0: of none */
     int part_count;
     mc_host_part *parts; /* of the share: what this rank holds of each parameter */
@@ -99,6 +101,7 @@ mc_status mc_bucket_make_host(mc_module_root *root, mc_bucket *b)
     mc_bucket_host *h = mc_calloc(1, sizeof *h);
     if (!h) return mc_fail_nomem(root->ctx, "AdamOffload");
     h->empty = true;
+    h->held = MC_F32;
     const char *complaint = device->lanes ? device->lanes->fence_new(device, &h->uploaded) : NULL;
     b->host = h;
     if (!complaint) return MC_OK;
@@ -252,6 +255,36 @@ static mc_status check_memory(mc_module_root *root)
                    root->module->name, (unsigned long long)needed, (unsigned long long)left);
 }
 
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static mc_status give_gradient(mc_module_root *root, mc_bucket *b, mc_gradient_job job)
+{
+    mc_bucket_host *h = b->host;
+    job.set = h->empty;
+    job.sum = b->kept_gradient;
+    job.was = h->held;
+    job.count = b->share;
+    job.parts = job.power > 0 ? h->parts : NULL;
+    job.part_count = h->part_count;
+    uint64_t number = mc_offload_gradient(root->offload, &job);
+    if (!number) return mc_error_status(root->ctx);
+    h->job = number;
+    h->empty = false;
+    h->held = job.is;
+    h->power = job.power;
+    return MC_OK;
+}
+
+/* Waits for the sum, in f32. */
+static mc_status need_sum(mc_module_root *root, mc_bucket *b)
+{
+    mc_bucket_host *h = b->host;
+    mc_status status = mc_error_status(root->ctx);
+    if (!h->empty && h->held != MC_F32)
+        status = give_gradient(root, b, (mc_gradient_job){.is = MC_F32});
+    return status ? status : mc_offload_wait(root->offload, h->job);
+}
+
 /* ---- moving it ------------------------------------------------------------------------------- */
 
 static mc_status move_array(mc_module_root *root, float **array, int64_t count, bool to_host)
@@ -303,9 +336,11 @@ static void drop_array(mc_device *home, float **array, int64_t count)
 static mc_status move_to_device(mc_module_root *root, mc_bucket *b)
 {
     mc_device *home = mc_bucket_home(root, b);
+    mc_status status = need_sum(root, b);
+    if (status) return status;
     if (b->host->empty) drop_array(home, &b->kept_gradient, b->share);
     if (b->dtype == MC_F32) drop_array(home, &b->state[MC_STATE_MASTER], mc_bucket_held(b));
-    mc_status status = move_arrays(root, b, false);
+    status = move_arrays(root, b, false);
     if (status) return status;
     mc_bucket_free_host(root, b);
     status = change_level(root, b, mc_bucket_level(root, b, false));
@@ -335,28 +370,15 @@ mc_status mc_module_place(mc_module_root *root)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-static mc_status give_gradient(mc_module_root *root, mc_bucket *b, mc_gradient_job job)
-{
-    mc_bucket_host *h = b->host;
-    job.set = h->empty;
-    job.sum = b->kept_gradient;
-    job.count = b->share;
-    job.parts = job.power > 0 ? h->parts : NULL;
-    job.part_count = h->part_count;
-    uint64_t number = mc_offload_gradient(root->offload, &job);
-    if (!number) return mc_error_status(root->ctx);
-    h->job = number;
-    h->empty = false;
-    h->power = job.power;
-    return MC_OK;
-}
-
 mc_status mc_bucket_send(mc_module_root *root, mc_bucket *b, mc_matrix share, void *block,
                          size_t bytes)
 {
     mc_device *device = root->ctx->device;
-    mc_gradient_job job = {
-        .from = share.data, .dtype = share.dtype, .power = mc_offload_expected(root->offload)};
+    mc_gradient_job job = {.from = share.data,
+                           .dtype = share.dtype,
+                           .is = MC_F32,
+                           .power = mc_offload_expected(root->offload)};
+    if (b->host->empty && job.power > 0) job.is = share.dtype; /* a step's first and last */
     mc_status status = give_gradient(root, b, job);
     if (status)
         device->free(device, block, bytes);
@@ -371,24 +393,29 @@ void mc_bucket_forget_sum(mc_bucket *b)
     b->host->power = 0;
 }
 
-void mc_bucket_change_sum(mc_bucket *b) { b->host->power = 0; }
+mc_status mc_bucket_change_sum(mc_module_root *root, mc_bucket *b)
+{
+    mc_status status = need_sum(root, b);
+    b->host->power = 0;
+    return status;
+}
 
 mc_status mc_bucket_copy_sum(mc_module_root *root, mc_bucket *b, float *to)
 {
     mc_device *device = root->ctx->device;
-    mc_status status = b->host ? mc_offload_wait(root->offload, b->host->job) : MC_OK;
+    mc_status status = b->host ? need_sum(root, b) : MC_OK;
     if (status) return status;
     if (b->host && b->host->empty)
         return device->kernels->zero(device, to, (size_t)b->share * sizeof *to);
     return mc_home_copy(root, to, false, b->kept_gradient, b->host, b->share);
 }
 
-mc_status mc_bucket_gradient_stats(mc_module_root *root, const mc_bucket *b, int64_t first,
-                                   int64_t count, mc_tensor_stats *stats)
+mc_status mc_bucket_gradient_stats(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count,
+                                   mc_tensor_stats *stats)
 {
     mc_device *device = root->ctx->device, *home = mc_bucket_home(root, b);
     mc_tensor_stats sum = {.count = count};
-    mc_status status = mc_offload_wait(root->offload, b->host->job);
+    mc_status status = need_sum(root, b);
     if (!status && !b->host->empty)
         status = home->kernels->tensor_stats(
             home, count, (mc_matrix){mc_bucket_gradient_at(b, first), MC_F32, count}, &sum);
@@ -400,13 +427,14 @@ mc_status mc_bucket_take_sum(mc_module_root *root, mc_bucket *b)
 {
     mc_bucket_forget_sum(b);
     b->host->empty = false;
+    b->host->held = MC_F32;
     return move_array(root, &b->kept_gradient, b->share, true);
 }
 
 mc_status mc_bucket_give_sum(mc_module_root *root, mc_bucket *b)
 {
     mc_device *home = mc_bucket_home(root, b);
-    mc_status status = mc_offload_wait(root->offload, b->host->job);
+    mc_status status = need_sum(root, b);
     if (status) return status;
     if (b->host->empty) drop_array(home, &b->kept_gradient, b->share);
     mc_bucket_forget_sum(b);
@@ -419,7 +447,8 @@ mc_status mc_bucket_measure(mc_module_root *root, mc_bucket *b, double power)
 {
     if (!b->host->empty && b->host->power == power) return mc_error_status(root->ctx);
     if (!b->kept_gradient) return mc_error_status(root->ctx); /* it has taken no part yet */
-    return give_gradient(root, b, (mc_gradient_job){.power = power});
+    mc_dtype is = b->host->empty ? MC_F32 : b->host->held;
+    return give_gradient(root, b, (mc_gradient_job){.is = is, .power = power});
 }
 
 void mc_bucket_add_stats(const mc_bucket *b, int64_t first, int64_t count, int64_t number,
@@ -447,12 +476,13 @@ mc_status mc_bucket_update(mc_module_root *root, mc_bucket *b, int64_t first, in
 {
     mc_bucket_host *h = b->host;
     if (h->empty) { /* parameters that took no part have a gradient of zero */
-        mc_status status = give_gradient(root, b, (mc_gradient_job){.power = 0});
+        mc_status status = give_gradient(root, b, (mc_gradient_job){.is = MC_F32});
         if (status) return status;
     }
+    size_t skipped = (size_t)(first - b->first) * mc_dtype_size(h->held);
     mc_update_job job = {.count = count,
                          .step = *step,
-                         .gradient = mc_bucket_gradient_at(b, first),
+                         .gradient = {(char *)b->kept_gradient + skipped, h->held, 0},
                          .m = mc_bucket_state_at(b, MC_STATE_M, first),
                          .v = mc_bucket_state_at(b, MC_STATE_V, first),
                          .master = mc_bucket_state_at(b, MC_STATE_MASTER, first),

@@ -255,7 +255,7 @@ static void own_elements(const mc_parameter *p, int64_t *first, int64_t *count)
 /* Launches the statistics of a parameter: stats[0] of its values, stats[1] of its gradient. */
 static mc_status launch(const mc_parameter *p, mc_tensor_stats *stats, mc_row_parts *parts)
 {
-    const mc_bucket *b = p->stored->bucket;
+    mc_bucket *b = p->stored->bucket;
     mc_device *device = p->module->ctx->device;
     int64_t first, count;
     own_elements(p, &first, &count);

@@ -177,14 +177,14 @@ mc_status mc_bucket_send(mc_module_root *root, mc_bucket *bucket, mc_matrix shar
                          size_t bytes);
 /* Forgets the sum: it stands for zeros. */
 void mc_bucket_forget_sum(mc_bucket *bucket);
-/* Says that some of it was changed (mc_module_rest). */
-void mc_bucket_change_sum(mc_bucket *bucket);
+/* Waits for the sum, which the caller is going to change, in f32. */
+mc_status mc_bucket_change_sum(mc_module_root *root, mc_bucket *bucket);
 /* Whether there are sums that are not just zeros. */
 bool mc_bucket_has_sum(const mc_bucket *bucket);
 /* Copies the share's sums to device memory, wherever they lie. */
 mc_status mc_bucket_copy_sum(mc_module_root *root, mc_bucket *bucket, float *to);
 /* Of elements of the sum, to device memory; it may have to be waited for. */
-mc_status mc_bucket_gradient_stats(mc_module_root *root, const mc_bucket *bucket, int64_t first,
+mc_status mc_bucket_gradient_stats(mc_module_root *root, mc_bucket *bucket, int64_t first,
                                    int64_t count, mc_tensor_stats *stats);
 /* Moves them to the host from where kept_gradient is on the device, and back (NULL if there are
  * none but zeros). */

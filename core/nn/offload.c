@@ -102,18 +102,31 @@ static bool computed(mc_offload *e, mc_status status, const char *what)
     return false;
 }
 
-/* The next slot of a lane, when nothing is on its way from or to it any more; NULL on failure. */
+/* Until nothing is on its way from or to the slot any more. */
+static bool wait_for_copy(mc_offload *e, const offload_slot *slot)
+{
+    mc_range_begin(e->device, "AdamOffload: wait for a copy");
+    const char *complaint = e->device->lanes->wait(e->device, slot->copied);
+    mc_range_end(e->device);
+    return good(e, complaint, "waiting for a copy");
+}
+
+/* The next slot of a lane, for use; NULL on failure. */
 static offload_slot *take_slot(mc_offload *e, offload_lane *lane)
 {
     offload_slot *slot = &lane->slot[lane->next];
     lane->next = (lane->next + 1) % SLOTS;
-    const char *complaint = e->device->lanes->wait(e->device, slot->copied);
-    return good(e, complaint, "waiting for a copy") ? slot : NULL;
+    return wait_for_copy(e, slot) ? slot : NULL;
 }
 
 static int64_t chunk_at(const mc_offload *e, int64_t at, int64_t count)
 {
     return count - at < e->chunk ? count - at : e->chunk;
+}
+
+static mc_matrix sums_at(const mc_gradient_job *j, int64_t at)
+{
+    return (mc_matrix){(char *)j->sum + (size_t)at * mc_dtype_size(j->is), j->is, 0};
 }
 
 /* Statistics of elements at .. at + n of the sums. */
@@ -124,24 +137,24 @@ static bool measure_chunk(mc_offload *e, const mc_gradient_job *j, int64_t at, i
         int64_t from = p->first > at ? p->first : at, end = p->first + p->count;
         int64_t to = end < at + n ? end : at + n;
         if (to <= from) continue;
-        mc_status status = e->crew->kernels->gradient_stats(e->crew, to - from, j->sum + from,
+        mc_status status = e->crew->kernels->gradient_stats(e->crew, to - from, sums_at(j, from),
                                                             j->power, from - p->first, &p->stats);
         if (!computed(e, status, "measuring gradients")) return false;
     }
     return true;
 }
 
-/* Elements at .. at + n have arrived in `slot` (NULL: there is nothing to add). */
+/* Elements at .. at + n are in `slot` (NULL: there is nothing to add). */
 static bool absorb(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t n,
                    offload_slot *slot)
 {
     mc_status status = MC_OK;
     if (slot) {
-        if (!good(e, e->device->lanes->wait(e->device, slot->copied), "a gradient")) return false;
-        mc_matrix from = {slot->data, j->dtype, n}, to = {j->sum + at, MC_F32, n};
-        status = e->crew->kernels->scale(e->crew, n, from, 1, to, !j->set);
+        mc_matrix from = {slot->data, j->dtype, n};
+        status = e->crew->kernels->scale(e->crew, n, from, 1, sums_at(j, at), !j->set);
     } else if (j->set) {
-        status = e->crew->kernels->zero(e->crew, j->sum + at, (size_t)n * sizeof(float));
+        status =
+            e->crew->kernels->zero(e->crew, sums_at(j, at).data, (size_t)n * mc_dtype_size(j->is));
     }
     if (!computed(e, status, "adding gradients up")) return false;
     return !j->parts || measure_chunk(e, j, at, n);
@@ -161,10 +174,28 @@ static offload_slot *fetch(mc_offload *e, const mc_gradient_job *j, int64_t at, 
     return good(e, complaint, "a gradient") ? slot : NULL;
 }
 
+/* Makes sums of 16 bits f32 where they are, from the end, by way of a slot. */
+static bool widen(mc_offload *e, const mc_gradient_job *j)
+{
+    const mc_kernels *k = e->crew->kernels;
+    mc_status status = MC_OK;
+    for (int64_t at = (j->count - 1) / e->chunk * e->chunk; at >= 0 && !status; at -= e->chunk) {
+        int64_t n = chunk_at(e, at, j->count);
+        mc_matrix narrow = {(char *)j->sum + (size_t)at * mc_dtype_size(j->was), j->was, 0};
+        offload_slot *slot = take_slot(e, &e->down);
+        if (!slot) return false;
+        mc_matrix aside = {slot->data, j->was, 0};
+        status = k->scale(e->crew, n, narrow, 1, aside, false);
+        if (!status) status = k->scale(e->crew, n, aside, 1, sums_at(j, at), false);
+    }
+    return computed(e, status, "adding gradients up");
+}
+
 /* A chunk is on its way while the one before is added. */
 static void run_gradient(mc_offload *e, const mc_gradient_job *j)
 {
     offload_slot *now = NULL, *next = NULL;
+    if (!j->set && j->was != j->is && !widen(e, j)) return;
     for (int i = 0; j->parts && i < j->part_count; i++) j->parts[i].stats = (mc_gradient_stats){0};
     if (j->from && j->count && !(now = fetch(e, j, 0, chunk_at(e, 0, j->count)))) return;
     for (int64_t at = 0; at < j->count; at += e->chunk, now = next) {
@@ -172,7 +203,11 @@ static void run_gradient(mc_offload *e, const mc_gradient_job *j)
         if (j->from && behind < j->count &&
             !(next = fetch(e, j, behind, chunk_at(e, behind, j->count))))
             return;
-        if (!absorb(e, j, at, chunk_at(e, at, j->count), now)) return;
+        if (now && !wait_for_copy(e, now)) return;
+        mc_range_begin(e->device, "AdamOffload: sum gradients");
+        bool absorbed = absorb(e, j, at, chunk_at(e, at, j->count), now);
+        mc_range_end(e->device);
+        if (!absorbed) return;
     }
 }
 
@@ -183,8 +218,12 @@ static bool update_chunk(mc_offload *e, const mc_update_job *j, int64_t at, int6
     size_t size = mc_dtype_size(j->dtype);
     offload_slot *slot = take_slot(e, &e->up);
     if (!slot) return false;
-    mc_status status = e->crew->kernels->adam(e->crew, n, j->step, j->gradient + at, j->m + at,
-                                              j->v + at, j->master + at, slot->data, j->dtype);
+    mc_range_begin(e->device, "AdamOffload: update");
+    mc_matrix gradient = j->gradient;
+    gradient.data = (char *)gradient.data + (size_t)at * mc_dtype_size(gradient.dtype);
+    mc_status status = e->crew->kernels->adam(e->crew, n, j->step, gradient, j->m + at, j->v + at,
+                                              j->master + at, slot->data, j->dtype);
+    mc_range_end(e->device);
     if (!computed(e, status, "an update")) return false;
     const char *complaint =
         lanes->copy_in(e->device, e->up.lane, (char *)j->parameter + (size_t)at * size, slot->data,
@@ -273,10 +312,12 @@ static double planned_end(mc_offload *e, const offload_job *job)
     if (job->kind == TELL) return mc_plan_host_work(e->device, 0, 0, true);
     if (job->kind == UPDATE) { /* Adam reads and writes m, v, master; reads the gradient */
         double count = (double)u->count, size = (double)mc_dtype_size(u->dtype);
-        return mc_plan_host_work(e->device, count * size, count * (28 + size), false);
+        double touched = 24 + (double)mc_dtype_size(u->gradient.dtype) + size;
+        return mc_plan_host_work(e->device, count * size, count * touched, false);
     }
     double size = g->from ? (double)mc_dtype_size(g->dtype) : 0, count = (double)g->count;
-    double touched = size + (g->set ? 4 : g->from ? 8 : 0) + (g->parts ? 4 : 0);
+    double sum = (double)mc_dtype_size(g->is);
+    double touched = size + (g->set ? sum : g->from ? 2 * sum : 0) + (g->parts ? sum : 0);
     return mc_plan_host_work(e->device, count * size, count * touched, g->from);
 }
 
@@ -330,9 +371,11 @@ uint64_t mc_offload_given(const mc_offload *e) { return e->given; }
 /* Waits for a job, whatever the context's state. */
 static void wait_for(mc_offload *e, uint64_t number)
 {
+    mc_range_begin(e->device, "wait for AdamOffload");
     pthread_mutex_lock(&e->guard);
     while (e->done < number) pthread_cond_wait(&e->rest, &e->guard);
     pthread_mutex_unlock(&e->guard);
+    mc_range_end(e->device);
 }
 
 /* Frees what was lent for jobs that are done, and the oldest until `most` are left. */

@@ -27,12 +27,15 @@ typedef struct mc_host_part {
     mc_gradient_stats stats;
 } mc_host_part;
 
-/* A gradient's way into the sums. */
+/* A gradient's way into the sums. These are f32, but for a gradient that is expected to be the only
+ * one: it is kept as it came, in the beginning of the same memory: less to be written and read. */
 typedef struct mc_gradient_job {
     const void *from; /* device memory; NULL: what is summed so far is measured and nothing added */
     mc_dtype dtype;   /* of `from`: MC_F32, MC_F16, MC_BF16 */
     bool set;         /* the sums are undefined and get the gradient alone (without one: zeros) */
-    float *sum;       /* (count) on the host */
+    void *sum;        /* (count) on the host, with room for f32 */
+    mc_dtype was, is; /* the sums' before (unless `set`) and after; `is` may be of 16 bits where it
+                         is `was`, without a gradient, or where it is `dtype` and `set` */
     int64_t count;
     mc_host_part *parts; /* to be measured, afresh; NULL: not now */
     int part_count;
@@ -43,7 +46,7 @@ typedef struct mc_gradient_job {
 typedef struct mc_update_job {
     int64_t count;
     mc_adam_step step; /* step.update: see mc_offload_tell */
-    const float *gradient;
+    mc_matrix gradient;
     float *m, *v, *master;
     void *parameter;    /* device memory */
     mc_dtype dtype;     /* of the parameter */

@@ -10,8 +10,9 @@ static mc_status adam_step(mc_context *ctx, const void *settings, const mc_optim
     step.lr_factor = range->lr_factor;
     step.weight_decay = range->weight_decay;
     step.step_offset = range->step_offset;
+    mc_matrix gradient = {(void *)(uintptr_t)range->gradient, MC_F32, 0};
     mc_device *device = ctx->device;
-    return device->kernels->adam(device, range->count, step, range->gradient, range->state[0],
+    return device->kernels->adam(device, range->count, step, gradient, range->state[0],
                                  range->state[1], range->master, range->parameter, range->dtype);
 }
 

@@ -351,16 +351,15 @@ static bool has_all(const mc_optimizer *o, const mc_bucket *b)
     return true;
 }
 
-/* A part of the sums on the host, for which they have to be at rest. */
+/* A part of the sums on the host. */
 static mc_status zero_on_host(const mc_run *run)
 {
     mc_bucket *b = run->bucket;
     mc_device *home = mc_bucket_home(run->root, b);
     mc_run held = *run;
     if (!mc_bucket_has_sum(b)) return MC_OK;
-    mc_status status = mc_module_rest(run->root);
+    mc_status status = mc_bucket_change_sum(run->root, b);
     if (status || !mc_run_within(&held, b->first, b->share)) return status;
-    mc_bucket_change_sum(b);
     return home->kernels->zero(home, mc_bucket_gradient_at(b, held.first),
                                (size_t)held.count * sizeof(float));
 }

@@ -784,6 +784,7 @@ typedef struct flat {
     float g[PARAMETERS], m[PARAMETERS], v[PARAMETERS], p[PARAMETERS];
     double dm[PARAMETERS], dv[PARAMETERS], dp[PARAMETERS];
     uint16_t stored[PARAMETERS];
+    float given[PARAMETERS]; /* gradients of any type */
 } flat;
 
 static flat *flat_new(void)
@@ -807,9 +808,20 @@ static void assert_close(const float *got, const double *expected, double tolera
             fail_msg("%s, %s: [%d] %.9g, expected %.9g", what, isa, i, got[i], expected[i]);
 }
 
-static void adam_case(const isa_table *t, bool l2, mc_dtype dtype)
+/* The gradients in the type that they are given in. */
+static mc_matrix round_gradients(flat *f, mc_dtype dtype)
+{
+    for (int i = 0; i < PARAMETERS; i++) {
+        f->g[i] = (float)nearest(dtype, f->g[i]);
+        set_element(dtype, f->given, i, f->g[i]);
+    }
+    return (mc_matrix){f->given, dtype, 0};
+}
+
+static void adam_case(const isa_table *t, bool l2, mc_dtype gradient_dtype, mc_dtype dtype)
 {
     flat *f = flat_new();
+    mc_matrix gradient = round_gradients(f, gradient_dtype);
     for (int step = 1; step <= 5; step++) {
         double c1 = 1 - pow(0.9f, step), c2 = sqrt(1 - pow(0.999f, step)), lr = 1e-3, wd = 0.1;
         mc_update update = {.lr = lr, .step = step + 3, .gradient_scale = 1 / 1024.0f};
@@ -829,7 +841,7 @@ static void adam_case(const isa_table *t, bool l2, mc_dtype dtype)
                         (l2 ? 0 : lr * (double)s.weight_decay * f->dp[i]);
         }
         bool own = dtype == MC_F32;
-        assert_int_equal(t->k->adam(device, PARAMETERS, s, f->g, f->m, f->v, own ? NULL : f->p,
+        assert_int_equal(t->k->adam(device, PARAMETERS, s, gradient, f->m, f->v, own ? NULL : f->p,
                                     own ? (void *)f->p : f->stored, dtype),
                          MC_OK);
     }
@@ -846,10 +858,10 @@ static void adam_case(const isa_table *t, bool l2, mc_dtype dtype)
 static void test_adam(void **state)
 {
     (void)state;
-    FOR_TABLES(t) FOR_TYPES(i)
+    FOR_TABLES(t) FOR_TYPES(i) for (int l2 = 0; l2 < 2; l2++)
     {
-        adam_case(t, false, float_types[i]);
-        adam_case(t, true, float_types[i]);
+        adam_case(t, l2, MC_F32, float_types[i]);
+        adam_case(t, l2, float_types[i], MC_BF16);
     }
 }
 
@@ -897,12 +909,15 @@ static void test_sgd(void **state)
         sgd_case(t, mode & 1 ? 0.9f : 0, mode & 2, mode & 4, float_types[i]);
 }
 
+enum { STATS = 100003 };
+
 static void test_gradient_stats(void **state)
 {
     (void)state;
-    enum { N = 100003 };
+    enum { N = STATS };
     float *g = malloc(N * sizeof *g);
     assert_non_null(g);
+    mc_matrix all = {g, MC_F32, N};
     FOR_TABLES(t)
     {
         double squares = 1, cubes = 2, sum = 2;
@@ -915,30 +930,68 @@ static void test_gradient_stats(void **state)
         g[777] = -3.5f;
         squares += 3.5 * 3.5 - 1e-9, cubes += 0, sum += 0;
         mc_gradient_stats s = {.sum_squares = 1, .sum_powers = 2, .largest = 0.5f};
-        assert_int_equal(t->k->gradient_stats(device, N, g, 2, 5, &s), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, N, all, 2, 5, &s), MC_OK);
         assert_true(fabs(s.sum_squares / squares - 1) < 1e-4 && s.sum_powers == 2 &&
                     s.largest == 3.5f && !s.nonfinite);
-        assert_int_equal(t->k->gradient_stats(device, 0, g, 2, 5, &s), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, 0, all, 2, 5, &s), MC_OK);
         s = (mc_gradient_stats){.sum_powers = 2};
-        assert_int_equal(t->k->gradient_stats(device, N, g, 3, 5, &s), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, N, all, 3, 5, &s), MC_OK);
         assert_true(fabs(s.sum_powers / cubes - 1) < 1e-3);
         s = (mc_gradient_stats){.sum_powers = 2};
-        assert_int_equal(t->k->gradient_stats(device, N, g, 1, 5, &s), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, N, all, 1, 5, &s), MC_OK);
         assert_true(fabs(s.sum_powers / sum - 1) < 1e-4);
         g[N - 1] = -INFINITY;
-        assert_int_equal(t->k->gradient_stats(device, N, g, 2, 5, &s), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, N, all, 2, 5, &s), MC_OK);
         assert_true(isinf(s.largest) && s.nonfinite == ((uint64_t)1 << 63) - (N - 1 + 5) &&
                     isinf(s.sum_squares));
         g[12] = NAN;
         s = (mc_gradient_stats){0};
-        assert_int_equal(t->k->gradient_stats(device, N, g, 2, 5, &s), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, N, all, 2, 5, &s), MC_OK);
         assert_true(isnan(s.largest) && s.nonfinite == ((uint64_t)1 << 63) - (12 + 5) &&
                     isnan(s.sum_squares));
         g[12] = 0;
-        assert_int_equal(t->k->gradient_stats(device, N, g, 2, 5, &s), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, N, all, 2, 5, &s), MC_OK);
         assert_true(isnan(s.largest)); /* once NaN, always */
     }
     free(g);
+}
+
+static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+
+/* Elements of 16 bits stand for those of f32, infinities and NaN with them. */
+static void check_16_bit_stats(const isa_table *t, mc_dtype dtype, const uint16_t *bits)
+{
+    float *wide = malloc(STATS * sizeof *wide);
+    assert_non_null(wide);
+    mc_matrix x = {(void *)(uintptr_t)bits, dtype, STATS}, y = {wide, MC_F32, STATS};
+    assert_int_equal(t->k->scale(device, STATS, x, 1, y, false), MC_OK);
+    for (int p = 1; p < 4; p++) {
+        mc_gradient_stats got = {.largest = 0.5f}, expected = got;
+        assert_int_equal(t->k->gradient_stats(device, STATS, x, p, 5, &got), MC_OK);
+        assert_int_equal(t->k->gradient_stats(device, STATS, y, p, 5, &expected), MC_OK);
+        assert_true(same(got.sum_squares, expected.sum_squares) &&
+                    same(got.sum_powers, expected.sum_powers) &&
+                    same((double)got.largest, (double)expected.largest) &&
+                    got.nonfinite == expected.nonfinite);
+        assert_true(isnan(got.largest) ? got.nonfinite > 0 : got.sum_squares > 0);
+    }
+    free(wide);
+}
+
+static void test_gradient_stats_16(void **state)
+{
+    (void)state;
+    uint16_t *bits = malloc(STATS * sizeof *bits);
+    assert_non_null(bits);
+    FOR_TABLES(t) for (int i = 0; i < 2; i++)
+    {
+        mc_dtype dtype = i ? MC_F16 : MC_BF16;
+        for (int j = 0; j < STATS; j++) set_element(dtype, bits, j, uniform(-3, 2));
+        check_16_bit_stats(t, dtype, bits);
+        for (int j = 0; j < STATS; j++) bits[j] = (uint16_t)(j * 40503u >> 3);
+        check_16_bit_stats(t, dtype, bits);
+    }
+    free(bits);
 }
 
 int main(void)
@@ -965,6 +1018,7 @@ int main(void)
         cmocka_unit_test(test_adam),
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_gradient_stats),
+        cmocka_unit_test(test_gradient_stats_16),
         cmocka_unit_test(test_norm_branch_sums),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);

@@ -24,7 +24,9 @@ typedef struct setting {
     double power;      /* of the norm; 0: 2 */
     float gpu_share;
     bool schedule, groups, freezes, full;
-    bool alone; /* without a manager */
+    bool alone;         /* without a manager */
+    bool looks;         /* at gradients before each step */
+    mc_grad_dtype wire; /* what gradients travel in */
 } setting;
 
 typedef struct outcome {
@@ -95,8 +97,8 @@ static mc_optim_manager *new_manager(mc_context *ctx, mc_optimizer *adam, const 
     return optim;
 }
 
-/* Forward and backward over rows that step and micro-step choose. */
-static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int number)
+/* The loss of rows that step and micro-step choose. */
+static mc_tensor *forward(mc_tape *t, mc_gpt2 *gpt2, int number, bool with_logits)
 {
     int32_t ids[TOKENS], labels[TOKENS], lengths[2] = {TOKENS / 3, TOKENS - TOKENS / 3};
     uint64_t seed = (uint64_t)number % 5 + 1;
@@ -107,12 +109,18 @@ static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, in
         token = (token * 3 + 1 + number % 3) % VOCABULARY;
         labels[i] = seed >> 61 ? token : -100;
     }
-    mc_tape *t = mc_tape_begin(ctx);
     mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids, false),
                         .lengths = mc_tape_lengths(t, lengths, 2, 1)};
     mc_gpt2_output out = mc_gpt2_forward(t, gpt2, &in);
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), labels, false);
-    mc_tensor *loss = mc_gpt2_loss(t, gpt2, out.last_hidden, target);
+    if (!with_logits) return mc_gpt2_loss(t, gpt2, out.last_hidden, target);
+    return mc_cross_entropy(t, mc_gpt2_logits(t, gpt2, out.last_hidden), target, NULL);
+}
+
+static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int number)
+{
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *loss = forward(t, gpt2, number, false);
     if (optim)
         mc_optim_manager_backward(optim, t, loss);
     else
@@ -143,6 +151,16 @@ static void add_backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim
     }
 }
 
+/* All, one behind the other. */
+static void read_gradients(mc_gpt2 *gpt2, float *to)
+{
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+        mc_parameter_read_gradient(p, to);
+        to += mc_shape_count(mc_parameter_shape(p));
+    }
+}
+
 static void one_step(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, const setting *s,
                      int step)
 {
@@ -150,6 +168,8 @@ static void one_step(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, co
     backward(ctx, gpt2, optim, step * s->micro);
     for (int micro = 1; micro < s->micro; micro++)
         add_backward(ctx, gpt2, optim, step * s->micro + micro);
+    static float seen[MOST];
+    if (s->looks) read_gradients(gpt2, seen);
     if (s->power > 0) mc_optim_manager_clip_grad_norm_p(optim, (float)s->clip, s->power);
     mc_optim_manager_step(optim);
 }
@@ -179,6 +199,7 @@ static void train_alone(mc_context *ctx, mc_gpt2 *gpt2, mc_optimizer *adam)
 static void train(const setting *s, bool offload, outcome *o)
 {
     mc_context *ctx = new_context();
+    ctx->grad_dtype = s->wire;
     mc_gpt2 *gpt2 = new_model(ctx, s);
     mc_optimizer *adam = new_adam(ctx, gpt2, s, offload);
     mc_optim_manager *optim = s->alone ? NULL : new_manager(ctx, adam, s);
@@ -494,12 +515,7 @@ static void test_reading_gradients(void **state)
         mc_gpt2 *gpt2 = new_model(ctx, &s);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, offload), &s);
         one_step(ctx, gpt2, optim, &s, 0);
-        float *to = gradient[offload];
-        mc_parameter_iterator it = {0};
-        for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
-            mc_parameter_read_gradient(p, to);
-            to += mc_shape_count(mc_parameter_shape(p));
-        }
+        read_gradients(gpt2, gradient[offload]);
         mc_inspection *rows = mc_inspect(mc_gpt2_module(gpt2), "*");
         assert_good(ctx);
         assert_true(mc_inspection_row(rows, 0)->grad_std > 0);
@@ -513,6 +529,83 @@ static void test_reading_gradients(void **state)
         mc_context_free(ctx);
     }
     for (size_t i = 0; i < MOST; i++) assert_near(gradient[0][i], gradient[1][i], on_gpu() * 1e-5);
+}
+
+/* A step's only gradient stays in 16 bits on the host until somebody wants a sum of it. */
+static void test_lone_gradients_stay(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_BF16, .micro = 1};
+    mc_context *ctx = new_context();
+    ctx->grad_dtype = MC_GRAD_PARAMETER;
+    mc_gpt2 *gpt2 = new_model(ctx, &s);
+    mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
+    mc_optim_manager_zero_grad(optim);
+    backward(ctx, gpt2, optim, 1);
+    mc_module_wait(mc_gpt2_module(gpt2));
+    mc_parameter *p =
+        mc_module_find_parameter(mc_gpt2_module(gpt2), "encoder.layers.1.ffn.ffn.w_in.w.weight");
+    assert_non_null(p);
+    static uint16_t kept[MOST];
+    static float gradient[MOST];
+    int64_t element, count;
+    mc_parameter_held(p, &element, &count);
+    memcpy(kept, (const uint16_t *)p->stored->bucket->kept_gradient + element,
+           (size_t)count * sizeof *kept);
+    assert_int_equal(mc_parameter_read_gradient(p, gradient), MC_OK);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = (uint32_t)kept[i] << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        assert_true(value == gradient[i] && value != 0);
+    }
+    assert_good(ctx);
+    mc_context_free(ctx);
+}
+
+/* Blocks that are used twice give two gradients: the first does not remain the only one. A first
+ * of two micro-steps, whose gradients are summed in f32 from the start and half as large, is the
+ * measure. */
+static void test_lone_gradients_in_company(void **state)
+{
+    (void)state;
+    static float gradient[2][MOST];
+    for (int lone = 0; lone < 2; lone++) {
+        const setting s = {.dtype = MC_BF16, .micro = 2 - lone};
+        mc_context *ctx = new_context();
+        ctx->grad_dtype = MC_GRAD_PARAMETER;
+        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
+        mc_optim_manager_zero_grad(optim);
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *first = forward(t, gpt2, 1, false);
+        mc_optim_manager_backward(optim, t, mc_loss_add(t, first, forward(t, gpt2, 2, true), 1));
+        mc_tape_end(t);
+        read_gradients(gpt2, gradient[lone]);
+        assert_good(ctx);
+        mc_context_free(ctx);
+    }
+    double size = 0;
+    for (size_t i = 0; i < MOST; i++) {
+        assert_near(2 * gradient[0][i], gradient[1][i], on_gpu() * 1e-4);
+        size += (double)gradient[0][i] * (double)gradient[0][i];
+    }
+    assert_true(size > 0);
+}
+
+/* What is computed of them is what is computed of f32 sums. */
+static void test_lone_gradients(void **state)
+{
+    (void)state;
+    static outcome kept, summed;
+    for (mc_dtype dtype = first_dtype(); dtype <= MC_BF16; dtype++)
+        for (int micro = 1; micro < 3; micro++) {
+            setting s = {.dtype = dtype, .micro = micro, .clip = 0.5, .wire = MC_GRAD_PARAMETER};
+            train(&s, true, &kept);
+            s.looks = true;
+            train(&s, true, &summed);
+            assert_same(&summed, &kept, dtype, "gradients kept as they came");
+        }
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -840,6 +933,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_changing_optimizers),
         cmocka_unit_test(test_mixed_optimizers),
         cmocka_unit_test(test_reading_gradients),
+        cmocka_unit_test(test_lone_gradients_stay),
+        cmocka_unit_test(test_lone_gradients_in_company),
+        cmocka_unit_test(test_lone_gradients),
         cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_freeing_early),

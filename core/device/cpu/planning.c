@@ -141,8 +141,8 @@ static mc_status plan_cross_entropy(mc_device *d, int64_t rows, int64_t classes,
     ASK(d, cross_entropy, rows, classes, x, labels, ignore_index, smoothing, seed, loss, none);
 }
 
-static mc_status plan_gradient_stats(mc_device *d, int64_t count, const float *gradient,
-                                     double power, int64_t first, mc_gradient_stats *stats)
+static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix gradient, double power,
+                                     int64_t first, mc_gradient_stats *stats)
 {
     ASK(d, gradient_stats, count, gradient, power, first, stats);
 }

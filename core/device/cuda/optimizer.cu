@@ -1,6 +1,7 @@
 /* Optimizer steps over flat arrays, statistics of gradients, and the end of a step. Bytes an
  * element: adam 28 on f32 parameters (30 with a 16-bit parameter beside an f32 master), sgd 12 (20
- * with momentum; 2 more beside a master), gradient_stats 4. */
+ * with momentum; 2 more beside a master), gradient_stats 4; 2 less of the first and the last with
+ * 16-bit gradients. */
 #include <math.h>
 #include "core/device/cuda/kernels.cuh"
 
@@ -13,14 +14,14 @@ struct flat {
     mc_view stored;            /* the parameter beside a master; data NULL: none */
 };
 
-static flat flat_of(int64_t count, const float *gradient, float *m, float *v, float *master,
+static flat flat_of(int64_t count, mc_matrix gradient, float *m, float *v, float *master,
                     void *parameter, mc_dtype dtype)
 {
     auto view = [](const void *data, mc_dtype type) {
         return mc_view_of({(void *)(uintptr_t)data, type, 0}, 1, 4);
     };
     return {count,
-            view(gradient, MC_F32),
+            view(gradient.data, gradient.dtype),
             view(m, MC_F32),
             view(v, MC_F32),
             view(master ? master : parameter, MC_F32),
@@ -71,6 +72,8 @@ __device__ static void adam_scalars_of(const mc_adam_step &step, adam_scalars *s
     s->l2 = step.l2 ? step.weight_decay : 0;
 }
 
+/* G: of the gradient, float or mc_mixed (16 bits). */
+template <class G>
 static __global__ void __launch_bounds__(THREADS)
     adam(const __grid_constant__ flat f, const __grid_constant__ mc_adam_step step)
 {
@@ -84,10 +87,10 @@ static __global__ void __launch_bounds__(THREADS)
     for (int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4; at < f.count;
          at += stride) {
         int n = f.count - at < 4 ? (int)(f.count - at) : 4;
-        mc_bits gs = mc_load_bits<float>(f.gradient, at, n), ms = mc_load_bits<float>(f.m, at, n);
+        mc_bits gs = mc_load_bits<G>(f.gradient, at, n), ms = mc_load_bits<float>(f.m, at, n);
         mc_bits vs = mc_load_bits<float>(f.v, at, n), ps = mc_load_bits<float>(f.p, at, n);
         float gradient[4], m[4], v[4], p[4];
-        mc_unpack<float>(f.gradient, gs, gradient);
+        mc_unpack<G>(f.gradient, gs, gradient);
         mc_unpack<float>(f.m, ms, m);
         mc_unpack<float>(f.v, vs, v);
         mc_unpack<float>(f.p, ps, p);
@@ -106,12 +109,13 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" mc_status mc_cuda_adam(mc_device *d, int64_t count, mc_adam_step step,
-                                  const float *gradient, float *m, float *v, float *master,
+                                  mc_matrix gradient, float *m, float *v, float *master,
                                   void *parameter, mc_dtype parameter_dtype)
 {
     if (count == 0) return MC_OK;
     flat f = flat_of(count, gradient, m, v, master, parameter, parameter_dtype);
-    adam<<<flat_grid(d, adam, count), THREADS, 0, mc_cuda_of(d)->stream>>>(f, step);
+    auto kernel = gradient.dtype == MC_F32 ? adam<float> : adam<mc_mixed>;
+    kernel<<<flat_grid(d, kernel, count), THREADS, 0, mc_cuda_of(d)->stream>>>(f, step);
     return mc_cuda_launched(d, "adam");
 }
 
@@ -172,7 +176,8 @@ extern "C" mc_status mc_cuda_sgd(mc_device *d, int64_t count, mc_sgd_step step,
 {
     if (count == 0) return MC_OK;
     if (step.momentum == 0.0f) buffer = NULL;
-    flat f = flat_of(count, gradient, buffer, NULL, master, parameter, parameter_dtype);
+    mc_matrix g = {(void *)(uintptr_t)gradient, MC_F32, 0};
+    flat f = flat_of(count, g, buffer, NULL, master, parameter, parameter_dtype);
     sgd<<<flat_grid(d, sgd, count), THREADS, 0, mc_cuda_of(d)->stream>>>(f, step);
     return mc_cuda_launched(d, "sgd");
 }
@@ -227,7 +232,8 @@ __device__ __forceinline__ void add_element(stats *s, float g, double power, uin
     if (bits >= 0x7f800000 && mark > s->nonfinite) s->nonfinite = mark;
 }
 
-template <stats_power KIND>
+/* G as of adam. */
+template <class G, stats_power KIND>
 static __global__ void __launch_bounds__(THREADS)
     block_stats(mc_view g, int64_t count, double power, uint64_t first, stats *out)
 {
@@ -238,22 +244,23 @@ static __global__ void __launch_bounds__(THREADS)
     for (; at + (UNROLL - 1) * stride + 4 <= count; at += UNROLL * stride) {
         mc_bits bits[UNROLL];
 #pragma unroll
-        for (int k = 0; k < UNROLL; k++) bits[k] = mc_load_bits<float>(g, at + k * stride, 4);
+        for (int k = 0; k < UNROLL; k++) bits[k] = mc_load_bits<G>(g, at + k * stride, 4);
 #pragma unroll
-        for (int k = 0; k < UNROLL; k++)
+        for (int k = 0; k < UNROLL; k++) {
+            float values[4];
+            mc_unpack<G>(g, bits[k], values);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                add_element<KIND>(&s, __uint_as_float(bits[k].word[i]), power,
-                                  first + (uint64_t)(at + k * stride + i));
+                add_element<KIND>(&s, values[i], power, first + (uint64_t)(at + k * stride + i));
+        }
     }
     for (; at < count; at += stride) {
         int n = count - at < 4 ? (int)(count - at) : 4;
-        mc_bits bits = mc_load_bits<float>(g, at, n); /* zeros behind the end add nothing */
+        float values[4];
+        mc_load<G>(g, at, n, values); /* zeros behind the end add nothing */
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (i < n)
-                add_element<KIND>(&s, __uint_as_float(bits.word[i]), power,
-                                  first + (uint64_t)(at + i));
+            if (i < n) add_element<KIND>(&s, values[i], power, first + (uint64_t)(at + i));
     }
     s = merge_block(s);
     if (threadIdx.x == 0) out[blockIdx.x] = s;
@@ -273,22 +280,24 @@ static __global__ void __launch_bounds__(THREADS)
     if (s.nonfinite > out->nonfinite) out->nonfinite = s.nonfinite;
 }
 
-extern "C" mc_status mc_cuda_gradient_stats(mc_device *d, int64_t count, const float *gradient,
+template <class G> static auto stats_kernel(double power)
+{
+    if (power == 2.0 || isinf(power)) return block_stats<G, NO_POWER>;
+    return power == 1.0 ? block_stats<G, FIRST_POWER> : block_stats<G, ANY_POWER>;
+}
+
+extern "C" mc_status mc_cuda_gradient_stats(mc_device *d, int64_t count, mc_matrix gradient,
                                             double power, int64_t first, mc_gradient_stats *out)
 {
     if (count == 0) return MC_OK;
-    unsigned grid = flat_grid(d, block_stats<NO_POWER>, count);
+    unsigned grid = flat_grid(d, block_stats<float, NO_POWER>, count);
     stats *block = (stats *)d->alloc(d, grid * sizeof *block);
     if (!block) return MC_ERR_NOMEM;
-    mc_view g = mc_view_of({(void *)(uintptr_t)gradient, MC_F32, 0}, 1, 4);
+    mc_view g = mc_view_of({gradient.data, gradient.dtype, 0}, 1, 4);
     cudaStream_t stream = mc_cuda_of(d)->stream;
-    uint64_t number = (uint64_t)first;
-    if (power == 2.0 || isinf(power))
-        block_stats<NO_POWER><<<grid, THREADS, 0, stream>>>(g, count, power, number, block);
-    else if (power == 1.0)
-        block_stats<FIRST_POWER><<<grid, THREADS, 0, stream>>>(g, count, power, number, block);
-    else
-        block_stats<ANY_POWER><<<grid, THREADS, 0, stream>>>(g, count, power, number, block);
+    auto kernel =
+        gradient.dtype == MC_F32 ? stats_kernel<float>(power) : stats_kernel<mc_mixed>(power);
+    kernel<<<grid, THREADS, 0, stream>>>(g, count, power, (uint64_t)first, block);
     finish_stats<<<1, THREADS, 0, stream>>>(block, (int)grid, out);
     d->free(d, block, grid * sizeof *block);
     return mc_cuda_launched(d, "gradient_stats");

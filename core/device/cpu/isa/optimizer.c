@@ -1,6 +1,7 @@
 /* Optimizer steps over flat arrays, in one pass each: bound by memory. Adam on f32 parameters reads
  * gradient, m, v and parameter and writes m, v and parameter, 28 bytes an element (30 with a 16-bit
- * parameter beside an f32 master, which is not read); SGD with momentum 20. */
+ * parameter beside an f32 master, which is not read; 2 less with a 16-bit gradient); SGD with
+ * momentum 20. */
 #include <math.h>
 #include "core/device/cpu/isa/convert_internal.h"
 
@@ -22,8 +23,8 @@ static adam_scalars adam_scalars_of(const mc_adam_step *step)
     };
 }
 
-mc_status MC_K(adam)(mc_device *d, int64_t count, mc_adam_step step, const float *gradient,
-                     float *m, float *v, float *master, void *parameter, mc_dtype parameter_dtype)
+mc_status MC_K(adam)(mc_device *d, int64_t count, mc_adam_step step, mc_matrix gradient, float *m,
+                     float *v, float *master, void *parameter, mc_dtype parameter_dtype)
 {
     (void)d;
     if (step.update->skip) return MC_OK;
@@ -34,7 +35,8 @@ mc_status MC_K(adam)(mc_device *d, int64_t count, mc_adam_step step, const float
 #pragma omp parallel for schedule(static) if (count > MC_SERIAL / 4)
     for (int64_t i = 0; i < c.count; i++) {
         mc_chunk k = mc_chunk_at(c, i);
-        const float *gs = gradient + k.column;
+        float buffer[MC_CHUNK];
+        const float *gs = mc_read(gradient, k.column, k.n, buffer);
         float *ms = m + k.column, *vs = v + k.column, *ps = p + k.column;
 #pragma omp simd
         for (int j = 0; j < k.n; j++) {
@@ -144,6 +146,13 @@ static block_stats stats_of(const float *g, int n, double power)
     return (block_stats){squares, powers, largest};
 }
 
+/* Of a block; `buffer` (STATS_BLOCK) is for gradients that are not f32. */
+static const float *block_of(mc_matrix gradient, int64_t count, int64_t i, int *n, float *buffer)
+{
+    *n = (int)mc_min_i64(STATS_BLOCK, count - i * STATS_BLOCK);
+    return mc_read(gradient, i * STATS_BLOCK, *n, buffer);
+}
+
 /* The first element of a block that is infinite or NaN. */
 static int first_nonfinite(const float *g, int n)
 {
@@ -152,21 +161,26 @@ static int first_nonfinite(const float *g, int n)
     return n;
 }
 
-mc_status MC_K(gradient_stats)(mc_device *d, int64_t count, const float *gradient, double power,
+mc_status MC_K(gradient_stats)(mc_device *d, int64_t count, mc_matrix gradient, double power,
                                int64_t first, mc_gradient_stats *stats)
 {
     int64_t blocks = (count + STATS_BLOCK - 1) / STATS_BLOCK;
     block_stats *block = d->alloc(d, (size_t)blocks * sizeof *block);
     if (!block) return MC_ERR_NOMEM;
 #pragma omp parallel for schedule(static) if (count > MC_SERIAL)
-    for (int64_t i = 0; i < blocks; i++)
-        block[i] = stats_of(gradient + i * STATS_BLOCK,
-                            (int)mc_min_i64(STATS_BLOCK, count - i * STATS_BLOCK), power);
+    for (int64_t i = 0; i < blocks; i++) {
+        int n;
+        float buffer[STATS_BLOCK];
+        const float *g = block_of(gradient, count, i, &n, buffer);
+        block[i] = stats_of(g, n, power);
+    }
     uint32_t largest = 0;
+    float buffer[STATS_BLOCK];
     for (int64_t i = blocks - 1; i >= 0; i--) {
         if (block[i].largest < 0x7f800000) continue;
-        int n = (int)mc_min_i64(STATS_BLOCK, count - i * STATS_BLOCK);
-        int64_t at = first + i * STATS_BLOCK + first_nonfinite(gradient + i * STATS_BLOCK, n);
+        int n;
+        const float *g = block_of(gradient, count, i, &n, buffer);
+        int64_t at = first + i * STATS_BLOCK + first_nonfinite(g, n);
         uint64_t mark = ((uint64_t)1 << 63) - (uint64_t)at;
         if (mark > stats->nonfinite) stats->nonfinite = mark;
     }
