@@ -7,16 +7,19 @@
  *   core/autograd/tape.h       the tape: recording, backward
  *   core/autograd/step.h       a training step that a GPU records and runs again
  *   core/ops/ops.h             operations and losses
- *   core/dist/ranks.h         results of all ranks, waiting for one another
+ *   core/dist/ranks.h          results of all ranks, waiting for one another
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
  *   core/nn/inspect.h          tables of statistics of parameters and activations
- *   core/dist/comm.h           communicators: collectives between ranks, on tensors and on memory
+ *   core/dist/comm.h           communicators: collectives between ranks, on memory and, with
+ *                              gradients, on tensors
  *   core/optim/                optimizers, schedules, OptimManager
- *   core/dist/comm.h           communicators: collectives between ranks, differentiable ones too
  *   core/checkpoint/           safetensors files, what from_pretrained functions share
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
+ *
+ * A program that handles signals gives its handlers a stack of their own (sigaltstack, SA_ONSTACK):
+ * oneDNN's products on the CPU move the stack pointer into the heap.
  */
 #ifndef MODELCENTER_H
 #define MODELCENTER_H
@@ -30,7 +33,6 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/training_state.h"
 #include "core/dist/ranks.h"
-#include "core/dist/comm.h"
 #include "core/dist/comm.h"
 #include "core/nn/block_list.h"
 #include "core/nn/inspect.h"

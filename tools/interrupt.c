@@ -8,6 +8,11 @@ static volatile sig_atomic_t received;
 static struct sigaction old_interrupt, old_terminate;
 static bool installed, shared, agreed;
 
+/* The handler has a stack of its own: oneDNN's products point the stack pointer at their workspace,
+ * and what lies below that is the heap's. */
+static _Alignas(16) char handler_stack[1 << 16]; /* the state of a core that knows AMX is 11 KB */
+static stack_t old_stack;
+
 /* Both signals go back to their default at the first one: the second kills, whichever it is. */
 static void on_signal(int number)
 {
@@ -20,12 +25,14 @@ static void on_signal(int number)
 void interrupt_init(void)
 {
     if (installed) interrupt_release();
-    struct sigaction catch = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    stack_t stack = {.ss_sp = handler_stack, .ss_size = sizeof handler_stack};
+    struct sigaction catch = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
     sigemptyset(&catch.sa_mask);
     sigaddset(&catch.sa_mask, SIGINT);
     sigaddset(&catch.sa_mask, SIGTERM);
     received = 0;
     shared = agreed = false;
+    sigaltstack(&stack, &old_stack);
     sigaction(SIGINT, &catch, &old_interrupt);
     sigaction(SIGTERM, &catch, &old_terminate);
     installed = true;
@@ -41,5 +48,6 @@ void interrupt_release(void)
     if (!installed) return;
     sigaction(SIGINT, &old_interrupt, NULL);
     sigaction(SIGTERM, &old_terminate, NULL);
+    sigaltstack(&old_stack, NULL);
     installed = false;
 }

@@ -20,7 +20,7 @@ bool interrupt_requested(void);
  * interrupt_agree was called, whatever came to this process. */
 void interrupt_share(void);
 void interrupt_agree(void);
-/* Puts the handlers back that were there before interrupt_init. */
+/* Puts the handlers back that were there before interrupt_init, on the thread that called it. */
 void interrupt_release(void);
 
 #endif

@@ -677,6 +677,31 @@ static void test_interrupt(void **state)
     signal(SIGTERM, SIG_DFL);
 }
 
+/* A product may have pointed the stack pointer into the heap: handlers leave it alone. */
+static void test_interrupt_stack(void **state)
+{
+    (void)state;
+    static char outer_stack[1 << 16];
+    const stack_t outer = {.ss_sp = outer_stack, .ss_size = sizeof outer_stack};
+    stack_t before, during;
+    struct sigaction now;
+    assert_int_equal(sigaltstack(&outer, &before), 0);
+    interrupt_init();
+    for (int i = 0; i < 2; i++) {
+        sigaction(i ? SIGTERM : SIGINT, NULL, &now);
+        assert_true(now.sa_flags & SA_ONSTACK);
+    }
+    assert_int_equal(sigaltstack(NULL, &during), 0);
+    assert_false(during.ss_flags & SS_DISABLE);
+    assert_ptr_not_equal(during.ss_sp, outer_stack);
+    assert_true(during.ss_size >= (size_t)sysconf(_SC_SIGSTKSZ));
+    raise(SIGTERM);
+    assert_true(interrupt_requested());
+    interrupt_release();
+    assert_int_equal(sigaltstack(&before, &during), 0);
+    assert_ptr_equal(during.ss_sp, outer_stack);
+}
+
 /* ---- main ---- */
 
 static int make_folder(void **state)
@@ -716,6 +741,7 @@ int main(void)
         cmocka_unit_test(test_no_color),         cmocka_unit_test(test_bar_widths),
         cmocka_unit_test(test_bar_disabled),     cmocka_unit_test(test_tensorboard_file),
         cmocka_unit_test(test_too_many_classes), cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_interrupt_stack),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
