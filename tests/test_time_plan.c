@@ -533,8 +533,6 @@ static void test_errors(void **state)
         assert_int_equal(mc_plan_time(dry, &wrong[i]), MC_ERR_ARGUMENT);
         assert_error(dry, MC_ERR_ARGUMENT, "plan's");
     }
-    /* the job's own communicator; there is none with one rank */
-    assert_null(mc_context_comm(ctx));
     assert_null(mc_context_comm(NULL));
     mc_comm *alone = mc_comm_new(ctx, NULL, 1, 0, NULL);
     assert_int_equal(mc_plan_time(dry, &(mc_time_options){.comm = alone}), MC_OK);

@@ -267,8 +267,7 @@ static void result(const bench *b)
 static void set_up(bench *b)
 {
     const bench_options *o = b->o;
-    b->comm =
-        mc_world_size(b->ctx) > 1 ? mc_context_comm(b->ctx) : mc_comm_new(b->ctx, NULL, 1, 0, NULL);
+    b->comm = mc_context_comm(b->ctx);
     b->mark = mc_tensor_new(b->ctx, MC_F32, MC_SHAPE(1));
     if (o->log_jsonl && !mc_failed(b->ctx) && !ranks_silent(b->ctx) &&
         append_file_init(&b->file, o->log_jsonl, APPEND_FILE_ANEW) != MC_OK)

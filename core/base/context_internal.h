@@ -25,8 +25,9 @@ struct mc_context {
     void *log_user;
     mc_owned owned; /* list head; the newest object comes first and is freed first */
     mc_device *device;
-    struct mc_comm *comm; /* core/dist: all ranks of the job; NULL with one */
-    int zero_level;       /* of modules that say nothing else: 0 to 3 */
+    struct mc_comm *comm;  /* core/dist: all ranks of the job; NULL with one */
+    struct mc_comm *alone; /* what a program with one rank uses in its place, once it asks for it */
+    int zero_level;        /* of modules that say nothing else: 0 to 3 */
     mc_grad_dtype grad_dtype;
     size_t reduce_bytes; /* levels 0 and 1: of gradients that are summed over ranks together */
     int64_t agreed_rows; /* of the first loss, the most of any rank; 0: there was none yet */

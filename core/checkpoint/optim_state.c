@@ -97,7 +97,7 @@ mc_status mc_optim_manager_save(mc_optim_manager *m, const char *path)
     mc_status status = check_arguments(m, path);
     if (status) return status;
     save_list list = {.ctx = m->ctx};
-    status = mc_optim_manager_each_state(m, list_item, &list);
+    status = mc_optim_manager_each_state(m, list_item, NULL, &list);
     if (!status) status = write_list(&list, path);
     save_list_release(&list);
     if (status) mc_error_while(&m->ctx->error, "saving optimizer state to %s", path);
@@ -182,9 +182,20 @@ static mc_status load_item(void *user, const mc_state_item *item)
     return MC_OK;
 }
 
+/* Whether a parameter that is frozen here had been stepped when the file was written; numbers that
+ * are no such are check_item's to refuse. */
+static bool was_stepped(void *user, const char *name)
+{
+    const load_job *job = user;
+    const mc_safetensors_entry *entry = mc_safetensors_find(job->file, name);
+    double steps = NAN;
+    if (entry && entry->ndim == 0) mc_safetensors_read_f64(job->file, entry, 0, 1, &steps);
+    return entry && steps != 0;
+}
+
 static mc_status check_file(load_job *job, mc_optim_manager *m)
 {
-    mc_status status = mc_optim_manager_each_state(m, check_item, job);
+    mc_status status = mc_optim_manager_each_state(m, check_item, was_stepped, job);
     if (status) return status;
     if (job->missing)
         return mc_fail(job->ctx, MC_ERR_NOT_FOUND,
@@ -205,7 +216,7 @@ mc_status mc_optim_manager_load(mc_optim_manager *m, const char *path)
     load_job job = {.ctx = m->ctx, .path = path};
     job.file = mc_safetensors_open(m->ctx, path, NULL);
     status = job.file ? check_file(&job, m) : mc_error_status(m->ctx);
-    if (!status) status = mc_optim_manager_each_state(m, load_item, &job);
+    if (!status) status = mc_optim_manager_each_state(m, load_item, was_stepped, &job);
     if (!status) mc_optim_manager_state_restored(m);
     if (!status) status = mc_ranks_meet(m->ctx);
     mc_safetensors_free(job.file);

@@ -32,7 +32,8 @@
 MC_API mc_status mc_optim_manager_save(mc_optim_manager *optim, const char *path);
 
 /* Restores the state into a manager that has the same optimizers with the same parameters, added in
- * the same order. Options are not restored. All of the file is checked before anything is changed:
+ * the same order. Options are not restored. Parameters that are frozen by then get what the file
+ * has of them, for when they are thawed. All of the file is checked before anything is changed:
  * MC_ERR_NOT_FOUND lists what the file lacks; MC_ERR_SHAPE, MC_ERR_DTYPE and MC_ERR_FORMAT (a
  * number out of range) name the tensor. Tensors that nobody asks for are logged as a warning. */
 MC_API mc_status mc_optim_manager_load(mc_optim_manager *optim, const char *path);

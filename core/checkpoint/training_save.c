@@ -71,7 +71,7 @@ static mc_status count_bytes(void *user, const mc_state_item *item)
 static mc_status find_room(mc_saving *s, mc_optim_manager *optim, bool *room)
 {
     uint64_t bytes = 0, available = mc_cpu_free_memory(NULL);
-    mc_status status = mc_optim_manager_each_state(optim, count_bytes, &bytes);
+    mc_status status = mc_optim_manager_each_state(optim, count_bytes, NULL, &bytes);
     bytes = (bytes + bytes / 2) * (uint64_t)mc_world_ranks_here(s->ctx);
     uint8_t lacks = available && bytes > available / 8 * 7;
     if (!status) status = mc_ranks_any(s->ctx, &lacks, 1);

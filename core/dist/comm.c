@@ -323,7 +323,13 @@ void mc_comm_abort(mc_comm *c)
     if (c && !atomic_exchange(&c->aborted, true)) c->transport->abort(c);
 }
 
-mc_comm *mc_context_comm(const mc_context *ctx) { return mc_failed(ctx) ? NULL : ctx->comm; }
+mc_comm *mc_context_comm(mc_context *ctx)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (!ctx->comm && !ctx->alone) ctx->alone = mc_comm_new(ctx, NULL, 1, 0, NULL);
+    return ctx->comm ? ctx->comm : ctx->alone;
+}
+
 int mc_comm_count(const mc_comm *c) { return c ? c->size : 1; }
 int mc_comm_rank(const mc_comm *c) { return c ? c->rank : 0; }
 mc_comm_volume mc_comm_volume_of(const mc_comm *c) { return c ? c->volume : (mc_comm_volume){0}; }

@@ -91,9 +91,9 @@ MC_API void mc_comm_free(mc_comm *comm);
 MC_API void mc_comm_abort(mc_comm *comm);
 
 /* The group of all ranks of the context's job, in their order, which the library's own calls use:
- * every rank uses it at the same points of the program, and nobody frees it. NULL with one rank,
- * and on a failed context. */
-MC_API mc_comm *mc_context_comm(const mc_context *ctx);
+ * every rank uses it at the same points of the program, and nobody frees it. With one rank it is a
+ * group of that one, so that the program is the same. NULL on a failed context. */
+MC_API mc_comm *mc_context_comm(mc_context *ctx);
 
 MC_API int mc_comm_count(const mc_comm *comm); /* ranks of the group; 1 for NULL */
 MC_API int mc_comm_rank(const mc_comm *comm);  /* this one's number in it; 0 for NULL */

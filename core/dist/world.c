@@ -152,6 +152,27 @@ static bool agree_on_reducing(mc_context *ctx)
                             sizeof ctx->reduce_bytes);
 }
 
+/* Ranks that begin with other weights, or spread them otherwise, would go on for a while and be
+ * wrong: options that have to be the same are compared with rank 0's. */
+static bool agree_on_options(mc_context *ctx)
+{
+    static const char *const names[] = {"seed", "zero_level", "grad_dtype == MC_GRAD_PARAMETER"};
+    enum { OPTIONS = sizeof names / sizeof *names };
+    uint64_t mine[OPTIONS] = {ctx->seed, (uint64_t)ctx->zero_level,
+                              ctx->grad_dtype == MC_GRAD_PARAMETER};
+    uint64_t first[OPTIONS];
+    memcpy(first, mine, sizeof mine);
+    if (!mc_control_share(ctx->world->control, &ctx->error, "the options of rank 0", first,
+                          sizeof first))
+        return false;
+    for (int i = 0; i < OPTIONS; i++)
+        if (mine[i] != first[i])
+            mc_fail(ctx, MC_ERR_ARGUMENT,
+                    "mc_init_options.%s is %llu on rank %d and %llu on rank 0, expected the same",
+                    names[i], (unsigned long long)mine[i], ctx->rank, (unsigned long long)first[i]);
+    return !mc_failed(ctx);
+}
+
 void mc_world_join(mc_context *ctx, double timeout)
 {
     struct mc_world *w = ctx->world;
@@ -160,6 +181,7 @@ void mc_world_join(mc_context *ctx, double timeout)
     ctx->error.raised = report;
     ctx->error.raised_user = ctx;
     if (mc_launch_timeout(&ctx->error, timeout, &seconds) || !meet(ctx, seconds)) return;
+    if (!agree_on_options(ctx)) return;
     mc_comm_id id;
     memset(&id, 0, sizeof id);
     if (!ctx->device->is_host) {

@@ -6,6 +6,7 @@
 typedef struct mc_visit {
     mc_context *ctx;
     mc_state_fn fn;
+    mc_stepped_fn stepped;
     void *user;
     size_t index;            /* of the optimizer */
     mc_optimizer *optimizer; /* NULL while it visits numbers of the manager */
@@ -46,18 +47,20 @@ static mc_status visit_number(mc_visit *v, const char *name, const char *dtype, 
     return v->fn(v->user, &item);
 }
 
-/* A parameter takes part if it can be stepped, or has been. */
-static bool has_state(const mc_parameter *p)
+/* A parameter takes part if it can be stepped, or has been: here, or in what is to be restored. On
+ * true visit->name is that of its number of steps; false, too, when memory is out. */
+static bool has_state(mc_visit *v, const mc_parameter *p)
 {
-    return p->stored->trainable || p->optimizer_steps > 0;
+    if (!name_item(v, "optimizer", "step", p->name)) return false;
+    return p->stored->trainable || p->optimizer_steps > 0 ||
+           (v->stepped && v->stepped(v->user, v->name));
 }
 
 static mc_status visit_steps(void *user, mc_module_root *root, mc_parameter *p)
 {
     (void)root;
     mc_visit *v = user;
-    if (!has_state(p)) return MC_OK;
-    if (!name_item(v, "optimizer", "step", p->name)) return MC_ERR_NOMEM;
+    if (!has_state(v, p)) return mc_error_status(v->ctx);
     return visit_number(v, v->name, "I64", &p->optimizer_steps, false);
 }
 
@@ -94,7 +97,7 @@ static mc_status visit_arrays(void *user, mc_module_root *root, mc_parameter *p)
     mc_visit *v = user;
     const mc_optimizer_kind *kind = v->optimizer->kind;
     mc_status status = MC_OK;
-    if (!has_state(p)) return MC_OK;
+    if (!has_state(v, p)) return mc_error_status(v->ctx);
     for (int slot = 0; !status && slot < kind->state_count; slot++)
         status = visit_slot(v, root, p, slot, kind->state_name[slot]);
     if (!status && p->stored->bucket->dtype != MC_F32)
@@ -141,9 +144,10 @@ static mc_status visit_all(mc_visit *v, mc_optim_manager *m)
     return status;
 }
 
-mc_status mc_optim_manager_each_state(mc_optim_manager *m, mc_state_fn fn, void *user)
+mc_status mc_optim_manager_each_state(mc_optim_manager *m, mc_state_fn fn, mc_stepped_fn stepped,
+                                      void *user)
 {
-    mc_visit v = {.ctx = m->ctx, .fn = fn, .user = user};
+    mc_visit v = {.ctx = m->ctx, .fn = fn, .stepped = stepped, .user = user};
     mc_status status = mc_optim_manager_settle(m);
     if (!status) status = mc_offload_finish(m->ctx->offload);
     if (!status) status = visit_all(&v, m);

@@ -180,9 +180,13 @@ typedef struct mc_state_item {
 
 /* Visits everything that an exact resume needs beside the parameters: first the numbers, then the
  * arrays; the same items in the same order each time, and on each rank. Makes state that does not
- * exist yet. A visitor may read the data, or write it (and so restore it). */
+ * exist yet. A visitor may read the data, or write it (and so restore it). Frozen parameters take
+ * part that have been stepped, or of which `stepped` (NULL: none) says so, asked for the name of
+ * their number of steps. */
 typedef mc_status (*mc_state_fn)(void *user, const mc_state_item *item);
-mc_status mc_optim_manager_each_state(mc_optim_manager *optim, mc_state_fn fn, void *user);
+typedef bool (*mc_stepped_fn)(void *user, const char *name);
+mc_status mc_optim_manager_each_state(mc_optim_manager *optim, mc_state_fn fn,
+                                      mc_stepped_fn stepped, void *user);
 /* Waits until all steps launched have ended, and takes over what they left. NULL: nothing. Whoever
  * changes what a step counts, or tells it, calls this first: how late a step is known to have ended
  * must not show. */

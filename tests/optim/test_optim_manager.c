@@ -340,6 +340,35 @@ static void test_clip_order(void **state)
     assert_int_equal(mc_optim_manager_steps(optim), 1);
 }
 
+/* A loss times c is loss + (c - 1) loss. */
+static void test_scaled_loss(void **state)
+{
+    mc_context *ctx = *state;
+    for (int c = -1; c <= 2; c += 3) {
+        model m = new_model(ctx, MC_F32);
+        mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+        mc_optimizer *sgd = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.1f});
+        mc_optimizer_add(sgd, m.root);
+        mc_optim_manager_add(optim, sgd, NULL);
+        batch b = new_batch(3);
+        double g[CLASSES * IN + CLASSES], loss = reference_gradient(&m, &b, g);
+        float before[CLASSES * IN];
+        mc_parameter_read(m.weight, before);
+        mc_optim_manager_zero_grad(optim);
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *mean = loss_of(t, &m, &b, 0, ROWS);
+        mc_optim_manager_backward(optim, t, mc_loss_add(t, mean, mean, (float)(c - 1)));
+        mc_tape_end(t);
+        mc_optim_manager_step(optim);
+        assert_good(ctx);
+        assert_true(fabs(mc_optim_manager_mean_loss(optim) - c * loss) < 1e-5);
+        for (int i = 0; i < CLASSES * IN; i++)
+            assert_true(fabs((double)(value_at(m.weight, i) - before[i]) + 0.1 * c * g[i]) < 1e-6);
+        mc_optim_manager_free(optim);
+        mc_module_free(m.root);
+    }
+}
+
 /* ---- accumulation ------------------------------------------------------------------------ */
 
 /* Trains four steps with each batch cut into pieces; the labels that count lie unevenly. */
@@ -758,6 +787,44 @@ static void test_resume(void **state)
     check_resume(MC_F16, 20);
 }
 
+/* A parameter that was trained and then frozen is frozen again by the time its state is restored,
+ * and goes on when it is thawed. */
+static void check_resume_frozen(mc_dtype dtype)
+{
+    temp_folder folder = temp_folder_new();
+    const char *path = temp_path(&folder, "optimizer.safetensors");
+    run a = new_run(dtype, false), b = new_run(dtype, true);
+    train(&a, 0, 16);
+    mc_module_set_trainable(a.m.root, "*", false);
+    mc_module_set_trainable(a.m.root, "bias", true);
+    train(&a, 16, 18);
+    assert_int_equal(mc_optim_manager_save(a.optim, path), MC_OK);
+    copy_weights(&a, &b);
+    mc_module_set_trainable(b.m.root, "weight", false);
+    assert_int_equal(mc_optim_manager_load(b.optim, path), MC_OK);
+    assert_true(b.m.weight->optimizer_steps > 0);
+    assert_int_equal(b.m.weight->optimizer_steps, a.m.weight->optimizer_steps);
+    for (int i = 0; i < 2; i++) {
+        train(&a, 18 + 3 * i, 21 + 3 * i);
+        train(&b, 18 + 3 * i, 21 + 3 * i);
+        mc_module_set_trainable(a.m.root, NULL, true);
+        mc_module_set_trainable(b.m.root, NULL, true);
+    }
+    for (int i = 0; i < CLASSES * IN; i++)
+        assert_true(value_at(a.m.weight, i) == value_at(b.m.weight, i));
+    for (int i = 0; i < CLASSES; i++) assert_true(value_at(a.m.bias, i) == value_at(b.m.bias, i));
+    mc_context_free(a.ctx);
+    mc_context_free(b.ctx);
+    temp_folder_free(&folder);
+}
+
+static void test_resume_frozen(void **state)
+{
+    (void)state;
+    check_resume_frozen(MC_F32);
+    check_resume_frozen(MC_F16);
+}
+
 static void test_file(void **state)
 {
     (void)state;
@@ -938,6 +1005,7 @@ int main(void)
         TEST(test_clip),
         TEST(test_clip_errors),
         TEST(test_clip_order),
+        TEST(test_scaled_loss),
         TEST(test_accumulation),
         TEST(test_micro_steps_are_a_hint),
         TEST(test_nothing_counts),
@@ -952,6 +1020,7 @@ int main(void)
         TEST(test_steady_state),
         TEST(test_seed_is_given_back),
         TEST(test_resume),
+        TEST(test_resume_frozen),
         TEST(test_file),
         TEST(test_load_errors),
         TEST(test_load_bad_numbers),
