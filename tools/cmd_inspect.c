@@ -67,25 +67,29 @@ static family find_family(const char *model)
 
 /* ---- running it on a text -------------------------------------------------------------------- */
 
+/* The text is the first rank's: the others run a batch of no rows. */
+static int64_t rows_here(const mc_context *ctx) { return mc_rank(ctx) == 0; }
+
 /* Forward and backward of the language model's loss: each token from those before it. */
 static void run_gpt2(mc_context *ctx, mc_gpt2 *gpt2, const int32_t *ids, int64_t count)
 {
+    mc_shape shape = MC_SHAPE(rows_here(ctx), count - 1);
     mc_gpt2_set_dropout(gpt2, 0);
-    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
-    mc_optim_manager_zero_grad(optim);
+    mc_module_zero_grad(mc_gpt2_module(gpt2));
     mc_tape *t = mc_tape_begin(ctx);
-    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, count - 1), ids, false)};
+    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, shape, ids, false)};
     mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &in).last_hidden;
     hidden = mc_record(t, hidden, "last_hidden");
-    mc_tensor *next = mc_tape_input(t, MC_I32, MC_SHAPE(1, count - 1), ids + 1, false);
-    mc_optim_manager_backward(optim, t, mc_gpt2_loss(t, gpt2, hidden, next));
+    mc_tensor *next = mc_tape_input(t, MC_I32, shape, ids + 1, false);
+    mc_tape_backward(t, mc_gpt2_loss(t, gpt2, hidden, next), NULL);
     mc_tape_end(t);
 }
 
 static void run_bert(mc_context *ctx, mc_bert *bert, const int32_t *ids, int64_t count)
 {
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_bert_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, count), ids, false)};
+    mc_bert_input in = {.ids =
+                            mc_tape_input(t, MC_I32, MC_SHAPE(rows_here(ctx), count), ids, false)};
     mc_bert_output out = mc_bert_forward(t, bert, &in);
     mc_record(t, out.last_hidden, "last_hidden");
     if (out.pooled) mc_record(t, out.pooled, "pooled");

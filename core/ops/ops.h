@@ -104,8 +104,8 @@ MC_API mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *w
                                           const mc_cross_entropy_options *options);
 
 /* The loss whose mean is mean(a) + factor * mean(b): sum = a.sum + factor * b.sum * (a.count /
- * b.count), count = a.count (a.count 0: counts as 1 row of sum 0). Over several micro-steps or
- * ranks the second term is weighted by a's counts. */
+ * b.count), count = a.count (where only b counts, a counts as 1 row of sum 0). Over several
+ * micro-steps or ranks the second term is weighted by a's counts. */
 MC_API mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor);
 
 /* sum / count of a loss, of this rank's rows alone (mc_global_mean_loss in core/dist/ranks.h is

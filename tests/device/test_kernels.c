@@ -994,6 +994,24 @@ static void test_gradient_stats_16(void **state)
     free(bits);
 }
 
+/* Where nothing counts there is no row; where only b counts, a counts as one of sum 0. */
+static void test_loss_add_counts(void **state)
+{
+    (void)state;
+    static const float cases[][7] = {/* a, b, expected y, k */
+                                     {3, 0, 5, 0, 3, 0, 0},
+                                     {0, 0, 4, 2, 1, 1, 0.25f},
+                                     {3, 6, 5, 0, 3, 6, 0},
+                                     {3, 6, 4, 2, 9, 6, 1.5f}};
+    FOR_TABLES(t) for (int i = 0; i < 4; i++)
+    {
+        const float *c = cases[i];
+        float y[2], k[2];
+        assert_int_equal(t->k->loss_add(device, c, c + 2, 0.5f, y, k), MC_OK);
+        assert_true(y[0] == c[4] && y[1] == c[5] && k[0] == c[6] && k[1] == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1019,6 +1037,7 @@ int main(void)
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_gradient_stats),
         cmocka_unit_test(test_gradient_stats_16),
+        cmocka_unit_test(test_loss_add_counts),
         cmocka_unit_test(test_norm_branch_sums),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);

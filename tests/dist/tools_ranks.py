@@ -226,6 +226,25 @@ def test_gradient_dtype(folder):
     same_steps(exact, offloaded, "offloaded")
 
 
+def test_inspecting(folder):
+    """One text: the table is the same at any number of ranks and level, activations and gradients too."""
+    job = Job(folder, 1, pretrain(folder, "--steps", 2, "--tokenizer", folder / "tokenizer", "--output", "run"))
+    job.result()
+    tables = []
+    for ranks, level in (1, 3), (2, 3), (3, 0), (3, 2):
+        job_said = said_by_first(Job(folder, ranks, ["inspect", job.folder / "run", "--text", "abcabcab", "--json",
+                                                     "--zero-level", level]))
+        tables.append([json.loads(line) for line in job_said.splitlines()])
+    first = tables[0]
+    check(any(row["kind"] == "activation" and row["grad_std"] > 0 for row in first), f"gradients: {first}")
+    for table in tables[1:]:
+        same = len(table) == len(first) and all(
+            a.keys() == b.keys() and all(
+                math.isclose(a[key], b[key], rel_tol=1e-6, abs_tol=1e-9) if isinstance(a[key], float) else a[key] == b[key]
+                for key in a) for a, b in zip(first, table))
+        check(same, f"the same table: {first[-1]} {table[-1]}")
+
+
 def test_finetuning(folder):
     """101 rows, which no number of ranks divides; the last step leaves ranks without any."""
     first, runs = None, []

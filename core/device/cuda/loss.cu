@@ -321,7 +321,7 @@ extern "C" mc_status mc_cuda_cross_entropy(mc_device *d, int64_t rows, int64_t c
 static __global__ void add_two_losses(const float *a, const float *b, float factor, float *y,
                                       float *k_out)
 {
-    float count = a[1] > 0 ? a[1] : 1;
+    float count = a[1] > 0 || !(b[1] > 0) ? a[1] : 1; /* where nothing counts there is no row */
     float k = b[1] > 0 ? factor * count / b[1] : 0;
     y[0] = a[0] + k * b[0];
     y[1] = count;

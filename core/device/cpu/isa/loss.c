@@ -104,7 +104,7 @@ mc_status MC_K(loss_add)(mc_device *d, const float *a, const float *b, float fac
                          float *k_out)
 {
     (void)d;
-    float count = a[1] > 0 ? a[1] : 1;
+    float count = a[1] > 0 || !(b[1] > 0) ? a[1] : 1; /* where nothing counts there is no row */
     float k = b[1] > 0 ? factor * count / b[1] : 0;
     y[0] = a[0] + k * b[0];
     y[1] = count;
