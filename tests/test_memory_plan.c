@@ -163,9 +163,31 @@ static void test_faults(void **state)
 }
 #endif
 
+/* More blocks than a plan has numbers for, a few at a time; what lives keeps its own. */
+static void test_many_blocks(void **state)
+{
+    (void)state;
+    mc_context *ctx = mc_init_distributed(NULL), *dry = mc_plan_context_new(ctx);
+    mc_device *d = dry->device;
+    const size_t before = d->memory.in_use;
+    void *kept = d->alloc(d, 100);
+    assert_non_null(kept);
+    for (int i = 0; i < 6000000; i++) {
+        void *a = d->alloc(d, 10), *b = d->alloc(d, 20);
+        if (!a || !b || a == b || a == kept || b == kept) fail_msg("block %d", 2 * i);
+        d->free(d, i % 2 ? a : b, i % 2 ? 10 : 20);
+        d->free(d, i % 2 ? b : a, i % 2 ? 20 : 10);
+    }
+    d->free(d, kept, 100);
+    assert_true(d->memory.in_use == before);
+    mc_context_free(dry);
+    mc_context_free(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_blocks),
         cmocka_unit_test(test_plan_is_right),
         cmocka_unit_test_setup_teardown(test_nothing_is_taken, set_up_context, tear_down_context),
         cmocka_unit_test_setup_teardown(test_errors, set_up_context, tear_down_context),

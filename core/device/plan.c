@@ -15,7 +15,9 @@ typedef struct plan_device {
     const mc_kernels
         *planning;   /* those of `like` that take scratch memory; NULL entries take none */
     bool is_host;    /* the device that is planned for */
-    uint64_t blocks; /* handed out so far */
+    uint64_t blocks; /* numbers handed out so far; those that came back are used again first */
+    uint32_t *spare;
+    size_t spare_count, spare_room;
     size_t scratch, logits;
     size_t logits_bytes; /* of a chunk of logits, known after the first cross-entropy */
     mc_plan_peak peak;
@@ -40,14 +42,35 @@ static bool is_logits(const plan_device *p, size_t bytes)
     return p->logits_bytes && bytes == p->logits_bytes;
 }
 
+/* A number that no block has; 0: there is none. */
+static uint64_t take_number(plan_device *p)
+{
+    if (p->spare_count) return p->spare[--p->spare_count];
+    return p->blocks < UINT64_MAX >> PLACE_BITS ? ++p->blocks : 0;
+}
+
+/* Where there is no memory to note it the number is lost, which does no harm. */
+static void give_number(plan_device *p, uint64_t number)
+{
+    if (p->spare_count == p->spare_room) {
+        size_t room = 2 * p->spare_room + 64;
+        uint32_t *spare = mc_realloc(p->spare, room * sizeof *spare);
+        if (!spare) return;
+        p->spare = spare;
+        p->spare_room = room;
+    }
+    p->spare[p->spare_count++] = (uint32_t)number;
+}
+
 static void *plan_alloc(mc_device *d, size_t bytes)
 {
     plan_device *p = plan_of(d);
-    if (bytes >> PLACE_BITS) return NULL;
+    uint64_t number = bytes >> PLACE_BITS ? 0 : take_number(p);
+    if (!number) return NULL;
     d->memory.in_use += bytes;
     if (is_logits(p, bytes)) p->logits += bytes;
     note_peak(p);
-    return (void *)(uintptr_t)(++p->blocks << PLACE_BITS); /* never followed */
+    return (void *)(uintptr_t)(number << PLACE_BITS); /* never followed */
 }
 
 static void plan_free(mc_device *d, void *data, size_t bytes)
@@ -56,6 +79,7 @@ static void plan_free(mc_device *d, void *data, size_t bytes)
     if (!data) return;
     d->memory.in_use -= bytes;
     if (is_logits(p, bytes) && p->logits) p->logits -= bytes;
+    give_number(p, (uint64_t)(uintptr_t)data >> PLACE_BITS);
 }
 
 mc_status mc_plan_scratch(mc_device *d, size_t bytes)
@@ -99,6 +123,7 @@ static uint64_t plan_free_memory(mc_device *d)
 static void plan_close(mc_device *d)
 {
     mc_rates_free(plan_of(d)->rates);
+    mc_free(plan_of(d)->spare);
     mc_free(d);
 }
 
