@@ -602,6 +602,8 @@ static const struct {
     {"{'a':1}", "malformed JSON"},
     {"NaN", "malformed JSON"},
     {"{\n\"\xff\":1}", "x.json:6: malformed JSON: not UTF-8"},
+    {"{\n\"a\":\"\\u12G4\"}", "x.json:6: malformed JSON: \\u without four hexadecimal digits"},
+    {"{\n\n\"\\u12\":1}", "x.json:7: malformed JSON: \\u without four hexadecimal digits"},
     {"\"\xc0\x80\"", "not UTF-8"},
     {"\"\xed\xa0\x80\"", "not UTF-8"},
     {"\"\xf4\x90\x80\x80\"", "not UTF-8"},

@@ -37,6 +37,17 @@ bool mc_utf8_is_valid(const char *text, size_t size)
     return true;
 }
 
+/* cJSON takes an escape that is none for the end of the string. */
+static const char *flaw_of_escape(const char *text, size_t size)
+{
+    static const char digits[] = "0123456789abcdefABCDEF";
+    if (size < 2 || text[1] != 'u') return NULL;
+    for (size_t i = 2; i < 6; i++)
+        if (i >= size || !text[i] || !strchr(digits, text[i]))
+            return "\\u without four hexadecimal digits";
+    return memcmp(text + 2, "0000", 4) == 0 ? "a NUL character" : NULL;
+}
+
 /* Finds what cJSON would let pass or choke on: text that isn't UTF-8, control characters, a NUL in
  * a string (which would silently end it there), nesting that bounds its recursion on hostile input.
  * Returns what is wrong and sets *where, or NULL. */
@@ -54,7 +65,8 @@ static const char *find_flaw(const char *text, size_t size, const char **where)
         if (c == '"') {
             in_string = !in_string;
         } else if (in_string && c == '\\') {
-            if (size - i >= 6 && memcmp(text + i, "\\u0000", 6) == 0) return "a NUL character";
+            const char *flaw = flaw_of_escape(text + i, size - i);
+            if (flaw) return flaw;
             if (size - i >= 2) length = 2;
         } else if (!in_string && (c == '{' || c == '[')) {
             if (++depth > 64) return "nested deeper than 64 levels";

@@ -740,6 +740,7 @@ static void test_rows(void **state)
     for_cases(embedding_backward_case);
     for (int k = 0; k < 4; k++) {
         test_case c = {20000, 200, layouts[0], layouts[0], kinds[k]};
+        if (!is_mine()) continue;
         embedding_backward_size(&c, 1);
         embedding_backward_size(&c, 9);
         embedding_backward_size(&c, 5000);
