@@ -47,7 +47,8 @@ typedef enum mc_token_format {
  * outside its .bin, overlap, leave gaps, or whose documents are out of order; a type of numbers
  * that is no integer. */
 MC_API mc_token_file *mc_token_file_open(mc_context *ctx, const char *pattern);
-/* The same for several paths or patterns, one behind the other. */
+/* The same for several paths or patterns, one behind the other. An .idx is passed over where its
+ * .bin is listed too. */
 MC_API mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const *patterns,
                                               int count);
 /* Frees it before its context does; loaders keep what they need. NULL is allowed. */

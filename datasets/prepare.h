@@ -60,10 +60,11 @@ typedef struct mc_prepare_options {
  * whatever was there before is still there. `options` and `result` may be NULL.
  *
  * Errors, set in the context and returned: an input that is not there, is no regular file, or is
- * the output too; bytes that are no UTF-8, a line that is no JSON object, a key that is missing or
- * no string (each with file and line; the first in the order of the inputs, whatever the threads);
- * a tokenizer without the end-of-text token; for llm.c's format a vocabulary of more than 65,536 or
- * more than 2^31 - 1 tokens; no tokens at all; a write that fails; memory. */
+ * the output too; an output that is a folder, a device or a pipe; bytes that are no UTF-8, a line
+ * that is no JSON object, a key that is missing or no string (each with file and line; the first in
+ * the order of the inputs, whatever the threads); a tokenizer without the end-of-text token; for
+ * llm.c's format a vocabulary of more than 65,536 or more than 2^31 - 1 tokens; no tokens at all; a
+ * write that fails; memory. */
 MC_API mc_status mc_prepare_tokens(mc_context *ctx, const mc_tokenizer *tok,
                                    const char *const *inputs, int count, const char *output,
                                    const mc_prepare_options *options, mc_prepare_result *result);

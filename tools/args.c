@@ -191,18 +191,23 @@ static bool set_whole(const args_option *o, const char *string)
     return true;
 }
 
+static bool is_within(const args_option *o, double value)
+{
+    if (value < o->real_low || (o->above_low && value == o->real_low)) return false;
+    if (value > o->real_high || (o->below_high && value == o->real_high)) return false;
+    return isfinite(value);
+}
+
 static bool set_real(const args_option *o, const char *string)
 {
     double value;
-    if (!text_parse_real(string, &value)) return false;
-    if (value < o->real_low || (o->above_low && value == o->real_low)) return false;
-    if (value > o->real_high || (o->below_high && value == o->real_high)) return false;
-    if (o->type == ARGS_TYPE_FLOAT) {
-        if (!isfinite((float)value)) return false;
+    if (!text_parse_real(string, &value) || !is_within(o, value)) return false;
+    /* 1e-50 is above 0, but the 0 that it rounds to is not */
+    if (o->type == ARGS_TYPE_FLOAT && !is_within(o, (double)(float)value)) return false;
+    if (o->type == ARGS_TYPE_FLOAT)
         *(float *)o->target = (float)value;
-    } else {
+    else
         *(double *)o->target = value;
-    }
     return true;
 }
 

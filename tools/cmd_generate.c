@@ -10,6 +10,7 @@
 #include "tools/commands.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
+#include "tools/text.h"
 #include "tools/train_options.h"
 
 static const char *const model_names[] = {"gpt2", NULL};
@@ -74,19 +75,26 @@ static bool continues_character(unsigned char first, int at, unsigned char next)
     return (next & 0xc0) == 0x80;
 }
 
-static bool is_utf8(const char *text)
+static bool is_utf8(const char *string)
 {
-    while (*text) {
-        unsigned char first = (unsigned char)*text;
+    while (*string) {
+        unsigned char first = (unsigned char)*string;
         int length = character_length(first), at = 1;
-        while (at < length && continues_character(first, at, (unsigned char)text[at])) at++;
+        while (at < length && continues_character(first, at, (unsigned char)string[at])) at++;
         if (length == 0 || at < length) return false;
-        text += length;
+        string += length;
     }
     return true;
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
+
+static bool check_line(const char *path, size_t number, const char *line, size_t length)
+{
+    const char *bad = strlen(line) < length ? "a NUL byte" : is_utf8(line) ? NULL : "not UTF-8";
+    if (bad) fprintf(stderr, "error: %s:%zu: %s, expected a prompt a line\n", path, number, bad);
+    return !bad;
+}
 
 /* Each line of the file is a prompt. */
 static bool read_lines(generation *g, const char *path)
@@ -96,11 +104,12 @@ static bool read_lines(generation *g, const char *path)
     size_t room = 0, most = 0;
     char *line = NULL;
     ssize_t length;
-    bool good = true;
+    bool good = true, readable = true;
     errno = 0;
-    while (good && (length = getline(&line, &room, file)) >= 0) {
+    while (good && readable && (length = getline(&line, &room, file)) >= 0) {
         if (length && line[length - 1] == '\n') line[--length] = '\0';
         if (length && line[length - 1] == '\r') line[--length] = '\0';
+        readable = check_line(path, g->line_count + 1, line, (size_t)length);
         if (g->line_count == most) {
             most = 2 * most + 16;
             char **grown = realloc(g->lines, most * sizeof *grown);
@@ -114,11 +123,11 @@ static bool read_lines(generation *g, const char *path)
     }
     if (!good)
         fail(path, "out of memory");
-    else if (!feof(file))
+    else if (readable && !feof(file))
         good = fail(path, errno ? strerror(errno) : "cannot read");
     free(line);
     if (file != stdin) fclose(file);
-    return good;
+    return good && readable;
 }
 
 /* "12, 7 99" as ids. */
@@ -145,7 +154,7 @@ static bool encode(generation *g, prompt *p)
 {
     mc_encoding e = {0};
     size_t length = strlen(p->text);
-    if (!is_utf8(p->text)) return fail("a prompt", "expected UTF-8");
+    if (!is_utf8(p->text)) return fail("--prompt", "not UTF-8");
     mc_status status = mc_tokenizer_encode(g->tokenizer, p->text, length, NULL, 0, 0, &e);
     if (status == MC_OK && e.count <= INT_MAX &&
         (p->ids = malloc((e.count + 1) * sizeof *p->ids))) {
@@ -221,9 +230,9 @@ static void print_token(const generation *g, held_bytes *h, int32_t token, bool 
     } else if (mc_tokenizer_id_to_token(g->tokenizer, token)) {
         size_t size;
         mc_decode_options raw = {.skip_special = true, .raw_bytes = true};
-        char *text = mc_tokenizer_decode_sized(g->tokenizer, &token, 1, &raw, &size);
-        if (text) print_bytes(h, text, size);
-        mc_string_free(text);
+        char *bytes = mc_tokenizer_decode_sized(g->tokenizer, &token, 1, &raw, &size);
+        if (bytes) print_bytes(h, bytes, size);
+        mc_string_free(bytes);
     }
     fflush(stdout);
 }
@@ -255,25 +264,46 @@ static bool add_ids(cJSON *json, const char *key, const int32_t *ids, int count)
     return false;
 }
 
+/* The text of tokens as JSON writes it, NULL when memory is out. It may hold NULs, which strings of
+ * cJSON may not. Ids of a model that the tokenizer does not know are passed over. */
+static char *json_text(const generation *g, const int32_t *ids, int count)
+{
+    size_t known = 0, size = 0;
+    const mc_decode_options options = {.skip_special = true};
+    int32_t *tokens = malloc(((size_t)count + 1) * sizeof *tokens);
+    for (int i = 0; tokens && i < count; i++)
+        if (mc_tokenizer_id_to_token(g->tokenizer, ids[i])) tokens[known++] = ids[i];
+    char *plain =
+        tokens ? mc_tokenizer_decode_sized(g->tokenizer, tokens, known, &options, &size) : NULL;
+    char *json = plain ? malloc(6 * size + 3) : NULL;
+    if (json) {
+        text t = text_into(json, 6 * size + 3);
+        text_add_json_bytes(&t, plain, size);
+    }
+    mc_string_free(plain);
+    free(tokens);
+    return json;
+}
+
 /* {"prompt": ..., "text": ..., "ids": [...], "tokens": n, "score": x} */
 static bool print_json(const generation *g, const prompt *p, const int32_t *ids, int count,
                        float score)
 {
     if (g->silent) return true;
     cJSON *json = cJSON_CreateObject();
-    char *text = g->tokenizer ? mc_tokenizer_decode(g->tokenizer, ids, (size_t)count, true) : NULL;
+    char *answer = g->tokenizer ? json_text(g, ids, count) : NULL;
     char number[32];
     snprintf(number, sizeof number, "%.6g", (double)score);
     bool good =
-        json && (!g->tokenizer || text) && cJSON_AddStringToObject(json, "prompt", p->text) &&
-        (!text || cJSON_AddStringToObject(json, "text", text)) &&
+        json && (!g->tokenizer || answer) && cJSON_AddStringToObject(json, "prompt", p->text) &&
+        (!answer || cJSON_AddRawToObject(json, "text", answer)) &&
         add_ids(json, "ids", ids, count) && cJSON_AddNumberToObject(json, "tokens", count) &&
         cJSON_AddRawToObject(json, "score", isfinite(score) ? number : "null");
     char *line = good ? cJSON_PrintUnformatted(json) : NULL;
     if (line) puts(line);
     cJSON_free(line);
     cJSON_Delete(json);
-    mc_string_free(text);
+    free(answer);
     return line || fail("an answer", "out of memory");
 }
 

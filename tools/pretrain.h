@@ -62,6 +62,7 @@ typedef struct pretrain {
     double flops;           /* of a token */
     double peak;            /* FLOP/s of the device; 0: unknown */
     double loss, val_loss;  /* the last */
+    bool val_due;           /* an interrupt came before the last step's validation */
     /* of this process */
     double clock;                  /* when the last report came or training went on */
     int64_t reported;              /* steps */

@@ -98,25 +98,26 @@ static double batch_loss(pretrain *p, const mc_lm_batch *batch)
     return loss;
 }
 
-/* The same sequences each time. */
-static void validate(pretrain *p)
+/* The same sequences each time. False where an interrupt or an error came first. */
+static bool validate(pretrain *p)
 {
     double start = classify_clock(), sum = 0;
     int64_t tokens = 0, done = 0;
     mc_lm_loader_seek(p->val, &p->val_start);
     while (done < p->val_batches && pretrain_goes_on(p, done)) {
         const mc_lm_batch *batch = mc_lm_loader_next(p->val);
-        if (!batch) return;
+        if (!batch) return false;
         sum += batch_loss(p, batch) * (double)batch->all_tokens;
         tokens += batch->all_tokens;
         run_log_progress(&p->log, "val", "batch", ++done, p->val_batches);
     }
-    if (done < p->val_batches) return;
+    if (done < p->val_batches) return false;
     p->val_loss = sum / (double)tokens;
     run_log_validation(&p->log, &(run_validation){.step = p->step,
                                                   .loss = p->val_loss,
                                                   .tokens = tokens,
                                                   .seconds = classify_clock() - start});
+    return true;
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
@@ -172,12 +173,17 @@ bool pretrain_prepare_samples(pretrain *p)
 /* Prompt and answer as one text. */
 static void show_sample(pretrain *p, const mc_generation *g)
 {
-    size_t count = (size_t)p->prompt_length + (size_t)g->lengths[0];
+    size_t count = (size_t)p->prompt_length + (size_t)g->lengths[0], known = 0, size;
+    const mc_decode_options options = {.skip_special = true};
     int32_t *ids = malloc(count * sizeof *ids);
     if (!ids) return;
     memcpy(ids, p->prompt, (size_t)p->prompt_length * sizeof *ids);
     memcpy(ids + p->prompt_length, g->ids[0], (size_t)g->lengths[0] * sizeof *ids);
-    char *text = mc_tokenizer_decode(p->tokenizer, ids, count, true);
+    for (size_t i = 0; i < count; i++) /* a model may know more ids */
+        if (mc_tokenizer_id_to_token(p->tokenizer, ids[i])) ids[known++] = ids[i];
+    char *text = mc_tokenizer_decode_sized(p->tokenizer, ids, known, &options, &size);
+    for (size_t i = 0; text && i < size; i++) /* a NUL would end the line there */
+        if (!text[i]) text[i] = ' ';
     if (text) run_log_sample(&p->log, p->step, text);
     mc_string_free(text);
     free(ids);
@@ -210,7 +216,7 @@ static void between_steps(pretrain *p, bool last)
     if (!val && !text && !keep && !last) return;
     mc_module_wait(mc_gpt2_module(p->work.gpt2)); /* the update is of the step too */
     report(p, 0);
-    if (val && pretrain_goes_on(p, 0)) validate(p);
+    p->val_due = val && !(pretrain_goes_on(p, 0) && validate(p));
     if (text && pretrain_goes_on(p, 0)) sample(p);
     if (keep) pretrain_save(p);
     p->clock = classify_clock();
@@ -221,6 +227,7 @@ void pretrain_train(pretrain *p)
     p->stop = p->o.steps;
     if (p->o.stop_after && p->o.stop_after < p->stop) p->stop = p->o.stop_after;
     p->shown = p->step;
+    if (p->val_due && p->val && pretrain_goes_on(p, 0)) p->val_due = !validate(p);
     p->clock = classify_clock();
     if (p->step >= p->stop)
         run_log_line(&p->log, "nothing is left to train: %" PRId64 " steps are done, of %" PRId64,

@@ -90,6 +90,7 @@ static void add_options(setting_list *list, const pretrain *p)
     list->told = list->count;
     add_whole(list, "steps", o->steps);
     add_whole(list, "ranks", mc_world_size(p->ctx));
+    add(list, "val-due", p->val_due ? "true" : "false");
 }
 
 static void add_position(setting_list *list, const mc_lm_position *at)
@@ -344,6 +345,7 @@ bool pretrain_restore(pretrain *p)
     mc_checkpoint_restore(p->resumed, p->work.optim);
     if (mc_failed(p->ctx)) return false;
     p->step = p->saved = p->told = mc_checkpoint_step(p->resumed);
+    p->val_due = strcmp(kept(p, "val-due"), "true") == 0;
     run_log_line(&p->log, "resumed behind step %" PRId64 " from %s", p->step,
                  mc_checkpoint_folder(p->resumed));
     return true;

@@ -31,18 +31,25 @@ void text_add(text *t, const char *format, ...)
     }
 }
 
-void text_add_json_string(text *t, const char *string)
+void text_add_json_bytes(text *t, const char *bytes, size_t size)
 {
+    static const char special[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
     text_add(t, "\"");
-    for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            text_add(t, "\\%c", *p);
-        else if (*p < 0x20)
-            text_add(t, "\\u%04x", *p);
+    for (size_t i = 0; i < size; i++) {
+        const char *found = bytes[i] ? strchr(special, bytes[i]) : NULL;
+        if (found)
+            text_add(t, "\\%c", letters[found - special]);
+        else if ((unsigned char)bytes[i] < 0x20)
+            text_add(t, "\\u%04x", (unsigned char)bytes[i]);
         else
-            text_add(t, "%c", *p);
+            text_add(t, "%c", bytes[i]);
     }
     text_add(t, "\"");
+}
+
+void text_add_json_string(text *t, const char *string)
+{
+    text_add_json_bytes(t, string, strlen(string));
 }
 
 static bool reads_back(const char *string, double value, bool as_float)

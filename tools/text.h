@@ -24,8 +24,10 @@ typedef struct text {
 
 text text_into(char *data, size_t room);
 void text_add(text *t, const char *format, ...) MC_PRINTF(2, 3);
-/* Adds `string` as a JSON string, quotes included. */
+/* Adds `string`, or `size` bytes that may hold NULs, as a JSON string, quotes included: at most six
+ * characters a byte. */
 void text_add_json_string(text *t, const char *string);
+void text_add_json_bytes(text *t, const char *bytes, size_t size);
 /* Adds the shortest decimal that reads back as the same value. A value that a float holds exactly
  * is written as a float (5e-05, not 4.999999873689376e-05). Not finite: nan, inf, -inf. */
 void text_add_number(text *t, double value);

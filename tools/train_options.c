@@ -148,5 +148,10 @@ bool train_can_save(const char *folder)
         path[i] = '\0';
         made = mkdir(path, 0777) == 0 || errno == EEXIST;
     }
+    struct stat info;
+    if (made && stat(folder, &info) == 0 && !S_ISDIR(info.st_mode)) {
+        errno = ENOTDIR;
+        return false;
+    }
     return made && access(folder, W_OK | X_OK) == 0;
 }

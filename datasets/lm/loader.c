@@ -141,11 +141,17 @@ static bool count_windows(mc_lm_loader *l)
         l->windows += (file->shards[s].count - 1) / l->seq_length;
     }
     if (l->windows >= (l->keep_last ? 1 : l->batch_windows)) return true;
-    mc_fail(l->ctx, MC_ERR_ARGUMENT,
-            "%s: %" PRId64 " tokens%s are too few for one batch: they make %" PRId64
-            " sequences of %d and a label, a batch has %d on each of %d ranks",
-            file->shards[0].path, file->count, file->shard_count > 1 ? " in all shards" : "",
-            l->windows, l->seq_length, l->batch_size, l->world);
+    const char *where = file->shard_count > 1 ? " in all shards" : "";
+    if (l->keep_last)
+        mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                "%s: %" PRId64 " tokens%s are too few for a sequence of %d and a label",
+                file->shards[0].path, file->count, where, l->seq_length);
+    else
+        mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                "%s: %" PRId64 " tokens%s are too few for one batch: they make %" PRId64
+                " sequences of %d and a label, a batch has %d on each of %d ranks",
+                file->shards[0].path, file->count, where, l->windows, l->seq_length, l->batch_size,
+                l->world);
     return false;
 }
 

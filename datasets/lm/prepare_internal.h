@@ -22,7 +22,8 @@ typedef struct mc_token_writer {
 /* Where a format's files lie for an `output`: idx is "" for llm.c's. */
 mc_status mc_token_writer_paths(mc_error *err, mc_token_format format, const char *output,
                                 char bin[MC_PATH_MAX], char idx[MC_PATH_MAX]);
-/* Opens the files aside. An error says so when the vocabulary does not fit the format. */
+/* Opens the files aside. An error says so when the vocabulary does not fit the format, or where a
+ * file would go there is a folder, a device or a pipe. */
 mc_status mc_token_writer_init(mc_error *err, mc_token_writer *writer, mc_token_format format,
                                const char *output, int vocabulary);
 /* Adds tokens, which are below the vocabulary, to the current document. */

@@ -45,15 +45,32 @@ static bool add_shard(mc_token_file *file, const char *path)
     return true;
 }
 
+/* The .bin of an .idx; false for other paths. */
+static bool bin_of_index(const char *path, char bin[MC_PATH_MAX])
+{
+    size_t length = strlen(path);
+    if (length < 5 || length >= MC_PATH_MAX || strcmp(path + length - 4, ".idx") != 0) return false;
+    memcpy(bin, path, length + 1);
+    memcpy(bin + length - 4, ".bin", 4);
+    return true;
+}
+
 /* Whether a match is an .idx whose .bin is matched as well, and so is opened with that. */
 static bool comes_with_bin(const char *pattern, const char *path)
 {
     char bin[MC_PATH_MAX];
-    size_t length = strlen(path);
-    if (length < 5 || length >= sizeof bin || strcmp(path + length - 4, ".idx") != 0) return false;
-    memcpy(bin, path, length + 1);
-    memcpy(bin + length - 4, ".bin", 4);
-    return mc_path_is_file(bin) && fnmatch(pattern, bin, FNM_PATHNAME | FNM_PERIOD) == 0;
+    return bin_of_index(path, bin) && mc_path_is_file(bin) &&
+           fnmatch(pattern, bin, FNM_PATHNAME | FNM_PERIOD) == 0;
+}
+
+/* The same where a shell has expanded the pattern. */
+static bool is_listed_with_bin(const char *const *paths, int count, const char *path)
+{
+    char bin[MC_PATH_MAX];
+    if (!path || !bin_of_index(path, bin)) return false;
+    for (int i = 0; i < count; i++)
+        if (paths[i] && strcmp(paths[i], bin) == 0) return true;
+    return false;
 }
 
 static int compare_paths(const void *a, const void *b)
@@ -103,7 +120,9 @@ mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const *patte
     file->ctx = ctx;
     file->references = 1;
     bool good = true;
-    for (int i = 0; good && i < count; i++) good = add_pattern(file, patterns[i]);
+    for (int i = 0; good && i < count; i++)
+        if (!is_listed_with_bin(patterns, count, patterns[i]))
+            good = add_pattern(file, patterns[i]);
     if (good) return file;
     mc_token_file_free(file);
     return NULL;

@@ -1,8 +1,11 @@
 /* Writing token files. Counts are known only at the end: llm.c's header is patched then, Megatron's
  * index is written then, from the lengths of the documents. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "datasets/lm/prepare_internal.h"
 
 enum {
@@ -35,6 +38,17 @@ static mc_status check_vocabulary(mc_error *err, const mc_token_writer *w, const
                         output, vocabulary, LLMC_VOCABULARY);
 }
 
+/* A finished file takes the place of what is there. Of a link that is what it points to. */
+static mc_status find_place(mc_error *err, char path[MC_PATH_MAX])
+{
+    struct stat info;
+    char real[PATH_MAX];
+    if (realpath(path, real)) snprintf(path, MC_PATH_MAX, "%s", real);
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return MC_OK;
+    return mc_error_set(err, MC_ERR_ARGUMENT, "%s: is %s, expected a file to write", path,
+                        S_ISDIR(info.st_mode) ? "a folder" : "no regular file");
+}
+
 mc_status mc_token_writer_init(mc_error *err, mc_token_writer *w, mc_token_format format,
                                const char *output, int vocabulary)
 {
@@ -46,6 +60,8 @@ mc_status mc_token_writer_init(mc_error *err, mc_token_writer *w, mc_token_forma
     w->type = megatron && vocabulary >= MEGATRON_U16_VOCABULARY ? MC_TOKEN_I32 : MC_TOKEN_U16;
     mc_status status = check_vocabulary(err, w, output, vocabulary);
     if (!status) status = mc_token_writer_paths(err, w->format, output, bin, idx);
+    if (!status) status = find_place(err, bin);
+    if (!status && megatron) status = find_place(err, idx);
     if (!status) status = mc_file_writer_init(err, &w->bin, bin);
     if (!status && megatron) status = mc_file_writer_init(err, &w->idx, idx);
     if (!status && !megatron) status = mc_file_write(&w->bin, no_header, sizeof no_header);

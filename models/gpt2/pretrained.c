@@ -1,3 +1,4 @@
+#include <string.h>
 #include "core/checkpoint/config_json_internal.h"
 #include "core/checkpoint/hub_internal.h"
 #include "core/checkpoint/pretrained_internal.h"
@@ -23,23 +24,55 @@ static const mc_weight_rule rules[] = {
     {"output_projection", "lm_head", .head = true},
     {NULL}};
 
-/* Causal masks are buffers; the head of a tied model is the word embedding again. */
+/* Causal masks are buffers; the head of a tied model is the word embedding again (see untie). */
 static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias", "lm_head.weight", NULL};
 
 const mc_weight_map mc_gpt2_weight_map = {
     .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
 
+/* Whether a file holds a head that is not the word embedding again. */
+static bool has_own_head(mc_safetensors *file)
+{
+    enum { PIECE = 4096 };
+    float head[PIECE], words[PIECE];
+    const mc_safetensors_entry *h =
+        mc_weight_find(&mc_gpt2_weight_map, 0, file, "output_projection.weight");
+    const mc_safetensors_entry *w =
+        mc_weight_find(&mc_gpt2_weight_map, 0, file, "input_embedding.weight");
+    if (!h || !w) return false;
+    if (h->count != w->count) return true;
+    for (int64_t at = 0; at < h->count; at += PIECE) {
+        int64_t n = h->count - at < PIECE ? h->count - at : PIECE;
+        if (mc_safetensors_read_f32(file, h, at, n, head) ||
+            mc_safetensors_read_f32(file, w, at, n, words))
+            return false;
+        if (memcmp(head, words, (size_t)n * sizeof *head) != 0) return true;
+    }
+    return false;
+}
+
+/* As transformers does from version 5 on; earlier ones tied all the same. */
+static void untie(mc_context *ctx, mc_safetensors *file, const char *folder, mc_gpt2_config *config)
+{
+    if (!config->tied || !has_own_head(file)) return;
+    config->tied = false;
+    mc_log(ctx, MC_LOG_WARNING,
+           "%s: lm_head.weight is not the word embedding again, though config.json does not say "
+           "\"tie_word_embeddings\": false: it is taken as a head of its own",
+           folder);
+}
+
 static mc_gpt2 *load(mc_context *ctx, const cJSON *json, const char *path, const char *folder,
-                     const mc_gpt2_config *config, mc_load_options *options)
+                     mc_gpt2_config *config, mc_load_options *options)
 {
     mc_config_reader r = {&ctx->error, json, path};
     if (options->saved_dtype && !options->dtype && !mc_config_dtype(&r, &options->dtype))
         return NULL;
-    mc_gpt2 *gpt2 = mc_gpt2_new(ctx, config, options);
-    if (!gpt2 || mc_gpt2_read_eos(gpt2, json, path)) return gpt2;
     mc_safetensors *file =
         mc_safetensors_open(ctx, folder, &(mc_safetensors_options){.variant = options->variant});
-    if (file)
+    if (file) untie(ctx, file, folder, config);
+    mc_gpt2 *gpt2 = mc_gpt2_new(ctx, config, options);
+    if (gpt2 && mc_gpt2_read_eos(gpt2, json, path) == MC_OK)
         mc_weights_load(&gpt2->module, &mc_gpt2_weight_map, (int)config->layers, file, folder,
                         NULL);
     mc_safetensors_free(file);

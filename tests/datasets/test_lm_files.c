@@ -115,6 +115,15 @@ static void test_megatron_types(void **state)
             assert_false(mc_token_file_document(file, -1, &first, &count));
             mc_token_file_free(file);
         }
+        /* a pattern that a shell has expanded; and a file that is to count twice */
+        const char *bin_path = temp_path(&f->folder, "m.bin");
+        const char *listed[] = {temp_path(&f->folder, "m.idx"), bin_path, bin_path};
+        for (int count = 2; count <= 3; count++) {
+            mc_token_file *file = mc_token_file_open_list(f->ctx, listed, count);
+            assert_int_equal(mc_token_file_shards(file), count - 1);
+            assert_int_equal(mc_token_file_count(file), 9 * (count - 1));
+            mc_token_file_free(file);
+        }
     }
 }
 

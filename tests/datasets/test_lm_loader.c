@@ -74,6 +74,10 @@ static void test_ends(void **state)
                  "train.bin: 64 tokens are too few for one batch: they "
                  "make 7 sequences of 8 and a label, a batch has 8");
     assert_null(mc_lm_loader_new(
+        file, &(mc_lm_loader_options){.batch_size = 8, .seq_length = 64, .keep_last = true}));
+    expect_error(f->ctx, MC_ERR_ARGUMENT,
+                 "train.bin: 64 tokens are too few for a sequence of 64 and a label");
+    assert_null(mc_lm_loader_new(
         file, &(mc_lm_loader_options){.batch_size = 2, .seq_length = 8, .world = 4}));
     expect_error(f->ctx, MC_ERR_ARGUMENT, "a batch has 2 on each of 4 ranks");
 }

@@ -403,8 +403,38 @@ static void test_bad_files(void **state)
     assert_int_equal(mc_prepare_tokens(f->ctx, f->tok, &good, 1, good, NULL, NULL),
                      MC_ERR_ARGUMENT);
     expect_error(f->ctx, MC_ERR_ARGUMENT, "a.txt: is both input and output");
+    assert_int_equal(mc_prepare_tokens(f->ctx, f->tok, &good, 1, f->folder.path, NULL, NULL),
+                     MC_ERR_ARGUMENT);
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "is a folder, expected a file to write");
     assert_int_equal(mc_prepare_tokens(f->ctx, NULL, &good, 1, "x", NULL, NULL), MC_ERR_ARGUMENT);
     expect_error(f->ctx, MC_ERR_ARGUMENT, "needs a tokenizer");
+}
+
+/* What is no file stays what it is, whichever of the two files would have replaced it. Through a
+ * link the file that it points to is replaced. */
+static void test_outputs_that_are_there(void **state)
+{
+    fixture *f = *state;
+    struct stat info;
+    const char *input = temp_path(&f->folder, "a.txt"), *pipe = temp_path(&f->folder, "out.idx"),
+               *out = temp_path(&f->folder, "out.bin"), *link = temp_path(&f->folder, "link.bin"),
+               *old = temp_path(&f->folder, "old.bin");
+    mc_prepare_options megatron = {.format = MC_TOKENS_MEGATRON};
+    write_text(input, "!");
+    write_text(old, "old");
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(symlink("old.bin", link), 0);
+    assert_int_equal(mc_prepare_tokens(f->ctx, f->tok, &input, 1, pipe, NULL, NULL),
+                     MC_ERR_ARGUMENT);
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "out.idx: is no regular file");
+    assert_int_equal(mc_prepare_tokens(f->ctx, f->tok, &input, 1, out, &megatron, NULL),
+                     MC_ERR_ARGUMENT);
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "out.idx: is no regular file");
+    assert_true(lstat(pipe, &info) == 0 && S_ISFIFO(info.st_mode));
+    assert_int_not_equal(stat(out, &info), 0);
+    prepare(f, &input, 1, link, (mc_prepare_options){0});
+    assert_true(lstat(link, &info) == 0 && S_ISLNK(info.st_mode));
+    assert_true(lstat(old, &info) == 0 && info.st_size == 1024 + 4);
 }
 
 static void test_bad_options(void **state)
@@ -612,6 +642,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_inputs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_line_numbers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_files, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_outputs_that_are_there, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_options, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_vocabularies, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_interrupted, set_up, tear_down),

@@ -126,6 +126,7 @@ typedef struct edit {
     const char *flat;         /* this tensor becomes one-dimensional */
     const char *not_a_number; /* this tensor gets a NaN */
     const char *spare;        /* a tensor of two numbers is added */
+    float head;               /* lm_head.weight is added: so many times the word embedding */
 } edit;
 
 static void edit_weights(const char *from, const char *to, const edit *e)
@@ -133,6 +134,7 @@ static void edit_weights(const char *from, const char *to, const edit *e)
     enum { MOST = 64 };
     static mc_safetensors_spec specs[MOST + 1];
     const mc_safetensors_entry *entries[MOST];
+    const char *added = e->head != 0 ? "lm_head.weight" : e->spare;
     size_t count = 0;
     mc_context *ctx = mc_init_distributed(NULL);
     mc_safetensors *in = mc_safetensors_open(ctx, from, NULL);
@@ -147,11 +149,13 @@ static void edit_weights(const char *from, const char *to, const edit *e)
                                              .shape = flat ? &x->count : x->shape};
         entries[count++] = x;
     }
-    static const int64_t two[] = {2};
-    specs[count] =
-        (mc_safetensors_spec){.name = e->spare, .dtype = MC_F32, .ndim = 1, .shape = two};
+    static const int64_t two[] = {2}, matrix[] = {VOCABULARY, DIM};
+    specs[count] = (mc_safetensors_spec){.name = added,
+                                         .dtype = MC_F32,
+                                         .ndim = e->head != 0 ? 2 : 1,
+                                         .shape = e->head != 0 ? matrix : two};
     mc_safetensors_writer *out =
-        mc_safetensors_writer_new(ctx, to, specs, count + (e->spare != NULL), NULL, 0);
+        mc_safetensors_writer_new(ctx, to, specs, count + (added != NULL), NULL, 0);
     for (size_t i = 0; i < count; i++) {
         float values[4096];
         memcpy(values, entries[i]->data, entries[i]->size);
@@ -159,6 +163,13 @@ static void edit_weights(const char *from, const char *to, const edit *e)
         mc_safetensors_write(out, values, entries[i]->size);
     }
     if (e->spare) mc_safetensors_write(out, (float[]){1, 2}, 8);
+    if (e->head != 0) {
+        float values[VOCABULARY * DIM];
+        const mc_safetensors_entry *words = mc_safetensors_find(in, "transformer.wte.weight");
+        mc_safetensors_read_f32(in, words, 0, VOCABULARY * DIM, values);
+        for (int i = 0; i < VOCABULARY * DIM; i++) values[i] *= e->head;
+        mc_safetensors_write(out, values, sizeof values);
+    }
     mc_safetensors_writer_commit(out);
     assert_good(ctx);
     mc_context_free(ctx);
@@ -208,7 +219,7 @@ static void test_other_names(void **state)
     static const edit edits[] = {{.strip = "transformer."},
                                  {.spare = "transformer.h.0.attn.bias"},
                                  {.strip = "transformer.", .spare = "h.2.attn.masked_bias"},
-                                 {.spare = "lm_head.weight"}};
+                                 {.head = 1}};
     files f = new_files();
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         edit_files(&f, &edits[i]);
@@ -220,6 +231,40 @@ static void test_other_names(void **state)
         assert_same_logits(ctx, as_it_was, ctx, edited);
         mc_context_free(ctx);
     }
+    free_files(&f);
+}
+
+/* A head that differs from the word embedding is one of its own, whatever the config says, and is
+ * saved as such. */
+static void test_other_head(void **state)
+{
+    (void)state;
+    files f = new_files();
+    temp_folder again = temp_folder_new();
+    edit_files(&f, &(edit){.head = -2});
+    mc_context *ctx = logging_context(3);
+    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, f.edited.path, NULL);
+    assert_good(ctx);
+    assert_non_null(strstr(log_text, "lm_head.weight is not the word embedding again"));
+    assert_false(mc_gpt2_get_config(gpt2).tied);
+    mc_module *m = mc_gpt2_module(gpt2);
+    float words[VOCABULARY * DIM], head[VOCABULARY * DIM];
+    mc_parameter_read(mc_module_find_parameter(m, "input_embedding.weight"), words);
+    mc_parameter_read(mc_module_find_parameter(m, "output_projection.weight"), head);
+    for (int i = 0; i < VOCABULARY * DIM; i++) assert_true(head[i] == -2 * words[i]);
+    mc_gpt2_save(gpt2, again.path);
+    log_text[0] = '\0';
+    mc_gpt2 *loaded = mc_gpt2_from_pretrained(ctx, again.path, NULL);
+    assert_good(ctx);
+    assert_string_equal(log_text, "");
+    assert_same_logits(ctx, gpt2, ctx, loaded);
+    mc_context_free(ctx);
+    edit_files(&f, &(edit){.spare = "lm_head.weight"});
+    ctx = logging_context(3);
+    assert_null(mc_gpt2_from_pretrained(ctx, f.edited.path, NULL));
+    assert_error(ctx, MC_ERR_SHAPE, "lm_head.weight", "(2)", "expected");
+    mc_context_free(ctx);
+    temp_folder_free(&again);
     free_files(&f);
 }
 
@@ -383,9 +428,9 @@ static void test_other_configs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_save_and_load),         TEST(test_file_contents), TEST(test_other_names),
-        TEST(test_files_that_do_not_fit), TEST(test_shards),        TEST(test_bad_configs),
-        TEST(test_other_configs),
+        TEST(test_save_and_load), TEST(test_file_contents),         TEST(test_other_names),
+        TEST(test_other_head),    TEST(test_files_that_do_not_fit), TEST(test_shards),
+        TEST(test_bad_configs),   TEST(test_other_configs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

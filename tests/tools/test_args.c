@@ -202,6 +202,13 @@ static void test_bad_real_numbers(void **state)
         forget(&s);
     }
     EXPECT_ERROR("--dropout \"1\": expected a number from 0 and below 1", GOOD, "--dropout", "1");
+    /* in f32 that is 1 */
+    EXPECT_ERROR("--dropout \"0.999999999\": expected a number from 0 and below 1", GOOD,
+                 "--dropout", "0.999999999");
+    subject s;
+    assert_true(PARSE(&s, GOOD, "--dropout", "1e-50"));
+    assert_true(s.dropout == 0);
+    forget(&s);
 }
 
 static void test_bad_texts_and_flags(void **state)

@@ -126,8 +126,46 @@ static void test_text(void **state)
         char arguments[100];
         snprintf(arguments, sizeof arguments, "--prompt \"$(printf '%s')\" --json", broken[i]);
         assert_int_equal(generate(arguments), 1);
-        assert_non_null(strstr(err, "error: a prompt: expected UTF-8"));
+        assert_non_null(strstr(err, "error: --prompt: not UTF-8"));
     }
+}
+
+/* A model that says but one token: every logit is 0, but that of the token is above. */
+static void save_repeater(const char *name, int32_t token)
+{
+    static float words[50257 * 4];
+    mc_context *ctx = mc_init_distributed(NULL);
+    mc_gpt2_config c = mc_gpt2_config_default();
+    c.dim = c.dim_ff = 4;
+    c.layers = 0;
+    c.heads = 1;
+    c.positions = 8;
+    mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &c, NULL);
+    mc_module *m = mc_gpt2_module(gpt2);
+    for (int i = 0; i < 4; i++) words[token * 4 + i] = 1;
+    mc_parameter_write(mc_module_find_parameter(m, "input_embedding.weight"), words);
+    mc_parameter_write(mc_module_find_parameter(m, "encoder.output_layernorm.bias"),
+                       (float[]){1, 1, 1, 1});
+    mc_gpt2_save(gpt2, temp_path(&folder, name));
+    assert_false(mc_print_error(ctx, stderr));
+    mc_context_free(ctx);
+}
+
+/* The byte 0 is a token like any other: no text ends there. */
+static void test_nul(void **state)
+{
+    (void)state;
+    const char *vocabulary = shared_path("data/vocab/gpt2/tokenizer.json");
+    if (!vocabulary) skip();
+    save_repeater("zeros", 188);
+    char command[2000];
+    snprintf(command, sizeof command, "cp '%s' '%s/zeros/'", vocabulary, folder.path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(generate("--pretrained zeros --prompt 'a' --max-new-tokens 3 --json"), 0);
+    assert_non_null(strstr(out, "\"text\":\"\\u0000\\u0000\\u0000\",\"ids\":[188,188,188]"));
+    assert_int_equal(generate("--pretrained zeros --prompt 'a' --max-new-tokens 3 | tr '\\0' x"),
+                     0);
+    assert_string_equal(out, "xxx\n");
 }
 
 static void test_what_is_wrong(void **state)
@@ -138,6 +176,9 @@ static void test_what_is_wrong(void **state)
         int code;
         const char *words[2];
     } bad[] = {{"", 2, {"--prompt", "--prompts"}},
+               {"--ids --prompt 1 --top-p 1e-50", 2, {"--top-p", "above 0"}},
+               {"--ids --prompts nul", 1, {"nul:3: a NUL byte", "expected a prompt"}},
+               {"--ids --prompts latin", 1, {"latin:2: not UTF-8", "expected a prompt"}},
                {"--ids --prompt 1 --top-p 2", 2, {"--top-p", "2"}},
                {"--ids --prompt 1 --temperature 0", 2, {"--temperature", "above 0"}},
                {"--ids --prompt 1 --num-beams 2 --top-k 3", 2, {"--num-beams", "--top-k"}},
@@ -149,6 +190,8 @@ static void test_what_is_wrong(void **state)
                {"--ids --prompts nowhere", 1, {"nowhere", "No such file"}},
                {"--ids --prompts /dev/null", 1, {"/dev/null", "no prompt"}},
                {"--ids --prompt 1 --pretrained nothing", 1, {"nothing", "error"}}};
+    write_bytes(temp_path(&folder, "nul"), "1\n\n2\0003\n4", 9);
+    write_bytes(temp_path(&folder, "latin"), "1\n\xe9\n", 4);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int code = generate(bad[i].arguments);
         if (code != bad[i].code || *out || !strstr(err, bad[i].words[0]) ||
@@ -162,9 +205,8 @@ static void test_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_ids),           cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_text),          cmocka_unit_test(test_nul),
         cmocka_unit_test(test_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);

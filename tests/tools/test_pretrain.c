@@ -226,6 +226,21 @@ static void test_interrupt(void **state)
     same_logs("whole.jsonl", "ctrl.jsonl");
 }
 
+/* A validation that an interrupt came before is made up for. */
+static void test_interrupted_validation(void **state)
+{
+    (void)state;
+    must("R=\"$T --steps 100000 --scheduler constant --val val.bin --val-every 1\" && { "
+         "$R --output due --log-jsonl due.jsonl 2>due.err & pid=$!; "
+         "until grep -q '^step *20/' due.err; do sleep 0.01; done; "
+         "kill -INT $pid; wait $pid; test $? = 130; } && "
+         "step=$(ls due | sed -n 's/checkpoint-//p') && "
+         "test $(grep -c val due.jsonl) -ge $((step - 1)) && "
+         "$R --stop-after $((step + 3)) --output due --log-jsonl due.jsonl --resume && "
+         "$R --stop-after $((step + 3)) --log-jsonl undue.jsonl");
+    same_logs("undue.jsonl", "due.jsonl");
+}
+
 /* ---- saving in the background ---------------------------------------------------------------- */
 
 /* Each save is told when it is whole, in order, whatever is in flight when the next one comes. */
@@ -556,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_resume_bf16),
         cmocka_unit_test(test_resume_f16),
         cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_interrupted_validation),
         cmocka_unit_test(test_kill),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_plan_is_right),
