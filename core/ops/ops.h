@@ -67,7 +67,7 @@ typedef struct mc_sdpa_options {
 } mc_sdpa_options;
 
 /* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each
- * row q, k, v of all heads; it must carry lengths (mc_tensor_lengths), and tokens attend within
+ * row q, k, v of all heads; it must carry lengths (mc_with_lengths), and tokens attend within
  * their sequence. Returns (rows, heads * head_dim). Rows past the lengths' total come out zero. */
 MC_API mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *options);
 
@@ -131,6 +131,12 @@ MC_API mc_tensor *mc_reshape(mc_tape *t, mc_tensor *x, mc_shape shape);
 /* y (n, columns) = rows index[0 .. n) of x; index i32 (n) on the host, copied. A row may be taken
  * more than once. Errors: an index outside [0, rows). */
 MC_API mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index, int64_t n);
+
+/* x with lengths, which attention, mc_first_tokens and mc_unpack ask for: says that its rows (the
+ * first dimension) are those of a packed batch. The same values, whose gradient is x's. The lengths
+ * (mc_tape_lengths, mc_lengths_new, a loader's) have to live as long as the tape. Errors: `lengths`
+ * NULL, MC_ERR_ARGUMENT; other than lengths->capacity rows, MC_ERR_SHAPE. */
+MC_API mc_tensor *mc_with_lengths(mc_tape *t, mc_tensor *x, const mc_lengths *lengths);
 
 /* The first token of every sequence of a packed x: (count, columns). An empty sequence: an
  * error. */

@@ -1,6 +1,7 @@
 /* Operations that move rows: embedding, gather, unpack, and views. */
 #include "core/ops/ops_internal.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 enum { MAX_TABLES = 4 };
@@ -177,6 +178,16 @@ static void reshape_backward(mc_tape *t, mc_node *node)
 
 static const mc_op reshape_op = {.name = "reshape", .backward = reshape_backward};
 
+/* The same elements; `lengths` NULL: not packed. */
+static mc_tensor *view_of(mc_tape *t, mc_tensor *x, mc_shape shape, const mc_lengths *lengths)
+{
+    mc_tensor *y = mc_tape_view(t, x, shape, 0);
+    if (!y) return NULL;
+    y->lengths = lengths;
+    mc_tape_record(t, &reshape_op, y, 0, 1, &x);
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
 mc_tensor *mc_reshape(mc_tape *t, mc_tensor *x, mc_shape shape)
 {
     if (!mc_op_ready(t, "reshape", x)) return NULL;
@@ -186,11 +197,22 @@ mc_tensor *mc_reshape(mc_tape *t, mc_tensor *x, mc_shape shape)
                 MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(shape));
         return NULL;
     }
-    mc_tensor *y = mc_tape_view(t, x, shape, 0);
-    if (!y) return NULL;
-    if (x->lengths && mc_tensor_rows(y) == mc_tensor_rows(x)) y->lengths = x->lengths;
-    mc_tape_record(t, &reshape_op, y, 0, 1, &x);
-    return mc_failed(mc_tape_context(t)) ? NULL : y;
+    mc_tensor *y = view_of(t, x, shape, NULL);
+    if (y && mc_tensor_rows(y) == mc_tensor_rows(x)) y->lengths = x->lengths;
+    return y;
+}
+
+mc_tensor *mc_with_lengths(mc_tape *t, mc_tensor *x, const mc_lengths *lengths)
+{
+    mc_context *ctx = mc_tape_context(t);
+    if (!mc_op_ready(t, "with lengths", x)) return NULL;
+    if (!lengths)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "with lengths: lengths are NULL");
+    else if (x->shape.ndim < 1 || x->shape.dim[0] != lengths->capacity)
+        mc_fail(ctx, MC_ERR_SHAPE,
+                "with lengths: x %s, expected (%" PRId64 ", ...): a row for each of the batch",
+                MC_SHAPE_TEXT(x->shape), lengths->capacity);
+    return mc_failed(ctx) ? NULL : view_of(t, x, x->shape, lengths);
 }
 
 mc_tensor *mc_argmax(mc_tape *t, mc_tensor *x)

@@ -36,8 +36,7 @@ static mc_tensor *index_of(mc_tape *t, int32_t a, int32_t b)
 static mc_tensor *packed(mc_tape *t, int64_t columns, int second)
 {
     mc_tensor *x = zeros(t, MC_F32, MC_SHAPE(3 + second, columns));
-    if (x) x->lengths = mc_tape_lengths(t, (int32_t[]){3, second}, 2, 1);
-    return x;
+    return mc_with_lengths(t, x, mc_tape_lengths(t, (int32_t[]){3, second}, 2, 1));
 }
 
 static mc_tensor *embed(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_tensor *ia, mc_tensor *ib)
@@ -218,7 +217,10 @@ typedef struct wrong {
     X(94, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 8, 2), zeros(t, MC_U8, MC_SHAPE(4)), NULL), \
       SHAPE, "attention", "mask (4)", "(5)")                                                       \
     X(95, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 8, 2), NULL, F(2, 3, 3)), SHAPE,            \
-      "attention", "bias (2, 3, 3)", "(2, 3, 5)")
+      "attention", "bias (2, 3, 3)", "(2, 3, 5)")                                                  \
+    X(96, mc_with_lengths(t, F(3, 4), NULL), ARGUMENT, "with lengths", "NULL")                     \
+    X(97, mc_with_lengths(t, F(3, 4), mc_tape_lengths(t, (int32_t[]){3, 1}, 2, 1)), SHAPE,         \
+      "with lengths", "(3, 4)", "(4, ...)")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }
@@ -275,6 +277,7 @@ static void call_all(mc_tape *t)
     assert_null(mc_tanh(t, NULL));
     assert_null(mc_reshape(t, NULL, MC_SHAPE(1)));
     assert_null(mc_gather_rows(t, NULL, NULL, 0));
+    assert_null(mc_with_lengths(t, NULL, NULL));
     assert_null(mc_first_tokens(t, NULL));
     assert_null(mc_unpack(t, NULL));
     assert_null(mc_argmax(t, NULL));

@@ -28,8 +28,12 @@ static void make_inputs(mc_tape *t, mc_tensor *x[INPUTS], unsigned wanted)
     x[Q] = input(t, MC_SHAPE(QUERIES, WIDTH), 1, wanted & 1 << Q);
     x[KV] = input(t, MC_SHAPE(KEYS, 2 * WIDTH), 2, wanted & 1 << KV);
     x[BIAS] = input(t, MC_SHAPE(HEADS, LONGEST, LONGEST), 3, wanted & 1 << BIAS);
-    if (x[Q]) x[Q]->lengths = mc_tape_lengths(t, query_lengths, 2, 1);
-    if (x[KV]) x[KV]->lengths = mc_tape_lengths(t, key_lengths, 2, 1);
+}
+
+/* As the packed batches that attention asks for. */
+static mc_tensor *packed(mc_tape *t, mc_tensor *x, const int32_t *lengths)
+{
+    return mc_with_lengths(t, x, mc_tape_lengths(t, lengths, 2, 1));
 }
 
 static mc_tensor *cross(mc_tape *t, mc_tensor *q, mc_tensor *kv, mc_tensor *bias)
@@ -48,8 +52,9 @@ static gradients run(mc_context *ctx, unsigned wanted, int layers)
     mc_tensor *x[INPUTS], *y;
     mc_tape *t = mc_tape_begin(ctx);
     make_inputs(t, x, wanted);
-    y = x[Q];
-    for (int i = 0; i < layers; i++) y = cross(t, y, x[KV], x[BIAS]);
+    y = packed(t, x[Q], query_lengths);
+    mc_tensor *kv = packed(t, x[KV], key_lengths);
+    for (int i = 0; i < layers; i++) y = cross(t, y, kv, x[BIAS]);
     mc_tape_backward(t, y, input(t, MC_SHAPE(QUERIES, WIDTH), 4, false));
     for (int i = 0; i < INPUTS && !mc_failed(ctx); i++) {
         mc_tensor *gradient = mc_tensor_gradient(x[i]);
@@ -83,9 +88,8 @@ static void test_bias_alone(void **state)
         mc_tape *t = mc_tape_begin(ctx);
         mc_tensor *qkv = input(t, MC_SHAPE(QUERIES, 3 * WIDTH), 1, !alone);
         mc_tensor *bias = input(t, MC_SHAPE(HEADS, LONGEST, LONGEST), 3, true);
-        qkv->lengths = mc_tape_lengths(t, query_lengths, 2, 1);
-        mc_tensor *y =
-            mc_sdpa(t, qkv, &(mc_sdpa_options){.heads = HEADS, .causal = true, .bias = bias});
+        mc_tensor *y = mc_sdpa(t, packed(t, qkv, query_lengths),
+                               &(mc_sdpa_options){.heads = HEADS, .causal = true, .bias = bias});
         mc_tape_backward(t, y, input(t, MC_SHAPE(QUERIES, WIDTH), 4, false));
         mc_tensor_read_f32(ctx, mc_tensor_gradient(bias), of[alone], counts[BIAS]);
         assert_good(ctx);
@@ -107,7 +111,8 @@ static double loss_at(mc_context *ctx, int element, float step)
     make_inputs(t, x, 0);
     for (int i = 0; i < MOST; i++) v[i] = sinf(3 + (float)i * 1.7f) + (i == element ? step : 0);
     x[BIAS] = mc_tape_input(t, MC_F32, MC_SHAPE(HEADS, LONGEST, LONGEST), v, false);
-    y = cross(t, cross(t, x[Q], x[KV], x[BIAS]), x[KV], x[BIAS]);
+    mc_tensor *kv = packed(t, x[KV], key_lengths);
+    y = cross(t, cross(t, packed(t, x[Q], query_lengths), kv, x[BIAS]), kv, x[BIAS]);
     mc_tensor_read_f32(ctx, y, got, QUERIES * WIDTH);
     mc_tape_end(t);
     double loss = 0;
