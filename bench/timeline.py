@@ -144,7 +144,8 @@ for name, t in time.most_common(args.rows):
 if other:
     computing = sum(v for k, v in time.items() if "nccl" not in k.lower())
     print(f"{computing / n:9.3f} {'':27} {sum(other.values()) / n:9.3f}  all computing")
-time, count = totals([h for h in host if begin <= h.start < end])
+time, count = totals([h._replace(start=max(h.start, begin), end=min(h.end, end))
+                      for h in host if h.end > begin and h.start < end])
 if time:
     print("the host's ranges:")
 for name, t in time.most_common(args.rows):
