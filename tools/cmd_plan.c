@@ -352,7 +352,7 @@ int cmd_plan(int argc, char **argv)
         .gpus_per_node = 8,
         .network_gbps = 400,
         .pcie_gbs = 50,
-        .host_gbs = 85,
+        .host_gbs = 95,
         .train = {.dtype = TRAIN_UNSET, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
     args_table table = {.count = 0};
     args_table_add(

@@ -29,7 +29,11 @@ typedef struct mc_lanes {
      * the host waits for that. A fence that was never set stands for nothing. */
     const char *(*after)(mc_device *d, mc_lane *lane, mc_fence *fence);
     const char *(*wait)(mc_device *d, mc_fence *fence);
-    /* Between memory of host_alloc and the device's; neither waits. */
+    /* Makes other memory of the host what host_alloc gives, at its whole pages or more, until it is
+     * unpinned by its first address, or refuses. For large blocks: it takes seconds for some GB. */
+    const char *(*pin)(mc_device *d, void *host, size_t bytes);
+    void (*unpin)(mc_device *d, void *host);
+    /* Between memory of host_alloc, or pinned, and the device's; neither waits. */
     const char *(*copy_in)(mc_device *d, mc_lane *lane, void *device, const void *host,
                            size_t bytes);
     const char *(*copy_out)(mc_device *d, mc_lane *lane, void *host, const void *device,

@@ -110,15 +110,20 @@ void *mc_stored_gradient(const mc_stored *stored)
     return (char *)b->gradient + (size_t)stored->offset * mc_dtype_size(b->gradient_dtype);
 }
 
-/* Zeroed memory of the device, or of the host (a bucket's home); sets the error when out. */
-static void *zeroed(mc_module_root *root, mc_device *device, size_t bytes, const char *what)
+/* Memory of the device, or of the host (a bucket's home); sets the error when out. */
+static void *claimed(mc_module_root *root, mc_device *device, size_t bytes, const char *what)
 {
     void *data = device->alloc(device, bytes);
-    if (data)
-        device->kernels->zero(device, data, bytes);
-    else
+    if (!data)
         mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the %s of model \"%s\"", what,
                        root->module->name);
+    return data;
+}
+
+static void *zeroed(mc_module_root *root, mc_device *device, size_t bytes, const char *what)
+{
+    void *data = claimed(root, device, bytes, what);
+    if (data) device->kernels->zero(device, data, bytes);
     return data;
 }
 
@@ -328,13 +333,15 @@ mc_status mc_module_need_gradients(mc_module_root *root)
         mc_bucket *b = &root->buckets[i];
         if (!b->trainable || (b->level < 2 ? b->gradient != NULL : b->kept_gradient != NULL))
             continue;
-        int64_t count = b->level < 2 ? b->count : b->share;
-        void *zeros =
-            zeroed(root, mc_bucket_home(root, b), (size_t)count * sizeof(float), "gradients");
+        mc_device *home = mc_bucket_home(root, b);
+        size_t bytes = (size_t)(b->level < 2 ? b->count : b->share) * sizeof(float);
+        /* what lies on the host is set before it is read: its pages need not exist until then */
+        void *gradient = b->host ? claimed(root, home, bytes, "gradients")
+                                 : zeroed(root, home, bytes, "gradients");
         if (b->level < 2)
-            b->gradient = zeros;
+            b->gradient = gradient;
         else
-            b->kept_gradient = zeros;
+            b->kept_gradient = gradient;
         status = mc_error_status(root->ctx);
     }
     return status;

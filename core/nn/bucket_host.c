@@ -27,6 +27,7 @@ typedef struct mc_bucket_host {
     bool updating;      /* a step has changed its parameters since they were last awaited */
     bool empty;         /* the sum is undefined and stands for zeros */
     mc_dtype held;      /* what the sum is kept in: see mc_gradient_job */
+    bool pinned;        /* the first half of the sum */
     double power;       /* of the norm that `parts` tell of the sum as it stands; 0: of none */
     int part_count;
     mc_host_part *parts; /* of the share: what this rank holds of each parameter */
@@ -109,10 +110,29 @@ mc_status mc_bucket_make_host(mc_module_root *root, mc_bucket *b)
     return mc_fail(root->ctx, MC_ERR_NOMEM, "AdamOffload: %s", complaint);
 }
 
+/* Whether the first `bytes` of the sum, half of it, can be copied to; else copies go by way of
+ * slots. Pages are pinned, which no two may ask for: what lies behind is a page away at least. */
+static bool pin_sum(mc_module_root *root, mc_bucket *b, size_t bytes)
+{
+    enum { LEAST = 1 << 13 };
+    mc_bucket_host *h = b->host;
+    if (!h->pinned && bytes >= LEAST)
+        h->pinned = mc_offload_pin(root->offload, b->kept_gradient, bytes);
+    return h->pinned;
+}
+
+/* Before it is freed. */
+static void unpin_sum(mc_module_root *root, mc_bucket *b)
+{
+    if (b->host->pinned) mc_offload_unpin(root->offload, b->kept_gradient);
+    b->host->pinned = false;
+}
+
 void mc_bucket_free_host(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = root->ctx->device;
     if (!b->host) return;
+    unpin_sum(root, b);
     if (device->lanes && b->host->updating) /* memory that copies on their way write to is freed */
         device->lanes->after(device, NULL, b->host->uploaded);
     if (device->lanes) device->lanes->fence_free(device, b->host->uploaded);
@@ -264,6 +284,8 @@ static mc_status give_gradient(mc_module_root *root, mc_bucket *b, mc_gradient_j
     job.sum = b->kept_gradient;
     job.was = h->held;
     job.count = b->share;
+    if (job.set && job.from && job.is != MC_F32)
+        job.direct = pin_sum(root, b, (size_t)b->share * mc_dtype_size(job.is));
     job.parts = job.power > 0 ? h->parts : NULL;
     job.part_count = h->part_count;
     uint64_t number = mc_offload_gradient(root->offload, &job);
@@ -338,6 +360,7 @@ static mc_status move_to_device(mc_module_root *root, mc_bucket *b)
     mc_device *home = mc_bucket_home(root, b);
     mc_status status = need_sum(root, b);
     if (status) return status;
+    unpin_sum(root, b);
     if (b->host->empty) drop_array(home, &b->kept_gradient, b->share);
     if (b->dtype == MC_F32) drop_array(home, &b->state[MC_STATE_MASTER], mc_bucket_held(b));
     status = move_arrays(root, b, false);
@@ -436,6 +459,7 @@ mc_status mc_bucket_give_sum(mc_module_root *root, mc_bucket *b)
     mc_device *home = mc_bucket_home(root, b);
     mc_status status = need_sum(root, b);
     if (status) return status;
+    unpin_sum(root, b);
     if (b->host->empty) drop_array(home, &b->kept_gradient, b->share);
     mc_bucket_forget_sum(b);
     return move_array(root, &b->kept_gradient, b->share, false);

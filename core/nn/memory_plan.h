@@ -100,7 +100,7 @@ typedef struct mc_time_options {
     int ranks_per_host; /* 0: 8 */
     double network;     /* bytes/s from each rank to other hosts; 0: 50e9, which is 400 Gb/s */
     /* AdamOffload, for each rank. bytes/s between host and device, each way; 0: 50e9, an assumption
-     * of PCIe 5.0 x16. bytes/s that its share of the cores reads and writes; 0: 85e9, which agrees
+     * of PCIe 5.0 x16. bytes/s that its share of the cores reads and writes; 0: 95e9, which agrees
      * with steps of 13B that were measured on hosts of 16 cores and one H200 */
     double host_bus, host_memory;
 } mc_time_options;

@@ -59,6 +59,7 @@ struct mc_offload {
     size_t home_before; /* what it counts without us */
     mc_device *crew;    /* kernels of the host, for the engine's thread */
     bool plans;         /* nothing is computed: there is no thread */
+    bool unpinnable;    /* memory could not be pinned */
     double *ends;       /* of a plan: when job n ends, at n % ENDS; NULL: else */
     int users;
     int sharing, sharer; /* ranks on this one's cores, and which of them this is */
@@ -144,15 +145,15 @@ static bool measure_chunk(mc_offload *e, const mc_gradient_job *j, int64_t at, i
     return true;
 }
 
-/* Elements at .. at + n are in `slot` (NULL: there is nothing to add). */
+/* Elements at .. at + n are in `slot` (NULL: there is nothing to add), or where they belong. */
 static bool absorb(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t n,
                    offload_slot *slot)
 {
     mc_status status = MC_OK;
-    if (slot) {
+    if (slot && !j->direct) {
         mc_matrix from = {slot->data, j->dtype, n};
         status = e->crew->kernels->scale(e->crew, n, from, 1, sums_at(j, at), !j->set);
-    } else if (j->set) {
+    } else if (j->set && !slot) {
         status =
             e->crew->kernels->zero(e->crew, sums_at(j, at).data, (size_t)n * mc_dtype_size(j->is));
     }
@@ -167,9 +168,9 @@ static offload_slot *fetch(mc_offload *e, const mc_gradient_job *j, int64_t at, 
     size_t size = mc_dtype_size(j->dtype);
     offload_slot *slot = take_slot(e, &e->down);
     if (!slot) return NULL;
-    const char *complaint =
-        lanes->copy_out(e->device, e->down.lane, slot->data,
-                        (const char *)j->from + (size_t)at * size, (size_t)n * size);
+    void *to = j->direct ? sums_at(j, at).data : slot->data;
+    const char *complaint = lanes->copy_out(
+        e->device, e->down.lane, to, (const char *)j->from + (size_t)at * size, (size_t)n * size);
     if (!complaint) complaint = lanes->fence_set(e->device, slot->copied, e->down.lane);
     return good(e, complaint, "a gradient") ? slot : NULL;
 }
@@ -317,7 +318,8 @@ static double planned_end(mc_offload *e, const offload_job *job)
     }
     double size = g->from ? (double)mc_dtype_size(g->dtype) : 0, count = (double)g->count;
     double sum = (double)mc_dtype_size(g->is);
-    double touched = size + (g->set ? sum : g->from ? 2 * sum : 0) + (g->parts ? sum : 0);
+    double touched = size + (g->parts ? sum : 0);
+    if (!g->direct) touched += g->set ? sum : g->from ? 2 * sum : 0;
     return mc_plan_host_work(e->device, count * size, count * touched, g->from);
 }
 
@@ -364,6 +366,23 @@ uint64_t mc_offload_tell(mc_offload *e, const mc_update *update, mc_update *told
 {
     offload_job job = {.kind = TELL, .tell = {update, told}};
     return mark_launched(e, &job.ready) ? give(e, &job) : 0;
+}
+
+bool mc_offload_pin(mc_offload *e, void *host, size_t bytes)
+{
+    if (e->plans || e->unpinnable) return e->plans;
+    const char *complaint = e->device->lanes->pin(e->device, host, bytes);
+    e->unpinnable = complaint != NULL;
+    if (complaint)
+        mc_log(e->ctx, MC_LOG_WARNING,
+               "AdamOffload: gradients go by way of buffers, as memory cannot be pinned: %s",
+               complaint);
+    return !complaint;
+}
+
+void mc_offload_unpin(mc_offload *e, void *host)
+{
+    if (!e->plans) e->device->lanes->unpin(e->device, host);
 }
 
 uint64_t mc_offload_given(const mc_offload *e) { return e->given; }

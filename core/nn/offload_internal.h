@@ -34,6 +34,7 @@ typedef struct mc_gradient_job {
     mc_dtype dtype;   /* of `from`: MC_F32, MC_F16, MC_BF16 */
     bool set;         /* the sums are undefined and get the gradient alone (without one: zeros) */
     void *sum;        /* (count) on the host, with room for f32 */
+    bool direct;      /* `set`, `is` is `dtype` and `sum` is pinned: the gradient is copied there */
     mc_dtype was, is; /* the sums' before (unless `set`) and after; `is` may be of 16 bits where it
                          is `was`, without a gradient, or where it is `dtype` and `set` */
     int64_t count;
@@ -76,6 +77,11 @@ uint64_t mc_offload_gradient(mc_offload *e, const mc_gradient_job *job);
 uint64_t mc_offload_update(mc_offload *e, const mc_update_job *job);
 /* Copies *update from the device to *told, memory of host_alloc: the updates behind it obey it. */
 uint64_t mc_offload_tell(mc_offload *e, const mc_update *update, mc_update *told);
+
+/* Lets gradients be copied to memory of the host (job.direct) until it is unpinned, which waits.
+ * False: the system does not want that; it is logged, and not asked again. */
+bool mc_offload_pin(mc_offload *e, void *host, size_t bytes);
+void mc_offload_unpin(mc_offload *e, void *host);
 
 /* Hands device memory over that is to be freed when job `number` is done, which later calls find
  * out. At most two are kept so: it waits for the oldest. */

@@ -525,6 +525,31 @@ cudaError_t cudaMallocHost(void **data, size_t bytes) { return allocate(data, by
 cudaError_t cudaFree(void *data) { return release(data, DEVICE); }
 cudaError_t cudaFreeHost(void *data) { return release(data, PINNED); }
 
+/* Fails now and then: a program has to do without. */
+cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned)
+{
+    lock hold(big_lock);
+    uintptr_t begin;
+    const char *last = (const char *)data + bytes - 1;
+    if (!data || !bytes) return failed(cudaErrorInvalidValue);
+    if (find_memory(data, &begin) || find_memory(last, &begin))
+        return failed(cudaErrorHostMemoryAlreadyRegistered);
+    if (random_bits() % 4 == 0) return failed(cudaErrorMemoryAllocation);
+    w().memory[(uintptr_t)data] = {bytes, PINNED};
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *data)
+{
+    lock hold(big_lock);
+    auto m = w().memory.find((uintptr_t)data);
+    if (m == w().memory.end() || m->second.kind != PINNED)
+        return failed(cudaErrorHostMemoryNotRegistered);
+    run_everything(); /* it waits */
+    w().memory.erase(m);
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
 {
     lock hold(big_lock);

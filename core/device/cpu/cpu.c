@@ -194,6 +194,14 @@ static const char *cpu_fence_wait(mc_device *d, mc_fence *fence)
     return NULL;
 }
 
+static const char *cpu_pin(mc_device *d, void *host, size_t bytes)
+{
+    (void)d, (void)host, (void)bytes;
+    return NULL;
+}
+
+static void cpu_unpin(mc_device *d, void *host) { (void)d, (void)host; }
+
 static const char *cpu_lane_copy_in(mc_device *d, mc_lane *lane, void *device, const void *host,
                                     size_t bytes)
 {
@@ -218,6 +226,8 @@ static const mc_lanes cpu_lanes = {.attach = cpu_attach,
                                    .fence_set = cpu_fence_set,
                                    .after = cpu_after,
                                    .wait = cpu_fence_wait,
+                                   .pin = cpu_pin,
+                                   .unpin = cpu_unpin,
                                    .copy_in = cpu_lane_copy_in,
                                    .copy_out = cpu_lane_copy_out};
 

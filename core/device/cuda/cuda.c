@@ -249,6 +249,20 @@ static const char *cuda_fence_wait(mc_device *d, mc_fence *fence)
     return text_of(cudaEventSynchronize((cudaEvent_t)fence));
 }
 
+static const char *cuda_pin(mc_device *d, void *host, size_t bytes)
+{
+    (void)d;
+    cudaError_t error = cudaHostRegister(host, bytes, cudaHostRegisterDefault);
+    if (error) cudaGetLastError(); /* it is no failure of the device */
+    return text_of(error);
+}
+
+static void cuda_unpin(mc_device *d, void *host)
+{
+    (void)d;
+    cudaHostUnregister(host);
+}
+
 static const char *cuda_lane_copy_in(mc_device *d, mc_lane *lane, void *device, const void *host,
                                      size_t bytes)
 {
@@ -271,6 +285,8 @@ static const mc_lanes lanes = {.attach = cuda_attach,
                                .fence_set = cuda_fence_set,
                                .after = cuda_after,
                                .wait = cuda_fence_wait,
+                               .pin = cuda_pin,
+                               .unpin = cuda_unpin,
                                .copy_in = cuda_lane_copy_in,
                                .copy_out = cuda_lane_copy_out};
 
