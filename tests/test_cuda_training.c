@@ -495,6 +495,35 @@ static void test_out_of_memory(void **state)
     run_end(&short_of);
 }
 
+static void *no_memory(mc_device *device, size_t bytes)
+{
+    (void)device, (void)bytes;
+    return NULL;
+}
+
+/* No memory for what the context's recordings share: the next call tries again. */
+static void test_no_memory_for_recordings(void **state)
+{
+    (void)state;
+    enum { SOME = 4 };
+    mc_step_report expected[SOME], got[SOME];
+    run_options o = deterministic_options(MC_F32);
+    o.recorded = true;
+    run good = run_begin(o), bad = run_begin(o);
+    train(&good, SOME, expected);
+    mc_device *device = bad.ctx->device;
+    __typeof__(device->alloc) alloc = device->alloc;
+    device->alloc = no_memory;
+    mc_status status = mc_step_run(bad.ctx, KEY, step, &bad);
+    device->alloc = alloc;
+    assert_int_equal(status, MC_ERR_NOMEM);
+    assert_error(bad.ctx, MC_ERR_NOMEM, "recorded steps");
+    train(&bad, SOME, got);
+    assert_same_run(got, expected, SOME);
+    run_end(&good);
+    run_end(&bad);
+}
+
 int main(void)
 {
     setenv("MC_CACHE_DIR", "", 0); /* a test leaves nothing behind for others */
@@ -511,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_steady_state),
         cmocka_unit_test_teardown(test_bad_index, leave_deterministic_mode),
         cmocka_unit_test_teardown(test_out_of_memory, leave_deterministic_mode),
+        cmocka_unit_test_teardown(test_no_memory_for_recordings, leave_deterministic_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,10 @@ static void test_bad_lengths(void **state)
     assert_error(ctx, MC_ERR_ARGUMENT, "length 41 of sequence 0, expected 0 to 40");
     mc_lengths_write(l, (int32_t[]){30, 30, 5}, 3, 64, 40);
     assert_error(ctx, MC_ERR_ARGUMENT, "65 tokens in all, the capacity is 64");
+    mc_lengths_write(l, NULL, 2, 64, 40);
+    assert_error(ctx, MC_ERR_ARGUMENT, "2 sequences", "NULL");
+    mc_lengths_write(l, NULL, 0, 64, -5);
+    assert_error(ctx, MC_ERR_ARGUMENT, "-5 at most", "negative");
     assert_true(l->offset[3] == 37 && l->length[2] == 30 && l->capacity == 64 && l->longest == 40);
     assert_null(mc_lengths_new(ctx, -1, 10));
     assert_error(ctx, MC_ERR_ARGUMENT, "lengths of -1 sequences and 10 tokens");

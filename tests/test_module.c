@@ -210,6 +210,66 @@ static void check_buckets(mc_module *root)
     assert_int_equal(stored, r->stored_count);
 }
 
+/* NULLs, and numbers that nothing can be made of. */
+static void test_wrong_arguments(void **state)
+{
+    mc_context *ctx = *state;
+    assert_null(mc_module_new(ctx, NULL, sizeof(mc_module), NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "name", "NULL");
+    assert_null(mc_module_new(ctx, "m", 1, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "\"m\"", "1 bytes");
+    mc_module_options options = {.zero_level = (mc_zero_level)77};
+    assert_null(mc_module_new(ctx, "m", sizeof(mc_module), &options));
+    assert_error(ctx, MC_ERR_ARGUMENT, "\"m\"", "77");
+    mc_module *root = mc_module_new(ctx, "net", sizeof *root, NULL);
+    assert_null(mc_module_add(root, NULL, sizeof(mc_module)));
+    assert_error(ctx, MC_ERR_ARGUMENT, "module name", "NULL");
+    assert_null(mc_module_add(root, "child", 1));
+    assert_error(ctx, MC_ERR_ARGUMENT, "\"child\"", "1 bytes");
+    assert_null(mc_parameter_new(root, NULL, MC_SHAPE(1), mc_init_zeros()));
+    assert_error(ctx, MC_ERR_ARGUMENT, "parameter name", "NULL");
+    assert_null(mc_parameter_new(root, "c", MC_SHAPE(1), mc_init_custom(NULL, NULL)));
+    assert_error(ctx, MC_ERR_ARGUMENT, "\"net.c\"", "NULL");
+    assert_null(mc_module_find_parameter(root, NULL));
+    assert_null(mc_module_next_parameter(root, NULL));
+    mc_parameter_part part = {"p", 2, mc_init_zeros()};
+    assert_null(mc_parameter_new_stacked(root, NULL, 2, MC_SHAPE(3), NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "2 parts", "NULL");
+    assert_null(mc_parameter_new_stacked(root, &part, 1, (mc_shape){.ndim = -1}, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "-1 dimensions");
+    mc_parameter *p = mc_parameter_new(root, "p", MC_SHAPE(2), mc_init_zeros());
+    assert_int_equal(mc_parameter_write(p, NULL), MC_ERR_ARGUMENT);
+    assert_error(ctx, MC_ERR_ARGUMENT, "\"net.p\"", "NULL");
+    assert_int_equal(mc_parameter_read(p, NULL), MC_ERR_ARGUMENT);
+    mc_clear_error(ctx);
+    assert_int_equal(mc_parameter_read_gradient(p, NULL), MC_ERR_ARGUMENT);
+    mc_clear_error(ctx);
+    mc_module_free(mc_module_add(root, "child", sizeof(mc_module)));
+    assert_error(ctx, MC_ERR_ARGUMENT, "\"child\"", "no root", "\"net\"");
+    assert_int_equal(mc_module_parameter_count(root), 2);
+}
+
+/* Sizes that are fine one by one, and whose sum in bytes wraps around. */
+static void test_too_many_elements(void **state)
+{
+    static const char *const names[] = {"a", "b", "c", "d"};
+    mc_context *ctx = *state;
+    mc_module *root = mc_module_new(ctx, "net", sizeof *root, NULL);
+    const int64_t many = (int64_t)1 << 56;
+    assert_non_null(mc_parameter_new(root, "small", MC_SHAPE(3), mc_init_zeros()));
+    assert_non_null(mc_parameter_new(root, "a", MC_SHAPE(many), mc_init_zeros()));
+    assert_null(mc_parameter_new(root, "b", MC_SHAPE(many), mc_init_zeros()));
+    assert_error(ctx, MC_ERR_SHAPE, "(72057594037927936)", "\"net\"");
+    mc_parameter_part parts[4];
+    for (int i = 0; i < 4; i++)
+        parts[i] = (mc_parameter_part){names[i], (int64_t)1 << 60, mc_init_zeros()};
+    mc_module *child = mc_module_add(root, "child", sizeof *child);
+    assert_null(mc_parameter_new_stacked(child, parts, 4, (mc_shape){.ndim = 0}, NULL));
+    assert_error(ctx, MC_ERR_SHAPE, "elements", "\"net\"");
+    assert_null(mc_embedding_add_padded(root, "e", 3, 3, 0, INT64_MAX));
+    assert_error(ctx, MC_ERR_ARGUMENT, "stored rows");
+}
+
 static void test_buckets(void **state)
 {
     mc_context *ctx = *state;
@@ -531,6 +591,8 @@ int main(void)
         TEST(test_wrong_names),
         TEST(test_stacked),
         TEST(test_wrong_stacked),
+        TEST(test_wrong_arguments),
+        TEST(test_too_many_elements),
         TEST(test_buckets),
         TEST(test_freezing_keeps_values),
         TEST(test_declaring_later),

@@ -137,6 +137,10 @@ static void test_wrong_lengths(void **state)
     assert_error(ctx, MC_ERR_ARGUMENT, "sequence 1", "too long");
     assert_null(mc_tape_lengths(t, (int32_t[]){1}, -1, 1));
     assert_error(ctx, MC_ERR_ARGUMENT, "-1");
+    assert_null(mc_tape_lengths(t, (int32_t[]){2, 1}, 2, INT64_MAX));
+    assert_error(ctx, MC_ERR_ARGUMENT, "3 tokens", "rounded up", "2147483647");
+    assert_null(mc_tape_lengths(t, (int32_t[]){INT32_MAX}, 1, 2));
+    assert_error(ctx, MC_ERR_ARGUMENT, "rounded up to 2");
     const mc_lengths *l = mc_tape_lengths(t, (int32_t[]){3, 0, 6}, 3, 8);
     assert_int_equal(l->total, 9);
     assert_int_equal(l->capacity, 16);
@@ -170,6 +174,30 @@ static void test_several_tapes(void **state)
     mc_tape_end(NULL);
     mc_tape *abandoned = mc_tape_begin(ctx); /* freed with the context */
     assert_non_null(mc_gelu(abandoned, input(abandoned, 2, NULL)));
+}
+
+/* Views, indices and checkpointed inputs of a tape that ends before the one that uses them: nothing
+ * of it is touched then, for a third tape has its memory by now. */
+static void test_used_on_another_tape(void **state)
+{
+    enum { N = 64 };
+    mc_context *ctx = *state;
+    mc_tape *maker = mc_tape_begin_eval(ctx), *t = mc_tape_begin(ctx);
+    mc_tensor *x = mc_tape_input(maker, MC_F32, MC_SHAPE(2, 2), (float[]){1, 2, 3, 4}, false);
+    mc_tensor *index = mc_tape_input(maker, MC_I32, MC_SHAPE(2), (int32_t[]){1, 0}, false);
+    mc_tensor *table = mc_tape_input(t, MC_F32, MC_SHAPE(2, 2), (float[]){5, 6, 7, 8}, true);
+    mc_tensor *view = mc_reshape(t, mc_reshape(t, x, MC_SHAPE(4)), MC_SHAPE(2, 2));
+    mc_tensor *y = mc_mul(t, mc_embed(t, 1, &table, &index), view);
+    mc_tape_backward(t, y, mc_tape_input(t, MC_F32, MC_SHAPE(2, 2), (float[]){1, 1, 1, 1}, false));
+    assert_gradient(ctx, table, 3, 4, 1, 2);
+    mc_tape_end(maker);
+    mc_tape *next = mc_tape_begin(ctx);
+    mc_tensor *values[N];
+    for (int i = 0; i < N; i++) values[i] = input(next, 1, (float[]){(float)i});
+    mc_tape_end(t);
+    for (int i = 0; i < N; i++) assert_values(ctx, values[i], 1, (float[]){(float)i});
+    mc_tape_end(next);
+    assert_int_equal(IN_USE(ctx), 0);
 }
 
 static void test_eval_tape(void **state)
@@ -603,6 +631,16 @@ static void test_blocks_that_hand_on(void **state)
     assert_null(mc_block_list_forward(t, list, input(t, 2, NULL), many));
     assert_error(ctx, MC_ERR_ARGUMENT, "block list", "8 extra inputs, at most 7");
     mc_tape_end(t);
+    assert_null(mc_block_list_new(root, "c", 1, NULL, odd_forward, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "block list \"c\"", "NULL");
+    assert_null(mc_block_list_new(root, "d", 1, odd_new, NULL, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "block list \"d\"", "NULL");
+    mc_block_options options = {.recompute = (mc_recompute)99};
+    assert_null(mc_block_list_new(root, "e", 1, odd_new, odd_forward, &options));
+    assert_error(ctx, MC_ERR_ARGUMENT, "block list \"e\"", "recompute is 99");
+    options = (mc_block_options){.zero_level = (mc_zero_level)99};
+    assert_null(mc_block_list_new(root, "f", 1, odd_new, odd_forward, &options));
+    assert_error(ctx, MC_ERR_ARGUMENT, "block list \"f\"", "zero_level is 99");
 }
 
 static void test_hidden_states(void **state)
@@ -700,12 +738,16 @@ static void test_memory_after_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_gradient_of_inputs), TEST(test_shared_gradients), TEST(test_backward_twice),
-        TEST(test_wrong_backward),     TEST(test_wrong_lengths),    TEST(test_several_tapes),
-        TEST(test_eval_tape),          TEST(test_context_tensors),  TEST(test_recompute),
-        TEST(test_nested_recompute),   TEST(test_eval_memory),      TEST(test_checkpoint_extras),
-        TEST(test_outer_tensor),       TEST(test_odd_segments),     TEST(test_blocks_that_hand_on),
-        TEST(test_hidden_states),      TEST(test_steady_state),     TEST(test_memory_after_errors),
+        TEST(test_gradient_of_inputs),   TEST(test_shared_gradients),
+        TEST(test_backward_twice),       TEST(test_wrong_backward),
+        TEST(test_wrong_lengths),        TEST(test_several_tapes),
+        TEST(test_used_on_another_tape), TEST(test_eval_tape),
+        TEST(test_context_tensors),      TEST(test_recompute),
+        TEST(test_nested_recompute),     TEST(test_eval_memory),
+        TEST(test_checkpoint_extras),    TEST(test_outer_tensor),
+        TEST(test_odd_segments),         TEST(test_blocks_that_hand_on),
+        TEST(test_hidden_states),        TEST(test_steady_state),
+        TEST(test_memory_after_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,13 +64,13 @@ static void free_steps(void *object)
 
 static struct mc_steps *need_steps(mc_context *ctx)
 {
-    if (ctx->steps) return ctx->steps;
-    struct mc_steps *s = mc_new_owned(ctx, sizeof *s, "recorded steps", free_steps);
-    if (!s) return NULL;
+    struct mc_steps *s = ctx->steps;
+    if (!s && !(s = mc_new_owned(ctx, sizeof *s, "recorded steps", free_steps))) return NULL;
     s->ctx = ctx;
-    s->rng_offset = ctx->device->alloc(ctx->device, sizeof *s->rng_offset);
+    ctx->steps = s;
+    if (!s->rng_offset) s->rng_offset = ctx->device->alloc(ctx->device, sizeof *s->rng_offset);
     if (!s->rng_offset) mc_fail_nomem(ctx, "recorded steps");
-    return ctx->steps = s;
+    return s;
 }
 
 static entry *need_entry(struct mc_steps *s, uint64_t key, mc_step_fn fn, void *user)
@@ -196,6 +196,7 @@ static bool can_record(const mc_context *ctx)
 mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user)
 {
     if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (!fn) return mc_fail(ctx, MC_ERR_ARGUMENT, "mc_step_run: the step is NULL");
     mc_device *device = ctx->device;
     if (!can_record(ctx)) {
         fn(ctx, user);

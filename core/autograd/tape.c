@@ -108,6 +108,13 @@ bool mc_is_on_open_tape(const mc_context *ctx, const void *owner)
     return false;
 }
 
+/* Gives up a tensor's hold on its storage. */
+static void unref(mc_tensor *x)
+{
+    if (!x->foreign) mc_storage_unref(x->storage);
+    x->storage = NULL;
+}
+
 /* Releases all that was made on the tape; its arena keeps its chunks. */
 static void clear(mc_tape *tape)
 {
@@ -116,7 +123,7 @@ static void clear(mc_tape *tape)
     tape->hooks = NULL;
     for (mc_node *node = tape->newest_node; node; node = node->previous)
         if (node->op->release) node->op->release(node);
-    for (mc_tensor *x = tape->newest; x; x = x->previous) mc_storage_unref(x->storage);
+    for (mc_tensor *x = tape->newest; x; x = x->previous) unref(x);
     tape->newest = NULL;
     tape->newest_node = NULL;
     mc_arena_reset(&tape->arena);
@@ -252,7 +259,10 @@ mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offs
     mc_tensor *view = new_tensor(tape, x->dtype, shape);
     if (!view) return NULL;
     view->storage = x->storage;
-    view->storage->references++;
+    /* Another tape may end before this one, and its storages go with it: it lives as long as this
+     * one runs backward, so that no reference is needed. */
+    view->foreign = x->foreign || (x->tape && x->tape != tape);
+    if (!view->foreign) view->storage->references++;
     view->offset = x->offset + offset;
     view->host = x->host ? (char *)x->host + offset : NULL;
     return view;
@@ -358,8 +368,12 @@ const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int cou
         if (lengths[i] > out->longest) out->longest = lengths[i];
     }
     if (round_to < 1) round_to = 1;
-    out->capacity = (out->total + round_to - 1) / round_to * round_to;
-    return out;
+    if (round_to <= INT32_MAX) out->capacity = (out->total + round_to - 1) / round_to * round_to;
+    if (round_to <= INT32_MAX && out->capacity <= INT32_MAX) return out;
+    mc_fail(tape->ctx, MC_ERR_ARGUMENT,
+            "lengths of %lld tokens, rounded up to %lld: expected up to %d", (long long)out->total,
+            (long long)round_to, INT32_MAX);
+    return NULL;
 }
 
 const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths)
@@ -409,6 +423,9 @@ bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
     if (!tape || mc_failed(tape->ctx)) return false;
     if (!x)
         mc_fail(tape->ctx, MC_ERR_ARGUMENT, "%s: its input is NULL", op);
+    else if (x->ctx != tape->ctx)
+        mc_fail(tape->ctx, MC_ERR_ARGUMENT, "%s: its input %s belongs to another context", op,
+                MC_SHAPE_TEXT(x->shape));
     else if (x->deferred)
         mc_fail(tape->ctx, MC_ERR_STATE,
                 "%s: its input %s is a residual sum that is not made yet: make it with "
@@ -788,6 +805,10 @@ mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy)
         const float *seed = y->seed ? y->seed : seed_by_reading(tape, y);
         return seed ? mc_tape_backward_seeded(tape, y, seed) : mc_error_status(tape->ctx);
     }
+    if (dy->ctx != y->ctx)
+        return mc_fail(tape->ctx, MC_ERR_ARGUMENT,
+                       "backward: the gradient %s belongs to another context",
+                       MC_SHAPE_TEXT(dy->shape));
     if (dy->dtype != y->dtype || !mc_shape_equal(dy->shape, y->shape))
         return mc_fail(tape->ctx, MC_ERR_SHAPE, "backward: gradient %s %s, expected %s %s",
                        mc_dtype_name(dy->dtype), MC_SHAPE_TEXT(dy->shape), mc_dtype_name(y->dtype),
@@ -907,10 +928,7 @@ static void segment_backward(mc_tape *tape, mc_node *node)
         if (fresh[i]) mc_gradient_share(tape, node->inputs[i], fresh[i]->gradient);
     /* all of the second run goes now; what was handed out above holds its own references */
     for (mc_tensor *x = last; x && x->serial > start; x = x->previous)
-        if (x->storage && !x->storage->borrowed) {
-            mc_storage_unref(x->storage);
-            x->storage = NULL;
-        }
+        if (x->storage && !x->storage->borrowed) unref(x);
 }
 
 static const mc_op segment_op = {.name = "checkpoint", .backward = segment_backward};

@@ -96,6 +96,7 @@ const char *mc_error_message(const mc_context *ctx)
 int mc_print_error(const mc_context *ctx, FILE *stream)
 {
     if (!mc_failed(ctx)) return 0;
+    if (!stream) return 1;
     fprintf(stream, "error: %s (%s", mc_error_message(ctx), mc_status_text(mc_error_status(ctx)));
     if (ctx)
         fprintf(stream, "%s; raised at %s:%d", ctx->error.trace, ctx->error.file, ctx->error.line);

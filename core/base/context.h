@@ -83,7 +83,7 @@ MC_API mc_status mc_error_status(const mc_context *ctx);
 /* The message of the first error, "" without one. Valid until the error is cleared. */
 MC_API const char *mc_error_message(const mc_context *ctx);
 /* Prints "error: <message> (<status text>; while ...; raised at file:line)" and a newline to
- * `stream`. Returns 1, so that main() can return it; 0 when no error is set. */
+ * `stream` (NULL: nowhere). Returns 1, so that main() can return it; 0 when no error is set. */
 MC_API int mc_print_error(const mc_context *ctx, FILE *stream);
 /* Sets the context's error to one of the program's own, as if an operation had failed; the first
  * error stays. In a job of several ranks it reaches all of them, so that none waits for a rank that

@@ -12,6 +12,22 @@ struct mc_block_list {
     mc_block_options options;
 };
 
+static bool check_options(mc_context *ctx, const char *name, int count, bool callable,
+                          const mc_block_options *o)
+{
+    int level = (int)o->zero_level, recompute = (int)o->recompute;
+    if (count < 0 || !callable)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d blocks%s", name, count,
+                callable ? "" : ", whose functions are NULL");
+    else if (level < MC_ZERO_DEFAULT || level > MC_ZERO_3)
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "block list \"%s\": zero_level is %d, expected a mc_zero_level", name, level);
+    else if (recompute < MC_RECOMPUTE_DEFAULT || recompute > MC_RECOMPUTE_FULL)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "block list \"%s\": recompute is %d, expected a mc_recompute",
+                name, recompute);
+    return !mc_failed(ctx);
+}
+
 mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
                                  mc_block_new_fn new_block, mc_block_forward_fn forward,
                                  const mc_block_options *options)
@@ -19,10 +35,7 @@ mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
     mc_block_list *list = mc_module_add(parent, name, sizeof *list);
     if (!list) return NULL;
     if (options) list->options = *options;
-    if (count < 0) {
-        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d blocks", name, count);
-        return NULL;
-    }
+    if (!check_options(parent->ctx, name, count, new_block && forward, &list->options)) return NULL;
     list->module.holds_blocks = true;
     list->forward = forward;
     list->blocks = mc_module_alloc(parent->root, ((size_t)count + 1) * sizeof *list->blocks);
@@ -46,7 +59,10 @@ void *mc_block_list_at(mc_block_list *list, int index)
 
 void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute)
 {
-    if (list) list->options.recompute = recompute;
+    if (!list || mc_failed(list->module.ctx)) return;
+    mc_block_options options = {.recompute = recompute};
+    if (check_options(list->module.ctx, list->module.name, 0, true, &options))
+        list->options.recompute = recompute;
 }
 
 typedef struct block_call {

@@ -43,7 +43,7 @@ MC_API mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int
                                         const mc_block_options *options);
 MC_API int mc_block_list_count(const mc_block_list *list);
 MC_API void *mc_block_list_at(mc_block_list *list, int index); /* NULL out of range */
-/* May be changed between tapes. */
+/* May be changed between tapes. Errors: a number that is no mc_recompute. */
 MC_API void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute);
 
 /* Runs all blocks. The last argument is an array of the further inputs that each block gets,

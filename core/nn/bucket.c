@@ -560,9 +560,18 @@ mc_status mc_parameter_write_part(mc_parameter *p, int64_t first, int64_t count,
     return status;
 }
 
+/* The status of the context's error. */
+static mc_status fail_null(const mc_parameter *p)
+{
+    mc_context *ctx = p->module->ctx;
+    mc_fail(ctx, MC_ERR_ARGUMENT, "parameter \"%s\": its values on the host are NULL", p->name);
+    return mc_error_status(ctx);
+}
+
 mc_status mc_parameter_write(mc_parameter *p, const float *values)
 {
     if (!p) return MC_ERR_ARGUMENT;
+    if (!values) return fail_null(p);
     mc_module_root *root = p->module->root;
     bool was_initialized = p->initialized;
     p->initialized = true;
@@ -574,6 +583,7 @@ mc_status mc_parameter_write(mc_parameter *p, const float *values)
 mc_status mc_parameter_read(mc_parameter *p, float *values)
 {
     if (!p) return MC_ERR_ARGUMENT;
+    if (!values) return fail_null(p);
     mc_module_root *root = p->module->root;
     mc_status status = mc_module_layout(root);
     if (status) return status;
@@ -587,6 +597,7 @@ mc_status mc_parameter_read(mc_parameter *p, float *values)
 mc_status mc_parameter_read_gradient(mc_parameter *p, float *values)
 {
     if (!p) return MC_ERR_ARGUMENT;
+    if (!values) return fail_null(p);
     mc_module_root *root = p->module->root;
     mc_bucket *bucket = p->stored->bucket;
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);

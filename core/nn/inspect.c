@@ -355,6 +355,7 @@ mc_status mc_print_inspect(mc_context *ctx, const mc_inspection *table, FILE *st
 {
     static const char *const titles[] = {"max", "min", "std", "mean", "grad_std", "grad_mean"};
     if (mc_failed(ctx) || !table || ctx->rank != 0) return mc_error_status(ctx);
+    if (!stream) return mc_fail(ctx, MC_ERR_ARGUMENT, "a table of statistics: the stream is NULL");
     size_t longest = strlen("name");
     for (int i = 0; i < table->count; i++) {
         size_t length = strlen(table->rows[i].name);

@@ -99,7 +99,7 @@ mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor *x)
 mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
                                        mc_tensor **sum)
 {
-    *sum = NULL;
+    if (sum) *sum = NULL;
     if (!norm || !t) return NULL;
     return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight),
                           mc_parameter_tensor(t, norm->bias), norm->eps, sum);
@@ -125,7 +125,9 @@ mc_embedding *mc_embedding_add_padded(mc_module *parent, const char *name, int64
 {
     mc_embedding *e = mc_module_add(parent, name, sizeof *e);
     if (!e) return NULL;
-    int64_t rows = align > 1 ? (count + align - 1) / align * align : count;
+    int64_t rows = count;
+    if (align > 1)
+        rows = count <= INT64_MAX - align ? (count + align - 1) / align * align : INT64_MAX;
     e->weight = mc_parameter_new_padded(&e->module, "weight", MC_SHAPE(count, dim), rows,
                                         mc_init_normal(0, std_or(init_std, 0.02f)));
     return e->weight ? e : NULL;

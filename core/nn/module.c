@@ -68,13 +68,27 @@ char *mc_module_strdup(mc_module_root *root, const char *text)
     return copy ? memcpy(copy, text, size) : NULL;
 }
 
+/* Whether a module of `size` bytes holds what each begins with. */
+static bool has_room(mc_context *ctx, const char *name, size_t size)
+{
+    if (size >= sizeof(mc_module)) return true;
+    return !mc_fail(ctx, MC_ERR_ARGUMENT, "module \"%s\" of %zu bytes, expected %zu at least", name,
+                    size, sizeof(mc_module));
+}
+
 void *mc_module_new(mc_context *ctx, const char *name, size_t size,
                     const mc_module_options *options)
 {
     mc_dtype dtype = options && options->dtype ? options->dtype : MC_F32;
-    if (!mc_failed(ctx) && !mc_dtype_is_float(dtype))
+    int level = options ? (int)options->zero_level : MC_ZERO_DEFAULT;
+    if (!name) mc_fail(ctx, MC_ERR_ARGUMENT, "a module's name is NULL");
+    if (mc_failed(ctx) || !has_room(ctx, name, size)) return NULL;
+    if (!mc_dtype_is_float(dtype))
         mc_fail(ctx, MC_ERR_DTYPE, "module \"%s\": dtype %s, expected f32, f16 or bf16", name,
                 mc_dtype_name(dtype));
+    if (level < MC_ZERO_DEFAULT || level > MC_ZERO_3)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "module \"%s\": zero_level is %d, expected a mc_zero_level",
+                name, level);
     mc_module_root *root = mc_new_owned(ctx, sizeof *root, "a module", free_root);
     if (!root) return NULL;
     root->ctx = ctx;
@@ -82,16 +96,14 @@ void *mc_module_new(mc_context *ctx, const char *name, size_t size,
     mc_module *module = mc_module_alloc(root, size);
     char *copy = module ? mc_module_strdup(root, name) : NULL;
     if (!copy) return NULL;
-    *module = (mc_module){.ctx = ctx,
-                          .name = copy,
-                          .root = root,
-                          .zero_level = options ? (int)options->zero_level : 0};
+    *module = (mc_module){.ctx = ctx, .name = copy, .root = root, .zero_level = level};
     root->module = module;
     return module;
 }
 
 static bool good_name(const char *name)
 {
+    if (!name) return false;
     size_t length = strlen(name);
     return length && name[0] != '.' && name[length - 1] != '.';
 }
@@ -101,9 +113,10 @@ void *mc_module_add(mc_module *parent, const char *name, size_t size)
     if (!parent || mc_failed(parent->ctx)) return NULL;
     if (!good_name(name)) {
         mc_fail(parent->ctx, MC_ERR_ARGUMENT, "module name \"%s\": empty or with '.' at an end",
-                name);
+                name ? name : "(NULL)");
         return NULL;
     }
+    if (!has_room(parent->ctx, name, size)) return NULL;
     for (mc_module *m = parent->first_child; m; m = m->next)
         if (strcmp(m->name, name) == 0) {
             mc_fail(parent->ctx, MC_ERR_ARGUMENT, "module \"%s\" has a child \"%s\" already",
@@ -126,6 +139,11 @@ void mc_module_free(mc_module *module)
 {
     if (!module) return;
     mc_module_root *root = module->root;
+    if (module != root->module) {
+        mc_fail(root->ctx, MC_ERR_ARGUMENT, "module \"%s\" is no root: it is freed with \"%s\"",
+                module->name, root->module->name);
+        return;
+    }
     mc_disown(&root->owned);
     free_root(root);
 }
@@ -166,7 +184,8 @@ static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape
     mc_module_root *root = module->root;
     mc_context *ctx = module->ctx;
     if (!good_name(name)) {
-        mc_fail(ctx, MC_ERR_ARGUMENT, "parameter name \"%s\": empty or with '.' at an end", name);
+        mc_fail(ctx, MC_ERR_ARGUMENT, "parameter name \"%s\": empty or with '.' at an end",
+                name ? name : "(NULL)");
         return NULL;
     }
     mc_parameter *p = mc_module_alloc(root, sizeof *p);
@@ -174,7 +193,11 @@ static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape
     if (!path) return NULL;
     size_t bytes;
     bool good = mc_shape_bytes(shape, MC_F32, &bytes) && bytes > 0;
-    if (!good)
+    bool known = init.kind >= MC_INIT_ZEROS && init.kind <= MC_INIT_CUSTOM;
+    if (!known || (init.kind == MC_INIT_CUSTOM && !init.fn))
+        mc_fail(ctx, MC_ERR_ARGUMENT, "parameter \"%s\": its initialiser %s", path,
+                known ? "has no function (NULL)" : "is of no known kind");
+    else if (!good)
         mc_fail(ctx, MC_ERR_SHAPE, "parameter \"%s\": bad shape %s", path, MC_SHAPE_TEXT(shape));
     else if (mc_module_find_parameter(module, path))
         mc_fail(ctx, MC_ERR_ARGUMENT, "parameter \"%s\" is declared twice", path);
@@ -187,10 +210,24 @@ static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape
     return p;
 }
 
+/* Whether sizes in bytes of all the model has can still be told, with those of another tensor. */
+static bool can_count(mc_module_root *root, mc_shape shape)
+{
+    const int64_t most = INT64_MAX / 64;
+    size_t bytes;
+    if (mc_shape_bytes(shape, MC_F32, &bytes) &&
+        mc_shape_count(shape) <= most - root->stored_elements)
+        return true;
+    return !mc_fail(root->ctx, MC_ERR_SHAPE,
+                    "a parameter of shape %s: more than %lld elements in model \"%s\"",
+                    MC_SHAPE_TEXT(shape), (long long)most, root->module->name);
+}
+
 /* Makes the stored tensor of already added parameters, consecutive in `parts`. */
 static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count, mc_shape shape)
 {
     mc_module_root *root = module->root;
+    if (!can_count(root, shape)) return NULL;
     mc_stored *stored = mc_module_alloc(root, sizeof *stored);
     mc_parameter **copy = stored ? mc_module_alloc(root, (size_t)count * sizeof *copy) : NULL;
     if (!copy) return NULL;
@@ -206,6 +243,7 @@ static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count,
                           .part_count = count,
                           .trainable = true};
     root->stored[root->stored_count++] = stored;
+    root->stored_elements += stored->count;
     root->layout_valid = false;
     int64_t first = 0;
     for (int i = 0; i < count; i++) {
@@ -257,9 +295,13 @@ mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_par
     enum { MOST = 8 };
     mc_parameter *made[MOST];
     if (!module || mc_failed(module->ctx)) return NULL;
-    if (count < 1 || count > MOST || row_shape.ndim >= MC_MAX_DIMS) {
-        mc_fail(module->ctx, MC_ERR_ARGUMENT, "stacked parameter of %d parts, expected 1 to %d",
-                count, MOST);
+    if (!parts || count < 1 || count > MOST || row_shape.ndim < 0 ||
+        row_shape.ndim >= MC_MAX_DIMS) {
+        mc_fail(
+            module->ctx, MC_ERR_ARGUMENT,
+            "stacked parameter of %d parts%s with rows of %d dimensions, expected 1 to %d parts "
+            "and up to %d dimensions",
+            count, parts ? "" : " (NULL)", row_shape.ndim, MOST, MC_MAX_DIMS - 1);
         return NULL;
     }
     mc_shape shape = {.ndim = row_shape.ndim + 1};
@@ -269,7 +311,7 @@ mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_par
     bool good = true;
     for (int i = 0; good && i < count; i++) {
         shape.dim[0] = parts[i].rows;
-        rows += parts[i].rows;
+        if (__builtin_add_overflow(rows, parts[i].rows, &rows)) rows = INT64_MAX;
         good = (made[i] = add_parameter(module, parts[i].name, shape, parts[i].init));
     }
     shape.dim[0] = rows;
@@ -291,7 +333,7 @@ static bool is_below(const mc_module *module, const mc_module *ancestor)
 
 mc_parameter *mc_module_next_parameter(mc_module *module, mc_parameter_iterator *it)
 {
-    if (!module) return NULL;
+    if (!module || !it) return NULL;
     mc_module_root *root = module->root;
     while (it->next < root->parameter_count) {
         mc_parameter *p = root->parameters[it->next++];
@@ -302,7 +344,7 @@ mc_parameter *mc_module_next_parameter(mc_module *module, mc_parameter_iterator 
 
 mc_parameter *mc_module_find_parameter(mc_module *module, const char *name)
 {
-    if (!module) return NULL;
+    if (!module || !name) return NULL;
     mc_module_root *root = module->root;
     for (size_t i = 0; i < root->parameter_count; i++)
         if (strcmp(root->parameters[i]->name, name) == 0) return root->parameters[i];

@@ -41,15 +41,17 @@ typedef struct mc_module_options {
 } mc_module_options;
 
 /* Makes a root module of `size` zeroed bytes, owned by the context; names are relative to it.
- * `name` comes first in its parameters' names unless it is "". NULL after an error. */
+ * `name` comes first in its parameters' names unless it is "". NULL after an error: a NULL name, a
+ * `size` below that of mc_module, options out of range. */
 MC_API void *mc_module_new(mc_context *ctx, const char *name, size_t size,
                            const mc_module_options *options);
 /* Makes a child. A name that begins with '/' stands for the whole path from the root: the
  * parameters then belong to the parent (its block, its buckets) under a name of another place, as a
  * checkpoint format may want it. Errors: an empty name or one with '.' at an end, one the parent
- * has already. */
+ * has already, a `size` below that of mc_module. */
 MC_API void *mc_module_add(mc_module *parent, const char *name, size_t size);
-/* Frees a root and its whole tree, parameters and state (the context would do it otherwise). */
+/* Frees a root and its whole tree, parameters and state (the context would do it otherwise). A
+ * module that is no root is an error. */
 MC_API void mc_module_free(mc_module *root);
 
 /* ---- initial values -------------------------------------------------------------------------- */
@@ -79,7 +81,8 @@ MC_API mc_initializer mc_init_custom(mc_init_fn fn, void *user);
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* Declares a parameter. Errors: a name twice, a size below 1. NULL after an error. */
+/* Declares a parameter. Errors: a name twice, a size below 1, a custom initialiser without a
+ * function, more than INT64_MAX / 64 elements in the model. NULL after an error. */
 MC_API mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape,
                                       mc_initializer init);
 /* The same, stored with further rows behind its own, `stored_rows` in all, so that products with it
@@ -115,7 +118,7 @@ MC_API mc_dtype mc_parameter_dtype(const mc_parameter *parameter);
 MC_API bool mc_parameter_trainable(const mc_parameter *parameter);
 /* Copies values from or to host memory as f32 (row-major, all elements; rounding on write). Over
  * several ranks all of them call it, and write the same: who reads what is spread over ranks
- * (MC_ZERO_3, AdamOffload) needs the others. */
+ * (MC_ZERO_3, AdamOffload) needs the others. NULL values are an error. */
 MC_API mc_status mc_parameter_write(mc_parameter *parameter, const float *values);
 MC_API mc_status mc_parameter_read(mc_parameter *parameter, float *values);
 /* Copies the accumulated gradient as it stands in the bucket, summed over ranks, which all have to

@@ -122,6 +122,7 @@ typedef struct mc_module_root {
     size_t parameter_count, parameter_capacity;
     mc_stored **stored;
     size_t stored_count, stored_capacity;
+    int64_t stored_elements; /* of all of them */
     mc_bucket *buckets;
     int bucket_count;
     int64_t gathered, most_gathered; /* elements of level-3 buckets that are there as a whole */

@@ -89,7 +89,8 @@ mc_tensor *mc_linear_bias_before(const mc_node *node, const mc_tensor *f)
     return next && f->uses == 1 && !f->gradient ? f->node->inputs[BIAS] : NULL;
 }
 
-static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias)
+static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                  mc_activation activation)
 {
     if (!mc_op_ready(t, "linear", x) || !mc_op_ready(t, "linear", weight)) return false;
     if (!mc_op_float(t, "linear", "input", x)) return false;
@@ -101,6 +102,9 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias)
                 MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(weight->shape));
         return false;
     }
+    if ((int)activation < MC_ACTIVATION_NONE || activation > MC_ACTIVATION_TANH)
+        return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                        "linear: activation %d, expected an mc_activation", (int)activation);
     if (!bias) return true;
     return mc_op_ready(t, "linear", bias) &&
            mc_op_same_dtype(t, "linear", "bias", bias, x->dtype) &&
@@ -110,7 +114,7 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias)
 mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                            mc_activation activation)
 {
-    if (!check(t, x, weight, bias)) return NULL;
+    if (!check(t, x, weight, bias, activation)) return NULL;
     int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = weight->shape.dim[0];
     mc_shape shape = x->shape;
     shape.dim[shape.ndim - 1] = out;

@@ -219,8 +219,9 @@ static bool check_linear_loss(mc_tape *t, linear_loss *c)
                 op, (long long)c->classes, (long long)expected.dim[0]);
         return false;
     }
-    if (c->bias && (!mc_op_same_dtype(t, op, "bias", c->bias, c->x->dtype) ||
-                    !mc_op_shape(t, op, "bias", c->bias, MC_SHAPE(expected.dim[0]))))
+    if (c->bias &&
+        (!mc_op_ready(t, op, c->bias) || !mc_op_same_dtype(t, op, "bias", c->bias, c->x->dtype) ||
+         !mc_op_shape(t, op, "bias", c->bias, MC_SHAPE(expected.dim[0]))))
         return false;
     bool leaves = (!c->weight->requires_grad || c->weight->is_leaf) &&
                   (!c->bias || !c->bias->requires_grad || c->bias->is_leaf);

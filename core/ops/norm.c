@@ -168,6 +168,12 @@ mc_tensor *mc_stream_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor
                           mc_tensor **sum)
 {
     norm_call c = {.x = x, .weight = weight, .bias = bias, .eps = eps, .stream = true};
+    if (!sum) {
+        if (t)
+            mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                    "residual norm: there is no place for the sum (NULL)");
+        return NULL;
+    }
     if (x && x->deferred) {
         c.x = x->deferred->x;
         c.f = x->deferred->f;

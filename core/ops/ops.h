@@ -1,7 +1,8 @@
 /* Operations on tensors of a tape.
  *
  * All take the tape first, return a tensor that belongs to it, and return NULL after an error (bad
- * shapes or dtypes are errors that name the operation, the shapes found and what was expected).
+ * shapes or dtypes, NULL and tensors of another context are errors that name the operation, the
+ * shapes found and what was expected).
  * "Rows" of a tensor are all its dimensions but the last taken together, "columns" the last one.
  * Zero rows are fine everywhere. Storage f32, f16 or bf16; all arithmetic accumulates in f32.
  * Formulas follow PyTorch's functions of the same meaning unless another source is named. */
@@ -35,8 +36,8 @@ MC_API mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float
  * to mc_residual_sum, to block lists and to mc_tape_release (which releases x and f); any other
  * operation says so. Gradients come out as if the sum had been made right there. */
 MC_API mc_tensor *mc_residual_defer(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout);
-/* LayerNorm of x, deferred or not, as in mc_residual_norm; *sum is what was normalised: the sum as
- * it was made in this pass, or x itself. */
+/* LayerNorm of x, deferred or not, as in mc_residual_norm; *sum (not NULL) is what was normalised:
+ * the sum as it was made in this pass, or x itself. */
 MC_API mc_tensor *mc_stream_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                                  float eps, mc_tensor **sum);
 /* Makes a deferred sum; x itself if it is none. The same bits as mc_stream_norm makes. */
@@ -138,8 +139,9 @@ MC_API mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index,
  * NULL, MC_ERR_ARGUMENT; other than lengths->capacity rows, MC_ERR_SHAPE. */
 MC_API mc_tensor *mc_with_lengths(mc_tape *t, mc_tensor *x, const mc_lengths *lengths);
 
-/* The first token of every sequence of a packed x: (count, columns). An empty sequence: an
- * error. */
+/* The first token of every sequence of a packed x: (count, columns). An empty sequence: an error,
+ * but in lengths of mc_lengths_new, which any sequence of a batch may leave empty: a row of
+ * zeros. */
 MC_API mc_tensor *mc_first_tokens(mc_tape *t, mc_tensor *x);
 
 /* Packed (rows, columns) to padded (count, longest, columns), zeros behind each sequence. */

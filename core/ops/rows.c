@@ -40,7 +40,8 @@ static bool check_tables(mc_tape *t, int tables, mc_tensor *const *table)
         return false;
     }
     for (int i = 0; i < tables; i++) {
-        if (!mc_op_ready(t, "embed", table[i]) || !mc_op_float(t, "embed", "table", table[i]) ||
+        if (!mc_op_ready(t, "embed", table ? table[i] : NULL) ||
+            !mc_op_float(t, "embed", "table", table[i]) ||
             !mc_op_same_dtype(t, "embed", "table", table[i], table[0]->dtype))
             return false;
         mc_shape shape = MC_SHAPE(mc_tensor_size(table[i], 0), mc_tensor_columns(table[0]));
@@ -54,7 +55,7 @@ mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *
     static const char *const names[MAX_TABLES] = {"index", "second index", "third index",
                                                   "fourth index"};
     if (!t || mc_failed(mc_tape_context(t)) || !check_tables(t, tables, table) ||
-        !mc_op_ready(t, "embed", index[0]))
+        !mc_op_ready(t, "embed", index ? index[0] : NULL))
         return NULL;
     int64_t rows = mc_tensor_count(index[0]), columns = mc_tensor_columns(table[0]);
     embed_state checked = {0};

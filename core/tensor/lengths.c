@@ -74,6 +74,9 @@ static bool check(const fixed_lengths *f, const int32_t *length, int count, int6
         return !mc_fail(f->ctx, MC_ERR_ARGUMENT,
                         "lengths of %d sequences and %lld tokens, there is room for %d and %lld",
                         count, (long long)capacity, f->lengths.count, (long long)f->room);
+    if (longest < 0 || (count && !length))
+        return !mc_fail(f->ctx, MC_ERR_ARGUMENT, "lengths of %d sequences, %d at most: %s", count,
+                        longest, longest < 0 ? "negative" : "NULL");
     for (int i = 0; i < count; i++) {
         if (length[i] < 0 || length[i] > longest)
             return !mc_fail(f->ctx, MC_ERR_ARGUMENT, "length %d of sequence %d, expected 0 to %d",

@@ -8,14 +8,14 @@
 int64_t mc_shape_count(mc_shape shape)
 {
     int64_t count = 1;
-    for (int i = 0; i < shape.ndim; i++) count *= shape.dim[i];
+    for (int i = 0; i < shape.ndim && i < MC_MAX_DIMS; i++) count *= shape.dim[i];
     return count;
 }
 
 bool mc_shape_equal(mc_shape a, mc_shape b)
 {
     if (a.ndim != b.ndim) return false;
-    for (int i = 0; i < a.ndim; i++)
+    for (int i = 0; i < a.ndim && i < MC_MAX_DIMS; i++)
         if (a.dim[i] != b.dim[i]) return false;
     return true;
 }
@@ -24,6 +24,8 @@ mc_shape_text mc_shape_print(mc_shape shape)
 {
     mc_shape_text out = {"("};
     size_t used = 1;
+    if (shape.ndim < 0 || shape.ndim > MC_MAX_DIMS)
+        used += (size_t)snprintf(out.text + used, sizeof out.text - used, "%d sizes: ", shape.ndim);
     for (int i = 0; i < shape.ndim && i < MC_MAX_DIMS; i++)
         used += (size_t)snprintf(out.text + used, sizeof out.text - used, "%s%lld", i ? ", " : "",
                                  (long long)shape.dim[i]);
@@ -102,6 +104,8 @@ mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape)
 mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data)
 {
     size_t bytes;
+    if (!mc_failed(ctx) && !data && mc_shape_bytes(shape, dtype, &bytes) && bytes)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "tensor %s: its data is NULL", MC_SHAPE_TEXT(shape));
     mc_tensor *tensor = new_context_tensor(ctx, dtype, shape, &bytes);
     if (tensor) mc_tensor_write(tensor, data, bytes);
     return tensor;
@@ -151,11 +155,14 @@ void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
 {
     if (!x || !bytes || mc_failed(x->ctx)) return;
     mc_device *device = x->ctx->device;
-    if (bytes > x->storage->bytes) {
+    if (x->tape || !data)
+        mc_fail(x->ctx, MC_ERR_ARGUMENT, "writing to a tensor %s: %s", MC_SHAPE_TEXT(x->shape),
+                data ? "it belongs to a tape, expected one of mc_tensor_new or mc_tensor_from"
+                     : "the data is NULL");
+    else if (bytes > x->storage->bytes)
         mc_fail(x->ctx, MC_ERR_SHAPE, "writing %zu bytes to a tensor of %zu", bytes,
                 x->storage->bytes);
-        return;
-    }
+    if (mc_failed(x->ctx)) return;
     if (x->host) memcpy(x->host, data, bytes);
     device->copy_in(device, mc_tensor_data(x), data, bytes);
 }
@@ -163,6 +170,9 @@ void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
 /* Says what is wrong with a copy, on the tensor's context. */
 static bool check_copy(const mc_tensor *to, const mc_tensor *from)
 {
+    if (to->ctx != from->ctx)
+        return !mc_fail(to->ctx, MC_ERR_ARGUMENT, "copying a tensor %s of another context",
+                        MC_SHAPE_TEXT(from->shape));
     if (!mc_dtype_is_float(to->dtype) || !mc_dtype_is_float(from->dtype))
         return !mc_fail(to->ctx, MC_ERR_DTYPE, "copying a tensor of %s to one of %s",
                         mc_dtype_name(from->dtype), mc_dtype_name(to->dtype));
@@ -256,9 +266,12 @@ static bool read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64
 
 void mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count)
 {
+    if (!mc_failed(ctx) && tensor && (tensor->ctx != ctx || !out))
+        mc_fail(ctx, MC_ERR_ARGUMENT, "reading a tensor %s%s", MC_SHAPE_TEXT(tensor->shape),
+                out ? " of another context" : ": there is no memory to read it to (NULL)");
     if (!mc_failed(ctx) && tensor && mc_tensor_count(tensor) != count)
         mc_fail(ctx, MC_ERR_SHAPE, "reading %lld elements of a tensor %s", (long long)count,
                 MC_SHAPE_TEXT(tensor->shape));
     if (!mc_failed(ctx) && tensor && read_f32(ctx, tensor, out, count)) return;
-    for (int64_t i = 0; i < count; i++) out[i] = NAN;
+    for (int64_t i = 0; out && i < count; i++) out[i] = NAN;
 }

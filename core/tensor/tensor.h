@@ -52,8 +52,8 @@ MC_API mc_lengths *mc_lengths_new(mc_context *ctx, int count, int64_t capacity);
  * `longest` are limits, rounded up so that many batches share them. Does not wait for the device,
  * and what was launched before still reads the old ones; not while a tape that used them has yet to
  * run backward. Errors: more sequences or tokens than
- * there is room for, a length that is negative or over `longest`, more than `capacity` tokens; the
- * lengths are then what they were. */
+ * there is room for, a length that is negative or over `longest`, a negative `longest`, NULL for
+ * any, more than `capacity` tokens; the lengths are then what they were. */
 MC_API void mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count,
                              int64_t capacity, int32_t longest);
 /* Frees them, as mc_tensor_free does a tensor. NULL is allowed. */
@@ -61,15 +61,16 @@ MC_API void mc_lengths_free(mc_lengths *lengths);
 
 /* Makes a tensor of zeros owned by the context. Errors: a negative size, ndim over 6, memory. */
 MC_API mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape);
-/* The same, with a copy of `data` (host memory, row-major, of that dtype). */
+/* The same, with a copy of `data` (host memory, row-major, of that dtype; NULL is an error). */
 MC_API mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data);
 /* Replaces the first `bytes` bytes of a tensor made by the two functions above with a copy of
  * `data`; does not wait for the device, and what was launched before still reads the old contents.
- * `bytes` beyond the tensor are an error. */
+ * `bytes` beyond the tensor, NULL and tensors of a tape are errors. */
 MC_API void mc_tensor_write(mc_tensor *tensor, const void *data, size_t bytes);
 /* Copies what `from` holds to the first elements of `to`, on the device and without waiting, as the
  * floating dtype that `to` has. So results leave a step that is recorded: `to` is a tensor of the
- * context, read after mc_step_run. Errors: more elements than `to` has, integers. */
+ * context, read after mc_step_run. Errors: more elements than `to` has, integers, a
+ * tensor of another context. */
 MC_API void mc_tensor_copy(mc_tensor *to, const mc_tensor *from);
 /* Frees a tensor made by mc_tensor_new or mc_tensor_from; not while a tape that used it has yet to
  * run backward. NULL is allowed. */
@@ -85,7 +86,8 @@ MC_API void *mc_tensor_data(const mc_tensor *tensor);
 MC_API const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor);
 
 /* Copies `count` elements to host memory as f32 (any floating or integer dtype), waiting for the
- * device. `count` must be the tensor's. On a failed context, fills with NaN. */
+ * device. `count` must be the tensor's, and the tensor the context's. On a failed context, and for
+ * NULL, fills with NaN. */
 MC_API void mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count);
 
 #endif

@@ -80,6 +80,7 @@ static mc_tensor *leaf(mc_tape *t, mc_dtype dtype, mc_shape shape)
     static _Alignas(64) float data[256], gradient[256];
     return mc_tape_leaf(t, dtype, shape, data, gradient);
 }
+#define C(...) mc_tape_input(t, MC_F32, MC_SHAPE(__VA_ARGS__), NULL, false)
 #define P(...) leaf(t, MC_F32, MC_SHAPE(__VA_ARGS__))
 
 typedef struct wrong {
@@ -220,7 +221,22 @@ typedef struct wrong {
       "attention", "bias (2, 3, 3)", "(2, 3, 5)")                                                  \
     X(96, mc_with_lengths(t, F(3, 4), NULL), ARGUMENT, "with lengths", "NULL")                     \
     X(97, mc_with_lengths(t, F(3, 4), mc_tape_lengths(t, (int32_t[]){3, 1}, 2, 1)), SHAPE,         \
-      "with lengths", "(3, 4)", "(4, ...)")
+      "with lengths", "(3, 4)", "(4, ...)")                                                        \
+    X(98, mc_embed(t, 1, NULL, &(mc_tensor *){I(2)}), ARGUMENT, "embed", "NULL")                   \
+    X(99, mc_embed(t, 1, &(mc_tensor *){F(5, 4)}, NULL), ARGUMENT, "embed", "NULL")                \
+    X(100, mc_stream_norm(t, F(3, 4), F(4), F(4), 1e-5f, NULL), ARGUMENT, "residual norm",         \
+      "the sum", "NULL")                                                                           \
+    X(101, mc_fused_linear(t, F(3, 4), F(5, 4), NULL, (mc_activation)9), ARGUMENT, "linear",       \
+      "activation 9")                                                                              \
+    X(102, mc_linear_cross_entropy(t, F(2, 3), P(5, 3), released(t, MC_SHAPE(5)), 0, I(2), NULL),  \
+      STATE, "linear cross entropy", "(5)", "released")                                            \
+    X(103,                                                                                         \
+      mc_linear_cross_entropy(t, F(2, 3), P(5, 3), mc_residual_defer(t, C(5), C(5), 0), 0, I(2),   \
+                              NULL),                                                               \
+      STATE, "linear cross entropy", "mc_residual_sum")                                            \
+    X(104, mc_tensor_from(mc_tape_context(t), MC_F32, MC_SHAPE(3), NULL), ARGUMENT, "(3)", "NULL") \
+    X(105, mc_tensor_new(mc_tape_context(t), MC_F32, (mc_shape){.ndim = 7}), SHAPE, "7 sizes")     \
+    X(106, mc_tape_input(t, MC_F32, (mc_shape){.ndim = -2}, NULL, false), SHAPE, "-2 sizes")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }
@@ -302,11 +318,58 @@ static void test_nothing_happens(void **state)
     mc_tape_end(t);
 }
 
+/* What does not belong to the context it is used on. */
+static void test_another_context(void **state)
+{
+    mc_context *ctx = *state, *other = mc_init_distributed(NULL);
+    mc_tape *t = mc_tape_begin(ctx), *there = mc_tape_begin(other);
+    mc_tensor *x = mc_tape_input(t, MC_F32, MC_SHAPE(2, 2), NULL, true);
+    mc_tensor *foreign = mc_tape_input(there, MC_F32, MC_SHAPE(2, 2), NULL, false);
+    assert_null(mc_fused_linear(t, x, foreign, NULL, MC_ACTIVATION_NONE));
+    assert_error(ctx, MC_ERR_ARGUMENT, "linear", "(2, 2)", "another context");
+    assert_int_equal(mc_tape_backward(t, x, foreign), MC_ERR_ARGUMENT);
+    assert_error(ctx, MC_ERR_ARGUMENT, "backward", "another context");
+    mc_tensor *mine = mc_tensor_new(ctx, MC_F32, MC_SHAPE(2, 2));
+    mc_tensor_copy(mine, foreign);
+    assert_error(ctx, MC_ERR_ARGUMENT, "(2, 2)", "another context");
+    float values[4] = {1, 2, 3, 4};
+    mc_tensor_read_f32(ctx, foreign, values, 4);
+    assert_error(ctx, MC_ERR_ARGUMENT, "(2, 2)", "another context");
+    assert_true(isnan(values[0]) && isnan(values[3]));
+    assert_good(other);
+    mc_tape_end(t);
+    mc_context_free(other);
+}
+
+/* Reading and writing. */
+static void test_host_memory(void **state)
+{
+    mc_context *ctx = *state;
+    mc_tape *t = mc_tape_begin(ctx);
+    float values[4] = {1, 2, 3, 4};
+    mc_tensor *x = mc_tensor_from(ctx, MC_F32, MC_SHAPE(4), values);
+    mc_tensor_write(x, NULL, sizeof values);
+    assert_error(ctx, MC_ERR_ARGUMENT, "(4)", "NULL");
+    mc_tensor_write(mc_tape_input(t, MC_F32, MC_SHAPE(4), NULL, false), values, sizeof values);
+    assert_error(ctx, MC_ERR_ARGUMENT, "(4)", "tape", "mc_tensor_new");
+    mc_tensor_write(mc_residual_defer(t, x, x, 0), values, sizeof values);
+    assert_error(ctx, MC_ERR_ARGUMENT, "(4)", "tape");
+    mc_tensor_read_f32(ctx, x, NULL, 4);
+    assert_error(ctx, MC_ERR_ARGUMENT, "(4)", "NULL");
+    mc_tensor_read_f32(ctx, x, values, 4);
+    assert_true(values[0] == 1 && values[3] == 4);
+    assert_int_equal(mc_step_run(ctx, 1, NULL, NULL), MC_ERR_ARGUMENT);
+    assert_error(ctx, MC_ERR_ARGUMENT, "mc_step_run", "NULL");
+    mc_tape_end(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_messages, set_up_context, tear_down_context),
         cmocka_unit_test_setup_teardown(test_nothing_happens, set_up_context, tear_down_context),
+        cmocka_unit_test_setup_teardown(test_another_context, set_up_context, tear_down_context),
+        cmocka_unit_test_setup_teardown(test_host_memory, set_up_context, tear_down_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
