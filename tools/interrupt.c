@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <time.h>
 
 /* A handler has no argument of ours: this state can only be the process's. */
 static volatile sig_atomic_t received;
@@ -13,13 +14,28 @@ static bool installed, shared, agreed;
 static _Alignas(16) char handler_stack[1 << 16]; /* the state of a core that knows AMX is 11 KB */
 static stack_t old_stack;
 
-/* Both signals go back to their default at the first one: the second kills, whichever it is. */
+/* timeout(1) sends its signal twice at once, to the process and to its group, and a terminal's may
+ * come with one of a launcher: within this time after the first they are the same request. */
+static const double same_request = 0.5; /* seconds */
+static struct timespec first;
+
+/* Asks for an end; one that comes later kills, whichever of the two it is. */
 static void on_signal(int number)
 {
     struct sigaction fatal = {.sa_handler = SIG_DFL};
-    received = number;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!received) {
+        received = number;
+        first = now;
+        return;
+    }
+    double since =
+        (double)(now.tv_sec - first.tv_sec) + 1e-9 * (double)(now.tv_nsec - first.tv_nsec);
+    if (since < same_request) return;
     sigaction(SIGINT, &fatal, NULL);
     sigaction(SIGTERM, &fatal, NULL);
+    raise(number); /* blocked until this returns */
 }
 
 void interrupt_init(void)

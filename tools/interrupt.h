@@ -1,4 +1,5 @@
-/* Ctrl-C (SIGINT) and SIGTERM ask a run to save and leave; a second one kills as usual.
+/* Ctrl-C (SIGINT) and SIGTERM ask a run to save and leave; another one kills as usual, but for what
+ * comes within half a second of the first: timeout(1), for one, sends its signal twice.
  *
  *     interrupt_init();
  *     while (... && !interrupt_requested()) train_a_step();
