@@ -238,13 +238,15 @@ static mc_context *logging_context(uint64_t seed)
 
 /* What a changed copy of a weight file is to have different. */
 typedef struct edit {
-    const char *drop[4];         /* tensors left out */
-    const char *from[2], *to[2]; /* replaced in all names */
-    const char *prefix;          /* put before all names */
-    const char *strip;           /* taken from their beginning */
-    const char *flat;            /* a tensor whose shape becomes (count) */
-    const char *not_finite[2];   /* tensors that get a NaN, an infinity */
-    bool spare;                  /* "spare.weight" is added */
+    const char *drop[4];          /* tensors left out */
+    const char *from[2], *to[2];  /* replaced in all names */
+    const char *prefix;           /* put before all names */
+    const char *strip;            /* taken from their beginning */
+    const char *flat;             /* a tensor whose shape becomes (count) */
+    const char *not_finite[2];    /* tensors that get a NaN, an infinity */
+    const char *again, *again_as; /* a tensor that is written a second time, under this name */
+    bool changed;                 /* one value of it other than the first's */
+    bool spare;                   /* "spare.weight" is added */
 } edit;
 
 static bool is_one_of(const char *name, const char *const *names, int count)
@@ -286,6 +288,13 @@ static void edit_weights(const char *from, const char *to, const edit *e)
                                              .shape = flat ? &entry->count : entry->shape};
         entries[count++] = entry;
     }
+    size_t last = count;
+    for (size_t i = 0; e->again && i < last; i++) {
+        if (strcmp(e->again, entries[i]->name) != 0) continue;
+        specs[count] = specs[i];
+        specs[count].name = e->again_as;
+        entries[count++] = entries[i];
+    }
     static const int64_t two[] = {2};
     if (e->spare)
         specs[count] =
@@ -299,6 +308,7 @@ static void edit_weights(const char *from, const char *to, const edit *e)
         if (is_one_of(entries[i]->name, e->not_finite, 1)) values[entries[i]->count / 2] = NAN;
         if (e->not_finite[0] && is_one_of(entries[i]->name, e->not_finite + 1, 1))
             values[0] = -INFINITY;
+        if (i >= last && e->changed) values[entries[i]->count - 1] += 1;
         mc_safetensors_write(out, values, entries[i]->size);
         free(values);
     }
@@ -537,6 +547,53 @@ static void test_files_that_do_not_fit(void **state)
     free_files(&f);
 }
 
+/* A masked language model whose matrix or bias is its own is left out, rather than computed with
+ * the word embedding. */
+static void test_untied_head(void **state)
+{
+    (void)state;
+    static const char weight[] = "cls.predictions.decoder.weight";
+    static const struct {
+        edit edit;
+        bool kept;
+    } cases[] = {
+        {{.again = "bert.embeddings.word_embeddings.weight", .again_as = weight}, true},
+        {{.again = "bert.embeddings.word_embeddings.weight", .again_as = weight, .changed = true},
+         false},
+        {{.again = "bert.embeddings.word_embeddings.weight",
+          .again_as = weight,
+          .changed = true,
+          .strip = "bert."},
+         false},
+        {{.again = "cls.predictions.bias", .again_as = "cls.predictions.decoder.bias"}, true},
+        {{.again = "cls.predictions.bias",
+          .again_as = "cls.predictions.decoder.bias",
+          .changed = true},
+         false},
+    };
+    files f = new_files(all_heads);
+    mc_context *ctx = logging_context(1);
+    mc_bert *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mc_bert *bert = load_edited(ctx, &f, &cases[i].edit, NULL);
+        assert_good(ctx);
+        assert_int_equal(mc_bert_get_heads(bert).mlm, cases[i].kept);
+        assert_same_outputs(ctx, reference, ctx, bert);
+        if (cases[i].kept) {
+            assert_string_equal(log_text, "");
+            continue;
+        }
+        assert_logged("warning", "cls.predictions.decoder is not the word embedding");
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        mc_bert_input in = make_batch(t, LENGTHS);
+        assert_null(mc_bert_mlm_logits(t, bert, mc_bert_forward(t, bert, &in).last_hidden));
+        assert_error(ctx, MC_ERR_STATE, "no masked language model head");
+        mc_tape_end(t);
+    }
+    mc_context_free(ctx);
+    free_files(&f);
+}
+
 static void test_new_classifier(void **state)
 {
     (void)state;
@@ -728,6 +785,7 @@ int main(void)
         TEST(test_load_as_other_dtype),
         TEST(test_other_names),
         TEST(test_files_that_do_not_fit),
+        TEST(test_untied_head),
         TEST(test_new_classifier),
         TEST(test_bad_configs),
         TEST(test_other_config),

@@ -490,7 +490,10 @@ static void test_bad_json(void **state)
         {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {\"a\": -1}}}", "\"a\": expected an id"},
         {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {\"a\": 9999999}}}", "\"a\": expected an id"},
         {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {\"a\": 0, \"b\": 0}}}", "both have id 0"},
-        {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {\"\": 0}}}", "empty entry"},
+        {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {\"\": 0, \"\": 1}}}",
+         "second empty entry of id 1"},
+        {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {\"\": 0, \"a\": 0}}}", "both have id 0"},
+        {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {\"a\": 0, \"\": 0}}}", "both have id 0"},
         {MC_ERR_FORMAT, "{" JSON_SETTINGS ", " JSON_MODEL("{\"a\": 0, \"a\": 1}") "}", "two ids"},
         {MC_ERR_FORMAT, "{" JSON_SETTINGS ", " JSON_MODEL("{\"[PAD]\": 0}") "}", "\"[UNK]\""},
         {MC_ERR_UNSUPPORTED,
@@ -560,6 +563,31 @@ static void expect_same_ids(const mc_tokenizer *a, const mc_tokenizer *b, const 
     assert_int_equal(encoding.count, other.count);
     assert_memory_equal(encoding.ids, other.ids, other.count * sizeof *other.ids);
     mc_encoding_release(&other);
+}
+
+/* `transformers` makes one of a line of white space in vocab.txt (bert-base-chinese has U+2028). No
+ * text holds it, but it has an id, and added tokens are numbered behind it. */
+static void test_empty_entry(void **state)
+{
+    (void)state;
+    char target[1024];
+    snprintf(target, sizeof target, "%s/saved", folder.path);
+    mc_tokenizer *tok = open_json(
+        "{" JSON_SETTINGS ", \"decoder\": {\"type\": \"WordPiece\", \"prefix\": \"@\", \"cleanup\":"
+        " true}, \"added_tokens\": [{\"id\": 7, \"content\": \"new\"}], \"post_processor\":"
+        " {\"type\": \"BertProcessing\", \"sep\": [\"[SEP]\", 3], \"cls\": [\"[CLS]\", "
+        "2]}, " JSON_MODEL("{\"[PAD]\": 0, \"[UNK]\": 1, \"[CLS]\": 2, \"[SEP]\": 3, \"\": 4, "
+                           "\"a\": 5, \"@b\": 6}") "}");
+    for (int saved = 0; saved < 2; saved++) {
+        assert_false(mc_failed(ctx));
+        assert_int_equal(mc_tokenizer_vocab_size(tok), 8);
+        assert_int_equal(mc_tokenizer_token_to_id(tok, ""), 4);
+        assert_string_equal(mc_tokenizer_id_to_token(tok, 4), "");
+        expect_ids(tok, "ab new \u2028 ba", 2, 5, 6, 7, 1, 3, -1);
+        expect_decoded(tok, false, "a  ab new", 5, 4, 5, 6, 7, -1);
+        assert_int_equal(mc_tokenizer_save(tok, target), MC_OK);
+        tok = mc_tokenizer_from_pretrained(ctx, target);
+    }
 }
 
 static void test_save(void **state)
@@ -765,6 +793,7 @@ int main(void)
         TEST(test_json_template),
         TEST(test_bad_json),
         TEST(test_decode),
+        TEST(test_empty_entry),
         TEST(test_save),
         TEST(test_save_failures),
 #ifdef MC_FAULT_INJECTION

@@ -164,7 +164,8 @@ static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, 
     tok->bpe.has_unk = unk != NULL;
     if (unk && !mc_tokenizer_set_string(&tok->unk_token, unk)) return no_memory(err, path);
     snprintf(name, sizeof name, "%s: model: \"vocab\"", path);
-    mc_status status = mc_tokenizer_read_entries(tok, err, name, mc_tokenizer_part(model, "vocab"));
+    mc_status status =
+        mc_tokenizer_read_entries(tok, err, name, mc_tokenizer_part(model, "vocab"), false);
     if (!status) status = mc_tokenizer_index(tok, err, path, false);
     return status ? status : read_merge_list(tok, err, path, mc_tokenizer_part(model, "merges"));
 }
@@ -340,7 +341,7 @@ static mc_status read_vocab(mc_tokenizer *tok, mc_error *err, const char *path)
 {
     cJSON *root = mc_json_read_object(err, path, MC_TOKENIZER_FILE_MAX);
     if (!root) return err->status;
-    mc_status status = mc_tokenizer_read_entries(tok, err, path, root);
+    mc_status status = mc_tokenizer_read_entries(tok, err, path, root, false);
     cJSON_Delete(root);
     return status ? status : mc_tokenizer_index(tok, err, path, false);
 }

@@ -16,9 +16,10 @@ const char *mc_tokenizer_part_type(const cJSON *part, const char *fallback);
 mc_status mc_tokenizer_unsupported(mc_error *err, const char *path, const char *part,
                                    const char *found, const char *expected);
 
-/* {"token": id, ...}: the entries; `name` is what errors call it. */
+/* {"token": id, ...}: the entries, of which one may be "" where `empty` says so; `name` is what
+ * errors call it. */
 mc_status mc_tokenizer_read_entries(mc_tokenizer *tok, mc_error *err, const char *name,
-                                    const cJSON *vocab);
+                                    const cJSON *vocab, bool empty);
 /* One added token with its settings. */
 mc_status mc_tokenizer_read_added(mc_tokenizer *tok, mc_error *err, const char *name,
                                   const cJSON *part, int64_t id);

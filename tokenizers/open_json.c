@@ -50,26 +50,35 @@ const char *mc_tokenizer_part_type(const cJSON *part, const char *fallback)
 
 /* ---- the model ---- */
 
+/* `transformers` writes an entry "" for a line of vocab.txt that is white space alone, as
+ * bert-base-chinese has one. */
 static mc_status place_entry(mc_tokenizer *tok, mc_error *err, const char *name, const cJSON *item,
-                             size_t limit)
+                             size_t limit, bool empty)
 {
     double id = item->valuedouble;
     size_t length = strlen(item->string);
     if (!cJSON_IsNumber(item) || !(id >= 0 && id < (double)limit) || id != (double)(size_t)id)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: \"%.80s\": expected an id from 0 to %zu", name,
                             item->string, limit - 1);
-    if (!length) return mc_error_set(err, MC_ERR_FORMAT, "%s: empty entry of id %.0f", name, id);
+    if (!length && (!empty || tok->has_empty))
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: %s empty entry of id %.0f", name,
+                            empty ? "second" : "an", id);
     mc_entry *entry = &tok->entries[(size_t)id];
-    if (entry->length)
+    if (entry->length || (tok->has_empty && tok->empty_id == (size_t)id))
         return mc_error_set(err, MC_ERR_FORMAT, "%s: \"%.80s\" and \"%.80s\" both have id %.0f",
-                            name, mc_tokenizer_text(tok, *entry), item->string, id);
+                            name, entry->length ? mc_tokenizer_text(tok, *entry) : "", item->string,
+                            id);
+    if (!length) {
+        tok->has_empty = true;
+        tok->empty_id = (size_t)id;
+    }
     if (!mc_tokenizer_store(tok, item->string, length, entry)) return no_memory(err, name);
     if ((size_t)id >= tok->entry_count) tok->entry_count = (size_t)id + 1;
     return MC_OK;
 }
 
 mc_status mc_tokenizer_read_entries(mc_tokenizer *tok, mc_error *err, const char *name,
-                                    const cJSON *vocab)
+                                    const cJSON *vocab, bool empty)
 {
     if (!cJSON_IsObject(vocab))
         return mc_error_set(err, MC_ERR_FORMAT, "%s: expected an object of entries", name);
@@ -87,7 +96,7 @@ mc_status mc_tokenizer_read_entries(mc_tokenizer *tok, mc_error *err, const char
     tok->entry_capacity = limit;
     cJSON_ArrayForEach(item, vocab)
     {
-        mc_status status = place_entry(tok, err, name, item, limit);
+        mc_status status = place_entry(tok, err, name, item, limit, empty);
         if (status) return status;
     }
     return MC_OK;
@@ -114,7 +123,7 @@ static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, 
         (prefix != tok->prefix && !mc_tokenizer_set_string(&tok->prefix, prefix)))
         return no_memory(err, path);
     name = name_part(path, "model: \"vocab\"", 0);
-    return mc_tokenizer_read_entries(tok, err, name.text, mc_tokenizer_part(model, "vocab"));
+    return mc_tokenizer_read_entries(tok, err, name.text, mc_tokenizer_part(model, "vocab"), true);
 }
 
 /* ---- normalizer, pre-tokenizer, decoder ---- */

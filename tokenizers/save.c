@@ -266,7 +266,7 @@ static void write_model(const mc_tokenizer *tok, mc_file_writer *w)
     mc_save_string(w, tok->prefix);
     mc_save_format(w, ", \"max_input_chars_per_word\": %" PRIu64 ", \"vocab\": {", tok->max_chars);
     for (size_t i = 0; i < tok->entry_count; i++) {
-        if (!tok->entries[i].length) continue;
+        if (!mc_tokenizer_holds(tok, i)) continue;
         mc_save_text(w, first ? "\n    " : ",\n    ");
         mc_save_string(w, mc_tokenizer_text(tok, tok->entries[i]));
         mc_save_format(w, ": %zu", i);

@@ -123,6 +123,8 @@ struct mc_tokenizer {
     mc_bytes pool;     /* texts of entries and added tokens */
     mc_entry *entries; /* (entry_count): by id */
     size_t entry_count, entry_capacity;
+    bool has_empty;        /* an entry of no characters, which no text holds, but which counts */
+    size_t empty_id;       /* its id */
     mc_added_token *added; /* (added_count) */
     size_t added_count, added_capacity;
     mc_normalizer_options normalizer_options;
@@ -138,7 +140,7 @@ struct mc_tokenizer {
     bool has_templates; /* else the finish makes BERT's */
 
     /* derived by mc_tokenizer_finish */
-    size_t model_count;   /* entries that are there */
+    size_t model_count;   /* entries that are there, the empty one too */
     size_t id_end;        /* 1 + the largest id, added tokens included */
     int32_t *id_to_added; /* (id_end): index into added, -1 */
     mc_trie trie;         /* all entries */
@@ -158,6 +160,12 @@ bool mc_tokenizer_store(mc_tokenizer *tok, const char *text, size_t length, mc_e
 static inline const char *mc_tokenizer_text(const mc_tokenizer *tok, mc_entry entry)
 {
     return (const char *)tok->pool.data + entry.offset;
+}
+/* Whether an entry has this id. */
+static inline bool mc_tokenizer_holds(const mc_tokenizer *tok, size_t id)
+{
+    return id < tok->entry_count &&
+           (tok->entries[id].length || (tok->has_empty && tok->empty_id == id));
 }
 /* Adds an added token; its id is given by mc_tokenizer_finish. */
 bool mc_tokenizer_add(mc_tokenizer *tok, const mc_added_token *token);

@@ -117,7 +117,7 @@ mc_status mc_tokenizer_index(mc_tokenizer *tok, mc_error *err, const char *path,
     if (!status && !mc_trie_init(&tok->trie, keys, count)) status = no_memory(err, path);
     mc_free(keys);
     if (status) return status;
-    tok->model_count = count;
+    tok->model_count = count + tok->has_empty;
     tok->continuing =
         mc_trie_walk(&tok->trie, MC_TRIE_ROOT, (const uint8_t *)tok->prefix, strlen(tok->prefix));
     return MC_OK;
@@ -134,7 +134,7 @@ static mc_status number_added(mc_tokenizer *tok, mc_error *err, const char *path
         token->id = mc_trie_find(&tok->trie, (const uint8_t *)text, token->entry.length);
         if (token->id < 0) {
             token->id = last >= behind ? last + 1 : behind;
-            if ((size_t)token->id < tok->entry_count && tok->entries[token->id].length)
+            if (mc_tokenizer_holds(tok, (size_t)token->id))
                 return mc_error_set(err, MC_ERR_FORMAT,
                                     "%s: added token \"%.80s\" would get id %d, which entry "
                                     "\"%.80s\" has already: the ids of the vocabulary have gaps",
@@ -408,6 +408,7 @@ int32_t mc_tokenizer_token_to_id(const mc_tokenizer *tok, const char *token)
 {
     if (!tok || !token) return -1;
     size_t length = strlen(token);
+    if (!length) return tok->has_empty ? (int32_t)tok->empty_id : -1;
     int32_t added = mc_trie_find(&tok->added_trie, (const uint8_t *)token, length);
     if (added >= 0) return tok->added[added].id;
     return mc_trie_find(&tok->trie, (const uint8_t *)token, length);
@@ -418,8 +419,7 @@ const char *mc_tokenizer_id_to_token(const mc_tokenizer *tok, int32_t id)
     if (!tok || id < 0 || (size_t)id >= tok->id_end) return NULL;
     if (tok->id_to_added[id] >= 0)
         return mc_tokenizer_text(tok, tok->added[tok->id_to_added[id]].entry);
-    mc_entry entry = (size_t)id < tok->entry_count ? tok->entries[id] : (mc_entry){0};
-    return entry.length ? mc_tokenizer_text(tok, entry) : NULL;
+    return mc_tokenizer_holds(tok, (size_t)id) ? mc_tokenizer_text(tok, tok->entries[id]) : NULL;
 }
 
 int32_t mc_tokenizer_pad_id(const mc_tokenizer *tok) { return tok ? tok->pad_id : -1; }

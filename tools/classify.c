@@ -66,8 +66,8 @@ bool classify_evaluate(mc_context *ctx, classify_exam *e, run_log *log, classify
     return !mc_failed(ctx) && !interrupt_requested();
 }
 
-void classify_report(run_log *log, const mc_dataset *dataset, const classify_score *score,
-                     int64_t step, int64_t epoch)
+void classify_report(run_log *log, const mc_dataset *dataset, const char *split,
+                     const classify_score *score, int64_t step, int64_t epoch)
 {
     const char *names[RUN_EVAL_CLASSES];
     double recall[RUN_EVAL_CLASSES];
@@ -78,7 +78,7 @@ void classify_report(run_log *log, const mc_dataset *dataset, const classify_sco
     }
     run_log_eval(log, &(run_eval){.step = step,
                                   .epoch = epoch,
-                                  .split = "val",
+                                  .split = split,
                                   .n = score->accuracy.count,
                                   .accuracy = mc_accuracy_share(&score->accuracy),
                                   .f1 = mc_accuracy_f1(&score->accuracy),

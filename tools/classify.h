@@ -35,8 +35,8 @@ typedef struct classify_exam {
 bool classify_evaluate(mc_context *ctx, classify_exam *exam, run_log *log, classify_score *score);
 
 /* Shows a score: a line on the progress stream, and the log files. */
-void classify_report(run_log *log, const mc_dataset *dataset, const classify_score *score,
-                     int64_t step, int64_t epoch);
+void classify_report(run_log *log, const mc_dataset *dataset, const char *split,
+                     const classify_score *score, int64_t step, int64_t epoch);
 
 /* The result line, last on stdout. */
 mc_status classify_result(run_log *log, const mc_dataset *dataset, const classify_score *score,

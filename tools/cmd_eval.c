@@ -30,6 +30,9 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
                      o->model, mc_bert_get_heads(bert).labels, task, mc_task_outputs(task));
         return false;
     }
+    const char *trained = mc_bert_task(bert);
+    if (trained && strcmp(trained, task) != 0)
+        run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
     int64_t positions = mc_bert_get_config(bert).positions,
             length = o->max_length ? o->max_length : 512;
     mc_dataset_options options = {.max_length = (int)(length < positions ? length : positions)};
@@ -41,7 +44,13 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
     classify_exam exam = {.bert = bert, .loader = loader, .gpu = o->device != TRAIN_CPU};
     classify_score score;
     if (!classify_evaluate(ctx, &exam, log, &score)) return false;
-    classify_report(log, rows, &score, 0, 0);
+    if (score.accuracy.count == 0) { /* all ranks know it, and leave in peace */
+        if (!ranks_silent(ctx))
+            fprintf(stderr, "error: %s: no row has a label to compare the answers with\n",
+                    mc_dataset_path(rows));
+        return false;
+    }
+    classify_report(log, rows, o->split, &score, 0, 0);
     return classify_result(log, rows, &score, 0) == MC_OK;
 }
 

@@ -232,7 +232,7 @@ static void evaluate(finetune *f, int64_t epoch)
 {
     classify_score score;
     if (!going_on(f) || !classify_evaluate(f->ctx, &f->exam, &f->log, &score)) return;
-    classify_report(&f->log, f->val_rows, &score, f->step, epoch);
+    classify_report(&f->log, f->val_rows, "val", &score, f->step, epoch);
     bool best = f->score.accuracy.count == 0 || score.accuracy.correct > f->score.accuracy.correct;
     if (f->o->keep == KEEP_BEST && !best) return;
     f->score = score;

@@ -85,7 +85,7 @@ enum { RUN_EVAL_CLASSES = 16 };
 typedef struct run_eval {
     int64_t step;                   /* the last training step before it; 0 outside training */
     int64_t epoch;                  /* epochs finished; 0 outside training */
-    const char *split;              /* "val" */
+    const char *split;              /* "val", "train", ... */
     int64_t n;                      /* rows */
     double accuracy;                /* 0 .. 1 */
     double f1;                      /* 0 .. 1; NaN: the task has none */

@@ -388,3 +388,20 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
     mc_free(l.places);
     return mc_error_status(l.ctx);
 }
+
+bool mc_weights_differ(mc_safetensors *file, const mc_safetensors_entry *a,
+                       const mc_safetensors_entry *b)
+{
+    enum { CUT = 4096 };
+    float x[CUT], y[CUT];
+    if (!a || !b) return false;
+    if (a->count != b->count) return true;
+    for (int64_t at = 0; at < a->count; at += CUT) {
+        int64_t n = a->count - at < CUT ? a->count - at : CUT;
+        if (mc_safetensors_read_f32(file, a, at, n, x) ||
+            mc_safetensors_read_f32(file, b, at, n, y))
+            return false;
+        if (memcmp(x, y, (size_t)n * sizeof *x) != 0) return true;
+    }
+    return false;
+}

@@ -43,6 +43,10 @@ bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool
  * names gamma and beta, or under our own name. NULL if the file has none of them. */
 const mc_safetensors_entry *mc_weight_find(const mc_weight_map *map, int layers,
                                            const mc_safetensors *file, const char *ours);
+/* Whether two tensors of a file hold other numbers, looked at as f32; false where one is missing
+ * (NULL), and after an error, which is the context's. */
+bool mc_weights_differ(mc_safetensors *file, const mc_safetensors_entry *a,
+                       const mc_safetensors_entry *b);
 
 /* The same, with where the parameter lies in it. */
 const mc_safetensors_entry *mc_weight_locate(const mc_weight_map *map, int layers,

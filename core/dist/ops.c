@@ -75,7 +75,7 @@ static void give(mc_tape *t, mc_tensor *x, mc_tensor *g)
 /* The same times a factor. */
 static void give_scaled(mc_tape *t, mc_tensor *x, mc_tensor *g, float factor)
 {
-    bool accumulate;
+    bool accumulate = false;
     mc_tensor *dx = g ? mc_gradient_target(t, x, &accumulate) : NULL;
     scale(t, g, factor, dx, accumulate);
     mc_scratch_free(g);

@@ -58,9 +58,10 @@ MC_API mc_bert *mc_bert_new(mc_context *ctx, const mc_bert_config *config, mc_be
                             const mc_load_options *options);
 /* A BERT with weights from a folder or an identifier in the Hugging Face cache (no network), such
  * as bert-base-cased, bert-base-uncased, bert-large-cased, bert-large-uncased, bert-base-chinese,
- * bert-base-multilingual-cased. It has the heads that the file has, a pooler even if the file has
- * none (initialised then), and a classifier if options->num_labels asks for one. Errors: missing
- * tensors (all listed), wrong shapes or dtypes, damaged files. */
+ * bert-base-multilingual-cased. It has the heads that the file has (but no masked language model
+ * whose matrix is its own, "tie_word_embeddings": false: a log line says so), a pooler even if the
+ * file has none (initialised then), and a classifier if options->num_labels asks for one. Errors:
+ * missing tensors (all listed), wrong shapes or dtypes, damaged files. */
 MC_API mc_bert *mc_bert_from_pretrained(mc_context *ctx, const char *identifier,
                                         const mc_load_options *options);
 /* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained

@@ -40,6 +40,22 @@ static const char *const ignored[] = {"*embeddings.position_ids", "*embeddings.t
 const mc_weight_map mc_bert_weight_map = {
     .rules = rules, .base_prefix = "bert.", .ignored = ignored};
 
+static bool differ(mc_safetensors *file, const char *left, const char *right)
+{
+    return mc_weights_differ(file, mc_safetensors_find(file, left),
+                             mc_safetensors_find(file, right));
+}
+
+/* Whether the file's masked language model has a matrix or a bias of its own, which ours cannot:
+ * one of "tie_word_embeddings": false. */
+static bool is_untied(mc_safetensors *file)
+{
+    return differ(file, "cls.predictions.decoder.weight",
+                  "bert.embeddings.word_embeddings.weight") ||
+           differ(file, "cls.predictions.decoder.weight", "embeddings.word_embeddings.weight") ||
+           differ(file, "cls.predictions.decoder.bias", "cls.predictions.bias");
+}
+
 /* The heads a file holds, and those asked for. */
 static mc_bert_heads find_heads(const mc_safetensors *file, int layers,
                                 const mc_load_options *options)
@@ -57,12 +73,26 @@ static mc_bert_heads find_heads(const mc_safetensors *file, int layers,
     return heads;
 }
 
+/* Leaves out a head whose logits would be wrong: who asks for them later is told that there is
+ * none. */
+static void drop_untied(mc_context *ctx, mc_safetensors *file, const char *folder,
+                        mc_bert_heads *heads)
+{
+    if (!heads->mlm || !is_untied(file)) return;
+    heads->mlm = false;
+    mc_log(ctx, MC_LOG_WARNING,
+           "%s: cls.predictions.decoder is not the word embedding with cls.predictions.bias again: "
+           "a masked language model of this kind is not supported, and is left out",
+           folder);
+}
+
 /* Heads in a file that a fine-tune has no use for are not kept when a classifier is asked for. */
 static mc_bert *build(mc_context *ctx, const mc_bert_config *config, mc_safetensors *file,
                       const char *folder, const mc_load_options *options)
 {
     mc_bert_heads heads = find_heads(file, (int)config->layers, options);
     if (options->num_labels) heads.mlm = heads.nsp = false;
+    drop_untied(ctx, file, folder, &heads);
     static const char *const may_be_new[] = {"pooler.*", "cls_projection.*", NULL};
     mc_bert *bert = mc_bert_new(ctx, config, heads, options);
     if (bert)

@@ -1,4 +1,3 @@
-#include <string.h>
 #include "core/checkpoint/config_json_internal.h"
 #include "core/checkpoint/hub_internal.h"
 #include "core/checkpoint/pretrained_internal.h"
@@ -33,22 +32,9 @@ const mc_weight_map mc_gpt2_weight_map = {
 /* Whether a file holds a head that is not the word embedding again. */
 static bool has_own_head(mc_safetensors *file)
 {
-    enum { PIECE = 4096 };
-    float head[PIECE], words[PIECE];
-    const mc_safetensors_entry *h =
-        mc_weight_find(&mc_gpt2_weight_map, 0, file, "output_projection.weight");
-    const mc_safetensors_entry *w =
-        mc_weight_find(&mc_gpt2_weight_map, 0, file, "input_embedding.weight");
-    if (!h || !w) return false;
-    if (h->count != w->count) return true;
-    for (int64_t at = 0; at < h->count; at += PIECE) {
-        int64_t n = h->count - at < PIECE ? h->count - at : PIECE;
-        if (mc_safetensors_read_f32(file, h, at, n, head) ||
-            mc_safetensors_read_f32(file, w, at, n, words))
-            return false;
-        if (memcmp(head, words, (size_t)n * sizeof *head) != 0) return true;
-    }
-    return false;
+    return mc_weights_differ(
+        file, mc_weight_find(&mc_gpt2_weight_map, 0, file, "output_projection.weight"),
+        mc_weight_find(&mc_gpt2_weight_map, 0, file, "input_embedding.weight"));
 }
 
 /* As transformers does from version 5 on; earlier ones tied all the same. */

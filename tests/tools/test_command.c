@@ -136,13 +136,57 @@ static void test_tokenize_errors(void **state)
     assert_non_null(strstr(err, "--max-length \"1.5\": expected a whole number from 0"));
 }
 
+/* A model that is saved is one that eval judges as the last validation did; other splits are named,
+ * and one without labels is no result. */
+static void test_eval(void **state)
+{
+    (void)state;
+    static const char rows[] =
+        "{\"question\": \"hello\", \"passage\": \"world\", \"label\": true}\n"
+        "{\"question\": \"world\", \"passage\": \"hello\", \"label\": false}\n"
+        "{\"question\": \"worlds\", \"passage\": \"hello !\", \"label\": true}\n";
+    static char result[sizeof out];
+    char data[1024];
+    assert_int_equal(run("mkdir new data"), 0);
+    write_text(temp_path(&folder, "new/vocab.txt"),
+               "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n##s\n!\n");
+    write_text(temp_path(&folder, "new/config.json"),
+               "{\"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": 1,"
+               " \"num_attention_heads\": 2, \"intermediate_size\": 8,"
+               " \"max_position_embeddings\": 16}");
+    write_text(temp_path(&folder, "data/val.jsonl"), rows);
+    snprintf(data, sizeof data, "%s%s", rows, rows);
+    write_text(temp_path(&folder, "data/train.jsonl"), data);
+    write_text(temp_path(&folder, "data/test.jsonl"),
+               "{\"question\": \"hello\", \"passage\": \"world\"}\n");
+    assert_int_equal(run("$MC finetune bert --task BoolQ --config new --data data --output saved "
+                         "--epochs 2 --lr 0.01"),
+                     0);
+    assert_non_null(strstr(err, "| epoch 2 | val accuracy"));
+    memcpy(result, out, sizeof out);
+    *strstr(result, "train_seconds") = '\0';
+    assert_int_equal(run("$MC eval bert --task BoolQ --model saved --data data"), 0);
+    assert_memory_equal(out, result, strlen(result));
+    assert_non_null(strstr(err, "eval val accuracy"));
+    assert_int_equal(run("$MC eval bert --task BoolQ --model saved --data data --split train "
+                         "--log-jsonl log.jsonl && cat log.jsonl"),
+                     0);
+    assert_non_null(strstr(err, "eval train accuracy"));
+    assert_non_null(strstr(out, "\"split\":\"train\",\"n\":6,"));
+    assert_int_equal(run("$MC eval bert --task BoolQ --model saved --data data --split test"), 1);
+    assert_string_equal(out, "");
+    assert_non_null(strstr(err, "data/test.jsonl: no row has a label"));
+    assert_int_equal(run("$MC eval bert --task WiC --model saved --data data"), 1);
+    assert_non_null(strstr(err, "saved was fine-tuned on BoolQ, not on WiC"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_every_command_has_help),
         cmocka_unit_test(test_unknown_commands), cmocka_unit_test(test_full_stdout),
         cmocka_unit_test(test_common_options),   cmocka_unit_test(test_tokenize),
-        cmocka_unit_test(test_tokenize_errors),
+        cmocka_unit_test(test_tokenize_errors),  cmocka_unit_test(test_eval),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
