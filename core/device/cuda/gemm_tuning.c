@@ -12,7 +12,7 @@
 #include <math.h>
 #include "core/device/cuda/gemm_internal.h"
 
-enum { PROPOSALS = 16, CANDIDATES = 32, ROUNDS = 2, TIMED_RUNS = 2 };
+enum { PROPOSALS = 16, CANDIDATES = 32, TIMED_RUNS = 2 };
 
 typedef struct candidate {
     cublasLtMatmulAlgo_t algorithm;
@@ -190,11 +190,10 @@ static int best_of(const tuning *t)
     return best;
 }
 
-/* All are timed twice: while the first of a program run, the GPU's clock still rises. */
 static void time_quickly(tuning *t)
 {
-    for (int i = 0; i < ROUNDS * t->count; i++) {
-        candidate *c = &t->candidates[i % t->count];
+    for (int i = 0; i < t->count; i++) {
+        candidate *c = &t->candidates[i];
         for (int run = 0; run <= TIMED_RUNS; run++) {
             float ms = time_runs(t, c, 1);
             if (run && ms < c->ms) c->ms = ms;
@@ -219,11 +218,16 @@ static void time_under_load(tuning *t, float slack)
 /* The fastest candidate, -1 where none could be timed. */
 static int fastest(tuning *t, bool sustained)
 {
-    /* What is over sooner is waiting for the memory or the host more than for the clock. */
+    /* What is over sooner is waiting for the memory or the host more than for the clock, and is not
+     * worth the loading of more kernels. */
     const float long_ones = 0.05f; /* milliseconds */
     time_quickly(t);
     int best = best_of(t);
-    if (sustained && t->candidates[best].ms >= long_ones && !isinf(t->candidates[best].ms)) {
+    bool is_long = t->candidates[best].ms >= long_ones && !isinf(t->candidates[best].ms);
+    if (is_long) add_variants(t);
+    time_quickly(t); /* again: while the first of a program run, the GPU's clock still rises */
+    best = best_of(t);
+    if (sustained && is_long) {
         time_under_load(t, 1.12f);
         time_under_load(t, 1.02f); /* measured twice where it is close */
         best = best_of(t);
@@ -262,10 +266,7 @@ mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const
     mc_status status = propose(&t);
     if (status) return status;
     int best = -1;
-    if (t.count && care != MC_GEMM_FIRST) {
-        add_variants(&t);
-        best = choose(&t, care == MC_GEMM_SUSTAINED);
-    }
+    if (t.count && care != MC_GEMM_FIRST) best = choose(&t, care == MC_GEMM_SUSTAINED);
     plan->usable = t.count > 0;
     plan->care = best < 0 ? MC_GEMM_FIRST : care;
     if (t.count) plan->algorithm = t.candidates[best < 0 ? 0 : best].algorithm;
