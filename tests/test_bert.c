@@ -769,6 +769,10 @@ static void test_wrong_heads(void **state)
     assert_null(mc_bert_new(ctx, &config, classifier, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "heads 3", "dim 16");
     assert_int_equal(ctx->device->memory.in_use, 0);
+    config = small_config();
+    config.layers = 100000000;
+    assert_null(mc_bert_new(ctx, &config, classifier, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "layers 100000000", "up to 4096 layers");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)

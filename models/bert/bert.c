@@ -67,14 +67,19 @@ static void add_heads(mc_bert *bert)
 
 static bool check(mc_context *ctx, const mc_bert_config *c, const mc_bert_heads *heads)
 {
+    enum { MOST_LAYERS = 4096 };
     if (c->dim < 1 || c->heads < 1 || c->dim % c->heads || c->vocab_size < 1 || c->dim_ff < 1 ||
-        c->layers < 0 || c->positions < 1 || c->types < 1 || !(c->eps > 0))
+        c->layers < 0 || c->layers > MOST_LAYERS || c->positions < 1 || c->types < 1 ||
+        !(c->eps > 0))
         return !mc_fail(
             ctx, MC_ERR_ARGUMENT,
             "BERT config: dim %lld, heads %lld, dim_ff %lld, layers %lld, vocabulary %lld, "
-            "positions %lld, types %lld, eps %g: expected positive sizes, heads dividing dim",
+            "positions %lld, types %lld, eps %g: expected positive sizes, heads dividing dim, up "
+            "to %d "
+            "layers",
             (long long)c->dim, (long long)c->heads, (long long)c->dim_ff, (long long)c->layers,
-            (long long)c->vocab_size, (long long)c->positions, (long long)c->types, (double)c->eps);
+            (long long)c->vocab_size, (long long)c->positions, (long long)c->types, (double)c->eps,
+            MOST_LAYERS);
     if (heads->labels < 0 || heads->labels > MC_BERT_MAX_LABELS)
         return !mc_fail(ctx, MC_ERR_ARGUMENT, "BERT: %d labels, expected 0 to %d", heads->labels,
                         MC_BERT_MAX_LABELS);

@@ -39,17 +39,18 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
 
 static bool check(mc_context *ctx, const mc_gpt2_config *c)
 {
-    enum { MOST_LAYERS = 1 << 16 };
+    enum { MOST_LAYERS = 4096 };
     if (c->dim >= 1 && c->heads >= 1 && c->dim % c->heads == 0 && c->vocab_size >= 1 &&
         c->dim_ff >= 1 && c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions >= 1 &&
         c->eps > 0 && c->vocab_size <= INT32_MAX - MC_GPT2_VOCAB_ALIGN)
         return true;
     return !mc_fail(ctx, MC_ERR_ARGUMENT,
                     "GPT-2 config: dim %lld, heads %lld, dim_ff %lld, layers %lld, vocabulary "
-                    "%lld, positions %lld, eps %g: expected positive sizes, heads dividing dim",
+                    "%lld, positions %lld, eps %g: expected positive sizes, heads dividing dim, "
+                    "up to %d layers",
                     (long long)c->dim, (long long)c->heads, (long long)c->dim_ff,
                     (long long)c->layers, (long long)c->vocab_size, (long long)c->positions,
-                    (double)c->eps);
+                    (double)c->eps, MOST_LAYERS);
 }
 
 static void add_parts(mc_gpt2 *gpt2, const mc_load_options *options)

@@ -496,6 +496,10 @@ static void test_wrong_configs(void **state)
     c.positions = 0;
     assert_null(mc_gpt2_new(ctx, &c, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "positions 0");
+    c = small_config();
+    c.layers = 100000000;
+    assert_null(mc_gpt2_new(ctx, &c, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "layers 100000000", "up to 4096 layers");
     assert_int_equal(ctx->device->memory.in_use, 0);
 }
 
