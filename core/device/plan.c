@@ -17,7 +17,7 @@ typedef struct plan_device {
     bool is_host;    /* the device that is planned for */
     uint64_t blocks; /* numbers handed out so far; those that came back are used again first */
     uint32_t *spare;
-    size_t spare_count, spare_room;
+    size_t spare_count, spare_room; /* for all numbers handed out */
     size_t scratch, logits;
     size_t logits_bytes; /* of a chunk of logits, known after the first cross-entropy */
     mc_plan_peak peak;
@@ -42,23 +42,23 @@ static bool is_logits(const plan_device *p, size_t bytes)
     return p->logits_bytes && bytes == p->logits_bytes;
 }
 
-/* A number that no block has; 0: there is none. */
+/* A number that no block has; 0: there is none, or no memory to note it when it comes back. */
 static uint64_t take_number(plan_device *p)
 {
     if (p->spare_count) return p->spare[--p->spare_count];
-    return p->blocks < UINT64_MAX >> PLACE_BITS ? ++p->blocks : 0;
-}
-
-/* Where there is no memory to note it the number is lost, which does no harm. */
-static void give_number(plan_device *p, uint64_t number)
-{
-    if (p->spare_count == p->spare_room) {
+    if (p->blocks == UINT64_MAX >> PLACE_BITS) return 0;
+    if (p->blocks == p->spare_room) {
         size_t room = 2 * p->spare_room + 64;
         uint32_t *spare = mc_realloc(p->spare, room * sizeof *spare);
-        if (!spare) return;
+        if (!spare) return 0;
         p->spare = spare;
         p->spare_room = room;
     }
+    return ++p->blocks;
+}
+
+static void give_number(plan_device *p, uint64_t number)
+{
     p->spare[p->spare_count++] = (uint32_t)number;
 }
 
