@@ -382,7 +382,10 @@ bool mc_offload_pin(mc_offload *e, void *host, size_t bytes)
 
 void mc_offload_unpin(mc_offload *e, void *host)
 {
-    if (!e->plans) e->device->lanes->unpin(e->device, host);
+    if (e->plans) return;
+    for (int i = 0; i < SLOTS; i++) /* a job that failed may have left a copy on its way */
+        e->device->lanes->wait(e->device, e->down.slot[i].copied);
+    e->device->lanes->unpin(e->device, host);
 }
 
 uint64_t mc_offload_given(const mc_offload *e) { return e->given; }

@@ -78,8 +78,9 @@ uint64_t mc_offload_update(mc_offload *e, const mc_update_job *job);
 /* Copies *update from the device to *told, memory of host_alloc: the updates behind it obey it. */
 uint64_t mc_offload_tell(mc_offload *e, const mc_update *update, mc_update *told);
 
-/* Lets gradients be copied to memory of the host (job.direct) until it is unpinned, which waits.
- * False: the system does not want that; it is logged, and not asked again. */
+/* Lets gradients be copied to memory of the host (job.direct) until it is unpinned, for which all
+ * jobs have to be done; copies are waited for. False: the system does not want that; it is logged,
+ * and not asked again. */
 bool mc_offload_pin(mc_offload *e, void *host, size_t bytes);
 void mc_offload_unpin(mc_offload *e, void *host);
 
