@@ -110,16 +110,17 @@ char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *ids, siz
                                 const mc_decode_options *options, size_t *size)
 {
     static const mc_decode_options defaults = {0};
+    if (!options) options = &defaults;
     if (!tok || mc_failed(tok->ctx)) return NULL;
     mc_error *err = &tok->ctx->error;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && !options->skip_unknown; i++) {
         if (mc_tokenizer_id_to_token(tok, ids[i])) continue;
         mc_error_set(err, MC_ERR_ARGUMENT,
                      "decoding: id %d at place %zu of %zu is no token, expected 0 to %d", ids[i], i,
                      count, mc_tokenizer_vocab_size(tok) - 1);
         return NULL;
     }
-    char *text = decode(tok, ids, count, options ? options : &defaults, size);
+    char *text = decode(tok, ids, count, options, size);
     if (!text) mc_fail_nomem(tok->ctx, "a decoded text");
     return text;
 }

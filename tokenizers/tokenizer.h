@@ -152,11 +152,13 @@ typedef struct mc_decode_options {
     bool skip_special; /* leave special tokens out */
     bool raw_bytes;    /* byte-level BPE: bytes that are no UTF-8 as they are, not U+FFFD (pieces
                           of a text that is still growing may end within a character) */
+    bool skip_unknown; /* leave ids out that are no tokens: a model may know more */
 } mc_decode_options;
 
 /* As mc_tokenizer_decode, with the size (a text may hold NULs; the one behind it does not count)
- * and strict: an id that is no token gives NULL and the context's error, which names its place in
- * the list. `options` may be NULL. An error makes this a call for the context's own thread. */
+ * and strict unless told otherwise: an id that is no token gives NULL and the context's error,
+ * which names its place in the list. `options` may be NULL. An error makes this a call for the
+ * context's own thread. */
 MC_API char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                        const mc_decode_options *options, size_t *size);
 MC_API void mc_string_free(char *string);

@@ -265,23 +265,18 @@ static bool add_ids(cJSON *json, const char *key, const int32_t *ids, int count)
 }
 
 /* The text of tokens as JSON writes it, NULL when memory is out. It may hold NULs, which strings of
- * cJSON may not. Ids of a model that the tokenizer does not know are passed over. */
+ * cJSON may not. */
 static char *json_text(const generation *g, const int32_t *ids, int count)
 {
-    size_t known = 0, size = 0;
-    const mc_decode_options options = {.skip_special = true};
-    int32_t *tokens = malloc(((size_t)count + 1) * sizeof *tokens);
-    for (int i = 0; tokens && i < count; i++)
-        if (mc_tokenizer_id_to_token(g->tokenizer, ids[i])) tokens[known++] = ids[i];
-    char *plain =
-        tokens ? mc_tokenizer_decode_sized(g->tokenizer, tokens, known, &options, &size) : NULL;
+    size_t size = 0;
+    const mc_decode_options options = {.skip_special = true, .skip_unknown = true};
+    char *plain = mc_tokenizer_decode_sized(g->tokenizer, ids, (size_t)count, &options, &size);
     char *json = plain ? malloc(6 * size + 3) : NULL;
     if (json) {
         text t = text_into(json, 6 * size + 3);
         text_add_json_bytes(&t, plain, size);
     }
     mc_string_free(plain);
-    free(tokens);
     return json;
 }
 

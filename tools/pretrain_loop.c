@@ -173,15 +173,13 @@ bool pretrain_prepare_samples(pretrain *p)
 /* Prompt and answer as one text. */
 static void show_sample(pretrain *p, const mc_generation *g)
 {
-    size_t count = (size_t)p->prompt_length + (size_t)g->lengths[0], known = 0, size;
-    const mc_decode_options options = {.skip_special = true};
+    size_t count = (size_t)p->prompt_length + (size_t)g->lengths[0], size;
+    const mc_decode_options options = {.skip_special = true, .skip_unknown = true};
     int32_t *ids = malloc(count * sizeof *ids);
     if (!ids) return;
     memcpy(ids, p->prompt, (size_t)p->prompt_length * sizeof *ids);
     memcpy(ids + p->prompt_length, g->ids[0], (size_t)g->lengths[0] * sizeof *ids);
-    for (size_t i = 0; i < count; i++) /* a model may know more ids */
-        if (mc_tokenizer_id_to_token(p->tokenizer, ids[i])) ids[known++] = ids[i];
-    char *text = mc_tokenizer_decode_sized(p->tokenizer, ids, known, &options, &size);
+    char *text = mc_tokenizer_decode_sized(p->tokenizer, ids, count, &options, &size);
     for (size_t i = 0; text && i < size; i++) /* a NUL would end the line there */
         if (!text[i]) text[i] = ' ';
     if (text) run_log_sample(&p->log, p->step, text);

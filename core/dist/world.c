@@ -141,30 +141,30 @@ void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks)
 static void report(void *ctx) { mc_world_report(ctx); }
 
 /* Where all ranks are joined by NVLink, gradients can travel in fewer and larger pieces: what the
- * last of them waits for at the end of backward is short. As rank 0 has it. */
-static bool agree_on_reducing(mc_context *ctx)
+ * last of them waits for at the end of backward is short. */
+static size_t reduce_bytes_here(const mc_context *ctx)
 {
-    struct mc_world *w = ctx->world;
     int local_rank, local_size;
-    mc_control_place(w->control, &local_rank, &local_size);
-    if (ctx->device->linked && local_size == ctx->world_size) ctx->reduce_bytes = (size_t)256 << 20;
-    return mc_control_share(w->control, &ctx->error, "how gradients travel", &ctx->reduce_bytes,
-                            sizeof ctx->reduce_bytes);
+    mc_control_place(ctx->world->control, &local_rank, &local_size);
+    bool linked = ctx->device->linked && local_size == ctx->world_size;
+    return linked ? (size_t)256 << 20 : ctx->reduce_bytes;
 }
 
 /* Ranks that begin with other weights, or spread them otherwise, would go on for a while and be
- * wrong: options that have to be the same are compared with rank 0's. */
+ * wrong: options that have to be the same are compared with rank 0's. How gradients travel is as
+ * rank 0 has it. */
 static bool agree_on_options(mc_context *ctx)
 {
     static const char *const names[] = {"seed", "zero_level", "grad_dtype == MC_GRAD_PARAMETER"};
-    enum { OPTIONS = sizeof names / sizeof *names };
-    uint64_t mine[OPTIONS] = {ctx->seed, (uint64_t)ctx->zero_level,
-                              ctx->grad_dtype == MC_GRAD_PARAMETER};
-    uint64_t first[OPTIONS];
+    enum { OPTIONS = sizeof names / sizeof *names, REDUCE_BYTES = OPTIONS, ALL };
+    uint64_t mine[ALL] = {ctx->seed, (uint64_t)ctx->zero_level,
+                          ctx->grad_dtype == MC_GRAD_PARAMETER, reduce_bytes_here(ctx)};
+    uint64_t first[ALL];
     memcpy(first, mine, sizeof mine);
     if (!mc_control_share(ctx->world->control, &ctx->error, "the options of rank 0", first,
                           sizeof first))
         return false;
+    ctx->reduce_bytes = (size_t)first[REDUCE_BYTES];
     for (int i = 0; i < OPTIONS; i++)
         if (mine[i] != first[i])
             mc_fail(ctx, MC_ERR_ARGUMENT,
@@ -187,8 +187,7 @@ void mc_world_join(mc_context *ctx, double timeout)
     if (!ctx->device->is_host) {
         if (ctx->rank == 0) mc_comm_unique_id(ctx, &id);
         if (mc_failed(ctx) ||
-            !mc_control_share(w->control, &ctx->error, "the communicator's id", &id, sizeof id) ||
-            !agree_on_reducing(ctx))
+            !mc_control_share(w->control, &ctx->error, "the communicator's id", &id, sizeof id))
             return;
     }
     mc_comm_options options = {.timeout = seconds};

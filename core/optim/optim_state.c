@@ -47,13 +47,12 @@ static mc_status visit_number(mc_visit *v, const char *name, const char *dtype, 
     return v->fn(v->user, &item);
 }
 
-/* A parameter takes part if it can be stepped, or has been: here, or in what is to be restored. On
- * true visit->name is that of its number of steps; false, too, when memory is out. */
+/* A parameter takes part if it can be stepped, or has been: here, or in what is to be restored.
+ * False, too, when memory is out. */
 static bool has_state(mc_visit *v, const mc_parameter *p)
 {
-    if (!name_item(v, "optimizer", "step", p->name)) return false;
-    return p->stored->trainable || p->optimizer_steps > 0 ||
-           (v->stepped && v->stepped(v->user, v->name));
+    if (p->stored->trainable || p->optimizer_steps > 0) return true;
+    return v->stepped && name_item(v, "optimizer", "step", p->name) && v->stepped(v->user, v->name);
 }
 
 static mc_status visit_steps(void *user, mc_module_root *root, mc_parameter *p)
@@ -61,6 +60,7 @@ static mc_status visit_steps(void *user, mc_module_root *root, mc_parameter *p)
     (void)root;
     mc_visit *v = user;
     if (!has_state(v, p)) return mc_error_status(v->ctx);
+    if (!name_item(v, "optimizer", "step", p->name)) return MC_ERR_NOMEM;
     return visit_number(v, v->name, "I64", &p->optimizer_steps, false);
 }
 

@@ -609,6 +609,10 @@ static void test_strict_decode(void **state)
         assert_int_equal(mc_error_status(ctx), MC_ERR_ARGUMENT);
         assert_non_null(strstr(mc_error_message(ctx), "place 2 of 3"));
         mc_clear_error(ctx);
+        raw.skip_unknown = true;
+        text = mc_tokenizer_decode_sized(tok, ids, 3, &raw, &size);
+        assert_true(size == 2 && strcmp(text, "ab") == 0);
+        mc_string_free(text);
     }
     assert_null(mc_tokenizer_decode_sized(NULL, NULL, 0, NULL, NULL));
 }
