@@ -4,6 +4,11 @@ if(MC_CUDA_SIMULATOR)
     mc_build_cuda_simulator(mc_objects)
 elseif(MC_HAVE_CUDA)
     file(GLOB cuda_sources CONFIGURE_DEPENDS core/device/cuda/*.c core/device/cuda/*.cu)
+    if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a") # Hopper's matrix instructions are of 90a alone
+        target_compile_definitions(mc_objects PRIVATE MC_HAVE_HOPPER)
+    else()
+        list(FILTER cuda_sources EXCLUDE REGEX "_hopper\\.cu$")
+    endif()
     target_sources(mc_objects PRIVATE ${cuda_sources})
     set_target_properties(mc_objects PROPERTIES CUDA_VISIBILITY_PRESET hidden CUDA_STANDARD 17
                           CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS ON)

@@ -135,10 +135,12 @@ typedef struct mc_kernels {
                         mc_matrix weight, mc_matrix bias, mc_activation activation, mc_matrix pre,
                         mc_matrix y);
     /* dx (rows, in) = beta * dx + dy (rows, out) weight; with an activation (then beta is 0) times
-     * activation'(pre), pre (rows, in): the gradient of the pre-activation of the linear before. */
+     * activation'(pre), pre (rows, in): the gradient of the pre-activation of the linear before,
+     * and of that one's bias is then the sum of dx's columns: sums (in) += it, unless NULL. */
     mc_status (*linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                        mc_matrix dy, mc_matrix weight, float beta,
-                                       mc_activation activation, mc_matrix pre, mc_matrix dx);
+                                       mc_activation activation, mc_matrix pre, mc_matrix dx,
+                                       float *sums);
 
     /* x += bias (f32/f16/bf16, (columns); NULL data: none), kept as the pre-activation in x; then
      * y = activation(x). y.data == x.data or NULL where the activation is NONE. */

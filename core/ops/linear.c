@@ -32,6 +32,13 @@ static const linear_state *linear_before(const mc_tensor *x)
     return alone ? x->node->state : NULL;
 }
 
+/* Recorded one after the other: between them may lie the end of a block, and gradients of the
+ * linear's parameters may have no place before backward has come by it. */
+static mc_tensor *bias_before(const mc_node *node, const mc_tensor *x)
+{
+    return x->node == node->previous ? x->node->inputs[BIAS] : NULL;
+}
+
 /* Unless the operation behind it did so. */
 static void bias_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
 {
@@ -59,13 +66,17 @@ static void linear_backward(mc_tape *t, mc_node *node)
     bias_backward(t, node, du);
     mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
     const linear_state *before = dx && !accumulate ? linear_before(x) : NULL;
+    mc_tensor *bias = before ? bias_before(node, x) : NULL;
+    float *dbias = mc_vector_gradient_begin(t, bias);
     mc_matrix none = {0};
     if (dx)
         MC_KERNEL(t, "linear", linear_backward_input, rows, in, out, mc_matrix_of(du),
                   mc_saved_matrix(t, weight), accumulate ? 1.0f : 0.0f,
                   before ? before->activation : MC_ACTIVATION_NONE,
-                  before ? mc_saved_matrix(t, before->pre) : none, mc_matrix_of(dx));
+                  before ? mc_saved_matrix(t, before->pre) : none, mc_matrix_of(dx), dbias);
+    mc_vector_gradient_end(t, bias, dbias);
     x->gradient_is_pre = before;
+    x->bias_is_done = dbias;
     if (du != node->output->gradient) mc_scratch_free(du);
 }
 
@@ -81,12 +92,10 @@ static const mc_op linear_op = {.name = "linear", .backward = linear_backward};
 static const mc_op linear_activation_op = {
     .name = "linear", .backward = linear_backward, .recompute = activation_again};
 
-/* Recorded one after the other: between them may lie the end of a block, and gradients of the
- * linear's parameters may have no place before backward has come by it. */
 mc_tensor *mc_linear_bias_before(const mc_node *node, const mc_tensor *f)
 {
-    bool next = f && f->node && f->node == node->previous && f->node->op == &linear_op;
-    return next && f->uses == 1 && !f->gradient ? f->node->inputs[BIAS] : NULL;
+    bool alone = f && f->node && f->node->op == &linear_op && f->uses == 1 && !f->gradient;
+    return alone ? bias_before(node, f) : NULL;
 }
 
 static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,

@@ -46,18 +46,20 @@ static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out
     return plan_gemm(d, false, true, rows, out, in, x, weight, 0, y);
 }
 
-static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                            mc_matrix dy, mc_matrix weight, float beta,
-                                            mc_activation activation, mc_matrix pre, mc_matrix dx)
-{
-    (void)activation, (void)pre;
-    return plan_gemm(d, false, false, rows, in, out, dy, weight, beta, dx);
-}
-
 static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                   float *out)
 {
     ASK(d, column_sums, rows, columns, x, out);
+}
+
+static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                            mc_matrix dy, mc_matrix weight, float beta,
+                                            mc_activation activation, mc_matrix pre, mc_matrix dx,
+                                            float *sums)
+{
+    (void)activation, (void)pre;
+    mc_status status = plan_gemm(d, false, false, rows, in, out, dy, weight, beta, dx);
+    return status || !sums ? status : plan_column_sums(d, rows, in, dx, sums);
 }
 
 static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int64_t y_count,

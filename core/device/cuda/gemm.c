@@ -304,6 +304,9 @@ mc_status mc_cuda_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc
 {
     mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y, none = {0};
     if (rows == 0 || out == 0) return MC_OK;
+    mc_gelu_product own = {.rows = rows, .columns = out, .terms = in, .x = x, .weight = weight};
+    own.bias = bias, own.pre = pre, own.y = y, own.activation = activation;
+    if (mc_gelu_product_takes(d, &own)) return mc_gelu_product_run(d, &own);
     mc_status status = linear_fused(d, rows, in, out, x, weight, bias, activation, pre, y);
     if (status == MC_ERR_UNSUPPORTED && activation != MC_ACTIVATION_NONE && bias.data) {
         /* The bias by the product at least: then the activation reads once and writes once. */
@@ -317,14 +320,14 @@ mc_status mc_cuda_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc
     return status;
 }
 
-mc_status mc_cuda_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                        mc_matrix dy, mc_matrix weight, float beta,
-                                        mc_activation activation, mc_matrix pre, mc_matrix dx)
+/* The gradient of the linear's input alone. */
+static mc_status backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix dy,
+                                mc_matrix weight, float beta, mc_activation activation,
+                                mc_matrix pre, mc_matrix dx)
 {
     bool fused = activation == MC_ACTIVATION_GELU_NEW && is_half(dx.dtype) && out > 0 &&
                  dy.dtype == weight.dtype && dy.dtype == dx.dtype && pre.dtype == dx.dtype &&
                  pre.stride % 8 == 0 && (uintptr_t)pre.data % 16 == 0;
-    if (rows == 0 || in == 0) return MC_OK;
     if (fused) {
         mc_gemm_call product = call_of(false, false, rows, in, out, dy, weight, beta, dx);
         product.key.epilogue = CUBLASLT_EPILOGUE_DGELU;
@@ -336,6 +339,19 @@ mc_status mc_cuda_linear_backward_input(mc_device *d, int64_t rows, int64_t in, 
     if (!status && activation != MC_ACTIVATION_NONE)
         status = mc_cuda_activation_backward(d, rows, in, activation, pre, dx, dx, false);
     return status;
+}
+
+mc_status mc_cuda_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                        mc_matrix dy, mc_matrix weight, float beta,
+                                        mc_activation activation, mc_matrix pre, mc_matrix dx,
+                                        float *sums)
+{
+    if (rows == 0 || in == 0) return MC_OK;
+    mc_gelu_product own =
+        mc_gelu_product_backward(rows, in, out, dy, weight, activation, pre, dx, sums);
+    if (mc_gelu_product_takes(d, &own)) return mc_gelu_product_run(d, &own);
+    mc_status status = backward_input(d, rows, in, out, dy, weight, beta, activation, pre, dx);
+    return status || !sums ? status : mc_cuda_column_sums(d, rows, in, dx, sums);
 }
 
 /* ---- what was tuned, on disk ----------------------------------------------------------------- */
@@ -405,13 +421,39 @@ static mc_status read_care(mc_device *d, bool *sustained)
     return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_TUNING=%s, expected quick or sustained", name);
 }
 
+/* By MC_CUDA_GELU: own or cublas. */
+static mc_status read_gelu(mc_device *d, mc_gelu_choice *choice)
+{
+    const char *name = getenv("MC_CUDA_GELU");
+    *choice = MC_GELU_FASTER;
+    if (!name || !*name) return MC_OK;
+    *choice = strcmp(name, "own") ? MC_GELU_CUBLAS : MC_GELU_OWN;
+    if (!strcmp(name, "own") || !strcmp(name, "cublas")) return MC_OK;
+    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_CUDA_GELU=%s, expected own or cublas", name);
+}
+
+/* What our own kernels need of the driver; NULL where they are not for this GPU. */
+static void *find_encode_map(const mc_cuda_device *cuda)
+{
+    void *function = NULL;
+#ifdef MC_HAVE_HOPPER
+    enum cudaDriverEntryPointQueryResult found;
+    if (cuda->capability == 90 &&
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                         cudaEnableDefault, &found))
+        cudaGetLastError(); /* cuBLASLt does it then */
+#endif
+    (void)cuda;
+    return function;
+}
+
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
 {
     mc_cuda_device *cuda = mc_cuda_of(d);
     char why[384];
     struct mc_cuda_gemm *g = mc_calloc(1, sizeof *g);
     if (!g) return NULL;
-    if (read_care(d, &g->sustained)) {
+    if (read_care(d, &g->sustained) || read_gelu(d, &g->gelu)) {
         mc_free(g);
         return NULL;
     }
@@ -424,6 +466,7 @@ struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
     else if (!mc_cuda_check(d, cudaMalloc(&g->workspace, MC_GEMM_WORKSPACE),
                             "cuBLASLt's workspace")) {
         cuda->gemm = g;
+        if (g->gelu != MC_GELU_CUBLAS) g->encode_map = find_encode_map(cuda);
         if (!cuda->deterministic) read_file(cuda);
         return g;
     }

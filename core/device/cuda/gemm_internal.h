@@ -4,6 +4,9 @@
 
 #include "core/device/cuda/cuda_internal.h"
 #include "core/device/cuda/libraries_internal.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define MC_GEMM_WORKSPACE ((size_t)64 << 20)
 
@@ -29,6 +32,10 @@ typedef struct mc_gemm_plan {
     int32_t care;   /* mc_gemm_care; from MC_GEMM_QUICK on it goes to the file */
 } mc_gemm_plan;
 
+/* Which kernels make products with GELU at their end: ours where they are expected to be faster, ours
+ * wherever they can, or none of ours. */
+typedef enum mc_gelu_choice { MC_GELU_FASTER, MC_GELU_OWN, MC_GELU_CUBLAS } mc_gelu_choice;
+
 struct mc_cuda_gemm {
     mc_cublaslt lt;
     cublasLtHandle_t handle;
@@ -37,6 +44,8 @@ struct mc_cuda_gemm {
     size_t count, capacity;
     bool changed;   /* there is something to write to the file */
     bool sustained; /* plans are wanted that were tuned under load */
+    mc_gelu_choice gelu;
+    void *encode_map; /* cuTensorMapEncodeTiled; NULL: no kernels of ours for this GPU */
 };
 
 /* One call, as cuBLASLt sees it. */
@@ -68,4 +77,46 @@ mc_gemm_care mc_gemm_care_now(const mc_cuda_device *cuda);
 mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const mc_gemm_call *c,
                        mc_gemm_plan *plan);
 
+/* A product with GELU (with tanh or exact) at its end, by a kernel of our own (gemm_hopper.cu):
+ * forward, pre = x weight^T + bias and y = gelu(pre), x (rows, terms), weight (columns, terms);
+ * backward, y = (x weight) gelu'(pre) and sums += y's columns unless NULL, weight (terms, columns).
+ * Backward's scratch is the workspace. */
+typedef struct mc_gelu_product {
+    bool backward;
+    int64_t rows, columns, terms;
+    mc_matrix x, weight, bias, pre, y; /* y, pre: (rows, columns) */
+    mc_activation activation;
+    float *sums; /* (columns) */
+} mc_gelu_product;
+
+#ifdef MC_HAVE_HOPPER /* code for compute capability 9.0a is built */
+/* Whether there is a kernel for it on this GPU, for this shape and these places in memory, and one
+ * that is expected to be the fastest, or was asked for. */
+bool mc_gelu_product_takes(mc_device *d, const mc_gelu_product *p);
+mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p);
+#else
+static inline bool mc_gelu_product_takes(mc_device *d, const mc_gelu_product *p)
+{
+    return (void)d, (void)p, false;
+}
+static inline mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p)
+{
+    return (void)d, (void)p, MC_ERR_UNSUPPORTED;
+}
+#endif
+
+/* linear_backward_input as such a product. */
+static inline mc_gelu_product mc_gelu_product_backward(int64_t rows, int64_t in, int64_t out,
+                                                       mc_matrix dy, mc_matrix weight,
+                                                       mc_activation activation, mc_matrix pre,
+                                                       mc_matrix dx, float *sums)
+{
+    mc_matrix none = {NULL, MC_F32, 0};
+    mc_gelu_product p = {true, rows, in, out, dy, weight, none, pre, dx, activation, sums};
+    return p;
+}
+
+#ifdef __cplusplus
+}
+#endif
 #endif

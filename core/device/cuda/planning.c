@@ -3,6 +3,7 @@
  * capturing, so that nothing is run; what was captured is thrown away. */
 #include "core/device/cuda/attention_internal.h"
 #include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/gemm_internal.h"
 #include "core/device/cuda/planning_internal.h"
 #include "core/device/plan_internal.h"
 
@@ -65,6 +66,19 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
     ASK(d, column_sums, rows, columns, x, out);
 }
 
+/* Of the sums alone: products have the workspace, and our own kernels their sums too. */
+static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                            mc_matrix dy, mc_matrix weight, float beta,
+                                            mc_activation activation, mc_matrix pre, mc_matrix dx,
+                                            float *sums)
+{
+    (void)beta;
+    mc_gelu_product own =
+        mc_gelu_product_backward(rows, in, out, dy, weight, activation, pre, dx, sums);
+    if (!sums || mc_gelu_product_takes(mc_plan_like(d), &own)) return MC_OK;
+    return plan_column_sums(d, rows, in, dx, sums);
+}
+
 static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int64_t y_count,
                                   mc_matrix y, bool accumulate)
 {
@@ -118,6 +132,7 @@ static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix grad
 }
 
 const mc_kernels mc_cuda_planning_kernels = {
+    .linear_backward_input = plan_linear_backward_input,
     .column_sums = plan_column_sums,
     .sum_leading = plan_sum_leading,
     .residual_norm_backward = plan_residual_norm_backward,

@@ -132,10 +132,11 @@ mc_status MC_K(linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_m
 
 mc_status MC_K(linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                       mc_matrix dy, mc_matrix weight, float beta,
-                                      mc_activation activation, mc_matrix pre, mc_matrix dx)
+                                      mc_activation activation, mc_matrix pre, mc_matrix dx,
+                                      float *sums)
 {
     mc_status status = MC_K(gemm)(d, false, false, rows, in, out, dy, weight, beta, dx);
     if (!status && activation != MC_ACTIVATION_NONE)
         status = MC_K(activation_backward)(d, rows, in, activation, pre, dx, dx, false);
-    return status;
+    return status || !sums ? status : MC_K(column_sums)(d, rows, in, dx, sums);
 }

@@ -1,0 +1,722 @@
+/* Products with GELU at their end, by matrix instructions of Hopper (compute capability 9.0):
+ *
+ *     forward     pre = x weight^T + bias, y = gelu(pre)
+ *     backward    dx = (dy weight) gelu'(pre), and the sums of dx's columns
+ *
+ * cuBLASLt has these ends for the GELU with tanh alone, and the multipliers wait while it computes
+ * them: on an H200 at its limit of power they cost 40 % of a product of GPT-2 124M, here 25 %, with
+ * the sums, which are a pass over dx otherwise. The plain product takes as long as cuBLASLt's.
+ *
+ * A tile of the result is 128 rows by 192 columns. A block of threads stays on its multiprocessor,
+ * for one tile after another, and has three groups of four warps:
+ *
+ *  - of the first, one thread tells the copy engine (TMA) which parts of the operands to load: 64
+ *    terms of the sums at a time, into a ring of STAGES places in shared memory;
+ *  - the other two, the consumers, take turns. While one multiplies, the other ends its tile: in
+ *    pieces of 64 columns, which go to and from memory through shared memory and the copy engine.
+ *
+ * Two blocks, a cluster, compute tiles below each other, so that the weight's part is the same:
+ * each loads half of it, into the shared memory of both.
+ *
+ * PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate" and "cp.async.bulk.tensor",
+ * has the instructions, the matrix descriptors and how 128 bytes are swizzled. */
+#include <cuda.h>
+#include "core/device/cuda/activation.cuh"
+#include "core/device/cuda/gemm_internal.h"
+
+enum {
+    ROWS = 128,
+    COLUMNS = 192,
+    TERMS = 64,
+    STAGES = 4,
+    CLUSTER = 2,
+    PIECE = 64, /* columns */
+    PIECES = COLUMNS / PIECE,
+    GROUP = 128, /* threads */
+    THREADS = 3 * GROUP,
+};
+
+/* Of shared memory, in bytes: the ring; two pieces and a sum of four warps for each consumer;
+ * barriers. */
+enum {
+    X_BYTES = ROWS * TERMS * 2,
+    W_BYTES = COLUMNS * TERMS * 2,
+    STAGE_BYTES = X_BYTES + W_BYTES,
+    PIECE_BYTES = ROWS * PIECE * 2,
+    PIECES_AT = STAGES * STAGE_BYTES,
+    TOTALS_AT = PIECES_AT + 4 * PIECE_BYTES,
+    BARRIERS_AT = TOTALS_AT + 2 * 4 * PIECE * 4,
+    SHARED_BYTES = BARRIERS_AT + (2 * STAGES + 4) * 8,
+};
+
+struct hopper_call {
+    int columns, terms;
+    const char *bias; /* forward; two bytes an element */
+    float *sums;      /* backward: (tiles of rows, columns), or NULL */
+    int tile_pairs, tile_columns;
+};
+
+/* ---- instructions ---------------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+/* One arrival, of so many that the barrier waits for, and `bytes` that are on their way. */
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+/* Until the phase of that parity is over. */
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@!over bra again;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* The same place in the shared memory of a block of the cluster. */
+__device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
+{
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+    return there;
+}
+
+/* No order of memory is asked for: what it releases was read by matrix instructions that are over,
+ * and a fence of the cluster costs more than the block's product. */
+__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* A box of the matrix whose first element is (column, row); what lies outside of it reads as 0. */
+__device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t to, uint32_t barrier,
+                                         int column, int row)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row)
+                 : "memory");
+}
+
+/* The same for both blocks of the cluster, each of whose barriers is told. */
+__device__ __forceinline__ void load_box_for_both(const CUtensorMap *map, uint32_t to,
+                                                  uint32_t barrier, int column, int row)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row), "h"((uint16_t)3)
+                 : "memory");
+}
+
+/* What lies outside of the matrix is left out. */
+__device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t from, int column,
+                                          int row)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+        "r"(from), "r"(column), "r"(row)
+        : "memory");
+}
+
+__device__ __forceinline__ void end_stores() { asm volatile("cp.async.bulk.commit_group;"); }
+
+/* Until shared memory that this thread's stores come from can be written again. */
+__device__ __forceinline__ void wait_for_stores()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* What this thread wrote to shared memory is there for the copy engine. */
+__device__ __forceinline__ void show_to_copy_engine()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Named barriers: 1 and 2 are the consumers' turns, 3 and 4 each consumer's own. */
+__device__ __forceinline__ void await_turn(int consumer)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + consumer) : "memory");
+}
+__device__ __forceinline__ void pass_turn_to(int consumer)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(1 + consumer) : "memory");
+}
+__device__ __forceinline__ void sync_consumer(int consumer)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(3 + consumer) : "memory");
+}
+
+__device__ __forceinline__ int rank_in_cluster()
+{
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+__device__ __forceinline__ void sync_cluster()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::
+                     : "memory");
+}
+
+/* A warp's 16 x 16 elements of two bytes, as matrix instructions deal them to its threads; `row` is
+ * the thread's own: of 16 bytes in row lane % 16, columns 8 (lane / 16) on. */
+__device__ __forceinline__ void store_16x16(uint32_t row, const uint32_t (&v)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+__device__ __forceinline__ void load_16x16(uint32_t row, uint32_t (&v)[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+/* Matrix descriptor of what lies in rows of 128 bytes, swizzled. Eight rows are 1024 bytes; `next`
+ * bytes on are the next 64 columns of an operand whose rows are the terms. */
+__device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next)
+{
+    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(next >> 4) << 16 |
+           (address & 0x3ffff) >> 4;
+}
+
+enum { PART = 96 }; /* of 64 rows of a tile a thread of a consumer has as many sums */
+
+#define MC_D8(i)                                                                                \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+
+/* d (64 x 192) = a (64 x 16) b (16 x 192) + d, without d if `add` is 0. With ROWS_ARE_TERMS b lies
+ * in memory as it is written here, else transposed. */
+#define MC_MULTIPLY(name, type)                                                                    \
+    template <bool ROWS_ARE_TERMS>                                                                 \
+    __device__ __forceinline__ void name(float(&d)[PART], uint64_t a, uint64_t b, int add)         \
+    {                                                                                              \
+        asm volatile(                                                                              \
+            "{\n"                                                                                  \
+            ".reg .pred add;\n"                                                                    \
+            "setp.ne.b32 add, %98, 0;\n"                                                           \
+            "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " {"                      \
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"   \
+            "%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,"     \
+            "%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,"     \
+            "%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,"     \
+            "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95}, %96, %97, add, 1, 1, 0, %99;\n" \
+            "}\n"                                                                                  \
+            : MC_D8(0), MC_D8(8), MC_D8(16), MC_D8(24), MC_D8(32), MC_D8(40), MC_D8(48),           \
+              MC_D8(56), MC_D8(64), MC_D8(72), MC_D8(80), MC_D8(88)                                \
+            : "l"(a), "l"(b), "r"(add), "n"(ROWS_ARE_TERMS));                                      \
+    }
+MC_MULTIPLY(multiply_bf16, "bf16")
+MC_MULTIPLY(multiply_f16, "f16")
+#undef MC_MULTIPLY
+#undef MC_D8
+
+template <class T, bool ROWS_ARE_TERMS>
+__device__ __forceinline__ void multiply_add(float (&d)[PART], uint64_t a, uint64_t b, int add)
+{
+    if (std::is_same_v<T, __half>)
+        multiply_f16<ROWS_ARE_TERMS>(d, a, b, add);
+    else
+        multiply_bf16<ROWS_ARE_TERMS>(d, a, b, add);
+}
+
+template <class T> __device__ __forceinline__ uint32_t pack(float low, float high)
+{
+    return std::is_same_v<T, __half> ? mc_pack_f16(low, high) : mc_pack_bf16(low, high);
+}
+template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
+{
+    if (std::is_same_v<T, __half>) return mc_unpack_f16(word);
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* Where a block is: its place in shared memory, in the cluster and in the result. */
+struct block_place {
+    uint32_t shared, full, empty, arrived; /* barriers: of stages, of each consumer's two pieces */
+    float *totals;
+    int rank, clusters, cluster, tiles, blocks; /* blocks of 64 terms to a tile */
+
+    __device__ __forceinline__ int row_of(const hopper_call &c, int tile) const
+    {
+        return (tile / c.tile_columns * CLUSTER + rank) * ROWS;
+    }
+    __device__ __forceinline__ int column_of(const hopper_call &c, int tile) const
+    {
+        return tile % c.tile_columns * COLUMNS;
+    }
+};
+
+/* Which place of the ring is next, and whether its barriers have been through an even number of
+ * phases. */
+struct ring {
+    int stage;
+    uint32_t parity;
+
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage < STAGES) return;
+        stage = 0;
+        parity ^= 1;
+    }
+    __device__ __forceinline__ void skip(int blocks)
+    {
+        int at = stage + blocks;
+        stage = at % STAGES;
+        parity ^= at / STAGES & 1;
+    }
+};
+
+/* Loads all that the block's consumers, and in part those of the other block, are going to need. */
+template <bool BACKWARD>
+__device__ __forceinline__ void load_tiles(const hopper_call &c, const block_place &p,
+                                           const CUtensorMap *x, const CUtensorMap *weight)
+{
+    ring at = {0, 0};
+    for (int tile = p.cluster; tile < p.tiles; tile += p.clusters) {
+        const int row = p.row_of(c, tile), column = p.column_of(c, tile);
+        for (int block = 0; block < p.blocks; block++, at.advance()) {
+            const uint32_t full = p.full + at.stage * 8;
+            const uint32_t to = p.shared + at.stage * STAGE_BYTES, w = to + X_BYTES;
+            barrier_wait(p.empty + at.stage * 8, at.parity ^ 1);
+            barrier_expect(full, STAGE_BYTES);
+            load_box(x, to, full, block * TERMS, row);
+            if (BACKWARD) { /* boxes of 64 columns, of which each block loads half the rows */
+                constexpr int half = TERMS / CLUSTER;
+                for (int i = 0; i < PIECES; i++)
+                    load_box_for_both(weight, w + i * (TERMS * 128) + p.rank * (half * 128), full,
+                                      column + i * 64, block * TERMS + p.rank * half);
+            } else {
+                constexpr int half = COLUMNS / CLUSTER;
+                load_box_for_both(weight, w + p.rank * (half * 128), full, block * TERMS,
+                                  column + p.rank * half);
+            }
+        }
+    }
+    /* The block must be there until the other has read what was loaded for it. */
+    for (int i = 0; i < STAGES; i++, at.advance())
+        barrier_wait(p.empty + at.stage * 8, at.parity ^ 1);
+}
+
+/* One of the two groups that compute tiles, and one of its threads. */
+struct consumer {
+    int number, warp, lane;
+    bool chief;
+    uint32_t pieces, arrived; /* in shared memory: two pieces, and their barriers */
+    uint32_t arrived_parity;  /* bit i: of piece i */
+    uint32_t row, swizzle;    /* of what store_16x16 wants, in bytes and in 16 bytes */
+};
+
+__device__ __forceinline__ consumer consumer_of(const block_place &p, int number)
+{
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    return {number,
+            warp,
+            lane,
+            warp == 0 && lane == 0,
+            p.shared + PIECES_AT + number * (2 * PIECE_BYTES),
+            p.arrived + number * 16,
+            0,
+            (uint32_t)((warp * 16 + lane % 16) * 128),
+            (uint32_t)(lane % 8)};
+}
+
+/* sums = the tile of the product; lets the other consumer begin when all is on its way. */
+template <class T, bool BACKWARD>
+__device__ __forceinline__ void multiply_tile(const block_place &p, const consumer &me, ring *at,
+                                              bool last, uint32_t empty, float (&sums)[2][PART])
+{
+    constexpr int next_terms = BACKWARD ? 16 * 128 >> 4 : 16 * 2 >> 4; /* as descriptors count */
+    constexpr int below = 64 * 128 >> 4;
+    const uint64_t x0 = descriptor(p.shared, 0);
+    const uint64_t w0 = descriptor(p.shared + X_BYTES, TERMS * 128);
+    uint32_t before = 0;
+    for (int block = 0; block < p.blocks; block++) {
+        const uint64_t x = x0 + at->stage * (STAGE_BYTES >> 4);
+        const uint64_t w = w0 + at->stage * (STAGE_BYTES >> 4);
+        barrier_wait(p.full + at->stage * 8, at->parity);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        multiply_add<T, BACKWARD>(sums[0], x, w, block);
+        multiply_add<T, BACKWARD>(sums[1], x + below, w, block);
+#pragma unroll
+        for (int i = 1; i < TERMS / 16; i++) {
+            multiply_add<T, BACKWARD>(sums[0], x + i * 2, w + i * next_terms, 1);
+            multiply_add<T, BACKWARD>(sums[1], x + below + i * 2, w + i * next_terms, 1);
+        }
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        if (block) {
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            if (me.lane < CLUSTER) barrier_arrive_in_cluster(before);
+        }
+        before = empty + at->stage * 8;
+        at->advance();
+    }
+    if (!last) pass_turn_to(1 - me.number);
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    if (me.lane < CLUSTER) barrier_arrive_in_cluster(before);
+}
+
+/* Biases of the columns that a thread has of a piece: two of every eight. */
+template <class T>
+__device__ __forceinline__ void load_bias(const hopper_call &c, int column, float2 (&bias)[8])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int at = column + i * 8;
+        bias[i] = at < c.columns ? unpack<T>(*(const uint32_t *)(c.bias + at * 2)) : float2{0, 0};
+    }
+}
+
+/* Of two threads `lanes` apart each adds up one half of their 2 HALF values; true: the upper. */
+template <int HALF> __device__ __forceinline__ bool share_sums(float (&v)[16], int lane, int lanes)
+{
+    const bool upper = lane & lanes;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        float kept = upper ? v[i + HALF] : v[i], given = upper ? v[i] : v[i + HALF];
+        v[i] = kept + __shfl_xor_sync(~0u, given, lanes);
+    }
+    return upper;
+}
+
+/* The warp's sums of a piece's columns; v[4 i + 2 j + k] is the thread's own of column 16 i + 8 j +
+ * 2 (lane % 4) + k. */
+__device__ __forceinline__ void sum_columns(const consumer &me, float (&v)[16], float *totals)
+{
+    int column = me.lane % 4 * 2;
+    if (share_sums<8>(v, me.lane, 16)) column += 32;
+    if (share_sums<4>(v, me.lane, 8)) column += 16;
+    if (share_sums<2>(v, me.lane, 4)) column += 8;
+    *(float2 *)(totals + me.warp * PIECE + column) = make_float2(v[0], v[1]);
+}
+
+/* y = gelu(v + bias) of 16 x 16 elements, and pre, both packed. */
+template <class T, bool TANH>
+__device__ __forceinline__ void end_forward(const float *v, float2 bias, float2 next_bias,
+                                            uint32_t (&pre)[4], uint32_t (&y)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* rows 0 and 8 of eight columns, then of the next eight */
+        float2 b = i < 2 ? bias : next_bias;
+        pre[i] = pack<T>(v[2 * i] + b.x, v[2 * i + 1] + b.y);
+        float2 p = unpack<T>(pre[i]); /* as it is kept, so that y can be computed again */
+        y[i] = TANH ? pack<T>(mc_gelu_new<true>(p.x), mc_gelu_new<true>(p.y))
+                    : pack<T>(mc_gelu<true>(p.x), mc_gelu<true>(p.y));
+    }
+}
+
+/* dx = v gelu'(pre), packed; total: of the columns, so far. */
+template <class T, bool TANH>
+__device__ __forceinline__ void end_backward(const float *v, const uint32_t (&pre)[4],
+                                             uint32_t (&dx)[4], float *total)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 p = unpack<T>(pre[i]);
+        float a = v[2 * i] * (TANH ? mc_gelu_new_slope<true>(p.x) : mc_gelu_slope<true>(p.x));
+        float b = v[2 * i + 1] * (TANH ? mc_gelu_new_slope<true>(p.y) : mc_gelu_slope<true>(p.y));
+        dx[i] = pack<T>(a, b);
+        total[i / 2 * 2] += a;
+        total[i / 2 * 2 + 1] += b;
+    }
+}
+
+/* Bytes from the first of a piece to what a thread stores of the i-th 16 columns of its rows. */
+__device__ __forceinline__ uint32_t place_of(const consumer &me, int half, int i)
+{
+    return me.row + half * (64 * 128) + ((i * 2 + me.lane / 16) ^ me.swizzle) * 16;
+}
+
+template <class T, bool TANH>
+__device__ __forceinline__ void
+store_forward(const hopper_call &c, const consumer &me, int row, int first,
+              const CUtensorMap *map_y, const CUtensorMap *map_pre, const float (&sums)[2][PART])
+{
+    const uint32_t pre_piece = me.pieces, y_piece = me.pieces + PIECE_BYTES;
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const int column = first + piece * PIECE;
+        float2 bias[8];
+        load_bias<T>(c, column + me.lane % 4 * 2, bias);
+        if (me.chief) wait_for_stores();
+        sync_consumer(me.number);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t pre[4], y[4], at = place_of(me, half, i);
+                end_forward<T, TANH>(&sums[half][piece * 32 + i * 8], bias[2 * i], bias[2 * i + 1],
+                                     pre, y);
+                store_16x16(pre_piece + at, pre);
+                store_16x16(y_piece + at, y);
+            }
+        show_to_copy_engine();
+        sync_consumer(me.number);
+        if (!me.chief || column >= c.columns) continue;
+        store_box(map_pre, pre_piece, column, row);
+        store_box(map_y, y_piece, column, row);
+        end_stores();
+    }
+}
+
+__device__ __forceinline__ void load_piece(const consumer &me, const CUtensorMap *map, int piece,
+                                           int column, int row)
+{
+    barrier_expect(me.arrived + piece * 8, PIECE_BYTES);
+    load_box(map, me.pieces + piece * PIECE_BYTES, me.arrived + piece * 8, column, row);
+}
+
+/* The first pieces of pre, on their way before the product is made. */
+__device__ __forceinline__ void load_first_pieces(const consumer &me, const CUtensorMap *map_pre,
+                                                  int row, int first)
+{
+    if (!me.chief) return;
+    wait_for_stores();
+    for (int piece = 0; piece < 2; piece++)
+        load_piece(me, map_pre, piece, first + piece * PIECE, row);
+}
+
+/* dx takes pre's place in shared memory. */
+template <class T, bool TANH>
+__device__ __forceinline__ void
+store_backward(const hopper_call &c, consumer &me, int row, int first, const CUtensorMap *map_dx,
+               const CUtensorMap *map_pre, float *totals, const float (&sums)[2][PART])
+{
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const int column = first + piece * PIECE, which = piece % 2;
+        const uint32_t in_shared = me.pieces + which * PIECE_BYTES;
+        float total[16] = {};
+        barrier_wait(me.arrived + which * 8, me.arrived_parity >> which & 1);
+        me.arrived_parity ^= 1 << which;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t pre[4], dx[4], at = in_shared + place_of(me, half, i);
+                load_16x16(at, pre);
+                end_backward<T, TANH>(&sums[half][piece * 32 + i * 8], pre, dx, total + 4 * i);
+                store_16x16(at, dx);
+            }
+        if (c.sums) sum_columns(me, total, totals);
+        show_to_copy_engine();
+        sync_consumer(me.number);
+        if (me.chief && column < c.columns) store_box(map_dx, in_shared, column, row);
+        if (me.chief) end_stores();
+        if (me.chief && piece + 2 < PIECES) {
+            wait_for_stores();
+            load_piece(me, map_pre, which, column + 2 * PIECE, row);
+        }
+        if (!c.sums) continue;
+        const int i = me.warp * 32 + me.lane;
+        if (i < PIECE && column + i < c.columns)
+            c.sums[(int64_t)(row / ROWS) * c.columns + column + i] =
+                (totals[i] + totals[PIECE + i]) + (totals[2 * PIECE + i] + totals[3 * PIECE + i]);
+        sync_consumer(me.number); /* totals are written again */
+    }
+}
+
+template <class T, bool TANH, bool BACKWARD>
+__device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_place &p,
+                                              int number, const CUtensorMap *map_y,
+                                              const CUtensorMap *map_pre)
+{
+    consumer me = consumer_of(p, number);
+    const uint32_t empty = address_in(p.empty, me.lane < CLUSTER ? me.lane : 0);
+    float *totals = p.totals + number * (4 * PIECE);
+    ring at = {0, 0};
+    int turn = 0;
+    for (int tile = p.cluster; tile < p.tiles; tile += p.clusters, turn++) {
+        if ((turn & 1) != number) {
+            at.skip(p.blocks);
+            continue;
+        }
+        const int row = p.row_of(c, tile), column = p.column_of(c, tile);
+        float sums[2][PART];
+        if (turn) await_turn(number);
+        if (BACKWARD) load_first_pieces(me, map_pre, row, column);
+        multiply_tile<T, BACKWARD>(p, me, &at, tile + p.clusters >= p.tiles, empty, sums);
+        if (BACKWARD)
+            store_backward<T, TANH>(c, me, row, column, map_y, map_pre, totals, sums);
+        else
+            store_forward<T, TANH>(c, me, row, column, map_y, map_pre, sums);
+    }
+    if (me.chief) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+template <class T, bool TANH, bool BACKWARD>
+static __global__ void __launch_bounds__(THREADS, 1)
+    gelu_product(const __grid_constant__ hopper_call c, const __grid_constant__ CUtensorMap x,
+                 const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap y,
+                 const __grid_constant__ CUtensorMap pre)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) char dynamic[];
+    block_place p;
+    p.shared = shared_address(dynamic);
+    p.full = p.shared + BARRIERS_AT;
+    p.empty = p.full + STAGES * 8;
+    p.arrived = p.empty + STAGES * 8;
+    p.totals = (float *)(dynamic + TOTALS_AT);
+    p.rank = rank_in_cluster();
+    p.cluster = blockIdx.x / CLUSTER;
+    p.clusters = gridDim.x / CLUSTER;
+    p.tiles = c.tile_pairs * c.tile_columns;
+    p.blocks = (c.terms + TERMS - 1) / TERMS;
+    const int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP, 0); /* known to be a warp's */
+    if (threadIdx.x == 0) {
+        if (p.shared % 1024) __trap(); /* swizzling counts from there */
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(p.full + i * 8, 1);
+            barrier_init(p.empty + i * 8, 4 * CLUSTER); /* a consumer's warps, in both blocks */
+        }
+        for (int i = 0; i < 4; i++) barrier_init(p.arrived + i * 8, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    sync_cluster();
+    if (group == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 0) load_tiles<BACKWARD>(c, p, &x, &weight);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        compute_tiles<T, TANH, BACKWARD>(c, p, group - 1, &y, &pre);
+    }
+    sync_cluster(); /* the other block may still tell this one's barriers */
+#else
+    __trap(); /* gemm.c asks for it on Hopper alone */
+#endif
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
+
+/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row. */
+static CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
+                         unsigned box_rows, CUtensorMap *map)
+{
+    const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};
+    const cuuint64_t strides[] = {(cuuint64_t)(rows > 1 ? m.stride : (columns + 7) / 8 * 8) * 2};
+    const cuuint32_t box[] = {64, box_rows}, steps[] = {1, 1};
+    return encode(
+        map, m.dtype == MC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        2, m.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+typedef void (*kernel_fn)(hopper_call, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
+
+template <class T> static kernel_fn kernel_of(bool tanh, bool backward)
+{
+    if (tanh) return backward ? gelu_product<T, true, true> : gelu_product<T, true, false>;
+    return backward ? gelu_product<T, false, true> : gelu_product<T, false, false>;
+}
+
+/* As many clusters as run at once, or as there is work for. */
+static mc_status launch(mc_device *d, kernel_fn kernel, const hopper_call &c,
+                        const CUtensorMap (&maps)[4])
+{
+    int most = 0;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = CLUSTER;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = CLUSTER;
+    config.blockDim = THREADS;
+    config.dynamicSmemBytes = SHARED_BYTES;
+    config.stream = mc_cuda_of(d)->stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    mc_allow_shared(kernel, SHARED_BYTES);
+    cudaError_t error = cudaOccupancyMaxActiveClusters(&most, kernel, &config);
+    if (error) return mc_cuda_check(d, error, "product with GELU");
+    config.gridDim = (unsigned)(CLUSTER * mc_least(most, (int64_t)c.tile_pairs * c.tile_columns));
+    error = cudaLaunchKernelEx(&config, kernel, c, maps[0], maps[1], maps[2], maps[3]);
+    return mc_cuda_check(d, error, "product with GELU");
+}
+
+static bool fits(mc_matrix m, int64_t rows, mc_dtype dtype)
+{
+    return m.data && m.dtype == dtype && mc_is(m.data, 16) && (rows <= 1 || m.stride % 8 == 0);
+}
+
+static int64_t tile_pairs_of(const mc_gelu_product *p)
+{
+    return mc_ceil_div(p->rows, ROWS * CLUSTER);
+}
+
+extern "C" bool mc_gelu_product_takes(mc_device *d, const mc_gelu_product *p)
+{
+    const mc_cuda_device *cuda = mc_cuda_of(d);
+    const mc_dtype dtype = p->x.dtype;
+    const int64_t tiles = tile_pairs_of(p) * CLUSTER * mc_ceil_div(p->columns, COLUMNS);
+    const int64_t largest = p->rows | p->columns | p->terms;
+    if (p->activation != MC_ACTIVATION_GELU && p->activation != MC_ACTIVATION_GELU_NEW)
+        return false;
+    if (!cuda->gemm->encode_map || dtype == MC_F32 || largest > INT32_MAX / 2) return false;
+    if (p->rows == 0 || p->columns == 0 || p->terms == 0 || p->columns % 8) return false;
+    const bool bias = p->bias.data && p->bias.dtype == dtype && mc_is(p->bias.data, 4);
+    if (!p->backward && !bias) return false;
+    /* With fewer tiles cuBLASLt's smaller ones keep more multiprocessors busy. */
+    if (tiles < 2 * (int64_t)cuda->multiprocessors && cuda->gemm->gelu != MC_GELU_OWN) return false;
+    if (tiles > INT32_MAX / 2) return false;
+    return fits(p->x, p->rows, dtype) && fits(p->y, p->rows, dtype) &&
+           fits(p->pre, p->rows, dtype) &&
+           fits(p->weight, p->backward ? p->terms : p->columns, dtype) &&
+           (size_t)(tile_pairs_of(p) * CLUSTER * p->columns) * 4 <= MC_GEMM_WORKSPACE;
+}
+
+extern "C" mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p)
+{
+    struct mc_cuda_gemm *g = mc_cuda_of(d)->gemm;
+    encode_fn encode = (encode_fn)g->encode_map;
+    CUtensorMap maps[4];
+    hopper_call c = {};
+    c.columns = (int)p->columns;
+    c.terms = (int)p->terms;
+    c.bias = (const char *)p->bias.data;
+    c.sums = p->sums ? (float *)g->workspace : NULL;
+    c.tile_pairs = (int)tile_pairs_of(p);
+    c.tile_columns = (int)mc_ceil_div(p->columns, COLUMNS);
+    CUresult result = describe(encode, p->x, p->rows, p->terms, ROWS, &maps[0]);
+    if (!result && p->backward)
+        result = describe(encode, p->weight, p->terms, p->columns, TERMS / CLUSTER, &maps[1]);
+    if (!result && !p->backward)
+        result = describe(encode, p->weight, p->columns, p->terms, COLUMNS / CLUSTER, &maps[1]);
+    if (!result) result = describe(encode, p->y, p->rows, p->columns, ROWS, &maps[2]);
+    if (!result) result = describe(encode, p->pre, p->rows, p->columns, ROWS, &maps[3]);
+    if (result)
+        return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
+    const bool tanh = p->activation == MC_ACTIVATION_GELU_NEW;
+    mc_status status = launch(d,
+                              p->x.dtype == MC_F16 ? kernel_of<__half>(tanh, p->backward)
+                                                   : kernel_of<__nv_bfloat16>(tanh, p->backward),
+                              c, maps);
+    if (!status && p->sums)
+        mc_add_partials(d, c.sums, mc_ceil_div(p->rows, ROWS), p->columns, p->columns, p->sums);
+    return status ? status : mc_cuda_launched(d, "product with GELU");
+}
