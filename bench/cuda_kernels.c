@@ -307,7 +307,8 @@ static mc_status run_sgd(const bench *b, set s, double momentum)
     size_t bytes = (size_t)PARAMETERS * 4;
     float *g = take(&s, bytes), *buffer = take(&s, bytes), *p = take(&s, bytes);
     mc_sgd_step step = {b->update, (float)momentum, false, 1, 0, false, 0};
-    return b->k->sgd(b->d, PARAMETERS, step, g, momentum > 0 ? buffer : NULL, NULL, p, MC_F32);
+    return b->k->sgd(b->d, PARAMETERS, step, (mc_matrix){g, MC_F32, 0},
+                     momentum > 0 ? buffer : NULL, NULL, p, MC_F32);
 }
 
 static mc_status run_stats(const bench *b, set s, double power)

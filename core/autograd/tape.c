@@ -101,10 +101,10 @@ bool mc_tape_note_owner(mc_tape *tape, const void *owner)
     return true;
 }
 
-bool mc_is_on_open_tape(const mc_context *ctx, const void *owner)
+bool mc_is_on_open_tape(const mc_context *ctx, const void *owner, const mc_tape *but)
 {
     for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next)
-        if (has_leaves_of(tape, owner)) return true;
+        if (tape != but && has_leaves_of(tape, owner)) return true;
     return false;
 }
 

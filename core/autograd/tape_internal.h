@@ -160,9 +160,9 @@ mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p);
 /* A number for each tape, never used twice by a context. */
 uint64_t mc_tape_id(const mc_tape *tape);
 /* Notes that the tape has leaves that show memory of `owner` (false when memory is out); whether an
- * open tape has such, so that the memory must not move. */
+ * open tape has such, other than `but` (NULL: any), so that the memory must not move. */
 bool mc_tape_note_owner(mc_tape *tape, const void *owner);
-bool mc_is_on_open_tape(const mc_context *ctx, const void *owner);
+bool mc_is_on_open_tape(const mc_context *ctx, const void *owner, const mc_tape *but);
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 

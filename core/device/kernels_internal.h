@@ -239,8 +239,9 @@ typedef struct mc_kernels {
                       float *master /* NULL: the parameter is f32 itself */, void *parameter,
                       mc_dtype parameter_dtype);
     /* momentum 0: buffer may be NULL. */
-    mc_status (*sgd)(mc_device *d, int64_t count, mc_sgd_step step, const float *gradient,
-                     float *buffer, float *master, void *parameter, mc_dtype parameter_dtype);
+    mc_status (*sgd)(mc_device *d, int64_t count, mc_sgd_step step,
+                     mc_matrix gradient /* f32/f16/bf16 */, float *buffer, float *master,
+                     void *parameter, mc_dtype parameter_dtype);
     /* Adds to *stats (device memory), sums in a fixed order; power: the p of the norm (sum_powers
      * is left alone for p = 2 and INFINITY). The elements have the numbers first, first + 1, ...
      * (< 2^63). Gradients f32/f16/bf16. */

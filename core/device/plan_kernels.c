@@ -296,12 +296,12 @@ static mc_status plan_adam(mc_device *d, int64_t count, mc_adam_step step, mc_ma
        adam, count, step, gradient, m, v, master, parameter, parameter_dtype);
 }
 
-static mc_status plan_sgd(mc_device *d, int64_t count, mc_sgd_step step, const float *gradient,
+static mc_status plan_sgd(mc_device *d, int64_t count, mc_sgd_step step, mc_matrix gradient,
                           float *buffer, float *master, void *parameter, mc_dtype parameter_dtype)
 {
     DO(d,
        moved(d, MC_WORK_ADAM, parameter_dtype, 1, count,
-             4 + (buffer ? 8 : 0) + (master ? 8 : 0) +
+             size_of(gradient) + (buffer ? 8 : 0) + (master ? 8 : 0) +
                  (master ? 1 : 2) * (double)mc_dtype_size(parameter_dtype)),
        sgd, count, step, gradient, buffer, master, parameter, parameter_dtype);
 }

@@ -2,6 +2,7 @@
 #include "core/nn/module_internal.h"
 
 #include <string.h>
+#include "core/autograd/step_internal.h"
 
 static mc_device *device_of(const mc_module_root *root) { return root->ctx->device; }
 
@@ -101,13 +102,6 @@ void *mc_stored_data(const mc_stored *stored)
 {
     return (char *)stored->bucket->data +
            (size_t)stored->offset * mc_dtype_size(stored->bucket->dtype);
-}
-
-void *mc_stored_gradient(const mc_stored *stored)
-{
-    const mc_bucket *b = stored->bucket;
-    if (!b || !b->gradient) return NULL;
-    return (char *)b->gradient + (size_t)stored->offset * mc_dtype_size(b->gradient_dtype);
 }
 
 /* Memory of the device, or of the host (a bucket's home); sets the error when out. */
@@ -306,7 +300,7 @@ mc_status mc_module_layout(mc_module_root *root)
 {
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     if (root->layout_valid) return MC_OK;
-    if (mc_is_on_open_tape(root->ctx, root))
+    if (mc_is_on_open_tape(root->ctx, root, NULL))
         return mc_fail(root->ctx, MC_ERR_STATE,
                        "model \"%s\": parameters were declared, frozen or thawed while a tape is "
                        "open that uses "
@@ -333,15 +327,15 @@ mc_status mc_module_need_gradients(mc_module_root *root)
         mc_bucket *b = &root->buckets[i];
         if (!b->trainable || (b->level < 2 ? b->gradient != NULL : b->kept_gradient != NULL))
             continue;
+        if (b->level < 2) {
+            status = mc_bucket_make_gradient(root, b);
+            continue;
+        }
         mc_device *home = mc_bucket_home(root, b);
-        size_t bytes = (size_t)(b->level < 2 ? b->count : b->share) * sizeof(float);
+        size_t bytes = (size_t)b->share * sizeof(float);
         /* what lies on the host is set before it is read: its pages need not exist until then */
-        void *gradient = b->host ? claimed(root, home, bytes, "gradients")
-                                 : zeroed(root, home, bytes, "gradients");
-        if (b->level < 2)
-            b->gradient = gradient;
-        else
-            b->kept_gradient = gradient;
+        b->kept_gradient = b->host ? claimed(root, home, bytes, "gradients")
+                                   : zeroed(root, home, bytes, "gradients");
         status = mc_error_status(root->ctx);
     }
     return status;
@@ -444,6 +438,19 @@ static int64_t padding_rows(const mc_stored *stored)
     return rows;
 }
 
+/* Before a tape has its first leaf of a bucket that takes gradients. Where another tape had one
+ * since they were zeroed there are going to be sums, which are made in f32: from now on, but where
+ * others show what there is, tapes that are open or a recording. */
+static mc_status begin_pass(mc_tape *tape, mc_bucket *b)
+{
+    mc_module_root *root = b->owner->root;
+    uint64_t before = b->pass;
+    b->pass = mc_tape_id(tape);
+    bool alone = !mc_is_on_open_tape(root->ctx, root, tape) && !mc_step_is_recording(root->ctx);
+    if (!before || before == b->pass || !alone) return mc_error_status(root->ctx);
+    return mc_bucket_widen_gradient(root, b);
+}
+
 mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
 {
     mc_module_root *root = stored->owner->root;
@@ -452,6 +459,7 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     if (!known && (wants ? mc_module_need_gradients(root) : mc_module_layout(root))) return NULL;
     mc_bucket *bucket = stored->bucket;
     if (mc_bucket_await(root, bucket) || !mc_tape_note_owner(tape, root)) return NULL;
+    if (wants && !known && begin_pass(tape, bucket)) return NULL;
     bool whole = bucket->level < 2; /* others get their gradient memory when it is needed */
     if (wants && whole && mc_bucket_begin_gradient(root, bucket)) return NULL;
     if (!bucket->running && hold_bucket(tape, bucket, wants)) return NULL;
@@ -605,12 +613,11 @@ mc_status mc_parameter_read_gradient(mc_parameter *p, float *values)
     if (bucket && mc_module_sum_gradients(root)) return mc_error_status(root->ctx);
     if (bucket && (bucket->kept_gradient || (bucket->level == 1 && bucket->gradient)))
         return mc_bucket_read_gradient(root, p, values);
-    const float *gradient = mc_stored_gradient(p->stored);
-    if (!gradient) {
+    if (!bucket || !bucket->gradient) {
         memset(values, 0, (size_t)count * sizeof *values);
         return MC_OK;
     }
-    mc_matrix from = {(void *)(uintptr_t)(gradient + p->first), MC_F32, count};
+    mc_matrix from = mc_bucket_gradient(bucket, p->stored->offset + p->first);
     return transfer(root, from, count, values, false);
 }
 

@@ -373,7 +373,8 @@ static mc_status move_to_device(mc_module_root *root, mc_bucket *b)
 
 mc_status mc_module_place(mc_module_root *root)
 {
-    if (root->placed || mc_is_on_open_tape(root->ctx, root)) return mc_error_status(root->ctx);
+    if (root->placed || mc_is_on_open_tape(root->ctx, root, NULL))
+        return mc_error_status(root->ctx);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     bool changes = decide(root);
     mc_status status = changes ? check_memory(root) : MC_OK;
@@ -440,8 +441,7 @@ mc_status mc_bucket_gradient_stats(mc_module_root *root, mc_bucket *b, int64_t f
     mc_tensor_stats sum = {.count = count};
     mc_status status = need_sum(root, b);
     if (!status && !b->host->empty)
-        status = home->kernels->tensor_stats(
-            home, count, (mc_matrix){mc_bucket_gradient_at(b, first), MC_F32, count}, &sum);
+        status = home->kernels->tensor_stats(home, count, mc_bucket_gradient(b, first), &sum);
     if (!status) device->copy_in(device, stats, &sum, sizeof sum);
     return status;
 }

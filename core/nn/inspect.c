@@ -265,8 +265,7 @@ static mc_status launch(const mc_parameter *p, mc_tensor_stats *stats, mc_row_pa
     mc_status status = device->kernels->tensor_stats(device, count, values, &stats[0]);
     if (status || !parts->has_gradient) return status;
     if (b->host) return mc_bucket_gradient_stats(p->module->root, b, first, count, &stats[1]);
-    mc_matrix gradient = {mc_bucket_gradient_at(b, first), MC_F32, count};
-    return device->kernels->tensor_stats(device, count, gradient, &stats[1]);
+    return device->kernels->tensor_stats(device, count, mc_bucket_gradient(b, first), &stats[1]);
 }
 
 static mc_status fail_device(mc_context *ctx, mc_status status)

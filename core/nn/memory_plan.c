@@ -128,7 +128,8 @@ static void count_buckets(const mc_module_root *root, mc_memory_plan *plan)
         uint64_t held = (uint64_t)mc_bucket_held(bucket);
         plan->parameters += (bucket->level == 3 ? share : count) * mc_dtype_size(bucket->dtype);
         if (bucket->host) continue; /* nothing else is on the device */
-        if (bucket->level < 2 && bucket->gradient) plan->gradients += count * sizeof(float);
+        if (bucket->level < 2 && bucket->gradient)
+            plan->gradients += mc_bucket_gradient_bytes(bucket);
         if (bucket->kept_gradient) plan->gradients += share * sizeof(float);
         for (int k = 0; k < MC_STATE_SLOTS; k++)
             if (bucket->state[k]) plan->optimizer += held * sizeof(float);

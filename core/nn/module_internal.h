@@ -64,10 +64,13 @@ struct mc_bucket {
     void *gradient;               /* (count) of gradient_dtype, where backward adds; NULL until
                                      needed, always when frozen, and at levels 2 and 3 outside of
                                      backward */
-    mc_dtype gradient_dtype;      /* f32; of blocks at levels 2 and 3 that in which gradients travel
-                                     between ranks */
+    mc_dtype gradient_dtype;      /* f32; of blocks that in which gradients travel between ranks, at
+                                     levels 2 and 3, and at 0 and 1 while a step has one pass */
     void *vectors;                /* f32 while gradient_dtype is not: the gradients of what is no
-                                     matrix, behind all matrices, until they travel */
+                                     matrix, behind all matrices, until they travel; at levels 0 and
+                                     1 they stay, and are put into `gradient` before it is read */
+    uint64_t pass;                /* the newest tape that may add to gradients, since all were
+                                     zeroed; 0: none */
     bool waits;                   /* levels 0 and 1: `gradient` waits to be summed with others */
     bool summed;                  /* levels 0 and 1: `gradient` is summed over ranks, at level 1 in
                                      this rank's share */
@@ -95,7 +98,7 @@ struct mc_bucket {
 /* The elements that this rank's optimizers step, and whose state it holds. */
 static inline int64_t mc_bucket_first(const mc_bucket *b) { return b->level ? b->first : 0; }
 static inline int64_t mc_bucket_held(const mc_bucket *b) { return b->level ? b->share : b->count; }
-/* Where an element lies that this rank holds: its value, its gradient summed over ranks (NULL:
+/* Where an element lies that this rank holds: its value, its gradient summed over ranks (NULL data:
  * there are none yet), and its state. */
 static inline void *mc_bucket_value_at(const mc_bucket *b, int64_t element)
 {
@@ -103,10 +106,13 @@ static inline void *mc_bucket_value_at(const mc_bucket *b, int64_t element)
     if (b->level < 3) return (char *)b->data + (size_t)element * size;
     return (char *)b->kept + (size_t)(element - b->first) * size;
 }
-static inline float *mc_bucket_gradient_at(const mc_bucket *b, int64_t element)
+static inline mc_matrix mc_bucket_gradient(const mc_bucket *b, int64_t element)
 {
-    if (b->level < 2) return b->gradient ? (float *)b->gradient + element : NULL;
-    return b->kept_gradient ? b->kept_gradient + (element - b->first) : NULL;
+    mc_matrix g = {NULL, b->level < 2 ? b->gradient_dtype : MC_F32, b->count};
+    if (b->level >= 2 && b->kept_gradient) g.data = b->kept_gradient + (element - b->first);
+    if (b->level < 2 && b->gradient)
+        g.data = (char *)b->gradient + (size_t)element * mc_dtype_size(g.dtype);
+    return g;
 }
 static inline float *mc_bucket_state_at(const mc_bucket *b, int slot, int64_t element)
 {
@@ -127,6 +133,7 @@ typedef struct mc_module_root {
     int bucket_count;
     int64_t gathered, most_gathered; /* elements of level-3 buckets that are there as a whole */
     bool layout_valid;
+    bool one_pass;              /* what the optimizers expect of a step is one backward pass */
     bool placed;                /* state lies where the optimizers want it */
     struct mc_offload *offload; /* the context's; NULL: no bucket has state on the host */
     /* all allocations of the tree (modules, names), freed with it */
@@ -145,10 +152,8 @@ float *mc_bucket_state(mc_module_root *root, mc_bucket *bucket, int slot);
 
 void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count);
 
-/* Where a stored tensor's values and gradient begin, where they are there as a whole (NULL: they
- * are not). */
+/* Where a stored tensor's values begin, where they are there as a whole (NULL: they are not). */
 void *mc_stored_data(const mc_stored *stored);
-void *mc_stored_gradient(const mc_stored *stored);
 
 /* ---- state on the host (bucket_host.c) ------------------------------------------------------- */
 
@@ -231,8 +236,15 @@ mc_status mc_bucket_zero_gradient(mc_module_root *root, mc_bucket *bucket);
 /* Where backward adds to the gradient of a stored tensor, from element `first` of it on. */
 mc_leaf_gradient mc_stored_leaf_gradient(mc_stored *stored, int64_t first);
 void mc_bucket_drop_vectors(mc_module_root *root, mc_bucket *bucket);
-/* What the dtype of `gradient` is to be at the bucket's level. */
+/* What the dtype of `gradient` is at the bucket's level; at levels 0 and 1 until it is made. */
 mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *bucket);
+/* Levels 0 and 1: makes `gradient`, zeros, in the dtype that a step of one pass can have it in; and
+ * the bytes that it takes. */
+mc_status mc_bucket_make_gradient(mc_module_root *root, mc_bucket *bucket);
+size_t mc_bucket_gradient_bytes(const mc_bucket *bucket);
+/* Levels 0 and 1: gradients in 16 bits become f32, and stay so. No leaf shows them, and recordings
+ * are forgotten. */
+mc_status mc_bucket_widen_gradient(mc_module_root *root, mc_bucket *bucket);
 /* Before and after a block's backward pass. Levels 2 and 3: makes room for the gradients that it is
  * going to add (zeros), and begins to sum what it added over all ranks into kept_gradient. Levels 0
  * and 1: begins to sum in the last backward pass of a step, once enough has come together. */

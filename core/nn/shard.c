@@ -1,5 +1,6 @@
 /* Buckets over several ranks: each level of sharding (Rajbhandari et al. 2020, "ZeRO") is a choice
  * of what is whole and what is a share, and of when ranks exchange it. */
+#include "core/autograd/step.h"
 #include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
 
@@ -156,6 +157,7 @@ mc_status mc_bucket_blank(mc_module_root *root, mc_bucket *b, int64_t first, int
 mc_status mc_bucket_zero_gradient(mc_module_root *root, mc_bucket *b)
 {
     b->summed = b->waits = false;
+    b->pass = 0;
     if (b->host)
         mc_bucket_forget_sum(b);
     else if (b->kept_gradient)
@@ -164,10 +166,15 @@ mc_status mc_bucket_zero_gradient(mc_module_root *root, mc_bucket *b)
     return b->gradient ? mc_bucket_blank(root, b, 0, b->count) : mc_error_status(root->ctx);
 }
 
+static size_t vectors_bytes(const mc_bucket *b)
+{
+    return (size_t)(b->count - first_vector(b)) * sizeof(float);
+}
+
 static mc_status need_vectors(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
-    size_t bytes = (size_t)(b->count - first_vector(b)) * sizeof(float);
+    size_t bytes = vectors_bytes(b);
     if (b->gradient_dtype == MC_F32 || !bytes) return mc_error_status(root->ctx);
     b->vectors = device->alloc(device, bytes);
     if (b->vectors) return MC_OK;
@@ -179,22 +186,30 @@ void mc_bucket_drop_vectors(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
     if (!b->vectors) return;
-    device->free(device, b->vectors, (size_t)(b->count - first_vector(b)) * sizeof(float));
+    device->free(device, b->vectors, vectors_bytes(b));
     b->vectors = NULL;
+}
+
+/* Copies `vectors` to their place in `gradient`, or back. */
+static mc_status move_vectors(mc_module_root *root, mc_bucket *b, bool back)
+{
+    mc_device *device = device_of(root);
+    if (mc_failed(root->ctx) || !b->vectors) return mc_error_status(root->ctx);
+    int64_t first = first_vector(b), count = b->count - first;
+    mc_matrix own = {b->vectors, MC_F32, count},
+              place = {gradient_at(b, first), b->gradient_dtype, count};
+    mc_status status =
+        device->kernels->scale(device, count, back ? place : own, 1, back ? own : place, false);
+    return fail_device(root, status, "gradients");
 }
 
 /* Makes `gradient` whole: nothing is blank, and vectors are in it. */
 static mc_status fill_gradient(mc_module_root *root, mc_bucket *b)
 {
-    mc_device *device = device_of(root);
     for (int i = 0; i < b->stored_count; i++) mc_blank_fill(root->ctx, &b->stored[i]->blank);
-    if (mc_failed(root->ctx) || !b->vectors) return mc_error_status(root->ctx);
-    int64_t first = first_vector(b), count = b->count - first;
-    mc_matrix from = {b->vectors, MC_F32, count},
-              to = {gradient_at(b, first), b->gradient_dtype, count};
-    mc_status status = device->kernels->scale(device, count, from, 1, to, false);
-    mc_bucket_drop_vectors(root, b);
-    return fail_device(root, status, "gradients");
+    mc_status status = move_vectors(root, b, false);
+    if (b->level >= 2) mc_bucket_drop_vectors(root, b);
+    return status;
 }
 
 /* What gradients travel between ranks as. */
@@ -203,13 +218,17 @@ static mc_dtype travel_dtype(const mc_module_root *root, const mc_bucket *b)
     return root->ctx->grad_dtype == MC_GRAD_PARAMETER ? b->dtype : MC_F32;
 }
 
+static mc_dtype dtype_of_pass(const mc_module_root *root, const mc_bucket *b)
+{
+    const mc_module *parent = b->owner->parent;
+    return parent && parent->holds_blocks ? travel_dtype(root, b) : MC_F32;
+}
+
 /* Blocks at levels 2 and 3 have room for gradients in one backward pass only, at whose end they
  * travel: they can have the dtype for that at once. */
 mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *b)
 {
-    const mc_module *parent = b->owner->parent;
-    bool of_block = parent && parent->holds_blocks;
-    return b->level >= 2 && of_block ? travel_dtype(root, b) : MC_F32;
+    return b->level >= 2 ? dtype_of_pass(root, b) : MC_F32;
 }
 
 static void drop_gradient(mc_module_root *root, mc_bucket *b)
@@ -219,6 +238,55 @@ static void drop_gradient(mc_module_root *root, mc_bucket *b)
     mc_device *device = device_of(root);
     device->free(device, b->gradient, (size_t)b->count * mc_dtype_size(b->gradient_dtype));
     b->gradient = NULL;
+}
+
+size_t mc_bucket_gradient_bytes(const mc_bucket *b)
+{
+    size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
+    return bytes + (b->gradient_dtype == MC_F32 ? 0 : vectors_bytes(b));
+}
+
+mc_status mc_bucket_make_gradient(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    b->gradient_dtype = root->one_pass ? dtype_of_pass(root, b) : MC_F32;
+    b->pass = 0;
+    size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
+    b->gradient = device->alloc(device, bytes);
+    if (!b->gradient)
+        return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL,
+                              "the gradients of model \"%s\"", root->module->name);
+    if (need_vectors(root, b)) drop_gradient(root, b);
+    if (!b->gradient) return mc_error_status(root->ctx);
+    if (b->vectors) zero_vectors(root, b, first_vector(b), b->count - first_vector(b));
+    return zero_elements(root, b, 0, b->count);
+}
+
+mc_status mc_bucket_widen_gradient(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    size_t bytes = (size_t)b->count * sizeof(float);
+    if (b->level >= 2 || b->gradient_dtype == MC_F32) return mc_error_status(root->ctx);
+    mc_status status = mc_module_end_reducing(root);
+    for (int i = 0; i < b->stored_count && !status; i++)
+        status = mc_blank_fill(root->ctx, &b->stored[i]->blank);
+    if (status) return status;
+    mc_bucket wide = *b;
+    wide.gradient_dtype = MC_F32;
+    wide.gradient = device->alloc(device, bytes);
+    if (!wide.gradient)
+        return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL,
+                              "the gradients of \"%s\" as f32", b->owner->name);
+    mc_matrix from = {b->gradient, b->gradient_dtype, b->count},
+              to = {wide.gradient, MC_F32, b->count};
+    status = fail_device(root, device->kernels->scale(device, b->count, from, 1, to, false),
+                         "gradients");
+    if (!status && !b->summed) status = move_vectors(root, &wide, false);
+    drop_gradient(root, b);
+    b->gradient = wide.gradient;
+    b->gradient_dtype = MC_F32;
+    mc_step_forget(root->ctx);
+    return status;
 }
 
 mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
@@ -417,14 +485,18 @@ mc_status mc_module_sum_gradients(mc_module_root *root)
     }
     if (!status) status = send_waiting(root);
     if (!status) status = mc_module_end_reducing(root);
-    return status ? status : mc_blank_fill_all(root->ctx); /* they are about to be read */
+    for (int i = 0; !status && i < root->bucket_count; i++) { /* they are about to be read */
+        mc_bucket *b = &root->buckets[i];
+        if (b->level < 2 && !b->summed) status = move_vectors(root, b, false);
+    }
+    return status ? status : mc_blank_fill_all(root->ctx);
 }
 
 /* Every rank keeps a part of the sum, so that summing again gives it once. */
 mc_status mc_bucket_reopen(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
-    mc_matrix all = {b->gradient, MC_F32, b->count};
+    mc_matrix all = {b->gradient, b->gradient_dtype, b->count};
     int64_t end = b->first + b->share;
     if (!b->summed) return mc_error_status(root->ctx);
     b->summed = false;
@@ -436,6 +508,7 @@ mc_status mc_bucket_reopen(mc_module_root *root, mc_bucket *b)
         status = zero_elements(root, b, 0, b->first);
         if (!status) status = zero_elements(root, b, end, b->count - end);
     }
+    if (!status) status = move_vectors(root, b, true);
     return fail_device(root, status, "gradients");
 }
 
@@ -537,6 +610,7 @@ mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
 static mc_status to_whole_sum(mc_module_root *root, mc_bucket *b)
 {
     mc_status status = mc_module_end_reducing(root);
+    if (!status) status = mc_bucket_widen_gradient(root, b);
     if (!status && is_unsummed(root, b)) status = start_reducing(root, b);
     if (!status) status = mc_module_end_reducing(root);
     if (status || !b->summed || b->level == 0) return status;
@@ -579,7 +653,8 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
     float *mine = whole + b->first;
     mc_status status = mc_module_end_reducing(root);
     if (!status && b->level < 2)
-        status = mc_home_copy(root, mine, false, gradient_at(b, b->first), false, b->share);
+        status = device->kernels->scale(device, b->share, mc_bucket_gradient(b, b->first), 1,
+                                        (mc_matrix){mine, MC_F32, b->share}, false);
     else if (!status)
         status = mc_bucket_copy_sum(root, b, mine);
     if (!status && root->ctx->comm)

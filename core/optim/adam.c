@@ -10,16 +10,17 @@ static mc_status adam_step(mc_context *ctx, const void *settings, const mc_optim
     step.lr_factor = range->lr_factor;
     step.weight_decay = range->weight_decay;
     step.step_offset = range->step_offset;
-    mc_matrix gradient = {(void *)(uintptr_t)range->gradient, MC_F32, 0};
     mc_device *device = ctx->device;
-    return device->kernels->adam(device, range->count, step, gradient, range->state[0],
-                                 range->state[1], range->master, range->parameter, range->dtype);
+    return device->kernels->adam(device, range->count, step, mc_range_gradient(range),
+                                 range->state[0], range->state[1], range->master, range->parameter,
+                                 range->dtype);
 }
 
 static const mc_optimizer_kind ADAM = {
     .name = "adam",
     .state_count = 2,
     .state_name = {"exp_avg", "exp_avg_sq"},
+    .reads_rounded = true,
     .step = adam_step,
 };
 

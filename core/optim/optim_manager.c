@@ -332,7 +332,7 @@ static mc_status measure_run(void *user, const mc_run *run)
     if (run->bucket->host) return MC_OK;
     mc_run mine = *run;
     if (!mc_run_within(&mine, run->bucket->first, run->bucket->share)) return MC_OK;
-    mc_matrix gradient = {mc_bucket_gradient_at(run->bucket, mine.first), MC_F32, 0};
+    mc_matrix gradient = mc_bucket_gradient(run->bucket, mine.first);
     if (!gradient.data) return MC_OK;
     mc_device *device = measure->device;
     return device->kernels->gradient_stats(device, mine.count, gradient, measure->power,

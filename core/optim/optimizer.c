@@ -360,7 +360,7 @@ static mc_status zero_on_host(const mc_run *run)
     if (!mc_bucket_has_sum(b)) return MC_OK;
     mc_status status = mc_bucket_change_sum(run->root, b);
     if (status || !mc_run_within(&held, b->first, b->share)) return status;
-    return home->kernels->zero(home, mc_bucket_gradient_at(b, held.first),
+    return home->kernels->zero(home, mc_bucket_gradient(b, held.first).data,
                                (size_t)held.count * sizeof(float));
 }
 
@@ -378,7 +378,7 @@ static mc_status zero_run(void *user, const mc_run *run)
     if (status || b->level < 2) return status;
     if (b->host) return zero_on_host(run);
     if (!b->kept_gradient || !mc_run_within(&held, b->first, b->share)) return MC_OK;
-    return device->kernels->zero(device, mc_bucket_gradient_at(b, held.first),
+    return device->kernels->zero(device, mc_bucket_gradient(b, held.first).data,
                                  (size_t)held.count * sizeof(float));
 }
 
@@ -389,11 +389,19 @@ static mc_status zero_bucket(mc_optimizer *o, mc_module_root *root, mc_bucket *b
                          : each_run_of_bucket(o, root, b, zero_run, o);
 }
 
+/* Models are told what to expect of a step. */
+static void tell_passes(mc_optimizer *o)
+{
+    drop_dead_roots(o);
+    for (size_t i = 0; i < o->root_count; i++)
+        o->roots[i]->one_pass = o->manager && o->manager->options.micro_steps == 1;
+}
+
 mc_status mc_optimizer_zero_grad(mc_optimizer *o)
 {
     if (!o) return MC_ERR_ARGUMENT;
     mc_status status = mc_error_status(o->ctx);
-    drop_dead_roots(o);
+    tell_passes(o);
     for (size_t i = 0; !status && i < o->root_count; i++)
         status = mc_module_end_reducing(o->roots[i]);
     return status ? status : each_bucket(o, zero_bucket, NULL);
@@ -412,7 +420,7 @@ static mc_status need_state(void *user, const mc_run *run)
 
 mc_status mc_optimizer_prepare(mc_optimizer *o)
 {
-    drop_dead_roots(o);
+    tell_passes(o);
     mc_device *device = o->ctx->device;
     if (!o->memory && !(o->memory = device->alloc(device, sizeof *o->memory)))
         return mc_fail_nomem(o->ctx, "an optimizer");
@@ -439,20 +447,39 @@ static mc_status update_on_host(const mc_optimizer *o, const mc_run *whole)
     return mc_bucket_update(run.root, b, run.first, run.count, &step);
 }
 
+/* Gradients in f32, for kinds that read no others. */
+static mc_matrix as_f32(mc_context *ctx, mc_matrix gradient, int64_t count)
+{
+    mc_device *device = ctx->device;
+    size_t bytes = (size_t)count * sizeof(float);
+    mc_matrix wide = {device->alloc(device, bytes), MC_F32, gradient.stride};
+    if (!wide.data)
+        mc_fail_memory(ctx, device, bytes, MC_HELP_MODEL, "gradients as f32");
+    else
+        device->kernels->scale(device, count, gradient, 1, wide, false);
+    return wide;
+}
+
 static mc_status update_run(void *user, const mc_run *whole)
 {
     const mc_optimizer *o = user;
+    mc_device *device = o->ctx->device;
     mc_bucket *bucket = whole->bucket;
     if (bucket->host) return update_on_host(o, whole);
     bool half = bucket->dtype != MC_F32;
     mc_run held = *whole, *run = &held;
     if (!mc_run_within(run, mc_bucket_first(bucket), mc_bucket_held(bucket))) return MC_OK;
+    mc_matrix gradient = mc_bucket_gradient(bucket, run->first);
+    bool wide = gradient.dtype != MC_F32 && !o->kind->reads_rounded;
+    if (wide && !(gradient = as_f32(o->ctx, gradient, run->count)).data)
+        return mc_error_status(o->ctx);
     mc_optimizer_range range = {
         .count = run->count,
         .dtype = bucket->dtype,
         .parameter = mc_bucket_value_at(bucket, run->first),
         .master = half ? mc_bucket_state_at(bucket, MC_STATE_MASTER, run->first) : NULL,
-        .gradient = mc_bucket_gradient_at(bucket, run->first),
+        .gradient = gradient.dtype == MC_F32 ? gradient.data : NULL,
+        .rounded = gradient.dtype == MC_F32 ? NULL : gradient.data,
         .update = &o->memory->update,
         .lr_factor = run->lr_factor,
         .weight_decay = run->weight_decay,
@@ -461,7 +488,8 @@ static mc_status update_run(void *user, const mc_run *whole)
     for (int slot = 0; slot < o->kind->state_count; slot++)
         range.state[slot] = mc_bucket_state_at(bucket, slot, run->first);
     mc_status status = o->kind->step(o->ctx, o->settings, &range);
-    const char *why = o->ctx->device->failure;
+    const char *why = device->failure;
+    if (wide) device->free(device, gradient.data, (size_t)run->count * sizeof(float));
     return status ? mc_fail(o->ctx, status, "optimizer %s failed at step %lld%s%s", o->kind->name,
                             (long long)run->steps + 1, *why ? ": " : "", why)
                   : MC_OK;

@@ -167,9 +167,11 @@ typedef struct mc_optimizer_range {
     int64_t count;  /* elements of each of the following */
     mc_dtype dtype; /* of the parameter: MC_F32, MC_F16, MC_BF16 */
     void *parameter;
-    float *master;           /* NULL where the parameter is f32 itself */
-    const float *gradient;   /* to be multiplied by update->gradient_scale */
-    float *state[2];         /* the kind's slots, zero before the first step; else NULL */
+    float *master;         /* NULL where the parameter is f32 itself */
+    const float *gradient; /* to be multiplied by update->gradient_scale */
+    const void *rounded;   /* the same in the parameter's dtype, and `gradient` is NULL, where that
+                                is what there is (MC_GRAD_PARAMETER) and the kind reads it; else NULL */
+    float *state[2];       /* the kind's slots, zero before the first step; else NULL */
     const mc_update *update; /* learning rate, step, gradient scale, whether to skip */
     float lr_factor;         /* the group's, to multiply update->lr by */
     float weight_decay;
@@ -183,6 +185,7 @@ typedef struct mc_optimizer_kind {
     /* Updates master (if there is one), parameter and state in place. Called for range after range
      * of a step, in no promised order. A status but MC_OK fails the context. */
     mc_status (*step)(mc_context *ctx, const void *settings, const mc_optimizer_range *range);
+    bool reads_rounded; /* `step` looks at range->rounded; false: it is always given f32 */
 } mc_optimizer_kind;
 
 typedef struct mc_optimizer_options {

@@ -59,6 +59,14 @@ struct mc_optimizer {
     max_align_t settings[];
 };
 
+/* The gradient of a range that a kind gets that reads rounded ones too. */
+static inline mc_matrix mc_range_gradient(const mc_optimizer_range *range)
+{
+    const void *data = range->rounded ? range->rounded : range->gradient;
+    return (mc_matrix){(void *)(uintptr_t)data, range->rounded ? range->dtype : MC_F32,
+                       range->count};
+}
+
 /* Neighbours in a bucket with the same settings and step count. */
 typedef struct mc_run {
     mc_module_root *root;

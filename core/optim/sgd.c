@@ -18,13 +18,16 @@ static mc_status sgd_step(mc_context *ctx, const void *settings, const mc_optimi
                         .l2 = !s->decoupled,
                         .step_offset = range->step_offset};
     mc_device *device = ctx->device;
-    return device->kernels->sgd(device, range->count, step, range->gradient, range->state[0],
-                                range->master, range->parameter, range->dtype);
+    return device->kernels->sgd(device, range->count, step, mc_range_gradient(range),
+                                range->state[0], range->master, range->parameter, range->dtype);
 }
 
-static const mc_optimizer_kind SGD = {.name = "sgd", .step = sgd_step};
-static const mc_optimizer_kind SGD_MOMENTUM = {
-    .name = "sgd", .state_count = 1, .state_name = {"momentum_buffer"}, .step = sgd_step};
+static const mc_optimizer_kind SGD = {.name = "sgd", .step = sgd_step, .reads_rounded = true};
+static const mc_optimizer_kind SGD_MOMENTUM = {.name = "sgd",
+                                               .state_count = 1,
+                                               .state_name = {"momentum_buffer"},
+                                               .step = sgd_step,
+                                               .reads_rounded = true};
 
 mc_optimizer *mc_sgd_new(mc_context *ctx, const mc_sgd_options *options)
 {

@@ -938,7 +938,7 @@ static void optimizer_case(int64_t n, mc_dtype dtype, layout l, int mode)
              own ? f.p.m[s].data : f.stored.m[s].data, dtype);
     }
     flat_memory_check(&f, "adam");
-    f = flat_memory_new(n, MC_F32, dtype, l, update);
+    f = flat_memory_new(n, mode & 2 ? dtype : MC_F32, dtype, l, update);
     if (update.step == 1) /* what a first step must not read */
         for (int64_t i = 0; i < n; i++) ((float *)f.m.m[CPU].data)[i] = NAN;
     upload(&f.m);
@@ -946,7 +946,7 @@ static void optimizer_case(int64_t n, mc_dtype dtype, layout l, int mode)
     FOR_SIDES(s)
     {
         mc_sgd_step step = {f.update.memory[s], momentum, mode & 2, 0.7f, 0.1f, mode & 4, 0};
-        CALL(s, sgd, n, step, f.g.m[s].data, momentum > 0 ? f.m.m[s].data : NULL,
+        CALL(s, sgd, n, step, f.g.m[s], momentum > 0 ? f.m.m[s].data : NULL,
              own ? NULL : f.p.m[s].data, own ? f.p.m[s].data : f.stored.m[s].data, dtype);
     }
     flat_memory_check(&f, "sgd");

@@ -865,9 +865,11 @@ static void test_adam(void **state)
     }
 }
 
-static void sgd_case(const isa_table *t, float momentum, bool nesterov, bool l2, mc_dtype dtype)
+static void sgd_case(const isa_table *t, float momentum, bool nesterov, bool l2,
+                     mc_dtype gradient_dtype, mc_dtype dtype)
 {
     flat *f = flat_new();
+    mc_matrix gradient = round_gradients(f, gradient_dtype);
     for (int i = 0; i < PARAMETERS; i++) f->m[i] = NAN; /* what a first step must not read */
     float lr = 0.01f, wd = 0.1f, decay = l2 ? 0 : lr * wd, coupled = l2 ? wd : 0;
     for (int step = 0; step < 3; step++) {
@@ -887,7 +889,7 @@ static void sgd_case(const isa_table *t, float momentum, bool nesterov, bool l2,
                              .lr_factor = 1,
                              .weight_decay = wd,
                              .l2 = l2};
-        assert_int_equal(t->k->sgd(device, PARAMETERS, given, f->g, momentum == 0 ? NULL : f->m,
+        assert_int_equal(t->k->sgd(device, PARAMETERS, given, gradient, momentum == 0 ? NULL : f->m,
                                    own ? NULL : f->p, own ? (void *)f->p : f->stored, dtype),
                          MC_OK);
     }
@@ -905,8 +907,10 @@ static void test_sgd(void **state)
     (void)state;
     FOR_TABLES(t)
     FOR_TYPES(i)
-    for (int mode = 0; mode < 8; mode++)
-        sgd_case(t, mode & 1 ? 0.9f : 0, mode & 2, mode & 4, float_types[i]);
+    for (int mode = 0; mode < 8; mode++) {
+        sgd_case(t, mode & 1 ? 0.9f : 0, mode & 2, mode & 4, MC_F32, float_types[i]);
+        sgd_case(t, mode & 1 ? 0.9f : 0, mode & 2, mode & 4, float_types[i], MC_BF16);
+    }
 }
 
 enum { STATS = 100003 };

@@ -51,11 +51,12 @@ static inline mc_module *new_root(mc_context *ctx, mc_dtype dtype)
 
 static inline float *bucket_gradient(mc_parameter *p)
 {
-    float *stored;
     assert_int_equal(mc_module_need_gradients(p->module->root), MC_OK);
     assert_int_equal(mc_blank_fill(p->module->ctx, &p->stored->blank), MC_OK);
-    assert_non_null(stored = mc_stored_gradient(p->stored));
-    return stored + p->first;
+    mc_matrix stored = mc_bucket_gradient(p->stored->bucket, p->stored->offset + p->first);
+    assert_non_null(stored.data);
+    assert_int_equal(stored.dtype, MC_F32);
+    return stored.data;
 }
 
 static inline void set_gradient(mc_parameter *p, const float *values)

@@ -1,7 +1,7 @@
 /* Optimizer steps over flat arrays, statistics of gradients, and the end of a step. Bytes an
  * element: adam 28 on f32 parameters (30 with a 16-bit parameter beside an f32 master), sgd 12 (20
- * with momentum; 2 more beside a master), gradient_stats 4; 2 less of the first and the last with
- * 16-bit gradients. */
+ * with momentum; 2 more beside a master), gradient_stats 4; 2 less with 16-bit
+ * gradients. */
 #include <math.h>
 #include "core/device/cuda/kernels.cuh"
 
@@ -139,7 +139,8 @@ __device__ __forceinline__ sgd_scalars sgd_scalars_of(const mc_sgd_step &step)
             u.skip};
 }
 
-/* f.m is the buffer; data NULL: no momentum. */
+/* f.m is the buffer; data NULL: no momentum. G as for adam. */
+template <class G>
 static __global__ void __launch_bounds__(THREADS)
     sgd(const __grid_constant__ flat f, const __grid_constant__ mc_sgd_step step)
 {
@@ -149,11 +150,11 @@ static __global__ void __launch_bounds__(THREADS)
     for (int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4; at < f.count;
          at += stride) {
         int n = f.count - at < 4 ? (int)(f.count - at) : 4;
-        mc_bits gs = mc_load_bits<float>(f.gradient, at, n), bs = {{0, 0, 0, 0}};
+        mc_bits gs = mc_load_bits<G>(f.gradient, at, n), bs = {{0, 0, 0, 0}};
         mc_bits ps = mc_load_bits<float>(f.p, at, n);
         if (f.m.data && !s.first) bs = mc_load_bits<float>(f.m, at, n);
         float gradient[4], buffer[4], p[4];
-        mc_unpack<float>(f.gradient, gs, gradient);
+        mc_unpack<G>(f.gradient, gs, gradient);
         mc_unpack<float>(f.m, bs, buffer);
         mc_unpack<float>(f.p, ps, p);
 #pragma unroll
@@ -170,15 +171,15 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" mc_status mc_cuda_sgd(mc_device *d, int64_t count, mc_sgd_step step,
-                                 const float *gradient, float *buffer, float *master,
-                                 void *parameter, mc_dtype parameter_dtype)
+extern "C" mc_status mc_cuda_sgd(mc_device *d, int64_t count, mc_sgd_step step, mc_matrix gradient,
+                                 float *buffer, float *master, void *parameter,
+                                 mc_dtype parameter_dtype)
 {
     if (count == 0) return MC_OK;
     if (step.momentum == 0.0f) buffer = NULL;
-    mc_matrix g = {(void *)(uintptr_t)gradient, MC_F32, 0};
-    flat f = flat_of(count, g, buffer, NULL, master, parameter, parameter_dtype);
-    sgd<<<flat_grid(d, sgd, count), THREADS, 0, mc_cuda_of(d)->stream>>>(f, step);
+    flat f = flat_of(count, gradient, buffer, NULL, master, parameter, parameter_dtype);
+    auto kernel = gradient.dtype == MC_F32 ? sgd<float> : sgd<mc_mixed>;
+    kernel<<<flat_grid(d, kernel, count), THREADS, 0, mc_cuda_of(d)->stream>>>(f, step);
     return mc_cuda_launched(d, "sgd");
 }
 

@@ -98,7 +98,7 @@ static void sgd_chunk_plain(const sgd_scalars *step, int n, const float *gradien
     }
 }
 
-mc_status MC_K(sgd)(mc_device *d, int64_t count, mc_sgd_step given, const float *gradient,
+mc_status MC_K(sgd)(mc_device *d, int64_t count, mc_sgd_step given, mc_matrix gradient,
                     float *buffer, float *master, void *parameter, mc_dtype parameter_dtype)
 {
     (void)d;
@@ -109,10 +109,12 @@ mc_status MC_K(sgd)(mc_device *d, int64_t count, mc_sgd_step given, const float 
 #pragma omp parallel for schedule(static) if (count > MC_SERIAL / 4)
     for (int64_t i = 0; i < c.count; i++) {
         mc_chunk k = mc_chunk_at(c, i);
+        float piece[MC_CHUNK];
+        const float *g = mc_read(gradient, k.column, k.n, piece);
         if (buffer && step.momentum != 0.0f)
-            sgd_chunk(&step, k.n, gradient + k.column, buffer + k.column, p + k.column);
+            sgd_chunk(&step, k.n, g, buffer + k.column, p + k.column);
         else
-            sgd_chunk_plain(&step, k.n, gradient + k.column, p + k.column);
+            sgd_chunk_plain(&step, k.n, g, p + k.column);
         if (master) mc_convert_out(p + k.column, k.n, parameter, parameter_dtype, k.column);
     }
     return MC_OK;
