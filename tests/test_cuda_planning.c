@@ -89,11 +89,12 @@ static work new_work(mc_context *ctx, mc_dtype dtype, bool of_bert)
     return w;
 }
 
-static void check(mc_dtype dtype, bool of_bert)
+static void check(mc_dtype dtype, bool of_bert, mc_grad_dtype grad_dtype)
 {
     void (*step)(mc_context *, void *) = of_bert ? bert_step : gpt2_step;
     mc_context *ctx = context_on("cuda", 4);
     if (!ctx) skip();
+    ctx->grad_dtype = grad_dtype;
     mc_context *dry = mc_plan_context_new(ctx);
     work planned = new_work(dry, dtype, of_bert);
     mc_memory_plan plan;
@@ -121,15 +122,17 @@ static void check(mc_dtype dtype, bool of_bert)
 static void test_gpt2(void **state)
 {
     (void)state;
-    check(MC_F32, false);
-    check(MC_BF16, false);
+    check(MC_F32, false, MC_GRAD_F32);
+    check(MC_BF16, false, MC_GRAD_F32);
+    check(MC_BF16, false, MC_GRAD_PARAMETER);
 }
 
 static void test_bert(void **state)
 {
     (void)state;
-    check(MC_F32, true);
-    check(MC_BF16, true);
+    check(MC_F32, true, MC_GRAD_F32);
+    check(MC_BF16, true, MC_GRAD_F32);
+    check(MC_BF16, true, MC_GRAD_PARAMETER);
 }
 
 int main(void)

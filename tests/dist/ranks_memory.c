@@ -27,7 +27,7 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_step(w->optim);
 }
 
-static work make_work(mc_context *ctx, mc_recompute recompute)
+static work make_work(mc_context *ctx, mc_recompute recompute, mc_dtype dtype)
 {
     static int32_t zeros[BATCH * LENGTH];
     mc_gpt2_config c = mc_gpt2_config_default();
@@ -38,7 +38,8 @@ static work make_work(mc_context *ctx, mc_recompute recompute)
     c.heads = 4;
     c.positions = LENGTH;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
-    work w = {.gpt2 = mc_gpt2_new(ctx, &c, &(mc_load_options){.recompute = recompute})};
+    mc_load_options load = {.recompute = recompute, .dtype = dtype};
+    work w = {.gpt2 = mc_gpt2_new(ctx, &c, &load)};
     mc_optimizer *adam = mc_adam_new(ctx, NULL);
     mc_optimizer_add(adam, mc_gpt2_module(w.gpt2));
     w.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});
@@ -60,13 +61,15 @@ static void measure(const mc_module_root *root, int64_t *block, int64_t *outside
     }
 }
 
-static bool run_case(mc_context *ctx, int level, mc_recompute recompute)
+static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad_dtype grad_dtype)
 {
     ctx->zero_level = level;
+    ctx->grad_dtype = grad_dtype;
+    mc_dtype dtype = grad_dtype == MC_GRAD_PARAMETER ? MC_BF16 : MC_F32;
     mc_context *dry = mc_plan_context_new(ctx);
     size_t before = ctx->device->memory.peak = ctx->device->memory.in_use;
     mc_memory_plan plan = {0};
-    work planned = make_work(dry, recompute), real = make_work(ctx, recompute);
+    work planned = make_work(dry, recompute, dtype), real = make_work(ctx, recompute, dtype);
     mc_plan_run(dry, mc_gpt2_module(planned.gpt2), step, &planned, &plan);
     for (int i = 0; i < 3; i++) step(ctx, &real);
     int64_t block = 0, outside = 0, most = 0;
@@ -81,10 +84,11 @@ static bool run_case(mc_context *ctx, int level, mc_recompute recompute)
     bool within = sharded ? most > block && most <= 3 * block + outside : most == 0;
     bool failed = mc_print_error(ctx, stdout) || mc_print_error(dry, stdout);
     bool good = !failed && within && error < 0.02;
-    printf(
-        "%s rank %d level %d recompute %d: peak %.0f, planned %.2f %% off; gathered %.2f blocks\n",
-        good ? "ok" : "FAILED", mc_rank(ctx), level, (int)recompute, peak, 100 * error,
-        most > outside ? (double)(most - outside) / (double)block : 0);
+    printf("%s rank %d level %d recompute %d%s: peak %.0f, planned %.2f %% off; gathered %.2f "
+           "blocks\n",
+           good ? "ok" : "FAILED", mc_rank(ctx), level, (int)recompute,
+           dtype == MC_BF16 ? " bf16" : "", peak, 100 * error,
+           most > outside ? (double)(most - outside) / (double)block : 0);
     mc_context_free(dry);
     mc_optim_manager_free(real.optim);
     mc_gpt2_free(real.gpt2);
@@ -100,7 +104,8 @@ int main(void)
     bool good = true;
     for (int level = 0; level <= 3; level++)
         for (mc_recompute r = MC_RECOMPUTE_NONE; r <= MC_RECOMPUTE_FULL; r++)
-            good &= run_case(ctx, level, r);
+            for (mc_grad_dtype d = MC_GRAD_F32; d <= MC_GRAD_PARAMETER; d++)
+                good &= run_case(ctx, level, r, d);
     mc_context_free(ctx);
     return !good;
 }

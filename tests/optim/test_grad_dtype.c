@@ -26,6 +26,7 @@ typedef struct setting {
     bool frozen;      /* the embedding */
     bool thaws;       /* a block, after the third step's backward */
     bool overlap;     /* tapes end with the step */
+    bool stray;       /* after the fourth step a backward pass adds to gradients that are spent */
     double loss_scale;
 } setting;
 
@@ -74,7 +75,7 @@ static mc_gpt2 *new_model(mc_context *ctx, const setting *s)
     return gpt2;
 }
 
-/* Plain gradient descent that knows of f32 gradients only, by adding up on the CPU. */
+/* Plain gradient descent that knows of f32 gradients only, and reads `update` as CPUs can. */
 static mc_status own_step(mc_context *ctx, const void *settings, const mc_optimizer_range *range)
 {
     (void)settings;
@@ -189,6 +190,14 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_step(w->optim);
 }
 
+static void stray_pass(work *w)
+{
+    mc_tape *t = mc_tape_begin(w->ctx);
+    mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids[0]});
+    mc_tape_backward(t, mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->labels[0]), NULL);
+    mc_tape_end(t);
+}
+
 static void count_gradients(const work *w, outcome *o)
 {
     for (int i = 0; i < root_of(w)->bucket_count; i++) {
@@ -226,6 +235,7 @@ static mc_status train_on(mc_context *ctx, const setting *s, outcome *o)
         mc_optim_manager_report(w.optim, 0, &report);
         o->loss[w.step] = report.loss;
         o->norm[w.step] = report.grad_norm;
+        if (s->stray && w.step == 3) stray_pass(&w);
     }
     o->skipped = mc_optim_manager_skipped_steps(w.optim);
     if (mc_failed(ctx)) return mc_error_status(ctx);
@@ -266,6 +276,12 @@ static void assert_alike(double tolerance, const char *what)
     assert_true(two.loss[STEPS - 1] < two.loss[0]);
 }
 
+static bool on_gpu(void)
+{
+    const char *name = getenv("MC_TEST_DEVICE");
+    return name && strcmp(name, "cuda") == 0;
+}
+
 static const mc_dtype dtypes[] = {MC_BF16, MC_F16};
 static const char *const names[] = {"Adam", "SGD", "an optimizer of one's own", "two optimizers"};
 
@@ -274,7 +290,7 @@ static void test_rounded(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++)
-        for (optimizers o = ADAM; o <= OWN; o++)
+        for (optimizers o = ADAM; o <= (on_gpu() ? SGD : OWN); o++)
             for (int full = 0; full < 2; full++) {
                 setting s = {.dtype = dtypes[d], .optimizers = o, .passes = 1, .full = full};
                 s.loss_scale = dtypes[d] == MC_F16 ? 1024 : 0;
@@ -286,7 +302,10 @@ static void test_rounded(void **state)
                 train(&s, &one);
                 assert_true(one.narrow == 3 && !one.wide);
                 assert_true(one.bytes < 0.7 * (double)two.bytes);
-                assert_same(names[o]);
+                if (on_gpu()) /* where products of other dtypes may be made in another order */
+                    assert_alike(1e-2, names[o]);
+                else
+                    assert_same(names[o]);
             }
 }
 
@@ -329,18 +348,28 @@ static void test_not_told(void **state)
 static void test_looks_and_recordings(void **state)
 {
     (void)state;
-    for (optimizers o = ADAM; o <= OWN; o++) {
+    for (optimizers o = ADAM; o <= (on_gpu() ? SGD : OWN); o++) {
         setting s = {.dtype = MC_BF16, .wire = MC_GRAD_PARAMETER, .optimizers = o, .passes = 1};
         train(&s, &two);
         s.looks = true;
         train(&s, &one);
         assert_true(one.narrow == 3);
-        assert_same("looked at");
+        if (on_gpu()) /* where adding to zeros may be another product than writing */
+            assert_alike(1e-2, "looked at");
+        else
+            assert_same("looked at");
         s.looks = false;
         s.recorded = true;
         train(&s, &one);
         assert_true(one.narrow == 3);
         assert_same("recorded");
+        s.stray = true;
+        train(&s, &one);
+        assert_true(one.wide == 3); /* and what was recorded with other memory is forgotten */
+        assert_alike(1e-2, "recorded again");
+        s.recorded = false;
+        train(&s, &two);
+        assert_same("recorded again");
     }
 }
 
@@ -406,9 +435,9 @@ static void test_read(void **state)
         float exact = one.values[i], got = two.values[i];
         uint32_t bits;
         memcpy(&bits, &got, sizeof bits);
-        if (!rounded[i]) assert_true(got == exact);
+        if (!rounded[i] && !on_gpu()) assert_true(got == exact);
         if (rounded[i]) assert_int_equal(bits & 0xffff, 0);
-        assert_true(fabsf(got - exact) <= fabsf(exact) / 256);
+        assert_true(fabsf(got - exact) <= fabsf(exact) / (on_gpu() ? 64 : 256) + 1e-9f);
         differ += got != exact;
     }
     assert_true(differ > count / 4);
@@ -462,6 +491,7 @@ static void test_memory_runs_out(void **state)
 
 int main(void)
 {
+    setenv("MC_DETERMINISTIC", "1", 1); /* a recording is to do what it recorded */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounded),
         cmocka_unit_test(test_told_of_several),
