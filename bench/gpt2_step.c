@@ -1,7 +1,10 @@
 /* Pretraining steps of GPT-2 on random tokens: milliseconds, tokens a second and memory.
  *
- *     bench/gpt2_step [CONFIG [BATCH [LENGTH [STEPS [DEVICE [DTYPE]]]]]]
+ *     bench/gpt2_step [CONFIG [BATCH [LENGTH [STEPS [DEVICE [DTYPE [GRADIENTS]]]]]]]
  *     bench/gpt2_step gpt2-base 64 1024 50 cuda bf16
+ *     bench/gpt2_step gpt2-xl 16 1024 50 cuda bf16 param
+ *
+ * GRADIENTS: f32, or param for blocks that write them in DTYPE (MC_GRAD_PARAMETER).
  *
  * Everything of a step is done: upload of new tokens, forward, loss, backward, norm and clipping,
  * AdamW, and the loss of the step before is read. Steps are timed on the host from report to
@@ -87,8 +90,10 @@ int main(int argc, char **argv)
     mc_load_options load = {.dtype = !strcmp(dtype, "bf16")  ? MC_BF16
                                      : !strcmp(dtype, "f16") ? MC_F16
                                                              : MC_F32};
+    bool rounded = argc > 7 && !strcmp(argv[7], "param");
     double start = now() - age();
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 42, .device = device});
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){
+        .seed = 42, .device = device, .grad_dtype = rounded ? MC_GRAD_PARAMETER : MC_GRAD_F32});
     double opened = now();
     mc_gpt2_config config;
     run r = {0};

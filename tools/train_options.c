@@ -73,8 +73,8 @@ void train_add_rank_rows(args_table *table, train_options *o)
     ranks_add_rows(table, &o->ranks);
     args_table_add(table, (args_option[]){
                               {ARGS_CHOICE("grad-dtype", &o->grad_dtype, grad_dtype_names,
-                                           "in which gradients travel between ranks: f32, or the "
-                                           "parameters' dtype, by its name or as param"),
+                                           "of gradients between ranks, and of those that one pass "
+                                           "makes: f32, or the parameters', by name or as param"),
                                .known_as = "reduce-dtype,grad-reduce-dtype"},
                               {0},
                           });

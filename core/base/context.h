@@ -38,11 +38,19 @@ typedef enum mc_zero_level {
                             while the block is at work */
 } mc_zero_level;
 
-/* In which dtype gradients travel between ranks. They are computed, summed over micro-steps, and
- * handed to optimizers in f32 in any case. */
+/* In which dtype gradients travel between ranks, and what blocks (block_list.h) write them in where
+ * one backward pass makes all of a gradient. Sums over backward passes are f32 in any case.
+ *
+ * With MC_GRAD_PARAMETER blocks of f16 or bf16 write gradients of matrices in that dtype: at levels
+ * 2 and 3 in every pass; at levels 0 and 1, and on one rank at any, if the micro_steps of the
+ * OptimManager are 1. There a block's gradients are all rounded once, and kept so: its gradient
+ * memory is half, and norms and optimizers read half. Gradients outside of blocks (embeddings, also
+ * where they are tied to a head) stay f32. Should a step have more passes than the manager was told
+ * of, they are f32 from the second pass on, and in all later steps; but the passes of tapes that
+ * are open at the same time, as of one tape, are added up with rounding. */
 typedef enum mc_grad_dtype {
     MC_GRAD_DEFAULT = 0, /* as MC_GRAD_F32 */
-    MC_GRAD_F32,         /* exact to the order of additions */
+    MC_GRAD_F32,         /* exact to the order of additions; kept, and handed to optimizers, so */
     MC_GRAD_PARAMETER,   /* that of the parameters: half the bytes for f16 and bf16, rounded before
                             they are sent and, by some transports, at each addition */
 } mc_grad_dtype;
@@ -54,7 +62,8 @@ typedef struct mc_init_options {
     void *log_user;
     mc_zero_level zero_level; /* how models are spread over ranks where they say nothing themselves;
                                  default: MC_ZERO_3 */
-    mc_grad_dtype grad_dtype; /* of gradients on their way between ranks; default: MC_GRAD_F32 */
+    mc_grad_dtype grad_dtype; /* of gradients that one backward pass makes, and on their way between
+                                 ranks; default: MC_GRAD_F32 */
     double comm_timeout; /* seconds until ranks that wait for others give up; 0: the environment
                                  variable MC_COMM_TIMEOUT, else 300 */
     bool single;         /* one rank, whatever the launcher says; it takes the GPU of the process */

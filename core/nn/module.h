@@ -13,10 +13,11 @@
  *     m->up = mc_linear_add(&m->module, "up", dim, 4 * dim, NULL);
  *
  * Storage. The stored tensors of a block (see block_list.h), or of the root outside its blocks, lie
- * in one flat buffer a (dtype, trainable) pair, with flat f32 gradients and optimizer state of the
- * same layout. Buffers are laid out at the first tape, optimizer or load that needs them; declaring
- * or freezing parameters later lays them out anew, keeping values, gradients and state. Gradient
- * memory exists for trainable parameters only, from the first backward or optimizer on. */
+ * in one flat buffer a (dtype, trainable) pair, with flat gradients (f32, but see mc_grad_dtype) and
+ * f32 optimizer state of the same layout. Buffers are laid out at the first tape, optimizer or load
+ * that needs them; declaring or freezing parameters later lays them out anew, keeping values,
+ * gradients (as f32 then) and state. Gradient memory exists for trainable parameters only, from the
+ * first backward or optimizer on. */
 #ifndef MC_NN_MODULE_H
 #define MC_NN_MODULE_H
 
@@ -122,7 +123,7 @@ MC_API bool mc_parameter_trainable(const mc_parameter *parameter);
 MC_API mc_status mc_parameter_write(mc_parameter *parameter, const float *values);
 MC_API mc_status mc_parameter_read(mc_parameter *parameter, float *values);
 /* Copies the accumulated gradient as it stands in the bucket, summed over ranks, which all have to
- * call it; zeros if there is none yet. */
+ * call it, as f32, whatever it is kept in (mc_grad_dtype); zeros if there is none yet. */
 MC_API mc_status mc_parameter_read_gradient(mc_parameter *parameter, float *values);
 
 /* Walks all parameters below a module in the order of their declaration:

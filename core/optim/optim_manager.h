@@ -62,7 +62,8 @@ typedef struct mc_optim_manager_options {
     double min_loss_scale;    /* 0: 1; MC_TRUE_ZERO: no minimum */
     double max_loss_scale;    /* 0: none; MC_TRUE_ZERO: never grows */
     int micro_steps;          /* backward passes a step, which choose the constant they are divided
-                                 by; fewer or more are fine; 0: 1 */
+                                 by, and whether gradients are to be summed (mc_grad_dtype); fewer
+                                 or more are fine; 0: 1 */
     double max_grad_norm;     /* clip_grad_norm within every step that did not call it, without
                                         waiting to tell the norm; 0: no clipping */
     mc_nonfinite nonfinite;

@@ -169,8 +169,8 @@ typedef struct mc_optimizer_range {
     void *parameter;
     float *master;         /* NULL where the parameter is f32 itself */
     const float *gradient; /* to be multiplied by update->gradient_scale */
-    const void *rounded;   /* the same in the parameter's dtype, and `gradient` is NULL, where that
-                                is what there is (MC_GRAD_PARAMETER) and the kind reads it; else NULL */
+    const void *rounded;   /* the same in the parameter's dtype, and `gradient` is NULL, where there
+                              is that (MC_GRAD_PARAMETER) and the kind reads it; else NULL */
     float *state[2];       /* the kind's slots, zero before the first step; else NULL */
     const mc_update *update; /* learning rate, step, gradient scale, whether to skip */
     float lr_factor;         /* the group's, to multiply update->lr by */
