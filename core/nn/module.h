@@ -13,9 +13,9 @@
  *     m->up = mc_linear_add(&m->module, "up", dim, 4 * dim, NULL);
  *
  * Storage. The stored tensors of a block (see block_list.h), or of the root outside its blocks, lie
- * in one flat buffer a (dtype, trainable) pair, with flat gradients (f32, but see mc_grad_dtype) and
- * f32 optimizer state of the same layout. Buffers are laid out at the first tape, optimizer or load
- * that needs them; declaring or freezing parameters later lays them out anew, keeping values,
+ * in one flat buffer a (dtype, trainable) pair, with flat gradients (f32, but see mc_grad_dtype)
+ * and f32 optimizer state of the same layout. Buffers are laid out at the first tape, optimizer or
+ * load that needs them; declaring or freezing parameters later lays them out anew, keeping values,
  * gradients (as f32 then) and state. Gradient memory exists for trainable parameters only, from the
  * first backward or optimizer on. */
 #ifndef MC_NN_MODULE_H
