@@ -254,10 +254,14 @@ mc_status mc_bucket_make_gradient(mc_module_root *root, mc_bucket *b)
     size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
     b->gradient = device->alloc(device, bytes);
     if (!b->gradient)
-        return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL,
-                              "the gradients of model \"%s\"", root->module->name);
-    if (need_vectors(root, b)) drop_gradient(root, b);
-    if (!b->gradient) return mc_error_status(root->ctx);
+        mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the gradients of model \"%s\"",
+                       root->module->name);
+    else if (need_vectors(root, b))
+        drop_gradient(root, b);
+    if (!b->gradient) {
+        b->gradient_dtype = MC_F32;
+        return mc_error_status(root->ctx);
+    }
     if (b->vectors) zero_vectors(root, b, first_vector(b), b->count - first_vector(b));
     return zero_elements(root, b, 0, b->count);
 }

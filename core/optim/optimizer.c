@@ -447,17 +447,18 @@ static mc_status update_on_host(const mc_optimizer *o, const mc_run *whole)
     return mc_bucket_update(run.root, b, run.first, run.count, &step);
 }
 
-/* Gradients in f32, for kinds that read no others. */
-static mc_matrix as_f32(mc_context *ctx, mc_matrix gradient, int64_t count)
+/* Makes a copy of gradients in f32, for kinds that read no others. */
+static mc_status as_f32(mc_context *ctx, mc_matrix *gradient, int64_t count)
 {
     mc_device *device = ctx->device;
     size_t bytes = (size_t)count * sizeof(float);
-    mc_matrix wide = {device->alloc(device, bytes), MC_F32, gradient.stride};
-    if (!wide.data)
-        mc_fail_memory(ctx, device, bytes, MC_HELP_MODEL, "gradients as f32");
-    else
-        device->kernels->scale(device, count, gradient, 1, wide, false);
-    return wide;
+    mc_matrix wide = {device->alloc(device, bytes), MC_F32, gradient->stride};
+    if (!wide.data) return mc_fail_memory(ctx, device, bytes, MC_HELP_MODEL, "gradients as f32");
+    mc_status status = device->kernels->scale(device, count, *gradient, 1, wide, false);
+    *gradient = wide;
+    if (!status) return MC_OK;
+    device->free(device, wide.data, bytes);
+    return mc_fail(ctx, status, "gradients as f32: %s", device->failure);
 }
 
 static mc_status update_run(void *user, const mc_run *whole)
@@ -471,8 +472,7 @@ static mc_status update_run(void *user, const mc_run *whole)
     if (!mc_run_within(run, mc_bucket_first(bucket), mc_bucket_held(bucket))) return MC_OK;
     mc_matrix gradient = mc_bucket_gradient(bucket, run->first);
     bool wide = gradient.dtype != MC_F32 && !o->kind->reads_rounded;
-    if (wide && !(gradient = as_f32(o->ctx, gradient, run->count)).data)
-        return mc_error_status(o->ctx);
+    if (wide && as_f32(o->ctx, &gradient, run->count)) return mc_error_status(o->ctx);
     mc_optimizer_range range = {
         .count = run->count,
         .dtype = bucket->dtype,
