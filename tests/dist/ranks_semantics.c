@@ -40,7 +40,8 @@ typedef struct setting {
     int levels[3]; /* of the root and the two lists; 0: as `level` */
     mc_recompute recompute;
     mc_dtype dtype;
-    bool nested; /* a list in each block of the first list */
+    bool rounded; /* gradients are of that dtype too: MC_GRAD_PARAMETER */
+    bool nested;  /* a list in each block of the first list */
     float dropout;
     bool offload;
     double loss_scale;
@@ -817,8 +818,11 @@ static bool compare(const run *a, const run *b, const char *name)
     printf("FAILED rank %d: %s level %d (%d %d %d) recompute %d%s%s%s: "
            "loss %.1e norm %.1e extra %.1e weights %.1e\n",
            a->rank, name, s->level, s->levels[0], s->levels[1], s->levels[2], (int)s->recompute,
-           s->nested ? " nested" : "", s->offload ? " offload" : "", exact ? "" : " bf16", loss,
-           norm, extra, weights);
+           s->nested ? " nested" : "", s->offload ? " offload" : "",
+           exact        ? ""
+           : s->rounded ? " bf16, rounded"
+                        : " bf16",
+           loss, norm, extra, weights);
     return false;
 }
 
@@ -828,6 +832,7 @@ static bool run_case(mc_context *ctx, mc_context *alone_ctx, const setting *s, c
 {
     if (mc_failed(ctx) || mc_failed(alone_ctx)) return false;
     ctx->zero_level = s->level;
+    ctx->grad_dtype = alone_ctx->grad_dtype = s->rounded ? MC_GRAD_PARAMETER : MC_GRAD_F32;
     together =
         (run){.ctx = ctx, .all = ctx, .rank = mc_rank(ctx), .ranks = mc_world_size(ctx), .s = s};
     single = (run){.ctx = alone_ctx, .all = ctx, .rank = 0, .ranks = 1, .s = s};
@@ -868,8 +873,10 @@ static bool choose(int level, int kind, setting *s)
     for (int k = 0; k < 3 && (kind == 4 || kind == 5); k++)
         s->levels[k] = MC_ZERO_0 + (level + k + 1) % 4;
     if (kind >= 5) s->dtype = kind == 7 ? MC_F32 : MC_BF16;
-    s->offload = kind >= 6;
-    return kind < 8;
+    s->offload = kind == 6 || kind == 7;
+    s->rounded = kind == 8;
+    if (s->rounded) s->dtype = MC_BF16;
+    return kind < 9;
 }
 
 int main(int argc, char **argv)
