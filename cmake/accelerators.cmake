@@ -14,6 +14,7 @@ function(mc_without_cuda why)
 endfunction()
 
 set(MC_HAVE_CUDA OFF)
+set(MC_HAVE_HOPPER OFF)
 if(MC_CUDA_SIMULATOR) # for tests: see tests/cuda_sim/README.md
     find_path(MC_CUDA_INCLUDE_DIR cublasLt.h REQUIRED HINTS ENV CUDA_HOME ENV CUDA_PATH
               /usr/local/cuda PATH_SUFFIXES include)
@@ -48,6 +49,10 @@ else()
             set(MC_HAVE_CUDA ON)
             target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CUDA)
             target_link_libraries(mc_dependencies INTERFACE CUDA::cudart_static ${CMAKE_DL_LIBS})
+            if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a") # which alone has Hopper's matrix instructions
+                set(MC_HAVE_HOPPER ON)
+                target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER)
+            endif()
             list(APPEND mc_link_names ${CUDA_cudart_static_LIBRARY} rt dl)
             message(STATUS "CUDA: ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
         endif()

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/device/cpu/cpu_internal.h"
+#include "tests/test_part.h"
 
 typedef struct isa_table {
     const char *name;
@@ -50,19 +51,6 @@ static inline int close_tables(void **state)
     mc_context_free(context);
     if (leaked) fprintf(stderr, "%zu bytes of scratch memory were not given back\n", leaked);
     return leaked != 0;
-}
-
-/* Whether a case is to be run: each, but under checkers that slow a GPU a thousandfold several
- * processes share them. MC_TEST_PART=k/n: the cases k, k + n, k + 2n, ... of those this program
- * asks for. */
-static inline bool is_mine(void)
-{
-    static int asked;
-    const char *text = getenv("MC_TEST_PART");
-    int part = 0, parts = 1;
-    if (text && *text && sscanf(text, "%d/%d", &part, &parts) != 2) parts = 0;
-    if (part < 0 || part >= parts) fail_msg("MC_TEST_PART=%s, expected k/n, 0 <= k < n", text);
-    return asked++ % parts == part;
 }
 
 #define FOR_TABLES(t) for (const isa_table *t = tables; t < tables + table_count; t++)

@@ -32,8 +32,8 @@ typedef struct mc_gemm_plan {
     int32_t care;   /* mc_gemm_care; from MC_GEMM_QUICK on it goes to the file */
 } mc_gemm_plan;
 
-/* Which kernels make products with GELU at their end: ours where they are expected to be faster, ours
- * wherever they can, or none of ours. */
+/* Which kernels make products with GELU at their end: ours where they are expected to be faster,
+ * ours wherever they can, or none of ours. */
 typedef enum mc_gelu_choice { MC_GELU_FASTER, MC_GELU_OWN, MC_GELU_CUBLAS } mc_gelu_choice;
 
 struct mc_cuda_gemm {
