@@ -365,6 +365,25 @@ static void test_crlf_and_last_line(void **state)
     expect_ids(tok, "last", 2, 4, 3, -1);
 }
 
+/* White space at the end of a line is no part of the entry, nor alone one of any characters. */
+static void test_space_at_line_ends(void **state)
+{
+    (void)state;
+    char target[1024];
+    snprintf(target, sizeof target, "%s/saved", folder.path);
+    mc_tokenizer *tok =
+        open_vocab("[PAD]\n[UNK]\n[CLS]\n[SEP]\na \n b\n\xE2\x80\xA8\nc\xE3\x80\x80\t");
+    for (int saved = 0; saved < 2; saved++) {
+        assert_int_equal(mc_tokenizer_vocab_size(tok), 8);
+        assert_string_equal(mc_tokenizer_id_to_token(tok, 5), " b");
+        assert_string_equal(mc_tokenizer_id_to_token(tok, 6), "");
+        expect_ids(tok, "a b c", 2, 4, 1, 7, 3, -1);
+        assert_int_equal(mc_tokenizer_save(tok, target), MC_OK);
+        tok = mc_tokenizer_from_pretrained(ctx, target);
+    }
+    assert_non_null(tok);
+}
+
 static void test_bad_vocabularies(void **state)
 {
     (void)state;
@@ -373,6 +392,7 @@ static void test_bad_vocabularies(void **state)
     } cases[] = {
         {"", "vocab.txt: empty file"},
         {"[PAD]\n[UNK]\n\n[CLS]\n", "vocab.txt:3: empty entry"},
+        {"[PAD]\n \n[CLS]\n\t\xE2\x80\xA8\n", "vocab.txt:4: white space alone, as line 2 is"},
         {"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\na\n", "vocab.txt:7: entry \"a\" stands on line 5"},
         {"[PAD]\n[UNK]\n[CLS]\n[SEP]\n\xff\n", "vocab.txt:5: byte 0xff"},
         {"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\rb\n", "vocab.txt:5: entry holds"},
@@ -787,6 +807,7 @@ int main(void)
         TEST(test_case),
         TEST(test_config),
         TEST(test_crlf_and_last_line),
+        TEST(test_space_at_line_ends),
         TEST(test_bad_vocabularies),
         TEST(test_json_settings),
         TEST(test_json_added_tokens),

@@ -18,6 +18,8 @@ static mc_status check_utf8(mc_error *err, const char *path, const char *text, s
                         line_of(text, (const char *)bad), *bad);
 }
 
+/* Hugging Face drops white space at the end of a line; what is left of white space alone is an entry
+ * of no characters, as bert-base-chinese has one. */
 static mc_status read_line(mc_tokenizer *tok, mc_error *err, const char *path, int line,
                            const char *text, size_t length)
 {
@@ -26,9 +28,18 @@ static mc_status read_line(mc_tokenizer *tok, mc_error *err, const char *path, i
                             MC_TOKENS_MAX);
     if (length && text[length - 1] == '\r') length--;
     if (!length) return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: empty entry", path, line);
+    length = mc_length_without_space(text, length);
     if (memchr(text, '\0', length) || memchr(text, '\r', length))
         return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: entry holds a NUL or a carriage return",
                             path, line);
+    if (!length && tok->has_empty)
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s:%d: white space alone, as line %zu is: a second empty entry", path,
+                            line, tok->empty_id + 1);
+    if (!length) {
+        tok->has_empty = true;
+        tok->empty_id = tok->entry_count;
+    }
     if (!mc_grow(&tok->entries, &tok->entry_capacity, tok->entry_count, sizeof *tok->entries) ||
         !mc_tokenizer_store(tok, text, length, &tok->entries[tok->entry_count]))
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary", path);

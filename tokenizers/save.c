@@ -8,8 +8,11 @@
 static bool entries_fit_lines(const mc_tokenizer *tok)
 {
     for (size_t i = 0; i < tok->entry_count; i++) {
-        mc_entry entry = tok->entries[i];
-        if (!entry.length || strpbrk(mc_tokenizer_text(tok, entry), "\r\n")) return false;
+        const char *text = mc_tokenizer_text(tok, tok->entries[i]);
+        size_t length = tok->entries[i].length;
+        if (!mc_tokenizer_holds(tok, i) || strpbrk(text, "\r\n") ||
+            mc_length_without_space(text, length) < length)
+            return false;
     }
     return true;
 }
@@ -120,7 +123,8 @@ static const char *json_strip(const mc_tokenizer *tok)
 static void write_vocab(const mc_tokenizer *tok, mc_file_writer *w)
 {
     for (size_t i = 0; i < tok->entry_count; i++) {
-        mc_save_text(w, mc_tokenizer_text(tok, tok->entries[i]));
+        bool empty = tok->entries[i].length == 0; /* its line is white space */
+        mc_save_text(w, empty ? " " : mc_tokenizer_text(tok, tok->entries[i]));
         mc_save_text(w, "\n");
     }
 }

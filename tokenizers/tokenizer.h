@@ -47,9 +47,9 @@ typedef struct mc_tokenizer_options {
  *                    normalizer, and ByteLevel, TemplateProcessing, RobertaProcessing or nothing
  *                    behind it. Added tokens come with all their settings; truncation and padding
  *                    are passed over, they belong to a call.
- *   vocab.txt        WordPiece, one entry a line, and if there is one tokenizer_config.json
- *                    (do_lower_case, strip_accents, tokenize_chinese_chars, names of special
- *                    tokens, added_tokens_decoder).
+ *   vocab.txt        WordPiece, one entry a line without the white space at its end, and if there
+ *                    is one tokenizer_config.json (do_lower_case, strip_accents,
+ *                    tokenize_chinese_chars, names of special tokens, added_tokens_decoder).
  *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are passed over) and, where
  *                    they are there, tokenizer_config.json (add_prefix_space, added_tokens_decoder,
  *                    special tokens), special_tokens_map.json and added_tokens.json. <|endoftext|>
@@ -61,9 +61,9 @@ typedef struct mc_tokenizer_options {
  * NULL with the context's error set, which names file and line or entry: a missing folder or file;
  * a tokenizer.json of another kind; WordPiece: no entry [UNK], [CLS], [SEP] or [PAD] (or whatever
  * they are called); BPE: a merge that is not two entries, whose result is no entry, or that comes
- * twice, and ids with gaps; an entry that comes twice, or is empty (but WordPiece in a
- * tokenizer.json may have one, as `transformers` writes it); two entries of one id; more than 2^24
- * entries; bytes that are no UTF-8; a file of more than 512 MiB; memory. */
+ * twice, and ids with gaps; an entry that comes twice, or is empty (but WordPiece may have
+ * one, which is a line of white space in vocab.txt); two entries of one id; more than 2^24 entries;
+ * bytes that are no UTF-8; a file of more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                        const mc_tokenizer_options *options);

@@ -111,3 +111,15 @@ const uint8_t *mc_utf8_find_invalid(const uint8_t *p, const uint8_t *end)
     }
     return NULL;
 }
+
+size_t mc_length_without_space(const char *text, size_t length)
+{
+    const uint8_t *start = (const uint8_t *)text;
+    while (length) {
+        uint8_t bytes[4];
+        uint32_t c = mc_utf8_decode_last(start, start + length);
+        if (!(mc_unicode_get(c).flags & MC_UNICODE_WHITE)) break;
+        length -= mc_utf8_encode(c, bytes);
+    }
+    return length;
+}

@@ -65,5 +65,7 @@ uint32_t mc_utf8_decode_last(const uint8_t *start, const uint8_t *end);
 size_t mc_utf8_encode(uint32_t c, uint8_t out[4]);
 /* The first byte that is no UTF-8, or NULL. */
 const uint8_t *mc_utf8_find_invalid(const uint8_t *p, const uint8_t *end);
+/* The length of a text in UTF-8 without the white space at its end. */
+size_t mc_length_without_space(const char *text, size_t length);
 
 #endif
