@@ -109,6 +109,7 @@ static bool read_rows(mc_dataset *d, mc_error *err, const char *data, size_t siz
 /* Sets what the options say; the tokenizer itself is asked whether max_length is enough. */
 static bool set_options(mc_dataset *d, mc_error *err, const mc_dataset_options *options)
 {
+    d->vocabulary = options ? options->vocabulary : 0;
     d->max_length = options && options->max_length ? options->max_length : DEFAULT_MAX_LENGTH;
     mc_encoding encoding = {0};
     mc_status status = MC_ERR_ARGUMENT;

@@ -39,8 +39,10 @@ typedef struct mc_dataset mc_dataset;
 enum { MC_NO_LABEL = -100 };
 
 typedef struct mc_dataset_options {
-    int max_length; /* most tokens of a sequence, specials included; longer ones are cut, the
+    int max_length;     /* most tokens of a sequence, specials included; longer ones are cut, the
                        longest text of a pair first. 0: 512 */
+    int64_t vocabulary; /* tokens of the model: rows that have others fail when they are tokenized.
+                           0: not checked */
 } mc_dataset_options;
 
 /* Opens a split of a task. `task` is one of the names above, in any case. `split` names the file:

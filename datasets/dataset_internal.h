@@ -64,6 +64,7 @@ struct mc_dataset {
     const mc_task *task;
     const mc_tokenizer *tok;
     int max_length;
+    int64_t vocabulary; /* 0: any */
     char *path;
     mc_text text;  /* all texts, each with a NUL behind it */
     size_t *bound; /* (sources * texts + 1): where each text starts in `text` */

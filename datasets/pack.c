@@ -1,6 +1,7 @@
 #include "datasets/pack_internal.h"
 
 #include <string.h>
+#include "tokenizers/tokenizer_internal.h"
 
 enum { START_TOKENS = 1 << 16 };
 
@@ -66,9 +67,14 @@ mc_status mc_pack_encode(mc_error *err, const mc_dataset *d, int64_t row, int ch
     const char *pair = paired ? mc_dataset_piece(d, row, choice * 2 + 1, &pair_length) : NULL;
     mc_status status = mc_tokenizer_encode(d->tok, text, length, pair, pair_length,
                                            (size_t)d->max_length, encoding);
-    if (status == MC_OK) return MC_OK;
-    return mc_error_set(err, status, "%s:%lld: cannot tokenize it: %s", d->path,
-                        (long long)d->row[row].line, mc_status_text(status));
+    if (status)
+        return mc_error_set(err, status, "%s:%lld: cannot tokenize it: %s", d->path,
+                            (long long)d->row[row].line, mc_status_text(status));
+    if (!d->vocabulary ||
+        mc_tokenizer_check(d->tok, err, encoding->ids, encoding->count, d->vocabulary) == MC_OK)
+        return MC_OK;
+    mc_error_while(err, "tokenizing %s:%lld", d->path, (long long)d->row[row].line);
+    return err->status;
 }
 
 /* Appends the sequence of one text or pair. */

@@ -384,6 +384,27 @@ static void test_space_at_line_ends(void **state)
     assert_non_null(tok);
 }
 
+static void test_check_ids(void **state)
+{
+    (void)state;
+    mc_tokenizer *tok = open_vocab(vocab_text);
+    const int32_t ids[] = {CLS, HELLO, SEP};
+    const int32_t wrong[] = {CLS, -1};
+    char expected[128];
+    snprintf(expected, sizeof expected,
+             "/vocab.txt: token \"hello\" has id %d, but the model has %d", HELLO, HELLO);
+    assert_int_equal(mc_tokenizer_check_ids(NULL, ids, 3, 100), MC_ERR_ARGUMENT);
+    assert_int_equal(mc_tokenizer_check_ids(tok, NULL, 0, 0), MC_OK);
+    assert_int_equal(mc_tokenizer_check_ids(tok, ids, 3, HELLO + 1), MC_OK);
+    assert_int_equal(mc_tokenizer_check_ids(tok, ids, 3, HELLO), MC_ERR_ARGUMENT);
+    assert_non_null(strstr(mc_error_message(ctx), expected));
+    mc_clear_error(ctx);
+    assert_int_equal(mc_tokenizer_check_ids(tok, wrong, 2, 100), MC_ERR_ARGUMENT);
+    mc_clear_error(ctx);
+    assert_int_equal(mc_tokenizer_check_ids(tok, NULL, 1, 100), MC_ERR_ARGUMENT);
+    mc_clear_error(ctx);
+}
+
 static void test_bad_vocabularies(void **state)
 {
     (void)state;
@@ -808,6 +829,7 @@ int main(void)
         TEST(test_config),
         TEST(test_crlf_and_last_line),
         TEST(test_space_at_line_ends),
+        TEST(test_check_ids),
         TEST(test_bad_vocabularies),
         TEST(test_json_settings),
         TEST(test_json_added_tokens),

@@ -258,6 +258,31 @@ mc_status mc_tokenizer_append(const mc_tokenizer *tok, const char *text, size_t 
     return e.status;
 }
 
+mc_status mc_tokenizer_check(const mc_tokenizer *tok, mc_error *err, const int32_t *ids,
+                             size_t count, int64_t vocabulary)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] >= 0 && ids[i] < vocabulary) continue;
+        const char *token = mc_tokenizer_id_to_token(tok, ids[i]);
+        return mc_error_set(err, MC_ERR_ARGUMENT,
+                            "%s: token \"%.80s\" has id %d, but the model has %lld tokens where "
+                            "the tokenizer has %d",
+                            tok->path, token ? token : "", ids[i], (long long)vocabulary,
+                            mc_tokenizer_vocab_size(tok));
+    }
+    return MC_OK;
+}
+
+mc_status mc_tokenizer_check_ids(const mc_tokenizer *tok, const int32_t *ids, size_t count,
+                                 int64_t vocabulary)
+{
+    if (!tok) return MC_ERR_ARGUMENT;
+    if (mc_failed(tok->ctx)) return mc_error_status(tok->ctx);
+    if (!ids && count)
+        return mc_fail(tok->ctx, MC_ERR_ARGUMENT, "checking %zu ids: they are NULL", count);
+    return mc_tokenizer_check(tok, &tok->ctx->error, ids, count, vocabulary);
+}
+
 static bool holds_white_space(const mc_tokenizer *tok, mc_entry entry)
 {
     const uint8_t *p = tok->pool.data + entry.offset, *end = p + entry.length;

@@ -137,6 +137,13 @@ MC_API mc_status mc_tokenizer_append(const mc_tokenizer *tok, const char *text, 
 MC_API size_t mc_tokenizer_cut(const mc_tokenizer *tok, const char *text, size_t length,
                                size_t from);
 
+/* That all of these ids are rows of a model's embedding, which has `vocabulary` of them. Else
+ * MC_ERR_ARGUMENT, returned and set in the context, which names the first token that is not, the
+ * tokenizer's file and both numbers of tokens. A tokenizer may have more tokens than its model, as
+ * long as no text needs them. */
+MC_API mc_status mc_tokenizer_check_ids(const mc_tokenizer *tok, const int32_t *ids, size_t count,
+                                        int64_t vocabulary);
+
 /* Frees what it holds and makes it { 0 } again. */
 MC_API void mc_encoding_release(mc_encoding *encoding);
 

@@ -116,6 +116,7 @@ typedef enum mc_decoder_kind { MC_DECODER_WORDPIECE = 0, MC_DECODER_SPACES } mc_
 struct mc_tokenizer {
     mc_owned owned;
     mc_context *ctx;
+    char *path; /* heap: the file, for errors; set by mc_tokenizer_finish */
 
     /* set by the loader */
     mc_tokenizer_kind kind;
@@ -237,6 +238,10 @@ static inline void mc_encoder_stop(mc_encoder *encoder, mc_status status)
 /* Appends the ids of a text in which added tokens are not looked for. */
 void mc_wordpiece_encode(mc_encoder *encoder, const mc_normalizer *normalizer, const uint8_t *text,
                          size_t size);
+
+/* mc_tokenizer_check_ids with an error of one's own. */
+mc_status mc_tokenizer_check(const mc_tokenizer *tok, mc_error *err, const int32_t *ids,
+                             size_t count, int64_t vocabulary);
 
 /* ---- bpe.c, bpe_words.c ---- */
 

@@ -9,9 +9,9 @@ static void free_tokenizer(void *object)
     mc_bytes_release(&tok->pool);
     mc_free(tok->entries);
     mc_free(tok->added);
-    char *strings[] = {tok->unk_token, tok->cls_token,  tok->sep_token,
-                       tok->pad_token, tok->mask_token, tok->bos_token,
-                       tok->eos_token, tok->prefix,     tok->decoder_prefix};
+    char *strings[] = {tok->path,      tok->unk_token,     tok->cls_token, tok->sep_token,
+                       tok->pad_token, tok->mask_token,    tok->bos_token, tok->eos_token,
+                       tok->prefix,    tok->decoder_prefix};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) mc_free(strings[i]);
     mc_free(tok->id_to_added);
     mc_bpe_release(&tok->bpe);
@@ -374,6 +374,7 @@ static void make_normalizers(mc_tokenizer *tok)
 
 mc_status mc_tokenizer_finish(mc_tokenizer *tok, mc_error *err, const char *path, bool lines)
 {
+    if (!mc_tokenizer_set_string(&tok->path, path)) return no_memory(err, path);
     if ((!tok->trie.nodes && mc_tokenizer_index(tok, err, path, lines)) ||
         index_added(tok, err, path) || resolve_specials(tok, err, path))
         return err->status;

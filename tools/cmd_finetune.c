@@ -80,8 +80,10 @@ static void open_data(finetune *f)
 {
     const finetune_options *o = f->o;
     const char *task = task_names[o->task];
-    mc_dataset_options options = {.max_length = (int)o->max_length};
-    int64_t positions = mc_bert_get_config(f->bert).positions;
+    mc_bert_config config = mc_bert_get_config(f->bert);
+    mc_dataset_options options = {.max_length = (int)o->max_length,
+                                  .vocabulary = config.vocab_size};
+    int64_t positions = config.positions;
     if (!options.max_length || options.max_length > positions)
         options.max_length = positions < 512 ? (int)positions : 512;
     if (o->max_length > positions)

@@ -162,6 +162,9 @@ static bool encode(generation *g, prompt *p)
         p->count = (int)e.count;
     }
     mc_encoding_release(&e);
+    if (p->ids && mc_tokenizer_check_ids(g->tokenizer, p->ids, (size_t)p->count,
+                                         mc_gpt2_get_config(g->gpt2).vocab_size))
+        return false;
     return p->ids || fail("the prompt", mc_status_text(status ? status : MC_ERR_NOMEM));
 }
 

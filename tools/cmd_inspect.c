@@ -104,12 +104,15 @@ static mc_inspection *run_text(const inspect_options *o, mc_context *ctx, const 
     if (mc_failed(ctx)) return NULL;
     mc_status status = mc_tokenizer_encode(tokenizer, o->text, strlen(o->text), NULL, 0, 0, &e);
     size_t least = m->gpt2 ? 2 : 1;
+    int64_t vocabulary =
+        m->gpt2 ? mc_gpt2_get_config(m->gpt2).vocab_size : mc_bert_get_config(m->bert).vocab_size;
     mc_inspection *table = NULL;
     if (status != MC_OK) {
         fprintf(stderr, "error: --text: %s\n", mc_status_text(status));
     } else if (e.count < least) {
         fprintf(stderr, "error: --text: %zu tokens, expected %zu or more\n", e.count, least);
-    } else if (mc_record_begin(ctx) == MC_OK) {
+    } else if (mc_tokenizer_check_ids(tokenizer, e.ids, e.count, vocabulary) == MC_OK &&
+               mc_record_begin(ctx) == MC_OK) {
         if (m->gpt2) run_gpt2(ctx, m->gpt2, e.ids, (int64_t)e.count);
         if (m->bert) run_bert(ctx, m->bert, e.ids, (int64_t)e.count);
         table = mc_record_end(ctx);

@@ -465,6 +465,29 @@ static void test_truncation(void **state)
     assert_null(mc_dataloader_next(l));
 }
 
+/* A tokenizer may have more tokens than the model, as long as no row needs them. */
+static void test_vocabulary(void **state)
+{
+    fixture *f = *state;
+    const char lines[] = "{\"label\": true, \"question\": \"q\", \"passage\": \"a\"}\n"
+                         "{\"label\": true, \"question\": \"q\", \"passage\": \"z\"}\n";
+    int32_t z = mc_tokenizer_token_to_id(f->tok, "z");
+    char expected[128];
+    for (int more = 1; more >= 0; more--) {
+        mc_dataset *d =
+            mc_dataset_from_memory(f->ctx, "BoolQ", "rows", lines, sizeof lines - 1, "train",
+                                   f->tok, &(mc_dataset_options){.vocabulary = z + more});
+        mc_dataloader *l = mc_dataloader_new(d, &(mc_dataloader_options){.batch_size = 1});
+        assert_non_null(mc_dataloader_next(l));
+        assert_int_equal(mc_dataloader_next(l) != NULL, more);
+        mc_dataloader_free(l);
+    }
+    snprintf(expected, sizeof expected,
+             "token \"z\" has id %d, but the model has %d tokens where the tokenizer has %d", z, z,
+             mc_tokenizer_vocab_size(f->tok));
+    expect_error(f->ctx, MC_ERR_ARGUMENT, expected);
+}
+
 /* Takes `count` batches (NULLs at the ends of epochs count as well, as batches of -1 rows). */
 static void take(mc_dataloader *l, int count, copy *out)
 {
@@ -767,6 +790,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_drop_last, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_pairs_and_choices, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_truncation, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_vocabulary, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_resume, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_resume_other_world, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_positions, set_up, tear_down),

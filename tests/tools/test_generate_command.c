@@ -168,6 +168,28 @@ static void test_nul(void **state)
     assert_string_equal(out, "xxx\n");
 }
 
+/* A tokenizer may have more tokens than the model has, as long as no prompt needs them. */
+static void test_larger_tokenizer(void **state)
+{
+    (void)state;
+    mc_context *ctx = mc_init_distributed(NULL);
+    mc_gpt2_config c = mc_gpt2_config_default();
+    c.vocab_size = 6;
+    c.dim = c.dim_ff = 4;
+    c.layers = c.heads = 1;
+    c.positions = 8;
+    c.bos_token_id = c.eos_token_id = -1;
+    mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &c, NULL);
+    mc_gpt2_save(gpt2, temp_path(&folder, "few"));
+    assert_false(mc_print_error(ctx, stderr));
+    mc_context_free(ctx);
+    write_text(temp_path(&folder, "few/vocab.txt"), "[PAD]\n[UNK]\n[CLS]\n[SEP]\n.\na\nb\nc\n");
+    assert_int_equal(generate("--pretrained few --prompt a --max-new-tokens 2"), 0);
+    assert_int_equal(generate("--pretrained few --prompt 'a b' --max-new-tokens 2"), 1);
+    assert_non_null(strstr(err, "few/vocab.txt: token \"b\" has id 6, but the model has 6 tokens "
+                                "where the tokenizer has 8"));
+}
+
 static void test_what_is_wrong(void **state)
 {
     (void)state;
@@ -205,8 +227,11 @@ static void test_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ids),           cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_text),          cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_larger_tokenizer),
         cmocka_unit_test(test_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
