@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
 #include "core/nn/module_internal.h"
@@ -163,6 +164,27 @@ static void test_wrong_stacked(void **state)
         mc_parameter_trainable(mc_module_find_parameter(root, "free"))); /* all or nothing */
     assert_int_equal(mc_module_set_trainable(root, "[pq]", false), MC_OK);
     assert_false(mc_parameter_trainable(first));
+}
+
+/* Declaring a parameter takes no longer in a large model: looking at all names each time, this would
+ * take minutes. */
+static void test_many_names(void **state)
+{
+    enum { COUNT = 200000 };
+    mc_context *ctx = *state;
+    mc_module *root = new_root(ctx, MC_F32);
+    char name[32];
+    clock_t start = clock();
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "encoder.layers.%d.w", i);
+        mc_parameter *p = add(root, name, 1, 1);
+        assert_ptr_equal(mc_module_find_parameter(root, name), p);
+    }
+    assert_true(clock() - start < 30 * CLOCKS_PER_SEC);
+    assert_null(mc_module_find_parameter(root, "encoder.layers.200000.w"));
+    snprintf(name, sizeof name, "encoder.layers.%d.w", COUNT / 2);
+    assert_null(add(root, name, 1, 1));
+    assert_error(ctx, MC_ERR_ARGUMENT, name, "twice");
 }
 
 /* ---- buckets --------------------------------------------------------------------------------- */
@@ -591,6 +613,7 @@ int main(void)
         TEST(test_wrong_names),
         TEST(test_stacked),
         TEST(test_wrong_stacked),
+        TEST(test_many_names),
         TEST(test_wrong_arguments),
         TEST(test_too_many_elements),
         TEST(test_buckets),

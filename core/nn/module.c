@@ -45,6 +45,7 @@ static void free_root(void *object)
     for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);
     mc_free(root->pieces);
     mc_free(root->parameters);
+    mc_free(root->by_name);
     mc_free(root->stored);
     mc_free(root);
 }
@@ -172,6 +173,47 @@ static char *full_name(mc_module *module, const char *name)
     return end;
 }
 
+/* The place of the parameter of that name, or an empty one for it. */
+static mc_parameter **slot_of(const mc_module_root *root, const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (const char *c = name; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    size_t mask = root->name_slots - 1, at = (size_t)(hash ^ hash >> 32) & mask;
+    while (root->by_name[at] && strcmp(root->by_name[at]->name, name) != 0) at = (at + 1) & mask;
+    return &root->by_name[at];
+}
+
+static void index_names(mc_module_root *root)
+{
+    memset(root->by_name, 0, root->name_slots * sizeof(mc_parameter *));
+    for (size_t i = 0; i < root->parameter_count; i++)
+        *slot_of(root, root->parameters[i]->name) = root->parameters[i];
+}
+
+/* Room for one more parameter. */
+static bool reserve_parameter(mc_module_root *root)
+{
+    if (!mc_grow(&root->parameters, &root->parameter_capacity, root->parameter_count,
+                 sizeof *root->parameters))
+        return false;
+    if (2 * (root->parameter_count + 1) <= root->name_slots) return true;
+    size_t slots = root->name_slots ? 2 * root->name_slots : 64;
+    mc_parameter **grown = mc_realloc(root->by_name, slots * sizeof(mc_parameter *));
+    if (!grown) return false;
+    root->by_name = grown;
+    root->name_slots = slots;
+    index_names(root);
+    return true;
+}
+
+/* Takes the parameters from number `count` on out again. */
+static void drop_parameters(mc_module_root *root, size_t count)
+{
+    if (count == root->parameter_count) return;
+    root->parameter_count = count;
+    index_names(root);
+}
+
 static mc_module *owner_of(mc_module *module)
 {
     while (module->parent && !module->parent->holds_blocks) module = module->parent;
@@ -201,12 +243,12 @@ static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape
         mc_fail(ctx, MC_ERR_SHAPE, "parameter \"%s\": bad shape %s", path, MC_SHAPE_TEXT(shape));
     else if (mc_module_find_parameter(module, path))
         mc_fail(ctx, MC_ERR_ARGUMENT, "parameter \"%s\" is declared twice", path);
-    else if (!mc_grow(&root->parameters, &root->parameter_capacity, root->parameter_count,
-                      sizeof *root->parameters))
+    else if (!reserve_parameter(root))
         mc_fail_nomem(ctx, "a parameter");
     if (mc_failed(ctx)) return NULL;
     *p = (mc_parameter){.module = module, .name = path, .shape = shape, .init = init};
     root->parameters[root->parameter_count++] = p;
+    *slot_of(root, path) = p;
     return p;
 }
 
@@ -262,7 +304,7 @@ static mc_parameter *new_alone(mc_module *module, const char *name, mc_shape sha
     size_t before = root->parameter_count;
     mc_parameter *p = add_parameter(module, name, shape, init);
     if (p && add_stored(module, &p, 1, stored)) return p;
-    root->parameter_count = before;
+    drop_parameters(root, before);
     return NULL;
 }
 
@@ -316,7 +358,7 @@ mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_par
     }
     shape.dim[0] = rows;
     if (!good || !add_stored(module, made, count, shape)) {
-        module->root->parameter_count = before; /* no part without the others */
+        drop_parameters(module->root, before); /* no part without the others */
         return NULL;
     }
     if (parts_out) memcpy(parts_out, made, (size_t)count * sizeof *made);
@@ -345,10 +387,7 @@ mc_parameter *mc_module_next_parameter(mc_module *module, mc_parameter_iterator 
 mc_parameter *mc_module_find_parameter(mc_module *module, const char *name)
 {
     if (!module || !name) return NULL;
-    mc_module_root *root = module->root;
-    for (size_t i = 0; i < root->parameter_count; i++)
-        if (strcmp(root->parameters[i]->name, name) == 0) return root->parameters[i];
-    return NULL;
+    return module->root->name_slots ? *slot_of(module->root, name) : NULL;
 }
 
 int64_t mc_module_parameter_count(mc_module *module)

@@ -126,6 +126,8 @@ typedef struct mc_module_root {
     mc_dtype dtype;
     mc_parameter **parameters;
     size_t parameter_count, parameter_capacity;
+    mc_parameter **by_name; /* (name_slots, a power of two): open addressing, at most half full */
+    size_t name_slots;
     mc_stored **stored;
     size_t stored_count, stored_capacity;
     int64_t stored_elements; /* of all of them */
