@@ -78,11 +78,12 @@ void mc_world_share_cores(mc_context *ctx)
 int mc_world_take_cores(int sharing, int number)
 {
     const char *setting = getenv("MC_OFFLOAD_THREADS");
-    int asked = setting ? (int)strtol(setting, NULL, 10) : 0;
+    const long most = 1024; /* OpenMP ends the program where it gets no thread */
+    long asked = setting ? strtol(setting, NULL, 10) : 0;
     cpu_set_t cores = place_here().cores;
     int count = CPU_COUNT(&cores), n = 0;
     int from = count * number / sharing, to = count * (number + 1) / sharing;
-    if (asked > 0) return asked;
+    if (asked > 0) return (int)(asked < most ? asked : most);
     if (!count || to == from) return 1; /* more ranks than cores: the system deals them out */
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &cores)) {

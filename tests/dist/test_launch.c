@@ -7,6 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "core/dist/launch_internal.h"
+#include "core/dist/world_internal.h"
 
 /* Runs in an environment of these variables alone: "A=1 B=2". */
 static void set_environment(const char *assignments)
@@ -277,13 +278,27 @@ static void test_timeout(void **state)
     assert_true(seconds == 300);
 }
 
+static void test_offload_threads(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int threads;
+    } asked[] = {{"1", 1}, {"7", 7}, {"2000000", 1024}, {"99999999999999999999", 1024}};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        setenv("MC_OFFLOAD_THREADS", asked[i].text, 1);
+        assert_int_equal(mc_world_take_cores(1, 0), asked[i].threads);
+    }
+    unsetenv("MC_OFFLOAD_THREADS");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good),       cmocka_unit_test(test_bad),
         cmocka_unit_test(test_long_addr),  cmocka_unit_test(test_job),
         cmocka_unit_test(test_first_host), cmocka_unit_test(test_tasks),
-        cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_timeout),    cmocka_unit_test(test_offload_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
