@@ -214,6 +214,18 @@ static void test_moments(void **state)
     assert_near(all.mean, whole.mean, 1e-12);
     assert_near(all.squares, whole.squares, 1e-7);
     assert_true(all.largest == whole.largest && all.smallest == whole.smallest);
+    /* infinite values in some parts, or in all, are as infinite in the whole */
+    float infinite[] = {1, INFINITY};
+    mc_moments upper = moments_of(infinite, 2), both = whole, first = upper;
+    mc_moments_add(&both, &upper);
+    mc_moments_add(&both, &upper);
+    assert_true(both.mean == INFINITY && !isfinite(both.squares));
+    mc_moments_add(&first, &whole);
+    assert_true(first.mean == INFINITY && !isfinite(first.squares));
+    infinite[1] = -INFINITY;
+    upper = moments_of(infinite, 2);
+    mc_moments_add(&first, &upper);
+    assert_true(isnan(first.mean));
     mc_moments nan = {.count = 1, .mean = NAN, .largest = NAN, .smallest = NAN};
     mc_moments_add(&all, &nan);
     mc_moments_add(&all, &whole);

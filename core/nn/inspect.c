@@ -35,7 +35,8 @@ void mc_moments_add(mc_moments *all, const mc_moments *part)
     }
     double a = (double)all->count, b = (double)part->count, apart = part->mean - all->mean;
     all->count += part->count;
-    all->mean += apart * (b / (a + b));
+    /* of infinite ones the difference says nothing */
+    all->mean += isfinite(apart) ? apart * (b / (a + b)) : part->mean;
     all->squares += part->squares + apart * apart * (a / (a + b) * b);
     if (part->largest > all->largest || isnan(part->largest)) all->largest = part->largest;
     if (part->smallest < all->smallest || isnan(part->smallest)) all->smallest = part->smallest;
