@@ -328,10 +328,11 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
     };
     int64_t largest = (rows < l->batch_rows ? rows + l->world - 1 : l->batch_rows) / l->world;
     int64_t sequences = largest * l->dataset->task->choices;
+    int32_t pad_id = mc_tokenizer_pad_id(l->dataset->tok);
     l->limits = (mc_pack_limits){
         .rows = (int)largest,
         .round_to = o->round_to ? o->round_to : 1,
-        .pad_id = mc_tokenizer_pad_id(l->dataset->tok),
+        .pad_id = pad_id >= 0 ? pad_id : 0, /* which a model looks up, too */
     };
     l->most_sizes = o->sizes;
     l->limits.tokens = sequences * l->dataset->max_length;

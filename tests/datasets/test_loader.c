@@ -465,6 +465,28 @@ static void test_truncation(void **state)
     assert_null(mc_dataloader_next(l));
 }
 
+/* Any token fills batches up where the tokenizer has none for it. */
+static void test_no_padding_token(void **state)
+{
+    fixture *f = *state;
+    assert_int_equal(mkdir(temp_path(&f->folder, "bpe"), 0777), 0);
+    write_text(temp_path(&f->folder, "bpe/vocab.json"),
+               "{\"\u0120\": 0, \"p\": 1, \"q\": 2, \".\": 3}");
+    write_text(temp_path(&f->folder, "bpe/merges.txt"), "#version: 0.2\n");
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(f->ctx, temp_path(&f->folder, "bpe"));
+    assert_int_equal(mc_tokenizer_pad_id(tok), -1);
+    const char line[] = "{\"label\": true, \"question\": \"q\", \"passage\": \"p\"}";
+    mc_dataset *d =
+        mc_dataset_from_memory(f->ctx, "BoolQ", "row", line, sizeof line - 1, "train", tok, NULL);
+    mc_dataloader *l =
+        mc_dataloader_new(d, &(mc_dataloader_options){.batch_size = 1, .round_to = 8});
+    mc_batch *b = mc_dataloader_next(l);
+    expect_ok(f->ctx);
+    const int32_t expected[] = {1, 3, 0, 2, 0, 0, 0, 0}, *ids = mc_tensor_data(b->ids);
+    assert_int_equal(mc_tensor_count(b->ids), 8);
+    assert_memory_equal(ids, expected, sizeof expected);
+}
+
 /* A tokenizer may have more tokens than the model, as long as no row needs them. */
 static void test_vocabulary(void **state)
 {
@@ -791,6 +813,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_pairs_and_choices, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_truncation, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_vocabulary, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_no_padding_token, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_resume, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_resume_other_world, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_positions, set_up, tear_down),
