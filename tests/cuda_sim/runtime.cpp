@@ -98,6 +98,7 @@ struct world {
     std::vector<CUstream_st *> streams;
     std::map<const void *, size_t> allowed;
     size_t used = 0;
+    long until_failure = 0, tries = 0; /* of calls that take memory, streams or events */
     std::vector<CUevent_st *> retired; /* events destroyed, which work on a stream may wait for */
     const stream_order order = order_of_streams();
     unsigned asked = 0; /* queries since anything was put on a stream */
@@ -117,6 +118,13 @@ cudaError_t failed(cudaError_t error)
 {
     if (error != cudaSuccess) w().last_error = error;
     return error;
+}
+
+/* Whether this is the call that a test wants to fail. */
+bool has_to_fail()
+{
+    w().tries++;
+    return w().until_failure && --w().until_failure == 0;
 }
 
 CUstream_st *stream_of(cudaStream_t stream)
@@ -271,6 +279,7 @@ void give_place(void *data, size_t bytes, memory_kind kind)
 cudaError_t allocate(void **data, size_t bytes, memory_kind kind)
 {
     lock hold(big_lock);
+    if (has_to_fail()) return failed(cudaErrorMemoryAllocation);
     if (kind == DEVICE && bytes > GPU_MEMORY - w().used) return failed(cudaErrorMemoryAllocation);
     size_t whole = bytes ? bytes : 1;
     void *at = find_place(whole, kind);
@@ -390,6 +399,22 @@ bool check_launch(const void *kernel, const config &c)
 } // namespace mc_sim
 
 extern "C" {
+
+/* For tests: the nth call from now that takes memory, a stream, an event or a recording fails (0:
+ * none); and how many there were since. */
+void mc_sim_fail_at(long n)
+{
+    lock hold(big_lock);
+    w().until_failure = n;
+    w().tries = 0;
+}
+
+long mc_sim_tries(void)
+{
+    lock hold(big_lock);
+    return w().tries;
+}
+
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
@@ -626,6 +651,7 @@ cudaError_t cudaMemset2DAsync(void *data, size_t pitch, int value, size_t width,
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     lock hold(big_lock);
+    if (has_to_fail()) return failed(cudaErrorMemoryAllocation);
     *stream = new CUstream_st{{}, 1 + random_bits() % 64, nullptr, 0, 0, false};
     w().streams.push_back(*stream);
     return cudaSuccess;
@@ -686,6 +712,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     lock hold(big_lock);
+    if (has_to_fail()) return failed(cudaErrorMemoryAllocation);
     *event = new CUevent_st{!(flags & cudaEventDisableTiming), false, nullptr, 0, 0, 0, nullptr, 0};
     w().events++;
     return cudaSuccess;
@@ -837,6 +864,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
     lock hold(big_lock);
+    if (has_to_fail()) return failed(cudaErrorMemoryAllocation);
     *exec = new CUgraphExec_st{graph->operations};
     w().execs++;
     return cudaSuccess;
@@ -907,7 +935,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
     if (!bytes || bytes % ((size_t)2 << 20) || property->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
         property->location.type != CU_MEM_LOCATION_TYPE_DEVICE || property->location.id != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (bytes > GPU_MEMORY - w().used) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (has_to_fail() || bytes > GPU_MEMORY - w().used) return CUDA_ERROR_OUT_OF_MEMORY;
     w().used += bytes;
     w().handles[++last] = bytes;
     *handle = (CUmemGenericAllocationHandle)last;

@@ -197,7 +197,11 @@ static cudaStream_t stream_of(mc_device *d, mc_lane *lane)
     return lane ? (cudaStream_t)lane : mc_cuda_of(d)->stream;
 }
 
-static const char *text_of(cudaError_t error) { return error ? cudaGetErrorString(error) : NULL; }
+static const char *text_of(cudaError_t error)
+{
+    if (error) cudaGetLastError(); /* is told here, and not by the next launch */
+    return error ? cudaGetErrorString(error) : NULL;
+}
 
 static void cuda_attach(mc_device *d) { cudaSetDevice(mc_cuda_of(d)->ordinal); }
 
@@ -252,9 +256,7 @@ static const char *cuda_fence_wait(mc_device *d, mc_fence *fence)
 static const char *cuda_pin(mc_device *d, void *host, size_t bytes)
 {
     (void)d;
-    cudaError_t error = cudaHostRegister(host, bytes, cudaHostRegisterDefault);
-    if (error) cudaGetLastError(); /* it is no failure of the device */
-    return text_of(error);
+    return text_of(cudaHostRegister(host, bytes, cudaHostRegisterDefault));
 }
 
 static void cuda_unpin(mc_device *d, void *host)
@@ -458,7 +460,7 @@ static bool make_parts(mc_cuda_device *c, bool several_ranks)
         if (mc_cuda_check(d, cudaEventCreateWithFlags(&c->done[i], cudaEventDisableTiming),
                           "an event"))
             return false;
-    return make_memory(c, several_ranks) && (c->staging = mc_cuda_staging_new()) &&
+    return make_memory(c, several_ranks) && (c->staging = mc_cuda_staging_new(d)) &&
            (c->gemm = mc_cuda_gemm_new(d));
 }
 

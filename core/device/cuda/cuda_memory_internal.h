@@ -18,7 +18,7 @@ mc_pool_source mc_cuda_range_source(mc_cuda_range *range);
 /* Copies host memory, which the caller may use again at once, by way of pinned memory. Waits only
  * where uploads of the last 28 MiB are still under way. */
 typedef struct mc_cuda_staging mc_cuda_staging;
-mc_cuda_staging *mc_cuda_staging_new(void); /* NULL: out of memory */
+mc_cuda_staging *mc_cuda_staging_new(mc_device *d); /* NULL: out of memory */
 void mc_cuda_staging_free(mc_cuda_staging *staging);
 cudaError_t mc_cuda_upload(mc_cuda_staging *staging, cudaStream_t stream, void *device,
                            const void *host, size_t bytes);

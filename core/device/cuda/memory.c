@@ -64,7 +64,8 @@ mc_cuda_range *mc_cuda_range_new(mc_device *d, int ordinal, bool shared)
 {
     mc_cuda_range *range = mc_calloc(1, sizeof *range);
     size_t free_bytes, total;
-    if (!range || !find_driver(d, &range->cu) || cudaMemGetInfo(&free_bytes, &total)) {
+    if (!range || !find_driver(d, &range->cu) ||
+        mc_cuda_check(d, cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo")) {
         mc_free(range);
         return NULL;
     }
@@ -162,14 +163,14 @@ struct mc_cuda_staging {
     size_t used; /* of the slot */
 };
 
-mc_cuda_staging *mc_cuda_staging_new(void)
+mc_cuda_staging *mc_cuda_staging_new(mc_device *d)
 {
     mc_cuda_staging *s = mc_calloc(1, sizeof *s);
     if (!s) return NULL;
-    bool good = cudaMallocHost((void **)&s->memory, (size_t)SLOTS * SLOT_BYTES) == cudaSuccess;
-    for (int i = 0; good && i < SLOTS; i++)
-        good = cudaEventCreateWithFlags(&s->copied[i], cudaEventDisableTiming) == cudaSuccess;
-    if (good) return s;
+    cudaError_t error = cudaMallocHost((void **)&s->memory, (size_t)SLOTS * SLOT_BYTES);
+    for (int i = 0; !error && i < SLOTS; i++)
+        error = cudaEventCreateWithFlags(&s->copied[i], cudaEventDisableTiming);
+    if (!mc_cuda_check(d, error, "pinned memory for uploads")) return s;
     mc_cuda_staging_free(s);
     return NULL;
 }
