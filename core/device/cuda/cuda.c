@@ -432,11 +432,21 @@ static bool is_linked(const mc_cuda_device *c)
     return linked;
 }
 
+/* A variable of the environment that is `on`, or `off` or not there. False for anything else. */
+static bool read_switch(mc_device *d, const char *name, const char *on, const char *off,
+                        bool *is_on)
+{
+    const char *value = getenv(name);
+    *is_on = value && strcmp(value, on) == 0;
+    if (!value || !*value || *is_on || strcmp(value, off) == 0) return true;
+    mc_cuda_fail(d, MC_ERR_ARGUMENT, "%s=%s, expected %s or %s", name, value, on,
+                 *off ? off : "nothing");
+    return false;
+}
+
 static bool make_memory(mc_cuda_device *c, bool shared)
 {
     mc_device *d = &c->device;
-    const char *direct = getenv("MC_CUDA_MEMORY");
-    c->direct = direct && strcmp(direct, "direct") == 0;
     if (c->direct) { /* memory that a step frees is gone: a recording of the step cannot use it */
         d->record_begin = NULL;
         return true;
@@ -516,10 +526,10 @@ mc_device *mc_cuda_open(mc_context *ctx)
         mc_fail_nomem(ctx, "the cuda device");
         return NULL;
     }
-    const char *deterministic = getenv("MC_DETERMINISTIC");
     c->device = describe();
-    c->deterministic = deterministic && strcmp(deterministic, "1") == 0;
-    bool found = choose_gpu(ctx, c);
+    bool found = read_switch(&c->device, "MC_DETERMINISTIC", "1", "0", &c->deterministic) &&
+                 read_switch(&c->device, "MC_CUDA_MEMORY", "direct", "", &c->direct) &&
+                 choose_gpu(ctx, c);
     if (found) c->preload = mc_preload_new(); /* while the GPU's context is made */
     if (found && read_properties(ctx, c) && make_parts(c, ctx->world_size > 1)) {
         c->device.linked = ctx->world_size > 1 && is_linked(c);
