@@ -129,18 +129,53 @@ static void test_damaged_file(void **state)
     assert_int_equal(truncate(temp_path(&folder, "gemm.plans"), 300), 0);
     assert_int_equal(care_after("quick", &now), MC_GEMM_QUICK);
     assert_true(now);
+    /* a byte of the plan, in the place of the algorithm: nothing of the kind may be run */
+    for (long from_end = 16; from_end <= 48; from_end += 16) {
+        FILE *file = fopen(temp_path(&folder, "gemm.plans"), "r+");
+        assert_non_null(file);
+        assert_int_equal(fseek(file, -from_end, SEEK_END), 0);
+        int byte = fgetc(file);
+        assert_int_equal(fseek(file, -1, SEEK_CUR), 0);
+        fputc(byte ^ 0x55, file);
+        assert_int_equal(fclose(file), 0);
+        assert_int_equal(care_after("quick", &now), MC_GEMM_QUICK);
+        assert_true(now);
+    }
+}
+
+/* A sum of nothing, into a single row, whose stride no one uses. */
+static void test_empty_product(void **state)
+{
+    (void)state;
+    mc_context *ctx = open_gpu("quick");
+    mc_device *d = ctx->device;
+    mc_matrix c = random_matrix(d, 1, 40, 1);
+    c.stride = 0;
+    assert_int_equal(d->kernels->gemm(d, false, false, 1, 40, 0, c, c, 0, c), MC_OK);
+    for (int i = 0; i < 40; i++) assert_true(value_of(d, c, 0, i) == 0);
+    d->free(d, c.data, 80);
+    mc_context_free(ctx);
 }
 
 static void test_unknown(void **state)
 {
     (void)state;
     mc_context_free(open_gpu("quick")); /* skips where there is no GPU */
-    setenv("MC_TUNING", "fast", 1);
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.device = "cuda"});
-    assert_true(mc_failed(ctx));
-    assert_non_null(strstr(mc_error_message(ctx), "MC_TUNING=fast, expected quick or sustained"));
-    mc_context_free(ctx);
-    unsetenv("MC_TUNING");
+    static const struct {
+        const char *name, *value, *message;
+    } cases[] = {
+        {"MC_TUNING", "fast", "MC_TUNING=fast, expected quick or sustained"},
+        {"MC_DETERMINISTIC", "yes", "MC_DETERMINISTIC=yes, expected 1 or 0"},
+        {"MC_CUDA_MEMORY", "pool", "MC_CUDA_MEMORY=pool, expected direct or nothing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv(cases[i].name, cases[i].value, 1);
+        mc_context *ctx = mc_init_distributed(&(mc_init_options){.device = "cuda"});
+        assert_true(mc_failed(ctx));
+        assert_non_null(strstr(mc_error_message(ctx), cases[i].message));
+        mc_context_free(ctx);
+        unsetenv(cases[i].name);
+    }
 }
 
 static int set_up(void **state)
@@ -160,9 +195,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_deterministic),
-        cmocka_unit_test(test_care),
-        cmocka_unit_test(test_damaged_file),
+        cmocka_unit_test(test_deterministic), cmocka_unit_test(test_care),
+        cmocka_unit_test(test_damaged_file),  cmocka_unit_test(test_empty_product),
         cmocka_unit_test(test_unknown),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

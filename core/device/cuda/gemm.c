@@ -242,7 +242,8 @@ static mc_status gemm_mixed(mc_device *d, bool transpose_a, bool transpose_b, in
 static mc_status clear(mc_device *d, int64_t m, int64_t n, mc_matrix c)
 {
     size_t size = mc_dtype_size(c.dtype);
-    cudaError_t error = cudaMemset2DAsync(c.data, (size_t)c.stride * size, 0, (size_t)n * size,
+    int64_t stride = c.stride > n ? c.stride : n; /* that of a single row is never used */
+    cudaError_t error = cudaMemset2DAsync(c.data, (size_t)stride * size, 0, (size_t)n * size,
                                           (size_t)m, mc_cuda_of(d)->stream);
     return mc_cuda_check(d, error, "gemm");
 }
@@ -357,21 +358,31 @@ mc_status mc_cuda_linear_backward_input(mc_device *d, int64_t rows, int64_t in, 
 /* ---- what was tuned, on disk ----------------------------------------------------------------- */
 
 /* The file: a header of this size, then plans as they lie in memory. It is of use to the same
- * library on the same kind of GPU only, which the header says. */
+ * library on the same kind of GPU only, which the header says, as it does what plans follow. */
 typedef struct file_header {
     char magic[8];
-    uint64_t version, plan_size;
+    uint64_t version, plan_size, count, sum;
     char gpu[256];
 } file_header;
 
+static bool is_kept(const mc_gemm_plan *p) { return p->care != MC_GEMM_FIRST; }
+
 static file_header header_of(const mc_cuda_device *cuda)
 {
+    const struct mc_cuda_gemm *g = cuda->gemm;
     file_header h;
     memset(&h, 0, sizeof h);
-    memcpy(h.magic, "mcgemm3", 8);
-    h.version = cuda->gemm->lt.GetVersion();
+    memcpy(h.magic, "mcgemm4", 8);
+    h.version = g->lt.GetVersion();
     h.plan_size = sizeof(mc_gemm_plan);
+    h.sum = 0xcbf29ce484222325u; /* FNV-1a */
     memcpy(h.gpu, cuda->gpu, sizeof h.gpu);
+    for (size_t i = 0; i < g->count; i++) {
+        const uint8_t *bytes = (const uint8_t *)&g->plans[i];
+        if (!is_kept(&g->plans[i])) continue;
+        h.count++;
+        for (size_t b = 0; b < sizeof *g->plans; b++) h.sum = (h.sum ^ bytes[b]) * 0x100000001b3u;
+    }
     return h;
 }
 
@@ -379,17 +390,19 @@ static file_header header_of(const mc_cuda_device *cuda)
 static void read_file(mc_cuda_device *cuda)
 {
     char path[4096];
-    file_header found, expected = header_of(cuda);
+    file_header found, expected;
     struct mc_cuda_gemm *g = cuda->gemm;
     if (!mc_cuda_cache_path(&cuda->device, "gemm.plans", path, sizeof path)) return;
     FILE *file = fopen(path, "rb");
     if (!file) return;
     mc_gemm_plan p;
-    if (fread(&found, sizeof found, 1, file) == 1 && memcmp(&found, &expected, sizeof found) == 0)
-        while (fread(&p, sizeof p, 1, file) == 1 &&
-               mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
-            g->plans[g->count++] = p;
+    bool whole = fread(&found, sizeof found, 1, file) == 1 && found.plan_size == sizeof p;
+    while (whole && fread(&p, sizeof p, 1, file) == 1 &&
+           mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
+        g->plans[g->count++] = p;
     fclose(file);
+    expected = header_of(cuda);
+    if (!whole || memcmp(&found, &expected, sizeof found) != 0) g->count = 0;
 }
 
 static void write_file(mc_cuda_device *cuda)
@@ -403,8 +416,7 @@ static void write_file(mc_cuda_device *cuda)
     if (mc_file_writer_init(&error, &writer, path) == MC_OK) {
         mc_file_write(&writer, &header, sizeof header);
         for (size_t i = 0; i < g->count; i++)
-            if (g->plans[i].care != MC_GEMM_FIRST)
-                mc_file_write(&writer, &g->plans[i], sizeof *g->plans);
+            if (is_kept(&g->plans[i])) mc_file_write(&writer, &g->plans[i], sizeof *g->plans);
         mc_file_sync(&writer);
         mc_file_rename(&writer);
         mc_file_writer_release(&writer);
