@@ -419,8 +419,8 @@ static void write_file(mc_cuda_device *cuda)
             if (is_kept(&g->plans[i])) mc_file_write(&writer, &g->plans[i], sizeof *g->plans);
         mc_file_sync(&writer);
         mc_file_rename(&writer);
-        mc_file_writer_release(&writer);
     }
+    mc_file_writer_release(&writer);
     mc_error_clear(&error);
 }
 
