@@ -340,6 +340,10 @@ static void test_case(void **state)
     write_text(temp_path(&folder, "tokenizer_config.json"), "{\"do_lower_case\": false}");
     expect_ids(open_folder(), "Hello", CLS, UNK, SEP, -1);
     expect_ids(mc_tokenizer_open(ctx, folder.path, &lower), "Hello", CLS, HELLO, SEP, -1);
+    assert_null(mc_tokenizer_open(ctx, folder.path, &(mc_tokenizer_options){(mc_lowercase)3}));
+    assert_int_equal(mc_error_status(ctx), MC_ERR_ARGUMENT);
+    assert_non_null(strstr(mc_error_message(ctx), "lowercase is 3"));
+    mc_clear_error(ctx);
 }
 
 static void test_config(void **state)

@@ -164,7 +164,11 @@ static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *file
 static mc_status check_options(const mc_tokenizer *tok, mc_error *err,
                                const mc_tokenizer_options *options)
 {
-    bool lower = options && options->lowercase == MC_LOWERCASE_YES;
+    int asked = options ? (int)options->lowercase : 0;
+    bool lower = asked == MC_LOWERCASE_YES;
+    if (asked < MC_LOWERCASE_DEFAULT || asked > MC_LOWERCASE_YES)
+        return mc_error_set(err, MC_ERR_ARGUMENT, "lowercase is %d, expected an mc_lowercase",
+                            asked);
     if (!lower || tok->kind == MC_TOKENIZER_WORDPIECE) return MC_OK;
     return mc_error_set(err, MC_ERR_UNSUPPORTED,
                         "a byte-level tokenizer does not lowercase, as was asked for");
