@@ -70,9 +70,8 @@ typedef struct mc_dataloader_options {
 } mc_dataloader_options;
 
 /* A batch of `rows` rows; sequences are row * choices + choice. Tokens are packed: no padding
- * between sequences, and from `tokens` to the capacity pad ids (type 0; ids 0 where the tokenizer has
- * none), which are ignored. A batch
- * may have zero rows: its tensors then have the shape (0). */
+ * between sequences, and from `tokens` to the capacity pad ids (0 where the tokenizer has none; of
+ * type 0), which are ignored. A batch may have zero rows: its tensors then have the shape (0). */
 typedef struct mc_batch {
     mc_tensor *ids;            /* i32 (capacity); mc_tensor_lengths(ids) == lengths */
     mc_tensor *type_ids;       /* i32 (capacity): 0 in the first text, 1 in the pair */

@@ -166,8 +166,8 @@ static void test_wrong_stacked(void **state)
     assert_false(mc_parameter_trainable(first));
 }
 
-/* Declaring a parameter takes no longer in a large model: looking at all names each time, this would
- * take minutes. */
+/* Declaring a parameter takes no longer in a large model: looking at all names each time, this
+ * would take minutes. */
 static void test_many_names(void **state)
 {
     enum { COUNT = 200000 };

@@ -18,8 +18,8 @@ static mc_status check_utf8(mc_error *err, const char *path, const char *text, s
                         line_of(text, (const char *)bad), *bad);
 }
 
-/* Hugging Face drops white space at the end of a line; what is left of white space alone is an entry
- * of no characters, as bert-base-chinese has one. */
+/* Hugging Face drops white space at the end of a line; what is left of white space alone is an
+ * entry of no characters, as bert-base-chinese has one. */
 static mc_status read_line(mc_tokenizer *tok, mc_error *err, const char *path, int line,
                            const char *text, size_t length)
 {
