@@ -13,8 +13,8 @@
 #include "tests/device_choice.h"
 #include "tests/test_part.h"
 
-/* Tiles are 128 x 192 and their terms come by 64: less, more, and tails of each; more tiles than two
- * rounds of the GPU, an odd number of them in each direction, one for each multiprocessor. */
+/* Tiles are 128 x 192 and their terms come by 64: less, more, and tails of each; more tiles than
+ * two rounds of the GPU, an odd number of them in each direction, one for each multiprocessor. */
 static const int64_t shapes[][3] = {{1, 8, 8},          {128, 192, 64},    {129, 200, 72},
                                     {257, 384, 256},    {300, 1000, 40},   {2048, 8, 512},
                                     {16896, 192, 1000}, {5000, 1544, 392}, {33001, 1536, 384},
