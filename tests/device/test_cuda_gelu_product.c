@@ -148,7 +148,7 @@ static void look(run *r, int64_t row, int64_t column)
     double size, product = dot(&r->x, &r->w, row, column, r->backward, &size);
     if (r->backward) {
         double s = slope(r->activation, at(&r->pre, row, column));
-        check(at(&r->y, row, column), product * s, size * fabs(s) + 1e-3 * fabs(product), r->dtype);
+        check(at(&r->y, row, column), product * s, size * fabs(s) + fabs(product), r->dtype);
         if (r->sums) r->sums[column] += product * s;
         return;
     }
