@@ -1,0 +1,239 @@
+/* The gradient of the bias of a linear with an activation, in front of another linear: the other
+ * one's backward pass adds it up along with its product where it may, with the same result as a
+ * pass of the first's own, and leaves it alone where it may not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+#include "core/autograd/tape_internal.h"
+#include "core/modelcenter.h"
+
+enum { ROWS = 37, IN = 6, MIDDLE = 20, OUT = 9, MOST = ROWS * MIDDLE };
+enum { H, X, WEIGHT, BIAS, NEXT, NEXT_BIAS, THIRD, INPUTS };
+
+static const int64_t sizes[INPUTS][2] = {{ROWS, IN},    {ROWS, OUT}, {MIDDLE, IN}, {MIDDLE, 0},
+                                         {OUT, MIDDLE}, {OUT, 0},    {OUT, OUT}};
+
+/* One way to make a = activation(h weight^T + bias), and to use it. */
+typedef struct setting {
+    const char *name;
+    int own; /* passes for biases of the linears themselves that are expected */
+    bool second_use, between, mark, no_bias, input_bias, started, segment;
+    bool next_bias;       /* the linear behind has a bias too */
+    bool next_activation; /* and an activation */
+    bool third;           /* and a linear behind it */
+    unsigned frozen;      /* bits: inputs */
+    bool apart;           /* a goes through a multiplication by 1 first: nothing is fused */
+} setting;
+
+typedef struct values {
+    float gradient[INPUTS][MOST];
+} values;
+
+static struct {
+    const mc_kernels *kernels;
+    int own, taken, marks;
+} calls;
+
+static mc_status count_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                   float *out)
+{
+    calls.own++;
+    return calls.kernels->column_sums(d, rows, columns, x, out);
+}
+
+static mc_status count_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                      mc_matrix dy, mc_matrix weight, float beta,
+                                      mc_activation activation, mc_matrix pre, mc_matrix dx,
+                                      float *sums)
+{
+    if (sums) calls.taken++;
+    return calls.kernels->linear_backward_input(d, rows, in, out, dy, weight, beta, activation, pre,
+                                                dx, sums);
+}
+
+/* What the gradient of a leaf holds before. */
+static float start_of(const setting *s, int i) { return s->started ? (float)(i % 5) - 1.75f : 0; }
+
+typedef struct graph {
+    const setting *s;
+    mc_activation activation;
+    mc_tensor *leaf; /* the bias as a parameter; NULL: it is an input */
+    const float *leaf_gradient;
+} graph;
+
+/* As where a block ends: only from here on gradients of what lies before it have a place. */
+static void mark_backward(mc_tape *t, mc_node *node)
+{
+    const graph *g = *(const graph **)node->state;
+    (void)t;
+    calls.marks++;
+    for (int i = 0; i < MIDDLE; i++) assert_true(g->leaf_gradient[i] == start_of(g->s, i));
+}
+
+static const mc_op mark_op = {.name = "mark", .backward = mark_backward, .always = true};
+
+static void mark(mc_tape *t, const graph *g)
+{
+    mc_node *node = mc_tape_mark(t, &mark_op, sizeof g);
+    assert_non_null(node);
+    *(const graph **)node->state = g;
+}
+
+/* `in` are the inputs from X on. */
+static mc_tensor *build(mc_tape *t, void *user, mc_tensor *h, mc_tensor *const *in)
+{
+    const graph *g = user;
+    const setting *s = g->s;
+    const mc_activation none = MC_ACTIVATION_NONE;
+    mc_tensor *bias = g->leaf ? g->leaf : in[BIAS - 1], *other = NULL;
+    mc_tensor *a = mc_fused_linear(t, h, in[WEIGHT - 1], s->no_bias ? NULL : bias, g->activation);
+    if (s->apart) a = mc_scale(t, a, 1);
+    if (s->between) other = mc_scale(t, in[X - 1], 2);
+    if (s->mark) mark(t, g);
+    mc_tensor *y = mc_fused_linear(t, a, in[NEXT - 1], s->next_bias ? in[NEXT_BIAS - 1] : NULL,
+                                   s->next_activation ? g->activation : none);
+    if (s->third) y = mc_fused_linear(t, y, in[THIRD - 1], NULL, none);
+    if (s->second_use)
+        y = mc_add(t, y, mc_scale(t, mc_fused_linear(t, a, in[NEXT - 1], NULL, none), 2));
+    return other ? mc_add(t, y, other) : y;
+}
+
+static void make_inputs(mc_tape *t, mc_dtype dtype, unsigned frozen, mc_tensor **in,
+                        mc_tensor **cast)
+{
+    for (int i = 0; i < INPUTS; i++) {
+        float data[MOST];
+        for (int k = 0; k < MOST; k++) data[k] = sinf((float)(i * 100 + k * 7));
+        mc_shape shape = sizes[i][1] ? MC_SHAPE(sizes[i][0], sizes[i][1]) : MC_SHAPE(sizes[i][0]);
+        in[i] = mc_tape_input(t, MC_F32, shape, data, !(frozen >> i & 1));
+        cast[i] = mc_cast(t, in[i], dtype);
+    }
+}
+
+static void backward_counted(mc_context *ctx, mc_tape *t, mc_tensor *y)
+{
+    float dy[ROWS * OUT];
+    for (int k = 0; k < ROWS * OUT; k++) dy[k] = cosf((float)k) + 0.5f;
+    mc_tensor *given = mc_tape_input(t, MC_F32, MC_SHAPE(ROWS, OUT), dy, false);
+    assert_int_equal(mc_error_status(ctx), MC_OK);
+    mc_kernels counting = *ctx->device->kernels;
+    calls.kernels = ctx->device->kernels;
+    calls.own = calls.taken = calls.marks = 0;
+    counting.column_sums = count_column_sums;
+    counting.linear_backward_input = count_backward_input;
+    ctx->device->kernels = &counting;
+    mc_tape_backward(t, mc_cast(t, y, MC_F32), given);
+    ctx->device->kernels = calls.kernels;
+    if (mc_failed(ctx)) fail_msg("%s", mc_error_message(ctx));
+}
+
+/* Runs the graph forward and backward. */
+static void run(const setting *s, mc_dtype dtype, mc_activation activation, values *v)
+{
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 3});
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *in[INPUTS], *cast[INPUTS];
+    make_inputs(t, dtype, s->frozen, in, cast);
+    memset(v, 0, sizeof *v);
+    for (int i = 0; i < MIDDLE; i++) v->gradient[BIAS][i] = start_of(s, i);
+    graph g = {.s = s, .activation = activation, .leaf_gradient = v->gradient[BIAS]};
+    if (!s->input_bias)
+        g.leaf = mc_tape_leaf(t, dtype, MC_SHAPE(MIDDLE), mc_tensor_data(cast[BIAS]),
+                              s->frozen >> BIAS & 1 ? NULL : v->gradient[BIAS]);
+    backward_counted(ctx, t,
+                     s->segment ? mc_tape_checkpoint(t, build, &g, cast[H], cast + 1, INPUTS - 1)
+                                : build(t, &g, cast[H], cast + 1));
+    for (int i = 0; i < INPUTS; i++)
+        if (mc_tensor_gradient(in[i]) && (i != BIAS || s->input_bias))
+            mc_tensor_read_f32(ctx, mc_tensor_gradient(in[i]), v->gradient[i],
+                               mc_tensor_count(in[i]));
+    assert_int_equal(calls.marks, s->mark);
+    mc_tape_end(t);
+    mc_context_free(ctx);
+}
+
+/* Nothing of the first linear is fused; each bias takes a pass but that of the second in front of a
+ * third. */
+static void run_apart(const setting *s, mc_dtype dtype, mc_activation activation, values *v)
+{
+    bool wanted = !s->no_bias && !(s->frozen >> BIAS & 1);
+    bool next_taken = s->third && activation != MC_ACTIVATION_NONE;
+    setting apart = *s;
+    apart.apart = true;
+    run(&apart, dtype, activation, v);
+    assert_int_equal(calls.own, wanted + (s->next_bias && !next_taken));
+    assert_int_equal(calls.taken, s->next_bias && next_taken);
+    float most = 0;
+    for (int i = 0; i < MIDDLE; i++)
+        most = fmaxf(most, fabsf(v->gradient[BIAS][i] - start_of(s, i)));
+    assert_true(wanted ? most > 0.1f : most == 0);
+}
+
+/* The same kernels see the same numbers in either graph, so that not a bit may differ. */
+static void check(const setting *s, mc_dtype dtype, mc_activation activation)
+{
+    static values found, expected;
+    bool wanted = !s->no_bias && !(s->frozen >> BIAS & 1), none = activation == MC_ACTIVATION_NONE;
+    int own = none ? wanted + s->next_bias : s->own, taken = wanted + s->next_bias - own;
+    run(s, dtype, activation, &found);
+    if (calls.own != own || calls.taken != taken)
+        fail_msg("%s, activation %d: %d passes and %d taken, expected %d and %d", s->name,
+                 (int)activation, calls.own, calls.taken, own, taken);
+    run_apart(s, dtype, activation, &expected);
+    for (int i = 0; i < INPUTS; i++)
+        for (int k = 0; k < MOST; k++)
+            if (found.gradient[i][k] != expected.gradient[i][k])
+                fail_msg("%s, activation %d, %s: gradient %d of input %d is %.9g, expected %.9g",
+                         s->name, (int)activation, mc_dtype_name(dtype), k, i,
+                         (double)found.gradient[i][k], (double)expected.gradient[i][k]);
+}
+
+static const setting settings[] = {
+    /* taken by the linear behind */
+    {"two linears", 0},
+    {"a bias that is an input", 0, .input_bias = true},
+    {"a gradient that is there", 0, .started = true},
+    {"a frozen weight", 0, .frozen = 1u << WEIGHT},
+    {"a bias alone", 0, .frozen = 1u << WEIGHT | 1u << H},
+    {"a frozen weight behind", 0, .frozen = 1u << NEXT},
+    {"a checkpointed segment", 0, .segment = true},
+    {"a checkpointed segment, a gradient that is there", 0, .segment = true, .started = true},
+    {"a second bias", 1, .next_bias = true},
+    {"a second bias and activation", 1, .next_bias = true, .next_activation = true},
+    {"three linears", 0, .next_bias = true, .next_activation = true, .third = true},
+    /* by the linear itself */
+    {"a second use", 1, .second_use = true},
+    {"an input, a second use", 1, .input_bias = true, .second_use = true},
+    {"a second use, a gradient that is there", 1, .second_use = true, .started = true},
+    {"an operation between", 1, .between = true},
+    {"a border between", 1, .mark = true},
+    {"a border between, a gradient that is there", 1, .mark = true, .started = true},
+    /* by nobody */
+    {"no bias", 0, .no_bias = true},
+    {"a frozen bias", 0, .frozen = 1u << BIAS},
+    {"a frozen bias that is an input", 0, .input_bias = true, .frozen = 1u << BIAS},
+    {"a frozen bias, a second use", 0, .second_use = true, .frozen = 1u << BIAS},
+    {"a frozen bias, a second one", 1, .next_bias = true, .frozen = 1u << BIAS},
+    {"a first linear all frozen", 0, .frozen = 1u << H | 1u << WEIGHT | 1u << BIAS},
+};
+
+static void test_who_takes_it(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        for (mc_dtype dtype = MC_F32; dtype <= MC_BF16; dtype++)
+            for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++)
+                check(&settings[i], dtype, a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_who_takes_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
