@@ -776,6 +776,94 @@ static void test_gemm_blocks(void **state)
     }
 }
 
+/* The gradient of a linear's input, and what the linear before makes of it: the activation's
+ * gradient, and the sums of its columns, which are added to what is there. To the bit as by
+ * kernels of their own. */
+typedef struct input_gradient {
+    int64_t rows, in, out;
+    mc_dtype dtype;
+    mc_activation activation;
+    float beta;
+    bool with_sums;
+} input_gradient;
+
+static void input_gradient_case(const isa_table *t, input_gradient c)
+{
+    matrix dy = matrix_new(c.dtype, c.rows, c.out, 3, -1, 1);
+    matrix weight = matrix_new(c.dtype, c.out, c.in, 5, -1, 1);
+    matrix pre = matrix_new(c.dtype, c.rows, c.in, 1, -3, 3);
+    matrix dx = matrix_new(c.dtype, c.rows, c.in, 2, -1, 1);
+    matrix apart = matrix_new(c.dtype, c.rows, c.in, 4, -1, 1);
+    memcpy(apart.v, dx.v, (size_t)(c.rows * c.in) * sizeof *dx.v);
+    matrix_reset(&apart);
+    float sums[2][256];
+    assert_true(c.in <= 256);
+    for (int i = 0; i < 256; i++) sums[0][i] = sums[1][i] = 0.37f * (float)(i % 11) - 1;
+    bool active = c.activation != MC_ACTIVATION_NONE;
+    int status = t->k->linear_backward_input(device, c.rows, c.in, c.out, dy.m, weight.m, c.beta,
+                                             c.activation, active ? pre.m : (mc_matrix){0}, dx.m,
+                                             c.with_sums ? sums[0] : NULL);
+    assert_int_equal(status, MC_OK);
+    t->k->gemm(device, false, false, c.rows, c.in, c.out, dy.m, weight.m, c.beta, apart.m);
+    if (active)
+        t->k->activation_backward(device, c.rows, c.in, c.activation, pre.m, apart.m, apart.m,
+                                  false);
+    if (c.with_sums) t->k->column_sums(device, c.rows, c.in, apart.m, sums[1]);
+    for (int64_t i = 0; i < c.rows * c.in; i++) {
+        int64_t row = i / c.in, column = i % c.in;
+        assert_true(element(c.dtype, dx.m.data, row * dx.m.stride + column) ==
+                    element(c.dtype, apart.m.data, row * apart.m.stride + column));
+    }
+    assert_gaps(&dx, "linear_backward_input");
+    assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+    matrix_free(&dy);
+    matrix_free(&weight);
+    matrix_free(&pre);
+    matrix_free(&dx);
+    matrix_free(&apart);
+}
+
+/* The sums themselves, by plain loops over what was written. */
+static void input_sums_case(const isa_table *t, mc_dtype dtype, mc_activation activation)
+{
+    enum { N = 70, IN = 33, OUT = 19 };
+    matrix dy = matrix_new(dtype, N, OUT, 0, -1, 1), weight = matrix_new(dtype, OUT, IN, 0, -1, 1);
+    matrix pre = matrix_new(dtype, N, IN, 0, -3, 3), dx = matrix_new(dtype, N, IN, 2, -1, 1);
+    double expected[IN];
+    float sums[IN];
+    for (int i = 0; i < IN; i++) expected[i] = sums[i] = (float)i - 7.5f;
+    for (int pass = 0; pass < 2; pass++) {
+        int status = t->k->linear_backward_input(device, N, IN, OUT, dy.m, weight.m, 0, activation,
+                                                 pre.m, dx.m, sums);
+        assert_int_equal(status, MC_OK);
+        for (int i = 0; i < N * IN; i++)
+            expected[i % IN] += element(dtype, dx.m.data, i / IN * dx.m.stride + i % IN);
+    }
+    assert_floats(sums, expected, IN, 1e-6, t->name, "linear_backward_input, sums");
+    matrix_free(&dy);
+    matrix_free(&weight);
+    matrix_free(&pre);
+    matrix_free(&dx);
+}
+
+static void test_linear_backward_input(void **state)
+{
+    (void)state;
+    const int64_t sizes[][3] = {{0, 5, 4},   {5, 0, 4},    {5, 4, 0},     {1, 1, 1},
+                                {1, 37, 20}, {33, 40, 20}, {130, 90, 70}, {700, 13, 5}};
+    FOR_TABLES(t) FOR_TYPES(i) for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++)
+    {
+        input_sums_case(t, float_types[i], a);
+        for (int s = 0; s < 8; s++)
+            for (int mode = 0; mode < 4; mode++) {
+                float beta = mode & 2 ? 1 : 0; /* with an activation it is 0 */
+                if (beta != 0 && a != MC_ACTIVATION_NONE) continue;
+                input_gradient_case(t, (input_gradient){sizes[s][0], sizes[s][1], sizes[s][2],
+                                                        float_types[i], a, beta, mode & 1});
+            }
+    }
+}
+
 /* ---- optimizers ------------------------------------------------------------------------------ */
 
 enum { PARAMETERS = 12345 };
@@ -1037,6 +1125,7 @@ int main(void)
         cmocka_unit_test(test_zero),
         cmocka_unit_test(test_gemm),
         cmocka_unit_test(test_gemm_blocks),
+        cmocka_unit_test(test_linear_backward_input),
         cmocka_unit_test(test_adam),
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_gradient_stats),
