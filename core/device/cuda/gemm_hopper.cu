@@ -52,6 +52,7 @@ enum {
 struct hopper_call {
     int columns, terms;
     const char *bias; /* forward; two bytes an element */
+    bool keeps_pre;   /* forward */
     float *sums;      /* backward: (tiles of rows, columns), or NULL */
     int tile_pairs, tile_columns;
 };
@@ -475,7 +476,7 @@ store_forward(const hopper_call &c, const consumer &me, int row, int first,
         show_to_copy_engine();
         sync_consumer(me.number);
         if (!me.chief || column >= c.columns) continue;
-        store_box(map_pre, pre_piece, column, row);
+        if (c.keeps_pre) store_box(map_pre, pre_piece, column, row);
         store_box(map_y, y_piece, column, row);
         end_stores();
     }
@@ -685,7 +686,7 @@ extern "C" bool mc_gelu_product_takes(mc_device *d, const mc_gelu_product *p)
     if (tiles < 2 * (int64_t)cuda->multiprocessors && cuda->gemm->gelu != MC_GELU_OWN) return false;
     if (tiles > INT32_MAX / 2) return false;
     return fits(p->x, p->rows, dtype) && fits(p->y, p->rows, dtype) &&
-           fits(p->pre, p->rows, dtype) &&
+           ((!p->backward && !p->pre.data) || fits(p->pre, p->rows, dtype)) &&
            fits(p->weight, p->backward ? p->terms : p->columns, dtype) &&
            (size_t)(tile_pairs_of(p) * CLUSTER * p->columns) * 4 <= MC_GEMM_WORKSPACE;
 }
@@ -699,6 +700,7 @@ extern "C" mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p)
     c.columns = (int)p->columns;
     c.terms = (int)p->terms;
     c.bias = (const char *)p->bias.data;
+    c.keeps_pre = p->pre.data;
     c.sums = p->sums ? (float *)g->workspace : NULL;
     c.tile_pairs = (int)tile_pairs_of(p);
     c.tile_columns = (int)mc_ceil_div(p->columns, COLUMNS);
@@ -708,7 +710,8 @@ extern "C" mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p)
     if (!result && !p->backward)
         result = describe(encode, p->weight, p->columns, p->terms, COLUMNS / CLUSTER, &maps[1]);
     if (!result) result = describe(encode, p->y, p->rows, p->columns, ROWS, &maps[2]);
-    if (!result) result = describe(encode, p->pre, p->rows, p->columns, ROWS, &maps[3]);
+    const mc_matrix pre = p->pre.data ? p->pre : p->y; /* y's is not used */
+    if (!result) result = describe(encode, pre, p->rows, p->columns, ROWS, &maps[3]);
     if (result)
         return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
     const bool tanh = p->activation == MC_ACTIVATION_GELU_NEW;

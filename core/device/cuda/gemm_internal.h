@@ -84,7 +84,7 @@ mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const
 typedef struct mc_gelu_product {
     bool backward;
     int64_t rows, columns, terms;
-    mc_matrix x, weight, bias, pre, y; /* y, pre: (rows, columns) */
+    mc_matrix x, weight, bias, pre, y; /* y, pre: (rows, columns); forward, pre may be NULL */
     mc_activation activation;
     float *sums; /* (columns) */
 } mc_gelu_product;
