@@ -49,7 +49,9 @@ else()
             set(MC_HAVE_CUDA ON)
             target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CUDA)
             target_link_libraries(mc_dependencies INTERFACE CUDA::cudart_static ${CMAKE_DL_LIBS})
-            if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a") # which alone has Hopper's matrix instructions
+            # 90a alone has Hopper's matrix instructions; beside code for 90 it might not be taken.
+            if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a" AND
+               NOT CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90(-real)?(;|$)")
                 set(MC_HAVE_HOPPER ON)
                 target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER)
             endif()

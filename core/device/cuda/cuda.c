@@ -444,15 +444,15 @@ static bool read_switch(mc_device *d, const char *name, const char *on, const ch
     return false;
 }
 
-static bool make_memory(mc_cuda_device *c, bool shared)
+static bool make_memory(mc_cuda_device *c)
 {
     mc_device *d = &c->device;
     if (c->direct) { /* memory that a step frees is gone: a recording of the step cannot use it */
         d->record_begin = NULL;
         return true;
     }
-    c->range = mc_cuda_range_new(d, c->ordinal, shared);
-    c->step_range = c->range ? mc_cuda_range_new(d, c->ordinal, shared) : NULL;
+    c->range = mc_cuda_range_new(d, c->ordinal, c->several_ranks);
+    c->step_range = c->range ? mc_cuda_range_new(d, c->ordinal, c->several_ranks) : NULL;
     if (!c->step_range) return false;
     mc_pool_source source = mc_cuda_range_source(c->range),
                    step_source = mc_cuda_range_source(c->step_range);
@@ -461,7 +461,7 @@ static bool make_memory(mc_cuda_device *c, bool shared)
     return c->pool && c->step_pool;
 }
 
-static bool make_parts(mc_cuda_device *c, bool several_ranks)
+static bool make_parts(mc_cuda_device *c)
 {
     mc_device *d = &c->device;
     if (mc_cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"))
@@ -470,7 +470,7 @@ static bool make_parts(mc_cuda_device *c, bool several_ranks)
         if (mc_cuda_check(d, cudaEventCreateWithFlags(&c->done[i], cudaEventDisableTiming),
                           "an event"))
             return false;
-    return make_memory(c, several_ranks) && (c->staging = mc_cuda_staging_new(d)) &&
+    return make_memory(c) && (c->staging = mc_cuda_staging_new(d)) &&
            (c->gemm = mc_cuda_gemm_new(d));
 }
 
@@ -527,12 +527,13 @@ mc_device *mc_cuda_open(mc_context *ctx)
         return NULL;
     }
     c->device = describe();
+    c->several_ranks = ctx->world_size > 1;
     bool found = read_switch(&c->device, "MC_DETERMINISTIC", "1", "0", &c->deterministic) &&
                  read_switch(&c->device, "MC_CUDA_MEMORY", "direct", "", &c->direct) &&
                  choose_gpu(ctx, c);
     if (found) c->preload = mc_preload_new(); /* while the GPU's context is made */
-    if (found && read_properties(ctx, c) && make_parts(c, ctx->world_size > 1)) {
-        c->device.linked = ctx->world_size > 1 && is_linked(c);
+    if (found && read_properties(ctx, c) && make_parts(c)) {
+        c->device.linked = c->several_ranks && is_linked(c);
         return &c->device;
     }
     if (!mc_failed(ctx))

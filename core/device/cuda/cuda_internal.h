@@ -29,6 +29,7 @@ typedef struct mc_cuda_device {
     int capability;     /* 90 for compute capability 9.0 */
     char gpu[256];      /* its name: "NVIDIA H200" */
     bool deterministic; /* bit-equal results from run to run, at some cost */
+    bool several_ranks; /* collectives of NCCL run beside */
     /* memory: what lives on, and what comes and goes within steps that are recorded */
     struct mc_pool *pool, *step_pool;
     struct mc_cuda_range *range, *step_range;
