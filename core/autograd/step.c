@@ -186,10 +186,12 @@ void mc_step_forget(mc_context *ctx)
 
 /* Of several ranks only on demand: in a CUDA graph collectives take more from what computes beside
  * them than they do without (bench/RESULTS.md). */
-static bool can_record(const mc_context *ctx)
+static bool can_record(mc_context *ctx)
 {
     const char *graphs = getenv("MC_CUDA_GRAPHS");
     bool never = graphs && strcmp(graphs, "0") == 0, always = graphs && strcmp(graphs, "1") == 0;
+    if (ctx->device->record_begin && graphs && *graphs && !never && !always)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "MC_CUDA_GRAPHS=%s, expected 0 or 1", graphs);
     return ctx->device->record_begin && !never && (always || !ctx->comm);
 }
 
@@ -198,7 +200,9 @@ mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user)
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (!fn) return mc_fail(ctx, MC_ERR_ARGUMENT, "mc_step_run: the step is NULL");
     mc_device *device = ctx->device;
-    if (!can_record(ctx)) {
+    bool records = can_record(ctx);
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (!records) {
         fn(ctx, user);
         return mc_error_status(ctx);
     }

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <sys/random.h>
+#include "core/base/hash_internal.h"
 #include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/dist/launch_internal.h"
@@ -292,9 +293,7 @@ static bool is_usable(mc_comm *c, const char *what)
 static uint64_t name_of_part(const mc_comm *c, int colour)
 {
     const uint64_t from[] = {c->hooks.group, c->sequence, (uint64_t)colour};
-    uint64_t name = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; i < sizeof from; i++)
-        name = (name ^ ((const unsigned char *)from)[i]) * 0x100000001b3u;
+    uint64_t name = mc_hash(MC_HASH_START, from, sizeof from);
     return name ? name : 1;
 }
 

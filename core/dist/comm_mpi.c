@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "core/base/hash_internal.h"
 #include "core/dist/comm_mpi_internal.h"
 
 enum {
@@ -745,9 +746,7 @@ enum { GREETING = sizeof(greeting) / sizeof(int32_t) };
 
 static greeting greet(const mc_comm_id *id)
 {
-    uint64_t digest = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; id && i < sizeof id->bytes; i++)
-        digest = (digest ^ id->bytes[i]) * 0x100000001b3u;
+    uint64_t digest = id ? mc_hash(MC_HASH_START, id->bytes, sizeof id->bytes) : MC_HASH_START;
     return (greeting){next_number(), id != NULL, {(uint32_t)digest, (uint32_t)(digest >> 32)}};
 }
 

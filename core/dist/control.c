@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
+#include "core/base/hash_internal.h"
 #include "core/base/memory_internal.h"
 
 /* ---- the shared state ------------------------------------------------------------------------ */
@@ -133,9 +134,7 @@ static uint64_t host_id(void)
         used += fread(text + used, 1, sizeof text - used, file);
         fclose(file);
     }
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; i < used; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
-    return hash;
+    return mc_hash(MC_HASH_START, text, used);
 }
 
 static double at_most(double value, double limit) { return value < limit ? value : limit; }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/base/hash_internal.h"
 
 enum { NAMES = 3, DERIVED_FIRST = 16384, DERIVED_PORTS = 12288, DEFAULT_PORT = 29501 };
 
@@ -185,21 +186,20 @@ static bool read_addr(mc_error *error, const variables *v, mc_launch *l)
     return read_slurm_addr(error, l);
 }
 
-static uint64_t hash_text(uint64_t hash, const char *text)
+/* The NUL included, so that texts do not run together. */
+static uint64_t hash_whole(uint64_t hash, const char *text)
 {
-    do hash = (hash ^ (unsigned char)*text) * 0x100000001b3u; /* FNV-1a, the NUL included */
-    while (*text++);
-    return hash;
+    return mc_hash(hash, text, strlen(text) + 1);
 }
 
 /* Returns whether the environment tells one job from another. */
 static bool read_job(const variables *v, mc_launch *l)
 {
     bool told = false;
-    l->job = hash_text(0xcbf29ce484222325u, v->which);
+    l->job = hash_whole(MC_HASH_START, v->which);
     for (int i = 0; i < NAMES; i++) {
         const char *value = value_of(v->job[i]);
-        l->job = hash_text(l->job, value ? value : "");
+        l->job = hash_whole(l->job, value ? value : "");
         told = told || value;
     }
     return told;

@@ -1,6 +1,7 @@
 #include "core/dist/world_internal.h"
 
 #include <string.h>
+#include "core/base/hash_internal.h"
 #include "core/device/device_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/dist/control_internal.h"
@@ -125,16 +126,14 @@ static void tell(void *user, const mc_error *error)
 void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks)
 {
     struct mc_world *w = ctx->world;
-    uint64_t name = 0xcbf29ce484222325u; /* FNV-1a */
     if (!w || !w->control) return;
-    for (size_t i = 0; id && i < sizeof id->bytes; i++)
-        name = (name ^ id->bytes[i]) * 0x100000001b3u;
     *hooks = (mc_comm_hooks){.stop = stop,
                              .note = note,
                              .explain = explain,
                              .tell = tell,
                              .user = w,
-                             .group = id ? name : ++w->groups,
+                             .group = id ? mc_hash(MC_HASH_START, id->bytes, sizeof id->bytes)
+                                         : ++w->groups,
                              .ranks = ctx->world_size};
 }
 

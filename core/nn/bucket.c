@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "core/autograd/step_internal.h"
+#include "core/base/hash_internal.h"
 
 static mc_device *device_of(const mc_module_root *root) { return root->ctx->device; }
 
@@ -12,9 +13,7 @@ static mc_device *device_of(const mc_module_root *root) { return root->ctx->devi
  * finaliser, Steele et al. 2014), so that names that differ little get unrelated values. */
 static uint64_t parameter_seed(uint64_t seed, const char *name)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-    uint64_t z = hash + seed * 0x9e3779b97f4a7c15u;
+    uint64_t z = mc_hash_text(MC_HASH_START, name) + seed * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 #include <math.h>
 #include <string.h>
+#include "core/base/hash_internal.h"
 #include "core/dist/comm.h"
 
 struct mc_inspection {
@@ -65,7 +66,7 @@ static mc_status gather(mc_context *ctx, const void *own, void *all, size_t byte
     return status;
 }
 
-/* What the ranks' rows are, as two numbers (FNV-1a of the names). */
+/* What the ranks' rows are, as two numbers. */
 typedef struct row_mark {
     uint64_t count, hash;
 } row_mark;
@@ -73,12 +74,8 @@ typedef struct row_mark {
 /* An error on every rank if their rows differ. */
 static mc_status check_rows(mc_context *ctx, int count, const char *const *names)
 {
-    row_mark mine = {(uint64_t)count, 0xcbf29ce484222325u};
-    for (int i = 0; i < count; i++)
-        for (const char *c = names[i];; c++) {
-            mine.hash = (mine.hash ^ (unsigned char)*c) * 0x100000001b3u;
-            if (!*c) break;
-        }
+    row_mark mine = {(uint64_t)count, MC_HASH_START};
+    for (int i = 0; i < count; i++) mine.hash = mc_hash(mine.hash, names[i], strlen(names[i]) + 1);
     row_mark *all = mc_calloc((size_t)ctx->world_size, sizeof *all);
     if (!all) return mc_fail_nomem(ctx, "a table of statistics");
     mc_status status = gather(ctx, &mine, all, sizeof mine);

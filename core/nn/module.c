@@ -1,3 +1,4 @@
+#include "core/base/hash_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
 #include "core/nn/offload_internal.h"
@@ -176,8 +177,7 @@ static char *full_name(mc_module *module, const char *name)
 /* The place of the parameter of that name, or an empty one for it. */
 static mc_parameter **slot_of(const mc_module_root *root, const char *name)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (const char *c = name; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    uint64_t hash = mc_hash_text(MC_HASH_START, name);
     size_t mask = root->name_slots - 1, at = (size_t)(hash ^ hash >> 32) & mask;
     while (root->by_name[at] && strcmp(root->by_name[at]->name, name) != 0) at = (at + 1) & mask;
     return &root->by_name[at];

@@ -170,6 +170,8 @@ static void test_empty_product(void **state)
     mc_context_free(ctx);
 }
 
+static void no_step(mc_context *ctx, void *user) { (void)ctx, (void)user; }
+
 static void test_unknown(void **state)
 {
     (void)state;
@@ -180,10 +182,13 @@ static void test_unknown(void **state)
         {"MC_TUNING", "fast", "MC_TUNING=fast, expected quick or sustained"},
         {"MC_DETERMINISTIC", "yes", "MC_DETERMINISTIC=yes, expected 1 or 0"},
         {"MC_CUDA_MEMORY", "pool", "MC_CUDA_MEMORY=pool, expected direct or nothing"},
+        {"MC_CUDA_GELU", "mine", "MC_CUDA_GELU=mine, expected own or cublas"},
+        {"MC_CUDA_GRAPHS", "on", "MC_CUDA_GRAPHS=on, expected 0 or 1"}, /* by the first step */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv(cases[i].name, cases[i].value, 1);
         mc_context *ctx = mc_init_distributed(&(mc_init_options){.device = "cuda"});
+        if (!mc_failed(ctx)) mc_step_run(ctx, 1, no_step, NULL);
         assert_true(mc_failed(ctx));
         assert_non_null(strstr(mc_error_message(ctx), cases[i].message));
         mc_context_free(ctx);

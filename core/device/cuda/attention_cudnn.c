@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/base/file_internal.h"
+#include "core/base/hash_internal.h"
 #include "core/device/cuda/attention_internal.h"
 #include "core/device/cuda/cudnn_internal.h"
 
@@ -80,8 +81,7 @@ static void describe(const mc_cuda_device *cuda, const mc_sdpa_key *k, char *tex
 /* The file that keeps a plan from one start to the next; false: there is no place for it. */
 static bool plan_path(mc_device *d, const mc_sdpa_key *k, const char *title, char path[MC_PATH_MAX])
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (const char *p = title; *p; p++) hash = (hash ^ (uint8_t)*p) * 0x100000001b3u;
+    uint64_t hash = mc_hash_text(MC_HASH_START, title);
     char name[96];
     snprintf(name, sizeof name, "cudnn-%s-%016llx.plan", k->backward ? "backward" : "forward",
              (unsigned long long)hash);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/base/file_internal.h"
+#include "core/base/hash_internal.h"
 #include "core/base/memory_internal.h"
 
 /* ---- the library ----------------------------------------------------------------------------- */
@@ -418,13 +419,6 @@ int mc_cudnn_plan_run(const mc_cudnn *c, mc_cudnn_descriptor plan, int count, co
 
 enum { LARGEST_PLAN = 64 << 20 };
 
-static uint64_t checksum(const char *text, size_t size) /* FNV-1a */
-{
-    uint64_t sum = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < size; i++) sum = (sum ^ (uint8_t)text[i]) * 0x100000001b3u;
-    return sum;
-}
-
 static mc_cudnn_descriptor plan_from_json(const mc_cudnn *c, const char *json, size_t size)
 {
     mc_cudnn_graph g;
@@ -454,7 +448,7 @@ mc_cudnn_descriptor mc_cudnn_plan_load(const mc_cudnn *c, const char *path, cons
         size_t json_size = size - (title_size + 1 + sum_size);
         char expected[24];
         snprintf(expected, sizeof expected, "%016llx\n",
-                 (unsigned long long)checksum(json, json_size));
+                 (unsigned long long)mc_hash(MC_HASH_START, json, json_size));
         if (!memcmp(json - sum_size, expected, sum_size)) plan = plan_from_json(c, json, json_size);
     }
     mc_free(text);
@@ -488,7 +482,8 @@ void mc_cudnn_plan_store(const mc_cudnn *c, mc_cudnn_descriptor plan, const char
     if (!json) return;
     mc_error err = {0};
     mc_file_writer writer;
-    snprintf(sum, sizeof sum, "\n%016llx\n", (unsigned long long)checksum(json, size));
+    snprintf(sum, sizeof sum, "\n%016llx\n",
+             (unsigned long long)mc_hash(MC_HASH_START, json, size));
     if (!mc_file_writer_init(&err, &writer, path)) {
         mc_file_write(&writer, title, strlen(title));
         mc_file_write(&writer, sum, strlen(sum));

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/file_internal.h"
+#include "core/base/hash_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/gemm_internal.h"
 
@@ -375,13 +376,12 @@ static file_header header_of(const mc_cuda_device *cuda)
     memcpy(h.magic, "mcgemm4", 8);
     h.version = g->lt.GetVersion();
     h.plan_size = sizeof(mc_gemm_plan);
-    h.sum = 0xcbf29ce484222325u; /* FNV-1a */
+    h.sum = MC_HASH_START;
     memcpy(h.gpu, cuda->gpu, sizeof h.gpu);
     for (size_t i = 0; i < g->count; i++) {
-        const uint8_t *bytes = (const uint8_t *)&g->plans[i];
         if (!is_kept(&g->plans[i])) continue;
         h.count++;
-        for (size_t b = 0; b < sizeof *g->plans; b++) h.sum = (h.sum ^ bytes[b]) * 0x100000001b3u;
+        h.sum = mc_hash(h.sum, &g->plans[i], sizeof *g->plans);
     }
     return h;
 }
