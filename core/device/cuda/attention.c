@@ -1,22 +1,15 @@
 /* Attention: cuDNN's kernels where they take the case, and our own everywhere else. Both choose by
  * what forward and backward see alike, so that backward finds the log-sum-exp of its own kind. */
-#include <stdlib.h>
-#include <string.h>
 #include "core/device/cuda/attention_internal.h"
 
-typedef enum choice { BEST, OWN, CUDNN, UNKNOWN } choice;
+typedef enum choice { BEST, OWN, CUDNN } choice;
 
-static choice asked_path(void)
+static mc_status read_path(mc_device *d, choice *path)
 {
-    const char *name = getenv("MC_CUDA_ATTENTION");
-    if (!name || !*name) return BEST;
-    return !strcmp(name, "own") ? OWN : !strcmp(name, "cudnn") ? CUDNN : UNKNOWN;
-}
-
-static mc_status unknown_path(mc_device *d)
-{
-    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_CUDA_ATTENTION=%s, expected own or cudnn",
-                        getenv("MC_CUDA_ATTENTION"));
+    int number;
+    mc_status status = mc_cuda_choice(d, "MC_CUDA_ATTENTION", "own", "cudnn", &number);
+    *path = (choice)number;
+    return status;
 }
 
 /* cuDNN's ragged graphs with a bias or with other keys get plans, but have not been compared with
@@ -30,7 +23,8 @@ static bool tries_cudnn(choice path, const mc_attention_shape *shape)
 void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                mc_matrix k, mc_matrix v, mc_matrix out, bool backward)
 {
-    if (shape->lengths->total && tries_cudnn(asked_path(), shape))
+    choice path;
+    if (shape->lengths->total && !read_path(d, &path) && tries_cudnn(path, shape))
         mc_cudnn_prepare(d, shape, q, k, v, out, backward);
     d->failure[0] = '\0'; /* the call itself tells */
 }
@@ -38,9 +32,9 @@ void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc
 mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                             mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
-    choice path = asked_path();
-    if (path == UNKNOWN) return unknown_path(d);
-    mc_status status = mc_sdpa_zero_tails(d, shape, 1, &out);
+    choice path;
+    mc_status status = read_path(d, &path);
+    if (!status) status = mc_sdpa_zero_tails(d, shape, 1, &out);
     if (status || shape->lengths->total == 0) return status;
     if (tries_cudnn(path, shape)) {
         status = mc_cudnn_attention(d, shape, q, k, v, out, log_sum_exp);
@@ -55,10 +49,10 @@ mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *sha
                                      const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                      mc_matrix dk, mc_matrix dv)
 {
-    choice path = asked_path();
-    if (path == UNKNOWN) return unknown_path(d);
+    choice path;
     const mc_lengths *keys = mc_key_lengths(shape);
-    mc_status status = mc_sdpa_zero_tails(d, shape, 3, (mc_matrix[]){dq, dk, dv});
+    mc_status status = read_path(d, &path);
+    if (!status) status = mc_sdpa_zero_tails(d, shape, 3, (mc_matrix[]){dq, dk, dv});
     if (status || (shape->lengths->total == 0 && keys->total == 0)) return status;
     if (tries_cudnn(path, shape)) {
         status = mc_cudnn_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);

@@ -37,6 +37,30 @@ mc_status mc_cuda_launched(mc_device *d, const char *what)
     return mc_cuda_check(d, cudaGetLastError(), what);
 }
 
+/* ---- what others ask for --------------------------------------------------------------------- */
+
+mc_status mc_cuda_choice(mc_device *d, const char *name, const char *first, const char *second,
+                         int *choice)
+{
+    const char *value = getenv(name);
+    *choice = 0;
+    if (!value || !*value) return MC_OK;
+    *choice = !strcmp(value, first) ? 1 : second && !strcmp(value, second) ? 2 : 0;
+    if (*choice) return MC_OK;
+    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "%s=%s, expected %s or %s", name, value, first,
+                        second ? second : "nothing");
+}
+
+void *mc_cuda_driver_function(const char *name)
+{
+    void *function = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+    if (error) cudaGetLastError(); /* or the next launch would tell it */
+    return error || found != cudaDriverEntryPointSuccess ? NULL : function;
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* What device.memory says is the sum over both pools. */
@@ -432,16 +456,15 @@ static bool is_linked(const mc_cuda_device *c)
     return linked;
 }
 
-/* A variable of the environment that is `on`, or `off` or not there. False for anything else. */
-static bool read_switch(mc_device *d, const char *name, const char *on, const char *off,
-                        bool *is_on)
+static bool read_environment(mc_cuda_device *c)
 {
-    const char *value = getenv(name);
-    *is_on = value && strcmp(value, on) == 0;
-    if (!value || !*value || *is_on || strcmp(value, off) == 0) return true;
-    mc_cuda_fail(d, MC_ERR_ARGUMENT, "%s=%s, expected %s or %s", name, value, on,
-                 *off ? off : "nothing");
-    return false;
+    int deterministic, direct;
+    if (mc_cuda_choice(&c->device, "MC_DETERMINISTIC", "1", "0", &deterministic) ||
+        mc_cuda_choice(&c->device, "MC_CUDA_MEMORY", "direct", NULL, &direct))
+        return false;
+    c->deterministic = deterministic == 1;
+    c->direct = direct == 1;
+    return true;
 }
 
 static bool make_memory(mc_cuda_device *c)
@@ -528,9 +551,7 @@ mc_device *mc_cuda_open(mc_context *ctx)
     }
     c->device = describe();
     c->several_ranks = ctx->world_size > 1;
-    bool found = read_switch(&c->device, "MC_DETERMINISTIC", "1", "0", &c->deterministic) &&
-                 read_switch(&c->device, "MC_CUDA_MEMORY", "direct", "", &c->direct) &&
-                 choose_gpu(ctx, c);
+    bool found = read_environment(c) && choose_gpu(ctx, c);
     if (found) c->preload = mc_preload_new(); /* while the GPU's context is made */
     if (found && read_properties(ctx, c) && make_parts(c)) {
         c->device.linked = c->several_ranks && is_linked(c);

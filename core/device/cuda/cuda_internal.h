@@ -106,6 +106,14 @@ mc_status mc_cuda_launched(mc_device *d, const char *what);
 /* d->failure as printf writes it; returns `status`. */
 mc_status mc_cuda_fail(mc_device *d, mc_status status, const char *format, ...) MC_PRINTF(3, 4);
 
+/* Which of two values a variable of the environment has, 1 or 2; 0: it is not there, or empty. An
+ * error where it has another. `second` NULL: there is one value. */
+mc_status mc_cuda_choice(mc_device *d, const char *name, const char *first, const char *second,
+                         int *choice);
+
+/* A function of the driver, which programs are not linked to; NULL: it has none of that name. */
+void *mc_cuda_driver_function(const char *name);
+
 /* The path of a file that a later start of a program can use again (plans, tuning results): in
  * MC_CACHE_DIR, else in modelcenter/ of XDG_CACHE_HOME or of ~/.cache; the folder is made. False
  * where there is none, or MC_CACHE_DIR is set to nothing. */

@@ -424,39 +424,25 @@ static void write_file(mc_cuda_device *cuda)
     mc_error_clear(&error);
 }
 
-/* By MC_TUNING: quick (the default) or sustained. */
-static mc_status read_care(mc_device *d, bool *sustained)
+static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
 {
-    const char *name = getenv("MC_TUNING");
-    *sustained = name && !strcmp(name, "sustained");
-    if (!name || !*name || *sustained || !strcmp(name, "quick")) return MC_OK;
-    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_TUNING=%s, expected quick or sustained", name);
+    int tuning, gelu;
+    mc_status status = mc_cuda_choice(d, "MC_TUNING", "quick", "sustained", &tuning);
+    if (!status) status = mc_cuda_choice(d, "MC_CUDA_GELU", "own", "cublas", &gelu);
+    if (status) return status;
+    g->sustained = tuning == 2;
+    g->gelu = gelu == 1 ? MC_GELU_OWN : gelu == 2 ? MC_GELU_CUBLAS : MC_GELU_FASTER;
+    return MC_OK;
 }
 
-/* By MC_CUDA_GELU: own or cublas. */
-static mc_status read_gelu(mc_device *d, mc_gelu_choice *choice)
-{
-    const char *name = getenv("MC_CUDA_GELU");
-    *choice = MC_GELU_FASTER;
-    if (!name || !*name) return MC_OK;
-    *choice = strcmp(name, "own") ? MC_GELU_CUBLAS : MC_GELU_OWN;
-    if (!strcmp(name, "own") || !strcmp(name, "cublas")) return MC_OK;
-    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_CUDA_GELU=%s, expected own or cublas", name);
-}
-
-/* What our own kernels need of the driver; NULL where they are not for this GPU. */
+/* What our own kernels need of the driver; NULL: there are none for this GPU, or none wanted. */
 static void *find_encode_map(const mc_cuda_device *cuda)
 {
-    void *function = NULL;
 #ifdef MC_HAVE_HOPPER
-    enum cudaDriverEntryPointQueryResult found;
-    if (cuda->capability == 90 &&
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                         cudaEnableDefault, &found))
-        cudaGetLastError(); /* cuBLASLt does it then */
+    if (cuda->capability == 90 && cuda->gemm->gelu != MC_GELU_CUBLAS)
+        return mc_cuda_driver_function("cuTensorMapEncodeTiled");
 #endif
-    (void)cuda;
-    return function;
+    return (void)cuda, NULL;
 }
 
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
@@ -465,7 +451,7 @@ struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
     char why[384];
     struct mc_cuda_gemm *g = mc_calloc(1, sizeof *g);
     if (!g) return NULL;
-    if (read_care(d, &g->sustained) || read_gelu(d, &g->gelu)) {
+    if (read_environment(d, g)) {
         mc_free(g);
         return NULL;
     }
@@ -478,7 +464,7 @@ struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
     else if (!mc_cuda_check(d, cudaMalloc(&g->workspace, MC_GEMM_WORKSPACE),
                             "cuBLASLt's workspace")) {
         cuda->gemm = g;
-        if (g->gelu != MC_GELU_CUBLAS) g->encode_map = find_encode_map(cuda);
+        g->encode_map = find_encode_map(cuda);
         if (!cuda->deterministic) read_file(cuda);
         return g;
     }

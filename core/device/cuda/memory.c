@@ -37,14 +37,9 @@ struct mc_cuda_range {
 
 static bool find_driver(mc_device *d, driver *cu)
 {
-#define MC_DRIVER_FIND(name)                                                                   \
-    {                                                                                          \
-        enum cudaDriverEntryPointQueryResult found;                                            \
-        cudaError_t error = cudaGetDriverEntryPointByVersion(#name, (void **)&cu->name, 12000, \
-                                                             cudaEnableDefault, &found);       \
-        if (error || found != cudaDriverEntryPointSuccess)                                     \
-            return mc_cuda_fail(d, MC_ERR_DEVICE, "the driver has no " #name) == MC_OK;        \
-    }
+#define MC_DRIVER_FIND(name)                              \
+    *(void **)&cu->name = mc_cuda_driver_function(#name); \
+    if (!cu->name) return mc_cuda_fail(d, MC_ERR_DEVICE, "the driver has no " #name) == MC_OK;
     MC_DRIVER_MAP(MC_DRIVER_FIND)
 #undef MC_DRIVER_FIND
     return true;
