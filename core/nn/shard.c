@@ -240,6 +240,21 @@ static void drop_gradient(mc_module_root *root, mc_bucket *b)
     b->gradient = NULL;
 }
 
+/* Memory for `gradient`, and for what is no matrix; all of it or none. "the gradients of" what. */
+static mc_status claim_gradient(mc_module_root *root, mc_bucket *b, const char *kind,
+                                const char *name)
+{
+    mc_device *device = device_of(root);
+    size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
+    b->gradient = device->alloc(device, bytes);
+    if (!b->gradient)
+        return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the gradients of %s\"%s\"",
+                              kind, name);
+    mc_status status = need_vectors(root, b);
+    if (status) drop_gradient(root, b);
+    return status;
+}
+
 size_t mc_bucket_gradient_bytes(const mc_bucket *b)
 {
     size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
@@ -248,19 +263,12 @@ size_t mc_bucket_gradient_bytes(const mc_bucket *b)
 
 mc_status mc_bucket_make_gradient(mc_module_root *root, mc_bucket *b)
 {
-    mc_device *device = device_of(root);
     b->gradient_dtype = root->one_pass ? dtype_of_pass(root, b) : MC_F32;
     b->pass = 0;
-    size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
-    b->gradient = device->alloc(device, bytes);
-    if (!b->gradient)
-        mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the gradients of model \"%s\"",
-                       root->module->name);
-    else if (need_vectors(root, b))
-        drop_gradient(root, b);
-    if (!b->gradient) {
+    mc_status status = claim_gradient(root, b, "model ", root->module->name);
+    if (status) {
         b->gradient_dtype = MC_F32;
-        return mc_error_status(root->ctx);
+        return status;
     }
     if (b->vectors) zero_vectors(root, b, first_vector(b), b->count - first_vector(b));
     return zero_elements(root, b, 0, b->count);
@@ -295,20 +303,14 @@ mc_status mc_bucket_widen_gradient(mc_module_root *root, mc_bucket *b)
 
 mc_status mc_bucket_begin_gradient(mc_module_root *root, mc_bucket *b)
 {
-    mc_device *device = device_of(root);
-    size_t bytes = (size_t)b->count * mc_dtype_size(b->gradient_dtype);
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     if (!b->trainable) return MC_OK;
     if (b->reducing && mc_module_end_reducing(root)) return mc_error_status(root->ctx);
     b->waits = false; /* more is going to be added */
     if (b->level < 2) return mc_bucket_reopen(root, b);
     if (b->gradient) return MC_OK;
-    b->gradient = device->alloc(device, bytes);
-    if (!b->gradient)
-        return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL, "the gradients of \"%s\"",
-                              b->owner->name);
-    if (need_vectors(root, b)) drop_gradient(root, b);
-    return b->gradient ? mc_bucket_blank(root, b, 0, b->count) : mc_error_status(root->ctx);
+    mc_status status = claim_gradient(root, b, "", b->owner->name);
+    return status ? status : mc_bucket_blank(root, b, 0, b->count);
 }
 
 /* ---- gradients between ranks ----------------------------------------------------------------- */
