@@ -12,6 +12,15 @@ double classify_clock(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+mc_dataset_options classify_rows(const mc_bert *bert, int64_t max_length)
+{
+    mc_bert_config config = mc_bert_get_config(bert);
+    int64_t most = max_length ? max_length : 512;
+    return (mc_dataset_options){.max_length =
+                                    (int)(most < config.positions ? most : config.positions),
+                                .vocabulary = config.vocab_size};
+}
+
 int classify_sizes(int device) { return device == TRAIN_CPU ? 0 : 16; }
 
 mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,

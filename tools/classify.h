@@ -30,6 +30,9 @@ typedef struct classify_exam {
     mc_tensor *logits;
 } classify_exam;
 
+/* What the model can read: texts of at most `max_length` tokens (0: 512) and its positions. */
+mc_dataset_options classify_rows(const mc_bert *bert, int64_t max_length);
+
 /* Runs the model over the rest of the loader's epoch, on all ranks. Stops at an error or an
  * interrupt; false then. */
 bool classify_evaluate(mc_context *ctx, classify_exam *exam, run_log *log, classify_score *score);

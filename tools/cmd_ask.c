@@ -18,7 +18,7 @@ typedef struct ask_options {
 
 /* The question as an unlabelled row of BoolQ, which a dataset turns into the model's input. */
 static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_tokenizer *tokenizer,
-                            mc_bert_config config)
+                            const mc_bert *bert)
 {
     cJSON *row = cJSON_CreateObject();
     cJSON_AddStringToObject(row, "question", o->question);
@@ -26,9 +26,7 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     char *line = cJSON_PrintUnformatted(row);
     cJSON_Delete(row);
     if (!line) return NULL;
-    mc_dataset_options options = {.max_length =
-                                      config.positions < 512 ? (int)config.positions : 512,
-                                  .vocabulary = config.vocab_size};
+    mc_dataset_options options = classify_rows(bert, 0);
     mc_dataset *dataset = mc_dataset_from_memory(ctx, "BoolQ", "--question and --passage", line,
                                                  strlen(line), "test", tokenizer, &options);
     cJSON_free(line);
@@ -62,7 +60,7 @@ static bool ask(const ask_options *o, mc_context *ctx)
         return false;
     }
     float logits[2] = {0};
-    mc_dataset *dataset = make_row(ctx, o, tokenizer, mc_bert_get_config(bert));
+    mc_dataset *dataset = make_row(ctx, o, tokenizer, bert);
     if (!answer(ctx, bert, dataset, logits)) return false;
     double yes = 1 / (1 + exp((double)logits[0] - (double)logits[1]));
     mc_print_rank(ctx, 0, "%s %.4f\n", yes >= 0.5 ? "yes" : "no", yes >= 0.5 ? yes : 1 - yes);

@@ -33,10 +33,7 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
     const char *trained = mc_bert_task(bert);
     if (trained && strcmp(trained, task) != 0)
         run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
-    mc_bert_config config = mc_bert_get_config(bert);
-    int64_t positions = config.positions, length = o->max_length ? o->max_length : 512;
-    mc_dataset_options options = {.max_length = (int)(length < positions ? length : positions),
-                                  .vocabulary = config.vocab_size};
+    mc_dataset_options options = classify_rows(bert, o->max_length);
     mc_dataset *rows = mc_dataset_open(ctx, task, o->data, o->split, tokenizer, &options);
     mc_dataloader *loader =
         mc_dataloader_new(rows, &(mc_dataloader_options){.batch_size = o->batch_size,

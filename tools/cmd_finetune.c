@@ -80,13 +80,10 @@ static void open_data(finetune *f)
 {
     const finetune_options *o = f->o;
     const char *task = task_names[o->task];
-    mc_bert_config config = mc_bert_get_config(f->bert);
-    mc_dataset_options options = {.max_length = (int)o->max_length,
-                                  .vocabulary = config.vocab_size};
-    int64_t positions = config.positions;
-    if (!options.max_length || options.max_length > positions)
-        options.max_length = positions < 512 ? (int)positions : 512;
-    if (o->max_length > positions)
+    int64_t positions = mc_bert_get_config(f->bert).positions;
+    bool too_long = o->max_length > positions;
+    mc_dataset_options options = classify_rows(f->bert, too_long ? 0 : o->max_length);
+    if (too_long)
         run_log_line(&f->log, "the model has %lld positions: texts are cut there, not at %lld",
                      (long long)positions, (long long)o->max_length);
     f->train_rows = mc_dataset_open(f->ctx, task, o->data, "train", f->tokenizer, &options);
