@@ -6,10 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <math.h>
 #include <string.h>
-#include "core/autograd/tape_internal.h"
-#include "core/modelcenter.h"
+#include "tests/ops/graph_test.h"
 
 enum { ROWS = 37, IN = 6, MIDDLE = 20, OUT = 9, MOST = ROWS * MIDDLE };
 enum { H, X, WEIGHT, BIAS, NEXT, NEXT_BIAS, THIRD, INPUTS };
@@ -102,33 +100,14 @@ static mc_tensor *build(mc_tape *t, void *user, mc_tensor *h, mc_tensor *const *
     return other ? mc_add(t, y, other) : y;
 }
 
-static void make_inputs(mc_tape *t, mc_dtype dtype, unsigned frozen, mc_tensor **in,
-                        mc_tensor **cast)
-{
-    for (int i = 0; i < INPUTS; i++) {
-        float data[MOST];
-        for (int k = 0; k < MOST; k++) data[k] = sinf((float)(i * 100 + k * 7));
-        mc_shape shape = sizes[i][1] ? MC_SHAPE(sizes[i][0], sizes[i][1]) : MC_SHAPE(sizes[i][0]);
-        in[i] = mc_tape_input(t, MC_F32, shape, data, !(frozen >> i & 1));
-        cast[i] = mc_cast(t, in[i], dtype);
-    }
-}
-
 static void backward_counted(mc_context *ctx, mc_tape *t, mc_tensor *y)
 {
-    float dy[ROWS * OUT];
-    for (int k = 0; k < ROWS * OUT; k++) dy[k] = cosf((float)k) + 0.5f;
-    mc_tensor *given = mc_tape_input(t, MC_F32, MC_SHAPE(ROWS, OUT), dy, false);
-    assert_int_equal(mc_error_status(ctx), MC_OK);
     mc_kernels counting = *ctx->device->kernels;
     calls.kernels = ctx->device->kernels;
     calls.own = calls.taken = calls.marks = 0;
     counting.column_sums = count_column_sums;
     counting.linear_backward_input = count_backward_input;
-    ctx->device->kernels = &counting;
-    mc_tape_backward(t, mc_cast(t, y, MC_F32), given);
-    ctx->device->kernels = calls.kernels;
-    if (mc_failed(ctx)) fail_msg("%s", mc_error_message(ctx));
+    backward_through(ctx, &counting, t, y, ROWS, OUT);
 }
 
 /* Runs the graph forward and backward. */
@@ -137,7 +116,7 @@ static void run(const setting *s, mc_dtype dtype, mc_activation activation, valu
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 3});
     mc_tape *t = mc_tape_begin(ctx);
     mc_tensor *in[INPUTS], *cast[INPUTS];
-    make_inputs(t, dtype, s->frozen, in, cast);
+    make_inputs(t, dtype, s->frozen, INPUTS, sizes, in, cast);
     memset(v, 0, sizeof *v);
     for (int i = 0; i < MIDDLE; i++) v->gradient[BIAS][i] = start_of(s, i);
     graph g = {.s = s, .activation = activation, .leaf_gradient = v->gradient[BIAS]};
@@ -147,10 +126,7 @@ static void run(const setting *s, mc_dtype dtype, mc_activation activation, valu
     backward_counted(ctx, t,
                      s->segment ? mc_tape_checkpoint(t, build, &g, cast[H], cast + 1, INPUTS - 1)
                                 : build(t, &g, cast[H], cast + 1));
-    for (int i = 0; i < INPUTS; i++)
-        if (mc_tensor_gradient(in[i]) && (i != BIAS || s->input_bias))
-            mc_tensor_read_f32(ctx, mc_tensor_gradient(in[i]), v->gradient[i],
-                               mc_tensor_count(in[i]));
+    read_gradients(ctx, in, INPUTS, s->input_bias ? -1 : BIAS, *v->gradient, MOST);
     assert_int_equal(calls.marks, s->mark);
     mc_tape_end(t);
     mc_context_free(ctx);
