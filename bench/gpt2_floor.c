@@ -58,7 +58,7 @@ static mc_status linear(floor_run *r, int64_t in, int64_t out, bool gelu, bool b
     if (!s)
         s = d->kernels->linear_backward_input(
             d, r->tokens, in, out, dy, w, 0, behind_gelu ? activation : MC_ACTIVATION_NONE,
-            behind_gelu ? half(r->pre, in) : none, half(r->dx, in), NULL);
+            behind_gelu ? half(r->pre, in) : none, half(r->dx, in), NULL, NULL);
     if (!s)
         s = d->kernels->gemm(d, true, false, out, in, r->tokens, dy, x, 1,
                              (mc_matrix){r->gradient, MC_F32, in});

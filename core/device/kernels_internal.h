@@ -136,11 +136,13 @@ typedef struct mc_kernels {
                         mc_matrix y);
     /* dx (rows, in) = beta * dx + dy (rows, out) weight; with an activation (then beta is 0) times
      * activation'(pre), pre (rows, in): the gradient of the pre-activation of the linear before,
-     * and of that one's bias is then the sum of dx's columns: sums (in) += it, unless NULL. */
+     * and of that one's bias is then the sum of dx's columns: sums (in) += it, unless NULL.
+     * dbias (out) += the sums of dy's columns, the gradient of the linear's own bias, unless
+     * NULL. */
     mc_status (*linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                        mc_matrix dy, mc_matrix weight, float beta,
                                        mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                       float *sums);
+                                       float *sums, float *dbias);
 
     /* x += bias (f32/f16/bf16, (columns); NULL data: none), kept as the pre-activation in x; then
      * y = activation(x). y.data == x.data or NULL where the activation is NONE. */

@@ -120,14 +120,15 @@ static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out
 static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                             mc_matrix dy, mc_matrix weight, float beta,
                                             mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                            float *sums)
+                                            float *sums, float *dbias)
 {
     mc_status status = product(d, MC_WORK_PRODUCT_NN, dy.dtype, rows, in, out);
     if (!status && activation != MC_ACTIVATION_NONE)
         status = activated(d, MC_WORK_ACTIVATION_BACKWARD, rows, in, pre, activation);
     if (!status && sums) status = moved(d, MC_WORK_SUMS, dx.dtype, rows, in, size_of(dx));
-    DO(d, status, linear_backward_input, rows, in, out, dy, weight, beta, activation, pre, dx,
-       sums);
+    if (!status && dbias) status = moved(d, MC_WORK_SUMS, dy.dtype, rows, out, size_of(dy));
+    DO(d, status, linear_backward_input, rows, in, out, dy, weight, beta, activation, pre, dx, sums,
+       dbias);
 }
 
 static mc_status plan_bias_activation(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,

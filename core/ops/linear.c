@@ -39,15 +39,31 @@ static mc_tensor *bias_before(const mc_node *node, const mc_tensor *x)
     return x->node == node->previous ? x->node->inputs[BIAS] : NULL;
 }
 
-/* Unless the operation behind it did so. */
-static void bias_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
+/* Gradients of the input, where it is wanted, and of biases: of the linear's own, unless the
+ * operation behind it did so, and of the one before where that is done along the way. */
+static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
 {
-    if (node->output->bias_is_done) return;
-    float *dbias = mc_vector_gradient_begin(t, node->inputs[BIAS]);
-    if (dbias)
-        MC_KERNEL(t, "linear", column_sums, mc_tensor_rows(du), mc_tensor_columns(du),
-                  mc_matrix_of(du), dbias);
-    mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
+    mc_tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
+    mc_tensor *bias = node->output->bias_is_done ? NULL : node->inputs[BIAS];
+    int64_t rows = mc_tensor_rows(du), in = mc_tensor_columns(x), out = mc_tensor_columns(du);
+    bool accumulate;
+    float *dbias = mc_vector_gradient_begin(t, bias);
+    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    const linear_state *before = dx && !accumulate ? linear_before(x) : NULL;
+    mc_tensor *earlier = before ? bias_before(node, x) : NULL;
+    float *sums = mc_vector_gradient_begin(t, earlier);
+    mc_matrix none = {0};
+    if (dx)
+        MC_KERNEL(t, "linear", linear_backward_input, rows, in, out, mc_matrix_of(du),
+                  mc_saved_matrix(t, weight), accumulate ? 1.0f : 0.0f,
+                  before ? before->activation : MC_ACTIVATION_NONE,
+                  before ? mc_saved_matrix(t, before->pre) : none, mc_matrix_of(dx), sums, dbias);
+    else if (dbias)
+        MC_KERNEL(t, "linear", column_sums, rows, out, mc_matrix_of(du), dbias);
+    mc_vector_gradient_end(t, bias, dbias);
+    mc_vector_gradient_end(t, earlier, sums);
+    x->gradient_is_pre = before;
+    x->bias_is_done = sums;
 }
 
 static void linear_backward(mc_tape *t, mc_node *node)
@@ -63,20 +79,7 @@ static void linear_backward(mc_tape *t, mc_node *node)
     if (dweight)
         MC_KERNEL(t, "linear", gemm, true, false, out, in, rows, mc_matrix_of(du),
                   mc_saved_matrix(t, x), accumulate ? 1.0f : 0.0f, mc_matrix_of(dweight));
-    bias_backward(t, node, du);
-    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
-    const linear_state *before = dx && !accumulate ? linear_before(x) : NULL;
-    mc_tensor *bias = before ? bias_before(node, x) : NULL;
-    float *dbias = mc_vector_gradient_begin(t, bias);
-    mc_matrix none = {0};
-    if (dx)
-        MC_KERNEL(t, "linear", linear_backward_input, rows, in, out, mc_matrix_of(du),
-                  mc_saved_matrix(t, weight), accumulate ? 1.0f : 0.0f,
-                  before ? before->activation : MC_ACTIVATION_NONE,
-                  before ? mc_saved_matrix(t, before->pre) : none, mc_matrix_of(dx), dbias);
-    mc_vector_gradient_end(t, bias, dbias);
-    x->gradient_is_pre = before;
-    x->bias_is_done = dbias;
+    input_backward(t, node, du);
     if (du != node->output->gradient) mc_scratch_free(du);
 }
 

@@ -116,10 +116,11 @@ static inline void set_element(mc_dtype dtype, void *data, int64_t i, double val
         ((float *)data)[i] = f;
     else if (dtype == MC_BF16)
         ((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
-    else /* normal values and zero only */
+    else /* below 2^-14 the bits count units of 2^-24 */
         ((uint16_t *)data)[i] =
             (uint16_t)((bits >> 16 & 0x8000) |
-                       (value == 0 ? 0 : ((bits & 0x7fffffff) - (112u << 23)) >> 13));
+                       (fabs(value) < 0x1p-14 ? (uint32_t)(fabs(value) * 0x1p24)
+                                              : ((bits & 0x7fffffff) - (112u << 23)) >> 13));
 }
 
 /* ---- matrices -------------------------------------------------------------------------------- */

@@ -777,14 +777,14 @@ static void test_gemm_blocks(void **state)
 }
 
 /* The gradient of a linear's input, and what the linear before makes of it: the activation's
- * gradient, and the sums of its columns, which are added to what is there. To the bit as by
- * kernels of their own. */
+ * gradient, and the sums of its columns, which are added to what is there, as those of dy's. To
+ * the bit as by kernels of their own. */
 typedef struct input_gradient {
     int64_t rows, in, out;
     mc_dtype dtype;
     mc_activation activation;
     float beta;
-    bool with_sums;
+    bool with_sums, with_bias;
 } input_gradient;
 
 static void input_gradient_case(const isa_table *t, input_gradient c)
@@ -796,19 +796,22 @@ static void input_gradient_case(const isa_table *t, input_gradient c)
     matrix apart = matrix_new(c.dtype, c.rows, c.in, 4, -1, 1);
     memcpy(apart.v, dx.v, (size_t)(c.rows * c.in) * sizeof *dx.v);
     matrix_reset(&apart);
-    float sums[2][256];
-    assert_true(c.in <= 256);
+    float sums[2][256], dbias[2][256];
+    assert_true(c.in <= 256 && c.out <= 256);
     for (int i = 0; i < 256; i++) sums[0][i] = sums[1][i] = 0.37f * (float)(i % 11) - 1;
+    memcpy(dbias, sums, sizeof dbias);
     bool active = c.activation != MC_ACTIVATION_NONE;
-    int status = t->k->linear_backward_input(device, c.rows, c.in, c.out, dy.m, weight.m, c.beta,
-                                             c.activation, active ? pre.m : (mc_matrix){0}, dx.m,
-                                             c.with_sums ? sums[0] : NULL);
+    int status =
+        t->k->linear_backward_input(device, c.rows, c.in, c.out, dy.m, weight.m, c.beta,
+                                    c.activation, active ? pre.m : (mc_matrix){0}, dx.m,
+                                    c.with_sums ? sums[0] : NULL, c.with_bias ? dbias[0] : NULL);
     assert_int_equal(status, MC_OK);
     t->k->gemm(device, false, false, c.rows, c.in, c.out, dy.m, weight.m, c.beta, apart.m);
     if (active)
         t->k->activation_backward(device, c.rows, c.in, c.activation, pre.m, apart.m, apart.m,
                                   false);
     if (c.with_sums) t->k->column_sums(device, c.rows, c.in, apart.m, sums[1]);
+    if (c.with_bias) t->k->column_sums(device, c.rows, c.out, dy.m, dbias[1]);
     for (int64_t i = 0; i < c.rows * c.in; i++) {
         int64_t row = i / c.in, column = i % c.in;
         assert_true(element(c.dtype, dx.m.data, row * dx.m.stride + column) ==
@@ -816,6 +819,7 @@ static void input_gradient_case(const isa_table *t, input_gradient c)
     }
     assert_gaps(&dx, "linear_backward_input");
     assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+    assert_memory_equal(dbias[0], dbias[1], sizeof dbias[0]);
     matrix_free(&dy);
     matrix_free(&weight);
     matrix_free(&pre);
@@ -823,23 +827,26 @@ static void input_gradient_case(const isa_table *t, input_gradient c)
     matrix_free(&apart);
 }
 
-/* The sums themselves, by plain loops over what was written. */
+/* The sums themselves, by plain loops over what was written and what was given. */
 static void input_sums_case(const isa_table *t, mc_dtype dtype, mc_activation activation)
 {
     enum { N = 70, IN = 33, OUT = 19 };
     matrix dy = matrix_new(dtype, N, OUT, 0, -1, 1), weight = matrix_new(dtype, OUT, IN, 0, -1, 1);
     matrix pre = matrix_new(dtype, N, IN, 0, -3, 3), dx = matrix_new(dtype, N, IN, 2, -1, 1);
-    double expected[IN];
-    float sums[IN];
+    double expected[IN], expected_bias[OUT];
+    float sums[IN], dbias[OUT];
     for (int i = 0; i < IN; i++) expected[i] = sums[i] = (float)i - 7.5f;
+    for (int i = 0; i < OUT; i++) expected_bias[i] = dbias[i] = 2.5f - (float)i;
     for (int pass = 0; pass < 2; pass++) {
         int status = t->k->linear_backward_input(device, N, IN, OUT, dy.m, weight.m, 0, activation,
-                                                 pre.m, dx.m, sums);
+                                                 pre.m, dx.m, sums, dbias);
         assert_int_equal(status, MC_OK);
         for (int i = 0; i < N * IN; i++)
             expected[i % IN] += element(dtype, dx.m.data, i / IN * dx.m.stride + i % IN);
+        for (int i = 0; i < N * OUT; i++) expected_bias[i % OUT] += dy.v[i];
     }
     assert_floats(sums, expected, IN, 1e-6, t->name, "linear_backward_input, sums");
+    assert_floats(dbias, expected_bias, OUT, 1e-6, t->name, "linear_backward_input, dbias");
     matrix_free(&dy);
     matrix_free(&weight);
     matrix_free(&pre);
@@ -855,11 +862,12 @@ static void test_linear_backward_input(void **state)
     {
         input_sums_case(t, float_types[i], a);
         for (int s = 0; s < 8; s++)
-            for (int mode = 0; mode < 4; mode++) {
+            for (int mode = 0; mode < 8; mode++) {
                 float beta = mode & 2 ? 1 : 0; /* with an activation it is 0 */
                 if (beta != 0 && a != MC_ACTIVATION_NONE) continue;
-                input_gradient_case(t, (input_gradient){sizes[s][0], sizes[s][1], sizes[s][2],
-                                                        float_types[i], a, beta, mode & 1});
+                input_gradient_case(t,
+                                    (input_gradient){sizes[s][0], sizes[s][1], sizes[s][2],
+                                                     float_types[i], a, beta, mode & 1, mode & 4});
             }
     }
 }

@@ -44,6 +44,16 @@ static mc_status count_column_sums(mc_device *d, int64_t rows, int64_t columns, 
     return calls.kernels->column_sums(d, rows, columns, x, out);
 }
 
+static mc_status count_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                      mc_matrix dy, mc_matrix weight, float beta,
+                                      mc_activation activation, mc_matrix pre, mc_matrix dx,
+                                      float *sums, float *dbias)
+{
+    if (dbias) calls.column_sums++;
+    return calls.kernels->linear_backward_input(d, rows, in, out, dy, weight, beta, activation, pre,
+                                                dx, sums, dbias);
+}
+
 typedef struct mark_state {
     const float *gradient; /* (OUT) */
 } mark_state;
@@ -117,6 +127,7 @@ static int run(const setting *s, mc_dtype dtype, float dropout, values *v)
     calls.kernels = ctx->device->kernels;
     calls.column_sums = calls.marks = 0;
     counting.column_sums = count_column_sums;
+    counting.linear_backward_input = count_backward_input;
     backward_through(ctx, &counting, t, y, ROWS, OUT);
     read_gradients(ctx, in, INPUTS, s->input_bias ? -1 : BIAS, *v->gradient, MOST);
     assert_true(!s->mark || calls.marks == 1);

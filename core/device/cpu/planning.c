@@ -55,10 +55,11 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
 static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                             mc_matrix dy, mc_matrix weight, float beta,
                                             mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                            float *sums)
+                                            float *sums, float *dbias)
 {
     (void)activation, (void)pre;
-    mc_status status = plan_gemm(d, false, false, rows, in, out, dy, weight, beta, dx);
+    mc_status status = dbias ? plan_column_sums(d, rows, out, dy, dbias) : MC_OK;
+    if (!status) status = plan_gemm(d, false, false, rows, in, out, dy, weight, beta, dx);
     return status || !sums ? status : plan_column_sums(d, rows, in, dx, sums);
 }
 

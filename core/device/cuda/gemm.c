@@ -306,9 +306,9 @@ mc_status mc_cuda_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc
 {
     mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y, none = {0};
     if (rows == 0 || out == 0) return MC_OK;
-    mc_gelu_product own = {.rows = rows, .columns = out, .terms = in, .x = x, .weight = weight};
+    mc_own_product own = {.rows = rows, .columns = out, .terms = in, .x = x, .weight = weight};
     own.bias = bias, own.pre = pre, own.y = y, own.activation = activation;
-    if (mc_gelu_product_takes(d, &own)) return mc_gelu_product_run(d, &own);
+    if (mc_own_product_takes(d, &own)) return mc_own_product_run(d, &own);
     mc_status status = linear_fused(d, rows, in, out, x, weight, bias, activation, pre, y);
     if (status == MC_ERR_UNSUPPORTED && activation != MC_ACTIVATION_NONE && bias.data) {
         /* The bias by the product at least: then the activation reads once and writes once. */
@@ -346,13 +346,16 @@ static mc_status backward_input(mc_device *d, int64_t rows, int64_t in, int64_t 
 mc_status mc_cuda_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                         mc_matrix dy, mc_matrix weight, float beta,
                                         mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                        float *sums)
+                                        float *sums, float *dbias)
 {
-    if (rows == 0 || in == 0) return MC_OK;
-    mc_gelu_product own =
-        mc_gelu_product_backward(rows, in, out, dy, weight, activation, pre, dx, sums);
-    if (mc_gelu_product_takes(d, &own)) return mc_gelu_product_run(d, &own);
-    mc_status status = backward_input(d, rows, in, out, dy, weight, beta, activation, pre, dx);
+    mc_own_product own =
+        mc_own_product_backward(rows, in, out, dy, weight, beta, activation, pre, dx, sums, dbias);
+    bool takes = mc_own_product_takes(d, &own);
+    mc_status status = MC_OK;
+    if (dbias && !(takes && own.x_sums)) status = mc_cuda_column_sums(d, rows, out, dy, dbias);
+    if (status || rows == 0 || in == 0) return status;
+    if (takes) return mc_own_product_run(d, &own);
+    status = backward_input(d, rows, in, out, dy, weight, beta, activation, pre, dx);
     return status || !sums ? status : mc_cuda_column_sums(d, rows, in, dx, sums);
 }
 
@@ -426,12 +429,14 @@ static void write_file(mc_cuda_device *cuda)
 
 static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
 {
-    int tuning, gelu;
+    int tuning, products;
     mc_status status = mc_cuda_choice(d, "MC_TUNING", "quick", "sustained", &tuning);
-    if (!status) status = mc_cuda_choice(d, "MC_CUDA_GELU", "own", "cublas", &gelu);
+    if (!status) status = mc_cuda_choice(d, "MC_CUDA_PRODUCTS", "own", "cublas", &products);
     if (status) return status;
     g->sustained = tuning == 2;
-    g->gelu = gelu == 1 ? MC_GELU_OWN : gelu == 2 ? MC_GELU_CUBLAS : MC_GELU_FASTER;
+    g->products = products == 1   ? MC_PRODUCTS_OWN
+                  : products == 2 ? MC_PRODUCTS_CUBLAS
+                                  : MC_PRODUCTS_FASTER;
     return MC_OK;
 }
 
@@ -439,7 +444,7 @@ static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
 static void *find_encode_map(const mc_cuda_device *cuda)
 {
 #ifdef MC_HAVE_HOPPER
-    if (cuda->capability == 90 && cuda->gemm->gelu != MC_GELU_CUBLAS)
+    if (cuda->capability == 90 && cuda->gemm->products != MC_PRODUCTS_CUBLAS)
         return mc_cuda_driver_function("cuTensorMapEncodeTiled");
 #endif
     return (void)cuda, NULL;

@@ -1,18 +1,21 @@
-/* Products with GELU at their end, by matrix instructions of Hopper (compute capability 9.0):
+/* Products by matrix instructions of Hopper (compute capability 9.0), with what belongs to them:
  *
  *     forward     pre = x weight^T + bias, y = gelu(pre)
  *     backward    dx = (dy weight) gelu'(pre), and the sums of dx's columns
+ *     plain       dx = dy weight, and the sums of dy's columns
  *
- * cuBLASLt has these ends for the GELU with tanh alone, and the multipliers wait while it computes
- * them: on an H200 at its limit of power they cost 40 % of a product of GPT-2 124M, here 25 %, and
- * 36 % with the sums, which are a pass over dx otherwise (20 %). The plain product takes 1 to 2 %
- * longer than cuBLASLt's.
+ * cuBLASLt has the ends with GELU for the one with tanh alone, and the multipliers wait while it
+ * computes them: on an H200 at its limit of power they cost 40 % of a product of GPT-2 124M, here
+ * 25 %, and 36 % with the sums, which are a pass over dx otherwise (20 %). The product by itself
+ * takes 1 to 2 % longer than cuBLASLt's; the sums of dy's columns, which are in shared memory
+ * anyway, save a pass over dy.
  *
  * A tile of the result is 128 rows by 192 columns. A block of threads stays on its multiprocessor,
  * for one tile after another, and has three groups of four warps:
  *
  *  - of the first, one thread tells the copy engine (TMA) which parts of the operands to load: 64
- *    terms of the sums at a time, into a ring of STAGES places in shared memory;
+ *    terms of the sums at a time, into a ring of STAGES places in shared memory; and two warps sum
+ *    dy's columns there if wanted;
  *  - the other two, the consumers, take turns. While one multiplies, the other ends its tile: in
  *    pieces of 64 columns, which go to and from memory through shared memory and the copy engine.
  *
@@ -35,6 +38,7 @@ enum {
     PIECES = COLUMNS / PIECE,
     GROUP = 128, /* threads */
     THREADS = 3 * GROUP,
+    SUMMERS = 2, /* warps that sum columns of x, ROWS / SUMMERS rows each */
 };
 
 /* Of shared memory, in bytes: the ring; two pieces and a sum of four warps for each consumer;
@@ -55,6 +59,7 @@ struct hopper_call {
     const char *bias; /* forward; two bytes an element */
     bool keeps_pre;   /* forward */
     float *sums;      /* backward: (tiles of rows, columns), or NULL */
+    float *x_sums;    /* plain: (tiles of rows * SUMMERS, blocks * TERMS) */
     int tile_pairs, tile_columns;
 };
 
@@ -98,6 +103,12 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
     return there;
 }
 
+/* What the warp's threads read before is read; for its first thread, behind __syncwarp. */
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /* No order of memory is asked for: what it releases was read by matrix instructions that are over,
  * and a fence of the cluster costs more than the block's product. */
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier)
@@ -137,10 +148,11 @@ __device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t from,
 
 __device__ __forceinline__ void end_stores() { asm volatile("cp.async.bulk.commit_group;"); }
 
-/* Until shared memory that this thread's stores come from can be written again. */
-__device__ __forceinline__ void wait_for_stores()
+/* Until shared memory that this thread's stores come from can be written again, but for the last
+ * LEFT that it ended. */
+template <int LEFT = 0> __device__ __forceinline__ void wait_for_stores()
 {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
 
 /* What this thread wrote to shared memory is there for the copy engine. */
@@ -192,6 +204,13 @@ __device__ __forceinline__ void load_16x16(uint32_t row, uint32_t (&v)[4])
                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                  : "r"(row)
                  : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_word(uint32_t address)
+{
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
 }
 
 /* Matrix descriptor of what lies in rows of 128 bytes, swizzled. Eight rows are 1024 bytes; `next`
@@ -292,7 +311,7 @@ struct ring {
 };
 
 /* Loads all that the block's consumers, and in part those of the other block, are going to need. */
-template <bool BACKWARD>
+template <bool ROWS_ARE_TERMS>
 __device__ __forceinline__ void load_tiles(const hopper_call &c, const block_place &p,
                                            const CUtensorMap *x, const CUtensorMap *weight)
 {
@@ -305,7 +324,7 @@ __device__ __forceinline__ void load_tiles(const hopper_call &c, const block_pla
             barrier_wait(p.empty + at.stage * 8, at.parity ^ 1);
             barrier_expect(full, STAGE_BYTES);
             load_box(x, to, full, block * TERMS, row);
-            if (BACKWARD) { /* boxes of 64 columns, of which each block loads half the rows */
+            if (ROWS_ARE_TERMS) { /* boxes of 64 columns, of which each block loads half the rows */
                 constexpr int half = TERMS / CLUSTER;
                 for (int i = 0; i < PIECES; i++)
                     load_box_for_both(weight, w + i * (TERMS * 128) + p.rank * (half * 128), full,
@@ -320,6 +339,60 @@ __device__ __forceinline__ void load_tiles(const hopper_call &c, const block_pla
     /* The block must be there until the other has read what was loaded for it. */
     for (int i = 0; i < STAGES; i++, at.advance())
         barrier_wait(p.empty + at.stage * 8, at.parity ^ 1);
+}
+
+/* Sums, over the warp's rows of x in shared memory, of the two columns 2 lane and 2 lane + 1. A
+ * thread reads word `lane` of each row: the columns that lie there, because of the swizzle, are
+ * those of thread lane ^ 4 (row % 8). */
+template <class T> __device__ __forceinline__ float2 sum_part(uint32_t part, int lane)
+{
+    float2 sums[8] = {};
+    const uint32_t first = part + lane * 4;
+#pragma unroll 1
+    for (int row = 0; row < ROWS / SUMMERS; row += 8) {
+        uint32_t words[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) words[i] = load_word(first + (row + i) * 128);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float2 v = unpack<T>(words[i]);
+            sums[i].x += v.x;
+            sums[i].y += v.y;
+        }
+    }
+#pragma unroll
+    for (int i = 1; i < 8; i++) {
+        sums[0].x += __shfl_xor_sync(~0u, sums[i].x, 4 * i);
+        sums[0].y += __shfl_xor_sync(~0u, sums[i].y, 4 * i);
+    }
+    return sums[0];
+}
+
+/* The sums of x's columns, by a warp, over its share of each tile's rows. Of the T tiles beside each
+ * other, which all read the same of x, the j-th one sums what is loaded for blocks j, j + T, ... of
+ * terms. As consumers do, the warp waits for every load and lets its place be written again. */
+template <class T>
+__device__ __forceinline__ void sum_tiles(const hopper_call &c, const block_place &p, int share)
+{
+    constexpr int bytes = ROWS / SUMMERS * TERMS * 2;
+    const int lane = threadIdx.x % 32;
+    ring at = {0, 0};
+    for (int tile = p.cluster; tile < p.tiles; tile += p.clusters) {
+        const int64_t row = p.row_of(c, tile) / ROWS * SUMMERS + share;
+        float *sums = c.x_sums + row * p.blocks * TERMS + lane * 2;
+        int next = tile % c.tile_columns;
+        for (int block = 0; block < p.blocks; block++, at.advance()) {
+            const bool mine = block == next;
+            float2 sum;
+            barrier_wait(p.full + at.stage * 8, at.parity);
+            if (mine) sum = sum_part<T>(p.shared + at.stage * STAGE_BYTES + share * bytes, lane);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(p.empty + at.stage * 8);
+            if (!mine) continue;
+            *(float2 *)(sums + block * TERMS) = sum;
+            next += c.tile_columns;
+        }
+    }
 }
 
 /* One of the two groups that compute tiles, and one of its threads. */
@@ -346,11 +419,12 @@ __device__ __forceinline__ consumer consumer_of(const block_place &p, int number
 }
 
 /* sums = the tile of the product; lets the other consumer begin when all is on its way. */
-template <class T, bool BACKWARD>
+template <class T, bool ROWS_ARE_TERMS>
 __device__ __forceinline__ void multiply_tile(const block_place &p, const consumer &me, ring *at,
                                               bool last, uint32_t empty, float (&sums)[2][PART])
 {
-    constexpr int next_terms = BACKWARD ? 16 * 128 >> 4 : 16 * 2 >> 4; /* as descriptors count */
+    constexpr int next_terms =
+        ROWS_ARE_TERMS ? 16 * 128 >> 4 : 16 * 2 >> 4; /* as descriptors count */
     constexpr int below = 64 * 128 >> 4;
     const uint64_t x0 = descriptor(p.shared, 0);
     const uint64_t w0 = descriptor(p.shared + X_BYTES, TERMS * 128);
@@ -360,12 +434,12 @@ __device__ __forceinline__ void multiply_tile(const block_place &p, const consum
         const uint64_t w = w0 + at->stage * (STAGE_BYTES >> 4);
         barrier_wait(p.full + at->stage * 8, at->parity);
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-        multiply_add<T, BACKWARD>(sums[0], x, w, block);
-        multiply_add<T, BACKWARD>(sums[1], x + below, w, block);
+        multiply_add<T, ROWS_ARE_TERMS>(sums[0], x, w, block);
+        multiply_add<T, ROWS_ARE_TERMS>(sums[1], x + below, w, block);
 #pragma unroll
         for (int i = 1; i < TERMS / 16; i++) {
-            multiply_add<T, BACKWARD>(sums[0], x + i * 2, w + i * next_terms, 1);
-            multiply_add<T, BACKWARD>(sums[1], x + below + i * 2, w + i * next_terms, 1);
+            multiply_add<T, ROWS_ARE_TERMS>(sums[0], x + i * 2, w + i * next_terms, 1);
+            multiply_add<T, ROWS_ARE_TERMS>(sums[1], x + below + i * 2, w + i * next_terms, 1);
         }
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         if (block) {
@@ -540,7 +614,36 @@ store_backward(const hopper_call &c, consumer &me, int row, int first, const CUt
     }
 }
 
-template <class T, bool TANH, bool BACKWARD>
+/* Pieces take turns with the two places in shared memory. */
+template <class T>
+__device__ __forceinline__ void store_plain(const hopper_call &c, const consumer &me, int row,
+                                            int first, const CUtensorMap *map_y,
+                                            const float (&sums)[2][PART])
+{
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const int column = first + piece * PIECE;
+        const uint32_t in_shared = me.pieces + piece % 2 * PIECE_BYTES;
+        if (me.chief && piece == 0) wait_for_stores();
+        if (me.chief && piece > 0) wait_for_stores<1>();
+        sync_consumer(me.number);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *v = &sums[half][piece * 32 + i * 8];
+                const uint32_t y[4] = {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]),
+                                       pack<T>(v[4], v[5]), pack<T>(v[6], v[7])};
+                store_16x16(in_shared + place_of(me, half, i), y);
+            }
+        show_to_copy_engine();
+        sync_consumer(me.number);
+        if (me.chief && column < c.columns) store_box(map_y, in_shared, column, row);
+        if (me.chief) end_stores();
+    }
+}
+
+template <class T, bool TANH, mc_own_kind KIND>
 __device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_place &p,
                                               int number, const CUtensorMap *map_y,
                                               const CUtensorMap *map_pre)
@@ -558,9 +661,12 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_
         const int row = p.row_of(c, tile), column = p.column_of(c, tile);
         float sums[2][PART];
         if (turn) await_turn(number);
-        if (BACKWARD) load_first_pieces(me, map_pre, row, column);
-        multiply_tile<T, BACKWARD>(p, me, &at, tile + p.clusters >= p.tiles, empty, sums);
-        if (BACKWARD)
+        if (KIND == MC_OWN_BACKWARD) load_first_pieces(me, map_pre, row, column);
+        multiply_tile<T, KIND != MC_OWN_FORWARD>(p, me, &at, tile + p.clusters >= p.tiles, empty,
+                                                 sums);
+        if (KIND == MC_OWN_PLAIN)
+            store_plain<T>(c, me, row, column, map_y, sums);
+        else if (KIND == MC_OWN_BACKWARD)
             store_backward<T, TANH>(c, me, row, column, map_y, map_pre, totals, sums);
         else
             store_forward<T, TANH>(c, me, row, column, map_y, map_pre, sums);
@@ -568,11 +674,16 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_
     if (me.chief) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-template <class T, bool TANH, bool BACKWARD>
+/* Registers of a thread of the first group and of the consumers. Together a block has what it starts
+ * with, 3 * 168 for a thread of each group: more could not be had, and would be waited for. */
+template <mc_own_kind KIND> constexpr int registers_of_first = KIND == MC_OWN_PLAIN ? 56 : 24;
+template <mc_own_kind KIND> constexpr int registers_of_consumers = KIND == MC_OWN_PLAIN ? 224 : 240;
+
+template <class T, bool TANH, mc_own_kind KIND>
 static __global__ void __launch_bounds__(THREADS, 1)
-    gelu_product(const __grid_constant__ hopper_call c, const __grid_constant__ CUtensorMap x,
-                 const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap y,
-                 const __grid_constant__ CUtensorMap pre)
+    hopper_product(const __grid_constant__ hopper_call c, const __grid_constant__ CUtensorMap x,
+                   const __grid_constant__ CUtensorMap weight,
+                   const __grid_constant__ CUtensorMap y, const __grid_constant__ CUtensorMap pre)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) char dynamic[];
@@ -587,23 +698,26 @@ static __global__ void __launch_bounds__(THREADS, 1)
     p.clusters = gridDim.x / CLUSTER;
     p.tiles = c.tile_pairs * c.tile_columns;
     p.blocks = (c.terms + TERMS - 1) / TERMS;
-    const int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP, 0); /* known to be a warp's */
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
+    const int group = warp / 4, summers = KIND == MC_OWN_PLAIN ? SUMMERS : 0;
     if (threadIdx.x == 0) {
         if (p.shared % 1024) __trap(); /* swizzling counts from there */
         for (int i = 0; i < STAGES; i++) {
             barrier_init(p.full + i * 8, 1);
-            barrier_init(p.empty + i * 8, 4 * CLUSTER); /* a consumer's warps, in both blocks */
+            /* a consumer's warps, in both blocks, and those that sum in this one */
+            barrier_init(p.empty + i * 8, 4 * CLUSTER + summers);
         }
         for (int i = 0; i < 4; i++) barrier_init(p.arrived + i * 8, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     sync_cluster();
     if (group == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0) load_tiles<BACKWARD>(c, p, &x, &weight);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of_first<KIND>));
+        if (threadIdx.x == 0) load_tiles<KIND != MC_OWN_FORWARD>(c, p, &x, &weight);
+        if (warp > 0 && warp <= summers) sum_tiles<T>(c, p, warp - 1);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        compute_tiles<T, TANH, BACKWARD>(c, p, group - 1, &y, &pre);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of_consumers<KIND>));
+        compute_tiles<T, TANH, KIND>(c, p, group - 1, &y, &pre);
     }
     sync_cluster(); /* the other block may still tell this one's barriers */
 #else
@@ -631,10 +745,14 @@ static CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t co
 
 typedef void (*kernel_fn)(hopper_call, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
 
-template <class T> static kernel_fn kernel_of(bool tanh, bool backward)
+template <class T> static kernel_fn kernel_of(mc_own_kind kind, bool tanh)
 {
-    if (tanh) return backward ? gelu_product<T, true, true> : gelu_product<T, true, false>;
-    return backward ? gelu_product<T, false, true> : gelu_product<T, false, false>;
+    if (kind == MC_OWN_PLAIN) return hopper_product<T, false, MC_OWN_PLAIN>;
+    if (kind == MC_OWN_BACKWARD)
+        return tanh ? hopper_product<T, true, MC_OWN_BACKWARD>
+                    : hopper_product<T, false, MC_OWN_BACKWARD>;
+    return tanh ? hopper_product<T, true, MC_OWN_FORWARD>
+                : hopper_product<T, false, MC_OWN_FORWARD>;
 }
 
 /* As many clusters as run at once, or as there is work for. */
@@ -655,10 +773,10 @@ static mc_status launch(mc_device *d, kernel_fn kernel, const hopper_call &c,
     config.numAttrs = 1;
     mc_allow_shared(kernel, SHARED_BYTES);
     cudaError_t error = cudaOccupancyMaxActiveClusters(&most, kernel, &config);
-    if (error) return mc_cuda_check(d, error, "product with GELU");
+    if (error) return mc_cuda_check(d, error, "a product of our own");
     config.gridDim = (unsigned)(CLUSTER * mc_least(most, (int64_t)c.tile_pairs * c.tile_columns));
     error = cudaLaunchKernelEx(&config, kernel, c, maps[0], maps[1], maps[2], maps[3]);
-    return mc_cuda_check(d, error, "product with GELU");
+    return mc_cuda_check(d, error, "a product of our own");
 }
 
 static bool fits(mc_matrix m, int64_t rows, mc_dtype dtype)
@@ -666,46 +784,79 @@ static bool fits(mc_matrix m, int64_t rows, mc_dtype dtype)
     return m.data && m.dtype == dtype && mc_is(m.data, 16) && (rows <= 1 || m.stride % 8 == 0);
 }
 
-static int64_t tile_pairs_of(const mc_gelu_product *p)
+static int64_t tile_pairs_of(const mc_own_product *p)
 {
     return mc_ceil_div(p->rows, ROWS * CLUSTER);
 }
 
 /* Whether it is expected to be faster than cuBLASLt. With fewer tiles cuBLASLt's smaller ones keep
- * more multiprocessors busy. Tiles are dealt to multiprocessors beforehand: the share of one that a
+ * more multiprocessors busy; the sums of a plain product are worth no more than 3 % of its columns,
+ * computed in vain because tiles are as wide as they are. Tiles are dealt to multiprocessors beforehand: the share of one that a
  * collective has is computed when the others have ended theirs, which costs more than is gained
  * unless products are short (four H200: GPT-2 124M 1.9 % faster, 1558M 0.5 % and 13B 5 % slower). */
-static bool is_faster(const mc_cuda_device *cuda, const mc_gelu_product *p, int64_t tiles)
+static bool is_faster(const mc_cuda_device *cuda, const mc_own_product *p, int64_t tiles)
 {
     enum { SHORT = 1024 }; /* terms */
     if (cuda->several_ranks && p->terms > SHORT) return false;
+    const int64_t in_vain = mc_ceil_div(p->columns, COLUMNS) * COLUMNS - p->columns;
+    if (p->kind == MC_OWN_PLAIN && in_vain * 100 > p->columns * 3) return false;
     return tiles >= 2 * (int64_t)cuda->multiprocessors;
 }
 
-extern "C" bool mc_gelu_product_takes(mc_device *d, const mc_gelu_product *p)
+/* Bytes of sums before they are added up. */
+static size_t scratch_of(const mc_own_product *p)
+{
+    const int64_t tiles = tile_pairs_of(p) * CLUSTER;
+    const int64_t x_sums = tiles * SUMMERS * mc_ceil_div(p->terms, TERMS) * TERMS;
+    return (size_t)(p->kind == MC_OWN_PLAIN ? x_sums : tiles * p->columns) * sizeof(float);
+}
+
+/* Whether there is all that the kind asks for, and nothing that it does not do. */
+static bool is_whole(const mc_own_product *p)
+{
+    const mc_dtype dtype = p->x.dtype;
+    const bool gelu =
+        p->activation == MC_ACTIVATION_GELU || p->activation == MC_ACTIVATION_GELU_NEW;
+    if (p->beta != 0) return false;
+    if (p->kind == MC_OWN_PLAIN)
+        return p->activation == MC_ACTIVATION_NONE && p->x_sums && !p->sums;
+    if (p->kind == MC_OWN_BACKWARD) return gelu && fits(p->pre, p->rows, dtype);
+    return gelu && p->bias.data && p->bias.dtype == dtype && mc_is(p->bias.data, 4) &&
+           (!p->pre.data || fits(p->pre, p->rows, dtype));
+}
+
+extern "C" bool mc_own_product_takes(mc_device *d, const mc_own_product *p)
 {
     const mc_cuda_device *cuda = mc_cuda_of(d);
     const mc_dtype dtype = p->x.dtype;
     const int64_t tiles = tile_pairs_of(p) * CLUSTER * mc_ceil_div(p->columns, COLUMNS);
     const int64_t largest = p->rows | p->columns | p->terms;
-    const bool bias = p->bias.data && p->bias.dtype == dtype && mc_is(p->bias.data, 4);
-    const bool pre = p->pre.data || p->backward;
-    if (p->activation != MC_ACTIVATION_GELU && p->activation != MC_ACTIVATION_GELU_NEW)
-        return false;
-    if (!cuda->gemm->encode_map || dtype == MC_F32 || (!p->backward && !bias)) return false;
+    if (!cuda->gemm->encode_map || dtype == MC_F32 || !is_whole(p)) return false;
     if (p->rows == 0 || p->columns == 0 || p->terms == 0 || p->columns % 8) return false;
     if (largest > INT32_MAX / 2 || tiles > INT32_MAX / 2) return false;
-    if (cuda->gemm->gelu != MC_GELU_OWN && !is_faster(cuda, p, tiles)) return false;
+    if (cuda->gemm->products != MC_PRODUCTS_OWN && !is_faster(cuda, p, tiles)) return false;
     return fits(p->x, p->rows, dtype) && fits(p->y, p->rows, dtype) &&
-           (!pre || fits(p->pre, p->rows, dtype)) &&
-           fits(p->weight, p->backward ? p->terms : p->columns, dtype) &&
-           (size_t)(tile_pairs_of(p) * CLUSTER * p->columns) * 4 <= MC_GEMM_WORKSPACE;
+           fits(p->weight, p->kind == MC_OWN_FORWARD ? p->columns : p->terms, dtype) &&
+           scratch_of(p) <= MC_GEMM_WORKSPACE;
 }
 
-extern "C" mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p)
+/* x, weight, y and pre as the copy engine sees them. */
+static CUresult describe_all(encode_fn encode, const mc_own_product *p, CUtensorMap (&maps)[4])
+{
+    CUresult result = describe(encode, p->x, p->rows, p->terms, ROWS, &maps[0]);
+    if (!result && p->kind != MC_OWN_FORWARD)
+        result = describe(encode, p->weight, p->terms, p->columns, TERMS / CLUSTER, &maps[1]);
+    if (!result && p->kind == MC_OWN_FORWARD)
+        result = describe(encode, p->weight, p->columns, p->terms, COLUMNS / CLUSTER, &maps[1]);
+    if (!result) result = describe(encode, p->y, p->rows, p->columns, ROWS, &maps[2]);
+    const mc_matrix pre = p->pre.data ? p->pre : p->y; /* y's is not used */
+    return result ? result : describe(encode, pre, p->rows, p->columns, ROWS, &maps[3]);
+}
+
+extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
 {
     struct mc_cuda_gemm *g = mc_cuda_of(d)->gemm;
-    encode_fn encode = (encode_fn)g->encode_map;
+    const int64_t row_tiles = mc_ceil_div(p->rows, ROWS), x_width = mc_ceil_div(p->terms, TERMS);
     CUtensorMap maps[4];
     hopper_call c = {};
     c.columns = (int)p->columns;
@@ -713,24 +864,19 @@ extern "C" mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p)
     c.bias = (const char *)p->bias.data;
     c.keeps_pre = p->pre.data;
     c.sums = p->sums ? (float *)g->workspace : NULL;
+    c.x_sums = (float *)g->workspace;
     c.tile_pairs = (int)tile_pairs_of(p);
     c.tile_columns = (int)mc_ceil_div(p->columns, COLUMNS);
-    CUresult result = describe(encode, p->x, p->rows, p->terms, ROWS, &maps[0]);
-    if (!result && p->backward)
-        result = describe(encode, p->weight, p->terms, p->columns, TERMS / CLUSTER, &maps[1]);
-    if (!result && !p->backward)
-        result = describe(encode, p->weight, p->columns, p->terms, COLUMNS / CLUSTER, &maps[1]);
-    if (!result) result = describe(encode, p->y, p->rows, p->columns, ROWS, &maps[2]);
-    const mc_matrix pre = p->pre.data ? p->pre : p->y; /* y's is not used */
-    if (!result) result = describe(encode, pre, p->rows, p->columns, ROWS, &maps[3]);
+    CUresult result = describe_all((encode_fn)g->encode_map, p, maps);
     if (result)
         return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
     const bool tanh = p->activation == MC_ACTIVATION_GELU_NEW;
     mc_status status = launch(d,
-                              p->x.dtype == MC_F16 ? kernel_of<__half>(tanh, p->backward)
-                                                   : kernel_of<__nv_bfloat16>(tanh, p->backward),
+                              p->x.dtype == MC_F16 ? kernel_of<__half>(p->kind, tanh)
+                                                   : kernel_of<__nv_bfloat16>(p->kind, tanh),
                               c, maps);
-    if (!status && p->sums)
-        mc_add_partials(d, c.sums, mc_ceil_div(p->rows, ROWS), p->columns, p->columns, p->sums);
-    return status ? status : mc_cuda_launched(d, "product with GELU");
+    if (!status && p->sums) mc_add_partials(d, c.sums, row_tiles, p->columns, p->columns, p->sums);
+    if (!status && p->x_sums)
+        mc_add_partials(d, c.x_sums, row_tiles * SUMMERS, x_width * TERMS, p->terms, p->x_sums);
+    return status ? status : mc_cuda_launched(d, "a product of our own");
 }

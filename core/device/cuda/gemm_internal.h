@@ -32,9 +32,13 @@ typedef struct mc_gemm_plan {
     int32_t care;   /* mc_gemm_care; from MC_GEMM_QUICK on it goes to the file */
 } mc_gemm_plan;
 
-/* Which kernels make products with GELU at their end: ours where they are expected to be faster,
- * ours wherever they can, or none of ours. */
-typedef enum mc_gelu_choice { MC_GELU_FASTER, MC_GELU_OWN, MC_GELU_CUBLAS } mc_gelu_choice;
+/* Which kernels make the products that ours can make (mc_own_product): ours where they are expected
+ * to be faster, ours wherever they can, or none of ours. */
+typedef enum mc_product_choice {
+    MC_PRODUCTS_FASTER,
+    MC_PRODUCTS_OWN,
+    MC_PRODUCTS_CUBLAS
+} mc_product_choice;
 
 struct mc_cuda_gemm {
     mc_cublaslt lt;
@@ -44,7 +48,7 @@ struct mc_cuda_gemm {
     size_t count, capacity;
     bool changed;   /* there is something to write to the file */
     bool sustained; /* plans are wanted that were tuned under load */
-    mc_gelu_choice gelu;
+    mc_product_choice products;
     void *encode_map; /* cuTensorMapEncodeTiled; NULL: no kernels of ours for this GPU */
 };
 
@@ -77,42 +81,59 @@ mc_gemm_care mc_gemm_care_now(const mc_cuda_device *cuda);
 mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const mc_gemm_call *c,
                        mc_gemm_plan *plan);
 
-/* A product with GELU (with tanh or exact) at its end, by a kernel of our own (gemm_hopper.cu):
- * forward, pre = x weight^T + bias and y = gelu(pre), x (rows, terms), weight (columns, terms);
- * backward, y = (x weight) gelu'(pre) and sums += y's columns unless NULL, weight (terms, columns).
- * Backward's scratch is the workspace. */
-typedef struct mc_gelu_product {
-    bool backward;
+/* A product by a kernel of our own (gemm_hopper.cu), x (rows, terms), y and pre (rows, columns); of
+ * a linear with GELU (with tanh or exact), or of any linear's input gradient with its bias's:
+ * forward    pre = x weight^T + bias, y = gelu(pre)           weight (columns, terms)
+ * backward   y = (x weight) gelu'(pre), sums += y's columns   weight (terms, columns)
+ * plain      y = x weight, x_sums += x's columns              weight (terms, columns)
+ * Forward, pre may be NULL; backward, sums. Scratch is the workspace. */
+typedef enum mc_own_kind { MC_OWN_FORWARD, MC_OWN_BACKWARD, MC_OWN_PLAIN } mc_own_kind;
+typedef struct mc_own_product {
+    mc_own_kind kind;
     int64_t rows, columns, terms;
-    mc_matrix x, weight, bias, pre, y; /* y, pre: (rows, columns); forward, pre may be NULL */
+    mc_matrix x, weight, bias, pre, y;
+    float beta; /* other than 0, y is to be added to, which no kernel does */
     mc_activation activation;
-    float *sums; /* (columns) */
-} mc_gelu_product;
+    float *sums, *x_sums; /* (columns), (terms) */
+} mc_own_product;
 
 #ifdef MC_HAVE_HOPPER /* code for compute capability 9.0a is built */
 /* Whether there is a kernel for it on this GPU, for this shape and these places in memory, and one
  * that is expected to be the fastest, or was asked for. */
-bool mc_gelu_product_takes(mc_device *d, const mc_gelu_product *p);
-mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p);
+bool mc_own_product_takes(mc_device *d, const mc_own_product *p);
+mc_status mc_own_product_run(mc_device *d, const mc_own_product *p);
 #else
-static inline bool mc_gelu_product_takes(mc_device *d, const mc_gelu_product *p)
+static inline bool mc_own_product_takes(mc_device *d, const mc_own_product *p)
 {
     return (void)d, (void)p, false;
 }
-static inline mc_status mc_gelu_product_run(mc_device *d, const mc_gelu_product *p)
+static inline mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
 {
     return (void)d, (void)p, MC_ERR_UNSUPPORTED;
 }
 #endif
 
-/* linear_backward_input as such a product. */
-static inline mc_gelu_product mc_gelu_product_backward(int64_t rows, int64_t in, int64_t out,
-                                                       mc_matrix dy, mc_matrix weight,
-                                                       mc_activation activation, mc_matrix pre,
-                                                       mc_matrix dx, float *sums)
+/* linear_backward_input as such a product. With an activation, dbias is left to the caller. */
+static inline mc_own_product mc_own_product_backward(int64_t rows, int64_t in, int64_t out,
+                                                     mc_matrix dy, mc_matrix weight, float beta,
+                                                     mc_activation activation, mc_matrix pre,
+                                                     mc_matrix dx, float *sums, float *dbias)
 {
     mc_matrix none = {NULL, MC_F32, 0};
-    mc_gelu_product p = {true, rows, in, out, dy, weight, none, pre, dx, activation, sums};
+    bool plain = activation == MC_ACTIVATION_NONE;
+    mc_own_product p = {plain ? MC_OWN_PLAIN : MC_OWN_BACKWARD,
+                        rows,
+                        in,
+                        out,
+                        dy,
+                        weight,
+                        none,
+                        plain ? none : pre,
+                        dx,
+                        beta,
+                        activation,
+                        sums,
+                        plain ? dbias : NULL};
     return p;
 }
 

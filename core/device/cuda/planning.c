@@ -70,13 +70,14 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
 static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                             mc_matrix dy, mc_matrix weight, float beta,
                                             mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                            float *sums)
+                                            float *sums, float *dbias)
 {
-    (void)beta;
-    mc_gelu_product own =
-        mc_gelu_product_backward(rows, in, out, dy, weight, activation, pre, dx, sums);
-    if (!sums || mc_gelu_product_takes(mc_plan_like(d), &own)) return MC_OK;
-    return plan_column_sums(d, rows, in, dx, sums);
+    mc_own_product own =
+        mc_own_product_backward(rows, in, out, dy, weight, beta, activation, pre, dx, sums, dbias);
+    bool takes = mc_own_product_takes(mc_plan_like(d), &own);
+    mc_status status = MC_OK;
+    if (dbias && !(takes && own.x_sums)) status = plan_column_sums(d, rows, out, dy, dbias);
+    return status || !sums || takes ? status : plan_column_sums(d, rows, in, dx, sums);
 }
 
 static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int64_t y_count,

@@ -133,9 +133,10 @@ mc_status MC_K(linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_m
 mc_status MC_K(linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                       mc_matrix dy, mc_matrix weight, float beta,
                                       mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                      float *sums)
+                                      float *sums, float *dbias)
 {
-    mc_status status = MC_K(gemm)(d, false, false, rows, in, out, dy, weight, beta, dx);
+    mc_status status = dbias ? MC_K(column_sums)(d, rows, out, dy, dbias) : MC_OK;
+    if (!status) status = MC_K(gemm)(d, false, false, rows, in, out, dy, weight, beta, dx);
     if (!status && activation != MC_ACTIVATION_NONE)
         status = MC_K(activation_backward)(d, rows, in, activation, pre, dx, dx, false);
     return status || !sums ? status : MC_K(column_sums)(d, rows, in, dx, sums);
