@@ -125,6 +125,16 @@ static mc_status run_linear(const bench *b, set s, double activation)
                         activation != MC_ACTIVATION_NONE ? pre : (mc_matrix){0}, y);
 }
 
+/* The input gradient of qkv, with its bias's gradient or without. */
+static mc_status run_backward_input(const bench *b, set s, double with_bias)
+{
+    mc_matrix dy = take_bf16(&s, ROWS, 3 * DIM), w = take_bf16(&s, 3 * DIM, DIM);
+    mc_matrix dx = take_bf16(&s, ROWS, DIM);
+    return b->k->linear_backward_input(b->d, ROWS, DIM, 3 * DIM, dy, w, 0, MC_ACTIVATION_NONE,
+                                       (mc_matrix){0}, dx, NULL,
+                                       with_bias != 0 ? vector(b, 9) : NULL);
+}
+
 static mc_status run_dropout(const bench *b, set s, double p)
 {
     mc_matrix x = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM);
@@ -335,6 +345,8 @@ static void measure_rows(bench *b)
     measure(b, "activation_backward gelu_new", 6 * wide, run_activation_backward,
             MC_ACTIVATION_GELU_NEW);
     measure(b, "activation_backward gelu", 6 * wide, run_activation_backward, MC_ACTIVATION_GELU);
+    measure(b, "linear_backward_input", 2 * 4 * row, run_backward_input, 0);
+    measure(b, "linear_backward_input dbias", 2 * 4 * row, run_backward_input, 1);
     measure(b, "column_sums 768", 2 * row, run_column_sums, DIM);
     measure(b, "column_sums 2304", 2 * 3 * row, run_column_sums, 3 * DIM);
     measure(b, "column_sums 3072", 2 * wide, run_column_sums, WIDE);

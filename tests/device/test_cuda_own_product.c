@@ -1,5 +1,5 @@
-/* Our own products with GELU at their end (gemm_hopper.cu) against sums in double: every element of
- * small ones, some of larger ones, and that nothing is written beside a result's rows. Skipped
+/* Our own products (gemm_hopper.cu) against sums in double: every element of small ones, some of
+ * larger ones, all sums of columns, and that nothing is written beside a result's rows. Skipped
  * without a GPU of compute capability 9.0. */
 #include <math.h>
 #include <setjmp.h>
@@ -14,19 +14,20 @@
 #include "tests/test_part.h"
 
 /* Tiles are 128 x 192 and their terms come by 64: less, more, and tails of each; more tiles than
- * two rounds of the GPU, an odd number of them in each direction, one for each multiprocessor. */
-static const int64_t shapes[][3] = {{1, 8, 8},          {128, 192, 64},    {129, 200, 72},
-                                    {257, 384, 256},    {300, 1000, 40},   {2048, 8, 512},
-                                    {16896, 192, 1000}, {5000, 1544, 392}, {33001, 1536, 384},
-                                    {8192, 3072, 768},  {4096, 6400, 1600}};
+ * two rounds of the GPU, an odd number of them in each direction, one for each multiprocessor; more
+ * and fewer tiles beside each other than 64 terms go into all. */
+static const int64_t shapes[][3] = {
+    {1, 8, 8},         {128, 192, 64},     {129, 200, 72},    {127, 8, 200},     {130, 776, 37},
+    {64, 192, 321},    {257, 384, 256},    {300, 1000, 40},   {2048, 8, 512},    {16896, 192, 1000},
+    {5000, 1544, 392}, {33001, 1536, 384}, {8192, 3072, 768}, {4096, 6400, 1600}};
 
 enum { GAP = 24, SAMPLES = 3000 };
 
 static mc_context *open_gpu(void)
 {
-    setenv("MC_CUDA_GELU", "own", 1);
+    setenv("MC_CUDA_PRODUCTS", "own", 1);
     mc_context *ctx = context_on("cuda", 1);
-    unsetenv("MC_CUDA_GELU");
+    unsetenv("MC_CUDA_PRODUCTS");
     if (!ctx) skip();
     if (mc_cuda_of(ctx->device)->gemm->encode_map) return ctx;
     printf("SKIPPED: no CUDA device of compute capability 9.0, or no code for it\n");
@@ -58,7 +59,7 @@ static void read_back(mc_device *d, matrix *x)
 static matrix make(mc_device *d, mc_dtype dtype, int64_t rows, int64_t columns, float spread,
                    uint64_t key)
 {
-    matrix x = {{NULL, dtype, columns + GAP}, rows, columns, NULL};
+    matrix x = {{NULL, dtype, (columns + 7) / 8 * 8 + GAP}, rows, columns, NULL};
     int64_t count = count_of(&x);
     x.m.data = d->alloc(d, (size_t)count * 2);
     x.host = malloc((size_t)count * sizeof(float));
@@ -120,14 +121,15 @@ static void check(double found, double expected, double size, mc_dtype dtype)
         fail_msg("%.9g, expected %.9g, off by at most %.3g", found, expected, most);
 }
 
-/* x w, w (columns, terms) or, backward, (terms, columns), and the sum of the sizes of its terms. */
-static double dot(const matrix *x, const matrix *w, int64_t row, int64_t column, bool backward,
+/* x w, w (columns, terms) or, but for forward, (terms, columns), and the sum of the sizes of its
+ * terms. */
+static double dot(const matrix *x, const matrix *w, int64_t row, int64_t column, bool forward,
                   double *size)
 {
     double sum = 0;
     *size = 0;
     for (int64_t k = 0; k < x->columns; k++) {
-        double term = at(x, row, k) * (backward ? at(w, k, column) : at(w, column, k));
+        double term = at(x, row, k) * (forward ? at(w, column, k) : at(w, k, column));
         sum += term;
         *size += fabs(term);
     }
@@ -136,7 +138,7 @@ static double dot(const matrix *x, const matrix *w, int64_t row, int64_t column,
 
 /* Calls `look` for every element, or for some, of the corners too. */
 typedef struct run {
-    bool backward;
+    mc_own_kind kind;
     mc_activation activation;
     mc_dtype dtype;
     matrix x, w, bias, pre, y;
@@ -145,8 +147,12 @@ typedef struct run {
 
 static void look(run *r, int64_t row, int64_t column)
 {
-    double size, product = dot(&r->x, &r->w, row, column, r->backward, &size);
-    if (r->backward) {
+    double size, product = dot(&r->x, &r->w, row, column, r->kind == MC_OWN_FORWARD, &size);
+    if (r->kind == MC_OWN_PLAIN) {
+        check(at(&r->y, row, column), product, size, r->dtype);
+        return;
+    }
+    if (r->kind == MC_OWN_BACKWARD) {
         double s = slope(r->activation, at(&r->pre, row, column));
         check(at(&r->y, row, column), product * s, size * fabs(s) + fabs(product), r->dtype);
         if (r->sums) r->sums[column] += product * s;
@@ -173,11 +179,11 @@ static void look_around(run *r)
 
 static void forward(mc_device *d, run *r, const int64_t shape[3])
 {
-    mc_gelu_product p = {.rows = shape[0], .columns = shape[1], .terms = shape[2]};
+    mc_own_product p = {.rows = shape[0], .columns = shape[1], .terms = shape[2]};
     r->bias = make(d, r->dtype, 1, shape[1], 0.5f, 5);
     p.x = r->x.m, p.weight = r->w.m, p.bias = r->bias.m, p.pre = r->pre.m, p.y = r->y.m;
     p.activation = r->activation;
-    assert_true(mc_gelu_product_takes(d, &p));
+    assert_true(mc_own_product_takes(d, &p));
     assert_int_equal(d->kernels->linear(d, shape[0], shape[2], shape[1], r->x.m, r->w.m, r->bias.m,
                                         r->activation, r->pre.m, r->y.m),
                      MC_OK);
@@ -187,106 +193,211 @@ static void forward(mc_device *d, run *r, const int64_t shape[3])
     drop(d, &r->bias);
 }
 
-/* Every other shape without sums, which then are not touched. */
+/* A vector of the GPU that something is added to, and a gap behind it. */
+typedef struct vector {
+    float *data, *host;
+    int64_t count;
+} vector;
+
+static float start_of(int64_t i) { return (float)(i % 17); }
+static size_t bytes_of(const vector *v) { return (size_t)(v->count + GAP) * sizeof(float); }
+
+static vector make_vector(mc_device *d, int64_t count)
+{
+    vector v = {NULL, NULL, count};
+    v.data = d->alloc(d, bytes_of(&v));
+    v.host = malloc(bytes_of(&v));
+    assert_true(v.data && v.host);
+    for (int64_t i = 0; i < count + GAP; i++) v.host[i] = start_of(i);
+    d->copy_in(d, v.data, v.host, bytes_of(&v));
+    return v;
+}
+
+static void read_vector(mc_device *d, vector *v)
+{
+    assert_true(d->copy_out(d, v->host, v->data, bytes_of(v)));
+    for (int64_t i = v->count; i < v->count + GAP; i++) assert_true(v->host[i] == start_of(i));
+}
+
+static void drop_vector(mc_device *d, vector *v)
+{
+    d->free(d, v->data, bytes_of(v));
+    free(v->host);
+}
+
+/* What was added to v are the sums of x's columns, to `unit` of the terms' sizes, or nothing. */
+static void check_sums(const vector *v, const matrix *x, double unit, bool wanted)
+{
+    for (int64_t i = 0; i < v->count; i++) {
+        double total = 0, size = 1 + start_of(i);
+        for (int64_t row = 0; row < x->rows && wanted; row++) {
+            total += at(x, row, i);
+            size += fabs(at(x, row, i));
+        }
+        double added = (double)v->host[i] - (double)start_of(i);
+        if (!(fabs(added - total) <= unit * size))
+            fail_msg("column %d: %.9g, expected %.9g", (int)i, added, total);
+    }
+}
+
+/* linear_backward_input: of a linear behind GELU, with the sums of dx's columns or without, or of
+ * any, always with its own bias's gradient. */
 static void backward(mc_device *d, run *r, const int64_t shape[3], bool with_sums)
 {
-    int64_t columns = shape[1];
-    bool all = shape[0] * columns * shape[2] < 30000000;
-    float *sums = d->alloc(d, (size_t)columns * 4), *host = malloc((size_t)columns * sizeof(float));
+    int64_t rows = shape[0], columns = shape[1], terms = shape[2];
+    bool all = rows * columns * terms < 30000000;
+    vector sums = make_vector(d, columns), dbias = make_vector(d, terms);
     r->sums = with_sums && all ? calloc((size_t)columns, sizeof *r->sums) : NULL;
-    mc_gelu_product p = mc_gelu_product_backward(shape[0], columns, shape[2], r->x.m, r->w.m,
-                                                 r->activation, r->pre.m, r->y.m, sums);
-    assert_true(mc_gelu_product_takes(d, &p));
-    for (int64_t i = 0; i < columns; i++) host[i] = (float)(i % 17);
-    d->copy_in(d, sums, host, (size_t)columns * 4);
-    assert_int_equal(d->kernels->linear_backward_input(d, shape[0], columns, shape[2], r->x.m,
-                                                       r->w.m, 0, r->activation, r->pre.m, r->y.m,
-                                                       with_sums ? sums : NULL),
+    mc_own_product p =
+        mc_own_product_backward(rows, columns, terms, r->x.m, r->w.m, 0, r->activation, r->pre.m,
+                                r->y.m, with_sums ? sums.data : NULL, dbias.data);
+    assert_int_equal(p.kind, r->kind);
+    assert_true(mc_own_product_takes(d, &p));
+    assert_int_equal(d->kernels->linear_backward_input(d, rows, columns, terms, r->x.m, r->w.m, 0,
+                                                       r->activation, r->pre.m, r->y.m,
+                                                       with_sums ? sums.data : NULL, dbias.data),
                      MC_OK);
     check_gaps(d, &r->y);
     look_around(r);
-    assert_true(d->copy_out(d, host, sums, (size_t)columns * 4));
-    for (int64_t i = 0; i < columns; i++) {
-        double added = host[i] - (double)(i % 17), total = 0, size = 1;
-        for (int64_t row = 0; row < shape[0]; row++) {
-            total += at(&r->y, row, i); /* of what was rounded */
-            size += fabs(at(&r->y, row, i));
-        }
-        if (!with_sums) total = 0;
-        assert_true(fabs(added - total) <= (r->dtype == MC_F16 ? 0x1p-12 : 0x1p-9) * size);
-        if (r->sums) assert_true(fabs(added - r->sums[i]) <= 2e-6 * size + 2e-6 * host[i]);
+    read_vector(d, &sums);
+    read_vector(d, &dbias);
+    check_sums(&dbias, &r->x, 2e-6, true);
+    check_sums(&sums, &r->y, r->dtype == MC_F16 ? 0x1p-12 : 0x1p-9, with_sums); /* y is rounded */
+    for (int64_t i = 0; i < columns && r->sums; i++) {
+        double size = 1 + start_of(i);
+        for (int64_t row = 0; row < rows; row++) size += fabs(at(&r->y, row, i));
+        assert_true(fabs(sums.host[i] - start_of(i) - r->sums[i]) <= 2e-6 * size);
     }
     free(r->sums);
-    free(host);
-    d->free(d, sums, (size_t)columns * 4);
+    drop_vector(d, &sums);
+    drop_vector(d, &dbias);
+}
+
+/* Backward of GELU with sums and without, where sums are not touched. */
+static void run_kind(mc_device *d, const int64_t shape[3], mc_dtype dtype, mc_activation a,
+                     mc_own_kind kind, bool with_sums)
+{
+    run r = {.kind = kind, .activation = a, .dtype = dtype};
+    bool forth = kind == MC_OWN_FORWARD;
+    r.x = make(d, dtype, shape[0], shape[2], 1, 1);
+    r.w = make(d, dtype, forth ? shape[1] : shape[2], forth ? shape[2] : shape[1],
+               1 / sqrtf((float)shape[2]), 2);
+    r.pre = make(d, dtype, shape[0], shape[1], 1.5f, 3);
+    r.y = make(d, dtype, shape[0], shape[1], 1, 4);
+    if (forth)
+        forward(d, &r, shape);
+    else
+        backward(d, &r, shape, with_sums);
+    drop(d, &r.x);
+    drop(d, &r.w);
+    drop(d, &r.pre);
+    drop(d, &r.y);
 }
 
 static void run_shape(mc_device *d, const int64_t shape[3], mc_dtype dtype, mc_activation a)
 {
-    for (int i = 0; i < 3; i++) {
-        run r = {.backward = i > 0, .activation = a, .dtype = dtype};
-        r.x = make(d, dtype, shape[0], shape[2], 1, 1);
-        r.w = make(d, dtype, r.backward ? shape[2] : shape[1], r.backward ? shape[1] : shape[2],
-                   1 / sqrtf((float)shape[2]), 2);
-        r.pre = make(d, dtype, shape[0], shape[1], 1.5f, 3);
-        r.y = make(d, dtype, shape[0], shape[1], 1, 4);
-        if (r.backward)
-            backward(d, &r, shape, i == 1);
-        else
-            forward(d, &r, shape);
-        drop(d, &r.x);
-        drop(d, &r.w);
-        drop(d, &r.pre);
-        drop(d, &r.y);
+    if (a == MC_ACTIVATION_NONE) {
+        run_kind(d, shape, dtype, a, MC_OWN_PLAIN, false);
+        return;
     }
+    run_kind(d, shape, dtype, a, MC_OWN_FORWARD, false);
+    run_kind(d, shape, dtype, a, MC_OWN_BACKWARD, true);
+    run_kind(d, shape, dtype, a, MC_OWN_BACKWARD, false);
 }
 
 static void test_shapes(void **state)
 {
     static const mc_dtype dtypes[] = {MC_BF16, MC_F16};
-    static const mc_activation activations[] = {MC_ACTIVATION_GELU_NEW, MC_ACTIVATION_GELU};
+    static const mc_activation activations[] = {MC_ACTIVATION_GELU_NEW, MC_ACTIVATION_GELU,
+                                                MC_ACTIVATION_NONE};
     (void)state;
     mc_context *ctx = open_gpu();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int j = 0; j < 4; j++)
-            if (is_mine()) run_shape(ctx->device, shapes[i], dtypes[j / 2], activations[j % 2]);
+        for (int j = 0; j < 6; j++)
+            if (is_mine()) run_shape(ctx->device, shapes[i], dtypes[j / 3], activations[j % 3]);
     assert_int_equal(mc_error_status(ctx), MC_OK);
     mc_context_free(ctx);
 }
 
 /* Equal from run to run to the bit, sums too: nothing depends on which consumer is first. */
-static void test_repeats(void **state)
+static void repeat(mc_device *d, mc_activation activation)
 {
     enum { ROWS = 20000, COLUMNS = 1536, TERMS = 384 };
-    (void)state;
-    if (!is_mine()) skip();
-    mc_context *ctx = open_gpu();
-    mc_device *d = ctx->device;
     matrix dy = make(d, MC_BF16, ROWS, TERMS, 1, 1), w = make(d, MC_BF16, TERMS, COLUMNS, 0.05f, 2);
     matrix pre = make(d, MC_BF16, ROWS, COLUMNS, 1, 3), dx = make(d, MC_BF16, ROWS, COLUMNS, 1, 4);
-    float *sums = d->alloc(d, COLUMNS * 4), first[COLUMNS], again[COLUMNS];
-    size_t bytes = (size_t)count_of(&dx) * sizeof(float);
-    float *before = malloc(bytes);
+    const bool active = activation != MC_ACTIVATION_NONE;
+    const size_t bytes = (size_t)count_of(&dx) * sizeof(float);
+    float first[COLUMNS + TERMS], *before = malloc(bytes);
     assert_non_null(before);
     for (int i = 0; i < 20; i++) {
-        assert_int_equal(d->kernels->zero(d, sums, COLUMNS * 4), MC_OK);
+        vector sums = make_vector(d, COLUMNS), dbias = make_vector(d, TERMS);
         assert_int_equal(d->kernels->linear_backward_input(d, ROWS, COLUMNS, TERMS, dy.m, w.m, 0,
-                                                           MC_ACTIVATION_GELU_NEW, pre.m, dx.m,
-                                                           sums),
+                                                           activation, pre.m, dx.m,
+                                                           active ? sums.data : NULL, dbias.data),
                          MC_OK);
         read_back(d, &dx);
-        assert_true(d->copy_out(d, again, sums, sizeof again));
-        if (i) assert_memory_equal(first, again, sizeof again);
+        read_vector(d, &sums);
+        read_vector(d, &dbias);
+        if (i) assert_memory_equal(first, sums.host, COLUMNS * sizeof(float));
+        if (i) assert_memory_equal(first + COLUMNS, dbias.host, TERMS * sizeof(float));
         if (i) assert_memory_equal(before, dx.host, bytes);
-        memcpy(first, again, sizeof again);
+        memcpy(first, sums.host, COLUMNS * sizeof(float));
+        memcpy(first + COLUMNS, dbias.host, TERMS * sizeof(float));
         memcpy(before, dx.host, bytes);
+        drop_vector(d, &sums);
+        drop_vector(d, &dbias);
     }
     free(before);
-    d->free(d, sums, COLUMNS * 4);
     drop(d, &dy);
     drop(d, &w);
     drop(d, &pre);
     drop(d, &dx);
+}
+
+static void test_repeats(void **state)
+{
+    (void)state;
+    mc_context *ctx = open_gpu();
+    if (is_mine()) repeat(ctx->device, MC_ACTIVATION_GELU_NEW);
+    if (is_mine()) repeat(ctx->device, MC_ACTIVATION_NONE);
+    mc_context_free(ctx);
+}
+
+/* Sums of a plain product are the same as by column_sums where ours does not make it: where dx is
+ * added to, and there also dx. */
+static void test_adding(void **state)
+{
+    enum { ROWS = 1000, COLUMNS = 384, TERMS = 200 };
+    (void)state;
+    mc_context *ctx = open_gpu();
+    mc_device *d = ctx->device;
+    matrix dy = make(d, MC_BF16, ROWS, TERMS, 1, 1), w = make(d, MC_BF16, TERMS, COLUMNS, 0.05f, 2);
+    matrix own = make(d, MC_BF16, ROWS, COLUMNS, 1, 3),
+           other = make(d, MC_BF16, ROWS, COLUMNS, 1, 4);
+    const mc_activation none = MC_ACTIVATION_NONE;
+    const mc_matrix no_pre = {0};
+    for (int i = 0; i < 2; i++) {
+        vector dbias = make_vector(d, TERMS);
+        const matrix *dx = i ? &other : &own;
+        if (i) assert_int_equal(d->kernels->zero(d, dx->m.data, (size_t)count_of(dx) * 2), MC_OK);
+        assert_int_equal(d->kernels->linear_backward_input(d, ROWS, COLUMNS, TERMS, dy.m, w.m,
+                                                           (float)i, none, no_pre, dx->m, NULL,
+                                                           dbias.data),
+                         MC_OK);
+        read_vector(d, &dbias);
+        check_sums(&dbias, &dy, 2e-6, true);
+        drop_vector(d, &dbias);
+    }
+    read_back(d, &own);
+    read_back(d, &other);
+    for (int64_t i = 0; i < ROWS * COLUMNS; i++) {
+        double a = at(&own, i / COLUMNS, i % COLUMNS), b = at(&other, i / COLUMNS, i % COLUMNS);
+        assert_true(fabs(a - b) <= 0x1p-7 * fabs(b) + 1e-5);
+    }
+    drop(d, &dy);
+    drop(d, &w);
+    drop(d, &own);
+    drop(d, &other);
     mc_context_free(ctx);
 }
 
@@ -298,20 +409,20 @@ static void test_choice(void **state)
     mc_device *d = ctx->device;
     matrix x = make(d, MC_BF16, 64, 64, 1, 1), w = make(d, MC_BF16, 64, 64, 1, 2);
     matrix y = make(d, MC_BF16, 64, 64, 1, 3), pre = make(d, MC_BF16, 64, 64, 1, 4);
-    mc_gelu_product p =
-        mc_gelu_product_backward(64, 64, 64, x.m, w.m, MC_ACTIVATION_GELU, pre.m, y.m, NULL);
-    assert_true(mc_gelu_product_takes(d, &p));
-    mc_gelu_product odd = p;
+    mc_own_product p = mc_own_product_backward(64, 64, 64, x.m, w.m, 0, MC_ACTIVATION_GELU, pre.m,
+                                               y.m, NULL, NULL);
+    assert_true(mc_own_product_takes(d, &p));
+    mc_own_product odd = p;
     odd.columns = 60;
-    assert_false(mc_gelu_product_takes(d, &odd));
+    assert_false(mc_own_product_takes(d, &odd));
     odd = p, odd.activation = MC_ACTIVATION_RELU;
-    assert_false(mc_gelu_product_takes(d, &odd));
+    assert_false(mc_own_product_takes(d, &odd));
     odd = p, odd.x.data = (char *)odd.x.data + 2;
-    assert_false(mc_gelu_product_takes(d, &odd));
+    assert_false(mc_own_product_takes(d, &odd));
     odd = p, odd.pre.stride++;
-    assert_false(mc_gelu_product_takes(d, &odd));
-    odd = p, odd.backward = false; /* without a bias */
-    assert_false(mc_gelu_product_takes(d, &odd));
+    assert_false(mc_own_product_takes(d, &odd));
+    odd = p, odd.kind = MC_OWN_FORWARD; /* without a bias */
+    assert_false(mc_own_product_takes(d, &odd));
     drop(d, &x);
     drop(d, &w);
     drop(d, &y);
@@ -319,12 +430,44 @@ static void test_choice(void **state)
     mc_context_free(ctx);
 }
 
+/* The input gradient of a linear (in -> out) of 65536 rows, without memory: it is not looked at. */
+static bool takes_plain(mc_device *d, int64_t in, int64_t out, float beta, float *sums,
+                        float *dbias)
+{
+    char *memory = (char *)((uintptr_t)1 << 40);
+    const mc_matrix dy = {memory, MC_BF16, out}, weight = {memory, MC_BF16, in}, none = {0};
+    mc_own_product p = mc_own_product_backward(65536, in, out, dy, weight, beta, MC_ACTIVATION_NONE,
+                                               none, weight, sums, dbias);
+    return mc_own_product_takes(d, &p);
+}
+
+static void test_choice_of_plain(void **state)
+{
+    (void)state;
+    mc_context *ctx = open_gpu();
+    mc_device *d = ctx->device;
+    float some;
+    assert_true(takes_plain(d, 768, 2304, 0, NULL, &some));
+    assert_true(takes_plain(d, 1600, 4800, 0, NULL, &some));    /* for ours are asked for */
+    assert_false(takes_plain(d, 768, 2304, 0, NULL, NULL));     /* cuBLASLt's does as well */
+    assert_false(takes_plain(d, 768, 2304, 1, NULL, &some));    /* dx is added to */
+    assert_false(takes_plain(d, 768, 2304, 0, &some, &some));   /* there is no such kernel */
+    assert_false(takes_plain(d, 768, 1 << 20, 0, NULL, &some)); /* more scratch than there is */
+    mc_cuda_of(d)->gemm->products = MC_PRODUCTS_FASTER;
+    assert_true(takes_plain(d, 768, 2304, 0, NULL, &some));
+    assert_true(takes_plain(d, 5120, 1024, 0, NULL, &some));
+    assert_false(takes_plain(d, 1600, 4800, 0, NULL, &some)); /* tiles of 192 columns waste 8 % */
+    assert_false(takes_plain(d, 1024, 3072, 0, NULL, &some));
+    assert_false(takes_plain(d, 1280, 3840, 0, NULL, &some));
+    mc_context_free(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_shapes),          cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_adding),          cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_choice_of_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
