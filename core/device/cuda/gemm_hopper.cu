@@ -14,8 +14,8 @@
  * for one tile after another, and has three groups of four warps:
  *
  *  - of the first, one thread tells the copy engine (TMA) which parts of the operands to load: 64
- *    terms of the sums at a time, into a ring of STAGES places in shared memory; and two warps sum
- *    dy's columns there if wanted;
+ *    terms of the sums at a time, into a ring of STAGES places in shared memory; of a plain
+ *    product two warps sum dy's columns there;
  *  - the other two, the consumers, take turns. While one multiplies, the other ends its tile: in
  *    pieces of 64 columns, which go to and from memory through shared memory and the copy engine.
  *
