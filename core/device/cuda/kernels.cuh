@@ -11,6 +11,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <string.h>
 #include <type_traits>
 #include "core/device/cuda/cuda_internal.h"
 
@@ -150,17 +151,24 @@ __device__ __forceinline__ float2 mc_unpack_f16(uint32_t word)
     return __half22float2(__half2(pair));
 }
 
+/* Two numbers of 16 bits as they are: from halves nvcc would put them together again. */
+template <class Pair> __device__ __forceinline__ uint32_t mc_word_of(Pair pair)
+{
+    uint32_t word;
+    static_assert(sizeof word == sizeof pair, "two of two bytes");
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
 /* Nearest even, overflow to inf, as the CPU has it. */
 __device__ __forceinline__ uint32_t mc_pack_f16(float low, float high)
 {
-    __half2_raw pair = (__half2_raw)__floats2half2_rn(low, high);
-    return pair.x | (uint32_t)pair.y << 16;
+    return mc_word_of(__floats2half2_rn(low, high));
 }
 
 __device__ __forceinline__ uint32_t mc_pack_bf16(float low, float high)
 {
-    __nv_bfloat162_raw pair = (__nv_bfloat162_raw)__floats2bfloat162_rn(low, high);
-    return pair.x | (uint32_t)pair.y << 16;
+    return mc_word_of(__floats2bfloat162_rn(low, high));
 }
 
 template <int width> __device__ __forceinline__ void mc_unpack_as_f32(mc_bits b, float (&v)[width])
