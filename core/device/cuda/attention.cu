@@ -576,7 +576,7 @@ mc_status launch_bias(mc_device *d, const call &c, const mc_attention_shape *s)
     unsigned blocks = (unsigned)mc_least(b.items, INT32_MAX);
     backward_bias<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c, b);
     if (b.parts == 1) return MC_OK;
-    mc_add_partials(d, b.data, b.parts, size, size, s->dbias);
+    mc_add_partials(d, b.data, b.parts, size, {1, {s->dbias}});
     d->free(d, b.data, bytes);
     return MC_OK;
 }

@@ -59,7 +59,7 @@ struct hopper_call {
     const char *bias; /* forward; two bytes an element */
     bool keeps_pre;   /* forward */
     float *sums;      /* backward: (tiles of rows, columns), or NULL */
-    float *x_sums;    /* plain: (tiles of rows * SUMMERS, blocks * TERMS) */
+    float *x_sums;    /* plain: (tiles of rows * SUMMERS, terms) */
     int tile_pairs, tile_columns;
 };
 
@@ -368,9 +368,10 @@ template <class T> __device__ __forceinline__ float2 sum_part(uint32_t part, int
     return sums[0];
 }
 
-/* The sums of x's columns, by a warp, over its share of each tile's rows. Of the T tiles beside each
- * other, which all read the same of x, the j-th one sums what is loaded for blocks j, j + T, ... of
- * terms. As consumers do, the warp waits for every load and lets its place be written again. */
+/* The sums of x's columns, by a warp, over its share of each tile's rows. Of the T tiles beside
+ * each other, which all read the same of x, the j-th one sums what is loaded for blocks j, j + T,
+ * ... of terms. As consumers do, the warp waits for every load and lets its place be written
+ * again. */
 template <class T>
 __device__ __forceinline__ void sum_tiles(const hopper_call &c, const block_place &p, int share)
 {
@@ -379,7 +380,7 @@ __device__ __forceinline__ void sum_tiles(const hopper_call &c, const block_plac
     ring at = {0, 0};
     for (int tile = p.cluster; tile < p.tiles; tile += p.clusters) {
         const int64_t row = p.row_of(c, tile) / ROWS * SUMMERS + share;
-        float *sums = c.x_sums + row * p.blocks * TERMS + lane * 2;
+        float *sums = c.x_sums + row * c.terms;
         int next = tile % c.tile_columns;
         for (int block = 0; block < p.blocks; block++, at.advance()) {
             const bool mine = block == next;
@@ -389,7 +390,9 @@ __device__ __forceinline__ void sum_tiles(const hopper_call &c, const block_plac
             __syncwarp();
             if (lane == 0) barrier_arrive(p.empty + at.stage * 8);
             if (!mine) continue;
-            *(float2 *)(sums + block * TERMS) = sum;
+            const int term = block * TERMS + lane * 2;
+            if (term < c.terms) sums[term] = sum.x;
+            if (term + 1 < c.terms) sums[term + 1] = sum.y;
             next += c.tile_columns;
         }
     }
@@ -674,8 +677,9 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_
     if (me.chief) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Registers of a thread of the first group and of the consumers. Together a block has what it starts
- * with, 3 * 168 for a thread of each group: more could not be had, and would be waited for. */
+/* Registers of a thread of the first group and of the consumers. Together a block has what it
+ * starts with, 3 * 168 for a thread of each group: more could not be had, and would be waited
+ * for. */
 template <mc_own_kind KIND> constexpr int registers_of_first = KIND == MC_OWN_PLAIN ? 56 : 24;
 template <mc_own_kind KIND> constexpr int registers_of_consumers = KIND == MC_OWN_PLAIN ? 224 : 240;
 
@@ -790,10 +794,11 @@ static int64_t tile_pairs_of(const mc_own_product *p)
 }
 
 /* Whether it is expected to be faster than cuBLASLt. With fewer tiles cuBLASLt's smaller ones keep
- * more multiprocessors busy; the sums of a plain product are worth no more than 3 % of its columns,
- * computed in vain because tiles are as wide as they are. Tiles are dealt to multiprocessors beforehand: the share of one that a
- * collective has is computed when the others have ended theirs, which costs more than is gained
- * unless products are short (four H200: GPT-2 124M 1.9 % faster, 1558M 0.5 % and 13B 5 % slower). */
+ * more multiprocessors busy. The sums of a plain product are worth 3 % of its columns, computed in
+ * vain because tiles are as wide as they are. Tiles are dealt to multiprocessors beforehand: the
+ * share of one that a collective has is computed when the others have ended theirs, which costs
+ * more than is gained unless products are short (four H200: GPT-2 124M 1.9 % faster, 1558M 0.5 %
+ * and 13B 5 % slower). */
 static bool is_faster(const mc_cuda_device *cuda, const mc_own_product *p, int64_t tiles)
 {
     enum { SHORT = 1024 }; /* terms */
@@ -807,7 +812,7 @@ static bool is_faster(const mc_cuda_device *cuda, const mc_own_product *p, int64
 static size_t scratch_of(const mc_own_product *p)
 {
     const int64_t tiles = tile_pairs_of(p) * CLUSTER;
-    const int64_t x_sums = tiles * SUMMERS * mc_ceil_div(p->terms, TERMS) * TERMS;
+    const int64_t x_sums = tiles * SUMMERS * p->terms;
     return (size_t)(p->kind == MC_OWN_PLAIN ? x_sums : tiles * p->columns) * sizeof(float);
 }
 
@@ -856,7 +861,7 @@ static CUresult describe_all(encode_fn encode, const mc_own_product *p, CUtensor
 extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
 {
     struct mc_cuda_gemm *g = mc_cuda_of(d)->gemm;
-    const int64_t row_tiles = mc_ceil_div(p->rows, ROWS), x_width = mc_ceil_div(p->terms, TERMS);
+    const int64_t row_tiles = mc_ceil_div(p->rows, ROWS);
     CUtensorMap maps[4];
     hopper_call c = {};
     c.columns = (int)p->columns;
@@ -875,8 +880,8 @@ extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
                               p->x.dtype == MC_F16 ? kernel_of<__half>(p->kind, tanh)
                                                    : kernel_of<__nv_bfloat16>(p->kind, tanh),
                               c, maps);
-    if (!status && p->sums) mc_add_partials(d, c.sums, row_tiles, p->columns, p->columns, p->sums);
+    if (!status && p->sums) mc_add_partials(d, c.sums, row_tiles, p->columns, {1, {p->sums}});
     if (!status && p->x_sums)
-        mc_add_partials(d, c.x_sums, row_tiles * SUMMERS, x_width * TERMS, p->terms, p->x_sums);
+        mc_add_partials(d, c.x_sums, row_tiles * SUMMERS, p->terms, {1, {p->x_sums}});
     return status ? status : mc_cuda_launched(d, "a product of our own");
 }

@@ -525,9 +525,14 @@ static inline void mc_flatten(int64_t *rows, int64_t *columns, const M &...matri
     *rows = 1;
 }
 
-/* out[i] += the sum of partial[part * stride + i] over the parts, for i < n, and second[i], unless
- * NULL, += that of partial[part * stride + n + i]: in sums.cu. */
-void mc_add_partials(mc_device *d, const float *partial, int64_t parts, int64_t stride, int64_t n,
-                     float *out, float *second = NULL);
+/* What sums of n values each are added to; NULL: that one is not wanted. */
+struct mc_sums {
+    int count;
+    float *out[3];
+};
+
+/* sums.out[j][i] += the sum of partial[part][j][i] over the parts; partial: (parts, sums.count, n).
+ * In sums.cu. */
+void mc_add_partials(mc_device *d, const float *partial, int64_t parts, int64_t n, mc_sums sums);
 
 #endif

@@ -724,10 +724,8 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
         status = launch_backward<T>(d, c, &p);
     });
     if (status != MC_OK) return status;
-    const int64_t stride = p.sums * columns;
-    if (dweight) mc_add_partials(d, p.data, p.parts, stride, columns, dweight, dbias);
-    if (!dweight && dbias) mc_add_partials(d, p.data + columns, p.parts, stride, columns, dbias);
-    if (dbranch) mc_add_partials(d, p.data + 2 * columns, p.parts, stride, columns, dbranch);
+    if (p.sums)
+        mc_add_partials(d, p.data, p.parts, columns, {(int)p.sums, {dweight, dbias, dbranch}});
     d->free(d, p.data, partials_bytes(&p, columns));
     return mc_cuda_launched(d, "residual_norm_backward");
 }

@@ -99,17 +99,15 @@ template <class Load> __device__ __forceinline__ double sum_parts(int64_t parts,
     return total;
 }
 
-/* Of n values, those from `split` on are for `second`. */
 static __global__ void __launch_bounds__(1024, 1)
-    add_partials(const float *partial, int64_t parts, int64_t stride, int64_t n, int64_t split,
-                 float *out, float *second)
+    add_partials(const float *partial, int64_t parts, int64_t n, const mc_sums sums)
 {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, all = sums.count * n;
     double sum =
-        sum_parts(parts, [=](int64_t part) { return i < n ? partial[part * stride + i] : 0.0f; });
-    if (threadIdx.y != 0 || i >= n) return;
-    float *to = i < split ? out + i : second + (i - split);
-    *to += (float)sum;
+        sum_parts(parts, [=](int64_t part) { return i < all ? partial[part * all + i] : 0.0f; });
+    if (threadIdx.y != 0 || i >= all) return;
+    float *out = i < n ? sums.out[0] : i < 2 * n ? sums.out[1] : sums.out[2];
+    if (out) out[i < n ? i : i < 2 * n ? i - n : i - 2 * n] += (float)sum;
 }
 
 /* Blocks of up to 32 columns, as high as there are parts for. */
@@ -121,14 +119,11 @@ static dim3 block_for(int64_t columns, int64_t parts)
     return dim3(wide, high);
 }
 
-void mc_add_partials(mc_device *d, const float *partial, int64_t parts, int64_t stride, int64_t n,
-                     float *out, float *second)
+void mc_add_partials(mc_device *d, const float *partial, int64_t parts, int64_t n, mc_sums sums)
 {
-    int64_t all = second ? 2 * n : n;
-    dim3 block = block_for(all, parts);
-    unsigned grid = (unsigned)mc_ceil_div(all, block.x);
-    add_partials<<<grid, block, 0, mc_cuda_of(d)->stream>>>(partial, parts, stride, all, n, out,
-                                                            second);
+    dim3 block = block_for(sums.count * n, parts);
+    unsigned grid = (unsigned)mc_ceil_div(sums.count * n, block.x);
+    add_partials<<<grid, block, 0, mc_cuda_of(d)->stream>>>(partial, parts, n, sums);
 }
 
 extern "C" mc_status mc_cuda_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -147,7 +142,7 @@ extern "C" mc_status mc_cuda_column_sums(mc_device *d, int64_t rows, int64_t col
         }
         sum_rows<T><<<c.grid, c.block, 0, mc_cuda_of(d)->stream>>>(mc_view_of(x, rows, width), rows,
                                                                    c.share, columns, partial, out);
-        if (partial) mc_add_partials(d, partial, c.grid.y, columns, columns, out);
+        if (partial) mc_add_partials(d, partial, c.grid.y, columns, {1, {out}});
     });
     d->free(d, partial, bytes);
     return mc_cuda_launched(d, "column_sums");
