@@ -384,6 +384,36 @@ mc_cudnn_descriptor mc_cudnn_plan_new(mc_cudnn_graph *g)
     return plan;
 }
 
+/* The number of a configuration's engine; -1: cuDNN does not say. */
+static int64_t engine_of(const mc_cudnn *c, mc_cudnn_descriptor configuration)
+{
+    int64_t number = -1, got = 0;
+    mc_cudnn_descriptor engine = NULL;
+    bool good = !c->cudnnBackendCreateDescriptor(MC_CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) &&
+                !c->cudnnBackendGetAttribute(configuration, MC_CUDNN_ATTR_ENGINECFG_ENGINE,
+                                             MC_CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &got, &engine) &&
+                !c->cudnnBackendGetAttribute(engine, MC_CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+                                             MC_CUDNN_TYPE_INT64, 1, &got, &number);
+    destroy(c, engine);
+    return good ? number : -1;
+}
+
+int mc_cudnn_other_plans(mc_cudnn_graph *g, int most, mc_cudnn_descriptor *plans)
+{
+    heuristic h;
+    heuristic_init(&h, g);
+    int count = 0;
+    int64_t first = !g->error[0] && h.got > 1 ? engine_of(g->cudnn, h.configurations[0]) : -1;
+    for (int i = 1; i < h.got && first >= 0 && count < most; i++) {
+        if (engine_of(g->cudnn, h.configurations[i]) != first) continue;
+        g->error[0] = '\0'; /* of the one before */
+        plans[count] = plan_of(g, h.configurations[i]);
+        if (plans[count]) count++;
+    }
+    heuristic_release(&h, g->cudnn);
+    return count;
+}
+
 void mc_cudnn_plan_free(const mc_cudnn *c, mc_cudnn_descriptor plan) { destroy(c, plan); }
 
 int64_t mc_cudnn_plan_workspace(const mc_cudnn *c, mc_cudnn_descriptor plan)

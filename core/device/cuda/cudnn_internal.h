@@ -31,6 +31,7 @@ typedef void *mc_cudnn_descriptor;
 /* The enumerators of cudnn.h that are used: MC_CUDNN_X is CUDNN_X there, which a test checks. */
 #define MC_CUDNN_CONSTANTS(X)                           \
     X(BACKEND_POINTWISE_DESCRIPTOR, 0)                  \
+    X(BACKEND_ENGINE_DESCRIPTOR, 2)                     \
     X(BACKEND_ENGINECFG_DESCRIPTOR, 3)                  \
     X(BACKEND_ENGINEHEUR_DESCRIPTOR, 4)                 \
     X(BACKEND_EXECUTION_PLAN_DESCRIPTOR, 5)             \
@@ -53,6 +54,7 @@ typedef void *mc_cudnn_descriptor;
     X(ATTR_ENGINEHEUR_OPERATION_GRAPH, 201)             \
     X(ATTR_ENGINEHEUR_RESULTS, 202)                     \
     X(ATTR_ENGINEHEUR_DEVICEPROP, 204)                  \
+    X(ATTR_ENGINECFG_ENGINE, 300)                       \
     X(ATTR_EXECUTION_PLAN_HANDLE, 400)                  \
     X(ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 401)           \
     X(ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 402)          \
@@ -78,6 +80,7 @@ typedef void *mc_cudnn_descriptor;
     X(ATTR_VARIANT_PACK_UNIQUE_IDS, 1000)               \
     X(ATTR_VARIANT_PACK_DATA_POINTERS, 1001)            \
     X(ATTR_VARIANT_PACK_WORKSPACE, 1003)                \
+    X(ATTR_ENGINE_GLOBAL_INDEX, 1301)                   \
     X(ATTR_MATMUL_COMP_TYPE, 1500)                      \
     X(ATTR_OPERATION_MATMUL_ADESC, 1520)                \
     X(ATTR_OPERATION_MATMUL_BDESC, 1521)                \
@@ -218,6 +221,8 @@ void mc_cudnn_bernoulli(mc_cudnn_graph *g, mc_cudnn_ref seed, mc_cudnn_ref offse
 
 /* The first plan that cuDNN's heuristic gives; NULL, with the graph's error set, without one. */
 mc_cudnn_descriptor mc_cudnn_plan_new(mc_cudnn_graph *graph);
+/* Up to `most` further plans of the engine that the heuristic proposes first; gives their number. */
+int mc_cudnn_other_plans(mc_cudnn_graph *graph, int most, mc_cudnn_descriptor *plans);
 void mc_cudnn_plan_free(const mc_cudnn *cudnn, mc_cudnn_descriptor plan);         /* NULL allowed */
 int64_t mc_cudnn_plan_workspace(const mc_cudnn *cudnn, mc_cudnn_descriptor plan); /* bytes */
 /* A plan in a file, under a title (one line) that says what it is for. Loading gives NULL if there
