@@ -16,6 +16,7 @@ import sys
 
 # What each PTX instruction in use is in C++; {0}, {1}, ... are its operands.
 INSTRUCTIONS = {
+    "bar.sync %0, %1;": "((void)({0}), __syncthreads())",  # all threads of a block have to come
     "ex2.approx.ftz.f32 %0, %1;": "{0} = mc_sim::ex2_approx_ftz_f32({1})",
     "rcp.approx.ftz.f32 %0, %1;": "{0} = 1.0f / {1}",
     "st.global.v4.b32 [%0], {%1, %2, %3, %4};": "*(uint4 *)({0}) = make_uint4({1}, {2}, {3}, {4})",

@@ -501,14 +501,16 @@ static void test_column_sums(void **state)
 }
 
 typedef struct norm_memory {
-    both x, f, s, y, dy, ds, df, w, b, mean, rstd, dw, db, dbranch;
+    both x, f, s, y, dy, ds, df, w, b, mean, rstd, dw, db, dbranch, base;
 } norm_memory;
 
 static norm_memory norm_memory_new(const test_case *c)
 {
     int64_t r = c->rows, n = c->columns;
     const mc_dtype *k = c->kind;
-    return (norm_memory){.x = both_values(k[0], r, n, c->l, -2, 2),
+    uint64_t start = 0x123456789abcull;
+    return (norm_memory){.base = both_bytes(&start, sizeof start),
+                         .x = both_values(k[0], r, n, c->l, -2, 2),
                          .f = both_values(k[2], r, n, c->other, -2, 2),
                          .s = both_output(k[0], r, n, c->other),
                          .y = both_output(k[2], r, n, c->l),
@@ -527,7 +529,17 @@ static norm_memory norm_memory_new(const test_case *c)
 static void norm_memory_free(norm_memory *m)
 {
     FREE(&m->x, &m->f, &m->s, &m->y, &m->dy, &m->ds, &m->df, &m->w, &m->b, &m->mean, &m->rstd,
-         &m->dw, &m->db, &m->dbranch);
+         &m->dw, &m->db, &m->dbranch, &m->base);
+}
+
+enum { DROPOUT = 1, BRANCH = 2, ACCUMULATE = 4, SUMS = 8, NO_DF = 16, NO_DS = 32, NO_DW = 64 };
+
+static mc_dropout_mask norm_mask(const norm_memory *m, int s, int mode)
+{
+    return (mc_dropout_mask){.p = mode & DROPOUT ? 0.3f : 0,
+                             .seed = 0xfedcba9876543210u,
+                             .offset = ~0ull - 5,
+                             .base = mode & SUMS ? m->base.memory[s] : NULL};
 }
 
 /* Gives the GPU what the CPU computed, so that the next kernel starts from equal inputs. */
@@ -554,19 +566,18 @@ static void compare_branch_sums(const both *dbranch, const float *was, const bot
     free(x);
 }
 
-enum { DROPOUT = 1, BRANCH = 2, ACCUMULATE = 4, SUMS = 8, NO_DF = 16, NO_DS = 32 };
-
-static void norm_backward_mode(const test_case *c, norm_memory *m, mc_dropout_mask mask, int mode)
+static void norm_backward_mode(const test_case *c, norm_memory *m, int mode)
 {
     const both none = {0}, *ds = mode & NO_DS ? &none : &m->ds, *df = mode & NO_DF ? &none : &m->df;
+    const both *dw = mode & NO_DW ? &none : &m->dw;
     size_t bytes = (size_t)c->columns * sizeof(float);
     float *was = malloc(bytes + 1);
     assert_non_null(was);
     if (bytes) memcpy(was, m->dbranch.m[CPU].data, bytes);
     FOR_SIDES(s)
     CALL(s, residual_norm_backward, c->rows, c->columns, m->s.m[s], m->w.m[s], m->mean.m[s].data,
-         m->rstd.m[s].data, m->dy.m[s], mask, ds->m[s], mode & ACCUMULATE, df->m[s],
-         m->dw.m[s].data, m->db.m[s].data, mode & SUMS ? m->dbranch.m[s].data : NULL);
+         m->rstd.m[s].data, m->dy.m[s], norm_mask(m, s, mode), ds->m[s], mode & ACCUMULATE,
+         df->m[s], dw->m[s].data, m->db.m[s].data, mode & SUMS ? m->dbranch.m[s].data : NULL);
     compare(&m->ds, 1e-5, "residual_norm_backward: ds");
     compare(&m->df, loose(c->kind, 1e-5), "residual_norm_backward: df"); /* of ds as rounded */
     compare(&m->dw, 2e-5, "residual_norm_backward: dweight");
@@ -579,18 +590,17 @@ static void norm_mode(const test_case *c, int mode)
 {
     norm_memory m = norm_memory_new(c);
     int64_t r = c->rows, n = c->columns;
-    mc_dropout_mask mask = {.p = mode & DROPOUT ? 0.3f : 0, .seed = 77, .offset = 5};
     both none = {0};
     both *f = mode & BRANCH ? &m.f : &none;
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], mask, m.w.m[s], m.b.m[s], 1e-5f, m.s.m[s],
-         m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
+    CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], norm_mask(&m, s, mode), m.w.m[s], m.b.m[s],
+         1e-5f, m.s.m[s], m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
     compare(&m.s, 3e-7, "residual_norm: s");
     compare(&m.y, loose(c->kind, 1e-5), "residual_norm: y");
     compare(&m.mean, loose(c->kind, 1e-6), "residual_norm: mean");
     compare(&m.rstd, loose(c->kind, 1e-5), "residual_norm: rstd");
     agree(&m.s), agree(&m.mean), agree(&m.rstd);
-    norm_backward_mode(c, &m, mask, mode);
+    norm_backward_mode(c, &m, mode);
     norm_memory_free(&m);
 }
 
@@ -657,6 +667,42 @@ static void test_norm(void **state)
             norm_mode(&c, BRANCH);
             norm_mode(&c, SUMS | DROPOUT | BRANCH);
             norm_mode(&c, SUMS | BRANCH | NO_DF | ACCUMULATE);
+        }
+}
+
+/* As the first norm of a model has it: no branch, no s. */
+static void norm_alone_case(const test_case *c)
+{
+    norm_memory m = norm_memory_new(c);
+    mc_dropout_mask off = {0};
+    mc_matrix none = {0};
+    FOR_SIDES(s)
+    CALL(s, residual_norm, c->rows, c->columns, m.x.m[s], none, off, m.w.m[s], m.b.m[s], 1e-5f,
+         none, m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
+    compare(&m.x, EXACT, "norm alone: x");
+    compare(&m.y, loose(c->kind, 1e-5), "norm alone: y");
+    compare(&m.mean, loose(c->kind, 1e-6), "norm alone: mean");
+    compare(&m.rstd, loose(c->kind, 1e-5), "norm alone: rstd");
+    norm_memory_free(&m);
+}
+
+/* Rows of 16-bit types have kernels of their own, of several warps a row and rows a thread: fewer
+ * rows than a block takes, and some that are no multiple of that. */
+static void test_norm_of_halves(void **state)
+{
+    (void)state;
+    const int64_t sizes[][2] = {{1, 520},   {67, 768},  {5, 1000},  {53, 1024}, {33, 1280},
+                                {23, 1288}, {29, 1600}, {31, 2048}, {3, 2048},  {7, 2056}};
+    for (int k = 1; k < 3; k++)
+        for (int s = 0; s < 10; s++) {
+            layout l = layouts[s % 2 * 2], other = layouts[2 - s % 2 * 2];
+            test_case c = {sizes[s][0], sizes[s][1], l, other, kinds[k]};
+            if (!is_mine()) continue;
+            norm_case(&c);
+            norm_mode(&c, SUMS | DROPOUT | BRANCH | ACCUMULATE | NO_DW);
+            norm_mode(&c, SUMS | BRANCH | NO_DF | NO_DW);
+            norm_optional_case(&c);
+            norm_alone_case(&c);
         }
 }
 
@@ -1234,6 +1280,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_flat),
         cmocka_unit_test(test_column_sums),
         cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_norm_of_halves),
         cmocka_unit_test(test_sum_bits),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_cross_entropy),

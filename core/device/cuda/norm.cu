@@ -4,8 +4,8 @@
  * df's columns costs none), residual_sum 6.
  *
  * A row is held in registers by one to sixteen warps; rows too long for that are read again for
- * each pass. */
-#include "core/device/cuda/kernels.cuh"
+ * each pass. norm_ahead.cu has faster kernels for what most models train with. */
+#include "core/device/cuda/norm_internal.cuh"
 
 enum {
     ROW_THREADS = 512, /* at most, to a row; a thread then has 128 registers */
@@ -13,15 +13,9 @@ enum {
     MOST_EIGHTS = 3,   /* a thread has at most three times eight elements of a row */
 };
 
-struct norm_call {
-    int64_t rows, columns;
-    mc_view x, f, s, y, weight, bias, dy, ds, df;
-    mc_dropping mask;
-    float eps;
-    const float *mean, *rstd;
-    float *mean_out, *rstd_out;
-    bool round, accumulate; /* round: the norm is that of s as stored */
-};
+/* What norm_ahead.cu is compiled for. */
+template <class T>
+constexpr bool has_ahead = std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>;
 
 /* v = 1 where there is no weight. */
 template <class T, int width>
@@ -43,24 +37,22 @@ template <class T> __device__ __forceinline__ int within(int64_t columns, int64_
     return left < mc_width<T> ? (int)(left < 0 ? 0 : left) : mc_width<T>;
 }
 
-/* What a sum is of: x alone, x + f, or x + dropout(f). */
-enum summands { ALONE, PLAIN, DROPPED };
-
 /* x = x + dropout(f). */
-template <class T, summands OF, int width>
-__device__ __forceinline__ void add_branch(const norm_call &c, int64_t row, int64_t column,
+template <class T, mc_summands OF, int width>
+__device__ __forceinline__ void add_branch(const mc_norm_call &c, int64_t row, int64_t column,
                                            mc_bits f, float (&x)[width])
 {
     float v[width], factor[width];
     mc_unpack<T>(c.f, f, v);
-    if (OF == DROPPED) mc_drop_factors(c.mask, row * c.columns + column, factor);
+    if (OF == MC_DROPPED) mc_drop_factors(c.mask, row * c.columns + column, factor);
 #pragma unroll
-    for (int i = 0; i < width; i++) x[i] = __fmaf_rn(v[i], OF == DROPPED ? factor[i] : 1.0f, x[i]);
+    for (int i = 0; i < width; i++)
+        x[i] = __fmaf_rn(v[i], OF == MC_DROPPED ? factor[i] : 1.0f, x[i]);
 }
 
 /* Stores s if that is wanted; v becomes what the norm is taken of. */
 template <class T, int width>
-__device__ __forceinline__ void store_sum(const norm_call &c, int64_t row, int64_t column, int n,
+__device__ __forceinline__ void store_sum(const mc_norm_call &c, int64_t row, int64_t column, int n,
                                           float (&v)[width])
 {
     if (!c.s.data) return;
@@ -71,7 +63,7 @@ __device__ __forceinline__ void store_sum(const norm_call &c, int64_t row, int64
 
 /* y = (v - mean) * rstd * weight + bias. */
 template <class T, int width>
-__device__ __forceinline__ void store_normalised(const norm_call &c, int64_t row, int64_t column,
+__device__ __forceinline__ void store_normalised(const mc_norm_call &c, int64_t row, int64_t column,
                                                  int n, float mean, float rstd, float (&v)[width])
 {
     float w[width], b[width];
@@ -82,25 +74,6 @@ __device__ __forceinline__ void store_normalised(const norm_call &c, int64_t row
     mc_store<T, mc_whole<T>>(c.y, row * c.y.stride + column, n, v);
 }
 
-template <int width> __device__ __forceinline__ float sum_of(const float (&v)[width])
-{
-    float sum = v[0];
-#pragma unroll
-    for (int i = 1; i < width; i++) sum += v[i];
-    return sum;
-}
-
-/* The sum of squared deviations of the first n, which in whole chunks are all or none. */
-template <bool ALL, int width>
-__device__ __forceinline__ float squares_of(const float (&v)[width], int n, float mean)
-{
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < width; i++)
-        if (ALL ? n > 0 : i < n) sum += (v[i] - mean) * (v[i] - mean);
-    return sum;
-}
-
 /* Over the threads of a row: a warp, or the block where a row has several. */
 template <class S> __device__ __forceinline__ S row_sum(S x, S *shared)
 {
@@ -108,8 +81,9 @@ template <class S> __device__ __forceinline__ S row_sum(S x, S *shared)
 }
 
 /* Block (threads of a row, rows); each thread has CHUNKS chunks of its row. */
-template <class T, int CHUNKS, summands OF>
-static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_constant__ norm_call c)
+template <class T, int CHUNKS, mc_summands OF>
+static __global__ void __launch_bounds__(ROW_THREADS)
+    norm_rows(const __grid_constant__ mc_norm_call c)
 {
     constexpr int width = mc_width<T>;
     __shared__ float shared[2][ROW_THREADS / 32];
@@ -121,22 +95,22 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_con
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
         int n = within<T>(c.columns, column);
         xs[k] = mc_load_bits<T, mc_whole<T>>(c.x, row * c.x.stride + column, n);
-        if (OF != ALONE) fs[k] = mc_load_bits<T, mc_whole<T>>(c.f, row * c.f.stride + column, n);
+        if (OF != MC_ALONE) fs[k] = mc_load_bits<T, mc_whole<T>>(c.f, row * c.f.stride + column, n);
     }
     float v[CHUNKS][width], sum = 0, squares = 0;
 #pragma unroll
     for (int k = 0; k < CHUNKS; k++) {
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
         mc_unpack<T>(c.x, xs[k], v[k]);
-        if (OF != ALONE) add_branch<T, OF>(c, row, column, fs[k], v[k]);
+        if (OF != MC_ALONE) add_branch<T, OF>(c, row, column, fs[k], v[k]);
         store_sum<T>(c, row, column, within<T>(c.columns, column), v[k]);
-        sum += sum_of(v[k]);
+        sum += mc_sum_of(v[k]);
     }
     float mean = row_sum(sum, shared[0]) / (float)c.columns;
 #pragma unroll
     for (int k = 0; k < CHUNKS; k++) {
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
-        squares += squares_of<mc_whole<T>>(v[k], within<T>(c.columns, column), mean);
+        squares += mc_squares_of<mc_whole<T>>(v[k], within<T>(c.columns, column), mean);
     }
     float rstd = 1.0f / sqrtf(row_sum(squares, shared[1]) / (float)c.columns + c.eps);
     if (threadIdx.x == 0) {
@@ -153,20 +127,20 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_con
 
 /* One chunk of what the norm is taken of, computed from x and f. */
 template <class T, int width>
-__device__ __forceinline__ void load_sum(const norm_call &c, int64_t row, int64_t column, int n,
+__device__ __forceinline__ void load_sum(const mc_norm_call &c, int64_t row, int64_t column, int n,
                                          float (&v)[width])
 {
     mc_load<T, mc_whole<T>>(c.x, row * c.x.stride + column, n, v);
     if (!c.f.data) return;
-    add_branch<T, DROPPED>(c, row, column,
-                           mc_load_bits<T, mc_whole<T>>(c.f, row * c.f.stride + column, n), v);
+    add_branch<T, MC_DROPPED>(c, row, column,
+                              mc_load_bits<T, mc_whole<T>>(c.f, row * c.f.stride + column, n), v);
     if (c.round) mc_unpack<T>(c.s, mc_pack<T>(c.s, v), v);
 }
 
 /* Rows of any length: one a block, read anew for each pass. */
 template <class T>
 static __global__ void __launch_bounds__(ROW_THREADS)
-    norm_long_rows(const __grid_constant__ norm_call c)
+    norm_long_rows(const __grid_constant__ mc_norm_call c)
 {
     constexpr int width = mc_width<T>;
     __shared__ float shared[2][ROW_THREADS / 32];
@@ -174,13 +148,13 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     float v[width], sum = 0, squares = 0;
     for (int64_t column = first; column < c.columns; column += step) {
         load_sum<T>(c, row, column, within<T>(c.columns, column), v);
-        sum += sum_of(v);
+        sum += mc_sum_of(v);
     }
     float mean = mc_block_sum(sum, shared[0]) / (float)c.columns;
     for (int64_t column = first; column < c.columns; column += step) {
         int n = within<T>(c.columns, column);
         load_sum<T>(c, row, column, n, v);
-        squares += squares_of<mc_whole<T>>(v, n, mean);
+        squares += mc_squares_of<mc_whole<T>>(v, n, mean);
     }
     float rstd = 1.0f / sqrtf(mc_block_sum(squares, shared[1]) / (float)c.columns + c.eps);
     if (threadIdx.x == 0) {
@@ -232,7 +206,7 @@ static row_shape row_shape_of(int64_t columns)
         }                                               \
     } while (0)
 
-template <class T> static void launch_norm(mc_device *d, const norm_call &c)
+template <class T> static void launch_norm(mc_device *d, const mc_norm_call &c)
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
     row_shape shape = row_shape_of(c.columns);
@@ -243,9 +217,9 @@ template <class T> static void launch_norm(mc_device *d, const norm_call &c)
     dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
     unsigned grid = (unsigned)mc_ceil_div(c.rows, block.y);
     MC_WITH_CHUNKS(shape.eights, {
-        auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, ALONE>
-                      : c.mask.keep == 0 ? norm_rows<T, CHUNKS, PLAIN>
-                                         : norm_rows<T, CHUNKS, DROPPED>;
+        auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, MC_ALONE>
+                      : c.mask.keep == 0 ? norm_rows<T, CHUNKS, MC_PLAIN>
+                                         : norm_rows<T, CHUNKS, MC_DROPPED>;
         kernel<<<grid, block, 0, stream>>>(c);
     });
 }
@@ -260,7 +234,7 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t c
     weight.stride = bias.stride = 0;
     MC_WITH_TYPE(mc_whole_dtype(columns, x, f, weight, bias, s, y), {
         const int width = mc_width<T>;
-        norm_call c = {};
+        mc_norm_call c = {};
         c.rows = rows;
         c.columns = columns;
         c.x = mc_view_of(x, rows, width);
@@ -274,7 +248,9 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t c
         c.mean_out = mean;
         c.rstd_out = rstd;
         c.round = f.data && s.data;
-        launch_norm<T>(d, c);
+        bool launched = false;
+        if constexpr (has_ahead<T>) launched = mc_norm_ahead<T>(d, c);
+        if (!launched) launch_norm<T>(d, c);
     });
     return mc_cuda_launched(d, "residual_norm");
 }
@@ -282,7 +258,7 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t c
 /* ---- the sum alone --------------------------------------------------------------------------- */
 
 struct sum_call {
-    norm_call c;
+    mc_norm_call c;
 
     template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
     {
@@ -290,7 +266,7 @@ struct sum_call {
         mc_bits fs = mc_load_bits<T, mc_whole<T>>(c.f, row * c.f.stride + column, c.f.data ? n : 0);
         float v[mc_width<T>];
         mc_unpack<T>(c.x, xs, v);
-        if (c.f.data) add_branch<T, DROPPED>(c, row, column, fs, v);
+        if (c.f.data) add_branch<T, MC_DROPPED>(c, row, column, fs, v);
         mc_store<T, mc_whole<T>>(c.s, row * c.s.stride + column, n, v);
     }
 };
@@ -315,32 +291,10 @@ extern "C" mc_status mc_cuda_residual_sum(mc_device *d, int64_t rows, int64_t co
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-struct norm_sums {
-    float gradient, product; /* over the row, of g = dy * weight and of g * normalised s */
-    __device__ __forceinline__ norm_sums &operator+=(const norm_sums &o)
-    {
-        gradient += o.gradient;
-        product += o.product;
-        return *this;
-    }
-};
-
 /* mc_warp_sum for both. */
-__device__ __forceinline__ norm_sums __shfl_xor_sync(unsigned mask, norm_sums x, int lane)
+__device__ __forceinline__ mc_norm_sums __shfl_xor_sync(unsigned mask, mc_norm_sums x, int lane)
 {
     return {__shfl_xor_sync(mask, x.gradient, lane), __shfl_xor_sync(mask, x.product, lane)};
-}
-
-struct row_facts {
-    float rstd;
-    norm_sums means;
-};
-
-template <int width>
-__device__ __forceinline__ void normalise(float mean, float rstd, float (&s)[width])
-{
-#pragma unroll
-    for (int i = 0; i < width; i++) s[i] = (s[i] - mean) * rstd;
 }
 
 template <int width>
@@ -352,7 +306,7 @@ __device__ __forceinline__ void multiply(const float (&w)[width], float (&g)[wid
 
 /* s: normalised. */
 template <int width>
-__device__ __forceinline__ void add_means(row_facts *r, const float (&s)[width],
+__device__ __forceinline__ void add_means(mc_row_facts *r, const float (&s)[width],
                                           const float (&g)[width])
 {
 #pragma unroll
@@ -362,21 +316,10 @@ __device__ __forceinline__ void add_means(row_facts *r, const float (&s)[width],
     }
 }
 
-/* v = the gradient at the sum: rstd (g - the mean of g - s times the mean of g s). */
-template <int width>
-__device__ __forceinline__ void gradient_of(const row_facts &r, const float (&s)[width],
-                                            const float (&g)[width], float (&v)[width])
-{
-    const float constant = -r.rstd * r.means.gradient, slope = -r.rstd * r.means.product;
-#pragma unroll
-    for (int i = 0; i < width; i++)
-        v[i] = __fmaf_rn(g[i], r.rstd, __fmaf_rn(s[i], slope, constant));
-}
-
 /* Stores ds and, with DF, df of one chunk; `old`: what ds is added to, or zeros. With STORED v is in
  * the end what the last of the two has. */
 template <class T, bool DF, bool STORED, int width>
-__device__ __forceinline__ void store_gradients(const norm_call &c, int64_t row, int64_t column,
+__device__ __forceinline__ void store_gradients(const mc_norm_call &c, int64_t row, int64_t column,
                                                 int n, mc_bits old, float (&v)[width])
 {
     if (c.ds.data) {
@@ -399,9 +342,6 @@ __device__ __forceinline__ void store_gradients(const norm_call &c, int64_t row,
     mc_store_bits<T, mc_whole<T>>(c.df, row * c.df.stride + column, n, stored);
     if (STORED) mc_unpack<T>(c.df, stored, v);
 }
-
-/* What is summed up over the rows, by column: for dweight and dbias, or for dbranch too. */
-enum { WEIGHTS = 2, WEIGHTS_AND_BRANCH = 3 };
 
 /* A thread's SUMS sums: in shared memory, 4 columns of a chunk at a time, since registers for them
  * would leave too few warps. */
@@ -472,7 +412,7 @@ template <class T, int CHUNKS, int SUMS> struct column_totals {
 
 /* The chunks a thread has of a row of m; zeros if that is not `wanted`. */
 template <class T, int CHUNKS>
-__device__ __forceinline__ void load_row(const norm_call &c, mc_view m, int64_t row,
+__device__ __forceinline__ void load_row(const mc_norm_call &c, mc_view m, int64_t row,
                                          mc_bits (&bits)[CHUNKS], bool wanted = true)
 {
 #pragma unroll
@@ -488,7 +428,7 @@ template <class T, int CHUNKS> struct row_bits {
     mc_bits s[CHUNKS], dy[CHUNKS];
     float mean, rstd;
 
-    __device__ __forceinline__ void load(const norm_call &c, int64_t row)
+    __device__ __forceinline__ void load(const mc_norm_call &c, int64_t row)
     {
         load_row<T>(c, c.s, row, s);
         load_row<T>(c, c.dy, row, dy);
@@ -505,13 +445,13 @@ template <class T, int CHUNKS> constexpr bool has_few = CHUNKS == 1 && mc_width<
  * (gridDim.x, SUMS, columns); NULL, for SUMS = 2 only: not wanted. */
 template <class T, int CHUNKS, bool DF, int SUMS>
 static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1)
-    norm_rows_backward(const __grid_constant__ norm_call c, float *partial)
+    norm_rows_backward(const __grid_constant__ mc_norm_call c, float *partial)
 {
     constexpr int width = mc_width<T>;
     constexpr bool AHEAD = !DF && has_few<T, CHUNKS>, EARLY = !DF && CHUNKS <= 3;
-    __shared__ norm_sums shared[2][ROW_THREADS / 32];
+    __shared__ mc_norm_sums shared[2][ROW_THREADS / 32];
     extern __shared__ float4 dynamic[];
-    constexpr bool BRANCH = SUMS == WEIGHTS_AND_BRANCH;
+    constexpr bool BRANCH = SUMS == MC_WEIGHTS_AND_BRANCH;
     const column_totals<T, CHUNKS, SUMS> sums = {dynamic};
     if (BRANCH || partial) sums.clear();
     mc_bits weight[CHUNKS];
@@ -531,13 +471,13 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
         } else {
             bits.load(c, row);
         }
-        row_facts r = {bits.rstd, {0, 0}};
+        mc_row_facts r = {bits.rstd, {0, 0}};
         float s[CHUNKS][width], g[CHUNKS][width], w[width], v[width];
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             mc_unpack<T>(c.s, bits.s[k], s[k]);
             mc_unpack<T>(c.dy, bits.dy[k], g[k]);
-            normalise(bits.mean, bits.rstd, s[k]);
+            mc_normalise(bits.mean, bits.rstd, s[k]);
             if (BRANCH || partial) sums.add(k, g[k], s[k]);
             if (c.weight.data) {
                 mc_unpack<T>(c.weight, weight[k], w);
@@ -553,7 +493,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
         for (int k = 0; k < CHUNKS; k++) {
             int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
             int n = within<T>(c.columns, column);
-            gradient_of(r, s[k], g[k], v);
+            mc_norm_gradient(r, s[k], g[k], v);
             if (n <= 0) continue;
             if (!EARLY)
                 old[k] = mc_load_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column,
@@ -567,25 +507,25 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
 
 /* s normalised, and g = dy * weight, of one chunk. */
 template <class T, int width>
-__device__ __forceinline__ void load_gradients(const norm_call &c, int64_t row, int64_t column,
+__device__ __forceinline__ void load_gradients(const mc_norm_call &c, int64_t row, int64_t column,
                                                int n, float (&s)[width], float (&g)[width])
 {
     float w[width];
     mc_load<T, mc_whole<T>>(c.s, row * c.s.stride + column, n, s);
     mc_load<T, mc_whole<T>>(c.dy, row * c.dy.stride + column, n, g);
     load_weight<T>(c.weight, column, n, 1.0f, w);
-    normalise(c.mean[row], c.rstd[row], s);
+    mc_normalise(c.mean[row], c.rstd[row], s);
     multiply(w, g);
 }
 
 template <class T, bool DF>
 static __global__ void __launch_bounds__(ROW_THREADS)
-    norm_long_rows_backward(const __grid_constant__ norm_call c)
+    norm_long_rows_backward(const __grid_constant__ mc_norm_call c)
 {
     constexpr int width = mc_width<T>;
-    __shared__ norm_sums shared[ROW_THREADS / 32];
+    __shared__ mc_norm_sums shared[ROW_THREADS / 32];
     const int64_t row = blockIdx.x, first = threadIdx.x * width, step = ROW_THREADS * width;
-    row_facts r = {c.rstd[row], {0, 0}};
+    mc_row_facts r = {c.rstd[row], {0, 0}};
     float s[width], g[width], v[width];
     for (int64_t column = first; column < c.columns; column += step) {
         load_gradients<T>(c, row, column, within<T>(c.columns, column), s, g);
@@ -599,7 +539,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         mc_bits old =
             mc_load_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column, c.accumulate ? n : 0);
         load_gradients<T>(c, row, column, n, s, g);
-        gradient_of(r, s, g, v);
+        mc_norm_gradient(r, s, g, v);
         store_gradients<T, DF, false>(c, row, column, n, old, v);
     }
 }
@@ -607,7 +547,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 /* partial (gridDim.y, SUMS, columns): one thread a column. ds and df are there already. */
 template <int SUMS>
 static __global__ void __launch_bounds__(ROW_THREADS)
-    norm_long_partials(const __grid_constant__ norm_call c, float *partial)
+    norm_long_partials(const __grid_constant__ mc_norm_call c, float *partial)
 {
     int64_t column = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x;
     if (column >= c.columns) return;
@@ -620,34 +560,16 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         float mean = c.mean ? c.mean[row] : 0.0f, rstd = c.rstd ? c.rstd[row] : 0.0f;
         dw += g * ((mc_load_one(c.s, row * c.s.stride + column) - mean) * rstd);
         db += g;
-        if (SUMS == WEIGHTS_AND_BRANCH) df += mc_load_one(branch, row * branch.stride + column);
+        if (SUMS == MC_WEIGHTS_AND_BRANCH) df += mc_load_one(branch, row * branch.stride + column);
     }
     partial += (int64_t)blockIdx.y * SUMS * c.columns + column;
     partial[0] = dw;
     partial[c.columns] = db;
-    if (SUMS == WEIGHTS_AND_BRANCH) partial[2 * c.columns] = df;
-}
-
-/* Sums of blocks or rows for each column, in the device's memory: (parts, sums, columns). */
-struct partials {
-    float *data;
-    int64_t parts, sums; /* sums 0: none are wanted */
-};
-
-static size_t partials_bytes(const partials *p, int64_t columns)
-{
-    return (size_t)(p->parts * p->sums * columns) * sizeof(float);
-}
-
-static mc_status partials_new(mc_device *d, int64_t parts, int64_t columns, partials *p)
-{
-    p->parts = parts;
-    p->data = (float *)d->alloc(d, partials_bytes(p, columns));
-    return p->data ? MC_OK : MC_ERR_NOMEM;
+    if (SUMS == MC_WEIGHTS_AND_BRANCH) partial[2 * c.columns] = df;
 }
 
 template <class T>
-static mc_status launch_long_backward(mc_device *d, const norm_call &c, partials *p)
+static mc_status launch_long_backward(mc_device *d, const mc_norm_call &c, mc_norm_partials *p)
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
     auto kernel = c.df.data ? norm_long_rows_backward<T, true> : norm_long_rows_backward<T, false>;
@@ -656,15 +578,16 @@ static mc_status launch_long_backward(mc_device *d, const norm_call &c, partials
     int64_t slabs = mc_ceil_div(c.columns, ROW_THREADS);
     int64_t wanted = mc_ceil_div((int64_t)mc_cuda_of(d)->multiprocessors * 8, slabs);
     int64_t parts = mc_most(mc_least(wanted, c.rows / 8), 1);
-    if (partials_new(d, parts, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
-    auto add_up =
-        p->sums == WEIGHTS ? norm_long_partials<WEIGHTS> : norm_long_partials<WEIGHTS_AND_BRANCH>;
+    if (mc_norm_partials_new(d, parts, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
+    auto add_up = p->sums == MC_WEIGHTS ? norm_long_partials<MC_WEIGHTS>
+                                        : norm_long_partials<MC_WEIGHTS_AND_BRANCH>;
     add_up<<<dim3((unsigned)slabs, (unsigned)parts), ROW_THREADS, 0, stream>>>(c, p->data);
     return MC_OK;
 }
 
 template <class T, int CHUNKS, int SUMS>
-static mc_status launch_rows_backward(mc_device *d, const norm_call &c, dim3 block, partials *p)
+static mc_status launch_rows_backward(mc_device *d, const mc_norm_call &c, dim3 block,
+                                      mc_norm_partials *p)
 {
     auto kernel = c.df.data ? norm_rows_backward<T, CHUNKS, true, SUMS>
                             : norm_rows_backward<T, CHUNKS, false, SUMS>;
@@ -676,21 +599,22 @@ static mc_status launch_rows_backward(mc_device *d, const norm_call &c, dim3 blo
     mc_allow_shared(kernel, shared);
     int64_t most = mc_resident_blocks(d, kernel, threads, shared);
     int64_t grid = mc_least(most, mc_ceil_div(c.rows, block.y));
-    if (p->sums && partials_new(d, grid, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
+    if (p->sums && mc_norm_partials_new(d, grid, c.columns, p) != MC_OK) return MC_ERR_NOMEM;
     kernel<<<(unsigned)grid, block, shared, mc_cuda_of(d)->stream>>>(c, p->data);
     return MC_OK;
 }
 
-template <class T> static mc_status launch_backward(mc_device *d, const norm_call &c, partials *p)
+template <class T>
+static mc_status launch_backward(mc_device *d, const mc_norm_call &c, mc_norm_partials *p)
 {
     row_shape shape = row_shape_of(c.columns);
     if (shape.eights == 0) return launch_long_backward<T>(d, c, p);
     dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
     mc_status status = MC_OK;
     MC_WITH_CHUNKS(shape.eights, {
-        status = p->sums == WEIGHTS_AND_BRANCH
-                     ? launch_rows_backward<T, CHUNKS, WEIGHTS_AND_BRANCH>(d, c, block, p)
-                     : launch_rows_backward<T, CHUNKS, WEIGHTS>(d, c, block, p);
+        status = p->sums == MC_WEIGHTS_AND_BRANCH
+                     ? launch_rows_backward<T, CHUNKS, MC_WEIGHTS_AND_BRANCH>(d, c, block, p)
+                     : launch_rows_backward<T, CHUNKS, MC_WEIGHTS>(d, c, block, p);
     });
     return status;
 }
@@ -703,13 +627,16 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
                                                     float *dweight, float *dbias, float *dbranch)
 {
     if (!ds.data && !df.data) dbranch = NULL;
-    partials p = {NULL, 0, dbranch ? WEIGHTS_AND_BRANCH : dweight || dbias ? WEIGHTS : 0};
+    mc_norm_partials p = {NULL, 0,
+                          dbranch            ? MC_WEIGHTS_AND_BRANCH
+                          : dweight || dbias ? MC_WEIGHTS
+                                             : 0};
     if (rows == 0 || columns == 0 || (!p.sums && !ds.data && !df.data)) return MC_OK;
     mc_status status = MC_OK;
     weight.stride = 0;
     MC_WITH_TYPE(mc_whole_dtype(columns, s, weight, dy, ds, df), {
         const int width = mc_width<T>;
-        norm_call c = {};
+        mc_norm_call c = {};
         c.rows = rows;
         c.columns = columns;
         c.s = mc_view_of(s, rows, width);
@@ -721,11 +648,13 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
         c.mean = mean;
         c.rstd = rstd;
         c.accumulate = ds.data && accumulate;
-        status = launch_backward<T>(d, c, &p);
+        bool launched = false;
+        if constexpr (has_ahead<T>) status = mc_norm_ahead_backward<T>(d, c, &p, &launched);
+        if (status == MC_OK && !launched) status = launch_backward<T>(d, c, &p);
     });
     if (status != MC_OK) return status;
     if (p.sums)
         mc_add_partials(d, p.data, p.parts, columns, {(int)p.sums, {dweight, dbias, dbranch}});
-    d->free(d, p.data, partials_bytes(&p, columns));
+    d->free(d, p.data, mc_norm_partials_bytes(&p, columns));
     return mc_cuda_launched(d, "residual_norm_backward");
 }
