@@ -221,7 +221,7 @@ void mc_cudnn_bernoulli(mc_cudnn_graph *g, mc_cudnn_ref seed, mc_cudnn_ref offse
 
 /* The first plan that cuDNN's heuristic gives; NULL, with the graph's error set, without one. */
 mc_cudnn_descriptor mc_cudnn_plan_new(mc_cudnn_graph *graph);
-/* Up to `most` further plans of the engine that the heuristic proposes first; gives their number. */
+/* Up to `most` further plans of the engine that is proposed first; gives their number. */
 int mc_cudnn_other_plans(mc_cudnn_graph *graph, int most, mc_cudnn_descriptor *plans);
 void mc_cudnn_plan_free(const mc_cudnn *cudnn, mc_cudnn_descriptor plan);         /* NULL allowed */
 int64_t mc_cudnn_plan_workspace(const mc_cudnn *cudnn, mc_cudnn_descriptor plan); /* bytes */
