@@ -83,7 +83,7 @@ struct mc_row_facts {
     mc_norm_sums means;
 };
 
-/* v = the gradient at the sum: rstd (g - the mean of g - s times the mean of g s). s: normalised. */
+/* v = the gradient at the sum, s normalised: rstd (g - the mean of g - s times that of g s). */
 template <int width>
 __device__ __forceinline__ void mc_norm_gradient(const mc_row_facts &r, const float (&s)[width],
                                                  const float (&g)[width], float (&v)[width])
@@ -94,8 +94,8 @@ __device__ __forceinline__ void mc_norm_gradient(const mc_row_facts &r, const fl
         v[i] = __fmaf_rn(g[i], r.rstd, __fmaf_rn(s[i], slope, constant));
 }
 
-/* The kernels of norm_ahead.cu, for T = __nv_bfloat16 and __half. False: it has none for a call like
- * this, which is left to the caller. */
+/* The kernels of norm_ahead.cu, for T = __nv_bfloat16 and __half. False: it has none for a call
+ * like this, which is left to the caller. */
 template <class T> bool mc_norm_ahead(mc_device *d, const mc_norm_call &c);
 
 /* The same for the backward pass: *launched tells. p->sums says what is wanted; where the kernel is
