@@ -182,6 +182,38 @@ static void test_shapes(void **state)
     }
 }
 
+/* How many further plans of a key there are, up to `most`; each is one. */
+static int count_others(const mc_sdpa_key *key, int most)
+{
+    mc_cudnn_graph graph;
+    mc_cudnn_descriptor plans[8];
+    mc_cudnn_graph_init(&graph, &cudnn);
+    mc_sdpa_graph(&graph, key);
+    int count = mc_cudnn_other_plans(&graph, most, plans);
+    assert_true(count <= most);
+    for (int i = 0; i < count; i++) {
+        assert_non_null(plans[i]);
+        for (int j = 0; j < i; j++) assert_true(plans[i] != plans[j]);
+        assert_in_range(mc_cudnn_plan_workspace(&cudnn, plans[i]), 0, 1 << 20);
+        mc_cudnn_plan_free(&cudnn, plans[i]);
+    }
+    mc_cudnn_graph_release(&graph);
+    return count;
+}
+
+/* Whether an engine has several plans is cuDNN's own affair: 9.19.0 has two for heads of 256. */
+static void test_other_plans(void **state)
+{
+    (void)state;
+    mc_sdpa_key key = key_of(2, 2, 128, 256);
+    key.causal = 1;
+    int count = count_others(&key, 8);
+    if (cudnn.version == 91900) assert_int_equal(count, 1);
+    assert_int_equal(count_others(&key, 0), 0);
+    key = key_of(2, 2, 128, 12); /* that no engine takes */
+    assert_int_equal(count_others(&key, 8), 0);
+}
+
 /* A head size that no engine takes: a reason, no plan. */
 static void test_refusal(void **state)
 {
@@ -248,9 +280,9 @@ int main(void)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),  cmocka_unit_test(test_bias_and_cross),
-        cmocka_unit_test(test_shapes), cmocka_unit_test(test_refusal),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_forms),   cmocka_unit_test(test_bias_and_cross),
+        cmocka_unit_test(test_shapes),  cmocka_unit_test(test_other_plans),
+        cmocka_unit_test(test_refusal), cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
