@@ -81,9 +81,8 @@ static void open_data(finetune *f)
     const finetune_options *o = f->o;
     const char *task = task_names[o->task];
     int64_t positions = mc_bert_get_config(f->bert).positions;
-    bool too_long = o->max_length > positions;
-    mc_dataset_options options = classify_rows(f->bert, too_long ? 0 : o->max_length);
-    if (too_long)
+    mc_dataset_options options = classify_rows(f->bert, o->max_length);
+    if (o->max_length > positions)
         run_log_line(&f->log, "the model has %lld positions: texts are cut there, not at %lld",
                      (long long)positions, (long long)o->max_length);
     f->train_rows = mc_dataset_open(f->ctx, task, o->data, "train", f->tokenizer, &options);

@@ -180,6 +180,44 @@ static void test_eval(void **state)
     assert_non_null(strstr(err, "saved was fine-tuned on BoolQ, not on WiC"));
 }
 
+/* The loss of the only step of a fine-tune. */
+static double first_loss(const char *max_length)
+{
+    char line[256];
+    snprintf(line, sizeof line,
+             "rm -f log.jsonl; $MC finetune bert --task BoolQ --config long --data texts --lr 0 "
+             "--max-steps 1 --max-length %s --log-jsonl log.jsonl && cat log.jsonl",
+             max_length);
+    assert_int_equal(run(line), 0);
+    const char *loss = strstr(out, "\"loss\":");
+    assert_non_null(loss);
+    return strtod(loss + strlen("\"loss\":"), NULL);
+}
+
+/* Texts are cut at the model's positions where more is asked for, be they more than 512. */
+static void test_max_length(void **state)
+{
+    (void)state;
+    static char row[8192];
+    strcpy(row, "{\"question\": \"world\", \"label\": true, \"passage\": \"");
+    for (int i = 0; i < 900; i++) strcat(row, i < 500 ? "hello " : "world ");
+    strcat(row, "\"}\n");
+    assert_int_equal(run("mkdir long texts"), 0);
+    write_text(temp_path(&folder, "long/vocab.txt"),
+               "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n");
+    write_text(temp_path(&folder, "long/config.json"),
+               "{\"vocab_size\": 7, \"hidden_size\": 8, \"num_hidden_layers\": 1,"
+               " \"num_attention_heads\": 2, \"intermediate_size\": 8,"
+               " \"max_position_embeddings\": 800}");
+    write_text(temp_path(&folder, "texts/train.jsonl"), row);
+    write_text(temp_path(&folder, "texts/val.jsonl"), row);
+    double cut = first_loss("512"), whole = first_loss("800");
+    assert_null(strstr(err, "texts are cut there"));
+    assert_true(cut != whole);
+    assert_true(first_loss("5000") == whole);
+    assert_non_null(strstr(err, "the model has 800 positions: texts are cut there, not at 5000"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +225,7 @@ int main(void)
         cmocka_unit_test(test_unknown_commands), cmocka_unit_test(test_full_stdout),
         cmocka_unit_test(test_common_options),   cmocka_unit_test(test_tokenize),
         cmocka_unit_test(test_tokenize_errors),  cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_max_length),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
