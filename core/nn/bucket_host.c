@@ -12,6 +12,8 @@
  * in forward order and sends the parameters up chunk by chunk. Who wants to use a bucket's
  * parameters awaits that bucket (mc_bucket_await), which is also when ranks exchange them at level
  * 2; so nothing that is done between ranks depends on how quick the host is. */
+#include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/device/cpu/cpu_internal.h"
@@ -230,13 +232,25 @@ static uint64_t bytes_needed(const mc_module_root *root)
     return bytes;
 }
 
-/* What each rank of this host can have. */
-static uint64_t bytes_left(mc_context *ctx)
+/* MC_HOST_MEMORY, or UINT64_MAX where it is not set; false where it is no number of bytes. */
+static bool read_limit(uint64_t *most)
 {
-    const char *setting = getenv("MC_HOST_MEMORY");
+    const char *text = getenv("MC_HOST_MEMORY");
+    char *end;
+    *most = UINT64_MAX;
+    if (!text || !*text) return true;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)*text) || *end || errno || !value) return false;
+    *most = value;
+    return true;
+}
+
+/* What each rank of this host can have. */
+static uint64_t bytes_left(mc_context *ctx, uint64_t most)
+{
     uint64_t left = mc_cpu_free_memory(ctx->device) / (uint64_t)mc_world_ranks_here(ctx);
-    unsigned long long most = setting ? strtoull(setting, NULL, 10) : 0;
-    return most && most < left ? most : left;
+    return most < left ? most : left;
 }
 
 /* Whether a rank has too little; each has looked then, before any takes memory. */
@@ -261,10 +275,17 @@ static mc_status check_memory(mc_module_root *root)
     mc_context *ctx = root->ctx;
     uint64_t needed = bytes_needed(root);
     if (mc_device_is_plan(ctx->device)) return mc_error_status(ctx);
-    uint64_t left = bytes_left(ctx);
-    bool mine = needed > left, any = mine;
+    uint64_t most;
+    bool good = read_limit(&most);
+    uint64_t left = bytes_left(ctx, most);
+    bool mine = !good || needed > left, any = mine;
     mc_status status = any_short(ctx, &any);
     if (status || !any) return status;
+    if (!good)
+        return mc_fail(ctx, MC_ERR_ARGUMENT,
+                       "AdamOffload: environment variable MC_HOST_MEMORY=\"%s\": expected a whole "
+                       "number of bytes from 1",
+                       getenv("MC_HOST_MEMORY"));
     if (!mine)
         return mc_fail(ctx, MC_ERR_NOMEM, "AdamOffload: another rank has too little host memory");
     return mc_fail(ctx, MC_ERR_NOMEM,

@@ -90,7 +90,8 @@ MC_API mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options
  * Environment: MC_OFFLOAD=always does all of the above on the CPU device too (for tests);
  * MC_OFFLOAD_THREADS is the number of the host's threads (default: the rank's cores);
  * MC_HOST_MEMORY the bytes that a rank may take at most. Further errors: MC_ERR_ARGUMENT for a
- * gpu_share out of its range. */
+ * gpu_share out of its range and, when host memory is taken, for an MC_HOST_MEMORY that is no
+ * whole number from 1. */
 MC_API mc_optimizer *mc_adam_offload_new(mc_context *ctx, const mc_adam_options *options);
 
 /* ---- SGD --------------------------------------------------------------------------------- */

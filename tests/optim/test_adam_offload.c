@@ -628,6 +628,12 @@ static void test_host_memory(void **state)
     assert_int_equal(mc_optim_manager_prepare(optim), MC_ERR_NOMEM);
     assert_int_equal(places_of(gpt2).host, 0);
     assert_error(ctx, MC_ERR_NOMEM, least, needed, "gpu_share", "more ranks");
+    static const char *const nonsense[] = {"0", "-1", "1e9", "4 GB", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+        setenv("MC_HOST_MEMORY", nonsense[i], 1);
+        assert_int_equal(mc_optim_manager_prepare(optim), MC_ERR_ARGUMENT);
+        assert_error(ctx, MC_ERR_ARGUMENT, "MC_HOST_MEMORY", nonsense[i], "number of bytes");
+    }
     setenv("MC_HOST_MEMORY", needed, 1);
     one_step(ctx, gpt2, optim, &s, 0);
     assert_int_equal(places_of(gpt2).device, 0);
