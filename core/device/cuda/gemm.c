@@ -440,12 +440,11 @@ static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
     return MC_OK;
 }
 
-/* What our own kernels need of the driver; NULL: there are none for this GPU, or none wanted. */
+/* What our own kernels for Hopper need of the driver; NULL: this GPU is another. */
 static void *find_encode_map(const mc_cuda_device *cuda)
 {
 #ifdef MC_HAVE_HOPPER
-    if (cuda->capability == 90 && cuda->gemm->products != MC_PRODUCTS_CUBLAS)
-        return mc_cuda_driver_function("cuTensorMapEncodeTiled");
+    if (cuda->capability == 90) return mc_cuda_driver_function("cuTensorMapEncodeTiled");
 #endif
     return (void)cuda, NULL;
 }

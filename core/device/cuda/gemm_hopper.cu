@@ -20,13 +20,12 @@
  *    pieces of 64 columns, which go to and from memory through shared memory and the copy engine.
  *
  * Two blocks, a cluster, compute tiles below each other, so that the weight's part is the same:
- * each loads half of it, into the shared memory of both.
- *
- * PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate" and "cp.async.bulk.tensor",
- * has the instructions, the matrix descriptors and how 128 bytes are swizzled. */
-#include <cuda.h>
+ * each loads half of it, into the shared memory of both. */
 #include "core/device/cuda/activation.cuh"
 #include "core/device/cuda/gemm_internal.h"
+#include "core/device/cuda/hopper.cuh"
+
+using namespace hopper;
 
 enum {
     ROWS = 128,
@@ -65,36 +64,6 @@ struct hopper_call {
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
-}
-
-/* One arrival, of so many that the barrier waits for, and `bytes` that are on their way. */
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-}
-
-/* Until the phase of that parity is over. */
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
-{
-    asm volatile("{\n"
-                 ".reg .pred over;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
-                 "@!over bra again;\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
 /* The same place in the shared memory of a block of the cluster. */
 __device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
 {
@@ -103,27 +72,11 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
     return there;
 }
 
-/* What the warp's threads read before is read; for its first thread, behind __syncwarp. */
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 /* No order of memory is asked for: what it releases was read by matrix instructions that are over,
  * and a fence of the cluster costs more than the block's product. */
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-/* A box of the matrix whose first element is (column, row); what lies outside of it reads as 0. */
-__device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t to, uint32_t barrier,
-                                         int column, int row)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(column), "r"(row)
-                 : "memory");
 }
 
 /* The same for both blocks of the cluster, each of whose barriers is told. */
@@ -134,31 +87,6 @@ __device__ __forceinline__ void load_box_for_both(const CUtensorMap *map, uint32
                  ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(column), "r"(row), "h"((uint16_t)3)
                  : "memory");
-}
-
-/* What lies outside of the matrix is left out. */
-__device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t from, int column,
-                                          int row)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-        "r"(from), "r"(column), "r"(row)
-        : "memory");
-}
-
-__device__ __forceinline__ void end_stores() { asm volatile("cp.async.bulk.commit_group;"); }
-
-/* Until shared memory that this thread's stores come from can be written again, but for the last
- * LEFT that it ended. */
-template <int LEFT = 0> __device__ __forceinline__ void wait_for_stores()
-{
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
-}
-
-/* What this thread wrote to shared memory is there for the copy engine. */
-__device__ __forceinline__ void show_to_copy_engine()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* Named barriers: 1 and 2 are the consumers' turns, 3 and 4 each consumer's own. */
@@ -188,37 +116,6 @@ __device__ __forceinline__ void sync_cluster()
     asm volatile("barrier.cluster.arrive.aligned;\n"
                  "barrier.cluster.wait.aligned;" ::
                      : "memory");
-}
-
-/* A warp's 16 x 16 elements of two bytes, as matrix instructions deal them to its threads; `row` is
- * the thread's own: of 16 bytes in row lane % 16, columns 8 (lane / 16) on. */
-__device__ __forceinline__ void store_16x16(uint32_t row, const uint32_t (&v)[4])
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-                 : "memory");
-}
-__device__ __forceinline__ void load_16x16(uint32_t row, uint32_t (&v)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-                 : "r"(row)
-                 : "memory");
-}
-
-__device__ __forceinline__ uint32_t load_word(uint32_t address)
-{
-    uint32_t word;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-    return word;
-}
-
-/* Matrix descriptor of what lies in rows of 128 bytes, swizzled. Eight rows are 1024 bytes; `next`
- * bytes on are the next 64 columns of an operand whose rows are the terms. */
-__device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next)
-{
-    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(next >> 4) << 16 |
-           (address & 0x3ffff) >> 4;
 }
 
 enum { PART = 96 }; /* of 64 rows of a tile a thread of a consumer has as many sums */
@@ -262,16 +159,6 @@ __device__ __forceinline__ void multiply_add(float (&d)[PART], uint64_t a, uint6
         multiply_bf16<ROWS_ARE_TERMS>(d, a, b, add);
 }
 
-template <class T> __device__ __forceinline__ uint32_t pack(float low, float high)
-{
-    return std::is_same_v<T, __half> ? mc_pack_f16(low, high) : mc_pack_bf16(low, high);
-}
-template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
-{
-    if (std::is_same_v<T, __half>) return mc_unpack_f16(word);
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
-}
-
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Where a block is: its place in shared memory, in the cluster and in the result. */
@@ -290,32 +177,12 @@ struct block_place {
     }
 };
 
-/* Which place of the ring is next, and whether its barriers have been through an even number of
- * phases. */
-struct ring {
-    int stage;
-    uint32_t parity;
-
-    __device__ __forceinline__ void advance()
-    {
-        if (++stage < STAGES) return;
-        stage = 0;
-        parity ^= 1;
-    }
-    __device__ __forceinline__ void skip(int blocks)
-    {
-        int at = stage + blocks;
-        stage = at % STAGES;
-        parity ^= at / STAGES & 1;
-    }
-};
-
 /* Loads all that the block's consumers, and in part those of the other block, are going to need. */
 template <bool ROWS_ARE_TERMS>
 __device__ __forceinline__ void load_tiles(const hopper_call &c, const block_place &p,
                                            const CUtensorMap *x, const CUtensorMap *weight)
 {
-    ring at = {0, 0};
+    ring<STAGES> at = {0, 0};
     for (int tile = p.cluster; tile < p.tiles; tile += p.clusters) {
         const int row = p.row_of(c, tile), column = p.column_of(c, tile);
         for (int block = 0; block < p.blocks; block++, at.advance()) {
@@ -377,7 +244,7 @@ __device__ __forceinline__ void sum_tiles(const hopper_call &c, const block_plac
 {
     constexpr int bytes = ROWS / SUMMERS * TERMS * 2;
     const int lane = threadIdx.x % 32;
-    ring at = {0, 0};
+    ring<STAGES> at = {0, 0};
     for (int tile = p.cluster; tile < p.tiles; tile += p.clusters) {
         const int64_t row = p.row_of(c, tile) / ROWS * SUMMERS + share;
         float *sums = c.x_sums + row * c.terms;
@@ -423,8 +290,9 @@ __device__ __forceinline__ consumer consumer_of(const block_place &p, int number
 
 /* sums = the tile of the product; lets the other consumer begin when all is on its way. */
 template <class T, bool ROWS_ARE_TERMS>
-__device__ __forceinline__ void multiply_tile(const block_place &p, const consumer &me, ring *at,
-                                              bool last, uint32_t empty, float (&sums)[2][PART])
+__device__ __forceinline__ void multiply_tile(const block_place &p, const consumer &me,
+                                              ring<STAGES> *at, bool last, uint32_t empty,
+                                              float (&sums)[2][PART])
 {
     constexpr int next_terms =
         ROWS_ARE_TERMS ? 16 * 128 >> 4 : 16 * 2 >> 4; /* as descriptors count */
@@ -436,7 +304,7 @@ __device__ __forceinline__ void multiply_tile(const block_place &p, const consum
         const uint64_t x = x0 + at->stage * (STAGE_BYTES >> 4);
         const uint64_t w = w0 + at->stage * (STAGE_BYTES >> 4);
         barrier_wait(p.full + at->stage * 8, at->parity);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        begin_multiplying();
         multiply_add<T, ROWS_ARE_TERMS>(sums[0], x, w, block);
         multiply_add<T, ROWS_ARE_TERMS>(sums[1], x + below, w, block);
 #pragma unroll
@@ -444,16 +312,16 @@ __device__ __forceinline__ void multiply_tile(const block_place &p, const consum
             multiply_add<T, ROWS_ARE_TERMS>(sums[0], x + i * 2, w + i * next_terms, 1);
             multiply_add<T, ROWS_ARE_TERMS>(sums[1], x + below + i * 2, w + i * next_terms, 1);
         }
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        end_multiplying();
         if (block) {
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            wait_for_products<1>();
             if (me.lane < CLUSTER) barrier_arrive_in_cluster(before);
         }
         before = empty + at->stage * 8;
         at->advance();
     }
     if (!last) pass_turn_to(1 - me.number);
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wait_for_products<0>();
     if (me.lane < CLUSTER) barrier_arrive_in_cluster(before);
 }
 
@@ -654,7 +522,7 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_
     consumer me = consumer_of(p, number);
     const uint32_t empty = address_in(p.empty, me.lane < CLUSTER ? me.lane : 0);
     float *totals = p.totals + number * (4 * PIECE);
-    ring at = {0, 0};
+    ring<STAGES> at = {0, 0};
     int turn = 0;
     for (int tile = p.cluster; tile < p.tiles; tile += p.clusters, turn++) {
         if ((turn & 1) != number) {
@@ -730,22 +598,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */
-
-typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
-
-/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row. */
-static CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
-                         unsigned box_rows, CUtensorMap *map)
-{
-    const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};
-    const cuuint64_t strides[] = {(cuuint64_t)(rows > 1 ? m.stride : (columns + 7) / 8 * 8) * 2};
-    const cuuint32_t box[] = {64, box_rows}, steps[] = {1, 1};
-    return encode(
-        map, m.dtype == MC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        2, m.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-}
 
 typedef void (*kernel_fn)(hopper_call, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
 
@@ -836,7 +688,8 @@ extern "C" bool mc_own_product_takes(mc_device *d, const mc_own_product *p)
     const mc_dtype dtype = p->x.dtype;
     const int64_t tiles = tile_pairs_of(p) * CLUSTER * mc_ceil_div(p->columns, COLUMNS);
     const int64_t largest = p->rows | p->columns | p->terms;
-    if (!cuda->gemm->encode_map || dtype == MC_F32 || !is_whole(p)) return false;
+    if (!cuda->gemm->encode_map || cuda->gemm->products == MC_PRODUCTS_CUBLAS) return false;
+    if (dtype == MC_F32 || !is_whole(p)) return false;
     if (p->rows == 0 || p->columns == 0 || p->terms == 0 || p->columns % 8) return false;
     if (largest > INT32_MAX / 2 || tiles > INT32_MAX / 2) return false;
     if (cuda->gemm->products != MC_PRODUCTS_OWN && !is_faster(cuda, p, tiles)) return false;

@@ -49,7 +49,7 @@ struct mc_cuda_gemm {
     bool changed;   /* there is something to write to the file */
     bool sustained; /* plans are wanted that were tuned under load */
     mc_product_choice products;
-    void *encode_map; /* cuTensorMapEncodeTiled; NULL: no kernels of ours for this GPU */
+    void *encode_map; /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
 };
 
 /* One call, as cuBLASLt sees it. */
