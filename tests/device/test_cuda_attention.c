@@ -11,7 +11,7 @@ int main(void)
 }
 #else
 
-#include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/attention_internal.h"
 #include "tests/device/attention_test.h"
 
 static mc_device *gpu;
@@ -629,6 +629,96 @@ static void test_cudnn_cross(void **state)
     run_case((attention_case){ragged, 6, 2, 64, .dtype = MC_BF16, .bias = MC_F32});
 }
 
+/* ---- our backward pass on Hopper, behind the forward pass of cuDNN ------------------------------ */
+
+/* Whether the GPU is one that it is for; says so where it is not. */
+static bool with_hopper(void)
+{
+    if (!with_cudnn()) return false;
+    force("");
+    if (mc_cuda_of(gpu)->capability == 90) return true;
+    printf("SKIPPED: our attention on Hopper: the GPU is of compute capability %d\n",
+           mc_cuda_of(gpu)->capability);
+    return false;
+}
+
+/* Sequences of one length. */
+static attention_case one_length(int count, int heads, int length, mc_dtype dtype)
+{
+    static int32_t lengths[MOST_SEQUENCES];
+    for (int i = 0; i < count; i++) lengths[i] = length;
+    return (attention_case){lengths, count, heads, 64, 0, 0, 0, true, false, 0, dtype};
+}
+
+static bool hopper_takes(attention_case c)
+{
+    attention_data d;
+    data_init(&d, c);
+    mc_matrix x = {(void *)(uintptr_t)256, c.dtype, 3 * d.width};
+    bool takes = mc_hopper_attention_takes(gpu, &d.shape, x, x, x, x);
+    data_free(&d);
+    return takes;
+}
+
+static void test_hopper_takes(void **state)
+{
+    (void)state;
+    if (!with_hopper()) return;
+    attention_case good = one_length(2, 3, 256, MC_BF16), c;
+    assert_true(hopper_takes(good));
+    c = good, c.dtype = MC_F16;
+    assert_true(hopper_takes(c));
+    c = good, c.dtype = MC_F32;
+    assert_false(hopper_takes(c));
+    c = good, c.causal = false;
+    assert_false(hopper_takes(c));
+    c = good, c.dropout = 0.1f;
+    assert_false(hopper_takes(c));
+    c = good, c.masked = true;
+    assert_false(hopper_takes(c));
+    c = good, c.dim = 80;
+    assert_false(hopper_takes(c));
+    c = good, c.bias = MC_BF16;
+    assert_false(hopper_takes(c));
+    assert_false(hopper_takes(one_length(2, 3, 192, MC_BF16)));
+    c = good, c.length = ragged, c.count = 6;
+    assert_false(hopper_takes(c));
+}
+
+/* One block of keys and more; fewer than there are multiprocessors, and many times as many; more
+ * heads than there are places for sums. */
+static void test_hopper_sizes(void **state)
+{
+    (void)state;
+    if (!with_hopper()) return;
+    const int sizes[][3] = {{1, 1, 128},  {1, 1, 256},   {3, 5, 384},   {7, 3, 640}, {2, 5, 1024},
+                            {1, 2, 4096}, {40, 10, 128}, {30, 12, 256}, {9, 40, 384}};
+    for (int i = 0; i < 9; i++)
+        run_case(one_length(sizes[i][0], sizes[i][1], sizes[i][2], i % 2 ? MC_F16 : MC_BF16));
+}
+
+/* Rows that lie apart, gradients otherwise than what they belong to, and rows behind the last. */
+static void test_hopper_strides(void **state)
+{
+    (void)state;
+    if (!with_hopper()) return;
+    for (int mode = 0; mode < 4; mode++) {
+        attention_case c = one_length(3, 4, 256, mode % 2 ? MC_F16 : MC_BF16);
+        c.tail = 5;
+        c.gap = 8;
+        c.grad_gap = mode < 2 ? 16 : 5; /* not even aligned */
+        run_case(c);
+    }
+}
+
+static void test_hopper_repeatable(void **state)
+{
+    (void)state;
+    if (!with_hopper()) return;
+    assert_repeatable(one_length(6, 12, 1024, MC_BF16));
+    assert_repeatable(one_length(40, 10, 256, MC_F16));
+}
+
 /* ---- cuDNN's dropout: it draws its own numbers, so the mask is read off its results ---------- */
 
 enum { SIDE = 64 }; /* tokens and head_dim: with v = identity, out is the probabilities */
@@ -869,6 +959,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cudnn_deterministic),
         cmocka_unit_test(test_cudnn_bias),
         cmocka_unit_test(test_cudnn_cross),
+        cmocka_unit_test(test_hopper_takes),
+        cmocka_unit_test(test_hopper_sizes),
+        cmocka_unit_test(test_hopper_strides),
+        cmocka_unit_test(test_hopper_repeatable),
         cmocka_unit_test(test_cudnn_dropout),
         cmocka_unit_test(test_cudnn_dropout_base),
         cmocka_unit_test(test_choice),

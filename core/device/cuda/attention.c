@@ -1,5 +1,6 @@
-/* Attention: cuDNN's kernels where they take the case, and our own everywhere else. Both choose by
- * what forward and backward see alike, so that backward finds the log-sum-exp of its own kind. */
+/* Attention: cuDNN's kernels where they take the case, with a backward pass of our own on Hopper
+ * for causal attention of one length, and our own everywhere else. Forward and backward choose
+ * by what both see alike, so that backward finds the log-sum-exp of its own kind. */
 #include "core/device/cuda/attention_internal.h"
 
 typedef enum choice { BEST, OWN, CUDNN } choice;
@@ -25,7 +26,7 @@ void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc
 {
     choice path;
     if (shape->lengths->total && !read_path(d, &path) && tries_cudnn(path, shape))
-        mc_cudnn_prepare(d, shape, q, k, v, out, backward);
+        mc_cudnn_prepare(d, shape, q, k, v, out, path == CUDNN, backward);
     d->failure[0] = '\0'; /* the call itself tells */
 }
 
@@ -37,7 +38,7 @@ mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_ma
     if (!status) status = mc_sdpa_zero_tails(d, shape, 1, &out);
     if (status || shape->lengths->total == 0) return status;
     if (tries_cudnn(path, shape)) {
-        status = mc_cudnn_attention(d, shape, q, k, v, out, log_sum_exp);
+        status = mc_cudnn_attention(d, shape, q, k, v, out, path == CUDNN, log_sum_exp);
         if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
         d->failure[0] = '\0'; /* why cuDNN does not take it is no failure of this call */
     }
@@ -55,7 +56,8 @@ mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *sha
     if (!status) status = mc_sdpa_zero_tails(d, shape, 3, (mc_matrix[]){dq, dk, dv});
     if (status || (shape->lengths->total == 0 && keys->total == 0)) return status;
     if (tries_cudnn(path, shape)) {
-        status = mc_cudnn_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
+        status = mc_cudnn_attention_backward(d, shape, q, k, v, out, path == CUDNN, log_sum_exp,
+                                             dout, dq, dk, dv);
         if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
         d->failure[0] = '\0'; /* why cuDNN does not take it is no failure of this call */
     }

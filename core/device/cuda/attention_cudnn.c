@@ -251,10 +251,12 @@ static mc_sdpa_key backward_key_of(mc_sdpa_key key, int64_t total, bool determin
     return key;
 }
 
-/* The plans of a case. With `both`, forward is taken only where there is a backward plan too, for
- * that has to read forward's log-sum-exp. MC_ERR_UNSUPPORTED with the reason as the failure. */
+/* The plans of a case. With `both`, forward is taken only where there is a backward plan too,
+ * for that has to read forward's log-sum-exp, or our own kernel for Hopper does (`backward`
+ * stays NULL), unless cuDNN is wanted `alone`. MC_ERR_UNSUPPORTED with the reason as the
+ * failure. */
 static mc_status find_plans(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
-                            mc_matrix v, mc_matrix out, bool both, sdpa_plan **forward,
+                            mc_matrix v, mc_matrix out, bool alone, bool both, sdpa_plan **forward,
                             sdpa_plan **backward)
 {
     const char *why = refusal(s, q, k, v, out);
@@ -276,7 +278,7 @@ static mc_status find_plans(mc_device *d, const mc_attention_shape *s, mc_matrix
     *forward = plan_for(d, c, &key);
     if (!*forward) return MC_ERR_NOMEM;
     if (!(*forward)->plan) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", (*forward)->why);
-    if (!both) return MC_OK;
+    if (!both || (!alone && mc_hopper_attention_takes(d, s, q, k, v, out))) return MC_OK;
     *backward = plan_for(d, c, &backward_key);
     if (!*backward) return MC_ERR_NOMEM;
     if (!(*backward)->plan)
@@ -285,10 +287,10 @@ static mc_status find_plans(mc_device *d, const mc_attention_shape *s, mc_matrix
 }
 
 void mc_cudnn_prepare(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
-                      mc_matrix v, mc_matrix out, bool backward)
+                      mc_matrix v, mc_matrix out, bool alone, bool backward)
 {
     sdpa_plan *forward = NULL, *other = NULL;
-    find_plans(d, s, q, k, v, out, backward, &forward, &other);
+    find_plans(d, s, q, k, v, out, alone, backward, &forward, &other);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -504,10 +506,11 @@ static mc_status run(mc_device *d, sdpa_run *r, const mc_attention_shape *s, boo
 }
 
 mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
-                             mc_matrix v, mc_matrix out, float *log_sum_exp)
+                             mc_matrix v, mc_matrix out, bool alone, float *log_sum_exp)
 {
     sdpa_plan *forward = NULL, *backward = NULL;
-    mc_status status = find_plans(d, s, q, k, v, out, log_sum_exp != NULL, &forward, &backward);
+    mc_status status =
+        find_plans(d, s, q, k, v, out, alone, log_sum_exp != NULL, &forward, &backward);
     if (status) return status;
     sdpa_run r = {.plan = forward};
     r.pointers[MC_SDPA_Q] = q.data;
@@ -539,42 +542,59 @@ static mc_status stage(mc_device *d, staged *x, mc_matrix m, mc_matrix like, int
     return MC_OK;
 }
 
-static mc_status run_staged(mc_device *d, const mc_attention_shape *s, sdpa_run *r, staged x[4])
+/* What backward reads besides dout. */
+typedef struct sdpa_forward {
+    mc_matrix q, k, v, out;
+    const float *log_sum_exp;
+} sdpa_forward;
+
+static mc_status run_backward(mc_device *d, const mc_attention_shape *s, sdpa_plan *plan,
+                              const sdpa_forward *f, const staged x[4])
+{
+    if (!plan)
+        return mc_hopper_attention_backward(d, s, f->q, f->k, f->v, f->out, f->log_sum_exp,
+                                            x[0].used, x[1].used, x[2].used, x[3].used);
+    sdpa_run r = {.plan = plan};
+    r.pointers[MC_SDPA_Q] = f->q.data;
+    r.pointers[MC_SDPA_K] = f->k.data;
+    r.pointers[MC_SDPA_V] = f->v.data;
+    r.pointers[MC_SDPA_OUT] = f->out.data;
+    r.pointers[MC_SDPA_STATS] = (void *)(uintptr_t)f->log_sum_exp;
+    r.pointers[MC_SDPA_DOUT] = x[0].used.data;
+    r.pointers[MC_SDPA_DQ] = x[1].used.data;
+    r.pointers[MC_SDPA_DK] = x[2].used.data;
+    r.pointers[MC_SDPA_DV] = x[3].used.data;
+    return run(d, &r, s, false);
+}
+
+static mc_status run_staged(mc_device *d, const mc_attention_shape *s, sdpa_plan *plan,
+                            const sdpa_forward *f, const staged x[4])
 {
     int64_t columns = (int64_t)s->heads * s->head_dim;
     mc_status status = MC_OK;
     if (x[0].bytes) status = mc_sdpa_copy_rows(d, x[0].rows, columns, x[0].real, x[0].used);
-    r->pointers[MC_SDPA_DOUT] = x[0].used.data;
-    r->pointers[MC_SDPA_DQ] = x[1].used.data;
-    r->pointers[MC_SDPA_DK] = x[2].used.data;
-    r->pointers[MC_SDPA_DV] = x[3].used.data;
-    if (!status) status = run(d, r, s, false);
+    if (!status) status = run_backward(d, s, plan, f, x);
     for (int i = 1; i < 4 && !status; i++)
         if (x[i].bytes) status = mc_sdpa_copy_rows(d, x[i].rows, columns, x[i].used, x[i].real);
     return status;
 }
 
 mc_status mc_cudnn_attention_backward(mc_device *d, const mc_attention_shape *s, mc_matrix q,
-                                      mc_matrix k, mc_matrix v, mc_matrix out,
+                                      mc_matrix k, mc_matrix v, mc_matrix out, bool alone,
                                       const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                       mc_matrix dk, mc_matrix dv)
 {
+    const sdpa_forward f = {q, k, v, out, log_sum_exp};
     sdpa_plan *forward = NULL, *backward = NULL;
-    mc_status status = find_plans(d, s, q, k, v, out, true, &forward, &backward);
+    mc_status status = find_plans(d, s, q, k, v, out, alone, true, &forward, &backward);
     if (status) return status;
-    sdpa_run r = {.plan = backward};
-    r.pointers[MC_SDPA_Q] = q.data;
-    r.pointers[MC_SDPA_K] = k.data;
-    r.pointers[MC_SDPA_V] = v.data;
-    r.pointers[MC_SDPA_OUT] = out.data;
-    r.pointers[MC_SDPA_STATS] = (void *)(uintptr_t)log_sum_exp;
     staged x[4] = {0};
     const mc_matrix matrices[] = {dout, dq, dk, dv}, like[] = {out, q, k, k};
     for (int i = 0; i < 4 && !status; i++) {
         const mc_lengths *rows = i < 2 ? s->lengths : mc_key_lengths(s);
         status = stage(d, &x[i], matrices[i], like[i], rows->total);
     }
-    if (!status) status = run_staged(d, s, &r, x);
+    if (!status) status = run_staged(d, s, backward, &f, x);
     for (int i = 0; i < 4; i++)
         if (x[i].bytes) d->free(d, x[i].used.data, x[i].bytes);
     return status;

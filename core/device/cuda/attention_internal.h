@@ -11,8 +11,48 @@ extern "C" {
  * called before a recording that first sees the case: starting cuDNN waits for the GPU. */
 void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                mc_matrix k, mc_matrix v, mc_matrix out, bool backward);
+
+/* Attention by cuDNN (attention_cudnn.c); MC_ERR_UNSUPPORTED where it has no plan. The backward
+ * pass is our own kernel's where there is one for the case, unless cuDNN is wanted `alone`, which
+ * all calls for a case have to agree on. */
 void mc_cudnn_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
-                      mc_matrix v, mc_matrix out, bool backward); /* leaves a failure in d */
+                      mc_matrix v, mc_matrix out, bool alone,
+                      bool backward); /* leaves a failure in d */
+mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                             mc_matrix k, mc_matrix v, mc_matrix out, bool alone,
+                             float *log_sum_exp);
+mc_status mc_cudnn_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                      mc_matrix k, mc_matrix v, mc_matrix out, bool alone,
+                                      const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
+                                      mc_matrix dk, mc_matrix dv);
+
+/* Our own backward pass for Hopper (attention_hopper.cu), which reads the log-sum-exp (batch,
+ * heads, length) of cuDNN's forward pass over a grid: whether there is one for the case, and the
+ * pass, of which dout, dq, dk and dv are aligned to 16 bytes and have a stride that is a
+ * multiple of 8. It is the same to the bit from run to run. */
+#ifdef MC_HAVE_HOPPER /* code for compute capability 9.0a is built */
+bool mc_hopper_attention_takes(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                               mc_matrix k, mc_matrix v, mc_matrix out);
+mc_status mc_hopper_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                       mc_matrix k, mc_matrix v, mc_matrix out,
+                                       const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
+                                       mc_matrix dk, mc_matrix dv);
+#else
+static inline bool mc_hopper_attention_takes(mc_device *d, const mc_attention_shape *shape,
+                                             mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out)
+{
+    return (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out, false;
+}
+static inline mc_status mc_hopper_attention_backward(mc_device *d, const mc_attention_shape *shape,
+                                                     mc_matrix q, mc_matrix k, mc_matrix v,
+                                                     mc_matrix out, const float *log_sum_exp,
+                                                     mc_matrix dout, mc_matrix dq, mc_matrix dk,
+                                                     mc_matrix dv)
+{
+    (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out, (void)log_sum_exp;
+    return (void)dout, (void)dq, (void)dk, (void)dv, MC_ERR_UNSUPPORTED;
+}
+#endif
 
 /* What the graphs read besides the matrices, written on the device's stream (attention.cu). */
 typedef struct mc_sdpa_inputs {

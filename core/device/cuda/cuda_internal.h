@@ -123,16 +123,9 @@ bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size)
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d);             /* NULL: see d->failure */
 void mc_cuda_gemm_free(mc_device *d, struct mc_cuda_gemm *gemm); /* keeps what was tuned on disk */
 
-/* Attention through cuDNN (attention_cudnn.c) and by our own kernels (attention.cu), which serve
- * every dtype and shape. The environment variable MC_CUDA_ATTENTION=cudnn|own forces one (cudnn: an
- * error where it does not take the case). mc_cudnn_attention* return MC_ERR_UNSUPPORTED where cuDNN
- * has no plan. */
-mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                             mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp);
-mc_status mc_cudnn_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                      mc_matrix k, mc_matrix v, mc_matrix out,
-                                      const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
-                                      mc_matrix dk, mc_matrix dv);
+/* Attention through cuDNN (attention_cudnn.c, see attention_internal.h) and by our own kernels
+ * (attention.cu), which serve every dtype and shape. The environment variable
+ * MC_CUDA_ATTENTION=cudnn|own forces one (cudnn: an error where it does not take the case). */
 void mc_cudnn_free(struct mc_cuda_cudnn *cudnn); /* NULL allowed */
 mc_status mc_own_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                            mc_matrix v, mc_matrix out, float *log_sum_exp);
