@@ -629,7 +629,7 @@ static void test_cudnn_cross(void **state)
     run_case((attention_case){ragged, 6, 2, 64, .dtype = MC_BF16, .bias = MC_F32});
 }
 
-/* ---- our backward pass on Hopper, behind the forward pass of cuDNN ------------------------------ */
+/* ---- our backward pass on Hopper, behind the forward pass of cuDNN ------------------------- */
 
 /* Whether the GPU is one that it is for; says so where it is not. */
 static bool with_hopper(void)
