@@ -11,8 +11,8 @@
  * a block of keys stay in registers. dq of a tile grows in memory, block after block, from the
  * last of those that see it to the first: the one on the diagonal stores its terms, others add
  * theirs in turn, and the first makes dq of them. A block meets a tile two tiles later than the
- * block after it does, and the same blocks of HEADS heads are taken between the two, so that
- * there is little waiting. As the order is fixed, results are the same to the bit from run to
+ * block after it does, and those of other heads are taken between the two, so that there is
+ * little waiting. As the order is fixed, results are the same to the bit from run to
  * run, and as it is the order in which blocks are taken, whoever is waited for is at work. Sums
  * of a few heads are enough, in memory that stays in the L2 cache.
  *
@@ -34,7 +34,6 @@ enum {
     QUERIES = 64, /* of a tile */
     KEYS = 128,   /* of a block */
     STAGES = 4,
-    HEADS = 32,  /* whose blocks are taken in turns */
     GROUP = 128, /* threads */
     THREADS = 4 * GROUP,
     TILE = QUERIES * HEAD, /* elements */
@@ -65,12 +64,14 @@ constexpr float LOG2_E = 1.44269504089f;
 
 struct attention_call {
     int heads, length, all_heads; /* of a sequence; its queries; of all sequences */
-    int places;                   /* heads whose sums there is room for */
-    float scale, scale_log2;      /* scale log2(e) */
-    const float *stats;           /* (all_heads, tiles, 2, QUERIES): lse log2(e), sum(dout out) */
-    float *sums;                  /* (places, tiles, TILE) of dq, dealt to threads */
-    unsigned *counts; /* (places, tiles): terms that sums have had, of all heads so far */
-    unsigned *taken;  /* blocks of keys */
+    int together;                 /* heads whose blocks are taken in turns */
+    int places; /* heads whose sums there is room for; those of the one before are complete
+                 * when a head's first block is taken, or about to be, for `together` are fewer */
+    float scale, scale_log2; /* scale log2(e) */
+    const float *stats;      /* (all_heads, tiles, 2, QUERIES): lse log2(e), sum(dout out) */
+    float *sums;             /* (places, tiles, TILE) of dq, dealt to threads */
+    unsigned *counts;        /* (places, tiles): terms that sums have had, of all heads so far */
+    unsigned *taken;         /* blocks of keys */
 };
 
 /* A block of keys. */
@@ -80,11 +81,11 @@ struct work {
     uint32_t k, v;   /* in shared memory */
 };
 
-/* The block that is taken as the number-th: of HEADS heads the last ones, then those before. */
+/* The block that is taken as the number-th: of some heads the last ones, then those before. */
 __device__ __forceinline__ work work_of(const attention_call &c, int number)
 {
-    const int blocks = c.length / KEYS, first = number / (blocks * HEADS) * HEADS;
-    const int together = min((int)HEADS, c.all_heads - first), rest = number - first * blocks;
+    const int blocks = c.length / KEYS, first = number / (blocks * c.together) * c.together;
+    const int together = min(c.together, c.all_heads - first), rest = number - first * blocks;
     work w;
     w.head = first + rest % together;
     w.key = blocks - 1 - rest / together;
@@ -436,7 +437,7 @@ __device__ __forceinline__ uint32_t place_in_box(const worker &me, int i)
 
 __device__ __forceinline__ void let_go(worker &me)
 {
-    if (me.before && me.lane == 0) barrier_arrive(me.before);
+    if (me.before) barrier_arrive(me.before);
     me.before = 0;
 }
 
@@ -444,8 +445,7 @@ __device__ __forceinline__ void let_go(worker &me)
 __device__ __forceinline__ void tell_copy_engine(const worker &me, uint32_t barrier)
 {
     show_to_copy_engine();
-    __syncwarp();
-    if (me.lane == 0) barrier_arrive(barrier);
+    barrier_arrive(barrier);
 }
 
 template <class T>
@@ -477,8 +477,7 @@ __device__ __forceinline__ void multiply_dq(const place &p, worker &me, const wo
         me.sum_parity ^= 1;
 #pragma unroll
         for (int i = 0; i < PART / 4; i++) load_4(me.sum + i * (16 * GROUP), dq + 4 * i);
-        __syncwarp();
-        if (me.lane == 0) barrier_arrive(p.taken + ME * 8);
+        barrier_arrive(p.taken + ME * 8);
     }
     sync_workers(WRITTEN + ME);
     begin_multiplying();
@@ -664,8 +663,7 @@ __device__ __forceinline__ void compute_all(const attention_call &c, const place
         w.k = p.shared + BLOCKS_AT + block.stage * BLOCK_BYTES;
         w.v = w.k + 2 * BOX;
         compute_block<T, ME>(c, p, me, w);
-        __syncwarp();
-        if (me.lane == 0) barrier_arrive(p.blocks_empty + block.stage * 8);
+        barrier_arrive(p.blocks_empty + block.stage * 8);
     }
     sync_workers(FREE + 1 - ME); /* its last word finds whom it waits for */
 }
@@ -700,17 +698,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (p.shared % 1024) __trap(); /* swizzling counts from there */
         for (int i = 0; i < STAGES; i++) {
             barrier_init(p.full + i * 8, 1);
-            barrier_init(p.empty + i * 8, 2 * 4); /* warps of workers */
+            barrier_init(p.empty + i * 8, 2 * GROUP);
         }
         for (int i = 0; i < 2; i++) {
             barrier_init(p.blocks_full + i * 8, 1);
-            barrier_init(p.blocks_empty + i * 8, 2 * 4 + 5); /* and who takes results out */
+            barrier_init(p.blocks_empty + i * 8, 2 * GROUP + 5); /* and who takes results out */
             barrier_init(p.sum + i * 8, 1);
-            barrier_init(p.taken + i * 8, 4);
-            barrier_init(p.results + i * 16, 4);
-            barrier_init(p.results + i * 16 + 8, 4);
+            barrier_init(p.taken + i * 8, GROUP);
+            barrier_init(p.results + i * 16, GROUP);
+            barrier_init(p.results + i * 16 + 8, GROUP);
             barrier_init(p.left + i * 8, 1);
-            barrier_init(p.gradients + i * 8, 4);
+            barrier_init(p.gradients + i * 8, GROUP);
             barrier_init(p.gradients_left + i * 8, 1);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -770,13 +768,22 @@ typedef struct scratch {
     size_t bytes;
 } scratch;
 
-/* Heads that are in work at once have blocks among those that HEADS heads, and HEADS before
- * them, take turns with, and those that blocks of threads have or are about to take. */
+/* Between a head's blocks so many others are taken as keep all multiprocessors at work for about
+ * two tiles: with fewer there is waiting, with more the L2 cache holds less of them. */
+static int together_of(const mc_cuda_device *cuda, const mc_attention_shape *s)
+{
+    const int tiles = s->lengths->longest / KEYS + 1; /* of a block, on average */
+    return (int)mc_most(1, (int64_t)cuda->multiprocessors * 9 / 4 / tiles);
+}
+
+/* Heads at work at once: those that take turns, and those before them, whose last blocks the blocks
+ * of threads have or are about to take. */
 static int places_of(const mc_cuda_device *cuda, const mc_attention_shape *s)
 {
     const int64_t all = (int64_t)s->lengths->count * s->heads;
     const int64_t blocks = s->lengths->longest / KEYS;
-    return (int)mc_least(all, 2 * HEADS + mc_ceil_div(2 * (int64_t)cuda->multiprocessors, blocks));
+    const int64_t taken = mc_ceil_div(2 * (int64_t)cuda->multiprocessors, blocks);
+    return (int)mc_least(all, 2 * together_of(cuda, s) + taken);
 }
 
 static scratch scratch_of(const mc_cuda_device *cuda, const mc_attention_shape *s)
@@ -842,6 +849,7 @@ static mc_status run(mc_device *d, const mc_attention_shape *s, float *memory,
     c.heads = s->heads;
     c.length = s->lengths->longest;
     c.all_heads = s->lengths->count * s->heads;
+    c.together = together_of(cuda, s);
     c.places = places_of(cuda, s);
     c.scale = s->scale;
     c.scale_log2 = s->scale * LOG2_E;

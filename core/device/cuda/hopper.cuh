@@ -44,7 +44,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
                  : "memory");
 }
 
-/* What the warp's threads read before is read; for its first thread, behind __syncwarp. */
+/* What the thread read and wrote before is read and written for those who wait. */
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
