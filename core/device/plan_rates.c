@@ -75,15 +75,16 @@ static const h200_rate h200_rates[] = {
     {MC_WORK_PRODUCT_TN, 50304, 768, 65536, 737 * TERA},
     {MC_WORK_PRODUCT_TN, 6400, 1600, 16384, 764 * TERA},
     {MC_WORK_PRODUCT_TN, 20480, 5120, 16384, 724 * TERA},
-    /* causal attention through cuDNN's graphs: B64 H12 T1024 d64 in 0.305 and 1.027 ms, B16 H25
-     * T1024 d64 in 0.166 and 0.546 ms, B32 H40 T512 d128 in 0.240 and 0.960 ms, B16 H16 T2048 d256
-     * at 613 and 323 TFLOP/s; backward is 2.5 times the FLOP */
+    /* causal attention through cuDNN's graphs, backward of heads of 64 by our own kernel: B64 H12
+     * T1024 d64 in 0.305 and 0.618 ms, B16 H25 T1024 d64 in 0.166 and 0.336 ms, B32 H40 T512 d128 in
+     * 0.240 and 0.960 ms, B16 H16 T2048 d256 at 613 and 323 TFLOP/s; backward is 2.5 times the
+     * FLOP */
     {MC_WORK_ATTENTION, 1024, 64, 64 * 12, 338 * TERA},
     {MC_WORK_ATTENTION, 1024, 64, 16 * 25, 323 * TERA},
     {MC_WORK_ATTENTION, 512, 128, 32 * 40, 358 * TERA},
     {MC_WORK_ATTENTION, 2048, 256, 16 * 16, 613 * TERA},
-    {MC_WORK_ATTENTION_BACKWARD, 1024, 64, 64 * 12, 251 * TERA},
-    {MC_WORK_ATTENTION_BACKWARD, 1024, 64, 16 * 25, 246 * TERA},
+    {MC_WORK_ATTENTION_BACKWARD, 1024, 64, 64 * 12, 417 * TERA},
+    {MC_WORK_ATTENTION_BACKWARD, 1024, 64, 16 * 25, 400 * TERA},
     {MC_WORK_ATTENTION_BACKWARD, 512, 128, 32 * 40, 224 * TERA},
     {MC_WORK_ATTENTION_BACKWARD, 2048, 256, 16 * 16, 323 * TERA},
     /* device copy, read and written; the other kinds by memory are taken to reach it */
