@@ -458,13 +458,13 @@ static mc_time_plan plan_large(mc_context *ctx, const floor_case *f)
     return plan.time;
 }
 
-/* Steps as they were measured on one card and another (bench/RESULTS.md): 104 to 110 ms, 301 to
- * 312 ms, and 1.10 to 1.12 s on four. */
+/* Steps as they were measured on one card and another (bench/RESULTS.md): 98 to 102 ms, 280 to
+ * 293 ms, and 1.10 to 1.12 s on four. */
 static void test_h200(void **state)
 {
     static const floor_case cases[] = {
-        {"124M", 12, 768, 12, 64, 1024, 1, 0.1067},
-        {"1558M", 48, 1600, 25, 16, 1024, 1, 0.3064},
+        {"124M", 12, 768, 12, 64, 1024, 1, 0.1002},
+        {"1558M", 48, 1600, 25, 16, 1024, 1, 0.2873},
         {"13B", 40, 5120, 40, 16, 512, 4, 1.106},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
