@@ -76,8 +76,8 @@ static const h200_rate h200_rates[] = {
     {MC_WORK_PRODUCT_TN, 6400, 1600, 16384, 764 * TERA},
     {MC_WORK_PRODUCT_TN, 20480, 5120, 16384, 724 * TERA},
     /* causal attention through cuDNN's graphs, backward of heads of 64 by our own kernel: B64 H12
-     * T1024 d64 in 0.305 and 0.618 ms, B16 H25 T1024 d64 in 0.166 and 0.336 ms, B32 H40 T512 d128 in
-     * 0.240 and 0.960 ms, B16 H16 T2048 d256 at 613 and 323 TFLOP/s; backward is 2.5 times the
+     * T1024 d64 in 0.305 and 0.618 ms, B16 H25 T1024 d64 in 0.166 and 0.336 ms, B32 H40 T512 d128
+     * in 0.240 and 0.960 ms, B16 H16 T2048 d256 at 613 and 323 TFLOP/s; backward is 2.5 times the
      * FLOP */
     {MC_WORK_ATTENTION, 1024, 64, 64 * 12, 338 * TERA},
     {MC_WORK_ATTENTION, 1024, 64, 16 * 25, 323 * TERA},
