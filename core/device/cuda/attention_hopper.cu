@@ -581,6 +581,8 @@ __device__ __forceinline__ void compute_tile(const attention_call &c, const plac
     find_ds(me, stats, s, dp);
     wait_for_products<0>();
     pack_all<T>(dp, words);
+    /* Its own ds before the last the worker has read: matrix instructions of its four warps run
+     * together, for they share operands, and those of the tile before are over. */
     if (reader != ME) sync_workers(FREE + reader);
     const uint32_t ds = p.shared + SCORES_AT + reader * SCORES_BYTES + ME * BOX;
 #pragma unroll
@@ -672,7 +674,7 @@ __device__ __forceinline__ void compute_all(const attention_call &c, const place
 
 /* Registers of a thread of the first group and of the workers; together what a block starts
  * with. */
-constexpr int registers_of_first = 24, registers_of_workers = 232;
+enum { REGISTERS_OF_FIRST = 24, REGISTERS_OF_WORKERS = 232 };
 
 template <class T>
 static __global__ void __launch_bounds__(THREADS, 1)
@@ -715,12 +717,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (warp < 8) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of_first));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)REGISTERS_OF_FIRST));
         if (threadIdx.x == 0) load_all(c, p, m);
         if (threadIdx.x == 32) bring_sums_and_take_gradients(c, p, m);
         if (warp >= 4 && threadIdx.x % 32 == 0) take_all_dq_out(c, p, m, warp % 2, warp / 2 % 2);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of_workers));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)REGISTERS_OF_WORKERS));
         if (warp < 12)
             compute_all<T, 0>(c, p);
         else
