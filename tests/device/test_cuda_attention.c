@@ -685,15 +685,16 @@ static void test_hopper_takes(void **state)
     assert_false(hopper_takes(c));
 }
 
-/* One block of keys and more; fewer than there are multiprocessors, and many times as many; more
- * heads than there are places for sums. */
+/* One block of keys and more; fewer than there are multiprocessors, and many times as many; heads
+ * several times as many as there are places for sums, and of which some are left at the end. */
 static void test_hopper_sizes(void **state)
 {
     (void)state;
     if (!with_hopper()) return;
-    const int sizes[][3] = {{1, 1, 128},  {1, 1, 256},   {3, 5, 384},   {7, 3, 640}, {2, 5, 1024},
-                            {1, 2, 4096}, {40, 10, 128}, {30, 12, 256}, {9, 40, 384}};
-    for (int i = 0; i < 9; i++)
+    const int sizes[][3] = {{1, 1, 128},    {1, 1, 256},  {3, 5, 384},   {7, 3, 640},
+                            {2, 5, 1024},   {1, 2, 4096}, {40, 10, 128}, {30, 12, 256},
+                            {20, 16, 1024}, {40, 25, 384}};
+    for (int i = 0; i < 10; i++)
         run_case(one_length(sizes[i][0], sizes[i][1], sizes[i][2], i % 2 ? MC_F16 : MC_BF16));
 }
 

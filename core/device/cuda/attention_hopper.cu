@@ -41,8 +41,8 @@ enum {
 };
 
 /* Of shared memory, in bytes: a ring of tiles of q and dout; two blocks of k and v; ds of two
- * tiles; for each worker a sum of dq that came and results that go; what is known of each query,
- * by tile; barriers; the numbers of the two blocks of keys. */
+ * tiles; for each worker a sum of dq that came, or dk and dv that go, and dq that goes; what is
+ * known of each query, by tile; barriers; the numbers of the two blocks of keys. */
 enum {
     BOX = 64 * 64 * 2,
     STAGE_BYTES = 2 * BOX,
@@ -65,8 +65,8 @@ constexpr float LOG2_E = 1.44269504089f;
 struct attention_call {
     int heads, length, all_heads; /* of a sequence; its queries; of all sequences */
     int together;                 /* heads whose blocks are taken in turns */
-    int places; /* heads whose sums there is room for; those of the one before are complete
-                 * when a head's first block is taken, or about to be, for `together` are fewer */
+    int places; /* heads whose sums there is room for: with `together` whoever is waited for holds
+                 * an earlier block, with more there is less waiting */
     float scale, scale_log2; /* scale log2(e) */
     const float *stats;      /* (all_heads, tiles, 2, QUERIES): lse log2(e), sum(dout out) */
     float *sums;             /* (places, tiles, TILE) of dq, dealt to threads */
@@ -196,7 +196,7 @@ struct place {
     uint32_t shared;
     uint32_t full, empty;               /* (STAGES) tiles of q and dout */
     uint32_t blocks_full, blocks_empty; /* (2) blocks of keys */
-    uint32_t sum, taken;                /* (workers) a sum of dq came, the worker has it */
+    uint32_t sum, sum_taken;            /* (workers) a sum of dq came, the worker has it */
     uint32_t results, left;             /* (workers, 2), (workers): dq is there, it has left */
     uint32_t gradients, gradients_left; /* (workers) the same of dk and dv */
 };
@@ -330,7 +330,8 @@ __device__ __forceinline__ void wait_for_turn(const turn &t)
     order_copies();
 }
 
-/* A tile's terms of dq to their sum, or the whole of it to dq. */
+/* A tile's terms of dq to their sum, in turn, or from block 0, which had the sum before, the
+ * whole to dq: its place is the next head's then. */
 __device__ __forceinline__ void take_dq_out(const attention_call &c, const place &p, const maps &m,
                                             const work &w, int tile, int worker, uint32_t there,
                                             uint32_t parity)
@@ -372,7 +373,7 @@ __device__ __forceinline__ void take_all_dq_out(const attention_call &c, const p
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Sums of dq for the first block of a head, and any block's dk and dv, in the same places. */
+/* Sums of dq for block 0 of a head, when all others have added their terms. */
 __device__ __forceinline__ void bring_sums(const attention_call &c, const place &p, const work &w,
                                            uint32_t *taken)
 {
@@ -380,7 +381,7 @@ __device__ __forceinline__ void bring_sums(const attention_call &c, const place 
         const int me = tile % 2;
         const turn t = turn_of(c, w, tile);
         if (tile >= 4) {
-            barrier_wait(p.taken + me * 8, *taken >> me & 1);
+            barrier_wait(p.sum_taken + me * 8, *taken >> me & 1);
             *taken ^= 1 << me;
         }
         wait_for_turn(t);
@@ -388,11 +389,12 @@ __device__ __forceinline__ void bring_sums(const attention_call &c, const place 
         load_bytes(p.shared + SUMS_AT + me * SUM_BYTES, t.sum, SUM_BYTES, p.sum + me * 8);
     }
     for (int me = 0; me < 2 && c.length > KEYS; me++) {
-        barrier_wait(p.taken + me * 8, *taken >> me & 1);
+        barrier_wait(p.sum_taken + me * 8, *taken >> me & 1);
         *taken ^= 1 << me;
     }
 }
 
+/* Those sums, and dk and dv of all blocks, which go through the same places. */
 __device__ __forceinline__ void bring_sums_and_take_gradients(const attention_call &c,
                                                               const place &p, const maps &m)
 {
@@ -477,7 +479,7 @@ __device__ __forceinline__ void multiply_dq(const place &p, worker &me, const wo
         me.sum_parity ^= 1;
 #pragma unroll
         for (int i = 0; i < PART / 4; i++) load_4(me.sum + i * (16 * GROUP), dq + 4 * i);
-        barrier_arrive(p.taken + ME * 8);
+        barrier_arrive(p.sum_taken + ME * 8);
     }
     sync_workers(WRITTEN + ME);
     begin_multiplying();
@@ -523,7 +525,8 @@ __device__ __forceinline__ void find_p(const attention_call &c, const worker &me
         if (key + i / 2 % 2 * 8 > i / 4 * 8 + query + i % 2) s[i] = 0;
 }
 
-/* ds = p (dp - sum(dout out)), in dp's place. */
+/* ds = p (dp - sum(dout out)), in dp's place. It is rounded without the scale, as dk and dq have it
+ * in the end. */
 __device__ __forceinline__ void find_ds(const worker &me, uint32_t stats, const float (&p)[PART],
                                         float (&dp)[PART])
 {
@@ -619,7 +622,7 @@ __device__ __forceinline__ void compute_block(const attention_call &c, const pla
                                               const work &w)
 {
     const int tiles = c.length / QUERIES, first = w.key * 2;
-    const uint32_t results = p.shared + SUMS_AT + ME * SUM_BYTES;
+    const uint32_t gradients = p.shared + SUMS_AT + ME * SUM_BYTES; /* no sum comes any more */
     float dk[PART], dv[PART], dq[PART];
     if (ME == 1) skip_tile<ME>(p, me, 0);
     compute_tile<T, ME, false, true>(c, p, me, w, first + ME, dk, dv, dq);
@@ -639,8 +642,8 @@ __device__ __forceinline__ void compute_block(const attention_call &c, const pla
     give_dq<T, ME>(c, p, me, w, dq);
     barrier_wait(p.gradients_left + ME * 8, me.block_parity ^ 1);
     me.block_parity ^= 1;
-    put_box<T>(me, results, c.scale, dk);
-    put_box<T>(me, results + BOX, 1.0f, dv);
+    put_box<T>(me, gradients, c.scale, dk);
+    put_box<T>(me, gradients + BOX, 1.0f, dv);
     tell_copy_engine(me, p.gradients + ME * 8);
 }
 
@@ -667,12 +670,12 @@ __device__ __forceinline__ void compute_all(const attention_call &c, const place
         compute_block<T, ME>(c, p, me, w);
         barrier_arrive(p.blocks_empty + block.stage * 8);
     }
-    sync_workers(FREE + 1 - ME); /* its last word finds whom it waits for */
+    sync_workers(FREE + 1 - ME); /* the other's last arrival, so that none is left half full */
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Registers of a thread of the first group and of the workers; together what a block starts
+/* Registers of a thread of the first two groups and of the workers; together what a block starts
  * with. */
 enum { REGISTERS_OF_FIRST = 24, REGISTERS_OF_WORKERS = 232 };
 
@@ -690,8 +693,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     p.blocks_full = p.empty + STAGES * 8;
     p.blocks_empty = p.blocks_full + 2 * 8;
     p.sum = p.blocks_empty + 2 * 8;
-    p.taken = p.sum + 2 * 8;
-    p.results = p.taken + 2 * 8;
+    p.sum_taken = p.sum + 2 * 8;
+    p.results = p.sum_taken + 2 * 8;
     p.left = p.results + 4 * 8;
     p.gradients = p.left + 2 * 8;
     p.gradients_left = p.gradients + 2 * 8;
@@ -704,9 +707,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
         }
         for (int i = 0; i < 2; i++) {
             barrier_init(p.blocks_full + i * 8, 1);
-            barrier_init(p.blocks_empty + i * 8, 2 * GROUP + 5); /* and who takes results out */
+            barrier_init(p.blocks_empty + i * 8, 2 * GROUP + 5); /* and who takes all out */
             barrier_init(p.sum + i * 8, 1);
-            barrier_init(p.taken + i * 8, GROUP);
+            barrier_init(p.sum_taken + i * 8, GROUP);
             barrier_init(p.results + i * 16, GROUP);
             barrier_init(p.results + i * 16 + 8, GROUP);
             barrier_init(p.left + i * 8, 1);
@@ -809,7 +812,7 @@ extern "C" bool mc_hopper_attention_takes(mc_device *d, const mc_attention_shape
     if (k.dtype != dtype || v.dtype != dtype || out.dtype != dtype) return false;
     if (!s->causal || s->head_dim != HEAD || s->key_mask || s->key_lengths || s->bias.data)
         return false;
-    if (s->dropout.p > 0 || l->fixed || l->count == 0 || l->longest % KEYS) return false;
+    if (s->dropout.p > 0 || l->fixed || l->total == 0 || l->longest % KEYS) return false;
     if ((int64_t)l->longest * l->count != l->total) return false;
     if (l->total * s->heads > INT32_MAX / 2) return false;
     return is_fit(q) && is_fit(k) && is_fit(v) && is_fit(out);
@@ -836,6 +839,7 @@ static void launch(mc_device *d, const attention_call &c, const maps &m, mc_matr
     prepare_backward<T><<<tiles, 256, 0, cuda->stream>>>(c, mc_view_of(out, rows, mc_width<T>),
                                                          mc_view_of(dout, rows, mc_width<T>), lse,
                                                          (float *)(uintptr_t)c.stats);
+    if (cudaPeekAtLastError() != cudaSuccess) return; /* without counts there is no end */
     mc_allow_shared(hopper_attention_backward<T>, SHARED_BYTES);
     hopper_attention_backward<T><<<(unsigned)mc_least(blocks, cuda->multiprocessors), THREADS,
                                    SHARED_BYTES, cuda->stream>>>(c, m);
