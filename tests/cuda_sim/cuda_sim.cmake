@@ -7,7 +7,7 @@ set(sim_folder ${PROJECT_SOURCE_DIR}/tests/cuda_sim)
 function(mc_translate_kernels result)
     find_program(PYTHON3 python3 REQUIRED)
     file(GLOB sources CONFIGURE_DEPENDS core/device/cuda/*.cu core/device/cuda/*.cuh)
-    list(FILTER sources EXCLUDE REGEX "_hopper\\.cu$") # instructions that nothing here stands for
+    list(FILTER sources EXCLUDE REGEX "hopper\\.cuh?$") # instructions that nothing here stands for
     set(made "")
     foreach(source ${sources})
         cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
