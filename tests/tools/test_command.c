@@ -136,6 +136,24 @@ static void test_tokenize_errors(void **state)
     assert_non_null(strstr(err, "--max-length \"1.5\": expected a whole number from 0"));
 }
 
+/* A folder with a tiny BERT's config and the words of its vocabulary behind the special ones. */
+static void write_config(const char *name, const char *words, int vocab_size, int positions)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "mkdir %s", name);
+    assert_int_equal(run(path), 0);
+    snprintf(path, sizeof path, "%s/vocab.txt", name);
+    snprintf(text, sizeof text, "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n%s", words);
+    write_text(temp_path(&folder, path), text);
+    snprintf(path, sizeof path, "%s/config.json", name);
+    snprintf(text, sizeof text,
+             "{\"vocab_size\": %d, \"hidden_size\": 8, \"num_hidden_layers\": 1,"
+             " \"num_attention_heads\": 2, \"intermediate_size\": 8,"
+             " \"max_position_embeddings\": %d}",
+             vocab_size, positions);
+    write_text(temp_path(&folder, path), text);
+}
+
 /* A model that is saved is one that eval judges as the last validation did; other splits are named,
  * and one without labels is no result. */
 static void test_eval(void **state)
@@ -147,13 +165,8 @@ static void test_eval(void **state)
         "{\"question\": \"worlds\", \"passage\": \"hello !\", \"label\": true}\n";
     static char result[sizeof out];
     char data[1024];
-    assert_int_equal(run("mkdir new data"), 0);
-    write_text(temp_path(&folder, "new/vocab.txt"),
-               "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n##s\n!\n");
-    write_text(temp_path(&folder, "new/config.json"),
-               "{\"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": 1,"
-               " \"num_attention_heads\": 2, \"intermediate_size\": 8,"
-               " \"max_position_embeddings\": 16}");
+    assert_int_equal(run("mkdir data"), 0);
+    write_config("new", "hello\nworld\n##s\n!\n", 9, 16);
     write_text(temp_path(&folder, "data/val.jsonl"), rows);
     snprintf(data, sizeof data, "%s%s", rows, rows);
     write_text(temp_path(&folder, "data/train.jsonl"), data);
@@ -202,13 +215,8 @@ static void test_max_length(void **state)
     strcpy(row, "{\"question\": \"world\", \"label\": true, \"passage\": \"");
     for (int i = 0; i < 900; i++) strcat(row, i < 500 ? "hello " : "world ");
     strcat(row, "\"}\n");
-    assert_int_equal(run("mkdir long texts"), 0);
-    write_text(temp_path(&folder, "long/vocab.txt"),
-               "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n");
-    write_text(temp_path(&folder, "long/config.json"),
-               "{\"vocab_size\": 7, \"hidden_size\": 8, \"num_hidden_layers\": 1,"
-               " \"num_attention_heads\": 2, \"intermediate_size\": 8,"
-               " \"max_position_embeddings\": 800}");
+    assert_int_equal(run("mkdir texts"), 0);
+    write_config("long", "hello\nworld\n", 7, 800);
     write_text(temp_path(&folder, "texts/train.jsonl"), row);
     write_text(temp_path(&folder, "texts/val.jsonl"), row);
     double cut = first_loss("512"), whole = first_loss("800");
