@@ -107,8 +107,7 @@ template <bool HALF> __device__ __forceinline__ float mc_gelu_new_slope(float x)
  * more than 16 bits. */
 __device__ __forceinline__ float gelu_new_sigmoid(float x, float square)
 {
-    constexpr float LOG2_E = 1.44269504089f;
-    constexpr float A = -2.0f * GELU_NEW_A * LOG2_E, B = A * GELU_NEW_B;
+    constexpr float A = -2.0f * GELU_NEW_A * MC_LOG2_E, B = A * GELU_NEW_B;
     float s, below = 1.0f + mc_exp2(x * (B * square + A));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(below));
     return s;

@@ -60,8 +60,6 @@ enum {
     SHARED_BYTES = NUMBERS_AT + 2 * 4,
 };
 
-constexpr float LOG2_E = 1.44269504089f;
-
 struct attention_call {
     int heads, length, all_heads; /* of a sequence; its queries; of all sequences */
     int together;                 /* heads whose blocks are taken in turns */
@@ -760,7 +758,7 @@ static __global__ void __launch_bounds__(256)
         for (int j = 0; j < 8; j++) sum += a[j] * b[j];
         for (int lanes = 4; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
         if (part == 0)
-            stats[query] = lse[(int64_t)head * c.length + tile * QUERIES + query] * LOG2_E;
+            stats[query] = lse[(int64_t)head * c.length + tile * QUERIES + query] * MC_LOG2_E;
         if (part == 1) stats[QUERIES + query] = sum;
     }
 }
@@ -858,7 +856,7 @@ static mc_status run(mc_device *d, const mc_attention_shape *s, float *memory,
     c.together = together_of(cuda, s);
     c.places = places_of(cuda, s);
     c.scale = s->scale;
-    c.scale_log2 = s->scale * LOG2_E;
+    c.scale_log2 = s->scale * MC_LOG2_E;
     c.stats = memory;
     c.sums = memory + x.stats;
     c.counts = (unsigned *)(c.sums + x.sums);

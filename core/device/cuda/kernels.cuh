@@ -416,8 +416,10 @@ __device__ __forceinline__ float mc_exp2(float x)
     return y;
 }
 
+constexpr float MC_LOG2_E = 1.44269504089f; /* log2(e) */
+
 /* e^x, off by half an ulp of x log2(e) besides: good where x is near 0 or the result is small. */
-__device__ __forceinline__ float mc_exp(float x) { return mc_exp2(x * 1.44269504089f); }
+__device__ __forceinline__ float mc_exp(float x) { return mc_exp2(x * MC_LOG2_E); }
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
