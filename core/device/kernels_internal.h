@@ -77,6 +77,19 @@ typedef struct mc_attention_shape {
     /* attention_backward: the gradient of the bias, f32 of its shape, is added here, over the
      * sequences in a fixed order; NULL: not wanted. Not read by attention. */
     float *dbias;
+    /* Relative position bias (Raffel et al. 2020), added to the scores: it depends on the distance
+     * of key and query alone, so it is (heads, 2 * position_limit - 1) f32, element
+     * [h][position_limit - 1 + j - i] for query i and key j, both counted within their sequence.
+     * position_limit is at least the longest sequence of queries and of keys. NULL: none. */
+    const float *position_bias;
+    int64_t position_limit;
+    /* attention_backward: the gradient of position_bias, of its shape, is added here, in a fixed
+     * order; NULL: not required. Not read by attention. */
+    float *dposition_bias;
+    /* Token marks of CPM-1 (self-attention only): i32 (total), 2 * span + context for each token.
+     * Query i sees key j iff both have the same span, and key j is context, or query i is not
+     * context and j <= i. Replaces `causal`. NULL: none. */
+    const int32_t *marks;
 } mc_attention_shape;
 
 /* Of the keys and values. */
