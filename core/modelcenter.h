@@ -39,6 +39,7 @@
 #include "core/nn/layers.h"
 #include "core/nn/memory_plan.h"
 #include "core/nn/module.h"
+#include "core/nn/sublayer.h"
 #include "core/ops/ops.h"
 #include "core/optim/lr_scheduler.h"
 #include "core/optim/optim_manager.h"
@@ -50,8 +51,12 @@
 #include "datasets/metrics.h"
 #include "datasets/prepare.h"
 #include "models/bert/bert.h"
+#include "models/cpm/cpm.h"
 #include "models/generate/generate.h"
 #include "models/gpt2/gpt2.h"
+#include "models/gptj/gptj.h"
+#include "models/model.h"
+#include "models/t5/t5.h"
 #include "tokenizers/tokenizer.h"
 
 #endif

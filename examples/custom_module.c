@@ -40,11 +40,11 @@ static void *my_block_new(mc_module *list, const char *name, int index, void *co
     return b->down ? b : NULL;
 }
 
-static mc_tensor *my_block_forward(mc_tape *t, void *block, mc_tensor *x, mc_tensor *const *extra)
+static mc_tensor *my_block_forward(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
 {
     my_block *b = block; /* x: (tokens, dim) */
     mc_tensor *h = mc_gelu(t, mc_linear_forward(t, b->up, mc_layernorm_forward(t, b->norm, x)));
-    return mc_add(t, x, mc_mul(t, extra[0], mc_linear_forward(t, b->down, h)));
+    return mc_add(t, x, mc_mul(t, call->extra[0], mc_linear_forward(t, b->down, h)));
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -90,7 +90,7 @@ static mc_tensor *my_model_forward(mc_tape *t, my_model *m, mc_tensor *x)
     mc_tensor *scale = mc_tape_input(t, MC_F32, MC_SHAPE(DIM), third, false);
     x = mc_mul(t, x, mc_parameter_tensor(t, m->gate));
     x = mc_fused_linear(t, x, mc_parameter_tensor(t, m->mix), NULL, MC_ACTIVATION_NONE);
-    x = mc_block_list_forward(t, m->blocks, x, (mc_tensor *[]){scale});
+    x = mc_block_list_forward(t, m->blocks, x, &(mc_call){.extra = {scale}});
     return mc_linear_forward(t, m->head, x);
 }
 

@@ -328,10 +328,10 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
     return b;
 }
 
-static mc_tensor *block_forward(mc_tape *t, void *block, mc_tensor *x, mc_tensor *const *extra)
+static mc_tensor *block_forward(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
 {
     my_block *b = block;
-    (void)extra;
+    (void)call;
     mc_tensor *h = mc_record(t, mc_linear_forward(t, b->linear, x), "inside");
     return mc_add(t, x, mc_tanh(t, h));
 }

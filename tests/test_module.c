@@ -197,9 +197,9 @@ static void *two_parameters(mc_module *list, const char *name, int index, void *
     return add(child(block, "inner"), "v", 1, 70) ? block : NULL;
 }
 
-static mc_tensor *no_forward(mc_tape *t, void *block, mc_tensor *x, mc_tensor *const *extra)
+static mc_tensor *no_forward(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
 {
-    (void)t, (void)block, (void)extra;
+    (void)t, (void)block, (void)call;
     return x;
 }
 

@@ -7,7 +7,7 @@
 #include "core/device/device_internal.h"
 #include "core/tensor/tensor_internal.h"
 
-enum { MC_NODE_INPUTS = 8, MC_NODE_SAVED = 8 };
+enum { MC_NODE_INPUTS = 12, MC_NODE_SAVED = 8 };
 
 typedef struct mc_node mc_node;
 

@@ -19,6 +19,9 @@
 #include <stdio.h>
 #include "core/base/status.h"
 
+/* A zero in an option whose plain 0 means its default. It is the negative zero, equal to 0. */
+#define MC_TRUE_ZERO (-0.0f)
+
 typedef struct mc_context mc_context;
 
 typedef enum mc_log_level { MC_LOG_INFO = 0, MC_LOG_WARNING = 1 } mc_log_level;

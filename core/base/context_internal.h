@@ -2,6 +2,7 @@
 #ifndef MC_BASE_CONTEXT_INTERNAL_H
 #define MC_BASE_CONTEXT_INTERNAL_H
 
+#include <math.h>
 #include "core/base/context.h"
 #include "core/base/error_internal.h"
 #include "core/base/memory_internal.h"
@@ -66,5 +67,11 @@ void mc_disown(mc_owned *link);
  * context's error (naming `what`) and returns NULL; also NULL when the context has failed
  * already. */
 void *mc_new_owned(mc_context *ctx, size_t size, const char *what, void (*free_object)(void *));
+
+/* The value of an option: `fallback` where it is a plain zero; MC_TRUE_ZERO is zero. */
+static inline float mc_option(float value, float fallback)
+{
+    return value != 0 || signbit(value) ? value + 0.0f : fallback;
+}
 
 #endif

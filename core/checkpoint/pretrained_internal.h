@@ -10,6 +10,7 @@ typedef struct mc_pretrained_folder {
     const mc_weight_map *map;
     int layers;
     bool prefixed;      /* heads stand beside the base model, see mc_weight_name */
+    bool unscale;       /* values are multiplied by their rules' factors */
     const char *config; /* the text of config.json; NULL: memory was out */
 } mc_pretrained_folder;
 

@@ -86,9 +86,10 @@ mc_weight_place mc_weight_place_of(const mc_weight_map *map, const char *ours)
     for (const mc_weight_rule *rule = map->rules; rule->ours; rule++) {
         int number = 0;
         if (match_prefix(rule->ours, ours, &number))
-            return (mc_weight_place){rule->transpose, rule->part, rule->parts ? rule->parts : 1};
+            return (mc_weight_place){rule->transpose, rule->part, rule->parts ? rule->parts : 1,
+                                     rule->factor != 0 ? rule->factor : 1};
     }
-    return (mc_weight_place){.parts = 1};
+    return (mc_weight_place){.parts = 1, .factor = 1};
 }
 
 mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape)
@@ -117,7 +118,7 @@ const mc_safetensors_entry *mc_weight_locate(const mc_weight_map *map, int layer
         if (!entry && old_norm_name(name)) entry = mc_safetensors_find(file, name);
         if (entry) return entry;
     }
-    *place = (mc_weight_place){.parts = 1};
+    *place = (mc_weight_place){.parts = 1, .factor = 1};
     return mc_safetensors_find(file, ours);
 }
 

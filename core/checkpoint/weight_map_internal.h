@@ -12,17 +12,19 @@
  * the last layer's. The first rule that fits is taken, so special cases come first. */
 typedef struct mc_weight_rule {
     const char *ours, *theirs;
-    bool head;       /* stands beside the base model: never behind its prefix */
+    bool head;       /* stands beside the base model: never after its prefix */
     bool transpose;  /* their matrices (in, out) are our (out, in); vectors are as they are */
     int part, parts; /* ours is part number `part` of `parts` equal ones of theirs, side by side in
                         the dimension that is our first; parts 0: all of it. The parameters of one
                         tensor are declared in order, one right after the other */
+    float factor;    /* theirs are ours times this, in a model that holds scaled values; 0: 1 */
 } mc_weight_rule;
 
 /* Where a parameter lies in a tensor of a file: see mc_weight_rule. */
 typedef struct mc_weight_place {
     bool transpose;
     int part, parts; /* parts >= 1 */
+    float factor;    /* >= 1, see mc_weight_rule */
 } mc_weight_place;
 
 typedef struct mc_weight_map {
@@ -69,9 +71,10 @@ mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry
 mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
                           mc_safetensors *file, const char *source, const char *const *may_be_new);
 /* Begins and fills a safetensors file of the model's parameters under their names of the map, in
- * the parameters' dtype; the caller syncs and renames it. All ranks do it together, and each writes
- * its share. NULL after an error. */
+ * the parameters' dtype; the caller syncs and renames it. With `unscale` values are multiplied by
+ * their rules' factors. All ranks do it together, and each writes its share. NULL after an
+ * error. */
 mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
-                                        bool prefixed, const char *path);
+                                        bool prefixed, bool unscale, const char *path);
 
 #endif

@@ -28,7 +28,7 @@ static bool add_saved(saved *s, mc_parameter *p, const mc_weight_map *map, int l
                       bool prefixed)
 {
     saved_tensor *next = &s->tensors[s->count], *last = s->count ? next - 1 : NULL;
-    next->place = (mc_weight_place){.parts = 1};
+    next->place = (mc_weight_place){.parts = 1, .factor = 1};
     if (mc_weight_name(map, layers, p->name, prefixed, next->name))
         next->place = mc_weight_place_of(map, p->name);
     else
@@ -88,8 +88,20 @@ static size_t element_size(const saved_tensor *s)
     return mc_dtype_size(mc_parameter_dtype(s->first));
 }
 
-/* Writes a part's bytes as they are, through a bounded host buffer. `at`: where the tensor's bytes
- * begin. */
+/* A piece of a part as it is written: on the device, times the place's factor. */
+static const void *scaled_piece(const saved_tensor *s, const void *data, size_t bytes, void *scratch)
+{
+    mc_context *ctx = s->first->module->ctx;
+    mc_dtype dtype = mc_parameter_dtype(s->first);
+    int64_t n = (int64_t)(bytes / mc_dtype_size(dtype));
+    mc_matrix from = {(void *)(uintptr_t)data, dtype, n}, to = {scratch, dtype, n};
+    if (s->place.factor == 1) return data;
+    mc_status status = ctx->device->kernels->scale(ctx->device, n, from, s->place.factor, to, false);
+    if (status) mc_fail(ctx, status, "saving weights: %s", ctx->device->failure);
+    return scratch;
+}
+
+/* Writes a part's values, through bounded buffers. `at`: where the tensor's bytes begin. */
 static void write_values(mc_safetensors_writer *writer, const saved_tensor *s, saved_part part,
                          uint64_t at)
 {
@@ -98,18 +110,21 @@ static void write_values(mc_safetensors_writer *writer, const saved_tensor *s, s
     mc_device *device = ctx->device;
     size_t size = (size_t)part.count * element_size(s);
     at += (uint64_t)part.first * element_size(s);
-    if (device->is_host) {
+    if (device->is_host && s->place.factor == 1) {
         mc_safetensors_write_at(writer, at, part.data, size);
         return;
     }
     char *host = mc_malloc(PIECE);
-    if (!host) mc_fail_nomem(ctx, "saving weights");
+    void *scratch = s->place.factor == 1 ? NULL : device->alloc(device, PIECE);
+    if (!host || (!scratch && s->place.factor != 1)) mc_fail_nomem(ctx, "saving weights");
     for (size_t done = 0; done < size && !mc_failed(ctx); done += PIECE) {
         size_t n = size - done < PIECE ? size - done : PIECE;
-        if (!device->copy_out(device, host, part.data + done, n))
+        const void *piece = scaled_piece(s, part.data + done, n, scratch);
+        if (!mc_failed(ctx) && !device->copy_out(device, host, piece, n))
             mc_fail(ctx, MC_ERR_DEVICE, "saving weights: %s", device->failure);
         mc_safetensors_write_at(writer, at + done, host, n);
     }
+    device->free(device, scratch, PIECE);
     mc_free(host);
 }
 
@@ -200,7 +215,7 @@ static void write_tensor(mc_safetensors_writer *writer, const saved_tensor *s, u
 }
 
 mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
-                                        bool prefixed, const char *path)
+                                        bool prefixed, bool unscale, const char *path)
 {
     if (!model || mc_failed(model->ctx) || mc_module_layout(model->root)) return NULL;
     if (mc_module_rest(model->root)) return NULL;
@@ -210,6 +225,7 @@ mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *m
     if (collect(model, map, layers, prefixed, &s))
         writer = mc_safetensors_writer_new_shared(model->ctx, path, s.specs, s.count);
     for (size_t i = 0; writer && i < s.count && !mc_failed(model->ctx); i++) {
+        if (!unscale) s.tensors[i].place.factor = 1;
         write_tensor(writer, &s.tensors[i], at);
         at += (uint64_t)mc_shape_count(s.tensors[i].shape) * element_size(&s.tensors[i]);
     }

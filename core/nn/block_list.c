@@ -65,68 +65,85 @@ void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute)
         list->options.recompute = recompute;
 }
 
+/* The tensors of a call, which a checkpointed segment takes as its further inputs. */
+enum { CALL_TENSORS = 6 + MC_CALL_EXTRA };
+_Static_assert(CALL_TENSORS < MC_NODE_INPUTS, "a node has an input for each tensor of a call");
+
+static void list_tensors(mc_call *call, mc_tensor **slot[CALL_TENSORS])
+{
+    mc_tensor **named[] = {&call->key_mask, &call->memory_mask, &call->position_bias,
+                           &call->marks,    &call->positions,   &call->memory};
+    for (int i = 0; i < CALL_TENSORS; i++)
+        slot[i] = i < 6 ? named[i] : &call->extra[i - 6];
+}
+
+/* One block of a call. */
 typedef struct block_call {
     mc_block_list *list;
     void *block;
+    mc_call call;
 } block_call;
 
-/* Runs a block as a segment that is run again in backward: one tensor goes in, one comes out. */
-static mc_tensor *call_block(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
+/* `whole`: the result may not be a sum that is left to the next block. */
+static mc_tensor *call_block(mc_tape *t, const block_call *c, mc_tensor *x, bool whole)
 {
-    const block_call *call = user;
     mc_tensor *y = NULL;
-    if (mc_block_begin(t, call->block) == MC_OK) y = call->list->forward(t, call->block, x, extra);
-    y = y ? mc_residual_sum(t, y) : NULL;
-    mc_block_end(t, call->block);
+    if (mc_block_begin(t, c->block) == MC_OK) y = c->list->forward(t, c->block, x, &c->call);
+    if (y && whole) y = mc_residual_sum(t, y);
+    mc_block_end(t, c->block);
     return y;
 }
 
-/* The further inputs of a call. */
-typedef struct extra_inputs {
-    mc_tensor *const *tensors;
-    int count;
-} extra_inputs;
-
-static mc_tensor *run_block(mc_tape *t, mc_block_list *list, void *block, mc_tensor *x,
-                            extra_inputs extra)
+/* Runs a block as a segment that is run again in backward: one tensor goes in, one comes out. */
+static mc_tensor *call_segment(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *tensors)
 {
-    mc_recompute recompute = list->options.recompute;
+    block_call again = *(const block_call *)user;
+    mc_tensor **slot[CALL_TENSORS];
+    list_tensors(&again.call, slot);
+    for (int i = 0; i < CALL_TENSORS; i++) *slot[i] = tensors[i];
+    return call_block(t, &again, x, true);
+}
+
+static mc_tensor *checkpoint_block(mc_tape *t, const block_call *c, mc_tensor *x)
+{
+    block_call *kept = mc_tape_alloc(t, sizeof *kept);
+    mc_tensor **slot[CALL_TENSORS], *tensors[CALL_TENSORS];
+    if (!kept) return NULL;
+    *kept = *c;
+    list_tensors(&kept->call, slot);
+    for (int i = 0; i < CALL_TENSORS; i++) tensors[i] = *slot[i];
+    return mc_tape_checkpoint(t, call_segment, kept, x, tensors, CALL_TENSORS);
+}
+
+static mc_tensor *run_block(mc_tape *t, const block_call *c, mc_tensor *x)
+{
+    mc_recompute recompute = c->list->options.recompute;
     mc_scope scope = mc_scope_begin(t, recompute == MC_RECOMPUTE_SELECTIVE);
-    mc_tensor *y;
-    if (recompute == MC_RECOMPUTE_FULL) {
-        block_call *call = mc_tape_alloc(t, sizeof *call);
-        if (!call) return NULL;
-        *call = (block_call){list, block};
-        y = mc_tape_checkpoint(t, call_block, call, x, extra.tensors, extra.count);
-    } else {
-        y = mc_block_begin(t, block) ? NULL : list->forward(t, block, x, extra.tensors);
-        mc_block_end(t, block);
-    }
+    mc_tensor *y =
+        recompute == MC_RECOMPUTE_FULL ? checkpoint_block(t, c, x) : call_block(t, c, x, false);
     mc_scope_end(t, scope, y);
     return y;
 }
 
-mc_tensor *mc_block_list_run(mc_tape *t, mc_block_list *list, mc_tensor *x, mc_tensor *const *extra,
-                             int extra_count, mc_tensor **hidden)
+mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
+                                 const mc_call *call)
 {
     if (!list || !mc_op_ready(t, "block list", x)) return NULL;
     mc_context *ctx = mc_tape_context(t);
-    extra_inputs inputs = {extra, extra ? extra_count : 0};
-    if (inputs.count < 0 || inputs.count >= MC_NODE_INPUTS) {
-        mc_fail(ctx, MC_ERR_ARGUMENT, "block list \"%s\": %d extra inputs, at most %d",
-                list->module.name, inputs.count, MC_NODE_INPUTS - 1);
-        return NULL;
-    }
+    block_call c = {.list = list, .call = call ? *call : (mc_call){0}};
     mc_scope scope = mc_scope_begin(t, false);
     for (int i = 0; i < list->count; i++) {
+        mc_tensor **hidden = c.call.hidden;
         if (hidden && !(hidden[i] = x = mc_residual_sum(t, x))) return NULL;
-        mc_range_begin(ctx->device, ((mc_module *)list->blocks[i])->name);
-        mc_tensor *y = run_block(t, list, list->blocks[i], x, inputs);
+        c.block = list->blocks[i];
+        c.call.layer = i;
+        mc_range_begin(ctx->device, ((mc_module *)c.block)->name);
+        mc_tensor *y = run_block(t, &c, x);
         mc_range_end(ctx->device);
         if (!y && !mc_failed(ctx))
             mc_fail(ctx, MC_ERR_STATE, "block %d of \"%s\" returned NULL", i, list->module.name);
         mc_error_while(&ctx->error, "running block %d of \"%s\"", i, list->module.name);
-        y = y ? mc_record_block(t, list->blocks[i], y) : NULL;
+        y = y ? mc_record_block(t, c.block, y) : NULL;
         if (!y) return NULL;
         if (!hidden) mc_scope_release(t, scope, x, y);
         x = y;

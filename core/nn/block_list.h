@@ -12,6 +12,7 @@
 #ifndef MC_NN_BLOCK_LIST_H
 #define MC_NN_BLOCK_LIST_H
 
+#include "core/nn/call.h"
 #include "core/nn/module.h"
 
 typedef struct mc_block_list mc_block_list;
@@ -21,7 +22,7 @@ typedef enum mc_recompute {
     MC_RECOMPUTE_NONE,
     MC_RECOMPUTE_SELECTIVE, /* outputs of norms and activations are computed again in backward */
     MC_RECOMPUTE_FULL, /* only a block's input is kept; backward runs its forward again. Bit-equal
-                               to none, but for the gradient of an extra input that several
+                               to none, but for the gradient of a call's tensor that several
                                blocks use: each block's part is rounded before it is added */
 } mc_recompute;
 
@@ -34,9 +35,9 @@ typedef struct mc_block_options {
 /* Makes block number `index`: a module added to `list` under `name` with mc_module_add, whose
  * struct begins with its mc_module. NULL after an error. */
 typedef void *(*mc_block_new_fn)(mc_module *list, const char *name, int index, void *config);
-/* x: the result of the block before, `extra`: the further inputs. */
+/* x: the result of the block before; call: the rest of the batch, never NULL. */
 typedef mc_tensor *(*mc_block_forward_fn)(mc_tape *t, void *block, mc_tensor *x,
-                                          mc_tensor *const *extra);
+                                          const mc_call *call);
 
 MC_API mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
                                         mc_block_new_fn new_block, mc_block_forward_fn forward,
@@ -46,22 +47,16 @@ MC_API void *mc_block_list_at(mc_block_list *list, int index); /* NULL out of ra
 /* May be changed between tapes. Errors: a number that is no mc_recompute. */
 MC_API void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute);
 
-/* Runs all blocks. The last argument is an array of the further inputs that each block gets,
- * unchanged (at most 7, entries may be NULL), or NULL for none; its length is that of its type:
+/* Runs all blocks, each on the result of the one before and with the same call (NULL: an empty
+ * one), in which only `layer` differs:
  *
- *     x = mc_block_list_forward(t, list, x, (mc_tensor *[]){scale, mask});
- *     x = mc_block_list_forward(t, list, x, &scale);
+ *     x = mc_block_list_forward(t, list, x, &(mc_call){.extra = {scale}});
  *     x = mc_block_list_forward(t, list, x, NULL);
  *
- * Results between blocks are released. Blocks of a pre-LN model may return sums that are not made
- * yet (mc_residual_defer), and so then does the list, except under MC_RECOMPUTE_FULL. */
-#define mc_block_list_forward(t, list, x, ...)         \
-    mc_block_list_run((t), (list), (x), (__VA_ARGS__), \
-                      (int)(sizeof(__VA_ARGS__) / sizeof(void *)), NULL)
-
-/* The same for an array behind a pointer, of `extra_count` tensors. With `hidden`, hidden[i] gets
- * the input of block i, and all stay readable until the tape ends. */
-MC_API mc_tensor *mc_block_list_run(mc_tape *t, mc_block_list *list, mc_tensor *x,
-                                    mc_tensor *const *extra, int extra_count, mc_tensor **hidden);
+ * Results between blocks are released, unless call->hidden keeps them. Blocks of a pre-LN model may
+ * return sums that are not computed yet (mc_residual_defer), and so then does the list, except
+ * under MC_RECOMPUTE_FULL. */
+MC_API mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
+                                        const mc_call *call);
 
 #endif

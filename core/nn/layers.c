@@ -1,9 +1,6 @@
 #include "core/nn/layers.h"
 
-#include "core/nn/kv_cache_internal.h"
 #include "core/nn/module_internal.h"
-
-static float std_or(float given, float fallback) { return given != 0 ? given : fallback; }
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
@@ -16,7 +13,7 @@ static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out,
                               const mc_linear_options *o)
 {
     if (!linear) return NULL;
-    float std = std_or(o ? o->init_std : 0, 0.02f);
+    float std = mc_option(o ? o->init_std : 0, 0.02f);
     linear->weight =
         mc_parameter_new(&linear->module, "weight", MC_SHAPE(out, in), mc_init_normal(0, std));
     if (!o || !o->no_bias)
@@ -116,7 +113,7 @@ static mc_embedding *embedding_init(mc_embedding *e, int64_t count, int64_t dim,
 {
     if (!e) return NULL;
     e->weight = mc_parameter_new(&e->module, "weight", MC_SHAPE(count, dim),
-                                 mc_init_normal(0, std_or(init_std, 0.02f)));
+                                 mc_init_normal(0, mc_option(init_std, 0.02f)));
     return e->weight ? e : NULL;
 }
 
@@ -129,7 +126,7 @@ mc_embedding *mc_embedding_add_padded(mc_module *parent, const char *name, int64
     if (align > 1)
         rows = count <= INT64_MAX - align ? (count + align - 1) / align * align : INT64_MAX;
     e->weight = mc_parameter_new_padded(&e->module, "weight", MC_SHAPE(count, dim), rows,
-                                        mc_init_normal(0, std_or(init_std, 0.02f)));
+                                        mc_init_normal(0, mc_option(init_std, 0.02f)));
     return e->weight ? e : NULL;
 }
 
@@ -161,85 +158,6 @@ mc_tensor *mc_embedding_forward(mc_tape *t, mc_embedding *e, mc_tensor *index)
     if (!e || !mc_op_ready(t, "embedding", index)) return NULL;
     mc_tensor *table = mc_embedding_table(t, e);
     return table ? mc_embed(t, 1, &table, &index) : NULL;
-}
-
-/* ---- self-attention -------------------------------------------------------------------------- */
-
-struct mc_attention {
-    mc_module module;
-    mc_parameter *qkv_weight, *qkv_bias; /* the first of three parts each */
-    mc_linear *out;
-    int heads;
-    mc_attention_options options;
-};
-
-mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim, int heads,
-                               const mc_attention_options *options)
-{
-    mc_attention *a = mc_module_add(parent, name, sizeof *a);
-    if (!a) return NULL;
-    if (heads < 1 || dim % heads) {
-        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "attention: dim %lld is no multiple of %d heads",
-                (long long)dim, heads);
-        return NULL;
-    }
-    a->heads = heads;
-    if (options) a->options = *options;
-    float std = std_or(a->options.init_std, 0.02f);
-    mc_initializer init = mc_init_normal(0, std), zeros = mc_init_zeros();
-    mc_parameter_part weights[] = {{"project_q.weight", dim, init},
-                                   {"project_k.weight", dim, init},
-                                   {"project_v.weight", dim, init}};
-    mc_parameter_part biases[] = {{"project_q.bias", dim, zeros},
-                                  {"project_k.bias", dim, zeros},
-                                  {"project_v.bias", dim, zeros}};
-    a->qkv_weight = mc_parameter_new_stacked(&a->module, weights, 3, MC_SHAPE(dim), NULL);
-    a->qkv_bias = mc_parameter_new_stacked(&a->module, biases, 3, (mc_shape){.ndim = 0}, NULL);
-    mc_linear_options out = {.init_std = std_or(a->options.out_std, std)};
-    a->out = mc_linear_add(&a->module, "attention_out", dim, dim, &out);
-    return a->out ? a : NULL;
-}
-
-void mc_attention_set_dropout(mc_attention *a, float p)
-{
-    if (a) a->options.dropout = p;
-}
-
-static mc_tensor *project_in(mc_tape *t, mc_attention *a, mc_tensor *x)
-{
-    if (!mc_op_ready(t, "attention", x)) return NULL;
-    return mc_fused_linear(t, x, mc_parameter_whole(t, a->qkv_weight),
-                           mc_parameter_whole(t, a->qkv_bias), MC_ACTIVATION_NONE);
-}
-
-static mc_tensor *project_out(mc_tape *t, mc_attention *a, mc_tensor *y)
-{
-    mc_tensor *out = y ? mc_linear_forward(t, a->out, y) : NULL;
-    mc_tape_release(t, y);
-    return out;
-}
-
-mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *a, mc_tensor *x, mc_tensor *key_mask)
-{
-    mc_tensor *qkv = a ? project_in(t, a, x) : NULL;
-    if (!qkv) return NULL;
-    mc_sdpa_options options = {.heads = a->heads,
-                               .scale = a->options.scale,
-                               .causal = a->options.causal,
-                               .dropout = a->options.dropout,
-                               .key_mask = key_mask};
-    mc_tensor *y = mc_sdpa(t, qkv, &options);
-    mc_tape_release(t, qkv);
-    return project_out(t, a, y);
-}
-
-mc_tensor *mc_attention_forward_cached(mc_tape *t, mc_attention *a, mc_tensor *x,
-                                       mc_kv_cache *cache, int layer)
-{
-    mc_tensor *qkv = a ? project_in(t, a, x) : NULL;
-    mc_tensor *y = qkv ? mc_kv_attention(t, cache, layer, qkv, a->heads, a->options.scale) : NULL;
-    mc_tape_release(t, qkv);
-    return project_out(t, a, y);
 }
 
 /* ---- feed-forward ---------------------------------------------------------------------------- */

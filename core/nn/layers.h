@@ -3,6 +3,7 @@
 #ifndef MC_NN_LAYERS_H
 #define MC_NN_LAYERS_H
 
+#include "core/nn/call.h"
 #include "core/nn/module.h"
 #include "core/ops/ops.h"
 
@@ -77,30 +78,43 @@ MC_API mc_tensor *mc_embedding_table(mc_tape *t, mc_embedding *embedding);
 /* The same with the padding it is stored with: for mc_linear_cross_entropy. */
 MC_API mc_tensor *mc_embedding_whole(mc_tape *t, mc_embedding *embedding);
 
-/* ---- self-attention -------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 typedef struct mc_attention mc_attention;
 
 typedef struct mc_attention_options {
-    bool causal;    /* a token sees itself and those before it */
+    bool cross;     /* keys and values come from call->memory, not from x */
+    bool causal;    /* a token sees itself and those before it; call->marks replace it */
+    int head_dim;   /* 0: dim / heads */
+    bool no_bias;   /* projections without biases */
     float dropout;  /* on the attention probabilities */
     float init_std; /* 0: 0.02 */
+    float q_std;    /* of project_q's weight; 0: init_std */
     /* Of attention_out's weight; 0: init_std. GPT-2 begins with smaller ones there, since the
      * residual stream adds up as many of them as there are layers. */
     float out_std;
     float scale; /* of the scores; 0: 1 / sqrt(head_dim) */
+    /* Of the products with the projections' weights, before their biases; 0: 1. CPM's length scale
+     * is 1 / sqrt(columns of the weight). */
+    float in_scale, out_scale;
+    /* Rotary positions (Su et al. 2021) of call->positions on the first rotary_dim columns of each
+     * head of queries and keys; 0: none. Pairs of columns are neighbours, as GPT-J's. */
+    int rotary_dim;
 } mc_attention_options;
 
-/* Parameters "project_q", "project_k", "project_v" (stored as one) and "attention_out", each with
- * weight (dim, dim) and bias (dim). Errors: dim not a multiple of heads. */
+/* Multi-head attention, projections included. Parameters "project_q", "project_k", "project_v" and
+ * "attention_out", each with weight (heads * head_dim, dim), attention_out's (dim, heads *
+ * head_dim), and bias. What one product computes is stored as one: q, k and v, or under `cross` k
+ * and v. Errors: heads below 1 or, without head_dim, none that divides dim. */
 MC_API mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim, int heads,
                                       const mc_attention_options *options);
 MC_API void mc_attention_set_dropout(mc_attention *attention, float p);
-/* Multi-head self-attention, projections included. x (rows, dim) of a packed batch, which must
- * carry its lengths: tokens attend within their sequence. key_mask as in mc_sdpa_options, may be
- * NULL. The result has x's shape. */
+/* x (rows, dim) of a packed batch, which must carry its lengths: tokens attend within their
+ * sequence, or to call->memory's sequence of the same number. Of the call (NULL: empty) it takes
+ * key_mask, position_bias, marks and positions, under `cross` memory and memory_mask. While text is
+ * generated keys and values go to call->cache. The result has x's shape. */
 MC_API mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *attention, mc_tensor *x,
-                                       mc_tensor *key_mask);
+                                       const mc_call *call);
 
 /* ---- feed-forward ---------------------------------------------------------------------------- */
 

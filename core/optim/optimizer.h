@@ -35,9 +35,6 @@
 #include "core/device/update.h"
 #include "core/nn/module.h"
 
-/* A zero in an option whose plain 0 means its default. It is the negative zero, equal to 0. */
-#define MC_TRUE_ZERO (-0.0f)
-
 typedef struct mc_optimizer mc_optimizer;
 
 /* ---- Adam -------------------------------------------------------------------------------- */

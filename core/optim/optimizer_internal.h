@@ -11,12 +11,6 @@
 
 /* ---- options ----------------------------------------------------------------------------- */
 
-/* The value of an option: `fallback` where it is a plain zero; MC_TRUE_ZERO is zero. */
-static inline float mc_option(float value, float fallback)
-{
-    return value != 0 || signbit(value) ? value + 0.0f : fallback;
-}
-
 /* Checks that an option lies in [0, limit), naming it otherwise. */
 bool mc_option_check(mc_context *ctx, const char *who, const char *option, float value,
                      float limit);

@@ -1,6 +1,84 @@
+#include "models/bert/bert_internal.h"
+
 #include <stdio.h>
 #include <string.h>
-#include "models/bert/bert_internal.h"
+
+/* ---- config ---------------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(mc_bert_config, member)
+static const mc_config_row config_rows[] = {
+    {MC_CONFIG_SIZE, AT(vocab_size), {"vocab_size", "vocab_size"}, {"30522", "119547"}, 1},
+    {MC_CONFIG_SIZE, AT(dim), {"hidden_size", "dim_model"}, {"768", "768"}, 1},
+    {MC_CONFIG_SIZE, AT(dim_ff), {"intermediate_size", "dim_ff"}, {"3072", "3072"}, 1},
+    {MC_CONFIG_SIZE, AT(layers), {"num_hidden_layers", "num_layers"}, {"12", "12"}},
+    {MC_CONFIG_SIZE, AT(heads), {"num_attention_heads", "num_heads"}, {"12", "12"}, 1},
+    {MC_CONFIG_SIZE, AT(head_dim), {NULL, "dim_head"}, {"", "64"}, 1},
+    {MC_CONFIG_SIZE, AT(positions), {"max_position_embeddings", "position_size"}, {"512", "512"}, 1},
+    {MC_CONFIG_SIZE, AT(types), {"type_vocab_size", "type_size"}, {"2", "2"}, 1},
+    {MC_CONFIG_TOKEN, AT(pad_token_id), {"pad_token_id", "pad_token_id"}, {"0", "0"}},
+    {MC_CONFIG_ACTIVATION, AT(activation), {"hidden_act", "ffn_activate_fn"}, {"\"gelu\"", "\"gelu\""}},
+    {MC_CONFIG_FLOAT, AT(eps), {"layer_norm_eps", "norm_eps"}, {"1e-12", "1e-12"}, 1e-30, 1},
+    {MC_CONFIG_DROPOUT, AT(dropout), {"hidden_dropout_prob", "dropout_p"}, {"0.1", "0"}},
+    {MC_CONFIG_DROPOUT, AT(attention_dropout), {"attention_probs_dropout_prob", "dropout_p"}, {"0.1", "0"}},
+    /* -1: as `dropout`, see mc_bert_finish */
+    {MC_CONFIG_DROPOUT, AT(classifier_dropout), {"classifier_dropout", NULL}, {"-1", "-1"}, -1},
+    {MC_CONFIG_FLOAT, AT(init_std), {"initializer_range", "att_init_std"}, {"0.02", "0.02"}, 0, 1e6},
+    {MC_CONFIG_FLOAT, AT(embedding_std), {"initializer_range", "emb_init_std"}, {"0.02", "0.02"}, 0, 1e6},
+    {MC_CONFIG_FLOAT, AT(ffn_std), {"initializer_range", "ffn_init_std"}, {"0.02", "0.02"}, 0, 1e6},
+    {MC_CONFIG_FLAG, AT(tied), {"tie_word_embeddings", "tied"}, {"true", "true"}},
+    MC_BERT_ONLY_ROWS,
+    {0},
+};
+
+static const mc_named_shape named[] = {
+    {"bert-base-uncased bert-base", NULL, "{}"},
+    {"bert-large-uncased bert-large", NULL,
+     "{\"hidden_size\":1024,\"intermediate_size\":4096,\"num_hidden_layers\":24,"
+     "\"num_attention_heads\":16}"},
+    {"bert-base-cased", NULL, "{\"vocab_size\":28996}"},
+    {"bert-large-cased", NULL,
+     "{\"vocab_size\":28996,\"hidden_size\":1024,\"intermediate_size\":4096,"
+     "\"num_hidden_layers\":24,\"num_attention_heads\":16}"},
+    {"bert-base-chinese", NULL, "{\"vocab_size\":21128}"},
+    {"bert-base-multilingual-cased", NULL, "{\"vocab_size\":119547}"},
+    {NULL}};
+
+bool mc_bert_finish(const mc_config_reader *r, void *config)
+{
+    enum { MOST_LAYERS = 4096 };
+    mc_bert_config *c = config;
+    if (c->classifier_dropout < 0) c->classifier_dropout = c->dropout;
+    bool sizes = c->dim > 0 && c->heads > 0 && c->vocab_size > 0 && c->dim_ff > 0 &&
+                 c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions > 0 && c->types > 0 &&
+                 c->eps > 0;
+    bool heads = sizes && c->dim % c->heads == 0 &&
+                 (!c->head_dim || c->head_dim == c->dim / c->heads);
+    if (heads) return true;
+    return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                    "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld layers, vocabulary %lld, "
+                    "%lld positions, %lld types, eps %g: expected positive sizes, heads that make "
+                    "up dim, at most %d layers",
+                    r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
+                    (long long)c->dim_ff, (long long)c->layers, (long long)c->vocab_size,
+                    (long long)c->positions, (long long)c->types, (double)c->eps, MOST_LAYERS);
+}
+
+mc_model_shape mc_bert_shape(const void *config)
+{
+    const mc_bert_config *c = config;
+    return (mc_model_shape){.vocab_size = c->vocab_size,
+                            .dim = c->dim,
+                            .dim_ff = c->dim_ff,
+                            .heads = c->heads,
+                            .head_dim = c->dim / c->heads,
+                            .layers = c->layers,
+                            .positions = c->positions,
+                            .types = c->types,
+                            .pad_token = c->pad_token_id,
+                            .bos_token = -1,
+                            .eos_token = -1,
+                            .start_token = -1};
+}
 
 /* ---- construction ---------------------------------------------------------------------------- */
 
@@ -9,7 +87,7 @@
  * encoder's output norm. */
 typedef struct bert_block {
     mc_module module;
-    mc_bert *bert;
+    const mc_bert_config *config;
     mc_attention *attention;
     mc_layernorm *attention_norm, *output_norm;
     mc_feed_forward *ffn;
@@ -17,152 +95,223 @@ typedef struct bert_block {
 
 static void *new_block(mc_module *list, const char *name, int index, void *config)
 {
-    mc_bert *bert = config;
-    const mc_bert_config *c = &bert->config;
-    bert_block *block = mc_module_add(list, name, sizeof *block);
-    if (!block) return NULL;
+    const mc_bert_config *c = config;
+    bert_block *b = mc_module_add(list, name, sizeof *b);
+    if (!b) return NULL;
     char output_name[96] = "/encoder.output_layernorm";
     if (index + 1 < c->layers)
         snprintf(output_name, sizeof output_name,
                  "/encoder.layers.%d.self_att.layernorm_before_attention", index + 1);
-    mc_module *m = &block->module;
-    mc_attention_options attention = {.dropout = c->attention_dropout, .init_std = c->init_std};
-    block->bert = bert;
-    block->attention =
-        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
-    block->attention_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    block->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, c->activation, c->init_std);
-    block->output_norm = mc_layernorm_add(m, output_name, c->dim, c->eps);
-    return block->output_norm ? block : NULL;
+    mc_module *m = &b->module;
+    mc_attention_options attention = {.dropout = c->attention_dropout,
+                                      .init_std = mc_literal(c->init_std)};
+    mc_feed_forward_options ffn = {.activation = c->activation, .init_std = mc_literal(c->ffn_std)};
+    b->config = c;
+    b->attention = mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
+    b->attention_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
+    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
+    b->output_norm = mc_layernorm_add(m, output_name, c->dim, c->eps);
+    return b->output_norm ? b : NULL;
 }
 
-static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, mc_tensor *const *extra)
+static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
 {
-    bert_block *block = object;
-    float dropout = block->bert->config.dropout;
-    mc_tensor *f = mc_attention_forward(t, block->attention, x, extra[0]);
-    mc_tensor *h = mc_layernorm_forward_residual(t, block->attention_norm, x, f, dropout);
-    mc_tape_release(t, f);
-    f = mc_feed_forward_forward(t, block->ffn, h);
-    return f ? mc_layernorm_forward_residual(t, block->output_norm, h, f, dropout) : NULL;
+    bert_block *b = object;
+    float p = b->config->dropout;
+    x = mc_sublayer_post_norm(t, x, mc_attention_branch(b->attention), call, p, b->attention_norm);
+    return mc_sublayer_post_norm(t, x, mc_feed_forward_branch(b->ffn), call, p, b->output_norm);
 }
 
-static void add_heads(mc_bert *bert)
+static void declare_heads(mc_model *m)
 {
-    mc_module *m = &bert->module;
-    const mc_bert_config *c = &bert->config;
-    mc_linear_options options = {.init_std = c->init_std};
-    if (bert->heads.pooler)
-        bert->pooler = mc_linear_add(m, "pooler.dense", c->dim, c->dim, &options);
-    if (bert->heads.mlm) {
-        bert->mlm_dense = mc_linear_add(m, "lm_head.dense", c->dim, c->dim, &options);
-        bert->mlm_norm = mc_layernorm_add(m, "lm_head.layer_norm", c->dim, c->eps);
-        bert->mlm_bias =
-            mc_parameter_new(m, "lm_head.decoder.bias", MC_SHAPE(c->vocab_size), mc_init_zeros());
+    mc_bert_parts *parts = m->parts;
+    const mc_bert_config *c = m->config;
+    mc_linear_options o = {.init_std = mc_literal(c->init_std)};
+    if (m->heads.pooler)
+        parts->pooler = mc_linear_add(&m->module, "pooler.dense", c->dim, c->dim, &o);
+    if (m->heads.lm) {
+        parts->mlm_dense = mc_linear_add(&m->module, "lm_head.dense", c->dim, c->dim, &o);
+        parts->mlm_norm = mc_layernorm_add(&m->module, "lm_head.layer_norm", c->dim, c->eps);
     }
-    if (bert->heads.nsp) bert->nsp = mc_linear_add(m, "nsp_head", c->dim, 2, &options);
-    if (bert->heads.labels)
-        bert->classifier = mc_linear_add(m, "cls_projection", c->dim, bert->heads.labels, &options);
+    mc_declare_lm_head(m, "lm_head.decoder", c->tied, true, mc_literal(c->embedding_std));
+    if (m->heads.nsp) parts->nsp = mc_linear_add(&m->module, "nsp_head", c->dim, 2, &o);
+    mc_declare_token_head(m, true, mc_literal(c->init_std));
 }
 
-static bool check(mc_context *ctx, const mc_bert_config *c, const mc_bert_heads *heads)
+bool mc_bert_declare_encoder(mc_model *m, const mc_load_options *o)
 {
-    enum { MOST_LAYERS = 4096 };
-    if (c->dim < 1 || c->heads < 1 || c->dim % c->heads || c->vocab_size < 1 || c->dim_ff < 1 ||
-        c->layers < 0 || c->layers > MOST_LAYERS || c->positions < 1 || c->types < 1 ||
-        !(c->eps > 0))
-        return !mc_fail(
-            ctx, MC_ERR_ARGUMENT,
-            "BERT config: dim %lld, heads %lld, dim_ff %lld, layers %lld, vocabulary %lld, "
-            "positions %lld, types %lld, eps %g: expected positive sizes, heads dividing dim, up "
-            "to %d "
-            "layers",
-            (long long)c->dim, (long long)c->heads, (long long)c->dim_ff, (long long)c->layers,
-            (long long)c->vocab_size, (long long)c->positions, (long long)c->types, (double)c->eps,
-            MOST_LAYERS);
-    if (heads->labels < 0 || heads->labels > MC_BERT_MAX_LABELS)
-        return !mc_fail(ctx, MC_ERR_ARGUMENT, "BERT: %d labels, expected 0 to %d", heads->labels,
-                        MC_BERT_MAX_LABELS);
-    if ((heads->labels || heads->nsp) && !heads->pooler)
-        return !mc_fail(ctx, MC_ERR_ARGUMENT, "BERT: a classifier or NSP head needs the pooler");
+    mc_bert_parts *parts = m->parts;
+    mc_bert_config *c = m->config;
+    float std = mc_literal(c->embedding_std);
+    mc_declare_words(m, std);
+    parts->positions =
+        mc_embedding_add(&m->module, "position_embedding", c->positions, c->dim, std);
+    parts->types = mc_embedding_add(&m->module, "token_type_embedding", c->types, c->dim, std);
+    const char *norm = c->layers ? "encoder.layers.0.self_att.layernorm_before_attention"
+                                 : "embedding_layernorm";
+    parts->embedding_norm = mc_layernorm_add(&m->module, norm, c->dim, c->eps);
+    m->encoder =
+        mc_block_list_new(&m->module, "encoder.layers", (int)c->layers, new_block, block_forward,
+                          &(mc_block_options){.recompute = o->recompute, .config = c});
+    declare_heads(m);
+    return m->encoder;
+}
+
+static bool declare(mc_model *m, const mc_load_options *o)
+{
+    mc_bert_parts *parts = m->parts;
+    const mc_bert_config *c = m->config;
+    if (m->heads.labels && !m->heads.pooler)
+        return !mc_fail(m->module.ctx, MC_ERR_ARGUMENT, "BERT: a classifier needs the pooler");
+    mc_linear_options options = {.init_std = mc_literal(c->init_std)};
+    if (!mc_bert_declare_encoder(m, o)) return false;
+    if (m->heads.labels)
+        parts->classifier =
+            mc_linear_add(&m->module, "classifier", c->dim, m->heads.labels, &options);
     return true;
 }
 
-mc_bert *mc_bert_new(mc_context *ctx, const mc_bert_config *config, mc_bert_heads heads,
-                     const mc_load_options *options)
+void mc_bert_set_dropout(mc_model *m, float p)
 {
-    mc_load_options none = {0};
-    if (!options) options = &none;
-    if (mc_failed(ctx) || !check(ctx, config, &heads)) return NULL;
-    mc_bert *bert =
-        mc_module_new(ctx, "", sizeof *bert, &(mc_module_options){.dtype = options->dtype});
-    if (!bert) return NULL;
-    bert->config = *config;
-    bert->heads = heads;
-    mc_module *m = &bert->module;
-    float std = config->init_std;
-    bert->words = mc_embedding_add(m, "input_embedding", config->vocab_size, config->dim, std);
-    bert->positions =
-        mc_embedding_add(m, "position_embedding", config->positions, config->dim, std);
-    bert->types = mc_embedding_add(m, "token_type_embedding", config->types, config->dim, std);
-    const char *norm = config->layers ? "encoder.layers.0.self_att.layernorm_before_attention"
-                                      : "embedding_layernorm";
-    bert->embedding_norm = mc_layernorm_add(m, norm, config->dim, config->eps);
-    bert->blocks =
-        mc_block_list_new(m, "encoder.layers", (int)config->layers, new_block, block_forward,
-                          &(mc_block_options){.recompute = options->recompute, .config = bert});
-    add_heads(bert);
-    if (!mc_failed(ctx)) return bert;
-    mc_module_free(m);
-    return NULL;
-}
-
-void mc_bert_free(mc_bert *bert)
-{
-    if (bert) mc_module_free(&bert->module);
-}
-
-mc_module *mc_bert_module(mc_bert *bert) { return bert ? &bert->module : NULL; }
-int64_t mc_bert_dim(const mc_bert *bert) { return bert ? bert->config.dim : 0; }
-mc_bert_config mc_bert_get_config(const mc_bert *bert)
-{
-    return bert ? bert->config : (mc_bert_config){0};
-}
-mc_bert_heads mc_bert_get_heads(const mc_bert *bert)
-{
-    return bert ? bert->heads : (mc_bert_heads){0};
-}
-
-void mc_bert_set_dropout(mc_bert *bert, float p)
-{
-    if (!bert) return;
-    bert->config.dropout = bert->config.attention_dropout = bert->config.classifier_dropout = p;
-    for (int i = 0; i < mc_block_list_count(bert->blocks); i++) {
-        bert_block *block = mc_block_list_at(bert->blocks, i);
-        mc_attention_set_dropout(block->attention, p);
+    mc_bert_config *c = m->config;
+    c->dropout = c->attention_dropout = c->classifier_dropout = p;
+    for (int i = 0; i < mc_block_list_count(m->encoder); i++) {
+        bert_block *b = mc_block_list_at(m->encoder, i);
+        mc_attention_set_dropout(b->attention, p);
     }
 }
 
-mc_status mc_bert_set_task(mc_bert *bert, const char *task, const char *const *label_names)
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
 {
-    if (!bert) return MC_ERR_ARGUMENT;
-    mc_context *ctx = bert->module.ctx;
-    if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (task) bert->task = mc_module_strdup(bert->module.root, task);
-    if (!label_names) return mc_error_status(ctx);
-    char **names =
-        mc_module_alloc(bert->module.root, ((size_t)bert->heads.labels + 1) * sizeof *names);
-    for (int i = 0; names && i < bert->heads.labels; i++)
-        if (!(names[i] = mc_module_strdup(bert->module.root, label_names[i])))
-            return mc_error_status(ctx);
-    bert->label_names = names;
-    return mc_error_status(ctx);
+    mc_bert_parts *parts = m->parts;
+    const mc_bert_config *c = m->config;
+    mc_tensor *positions = mc_embedding_table(t, parts->positions);
+    if (parts->first_position)
+        positions = mc_slice(t, positions, 0, parts->first_position,
+                             c->positions - parts->first_position);
+    mc_tensor *tables[] = {mc_embedding_table(t, m->words), positions,
+                           mc_embedding_table(t, parts->types)};
+    mc_tensor *indices[] = {in->ids, in->positions, in->types};
+    mc_scope scope = mc_scope_begin(t, false);
+    mc_tensor *sum = positions ? mc_embed(t, 3, tables, indices) : NULL;
+    mc_tensor *x = sum ? mc_layernorm_forward(t, parts->embedding_norm, sum) : NULL;
+    x = x ? mc_dropout(t, x, c->dropout) : NULL;
+    mc_scope_end(t, scope, x);
+    return x;
 }
 
-const char *mc_bert_task(const mc_bert *bert) { return bert ? bert->task : NULL; }
-
-const char *mc_bert_label_name(const mc_bert *bert, int label)
+mc_tensor *mc_bert_encode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
-    if (!bert || !bert->label_names || label < 0 || label >= bert->heads.labels) return NULL;
-    return bert->label_names[label];
+    return mc_run_stack(t, m->encoder, embed(t, m, in), NULL, &in->call);
 }
+
+mc_tensor *mc_bert_pool(mc_tape *t, mc_model *m, mc_tensor *hidden)
+{
+    mc_bert_parts *parts = m->parts;
+    mc_tensor *first = mc_first_tokens(t, hidden);
+    return first ? mc_linear_forward_activated(t, parts->pooler, first, MC_ACTIVATION_TANH) : NULL;
+}
+
+/* dense, activation, layer norm: what comes before the product with the vocabulary. */
+mc_tensor *mc_bert_mlm_head(mc_tape *t, mc_model *m, mc_tensor *hidden)
+{
+    mc_bert_parts *parts = m->parts;
+    const mc_bert_config *c = m->config;
+    mc_tensor *h = mc_linear_forward_activated(t, parts->mlm_dense, hidden, c->activation);
+    return h ? mc_layernorm_forward(t, parts->mlm_norm, h) : NULL;
+}
+
+static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
+{
+    mc_bert_parts *parts = m->parts;
+    const mc_bert_config *c = m->config;
+    mc_tensor *x = mc_dropout(t, out->pooled, c->classifier_dropout);
+    return mc_linear_forward(t, parts->classifier, x);
+}
+
+static mc_tensor *next_sentence(mc_tape *t, mc_model *m, mc_tensor *pooled)
+{
+    mc_bert_parts *parts = m->parts;
+    return mc_linear_forward(t, parts->nsp, pooled);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static const mc_weight_rule rules[] = {
+    {"input_embedding", "embeddings.word_embeddings"},
+    {"position_embedding", "embeddings.position_embeddings"},
+    {"token_type_embedding", "embeddings.token_type_embeddings"},
+    {"embedding_layernorm", "embeddings.LayerNorm"}, /* of a model without layers */
+    MC_BERT_LAYER_RULES,
+    {"pooler.dense", "pooler.dense"},
+    {"lm_head.dense", "cls.predictions.transform.dense", .head = true},
+    {"lm_head.layer_norm", "cls.predictions.transform.LayerNorm", .head = true},
+    {"lm_head.decoder.weight", "cls.predictions.decoder.weight", .head = true},
+    {"lm_head.decoder.bias", "cls.predictions.bias", .head = true},
+    {"nsp_head", "cls.seq_relationship", .head = true},
+    {"classifier", "classifier", .head = true},
+    {NULL}};
+
+/* Position ids are a buffer; the decoder's weight is the word embedding again unless the model is
+ * untied, and its bias is cls.predictions.bias again. */
+static const char *const ignored[] = {"*embeddings.position_ids", "*embeddings.token_type_ids",
+                                      "cls.predictions.decoder.*", "lm_head.decoder.weight", NULL};
+
+static const mc_weight_map map = {.rules = rules, .base_prefix = "bert.", .ignored = ignored};
+
+/* A file may have a matrix of its own although config.json does not say so. */
+static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
+{
+    mc_bert_config *c = config;
+    (void)ctx;
+    if (heads->lm && f->form == MC_FORM_HF &&
+        mc_file_has_own_head(f, "lm_head.decoder.weight", "input_embedding.weight"))
+        c->tied = false;
+    return true;
+}
+
+static const char *architecture(const mc_model *m)
+{
+    if (m->heads.labels) return "BertForSequenceClassification";
+    if (m->heads.lm) return m->heads.nsp ? "BertForPreTraining" : "BertForMaskedLM";
+    return m->heads.nsp ? "BertForNextSentencePrediction" : "BertModel";
+}
+
+static bool is_mc(const cJSON *json)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(json, "type_size");
+    return !cJSON_IsNumber(types) || types->valueint > 1; /* a RoBERTa has one type */
+}
+
+static const char *const model_types[] = {"bert", NULL}, *const none[] = {NULL};
+static const char *const mc_has[] = {"token_type_embedding.weight", NULL};
+
+const mc_family mc_family_bert = {.name = "bert",
+                                  .title = "BERT",
+                                  .model_type = model_types,
+                                  .kind = MC_MODEL_ENCODER,
+                                  .has = {.types = true, .pooler = true, .nsp = true, .labels = true},
+                                  .config_size = sizeof(mc_bert_config),
+                                  .parts_size = sizeof(mc_bert_parts),
+                                  .rows = config_rows,
+                                  .named = named,
+                                  .map = &map,
+                                  .mc_has = mc_has,
+                                  .mc_lacks = none,
+                                  .mc_is = is_mc,
+                                  .classifier = "classifier.weight",
+                                  .finish = mc_bert_finish,
+                                  .shape = mc_bert_shape,
+                                  .look = look,
+                                  .declare = declare,
+                                  .encode = mc_bert_encode,
+                                  .pool = mc_bert_pool,
+                                  .head = mc_bert_mlm_head,
+                                  .classify = classify,
+                                  .nsp = next_sentence,
+                                  .set_dropout = mc_bert_set_dropout,
+                                  .architecture = architecture};
+
+MC_DEFINE_FAMILY(bert)

@@ -49,8 +49,8 @@ static bool read_options(const mc_decoder *d, const mc_generate_options *given,
     return true;
 }
 
-static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
-                          const int32_t *const *prompts, const int *lengths, int count)
+bool mc_check_prompts(const mc_decoder *d, const int32_t *const *prompts, const int *lengths,
+                      int count)
 {
     if (count < 0 || (count && (!prompts || !lengths)))
         return !mc_fail(d->ctx, MC_ERR_ARGUMENT, "generation with %s: %d prompts%s", d->model,
@@ -59,12 +59,6 @@ static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
         if (lengths[i] < 1 || !prompts[i])
             return !mc_fail(d->ctx, MC_ERR_ARGUMENT, "generation with %s: prompt %d is empty",
                             d->model, i);
-        /* the last new token is not run */
-        if (lengths[i] + (int64_t)o->max_new_tokens - 1 > d->positions)
-            return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
-                            "generation with %s: prompt %d of %d tokens and %d new ones, the model "
-                            "has %lld positions",
-                            d->model, i, lengths[i], o->max_new_tokens, (long long)d->positions);
         for (int k = 0; k < lengths[i]; k++)
             if (prompts[i][k] < 0 || prompts[i][k] >= d->vocab)
                 return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
@@ -72,6 +66,21 @@ static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
                                 "%lld",
                                 d->model, k, i, prompts[i][k], (long long)d->vocab - 1);
     }
+    return true;
+}
+
+/* That the answers have room, too. */
+static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
+                          const int32_t *const *prompts, const int *lengths, int count)
+{
+    if (!mc_check_prompts(d, prompts, lengths, count)) return false;
+    for (int i = 0; i < count; i++)
+        /* the last new token is not run */
+        if (lengths[i] + (int64_t)o->max_new_tokens - 1 > d->positions)
+            return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
+                            "generation with %s: prompt %d of %d tokens and %d new ones, the model "
+                            "has %lld positions",
+                            d->model, i, lengths[i], o->max_new_tokens, (long long)d->positions);
     return true;
 }
 

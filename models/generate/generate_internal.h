@@ -25,6 +25,9 @@ typedef struct mc_decoder {
     void (*end)(void *state);
 } mc_decoder;
 
+/* Whether prompts are there and hold ids of the vocabulary; an error if not. */
+bool mc_check_prompts(const mc_decoder *decoder, const int32_t *const *prompts, const int *lengths,
+                      int count);
 /* Takes the decoder over, also on failure (NULL). Checks prompts and options. */
 mc_generator *mc_generator_new(const mc_decoder *decoder, const int32_t *const *prompts,
                                const int *lengths, int count, const mc_generate_options *options);

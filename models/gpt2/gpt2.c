@@ -1,7 +1,108 @@
+#include "models/gpt2/gpt2.h"
+
 #include <math.h>
-#include "models/gpt2/gpt2_internal.h"
+#include "models/family_internal.h"
+
+/* ---- config ---------------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(mc_gpt2_config, member)
+static const mc_config_row config_rows[] = {
+    {MC_CONFIG_SIZE, AT(vocab_size), {"vocab_size", "vocab_size"}, {"50257", "50258"}, 1},
+    /* old files have n_ctx, which n_positions overrules */
+    {MC_CONFIG_SIZE, AT(positions), {"n_ctx", NULL}, {"1024", "1024"}, 1},
+    {MC_CONFIG_SIZE, AT(positions), {"n_positions", "position_size"}, {"", "1024"}, 1},
+    {MC_CONFIG_SIZE, AT(dim), {"n_embd", "dim_model"}, {"768", "1024"}, 1},
+    {MC_CONFIG_SIZE, AT(layers), {"n_layer", "num_layers"}, {"12", "24"}},
+    {MC_CONFIG_SIZE, AT(heads), {"n_head", "num_heads"}, {"12", "16"}, 1},
+    {MC_CONFIG_SIZE, AT(head_dim), {NULL, "dim_head"}, {"", "64"}, 1},
+    {MC_CONFIG_SIZE, AT(dim_ff), {"n_inner", "dim_ff"}, {"", "4096"}, 1},
+    {MC_CONFIG_ACTIVATION, AT(activation), {"activation_function", "ffn_activate_fn"}, {"\"gelu_new\"", "\"gelu\""}},
+    {MC_CONFIG_FLOAT, AT(eps), {"layer_norm_epsilon", "norm_eps"}, {"1e-5", "1e-5"}, 1e-30, 1},
+    {MC_CONFIG_DROPOUT, AT(dropout), {"resid_pdrop", "dropout_p"}, {"0.1", "0"}},
+    {MC_CONFIG_DROPOUT, AT(embedding_dropout), {"embd_pdrop", "dropout_p"}, {"0.1", "0"}},
+    {MC_CONFIG_DROPOUT, AT(attention_dropout), {"attn_pdrop", "dropout_p"}, {"0.1", "0"}},
+    {MC_CONFIG_FLOAT, AT(init_std), {"initializer_range", "att_init_std"}, {"0.02", "0.02"}, 0, 1e6},
+    {MC_CONFIG_FLOAT, AT(embedding_std), {"initializer_range", "emb_init_std"}, {"0.02", "0.02"}, 0, 1e6},
+    {MC_CONFIG_FLOAT, AT(ffn_std), {"initializer_range", "ffn_init_std"}, {"0.02", "0.02"}, 0, 1e6},
+    {MC_CONFIG_FLAG, AT(tied), {"tie_word_embeddings", "tied"}, {"true", "true"}},
+    {MC_CONFIG_FLAG, AT(scale_attention), {"scale_attn_weights", "attn_scale"}, {"true", "true"}},
+    {MC_CONFIG_FLAG, AT(scale_by_layer), {"scale_attn_by_inverse_layer_idx", NULL}, {"false", "false"}},
+    {MC_CONFIG_TOKEN, AT(bos_token_id), {"bos_token_id", NULL}, {"50256", "-1"}},
+    {MC_CONFIG_TOKEN, AT(eos_token_id), {"eos_token_id", NULL}, {"50256", "-1"}},
+    {MC_CONFIG_TOKEN, AT(pad_token_id), {"pad_token_id", NULL}, {"-1", "-1"}},
+    MC_ONLY("add_cross_attention", NULL, "false"),
+    MC_ONLY(NULL, "pos_bias_type", "\"none\""),
+    MC_ONLY(NULL, "norm_bias", "true"),
+    MC_ONLY(NULL, "att_bias", "true"),
+    MC_ONLY(NULL, "ffn_bias", "true"),
+    MC_ONLY(NULL, "length_scale", "false"),
+    MC_ONLY(NULL, "post_layer_norm", "false"),
+    MC_ONLY_MC_ROWS,
+    {MC_CONFIG_KNOWN, 0, {"reorder_and_upcast_attn", "proj_bias"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_activation", "proj_init_std"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_first_dropout"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_proj_to_labels"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_type"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_use_proj"}},
+    {0},
+};
+
+static const mc_named_shape named[] = {
+    {"gpt2 gpt2-base", "gpt2", "{}"},
+    {"gpt2-medium", NULL, "{\"n_embd\":1024,\"n_layer\":24,\"n_head\":16}"},
+    {"gpt2-large", NULL, "{\"n_embd\":1280,\"n_layer\":36,\"n_head\":20}"},
+    {"gpt2-xl", NULL, "{\"n_embd\":1600,\"n_layer\":48,\"n_head\":25}"},
+    {NULL}};
+
+static bool finish(const mc_config_reader *r, void *config)
+{
+    enum { MOST_LAYERS = 4096 };
+    mc_gpt2_config *c = config;
+    if (!c->dim_ff) c->dim_ff = 4 * c->dim;
+    bool sizes = c->dim > 0 && c->heads > 0 && c->vocab_size > 0 && c->dim_ff > 0 &&
+                 c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions > 0 && c->eps > 0;
+    if (sizes && c->dim % c->heads == 0 && (!c->head_dim || c->head_dim == c->dim / c->heads))
+        return true;
+    return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                    "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld layers, vocabulary %lld, "
+                    "%lld positions, eps %g: expected positive sizes, heads that make up dim, at "
+                    "most %d layers",
+                    r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
+                    (long long)c->dim_ff, (long long)c->layers, (long long)c->vocab_size,
+                    (long long)c->positions, (double)c->eps, MOST_LAYERS);
+}
+
+static mc_model_shape shape(const void *config)
+{
+    const mc_gpt2_config *c = config;
+    return (mc_model_shape){.vocab_size = c->vocab_size,
+                            .dim = c->dim,
+                            .dim_ff = c->dim_ff,
+                            .heads = c->heads,
+                            .head_dim = c->dim / c->heads,
+                            .layers = c->layers,
+                            .positions = c->positions,
+                            .pad_token = c->pad_token_id,
+                            .bos_token = c->bos_token_id,
+                            .eos_token = c->eos_token_id,
+                            .start_token = -1};
+}
 
 /* ---- construction ---------------------------------------------------------------------------- */
+
+typedef struct gpt2_parts {
+    mc_embedding *positions;
+    mc_layernorm *norm;
+    mc_linear *score; /* the classifier */
+} gpt2_parts;
+
+typedef struct gpt2_block {
+    mc_module module;
+    const mc_gpt2_config *config;
+    mc_layernorm *attention_norm, *ffn_norm;
+    mc_attention *attention;
+    mc_feed_forward *ffn;
+} gpt2_block;
 
 /* What the scores of a layer's attention are multiplied by. */
 static float attention_scale(const mc_gpt2_config *c, int layer)
@@ -12,111 +113,159 @@ static float attention_scale(const mc_gpt2_config *c, int layer)
 
 static void *new_block(mc_module *list, const char *name, int index, void *config)
 {
-    mc_gpt2 *gpt2 = config;
-    const mc_gpt2_config *c = &gpt2->config;
-    mc_gpt2_block *block = mc_module_add(list, name, sizeof *block);
-    if (!block) return NULL;
-    mc_module *m = &block->module;
+    const mc_gpt2_config *c = config;
+    gpt2_block *b = mc_module_add(list, name, sizeof *b);
+    if (!b) return NULL;
+    mc_module *m = &b->module;
     /* the residual stream is the sum of 2 * layers branches (Radford et al. 2019) */
-    float out_std = c->init_std / sqrtf(2.0f * (float)c->layers);
+    float out = 1 / sqrtf(2.0f * (float)c->layers);
     mc_attention_options attention = {.causal = true,
                                       .dropout = c->attention_dropout,
-                                      .init_std = c->init_std,
-                                      .out_std = out_std,
+                                      .init_std = mc_literal(c->init_std),
+                                      .out_std = mc_literal(out * c->init_std),
                                       .scale = attention_scale(c, index)};
-    mc_linear_options in = {.init_std = c->init_std}, out = {.init_std = out_std};
-    block->gpt2 = gpt2;
-    block->number = index;
-    block->attention_norm =
-        mc_layernorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
-    block->attention =
-        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
-    block->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    block->in = mc_linear_add(m, "ffn.ffn.w_in.w", c->dim, c->dim_ff, &in);
-    block->out = mc_linear_add(m, "ffn.ffn.w_out", c->dim_ff, c->dim, &out);
-    return block->out ? block : NULL;
+    mc_feed_forward_options ffn = {.activation = c->activation,
+                                   .init_std = mc_literal(c->ffn_std),
+                                   .out_std = mc_literal(out * c->ffn_std)};
+    b->config = c;
+    b->attention_norm = mc_layernorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
+    b->attention = mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
+    b->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
+    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
+    return b->ffn ? b : NULL;
 }
 
-static bool check(mc_context *ctx, const mc_gpt2_config *c)
+static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
 {
-    enum { MOST_LAYERS = 4096 };
-    if (c->dim >= 1 && c->heads >= 1 && c->dim % c->heads == 0 && c->vocab_size >= 1 &&
-        c->dim_ff >= 1 && c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions >= 1 &&
-        c->eps > 0 && c->vocab_size <= INT32_MAX - MC_GPT2_VOCAB_ALIGN)
+    gpt2_block *b = object;
+    float p = b->config->dropout;
+    x = mc_sublayer_pre_norm(t, x, b->attention_norm, mc_attention_branch(b->attention), call, p);
+    return mc_sublayer_pre_norm(t, x, b->ffn_norm, mc_feed_forward_branch(b->ffn), call, p);
+}
+
+static bool declare(mc_model *m, const mc_load_options *o)
+{
+    gpt2_parts *parts = m->parts;
+    mc_gpt2_config *c = m->config;
+    float std = mc_literal(c->embedding_std);
+    mc_declare_words(m, std);
+    parts->positions =
+        mc_embedding_add(&m->module, "position_embedding", c->positions, c->dim, std);
+    m->decoder =
+        mc_block_list_new(&m->module, "encoder.layers", (int)c->layers, new_block, block_forward,
+                          &(mc_block_options){.recompute = o->recompute, .config = c});
+    parts->norm = mc_layernorm_add(&m->module, "encoder.output_layernorm", c->dim, c->eps);
+    mc_declare_lm_head(m, "output_projection", c->tied, false, std);
+    mc_declare_token_head(m, true, mc_literal(c->init_std));
+    if (m->heads.labels)
+        parts->score = mc_linear_add(&m->module, "score", c->dim, m->heads.labels,
+                                     &(mc_linear_options){.no_bias = true,
+                                                          .init_std = mc_literal(c->init_std)});
+    return parts->norm;
+}
+
+static void set_dropout(mc_model *m, float p)
+{
+    mc_gpt2_config *c = m->config;
+    c->dropout = c->embedding_dropout = c->attention_dropout = p;
+    for (int i = 0; i < mc_block_list_count(m->decoder); i++) {
+        gpt2_block *b = mc_block_list_at(m->decoder, i);
+        mc_attention_set_dropout(b->attention, p);
+    }
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
+{
+    gpt2_parts *parts = m->parts;
+    const mc_gpt2_config *c = m->config;
+    mc_tensor *tables[] = {mc_embedding_table(t, m->words), mc_embedding_table(t, parts->positions)};
+    mc_tensor *indices[] = {in->ids, in->positions};
+    mc_tensor *x = mc_run_embedding(t, 2, tables, indices, 1, c->embedding_dropout);
+    return mc_run_stack(t, m->decoder, x, parts->norm, &in->call);
+}
+
+static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
+{
+    gpt2_parts *parts = m->parts;
+    mc_tensor *last = mc_last_tokens(t, out->last_hidden);
+    return last ? mc_linear_forward(t, parts->score, last) : NULL;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Hugging Face's Conv1D keeps (in, out) matrices, and q, k and v in one. */
+#define LAYER "encoder.layers.{i}."
+static const mc_weight_rule rules[] = {
+    {"input_embedding", "wte"},
+    {"position_embedding", "wpe"},
+    {"encoder.output_layernorm", "ln_f"},
+    {LAYER "self_att.layernorm_before_attention", "h.{i}.ln_1"},
+    {LAYER "self_att.self_attention.project_q", "h.{i}.attn.c_attn", .transpose = true, .part = 0,
+     .parts = 3},
+    {LAYER "self_att.self_attention.project_k", "h.{i}.attn.c_attn", .transpose = true, .part = 1,
+     .parts = 3},
+    {LAYER "self_att.self_attention.project_v", "h.{i}.attn.c_attn", .transpose = true, .part = 2,
+     .parts = 3},
+    {LAYER "self_att.self_attention.attention_out", "h.{i}.attn.c_proj", .transpose = true},
+    {LAYER "ffn.layernorm_before_ffn", "h.{i}.ln_2"},
+    {LAYER "ffn.ffn.w_in.w", "h.{i}.mlp.c_fc", .transpose = true},
+    {LAYER "ffn.ffn.w_out", "h.{i}.mlp.c_proj", .transpose = true},
+    {"output_projection", "lm_head", .head = true},
+    {"score", "score", .head = true},
+    {NULL}};
+
+/* Causal masks are buffers; the head of a tied model is the word embedding again (see look). */
+static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias", "lm_head.weight", NULL};
+
+static const mc_weight_map map = {
+    .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
+
+/* As transformers does from version 5 on; earlier ones tied all the same. */
+static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
+{
+    mc_gpt2_config *c = config;
+    if (!heads->lm || !c->tied ||
+        !mc_file_has_own_head(f, "output_projection.weight", "input_embedding.weight"))
         return true;
-    return !mc_fail(ctx, MC_ERR_ARGUMENT,
-                    "GPT-2 config: dim %lld, heads %lld, dim_ff %lld, layers %lld, vocabulary "
-                    "%lld, positions %lld, eps %g: expected positive sizes, heads dividing dim, "
-                    "up to %d layers",
-                    (long long)c->dim, (long long)c->heads, (long long)c->dim_ff,
-                    (long long)c->layers, (long long)c->vocab_size, (long long)c->positions,
-                    (double)c->eps, MOST_LAYERS);
+    c->tied = false;
+    mc_log(ctx, MC_LOG_WARNING,
+           "%s: lm_head.weight is not the word embedding again, though config.json does not say "
+           "\"tie_word_embeddings\": false: it is taken as a head of its own",
+           f->folder);
+    return true;
 }
 
-static void add_parts(mc_gpt2 *gpt2, const mc_load_options *options)
+static const char *architecture(const mc_model *m)
 {
-    mc_module *m = &gpt2->module;
-    const mc_gpt2_config *c = &gpt2->config;
-    gpt2->words = mc_embedding_add_padded(m, "input_embedding", c->vocab_size, c->dim, c->init_std,
-                                          MC_GPT2_VOCAB_ALIGN);
-    gpt2->positions = mc_embedding_add(m, "position_embedding", c->positions, c->dim, c->init_std);
-    gpt2->blocks =
-        mc_block_list_new(m, "encoder.layers", (int)c->layers, new_block, mc_gpt2_block_forward,
-                          &(mc_block_options){.recompute = options->recompute, .config = gpt2});
-    gpt2->norm = mc_layernorm_add(m, "encoder.output_layernorm", c->dim, c->eps);
-    if (c->tied) return;
-    int64_t rows = (c->vocab_size + MC_GPT2_VOCAB_ALIGN - 1) / MC_GPT2_VOCAB_ALIGN;
-    gpt2->head =
-        mc_parameter_new_padded(m, "output_projection.weight", MC_SHAPE(c->vocab_size, c->dim),
-                                rows * MC_GPT2_VOCAB_ALIGN, mc_init_normal(0, c->init_std));
+    return m->heads.labels ? "GPT2ForSequenceClassification" : "GPT2LMHeadModel";
 }
 
-mc_gpt2 *mc_gpt2_new(mc_context *ctx, const mc_gpt2_config *config, const mc_load_options *options)
-{
-    mc_load_options none = {0};
-    if (!options) options = &none;
-    if (mc_failed(ctx)) return NULL;
-    if (options->num_labels) {
-        mc_fail(ctx, MC_ERR_UNSUPPORTED, "GPT-2: a head of %d labels is not supported",
-                options->num_labels);
-        return NULL;
-    }
-    if (!check(ctx, config)) return NULL;
-    mc_gpt2 *gpt2 =
-        mc_module_new(ctx, "", sizeof *gpt2, &(mc_module_options){.dtype = options->dtype});
-    if (!gpt2) return NULL;
-    gpt2->config = *config;
-    if (config->eos_token_id >= 0 && config->eos_token_id <= INT32_MAX)
-        gpt2->eos[gpt2->eos_count++] = (int32_t)config->eos_token_id;
-    add_parts(gpt2, options);
-    if (!mc_failed(ctx)) return gpt2;
-    mc_module_free(&gpt2->module);
-    return NULL;
-}
+static const char *const model_types[] = {"gpt2", NULL};
+static const char *const mc_has[] = {"position_embedding.weight", NULL};
+static const char *const mc_lacks[] = {"token_type_embedding.weight", NULL};
 
-void mc_gpt2_free(mc_gpt2 *gpt2)
-{
-    if (gpt2) mc_module_free(&gpt2->module);
-}
+const mc_family mc_family_gpt2 = {.name = "gpt2",
+                                  .title = "GPT-2",
+                                  .model_type = model_types,
+                                  .kind = MC_MODEL_DECODER,
+                                  .has = {.labels = true},
+                                  .config_size = sizeof(mc_gpt2_config),
+                                  .parts_size = sizeof(gpt2_parts),
+                                  .rows = config_rows,
+                                  .named = named,
+                                  .map = &map,
+                                  .mc_has = mc_has,
+                                  .mc_lacks = mc_lacks,
+                                  .classifier = "score.weight",
+                                  .finish = finish,
+                                  .shape = shape,
+                                  .look = look,
+                                  .declare = declare,
+                                  .decode = decode,
+                                  .classify = classify,
+                                  .set_dropout = set_dropout,
+                                  .architecture = architecture};
 
-mc_module *mc_gpt2_module(mc_gpt2 *gpt2) { return gpt2 ? &gpt2->module : NULL; }
-int64_t mc_gpt2_dim(const mc_gpt2 *gpt2) { return gpt2 ? gpt2->config.dim : 0; }
-mc_gpt2_config mc_gpt2_get_config(const mc_gpt2 *gpt2)
-{
-    return gpt2 ? gpt2->config : (mc_gpt2_config){0};
-}
-
-void mc_gpt2_set_dropout(mc_gpt2 *gpt2, float p)
-{
-    if (!gpt2) return;
-    gpt2->config.dropout = gpt2->config.embedding_dropout = gpt2->config.attention_dropout = p;
-    for (int i = 0; i < mc_block_list_count(gpt2->blocks); i++) {
-        mc_gpt2_block *block = mc_block_list_at(gpt2->blocks, i);
-        mc_attention_set_dropout(block->attention, p);
-    }
-}
-
-void mc_gpt2_set_recompute(mc_gpt2 *gpt2, mc_recompute recompute)
-{
-    if (gpt2) mc_block_list_set_recompute(gpt2->blocks, recompute);
-}
+MC_DEFINE_FAMILY(gpt2)

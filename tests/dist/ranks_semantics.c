@@ -71,10 +71,10 @@ static void *new_inner(mc_module *list, const char *name, int index, void *confi
     return b;
 }
 
-static mc_tensor *inner_forward(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
+static mc_tensor *inner_forward(mc_tape *t, void *user, mc_tensor *x, const mc_call *call)
 {
     block *b = user;
-    (void)extra;
+    (void)call;
     return mc_add(t, x, mc_tanh(t, mc_linear_forward(t, b->up, x)));
 }
 
@@ -94,7 +94,7 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
     return b->down ? b : NULL;
 }
 
-static mc_tensor *block_forward(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
+static mc_tensor *block_forward(mc_tape *t, void *user, mc_tensor *x, const mc_call *call)
 {
     block *b = user;
     mc_tensor *h = mc_layernorm_forward(t, b->norm, x);
@@ -102,7 +102,7 @@ static mc_tensor *block_forward(mc_tape *t, void *user, mc_tensor *x, mc_tensor 
     h = mc_dropout(t, mc_gelu(t, mc_linear_forward(t, b->up, h)), b->dropout);
     h = mc_linear_forward(t, b->down, h);
     if (b->more) h = mc_add(t, h, mc_tanh(t, mc_linear_forward(t, b->more, x)));
-    return mc_add(t, x, extra && extra[0] ? mc_mul(t, extra[0], h) : h);
+    return mc_add(t, x, call->extra[0] ? mc_mul(t, call->extra[0], h) : h);
 }
 
 static mc_block_list *add_list(model *m, const char *name, int count, const setting *s, int level)

@@ -1,4 +1,4 @@
-#include "models/common/packing_internal.h"
+#include "models/packing_internal.h"
 
 #include "core/ops/ops_internal.h"
 

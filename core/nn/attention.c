@@ -1,0 +1,155 @@
+/* The attention layer: projections around mc_sdpa, or around a cache of keys and values. */
+#include "core/nn/kv_cache_internal.h"
+#include "core/nn/module_internal.h"
+#include "core/ops/ops_internal.h"
+
+enum { Q, K, V, PARTS };
+
+struct mc_attention {
+    mc_module module;
+    /* The first part of each stored tensor: q, k and v; under `cross` kv begins with k. */
+    mc_parameter *q_weight, *q_bias, *kv_weight, *kv_bias;
+    mc_linear *out;
+    int heads;
+    mc_attention_options options;
+};
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* Parts `first` to `last` of q, k and v as one stored tensor, weight and bias. */
+static void add_projection(mc_attention *a, int first, int last, int64_t dim, mc_parameter **weight,
+                           mc_parameter **bias)
+{
+    static const char *const weights[] = {"project_q.weight", "project_k.weight",
+                                          "project_v.weight"};
+    static const char *const biases[] = {"project_q.bias", "project_k.bias", "project_v.bias"};
+    const mc_attention_options *o = &a->options;
+    int64_t rows = (int64_t)a->heads * o->head_dim;
+    mc_parameter_part w[PARTS], b[PARTS];
+    for (int i = first; i <= last; i++) {
+        float std = i == Q ? o->q_std : o->init_std;
+        w[i - first] = (mc_parameter_part){weights[i], rows, mc_init_normal(0, std)};
+        b[i - first] = (mc_parameter_part){biases[i], rows, mc_init_zeros()};
+    }
+    int count = last - first + 1;
+    *weight = mc_parameter_new_stacked(&a->module, w, count, MC_SHAPE(dim), NULL);
+    if (!o->no_bias)
+        *bias = mc_parameter_new_stacked(&a->module, b, count, (mc_shape){.ndim = 0}, NULL);
+}
+
+mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim, int heads,
+                               const mc_attention_options *options)
+{
+    mc_attention *a = mc_module_add(parent, name, sizeof *a);
+    if (!a) return NULL;
+    if (options) a->options = *options;
+    mc_attention_options *o = &a->options;
+    if (heads < 1 || (!o->head_dim && dim % heads)) {
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT, "attention: dim %lld is no multiple of %d heads",
+                (long long)dim, heads);
+        return NULL;
+    }
+    a->heads = heads;
+    if (!o->head_dim) o->head_dim = (int)(dim / heads);
+    o->init_std = mc_option(o->init_std, 0.02f);
+    o->q_std = mc_option(o->q_std, o->init_std);
+    o->in_scale = mc_option(o->in_scale, 1);
+    add_projection(a, Q, o->cross ? Q : V, dim, &a->q_weight, &a->q_bias);
+    if (o->cross) add_projection(a, K, V, dim, &a->kv_weight, &a->kv_bias);
+    mc_linear_options out = {.init_std = mc_option(o->out_std, o->init_std),
+                             .no_bias = o->no_bias,
+                             .scale = o->out_scale};
+    a->out = mc_linear_add(&a->module, "attention_out", (int64_t)heads * o->head_dim, dim, &out);
+    return a->out ? a : NULL;
+}
+
+void mc_attention_set_dropout(mc_attention *a, float p)
+{
+    if (a) a->options.dropout = p;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static mc_tensor *project(mc_tape *t, const mc_attention *a, mc_tensor *x, mc_parameter *weight,
+                          mc_parameter *bias)
+{
+    if (!mc_op_ready(t, "attention", x)) return NULL;
+    return mc_scaled_linear(t, x, mc_parameter_whole(t, weight),
+                            bias ? mc_parameter_whole(t, bias) : NULL, MC_ACTIVATION_NONE,
+                            a->options.in_scale);
+}
+
+static mc_sdpa_options sdpa_options(const mc_attention *a, const mc_call *call)
+{
+    const mc_attention_options *o = &a->options;
+    mc_sdpa_options out = {.heads = a->heads, .scale = o->scale, .dropout = o->dropout};
+    if (o->cross) {
+        out.key_mask = call->memory_mask;
+        return out;
+    }
+    out.causal = o->causal && !call->marks;
+    out.key_mask = call->key_mask;
+    out.position_bias = call->position_bias;
+    out.marks = call->marks;
+    return out;
+}
+
+/* Keeps the probabilities where the caller has asked for them. */
+static void keep_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_options *o,
+                               const mc_call *call)
+{
+    mc_tensor **kept = kv ? call->cross_attentions : call->attentions;
+    if (kept) kept[call->layer] = mc_sdpa_probabilities(t, q, kv, o);
+}
+
+/* Self-attention: y (rows, heads * head_dim). */
+static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
+{
+    const mc_attention_options *o = &a->options;
+    mc_tensor *qkv = project(t, a, x, a->q_weight, a->q_bias);
+    if (qkv && o->rotary_dim)
+        qkv = mc_rotary(t, qkv,
+                        &(mc_rotary_options){.heads = 2 * a->heads,
+                                             .head_dim = o->head_dim,
+                                             .rotary_dim = o->rotary_dim,
+                                             .positions = call->positions});
+    if (!qkv) return NULL;
+    mc_sdpa_options options = sdpa_options(a, call);
+    keep_probabilities(t, qkv, NULL, &options, call);
+    mc_tensor *y = call->cache ? mc_kv_attention(t, call->cache, call->layer, qkv, &options)
+                               : mc_sdpa(t, qkv, &options);
+    mc_tape_release(t, qkv);
+    return y;
+}
+
+/* Cross-attention. Where text is generated keys and values of the memory are computed once. */
+static mc_tensor *attend_memory(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
+{
+    mc_sdpa_options options = sdpa_options(a, call);
+    mc_tensor *q = project(t, a, x, a->q_weight, a->q_bias), *kv = NULL, *y;
+    if (!q) return NULL;
+    if (!call->kept || call->memory) {
+        if (!(kv = project(t, a, call->memory, a->kv_weight, a->kv_bias))) return NULL;
+        keep_probabilities(t, q, kv, &options, call);
+    }
+    if (call->kept) {
+        if (kv && !mc_kv_memory_keep(t, call->kept, call->layer, kv)) return NULL;
+        y = mc_kv_memory_attention(t, call->kept, call->layer, q, &options);
+    } else {
+        y = mc_sdpa_cross(t, q, kv, &options);
+    }
+    mc_tape_release(t, q);
+    mc_tape_release(t, kv);
+    return y;
+}
+
+mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
+{
+    static const mc_call empty = {0};
+    if (!a) return NULL;
+    if (!call) call = &empty;
+    mc_tensor *y = a->options.cross ? attend_memory(t, a, x, call) : attend_self(t, a, x, call);
+    mc_tensor *out = y ? mc_linear_forward(t, a->out, y) : NULL;
+    mc_tape_release(t, y);
+    return out;
+}

@@ -1,0 +1,68 @@
+#include "core/nn/sublayer.h"
+
+#include "core/autograd/tape_internal.h"
+
+static mc_tensor *run_attention(mc_tape *t, void *layer, mc_tensor *x, const mc_call *call)
+{
+    return mc_attention_forward(t, layer, x, call);
+}
+
+static mc_tensor *run_feed_forward(mc_tape *t, void *layer, mc_tensor *x, const mc_call *call)
+{
+    (void)call;
+    return mc_feed_forward_forward(t, layer, x);
+}
+
+mc_branch mc_attention_branch(mc_attention *attention)
+{
+    return (mc_branch){run_attention, attention};
+}
+
+mc_branch mc_feed_forward_branch(mc_feed_forward *ffn)
+{
+    return (mc_branch){run_feed_forward, ffn};
+}
+
+/* norm(x), where *sum is x itself, computed in the same pass if it was deferred. The branch that x
+ * was to be the sum with is needed no more then. */
+static mc_tensor *norm_stream(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_tensor **sum)
+{
+    mc_tensor *h = mc_layernorm_forward_stream(t, norm, x, sum);
+    if (h && x->deferred) mc_tape_release(t, x->deferred->f);
+    return h;
+}
+
+mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_branch branch,
+                                const mc_call *call, float dropout)
+{
+    mc_tensor *s, *h = norm_stream(t, x, norm, &s);
+    mc_tensor *y = h ? branch.forward(t, branch.layer, h, call) : NULL;
+    mc_tape_release(t, h);
+    return y ? mc_residual_defer(t, s, y, dropout) : NULL;
+}
+
+mc_tensor *mc_sublayer_post_norm(mc_tape *t, mc_tensor *x, mc_branch branch, const mc_call *call,
+                                 float dropout, mc_layernorm *norm)
+{
+    mc_tensor *y = branch.forward(t, branch.layer, x, call);
+    mc_tensor *h = y ? mc_layernorm_forward_residual(t, norm, x, y, dropout) : NULL;
+    mc_tape_release(t, y);
+    return h;
+}
+
+mc_tensor *mc_sublayer_parallel(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_layernorm *second,
+                                mc_branch a, mc_branch b, const mc_call *call, float dropout)
+{
+    mc_tensor *s, *h = norm_stream(t, x, norm, &s);
+    mc_tensor *left = h ? a.forward(t, a.layer, h, call) : NULL;
+    if (left && second) {
+        mc_tape_release(t, h);
+        h = mc_layernorm_forward(t, second, s);
+    }
+    mc_tensor *right = left && h ? b.forward(t, b.layer, h, call) : NULL;
+    mc_tape_release(t, h);
+    if (!right) return NULL;
+    mc_tensor *sum = mc_residual_sum(t, mc_residual_defer(t, s, left, dropout));
+    mc_tape_release(t, left);
+    return sum ? mc_residual_defer(t, sum, right, dropout) : NULL;
+}

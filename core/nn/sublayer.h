@@ -1,0 +1,41 @@
+/* The sublayers of a transformer: norm, branch, dropout and residual sum in one call. A block is a
+ * few of these, one behind the other:
+ *
+ *     static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
+ *     {
+ *         my_block *b = object;
+ *         x = mc_sublayer_pre_norm(t, x, b->norm1, mc_attention_branch(b->attention), call, p);
+ *         return mc_sublayer_pre_norm(t, x, b->norm2, mc_feed_forward_branch(b->ffn), call, p);
+ *     }
+ *
+ * Sums are left to the next norm, which computes both in one pass (mc_residual_defer); memory that
+ * nobody needs any more is released. */
+#ifndef MC_NN_SUBLAYER_H
+#define MC_NN_SUBLAYER_H
+
+#include "core/nn/layers.h"
+
+/* What stands between a norm and a sum: any layer with the call's inputs. */
+typedef struct mc_branch {
+    mc_tensor *(*forward)(mc_tape *t, void *layer, mc_tensor *x, const mc_call *call);
+    void *layer;
+} mc_branch;
+
+MC_API mc_branch mc_attention_branch(mc_attention *attention);
+MC_API mc_branch mc_feed_forward_branch(mc_feed_forward *ffn);
+
+/* x + dropout(branch(norm(x))), as GPT-2 and T5 have it. x (rows, dim) may be a sum that is not
+ * computed yet, and the result is one: for the next sublayer, mc_layernorm_forward_stream, a block
+ * list, or mc_residual_sum. `dropout` is a probability in [0, 1), applied on training tapes. */
+MC_API mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *norm,
+                                       mc_branch branch, const mc_call *call, float dropout);
+/* norm(x + dropout(branch(x))), as BERT has it. */
+MC_API mc_tensor *mc_sublayer_post_norm(mc_tape *t, mc_tensor *x, mc_branch branch,
+                                        const mc_call *call, float dropout, mc_layernorm *norm);
+/* x + dropout(a(norm(x))) + dropout(b(norm(x))), as GPT-J has it. With `second` (NULL: none) b takes
+ * second(x) instead of norm(x). x and the result as in mc_sublayer_pre_norm. */
+MC_API mc_tensor *mc_sublayer_parallel(mc_tape *t, mc_tensor *x, mc_layernorm *norm,
+                                       mc_layernorm *second, mc_branch a, mc_branch b,
+                                       const mc_call *call, float dropout);
+
+#endif

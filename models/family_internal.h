@@ -1,0 +1,259 @@
+/* A family of models as a description: what differs between BERT, GPT-2, T5 and the others is data
+ * and a short forward pass; reading and writing configs and weights, packing batches, heads,
+ * generation and the commands are written once and take everything from here.
+ *
+ * To add a family: docs/new-model.md. */
+#ifndef MC_MODELS_FAMILY_INTERNAL_H
+#define MC_MODELS_FAMILY_INTERNAL_H
+
+#include <stddef.h>
+#include "core/base/json_internal.h"
+#include "core/checkpoint/weight_map_internal.h"
+#include "core/nn/module_internal.h"
+#include "core/nn/sublayer.h"
+#include "models/model.h"
+
+/* ---- configs --------------------------------------------------------------------------------- */
+
+/* The two forms of config.json. ModelCenter's has "dim_model" or "dim_head". */
+typedef enum mc_config_form { MC_FORM_HF, MC_FORM_MC, MC_FORMS } mc_config_form;
+
+/* A feed-forward's activation and whether it is gated, which files give as one word. */
+typedef struct mc_ffn_kind {
+    mc_activation activation;
+    bool gated;
+} mc_ffn_kind;
+
+typedef enum mc_config_kind {
+    MC_CONFIG_END = 0,    /* of a table */
+    MC_CONFIG_SIZE,       /* int64_t member: a whole number from `low` to 2^31 */
+    MC_CONFIG_TOKEN,      /* int64_t: a token's id; null: -1; of a list the first */
+    MC_CONFIG_FLOAT,      /* float from `low` to `high` */
+    MC_CONFIG_DROPOUT,    /* float: a probability from 0 to less than 1 */
+    MC_CONFIG_FLAG,       /* bool */
+    MC_CONFIG_ACTIVATION, /* mc_activation: gelu, gelu_new, gelu_pytorch_tanh, relu, silu */
+    MC_CONFIG_FFN,        /* mc_ffn_kind: "relu", "gated-gelu" (T5's), "gated_gelu_new" ... */
+    MC_CONFIG_ONLY,       /* no member: any value but the default is not supported */
+    MC_CONFIG_KNOWN,      /* no member: a key without effect here */
+} mc_config_kind;
+
+/* One thing that a config says. Defaults are JSON, or "", which leaves what an earlier row read (0
+ * without one); a key without a default is required. */
+typedef struct mc_config_row {
+    mc_config_kind kind;
+    size_t member;           /* its offset in the family's config */
+    const char *key[MC_FORMS]; /* NULL: that form has no such key, and the default holds */
+    const char *value[MC_FORMS];
+    double low, high; /* high 0: no limit */
+} mc_config_row;
+
+/* The key, in both forms, may have this one value alone; NULL: that form has no such key. */
+#define MC_ONLY(hf, mc, text)                                     \
+    {                                                             \
+        MC_CONFIG_ONLY, 0, {hf, mc}, { text, text }               \
+    }
+/* Keys of ModelCenter's form that say what every model of the zoo does. */
+#define MC_ONLY_MC_ROWS                                                                  \
+    MC_ONLY(NULL, "emb_init_mean", "0"), MC_ONLY(NULL, "att_init_mean", "0"),            \
+        MC_ONLY(NULL, "ffn_init_mean", "0"), MC_ONLY(NULL, "proj_init_mean", "0"),       \
+        MC_ONLY(NULL, "norm_init_var", "1")
+
+/* Where a value was read from, for errors. */
+typedef struct mc_config_reader {
+    mc_context *ctx;
+    const cJSON *json;
+    const char *path;
+    mc_config_form form;
+} mc_config_reader;
+
+/* Sets `path: key "x": FOUND is not supported, expected EXPECTED`; returns false. */
+bool mc_config_unsupported(const mc_config_reader *r, const char *key, const char *found,
+                           const char *expected);
+
+/* A shape that is known by name, as a config of either form. */
+typedef struct mc_named_shape {
+    const char *names; /* one or several, with spaces between: "gpt2 gpt2-base" */
+    /* The repository that its weights are in where that is called otherwise; "google/": the name
+     * after that. NULL: as the name says. */
+    const char *hub;
+    const char *json;
+} mc_named_shape;
+
+/* ---- a model --------------------------------------------------------------------------------- */
+
+typedef struct mc_family mc_family;
+
+enum { MC_MODEL_MAX_EOS = 16, MC_VOCAB_ALIGN = 128 };
+
+struct mc_model {
+    mc_module module; /* the root of all its parameters */
+    const mc_family *family;
+    void *config; /* the family's struct */
+    void *parts;  /* the family's own modules */
+    mc_model_shape shape;
+    mc_model_heads heads;
+    /* What all families have, declared by their `declare`. */
+    mc_embedding *words;
+    mc_block_list *encoder, *decoder; /* a model of one stack has one of them */
+    mc_parameter *head_weight;        /* the language model's own matrix; NULL: the words' */
+    mc_parameter *head_bias;          /* NULL: none */
+    float head_scale;                 /* of the language model's logits, before the bias */
+    mc_linear *token_head;            /* ModelCenter's cls_head; NULL: none */
+    int32_t eos[MC_MODEL_MAX_EOS];   /* those that end a text */
+    int eos_count;
+    char *task;
+    char **label_names; /* heads.labels of them, or NULL */
+};
+
+/* What a stack of blocks gets of a batch. */
+typedef struct mc_stack_input {
+    mc_tensor *ids;       /* (capacity) i32 or i64, with lengths */
+    mc_tensor *positions; /* (capacity) i32, from 0 in each sequence */
+    mc_tensor *types;     /* (capacity); NULL unless the family has types */
+    const mc_lengths *lengths;
+    int64_t longest; /* tokens at most of a sequence, those in the cache included */
+    mc_call call;    /* masks, marks, memory, cache, what to keep */
+} mc_stack_input;
+
+/* ---- the description ------------------------------------------------------------------------- */
+
+/* Which fields of mc_model_input and mc_model_heads the family has a use for. */
+typedef struct mc_family_traits {
+    bool types, marks, pooler, nsp, labels;
+} mc_family_traits;
+
+/* What a file of weights says about the model to be made. */
+typedef struct mc_model_file {
+    mc_safetensors *file;
+    const char *folder;
+    mc_config_form form;
+    const mc_weight_map *map;
+    int layers;
+} mc_model_file;
+
+struct mc_family {
+    const char *name;              /* on the command line, and of its functions: "gpt2" */
+    const char *title;             /* in messages: "GPT-2" */
+    const char *const *model_type; /* of config.json, the one that is written first; NULL ends */
+    mc_model_kind kind;
+    mc_family_traits has;
+    size_t config_size, parts_size;
+    const mc_config_row *rows;   /* ends with MC_CONFIG_END */
+    const mc_named_shape *named; /* ends with names == NULL */
+    const mc_weight_map *map;
+    bool own_form; /* files are written in ModelCenter's form: Hugging Face has none */
+    /* ModelCenter's files don't name their family: tensors that only this one's have, and those
+     * that only others have; NULL ends. */
+    const char *const *mc_has, *const *mc_lacks;
+    bool (*mc_is)(const cJSON *json); /* and what config.json has to say; NULL: nothing */
+    const char *classifier; /* the last matrix of Hugging Face's classification head */
+
+    /* Fills in what follows from other values, and checks what no single row can. */
+    bool (*finish)(const mc_config_reader *r, void *config);
+    mc_model_shape (*shape)(const void *config);
+    /* Changes config and heads by what a file holds (a head of its own, say). May be NULL. */
+    bool (*look)(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads);
+    /* Declares the modules of the model: words, stacks, heads. */
+    bool (*declare)(mc_model *m, const mc_load_options *o);
+    /* From ids to the last hidden states, (capacity, dim); of a model of one stack only one. */
+    mc_tensor *(*encode)(mc_tape *t, mc_model *m, mc_stack_input *in);
+    mc_tensor *(*decode)(mc_tape *t, mc_model *m, mc_stack_input *in);
+    mc_tensor *(*pool)(mc_tape *t, mc_model *m, mc_tensor *hidden); /* NULL: no pooler */
+    /* What comes before the language model's product; NULL: nothing. */
+    mc_tensor *(*head)(mc_tape *t, mc_model *m, mc_tensor *hidden);
+    mc_tensor *(*classify)(mc_tape *t, mc_model *m, const mc_model_output *out);
+    mc_tensor *(*nsp)(mc_tape *t, mc_model *m, mc_tensor *pooled);
+    void (*set_dropout)(mc_model *m, float p);
+    const char *(*architecture)(const mc_model *m); /* of transformers; NULL: own_form */
+    /* Changes the config that is written (a copy), and says whether values are multiplied by their
+     * rules' factor. False: the model has no such form, and the error says why. May be NULL. */
+    bool (*before_save)(mc_model *m, void *config, bool *unscale);
+};
+
+/* All families, in the order of help texts; NULL ends. The one list that a new family changes. */
+extern const mc_family *const mc_families[];
+const mc_family *mc_family_find(const char *name); /* NULL: none */
+
+/* Defaults of Hugging Face's form, or of ModelCenter's for a family that has no other. */
+void mc_config_default(const mc_family *family, void *config);
+/* Reads a config of either form. */
+bool mc_config_read(const mc_family *family, const mc_config_reader *r, void *config);
+/* Reads a file. */
+mc_status mc_config_read_file(mc_context *ctx, const mc_family *family, const char *path,
+                              void *config);
+mc_status mc_config_named(mc_context *ctx, const mc_family *family, const char *name,
+                          void *config);
+/* The repository that a named shape's weights are in; false: as the name says, or no such name. */
+bool mc_config_hub(const char *name, char hub[MC_NAME_MAX]);
+bool mc_config_is_named(const char *name); /* of any family */
+/* Adds all rows to a JSON object; false when memory is out. */
+bool mc_config_write(const mc_family *family, const void *config, cJSON *json);
+mc_config_form mc_config_form_of(const cJSON *json);
+/* "dtype" or "torch_dtype"; of ModelCenter's form f16 unless "half" is false. */
+bool mc_config_dtype(const mc_config_reader *r, mc_dtype *out);
+bool mc_config_add_dtype(cJSON *json, mc_dtype dtype);
+
+/* A model with initial weights from a config of the family's struct. */
+mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const void *config,
+                               const mc_model_heads *heads, const mc_load_options *options);
+/* The config of the family's struct; NULL for NULL and for another family's model. */
+const void *mc_model_config(const mc_model *m, const mc_family *family);
+
+/* ---- what `declare` and the forward passes share --------------------------------------------- */
+
+/* The words' embedding, stored padded. */
+mc_embedding *mc_declare_words(mc_model *m, float init_std);
+/* The language model's own matrix (unless it is tied to the words) and bias, under `name`. Nothing
+ * where the model has no language model. */
+void mc_declare_lm_head(mc_model *m, const char *name, bool tied, bool bias, float init_std);
+/* ModelCenter's cls_head, where heads.token_labels asks for one. */
+void mc_declare_token_head(mc_model *m, bool bias, float init_std);
+/* Runs the blocks on x and, unless it is NULL, the norm after them; keeps hidden states. */
+mc_tensor *mc_run_stack(mc_tape *t, mc_block_list *blocks, mc_tensor *x, mc_layernorm *norm,
+                        const mc_call *call);
+/* The sum of embeddings, then dropout. */
+mc_tensor *mc_run_embedding(mc_tape *t, int tables, mc_tensor *const *table,
+                            mc_tensor *const *index, float scale, float dropout);
+/* The row of each sequence's last token. */
+mc_tensor *mc_last_tokens(mc_tape *t, mc_tensor *hidden);
+/* The length that position biases of this input are made for: rounded up, so that plans are few. */
+int64_t mc_position_limit(const mc_stack_input *in);
+/* Whether the file has a head matrix that differs from the words'. */
+bool mc_file_has_own_head(const mc_model_file *f, const char *head, const char *words);
+
+/* A value of a config as an option of a layer, where a plain zero means the default. */
+static inline float mc_literal(float x) { return x == 0 ? MC_TRUE_ZERO : x; }
+
+/* The functions that every family's header declares, typed. */
+#define MC_DEFINE_FAMILY(f)                                                                       \
+    mc_##f##_config mc_##f##_config_default(void)                                                 \
+    {                                                                                             \
+        mc_##f##_config config;                                                                   \
+        mc_config_default(&mc_family_##f, &config);                                               \
+        return config;                                                                            \
+    }                                                                                             \
+    mc_status mc_##f##_config_named(mc_context *ctx, const char *name, mc_##f##_config *config)   \
+    {                                                                                             \
+        return mc_config_named(ctx, &mc_family_##f, name, config);                                \
+    }                                                                                             \
+    mc_status mc_##f##_config_read(mc_context *ctx, const char *path, mc_##f##_config *config)    \
+    {                                                                                             \
+        return mc_config_read_file(ctx, &mc_family_##f, path, config);                            \
+    }                                                                                             \
+    mc_model *mc_##f##_new(mc_context *ctx, const mc_##f##_config *config,                        \
+                           const mc_model_heads *heads, const mc_load_options *options)           \
+    {                                                                                             \
+        return mc_model_from_config(ctx, &mc_family_##f, config, heads, options);                 \
+    }                                                                                             \
+    mc_model *mc_##f##_from_pretrained(mc_context *ctx, const char *identifier,                   \
+                                       const mc_load_options *options)                            \
+    {                                                                                             \
+        return mc_model_from_pretrained_of(ctx, mc_family_##f.name, identifier, options);         \
+    }                                                                                             \
+    mc_##f##_config mc_##f##_get_config(const mc_model *model)                                    \
+    {                                                                                             \
+        const mc_##f##_config *config = mc_model_config(model, &mc_family_##f);                   \
+        return config ? *config : (mc_##f##_config){0};                                           \
+    }
+
+#endif

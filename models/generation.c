@@ -1,0 +1,227 @@
+/* Models as generation sees them: prompts are run whole, then a token a sequence over the cache. */
+#include "core/ops/ops_internal.h"
+#include "core/nn/kv_cache_internal.h"
+#include "models/generate/generate_internal.h"
+#include "models/model_internal.h"
+
+typedef struct model_decoder {
+    mc_model *m;
+    mc_kv_cache *cache;
+    /* of encoder-decoders */
+    mc_kv_memory *memory;
+    int32_t *prompt_ids, *prompt_lengths; /* packed: what the encoder gets */
+    int prompts, sequences;
+} model_decoder;
+
+static mc_kv_shape kv_shape(const mc_model *m, int sequences, int64_t capacity)
+{
+    const mc_model_shape *s = &m->shape;
+    return (mc_kv_shape){.dtype = m->module.root->dtype,
+                         .layers = (int)(m->encoder && m->decoder ? s->decoder_layers : s->layers),
+                         .width = s->heads * s->head_dim,
+                         .sequences = sequences,
+                         .capacity = capacity};
+}
+
+static bool begin(void *state, int sequences, int64_t capacity)
+{
+    model_decoder *d = state;
+    d->sequences = sequences;
+    d->cache = mc_kv_cache_new(d->m->module.ctx, kv_shape(d->m, sequences, capacity));
+    return d->cache;
+}
+
+/* The encoder's result for the prompts, and room for what the decoder's layers make of it. */
+static mc_tensor *encode(mc_tape *t, model_decoder *d)
+{
+    const mc_lengths *l = mc_tape_lengths(t, d->prompt_lengths, d->prompts, 1);
+    if (!l) return NULL;
+    mc_stack_input in = {.lengths = l, .longest = l->longest};
+    in.ids = mc_tape_input(t, MC_I32, MC_SHAPE(l->total), d->prompt_ids, false);
+    in.positions = in.call.positions = mc_pack_positions(t, l, NULL);
+    if (!in.ids || !in.positions) return NULL;
+    in.ids->lengths = l;
+    d->memory = mc_kv_memory_new(d->m->module.ctx, kv_shape(d->m, d->sequences, 0), l);
+    return d->memory ? d->m->family->encode(t, d->m, &in) : NULL;
+}
+
+/* CPM-1 reads its prompt as context. */
+static mc_tensor *context_marks(mc_tape *t, int64_t total)
+{
+    int32_t *marks = mc_tape_alloc(t, ((size_t)total + 1) * sizeof *marks);
+    for (int64_t i = 0; marks && i < total; i++) marks[i] = 1;
+    return marks ? mc_tape_input(t, MC_I32, MC_SHAPE(total), marks, false) : NULL;
+}
+
+static mc_tensor *run(mc_tape *t, model_decoder *d, const int32_t *ids, const int32_t *lengths,
+                      int count)
+{
+    mc_model *m = d->m;
+    const mc_lengths *l = mc_tape_lengths(t, lengths, count, 1);
+    if (!l || !mc_kv_cache_begin(d->cache, t, l)) return NULL;
+    bool first = d->cache->first;
+    mc_stack_input in = {.lengths = l, .longest = d->cache->longest, .call = {.cache = d->cache}};
+    in.ids = mc_tape_input(t, MC_I32, MC_SHAPE(l->total), ids, false);
+    in.positions = in.call.positions = mc_pack_positions(t, l, first ? NULL : d->cache->length);
+    if (!in.ids || !in.positions) return NULL;
+    in.ids->lengths = l;
+    if (m->encoder) {
+        if (first && !(in.call.memory = encode(t, d))) return NULL;
+        if (!mc_kv_memory_begin(d->memory, t, l)) return NULL;
+        in.call.kept = d->memory;
+    }
+    if (m->family->has.marks && first) in.call.marks = context_marks(t, l->total);
+    mc_tensor *hidden = m->family->decode(t, m, &in);
+    mc_kv_cache_end(d->cache);
+    return hidden ? mc_last_tokens(t, hidden) : NULL;
+}
+
+static bool step(void *state, const int32_t *ids, const int32_t *lengths, int count, float *logits)
+{
+    model_decoder *d = state;
+    mc_context *ctx = d->m->module.ctx;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor *last = t ? run(t, d, ids, lengths, count) : NULL;
+    mc_tensor *x = last ? mc_model_logits(t, d->m, last) : NULL;
+    if (x) mc_tensor_read_f32(ctx, x, logits, count * d->m->shape.vocab_size);
+    mc_tape_end(t);
+    return !mc_failed(ctx);
+}
+
+static bool select_sequences(void *state, const int32_t *from, int count)
+{
+    model_decoder *d = state;
+    return mc_kv_cache_select(d->cache, from, count) &&
+           (!d->memory || mc_kv_memory_select(d->memory, from, count));
+}
+
+static void end(void *state)
+{
+    model_decoder *d = state;
+    if (!d) return;
+    mc_kv_cache_free(d->cache);
+    mc_kv_memory_free(d->memory);
+    mc_free(d->prompt_ids);
+    mc_free(d->prompt_lengths);
+    mc_free(d);
+}
+
+/* ---- what generation is given ---------------------------------------------------------------- */
+
+static bool check_decodes(mc_model *m)
+{
+    mc_context *ctx = m->module.ctx;
+    if (mc_failed(ctx)) return false;
+    if (m->shape.kind == MC_MODEL_ENCODER)
+        return !mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: an encoder does not generate text",
+                        m->family->title);
+    if (!m->heads.lm)
+        return !mc_fail(ctx, MC_ERR_STATE, "%s: the model has no language model head",
+                        m->family->title);
+    if (m->encoder && m->shape.start_token < 0)
+        return !mc_fail(ctx, MC_ERR_STATE, "%s: the model has no decoder start token",
+                        m->family->title);
+    return true;
+}
+
+/* The prompts as the encoder gets them. */
+static bool copy_prompts(model_decoder *d, const int32_t *const *prompts, const int *lengths,
+                         int count)
+{
+    size_t total = 0;
+    for (int i = 0; i < count; i++) total += lengths[i] > 0 ? (size_t)lengths[i] : 0;
+    d->prompts = count;
+    d->prompt_ids = mc_malloc((total + 1) * sizeof *d->prompt_ids);
+    d->prompt_lengths = mc_malloc(((size_t)count + 1) * sizeof *d->prompt_lengths);
+    if (!d->prompt_ids || !d->prompt_lengths) return false;
+    int32_t *end = d->prompt_ids;
+    for (int i = 0; i < count; i++) {
+        d->prompt_lengths[i] = lengths[i];
+        for (int k = 0; k < lengths[i]; k++) *end++ = prompts[i][k];
+    }
+    return true;
+}
+
+static mc_decoder new_decoder(mc_model *m)
+{
+    int64_t positions = m->shape.positions;
+    mc_decoder d = {.ctx = m->module.ctx,
+                    .model = m->family->title,
+                    .vocab = m->shape.vocab_size,
+                    .positions = positions ? positions : INT32_MAX,
+                    .eos = m->eos,
+                    .eos_count = m->eos_count,
+                    .begin = begin,
+                    .step = step,
+                    .select = select_sequences,
+                    .end = end};
+    model_decoder *state = mc_calloc(1, sizeof *state);
+    if (state)
+        state->m = m;
+    else
+        mc_fail_nomem(d.ctx, "a decoder");
+    d.state = state;
+    return d;
+}
+
+/* One call of generation: the decoder and what it starts from. */
+typedef struct generation_start {
+    mc_decoder decoder;
+    const int32_t *const *prompts;
+    const int *lengths;
+    const int32_t **starts; /* of an encoder-decoder: the start token for each prompt */
+    int *ones;
+    int32_t start;
+} generation_start;
+
+/* An encoder-decoder's prompts go to its encoder, and its answers go on from the start token. */
+static bool start_generation(mc_model *m, const int32_t *const *prompts, const int *lengths,
+                             int count, generation_start *s)
+{
+    *s = (generation_start){.prompts = prompts, .lengths = lengths};
+    if (!check_decodes(m)) return false;
+    s->decoder = new_decoder(m);
+    if (mc_failed(m->module.ctx) || !m->encoder) return true; /* whoever takes it over looks */
+    if (!mc_check_prompts(&s->decoder, prompts, lengths, count)) return true;
+    s->start = (int32_t)m->shape.start_token;
+    s->starts = mc_malloc(((size_t)count + 1) * sizeof *s->starts);
+    s->ones = mc_malloc(((size_t)count + 1) * sizeof *s->ones);
+    if (!s->starts || !s->ones || !copy_prompts(s->decoder.state, prompts, lengths, count)) {
+        mc_fail_nomem(m->module.ctx, "the prompts");
+        return true;
+    }
+    for (int i = 0; i < count; i++) {
+        s->starts[i] = &s->start;
+        s->ones[i] = 1;
+    }
+    s->prompts = s->starts;
+    s->lengths = s->ones;
+    return true;
+}
+
+static void release_start(generation_start *s)
+{
+    mc_free((void *)s->starts);
+    mc_free(s->ones);
+}
+
+mc_generator *mc_model_generator_new(mc_model *m, const int32_t *const *prompts,
+                                     const int *lengths, int count,
+                                     const mc_generate_options *options)
+{
+    generation_start s;
+    if (!m || !start_generation(m, prompts, lengths, count, &s)) return NULL;
+    mc_generator *g = mc_generator_new(&s.decoder, s.prompts, s.lengths, count, options);
+    release_start(&s);
+    return g;
+}
+
+mc_generation *mc_model_generate(mc_model *m, const int32_t *const *prompts, const int *lengths,
+                                 int count, const mc_generate_options *options)
+{
+    generation_start s;
+    if (!m || !start_generation(m, prompts, lengths, count, &s)) return NULL;
+    mc_generation *out = mc_generate(&s.decoder, s.prompts, s.lengths, count, options);
+    release_start(&s);
+    return out;
+}

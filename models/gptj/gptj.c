@@ -1,0 +1,272 @@
+#include "models/gptj/gptj.h"
+
+#include <stdio.h>
+#include "models/family_internal.h"
+
+/* ---- config ---------------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(mc_gptj_config, member)
+static const mc_config_row config_rows[] = {
+    {MC_CONFIG_SIZE, AT(vocab_size), {"vocab_size", "vocab_size"}, {"50400", "50400"}, 1},
+    {MC_CONFIG_SIZE, AT(positions), {"n_positions", NULL}, {"2048", "0"}},
+    {MC_CONFIG_SIZE, AT(dim), {"n_embd", "dim_model"}, {"4096", "4096"}, 1},
+    {MC_CONFIG_SIZE, AT(layers), {"n_layer", "num_layers"}, {"28", "28"}},
+    {MC_CONFIG_SIZE, AT(heads), {"n_head", "num_heads"}, {"16", "16"}, 1},
+    {MC_CONFIG_SIZE, AT(head_dim), {NULL, "dim_head"}, {"", "256"}, 1},
+    {MC_CONFIG_SIZE, AT(dim_ff), {"n_inner", "dim_ff"}, {"", "16384"}, 1},
+    /* null means the whole head, an absent key 64 */
+    {MC_CONFIG_TOKEN, AT(rotary_dim), {"rotary_dim", "pos_rotary_dim"}, {"64", "64"}},
+    {MC_CONFIG_ACTIVATION, AT(activation), {"activation_function", "ffn_activate_fn"}, {"\"gelu_new\"", "\"gelu\""}},
+    {MC_CONFIG_FLOAT, AT(eps), {"layer_norm_epsilon", "norm_eps"}, {"1e-5", "1e-5"}, 1e-30, 1},
+    {MC_CONFIG_DROPOUT, AT(dropout), {"resid_pdrop", "dropout_p"}, {"0", "0"}},
+    {MC_CONFIG_DROPOUT, AT(embedding_dropout), {"embd_pdrop", "dropout_p"}, {"0", "0"}},
+    {MC_CONFIG_DROPOUT, AT(attention_dropout), {"attn_pdrop", "dropout_p"}, {"0", "0"}},
+    {MC_CONFIG_FLOAT, AT(init_std), {"initializer_range", "att_init_std"}, {"0.02", "0.1"}, 0, 1e6},
+    {MC_CONFIG_FLOAT, AT(embedding_std), {"initializer_range", "emb_init_std"}, {"0.02", "1"}, 0, 1e6},
+    {MC_CONFIG_FLOAT, AT(ffn_std), {"initializer_range", "ffn_init_std"}, {"0.02", "0.1"}, 0, 1e6},
+    {MC_CONFIG_FLAG, AT(tied), {"tie_word_embeddings", "tied"}, {"false", "false"}},
+    {MC_CONFIG_TOKEN, AT(bos_token_id), {"bos_token_id", NULL}, {"50256", "-1"}},
+    {MC_CONFIG_TOKEN, AT(eos_token_id), {"eos_token_id", NULL}, {"50256", "-1"}},
+    {MC_CONFIG_TOKEN, AT(pad_token_id), {"pad_token_id", NULL}, {"-1", "-1"}},
+    MC_ONLY(NULL, "pos_bias_type", "\"rotary\""),
+    MC_ONLY(NULL, "norm_bias", "true"),
+    MC_ONLY(NULL, "att_bias", "false"),
+    MC_ONLY(NULL, "ffn_bias", "true"),
+    MC_ONLY(NULL, "proj_bias", "true"),
+    MC_ONLY(NULL, "length_scale", "false"),
+    MC_ONLY(NULL, "attn_scale", "true"),
+    MC_ONLY_MC_ROWS,
+    {MC_CONFIG_KNOWN, 0, {"scale_attn_weights", "proj_init_std"}},
+    {MC_CONFIG_KNOWN, 0, {"rotary", NULL}},
+    {MC_CONFIG_KNOWN, 0, {"summary_activation"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_first_dropout"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_proj_to_labels"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_type"}},
+    {MC_CONFIG_KNOWN, 0, {"summary_use_proj"}},
+    {MC_CONFIG_END},
+};
+
+static const mc_named_shape named[] = {
+    {"EleutherAI/gpt-j-6b EleutherAI/gpt-j-6B gptj-6b gpt-j-6b", "EleutherAI/gpt-j-6b", "{}"},
+    {NULL}};
+
+static bool finish(const mc_config_reader *r, void *config)
+{
+    enum { MOST_LAYERS = 4096 };
+    mc_gptj_config *c = config;
+    if (!c->dim_ff) c->dim_ff = 4 * c->dim;
+    bool sizes = c->dim > 0 && c->heads > 0 && c->vocab_size > 0 && c->dim_ff > 0 &&
+                 c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions >= 0 && c->eps > 0;
+    int64_t head_dim = sizes ? c->dim / c->heads : 0;
+    if (c->rotary_dim < 0) c->rotary_dim = head_dim;
+    if (sizes && c->dim % c->heads == 0 && (!c->head_dim || c->head_dim == head_dim) &&
+        c->rotary_dim % 2 == 0 && c->rotary_dim <= head_dim)
+        return true;
+    return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                    "%s: dim %lld, %lld heads of %lld, %lld rotary columns, dim_ff %lld, %lld "
+                    "layers, vocabulary %lld, eps %g: expected positive sizes, heads that make up "
+                    "dim, an even number of rotary columns within a head, at most %d layers",
+                    r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
+                    (long long)c->rotary_dim, (long long)c->dim_ff, (long long)c->layers,
+                    (long long)c->vocab_size, (double)c->eps, MOST_LAYERS);
+}
+
+static mc_model_shape shape(const void *config)
+{
+    const mc_gptj_config *c = config;
+    return (mc_model_shape){.vocab_size = c->vocab_size,
+                            .dim = c->dim,
+                            .dim_ff = c->dim_ff,
+                            .heads = c->heads,
+                            .head_dim = c->dim / c->heads,
+                            .layers = c->layers,
+                            .positions = c->positions,
+                            .pad_token = c->pad_token_id,
+                            .bos_token = c->bos_token_id,
+                            .eos_token = c->eos_token_id,
+                            .start_token = -1};
+}
+
+/* ---- construction ---------------------------------------------------------------------------- */
+
+typedef struct gptj_parts {
+    mc_layernorm *norm;
+    mc_linear *score; /* the classifier */
+} gptj_parts;
+
+typedef struct gptj_block {
+    mc_module module;
+    const mc_gptj_config *config;
+    mc_layernorm *norm, *ffn_norm; /* ffn_norm: with two_norms */
+    mc_attention *attention;
+    mc_feed_forward *ffn;
+} gptj_block;
+
+static void *new_block(mc_module *list, const char *name, int index, void *config)
+{
+    const mc_gptj_config *c = config;
+    gptj_block *b = mc_module_add(list, name, sizeof *b);
+    if (!b) return NULL;
+    (void)index;
+    mc_module *m = &b->module;
+    mc_attention_options attention = {.causal = true,
+                                      .no_bias = true,
+                                      .dropout = c->attention_dropout,
+                                      .init_std = mc_literal(c->init_std),
+                                      .rotary_dim = (int)c->rotary_dim};
+    mc_feed_forward_options ffn = {.activation = c->activation, .init_std = mc_literal(c->ffn_std)};
+    b->config = c;
+    b->norm = mc_layernorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
+    b->attention = mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
+    if (c->two_norms) b->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
+    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
+    return b->ffn ? b : NULL;
+}
+
+static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
+{
+    gptj_block *b = object;
+    return mc_sublayer_parallel(t, x, b->norm, b->ffn_norm, mc_attention_branch(b->attention),
+                                mc_feed_forward_branch(b->ffn), call, b->config->dropout);
+}
+
+static bool declare(mc_model *m, const mc_load_options *o)
+{
+    gptj_parts *parts = m->parts;
+    mc_gptj_config *c = m->config;
+    float std = mc_literal(c->embedding_std);
+    mc_declare_words(m, std);
+    m->decoder =
+        mc_block_list_new(&m->module, "encoder.layers", (int)c->layers, new_block, block_forward,
+                          &(mc_block_options){.recompute = o->recompute, .config = c});
+    parts->norm = mc_layernorm_add(&m->module, "encoder.output_layernorm", c->dim, c->eps);
+    mc_declare_lm_head(m, "output_projection", c->tied, true, std);
+    mc_declare_token_head(m, true, mc_literal(c->init_std));
+    if (m->heads.labels)
+        parts->score = mc_linear_add(&m->module, "score", c->dim, m->heads.labels,
+                                     &(mc_linear_options){.no_bias = true,
+                                                          .init_std = mc_literal(c->init_std)});
+    return parts->norm;
+}
+
+static void set_dropout(mc_model *m, float p)
+{
+    mc_gptj_config *c = m->config;
+    c->dropout = c->embedding_dropout = c->attention_dropout = p;
+    for (int i = 0; i < mc_block_list_count(m->decoder); i++) {
+        gptj_block *b = mc_block_list_at(m->decoder, i);
+        mc_attention_set_dropout(b->attention, p);
+    }
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
+{
+    gptj_parts *parts = m->parts;
+    const mc_gptj_config *c = m->config;
+    mc_tensor *words = mc_embedding_table(t, m->words);
+    mc_tensor *x = mc_run_embedding(t, 1, &words, &in->ids, 1, c->embedding_dropout);
+    return mc_run_stack(t, m->decoder, x, parts->norm, &in->call);
+}
+
+static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
+{
+    gptj_parts *parts = m->parts;
+    mc_tensor *last = mc_last_tokens(t, out->last_hidden);
+    return last ? mc_linear_forward(t, parts->score, last) : NULL;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+#define LAYER "encoder.layers.{i}."
+static const mc_weight_rule rules[] = {
+    {"input_embedding", "wte"},
+    {"encoder.output_layernorm", "ln_f"},
+    {LAYER "self_att.layernorm_before_attention", "h.{i}.ln_1"},
+    {LAYER "self_att.self_attention.project_q", "h.{i}.attn.q_proj"},
+    {LAYER "self_att.self_attention.project_k", "h.{i}.attn.k_proj"},
+    {LAYER "self_att.self_attention.project_v", "h.{i}.attn.v_proj"},
+    {LAYER "self_att.self_attention.attention_out", "h.{i}.attn.out_proj"},
+    {LAYER "ffn.ffn.w_in.w", "h.{i}.mlp.fc_in"},
+    {LAYER "ffn.ffn.w_out", "h.{i}.mlp.fc_out"},
+    {"output_projection", "lm_head", .head = true},
+    {"score", "score", .head = true},
+    {NULL}};
+
+/* Causal masks are buffers; ModelCenter's second norm is the first again (see look). */
+static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias",
+                                      "encoder.layers.*.ffn.layernorm_before_ffn.*", NULL};
+
+static const mc_weight_map map = {
+    .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
+
+/* Whether a layer's two norms in a file of ModelCenter's form are not the same. */
+static bool norms_differ(const mc_model_file *f, int layer)
+{
+    static const char *const parts[] = {"weight", "bias"};
+    bool differ = false;
+    for (int i = 0; i < 2; i++) {
+        char first[96], second[96];
+        snprintf(first, sizeof first, "encoder.layers.%d.self_att.layernorm_before_attention.%s",
+                 layer, parts[i]);
+        snprintf(second, sizeof second, "encoder.layers.%d.ffn.layernorm_before_ffn.%s", layer,
+                 parts[i]);
+        differ = differ || mc_weights_differ(f->file, mc_safetensors_find(f->file, first),
+                                             mc_safetensors_find(f->file, second));
+    }
+    return differ;
+}
+
+static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
+{
+    mc_gptj_config *c = config;
+    (void)heads;
+    for (int i = 0; i < f->layers && !c->two_norms; i++) c->two_norms = norms_differ(f, i);
+    return !mc_failed(ctx);
+}
+
+static bool before_save(mc_model *m, void *config, bool *unscale)
+{
+    const mc_gptj_config *c = config;
+    *unscale = false;
+    if (!c->two_norms) return true;
+    return !mc_fail(m->module.ctx, MC_ERR_UNSUPPORTED,
+                    "GPT-J: the blocks' two norms differ, which Hugging Face's form, with one norm a "
+                    "block, cannot say");
+}
+
+static const char *architecture(const mc_model *m)
+{
+    return m->heads.labels ? "GPTJForSequenceClassification" : "GPTJForCausalLM";
+}
+
+static const char *const model_types[] = {"gptj", NULL};
+static const char *const mc_has[] = {"encoder.output_layernorm.bias", NULL};
+static const char *const mc_lacks[] = {"position_embedding.weight", "token_type_embedding.weight",
+                                       "position_bias.relative_attention_bias", NULL};
+
+const mc_family mc_family_gptj = {.name = "gptj",
+                                  .title = "GPT-J",
+                                  .model_type = model_types,
+                                  .kind = MC_MODEL_DECODER,
+                                  .has = {.labels = true},
+                                  .config_size = sizeof(mc_gptj_config),
+                                  .parts_size = sizeof(gptj_parts),
+                                  .rows = config_rows,
+                                  .named = named,
+                                  .map = &map,
+                                  .mc_has = mc_has,
+                                  .mc_lacks = mc_lacks,
+                                  .classifier = "score.weight",
+                                  .finish = finish,
+                                  .shape = shape,
+                                  .look = look,
+                                  .declare = declare,
+                                  .decode = decode,
+                                  .classify = classify,
+                                  .set_dropout = set_dropout,
+                                  .architecture = architecture,
+                                  .before_save = before_save};
+
+MC_DEFINE_FAMILY(gptj)

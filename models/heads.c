@@ -1,0 +1,148 @@
+/* What stands on the stacks: logits, losses, labels, classifiers. */
+#include "core/ops/ops_internal.h"
+#include "models/model_internal.h"
+
+static bool has_lm(mc_tape *t, const mc_model *m)
+{
+    if (!m || mc_failed(mc_tape_context(t))) return false;
+    if (m->heads.lm) return true;
+    mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: the model has no language model head",
+            m->family->title);
+    return false;
+}
+
+/* What the language model's product takes: hidden states, or what its head makes of them. */
+static mc_tensor *lm_input(mc_tape *t, mc_model *m, mc_tensor *hidden)
+{
+    return m->family->head ? m->family->head(t, m, hidden) : hidden;
+}
+
+mc_tensor *mc_model_logits(mc_tape *t, mc_model *m, mc_tensor *hidden)
+{
+    if (!m || !mc_op_ready(t, "logits", hidden)) return NULL;
+    if (m->token_head) return mc_linear_forward(t, m->token_head, hidden);
+    mc_tensor *x = has_lm(t, m) ? lm_input(t, m, hidden) : NULL;
+    if (!x) return NULL;
+    mc_tensor *weight = m->head_weight ? mc_parameter_tensor(t, m->head_weight)
+                                       : mc_embedding_table(t, m->words);
+    mc_tensor *bias = m->head_bias ? mc_parameter_tensor(t, m->head_bias) : NULL;
+    return mc_scaled_linear(t, x, weight, bias, MC_ACTIVATION_NONE, m->head_scale);
+}
+
+static mc_tensor *lm_loss(mc_tape *t, mc_model *m, mc_tensor *x, mc_tensor *labels)
+{
+    mc_tensor *weight =
+        m->head_weight ? mc_parameter_whole(t, m->head_weight) : mc_embedding_whole(t, m->words);
+    mc_tensor *bias = m->head_bias ? mc_parameter_whole(t, m->head_bias) : NULL;
+    return mc_linear_cross_entropy(t, x, weight, bias, m->shape.vocab_size, labels,
+                                   &(mc_cross_entropy_options){.logit_scale = m->head_scale});
+}
+
+/* The loss of an encoder, of which few rows count: the head is run on those alone. */
+static mc_tensor *masked_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *labels)
+{
+    static const char op[] = "masked language model";
+    int64_t rows = mc_tensor_rows(hidden), counting = 0;
+    mc_tensor *checked = mc_op_indices(t, op, "label", labels, rows, m->shape.vocab_size, -100);
+    int32_t *index = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *index);
+    int32_t *kept = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *kept);
+    if (!checked || !index || !kept) return NULL;
+    const int32_t *label = mc_op_host(t, op, checked);
+    for (int64_t i = 0; label && i < rows; i++) {
+        if (label[i] == -100) continue;
+        index[counting] = (int32_t)i;
+        kept[counting++] = label[i];
+    }
+    mc_tensor *targets = mc_tape_input(t, MC_I32, MC_SHAPE(counting), kept, false);
+    mc_tensor *x = mc_gather_rows(t, hidden, index, counting);
+    x = x ? lm_input(t, m, x) : NULL;
+    return x && targets ? lm_loss(t, m, x, targets) : NULL;
+}
+
+mc_tensor *mc_model_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *labels)
+{
+    if (!m || !mc_op_ready(t, "language model", hidden) ||
+        !mc_op_ready(t, "language model", labels))
+        return NULL;
+    if (m->token_head) return mc_cross_entropy(t, mc_model_logits(t, m, hidden), labels, NULL);
+    if (!has_lm(t, m)) return NULL;
+    return m->family->head ? masked_loss(t, m, hidden, labels) : lm_loss(t, m, hidden, labels);
+}
+
+/* ---- labels ---------------------------------------------------------------------------------- */
+
+/* An id that no i32 can hold must not become another one. */
+static int32_t narrow(int64_t value)
+{
+    return value < INT32_MIN || value > INT32_MAX ? -1 : (int32_t)value;
+}
+
+mc_tensor *mc_model_shift_labels(mc_tape *t, mc_tensor *hidden, mc_tensor *labels)
+{
+    static const char op[] = "labels";
+    if (!mc_op_ready(t, op, hidden) || !mc_op_ready(t, op, labels)) return NULL;
+    const mc_lengths *l = hidden->lengths;
+    if (!l)
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: hidden states %s carry no lengths", op,
+                MC_SHAPE_TEXT(hidden->shape));
+    if (!l || !mc_pack_check(t, op, "labels", labels, l) || !mc_op_host_lengths(t, op, l))
+        return NULL;
+    const void *data = mc_op_host(t, op, labels);
+    int32_t *next = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *next);
+    if (!data || !next) return NULL;
+    for (int64_t i = 0; i < l->capacity; i++) next[i] = -100;
+    for (int i = 0; i < l->count; i++)
+        for (int32_t k = 0; k + 1 < l->length[i]; k++) {
+            int64_t first = labels->shape.ndim == 2 ? i * labels->shape.dim[1] : l->offset[i];
+            next[l->offset[i] + k] = narrow(mc_integer_at(labels->dtype, data, first + k + 1));
+        }
+    return mc_tape_input(t, MC_I32, MC_SHAPE(l->capacity), next, false);
+}
+
+mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *m, mc_tensor *labels, const mc_lengths *l)
+{
+    static const char op[] = "shift right";
+    if (!m || !mc_op_ready(t, op, labels)) return NULL;
+    bool padded = labels->shape.ndim == 2;
+    if (m->shape.start_token < 0 || (!padded && !l)) {
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: %s", op,
+                m->shape.start_token < 0 ? "the model has no decoder start token"
+                                     : "labels are not (batch, length), and lengths are NULL");
+        return NULL;
+    }
+    if (!padded && (!mc_pack_check(t, op, "labels", labels, l) || !mc_op_host_lengths(t, op, l)))
+        return NULL;
+    int64_t count = mc_tensor_count(labels), rows = padded ? labels->shape.dim[0] : l->count;
+    const void *data = mc_op_host(t, op, labels);
+    int32_t *ids = mc_tape_alloc(t, ((size_t)count + 1) * sizeof *ids);
+    if (!data || !ids) return NULL;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t width = padded ? labels->shape.dim[1] : l->length[i];
+        int64_t first = padded ? i * width : l->offset[i];
+        for (int64_t k = 0; k < width; k++) {
+            int64_t before = k ? mc_integer_at(labels->dtype, data, first + k - 1) : m->shape.start_token;
+            ids[first + k] = before == -100 ? (m->shape.pad_token < 0 ? 0 : (int32_t)m->shape.pad_token) : narrow(before);
+        }
+    }
+    return mc_tape_input(t, MC_I32, labels->shape, ids, false);
+}
+
+/* ---- classifiers ----------------------------------------------------------------------------- */
+
+mc_tensor *mc_model_classify(mc_tape *t, mc_model *m, const mc_model_output *out)
+{
+    if (!m || !out || mc_failed(mc_tape_context(t))) return NULL;
+    if (m->heads.labels) return out->last_hidden ? m->family->classify(t, m, out) : NULL;
+    mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: the model has no classification head",
+            m->family->title);
+    return NULL;
+}
+
+mc_tensor *mc_model_nsp_logits(mc_tape *t, mc_model *m, mc_tensor *pooled)
+{
+    if (!m || mc_failed(mc_tape_context(t))) return NULL;
+    if (m->heads.nsp) return m->family->nsp(t, m, pooled);
+    mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: the model has no next sentence head",
+            m->family->title);
+    return NULL;
+}

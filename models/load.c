@@ -1,0 +1,382 @@
+/* Folders in and out: which family, which heads, weights, config.json. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "core/checkpoint/hub_internal.h"
+#include "core/checkpoint/pretrained_internal.h"
+#include "models/model_internal.h"
+
+/* ---- which family ---------------------------------------------------------------------------- */
+
+static const mc_family *family_of_type(const char *type)
+{
+    for (int i = 0; mc_families[i]; i++)
+        for (const char *const *known = mc_families[i]->model_type; *known; known++)
+            if (strcmp(*known, type) == 0) return mc_families[i];
+    return NULL;
+}
+
+/* Whether a file of ModelCenter's form is of the family, by its tensors and what config.json says. */
+static bool is_of_family(const mc_family *family, const mc_safetensors *file, const cJSON *json)
+{
+    for (const char *const *name = family->mc_has; *name; name++)
+        if (!mc_safetensors_find(file, *name)) return false;
+    for (const char *const *name = family->mc_lacks; *name; name++)
+        if (mc_safetensors_find(file, *name)) return false;
+    return !family->mc_is || family->mc_is(json);
+}
+
+static const mc_family *family_of_file(const mc_safetensors *file, const cJSON *json)
+{
+    for (int i = 0; mc_families[i]; i++)
+        if (is_of_family(mc_families[i], file, json)) return mc_families[i];
+    return NULL;
+}
+
+/* The families' names, for an error. */
+static const char *list_families(char *out, size_t size)
+{
+    out[0] = '\0';
+    for (int i = 0; mc_families[i]; i++) {
+        size_t used = strlen(out);
+        snprintf(out + used, size - used, "%s%s", i ? ", " : "", mc_families[i]->name);
+    }
+    return out;
+}
+
+/* The family that the config names; that of the weights where it names none; `asked` (NULL: any)
+ * where neither tells. */
+static const mc_family *choose_family(const mc_config_reader *r, const mc_safetensors *file,
+                                      const mc_family *asked)
+{
+    char known[256];
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
+    const mc_family *found = NULL;
+    if (cJSON_IsString(type)) {
+        found = family_of_type(type->valuestring);
+        if (!found) {
+            mc_config_unsupported(r, "model_type", type->valuestring,
+                                  list_families(known, sizeof known));
+            return NULL;
+        }
+    } else if (r->form == MC_FORM_MC) {
+        found = family_of_file(file, r->json);
+    }
+    if (!found && !asked)
+        mc_fail(r->ctx, MC_ERR_UNSUPPORTED,
+                "%s: neither key \"model_type\" nor the weights say of which family the model is: "
+                "name one of %s",
+                r->path, list_families(known, sizeof known));
+    if (found && asked && found != asked) {
+        mc_fail(r->ctx, MC_ERR_UNSUPPORTED, "%s: the model is a %s, expected a %s", r->path,
+                found->title, asked->title);
+        return NULL;
+    }
+    return found ? found : asked;
+}
+
+/* ---- heads and tokens ------------------------------------------------------------------------ */
+
+static bool has_tensor(const mc_model_file *f, const char *ours)
+{
+    return ours && mc_weight_find(f->map, f->layers, f->file, ours);
+}
+
+/* Classes of the classifier in the file, 0 without one. */
+static int classes_in(const mc_model_file *f, const char *ours)
+{
+    const mc_safetensors_entry *e =
+        ours ? mc_weight_find(f->map, f->layers, f->file, ours) : NULL;
+    bool good = e && e->ndim == 2 && e->shape[0] <= MC_MODEL_MAX_LABELS;
+    return good ? (int)e->shape[0] : 0;
+}
+
+/* The heads a file holds, and those asked for. Other heads are not kept where a classifier is asked
+ * for: a fine-tune has no use for them. */
+static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f,
+                                 const mc_config_reader *r, const mc_load_options *options)
+{
+    mc_model_heads heads = {.labels = options->num_labels};
+    const cJSON *units = cJSON_GetObjectItemCaseSensitive(r->json, "cls_head");
+    bool encoder = family->kind == MC_MODEL_ENCODER;
+    heads.pooler = family->has.pooler && (family->has.nsp || has_tensor(f, "pooler.dense.weight"));
+    if (heads.labels) return heads;
+    heads.labels = family->has.labels ? classes_in(f, family->classifier) : 0;
+    if (r->form == MC_FORM_MC && cJSON_IsNumber(units) && units->valueint > 0)
+        heads.token_labels = units->valueint;
+    heads.nsp = family->has.nsp && has_tensor(f, "nsp_head.weight");
+    heads.lm = encoder ? has_tensor(f, "lm_head.dense.weight")
+                       : !heads.labels && !heads.token_labels;
+    return heads;
+}
+
+/* All tokens that end a text, where the file lists several. */
+static bool read_eos(mc_model *m, const mc_config_reader *r)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(r->json, "eos_token_id"), *item;
+    if (!cJSON_IsArray(list)) return true;
+    m->eos_count = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        bool good = cJSON_IsNumber(item) && item->valuedouble >= 0 &&
+                    item->valuedouble <= INT32_MAX && m->eos_count < MC_MODEL_MAX_EOS &&
+                    item->valuedouble == (double)(int32_t)item->valuedouble;
+        if (!good)
+            return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                            "%s: key \"eos_token_id\": expected a token or up to %d of them",
+                            r->path, MC_MODEL_MAX_EOS);
+        m->eos[m->eos_count++] = (int32_t)item->valuedouble;
+    }
+    return true;
+}
+
+static bool read_task(mc_model *m, const mc_config_reader *r)
+{
+    const char *task = NULL, *names[MC_MODEL_MAX_LABELS];
+    if (!mc_json_get_string(&r->ctx->error, r->json, r->path, "modelcenter_task", &task))
+        return false;
+    const cJSON *labels = cJSON_GetObjectItemCaseSensitive(r->json, "id2label"), *label;
+    int found = 0;
+    for (int i = 0; i < m->heads.labels; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        label = cJSON_GetObjectItemCaseSensitive(labels, key);
+        if (cJSON_IsString(label)) names[found++] = label->valuestring;
+    }
+    bool whole = found && found == m->heads.labels;
+    return !(task || whole) || mc_model_set_task(m, task, whole ? names : NULL) == MC_OK;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+bool mc_file_has_own_head(const mc_model_file *f, const char *head, const char *words)
+{
+    return mc_weights_differ(f->file, mc_weight_find(f->map, f->layers, f->file, head),
+                             mc_weight_find(f->map, f->layers, f->file, words));
+}
+
+/* A model of the family from an opened folder. */
+static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_safetensors *file,
+                       const char *folder, const mc_load_options *options)
+{
+    static const char *const may_be_new[] = {"pooler.*", "classifier.*", "score.*",
+                                             "classification_head.*", NULL};
+    void *config = mc_calloc(1, family->config_size);
+    mc_model *m = NULL;
+    if (!config) mc_fail_nomem(r->ctx, "a config");
+    if (config && mc_config_read(family, r, config)) {
+        mc_model_file f = {.file = file,
+                           .folder = folder,
+                           .form = r->form,
+                           .map = family->map,
+                           .layers = (int)family->shape(config).layers};
+        mc_model_heads heads = find_heads(family, &f, r, options);
+        if (!family->look || family->look(r->ctx, &f, config, &heads))
+            m = mc_model_from_config(r->ctx, family, config, &heads, options);
+        if (m && read_eos(m, r) && read_task(m, r))
+            mc_weights_load(&m->module, family->map, f.layers, file, folder, may_be_new);
+    }
+    mc_free(config);
+    return m;
+}
+
+static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char *folder,
+                             const mc_load_options *given)
+{
+    mc_load_options options = given ? *given : (mc_load_options){0};
+    char path[MC_PATH_MAX];
+    if (mc_path_join(&ctx->error, path, folder, "config.json")) return NULL;
+    cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
+    mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
+    mc_safetensors *file = NULL;
+    mc_model *m = NULL;
+    if (json) r.form = mc_config_form_of(json);
+    if (json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype)))
+        file =
+            mc_safetensors_open(ctx, folder, &(mc_safetensors_options){.variant = options.variant});
+    const mc_family *family = file ? choose_family(&r, file, asked) : NULL;
+    if (family) m = build(family, &r, file, folder, &options);
+    mc_safetensors_free(file);
+    cJSON_Delete(json);
+    return m;
+}
+
+/* ModelCenter's names are not always the hub's. */
+static const char *name_on_hub(const char *identifier, char hub[MC_NAME_MAX])
+{
+    struct stat info;
+    bool other = identifier && stat(identifier, &info) != 0 && mc_config_hub(identifier, hub);
+    return other ? hub : identifier;
+}
+
+mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const char *identifier,
+                                      const mc_load_options *options)
+{
+    char folder[MC_PATH_MAX], known[256], hub[MC_NAME_MAX];
+    const mc_family *asked = mc_family_find(name);
+    if (mc_failed(ctx)) return NULL;
+    if (name && !asked) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "no family is called \"%s\", expected one of %s", name,
+                list_families(known, sizeof known));
+        return NULL;
+    }
+    mc_model *m = NULL;
+    if (mc_hub_resolve(&ctx->error, name_on_hub(identifier, hub), folder) == MC_OK)
+        m = open_folder(ctx, asked, folder, options);
+    mc_error_while(&ctx->error, "loading %s \"%s\"", asked ? asked->title : "the model",
+                   identifier ? identifier : "");
+    if (!mc_failed(ctx)) return m;
+    mc_model_free(m);
+    return NULL;
+}
+
+mc_model *mc_model_from_pretrained(mc_context *ctx, const char *identifier,
+                                   const mc_load_options *options)
+{
+    return mc_model_from_pretrained_of(ctx, NULL, identifier, options);
+}
+
+/* ---- from a config --------------------------------------------------------------------------- */
+
+/* A file, a folder with config.json, or the name of a shape. */
+static mc_status read_any_config(mc_context *ctx, const mc_family *family, const char *config,
+                                 void *out)
+{
+    struct stat info;
+    char path[MC_PATH_MAX];
+    bool exists = stat(config, &info) == 0;
+    size_t length = strlen(config);
+    bool is_path = strchr(config, '/') || (length > 5 && strcmp(config + length - 5, ".json") == 0);
+    bool named = !exists && (!is_path || mc_config_is_named(config));
+    if (named) return mc_config_named(ctx, family, config, out);
+    snprintf(path, sizeof path, "%s%s", config,
+             exists && S_ISDIR(info.st_mode) ? "/config.json" : "");
+    return mc_config_read_file(ctx, family, path, out);
+}
+
+mc_model *mc_model_new(mc_context *ctx, const char *name, const char *config,
+                       const mc_model_heads *heads, const mc_load_options *options)
+{
+    char known[256];
+    const mc_family *family = mc_family_find(name);
+    if (mc_failed(ctx)) return NULL;
+    if (!family || !config) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "a new model: family \"%s\", config \"%s\": expected one of %s",
+                name ? name : "", config ? config : "", list_families(known, sizeof known));
+        return NULL;
+    }
+    void *read = mc_calloc(1, family->config_size);
+    mc_model *m = NULL;
+    if (!read)
+        mc_fail_nomem(ctx, "a config");
+    else if (read_any_config(ctx, family, config, read) == MC_OK)
+        m = mc_model_from_config(ctx, family, read, heads, options);
+    mc_free(read);
+    return m;
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+static bool add_labels(cJSON *json, const mc_model *m)
+{
+    if (!m->heads.labels) return true;
+    cJSON *id2label = cJSON_AddObjectToObject(json, "id2label");
+    cJSON *label2id = cJSON_AddObjectToObject(json, "label2id");
+    for (int i = 0; i < m->heads.labels; i++) {
+        char key[16], generic[32];
+        snprintf(key, sizeof key, "%d", i);
+        snprintf(generic, sizeof generic, "LABEL_%d", i);
+        const char *name = m->label_names ? m->label_names[i] : generic;
+        if (!cJSON_AddStringToObject(id2label, key, name) ||
+            !cJSON_AddNumberToObject(label2id, name, i))
+            return false;
+    }
+    return true;
+}
+
+static bool add_eos(cJSON *json, const mc_model *m)
+{
+    if (m->eos_count < 2) return true; /* the table's row says it */
+    cJSON *list = cJSON_CreateIntArray(m->eos, m->eos_count);
+    if (list && cJSON_AddItemToObject(json, "eos_token_id", list)) return true;
+    cJSON_Delete(list);
+    return false;
+}
+
+/* What Hugging Face's form says beside the family's table. */
+static bool add_common(cJSON *json, const mc_model *m)
+{
+    cJSON *list = cJSON_AddArrayToObject(json, "architectures");
+    return list &&
+           cJSON_AddItemToArray(list, cJSON_CreateString(m->family->architecture(m))) &&
+           cJSON_AddStringToObject(json, "model_type", m->family->model_type[0]) &&
+           mc_config_add_dtype(json, m->module.root->dtype) && add_eos(json, m) &&
+           add_labels(json, m) &&
+           (!m->task || cJSON_AddStringToObject(json, "modelcenter_task", m->task));
+}
+
+static bool add_own_form(cJSON *json, const mc_model *m)
+{
+    return cJSON_AddBoolToObject(json, "half", m->module.root->dtype == MC_F16);
+}
+
+/* The text of config.json (cJSON_free it). NULL when memory is out, or with an error. */
+static char *print_config(mc_model *m, const void *config)
+{
+    cJSON *json = cJSON_CreateObject();
+    bool own = m->family->own_form;
+    char *text = NULL;
+    if (json && (own ? add_own_form(json, m) : add_common(json, m)) &&
+        mc_config_write(m->family, config, json))
+        text = cJSON_Print(json);
+    cJSON_Delete(json);
+    return text;
+}
+
+/* Whether the base model's names have their prefix: where heads stand beside it. */
+static bool is_prefixed(const mc_model *m)
+{
+    const mc_model_heads *h = &m->heads;
+    if (m->shape.kind == MC_MODEL_DECODER) return true;
+    if (m->shape.kind == MC_MODEL_ENCODER_DECODER) return h->labels;
+    return h->lm || h->nsp || h->labels;
+}
+
+static void save(mc_model *m, const char *folder)
+{
+    mc_context *ctx = m->module.ctx;
+    void *config = mc_malloc(m->family->config_size);
+    bool unscale = false;
+    if (!config) {
+        mc_fail_nomem(ctx, "a config");
+        return;
+    }
+    memcpy(config, m->config, m->family->config_size);
+    if (!m->family->before_save || m->family->before_save(m, config, &unscale)) {
+        char *text = print_config(m, config);
+        mc_pretrained_folder what = {.model = &m->module,
+                                     .map = m->family->map,
+                                     .layers = (int)m->shape.layers,
+                                     .prefixed = is_prefixed(m),
+                                     .unscale = unscale,
+                                     .config = text};
+        mc_pretrained_write(&what, folder);
+        cJSON_free(text);
+    }
+    mc_free(config);
+}
+
+mc_status mc_model_save(mc_model *m, const char *folder)
+{
+    if (!m) return MC_ERR_ARGUMENT;
+    mc_context *ctx = m->module.ctx;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (m->heads.token_labels && !m->family->own_form)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "%s: ModelCenter's head of %d units a token has no Hugging Face form",
+                m->family->title, m->heads.token_labels);
+    else
+        save(m, folder);
+    mc_error_while(&ctx->error, "saving %s to \"%s\"", m->family->title, folder);
+    return mc_error_status(ctx);
+}

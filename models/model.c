@@ -1,0 +1,365 @@
+/* A model of any family: construction, what it is, and the forward pass up to the heads. */
+#include "models/model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "core/ops/ops_internal.h"
+#include "models/model_internal.h"
+
+/* ---- construction ---------------------------------------------------------------------------- */
+
+mc_model_heads mc_default_heads(const mc_family *family, const mc_load_options *options)
+{
+    mc_model_heads heads = {.labels = options->num_labels};
+    heads.pooler = family->has.pooler && family->has.nsp;
+    heads.lm = !heads.labels;
+    return heads;
+}
+
+static bool refuse_head(mc_context *ctx, const mc_family *family, const char *head)
+{
+    return !mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: the family has no %s", family->title, head);
+}
+
+static bool check_heads(mc_context *ctx, const mc_family *family, const mc_model_heads *h)
+{
+    if (h->labels < 0 || h->labels > MC_MODEL_MAX_LABELS || h->token_labels < 0)
+        return !mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %d labels, expected 0 to %d", family->title,
+                        h->labels, MC_MODEL_MAX_LABELS);
+    if (h->pooler && !family->has.pooler) return refuse_head(ctx, family, "pooler");
+    if (h->nsp && !family->has.nsp) return refuse_head(ctx, family, "next sentence head");
+    if (h->labels && !family->has.labels) return refuse_head(ctx, family, "classification head");
+    if (h->nsp && !h->pooler)
+        return !mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a next sentence head needs the pooler",
+                        family->title);
+    return true;
+}
+
+/* Checks a config that did not come from a file, as if it had. */
+static bool check_config(mc_context *ctx, const mc_family *family, void *config)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s config", family->title);
+    mc_config_reader r = {.ctx = ctx, .path = name};
+    return family->finish(&r, config);
+}
+
+/* The root with all that does not depend on the family. */
+static mc_model *new_root(mc_context *ctx, const mc_family *family, const void *config,
+                          const mc_load_options *options)
+{
+    mc_model *m = mc_module_new(ctx, "", sizeof *m, &(mc_module_options){.dtype = options->dtype});
+    if (!m) return NULL;
+    m->family = family;
+    m->config = mc_module_alloc(m->module.root, family->config_size);
+    m->parts = mc_module_alloc(m->module.root, family->parts_size);
+    if (!m->config || !m->parts) return m; /* the context has failed */
+    memcpy(m->config, config, family->config_size);
+    m->head_scale = 1;
+    return m;
+}
+
+mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const void *config,
+                               const mc_model_heads *heads, const mc_load_options *options)
+{
+    const mc_load_options none = {0};
+    if (!options) options = &none;
+    mc_model_heads chosen = heads ? *heads : mc_default_heads(family, options);
+    if (mc_failed(ctx) || !check_heads(ctx, family, &chosen)) return NULL;
+    mc_model *m = new_root(ctx, family, config, options);
+    if (!m) return NULL;
+    m->heads = chosen;
+    if (!mc_failed(ctx) && check_config(ctx, family, m->config)) {
+        m->shape = family->shape(m->config);
+        m->shape.kind = family->kind;
+        if (m->shape.eos_token >= 0) m->eos[m->eos_count++] = (int32_t)m->shape.eos_token;
+        if (family->declare(m, options) && !mc_failed(ctx)) return m;
+    }
+    mc_module_free(&m->module);
+    return NULL;
+}
+
+void mc_model_free(mc_model *m)
+{
+    if (m) mc_module_free(&m->module);
+}
+
+/* ---- what it is ------------------------------------------------------------------------------ */
+
+const char *mc_model_family(const mc_model *m) { return m ? m->family->name : NULL; }
+mc_model_shape mc_model_get_shape(const mc_model *m) { return m ? m->shape : (mc_model_shape){0}; }
+mc_model_heads mc_model_get_heads(const mc_model *m) { return m ? m->heads : (mc_model_heads){0}; }
+int64_t mc_model_dim(const mc_model *m) { return m ? m->shape.dim : 0; }
+mc_module *mc_model_module(mc_model *m) { return m ? &m->module : NULL; }
+
+const void *mc_model_config(const mc_model *m, const mc_family *family)
+{
+    return m && m->family == family ? m->config : NULL;
+}
+
+double mc_model_flops(mc_model *m, int64_t length)
+{
+    if (!m) return 0;
+    const mc_model_shape *s = &m->shape;
+    double width = (double)(s->heads * s->head_dim), layers = (double)(s->layers + s->decoder_layers);
+    return 6.0 * (double)mc_module_parameter_count(&m->module) +
+           12.0 * layers * width * (double)length;
+}
+
+void mc_model_set_dropout(mc_model *m, float p)
+{
+    if (m) m->family->set_dropout(m, p);
+}
+
+void mc_model_set_recompute(mc_model *m, mc_recompute recompute)
+{
+    if (!m) return;
+    mc_block_list_set_recompute(m->encoder, recompute);
+    mc_block_list_set_recompute(m->decoder, recompute);
+}
+
+mc_status mc_model_set_task(mc_model *m, const char *task, const char *const *label_names)
+{
+    if (!m) return MC_ERR_ARGUMENT;
+    mc_context *ctx = m->module.ctx;
+    mc_module_root *root = m->module.root;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (task) m->task = mc_module_strdup(root, task);
+    if (!label_names) return mc_error_status(ctx);
+    char **names = mc_module_alloc(root, ((size_t)m->heads.labels + 1) * sizeof *names);
+    for (int i = 0; names && i < m->heads.labels; i++)
+        if (!(names[i] = mc_module_strdup(root, label_names[i]))) return mc_error_status(ctx);
+    m->label_names = names;
+    return mc_error_status(ctx);
+}
+
+const char *mc_model_task(const mc_model *m) { return m ? m->task : NULL; }
+
+const char *mc_model_label_name(const mc_model *m, int label)
+{
+    if (!m || !m->label_names || label < 0 || label >= m->heads.labels) return NULL;
+    return m->label_names[label];
+}
+
+/* ---- parts that families share --------------------------------------------------------------- */
+
+mc_embedding *mc_declare_words(mc_model *m, float init_std)
+{
+    return m->words = mc_embedding_add_padded(&m->module, "input_embedding", m->shape.vocab_size,
+                                              m->shape.dim, init_std, MC_VOCAB_ALIGN);
+}
+
+void mc_declare_lm_head(mc_model *m, const char *name, bool tied, bool bias, float init_std)
+{
+    int64_t vocab = m->shape.vocab_size;
+    int64_t rows = (vocab + MC_VOCAB_ALIGN - 1) / MC_VOCAB_ALIGN * MC_VOCAB_ALIGN;
+    char weight_name[64], bias_name[64];
+    snprintf(weight_name, sizeof weight_name, "%s.weight", name);
+    snprintf(bias_name, sizeof bias_name, "%s.bias", name);
+    if (!m->heads.lm) return;
+    if (!tied)
+        m->head_weight = mc_parameter_new_padded(&m->module, weight_name,
+                                                 MC_SHAPE(vocab, m->shape.dim), rows,
+                                                 mc_init_normal(0, init_std));
+    if (bias)
+        m->head_bias = mc_parameter_new_padded(&m->module, bias_name, MC_SHAPE(vocab), rows,
+                                               mc_init_zeros());
+}
+
+void mc_declare_token_head(mc_model *m, bool bias, float init_std)
+{
+    mc_linear_options options = {.no_bias = !bias, .init_std = init_std};
+    if (m->heads.token_labels)
+        m->token_head = mc_linear_add(&m->module, "cls_projection", m->shape.dim,
+                                      m->heads.token_labels, &options);
+}
+
+mc_tensor *mc_run_embedding(mc_tape *t, int tables, mc_tensor *const *table,
+                            mc_tensor *const *index, float scale, float dropout)
+{
+    if (mc_failed(mc_tape_context(t))) return NULL;
+    mc_scope scope = mc_scope_begin(t, false);
+    mc_tensor *sum = mc_embed_scaled(t, tables, table, index, scale);
+    mc_tensor *x = sum ? mc_dropout(t, sum, dropout) : NULL;
+    mc_scope_end(t, scope, x);
+    return x;
+}
+
+mc_tensor *mc_run_stack(mc_tape *t, mc_block_list *blocks, mc_tensor *x, mc_layernorm *norm,
+                        const mc_call *call)
+{
+    mc_tensor *s = x ? mc_block_list_forward(t, blocks, x, call) : NULL;
+    if (!s) return NULL;
+    if (s != x && !call->hidden) mc_tape_release(t, x);
+    mc_tensor *hidden = s;
+    if (norm) {
+        mc_scope scope = mc_scope_begin(t, false);
+        mc_tensor *last;
+        hidden = mc_layernorm_forward_stream(t, norm, s, &last);
+        mc_scope_end(t, scope, hidden);
+        if (hidden) mc_tape_release(t, s);
+    }
+    if (call->hidden) call->hidden[mc_block_list_count(blocks)] = hidden;
+    return mc_failed(mc_tape_context(t)) ? NULL : hidden;
+}
+
+mc_tensor *mc_last_tokens(mc_tape *t, mc_tensor *hidden)
+{
+    const mc_lengths *l = hidden ? hidden->lengths : NULL;
+    if (!l || !mc_op_host_lengths(t, "last tokens", l)) return NULL;
+    if (l->total == l->count && l->longest == 1) return hidden;
+    int32_t *index = mc_tape_alloc(t, ((size_t)l->count + 1) * sizeof *index);
+    for (int i = 0; index && i < l->count; i++) {
+        index[i] = l->offset[i + 1] - 1;
+        if (l->length[i] > 0) continue;
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "last tokens: sequence %d is empty", i);
+        return NULL;
+    }
+    return index ? mc_gather_rows(t, hidden, index, l->count) : NULL;
+}
+
+int64_t mc_position_limit(const mc_stack_input *in)
+{
+    const int64_t step = 64;
+    return in->longest < step ? step : (in->longest + step - 1) / step * step;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static bool refuse_field(mc_tape *t, const mc_model *m, const char *field)
+{
+    return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                    "%s: input field \"%s\" is given, but the family has no use for it",
+                    m->family->title, field);
+}
+
+static bool check_fields(mc_tape *t, const mc_model *m, const mc_model_input *in)
+{
+    const mc_family *f = m->family;
+    bool two = f->kind == MC_MODEL_ENCODER_DECODER;
+    if (in->type_ids && !f->has.types) return refuse_field(t, m, "type_ids");
+    if (in->decoder_ids && !two) return refuse_field(t, m, "decoder_ids");
+    if (in->decoder_lengths && !two) return refuse_field(t, m, "decoder_lengths");
+    if (in->context && !f->has.marks) return refuse_field(t, m, "context");
+    if (in->span && !f->has.marks) return refuse_field(t, m, "span");
+    if (!in->ids)
+        return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: input field \"ids\" is NULL",
+                        f->title);
+    if (two && !in->decoder_ids)
+        return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                        "%s: input field \"decoder_ids\" is NULL, an encoder-decoder requires it",
+                        f->title);
+    if (in->attentions && mc_tape_is_training(t))
+        return !mc_fail(mc_tape_context(t), MC_ERR_UNSUPPORTED,
+                        "%s: attention probabilities are given on evaluation tapes only",
+                        f->title);
+    return true;
+}
+
+/* 2 * span + context of each token; NULL, without an error, where neither is given. */
+static mc_tensor *make_marks(mc_tape *t, const mc_model *m, const mc_model_input *in,
+                             const mc_lengths *l)
+{
+    enum { MOST_SPANS = 1 << 29 };
+    static const char *const names[] = {"span", "context"};
+    mc_tensor *given[] = {in->span, in->context};
+    if (!in->span && !in->context) return NULL;
+    int32_t *marks = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *marks);
+    for (int k = 0; marks && k < 2; k++) {
+        mc_tensor *x = given[k] ? mc_pack_tokens(t, m->family->title, names[k], given[k], l) : NULL;
+        const void *data = x ? mc_op_host(t, m->family->title, x) : NULL;
+        if (given[k] && !data) return NULL;
+        for (int64_t i = 0; data && i < l->total; i++) {
+            int64_t value = mc_integer_at(x->dtype, data, i), most = k ? 1 : MOST_SPANS;
+            if (value < 0 || value > most) {
+                mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                        "%s: %s %lld of token %lld, expected 0 to %lld", m->family->title, names[k],
+                        (long long)value, (long long)i, (long long)most);
+                return NULL;
+            }
+            marks[i] += (int32_t)(k ? value : 2 * value);
+        }
+    }
+    return marks ? mc_tape_input(t, MC_I32, MC_SHAPE(l->capacity), marks, false) : NULL;
+}
+
+/* Packs ids and lengths for one stack. */
+static bool pack(mc_tape *t, const mc_model *m, mc_tensor *ids, const mc_lengths *lengths,
+                 mc_tensor *mask, mc_stack_input *out)
+{
+    mc_packed p;
+    int64_t limit = m->shape.positions ? m->shape.positions : INT32_MAX;
+    if (!mc_pack_batch(t, m->family->title, ids, lengths, mask, limit, &p)) return false;
+    *out = (mc_stack_input){.ids = p.ids,
+                            .positions = p.positions,
+                            .lengths = p.lengths,
+                            .longest = p.lengths->longest,
+                            .call = {.key_mask = p.key_mask, .positions = p.positions}};
+    return true;
+}
+
+/* Room for what the caller wants of every layer. */
+static bool keep_layers(mc_tape *t, const mc_model_input *in, int64_t layers, mc_call *call)
+{
+    size_t bytes = ((size_t)layers + 1) * sizeof(mc_tensor *);
+    if (in->hidden_states && !(call->hidden = mc_tape_alloc(t, bytes))) return false;
+    if (in->attentions && !(call->attentions = mc_tape_alloc(t, bytes))) return false;
+    return !in->attentions || (call->cross_attentions = mc_tape_alloc(t, bytes));
+}
+
+static bool prepare(mc_tape *t, mc_model *m, const mc_model_input *in, mc_stack_input *stack)
+{
+    if (!pack(t, m, in->ids, in->lengths, in->mask, stack) ||
+        !keep_layers(t, in, m->shape.layers, &stack->call))
+        return false;
+    int64_t capacity = stack->lengths->capacity;
+    if (m->family->has.types)
+        stack->types = in->type_ids ? mc_pack_tokens(t, m->family->title, "type ids", in->type_ids,
+                                                     stack->lengths)
+                                    : mc_tape_input(t, MC_I32, MC_SHAPE(capacity), NULL, false);
+    stack->call.marks = make_marks(t, m, in, stack->lengths);
+    return !mc_failed(mc_tape_context(t));
+}
+
+/* The decoder of an encoder-decoder on the encoder's result. */
+static mc_tensor *decode(mc_tape *t, mc_model *m, const mc_model_input *in,
+                         const mc_stack_input *encoder, mc_model_output *out)
+{
+    mc_stack_input d;
+    if (!pack(t, m, in->decoder_ids, in->decoder_lengths, NULL, &d) ||
+        !keep_layers(t, in, m->shape.decoder_layers, &d.call))
+        return NULL;
+    if (d.lengths->count != encoder->lengths->count) {
+        mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                "%s: decoder_ids of %d sequences, expected as many as ids has, %d",
+                m->family->title, d.lengths->count, encoder->lengths->count);
+        return NULL;
+    }
+    d.call.memory = out->encoder_last_hidden;
+    d.call.memory_mask = encoder->call.key_mask;
+    mc_tensor *hidden = m->family->decode(t, m, &d);
+    out->decoder_hidden_states = d.call.hidden;
+    out->decoder_attentions = d.call.attentions;
+    out->cross_attentions = d.call.cross_attentions;
+    return hidden;
+}
+
+mc_model_output mc_model_forward(mc_tape *t, mc_model *m, const mc_model_input *in)
+{
+    mc_model_output out = {0};
+    mc_stack_input stack;
+    if (!t || !m || !in || mc_failed(mc_tape_context(t)) || !check_fields(t, m, in) ||
+        !prepare(t, m, in, &stack))
+        return out;
+    const mc_family *f = m->family;
+    mc_tensor *hidden = f->encode ? f->encode(t, m, &stack) : f->decode(t, m, &stack);
+    out.hidden_states = stack.call.hidden;
+    out.attentions = stack.call.attentions;
+    if (hidden && f->kind == MC_MODEL_ENCODER_DECODER) {
+        out.encoder_last_hidden = hidden;
+        hidden = decode(t, m, in, &stack, &out);
+    }
+    out.last_hidden = hidden;
+    if (hidden && m->heads.pooler && f->pool) out.pooled = f->pool(t, m, hidden);
+    return mc_failed(mc_tape_context(t)) ? (mc_model_output){0} : out;
+}

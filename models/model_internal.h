@@ -1,0 +1,10 @@
+/* What the files of the model layer share. */
+#ifndef MC_MODELS_MODEL_INTERNAL_H
+#define MC_MODELS_MODEL_INTERNAL_H
+
+#include "models/family_internal.h"
+#include "models/packing_internal.h"
+
+/* The heads that a new model is trained with unless others are given. */
+mc_model_heads mc_default_heads(const mc_family *family, const mc_load_options *options);
+#endif

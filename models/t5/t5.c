@@ -1,0 +1,409 @@
+#include "models/t5/t5.h"
+
+#include <math.h>
+#include <string.h>
+#include "models/family_internal.h"
+
+/* ---- config ---------------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(mc_t5_config, member)
+static const mc_config_row config_rows[] = {
+    {MC_CONFIG_SIZE, AT(vocab_size), {"vocab_size", "vocab_size"}, {"32128", "32128"}, 1},
+    {MC_CONFIG_SIZE, AT(dim), {"d_model", "dim_model"}, {"512", "768"}, 1},
+    {MC_CONFIG_SIZE, AT(dim_ff), {"d_ff", "dim_ff"}, {"2048", "3072"}, 1},
+    {MC_CONFIG_SIZE, AT(layers), {"num_layers", "num_encoder_layers"}, {"6", "12"}, 1},
+    {MC_CONFIG_SIZE, AT(decoder_layers), {"num_decoder_layers", "num_decoder_layers"}, {"", "12"}, 1},
+    {MC_CONFIG_SIZE, AT(heads), {"num_heads", "num_heads"}, {"8", "12"}, 1},
+    {MC_CONFIG_SIZE, AT(head_dim), {"d_kv", "dim_head"}, {"64", "64"}, 1},
+    {MC_CONFIG_SIZE, AT(buckets), {"relative_attention_num_buckets", "position_bias_num_buckets"}, {"32", "32"}, 4},
+    {MC_CONFIG_SIZE, AT(max_distance), {"relative_attention_max_distance", "position_bias_max_distance"}, {"128", "128"}, 1},
+    {MC_CONFIG_FFN, AT(activation), {"feed_forward_proj", "ffn_activate_fn"}, {"\"relu\"", "\"relu\""}},
+    {MC_CONFIG_FLOAT, AT(eps), {"layer_norm_epsilon", "norm_eps"}, {"1e-6", "1e-6"}, 1e-30, 1},
+    {MC_CONFIG_DROPOUT, AT(dropout), {"dropout_rate", "dropout_p"}, {"0.1", "0"}},
+    {MC_CONFIG_DROPOUT, AT(classifier_dropout), {"classifier_dropout", NULL}, {"0", "0"}},
+    {MC_CONFIG_FLOAT, AT(init_factor), {"initializer_factor", NULL}, {"1", "1"}, 0, 1e6},
+    {MC_CONFIG_FLAG, AT(tied), {"tie_word_embeddings", "tied"}, {"true", "true"}},
+    /* where absent as `tied`, which stands above */
+    {MC_CONFIG_FLAG, AT(scale_head), {"tie_word_embeddings", NULL}, {"true", "false"}},
+    {MC_CONFIG_FLAG, AT(scale_head), {"scale_decoder_outputs", "scale"}, {"", "false"}},
+    {MC_CONFIG_FLAG, AT(divided), {NULL, NULL}, {"false", "true"}},
+    {MC_CONFIG_TOKEN, AT(pad_token_id), {"pad_token_id", NULL}, {"0", "0"}},
+    {MC_CONFIG_TOKEN, AT(eos_token_id), {"eos_token_id", NULL}, {"1", "1"}},
+    {MC_CONFIG_TOKEN, AT(decoder_start_token_id), {"decoder_start_token_id", NULL}, {"0", "0"}},
+    MC_ONLY("is_encoder_decoder", NULL, "true"),
+    MC_ONLY(NULL, "pos_bias_type", "\"relative\""),
+    MC_ONLY(NULL, "norm_bias", "false"),
+    MC_ONLY(NULL, "att_bias", "false"),
+    MC_ONLY(NULL, "ffn_bias", "false"),
+    MC_ONLY(NULL, "length_scale", "false"),
+    MC_ONLY(NULL, "attn_scale", "false"),
+    MC_ONLY(NULL, "pos_init_mean", "0"),
+    MC_ONLY_MC_ROWS,
+    {MC_CONFIG_KNOWN, 0, {"dense_act_fn", "proj_bias"}},
+    {MC_CONFIG_KNOWN, 0, {"is_gated_act", "emb_init_std"}},
+    {MC_CONFIG_KNOWN, 0, {"n_positions", "pos_init_std"}},
+    {MC_CONFIG_KNOWN, 0, {NULL, "att_init_std"}},
+    {MC_CONFIG_KNOWN, 0, {NULL, "ffn_init_std"}},
+    {MC_CONFIG_KNOWN, 0, {NULL, "proj_init_std"}},
+    {0},
+};
+
+#define V1(names, d, ff, n, h, kv)                                                             \
+    {names, NULL,                                                                              \
+     "{\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n ",\"num_heads\":" #h            \
+     ",\"d_kv\":" #kv "}"}
+#define GATED(names, vocab, d, ff, n, h)                                                       \
+    {names, "google/",                                                                         \
+     "{\"vocab_size\":" #vocab ",\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n       \
+     ",\"num_heads\":" #h ",\"feed_forward_proj\":\"gated-gelu\","                             \
+     "\"tie_word_embeddings\":false}"}
+static const mc_named_shape named[] = {
+    V1("t5-small google-t5/t5-small", 512, 2048, 6, 8, 64),
+    V1("t5-base google-t5/t5-base", 768, 3072, 12, 12, 64),
+    V1("t5-large google-t5/t5-large", 1024, 4096, 24, 16, 64),
+    V1("t5-3b google-t5/t5-3b", 1024, 16384, 24, 32, 128),
+    V1("t5-11b google-t5/t5-11b", 1024, 65536, 24, 128, 128),
+    GATED("google/t5-v1_1-small google/flan-t5-small t5-v1_1-small flan-t5-small", 32128, 512, 1024, 8, 6),
+    GATED("google/t5-v1_1-base google/flan-t5-base t5-v1_1-base flan-t5-base", 32128, 768, 2048, 12, 12),
+    GATED("google/t5-v1_1-large google/flan-t5-large t5-v1_1-large flan-t5-large", 32128, 1024, 2816, 24, 16),
+    GATED("google/t5-v1_1-xl google/flan-t5-xl t5-v1_1-xl flan-t5-xl", 32128, 2048, 5120, 24, 32),
+    GATED("google/t5-v1_1-xxl google/flan-t5-xxl t5-v1_1-xxl flan-t5-xxl", 32128, 4096, 10240, 24, 64),
+    GATED("google/mt5-small mt5-small", 250112, 512, 1024, 8, 6),
+    GATED("google/mt5-base mt5-base", 250112, 768, 2048, 12, 12),
+    GATED("google/mt5-large mt5-large", 250112, 1024, 2816, 24, 16),
+    GATED("google/mt5-xl mt5-xl", 250112, 2048, 5120, 24, 32),
+    GATED("google/mt5-xxl mt5-xxl", 250112, 4096, 10240, 24, 64),
+    {NULL}};
+
+static bool finish(const mc_config_reader *r, void *config)
+{
+    enum { MOST_LAYERS = 4096 };
+    mc_t5_config *c = config;
+    if (!c->decoder_layers) c->decoder_layers = c->layers;
+    if (c->divided && !c->tied) c->scale_head = false; /* "scale" is of the words as head */
+    bool good = c->dim > 0 && c->heads > 0 && c->head_dim > 0 && c->vocab_size > 0 &&
+                c->dim_ff > 0 && c->layers > 0 && c->layers <= MOST_LAYERS &&
+                c->decoder_layers > 0 && c->decoder_layers <= MOST_LAYERS && c->eps > 0;
+    if (good && c->buckets >= 4 && c->buckets % 2 == 0 && c->max_distance > c->buckets / 2)
+        return true;
+    return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                    "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld and %lld layers, "
+                    "vocabulary %lld, %lld buckets up to distance %lld, eps %g: expected positive "
+                    "sizes, at most %d layers, an even number of buckets and a distance above half "
+                    "of it",
+                    r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
+                    (long long)c->dim_ff, (long long)c->layers, (long long)c->decoder_layers,
+                    (long long)c->vocab_size, (long long)c->buckets, (long long)c->max_distance,
+                    (double)c->eps, MOST_LAYERS);
+}
+
+static mc_model_shape shape(const void *config)
+{
+    const mc_t5_config *c = config;
+    return (mc_model_shape){.vocab_size = c->vocab_size,
+                            .dim = c->dim,
+                            .dim_ff = c->dim_ff,
+                            .heads = c->heads,
+                            .head_dim = c->head_dim,
+                            .layers = c->layers,
+                            .decoder_layers = c->decoder_layers,
+                            .pad_token = c->pad_token_id,
+                            .bos_token = -1,
+                            .eos_token = c->eos_token_id,
+                            .start_token = c->decoder_start_token_id};
+}
+
+/* ---- construction ---------------------------------------------------------------------------- */
+
+typedef struct t5_parts {
+    mc_parameter *encoder_bias, *decoder_bias; /* (buckets, heads) */
+    mc_layernorm *encoder_norm, *decoder_norm;
+    mc_linear *classifier_dense, *classifier;
+} t5_parts;
+
+typedef struct t5_block {
+    mc_module module;
+    const mc_t5_config *config;
+    mc_layernorm *attention_norm, *cross_norm, *ffn_norm;
+    mc_attention *attention, *cross; /* cross: of the decoder */
+    mc_feed_forward *ffn;
+} t5_block;
+
+/* T5 scales no scores: what does is in the initial weights of q (Mesh TensorFlow's). */
+static mc_attention *add_attention(mc_module *m, const char *name, const mc_t5_config *c,
+                                   bool causal, bool cross)
+{
+    mc_attention_options o = {.causal = causal,
+                              .cross = cross,
+                              .head_dim = (int)c->head_dim,
+                              .no_bias = true,
+                              .dropout = c->dropout,
+                              .scale = 1};
+    o.init_std = mc_literal(c->init_factor / sqrtf((float)c->dim));
+    o.q_std = mc_literal(c->init_factor / sqrtf((float)(c->dim * c->head_dim)));
+    o.out_std = mc_literal(c->init_factor / sqrtf((float)(c->heads * c->head_dim)));
+    return mc_attention_add(m, name, c->dim, (int)c->heads, &o);
+}
+
+static t5_block *add_block(mc_module *list, const char *name, const mc_t5_config *c, bool decoder)
+{
+    t5_block *b = mc_module_add(list, name, sizeof *b);
+    if (!b) return NULL;
+    mc_module *m = &b->module;
+    mc_feed_forward_options ffn = {.activation = c->activation,
+                                   .gated = c->gated,
+                                   .no_bias = true,
+                                   .dropout = c->dropout};
+    ffn.init_std = mc_literal(c->init_factor / sqrtf((float)c->dim));
+    ffn.out_std = mc_literal(c->init_factor / sqrtf((float)c->dim_ff));
+    b->config = c;
+    b->attention_norm = mc_rmsnorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
+    b->attention = add_attention(m, "self_att.self_attention", c, decoder, false);
+    if (decoder) {
+        b->cross_norm = mc_rmsnorm_add(m, "cross_att.layernorm_before_attention", c->dim, c->eps);
+        b->cross = add_attention(m, "cross_att.self_attention", c, false, true);
+    }
+    b->ffn_norm = mc_rmsnorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
+    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
+    return b->ffn ? b : NULL;
+}
+
+static void *new_encoder_block(mc_module *list, const char *name, int index, void *config)
+{
+    (void)index;
+    return add_block(list, name, config, false);
+}
+
+static void *new_decoder_block(mc_module *list, const char *name, int index, void *config)
+{
+    (void)index;
+    return add_block(list, name, config, true);
+}
+
+static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
+{
+    t5_block *b = object;
+    float p = b->config->dropout;
+    x = mc_sublayer_pre_norm(t, x, b->attention_norm, mc_attention_branch(b->attention), call, p);
+    if (b->cross)
+        x = mc_sublayer_pre_norm(t, x, b->cross_norm, mc_attention_branch(b->cross), call, p);
+    return mc_sublayer_pre_norm(t, x, b->ffn_norm, mc_feed_forward_branch(b->ffn), call, p);
+}
+
+static mc_block_list *add_stack(mc_model *m, const char *name, int64_t layers,
+                                mc_block_new_fn new_block, const mc_load_options *o)
+{
+    return mc_block_list_new(&m->module, name, (int)layers, new_block, block_forward,
+                             &(mc_block_options){.recompute = o->recompute, .config = m->config});
+}
+
+static void declare_classifier(mc_model *m)
+{
+    t5_parts *parts = m->parts;
+    const mc_t5_config *c = m->config;
+    mc_linear_options o = {.init_std = mc_literal(c->init_factor / sqrtf((float)c->dim))};
+    if (!m->heads.labels) return;
+    parts->classifier_dense =
+        mc_linear_add(&m->module, "classification_head.dense", c->dim, c->dim, &o);
+    parts->classifier =
+        mc_linear_add(&m->module, "classification_head.out_proj", c->dim, m->heads.labels, &o);
+}
+
+static bool declare(mc_model *m, const mc_load_options *o)
+{
+    t5_parts *parts = m->parts;
+    const mc_t5_config *c = m->config;
+    mc_module *root = &m->module;
+    mc_shape table = MC_SHAPE(c->buckets, c->heads);
+    mc_initializer init = mc_init_normal(0, c->init_factor / sqrtf((float)c->dim));
+    mc_declare_words(m, mc_literal(c->init_factor));
+    parts->encoder_bias =
+        mc_parameter_new(root, "position_bias_enc.relative_attention_bias", table, init);
+    parts->decoder_bias =
+        mc_parameter_new(root, "position_bias_dec.relative_attention_bias", table, init);
+    m->encoder = add_stack(m, "encoder.layers", c->layers, new_encoder_block, o);
+    parts->encoder_norm = mc_rmsnorm_add(root, "encoder.output_layernorm", c->dim, c->eps);
+    m->decoder = add_stack(m, "decoder.layers", c->decoder_layers, new_decoder_block, o);
+    parts->decoder_norm = mc_rmsnorm_add(root, "decoder.output_layernorm", c->dim, c->eps);
+    mc_declare_lm_head(m, "output_projection", c->tied, false, mc_literal(c->init_factor));
+    mc_declare_token_head(m, false, 0);
+    declare_classifier(m);
+    if (c->scale_head) m->head_scale = (c->divided ? 100 : 1) / sqrtf((float)c->dim);
+    return parts->decoder_norm;
+}
+
+static void set_dropout(mc_model *m, float p)
+{
+    mc_t5_config *c = m->config;
+    c->dropout = c->classifier_dropout = p;
+    for (int k = 0; k < 2; k++) {
+        mc_block_list *list = k ? m->decoder : m->encoder;
+        for (int i = 0; i < mc_block_list_count(list); i++) {
+            t5_block *b = mc_block_list_at(list, i);
+            mc_attention_set_dropout(b->attention, p);
+            mc_attention_set_dropout(b->cross, p);
+            mc_feed_forward_set_dropout(b->ffn, p);
+        }
+    }
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static mc_tensor *run(mc_tape *t, mc_model *m, mc_stack_input *in, bool decoder)
+{
+    t5_parts *parts = m->parts;
+    const mc_t5_config *c = m->config;
+    mc_position_bias_options positions = {.length = mc_position_limit(in),
+                                          .max_distance = (int)c->max_distance,
+                                          .bidirectional = !decoder};
+    mc_parameter *bias = decoder ? parts->decoder_bias : parts->encoder_bias;
+    in->call.position_bias = mc_position_bias(t, mc_parameter_tensor(t, bias), &positions);
+    mc_tensor *words = mc_embedding_table(t, m->words);
+    mc_tensor *x = mc_run_embedding(t, 1, &words, &in->ids, 1, c->dropout);
+    x = mc_run_stack(t, decoder ? m->decoder : m->encoder, x,
+                     decoder ? parts->decoder_norm : parts->encoder_norm, &in->call);
+    return x ? mc_dropout(t, x, c->dropout) : NULL;
+}
+
+static mc_tensor *encode(mc_tape *t, mc_model *m, mc_stack_input *in)
+{
+    return run(t, m, in, false);
+}
+
+static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
+{
+    return run(t, m, in, true);
+}
+
+/* From the decoder's last token, which is the end of the text. */
+static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
+{
+    t5_parts *parts = m->parts;
+    const mc_t5_config *c = m->config;
+    mc_tensor *x = mc_last_tokens(t, out->last_hidden);
+    x = x ? mc_dropout(t, x, c->classifier_dropout) : NULL;
+    x = x ? mc_linear_forward_activated(t, parts->classifier_dense, x, MC_ACTIVATION_TANH) : NULL;
+    x = x ? mc_dropout(t, x, c->classifier_dropout) : NULL;
+    return x ? mc_linear_forward(t, parts->classifier, x) : NULL;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* The factors are those that ModelCenter divides Hugging Face's values by. */
+#define E "encoder.layers.{i}."
+#define D "decoder.layers.{i}."
+static const mc_weight_rule rules[] = {
+    {"input_embedding", "shared", .factor = 100},
+    {"position_bias_enc.relative_attention_bias",
+     "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"},
+    {"position_bias_dec.relative_attention_bias",
+     "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"},
+    {E "self_att.layernorm_before_attention", "encoder.block.{i}.layer.0.layer_norm"},
+    {E "self_att.self_attention.project_q", "encoder.block.{i}.layer.0.SelfAttention.q"},
+    {E "self_att.self_attention.project_k", "encoder.block.{i}.layer.0.SelfAttention.k"},
+    {E "self_att.self_attention.project_v", "encoder.block.{i}.layer.0.SelfAttention.v"},
+    {E "self_att.self_attention.attention_out", "encoder.block.{i}.layer.0.SelfAttention.o",
+     .factor = 100},
+    {E "ffn.layernorm_before_ffn", "encoder.block.{i}.layer.1.layer_norm"},
+    {E "ffn.ffn.w_in.w", "encoder.block.{i}.layer.1.DenseReluDense.wi", .factor = 10},
+    {E "ffn.ffn.w_in.w_0", "encoder.block.{i}.layer.1.DenseReluDense.wi_0"},
+    {E "ffn.ffn.w_in.w_1", "encoder.block.{i}.layer.1.DenseReluDense.wi_1", .factor = 10},
+    {E "ffn.ffn.w_out", "encoder.block.{i}.layer.1.DenseReluDense.wo", .factor = 10},
+    {"encoder.output_layernorm", "encoder.final_layer_norm"},
+    {D "self_att.layernorm_before_attention", "decoder.block.{i}.layer.0.layer_norm"},
+    {D "self_att.self_attention.project_q", "decoder.block.{i}.layer.0.SelfAttention.q"},
+    {D "self_att.self_attention.project_k", "decoder.block.{i}.layer.0.SelfAttention.k"},
+    {D "self_att.self_attention.project_v", "decoder.block.{i}.layer.0.SelfAttention.v"},
+    {D "self_att.self_attention.attention_out", "decoder.block.{i}.layer.0.SelfAttention.o",
+     .factor = 100},
+    {D "cross_att.layernorm_before_attention", "decoder.block.{i}.layer.1.layer_norm"},
+    {D "cross_att.self_attention.project_q", "decoder.block.{i}.layer.1.EncDecAttention.q"},
+    {D "cross_att.self_attention.project_k", "decoder.block.{i}.layer.1.EncDecAttention.k"},
+    {D "cross_att.self_attention.project_v", "decoder.block.{i}.layer.1.EncDecAttention.v"},
+    {D "cross_att.self_attention.attention_out", "decoder.block.{i}.layer.1.EncDecAttention.o",
+     .factor = 100},
+    {D "ffn.layernorm_before_ffn", "decoder.block.{i}.layer.2.layer_norm"},
+    {D "ffn.ffn.w_in.w", "decoder.block.{i}.layer.2.DenseReluDense.wi", .factor = 10},
+    {D "ffn.ffn.w_in.w_0", "decoder.block.{i}.layer.2.DenseReluDense.wi_0"},
+    {D "ffn.ffn.w_in.w_1", "decoder.block.{i}.layer.2.DenseReluDense.wi_1", .factor = 10},
+    {D "ffn.ffn.w_out", "decoder.block.{i}.layer.2.DenseReluDense.wo", .factor = 10},
+    {"decoder.output_layernorm", "decoder.final_layer_norm"},
+    {"output_projection", "lm_head", .head = true},
+    {"classification_head", "classification_head", .head = true},
+    {NULL}};
+
+/* Copies of the words, and a table that early files hold in vain. */
+static const char *const ignored[] = {
+    "*encoder.embed_tokens.weight", "*decoder.embed_tokens.weight", "lm_head.weight",
+    "*decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL};
+
+static const mc_weight_map map = {
+    .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
+
+/* A head that differs from the words is the head; old files hold copies. */
+static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
+{
+    mc_t5_config *c = config;
+    (void)ctx;
+    if (heads->lm && mc_file_has_own_head(f, "output_projection.weight", "input_embedding.weight"))
+        c->tied = false;
+    return true;
+}
+
+static bool before_save(mc_model *m, void *config, bool *unscale)
+{
+    mc_t5_config *c = config;
+    if (!c->divided) return true;
+    if (c->tied && !c->scale_head)
+        return !mc_fail(m->module.ctx, MC_ERR_UNSUPPORTED,
+                        "T5: logits of ModelCenter's scale (\"scale\" is not true) have no Hugging "
+                        "Face form");
+    *unscale = true;
+    c->eps *= 1e4f; /* what a mean of squares that is 1e4 times larger needs to give the same */
+    return true;
+}
+
+static const char *architecture(const mc_model *m)
+{
+    return m->heads.labels ? "T5ForSequenceClassification" : "T5ForConditionalGeneration";
+}
+
+/* The other encoder-decoder of ModelCenter's is CPM-2. */
+static bool is_mc(const cJSON *json)
+{
+    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(json, "length_scale");
+    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(json, "ffn_activate_fn");
+    return cJSON_IsFalse(scale) ||
+           (cJSON_IsString(fn) && (strcmp(fn->valuestring, "relu") == 0 ||
+                                   strcmp(fn->valuestring, "gated_gelu_new") == 0));
+}
+
+static const char *const model_types[] = {"t5", "mt5", NULL}, *const none[] = {NULL};
+static const char *const mc_has[] = {"position_bias_enc.relative_attention_bias", NULL};
+
+const mc_family mc_family_t5 = {.name = "t5",
+                                .title = "T5",
+                                .model_type = model_types,
+                                .kind = MC_MODEL_ENCODER_DECODER,
+                                .has = {.labels = true},
+                                .config_size = sizeof(mc_t5_config),
+                                .parts_size = sizeof(t5_parts),
+                                .rows = config_rows,
+                                .named = named,
+                                .map = &map,
+                                .mc_has = mc_has,
+                                .mc_lacks = none,
+                                .mc_is = is_mc,
+                                .classifier = "classification_head.out_proj.weight",
+                                .finish = finish,
+                                .shape = shape,
+                                .look = look,
+                                .declare = declare,
+                                .encode = encode,
+                                .decode = decode,
+                                .classify = classify,
+                                .set_dropout = set_dropout,
+                                .architecture = architecture,
+                                .before_save = before_save};
+
+MC_DEFINE_FAMILY(t5)
