@@ -173,17 +173,19 @@ typedef struct mc_kernels {
 
     /* s = x + dropout(f) (f.data NULL: s = x, and then s.data may be x.data or NULL = not stored);
      * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean, rstd:
-     * (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix. */
+     * (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix. bias.data NULL
+     * makes it RMSNorm: y = s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps); mean is left
+     * alone. */
     mc_status (*residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
                                mc_matrix bias, float eps, mc_matrix s, mc_matrix y, float *mean,
                                float *rstd);
-    /* ds [+]= gradient of the norm at s; df = dropout mask applied to ds as it then stands, added
-     * up and rounded (NULL data: not wanted), or to the gradient where ds.data is NULL; dweight,
-     * dbias (columns) f32 += (NULL: not wanted). dbranch (columns) f32 += sum over rows of df as
-     * stored, or where df.data is NULL of ds as it then stands, as column_sums of that matrix has
-     * it but for the order: the gradient of a bias that f ends with (NULL, or neither df nor ds:
-     * not wanted). */
+    /* mean NULL: of RMSNorm, and then dbias is NULL. ds [+]= gradient of the norm at s; df = the
+     * dropout mask applied to ds as it then stands, added up and rounded (NULL data: not wanted), or to
+     * the gradient where ds.data is NULL; dweight, dbias (columns) f32 += (NULL: not wanted). dbranch
+     * (columns) f32 += sum over rows of df as stored, or where df.data is NULL of ds as it then
+     * stands, as column_sums of that matrix has it but for the order: the gradient of a bias that f
+     * ends with (NULL, or neither df nor ds: not wanted). */
     mc_status (*residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
                                         mc_matrix weight, const float *mean, const float *rstd,
                                         mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,

@@ -19,7 +19,9 @@ MC_API mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, m
 
 /* y = LayerNorm(x + dropout(f)) * weight + bias over the last dimension. f NULL: y = LayerNorm(x).
  * x, f: (..., n) of equal shape; weight, bias: (n). eps > 0. Statistics in f32, biased variance (Ba
- * et al. 2016). */
+ * et al. 2016).
+ * bias NULL: RMSNorm (Zhang & Sennrich 2019), which subtracts no mean: with s = x + dropout(f),
+ * y = s / sqrt(mean(s^2) + eps) * weight. */
 MC_API mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
                                    mc_tensor *weight, mc_tensor *bias, float eps);
 
@@ -36,8 +38,8 @@ MC_API mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float
  * to mc_residual_sum, to block lists and to mc_tape_release (which releases x and f); any other
  * operation says so. Gradients come out as if the sum had been made right there. */
 MC_API mc_tensor *mc_residual_defer(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout);
-/* LayerNorm of x, deferred or not, as in mc_residual_norm; *sum (not NULL) is what was normalised:
- * the sum as it was made in this pass, or x itself. */
+/* LayerNorm (bias NULL: RMSNorm) of x, deferred or not, as in mc_residual_norm; *sum (not NULL) is
+ * what was normalised: the sum as it was made in this pass, or x itself. */
 MC_API mc_tensor *mc_stream_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                                  float eps, mc_tensor **sum);
 /* Makes a deferred sum; x itself if it is none. The same bits as mc_stream_norm makes. */

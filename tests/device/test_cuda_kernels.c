@@ -532,7 +532,16 @@ static void norm_memory_free(norm_memory *m)
          &m->dw, &m->db, &m->dbranch, &m->base);
 }
 
-enum { DROPOUT = 1, BRANCH = 2, ACCUMULATE = 4, SUMS = 8, NO_DF = 16, NO_DS = 32, NO_DW = 64 };
+enum {
+    DROPOUT = 1,
+    BRANCH = 2,
+    ACCUMULATE = 4,
+    SUMS = 8,
+    NO_DF = 16,
+    NO_DS = 32,
+    NO_DW = 64,
+    RMS = 128
+};
 
 static mc_dropout_mask norm_mask(const norm_memory *m, int s, int mode)
 {
@@ -569,15 +578,16 @@ static void compare_branch_sums(const both *dbranch, const float *was, const bot
 static void norm_backward_mode(const test_case *c, norm_memory *m, int mode)
 {
     const both none = {0}, *ds = mode & NO_DS ? &none : &m->ds, *df = mode & NO_DF ? &none : &m->df;
-    const both *dw = mode & NO_DW ? &none : &m->dw;
+    const both *dw = mode & NO_DW ? &none : &m->dw, *db = mode & RMS ? &none : &m->db;
+    const both *mean = mode & RMS ? &none : &m->mean;
     size_t bytes = (size_t)c->columns * sizeof(float);
     float *was = malloc(bytes + 1);
     assert_non_null(was);
     if (bytes) memcpy(was, m->dbranch.m[CPU].data, bytes);
     FOR_SIDES(s)
-    CALL(s, residual_norm_backward, c->rows, c->columns, m->s.m[s], m->w.m[s], m->mean.m[s].data,
+    CALL(s, residual_norm_backward, c->rows, c->columns, m->s.m[s], m->w.m[s], mean->m[s].data,
          m->rstd.m[s].data, m->dy.m[s], norm_mask(m, s, mode), ds->m[s], mode & ACCUMULATE,
-         df->m[s], dw->m[s].data, m->db.m[s].data, mode & SUMS ? m->dbranch.m[s].data : NULL);
+         df->m[s], dw->m[s].data, db->m[s].data, mode & SUMS ? m->dbranch.m[s].data : NULL);
     compare(&m->ds, 1e-5, "residual_norm_backward: ds");
     compare(&m->df, loose(c->kind, 1e-5), "residual_norm_backward: df"); /* of ds as rounded */
     compare(&m->dw, 2e-5, "residual_norm_backward: dweight");
@@ -591,9 +601,9 @@ static void norm_mode(const test_case *c, int mode)
     norm_memory m = norm_memory_new(c);
     int64_t r = c->rows, n = c->columns;
     both none = {0};
-    both *f = mode & BRANCH ? &m.f : &none;
+    both *f = mode & BRANCH ? &m.f : &none, *b = mode & RMS ? &none : &m.b;
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], norm_mask(&m, s, mode), m.w.m[s], m.b.m[s],
+    CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], norm_mask(&m, s, mode), m.w.m[s], b->m[s],
          1e-5f, m.s.m[s], m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
     compare(&m.s, 3e-7, "residual_norm: s");
     compare(&m.y, loose(c->kind, 1e-5), "residual_norm: y");
@@ -613,6 +623,9 @@ static void norm_case(const test_case *c)
     norm_mode(c, SUMS | BRANCH | NO_DF);
     norm_mode(c, SUMS | BRANCH | NO_DF | ACCUMULATE);
     norm_mode(c, SUMS | DROPOUT | BRANCH | NO_DS);
+    for (int mode = 0; mode < 8; mode++) norm_mode(c, RMS | mode);
+    norm_mode(c, RMS | SUMS | DROPOUT | BRANCH | ACCUMULATE);
+    norm_mode(c, RMS | BRANCH | NO_DW | NO_DF | ACCUMULATE);
 }
 
 /* Nothing but what is wanted. */
@@ -624,7 +637,11 @@ static void norm_optional_case(const test_case *c)
     mc_dropout_mask off = {0};
     mc_matrix none = {0};
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, none, 1e-12f, m.x.m[s], m.y.m[s],
+    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, none, 1e-12f, m.x.m[s], m.y.m[s], NULL,
+         NULL);
+    compare(&m.y, 1e-5, "RMS norm without weights");
+    FOR_SIDES(s)
+    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, m.b.m[s], 1e-12f, m.x.m[s], m.y.m[s],
          m.mean.m[s].data, m.rstd.m[s].data);
     compare(&m.x, EXACT, "norm: x");
     compare(&m.y, 1e-5, "norm without weights");
@@ -667,6 +684,8 @@ static void test_norm(void **state)
             norm_mode(&c, BRANCH);
             norm_mode(&c, SUMS | DROPOUT | BRANCH);
             norm_mode(&c, SUMS | BRANCH | NO_DF | ACCUMULATE);
+            norm_mode(&c, RMS | DROPOUT | BRANCH | ACCUMULATE);
+            norm_mode(&c, RMS | BRANCH);
         }
 }
 

@@ -91,34 +91,39 @@ static void declare_norm(op_call *c)
     int64_t rows = c->n[0], columns = c->n[1];
     add_values(c, VALUES, MC_SHAPE(rows, columns), -2, 2);
     add_values(c, c->o->weights, MC_SHAPE(columns), 0.5, 1.5);
-    add_values(c, c->o->weights, MC_SHAPE(columns), -1, 1);
+    if (!c->o->rms) add_values(c, c->o->weights, MC_SHAPE(columns), -1, 1);
     if (c->o->second) add_values(c, VALUES, MC_SHAPE(rows, columns), -2, 2);
     set_output(c, c->dtype, MC_SHAPE(rows, columns));
 }
 
+static op_input *norm_bias(op_call *c) { return c->o->rms ? NULL : &c->in[2]; }
+static op_input *norm_branch(op_call *c) { return c->o->second ? &c->in[c->inputs - 1] : NULL; }
+
 static mc_tensor *run_norm(mc_tape *t, op_call *c)
 {
-    return mc_residual_norm(t, c->in[0].x, c->o->second ? c->in[3].x : NULL, c->o->dropout,
-                            c->in[1].x, c->in[2].x, norm_eps);
+    op_input *f = norm_branch(c), *bias = norm_bias(c);
+    return mc_residual_norm(t, c->in[0].x, f ? f->x : NULL, c->o->dropout, c->in[1].x,
+                            bias ? bias->x : NULL, norm_eps);
 }
 
 static void norm_reference(const op_call *c, double *y)
 {
     int64_t rows = c->n[0], columns = c->n[1];
+    const op_input *f = &c->in[c->inputs - 1];
     double *s = doubles(columns);
     for (int64_t r = 0; r < rows; r++) {
         double mean = 0, variance = 0;
         for (int64_t i = 0; i < columns; i++) {
             int64_t at = r * columns + i;
             s[i] = c->in[0].v[at];
-            if (c->o->second) s[i] += c->in[3].v[at] * reference_dropout(mask_of(c), (uint64_t)at);
-            mean += s[i] / (double)columns;
+            if (c->o->second) s[i] += f->v[at] * reference_dropout(mask_of(c), (uint64_t)at);
+            if (!c->o->rms) mean += s[i] / (double)columns;
         }
         for (int64_t i = 0; i < columns; i++)
             variance += (s[i] - mean) * (s[i] - mean) / (double)columns;
         for (int64_t i = 0; i < columns; i++)
-            y[r * columns + i] =
-                (s[i] - mean) / sqrt(variance + (double)norm_eps) * c->in[1].v[i] + c->in[2].v[i];
+            y[r * columns + i] = (s[i] - mean) / sqrt(variance + (double)norm_eps) * c->in[1].v[i] +
+                                 (c->o->rms ? 0 : c->in[2].v[i]);
     }
     free(s);
 }
@@ -139,8 +144,9 @@ static void norm_reference(const op_call *c, double *y)
 static mc_tensor *run_stream(mc_tape *t, op_call *c)
 {
     mc_tensor *x = c->in[0].x, *sum = NULL;
-    if (c->o->second) x = mc_residual_defer(t, x, c->in[3].x, c->o->dropout);
-    mc_tensor *y = mc_stream_norm(t, x, c->in[1].x, c->in[2].x, norm_eps, &sum);
+    op_input *f = norm_branch(c), *bias = norm_bias(c);
+    if (f) x = mc_residual_defer(t, x, f->x, c->o->dropout);
+    mc_tensor *y = mc_stream_norm(t, x, c->in[1].x, bias ? bias->x : NULL, norm_eps, &sum);
     return y ? mc_add(t, y, sum) : NULL;
 }
 
@@ -153,7 +159,7 @@ static void stream_reference(const op_call *c, double *y)
 {
     norm_reference(c, y);
     for (int64_t i = 0; i < c->out_count; i++)
-        y[i] += stream_sum(c, c->o->second ? &c->in[3] : NULL, i);
+        y[i] += stream_sum(c, c->o->second ? &c->in[c->inputs - 1] : NULL, i);
 }
 
 static void declare_sum(op_call *c)
@@ -793,9 +799,18 @@ static const op_row rows[] = {
     NORM("norm of tape inputs", .weights = VALUES),
     NORM("residual norm", .weights = PARAMETER, .second = true),
     NORM("residual norm dropout", .weights = PARAMETER, .second = true, .dropout = 0.3f),
+    NORM("RMS norm", .rms = true, .weights = PARAMETER),
+    NORM("RMS norm of tape inputs", .rms = true, .weights = VALUES),
+    NORM("residual RMS norm", .rms = true, .weights = PARAMETER, .second = true),
+    NORM("residual RMS norm dropout", .rms = true, .weights = PARAMETER, .second = true,
+         .dropout = 0.3f),
     STREAM("stream norm", .weights = PARAMETER),
     STREAM("stream norm of a sum", .weights = PARAMETER, .second = true),
     STREAM("stream norm of a sum, dropout", .weights = PARAMETER, .second = true, .dropout = 0.3f),
+    STREAM("stream RMS norm", .rms = true, .weights = PARAMETER),
+    STREAM("stream RMS norm of a sum", .rms = true, .weights = PARAMETER, .second = true),
+    STREAM("stream RMS norm of a sum, dropout", .rms = true, .weights = PARAMETER, .second = true,
+           .dropout = 0.3f),
     SUM("residual sum", .dropout = 0),
     SUM("residual sum dropout", .dropout = 0.3f),
     UNARY("dropout", run_dropout, dropout_reference, .dropout = 0.1f),
