@@ -10,6 +10,7 @@ static float std_or(float given, float fallback) { return given != 0 ? given : f
 struct mc_linear {
     mc_module module;
     mc_parameter *weight, *bias;
+    float scale; /* of the product */
 };
 
 static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out,
@@ -17,6 +18,7 @@ static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out,
 {
     if (!linear) return NULL;
     float std = std_or(o ? o->init_std : 0, 0.02f);
+    linear->scale = o && o->scale != 0 ? o->scale : 1;
     linear->weight =
         mc_parameter_new(&linear->module, "weight", MC_SHAPE(out, in), mc_init_normal(0, std));
     if (!o || !o->no_bias)
@@ -46,7 +48,7 @@ mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor 
     mc_tensor *weight = mc_parameter_tensor(t, linear->weight);
     mc_tensor *bias = linear->bias ? mc_parameter_tensor(t, linear->bias) : NULL;
     if (weight) x = mc_cast(t, x, mc_tensor_dtype(weight)); /* an f32 head on a bf16 model */
-    return mc_fused_linear(t, x, weight, bias, activation);
+    return mc_scaled_linear(t, x, weight, bias, activation, linear->scale);
 }
 
 mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x)

@@ -13,6 +13,7 @@ typedef struct mc_linear mc_linear;
 typedef struct mc_linear_options {
     bool no_bias;
     float init_std;   /* of the weight, normal with mean 0; 0: 0.02 (BERT's). Biases start at 0 */
+    float scale;      /* of the product: y = scale * x W^T + b; 0: 1 */
     mc_dtype dtype;   /* of a root; a child has its root's */
     const char *name; /* of a root, first in its parameters' names; NULL: none */
 } mc_linear_options;

@@ -17,6 +17,11 @@
 MC_API mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                                   mc_activation activation);
 
+/* The same of the product times a finite number, say 1 / sqrt(in): activation(scale * x weight^T +
+ * bias). It costs nothing: the product takes it along. */
+MC_API mc_tensor *mc_scaled_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                                   mc_activation activation, float scale);
+
 /* y = LayerNorm(x + dropout(f)) * weight + bias over the last dimension. f NULL: y = LayerNorm(x).
  * x, f: (..., n) of equal shape; weight, bias: (n). eps > 0. Statistics in f32, biased variance (Ba
  * et al. 2016).
@@ -54,6 +59,9 @@ MC_API mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p);
  * row). */
 MC_API mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table,
                            mc_tensor *const *index);
+/* The same sum times a finite number, rounded once. */
+MC_API mc_tensor *mc_embed_scaled(mc_tape *t, int tables, mc_tensor *const *table,
+                                  mc_tensor *const *index, float scale);
 
 typedef struct mc_sdpa_options {
     int heads;     /* required */
@@ -89,6 +97,7 @@ typedef struct mc_cross_entropy_options {
     int32_t ignore_index;  /* labels that do not count; 0 here means the usual -100: use
                                MC_IGNORE_ZERO to ignore label 0 */
     float label_smoothing; /* e: (1 - e) * nll + e * mean over classes of -log p */
+    float logit_scale;     /* of mc_linear_cross_entropy alone, see there; 0: 1 */
 } mc_cross_entropy_options;
 #define MC_IGNORE_ZERO INT32_MIN
 
@@ -97,11 +106,12 @@ typedef struct mc_cross_entropy_options {
 MC_API mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *logits, mc_tensor *labels,
                                    const mc_cross_entropy_options *options);
 
-/* The same for logits = x weight^T + bias, which never exist whole: computed in chunks of rows. On
- * a training tape the gradients of weight and bias are added right here, in the forward pass (zero
- * them before), and that of x is kept for backward. `classes` <= weight rows: further rows are
- * padding of the vocabulary and take no part (0: all). Backward must then be started from this loss
- * or an mc_loss_add with it as first term, with dy NULL or through an OptimManager. */
+/* The same for logits = logit_scale * x weight^T + bias, which never exist whole: computed in
+ * chunks of rows. On a training tape the gradients of weight and bias are added right here, in the
+ * forward pass (zero them before), and that of x is kept for backward. `classes` <= weight rows:
+ * further rows are padding of the vocabulary and take no part (0: all). Backward must then be
+ * started from this loss or an mc_loss_add with it as first term, with dy NULL or through an
+ * OptimManager. */
 MC_API mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight,
                                           mc_tensor *bias, int64_t classes, mc_tensor *labels,
                                           const mc_cross_entropy_options *options);

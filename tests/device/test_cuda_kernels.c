@@ -300,7 +300,7 @@ static void test_activation_backward(void **state)
 
 /* Whatever the product takes along, the output is the activation of the pre-activation as stored,
  * to the bit, or it could not be computed again; and is the same if that is not kept. */
-static void linear_case(mc_dtype dtype, mc_activation a, layout l)
+static void linear_case(mc_dtype dtype, mc_activation a, layout l, float alpha)
 {
     enum { N = 33, IN = 40, OUT = 72 };
     const mc_dtype kind[4] = {dtype, dtype, dtype, dtype};
@@ -308,13 +308,14 @@ static void linear_case(mc_dtype dtype, mc_activation a, layout l)
     both bias = both_vector(dtype, OUT, -1, 1), pre = both_output(dtype, N, OUT, l);
     both y = both_output(dtype, N, OUT, l), again = both_output(dtype, N, OUT, l), none = {0};
     FOR_SIDES(s)
-    CALL(s, linear, N, IN, OUT, x.m[s], w.m[s], bias.m[s], a, pre.m[s], y.m[s]);
+    CALL(s, linear, N, IN, OUT, alpha, x.m[s], w.m[s], bias.m[s], a, pre.m[s], y.m[s]);
     compare(&pre, loose(kind, 1e-5), "pre-activation");
     compare(&y, loose(kind, 1e-5), "linear");
     CALL(GPU, activation, N, OUT, a, pre.m[GPU], again.m[GPU]);
     void *got = download(&y), *kept = download(&again);
     assert_memory_equal(got, kept, y.bytes);
-    CALL(GPU, linear, N, IN, OUT, x.m[GPU], w.m[GPU], bias.m[GPU], a, none.m[GPU], again.m[GPU]);
+    CALL(GPU, linear, N, IN, OUT, alpha, x.m[GPU], w.m[GPU], bias.m[GPU], a, none.m[GPU],
+         again.m[GPU]);
     void *alone = download(&again);
     assert_memory_equal(got, alone, y.bytes);
     free(got);
@@ -331,7 +332,10 @@ static void test_linear_activation(void **state)
     if (!sides[GPU]) skip();
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++)
-            for (int l = 0; l < LAYOUTS; l++) linear_case(kinds[k][0], activations[i], layouts[l]);
+            for (int l = 0; l < LAYOUTS; l++) {
+                linear_case(kinds[k][0], activations[i], layouts[l], 1);
+                linear_case(kinds[k][0], activations[i], layouts[l], 0.625f);
+            }
 }
 
 /* The distance of `got` from `exact` in units of the last bit that `dtype` has there. The GPU takes
@@ -760,7 +764,7 @@ static void rows_case(const test_case *c)
     {
         mc_matrix table[] = {a.m[s], b.m[s], a.m[s]};
         const int32_t *index[] = {ia.memory[s], ia.memory[s], ia.memory[s]};
-        CALL(s, embedding, r, n, 3, table, index, y.m[s]);
+        CALL(s, embedding, r, n, 3, table, index, 0.75f, y.m[s]);
     }
     compare(&y, EXACT, "embedding");
     FOR_SIDES(s) CALL(s, gather_rows, r, n, a.m[s], ib.memory[s], y.m[s]);
@@ -782,7 +786,8 @@ static void embedding_backward_size(const test_case *c, int32_t entries)
     for (int t = 0; t < 2; t++) {
         both table = both_values(types[t], entries, c->columns, c->other, -1, 1);
         FOR_SIDES(s)
-        CALL(s, embedding_backward, c->rows, c->columns, dy.m[s], index.memory[s], table.m[s]);
+        CALL(s, embedding_backward, c->rows, c->columns, dy.m[s], index.memory[s], 0.75f,
+             table.m[s]);
         /* The CPU rounds a 16-bit table with every row that it adds. */
         double rounds = t == 0 ? 0 : 0x1p-8 * (1 + (double)c->rows / entries);
         compare(&table, 1e-5 + rounds, "embedding_backward");
@@ -1265,7 +1270,7 @@ static void test_repeatable(void **state)
         both *all[] = {&sums, &table, &loss};
         for (int i = 0; i < 3; i++) CALL(GPU, zero, all[i]->memory[GPU], all[i]->bytes);
         CALL(GPU, column_sums, ROWS, COLUMNS, x.m[GPU], sums.memory[GPU]);
-        CALL(GPU, embedding_backward, ROWS, COLUMNS, x.m[GPU], index.memory[GPU],
+        CALL(GPU, embedding_backward, ROWS, COLUMNS, x.m[GPU], index.memory[GPU], 1,
              (mc_matrix){table.memory[GPU], MC_F32, COLUMNS});
         CALL(GPU, cross_entropy, ROWS, COLUMNS, x.m[GPU], labels.memory[GPU], -1, 0, NULL,
              loss.memory[GPU], (mc_matrix){0});

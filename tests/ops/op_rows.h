@@ -45,9 +45,14 @@ static void declare_linear(op_call *c)
 
 static mc_tensor *run_linear(mc_tape *t, op_call *c)
 {
-    return mc_fused_linear(t, c->in[0].x, c->in[1].x, c->o->bias ? c->in[2].x : NULL,
-                           c->o->activation);
+    mc_tensor *bias = c->o->bias ? c->in[2].x : NULL;
+    if (c->o->factor != 0)
+        return mc_scaled_linear(t, c->in[0].x, c->in[1].x, bias, c->o->activation, c->o->factor);
+    return mc_fused_linear(t, c->in[0].x, c->in[1].x, bias, c->o->activation);
 }
+
+/* 1 where the row has none. */
+static double factor_of(const op_call *c) { return c->o->factor != 0 ? (double)c->o->factor : 1; }
 
 static void linear_reference(const op_call *c, double *y)
 {
@@ -55,8 +60,8 @@ static void linear_reference(const op_call *c, double *y)
     const double *x = c->in[0].v, *w = c->in[1].v, *b = c->o->bias ? c->in[2].v : NULL;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < out; o++)
-            y[r * out + o] =
-                activated(c->o->activation, dot(x + r * in, w + o * in, in) + (b ? b[o] : 0));
+            y[r * out + o] = activated(
+                c->o->activation, factor_of(c) * dot(x + r * in, w + o * in, in) + (b ? b[o] : 0));
 }
 
 static double linear_flops(const op_call *c)
@@ -383,6 +388,7 @@ static mc_tensor *run_embed(mc_tape *t, op_call *c)
         table[i] = c->in[i].x;
         index[i] = c->in[n + i].x;
     }
+    if (c->o->factor != 0) return mc_embed_scaled(t, n, table, index, c->o->factor);
     return mc_embed(t, n, table, index);
 }
 
@@ -394,6 +400,7 @@ static void embed_reference(const op_call *c, double *y)
         y[i] = 0;
         for (int k = 0; k < n; k++)
             y[i] += c->in[k].v[(int64_t)c->in[n + k].v[i / columns] * columns + i % columns];
+        y[i] *= factor_of(c);
     }
 }
 
@@ -663,7 +670,8 @@ static void add_labels(op_call *c, int64_t rows, int64_t classes)
 static mc_cross_entropy_options loss_options(const op_call *c)
 {
     return (mc_cross_entropy_options){.ignore_index = c->o->ignore_index,
-                                      .label_smoothing = c->o->smoothing};
+                                      .label_smoothing = c->o->smoothing,
+                                      .logit_scale = c->row->seeded ? c->o->factor : 0};
 }
 
 static void declare_cross_entropy(op_call *c) /* rows, classes */
@@ -724,7 +732,7 @@ static void linear_loss_reference(const op_call *c, double *y)
     y[0] = y[1] = 0;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < classes; i++)
-            logits[i] = dot(c->in[0].v + r * in, c->in[1].v + i * in, in) +
+            logits[i] = factor_of(c) * dot(c->in[0].v + r * in, c->in[1].v + i * in, in) +
                         (c->o->bias ? c->in[3].v[i] : 0);
         add_loss(c->o, logits, c->in[2].v + r, 1, classes, one);
         y[0] += one[0];
@@ -795,6 +803,12 @@ static const op_row rows[] = {
     LINEAR("linear tanh", .weights = PARAMETER, .activation = MC_ACTIVATION_TANH),
     LINEAR("linear bias tanh", .weights = PARAMETER, .bias = true,
            .activation = MC_ACTIVATION_TANH),
+    LINEAR("linear scaled", .weights = VALUES, .factor = -0.37f),
+    LINEAR("linear bias scaled, a parameter", .weights = PARAMETER, .bias = true, .factor = 0.37f),
+    LINEAR("linear bias gelu scaled", .weights = PARAMETER, .bias = true, .factor = 0.7f,
+           .activation = MC_ACTIVATION_GELU),
+    LINEAR("linear gelu_new scaled", .weights = PARAMETER, .factor = 0.7f,
+           .activation = MC_ACTIVATION_GELU_NEW),
     NORM("norm", .weights = PARAMETER),
     NORM("norm of tape inputs", .weights = VALUES),
     NORM("residual norm", .weights = PARAMETER, .second = true),
@@ -834,6 +848,9 @@ static const op_row rows[] = {
     EMBED("embed i64 of a tape input", .tables = 1, .weights = VALUES, .index_dtype = MC_I64),
     EMBED("embed two tables", .tables = 2, .weights = PARAMETER),
     EMBED("embed three tables", .tables = 3, .weights = PARAMETER),
+    EMBED("embed scaled", .tables = 1, .weights = PARAMETER, .factor = -0.37f),
+    EMBED("embed two tables scaled, of tape inputs", .tables = 2, .weights = VALUES,
+          .factor = 3.5f),
     {.name = "reshape",
      .declare = declare_reshape,
      .run = run_reshape,
@@ -895,6 +912,9 @@ static const op_row rows[] = {
     LINEAR_LOSS("linear cross entropy bias ignoring", .bias = true, .ignore_index = -100),
     LINEAR_LOSS("linear cross entropy bias smoothed", .bias = true, .ignore_index = 1,
                 .smoothing = 0.2f),
+    LINEAR_LOSS("linear cross entropy scaled", .factor = 0.37f),
+    LINEAR_LOSS("linear cross entropy bias scaled", .bias = true, .ignore_index = -100,
+                .factor = -0.7f),
     {.name = "linear cross entropy in chunks",
      .declare = declare_linear_loss,
      .run = run_linear_loss,
