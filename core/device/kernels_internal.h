@@ -295,6 +295,16 @@ typedef struct mc_kernels {
                                   int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
                                   mc_matrix out);
 
+    /* ---- gated feed-forward ---- */
+    /* y (rows, n) = activation(a) * b, where a and b are the first and the last n columns of x
+     * (rows, 2 n). */
+    mc_status (*gated)(mc_device *d, int64_t rows, int64_t n, mc_activation activation, mc_matrix x,
+                       mc_matrix y);
+    /* dx (rows, 2 n) [+]= its gradient: dy * b * activation'(a), and behind it dy * activation(a);
+     * dy (rows, n). Without `accumulate` dx may be x. */
+    mc_status (*gated_backward)(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
+                                mc_matrix x, mc_matrix dy, mc_matrix dx, bool accumulate);
+
     /* ---- inspection ---- */
     /* *out (device memory) = statistics of `count` elements, summed in double in a fixed order. */
     mc_status (*tensor_stats)(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out);

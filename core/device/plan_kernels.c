@@ -367,6 +367,22 @@ static mc_status plan_attention_cached(mc_device *d, int64_t sequences, int head
        out);
 }
 
+static mc_status plan_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
+                            mc_matrix x, mc_matrix y)
+{
+    DO(d, copied(d, x.dtype, rows, n, 2 * size_of(x) + size_of(y)), gated, rows, n, activation, x,
+       y);
+}
+
+static mc_status plan_gated_backward(mc_device *d, int64_t rows, int64_t n,
+                                     mc_activation activation, mc_matrix x, mc_matrix dy,
+                                     mc_matrix dx, bool accumulate)
+{
+    double written = (accumulate ? 4 : 2) * size_of(dx);
+    DO(d, copied(d, x.dtype, rows, n, 2 * size_of(x) + size_of(dy) + written), gated_backward, rows,
+       n, activation, x, dy, dx, accumulate);
+}
+
 static mc_status plan_tensor_stats(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out)
 {
     DO(d, copied(d, x.dtype, 1, count, size_of(x)), tensor_stats, count, x, out);
@@ -408,7 +424,9 @@ const mc_kernels mc_plan_kernels = {
     .residual_sum = plan_residual_sum,
     .scatter_rows = plan_scatter_rows,
     .attention_cached = plan_attention_cached,
+    .gated = plan_gated,
+    .gated_backward = plan_gated_backward,
     .tensor_stats = plan_tensor_stats,
 };
 
-_Static_assert(sizeof(mc_kernels) == 36 * sizeof(void (*)(void)), "every kernel is in the table");
+_Static_assert(sizeof(mc_kernels) == 38 * sizeof(void (*)(void)), "every kernel is in the table");

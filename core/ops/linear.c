@@ -119,9 +119,7 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                 MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(weight->shape));
         return false;
     }
-    if ((int)activation < MC_ACTIVATION_NONE || activation > MC_ACTIVATION_TANH)
-        return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
-                        "linear: activation %d, expected an mc_activation", (int)activation);
+    if (!mc_op_activation(t, "linear", activation)) return false;
     if (!isfinite(scale))
         return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
                         "linear: scale %g, expected a finite number", (double)scale);

@@ -134,6 +134,12 @@ MC_API mc_tensor *mc_gelu(mc_tape *t, mc_tensor *x);     /* with erf */
 MC_API mc_tensor *mc_gelu_new(mc_tape *t, mc_tensor *x); /* with tanh, as GPT-2's */
 MC_API mc_tensor *mc_relu(mc_tape *t, mc_tensor *x);
 MC_API mc_tensor *mc_tanh(mc_tape *t, mc_tensor *x);
+MC_API mc_tensor *mc_silu(mc_tape *t, mc_tensor *x); /* x sigmoid(x) */
+
+/* y (rows..., n) = activation(a) * b, where a and b are the first and the last n columns of x
+ * (rows..., 2 n): what stands between the two products of a gated feed-forward (Shazeer 2020). With
+ * MC_ACTIVATION_NONE y = a * b. */
+MC_API mc_tensor *mc_gated(mc_tape *t, mc_tensor *x, mc_activation activation);
 
 /* The same values in another floating dtype, rounded to nearest even; x itself if it has it. */
 MC_API mc_tensor *mc_cast(mc_tape *t, mc_tensor *x, mc_dtype dtype);

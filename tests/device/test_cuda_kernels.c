@@ -247,7 +247,7 @@ static double sum_tolerance(int64_t n) { return 1e-5 * (1 + (double)n / 1000); }
 
 static void activation_case(const test_case *c)
 {
-    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++) {
+    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++) {
         both x = both_values(c->kind[0], c->rows, c->columns, c->l, -6, 6);
         both y = both_output(c->kind[2], c->rows, c->columns, c->other);
         both bias = both_vector(c->kind[1], c->columns, -1, 1), none = {0};
@@ -276,7 +276,7 @@ static void test_activation(void **state)
 
 static void activation_backward_case(const test_case *c)
 {
-    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++)
+    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             both x = both_values(c->kind[0], c->rows, c->columns, c->l, -6, 6);
             both dy = both_values(c->kind[1], c->rows, c->columns, c->other, -1, 1);
@@ -296,6 +296,31 @@ static void test_activation_backward(void **state)
 {
     (void)state;
     for_cases(activation_backward_case);
+}
+
+/* The two halves lie side by side, the second at an odd place where there are odd columns. */
+static void gated_case(const test_case *c)
+{
+    int64_t r = c->rows, n = c->columns;
+    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            both x = both_values(c->kind[0], r, 2 * n, c->l, -4, 4);
+            both y = both_output(c->kind[1], r, n, c->other);
+            both dy = both_values(c->kind[1], r, n, c->l, -1, 1);
+            both dx = both_values(c->kind[2], r, 2 * n, c->other, -1, 1);
+            FOR_SIDES(s) CALL(s, gated, r, n, a, x.m[s], y.m[s]);
+            compare(&y, 4e-6, "gated");
+            FOR_SIDES(s)
+            CALL(s, gated_backward, r, n, a, x.m[s], dy.m[s], dx.m[s], accumulate);
+            compare(&dx, 4e-6, "gated_backward");
+            FREE(&x, &y, &dy, &dx);
+        }
+}
+
+static void test_gated(void **state)
+{
+    (void)state;
+    for_cases(gated_case);
 }
 
 /* Whatever the product takes along, the output is the activation of the pre-activation as stored,
@@ -327,10 +352,10 @@ static void linear_case(mc_dtype dtype, mc_activation a, layout l, float alpha)
 static void test_linear_activation(void **state)
 {
     (void)state;
-    const mc_activation activations[] = {MC_ACTIVATION_RELU, MC_ACTIVATION_GELU,
-                                         MC_ACTIVATION_TANH};
+    const mc_activation activations[] = {MC_ACTIVATION_RELU, MC_ACTIVATION_GELU, MC_ACTIVATION_TANH,
+                                         MC_ACTIVATION_SILU};
     if (!sides[GPU]) skip();
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         for (int k = 0; k < 3; k++)
             for (int l = 0; l < LAYOUTS; l++) {
                 linear_case(kinds[k][0], activations[i], layouts[l], 1);
@@ -1298,6 +1323,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_conversions),
         cmocka_unit_test(test_activation),
         cmocka_unit_test(test_activation_backward),
+        cmocka_unit_test(test_gated),
         cmocka_unit_test(test_linear_activation),
         cmocka_unit_test(test_gelu_of_all_halves),
         cmocka_unit_test(test_dropout),

@@ -70,6 +70,7 @@ static double reference_activation(mc_activation a, double x)
     case MC_ACTIVATION_GELU_NEW:
         return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case MC_ACTIVATION_TANH: return tanh(x);
+    case MC_ACTIVATION_SILU: return x / (1 + exp(-x));
     case MC_ACTIVATION_NONE: break;
     }
     return x;
@@ -85,6 +86,7 @@ static double reference_slope(mc_activation a, double x)
         z = 2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-z));
         return s + x * s * (1 - s) * 2 * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
     case MC_ACTIVATION_TANH: return 1 - tanh(x) * tanh(x);
+    case MC_ACTIVATION_SILU: s = 1 / (1 + exp(-x)); return s + x * s * (1 - s);
     case MC_ACTIVATION_NONE: break;
     }
     return 1;
@@ -102,7 +104,7 @@ static void test_activation_accuracy(void **state)
         if (i % 3 == 0) x[i] *= 1e-3f;
         one[i] = 1;
     }
-    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++)
+    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++)
     {
         mc_matrix xm = {x, MC_F32, N}, ym = {y, MC_F32, N}, dm = {dx, MC_F32, N},
                   om = {one, MC_F32, N};
@@ -132,7 +134,7 @@ static void test_activation_accuracy(void **state)
 static void test_activation_special(void **state)
 {
     (void)state;
-    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_RELU; a <= MC_ACTIVATION_TANH; a++)
+    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_RELU; a <= MC_ACTIVATION_SILU; a++)
     {
         float x[] = {NAN, INFINITY, 1e30f, -1e30f, 0, 100, -100}, y[7];
         mc_matrix xm = {x, MC_F32, 7}, ym = {y, MC_F32, 7};
@@ -170,10 +172,47 @@ static void bias_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t 
     free(out);
 }
 
+/* a and b are the two halves of x's rows. */
+static void gated_kernel_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t n,
+                              mc_activation a, bool accumulate)
+{
+    matrix x = matrix_new(dtype, rows, 2 * n, 3, -3, 3), y = matrix_new(dtype, rows, n, 1, 0, 1);
+    matrix dy = matrix_new(dtype, rows, n, 2, -1, 1), dx = matrix_new(dtype, rows, 2 * n, 5, -1, 1);
+    double *out = doubles(rows * n), *gradient = doubles(2 * rows * n);
+    for (int64_t i = 0; i < rows * n; i++) {
+        int64_t at = i / n * 2 * n + i % n;
+        double g = reference_activation(a, x.v[at]);
+        out[i] = g * x.v[at + n];
+        gradient[at] = dy.v[i] * x.v[at + n] * reference_slope(a, x.v[at]);
+        gradient[at + n] = dy.v[i] * g;
+    }
+    for (int64_t i = 0; i < 2 * rows * n && accumulate; i++) gradient[i] += dx.v[i];
+    assert_int_equal(t->k->gated(device, rows, n, a, x.m, y.m), MC_OK);
+    assert_matrix(&y, out, 1e-6, t->name, "gated");
+    assert_int_equal(t->k->gated_backward(device, rows, n, a, x.m, dy.m, dx.m, accumulate), MC_OK);
+    assert_matrix(&dx, gradient, 4e-6, t->name, "gated_backward");
+    matrix_free(&x);
+    matrix_free(&y);
+    matrix_free(&dy);
+    matrix_free(&dx);
+    free(out);
+    free(gradient);
+}
+
+static void test_gated(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (mc_activation a = 0; a <= MC_ACTIVATION_SILU; a++)
+    {
+        gated_kernel_case(t, float_types[i], shapes[s][0], shapes[s][1], a, false);
+        gated_kernel_case(t, float_types[i], shapes[s][0], shapes[s][1], a, true);
+    }
+}
+
 static void test_bias_activation(void **state)
 {
     (void)state;
-    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++)
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (mc_activation a = 0; a <= MC_ACTIVATION_SILU; a++)
     {
         bias_case(t, float_types[i], shapes[s][0], shapes[s][1], a, true);
         bias_case(t, float_types[i], shapes[s][0], shapes[s][1], a, false);
@@ -205,7 +244,7 @@ static void test_activation_backward(void **state)
     FOR_TABLES(t)
     FOR_TYPES(i)
     FOR_SHAPES(s)
-    for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++)
+    for (mc_activation a = 0; a <= MC_ACTIVATION_SILU; a++)
         for (int mode = 0; mode < 3; mode++)
             activation_backward_case(t, float_types[i], shapes[s][0], shapes[s][1], a, mode);
 }
@@ -866,7 +905,7 @@ static void test_linear_backward_input(void **state)
     (void)state;
     const int64_t sizes[][3] = {{0, 5, 4},   {5, 0, 4},    {5, 4, 0},     {1, 1, 1},
                                 {1, 37, 20}, {33, 40, 20}, {130, 90, 70}, {700, 13, 5}};
-    FOR_TABLES(t) FOR_TYPES(i) for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++)
+    FOR_TABLES(t) FOR_TYPES(i) for (mc_activation a = 0; a <= MC_ACTIVATION_SILU; a++)
     {
         input_sums_case(t, float_types[i], a);
         for (int s = 0; s < 8; s++)
@@ -1148,6 +1187,7 @@ int main(void)
         cmocka_unit_test(test_gradient_stats_16),
         cmocka_unit_test(test_loss_add_counts),
         cmocka_unit_test(test_norm_branch_sums),
+        cmocka_unit_test(test_gated),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

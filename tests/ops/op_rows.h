@@ -15,6 +15,7 @@ static double activated(mc_activation a, double x)
     case MC_ACTIVATION_GELU_NEW:
         return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case MC_ACTIVATION_TANH: return tanh(x);
+    case MC_ACTIVATION_SILU: return x / (1 + exp(-x));
     case MC_ACTIVATION_NONE: break;
     }
     return x;
@@ -307,6 +308,42 @@ static void argmax_reference(const op_call *c, double *y)
             4096,                                                                             \
             3072                                                                              \
         }                                                                                     \
+    }
+
+/* ---- gates: rows, columns of the output ------------------------------------------------------ */
+
+static void declare_gated(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], 2 * c->n[1]), -4, 4);
+    set_output(c, c->dtype, MC_SHAPE(c->n[0], c->n[1]));
+}
+
+static mc_tensor *run_gated(mc_tape *t, op_call *c)
+{
+    return mc_gated(t, c->in[0].x, c->o->activation);
+}
+
+static void gated_reference(const op_call *c, double *y)
+{
+    int64_t n = c->n[1];
+    for (int64_t i = 0; i < c->out_count; i++) {
+        const double *x = c->in[0].v + i / n * 2 * n + i % n;
+        y[i] = activated(c->o->activation, x[0]) * x[n];
+    }
+}
+
+#define GATED(text, of)                                                                         \
+    {                                                                                           \
+        .name = text, .declare = declare_gated, .run = run_gated, .reference = gated_reference, \
+        .o = {.activation = of}, .perf = {4096, 3072}, .sizes = {                               \
+            {1, 1},                                                                             \
+            {3, 7},                                                                             \
+            {0, 5},                                                                             \
+            {17, 3},                                                                            \
+            {1, 300},                                                                           \
+            {19, 65},                                                                           \
+            {64, 1032}                                                                          \
+        }                                                                                       \
     }
 
 /* ---- add and mul: form, sizes ---------------------------------------------------------------- */
@@ -809,6 +846,9 @@ static const op_row rows[] = {
            .activation = MC_ACTIVATION_GELU),
     LINEAR("linear gelu_new scaled", .weights = PARAMETER, .factor = 0.7f,
            .activation = MC_ACTIVATION_GELU_NEW),
+    LINEAR("linear silu", .weights = PARAMETER, .activation = MC_ACTIVATION_SILU),
+    LINEAR("linear bias silu", .weights = PARAMETER, .bias = true,
+           .activation = MC_ACTIVATION_SILU),
     NORM("norm", .weights = PARAMETER),
     NORM("norm of tape inputs", .weights = VALUES),
     NORM("residual norm", .weights = PARAMETER, .second = true),
@@ -838,6 +878,13 @@ static const op_row rows[] = {
           .activation = MC_ACTIVATION_GELU_NEW),
     UNARY("relu", run_unary, unary_reference, .unary = mc_relu, .activation = MC_ACTIVATION_RELU),
     UNARY("tanh", run_unary, unary_reference, .unary = mc_tanh, .activation = MC_ACTIVATION_TANH),
+    UNARY("silu", run_unary, unary_reference, .unary = mc_silu, .activation = MC_ACTIVATION_SILU),
+    GATED("gated", MC_ACTIVATION_NONE),
+    GATED("gated relu", MC_ACTIVATION_RELU),
+    GATED("gated gelu", MC_ACTIVATION_GELU),
+    GATED("gated gelu_new", MC_ACTIVATION_GELU_NEW),
+    GATED("gated tanh", MC_ACTIVATION_TANH),
+    GATED("gated silu", MC_ACTIVATION_SILU),
     UNARY("add to itself", run_twice, twice_reference, .binary = mc_add),
     UNARY("mul by itself", run_twice, twice_reference, .binary = mc_mul),
     BINARY("add", .binary = mc_add, .weights = VALUES),
