@@ -121,7 +121,8 @@ static mc_status run_linear(const bench *b, set s, double activation)
 {
     mc_matrix x = take_bf16(&s, UP_ROWS, UP_IN), w = take_bf16(&s, UP_OUT, UP_IN);
     mc_matrix y = take_bf16(&s, UP_ROWS, UP_OUT), pre = take_bf16(&s, UP_ROWS, UP_OUT);
-    return b->k->linear(b->d, UP_ROWS, UP_IN, UP_OUT, x, w, weight(b, 0), (mc_activation)activation,
+    return b->k->linear(b->d, UP_ROWS, UP_IN, UP_OUT, 1, x, w, weight(b, 0),
+                        (mc_activation)activation,
                         activation != MC_ACTIVATION_NONE ? pre : (mc_matrix){0}, y);
 }
 
@@ -130,7 +131,7 @@ static mc_status run_backward_input(const bench *b, set s, double with_bias)
 {
     mc_matrix dy = take_bf16(&s, ROWS, 3 * DIM), w = take_bf16(&s, 3 * DIM, DIM);
     mc_matrix dx = take_bf16(&s, ROWS, DIM);
-    return b->k->linear_backward_input(b->d, ROWS, DIM, 3 * DIM, dy, w, 0, MC_ACTIVATION_NONE,
+    return b->k->linear_backward_input(b->d, ROWS, DIM, 3 * DIM, 1, dy, w, 0, MC_ACTIVATION_NONE,
                                        (mc_matrix){0}, dx, NULL,
                                        with_bias != 0 ? vector(b, 9) : NULL);
 }
@@ -256,7 +257,7 @@ static mc_status run_embedding(const bench *b, set s, double argument)
     (void)argument;
     mc_matrix table[] = {take_bf16(&s, VOCABULARY, DIM), take_bf16(&s, POSITIONS, DIM)};
     const int32_t *index[] = {b->tokens, b->positions};
-    return b->k->embedding(b->d, ROWS, DIM, 2, table, index, take_bf16(&s, ROWS, DIM));
+    return b->k->embedding(b->d, ROWS, DIM, 2, table, index, 1, take_bf16(&s, ROWS, DIM));
 }
 
 static mc_status run_embedding_backward(const bench *b, set s, double entries)
@@ -264,7 +265,7 @@ static mc_status run_embedding_backward(const bench *b, set s, double entries)
     mc_matrix dy = take_bf16(&s, ROWS, DIM);
     mc_matrix table = {take(&s, (size_t)VOCABULARY * DIM * 4), MC_F32, DIM};
     return b->k->embedding_backward(b->d, ROWS, DIM, dy,
-                                    entries == POSITIONS ? b->positions : b->tokens, table);
+                                    entries == POSITIONS ? b->positions : b->tokens, 1, table);
 }
 
 static mc_status run_gather(const bench *b, set s, double argument)

@@ -53,14 +53,14 @@ static mc_status linear(floor_run *r, int64_t in, int64_t out, bool gelu, bool b
     const mc_activation activation = MC_ACTIVATION_GELU_NEW;
     mc_matrix x = half(r->x, in), w = half(r->weight, in), none = {0};
     mc_matrix dy = half(r->dy, out), kept = gelu ? half(r->dx, out) : none;
-    mc_status s = d->kernels->linear(d, r->tokens, in, out, x, w, half(r->bias, out),
+    mc_status s = d->kernels->linear(d, r->tokens, in, out, 1, x, w, half(r->bias, out),
                                      gelu ? activation : MC_ACTIVATION_NONE, kept, half(r->y, out));
     if (!s)
         s = d->kernels->linear_backward_input(
-            d, r->tokens, in, out, dy, w, 0, behind_gelu ? activation : MC_ACTIVATION_NONE,
+            d, r->tokens, in, out, 1, dy, w, 0, behind_gelu ? activation : MC_ACTIVATION_NONE,
             behind_gelu ? half(r->pre, in) : none, half(r->dx, in), NULL, NULL);
     if (!s)
-        s = d->kernels->gemm(d, true, false, out, in, r->tokens, dy, x, 1,
+        s = d->kernels->gemm(d, true, false, out, in, r->tokens, 1, dy, x, 1,
                              (mc_matrix){r->gradient, MC_F32, in});
     return s;
 }
@@ -95,12 +95,12 @@ static mc_status head(floor_run *r)
         int64_t n = r->tokens - first < r->chunk ? r->tokens - first : r->chunk;
         size_t at = (size_t)(first * r->dim) * 2;
         mc_matrix x = half((char *)r->x + at, r->dim), dx = half((char *)r->dx + at, r->dim);
-        s = d->kernels->linear(d, n, r->dim, r->vocabulary, x, w, none, MC_ACTIVATION_NONE, none,
+        s = d->kernels->linear(d, n, r->dim, r->vocabulary, 1, x, w, none, MC_ACTIVATION_NONE, none,
                                half(r->logits, r->vocabulary));
         if (!s)
-            s = d->kernels->gemm(d, true, false, r->vocabulary, r->dim, n, dl, x, 1,
+            s = d->kernels->gemm(d, true, false, r->vocabulary, r->dim, n, 1, dl, x, 1,
                                  (mc_matrix){r->gradient, MC_F32, r->dim});
-        if (!s) s = d->kernels->gemm(d, false, false, n, r->dim, r->vocabulary, dl, w, 0, dx);
+        if (!s) s = d->kernels->gemm(d, false, false, n, r->dim, r->vocabulary, 1, dl, w, 0, dx);
     }
     return s;
 }

@@ -73,7 +73,7 @@ static void run_copy(bench *b, const void *argument)
 static void run_gemm(bench *b, const void *argument)
 {
     const mc_dtype *type = argument;
-    b->k->gemm(b->d, false, true, ROWS, WIDE, DIM, (mc_matrix){b->a, *type, DIM},
+    b->k->gemm(b->d, false, true, ROWS, WIDE, DIM, 1, (mc_matrix){b->a, *type, DIM},
                (mc_matrix){b->b, *type, DIM}, 0, (mc_matrix){b->c, *type, WIDE});
 }
 
@@ -128,13 +128,13 @@ static void run_embedding(bench *b, const void *argument)
     (void)argument;
     mc_matrix tables[] = {m32(b->a, DIM), m32(b->b, DIM), m32(b->e, DIM)};
     const int32_t *index[] = {b->index, b->index, b->index};
-    b->k->embedding(b->d, ROWS, DIM, 3, tables, index, m32(b->c, DIM));
+    b->k->embedding(b->d, ROWS, DIM, 3, tables, index, 1, m32(b->c, DIM));
 }
 
 static void run_embedding_backward(bench *b, const void *argument)
 {
     (void)argument;
-    b->k->embedding_backward(b->d, ROWS, DIM, m32(b->a, DIM), b->index, m32(b->c, DIM));
+    b->k->embedding_backward(b->d, ROWS, DIM, m32(b->a, DIM), b->index, 1, m32(b->c, DIM));
 }
 
 static void run_cross_entropy(bench *b, const void *argument)

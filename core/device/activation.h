@@ -8,6 +8,7 @@ typedef enum mc_activation {
     MC_ACTIVATION_GELU,     /* x/2 (1 + erf(x / sqrt 2)) */
     MC_ACTIVATION_GELU_NEW, /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): GPT-2's form */
     MC_ACTIVATION_TANH,
+    MC_ACTIVATION_SILU, /* x / (1 + e^-x), also known as swish */
 } mc_activation;
 
 #endif

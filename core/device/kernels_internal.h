@@ -136,24 +136,24 @@ typedef struct mc_tensor_stats {
 } mc_tensor_stats;
 
 typedef struct mc_kernels {
-    /* C(m,n) = op(A) op(B) + beta * C (beta 0 or 1; with 0 C is not read); op transposes if asked:
-     * A is (m,k) or, transposed, stored (k,m); B is (k,n) or, transposed, stored (n,k). */
+    /* C(m,n) = alpha * op(A) op(B) + beta * C (beta 0 or 1; with 0 C is not read); op transposes if
+     * asked: A is (m,k) or, transposed, stored (k,m); B is (k,n) or, transposed, stored (n,k). */
     mc_status (*gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                      int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c);
+                      int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c);
 
-    /* y (rows, out) = activation(x weight^T + bias), x (rows, in), weight (out, in), bias (out) or
-     * NULL data. With an activation, pre receives x weight^T + bias unless its data is NULL;
-     * without one it is not looked at. */
-    mc_status (*linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
-                        mc_matrix weight, mc_matrix bias, mc_activation activation, mc_matrix pre,
-                        mc_matrix y);
-    /* dx (rows, in) = beta * dx + dy (rows, out) weight; with an activation (then beta is 0) times
-     * activation'(pre), pre (rows, in): the gradient of the pre-activation of the linear before,
-     * and of that one's bias is then the sum of dx's columns: sums (in) += it, unless NULL.
-     * dbias (out) += the sums of dy's columns, the gradient of the linear's own bias, unless
-     * NULL. */
+    /* y (rows, out) = activation(alpha * x weight^T + bias), x (rows, in), weight (out, in), bias
+     * (out) or NULL data. With an activation, pre receives what that is taken of unless its data is
+     * NULL; without one it is not looked at. */
+    mc_status (*linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
+                        mc_matrix x, mc_matrix weight, mc_matrix bias, mc_activation activation,
+                        mc_matrix pre, mc_matrix y);
+    /* dx (rows, in) = beta * dx + alpha * dy (rows, out) weight; with an activation (then beta is
+     * 0) times activation'(pre), pre (rows, in): the gradient of the pre-activation of the linear
+     * before, and of that one's bias is then the sum of dx's columns: sums (in) += it, unless NULL.
+     * dbias (out) += the sums of dy's columns, the gradient of the linear's own bias, unless NULL.
+     */
     mc_status (*linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                       mc_matrix dy, mc_matrix weight, float beta,
+                                       float alpha, mc_matrix dy, mc_matrix weight, float beta,
                                        mc_activation activation, mc_matrix pre, mc_matrix dx,
                                        float *sums, float *dbias);
 
@@ -172,18 +172,20 @@ typedef struct mc_kernels {
     mc_status (*column_sums)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, float *out);
 
     /* s = x + dropout(f) (f.data NULL: s = x, and then s.data may be x.data or NULL = not stored);
-     * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean, rstd:
-     * (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix. */
+     * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean,
+     * rstd: (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix.
+     * bias.data NULL makes it RMSNorm: y = s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps);
+     * mean is left alone. */
     mc_status (*residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
                                mc_matrix bias, float eps, mc_matrix s, mc_matrix y, float *mean,
                                float *rstd);
-    /* ds [+]= gradient of the norm at s; df = dropout mask applied to ds as it then stands, added
-     * up and rounded (NULL data: not wanted), or to the gradient where ds.data is NULL; dweight,
-     * dbias (columns) f32 += (NULL: not wanted). dbranch (columns) f32 += sum over rows of df as
-     * stored, or where df.data is NULL of ds as it then stands, as column_sums of that matrix has
-     * it but for the order: the gradient of a bias that f ends with (NULL, or neither df nor ds:
-     * not wanted). */
+    /* mean NULL: of RMSNorm, and then dbias is NULL. ds [+]= gradient of the norm at s; df = the
+     * dropout mask applied to ds as it then stands, added up and rounded (NULL data: not wanted),
+     * or to the gradient where ds.data is NULL; dweight, dbias (columns) f32 += (NULL: not
+     * wanted). dbranch (columns) f32 += sum over rows of df as stored, or where df.data is NULL of
+     * ds as it then stands, as column_sums of that matrix has it but for the order: the gradient
+     * of a bias that f ends with (NULL, or neither df nor ds: not wanted). */
     mc_status (*residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
                                         mc_matrix weight, const float *mean, const float *rstd,
                                         mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
@@ -194,12 +196,14 @@ typedef struct mc_kernels {
     mc_status (*dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                          mc_dropout_mask dropout, mc_matrix y, bool accumulate);
 
-    /* y(row) = sum over the `tables` of table[i](index[i][row]). Indices i32, checked by the op. */
+    /* y(row) = scale * sum over the `tables` of table[i](index[i][row]). Indices i32, checked by
+     * the op. */
     mc_status (*embedding)(mc_device *d, int64_t rows, int64_t columns, int tables,
-                           const mc_matrix *table, const int32_t *const *index, mc_matrix y);
-    /* dtable(index[row]) += dy(row), f32, in a fixed order. */
+                           const mc_matrix *table, const int32_t *const *index, float scale,
+                           mc_matrix y);
+    /* dtable(index[row]) += scale * dy(row), in f32 and in a fixed order. */
     mc_status (*embedding_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
-                                    const int32_t *index, mc_matrix dtable);
+                                    const int32_t *index, float scale, mc_matrix dtable);
     /* y(i) = x(index[i]); and its gradient dx(index[i]) += dy(i) with embedding_backward. A
      * negative index gives a row of zeros here and is skipped there. */
     mc_status (*gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -290,6 +294,16 @@ typedef struct mc_kernels {
                                   float scale, int64_t capacity, const int32_t *lengths,
                                   int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
                                   mc_matrix out);
+
+    /* ---- gated feed-forward ---- */
+    /* y (rows, n) = activation(a) * b, where a and b are the first and the last n columns of x
+     * (rows, 2 n). */
+    mc_status (*gated)(mc_device *d, int64_t rows, int64_t n, mc_activation activation, mc_matrix x,
+                       mc_matrix y);
+    /* dx (rows, 2 n) [+]= its gradient: dy * b * activation'(a), and behind it dy * activation(a);
+     * dy (rows, n). Without `accumulate` dx may be x. */
+    mc_status (*gated_backward)(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
+                                mc_matrix x, mc_matrix dy, mc_matrix dx, bool accumulate);
 
     /* ---- inspection ---- */
     /* *out (device memory) = statistics of `count` elements, summed in double in a fixed order. */

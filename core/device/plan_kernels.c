@@ -97,7 +97,8 @@ static mc_status attended(mc_device *d, mc_work_kind kind, const mc_attention_sh
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 static mc_status plan_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                           int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+                           int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta,
+                           mc_matrix c)
 {
     DO(d,
        product(d,
@@ -105,20 +106,20 @@ static mc_status plan_gemm(mc_device *d, bool transpose_a, bool transpose_b, int
                : transpose_b ? MC_WORK_PRODUCT_NT
                              : MC_WORK_PRODUCT_NN,
                a.dtype, m, n, k),
-       gemm, transpose_a, transpose_b, m, n, k, a, b, beta, c);
+       gemm, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
 }
 
-static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
-                             mc_matrix weight, mc_matrix bias, mc_activation activation,
-                             mc_matrix pre, mc_matrix y)
+static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
+                             mc_matrix x, mc_matrix weight, mc_matrix bias,
+                             mc_activation activation, mc_matrix pre, mc_matrix y)
 {
     mc_status status = product(d, MC_WORK_PRODUCT_NT, x.dtype, rows, out, in);
     if (!status) status = biased(d, rows, out, y, bias, activation);
-    DO(d, status, linear, rows, in, out, x, weight, bias, activation, pre, y);
+    DO(d, status, linear, rows, in, out, alpha, x, weight, bias, activation, pre, y);
 }
 
 static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                            mc_matrix dy, mc_matrix weight, float beta,
+                                            float alpha, mc_matrix dy, mc_matrix weight, float beta,
                                             mc_activation activation, mc_matrix pre, mc_matrix dx,
                                             float *sums, float *dbias)
 {
@@ -127,8 +128,8 @@ static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t 
         status = activated(d, MC_WORK_ACTIVATION_BACKWARD, rows, in, pre, activation);
     if (!status && sums) status = moved(d, MC_WORK_SUMS, dx.dtype, rows, in, size_of(dx));
     if (!status && dbias) status = moved(d, MC_WORK_SUMS, dy.dtype, rows, out, size_of(dy));
-    DO(d, status, linear_backward_input, rows, in, out, dy, weight, beta, activation, pre, dx, sums,
-       dbias);
+    DO(d, status, linear_backward_input, rows, in, out, alpha, dy, weight, beta, activation, pre,
+       dx, sums, dbias);
 }
 
 static mc_status plan_bias_activation(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -193,17 +194,18 @@ static mc_status plan_dropout(mc_device *d, int64_t rows, int64_t columns, mc_ma
 }
 
 static mc_status plan_embedding(mc_device *d, int64_t rows, int64_t columns, int tables,
-                                const mc_matrix *table, const int32_t *const *index, mc_matrix y)
+                                const mc_matrix *table, const int32_t *const *index, float scale,
+                                mc_matrix y)
 {
     DO(d, copied(d, y.dtype, rows, columns, (tables + 1) * size_of(y)), embedding, rows, columns,
-       tables, table, index, y);
+       tables, table, index, scale, y);
 }
 
 static mc_status plan_embedding_backward(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
-                                         const int32_t *index, mc_matrix dtable)
+                                         const int32_t *index, float scale, mc_matrix dtable)
 {
     DO(d, copied(d, dy.dtype, rows, columns, size_of(dy) + 2 * size_of(dtable)), embedding_backward,
-       rows, columns, dy, index, dtable);
+       rows, columns, dy, index, scale, dtable);
 }
 
 static mc_status plan_gather_rows(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -365,6 +367,22 @@ static mc_status plan_attention_cached(mc_device *d, int64_t sequences, int head
        out);
 }
 
+static mc_status plan_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
+                            mc_matrix x, mc_matrix y)
+{
+    DO(d, copied(d, x.dtype, rows, n, 2 * size_of(x) + size_of(y)), gated, rows, n, activation, x,
+       y);
+}
+
+static mc_status plan_gated_backward(mc_device *d, int64_t rows, int64_t n,
+                                     mc_activation activation, mc_matrix x, mc_matrix dy,
+                                     mc_matrix dx, bool accumulate)
+{
+    double written = (accumulate ? 4 : 2) * size_of(dx);
+    DO(d, copied(d, x.dtype, rows, n, 2 * size_of(x) + size_of(dy) + written), gated_backward, rows,
+       n, activation, x, dy, dx, accumulate);
+}
+
 static mc_status plan_tensor_stats(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out)
 {
     DO(d, copied(d, x.dtype, 1, count, size_of(x)), tensor_stats, count, x, out);
@@ -406,7 +424,9 @@ const mc_kernels mc_plan_kernels = {
     .residual_sum = plan_residual_sum,
     .scatter_rows = plan_scatter_rows,
     .attention_cached = plan_attention_cached,
+    .gated = plan_gated,
+    .gated_backward = plan_gated_backward,
     .tensor_stats = plan_tensor_stats,
 };
 
-_Static_assert(sizeof(mc_kernels) == 36 * sizeof(void (*)(void)), "every kernel is in the table");
+_Static_assert(sizeof(mc_kernels) == 38 * sizeof(void (*)(void)), "every kernel is in the table");

@@ -40,7 +40,7 @@ static mc_status run_product(const probe *p)
     mc_matrix a = matrix_of(p, 0, ta ? w->a : w->c), b = matrix_of(p, 1, tb ? w->c : w->b),
               c = matrix_of(p, 2, w->b);
     if (ta) c.dtype = MC_F32; /* into the gradient of a weight */
-    return p->d->kernels->gemm(p->d, ta, tb, w->a, w->b, w->c, a, b, ta ? 1 : 0, c);
+    return p->d->kernels->gemm(p->d, ta, tb, w->a, w->b, w->c, 1, a, b, ta ? 1 : 0, c);
 }
 
 /* All heads of attention are those of one sequence, or of several with as many each. */

@@ -7,6 +7,7 @@
 struct mc_linear {
     mc_module module;
     mc_parameter *weight, *bias;
+    float scale; /* of the product */
 };
 
 static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out,
@@ -14,6 +15,7 @@ static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out,
 {
     if (!linear) return NULL;
     float std = mc_option(o ? o->init_std : 0, 0.02f);
+    linear->scale = mc_option(o ? o->scale : 0, 1);
     linear->weight =
         mc_parameter_new(&linear->module, "weight", MC_SHAPE(out, in), mc_init_normal(0, std));
     if (!o || !o->no_bias)
@@ -43,7 +45,7 @@ mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor 
     mc_tensor *weight = mc_parameter_tensor(t, linear->weight);
     mc_tensor *bias = linear->bias ? mc_parameter_tensor(t, linear->bias) : NULL;
     if (weight) x = mc_cast(t, x, mc_tensor_dtype(weight)); /* an f32 head on a bf16 model */
-    return mc_fused_linear(t, x, weight, bias, activation);
+    return mc_scaled_linear(t, x, weight, bias, activation, linear->scale);
 }
 
 mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x)
@@ -55,7 +57,7 @@ mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x)
 
 struct mc_layernorm {
     mc_module module;
-    mc_parameter *weight, *bias;
+    mc_parameter *weight, *bias; /* bias NULL: RMSNorm */
     float eps;
 };
 
@@ -78,14 +80,33 @@ mc_layernorm *mc_layernorm_add(mc_module *parent, const char *name, int64_t dim,
     return layernorm_init(mc_module_add(parent, name, sizeof(mc_layernorm)), dim, eps);
 }
 
+static mc_layernorm *rmsnorm_init(mc_layernorm *norm, int64_t dim, float eps)
+{
+    if (!norm) return NULL;
+    norm->eps = eps != 0 ? eps : 1e-6f;
+    norm->weight = mc_parameter_new(&norm->module, "weight", MC_SHAPE(dim), mc_init_constant(1));
+    return norm->weight ? norm : NULL;
+}
+
+mc_layernorm *mc_rmsnorm_new(mc_context *ctx, int64_t dim, float eps)
+{
+    return rmsnorm_init(mc_module_new(ctx, "", sizeof(mc_layernorm), NULL), dim, eps);
+}
+
+mc_layernorm *mc_rmsnorm_add(mc_module *parent, const char *name, int64_t dim, float eps)
+{
+    return rmsnorm_init(mc_module_add(parent, name, sizeof(mc_layernorm)), dim, eps);
+}
+
 mc_module *mc_layernorm_module(mc_layernorm *norm) { return norm ? &norm->module : NULL; }
 
 mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x, mc_tensor *f,
                                          float dropout)
 {
     if (!norm || !mc_op_ready(t, "layer norm", x)) return NULL;
-    return mc_residual_norm(t, x, f, dropout, mc_parameter_tensor(t, norm->weight),
-                            mc_parameter_tensor(t, norm->bias), norm->eps);
+    mc_tensor *bias = norm->bias ? mc_parameter_tensor(t, norm->bias) : NULL;
+    return mc_residual_norm(t, x, f, dropout, mc_parameter_tensor(t, norm->weight), bias,
+                            norm->eps);
 }
 
 mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor *x)
@@ -98,8 +119,8 @@ mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor
 {
     if (sum) *sum = NULL;
     if (!norm || !t) return NULL;
-    return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight),
-                          mc_parameter_tensor(t, norm->bias), norm->eps, sum);
+    mc_tensor *bias = norm->bias ? mc_parameter_tensor(t, norm->bias) : NULL;
+    return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps, sum);
 }
 
 /* ---- embedding ------------------------------------------------------------------------------- */

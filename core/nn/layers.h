@@ -14,6 +14,7 @@ typedef struct mc_linear mc_linear;
 typedef struct mc_linear_options {
     bool no_bias;
     float init_std;   /* of the weight, normal with mean 0; 0: 0.02 (BERT's). Biases start at 0 */
+    float scale;      /* of the product: y = scale * x W^T + b; 0: 1 */
     mc_dtype dtype;   /* of a root; a child has its root's */
     const char *name; /* of a root, first in its parameters' names; NULL: none */
 } mc_linear_options;
@@ -40,6 +41,11 @@ typedef struct mc_layernorm mc_layernorm;
  * 1e-5. NULL after an error. */
 MC_API mc_layernorm *mc_layernorm_new(mc_context *ctx, int64_t dim, float eps);
 MC_API mc_layernorm *mc_layernorm_add(mc_module *parent, const char *name, int64_t dim, float eps);
+/* RMSNorm (Zhang & Sennrich 2019; T5's): a layer norm that subtracts no mean and has no bias. The
+ * only parameter is "weight" (ones). eps is added to the mean square; 0: 1e-6. Everything below
+ * takes it as it takes a layer norm. NULL after an error. */
+MC_API mc_layernorm *mc_rmsnorm_new(mc_context *ctx, int64_t dim, float eps);
+MC_API mc_layernorm *mc_rmsnorm_add(mc_module *parent, const char *name, int64_t dim, float eps);
 MC_API mc_module *mc_layernorm_module(mc_layernorm *norm);
 /* Normalises the last dimension of x (..., dim): mean 0 and variance 1, times weight plus bias. The
  * result has x's shape and dtype. */

@@ -66,6 +66,13 @@ bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *
     return false;
 }
 
+bool mc_op_activation(mc_tape *t, const char *op, mc_activation activation)
+{
+    if ((int)activation >= MC_ACTIVATION_NONE && activation <= MC_ACTIVATION_SILU) return true;
+    return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                    "%s: activation %d, expected an mc_activation", op, (int)activation);
+}
+
 /* Tensors of the context may hold something else each time a recording is run. */
 static bool is_refilled(mc_tape *t, const mc_tensor *x)
 {

@@ -1,4 +1,4 @@
-/* Activations, dropout, scale, and add and mul with the smaller operand repeated. */
+/* Activations, gates, dropout, scale, and add and mul with the smaller operand repeated. */
 #include "core/ops/ops_internal.h"
 
 /* ---- activations ----------------------------------------------------------------------------- */
@@ -52,6 +52,61 @@ mc_tensor *mc_gelu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATI
 mc_tensor *mc_gelu_new(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_GELU_NEW); }
 mc_tensor *mc_relu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_RELU); }
 mc_tensor *mc_tanh(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_TANH); }
+mc_tensor *mc_silu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_SILU); }
+
+/* ---- gates ----------------------------------------------------------------------------------- */
+
+static void gated_backward(mc_tape *t, mc_node *node)
+{
+    const activation_state *state = node->state;
+    mc_tensor *x = node->inputs[0], *dy = node->output->gradient;
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    if (dx)
+        MC_KERNEL(t, "gated activation", gated_backward, mc_tensor_rows(dy), mc_tensor_columns(dy),
+                  state->kind, mc_saved_matrix(t, x), mc_matrix_of(dy), mc_matrix_of(dx),
+                  accumulate);
+}
+
+static void gated_forward(mc_tape *t, mc_activation kind, mc_matrix x, mc_tensor *y)
+{
+    MC_KERNEL(t, "gated activation", gated, mc_tensor_rows(y), mc_tensor_columns(y), kind, x,
+              mc_matrix_of(y));
+}
+
+static void gated_again(mc_tape *t, mc_node *node)
+{
+    const activation_state *state = node->state;
+    gated_forward(t, state->kind, mc_saved_matrix(t, node->inputs[0]), node->output);
+}
+
+static const mc_op gated_op = {
+    .name = "gated activation", .backward = gated_backward, .recompute = gated_again};
+
+mc_tensor *mc_gated(mc_tape *t, mc_tensor *x, mc_activation activation)
+{
+    static const char op[] = "gated activation";
+    if (!mc_op_ready(t, op, x) || !mc_op_float(t, op, "input", x) ||
+        !mc_op_activation(t, op, activation))
+        return NULL;
+    mc_shape shape = x->shape;
+    if (shape.ndim < 1 || mc_tensor_columns(x) % 2) {
+        mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                "%s: input %s, expected (..., 2 n): two halves of equal width", op,
+                MC_SHAPE_TEXT(x->shape));
+        return NULL;
+    }
+    shape.dim[shape.ndim - 1] /= 2;
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, shape, x);
+    if (!y) return NULL;
+    gated_forward(t, activation, mc_matrix_of(x), y);
+    mc_node *node = mc_tape_record(t, &gated_op, y, sizeof(activation_state), 1, &x);
+    if (node) {
+        ((activation_state *)node->state)->kind = activation;
+        mc_node_save(node, x);
+    }
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
 
 /* ---- dropout and scale ----------------------------------------------------------------------- */
 

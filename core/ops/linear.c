@@ -1,9 +1,13 @@
-/* y = activation(x weight^T + bias). The pre-activation is kept for the activation's gradient, and
- * y can be computed again from it, so that selective recompute keeps only one of the two. */
+/* y = activation(scale * x weight^T + bias). The pre-activation is kept for the activation's
+ * gradient, and y can be computed again from it, so that selective recompute keeps only one of the
+ * two. */
 #include "core/ops/ops_internal.h"
+
+#include <math.h>
 
 typedef struct linear_state {
     mc_activation activation;
+    float scale;
     mc_tensor *pre; /* pre-activation; NULL without an activation */
 } linear_state;
 
@@ -43,6 +47,7 @@ static mc_tensor *bias_before(const mc_node *node, const mc_tensor *x)
  * operation behind it did so, and of the one before where that is done along the way. */
 static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
 {
+    const linear_state *state = node->state;
     mc_tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
     mc_tensor *bias = node->output->bias_is_done ? NULL : node->inputs[BIAS];
     int64_t rows = mc_tensor_rows(du), in = mc_tensor_columns(x), out = mc_tensor_columns(du);
@@ -54,7 +59,7 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
     float *sums = mc_vector_gradient_begin(t, earlier);
     mc_matrix none = {0};
     if (dx)
-        MC_KERNEL(t, "linear", linear_backward_input, rows, in, out, mc_matrix_of(du),
+        MC_KERNEL(t, "linear", linear_backward_input, rows, in, out, state->scale, mc_matrix_of(du),
                   mc_saved_matrix(t, weight), accumulate ? 1.0f : 0.0f,
                   before ? before->activation : MC_ACTIVATION_NONE,
                   before ? mc_saved_matrix(t, before->pre) : none, mc_matrix_of(dx), sums, dbias);
@@ -77,7 +82,7 @@ static void linear_backward(mc_tape *t, mc_node *node)
     bool accumulate;
     mc_tensor *dweight = mc_gradient_target(t, weight, &accumulate);
     if (dweight)
-        MC_KERNEL(t, "linear", gemm, true, false, out, in, rows, mc_matrix_of(du),
+        MC_KERNEL(t, "linear", gemm, true, false, out, in, rows, state->scale, mc_matrix_of(du),
                   mc_saved_matrix(t, x), accumulate ? 1.0f : 0.0f, mc_matrix_of(dweight));
     input_backward(t, node, du);
     if (du != node->output->gradient) mc_scratch_free(du);
@@ -102,7 +107,7 @@ mc_tensor *mc_linear_bias_before(const mc_node *node, const mc_tensor *f)
 }
 
 static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
-                  mc_activation activation)
+                  mc_activation activation, float scale)
 {
     if (!mc_op_ready(t, "linear", x) || !mc_op_ready(t, "linear", weight)) return false;
     if (!mc_op_float(t, "linear", "input", x)) return false;
@@ -114,19 +119,20 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                 MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(weight->shape));
         return false;
     }
-    if ((int)activation < MC_ACTIVATION_NONE || activation > MC_ACTIVATION_TANH)
+    if (!mc_op_activation(t, "linear", activation)) return false;
+    if (!isfinite(scale))
         return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
-                        "linear: activation %d, expected an mc_activation", (int)activation);
+                        "linear: scale %g, expected a finite number", (double)scale);
     if (!bias) return true;
     return mc_op_ready(t, "linear", bias) &&
            mc_op_same_dtype(t, "linear", "bias", bias, x->dtype) &&
            mc_op_shape(t, "linear", "bias", bias, MC_SHAPE(weight->shape.dim[0]));
 }
 
-mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
-                           mc_activation activation)
+mc_tensor *mc_scaled_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                            mc_activation activation, float scale)
 {
-    if (!check(t, x, weight, bias, activation)) return NULL;
+    if (!check(t, x, weight, bias, activation, scale)) return NULL;
     int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = weight->shape.dim[0];
     mc_shape shape = x->shape;
     shape.dim[shape.ndim - 1] = out;
@@ -137,16 +143,23 @@ mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tenso
                      (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
     if (keeps_pre && !(pre = mc_tape_tensor(t, x->dtype, shape, x))) return NULL;
     mc_matrix no_bias = {0};
-    MC_KERNEL(t, "linear", linear, rows, in, out, mc_matrix_of(x), mc_matrix_of(weight),
+    MC_KERNEL(t, "linear", linear, rows, in, out, scale, mc_matrix_of(x), mc_matrix_of(weight),
               bias ? mc_matrix_flat(bias) : no_bias, activation, mc_matrix_of(pre),
               mc_matrix_of(y));
     mc_node *node = mc_tape_record(t, active ? &linear_activation_op : &linear_op, y,
                                    sizeof(linear_state), 3, (mc_tensor *[]){x, weight, bias});
     if (node) {
-        *(linear_state *)node->state = (linear_state){.activation = activation, .pre = pre};
+        *(linear_state *)node->state =
+            (linear_state){.activation = activation, .scale = scale, .pre = pre};
         mc_node_save(node, weight->requires_grad ? x : NULL);
         mc_node_save(node, x->requires_grad ? weight : NULL);
         mc_node_save(node, pre);
     }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                           mc_activation activation)
+{
+    return mc_scaled_linear(t, x, weight, bias, activation, 1);
 }

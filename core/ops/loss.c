@@ -7,23 +7,28 @@ enum { LOSS_SUM, LOSS_COUNT };
 
 typedef struct loss_options {
     int32_t ignore_index;
-    float smoothing;
+    float smoothing, logit_scale;
 } loss_options;
 
 static bool read_options(mc_tape *t, const char *op, const mc_cross_entropy_options *given,
                          loss_options *out)
 {
-    *out = (loss_options){.ignore_index = -100};
+    *out = (loss_options){.ignore_index = -100, .logit_scale = 1};
     if (!given) return true;
     if (given->ignore_index == MC_IGNORE_ZERO)
         out->ignore_index = 0;
     else if (given->ignore_index)
         out->ignore_index = given->ignore_index;
     out->smoothing = given->label_smoothing;
-    if (out->smoothing >= 0 && out->smoothing < 1) return true;
-    mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: label smoothing %g, expected 0 <= e < 1", op,
-            (double)out->smoothing);
-    return false;
+    if (given->logit_scale != 0) out->logit_scale = given->logit_scale;
+    mc_context *ctx = mc_tape_context(t);
+    if (!(out->smoothing >= 0 && out->smoothing < 1))
+        return !mc_fail(ctx, MC_ERR_ARGUMENT, "%s: label smoothing %g, expected 0 <= e < 1", op,
+                        (double)out->smoothing);
+    if (!isfinite(out->logit_scale))
+        return !mc_fail(ctx, MC_ERR_ARGUMENT, "%s: logit scale %g, expected a finite number", op,
+                        (double)out->logit_scale);
+    return true;
 }
 
 /* How many labels count: known on the host, since labels come from there. */
@@ -87,6 +92,12 @@ mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
         !mc_op_ready(t, "cross entropy", labels) ||
         !read_options(t, "cross entropy", given, &state.options))
         return NULL;
+    if (state.options.logit_scale != 1) {
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                "cross entropy: logit scale %g, expected 0 or 1: it is mc_linear_cross_entropy's",
+                (double)state.options.logit_scale);
+        return NULL;
+    }
     int64_t rows = mc_tensor_rows(x), classes = mc_tensor_columns(x);
     state.labels = mc_op_indices(t, "cross entropy", "label", labels, rows, classes,
                                  state.options.ignore_index);
@@ -138,21 +149,22 @@ static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int6
 {
     static const char op[] = "linear cross entropy";
     int64_t in = mc_tensor_columns(c->x);
+    float scale = c->options.logit_scale;
     mc_matrix x = rows_from(mc_matrix_of(c->x), first), none = {0};
     int64_t columns = logits.stride; /* classes, and padding whose weights, and so logits, are 0 */
-    MC_KERNEL(t, op, linear, n, in, columns, x, mc_matrix_of(c->weight),
+    MC_KERNEL(t, op, linear, n, in, columns, scale, x, mc_matrix_of(c->weight),
               c->bias ? mc_matrix_flat(c->bias) : none, MC_ACTIVATION_NONE, none, logits);
     MC_KERNEL(t, op, cross_entropy, n, c->classes, logits,
               (const int32_t *)mc_tensor_data(c->labels) + first, c->options.ignore_index,
               c->options.smoothing, c->seed, mc_tensor_data(c->loss), c->gradients ? logits : none);
     if (!c->gradients) return;
     if (c->weight->requires_grad)
-        MC_KERNEL(t, op, gemm, true, false, columns, in, n, logits, x, 1,
+        MC_KERNEL(t, op, gemm, true, false, columns, in, n, scale, logits, x, 1,
                   mc_matrix_of(c->weight->gradient));
     if (c->dbias) MC_KERNEL(t, op, column_sums, n, columns, logits, c->dbias);
     if (c->dx)
-        MC_KERNEL(t, op, gemm, false, false, n, in, columns, logits, mc_matrix_of(c->weight), 0,
-                  rows_from(mc_matrix_of(c->dx), first));
+        MC_KERNEL(t, op, gemm, false, false, n, in, columns, scale, logits, mc_matrix_of(c->weight),
+                  0, rows_from(mc_matrix_of(c->dx), first));
 }
 
 static void linear_loss_run(mc_tape *t, linear_loss *c)

@@ -1,12 +1,12 @@
-/* y = LayerNorm(x + dropout(f)): the residual sum is kept, y can be computed again from it. In a
- * residual stream the sum is an output too. */
+/* y = LayerNorm(x + dropout(f)), or RMSNorm, which has no bias: the residual sum is kept, y can be
+ * computed again from it. In a residual stream the sum is an output too. */
 #include "core/ops/ops_internal.h"
 
 typedef struct norm_state {
     float eps;
     mc_dropout_mask dropout;
     mc_tensor *sum;         /* x itself when there is no f */
-    mc_tensor *mean, *rstd; /* (rows) f32 */
+    mc_tensor *mean, *rstd; /* (rows) f32; RMSNorm has no mean */
 } norm_state;
 
 enum { X, F, WEIGHT, BIAS };
@@ -72,13 +72,15 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tens
                   mc_tensor *bias, float eps)
 {
     if (!mc_op_ready(t, "residual norm", x) || !mc_op_ready(t, "residual norm", weight) ||
-        !mc_op_ready(t, "residual norm", bias) || !mc_op_float(t, "residual norm", "input", x))
+        !mc_op_float(t, "residual norm", "input", x))
         return false;
     mc_shape vector = MC_SHAPE(mc_tensor_columns(x));
     if (!mc_op_shape(t, "residual norm", "weight", weight, vector) ||
-        !mc_op_shape(t, "residual norm", "bias", bias, vector) ||
-        !mc_op_float(t, "residual norm", "weight", weight) ||
-        !mc_op_float(t, "residual norm", "bias", bias))
+        !mc_op_float(t, "residual norm", "weight", weight))
+        return false;
+    if (bias && (!mc_op_ready(t, "residual norm", bias) ||
+                 !mc_op_shape(t, "residual norm", "bias", bias, vector) ||
+                 !mc_op_float(t, "residual norm", "bias", bias)))
         return false;
     if (f && (!mc_op_ready(t, "residual norm", f) ||
               !mc_op_shape(t, "residual norm", "second input", f, x->shape) ||
@@ -128,10 +130,10 @@ static mc_tensor *norm(mc_tape *t, norm_call *c)
     c->sum = state.sum = f ? mc_tape_tensor(t, x->dtype, x->shape, x) : x;
     mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
     if (recording) {
-        state.mean = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
+        if (c->bias) state.mean = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
         state.rstd = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
     }
-    if (!c->sum || !y || (recording && (!state.mean || !state.rstd))) return NULL;
+    if (!c->sum || !y || mc_failed(mc_tape_context(t))) return NULL;
     mc_matrix none = {0};
     MC_KERNEL(t, "residual norm", residual_norm, rows, columns, mc_matrix_of(x), mc_matrix_of(f),
               state.dropout, mc_matrix_of(c->weight), mc_matrix_of(c->bias), c->eps,

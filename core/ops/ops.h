@@ -17,9 +17,16 @@
 MC_API mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                                   mc_activation activation);
 
+/* The same of the product times a finite number, say 1 / sqrt(in): activation(scale * x weight^T +
+ * bias). It costs nothing: the product takes it along. */
+MC_API mc_tensor *mc_scaled_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                                   mc_activation activation, float scale);
+
 /* y = LayerNorm(x + dropout(f)) * weight + bias over the last dimension. f NULL: y = LayerNorm(x).
  * x, f: (..., n) of equal shape; weight, bias: (n). eps > 0. Statistics in f32, biased variance (Ba
- * et al. 2016). */
+ * et al. 2016).
+ * bias NULL: RMSNorm (Zhang & Sennrich 2019), which subtracts no mean: with s = x + dropout(f),
+ * y = s / sqrt(mean(s^2) + eps) * weight. */
 MC_API mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
                                    mc_tensor *weight, mc_tensor *bias, float eps);
 
@@ -36,8 +43,8 @@ MC_API mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float
  * to mc_residual_sum, to block lists and to mc_tape_release (which releases x and f); any other
  * operation says so. Gradients come out as if the sum had been made right there. */
 MC_API mc_tensor *mc_residual_defer(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout);
-/* LayerNorm of x, deferred or not, as in mc_residual_norm; *sum (not NULL) is what was normalised:
- * the sum as it was made in this pass, or x itself. */
+/* LayerNorm (bias NULL: RMSNorm) of x, deferred or not, as in mc_residual_norm; *sum (not NULL) is
+ * what was normalised: the sum as it was made in this pass, or x itself. */
 MC_API mc_tensor *mc_stream_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                                  float eps, mc_tensor **sum);
 /* Makes a deferred sum; x itself if it is none. The same bits as mc_stream_norm makes. */
@@ -52,6 +59,9 @@ MC_API mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p);
  * row). */
 MC_API mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table,
                            mc_tensor *const *index);
+/* The same sum times a finite number, rounded once. */
+MC_API mc_tensor *mc_embed_scaled(mc_tape *t, int tables, mc_tensor *const *table,
+                                  mc_tensor *const *index, float scale);
 
 typedef struct mc_sdpa_options {
     int heads;     /* required */
@@ -87,6 +97,7 @@ typedef struct mc_cross_entropy_options {
     int32_t ignore_index;  /* labels that do not count; 0 here means the usual -100: use
                                MC_IGNORE_ZERO to ignore label 0 */
     float label_smoothing; /* e: (1 - e) * nll + e * mean over classes of -log p */
+    float logit_scale;     /* of mc_linear_cross_entropy alone, see there; 0: 1 */
 } mc_cross_entropy_options;
 #define MC_IGNORE_ZERO INT32_MIN
 
@@ -95,11 +106,12 @@ typedef struct mc_cross_entropy_options {
 MC_API mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *logits, mc_tensor *labels,
                                    const mc_cross_entropy_options *options);
 
-/* The same for logits = x weight^T + bias, which never exist whole: computed in chunks of rows. On
- * a training tape the gradients of weight and bias are added right here, in the forward pass (zero
- * them before), and that of x is kept for backward. `classes` <= weight rows: further rows are
- * padding of the vocabulary and take no part (0: all). Backward must then be started from this loss
- * or an mc_loss_add with it as first term, with dy NULL or through an OptimManager. */
+/* The same for logits = logit_scale * x weight^T + bias, which never exist whole: computed in
+ * chunks of rows. On a training tape the gradients of weight and bias are added right here, in the
+ * forward pass (zero them before), and that of x is kept for backward. `classes` <= weight rows:
+ * further rows are padding of the vocabulary and take no part (0: all). Backward must then be
+ * started from this loss or an mc_loss_add with it as first term, with dy NULL or through an
+ * OptimManager. */
 MC_API mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight,
                                           mc_tensor *bias, int64_t classes, mc_tensor *labels,
                                           const mc_cross_entropy_options *options);
@@ -122,6 +134,12 @@ MC_API mc_tensor *mc_gelu(mc_tape *t, mc_tensor *x);     /* with erf */
 MC_API mc_tensor *mc_gelu_new(mc_tape *t, mc_tensor *x); /* with tanh, as GPT-2's */
 MC_API mc_tensor *mc_relu(mc_tape *t, mc_tensor *x);
 MC_API mc_tensor *mc_tanh(mc_tape *t, mc_tensor *x);
+MC_API mc_tensor *mc_silu(mc_tape *t, mc_tensor *x); /* x sigmoid(x) */
+
+/* y (rows..., n) = activation(a) * b, where a and b are the first and the last n columns of x
+ * (rows..., 2 n): what stands between the two products of a gated feed-forward (Shazeer 2020). With
+ * MC_ACTIVATION_NONE y = a * b. */
+MC_API mc_tensor *mc_gated(mc_tape *t, mc_tensor *x, mc_activation activation);
 
 /* The same values in another floating dtype, rounded to nearest even; x itself if it has it. */
 MC_API mc_tensor *mc_cast(mc_tape *t, mc_tensor *x, mc_dtype dtype);

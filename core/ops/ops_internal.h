@@ -36,6 +36,8 @@ bool mc_op_same_dtype(mc_tape *t, const char *op, const char *what, const mc_ten
 bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *x,
                  mc_shape expected);
 
+bool mc_op_activation(mc_tape *t, const char *op, mc_activation activation);
+
 /* The contents of an integer tensor on the host. Waits for the device only if they were computed
  * there. NULL after an error. */
 const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x);

@@ -2,6 +2,7 @@
 #include "core/ops/ops_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum { MAX_TABLES = 4 };
@@ -10,35 +11,42 @@ enum { MAX_TABLES = 4 };
 
 typedef struct embed_state {
     mc_tensor *index[MAX_TABLES];
+    float scale;
 } embed_state;
 
-/* dtable(index[row]) += dy(row) for one input; used by gather too, where x is not a parameter. */
-static void scatter_rows(mc_tape *t, const char *op, mc_tensor *x, mc_tensor *index, mc_tensor *dy)
+/* dtable(index[row]) += scale * dy(row) for one input; used by gather too, where x is not a
+ * parameter. */
+static void scatter_rows(mc_tape *t, const char *op, mc_tensor *x, mc_tensor *index, mc_tensor *dy,
+                         float scale)
 {
     bool accumulate;
     mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
     if (!dx) return;
     if (!accumulate) MC_KERNEL(t, op, zero, mc_tensor_data(dx), dx->storage->bytes);
     MC_KERNEL(t, op, embedding_backward, mc_tensor_count(index), mc_tensor_columns(x),
-              mc_matrix_of(dy), mc_tensor_data(index), mc_matrix_of(dx));
+              mc_matrix_of(dy), mc_tensor_data(index), scale, mc_matrix_of(dx));
 }
 
 static void embed_backward(mc_tape *t, mc_node *node)
 {
     const embed_state *state = node->state;
     for (int i = 0; i < node->input_count; i++)
-        scatter_rows(t, "embed", node->inputs[i], state->index[i], node->output->gradient);
+        scatter_rows(t, "embed", node->inputs[i], state->index[i], node->output->gradient,
+                     state->scale);
 }
 
 static const mc_op embed_op = {.name = "embed", .backward = embed_backward};
 
-static bool check_tables(mc_tape *t, int tables, mc_tensor *const *table)
+static bool check_tables(mc_tape *t, int tables, mc_tensor *const *table, float scale)
 {
     if (tables < 1 || tables > MAX_TABLES) {
         mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "embed: %d tables, expected 1 to %d", tables,
                 MAX_TABLES);
         return false;
     }
+    if (!isfinite(scale))
+        return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                        "embed: scale %g, expected a finite number", (double)scale);
     for (int i = 0; i < tables; i++) {
         if (!mc_op_ready(t, "embed", table ? table[i] : NULL) ||
             !mc_op_float(t, "embed", "table", table[i]) ||
@@ -50,15 +58,16 @@ static bool check_tables(mc_tape *t, int tables, mc_tensor *const *table)
     return true;
 }
 
-mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *const *index)
+mc_tensor *mc_embed_scaled(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *const *index,
+                           float scale)
 {
     static const char *const names[MAX_TABLES] = {"index", "second index", "third index",
                                                   "fourth index"};
-    if (!t || mc_failed(mc_tape_context(t)) || !check_tables(t, tables, table) ||
+    if (!t || mc_failed(mc_tape_context(t)) || !check_tables(t, tables, table, scale) ||
         !mc_op_ready(t, "embed", index ? index[0] : NULL))
         return NULL;
     int64_t rows = mc_tensor_count(index[0]), columns = mc_tensor_columns(table[0]);
-    embed_state checked = {0};
+    embed_state checked = {.scale = scale};
     mc_matrix matrix[MAX_TABLES];
     const int32_t *pointer[MAX_TABLES];
     for (int i = 0; i < tables; i++) {
@@ -70,13 +79,19 @@ mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *
     }
     mc_tensor *y = mc_tape_tensor(t, table[0]->dtype, MC_SHAPE(rows, columns), index[0]);
     if (!y) return NULL;
-    MC_KERNEL(t, "embed", embedding, rows, columns, tables, matrix, pointer, mc_matrix_of(y));
+    MC_KERNEL(t, "embed", embedding, rows, columns, tables, matrix, pointer, scale,
+              mc_matrix_of(y));
     mc_node *node = mc_tape_record(t, &embed_op, y, sizeof checked, tables, table);
     if (node) {
         *(embed_state *)node->state = checked;
         for (int i = 0; i < tables; i++) mc_node_save(node, checked.index[i]);
     }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *const *index)
+{
+    return mc_embed_scaled(t, tables, table, index, 1);
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */
@@ -88,7 +103,7 @@ typedef struct gather_state {
 static void gather_backward(mc_tape *t, mc_node *node)
 {
     const gather_state *state = node->state;
-    scatter_rows(t, "gather", node->inputs[0], state->index, node->output->gradient);
+    scatter_rows(t, "gather", node->inputs[0], state->index, node->output->gradient, 1);
 }
 
 static const mc_op gather_op = {.name = "gather", .backward = gather_backward};

@@ -247,7 +247,7 @@ static double sum_tolerance(int64_t n) { return 1e-5 * (1 + (double)n / 1000); }
 
 static void activation_case(const test_case *c)
 {
-    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++) {
+    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++) {
         both x = both_values(c->kind[0], c->rows, c->columns, c->l, -6, 6);
         both y = both_output(c->kind[2], c->rows, c->columns, c->other);
         both bias = both_vector(c->kind[1], c->columns, -1, 1), none = {0};
@@ -276,7 +276,7 @@ static void test_activation(void **state)
 
 static void activation_backward_case(const test_case *c)
 {
-    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++)
+    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             both x = both_values(c->kind[0], c->rows, c->columns, c->l, -6, 6);
             both dy = both_values(c->kind[1], c->rows, c->columns, c->other, -1, 1);
@@ -298,9 +298,34 @@ static void test_activation_backward(void **state)
     for_cases(activation_backward_case);
 }
 
+/* The two halves lie side by side, the second at an odd place where there are odd columns. */
+static void gated_case(const test_case *c)
+{
+    int64_t r = c->rows, n = c->columns;
+    for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            both x = both_values(c->kind[0], r, 2 * n, c->l, -4, 4);
+            both y = both_output(c->kind[1], r, n, c->other);
+            both dy = both_values(c->kind[1], r, n, c->l, -1, 1);
+            both dx = both_values(c->kind[2], r, 2 * n, c->other, -1, 1);
+            FOR_SIDES(s) CALL(s, gated, r, n, a, x.m[s], y.m[s]);
+            compare(&y, 4e-6, "gated");
+            FOR_SIDES(s)
+            CALL(s, gated_backward, r, n, a, x.m[s], dy.m[s], dx.m[s], accumulate);
+            compare(&dx, 4e-6, "gated_backward");
+            FREE(&x, &y, &dy, &dx);
+        }
+}
+
+static void test_gated(void **state)
+{
+    (void)state;
+    for_cases(gated_case);
+}
+
 /* Whatever the product takes along, the output is the activation of the pre-activation as stored,
  * to the bit, or it could not be computed again; and is the same if that is not kept. */
-static void linear_case(mc_dtype dtype, mc_activation a, layout l)
+static void linear_case(mc_dtype dtype, mc_activation a, layout l, float alpha)
 {
     enum { N = 33, IN = 40, OUT = 72 };
     const mc_dtype kind[4] = {dtype, dtype, dtype, dtype};
@@ -308,13 +333,14 @@ static void linear_case(mc_dtype dtype, mc_activation a, layout l)
     both bias = both_vector(dtype, OUT, -1, 1), pre = both_output(dtype, N, OUT, l);
     both y = both_output(dtype, N, OUT, l), again = both_output(dtype, N, OUT, l), none = {0};
     FOR_SIDES(s)
-    CALL(s, linear, N, IN, OUT, x.m[s], w.m[s], bias.m[s], a, pre.m[s], y.m[s]);
+    CALL(s, linear, N, IN, OUT, alpha, x.m[s], w.m[s], bias.m[s], a, pre.m[s], y.m[s]);
     compare(&pre, loose(kind, 1e-5), "pre-activation");
     compare(&y, loose(kind, 1e-5), "linear");
     CALL(GPU, activation, N, OUT, a, pre.m[GPU], again.m[GPU]);
     void *got = download(&y), *kept = download(&again);
     assert_memory_equal(got, kept, y.bytes);
-    CALL(GPU, linear, N, IN, OUT, x.m[GPU], w.m[GPU], bias.m[GPU], a, none.m[GPU], again.m[GPU]);
+    CALL(GPU, linear, N, IN, OUT, alpha, x.m[GPU], w.m[GPU], bias.m[GPU], a, none.m[GPU],
+         again.m[GPU]);
     void *alone = download(&again);
     assert_memory_equal(got, alone, y.bytes);
     free(got);
@@ -326,12 +352,15 @@ static void linear_case(mc_dtype dtype, mc_activation a, layout l)
 static void test_linear_activation(void **state)
 {
     (void)state;
-    const mc_activation activations[] = {MC_ACTIVATION_RELU, MC_ACTIVATION_GELU,
-                                         MC_ACTIVATION_TANH};
+    const mc_activation activations[] = {MC_ACTIVATION_RELU, MC_ACTIVATION_GELU, MC_ACTIVATION_TANH,
+                                         MC_ACTIVATION_SILU};
     if (!sides[GPU]) skip();
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         for (int k = 0; k < 3; k++)
-            for (int l = 0; l < LAYOUTS; l++) linear_case(kinds[k][0], activations[i], layouts[l]);
+            for (int l = 0; l < LAYOUTS; l++) {
+                linear_case(kinds[k][0], activations[i], layouts[l], 1);
+                linear_case(kinds[k][0], activations[i], layouts[l], 0.625f);
+            }
 }
 
 /* The distance of `got` from `exact` in units of the last bit that `dtype` has there. The GPU takes
@@ -532,7 +561,16 @@ static void norm_memory_free(norm_memory *m)
          &m->dw, &m->db, &m->dbranch, &m->base);
 }
 
-enum { DROPOUT = 1, BRANCH = 2, ACCUMULATE = 4, SUMS = 8, NO_DF = 16, NO_DS = 32, NO_DW = 64 };
+enum {
+    DROPOUT = 1,
+    BRANCH = 2,
+    ACCUMULATE = 4,
+    SUMS = 8,
+    NO_DF = 16,
+    NO_DS = 32,
+    NO_DW = 64,
+    RMS = 128
+};
 
 static mc_dropout_mask norm_mask(const norm_memory *m, int s, int mode)
 {
@@ -569,15 +607,16 @@ static void compare_branch_sums(const both *dbranch, const float *was, const bot
 static void norm_backward_mode(const test_case *c, norm_memory *m, int mode)
 {
     const both none = {0}, *ds = mode & NO_DS ? &none : &m->ds, *df = mode & NO_DF ? &none : &m->df;
-    const both *dw = mode & NO_DW ? &none : &m->dw;
+    const both *dw = mode & NO_DW ? &none : &m->dw, *db = mode & RMS ? &none : &m->db;
+    const both *mean = mode & RMS ? &none : &m->mean;
     size_t bytes = (size_t)c->columns * sizeof(float);
     float *was = malloc(bytes + 1);
     assert_non_null(was);
     if (bytes) memcpy(was, m->dbranch.m[CPU].data, bytes);
     FOR_SIDES(s)
-    CALL(s, residual_norm_backward, c->rows, c->columns, m->s.m[s], m->w.m[s], m->mean.m[s].data,
+    CALL(s, residual_norm_backward, c->rows, c->columns, m->s.m[s], m->w.m[s], mean->m[s].data,
          m->rstd.m[s].data, m->dy.m[s], norm_mask(m, s, mode), ds->m[s], mode & ACCUMULATE,
-         df->m[s], dw->m[s].data, m->db.m[s].data, mode & SUMS ? m->dbranch.m[s].data : NULL);
+         df->m[s], dw->m[s].data, db->m[s].data, mode & SUMS ? m->dbranch.m[s].data : NULL);
     compare(&m->ds, 1e-5, "residual_norm_backward: ds");
     compare(&m->df, loose(c->kind, 1e-5), "residual_norm_backward: df"); /* of ds as rounded */
     compare(&m->dw, 2e-5, "residual_norm_backward: dweight");
@@ -591,9 +630,9 @@ static void norm_mode(const test_case *c, int mode)
     norm_memory m = norm_memory_new(c);
     int64_t r = c->rows, n = c->columns;
     both none = {0};
-    both *f = mode & BRANCH ? &m.f : &none;
+    both *f = mode & BRANCH ? &m.f : &none, *b = mode & RMS ? &none : &m.b;
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], norm_mask(&m, s, mode), m.w.m[s], m.b.m[s],
+    CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], norm_mask(&m, s, mode), m.w.m[s], b->m[s],
          1e-5f, m.s.m[s], m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
     compare(&m.s, 3e-7, "residual_norm: s");
     compare(&m.y, loose(c->kind, 1e-5), "residual_norm: y");
@@ -613,6 +652,9 @@ static void norm_case(const test_case *c)
     norm_mode(c, SUMS | BRANCH | NO_DF);
     norm_mode(c, SUMS | BRANCH | NO_DF | ACCUMULATE);
     norm_mode(c, SUMS | DROPOUT | BRANCH | NO_DS);
+    for (int mode = 0; mode < 8; mode++) norm_mode(c, RMS | mode);
+    norm_mode(c, RMS | SUMS | DROPOUT | BRANCH | ACCUMULATE);
+    norm_mode(c, RMS | BRANCH | NO_DW | NO_DF | ACCUMULATE);
 }
 
 /* Nothing but what is wanted. */
@@ -624,7 +666,11 @@ static void norm_optional_case(const test_case *c)
     mc_dropout_mask off = {0};
     mc_matrix none = {0};
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, none, 1e-12f, m.x.m[s], m.y.m[s],
+    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, none, 1e-12f, m.x.m[s], m.y.m[s], NULL,
+         NULL);
+    compare(&m.y, 1e-5, "RMS norm without weights");
+    FOR_SIDES(s)
+    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, m.b.m[s], 1e-12f, m.x.m[s], m.y.m[s],
          m.mean.m[s].data, m.rstd.m[s].data);
     compare(&m.x, EXACT, "norm: x");
     compare(&m.y, 1e-5, "norm without weights");
@@ -667,6 +713,8 @@ static void test_norm(void **state)
             norm_mode(&c, BRANCH);
             norm_mode(&c, SUMS | DROPOUT | BRANCH);
             norm_mode(&c, SUMS | BRANCH | NO_DF | ACCUMULATE);
+            norm_mode(&c, RMS | DROPOUT | BRANCH | ACCUMULATE);
+            norm_mode(&c, RMS | BRANCH);
         }
 }
 
@@ -741,7 +789,7 @@ static void rows_case(const test_case *c)
     {
         mc_matrix table[] = {a.m[s], b.m[s], a.m[s]};
         const int32_t *index[] = {ia.memory[s], ia.memory[s], ia.memory[s]};
-        CALL(s, embedding, r, n, 3, table, index, y.m[s]);
+        CALL(s, embedding, r, n, 3, table, index, 0.75f, y.m[s]);
     }
     compare(&y, EXACT, "embedding");
     FOR_SIDES(s) CALL(s, gather_rows, r, n, a.m[s], ib.memory[s], y.m[s]);
@@ -763,7 +811,8 @@ static void embedding_backward_size(const test_case *c, int32_t entries)
     for (int t = 0; t < 2; t++) {
         both table = both_values(types[t], entries, c->columns, c->other, -1, 1);
         FOR_SIDES(s)
-        CALL(s, embedding_backward, c->rows, c->columns, dy.m[s], index.memory[s], table.m[s]);
+        CALL(s, embedding_backward, c->rows, c->columns, dy.m[s], index.memory[s], 0.75f,
+             table.m[s]);
         /* The CPU rounds a 16-bit table with every row that it adds. */
         double rounds = t == 0 ? 0 : 0x1p-8 * (1 + (double)c->rows / entries);
         compare(&table, 1e-5 + rounds, "embedding_backward");
@@ -1246,7 +1295,7 @@ static void test_repeatable(void **state)
         both *all[] = {&sums, &table, &loss};
         for (int i = 0; i < 3; i++) CALL(GPU, zero, all[i]->memory[GPU], all[i]->bytes);
         CALL(GPU, column_sums, ROWS, COLUMNS, x.m[GPU], sums.memory[GPU]);
-        CALL(GPU, embedding_backward, ROWS, COLUMNS, x.m[GPU], index.memory[GPU],
+        CALL(GPU, embedding_backward, ROWS, COLUMNS, x.m[GPU], index.memory[GPU], 1,
              (mc_matrix){table.memory[GPU], MC_F32, COLUMNS});
         CALL(GPU, cross_entropy, ROWS, COLUMNS, x.m[GPU], labels.memory[GPU], -1, 0, NULL,
              loss.memory[GPU], (mc_matrix){0});
@@ -1274,6 +1323,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_conversions),
         cmocka_unit_test(test_activation),
         cmocka_unit_test(test_activation_backward),
+        cmocka_unit_test(test_gated),
         cmocka_unit_test(test_linear_activation),
         cmocka_unit_test(test_gelu_of_all_halves),
         cmocka_unit_test(test_dropout),

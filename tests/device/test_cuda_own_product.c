@@ -179,13 +179,13 @@ static void look_around(run *r)
 
 static void forward(mc_device *d, run *r, const int64_t shape[3])
 {
-    mc_own_product p = {.rows = shape[0], .columns = shape[1], .terms = shape[2]};
+    mc_own_product p = {.rows = shape[0], .columns = shape[1], .terms = shape[2], .alpha = 1};
     r->bias = make(d, r->dtype, 1, shape[1], 0.5f, 5);
     p.x = r->x.m, p.weight = r->w.m, p.bias = r->bias.m, p.pre = r->pre.m, p.y = r->y.m;
     p.activation = r->activation;
     assert_true(mc_own_product_takes(d, &p));
-    assert_int_equal(d->kernels->linear(d, shape[0], shape[2], shape[1], r->x.m, r->w.m, r->bias.m,
-                                        r->activation, r->pre.m, r->y.m),
+    assert_int_equal(d->kernels->linear(d, shape[0], shape[2], shape[1], 1, r->x.m, r->w.m,
+                                        r->bias.m, r->activation, r->pre.m, r->y.m),
                      MC_OK);
     check_gaps(d, &r->pre);
     check_gaps(d, &r->y);
@@ -249,12 +249,12 @@ static void backward(mc_device *d, run *r, const int64_t shape[3], bool with_sum
     vector sums = make_vector(d, columns), dbias = make_vector(d, terms);
     r->sums = with_sums && all ? calloc((size_t)columns, sizeof *r->sums) : NULL;
     mc_own_product p =
-        mc_own_product_backward(rows, columns, terms, r->x.m, r->w.m, 0, r->activation, r->pre.m,
+        mc_own_product_backward(rows, columns, terms, 1, r->x.m, r->w.m, 0, r->activation, r->pre.m,
                                 r->y.m, with_sums ? sums.data : NULL, dbias.data);
     assert_int_equal(p.kind, r->kind);
     assert_true(mc_own_product_takes(d, &p));
-    assert_int_equal(d->kernels->linear_backward_input(d, rows, columns, terms, r->x.m, r->w.m, 0,
-                                                       r->activation, r->pre.m, r->y.m,
+    assert_int_equal(d->kernels->linear_backward_input(d, rows, columns, terms, 1, r->x.m, r->w.m,
+                                                       0, r->activation, r->pre.m, r->y.m,
                                                        with_sums ? sums.data : NULL, dbias.data),
                      MC_OK);
     check_gaps(d, &r->y);
@@ -331,7 +331,7 @@ static void repeat(mc_device *d, mc_activation activation)
     assert_non_null(before);
     for (int i = 0; i < 20; i++) {
         vector sums = make_vector(d, COLUMNS), dbias = make_vector(d, TERMS);
-        assert_int_equal(d->kernels->linear_backward_input(d, ROWS, COLUMNS, TERMS, dy.m, w.m, 0,
+        assert_int_equal(d->kernels->linear_backward_input(d, ROWS, COLUMNS, TERMS, 1, dy.m, w.m, 0,
                                                            activation, pre.m, dx.m,
                                                            active ? sums.data : NULL, dbias.data),
                          MC_OK);
@@ -380,7 +380,7 @@ static void test_adding(void **state)
         vector dbias = make_vector(d, TERMS);
         const matrix *dx = i ? &other : &own;
         if (i) assert_int_equal(d->kernels->zero(d, dx->m.data, (size_t)count_of(dx) * 2), MC_OK);
-        assert_int_equal(d->kernels->linear_backward_input(d, ROWS, COLUMNS, TERMS, dy.m, w.m,
+        assert_int_equal(d->kernels->linear_backward_input(d, ROWS, COLUMNS, TERMS, 1, dy.m, w.m,
                                                            (float)i, none, no_pre, dx->m, NULL,
                                                            dbias.data),
                          MC_OK);
@@ -409,13 +409,15 @@ static void test_choice(void **state)
     mc_device *d = ctx->device;
     matrix x = make(d, MC_BF16, 64, 64, 1, 1), w = make(d, MC_BF16, 64, 64, 1, 2);
     matrix y = make(d, MC_BF16, 64, 64, 1, 3), pre = make(d, MC_BF16, 64, 64, 1, 4);
-    mc_own_product p = mc_own_product_backward(64, 64, 64, x.m, w.m, 0, MC_ACTIVATION_GELU, pre.m,
-                                               y.m, NULL, NULL);
+    mc_own_product p = mc_own_product_backward(64, 64, 64, 1, x.m, w.m, 0, MC_ACTIVATION_GELU,
+                                               pre.m, y.m, NULL, NULL);
     assert_true(mc_own_product_takes(d, &p));
     mc_own_product odd = p;
     odd.columns = 60;
     assert_false(mc_own_product_takes(d, &odd));
     odd = p, odd.activation = MC_ACTIVATION_RELU;
+    assert_false(mc_own_product_takes(d, &odd));
+    odd = p, odd.alpha = 0.5f;
     assert_false(mc_own_product_takes(d, &odd));
     odd = p, odd.x.data = (char *)odd.x.data + 2;
     assert_false(mc_own_product_takes(d, &odd));
@@ -436,8 +438,8 @@ static bool takes_plain(mc_device *d, int64_t in, int64_t out, float beta, float
 {
     char *memory = (char *)((uintptr_t)1 << 40);
     const mc_matrix dy = {memory, MC_BF16, out}, weight = {memory, MC_BF16, in}, none = {0};
-    mc_own_product p = mc_own_product_backward(65536, in, out, dy, weight, beta, MC_ACTIVATION_NONE,
-                                               none, weight, sums, dbias);
+    mc_own_product p = mc_own_product_backward(65536, in, out, 1, dy, weight, beta,
+                                               MC_ACTIVATION_NONE, none, weight, sums, dbias);
     return mc_own_product_takes(d, &p);
 }
 

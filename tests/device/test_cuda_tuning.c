@@ -57,7 +57,7 @@ static void multiply(mc_device *d)
     sizes n = sizes_here();
     mc_matrix x = random_matrix(d, n.rows, n.in, 1), w = random_matrix(d, n.out, n.in, 2),
               bias = random_matrix(d, 1, n.out, 3), y = random_matrix(d, n.rows, n.out, 4);
-    mc_status status = d->kernels->linear(d, n.rows, n.in, n.out, x, w, bias, MC_ACTIVATION_NONE,
+    mc_status status = d->kernels->linear(d, n.rows, n.in, n.out, 1, x, w, bias, MC_ACTIVATION_NONE,
                                           (mc_matrix){0}, y);
     assert_int_equal(status, MC_OK);
     for (int i = 0; i < 8; i++) {
@@ -164,7 +164,7 @@ static void test_empty_product(void **state)
     mc_device *d = ctx->device;
     mc_matrix c = random_matrix(d, 1, 40, 1);
     c.stride = 0;
-    assert_int_equal(d->kernels->gemm(d, false, false, 1, 40, 0, c, c, 0, c), MC_OK);
+    assert_int_equal(d->kernels->gemm(d, false, false, 1, 40, 0, 1, c, c, 0, c), MC_OK);
     for (int i = 0; i < 40; i++) assert_true(value_of(d, c, 0, i) == 0);
     d->free(d, c.data, 80);
     mc_context_free(ctx);

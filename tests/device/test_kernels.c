@@ -70,6 +70,7 @@ static double reference_activation(mc_activation a, double x)
     case MC_ACTIVATION_GELU_NEW:
         return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case MC_ACTIVATION_TANH: return tanh(x);
+    case MC_ACTIVATION_SILU: return x / (1 + exp(-x));
     case MC_ACTIVATION_NONE: break;
     }
     return x;
@@ -85,6 +86,7 @@ static double reference_slope(mc_activation a, double x)
         z = 2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-z));
         return s + x * s * (1 - s) * 2 * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
     case MC_ACTIVATION_TANH: return 1 - tanh(x) * tanh(x);
+    case MC_ACTIVATION_SILU: s = 1 / (1 + exp(-x)); return s + x * s * (1 - s);
     case MC_ACTIVATION_NONE: break;
     }
     return 1;
@@ -102,7 +104,7 @@ static void test_activation_accuracy(void **state)
         if (i % 3 == 0) x[i] *= 1e-3f;
         one[i] = 1;
     }
-    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_TANH; a++)
+    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++)
     {
         mc_matrix xm = {x, MC_F32, N}, ym = {y, MC_F32, N}, dm = {dx, MC_F32, N},
                   om = {one, MC_F32, N};
@@ -132,7 +134,7 @@ static void test_activation_accuracy(void **state)
 static void test_activation_special(void **state)
 {
     (void)state;
-    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_RELU; a <= MC_ACTIVATION_TANH; a++)
+    FOR_TABLES(t) for (mc_activation a = MC_ACTIVATION_RELU; a <= MC_ACTIVATION_SILU; a++)
     {
         float x[] = {NAN, INFINITY, 1e30f, -1e30f, 0, 100, -100}, y[7];
         mc_matrix xm = {x, MC_F32, 7}, ym = {y, MC_F32, 7};
@@ -170,10 +172,47 @@ static void bias_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t 
     free(out);
 }
 
+/* a and b are the two halves of x's rows. */
+static void gated_kernel_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t n,
+                              mc_activation a, bool accumulate)
+{
+    matrix x = matrix_new(dtype, rows, 2 * n, 3, -3, 3), y = matrix_new(dtype, rows, n, 1, 0, 1);
+    matrix dy = matrix_new(dtype, rows, n, 2, -1, 1), dx = matrix_new(dtype, rows, 2 * n, 5, -1, 1);
+    double *out = doubles(rows * n), *gradient = doubles(2 * rows * n);
+    for (int64_t i = 0; i < rows * n; i++) {
+        int64_t at = i / n * 2 * n + i % n;
+        double g = reference_activation(a, x.v[at]);
+        out[i] = g * x.v[at + n];
+        gradient[at] = dy.v[i] * x.v[at + n] * reference_slope(a, x.v[at]);
+        gradient[at + n] = dy.v[i] * g;
+    }
+    for (int64_t i = 0; i < 2 * rows * n && accumulate; i++) gradient[i] += dx.v[i];
+    assert_int_equal(t->k->gated(device, rows, n, a, x.m, y.m), MC_OK);
+    assert_matrix(&y, out, 1e-6, t->name, "gated");
+    assert_int_equal(t->k->gated_backward(device, rows, n, a, x.m, dy.m, dx.m, accumulate), MC_OK);
+    assert_matrix(&dx, gradient, 4e-6, t->name, "gated_backward");
+    matrix_free(&x);
+    matrix_free(&y);
+    matrix_free(&dy);
+    matrix_free(&dx);
+    free(out);
+    free(gradient);
+}
+
+static void test_gated(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (mc_activation a = 0; a <= MC_ACTIVATION_SILU; a++)
+    {
+        gated_kernel_case(t, float_types[i], shapes[s][0], shapes[s][1], a, false);
+        gated_kernel_case(t, float_types[i], shapes[s][0], shapes[s][1], a, true);
+    }
+}
+
 static void test_bias_activation(void **state)
 {
     (void)state;
-    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++)
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (mc_activation a = 0; a <= MC_ACTIVATION_SILU; a++)
     {
         bias_case(t, float_types[i], shapes[s][0], shapes[s][1], a, true);
         bias_case(t, float_types[i], shapes[s][0], shapes[s][1], a, false);
@@ -205,7 +244,7 @@ static void test_activation_backward(void **state)
     FOR_TABLES(t)
     FOR_TYPES(i)
     FOR_SHAPES(s)
-    for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++)
+    for (mc_activation a = 0; a <= MC_ACTIVATION_SILU; a++)
         for (int mode = 0; mode < 3; mode++)
             activation_backward_case(t, float_types[i], shapes[s][0], shapes[s][1], a, mode);
 }
@@ -262,7 +301,7 @@ typedef struct norm_case {
     float *mean, *rstd, *dw, *db, *dbranch;
     double *sum, *out, *m, *r, *e_ds, *e_df, *e_dw, *e_db, *e_dbranch;
     int64_t rows, columns;
-    bool branch, accumulate;
+    bool branch, accumulate, rms;
 } norm_case;
 
 static void norm_case_init(norm_case *c, mc_dtype dtype, int64_t rows, int64_t columns)
@@ -311,13 +350,14 @@ static void reference_norm(norm_case *c, const matrix *s, double eps)
         double mean = 0, var = 0;
         for (int64_t i = 0; i < c->columns; i++) {
             c->s.v[r * c->columns + i] = element(s->m.dtype, s->m.data, r * s->m.stride + i);
-            mean += row[i] / (double)c->columns;
+            if (!c->rms) mean += row[i] / (double)c->columns;
         }
         for (int64_t i = 0; i < c->columns; i++) var += pow(row[i] - mean, 2) / (double)c->columns;
         c->m[r] = mean;
         c->r[r] = 1 / sqrt(var + eps);
         for (int64_t i = 0; i < c->columns; i++)
-            c->out[r * c->columns + i] = (row[i] - mean) * c->r[r] * c->w.v[i] + c->b.v[i];
+            c->out[r * c->columns + i] =
+                (row[i] - mean) * c->r[r] * c->w.v[i] + (c->rms ? 0 : c->b.v[i]);
     }
 }
 
@@ -329,7 +369,7 @@ static void reference_norm_backward(norm_case *c)
         for (int64_t i = 0; i < c->columns; i++) {
             int64_t at = r * c->columns + i;
             double normal = (c->s.v[at] - c->m[r]) * c->r[r], g = c->dy.v[at] * c->w.v[i];
-            g1 += g / (double)c->columns;
+            if (!c->rms) g1 += g / (double)c->columns;
             g2 += g * normal / (double)c->columns;
             c->e_dw[i] += c->dy.v[at] * normal;
             c->e_db[i] += c->dy.v[at];
@@ -370,23 +410,25 @@ static void run_norm_case(const isa_table *t, mc_dtype dtype, int64_t rows, int6
 {
     norm_case c = {.mask = {.p = mode & 1 ? 0.3f : 0, .seed = 77, .offset = 5},
                    .branch = mode & 2,
-                   .accumulate = mode & 4};
+                   .accumulate = mode & 4,
+                   .rms = mode & 8};
     norm_case_init(&c, dtype, rows, columns);
     reference_sum(&c);
-    mc_matrix f = c.branch ? c.f.m : (mc_matrix){0};
-    assert_int_equal(t->k->residual_norm(device, rows, columns, c.x.m, f, c.mask, c.w.m, c.b.m,
+    mc_matrix none = {0}, f = c.branch ? c.f.m : none, bias = c.rms ? none : c.b.m;
+    assert_int_equal(t->k->residual_norm(device, rows, columns, c.x.m, f, c.mask, c.w.m, bias,
                                          1e-5f, c.s.m, c.y.m, c.mean, c.rstd),
                      MC_OK);
     assert_matrix(&c.s, c.sum, 3e-7, t->name, "residual sum");
     reference_norm(&c, &c.s, 1e-5);
     assert_matrix(&c.y, c.out, 3e-6, t->name, "residual_norm");
-    assert_floats(c.mean, c.m, rows, 1e-6, t->name, "mean");
+    assert_floats(c.mean, c.m, rows, 1e-6, t->name, "mean"); /* of RMSNorm left alone: zeros */
     assert_floats(c.rstd, c.r, rows, 4e-6, t->name, "rstd");
     reference_norm_backward(&c);
     for (int64_t i = 0; i < columns; i++) c.dbranch[i] = 1;
-    assert_int_equal(t->k->residual_norm_backward(device, rows, columns, c.s.m, c.w.m, c.mean,
-                                                  c.rstd, c.dy.m, c.mask, c.ds.m, c.accumulate,
-                                                  c.df.m, c.dw, c.db, c.dbranch),
+    assert_int_equal(t->k->residual_norm_backward(device, rows, columns, c.s.m, c.w.m,
+                                                  c.rms ? NULL : c.mean, c.rstd, c.dy.m, c.mask,
+                                                  c.ds.m, c.accumulate, c.df.m, c.dw,
+                                                  c.rms ? NULL : c.db, c.dbranch),
                      MC_OK);
     assert_branch_sums(&c, &c.df, t->name, "sums of df");
     const double tolerance = 4e-6;
@@ -394,14 +436,14 @@ static void run_norm_case(const isa_table *t, mc_dtype dtype, int64_t rows, int6
     reference_branch_gradient(&c);
     assert_matrix(&c.df, c.e_df, 2e-7, t->name, "norm df");
     assert_floats(c.dw, c.e_dw, columns, 1e-5, t->name, "norm dweight");
-    assert_floats(c.db, c.e_db, columns, 1e-5, t->name, "norm dbias");
+    if (!c.rms) assert_floats(c.db, c.e_db, columns, 1e-5, t->name, "norm dbias");
     norm_case_free(&c);
 }
 
 static void test_norm(void **state)
 {
     (void)state;
-    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (int mode = 0; mode < 8; mode++)
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (int mode = 0; mode < 16; mode++)
     {
         if (shapes[s][1] > 1) run_norm_case(t, float_types[i], shapes[s][0], shapes[s][1], mode);
     }
@@ -516,19 +558,19 @@ static void embedding_case(const isa_table *t, mc_dtype dtype, int64_t rows, int
         ib[r] = (int32_t)(random_bits() % 2);
         for (int64_t c = 0; c < columns; c++) {
             int32_t from = ia[r] < 0 ? 0 : ia[r];
-            sum[r * columns + c] = a.v[from * columns + c] + b.v[ib[r] * columns + c];
+            sum[r * columns + c] = 0.75 * (a.v[from * columns + c] + b.v[ib[r] * columns + c]);
             gathered[r * columns + c] = ia[r] < 0 ? 0 : a.v[ia[r] * columns + c];
-            if (ia[r] >= 0) grad[ia[r] * columns + c] += y.v[r * columns + c];
+            if (ia[r] >= 0) grad[ia[r] * columns + c] += -0.375 * y.v[r * columns + c];
         }
     }
-    assert_int_equal(t->k->embedding_backward(device, rows, columns, y.m, ia, g.m), MC_OK);
+    assert_int_equal(t->k->embedding_backward(device, rows, columns, y.m, ia, -0.375f, g.m), MC_OK);
     assert_matrix(&g, grad, 1e-6, t->name, "embedding_backward");
     assert_int_equal(t->k->gather_rows(device, rows, columns, a.m, ia, y.m), MC_OK);
     assert_matrix(&y, gathered, 0, t->name, "gather_rows");
     for (int64_t r = 0; r < rows; r++) ia[r] = ia[r] < 0 ? 0 : ia[r];
     mc_matrix both[] = {a.m, b.m};
     const int32_t *index[] = {ia, ib};
-    assert_int_equal(t->k->embedding(device, rows, columns, 2, both, index, y.m), MC_OK);
+    assert_int_equal(t->k->embedding(device, rows, columns, 2, both, index, 0.75f, y.m), MC_OK);
     assert_matrix(&y, sum, 3e-7, t->name, "embedding");
     matrix_free(&a);
     matrix_free(&b);
@@ -705,6 +747,9 @@ typedef struct product {
     float beta;
 } product;
 
+/* Of products: other than 1 for every second one. */
+static float alpha_of(product p) { return p.n % 2 ? 1 : 0.75f; }
+
 static void product_case(const isa_table *t, product p)
 {
     matrix a = matrix_new(p.a, p.ta ? p.k : p.m, p.ta ? p.m : p.k, 3, -1, 1);
@@ -713,11 +758,12 @@ static void product_case(const isa_table *t, product p)
     double *expected = doubles(p.m * p.n);
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t j = 0; j < p.n; j++) {
-            double sum = p.beta != 0 ? c.v[i * p.n + j] : 0;
+            double sum = 0;
             for (int64_t q = 0; q < p.k; q++)
                 sum +=
                     a.v[p.ta ? q * p.m + i : i * p.k + q] * b.v[p.tb ? j * p.k + q : q * p.n + j];
-            expected[i * p.n + j] = sum;
+            expected[i * p.n + j] =
+                (double)alpha_of(p) * sum + (p.beta != 0 ? c.v[i * p.n + j] : 0);
         }
     if (p.beta == 0) /* is not read */
         for (int64_t i = 0; i < p.m; i++)
@@ -725,7 +771,8 @@ static void product_case(const isa_table *t, product p)
                 if (p.c == MC_F32) ((float *)c.m.data)[i * c.m.stride + j] = NAN;
     if (p.m == 1)
         a.m.stride = p.ta ? a.m.stride : 1, c.m.stride = 1; /* of no meaning for one row */
-    assert_int_equal(t->k->gemm(device, p.ta, p.tb, p.m, p.n, p.k, a.m, b.m, p.beta, c.m), MC_OK);
+    assert_int_equal(
+        t->k->gemm(device, p.ta, p.tb, p.m, p.n, p.k, alpha_of(p), a.m, b.m, p.beta, c.m), MC_OK);
     if (p.m == 1) c.m.stride = p.n;
     assert_matrix(&c, expected, 2e-6, t->name, "gemm");
     matrix_free(&a);
@@ -763,9 +810,9 @@ static void test_gemm_blocks(void **state)
             for (int64_t q = 0; q < k; q++) expected[i] += a.v[i / n * k + q] * b.v[i % n * k + q];
             turned[i % n * 2 + i / n] = expected[i];
         }
-        assert_int_equal(t->k->gemm(device, false, true, 2, n, k, a.m, b.m, 0, c.m), MC_OK);
+        assert_int_equal(t->k->gemm(device, false, true, 2, n, k, 1, a.m, b.m, 0, c.m), MC_OK);
         assert_matrix(&c, expected, 2e-6, t->name, "gemm in blocks of n");
-        assert_int_equal(t->k->gemm(device, false, true, n, 2, k, b.m, a.m, 0, d.m), MC_OK);
+        assert_int_equal(t->k->gemm(device, false, true, n, 2, k, 1, b.m, a.m, 0, d.m), MC_OK);
         assert_matrix(&d, turned, 2e-6, t->name, "gemm in blocks of m");
         matrix_free(&a);
         matrix_free(&b);
@@ -802,11 +849,11 @@ static void input_gradient_case(const isa_table *t, input_gradient c)
     memcpy(dbias, sums, sizeof dbias);
     bool active = c.activation != MC_ACTIVATION_NONE;
     int status =
-        t->k->linear_backward_input(device, c.rows, c.in, c.out, dy.m, weight.m, c.beta,
+        t->k->linear_backward_input(device, c.rows, c.in, c.out, 0.75f, dy.m, weight.m, c.beta,
                                     c.activation, active ? pre.m : (mc_matrix){0}, dx.m,
                                     c.with_sums ? sums[0] : NULL, c.with_bias ? dbias[0] : NULL);
     assert_int_equal(status, MC_OK);
-    t->k->gemm(device, false, false, c.rows, c.in, c.out, dy.m, weight.m, c.beta, apart.m);
+    t->k->gemm(device, false, false, c.rows, c.in, c.out, 0.75f, dy.m, weight.m, c.beta, apart.m);
     if (active)
         t->k->activation_backward(device, c.rows, c.in, c.activation, pre.m, apart.m, apart.m,
                                   false);
@@ -838,8 +885,8 @@ static void input_sums_case(const isa_table *t, mc_dtype dtype, mc_activation ac
     for (int i = 0; i < IN; i++) expected[i] = sums[i] = (float)i - 7.5f;
     for (int i = 0; i < OUT; i++) expected_bias[i] = dbias[i] = 2.5f - (float)i;
     for (int pass = 0; pass < 2; pass++) {
-        int status = t->k->linear_backward_input(device, N, IN, OUT, dy.m, weight.m, 0, activation,
-                                                 pre.m, dx.m, sums, dbias);
+        int status = t->k->linear_backward_input(device, N, IN, OUT, 1, dy.m, weight.m, 0,
+                                                 activation, pre.m, dx.m, sums, dbias);
         assert_int_equal(status, MC_OK);
         for (int i = 0; i < N * IN; i++)
             expected[i % IN] += element(dtype, dx.m.data, i / IN * dx.m.stride + i % IN);
@@ -858,7 +905,7 @@ static void test_linear_backward_input(void **state)
     (void)state;
     const int64_t sizes[][3] = {{0, 5, 4},   {5, 0, 4},    {5, 4, 0},     {1, 1, 1},
                                 {1, 37, 20}, {33, 40, 20}, {130, 90, 70}, {700, 13, 5}};
-    FOR_TABLES(t) FOR_TYPES(i) for (mc_activation a = 0; a <= MC_ACTIVATION_TANH; a++)
+    FOR_TABLES(t) FOR_TYPES(i) for (mc_activation a = 0; a <= MC_ACTIVATION_SILU; a++)
     {
         input_sums_case(t, float_types[i], a);
         for (int s = 0; s < 8; s++)
@@ -1140,6 +1187,7 @@ int main(void)
         cmocka_unit_test(test_gradient_stats_16),
         cmocka_unit_test(test_loss_add_counts),
         cmocka_unit_test(test_norm_branch_sums),
+        cmocka_unit_test(test_gated),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

@@ -15,6 +15,7 @@ static double activated(mc_activation a, double x)
     case MC_ACTIVATION_GELU_NEW:
         return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case MC_ACTIVATION_TANH: return tanh(x);
+    case MC_ACTIVATION_SILU: return x / (1 + exp(-x));
     case MC_ACTIVATION_NONE: break;
     }
     return x;
@@ -45,9 +46,14 @@ static void declare_linear(op_call *c)
 
 static mc_tensor *run_linear(mc_tape *t, op_call *c)
 {
-    return mc_fused_linear(t, c->in[0].x, c->in[1].x, c->o->bias ? c->in[2].x : NULL,
-                           c->o->activation);
+    mc_tensor *bias = c->o->bias ? c->in[2].x : NULL;
+    if (c->o->factor != 0)
+        return mc_scaled_linear(t, c->in[0].x, c->in[1].x, bias, c->o->activation, c->o->factor);
+    return mc_fused_linear(t, c->in[0].x, c->in[1].x, bias, c->o->activation);
 }
+
+/* 1 where the row has none. */
+static double factor_of(const op_call *c) { return c->o->factor != 0 ? (double)c->o->factor : 1; }
 
 static void linear_reference(const op_call *c, double *y)
 {
@@ -55,8 +61,8 @@ static void linear_reference(const op_call *c, double *y)
     const double *x = c->in[0].v, *w = c->in[1].v, *b = c->o->bias ? c->in[2].v : NULL;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < out; o++)
-            y[r * out + o] =
-                activated(c->o->activation, dot(x + r * in, w + o * in, in) + (b ? b[o] : 0));
+            y[r * out + o] = activated(
+                c->o->activation, factor_of(c) * dot(x + r * in, w + o * in, in) + (b ? b[o] : 0));
 }
 
 static double linear_flops(const op_call *c)
@@ -91,34 +97,39 @@ static void declare_norm(op_call *c)
     int64_t rows = c->n[0], columns = c->n[1];
     add_values(c, VALUES, MC_SHAPE(rows, columns), -2, 2);
     add_values(c, c->o->weights, MC_SHAPE(columns), 0.5, 1.5);
-    add_values(c, c->o->weights, MC_SHAPE(columns), -1, 1);
+    if (!c->o->rms) add_values(c, c->o->weights, MC_SHAPE(columns), -1, 1);
     if (c->o->second) add_values(c, VALUES, MC_SHAPE(rows, columns), -2, 2);
     set_output(c, c->dtype, MC_SHAPE(rows, columns));
 }
 
+static op_input *norm_bias(op_call *c) { return c->o->rms ? NULL : &c->in[2]; }
+static op_input *norm_branch(op_call *c) { return c->o->second ? &c->in[c->inputs - 1] : NULL; }
+
 static mc_tensor *run_norm(mc_tape *t, op_call *c)
 {
-    return mc_residual_norm(t, c->in[0].x, c->o->second ? c->in[3].x : NULL, c->o->dropout,
-                            c->in[1].x, c->in[2].x, norm_eps);
+    op_input *f = norm_branch(c), *bias = norm_bias(c);
+    return mc_residual_norm(t, c->in[0].x, f ? f->x : NULL, c->o->dropout, c->in[1].x,
+                            bias ? bias->x : NULL, norm_eps);
 }
 
 static void norm_reference(const op_call *c, double *y)
 {
     int64_t rows = c->n[0], columns = c->n[1];
+    const op_input *f = &c->in[c->inputs - 1];
     double *s = doubles(columns);
     for (int64_t r = 0; r < rows; r++) {
         double mean = 0, variance = 0;
         for (int64_t i = 0; i < columns; i++) {
             int64_t at = r * columns + i;
             s[i] = c->in[0].v[at];
-            if (c->o->second) s[i] += c->in[3].v[at] * reference_dropout(mask_of(c), (uint64_t)at);
-            mean += s[i] / (double)columns;
+            if (c->o->second) s[i] += f->v[at] * reference_dropout(mask_of(c), (uint64_t)at);
+            if (!c->o->rms) mean += s[i] / (double)columns;
         }
         for (int64_t i = 0; i < columns; i++)
             variance += (s[i] - mean) * (s[i] - mean) / (double)columns;
         for (int64_t i = 0; i < columns; i++)
-            y[r * columns + i] =
-                (s[i] - mean) / sqrt(variance + (double)norm_eps) * c->in[1].v[i] + c->in[2].v[i];
+            y[r * columns + i] = (s[i] - mean) / sqrt(variance + (double)norm_eps) * c->in[1].v[i] +
+                                 (c->o->rms ? 0 : c->in[2].v[i]);
     }
     free(s);
 }
@@ -139,8 +150,9 @@ static void norm_reference(const op_call *c, double *y)
 static mc_tensor *run_stream(mc_tape *t, op_call *c)
 {
     mc_tensor *x = c->in[0].x, *sum = NULL;
-    if (c->o->second) x = mc_residual_defer(t, x, c->in[3].x, c->o->dropout);
-    mc_tensor *y = mc_stream_norm(t, x, c->in[1].x, c->in[2].x, norm_eps, &sum);
+    op_input *f = norm_branch(c), *bias = norm_bias(c);
+    if (f) x = mc_residual_defer(t, x, f->x, c->o->dropout);
+    mc_tensor *y = mc_stream_norm(t, x, c->in[1].x, bias ? bias->x : NULL, norm_eps, &sum);
     return y ? mc_add(t, y, sum) : NULL;
 }
 
@@ -153,7 +165,7 @@ static void stream_reference(const op_call *c, double *y)
 {
     norm_reference(c, y);
     for (int64_t i = 0; i < c->out_count; i++)
-        y[i] += stream_sum(c, c->o->second ? &c->in[3] : NULL, i);
+        y[i] += stream_sum(c, c->o->second ? &c->in[c->inputs - 1] : NULL, i);
 }
 
 static void declare_sum(op_call *c)
@@ -298,6 +310,42 @@ static void argmax_reference(const op_call *c, double *y)
         }                                                                                     \
     }
 
+/* ---- gates: rows, columns of the output ------------------------------------------------------ */
+
+static void declare_gated(op_call *c)
+{
+    add_values(c, VALUES, MC_SHAPE(c->n[0], 2 * c->n[1]), -4, 4);
+    set_output(c, c->dtype, MC_SHAPE(c->n[0], c->n[1]));
+}
+
+static mc_tensor *run_gated(mc_tape *t, op_call *c)
+{
+    return mc_gated(t, c->in[0].x, c->o->activation);
+}
+
+static void gated_reference(const op_call *c, double *y)
+{
+    int64_t n = c->n[1];
+    for (int64_t i = 0; i < c->out_count; i++) {
+        const double *x = c->in[0].v + i / n * 2 * n + i % n;
+        y[i] = activated(c->o->activation, x[0]) * x[n];
+    }
+}
+
+#define GATED(text, of)                                                                         \
+    {                                                                                           \
+        .name = text, .declare = declare_gated, .run = run_gated, .reference = gated_reference, \
+        .o = {.activation = of}, .perf = {4096, 3072}, .sizes = {                               \
+            {1, 1},                                                                             \
+            {3, 7},                                                                             \
+            {0, 5},                                                                             \
+            {17, 3},                                                                            \
+            {1, 300},                                                                           \
+            {19, 65},                                                                           \
+            {64, 1032}                                                                          \
+        }                                                                                       \
+    }
+
 /* ---- add and mul: form, sizes ---------------------------------------------------------------- */
 
 enum { EQUAL, ROW, MATRIX, SCALAR, ROW_FIRST };
@@ -377,6 +425,7 @@ static mc_tensor *run_embed(mc_tape *t, op_call *c)
         table[i] = c->in[i].x;
         index[i] = c->in[n + i].x;
     }
+    if (c->o->factor != 0) return mc_embed_scaled(t, n, table, index, c->o->factor);
     return mc_embed(t, n, table, index);
 }
 
@@ -388,6 +437,7 @@ static void embed_reference(const op_call *c, double *y)
         y[i] = 0;
         for (int k = 0; k < n; k++)
             y[i] += c->in[k].v[(int64_t)c->in[n + k].v[i / columns] * columns + i % columns];
+        y[i] *= factor_of(c);
     }
 }
 
@@ -657,7 +707,8 @@ static void add_labels(op_call *c, int64_t rows, int64_t classes)
 static mc_cross_entropy_options loss_options(const op_call *c)
 {
     return (mc_cross_entropy_options){.ignore_index = c->o->ignore_index,
-                                      .label_smoothing = c->o->smoothing};
+                                      .label_smoothing = c->o->smoothing,
+                                      .logit_scale = c->row->seeded ? c->o->factor : 0};
 }
 
 static void declare_cross_entropy(op_call *c) /* rows, classes */
@@ -718,7 +769,7 @@ static void linear_loss_reference(const op_call *c, double *y)
     y[0] = y[1] = 0;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < classes; i++)
-            logits[i] = dot(c->in[0].v + r * in, c->in[1].v + i * in, in) +
+            logits[i] = factor_of(c) * dot(c->in[0].v + r * in, c->in[1].v + i * in, in) +
                         (c->o->bias ? c->in[3].v[i] : 0);
         add_loss(c->o, logits, c->in[2].v + r, 1, classes, one);
         y[0] += one[0];
@@ -789,13 +840,31 @@ static const op_row rows[] = {
     LINEAR("linear tanh", .weights = PARAMETER, .activation = MC_ACTIVATION_TANH),
     LINEAR("linear bias tanh", .weights = PARAMETER, .bias = true,
            .activation = MC_ACTIVATION_TANH),
+    LINEAR("linear scaled", .weights = VALUES, .factor = -0.37f),
+    LINEAR("linear bias scaled, a parameter", .weights = PARAMETER, .bias = true, .factor = 0.37f),
+    LINEAR("linear bias gelu scaled", .weights = PARAMETER, .bias = true, .factor = 0.7f,
+           .activation = MC_ACTIVATION_GELU),
+    LINEAR("linear gelu_new scaled", .weights = PARAMETER, .factor = 0.7f,
+           .activation = MC_ACTIVATION_GELU_NEW),
+    LINEAR("linear silu", .weights = PARAMETER, .activation = MC_ACTIVATION_SILU),
+    LINEAR("linear bias silu", .weights = PARAMETER, .bias = true,
+           .activation = MC_ACTIVATION_SILU),
     NORM("norm", .weights = PARAMETER),
     NORM("norm of tape inputs", .weights = VALUES),
     NORM("residual norm", .weights = PARAMETER, .second = true),
     NORM("residual norm dropout", .weights = PARAMETER, .second = true, .dropout = 0.3f),
+    NORM("RMS norm", .rms = true, .weights = PARAMETER),
+    NORM("RMS norm of tape inputs", .rms = true, .weights = VALUES),
+    NORM("residual RMS norm", .rms = true, .weights = PARAMETER, .second = true),
+    NORM("residual RMS norm dropout", .rms = true, .weights = PARAMETER, .second = true,
+         .dropout = 0.3f),
     STREAM("stream norm", .weights = PARAMETER),
     STREAM("stream norm of a sum", .weights = PARAMETER, .second = true),
     STREAM("stream norm of a sum, dropout", .weights = PARAMETER, .second = true, .dropout = 0.3f),
+    STREAM("stream RMS norm", .rms = true, .weights = PARAMETER),
+    STREAM("stream RMS norm of a sum", .rms = true, .weights = PARAMETER, .second = true),
+    STREAM("stream RMS norm of a sum, dropout", .rms = true, .weights = PARAMETER, .second = true,
+           .dropout = 0.3f),
     SUM("residual sum", .dropout = 0),
     SUM("residual sum dropout", .dropout = 0.3f),
     UNARY("dropout", run_dropout, dropout_reference, .dropout = 0.1f),
@@ -809,6 +878,13 @@ static const op_row rows[] = {
           .activation = MC_ACTIVATION_GELU_NEW),
     UNARY("relu", run_unary, unary_reference, .unary = mc_relu, .activation = MC_ACTIVATION_RELU),
     UNARY("tanh", run_unary, unary_reference, .unary = mc_tanh, .activation = MC_ACTIVATION_TANH),
+    UNARY("silu", run_unary, unary_reference, .unary = mc_silu, .activation = MC_ACTIVATION_SILU),
+    GATED("gated", MC_ACTIVATION_NONE),
+    GATED("gated relu", MC_ACTIVATION_RELU),
+    GATED("gated gelu", MC_ACTIVATION_GELU),
+    GATED("gated gelu_new", MC_ACTIVATION_GELU_NEW),
+    GATED("gated tanh", MC_ACTIVATION_TANH),
+    GATED("gated silu", MC_ACTIVATION_SILU),
     UNARY("add to itself", run_twice, twice_reference, .binary = mc_add),
     UNARY("mul by itself", run_twice, twice_reference, .binary = mc_mul),
     BINARY("add", .binary = mc_add, .weights = VALUES),
@@ -819,6 +895,9 @@ static const op_row rows[] = {
     EMBED("embed i64 of a tape input", .tables = 1, .weights = VALUES, .index_dtype = MC_I64),
     EMBED("embed two tables", .tables = 2, .weights = PARAMETER),
     EMBED("embed three tables", .tables = 3, .weights = PARAMETER),
+    EMBED("embed scaled", .tables = 1, .weights = PARAMETER, .factor = -0.37f),
+    EMBED("embed two tables scaled, of tape inputs", .tables = 2, .weights = VALUES,
+          .factor = 3.5f),
     {.name = "reshape",
      .declare = declare_reshape,
      .run = run_reshape,
@@ -880,6 +959,9 @@ static const op_row rows[] = {
     LINEAR_LOSS("linear cross entropy bias ignoring", .bias = true, .ignore_index = -100),
     LINEAR_LOSS("linear cross entropy bias smoothed", .bias = true, .ignore_index = 1,
                 .smoothing = 0.2f),
+    LINEAR_LOSS("linear cross entropy scaled", .factor = 0.37f),
+    LINEAR_LOSS("linear cross entropy bias scaled", .bias = true, .ignore_index = -100,
+                .factor = -0.7f),
     {.name = "linear cross entropy in chunks",
      .declare = declare_linear_loss,
      .run = run_linear_loss,

@@ -45,13 +45,13 @@ static mc_status count_column_sums(mc_device *d, int64_t rows, int64_t columns, 
 }
 
 static mc_status count_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                      mc_matrix dy, mc_matrix weight, float beta,
+                                      float alpha, mc_matrix dy, mc_matrix weight, float beta,
                                       mc_activation activation, mc_matrix pre, mc_matrix dx,
                                       float *sums, float *dbias)
 {
     if (dbias) calls.column_sums++;
-    return calls.kernels->linear_backward_input(d, rows, in, out, dy, weight, beta, activation, pre,
-                                                dx, sums, dbias);
+    return calls.kernels->linear_backward_input(d, rows, in, out, alpha, dy, weight, beta,
+                                                activation, pre, dx, sums, dbias);
 }
 
 typedef struct mark_state {

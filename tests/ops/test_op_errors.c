@@ -236,7 +236,23 @@ typedef struct wrong {
       STATE, "linear cross entropy", "mc_residual_sum")                                            \
     X(104, mc_tensor_from(mc_tape_context(t), MC_F32, MC_SHAPE(3), NULL), ARGUMENT, "(3)", "NULL") \
     X(105, mc_tensor_new(mc_tape_context(t), MC_F32, (mc_shape){.ndim = 7}), SHAPE, "7 sizes")     \
-    X(106, mc_tape_input(t, MC_F32, (mc_shape){.ndim = -2}, NULL, false), SHAPE, "-2 sizes")
+    X(106, mc_tape_input(t, MC_F32, (mc_shape){.ndim = -2}, NULL, false), SHAPE, "-2 sizes")       \
+    X(107, mc_scaled_linear(t, F(3, 4), F(5, 4), NULL, 0, NAN), ARGUMENT, "linear", "scale nan")   \
+    X(108, mc_embed_scaled(t, 1, &(mc_tensor *){F(5, 4)}, &(mc_tensor *){I(2)}, INFINITY),         \
+      ARGUMENT, "embed", "scale inf")                                                              \
+    X(109, mc_cross_entropy(t, F(2, 3), I(2), &(mc_cross_entropy_options){.logit_scale = 2}),      \
+      ARGUMENT, "cross entropy", "logit scale 2", "mc_linear_cross_entropy")                       \
+    X(110,                                                                                         \
+      mc_linear_cross_entropy(t, F(2, 3), P(5, 3), NULL, 0, I(2),                                  \
+                              &(mc_cross_entropy_options){.logit_scale = NAN}),                    \
+      ARGUMENT, "linear cross entropy", "logit scale nan")                                         \
+    X(111, mc_residual_norm(t, F(3, 4), NULL, 0, F(5), NULL, 1e-5f), SHAPE, "residual norm",       \
+      "weight", "(5)", "(4)")                                                                      \
+    X(112, mc_gated(t, F(3, 5), MC_ACTIVATION_SILU), SHAPE, "gated activation", "(3, 5)", "2 n")   \
+    X(113, mc_gated(t, F(3, 4), (mc_activation)6), ARGUMENT, "gated activation", "activation 6")   \
+    X(114, mc_gated(t, I(3, 4), MC_ACTIVATION_RELU), DTYPE, "gated activation", "i32")             \
+    X(115, mc_gated(t, released(t, MC_SHAPE(3, 4)), MC_ACTIVATION_RELU), STATE,                    \
+      "gated activation", "released")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }
@@ -291,6 +307,10 @@ static void call_all(mc_tape *t)
     assert_null(mc_gelu_new(t, NULL));
     assert_null(mc_relu(t, NULL));
     assert_null(mc_tanh(t, NULL));
+    assert_null(mc_silu(t, NULL));
+    assert_null(mc_gated(t, NULL, MC_ACTIVATION_SILU));
+    assert_null(mc_scaled_linear(t, NULL, NULL, NULL, 0, 2));
+    assert_null(mc_embed_scaled(t, 1, NULL, NULL, 2));
     assert_null(mc_reshape(t, NULL, MC_SHAPE(1)));
     assert_null(mc_gather_rows(t, NULL, NULL, 0));
     assert_null(mc_with_lengths(t, NULL, NULL));

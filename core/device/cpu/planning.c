@@ -31,19 +31,20 @@ static probe probe_of(mc_device *plan)
     } while (0)
 
 static mc_status plan_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                           int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+                           int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta,
+                           mc_matrix c)
 {
     bool direct = a.dtype == MC_F32 && b.dtype == MC_F32 && c.dtype == MC_F32;
     if (direct || m == 0 || n == 0 || k == 0) return MC_OK;
-    ASK(d, gemm, transpose_a, transpose_b, m, n, k, a, b, beta, c);
+    ASK(d, gemm, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
 }
 
-static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
-                             mc_matrix weight, mc_matrix bias, mc_activation activation,
-                             mc_matrix pre, mc_matrix y)
+static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
+                             mc_matrix x, mc_matrix weight, mc_matrix bias,
+                             mc_activation activation, mc_matrix pre, mc_matrix y)
 {
     (void)bias, (void)activation, (void)pre;
-    return plan_gemm(d, false, true, rows, out, in, x, weight, 0, y);
+    return plan_gemm(d, false, true, rows, out, in, alpha, x, weight, 0, y);
 }
 
 static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -53,13 +54,13 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
 }
 
 static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                            mc_matrix dy, mc_matrix weight, float beta,
+                                            float alpha, mc_matrix dy, mc_matrix weight, float beta,
                                             mc_activation activation, mc_matrix pre, mc_matrix dx,
                                             float *sums, float *dbias)
 {
     (void)activation, (void)pre;
     mc_status status = dbias ? plan_column_sums(d, rows, out, dy, dbias) : MC_OK;
-    if (!status) status = plan_gemm(d, false, false, rows, in, out, dy, weight, beta, dx);
+    if (!status) status = plan_gemm(d, false, false, rows, in, out, alpha, dy, weight, beta, dx);
     return status || !sums ? status : plan_column_sums(d, rows, in, dx, sums);
 }
 

@@ -125,6 +125,34 @@ template <> __device__ __forceinline__ float mc_gelu_new_slope<true>(float x)
     return s + (xs - xs * s) * (B * square + A);
 }
 
+template <bool HALF> __device__ __forceinline__ float mc_silu(float x)
+{
+    float mirror;
+    return x * sigmoid(x, &mirror);
+}
+
+template <bool HALF> __device__ __forceinline__ float mc_silu_slope(float x)
+{
+    float mirror, s = sigmoid(x, &mirror);
+    return s + x * s * mirror;
+}
+
+/* As gelu_new_sigmoid. */
+__device__ __forceinline__ float silu_sigmoid(float x)
+{
+    float s, below = 1.0f + mc_exp2(x * -MC_LOG2_E);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(below));
+    return s;
+}
+
+template <> __device__ __forceinline__ float mc_silu<true>(float x) { return x * silu_sigmoid(x); }
+
+template <> __device__ __forceinline__ float mc_silu_slope<true>(float x)
+{
+    float s = silu_sigmoid(x), xs = x * s;
+    return s + (xs - xs * s);
+}
+
 __device__ __forceinline__ float mc_tanh_slope(float x)
 {
     float t = tanhf(x);

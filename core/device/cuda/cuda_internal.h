@@ -74,6 +74,8 @@ static inline bool mc_cuda_is_planning(mc_device *d) { return mc_cuda_of(d)->pla
     X(attention)              \
     X(attention_backward)     \
     X(attention_cached)       \
+    X(gated)                  \
+    X(gated_backward)         \
     X(cross_entropy)          \
     X(loss_add)               \
     X(argmax)                 \

@@ -33,6 +33,7 @@ struct backward_call {
     sorted_rows sorted;
     int64_t columns;
     mc_view dy, dtable; /* dtable in chunks of 4 */
+    float scale;        /* of the sums */
     float *parts;       /* (tiles, 2, columns): of a tile's first and last index */
 };
 
@@ -58,13 +59,15 @@ __device__ __forceinline__ void end_sum(const backward_call &c, int64_t first, i
         float *to = c.parts + ((int64_t)blockIdx.x * 2 + !before) * c.columns + column;
 #pragma unroll
         for (int i = 0; i < width; i++)
-            if (i < n) to[i] = sum[i];
+            if (i < n) to[i] = sum[i]; /* scaled when they are added up */
         return;
     }
     int64_t at = (int64_t)key * c.dtable.stride + column;
 #pragma unroll
     for (int i = 0; i < width; i += 4) {
         float v[4] = {sum[i], sum[i + 1], sum[i + 2], sum[i + 3]};
+#pragma unroll
+        for (int j = 0; j < 4; j++) v[j] *= c.scale;
         mc_store_or_add<mc_mixed>(c.dtable, at + i, n - i < 4 ? n - i : 4, v, true);
     }
 }
@@ -145,7 +148,7 @@ static __global__ void __launch_bounds__(32 * LANES)
     float total = 0;
     for (int i = 0; i < LANES; i++) total += shared[i][thread];
     int64_t at = (int64_t)key * c.dtable.stride + own;
-    mc_store_one(c.dtable, at, mc_load_one(c.dtable, at) + total);
+    mc_store_one(c.dtable, at, mc_load_one(c.dtable, at) + total * c.scale);
 }
 
 /* ---- sorting --------------------------------------------------------------------------------- */
@@ -207,7 +210,7 @@ static mc_status add_rows(mc_device *d, backward_call *c)
 }
 
 extern "C" mc_status mc_cuda_embedding_backward(mc_device *d, int64_t rows, int64_t columns,
-                                                mc_matrix dy, const int32_t *index,
+                                                mc_matrix dy, const int32_t *index, float scale,
                                                 mc_matrix dtable)
 {
     if (rows == 0 || columns == 0) return MC_OK;
@@ -216,6 +219,7 @@ extern "C" mc_status mc_cuda_embedding_backward(mc_device *d, int64_t rows, int6
     if (status != MC_OK) return status;
     backward_call c = {};
     c.columns = columns;
+    c.scale = scale;
     c.dy = mc_view_of(dy, rows, dy.dtype == MC_F32 ? 4 : 8);
     c.dtable = mc_view_of(dtable, 2, 4);
     cudaError_t error = sort_rows(d, rows, index, &sort, &c.sorted);

@@ -88,10 +88,10 @@ static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc
 cublasStatus_t mc_gemm_run(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
                            const mc_gemm_call *c, void *to, const cublasLtMatmulAlgo_t *algorithm)
 {
-    const float one = 1, beta = c->key.accumulate ? 1 : 0;
+    const float beta = c->key.accumulate ? 1 : 0;
     struct mc_cuda_gemm *g = cuda->gemm;
-    return g->lt.Matmul(g->handle, s->operation, &one, c->a, s->a, c->b, s->b, &beta, to, s->c, to,
-                        s->c, algorithm, g->workspace, MC_GEMM_WORKSPACE, cuda->stream);
+    return g->lt.Matmul(g->handle, s->operation, &c->alpha, c->a, s->a, c->b, s->b, &beta, to, s->c,
+                        to, s->c, algorithm, g->workspace, MC_GEMM_WORKSPACE, cuda->stream);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -148,13 +148,14 @@ static mc_status multiply(mc_device *d, const mc_gemm_call *c)
 /* ---- products of any types ------------------------------------------------------------------- */
 
 static mc_gemm_call call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                            mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+                            float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
 {
     mc_gemm_call out;
     memset(&out, 0, sizeof out);
     out.a = b.data;
     out.b = a.data;
     out.c = c.data;
+    out.alpha = alpha;
     out.key.m = n;
     out.key.n = m;
     out.key.k = k;
@@ -212,7 +213,8 @@ static bool is_supported(mc_dtype in, mc_dtype out) { return in == out || out ==
 /* Operands of two dtypes, or an output that cuBLASLt does not write from them: in f32, by way of
  * scratch memory. */
 static mc_status gemm_mixed(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                            int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+                            int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta,
+                            mc_matrix c)
 {
     mc_matrix ca = a, cb = b, cc = c;
     size_t a_bytes = 0, b_bytes = 0, c_bytes = 0;
@@ -229,7 +231,7 @@ static mc_status gemm_mixed(mc_device *d, bool transpose_a, bool transpose_b, in
     bool direct = c.dtype == MC_F32;
     if (!status) {
         mc_gemm_call product =
-            call_of(transpose_a, transpose_b, m, n, k, ca, cb, direct ? beta : 0, cc);
+            call_of(transpose_a, transpose_b, m, n, k, alpha, ca, cb, direct ? beta : 0, cc);
         status = multiply(d, &product);
     }
     if (!status && !direct) status = copy_matrix(d, m, n, cc, c, beta != 0);
@@ -250,17 +252,17 @@ static mc_status clear(mc_device *d, int64_t m, int64_t n, mc_matrix c)
 }
 
 mc_status mc_cuda_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                       int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+                       int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
 {
     if (m == 0 || n == 0 || (k == 0 && beta != 0)) return MC_OK;
     if (k == 0) return clear(d, m, n, c);
     if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype))
-        return gemm_mixed(d, transpose_a, transpose_b, m, n, k, a, b, beta, c);
-    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, a, b, beta, c);
+        return gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
+    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
     mc_status status = multiply(d, &product);
     /* operands that lie at odd addresses or strides are copied to where they are supported */
     if (status == MC_ERR_UNSUPPORTED && a.dtype != MC_F32)
-        status = gemm_mixed(d, transpose_a, transpose_b, m, n, k, a, b, beta, c);
+        status = gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
     return status;
 }
 
@@ -286,76 +288,77 @@ static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activ
 }
 
 /* All in one product; MC_ERR_UNSUPPORTED where cuBLASLt has no such epilogue. */
-static mc_status linear_fused(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
-                              mc_matrix weight, mc_matrix bias, mc_activation activation,
-                              mc_matrix pre, mc_matrix y)
+static mc_status linear_fused(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
+                              mc_matrix x, mc_matrix weight, mc_matrix bias,
+                              mc_activation activation, mc_matrix pre, mc_matrix y)
 {
     cublasLtEpilogue_t epilogue = epilogue_of(&bias, activation, &pre, &y);
     bool direct = x.dtype == weight.dtype && is_supported(x.dtype, y.dtype) && in > 0;
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || !direct) return MC_ERR_UNSUPPORTED;
-    mc_gemm_call product = call_of(false, true, rows, out, in, x, weight, 0, y);
+    mc_gemm_call product = call_of(false, true, rows, out, in, alpha, x, weight, 0, y);
     product.key.epilogue = (int32_t)epilogue;
     if (bias.data) call_bias(&product, bias.data);
     if (activation != MC_ACTIVATION_NONE && pre.data) call_aux(&product, pre);
     return multiply(d, &product);
 }
 
-mc_status mc_cuda_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
-                         mc_matrix weight, mc_matrix bias, mc_activation activation, mc_matrix pre,
-                         mc_matrix y)
+mc_status mc_cuda_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
+                         mc_matrix x, mc_matrix weight, mc_matrix bias, mc_activation activation,
+                         mc_matrix pre, mc_matrix y)
 {
     mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y, none = {0};
     if (rows == 0 || out == 0) return MC_OK;
     mc_own_product own = {.rows = rows, .columns = out, .terms = in, .x = x, .weight = weight};
-    own.bias = bias, own.pre = pre, own.y = y, own.activation = activation;
+    own.bias = bias, own.pre = pre, own.y = y, own.activation = activation, own.alpha = alpha;
     if (mc_own_product_takes(d, &own)) return mc_own_product_run(d, &own);
-    mc_status status = linear_fused(d, rows, in, out, x, weight, bias, activation, pre, y);
+    mc_status status = linear_fused(d, rows, in, out, alpha, x, weight, bias, activation, pre, y);
     if (status == MC_ERR_UNSUPPORTED && activation != MC_ACTIVATION_NONE && bias.data) {
         /* The bias by the product at least: then the activation reads once and writes once. */
-        status = linear_fused(d, rows, in, out, x, weight, bias, MC_ACTIVATION_NONE, none, to);
+        status =
+            linear_fused(d, rows, in, out, alpha, x, weight, bias, MC_ACTIVATION_NONE, none, to);
         if (!status) return mc_cuda_activation(d, rows, out, activation, to, y);
     }
     if (status != MC_ERR_UNSUPPORTED) return status;
-    status = mc_cuda_gemm(d, false, true, rows, out, in, x, weight, 0, to);
+    status = mc_cuda_gemm(d, false, true, rows, out, in, alpha, x, weight, 0, to);
     if (!status && (bias.data || activation != MC_ACTIVATION_NONE))
         status = mc_cuda_bias_activation(d, rows, out, to, bias, activation, y);
     return status;
 }
 
 /* The gradient of the linear's input alone. */
-static mc_status backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix dy,
-                                mc_matrix weight, float beta, mc_activation activation,
-                                mc_matrix pre, mc_matrix dx)
+static mc_status backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
+                                mc_matrix dy, mc_matrix weight, float beta,
+                                mc_activation activation, mc_matrix pre, mc_matrix dx)
 {
     bool fused = activation == MC_ACTIVATION_GELU_NEW && is_half(dx.dtype) && out > 0 &&
                  dy.dtype == weight.dtype && dy.dtype == dx.dtype && pre.dtype == dx.dtype &&
                  pre.stride % 8 == 0 && (uintptr_t)pre.data % 16 == 0;
     if (fused) {
-        mc_gemm_call product = call_of(false, false, rows, in, out, dy, weight, beta, dx);
+        mc_gemm_call product = call_of(false, false, rows, in, out, alpha, dy, weight, beta, dx);
         product.key.epilogue = CUBLASLT_EPILOGUE_DGELU;
         call_aux(&product, pre);
         mc_status status = multiply(d, &product);
         if (status != MC_ERR_UNSUPPORTED) return status;
     }
-    mc_status status = mc_cuda_gemm(d, false, false, rows, in, out, dy, weight, beta, dx);
+    mc_status status = mc_cuda_gemm(d, false, false, rows, in, out, alpha, dy, weight, beta, dx);
     if (!status && activation != MC_ACTIVATION_NONE)
         status = mc_cuda_activation_backward(d, rows, in, activation, pre, dx, dx, false);
     return status;
 }
 
 mc_status mc_cuda_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                        mc_matrix dy, mc_matrix weight, float beta,
+                                        float alpha, mc_matrix dy, mc_matrix weight, float beta,
                                         mc_activation activation, mc_matrix pre, mc_matrix dx,
                                         float *sums, float *dbias)
 {
-    mc_own_product own =
-        mc_own_product_backward(rows, in, out, dy, weight, beta, activation, pre, dx, sums, dbias);
+    mc_own_product own = mc_own_product_backward(rows, in, out, alpha, dy, weight, beta, activation,
+                                                 pre, dx, sums, dbias);
     bool takes = mc_own_product_takes(d, &own);
     mc_status status = MC_OK;
     if (dbias && !(takes && own.x_sums)) status = mc_cuda_column_sums(d, rows, out, dy, dbias);
     if (status || rows == 0 || in == 0) return status;
     if (takes) return mc_own_product_run(d, &own);
-    status = backward_input(d, rows, in, out, dy, weight, beta, activation, pre, dx);
+    status = backward_input(d, rows, in, out, alpha, dy, weight, beta, activation, pre, dx);
     return status || !sums ? status : mc_cuda_column_sums(d, rows, in, dx, sums);
 }
 

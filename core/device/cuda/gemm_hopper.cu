@@ -674,7 +674,7 @@ static bool is_whole(const mc_own_product *p)
     const mc_dtype dtype = p->x.dtype;
     const bool gelu =
         p->activation == MC_ACTIVATION_GELU || p->activation == MC_ACTIVATION_GELU_NEW;
-    if (p->beta != 0) return false;
+    if (p->alpha != 1 || p->beta != 0) return false;
     if (p->kind == MC_OWN_PLAIN)
         return p->activation == MC_ACTIVATION_NONE && p->x_sums && !p->sums;
     if (p->kind == MC_OWN_BACKWARD) return gelu && fits(p->pre, p->rows, dtype);

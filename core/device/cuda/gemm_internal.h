@@ -57,6 +57,7 @@ typedef struct mc_gemm_call {
     mc_gemm_key key;
     const void *a, *b, *bias;
     void *c, *aux;
+    float alpha; /* no plan depends on it */
 } mc_gemm_call;
 
 typedef struct mc_gemm_descriptors {
@@ -92,7 +93,9 @@ typedef struct mc_own_product {
     mc_own_kind kind;
     int64_t rows, columns, terms;
     mc_matrix x, weight, bias, pre, y;
-    float beta; /* other than 0, y is to be added to, which no kernel does */
+    /* What no kernel does: alpha other than 1, y is to be multiplied; beta other than 0, y is to be
+     * added to. */
+    float alpha, beta;
     mc_activation activation;
     float *sums, *x_sums; /* (columns), (terms) */
 } mc_own_product;
@@ -115,9 +118,10 @@ static inline mc_status mc_own_product_run(mc_device *d, const mc_own_product *p
 
 /* linear_backward_input as such a product. With an activation, dbias is left to the caller. */
 static inline mc_own_product mc_own_product_backward(int64_t rows, int64_t in, int64_t out,
-                                                     mc_matrix dy, mc_matrix weight, float beta,
-                                                     mc_activation activation, mc_matrix pre,
-                                                     mc_matrix dx, float *sums, float *dbias)
+                                                     float alpha, mc_matrix dy, mc_matrix weight,
+                                                     float beta, mc_activation activation,
+                                                     mc_matrix pre, mc_matrix dx, float *sums,
+                                                     float *dbias)
 {
     mc_matrix none = {NULL, MC_F32, 0};
     bool plain = activation == MC_ACTIVATION_NONE;
@@ -130,6 +134,7 @@ static inline mc_own_product mc_own_product_backward(int64_t rows, int64_t in, i
                         none,
                         plain ? none : pre,
                         dx,
+                        alpha,
                         beta,
                         activation,
                         sums,

@@ -1,5 +1,5 @@
-/* LayerNorm of a residual sum, with dropout of the branch, in one pass over the rows. Bytes an
- * element, for 16-bit types: residual_norm 8 (read x and f, write s and y; 4 without a branch),
+/* LayerNorm or RMSNorm of a residual sum, with dropout of the branch, in one pass over the rows.
+ * Bytes an element, for 16-bit types: residual_norm 8 (read x and f, write s and y; 4 without a branch),
  * residual_norm_backward 8 (read s and dy, write ds and df; 2 more where it adds to ds; the sum of
  * df's columns costs none), residual_sum 6.
  *
@@ -62,15 +62,16 @@ __device__ __forceinline__ void store_sum(const mc_norm_call &c, int64_t row, in
 }
 
 /* y = (v - mean) * rstd * weight + bias. */
-template <class T, int width>
+template <class T, bool RMS, int width>
 __device__ __forceinline__ void store_normalised(const mc_norm_call &c, int64_t row, int64_t column,
                                                  int n, float mean, float rstd, float (&v)[width])
 {
     float w[width], b[width];
     load_weight<T>(c.weight, column, n, 1.0f, w);
-    load_weight<T>(c.bias, column, n, 0.0f, b);
+    if (!RMS) load_weight<T>(c.bias, column, n, 0.0f, b);
 #pragma unroll
-    for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * w[i] + b[i];
+    for (int i = 0; i < width; i++)
+        v[i] = RMS ? v[i] * rstd * w[i] : (v[i] - mean) * rstd * w[i] + b[i];
     mc_store<T, mc_whole<T>>(c.y, row * c.y.stride + column, n, v);
 }
 
@@ -81,7 +82,7 @@ template <class S> __device__ __forceinline__ S row_sum(S x, S *shared)
 }
 
 /* Block (threads of a row, rows); each thread has CHUNKS chunks of its row. */
-template <class T, int CHUNKS, mc_summands OF>
+template <class T, int CHUNKS, mc_summands OF, bool RMS>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_rows(const __grid_constant__ mc_norm_call c)
 {
@@ -104,9 +105,9 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         mc_unpack<T>(c.x, xs[k], v[k]);
         if (OF != MC_ALONE) add_branch<T, OF>(c, row, column, fs[k], v[k]);
         store_sum<T>(c, row, column, within<T>(c.columns, column), v[k]);
-        sum += mc_sum_of(v[k]);
+        if (!RMS) sum += mc_sum_of(v[k]);
     }
-    float mean = row_sum(sum, shared[0]) / (float)c.columns;
+    float mean = RMS ? 0.0f : row_sum(sum, shared[0]) / (float)c.columns;
 #pragma unroll
     for (int k = 0; k < CHUNKS; k++) {
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
@@ -114,14 +115,14 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
     float rstd = 1.0f / sqrtf(row_sum(squares, shared[1]) / (float)c.columns + c.eps);
     if (threadIdx.x == 0) {
-        if (c.mean_out) c.mean_out[row] = mean;
+        if (!RMS && c.mean_out) c.mean_out[row] = mean;
         if (c.rstd_out) c.rstd_out[row] = rstd;
     }
 #pragma unroll
     for (int k = 0; k < CHUNKS; k++) {
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
         int n = within<T>(c.columns, column);
-        if (n > 0) store_normalised<T>(c, row, column, n, mean, rstd, v[k]);
+        if (n > 0) store_normalised<T, RMS>(c, row, column, n, mean, rstd, v[k]);
     }
 }
 
@@ -138,7 +139,7 @@ __device__ __forceinline__ void load_sum(const mc_norm_call &c, int64_t row, int
 }
 
 /* Rows of any length: one a block, read anew for each pass. */
-template <class T>
+template <class T, bool RMS>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_long_rows(const __grid_constant__ mc_norm_call c)
 {
@@ -146,11 +147,11 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     __shared__ float shared[2][ROW_THREADS / 32];
     const int64_t row = blockIdx.x, first = threadIdx.x * width, step = ROW_THREADS * width;
     float v[width], sum = 0, squares = 0;
-    for (int64_t column = first; column < c.columns; column += step) {
+    for (int64_t column = first; !RMS && column < c.columns; column += step) {
         load_sum<T>(c, row, column, within<T>(c.columns, column), v);
         sum += mc_sum_of(v);
     }
-    float mean = mc_block_sum(sum, shared[0]) / (float)c.columns;
+    float mean = RMS ? 0.0f : mc_block_sum(sum, shared[0]) / (float)c.columns;
     for (int64_t column = first; column < c.columns; column += step) {
         int n = within<T>(c.columns, column);
         load_sum<T>(c, row, column, n, v);
@@ -158,14 +159,14 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
     float rstd = 1.0f / sqrtf(mc_block_sum(squares, shared[1]) / (float)c.columns + c.eps);
     if (threadIdx.x == 0) {
-        if (c.mean_out) c.mean_out[row] = mean;
+        if (!RMS && c.mean_out) c.mean_out[row] = mean;
         if (c.rstd_out) c.rstd_out[row] = rstd;
     }
     for (int64_t column = first; column < c.columns; column += step) {
         int n = within<T>(c.columns, column);
         load_sum<T>(c, row, column, n, v);
         store_sum<T>(c, row, column, n, v);
-        store_normalised<T>(c, row, column, n, mean, rstd, v);
+        store_normalised<T, RMS>(c, row, column, n, mean, rstd, v);
     }
 }
 
@@ -206,20 +207,20 @@ static row_shape row_shape_of(int64_t columns)
         }                                               \
     } while (0)
 
-template <class T> static void launch_norm(mc_device *d, const mc_norm_call &c)
+template <class T, bool RMS> static void launch_norm(mc_device *d, const mc_norm_call &c)
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
     row_shape shape = row_shape_of(c.columns);
     if (shape.eights == 0) {
-        norm_long_rows<T><<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
+        norm_long_rows<T, RMS><<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
         return;
     }
     dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
     unsigned grid = (unsigned)mc_ceil_div(c.rows, block.y);
     MC_WITH_CHUNKS(shape.eights, {
-        auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, MC_ALONE>
-                      : c.mask.keep == 0 ? norm_rows<T, CHUNKS, MC_PLAIN>
-                                         : norm_rows<T, CHUNKS, MC_DROPPED>;
+        auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, MC_ALONE, RMS>
+                      : c.mask.keep == 0 ? norm_rows<T, CHUNKS, MC_PLAIN, RMS>
+                                         : norm_rows<T, CHUNKS, MC_DROPPED, RMS>;
         kernel<<<grid, block, 0, stream>>>(c);
     });
 }
@@ -248,9 +249,10 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t c
         c.mean_out = mean;
         c.rstd_out = rstd;
         c.round = f.data && s.data;
+        c.rms = !bias.data;
         bool launched = false;
         if constexpr (has_ahead<T>) launched = mc_norm_ahead<T>(d, c);
-        if (!launched) launch_norm<T>(d, c);
+        if (!launched) c.rms ? launch_norm<T, true>(d, c) : launch_norm<T, false>(d, c);
     });
     return mc_cuda_launched(d, "residual_norm");
 }
@@ -304,14 +306,14 @@ __device__ __forceinline__ void multiply(const float (&w)[width], float (&g)[wid
     for (int i = 0; i < width; i++) g[i] *= w[i];
 }
 
-/* s: normalised. */
-template <int width>
+/* s: normalised. RMSNorm takes no mean away, and so none of the gradient. */
+template <bool RMS, int width>
 __device__ __forceinline__ void add_means(mc_row_facts *r, const float (&s)[width],
                                           const float (&g)[width])
 {
 #pragma unroll
     for (int i = 0; i < width; i++) {
-        r->means.gradient += g[i];
+        if (!RMS) r->means.gradient += g[i];
         r->means.product = __fmaf_rn(g[i], s[i], r->means.product);
     }
 }
@@ -361,17 +363,19 @@ template <class T, int CHUNKS, int SUMS> struct column_totals {
         for (int i = 0; i < SUMS * ALL; i++) of(threadIdx.y)[i] = make_float4(0, 0, 0, 0);
     }
 
-    /* dweight += g n, dbias += g. */
-    template <int width>
+    /* dweight += g n, dbias += g, which RMSNorm does not have: there it stays 0. */
+    template <bool RMS, int width>
     __device__ __forceinline__ void add(int chunk, const float (&g)[width],
                                         const float (&n)[width]) const
     {
 #pragma unroll
         for (int i = 0; i < FOURS; i++) {
-            float4 *to = of(threadIdx.y) + chunk * FOURS + i, w = to[0], b = to[ALL];
+            float4 *to = of(threadIdx.y) + chunk * FOURS + i, w = to[0];
             const float *gs = g + 4 * i, *ns = n + 4 * i;
             to[0] = make_float4(__fmaf_rn(gs[0], ns[0], w.x), __fmaf_rn(gs[1], ns[1], w.y),
                                 __fmaf_rn(gs[2], ns[2], w.z), __fmaf_rn(gs[3], ns[3], w.w));
+            if (RMS) continue;
+            float4 b = to[ALL];
             to[ALL] = make_float4(b.x + gs[0], b.y + gs[1], b.z + gs[2], b.w + gs[3]);
         }
     }
@@ -424,7 +428,7 @@ __device__ __forceinline__ void load_row(const mc_norm_call &c, mc_view m, int64
 }
 
 /* What a thread reads of a row. */
-template <class T, int CHUNKS> struct row_bits {
+template <class T, int CHUNKS, bool RMS> struct row_bits {
     mc_bits s[CHUNKS], dy[CHUNKS];
     float mean, rstd;
 
@@ -432,7 +436,7 @@ template <class T, int CHUNKS> struct row_bits {
     {
         load_row<T>(c, c.s, row, s);
         load_row<T>(c, c.dy, row, dy);
-        mean = c.mean ? c.mean[row] : 0.0f;
+        mean = RMS ? 0.0f : c.mean[row];
         rstd = c.rstd ? c.rstd[row] : 0.0f;
     }
 };
@@ -443,7 +447,7 @@ template <class T, int CHUNKS> constexpr bool has_few = CHUNKS == 1 && mc_width<
 /* Blocks as in norm_rows, but as many as run at once; each takes every gridDim.x-th set of rows.
  * Where there are registers, what is in ds is read EARLY and the next row AHEAD. partial:
  * (gridDim.x, SUMS, columns); NULL, for SUMS = 2 only: not wanted. */
-template <class T, int CHUNKS, bool DF, int SUMS>
+template <class T, int CHUNKS, bool DF, int SUMS, bool RMS>
 static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1)
     norm_rows_backward(const __grid_constant__ mc_norm_call c, float *partial)
 {
@@ -459,7 +463,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
     const float share = 1.0f / (float)c.columns;
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-    row_bits<T, CHUNKS> bits, next;
+    row_bits<T, CHUNKS, RMS> bits, next;
     if (AHEAD && row < c.rows) next.load(c, row);
 #pragma unroll 1
     for (int parity = 0; row < c.rows; row += step, parity ^= 1) {
@@ -478,12 +482,12 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
             mc_unpack<T>(c.s, bits.s[k], s[k]);
             mc_unpack<T>(c.dy, bits.dy[k], g[k]);
             mc_normalise(bits.mean, bits.rstd, s[k]);
-            if (BRANCH || partial) sums.add(k, g[k], s[k]);
+            if (BRANCH || partial) sums.template add<RMS>(k, g[k], s[k]);
             if (c.weight.data) {
                 mc_unpack<T>(c.weight, weight[k], w);
                 multiply(w, g[k]);
             }
-            add_means(&r, s[k], g[k]);
+            add_means<RMS>(&r, s[k], g[k]);
         }
         if (!BRANCH && !c.ds.data && !DF) continue;
         r.means = row_sum(r.means, shared[parity]);
@@ -506,7 +510,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1
 }
 
 /* s normalised, and g = dy * weight, of one chunk. */
-template <class T, int width>
+template <class T, bool RMS, int width>
 __device__ __forceinline__ void load_gradients(const mc_norm_call &c, int64_t row, int64_t column,
                                                int n, float (&s)[width], float (&g)[width])
 {
@@ -514,11 +518,11 @@ __device__ __forceinline__ void load_gradients(const mc_norm_call &c, int64_t ro
     mc_load<T, mc_whole<T>>(c.s, row * c.s.stride + column, n, s);
     mc_load<T, mc_whole<T>>(c.dy, row * c.dy.stride + column, n, g);
     load_weight<T>(c.weight, column, n, 1.0f, w);
-    mc_normalise(c.mean[row], c.rstd[row], s);
+    mc_normalise(RMS ? 0.0f : c.mean[row], c.rstd[row], s);
     multiply(w, g);
 }
 
-template <class T, bool DF>
+template <class T, bool DF, bool RMS>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_long_rows_backward(const __grid_constant__ mc_norm_call c)
 {
@@ -528,8 +532,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     mc_row_facts r = {c.rstd[row], {0, 0}};
     float s[width], g[width], v[width];
     for (int64_t column = first; column < c.columns; column += step) {
-        load_gradients<T>(c, row, column, within<T>(c.columns, column), s, g);
-        add_means(&r, s, g);
+        load_gradients<T, RMS>(c, row, column, within<T>(c.columns, column), s, g);
+        add_means<RMS>(&r, s, g);
     }
     r.means = mc_block_sum(r.means, shared);
     r.means.gradient /= (float)c.columns;
@@ -538,7 +542,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         int n = within<T>(c.columns, column);
         mc_bits old =
             mc_load_bits<T, mc_whole<T>>(c.ds, row * c.ds.stride + column, c.accumulate ? n : 0);
-        load_gradients<T>(c, row, column, n, s, g);
+        load_gradients<T, RMS>(c, row, column, n, s, g);
         mc_norm_gradient(r, s, g, v);
         store_gradients<T, DF, false>(c, row, column, n, old, v);
     }
@@ -568,11 +572,12 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     if (SUMS == MC_WEIGHTS_AND_BRANCH) partial[2 * c.columns] = df;
 }
 
-template <class T>
+template <class T, bool RMS>
 static mc_status launch_long_backward(mc_device *d, const mc_norm_call &c, mc_norm_partials *p)
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
-    auto kernel = c.df.data ? norm_long_rows_backward<T, true> : norm_long_rows_backward<T, false>;
+    auto kernel =
+        c.df.data ? norm_long_rows_backward<T, true, RMS> : norm_long_rows_backward<T, false, RMS>;
     if (c.ds.data || c.df.data) kernel<<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
     if (!p->sums) return MC_OK;
     int64_t slabs = mc_ceil_div(c.columns, ROW_THREADS);
@@ -585,17 +590,17 @@ static mc_status launch_long_backward(mc_device *d, const mc_norm_call &c, mc_no
     return MC_OK;
 }
 
-template <class T, int CHUNKS, int SUMS>
+template <class T, int CHUNKS, int SUMS, bool RMS>
 static mc_status launch_rows_backward(mc_device *d, const mc_norm_call &c, dim3 block,
                                       mc_norm_partials *p)
 {
-    auto kernel = c.df.data ? norm_rows_backward<T, CHUNKS, true, SUMS>
-                            : norm_rows_backward<T, CHUNKS, false, SUMS>;
+    auto kernel = c.df.data ? norm_rows_backward<T, CHUNKS, true, SUMS, RMS>
+                            : norm_rows_backward<T, CHUNKS, false, SUMS, RMS>;
     int threads = (int)(block.x * block.y);
     size_t shared = (size_t)threads * column_totals<T, CHUNKS, SUMS>::PITCH * sizeof(float4);
     if (!p->sums) shared = 0;
     /* GPUs but those of data centers have too little for rows of some thousands of elements */
-    if ((int64_t)shared > mc_shared_limit(d)) return launch_long_backward<T>(d, c, p);
+    if ((int64_t)shared > mc_shared_limit(d)) return launch_long_backward<T, RMS>(d, c, p);
     mc_allow_shared(kernel, shared);
     int64_t most = mc_resident_blocks(d, kernel, threads, shared);
     int64_t grid = mc_least(most, mc_ceil_div(c.rows, block.y));
@@ -604,17 +609,17 @@ static mc_status launch_rows_backward(mc_device *d, const mc_norm_call &c, dim3 
     return MC_OK;
 }
 
-template <class T>
+template <class T, bool RMS>
 static mc_status launch_backward(mc_device *d, const mc_norm_call &c, mc_norm_partials *p)
 {
     row_shape shape = row_shape_of(c.columns);
-    if (shape.eights == 0) return launch_long_backward<T>(d, c, p);
+    if (shape.eights == 0) return launch_long_backward<T, RMS>(d, c, p);
     dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
     mc_status status = MC_OK;
     MC_WITH_CHUNKS(shape.eights, {
         status = p->sums == MC_WEIGHTS_AND_BRANCH
-                     ? launch_rows_backward<T, CHUNKS, MC_WEIGHTS_AND_BRANCH>(d, c, block, p)
-                     : launch_rows_backward<T, CHUNKS, MC_WEIGHTS>(d, c, block, p);
+                     ? launch_rows_backward<T, CHUNKS, MC_WEIGHTS_AND_BRANCH, RMS>(d, c, block, p)
+                     : launch_rows_backward<T, CHUNKS, MC_WEIGHTS, RMS>(d, c, block, p);
     });
     return status;
 }
@@ -648,9 +653,12 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
         c.mean = mean;
         c.rstd = rstd;
         c.accumulate = ds.data && accumulate;
+        c.rms = !mean;
         bool launched = false;
         if constexpr (has_ahead<T>) status = mc_norm_ahead_backward<T>(d, c, &p, &launched);
-        if (status == MC_OK && !launched) status = launch_backward<T>(d, c, &p);
+        if (status == MC_OK && !launched)
+            status =
+                c.rms ? launch_backward<T, true>(d, c, &p) : launch_backward<T, false>(d, c, &p);
     });
     if (status != MC_OK) return status;
     if (p.sums)

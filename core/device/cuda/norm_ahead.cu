@@ -1,8 +1,8 @@
-/* LayerNorm of rows of 16-bit types, of 513 to 2048 columns backward and of 769 to 2048 forward,
- * where nothing is absent that training has. A row is dealt to as many warps as give each thread
- * one chunk; a block takes rows until none is left, and each thread copies its chunks of the next
- * rows to shared memory while it works on these, so that memory has work all the time. Bytes: see
- * norm.cu.
+/* LayerNorm and RMSNorm of rows of 16-bit types, of 513 to 2048 columns backward and of 769 to 2048
+ * forward, where nothing is absent that training has. A row is dealt to as many warps as give each
+ * thread one chunk; a block takes rows until none is left, and each thread copies its chunks of the
+ * next rows to shared memory while it works on these, so that memory has work all the time. Bytes:
+ * see norm.cu.
  *
  * The number of warps, the rows of a thread and what there is to read are known when this is
  * compiled, for each instruction of the loops shows in the time: with numbers of warps known only
@@ -158,21 +158,22 @@ __device__ __forceinline__ void make_sum(const ahead_call &q, uint64_t offset, i
     mc_unpack<T>(c.s, stored, v);
 }
 
-template <class T>
+template <class T, bool RMS>
 __device__ __forceinline__ void store_normalised(const mc_norm_call &c, int64_t row, int64_t column,
                                                  float mean, float rstd, mc_bits weight,
                                                  mc_bits bias, float (&v)[WIDTH])
 {
     float w[WIDTH], b[WIDTH];
     mc_unpack<T>(c.weight, weight, w);
-    mc_unpack<T>(c.bias, bias, b);
+    if (!RMS) mc_unpack<T>(c.bias, bias, b);
 #pragma unroll
-    for (int i = 0; i < WIDTH; i++) v[i] = (v[i] - mean) * rstd * w[i] + b[i];
+    for (int i = 0; i < WIDTH; i++)
+        v[i] = RMS ? v[i] * rstd * w[i] : (v[i] - mean) * rstd * w[i] + b[i];
     mc_store_bits<T, true>(c.y, row * c.y.stride + column, WIDTH, mc_pack<T>(c.y, v));
 }
 
 /* Block (threads of a row, rows beside each other). */
-template <class T, int WARPS, mc_summands OF>
+template <class T, int WARPS, mc_summands OF, bool RMS>
 static __global__ void __launch_bounds__(forward_shape<WARPS>::THREADS,
                                          forward_shape<WARPS>::BLOCKS)
     norm_ahead(const __grid_constant__ ahead_call q)
@@ -192,7 +193,8 @@ static __global__ void __launch_bounds__(forward_shape<WARPS>::THREADS,
         });
     };
     mc_bits weight = mc_load_bits<T, true>(c.weight, column, within ? WIDTH : 0);
-    mc_bits bias = mc_load_bits<T, true>(c.bias, column, within ? WIDTH : 0);
+    mc_bits bias = {};
+    if (!RMS) bias = mc_load_bits<T, true>(c.bias, column, within ? WIDTH : 0);
     const uint64_t offset = drop_offset(c.mask);
     const float count = (float)c.columns;
     const int64_t step = (int64_t)gridDim.x * shape::BESIDE * ROWS;
@@ -209,21 +211,24 @@ static __global__ void __launch_bounds__(forward_shape<WARPS>::THREADS,
             mc_bits x = slots.bits(slot, r, 0, there), f = {};
             if (OF != MC_ALONE) f = slots.bits(slot, r, READS - 1, there);
             make_sum<T, OF>(q, offset, row + r, column, there, x, f, v[r]);
-            sum[r] = mc_sum_of(v[r]);
+            if (!RMS) sum[r] = mc_sum_of(v[r]);
         }
-        row_sums<WARPS>(sum, shared[0]);
+        if (!RMS) row_sums<WARPS>(sum, shared[0]);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            mean[r] = sum[r] / count;
+            mean[r] = RMS ? 0.0f : sum[r] / count;
             sum[r] = mc_squares_of<true>(v[r], within, mean[r]);
         }
-        row_sums<WARPS>(sum, shared[1]);
+        /* with one sum a round, the next round must not write where this one is still read */
+        row_sums<WARPS>(sum, shared[RMS ? slot : 1]);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float rstd = 1.0f / sqrtf(sum[r] / count + c.eps);
             if (row + r >= c.rows) continue;
-            if (threadIdx.x == 0) c.mean_out[row + r] = mean[r], c.rstd_out[row + r] = rstd;
-            if (within) store_normalised<T>(c, row + r, column, mean[r], rstd, weight, bias, v[r]);
+            if (!RMS && threadIdx.x == 0) c.mean_out[row + r] = mean[r];
+            if (threadIdx.x == 0) c.rstd_out[row + r] = rstd;
+            if (within)
+                store_normalised<T, RMS>(c, row + r, column, mean[r], rstd, weight, bias, v[r]);
         }
     }
 }
@@ -265,14 +270,14 @@ __device__ __forceinline__ void row_sums(mc_norm_sums (&x)[2], float2 (*shared)[
     }
 }
 
-template <int ROWS> struct row_stats {
+template <int ROWS, bool RMS> struct row_stats {
     float mean[ROWS], rstd[ROWS];
 
     __device__ __forceinline__ void load(const mc_norm_call &c, int64_t row)
     {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            mean[r] = row + r < c.rows ? c.mean[row + r] : 0.0f;
+            mean[r] = !RMS && row + r < c.rows ? c.mean[row + r] : 0.0f;
             rstd[r] = row + r < c.rows ? c.rstd[row + r] : 0.0f;
         }
     }
@@ -282,8 +287,9 @@ struct column_totals {
     float weight[WIDTH], bias[WIDTH], branch[WIDTH];
 };
 
-/* s: normalised, g: dy, then dy * weight. Adds to the sums of the columns, and of the row. */
-template <class T>
+/* s: normalised, g: dy, then dy * weight. Adds to the sums of the columns, and of the row, but to
+ * those that RMSNorm does not have. */
+template <class T, bool RMS>
 __device__ __forceinline__ void add_chunk(const mc_norm_call &c, mc_bits weight,
                                           const float (&s)[WIDTH], float (&g)[WIDTH],
                                           column_totals *totals, mc_norm_sums *sums)
@@ -293,9 +299,9 @@ __device__ __forceinline__ void add_chunk(const mc_norm_call &c, mc_bits weight,
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         totals->weight[i] = __fmaf_rn(g[i], s[i], totals->weight[i]);
-        totals->bias[i] += g[i];
+        if (!RMS) totals->bias[i] += g[i];
         g[i] *= w[i];
-        sums->gradient += g[i];
+        if (!RMS) sums->gradient += g[i];
         sums->product = __fmaf_rn(g[i], s[i], sums->product);
     }
 }
@@ -360,7 +366,7 @@ __device__ __forceinline__ void store_totals(const column_totals &totals, int64_
 }
 
 /* Blocks as in norm_ahead. With ADDS ds is added to. partial: (gridDim.x, 3, columns). */
-template <class T, int WARPS, bool DF, bool ADDS>
+template <class T, int WARPS, bool DF, bool ADDS, bool RMS>
 static __global__ void __launch_bounds__(backward_shape<WARPS>::THREADS, 1)
     norm_ahead_backward(const __grid_constant__ ahead_call q, float *partial)
 {
@@ -372,7 +378,7 @@ static __global__ void __launch_bounds__(backward_shape<WARPS>::THREADS, 1)
     const two_slots<T, ROWS, READS, shape::THREADS> slots = {dynamic + my_number<WARPS>()};
     const int64_t column = (int64_t)threadIdx.x * WIDTH;
     const bool within = column < c.columns;
-    row_stats<ROWS> stats;
+    row_stats<ROWS, RMS> stats;
     auto copy = [&](int slot, int64_t row) {
         copy_rows<ROWS>(c, row, within, [&](int r) {
             slots.copy(slot, r, 0, c.s, row, column);
@@ -407,7 +413,7 @@ static __global__ void __launch_bounds__(backward_shape<WARPS>::THREADS, 1)
             mc_unpack<T>(c.s, in[r][0], s[r]);
             mc_unpack<T>(c.dy, in[r][1], g[r]);
             mc_normalise(stats.mean[r], stats.rstd[r], s[r]);
-            add_chunk<T>(c, weight, s[r], g[r], &totals, &sums[r]);
+            add_chunk<T, RMS>(c, weight, s[r], g[r], &totals, &sums[r]);
         }
         stats.load(c, row + step);
         row_sums<WARPS>(sums, shared[slot]);
@@ -434,12 +440,12 @@ static int warps_for(int64_t columns)
                                              : (int)mc_ceil_div(columns, 32 * WIDTH);
 }
 
-template <class T, int WARPS> static void launch(mc_device *d, const mc_norm_call &c)
+template <class T, int WARPS, bool RMS> static void launch(mc_device *d, const mc_norm_call &c)
 {
     using shape = forward_shape<WARPS>;
-    auto kernel = !c.f.data          ? norm_ahead<T, WARPS, MC_ALONE>
-                  : c.mask.keep == 0 ? norm_ahead<T, WARPS, MC_PLAIN>
-                                     : norm_ahead<T, WARPS, MC_DROPPED>;
+    auto kernel = !c.f.data          ? norm_ahead<T, WARPS, MC_ALONE, RMS>
+                  : c.mask.keep == 0 ? norm_ahead<T, WARPS, MC_PLAIN, RMS>
+                                     : norm_ahead<T, WARPS, MC_DROPPED, RMS>;
     size_t shared = sizeof(uint4) * 2 * shape::ROWS * (c.f.data ? 2 : 1) * shape::THREADS;
     int64_t most = mc_resident_blocks(d, kernel, shape::THREADS, shared);
     int64_t grid = mc_least(most, mc_ceil_div(c.rows, shape::BESIDE * shape::ROWS));
@@ -447,16 +453,16 @@ template <class T, int WARPS> static void launch(mc_device *d, const mc_norm_cal
     kernel<<<(unsigned)grid, block, shared, mc_cuda_of(d)->stream>>>(ahead_call_of(c));
 }
 
-template <class T, int WARPS>
-static mc_status launch_backward(mc_device *d, const mc_norm_call &c, mc_norm_partials *p,
-                                 bool *launched)
+template <class T, int WARPS, bool RMS>
+static mc_status launch_backward_of(mc_device *d, const mc_norm_call &c, mc_norm_partials *p,
+                                    bool *launched)
 {
     using shape = backward_shape<WARPS>;
     bool adds = c.accumulate;
-    auto kernel = norm_ahead_backward<T, WARPS, false, false>;
-    if (c.df.data && adds) kernel = norm_ahead_backward<T, WARPS, true, true>;
-    if (c.df.data && !adds) kernel = norm_ahead_backward<T, WARPS, true, false>;
-    if (!c.df.data && adds) kernel = norm_ahead_backward<T, WARPS, false, true>;
+    auto kernel = norm_ahead_backward<T, WARPS, false, false, RMS>;
+    if (c.df.data && adds) kernel = norm_ahead_backward<T, WARPS, true, true, RMS>;
+    if (c.df.data && !adds) kernel = norm_ahead_backward<T, WARPS, true, false, RMS>;
+    if (!c.df.data && adds) kernel = norm_ahead_backward<T, WARPS, false, true, RMS>;
     size_t shared = sizeof(uint4) * 2 * shape::ROWS * (adds ? 3 : 2) * shape::THREADS;
     if ((int64_t)shared > mc_shared_limit(d)) return MC_OK;
     mc_allow_shared(kernel, shared);
@@ -470,16 +476,29 @@ static mc_status launch_backward(mc_device *d, const mc_norm_call &c, mc_norm_pa
     return MC_OK;
 }
 
+template <class T, int WARPS>
+static mc_status launch_backward(mc_device *d, const mc_norm_call &c, mc_norm_partials *p,
+                                 bool *launched)
+{
+    return c.rms ? launch_backward_of<T, WARPS, true>(d, c, p, launched)
+                 : launch_backward_of<T, WARPS, false>(d, c, p, launched);
+}
+
+template <class T, int WARPS> static void launch_either(mc_device *d, const mc_norm_call &c)
+{
+    c.rms ? launch<T, WARPS, true>(d, c) : launch<T, WARPS, false>(d, c);
+}
+
 template <class T> bool mc_norm_ahead(mc_device *d, const mc_norm_call &c)
 {
-    if (!c.weight.data || !c.bias.data || !c.mean_out || !c.rstd_out) return false;
+    if (!c.weight.data || !c.rstd_out || (!c.rms && !c.mean_out)) return false;
     if (!c.f.data != !c.s.data) return false;
     switch (warps_for(c.columns)) {
-    case 4: launch<T, 4>(d, c); return true;
-    case 5: launch<T, 5>(d, c); return true;
-    case 6: launch<T, 6>(d, c); return true;
-    case 7: launch<T, 7>(d, c); return true;
-    case 8: launch<T, 8>(d, c); return true;
+    case 4: launch_either<T, 4>(d, c); return true;
+    case 5: launch_either<T, 5>(d, c); return true;
+    case 6: launch_either<T, 6>(d, c); return true;
+    case 7: launch_either<T, 7>(d, c); return true;
+    case 8: launch_either<T, 8>(d, c); return true;
     default: return false;
     }
 }
@@ -489,7 +508,7 @@ mc_status mc_norm_ahead_backward(mc_device *d, const mc_norm_call &c, mc_norm_pa
                                  bool *launched)
 {
     *launched = false;
-    if (!c.weight.data || !c.mean || !c.rstd || !c.ds.data || !p->sums) return MC_OK;
+    if (!c.weight.data || !c.rstd || !c.ds.data || !p->sums) return MC_OK;
     if (c.df.data && c.mask.keep == 0) return MC_OK;
     switch (warps_for(c.columns)) {
     case 3: return launch_backward<T, 3>(d, c, p, launched);

@@ -1,4 +1,4 @@
-/* What the kernels of LayerNorm share: norm.cu has those for rows of any kind, norm_ahead.cu faster
+/* What the kernels of LayerNorm and RMSNorm share: norm.cu has those for rows of any kind, norm_ahead.cu faster
  * ones for rows of 16-bit types of some lengths. */
 #ifndef MC_DEVICE_CUDA_NORM_INTERNAL_CUH
 #define MC_DEVICE_CUDA_NORM_INTERNAL_CUH
@@ -14,7 +14,8 @@ struct mc_norm_call {
     float eps;
     const float *mean, *rstd;
     float *mean_out, *rstd_out;
-    bool round, accumulate; /* round: the norm is that of s as stored */
+    /* round: the norm is that of s as stored; rms: RMSNorm, without bias, mean and mean_out */
+    bool round, accumulate, rms;
 };
 
 /* What a sum is of: x alone, x + f, or x + dropout(f). */

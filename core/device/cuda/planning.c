@@ -68,12 +68,12 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
 
 /* Of the sums alone: products have the workspace, and our own kernels their sums too. */
 static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                            mc_matrix dy, mc_matrix weight, float beta,
+                                            float alpha, mc_matrix dy, mc_matrix weight, float beta,
                                             mc_activation activation, mc_matrix pre, mc_matrix dx,
                                             float *sums, float *dbias)
 {
-    mc_own_product own =
-        mc_own_product_backward(rows, in, out, dy, weight, beta, activation, pre, dx, sums, dbias);
+    mc_own_product own = mc_own_product_backward(rows, in, out, alpha, dy, weight, beta, activation,
+                                                 pre, dx, sums, dbias);
     bool takes = mc_own_product_takes(mc_plan_like(d), &own);
     mc_status status = MC_OK;
     if (dbias && !(takes && own.x_sums)) status = plan_column_sums(d, rows, out, dy, dbias);
@@ -98,9 +98,9 @@ static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t
 }
 
 static mc_status plan_embedding_backward(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
-                                         const int32_t *index, mc_matrix dtable)
+                                         const int32_t *index, float scale, mc_matrix dtable)
 {
-    ASK(d, embedding_backward, rows, columns, dy, index, dtable);
+    ASK(d, embedding_backward, rows, columns, dy, index, scale, dtable);
 }
 
 static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,

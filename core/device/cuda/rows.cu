@@ -8,6 +8,7 @@ struct embedding_call {
     mc_view y, table[TABLES];
     const int32_t *index[TABLES];
     int tables;
+    float scale;
 
     template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
     {
@@ -20,6 +21,8 @@ struct embedding_call {
 #pragma unroll
             for (int j = 0; j < mc_width<T>; j++) sum[j] += v[j];
         }
+#pragma unroll
+        for (int j = 0; j < mc_width<T>; j++) sum[j] *= scale;
         mc_store<T>(y, row * y.stride + column, n, sum);
     }
 };
@@ -33,7 +36,7 @@ static mc_dtype tables_dtype(int tables, const mc_matrix *table, mc_matrix y)
 
 extern "C" mc_status mc_cuda_embedding(mc_device *d, int64_t rows, int64_t columns, int tables,
                                        const mc_matrix *table, const int32_t *const *index,
-                                       mc_matrix y)
+                                       float scale, mc_matrix y)
 {
     if (rows == 0 || columns == 0) return MC_OK;
     if (tables > TABLES)
@@ -41,7 +44,7 @@ extern "C" mc_status mc_cuda_embedding(mc_device *d, int64_t rows, int64_t colum
                             (int)TABLES);
     MC_WITH_TYPE(tables_dtype(tables, table, y), {
         const int width = mc_width<T>;
-        embedding_call call = {mc_view_of(y, rows, width), {}, {}, tables};
+        embedding_call call = {mc_view_of(y, rows, width), {}, {}, tables, scale};
         for (int i = 0; i < tables; i++) { /* how many rows a table has is not known here */
             call.table[i] = mc_view_of(table[i], 2, width);
             call.index[i] = index[i];

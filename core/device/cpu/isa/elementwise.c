@@ -34,6 +34,18 @@ static inline float gelu_new_slope(float x)
     return s + x * s * mirror * dz;
 }
 
+static inline float silu(float x)
+{
+    float mirror;
+    return x * mc_sigmoid(x, &mirror);
+}
+
+static inline float silu_slope(float x)
+{
+    float mirror, s = mc_sigmoid(x, &mirror);
+    return s + x * s * mirror;
+}
+
 static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 /* y = activation(x), y may be x. */
@@ -47,6 +59,7 @@ static void activate(mc_activation activation, const float *x, float *y, int n)
     case MC_ACTIVATION_GELU: MC_LOOP(y, gelu(x[i]));
     case MC_ACTIVATION_GELU_NEW: MC_LOOP(y, gelu_new(x[i]));
     case MC_ACTIVATION_TANH: MC_LOOP(y, mc_tanh_f32(x[i]));
+    case MC_ACTIVATION_SILU: MC_LOOP(y, silu(x[i]));
     case MC_ACTIVATION_NONE:
         if (y != x) memmove(y, x, (size_t)n * sizeof *y);
         break;
@@ -68,6 +81,7 @@ static void activate_backward(mc_activation activation, const float *x, const fl
     case MC_ACTIVATION_GELU: MC_LOOP(dx, dy[i] * gelu_slope(x[i]));
     case MC_ACTIVATION_GELU_NEW: MC_LOOP(dx, dy[i] * gelu_new_slope(x[i]));
     case MC_ACTIVATION_TANH: MC_LOOP(dx, dy[i] * tanh_slope(x[i]));
+    case MC_ACTIVATION_SILU: MC_LOOP(dx, dy[i] * silu_slope(x[i]));
     case MC_ACTIVATION_NONE:
         if (dx != dy) memmove(dx, dy, (size_t)n * sizeof *dx);
         break;
@@ -155,6 +169,50 @@ mc_status MC_K(activation_backward)(mc_device *d, int64_t rows, int64_t columns,
         float *to = direct ? mc_write_begin(dx, dx_at, out) : out;
         activate_backward(activation, xs, gs, to, k.n);
         if (!direct) mc_write(dx, dx_at, k.n, to, accumulate);
+    }
+    return MC_OK;
+}
+
+mc_status MC_K(gated)(mc_device *d, int64_t rows, int64_t n, mc_activation activation, mc_matrix x,
+                      mc_matrix y)
+{
+    (void)d;
+    mc_chunks c = mc_chunks_of(rows, n);
+#pragma omp parallel for schedule(static) if (rows * n > MC_SERIAL)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        float ab[MC_CHUNK], bb[MC_CHUNK], out[MC_CHUNK];
+        int64_t at = k.row * x.stride + k.column;
+        activate(activation, mc_read(x, at, k.n, ab), out, k.n);
+        const float *bs = mc_read(x, at + n, k.n, bb);
+#pragma omp simd
+        for (int j = 0; j < k.n; j++) out[j] *= bs[j];
+        mc_write(y, k.row * y.stride + k.column, k.n, out, false);
+    }
+    return MC_OK;
+}
+
+mc_status MC_K(gated_backward)(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
+                               mc_matrix x, mc_matrix dy, mc_matrix dx, bool accumulate)
+{
+    (void)d;
+    mc_chunks c = mc_chunks_of(rows, n);
+#pragma omp parallel for schedule(static) if (rows * n > MC_SERIAL)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        float ab[MC_CHUNK], bb[MC_CHUNK], gb[MC_CHUNK], da[MC_CHUNK], db[MC_CHUNK];
+        int64_t at = k.row * x.stride + k.column, to = k.row * dx.stride + k.column;
+        const float *as = mc_read(x, at, k.n, ab), *bs = mc_read(x, at + n, k.n, bb);
+        const float *gs = mc_read(dy, k.row * dy.stride + k.column, k.n, gb);
+        activate(activation, as, db, k.n);
+#pragma omp simd
+        for (int j = 0; j < k.n; j++) {
+            da[j] = gs[j] * bs[j];
+            db[j] *= gs[j];
+        }
+        activate_backward(activation, as, da, da, k.n);
+        mc_write(dx, to, k.n, da, accumulate);
+        mc_write(dx, to + n, k.n, db, accumulate);
     }
     return MC_OK;
 }

@@ -2,7 +2,8 @@
 #include "core/device/cpu/isa/convert_internal.h"
 
 mc_status MC_K(embedding)(mc_device *d, int64_t rows, int64_t columns, int tables,
-                          const mc_matrix *table, const int32_t *const *index, mc_matrix y)
+                          const mc_matrix *table, const int32_t *const *index, float scale,
+                          mc_matrix y)
 {
     (void)d;
     mc_chunks c = mc_chunks_of(rows, columns);
@@ -17,6 +18,8 @@ mc_status MC_K(embedding)(mc_device *d, int64_t rows, int64_t columns, int table
 #pragma omp simd
             for (int j = 0; j < k.n; j++) sum[j] += from[j];
         }
+#pragma omp simd
+        for (int j = 0; j < k.n; j++) sum[j] *= scale;
         mc_write(y, k.row * y.stride + k.column, k.n, sum, false);
     }
     return MC_OK;
@@ -25,7 +28,7 @@ mc_status MC_K(embedding)(mc_device *d, int64_t rows, int64_t columns, int table
 /* Work is cut into columns, so that every element of the table gets its sums in row order; rows of
  * the table are dealt out too where there are more threads than that feeds. */
 mc_status MC_K(embedding_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
-                                   const int32_t *index, mc_matrix dtable)
+                                   const int32_t *index, float scale, mc_matrix dtable)
 {
     (void)d;
     enum { SLAB = 128 };
@@ -35,11 +38,13 @@ mc_status MC_K(embedding_backward)(mc_device *d, int64_t rows, int64_t columns, 
     for (int64_t item = 0; item < slabs * classes; item++) {
         int64_t column = item % slabs * SLAB, class = item / slabs;
         int n = (int)mc_min_i64(SLAB, columns - column);
-        float buffer[SLAB];
+        float buffer[SLAB], scaled[SLAB];
         for (int64_t row = 0; row < rows; row++) {
             if (index[row] < 0 || index[row] % classes != class) continue;
             const float *from = mc_read(dy, row * dy.stride + column, n, buffer);
-            mc_write(dtable, index[row] * dtable.stride + column, n, from, true);
+#pragma omp simd
+            for (int i = 0; i < n; i++) scaled[i] = from[i] * scale;
+            mc_write(dtable, index[row] * dtable.stride + column, n, scaled, true);
         }
     }
     return MC_OK;

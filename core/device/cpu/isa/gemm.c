@@ -12,7 +12,7 @@ typedef struct gemm_call {
     bool transpose_a, transpose_b;
     int64_t m, n, k;
     mc_matrix a, b, c;
-    float beta;
+    float alpha, beta;
 } gemm_call;
 
 /* to (rows, columns) = rows of x from (row, column), contiguous. */
@@ -63,7 +63,7 @@ static void multiply_block(const gemm_call *g, const float *a, int64_t lda, int6
     bool direct = g->c.dtype == MC_F32;
     float *c = direct ? (float *)g->c.data + i * g->c.stride + j : c_scratch;
     int64_t ldc = direct && g->c.stride > n ? g->c.stride : n;
-    g->sgemm(g->transpose_a, g->transpose_b, m, n, g->k, 1.0f, a, lda, b, ldb,
+    g->sgemm(g->transpose_a, g->transpose_b, m, n, g->k, g->alpha, a, lda, b, ldb,
              direct ? g->beta : 0.0f, c, ldc);
     if (!direct) store_block(c, g->c, i, j, m, n, g->beta != 0.0f);
 }
@@ -98,7 +98,7 @@ static mc_status gemm_blocks(mc_device *d, const gemm_call *g)
 }
 
 mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                     int64_t k, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+                     int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
 {
     if (m == 0 || n == 0 || (k == 0 && beta != 0.0f)) return MC_OK;
     if (k == 0) { /* an empty sum */
@@ -109,34 +109,35 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
     }
     int64_t largest = m | n | k | a.stride | b.stride | c.stride;
     if (largest > INT_MAX) return MC_ERR_UNSUPPORTED; /* the libraries count with int */
-    gemm_call g = {((mc_cpu_device *)d)->sgemm, transpose_a, transpose_b, m, n, k, a, b, c, beta};
+    gemm_call g = {
+        ((mc_cpu_device *)d)->sgemm, transpose_a, transpose_b, m, n, k, a, b, c, alpha, beta};
     if (a.dtype != MC_F32 || b.dtype != MC_F32 || c.dtype != MC_F32) return gemm_blocks(d, &g);
     int64_t lda, ldb;
     const float *as = operand(a, transpose_a, 0, m, k, NULL, &lda);
     const float *bs = operand(b, !transpose_b, 0, n, k, NULL, &ldb);
-    g.sgemm(transpose_a, transpose_b, m, n, k, 1.0f, as, lda, bs, ldb, beta, c.data,
+    g.sgemm(transpose_a, transpose_b, m, n, k, alpha, as, lda, bs, ldb, beta, c.data,
             c.stride > n ? c.stride : n);
     return MC_OK;
 }
 
-mc_status MC_K(linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, mc_matrix x,
-                       mc_matrix weight, mc_matrix bias, mc_activation activation, mc_matrix pre,
-                       mc_matrix y)
+mc_status MC_K(linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
+                       mc_matrix x, mc_matrix weight, mc_matrix bias, mc_activation activation,
+                       mc_matrix pre, mc_matrix y)
 {
     mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y;
-    mc_status status = MC_K(gemm)(d, false, true, rows, out, in, x, weight, 0, to);
+    mc_status status = MC_K(gemm)(d, false, true, rows, out, in, alpha, x, weight, 0, to);
     if (!status && (bias.data || activation != MC_ACTIVATION_NONE))
         status = MC_K(bias_activation)(d, rows, out, to, bias, activation, y);
     return status;
 }
 
 mc_status MC_K(linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                      mc_matrix dy, mc_matrix weight, float beta,
+                                      float alpha, mc_matrix dy, mc_matrix weight, float beta,
                                       mc_activation activation, mc_matrix pre, mc_matrix dx,
                                       float *sums, float *dbias)
 {
     mc_status status = dbias ? MC_K(column_sums)(d, rows, out, dy, dbias) : MC_OK;
-    if (!status) status = MC_K(gemm)(d, false, false, rows, in, out, dy, weight, beta, dx);
+    if (!status) status = MC_K(gemm)(d, false, false, rows, in, out, alpha, dy, weight, beta, dx);
     if (!status && activation != MC_ACTIVATION_NONE)
         status = MC_K(activation_backward)(d, rows, in, activation, pre, dx, dx, false);
     return status || !sums ? status : MC_K(column_sums)(d, rows, in, dx, sums);

@@ -49,6 +49,8 @@
     X(residual_sum)           \
     X(scatter_rows)           \
     X(attention_cached)       \
+    X(gated)                  \
+    X(gated_backward)         \
     X(tensor_stats)
 
 #define MC_KERNEL_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) MC_K(name);

@@ -1,4 +1,4 @@
-/* LayerNorm of a residual sum, with dropout of the branch, in one pass over the rows. */
+/* LayerNorm or RMSNorm of a residual sum, with dropout of the branch, in one pass over the rows. */
 #include "core/device/cpu/isa/math_internal.h"
 
 /* What forward and backward need to know, with the weights as f32. */
@@ -9,6 +9,7 @@ typedef struct norm_call {
     const float *weight, *bias;
     float eps;
     bool accumulate;
+    bool rms; /* RMSNorm: as if the mean was 0 */
 } norm_call;
 
 /* Weight and bias as f32, in `to` (2 * columns): ones and zeros where there are none. */
@@ -76,10 +77,11 @@ static inline float power_sum(const float *s, int64_t n, float centre, int power
     return sum;
 }
 
-static void row_statistics(const float *s, int64_t n, float eps, float *mean, float *rstd)
+static void row_statistics(const norm_call *c, const float *s, float *mean, float *rstd)
 {
-    *mean = power_sum(s, n, 0.0f, 1) / (float)n;
-    *rstd = 1.0f / sqrtf(power_sum(s, n, *mean, 2) / (float)n + eps);
+    int64_t n = c->columns;
+    *mean = c->rms ? 0.0f : power_sum(s, n, 0.0f, 1) / (float)n;
+    *rstd = 1.0f / sqrtf(power_sum(s, n, *mean, 2) / (float)n + c->eps);
 }
 
 static void norm_row(const norm_call *c, int64_t row, const float *s, float mean, float rstd)
@@ -101,8 +103,14 @@ mc_status MC_K(residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_ma
                               mc_matrix s, mc_matrix y, float *mean, float *rstd)
 {
     if (rows == 0 || columns == 0) return MC_OK;
-    norm_call c = {
-        .columns = columns, .x = x, .f = f, .s = s, .y = y, .dropout = dropout, .eps = eps};
+    norm_call c = {.columns = columns,
+                   .x = x,
+                   .f = f,
+                   .s = s,
+                   .y = y,
+                   .dropout = dropout,
+                   .eps = eps,
+                   .rms = !bias.data};
     int64_t wide = mc_round_up(columns, 16), size = 2 * columns + 16 + wide * omp_get_max_threads();
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
@@ -112,8 +120,8 @@ mc_status MC_K(residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_ma
     for (int64_t row = 0; row < rows; row++) {
         float m, r;
         const float *sum = residual_row(&c, row, buffers + wide * omp_get_thread_num());
-        row_statistics(sum, columns, eps, &m, &r);
-        if (mean) mean[row] = m;
+        row_statistics(&c, sum, &m, &r);
+        if (mean && !c.rms) mean[row] = m;
         if (rstd) rstd[row] = r;
         norm_row(&c, row, sum, m, r);
     }
@@ -142,17 +150,19 @@ typedef struct norm_sums {
     float gradient, product; /* means over the row of g = dy * weight, and of g * normalised s */
 } norm_sums;
 
-static norm_sums row_sums(const float *s, const float *dy, const float *weight, int64_t n,
-                          float mean, float rstd)
+static norm_sums row_sums(const norm_call *c, const float *s, const float *dy, float mean,
+                          float rstd)
 {
+    int64_t n = c->columns;
     float gradient = 0, product = 0;
 #pragma omp simd reduction(+ : gradient, product)
     for (int64_t i = 0; i < n; i++) {
-        float g = dy[i] * weight[i];
+        float g = dy[i] * c->weight[i];
         gradient += g;
         product += g * ((s[i] - mean) * rstd);
     }
-    return (norm_sums){gradient / (float)n, product / (float)n};
+    /* with no mean taken away, none of the gradient is */
+    return (norm_sums){c->rms ? 0.0f : gradient / (float)n, product / (float)n};
 }
 
 static void add_weight_gradients(const float *s, const float *dy, int64_t n, float mean, float rstd,
@@ -212,11 +222,11 @@ static void norm_rows_backward(const norm_call *c, int64_t first, int64_t last, 
     for (int64_t row = first; row < last; row++) {
         const float *s = mc_read(c->s, row * c->s.stride, n, buffers);
         const float *dy = mc_read(c->dy, row * c->dy.stride, n, buffers + n);
-        if (partial) add_weight_gradients(s, dy, n, mean[row], rstd[row], partial, partial + n);
+        float m = c->rms ? 0.0f : mean[row];
+        if (partial) add_weight_gradients(s, dy, n, m, rstd[row], partial, partial + n);
         if (!c->ds.data && !c->df.data) continue;
-        norm_sums sums = row_sums(s, dy, c->weight, n, mean[row], rstd[row]);
-        norm_row_backward(c, row, s, dy, mean[row], rstd[row], sums,
-                          branch ? partial + 2 * n : NULL);
+        norm_sums sums = row_sums(c, s, dy, m, rstd[row]);
+        norm_row_backward(c, row, s, dy, m, rstd[row], sums, branch ? partial + 2 * n : NULL);
     }
 }
 
@@ -244,7 +254,8 @@ mc_status MC_K(residual_norm_backward)(mc_device *d, int64_t rows, int64_t colum
                    .ds = ds,
                    .df = df,
                    .dropout = dropout,
-                   .accumulate = accumulate};
+                   .accumulate = accumulate,
+                   .rms = !mean};
     /* The rows are cut by their number alone, so that sums are the same with any threads. */
     int64_t parts = rows < 32 ? 1 : mc_min_i64(rows / 16, 64), wide = mc_round_up(2 * columns, 16);
     int64_t sums = mc_round_up((dbranch ? 3 : 2) * columns, 16);
