@@ -80,7 +80,8 @@ typedef struct mc_attention_shape {
     /* Relative position bias (Raffel et al. 2020), added to the scores: it depends on the distance
      * of key and query alone, so it is (heads, 2 * position_limit - 1) f32, element
      * [h][position_limit - 1 + j - i] for query i and key j, both counted within their sequence.
-     * position_limit is at least the longest sequence of queries and of keys. NULL: none. */
+     * position_limit is at least the longest sequence of queries and of keys. NULL: none. Instead
+     * of `bias`, not beside it. */
     const float *position_bias;
     int64_t position_limit;
     /* attention_backward: the gradient of position_bias, of its shape, is added here, in a fixed
@@ -91,6 +92,27 @@ typedef struct mc_attention_shape {
      * context and j <= i. Replaces `causal`. NULL: none. */
     const int32_t *marks;
 } mc_attention_shape;
+
+/* What is added to the scores, in either form: that of head h, query i and key j is element first +
+ * h * head_step + i * query_step + j. Of a bias by distance the row of a query begins one element
+ * before that of the query in front of it. */
+typedef struct mc_score_bias {
+    mc_matrix values; /* NULL data: none */
+    float *gradient;  /* in the same places; NULL: not wanted */
+    int64_t first, head_step, query_step;
+} mc_score_bias;
+static inline mc_score_bias mc_score_bias_of(const mc_attention_shape *s)
+{
+    mc_score_bias b = {s->bias, s->dbias, 0, s->bias_rows * s->bias.stride, s->bias.stride};
+    if (!s->position_bias) return b;
+    b.values.data = (void *)(uintptr_t)s->position_bias;
+    b.values.dtype = MC_F32;
+    b.values.stride = b.head_step = 2 * s->position_limit - 1;
+    b.gradient = s->dposition_bias;
+    b.first = s->position_limit - 1;
+    b.query_step = -1;
+    return b;
+}
 
 /* Of the keys and values. */
 static inline const mc_lengths *mc_key_lengths(const mc_attention_shape *shape)

@@ -65,6 +65,12 @@ typedef struct mc_sdpa_options {
      * i and key j of every sequence; f32 or the dtype of the queries; NULL: none. May require a
      * gradient, which is summed over the sequences in f32. */
     mc_tensor *bias;
+    /* Added to the scaled scores instead of `bias`, where it depends on the distance of key and
+     * query alone (mc_position_bias): f32 (heads, 2 * L - 1), element [h][L - 1 + j - i] for query
+     * i and key j of every sequence, L not less than the longest sequences of queries and of keys;
+     * NULL: none. Never written out for pairs. May require a gradient, which is summed over queries
+     * and sequences in f32, in a fixed order. */
+    mc_tensor *position_bias;
 } mc_sdpa_options;
 
 /* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each

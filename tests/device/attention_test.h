@@ -15,6 +15,7 @@ typedef struct attention_case {
     const int32_t *key_length; /* of another batch that holds the keys; NULL: the same one */
     mc_dtype bias;             /* 0: none */
     int bias_more;             /* rows and columns of the bias past the longest sequences */
+    bool by_distance;          /* the bias, which is f32 then */
 } attention_case;
 
 enum { MOST_SEQUENCES = 400 };
@@ -58,6 +59,31 @@ static inline mc_attention_shape shape_of(const attention_case *c, const mc_leng
                                 .causal = c->causal,
                                 .key_mask = c->masked ? mask : NULL,
                                 .dropout = {c->dropout, 0x9876543210u, 3}};
+}
+
+/* The bias's rows for each head, and its columns. */
+static inline void bias_size(const attention_case *c, const mc_lengths *queries,
+                             const mc_lengths *keys, int64_t *rows, int64_t *columns)
+{
+    int64_t longest = queries->longest > keys->longest ? queries->longest : keys->longest;
+    *rows = c->by_distance ? 1 : queries->longest + c->bias_more;
+    *columns = c->by_distance ? 2 * (longest + c->bias_more) - 1 : keys->longest + c->bias_more;
+    if (*columns < 1) *columns = 1; /* some memory */
+}
+
+/* The bias and its gradient, of those sizes, in the shape. */
+static inline void set_bias(const attention_case *c, mc_attention_shape *shape, mc_matrix bias,
+                            int64_t rows, float *dbias)
+{
+    if (c->by_distance) {
+        shape->position_bias = bias.data;
+        shape->position_limit = (bias.stride + 1) / 2;
+        shape->dposition_bias = dbias;
+    } else {
+        shape->bias = bias;
+        shape->bias_rows = rows;
+        shape->dbias = dbias;
+    }
 }
 
 static void run_case(attention_case c); /* each test's own */

@@ -47,16 +47,13 @@ static void expect_untouched(batch *b, int64_t first, int64_t n)
 static void bias_init(attention_data *d)
 {
     const attention_case *c = &d->c;
-    int64_t rows = d->queries.lengths.longest + c->bias_more;
-    int64_t columns = d->keys->lengths.longest + c->bias_more;
+    int64_t rows, columns;
+    bias_size(c, &d->queries.lengths, &d->keys->lengths, &rows, &columns);
     d->bias = matrix_new(c->bias ? c->bias : MC_F32, c->heads * rows, columns, 0, -2, 2);
     d->dbias = matrix_new(MC_F32, c->heads * rows, columns, 0, -2, 2);
     d->e_bias = doubles(c->heads * rows * columns);
     memcpy(d->e_bias, d->dbias.v, (size_t)(c->heads * rows * columns) * sizeof *d->e_bias);
-    if (!c->bias) return;
-    d->shape.bias = d->bias.m;
-    d->shape.bias_rows = rows;
-    d->shape.dbias = d->dbias.m.data;
+    if (c->bias) set_bias(c, &d->shape, d->bias.m, rows, d->dbias.m.data);
 }
 
 static void data_init(attention_data *d, attention_case c)
@@ -94,6 +91,7 @@ static void data_free(attention_data *d)
 /* Where the bias of a query and a key lies. */
 static int64_t bias_at(const attention_data *d, int h, int i, int j)
 {
+    if (d->c.by_distance) return h * d->bias.columns + d->shape.position_limit - 1 + j - i;
     return (h * d->shape.bias_rows + i) * d->bias.columns + j;
 }
 
@@ -238,6 +236,22 @@ static void test_bias(void **state)
     }
 }
 
+/* A bias that depends on distances alone, against more keys than queries and fewer too. */
+static void test_position_bias(void **state)
+{
+    (void)state;
+    const int32_t keys[] = {17, 5, 0, 130, 49, 1};
+    FOR_TYPES(i)
+    {
+        attention_case c = {ragged, 6, 2, 32, 3, 5, 2, .dtype = float_types[i], .bias = MC_F32};
+        c.by_distance = true;
+        run_kinds(c);
+        c.bias_more = 5;
+        c.key_length = keys;
+        run_kinds(c);
+    }
+}
+
 /* Queries against other keys: more of them, fewer, and none. */
 static void test_cross(void **state)
 {
@@ -348,11 +362,11 @@ static void test_repeatable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),       cmocka_unit_test(test_head_sizes),
-        cmocka_unit_test(test_lengths),     cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_bias),        cmocka_unit_test(test_cross),
-        cmocka_unit_test(test_hiding_bias), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_repeatable),
+        cmocka_unit_test(test_types),         cmocka_unit_test(test_head_sizes),
+        cmocka_unit_test(test_lengths),       cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_bias),          cmocka_unit_test(test_cross),
+        cmocka_unit_test(test_hiding_bias),   cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_position_bias), cmocka_unit_test(test_repeatable),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

@@ -493,8 +493,14 @@ static void declare_sdpa(op_call *c)
         op_input *mask = add_input(c, MASK, MC_U8, MC_SHAPE(c->lengths.total));
         for (int64_t i = 0; i < mask->count; i++) set_index(mask, i, random_bits() % 3 != 0);
     }
-    if (c->o->bias)
+    if (c->o->by_distance) {
+        int64_t limit = longest + more > 0 ? longest + more : 1;
+        op_input *bias = add_input(c, c->o->weights, MC_F32, MC_SHAPE(c->n[2], 2 * limit - 1));
+        random_values(MC_F32, bias->v, bias->count, -1.5, 1.5, 0);
+        set_elements(MC_F32, bias->data, bias->v, bias->count);
+    } else if (c->o->bias) {
         add_values(c, c->o->weights, MC_SHAPE(c->n[2], longest + more, longest), -1.5, 1.5);
+    }
     set_output(c, c->dtype, MC_SHAPE(c->lengths.capacity, width));
 }
 
@@ -517,7 +523,8 @@ static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
                          .causal = c->o->causal,
                          .dropout = c->o->dropout,
                          .key_mask = c->o->masked ? c->in[c->o->cross ? 2 : 1].x : NULL,
-                         .bias = c->o->bias ? c->in[c->inputs - 1].x : NULL};
+                         .bias = c->o->bias ? c->in[c->inputs - 1].x : NULL,
+                         .position_bias = c->o->by_distance ? c->in[c->inputs - 1].x : NULL};
     if (!c->o->cross) return mc_sdpa(t, c->in[0].x, &o);
     if (c->in[1].x) c->in[1].x->lengths = &c->key_lengths;
     return mc_sdpa_cross(t, c->in[0].x, c->in[1].x, &o);
@@ -529,8 +536,15 @@ typedef struct sdpa_operands {
     int64_t q_stride, kv_stride;
     const mc_lengths *keys;
     const double *mask;
-    const op_input *bias;
+    const op_input *bias; /* of either form */
 } sdpa_operands;
+
+static double bias_of(const op_input *bias, int64_t h, int64_t query, int64_t key)
+{
+    const int64_t *dim = bias->shape.dim;
+    if (bias->shape.ndim == 3) return bias->v[(h * dim[1] + query) * dim[2] + key];
+    return bias->v[h * dim[1] + dim[1] / 2 + key - query];
+}
 
 static sdpa_operands sdpa_operands_of(const op_call *c)
 {
@@ -544,7 +558,7 @@ static sdpa_operands sdpa_operands_of(const op_call *c)
                            .kv_stride = cross ? 2 * width : 3 * width,
                            .keys = cross ? &c->key_lengths : &c->lengths,
                            .mask = c->o->masked ? c->in[cross ? 2 : 1].v : NULL,
-                           .bias = c->o->bias ? &c->in[c->inputs - 1] : NULL};
+                           .bias = c->o->bias || c->o->by_distance ? &c->in[c->inputs - 1] : NULL};
 }
 
 /* One query: its probabilities p over the keys of its sequence, not yet dropped. */
@@ -555,11 +569,10 @@ static void probabilities(const op_call *c, const sdpa_operands *x, int h, int s
     double scale = c->o->factor != 0 ? (double)c->o->factor : 1 / sqrt((double)d),
            largest = -INFINITY, sum = 0;
     const double *q = x->q + (c->lengths.offset[sequence] + i) * x->q_stride + h * d;
-    const int64_t *dim = x->bias ? x->bias->shape.dim : NULL;
     for (int64_t k = 0; k < length; k++) {
         bool seen = (!c->o->causal || k <= i) && (!x->mask || x->mask[first + k] != 0);
         p[k] = seen ? scale * dot(q, x->k + (first + k) * x->kv_stride + h * d, d) : -INFINITY;
-        if (x->bias) p[k] += x->bias->v[(h * dim[1] + i) * dim[2] + k];
+        if (x->bias) p[k] += bias_of(x->bias, h, i, k);
         largest = fmax(largest, p[k]);
     }
     for (int64_t k = 0; k < length; k++) sum += p[k] = isinf(largest) ? 0 : exp(p[k] - largest);
@@ -619,6 +632,8 @@ static double sdpa_flops(const op_call *c)
  * A query that sees one key only has no gradient of its score: it is the difference of two equal
  * products over head_dim, one of them with the output as rounded. */
 #define SDPA_BIASED(text, ...) SDPA_WITHIN(text, 6, 4e-6, 1e-5, 4, .bias = true, __VA_ARGS__)
+#define SDPA_BY_DISTANCE(text, ...) \
+    SDPA_WITHIN(text, 6, 4e-6, 1e-5, 4, .by_distance = true, __VA_ARGS__)
 #define SDPA_CROSS(text, ...) SDPA_WITHIN(text, 5, 4e-6, 1e-5, 4, .cross = true, __VA_ARGS__)
 
 /* ---- losses ---------------------------------------------------------------------------------- */
@@ -872,6 +887,12 @@ static const op_row rows[] = {
     SDPA_CROSS("cross attention with a bias", .bias = true, .factor = 1),
     SDPA_CROSS("cross attention causal, with a bias, by own kernels", .causal = true, .bias = true,
                .weights = PARAMETER, .path = "own"),
+    SDPA_BY_DISTANCE("attention with a bias by distance", .factor = 1),
+    SDPA_BY_DISTANCE("attention with a bias by distance, a parameter, causal", .causal = true,
+                     .weights = PARAMETER),
+    SDPA_BY_DISTANCE("attention with a bias by distance, masked, dropout", .masked = true,
+                     .dropout = 0.2f),
+    SDPA_CROSS("cross attention with a bias by distance", .by_distance = true, .masked = true),
     CROSS_ENTROPY("cross entropy", .smoothing = 0),
     CROSS_ENTROPY("cross entropy i64 ignoring -100", .index_dtype = MC_I64, .ignore_index = -100),
     CROSS_ENTROPY("cross entropy ignoring 0, smoothed", .ignore_index = MC_IGNORE_ZERO,

@@ -12,6 +12,7 @@ typedef struct attention_call {
     const mc_attention_shape *shape;
     const mc_lengths *key_lengths;
     mc_matrix q, k, v, out, dout, dq, dk, dv;
+    mc_score_bias bias;
     float *log_sum_exp;
     int64_t wide_dim, wide_keys; /* head_dim and the longest sequence of keys */
     int64_t row_words;           /* dropout words of one query */
@@ -53,7 +54,7 @@ static int64_t workspace_init(workspace *w, const attention_call *c, bool backwa
     w->result = carve(base, &used, queries);
     w->scores = carve(base, &used, QUERIES * c->wide_keys);
     w->factors = carve(base, &used, c->wide_keys);
-    w->bias = carve(base, &used, c->shape->bias.data ? c->wide_keys : 0);
+    w->bias = carve(base, &used, c->bias.values.data ? c->wide_keys : 0);
     if (!backward) return used;
     w->v_panels = carve(base, &used, keys);
     w->dk = carve(base, &used, keys);
@@ -124,15 +125,15 @@ static void query_factors(const attention_call *c, const attention_task *t, int6
 /* The bias of query i's scores begins here. */
 static int64_t bias_row(const attention_call *c, const attention_task *t, int64_t i)
 {
-    return (t->head * c->shape->bias_rows + i) * c->shape->bias.stride;
+    return c->bias.first + t->head * c->bias.head_step + i * c->bias.query_step;
 }
 
 /* The first n scores of query i += its bias. */
 static void add_bias(const attention_call *c, const attention_task *t, const workspace *w,
                      int64_t i, int64_t n, float *scores)
 {
-    if (!c->shape->bias.data) return;
-    const float *bias = mc_read(c->shape->bias, bias_row(c, t, i), n, w->bias);
+    if (!c->bias.values.data) return;
+    const float *bias = mc_read(c->bias.values, bias_row(c, t, i), n, w->bias);
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) scores[j] += bias[j];
 }
@@ -252,8 +253,8 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
         }
     }
     for (int64_t j = n; j < keys; j++) scores[j] = dscores[j] = 0.0f;
-    if (!c->shape->dbias) return;
-    float *dbias = c->shape->dbias + bias_row(c, t, i);
+    if (!c->bias.gradient) return;
+    float *dbias = c->bias.gradient + bias_row(c, t, i);
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) dbias[j] += dscores[j];
 }
@@ -327,7 +328,7 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
 {
     const mc_attention_shape *shape = c->shape;
     const mc_lengths *queries = shape->lengths, *keys = c->key_lengths;
-    int64_t each = backward && shape->dbias ? queries->count : 1; /* sequences of a task */
+    int64_t each = backward && c->bias.gradient ? queries->count : 1; /* sequences of a task */
     int64_t tasks = each > 0 ? queries->count / each * shape->heads : 0;
     if (tasks == 0 || (queries->total == 0 && keys->total == 0)) return MC_OK;
     c->wide_dim = mc_round_up(shape->head_dim, MC_PANEL);
@@ -364,6 +365,7 @@ mc_status MC_K(attention)(mc_device *d, const mc_attention_shape *shape, mc_matr
                         .k = k,
                         .v = v,
                         .out = out,
+                        .bias = mc_score_bias_of(shape),
                         .log_sum_exp = log_sum_exp};
     zero_tail(shape, shape->lengths, out);
     return run_tasks(d, &c, false, forward_task);
@@ -384,6 +386,7 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
                         .dq = dq,
                         .dk = dk,
                         .dv = dv,
+                        .bias = mc_score_bias_of(shape),
                         .log_sum_exp = (float *)log_sum_exp};
     zero_tail(shape, shape->lengths, dq);
     zero_tail(shape, c.key_lengths, dk);
