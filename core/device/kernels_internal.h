@@ -114,6 +114,13 @@ static inline mc_score_bias mc_score_bias_of(const mc_attention_shape *s)
     return b;
 }
 
+/* The rule of `marks`, for the marks of a query and of a key and their places in the sequence. */
+static inline bool mc_marks_see(int32_t query_mark, int32_t key_mark, int64_t query, int64_t key)
+{
+    bool same_span = ((query_mark ^ key_mark) & ~1) == 0;
+    return same_span && ((key_mark & 1) || (!(query_mark & 1) && key <= query));
+}
+
 /* Of the keys and values. */
 static inline const mc_lengths *mc_key_lengths(const mc_attention_shape *shape)
 {

@@ -179,6 +179,24 @@ static bool check_position_bias(mc_tape *t, const sdpa_call *c)
                     MC_SHAPE_TEXT(bias->shape), c->o->heads, queries > keys ? queries : keys);
 }
 
+static bool check_marks(mc_tape *t, const sdpa_call *c)
+{
+    mc_context *ctx = mc_tape_context(t);
+    mc_tensor *marks = c->o->marks;
+    if (!marks) return true;
+    if (!mc_op_ready(t, "attention", marks) ||
+        !mc_op_same_dtype(t, "attention", "marks", marks, MC_I32))
+        return false;
+    if (c->kv || c->o->causal)
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "attention: marks %s %s, expected self-attention that is not causal",
+                        MC_SHAPE_TEXT(marks->shape),
+                        c->kv ? "in cross attention" : "of causal attention");
+    if (mc_tensor_count(marks) >= c->keys->total) return true;
+    return !mc_fail(ctx, MC_ERR_SHAPE, "attention: marks %s, expected one for each of %lld tokens",
+                    MC_SHAPE_TEXT(marks->shape), (long long)c->keys->total);
+}
+
 static bool check(mc_tape *t, sdpa_call *c)
 {
     mc_context *ctx = mc_tape_context(t);
@@ -196,7 +214,7 @@ static bool check(mc_tape *t, sdpa_call *c)
     c->keys = c->kv ? c->kv->lengths : c->q->lengths;
     c->head_dim = mc_tensor_columns(c->q) / (c->kv ? 1 : 3) / c->o->heads;
     return check_mask(t, c->o->key_mask, c->keys->total) && check_bias(t, c) &&
-           check_position_bias(t, c);
+           check_position_bias(t, c) && check_marks(t, c);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -221,7 +239,8 @@ static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
                                 .bias = mc_matrix_of(o->bias),
                                 .bias_rows = o->bias ? o->bias->shape.dim[1] : 0,
                                 .position_bias = mc_tensor_data(o->position_bias),
-                                .position_limit = position_limit(o->position_bias)};
+                                .position_limit = position_limit(o->position_bias),
+                                .marks = mc_tensor_data(o->marks)};
     if (c->kv) {
         shape.key_lengths = c->keys;
         shape.device_key_lengths = mc_tape_device_lengths(t, c->keys);
@@ -242,6 +261,7 @@ static void record(mc_tape *t, const sdpa_call *c, mc_tensor *y, sdpa_state stat
     mc_node_save(node, c->o->key_mask);
     mc_node_save(node, c->o->bias);
     mc_node_save(node, c->o->position_bias);
+    mc_node_save(node, c->o->marks);
 }
 
 static bool requires_gradient(const mc_tensor *x) { return x && x->requires_grad; }

@@ -71,6 +71,12 @@ typedef struct mc_sdpa_options {
      * NULL: none. Never written out for pairs. May require a gradient, which is summed over queries
      * and sequences in f32, in a fixed order. */
     mc_tensor *position_bias;
+    /* Who sees whom in self-attention, instead of `causal` (CPM-1's batches of context and answer,
+     * Zhang et al. 2020): i32, 2 * span + context for each token (of the packed rows, at least
+     * those of the lengths' total; context 0 or 1). A token sees those of its own span: all that
+     * are context, and if it is none itself, those before it and itself too. A query that sees no
+     * key gives zeros. NULL: none. */
+    mc_tensor *marks;
 } mc_sdpa_options;
 
 /* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each

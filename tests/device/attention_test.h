@@ -16,6 +16,7 @@ typedef struct attention_case {
     mc_dtype bias;             /* 0: none */
     int bias_more;             /* rows and columns of the bias past the longest sequences */
     bool by_distance;          /* the bias, which is f32 then */
+    bool marked;               /* random marks, instead of causal */
 } attention_case;
 
 enum { MOST_SEQUENCES = 400 };
@@ -61,6 +62,25 @@ static inline mc_attention_shape shape_of(const attention_case *c, const mc_leng
                                 .dropout = {c->dropout, 0x9876543210u, 3}};
 }
 
+/* Marks of three spans, half of the tokens context. To be freed. */
+static inline int32_t *random_marks(const mc_lengths *keys)
+{
+    int32_t *marks = malloc(((size_t)keys->total + 1) * sizeof *marks);
+    assert_non_null(marks);
+    for (int64_t i = 0; i < keys->total; i++)
+        marks[i] = (int32_t)(2 * (random_bits() % 3) + random_bits() % 2);
+    return marks;
+}
+
+/* Whether query i of a sequence sees its key j, both with their marks. By CPM's own words, not by
+ * the library's function. */
+static inline bool marks_allow(int32_t query, int32_t key, int i, int j)
+{
+    if (query / 2 != key / 2) return false;
+    if (key % 2 == 1) return true;
+    return query % 2 == 0 && j <= i;
+}
+
 /* The bias's rows for each head, and its columns. */
 static inline void bias_size(const attention_case *c, const mc_lengths *queries,
                              const mc_lengths *keys, int64_t *rows, int64_t *columns)
@@ -91,7 +111,7 @@ static void run_case(attention_case c); /* each test's own */
 static inline void run_kinds(attention_case c)
 {
     for (int mode = 0; mode < 8; mode++) {
-        c.causal = mode & 1;
+        c.causal = !c.marked && mode & 1;
         c.masked = mode & 2;
         c.dropout = mode & 4 ? 0.2f : 0;
         run_case(c);

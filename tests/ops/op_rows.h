@@ -478,7 +478,7 @@ static void set_keys(op_call *c)
     l->capacity = l->total + 3;
 }
 
-/* Inputs: qkv, or q and kv; the mask; the bias. */
+/* Inputs: qkv, or q and kv; the mask; the marks; the bias. */
 static void declare_sdpa(op_call *c)
 {
     set_batch(c, c->n[0], c->n[1]);
@@ -493,6 +493,8 @@ static void declare_sdpa(op_call *c)
         op_input *mask = add_input(c, MASK, MC_U8, MC_SHAPE(c->lengths.total));
         for (int64_t i = 0; i < mask->count; i++) set_index(mask, i, random_bits() % 3 != 0);
     }
+    if (c->o->marked) /* of three spans */
+        add_index(c, INDEX, MC_I32, c->lengths.total, 6);
     if (c->o->by_distance) {
         int64_t limit = longest + more > 0 ? longest + more : 1;
         op_input *bias = add_input(c, c->o->weights, MC_F32, MC_SHAPE(c->n[2], 2 * limit - 1));
@@ -515,6 +517,8 @@ static void choose_path(const op_call *c)
         unsetenv("MC_CUDA_ATTENTION");
 }
 
+static int marks_at(const op_call *c) { return c->o->masked ? 2 : 1; } /* of self-attention */
+
 static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
 {
     choose_path(c); /* backward asks again, before the next call comes here */
@@ -524,7 +528,8 @@ static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
                          .dropout = c->o->dropout,
                          .key_mask = c->o->masked ? c->in[c->o->cross ? 2 : 1].x : NULL,
                          .bias = c->o->bias ? c->in[c->inputs - 1].x : NULL,
-                         .position_bias = c->o->by_distance ? c->in[c->inputs - 1].x : NULL};
+                         .position_bias = c->o->by_distance ? c->in[c->inputs - 1].x : NULL,
+                         .marks = c->o->marked ? c->in[marks_at(c)].x : NULL};
     if (!c->o->cross) return mc_sdpa(t, c->in[0].x, &o);
     if (c->in[1].x) c->in[1].x->lengths = &c->key_lengths;
     return mc_sdpa_cross(t, c->in[0].x, c->in[1].x, &o);
@@ -535,7 +540,7 @@ typedef struct sdpa_operands {
     const double *q, *k, *v;
     int64_t q_stride, kv_stride;
     const mc_lengths *keys;
-    const double *mask;
+    const double *mask, *marks;
     const op_input *bias; /* of either form */
 } sdpa_operands;
 
@@ -558,7 +563,15 @@ static sdpa_operands sdpa_operands_of(const op_call *c)
                            .kv_stride = cross ? 2 * width : 3 * width,
                            .keys = cross ? &c->key_lengths : &c->lengths,
                            .mask = c->o->masked ? c->in[cross ? 2 : 1].v : NULL,
+                           .marks = c->o->marked ? c->in[marks_at(c)].v : NULL,
                            .bias = c->o->bias || c->o->by_distance ? &c->in[c->inputs - 1] : NULL};
+}
+
+/* Whether the marks of a query and of a key of its sequence let it see that key. */
+static bool marks_allow(const double *marks, int64_t query, int64_t key)
+{
+    int a = (int)marks[query], b = (int)marks[key];
+    return a / 2 == b / 2 && (b % 2 == 1 || (a % 2 == 0 && key <= query));
 }
 
 /* One query: its probabilities p over the keys of its sequence, not yet dropped. */
@@ -570,7 +583,8 @@ static void probabilities(const op_call *c, const sdpa_operands *x, int h, int s
            largest = -INFINITY, sum = 0;
     const double *q = x->q + (c->lengths.offset[sequence] + i) * x->q_stride + h * d;
     for (int64_t k = 0; k < length; k++) {
-        bool seen = (!c->o->causal || k <= i) && (!x->mask || x->mask[first + k] != 0);
+        bool seen = (!c->o->causal || k <= i) && (!x->mask || x->mask[first + k] != 0) &&
+                    (!x->marks || marks_allow(x->marks + first, i, k));
         p[k] = seen ? scale * dot(q, x->k + (first + k) * x->kv_stride + h * d, d) : -INFINITY;
         if (x->bias) p[k] += bias_of(x->bias, h, i, k);
         largest = fmax(largest, p[k]);
@@ -893,6 +907,9 @@ static const op_row rows[] = {
     SDPA_BY_DISTANCE("attention with a bias by distance, masked, dropout", .masked = true,
                      .dropout = 0.2f),
     SDPA_CROSS("cross attention with a bias by distance", .by_distance = true, .masked = true),
+    SDPA("attention with marks", .marked = true),
+    SDPA("attention with marks, masked, dropout", .marked = true, .masked = true, .dropout = 0.2f),
+    SDPA_BY_DISTANCE("attention with marks and a bias by distance", .marked = true, .masked = true),
     CROSS_ENTROPY("cross entropy", .smoothing = 0),
     CROSS_ENTROPY("cross entropy i64 ignoring -100", .index_dtype = MC_I64, .ignore_index = -100),
     CROSS_ENTROPY("cross entropy ignoring 0, smoothed", .ignore_index = MC_IGNORE_ZERO,

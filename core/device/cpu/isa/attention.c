@@ -23,7 +23,8 @@ typedef struct attention_task {
     int64_t first, length;   /* rows of the sequence's queries */
     int64_t first_key, keys; /* and of its keys */
     int64_t head, column;
-    const uint8_t *mask; /* of the first key; NULL: none */
+    const uint8_t *mask;  /* of the first key; NULL: none */
+    const int32_t *marks; /* of the sequence's first token; NULL: none */
 } attention_task;
 
 /* A thread's scratch memory; (rows, columns) of f32. */
@@ -106,7 +107,8 @@ static attention_task task_of(const attention_call *c, int64_t sequence, int64_t
                             .keys = c->key_lengths->length[sequence],
                             .head = head,
                             .column = head * s->head_dim,
-                            .mask = s->key_mask ? s->key_mask + first_key : NULL};
+                            .mask = s->key_mask ? s->key_mask + first_key : NULL,
+                            .marks = s->marks ? s->marks + first_key : NULL};
 }
 
 /* How many keys query i of the sequence may look at, masked ones included. */
@@ -138,17 +140,27 @@ static void add_bias(const attention_call *c, const attention_task *t, const wor
     for (int64_t j = 0; j < n; j++) scores[j] += bias[j];
 }
 
-/* Scores of masked keys become -inf, and so do those behind the n keys up to whole vectors: gives
- * their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
-static int64_t mask_row(const attention_task *t, int64_t n, float *scores)
+/* The first n scores of query i: those of keys that its mark hides become -inf. */
+static void apply_marks(const attention_task *t, int64_t i, int64_t n, float *scores)
 {
+    const int32_t *marks = t->marks, mark = marks[i];
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        scores[j] = mc_marks_see(mark, marks[j], i, j) ? scores[j] : -INFINITY;
+}
+
+/* Scores of hidden keys become -inf, and so do those behind the n keys up to whole vectors: gives
+ * their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
+static int64_t mask_row(const attention_task *t, int64_t i, int64_t n, float *scores)
+{
+    if (t->marks) apply_marks(t, i, n, scores);
     if (t->mask) {
         const uint8_t *mask = t->mask;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) scores[i] = mask[i] ? scores[i] : -INFINITY;
+        for (int64_t j = 0; j < n; j++) scores[j] = mask[j] ? scores[j] : -INFINITY;
     }
     int64_t end = (n + MC_LANES - 1) & -(int64_t)MC_LANES;
-    for (int64_t i = n; i < end; i++) scores[i] = -INFINITY;
+    for (int64_t j = n; j < end; j++) scores[j] = -INFINITY;
     return end;
 }
 
@@ -169,7 +181,7 @@ static float softmax_row(const attention_call *c, const attention_task *t, const
 {
     int64_t n = keys_of(c, t, i);
     add_bias(c, t, w, i, n, scores);
-    int64_t end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
+    int64_t end = mask_row(t, i, n, scores) & -(int64_t)MC_LANES;
     float largest = mc_largest(scores, end), sum = 0;
     if (largest == -INFINITY) largest = 0.0f; /* no key: e^-inf is 0, and NaN stays NaN */
 #pragma omp simd reduction(+ : sum)
@@ -233,7 +245,7 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
 {
     int64_t n = keys_of(c, t, i);
     add_bias(c, t, w, i, n, scores);
-    int64_t end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
+    int64_t end = mask_row(t, i, n, scores) & -(int64_t)MC_LANES;
     float log_sum = c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i];
     if (c->shape->dropout.p > 0.0f) {
         query_factors(c, t, i, end, w->factors);
