@@ -237,7 +237,9 @@ mc_tensor *mc_attention_forward_cached(mc_tape *t, mc_attention *a, mc_tensor *x
                                        mc_kv_cache *cache, int layer)
 {
     mc_tensor *qkv = a ? project_in(t, a, x) : NULL;
-    mc_tensor *y = qkv ? mc_kv_attention(t, cache, layer, qkv, a->heads, a->options.scale) : NULL;
+    if (!qkv) return NULL;
+    mc_sdpa_options options = {.heads = a->heads, .scale = a->options.scale};
+    mc_tensor *y = mc_kv_attention(t, cache, layer, qkv, &options);
     mc_tape_release(t, qkv);
     return project_out(t, a, y);
 }

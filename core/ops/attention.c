@@ -224,6 +224,7 @@ static int64_t position_limit(const mc_tensor *position_bias)
     return position_bias ? (position_bias->shape.dim[1] + 1) / 2 : 0;
 }
 
+/* Without dropout. */
 static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
 {
     const mc_sdpa_options *o = c->o;
@@ -235,7 +236,6 @@ static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
                                     o->scale != 0 ? o->scale : 1.0f / sqrtf((float)c->head_dim),
                                 .causal = o->causal,
                                 .key_mask = mc_tensor_data(o->key_mask),
-                                .dropout = mc_tape_dropout(t, o->dropout),
                                 .bias = mc_matrix_of(o->bias),
                                 .bias_rows = o->bias ? o->bias->shape.dim[1] : 0,
                                 .position_bias = mc_tensor_data(o->position_bias),
@@ -270,6 +270,7 @@ static mc_tensor *sdpa(mc_tape *t, sdpa_call *c)
 {
     if (!check(t, c)) return NULL;
     sdpa_state state = {.shape = shape_of(t, c)};
+    state.shape.dropout = mc_tape_dropout(t, c->o->dropout);
     bool keep = mc_tape_recording(t) &&
                 (requires_gradient(c->q) || requires_gradient(c->kv) ||
                  requires_gradient(c->o->bias) || requires_gradient(c->o->position_bias));
@@ -296,4 +297,18 @@ mc_tensor *mc_sdpa_cross(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_
 {
     if (!mc_op_ready(t, "attention", q) || !mc_op_ready(t, "attention", kv)) return NULL;
     return sdpa(t, &(sdpa_call){.q = q, .kv = kv, .o = o});
+}
+
+mc_tensor *mc_sdpa_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_options *o)
+{
+    if (!mc_op_ready(t, "attention", q) || (kv && !mc_op_ready(t, "attention", kv))) return NULL;
+    sdpa_call c = {.q = q, .kv = kv, .o = o};
+    if (!check(t, &c)) return NULL;
+    mc_attention_shape shape = shape_of(t, &c);
+    mc_shape all = MC_SHAPE(q->lengths->count, o->heads, q->lengths->longest, c.keys->longest);
+    mc_tensor *y = mc_tape_tensor(t, MC_F32, all, NULL);
+    if (!y) return NULL;
+    operands x = operands_of(mc_matrix_of(q), mc_matrix_of(kv), kv != NULL);
+    MC_KERNEL(t, "attention", attention_probabilities, &shape, x.q, x.k, mc_tensor_data(y));
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

@@ -408,9 +408,10 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
 
 /* ---- one token a sequence against a cache ---------------------------------------------------- */
 
-/* Scores of a query (head_dim) against n keys, from row `first` of k on; gives the largest. */
+/* Scores of a query (head_dim) against n keys, from row `first` of k on, with what `bias` (n; NULL:
+ * none) adds to them; gives the largest. */
 static float cached_scores(const float *q, mc_matrix k, int64_t first, int64_t n, int64_t column,
-                           int dim, float *buffer, float *scores)
+                           int dim, const float *bias, float *buffer, float *scores)
 {
     float largest = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
@@ -418,8 +419,8 @@ static float cached_scores(const float *q, mc_matrix k, int64_t first, int64_t n
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int j = 0; j < dim; j++) sum += q[j] * key[j];
-        scores[i] = sum;
-        if (sum > largest) largest = sum;
+        scores[i] = bias ? sum + bias[i] : sum;
+        if (scores[i] > largest) largest = scores[i];
     }
     return largest;
 }
@@ -444,28 +445,38 @@ static void cached_result(float *scores, float largest, mc_matrix v, int64_t fir
     for (int j = 0; n && j < dim; j++) result[j] /= sum;
 }
 
-mc_status MC_K(attention_cached)(mc_device *d, int64_t sequences, int heads, int head_dim,
-                                 float scale, int64_t capacity, const int32_t *lengths,
-                                 int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
-                                 mc_matrix out)
+/* One head of one sequence; `query` is scratch memory for three rows of `wide` and the scores. */
+static void cached_task(const mc_cached_attention *c, int64_t s, int64_t head, int64_t wide,
+                        const mc_matrix *x, float *query)
 {
-    int64_t tasks = sequences * heads, wide = mc_round_up(head_dim, 16);
+    enum { Q, K, V, OUT };
+    int dim = c->head_dim;
+    int64_t column = head * dim, n = c->lengths[s],
+            first = c->first ? c->first[s] : s * c->capacity;
+    float *buffer = query + wide, *result = buffer + wide, *scores = result + wide;
+    const float *bias = c->position_bias; /* of the last key's position: L - 1 + j - (n - 1) */
+    if (bias) bias += head * (2 * c->position_limit - 1) + c->position_limit - n;
+    load_rows(x[Q], s, 1, column, dim, c->scale, query, wide);
+    float largest = cached_scores(query, x[K], first, n, column, dim, bias, buffer, scores);
+    cached_result(scores, largest, x[V], first, n, column, dim, buffer, result);
+    store_row(result, 1.0f, x[OUT], s, column, dim);
+}
+
+mc_status MC_K(attention_cached)(mc_device *d, const mc_cached_attention *c, mc_matrix q,
+                                 mc_matrix k, mc_matrix v, mc_matrix out)
+{
+    int64_t tasks = c->sequences * c->heads, wide = mc_round_up(c->head_dim, 16);
     if (tasks == 0) return MC_OK;
-    bool parallel = tasks * longest * head_dim > MC_SERIAL;
+    bool parallel = tasks * c->longest * c->head_dim > MC_SERIAL;
     int64_t threads = parallel ? mc_min_i64(omp_get_max_threads(), tasks) : 1;
-    int64_t each = 3 * wide + mc_round_up(longest, 16);
+    int64_t each = 3 * wide + mc_round_up(c->longest, 16);
     float *scratch = mc_scratch_new(d, each * threads);
     if (!scratch) return MC_ERR_NOMEM;
+    const mc_matrix x[] = {q, k, v, out};
 #pragma omp parallel for schedule(static) num_threads((int)threads)
-    for (int64_t task = 0; task < tasks; task++) {
-        int64_t s = task / heads, column = task % heads * head_dim, n = lengths[s];
-        float *query = scratch + each * omp_get_thread_num(), *buffer = query + wide;
-        float *result = buffer + wide, *scores = result + wide;
-        load_rows(q, s, 1, column, head_dim, scale, query, wide);
-        float largest = cached_scores(query, k, s * capacity, n, column, head_dim, buffer, scores);
-        cached_result(scores, largest, v, s * capacity, n, column, head_dim, buffer, result);
-        store_row(result, 1.0f, out, s, column, head_dim);
-    }
+    for (int64_t task = 0; task < tasks; task++)
+        cached_task(c, task / c->heads, task % c->heads, wide, x,
+                    scratch + each * omp_get_thread_num());
     mc_scratch_free(d, scratch, each * threads);
     return MC_OK;
 }
