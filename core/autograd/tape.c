@@ -416,6 +416,24 @@ void mc_tape_release(mc_tape *tape, mc_tensor *x)
     if (!x->storage->saves) mc_storage_free_data(x->storage);
 }
 
+/* Whether x made the memory, on this tape, and nobody else looks at it. */
+static bool is_alone(const mc_tape *tape, const mc_tensor *x)
+{
+    const mc_storage *s = x->storage;
+    return is_of_tape(tape, s) && s->source == x && s->data && s->references == 1 && s->saves == 0;
+}
+
+mc_tensor *mc_tape_take(mc_tape *tape, mc_tensor *x)
+{
+    mc_tensor *y = is_alone(tape, x) ? new_tensor(tape, x->dtype, x->shape) : NULL;
+    if (!y) return NULL;
+    y->storage = x->storage;
+    y->storage->source = y;
+    y->lengths = x->lengths;
+    x->storage = NULL;
+    return y;
+}
+
 /* ---- recording ------------------------------------------------------------------------------- */
 
 bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
@@ -933,6 +951,24 @@ static void segment_backward(mc_tape *tape, mc_node *node)
 
 static const mc_op segment_op = {.name = "checkpoint", .backward = segment_backward};
 
+/* The first run, which is not recorded. Its inputs are needed again: they are held, so that nothing
+ * inside takes their memory. */
+static mc_tensor *first_run(mc_tape *tape, mc_segment_fn fn, void *user, mc_tensor **inputs,
+                            int count)
+{
+    mc_storage *held[MC_NODE_INPUTS];
+    for (int i = 0; i < count; i++) {
+        held[i] = inputs[i] ? inputs[i]->storage : NULL;
+        if (held[i]) held[i]->saves++;
+    }
+    tape->unrecorded++;
+    mc_tensor *y = fn(tape, user, inputs[0], inputs + 1);
+    tape->unrecorded--;
+    for (int i = 0; i < count; i++)
+        if (held[i] && --held[i]->saves == 0 && held[i]->dropped) mc_storage_free_data(held[i]);
+    return y;
+}
+
 mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_tensor *x,
                               mc_tensor *const *extra, int extra_count)
 {
@@ -953,9 +989,7 @@ mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_te
     wants_gradient(tape, "checkpoint", extra_count + 1, inputs);
     if (mc_failed(tape->ctx)) return NULL;
     uint64_t rng_offset = tape->replaying ? tape->replay_offset : tape->ctx->rng_offset;
-    tape->unrecorded++;
-    mc_tensor *inner = fn(tape, user, x, extra);
-    tape->unrecorded--;
+    mc_tensor *inner = first_run(tape, fn, user, inputs, extra_count + 1);
     if (!inner) return NULL;
     mc_tensor *y = mc_tape_view(tape, inner, inner->shape, 0);
     if (!y) return NULL;

@@ -80,7 +80,8 @@ typedef struct mc_attention_shape {
     /* Relative position bias (Raffel et al. 2020), added to the scores: it depends on the distance
      * of key and query alone, so it is (heads, 2 * position_limit - 1) f32, element
      * [h][position_limit - 1 + j - i] for query i and key j, both counted within their sequence.
-     * position_limit is at least the longest sequence of queries and of keys. NULL: none. */
+     * position_limit is at least the longest sequence of queries and of keys. NULL: none. Instead
+     * of `bias`, not beside it. */
     const float *position_bias;
     int64_t position_limit;
     /* attention_backward: the gradient of position_bias, of its shape, is added here, in a fixed
@@ -92,11 +93,64 @@ typedef struct mc_attention_shape {
     const int32_t *marks;
 } mc_attention_shape;
 
+/* What is added to the scores, in either form: that of head h, query i and key j is element first +
+ * h * head_step + i * query_step + j. Of a bias by distance the row of a query begins one element
+ * before that of the query in front of it. */
+typedef struct mc_score_bias {
+    mc_matrix values; /* NULL data: none */
+    float *gradient;  /* in the same places; NULL: not wanted */
+    int64_t first, head_step, query_step;
+} mc_score_bias;
+static inline mc_score_bias mc_score_bias_of(const mc_attention_shape *s)
+{
+    mc_score_bias b = {s->bias, s->dbias, 0, s->bias_rows * s->bias.stride, s->bias.stride};
+    if (!s->position_bias) return b;
+    b.values.data = (void *)(uintptr_t)s->position_bias;
+    b.values.dtype = MC_F32;
+    b.values.stride = b.head_step = 2 * s->position_limit - 1;
+    b.gradient = s->dposition_bias;
+    b.first = s->position_limit - 1;
+    b.query_step = -1;
+    return b;
+}
+
+/* The rule of `marks`, for the marks of a query and of a key and their places in the sequence. */
+static inline bool mc_marks_see(int32_t query_mark, int32_t key_mark, int64_t query, int64_t key)
+{
+    bool same_span = ((query_mark ^ key_mark) & ~1) == 0;
+    return same_span && ((key_mark & 1) || (!(query_mark & 1) && key <= query));
+}
+
 /* Of the keys and values. */
 static inline const mc_lengths *mc_key_lengths(const mc_attention_shape *shape)
 {
     return shape->key_lengths ? shape->key_lengths : shape->lengths;
 }
+
+/* One new token a sequence, or any other query that sees keys of one sequence alone. */
+typedef struct mc_cached_attention {
+    int64_t sequences;
+    int heads, head_dim;
+    float scale;
+    /* Sequence s sees the n = lengths[s] <= longest rows of k and v from first[s] on; NULL: from
+     * s * capacity. In device memory; `longest` is known on the host. */
+    const int32_t *lengths, *first;
+    int64_t capacity, longest;
+    /* Added to the scores, NULL: none: as in mc_attention_shape, of a query that stands where the
+     * last of its keys does. position_limit >= longest. */
+    const float *position_bias;
+    int64_t position_limit;
+} mc_cached_attention;
+
+/* Rotary positions (Su et al. 2021) in the first `heads` heads of head_dim columns of each row:
+ * pair i of the head's first rotary_dim columns is turned by position * base^(-2 i / rotary_dim),
+ * backwards with `inverse`. Pairs are columns i and i + rotary_dim / 2 with `halves`, else 2 i and
+ * 2 i + 1. */
+typedef struct mc_rotation {
+    int heads, head_dim, rotary_dim;
+    bool halves, inverse;
+    float base;
+} mc_rotation;
 
 /* One Adam update over `count` elements of flat arrays:
  *     lr = update->lr * lr_factor,  t = update->step + step_offset
@@ -284,16 +338,30 @@ typedef struct mc_kernels {
     /* y(index[i]) = x(i) for i < rows; the indices differ from each other. x and y of one dtype. */
     mc_status (*scatter_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                               const int32_t *index, mc_matrix y);
-    /* Attention of one new token a sequence over the keys and values kept from earlier ones. q and
-     * out: (sequences, heads * head_dim); k, v: (sequences * capacity, heads * head_dim), all of
-     * one floating dtype. Sequence s and each of its heads see the n = lengths[s] <= longest rows
-     * of k and v from s * capacity on, the new token's own among them: out is the sum of those rows
-     * of v weighted by the softmax of scale * q.k. What lies behind them is undefined and never
-     * read; n = 0 gives zeros. `lengths` is in device memory; `longest` is known on the host. */
-    mc_status (*attention_cached)(mc_device *d, int64_t sequences, int heads, int head_dim,
-                                  float scale, int64_t capacity, const int32_t *lengths,
-                                  int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
-                                  mc_matrix out);
+    /* Attention of one query a sequence over keys and values kept from earlier ones. q and out:
+     * (sequences, heads * head_dim); k, v: rows of as many columns, all of one floating dtype. out
+     * is the sum of those rows of v that the sequence sees weighted by the softmax of scale * q.k.
+     * What lies behind them is undefined and never read; a sequence without keys gives zeros. */
+    mc_status (*attention_cached)(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
+                                  mc_matrix k, mc_matrix v, mc_matrix out);
+    /* The probabilities of attention, before dropout: out (sequences, heads, longest sequence of
+     * queries, longest of keys) f32, zeros where there is no query or no key. Need not be fast. */
+    mc_status (*attention_probabilities)(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                         mc_matrix k, float *out);
+
+    /* ---- positions ---- */
+    /* out(h, i) = table(bucket[i], h): (heads, distances) f32 of table (buckets, heads). Indices
+     * are right. */
+    mc_status (*position_bias)(mc_device *d, int64_t heads, int64_t distances, mc_matrix table,
+                               const int32_t *bucket, float *out);
+    /* dtable(b, h) [+]= the sum over i with bucket[i] = b of dy(h, i), in a fixed order. */
+    mc_status (*position_bias_backward)(mc_device *d, int64_t buckets, int64_t heads,
+                                        int64_t distances, const float *dy, const int32_t *bucket,
+                                        mc_matrix dtable, bool accumulate);
+    /* In place. Angles are as exact as f32 can be, however large the position: i32 (rows), of any
+     * value. Columns that are not rotated are left alone. */
+    mc_status (*rotary)(mc_device *d, int64_t rows, mc_rotation rotation, const int32_t *positions,
+                        mc_matrix x);
 
     /* ---- gated feed-forward ---- */
     /* y (rows, n) = activation(a) * b, where a and b are the first and the last n columns of x

@@ -357,13 +357,19 @@ static mc_status plan_scatter_rows(mc_device *d, int64_t rows, int64_t columns, 
        y);
 }
 
-static mc_status plan_attention_cached(mc_device *d, int64_t sequences, int heads, int head_dim,
-                                       float scale, int64_t capacity, const int32_t *lengths,
-                                       int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
-                                       mc_matrix out)
+static mc_status plan_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
+                                       mc_matrix k, mc_matrix v, mc_matrix out)
 {
-    DO(d, copied(d, q.dtype, sequences * longest, (int64_t)heads * head_dim, 2 * size_of(k)),
-       attention_cached, sequences, heads, head_dim, scale, capacity, lengths, longest, q, k, v,
+    DO(d,
+       copied(d, q.dtype, shape->sequences * shape->longest,
+              (int64_t)shape->heads * shape->head_dim, 2 * size_of(k)),
+       attention_cached, shape, q, k, v, out);
+}
+
+static mc_status plan_attention_probabilities(mc_device *d, const mc_attention_shape *shape,
+                                              mc_matrix q, mc_matrix k, float *out)
+{
+    DO(d, attended(d, MC_WORK_ATTENTION, shape, q.dtype, 1), attention_probabilities, shape, q, k,
        out);
 }
 
@@ -381,6 +387,29 @@ static mc_status plan_gated_backward(mc_device *d, int64_t rows, int64_t n,
     double written = (accumulate ? 4 : 2) * size_of(dx);
     DO(d, copied(d, x.dtype, rows, n, 2 * size_of(x) + size_of(dy) + written), gated_backward, rows,
        n, activation, x, dy, dx, accumulate);
+}
+
+static mc_status plan_position_bias(mc_device *d, int64_t heads, int64_t distances, mc_matrix table,
+                                    const int32_t *bucket, float *out)
+{
+    DO(d, copied(d, MC_F32, heads, distances, sizeof(float) + size_of(table)), position_bias, heads,
+       distances, table, bucket, out);
+}
+
+static mc_status plan_position_bias_backward(mc_device *d, int64_t buckets, int64_t heads,
+                                             int64_t distances, const float *dy,
+                                             const int32_t *bucket, mc_matrix dtable,
+                                             bool accumulate)
+{
+    DO(d, copied(d, MC_F32, heads, distances, sizeof(float)), position_bias_backward, buckets,
+       heads, distances, dy, bucket, dtable, accumulate);
+}
+
+static mc_status plan_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
+                             const int32_t *positions, mc_matrix x)
+{
+    DO(d, copied(d, x.dtype, rows, (int64_t)rotation.heads * rotation.rotary_dim, 2 * size_of(x)),
+       rotary, rows, rotation, positions, x);
 }
 
 static mc_status plan_tensor_stats(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out)
@@ -426,7 +455,11 @@ const mc_kernels mc_plan_kernels = {
     .attention_cached = plan_attention_cached,
     .gated = plan_gated,
     .gated_backward = plan_gated_backward,
+    .attention_probabilities = plan_attention_probabilities,
+    .position_bias = plan_position_bias,
+    .position_bias_backward = plan_position_bias_backward,
+    .rotary = plan_rotary,
     .tensor_stats = plan_tensor_stats,
 };
 
-_Static_assert(sizeof(mc_kernels) == 38 * sizeof(void (*)(void)), "every kernel is in the table");
+_Static_assert(sizeof(mc_kernels) == 42 * sizeof(void (*)(void)), "every kernel is in the table");

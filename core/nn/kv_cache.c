@@ -101,14 +101,42 @@ void mc_kv_cache_end(mc_kv_cache *c)
     c->rows = c->lengths = NULL;
 }
 
-mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv, int heads,
-                           float scale)
+static const char op[] = "attention over a cache";
+
+/* Of distances up to the longest sequence; mc_sdpa has checked heads and the rest of it. */
+static bool check_position_bias(const mc_kv_cache *c, mc_tape *t, const mc_sdpa_options *o)
 {
-    static const char op[] = "attention over a cache";
-    int64_t width = c->shape.width, rows = c->tokens->total;
+    const mc_tensor *bias = o->position_bias;
+    if (!bias) return true;
+    if (!mc_op_ready(t, op, bias) || !mc_op_same_dtype(t, op, "position bias", bias, MC_F32))
+        return false;
+    if (bias->shape.ndim == 2 && bias->shape.dim[0] == o->heads && bias->shape.dim[1] % 2 == 1 &&
+        bias->shape.dim[1] >= 2 * c->longest - 1)
+        return true;
+    return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                    "%s: position bias %s, expected (%d, 2 * L - 1) with L of %lld or more", op,
+                    MC_SHAPE_TEXT(bias->shape), o->heads, (long long)c->longest);
+}
+
+static bool check_call(const mc_kv_cache *c, mc_tape *t, const mc_tensor *qkv,
+                       const mc_sdpa_options *o)
+{
+    int64_t width = c->shape.width;
     if (!mc_op_ready(t, op, qkv) || !mc_op_same_dtype(t, op, "qkv", qkv, c->shape.dtype) ||
-        !mc_op_shape(t, op, "qkv", qkv, MC_SHAPE(rows, 3 * width)))
-        return NULL;
+        !mc_op_shape(t, op, "qkv", qkv, MC_SHAPE(c->tokens->total, 3 * width)))
+        return false;
+    if (o->heads < 1 || width % o->heads)
+        return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                        "%s: qkv %s, expected 3 * %d heads * head_dim columns", op,
+                        MC_SHAPE_TEXT(qkv->shape), o->heads);
+    return check_position_bias(c, t, o);
+}
+
+mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv,
+                           const mc_sdpa_options *o)
+{
+    if (!check_call(c, t, qkv, o)) return NULL;
+    int64_t width = c->shape.width, rows = c->tokens->total;
     size_t third = (size_t)width * mc_dtype_size(qkv->dtype);
     mc_matrix q = mc_matrix_of(qkv), k = q, v = q;
     mc_matrix keys = {c->k[layer], qkv->dtype, width}, values = {c->v[layer], qkv->dtype, width};
@@ -117,13 +145,25 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv
     MC_KERNEL(t, op, scatter_rows, rows, width, k, mc_tensor_data(c->rows), keys);
     MC_KERNEL(t, op, scatter_rows, rows, width, v, mc_tensor_data(c->rows), values);
     if (c->first)
-        return mc_sdpa(t, qkv, &(mc_sdpa_options){.heads = heads, .scale = scale, .causal = true});
+        return mc_sdpa(t, qkv,
+                       &(mc_sdpa_options){.heads = o->heads,
+                                          .scale = o->scale,
+                                          .causal = !o->marks,
+                                          .position_bias = o->position_bias,
+                                          .marks = o->marks});
     mc_tensor *y = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(rows, width), qkv);
     if (!y) return NULL;
-    int head_dim = (int)(width / heads);
-    if (scale == 0) scale = 1.0f / sqrtf((float)head_dim);
-    MC_KERNEL(t, op, attention_cached, c->tokens->count, heads, head_dim, scale, c->shape.capacity,
-              mc_tensor_data(c->lengths), c->longest, q, keys, values, mc_matrix_of(y));
+    int head_dim = (int)(width / o->heads);
+    mc_cached_attention shape = {.sequences = c->tokens->count,
+                                 .heads = o->heads,
+                                 .head_dim = head_dim,
+                                 .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
+                                 .lengths = mc_tensor_data(c->lengths),
+                                 .capacity = c->shape.capacity,
+                                 .longest = c->longest,
+                                 .position_bias = mc_tensor_data(o->position_bias)};
+    if (o->position_bias) shape.position_limit = (o->position_bias->shape.dim[1] + 1) / 2;
+    MC_KERNEL(t, op, attention_cached, &shape, q, keys, values, mc_matrix_of(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 

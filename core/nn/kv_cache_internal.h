@@ -43,14 +43,56 @@ void mc_kv_cache_free(mc_kv_cache *cache);
 bool mc_kv_cache_begin(mc_kv_cache *cache, mc_tape *t, const mc_lengths *tokens);
 void mc_kv_cache_end(mc_kv_cache *cache);
 /* Keeps k and v of the step's tokens and attends to all that are there: qkv (total, 3 * width) as
- * in mc_sdpa, causal. Gives (total, width). */
-mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *cache, int layer, mc_tensor *qkv, int heads,
-                           float scale);
+ * in mc_sdpa, causal. Gives (total, width). Of the options are read: heads, scale, position_bias
+ * (of distances up to the longest sequence, the new token included), and marks, which prompts are
+ * run with instead of causal. Later tokens see all that is there: they go on with a prompt of one
+ * span. */
+mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *cache, int layer, mc_tensor *qkv,
+                           const mc_sdpa_options *options);
 /* Sequence i becomes what from[i] was, for i < count; the others go. */
 bool mc_kv_cache_select(mc_kv_cache *cache, const int32_t *from, int count);
 
-/* mc_attention_forward over a cache; causal. */
-mc_tensor *mc_attention_forward_cached(mc_tape *t, mc_attention *attention, mc_tensor *x,
-                                       mc_kv_cache *cache, int layer);
+/* ---- the memory of an encoder ---------------------------------------------------------------- */
+
+/* The keys and values of what an encoder has made of its inputs, one layer of the decoder after the
+ * other; they are computed once. Several sequences of the decoder may share those of one input, so
+ * putting sequences into another order moves nothing.
+ *
+ *     m = mc_kv_memory_new(ctx, shape, lengths);
+ *     mc_kv_memory_keep(t, m, layer, kv);                  for each layer, kv as in mc_sdpa_cross
+ *     each step: mc_kv_memory_begin(m, t, tokens);         beside mc_kv_cache_begin
+ *                y = mc_kv_memory_attention(t, m, layer, q, options);      in each layer
+ *     mc_kv_memory_select(m, from, count);                 wherever mc_kv_cache_select is called
+ */
+typedef struct mc_kv_memory {
+    mc_context *ctx;
+    mc_kv_shape shape; /* capacity: rows of all inputs together */
+    int inputs;
+    int32_t *length, *offset; /* (inputs) of each input, on the host */
+    int used;                 /* sequences of the decoder; at first one for each input */
+    int32_t *input;           /* (sequences): the input of each */
+    void **kv;                /* (layers): (capacity, 2 * width), packed */
+    /* of the step that is being run: for each of its tokens the first row and the rows of its input
+     */
+    mc_tensor *first, *lengths;
+    int64_t longest;
+} mc_kv_memory;
+
+/* Room for the keys and values of the inputs with these lengths (shape.capacity is not read: they
+ * are packed), and for up to shape.sequences sequences of the decoder. NULL after an error. Freed by
+ * mc_kv_memory_free (NULL allowed). */
+mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, const mc_lengths *lengths);
+void mc_kv_memory_free(mc_kv_memory *memory);
+/* kv: (rows, 2 * width), each row k and v, of the packed inputs in their order; rows behind the
+ * last token are left out. Copied. */
+bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *kv);
+/* A step with tokens->length[i] new tokens of sequence i, for all in use. */
+bool mc_kv_memory_begin(mc_kv_memory *memory, mc_tape *t, const mc_lengths *tokens);
+/* Each of the step's tokens, q (total, width), attends to all of its input: (total, width). Of the
+ * options heads and scale are read. */
+mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *q,
+                                  const mc_sdpa_options *options);
+/* Sequence i becomes what from[i] was, for i < count; the others go. */
+bool mc_kv_memory_select(mc_kv_memory *memory, const int32_t *from, int count);
 
 #endif

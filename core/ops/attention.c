@@ -9,7 +9,7 @@ typedef struct sdpa_state {
     mc_tensor *log_sum_exp; /* (heads, total) f32 */
 } sdpa_state;
 
-enum { Q, KV, BIAS }; /* inputs; without KV the first one holds q, k and v */
+enum { Q, KV, BIAS, POSITION_BIAS, INPUTS }; /* inputs; without KV the first one holds q, k and v */
 
 /* The operands, or their gradients: columns of one matrix, or of two. */
 typedef struct operands {
@@ -60,11 +60,13 @@ static void sdpa_backward(mc_tape *t, mc_node *node)
 {
     const sdpa_state *state = node->state;
     mc_tensor *q = node->inputs[Q], *kv = node->inputs[KV], *bias = node->inputs[BIAS];
-    mc_tensor *y = node->output;
+    mc_tensor *position_bias = node->inputs[POSITION_BIAS], *y = node->output;
     gradient dq = gradient_begin(t, q), dkv = gradient_begin(t, kv);
     mc_attention_shape shape = state->shape;
     shape.dbias = mc_vector_gradient_begin(t, bias);
+    shape.dposition_bias = mc_vector_gradient_begin(t, position_bias);
     if (bias) shape.bias.data = mc_saved_data(t, bias);
+    if (position_bias) shape.position_bias = mc_saved_data(t, position_bias);
     if (!mc_failed(mc_tape_context(t))) {
         mc_matrix none = {0};
         operands x =
@@ -76,6 +78,7 @@ static void sdpa_backward(mc_tape *t, mc_node *node)
     gradient_end(t, dq);
     gradient_end(t, dkv);
     mc_vector_gradient_end(t, bias, shape.dbias);
+    mc_vector_gradient_end(t, position_bias, shape.dposition_bias);
 }
 
 static const mc_op sdpa_op = {.name = "attention", .backward = sdpa_backward};
@@ -154,6 +157,46 @@ static bool check_bias(mc_tape *t, const sdpa_call *c)
     return true;
 }
 
+static bool check_position_bias(mc_tape *t, const sdpa_call *c)
+{
+    mc_context *ctx = mc_tape_context(t);
+    mc_tensor *bias = c->o->position_bias;
+    if (!bias) return true;
+    if (!mc_op_ready(t, "attention", bias) ||
+        !mc_op_same_dtype(t, "attention", "position bias", bias, MC_F32))
+        return false;
+    if (c->o->bias)
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "attention: bias %s and position bias %s, expected one of them",
+                        MC_SHAPE_TEXT(c->o->bias->shape), MC_SHAPE_TEXT(bias->shape));
+    int32_t queries = c->q->lengths->longest, keys = c->keys->longest;
+    int64_t least = 2 * (int64_t)(queries > keys ? queries : keys) - 1;
+    bool good = bias->shape.ndim == 2 && bias->shape.dim[0] == c->o->heads &&
+                bias->shape.dim[1] >= least && bias->shape.dim[1] % 2 == 1;
+    if (good) return true;
+    return !mc_fail(ctx, MC_ERR_SHAPE,
+                    "attention: position bias %s, expected (%d, 2 * L - 1) with L of %d or more",
+                    MC_SHAPE_TEXT(bias->shape), c->o->heads, queries > keys ? queries : keys);
+}
+
+static bool check_marks(mc_tape *t, const sdpa_call *c)
+{
+    mc_context *ctx = mc_tape_context(t);
+    mc_tensor *marks = c->o->marks;
+    if (!marks) return true;
+    if (!mc_op_ready(t, "attention", marks) ||
+        !mc_op_same_dtype(t, "attention", "marks", marks, MC_I32))
+        return false;
+    if (c->kv || c->o->causal)
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "attention: marks %s %s, expected self-attention that is not causal",
+                        MC_SHAPE_TEXT(marks->shape),
+                        c->kv ? "in cross attention" : "of causal attention");
+    if (mc_tensor_count(marks) >= c->keys->total) return true;
+    return !mc_fail(ctx, MC_ERR_SHAPE, "attention: marks %s, expected one for each of %lld tokens",
+                    MC_SHAPE_TEXT(marks->shape), (long long)c->keys->total);
+}
+
 static bool check(mc_tape *t, sdpa_call *c)
 {
     mc_context *ctx = mc_tape_context(t);
@@ -170,11 +213,18 @@ static bool check(mc_tape *t, sdpa_call *c)
                         (double)c->o->dropout);
     c->keys = c->kv ? c->kv->lengths : c->q->lengths;
     c->head_dim = mc_tensor_columns(c->q) / (c->kv ? 1 : 3) / c->o->heads;
-    return check_mask(t, c->o->key_mask, c->keys->total) && check_bias(t, c);
+    return check_mask(t, c->o->key_mask, c->keys->total) && check_bias(t, c) &&
+           check_position_bias(t, c) && check_marks(t, c);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+static int64_t position_limit(const mc_tensor *position_bias)
+{
+    return position_bias ? (position_bias->shape.dim[1] + 1) / 2 : 0;
+}
+
+/* Without dropout. */
 static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
 {
     const mc_sdpa_options *o = c->o;
@@ -186,9 +236,11 @@ static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
                                     o->scale != 0 ? o->scale : 1.0f / sqrtf((float)c->head_dim),
                                 .causal = o->causal,
                                 .key_mask = mc_tensor_data(o->key_mask),
-                                .dropout = mc_tape_dropout(t, o->dropout),
                                 .bias = mc_matrix_of(o->bias),
-                                .bias_rows = o->bias ? o->bias->shape.dim[1] : 0};
+                                .bias_rows = o->bias ? o->bias->shape.dim[1] : 0,
+                                .position_bias = mc_tensor_data(o->position_bias),
+                                .position_limit = position_limit(o->position_bias),
+                                .marks = mc_tensor_data(o->marks)};
     if (c->kv) {
         shape.key_lengths = c->keys;
         shape.device_key_lengths = mc_tape_device_lengths(t, c->keys);
@@ -198,8 +250,8 @@ static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
 
 static void record(mc_tape *t, const sdpa_call *c, mc_tensor *y, sdpa_state state)
 {
-    mc_node *node =
-        mc_tape_record(t, &sdpa_op, y, sizeof state, 3, (mc_tensor *[]){c->q, c->kv, c->o->bias});
+    mc_tensor *inputs[INPUTS] = {c->q, c->kv, c->o->bias, c->o->position_bias};
+    mc_node *node = mc_tape_record(t, &sdpa_op, y, sizeof state, INPUTS, inputs);
     if (!node) return;
     *(sdpa_state *)node->state = state;
     mc_node_save(node, c->q);
@@ -208,6 +260,8 @@ static void record(mc_tape *t, const sdpa_call *c, mc_tensor *y, sdpa_state stat
     mc_node_save(node, state.log_sum_exp);
     mc_node_save(node, c->o->key_mask);
     mc_node_save(node, c->o->bias);
+    mc_node_save(node, c->o->position_bias);
+    mc_node_save(node, c->o->marks);
 }
 
 static bool requires_gradient(const mc_tensor *x) { return x && x->requires_grad; }
@@ -216,8 +270,10 @@ static mc_tensor *sdpa(mc_tape *t, sdpa_call *c)
 {
     if (!check(t, c)) return NULL;
     sdpa_state state = {.shape = shape_of(t, c)};
-    bool keep = mc_tape_recording(t) && (requires_gradient(c->q) || requires_gradient(c->kv) ||
-                                         requires_gradient(c->o->bias));
+    state.shape.dropout = mc_tape_dropout(t, c->o->dropout);
+    bool keep = mc_tape_recording(t) &&
+                (requires_gradient(c->q) || requires_gradient(c->kv) ||
+                 requires_gradient(c->o->bias) || requires_gradient(c->o->position_bias));
     mc_tensor *y = mc_tape_tensor(t, c->q->dtype,
                                   MC_SHAPE(mc_tensor_rows(c->q), c->o->heads * c->head_dim), c->q);
     if (keep)
@@ -241,4 +297,18 @@ mc_tensor *mc_sdpa_cross(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_
 {
     if (!mc_op_ready(t, "attention", q) || !mc_op_ready(t, "attention", kv)) return NULL;
     return sdpa(t, &(sdpa_call){.q = q, .kv = kv, .o = o});
+}
+
+mc_tensor *mc_sdpa_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_options *o)
+{
+    if (!mc_op_ready(t, "attention", q) || (kv && !mc_op_ready(t, "attention", kv))) return NULL;
+    sdpa_call c = {.q = q, .kv = kv, .o = o};
+    if (!check(t, &c)) return NULL;
+    mc_attention_shape shape = shape_of(t, &c);
+    mc_shape all = MC_SHAPE(q->lengths->count, o->heads, q->lengths->longest, c.keys->longest);
+    mc_tensor *y = mc_tape_tensor(t, MC_F32, all, NULL);
+    if (!y) return NULL;
+    operands x = operands_of(mc_matrix_of(q), mc_matrix_of(kv), kv != NULL);
+    MC_KERNEL(t, "attention", attention_probabilities, &shape, x.q, x.k, mc_tensor_data(y));
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

@@ -15,6 +15,8 @@ typedef struct attention_case {
     const int32_t *key_length; /* of another batch that holds the keys; NULL: the same one */
     mc_dtype bias;             /* 0: none */
     int bias_more;             /* rows and columns of the bias past the longest sequences */
+    bool by_distance;          /* the bias, which is f32 then */
+    bool marked;               /* random marks, instead of causal */
 } attention_case;
 
 enum { MOST_SEQUENCES = 400 };
@@ -60,12 +62,56 @@ static inline mc_attention_shape shape_of(const attention_case *c, const mc_leng
                                 .dropout = {c->dropout, 0x9876543210u, 3}};
 }
 
+/* Marks of three spans, half of the tokens context. To be freed. */
+static inline int32_t *random_marks(const mc_lengths *keys)
+{
+    int32_t *marks = malloc(((size_t)keys->total + 1) * sizeof *marks);
+    assert_non_null(marks);
+    for (int64_t i = 0; i < keys->total; i++)
+        marks[i] = (int32_t)(2 * (random_bits() % 3) + random_bits() % 2);
+    return marks;
+}
+
+/* Whether query i of a sequence sees its key j, both with their marks. By CPM's own words, not by
+ * the library's function. */
+static inline bool marks_allow(int32_t query, int32_t key, int i, int j)
+{
+    if (query / 2 != key / 2) return false;
+    if (key % 2 == 1) return true;
+    return query % 2 == 0 && j <= i;
+}
+
+/* The bias's rows for each head, and its columns. */
+static inline void bias_size(const attention_case *c, const mc_lengths *queries,
+                             const mc_lengths *keys, int64_t *rows, int64_t *columns)
+{
+    int64_t longest = queries->longest > keys->longest ? queries->longest : keys->longest;
+    *rows = c->by_distance ? 1 : queries->longest + c->bias_more;
+    *columns = c->by_distance ? 2 * (longest + c->bias_more) - 1 : keys->longest + c->bias_more;
+    if (*columns < 1) *columns = 1; /* some memory */
+}
+
+/* The bias and its gradient, of those sizes, in the shape. */
+static inline void set_bias(const attention_case *c, mc_attention_shape *shape, mc_matrix bias,
+                            int64_t rows, float *dbias)
+{
+    if (c->by_distance) {
+        shape->position_bias = bias.data;
+        shape->position_limit = (bias.stride + 1) / 2;
+        shape->dposition_bias = dbias;
+    } else {
+        shape->bias = bias;
+        shape->bias_rows = rows;
+        shape->dbias = dbias;
+    }
+}
+
 static void run_case(attention_case c); /* each test's own */
 
 static inline void run_kinds(attention_case c)
 {
     for (int mode = 0; mode < 8; mode++) {
-        c.causal = mode & 1;
+        c.causal = !c.marked && mode & 1;
         c.masked = mode & 2;
         c.dropout = mode & 4 ? 0.2f : 0;
         run_case(c);

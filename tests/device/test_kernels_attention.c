@@ -15,6 +15,7 @@ typedef struct attention_data {
     batch *keys;
     mc_attention_shape shape;
     uint8_t *mask;
+    int32_t *marks;
     matrix out, dout, bias, dbias;  /* biases: (heads * bias_rows, columns) */
     double *e_out, *e_lse, *e_bias; /* (capacity, width), (heads, total), like dbias */
     float *lse;
@@ -47,16 +48,13 @@ static void expect_untouched(batch *b, int64_t first, int64_t n)
 static void bias_init(attention_data *d)
 {
     const attention_case *c = &d->c;
-    int64_t rows = d->queries.lengths.longest + c->bias_more;
-    int64_t columns = d->keys->lengths.longest + c->bias_more;
+    int64_t rows, columns;
+    bias_size(c, &d->queries.lengths, &d->keys->lengths, &rows, &columns);
     d->bias = matrix_new(c->bias ? c->bias : MC_F32, c->heads * rows, columns, 0, -2, 2);
     d->dbias = matrix_new(MC_F32, c->heads * rows, columns, 0, -2, 2);
     d->e_bias = doubles(c->heads * rows * columns);
     memcpy(d->e_bias, d->dbias.v, (size_t)(c->heads * rows * columns) * sizeof *d->e_bias);
-    if (!c->bias) return;
-    d->shape.bias = d->bias.m;
-    d->shape.bias_rows = rows;
-    d->shape.dbias = d->dbias.m.data;
+    if (c->bias) set_bias(c, &d->shape, d->bias.m, rows, d->dbias.m.data);
 }
 
 static void data_init(attention_data *d, attention_case c)
@@ -73,6 +71,7 @@ static void data_init(attention_data *d, attention_case c)
     int64_t rows = d->queries.lengths.capacity;
     d->mask = random_mask(&c, &d->keys->lengths);
     d->shape = shape_of(&c, &d->queries.lengths, &d->keys->lengths, d->mask);
+    if (c.marked) d->shape.marks = d->marks = random_marks(&d->keys->lengths);
     bias_init(d);
     d->out = matrix_new(c.dtype, rows, d->width, 1, -2, 2);
     d->dout = matrix_new(c.dtype, rows, d->width, 4, -2, 2);
@@ -87,13 +86,14 @@ static void data_free(attention_data *d)
     if (d->c.key_length) batch_free(&d->others);
     matrix *all[] = {&d->out, &d->dout, &d->bias, &d->dbias};
     for (int i = 0; i < 4; i++) matrix_free(all[i]);
-    void *rest[] = {d->mask, d->lse, d->e_out, d->e_lse, d->e_bias};
-    for (int i = 0; i < 5; i++) free(rest[i]);
+    void *rest[] = {d->mask, d->marks, d->lse, d->e_out, d->e_lse, d->e_bias};
+    for (int i = 0; i < 6; i++) free(rest[i]);
 }
 
 /* Where the bias of a query and a key lies. */
 static int64_t bias_at(const attention_data *d, int h, int i, int j)
 {
+    if (d->c.by_distance) return h * d->bias.columns + d->shape.position_limit - 1 + j - i;
     return (h * d->shape.bias_rows + i) * d->bias.columns + j;
 }
 
@@ -110,7 +110,8 @@ static double query_probabilities(const attention_data *d, int sequence, int h, 
         for (int c = 0; c < d->c.dim; c++) score += q[c] * k[c];
         score *= (double)d->shape.scale;
         if (d->c.bias) score += d->bias.v[bias_at(d, h, i, j)];
-        bool seen = (!d->c.causal || j <= i) && (!d->c.masked || d->mask[first + j]);
+        bool seen = (!d->c.causal || j <= i) && (!d->c.masked || d->mask[first + j]) &&
+                    (!d->c.marked || marks_allow(d->marks[first + i], d->marks[first + j], i, j));
         p[j] = seen ? score : -INFINITY;
         largest = fmax(largest, p[j]);
     }
@@ -238,6 +239,36 @@ static void test_bias(void **state)
     }
 }
 
+/* A bias that depends on distances alone, against more keys than queries and fewer too. */
+static void test_position_bias(void **state)
+{
+    (void)state;
+    const int32_t keys[] = {17, 5, 0, 130, 49, 1};
+    FOR_TYPES(i)
+    {
+        attention_case c = {ragged, 6, 2, 32, 3, 5, 2, .dtype = float_types[i], .bias = MC_F32};
+        c.by_distance = true;
+        run_kinds(c);
+        c.bias_more = 5;
+        c.key_length = keys;
+        run_kinds(c);
+    }
+}
+
+/* Marks of who sees whom; with the mask of the first sequence's keys some queries see none. */
+static void test_marks(void **state)
+{
+    (void)state;
+    FOR_TYPES(i)
+    {
+        attention_case c = {ragged, 6, 2, 24, 3, 5, 2, .dtype = float_types[i], .marked = true};
+        run_kinds(c);
+        c.bias = MC_F32;
+        c.by_distance = true;
+        run_kinds(c);
+    }
+}
+
 /* Queries against other keys: more of them, fewer, and none. */
 static void test_cross(void **state)
 {
@@ -348,10 +379,11 @@ static void test_repeatable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),       cmocka_unit_test(test_head_sizes),
-        cmocka_unit_test(test_lengths),     cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_bias),        cmocka_unit_test(test_cross),
-        cmocka_unit_test(test_hiding_bias), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_types),         cmocka_unit_test(test_head_sizes),
+        cmocka_unit_test(test_lengths),       cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_bias),          cmocka_unit_test(test_cross),
+        cmocka_unit_test(test_hiding_bias),   cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_position_bias), cmocka_unit_test(test_marks),
         cmocka_unit_test(test_repeatable),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);

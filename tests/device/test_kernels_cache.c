@@ -68,15 +68,20 @@ static void test_attention_cached(void **state)
             matrix out = matrix_new(dtype, c->sequences, width, 3, -2, 2);
             double *expected = doubles(c->sequences * width);
             float scale = 1 / sqrtf((float)c->dim);
+            mc_cached_attention shape = {.sequences = c->sequences,
+                                         .heads = c->heads,
+                                         .head_dim = c->dim,
+                                         .scale = scale,
+                                         .lengths = c->lengths,
+                                         .capacity = c->capacity,
+                                         .longest = longest};
             reference(c, (double)scale, &q, &k, &v, expected);
             spoil(c, &k);
             spoil(c, &v);
             FOR_TABLES(t)
             {
                 matrix_reset(&out);
-                assert_int_equal(t->k->attention_cached(device, c->sequences, c->heads, c->dim,
-                                                        scale, c->capacity, c->lengths, longest,
-                                                        q.m, k.m, v.m, out.m),
+                assert_int_equal(t->k->attention_cached(device, &shape, q.m, k.m, v.m, out.m),
                                  MC_OK);
                 assert_matrix(&out, expected, 1e-5, t->name, "attention_cached");
             }

@@ -48,6 +48,8 @@ typedef struct op_call op_call;
 typedef struct op_options {
     mc_activation activation;
     bool bias, second, causal, masked, cross, rms;
+    bool by_distance;   /* of attention's bias */
+    bool marked;        /* attention: who sees whom */
     input_kind weights; /* VALUES or PARAMETER */
     const char *path;   /* of attention on a GPU: MC_CUDA_ATTENTION; NULL: unset */
     int tables;

@@ -528,7 +528,7 @@ static void set_keys(op_call *c)
     l->capacity = l->total + 3;
 }
 
-/* Inputs: qkv, or q and kv; the mask; the bias. */
+/* Inputs: qkv, or q and kv; the mask; the marks; the bias. */
 static void declare_sdpa(op_call *c)
 {
     set_batch(c, c->n[0], c->n[1]);
@@ -543,8 +543,16 @@ static void declare_sdpa(op_call *c)
         op_input *mask = add_input(c, MASK, MC_U8, MC_SHAPE(c->lengths.total));
         for (int64_t i = 0; i < mask->count; i++) set_index(mask, i, random_bits() % 3 != 0);
     }
-    if (c->o->bias)
+    if (c->o->marked) /* of three spans */
+        add_index(c, INDEX, MC_I32, c->lengths.total, 6);
+    if (c->o->by_distance) {
+        int64_t limit = longest + more > 0 ? longest + more : 1;
+        op_input *bias = add_input(c, c->o->weights, MC_F32, MC_SHAPE(c->n[2], 2 * limit - 1));
+        random_values(MC_F32, bias->v, bias->count, -1.5, 1.5, 0);
+        set_elements(MC_F32, bias->data, bias->v, bias->count);
+    } else if (c->o->bias) {
         add_values(c, c->o->weights, MC_SHAPE(c->n[2], longest + more, longest), -1.5, 1.5);
+    }
     set_output(c, c->dtype, MC_SHAPE(c->lengths.capacity, width));
 }
 
@@ -559,15 +567,24 @@ static void choose_path(const op_call *c)
         unsetenv("MC_CUDA_ATTENTION");
 }
 
+static int marks_at(const op_call *c) { return c->o->masked ? 2 : 1; } /* of self-attention */
+
+static mc_sdpa_options sdpa_options(const op_call *c)
+{
+    return (mc_sdpa_options){.heads = (int)c->n[2],
+                             .scale = c->o->factor,
+                             .causal = c->o->causal,
+                             .dropout = c->o->dropout,
+                             .key_mask = c->o->masked ? c->in[c->o->cross ? 2 : 1].x : NULL,
+                             .bias = c->o->bias ? c->in[c->inputs - 1].x : NULL,
+                             .position_bias = c->o->by_distance ? c->in[c->inputs - 1].x : NULL,
+                             .marks = c->o->marked ? c->in[marks_at(c)].x : NULL};
+}
+
 static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
 {
     choose_path(c); /* backward asks again, before the next call comes here */
-    mc_sdpa_options o = {.heads = (int)c->n[2],
-                         .scale = c->o->factor,
-                         .causal = c->o->causal,
-                         .dropout = c->o->dropout,
-                         .key_mask = c->o->masked ? c->in[c->o->cross ? 2 : 1].x : NULL,
-                         .bias = c->o->bias ? c->in[c->inputs - 1].x : NULL};
+    mc_sdpa_options o = sdpa_options(c);
     if (!c->o->cross) return mc_sdpa(t, c->in[0].x, &o);
     if (c->in[1].x) c->in[1].x->lengths = &c->key_lengths;
     return mc_sdpa_cross(t, c->in[0].x, c->in[1].x, &o);
@@ -578,9 +595,16 @@ typedef struct sdpa_operands {
     const double *q, *k, *v;
     int64_t q_stride, kv_stride;
     const mc_lengths *keys;
-    const double *mask;
-    const op_input *bias;
+    const double *mask, *marks;
+    const op_input *bias; /* of either form */
 } sdpa_operands;
+
+static double bias_of(const op_input *bias, int64_t h, int64_t query, int64_t key)
+{
+    const int64_t *dim = bias->shape.dim;
+    if (bias->shape.ndim == 3) return bias->v[(h * dim[1] + query) * dim[2] + key];
+    return bias->v[h * dim[1] + dim[1] / 2 + key - query];
+}
 
 static sdpa_operands sdpa_operands_of(const op_call *c)
 {
@@ -594,7 +618,15 @@ static sdpa_operands sdpa_operands_of(const op_call *c)
                            .kv_stride = cross ? 2 * width : 3 * width,
                            .keys = cross ? &c->key_lengths : &c->lengths,
                            .mask = c->o->masked ? c->in[cross ? 2 : 1].v : NULL,
-                           .bias = c->o->bias ? &c->in[c->inputs - 1] : NULL};
+                           .marks = c->o->marked ? c->in[marks_at(c)].v : NULL,
+                           .bias = c->o->bias || c->o->by_distance ? &c->in[c->inputs - 1] : NULL};
+}
+
+/* Whether the marks of a query and of a key of its sequence let it see that key. */
+static bool marks_allow(const double *marks, int64_t query, int64_t key)
+{
+    int a = (int)marks[query], b = (int)marks[key];
+    return a / 2 == b / 2 && (b % 2 == 1 || (a % 2 == 0 && key <= query));
 }
 
 /* One query: its probabilities p over the keys of its sequence, not yet dropped. */
@@ -605,11 +637,11 @@ static void probabilities(const op_call *c, const sdpa_operands *x, int h, int s
     double scale = c->o->factor != 0 ? (double)c->o->factor : 1 / sqrt((double)d),
            largest = -INFINITY, sum = 0;
     const double *q = x->q + (c->lengths.offset[sequence] + i) * x->q_stride + h * d;
-    const int64_t *dim = x->bias ? x->bias->shape.dim : NULL;
     for (int64_t k = 0; k < length; k++) {
-        bool seen = (!c->o->causal || k <= i) && (!x->mask || x->mask[first + k] != 0);
+        bool seen = (!c->o->causal || k <= i) && (!x->mask || x->mask[first + k] != 0) &&
+                    (!x->marks || marks_allow(x->marks + first, i, k));
         p[k] = seen ? scale * dot(q, x->k + (first + k) * x->kv_stride + h * d, d) : -INFINITY;
-        if (x->bias) p[k] += x->bias->v[(h * dim[1] + i) * dim[2] + k];
+        if (x->bias) p[k] += bias_of(x->bias, h, i, k);
         largest = fmax(largest, p[k]);
     }
     for (int64_t k = 0; k < length; k++) sum += p[k] = isinf(largest) ? 0 : exp(p[k] - largest);
@@ -669,7 +701,158 @@ static double sdpa_flops(const op_call *c)
  * A query that sees one key only has no gradient of its score: it is the difference of two equal
  * products over head_dim, one of them with the output as rounded. */
 #define SDPA_BIASED(text, ...) SDPA_WITHIN(text, 6, 4e-6, 1e-5, 4, .bias = true, __VA_ARGS__)
+#define SDPA_BY_DISTANCE(text, ...) \
+    SDPA_WITHIN(text, 6, 4e-6, 1e-5, 4, .by_distance = true, __VA_ARGS__)
 #define SDPA_CROSS(text, ...) SDPA_WITHIN(text, 5, 4e-6, 1e-5, 4, .cross = true, __VA_ARGS__)
+
+/* What mc_sdpa_probabilities gives for the same calls. */
+static void declare_probabilities(op_call *c)
+{
+    declare_sdpa(c);
+    const mc_lengths *keys = c->o->cross ? &c->key_lengths : &c->lengths;
+    set_output(c, MC_F32, MC_SHAPE(c->lengths.count, c->n[2], c->lengths.longest, keys->longest));
+}
+
+static mc_tensor *run_probabilities(mc_tape *t, op_call *c)
+{
+    mc_sdpa_options o = sdpa_options(c);
+    if (c->o->cross && c->in[1].x) c->in[1].x->lengths = &c->key_lengths;
+    return mc_sdpa_probabilities(t, c->in[0].x, c->o->cross ? c->in[1].x : NULL, &o);
+}
+
+static void probabilities_reference(const op_call *c, double *y)
+{
+    const sdpa_operands x = sdpa_operands_of(c);
+    int64_t longest = c->lengths.longest, columns = x.keys->longest;
+    memset(y, 0, (size_t)c->out_count * sizeof *y);
+    for (int s = 0; s < c->lengths.count; s++)
+        for (int h = 0; h < c->n[2]; h++)
+            for (int64_t i = 0; i < c->lengths.length[s]; i++)
+                probabilities(c, &x, h, s, i, y + ((s * c->n[2] + h) * longest + i) * columns);
+}
+
+#define PROBABILITIES(text, ...)                                                      \
+    {                                                                                 \
+        .name = text, .declare = declare_probabilities, .run = run_probabilities,     \
+        .reference = probabilities_reference, .no_gradient = true, .tolerance = 4e-6, \
+        .o = {__VA_ARGS__}, .sizes = {                                                \
+            {0, 1, 1, 1},                                                             \
+            {1, 1, 2, 3},                                                             \
+            {2, 8, 3, 5},                                                             \
+            {3, 1, 2, 4},                                                             \
+            {4, 1, 1, 2},                                                             \
+            {5, 16, 2, 33}                                                            \
+        }                                                                             \
+    }
+
+/* ---- position bias: buckets, heads, length --------------------------------------------------- */
+
+/* In the words of Raffel et al.'s code: masked selections instead of branches. */
+static int64_t bucket_of(int64_t ahead, int64_t buckets, bool bidirectional, double max_distance)
+{
+    int64_t side = 0, n = ahead > 0 ? 0 : -ahead;
+    if (bidirectional) {
+        buckets /= 2;
+        if (ahead > 0) side = buckets, n = ahead;
+    }
+    int64_t exact = buckets / 2, bucket = exact;
+    if (n < exact) return side + n;
+    while (bucket + 1 < buckets && /* where the next one begins */
+           (double)n * (1 + 1e-12) >=
+               (double)exact * pow(max_distance / (double)exact,
+                                   (double)(bucket + 1 - exact) / (double)(buckets - exact)))
+        bucket++;
+    return side + bucket;
+}
+
+enum { SOME_DISTANCE = 40 };
+
+static void declare_position_bias(op_call *c)
+{
+    add_values(c, c->o->weights, MC_SHAPE(c->n[0], c->n[1]), -1, 1);
+    set_output(c, MC_F32, MC_SHAPE(c->n[1], 2 * c->n[2] - 1));
+}
+
+static mc_tensor *run_position_bias(mc_tape *t, op_call *c)
+{
+    mc_position_bias_options o = {
+        .length = c->n[2], .max_distance = SOME_DISTANCE, .bidirectional = c->o->second};
+    return mc_position_bias(t, c->in[0].x, &o);
+}
+
+static void position_bias_reference(const op_call *c, double *y)
+{
+    int64_t distances = 2 * c->n[2] - 1;
+    for (int64_t i = 0; i < c->out_count; i++) {
+        int64_t ahead = i % distances - (c->n[2] - 1);
+        int64_t bucket = bucket_of(ahead, c->n[0], c->o->second, SOME_DISTANCE);
+        y[i] = c->in[0].v[bucket * c->n[1] + i / distances];
+    }
+}
+
+#define POSITION_BIAS(text, ...)                                                         \
+    {                                                                                    \
+        .name = text, .declare = declare_position_bias, .run = run_position_bias,        \
+        .reference = position_bias_reference, .o = {__VA_ARGS__}, .perf = {32, 12, 512}, \
+        .sizes = {                                                                       \
+            {4, 1, 1},                                                                   \
+            {4, 3, 7},                                                                   \
+            {16, 2, 50},                                                                 \
+            {32, 5, 130}                                                                 \
+        }                                                                                \
+    }
+
+/* ---- rotary positions: rows, heads, head_dim, rotary_dim, columns behind --------------------- */
+
+static void declare_rotary(op_call *c)
+{
+    int64_t columns = c->n[1] * c->n[2] + c->n[4];
+    add_values(c, VALUES, MC_SHAPE(c->n[0], columns), -2, 2);
+    op_input *positions = add_index(c, INDEX, MC_I32, c->n[0], 100);
+    for (int64_t i = 0; i < c->n[0]; i += 2) set_index(positions, i, 1000 * i + 31);
+    set_output(c, c->dtype, MC_SHAPE(c->n[0], columns));
+}
+
+static mc_tensor *run_rotary(mc_tape *t, op_call *c)
+{
+    mc_rotary_options o = {.heads = (int)c->n[1],
+                           .head_dim = (int)c->n[2],
+                           .rotary_dim = (int)c->n[3],
+                           .halves = c->o->second,
+                           .base = c->o->factor,
+                           .positions = c->in[1].x};
+    return mc_rotary(t, c->in[0].x, &o);
+}
+
+static void rotary_reference(const op_call *c, double *y)
+{
+    int64_t dim = c->n[3] ? c->n[3] : c->n[2], columns = c->n[1] * c->n[2] + c->n[4];
+    double base = c->o->factor != 0 ? (double)c->o->factor : 10000;
+    memcpy(y, c->in[0].v, (size_t)c->out_count * sizeof *y);
+    for (int64_t row = 0; row < c->n[0]; row++)
+        for (int64_t h = 0; h < c->n[1]; h++)
+            for (int64_t i = 0; i < dim / 2; i++) {
+                double angle = c->in[1].v[row] * pow(base, -2 * (double)i / (double)dim);
+                double *head = y + row * columns + h * c->n[2];
+                double *first = head + (c->o->second ? i : 2 * i);
+                double *second = head + (c->o->second ? i + dim / 2 : 2 * i + 1);
+                double a = *first, b = *second;
+                *first = a * cos(angle) - b * sin(angle);
+                *second = b * cos(angle) + a * sin(angle);
+            }
+}
+
+#define ROTARY(text, ...)                                                                          \
+    {                                                                                              \
+        .name = text, .declare = declare_rotary, .run = run_rotary, .reference = rotary_reference, \
+        .o = {__VA_ARGS__}, .perf = {4096, 32, 256, 64, 4096}, .sizes = {                          \
+            {1, 1, 2},                                                                             \
+            {5, 3, 6, 4, 1},                                                                       \
+            {0, 2, 4},                                                                             \
+            {7, 2, 64, 0, 64},                                                                     \
+            {40, 4, 33, 18, 7}                                                                     \
+        }                                                                                          \
+    }
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
@@ -951,6 +1134,26 @@ static const op_row rows[] = {
     SDPA_CROSS("cross attention with a bias", .bias = true, .factor = 1),
     SDPA_CROSS("cross attention causal, with a bias, by own kernels", .causal = true, .bias = true,
                .weights = PARAMETER, .path = "own"),
+    SDPA_BY_DISTANCE("attention with a bias by distance", .factor = 1),
+    SDPA_BY_DISTANCE("attention with a bias by distance, a parameter, causal", .causal = true,
+                     .weights = PARAMETER),
+    SDPA_BY_DISTANCE("attention with a bias by distance, masked, dropout", .masked = true,
+                     .dropout = 0.2f),
+    SDPA_CROSS("cross attention with a bias by distance", .by_distance = true, .masked = true),
+    SDPA("attention with marks", .marked = true),
+    SDPA("attention with marks, masked, dropout", .marked = true, .masked = true, .dropout = 0.2f),
+    SDPA_BY_DISTANCE("attention with marks and a bias by distance", .marked = true, .masked = true),
+    PROBABILITIES("probabilities of attention", .factor = 0),
+    PROBABILITIES("probabilities of attention, causal, masked, with a bias", .causal = true,
+                  .masked = true, .bias = true),
+    PROBABILITIES("probabilities of attention, marks and a bias by distance", .marked = true,
+                  .masked = true, .by_distance = true, .factor = 0.5f),
+    PROBABILITIES("probabilities of cross attention", .cross = true, .masked = true),
+    POSITION_BIAS("position bias", .weights = VALUES),
+    POSITION_BIAS("position bias of a parameter", .weights = PARAMETER),
+    POSITION_BIAS("position bias, both directions", .weights = PARAMETER, .second = true),
+    ROTARY("rotary of neighbours", .second = false),
+    ROTARY("rotary of halves", .second = true, .factor = 500),
     CROSS_ENTROPY("cross entropy", .smoothing = 0),
     CROSS_ENTROPY("cross entropy i64 ignoring -100", .index_dtype = MC_I64, .ignore_index = -100),
     CROSS_ENTROPY("cross entropy ignoring 0, smoothed", .ignore_index = MC_IGNORE_ZERO,

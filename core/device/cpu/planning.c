@@ -126,13 +126,30 @@ static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape 
     ASK(d, attention_backward, &asked, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
 }
 
-static mc_status plan_attention_cached(mc_device *d, int64_t sequences, int heads, int head_dim,
-                                       float scale, int64_t capacity, const int32_t *lengths,
-                                       int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
-                                       mc_matrix out)
+static mc_status plan_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
+                                       mc_matrix k, mc_matrix v, mc_matrix out)
 {
-    ASK(d, attention_cached, sequences, heads, head_dim, scale, capacity, lengths, longest, q, k, v,
-        out);
+    ASK(d, attention_cached, shape, q, k, v, out);
+}
+
+static mc_status plan_attention_probabilities(mc_device *d, const mc_attention_shape *shape,
+                                              mc_matrix q, mc_matrix k, float *out)
+{
+    ASK(d, attention_probabilities, shape, q, k, out);
+}
+
+static mc_status plan_position_bias_backward(mc_device *d, int64_t buckets, int64_t heads,
+                                             int64_t distances, const float *dy,
+                                             const int32_t *bucket, mc_matrix dtable,
+                                             bool accumulate)
+{
+    ASK(d, position_bias_backward, buckets, heads, distances, dy, bucket, dtable, accumulate);
+}
+
+static mc_status plan_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
+                             const int32_t *positions, mc_matrix x)
+{
+    ASK(d, rotary, rows, rotation, positions, x);
 }
 
 /* Without the gradient: its seed would be read. */
@@ -163,6 +180,9 @@ const mc_kernels mc_cpu_planning = {
     .attention = plan_attention,
     .attention_backward = plan_attention_backward,
     .attention_cached = plan_attention_cached,
+    .attention_probabilities = plan_attention_probabilities,
+    .position_bias_backward = plan_position_bias_backward,
+    .rotary = plan_rotary,
     .cross_entropy = plan_cross_entropy,
     .gradient_stats = plan_gradient_stats,
 };

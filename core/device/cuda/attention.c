@@ -18,6 +18,7 @@ static mc_status read_path(mc_device *d, choice *path)
 static bool tries_cudnn(choice path, const mc_attention_shape *shape)
 {
     if (path != BEST) return path == CUDNN;
+    if (shape->position_bias || shape->marks) return false;
     return (!shape->bias.data && !shape->key_lengths) || !mc_sdpa_is_ragged(shape);
 }
 

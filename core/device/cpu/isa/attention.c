@@ -12,6 +12,7 @@ typedef struct attention_call {
     const mc_attention_shape *shape;
     const mc_lengths *key_lengths;
     mc_matrix q, k, v, out, dout, dq, dk, dv;
+    mc_score_bias bias;
     float *log_sum_exp;
     int64_t wide_dim, wide_keys; /* head_dim and the longest sequence of keys */
     int64_t row_words;           /* dropout words of one query */
@@ -22,7 +23,8 @@ typedef struct attention_task {
     int64_t first, length;   /* rows of the sequence's queries */
     int64_t first_key, keys; /* and of its keys */
     int64_t head, column;
-    const uint8_t *mask; /* of the first key; NULL: none */
+    const uint8_t *mask;  /* of the first key; NULL: none */
+    const int32_t *marks; /* of the sequence's first token; NULL: none */
 } attention_task;
 
 /* A thread's scratch memory; (rows, columns) of f32. */
@@ -53,7 +55,7 @@ static int64_t workspace_init(workspace *w, const attention_call *c, bool backwa
     w->result = carve(base, &used, queries);
     w->scores = carve(base, &used, QUERIES * c->wide_keys);
     w->factors = carve(base, &used, c->wide_keys);
-    w->bias = carve(base, &used, c->shape->bias.data ? c->wide_keys : 0);
+    w->bias = carve(base, &used, c->bias.values.data ? c->wide_keys : 0);
     if (!backward) return used;
     w->v_panels = carve(base, &used, keys);
     w->dk = carve(base, &used, keys);
@@ -105,7 +107,8 @@ static attention_task task_of(const attention_call *c, int64_t sequence, int64_t
                             .keys = c->key_lengths->length[sequence],
                             .head = head,
                             .column = head * s->head_dim,
-                            .mask = s->key_mask ? s->key_mask + first_key : NULL};
+                            .mask = s->key_mask ? s->key_mask + first_key : NULL,
+                            .marks = s->marks ? s->marks + first_key : NULL};
 }
 
 /* How many keys query i of the sequence may look at, masked ones included. */
@@ -124,30 +127,40 @@ static void query_factors(const attention_call *c, const attention_task *t, int6
 /* The bias of query i's scores begins here. */
 static int64_t bias_row(const attention_call *c, const attention_task *t, int64_t i)
 {
-    return (t->head * c->shape->bias_rows + i) * c->shape->bias.stride;
+    return c->bias.first + t->head * c->bias.head_step + i * c->bias.query_step;
 }
 
 /* The first n scores of query i += its bias. */
 static void add_bias(const attention_call *c, const attention_task *t, const workspace *w,
                      int64_t i, int64_t n, float *scores)
 {
-    if (!c->shape->bias.data) return;
-    const float *bias = mc_read(c->shape->bias, bias_row(c, t, i), n, w->bias);
+    if (!c->bias.values.data) return;
+    const float *bias = mc_read(c->bias.values, bias_row(c, t, i), n, w->bias);
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) scores[j] += bias[j];
 }
 
-/* Scores of masked keys become -inf, and so do those behind the n keys up to whole vectors: gives
- * their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
-static int64_t mask_row(const attention_task *t, int64_t n, float *scores)
+/* The first n scores of query i: those of keys that its mark hides become -inf. */
+static void apply_marks(const attention_task *t, int64_t i, int64_t n, float *scores)
 {
+    const int32_t *marks = t->marks, mark = marks[i];
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        scores[j] = mc_marks_see(mark, marks[j], i, j) ? scores[j] : -INFINITY;
+}
+
+/* Scores of hidden keys become -inf, and so do those behind the n keys up to whole vectors: gives
+ * their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
+static int64_t mask_row(const attention_task *t, int64_t i, int64_t n, float *scores)
+{
+    if (t->marks) apply_marks(t, i, n, scores);
     if (t->mask) {
         const uint8_t *mask = t->mask;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) scores[i] = mask[i] ? scores[i] : -INFINITY;
+        for (int64_t j = 0; j < n; j++) scores[j] = mask[j] ? scores[j] : -INFINITY;
     }
     int64_t end = (n + MC_LANES - 1) & -(int64_t)MC_LANES;
-    for (int64_t i = n; i < end; i++) scores[i] = -INFINITY;
+    for (int64_t j = n; j < end; j++) scores[j] = -INFINITY;
     return end;
 }
 
@@ -168,7 +181,7 @@ static float softmax_row(const attention_call *c, const attention_task *t, const
 {
     int64_t n = keys_of(c, t, i);
     add_bias(c, t, w, i, n, scores);
-    int64_t end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
+    int64_t end = mask_row(t, i, n, scores) & -(int64_t)MC_LANES;
     float largest = mc_largest(scores, end), sum = 0;
     if (largest == -INFINITY) largest = 0.0f; /* no key: e^-inf is 0, and NaN stays NaN */
 #pragma omp simd reduction(+ : sum)
@@ -232,7 +245,7 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
 {
     int64_t n = keys_of(c, t, i);
     add_bias(c, t, w, i, n, scores);
-    int64_t end = mask_row(t, n, scores) & -(int64_t)MC_LANES;
+    int64_t end = mask_row(t, i, n, scores) & -(int64_t)MC_LANES;
     float log_sum = c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i];
     if (c->shape->dropout.p > 0.0f) {
         query_factors(c, t, i, end, w->factors);
@@ -252,8 +265,8 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
         }
     }
     for (int64_t j = n; j < keys; j++) scores[j] = dscores[j] = 0.0f;
-    if (!c->shape->dbias) return;
-    float *dbias = c->shape->dbias + bias_row(c, t, i);
+    if (!c->bias.gradient) return;
+    float *dbias = c->bias.gradient + bias_row(c, t, i);
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) dbias[j] += dscores[j];
 }
@@ -327,7 +340,7 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
 {
     const mc_attention_shape *shape = c->shape;
     const mc_lengths *queries = shape->lengths, *keys = c->key_lengths;
-    int64_t each = backward && shape->dbias ? queries->count : 1; /* sequences of a task */
+    int64_t each = backward && c->bias.gradient ? queries->count : 1; /* sequences of a task */
     int64_t tasks = each > 0 ? queries->count / each * shape->heads : 0;
     if (tasks == 0 || (queries->total == 0 && keys->total == 0)) return MC_OK;
     c->wide_dim = mc_round_up(shape->head_dim, MC_PANEL);
@@ -364,6 +377,7 @@ mc_status MC_K(attention)(mc_device *d, const mc_attention_shape *shape, mc_matr
                         .k = k,
                         .v = v,
                         .out = out,
+                        .bias = mc_score_bias_of(shape),
                         .log_sum_exp = log_sum_exp};
     zero_tail(shape, shape->lengths, out);
     return run_tasks(d, &c, false, forward_task);
@@ -384,6 +398,7 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
                         .dq = dq,
                         .dk = dk,
                         .dv = dv,
+                        .bias = mc_score_bias_of(shape),
                         .log_sum_exp = (float *)log_sum_exp};
     zero_tail(shape, shape->lengths, dq);
     zero_tail(shape, c.key_lengths, dk);
@@ -393,9 +408,10 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
 
 /* ---- one token a sequence against a cache ---------------------------------------------------- */
 
-/* Scores of a query (head_dim) against n keys, from row `first` of k on; gives the largest. */
+/* Scores of a query (head_dim) against n keys, from row `first` of k on, with what `bias` (n; NULL:
+ * none) adds to them; gives the largest. */
 static float cached_scores(const float *q, mc_matrix k, int64_t first, int64_t n, int64_t column,
-                           int dim, float *buffer, float *scores)
+                           int dim, const float *bias, float *buffer, float *scores)
 {
     float largest = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
@@ -403,8 +419,8 @@ static float cached_scores(const float *q, mc_matrix k, int64_t first, int64_t n
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int j = 0; j < dim; j++) sum += q[j] * key[j];
-        scores[i] = sum;
-        if (sum > largest) largest = sum;
+        scores[i] = bias ? sum + bias[i] : sum;
+        if (scores[i] > largest) largest = scores[i];
     }
     return largest;
 }
@@ -429,28 +445,38 @@ static void cached_result(float *scores, float largest, mc_matrix v, int64_t fir
     for (int j = 0; n && j < dim; j++) result[j] /= sum;
 }
 
-mc_status MC_K(attention_cached)(mc_device *d, int64_t sequences, int heads, int head_dim,
-                                 float scale, int64_t capacity, const int32_t *lengths,
-                                 int64_t longest, mc_matrix q, mc_matrix k, mc_matrix v,
-                                 mc_matrix out)
+/* One head of one sequence; `query` is scratch memory for three rows of `wide` and the scores. */
+static void cached_task(const mc_cached_attention *c, int64_t s, int64_t head, int64_t wide,
+                        const mc_matrix *x, float *query)
 {
-    int64_t tasks = sequences * heads, wide = mc_round_up(head_dim, 16);
+    enum { Q, K, V, OUT };
+    int dim = c->head_dim;
+    int64_t column = head * dim, n = c->lengths[s],
+            first = c->first ? c->first[s] : s * c->capacity;
+    float *buffer = query + wide, *result = buffer + wide, *scores = result + wide;
+    const float *bias = c->position_bias; /* of the last key's position: L - 1 + j - (n - 1) */
+    if (bias) bias += head * (2 * c->position_limit - 1) + c->position_limit - n;
+    load_rows(x[Q], s, 1, column, dim, c->scale, query, wide);
+    float largest = cached_scores(query, x[K], first, n, column, dim, bias, buffer, scores);
+    cached_result(scores, largest, x[V], first, n, column, dim, buffer, result);
+    store_row(result, 1.0f, x[OUT], s, column, dim);
+}
+
+mc_status MC_K(attention_cached)(mc_device *d, const mc_cached_attention *c, mc_matrix q,
+                                 mc_matrix k, mc_matrix v, mc_matrix out)
+{
+    int64_t tasks = c->sequences * c->heads, wide = mc_round_up(c->head_dim, 16);
     if (tasks == 0) return MC_OK;
-    bool parallel = tasks * longest * head_dim > MC_SERIAL;
+    bool parallel = tasks * c->longest * c->head_dim > MC_SERIAL;
     int64_t threads = parallel ? mc_min_i64(omp_get_max_threads(), tasks) : 1;
-    int64_t each = 3 * wide + mc_round_up(longest, 16);
+    int64_t each = 3 * wide + mc_round_up(c->longest, 16);
     float *scratch = mc_scratch_new(d, each * threads);
     if (!scratch) return MC_ERR_NOMEM;
+    const mc_matrix x[] = {q, k, v, out};
 #pragma omp parallel for schedule(static) num_threads((int)threads)
-    for (int64_t task = 0; task < tasks; task++) {
-        int64_t s = task / heads, column = task % heads * head_dim, n = lengths[s];
-        float *query = scratch + each * omp_get_thread_num(), *buffer = query + wide;
-        float *result = buffer + wide, *scores = result + wide;
-        load_rows(q, s, 1, column, head_dim, scale, query, wide);
-        float largest = cached_scores(query, k, s * capacity, n, column, head_dim, buffer, scores);
-        cached_result(scores, largest, v, s * capacity, n, column, head_dim, buffer, result);
-        store_row(result, 1.0f, out, s, column, head_dim);
-    }
+    for (int64_t task = 0; task < tasks; task++)
+        cached_task(c, task / c->heads, task % c->heads, wide, x,
+                    scratch + each * omp_get_thread_num());
     mc_scratch_free(d, scratch, each * threads);
     return MC_OK;
 }

@@ -1,0 +1,152 @@
+/* Cross attention over what an encoder has made: see kv_cache_internal.h. Keys and values lie packed
+ * as the encoder's rows do. A step's tokens are so many queries of their own: each has the first row
+ * and the rows of its input, whichever sequence it belongs to. */
+#include "core/nn/kv_cache_internal.h"
+
+#include <math.h>
+#include <string.h>
+#include "core/base/memory_internal.h"
+#include "core/ops/ops_internal.h"
+
+static const char op[] = "attention over a memory";
+
+static size_t layer_bytes(const mc_kv_shape *s)
+{
+    return (size_t)(2 * s->capacity * s->width) * mc_dtype_size(s->dtype);
+}
+
+/* The inputs, one for each sequence of the decoder at first. */
+static bool copy_lengths(mc_kv_memory *m, const mc_lengths *lengths)
+{
+    size_t inputs = (size_t)lengths->count, room = (size_t)m->shape.sequences;
+    m->length = mc_calloc(inputs + 1, sizeof *m->length);
+    m->offset = mc_calloc(inputs + 1, sizeof *m->offset);
+    m->input = mc_calloc(room + 1, sizeof *m->input);
+    if (!m->length || !m->offset || !m->input) return false;
+    memcpy(m->length, lengths->length, inputs * sizeof *m->length);
+    memcpy(m->offset, lengths->offset, inputs * sizeof *m->offset);
+    for (int i = 0; i < lengths->count; i++) m->input[i] = i;
+    m->inputs = m->used = lengths->count;
+    return true;
+}
+
+static bool fill(mc_kv_memory *m, const mc_lengths *lengths)
+{
+    mc_device *device = m->ctx->device;
+    m->shape.capacity = mc_lengths_tokens(lengths);
+    m->kv = mc_calloc((size_t)m->shape.layers + 1, sizeof *m->kv);
+    if (!m->kv || !copy_lengths(m, lengths)) return false;
+    for (int i = 0; i < m->shape.layers; i++)
+        if (!(m->kv[i] = device->alloc(device, layer_bytes(&m->shape)))) return false;
+    return true;
+}
+
+mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, const mc_lengths *lengths)
+{
+    if (mc_failed(ctx)) return NULL;
+    if (!lengths || lengths->count > shape.sequences) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %d inputs, expected up to %d: one for each sequence", op,
+                lengths ? lengths->count : 0, shape.sequences);
+        return NULL;
+    }
+    mc_kv_memory *m = mc_calloc(1, sizeof *m);
+    if (m) {
+        m->ctx = ctx;
+        m->shape = shape;
+        if (fill(m, lengths)) return m;
+    }
+    mc_fail(ctx, MC_ERR_NOMEM, "out of memory for the keys and values of %lld rows of an encoder",
+            (long long)mc_lengths_tokens(lengths));
+    mc_kv_memory_free(m);
+    return NULL;
+}
+
+void mc_kv_memory_free(mc_kv_memory *m)
+{
+    if (!m) return;
+    mc_device *device = m->ctx->device;
+    for (int i = 0; m->kv && i < m->shape.layers; i++)
+        if (m->kv[i]) device->free(device, m->kv[i], layer_bytes(&m->shape));
+    mc_free(m->kv);
+    mc_free(m->length);
+    mc_free(m->offset);
+    mc_free(m->input);
+    mc_free(m);
+}
+
+bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *m, int layer, mc_tensor *kv)
+{
+    if (!mc_op_ready(t, op, kv) || !mc_op_same_dtype(t, op, "kv", kv, m->shape.dtype)) return false;
+    int64_t columns = 2 * m->shape.width, count = m->shape.capacity * columns;
+    if (mc_tensor_columns(kv) != columns || mc_tensor_count(kv) < count)
+        return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "%s: kv %s, expected (%lld, %lld)", op,
+                        MC_SHAPE_TEXT(kv->shape), (long long)m->shape.capacity, (long long)columns);
+    mc_matrix from = {mc_tensor_data(kv), kv->dtype, count};
+    return MC_KERNEL(t, op, scale, count, from, 1.0f, (mc_matrix){m->kv[layer], kv->dtype, count},
+                     false);
+}
+
+bool mc_kv_memory_begin(mc_kv_memory *m, mc_tape *t, const mc_lengths *tokens)
+{
+    if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
+    if (tokens->count != m->used || tokens->total != tokens->capacity || mc_tape_is_training(t))
+        return !mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: %d sequences, expected %d%s", op,
+                        tokens->count, m->used,
+                        mc_tape_is_training(t) ? ", on an evaluation tape" : "");
+    int32_t *first = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *first);
+    int32_t *lengths = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *lengths);
+    if (!first || !lengths) return false;
+    m->longest = 0;
+    for (int i = 0; i < tokens->count; i++)
+        for (int32_t row = tokens->offset[i]; row < tokens->offset[i + 1]; row++) {
+            first[row] = m->offset[m->input[i]];
+            lengths[row] = m->length[m->input[i]];
+            if (lengths[row] > m->longest) m->longest = lengths[row];
+        }
+    m->first = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), first, false);
+    m->lengths = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), lengths, false);
+    return m->first && m->lengths;
+}
+
+mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *m, int layer, mc_tensor *q,
+                                  const mc_sdpa_options *o)
+{
+    int64_t width = m->shape.width, rows = mc_tensor_count(m->first);
+    if (!mc_op_ready(t, op, q) || !mc_op_same_dtype(t, op, "q", q, m->shape.dtype) ||
+        !mc_op_shape(t, op, "q", q, MC_SHAPE(rows, width)))
+        return NULL;
+    if (o->heads < 1 || width % o->heads) {
+        mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "%s: q %s, expected %d heads * head_dim columns",
+                op, MC_SHAPE_TEXT(q->shape), o->heads);
+        return NULL;
+    }
+    mc_tensor *y = mc_tape_tensor(t, q->dtype, q->shape, q);
+    if (!y) return NULL;
+    int head_dim = (int)(width / o->heads);
+    mc_cached_attention shape = {.sequences = rows,
+                                 .heads = o->heads,
+                                 .head_dim = head_dim,
+                                 .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
+                                 .lengths = mc_tensor_data(m->lengths),
+                                 .first = mc_tensor_data(m->first),
+                                 .longest = m->longest};
+    mc_matrix k = {m->kv[layer], q->dtype, 2 * width}, v = k;
+    v.data = (char *)k.data + (size_t)width * mc_dtype_size(q->dtype);
+    MC_KERNEL(t, op, attention_cached, &shape, mc_matrix_of(q), k, v, mc_matrix_of(y));
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+bool mc_kv_memory_select(mc_kv_memory *m, const int32_t *from, int count)
+{
+    if (mc_failed(m->ctx)) return false;
+    if (count > m->shape.sequences)
+        return !mc_fail(m->ctx, MC_ERR_STATE, "%s: %d sequences, there is room for %d", op, count,
+                        m->shape.sequences);
+    int32_t *input = mc_calloc((size_t)m->shape.sequences + 1, sizeof *input);
+    if (!input) return !mc_fail_nomem(m->ctx, op);
+    for (int i = 0; i < count; i++) input[i] = m->input[from[i]];
+    mc_free(m->input);
+    m->input = input;
+    m->used = count;
+    return true;
+}

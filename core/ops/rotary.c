@@ -1,0 +1,106 @@
+/* Rotary positions (Su et al. 2021), in place: a rotation needs nothing but its own columns, and its
+ * gradient is the rotation back. */
+#include "core/ops/ops_internal.h"
+
+#include <math.h>
+
+static const char op[] = "rotary positions";
+
+typedef struct rotary_state {
+    mc_rotation rotation;
+    mc_tensor *positions;
+} rotary_state;
+
+static void rotate(mc_tape *t, const rotary_state *state, bool inverse, mc_tensor *x)
+{
+    mc_rotation rotation = state->rotation;
+    rotation.inverse = inverse;
+    MC_KERNEL(t, op, rotary, mc_tensor_rows(x), rotation, mc_tensor_data(state->positions),
+              mc_matrix_of(x));
+}
+
+/* The same contents in memory of their own. */
+static mc_tensor *copy_of(mc_tape *t, mc_tensor *x)
+{
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
+    if (y)
+        MC_KERNEL(t, op, scale, mc_tensor_count(x), mc_matrix_flat(x), 1.0f, mc_matrix_flat(y),
+                  false);
+    return y;
+}
+
+/* The gradient of the output is not needed afterwards: it is turned where it lies, unless it is some
+ * other tensor's too. */
+static void rotary_backward(mc_tape *t, mc_node *node)
+{
+    mc_tensor *dy = node->output->gradient, *dx = dy;
+    if (!node->inputs[0]->requires_grad) return;
+    bool alone = dy->storage->references == 1 && !dy->storage->borrowed;
+    if (!alone && !(dx = copy_of(t, dy))) return;
+    rotate(t, node->state, true, dx);
+    mc_gradient_share(t, node->inputs[0], dx);
+    if (!alone) mc_scratch_free(dx);
+}
+
+static const mc_op rotary_op = {.name = "rotary positions", .backward = rotary_backward};
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static bool check_columns(mc_tape *t, const mc_tensor *x, const mc_rotary_options *o)
+{
+    mc_context *ctx = mc_tape_context(t);
+    if (o->heads < 1 || o->head_dim < 1 || (int64_t)o->heads * o->head_dim > mc_tensor_columns(x))
+        return !mc_fail(
+            ctx, MC_ERR_SHAPE,
+            "%s: input %s, expected at least %d heads * %d columns, one or more of each", op,
+            MC_SHAPE_TEXT(x->shape), o->heads, o->head_dim);
+    int dim = o->rotary_dim ? o->rotary_dim : o->head_dim;
+    if (dim < 2 || dim % 2 || dim > o->head_dim)
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "%s: rotary_dim %d, expected an even number up to head_dim %d", op, dim,
+                        o->head_dim);
+    if (o->base == 0 || (o->base > 0 && isfinite(o->base))) return true;
+    return !mc_fail(ctx, MC_ERR_ARGUMENT, "%s: base %g, expected a positive number", op,
+                    (double)o->base);
+}
+
+static bool check_positions(mc_tape *t, const mc_tensor *x, const mc_tensor *positions)
+{
+    if (!mc_op_ready(t, op, positions) || !mc_op_same_dtype(t, op, "positions", positions, MC_I32))
+        return false;
+    if (mc_tensor_count(positions) == mc_tensor_rows(x)) return true;
+    return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                    "%s: positions %s for input %s, expected one for each of its rows", op,
+                    MC_SHAPE_TEXT(positions->shape), MC_SHAPE_TEXT(x->shape));
+}
+
+static bool check(mc_tape *t, mc_tensor *x, const mc_rotary_options *o)
+{
+    if (!mc_op_ready(t, op, x) || !mc_op_float(t, op, "input", x)) return false;
+    if (!o)
+        return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                        "%s: its options are NULL, heads and positions are required", op);
+    return check_columns(t, x, o) && check_positions(t, x, o->positions);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+mc_tensor *mc_rotary(mc_tape *t, mc_tensor *x, const mc_rotary_options *o)
+{
+    if (!check(t, x, o)) return NULL;
+    rotary_state state = {.rotation = {.heads = o->heads,
+                                       .head_dim = o->head_dim,
+                                       .rotary_dim = o->rotary_dim ? o->rotary_dim : o->head_dim,
+                                       .halves = o->halves,
+                                       .base = o->base != 0 ? o->base : 10000.0f},
+                          .positions = o->positions};
+    mc_tensor *y = mc_tape_take(t, x);
+    if (!y && !(y = copy_of(t, x))) return NULL;
+    rotate(t, &state, false, y);
+    mc_node *node = mc_tape_record(t, &rotary_op, y, sizeof state, 1, &x);
+    if (node) {
+        *(rotary_state *)node->state = state;
+        mc_node_save(node, o->positions);
+    }
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
