@@ -1,4 +1,4 @@
-/* check_golden FOLDER [--dtype f32|bf16|f16] [--device NAME]: runs a model on a folder of
+/* check_golden [--family F] FOLDER [--dtype f32|bf16|f16] [--device NAME]: runs a model on a folder of
  * config.json, model.safetensors and expected.safetensors (outputs, gradients, five optimizer steps
  * and generated tokens of the reference implementation) and compares everything that is there.
  *
@@ -20,9 +20,6 @@
 #include "tests/golden/golden.h"
 
 enum { OK = 0, OUT_OF_TOLERANCE = 1, UNUSABLE = 2 };
-
-static const golden_family *const families[] = {&golden_bert, &golden_gpt2};
-enum { FAMILIES = sizeof families / sizeof *families };
 
 /* What is allowed, by the dtype of the parameters. */
 typedef struct tolerances {
@@ -100,64 +97,10 @@ static double compare(const double *expected, const float *got, int64_t count, c
     return error == 0 ? 0 : error / largest;
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
-
-static void look_at_mask(golden *g)
-{
-    g->right_padded = true;
-    for (int64_t i = 0; i < g->batch; i++)
-        for (int64_t k = 0; k < g->width; k++) {
-            bool here = g->mask[i * g->width + k];
-            if (k == 0 && !here) g->right_padded = false;
-            if (k > 0 && here && !g->mask[i * g->width + k - 1]) g->right_padded = false;
-        }
-}
-
-static bool read_inputs(golden *g)
-{
-    const mc_safetensors_entry *ids = golden_find(g, "in.", "input_ids");
-    if (!ids || ids->ndim != 2) {
-        fprintf(stderr, "expected.safetensors: in.input_ids is missing or not (batch, length)\n");
-        return false;
-    }
-    g->batch = ids->shape[0];
-    g->width = ids->shape[1];
-    int64_t count = g->batch * g->width;
-    g->ids = golden_integers(g, "in.", "input_ids", count);
-    g->types = golden_integers(g, "in.", "token_type_ids", count);
-    g->mask = golden_integers(g, "in.", "attention_mask", count);
-    if (!g->mask) {
-        g->mask = malloc(((size_t)count + 1) * sizeof *g->mask);
-        for (int64_t i = 0; g->mask && i < count; i++) g->mask[i] = 1;
-    }
-    if (!g->mask) return false;
-    look_at_mask(g);
-    int64_t *labels = golden_integers(g, "in.", "mlm_labels", count);
-    for (int64_t i = 0; labels && i < count; i++)
-        g->labels_on_padding |= labels[i] != -100 && !g->mask[i];
-    free(labels);
-    return true;
-}
-
-const mc_lengths *golden_lengths(golden *g, mc_tape *t)
-{
-    int32_t *lengths = calloc((size_t)g->batch + 1, sizeof *lengths);
-    for (int64_t i = 0; lengths && i < g->batch * g->width; i++)
-        lengths[i / g->width] += (int32_t)g->mask[i];
-    const mc_lengths *out = lengths ? mc_tape_lengths(t, lengths, (int)g->batch, 1) : NULL;
-    free(lengths);
-    return out;
-}
-
-mc_tensor *golden_batch(golden *g, mc_tape *t, const int64_t *values)
-{
-    return mc_tape_input(t, MC_I64, MC_SHAPE(g->batch, g->width), values, false);
-}
-
 /* ---- comparisons ----------------------------------------------------------------------------- */
 
 void golden_check_output(golden *g, mc_tape *t, worst *w, const char *name, mc_tensor *x,
-                         bool packed)
+                         const golden_rows *rows, bool valid_only)
 {
     const mc_safetensors_entry *entry = golden_find(g, "out.", name);
     if (!entry) return;
@@ -165,24 +108,23 @@ void golden_check_output(golden *g, mc_tape *t, worst *w, const char *name, mc_t
         golden_note(w, INFINITY, entry->name);
         return;
     }
-    bool tokens = mc_tensor_lengths(x);
-    if (tokens) x = mc_unpack(t, x);
+    if (rows) x = mc_unpack(t, x);
     /* the packed form is as long as its longest row: compare as many columns of the expected one */
-    int64_t longest = tokens ? mc_tensor_size(x, 1) : 0, count = mc_tensor_count(x);
-    int64_t columns = tokens ? mc_tensor_size(x, 2) : 0, have = count;
-    if (tokens) count = g->batch * g->width * columns;
+    int64_t longest = rows ? mc_tensor_size(x, 1) : 0, count = mc_tensor_count(x);
+    int64_t columns = rows ? mc_tensor_size(x, 2) : 0, have = count;
+    if (rows) count = rows->batch * rows->width * columns;
     float *got = calloc((size_t)count + 1, sizeof *got);
     float *compact = malloc(((size_t)have + 1) * sizeof *compact);
     double *expected = golden_read(g, entry);
     if (!got || !compact || !expected) exit(UNUSABLE);
     mc_tensor_read_f32(g->ctx, x, compact, have);
-    if (tokens)
-        for (int64_t i = 0; i < g->batch; i++)
-            memcpy(got + i * g->width * columns, compact + i * longest * columns,
+    if (rows)
+        for (int64_t i = 0; i < rows->batch; i++)
+            memcpy(got + i * rows->width * columns, compact + i * longest * columns,
                    (size_t)(longest * columns) * sizeof *got);
     else
         memcpy(got, compact, (size_t)have * sizeof *got);
-    const int64_t *use = packed && tokens ? g->mask : NULL;
+    const int64_t *use = valid_only && rows ? rows->mask : NULL;
     bool same = entry->count == count;
     golden_note(w, same ? compare(expected, got, count, use, columns, 0) : INFINITY, entry->name);
     free(expected);
@@ -199,12 +141,12 @@ static void check_loss(worst *w, const char *name, double expected, double got)
 static void check_forward(golden *g, worst *outputs, worst *losses, bool packed)
 {
     mc_tape *t = mc_tape_begin_eval(g->ctx);
-    g->family->check_outputs(g, t, outputs, packed);
+    golden_check_outputs(g, t, outputs, packed);
     const mc_safetensors_entry *entry = golden_find(g, "out.", "loss");
     double *expected = entry ? golden_read(g, entry) : NULL;
     if (expected)
         check_loss(losses, "out.loss", expected[0],
-                   (double)mc_mean_loss(g->ctx, g->family->loss(g, t, packed)));
+                   (double)mc_mean_loss(g->ctx, golden_loss(g, t, packed)));
     free(expected);
     mc_tape_end(t);
 }
@@ -223,8 +165,8 @@ static void check_unknown(golden *g, worst *w)
     static const char *const always[] = {"out.loss", "train.losses", NULL};
     for (size_t i = 0; i < mc_safetensors_count(g->file); i++) {
         const char *name = mc_safetensors_at(g->file, i)->name;
-        if (is_listed(name, "", always) || is_listed(name, "out.", g->family->outputs) ||
-            is_listed(name, "gen.", g->family->generated) || strncmp(name, "in.", 3) == 0 ||
+        if (is_listed(name, "", always) || is_listed(name, "out.", golden_outputs) ||
+            is_listed(name, "gen.", golden_generated) || strncmp(name, "in.", 3) == 0 ||
             strncmp(name, "grad.", 5) == 0)
             continue;
         fprintf(stderr, "%s: nothing to compare it with\n", name);
@@ -234,16 +176,20 @@ static void check_unknown(golden *g, worst *w)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-static const mc_safetensors_entry *find_gradient(golden *g, const mc_parameter *p)
+/* The gradient of a parameter: under the name that the folder's form has for it. */
+static const mc_safetensors_entry *find_gradient(golden *g, const mc_parameter *p,
+                                                 mc_weight_place *place)
 {
     char name[MC_NAME_MAX];
+    const mc_weight_map *map = g->model->family->map;
+    *place = mc_weight_place_of(map, mc_parameter_name(p));
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
-        if (!mc_weight_name(g->family->map, g->layers, mc_parameter_name(p), prefixed, name))
-            continue;
+        if (!mc_weight_name(map, g->layers, mc_parameter_name(p), prefixed, name)) continue;
         const mc_safetensors_entry *entry = golden_find(g, "grad.", name);
         if (entry) return entry;
     }
-    return NULL;
+    *place = (mc_weight_place){.parts = 1, .factor = 1};
+    return golden_find(g, "grad.", mc_parameter_name(p));
 }
 
 static double largest_value(golden *g, const mc_safetensors_entry *entry)
@@ -273,10 +219,10 @@ static double largest_gradient(golden *g, int64_t *elements)
 /* Compares one gradient; gives its elements. */
 static int64_t check_gradient(golden *g, mc_parameter *p, worst *w, double floor_value)
 {
-    const mc_safetensors_entry *entry = find_gradient(g, p);
+    mc_weight_place place;
+    const mc_safetensors_entry *entry = find_gradient(g, p, &place);
     if (!entry) return 0;
     mc_shape shape = mc_parameter_shape(p);
-    mc_weight_place place = mc_weight_place_of(g->family->map, mc_parameter_name(p));
     int64_t count = mc_shape_count(shape);
     float *got = malloc(((size_t)count + 1) * sizeof *got);
     float *ordered = malloc(((size_t)count + 1) * sizeof *ordered);
@@ -302,7 +248,7 @@ static void check_gradients(golden *g, worst *w, double relative_floor, bool pac
     if (!elements) return;
     mc_module_zero_grad(g->module);
     mc_tape *t = mc_tape_begin(g->ctx);
-    mc_tape_backward(t, g->family->loss(g, t, packed), NULL);
+    mc_tape_backward(t, golden_loss(g, t, packed), NULL);
     mc_tape_end(t);
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(g->module, &it));)
@@ -331,7 +277,7 @@ static void check_training(golden *g, worst *w, bool packed)
         snprintf(name, sizeof name, "train.losses[%d]", (int)i);
         mc_optim_manager_zero_grad(optim);
         mc_tape *t = mc_tape_begin(g->ctx);
-        mc_tensor *loss = g->family->loss(g, t, packed);
+        mc_tensor *loss = golden_loss(g, t, packed);
         mc_optim_manager_backward(optim, t, loss);
         check_loss(w, name, expected[i], (double)mc_mean_loss(g->ctx, loss));
         mc_optim_manager_step(optim);
@@ -351,35 +297,22 @@ static int report(const worst *w)
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* The family that config.json names; NULL after a word why there is none. */
-static const golden_family *choose_family(mc_context *ctx, const char *folder)
+static bool load(golden *g, const char *folder, const char *family)
 {
     char path[MC_PATH_MAX];
-    const char *type = "bert";
-    cJSON *json = NULL;
-    const golden_family *found = NULL;
-    if (mc_path_join(&ctx->error, path, folder, "config.json") == MC_OK &&
-        (json = mc_json_read_object(&ctx->error, path, 1 << 24)) &&
-        mc_json_get_string(&ctx->error, json, path, "model_type", &type)) {
-        for (int i = 0; i < FAMILIES; i++)
-            if (strcmp(families[i]->model_type, type) == 0) found = families[i];
-        if (!found)
-            fprintf(stderr, "error: %s: nothing is known of model_type \"%s\"\n", path, type);
-    }
+    if (mc_print_error(g->ctx, stderr)) return false;
+    mc_path_join(&g->ctx->error, path, folder, "config.json");
+    cJSON *json = mc_json_read_object(&g->ctx->error, path, 1 << 24);
+    g->mc_form = json && mc_config_form_of(json) == MC_FORM_MC;
     cJSON_Delete(json);
-    mc_print_error(ctx, stderr);
-    return found;
-}
-
-static bool load(golden *g, const char *folder)
-{
-    char path[MC_PATH_MAX];
-    if (mc_print_error(g->ctx, stderr) || !(g->family = choose_family(g->ctx, folder)))
-        return false;
-    mc_path_join(&g->ctx->error, path, folder, "expected.safetensors");
-    g->family->load(g, folder, &(mc_load_options){.dtype = g->dtype});
+    g->model = mc_model_from_pretrained_of(g->ctx, family, folder,
+                                           &(mc_load_options){.dtype = g->dtype});
+    mc_model_set_dropout(g->model, 0);
+    g->module = mc_model_module(g->model);
+    g->layers = (int)mc_model_get_shape(g->model).layers;
+    if (!mc_failed(g->ctx)) mc_path_join(&g->ctx->error, path, folder, "expected.safetensors");
     g->file = mc_safetensors_open(g->ctx, path, NULL);
-    if (!mc_failed(g->ctx)) return read_inputs(g);
+    if (!mc_failed(g->ctx)) return golden_read_inputs(g);
     mc_print_error(g->ctx, stderr);
     return false;
 }
@@ -390,12 +323,12 @@ static int check_all(golden *g, const char *folder, const tolerances *limits)
     worst gradients = {.kind = "gradients", .tolerance = limits->gradients};
     worst losses = {.kind = "losses", .tolerance = limits->losses};
     worst generated = {.kind = "generated", .tolerance = g->dtype == MC_F32 ? 0 : limits->outputs};
-    bool packed_too = g->right_padded && !g->labels_on_padding;
+    bool packed_too = g->encoder.right_padded && !g->labels_on_padding;
     for (int packed = 0; packed <= packed_too; packed++) {
         check_forward(g, &outputs, &losses, packed);
         check_gradients(g, &gradients, limits->floor, packed);
     }
-    if (g->family->check_generated) g->family->check_generated(g, &generated);
+    golden_check_generated(g, &generated);
     check_training(g, &losses, packed_too);
     check_unknown(g, &outputs);
     int bad = report(&outputs) + report(&gradients) + report(&losses) + report(&generated);
@@ -414,41 +347,54 @@ static void print_log(void *user, mc_log_level level, const char *line)
     fprintf(stderr, "%s%s\n", level == MC_LOG_WARNING ? "warning: " : "", line);
 }
 
-/* Reads the command line; false after a word about it. */
-static bool read_arguments(int argc, char **argv, const char **folder, const char **device,
-                           const tolerances **limits)
+/* What the command line says. */
+typedef struct arguments {
+    const char *folder, *device, *family;
+    const tolerances *limits;
+} arguments;
+
+static const tolerances *find_limits(const char *dtype)
 {
+    for (int k = 0; k < DTYPES; k++)
+        if (strcmp(allowed[k].dtype_name, dtype) == 0) return &allowed[k];
+    return NULL;
+}
+
+/* Reads the command line; false after a word about it. */
+static bool read_arguments(int argc, char **argv, arguments *a)
+{
+    bool good = true;
     for (int i = 1; i < argc; i++) {
-        bool has_value = i + 1 < argc;
-        if (strcmp(argv[i], "--device") == 0 && has_value) {
-            *device = argv[++i];
-        } else if (strcmp(argv[i], "--dtype") == 0 && has_value) {
-            *limits = NULL;
-            for (int k = 0; k < DTYPES; k++)
-                if (strcmp(allowed[k].dtype_name, argv[i + 1]) == 0) *limits = &allowed[k];
-            i++;
-        } else if (argv[i][0] != '-' && !*folder) {
-            *folder = argv[i];
-        } else {
-            *limits = NULL;
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (argv[i][0] != '-' && !a->folder) {
+            a->folder = argv[i];
+            continue;
         }
+        if (value && strcmp(argv[i], "--device") == 0)
+            a->device = value;
+        else if (value && strcmp(argv[i], "--family") == 0)
+            a->family = value;
+        else if (value && strcmp(argv[i], "--dtype") == 0)
+            a->limits = find_limits(value);
+        else
+            good = false;
+        i++;
     }
-    if (*folder && *limits) return true;
-    fprintf(stderr, "usage: %s FOLDER [--dtype f32|bf16|f16] [--device NAME]\n", argv[0]);
+    if (good && a->folder && a->limits) return true;
+    fprintf(stderr, "usage: %s [--family F] FOLDER [--dtype f32|bf16|f16] [--device NAME]\n",
+            argv[0]);
     return false;
 }
 
 int main(int argc, char **argv)
 {
-    const char *folder = NULL, *device = NULL;
-    const tolerances *limits = &allowed[0];
-    if (!read_arguments(argc, argv, &folder, &device, &limits)) return UNUSABLE;
-    golden g = {.ctx = mc_init_distributed(&(mc_init_options){.log = print_log, .device = device}),
-                .dtype = limits->dtype};
-    int status = load(&g, folder) ? check_all(&g, folder, limits) : UNUSABLE;
+    arguments a = {.limits = &allowed[0]};
+    if (!read_arguments(argc, argv, &a)) return UNUSABLE;
+    golden g = {.ctx = mc_init_distributed(&(mc_init_options){.log = print_log, .device = a.device}),
+                .dtype = a.limits->dtype};
+    int status =
+        load(&g, a.folder, a.family) ? check_all(&g, a.folder, a.limits) : UNUSABLE;
     mc_context_free(g.ctx);
-    free(g.ids);
-    free(g.types);
-    free(g.mask);
+    golden_release_inputs(&g);
     return status;
 }

@@ -67,13 +67,13 @@ void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute)
 
 /* The tensors of a call, which a checkpointed segment takes as its further inputs. */
 enum { CALL_TENSORS = 6 + MC_CALL_EXTRA };
-_Static_assert(CALL_TENSORS < MC_NODE_INPUTS, "a node has an input for each tensor of a call");
+_Static_assert((int)CALL_TENSORS < (int)MC_NODE_INPUTS, "a node has an input for each tensor of a call");
 
 static void list_tensors(mc_call *call, mc_tensor **slot[CALL_TENSORS])
 {
     mc_tensor **named[] = {&call->key_mask, &call->memory_mask, &call->position_bias,
                            &call->marks,    &call->positions,   &call->memory};
-    for (int i = 0; i < CALL_TENSORS; i++)
+    for (int i = 0; i < (int)CALL_TENSORS; i++)
         slot[i] = i < 6 ? named[i] : &call->extra[i - 6];
 }
 
@@ -100,7 +100,7 @@ static mc_tensor *call_segment(mc_tape *t, void *user, mc_tensor *x, mc_tensor *
     block_call again = *(const block_call *)user;
     mc_tensor **slot[CALL_TENSORS];
     list_tensors(&again.call, slot);
-    for (int i = 0; i < CALL_TENSORS; i++) *slot[i] = tensors[i];
+    for (int i = 0; i < (int)CALL_TENSORS; i++) *slot[i] = tensors[i];
     return call_block(t, &again, x, true);
 }
 
@@ -111,7 +111,7 @@ static mc_tensor *checkpoint_block(mc_tape *t, const block_call *c, mc_tensor *x
     if (!kept) return NULL;
     *kept = *c;
     list_tensors(&kept->call, slot);
-    for (int i = 0; i < CALL_TENSORS; i++) tensors[i] = *slot[i];
+    for (int i = 0; i < (int)CALL_TENSORS; i++) tensors[i] = *slot[i];
     return mc_tape_checkpoint(t, call_segment, kept, x, tensors, CALL_TENSORS);
 }
 

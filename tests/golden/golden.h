@@ -1,10 +1,10 @@
 /* What check_golden's files share: a folder of expected results, the model under test, and how the
- * two are compared. One file a family (golden_bert.c, ...) knows what its models take and give. */
+ * two are compared. golden_model.c runs the model on the inputs that the folder has. */
 #ifndef MC_TESTS_GOLDEN_H
 #define MC_TESTS_GOLDEN_H
 
-#include "core/checkpoint/weight_map_internal.h"
 #include "core/modelcenter.h"
+#include "models/family_internal.h"
 
 /* The worst error of one kind. */
 typedef struct worst {
@@ -14,37 +14,26 @@ typedef struct worst {
     int compared;
 } worst;
 
-typedef struct golden golden;
+/* A batch of rows of ids: (batch, width), of which the mask says what counts. */
+typedef struct golden_rows {
+    int64_t batch, width;
+    int64_t *ids, *mask; /* (batch, width); mask 1 or 0 */
+    bool right_padded;   /* the mask is nothing but lengths */
+} golden_rows;
 
-/* What a family's file provides. */
-typedef struct golden_family {
-    const char *model_type; /* as config.json names it */
-    const mc_weight_map *map;
-    const char *const *outputs;   /* names behind "out." that `check_outputs` compares; NULL ends */
-    const char *const *generated; /* names behind "gen." that check_generated compares, or NULL */
-    /* Loads the model of a folder, dropout off, and sets g->model, module and layers. */
-    bool (*load)(golden *g, const char *folder, const mc_load_options *options);
-    /* Hugging Face's loss of the batch, packed (padding not computed) or whole with a mask. */
-    mc_tensor *(*loss)(golden *g, mc_tape *t, bool packed);
-    void (*check_outputs)(golden *g, mc_tape *t, worst *w, bool packed);
-    void (*check_generated)(golden *g, worst *w); /* NULL: nothing is generated */
-} golden_family;
-
-extern const golden_family golden_bert, golden_gpt2;
-
-struct golden {
+typedef struct golden {
     mc_context *ctx;
-    const golden_family *family;
     mc_safetensors *file;
     mc_dtype dtype; /* of the parameters */
-    void *model;
+    mc_model *model;
     mc_module *module;
     int layers;
-    int64_t batch, width;
-    int64_t *ids, *types, *mask; /* (batch, width); types may be NULL */
-    bool right_padded;           /* the mask is nothing but lengths */
+    bool mc_form; /* the folder is ModelCenter's: labels stand beside what predicts them */
+    golden_rows encoder, decoder; /* decoder: of an encoder-decoder, else no ids */
+    int64_t *types, *context, *span, *labels; /* as the rows they belong to, or NULL */
+    int64_t label_count;
     bool labels_on_padding;
-};
+} golden;
 
 /* The entry of prefix + name, NULL if it is not there. */
 const mc_safetensors_entry *golden_find(const golden *g, const char *prefix, const char *name);
@@ -55,12 +44,26 @@ double *golden_read(const golden *g, const mc_safetensors_entry *entry);
 int64_t *golden_integers(golden *g, const char *prefix, const char *name, int64_t count);
 /* Records one comparison. */
 void golden_note(worst *w, double error, const char *name);
-/* Compares a (packed or whole) tensor of the tape with out.<name>, at the tokens that count. */
+/* Compares a (packed or whole) tensor of the tape with out.<name>, at the tokens that count; `rows`
+ * NULL: it is no tensor of tokens. `valid_only`: also where padding was computed. */
 void golden_check_output(golden *g, mc_tape *t, worst *w, const char *name, mc_tensor *x,
-                         bool packed);
-/* The lengths of the mask's rows, on the tape. */
-const mc_lengths *golden_lengths(golden *g, mc_tape *t);
-/* (batch, width) integers on the tape. */
-mc_tensor *golden_batch(golden *g, mc_tape *t, const int64_t *values);
+                         const golden_rows *rows, bool valid_only);
+
+/* ---- golden_model.c ---- */
+
+/* Reads in.*; false after a word about what is missing. */
+bool golden_read_inputs(golden *g);
+void golden_release_inputs(golden *g);
+/* The reference's loss of the batch, packed (padding not computed) or whole with a mask. */
+mc_tensor *golden_loss(golden *g, mc_tape *t, bool packed);
+void golden_check_outputs(golden *g, mc_tape *t, worst *w, bool packed);
+/* Names after "out." that golden_check_outputs compares; NULL ends. */
+extern const char *const golden_outputs[];
+
+/* ---- golden_generation.c ---- */
+
+void golden_check_generated(golden *g, worst *w);
+/* Names after "gen." that it reads; NULL ends. */
+extern const char *const golden_generated[];
 
 #endif
