@@ -75,6 +75,7 @@ typedef struct attention_data {
     batch *keys;
     mc_attention_shape shape;
     uint8_t *mask;
+    int32_t *marks;
     int64_t width;
     matrix out, dout; /* as computed by the GPU */
     matrix r_out, r_dout;
@@ -111,17 +112,13 @@ static void batch_free(batch *b)
 static void bias_init(attention_data *d)
 {
     const attention_case *c = &d->c;
-    int64_t rows = d->queries.lengths.longest + c->bias_more;
-    int64_t columns = d->keys->lengths.longest + c->bias_more;
-    if (columns == 0) columns = 1; /* some memory */
+    int64_t rows, columns;
+    bias_size(c, &d->queries.lengths, &d->keys->lengths, &rows, &columns);
     d->bias = matrix_new(c->bias ? c->bias : MC_F32, c->heads * rows, columns, 0, -2, 2);
     d->dbias = matrix_new(MC_F32, c->heads * rows, columns, 0, -0.1, 0.1);
     d->r_bias = in_f32(&d->bias);
     d->r_dbias = in_f32(&d->dbias);
-    if (!c->bias) return;
-    d->shape.bias = d->r_bias.m;
-    d->shape.bias_rows = rows;
-    d->shape.dbias = d->r_dbias.m.data;
+    if (c->bias) set_bias(c, &d->shape, d->r_bias.m, rows, d->r_dbias.m.data);
 }
 
 static void data_init(attention_data *d, attention_case c)
@@ -133,6 +130,10 @@ static void data_init(attention_data *d, attention_case c)
     int64_t total = d->queries.lengths.total, capacity = d->queries.lengths.capacity;
     d->mask = random_mask(&c, &d->keys->lengths);
     d->shape = shape_of(&c, &d->queries.lengths, &d->keys->lengths, d->mask);
+    d->marks = c.marked ? random_marks(&d->keys->lengths)
+                        : calloc((size_t)d->keys->lengths.total + 1, sizeof *d->marks);
+    assert_non_null(d->marks);
+    if (c.marked) d->shape.marks = d->marks;
     bias_init(d);
     d->out = matrix_new(c.dtype, capacity, d->width, c.gap, -2, 2);
     d->dout = matrix_new(c.dtype, capacity, d->width, c.grad_gap, -2, 2);
@@ -151,6 +152,7 @@ static void data_free(attention_data *d)
     batch_free(&d->queries);
     if (d->c.key_length) batch_free(&d->others);
     free(d->mask);
+    free(d->marks);
     free(d->lse);
     free(d->r_lse);
 }
@@ -239,22 +241,22 @@ static void run_gpu(attention_data *d)
     mc_attention_shape s = d->shape;
     size_t mask_bytes = (size_t)d->keys->lengths.total + 1;
     uint8_t *mask = upload(d->mask, mask_bytes);
+    int32_t *marks = upload(d->marks, mask_bytes * sizeof *marks);
     uploaded q = upload_batch(&d->queries), others = {0}, *k = &q;
     if (d->c.key_length) *(k = &others) = upload_batch(&d->others);
     mc_matrix bias = upload_matrix(&d->bias), dbias = upload_matrix(&d->dbias);
     s.device_lengths = q.lengths;
     if (s.key_lengths) s.device_key_lengths = k->lengths;
     if (s.key_mask) s.key_mask = mask;
-    if (d->c.bias) {
-        s.bias = bias;
-        s.dbias = dbias.data;
-    }
+    if (s.marks) s.marks = marks;
+    if (d->c.bias) set_bias(&d->c, &s, bias, s.bias_rows, dbias.data);
     run_kernels(d, &s, &q, k);
     take_batch(&q);
     if (d->c.key_length) take_batch(k);
     take_matrix(bias, &d->bias);
     take_matrix(dbias, &d->dbias);
     gpu->free(gpu, mask, mask_bytes);
+    gpu->free(gpu, marks, mask_bytes * sizeof *marks);
 }
 
 /* ---- comparison ------------------------------------------------------------------------------ */
@@ -475,6 +477,46 @@ static void test_own_bias(void **state)
     c.causal = true;
     run_case(c);
     assert_repeatable(c);
+}
+
+/* A bias by distance, against itself and against more keys and fewer; over many sequences, whose
+ * gradients are summed in parts. */
+static void test_own_position_bias(void **state)
+{
+    (void)state;
+    force("own");
+    const int32_t keys[] = {17, 5, 0, 130, 65, 1};
+    FOR_TYPES(t)
+    {
+        attention_case c = {ragged, 6, 2, 40, 3, 5, 2, .dtype = float_types[t], .bias = MC_F32};
+        c.by_distance = true;
+        run_kinds(c);
+        c.bias_more = 7;
+        c.key_length = keys;
+        run_kinds(c);
+        c.dim = 80;
+        run_case(c);
+    }
+    static int32_t many[MOST_SEQUENCES];
+    for (int i = 0; i < MOST_SEQUENCES; i++) many[i] = i % 9;
+    attention_case c = {many, MOST_SEQUENCES, 3, 16, .dtype = MC_F32, .bias = MC_F32};
+    c.by_distance = true;
+    run_case(c);
+    assert_repeatable(c);
+}
+
+static void test_own_marks(void **state)
+{
+    (void)state;
+    force("own");
+    FOR_TYPES(t)
+    {
+        attention_case c = {ragged, 6, 2, 40, 3, 5, 2, .dtype = float_types[t], .marked = true};
+        run_kinds(c);
+        c.bias = MC_F32;
+        c.by_distance = true;
+        run_kinds(c);
+    }
 }
 
 /* Fewer keys than queries, more, and none. */
@@ -867,26 +909,43 @@ static void test_choice(void **state)
 
 /* ---- one token against a cache --------------------------------------------------------------- */
 
-static void run_cached(int sequences, int heads, int dim, int capacity, int longest, mc_dtype dtype)
+static void run_cached(int sequences, int heads, int dim, int capacity, int longest, mc_dtype dtype,
+                       bool biased, bool placed)
 {
-    int64_t width = (int64_t)heads * dim;
-    int32_t lengths[64];
+    int64_t width = (int64_t)heads * dim, limit = longest + 2;
+    int32_t lengths[64], first[64];
     for (int i = 0; i < sequences; i++) lengths[i] = i == 0 ? longest : i == 1 ? 0 : longest / i;
+    for (int i = 0; i < sequences; i++) /* any rows, and some of them twice */
+        first[i] = (int32_t)(random_bits() % (uint32_t)((sequences - 1) * capacity + 1));
+    matrix bias = matrix_new(MC_F32, heads, 2 * limit - 1, 0, -2, 2);
     matrix q = matrix_new(dtype, sequences, width, 3, -2, 2);
     matrix k = matrix_new(dtype, (int64_t)sequences * capacity, width, 0, -2, 2);
     matrix v = matrix_new(dtype, (int64_t)sequences * capacity, width, 0, -2, 2);
     matrix out = matrix_new(dtype, sequences, width, 1, -2, 2);
     matrix r[] = {in_f32(&q), in_f32(&k), in_f32(&v), in_f32(&out)};
     const float scale = 1 / sqrtf((float)dim);
-    assert_int_equal(device->kernels->attention_cached(device, sequences, heads, dim, scale,
-                                                       capacity, lengths, longest, r[0].m, r[1].m,
-                                                       r[2].m, r[3].m),
-                     MC_OK);
+    mc_cached_attention shape = {.sequences = sequences,
+                                 .heads = heads,
+                                 .head_dim = dim,
+                                 .scale = scale,
+                                 .lengths = lengths,
+                                 .first = placed ? first : NULL,
+                                 .capacity = capacity,
+                                 .longest = longest,
+                                 .position_bias = biased ? bias.m.data : NULL,
+                                 .position_limit = limit};
+    assert_int_equal(
+        device->kernels->attention_cached(device, &shape, r[0].m, r[1].m, r[2].m, r[3].m), MC_OK);
     mc_matrix x[] = {upload_matrix(&q), upload_matrix(&k), upload_matrix(&v), upload_matrix(&out)};
-    int32_t *on_gpu = upload(lengths, sizeof lengths);
-    assert_ok(gpu->kernels->attention_cached(gpu, sequences, heads, dim, scale, capacity, on_gpu,
-                                             longest, x[0], x[1], x[2], x[3]));
+    int32_t *on_gpu = upload(lengths, sizeof lengths), *first_on_gpu = upload(first, sizeof first);
+    mc_matrix bias_on_gpu = upload_matrix(&bias);
+    shape.lengths = on_gpu;
+    if (placed) shape.first = first_on_gpu;
+    if (biased) shape.position_bias = bias_on_gpu.data;
+    assert_ok(gpu->kernels->attention_cached(gpu, &shape, x[0], x[1], x[2], x[3]));
     gpu->free(gpu, on_gpu, sizeof lengths);
+    gpu->free(gpu, first_on_gpu, sizeof first);
+    take_matrix(bias_on_gpu, &bias);
     take_matrix(x[0], &q);
     take_matrix(x[1], &k);
     take_matrix(x[2], &v);
@@ -897,8 +956,8 @@ static void run_cached(int sequences, int heads, int dim, int capacity, int long
                  mc_dtype_name(dtype), sequences, heads, dim, longest, error.difference,
                  error.reference);
     assert_gaps(&out, "out");
-    matrix *all[] = {&q, &k, &v, &out, &r[0], &r[1], &r[2], &r[3]};
-    for (int i = 0; i < 8; i++) matrix_free(all[i]);
+    matrix *all[] = {&q, &k, &v, &out, &bias, &r[0], &r[1], &r[2], &r[3]};
+    for (int i = 0; i < 9; i++) matrix_free(all[i]);
 }
 
 static void test_cached(void **state)
@@ -907,10 +966,14 @@ static void test_cached(void **state)
     const int dims[] = {1, 5, 33, 64, 80, 128, 200};
     FOR_TYPES(t)
     {
-        for (int i = 0; i < 7; i++) run_cached(3, 2, dims[i], 50, 40, float_types[t]);
-        run_cached(4, 2, 64, 1030, 1030, float_types[t]);
-        run_cached(1, 1, 64, 1, 1, float_types[t]);
-        run_cached(2, 2, 16, 4, 0, float_types[t]);
+        for (int mode = 0; mode < 4; mode++) {
+            bool biased = mode & 1, placed = mode & 2;
+            for (int i = 0; i < 7; i++)
+                run_cached(3, 2, dims[i], 50, 40, float_types[t], biased, placed);
+            run_cached(4, 2, 64, 1030, 1030, float_types[t], biased, placed);
+            run_cached(1, 1, 64, 1, 1, float_types[t], biased, placed);
+            run_cached(2, 2, 16, 4, 0, float_types[t], biased, placed);
+        }
     }
 }
 
@@ -954,6 +1017,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_own_repeatable),
         cmocka_unit_test(test_own_bias),
         cmocka_unit_test(test_own_cross),
+        cmocka_unit_test(test_own_position_bias),
+        cmocka_unit_test(test_own_marks),
         cmocka_unit_test(test_cudnn_dense),
         cmocka_unit_test(test_cudnn_ragged),
         cmocka_unit_test(test_cudnn_strides),

@@ -16,8 +16,9 @@ static const cache_case cases[] = {{1, 1, 1, 1, {1}},
                                    {8, 12, 64, 70, {70, 1, 2, 3, 64, 65, 63, 16}},
                                    {0, 2, 8, 4, {0}}};
 
-static void reference(const cache_case *c, double scale, const matrix *q, const matrix *k,
-                      const matrix *v, double *out)
+/* `first`: of each sequence's rows; bias (heads, 2 limit - 1), NULL: none. */
+static void reference(const cache_case *c, double scale, const int32_t *first, const matrix *bias,
+                      const matrix *q, const matrix *k, const matrix *v, double *out)
 {
     int64_t width = (int64_t)c->heads * c->dim;
     double p[128];
@@ -26,71 +27,76 @@ static void reference(const cache_case *c, double scale, const matrix *q, const 
             int n = c->lengths[s];
             double largest = -INFINITY, sum = 0, *to = out + s * width + h * c->dim;
             for (int i = 0; i < n; i++) {
-                int64_t row = s * c->capacity + i;
+                int64_t row = first[s] + i;
                 p[i] = 0;
                 for (int j = 0; j < c->dim; j++)
                     p[i] += q->v[s * width + h * c->dim + j] * k->v[row * width + h * c->dim + j];
                 p[i] *= scale;
+                if (bias) p[i] += bias->v[h * bias->columns + bias->columns / 2 + i - (n - 1)];
                 largest = fmax(largest, p[i]);
             }
             for (int i = 0; i < n; i++) sum += p[i] = exp(p[i] - largest);
             for (int j = 0; j < c->dim; j++) to[j] = 0;
             for (int i = 0; i < n; i++)
                 for (int j = 0; j < c->dim; j++)
-                    to[j] += p[i] / sum * v->v[(s * c->capacity + i) * width + h * c->dim + j];
+                    to[j] += p[i] / sum * v->v[(first[s] + i) * width + h * c->dim + j];
         }
 }
 
 /* What lies behind a sequence's tokens must not be looked at. */
-static void spoil(const cache_case *c, matrix *x)
+static void spoil(const cache_case *c, const int32_t *first, matrix *x)
 {
     for (int s = 0; s < c->sequences; s++)
         for (int64_t i = c->lengths[s]; i < c->capacity; i++)
             memset((char *)x->m.data +
-                       (size_t)((s * c->capacity + i) * x->m.stride) * mc_dtype_size(x->m.dtype),
+                       (size_t)((first[s] + i) * x->m.stride) * mc_dtype_size(x->m.dtype),
                    0xff, (size_t)x->columns * mc_dtype_size(x->m.dtype)); /* NaN */
+}
+
+/* With a bias by distance or without; the sequences' rows in their order or in the opposite one. */
+static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, bool placed)
+{
+    int64_t width = (int64_t)c->heads * c->dim, rows = c->sequences * c->capacity;
+    int32_t longest = 0, first[8];
+    for (int i = 0; i < c->sequences; i++) {
+        if (c->lengths[i] > longest) longest = c->lengths[i];
+        first[i] = (placed ? c->sequences - 1 - i : i) * c->capacity;
+    }
+    matrix q = matrix_new(dtype, c->sequences, width, 2 * width, -2, 2);
+    matrix k = matrix_new(dtype, rows, width, 0, -2, 2);
+    matrix v = matrix_new(dtype, rows, width, 0, -2, 2);
+    matrix out = matrix_new(dtype, c->sequences, width, 3, -2, 2);
+    matrix bias = matrix_new(MC_F32, c->heads, 2 * longest + 3, 0, -2, 2);
+    double *expected = doubles(c->sequences * width);
+    mc_cached_attention shape = {.sequences = c->sequences,
+                                 .heads = c->heads,
+                                 .head_dim = c->dim,
+                                 .scale = 1 / sqrtf((float)c->dim),
+                                 .lengths = c->lengths,
+                                 .first = placed ? first : NULL,
+                                 .capacity = placed ? -1 : c->capacity,
+                                 .longest = longest,
+                                 .position_bias = biased ? bias.m.data : NULL,
+                                 .position_limit = longest + 2};
+    reference(c, (double)shape.scale, first, biased ? &bias : NULL, &q, &k, &v, expected);
+    spoil(c, first, &k);
+    spoil(c, first, &v);
+    FOR_TABLES(t)
+    {
+        matrix_reset(&out);
+        assert_int_equal(t->k->attention_cached(device, &shape, q.m, k.m, v.m, out.m), MC_OK);
+        assert_matrix(&out, expected, 1e-5, t->name, "attention_cached");
+    }
+    matrix *all[] = {&q, &k, &v, &out, &bias};
+    for (int i = 0; i < 5; i++) matrix_free(all[i]);
+    free(expected);
 }
 
 static void test_attention_cached(void **state)
 {
     (void)state;
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) FOR_TYPES(d)
-        {
-            const cache_case *c = &cases[n];
-            mc_dtype dtype = float_types[d];
-            int64_t width = (int64_t)c->heads * c->dim, rows = c->sequences * c->capacity;
-            int32_t longest = 0;
-            for (int i = 0; i < c->sequences; i++)
-                if (c->lengths[i] > longest) longest = c->lengths[i];
-            matrix q = matrix_new(dtype, c->sequences, width, 2 * width, -2, 2);
-            matrix k = matrix_new(dtype, rows, width, 0, -2, 2);
-            matrix v = matrix_new(dtype, rows, width, 0, -2, 2);
-            matrix out = matrix_new(dtype, c->sequences, width, 3, -2, 2);
-            double *expected = doubles(c->sequences * width);
-            float scale = 1 / sqrtf((float)c->dim);
-            mc_cached_attention shape = {.sequences = c->sequences,
-                                         .heads = c->heads,
-                                         .head_dim = c->dim,
-                                         .scale = scale,
-                                         .lengths = c->lengths,
-                                         .capacity = c->capacity,
-                                         .longest = longest};
-            reference(c, (double)scale, &q, &k, &v, expected);
-            spoil(c, &k);
-            spoil(c, &v);
-            FOR_TABLES(t)
-            {
-                matrix_reset(&out);
-                assert_int_equal(t->k->attention_cached(device, &shape, q.m, k.m, v.m, out.m),
-                                 MC_OK);
-                assert_matrix(&out, expected, 1e-5, t->name, "attention_cached");
-            }
-            matrix_free(&q);
-            matrix_free(&k);
-            matrix_free(&v);
-            matrix_free(&out);
-            free(expected);
-        }
+    for (int mode = 0; mode < 4; mode++) run_cached(&cases[n], float_types[d], mode & 1, mode & 2);
 }
 
 /* ---- rows and sums --------------------------------------------------------------------------- */

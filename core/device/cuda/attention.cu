@@ -35,10 +35,11 @@ struct call {
     float scale;
     bool causal;
     const uint8_t *mask;
+    const int32_t *marks;
     mc_dropping dropping;
     mc_view q, k, v, out, dout, dq, dk, dv;
-    mc_view bias; /* (heads * bias_rows, columns) */
-    int64_t bias_rows;
+    mc_view bias; /* see mc_score_bias */
+    int64_t bias_first, bias_head, bias_query;
     float *log_sum_exp, *delta; /* (heads, total) */
 };
 
@@ -46,7 +47,7 @@ struct call {
 struct place {
     int64_t row, key_row; /* of the sequence's first query and first key */
     int64_t head_row;     /* of its first query in (heads, total) */
-    int64_t bias_row;     /* of the head's first */
+    int64_t bias_at;      /* the bias of the head's first query and key */
     int length, keys;     /* of the sequence */
     int first;            /* query or key of the tile */
     int column;           /* of the head's first */
@@ -60,7 +61,7 @@ __device__ void find_sequence(const call &c, int sequence, int head, place *p)
     p->row = c.queries.offset[sequence];
     p->key_row = c.keys.offset[sequence];
     p->head_row = head * c.total + p->row;
-    p->bias_row = head * c.bias_rows;
+    p->bias_at = c.bias_first + head * c.bias_head;
     p->column = head * c.head_dim;
 }
 
@@ -197,10 +198,14 @@ __device__ void put_result(const call &c, const place &p, const mc_view &m, int6
     }
 }
 
+template <bool EXTRAS>
 __device__ __forceinline__ bool is_seen(const call &c, const place &p, int query, int key)
 {
-    return query < p.length && key < p.keys && (!c.causal || key <= query) &&
-           (!c.mask || c.mask[p.key_row + key]);
+    bool seen = query < p.length && key < p.keys && (!c.causal || key <= query) &&
+                (!c.mask || c.mask[p.key_row + key]);
+    if (!EXTRAS || !c.marks || !seen) return seen;
+    int32_t q = c.marks[p.row + query], k = c.marks[p.key_row + key];
+    return ((q ^ k) & ~1) == 0 && ((k & 1) || (!(q & 1) && key <= query)); /* mc_marks_see */
 }
 
 /* How many keys some query before `end` may see, masked ones included. */
@@ -209,14 +214,14 @@ __device__ __forceinline__ int keys_before(const call &c, const place &p, int en
     return c.causal ? min(p.keys, end) : p.keys;
 }
 
-/* What is added to the scores of four keys of one query, `key` a multiple of 4. Without a bias they
- * are constants, for registers are few. */
-template <bool BIASED>
+/* What is added to the scores of four keys of one query, `key` a multiple of 4. EXTRAS: there is a
+ * bias, or there are marks. Without they are constants, for registers are few. */
+template <bool EXTRAS>
 __device__ __forceinline__ void load_bias(const call &c, const place &p, int query, int key,
                                           float (&b)[4])
 {
-    int n = BIASED && query < p.length ? min(p.keys - key, 4) : 0;
-    mc_load<mc_mixed>(c.bias, (p.bias_row + query) * c.bias.stride + key, n, b);
+    int n = EXTRAS && c.bias.data && query < p.length ? min(p.keys - key, 4) : 0;
+    mc_load<mc_mixed>(c.bias, p.bias_at + query * c.bias_query + key, n, b);
 }
 
 /* x *= dropout's factors of four keys of one query, `key` a multiple of 4. */
@@ -262,7 +267,7 @@ __device__ float join_row(float (&x)[4], float *largest, float *sum)
     return factor;
 }
 
-template <int COLUMNS, bool BIASED>
+template <int COLUMNS, bool EXTRAS>
 __device__ void forward_tile(const call &c, const place &p, float *work, float *weights)
 {
     float result[COLUMNS][4][4] = {}, largest[4], sum[4] = {}, x[4][4];
@@ -276,10 +281,11 @@ __device__ void forward_tile(const call &c, const place &p, float *work, float *
         for (int i = 0; i < 4; i++) {
             int query = p.first + 4 * ty() + i, at = key + 4 * tx();
             float bias[4];
-            load_bias<BIASED>(c, p, query, at, bias);
+            load_bias<EXTRAS>(c, p, query, at, bias);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                x[i][j] = is_seen(c, p, query, at + j) ? x[i][j] * c.scale + bias[j] : -INFINITY;
+                x[i][j] =
+                    is_seen<EXTRAS>(c, p, query, at + j) ? x[i][j] * c.scale + bias[j] : -INFINITY;
             float factor = join_row(x[i], &largest[i], &sum[i]);
 #pragma unroll
             for (int b = 0; b < COLUMNS; b++)
@@ -302,15 +308,15 @@ __device__ void forward_tile(const call &c, const place &p, float *work, float *
     put_result<COLUMNS>(c, p, c.out, query_at(p, c.out, p.first), queries, result, inverse);
 }
 
-template <int COLUMNS, bool BIASED>
-__global__ void __launch_bounds__(THREADS, COLUMNS == 1 && !BIASED ? 3 : 2)
+template <int COLUMNS, bool EXTRAS>
+__global__ void __launch_bounds__(THREADS, COLUMNS == 1 && !EXTRAS ? 3 : 2)
     forward(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
     place p;
     for (int64_t item = blockIdx.x; item < c.items; item += gridDim.x) {
         find_place(c, item, &p);
-        if (p.first < p.length) forward_tile<COLUMNS, BIASED>(c, p, work, weights);
+        if (p.first < p.length) forward_tile<COLUMNS, EXTRAS>(c, p, work, weights);
     }
 }
 
@@ -338,10 +344,11 @@ __global__ void __launch_bounds__(THREADS) find_delta(const __grid_constant__ ca
 }
 
 /* The probability of a score, which is a product yet. */
+template <bool EXTRAS>
 __device__ __forceinline__ float probability(const call &c, const place &p, int query, int key,
                                              float product, float bias, float log_sum)
 {
-    return is_seen(c, p, query, key) ? expf(product * c.scale + bias - log_sum) : 0.0f;
+    return is_seen<EXTRAS>(c, p, query, key) ? expf(product * c.scale + bias - log_sum) : 0.0f;
 }
 
 __device__ __forceinline__ float of_query(const float *values, const place &p, int query)
@@ -350,7 +357,7 @@ __device__ __forceinline__ float of_query(const float *values, const place &p, i
 }
 
 /* dk and dv of the tile's keys over one tile of queries. x[i][j] is key i, query j. */
-template <int COLUMNS, bool BIASED>
+template <int COLUMNS, bool EXTRAS>
 __device__ void add_key_gradients(const call &c, const place &p, int first_query, float *work,
                                   float *weights, float (&dk)[COLUMNS][4][4],
                                   float (&dv)[COLUMNS][4][4])
@@ -365,10 +372,10 @@ __device__ void add_key_gradients(const call &c, const place &p, int first_query
         float log_sum = of_query(c.log_sum_exp, p, query + j), f[4] = {1.0f, 1.0f, 1.0f, 1.0f};
         float bias[4];
         drop(c, p, query + j, key, f);
-        load_bias<BIASED>(c, p, query + j, key, bias);
+        load_bias<EXTRAS>(c, p, query + j, key, bias);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            x[i][j] = probability(c, p, query + j, key + i, x[i][j], bias[i], log_sum);
+            x[i][j] = probability<EXTRAS>(c, p, query + j, key + i, x[i][j], bias[i], log_sum);
             factor[i][j] = f[i];
             dx[i][j] = x[i][j] * f[i];
         }
@@ -387,7 +394,7 @@ __device__ void add_key_gradients(const call &c, const place &p, int first_query
     add_weighted<COLUMNS>(c, p, c.q, q_at, queries, weights, work, dk);
 }
 
-template <int COLUMNS, bool BIASED>
+template <int COLUMNS, bool EXTRAS>
 __global__ void __launch_bounds__(THREADS) backward_keys(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
@@ -399,14 +406,14 @@ __global__ void __launch_bounds__(THREADS) backward_keys(const __grid_constant__
         if (keys <= 0) continue;
         float dk[COLUMNS][4][4] = {}, dv[COLUMNS][4][4] = {};
         for (int query = c.causal ? p.first : 0; query < p.length; query += TILE)
-            add_key_gradients<COLUMNS, BIASED>(c, p, query, work, weights, dk, dv);
+            add_key_gradients<COLUMNS, EXTRAS>(c, p, query, work, weights, dk, dv);
         put_result<COLUMNS>(c, p, c.dk, key_at(p, c.dk, p.first), keys, dk, scale);
         put_result<COLUMNS>(c, p, c.dv, key_at(p, c.dv, p.first), keys, dv, one);
     }
 }
 
 /* x = the gradients of the scores of a tile. x[i][j] is query i, key j. */
-template <bool BIASED>
+template <bool EXTRAS>
 __device__ void score_gradients(const call &c, const place &p, int first_query, int first_key,
                                 float *work, float (&x)[4][4])
 {
@@ -422,27 +429,27 @@ __device__ void score_gradients(const call &c, const place &p, int first_query, 
         float log_sum = of_query(c.log_sum_exp, p, query + i), bias[4];
         float delta = of_query(c.delta, p, query + i);
         drop(c, p, query + i, key, dx[i]);
-        load_bias<BIASED>(c, p, query + i, key, bias);
+        load_bias<EXTRAS>(c, p, query + i, key, bias);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            x[i][j] = probability(c, p, query + i, key + j, x[i][j], bias[j], log_sum) *
+            x[i][j] = probability<EXTRAS>(c, p, query + i, key + j, x[i][j], bias[j], log_sum) *
                       (dx[i][j] - delta);
     }
 }
 
 /* dq of the tile's queries over one tile of keys. */
-template <int COLUMNS, bool BIASED>
+template <int COLUMNS, bool EXTRAS>
 __device__ void add_query_gradients(const call &c, const place &p, int first_key, float *work,
                                     float *weights, float (&dq)[COLUMNS][4][4])
 {
     float x[4][4];
-    score_gradients<BIASED>(c, p, p.first, first_key, work, x);
+    score_gradients<EXTRAS>(c, p, p.first, first_key, work, x);
     put_transposed(x, weights);
     add_weighted<COLUMNS>(c, p, c.k, key_at(p, c.k, first_key), p.keys - first_key, weights, work,
                           dq);
 }
 
-template <int COLUMNS, bool BIASED>
+template <int COLUMNS, bool EXTRAS>
 __global__ void __launch_bounds__(THREADS, 2) backward_queries(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
@@ -454,7 +461,7 @@ __global__ void __launch_bounds__(THREADS, 2) backward_queries(const __grid_cons
         if (queries <= 0) continue;
         float dq[COLUMNS][4][4] = {};
         for (int key = 0; key < end; key += TILE)
-            add_query_gradients<COLUMNS, BIASED>(c, p, key, work, weights, dq);
+            add_query_gradients<COLUMNS, EXTRAS>(c, p, key, work, weights, dq);
         put_result<COLUMNS>(c, p, c.dq, query_at(p, c.dq, p.first), queries, dq, scale);
     }
 }
@@ -507,6 +514,73 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* The gradient of a bias by distance: (heads, 2 * limit - 1), `copies` of them one behind the other:
+ * of each part of the sequences one for tiles an even number of tiles off the diagonal and one for
+ * the others, so that the distances of two blocks do not meet. The outermost diagonals have no
+ * tiles: with them each copy is written whole. */
+struct distance_gradient {
+    float *data;
+    int64_t limit, items; /* items: (part, head, diagonal of tiles) */
+    int parts, diagonals; /* as many on either side of the middle one */
+};
+
+/* x[i][j], of query 4 ty + i and key 4 tx + j of a tile, to the sums along its diagonals: `work` (a
+ * tile) becomes the tile, then thread d adds up distance d - TILE, the first of which is 0. */
+__device__ float sum_diagonal(const float (&x)[4][4], float *work)
+{
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) work[(4 * ty() + i) * PITCH + 4 * tx() + j] = x[i][j];
+    __syncthreads();
+    int distance = (int)threadIdx.x - TILE;
+    float sum = 0.0f;
+    if (distance < TILE)
+        for (int i = max(0, -distance); i < min(TILE, TILE - distance); i++)
+            sum += work[i * PITCH + i + distance];
+    return sum;
+}
+
+/* All tiles (query, key) of one diagonal, which have the same distances at the same places. */
+__device__ void add_distance_gradients(const call &c, const distance_gradient &b, int part,
+                                       int head, int diagonal, float *work, float (&sum)[4][4])
+{
+    int share = (c.count + b.parts - 1) / b.parts, end = min(c.count, (part + 1) * share);
+    for (int sequence = part * share; sequence < end; sequence++) {
+        place p;
+        find_sequence(c, sequence, head, &p);
+        for (int query = max(0, -diagonal) * TILE; query < p.length; query += TILE) {
+            float x[4][4];
+            int key = query + diagonal * TILE;
+            if (key >= keys_before(c, p, query + TILE)) break;
+            score_gradients<true>(c, p, query, key, work, x);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) sum[i][j] += x[i][j];
+        }
+    }
+}
+
+__global__ void __launch_bounds__(THREADS)
+    backward_distances(const __grid_constant__ call c, const __grid_constant__ distance_gradient b)
+{
+    __shared__ __align__(16) float work[TILE * PITCH];
+    for (int64_t item = blockIdx.x; item < b.items; item += gridDim.x) {
+        int diagonal = (int)(item % b.diagonals) - b.diagonals / 2;
+        int64_t rest = item / b.diagonals;
+        int head = (int)(rest % c.heads), part = (int)(rest / c.heads);
+        float x[4][4] = {};
+        add_distance_gradients(c, b, part, head, diagonal, work, x);
+        float sum = sum_diagonal(x, work);
+        int64_t distance = (int64_t)diagonal * TILE + (int)threadIdx.x - TILE;
+        int64_t copy = 2 * part + (diagonal & 1), size = 2 * b.limit - 1;
+        if (threadIdx.x < 2 * TILE && distance > -b.limit && distance < b.limit)
+            b.data[(copy * c.heads + head) * size + b.limit - 1 + distance] = sum;
+    }
+}
+
 /* ---- launching ------------------------------------------------------------------------------- */
 
 packing packing_of(const mc_lengths *lengths, const int32_t *on_device)
@@ -530,8 +604,14 @@ call call_of(const mc_attention_shape *s)
     c.causal = s->causal;
     c.mask = s->key_mask;
     c.dropping = mc_dropping_of(s->dropout);
-    c.bias = mc_view_of(s->bias, s->heads * s->bias_rows, CHUNK);
-    c.bias_rows = s->bias_rows;
+    c.marks = s->marks;
+    const mc_score_bias bias = mc_score_bias_of(s);
+    c.bias = mc_view_of(bias.values, 2, CHUNK);
+    c.bias.whole =
+        c.bias.whole && bias.query_step % CHUNK == 0; /* by distance: rows lie anywhere */
+    c.bias_first = bias.first;
+    c.bias_head = bias.head_step;
+    c.bias_query = bias.query_step;
     return c;
 }
 
@@ -543,7 +623,7 @@ mc_view view_of(mc_matrix m, const mc_lengths *lengths, const mc_attention_shape
     return v;
 }
 
-/* A kernel for groups of one tile of columns and of two, each without a bias and with one. */
+/* A kernel for groups of one tile of columns and of two, each without extras and with them. */
 struct versions {
     void (*kernel[2][2])(call);
 };
@@ -555,7 +635,7 @@ void launch(mc_device *d, call c, const mc_lengths *lengths, versions v)
     c.items = (int64_t)c.count * c.heads * c.tiles * c.groups;
     if (c.items == 0) return;
     unsigned blocks = (unsigned)mc_least(c.items, INT32_MAX);
-    auto kernel = v.kernel[c.head_dim > TILE][c.bias.data != NULL];
+    auto kernel = v.kernel[c.head_dim > TILE][c.bias.data || c.marks];
     kernel<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c);
 }
 
@@ -564,7 +644,7 @@ mc_status launch_bias(mc_device *d, const call &c, const mc_attention_shape *s)
 {
     bias_gradient b = {s->dbias, s->bias_rows, s->bias.stride, 0, 1, 0, 0};
     int64_t size = c.heads * b.rows * b.columns;
-    if (!s->dbias || size == 0 || c.total == 0) return MC_OK;
+    if (s->position_bias || !s->dbias || size == 0 || c.total == 0) return MC_OK;
     b.row_tiles = (int)mc_ceil_div(b.rows, TILE);
     b.column_tiles = (int)mc_ceil_div(b.columns, TILE);
     int64_t tiles = (int64_t)c.heads * b.row_tiles * b.column_tiles;
@@ -577,6 +657,25 @@ mc_status launch_bias(mc_device *d, const call &c, const mc_attention_shape *s)
     backward_bias<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c, b);
     if (b.parts == 1) return MC_OK;
     mc_add_partials(d, b.data, b.parts, size, {1, {s->dbias}});
+    d->free(d, b.data, bytes);
+    return MC_OK;
+}
+
+/* Each block writes its own sums, which are then added up in their order. */
+mc_status launch_distances(mc_device *d, const call &c, const mc_attention_shape *s)
+{
+    distance_gradient b = {NULL, s->position_limit, 0, 1, 0};
+    if (!s->position_bias || !s->dposition_bias || c.heads == 0 || c.total == 0) return MC_OK;
+    b.diagonals = 2 * (int)mc_ceil_div(b.limit, TILE) + 1;
+    int64_t tasks = (int64_t)c.heads * b.diagonals, size = c.heads * (2 * b.limit - 1);
+    int64_t wanted = mc_ceil_div((int64_t)mc_cuda_of(d)->multiprocessors * 4, tasks);
+    b.parts = (int)mc_least(wanted, c.count);
+    b.items = tasks * b.parts;
+    size_t bytes = (size_t)(2 * b.parts * size) * sizeof(float);
+    if (!(b.data = (float *)d->alloc(d, bytes))) return MC_ERR_NOMEM;
+    unsigned blocks = (unsigned)mc_least(b.items, INT32_MAX);
+    backward_distances<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c, b);
+    mc_add_partials(d, b.data, 2 * b.parts, size, {1, {s->dposition_bias}});
     d->free(d, b.data, bytes);
     return MC_OK;
 }
@@ -625,6 +724,7 @@ extern "C" mc_status mc_own_attention_backward(mc_device *d, const mc_attention_
            {{{backward_queries<1, false>, backward_queries<1, true>},
              {backward_queries<2, false>, backward_queries<2, true>}}});
     mc_status status = launch_bias(d, c, shape);
+    if (!status) status = launch_distances(d, c, shape);
     if (bytes) d->free(d, c.delta, bytes); /* what comes later on the stream may have it */
     return status ? status : mc_cuda_launched(d, "attention_backward");
 }

@@ -12,7 +12,9 @@ constexpr int THREADS = 128;
 constexpr int CHUNK = mc_width<mc_mixed>;
 
 struct call {
-    const int32_t *lengths;
+    const int32_t *lengths, *first_rows;
+    const float *bias; /* (heads, 2 * limit - 1); NULL: none */
+    int64_t limit;
     int heads, head_dim, parts, lanes; /* lanes: threads that share a key, a power of two <= 32 */
     int64_t items, capacity;           /* items: (sequence, head, part) */
     float scale;
@@ -24,6 +26,7 @@ struct call {
 struct place {
     int64_t sequence, key_row; /* key_row: the row of the part's first key */
     int column, keys;          /* keys of the part: 0 behind the sequence's end */
+    const float *bias;         /* of the part's first key; NULL: none */
 };
 
 __device__ place place_of(const call &c, int64_t item)
@@ -31,9 +34,12 @@ __device__ place place_of(const call &c, int64_t item)
     int part = (int)(item % c.parts), head = (int)(item / c.parts % c.heads);
     place p;
     p.sequence = item / c.parts / c.heads;
-    p.key_row = p.sequence * c.capacity + (int64_t)part * PART;
+    int length = c.lengths[p.sequence];
+    p.key_row =
+        (c.first_rows ? c.first_rows[p.sequence] : p.sequence * c.capacity) + (int64_t)part * PART;
     p.column = head * c.head_dim;
-    p.keys = max(0, min(PART, c.lengths[p.sequence] - part * PART));
+    p.keys = max(0, min(PART, length - part * PART));
+    p.bias = c.bias ? c.bias + head * (2 * c.limit - 1) + c.limit - length + part * PART : NULL;
     return p;
 }
 
@@ -60,7 +66,7 @@ __device__ void find_scores(const call &c, const place &p, float *scores)
             for (int j = 0; j < CHUNK; j++) sum = fmaf(x[j], y[j], sum);
         }
         sum = lane_sum(sum, c.lanes);
-        if (lane == 0 && key < p.keys) scores[key] = sum * c.scale;
+        if (lane == 0 && key < p.keys) scores[key] = sum * c.scale + (p.bias ? p.bias[key] : 0.0f);
     }
 }
 
@@ -169,27 +175,29 @@ mc_view view_of(mc_matrix m, int64_t rows, int head_dim)
 
 } // namespace
 
-extern "C" mc_status mc_cuda_attention_cached(mc_device *d, int64_t sequences, int heads,
-                                              int head_dim, float scale, int64_t capacity,
-                                              const int32_t *lengths, int64_t longest, mc_matrix q,
-                                              mc_matrix k, mc_matrix v, mc_matrix out)
+extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_attention *shape,
+                                              mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out)
 {
-    int64_t tasks = sequences * heads;
+    int64_t tasks = shape->sequences * shape->heads;
+    int head_dim = shape->head_dim;
     if (tasks == 0) return MC_OK;
     call c = {};
-    c.lengths = lengths;
-    c.heads = heads;
+    c.lengths = shape->lengths;
+    c.first_rows = shape->first;
+    c.bias = shape->position_bias;
+    c.limit = shape->position_limit;
+    c.heads = shape->heads;
     c.head_dim = head_dim;
-    c.parts = (int)mc_most(1, mc_ceil_div(longest, PART));
+    c.parts = (int)mc_most(1, mc_ceil_div(shape->longest, PART));
     c.lanes = 1;
     while (c.lanes < 32 && c.lanes * CHUNK < head_dim) c.lanes *= 2;
     c.items = tasks * c.parts;
-    c.capacity = capacity;
-    c.scale = scale;
-    c.q = view_of(q, sequences, head_dim);
-    c.k = view_of(k, sequences * capacity, head_dim);
-    c.v = view_of(v, sequences * capacity, head_dim);
-    c.out = view_of(out, sequences, head_dim);
+    c.capacity = shape->capacity;
+    c.scale = shape->scale;
+    c.q = view_of(q, shape->sequences, head_dim);
+    c.k = view_of(k, 2, head_dim); /* how many rows there are is not known here */
+    c.v = view_of(v, 2, head_dim);
+    c.out = view_of(out, shape->sequences, head_dim);
     size_t bytes = c.parts > 1 ? (size_t)(c.items * (head_dim + 2)) * sizeof(float) : 0;
     float *scratch = bytes ? (float *)d->alloc(d, bytes) : NULL;
     if (bytes && !scratch) return MC_ERR_NOMEM;
