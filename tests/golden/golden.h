@@ -23,6 +23,7 @@ typedef struct golden_rows {
 
 typedef struct golden {
     mc_context *ctx;
+    const char *folder;
     mc_safetensors *file;
     mc_dtype dtype; /* of the parameters */
     mc_model *model;
