@@ -35,7 +35,7 @@ static int compare(const void *a, const void *b)
 
 typedef struct run {
     mc_context *ctx;
-    mc_bert *bert;
+    mc_model *bert;
     mc_optim_manager *optim;
     int batch, length;
     bool on_cpu;
@@ -66,8 +66,8 @@ static void step(mc_context *ctx, void *user)
     run *r = user;
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_bert_input in = {.ids = r->ids, .lengths = r->lengths};
-    mc_tensor *logits = mc_bert_classify(t, r->bert, mc_bert_forward(t, r->bert, &in).pooled);
+    mc_model_input in = {.ids = r->ids, .lengths = r->lengths};
+    mc_tensor *logits = mc_bert_classify(t, r->bert, mc_model_forward(t, r->bert, &in).pooled);
     mc_optim_manager_backward(r->optim, t, mc_cross_entropy(t, logits, r->labels, NULL));
     mc_optim_manager_step(r->optim);
     mc_tape_end(t);
@@ -89,13 +89,13 @@ static bool make(run *r, int argc, char **argv)
     }
     r->on_cpu = !strcmp(device, "cpu");
     r->ctx = mc_init_distributed(&(mc_init_options){.device = device});
-    r->bert = mc_bert_new(r->ctx, &config, (mc_bert_heads){.pooler = true, .labels = 2}, &load);
+    r->bert = mc_bert_new(r->ctx, &config, (mc_model_heads){.pooler = true, .labels = 2}, &load);
     mc_optimizer *adam =
         mc_adam_new(r->ctx, &(mc_adam_options){.lr = 1e-5f, .weight_decay = 0.01f});
     r->optim = mc_optim_manager_new(
         r->ctx, &(mc_optim_manager_options){.max_grad_norm = 1,
                                             .loss_scale = load.dtype == MC_F16 ? 1024 : 0});
-    mc_optimizer_add(adam, mc_bert_module(r->bert));
+    mc_optimizer_add(adam, mc_model_module(r->bert));
     mc_optim_manager_add(r->optim, adam, NULL);
     int64_t room = (int64_t)r->batch * r->length + ROUND_TO;
     r->ids = mc_tensor_new(r->ctx, MC_I32, MC_SHAPE(room));

@@ -18,7 +18,7 @@
 #include "core/device/device_internal.h"
 
 typedef struct run {
-    mc_gpt2 *gpt2;
+    mc_model *gpt2;
     mc_optim_manager *optim;
     mc_tensor *ids, *labels;
 } run;
@@ -52,8 +52,8 @@ static void step(mc_context *ctx, void *user)
     run *r = user;
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_gpt2_output out = mc_gpt2_forward(t, r->gpt2, &(mc_gpt2_input){.ids = r->ids});
-    mc_tensor *loss = mc_gpt2_loss(t, r->gpt2, out.last_hidden, r->labels);
+    mc_model_output out = mc_model_forward(t, r->gpt2, &(mc_model_input){.ids = r->ids});
+    mc_tensor *loss = mc_model_loss(t, r->gpt2, out.last_hidden, r->labels);
     mc_optim_manager_backward(r->optim, t, loss);
     mc_tape_end(t);
     mc_optim_manager_step(r->optim);
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
         r.gpt2 = mc_gpt2_new(ctx, &config, &load);
     }
     mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 3e-4f, .weight_decay = 0.1f});
-    mc_optimizer_add(adam, mc_gpt2_module(r.gpt2));
+    mc_optimizer_add(adam, mc_model_module(r.gpt2));
     r.optim = mc_optim_manager_new(
         ctx, &(mc_optim_manager_options){.max_grad_norm = 1,
                                          .loss_scale = load.dtype == MC_F16 ? 1024 : 0});

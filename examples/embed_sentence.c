@@ -44,16 +44,16 @@ static void mean_row(const float *hidden, int64_t rows, int64_t dim, float *mean
 }
 
 /* All sentences in one batch: `ids` of all, one behind the other, and the `length` of each. */
-static int embed(mc_context *ctx, mc_bert *bert, const int32_t *ids, const int32_t *length,
+static int embed(mc_context *ctx, mc_model *bert, const int32_t *ids, const int32_t *length,
                  int count)
 {
-    int64_t dim = mc_bert_dim(bert);
+    int64_t dim = mc_model_dim(bert);
     mc_tape *t = mc_tape_begin_eval(ctx);
     const mc_lengths *lengths = mc_tape_lengths(t, length, count, 1);
     int64_t total = lengths ? lengths->total : 0;
-    mc_bert_input input = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(total), ids, false),
+    mc_model_input input = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(total), ids, false),
                            .lengths = lengths};
-    mc_bert_output out = mc_bert_forward(t, bert, &input);
+    mc_model_output out = mc_model_forward(t, bert, &input);
     float *hidden = malloc((size_t)(total * dim + 1) * sizeof *hidden);
     float *pooled = malloc((size_t)(count * dim + 1) * sizeof *pooled);
     float *mean = malloc((size_t)(dim + 1) * sizeof *mean);
@@ -79,7 +79,7 @@ static int embed(mc_context *ctx, mc_bert *bert, const int32_t *ids, const int32
 }
 
 /* Tokenizes all sentences and embeds them. */
-static int run(mc_context *ctx, mc_bert *bert, mc_tokenizer *tok, char **sentence, int count)
+static int run(mc_context *ctx, mc_model *bert, mc_tokenizer *tok, char **sentence, int count)
 {
     size_t longest = (size_t)mc_bert_get_config(bert).positions, total = 0;
     int32_t *ids = malloc(((size_t)count * longest + 1) * sizeof *ids);
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
         return 2;
     }
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_bert *bert = mc_bert_from_pretrained(ctx, argv[1], NULL);
+    mc_model *bert = mc_bert_from_pretrained(ctx, argv[1], NULL);
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, argv[1]);
     int bad = mc_failed(ctx) ? 0 : run(ctx, bert, tok, argv + 2, argc - 2);
     if (mc_failed(ctx)) bad = mc_print_error(ctx, stderr);

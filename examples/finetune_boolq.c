@@ -21,8 +21,8 @@ int main(int argc, char **argv)
     long epochs = argc > 3 ? strtol(argv[3], NULL, 10) : 5;
 
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 42}); /* reads RANK, ... */
-    mc_bert *bert = mc_bert_from_pretrained(ctx, model, &(mc_load_options){.dtype = MC_BF16});
-    mc_linear *head = mc_linear_new(ctx, mc_bert_dim(bert), 2, NULL); /* in f32 */
+    mc_model *bert = mc_bert_from_pretrained(ctx, model, &(mc_load_options){.dtype = MC_BF16});
+    mc_linear *head = mc_linear_new(ctx, mc_model_dim(bert), 2, NULL); /* in f32 */
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, model);
 
     mc_dataset *train_rows = mc_dataset_open(ctx, "BoolQ", data, "train", tok, NULL);
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     mc_optimizer *adam = mc_adam_offload_new(ctx, &(mc_adam_options){.weight_decay = 1e-2f});
     mc_optim_manager *optim =
         mc_optim_manager_new(ctx, &(mc_optim_manager_options){.loss_scale = 1024});
-    mc_optimizer_add(adam, mc_bert_module(bert));
+    mc_optimizer_add(adam, mc_model_module(bert));
     mc_optimizer_add(adam, mc_linear_module(head));
     mc_optim_manager_add(optim, adam, mc_noam_new(ctx, 1e-5, 100));
 
@@ -44,8 +44,8 @@ int main(int argc, char **argv)
         for (mc_batch *b; (b = mc_dataloader_next(train));) {
             mc_optim_manager_zero_grad(optim);
             mc_tape *t = mc_tape_begin(ctx);
-            mc_bert_input input = {.ids = b->ids, .lengths = b->lengths};
-            mc_tensor *pooled = mc_bert_forward(t, bert, &input).pooled;
+            mc_model_input input = {.ids = b->ids, .lengths = b->lengths};
+            mc_tensor *pooled = mc_model_forward(t, bert, &input).pooled;
             mc_tensor *logits = mc_linear_forward(t, head, pooled);
             mc_tensor *loss = mc_cross_entropy(t, logits, b->labels, NULL);
             mc_optim_manager_backward(optim, t, loss);
@@ -57,8 +57,8 @@ int main(int argc, char **argv)
         mc_accuracy acc = {0};
         for (mc_batch *b; (b = mc_dataloader_next(val));) {
             mc_tape *t = mc_tape_begin_eval(ctx); /* records nothing, dropout off */
-            mc_bert_input input = {.ids = b->ids, .lengths = b->lengths};
-            mc_tensor *pooled = mc_bert_forward(t, bert, &input).pooled;
+            mc_model_input input = {.ids = b->ids, .lengths = b->lengths};
+            mc_tensor *pooled = mc_model_forward(t, bert, &input).pooled;
             mc_tensor *logits = mc_linear_forward(t, head, pooled);
             mc_accuracy_add(&acc, mc_argmax(t, logits), b->labels);
             mc_tape_end(t);

@@ -24,10 +24,10 @@ static mc_bert_config small_config(void)
     return c;
 }
 
-static const mc_bert_heads all_heads = {.pooler = true, .mlm = true, .nsp = true};
-static const mc_bert_heads classifier = {.pooler = true, .labels = LABELS};
+static const mc_model_heads all_heads = {.pooler = true, .mlm = true, .nsp = true};
+static const mc_model_heads classifier = {.pooler = true, .labels = LABELS};
 
-static mc_bert *new_bert(mc_context *ctx, mc_bert_heads heads, mc_dtype dtype,
+static mc_model *new_bert(mc_context *ctx, mc_model_heads heads, mc_dtype dtype,
                          mc_recompute recompute)
 {
     mc_bert_config config = small_config();
@@ -37,22 +37,22 @@ static mc_bert *new_bert(mc_context *ctx, mc_bert_heads heads, mc_dtype dtype,
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
-static mc_bert_input make_batch(mc_tape *t, way how)
+static mc_model_input make_batch(mc_tape *t, way how)
 {
     model_batch in = batch_for(t, how);
-    return (mc_bert_input){
+    return (mc_model_input){
         .ids = in.ids, .type_ids = in.type_ids, .mask = in.mask, .lengths = in.lengths};
 }
 
 static void test_ways_to_give_a_batch(void **state)
 {
     mc_context *ctx = *state;
-    mc_bert *bert = new_bert(ctx, all_heads, MC_F32, 0);
+    mc_model *bert = new_bert(ctx, all_heads, MC_F32, 0);
     float hidden[WAYS][BATCH * WIDTH * DIM], pooled[WAYS][BATCH * DIM];
     for (way how = LENGTHS; how < WAYS; how++) {
         mc_tape *t = mc_tape_begin_eval(ctx);
-        mc_bert_input in = make_batch(t, how);
-        mc_bert_output out = mc_bert_forward(t, bert, &in);
+        mc_model_input in = make_batch(t, how);
+        mc_model_output out = mc_model_forward(t, bert, &in);
         assert_good(ctx);
         read_valid(ctx, t, out.last_hidden, hidden[how]);
         mc_tensor_read_f32(ctx, out.pooled, pooled[how], BATCH * DIM);
@@ -64,10 +64,10 @@ static void test_ways_to_give_a_batch(void **state)
         for (int i = 0; i < BATCH * DIM; i++) assert_near(pooled[how][i], pooled[0][i], 2e-5);
     }
     mc_tape *t = mc_tape_begin_eval(ctx); /* the types are not for nothing */
-    mc_bert_input in = make_batch(t, LENGTHS);
+    mc_model_input in = make_batch(t, LENGTHS);
     in.type_ids = NULL;
     float other[BATCH * WIDTH * DIM], difference = 0;
-    read_valid(ctx, t, mc_bert_forward(t, bert, &in).last_hidden, other);
+    read_valid(ctx, t, mc_model_forward(t, bert, &in).last_hidden, other);
     for (int i = 0; i < BATCH * WIDTH * DIM; i++) difference += fabsf(other[i] - hidden[0][i]);
     assert_true(difference > 1);
     mc_tape_end(t);
@@ -77,11 +77,11 @@ static void test_ways_to_give_a_batch(void **state)
 static void test_rows_are_independent(void **state)
 {
     mc_context *ctx = *state;
-    mc_bert *bert = new_bert(ctx, all_heads, MC_F32, 0);
+    mc_model *bert = new_bert(ctx, all_heads, MC_F32, 0);
     float together[BATCH * DIM], alone[DIM];
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_bert_input in = make_batch(t, PACKED);
-    mc_tensor_read_f32(ctx, mc_bert_forward(t, bert, &in).pooled, together, BATCH * DIM);
+    mc_model_input in = make_batch(t, PACKED);
+    mc_tensor_read_f32(ctx, mc_model_forward(t, bert, &in).pooled, together, BATCH * DIM);
     for (int r = 0; r < BATCH; r++) {
         int32_t ids[WIDTH], types[WIDTH];
         for (int c = 0; c < batch_lengths[r]; c++) {
@@ -89,9 +89,9 @@ static void test_rows_are_independent(void **state)
             types[c] = (int32_t)type_at(r, c);
         }
         mc_shape shape = MC_SHAPE(1, batch_lengths[r]);
-        mc_bert_input one = {.ids = mc_tape_input(t, MC_I32, shape, ids, false),
+        mc_model_input one = {.ids = mc_tape_input(t, MC_I32, shape, ids, false),
                              .type_ids = mc_tape_input(t, MC_I32, shape, types, false)};
-        mc_tensor_read_f32(ctx, mc_bert_forward(t, bert, &one).pooled, alone, DIM);
+        mc_tensor_read_f32(ctx, mc_model_forward(t, bert, &one).pooled, alone, DIM);
         assert_good(ctx);
         for (int i = 0; i < DIM; i++) assert_near(alone[i], together[r * DIM + i], 2e-5);
     }
@@ -100,26 +100,26 @@ static void test_rows_are_independent(void **state)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-static mc_tensor *classify_loss(mc_tape *t, mc_bert *bert, way how)
+static mc_tensor *classify_loss(mc_tape *t, mc_model *bert, way how)
 {
-    mc_bert_input in = make_batch(t, how);
-    mc_tensor *logits = mc_bert_classify(t, bert, mc_bert_forward(t, bert, &in).pooled);
+    mc_model_input in = make_batch(t, how);
+    mc_tensor *logits = mc_bert_classify(t, bert, mc_model_forward(t, bert, &in).pooled);
     int64_t labels[BATCH] = {2, 0, 1, 1};
     return mc_cross_entropy(t, logits, mc_tape_input(t, MC_I64, MC_SHAPE(BATCH), labels, false),
                             NULL);
 }
 
 /* Labels for every second token, in the layout of packed hidden states. */
-static mc_tensor *pretraining_loss(mc_tape *t, mc_bert *bert)
+static mc_tensor *pretraining_loss(mc_tape *t, mc_model *bert)
 {
-    mc_bert_input in = make_batch(t, PACKED);
-    mc_bert_output out = mc_bert_forward(t, bert, &in);
+    mc_model_input in = make_batch(t, PACKED);
+    mc_model_output out = mc_model_forward(t, bert, &in);
     int32_t labels[BATCH * WIDTH], next[BATCH] = {0, 1, 1, 0};
     int n = (int)mc_tensor_size(out.last_hidden, 0);
     for (int i = 0; i < n; i++) labels[i] = i % 2 ? i % VOCABULARY : -100;
-    mc_tensor *mlm = mc_bert_mlm_loss(t, bert, out.last_hidden,
+    mc_tensor *mlm = mc_model_loss(t, bert, out.last_hidden,
                                       mc_tape_input(t, MC_I32, MC_SHAPE(n), labels, false));
-    mc_tensor *nsp = mc_cross_entropy(t, mc_bert_nsp_logits(t, bert, out.pooled),
+    mc_tensor *nsp = mc_cross_entropy(t, mc_model_nsp_logits(t, bert, out.pooled),
                                       mc_tape_input(t, MC_I32, MC_SHAPE(BATCH), next, false), NULL);
     return mc_loss_add(t, mlm, nsp, 1);
 }
@@ -128,18 +128,18 @@ static mc_tensor *pretraining_loss(mc_tape *t, mc_bert *bert)
 static void test_no_rows(void **state)
 {
     mc_context *ctx = *state;
-    mc_bert *bert = new_bert(ctx, classifier, MC_F32, 0);
+    mc_model *bert = new_bert(ctx, classifier, MC_F32, 0);
     for (int with_lengths = 0; with_lengths < 2; with_lengths++) {
         mc_tape *t = mc_tape_begin(ctx);
         mc_shape shape = with_lengths ? MC_SHAPE(0) : MC_SHAPE(0, 5);
-        mc_bert_input in = {.ids = mc_tape_input(t, MC_I64, shape, NULL, false)};
+        mc_model_input in = {.ids = mc_tape_input(t, MC_I64, shape, NULL, false)};
         if (with_lengths) in.lengths = mc_tape_lengths(t, NULL, 0, 8);
-        mc_bert_output out = mc_bert_forward(t, bert, &in);
+        mc_model_output out = mc_model_forward(t, bert, &in);
         assert_good(ctx);
         assert_true(mc_shape_equal(out.pooled->shape, MC_SHAPE(0, DIM)));
         mc_tensor *none = mc_tape_input(t, MC_I64, MC_SHAPE(0), NULL, false);
         mc_tensor *loss = mc_cross_entropy(t, mc_bert_classify(t, bert, out.pooled), none, NULL);
-        assert_leaves_nothing(t, mc_bert_module(bert), loss);
+        assert_leaves_nothing(t, mc_model_module(bert), loss);
         mc_tape_end(t);
     }
 }
@@ -148,10 +148,10 @@ static void test_no_rows(void **state)
 static float *step_values(mc_recompute recompute, mc_dtype dtype, bool pretraining, int64_t *count)
 {
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 11});
-    mc_bert *bert = new_bert(ctx, pretraining ? all_heads : classifier, dtype, recompute);
+    mc_model *bert = new_bert(ctx, pretraining ? all_heads : classifier, dtype, recompute);
     mc_tape *t = mc_tape_begin(ctx);
     mc_tensor *loss = pretraining ? pretraining_loss(t, bert) : classify_loss(t, bert, MASK);
-    float *values = loss_and_gradients(t, mc_bert_module(bert), loss, count);
+    float *values = loss_and_gradients(t, mc_model_module(bert), loss, count);
     mc_context_free(ctx);
     return values;
 }
@@ -181,13 +181,13 @@ static void test_training(void **state)
     for (int d = 0; d < 3; d++)
         for (int pretraining = 0; pretraining < 2; pretraining++) {
             mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 2});
-            mc_bert *bert = new_bert(ctx, pretraining ? all_heads : classifier, dtypes[d], 0);
-            mc_bert_set_dropout(bert, 0);
+            mc_model *bert = new_bert(ctx, pretraining ? all_heads : classifier, dtypes[d], 0);
+            mc_model_set_dropout(bert, 0);
             mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 5e-3f});
             double scale = dtypes[d] == MC_F16 ? 256 : 0;
             mc_optim_manager *optim =
                 mc_optim_manager_new(ctx, &(mc_optim_manager_options){.loss_scale = scale});
-            mc_optimizer_add(adam, mc_bert_module(bert));
+            mc_optimizer_add(adam, mc_model_module(bert));
             mc_optim_manager_add(optim, adam, NULL);
             float first = 0, last = 0;
             for (int step = 0; step < 25; step++) {
@@ -333,11 +333,11 @@ static void copy_file(const char *from, const char *to)
     mc_free(text);
 }
 
-static files new_files(mc_bert_heads heads)
+static files new_files(mc_model_heads heads)
 {
     files f = {temp_folder_new(), temp_folder_new()};
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 21});
-    mc_bert_save(new_bert(ctx, heads, MC_F32, 0), f.saved.path);
+    mc_model_save(new_bert(ctx, heads, MC_F32, 0), f.saved.path);
     assert_good(ctx);
     mc_context_free(ctx);
     copy_file(temp_path(&f.saved, "config.json"), temp_path(&f.edited, "config.json"));
@@ -357,25 +357,25 @@ static void edit_files(files *f, const edit *e)
 }
 
 /* Pooled outputs and, with heads, logits of the batch. */
-static void outputs(mc_context *ctx, mc_bert *bert, float out[BATCH * DIM + BATCH * LABELS])
+static void outputs(mc_context *ctx, mc_model *bert, float out[BATCH * DIM + BATCH * LABELS])
 {
     memset(out, 0, (BATCH * DIM + BATCH * LABELS) * sizeof *out);
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_bert_input in = make_batch(t, LENGTHS);
-    mc_bert_output o = mc_bert_forward(t, bert, &in);
+    mc_model_input in = make_batch(t, LENGTHS);
+    mc_model_output o = mc_model_forward(t, bert, &in);
     mc_tensor_read_f32(ctx, o.pooled, out, BATCH * DIM);
-    mc_bert_heads heads = mc_bert_get_heads(bert);
+    mc_model_heads heads = mc_model_get_heads(bert);
     if (heads.labels)
         mc_tensor_read_f32(ctx, mc_bert_classify(t, bert, o.pooled), out + BATCH * DIM,
                            BATCH * heads.labels);
     if (heads.nsp)
-        mc_tensor_read_f32(ctx, mc_bert_nsp_logits(t, bert, o.pooled), out + BATCH * DIM,
+        mc_tensor_read_f32(ctx, mc_model_nsp_logits(t, bert, o.pooled), out + BATCH * DIM,
                            BATCH * 2);
     assert_good(ctx);
     mc_tape_end(t);
 }
 
-static void assert_same_outputs(mc_context *ctx, mc_bert *a, mc_context *ctx_b, mc_bert *b)
+static void assert_same_outputs(mc_context *ctx, mc_model *a, mc_context *ctx_b, mc_model *b)
 {
     float of_a[BATCH * DIM + BATCH * LABELS], of_b[BATCH * DIM + BATCH * LABELS];
     outputs(ctx, a, of_a);
@@ -397,7 +397,7 @@ static void test_save_and_load(void **state)
 {
     (void)state;
     static const mc_dtype dtypes[] = {MC_F32, MC_BF16, MC_F16};
-    const mc_bert_heads heads[] = {
+    const mc_model_heads heads[] = {
         {.pooler = true}, all_heads, classifier, {.pooler = true, .mlm = true}};
     for (int d = 0; d < 3; d++)
         for (int h = 0; h < 4; h++) {
@@ -410,29 +410,29 @@ static void test_save_and_load(void **state)
             config.dropout = 0.3f;
             config.classifier_dropout = 0;
             config.pad_token_id = 7;
-            mc_bert *saved =
+            mc_model *saved =
                 mc_bert_new(a, &config, heads[h], &(mc_load_options){.dtype = dtypes[d]});
             const char *names[] = {"no", "maybe", "\"yes\" \xc3\xa9"};
-            if (heads[h].labels) mc_bert_set_task(saved, "BoolQ", names);
-            assert_int_equal(mc_bert_save(saved, temp_path(&folder, "new/model")), MC_OK);
-            assert_int_equal(mc_bert_save(saved, temp_path(&folder, "new/model")),
+            if (heads[h].labels) mc_model_set_task(saved, "BoolQ", names);
+            assert_int_equal(mc_model_save(saved, temp_path(&folder, "new/model")), MC_OK);
+            assert_int_equal(mc_model_save(saved, temp_path(&folder, "new/model")),
                              MC_OK); /* and over it */
-            mc_bert *loaded = mc_bert_from_pretrained(b, temp_path(&folder, "new/model"),
+            mc_model *loaded = mc_bert_from_pretrained(b, temp_path(&folder, "new/model"),
                                                       &(mc_load_options){.dtype = dtypes[d]});
             assert_good(b);
             assert_string_equal(log_text, "");
             assert_same_outputs(a, saved, b, loaded);
             mc_bert_config read = mc_bert_get_config(loaded);
             assert_true(same_config(&read, &config));
-            mc_bert_heads found = mc_bert_get_heads(loaded);
+            mc_model_heads found = mc_model_get_heads(loaded);
             assert_int_equal(found.labels, heads[h].labels);
             assert_int_equal(found.mlm, heads[h].mlm);
             assert_int_equal(found.nsp, heads[h].nsp);
             if (heads[h].labels) {
-                assert_string_equal(mc_bert_task(loaded), "BoolQ");
+                assert_string_equal(mc_model_task(loaded), "BoolQ");
                 for (int i = 0; i < LABELS; i++)
-                    assert_string_equal(mc_bert_label_name(loaded, i), names[i]);
-                assert_null(mc_bert_label_name(loaded, LABELS));
+                    assert_string_equal(mc_model_label_name(loaded, i), names[i]);
+                assert_null(mc_model_label_name(loaded, LABELS));
             }
             assert_int_equal(count_files(temp_path(&folder, "new/model")), 2);
             mc_context_free(a);
@@ -448,13 +448,13 @@ static void test_load_as_other_dtype(void **state)
     files f = new_files(classifier);
     for (mc_dtype dtype = MC_F32; dtype <= MC_BF16; dtype++) {
         mc_context *ctx = logging_context(3);
-        mc_bert *bert =
+        mc_model *bert =
             mc_bert_from_pretrained(ctx, f.saved.path, &(mc_load_options){.dtype = dtype});
         float exact[BATCH * DIM + BATCH * LABELS], rounded[BATCH * DIM + BATCH * LABELS];
-        mc_bert *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
+        mc_model *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
         assert_good(ctx);
         assert_int_equal(mc_parameter_dtype(
-                             mc_module_find_parameter(mc_bert_module(bert), "pooler.dense.weight")),
+                             mc_module_find_parameter(mc_model_module(bert), "pooler.dense.weight")),
                          dtype);
         outputs(ctx, bert, rounded);
         outputs(ctx, reference, exact);
@@ -483,10 +483,10 @@ static void test_other_names(void **state)
     for (int h = 0; h < 2; h++) {
         files f = new_files(h ? all_heads : classifier);
         mc_context *ctx = logging_context(1);
-        mc_bert *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
+        mc_model *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
         for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
             edit_files(&f, &edits[i]);
-            mc_bert *bert = mc_bert_from_pretrained(ctx, f.edited.path, NULL);
+            mc_model *bert = mc_bert_from_pretrained(ctx, f.edited.path, NULL);
             assert_good(ctx);
             assert_string_equal(log_text, "");
             assert_same_outputs(ctx, reference, ctx, bert);
@@ -495,11 +495,11 @@ static void test_other_names(void **state)
         free_files(&f);
     }
     files f =
-        new_files((mc_bert_heads){.pooler = true}); /* a base model with the prefix of a head's */
+        new_files((mc_model_heads){.pooler = true}); /* a base model with the prefix of a head's */
     mc_context *ctx = logging_context(1);
-    mc_bert *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
+    mc_model *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
     edit_files(&f, &(edit){.prefix = "bert."});
-    mc_bert *bert = mc_bert_from_pretrained(ctx, f.edited.path, NULL);
+    mc_model *bert = mc_bert_from_pretrained(ctx, f.edited.path, NULL);
     assert_good(ctx);
     assert_string_equal(log_text, "");
     assert_same_outputs(ctx, reference, ctx, bert);
@@ -507,7 +507,7 @@ static void test_other_names(void **state)
     free_files(&f);
 }
 
-static mc_bert *load_edited(mc_context *ctx, files *f, const edit *e, const mc_load_options *o)
+static mc_model *load_edited(mc_context *ctx, files *f, const edit *e, const mc_load_options *o)
 {
     log_text[0] = '\0';
     edit_files(f, e);
@@ -573,11 +573,11 @@ static void test_untied_head(void **state)
     };
     files f = new_files(all_heads);
     mc_context *ctx = logging_context(1);
-    mc_bert *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
+    mc_model *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mc_bert *bert = load_edited(ctx, &f, &cases[i].edit, NULL);
+        mc_model *bert = load_edited(ctx, &f, &cases[i].edit, NULL);
         assert_good(ctx);
-        assert_int_equal(mc_bert_get_heads(bert).mlm, cases[i].kept);
+        assert_int_equal(mc_model_get_heads(bert).mlm, cases[i].kept);
         assert_same_outputs(ctx, reference, ctx, bert);
         if (cases[i].kept) {
             assert_string_equal(log_text, "");
@@ -585,8 +585,8 @@ static void test_untied_head(void **state)
         }
         assert_logged("warning", "cls.predictions.decoder is not the word embedding");
         mc_tape *t = mc_tape_begin_eval(ctx);
-        mc_bert_input in = make_batch(t, LENGTHS);
-        assert_null(mc_bert_mlm_logits(t, bert, mc_bert_forward(t, bert, &in).last_hidden));
+        mc_model_input in = make_batch(t, LENGTHS);
+        assert_null(mc_model_logits(t, bert, mc_model_forward(t, bert, &in).last_hidden));
         assert_error(ctx, MC_ERR_STATE, "no masked language model head");
         mc_tape_end(t);
     }
@@ -599,20 +599,20 @@ static void test_new_classifier(void **state)
     (void)state;
     files f = new_files(all_heads);
     mc_context *ctx = logging_context(1);
-    mc_bert *bert =
+    mc_model *bert =
         mc_bert_from_pretrained(ctx, f.saved.path, &(mc_load_options){.num_labels = LABELS});
     assert_good(ctx);
     assert_logged("newly initialised", "classifier.weight", "classifier.bias");
-    mc_bert_heads heads = mc_bert_get_heads(bert);
+    mc_model_heads heads = mc_model_get_heads(bert);
     assert_int_equal(heads.labels, LABELS);
     assert_false(heads.mlm || heads.nsp);
     float values[LABELS * DIM];
-    mc_parameter_read(mc_module_find_parameter(mc_bert_module(bert), "cls_projection.weight"),
+    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "cls_projection.weight"),
                       values);
     float sum = 0;
     for (int i = 0; i < LABELS * DIM; i++) sum += fabsf(values[i]);
     assert_in_range((int)(100 * sum / (LABELS * DIM)), 8, 30); /* normal with a deviation of 0.2 */
-    mc_parameter_read(mc_module_find_parameter(mc_bert_module(bert), "cls_projection.bias"),
+    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "cls_projection.bias"),
                       values);
     for (int i = 0; i < LABELS; i++) assert_true(values[i] == 0);
     mc_context_free(ctx);
@@ -694,17 +694,17 @@ static void test_other_config(void **state)
 
 /* ---- input that does not fit ----------------------------------------------------------------- */
 
-static mc_tensor *forward_ids(mc_tape *t, mc_bert *bert, mc_shape shape, const int64_t *ids,
+static mc_tensor *forward_ids(mc_tape *t, mc_model *bert, mc_shape shape, const int64_t *ids,
                               const mc_lengths *l)
 {
-    mc_bert_input in = {.ids = mc_tape_input(t, MC_I64, shape, ids, false), .lengths = l};
-    return mc_bert_forward(t, bert, &in).last_hidden;
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I64, shape, ids, false), .lengths = l};
+    return mc_model_forward(t, bert, &in).last_hidden;
 }
 
 static void test_wrong_input(void **state)
 {
     mc_context *ctx = *state;
-    mc_bert *bert = new_bert(ctx, classifier, MC_F32, 0);
+    mc_model *bert = new_bert(ctx, classifier, MC_F32, 0);
     mc_tape *t = mc_tape_begin(ctx);
     int64_t ids[64] = {1, 2, 3, VOCABULARY, 5, 6};
     assert_null(forward_ids(t, bert, MC_SHAPE(2, 3), ids, NULL));
@@ -729,38 +729,38 @@ static void test_wrong_input(void **state)
     assert_null(
         forward_ids(t, bert, MC_SHAPE(2, 3), ids, mc_tape_lengths(t, (int32_t[]){3, 0}, 2, 1)));
     assert_error(ctx, MC_ERR_ARGUMENT, "sequence 1 is empty");
-    assert_null(mc_bert_forward(t, bert, &(mc_bert_input){0}).last_hidden);
+    assert_null(mc_model_forward(t, bert, &(mc_model_input){0}).last_hidden);
     assert_error(ctx, MC_ERR_ARGUMENT, "BERT", "NULL");
     mc_tensor *good = mc_tape_input(t, MC_I64, MC_SHAPE(2, 3), ids, false);
     mc_tensor *types = mc_tape_input(t, MC_I64, MC_SHAPE(2, 2), ids, false);
-    assert_null(mc_bert_forward(t, bert, &(mc_bert_input){.ids = good, .type_ids = types}).pooled);
+    assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good, .type_ids = types}).pooled);
     assert_error(ctx, MC_ERR_SHAPE, "type ids", "(2, 2)");
-    assert_null(mc_bert_forward(t, bert, &(mc_bert_input){.ids = good, .type_ids = good}).pooled);
+    assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good, .type_ids = good}).pooled);
     assert_error(ctx, MC_ERR_ARGUMENT, "= 2", "0 to 1");
-    assert_null(mc_bert_forward(t, bert, &(mc_bert_input){.ids = good, .mask = types}).pooled);
+    assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good, .mask = types}).pooled);
     assert_error(ctx, MC_ERR_SHAPE, "mask", "(2, 2)");
     mc_tensor *f = mc_tape_input(t, MC_F32, MC_SHAPE(2, 3), NULL, false);
-    assert_null(mc_bert_forward(t, bert, &(mc_bert_input){.ids = f}).pooled);
+    assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = f}).pooled);
     assert_error(ctx, MC_ERR_SHAPE, "ids", "f32", "i32 or i64");
-    assert_null(mc_bert_nsp_logits(t, bert, f));
+    assert_null(mc_model_nsp_logits(t, bert, f));
     assert_error(ctx, MC_ERR_STATE, "next sentence");
-    assert_null(mc_bert_mlm_logits(t, bert, f));
+    assert_null(mc_model_logits(t, bert, f));
     assert_error(ctx, MC_ERR_STATE, "masked language model");
     assert_null(mc_bert_classify(t, bert, NULL));
     mc_clear_error(ctx);
-    assert_non_null(mc_bert_forward(t, bert, &(mc_bert_input){.ids = good}).pooled);
+    assert_non_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good}).pooled);
     mc_tape_end(t);
-    assert_null(mc_bert_forward(NULL, bert, NULL).pooled);
-    assert_null(mc_bert_module(NULL));
-    mc_bert_free(NULL);
+    assert_null(mc_model_forward(NULL, bert, NULL).pooled);
+    assert_null(mc_model_module(NULL));
+    mc_model_free(NULL);
 }
 
 static void test_wrong_heads(void **state)
 {
     mc_context *ctx = *state;
-    assert_null(new_bert(ctx, (mc_bert_heads){.labels = 2}, MC_F32, 0));
+    assert_null(new_bert(ctx, (mc_model_heads){.labels = 2}, MC_F32, 0));
     assert_error(ctx, MC_ERR_ARGUMENT, "pooler");
-    assert_null(new_bert(ctx, (mc_bert_heads){.pooler = true, .labels = -1}, MC_F32, 0));
+    assert_null(new_bert(ctx, (mc_model_heads){.pooler = true, .labels = -1}, MC_F32, 0));
     assert_error(ctx, MC_ERR_ARGUMENT, "-1 labels");
     assert_null(new_bert(ctx, classifier, MC_I32, 0));
     assert_error(ctx, MC_ERR_DTYPE, "i32");

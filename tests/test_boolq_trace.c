@@ -16,7 +16,7 @@ typedef struct trace {
     mc_context *ctx;
     mc_safetensors *file;
     mc_tokenizer *tokenizer;
-    mc_bert *bert;
+    mc_model *bert;
     const char *data;
 } trace;
 
@@ -30,7 +30,7 @@ static void read_values(trace *r, const char *name, int64_t count, double *out)
 
 static void set_parameter(trace *r, const char *ours, const char *theirs)
 {
-    mc_parameter *p = mc_module_find_parameter(mc_bert_module(r->bert), ours);
+    mc_parameter *p = mc_module_find_parameter(mc_model_module(r->bert), ours);
     const mc_safetensors_entry *entry = mc_safetensors_find(r->file, theirs);
     assert_non_null(p);
     assert_non_null(entry);
@@ -42,8 +42,8 @@ static void set_parameter(trace *r, const char *ours, const char *theirs)
 
 static mc_tensor *logits_of(mc_tape *t, trace *r, const mc_batch *b)
 {
-    mc_bert_input in = {.ids = b->ids, .lengths = b->lengths};
-    return mc_bert_classify(t, r->bert, mc_bert_forward(t, r->bert, &in).pooled);
+    mc_model_input in = {.ids = b->ids, .lengths = b->lengths};
+    return mc_bert_classify(t, r->bert, mc_model_forward(t, r->bert, &in).pooled);
 }
 
 /* Largest difference of the first validation rows' logits, over the largest logit. */
@@ -79,7 +79,7 @@ static void train(trace *r, double *loss_error, double *norm_error)
     mc_optimizer *adam =
         mc_adam_new(r->ctx, &(mc_adam_options){.lr = 5e-5f, .weight_decay = 0.01f});
     mc_optim_manager *optim = mc_optim_manager_new(r->ctx, NULL);
-    mc_optimizer_add(adam, mc_bert_module(r->bert));
+    mc_optimizer_add(adam, mc_model_module(r->bert));
     mc_optim_manager_add(optim, adam, NULL);
     for (int i = 0; i < STEPS; i++) {
         mc_batch *b = mc_dataloader_next(loader);
@@ -107,7 +107,7 @@ static void test_trace(void **state)
     r.tokenizer = mc_tokenizer_from_pretrained(r.ctx, model);
     r.bert = mc_bert_from_pretrained(r.ctx, model, &(mc_load_options){.num_labels = 2});
     if (mc_failed(r.ctx)) fail_msg("%s", mc_error_message(r.ctx));
-    mc_bert_set_dropout(r.bert, 0);
+    mc_model_set_dropout(r.bert, 0);
     set_parameter(&r, "cls_projection.weight", "classifier.weight");
     set_parameter(&r, "cls_projection.bias", "classifier.bias");
     double before = logit_error(&r, "val_logits_before"), loss = 0, norm = 0;

@@ -35,7 +35,7 @@ typedef struct sample {
 typedef struct run {
     run_options o;
     mc_context *ctx;
-    mc_bert *bert;
+    mc_model *bert;
     mc_optim_manager *optim;
     mc_lengths *lengths;
     mc_tensor *ids, *types, *labels; /* with room for any batch */
@@ -59,14 +59,14 @@ static void add_model(run *r, int positions)
     config.positions = positions;
     config.types = 2;
     config.init_std = 0.1f;
-    r->bert = mc_bert_new(r->ctx, &config, (mc_bert_heads){.pooler = true, .labels = LABELS},
+    r->bert = mc_bert_new(r->ctx, &config, (mc_model_heads){.pooler = true, .labels = LABELS},
                           &(mc_load_options){.dtype = r->o.dtype, .recompute = r->o.recompute});
-    mc_bert_set_dropout(r->bert, r->o.dropout);
+    mc_model_set_dropout(r->bert, r->o.dropout);
     mc_optimizer *adam = mc_adam_new(r->ctx, &(mc_adam_options){.lr = 5e-3f});
     r->optim = mc_optim_manager_new(
         r->ctx, &(mc_optim_manager_options){.loss_scale = r->o.dtype == MC_F16 ? 1024 : 0,
                                             .max_grad_norm = 1});
-    mc_optimizer_add(adam, mc_bert_module(r->bert));
+    mc_optimizer_add(adam, mc_model_module(r->bert));
     mc_optim_manager_add(r->optim, adam, NULL);
     assert_good(r->ctx);
 }
@@ -133,12 +133,12 @@ static void write_sample(run *r)
     mc_lengths_write(r->lengths, s->length, s->count, capacity * UNIT, longest);
 }
 
-static mc_bert_input input_of(run *r, mc_tape *t)
+static mc_model_input input_of(run *r, mc_tape *t)
 {
     const sample *s = &r->sample;
     if (r->o.rounding == ROUNDED)
-        return (mc_bert_input){.ids = r->ids, .type_ids = r->types, .lengths = r->lengths};
-    return (mc_bert_input){.ids = mc_tape_input(t, MC_I32, MC_SHAPE(s->total), s->ids, false),
+        return (mc_model_input){.ids = r->ids, .type_ids = r->types, .lengths = r->lengths};
+    return (mc_model_input){.ids = mc_tape_input(t, MC_I32, MC_SHAPE(s->total), s->ids, false),
                            .type_ids =
                                mc_tape_input(t, MC_I32, MC_SHAPE(s->total), s->types, false),
                            .lengths = mc_tape_lengths(t, s->length, s->count, 1)};
@@ -150,8 +150,8 @@ static void step(mc_context *ctx, void *user)
     r->calls++;
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_bert_input input = input_of(r, t);
-    mc_bert_output out = mc_bert_forward(t, r->bert, &input);
+    mc_model_input input = input_of(r, t);
+    mc_model_output out = mc_model_forward(t, r->bert, &input);
     if (r->unpacks) mc_unpack(t, out.last_hidden);
     mc_tensor *logits = mc_bert_classify(t, r->bert, out.pooled);
     mc_tensor *labels = r->labels;
@@ -218,8 +218,8 @@ static void assert_like_run(const mc_step_report *a, const mc_step_report *b, in
 static void assert_same_weights(run *a, run *b)
 {
     mc_parameter_iterator it = {0}, jt = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_bert_module(a->bert), &it));) {
-        mc_parameter *q = mc_module_next_parameter(mc_bert_module(b->bert), &jt);
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(a->bert), &it));) {
+        mc_parameter *q = mc_module_next_parameter(mc_model_module(b->bert), &jt);
         size_t bytes = (size_t)mc_shape_count(p->shape) * sizeof(float);
         float *x = malloc(2 * bytes), *y = x + bytes / sizeof *x;
         assert_non_null(x);
@@ -390,8 +390,8 @@ static void loader_step(mc_context *ctx, void *user)
     r->calls++;
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_bert_input input = {.ids = b->ids, .lengths = b->lengths, .type_ids = b->type_ids};
-    mc_tensor *logits = mc_bert_classify(t, r->bert, mc_bert_forward(t, r->bert, &input).pooled);
+    mc_model_input input = {.ids = b->ids, .lengths = b->lengths, .type_ids = b->type_ids};
+    mc_tensor *logits = mc_bert_classify(t, r->bert, mc_model_forward(t, r->bert, &input).pooled);
     mc_optim_manager_backward(r->optim, t, mc_cross_entropy(t, logits, b->labels, NULL));
     mc_tape_end(t);
     mc_optim_manager_step(r->optim);
@@ -475,8 +475,8 @@ static void answer(mc_context *ctx, void *user)
     run *r = user;
     r->calls++;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_bert_input input = input_of(r, t);
-    mc_bert_output out = mc_bert_forward(t, r->bert, &input);
+    mc_model_input input = input_of(r, t);
+    mc_model_output out = mc_model_forward(t, r->bert, &input);
     mc_tensor_copy(r->logits, mc_bert_classify(t, r->bert, out.pooled));
     mc_tape_end(t);
 }

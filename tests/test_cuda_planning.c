@@ -12,8 +12,8 @@
 enum { VOCABULARY = 256, BATCH = 3, LENGTH = 64, TOKENS = BATCH * LENGTH };
 
 typedef struct work {
-    mc_gpt2 *gpt2;
-    mc_bert *bert;
+    mc_model *gpt2;
+    mc_model *bert;
     mc_optim_manager *optim;
     mc_tensor *ids, *labels;
 } work;
@@ -24,8 +24,8 @@ static void gpt2_step(mc_context *ctx, void *user)
     work *w = user;
     mc_optim_manager_zero_grad(w->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids});
-    mc_tensor *loss = mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->labels);
+    mc_model_output out = mc_model_forward(t, w->gpt2, &(mc_model_input){.ids = w->ids});
+    mc_tensor *loss = mc_model_loss(t, w->gpt2, out.last_hidden, w->labels);
     mc_optim_manager_backward(w->optim, t, loss);
     mc_tape_end(t);
     mc_optim_manager_step(w->optim);
@@ -38,15 +38,15 @@ static void bert_step(mc_context *ctx, void *user)
     work *w = user;
     mc_optim_manager_zero_grad(w->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_bert_input in = {.ids = w->ids, .lengths = mc_tape_lengths(t, lengths, BATCH, TOKENS)};
+    mc_model_input in = {.ids = w->ids, .lengths = mc_tape_lengths(t, lengths, BATCH, TOKENS)};
     mc_tensor *loss =
-        mc_bert_mlm_loss(t, w->bert, mc_bert_forward(t, w->bert, &in).last_hidden, w->labels);
+        mc_model_loss(t, w->bert, mc_model_forward(t, w->bert, &in).last_hidden, w->labels);
     mc_optim_manager_backward(w->optim, t, loss);
     mc_tape_end(t);
     mc_optim_manager_step(w->optim);
 }
 
-static mc_gpt2 *new_gpt2(mc_context *ctx, const mc_load_options *load)
+static mc_model *new_gpt2(mc_context *ctx, const mc_load_options *load)
 {
     mc_gpt2_config c = mc_gpt2_config_default();
     c.vocab_size = VOCABULARY;
@@ -58,7 +58,7 @@ static mc_gpt2 *new_gpt2(mc_context *ctx, const mc_load_options *load)
     return mc_gpt2_new(ctx, &c, load);
 }
 
-static mc_bert *new_bert(mc_context *ctx, const mc_load_options *load)
+static mc_model *new_bert(mc_context *ctx, const mc_load_options *load)
 {
     mc_bert_config c = mc_bert_config_default();
     c.vocab_size = VOCABULARY;
@@ -67,7 +67,7 @@ static mc_bert *new_bert(mc_context *ctx, const mc_load_options *load)
     c.layers = 2;
     c.heads = 4;
     c.positions = LENGTH;
-    return mc_bert_new(ctx, &c, (mc_bert_heads){.mlm = true}, load);
+    return mc_bert_new(ctx, &c, (mc_model_heads){.mlm = true}, load);
 }
 
 /* The same on a real context and on a planning one. */
@@ -81,7 +81,7 @@ static work new_work(mc_context *ctx, mc_dtype dtype, bool of_bert)
         w.gpt2 = new_gpt2(ctx, &load);
     w.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});
     mc_optimizer *adam = mc_adam_new(ctx, NULL);
-    mc_optimizer_add(adam, of_bert ? mc_bert_module(w.bert) : mc_gpt2_module(w.gpt2));
+    mc_optimizer_add(adam, of_bert ? mc_model_module(w.bert) : mc_model_module(w.gpt2));
     mc_optim_manager_add(w.optim, adam, NULL);
     mc_shape shape = of_bert ? MC_SHAPE(TOKENS) : MC_SHAPE(BATCH, LENGTH);
     w.ids = mc_tensor_new(ctx, MC_I32, shape);
@@ -98,7 +98,7 @@ static void check(mc_dtype dtype, bool of_bert, mc_grad_dtype grad_dtype)
     mc_context *dry = mc_plan_context_new(ctx);
     work planned = new_work(dry, dtype, of_bert);
     mc_memory_plan plan;
-    mc_plan_run(dry, of_bert ? mc_bert_module(planned.bert) : mc_gpt2_module(planned.gpt2), step,
+    mc_plan_run(dry, of_bert ? mc_model_module(planned.bert) : mc_model_module(planned.gpt2), step,
                 &planned, &plan);
     assert_good(dry);
     assert_good(ctx);

@@ -26,7 +26,7 @@ typedef struct run_options {
 typedef struct run {
     run_options o;
     mc_context *ctx;
-    mc_bert *bert;
+    mc_model *bert;
     mc_optim_manager *optim;
     mc_tensor *ids, *labels; /* i32 (BATCH, WIDTH) and (BATCH), refilled for each step */
     int calls;               /* of step */
@@ -46,12 +46,12 @@ static run run_begin(run_options o)
     config.types = 2;
     config.init_std = 0.1f;
     if (!r.ctx) skip();
-    r.bert = mc_bert_new(r.ctx, &config, (mc_bert_heads){.pooler = true, .labels = LABELS},
+    r.bert = mc_bert_new(r.ctx, &config, (mc_model_heads){.pooler = true, .labels = LABELS},
                          &(mc_load_options){.dtype = o.dtype, .recompute = o.recompute});
-    mc_bert_set_dropout(r.bert, o.dropout);
+    mc_model_set_dropout(r.bert, o.dropout);
     mc_optimizer *adam = mc_adam_new(r.ctx, &(mc_adam_options){.lr = 1e-3f, .weight_decay = 0.01f});
     r.optim = mc_optim_manager_new(r.ctx, &o.optim);
-    mc_optimizer_add(adam, mc_bert_module(r.bert));
+    mc_optimizer_add(adam, mc_model_module(r.bert));
     mc_optim_manager_add(r.optim, adam, NULL);
     r.ids = mc_tensor_new(r.ctx, MC_I32, MC_SHAPE(BATCH, WIDTH));
     r.labels = mc_tensor_new(r.ctx, MC_I32, MC_SHAPE(BATCH));
@@ -88,7 +88,7 @@ static void step(mc_context *ctx, void *user)
     r->calls++;
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_bert_output out = mc_bert_forward(t, r->bert, &(mc_bert_input){.ids = r->ids});
+    mc_model_output out = mc_model_forward(t, r->bert, &(mc_model_input){.ids = r->ids});
     mc_tensor *logits = mc_bert_classify(t, r->bert, out.pooled);
     mc_optim_manager_backward(r->optim, t, mc_cross_entropy(t, logits, r->labels, NULL));
     mc_tape_end(t);
@@ -117,7 +117,7 @@ static void train(run *r, int steps, mc_step_report *reports)
 /* All parameters, one after the other. */
 static float *read_weights(run *r, int64_t *count)
 {
-    mc_module *m = mc_bert_module(r->bert);
+    mc_module *m = mc_model_module(r->bert);
     *count = mc_module_parameter_count(m);
     float *values = calloc((size_t)*count, sizeof *values);
     assert_non_null(values);
@@ -248,7 +248,7 @@ static void test_counts(void **state)
     enum { COUNT = 10 };
     for (int recorded = 0; recorded < 2; recorded++) {
         run r = run_begin((run_options){.device = "cuda", .recorded = recorded});
-        mc_module *m = mc_bert_module(r.bert);
+        mc_module *m = mc_model_module(r.bert);
         mc_optimizer *adam = r.optim->managed[0].optimizer;
         mc_parameter *always = mc_module_find_parameter(m, "pooler.dense.bias"),
                      *at_times = mc_module_find_parameter(
@@ -356,7 +356,7 @@ static void test_recording_frozen(void **state)
         for (int k = 0; k < 2; k++) {
             run *r = k ? &recorded : &eager;
             if (i % 4 == 3) {
-                mc_module_set_trainable(mc_bert_module(r->bert), "*.layers.1.*", i % 8 > 3);
+                mc_module_set_trainable(mc_model_module(r->bert), "*.layers.1.*", i % 8 > 3);
                 mc_step_forget(r->ctx);
             }
             take_step(r, i);

@@ -85,7 +85,7 @@ static mc_bert_config small_config(void)
     return c;
 }
 
-static const mc_bert_heads all_heads = {.pooler = true, .mlm = true, .nsp = true};
+static const mc_model_heads all_heads = {.pooler = true, .mlm = true, .nsp = true};
 
 static void ignore_line(void *user, mc_log_level level, const char *line)
 {
@@ -112,7 +112,7 @@ static void load_with_faults(source s, bool all_after, const char *folder)
         assert_good(ctx);
         hook_device(ctx);
         fail_at(s, nth, all_after);
-        mc_bert *bert = mc_bert_from_pretrained(
+        mc_model *bert = mc_bert_from_pretrained(
             ctx, folder, &(mc_load_options){.dtype = MC_BF16, .num_labels = 2});
         count = stop_failing(s);
         bool failed = was_clean(ctx, "loading", nth);
@@ -120,7 +120,7 @@ static void load_with_faults(source s, bool all_after, const char *folder)
         survived += !failed && nth <= count;
         bert = mc_bert_from_pretrained(ctx, folder, NULL); /* as if nothing had been */
         assert_good(ctx);
-        mc_bert_free(bert);
+        mc_model_free(bert);
         mc_context_free(ctx);
     } while (nth <= count);
     /* the pool asks the system twice, so that one failure there need not be fatal */
@@ -134,7 +134,7 @@ static void test_loading(void **state)
     temp_folder folder = temp_folder_new();
     mc_context *ctx = mc_init_distributed(NULL);
     mc_bert_config config = small_config();
-    mc_bert_save(mc_bert_new(ctx, &config, all_heads, NULL), folder.path);
+    mc_model_save(mc_bert_new(ctx, &config, all_heads, NULL), folder.path);
     assert_good(ctx);
     mc_context_free(ctx);
     for (source s = DEVICE; s < SOURCES; s++)
@@ -150,8 +150,8 @@ static void test_saving(void **state)
     temp_folder folder = temp_folder_new();
     mc_context *ctx = mc_init_distributed(NULL);
     mc_bert_config config = small_config();
-    mc_bert *bert = mc_bert_new(ctx, &config, all_heads, NULL);
-    mc_bert_save(bert, folder.path);
+    mc_model *bert = mc_bert_new(ctx, &config, all_heads, NULL);
+    mc_model_save(bert, folder.path);
     assert_good(ctx);
     hook_device(ctx);
     for (source s = DEVICE; s < SOURCES && is_available(s); s++) {
@@ -159,11 +159,11 @@ static void test_saving(void **state)
         do {
             nth++;
             fail_at(s, nth, false);
-            mc_bert_save(bert, folder.path);
+            mc_model_save(bert, folder.path);
             count = stop_failing(s);
             was_clean(ctx, "saving", nth);
             assert_int_equal(count_files(folder.path), 2);
-            mc_bert_free(mc_bert_from_pretrained(ctx, folder.path, NULL));
+            mc_model_free(mc_bert_from_pretrained(ctx, folder.path, NULL));
             assert_good(ctx);
         } while (nth <= count);
     }
@@ -191,7 +191,7 @@ static void test_beginning(void **state)
 
 typedef struct trainer {
     mc_context *ctx;
-    mc_bert *bert;
+    mc_model *bert;
     mc_optimizer *adam;
     mc_optim_manager *optim;
 } trainer;
@@ -204,7 +204,7 @@ static trainer new_trainer(mc_recompute recompute, mc_dtype dtype)
                          &(mc_load_options){.recompute = recompute, .dtype = dtype});
     r.adam = mc_adam_new(r.ctx, &(mc_adam_options){.lr = 1e-2f});
     r.optim = mc_optim_manager_new(r.ctx, NULL);
-    mc_optimizer_add(r.adam, mc_bert_module(r.bert));
+    mc_optimizer_add(r.adam, mc_model_module(r.bert));
     mc_optim_manager_add(r.optim, r.adam, NULL);
     assert_good(r.ctx);
     hook_device(r.ctx);
@@ -221,12 +221,12 @@ static float train_step(trainer *r)
     }
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(r->ctx);
-    mc_bert_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids, false),
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids, false),
                         .lengths = mc_tape_lengths(t, lengths, 2, 1)};
-    mc_bert_output out = mc_bert_forward(t, r->bert, &in);
-    mc_tensor *mlm = mc_bert_mlm_loss(t, r->bert, out.last_hidden,
+    mc_model_output out = mc_model_forward(t, r->bert, &in);
+    mc_tensor *mlm = mc_model_loss(t, r->bert, out.last_hidden,
                                       mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), labels, false));
-    mc_tensor *nsp = mc_cross_entropy(t, mc_bert_nsp_logits(t, r->bert, out.pooled),
+    mc_tensor *nsp = mc_cross_entropy(t, mc_model_nsp_logits(t, r->bert, out.pooled),
                                       mc_tape_input(t, MC_I32, MC_SHAPE(2), next, false), NULL);
     mc_tensor *loss = mc_loss_add(t, mlm, nsp, 1);
     mc_optim_manager_backward(r->optim, t, loss);
@@ -271,7 +271,7 @@ static void step_with_faults(source s, bool all_after, mc_recompute recompute, m
         }
         mc_optim_manager_free(r.optim);
         mc_optimizer_free(r.adam);
-        mc_bert_free(r.bert);
+        mc_model_free(r.bert);
         assert_int_equal(r.ctx->device->memory.in_use, 0);
         mc_context_free(r.ctx);
     } while (nth <= count);

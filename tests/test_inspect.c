@@ -54,7 +54,7 @@ static const mc_inspect_row *find_row(const mc_inspection *table, const char *na
 
 enum { TOKENS = 7, WORDS = 50 };
 
-static mc_gpt2 *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
+static mc_model *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
 {
     mc_gpt2_config c = mc_gpt2_config_default();
     c.vocab_size = WORDS;
@@ -68,15 +68,15 @@ static mc_gpt2 *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute recompute
 }
 
 /* Forward and backward; the hidden states that came out, if wanted. */
-static void run_gpt2(mc_context *ctx, mc_gpt2 *gpt2, float *hidden_out)
+static void run_gpt2(mc_context *ctx, mc_model *gpt2, float *hidden_out)
 {
     int32_t ids[TOKENS + 1];
     for (int i = 0; i <= TOKENS; i++) ids[i] = (i * 13 + 5) % WORDS;
     mc_tape *t = mc_tape_begin(ctx);
-    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, TOKENS), ids, false)};
-    mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &in).last_hidden;
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, TOKENS), ids, false)};
+    mc_tensor *hidden = mc_model_forward(t, gpt2, &in).last_hidden;
     mc_tensor *next = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids + 1, false);
-    mc_tensor *loss = mc_gpt2_loss(t, gpt2, mc_record(t, hidden, "out"), next);
+    mc_tensor *loss = mc_model_loss(t, gpt2, mc_record(t, hidden, "out"), next);
     if (hidden_out) mc_tensor_read_f32(ctx, hidden, hidden_out, TOKENS * 16);
     mc_tape_backward(t, loss, NULL);
     mc_tape_end(t);
@@ -85,13 +85,13 @@ static void run_gpt2(mc_context *ctx, mc_gpt2 *gpt2, float *hidden_out)
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 /* Every row against what the parameter holds, before and after a backward pass. */
-static void check_parameters(mc_context *ctx, mc_gpt2 *gpt2, const char *frozen)
+static void check_parameters(mc_context *ctx, mc_model *gpt2, const char *frozen)
 {
-    mc_inspection *table = mc_inspect(mc_gpt2_module(gpt2), NULL);
+    mc_inspection *table = mc_inspect(mc_model_module(gpt2), NULL);
     assert_good(ctx);
     mc_parameter_iterator it = {0};
     int i = 0;
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it)); i++) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it)); i++) {
         const mc_inspect_row *row = mc_inspection_row(table, i);
         int64_t n = mc_shape_count(mc_parameter_shape(p));
         float *values = malloc((size_t)n * sizeof *values);
@@ -118,24 +118,24 @@ static void test_parameters(void **state)
     mc_context *ctx = *state;
     static const mc_dtype dtypes[] = {MC_F32, MC_F16, MC_BF16};
     for (int k = 0; k < 3; k++) {
-        mc_gpt2 *gpt2 = new_gpt2(ctx, dtypes[k], MC_RECOMPUTE_NONE);
-        mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", false);
+        mc_model *gpt2 = new_gpt2(ctx, dtypes[k], MC_RECOMPUTE_NONE);
+        mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", false);
         check_parameters(ctx, gpt2, NULL);
         run_gpt2(ctx, gpt2, NULL);
         check_parameters(ctx, gpt2, ".layers.1.");
-        mc_gpt2_free(gpt2);
+        mc_model_free(gpt2);
     }
 }
 
 static void test_patterns(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, MC_RECOMPUTE_NONE);
-    mc_inspection *table = mc_inspect(mc_gpt2_module(gpt2), "*.layers.?.*project_k.weight");
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, MC_RECOMPUTE_NONE);
+    mc_inspection *table = mc_inspect(mc_model_module(gpt2), "*.layers.?.*project_k.weight");
     assert_int_equal(mc_inspection_count(table), 2);
     assert_string_equal(mc_inspection_row(table, 1)->name,
                         "encoder.layers.1.self_att.self_attention.project_k.weight");
-    mc_gpt2_free(gpt2); /* the table stays */
+    mc_model_free(gpt2); /* the table stays */
     assert_true(mc_shape_equal(mc_inspection_row(table, 0)->shape, MC_SHAPE(16, 16)));
     mc_inspection_free(table);
     mc_inspection_free(NULL);
@@ -285,15 +285,15 @@ static void test_record_blocks(void **state)
     mc_inspect_row rows[4][3];
     float hidden[2][TOKENS * 16], gradient[2][WORDS * 16];
     for (int r = MC_RECOMPUTE_NONE; r <= MC_RECOMPUTE_FULL; r++) {
-        mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, (mc_recompute)r);
+        mc_model *gpt2 = new_gpt2(ctx, MC_F32, (mc_recompute)r);
         mc_inspection *table = NULL;
         for (int on = 0; on < 2; on++) {
-            mc_module_zero_grad(mc_gpt2_module(gpt2));
+            mc_module_zero_grad(mc_model_module(gpt2));
             if (on) mc_record_begin(ctx);
             run_gpt2(ctx, gpt2, hidden[on]);
             if (on) table = mc_record_end(ctx);
             mc_parameter *p =
-                mc_module_find_parameter(mc_gpt2_module(gpt2), "input_embedding.weight");
+                mc_module_find_parameter(mc_model_module(gpt2), "input_embedding.weight");
             mc_parameter_read_gradient(p, gradient[on]);
         }
         assert_good(ctx);
@@ -311,7 +311,7 @@ static void test_record_blocks(void **state)
             assert_near(rows[r][i].grad_std / rows[1][i].grad_std, 1, 1e-6);
         }
         mc_inspection_free(table);
-        mc_gpt2_free(gpt2);
+        mc_model_free(gpt2);
     }
 }
 
@@ -406,7 +406,7 @@ static void *failing_alloc(mc_device *d, size_t bytes)
 }
 
 /* Inspects everything while allocation n of the device or the host fails; whether it did. */
-static bool inspect_failing(mc_context *ctx, mc_gpt2 *gpt2, bool host, long n)
+static bool inspect_failing(mc_context *ctx, mc_model *gpt2, bool host, long n)
 {
     allocations = 0;
     fail_at = host ? 0 : n;
@@ -416,7 +416,7 @@ static bool inspect_failing(mc_context *ctx, mc_gpt2 *gpt2, bool host, long n)
     mc_record_begin(ctx);
     run_gpt2(ctx, gpt2, NULL);
     mc_inspection *activations = mc_record_is_on(ctx) ? mc_record_end(ctx) : NULL;
-    mc_inspection *table = mc_inspect(mc_gpt2_module(gpt2), NULL);
+    mc_inspection *table = mc_inspect(mc_model_module(gpt2), NULL);
 #ifdef MC_FAULT_INJECTION
     mc_fault_fail_at(0, false);
 #else
@@ -435,7 +435,7 @@ static bool inspect_failing(mc_context *ctx, mc_gpt2 *gpt2, bool host, long n)
 static void test_faults(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, MC_RECOMPUTE_NONE);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, MC_RECOMPUTE_NONE);
     run_gpt2(ctx, gpt2, NULL);
     size_t before = ctx->device->memory.in_use;
     real_alloc = ctx->device->alloc;

@@ -43,7 +43,7 @@ static void test_bad_lengths(void **state)
     mc_context_free(ctx);
 }
 
-static mc_bert *make_model(mc_context *ctx)
+static mc_model *make_model(mc_context *ctx)
 {
     mc_bert_config config = mc_bert_config_default();
     config.vocab_size = VOCABULARY;
@@ -53,18 +53,18 @@ static mc_bert *make_model(mc_context *ctx)
     config.heads = 2;
     config.positions = LONGEST;
     config.init_std = 0.2f;
-    mc_bert *bert = mc_bert_new(ctx, &config, (mc_bert_heads){.pooler = true, .labels = 3}, NULL);
-    mc_bert_set_dropout(bert, 0);
+    mc_model *bert = mc_bert_new(ctx, &config, (mc_model_heads){.pooler = true, .labels = 3}, NULL);
+    mc_model_set_dropout(bert, 0);
     assert_good(ctx);
     return bert;
 }
 
 /* Logits of a batch, and the gradients of all parameters in `gradients`. */
-static void run_model(mc_context *ctx, mc_bert *bert, const mc_bert_input *input, mc_tape *t,
+static void run_model(mc_context *ctx, mc_model *bert, const mc_model_input *input, mc_tape *t,
                       mc_tensor *labels, float *logits, float *gradients, float *hidden)
 {
-    mc_module_zero_grad(mc_bert_module(bert));
-    mc_bert_output out = mc_bert_forward(t, bert, input);
+    mc_module_zero_grad(mc_model_module(bert));
+    mc_model_output out = mc_model_forward(t, bert, input);
     mc_tensor *y = mc_bert_classify(t, bert, out.pooled), *padded = mc_unpack(t, out.last_hidden);
     assert_good(ctx);
     mc_tensor_read_f32(ctx, y, logits, mc_tensor_count(y));
@@ -73,7 +73,7 @@ static void run_model(mc_context *ctx, mc_bert *bert, const mc_bert_input *input
     mc_tensor_read_f32(ctx, padded, hidden, mc_shape_count(shape));
     mc_tape_backward(t, mc_cross_entropy(t, y, labels, NULL), NULL);
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_bert_module(bert), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(bert), &it));) {
         int64_t n = mc_shape_count(p->shape);
         memcpy(gradients, bucket_gradient(p), (size_t)n * sizeof *gradients);
         gradients += n;
@@ -87,11 +87,11 @@ static void test_same_as_exact(void **state)
 {
     (void)state;
     mc_context *ctx = context_on("cpu", SEED);
-    mc_bert *bert = make_model(ctx);
+    mc_model *bert = make_model(ctx);
     mc_lengths *l = mc_lengths_new(ctx, SEQUENCES, ROOM);
     mc_tensor *ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(ROOM));
     mc_tensor *labels = mc_tensor_new(ctx, MC_I32, MC_SHAPE(SEQUENCES));
-    size_t count = (size_t)mc_module_parameter_count(mc_bert_module(bert));
+    size_t count = (size_t)mc_module_parameter_count(mc_model_module(bert));
     float *expected = calloc(count, sizeof *expected), *got = calloc(count, sizeof *got);
     assert_true(expected && got);
     static const int32_t length[SEQUENCES] = {LONGEST, 7, 1, 13};
@@ -103,14 +103,14 @@ static void test_same_as_exact(void **state)
         for (int i = 0; i < ROOM; i++) host[i] = (i * 7 + n) % VOCABULARY;
         for (int i = 0; i < n; i++) label[i] = i % 3;
         mc_tape *t = mc_tape_begin(ctx);
-        mc_bert_input exact = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(total), host, false),
+        mc_model_input exact = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(total), host, false),
                                .lengths = mc_tape_lengths(t, length, n, 1)};
         run_model(ctx, bert, &exact, t, mc_tape_input(t, MC_I32, MC_SHAPE(n), label, false), x,
                   expected, hx);
         mc_tensor_write(ids, host, sizeof host);
         mc_tensor_write(labels, label, sizeof label);
         mc_lengths_write(l, length, n, total + 9 * (n > 1), LONGEST);
-        run_model(ctx, bert, &(mc_bert_input){.ids = ids, .lengths = l}, mc_tape_begin(ctx), labels,
+        run_model(ctx, bert, &(mc_model_input){.ids = ids, .lengths = l}, mc_tape_begin(ctx), labels,
                   y, got, hy);
         for (int i = 0; i < 3 * n; i++) assert_near(y[i], x[i], 1e-5);
         for (int i = 0; i < n * LONGEST * DIM; i++) assert_near(hy[i], hx[i], 1e-5);
@@ -146,19 +146,19 @@ static void test_bad_shapes(void **state)
 {
     (void)state;
     mc_context *ctx = context_on("cpu", SEED);
-    mc_bert *bert = make_model(ctx);
+    mc_model *bert = make_model(ctx);
     mc_lengths *l = mc_lengths_new(ctx, 2, 20);
     mc_lengths_write(l, (int32_t[]){5, 5}, 2, 10, 5);
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor *few = mc_tape_input(t, MC_I32, MC_SHAPE(9), NULL, false);
     mc_tensor *padded = mc_tape_input(t, MC_I32, MC_SHAPE(2, 5), NULL, false);
-    assert_null(mc_bert_forward(t, bert, &(mc_bert_input){.ids = few, .lengths = l}).pooled);
+    assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = few, .lengths = l}).pooled);
     assert_error(ctx, MC_ERR_SHAPE, "BERT: ids i32 (9)");
-    assert_null(mc_bert_forward(t, bert, &(mc_bert_input){.ids = padded, .lengths = l}).pooled);
+    assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = padded, .lengths = l}).pooled);
     assert_error(ctx, MC_ERR_SHAPE, "BERT: ids i32 (2, 5)");
     mc_lengths_write(l, (int32_t[]){5, 5}, 2, 10, LONGEST + 1);
     mc_tensor *ids = mc_tape_input(t, MC_I32, MC_SHAPE(10), NULL, false);
-    assert_null(mc_bert_forward(t, bert, &(mc_bert_input){.ids = ids, .lengths = l}).pooled);
+    assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = ids, .lengths = l}).pooled);
     assert_error(ctx, MC_ERR_ARGUMENT, "a sequence of 25 tokens, the model has 24 positions");
     mc_context_free(ctx);
 }

@@ -11,7 +11,7 @@
 enum { VOCABULARY = 131, BATCH = 4, LENGTH = 33 };
 
 typedef struct work {
-    mc_bert *bert;
+    mc_model *bert;
     mc_optim_manager *optim;
     mc_tensor *ids, *labels;
     int tapes;
@@ -23,8 +23,8 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(w->optim);
     for (int i = 0; i < w->tapes; i++) {
         mc_tape *t = mc_tape_begin(ctx);
-        mc_bert_output out = mc_bert_forward(t, w->bert, &(mc_bert_input){.ids = w->ids});
-        mc_tensor *loss = mc_bert_mlm_loss(t, w->bert, out.last_hidden, w->labels);
+        mc_model_output out = mc_model_forward(t, w->bert, &(mc_model_input){.ids = w->ids});
+        mc_tensor *loss = mc_model_loss(t, w->bert, out.last_hidden, w->labels);
         mc_optim_manager_backward(w->optim, t, loss);
         mc_tape_end(t);
     }
@@ -42,11 +42,11 @@ static work new_work(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
     c.layers = 3;
     c.heads = 3;
     c.positions = 64;
-    w.bert = mc_bert_new(ctx, &c, (mc_bert_heads){.mlm = true},
+    w.bert = mc_bert_new(ctx, &c, (mc_model_heads){.mlm = true},
                          &(mc_load_options){.dtype = dtype, .recompute = recompute});
     w.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});
     mc_optimizer *adam = mc_adam_new(ctx, NULL);
-    mc_optimizer_add(adam, mc_bert_module(w.bert));
+    mc_optimizer_add(adam, mc_model_module(w.bert));
     mc_optim_manager_add(w.optim, adam, NULL);
     w.ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(BATCH, LENGTH));
     w.labels = mc_tensor_new(ctx, MC_I32, MC_SHAPE(BATCH, LENGTH));
@@ -67,7 +67,7 @@ static uint64_t check(mc_dtype dtype, mc_recompute recompute, mc_grad_dtype grad
     work planned = new_work(dry, dtype, recompute);
     planned.tapes = tapes;
     mc_memory_plan plan;
-    mc_plan_run(dry, mc_bert_module(planned.bert), step, &planned, &plan);
+    mc_plan_run(dry, mc_model_module(planned.bert), step, &planned, &plan);
     assert_good(dry);
     assert_int_equal(ctx->device->memory.in_use, 0);
     mc_context_free(dry);
@@ -111,9 +111,9 @@ static void test_nothing_is_taken(void **state)
     mc_context *dry = mc_plan_context_new(ctx);
     mc_gpt2_config config;
     assert_int_equal(mc_gpt2_config_named(dry, "gpt2-xl", &config), MC_OK);
-    mc_gpt2 *gpt2 = mc_gpt2_new(dry, &config, &(mc_load_options){.dtype = MC_BF16});
+    mc_model *gpt2 = mc_gpt2_new(dry, &config, &(mc_load_options){.dtype = MC_BF16});
     mc_optimizer *adam = mc_adam_new(dry, NULL);
-    mc_optimizer_add(adam, mc_gpt2_module(gpt2));
+    mc_optimizer_add(adam, mc_model_module(gpt2));
     mc_optim_manager *optim = mc_optim_manager_new(dry, NULL);
     mc_optim_manager_add(optim, adam, NULL);
     assert_int_equal(mc_optim_manager_prepare(optim), MC_OK);
@@ -127,14 +127,14 @@ static void test_errors(void **state)
     mc_context *ctx = *state;
     mc_memory_plan plan;
     work w = new_work(ctx, MC_F32, MC_RECOMPUTE_NONE);
-    assert_int_equal(mc_plan_run(ctx, mc_bert_module(w.bert), step, &w, &plan), MC_ERR_ARGUMENT);
+    assert_int_equal(mc_plan_run(ctx, mc_model_module(w.bert), step, &w, &plan), MC_ERR_ARGUMENT);
     assert_error(ctx, MC_ERR_ARGUMENT, "mc_plan_context_new");
     mc_context *dry = mc_plan_context_new(ctx);
-    assert_int_equal(mc_plan_run(dry, mc_bert_module(w.bert), step, &w, &plan), MC_ERR_ARGUMENT);
+    assert_int_equal(mc_plan_run(dry, mc_model_module(w.bert), step, &w, &plan), MC_ERR_ARGUMENT);
     assert_error(dry, MC_ERR_ARGUMENT, "module");
     work planned = new_work(dry, MC_F32, MC_RECOMPUTE_NONE);
     planned.ids = NULL; /* the step's own error */
-    assert_true(mc_plan_run(dry, mc_bert_module(planned.bert), step, &planned, &plan) != MC_OK);
+    assert_true(mc_plan_run(dry, mc_model_module(planned.bert), step, &planned, &plan) != MC_OK);
     assert_true(mc_failed(dry) && !mc_failed(ctx));
     mc_context_free(dry);
     assert_null(mc_plan_context_new(NULL));
@@ -153,7 +153,7 @@ static void test_faults(void **state)
         mc_memory_plan plan;
         if (dry) {
             work w = new_work(dry, MC_F32, MC_RECOMPUTE_NONE);
-            mc_plan_run(dry, mc_bert_module(w.bert), step, &w, &plan);
+            mc_plan_run(dry, mc_model_module(w.bert), step, &w, &plan);
         }
         count = mc_fault_count();
         mc_fault_fail_at(0, false);

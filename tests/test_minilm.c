@@ -77,7 +77,7 @@ static double error_of(const float *got, const float *expected, int64_t n)
     return error / largest;
 }
 
-static void check(mc_context *ctx, const mc_bert_output *out, const reference *r, int count)
+static void check(mc_context *ctx, const mc_model_output *out, const reference *r, int count)
 {
     if (mc_failed(ctx)) fail_msg("%s", mc_error_message(ctx));
     int64_t rows = mc_tensor_size(out->last_hidden, 0), at = 0;
@@ -102,15 +102,15 @@ static void test_sentences(void **state)
     mc_context *ctx = test_context(0);
     reference r[SENTENCES];
     read_references(ctx, expected, r);
-    mc_bert *bert = mc_bert_from_pretrained(ctx, pretrained, NULL);
+    mc_model *bert = mc_bert_from_pretrained(ctx, pretrained, NULL);
     if (mc_failed(ctx)) fail_msg("%s", mc_error_message(ctx));
-    assert_int_equal(mc_bert_dim(bert), DIM);
+    assert_int_equal(mc_model_dim(bert), DIM);
     int32_t lengths[SENTENCES];
     int64_t packed[SENTENCES * LONGEST], total = 0;
     mc_tape *t = mc_tape_begin_eval(ctx);
     for (int k = 0; k < SENTENCES; k++) {
         mc_tensor *ids = mc_tape_input(t, MC_I64, MC_SHAPE(1, r[k].length), r[k].ids, false);
-        mc_bert_output out = mc_bert_forward(t, bert, &(mc_bert_input){.ids = ids});
+        mc_model_output out = mc_model_forward(t, bert, &(mc_model_input){.ids = ids});
         check(ctx, &out, &r[k], 1);
         lengths[k] = r[k].length;
         memcpy(packed + total, r[k].ids, (size_t)r[k].length * sizeof *packed);
@@ -118,7 +118,7 @@ static void test_sentences(void **state)
     }
     mc_tensor *ids = mc_tape_input(t, MC_I64, MC_SHAPE(total), packed, false);
     const mc_lengths *l = mc_tape_lengths(t, lengths, SENTENCES, 1);
-    mc_bert_output out = mc_bert_forward(t, bert, &(mc_bert_input){.ids = ids, .lengths = l});
+    mc_model_output out = mc_model_forward(t, bert, &(mc_model_input){.ids = ids, .lengths = l});
     check(ctx, &out, r, SENTENCES);
     mc_tape_end(t);
     for (int k = 0; k < SENTENCES; k++) {

@@ -14,7 +14,7 @@
 enum { VOCABULARY = 256, BATCH = 3, LENGTH = 40, DIM = 64, WIDE = 192, LAYERS = 5, HEADS = 4 };
 
 typedef struct work {
-    mc_gpt2 *gpt2;
+    mc_model *gpt2;
     mc_optim_manager *optim;
     mc_tensor *ids, *labels;
     int passes;
@@ -26,9 +26,9 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(w->optim);
     for (int i = 0; i < w->passes; i++) {
         mc_tape *t = mc_tape_begin(ctx);
-        mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids});
+        mc_model_output out = mc_model_forward(t, w->gpt2, &(mc_model_input){.ids = w->ids});
         mc_optim_manager_backward(w->optim, t,
-                                  mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->labels));
+                                  mc_model_loss(t, w->gpt2, out.last_hidden, w->labels));
         mc_tape_end(t);
     }
     mc_optim_manager_step(w->optim);
@@ -53,7 +53,7 @@ static work new_work_of(mc_context *ctx, const model *m, mc_optimizer *adam)
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     mc_load_options load = {.dtype = m->dtype, .recompute = m->recompute};
     work w = {.gpt2 = mc_gpt2_new(ctx, &c, &load), .passes = m->passes};
-    mc_optimizer_add(adam, mc_gpt2_module(w.gpt2));
+    mc_optimizer_add(adam, mc_model_module(w.gpt2));
     w.optim = mc_optim_manager_new(
         ctx, &(mc_optim_manager_options){.max_grad_norm = 1, .micro_steps = m->passes});
     mc_optim_manager_add(w.optim, adam, NULL);
@@ -220,9 +220,9 @@ static outcome run_plan(mc_context *ctx, const model *m, int ranks, int level, c
     work w = new_work(dry, m);
     outcome out = {.parameter_size = (double)mc_dtype_size(m->dtype)};
     if (s) mc_plan_set_rates(dry->device, constant_rates(s));
-    mc_plan_run(dry, mc_gpt2_module(w.gpt2), step, &w, &out.plan);
+    mc_plan_run(dry, mc_model_module(w.gpt2), step, &w, &out.plan);
     assert_good(dry);
-    const mc_module_root *root = mc_gpt2_module(w.gpt2)->root;
+    const mc_module_root *root = mc_model_module(w.gpt2)->root;
     for (int i = 0; i < root->bucket_count; i++) {
         const mc_bucket *b = &root->buckets[i];
         out.whole += (double)b->count;
@@ -405,9 +405,9 @@ static void test_offload(void **state)
         mc_plan_set_rates(dry->device, rates);
         work w = new_work_of(dry, &plain, mc_adam_offload_new(dry, NULL));
         mc_memory_plan plan = {0};
-        mc_plan_run(dry, mc_gpt2_module(w.gpt2), step, &w, &plan);
+        mc_plan_run(dry, mc_model_module(w.gpt2), step, &w, &plan);
         assert_good(dry);
-        const mc_module_root *root = mc_gpt2_module(w.gpt2)->root;
+        const mc_module_root *root = mc_model_module(w.gpt2)->root;
         double elements = 0;
         for (int i = 0; i < root->bucket_count; i++) elements += (double)root->buckets[i].count;
         assert_true((double)plan.host >= 16 * elements); /* gradients, moments, master copies */
@@ -446,13 +446,13 @@ static mc_time_plan plan_large(mc_context *ctx, const floor_case *f)
     mc_load_options load = {.dtype = MC_BF16};
     work w = {.gpt2 = mc_gpt2_new(dry, &c, &load), .passes = 1};
     mc_optimizer *adam = mc_adam_new(dry, NULL);
-    mc_optimizer_add(adam, mc_gpt2_module(w.gpt2));
+    mc_optimizer_add(adam, mc_model_module(w.gpt2));
     w.optim = mc_optim_manager_new(dry, &(mc_optim_manager_options){.max_grad_norm = 1});
     mc_optim_manager_add(w.optim, adam, NULL);
     w.ids = mc_tensor_new(dry, MC_I32, MC_SHAPE(f->batch, f->length));
     w.labels = mc_tensor_new(dry, MC_I32, MC_SHAPE(f->batch * f->length));
     mc_memory_plan plan = {0};
-    mc_plan_run(dry, mc_gpt2_module(w.gpt2), step, &w, &plan);
+    mc_plan_run(dry, mc_model_module(w.gpt2), step, &w, &plan);
     assert_good(dry);
     mc_context_free(dry);
     return plan.time;
@@ -487,7 +487,7 @@ static void test_f32_is_unknown_to_h200(void **state)
     assert_int_equal(mc_plan_time(dry, &(mc_time_options){.rates = MC_RATES_H200}), MC_OK);
     work w = new_work(dry, &plain);
     mc_memory_plan plan;
-    assert_int_equal(mc_plan_run(dry, mc_gpt2_module(w.gpt2), step, &w, &plan), MC_OK);
+    assert_int_equal(mc_plan_run(dry, mc_model_module(w.gpt2), step, &w, &plan), MC_OK);
     assert_true(isnan(plan.time.total) && plan.peak > 0);
     mc_context_free(dry);
 }
@@ -505,7 +505,7 @@ static void test_here(void **state)
         m.dtype = dtypes[i];
         work w = new_work(dry, &m);
         mc_memory_plan plan;
-        mc_plan_run(dry, mc_gpt2_module(w.gpt2), step, &w, &plan);
+        mc_plan_run(dry, mc_model_module(w.gpt2), step, &w, &plan);
         assert_good(dry);
         const mc_time_plan *t = &plan.time;
         assert_true(t->products > 1e-6 && t->attention > 1e-7 && t->elementwise > 1e-7);
@@ -555,7 +555,7 @@ static void test_faults(void **state)
         if (dry) {
             mc_plan_time(dry, NULL);
             work w = new_work(dry, &small);
-            mc_plan_run(dry, mc_gpt2_module(w.gpt2), step, &w, &plan);
+            mc_plan_run(dry, mc_model_module(w.gpt2), step, &w, &plan);
         }
         count = mc_fault_count();
         mc_fault_fail_at(0, false);

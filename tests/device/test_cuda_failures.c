@@ -16,7 +16,7 @@ long mc_sim_tries(void) __attribute__((weak));
 enum { TOKENS = 8, WORDS = 20 };
 
 typedef struct run {
-    mc_gpt2 *gpt2;
+    mc_model *gpt2;
     mc_optim_manager *optim;
 } run;
 
@@ -28,8 +28,8 @@ static void step(mc_context *ctx, void *user)
     mc_tape *t = mc_tape_begin(ctx);
     mc_tensor *ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, TOKENS), tokens, false);
     mc_tensor *next = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), tokens + 1, false);
-    mc_gpt2_output out = mc_gpt2_forward(t, r->gpt2, &(mc_gpt2_input){.ids = ids});
-    mc_optim_manager_backward(r->optim, t, mc_gpt2_loss(t, r->gpt2, out.last_hidden, next));
+    mc_model_output out = mc_model_forward(t, r->gpt2, &(mc_model_input){.ids = ids});
+    mc_optim_manager_backward(r->optim, t, mc_model_loss(t, r->gpt2, out.last_hidden, next));
     mc_tape_end(t);
     mc_optim_manager_step(r->optim);
 }
@@ -45,7 +45,7 @@ static mc_status train(int steps, bool offload)
     c.positions = TOKENS;
     run r = {.gpt2 = mc_gpt2_new(ctx, &c, NULL)};
     mc_optimizer *adam = offload ? mc_adam_offload_new(ctx, NULL) : mc_adam_new(ctx, NULL);
-    mc_optimizer_add(adam, mc_gpt2_module(r.gpt2));
+    mc_optimizer_add(adam, mc_model_module(r.gpt2));
     r.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});
     mc_optim_manager_add(r.optim, adam, NULL);
     for (int i = 0; i < steps; i++) mc_step_run(ctx, 1, step, &r);

@@ -48,7 +48,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 
 typedef struct run {
     mc_context *ctx;
-    mc_gpt2 *gpt2;
+    mc_model *gpt2;
     mc_optim_manager *optim;
     double loss[STEPS];
 } run;
@@ -60,11 +60,11 @@ static run begin(mc_context *ctx, const kind *k, const char *folder)
     mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
     mc_load_options load = {.dtype = k->dtype};
     r.gpt2 = folder ? mc_gpt2_from_pretrained(ctx, folder, &load) : mc_gpt2_new(ctx, &c, &load);
-    mc_module_set_trainable(mc_gpt2_module(r.gpt2), "*.layers.1.*", false);
+    mc_module_set_trainable(mc_model_module(r.gpt2), "*.layers.1.*", false);
     mc_optimizer *o =
         k->sgd ? mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.1f, .momentum = 0.9f})
                : mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f, .weight_decay = 0.01f});
-    mc_optimizer_add(o, mc_gpt2_module(r.gpt2));
+    mc_optimizer_add(o, mc_model_module(r.gpt2));
     r.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.loss_scale = 64});
     mc_optim_manager_add(r.optim, o, mc_linear_decay_new(ctx, k->sgd ? 2.0 : 3e-2, 1, 20));
     return r;
@@ -73,7 +73,7 @@ static run begin(mc_context *ctx, const kind *k, const char *folder)
 static void end(run *r)
 {
     mc_optim_manager_free(r->optim);
-    mc_gpt2_free(r->gpt2);
+    mc_model_free(r->gpt2);
 }
 
 /* This rank's rows of a step's batch, packed. */
@@ -106,11 +106,11 @@ static void train(run *r, int first, int last)
                                      lengths, &rows);
         mc_optim_manager_zero_grad(r->optim);
         mc_tape *t = mc_tape_begin(r->ctx);
-        mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
+        mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
                             .lengths = mc_tape_lengths(t, lengths, rows, 1)};
-        mc_gpt2_output out = mc_gpt2_forward(t, r->gpt2, &in);
+        mc_model_output out = mc_model_forward(t, r->gpt2, &in);
         mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), labels, false);
-        mc_optim_manager_backward(r->optim, t, mc_gpt2_loss(t, r->gpt2, out.last_hidden, target));
+        mc_optim_manager_backward(r->optim, t, mc_model_loss(t, r->gpt2, out.last_hidden, target));
         mc_tape_end(t);
         mc_optim_manager_clip_grad_norm(r->optim, 1.0f);
         mc_optim_manager_step(r->optim);
@@ -121,7 +121,7 @@ static void train(run *r, int first, int last)
 static mc_status save_files(void *user, const char *folder)
 {
     run *r = user;
-    return mc_gpt2_save(r->gpt2, folder);
+    return mc_model_save(r->gpt2, folder);
 }
 
 static mc_status save(run *r, const char *folder, int step, bool background)
@@ -245,38 +245,38 @@ static void check_files(const char *shared, const char *own)
     bc.layers = 2;
     bc.heads = 3;
     bc.positions = 12;
-    mc_bert_heads heads = {.pooler = true, .mlm = true, .nsp = true};
+    mc_model_heads heads = {.pooler = true, .mlm = true, .nsp = true};
     const mc_load_options bf16 = {.dtype = MC_BF16};
     for (int untied = 0; untied < 2; untied++) {
         c.tied = !untied;
         const char *together = path_in(shared, untied ? "untied" : "tied");
         const char *single = path_in(own, untied ? "untied" : "tied");
-        mc_gpt2 *a = mc_gpt2_new(job, &c, &bf16), *b = mc_gpt2_new(alone, &c, &bf16);
-        mc_gpt2_save(a, together);
-        mc_gpt2_save(b, single);
+        mc_model *a = mc_gpt2_new(job, &c, &bf16), *b = mc_gpt2_new(alone, &c, &bf16);
+        mc_model_save(a, together);
+        mc_model_save(b, single);
         check(
             same_file(path_in(together, "model.safetensors"), path_in(single, "model.safetensors")),
             "level %d: GPT-2's file depends on the ranks", job->zero_level);
         check(same_file(path_in(together, "config.json"), path_in(single, "config.json")),
               "config.json depends on the ranks");
-        mc_gpt2 *again = mc_gpt2_from_pretrained(job, together, NULL);
-        mc_gpt2 *there = mc_gpt2_from_pretrained(alone, together, NULL);
-        check(different_weights(mc_gpt2_module(again), mc_gpt2_module(there)) == 0,
+        mc_model *again = mc_gpt2_from_pretrained(job, together, NULL);
+        mc_model *there = mc_gpt2_from_pretrained(alone, together, NULL);
+        check(different_weights(mc_model_module(again), mc_model_module(there)) == 0,
               "level %d: GPT-2 loads differently", job->zero_level);
-        check(different_weights(mc_gpt2_module(a), mc_gpt2_module(there)) == 0,
+        check(different_weights(mc_model_module(a), mc_model_module(there)) == 0,
               "level %d: GPT-2 does not load as it was", job->zero_level);
-        mc_gpt2_free(a), mc_gpt2_free(b), mc_gpt2_free(again), mc_gpt2_free(there);
+        mc_model_free(a), mc_model_free(b), mc_model_free(again), mc_model_free(there);
     }
-    mc_bert *a = mc_bert_new(job, &bc, heads, NULL), *b = mc_bert_new(alone, &bc, heads, NULL);
-    mc_bert_save(a, path_in(shared, "bert"));
-    mc_bert_save(b, path_in(own, "bert"));
+    mc_model *a = mc_bert_new(job, &bc, heads, NULL), *b = mc_bert_new(alone, &bc, heads, NULL);
+    mc_model_save(a, path_in(shared, "bert"));
+    mc_model_save(b, path_in(own, "bert"));
     check(same_file(path_in(shared, "bert/model.safetensors"),
                     path_in(own, "bert/model.safetensors")),
           "level %d: BERT's file depends on the ranks", job->zero_level);
-    mc_bert *again = mc_bert_from_pretrained(job, path_in(shared, "bert"), NULL);
-    check(different_weights(mc_bert_module(again), mc_bert_module(b)) == 0,
+    mc_model *again = mc_bert_from_pretrained(job, path_in(shared, "bert"), NULL);
+    check(different_weights(mc_model_module(again), mc_model_module(b)) == 0,
           "level %d: BERT does not load as it was", job->zero_level);
-    mc_bert_free(a), mc_bert_free(b), mc_bert_free(again);
+    mc_model_free(a), mc_model_free(b), mc_model_free(again);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -296,15 +296,15 @@ static void check_run(const kind *k, const char *shared, bool background)
     mc_checkpoint_wait(job);
     run b = resume(job, k, folder), c = resume(alone, k, folder);
     check(
-        different_weights(mc_gpt2_module(b.gpt2), mc_gpt2_module(c.gpt2)) == 0 &&
-            (background || different_weights(mc_gpt2_module(a.gpt2), mc_gpt2_module(c.gpt2)) == 0),
+        different_weights(mc_model_module(b.gpt2), mc_model_module(c.gpt2)) == 0 &&
+            (background || different_weights(mc_model_module(a.gpt2), mc_model_module(c.gpt2)) == 0),
         "%s: weights change by saving", folder);
     if (!background) train(&a, SAVED, STEPS);
     train(&b, SAVED, STEPS);
     train(&c, SAVED, STEPS);
     check(worst_loss(&b, &a, SAVED) == 0, "%s: resumed, off by %.1e", folder,
           worst_loss(&b, &a, SAVED));
-    check(different_weights(mc_gpt2_module(a.gpt2), mc_gpt2_module(b.gpt2)) == 0,
+    check(different_weights(mc_model_module(a.gpt2), mc_model_module(b.gpt2)) == 0,
           "%s: weights differ after resuming", folder);
     double limit = k->dtype == MC_F32 ? 1e-5 : 1e-2; /* bf16: roundings that fall the other way */
     check(worst_loss(&c, &whole, SAVED) <= limit, "%s: resumed alone, off by %.1e", folder,
@@ -404,9 +404,9 @@ static void check_memory(const char *shared)
     mc_gpt2_config c = small_gpt2_config(384, 12, 9000, LENGTH);
     sampler s;
     long largest, before, held, load, save;
-    mc_gpt2 *a = rank_of() ? NULL : mc_gpt2_new(alone, &c, NULL);
-    mc_gpt2_save(a, folder);
-    mc_gpt2_free(a);
+    mc_model *a = rank_of() ? NULL : mc_gpt2_new(alone, &c, NULL);
+    mc_model_save(a, folder);
+    mc_model_free(a);
     mc_synchronize(job);
     before = anonymous();
     start(&s);
@@ -414,17 +414,17 @@ static void check_memory(const char *shared)
     load = stop(&s) - before;
     before = anonymous();
     start(&s);
-    mc_gpt2_save(a, folder);
+    mc_model_save(a, folder);
     save = stop(&s) - before;
-    held = held_bytes(mc_gpt2_module(a), &largest);
+    held = held_bytes(mc_model_module(a), &largest);
     if (rank_of() == 0)
         printf("memory: %.1f MB held of %.1f, largest bucket %.1f; loading %.1f, saving %.1f\n",
-               1e-6 * (double)held, 4e-6 * (double)mc_module_parameter_count(mc_gpt2_module(a)),
+               1e-6 * (double)held, 4e-6 * (double)mc_module_parameter_count(mc_model_module(a)),
                1e-6 * (double)largest, 1e-6 * (double)load, 1e-6 * (double)save);
     check(load <= held + largest + staging + slack,
           "loading took %ld bytes: %ld held, a bucket %ld", load, held, largest);
     check(save <= largest + slack, "saving took %ld bytes, a bucket has %ld", save, largest);
-    mc_gpt2_free(a);
+    mc_model_free(a);
 }
 
 static void check_all(void)

@@ -15,16 +15,16 @@
 
 enum { ROWS = 3, LENGTH = 5, WORDS = 61 };
 
-static mc_gpt2 *new_gpt2(mc_context *ctx)
+static mc_model *new_gpt2(mc_context *ctx)
 {
     mc_gpt2_config c = small_gpt2_config(32, 3, WORDS, LENGTH);
-    mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &c, NULL);
-    mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", false);
+    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL);
+    mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", false);
     return gpt2;
 }
 
 /* Forward and backward over rows first, first + step, ...: of four ranks one has none. */
-static void run(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int first, int step)
+static void run(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, int first, int step)
 {
     int32_t ids[ROWS * LENGTH], next[ROWS * LENGTH], lengths[ROWS];
     int rows = 0, tokens = 0;
@@ -37,11 +37,11 @@ static void run(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int fir
     }
     mc_tape *t = mc_tape_begin(ctx);
     const mc_lengths *packed = mc_tape_lengths(t, lengths, rows, 1);
-    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
                         .lengths = packed};
-    mc_tensor *hidden = mc_record(t, mc_gpt2_forward(t, gpt2, &in).last_hidden, "out");
+    mc_tensor *hidden = mc_record(t, mc_model_forward(t, gpt2, &in).last_hidden, "out");
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), next, false);
-    mc_optim_manager_backward(optim, t, mc_gpt2_loss(t, gpt2, hidden, target));
+    mc_optim_manager_backward(optim, t, mc_model_loss(t, gpt2, hidden, target));
     mc_tape_end(t);
 }
 
@@ -52,8 +52,8 @@ typedef struct tables {
 static tables inspect(mc_context *ctx, int rank, int ranks)
 {
     tables result = {0};
-    mc_gpt2 *gpt2 = new_gpt2(ctx);
-    mc_module *module = mc_gpt2_module(gpt2);
+    mc_model *gpt2 = new_gpt2(ctx);
+    mc_module *module = mc_model_module(gpt2);
     mc_optimizer *o = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.5f});
     mc_optimizer_add(o, module);
     mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
@@ -68,7 +68,7 @@ static tables inspect(mc_context *ctx, int rank, int ranks)
     }
     result.trained = mc_inspect(module, "*");
     mc_optim_manager_free(optim);
-    mc_gpt2_free(gpt2);
+    mc_model_free(gpt2);
     return result;
 }
 
@@ -144,8 +144,8 @@ static bool run_level(mc_context *ctx, mc_context *alone, int level)
  * this is a run of its own, of which the output counts. */
 static int run_wrong(mc_context *ctx)
 {
-    mc_gpt2 *gpt2 = new_gpt2(ctx);
-    mc_inspect(mc_gpt2_module(gpt2), mc_rank(ctx) ? "*.layers.2.*" : "*.layers.0.*");
+    mc_model *gpt2 = new_gpt2(ctx);
+    mc_inspect(mc_model_module(gpt2), mc_rank(ctx) ? "*.layers.2.*" : "*.layers.0.*");
     bool told = mc_error_status(ctx) == MC_ERR_STATE &&
                 strstr(mc_error_message(ctx), "every rank has to ask for the same");
     printf("%s: %s\n", told ? "told" : "FAILED", mc_error_message(ctx));

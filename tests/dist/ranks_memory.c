@@ -11,7 +11,7 @@
 enum { BATCH = 3, LENGTH = 32, LAYERS = 8 };
 
 typedef struct work {
-    mc_gpt2 *gpt2;
+    mc_model *gpt2;
     mc_optim_manager *optim;
     mc_tensor *ids, *labels;
 } work;
@@ -21,8 +21,8 @@ static void step(mc_context *ctx, void *user)
     work *w = user;
     mc_optim_manager_zero_grad(w->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids});
-    mc_optim_manager_backward(w->optim, t, mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->labels));
+    mc_model_output out = mc_model_forward(t, w->gpt2, &(mc_model_input){.ids = w->ids});
+    mc_optim_manager_backward(w->optim, t, mc_model_loss(t, w->gpt2, out.last_hidden, w->labels));
     mc_tape_end(t);
     mc_optim_manager_step(w->optim);
 }
@@ -41,7 +41,7 @@ static work make_work(mc_context *ctx, mc_recompute recompute, mc_dtype dtype)
     mc_load_options load = {.recompute = recompute, .dtype = dtype};
     work w = {.gpt2 = mc_gpt2_new(ctx, &c, &load)};
     mc_optimizer *adam = mc_adam_new(ctx, NULL);
-    mc_optimizer_add(adam, mc_gpt2_module(w.gpt2));
+    mc_optimizer_add(adam, mc_model_module(w.gpt2));
     w.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});
     mc_optim_manager_add(w.optim, adam, NULL);
     w.ids = mc_tensor_from(ctx, MC_I32, MC_SHAPE(BATCH, LENGTH), zeros);
@@ -70,11 +70,11 @@ static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad
     size_t before = ctx->device->memory.peak = ctx->device->memory.in_use;
     mc_memory_plan plan = {0};
     work planned = make_work(dry, recompute, dtype), real = make_work(ctx, recompute, dtype);
-    mc_plan_run(dry, mc_gpt2_module(planned.gpt2), step, &planned, &plan);
+    mc_plan_run(dry, mc_model_module(planned.gpt2), step, &planned, &plan);
     for (int i = 0; i < 3; i++) step(ctx, &real);
     int64_t block = 0, outside = 0, most = 0;
     if (!mc_failed(ctx)) {
-        const mc_module_root *root = mc_gpt2_module(real.gpt2)->root;
+        const mc_module_root *root = mc_model_module(real.gpt2)->root;
         measure(root, &block, &outside);
         most = root->most_gathered;
     }
@@ -91,7 +91,7 @@ static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad
            most > outside ? (double)(most - outside) / (double)block : 0);
     mc_context_free(dry);
     mc_optim_manager_free(real.optim);
-    mc_gpt2_free(real.gpt2);
+    mc_model_free(real.gpt2);
     mc_tensor_free(real.ids);
     mc_tensor_free(real.labels);
     return good;

@@ -34,23 +34,23 @@ typedef struct curve {
 } curve;
 
 static const char *state_path;
-static mc_gpt2 *make_model(mc_context *ctx, const setting *s)
+static mc_model *make_model(mc_context *ctx, const setting *s)
 {
     mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
     mc_recompute recompute = s->full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE;
-    mc_gpt2 *gpt2 =
+    mc_model *gpt2 =
         mc_gpt2_new(ctx, &c, &(mc_load_options){.dtype = s->dtype, .recompute = recompute});
-    if (s->frozen) mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", false);
+    if (s->frozen) mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", false);
     return gpt2;
 }
 
-static mc_optim_manager *make_manager(mc_context *ctx, mc_gpt2 *gpt2, const setting *s,
+static mc_optim_manager *make_manager(mc_context *ctx, mc_model *gpt2, const setting *s,
                                       bool offload)
 {
     mc_adam_options options = {
         .lr = 7e-3f, .weight_decay = 0.01f, .no_decay_bias_norm = true, .gpu_share = s->gpu_share};
     mc_optimizer *o = offload ? mc_adam_offload_new(ctx, &options) : mc_adam_new(ctx, &options);
-    mc_optimizer_add(o, mc_gpt2_module(gpt2));
+    mc_optimizer_add(o, mc_model_module(gpt2));
     mc_optim_manager *optim = mc_optim_manager_new(
         ctx, &(mc_optim_manager_options){.micro_steps = s->micro, .max_grad_norm = 2});
     mc_optim_manager_add(optim, o, NULL);
@@ -59,7 +59,7 @@ static mc_optim_manager *make_manager(mc_context *ctx, mc_gpt2 *gpt2, const sett
 
 /* Forward and backward over rows first, first + step, ... of a batch that all know. Their lengths
  * and how many of their labels count differ. */
-static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int micro, int first,
+static void backward(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, int micro, int first,
                      int step)
 {
     int32_t ids[ROWS * LENGTH], labels[ROWS * LENGTH], lengths[ROWS];
@@ -78,22 +78,22 @@ static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, in
         }
     }
     mc_tape *t = mc_tape_begin(ctx);
-    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
                         .lengths = mc_tape_lengths(t, lengths, rows, 1)};
-    mc_gpt2_output out = mc_gpt2_forward(t, gpt2, &in);
+    mc_model_output out = mc_model_forward(t, gpt2, &in);
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), labels, false);
-    mc_optim_manager_backward(optim, t, mc_gpt2_loss(t, gpt2, out.last_hidden, target));
+    mc_optim_manager_backward(optim, t, mc_model_loss(t, gpt2, out.last_hidden, target));
     mc_tape_end(t);
 }
 
 /* Goes on with another optimizer, to which the state goes through a file. */
-static void hand_over(mc_context *ctx, mc_gpt2 *gpt2, const setting *s, bool offload,
+static void hand_over(mc_context *ctx, mc_model *gpt2, const setting *s, bool offload,
                       mc_optim_manager **optim)
 {
     mc_optim_manager_save(*optim, state_path);
     mc_optimizer *old = NULL;
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));)
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));)
         old = p->optimizer;
     mc_optim_manager_free(*optim);
     mc_optimizer_free(old);
@@ -101,9 +101,9 @@ static void hand_over(mc_context *ctx, mc_gpt2 *gpt2, const setting *s, bool off
     mc_optim_manager_load(*optim, state_path);
 }
 
-static bool is_on_host(mc_gpt2 *gpt2)
+static bool is_on_host(mc_model *gpt2)
 {
-    const mc_module_root *root = mc_gpt2_module(gpt2)->root;
+    const mc_module_root *root = mc_model_module(gpt2)->root;
     bool any = false;
     for (int i = 0; i < root->bucket_count; i++) any |= root->buckets[i].host != NULL;
     return any;
@@ -111,7 +111,7 @@ static bool is_on_host(mc_gpt2 *gpt2)
 
 static bool train(mc_context *ctx, const setting *s, bool offload, int rank, int ranks, curve *c)
 {
-    mc_gpt2 *gpt2 = make_model(ctx, s);
+    mc_model *gpt2 = make_model(ctx, s);
     mc_optim_manager *optim = make_manager(ctx, gpt2, s, offload);
     float *final = c->final;
     bool right = true;
@@ -128,12 +128,12 @@ static bool train(mc_context *ctx, const setting *s, bool offload, int rank, int
         c->norm[step] = mc_optim_manager_grad_norm(optim);
     }
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));) {
         mc_parameter_read(p, final);
         final += mc_shape_count(mc_parameter_shape(p));
     }
     mc_optim_manager_free(optim);
-    mc_gpt2_free(gpt2);
+    mc_model_free(gpt2);
     return right;
 }
 
@@ -192,7 +192,7 @@ static bool run_level(mc_context *ctx, mc_context *alone, int level)
 static bool run_short(mc_context *ctx)
 {
     const setting s = {.micro = 1, .dtype = MC_F32};
-    mc_gpt2 *gpt2 = make_model(ctx, &s);
+    mc_model *gpt2 = make_model(ctx, &s);
     mc_optim_manager *optim = make_manager(ctx, gpt2, &s, true);
     if (mc_rank(ctx) == mc_world_size(ctx) - 1) setenv("MC_HOST_MEMORY", "1000", 1);
     mc_optim_manager_prepare(optim);

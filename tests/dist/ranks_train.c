@@ -52,16 +52,16 @@ static void make_batch(batch *b, int micro)
     }
 }
 
-static mc_gpt2 *make_model(mc_context *ctx, const setting *s)
+static mc_model *make_model(mc_context *ctx, const setting *s)
 {
     mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
-    mc_gpt2 *gpt2 =
+    mc_model *gpt2 =
         mc_gpt2_new(ctx, &c, &(mc_load_options){.dtype = s->dtype, .recompute = s->recompute});
-    mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", false);
+    mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", false);
     return gpt2;
 }
 
-static mc_optim_manager *make_manager(mc_context *ctx, mc_gpt2 *gpt2, const setting *s)
+static mc_optim_manager *make_manager(mc_context *ctx, mc_model *gpt2, const setting *s)
 {
     mc_optimizer *o = s->sgd ? mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.3f, .momentum = 0.9f})
                              : mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f,
@@ -72,18 +72,18 @@ static mc_optim_manager *make_manager(mc_context *ctx, mc_gpt2 *gpt2, const sett
         mc_optim_manager_new(ctx, &(mc_optim_manager_options){.micro_steps = told});
     if (s->two) {
         mc_optimizer *biases = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.1f});
-        mc_optimizer_add_group(biases, mc_gpt2_module(gpt2), "*.bias", NULL);
-        mc_optimizer_add_group(o, mc_gpt2_module(gpt2), "*.weight", NULL);
+        mc_optimizer_add_group(biases, mc_model_module(gpt2), "*.bias", NULL);
+        mc_optimizer_add_group(o, mc_model_module(gpt2), "*.weight", NULL);
         mc_optim_manager_add(optim, biases, NULL);
     } else {
-        mc_optimizer_add(o, mc_gpt2_module(gpt2));
+        mc_optimizer_add(o, mc_model_module(gpt2));
     }
     mc_optim_manager_add(optim, o, NULL);
     return optim;
 }
 
 /* Forward and backward over rows first, first + step, ... of a batch. */
-static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, const batch *b,
+static void backward(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, const batch *b,
                      int first, int step)
 {
     int32_t ids[ROWS * LENGTH], labels[ROWS * LENGTH], lengths[ROWS];
@@ -97,21 +97,21 @@ static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, co
     }
     mc_tape *t = mc_tape_begin(ctx);
     const mc_lengths *packed = mc_tape_lengths(t, lengths, rows, 1);
-    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
                         .lengths = packed};
-    mc_gpt2_output out = mc_gpt2_forward(t, gpt2, &in);
+    mc_model_output out = mc_model_forward(t, gpt2, &in);
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), labels, false);
-    mc_optim_manager_backward(optim, t, mc_gpt2_loss(t, gpt2, out.last_hidden, target));
+    mc_optim_manager_backward(optim, t, mc_model_loss(t, gpt2, out.last_hidden, target));
     mc_tape_end(t);
 }
 
 static void train(mc_context *ctx, const setting *s, int rank, int ranks, curve *c, float *initial,
                   float *final)
 {
-    mc_gpt2 *gpt2 = make_model(ctx, s);
+    mc_model *gpt2 = make_model(ctx, s);
     mc_optim_manager *optim = make_manager(ctx, gpt2, s);
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));) {
         mc_parameter_read(p, initial);
         initial += mc_shape_count(mc_parameter_shape(p));
     }
@@ -129,7 +129,7 @@ static void train(mc_context *ctx, const setting *s, int rank, int ranks, curve 
             }
             if (s->twice && micro == 1) mc_optim_manager_clip_grad_norm(optim, 1.0f);
             if (s->thaw && micro == 1 && step == 2)
-                mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", true);
+                mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", true);
         }
         mc_optim_manager_clip_grad_norm(optim, 2.0f);
         mc_optim_manager_step(optim);
@@ -137,12 +137,12 @@ static void train(mc_context *ctx, const setting *s, int rank, int ranks, curve 
         c->norm[step] = mc_optim_manager_grad_norm(optim);
     }
     it = (mc_parameter_iterator){0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));) {
         mc_parameter_read(p, final);
         final += mc_shape_count(mc_parameter_shape(p));
     }
     mc_optim_manager_free(optim);
-    mc_gpt2_free(gpt2);
+    mc_model_free(gpt2);
 }
 
 static double worst_of(const double *a, const double *b, int steps)

@@ -23,24 +23,24 @@ static inline mc_gpt2_config small_config(void)
     return c;
 }
 
-static inline mc_gpt2 *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
+static inline mc_model *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
 {
     mc_gpt2_config config = small_config();
     return mc_gpt2_new(ctx, &config, &(mc_load_options){.dtype = dtype, .recompute = recompute});
 }
 
-static inline mc_gpt2_input make_batch(mc_tape *t, way how)
+static inline mc_model_input make_batch(mc_tape *t, way how)
 {
     model_batch in = batch_for(t, how);
-    return (mc_gpt2_input){.ids = in.ids, .mask = in.mask, .lengths = in.lengths};
+    return (mc_model_input){.ids = in.ids, .mask = in.mask, .lengths = in.lengths};
 }
 
 /* The language model's loss on the batch's own tokens. */
-static inline mc_tensor *batch_loss(mc_tape *t, mc_gpt2 *gpt2, way how)
+static inline mc_tensor *batch_loss(mc_tape *t, mc_model *gpt2, way how)
 {
-    mc_gpt2_input in = make_batch(t, how);
-    mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &in).last_hidden;
-    return mc_gpt2_loss(t, gpt2, hidden, mc_gpt2_shift_labels(t, hidden, in.ids));
+    mc_model_input in = make_batch(t, how);
+    mc_tensor *hidden = mc_model_forward(t, gpt2, &in).last_hidden;
+    return mc_model_loss(t, gpt2, hidden, mc_model_shift_labels(t, hidden, in.ids));
 }
 
 #endif

@@ -16,23 +16,23 @@ static const int prompt_lengths[PROMPTS] = {5, 1, 8, 2, 4};
 static const int32_t *const prompts[PROMPTS] = {prompt_ids[0], prompt_ids[1], prompt_ids[2],
                                                 prompt_ids[3], prompt_ids[4]};
 
-static mc_generation *answer(mc_gpt2 *gpt2, const mc_generate_options *o)
+static mc_generation *answer(mc_model *gpt2, const mc_generate_options *o)
 {
-    mc_generation *out = mc_gpt2_generate(gpt2, prompts, prompt_lengths, PROMPTS, o);
+    mc_generation *out = mc_model_generate(gpt2, prompts, prompt_lengths, PROMPTS, o);
     assert_good(gpt2->module.ctx);
     assert_int_equal(out->count, PROMPTS);
     return out;
 }
 
 /* Logits of the last token of a sequence, by running all of it. */
-static void run_whole(mc_gpt2 *gpt2, const int32_t *ids, int n, float *logits)
+static void run_whole(mc_model *gpt2, const int32_t *ids, int n, float *logits)
 {
     mc_context *ctx = gpt2->module.ctx;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, n), ids, false)};
-    mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &in).last_hidden;
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, n), ids, false)};
+    mc_tensor *hidden = mc_model_forward(t, gpt2, &in).last_hidden;
     mc_tensor *last = mc_gather_rows(t, hidden, (int32_t[]){n - 1}, 1);
-    mc_tensor_read_f32(ctx, mc_gpt2_logits(t, gpt2, last), logits, VOCABULARY);
+    mc_tensor_read_f32(ctx, mc_model_logits(t, gpt2, last), logits, VOCABULARY);
     assert_good(ctx);
     mc_tape_end(t);
 }
@@ -45,7 +45,7 @@ static void test_cache_changes_nothing(void **state)
     (void)state;
     for (mc_dtype dtype = MC_F32; dtype <= MC_BF16; dtype++) {
         mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5});
-        mc_gpt2 *gpt2 = new_gpt2(ctx, dtype, MC_RECOMPUTE_FULL); /* as for training: no matter */
+        mc_model *gpt2 = new_gpt2(ctx, dtype, MC_RECOMPUTE_FULL); /* as for training: no matter */
         mc_generate_options o = {.max_new_tokens = 16, .ignore_eos = true};
         mc_generation *got = answer(gpt2, &o);
         for (int i = 0; i < PROMPTS; i++) {
@@ -73,14 +73,14 @@ static void test_cache_changes_nothing(void **state)
 static void test_steps_are_the_whole(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     mc_generate_options o = {.max_new_tokens = 14, .sample = true, .seed = 12};
     int32_t eos[VOCABULARY / 4];
     for (int i = 0; i < VOCABULARY / 4; i++) eos[i] = 4 * i; /* answers end at different times */
     o.eos = eos;
     o.eos_count = VOCABULARY / 4;
     mc_generation *whole = answer(gpt2, &o);
-    mc_generator *g = mc_gpt2_generator_new(gpt2, prompts, prompt_lengths, PROMPTS, &o);
+    mc_generator *g = mc_model_generator_new(gpt2, prompts, prompt_lengths, PROMPTS, &o);
     int given[PROMPTS] = {0};
     int32_t tokens[PROMPTS];
     bool early = false;
@@ -101,7 +101,7 @@ static void test_steps_are_the_whole(void **state)
     assert_false(mc_generator_next(g, tokens));
     mc_generator_free(g);
     mc_generation_free(whole);
-    assert_int_equal(mc_gpt2_generate(gpt2, NULL, NULL, 0, NULL)->count, 0);
+    assert_int_equal(mc_model_generate(gpt2, NULL, NULL, 0, NULL)->count, 0);
     assert_good(ctx);
 }
 
@@ -111,7 +111,7 @@ static void test_steps_are_the_whole(void **state)
 static void test_sampling_is_reproducible(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     mc_generate_options o = {
         .max_new_tokens = 10, .sample = true, .temperature = 1.5f, .seed = 3, .ignore_eos = true};
     mc_generation *a = answer(gpt2, &o), *b = answer(gpt2, &o);
@@ -126,7 +126,7 @@ static void test_sampling_is_reproducible(void **state)
     o.seed = 3;
     for (int i = 0; i < PROMPTS; i++) {
         o.first_prompt = i;
-        mc_generation *one = mc_gpt2_generate(gpt2, prompts + i, prompt_lengths + i, 1, &o);
+        mc_generation *one = mc_model_generate(gpt2, prompts + i, prompt_lengths + i, 1, &o);
         assert_good(ctx);
         assert_memory_equal(one->ids[0], a->ids[i], 10 * sizeof(int32_t));
     }
@@ -209,7 +209,7 @@ static void test_filters(void **state)
 /* ---- beams ----------------------------------------------------------------------------------- */
 
 /* The log-probability of an answer. */
-static double score_of(mc_gpt2 *gpt2, int prompt, const int32_t *answered, int n)
+static double score_of(mc_model *gpt2, int prompt, const int32_t *answered, int n)
 {
     int32_t ids[POSITIONS + 1];
     int length = prompt_lengths[prompt];
@@ -228,7 +228,7 @@ static double score_of(mc_gpt2 *gpt2, int prompt, const int32_t *answered, int n
 static void test_beams_find_the_best(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     mc_generate_options o = {.max_new_tokens = 2, .num_beams = VOCABULARY, .ignore_eos = true};
     mc_generation *got = answer(gpt2, &o);
     double best = -INFINITY;
@@ -244,7 +244,7 @@ static void test_beams_find_the_best(void **state)
 static void test_beam_scores(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     int32_t eos[5] = {3, 11, 23, 37, 49};
     static const float penalties[] = {1, MC_LENGTH_PENALTY_NONE, 2, -1};
     for (int p = 0; p < 4; p++) {
@@ -261,7 +261,7 @@ static void test_beam_scores(void **state)
             assert_true(n >= 1 && n <= 12);
             double score = score_of(gpt2, i, got->ids[i], n) / pow(n, power);
             assert_near(got->scores[i], score, 1e-4 * fmax(1, fabs(score)));
-            mc_generation *one = mc_gpt2_generate(gpt2, prompts + i, prompt_lengths + i, 1, &o);
+            mc_generation *one = mc_model_generate(gpt2, prompts + i, prompt_lengths + i, 1, &o);
             assert_int_equal(one->lengths[0], n);
             assert_memory_equal(one->ids[0], got->ids[i], (size_t)n * sizeof(int32_t));
         }
@@ -273,7 +273,7 @@ static void test_beam_scores(void **state)
 static void test_wrong_options(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     static const struct {
         mc_generate_options o;
         mc_status status;
@@ -291,21 +291,21 @@ static void test_wrong_options(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mc_generate_options o = bad[i].o;
         if (!o.max_new_tokens) o.max_new_tokens = 2;
-        assert_null(mc_gpt2_generate(gpt2, prompts, prompt_lengths, PROMPTS, &o));
+        assert_null(mc_model_generate(gpt2, prompts, prompt_lengths, PROMPTS, &o));
         assert_error(ctx, bad[i].status, bad[i].words[0], bad[i].words[1]);
     }
     mc_generate_options beams = {.num_beams = 3, .max_new_tokens = 2};
-    assert_null(mc_gpt2_generator_new(gpt2, prompts, prompt_lengths, PROMPTS, &beams));
+    assert_null(mc_model_generator_new(gpt2, prompts, prompt_lengths, PROMPTS, &beams));
     assert_error(ctx, MC_ERR_ARGUMENT, "3 beams");
     const int32_t *strange = (int32_t[]){1, VOCABULARY};
     mc_generate_options two = {.max_new_tokens = 2};
-    assert_null(mc_gpt2_generate(gpt2, &strange, (int[]){2}, 1, &two));
+    assert_null(mc_model_generate(gpt2, &strange, (int[]){2}, 1, &two));
     assert_error(ctx, MC_ERR_ARGUMENT, "token 1 of prompt 0 is 50", "0 to 49");
-    assert_null(mc_gpt2_generate(gpt2, prompts, (int[]){1, 0}, 2, &two));
+    assert_null(mc_model_generate(gpt2, prompts, (int[]){1, 0}, 2, &two));
     assert_error(ctx, MC_ERR_ARGUMENT, "prompt 1 is empty");
-    assert_null(mc_gpt2_generate(gpt2, prompts, prompt_lengths, -1, &two));
+    assert_null(mc_model_generate(gpt2, prompts, prompt_lengths, -1, &two));
     assert_error(ctx, MC_ERR_ARGUMENT, "-1 prompts");
-    assert_null(mc_gpt2_generate(NULL, prompts, prompt_lengths, 1, &two));
+    assert_null(mc_model_generate(NULL, prompts, prompt_lengths, 1, &two));
     assert_false(mc_generator_next(NULL, NULL));
     mc_generator_free(NULL);
     mc_generation_free(NULL);
@@ -314,14 +314,14 @@ static void test_wrong_options(void **state)
 static void test_weights_that_are_no_numbers(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     float values[DIM];
     for (int i = 0; i < DIM; i++) values[i] = NAN;
     mc_parameter_write(
-        mc_module_find_parameter(mc_gpt2_module(gpt2), "encoder.output_layernorm.weight"), values);
+        mc_module_find_parameter(mc_model_module(gpt2), "encoder.output_layernorm.weight"), values);
     for (int beams = 1; beams <= 3; beams += 2) {
         mc_generate_options o = {.max_new_tokens = 2, .num_beams = beams};
-        assert_null(mc_gpt2_generate(gpt2, prompts, prompt_lengths, PROMPTS, &o));
+        assert_null(mc_model_generate(gpt2, prompts, prompt_lengths, PROMPTS, &o));
         assert_error(ctx, MC_ERR_STATE, "not finite", "prompt 0");
     }
 }
@@ -342,9 +342,9 @@ static void *failing_alloc(mc_device *d, size_t bytes)
 static long generate_with_fault(bool host, long nth, int beams)
 {
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     mc_generate_options o = {.max_new_tokens = 3, .num_beams = beams};
-    mc_gpt2_generate(gpt2, prompts, prompt_lengths, 1, &o); /* the weights are there */
+    mc_model_generate(gpt2, prompts, prompt_lengths, 1, &o); /* the weights are there */
     assert_good(ctx);
     size_t in_use = ctx->device->memory.in_use;
     device_faults.alloc = ctx->device->alloc;
@@ -354,7 +354,7 @@ static long generate_with_fault(bool host, long nth, int beams)
 #ifdef MC_FAULT_INJECTION
     mc_fault_fail_at(host ? nth : 0, false);
 #endif
-    mc_generation *got = mc_gpt2_generate(gpt2, prompts, prompt_lengths, PROMPTS, &o);
+    mc_generation *got = mc_model_generate(gpt2, prompts, prompt_lengths, PROMPTS, &o);
     long count = device_faults.count;
 #ifdef MC_FAULT_INJECTION
     if (host) count = mc_fault_count();

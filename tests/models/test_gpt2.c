@@ -12,18 +12,18 @@
 static void test_ways_to_give_a_batch(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     static float hidden[WAYS][BATCH * WIDTH * DIM];
     float loss[WAYS];
     for (way how = LENGTHS; how < WAYS; how++) {
         mc_tape *t = mc_tape_begin_eval(ctx);
-        mc_gpt2_input in = make_batch(t, how);
-        mc_gpt2_output out = mc_gpt2_forward(t, gpt2, &in);
+        mc_model_input in = make_batch(t, how);
+        mc_model_output out = mc_model_forward(t, gpt2, &in);
         assert_good(ctx);
         read_valid(ctx, t, out.last_hidden, hidden[how]);
         int64_t rows = how == MASK ? BATCH * WIDTH : how == PACKED_WIDE ? 32 : 20;
         assert_int_equal(mc_tensor_size(out.last_hidden, 0), rows);
-        mc_tensor *logits = mc_gpt2_logits(t, gpt2, out.last_hidden);
+        mc_tensor *logits = mc_model_logits(t, gpt2, out.last_hidden);
         assert_true(mc_shape_equal(logits->shape, MC_SHAPE(rows, VOCABULARY)));
         loss[how] = mc_mean_loss(ctx, batch_loss(t, gpt2, how));
         mc_tape_end(t);
@@ -38,18 +38,18 @@ static void test_ways_to_give_a_batch(void **state)
 static void test_rows_are_independent_and_causal(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     static float together[BATCH * WIDTH * DIM];
     float alone[WIDTH * DIM];
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_gpt2_input in = make_batch(t, PACKED);
-    read_valid(ctx, t, mc_gpt2_forward(t, gpt2, &in).last_hidden, together);
+    mc_model_input in = make_batch(t, PACKED);
+    read_valid(ctx, t, mc_model_forward(t, gpt2, &in).last_hidden, together);
     for (int r = 0; r < BATCH; r++)
         for (int n = 1; n <= batch_lengths[r]; n++) {
             int32_t ids[WIDTH];
             for (int c = 0; c < n; c++) ids[c] = (int32_t)id_at(r, c);
-            mc_gpt2_input one = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, n), ids, false)};
-            mc_tensor_read_f32(ctx, mc_gpt2_forward(t, gpt2, &one).last_hidden, alone, n * DIM);
+            mc_model_input one = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(1, n), ids, false)};
+            mc_tensor_read_f32(ctx, mc_model_forward(t, gpt2, &one).last_hidden, alone, n * DIM);
             assert_good(ctx);
             for (int i = 0; i < n * DIM; i++)
                 assert_near(alone[i], together[r * WIDTH * DIM + i], 2e-5);
@@ -61,12 +61,12 @@ static void test_rows_are_independent_and_causal(void **state)
 static void test_no_rows(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     mc_tape *t = mc_tape_begin(ctx);
     mc_tensor *ids = mc_tape_input(t, MC_I64, MC_SHAPE(0, 5), NULL, false);
-    mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &(mc_gpt2_input){.ids = ids}).last_hidden;
-    mc_tensor *loss = mc_gpt2_loss(t, gpt2, hidden, mc_gpt2_shift_labels(t, hidden, ids));
-    assert_leaves_nothing(t, mc_gpt2_module(gpt2), loss);
+    mc_tensor *hidden = mc_model_forward(t, gpt2, &(mc_model_input){.ids = ids}).last_hidden;
+    mc_tensor *loss = mc_model_loss(t, gpt2, hidden, mc_model_shift_labels(t, hidden, ids));
+    assert_leaves_nothing(t, mc_model_module(gpt2), loss);
     mc_tape_end(t);
 }
 
@@ -74,31 +74,31 @@ static void test_labels_move_up(void **state)
 {
     mc_context *ctx = *state;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     const int64_t wide = (int64_t)1 << 33;
     int64_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8}, labels[8] = {1, 2, -100, 4, 5, wide, 7, 8};
     mc_tensor *x = mc_tape_input(t, MC_I64, MC_SHAPE(2, 4), ids, false);
     mc_tensor *y = mc_tape_input(t, MC_I64, MC_SHAPE(2, 4), labels, false);
     const mc_lengths *l = mc_tape_lengths(t, (int32_t[]){4, 3}, 2, 8);
-    mc_gpt2_input in = {.ids = x, .lengths = l};
-    mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &in).last_hidden;
-    mc_tensor *next = mc_gpt2_shift_labels(t, hidden, y);
+    mc_model_input in = {.ids = x, .lengths = l};
+    mc_tensor *hidden = mc_model_forward(t, gpt2, &in).last_hidden;
+    mc_tensor *next = mc_model_shift_labels(t, hidden, y);
     assert_good(ctx);
     const float expected[8] = {2, -100, 4, -100, -1, 7, -100, -100};
     float got[8];
     mc_tensor_read_f32(ctx, next, got, 8);
     for (int i = 0; i < 8; i++) assert_true(got[i] == expected[i]);
-    assert_null(mc_gpt2_loss(t, gpt2, hidden, next)); /* no label is lost by narrowing */
+    assert_null(mc_model_loss(t, gpt2, hidden, next)); /* no label is lost by narrowing */
     assert_error(ctx, MC_ERR_ARGUMENT, "label[4] = -1");
     assert_null(
-        mc_gpt2_shift_labels(t, hidden, mc_tape_input(t, MC_I64, MC_SHAPE(3), NULL, false)));
+        mc_model_shift_labels(t, hidden, mc_tape_input(t, MC_I64, MC_SHAPE(3), NULL, false)));
     assert_error(ctx, MC_ERR_SHAPE, "labels", "(3)");
     mc_tape_end(t);
 }
 
 /* ---- gradients and training ------------------------------------------------------------------ */
 
-static double loss_value(mc_context *ctx, mc_gpt2 *gpt2)
+static double loss_value(mc_context *ctx, mc_model *gpt2)
 {
     mc_tape *t = mc_tape_begin_eval(ctx);
     float sum_count[2];
@@ -116,13 +116,13 @@ static void test_gradients_by_differences(void **state)
         config.tied = tied;
         config.scale_by_layer = !tied;
         config.scale_attention = tied;
-        mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &config, NULL);
-        mc_gpt2_set_dropout(gpt2, 0);
+        mc_model *gpt2 = mc_gpt2_new(ctx, &config, NULL);
+        mc_model_set_dropout(gpt2, 0);
         mc_tape *t = mc_tape_begin(ctx);
         mc_tape_backward(t, batch_loss(t, gpt2, LENGTHS), NULL);
         mc_tape_end(t);
         mc_parameter_iterator it = {0};
-        for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+        for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));) {
             float values[VOCABULARY * DIM], gradient[VOCABULARY * DIM], moved[VOCABULARY * DIM];
             int64_t n = mc_shape_count(p->shape);
             mc_parameter_read(p, values);
@@ -143,7 +143,7 @@ static void test_gradients_by_differences(void **state)
             if (fabs(slope - square) > 0.01 * square + 1e-6)
                 fail_msg("%s: slope %g, gradient says %g", p->name, slope, square);
         }
-        mc_gpt2_free(gpt2);
+        mc_model_free(gpt2);
     }
 }
 
@@ -151,11 +151,11 @@ static void test_gradients_by_differences(void **state)
 static float *step_values(mc_recompute recompute, mc_dtype dtype, int64_t *count)
 {
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 11});
-    mc_gpt2 *gpt2 = new_gpt2(ctx, dtype, MC_RECOMPUTE_NONE);
-    mc_gpt2_set_recompute(gpt2, recompute);
+    mc_model *gpt2 = new_gpt2(ctx, dtype, MC_RECOMPUTE_NONE);
+    mc_model_set_recompute(gpt2, recompute);
     mc_tape *t = mc_tape_begin(ctx);
     float *values =
-        loss_and_gradients(t, mc_gpt2_module(gpt2), batch_loss(t, gpt2, PACKED_WIDE), count);
+        loss_and_gradients(t, mc_model_module(gpt2), batch_loss(t, gpt2, PACKED_WIDE), count);
     mc_context_free(ctx);
     return values;
 }
@@ -183,13 +183,13 @@ static size_t step_peak(mc_recompute recompute)
     mc_context *ctx = mc_init_distributed(NULL);
     mc_gpt2_config config = small_config();
     config.layers = 12;
-    mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &config, &(mc_load_options){.recompute = recompute});
+    mc_model *gpt2 = mc_gpt2_new(ctx, &config, &(mc_load_options){.recompute = recompute});
     for (int step = 0; step < 2; step++) {
         mc_tape *t = mc_tape_begin(ctx);
         ctx->device->memory.peak = ctx->device->memory.in_use;
         mc_tensor *ids = mc_tape_input(t, MC_I32, MC_SHAPE(32, 24), NULL, false);
-        mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &(mc_gpt2_input){.ids = ids}).last_hidden;
-        mc_tape_backward(t, mc_gpt2_loss(t, gpt2, hidden, ids), NULL);
+        mc_tensor *hidden = mc_model_forward(t, gpt2, &(mc_model_input){.ids = ids}).last_hidden;
+        mc_tape_backward(t, mc_model_loss(t, gpt2, hidden, ids), NULL);
         mc_tape_end(t);
     }
     assert_good(ctx);
@@ -277,8 +277,8 @@ static mc_status count_dropout(mc_device *d, int64_t rows, int64_t columns, mc_m
  * belong to the stream. */
 static void count_passes(mc_context *ctx, float dropout, int others)
 {
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_BF16, 0);
-    mc_gpt2_set_dropout(gpt2, dropout);
+    mc_model *gpt2 = new_gpt2(ctx, MC_BF16, 0);
+    mc_model_set_dropout(gpt2, dropout);
     memset(&calls, 0, sizeof calls);
     mc_kernels counting = *ctx->device->kernels;
     calls.kernels = ctx->device->kernels;
@@ -290,11 +290,11 @@ static void count_passes(mc_context *ctx, float dropout, int others)
     counting.scale = count_scale;
     counting.dropout = count_dropout;
     mc_tape *t = mc_tape_begin(ctx);
-    mc_gpt2_input in = make_batch(t, LENGTHS);
+    mc_model_input in = make_batch(t, LENGTHS);
     mc_embedding_whole(t, gpt2->words); /* the weights are there */
     ctx->device->kernels = &counting;
-    mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &in).last_hidden;
-    mc_tape_backward(t, mc_gpt2_loss(t, gpt2, hidden, mc_gpt2_shift_labels(t, hidden, in.ids)),
+    mc_tensor *hidden = mc_model_forward(t, gpt2, &in).last_hidden;
+    mc_tape_backward(t, mc_model_loss(t, gpt2, hidden, mc_model_shift_labels(t, hidden, in.ids)),
                      NULL);
     ctx->device->kernels = calls.kernels;
     mc_tape_end(t);
@@ -319,13 +319,13 @@ static void test_training(void **state)
     static const mc_dtype dtypes[] = {MC_F32, MC_BF16, MC_F16};
     for (int d = 0; d < 3; d++) {
         mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 2});
-        mc_gpt2 *gpt2 = new_gpt2(ctx, dtypes[d], 0);
-        mc_gpt2_set_dropout(gpt2, 0);
+        mc_model *gpt2 = new_gpt2(ctx, dtypes[d], 0);
+        mc_model_set_dropout(gpt2, 0);
         mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f});
         double scale = dtypes[d] == MC_F16 ? 256 : 0;
         mc_optim_manager *optim =
             mc_optim_manager_new(ctx, &(mc_optim_manager_options){.loss_scale = scale});
-        mc_optimizer_add(adam, mc_gpt2_module(gpt2));
+        mc_optimizer_add(adam, mc_model_module(gpt2));
         mc_optim_manager_add(optim, adam, NULL);
         float first = 0, last = 0;
         for (int step = 0; step < 30; step++) {
@@ -364,11 +364,11 @@ static void test_padding_stays_zero(void **state)
         mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 2});
         mc_gpt2_config config = small_config();
         config.tied = dtype != MC_BF16;
-        mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &config, &(mc_load_options){.dtype = dtype});
+        mc_model *gpt2 = mc_gpt2_new(ctx, &config, &(mc_load_options){.dtype = dtype});
         mc_optimizer *adam =
             mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f, .weight_decay = 0.1f});
         mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
-        mc_optimizer_add(adam, mc_gpt2_module(gpt2));
+        mc_optimizer_add(adam, mc_model_module(gpt2));
         mc_optim_manager_add(optim, adam, NULL);
         for (int step = 0; step < 3; step++) {
             mc_optim_manager_zero_grad(optim);
@@ -380,7 +380,7 @@ static void test_padding_stays_zero(void **state)
         assert_good(ctx);
         const char *names[] = {"input_embedding.weight", "output_projection.weight"};
         for (int i = 0; i < 2 - config.tied; i++) {
-            mc_parameter *p = mc_module_find_parameter(mc_gpt2_module(gpt2), names[i]);
+            mc_parameter *p = mc_module_find_parameter(mc_model_module(gpt2), names[i]);
             const mc_stored *s = p->stored;
             assert_true(mc_shape_equal(s->shape, MC_SHAPE(MC_GPT2_VOCAB_ALIGN, DIM)));
             assert_true(mc_shape_equal(mc_parameter_shape(p), MC_SHAPE(VOCABULARY, DIM)));
@@ -408,9 +408,9 @@ static void test_padding_is_not_counted(void **state)
     } known[] = {{"gpt2-base", 124439808}, {"gpt2", 124439808}, {"gpt2-medium", 354823168}};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(mc_gpt2_config_named(ctx, known[i].name, &c), MC_OK);
-        mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &c, NULL); /* no memory is taken before a tape */
-        assert_int_equal(mc_module_parameter_count(mc_gpt2_module(gpt2)), known[i].parameters);
-        mc_gpt2_free(gpt2);
+        mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL); /* no memory is taken before a tape */
+        assert_int_equal(mc_module_parameter_count(mc_model_module(gpt2)), known[i].parameters);
+        mc_model_free(gpt2);
     }
     assert_int_equal(mc_gpt2_config_named(ctx, "gpt2-xl", &c), MC_OK);
     assert_true(c.dim == 1600 && c.layers == 48 && c.heads == 25 && c.dim_ff == 6400);
@@ -428,9 +428,9 @@ static void test_padding_is_not_counted(void **state)
 static void test_initial_values(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));) {
         float values[VOCABULARY * DIM];
         int64_t n = mc_shape_count(p->shape);
         mc_parameter_read(p, values);
@@ -445,17 +445,17 @@ static void test_initial_values(void **state)
 
 /* ---- input that does not fit ----------------------------------------------------------------- */
 
-static mc_tensor *forward_ids(mc_tape *t, mc_gpt2 *gpt2, mc_shape shape, const int64_t *ids,
+static mc_tensor *forward_ids(mc_tape *t, mc_model *gpt2, mc_shape shape, const int64_t *ids,
                               const mc_lengths *l)
 {
-    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I64, shape, ids, false), .lengths = l};
-    return mc_gpt2_forward(t, gpt2, &in).last_hidden;
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I64, shape, ids, false), .lengths = l};
+    return mc_model_forward(t, gpt2, &in).last_hidden;
 }
 
 static void test_wrong_input(void **state)
 {
     mc_context *ctx = *state;
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     mc_tape *t = mc_tape_begin(ctx);
     int64_t ids[64] = {1, 2, 3, VOCABULARY, 5, 6}; /* the first row of padding */
     assert_null(forward_ids(t, gpt2, MC_SHAPE(2, 3), ids, NULL));
@@ -471,27 +471,27 @@ static void test_wrong_input(void **state)
     assert_null(
         forward_ids(t, gpt2, MC_SHAPE(2, 3), ids, mc_tape_lengths(t, (int32_t[]){3, 4}, 2, 1)));
     assert_error(ctx, MC_ERR_SHAPE, "ids", "(2, 3)");
-    assert_null(mc_gpt2_forward(t, gpt2, &(mc_gpt2_input){0}).last_hidden);
+    assert_null(mc_model_forward(t, gpt2, &(mc_model_input){0}).last_hidden);
     assert_error(ctx, MC_ERR_ARGUMENT, "GPT-2", "NULL");
     mc_tensor *good = mc_tape_input(t, MC_I64, MC_SHAPE(2, 3), ids, false);
     mc_tensor *narrow = mc_tape_input(t, MC_I64, MC_SHAPE(2, 2), ids, false);
-    mc_tensor *hidden = mc_gpt2_forward(t, gpt2, &(mc_gpt2_input){.ids = good}).last_hidden;
+    mc_tensor *hidden = mc_model_forward(t, gpt2, &(mc_model_input){.ids = good}).last_hidden;
     assert_null(
-        mc_gpt2_forward(t, gpt2, &(mc_gpt2_input){.ids = good, .mask = narrow}).last_hidden);
+        mc_model_forward(t, gpt2, &(mc_model_input){.ids = good, .mask = narrow}).last_hidden);
     assert_error(ctx, MC_ERR_SHAPE, "mask", "(2, 2)");
-    assert_null(mc_gpt2_loss(t, gpt2, hidden, narrow));
+    assert_null(mc_model_loss(t, gpt2, hidden, narrow));
     assert_error(ctx, MC_ERR_SHAPE, "label", "(2, 2)", "6 elements");
     ids[1] = VOCABULARY;
     mc_tensor *labels = mc_tape_input(t, MC_I64, MC_SHAPE(6), ids, false);
-    assert_null(mc_gpt2_loss(t, gpt2, hidden, labels));
+    assert_null(mc_model_loss(t, gpt2, hidden, labels));
     assert_error(ctx, MC_ERR_ARGUMENT, "label[1] = 50", "49");
-    assert_null(mc_gpt2_logits(t, gpt2, NULL));
+    assert_null(mc_model_logits(t, gpt2, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "NULL");
     mc_tape_end(t);
-    assert_null(mc_gpt2_forward(NULL, gpt2, NULL).last_hidden);
-    assert_null(mc_gpt2_module(NULL));
-    assert_int_equal(mc_gpt2_dim(NULL), 0);
-    mc_gpt2_free(NULL);
+    assert_null(mc_model_forward(NULL, gpt2, NULL).last_hidden);
+    assert_null(mc_model_module(NULL));
+    assert_int_equal(mc_model_dim(NULL), 0);
+    mc_model_free(NULL);
 }
 
 static void test_wrong_configs(void **state)

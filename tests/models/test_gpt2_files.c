@@ -25,17 +25,17 @@ static mc_context *logging_context(uint64_t seed)
 
 /* ---- saving and loading ---------------------------------------------------------------------- */
 
-static void logits(mc_context *ctx, mc_gpt2 *gpt2, float out[BATCH * WIDTH * VOCABULARY])
+static void logits(mc_context *ctx, mc_model *gpt2, float out[BATCH * WIDTH * VOCABULARY])
 {
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_gpt2_input in = make_batch(t, MASK);
-    mc_tensor *x = mc_gpt2_logits(t, gpt2, mc_gpt2_forward(t, gpt2, &in).last_hidden);
+    mc_model_input in = make_batch(t, MASK);
+    mc_tensor *x = mc_model_logits(t, gpt2, mc_model_forward(t, gpt2, &in).last_hidden);
     mc_tensor_read_f32(ctx, x, out, BATCH * WIDTH * VOCABULARY);
     assert_good(ctx);
     mc_tape_end(t);
 }
 
-static void assert_same_logits(mc_context *a, mc_gpt2 *of_a, mc_context *b, mc_gpt2 *of_b)
+static void assert_same_logits(mc_context *a, mc_model *of_a, mc_context *b, mc_model *of_b)
 {
     static float first[BATCH * WIDTH * VOCABULARY], second[BATCH * WIDTH * VOCABULARY];
     logits(a, of_a, first);
@@ -72,13 +72,13 @@ static void test_save_and_load(void **state)
             config.embedding_dropout = 0;
             config.bos_token_id = -1;
             mc_load_options options = {.dtype = dtype}, again = {.saved_dtype = true};
-            mc_gpt2 *saved = mc_gpt2_new(a, &config, &options);
-            assert_int_equal(mc_gpt2_save(saved, temp_path(&folder, "new/model")), MC_OK);
-            assert_int_equal(mc_gpt2_save(saved, temp_path(&folder, "new/model")), MC_OK);
-            mc_gpt2 *loaded = mc_gpt2_from_pretrained(b, temp_path(&folder, "new/model"), &again);
+            mc_model *saved = mc_gpt2_new(a, &config, &options);
+            assert_int_equal(mc_model_save(saved, temp_path(&folder, "new/model")), MC_OK);
+            assert_int_equal(mc_model_save(saved, temp_path(&folder, "new/model")), MC_OK);
+            mc_model *loaded = mc_gpt2_from_pretrained(b, temp_path(&folder, "new/model"), &again);
             assert_good(b);
             assert_string_equal(log_text, "");
-            assert_int_equal(mc_gpt2_module(loaded)->root->dtype, dtype);
+            assert_int_equal(mc_model_module(loaded)->root->dtype, dtype);
             assert_same_logits(a, saved, b, loaded);
             mc_gpt2_config read = mc_gpt2_get_config(loaded);
             assert_true(same_config(&read, &config));
@@ -93,8 +93,8 @@ static void test_file_contents(void **state)
 {
     mc_context *ctx = *state;
     temp_folder folder = temp_folder_new();
-    mc_gpt2 *gpt2 = new_gpt2(ctx, MC_F32, 0);
-    assert_int_equal(mc_gpt2_save(gpt2, folder.path), MC_OK);
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    assert_int_equal(mc_model_save(gpt2, folder.path), MC_OK);
     mc_safetensors *file = mc_safetensors_open(ctx, folder.path, NULL);
     assert_int_equal(mc_safetensors_count(file), 2 + 3 * 12 + 2);
     const mc_safetensors_entry *e = mc_safetensors_find(file, "transformer.wte.weight");
@@ -104,7 +104,7 @@ static void test_file_contents(void **state)
     float values[DIM * 3 * DIM], k[DIM * DIM];
     mc_safetensors_read_f32(file, e, 0, e->count, values);
     mc_parameter_read(
-        mc_module_find_parameter(mc_gpt2_module(gpt2),
+        mc_module_find_parameter(mc_model_module(gpt2),
                                  "encoder.layers.1.self_att.self_attention.project_k.weight"),
         k);
     for (int o = 0; o < DIM; o++)
@@ -193,7 +193,7 @@ static files new_files(void)
 {
     files f = {temp_folder_new(), temp_folder_new()};
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 21});
-    mc_gpt2_save(new_gpt2(ctx, MC_F32, 0), f.saved.path);
+    mc_model_save(new_gpt2(ctx, MC_F32, 0), f.saved.path);
     assert_good(ctx);
     mc_context_free(ctx);
     copy_file(temp_path(&f.saved, "config.json"), temp_path(&f.edited, "config.json"));
@@ -224,8 +224,8 @@ static void test_other_names(void **state)
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         edit_files(&f, &edits[i]);
         mc_context *ctx = logging_context(3);
-        mc_gpt2 *as_it_was = mc_gpt2_from_pretrained(ctx, f.saved.path, NULL);
-        mc_gpt2 *edited = mc_gpt2_from_pretrained(ctx, f.edited.path, NULL);
+        mc_model *as_it_was = mc_gpt2_from_pretrained(ctx, f.saved.path, NULL);
+        mc_model *edited = mc_gpt2_from_pretrained(ctx, f.edited.path, NULL);
         assert_good(ctx);
         assert_string_equal(log_text, "");
         assert_same_logits(ctx, as_it_was, ctx, edited);
@@ -243,18 +243,18 @@ static void test_other_head(void **state)
     temp_folder again = temp_folder_new();
     edit_files(&f, &(edit){.head = -2});
     mc_context *ctx = logging_context(3);
-    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, f.edited.path, NULL);
+    mc_model *gpt2 = mc_gpt2_from_pretrained(ctx, f.edited.path, NULL);
     assert_good(ctx);
     assert_non_null(strstr(log_text, "lm_head.weight is not the word embedding again"));
     assert_false(mc_gpt2_get_config(gpt2).tied);
-    mc_module *m = mc_gpt2_module(gpt2);
+    mc_module *m = mc_model_module(gpt2);
     float words[VOCABULARY * DIM], head[VOCABULARY * DIM];
     mc_parameter_read(mc_module_find_parameter(m, "input_embedding.weight"), words);
     mc_parameter_read(mc_module_find_parameter(m, "output_projection.weight"), head);
     for (int i = 0; i < VOCABULARY * DIM; i++) assert_true(head[i] == -2 * words[i]);
-    mc_gpt2_save(gpt2, again.path);
+    mc_model_save(gpt2, again.path);
     log_text[0] = '\0';
-    mc_gpt2 *loaded = mc_gpt2_from_pretrained(ctx, again.path, NULL);
+    mc_model *loaded = mc_gpt2_from_pretrained(ctx, again.path, NULL);
     assert_good(ctx);
     assert_string_equal(log_text, "");
     assert_same_logits(ctx, gpt2, ctx, loaded);
@@ -311,10 +311,10 @@ static void test_shards(void **state)
     if (!folder) skip();
     char path[1024];
     snprintf(path, sizeof path, "%s/goldens/loader-formats/sharded-gpt2", folder);
-    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, path, NULL);
+    mc_model *gpt2 = mc_gpt2_from_pretrained(ctx, path, NULL);
     assert_good(ctx);
     temp_folder saved = temp_folder_new();
-    assert_int_equal(mc_gpt2_save(gpt2, saved.path), MC_OK);
+    assert_int_equal(mc_model_save(gpt2, saved.path), MC_OK);
     snprintf(path, sizeof path, "%s/goldens/loader-formats/sharded-gpt2-expected.safetensors",
              folder);
     mc_safetensors *expected = mc_safetensors_open(ctx, path, NULL);
@@ -412,8 +412,8 @@ static void test_other_configs(void **state)
         temp_path(&f.saved, "config.json"),
         "{\"vocab_size\": 50, \"n_embd\": 16, \"n_head\": 4, \"n_layer\": 3, \"n_inner\": 40, "
         "\"n_positions\": 24, \"bos_token_id\": null, \"eos_token_id\": [7, 9]}");
-    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, f.saved.path, NULL);
-    assert_int_equal(mc_gpt2_save(gpt2, f.edited.path), MC_OK);
+    mc_model *gpt2 = mc_gpt2_from_pretrained(ctx, f.saved.path, NULL);
+    assert_int_equal(mc_model_save(gpt2, f.edited.path), MC_OK);
     gpt2 = mc_gpt2_from_pretrained(ctx, f.edited.path, NULL);
     assert_good(ctx);
     assert_int_equal(gpt2->eos_count, 2);

@@ -57,7 +57,7 @@ static mc_dtype first_dtype(void)
     return MC_BF16;
 }
 
-static mc_gpt2 *new_model(mc_context *ctx, const setting *s)
+static mc_model *new_model(mc_context *ctx, const setting *s)
 {
     mc_gpt2_config c = mc_gpt2_config_default();
     c.vocab_size = VOCABULARY;
@@ -74,14 +74,14 @@ static mc_gpt2 *new_model(mc_context *ctx, const setting *s)
                            .recompute = s->full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE});
 }
 
-static mc_optimizer *new_adam(mc_context *ctx, mc_gpt2 *gpt2, const setting *s, bool offload)
+static mc_optimizer *new_adam(mc_context *ctx, mc_model *gpt2, const setting *s, bool offload)
 {
     mc_adam_options options = {
         .lr = 3e-3f, .weight_decay = 0.02f, .no_decay_bias_norm = true, .gpu_share = s->gpu_share};
     mc_optimizer *adam = offload ? mc_adam_offload_new(ctx, &options) : mc_adam_new(ctx, &options);
-    mc_optimizer_add(adam, mc_gpt2_module(gpt2));
+    mc_optimizer_add(adam, mc_model_module(gpt2));
     if (s->groups)
-        mc_optimizer_add_group(adam, mc_gpt2_module(gpt2), "*.weight",
+        mc_optimizer_add_group(adam, mc_model_module(gpt2), "*.weight",
                                &(mc_param_group){.lr_factor = 0.5f});
     return adam;
 }
@@ -98,7 +98,7 @@ static mc_optim_manager *new_manager(mc_context *ctx, mc_optimizer *adam, const 
 }
 
 /* The loss of rows that step and micro-step choose. */
-static mc_tensor *forward(mc_tape *t, mc_gpt2 *gpt2, int number, bool with_logits)
+static mc_tensor *forward(mc_tape *t, mc_model *gpt2, int number, bool with_logits)
 {
     int32_t ids[TOKENS], labels[TOKENS], lengths[2] = {TOKENS / 3, TOKENS - TOKENS / 3};
     uint64_t seed = (uint64_t)number % 5 + 1;
@@ -109,15 +109,15 @@ static mc_tensor *forward(mc_tape *t, mc_gpt2 *gpt2, int number, bool with_logit
         token = (token * 3 + 1 + number % 3) % VOCABULARY;
         labels[i] = seed >> 61 ? token : -100;
     }
-    mc_gpt2_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids, false),
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids, false),
                         .lengths = mc_tape_lengths(t, lengths, 2, 1)};
-    mc_gpt2_output out = mc_gpt2_forward(t, gpt2, &in);
+    mc_model_output out = mc_model_forward(t, gpt2, &in);
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), labels, false);
-    if (!with_logits) return mc_gpt2_loss(t, gpt2, out.last_hidden, target);
-    return mc_cross_entropy(t, mc_gpt2_logits(t, gpt2, out.last_hidden), target, NULL);
+    if (!with_logits) return mc_model_loss(t, gpt2, out.last_hidden, target);
+    return mc_cross_entropy(t, mc_model_logits(t, gpt2, out.last_hidden), target, NULL);
 }
 
-static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int number)
+static void backward(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, int number)
 {
     mc_tape *t = mc_tape_begin(ctx);
     mc_tensor *loss = forward(t, gpt2, number, false);
@@ -130,9 +130,9 @@ static void backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, in
 
 /* Backward of a later micro-step. The host adds up what micro-steps give; elsewhere each operation
  * adds to the sum, in another order. On the CPU that is made the same here, to compare bits. */
-static void add_backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, int number)
+static void add_backward(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, int number)
 {
-    mc_module_root *root = mc_gpt2_module(gpt2)->root;
+    mc_module_root *root = mc_model_module(gpt2)->root;
     float *before[16] = {NULL};
     assert_true(root->bucket_count <= 16);
     for (int i = 0; i < root->bucket_count && !on_gpu(); i++) {
@@ -152,16 +152,16 @@ static void add_backward(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim
 }
 
 /* All, one behind the other. */
-static void read_gradients(mc_gpt2 *gpt2, float *to)
+static void read_gradients(mc_model *gpt2, float *to)
 {
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));) {
         mc_parameter_read_gradient(p, to);
         to += mc_shape_count(mc_parameter_shape(p));
     }
 }
 
-static void one_step(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, const setting *s,
+static void one_step(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, const setting *s,
                      int step)
 {
     mc_optim_manager_zero_grad(optim);
@@ -174,11 +174,11 @@ static void one_step(mc_context *ctx, mc_gpt2 *gpt2, mc_optim_manager *optim, co
     mc_optim_manager_step(optim);
 }
 
-static void read_all(mc_gpt2 *gpt2, outcome *o)
+static void read_all(mc_model *gpt2, outcome *o)
 {
     mc_parameter_iterator it = {0};
     o->count = 0;
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));) {
         size_t count = (size_t)mc_shape_count(mc_parameter_shape(p));
         assert_true(o->count + count <= MOST);
         assert_int_equal(mc_parameter_read(p, o->values + o->count), MC_OK);
@@ -186,7 +186,7 @@ static void read_all(mc_gpt2 *gpt2, outcome *o)
     }
 }
 
-static void train_alone(mc_context *ctx, mc_gpt2 *gpt2, mc_optimizer *adam)
+static void train_alone(mc_context *ctx, mc_model *gpt2, mc_optimizer *adam)
 {
     for (int step = 0; step < STEPS; step++) {
         mc_optimizer_zero_grad(adam);
@@ -200,14 +200,14 @@ static void train(const setting *s, bool offload, outcome *o)
 {
     mc_context *ctx = new_context();
     ctx->grad_dtype = s->wire;
-    mc_gpt2 *gpt2 = new_model(ctx, s);
+    mc_model *gpt2 = new_model(ctx, s);
     mc_optimizer *adam = new_adam(ctx, gpt2, s, offload);
     mc_optim_manager *optim = s->alone ? NULL : new_manager(ctx, adam, s);
     memset(o, 0, sizeof *o);
     if (s->alone) train_alone(ctx, gpt2, adam);
     for (int step = 0; step < STEPS && !s->alone; step++) {
         if (s->freezes && step % 5 == 2)
-            mc_module_set_trainable(mc_gpt2_module(gpt2), "*.layers.1.*", step % 2);
+            mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", step % 2);
         one_step(ctx, gpt2, optim, s, step);
         o->loss[step] = mc_optim_manager_mean_loss(optim);
         o->norm[step] = mc_optim_manager_grad_norm(optim);
@@ -303,9 +303,9 @@ typedef struct places {
     int64_t host_elements, elements;
 } places;
 
-static places places_of(mc_gpt2 *gpt2)
+static places places_of(mc_model *gpt2)
 {
-    const mc_module_root *root = mc_gpt2_module(gpt2)->root;
+    const mc_module_root *root = mc_model_module(gpt2)->root;
     places found = {0};
     for (int i = 0; i < root->bucket_count; i++) {
         const mc_bucket *b = &root->buckets[i];
@@ -323,7 +323,7 @@ static void test_gpu_share(void **state)
     for (int i = 0; i < 4; i++) {
         setting s = {.dtype = MC_BF16, .micro = 2, .gpu_share = shares[i], .clip = 1};
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
         one_step(ctx, gpt2, optim, &s, 0);
         places at = places_of(gpt2);
@@ -343,7 +343,7 @@ static void test_gpu_share(void **state)
 static size_t peak_of_step(bool offload, const setting *s, size_t *kept)
 {
     mc_context *ctx = new_context();
-    mc_gpt2 *gpt2 = new_model(ctx, s);
+    mc_model *gpt2 = new_model(ctx, s);
     mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, s, offload), s);
     for (int i = 0; i < 2; i++) one_step(ctx, gpt2, optim, s, i);
     assert_int_equal(mc_optim_manager_settle(optim), MC_OK);
@@ -366,8 +366,8 @@ static void test_device_memory(void **state)
     const setting s = {.dtype = MC_F32, .micro = 1};
     size_t kept[2];
     mc_context *ctx = new_context();
-    mc_gpt2 *gpt2 = new_model(ctx, &s);
-    size_t elements = (size_t)mc_module_parameter_count(mc_gpt2_module(gpt2));
+    mc_model *gpt2 = new_model(ctx, &s);
+    size_t elements = (size_t)mc_module_parameter_count(mc_model_module(gpt2));
     mc_context_free(ctx);
     size_t plain = peak_of_step(false, &s, &kept[0]), off = peak_of_step(true, &s, &kept[1]);
     assert_true(kept[0] >= kept[1] + 3 * elements * sizeof(float)); /* m, v, gradients */
@@ -388,13 +388,13 @@ static void train_in_two(const setting *s, bool first, bool second, outcome *o)
     static outcome values;
     for (int half = 0; half < 2; half++) {
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, s);
+        mc_model *gpt2 = new_model(ctx, s);
         mc_optim_manager *optim =
             new_manager(ctx, new_adam(ctx, gpt2, s, half ? second : first), s);
         if (half) {
             const float *from = values.values;
             mc_parameter_iterator it = {0};
-            for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));) {
+            for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));) {
                 mc_parameter_write(p, from);
                 from += mc_shape_count(mc_parameter_shape(p));
             }
@@ -430,9 +430,9 @@ static void test_checkpoints(void **state)
 
 /* ---- moving in and out ----------------------------------------------------------------------- */
 
-static places place_now(mc_gpt2 *gpt2)
+static places place_now(mc_model *gpt2)
 {
-    assert_int_equal(mc_module_need_gradients(mc_gpt2_module(gpt2)->root), MC_OK);
+    assert_int_equal(mc_module_need_gradients(mc_model_module(gpt2)->root), MC_OK);
     return places_of(gpt2);
 }
 
@@ -445,7 +445,7 @@ static void test_changing_optimizers(void **state)
     for (int changes = 0; changes < 2; changes++) {
         outcome *o = changes ? &found : &expected;
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         mc_optimizer *adam = new_adam(ctx, gpt2, &s, false);
         memset(o, 0, sizeof *o);
         mc_optimizer_zero_grad(adam);
@@ -480,14 +480,14 @@ static void test_mixed_optimizers(void **state)
     for (int offload = 0; offload < 2; offload++) {
         outcome *o = offload ? &found : &expected;
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         mc_optimizer *sgd = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.05f});
-        mc_optimizer_add_group(sgd, mc_gpt2_module(gpt2), "*.layers.2.*.bias", NULL);
+        mc_optimizer_add_group(sgd, mc_model_module(gpt2), "*.layers.2.*.bias", NULL);
         mc_adam_options options = {.lr = 3e-3f};
         mc_optimizer *adam =
             offload ? mc_adam_offload_new(ctx, &options) : mc_adam_new(ctx, &options);
         mc_parameter_iterator it = {0};
-        for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it));)
+        for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(gpt2), &it));)
             if (!p->optimizer) mc_optimizer_add_group(adam, p->module, p->name, NULL);
         mc_optim_manager *optim = new_manager(ctx, adam, &s);
         mc_optim_manager_add(optim, sgd, NULL);
@@ -512,16 +512,16 @@ static void test_reading_gradients(void **state)
     static float gradient[2][MOST];
     for (int offload = 0; offload < 2; offload++) {
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, offload), &s);
         one_step(ctx, gpt2, optim, &s, 0);
         read_gradients(gpt2, gradient[offload]);
-        mc_inspection *rows = mc_inspect(mc_gpt2_module(gpt2), "*");
+        mc_inspection *rows = mc_inspect(mc_model_module(gpt2), "*");
         assert_good(ctx);
         assert_true(mc_inspection_row(rows, 0)->grad_std > 0);
-        mc_module_zero_grad(mc_gpt2_module(gpt2));
+        mc_module_zero_grad(mc_model_module(gpt2));
         mc_parameter *p =
-            mc_module_find_parameter(mc_gpt2_module(gpt2), mc_inspection_row(rows, 0)->name);
+            mc_module_find_parameter(mc_model_module(gpt2), mc_inspection_row(rows, 0)->name);
         static float zeros[MOST];
         mc_parameter_read_gradient(p, zeros);
         for (int64_t i = 0; i < mc_shape_count(p->shape); i++) assert_true(zeros[i] == 0);
@@ -538,13 +538,13 @@ static void test_lone_gradients_stay(void **state)
     const setting s = {.dtype = MC_BF16, .micro = 1};
     mc_context *ctx = new_context();
     ctx->grad_dtype = MC_GRAD_PARAMETER;
-    mc_gpt2 *gpt2 = new_model(ctx, &s);
+    mc_model *gpt2 = new_model(ctx, &s);
     mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
     mc_optim_manager_zero_grad(optim);
     backward(ctx, gpt2, optim, 1);
-    mc_module_wait(mc_gpt2_module(gpt2));
+    mc_module_wait(mc_model_module(gpt2));
     mc_parameter *p =
-        mc_module_find_parameter(mc_gpt2_module(gpt2), "encoder.layers.1.ffn.ffn.w_in.w.weight");
+        mc_module_find_parameter(mc_model_module(gpt2), "encoder.layers.1.ffn.ffn.w_in.w.weight");
     assert_non_null(p);
     static uint16_t kept[MOST];
     static float gradient[MOST];
@@ -574,7 +574,7 @@ static void test_lone_gradients_in_company(void **state)
         const setting s = {.dtype = MC_BF16, .micro = 2 - lone};
         mc_context *ctx = new_context();
         ctx->grad_dtype = MC_GRAD_PARAMETER;
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
         mc_optim_manager_zero_grad(optim);
         mc_tape *t = mc_tape_begin(ctx);
@@ -615,10 +615,10 @@ static void test_host_memory(void **state)
     (void)state;
     const setting s = {.dtype = MC_BF16, .micro = 1};
     mc_context *ctx = new_context();
-    mc_gpt2 *gpt2 = new_model(ctx, &s);
+    mc_model *gpt2 = new_model(ctx, &s);
     mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
     int64_t elements = 0;
-    mc_module_layout(mc_gpt2_module(gpt2)->root);
+    mc_module_layout(mc_model_module(gpt2)->root);
     elements = places_of(gpt2).elements;
     char least[32], needed[32];
     long long bytes = (long long)elements * 16 + 4 * 1000 * 4; /* four buffers of a chunk */
@@ -650,14 +650,14 @@ static void test_nonfinite(void **state)
     char message[2][512];
     for (int offload = 0; offload < 2; offload++) {
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, offload), &s);
         one_step(ctx, gpt2, optim, &s, 0);
         mc_parameter *p =
-            mc_module_find_parameter(mc_gpt2_module(gpt2), "encoder.layers.2.ffn.ln.weight");
+            mc_module_find_parameter(mc_model_module(gpt2), "encoder.layers.2.ffn.ln.weight");
         if (!p) {
             mc_parameter_iterator it = {0};
-            for (int i = 0; i < 20; i++) p = mc_module_next_parameter(mc_gpt2_module(gpt2), &it);
+            for (int i = 0; i < 20; i++) p = mc_module_next_parameter(mc_model_module(gpt2), &it);
         }
         size_t count = (size_t)mc_shape_count(p->shape);
         static float values[MOST];
@@ -681,12 +681,12 @@ static void test_freeing_early(void **state)
     const setting s = {.dtype = MC_BF16, .micro = 1};
     for (int what = 0; what < 5; what++) {
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         mc_optimizer *adam = new_adam(ctx, gpt2, &s, true);
         mc_optim_manager *optim = new_manager(ctx, adam, &s);
         for (int i = 0; i < 2; i++) one_step(ctx, gpt2, optim, &s, i);
         if (what == 1) mc_optimizer_free(adam);
-        if (what == 2) mc_gpt2_free(gpt2);
+        if (what == 2) mc_model_free(gpt2);
         if (what == 3) mc_optim_manager_free(optim);
         if (what == 4) mc_set_error(ctx, MC_ERR_STATE, "stop");
         mc_context_free(ctx);
@@ -696,7 +696,7 @@ static void test_freeing_early(void **state)
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 typedef struct planned {
-    mc_gpt2 *gpt2;
+    mc_model *gpt2;
     mc_optim_manager *optim;
     const setting *s;
 } planned;
@@ -714,10 +714,10 @@ static void test_plan(void **state)
         const setting s = {.dtype = MC_BF16, .micro = 1, .gpu_share = 0.5f * (float)k};
         size_t kept, peak = peak_of_step(true, &s, &kept);
         mc_context *ctx = new_context(), *dry = mc_plan_context_new(ctx);
-        mc_gpt2 *gpt2 = new_model(dry, &s);
+        mc_model *gpt2 = new_model(dry, &s);
         planned p = {gpt2, new_manager(dry, new_adam(dry, gpt2, &s, true), &s), &s};
         mc_memory_plan plan;
-        assert_int_equal(mc_plan_run(dry, mc_gpt2_module(gpt2), planned_step, &p, &plan), MC_OK);
+        assert_int_equal(mc_plan_run(dry, mc_model_module(gpt2), planned_step, &p, &plan), MC_OK);
         places at = places_of(gpt2);
         assert_true(plan.host >= 16 * (uint64_t)at.host_elements);
         assert_true((plan.host > 0) == (at.host > 0));
@@ -780,9 +780,9 @@ static void test_waits(void **state)
     const setting s = {.dtype = MC_F32, .micro = 1};
     static char before[MOST * sizeof(float)], after[MOST * sizeof(float)];
     mc_context *ctx = new_context();
-    mc_gpt2 *gpt2 = new_model(ctx, &s);
+    mc_model *gpt2 = new_model(ctx, &s);
     mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
-    mc_module_root *root = mc_gpt2_module(gpt2)->root;
+    mc_module_root *root = mc_model_module(gpt2)->root;
     one_step(ctx, gpt2, optim, &s, 0);
     assert_int_equal(mc_module_await(root), MC_OK);
     assert_int_equal(mc_module_rest(root), MC_OK);
@@ -808,7 +808,7 @@ static void test_waits(void **state)
     read_bucket(ctx, next, after);
     assert_memory_not_equal(before, after, (size_t)next->count * sizeof(float));
     one_step(ctx, gpt2, optim, &s, 2);
-    assert_int_equal(mc_module_wait(mc_gpt2_module(gpt2)), MC_OK); /* copies are over too */
+    assert_int_equal(mc_module_wait(mc_model_module(gpt2)), MC_OK); /* copies are over too */
     assert_int_equal(mc_module_wait(NULL), MC_ERR_ARGUMENT);
     assert_good(ctx);
     ctx->device->lanes = gate.lanes;
@@ -818,7 +818,7 @@ static void test_waits(void **state)
 /* ---- recorded steps -------------------------------------------------------------------------- */
 
 typedef struct counted {
-    mc_gpt2 *gpt2;
+    mc_model *gpt2;
     mc_optim_manager *optim;
     const setting *s;
     int calls;
@@ -839,7 +839,7 @@ static void test_step_run(void **state)
     const setting s = {.dtype = MC_F32, .micro = 1, .clip = 1};
     for (int run = 0; run < 2; run++) {
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         counted c = {gpt2, new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s), &s, 0};
         for (int i = 0; i < RUNS; i++)
             if (run)
@@ -875,7 +875,7 @@ static void test_failing_device(void **state)
     faults.count = faults.nth = 0;
     for (long nth = 1; faults.count >= faults.nth; nth += on_gpu() ? 7 : 1) {
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
         assert_good(ctx);
         faults.alloc = ctx->device->alloc;
@@ -900,12 +900,12 @@ static void test_failing_allocations(void **state)
     bool failed = true;
     for (long nth = 1; failed; nth++) {
         mc_context *ctx = new_context();
-        mc_gpt2 *gpt2 = new_model(ctx, &s);
+        mc_model *gpt2 = new_model(ctx, &s);
         backward(ctx, gpt2, NULL, 0);
         mc_fault_fail_at(nth, false);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
         for (int step = 0; step < 2; step++) one_step(ctx, gpt2, optim, &s, step);
-        mc_module_await(mc_gpt2_module(gpt2)->root);
+        mc_module_await(mc_model_module(gpt2)->root);
         failed = nth <= mc_fault_count();
         mc_fault_fail_at(0, false);
         if (mc_failed(ctx)) assert_int_equal(mc_error_status(ctx), MC_ERR_NOMEM);

@@ -41,20 +41,20 @@ typedef struct outcome {
 typedef struct work {
     const setting *s;
     mc_context *ctx;
-    mc_gpt2 *gpt2;
+    mc_model *gpt2;
     mc_optim_manager *optim;
     int step;
     mc_tensor *ids[PASSES], *labels[PASSES]; /* i32 (1, TOKENS) and (TOKENS) */
 } work;
 
-static mc_module_root *root_of(const work *w) { return mc_gpt2_module(w->gpt2)->root; }
+static mc_module_root *root_of(const work *w) { return mc_model_module(w->gpt2)->root; }
 
 static bool of_block(const mc_bucket *b)
 {
     return b->owner->parent && b->owner->parent->holds_blocks;
 }
 
-static mc_gpt2 *new_model(mc_context *ctx, const setting *s)
+static mc_model *new_model(mc_context *ctx, const setting *s)
 {
     mc_gpt2_config c = mc_gpt2_config_default();
     c.vocab_size = VOCABULARY;
@@ -65,11 +65,11 @@ static mc_gpt2 *new_model(mc_context *ctx, const setting *s)
     c.positions = TOKENS;
     c.init_std = 0.05f;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
-    mc_gpt2 *gpt2 = mc_gpt2_new(
+    mc_model *gpt2 = mc_gpt2_new(
         ctx, &c,
         &(mc_load_options){.dtype = s->dtype,
                            .recompute = s->full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE});
-    mc_module *m = mc_gpt2_module(gpt2);
+    mc_module *m = mc_model_module(gpt2);
     if (s->thaws) mc_module_set_trainable(m, "*.layers.1.*", false);
     if (s->frozen) mc_module_set_trainable(m, "*embed*", false);
     return gpt2;
@@ -122,7 +122,7 @@ static work new_work(mc_context *ctx, const setting *s)
                                                                     .loss_scale = s->loss_scale,
                                                                     .loss_scale_factor = 64,
                                                                     .max_grad_norm = 1});
-    add_optimizers(ctx, s, mc_gpt2_module(w.gpt2), w.optim);
+    add_optimizers(ctx, s, mc_model_module(w.gpt2), w.optim);
     for (int i = 0; i < s->passes; i++) {
         w.ids[i] = mc_tensor_new(ctx, MC_I32, MC_SHAPE(1, TOKENS));
         w.labels[i] = mc_tensor_new(ctx, MC_I32, MC_SHAPE(TOKENS));
@@ -165,7 +165,7 @@ static void round_gradients(work *w)
 
 static void look(work *w)
 {
-    mc_inspection *table = mc_inspect(mc_gpt2_module(w->gpt2), NULL);
+    mc_inspection *table = mc_inspect(mc_model_module(w->gpt2), NULL);
     mc_inspection_free(table);
 }
 
@@ -176,9 +176,9 @@ static void step(mc_context *ctx, void *user)
     mc_tape *tapes[PASSES];
     for (int i = 0; i < w->s->passes; i++) {
         mc_tape *t = tapes[i] = mc_tape_begin(ctx);
-        mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids[i]});
+        mc_model_output out = mc_model_forward(t, w->gpt2, &(mc_model_input){.ids = w->ids[i]});
         if (w->s->looks) look(w);
-        mc_tensor *loss = mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->labels[i]);
+        mc_tensor *loss = mc_model_loss(t, w->gpt2, out.last_hidden, w->labels[i]);
         mc_optim_manager_backward(w->optim, t, loss);
         if (w->s->looks) look(w);
         if (!w->s->overlap) mc_tape_end(t);
@@ -186,15 +186,15 @@ static void step(mc_context *ctx, void *user)
     for (int i = 0; i < w->s->passes && w->s->overlap; i++) mc_tape_end(tapes[i]);
     if (w->s->rounds) round_gradients(w);
     if (w->s->thaws && w->step == 2)
-        mc_module_set_trainable(mc_gpt2_module(w->gpt2), "*.layers.1.*", true);
+        mc_module_set_trainable(mc_model_module(w->gpt2), "*.layers.1.*", true);
     mc_optim_manager_step(w->optim);
 }
 
 static void stray_pass(work *w)
 {
     mc_tape *t = mc_tape_begin(w->ctx);
-    mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids[0]});
-    mc_tape_backward(t, mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->labels[0]), NULL);
+    mc_model_output out = mc_model_forward(t, w->gpt2, &(mc_model_input){.ids = w->ids[0]});
+    mc_tape_backward(t, mc_model_loss(t, w->gpt2, out.last_hidden, w->labels[0]), NULL);
     mc_tape_end(t);
 }
 
@@ -214,7 +214,7 @@ static void read_values(const work *w, outcome *o)
 {
     mc_parameter_iterator it = {0};
     size_t at = 0;
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(w->gpt2), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(w->gpt2), &it));) {
         assert_true(at + (size_t)mc_shape_count(p->shape) <= MOST);
         mc_parameter_read(p, o->values + at);
         at += (size_t)mc_shape_count(p->shape);
@@ -414,7 +414,7 @@ static size_t read_gradients(mc_grad_dtype wire, float *values, bool *rounded)
     step(ctx, &w);
     size_t count = 0;
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(mc_gpt2_module(w.gpt2), &it));) {
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(w.gpt2), &it));) {
         mc_parameter_read_gradient(p, values + count);
         for (int64_t i = 0; i < mc_shape_count(p->shape); i++)
             rounded[count++] = of_block(p->stored->bucket);

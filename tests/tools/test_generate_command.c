@@ -30,7 +30,7 @@ static int set_up(void **state)
     c.heads = 2;
     c.positions = 40;
     c.init_std = 0.3f;
-    mc_gpt2_save(mc_gpt2_new(ctx, &c, NULL), temp_path(&folder, "model"));
+    mc_model_save(mc_gpt2_new(ctx, &c, NULL), temp_path(&folder, "model"));
     int bad = mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return bad;
@@ -41,10 +41,10 @@ static void test_ids(void **state)
 {
     (void)state;
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "model"), NULL);
+    mc_model *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "model"), NULL);
     const int32_t *prompts[] = {(int32_t[]){5, 1, 300}, (int32_t[]){50256}};
     mc_generate_options o = {.max_new_tokens = 6};
-    mc_generation *g = mc_gpt2_generate(gpt2, prompts, (int[]){3, 1}, 2, &o);
+    mc_generation *g = mc_model_generate(gpt2, prompts, (int[]){3, 1}, 2, &o);
     assert_false(mc_print_error(ctx, stderr));
     char expected[200] = "", first[200] = "";
     for (int i = 0; i < 6; i++) snprintf(first + strlen(first), 16, i ? " %d" : "%d", g->ids[0][i]);
@@ -140,13 +140,13 @@ static void save_repeater(const char *name, int32_t token)
     c.layers = 0;
     c.heads = 1;
     c.positions = 8;
-    mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &c, NULL);
-    mc_module *m = mc_gpt2_module(gpt2);
+    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL);
+    mc_module *m = mc_model_module(gpt2);
     for (int i = 0; i < 4; i++) words[token * 4 + i] = 1;
     mc_parameter_write(mc_module_find_parameter(m, "input_embedding.weight"), words);
     mc_parameter_write(mc_module_find_parameter(m, "encoder.output_layernorm.bias"),
                        (float[]){1, 1, 1, 1});
-    mc_gpt2_save(gpt2, temp_path(&folder, name));
+    mc_model_save(gpt2, temp_path(&folder, name));
     assert_false(mc_print_error(ctx, stderr));
     mc_context_free(ctx);
 }
@@ -179,8 +179,8 @@ static void test_larger_tokenizer(void **state)
     c.layers = c.heads = 1;
     c.positions = 8;
     c.bos_token_id = c.eos_token_id = -1;
-    mc_gpt2 *gpt2 = mc_gpt2_new(ctx, &c, NULL);
-    mc_gpt2_save(gpt2, temp_path(&folder, "few"));
+    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL);
+    mc_model_save(gpt2, temp_path(&folder, "few"));
     assert_false(mc_print_error(ctx, stderr));
     mc_context_free(ctx);
     write_text(temp_path(&folder, "few/vocab.txt"), "[PAD]\n[UNK]\n[CLS]\n[SEP]\n.\na\nb\nc\n");

@@ -28,7 +28,7 @@ static void save_gpt2(mc_context *ctx)
     c.heads = 2;
     c.positions = 40;
     c.init_std = 0.3f;
-    mc_gpt2_save(mc_gpt2_new(ctx, &c, NULL), temp_path(&folder, "model"));
+    mc_model_save(mc_gpt2_new(ctx, &c, NULL), temp_path(&folder, "model"));
 }
 
 static void save_bert(mc_context *ctx)
@@ -39,7 +39,7 @@ static void save_bert(mc_context *ctx)
     c.dim_ff = 24;
     c.layers = 1;
     c.heads = 2;
-    mc_bert_save(mc_bert_new(ctx, &c, (mc_bert_heads){.pooler = true}, NULL),
+    mc_model_save(mc_bert_new(ctx, &c, (mc_model_heads){.pooler = true}, NULL),
                  temp_path(&folder, "encoder"));
 }
 
@@ -110,8 +110,8 @@ static void test_json(void **state)
     (void)state;
     assert_int_equal(inspect("model --json"), 0);
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "model"), NULL);
-    mc_inspection *table = mc_inspect(mc_gpt2_module(gpt2), NULL);
+    mc_model *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "model"), NULL);
+    mc_inspection *table = mc_inspect(mc_model_module(gpt2), NULL);
     assert_false(mc_failed(ctx));
     assert_int_equal(count_lines(out), mc_inspection_count(table));
     char *at = out;

@@ -117,7 +117,7 @@ static void test_it_learns(void **state)
     must_hold(out, "{\"step\":80,\"split\":\"val\",\"loss\":");
     must("ls board/events.out.tfevents.*");
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_gpt2 *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "learn"), NULL);
+    mc_model *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "learn"), NULL);
     assert_false(mc_print_error(ctx, stderr));
     assert_int_equal(mc_gpt2_get_config(gpt2).vocab_size, VOCABULARY);
     mc_context_free(ctx);
