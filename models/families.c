@@ -30,6 +30,12 @@ mc_model_kind mc_family_kind(const char *name)
     return family ? family->kind : 0;
 }
 
+bool mc_family_has_classifier(const char *name)
+{
+    const mc_family *family = mc_family_find(name);
+    return family && family->has.labels;
+}
+
 const char *mc_family_shape_name(const char *name, int i)
 {
     const mc_family *family = mc_family_find(name);

@@ -79,6 +79,12 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
     return NULL;
 }
 
+mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other, const mc_load_options *options)
+{
+    if (!other) return NULL;
+    return mc_model_from_config(ctx, other->family, other->config, &other->heads, options);
+}
+
 void mc_model_free(mc_model *m)
 {
     if (m) mc_module_free(&m->module);
@@ -91,6 +97,18 @@ mc_model_shape mc_model_get_shape(const mc_model *m) { return m ? m->shape : (mc
 mc_model_heads mc_model_get_heads(const mc_model *m) { return m ? m->heads : (mc_model_heads){0}; }
 int64_t mc_model_dim(const mc_model *m) { return m ? m->shape.dim : 0; }
 mc_module *mc_model_module(mc_model *m) { return m ? &m->module : NULL; }
+
+bool mc_model_config_text(const mc_model *m, char *out, size_t room)
+{
+    cJSON *json = m ? cJSON_CreateObject() : NULL;
+    bool good = json && mc_config_write(m->family, m->config, json);
+    char *text = good ? cJSON_PrintUnformatted(json) : NULL;
+    good = text && (size_t)snprintf(out, room, "%s", text) < room;
+    if (!text && room) *out = '\0';
+    cJSON_free(text);
+    cJSON_Delete(json);
+    return good;
+}
 
 const void *mc_model_config(const mc_model *m, const mc_family *family)
 {
