@@ -16,7 +16,6 @@ import time
 
 mpiexec, program = sys.argv[1:]
 RANKS = 4
-os.environ.update(OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
 bad = []
 
 

@@ -5,7 +5,7 @@ if(MC_HAVE_MPI AND MC_BUILD_TOOLS)
                      $<TARGET_FILE:modelcenter_tool> ${PROJECT_SOURCE_DIR}/datasets/quickstart
                      $<TARGET_FILE:ranks_results>)
     set_tests_properties(tools_ranks PROPERTIES TIMEOUT 600 RUN_SERIAL ON
-                         ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+                         ENVIRONMENT "${ranks_environment}")
 else()
     add_test(NAME tools_ranks COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: a build without MPI")
     set_tests_properties(tools_ranks PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: a build")

@@ -36,6 +36,7 @@ echo $! >pid.new.$r && mv pid.new.$r pid.$r
 wait $!
 code=$?
 echo $code >code.new.$r && mv code.new.$r code.$r
+[ -z "$OUTLIVED" ] || exit 0 # Open MPI 5 would end the others, --enable-recovery or not
 exit $code
 """
 
@@ -50,7 +51,8 @@ class Job:
         wrapper.write_text(WRAPPER)
         start = [MPIRUN, "-np", str(ranks)] + (["--enable-recovery"] if recovery else [])
         self.process = subprocess.Popen(start + ["sh", str(wrapper), tool] + self.arguments,
-                                        cwd=self.folder, env=dict(ENVIRONMENT, **environment),
+                                        cwd=self.folder, env=dict(ENVIRONMENT, OUTLIVED="1" if recovery else "",
+                                                                  **environment),
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def read(self, kind, rank):

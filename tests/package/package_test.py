@@ -301,10 +301,7 @@ def step_misspelt():
 
 # ---- several ranks -------------------------------------------------------------------------------
 
-MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
-       "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "MC_COMM_TIMEOUT": "60",
-       "ASAN_OPTIONS": "detect_leaks=0"}  # MPI keeps memory until the process ends
+MPI = {"MC_COMM_TIMEOUT": "60", "ASAN_OPTIONS": "detect_leaks=0"}  # MPI keeps memory until the end
 
 
 def free_port():
