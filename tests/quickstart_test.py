@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The quick start's promise: a small BERT trained from scratch on the embedded data set answers at
-least 90 % of new questions, the saved model gives the same
-accuracy and answers typed questions, and the same training without passages stays at or under 60 %.
+least 90 % of new questions, the saved model gives the same accuracy and answers typed questions, and
+the same training without passages stays at or under 60 %.
 
     quickstart_test.py MODELCENTER DATASET_FOLDER [--without-passages]
 """
