@@ -14,7 +14,7 @@ if(MC_HAVE_MPI AND MC_MPIRUN)
         add_test(NAME test_comm_${ranks}_ranks COMMAND ${MC_MPIRUN} -np ${ranks}
                                                        $<TARGET_FILE:test_comm>)
         set_tests_properties(test_comm_${ranks}_ranks PROPERTIES ENVIRONMENT "${comm_environment}"
-                             TIMEOUT 300 PROCESSORS ${ranks})
+                             TIMEOUT 300 PROCESSORS 2)
     endforeach()
     execute_process(COMMAND ${MC_MPIRUN} --version OUTPUT_VARIABLE mpirun_version ERROR_QUIET)
 else()
@@ -29,5 +29,5 @@ foreach(name test_comm_failures test_mpi_hosts)
                                                    MC_TEST_SELF="$<TARGET_FILE:${name}>")
     endif()
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "${comm_environment}" TIMEOUT 300
-                         SKIP_REGULAR_EXPRESSION "SKIPPED: no Open MPI")
+                         COST 40 SKIP_REGULAR_EXPRESSION "SKIPPED: no Open MPI")
 endforeach()
