@@ -20,9 +20,9 @@
 
 enum { RANKS_MAX = 8, TOLD_LATE = 30 };
 
-/* Seconds that control_internal.h promises, deadlines of the job's options aside: until all are told
- * of what one knows, and for freeing; and by how much a machine that has more to do may be later.
- * Less than the 10 s that jobs have whose deadline is not to pass. */
+/* Seconds that control_internal.h promises, deadlines of the job's options aside: until all are
+ * told of what one knows, and for freeing; and by how much a machine that has more to do may be
+ * later. Less than the 10 s that jobs have whose deadline is not to pass. */
 enum { SOON = 1, BUSY = 8 };
 
 typedef struct job job;
