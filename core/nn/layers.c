@@ -267,27 +267,92 @@ mc_tensor *mc_attention_forward_cached(mc_tape *t, mc_attention *a, mc_tensor *x
 
 struct mc_feed_forward {
     mc_module module;
-    mc_linear *in, *out;
-    mc_activation activation;
+    mc_linear *in;                     /* NULL of a gated one, which has: */
+    mc_parameter *in_weight, *in_bias; /* the first of two parts each; the bias may be NULL */
+    mc_linear *out;
+    mc_feed_forward_options options;
 };
 
+/* Both halves as one stored tensor each, so that one product computes them side by side. */
+static void add_gated_in(mc_feed_forward *ffn, int64_t dim, int64_t dim_ff)
+{
+    mc_initializer init = mc_init_normal(0, std_or(ffn->options.init_std, 0.02f)),
+                   zeros = mc_init_zeros();
+    mc_parameter_part weights[] = {{"w_in.w_0.weight", dim_ff, init},
+                                   {"w_in.w_1.weight", dim_ff, init}};
+    mc_parameter_part biases[] = {{"w_in.w_0.bias", dim_ff, zeros},
+                                  {"w_in.w_1.bias", dim_ff, zeros}};
+    ffn->in_weight = mc_parameter_new_stacked(&ffn->module, weights, 2, MC_SHAPE(dim), NULL);
+    if (!ffn->options.no_bias)
+        ffn->in_bias =
+            mc_parameter_new_stacked(&ffn->module, biases, 2, (mc_shape){.ndim = 0}, NULL);
+}
+
 mc_feed_forward *mc_feed_forward_add(mc_module *parent, const char *name, int64_t dim,
-                                     int64_t dim_ff, mc_activation activation, float init_std)
+                                     int64_t dim_ff, const mc_feed_forward_options *options)
 {
     mc_feed_forward *ffn = mc_module_add(parent, name, sizeof *ffn);
     if (!ffn) return NULL;
-    mc_linear_options options = {.init_std = init_std};
-    ffn->activation = activation;
-    ffn->in = mc_linear_add(&ffn->module, "w_in.w", dim, dim_ff, &options);
-    ffn->out = mc_linear_add(&ffn->module, "w_out", dim_ff, dim, &options);
-    return ffn->out ? ffn : NULL;
+    if (options) ffn->options = *options;
+    const mc_feed_forward_options *o = &ffn->options;
+    mc_linear_options in = {.init_std = o->init_std, .no_bias = o->no_bias, .scale = o->in_scale};
+    mc_linear_options out = {
+        .init_std = std_or(o->out_std, o->init_std), .no_bias = o->no_bias, .scale = o->out_scale};
+    if (o->gated)
+        add_gated_in(ffn, dim, dim_ff);
+    else
+        ffn->in = mc_linear_add(&ffn->module, "w_in.w", dim, dim_ff, &in);
+    ffn->out = mc_linear_add(&ffn->module, "w_out", dim_ff, dim, &out);
+    return mc_failed(parent->ctx) ? NULL : ffn;
+}
+
+void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p)
+{
+    if (ffn) ffn->options.dropout = p;
+}
+
+/* The product alone: the gate is behind it. */
+static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
+{
+    mc_tensor *weight = mc_parameter_whole(t, ffn->in_weight);
+    mc_tensor *bias = ffn->in_bias ? mc_parameter_whole(t, ffn->in_bias) : NULL;
+    if (weight) x = mc_cast(t, x, mc_tensor_dtype(weight));
+    float scale = ffn->options.in_scale != 0 ? ffn->options.in_scale : 1;
+    return mc_scaled_linear(t, x, weight, bias, MC_ACTIVATION_NONE, scale);
+}
+
+/* From x to what w_out is applied to. `last`: the caller does not read x again. */
+static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last)
+{
+    const mc_feed_forward_options *o = &ffn->options;
+    mc_tensor *h =
+        o->gated ? gated_in(t, ffn, x) : mc_linear_forward_activated(t, ffn->in, x, o->activation);
+    if (last) mc_tape_release(t, x);
+    if (o->gated && h) {
+        mc_tensor *gated = mc_gated(t, h, o->activation);
+        mc_tape_release(t, h);
+        h = gated;
+    }
+    mc_tensor *dropped = h ? mc_dropout(t, h, o->dropout) : NULL;
+    if (dropped != h) mc_tape_release(t, h);
+    return dropped;
+}
+
+static mc_tensor *feed_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last)
+{
+    if (!ffn || !mc_op_ready(t, "feed-forward", x)) return NULL;
+    mc_tensor *h = feed_in(t, ffn, x, last);
+    mc_tensor *y = h ? mc_linear_forward(t, ffn->out, h) : NULL;
+    mc_tape_release(t, h);
+    return y;
 }
 
 mc_tensor *mc_feed_forward_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
-    if (!ffn) return NULL;
-    mc_tensor *h = mc_linear_forward_activated(t, ffn->in, x, ffn->activation);
-    mc_tensor *y = h ? mc_linear_forward(t, ffn->out, h) : NULL;
-    mc_tape_release(t, h);
-    return y;
+    return feed_forward(t, ffn, x, false);
+}
+
+mc_tensor *mc_feed_forward_forward_last(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
+{
+    return feed_forward(t, ffn, x, true);
 }

@@ -58,7 +58,7 @@ MC_API mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, 
  * So a sublayer is one pass over the stream:
  *
  *     mc_tensor *s, *h = mc_layernorm_forward_stream(t, block->norm, x, &s);
- *     return mc_residual_defer(t, s, mc_feed_forward_forward(t, block->ffn, h), dropout); */
+ *     return mc_residual_defer(t, s, mc_feed_forward_forward_last(t, block->ffn, h), dropout); */
 MC_API mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
                                               mc_tensor **sum);
 
@@ -112,12 +112,29 @@ MC_API mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *attention, mc_t
 
 typedef struct mc_feed_forward mc_feed_forward;
 
-/* Parameters "w_in.w" (dim_ff, dim) and "w_out" (dim, dim_ff), with biases. init_std 0: 0.02. NULL
- * after an error. */
+typedef struct mc_feed_forward_options {
+    mc_activation activation;
+    /* activation(w_0 x) * (w_1 x) in place of activation(w x) (Shazeer 2020; T5 v1.1's). One
+     * product computes both. */
+    bool gated;
+    bool no_bias;
+    float init_std;            /* of w_in's weights; 0: 0.02 */
+    float out_std;             /* of w_out's; 0: init_std (see mc_attention_options) */
+    float in_scale, out_scale; /* of the products, as in mc_linear_options; 0: 1 */
+    float dropout;             /* of what w_out is applied to, as T5 has it */
+} mc_feed_forward_options;
+
+/* Parameters "w_in.w" (dim_ff, dim), or "w_in.w_0" and "w_in.w_1" of a gated one (stored as one),
+ * and "w_out" (dim, dim_ff), each with weight and, unless no_bias, bias. `options` may be NULL.
+ * NULL after an error. */
 MC_API mc_feed_forward *mc_feed_forward_add(mc_module *parent, const char *name, int64_t dim,
-                                            int64_t dim_ff, mc_activation activation,
-                                            float init_std);
-/* out(activation(in(x))): x (..., dim) to (..., dim). */
+                                            int64_t dim_ff, const mc_feed_forward_options *options);
+MC_API void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p);
+/* out(dropout(activation(in(x)))): x (..., dim) to (..., dim). x of another floating dtype than the
+ * weights is cast to it. */
 MC_API mc_tensor *mc_feed_forward_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x);
+/* The same where the caller does not read x again: it is released (mc_tape_release) as soon as the
+ * first product has read it, which keeps the peak of memory lower. */
+MC_API mc_tensor *mc_feed_forward_forward_last(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x);
 
 #endif

@@ -31,7 +31,8 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
     block->attention =
         mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
     block->attention_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    block->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, c->activation, c->init_std);
+    mc_feed_forward_options ffn = {.activation = c->activation, .init_std = c->init_std};
+    block->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
     block->output_norm = mc_layernorm_add(m, output_name, c->dim, c->eps);
     return block->output_norm ? block : NULL;
 }

@@ -18,10 +18,7 @@ mc_tensor *mc_gpt2_block_forward(mc_tape *t, void *object, mc_tensor *x, mc_tens
     x = mc_residual_defer(t, s, f, gpt2->config.dropout);
     h = mc_layernorm_forward_stream(t, block->ffn_norm, x, &s);
     mc_tape_release(t, f);
-    mc_tensor *g = mc_linear_forward_activated(t, block->in, h, gpt2->config.activation);
-    mc_tape_release(t, h);
-    f = mc_linear_forward(t, block->out, g);
-    mc_tape_release(t, g);
+    f = mc_feed_forward_forward_last(t, block->ffn, h);
     return mc_residual_defer(t, s, f, gpt2->config.dropout);
 }
 

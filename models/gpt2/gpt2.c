@@ -24,7 +24,8 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
                                       .init_std = c->init_std,
                                       .out_std = out_std,
                                       .scale = attention_scale(c, index)};
-    mc_linear_options in = {.init_std = c->init_std}, out = {.init_std = out_std};
+    mc_feed_forward_options ffn = {
+        .activation = c->activation, .init_std = c->init_std, .out_std = out_std};
     block->gpt2 = gpt2;
     block->number = index;
     block->attention_norm =
@@ -32,9 +33,8 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
     block->attention =
         mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
     block->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    block->in = mc_linear_add(m, "ffn.ffn.w_in.w", c->dim, c->dim_ff, &in);
-    block->out = mc_linear_add(m, "ffn.ffn.w_out", c->dim_ff, c->dim, &out);
-    return block->out ? block : NULL;
+    block->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
+    return block->ffn ? block : NULL;
 }
 
 static bool check(mc_context *ctx, const mc_gpt2_config *c)

@@ -29,7 +29,7 @@ typedef struct mc_gpt2_block {
     int number;
     mc_layernorm *attention_norm, *ffn_norm;
     mc_attention *attention;
-    mc_linear *in, *out;
+    mc_feed_forward *ffn;
 } mc_gpt2_block;
 
 extern const mc_weight_map mc_gpt2_weight_map;
