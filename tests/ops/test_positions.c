@@ -1,5 +1,5 @@
-/* Positions: the buckets of a relative bias, whose memory rotary positions take and whose they leave
- * alone, and what either says about arguments that don't fit. */
+/* Positions: the buckets of a relative bias, whose memory rotary positions take and whose they
+ * leave alone, and what either says about arguments that don't fit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -138,8 +138,8 @@ static void test_left_alone(void **state)
 
 typedef enum way { PLAIN, SELECTIVE, FULL, WAYS } way;
 
-/* A block whose rotary takes what it is given (`on`: the block's input itself, a linear's output, one
- * with an activation, which could be made again, an activation's output), and attends. */
+/* A block whose rotary takes what it is given, and attends. `on`: that is the block's input itself,
+ * a linear's output, one with an activation, which could be made again, or an activation's. */
 static mc_tensor *block(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
 {
     const int *on = user;
