@@ -342,6 +342,20 @@ static void run_all(mc_context *ctx)
     mc_tape_end(t);
 }
 
+/* The planning device goes the same way: it counts the same peak, down to the kernels' scratch. */
+static void test_planned(void **state)
+{
+    mc_context *ctx = *state, *dry = mc_plan_context_new(ctx);
+    run_all(dry);
+    assert_good(dry);
+    uint64_t planned = mc_memory(dry).peak;
+    mc_context_free(dry);
+    run_all(ctx);
+    assert_good(ctx);
+    uint64_t lengths = (2 * 2 + 1) * sizeof(int32_t); /* which CPU kernels read on the host */
+    assert_int_equal(planned, mc_memory(ctx).peak + lengths);
+}
+
 static void test_memory_that_runs_out(void **state)
 {
     mc_context *ctx = *state;
@@ -377,6 +391,7 @@ int main(void)
         TEST(test_rotary_errors),
         TEST(test_attention_errors),
         TEST(test_memory_that_runs_out),
+        TEST(test_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
