@@ -67,7 +67,8 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
     mc_model_input in = {.ids = r->ids, .lengths = r->lengths};
-    mc_tensor *logits = mc_bert_classify(t, r->bert, mc_model_forward(t, r->bert, &in).pooled);
+    mc_model_output out = mc_model_forward(t, r->bert, &in);
+    mc_tensor *logits = mc_model_classify(t, r->bert, &out);
     mc_optim_manager_backward(r->optim, t, mc_cross_entropy(t, logits, r->labels, NULL));
     mc_optim_manager_step(r->optim);
     mc_tape_end(t);
@@ -89,7 +90,7 @@ static bool make(run *r, int argc, char **argv)
     }
     r->on_cpu = !strcmp(device, "cpu");
     r->ctx = mc_init_distributed(&(mc_init_options){.device = device});
-    r->bert = mc_bert_new(r->ctx, &config, (mc_model_heads){.pooler = true, .labels = 2}, &load);
+    r->bert = mc_bert_new(r->ctx, &config, &(mc_model_heads){.pooler = true, .labels = 2}, &load);
     mc_optimizer *adam =
         mc_adam_new(r->ctx, &(mc_adam_options){.lr = 1e-5f, .weight_decay = 0.01f});
     r->optim = mc_optim_manager_new(

@@ -99,7 +99,7 @@ int main(int argc, char **argv)
     run r = {0};
     if (!mc_gpt2_config_named(ctx, name, &config)) {
         config.dropout = config.embedding_dropout = config.attention_dropout = 0;
-        r.gpt2 = mc_gpt2_new(ctx, &config, &load);
+        r.gpt2 = mc_gpt2_new(ctx, &config, NULL, &load);
     }
     mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 3e-4f, .weight_decay = 0.1f});
     mc_optimizer_add(adam, mc_model_module(r.gpt2));

@@ -24,14 +24,14 @@ static mc_bert_config small_config(void)
     return c;
 }
 
-static const mc_model_heads all_heads = {.pooler = true, .mlm = true, .nsp = true};
+static const mc_model_heads all_heads = {.pooler = true, .lm = true, .nsp = true};
 static const mc_model_heads classifier = {.pooler = true, .labels = LABELS};
 
 static mc_model *new_bert(mc_context *ctx, mc_model_heads heads, mc_dtype dtype,
                          mc_recompute recompute)
 {
     mc_bert_config config = small_config();
-    return mc_bert_new(ctx, &config, heads,
+    return mc_bert_new(ctx, &config, &heads,
                        &(mc_load_options){.dtype = dtype, .recompute = recompute});
 }
 
@@ -103,7 +103,8 @@ static void test_rows_are_independent(void **state)
 static mc_tensor *classify_loss(mc_tape *t, mc_model *bert, way how)
 {
     mc_model_input in = make_batch(t, how);
-    mc_tensor *logits = mc_bert_classify(t, bert, mc_model_forward(t, bert, &in).pooled);
+    mc_model_output out = mc_model_forward(t, bert, &in);
+    mc_tensor *logits = mc_model_classify(t, bert, &out);
     int64_t labels[BATCH] = {2, 0, 1, 1};
     return mc_cross_entropy(t, logits, mc_tape_input(t, MC_I64, MC_SHAPE(BATCH), labels, false),
                             NULL);
@@ -138,7 +139,7 @@ static void test_no_rows(void **state)
         assert_good(ctx);
         assert_true(mc_shape_equal(out.pooled->shape, MC_SHAPE(0, DIM)));
         mc_tensor *none = mc_tape_input(t, MC_I64, MC_SHAPE(0), NULL, false);
-        mc_tensor *loss = mc_cross_entropy(t, mc_bert_classify(t, bert, out.pooled), none, NULL);
+        mc_tensor *loss = mc_cross_entropy(t, mc_model_classify(t, bert, &out), none, NULL);
         assert_leaves_nothing(t, mc_model_module(bert), loss);
         mc_tape_end(t);
     }
@@ -366,7 +367,7 @@ static void outputs(mc_context *ctx, mc_model *bert, float out[BATCH * DIM + BAT
     mc_tensor_read_f32(ctx, o.pooled, out, BATCH * DIM);
     mc_model_heads heads = mc_model_get_heads(bert);
     if (heads.labels)
-        mc_tensor_read_f32(ctx, mc_bert_classify(t, bert, o.pooled), out + BATCH * DIM,
+        mc_tensor_read_f32(ctx, mc_model_classify(t, bert, &o), out + BATCH * DIM,
                            BATCH * heads.labels);
     if (heads.nsp)
         mc_tensor_read_f32(ctx, mc_model_nsp_logits(t, bert, o.pooled), out + BATCH * DIM,
@@ -398,7 +399,7 @@ static void test_save_and_load(void **state)
     (void)state;
     static const mc_dtype dtypes[] = {MC_F32, MC_BF16, MC_F16};
     const mc_model_heads heads[] = {
-        {.pooler = true}, all_heads, classifier, {.pooler = true, .mlm = true}};
+        {.pooler = true}, all_heads, classifier, {.pooler = true, .lm = true}};
     for (int d = 0; d < 3; d++)
         for (int h = 0; h < 4; h++) {
             temp_folder folder = temp_folder_new();
@@ -411,7 +412,7 @@ static void test_save_and_load(void **state)
             config.classifier_dropout = 0;
             config.pad_token_id = 7;
             mc_model *saved =
-                mc_bert_new(a, &config, heads[h], &(mc_load_options){.dtype = dtypes[d]});
+                mc_bert_new(a, &config, &heads[h], &(mc_load_options){.dtype = dtypes[d]});
             const char *names[] = {"no", "maybe", "\"yes\" \xc3\xa9"};
             if (heads[h].labels) mc_model_set_task(saved, "BoolQ", names);
             assert_int_equal(mc_model_save(saved, temp_path(&folder, "new/model")), MC_OK);
@@ -426,7 +427,7 @@ static void test_save_and_load(void **state)
             assert_true(same_config(&read, &config));
             mc_model_heads found = mc_model_get_heads(loaded);
             assert_int_equal(found.labels, heads[h].labels);
-            assert_int_equal(found.mlm, heads[h].mlm);
+            assert_int_equal(found.lm, heads[h].lm);
             assert_int_equal(found.nsp, heads[h].nsp);
             if (heads[h].labels) {
                 assert_string_equal(mc_model_task(loaded), "BoolQ");
@@ -577,7 +578,7 @@ static void test_untied_head(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mc_model *bert = load_edited(ctx, &f, &cases[i].edit, NULL);
         assert_good(ctx);
-        assert_int_equal(mc_model_get_heads(bert).mlm, cases[i].kept);
+        assert_int_equal(mc_model_get_heads(bert).lm, cases[i].kept);
         assert_same_outputs(ctx, reference, ctx, bert);
         if (cases[i].kept) {
             assert_string_equal(log_text, "");
@@ -605,7 +606,7 @@ static void test_new_classifier(void **state)
     assert_logged("newly initialised", "classifier.weight", "classifier.bias");
     mc_model_heads heads = mc_model_get_heads(bert);
     assert_int_equal(heads.labels, LABELS);
-    assert_false(heads.mlm || heads.nsp);
+    assert_false(heads.lm || heads.nsp);
     float values[LABELS * DIM];
     mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "cls_projection.weight"),
                       values);
@@ -746,7 +747,7 @@ static void test_wrong_input(void **state)
     assert_error(ctx, MC_ERR_STATE, "next sentence");
     assert_null(mc_model_logits(t, bert, f));
     assert_error(ctx, MC_ERR_STATE, "masked language model");
-    assert_null(mc_bert_classify(t, bert, NULL));
+    assert_null(mc_model_classify(t, bert, NULL));
     mc_clear_error(ctx);
     assert_non_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good}).pooled);
     mc_tape_end(t);
@@ -766,12 +767,12 @@ static void test_wrong_heads(void **state)
     assert_error(ctx, MC_ERR_DTYPE, "i32");
     mc_bert_config config = small_config();
     config.heads = 3;
-    assert_null(mc_bert_new(ctx, &config, classifier, NULL));
+    assert_null(mc_bert_new(ctx, &config, &classifier, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "heads 3", "dim 16");
     assert_int_equal(ctx->device->memory.in_use, 0);
     config = small_config();
     config.layers = 100000000;
-    assert_null(mc_bert_new(ctx, &config, classifier, NULL));
+    assert_null(mc_bert_new(ctx, &config, &classifier, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "layers 100000000", "up to 4096 layers");
 }
 

@@ -43,7 +43,8 @@ static void set_parameter(trace *r, const char *ours, const char *theirs)
 static mc_tensor *logits_of(mc_tape *t, trace *r, const mc_batch *b)
 {
     mc_model_input in = {.ids = b->ids, .lengths = b->lengths};
-    return mc_bert_classify(t, r->bert, mc_model_forward(t, r->bert, &in).pooled);
+    mc_model_output out = mc_model_forward(t, r->bert, &in);
+    return mc_model_classify(t, r->bert, &out);
 }
 
 /* Largest difference of the first validation rows' logits, over the largest logit. */

@@ -59,7 +59,7 @@ static void add_model(run *r, int positions)
     config.positions = positions;
     config.types = 2;
     config.init_std = 0.1f;
-    r->bert = mc_bert_new(r->ctx, &config, (mc_model_heads){.pooler = true, .labels = LABELS},
+    r->bert = mc_bert_new(r->ctx, &config, &(mc_model_heads){.pooler = true, .labels = LABELS},
                           &(mc_load_options){.dtype = r->o.dtype, .recompute = r->o.recompute});
     mc_model_set_dropout(r->bert, r->o.dropout);
     mc_optimizer *adam = mc_adam_new(r->ctx, &(mc_adam_options){.lr = 5e-3f});
@@ -153,7 +153,7 @@ static void step(mc_context *ctx, void *user)
     mc_model_input input = input_of(r, t);
     mc_model_output out = mc_model_forward(t, r->bert, &input);
     if (r->unpacks) mc_unpack(t, out.last_hidden);
-    mc_tensor *logits = mc_bert_classify(t, r->bert, out.pooled);
+    mc_tensor *logits = mc_model_classify(t, r->bert, &out);
     mc_tensor *labels = r->labels;
     if (r->o.rounding == EXACT)
         labels = mc_tape_input(t, MC_I32, MC_SHAPE(r->sample.count), r->sample.labels, false);
@@ -391,7 +391,8 @@ static void loader_step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
     mc_model_input input = {.ids = b->ids, .lengths = b->lengths, .type_ids = b->type_ids};
-    mc_tensor *logits = mc_bert_classify(t, r->bert, mc_model_forward(t, r->bert, &input).pooled);
+    mc_model_output out = mc_model_forward(t, r->bert, &input);
+    mc_tensor *logits = mc_model_classify(t, r->bert, &out);
     mc_optim_manager_backward(r->optim, t, mc_cross_entropy(t, logits, b->labels, NULL));
     mc_tape_end(t);
     mc_optim_manager_step(r->optim);
@@ -477,7 +478,7 @@ static void answer(mc_context *ctx, void *user)
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_model_input input = input_of(r, t);
     mc_model_output out = mc_model_forward(t, r->bert, &input);
-    mc_tensor_copy(r->logits, mc_bert_classify(t, r->bert, out.pooled));
+    mc_tensor_copy(r->logits, mc_model_classify(t, r->bert, &out));
     mc_tape_end(t);
 }
 

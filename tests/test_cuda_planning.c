@@ -55,7 +55,7 @@ static mc_model *new_gpt2(mc_context *ctx, const mc_load_options *load)
     c.layers = 2;
     c.heads = 4;
     c.positions = LENGTH;
-    return mc_gpt2_new(ctx, &c, load);
+    return mc_gpt2_new(ctx, &c, NULL, load);
 }
 
 static mc_model *new_bert(mc_context *ctx, const mc_load_options *load)
@@ -67,7 +67,7 @@ static mc_model *new_bert(mc_context *ctx, const mc_load_options *load)
     c.layers = 2;
     c.heads = 4;
     c.positions = LENGTH;
-    return mc_bert_new(ctx, &c, (mc_model_heads){.mlm = true}, load);
+    return mc_bert_new(ctx, &c, &(mc_model_heads){.lm = true}, load);
 }
 
 /* The same on a real context and on a planning one. */

@@ -46,7 +46,7 @@ static run run_begin(run_options o)
     config.types = 2;
     config.init_std = 0.1f;
     if (!r.ctx) skip();
-    r.bert = mc_bert_new(r.ctx, &config, (mc_model_heads){.pooler = true, .labels = LABELS},
+    r.bert = mc_bert_new(r.ctx, &config, &(mc_model_heads){.pooler = true, .labels = LABELS},
                          &(mc_load_options){.dtype = o.dtype, .recompute = o.recompute});
     mc_model_set_dropout(r.bert, o.dropout);
     mc_optimizer *adam = mc_adam_new(r.ctx, &(mc_adam_options){.lr = 1e-3f, .weight_decay = 0.01f});
@@ -89,7 +89,7 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
     mc_model_output out = mc_model_forward(t, r->bert, &(mc_model_input){.ids = r->ids});
-    mc_tensor *logits = mc_bert_classify(t, r->bert, out.pooled);
+    mc_tensor *logits = mc_model_classify(t, r->bert, &out);
     mc_optim_manager_backward(r->optim, t, mc_cross_entropy(t, logits, r->labels, NULL));
     mc_tape_end(t);
     mc_optim_manager_step(r->optim);

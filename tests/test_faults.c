@@ -85,7 +85,7 @@ static mc_bert_config small_config(void)
     return c;
 }
 
-static const mc_model_heads all_heads = {.pooler = true, .mlm = true, .nsp = true};
+static const mc_model_heads all_heads = {.pooler = true, .lm = true, .nsp = true};
 
 static void ignore_line(void *user, mc_log_level level, const char *line)
 {
@@ -134,7 +134,7 @@ static void test_loading(void **state)
     temp_folder folder = temp_folder_new();
     mc_context *ctx = mc_init_distributed(NULL);
     mc_bert_config config = small_config();
-    mc_model_save(mc_bert_new(ctx, &config, all_heads, NULL), folder.path);
+    mc_model_save(mc_bert_new(ctx, &config, &all_heads, NULL), folder.path);
     assert_good(ctx);
     mc_context_free(ctx);
     for (source s = DEVICE; s < SOURCES; s++)
@@ -150,7 +150,7 @@ static void test_saving(void **state)
     temp_folder folder = temp_folder_new();
     mc_context *ctx = mc_init_distributed(NULL);
     mc_bert_config config = small_config();
-    mc_model *bert = mc_bert_new(ctx, &config, all_heads, NULL);
+    mc_model *bert = mc_bert_new(ctx, &config, &all_heads, NULL);
     mc_model_save(bert, folder.path);
     assert_good(ctx);
     hook_device(ctx);
@@ -200,7 +200,7 @@ static trainer new_trainer(mc_recompute recompute, mc_dtype dtype)
 {
     trainer r = {.ctx = mc_init_distributed(&(mc_init_options){.seed = 9})};
     mc_bert_config config = small_config();
-    r.bert = mc_bert_new(r.ctx, &config, all_heads,
+    r.bert = mc_bert_new(r.ctx, &config, &all_heads,
                          &(mc_load_options){.recompute = recompute, .dtype = dtype});
     r.adam = mc_adam_new(r.ctx, &(mc_adam_options){.lr = 1e-2f});
     r.optim = mc_optim_manager_new(r.ctx, NULL);

@@ -64,7 +64,7 @@ static mc_model *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute recomput
     c.heads = 2;
     c.positions = TOKENS;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
-    return mc_gpt2_new(ctx, &c, &(mc_load_options){.dtype = dtype, .recompute = recompute});
+    return mc_gpt2_new(ctx, &c, NULL, &(mc_load_options){.dtype = dtype, .recompute = recompute});
 }
 
 /* Forward and backward; the hidden states that came out, if wanted. */

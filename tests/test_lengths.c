@@ -53,7 +53,7 @@ static mc_model *make_model(mc_context *ctx)
     config.heads = 2;
     config.positions = LONGEST;
     config.init_std = 0.2f;
-    mc_model *bert = mc_bert_new(ctx, &config, (mc_model_heads){.pooler = true, .labels = 3}, NULL);
+    mc_model *bert = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 3}, NULL);
     mc_model_set_dropout(bert, 0);
     assert_good(ctx);
     return bert;
@@ -65,7 +65,7 @@ static void run_model(mc_context *ctx, mc_model *bert, const mc_model_input *inp
 {
     mc_module_zero_grad(mc_model_module(bert));
     mc_model_output out = mc_model_forward(t, bert, input);
-    mc_tensor *y = mc_bert_classify(t, bert, out.pooled), *padded = mc_unpack(t, out.last_hidden);
+    mc_tensor *y = mc_model_classify(t, bert, &out), *padded = mc_unpack(t, out.last_hidden);
     assert_good(ctx);
     mc_tensor_read_f32(ctx, y, logits, mc_tensor_count(y));
     mc_shape shape = mc_tensor_shape(padded);

@@ -42,7 +42,7 @@ static work new_work(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
     c.layers = 3;
     c.heads = 3;
     c.positions = 64;
-    w.bert = mc_bert_new(ctx, &c, (mc_model_heads){.mlm = true},
+    w.bert = mc_bert_new(ctx, &c, &(mc_model_heads){.lm = true},
                          &(mc_load_options){.dtype = dtype, .recompute = recompute});
     w.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});
     mc_optimizer *adam = mc_adam_new(ctx, NULL);
@@ -111,7 +111,7 @@ static void test_nothing_is_taken(void **state)
     mc_context *dry = mc_plan_context_new(ctx);
     mc_gpt2_config config;
     assert_int_equal(mc_gpt2_config_named(dry, "gpt2-xl", &config), MC_OK);
-    mc_model *gpt2 = mc_gpt2_new(dry, &config, &(mc_load_options){.dtype = MC_BF16});
+    mc_model *gpt2 = mc_gpt2_new(dry, &config, NULL, &(mc_load_options){.dtype = MC_BF16});
     mc_optimizer *adam = mc_adam_new(dry, NULL);
     mc_optimizer_add(adam, mc_model_module(gpt2));
     mc_optim_manager *optim = mc_optim_manager_new(dry, NULL);

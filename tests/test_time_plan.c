@@ -52,7 +52,7 @@ static work new_work_of(mc_context *ctx, const model *m, mc_optimizer *adam)
     c.positions = LENGTH;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     mc_load_options load = {.dtype = m->dtype, .recompute = m->recompute};
-    work w = {.gpt2 = mc_gpt2_new(ctx, &c, &load), .passes = m->passes};
+    work w = {.gpt2 = mc_gpt2_new(ctx, &c, NULL, &load), .passes = m->passes};
     mc_optimizer_add(adam, mc_model_module(w.gpt2));
     w.optim = mc_optim_manager_new(
         ctx, &(mc_optim_manager_options){.max_grad_norm = 1, .micro_steps = m->passes});
@@ -444,7 +444,7 @@ static mc_time_plan plan_large(mc_context *ctx, const floor_case *f)
     c.heads = f->heads;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     mc_load_options load = {.dtype = MC_BF16};
-    work w = {.gpt2 = mc_gpt2_new(dry, &c, &load), .passes = 1};
+    work w = {.gpt2 = mc_gpt2_new(dry, &c, NULL, &load), .passes = 1};
     mc_optimizer *adam = mc_adam_new(dry, NULL);
     mc_optimizer_add(adam, mc_model_module(w.gpt2));
     w.optim = mc_optim_manager_new(dry, &(mc_optim_manager_options){.max_grad_norm = 1});

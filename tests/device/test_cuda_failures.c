@@ -43,7 +43,7 @@ static mc_status train(int steps, bool offload)
     c.dim = c.dim_ff = 8;
     c.heads = c.layers = 1;
     c.positions = TOKENS;
-    run r = {.gpt2 = mc_gpt2_new(ctx, &c, NULL)};
+    run r = {.gpt2 = mc_gpt2_new(ctx, &c, NULL, NULL)};
     mc_optimizer *adam = offload ? mc_adam_offload_new(ctx, NULL) : mc_adam_new(ctx, NULL);
     mc_optimizer_add(adam, mc_model_module(r.gpt2));
     r.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});

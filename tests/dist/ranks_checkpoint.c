@@ -59,7 +59,7 @@ static run begin(mc_context *ctx, const kind *k, const char *folder)
     run r = {.ctx = ctx};
     mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
     mc_load_options load = {.dtype = k->dtype};
-    r.gpt2 = folder ? mc_gpt2_from_pretrained(ctx, folder, &load) : mc_gpt2_new(ctx, &c, &load);
+    r.gpt2 = folder ? mc_gpt2_from_pretrained(ctx, folder, &load) : mc_gpt2_new(ctx, &c, NULL, &load);
     mc_module_set_trainable(mc_model_module(r.gpt2), "*.layers.1.*", false);
     mc_optimizer *o =
         k->sgd ? mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.1f, .momentum = 0.9f})
@@ -245,13 +245,13 @@ static void check_files(const char *shared, const char *own)
     bc.layers = 2;
     bc.heads = 3;
     bc.positions = 12;
-    mc_model_heads heads = {.pooler = true, .mlm = true, .nsp = true};
+    mc_model_heads heads = {.pooler = true, .lm = true, .nsp = true};
     const mc_load_options bf16 = {.dtype = MC_BF16};
     for (int untied = 0; untied < 2; untied++) {
         c.tied = !untied;
         const char *together = path_in(shared, untied ? "untied" : "tied");
         const char *single = path_in(own, untied ? "untied" : "tied");
-        mc_model *a = mc_gpt2_new(job, &c, &bf16), *b = mc_gpt2_new(alone, &c, &bf16);
+        mc_model *a = mc_gpt2_new(job, &c, NULL, &bf16), *b = mc_gpt2_new(alone, &c, NULL, &bf16);
         mc_model_save(a, together);
         mc_model_save(b, single);
         check(
@@ -267,7 +267,7 @@ static void check_files(const char *shared, const char *own)
               "level %d: GPT-2 does not load as it was", job->zero_level);
         mc_model_free(a), mc_model_free(b), mc_model_free(again), mc_model_free(there);
     }
-    mc_model *a = mc_bert_new(job, &bc, heads, NULL), *b = mc_bert_new(alone, &bc, heads, NULL);
+    mc_model *a = mc_bert_new(job, &bc, &heads, NULL), *b = mc_bert_new(alone, &bc, &heads, NULL);
     mc_model_save(a, path_in(shared, "bert"));
     mc_model_save(b, path_in(own, "bert"));
     check(same_file(path_in(shared, "bert/model.safetensors"),
@@ -404,7 +404,7 @@ static void check_memory(const char *shared)
     mc_gpt2_config c = small_gpt2_config(384, 12, 9000, LENGTH);
     sampler s;
     long largest, before, held, load, save;
-    mc_model *a = rank_of() ? NULL : mc_gpt2_new(alone, &c, NULL);
+    mc_model *a = rank_of() ? NULL : mc_gpt2_new(alone, &c, NULL, NULL);
     mc_model_save(a, folder);
     mc_model_free(a);
     mc_synchronize(job);

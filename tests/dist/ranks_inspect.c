@@ -18,7 +18,7 @@ enum { ROWS = 3, LENGTH = 5, WORDS = 61 };
 static mc_model *new_gpt2(mc_context *ctx)
 {
     mc_gpt2_config c = small_gpt2_config(32, 3, WORDS, LENGTH);
-    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL);
+    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL, NULL);
     mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", false);
     return gpt2;
 }

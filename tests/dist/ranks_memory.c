@@ -39,7 +39,7 @@ static work make_work(mc_context *ctx, mc_recompute recompute, mc_dtype dtype)
     c.positions = LENGTH;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     mc_load_options load = {.recompute = recompute, .dtype = dtype};
-    work w = {.gpt2 = mc_gpt2_new(ctx, &c, &load)};
+    work w = {.gpt2 = mc_gpt2_new(ctx, &c, NULL, &load)};
     mc_optimizer *adam = mc_adam_new(ctx, NULL);
     mc_optimizer_add(adam, mc_model_module(w.gpt2));
     w.optim = mc_optim_manager_new(ctx, &(mc_optim_manager_options){.max_grad_norm = 1});

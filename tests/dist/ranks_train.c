@@ -56,7 +56,7 @@ static mc_model *make_model(mc_context *ctx, const setting *s)
 {
     mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
     mc_model *gpt2 =
-        mc_gpt2_new(ctx, &c, &(mc_load_options){.dtype = s->dtype, .recompute = s->recompute});
+        mc_gpt2_new(ctx, &c, NULL, &(mc_load_options){.dtype = s->dtype, .recompute = s->recompute});
     mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", false);
     return gpt2;
 }

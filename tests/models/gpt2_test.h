@@ -3,7 +3,7 @@
 #ifndef MC_TESTS_GPT2_TEST_H
 #define MC_TESTS_GPT2_TEST_H
 
-#include "models/gpt2/gpt2_internal.h"
+#include "models/family_internal.h"
 #include "tests/models/model_test.h"
 
 enum { POSITIONS = 24 };
@@ -26,7 +26,7 @@ static inline mc_gpt2_config small_config(void)
 static inline mc_model *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
 {
     mc_gpt2_config config = small_config();
-    return mc_gpt2_new(ctx, &config, &(mc_load_options){.dtype = dtype, .recompute = recompute});
+    return mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.dtype = dtype, .recompute = recompute});
 }
 
 static inline mc_model_input make_batch(mc_tape *t, way how)

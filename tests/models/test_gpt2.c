@@ -116,7 +116,7 @@ static void test_gradients_by_differences(void **state)
         config.tied = tied;
         config.scale_by_layer = !tied;
         config.scale_attention = tied;
-        mc_model *gpt2 = mc_gpt2_new(ctx, &config, NULL);
+        mc_model *gpt2 = mc_gpt2_new(ctx, &config, NULL, NULL);
         mc_model_set_dropout(gpt2, 0);
         mc_tape *t = mc_tape_begin(ctx);
         mc_tape_backward(t, batch_loss(t, gpt2, LENGTHS), NULL);
@@ -183,7 +183,7 @@ static size_t step_peak(mc_recompute recompute)
     mc_context *ctx = mc_init_distributed(NULL);
     mc_gpt2_config config = small_config();
     config.layers = 12;
-    mc_model *gpt2 = mc_gpt2_new(ctx, &config, &(mc_load_options){.recompute = recompute});
+    mc_model *gpt2 = mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recompute = recompute});
     for (int step = 0; step < 2; step++) {
         mc_tape *t = mc_tape_begin(ctx);
         ctx->device->memory.peak = ctx->device->memory.in_use;
@@ -364,7 +364,7 @@ static void test_padding_stays_zero(void **state)
         mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 2});
         mc_gpt2_config config = small_config();
         config.tied = dtype != MC_BF16;
-        mc_model *gpt2 = mc_gpt2_new(ctx, &config, &(mc_load_options){.dtype = dtype});
+        mc_model *gpt2 = mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.dtype = dtype});
         mc_optimizer *adam =
             mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f, .weight_decay = 0.1f});
         mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
@@ -382,7 +382,7 @@ static void test_padding_stays_zero(void **state)
         for (int i = 0; i < 2 - config.tied; i++) {
             mc_parameter *p = mc_module_find_parameter(mc_model_module(gpt2), names[i]);
             const mc_stored *s = p->stored;
-            assert_true(mc_shape_equal(s->shape, MC_SHAPE(MC_GPT2_VOCAB_ALIGN, DIM)));
+            assert_true(mc_shape_equal(s->shape, MC_SHAPE(MC_VOCAB_ALIGN, DIM)));
             assert_true(mc_shape_equal(mc_parameter_shape(p), MC_SHAPE(VOCABULARY, DIM)));
             const mc_bucket *b = s->bucket;
             int64_t first = VOCABULARY * DIM;
@@ -408,7 +408,7 @@ static void test_padding_is_not_counted(void **state)
     } known[] = {{"gpt2-base", 124439808}, {"gpt2", 124439808}, {"gpt2-medium", 354823168}};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(mc_gpt2_config_named(ctx, known[i].name, &c), MC_OK);
-        mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL); /* no memory is taken before a tape */
+        mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL, NULL); /* no memory is taken before a tape */
         assert_int_equal(mc_module_parameter_count(mc_model_module(gpt2)), known[i].parameters);
         mc_model_free(gpt2);
     }
@@ -499,19 +499,19 @@ static void test_wrong_configs(void **state)
     mc_context *ctx = *state;
     mc_gpt2_config c = small_config();
     c.heads = 3;
-    assert_null(mc_gpt2_new(ctx, &c, NULL));
+    assert_null(mc_gpt2_new(ctx, &c, NULL, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "heads 3", "dim 16");
     c = small_config();
-    assert_null(mc_gpt2_new(ctx, &c, &(mc_load_options){.num_labels = 2}));
+    assert_null(mc_gpt2_new(ctx, &c, NULL, &(mc_load_options){.num_labels = 2}));
     assert_error(ctx, MC_ERR_UNSUPPORTED, "2 labels");
-    assert_null(mc_gpt2_new(ctx, &c, &(mc_load_options){.dtype = MC_I32}));
+    assert_null(mc_gpt2_new(ctx, &c, NULL, &(mc_load_options){.dtype = MC_I32}));
     assert_error(ctx, MC_ERR_DTYPE, "i32");
     c.positions = 0;
-    assert_null(mc_gpt2_new(ctx, &c, NULL));
+    assert_null(mc_gpt2_new(ctx, &c, NULL, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "positions 0");
     c = small_config();
     c.layers = 100000000;
-    assert_null(mc_gpt2_new(ctx, &c, NULL));
+    assert_null(mc_gpt2_new(ctx, &c, NULL, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "layers 100000000", "up to 4096 layers");
     assert_int_equal(ctx->device->memory.in_use, 0);
 }

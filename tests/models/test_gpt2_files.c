@@ -72,7 +72,7 @@ static void test_save_and_load(void **state)
             config.embedding_dropout = 0;
             config.bos_token_id = -1;
             mc_load_options options = {.dtype = dtype}, again = {.saved_dtype = true};
-            mc_model *saved = mc_gpt2_new(a, &config, &options);
+            mc_model *saved = mc_gpt2_new(a, &config, NULL, &options);
             assert_int_equal(mc_model_save(saved, temp_path(&folder, "new/model")), MC_OK);
             assert_int_equal(mc_model_save(saved, temp_path(&folder, "new/model")), MC_OK);
             mc_model *loaded = mc_gpt2_from_pretrained(b, temp_path(&folder, "new/model"), &again);

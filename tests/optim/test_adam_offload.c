@@ -69,7 +69,7 @@ static mc_model *new_model(mc_context *ctx, const setting *s)
     c.init_std = 0.05f;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     return mc_gpt2_new(
-        ctx, &c,
+        ctx, &c, NULL,
         &(mc_load_options){.dtype = s->dtype,
                            .recompute = s->full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE});
 }

@@ -66,7 +66,7 @@ static mc_model *new_model(mc_context *ctx, const setting *s)
     c.init_std = 0.05f;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     mc_model *gpt2 = mc_gpt2_new(
-        ctx, &c,
+        ctx, &c, NULL,
         &(mc_load_options){.dtype = s->dtype,
                            .recompute = s->full ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_NONE});
     mc_module *m = mc_model_module(gpt2);

@@ -12,7 +12,7 @@ int main(int argc, char **argv)
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 7});
     mc_bert_config config = mc_bert_config_default();
     mc_bert_config_read(ctx, path, &config);
-    mc_model *bert = mc_bert_new(ctx, &config, (mc_model_heads){.pooler = true}, NULL);
+    mc_model *bert = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true}, NULL);
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, argv[1]);
     mc_model_save(bert, argv[2]);
     if (!mc_failed(ctx)) mc_tokenizer_save(tok, argv[2]);
