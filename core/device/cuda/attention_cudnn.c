@@ -187,6 +187,8 @@ static const char *refusal(const mc_attention_shape *s, mc_matrix q, mc_matrix k
     if (q.dtype != MC_F16 && q.dtype != MC_BF16) return "a dtype that is neither f16 nor bf16";
     if (k.dtype != q.dtype || v.dtype != q.dtype || out.dtype != q.dtype) return "mixed dtypes";
     if (s->key_mask) return "a key mask";
+    if (s->position_bias) return "a bias by distance";
+    if (s->marks) return "token marks";
     if (s->head_dim % 8 || s->head_dim > 256)
         return "a head size that is no multiple of 8 up to 256";
     if (k.stride != v.stride) return "k and v of different strides";
