@@ -39,16 +39,17 @@ mc_status mc_cuda_launched(mc_device *d, const char *what)
 
 /* ---- what others ask for --------------------------------------------------------------------- */
 
-mc_status mc_cuda_choice(mc_device *d, const char *name, const char *first, const char *second,
-                         int *choice)
+mc_status mc_cuda_choice(mc_device *d, const char *name, const char *const values[3], int *choice)
 {
     const char *value = getenv(name);
     *choice = 0;
     if (!value || !*value) return MC_OK;
-    *choice = !strcmp(value, first) ? 1 : second && !strcmp(value, second) ? 2 : 0;
+    for (int i = 0; i < 3 && !*choice; i++)
+        if (values[i] && !strcmp(value, values[i])) *choice = i + 1;
     if (*choice) return MC_OK;
-    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "%s=%s, expected %s or %s", name, value, first,
-                        second ? second : "nothing");
+    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "%s=%s, expected %s%s%s%s%s", name, value, values[0],
+                        values[1] ? " or " : " or nothing", values[1] ? values[1] : "",
+                        values[2] ? " or " : "", values[2] ? values[2] : "");
 }
 
 void *mc_cuda_driver_function(const char *name)
@@ -471,8 +472,9 @@ static bool is_linked(const mc_cuda_device *c)
 static bool read_environment(mc_cuda_device *c)
 {
     int deterministic, direct;
-    if (mc_cuda_choice(&c->device, "MC_DETERMINISTIC", "1", "0", &deterministic) ||
-        mc_cuda_choice(&c->device, "MC_CUDA_MEMORY", "direct", NULL, &direct))
+    if (mc_cuda_choice(&c->device, "MC_DETERMINISTIC", (const char *const[3]){"1", "0"},
+                       &deterministic) ||
+        mc_cuda_choice(&c->device, "MC_CUDA_MEMORY", (const char *const[3]){"direct"}, &direct))
         return false;
     c->deterministic = deterministic == 1;
     c->direct = direct == 1;
