@@ -154,7 +154,7 @@ typedef struct mc_model_input {
 typedef struct mc_model_output {
     /* Packed (rows, dim), of the decoder if there is one; mc_unpack gives (batch, longest, dim). */
     mc_tensor *last_hidden;
-    mc_tensor *pooled;      /* (batch, dim); NULL without a pooler */
+    mc_tensor *pooled;              /* (batch, dim); NULL without a pooler */
     mc_tensor *encoder_last_hidden; /* of encoder-decoders */
     /* The result of the embedding and of each layer, the last as `last_hidden`: layers + 1 of the
      * encoder (or the only stack), decoder_layers + 1 of the decoder. NULL unless asked for. */
