@@ -4,17 +4,14 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-# <modelcenter.h> lies beside the folders core, models, ... that it includes from.
-set(header_folder ${CMAKE_INSTALL_INCLUDEDIR}/modelcenter)
-install(FILES core/modelcenter.h DESTINATION ${header_folder})
-install(DIRECTORY core models tokenizers datasets DESTINATION ${header_folder}
-        FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE PATTERN "modelcenter.h" EXCLUDE
-        PATTERN "isa" EXCLUDE PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE
-        PATTERN "quickstart" EXCLUDE
-        PATTERN "lm" EXCLUDE)
+# <modelcenter.h> and the folder modelcenter/ are all that comes into the include path.
+set(header_stage ${PROJECT_BINARY_DIR}/include)
+install(CODE "set(MC_SOURCE \"${PROJECT_SOURCE_DIR}\")\nset(MC_STAGE \"${header_stage}\")")
+install(SCRIPT cmake/public_headers.cmake)
+install(DIRECTORY ${header_stage}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 target_include_directories(modelcenter INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/core>
-                           $<INSTALL_INTERFACE:${header_folder}>)
+                           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 # A static library is linked together with what it stands on; a shared one brings it along.
 set(pc_libs "")

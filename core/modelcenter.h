@@ -56,6 +56,7 @@
 #include "models/gpt2/gpt2.h"
 #include "models/gptj/gptj.h"
 #include "models/model.h"
+#include "models/roberta/roberta.h"
 #include "models/t5/t5.h"
 #include "tokenizers/tokenizer.h"
 

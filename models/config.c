@@ -196,18 +196,17 @@ static bool read_row(const mc_config_reader *r, const mc_config_row *row, void *
 /* Keys that every family's file may have and that change nothing of what is computed here. */
 static const char *const known_everywhere[] = {
     "_name_or_path", "_num_labels", "architectures", "bad_words_ids", "begin_suppress_tokens",
-    "chunk_size_feed_forward", "cross_attention_hidden_size", "directionality",
-    "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
+    "chunk_size_feed_forward", "cross_attention_hidden_size", "directionality", "diversity_penalty",
+    "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
     "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
-    "forced_eos_token_id", "gradient_checkpointing", "id2label", "is_decoder",
-    "is_encoder_decoder", "label2id", "length_penalty", "max_length", "min_length", "model_type",
-    "modelcenter_task", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
-    "num_return_sequences", "output_attentions", "output_hidden_states", "output_past",
-    "output_scores", "prefix", "problem_type", "pruned_heads", "remove_invalid_values",
-    "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id",
-    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
-    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
-    "transformers_version", "typical_p", "use_bfloat16", "use_cache",
+    "forced_eos_token_id", "gradient_checkpointing", "id2label", "is_decoder", "is_encoder_decoder",
+    "label2id", "length_penalty", "max_length", "min_length", "model_type", "modelcenter_task",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_past", "output_scores", "prefix",
+    "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty", "return_dict",
+    "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+    "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p",
+    "torch_dtype", "torchscript", "transformers_version", "typical_p", "use_bfloat16", "use_cache",
     /* ModelCenter's: how it stores, and what a mask's value is, which is always enough */
     "att_mask_value", "cls_head", "half", "int8", NULL};
 

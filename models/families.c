@@ -2,12 +2,12 @@
 #include <string.h>
 #include "models/family_internal.h"
 
-extern const mc_family mc_family_bert, mc_family_gpt2, mc_family_gptj,
+extern const mc_family mc_family_bert, mc_family_roberta, mc_family_gpt2, mc_family_gptj,
     mc_family_t5, mc_family_cpm1, mc_family_cpm2;
 
-const mc_family *const mc_families[] = {&mc_family_bert,    &mc_family_gpt2, &mc_family_t5,
-                                        &mc_family_gptj,    &mc_family_cpm1, &mc_family_cpm2,
-                                        NULL};
+const mc_family *const mc_families[] = {
+    &mc_family_bert, &mc_family_gpt2, &mc_family_t5,      &mc_family_gptj,
+    &mc_family_cpm1, &mc_family_cpm2, &mc_family_roberta, NULL};
 
 const mc_family *mc_family_find(const char *name)
 {
@@ -28,6 +28,12 @@ mc_model_kind mc_family_kind(const char *name)
 {
     const mc_family *family = mc_family_find(name);
     return family ? family->kind : 0;
+}
+
+bool mc_family_has_classifier(const char *name)
+{
+    const mc_family *family = mc_family_find(name);
+    return family && family->has.labels;
 }
 
 const char *mc_family_shape_name(const char *name, int i)

@@ -41,21 +41,32 @@ typedef enum mc_config_kind {
  * without one); a key without a default is required. */
 typedef struct mc_config_row {
     mc_config_kind kind;
-    size_t member;           /* its offset in the family's config */
+    size_t member;             /* its offset in the family's config */
     const char *key[MC_FORMS]; /* NULL: that form has no such key, and the default holds */
     const char *value[MC_FORMS];
     double low, high; /* high 0: no limit */
 } mc_config_row;
 
+/* A row of a member: its kind, its keys in both forms, its defaults, and limits. The table's source
+ * defines AT(member) as the member's offset. */
+#define MC_ROW(kind, member, hf, mc, hf_value, mc_value, ...)                     \
+    {                                                                             \
+        MC_CONFIG_##kind, AT(member), {hf, mc}, {hf_value, mc_value}, __VA_ARGS__ \
+    }
+/* A key without effect. */
+#define MC_KNOWN(hf, mc)               \
+    {                                  \
+        MC_CONFIG_KNOWN, 0, { hf, mc } \
+    }
 /* The key, in both forms, may have this one value alone; NULL: that form has no such key. */
-#define MC_ONLY(hf, mc, text)                                     \
-    {                                                             \
-        MC_CONFIG_ONLY, 0, {hf, mc}, { text, text }               \
+#define MC_ONLY(hf, mc, text)                       \
+    {                                               \
+        MC_CONFIG_ONLY, 0, {hf, mc}, { text, text } \
     }
 /* Keys of ModelCenter's form that say what every model of the zoo does. */
-#define MC_ONLY_MC_ROWS                                                                  \
-    MC_ONLY(NULL, "emb_init_mean", "0"), MC_ONLY(NULL, "att_init_mean", "0"),            \
-        MC_ONLY(NULL, "ffn_init_mean", "0"), MC_ONLY(NULL, "proj_init_mean", "0"),       \
+#define MC_ONLY_MC_ROWS                                                            \
+    MC_ONLY(NULL, "emb_init_mean", "0"), MC_ONLY(NULL, "att_init_mean", "0"),      \
+        MC_ONLY(NULL, "ffn_init_mean", "0"), MC_ONLY(NULL, "proj_init_mean", "0"), \
         MC_ONLY(NULL, "norm_init_var", "1")
 
 /* Where a value was read from, for errors. */
@@ -99,7 +110,7 @@ struct mc_model {
     mc_parameter *head_bias;          /* NULL: none */
     float head_scale;                 /* of the language model's logits, before the bias */
     mc_linear *token_head;            /* ModelCenter's cls_head; NULL: none */
-    int32_t eos[MC_MODEL_MAX_EOS];   /* those that end a text */
+    int32_t eos[MC_MODEL_MAX_EOS];    /* those that end a text */
     int eos_count;
     char *task;
     char **label_names; /* heads.labels of them, or NULL */
@@ -146,7 +157,7 @@ struct mc_family {
      * that only others have; NULL ends. */
     const char *const *mc_has, *const *mc_lacks;
     bool (*mc_is)(const cJSON *json); /* and what config.json has to say; NULL: nothing */
-    const char *classifier; /* the last matrix of Hugging Face's classification head */
+    const char *classifier;           /* the last matrix of Hugging Face's classification head */
 
     /* Fills in what follows from other values, and checks what no single row can. */
     bool (*finish)(const mc_config_reader *r, void *config);
@@ -181,8 +192,7 @@ bool mc_config_read(const mc_family *family, const mc_config_reader *r, void *co
 /* Reads a file. */
 mc_status mc_config_read_file(mc_context *ctx, const mc_family *family, const char *path,
                               void *config);
-mc_status mc_config_named(mc_context *ctx, const mc_family *family, const char *name,
-                          void *config);
+mc_status mc_config_named(mc_context *ctx, const mc_family *family, const char *name, void *config);
 /* The repository that a named shape's weights are in; false: as the name says, or no such name. */
 bool mc_config_hub(const char *name, char hub[MC_NAME_MAX]);
 bool mc_config_is_named(const char *name); /* of any family */
@@ -225,35 +235,35 @@ bool mc_file_has_own_head(const mc_model_file *f, const char *head, const char *
 static inline float mc_literal(float x) { return x == 0 ? MC_TRUE_ZERO : x; }
 
 /* The functions that every family's header declares, typed. */
-#define MC_DEFINE_FAMILY(f)                                                                       \
-    mc_##f##_config mc_##f##_config_default(void)                                                 \
-    {                                                                                             \
-        mc_##f##_config config;                                                                   \
-        mc_config_default(&mc_family_##f, &config);                                               \
-        return config;                                                                            \
-    }                                                                                             \
-    mc_status mc_##f##_config_named(mc_context *ctx, const char *name, mc_##f##_config *config)   \
-    {                                                                                             \
-        return mc_config_named(ctx, &mc_family_##f, name, config);                                \
-    }                                                                                             \
-    mc_status mc_##f##_config_read(mc_context *ctx, const char *path, mc_##f##_config *config)    \
-    {                                                                                             \
-        return mc_config_read_file(ctx, &mc_family_##f, path, config);                            \
-    }                                                                                             \
-    mc_model *mc_##f##_new(mc_context *ctx, const mc_##f##_config *config,                        \
-                           const mc_model_heads *heads, const mc_load_options *options)           \
-    {                                                                                             \
-        return mc_model_from_config(ctx, &mc_family_##f, config, heads, options);                 \
-    }                                                                                             \
-    mc_model *mc_##f##_from_pretrained(mc_context *ctx, const char *identifier,                   \
-                                       const mc_load_options *options)                            \
-    {                                                                                             \
-        return mc_model_from_pretrained_of(ctx, mc_family_##f.name, identifier, options);         \
-    }                                                                                             \
-    mc_##f##_config mc_##f##_get_config(const mc_model *model)                                    \
-    {                                                                                             \
-        const mc_##f##_config *config = mc_model_config(model, &mc_family_##f);                   \
-        return config ? *config : (mc_##f##_config){0};                                           \
+#define MC_DEFINE_FAMILY(f)                                                                     \
+    mc_##f##_config mc_##f##_config_default(void)                                               \
+    {                                                                                           \
+        mc_##f##_config config;                                                                 \
+        mc_config_default(&mc_family_##f, &config);                                             \
+        return config;                                                                          \
+    }                                                                                           \
+    mc_status mc_##f##_config_named(mc_context *ctx, const char *name, mc_##f##_config *config) \
+    {                                                                                           \
+        return mc_config_named(ctx, &mc_family_##f, name, config);                              \
+    }                                                                                           \
+    mc_status mc_##f##_config_read(mc_context *ctx, const char *path, mc_##f##_config *config)  \
+    {                                                                                           \
+        return mc_config_read_file(ctx, &mc_family_##f, path, config);                          \
+    }                                                                                           \
+    mc_model *mc_##f##_new(mc_context *ctx, const mc_##f##_config *config,                      \
+                           const mc_model_heads *heads, const mc_load_options *options)         \
+    {                                                                                           \
+        return mc_model_from_config(ctx, &mc_family_##f, config, heads, options);               \
+    }                                                                                           \
+    mc_model *mc_##f##_from_pretrained(mc_context *ctx, const char *identifier,                 \
+                                       const mc_load_options *options)                          \
+    {                                                                                           \
+        return mc_model_from_pretrained_of(ctx, mc_family_##f.name, identifier, options);       \
+    }                                                                                           \
+    mc_##f##_config mc_##f##_get_config(const mc_model *model)                                  \
+    {                                                                                           \
+        const mc_##f##_config *config = mc_model_config(model, &mc_family_##f);                 \
+        return config ? *config : (mc_##f##_config){0};                                         \
     }
 
 #endif

@@ -205,9 +205,8 @@ static void release_start(generation_start *s)
     mc_free(s->ones);
 }
 
-mc_generator *mc_model_generator_new(mc_model *m, const int32_t *const *prompts,
-                                     const int *lengths, int count,
-                                     const mc_generate_options *options)
+mc_generator *mc_model_generator_new(mc_model *m, const int32_t *const *prompts, const int *lengths,
+                                     int count, const mc_generate_options *options)
 {
     generation_start s;
     if (!m || !start_generation(m, prompts, lengths, count, &s)) return NULL;

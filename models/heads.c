@@ -23,8 +23,8 @@ mc_tensor *mc_model_logits(mc_tape *t, mc_model *m, mc_tensor *hidden)
     if (m->token_head) return mc_linear_forward(t, m->token_head, hidden);
     mc_tensor *x = has_lm(t, m) ? lm_input(t, m, hidden) : NULL;
     if (!x) return NULL;
-    mc_tensor *weight = m->head_weight ? mc_parameter_tensor(t, m->head_weight)
-                                       : mc_embedding_table(t, m->words);
+    mc_tensor *weight =
+        m->head_weight ? mc_parameter_tensor(t, m->head_weight) : mc_embedding_table(t, m->words);
     mc_tensor *bias = m->head_bias ? mc_parameter_tensor(t, m->head_bias) : NULL;
     return mc_scaled_linear(t, x, weight, bias, MC_ACTIVATION_NONE, m->head_scale);
 }
@@ -107,7 +107,7 @@ mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *m, mc_tensor *labels, cons
     if (m->shape.start_token < 0 || (!padded && !l)) {
         mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: %s", op,
                 m->shape.start_token < 0 ? "the model has no decoder start token"
-                                     : "labels are not (batch, length), and lengths are NULL");
+                                         : "labels are not (batch, length), and lengths are NULL");
         return NULL;
     }
     if (!padded && (!mc_pack_check(t, op, "labels", labels, l) || !mc_op_host_lengths(t, op, l)))
@@ -120,8 +120,11 @@ mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *m, mc_tensor *labels, cons
         int64_t width = padded ? labels->shape.dim[1] : l->length[i];
         int64_t first = padded ? i * width : l->offset[i];
         for (int64_t k = 0; k < width; k++) {
-            int64_t before = k ? mc_integer_at(labels->dtype, data, first + k - 1) : m->shape.start_token;
-            ids[first + k] = before == -100 ? (m->shape.pad_token < 0 ? 0 : (int32_t)m->shape.pad_token) : narrow(before);
+            int64_t before =
+                k ? mc_integer_at(labels->dtype, data, first + k - 1) : m->shape.start_token;
+            ids[first + k] = before == -100
+                                 ? (m->shape.pad_token < 0 ? 0 : (int32_t)m->shape.pad_token)
+                                 : narrow(before);
         }
     }
     return mc_tape_input(t, MC_I32, labels->shape, ids, false);

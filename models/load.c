@@ -85,8 +85,7 @@ static bool has_tensor(const mc_model_file *f, const char *ours)
 /* Classes of the classifier in the file, 0 without one. */
 static int classes_in(const mc_model_file *f, const char *ours)
 {
-    const mc_safetensors_entry *e =
-        ours ? mc_weight_find(f->map, f->layers, f->file, ours) : NULL;
+    const mc_safetensors_entry *e = ours ? mc_weight_find(f->map, f->layers, f->file, ours) : NULL;
     bool good = e && e->ndim == 2 && e->shape[0] <= MC_MODEL_MAX_LABELS;
     return good ? (int)e->shape[0] : 0;
 }
@@ -105,8 +104,8 @@ static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f
     if (r->form == MC_FORM_MC && cJSON_IsNumber(units) && units->valueint > 0)
         heads.token_labels = units->valueint;
     heads.nsp = family->has.nsp && has_tensor(f, "nsp_head.weight");
-    heads.lm = encoder ? has_tensor(f, "lm_head.dense.weight")
-                       : !heads.labels && !heads.token_labels;
+    heads.lm =
+        encoder ? has_tensor(f, "lm_head.dense.weight") : !heads.labels && !heads.token_labels;
     return heads;
 }
 
@@ -261,8 +260,9 @@ mc_model *mc_model_new(mc_context *ctx, const char *name, const char *config,
     const mc_family *family = mc_family_find(name);
     if (mc_failed(ctx)) return NULL;
     if (!family || !config) {
-        mc_fail(ctx, MC_ERR_ARGUMENT, "a new model: family \"%s\", config \"%s\": expected one of %s",
-                name ? name : "", config ? config : "", list_families(known, sizeof known));
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "a new model: family \"%s\", config \"%s\": expected one of %s", name ? name : "",
+                config ? config : "", list_families(known, sizeof known));
         return NULL;
     }
     void *read = mc_calloc(1, family->config_size);
@@ -307,8 +307,7 @@ static bool add_eos(cJSON *json, const mc_model *m)
 static bool add_common(cJSON *json, const mc_model *m)
 {
     cJSON *list = cJSON_AddArrayToObject(json, "architectures");
-    return list &&
-           cJSON_AddItemToArray(list, cJSON_CreateString(m->family->architecture(m))) &&
+    return list && cJSON_AddItemToArray(list, cJSON_CreateString(m->family->architecture(m))) &&
            cJSON_AddStringToObject(json, "model_type", m->family->model_type[0]) &&
            mc_config_add_dtype(json, m->module.root->dtype) && add_eos(json, m) &&
            add_labels(json, m) &&

@@ -79,6 +79,12 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
     return NULL;
 }
 
+mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other, const mc_load_options *options)
+{
+    if (!other) return NULL;
+    return mc_model_from_config(ctx, other->family, other->config, &other->heads, options);
+}
+
 void mc_model_free(mc_model *m)
 {
     if (m) mc_module_free(&m->module);
@@ -92,6 +98,18 @@ mc_model_heads mc_model_get_heads(const mc_model *m) { return m ? m->heads : (mc
 int64_t mc_model_dim(const mc_model *m) { return m ? m->shape.dim : 0; }
 mc_module *mc_model_module(mc_model *m) { return m ? &m->module : NULL; }
 
+bool mc_model_config_text(const mc_model *m, char *out, size_t room)
+{
+    cJSON *json = m ? cJSON_CreateObject() : NULL;
+    bool good = json && mc_config_write(m->family, m->config, json);
+    char *text = good ? cJSON_PrintUnformatted(json) : NULL;
+    good = text && (size_t)snprintf(out, room, "%s", text) < room;
+    if (!text && room) *out = '\0';
+    cJSON_free(text);
+    cJSON_Delete(json);
+    return good;
+}
+
 const void *mc_model_config(const mc_model *m, const mc_family *family)
 {
     return m && m->family == family ? m->config : NULL;
@@ -101,7 +119,8 @@ double mc_model_flops(mc_model *m, int64_t length)
 {
     if (!m) return 0;
     const mc_model_shape *s = &m->shape;
-    double width = (double)(s->heads * s->head_dim), layers = (double)(s->layers + s->decoder_layers);
+    double width = (double)(s->heads * s->head_dim),
+           layers = (double)(s->layers + s->decoder_layers);
     return 6.0 * (double)mc_module_parameter_count(&m->module) +
            12.0 * layers * width * (double)length;
 }
@@ -158,12 +177,12 @@ void mc_declare_lm_head(mc_model *m, const char *name, bool tied, bool bias, flo
     snprintf(bias_name, sizeof bias_name, "%s.bias", name);
     if (!m->heads.lm) return;
     if (!tied)
-        m->head_weight = mc_parameter_new_padded(&m->module, weight_name,
-                                                 MC_SHAPE(vocab, m->shape.dim), rows,
-                                                 mc_init_normal(0, init_std));
+        m->head_weight =
+            mc_parameter_new_padded(&m->module, weight_name, MC_SHAPE(vocab, m->shape.dim), rows,
+                                    mc_init_normal(0, init_std));
     if (bias)
-        m->head_bias = mc_parameter_new_padded(&m->module, bias_name, MC_SHAPE(vocab), rows,
-                                               mc_init_zeros());
+        m->head_bias =
+            mc_parameter_new_padded(&m->module, bias_name, MC_SHAPE(vocab), rows, mc_init_zeros());
 }
 
 void mc_declare_token_head(mc_model *m, bool bias, float init_std)
@@ -251,8 +270,7 @@ static bool check_fields(mc_tape *t, const mc_model *m, const mc_model_input *in
                         f->title);
     if (in->attentions && mc_tape_is_training(t))
         return !mc_fail(mc_tape_context(t), MC_ERR_UNSUPPORTED,
-                        "%s: attention probabilities are given on evaluation tapes only",
-                        f->title);
+                        "%s: attention probabilities are given on evaluation tapes only", f->title);
     return true;
 }
 

@@ -17,6 +17,7 @@
 #ifndef MC_MODELS_MODEL_H
 #define MC_MODELS_MODEL_H
 
+#include <stddef.h>
 #include "core/checkpoint/pretrained.h"
 #include "core/ops/ops.h"
 #include "models/generate/generate.h"
@@ -34,7 +35,8 @@ typedef enum mc_model_kind {
 /* The family number i ("bert", "gpt2", ...), NULL after the last; and whether a name is one. */
 MC_API const char *mc_family_name(int i);
 MC_API bool mc_family_known(const char *name);
-MC_API mc_model_kind mc_family_kind(const char *name); /* 0 for an unknown name */
+MC_API mc_model_kind mc_family_kind(const char *name);  /* 0 for an unknown name */
+MC_API bool mc_family_has_classifier(const char *name); /* mc_model_heads.labels */
 /* Shape number i that mc_model_new knows by name for a family ("gpt2-medium"), NULL after the
  * last. */
 MC_API const char *mc_family_shape_name(const char *family, int i);
@@ -72,6 +74,10 @@ MC_API mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *family
  * MC_ERR_NOT_FOUND and lists those that there are. */
 MC_API mc_model *mc_model_new(mc_context *ctx, const char *family, const char *config,
                               const mc_model_heads *heads, const mc_load_options *options);
+/* A new model of the same config and heads as another, which may belong to another context (one for
+ * planning, say). */
+MC_API mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other,
+                                   const mc_load_options *options);
 /* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained here
  * and in `transformers`. Both are written aside and synced to disk before either takes its name,
  * each in one step: a crash leaves whole files, and a folder that loads. Weights have the dtype they
@@ -100,6 +106,8 @@ typedef struct mc_model_shape {
 MC_API const char *mc_model_family(const mc_model *model); /* "bert"; NULL for NULL */
 MC_API mc_model_shape mc_model_get_shape(const mc_model *model);
 MC_API mc_model_heads mc_model_get_heads(const mc_model *model);
+/* The config as one line of JSON, to compare runs by: cut at `room` bytes. Returns whether it fit. */
+MC_API bool mc_model_config_text(const mc_model *model, char *text, size_t room);
 MC_API int64_t mc_model_dim(const mc_model *model); /* 0 for NULL */
 MC_API mc_module *mc_model_module(mc_model *model);
 /* FLOP of a training step a token of a sequence of `length`: 6 N + 12 L D T. */
@@ -146,7 +154,7 @@ typedef struct mc_model_input {
 typedef struct mc_model_output {
     /* Packed (rows, dim), of the decoder if there is one; mc_unpack gives (batch, longest, dim). */
     mc_tensor *last_hidden;
-    mc_tensor *pooled;      /* (batch, dim); NULL without a pooler */
+    mc_tensor *pooled;              /* (batch, dim); NULL without a pooler */
     mc_tensor *encoder_last_hidden; /* of encoder-decoders */
     /* The result of the embedding and of each layer, the last as `last_hidden`: layers + 1 of the
      * encoder (or the only stack), decoder_layers + 1 of the decoder. NULL unless asked for. */

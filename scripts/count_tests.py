@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Counts what ctest ran: prints `N passed, N failed, N skipped` over the given JUnit files.
+"""Counts what ctest ran: prints the slowest tests, and last `N passed, N failed, N skipped`, over the
+given JUnit files.
 
 A test program made with cmocka counts as many as it has tests, each passed, failed or skipped; one
 that fails without saying which of its tests did (a crash, a leak found at exit) counts one failure
@@ -10,6 +11,7 @@ import re
 import sys
 import xml.etree.ElementTree
 
+SLOWEST = 10
 CMOCKA = re.compile(r"^\[==========\].*Running \d+ test\(s\)", re.M)
 
 
@@ -45,7 +47,7 @@ def count(case):
 
 
 def main():
-    total = [0, 0, 0]
+    total, times = [0, 0, 0], []
     for path in sys.argv[1:]:
         try:
             cases = xml.etree.ElementTree.parse(path).getroot().iter("testcase")
@@ -54,10 +56,14 @@ def main():
             total[1] += 1
             continue
         for case in cases:
+            times.append((float(case.get("time") or 0), case.get("name"), path))
             counts = count(case)
             total = [a + b for a, b in zip(total, counts)]
             if counts[2]:
                 print(f"skipped: {case.get('name')} ({counts[2]} in {path})")
+    print(f"slowest of {len(times)} tests, {sum(time for time, *_ in times):.0f} s one behind the other:")
+    for time, name, path in sorted(times, reverse=True)[:SLOWEST]:
+        print(f"{time:8.1f} s  {name} ({path})")
     print("{} passed, {} failed, {} skipped".format(*total))
     return 1 if total[1] or not total[0] else 0
 

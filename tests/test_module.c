@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
 #include "core/nn/module_internal.h"
@@ -167,20 +166,18 @@ static void test_wrong_stacked(void **state)
 }
 
 /* Declaring a parameter takes no longer in a large model: looking at all names each time, this
- * would take minutes. */
+ * would take minutes, more than ctest allows. */
 static void test_many_names(void **state)
 {
     enum { COUNT = 200000 };
     mc_context *ctx = *state;
     mc_module *root = new_root(ctx, MC_F32);
     char name[32];
-    clock_t start = clock();
     for (int i = 0; i < COUNT; i++) {
         snprintf(name, sizeof name, "encoder.layers.%d.w", i);
         mc_parameter *p = add(root, name, 1, 1);
         assert_ptr_equal(mc_module_find_parameter(root, name), p);
     }
-    assert_true(clock() - start < 30 * CLOCKS_PER_SEC);
     assert_null(mc_module_find_parameter(root, "encoder.layers.200000.w"));
     snprintf(name, sizeof name, "encoder.layers.%d.w", COUNT / 2);
     assert_null(add(root, name, 1, 1));

@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <time.h>
 #include "tests/tokenizers/tokenizer_test.h"
 
 /* 0..4 special, then words and pieces; ids are line numbers from 0 */
@@ -267,7 +266,7 @@ static void test_truncation_of_long_pairs(void **state)
     }
 }
 
-/* Text that would take a quadratic tokenizer minutes. */
+/* Text that a quadratic tokenizer would take hours for, and ctest's limit ends it. */
 static void test_large_texts(void **state)
 {
     (void)state;
@@ -278,7 +277,6 @@ static void test_large_texts(void **state)
     mc_tokenizer *tok = open_vocab(vocab_text);
     char *text = mc_malloc(SIZE);
     assert_non_null(text);
-    clock_t start = clock();
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
         size_t length = strlen(patterns[p]), size = SIZE / length * length;
         for (size_t i = 0; i < size; i += length) memcpy(text + i, patterns[p], length);
@@ -289,7 +287,6 @@ static void test_large_texts(void **state)
         assert_int_equal(mc_tokenizer_encode(tok, text, size, text, size, 512, &encoding), MC_OK);
         assert_true(encoding.count <= 512);
     }
-    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 120);
     mc_free(text);
 }
 

@@ -12,23 +12,39 @@ double classify_clock(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-mc_dataset_options classify_rows(const mc_bert *bert, int64_t max_length)
+mc_dataset_options classify_rows(const mc_model *model, int64_t max_length)
 {
-    mc_bert_config config = mc_bert_get_config(bert);
+    mc_model_shape shape = mc_model_get_shape(model);
     int64_t most = max_length ? max_length : 512;
-    return (mc_dataset_options){.max_length =
-                                    (int)(most < config.positions ? most : config.positions),
-                                .vocabulary = config.vocab_size};
+    if (shape.positions && shape.positions < most) most = shape.positions;
+    return (mc_dataset_options){.max_length = (int)most, .vocabulary = shape.vocab_size};
 }
 
-int classify_sizes(int device) { return device == TRAIN_CPU ? 0 : 16; }
+int classify_sizes(int device, const mc_model *model)
+{
+    bool first_token = mc_model_get_shape(model).kind == MC_MODEL_ENCODER;
+    return device == TRAIN_CPU || !first_token ? 0 : 16;
+}
 
-mc_tensor *classify_logits(mc_tape *t, mc_bert *bert, const mc_dataset *dataset,
+/* A decoder reads what its encoder reads, as Hugging Face's T5 classifies. */
+static mc_model_input input_of(mc_tape *t, mc_model *model, const mc_batch *batch)
+{
+    mc_model_shape shape = mc_model_get_shape(model);
+    mc_model_input in = {.ids = batch->ids, .lengths = batch->lengths};
+    if (shape.types) in.type_ids = batch->type_ids;
+    if (shape.kind == MC_MODEL_ENCODER_DECODER) {
+        in.decoder_ids = mc_model_shift_right(t, model, batch->ids, batch->lengths);
+        in.decoder_lengths = batch->lengths;
+    }
+    return in;
+}
+
+mc_tensor *classify_logits(mc_tape *t, mc_model *model, const mc_dataset *dataset,
                            const mc_batch *batch)
 {
-    mc_bert_input input = {
-        .ids = batch->ids, .lengths = batch->lengths, .type_ids = batch->type_ids};
-    mc_tensor *logits = mc_bert_classify(t, bert, mc_bert_forward(t, bert, &input).pooled);
+    mc_model_input input = input_of(t, model, batch);
+    mc_model_output out = mc_model_forward(t, model, &input);
+    mc_tensor *logits = mc_model_classify(t, model, &out);
     if (!logits || mc_dataset_outputs(dataset) > 1) return logits;
     return mc_reshape(t, logits, MC_SHAPE(batch->lengths->count / batch->choices, batch->choices));
 }
@@ -39,7 +55,7 @@ static void answer(mc_context *ctx, void *user)
     classify_exam *e = user;
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor_copy(e->logits,
-                   classify_logits(t, e->bert, mc_dataloader_dataset(e->loader), e->batch));
+                   classify_logits(t, e->model, mc_dataloader_dataset(e->loader), e->batch));
     mc_tape_end(t);
 }
 
@@ -48,7 +64,7 @@ static mc_tensor *find_logits(mc_tape *t, classify_exam *e)
 {
     const mc_dataset *dataset = mc_dataloader_dataset(e->loader);
     int outputs = mc_dataset_outputs(dataset);
-    if (!e->batch->key) return classify_logits(t, e->bert, dataset, e->batch);
+    if (!e->batch->key) return classify_logits(t, e->model, dataset, e->batch);
     mc_shape shape =
         MC_SHAPE(mc_tensor_size(e->batch->labels, 0), outputs > 1 ? outputs : e->batch->choices);
     mc_context *ctx = mc_tape_context(t);

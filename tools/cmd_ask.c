@@ -18,7 +18,7 @@ typedef struct ask_options {
 
 /* The question as an unlabelled row of BoolQ, which a dataset turns into the model's input. */
 static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_tokenizer *tokenizer,
-                            const mc_bert *bert)
+                            const mc_model *model)
 {
     cJSON *row = cJSON_CreateObject();
     cJSON_AddStringToObject(row, "question", o->question);
@@ -26,7 +26,7 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     char *line = cJSON_PrintUnformatted(row);
     cJSON_Delete(row);
     if (!line) return NULL;
-    mc_dataset_options options = classify_rows(bert, 0);
+    mc_dataset_options options = classify_rows(model, 0);
     mc_dataset *dataset = mc_dataset_from_memory(ctx, "BoolQ", "--question and --passage", line,
                                                  strlen(line), "test", tokenizer, &options);
     cJSON_free(line);
@@ -34,13 +34,13 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
 }
 
 /* Reads the two logits of the only row, which the first rank has; false after an error. */
-static bool answer(mc_context *ctx, mc_bert *bert, mc_dataset *dataset, float logits[2])
+static bool answer(mc_context *ctx, mc_model *model, mc_dataset *dataset, float logits[2])
 {
     mc_dataloader *loader = mc_dataloader_new(dataset, &(mc_dataloader_options){.batch_size = 1});
     mc_batch *batch = mc_dataloader_next(loader);
     if (!batch) return false;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_tensor *out = classify_logits(t, bert, dataset, batch);
+    mc_tensor *out = classify_logits(t, model, dataset, batch);
     if (out && !ranks_silent(ctx)) mc_tensor_read_f32(ctx, out, logits, 2);
     mc_tape_end(t);
     return out && !mc_failed(ctx);
@@ -50,18 +50,18 @@ static bool ask(const ask_options *o, mc_context *ctx)
 {
     mc_load_options load = {.saved_dtype = true};
     mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, o->model);
-    mc_bert *bert = mc_bert_from_pretrained(ctx, o->model, &load);
+    mc_model *model = mc_model_from_pretrained(ctx, o->model, &load);
     if (mc_failed(ctx)) return false;
-    const char *task = mc_bert_task(bert);
-    if (mc_bert_get_heads(bert).labels != 2 || (task && strcmp(task, "BoolQ") != 0)) {
+    const char *task = mc_model_task(model);
+    if (mc_model_get_heads(model).labels != 2 || (task && strcmp(task, "BoolQ") != 0)) {
         fprintf(stderr,
                 "error: %s: expected a model fine-tuned on BoolQ, found %s with %d labels\n",
-                o->model, task ? task : "one without a task", mc_bert_get_heads(bert).labels);
+                o->model, task ? task : "one without a task", mc_model_get_heads(model).labels);
         return false;
     }
     float logits[2] = {0};
-    mc_dataset *dataset = make_row(ctx, o, tokenizer, bert);
-    if (!answer(ctx, bert, dataset, logits)) return false;
+    mc_dataset *dataset = make_row(ctx, o, tokenizer, model);
+    if (!answer(ctx, model, dataset, logits)) return false;
     double yes = 1 / (1 + exp((double)logits[0] - (double)logits[1]));
     mc_print_rank(ctx, 0, "%s %.4f\n", yes >= 0.5 ? "yes" : "no", yes >= 0.5 ? yes : 1 - yes);
     return true;

@@ -4,11 +4,11 @@
 #include "tools/args.h"
 #include "tools/classify.h"
 #include "tools/commands.h"
+#include "tools/families.h"
 #include "tools/interrupt.h"
 #include "tools/ranks.h"
 #include "tools/train_options.h"
 
-static const char *const family_names[] = {"bert", NULL};
 static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
 
 typedef struct eval_options {
@@ -22,24 +22,25 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
 {
     mc_load_options load = {.saved_dtype = true};
     mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, o->model);
-    mc_bert *bert = mc_bert_from_pretrained(ctx, o->model, &load);
+    mc_model *model =
+        mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
     if (mc_failed(ctx)) return false;
     const char *task = task_names[o->task];
-    if (mc_bert_get_heads(bert).labels != mc_task_outputs(task)) {
+    if (mc_model_get_heads(model).labels != mc_task_outputs(task)) {
         mc_set_error(ctx, MC_ERR_ARGUMENT, "%s: its classifier has %d labels, %s needs %d",
-                     o->model, mc_bert_get_heads(bert).labels, task, mc_task_outputs(task));
+                     o->model, mc_model_get_heads(model).labels, task, mc_task_outputs(task));
         return false;
     }
-    const char *trained = mc_bert_task(bert);
+    const char *trained = mc_model_task(model);
     if (trained && strcmp(trained, task) != 0)
         run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
-    mc_dataset_options options = classify_rows(bert, o->max_length);
+    mc_dataset_options options = classify_rows(model, o->max_length);
     mc_dataset *rows = mc_dataset_open(ctx, task, o->data, o->split, tokenizer, &options);
     mc_dataloader *loader =
         mc_dataloader_new(rows, &(mc_dataloader_options){.batch_size = o->batch_size,
                                                          .batching = MC_BATCHING_BY_LENGTH,
-                                                         .sizes = classify_sizes(o->device)});
-    classify_exam exam = {.bert = bert, .loader = loader, .gpu = o->device != TRAIN_CPU};
+                                                         .sizes = classify_sizes(o->device, model)});
+    classify_exam exam = {.model = model, .loader = loader, .gpu = o->device != TRAIN_CPU};
     classify_score score;
     if (!classify_evaluate(ctx, &exam, log, &score)) return false;
     if (score.accuracy.count == 0) { /* all ranks know it, and leave in peace */
@@ -78,7 +79,7 @@ int cmd_eval(int argc, char **argv)
     eval_options o = {.batch_size = 32, .split = "val", .ranks = RANKS_DEFAULTS};
     args_table table = {.count = 0};
     const args_option options[] = {
-        {ARGS_CHOICE("family", &o.family, family_names, "the model's family"), .required = true,
+        {ARGS_CHOICE("family", &o.family, family_names(), "the model's family"), .required = true,
          .positional = true},
         {ARGS_CHOICE("task", &o.task, task_names, "the SuperGLUE task"), .required = true},
         {ARGS_PATH("model", &o.model, "folder of the fine-tuned model"), .required = true,
@@ -100,5 +101,6 @@ int cmd_eval(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    if (!family_can(&spec, o.family, FAMILY_CLASSIFIES)) return EXIT_USAGE;
     return run(&o);
 }

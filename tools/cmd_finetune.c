@@ -1,25 +1,24 @@
 /* `modelcenter finetune`: trains a pretrained model (or one from random weights) on a task,
  * evaluates it after each epoch, and saves it as a folder that from_pretrained reads. */
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include "tools/args.h"
 #include "tools/classify.h"
 #include "tools/commands.h"
+#include "tools/families.h"
 #include "tools/interrupt.h"
 #include "tools/ranks.h"
 #include "tools/train_options.h"
 
 typedef enum keep { KEEP_LAST, KEEP_BEST } keep;
 
-static const char *const model_names[] = {"bert", NULL};
 static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
 static const char *const keep_names[] = {"last", "best", NULL};
 
 typedef struct finetune_options {
     int model, task, keep;
-    const char *pretrained, *config, *data, *output;
+    const char *pretrained, *config, *tokenizer, *data, *output;
     int64_t epochs, max_length, max_steps;
     int batch_size;
     double dropout;
@@ -47,7 +46,7 @@ typedef struct finetune {
     mc_context *ctx;
     run_log log;
     mc_tokenizer *tokenizer;
-    mc_bert *bert;
+    mc_model *model;
     mc_dataset *train_rows, *val_rows;
     mc_dataloader *train, *val;
     const mc_batch *batch; /* of the running step */
@@ -62,32 +61,29 @@ typedef struct finetune {
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-static mc_bert *open_model(finetune *f, int outputs)
+static mc_model *open_model(finetune *f, int outputs)
 {
     const finetune_options *o = f->o;
+    const char *family = family_names()[o->model];
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = outputs,
                             .recompute = train_recomputes[o->train.recompute]};
-    if (o->pretrained) return mc_bert_from_pretrained(f->ctx, o->pretrained, &load);
-    char path[PATH_MAX];
-    mc_bert_config config;
-    snprintf(path, sizeof path, "%s/config.json", o->config);
-    if (mc_bert_config_read(f->ctx, path, &config)) return NULL;
-    return mc_bert_new(f->ctx, &config, (mc_bert_heads){.pooler = true, .labels = outputs}, &load);
+    if (o->pretrained) return mc_model_from_pretrained_of(f->ctx, family, o->pretrained, &load);
+    return mc_model_new(f->ctx, family, o->config, NULL, &load);
 }
 
 static void open_data(finetune *f)
 {
     const finetune_options *o = f->o;
     const char *task = task_names[o->task];
-    int64_t positions = mc_bert_get_config(f->bert).positions;
-    mc_dataset_options options = classify_rows(f->bert, o->max_length);
-    if (o->max_length > positions)
+    int64_t positions = mc_model_get_shape(f->model).positions;
+    mc_dataset_options options = classify_rows(f->model, o->max_length);
+    if (positions && o->max_length > positions)
         run_log_line(&f->log, "the model has %lld positions: texts are cut there, not at %lld",
                      (long long)positions, (long long)o->max_length);
     f->train_rows = mc_dataset_open(f->ctx, task, o->data, "train", f->tokenizer, &options);
     f->val_rows = mc_dataset_open(f->ctx, task, o->data, "val", f->tokenizer, &options);
-    int sizes = classify_sizes(o->train.device);
+    int sizes = classify_sizes(o->train.device, f->model);
     f->train = mc_dataloader_new(
         f->train_rows, &(mc_dataloader_options){
                            .batch_size = o->batch_size, .shuffle = o->shuffle, .sizes = sizes});
@@ -106,7 +102,7 @@ static void make_optimizer(finetune *f)
     mc_optim_manager_options options = {.loss_scale = scaled ? o->train.loss_scale : 0,
                                         .max_grad_norm = o->train.clip};
     mc_optimizer *adam = train_adam_new(f->ctx, &o->train, &adam_options);
-    mc_optimizer_add(adam, mc_bert_module(f->bert));
+    mc_optimizer_add(adam, mc_model_module(f->model));
     f->optim = mc_optim_manager_new(f->ctx, &options);
     mc_optim_manager_add(f->optim, adam, train_schedule_new(f->ctx, &o->train, f->steps));
 }
@@ -118,7 +114,7 @@ static void name_labels(finetune *f)
     bool one_each = mc_dataset_outputs(f->val_rows) == mc_dataset_labels(f->val_rows);
     for (int k = 0; k < mc_dataset_labels(f->val_rows); k++)
         names[k] = mc_dataset_label_name(f->val_rows, k);
-    mc_bert_set_task(f->bert, mc_dataset_task(f->val_rows), one_each ? names : NULL);
+    mc_model_set_task(f->model, mc_dataset_task(f->val_rows), one_each ? names : NULL);
 }
 
 static bool refuse(finetune *f, const char *message)
@@ -133,6 +129,7 @@ static bool set_up(finetune *f)
 {
     const finetune_options *o = f->o;
     const char *source = o->pretrained ? o->pretrained : o->config;
+    if (o->tokenizer) source = o->tokenizer;
     char message[1024];
     if (!train_check_grad_dtype(&o->train, message, sizeof message)) return refuse(f, message);
     if (!mc_failed(f->ctx) && !train_can_save(o->output)) {
@@ -141,9 +138,9 @@ static bool set_up(finetune *f)
         return refuse(f, message);
     }
     f->tokenizer = mc_tokenizer_from_pretrained(f->ctx, source);
-    f->bert = open_model(f, mc_task_outputs(task_names[o->task]));
+    f->model = open_model(f, mc_task_outputs(task_names[o->task]));
     if (mc_failed(f->ctx)) return false;
-    if (o->dropout_given) mc_bert_set_dropout(f->bert, (float)o->dropout);
+    if (o->dropout_given) mc_model_set_dropout(f->model, (float)o->dropout);
     open_data(f);
     if (mc_failed(f->ctx)) return false;
     int64_t batches = mc_dataloader_batches(f->train);
@@ -152,13 +149,13 @@ static bool set_up(finetune *f)
     make_optimizer(f);
     name_labels(f);
     f->exam =
-        (classify_exam){.bert = f->bert, .loader = f->val, .gpu = o->train.device != TRAIN_CPU};
+        (classify_exam){.model = f->model, .loader = f->val, .gpu = o->train.device != TRAIN_CPU};
     if (mc_failed(f->ctx)) return false;
     run_log_line(
         &f->log, "%s: %lld training rows, %lld validation rows, %.1f M parameters, %lld steps",
         task_names[o->task], (long long)mc_dataset_rows(f->train_rows),
         (long long)mc_dataset_rows(f->val_rows),
-        1e-6 * (double)mc_module_parameter_count(mc_bert_module(f->bert)), (long long)f->steps);
+        1e-6 * (double)mc_module_parameter_count(mc_model_module(f->model)), (long long)f->steps);
     run_log_options log = {.steps = f->steps,
                            .steps_per_epoch = batches,
                            .jsonl = o->train.log_jsonl,
@@ -196,7 +193,7 @@ static void step(mc_context *ctx, void *user)
     finetune *f = user;
     mc_optim_manager_zero_grad(f->optim);
     mc_tape *t = mc_tape_begin(ctx);
-    mc_tensor *logits = classify_logits(t, f->bert, f->train_rows, f->batch);
+    mc_tensor *logits = classify_logits(t, f->model, f->train_rows, f->batch);
     mc_tensor *loss = logits ? mc_cross_entropy(t, logits, f->batch->labels, NULL) : NULL;
     mc_optim_manager_backward(f->optim, t, loss);
     mc_optim_manager_step(f->optim);
@@ -221,7 +218,7 @@ static void save(finetune *f)
     if (!f->o->output || mc_failed(f->ctx)) return;
     run_log_line(&f->log, "saving to %s", f->o->output);
     if (mc_rank(f->ctx) == 0) mc_tokenizer_save(f->tokenizer, f->o->output);
-    mc_bert_save(f->bert, f->o->output);
+    mc_model_save(f->model, f->o->output);
 }
 
 /* Evaluates the model; its score is the run's if it is the one to keep, and the best so far is
@@ -297,14 +294,17 @@ static void add_own_rows(args_table *table, finetune_options *o)
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, model_names, "the model's family"), .required = true,
+            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"), .required = true,
              .positional = true},
             {ARGS_CHOICE("task", &o->task, task_names, "the SuperGLUE task"), .required = true},
             {ARGS_PATH("pretrained", &o->pretrained,
                        "folder or identifier of the pretrained model")},
             {ARGS_PATH("config", &o->config,
-                       "folder with config.json and a vocabulary: train from random weights "
+                       "a shape's name, a config.json or its folder: train from random weights "
                        "instead")},
+            {ARGS_PATH("tokenizer", &o->tokenizer,
+                       "folder or identifier of the tokenizer, where the model has none"),
+             .default_text = "the model's"},
             {ARGS_PATH("data", &o->data, "folder with the task's rows"), .required = true},
             {ARGS_PATH("output", &o->output,
                        "folder to save the model to; without it nothing is saved")},
@@ -359,6 +359,7 @@ int cmd_finetune(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    if (!family_can(&spec, o.model, FAMILY_CLASSIFIES)) return EXIT_USAGE;
     if (o.train.dtype == TRAIN_UNSET)
         o.train.dtype = o.train.device == TRAIN_CPU ? TRAIN_F32 : TRAIN_BF16;
     if (!o.pretrained == !o.config)

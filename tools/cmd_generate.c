@@ -8,12 +8,12 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/families.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text.h"
 #include "tools/train_options.h"
 
-static const char *const model_names[] = {"gpt2", NULL};
 static const char *const dtype_names[] = {"auto", "f32", "f16", "bf16", NULL};
 static const mc_dtype dtypes[] = {MC_DTYPE_DEFAULT, MC_F32, MC_F16, MC_BF16};
 
@@ -40,7 +40,7 @@ typedef struct generation {
     const generate_options *o;
     mc_context *ctx;
     bool silent; /* every rank computes the answers, one prints them */
-    mc_gpt2 *gpt2;
+    mc_model *model;
     mc_tokenizer *tokenizer; /* NULL with --ids */
     char **lines;            /* of --prompts */
     size_t line_count;
@@ -163,7 +163,7 @@ static bool encode(generation *g, prompt *p)
     }
     mc_encoding_release(&e);
     if (p->ids && mc_tokenizer_check_ids(g->tokenizer, p->ids, (size_t)p->count,
-                                         mc_gpt2_get_config(g->gpt2).vocab_size))
+                                         mc_model_get_shape(g->model).vocab_size))
         return false;
     return p->ids || fail("the prompt", mc_status_text(status ? status : MC_ERR_NOMEM));
 }
@@ -171,7 +171,7 @@ static bool encode(generation *g, prompt *p)
 /* An empty prompt begins a new text. */
 static bool begin_text(generation *g, prompt *p)
 {
-    int64_t begin = mc_gpt2_get_config(g->gpt2).bos_token_id;
+    int64_t begin = mc_model_get_shape(g->model).bos_token;
     if (p->count) return true;
     if (begin < 0) return fail("an empty prompt", "the model has no token that begins a text");
     p->ids[p->count++] = (int32_t)begin;
@@ -245,7 +245,7 @@ static bool stream(generation *g)
     const prompt *p = &g->prompts[0];
     const int32_t *ids = p->ids;
     held_bytes held = {.count = 0};
-    mc_generator *generator = mc_gpt2_generator_new(g->gpt2, &ids, &p->count, 1, &g->o->how);
+    mc_generator *generator = mc_model_generator_new(g->model, &ids, &p->count, 1, &g->o->how);
     if (generator && g->o->echo && !g->silent) fputs(p->text, stdout);
     bool first = !g->o->echo || !*p->text;
     for (int32_t token; mc_generator_next(generator, &token) && !ferror(stdout); first = false)
@@ -329,7 +329,7 @@ static bool answer_batch(generation *g, size_t first, size_t count, bool json)
     }
     mc_generate_options how = g->o->how;
     how.first_prompt = (int64_t)first;
-    mc_generation *out = good ? mc_gpt2_generate(g->gpt2, ids, lengths, (int)count, &how) : NULL;
+    mc_generation *out = good ? mc_model_generate(g->model, ids, lengths, (int)count, &how) : NULL;
     good = out;
     for (int i = 0; good && i < out->count; i++) {
         const prompt *p = &g->prompts[first + (size_t)i];
@@ -365,7 +365,8 @@ static bool generate(generation *g)
     mc_load_options load = {.dtype = dtypes[o->dtype]};
     if (!load.dtype) load.dtype = o->device == 0 ? MC_F32 : MC_BF16;
     if (!o->ids) g->tokenizer = mc_tokenizer_from_pretrained(g->ctx, o->pretrained);
-    g->gpt2 = mc_gpt2_from_pretrained(g->ctx, o->pretrained, &load);
+    g->model =
+        mc_model_from_pretrained_of(g->ctx, family_names()[o->model], o->pretrained, &load);
     return !mc_failed(g->ctx) && make_prompts(g) && answer_all(g);
 }
 
@@ -392,7 +393,8 @@ static const char details[] =
     "One prompt is answered on stdout as its tokens come; several, those of a file, and\n"
     "with --json, as JSON Lines: an object a prompt with \"prompt\", \"text\", \"ids\",\n"
     "\"tokens\" and \"score\", in the order of the prompts (--prompt first). An empty prompt\n"
-    "begins a new text. Without --sample the most probable tokens are taken.\n\n"
+    "begins a new text. Without --sample the most probable tokens are taken. An encoder-decoder\n"
+    "reads the prompt and writes its answer, others go on with it.\n\n"
     "  modelcenter generate gpt2 --pretrained gpt2 --prompt 'Once upon a time'\n"
     "  modelcenter generate gpt2 --pretrained ./my-gpt2 --prompts starts.txt \\\n"
     "      --top-k 40 --temperature 0.8 --seed 7 > answers.jsonl\n";
@@ -402,7 +404,7 @@ static void add_prompt_rows(args_table *table, generate_options *o)
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, model_names, "the model's family"), .required = true,
+            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"), .required = true,
              .positional = true},
             {ARGS_PATH("pretrained", &o->pretrained, "folder or identifier of the model"),
              .required = true, .known_as = "model-name-or-path,load"},
@@ -476,11 +478,12 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
     add_output_rows(&table, o);
     ranks_add_rows(&table, &o->ranks);
     const args_spec spec = {.command = "generate",
-                            .summary = "Continues texts with a language model.",
+                            .summary = "Continues or answers texts with a language model.",
                             .details = details,
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    if (!family_can(&spec, o->model, FAMILY_GENERATES)) return EXIT_USAGE;
     if (!o->prompts.count && !o->prompts_file)
         return args_error(&spec, "expected --prompt or --prompts");
     if (o->any_temperature || o->any_top_k || o->any_top_p) how->sample = true;

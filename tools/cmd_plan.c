@@ -1,24 +1,20 @@
 /* `modelcenter plan`: what a training step will take, of memory, communication and time, for one
  * rank or for thousands, without having them. */
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/families.h"
 #include "tools/train_options.h"
 
-enum { GPT2, BERT };
-static const char *const model_names[] = {"gpt2", "bert", NULL};
 enum { RATES_AUTO, RATES_HERE, RATES_H200 };
 static const char *const rates_names[] = {"auto", "here", "h200", NULL};
 
 typedef struct plan_options {
     int model, rates;
     const char *config;
-    int64_t ranks, batch_size, seq_length, micro_steps, gpus_per_node;
+    int64_t ranks, batch_size, seq_length, target_length, micro_steps, gpus_per_node;
     double dropout, network_gbps, bus_gbs, pcie_gbs, host_gbs, peak_tflops;
     bool dropout_given, bus_given;
     train_options train;
@@ -29,12 +25,9 @@ typedef struct plan {
     plan_options o;
     mc_context *ctx, *dry;
     run_log log;
-    mc_gpt2 *gpt2; /* one of the two */
-    mc_bert *bert;
-    mc_module *module;
-    int64_t layers, dim;
+    mc_model *model;
     mc_optim_manager *optim;
-    mc_tensor *ids, *labels;
+    mc_tensor *ids, *targets, *labels; /* targets: what the decoder of an encoder-decoder reads */
     mc_memory_plan result;
 } plan;
 
@@ -42,12 +35,11 @@ typedef struct plan {
 
 static mc_tensor *loss_of(mc_tape *t, plan *p)
 {
-    if (p->gpt2) {
-        mc_gpt2_output out = mc_gpt2_forward(t, p->gpt2, &(mc_gpt2_input){.ids = p->ids});
-        return mc_gpt2_loss(t, p->gpt2, out.last_hidden, p->labels);
-    }
-    mc_bert_output out = mc_bert_forward(t, p->bert, &(mc_bert_input){.ids = p->ids});
-    return mc_cross_entropy(t, mc_bert_classify(t, p->bert, out.pooled), p->labels, NULL);
+    mc_model_input in = {.ids = p->ids, .decoder_ids = p->targets};
+    mc_model_output out = mc_model_forward(t, p->model, &in);
+    if (mc_model_get_heads(p->model).labels)
+        return mc_cross_entropy(t, mc_model_classify(t, p->model, &out), p->labels, NULL);
+    return mc_model_loss(t, p->model, out.last_hidden, p->labels);
 }
 
 static void plan_step(mc_context *ctx, void *user)
@@ -64,87 +56,53 @@ static void plan_step(mc_context *ctx, void *user)
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* A file, or a folder with config.json, else false: then it is a name. */
-static bool find_file(const char *config, char *path, size_t room)
+/* As it is trained: an encoder with a classifier of two labels, by `finetune`, others with their
+ * language model, a decoder without dropout, by `pretrain`. */
+static void make_model(plan *p)
 {
-    struct stat info;
-    size_t length = strlen(config);
-    bool exists = stat(config, &info) == 0;
-    bool folder = exists && S_ISDIR(info.st_mode);
-    snprintf(path, room, "%s%s", config, folder ? "/config.json" : "");
-    return exists || strchr(config, '/') ||
-           (length > 5 && strcmp(config + length - 5, ".json") == 0);
+    plan_options *o = &p->o;
+    const char *family = family_names()[o->model];
+    bool classifies = mc_family_kind(family) == MC_MODEL_ENCODER;
+    mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
+                            .num_labels = classifies ? 2 : 0,
+                            .recompute = train_recomputes[o->train.recompute]};
+    p->model = mc_model_new(p->dry, family, o->config, NULL, &load);
+    mc_model_shape shape = mc_model_get_shape(p->model);
+    int64_t usual = shape.kind == MC_MODEL_DECODER ? 1024 : 512;
+    if (shape.positions && shape.positions < usual) usual = shape.positions;
+    if (!o->seq_length) o->seq_length = usual;
+    if (o->dropout_given || shape.kind == MC_MODEL_DECODER)
+        mc_model_set_dropout(p->model, (float)o->dropout);
 }
 
-static void make_gpt2(plan *p, const mc_load_options *load)
+/* Ids, and labels of sequences, of tokens, or of targets. */
+static void make_inputs(plan *p)
 {
-    char path[PATH_MAX];
-    mc_gpt2_config c = mc_gpt2_config_default();
-    if (find_file(p->o.config, path, sizeof path))
-        mc_gpt2_config_read(p->dry, path, &c);
-    else
-        mc_gpt2_config_named(p->dry, p->o.config, &c);
-    /* as `pretrain` does: none unless it is asked for */
-    c.dropout = c.embedding_dropout = c.attention_dropout =
-        p->o.dropout_given ? (float)p->o.dropout : 0;
-    p->layers = c.layers;
-    p->dim = c.dim;
-    if (!p->o.seq_length) p->o.seq_length = c.positions < 1024 ? c.positions : 1024;
-    p->gpt2 = mc_gpt2_new(p->dry, &c, load);
-    p->module = mc_gpt2_module(p->gpt2);
-}
-
-static void read_bert_config(plan *p, mc_bert_config *c)
-{
-    char path[PATH_MAX];
-    if (find_file(p->o.config, path, sizeof path)) {
-        mc_bert_config_read(p->dry, path, c);
-    } else if (strcmp(p->o.config, "bert-large") == 0) {
-        c->layers = 24;
-        c->dim = 1024;
-        c->dim_ff = 4096;
-        c->heads = 16;
-    } else if (strcmp(p->o.config, "bert-base") != 0) {
-        mc_set_error(p->dry, MC_ERR_NOT_FOUND,
-                     "\"%s\" is no BERT, expected bert-base, bert-large or a config.json",
-                     p->o.config);
+    const plan_options *o = &p->o;
+    int64_t labels = o->batch_size * o->seq_length;
+    p->ids = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(o->batch_size, o->seq_length));
+    if (mc_model_get_shape(p->model).kind == MC_MODEL_ENCODER_DECODER) {
+        p->targets = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(o->batch_size, o->target_length));
+        labels = o->batch_size * o->target_length;
     }
-}
-
-/* With a classifier of two labels, as `finetune` trains it. */
-static void make_bert(plan *p, const mc_load_options *load)
-{
-    mc_bert_config c = mc_bert_config_default();
-    read_bert_config(p, &c);
-    p->layers = c.layers;
-    p->dim = c.dim;
-    if (!p->o.seq_length) p->o.seq_length = c.positions < 512 ? c.positions : 512;
-    p->bert = mc_bert_new(p->dry, &c, (mc_bert_heads){.pooler = true, .labels = 2}, load);
-    if (p->o.dropout_given) mc_bert_set_dropout(p->bert, (float)p->o.dropout);
-    p->module = mc_bert_module(p->bert);
+    if (mc_model_get_heads(p->model).labels) labels = o->batch_size;
+    p->labels = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(labels));
 }
 
 static bool make_work(plan *p)
 {
     plan_options *o = &p->o;
-    mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
-                            .recompute = train_recomputes[o->train.recompute]};
-    if (o->model == GPT2)
-        make_gpt2(p, &load);
-    else
-        make_bert(p, &load);
+    make_model(p);
     mc_adam_options adam_options = {.no_decay_bias_norm = true};
     mc_optimizer *adam = train_adam_new(p->dry, &o->train, &adam_options);
-    mc_optimizer_add(adam, p->module);
+    mc_optimizer_add(adam, mc_model_module(p->model));
     mc_optim_manager_options options = {
         .loss_scale = train_dtypes[o->train.dtype] == MC_F16 ? o->train.loss_scale : 0,
         .micro_steps = (int)o->micro_steps,
         .max_grad_norm = 1};
     p->optim = mc_optim_manager_new(p->dry, &options);
     mc_optim_manager_add(p->optim, adam, NULL);
-    int64_t labels = o->model == GPT2 ? o->batch_size * o->seq_length : o->batch_size;
-    p->ids = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(o->batch_size, o->seq_length));
-    p->labels = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(labels));
+    make_inputs(p);
     return !mc_failed(p->dry);
 }
 
@@ -187,7 +145,7 @@ static bool make_plan(plan *p)
                                        (mc_zero_level)((int)MC_ZERO_0 + o->train.ranks.zero_level));
     if (!p->dry) return false;
     if (set_time(p) || !make_work(p)) return false;
-    return mc_plan_run(p->dry, p->module, plan_step, p, &p->result) == MC_OK;
+    return mc_plan_run(p->dry, mc_model_module(p->model), plan_step, p, &p->result) == MC_OK;
 }
 
 /* ---- showing --------------------------------------------------------------------------------- */
@@ -292,13 +250,11 @@ static void report(const plan *p)
 {
     const plan_options *o = &p->o;
     const mc_memory_plan *m = &p->result;
-    int64_t parameters = mc_module_parameter_count(p->module),
+    int64_t parameters = mc_module_parameter_count(mc_model_module(p->model)),
             tokens = o->ranks * o->batch_size * o->seq_length * o->micro_steps;
     double per_s = (double)tokens / m->time.total;
     const char *what;
-    double flop = 6.0 * (double)parameters +
-                  12.0 * (double)p->layers * (double)p->dim * (double)o->seq_length,
-           peak = peak_of(p, &what), mfu = per_s * flop / peak;
+    double peak = peak_of(p, &what), mfu = per_s * mc_model_flops(p->model, o->seq_length) / peak;
     show_memory(p);
     show_time(p);
     if (isfinite(mfu))
@@ -309,7 +265,7 @@ static void report(const plan *p)
            " tokens_per_step=%" PRId64 " peak_bytes=%" PRIu64 " sent_bytes=%" PRIu64
            " host_bytes=%" PRIu64 " collectives=%" PRIu64
            " step_ms=%.6g tokens_per_s=%.6g mfu=%.4g\n",
-           model_names[o->model], o->ranks, o->train.ranks.zero_level, parameters, tokens, m->peak,
+           family_names()[o->model], o->ranks, o->train.ranks.zero_level, parameters, tokens, m->peak,
            m->sent, m->host, m->collectives, 1e3 * m->time.total, per_s, mfu);
 }
 
@@ -340,14 +296,15 @@ static const char details[] =
     "--device cpu it plans for GPUs from a machine without one). Under mpirun or torchrun the\n"
     "collectives are measured too; they are taken to be rings over all ranks, over hosts by as\n"
     "many as a host has ranks. Not predicted is what ranks of one processor take from each\n"
-    "other, and collectives from kernels beside them. gpt2 is trained as by `pretrain`, bert, all\n"
-    "its sequences of full length, as by `finetune`.\n\n"
+    "other, and collectives from kernels beside them. Decoders are trained as by `pretrain`,\n"
+    "encoders as by `finetune`, all sequences of full length.\n\n"
     "  modelcenter plan gpt2 --config gpt2-xl --gpus 4 --batch 16 --rates h200\n";
 
 int cmd_plan(int argc, char **argv)
 {
     plan_options o = {
         .batch_size = 1,
+        .target_length = 128,
         .micro_steps = 1,
         .gpus_per_node = 8,
         .network_gbps = 400,
@@ -358,10 +315,10 @@ int cmd_plan(int argc, char **argv)
     args_table_add(
         &table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o.model, model_names, "the model's family"), .required = true,
+            {ARGS_CHOICE("model", &o.model, family_names(), "the model's family"), .required = true,
              .positional = true},
             {ARGS_PATH("config", &o.config,
-                       "a config.json, gpt2-base, -medium, -large, -xl, bert-base or -large"),
+                       "a shape's name (gpt2-xl, bert-large, t5-base), a config.json or its folder"),
              .required = true, .known_as = "model-config"},
             {ARGS_INT("ranks", &o.ranks, 1, 65536, "ranks of the job"),
              .default_text = "those that were started", .known_as = "world-size"},
@@ -369,13 +326,16 @@ int cmd_plan(int argc, char **argv)
             {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "sequences of a pass, per rank")},
             {ARGS_INT("batch", &o.batch_size, 1, 1 << 20, "the same"), .default_text = ""},
             {ARGS_INT("seq-length", &o.seq_length, 1, 1 << 20, "tokens of a sequence"),
-             .default_text = "1024 of gpt2, 512 of bert, or the model's positions",
+             .default_text = "1024 of decoders, else 512, or the model's positions",
              .known_as = "sequence-length,block-size"},
+            {ARGS_INT("target-length", &o.target_length, 1, 1 << 20,
+                      "tokens of a target, of encoder-decoders"),
+             .known_as = "max-target-length,max-decoder-length"},
             {ARGS_INT("micro-steps", &o.micro_steps, 1, 1 << 16, "passes a step"),
              .known_as = "gradient-accumulation-steps"},
             {ARGS_REAL("dropout", &o.dropout, 0, 1, "all dropout probabilities"),
              .below_high = true, .given = &o.dropout_given,
-             .default_text = "none of gpt2, the config's of bert"},
+             .default_text = "none of decoders, else the config's"},
             {0},
         });
     train_add_machine_rows(&table, &o.train);

@@ -12,7 +12,6 @@
 #include "tools/pretrain.h"
 #include "tools/text.h"
 
-static const char *const model_names[] = {"gpt2", NULL};
 
 static const pretrain_options defaults = {.batch_size = 4,
                                           .val_every = 250,
@@ -61,7 +60,7 @@ static bool open_data(pretrain *p)
 {
     enum { MOST = 1024 }; /* of the default */
     pretrain_options *o = &p->o;
-    int64_t positions = p->config.positions;
+    int64_t positions = p->shape.positions;
     if (!o->seq_length) o->seq_length = positions < MOST ? positions : MOST;
     if (o->seq_length > positions)
         return pretrain_refuse(p,
@@ -122,7 +121,7 @@ static void make_loaders(pretrain *p)
                                     .seq_length = (int)o->seq_length,
                                     .shuffle = o->shuffle,
                                     .repeat = true,
-                                    .vocabulary = p->config.vocab_size};
+                                    .vocabulary = p->shape.vocab_size};
     p->train = mc_lm_loader_new(p->data, &options);
     if (!p->val_data) return;
     options.keep_last = true;
@@ -136,11 +135,10 @@ static void make_loaders(pretrain *p)
 /* What a token costs, and what the device could do. */
 static void count_flops(pretrain *p)
 {
-    const mc_gpt2_config *c = &p->config;
+    const mc_model_shape *c = &p->shape;
     const char *dtype = train_dtype_names[p->o.train.dtype];
-    int64_t parameters = mc_module_parameter_count(mc_gpt2_module(p->work.gpt2));
-    p->flops = 6.0 * (double)parameters +
-               12.0 * (double)c->layers * (double)c->dim * (double)p->o.seq_length;
+    int64_t parameters = mc_module_parameter_count(mc_model_module(p->work.model));
+    p->flops = mc_model_flops(p->work.model, p->o.seq_length);
     p->peak = p->o.peak_tflops > 0 ? 1e12 * p->o.peak_tflops
                                    : mc_device_peak_rate(p->ctx, train_dtypes[p->o.train.dtype]);
     p->peak *= mc_world_size(p->ctx);
@@ -152,17 +150,18 @@ static void count_flops(pretrain *p)
     run_log_line(&p->log,
                  "MFU: (6 N + 12 L D T) FLOP a token = 6 x %" PRId64 " + 12 x %" PRId64
                  " x %" PRId64 " x %" PRId64 " = %.4g, against %s",
-                 parameters, c->layers, c->dim, p->o.seq_length, p->flops, against);
+                 parameters, c->layers, c->heads * c->head_dim, p->o.seq_length, p->flops, against);
 }
 
 static void describe(pretrain *p)
 {
     const pretrain_options *o = &p->o;
-    const mc_gpt2_config *c = &p->config;
+    const mc_model_shape *c = &p->shape;
     run_log_line(&p->log,
-                 "gpt2: %.1f M parameters, %" PRId64 " layers of %" PRId64 ", vocabulary %" PRId64
+                 "%s: %.1f M parameters, %" PRId64 " layers of %" PRId64 ", vocabulary %" PRId64
                  ", %s",
-                 1e-6 * (double)mc_module_parameter_count(mc_gpt2_module(p->work.gpt2)), c->layers,
+                 mc_model_family(p->work.model),
+                 1e-6 * (double)mc_module_parameter_count(mc_model_module(p->work.model)), c->layers,
                  c->dim, c->vocab_size, train_dtype_names[o->train.dtype]);
     run_log_line(&p->log,
                  "data: %" PRId64 " tokens; %" PRId64 " steps of %" PRId64 " tokens (%" PRId64
@@ -246,7 +245,7 @@ static const char details[] =
     "--output is a model folder, always with the newest weights, and holds the run's checkpoints;\n"
     "the same command with --resume goes on behind the newest of them, to the same losses as if\n"
     "nothing had happened. The last line on stdout is\n"
-    "`result model=gpt2 steps=... loss=... val_loss=... tokens_per_s=...`.\n\n"
+    "`result model=... steps=... loss=... val_loss=... tokens_per_s=...`.\n\n"
     "  modelcenter pretrain gpt2 --config gpt2-base --data train_*.bin --val val.bin \\\n"
     "      --batch-size 64 --tokens-per-step 524288 --steps 19560 --output run --device cuda\n";
 
@@ -293,10 +292,10 @@ static void add_own_rows(args_table *table, pretrain_options *o)
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, model_names, "the model's family"), .required = true,
+            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"), .required = true,
              .positional = true},
             {ARGS_PATH("config", &o->config,
-                       "gpt2-base, gpt2-medium, gpt2-large, gpt2-xl, or a config.json: train from "
+                       "a shape's name (gpt2-base, ...), a config.json or its folder: train from "
                        "random weights"),
              .known_as = "model-config"},
             {ARGS_PATH("pretrained", &o->pretrained,

@@ -4,6 +4,7 @@
 
 #include "core/modelcenter.h"
 #include "tools/args.h"
+#include "tools/families.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
@@ -29,7 +30,7 @@ typedef struct pretrain_options {
 /* Model, optimizer and inputs on one context, and the step that uses them. */
 typedef struct pretrain_work {
     mc_context *ctx;
-    mc_gpt2 *gpt2;
+    mc_model *model;
     mc_optim_manager *optim;
     int64_t batch_size, seq_length;
     int micro_steps;         /* of a step */
@@ -43,7 +44,7 @@ typedef struct pretrain {
     mc_context *ctx;
     run_log log;
     bool refused; /* pretrain_refuse has said why */
-    mc_gpt2_config config;
+    mc_model_shape shape;
     pretrain_work work;
     mc_memory_plan plan;
     mc_token_file *data, *val_data;
@@ -72,7 +73,7 @@ typedef struct pretrain {
 
 /* ---- pretrain_model.c ---- */
 
-/* Finds out the model's shape: that of --config, or of weights, which it loads. */
+/* Makes the model, of --config or with weights; it takes no memory yet. */
 bool pretrain_find_model(pretrain *p);
 /* Plans the memory of a step, chooses the batch if that is asked for, and shows the plan. */
 bool pretrain_plan(pretrain *p);

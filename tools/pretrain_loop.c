@@ -91,8 +91,8 @@ static double batch_loss(pretrain *p, const mc_lm_batch *batch)
     mc_tape *t = mc_tape_begin_eval(p->ctx);
     mc_tensor *ids = mc_tape_input(t, MC_I32, shape, batch->ids, false);
     mc_tensor *next = mc_tape_input(t, MC_I32, shape, batch->labels, false);
-    mc_gpt2_output out = mc_gpt2_forward(t, p->work.gpt2, &(mc_gpt2_input){.ids = ids});
-    mc_tensor *of_rank = mc_gpt2_loss(t, p->work.gpt2, out.last_hidden, next);
+    mc_model_output out = mc_model_forward(t, p->work.model, &(mc_model_input){.ids = ids});
+    mc_tensor *of_rank = mc_model_loss(t, p->work.model, out.last_hidden, next);
     double loss = mc_global_mean_loss(p->ctx, of_rank);
     mc_tape_end(t);
     return loss;
@@ -157,17 +157,17 @@ bool pretrain_prepare_samples(pretrain *p)
     if (o->tokenizer) p->tokenizer = mc_tokenizer_from_pretrained(p->ctx, o->tokenizer);
     if (mc_failed(p->ctx)) return false;
     if (!o->sample_every) return true;
-    if (mc_tokenizer_vocab_size(p->tokenizer) > p->config.vocab_size)
+    if (mc_tokenizer_vocab_size(p->tokenizer) > p->shape.vocab_size)
         return pretrain_refuse(p, "--tokenizer %s has %d tokens, the model only %" PRId64,
                                o->tokenizer, mc_tokenizer_vocab_size(p->tokenizer),
-                               p->config.vocab_size);
+                               p->shape.vocab_size);
     if (!(o->prompt ? encode_prompt(p) : default_prompt(p))) return false;
-    if (p->prompt_length + o->sample_length <= p->config.positions) return true;
+    if (p->prompt_length + o->sample_length <= p->shape.positions) return true;
     return pretrain_refuse(p,
                            "--sample-length %" PRId64
                            " and a prompt of %d tokens are more than the "
                            "model's %" PRId64 " positions",
-                           o->sample_length, p->prompt_length, p->config.positions);
+                           o->sample_length, p->prompt_length, p->shape.positions);
 }
 
 /* Prompt and answer as one text. */
@@ -195,7 +195,7 @@ static void sample(pretrain *p)
                                    .sample = true,
                                    .top_k = 40,
                                    .seed = p->o.seed + (uint64_t)p->step};
-    mc_generation *g = mc_gpt2_generate(p->work.gpt2, prompts, &p->prompt_length, 1, &options);
+    mc_generation *g = mc_model_generate(p->work.model, prompts, &p->prompt_length, 1, &options);
     if (g) show_sample(p, g);
     mc_generation_free(g);
 }
@@ -212,7 +212,7 @@ static void between_steps(pretrain *p, bool last)
     bool text = p->prompt && (is_due(p, p->o.sample_every) || end);
     bool keep = p->o.output && (is_due(p, p->o.save_every) || last);
     if (!val && !text && !keep && !last) return;
-    mc_module_wait(mc_gpt2_module(p->work.gpt2)); /* the update is of the step too */
+    mc_module_wait(mc_model_module(p->work.model)); /* the update is of the step too */
     report(p, 0);
     p->val_due = val && !(pretrain_goes_on(p, 0) && validate(p));
     if (text && pretrain_goes_on(p, 0)) sample(p);
@@ -250,10 +250,10 @@ mc_status pretrain_result(pretrain *p)
     mc_memory_use use = mc_memory(p->ctx);
     return run_log_result_line(
         &p->log,
-        "result model=gpt2 steps=%" PRId64 " tokens=%" PRId64 " loss=%.6f val_loss=%.6f "
+        "result model=%s steps=%" PRId64 " tokens=%" PRId64 " loss=%.6f val_loss=%.6f "
         "ms=%.3f tokens_per_s=%.1f mfu=%.4f peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64
         " train_seconds=%.3f",
-        p->step, p->step * p->o.tokens_per_step, isnan(p->loss) ? NAN : p->loss,
+        mc_model_family(p->work.model), p->step, p->step * p->o.tokens_per_step, isnan(p->loss) ? NAN : p->loss,
         isnan(p->val_loss) ? NAN : p->val_loss, steps ? 1e3 * seconds / (double)steps : 0, rate,
         p->peak > 0 ? mfu_of(p, rate) : NAN, use.peak, p->plan.peak, p->seconds);
 }

@@ -3,8 +3,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include "tools/pretrain.h"
 
 static const double MIB = 1024.0 * 1024, GIB = 1024.0 * 1024 * 1024;
@@ -17,37 +15,16 @@ static mc_load_options load_options(const pretrain *p)
                              .recompute = train_recomputes[p->o.train.recompute]};
 }
 
-/* --config is a file, a folder with config.json, or the name of a shape. */
-static void read_config(pretrain *p)
-{
-    struct stat info;
-    char path[PATH_MAX];
-    const char *config = p->o.config;
-    bool exists = stat(config, &info) == 0;
-    size_t length = strlen(config);
-    bool is_path = strchr(config, '/') || (length > 5 && strcmp(config + length - 5, ".json") == 0);
-    snprintf(path, sizeof path, "%s%s", config,
-             exists && S_ISDIR(info.st_mode) ? "/config.json" : "");
-    p->config = mc_gpt2_config_default();
-    if (exists || is_path)
-        mc_gpt2_config_read(p->ctx, path, &p->config);
-    else
-        mc_gpt2_config_named(p->ctx, config, &p->config);
-}
-
 bool pretrain_find_model(pretrain *p)
 {
     const char *weights = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
+    const char *family = family_names()[p->o.model];
     mc_load_options load = load_options(p);
-    if (weights) {
-        p->work.gpt2 = mc_gpt2_from_pretrained(p->ctx, weights, &load);
-        p->config = mc_gpt2_get_config(p->work.gpt2);
-    } else {
-        read_config(p);
-    }
-    p->config.dropout = p->config.embedding_dropout = p->config.attention_dropout =
-        (float)p->o.dropout;
-    mc_gpt2_set_dropout(p->work.gpt2, (float)p->o.dropout);
+    p->work.model = weights ? mc_model_from_pretrained_of(p->ctx, family, weights, &load)
+                            : mc_model_new(p->ctx, family, p->o.config, NULL, &load);
+    p->shape = mc_model_get_shape(p->work.model);
+    if (!p->shape.positions) p->shape.positions = INT32_MAX; /* no limit */
+    mc_model_set_dropout(p->work.model, (float)p->o.dropout);
     return !mc_failed(p->ctx);
 }
 
@@ -59,8 +36,8 @@ void pretrain_step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(w->optim);
     for (int i = 0; i < w->micro_steps; i++) {
         mc_tape *t = mc_tape_begin(ctx);
-        mc_gpt2_output out = mc_gpt2_forward(t, w->gpt2, &(mc_gpt2_input){.ids = w->ids[i]});
-        mc_tensor *loss = mc_gpt2_loss(t, w->gpt2, out.last_hidden, w->next[i]);
+        mc_model_output out = mc_model_forward(t, w->model, &(mc_model_input){.ids = w->ids[i]});
+        mc_tensor *loss = mc_model_loss(t, w->model, out.last_hidden, w->next[i]);
         mc_optim_manager_backward(w->optim, t, loss);
         mc_tape_end(t);
     }
@@ -79,7 +56,7 @@ static void make_optimizer(pretrain_work *w, const pretrain_options *o)
                                         .micro_steps = w->micro_steps,
                                         .max_grad_norm = o->train.clip};
     mc_optimizer *adam = train_adam_new(w->ctx, &o->train, &adam_options);
-    mc_optimizer_add(adam, mc_gpt2_module(w->gpt2));
+    mc_optimizer_add(adam, mc_model_module(w->model));
     w->optim = mc_optim_manager_new(w->ctx, &options);
     mc_optim_manager_add(w->optim, adam, train_schedule_new(w->ctx, &o->train, o->steps));
 }
@@ -104,7 +81,7 @@ static bool make_work(pretrain *p, pretrain_work *w, int64_t batch_size)
     w->seq_length = o->seq_length;
     w->micro_steps =
         (int)(o->tokens_per_step / (batch_size * mc_world_size(w->ctx) * o->seq_length));
-    if (!w->gpt2) w->gpt2 = mc_gpt2_new(w->ctx, &p->config, &load);
+    if (!w->model) w->model = mc_model_new_like(w->ctx, p->work.model, &load);
     make_optimizer(w, o);
     make_inputs(w);
     if (w->ids && w->next) return !mc_failed(w->ctx);
@@ -137,7 +114,7 @@ static bool plan_batch(pretrain *p, int64_t batch_size, mc_memory_plan *plan)
     bool good = make_work(p, &w, batch_size);
     /* a third micro-step takes no more than the second */
     if (w.micro_steps > 2) w.micro_steps = 2;
-    if (good) good = mc_plan_run(w.ctx, mc_gpt2_module(w.gpt2), pretrain_step, &w, plan) == MC_OK;
+    if (good) good = mc_plan_run(w.ctx, mc_model_module(w.model), pretrain_step, &w, plan) == MC_OK;
     p->o.tokens_per_step = tokens;
     pretrain_work_release(&w);
     mc_print_error(w.ctx, stderr);

@@ -10,7 +10,7 @@
 
 /* ---- settings: what is kept with a checkpoint ------------------------------------------------ */
 
-enum { SETTING_TEXT = 512, SETTINGS = 40 };
+enum { SETTING_TEXT = 2048, SETTINGS = 40 };
 
 typedef struct setting_list {
     mc_checkpoint_setting items[SETTINGS];
@@ -42,28 +42,21 @@ static void add_real(setting_list *list, const char *name, double value)
     add(list, name, number);
 }
 
-/* The shape as a text; dropout is an option of its own. */
-static void add_config(setting_list *list, const mc_gpt2_config *c)
+/* Family and config as a text; dropout is an option of its own, and set by the model's too. */
+static void add_config(setting_list *list, const mc_model *model)
 {
-    char shape[SETTING_TEXT];
-    text t = text_into(shape, sizeof shape);
-    text_add(&t,
-             "vocabulary %" PRId64 ", dim %" PRId64 ", dim_ff %" PRId64 ", layers %" PRId64
-             ", heads %" PRId64 ", positions %" PRId64 ", activation %d, eps ",
-             c->vocab_size, c->dim, c->dim_ff, c->layers, c->heads, c->positions,
-             (int)c->activation);
-    text_add_number(&t, (double)c->eps);
-    text_add(&t, ", %s head%s%s", c->tied ? "tied" : "own",
-             c->scale_attention ? "" : ", unscaled attention",
-             c->scale_by_layer ? ", attention scaled by layer" : "");
-    add(list, "config", shape);
+    char config[SETTING_TEXT];
+    text t = text_into(config, sizeof config);
+    text_add(&t, "%s ", mc_model_family(model));
+    mc_model_config_text(model, config + t.used, sizeof config - t.used);
+    add(list, "config", config);
 }
 
 /* What decides the course of a run. Names are those of the options. */
 static void add_options(setting_list *list, const pretrain *p)
 {
     const pretrain_options *o = &p->o;
-    add_config(list, &p->config);
+    add_config(list, p->work.model);
     add_whole(list, "batch-size", o->batch_size);
     add_whole(list, "seq-length", o->seq_length);
     add_whole(list, "tokens-per-step", o->tokens_per_step);
@@ -116,7 +109,7 @@ static mc_status save_files(void *user, const char *folder)
     pretrain *p = user;
     bool first = mc_rank(p->ctx) == 0;
     mc_status status = p->tokenizer && first ? mc_tokenizer_save(p->tokenizer, folder) : MC_OK;
-    return status ? status : mc_gpt2_save(p->work.gpt2, folder);
+    return status ? status : mc_model_save(p->work.model, folder);
 }
 
 void pretrain_tell_saved(pretrain *p)
@@ -286,9 +279,10 @@ static bool same_config(pretrain *p)
         free(list);
         return false;
     }
-    add_config(list, &asked.config);
+    add_config(list, asked.work.model);
     list->options = list->count;
     bool same = same_options(p, list);
+    mc_model_free(asked.work.model);
     free(list);
     return same;
 }

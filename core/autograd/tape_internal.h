@@ -49,8 +49,8 @@ mc_tensor *mc_tape_tensor(mc_tape *tape, mc_dtype dtype, mc_shape shape, const m
 mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offset);
 /* x's memory as that of a new tensor of the same shape, dtype and lengths, which an operation may
  * overwrite; x is as if released, and computing the contents again is not possible. NULL without an
- * error where somebody else needs the contents: a recorded node, a view, a checkpointed segment that
- * x comes into from outside, the context. */
+ * error where somebody else needs the contents: a recorded node, a view, a checkpointed segment
+ * that x comes into from outside, the context. */
 mc_tensor *mc_tape_take(mc_tape *tape, mc_tensor *x);
 /* A leaf that shows borrowed memory (a parameter). `gradient` is its f32 gradient, which backward
  * adds to; NULL: no gradient is wanted. */

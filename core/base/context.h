@@ -59,9 +59,13 @@ typedef enum mc_grad_dtype {
 } mc_grad_dtype;
 
 typedef struct mc_init_options {
-    uint64_t seed;      /* of initialisation, dropout and shuffling; 0 is a seed like any other */
-    const char *device; /* "cpu" (default); others fail until they are built in */
-    mc_log_fn log;      /* NULL: nothing is logged; the library itself never prints */
+    uint64_t seed; /* of initialisation, dropout and shuffling; 0 is a seed like any other */
+    const char
+        *device;   /* "cpu" (default), "cuda", or "cuda:1" for the GPU of that number among those
+                           that CUDA shows; "cuda" takes the one of the rank's number on its host, or
+                           the only one. It is made current (cudaSetDevice) on the thread that makes
+                           the context, and has to be wherever the context is used. */
+    mc_log_fn log; /* NULL: nothing is logged; the library itself never prints */
     void *log_user;
     mc_zero_level zero_level; /* how models are spread over ranks where they say nothing themselves;
                                  default: MC_ZERO_3 */

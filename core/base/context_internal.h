@@ -73,5 +73,10 @@ static inline float mc_option(float value, float fallback)
 {
     return value != 0 || signbit(value) ? value + 0.0f : fallback;
 }
+/* One of two options, still as an option. */
+static inline float mc_option_or(float value, float other)
+{
+    return value != 0 || signbit(value) ? value : other;
+}
 
 #endif

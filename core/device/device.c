@@ -1,12 +1,30 @@
 #include "core/device/device_internal.h"
 
+#include <ctype.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/device/cpu/cpu_internal.h"
 #ifdef MC_HAVE_CUDA
 #include "core/device/cuda/open_internal.h"
+#endif
+
+#ifdef MC_HAVE_CUDA
+/* "cuda", or "cuda:1" for the GPU of that number; false: neither. -1: none is named. */
+static bool is_cuda(const char *name, int *gpu)
+{
+    *gpu = -1;
+    if (strncmp(name, "cuda", 4) != 0) return false;
+    if (!name[4]) return true;
+    if (name[4] != ':' || !isdigit((unsigned char)name[5])) return false;
+    char *end;
+    long number = strtol(name + 5, &end, 10);
+    *gpu = number <= INT_MAX ? (int)number : INT_MAX; /* there is none of that number */
+    return !*end;
+}
 #endif
 
 mc_device *mc_device_open(mc_context *ctx, const char *name)
@@ -14,8 +32,10 @@ mc_device *mc_device_open(mc_context *ctx, const char *name)
     if (mc_failed(ctx)) return NULL;
     if (strcmp(name, "cpu") == 0) return mc_cpu_open(ctx);
 #ifdef MC_HAVE_CUDA
-    if (strcmp(name, "cuda") == 0) return mc_cuda_open(ctx);
-    mc_fail(ctx, MC_ERR_UNSUPPORTED, "device \"%s\": this build has \"cpu\" and \"cuda\"", name);
+    int gpu;
+    if (is_cuda(name, &gpu)) return mc_cuda_open(ctx, gpu);
+    mc_fail(ctx, MC_ERR_UNSUPPORTED,
+            "device \"%s\": this build has \"cpu\", \"cuda\" and \"cuda:N\" for GPU N", name);
 #else
     mc_fail(ctx, MC_ERR_UNSUPPORTED, "device \"%s\": this build has only \"cpu\"", name);
 #endif

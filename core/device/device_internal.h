@@ -108,8 +108,8 @@ static inline void mc_range_end(mc_device *d)
     if (d->range_end) d->range_end(d);
 }
 
-/* Opens "cpu"; any other name fails with MC_ERR_UNSUPPORTED, naming what is built in. NULL after an
- * error on the context. */
+/* Opens "cpu", "cuda" or "cuda:1" (mc_init_options says which GPU); any other name fails with
+ * MC_ERR_UNSUPPORTED, naming what is built in. NULL after an error on the context. */
 mc_device *mc_device_open(mc_context *ctx, const char *name);
 void mc_device_close(mc_device *device); /* NULL allowed */
 

@@ -27,7 +27,7 @@ static void add_projection(mc_attention *a, int first, int last, int64_t dim, mc
     int64_t rows = (int64_t)a->heads * o->head_dim;
     mc_parameter_part w[PARTS], b[PARTS];
     for (int i = first; i <= last; i++) {
-        float std = i == Q ? o->q_std : o->init_std;
+        float std = mc_option(i == Q ? o->q_std : o->init_std, 0.02f);
         w[i - first] = (mc_parameter_part){weights[i], rows, mc_init_normal(0, std)};
         b[i - first] = (mc_parameter_part){biases[i], rows, mc_init_zeros()};
     }
@@ -51,12 +51,12 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
     }
     a->heads = heads;
     if (!o->head_dim) o->head_dim = (int)(dim / heads);
-    o->init_std = mc_option(o->init_std, 0.02f);
-    o->q_std = mc_option(o->q_std, o->init_std);
+    o->q_std = mc_option_or(o->q_std, o->init_std);
+    o->out_std = mc_option_or(o->out_std, o->init_std);
     o->in_scale = mc_option(o->in_scale, 1);
     add_projection(a, Q, o->cross ? Q : V, dim, &a->q_weight, &a->q_bias);
     if (o->cross) add_projection(a, K, V, dim, &a->kv_weight, &a->kv_bias);
-    mc_linear_options out = {.init_std = mc_option(o->out_std, o->init_std),
+    mc_linear_options out = {.init_std = o->out_std,
                              .no_bias = o->no_bias,
                              .scale = o->out_scale};
     a->out = mc_linear_add(&a->module, "attention_out", (int64_t)heads * o->head_dim, dim, &out);

@@ -79,8 +79,8 @@ typedef struct mc_kv_memory {
 } mc_kv_memory;
 
 /* Room for the keys and values of the inputs with these lengths (shape.capacity is not read: they
- * are packed), and for up to shape.sequences sequences of the decoder. NULL after an error. Freed by
- * mc_kv_memory_free (NULL allowed). */
+ * are packed), and for up to shape.sequences sequences of the decoder. NULL after an error. Freed
+ * by mc_kv_memory_free (NULL allowed). */
 mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, const mc_lengths *lengths);
 void mc_kv_memory_free(mc_kv_memory *memory);
 /* kv: (rows, 2 * width), each row k and v, of the packed inputs in their order; rows behind the

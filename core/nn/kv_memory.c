@@ -1,6 +1,6 @@
-/* Cross attention over what an encoder has made: see kv_cache_internal.h. Keys and values lie packed
- * as the encoder's rows do. A step's tokens are so many queries of their own: each has the first row
- * and the rows of its input, whichever sequence it belongs to. */
+/* Cross attention over what an encoder has made: see kv_cache_internal.h. Keys and values lie
+ * packed as the encoder's rows do. A step's tokens are so many queries of their own: each has the
+ * first row and the rows of its input, whichever sequence it belongs to. */
 #include "core/nn/kv_cache_internal.h"
 
 #include <math.h>

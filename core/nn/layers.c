@@ -214,8 +214,9 @@ mc_feed_forward *mc_feed_forward_add(mc_module *parent, const char *name, int64_
     if (options) ffn->options = *options;
     const mc_feed_forward_options *o = &ffn->options;
     mc_linear_options in = {.init_std = o->init_std, .no_bias = o->no_bias, .scale = o->in_scale};
-    mc_linear_options out = {
-        .init_std = mc_option(o->out_std, o->init_std), .no_bias = o->no_bias, .scale = o->out_scale};
+    mc_linear_options out = {.init_std = mc_option_or(o->out_std, o->init_std),
+                             .no_bias = o->no_bias,
+                             .scale = o->out_scale};
     if (o->gated)
         add_gated_in(ffn, dim, dim_ff);
     else

@@ -128,8 +128,8 @@ typedef struct mc_feed_forward mc_feed_forward;
 
 typedef struct mc_feed_forward_options {
     mc_activation activation;
-    /* activation(w_0 x) * (w_1 x) in place of activation(w x) (Shazeer 2020; T5 v1.1's). One product
-     * computes both. */
+    /* activation(w_0 x) * (w_1 x) in place of activation(w x) (Shazeer 2020; T5 v1.1's). One
+     * product computes both. */
     bool gated;
     bool no_bias;
     float init_std;            /* of w_in's weights; 0: 0.02 */
@@ -139,8 +139,8 @@ typedef struct mc_feed_forward_options {
 } mc_feed_forward_options;
 
 /* Parameters "w_in.w" (dim_ff, dim), or "w_in.w_0" and "w_in.w_1" of a gated one (stored as one),
- * and "w_out" (dim, dim_ff), each with weight and, unless no_bias, bias. `options` may be NULL. NULL
- * after an error. */
+ * and "w_out" (dim, dim_ff), each with weight and, unless no_bias, bias. `options` may be NULL.
+ * NULL after an error. */
 MC_API mc_feed_forward *mc_feed_forward_add(mc_module *parent, const char *name, int64_t dim,
                                             int64_t dim_ff, const mc_feed_forward_options *options);
 MC_API void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p);

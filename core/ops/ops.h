@@ -101,10 +101,10 @@ MC_API mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *opt
 MC_API mc_tensor *mc_sdpa_cross(mc_tape *t, mc_tensor *q, mc_tensor *kv,
                                 const mc_sdpa_options *options);
 
-/* The attention probabilities of a call of mc_sdpa (kv NULL) or mc_sdpa_cross with these options, for
- * looking at them: f32 (sequences, heads, longest sequence of queries, longest of keys), zeros where
- * there is no query or no key. Dropout is not applied, and there is no gradient. Takes memory and
- * time that attention itself does not need. */
+/* The attention probabilities of a call of mc_sdpa (kv NULL) or mc_sdpa_cross with these options,
+ * for looking at them: f32 (sequences, heads, longest sequence of queries, longest of keys), zeros
+ * where there is no query or no key. Dropout is not applied, and there is no gradient. Takes memory
+ * and time that attention itself does not need. */
 MC_API mc_tensor *mc_sdpa_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv,
                                         const mc_sdpa_options *options);
 

@@ -1,5 +1,5 @@
-/* Rotary positions (Su et al. 2021), in place: a rotation needs nothing but its own columns, and its
- * gradient is the rotation back. */
+/* Rotary positions (Su et al. 2021), in place: a rotation needs nothing but its own columns, and
+ * its gradient is the rotation back. */
 #include "core/ops/ops_internal.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ static mc_tensor *copy_of(mc_tape *t, mc_tensor *x)
     return y;
 }
 
-/* The gradient of the output is not needed afterwards: it is turned where it lies, unless it is some
- * other tensor's too. */
+/* The gradient of the output is not needed afterwards: it is turned where it lies, unless it is
+ * some other tensor's too. */
 static void rotary_backward(mc_tape *t, mc_node *node)
 {
     mc_tensor *dy = node->output->gradient, *dx = dy;

@@ -5,28 +5,17 @@
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
-#define AT(member) offsetof(mc_bert_config, member)
 static const mc_config_row config_rows[] = {
-    {MC_CONFIG_SIZE, AT(vocab_size), {"vocab_size", "vocab_size"}, {"30522", "119547"}, 1},
-    {MC_CONFIG_SIZE, AT(dim), {"hidden_size", "dim_model"}, {"768", "768"}, 1},
-    {MC_CONFIG_SIZE, AT(dim_ff), {"intermediate_size", "dim_ff"}, {"3072", "3072"}, 1},
-    {MC_CONFIG_SIZE, AT(layers), {"num_hidden_layers", "num_layers"}, {"12", "12"}},
-    {MC_CONFIG_SIZE, AT(heads), {"num_attention_heads", "num_heads"}, {"12", "12"}, 1},
-    {MC_CONFIG_SIZE, AT(head_dim), {NULL, "dim_head"}, {"", "64"}, 1},
-    {MC_CONFIG_SIZE, AT(positions), {"max_position_embeddings", "position_size"}, {"512", "512"}, 1},
-    {MC_CONFIG_SIZE, AT(types), {"type_vocab_size", "type_size"}, {"2", "2"}, 1},
-    {MC_CONFIG_TOKEN, AT(pad_token_id), {"pad_token_id", "pad_token_id"}, {"0", "0"}},
-    {MC_CONFIG_ACTIVATION, AT(activation), {"hidden_act", "ffn_activate_fn"}, {"\"gelu\"", "\"gelu\""}},
-    {MC_CONFIG_FLOAT, AT(eps), {"layer_norm_eps", "norm_eps"}, {"1e-12", "1e-12"}, 1e-30, 1},
-    {MC_CONFIG_DROPOUT, AT(dropout), {"hidden_dropout_prob", "dropout_p"}, {"0.1", "0"}},
-    {MC_CONFIG_DROPOUT, AT(attention_dropout), {"attention_probs_dropout_prob", "dropout_p"}, {"0.1", "0"}},
-    /* -1: as `dropout`, see mc_bert_finish */
-    {MC_CONFIG_DROPOUT, AT(classifier_dropout), {"classifier_dropout", NULL}, {"-1", "-1"}, -1},
-    {MC_CONFIG_FLOAT, AT(init_std), {"initializer_range", "att_init_std"}, {"0.02", "0.02"}, 0, 1e6},
-    {MC_CONFIG_FLOAT, AT(embedding_std), {"initializer_range", "emb_init_std"}, {"0.02", "0.02"}, 0, 1e6},
-    {MC_CONFIG_FLOAT, AT(ffn_std), {"initializer_range", "ffn_init_std"}, {"0.02", "0.02"}, 0, 1e6},
-    {MC_CONFIG_FLAG, AT(tied), {"tie_word_embeddings", "tied"}, {"true", "true"}},
-    MC_BERT_ONLY_ROWS,
+    MC_ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "30522", "119547", 1),
+    MC_ROW(SIZE, dim, "hidden_size", "dim_model", "768", "768", 1),
+    MC_ROW(SIZE, dim_ff, "intermediate_size", "dim_ff", "3072", "3072", 1),
+    MC_ROW(SIZE, layers, "num_hidden_layers", "num_layers", "12", "12", 0),
+    MC_ROW(SIZE, heads, "num_attention_heads", "num_heads", "12", "12", 1),
+    MC_ROW(SIZE, positions, "max_position_embeddings", "position_size", "512", "512", 1),
+    MC_ROW(SIZE, types, "type_vocab_size", "type_size", "2", "2", 1),
+    MC_ROW(TOKEN, pad_token_id, "pad_token_id", "pad_token_id", "0", "0", 0),
+    MC_ROW(FLOAT, eps, "layer_norm_eps", "norm_eps", "1e-12", "1e-12", 1e-30, 1),
+    MC_BERT_COMMON_ROWS,
     {0},
 };
 
@@ -51,8 +40,8 @@ bool mc_bert_finish(const mc_config_reader *r, void *config)
     bool sizes = c->dim > 0 && c->heads > 0 && c->vocab_size > 0 && c->dim_ff > 0 &&
                  c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions > 0 && c->types > 0 &&
                  c->eps > 0;
-    bool heads = sizes && c->dim % c->heads == 0 &&
-                 (!c->head_dim || c->head_dim == c->dim / c->heads);
+    bool heads =
+        sizes && c->dim % c->heads == 0 && (!c->head_dim || c->head_dim == c->dim / c->heads);
     if (heads) return true;
     return !mc_fail(r->ctx, MC_ERR_FORMAT,
                     "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld layers, vocabulary %lld, "
@@ -107,7 +96,8 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
                                       .init_std = mc_literal(c->init_std)};
     mc_feed_forward_options ffn = {.activation = c->activation, .init_std = mc_literal(c->ffn_std)};
     b->config = c;
-    b->attention = mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
+    b->attention =
+        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
     b->attention_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
     b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
     b->output_norm = mc_layernorm_add(m, output_name, c->dim, c->eps);
@@ -147,8 +137,8 @@ bool mc_bert_declare_encoder(mc_model *m, const mc_load_options *o)
     parts->positions =
         mc_embedding_add(&m->module, "position_embedding", c->positions, c->dim, std);
     parts->types = mc_embedding_add(&m->module, "token_type_embedding", c->types, c->dim, std);
-    const char *norm = c->layers ? "encoder.layers.0.self_att.layernorm_before_attention"
-                                 : "embedding_layernorm";
+    const char *norm =
+        c->layers ? "encoder.layers.0.self_att.layernorm_before_attention" : "embedding_layernorm";
     parts->embedding_norm = mc_layernorm_add(&m->module, norm, c->dim, c->eps);
     m->encoder =
         mc_block_list_new(&m->module, "encoder.layers", (int)c->layers, new_block, block_forward,
@@ -188,9 +178,7 @@ static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
     mc_bert_parts *parts = m->parts;
     const mc_bert_config *c = m->config;
     mc_tensor *positions = mc_embedding_table(t, parts->positions);
-    if (parts->first_position && 0)
-        positions = NULL; /* mc_slice(t, positions, 0, parts->first_position,
-                             c->positions - parts->first_position); */
+    /* SLICE */
     mc_tensor *tables[] = {mc_embedding_table(t, m->words), positions,
                            mc_embedding_table(t, parts->types)};
     mc_tensor *indices[] = {in->ids, in->positions, in->types};
@@ -240,12 +228,7 @@ static mc_tensor *next_sentence(mc_tape *t, mc_model *m, mc_tensor *pooled)
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static const mc_weight_rule rules[] = {
-    {"input_embedding", "embeddings.word_embeddings"},
-    {"position_embedding", "embeddings.position_embeddings"},
-    {"token_type_embedding", "embeddings.token_type_embeddings"},
-    {"embedding_layernorm", "embeddings.LayerNorm"}, /* of a model without layers */
-    MC_BERT_LAYER_RULES,
-    {"pooler.dense", "pooler.dense"},
+    MC_BERT_BODY_RULES,
     {"lm_head.dense", "cls.predictions.transform.dense", .head = true},
     {"lm_head.layer_norm", "cls.predictions.transform.LayerNorm", .head = true},
     {"lm_head.decoder.weight", "cls.predictions.decoder.weight", .head = true},
@@ -262,7 +245,7 @@ static const char *const ignored[] = {"*embeddings.position_ids", "*embeddings.t
 static const mc_weight_map map = {.rules = rules, .base_prefix = "bert.", .ignored = ignored};
 
 /* A file may have a matrix of its own although config.json does not say so. */
-static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
+bool mc_bert_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
 {
     mc_bert_config *c = config;
     (void)ctx;
@@ -288,30 +271,31 @@ static bool is_mc(const cJSON *json)
 static const char *const model_types[] = {"bert", NULL}, *const none[] = {NULL};
 static const char *const mc_has[] = {"token_type_embedding.weight", NULL};
 
-const mc_family mc_family_bert = {.name = "bert",
-                                  .title = "BERT",
-                                  .model_type = model_types,
-                                  .kind = MC_MODEL_ENCODER,
-                                  .has = {.types = true, .pooler = true, .nsp = true, .labels = true},
-                                  .config_size = sizeof(mc_bert_config),
-                                  .parts_size = sizeof(mc_bert_parts),
-                                  .rows = config_rows,
-                                  .named = named,
-                                  .map = &map,
-                                  .mc_has = mc_has,
-                                  .mc_lacks = none,
-                                  .mc_is = is_mc,
-                                  .classifier = "classifier.weight",
-                                  .finish = mc_bert_finish,
-                                  .shape = mc_bert_shape,
-                                  .look = look,
-                                  .declare = declare,
-                                  .encode = mc_bert_encode,
-                                  .pool = mc_bert_pool,
-                                  .head = mc_bert_mlm_head,
-                                  .classify = classify,
-                                  .nsp = next_sentence,
-                                  .set_dropout = mc_bert_set_dropout,
-                                  .architecture = architecture};
+const mc_family mc_family_bert = {
+    .name = "bert",
+    .title = "BERT",
+    .model_type = model_types,
+    .kind = MC_MODEL_ENCODER,
+    .has = {.types = true, .pooler = true, .nsp = true, .labels = true},
+    .config_size = sizeof(mc_bert_config),
+    .parts_size = sizeof(mc_bert_parts),
+    .rows = config_rows,
+    .named = named,
+    .map = &map,
+    .mc_has = mc_has,
+    .mc_lacks = none,
+    .mc_is = is_mc,
+    .classifier = "classifier.weight",
+    .finish = mc_bert_finish,
+    .shape = mc_bert_shape,
+    .look = mc_bert_look,
+    .declare = declare,
+    .encode = mc_bert_encode,
+    .pool = mc_bert_pool,
+    .head = mc_bert_mlm_head,
+    .classify = classify,
+    .nsp = next_sentence,
+    .set_dropout = mc_bert_set_dropout,
+    .architecture = architecture};
 
 MC_DEFINE_FAMILY(bert)

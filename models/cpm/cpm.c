@@ -2,46 +2,50 @@
 #include "models/cpm/cpm.h"
 
 #include <math.h>
-#include "models/family_internal.h"
+#include "models/relative_internal.h"
 
 /* ---- configs --------------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(mc_cpm_config, member)
-#define KEY(kind, member, key, value, ...) {kind, AT(member), {NULL, key}, {value, value}, __VA_ARGS__}
+#define KEY(kind, member, key, value, ...)                         \
+    {                                                              \
+        kind, AT(member), {NULL, key}, {value, value}, __VA_ARGS__ \
+    }
 
 /* What both have; the default of the vocabulary is the one that differs. */
-#define CPM_ROWS(vocabulary)                                                                     \
-    KEY(MC_CONFIG_SIZE, vocab_size, "vocab_size", vocabulary, 1),                                \
-        KEY(MC_CONFIG_SIZE, dim, "dim_model", "768", 1),                                         \
-        KEY(MC_CONFIG_SIZE, dim_ff, "dim_ff", "1920", 1),                                        \
-        KEY(MC_CONFIG_SIZE, heads, "num_heads", "12", 1),                                        \
-        KEY(MC_CONFIG_SIZE, head_dim, "dim_head", "64", 1),                                      \
-        KEY(MC_CONFIG_SIZE, buckets, "position_bias_num_buckets", "32", 4),                      \
-        KEY(MC_CONFIG_SIZE, max_distance, "position_bias_max_distance", "128", 1),               \
-        KEY(MC_CONFIG_FFN, activation, "ffn_activate_fn", "\"gated_gelu\"", 0),                  \
-        KEY(MC_CONFIG_FLOAT, eps, "norm_eps", "1e-6", 1e-30, 1),                                 \
-        KEY(MC_CONFIG_DROPOUT, dropout, "dropout_p", "0", 0),                                    \
-        KEY(MC_CONFIG_FLOAT, init_std, "att_init_std", "0.02", 0, 1e6),                          \
-        KEY(MC_CONFIG_FLOAT, embedding_std, "emb_init_std", "0.02", 0, 1e6),                     \
-        KEY(MC_CONFIG_FLOAT, ffn_std, "ffn_init_std", "0.02", 0, 1e6),                           \
-        KEY(MC_CONFIG_FLOAT, position_std, "pos_init_std", "1", 0, 1e6),                         \
-        KEY(MC_CONFIG_FLOAT, head_std, "proj_init_std", "0.02", 0, 1e6),                         \
-        KEY(MC_CONFIG_FLAG, length_scale, "length_scale", "false", 0),                           \
-        KEY(MC_CONFIG_FLAG, scale_attention, "attn_scale", "false", 0),                          \
-        KEY(MC_CONFIG_FLAG, tied, "tied", "false", 0),                                           \
-        MC_ONLY(NULL, "pos_bias_type", "\"relative\""), MC_ONLY(NULL, "norm_bias", "false"),     \
-        MC_ONLY(NULL, "att_bias", "false"), MC_ONLY(NULL, "ffn_bias", "false"),                  \
-        MC_ONLY(NULL, "proj_bias", "false"), MC_ONLY(NULL, "pos_init_mean", "0"),                \
-        MC_ONLY_MC_ROWS
+#define CPM_ROWS(vocabulary)                                                                 \
+    KEY(MC_CONFIG_SIZE, vocab_size, "vocab_size", vocabulary, 1),                            \
+        KEY(MC_CONFIG_SIZE, dim, "dim_model", "768", 1),                                     \
+        KEY(MC_CONFIG_SIZE, dim_ff, "dim_ff", "1920", 1),                                    \
+        KEY(MC_CONFIG_SIZE, heads, "num_heads", "12", 1),                                    \
+        KEY(MC_CONFIG_SIZE, head_dim, "dim_head", "64", 1),                                  \
+        KEY(MC_CONFIG_SIZE, buckets, "position_bias_num_buckets", "32", 4),                  \
+        KEY(MC_CONFIG_SIZE, max_distance, "position_bias_max_distance", "128", 1),           \
+        KEY(MC_CONFIG_FFN, activation, "ffn_activate_fn", "\"gated_gelu\"", 0),              \
+        KEY(MC_CONFIG_FLOAT, eps, "norm_eps", "1e-6", 1e-30, 1),                             \
+        KEY(MC_CONFIG_DROPOUT, dropout, "dropout_p", "0", 0),                                \
+        KEY(MC_CONFIG_FLOAT, init_std, "att_init_std", "0.02", 0, 1e6),                      \
+        KEY(MC_CONFIG_FLOAT, embedding_std, "emb_init_std", "0.02", 0, 1e6),                 \
+        KEY(MC_CONFIG_FLOAT, ffn_std, "ffn_init_std", "0.02", 0, 1e6),                       \
+        KEY(MC_CONFIG_FLOAT, position_std, "pos_init_std", "1", 0, 1e6),                     \
+        KEY(MC_CONFIG_FLOAT, head_std, "proj_init_std", "0.02", 0, 1e6),                     \
+        KEY(MC_CONFIG_FLAG, length_scale, "length_scale", "false", 0),                       \
+        KEY(MC_CONFIG_FLAG, scale_attention, "attn_scale", "false", 0),                      \
+        KEY(MC_CONFIG_FLAG, tied, "tied", "false", 0),                                       \
+        MC_ONLY(NULL, "pos_bias_type", "\"relative\""), MC_ONLY(NULL, "norm_bias", "false"), \
+        MC_ONLY(NULL, "att_bias", "false"), MC_ONLY(NULL, "ffn_bias", "false"),              \
+        MC_ONLY(NULL, "proj_bias", "false"), MC_ONLY(NULL, "pos_init_mean", "0"), MC_ONLY_MC_ROWS
 
 static const mc_config_row cpm1_rows[] = {
     CPM_ROWS("30968"), KEY(MC_CONFIG_SIZE, layers, "num_layers", "12", 1), {MC_CONFIG_END}};
 static const mc_config_row cpm2_rows[] = {
-    CPM_ROWS("26240"), KEY(MC_CONFIG_SIZE, layers, "num_encoder_layers", "12", 1),
-    KEY(MC_CONFIG_SIZE, decoder_layers, "num_decoder_layers", "12", 1), {MC_CONFIG_END}};
+    CPM_ROWS("26240"),
+    KEY(MC_CONFIG_SIZE, layers, "num_encoder_layers", "12", 1),
+    KEY(MC_CONFIG_SIZE, decoder_layers, "num_decoder_layers", "12", 1),
+    {MC_CONFIG_END}};
 
-#define LARGE                                                                               \
-    "\"emb_init_std\":1,\"att_init_std\":1,\"ffn_init_std\":1,\"proj_init_std\":1,"         \
+#define LARGE                                                                       \
+    "\"emb_init_std\":1,\"att_init_std\":1,\"ffn_init_std\":1,\"proj_init_std\":1," \
     "\"length_scale\":true,\"attn_scale\":true"
 static const mc_named_shape cpm1_named[] = {
     {"cpm1-large", NULL,
@@ -103,17 +107,8 @@ static mc_model_shape cpm2_shape(const void *config)
 /* ---- construction ---------------------------------------------------------------------------- */
 
 typedef struct cpm_parts {
-    mc_parameter *encoder_bias, *decoder_bias; /* (buckets, heads); CPM-1 has one stack */
-    mc_layernorm *encoder_norm, *decoder_norm;
+    mc_relative_stack encoder, decoder; /* CPM-1 has the second alone */
 } cpm_parts;
-
-typedef struct cpm_block {
-    mc_module module;
-    const mc_cpm_config *config;
-    mc_layernorm *attention_norm, *cross_norm, *ffn_norm;
-    mc_attention *attention, *cross; /* cross: of CPM-2's decoder */
-    mc_feed_forward *ffn;
-} cpm_block;
 
 /* What a product with a weight of so many columns is multiplied by. */
 static float length_scale(const mc_cpm_config *c, int64_t columns)
@@ -121,85 +116,34 @@ static float length_scale(const mc_cpm_config *c, int64_t columns)
     return c->length_scale ? 1 / sqrtf((float)columns) : 1;
 }
 
-static mc_attention *add_attention(mc_module *m, const char *name, const mc_cpm_config *c,
-                                   bool causal, bool cross)
+static mc_relative_options stack_options(const mc_cpm_config *c, const char *name,
+                                         const char *bias_name)
 {
-    mc_attention_options o = {.causal = causal,
-                              .cross = cross,
-                              .head_dim = (int)c->head_dim,
-                              .no_bias = true,
-                              .dropout = c->dropout,
-                              .init_std = mc_literal(c->init_std),
-                              .scale = c->scale_attention ? 1 / sqrtf((float)c->head_dim) : 1,
-                              .in_scale = length_scale(c, c->dim),
-                              .out_scale = length_scale(c, c->heads * c->head_dim)};
-    return mc_attention_add(m, name, c->dim, (int)c->heads, &o);
-}
-
-static cpm_block *add_block(mc_module *list, const char *name, const mc_cpm_config *c, bool causal,
-                            bool cross)
-{
-    cpm_block *b = mc_module_add(list, name, sizeof *b);
-    if (!b) return NULL;
-    mc_module *m = &b->module;
-    mc_feed_forward_options ffn = {.activation = c->activation,
-                                   .gated = c->gated,
-                                   .no_bias = true,
-                                   .init_std = mc_literal(c->ffn_std),
-                                   .in_scale = length_scale(c, c->dim),
-                                   .out_scale = length_scale(c, c->dim_ff)};
-    b->config = c;
-    b->attention_norm = mc_rmsnorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
-    b->attention = add_attention(m, "self_att.self_attention", c, causal, false);
-    if (cross) {
-        b->cross_norm = mc_rmsnorm_add(m, "cross_att.layernorm_before_attention", c->dim, c->eps);
-        b->cross = add_attention(m, "cross_att.self_attention", c, false, true);
-    }
-    b->ffn_norm = mc_rmsnorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
-    return b->ffn ? b : NULL;
-}
-
-static void *new_causal_block(mc_module *list, const char *name, int index, void *config)
-{
-    (void)index;
-    return add_block(list, name, config, true, false);
-}
-
-static void *new_encoder_block(mc_module *list, const char *name, int index, void *config)
-{
-    (void)index;
-    return add_block(list, name, config, false, false);
-}
-
-static void *new_decoder_block(mc_module *list, const char *name, int index, void *config)
-{
-    (void)index;
-    return add_block(list, name, config, true, true);
-}
-
-static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
-{
-    cpm_block *b = object;
-    float p = b->config->dropout;
-    x = mc_sublayer_pre_norm(t, x, b->attention_norm, mc_attention_branch(b->attention), call, p);
-    if (b->cross)
-        x = mc_sublayer_pre_norm(t, x, b->cross_norm, mc_attention_branch(b->cross), call, p);
-    return mc_sublayer_pre_norm(t, x, b->ffn_norm, mc_feed_forward_branch(b->ffn), call, p);
-}
-
-static mc_block_list *add_stack(mc_model *m, const char *name, int64_t layers,
-                                mc_block_new_fn new_block, const mc_load_options *o)
-{
-    return mc_block_list_new(&m->module, name, (int)layers, new_block, block_forward,
-                             &(mc_block_options){.recompute = o->recompute, .config = m->config});
-}
-
-static mc_parameter *add_bias(mc_model *m, const char *name)
-{
-    const mc_cpm_config *c = m->config;
-    return mc_parameter_new(&m->module, name, MC_SHAPE(c->buckets, c->heads),
-                            mc_init_normal(0, c->position_std));
+    mc_relative_options o = {.name = name,
+                             .bias_name = bias_name,
+                             .layers = c->layers,
+                             .dim = c->dim,
+                             .dim_ff = c->dim_ff,
+                             .heads = c->heads,
+                             .buckets = c->buckets,
+                             .max_distance = c->max_distance,
+                             .eps = c->eps,
+                             .dropout = c->dropout,
+                             .bias_std = c->position_std};
+    o.attention =
+        (mc_attention_options){.head_dim = (int)c->head_dim,
+                               .no_bias = true,
+                               .init_std = mc_literal(c->init_std),
+                               .scale = c->scale_attention ? 1 / sqrtf((float)c->head_dim) : 1,
+                               .in_scale = length_scale(c, c->dim),
+                               .out_scale = length_scale(c, c->heads * c->head_dim)};
+    o.ffn = (mc_feed_forward_options){.activation = c->activation,
+                                      .gated = c->gated,
+                                      .no_bias = true,
+                                      .init_std = mc_literal(c->ffn_std),
+                                      .in_scale = length_scale(c, c->dim),
+                                      .out_scale = length_scale(c, c->dim_ff)};
+    return o;
 }
 
 static void declare_head(mc_model *m)
@@ -210,81 +154,69 @@ static void declare_head(mc_model *m)
     m->head_scale = length_scale(c, c->dim);
 }
 
-static bool declare_cpm1(mc_model *m, const mc_load_options *o)
+/* CPM-1's positions count both ways although it decodes. */
+static bool declare_cpm1(mc_model *m, const mc_load_options *load)
 {
     cpm_parts *parts = m->parts;
     const mc_cpm_config *c = m->config;
+    mc_relative_options o = stack_options(c, "encoder", "position_bias.relative_attention_bias");
+    o.causal = o.both_ways = true;
     mc_declare_words(m, mc_literal(c->embedding_std));
-    parts->decoder_bias = add_bias(m, "position_bias.relative_attention_bias");
-    m->decoder = add_stack(m, "encoder.layers", c->layers, new_causal_block, o);
-    parts->decoder_norm = mc_rmsnorm_add(&m->module, "encoder.output_layernorm", c->dim, c->eps);
+    if (!mc_relative_stack_add(m, &parts->decoder, &o, load)) return false;
+    m->decoder = parts->decoder.blocks;
     declare_head(m);
-    return parts->decoder_norm;
+    return true;
 }
 
-static bool declare_cpm2(mc_model *m, const mc_load_options *o)
+static bool declare_cpm2(mc_model *m, const mc_load_options *load)
 {
     cpm_parts *parts = m->parts;
     const mc_cpm_config *c = m->config;
+    mc_relative_options e =
+        stack_options(c, "encoder", "position_bias_enc.relative_attention_bias");
+    mc_relative_options d =
+        stack_options(c, "decoder", "position_bias_dec.relative_attention_bias");
+    e.both_ways = d.causal = d.cross = true;
+    d.layers = c->decoder_layers;
     mc_declare_words(m, mc_literal(c->embedding_std));
-    parts->encoder_bias = add_bias(m, "position_bias_enc.relative_attention_bias");
-    parts->decoder_bias = add_bias(m, "position_bias_dec.relative_attention_bias");
-    m->encoder = add_stack(m, "encoder.layers", c->layers, new_encoder_block, o);
-    parts->encoder_norm = mc_rmsnorm_add(&m->module, "encoder.output_layernorm", c->dim, c->eps);
-    m->decoder = add_stack(m, "decoder.layers", c->decoder_layers, new_decoder_block, o);
-    parts->decoder_norm = mc_rmsnorm_add(&m->module, "decoder.output_layernorm", c->dim, c->eps);
+    if (!mc_relative_stack_add(m, &parts->encoder, &e, load) ||
+        !mc_relative_stack_add(m, &parts->decoder, &d, load))
+        return false;
+    m->encoder = parts->encoder.blocks;
+    m->decoder = parts->decoder.blocks;
     declare_head(m);
-    return parts->decoder_norm;
+    return true;
 }
 
 static void set_dropout(mc_model *m, float p)
 {
+    cpm_parts *parts = m->parts;
     mc_cpm_config *c = m->config;
     c->dropout = p;
-    for (int k = 0; k < 2; k++) {
-        mc_block_list *list = k ? m->decoder : m->encoder;
-        for (int i = 0; i < mc_block_list_count(list); i++) {
-            cpm_block *b = mc_block_list_at(list, i);
-            mc_attention_set_dropout(b->attention, p);
-            mc_attention_set_dropout(b->cross, p);
-        }
-    }
+    if (m->encoder) mc_relative_stack_set_dropout(&parts->encoder, p, false);
+    mc_relative_stack_set_dropout(&parts->decoder, p, false);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Of a stack whose positions count both ways, as CPM-1's do although it decodes, or back alone. */
-static mc_tensor *run(mc_tape *t, mc_model *m, mc_stack_input *in, bool decoder, bool both_ways,
-                      float embedding_scale)
+static mc_tensor *decode_cpm1(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
     cpm_parts *parts = m->parts;
     const mc_cpm_config *c = m->config;
-    mc_position_bias_options positions = {.length = mc_position_limit(in),
-                                          .max_distance = (int)c->max_distance,
-                                          .bidirectional = both_ways};
-    mc_parameter *bias = decoder ? parts->decoder_bias : parts->encoder_bias;
-    in->call.position_bias = mc_position_bias(t, mc_parameter_tensor(t, bias), &positions);
-    mc_tensor *words = mc_embedding_table(t, m->words);
-    mc_tensor *x = mc_run_embedding(t, 1, &words, &in->ids, embedding_scale, 0);
-    return mc_run_stack(t, decoder ? m->decoder : m->encoder, x,
-                        decoder ? parts->decoder_norm : parts->encoder_norm, &in->call);
-}
-
-static mc_tensor *decode_cpm1(mc_tape *t, mc_model *m, mc_stack_input *in)
-{
-    const mc_cpm_config *c = m->config;
-    return run(t, m, in, true, true, length_scale(c, c->dim));
+    return mc_relative_stack_run(t, m, &parts->decoder, in, length_scale(c, c->dim), 0);
 }
 
 /* CPM-2's words are not scaled, unlike its head. */
 static mc_tensor *encode_cpm2(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
-    return run(t, m, in, false, true, 1);
+    cpm_parts *parts = m->parts;
+    return mc_relative_stack_run(t, m, &parts->encoder, in, 1, 0);
 }
 
 static mc_tensor *decode_cpm2(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
-    return run(t, m, in, true, false, 1);
+    cpm_parts *parts = m->parts;
+    return mc_relative_stack_run(t, m, &parts->decoder, in, 1, 0);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */

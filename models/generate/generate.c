@@ -74,8 +74,7 @@ static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
                           const int32_t *const *prompts, const int *lengths, int count)
 {
     if (!mc_check_prompts(d, prompts, lengths, count)) return false;
-    for (int i = 0; i < count; i++)
-        /* the last new token is not run */
+    for (int i = 0; i < count; i++) /* the last new token is not run */
         if (lengths[i] + (int64_t)o->max_new_tokens - 1 > d->positions)
             return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
                             "generation with %s: prompt %d of %d tokens and %d new ones, the model "

@@ -7,29 +7,30 @@
 
 #define AT(member) offsetof(mc_gpt2_config, member)
 static const mc_config_row config_rows[] = {
-    {MC_CONFIG_SIZE, AT(vocab_size), {"vocab_size", "vocab_size"}, {"50257", "50258"}, 1},
+    MC_ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "50257", "50258", 1),
     /* old files have n_ctx, which n_positions overrules */
-    {MC_CONFIG_SIZE, AT(positions), {"n_ctx", NULL}, {"1024", "1024"}, 1},
-    {MC_CONFIG_SIZE, AT(positions), {"n_positions", "position_size"}, {"", "1024"}, 1},
-    {MC_CONFIG_SIZE, AT(dim), {"n_embd", "dim_model"}, {"768", "1024"}, 1},
-    {MC_CONFIG_SIZE, AT(layers), {"n_layer", "num_layers"}, {"12", "24"}},
-    {MC_CONFIG_SIZE, AT(heads), {"n_head", "num_heads"}, {"12", "16"}, 1},
-    {MC_CONFIG_SIZE, AT(head_dim), {NULL, "dim_head"}, {"", "64"}, 1},
-    {MC_CONFIG_SIZE, AT(dim_ff), {"n_inner", "dim_ff"}, {"", "4096"}, 1},
-    {MC_CONFIG_ACTIVATION, AT(activation), {"activation_function", "ffn_activate_fn"}, {"\"gelu_new\"", "\"gelu\""}},
-    {MC_CONFIG_FLOAT, AT(eps), {"layer_norm_epsilon", "norm_eps"}, {"1e-5", "1e-5"}, 1e-30, 1},
-    {MC_CONFIG_DROPOUT, AT(dropout), {"resid_pdrop", "dropout_p"}, {"0.1", "0"}},
-    {MC_CONFIG_DROPOUT, AT(embedding_dropout), {"embd_pdrop", "dropout_p"}, {"0.1", "0"}},
-    {MC_CONFIG_DROPOUT, AT(attention_dropout), {"attn_pdrop", "dropout_p"}, {"0.1", "0"}},
-    {MC_CONFIG_FLOAT, AT(init_std), {"initializer_range", "att_init_std"}, {"0.02", "0.02"}, 0, 1e6},
-    {MC_CONFIG_FLOAT, AT(embedding_std), {"initializer_range", "emb_init_std"}, {"0.02", "0.02"}, 0, 1e6},
-    {MC_CONFIG_FLOAT, AT(ffn_std), {"initializer_range", "ffn_init_std"}, {"0.02", "0.02"}, 0, 1e6},
-    {MC_CONFIG_FLAG, AT(tied), {"tie_word_embeddings", "tied"}, {"true", "true"}},
-    {MC_CONFIG_FLAG, AT(scale_attention), {"scale_attn_weights", "attn_scale"}, {"true", "true"}},
-    {MC_CONFIG_FLAG, AT(scale_by_layer), {"scale_attn_by_inverse_layer_idx", NULL}, {"false", "false"}},
-    {MC_CONFIG_TOKEN, AT(bos_token_id), {"bos_token_id", NULL}, {"50256", "-1"}},
-    {MC_CONFIG_TOKEN, AT(eos_token_id), {"eos_token_id", NULL}, {"50256", "-1"}},
-    {MC_CONFIG_TOKEN, AT(pad_token_id), {"pad_token_id", NULL}, {"-1", "-1"}},
+    MC_ROW(SIZE, positions, "n_ctx", NULL, "1024", "1024", 1),
+    MC_ROW(SIZE, positions, "n_positions", "position_size", "", "1024", 1),
+    MC_ROW(SIZE, dim, "n_embd", "dim_model", "768", "1024", 1),
+    MC_ROW(SIZE, layers, "n_layer", "num_layers", "12", "24", 0),
+    MC_ROW(SIZE, heads, "n_head", "num_heads", "12", "16", 1),
+    MC_ROW(SIZE, head_dim, NULL, "dim_head", "", "64", 1),
+    MC_ROW(SIZE, dim_ff, "n_inner", "dim_ff", "", "4096", 1),
+    MC_ROW(ACTIVATION, activation, "activation_function", "ffn_activate_fn", "\"gelu_new\"",
+           "\"gelu\"", 0),
+    MC_ROW(FLOAT, eps, "layer_norm_epsilon", "norm_eps", "1e-5", "1e-5", 1e-30, 1),
+    MC_ROW(DROPOUT, dropout, "resid_pdrop", "dropout_p", "0.1", "0", 0),
+    MC_ROW(DROPOUT, embedding_dropout, "embd_pdrop", "dropout_p", "0.1", "0", 0),
+    MC_ROW(DROPOUT, attention_dropout, "attn_pdrop", "dropout_p", "0.1", "0", 0),
+    MC_ROW(FLOAT, init_std, "initializer_range", "att_init_std", "0.02", "0.02", 0, 1e6),
+    MC_ROW(FLOAT, embedding_std, "initializer_range", "emb_init_std", "0.02", "0.02", 0, 1e6),
+    MC_ROW(FLOAT, ffn_std, "initializer_range", "ffn_init_std", "0.02", "0.02", 0, 1e6),
+    MC_ROW(FLAG, tied, "tie_word_embeddings", "tied", "true", "true", 0),
+    MC_ROW(FLAG, scale_attention, "scale_attn_weights", "attn_scale", "true", "true", 0),
+    MC_ROW(FLAG, scale_by_layer, "scale_attn_by_inverse_layer_idx", NULL, "false", "false", 0),
+    MC_ROW(TOKEN, bos_token_id, "bos_token_id", NULL, "50256", "-1", 0),
+    MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "50256", "-1", 0),
+    MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "-1", "-1", 0),
     MC_ONLY("add_cross_attention", NULL, "false"),
     MC_ONLY(NULL, "pos_bias_type", "\"none\""),
     MC_ONLY(NULL, "norm_bias", "true"),
@@ -38,12 +39,12 @@ static const mc_config_row config_rows[] = {
     MC_ONLY(NULL, "length_scale", "false"),
     MC_ONLY(NULL, "post_layer_norm", "false"),
     MC_ONLY_MC_ROWS,
-    {MC_CONFIG_KNOWN, 0, {"reorder_and_upcast_attn", "proj_bias"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_activation", "proj_init_std"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_first_dropout"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_proj_to_labels"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_type"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_use_proj"}},
+    MC_KNOWN("reorder_and_upcast_attn", "proj_bias"),
+    MC_KNOWN("summary_activation", "proj_init_std"),
+    MC_KNOWN("summary_first_dropout", NULL),
+    MC_KNOWN("summary_proj_to_labels", NULL),
+    MC_KNOWN("summary_type", NULL),
+    MC_KNOWN("summary_use_proj", NULL),
     {0},
 };
 
@@ -129,7 +130,8 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
                                    .out_std = mc_literal(out * c->ffn_std)};
     b->config = c;
     b->attention_norm = mc_layernorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
-    b->attention = mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
+    b->attention =
+        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
     b->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
     b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
     return b->ffn ? b : NULL;
@@ -158,9 +160,9 @@ static bool declare(mc_model *m, const mc_load_options *o)
     mc_declare_lm_head(m, "output_projection", c->tied, false, std);
     mc_declare_token_head(m, true, mc_literal(c->init_std));
     if (m->heads.labels)
-        parts->score = mc_linear_add(&m->module, "score", c->dim, m->heads.labels,
-                                     &(mc_linear_options){.no_bias = true,
-                                                          .init_std = mc_literal(c->init_std)});
+        parts->score = mc_linear_add(
+            &m->module, "score", c->dim, m->heads.labels,
+            &(mc_linear_options){.no_bias = true, .init_std = mc_literal(c->init_std)});
     return parts->norm;
 }
 
@@ -180,7 +182,8 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
     gpt2_parts *parts = m->parts;
     const mc_gpt2_config *c = m->config;
-    mc_tensor *tables[] = {mc_embedding_table(t, m->words), mc_embedding_table(t, parts->positions)};
+    mc_tensor *tables[] = {mc_embedding_table(t, m->words),
+                           mc_embedding_table(t, parts->positions)};
     mc_tensor *indices[] = {in->ids, in->positions};
     mc_tensor *x = mc_run_embedding(t, 2, tables, indices, 1, c->embedding_dropout);
     return mc_run_stack(t, m->decoder, x, parts->norm, &in->call);

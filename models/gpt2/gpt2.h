@@ -16,25 +16,26 @@
 /* The shape of a GPT-2; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
  * literally: a zero is a zero. Start from mc_gpt2_config_default() or mc_gpt2_config_named(). */
 typedef struct mc_gpt2_config {
-    int64_t vocab_size;       /* vocab_size */
-    int64_t dim;              /* n_embd [dim_model] */
-    int64_t dim_ff;           /* n_inner, 4 * n_embd where null [dim_ff] */
-    int64_t layers;           /* n_layer [num_layers] */
-    int64_t heads;            /* n_head [num_heads]; divides dim */
-    int64_t head_dim;         /* [dim_head]; 0: dim / heads, and nothing else is supported */
-    int64_t positions;        /* n_positions, or n_ctx of old files [position_size] */
-    mc_activation activation; /* activation_function [ffn_activate_fn]: gelu_new, gelu, relu, silu */
-    float eps;                /* layer_norm_epsilon [norm_eps] */
-    float dropout;            /* resid_pdrop [dropout_p]: of each sublayer's output */
-    float embedding_dropout;  /* embd_pdrop [dropout_p] */
-    float attention_dropout;  /* attn_pdrop [dropout_p] */
-    float init_std;           /* initializer_range [att_init_std] */
-    float embedding_std;      /* initializer_range [emb_init_std] */
-    float ffn_std;            /* initializer_range [ffn_init_std] */
-    bool tied;                /* tie_word_embeddings [tied]: the head is the word embedding */
-    bool scale_attention;     /* scale_attn_weights [attn_scale]: scores over sqrt(head size) */
-    bool scale_by_layer;      /* scale_attn_by_inverse_layer_idx: and over layer + 1, from 0 on */
-    int64_t bos_token_id;     /* bos_token_id; -1: none */
+    int64_t vocab_size; /* vocab_size */
+    int64_t dim;        /* n_embd [dim_model] */
+    int64_t dim_ff;     /* n_inner, 4 * n_embd where null [dim_ff] */
+    int64_t layers;     /* n_layer [num_layers] */
+    int64_t heads;      /* n_head [num_heads]; divides dim */
+    int64_t head_dim;   /* [dim_head]; 0: dim / heads, and nothing else is supported */
+    int64_t positions;  /* n_positions, or n_ctx of old files [position_size] */
+    mc_activation
+        activation;          /* activation_function [ffn_activate_fn]: gelu_new, gelu, relu, silu */
+    float eps;               /* layer_norm_epsilon [norm_eps] */
+    float dropout;           /* resid_pdrop [dropout_p]: of each sublayer's output */
+    float embedding_dropout; /* embd_pdrop [dropout_p] */
+    float attention_dropout; /* attn_pdrop [dropout_p] */
+    float init_std;          /* initializer_range [att_init_std] */
+    float embedding_std;     /* initializer_range [emb_init_std] */
+    float ffn_std;           /* initializer_range [ffn_init_std] */
+    bool tied;               /* tie_word_embeddings [tied]: the head is the word embedding */
+    bool scale_attention;    /* scale_attn_weights [attn_scale]: scores over sqrt(head size) */
+    bool scale_by_layer;     /* scale_attn_by_inverse_layer_idx: and over layer + 1, from 0 on */
+    int64_t bos_token_id;    /* bos_token_id; -1: none */
     /* eos_token_id, which ends a generated text (the first, where the file lists several: all end
      * one); -1: none */
     int64_t eos_token_id;

@@ -7,27 +7,28 @@
 
 #define AT(member) offsetof(mc_gptj_config, member)
 static const mc_config_row config_rows[] = {
-    {MC_CONFIG_SIZE, AT(vocab_size), {"vocab_size", "vocab_size"}, {"50400", "50400"}, 1},
-    {MC_CONFIG_SIZE, AT(positions), {"n_positions", NULL}, {"2048", "0"}},
-    {MC_CONFIG_SIZE, AT(dim), {"n_embd", "dim_model"}, {"4096", "4096"}, 1},
-    {MC_CONFIG_SIZE, AT(layers), {"n_layer", "num_layers"}, {"28", "28"}},
-    {MC_CONFIG_SIZE, AT(heads), {"n_head", "num_heads"}, {"16", "16"}, 1},
-    {MC_CONFIG_SIZE, AT(head_dim), {NULL, "dim_head"}, {"", "256"}, 1},
-    {MC_CONFIG_SIZE, AT(dim_ff), {"n_inner", "dim_ff"}, {"", "16384"}, 1},
+    MC_ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "50400", "50400", 1),
+    MC_ROW(SIZE, positions, "n_positions", NULL, "2048", "0", 0),
+    MC_ROW(SIZE, dim, "n_embd", "dim_model", "4096", "4096", 1),
+    MC_ROW(SIZE, layers, "n_layer", "num_layers", "28", "28", 0),
+    MC_ROW(SIZE, heads, "n_head", "num_heads", "16", "16", 1),
+    MC_ROW(SIZE, head_dim, NULL, "dim_head", "", "256", 1),
+    MC_ROW(SIZE, dim_ff, "n_inner", "dim_ff", "", "16384", 1),
     /* null means the whole head, an absent key 64 */
-    {MC_CONFIG_TOKEN, AT(rotary_dim), {"rotary_dim", "pos_rotary_dim"}, {"64", "64"}},
-    {MC_CONFIG_ACTIVATION, AT(activation), {"activation_function", "ffn_activate_fn"}, {"\"gelu_new\"", "\"gelu\""}},
-    {MC_CONFIG_FLOAT, AT(eps), {"layer_norm_epsilon", "norm_eps"}, {"1e-5", "1e-5"}, 1e-30, 1},
-    {MC_CONFIG_DROPOUT, AT(dropout), {"resid_pdrop", "dropout_p"}, {"0", "0"}},
-    {MC_CONFIG_DROPOUT, AT(embedding_dropout), {"embd_pdrop", "dropout_p"}, {"0", "0"}},
-    {MC_CONFIG_DROPOUT, AT(attention_dropout), {"attn_pdrop", "dropout_p"}, {"0", "0"}},
-    {MC_CONFIG_FLOAT, AT(init_std), {"initializer_range", "att_init_std"}, {"0.02", "0.1"}, 0, 1e6},
-    {MC_CONFIG_FLOAT, AT(embedding_std), {"initializer_range", "emb_init_std"}, {"0.02", "1"}, 0, 1e6},
-    {MC_CONFIG_FLOAT, AT(ffn_std), {"initializer_range", "ffn_init_std"}, {"0.02", "0.1"}, 0, 1e6},
-    {MC_CONFIG_FLAG, AT(tied), {"tie_word_embeddings", "tied"}, {"false", "false"}},
-    {MC_CONFIG_TOKEN, AT(bos_token_id), {"bos_token_id", NULL}, {"50256", "-1"}},
-    {MC_CONFIG_TOKEN, AT(eos_token_id), {"eos_token_id", NULL}, {"50256", "-1"}},
-    {MC_CONFIG_TOKEN, AT(pad_token_id), {"pad_token_id", NULL}, {"-1", "-1"}},
+    MC_ROW(TOKEN, rotary_dim, "rotary_dim", "pos_rotary_dim", "64", "64", 0),
+    MC_ROW(ACTIVATION, activation, "activation_function", "ffn_activate_fn", "\"gelu_new\"",
+           "\"gelu\"", 0),
+    MC_ROW(FLOAT, eps, "layer_norm_epsilon", "norm_eps", "1e-5", "1e-5", 1e-30, 1),
+    MC_ROW(DROPOUT, dropout, "resid_pdrop", "dropout_p", "0", "0", 0),
+    MC_ROW(DROPOUT, embedding_dropout, "embd_pdrop", "dropout_p", "0", "0", 0),
+    MC_ROW(DROPOUT, attention_dropout, "attn_pdrop", "dropout_p", "0", "0", 0),
+    MC_ROW(FLOAT, init_std, "initializer_range", "att_init_std", "0.02", "0.1", 0, 1e6),
+    MC_ROW(FLOAT, embedding_std, "initializer_range", "emb_init_std", "0.02", "1", 0, 1e6),
+    MC_ROW(FLOAT, ffn_std, "initializer_range", "ffn_init_std", "0.02", "0.1", 0, 1e6),
+    MC_ROW(FLAG, tied, "tie_word_embeddings", "tied", "false", "false", 0),
+    MC_ROW(TOKEN, bos_token_id, "bos_token_id", NULL, "50256", "-1", 0),
+    MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "50256", "-1", 0),
+    MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "-1", "-1", 0),
     MC_ONLY(NULL, "pos_bias_type", "\"rotary\""),
     MC_ONLY(NULL, "norm_bias", "true"),
     MC_ONLY(NULL, "att_bias", "false"),
@@ -36,13 +37,13 @@ static const mc_config_row config_rows[] = {
     MC_ONLY(NULL, "length_scale", "false"),
     MC_ONLY(NULL, "attn_scale", "true"),
     MC_ONLY_MC_ROWS,
-    {MC_CONFIG_KNOWN, 0, {"scale_attn_weights", "proj_init_std"}},
-    {MC_CONFIG_KNOWN, 0, {"rotary", NULL}},
-    {MC_CONFIG_KNOWN, 0, {"summary_activation"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_first_dropout"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_proj_to_labels"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_type"}},
-    {MC_CONFIG_KNOWN, 0, {"summary_use_proj"}},
+    MC_KNOWN("scale_attn_weights", "proj_init_std"),
+    MC_KNOWN("rotary", NULL),
+    MC_KNOWN("summary_activation", NULL),
+    MC_KNOWN("summary_first_dropout", NULL),
+    MC_KNOWN("summary_proj_to_labels", NULL),
+    MC_KNOWN("summary_type", NULL),
+    MC_KNOWN("summary_use_proj", NULL),
     {MC_CONFIG_END},
 };
 
@@ -117,7 +118,8 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
     mc_feed_forward_options ffn = {.activation = c->activation, .init_std = mc_literal(c->ffn_std)};
     b->config = c;
     b->norm = mc_layernorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
-    b->attention = mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
+    b->attention =
+        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
     if (c->two_norms) b->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
     b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
     return b->ffn ? b : NULL;
@@ -143,9 +145,9 @@ static bool declare(mc_model *m, const mc_load_options *o)
     mc_declare_lm_head(m, "output_projection", c->tied, true, std);
     mc_declare_token_head(m, true, mc_literal(c->init_std));
     if (m->heads.labels)
-        parts->score = mc_linear_add(&m->module, "score", c->dim, m->heads.labels,
-                                     &(mc_linear_options){.no_bias = true,
-                                                          .init_std = mc_literal(c->init_std)});
+        parts->score = mc_linear_add(
+            &m->module, "score", c->dim, m->heads.labels,
+            &(mc_linear_options){.no_bias = true, .init_std = mc_literal(c->init_std)});
     return parts->norm;
 }
 
@@ -231,9 +233,10 @@ static bool before_save(mc_model *m, void *config, bool *unscale)
     const mc_gptj_config *c = config;
     *unscale = false;
     if (!c->two_norms) return true;
-    return !mc_fail(m->module.ctx, MC_ERR_UNSUPPORTED,
-                    "GPT-J: the blocks' two norms differ, which Hugging Face's form, with one norm a "
-                    "block, cannot say");
+    return !mc_fail(
+        m->module.ctx, MC_ERR_UNSUPPORTED,
+        "GPT-J: the blocks' two norms differ, which Hugging Face's form, with one norm a "
+        "block, cannot say");
 }
 
 static const char *architecture(const mc_model *m)

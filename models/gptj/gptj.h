@@ -28,7 +28,7 @@ typedef struct mc_gptj_config {
     float embedding_std;      /* initializer_range [emb_init_std] */
     float ffn_std;            /* initializer_range [ffn_init_std] */
     bool tied;                /* tie_word_embeddings [tied] */
-    bool two_norms;           /* the feed-forward has a norm of its own, as ModelCenter's files may */
+    bool two_norms; /* the feed-forward has a norm of its own, as ModelCenter's files may */
     int64_t bos_token_id, eos_token_id, pad_token_id; /* of the same names; -1: none */
 } mc_gptj_config;
 

@@ -2,34 +2,36 @@
 
 #include <math.h>
 #include <string.h>
-#include "models/family_internal.h"
+#include "models/relative_internal.h"
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(mc_t5_config, member)
 static const mc_config_row config_rows[] = {
-    {MC_CONFIG_SIZE, AT(vocab_size), {"vocab_size", "vocab_size"}, {"32128", "32128"}, 1},
-    {MC_CONFIG_SIZE, AT(dim), {"d_model", "dim_model"}, {"512", "768"}, 1},
-    {MC_CONFIG_SIZE, AT(dim_ff), {"d_ff", "dim_ff"}, {"2048", "3072"}, 1},
-    {MC_CONFIG_SIZE, AT(layers), {"num_layers", "num_encoder_layers"}, {"6", "12"}, 1},
-    {MC_CONFIG_SIZE, AT(decoder_layers), {"num_decoder_layers", "num_decoder_layers"}, {"", "12"}, 1},
-    {MC_CONFIG_SIZE, AT(heads), {"num_heads", "num_heads"}, {"8", "12"}, 1},
-    {MC_CONFIG_SIZE, AT(head_dim), {"d_kv", "dim_head"}, {"64", "64"}, 1},
-    {MC_CONFIG_SIZE, AT(buckets), {"relative_attention_num_buckets", "position_bias_num_buckets"}, {"32", "32"}, 4},
-    {MC_CONFIG_SIZE, AT(max_distance), {"relative_attention_max_distance", "position_bias_max_distance"}, {"128", "128"}, 1},
-    {MC_CONFIG_FFN, AT(activation), {"feed_forward_proj", "ffn_activate_fn"}, {"\"relu\"", "\"relu\""}},
-    {MC_CONFIG_FLOAT, AT(eps), {"layer_norm_epsilon", "norm_eps"}, {"1e-6", "1e-6"}, 1e-30, 1},
-    {MC_CONFIG_DROPOUT, AT(dropout), {"dropout_rate", "dropout_p"}, {"0.1", "0"}},
-    {MC_CONFIG_DROPOUT, AT(classifier_dropout), {"classifier_dropout", NULL}, {"0", "0"}},
-    {MC_CONFIG_FLOAT, AT(init_factor), {"initializer_factor", NULL}, {"1", "1"}, 0, 1e6},
-    {MC_CONFIG_FLAG, AT(tied), {"tie_word_embeddings", "tied"}, {"true", "true"}},
+    MC_ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "32128", "32128", 1),
+    MC_ROW(SIZE, dim, "d_model", "dim_model", "512", "768", 1),
+    MC_ROW(SIZE, dim_ff, "d_ff", "dim_ff", "2048", "3072", 1),
+    MC_ROW(SIZE, layers, "num_layers", "num_encoder_layers", "6", "12", 1),
+    MC_ROW(SIZE, decoder_layers, "num_decoder_layers", "num_decoder_layers", "", "12", 1),
+    MC_ROW(SIZE, heads, "num_heads", "num_heads", "8", "12", 1),
+    MC_ROW(SIZE, head_dim, "d_kv", "dim_head", "64", "64", 1),
+    MC_ROW(SIZE, buckets, "relative_attention_num_buckets", "position_bias_num_buckets", "32", "32",
+           4),
+    MC_ROW(SIZE, max_distance, "relative_attention_max_distance", "position_bias_max_distance",
+           "128", "128", 1),
+    MC_ROW(FFN, activation, "feed_forward_proj", "ffn_activate_fn", "\"relu\"", "\"relu\"", 0),
+    MC_ROW(FLOAT, eps, "layer_norm_epsilon", "norm_eps", "1e-6", "1e-6", 1e-30, 1),
+    MC_ROW(DROPOUT, dropout, "dropout_rate", "dropout_p", "0.1", "0", 0),
+    MC_ROW(DROPOUT, classifier_dropout, "classifier_dropout", NULL, "0", "0", 0),
+    MC_ROW(FLOAT, init_factor, "initializer_factor", NULL, "1", "1", 0, 1e6),
+    MC_ROW(FLAG, tied, "tie_word_embeddings", "tied", "true", "true", 0),
     /* where absent as `tied`, which stands above */
-    {MC_CONFIG_FLAG, AT(scale_head), {"tie_word_embeddings", NULL}, {"true", "false"}},
-    {MC_CONFIG_FLAG, AT(scale_head), {"scale_decoder_outputs", "scale"}, {"", "false"}},
-    {MC_CONFIG_FLAG, AT(divided), {NULL, NULL}, {"false", "true"}},
-    {MC_CONFIG_TOKEN, AT(pad_token_id), {"pad_token_id", NULL}, {"0", "0"}},
-    {MC_CONFIG_TOKEN, AT(eos_token_id), {"eos_token_id", NULL}, {"1", "1"}},
-    {MC_CONFIG_TOKEN, AT(decoder_start_token_id), {"decoder_start_token_id", NULL}, {"0", "0"}},
+    MC_ROW(FLAG, scale_head, "tie_word_embeddings", NULL, "true", "false", 0),
+    MC_ROW(FLAG, scale_head, "scale_decoder_outputs", "scale", "", "false", 0),
+    MC_ROW(FLAG, divided, NULL, NULL, "false", "true", 0),
+    MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "0", "0", 0),
+    MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "1", "1", 0),
+    MC_ROW(TOKEN, decoder_start_token_id, "decoder_start_token_id", NULL, "0", "0", 0),
     MC_ONLY("is_encoder_decoder", NULL, "true"),
     MC_ONLY(NULL, "pos_bias_type", "\"relative\""),
     MC_ONLY(NULL, "norm_bias", "false"),
@@ -39,35 +41,43 @@ static const mc_config_row config_rows[] = {
     MC_ONLY(NULL, "attn_scale", "false"),
     MC_ONLY(NULL, "pos_init_mean", "0"),
     MC_ONLY_MC_ROWS,
-    {MC_CONFIG_KNOWN, 0, {"dense_act_fn", "proj_bias"}},
-    {MC_CONFIG_KNOWN, 0, {"is_gated_act", "emb_init_std"}},
-    {MC_CONFIG_KNOWN, 0, {"n_positions", "pos_init_std"}},
-    {MC_CONFIG_KNOWN, 0, {NULL, "att_init_std"}},
-    {MC_CONFIG_KNOWN, 0, {NULL, "ffn_init_std"}},
-    {MC_CONFIG_KNOWN, 0, {NULL, "proj_init_std"}},
+    MC_KNOWN("dense_act_fn", "proj_bias"),
+    MC_KNOWN("is_gated_act", "emb_init_std"),
+    MC_KNOWN("n_positions", "pos_init_std"),
+    MC_KNOWN(NULL, "att_init_std"),
+    MC_KNOWN(NULL, "ffn_init_std"),
+    MC_KNOWN(NULL, "proj_init_std"),
     {0},
 };
 
-#define V1(names, d, ff, n, h, kv)                                                             \
-    {names, NULL,                                                                              \
-     "{\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n ",\"num_heads\":" #h            \
-     ",\"d_kv\":" #kv "}"}
-#define GATED(names, vocab, d, ff, n, h)                                                       \
-    {names, "google/",                                                                         \
-     "{\"vocab_size\":" #vocab ",\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n       \
-     ",\"num_heads\":" #h ",\"feed_forward_proj\":\"gated-gelu\","                             \
-     "\"tie_word_embeddings\":false}"}
+#define V1(names, d, ff, n, h, kv)                                                         \
+    {                                                                                      \
+        names, NULL,                                                                       \
+            "{\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n ",\"num_heads\":" #h \
+            ",\"d_kv\":" #kv "}"                                                           \
+    }
+#define GATED(names, vocab, d, ff, n, h)                                                        \
+    {                                                                                           \
+        names, "google/",                                                                       \
+            "{\"vocab_size\":" #vocab ",\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n \
+            ",\"num_heads\":" #h ",\"feed_forward_proj\":\"gated-gelu\","                       \
+            "\"tie_word_embeddings\":false}"                                                    \
+    }
 static const mc_named_shape named[] = {
     V1("t5-small google-t5/t5-small", 512, 2048, 6, 8, 64),
     V1("t5-base google-t5/t5-base", 768, 3072, 12, 12, 64),
     V1("t5-large google-t5/t5-large", 1024, 4096, 24, 16, 64),
     V1("t5-3b google-t5/t5-3b", 1024, 16384, 24, 32, 128),
     V1("t5-11b google-t5/t5-11b", 1024, 65536, 24, 128, 128),
-    GATED("google/t5-v1_1-small google/flan-t5-small t5-v1_1-small flan-t5-small", 32128, 512, 1024, 8, 6),
-    GATED("google/t5-v1_1-base google/flan-t5-base t5-v1_1-base flan-t5-base", 32128, 768, 2048, 12, 12),
-    GATED("google/t5-v1_1-large google/flan-t5-large t5-v1_1-large flan-t5-large", 32128, 1024, 2816, 24, 16),
+    GATED("google/t5-v1_1-small google/flan-t5-small t5-v1_1-small flan-t5-small", 32128, 512, 1024,
+          8, 6),
+    GATED("google/t5-v1_1-base google/flan-t5-base t5-v1_1-base flan-t5-base", 32128, 768, 2048, 12,
+          12),
+    GATED("google/t5-v1_1-large google/flan-t5-large t5-v1_1-large flan-t5-large", 32128, 1024,
+          2816, 24, 16),
     GATED("google/t5-v1_1-xl google/flan-t5-xl t5-v1_1-xl flan-t5-xl", 32128, 2048, 5120, 24, 32),
-    GATED("google/t5-v1_1-xxl google/flan-t5-xxl t5-v1_1-xxl flan-t5-xxl", 32128, 4096, 10240, 24, 64),
+    GATED("google/t5-v1_1-xxl google/flan-t5-xxl t5-v1_1-xxl flan-t5-xxl", 32128, 4096, 10240, 24,
+          64),
     GATED("google/mt5-small mt5-small", 250112, 512, 1024, 8, 6),
     GATED("google/mt5-base mt5-base", 250112, 768, 2048, 12, 12),
     GATED("google/mt5-large mt5-large", 250112, 1024, 2816, 24, 16),
@@ -116,85 +126,44 @@ static mc_model_shape shape(const void *config)
 /* ---- construction ---------------------------------------------------------------------------- */
 
 typedef struct t5_parts {
-    mc_parameter *encoder_bias, *decoder_bias; /* (buckets, heads) */
-    mc_layernorm *encoder_norm, *decoder_norm;
+    mc_relative_stack encoder, decoder;
     mc_linear *classifier_dense, *classifier;
 } t5_parts;
 
-typedef struct t5_block {
-    mc_module module;
-    const mc_t5_config *config;
-    mc_layernorm *attention_norm, *cross_norm, *ffn_norm;
-    mc_attention *attention, *cross; /* cross: of the decoder */
-    mc_feed_forward *ffn;
-} t5_block;
-
 /* T5 scales no scores: what does is in the initial weights of q (Mesh TensorFlow's). */
-static mc_attention *add_attention(mc_module *m, const char *name, const mc_t5_config *c,
-                                   bool causal, bool cross)
+static mc_relative_options stack_options(const mc_t5_config *c, bool decoder)
 {
-    mc_attention_options o = {.causal = causal,
-                              .cross = cross,
-                              .head_dim = (int)c->head_dim,
-                              .no_bias = true,
-                              .dropout = c->dropout,
-                              .scale = 1};
-    o.init_std = mc_literal(c->init_factor / sqrtf((float)c->dim));
-    o.q_std = mc_literal(c->init_factor / sqrtf((float)(c->dim * c->head_dim)));
-    o.out_std = mc_literal(c->init_factor / sqrtf((float)(c->heads * c->head_dim)));
-    return mc_attention_add(m, name, c->dim, (int)c->heads, &o);
-}
-
-static t5_block *add_block(mc_module *list, const char *name, const mc_t5_config *c, bool decoder)
-{
-    t5_block *b = mc_module_add(list, name, sizeof *b);
-    if (!b) return NULL;
-    mc_module *m = &b->module;
-    mc_feed_forward_options ffn = {.activation = c->activation,
-                                   .gated = c->gated,
-                                   .no_bias = true,
-                                   .dropout = c->dropout};
-    ffn.init_std = mc_literal(c->init_factor / sqrtf((float)c->dim));
-    ffn.out_std = mc_literal(c->init_factor / sqrtf((float)c->dim_ff));
-    b->config = c;
-    b->attention_norm = mc_rmsnorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
-    b->attention = add_attention(m, "self_att.self_attention", c, decoder, false);
-    if (decoder) {
-        b->cross_norm = mc_rmsnorm_add(m, "cross_att.layernorm_before_attention", c->dim, c->eps);
-        b->cross = add_attention(m, "cross_att.self_attention", c, false, true);
-    }
-    b->ffn_norm = mc_rmsnorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
-    return b->ffn ? b : NULL;
-}
-
-static void *new_encoder_block(mc_module *list, const char *name, int index, void *config)
-{
-    (void)index;
-    return add_block(list, name, config, false);
-}
-
-static void *new_decoder_block(mc_module *list, const char *name, int index, void *config)
-{
-    (void)index;
-    return add_block(list, name, config, true);
-}
-
-static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
-{
-    t5_block *b = object;
-    float p = b->config->dropout;
-    x = mc_sublayer_pre_norm(t, x, b->attention_norm, mc_attention_branch(b->attention), call, p);
-    if (b->cross)
-        x = mc_sublayer_pre_norm(t, x, b->cross_norm, mc_attention_branch(b->cross), call, p);
-    return mc_sublayer_pre_norm(t, x, b->ffn_norm, mc_feed_forward_branch(b->ffn), call, p);
-}
-
-static mc_block_list *add_stack(mc_model *m, const char *name, int64_t layers,
-                                mc_block_new_fn new_block, const mc_load_options *o)
-{
-    return mc_block_list_new(&m->module, name, (int)layers, new_block, block_forward,
-                             &(mc_block_options){.recompute = o->recompute, .config = m->config});
+    float over_dim = c->init_factor / sqrtf((float)c->dim);
+    mc_relative_options o = {.name = decoder ? "decoder" : "encoder",
+                             .bias_name = decoder ? "position_bias_dec.relative_attention_bias"
+                                                  : "position_bias_enc.relative_attention_bias",
+                             .layers = decoder ? c->decoder_layers : c->layers,
+                             .dim = c->dim,
+                             .dim_ff = c->dim_ff,
+                             .heads = c->heads,
+                             .buckets = c->buckets,
+                             .max_distance = c->max_distance,
+                             .causal = decoder,
+                             .cross = decoder,
+                             .both_ways = !decoder,
+                             .eps = c->eps,
+                             .dropout = c->dropout,
+                             .bias_std = over_dim};
+    o.attention = (mc_attention_options){
+        .head_dim = (int)c->head_dim,
+        .no_bias = true,
+        .scale = 1,
+        .init_std = mc_literal(over_dim),
+        .q_std = mc_literal(over_dim / sqrtf((float)c->head_dim)),
+        .out_std = mc_literal(c->init_factor / sqrtf((float)(c->heads * c->head_dim)))};
+    o.ffn =
+        (mc_feed_forward_options){.activation = c->activation,
+                                  .gated = c->gated,
+                                  .no_bias = true,
+                                  .dropout = c->dropout,
+                                  .init_std = mc_literal(over_dim),
+                                  .out_std = mc_literal(c->init_factor / sqrtf((float)c->dim_ff))};
+    return o;
 }
 
 static void declare_classifier(mc_model *m)
@@ -213,66 +182,48 @@ static bool declare(mc_model *m, const mc_load_options *o)
 {
     t5_parts *parts = m->parts;
     const mc_t5_config *c = m->config;
-    mc_module *root = &m->module;
-    mc_shape table = MC_SHAPE(c->buckets, c->heads);
-    mc_initializer init = mc_init_normal(0, c->init_factor / sqrtf((float)c->dim));
+    mc_relative_options encoder = stack_options(c, false), decoder = stack_options(c, true);
     mc_declare_words(m, mc_literal(c->init_factor));
-    parts->encoder_bias =
-        mc_parameter_new(root, "position_bias_enc.relative_attention_bias", table, init);
-    parts->decoder_bias =
-        mc_parameter_new(root, "position_bias_dec.relative_attention_bias", table, init);
-    m->encoder = add_stack(m, "encoder.layers", c->layers, new_encoder_block, o);
-    parts->encoder_norm = mc_rmsnorm_add(root, "encoder.output_layernorm", c->dim, c->eps);
-    m->decoder = add_stack(m, "decoder.layers", c->decoder_layers, new_decoder_block, o);
-    parts->decoder_norm = mc_rmsnorm_add(root, "decoder.output_layernorm", c->dim, c->eps);
-    mc_declare_lm_head(m, "output_projection", c->tied, false, mc_literal(c->init_factor));
+    if (!mc_relative_stack_add(m, &parts->encoder, &encoder, o) ||
+        !mc_relative_stack_add(m, &parts->decoder, &decoder, o))
+        return false;
+    m->encoder = parts->encoder.blocks;
+    m->decoder = parts->decoder.blocks;
+    mc_declare_lm_head(m, "output_projection", c->tied, false, c->init_factor);
     mc_declare_token_head(m, false, 0);
     declare_classifier(m);
     if (c->scale_head) m->head_scale = (c->divided ? 100 : 1) / sqrtf((float)c->dim);
-    return parts->decoder_norm;
+    return true;
 }
 
 static void set_dropout(mc_model *m, float p)
 {
+    t5_parts *parts = m->parts;
     mc_t5_config *c = m->config;
     c->dropout = c->classifier_dropout = p;
-    for (int k = 0; k < 2; k++) {
-        mc_block_list *list = k ? m->decoder : m->encoder;
-        for (int i = 0; i < mc_block_list_count(list); i++) {
-            t5_block *b = mc_block_list_at(list, i);
-            mc_attention_set_dropout(b->attention, p);
-            mc_attention_set_dropout(b->cross, p);
-            mc_feed_forward_set_dropout(b->ffn, p);
-        }
-    }
+    mc_relative_stack_set_dropout(&parts->encoder, p, true);
+    mc_relative_stack_set_dropout(&parts->decoder, p, true);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static mc_tensor *run(mc_tape *t, mc_model *m, mc_stack_input *in, bool decoder)
+static mc_tensor *run(mc_tape *t, mc_model *m, mc_relative_stack *stack, mc_stack_input *in)
 {
-    t5_parts *parts = m->parts;
     const mc_t5_config *c = m->config;
-    mc_position_bias_options positions = {.length = mc_position_limit(in),
-                                          .max_distance = (int)c->max_distance,
-                                          .bidirectional = !decoder};
-    mc_parameter *bias = decoder ? parts->decoder_bias : parts->encoder_bias;
-    in->call.position_bias = mc_position_bias(t, mc_parameter_tensor(t, bias), &positions);
-    mc_tensor *words = mc_embedding_table(t, m->words);
-    mc_tensor *x = mc_run_embedding(t, 1, &words, &in->ids, 1, c->dropout);
-    x = mc_run_stack(t, decoder ? m->decoder : m->encoder, x,
-                     decoder ? parts->decoder_norm : parts->encoder_norm, &in->call);
+    mc_tensor *x = mc_relative_stack_run(t, m, stack, in, 1, c->dropout);
     return x ? mc_dropout(t, x, c->dropout) : NULL;
 }
 
 static mc_tensor *encode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
-    return run(t, m, in, false);
+    t5_parts *parts = m->parts;
+    return run(t, m, &parts->encoder, in);
 }
 
 static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
-    return run(t, m, in, true);
+    t5_parts *parts = m->parts;
+    return run(t, m, &parts->decoder, in);
 }
 
 /* From the decoder's last token, which is the end of the text. */

@@ -35,9 +35,9 @@ typedef struct mc_t5_config {
     float eps;                /* layer_norm_epsilon [norm_eps] */
     float dropout;            /* dropout_rate [dropout_p] */
     float classifier_dropout; /* classifier_dropout */
-    float init_factor;        /* initializer_factor: of the standard deviations of initial weights */
-    bool tied;                /* tie_word_embeddings [tied]: the head is the word embedding */
-    bool scale_head;          /* scale_decoder_outputs; where absent: tied. Logits times dim^-1/2 */
+    float init_factor; /* initializer_factor: of the standard deviations of initial weights */
+    bool tied;         /* tie_word_embeddings [tied]: the head is the word embedding */
+    bool scale_head;   /* scale_decoder_outputs; where absent: tied. Logits times dim^-1/2 */
     /* The weights are ModelCenter's, divided by 100 and 10 [dim_model is there]. Then
      * `scale_head` is [scale], and logits are those of the undivided weights with it. */
     bool divided;
@@ -60,8 +60,8 @@ MC_API mc_t5_config mc_t5_get_config(const mc_model *model); /* zeros for anothe
 /* A T5 with initial weights as Hugging Face draws them: embedding normal(0, factor), q
  * factor * (dim * head_dim)^-1/2, k, v and feed-forward factor * dim^-1/2, o and w_out by their own
  * columns. See mc_model_new for heads and options, which may be NULL. */
-MC_API mc_model *mc_t5_new(mc_context *ctx, const mc_t5_config *config,
-                           const mc_model_heads *heads, const mc_load_options *options);
+MC_API mc_model *mc_t5_new(mc_context *ctx, const mc_t5_config *config, const mc_model_heads *heads,
+                           const mc_load_options *options);
 /* mc_model_from_pretrained for a folder that is a T5's. A lm_head.weight that differs from the
  * word embedding is the head. */
 MC_API mc_model *mc_t5_from_pretrained(mc_context *ctx, const char *identifier,

@@ -77,8 +77,34 @@ static void test_failures(void **state)
     }
 }
 
+/* "cuda:N" is the GPU of that number. */
+static void test_numbers(void **state)
+{
+    static const struct {
+        const char *device, *error;
+    } rows[] = {{"cuda:0", ""},
+                {"cuda:1000", "device \"cuda:1000\": there are "},
+                {"cuda:99999999999999999999", "there are "},
+                {"cuda:", "device \"cuda:\": this build has \"cpu\", \"cuda\" and \"cuda:N\""},
+                {"cuda:-1", "device \"cuda:-1\": this build has"},
+                {"cuda:0x", "device \"cuda:0x\": this build has"},
+                {"cuda0", "device \"cuda0\": this build has"}};
+    (void)state;
+    mc_context *ctx = context_on("cuda", 1);
+    if (!ctx) skip();
+    mc_context_free(ctx);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ctx = mc_init_distributed(&(mc_init_options){.device = rows[i].device});
+        const char *message = mc_error_message(ctx);
+        if (*rows[i].error ? !strstr(message, rows[i].error) : *message)
+            fail_msg("%s: \"%s\", expected \"%s\"", rows[i].device, message, rows[i].error);
+        mc_context_free(ctx);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_failures),
+                                       cmocka_unit_test(test_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@ if(MC_HAVE_MPI AND MC_BUILD_TOOLS)
              COMMAND ${PYTHON3} ${CMAKE_CURRENT_LIST_DIR}/bench_ranks.py ${MPIEXEC_EXECUTABLE}
                      $<TARGET_FILE:modelcenter_tool>)
     set_tests_properties(bench_ranks PROPERTIES TIMEOUT 300 PROCESSORS 3
-                         ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+                         ENVIRONMENT "${ranks_environment}")
 else()
     add_test(NAME bench_ranks COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: a build without MPI")
     set_tests_properties(bench_ranks PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: a build")

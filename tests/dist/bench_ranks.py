@@ -55,7 +55,7 @@ def test_bench(folder):
         for i, row in enumerate(rows):
             kind, whole = row["collective"], 8192 << i // len(KINDS)
             check(row["bytes"] == whole // size // ranks * size * ranks, f"the size: {row}")
-            check(0 < row["seconds"] < 60, f"the time: {row}")
+            check(0 < row["seconds"], f"the time: {row}")
             rate = 1e-9 * row["bytes"] / row["seconds"]
             check(abs(row["algbw_gbs"] - rate) <= 1e-6 * rate, f"algorithm bandwidth: {row}")
             check(abs(row["busbw_gbs"] - rate * bus_factor(kind, ranks)) <= 1e-6 * rate, f"bus bandwidth: {row}")

@@ -20,6 +20,11 @@
 
 enum { RANKS_MAX = 8, TOLD_LATE = 30 };
 
+/* Seconds that control_internal.h promises, deadlines of the job's options aside: until all are
+ * told of what one knows, and for freeing; and by how much a machine that has more to do may be
+ * later. Less than the 10 s that jobs have whose deadline is not to pass. */
+enum { SOON = 1, BUSY = 8 };
+
 typedef struct job job;
 
 /* What a rank does once all have come. */
@@ -144,16 +149,17 @@ static inline void job_kill(job *j, int rank)
     j->pids[rank] = 0;
 }
 
-/* Waits for the ranks that are left, each of which has to be done within `limit` seconds of
- * `since`, and to have been freed within one more. Then they are gone. */
+/* Waits for the ranks that are left, each of which is promised to be done within `limit` seconds of
+ * `since`, and to be freed soon. Then they are gone. */
 static inline void job_wait(job *j, double since, double limit)
 {
     int late = -1;
     for (int r = 0; r < RANKS_MAX; r++) {
         if (!j->pids[r]) continue;
-        while (!j->ranks[r].done && now() < since + limit + 2) sleep_for(0.002);
+        while (!j->ranks[r].done && now() < since + limit + SOON + 2 * BUSY) sleep_for(0.002);
         outcome *o = &j->ranks[r];
-        if (!o->done || o->ended > since + limit || o->freed - o->ended > 1) late = r;
+        if (!o->done || o->ended > since + limit + BUSY || o->freed - o->ended > SOON + BUSY)
+            late = r;
     }
     for (int r = 0; r < RANKS_MAX; r++)
         if (j->pids[r]) job_kill(j, r);

@@ -163,7 +163,7 @@ static void test_wrong_world(void **state)
     job_start(j);
     job_wait(j, since, 1.5);
     assert_says(j, 1, "turns this process away: it expects a world of 4 ranks, rank 0 one of 3");
-    assert_true(j->ranks[1].ended - since < 0.5);
+    assert_true(j->ranks[1].ended < j->ranks[0].ended); /* not at the deadline */
     assert_says(j, 0, "rank 1 has not come");
     assert_says(j, 0, "it expects a world of 4 ranks");
     assert_says(j, 2, "rank 1 has not come");
@@ -194,10 +194,10 @@ static void test_same_rank(void **state)
     job_wait_ready(j);
     job_start_rank(j, 3);
     double since = now();
-    while (!j->ranks[3].done && now() < since + 5) sleep_for(0.01);
+    while (!j->ranks[3].done && now() < since + SOON + BUSY) sleep_for(0.01);
     assert_says(j, 3, "there is a rank 1 already (127.0.0.1:");
     j->finish = true;
-    job_wait(j, now(), 1);
+    job_wait(j, now(), SOON);
     assert_all_good(j);
     job_free(j);
 }
@@ -330,7 +330,7 @@ static void kill_one(job *j, int victim)
     char gone[64], here[80];
     double since = now();
     job_kill(j, victim);
-    job_wait(j, since, 1);
+    job_wait(j, since, SOON);
     snprintf(gone, sizeof gone, "rank %d (127.0.0.1:", victim);
     for (int r = 0; r < 4; r++) {
         if (r == victim) continue;
@@ -366,7 +366,7 @@ static void test_stopped(void **state)
     for (int i = 0; i < 2; i++) kill(jobs[i]->pids[i], SIGSTOP);
     for (int i = 0; i < 2; i++)
         for (int r = 0; r < 3; r++)
-            while (r != i && !jobs[i]->ranks[r].done && now() < since + 2) sleep_for(0.01);
+            while (r != i && !jobs[i]->ranks[r].done && now() < since + 2 + BUSY) sleep_for(0.01);
     for (int i = 0; i < 2; i++) {
         char still[32];
         job_kill(jobs[i], i);
@@ -410,7 +410,7 @@ static void test_death_in_rendezvous(void **state)
         sleep_for(0.3); /* all three are there by now, and wait for the fourth */
         double since = now();
         job_kill(j, victim);
-        job_wait(j, since, 1);
+        job_wait(j, since, SOON);
         snprintf(who, sizeof who, "rank %d (", victim);
         for (int r = 0; r < 3; r++) {
             if (r == victim) continue;
@@ -429,9 +429,9 @@ static void test_stopped_in_rendezvous(void **state)
     sleep_for(0.3);
     double since = now();
     kill(j->pids[1], SIGSTOP);
-    while (!j->ranks[0].done && now() < since + 2) sleep_for(0.01);
+    while (!j->ranks[0].done && now() < since + 2 + BUSY) sleep_for(0.01);
     assert_says(j, 0, "rank 1 stands still");
-    assert_true(j->ranks[0].ended - since < 1.6);
+    assert_true(j->ranks[0].ended - since < 2 + BUSY);
     job_kill(j, 1);
     job_wait(j, since, 2);
     job_free(j);
@@ -448,7 +448,7 @@ static void test_error(void **state)
         j->parts[origin] = reports;
         double since = now() + 0.3; /* when it reports */
         job_start(j);
-        job_wait(j, since, 1);
+        job_wait(j, since, SOON);
         snprintf(from, sizeof from, "rank %d: data.jsonl:7: bad row xx", origin);
         for (int r = 0; r < 4; r++) {
             assert_says(j, r, r == origin ? "data.jsonl:7: bad row xx" : from);
@@ -474,7 +474,7 @@ static void test_last_words(void **state)
         job *j = job_new(3, 30, waits);
         j->parts[origin] = reports_and_goes;
         job_start(j);
-        job_wait(j, now(), 1);
+        job_wait(j, now(), SOON);
         for (int r = 0; r < 3; r++)
             if (r != origin) assert_says(j, r, "out of memory for logits");
         job_free(j);
@@ -682,7 +682,7 @@ static void test_share_fails(void **state)
     job *j = job_new(2, 5, shares);
     j->parts[1] = shares_less;
     job_start(j);
-    job_wait(j, now(), 1);
+    job_wait(j, now(), SOON);
     assert_says(j, 1, "the NCCL id: rank 0 shares 128 bytes, rank 1 expected 64");
     job_free(j);
 }
@@ -764,7 +764,7 @@ static void test_strangers(void **state)
     while (!j->ranks[7].done) sleep_for(0.01);
     sleep_for(2.5); /* until the silent ones have been dropped */
     j->finish = true;
-    job_wait(j, now(), 1);
+    job_wait(j, now(), SOON);
     kill(stranger, SIGKILL);
     waitpid(stranger, NULL, 0);
     assert_all_good(j);
@@ -784,7 +784,7 @@ static void test_bad_rank(void **state)
     assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
     while (!j->ranks[0].ready) sleep_for(0.01);
     assert_int_equal(send(fd, "what?\n\n\n", 8, MSG_NOSIGNAL), 8);
-    job_wait(j, now(), 1);
+    job_wait(j, now(), SOON);
     close(fd);
     assert_says(j, 0, "rank 1 (127.0.0.1:");
     assert_says(j, 0, "it does not speak our protocol");
@@ -862,7 +862,7 @@ static int run_faults(int rank)
         job *j = job_new(2, 0.5, works);
         j->prepare[rank] = fail_one_allocation;
         job_start(j);
-        job_wait(j, now(), 1);
+        job_wait(j, now(), SOON);
         if (j->ranks[rank].status != MC_OK) {
             assert_int_equal(j->ranks[rank].status, MC_ERR_NOMEM);
             assert_int_not_equal(j->ranks[1 - rank].status, MC_OK);

@@ -89,7 +89,7 @@ static void test_death_over_there(void **state)
     job_wait_ready(j);
     double since = now();
     job_kill(j, 3);
-    job_wait(j, since, 1);
+    job_wait(j, since, SOON);
     for (int r = 0; r < 3; r++) {
         assert_says(j, r, "rank 3 (10.77.0.2:");
         assert_says(j, r, "is gone without a goodbye");

@@ -4,8 +4,8 @@ if(MC_HAVE_MPI AND MC_BUILD_TOOLS)
              COMMAND ${PYTHON3} ${CMAKE_CURRENT_LIST_DIR}/tools_ranks.py ${MPIEXEC_EXECUTABLE}
                      $<TARGET_FILE:modelcenter_tool> ${PROJECT_SOURCE_DIR}/datasets/quickstart
                      $<TARGET_FILE:ranks_results>)
-    set_tests_properties(tools_ranks PROPERTIES TIMEOUT 600 RUN_SERIAL ON
-                         ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+    set_tests_properties(tools_ranks PROPERTIES TIMEOUT 600 COST 100
+                         ENVIRONMENT "${ranks_environment}")
 else()
     add_test(NAME tools_ranks COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: a build without MPI")
     set_tests_properties(tools_ranks PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: a build")

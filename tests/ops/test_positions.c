@@ -1,5 +1,5 @@
-/* Positions: the buckets of a relative bias, whose memory rotary positions take and whose they leave
- * alone, and what either says about arguments that don't fit. */
+/* Positions: the buckets of a relative bias, whose memory rotary positions take and whose they
+ * leave alone, and what either says about arguments that don't fit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -138,8 +138,8 @@ static void test_left_alone(void **state)
 
 typedef enum way { PLAIN, SELECTIVE, FULL, WAYS } way;
 
-/* A block whose rotary takes what it is given (`on`: the block's input itself, a linear's output, one
- * with an activation, which could be made again, an activation's output), and attends. */
+/* A block whose rotary takes what it is given, and attends. `on`: that is the block's input itself,
+ * a linear's output, one with an activation, which could be made again, or an activation's. */
 static mc_tensor *block(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
 {
     const int *on = user;
@@ -342,6 +342,20 @@ static void run_all(mc_context *ctx)
     mc_tape_end(t);
 }
 
+/* The planning device goes the same way: it counts the same peak, down to the kernels' scratch. */
+static void test_planned(void **state)
+{
+    mc_context *ctx = *state, *dry = mc_plan_context_new(ctx);
+    run_all(dry);
+    assert_good(dry);
+    uint64_t planned = mc_memory(dry).peak;
+    mc_context_free(dry);
+    run_all(ctx);
+    assert_good(ctx);
+    uint64_t lengths = (2 * 2 + 1) * sizeof(int32_t); /* which CPU kernels read on the host */
+    assert_int_equal(planned, mc_memory(ctx).peak + lengths);
+}
+
 static void test_memory_that_runs_out(void **state)
 {
     mc_context *ctx = *state;
@@ -377,6 +391,7 @@ int main(void)
         TEST(test_rotary_errors),
         TEST(test_attention_errors),
         TEST(test_memory_that_runs_out),
+        TEST(test_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

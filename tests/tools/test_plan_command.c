@@ -207,7 +207,7 @@ static void test_bench(void **state)
         assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(row, "collective")),
                             comm_names[count % COMM_KINDS]);
         double seconds = cJSON_GetNumberValue(cJSON_GetObjectItem(row, "seconds"));
-        assert_true(seconds > 0 && seconds < 10);
+        assert_true(seconds > 0);
         assert_close(cJSON_GetNumberValue(cJSON_GetObjectItem(row, "algbw_gbs")),
                      1e-9 * bytes / seconds, 1e-6);
         cJSON_Delete(row);

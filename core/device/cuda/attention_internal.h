@@ -54,6 +54,45 @@ static inline mc_status mc_hopper_attention_backward(mc_device *d, const mc_atte
 }
 #endif
 
+/* Our own attention on Hopper's tensor cores (attention_tensor_hopper.cu), f16 and bf16, with a bias
+ * by distance, marks and packed keys; log_sum_exp is as the table has it. Why it does not take a
+ * case, NULL if it does; all calls for a case have to agree. Results are the same to the bit from
+ * run to run. */
+#ifdef MC_HAVE_HOPPER
+const char *mc_tensor_attention_refusal(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                        mc_matrix k, mc_matrix v, mc_matrix out);
+mc_status mc_tensor_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                              mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp);
+mc_status mc_tensor_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                       mc_matrix k, mc_matrix v, mc_matrix out,
+                                       const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
+                                       mc_matrix dk, mc_matrix dv);
+#else
+static inline const char *mc_tensor_attention_refusal(mc_device *d, const mc_attention_shape *shape,
+                                                      mc_matrix q, mc_matrix k, mc_matrix v,
+                                                      mc_matrix out)
+{
+    (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out;
+    return "anything: this build has no code for compute capability 9.0a";
+}
+static inline mc_status mc_tensor_attention(mc_device *d, const mc_attention_shape *shape,
+                                            mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out,
+                                            float *log_sum_exp)
+{
+    (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out, (void)log_sum_exp;
+    return MC_ERR_UNSUPPORTED;
+}
+static inline mc_status mc_tensor_attention_backward(mc_device *d, const mc_attention_shape *shape,
+                                                     mc_matrix q, mc_matrix k, mc_matrix v,
+                                                     mc_matrix out, const float *log_sum_exp,
+                                                     mc_matrix dout, mc_matrix dq, mc_matrix dk,
+                                                     mc_matrix dv)
+{
+    (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out, (void)log_sum_exp;
+    return (void)dout, (void)dq, (void)dk, (void)dv, MC_ERR_UNSUPPORTED;
+}
+#endif
+
 /* What the graphs read besides the matrices, written on the device's stream (attention.cu). */
 typedef struct mc_sdpa_inputs {
     const int32_t *device_lengths, *device_key_lengths; /* see mc_attention_shape */

@@ -39,16 +39,17 @@ mc_status mc_cuda_launched(mc_device *d, const char *what)
 
 /* ---- what others ask for --------------------------------------------------------------------- */
 
-mc_status mc_cuda_choice(mc_device *d, const char *name, const char *first, const char *second,
-                         int *choice)
+mc_status mc_cuda_choice(mc_device *d, const char *name, const char *const values[3], int *choice)
 {
     const char *value = getenv(name);
     *choice = 0;
     if (!value || !*value) return MC_OK;
-    *choice = !strcmp(value, first) ? 1 : second && !strcmp(value, second) ? 2 : 0;
+    for (int i = 0; i < 3 && !*choice; i++)
+        if (values[i] && !strcmp(value, values[i])) *choice = i + 1;
     if (*choice) return MC_OK;
-    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "%s=%s, expected %s or %s", name, value, first,
-                        second ? second : "nothing");
+    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "%s=%s, expected %s%s%s%s%s", name, value, values[0],
+                        values[1] ? " or " : " or nothing", values[1] ? values[1] : "",
+                        values[2] ? " or " : "", values[2] ? values[2] : "");
 }
 
 void *mc_cuda_driver_function(const char *name)
@@ -398,8 +399,19 @@ static void cuda_close(mc_device *d)
     mc_free(c);
 }
 
-/* Chooses the GPU: that of this rank's number on its host, or the only one it is shown. */
-static bool choose_gpu(mc_context *ctx, mc_cuda_device *c)
+/* The GPU that was asked for by its number. */
+static bool take_gpu(mc_context *ctx, mc_cuda_device *c, int gpu, int count)
+{
+    c->ordinal = gpu;
+    if (gpu < count) return true;
+    mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda:%d\": there are %d GPUs, numbered from 0", gpu,
+            count);
+    return false;
+}
+
+/* Chooses the GPU: the one asked for, that of this rank's number on its host, or the only one it is
+ * shown. */
+static bool choose_gpu(mc_context *ctx, mc_cuda_device *c, int gpu)
 {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -408,12 +420,13 @@ static bool choose_gpu(mc_context *ctx, mc_cuda_device *c)
                 error ? cudaGetErrorString(error) : "the driver shows none");
         return false;
     }
+    if (gpu >= 0) return take_gpu(ctx, c, gpu, count);
     c->ordinal = count == 1 ? 0 : ctx->local_rank;
     if (c->ordinal < 0) {
         mc_fail(
             ctx, MC_ERR_ARGUMENT,
             "device \"cuda\": the launcher does not tell which of this host's ranks this is: set "
-            "LOCAL_RANK");
+            "LOCAL_RANK, or give the GPU's number as \"cuda:0\"");
         return false;
     }
     if (c->ordinal >= count) {
@@ -459,8 +472,9 @@ static bool is_linked(const mc_cuda_device *c)
 static bool read_environment(mc_cuda_device *c)
 {
     int deterministic, direct;
-    if (mc_cuda_choice(&c->device, "MC_DETERMINISTIC", "1", "0", &deterministic) ||
-        mc_cuda_choice(&c->device, "MC_CUDA_MEMORY", "direct", NULL, &direct))
+    if (mc_cuda_choice(&c->device, "MC_DETERMINISTIC", (const char *const[3]){"1", "0"},
+                       &deterministic) ||
+        mc_cuda_choice(&c->device, "MC_CUDA_MEMORY", (const char *const[3]){"direct"}, &direct))
         return false;
     c->deterministic = deterministic == 1;
     c->direct = direct == 1;
@@ -542,7 +556,7 @@ static mc_device describe(void)
                        .logits_chunk = MC_GPU_LOGITS_CHUNK};
 }
 
-mc_device *mc_cuda_open(mc_context *ctx)
+mc_device *mc_cuda_open(mc_context *ctx, int gpu)
 {
     mc_cuda_device *c = mc_calloc(1, sizeof *c);
     if (!c) {
@@ -551,7 +565,7 @@ mc_device *mc_cuda_open(mc_context *ctx)
     }
     c->device = describe();
     c->several_ranks = ctx->world_size > 1;
-    bool found = read_environment(c) && choose_gpu(ctx, c);
+    bool found = read_environment(c) && choose_gpu(ctx, c, gpu);
     if (found) c->preload = mc_preload_new(); /* while the GPU's context is made */
     if (found && read_properties(ctx, c) && make_parts(c)) {
         c->device.linked = c->several_ranks && is_linked(c);

@@ -112,10 +112,9 @@ mc_status mc_cuda_launched(mc_device *d, const char *what);
 /* d->failure as printf writes it; returns `status`. */
 mc_status mc_cuda_fail(mc_device *d, mc_status status, const char *format, ...) MC_PRINTF(3, 4);
 
-/* Which of two values a variable of the environment has, 1 or 2; 0: it is not there, or empty. An
- * error where it has another. `second` NULL: there is one value. */
-mc_status mc_cuda_choice(mc_device *d, const char *name, const char *first, const char *second,
-                         int *choice);
+/* Which of up to three values (the rest NULL) a variable of the environment has, 1 to 3; 0: it is
+ * not there, or empty. An error where it has another. */
+mc_status mc_cuda_choice(mc_device *d, const char *name, const char *const values[3], int *choice);
 
 /* A function of the driver, which programs are not linked to; NULL: it has none of that name. */
 void *mc_cuda_driver_function(const char *name);
@@ -129,9 +128,10 @@ bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size)
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d);             /* NULL: see d->failure */
 void mc_cuda_gemm_free(mc_device *d, struct mc_cuda_gemm *gemm); /* keeps what was tuned on disk */
 
-/* Attention through cuDNN (attention_cudnn.c, see attention_internal.h) and by our own kernels
- * (attention.cu), which serve every dtype and shape. The environment variable
- * MC_CUDA_ATTENTION=cudnn|own forces one (cudnn: an error where it does not take the case). */
+/* Attention through cuDNN (attention_cudnn.c, see attention_internal.h), by our kernels on tensor
+ * cores (attention_tensor_hopper.cu) and by those in f32 arithmetic (attention.cu), which serve
+ * every dtype and shape. The environment variable MC_CUDA_ATTENTION=cudnn|tensor|own forces one
+ * (cudnn, tensor: an error where it does not take the case). */
 void mc_cudnn_free(struct mc_cuda_cudnn *cudnn); /* NULL allowed */
 mc_status mc_own_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                            mc_matrix v, mc_matrix out, float *log_sum_exp);

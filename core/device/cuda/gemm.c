@@ -433,8 +433,11 @@ static void write_file(mc_cuda_device *cuda)
 static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
 {
     int tuning, products;
-    mc_status status = mc_cuda_choice(d, "MC_TUNING", "quick", "sustained", &tuning);
-    if (!status) status = mc_cuda_choice(d, "MC_CUDA_PRODUCTS", "own", "cublas", &products);
+    mc_status status =
+        mc_cuda_choice(d, "MC_TUNING", (const char *const[3]){"quick", "sustained"}, &tuning);
+    if (!status)
+        status = mc_cuda_choice(d, "MC_CUDA_PRODUCTS", (const char *const[3]){"own", "cublas"},
+                                &products);
     if (status) return status;
     g->sustained = tuning == 2;
     g->products = products == 1   ? MC_PRODUCTS_OWN

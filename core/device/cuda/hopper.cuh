@@ -202,7 +202,7 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
 typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
 
 /* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row. */
-static CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
+static inline CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
                          unsigned box_rows, CUtensorMap *map)
 {
     const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};

@@ -1,0 +1,34 @@
+/* RoBERTa (Liu et al. 2019): BERT's encoder with byte-level BPE, positions that begin after the pad
+ * token's, and no next sentence head.
+ *
+ * Numerics are Hugging Face's RobertaForMaskedLM and RobertaForSequenceClassification. Positions
+ * count from pad_token_id + 1 on; with a mask that is not lengths, padding counts too, where
+ * Hugging Face leaves it out. */
+#ifndef MC_MODELS_ROBERTA_H
+#define MC_MODELS_ROBERTA_H
+
+#include "models/bert/bert.h"
+
+/* The members and their keys are BERT's; pad_token_id 1, types 1, positions the table's rows, of
+ * which the first pad_token_id + 1 belong to no position. */
+typedef mc_bert_config mc_roberta_config;
+
+/* roberta-base's shape. */
+MC_API mc_roberta_config mc_roberta_config_default(void);
+/* A shape by name: roberta-base, roberta-large. Errors: another name is MC_ERR_NOT_FOUND. */
+MC_API mc_status mc_roberta_config_named(mc_context *ctx, const char *name,
+                                         mc_roberta_config *config);
+/* As mc_bert_config_read. */
+MC_API mc_status mc_roberta_config_read(mc_context *ctx, const char *path,
+                                        mc_roberta_config *config);
+/* Zeros for another family's model. */
+MC_API mc_roberta_config mc_roberta_get_config(const mc_model *model);
+
+/* A RoBERTa with initial weights; see mc_model_new for heads and options, which may be NULL. */
+MC_API mc_model *mc_roberta_new(mc_context *ctx, const mc_roberta_config *config,
+                                const mc_model_heads *heads, const mc_load_options *options);
+/* mc_model_from_pretrained for a folder that is a RoBERTa's, such as roberta-base, roberta-large. */
+MC_API mc_model *mc_roberta_from_pretrained(mc_context *ctx, const char *identifier,
+                                            const mc_load_options *options);
+
+#endif
