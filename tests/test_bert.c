@@ -20,7 +20,7 @@ static mc_bert_config small_config(void)
     c.heads = 4;
     c.positions = POSITIONS;
     c.types = 2;
-    c.init_std = 0.2f;
+    c.init_std = c.embedding_std = c.ffn_std = 0.2f;
     return c;
 }
 

@@ -109,8 +109,8 @@ static void test_trace(void **state)
     r.bert = mc_bert_from_pretrained(r.ctx, model, &(mc_load_options){.num_labels = 2});
     if (mc_failed(r.ctx)) fail_msg("%s", mc_error_message(r.ctx));
     mc_model_set_dropout(r.bert, 0);
-    set_parameter(&r, "cls_projection.weight", "classifier.weight");
-    set_parameter(&r, "cls_projection.bias", "classifier.bias");
+    set_parameter(&r, "classifier.weight", "classifier.weight");
+    set_parameter(&r, "classifier.bias", "classifier.bias");
     double before = logit_error(&r, "val_logits_before"), loss = 0, norm = 0;
     train(&r, &loss, &norm);
     double after = logit_error(&r, "val_logits_after");

@@ -58,7 +58,7 @@ static void add_model(run *r, int positions)
     config.heads = 2;
     config.positions = positions;
     config.types = 2;
-    config.init_std = 0.1f;
+    config.init_std = config.embedding_std = config.ffn_std = 0.1f;
     r->bert = mc_bert_new(r->ctx, &config, &(mc_model_heads){.pooler = true, .labels = LABELS},
                           &(mc_load_options){.dtype = r->o.dtype, .recompute = r->o.recompute});
     mc_model_set_dropout(r->bert, r->o.dropout);

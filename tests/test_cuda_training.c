@@ -44,7 +44,7 @@ static run run_begin(run_options o)
     config.heads = 4;
     config.positions = WIDTH;
     config.types = 2;
-    config.init_std = 0.1f;
+    config.init_std = config.embedding_std = config.ffn_std = 0.1f;
     if (!r.ctx) skip();
     r.bert = mc_bert_new(r.ctx, &config, &(mc_model_heads){.pooler = true, .labels = LABELS},
                          &(mc_load_options){.dtype = o.dtype, .recompute = o.recompute});

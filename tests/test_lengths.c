@@ -52,7 +52,7 @@ static mc_model *make_model(mc_context *ctx)
     config.layers = 2;
     config.heads = 2;
     config.positions = LONGEST;
-    config.init_std = 0.2f;
+    config.init_std = config.embedding_std = config.ffn_std = 0.2f;
     mc_model *bert = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 3}, NULL);
     mc_model_set_dropout(bert, 0);
     assert_good(ctx);

@@ -18,7 +18,7 @@ static inline mc_gpt2_config small_gpt2_config(int dim, int layers, int vocabula
     c.layers = layers;
     c.heads = 4;
     c.positions = positions;
-    c.init_std = 0.05f;
+    c.init_std = c.embedding_std = c.ffn_std = 0.05f;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     return c;
 }

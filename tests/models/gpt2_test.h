@@ -17,7 +17,7 @@ static inline mc_gpt2_config small_config(void)
     c.layers = 3;
     c.heads = 4;
     c.positions = POSITIONS;
-    c.init_std = 0.2f;
+    c.init_std = c.embedding_std = c.ffn_std = 0.2f;
     c.bos_token_id = 0;
     c.eos_token_id = 1;
     return c;

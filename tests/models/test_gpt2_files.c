@@ -50,6 +50,8 @@ static bool same_config(const mc_gpt2_config *a, const mc_gpt2_config *b)
            a->activation == b->activation && a->eps == b->eps && a->dropout == b->dropout &&
            a->embedding_dropout == b->embedding_dropout &&
            a->attention_dropout == b->attention_dropout && a->init_std == b->init_std &&
+           a->embedding_std == b->embedding_std && a->ffn_std == b->ffn_std &&
+           a->head_dim == b->head_dim &&
            a->tied == b->tied && a->scale_attention == b->scale_attention &&
            a->scale_by_layer == b->scale_by_layer && a->bos_token_id == b->bos_token_id &&
            a->eos_token_id == b->eos_token_id;
@@ -338,7 +340,7 @@ static const struct bad_config {
     mc_status status;
     const char *words[3];
 } bad_configs[] = {
-    {"{\"n_embd\": 30, \"n_head\": 4}", MC_ERR_FORMAT, {"n_embd", "30", "4"}},
+    {"{\"n_embd\": 30, \"n_head\": 4}", MC_ERR_FORMAT, {"dim 30", "4 heads"}},
     {"{\"dim_model\": 32, \"num_heads\": 4, \"dim_head\": 16}", MC_ERR_FORMAT, {"heads of 16"}},
     {"{\"n_embd\": \"many\"}", MC_ERR_FORMAT, {"n_embd", "many"}},
     {"{\"n_layer\": -1}", MC_ERR_FORMAT, {"n_layer", "-1"}},
@@ -349,11 +351,15 @@ static const struct bad_config {
     {"{\"tie_word_embeddings\": 1}", MC_ERR_FORMAT, {"tie_word_embeddings"}},
     {"{\"eos_token_id\": [1, -2]}", MC_ERR_FORMAT, {"eos_token_id"}},
     {"{\"eos_token_id\": \"end\"}", MC_ERR_FORMAT, {"eos_token_id"}},
-    {"{\"model_type\": \"bert\"}", MC_ERR_UNSUPPORTED, {"model_type", "bert"}},
-    {"{\"activation_function\": \"swish\"}", MC_ERR_UNSUPPORTED, {"activation_function", "swish"}},
+    {"{\"model_type\": \"bert\"}", MC_ERR_UNSUPPORTED, {"BERT", "expected a GPT-2"}},
+    {"{\"activation_function\": \"mish\"}", MC_ERR_UNSUPPORTED, {"activation_function", "mish"}},
     {"{\"add_cross_attention\": true}", MC_ERR_UNSUPPORTED, {"add_cross_attention"}},
-    {"{\"pos_bias_type\": \"rotary\"}", MC_ERR_UNSUPPORTED, {"pos_bias_type", "rotary"}},
-    {"{\"length_scale\": true}", MC_ERR_UNSUPPORTED, {"length_scale"}},
+    {"{\"model_type\": \"gpt2\", \"dim_head\": 64, \"pos_bias_type\": \"rotary\"}",
+     MC_ERR_UNSUPPORTED,
+     {"pos_bias_type", "rotary"}},
+    {"{\"dim_head\": 64, \"length_scale\": true}", MC_ERR_UNSUPPORTED, {"length_scale"}},
+    {"{\"dim_head\": 64, \"post_layer_norm\": true}", MC_ERR_UNSUPPORTED, {"post_layer_norm"}},
+    {"{\"dim_head\": 64, \"type_size\": 2}", MC_ERR_UNSUPPORTED, {"type_size", "another family"}},
     {"{\"n_embd\": 16", MC_ERR_FORMAT, {"config.json"}},
     {"", MC_ERR_FORMAT, {"config.json"}},
 };
@@ -402,7 +408,8 @@ static void test_other_configs(void **state)
     expected.activation = MC_ACTIVATION_RELU;
     expected.eps = 1e-6f;
     expected.dropout = expected.embedding_dropout = expected.attention_dropout = 0.2f;
-    expected.init_std = 0.05f;
+    expected.init_std = 0.05f; /* and the others have their defaults */
+    expected.head_dim = 8;
     expected.tied = false;
     assert_true(same_config(&c, &expected));
     temp_folder_free(&folder);

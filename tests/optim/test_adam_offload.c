@@ -66,7 +66,7 @@ static mc_model *new_model(mc_context *ctx, const setting *s)
     c.layers = 4;
     c.heads = 4;
     c.positions = TOKENS;
-    c.init_std = 0.05f;
+    c.init_std = c.embedding_std = c.ffn_std = 0.05f;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     return mc_gpt2_new(
         ctx, &c, NULL,

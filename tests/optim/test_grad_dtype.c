@@ -63,7 +63,7 @@ static mc_model *new_model(mc_context *ctx, const setting *s)
     c.layers = 3;
     c.heads = 4;
     c.positions = TOKENS;
-    c.init_std = 0.05f;
+    c.init_std = c.embedding_std = c.ffn_std = 0.05f;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
     mc_model *gpt2 = mc_gpt2_new(
         ctx, &c, NULL,
