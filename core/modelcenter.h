@@ -6,7 +6,8 @@
  *   core/tensor/tensor.h       tensors, packed lengths
  *   core/autograd/tape.h       the tape: recording, backward
  *   core/autograd/step.h       a training step that a GPU records and runs again
- *   core/ops/ops.h             operations and losses
+ *   core/ops/ops.h             operations and losses; general.h and losses.h what heads and losses
+ *                              of one's own are composed of, custom.h operations of one's own
  *   core/dist/ranks.h          results of all ranks, waiting for one another
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
  *   core/nn/inspect.h          tables of statistics of parameters and activations
@@ -39,6 +40,9 @@
 #include "core/nn/layers.h"
 #include "core/nn/memory_plan.h"
 #include "core/nn/module.h"
+#include "core/ops/custom.h"
+#include "core/ops/general.h"
+#include "core/ops/losses.h"
 #include "core/ops/ops.h"
 #include "core/optim/lr_scheduler.h"
 #include "core/optim/optim_manager.h"

@@ -513,6 +513,8 @@ static double cuda_peak_rate(mc_device *d, mc_dtype dtype)
     return 0;
 }
 
+static void *cuda_stream(mc_device *d) { return mc_cuda_of(d)->stream; }
+
 static mc_device describe(void)
 {
     return (mc_device){.name = "cuda",
@@ -538,6 +540,7 @@ static mc_device describe(void)
                        .recording_free = cuda_recording_free,
                        .range_begin = cuda_range_begin,
                        .range_end = cuda_range_end,
+                       .stream = cuda_stream,
                        .close = cuda_close,
                        .logits_chunk = MC_GPU_LOGITS_CHUNK};
 }

@@ -91,7 +91,20 @@ static inline bool mc_cuda_is_planning(mc_device *d) { return mc_cuda_of(d)->pla
     X(step_measure)           \
     X(step_decide)            \
     X(step_update)            \
-    X(tensor_stats)
+    X(tensor_stats)           \
+    X(strided_copy)           \
+    X(batched_gemm)           \
+    X(unary)                  \
+    X(unary_backward)         \
+    X(binary)                 \
+    X(sum_middle)             \
+    X(row_map)                \
+    X(row_map_backward)       \
+    X(mean_pool)              \
+    X(mean_pool_backward)     \
+    X(pair_loss)              \
+    X(cross_entropy_rows)     \
+    X(cross_entropy_rows_backward)
 
 #define MC_CUDA_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) mc_cuda_##name;
 MC_CUDA_KERNEL_MAP(MC_CUDA_DECLARE)

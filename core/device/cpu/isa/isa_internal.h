@@ -49,7 +49,20 @@
     X(residual_sum)           \
     X(scatter_rows)           \
     X(attention_cached)       \
-    X(tensor_stats)
+    X(tensor_stats)           \
+    X(strided_copy)           \
+    X(batched_gemm)           \
+    X(unary)                  \
+    X(unary_backward)         \
+    X(binary)                 \
+    X(sum_middle)             \
+    X(row_map)                \
+    X(row_map_backward)       \
+    X(mean_pool)              \
+    X(mean_pool_backward)     \
+    X(pair_loss)              \
+    X(cross_entropy_rows)     \
+    X(cross_entropy_rows_backward)
 
 #define MC_KERNEL_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) MC_K(name);
 MC_KERNEL_MAP(MC_KERNEL_DECLARE)
