@@ -14,7 +14,8 @@
  *   core/dist/comm.h           communicators: collectives between ranks, on memory and, with
  *                              gradients, on tensors
  *   core/optim/                optimizers, schedules, OptimManager
- *   core/checkpoint/           safetensors files, what from_pretrained functions share
+ *   core/checkpoint/           safetensors files, a module in a file (module_file.h), what
+ *                              from_pretrained functions share
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
@@ -29,6 +30,7 @@
 #include "core/autograd/tape.h"
 #include "core/base/context.h"
 #include "core/base/version.h"
+#include "core/checkpoint/module_file.h"
 #include "core/checkpoint/optim_state.h"
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
