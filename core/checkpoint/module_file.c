@@ -20,7 +20,7 @@ mc_status mc_module_save(mc_module *module, const char *path)
 {
     mc_status status = check(module, path, "mc_module_save");
     if (status) return status;
-    mc_safetensors_writer *writer = mc_weights_write(module, &own_names, 0, false, path);
+    mc_safetensors_writer *writer = mc_weights_write(module, &own_names, 0, false, false, path);
     mc_safetensors_writer_sync(writer);
     mc_safetensors_writer_rename(writer);
     mc_safetensors_writer_free(writer);

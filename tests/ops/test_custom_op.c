@@ -159,10 +159,10 @@ static void *block_new(mc_module *list, const char *name, int index, void *confi
 }
 
 /* tanh(x^2 factor): x used by the operation, the parameter a custom operation's input. */
-static mc_tensor *block_forward(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
+static mc_tensor *block_forward(mc_tape *t, void *user, mc_tensor *x, const mc_call *call)
 {
     block *b = user;
-    (void)extra;
+    (void)call;
     mc_tensor *squared =
         apply_cube(t, block_spec, &block_calls, x, mc_parameter_tensor(t, b->factor));
     return mc_tanh(t, squared);

@@ -174,7 +174,7 @@ static mc_status plan_batched_gemm(mc_device *d, int64_t batch, bool transpose_a
                                    int64_t c_step)
 {
     (void)a_step, (void)b_step, (void)c_step;
-    return batch ? plan_gemm(d, transpose_a, transpose_b, m, n, k, a, b, beta, c) : MC_OK;
+    return batch ? plan_gemm(d, transpose_a, transpose_b, m, n, k, 1, a, b, beta, c) : MC_OK;
 }
 
 static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,

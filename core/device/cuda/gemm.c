@@ -303,7 +303,7 @@ static mc_status gemm_together(mc_device *d, int64_t batch, bool transpose_a, bo
 {
     if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype) || k == 0 || batch > INT32_MAX)
         return MC_ERR_UNSUPPORTED;
-    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, a, b, beta, c);
+    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, 1, a, b, beta, c);
     mc_gemm_key *key = &product.key;
     key->batch = (int32_t)batch;
     key->step[0] = b_step;
@@ -325,7 +325,7 @@ mc_status mc_cuda_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bo
     if (status != MC_ERR_UNSUPPORTED) return status;
     status = MC_OK;
     for (int64_t i = 0; i < batch && !status; i++)
-        status = mc_cuda_gemm(d, transpose_a, transpose_b, m, n, k, step_matrix(a, i * a_step),
+        status = mc_cuda_gemm(d, transpose_a, transpose_b, m, n, k, 1, step_matrix(a, i * a_step),
                               step_matrix(b, i * b_step), beta, step_matrix(c, i * c_step));
     return status;
 }
