@@ -168,7 +168,7 @@ static void evaluate(mc_context *ctx, my_model *m)
 
 int main(int argc, char **argv)
 {
-    mc_init_options options = {.seed = 42};
+    mc_init_options options = {.seed = 42, .threads = MC_THREADS_SHARED};
     const char *output = NULL;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
