@@ -7,11 +7,11 @@
  *   core/autograd/tape.h       the tape: recording, backward
  *   core/autograd/step.h       a training step that a GPU records and runs again
  *   core/ops/ops.h             operations and losses
- *   core/dist/ranks.h          results of all ranks, waiting for one another
+ *   core/ops/ranks.h           results of all ranks, waiting for one another
+ *   core/ops/collectives.h     collectives on tensors, with gradients
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
  *   core/nn/inspect.h          tables of statistics of parameters and activations
- *   core/dist/comm.h           communicators: collectives between ranks, on memory and, with
- *                              gradients, on tensors
+ *   core/dist/comm.h           communicators: collectives between ranks, on memory
  *   core/optim/                optimizers, schedules, OptimManager
  *   core/checkpoint/           safetensors files, what from_pretrained functions share
  *   tokenizers/tokenizer.h     text to ids and back
@@ -32,15 +32,17 @@
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/training_state.h"
-#include "core/dist/ranks.h"
 #include "core/dist/comm.h"
 #include "core/nn/block_list.h"
+#include "core/nn/call.h"
 #include "core/nn/inspect.h"
 #include "core/nn/layers.h"
 #include "core/nn/memory_plan.h"
 #include "core/nn/module.h"
 #include "core/nn/sublayer.h"
+#include "core/ops/collectives.h"
 #include "core/ops/ops.h"
+#include "core/ops/ranks.h"
 #include "core/optim/lr_scheduler.h"
 #include "core/optim/optim_manager.h"
 #include "core/optim/optimizer.h"

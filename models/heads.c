@@ -64,6 +64,10 @@ mc_tensor *mc_model_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *
     if (!m || !mc_op_ready(t, "language model", hidden) ||
         !mc_op_ready(t, "language model", labels))
         return NULL;
+    int64_t rows = mc_tensor_rows(hidden);
+    bool room = hidden->lengths && hidden->lengths->fixed && mc_tensor_count(labels) > rows;
+    if (room) labels = mc_tape_view(t, labels, MC_SHAPE(rows), 0);
+    if (!labels) return NULL;
     if (m->token_head) return mc_cross_entropy(t, mc_model_logits(t, m, hidden), labels, NULL);
     if (!has_lm(t, m)) return NULL;
     return m->family->head ? masked_loss(t, m, hidden, labels) : lm_loss(t, m, hidden, labels);

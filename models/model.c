@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "core/autograd/step_internal.h"
 #include "core/ops/ops_internal.h"
 #include "models/model_internal.h"
 
@@ -263,6 +264,7 @@ static bool check_fields(mc_tape *t, const mc_model *m, const mc_model_input *in
     if (in->decoder_lengths && !two) return refuse_field(t, m, "decoder_lengths");
     if (in->context && !f->has.marks) return refuse_field(t, m, "context");
     if (in->span && !f->has.marks) return refuse_field(t, m, "span");
+    if (in->marks && !f->has.marks) return refuse_field(t, m, "marks");
     if (!in->ids)
         return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: input field \"ids\" is NULL",
                         f->title);
@@ -276,6 +278,20 @@ static bool check_fields(mc_tape *t, const mc_model *m, const mc_model_input *in
     return true;
 }
 
+static mc_tensor *given_marks(mc_tape *t, const mc_model *m, const mc_model_input *in,
+                              const mc_lengths *l)
+{
+    mc_context *ctx = mc_tape_context(t);
+    const mc_tensor *marks = in->marks;
+    if (in->span || in->context)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: marks are given beside context or span",
+                m->family->title);
+    else if (marks->dtype != MC_I32 || mc_tensor_count(marks) < l->capacity)
+        mc_fail(ctx, MC_ERR_SHAPE, "%s: marks %s %s, expected i32 (%lld)", m->family->title,
+                mc_dtype_name(marks->dtype), MC_SHAPE_TEXT(marks->shape), (long long)l->capacity);
+    return mc_failed(ctx) ? NULL : in->marks;
+}
+
 /* 2 * span + context of each token; NULL, without an error, where neither is given. */
 static mc_tensor *make_marks(mc_tape *t, const mc_model *m, const mc_model_input *in,
                              const mc_lengths *l)
@@ -283,7 +299,15 @@ static mc_tensor *make_marks(mc_tape *t, const mc_model *m, const mc_model_input
     enum { MOST_SPANS = 1 << 29 };
     static const char *const names[] = {"span", "context"};
     mc_tensor *given[] = {in->span, in->context};
+    if (in->marks) return given_marks(t, m, in, l);
     if (!in->span && !in->context) return NULL;
+    if (mc_step_is_recording(mc_tape_context(t))) {
+        mc_fail(mc_tape_context(t), MC_ERR_STATE,
+                "%s: a step that is recorded takes marks, not context and span, which are read on "
+                "the host",
+                m->family->title);
+        return NULL;
+    }
     int32_t *marks = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *marks);
     for (int k = 0; marks && k < 2; k++) {
         mc_tensor *x = given[k] ? mc_pack_tokens(t, m->family->title, names[k], given[k], l) : NULL;

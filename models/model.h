@@ -146,6 +146,10 @@ typedef struct mc_model_input {
      * alone, others (0) also those before them; NULL: all 0. Tokens see those of their own span
      * (a number from 0 on) only; NULL: all of one. */
     mc_tensor *context, *span;
+    /* The same as one: i32 (capacity), 2 * span + context of each packed token, in place of the two.
+     * Kernels read it where it is, so that a recorded step (core/autograd/step.h) takes it as a
+     * tensor of the context; context and span are read on the host. */
+    mc_tensor *marks;
     /* Also give the hidden states and the attention probabilities of every layer; the latter on
      * evaluation tapes only, and slowly. */
     bool hidden_states, attentions;
@@ -177,7 +181,7 @@ MC_API mc_tensor *mc_model_logits(mc_tape *t, mc_model *model, mc_tensor *hidden
  * (-100: does not count): of a decoder the token that FOLLOWS row i, as data loaders of token files
  * give them (nothing is shifted here, see mc_model_shift_labels), of an encoder the token that was
  * masked, of an encoder-decoder the target that decoder row i shall give. Any shape of as many
- * elements will do. Computed without whole logits; the gradients of the head are added in this call
+ * elements will do; with lengths of mc_lengths_new they may have room for more than the capacity. Computed without whole logits; the gradients of the head are added in this call
  * already (see mc_linear_cross_entropy). */
 MC_API mc_tensor *mc_model_loss(mc_tape *t, mc_model *model, mc_tensor *hidden, mc_tensor *labels);
 /* Labels that stand beside their own tokens, as Hugging Face's decoders take them (often the ids

@@ -8,6 +8,9 @@
 #include "tools/families.h"
 #include "tools/train_options.h"
 
+#define TEXT_OF(number) TEXT(number)
+#define TEXT(number) #number
+
 enum { RATES_AUTO, RATES_HERE, RATES_H200 };
 static const char *const rates_names[] = {"auto", "here", "h200", NULL};
 
@@ -309,7 +312,7 @@ int cmd_plan(int argc, char **argv)
         .gpus_per_node = 8,
         .network_gbps = 400,
         .pcie_gbs = 50,
-        .host_gbs = 95,
+        .host_gbs = MC_PLAN_HOST_GBS,
         .train = {.dtype = TRAIN_UNSET, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
     args_table table = {.count = 0};
     args_table_add(
@@ -360,7 +363,7 @@ int cmd_plan(int argc, char **argv)
              .above_low = true, .default_text = "50"},
             {ARGS_REAL("host-gbs", &o.host_gbs, 0, 1e6,
                        "GB/s of a rank's cores to the host's memory, for --offload"),
-             .above_low = true, .default_text = "85"},
+             .above_low = true, .default_text = TEXT_OF(MC_PLAN_HOST_GBS)},
             {ARGS_REAL("peak-tflops", &o.peak_tflops, 0, 1e9,
                        "peak of a rank that MFU is counted against; 0: the device's")},
             {0},

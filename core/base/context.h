@@ -60,11 +60,10 @@ typedef enum mc_grad_dtype {
 
 typedef struct mc_init_options {
     uint64_t seed; /* of initialisation, dropout and shuffling; 0 is a seed like any other */
-    const char
-        *device;   /* "cpu" (default), "cuda", or "cuda:1" for the GPU of that number among those
-                           that CUDA shows; "cuda" takes the one of the rank's number on its host, or
-                           the only one. It is made current (cudaSetDevice) on the thread that makes
-                           the context, and has to be wherever the context is used. */
+    /* "cpu" (default), "cuda", or "cuda:1" for the GPU of that number among those that CUDA shows;
+     * "cuda" takes that of the rank's number on its host, or the only one. It is made current
+     * (cudaSetDevice) on the thread that makes the context, and has to be where that is used. */
+    const char *device;
     mc_log_fn log; /* NULL: nothing is logged; the library itself never prints */
     void *log_user;
     mc_zero_level zero_level; /* how models are spread over ranks where they say nothing themselves;

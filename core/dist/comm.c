@@ -333,11 +333,6 @@ int mc_comm_count(const mc_comm *c) { return c ? c->size : 1; }
 int mc_comm_rank(const mc_comm *c) { return c ? c->rank : 0; }
 mc_comm_volume mc_comm_volume_of(const mc_comm *c) { return c ? c->volume : (mc_comm_volume){0}; }
 
-void mc_comm_set_streams(mc_comm *c, void *stream, void *side)
-{
-    if (c && c->transport->set_streams) c->transport->set_streams(c, stream, side);
-}
-
 void mc_comm_mark(mc_comm *c, const char *what)
 {
     if (!c || !c->transport->mark || mc_failed(c->ctx)) return;
@@ -539,12 +534,6 @@ mc_comm_request *mc_comm_start_all_reduce(mc_comm *c, const void *src, void *dst
                                           mc_dtype dtype, mc_reduce_op op)
 {
     return begin(c, &(mc_comm_call){MC_COMM_ALL_REDUCE, src, dst, count, dtype, op}, true);
-}
-
-mc_comm_request *mc_comm_start_broadcast(mc_comm *c, const void *src, void *dst, int64_t count,
-                                         mc_dtype dtype, int root)
-{
-    return begin(c, &(mc_comm_call){MC_COMM_BROADCAST, src, dst, count, dtype, .peer = root}, true);
 }
 
 mc_status mc_comm_wait(mc_comm_request *r) { return r ? finish(r) : MC_OK; }

@@ -26,8 +26,6 @@ mc_comm_request *mc_comm_start_reduce_scatter(mc_comm *comm, const void *src, vo
                                               int64_t count, mc_dtype dtype, mc_reduce_op op);
 mc_comm_request *mc_comm_start_all_reduce(mc_comm *comm, const void *src, void *dst, int64_t count,
                                           mc_dtype dtype, mc_reduce_op op);
-mc_comm_request *mc_comm_start_broadcast(mc_comm *comm, const void *src, void *dst, int64_t count,
-                                         mc_dtype dtype, int root);
 /* Waits and ends the request; after it, its memory is the caller's. CPU: the work is done. GPU: the
  * host waits for nothing, what is launched on the device's stream from now on runs after the work.
  * NULL is allowed. On a failed context requests are ended without waiting. */
@@ -79,10 +77,6 @@ mc_status mc_comm_check(mc_comm *comm);
 /* GPU: has the watchdog watch also what was launched on the device's stream so far, under the name
  * `what`: a recorded step that was run again, as all ranks do. Elsewhere nothing. */
 void mc_comm_mark(mc_comm *comm, const char *what);
-
-/* GPU: the streams (cudaStream_t) of plain calls and of started ones, in place of the device's
- * stream and of one that the communicator makes. NULL: leave it. They must outlive it. */
-void mc_comm_set_streams(mc_comm *comm, void *stream, void *side);
 
 /* Bytes that were sent to other ranks by this one's calls, by the least that any algorithm needs;
  * and the calls. */
@@ -147,7 +141,6 @@ typedef struct mc_comm_transport {
     mc_status (*split)(mc_comm *c, int colour, int key, mc_comm *child);
     bool (*watch)(mc_comm *c, mc_error *error); /* whether it has failed: see mc_comm_watch */
     void (*mark)(mc_comm *c, uint64_t number, const char *what);
-    void (*set_streams)(mc_comm *c, void *stream, void *side);
     void (*abort)(mc_comm *c); /* from any thread, once; comm->aborted is set already */
     void (*release_request)(mc_comm_request *r);
     void (*release)(mc_comm *c);

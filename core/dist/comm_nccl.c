@@ -76,7 +76,6 @@ typedef struct nccl_group {
     pthread_t keeper;
     ncclComm_t comm; /* NULL: not yet, or aborted */
     cudaStream_t stream, side;
-    bool own_side;
     cudaEvent_t before; /* what was launched on `stream` before a started call */
     /* a ring of flights, the oldest at `first`; since when it has been the oldest, and not done */
     flight flights[FLIGHTS];
@@ -397,7 +396,6 @@ static mc_status need_side(mc_comm *c)
         cudaError_t error = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
         if (!error) error = cudaStreamCreateWithPriority(&g->side, cudaStreamNonBlocking, highest);
         if (check_cuda(c, error, "a stream")) return mc_error_status(c->ctx);
-        g->own_side = true;
     }
     if (g->before) return MC_OK;
     return check_cuda(c, cudaEventCreateWithFlags(&g->before, cudaEventDisableTiming), "an event");
@@ -512,16 +510,6 @@ static mc_status nccl_drain(mc_comm *c)
     return check_cuda(c, error, "waiting for the GPU");
 }
 
-static void nccl_set_streams(mc_comm *c, void *stream, void *side)
-{
-    nccl_group *g = c->state;
-    if (stream) g->stream = stream;
-    if (!side) return;
-    if (g->own_side) cudaStreamDestroy(g->side);
-    g->own_side = false;
-    g->side = side;
-}
-
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 static const mc_comm_transport nccl_transport;
@@ -619,7 +607,7 @@ static void nccl_release(mc_comm *c)
     for (int i = 0; i < FLIGHTS; i++)
         if (g->flights[i].done) cudaEventDestroy(g->flights[i].done);
     if (g->before) cudaEventDestroy(g->before);
-    if (g->own_side) cudaStreamDestroy(g->side);
+    if (g->side) cudaStreamDestroy(g->side);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->mutex);
     mc_free(g);
@@ -638,7 +626,6 @@ static const mc_comm_transport nccl_transport = {
     .split = nccl_split,
     .watch = nccl_watch,
     .mark = nccl_mark,
-    .set_streams = nccl_set_streams,
     .abort = nccl_abort,
     .release_request = nccl_release_request,
     .release = nccl_release,

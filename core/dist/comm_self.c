@@ -108,12 +108,6 @@ static mc_status self_split(mc_comm *c, int colour, int key, mc_comm *child)
     return colour < 0 ? mc_error_status(c->ctx) : mc_comm_init_self(child);
 }
 
-static void self_set_streams(mc_comm *c, void *stream, void *side)
-{
-    (void)side;
-    if (stream) ((self_state *)c->state)->stream = stream;
-}
-
 static void self_release_request(mc_comm_request *r) { (void)r; }
 
 static void self_release(mc_comm *c)
@@ -133,7 +127,6 @@ static const mc_comm_transport self_transport = {
     .group_end = self_group_end,
     .drain = self_drain,
     .split = self_split,
-    .set_streams = self_set_streams,
     .abort = self_nothing,
     .release_request = self_release_request,
     .release = self_release,

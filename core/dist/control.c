@@ -410,5 +410,3 @@ void mc_control_place(const mc_control *c, int *local_rank, int *local_size)
     *local_rank = c ? c->local_rank : 0;
     *local_size = c ? c->local_size : 1;
 }
-
-double mc_control_timeout(const mc_control *c) { return c ? c->timeout : 0; }

@@ -112,7 +112,4 @@ void mc_control_report(mc_control *c, mc_status status, const char *message);
 /* This rank's place among those of the same host, by rank; found out at the rendezvous. */
 void mc_control_place(const mc_control *c, int *local_rank, int *local_size);
 
-/* The deadline, in seconds (0 for NULL). */
-double mc_control_timeout(const mc_control *c);
-
 #endif

@@ -90,7 +90,7 @@ mc_status mc_plan_time(mc_context *dry, const mc_time_options *options)
     rates->network = o->network > 0 ? o->network : 50e9;
     rates->bus_most = o->bus;
     rates->host_bus = o->host_bus > 0 ? o->host_bus : 50e9;
-    rates->host_memory = o->host_memory > 0 ? o->host_memory : 95e9;
+    rates->host_memory = o->host_memory > 0 ? o->host_memory : 1e9 * MC_PLAN_HOST_GBS;
     if (o->comm) {
         rates->bus_count = 0;
         rates->begin = 0; /* it is in what is measured */

@@ -89,6 +89,10 @@ typedef enum mc_rates_source {
     MC_RATES_H200,
 } mc_rates_source;
 
+/* GB/s that the cores of a rank read and write, unless one says otherwise; it agrees with steps of
+ * 13B that were measured on hosts of 16 cores and one H200. */
+#define MC_PLAN_HOST_GBS 95
+
 typedef struct mc_time_options {
     mc_rates_source rates;
     /* A group of ranks, each of which calls mc_plan_time with it, to measure collectives on. NULL:
@@ -100,8 +104,8 @@ typedef struct mc_time_options {
     int ranks_per_host; /* 0: 8 */
     double network;     /* bytes/s from each rank to other hosts; 0: 50e9, which is 400 Gb/s */
     /* AdamOffload, for each rank. bytes/s between host and device, each way; 0: 50e9, an assumption
-     * of PCIe 5.0 x16. bytes/s that its share of the cores reads and writes; 0: 95e9, which agrees
-     * with steps of 13B that were measured on hosts of 16 cores and one H200 */
+     * of PCIe 5.0 x16. bytes/s that its share of the cores reads and writes; 0: that of
+     * MC_PLAN_HOST_GBS */
     double host_bus, host_memory;
 } mc_time_options;
 

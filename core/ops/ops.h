@@ -174,7 +174,7 @@ MC_API mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *w
  * micro-steps or ranks the second term is weighted by a's counts. */
 MC_API mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor);
 
-/* sum / count of a loss, of this rank's rows alone (mc_global_mean_loss in core/dist/ranks.h is
+/* sum / count of a loss, of this rank's rows alone (mc_global_mean_loss in core/ops/ranks.h is
  * that of all ranks); waits for the device. 0 for a count of 0, NaN on a failed context. */
 MC_API float mc_mean_loss(mc_context *ctx, const mc_tensor *loss);
 

@@ -4,10 +4,10 @@
 
 #include "core/device/device_internal.h"
 
-/* GPU number `gpu`; -1: that of this rank's number on its host, or the only one. Environment: MC_DETERMINISTIC=1 for
- * results that are bit-equal from run to run, MC_CUDA_MEMORY=direct for allocations that a memory
- * checker can watch, MC_CACHE_DIR for where plans are kept. NULL after an error, which says what is
- * missing. */
+/* GPU number `gpu`; -1: that of this rank's number on its host, or the only one. Environment:
+ * MC_DETERMINISTIC=1 for results that are bit-equal from run to run, MC_CUDA_MEMORY=direct for
+ * allocations that a memory checker can watch, MC_CACHE_DIR for where plans are kept. NULL after an
+ * error, which says what is missing. */
 mc_device *mc_cuda_open(mc_context *ctx, int gpu);
 
 #endif

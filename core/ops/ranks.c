@@ -1,4 +1,4 @@
-#include "core/dist/ranks.h"
+#include "core/ops/ranks.h"
 
 #include <limits.h>
 #include <math.h>

@@ -1,4 +1,6 @@
 /* Collectives as operations of a tape, with gradients: those of the sum of all ranks' losses. */
+#include "core/ops/collectives.h"
+
 #include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/ops/ops_internal.h"

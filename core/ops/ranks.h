@@ -12,8 +12,8 @@
  * rank they are that rank's own. They wait for the device, and for the other ranks no longer than
  * the context's comm_timeout. On a failed context they do nothing. mc_print_rank (context.h) prints
  * on one rank, mc_accuracy_gather (datasets/metrics.h) counts answers over all. */
-#ifndef MC_DIST_RANKS_H
-#define MC_DIST_RANKS_H
+#ifndef MC_OPS_RANKS_H
+#define MC_OPS_RANKS_H
 
 #include "core/base/context.h"
 #include "core/tensor/tensor.h"
