@@ -36,13 +36,15 @@ static bool check_heads(mc_context *ctx, const mc_family *family, const mc_model
     return true;
 }
 
-/* Checks a config that did not come from a file, as if it had. */
+/* Checks a config that did not come from a file, as if it had; but it is an argument then. */
 static bool check_config(mc_context *ctx, const mc_family *family, void *config)
 {
     char name[64];
     snprintf(name, sizeof name, "%s config", family->title);
     mc_config_reader r = {.ctx = ctx, .path = name};
-    return family->finish(&r, config);
+    if (family->finish(&r, config)) return true;
+    if (ctx->error.status == MC_ERR_FORMAT) ctx->error.status = MC_ERR_ARGUMENT;
+    return false;
 }
 
 /* The root with all that does not depend on the family. */

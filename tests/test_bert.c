@@ -391,7 +391,8 @@ static bool same_config(const mc_bert_config *a, const mc_bert_config *b)
            a->types == b->types && a->pad_token_id == b->pad_token_id &&
            a->activation == b->activation && a->eps == b->eps && a->dropout == b->dropout &&
            a->attention_dropout == b->attention_dropout &&
-           a->classifier_dropout == b->classifier_dropout && a->init_std == b->init_std;
+           a->classifier_dropout == b->classifier_dropout && a->init_std == b->init_std &&
+           a->embedding_std == b->embedding_std && a->ffn_std == b->ffn_std && a->tied == b->tied;
 }
 
 static void test_save_and_load(void **state)
@@ -548,50 +549,80 @@ static void test_files_that_do_not_fit(void **state)
     free_files(&f);
 }
 
-/* A masked language model whose matrix or bias is its own is left out, rather than computed with
- * the word embedding. */
+/* Logits of the masked language model for the batch. */
+static void mlm_logits(mc_context *ctx, mc_model *bert, float out[BATCH * WIDTH * VOCABULARY])
+{
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_model_input in = make_batch(t, MASK);
+    mc_tensor *x = mc_model_logits(t, bert, mc_model_forward(t, bert, &in).last_hidden);
+    mc_tensor_read_f32(ctx, x, out, BATCH * WIDTH * VOCABULARY);
+    assert_good(ctx);
+    mc_tape_end(t);
+}
+
+/* Of logits with the last value of the head's matrix 1 larger, only those of the last word differ. */
+static void assert_last_word_differs(const float *logits, const float *reference)
+{
+    float difference = 0;
+    for (int i = 0; i < BATCH * WIDTH * VOCABULARY; i++) {
+        if (i % VOCABULARY == VOCABULARY - 1)
+            difference += fabsf(logits[i] - reference[i]);
+        else
+            assert_near(logits[i], reference[i], 1e-5);
+    }
+    assert_true(difference > 1);
+}
+
+/* A masked language model whose matrix is its own is computed with that, and saved with it; its
+ * bias is cls.predictions.bias, whatever the copy beside the matrix says. */
 static void test_untied_head(void **state)
 {
     (void)state;
     static const char weight[] = "cls.predictions.decoder.weight";
     static const struct {
         edit edit;
-        bool kept;
+        bool own;
     } cases[] = {
-        {{.again = "bert.embeddings.word_embeddings.weight", .again_as = weight}, true},
+        {{.again = "bert.embeddings.word_embeddings.weight", .again_as = weight}, false},
         {{.again = "bert.embeddings.word_embeddings.weight", .again_as = weight, .changed = true},
-         false},
+         true},
         {{.again = "bert.embeddings.word_embeddings.weight",
           .again_as = weight,
           .changed = true,
           .strip = "bert."},
-         false},
-        {{.again = "cls.predictions.bias", .again_as = "cls.predictions.decoder.bias"}, true},
+         true},
+        {{.again = "cls.predictions.bias", .again_as = "cls.predictions.decoder.bias"}, false},
         {{.again = "cls.predictions.bias",
           .again_as = "cls.predictions.decoder.bias",
           .changed = true},
          false},
     };
+    static float tied[BATCH * WIDTH * VOCABULARY], found[BATCH * WIDTH * VOCABULARY];
     files f = new_files(all_heads);
+    temp_folder again = temp_folder_new();
     mc_context *ctx = logging_context(1);
     mc_model *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
+    mlm_logits(ctx, reference, tied);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mc_model *bert = load_edited(ctx, &f, &cases[i].edit, NULL);
         assert_good(ctx);
-        assert_int_equal(mc_model_get_heads(bert).lm, cases[i].kept);
+        assert_string_equal(log_text, "");
+        assert_true(mc_model_get_heads(bert).lm);
+        assert_int_equal(mc_bert_get_config(bert).tied, !cases[i].own);
         assert_same_outputs(ctx, reference, ctx, bert);
-        if (cases[i].kept) {
-            assert_string_equal(log_text, "");
+        mlm_logits(ctx, bert, found);
+        if (!cases[i].own) {
+            assert_memory_equal(found, tied, sizeof found);
             continue;
         }
-        assert_logged("warning", "cls.predictions.decoder is not the word embedding");
-        mc_tape *t = mc_tape_begin_eval(ctx);
-        mc_model_input in = make_batch(t, LENGTHS);
-        assert_null(mc_model_logits(t, bert, mc_model_forward(t, bert, &in).last_hidden));
-        assert_error(ctx, MC_ERR_STATE, "no masked language model head");
-        mc_tape_end(t);
+        assert_last_word_differs(found, tied);
+        mc_model_save(bert, again.path);
+        mlm_logits(ctx, mc_bert_from_pretrained(ctx, again.path, NULL), tied);
+        assert_memory_equal(found, tied, sizeof found);
+        mlm_logits(ctx, reference, tied);
     }
     mc_context_free(ctx);
+    temp_folder_free(&again);
     free_files(&f);
 }
 
@@ -608,12 +639,12 @@ static void test_new_classifier(void **state)
     assert_int_equal(heads.labels, LABELS);
     assert_false(heads.lm || heads.nsp);
     float values[LABELS * DIM];
-    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "cls_projection.weight"),
+    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "classifier.weight"),
                       values);
     float sum = 0;
     for (int i = 0; i < LABELS * DIM; i++) sum += fabsf(values[i]);
     assert_in_range((int)(100 * sum / (LABELS * DIM)), 8, 30); /* normal with a deviation of 0.2 */
-    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "cls_projection.bias"),
+    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "classifier.bias"),
                       values);
     for (int i = 0; i < LABELS; i++) assert_true(values[i] == 0);
     mc_context_free(ctx);
@@ -636,8 +667,8 @@ static void test_bad_configs(void **state)
         {"{\"vocab_size\": 0}", MC_ERR_FORMAT, {"vocab_size"}},
         {"{\"hidden_dropout_prob\": 1}", MC_ERR_FORMAT, {"hidden_dropout_prob"}},
         {"{\"layer_norm_eps\": 0}", MC_ERR_FORMAT, {"layer_norm_eps"}},
-        {"{\"model_type\": \"gpt2\"}", MC_ERR_UNSUPPORTED, {"model_type", "gpt2"}},
-        {"{\"hidden_act\": \"swish\"}", MC_ERR_UNSUPPORTED, {"hidden_act", "swish"}},
+        {"{\"model_type\": \"gpt2\"}", MC_ERR_UNSUPPORTED, {"GPT-2", "expected a BERT"}},
+        {"{\"hidden_act\": \"mish\"}", MC_ERR_UNSUPPORTED, {"hidden_act", "mish"}},
         {"{\"position_embedding_type\": \"relative_key\"}", MC_ERR_UNSUPPORTED, {"relative_key"}},
         {"{\"is_decoder\": true}", MC_ERR_UNSUPPORTED, {"is_decoder"}},
         {"{\"hidden_size\": 16", MC_ERR_FORMAT, {"config.json"}},
@@ -673,7 +704,7 @@ static void test_other_config(void **state)
     temp_folder folder = temp_folder_new();
     const char *path = temp_path(&folder, "config.json");
     write_text(path,
-               "{\"dim_model\": 24, \"num_heads\": 3, \"dim_ff\": 48, \"num_layers\": 2, "
+               "{\"dim_model\": 24, \"num_heads\": 3, \"dim_head\": 8, \"dim_ff\": 48, \"num_layers\": 2, "
                "\"vocab_size\": 60,"
                "\"position_size\": 33, \"type_size\": 4, \"norm_eps\": 1e-6, \"dropout_p\": 0.2,"
                "\"ffn_activate_fn\": \"relu\", \"att_init_std\": 0.05}");
@@ -746,7 +777,7 @@ static void test_wrong_input(void **state)
     assert_null(mc_model_nsp_logits(t, bert, f));
     assert_error(ctx, MC_ERR_STATE, "next sentence");
     assert_null(mc_model_logits(t, bert, f));
-    assert_error(ctx, MC_ERR_STATE, "masked language model");
+    assert_error(ctx, MC_ERR_STATE, "language model");
     assert_null(mc_model_classify(t, bert, NULL));
     mc_clear_error(ctx);
     assert_non_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good}).pooled);
@@ -768,12 +799,12 @@ static void test_wrong_heads(void **state)
     mc_bert_config config = small_config();
     config.heads = 3;
     assert_null(mc_bert_new(ctx, &config, &classifier, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "heads 3", "dim 16");
+    assert_error(ctx, MC_ERR_ARGUMENT, "BERT config", "3 heads", "dim 16");
     assert_int_equal(ctx->device->memory.in_use, 0);
     config = small_config();
     config.layers = 100000000;
     assert_null(mc_bert_new(ctx, &config, &classifier, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "layers 100000000", "up to 4096 layers");
+    assert_error(ctx, MC_ERR_ARGUMENT, "100000000 layers", "at most 4096 layers");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)

@@ -588,6 +588,12 @@ void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
     }
 }
 
+/* As if backward, which does not come, needed it. */
+void mc_scope_keep(mc_tensor *x)
+{
+    if (x) x->storage->saves++;
+}
+
 void mc_scope_release(mc_tape *tape, mc_scope scope, mc_tensor *x, const mc_tensor *keep)
 {
     if (x->deferred) {

@@ -150,6 +150,8 @@ void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep);
 /* Releases x (mc_tape_release) if its memory was made since the scope began and is not keep's: a
  * block may hand on its input, or a view of it. */
 void mc_scope_release(mc_tape *tape, mc_scope scope, mc_tensor *x, const mc_tensor *keep);
+/* On an evaluation tape: x is readable until the tape ends, whatever scopes it was made in. */
+void mc_scope_keep(mc_tensor *x);
 
 typedef mc_tensor *(*mc_segment_fn)(mc_tape *tape, void *user, mc_tensor *x,
                                     mc_tensor *const *extra);

@@ -97,7 +97,7 @@ static void keep_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc
                                const mc_call *call)
 {
     mc_tensor **kept = kv ? call->cross_attentions : call->attentions;
-    if (kept) kept[call->layer] = mc_sdpa_probabilities(t, q, kv, o);
+    if (kept) mc_scope_keep(kept[call->layer] = mc_sdpa_probabilities(t, q, kv, o));
 }
 
 /* Self-attention: y (rows, heads * head_dim). */

@@ -500,19 +500,21 @@ static void test_wrong_configs(void **state)
     mc_gpt2_config c = small_config();
     c.heads = 3;
     assert_null(mc_gpt2_new(ctx, &c, NULL, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "heads 3", "dim 16");
+    assert_error(ctx, MC_ERR_ARGUMENT, "GPT-2 config", "3 heads", "dim 16");
     c = small_config();
-    assert_null(mc_gpt2_new(ctx, &c, NULL, &(mc_load_options){.num_labels = 2}));
-    assert_error(ctx, MC_ERR_UNSUPPORTED, "2 labels");
+    assert_null(mc_gpt2_new(ctx, &c, NULL, &(mc_load_options){.num_labels = -2}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "-2 labels", "0 to 1024");
+    assert_null(mc_gpt2_new(ctx, &c, &(mc_model_heads){.pooler = true}, NULL));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "GPT-2", "no pooler");
     assert_null(mc_gpt2_new(ctx, &c, NULL, &(mc_load_options){.dtype = MC_I32}));
     assert_error(ctx, MC_ERR_DTYPE, "i32");
     c.positions = 0;
     assert_null(mc_gpt2_new(ctx, &c, NULL, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "positions 0");
+    assert_error(ctx, MC_ERR_ARGUMENT, "0 positions");
     c = small_config();
     c.layers = 100000000;
     assert_null(mc_gpt2_new(ctx, &c, NULL, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "layers 100000000", "up to 4096 layers");
+    assert_error(ctx, MC_ERR_ARGUMENT, "100000000 layers", "at most 4096 layers");
     assert_int_equal(ctx->device->memory.in_use, 0);
 }
 
