@@ -560,7 +560,8 @@ static void mlm_logits(mc_context *ctx, mc_model *bert, float out[BATCH * WIDTH 
     mc_tape_end(t);
 }
 
-/* Of logits with the last value of the head's matrix 1 larger, only those of the last word differ. */
+/* Of logits with the last value of the head's matrix 1 larger, only those of the last word differ.
+ * */
 static void assert_last_word_differs(const float *logits, const float *reference)
 {
     float difference = 0;
