@@ -103,7 +103,7 @@ static void test_recompute(void **state)
             again = step_values(family, MC_RECOMPUTE_FULL, dropout, &n);
             assert_int_equal(n, count);
             assert_memory_equal(again, kept, 2 * sizeof *kept);
-            bool shares = strcmp(family->name, "bert") != 0 && strncmp(family->name, "gpt", 3) != 0;
+            bool shares = !strstr(family->name, "bert") && !strstr(family->name, "gpt");
             for (int64_t i = 0; i < n; i++) assert_near(again[i], kept[i], shares ? 2e-6f * largest : 0);
             free(again);
             free(kept);
