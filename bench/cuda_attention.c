@@ -1,6 +1,6 @@
-/* Times attention on the GPU, forward and backward, at the sizes of T5-base and CPM-1 among others, in
- * bf16 through the kernel table: our kernels on tensor cores with what these models ask for, and at
- * the same sizes cuDNN's without bias and marks, for comparison.
+/* Times attention on the GPU, forward and backward, at the sizes of T5-base and CPM-1 among
+ * others, in bf16 through the kernel table: our kernels on tensor cores with what these models ask
+ * for, and at the same sizes cuDNN's without bias and marks, for comparison.
  *
  *     bench_cuda_attention [name]      cases whose name contains `name`; all without
  *

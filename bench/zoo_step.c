@@ -1,4 +1,5 @@
-/* Training steps of any family on random tokens: milliseconds, sequences and tokens a second, memory.
+/* Training steps of any family on random tokens: milliseconds, sequences and tokens a second,
+ * memory.
  *
  *     bench/zoo_step FAMILY CONFIG BATCH LENGTH [OPTION=VALUE...]
  *     bench/zoo_step t5 t5-base 32 512 target=128 device=cuda dtype=bf16 dropout=0.1

@@ -6,14 +6,16 @@
  *   core/tensor/tensor.h       tensors, packed lengths
  *   core/autograd/tape.h       the tape: recording, backward
  *   core/autograd/step.h       a training step that a GPU records and runs again
- *   core/ops/ops.h             operations and losses
+ *   core/ops/ops.h             operations and losses; general.h and losses.h what heads and losses
+ *                              of one's own are composed of, custom.h operations of one's own
  *   core/ops/ranks.h           results of all ranks, waiting for one another
  *   core/ops/collectives.h     collectives on tensors, with gradients
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
  *   core/nn/inspect.h          tables of statistics of parameters and activations
  *   core/dist/comm.h           communicators: collectives between ranks, on memory
  *   core/optim/                optimizers, schedules, OptimManager
- *   core/checkpoint/           safetensors files, what from_pretrained functions share
+ *   core/checkpoint/           safetensors files, a module in a file (module_file.h), what
+ *                              from_pretrained functions share
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
@@ -28,6 +30,7 @@
 #include "core/autograd/tape.h"
 #include "core/base/context.h"
 #include "core/base/version.h"
+#include "core/checkpoint/module_file.h"
 #include "core/checkpoint/optim_state.h"
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
@@ -41,6 +44,9 @@
 #include "core/nn/module.h"
 #include "core/nn/sublayer.h"
 #include "core/ops/collectives.h"
+#include "core/ops/custom.h"
+#include "core/ops/general.h"
+#include "core/ops/losses.h"
 #include "core/ops/ops.h"
 #include "core/ops/ranks.h"
 #include "core/optim/lr_scheduler.h"

@@ -121,7 +121,7 @@ static void next_batch(mc_context *ctx, uint64_t *state, batch *b)
     }
 }
 
-/* ---- training and saving --------------------------------------------------------------------- */
+/* ---- training --------------------------------------------------------------------- */
 
 static void train(mc_context *ctx, my_model *m)
 {
@@ -166,41 +166,9 @@ static void evaluate(mc_context *ctx, my_model *m)
     mc_print_rank(ctx, 0, "accuracy %.2f %%\n", 100 * share);
 }
 
-/* Writes every parameter, by name and in order, as safetensors. All ranks read, since each holds a
- * part of what is sharded; the first writes. */
-static void save(mc_context *ctx, my_model *m, const char *path)
-{
-    enum { MOST = 32 };
-    mc_safetensors_spec specs[MOST];
-    mc_shape shapes[MOST];
-    mc_parameter *parameters[MOST];
-    size_t count = 0;
-    mc_parameter_iterator it = {0};
-    for (mc_parameter *p; count < MOST && (p = mc_module_next_parameter(&m->module, &it));
-         count++) {
-        parameters[count] = p;
-        shapes[count] = mc_parameter_shape(p);
-        specs[count] = (mc_safetensors_spec){.name = mc_parameter_name(p),
-                                             .dtype = MC_F32,
-                                             .ndim = shapes[count].ndim,
-                                             .shape = shapes[count].dim};
-    }
-    mc_safetensors_writer *file = NULL;
-    if (mc_rank(ctx) == 0) file = mc_safetensors_writer_new(ctx, path, specs, count, NULL, 0);
-    for (size_t i = 0; i < count; i++) {
-        size_t bytes = (size_t)mc_shape_count(shapes[i]) * sizeof(float);
-        float *values = malloc(bytes);
-        if (values && mc_parameter_read(parameters[i], values) == MC_OK && file)
-            mc_safetensors_write(file, values, bytes);
-        free(values);
-    }
-    if (file) mc_safetensors_writer_commit(file); /* fails if a parameter is missing */
-    mc_safetensors_writer_free(file);
-}
-
 int main(int argc, char **argv)
 {
-    mc_init_options options = {.seed = 42};
+    mc_init_options options = {.seed = 42, .threads = MC_THREADS_SHARED};
     const char *output = NULL;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
@@ -219,7 +187,7 @@ int main(int argc, char **argv)
     if (!mc_failed(ctx)) {
         train(ctx, m);
         evaluate(ctx, m);
-        if (output) save(ctx, m, output);
+        if (output) mc_module_save(&m->module, output); /* each rank writes its share */
     }
     int bad = mc_failed(ctx) ? mc_print_error(ctx, stderr) : 0;
     mc_context_free(ctx);

@@ -1,7 +1,8 @@
 /* 3. Sentence vectors: a pretrained BERT as an encoder.
  *
- * Shows inference: texts to packed ids, a forward pass on an evaluation tape, results read back. A
- * batch holds sentences of any lengths; no padding is computed.
+ * Shows inference: texts to packed ids, a forward pass on an evaluation tape, a mean over each
+ * sentence's tokens on the device, results read back. A batch holds sentences of any lengths; no
+ * padding is computed.
  *
  *     ./embed_sentence MODEL SENTENCE...
  *     ./embed_sentence sentence-transformers/all-MiniLM-L6-v2 "is water wet?" "water is a liquid"
@@ -19,7 +20,6 @@
  *     cc embed_sentence.c -o embed_sentence $(pkg-config --cflags --libs modelcenter) -lm */
 #include <modelcenter.h>
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,19 +28,6 @@ static void print_vector(const char *name, const float *x, int64_t n)
     fputs(name, stdout);
     for (int64_t i = 0; i < n; i++) printf(" %.9g", (double)x[i]);
     putchar('\n');
-}
-
-/* Mean of the rows of hidden (rows, dim), scaled to length 1. */
-static void mean_row(const float *hidden, int64_t rows, int64_t dim, float *mean)
-{
-    double square = 0;
-    for (int64_t k = 0; k < dim; k++) {
-        double sum = 0;
-        for (int64_t i = 0; i < rows; i++) sum += hidden[i * dim + k];
-        mean[k] = (float)(sum / (double)rows);
-        square += (double)mean[k] * mean[k];
-    }
-    for (int64_t k = 0; square > 0 && k < dim; k++) mean[k] = (float)(mean[k] / sqrt(square));
 }
 
 /* All sentences in one batch: `ids` of all, one behind the other, and the `length` of each. */
@@ -52,25 +39,24 @@ static int embed(mc_context *ctx, mc_model *bert, const int32_t *ids, const int3
     const mc_lengths *lengths = mc_tape_lengths(t, length, count, 1);
     int64_t total = lengths ? lengths->total : 0;
     mc_model_input input = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(total), ids, false),
-                           .lengths = lengths};
+                            .lengths = lengths};
     mc_model_output out = mc_model_forward(t, bert, &input);
-    float *hidden = malloc((size_t)(total * dim + 1) * sizeof *hidden);
+    mc_tensor *vectors =
+        mc_normalize_rows(t, mc_mean_pool(t, out.last_hidden), 0); /* (count, dim) */
     float *pooled = malloc((size_t)(count * dim + 1) * sizeof *pooled);
-    float *mean = malloc((size_t)(dim + 1) * sizeof *mean);
-    int good = hidden && pooled && mean;
+    float *mean = malloc((size_t)(count * dim + 1) * sizeof *mean);
+    int good = pooled && mean;
     if (good) {
-        mc_tensor_read_f32(ctx, out.last_hidden, hidden, total * dim);
         mc_tensor_read_f32(ctx, out.pooled, pooled, count * dim);
+        mc_tensor_read_f32(ctx, vectors, mean, count * dim);
     }
     for (int i = 0; good && !mc_failed(ctx) && i < count; i++) {
         fputs("ids", stdout);
         for (int32_t k = 0; k < length[i]; k++) printf(" %d", (int)ids[lengths->offset[i] + k]);
         putchar('\n');
         print_vector("pooled", pooled + i * dim, dim);
-        mean_row(hidden + lengths->offset[i] * dim, length[i], dim, mean);
-        print_vector("mean", mean, dim);
+        print_vector("mean", mean + i * dim, dim);
     }
-    free(hidden);
     free(pooled);
     free(mean);
     mc_tape_end(t);

@@ -11,6 +11,7 @@
 #include "core/checkpoint/weight_map_internal.h"
 #include "core/nn/module_internal.h"
 #include "core/nn/sublayer.h"
+#include "core/ops/general.h"
 #include "models/model.h"
 
 /* ---- configs --------------------------------------------------------------------------------- */

@@ -16,7 +16,8 @@ static const mc_family *family_of_type(const char *type)
     return NULL;
 }
 
-/* Whether a file of ModelCenter's form is of the family, by its tensors and what config.json says. */
+/* Whether a file of ModelCenter's form is of the family, by its tensors and what config.json says.
+ * */
 static bool is_of_family(const mc_family *family, const mc_safetensors *file, const cJSON *json)
 {
     for (const char *const *name = family->mc_has; *name; name++)

@@ -105,6 +105,9 @@ bool mc_model_config_text(const mc_model *m, char *out, size_t room)
 {
     cJSON *json = m ? cJSON_CreateObject() : NULL;
     bool good = json && mc_config_write(m->family, m->config, json);
+    for (const mc_config_row *row = m ? m->family->rows : NULL; row && row->kind; row++)
+        for (int form = 0; row->kind == MC_CONFIG_DROPOUT && form < MC_FORMS; form++)
+            if (row->key[form]) cJSON_DeleteItemFromObject(json, row->key[form]);
     char *text = good ? cJSON_PrintUnformatted(json) : NULL;
     good = text && (size_t)snprintf(out, room, "%s", text) < room;
     if (!text && room) *out = '\0';

@@ -1,5 +1,5 @@
-/* The zoo's one handle: a model of any family, loaded, run, trained, generated from and saved by the
- * same functions.
+/* The zoo's one handle: a model of any family, loaded, run, trained, generated from and saved by
+ * the same functions.
  *
  *     mc_model *bert = mc_model_from_pretrained(ctx, "bert-base-uncased", NULL);
  *     mc_tape *t = mc_tape_begin_eval(ctx);
@@ -12,8 +12,8 @@
  * written under Hugging Face's, but for families that have no such form (CPM).
  *
  * Vocabularies are stored with rows of zeros after their own, up to a multiple of 128, so that the
- * products of the head have a good size. No id selects them, logits and losses leave them out, files
- * and counts don't hold them, and optimizers don't touch them. */
+ * products of the head have a good size. No id selects them, logits and losses leave them out,
+ * files and counts don't hold them, and optimizers don't touch them. */
 #ifndef MC_MODELS_MODEL_H
 #define MC_MODELS_MODEL_H
 
@@ -78,10 +78,10 @@ MC_API mc_model *mc_model_new(mc_context *ctx, const char *family, const char *c
  * planning, say). */
 MC_API mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other,
                                    const mc_load_options *options);
-/* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained here
- * and in `transformers`. Both are written aside and synced to disk before either takes its name,
- * each in one step: a crash leaves whole files, and a folder that loads. Weights have the dtype they
- * have in memory. What has no Hugging Face form is MC_ERR_UNSUPPORTED and says why.
+/* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained
+ * here and in `transformers`. Both are written aside and synced to disk before either takes its
+ * name, each in one step: a crash leaves whole files, and a folder that loads. Weights have the
+ * dtype they have in memory. What has no Hugging Face form is MC_ERR_UNSUPPORTED and says why.
  *
  * Ranks load and save together, from and to files that all of them see. Each reads and writes its
  * share of the bytes only, and the files do not depend on how many ranks there were. */
@@ -106,7 +106,8 @@ typedef struct mc_model_shape {
 MC_API const char *mc_model_family(const mc_model *model); /* "bert"; NULL for NULL */
 MC_API mc_model_shape mc_model_get_shape(const mc_model *model);
 MC_API mc_model_heads mc_model_get_heads(const mc_model *model);
-/* The config as one line of JSON, to compare runs by: cut at `room` bytes. Returns whether it fit. */
+/* The config as one line of JSON, without probabilities of dropout, to compare runs by: cut at
+ * `room` bytes. Returns whether it fit. */
 MC_API bool mc_model_config_text(const mc_model *model, char *text, size_t room);
 MC_API int64_t mc_model_dim(const mc_model *model); /* 0 for NULL */
 MC_API mc_module *mc_model_module(mc_model *model);
@@ -146,9 +147,9 @@ typedef struct mc_model_input {
      * alone, others (0) also those before them; NULL: all 0. Tokens see those of their own span
      * (a number from 0 on) only; NULL: all of one. */
     mc_tensor *context, *span;
-    /* The same as one: i32 (capacity), 2 * span + context of each packed token, in place of the two.
-     * Kernels read it where it is, so that a recorded step (core/autograd/step.h) takes it as a
-     * tensor of the context; context and span are read on the host. */
+    /* The same as one: i32 (capacity), 2 * span + context of each packed token, in place of the
+     * two. Kernels read it where it is, so that a recorded step (core/autograd/step.h) takes it as
+     * a tensor of the context; context and span are read on the host. */
     mc_tensor *marks;
     /* Also give the hidden states and the attention probabilities of every layer; the latter on
      * evaluation tapes only, and slowly. */
@@ -178,17 +179,18 @@ MC_API mc_model_output mc_model_forward(mc_tape *t, mc_model *model, const mc_mo
  * token_labels). They exist whole: use it for evaluation and for few rows. */
 MC_API mc_tensor *mc_model_logits(mc_tape *t, mc_model *model, mc_tensor *hidden);
 /* The language model's loss against labels (rows) of i32 or i64, where labels[i] belongs to row i
- * (-100: does not count): of a decoder the token that FOLLOWS row i, as data loaders of token files
- * give them (nothing is shifted here, see mc_model_shift_labels), of an encoder the token that was
- * masked, of an encoder-decoder the target that decoder row i shall give. Any shape of as many
- * elements will do; with lengths of mc_lengths_new they may have room for more than the capacity. Computed without whole logits; the gradients of the head are added in this call
+ * (-100: does not count): of a decoder the token that FOLLOWS row i, as data loaders of token
+ * files give them (nothing is shifted here, see mc_model_shift_labels), of an encoder the token
+ * that was masked, of an encoder-decoder the target that decoder row i shall give. Any shape of as
+ * many elements will do; with lengths of mc_lengths_new they may have room for more than the
+ * capacity. Computed without whole logits; the gradients of the head are added in this call
  * already (see mc_linear_cross_entropy). */
 MC_API mc_tensor *mc_model_loss(mc_tape *t, mc_model *model, mc_tensor *hidden, mc_tensor *labels);
 /* Labels that stand beside their own tokens, as Hugging Face's decoders take them (often the ids
- * again), as those of mc_model_loss: each sequence moves up by one, and its last row does not count.
- * `labels` have the shape that the ids had: packed, or (batch, length); `hidden` is what forward
- * returned, whose lengths say where sequences end. The result is i32 (rows). Reads the labels on
- * the host. */
+ * again), as those of mc_model_loss: each sequence moves up by one, and its last row does not
+ * count. `labels` have the shape that the ids had: packed, or (batch, length); `hidden` is what
+ * forward returned, whose lengths say where sequences end. The result is i32 (rows). Reads the
+ * labels on the host. */
 MC_API mc_tensor *mc_model_shift_labels(mc_tape *t, mc_tensor *hidden, mc_tensor *labels);
 /* The decoder's ids for given targets, as Hugging Face's T5 makes them: the start token, then the
  * targets but for the last; -100 becomes the pad token. `labels` (batch, length), or packed with

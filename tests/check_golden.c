@@ -1,6 +1,7 @@
-/* check_golden [--family F] FOLDER [--dtype f32|bf16|f16] [--device NAME]: runs a model on a folder of
- * config.json, model.safetensors and expected.safetensors (outputs, gradients, five optimizer steps
- * and generated tokens of the reference implementation) and compares everything that is there.
+/* check_golden [--family F] FOLDER [--dtype f32|bf16|f16] [--device NAME]: runs a model on a
+ * folder of config.json, model.safetensors and expected.safetensors (outputs, gradients, five
+ * optimizer steps and generated tokens of the reference implementation) and compares everything
+ * that is there.
  *
  * Exit 0: all within tolerance. 1: something is not. 2: the folder could not be used, with the
  * loader's message.
@@ -217,9 +218,9 @@ static double largest_gradient(golden *g, int64_t *elements)
     return largest;
 }
 
-/* ||got - expected|| / ||expected||, where the latter is at least that of values of `floor_value`: in
- * 16 bits an input of relu near zero may come out on the other side of it, and single elements then
- * differ by all that they are. Infinity where NaN appears. */
+/* ||got - expected|| / ||expected||, where the latter is at least that of values of `floor_value`:
+ * in 16 bits an input of relu near zero may come out on the other side of it, and single elements
+ * then differ by all that they are. Infinity where NaN appears. */
 static double distance(const double *expected, const float *got, int64_t count, double floor_value)
 {
     double error = 0, norm = 0;
@@ -249,8 +250,9 @@ static int64_t check_gradient(golden *g, mc_parameter *p, worst *w, double floor
                 mc_weight_read(g->file, entry, place, shape, ordered) == MC_OK;
     for (int64_t i = 0; same && i < count; i++) expected[i] = (double)ordered[i];
     if (same)
-        golden_note(w, g->dtype == MC_F32 ? compare(expected, got, count, NULL, 1, floor_value)
-                                          : distance(expected, got, count, floor_value),
+        golden_note(w,
+                    g->dtype == MC_F32 ? compare(expected, got, count, NULL, 1, floor_value)
+                                       : distance(expected, got, count, floor_value),
                     entry->name);
     else
         golden_note(w, INFINITY, entry->name);
@@ -345,8 +347,8 @@ static void train(golden *g, bool packed, mc_dtype storage, int64_t steps, doubl
     free(master);
 }
 
-/* The losses that parameters of 16 bits allow: those of an f32 model that is run with its parameters
- * rounded. Steps that are smaller than what such a number can hold are lost in both. */
+/* The losses that parameters of 16 bits allow: those of an f32 model that is run with its
+ * parameters rounded. Steps that are smaller than what such a number can hold are lost in both. */
 static void train_rounded(const golden *g, bool packed, int64_t steps, double *losses)
 {
     golden twin = *g;
@@ -401,8 +403,8 @@ static bool load(golden *g, const char *folder, const char *family)
     g->mc_form = json && mc_config_form_of(json) == MC_FORM_MC;
     cJSON_Delete(json);
     g->folder = folder;
-    g->model = mc_model_from_pretrained_of(g->ctx, family, folder,
-                                           &(mc_load_options){.dtype = g->dtype});
+    g->model =
+        mc_model_from_pretrained_of(g->ctx, family, folder, &(mc_load_options){.dtype = g->dtype});
     mc_model_set_dropout(g->model, 0);
     g->module = mc_model_module(g->model);
     g->layers = (int)mc_model_get_shape(g->model).layers;
@@ -495,10 +497,10 @@ int main(int argc, char **argv)
 {
     arguments a = {.limits = &allowed[0]};
     if (!read_arguments(argc, argv, &a)) return UNUSABLE;
-    golden g = {.ctx = mc_init_distributed(&(mc_init_options){.log = print_log, .device = a.device}),
+    golden g = {.ctx =
+                    mc_init_distributed(&(mc_init_options){.log = print_log, .device = a.device}),
                 .dtype = a.limits->dtype};
-    int status =
-        load(&g, a.folder, a.family) ? check_all(&g, a.folder, a.limits) : UNUSABLE;
+    int status = load(&g, a.folder, a.family) ? check_all(&g, a.folder, a.limits) : UNUSABLE;
     mc_context_free(g.ctx);
     golden_release_inputs(&g);
     return status;

@@ -22,8 +22,7 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
 {
     mc_load_options load = {.saved_dtype = true};
     mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, o->model);
-    mc_model *model =
-        mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
+    mc_model *model = mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
     if (mc_failed(ctx)) return false;
     const char *task = task_names[o->task];
     if (mc_model_get_heads(model).labels != mc_task_outputs(task)) {
@@ -36,10 +35,10 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
         run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
     mc_dataset_options options = classify_rows(model, o->max_length);
     mc_dataset *rows = mc_dataset_open(ctx, task, o->data, o->split, tokenizer, &options);
-    mc_dataloader *loader =
-        mc_dataloader_new(rows, &(mc_dataloader_options){.batch_size = o->batch_size,
-                                                         .batching = MC_BATCHING_BY_LENGTH,
-                                                         .sizes = classify_sizes(o->device, model)});
+    mc_dataloader *loader = mc_dataloader_new(
+        rows, &(mc_dataloader_options){.batch_size = o->batch_size,
+                                       .batching = MC_BATCHING_BY_LENGTH,
+                                       .sizes = classify_sizes(o->device, model)});
     classify_exam exam = {.model = model, .loader = loader, .gpu = o->device != TRAIN_CPU};
     classify_score score;
     if (!classify_evaluate(ctx, &exam, log, &score)) return false;

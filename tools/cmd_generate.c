@@ -365,8 +365,7 @@ static bool generate(generation *g)
     mc_load_options load = {.dtype = dtypes[o->dtype]};
     if (!load.dtype) load.dtype = o->device == 0 ? MC_F32 : MC_BF16;
     if (!o->ids) g->tokenizer = mc_tokenizer_from_pretrained(g->ctx, o->pretrained);
-    g->model =
-        mc_model_from_pretrained_of(g->ctx, family_names()[o->model], o->pretrained, &load);
+    g->model = mc_model_from_pretrained_of(g->ctx, family_names()[o->model], o->pretrained, &load);
     return !mc_failed(g->ctx) && make_prompts(g) && answer_all(g);
 }
 
@@ -404,8 +403,8 @@ static void add_prompt_rows(args_table *table, generate_options *o)
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"), .required = true,
-             .positional = true},
+            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
+             .required = true, .positional = true},
             {ARGS_PATH("pretrained", &o->pretrained, "folder or identifier of the model"),
              .required = true, .known_as = "model-name-or-path,load"},
             {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},

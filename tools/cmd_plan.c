@@ -268,8 +268,8 @@ static void report(const plan *p)
            " tokens_per_step=%" PRId64 " peak_bytes=%" PRIu64 " sent_bytes=%" PRIu64
            " host_bytes=%" PRIu64 " collectives=%" PRIu64
            " step_ms=%.6g tokens_per_s=%.6g mfu=%.4g\n",
-           family_names()[o->model], o->ranks, o->train.ranks.zero_level, parameters, tokens, m->peak,
-           m->sent, m->host, m->collectives, 1e3 * m->time.total, per_s, mfu);
+           family_names()[o->model], o->ranks, o->train.ranks.zero_level, parameters, tokens,
+           m->peak, m->sent, m->host, m->collectives, 1e3 * m->time.total, per_s, mfu);
 }
 
 static int run(const plan_options *o)
@@ -320,8 +320,9 @@ int cmd_plan(int argc, char **argv)
         (args_option[]){
             {ARGS_CHOICE("model", &o.model, family_names(), "the model's family"), .required = true,
              .positional = true},
-            {ARGS_PATH("config", &o.config,
-                       "a shape's name (gpt2-xl, bert-large, t5-base), a config.json or its folder"),
+            {ARGS_PATH(
+                 "config", &o.config,
+                 "a shape's name (gpt2-xl, bert-large, t5-base), a config.json or its folder"),
              .required = true, .known_as = "model-config"},
             {ARGS_INT("ranks", &o.ranks, 1, 65536, "ranks of the job"),
              .default_text = "those that were started", .known_as = "world-size"},

@@ -12,7 +12,6 @@
 #include "tools/pretrain.h"
 #include "tools/text.h"
 
-
 static const pretrain_options defaults = {.batch_size = 4,
                                           .val_every = 250,
                                           .val_batches = 20,
@@ -161,8 +160,8 @@ static void describe(pretrain *p)
                  "%s: %.1f M parameters, %" PRId64 " layers of %" PRId64 ", vocabulary %" PRId64
                  ", %s",
                  mc_model_family(p->work.model),
-                 1e-6 * (double)mc_module_parameter_count(mc_model_module(p->work.model)), c->layers,
-                 c->dim, c->vocab_size, train_dtype_names[o->train.dtype]);
+                 1e-6 * (double)mc_module_parameter_count(mc_model_module(p->work.model)),
+                 c->layers, c->dim, c->vocab_size, train_dtype_names[o->train.dtype]);
     run_log_line(&p->log,
                  "data: %" PRId64 " tokens; %" PRId64 " steps of %" PRId64 " tokens (%" PRId64
                  " sequences of %" PRId64 ", %d times%s)",
@@ -292,8 +291,8 @@ static void add_own_rows(args_table *table, pretrain_options *o)
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"), .required = true,
-             .positional = true},
+            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
+             .required = true, .positional = true},
             {ARGS_PATH("config", &o->config,
                        "a shape's name (gpt2-base, ...), a config.json or its folder: train from "
                        "random weights"),

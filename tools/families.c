@@ -27,8 +27,7 @@ static bool fits(const char *name, family_use use)
 bool family_can(const args_spec *spec, int family, family_use use)
 {
     static const char *const lacks[] = {"has no classification head",
-                                        "does not predict next tokens",
-                                        "does not generate text"};
+                                        "does not predict next tokens", "does not generate text"};
     const char *const *names = family_names();
     char able[256] = "";
     if (fits(names[family], use)) return true;

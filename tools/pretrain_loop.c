@@ -253,7 +253,8 @@ mc_status pretrain_result(pretrain *p)
         "result model=%s steps=%" PRId64 " tokens=%" PRId64 " loss=%.6f val_loss=%.6f "
         "ms=%.3f tokens_per_s=%.1f mfu=%.4f peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64
         " train_seconds=%.3f",
-        mc_model_family(p->work.model), p->step, p->step * p->o.tokens_per_step, isnan(p->loss) ? NAN : p->loss,
-        isnan(p->val_loss) ? NAN : p->val_loss, steps ? 1e3 * seconds / (double)steps : 0, rate,
-        p->peak > 0 ? mfu_of(p, rate) : NAN, use.peak, p->plan.peak, p->seconds);
+        mc_model_family(p->work.model), p->step, p->step * p->o.tokens_per_step,
+        isnan(p->loss) ? NAN : p->loss, isnan(p->val_loss) ? NAN : p->val_loss,
+        steps ? 1e3 * seconds / (double)steps : 0, rate, p->peak > 0 ? mfu_of(p, rate) : NAN,
+        use.peak, p->plan.peak, p->seconds);
 }

@@ -28,6 +28,7 @@ mc_context *ranks_start(const ranks_options *o, uint64_t seed, const char *devic
 {
     mc_context *ctx = mc_init_distributed(
         &(mc_init_options){.seed = seed,
+                           .threads = MC_THREADS_SHARED,
                            .device = device,
                            .log = run_log_library_line,
                            .log_user = log,

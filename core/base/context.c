@@ -16,6 +16,7 @@ static void set_options(mc_context *ctx, const mc_init_options *o)
     ctx->log_user = o->log_user;
     ctx->zero_level = o->zero_level ? (int)o->zero_level - MC_ZERO_0 : 3;
     ctx->grad_dtype = o->grad_dtype;
+    ctx->threads = o->threads;
     ctx->reduce_bytes = (size_t)64 << 20;
 }
 
@@ -27,6 +28,9 @@ static void check_options(mc_context *ctx, const mc_init_options *o)
     if (o->grad_dtype < MC_GRAD_DEFAULT || o->grad_dtype > MC_GRAD_PARAMETER)
         mc_fail(ctx, MC_ERR_ARGUMENT, "grad_dtype is %d, expected a mc_grad_dtype",
                 (int)o->grad_dtype);
+    if (o->threads < MC_THREADS_SHARED || o->threads > MC_THREADS_MAX)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "threads is %d, expected 0 to %d, or MC_THREADS_SHARED",
+                o->threads, MC_THREADS_MAX);
 }
 
 mc_context *mc_init_distributed(const mc_init_options *options)
@@ -45,6 +49,7 @@ mc_context *mc_init_distributed(const mc_init_options *options)
     check_options(ctx, options);
     ctx->device = mc_device_open(ctx, options->device ? options->device : "cpu");
     mc_world_join(ctx, options->comm_timeout);
+    mc_world_set_threads(ctx);
     return ctx;
 }
 

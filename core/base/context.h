@@ -58,6 +58,9 @@ typedef enum mc_grad_dtype {
                             they are sent and, by some transports, at each addition */
 } mc_grad_dtype;
 
+/* mc_init_options.threads: ranks divide the cores that they share. */
+#define MC_THREADS_SHARED (-1)
+
 typedef struct mc_init_options {
     uint64_t seed; /* of initialisation, dropout and shuffling; 0 is a seed like any other */
     /* "cpu" (default), "cuda", or "cuda:1" for the GPU of that number among those that CUDA shows;
@@ -72,16 +75,20 @@ typedef struct mc_init_options {
                                  ranks; default: MC_GRAD_F32 */
     double comm_timeout; /* seconds until ranks that wait for others give up; 0: the environment
                                  variable MC_COMM_TIMEOUT, else 300 */
-    bool single;         /* one rank, whatever the launcher says; it takes the GPU of the process */
+    /* Threads of the CPU's kernels, which is what omp_set_num_threads sets for the calling thread:
+     * above 0 this many; MC_THREADS_SHARED on every CPU rank: its part of the host's cores, unless
+     * OMP_NUM_THREADS is set. 0: nothing is set, and OpenMP's own number holds. */
+    int threads;
+    bool single; /* one rank, whatever the launcher says; it takes the GPU of the process */
 } mc_init_options;
 
 /* Makes a context. Reads who started the process (torchrun or torch.distributed by RANK and
  * WORLD_SIZE, Open MPI, Slurm, PMI) and, with more than one rank, meets the others: over a TCP
- * connection to rank 0 (at MASTER_ADDR and port MASTER_PORT + 1, or MC_MASTER_PORT), and then over
- * MPI on CPUs and NCCL on GPUs. A rank that does not come by the timeout is an error that names it,
- * and so is one with another seed, zero_level or grad_dtype. The first error of any rank reaches
- * all. `options` may be NULL. Returns NULL only when memory is out; every function accepts that
- * NULL as a failed context. */
+ * connection to rank 0 (at MASTER_ADDR and port MASTER_PORT + 1, or MC_MASTER_PORT), and then
+ * over MPI on CPUs and NCCL on GPUs. A rank that does not come by the timeout is an error that
+ * names it, and so is one with another seed, zero_level, grad_dtype or MC_THREADS_SHARED. The
+ * first error of any rank reaches all. `options` may be NULL. Returns NULL only when memory is
+ * out; every function accepts that NULL as a failed context. */
 MC_API mc_context *mc_init_distributed(const mc_init_options *options);
 
 /* Frees the context and everything that was made from it. NULL is allowed. */

@@ -21,6 +21,7 @@ struct mc_context {
     uint64_t seed;
     uint64_t rng_offset; /* counter of dropout calls: the Philox offset of the next one */
     int rank, world_size, local_rank;
+    int threads;            /* mc_init_options.threads */
     struct mc_world *world; /* core/dist: how it was started; NULL for a single context */
     mc_log_fn log;
     void *log_user;

@@ -17,9 +17,8 @@ static void write_files(const mc_pretrained_folder *what, const char *config_pat
                         const char *weights_path)
 {
     mc_context *ctx = what->model->ctx;
-    mc_safetensors_writer *weights =
-        mc_weights_write(what->model, what->map, what->layers, what->prefixed, what->unscale,
-                         weights_path);
+    mc_safetensors_writer *weights = mc_weights_write(what->model, what->map, what->layers,
+                                                      what->prefixed, what->unscale, weights_path);
     mc_file_writer config = {.fd = -1};
     if (!mc_failed(ctx)) begin_config(what, &config, config_path);
     mc_safetensors_writer_sync(weights);

@@ -89,14 +89,16 @@ static size_t element_size(const saved_tensor *s)
 }
 
 /* A piece of a part as it is written: on the device, times the place's factor. */
-static const void *scaled_piece(const saved_tensor *s, const void *data, size_t bytes, void *scratch)
+static const void *scaled_piece(const saved_tensor *s, const void *data, size_t bytes,
+                                void *scratch)
 {
     mc_context *ctx = s->first->module->ctx;
     mc_dtype dtype = mc_parameter_dtype(s->first);
     int64_t n = (int64_t)(bytes / mc_dtype_size(dtype));
     mc_matrix from = {(void *)(uintptr_t)data, dtype, n}, to = {scratch, dtype, n};
     if (s->place.factor == 1) return data;
-    mc_status status = ctx->device->kernels->scale(ctx->device, n, from, s->place.factor, to, false);
+    mc_status status =
+        ctx->device->kernels->scale(ctx->device, n, from, s->place.factor, to, false);
     if (status) mc_fail(ctx, status, "saving weights: %s", ctx->device->failure);
     return scratch;
 }

@@ -79,6 +79,8 @@ struct mc_device {
     /* Named ranges for profilers; NULL where there are none. */
     void (*range_begin)(mc_device *d, const char *name);
     void (*range_end)(mc_device *d);
+    /* What programs launch kernels of their own on (a cudaStream_t); NULL where there is none. */
+    void *(*stream)(mc_device *d);
     void (*close)(mc_device *d);
     /* The fastest products that it can do in a dtype, in FLOP/s by its datasheet; 0: unknown. */
     double (*peak_rate)(mc_device *d, mc_dtype dtype); /* NULL: unknown */

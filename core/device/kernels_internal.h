@@ -189,6 +189,49 @@ typedef struct mc_tensor_stats {
     float largest, smallest; /* NaN if any element is; -INFINITY and INFINITY of none */
 } mc_tensor_stats;
 
+/* ---- general operations ---------------------------------------------------------------------- */
+
+/* Two arrays of one shape, each with its own distance between neighbours in every dimension, in
+ * elements. A distance of 0 in x repeats its elements. */
+enum { MC_STRIDED_DIMS = 5 };
+typedef struct mc_strided_shape {
+    int ndim; /* 1 to MC_STRIDED_DIMS */
+    int64_t size[MC_STRIDED_DIMS], x[MC_STRIDED_DIMS], y[MC_STRIDED_DIMS];
+} mc_strided_shape;
+
+/* Functions of one element. */
+typedef enum mc_unary { MC_UNARY_EXP, MC_UNARY_LOG, MC_UNARY_SQRT, MC_UNARY_SIGMOID } mc_unary;
+
+/* Functions of two elements that depend on their order. */
+typedef enum mc_binary { MC_BINARY_SUBTRACT, MC_BINARY_DIVIDE } mc_binary;
+
+/* Functions of a row. NORMALIZE is x / max(|x|, eps), |x| the row's Euclidean length. */
+typedef enum mc_row_map { MC_ROW_SOFTMAX, MC_ROW_LOG_SOFTMAX, MC_ROW_NORMALIZE } mc_row_map;
+
+/* Losses of an element x and a target t: (x - t)^2; and the binary cross-entropy of the logit x,
+ * (1 - t) x + w log(1 + e^-x), w = 1 + (p - 1) t with the weight p of the positive class. */
+typedef enum mc_pair_loss { MC_PAIR_SQUARE, MC_PAIR_BCE } mc_pair_loss;
+
+typedef struct mc_pair_loss_call {
+    mc_pair_loss kind;
+    int64_t count;
+    mc_matrix x, target;
+    const float *positive; /* element i has the weight positive[i % period]; NULL: 1 */
+    int64_t period;
+} mc_pair_loss_call;
+
+/* Cross-entropy of rows. With class weights w and smoothing e, a row with the label c costs
+ *     (1 - e) w[c] nll[c] + e / classes * sum over j of w[j] nll[j],  nll[j] = -log softmax(x)[j]
+ * and a row whose label is ignore_index nothing. */
+typedef struct mc_row_loss_call {
+    int64_t rows, classes;
+    mc_matrix x;
+    const int32_t *labels; /* checked by the op */
+    int32_t ignore_index;
+    float smoothing;
+    const float *class_weights; /* (classes); NULL: ones */
+} mc_row_loss_call;
+
 typedef struct mc_kernels {
     /* C(m,n) = alpha * op(A) op(B) + beta * C (beta 0 or 1; with 0 C is not read); op transposes if
      * asked: A is (m,k) or, transposed, stored (k,m); B is (k,n) or, transposed, stored (n,k). */
@@ -376,6 +419,55 @@ typedef struct mc_kernels {
     /* ---- inspection ---- */
     /* *out (device memory) = statistics of `count` elements, summed in double in a fixed order. */
     mc_status (*tensor_stats)(mc_device *d, int64_t count, mc_matrix x, mc_tensor_stats *out);
+
+    /* ---- general operations ---- */
+    /* y [+]= factor * x over the elements of `shape`; the strides of the matrices are not used. */
+    mc_status (*strided_copy)(mc_device *d, const mc_strided_shape *shape, mc_matrix x,
+                              float factor, mc_matrix y, bool accumulate);
+    /* `batch` products as gemm makes them. The matrices of product i lie i steps (in elements)
+     * behind the first ones. A step of 0 means that all products share the operand; not allowed of
+     * c. */
+    mc_status (*batched_gemm)(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
+                              int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
+                              mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step);
+    /* y = f(x); dx [+]= dy f'(x). */
+    mc_status (*unary)(mc_device *d, int64_t count, mc_unary kind, mc_matrix x, mc_matrix y);
+    mc_status (*unary_backward)(mc_device *d, int64_t count, mc_unary kind, mc_matrix x,
+                                mc_matrix dy, mc_matrix dx, bool accumulate);
+    /* y(i) [+]= factor * f(a[i % a_count], b[i % b_count]) for i < count. */
+    mc_status (*binary)(mc_device *d, int64_t count, mc_binary kind, mc_matrix a, int64_t a_count,
+                        mc_matrix b, int64_t b_count, float factor, mc_matrix y, bool accumulate);
+    /* y (outer, inner) [+]= factor * the sum over j of x (outer, size, inner), without gaps. */
+    mc_status (*sum_middle)(mc_device *d, int64_t outer, int64_t size, int64_t inner, mc_matrix x,
+                            float factor, mc_matrix y, bool accumulate);
+    /* y(row) = f(x(row)), columns >= 1. eps: of NORMALIZE. */
+    mc_status (*row_map)(mc_device *d, int64_t rows, int64_t columns, mc_row_map kind, float eps,
+                         mc_matrix x, mc_matrix y);
+    /* dx(row) [+]= its gradient. `kept` is what the forward pass left: y of the softmaxes, x of
+     * NORMALIZE. */
+    mc_status (*row_map_backward)(mc_device *d, int64_t rows, int64_t columns, mc_row_map kind,
+                                  float eps, mc_matrix kept, mc_matrix dy, mc_matrix dx,
+                                  bool accumulate);
+    /* y(i) = the mean of the rows of sequence i of x, zeros for an empty one. The lengths are given
+     * twice, as in mc_attention_shape. */
+    mc_status (*mean_pool)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
+                           int64_t columns, mc_matrix x, mc_matrix y);
+    /* dx(row) [+]= dy(i) / length of the row's sequence i. Rows behind the last sequence are set to
+     * zero, or left alone where `accumulate` is set. */
+    mc_status (*mean_pool_backward)(mc_device *d, const mc_lengths *lengths,
+                                    const int32_t *device_lengths, int64_t columns, mc_matrix dy,
+                                    mc_matrix dx, bool accumulate);
+    /* dx.data NULL: loss[0] += the sum of the elements' losses, loss[1] += their number. Otherwise
+     * dx [+]= *seed (device memory) times the gradient, and `loss` is not used. */
+    mc_status (*pair_loss)(mc_device *d, const mc_pair_loss_call *call, const float *seed,
+                           float *loss, mc_matrix dx, bool accumulate);
+    /* loss (rows) and weight (rows) f32: what each row costs, and how much it counts (the weight of
+     * its label, 0 where that is ignored). */
+    mc_status (*cross_entropy_rows)(mc_device *d, const mc_row_loss_call *call, float *loss,
+                                    float *weight);
+    /* dx(row) [+]= drows[row] times the gradient of the row's loss. */
+    mc_status (*cross_entropy_rows_backward)(mc_device *d, const mc_row_loss_call *call,
+                                             const float *drows, mc_matrix dx, bool accumulate);
 } mc_kernels;
 
 #endif

@@ -417,49 +417,135 @@ static mc_status plan_tensor_stats(mc_device *d, int64_t count, mc_matrix x, mc_
     DO(d, copied(d, x.dtype, 1, count, size_of(x)), tensor_stats, count, x, out);
 }
 
+/* ---- general operations ---------------------------------------------------------------------- */
+
+static double bytes_changed(mc_matrix y, bool accumulate)
+{
+    return (accumulate ? 2 : 1) * size_of(y);
+}
+
+static mc_status plan_strided_copy(mc_device *d, const mc_strided_shape *shape, mc_matrix x,
+                                   float factor, mc_matrix y, bool accumulate)
+{
+    int64_t columns = shape->size[shape->ndim - 1], rows = 1;
+    for (int i = 0; i + 1 < shape->ndim; i++) rows *= shape->size[i];
+    DO(d, copied(d, x.dtype, rows, columns, size_of(x) + bytes_changed(y, accumulate)),
+       strided_copy, shape, x, factor, y, accumulate);
+}
+
+/* As one product of so many rows: of the same FLOP, and no smaller than what GPUs do at once. */
+static mc_status plan_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
+                                   int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
+                                   mc_matrix b, int64_t b_step, float beta, mc_matrix c,
+                                   int64_t c_step)
+{
+    DO(d,
+       product(d,
+               transpose_a   ? MC_WORK_PRODUCT_TN
+               : transpose_b ? MC_WORK_PRODUCT_NT
+                             : MC_WORK_PRODUCT_NN,
+               a.dtype, batch * m, n, k),
+       batched_gemm, batch, transpose_a, transpose_b, m, n, k, a, a_step, b, b_step, beta, c,
+       c_step);
+}
+
+static mc_status plan_unary(mc_device *d, int64_t count, mc_unary kind, mc_matrix x, mc_matrix y)
+{
+    DO(d, copied(d, x.dtype, 1, count, size_of(x) + size_of(y)), unary, count, kind, x, y);
+}
+
+static mc_status plan_unary_backward(mc_device *d, int64_t count, mc_unary kind, mc_matrix x,
+                                     mc_matrix dy, mc_matrix dx, bool accumulate)
+{
+    DO(d, copied(d, x.dtype, 1, count, size_of(x) + size_of(dy) + bytes_changed(dx, accumulate)),
+       unary_backward, count, kind, x, dy, dx, accumulate);
+}
+
+static mc_status plan_binary(mc_device *d, int64_t count, mc_binary kind, mc_matrix a,
+                             int64_t a_count, mc_matrix b, int64_t b_count, float factor,
+                             mc_matrix y, bool accumulate)
+{
+    DO(d, copied(d, a.dtype, 1, count, size_of(a) + size_of(b) + bytes_changed(y, accumulate)),
+       binary, count, kind, a, a_count, b, b_count, factor, y, accumulate);
+}
+
+static mc_status plan_sum_middle(mc_device *d, int64_t outer, int64_t size, int64_t inner,
+                                 mc_matrix x, float factor, mc_matrix y, bool accumulate)
+{
+    DO(d, copied(d, x.dtype, outer * size, inner, size_of(x)), sum_middle, outer, size, inner, x,
+       factor, y, accumulate);
+}
+
+static mc_status plan_row_map(mc_device *d, int64_t rows, int64_t columns, mc_row_map kind,
+                              float eps, mc_matrix x, mc_matrix y)
+{
+    DO(d, copied(d, x.dtype, rows, columns, size_of(x) + size_of(y)), row_map, rows, columns, kind,
+       eps, x, y);
+}
+
+static mc_status plan_row_map_backward(mc_device *d, int64_t rows, int64_t columns, mc_row_map kind,
+                                       float eps, mc_matrix kept, mc_matrix dy, mc_matrix dx,
+                                       bool accumulate)
+{
+    DO(d,
+       copied(d, kept.dtype, rows, columns,
+              size_of(kept) + size_of(dy) + bytes_changed(dx, accumulate)),
+       row_map_backward, rows, columns, kind, eps, kept, dy, dx, accumulate);
+}
+
+static mc_status plan_mean_pool(mc_device *d, const mc_lengths *lengths,
+                                const int32_t *device_lengths, int64_t columns, mc_matrix x,
+                                mc_matrix y)
+{
+    DO(d, copied(d, x.dtype, lengths->total, columns, size_of(x)), mean_pool, lengths,
+       device_lengths, columns, x, y);
+}
+
+static mc_status plan_mean_pool_backward(mc_device *d, const mc_lengths *lengths,
+                                         const int32_t *device_lengths, int64_t columns,
+                                         mc_matrix dy, mc_matrix dx, bool accumulate)
+{
+    DO(d, copied(d, dx.dtype, lengths->total, columns, bytes_changed(dx, accumulate)),
+       mean_pool_backward, lengths, device_lengths, columns, dy, dx, accumulate);
+}
+
+static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,
+                                float *loss, mc_matrix dx, bool accumulate)
+{
+    double bytes = size_of(call->x) + size_of(call->target) + bytes_changed(dx, accumulate);
+    DO(d, copied(d, call->x.dtype, 1, call->count, bytes), pair_loss, call, seed, loss, dx,
+       accumulate);
+}
+
+static mc_status plan_cross_entropy_rows(mc_device *d, const mc_row_loss_call *call, float *loss,
+                                         float *weight)
+{
+    DO(d,
+       moved(d, MC_WORK_CROSS_ENTROPY, call->x.dtype, call->rows, call->classes, size_of(call->x)),
+       cross_entropy_rows, call, loss, weight);
+}
+
+static mc_status plan_cross_entropy_rows_backward(mc_device *d, const mc_row_loss_call *call,
+                                                  const float *drows, mc_matrix dx, bool accumulate)
+{
+    DO(d,
+       moved(d, MC_WORK_CROSS_ENTROPY, call->x.dtype, call->rows, call->classes,
+             size_of(call->x) + bytes_changed(dx, accumulate)),
+       cross_entropy_rows_backward, call, drows, dx, accumulate);
+}
+
 const mc_kernels mc_plan_kernels = {
-    .gemm = plan_gemm,
-    .linear = plan_linear,
-    .linear_backward_input = plan_linear_backward_input,
-    .bias_activation = plan_bias_activation,
-    .activation_backward = plan_activation_backward,
-    .activation = plan_activation,
-    .column_sums = plan_column_sums,
-    .residual_norm = plan_residual_norm,
-    .residual_norm_backward = plan_residual_norm_backward,
-    .dropout = plan_dropout,
-    .embedding = plan_embedding,
-    .embedding_backward = plan_embedding_backward,
-    .gather_rows = plan_gather_rows,
-    .attention = plan_attention,
-    .attention_backward = plan_attention_backward,
-    .cross_entropy = plan_cross_entropy,
-    .loss_add = plan_loss_add,
-    .argmax = plan_argmax,
-    .add = plan_add,
-    .multiply = plan_multiply,
-    .scale = plan_scale,
-    .sum_leading = plan_sum_leading,
-    .fill = plan_fill,
-    .zero = plan_zero,
-    .adam = plan_adam,
-    .sgd = plan_sgd,
-    .gradient_stats = plan_gradient_stats,
-    .step_seed = plan_step_seed,
-    .step_count = plan_step_count,
-    .step_measure = plan_step_measure,
-    .step_decide = plan_step_decide,
-    .step_update = plan_step_update,
-    .residual_sum = plan_residual_sum,
-    .scatter_rows = plan_scatter_rows,
-    .attention_cached = plan_attention_cached,
-    .gated = plan_gated,
-    .gated_backward = plan_gated_backward,
-    .attention_probabilities = plan_attention_probabilities,
-    .position_bias = plan_position_bias,
-    .position_bias_backward = plan_position_bias_backward,
-    .rotary = plan_rotary,
-    .tensor_stats = plan_tensor_stats,
+#define KERNEL(name) .name = plan_##name,
+#include "core/device/kernels.def"
+#undef KERNEL
 };
 
-_Static_assert(sizeof(mc_kernels) == 42 * sizeof(void (*)(void)), "every kernel is in the table");
+/* A kernel of the table that the list lacks would be NULL. */
+enum {
+    LISTED = 0
+#define KERNEL(name) +1
+#include "core/device/kernels.def"
+#undef KERNEL
+};
+_Static_assert(sizeof(mc_kernels) == LISTED * sizeof(void (*)(void)),
+               "kernels.def lists every kernel of the table");

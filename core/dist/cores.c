@@ -66,9 +66,12 @@ int mc_world_sharing_cores(mc_context *ctx, int *number)
     return sharing ? sharing : 1;
 }
 
-void mc_world_share_cores(mc_context *ctx)
+void mc_world_set_threads(mc_context *ctx)
 {
     const char *chosen = getenv("OMP_NUM_THREADS");
+    if (mc_failed(ctx)) return;
+    if (ctx->threads > 0) omp_set_num_threads(ctx->threads);
+    if (ctx->threads != MC_THREADS_SHARED || !ctx->comm || !ctx->device->is_host) return;
     int number, sharing = mc_world_sharing_cores(ctx, &number);
     cpu_set_t cores = place_here().cores;
     int threads = CPU_COUNT(&cores) / sharing;
@@ -78,12 +81,11 @@ void mc_world_share_cores(mc_context *ctx)
 int mc_world_take_cores(int sharing, int number)
 {
     const char *setting = getenv("MC_OFFLOAD_THREADS");
-    const long most = 1024; /* OpenMP ends the program where it gets no thread */
     long asked = setting ? strtol(setting, NULL, 10) : 0;
     cpu_set_t cores = place_here().cores;
     int count = CPU_COUNT(&cores), n = 0;
     int from = count * number / sharing, to = count * (number + 1) / sharing;
-    if (asked > 0) return (int)(asked < most ? asked : most);
+    if (asked > 0) return (int)(asked < MC_THREADS_MAX ? asked : MC_THREADS_MAX);
     if (!count || to == from) return 1; /* more ranks than cores: the system deals them out */
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &cores)) {

@@ -154,10 +154,12 @@ static size_t reduce_bytes_here(const mc_context *ctx)
  * rank 0 has it. */
 static bool agree_on_options(mc_context *ctx)
 {
-    static const char *const names[] = {"seed", "zero_level", "grad_dtype == MC_GRAD_PARAMETER"};
+    static const char *const names[] = {"seed", "zero_level", "grad_dtype == MC_GRAD_PARAMETER",
+                                        "threads == MC_THREADS_SHARED"};
     enum { OPTIONS = sizeof names / sizeof *names, REDUCE_BYTES = OPTIONS, ALL };
     uint64_t mine[ALL] = {ctx->seed, (uint64_t)ctx->zero_level,
-                          ctx->grad_dtype == MC_GRAD_PARAMETER, reduce_bytes_here(ctx)};
+                          ctx->grad_dtype == MC_GRAD_PARAMETER, ctx->threads == MC_THREADS_SHARED,
+                          reduce_bytes_here(ctx)};
     uint64_t first[ALL];
     memcpy(first, mine, sizeof mine);
     if (!mc_control_share(ctx->world->control, &ctx->error, "the options of rank 0", first,
@@ -192,7 +194,6 @@ void mc_world_join(mc_context *ctx, double timeout)
     mc_comm_options options = {.timeout = seconds};
     ctx->comm =
         mc_comm_new(ctx, ctx->device->is_host ? NULL : &id, ctx->world_size, ctx->rank, &options);
-    if (ctx->comm && ctx->device->is_host) mc_world_share_cores(ctx);
 }
 
 void mc_world_leave(mc_context *ctx)

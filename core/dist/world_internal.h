@@ -17,10 +17,12 @@ void mc_world_join(mc_context *ctx, double timeout);
  * where there is none. For communicators without an id: all ranks of the job make them, in the same
  * order. */
 void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks);
-/* CPU ranks: has each use as many threads as there are cores for it, its cores divided by the ranks
- * of its host that may run on them too; OMP_NUM_THREADS in the environment says otherwise. Holds
- * for the calling thread, whose context it is. Collective. */
-void mc_world_share_cores(mc_context *ctx);
+enum { MC_THREADS_MAX = 1024 }; /* OpenMP ends the program where it gets no thread */
+/* What mc_init_options.threads asks for, on the calling thread, whose context it is.
+ * MC_THREADS_SHARED has each CPU rank use as many threads as there are cores for it, its cores
+ * divided by the ranks of its host that may run on them too; OMP_NUM_THREADS in the environment
+ * says otherwise. That is collective. */
+void mc_world_set_threads(mc_context *ctx);
 /* How many ranks may run on cores that this one may run on, itself included; *number of them come
  * before it. Collective. */
 int mc_world_sharing_cores(mc_context *ctx, int *number);

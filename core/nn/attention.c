@@ -56,9 +56,7 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
     o->in_scale = mc_option(o->in_scale, 1);
     add_projection(a, Q, o->cross ? Q : V, dim, &a->q_weight, &a->q_bias);
     if (o->cross) add_projection(a, K, V, dim, &a->kv_weight, &a->kv_bias);
-    mc_linear_options out = {.init_std = o->out_std,
-                             .no_bias = o->no_bias,
-                             .scale = o->out_scale};
+    mc_linear_options out = {.init_std = o->out_std, .no_bias = o->no_bias, .scale = o->out_scale};
     a->out = mc_linear_add(&a->module, "attention_out", (int64_t)heads * o->head_dim, dim, &out);
     return a->out ? a : NULL;
 }

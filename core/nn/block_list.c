@@ -67,14 +67,14 @@ void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute)
 
 /* The tensors of a call, which a checkpointed segment takes as its further inputs. */
 enum { CALL_TENSORS = 6 + MC_CALL_EXTRA };
-_Static_assert((int)CALL_TENSORS < (int)MC_NODE_INPUTS, "a node has an input for each tensor of a call");
+_Static_assert((int)CALL_TENSORS < (int)MC_NODE_INPUTS,
+               "a node has an input for each tensor of a call");
 
 static void list_tensors(mc_call *call, mc_tensor **slot[CALL_TENSORS])
 {
     mc_tensor **named[] = {&call->key_mask, &call->memory_mask, &call->position_bias,
                            &call->marks,    &call->positions,   &call->memory};
-    for (int i = 0; i < (int)CALL_TENSORS; i++)
-        slot[i] = i < 6 ? named[i] : &call->extra[i - 6];
+    for (int i = 0; i < (int)CALL_TENSORS; i++) slot[i] = i < 6 ? named[i] : &call->extra[i - 6];
 }
 
 /* One block of a call. */
@@ -125,8 +125,7 @@ static mc_tensor *run_block(mc_tape *t, const block_call *c, mc_tensor *x)
     return y;
 }
 
-mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
-                                 const mc_call *call)
+mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x, const mc_call *call)
 {
     if (!list || !mc_op_ready(t, "block list", x)) return NULL;
     mc_context *ctx = mc_tape_context(t);

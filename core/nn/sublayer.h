@@ -32,8 +32,8 @@ MC_API mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *n
 /* norm(x + dropout(branch(x))), as BERT has it. */
 MC_API mc_tensor *mc_sublayer_post_norm(mc_tape *t, mc_tensor *x, mc_branch branch,
                                         const mc_call *call, float dropout, mc_layernorm *norm);
-/* x + dropout(a(norm(x))) + dropout(b(norm(x))), as GPT-J has it. With `second` (NULL: none) b takes
- * second(x) instead of norm(x). x and the result as in mc_sublayer_pre_norm. */
+/* x + dropout(a(norm(x))) + dropout(b(norm(x))), as GPT-J has it. With `second` (NULL: none) b
+ * takes second(x) instead of norm(x). x and the result as in mc_sublayer_pre_norm. */
 MC_API mc_tensor *mc_sublayer_parallel(mc_tape *t, mc_tensor *x, mc_layernorm *norm,
                                        mc_layernorm *second, mc_branch a, mc_branch b,
                                        const mc_call *call, float dropout);

@@ -165,3 +165,83 @@ mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor
     for (int64_t i = 0; i < count; i++) narrow[i] = (int32_t)((const int64_t *)data)[i];
     return mc_tape_input(t, MC_I32, MC_SHAPE(count), narrow, false);
 }
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+bool mc_shape_is_end(mc_shape shape, mc_shape end)
+{
+    if (end.ndim > shape.ndim) return false;
+    for (int i = 1; i <= end.ndim; i++)
+        if (shape.dim[shape.ndim - i] != end.dim[end.ndim - i]) return false;
+    return true;
+}
+
+void mc_gradient_sum_leading(mc_tape *t, const char *op, mc_tensor *b, mc_tensor *g)
+{
+    bool accumulate;
+    mc_tensor *db = mc_gradient_target(t, b, &accumulate);
+    if (db)
+        MC_KERNEL(t, op, sum_leading, mc_tensor_count(g), mc_matrix_flat(g), mc_tensor_count(b),
+                  mc_matrix_flat(db), accumulate);
+}
+
+bool mc_op_around(mc_tape *t, const char *op, const mc_tensor *x, int dim, mc_around *out)
+{
+    int ndim = x->shape.ndim, at = dim < 0 ? dim + ndim : dim;
+    if (at < 0 || at >= ndim) {
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                "%s: dimension %d of input %s, expected %d to %d", op, dim, MC_SHAPE_TEXT(x->shape),
+                -ndim, ndim - 1);
+        return false;
+    }
+    *out = (mc_around){.dim = at, .outer = 1, .size = x->shape.dim[at], .inner = 1};
+    for (int i = 0; i < at; i++) out->outer *= x->shape.dim[i];
+    for (int i = at + 1; i < ndim; i++) out->inner *= x->shape.dim[i];
+    return true;
+}
+
+static mc_matrix flat_from(const mc_tensor *x, int64_t first)
+{
+    mc_matrix m = mc_matrix_flat(x);
+    if (m.data) m.data = (char *)m.data + (size_t)first * mc_dtype_size(m.dtype);
+    return m;
+}
+
+/* Neighbouring dimensions as one where nothing lies between them, and those of size 1 left out. */
+static mc_strided_shape joined(mc_strided_shape s)
+{
+    mc_strided_shape out = {.ndim = 0};
+    for (int i = 0; i < s.ndim; i++) {
+        int last = out.ndim - 1;
+        if (s.size[i] == 1) continue;
+        if (last >= 0 && out.x[last] == s.size[i] * s.x[i] && out.y[last] == s.size[i] * s.y[i]) {
+            out.size[last] *= s.size[i];
+        } else {
+            last = out.ndim++;
+            out.size[last] = s.size[i];
+        }
+        out.x[last] = s.x[i];
+        out.y[last] = s.y[i];
+    }
+    if (out.ndim) return out;
+    return (mc_strided_shape){.ndim = 1, .size = {1}, .x = {1}, .y = {1}};
+}
+
+void mc_op_copy(mc_tape *t, const char *op, mc_strided_shape shape, const mc_tensor *x,
+                int64_t x_first, float factor, mc_tensor *y, int64_t y_first, bool accumulate)
+{
+    for (int i = 0; i < shape.ndim; i++)
+        if (shape.size[i] == 0) return;
+    shape = joined(shape);
+    MC_KERNEL(t, op, strided_copy, &shape, flat_from(x, x_first), factor, flat_from(y, y_first),
+              accumulate);
+}
+
+const mc_lengths *mc_op_lengths(mc_tape *t, const char *op, mc_tensor *x)
+{
+    if (!mc_op_ready(t, op, x) || !mc_op_float(t, op, "input", x)) return NULL;
+    if (!x->lengths || x->lengths->capacity != mc_tensor_rows(x))
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                "%s: input %s carries no lengths of a packed batch", op, MC_SHAPE_TEXT(x->shape));
+    return mc_failed(mc_tape_context(t)) ? NULL : x->lengths;
+}

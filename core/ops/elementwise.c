@@ -198,15 +198,6 @@ mc_tensor *mc_cast(mc_tape *t, mc_tensor *x, mc_dtype dtype)
 
 /* ---- add and mul ----------------------------------------------------------------------------- */
 
-/* Whether b's shape is the end of a's. */
-static bool is_suffix(mc_shape a, mc_shape b)
-{
-    if (b.ndim > a.ndim) return false;
-    for (int i = 1; i <= b.ndim; i++)
-        if (a.dim[a.ndim - i] != b.dim[b.ndim - i]) return false;
-    return true;
-}
-
 /* Checks the operands, puts the larger first and makes the output. */
 static mc_tensor *binary_begin(mc_tape *t, const char *op, mc_tensor **a, mc_tensor **b)
 {
@@ -214,12 +205,12 @@ static mc_tensor *binary_begin(mc_tape *t, const char *op, mc_tensor **a, mc_ten
     if (!mc_op_float(t, op, "input", *a) ||
         !mc_op_same_dtype(t, op, "second input", *b, (*a)->dtype))
         return NULL;
-    if (!is_suffix((*a)->shape, (*b)->shape)) {
+    if (!mc_shape_is_end((*a)->shape, (*b)->shape)) {
         mc_tensor *swapped = *a;
         *a = *b;
         *b = swapped;
     }
-    if (!is_suffix((*a)->shape, (*b)->shape)) {
+    if (!mc_shape_is_end((*a)->shape, (*b)->shape)) {
         mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
                 "%s: shapes %s and %s, expected equal ones or one that is the end of the other", op,
                 MC_SHAPE_TEXT((*b)->shape), MC_SHAPE_TEXT((*a)->shape));
@@ -229,23 +220,13 @@ static mc_tensor *binary_begin(mc_tape *t, const char *op, mc_tensor **a, mc_ten
     return mc_tape_tensor(t, (*a)->dtype, (*a)->shape, packed_b ? *b : *a);
 }
 
-/* Adds g, of the larger operand's shape, to the gradient of the smaller one. */
-static void give_summed(mc_tape *t, const char *op, mc_tensor *b, mc_tensor *g)
-{
-    bool accumulate;
-    mc_tensor *db = mc_gradient_target(t, b, &accumulate);
-    if (db)
-        MC_KERNEL(t, op, sum_leading, mc_tensor_count(g), mc_matrix_flat(g), mc_tensor_count(b),
-                  mc_matrix_flat(db), accumulate);
-}
-
 static void add_backward(mc_tape *t, mc_node *node)
 {
     mc_tensor *a = node->inputs[0], *b = node->inputs[1], *dy = node->output->gradient;
     if (mc_shape_equal(a->shape, b->shape))
         mc_gradient_share(t, b, dy);
     else
-        give_summed(t, "add", b, dy);
+        mc_gradient_sum_leading(t, "add", b, dy);
     mc_gradient_share(t, a, dy);
 }
 
@@ -273,7 +254,7 @@ static void give_product(mc_tape *t, mc_tensor *x, mc_tensor *other, mc_tensor *
     MC_KERNEL(t, "mul", multiply, count, mc_matrix_flat(dy), mc_matrix_flat(other), other_count,
               mc_matrix_flat(to), accumulate);
     if (!repeated) return;
-    give_summed(t, "mul", x, to);
+    mc_gradient_sum_leading(t, "mul", x, to);
     mc_scratch_free(to);
 }
 

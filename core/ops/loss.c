@@ -1,19 +1,14 @@
 /* Losses: a tensor of (sum, count). */
-#include "core/ops/ops_internal.h"
+#include "core/ops/loss_internal.h"
 
 #include <math.h>
 
 enum { LOSS_SUM, LOSS_COUNT };
 
-typedef struct loss_options {
-    int32_t ignore_index;
-    float smoothing, logit_scale;
-} loss_options;
-
-static bool read_options(mc_tape *t, const char *op, const mc_cross_entropy_options *given,
-                         loss_options *out)
+bool mc_loss_read_options(mc_tape *t, const char *op, const mc_cross_entropy_options *given,
+                          mc_loss_options *out)
 {
-    *out = (loss_options){.ignore_index = -100, .logit_scale = 1};
+    *out = (mc_loss_options){.ignore_index = -100, .logit_scale = 1};
     if (!given) return true;
     if (given->ignore_index == MC_IGNORE_ZERO)
         out->ignore_index = 0;
@@ -58,7 +53,7 @@ static mc_tensor *new_loss(mc_tape *t)
 /* ---- cross-entropy of given logits ----------------------------------------------------------- */
 
 typedef struct cross_entropy_state {
-    loss_options options;
+    mc_loss_options options;
     mc_tensor *labels;
 } cross_entropy_state;
 
@@ -88,9 +83,10 @@ mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
                             const mc_cross_entropy_options *given)
 {
     cross_entropy_state state = {0};
+    if (given && given->class_weights) return mc_weighted_cross_entropy(t, x, labels, given);
     if (!mc_op_ready(t, "cross entropy", x) || !mc_op_float(t, "cross entropy", "logits", x) ||
         !mc_op_ready(t, "cross entropy", labels) ||
-        !read_options(t, "cross entropy", given, &state.options))
+        !mc_loss_read_options(t, "cross entropy", given, &state.options))
         return NULL;
     if (state.options.logit_scale != 1) {
         mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
@@ -125,7 +121,7 @@ mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
 typedef struct linear_loss {
     mc_tensor *x, *weight, *bias, *labels;
     int64_t classes;
-    loss_options options;
+    mc_loss_options options;
     const float *seed; /* device memory */
     bool gradients;
     mc_tensor *loss, *dx; /* dx: gradient of x at `seed`, when wanted */
@@ -216,9 +212,12 @@ static void linear_loss_backward(mc_tape *t, mc_node *node)
 static const mc_op linear_loss_op = {.name = "linear cross entropy",
                                      .backward = linear_loss_backward};
 
-static bool check_linear_loss(mc_tape *t, linear_loss *c)
+static bool check_linear_loss(mc_tape *t, linear_loss *c, const mc_cross_entropy_options *given)
 {
     static const char op[] = "linear cross entropy";
+    if (given && given->class_weights)
+        return !mc_fail(mc_tape_context(t), MC_ERR_UNSUPPORTED,
+                        "%s: class weights are not supported here: use mc_cross_entropy", op);
     if (!mc_op_ready(t, op, c->x) || !mc_op_ready(t, op, c->weight) ||
         !mc_op_float(t, op, "input", c->x) ||
         !mc_op_same_dtype(t, op, "weight", c->weight, c->x->dtype))
@@ -248,7 +247,9 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
 {
     static const char op[] = "linear cross entropy";
     linear_loss c = {.x = x, .weight = weight, .bias = bias, .classes = classes};
-    if (!check_linear_loss(t, &c) || !read_options(t, op, given, &c.options)) return NULL;
+    if (!t || mc_failed(mc_tape_context(t)) || !check_linear_loss(t, &c, given) ||
+        !mc_loss_read_options(t, op, given, &c.options))
+        return NULL;
     int64_t rows = mc_tensor_rows(x);
     c.labels = mc_op_indices(t, op, "label", labels, rows, c.classes, c.options.ignore_index);
     if (!c.labels || !(c.loss = new_loss(t))) return NULL;

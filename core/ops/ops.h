@@ -151,6 +151,11 @@ typedef struct mc_cross_entropy_options {
                                MC_IGNORE_ZERO to ignore label 0 */
     float label_smoothing; /* e: (1 - e) * nll + e * mean over classes of -log p */
     float logit_scale;     /* of mc_linear_cross_entropy alone, see there; 0: 1 */
+    /* How much each class counts, w, f32 (classes), without a gradient; NULL: 1. The loss is then
+     * PyTorch's weighted mean: the sum of (1 - e) w[label] nll + e / classes * sum over classes c
+     * of -w[c] log p[c], divided by the sum of w[label]. Not for mc_linear_cross_entropy, which
+     * returns an error that names it. */
+    mc_tensor *class_weights;
 } mc_cross_entropy_options;
 #define MC_IGNORE_ZERO INT32_MIN
 

@@ -51,4 +51,26 @@ bool mc_op_host_lengths(mc_tape *t, const char *op, const mc_lengths *lengths);
 mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor *x, int64_t count,
                          int64_t limit, int32_t ignored);
 
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+/* Whether `end` is the end of `shape`, so that a tensor of it is repeated over the other. */
+bool mc_shape_is_end(mc_shape shape, mc_shape end);
+/* Adds g to the gradient of b, whose shape is the end of g's: summed over what repeats. */
+void mc_gradient_sum_leading(mc_tape *t, const char *op, mc_tensor *b, mc_tensor *g);
+
+/* A shape as (outer, size, inner) around one of its dimensions. */
+typedef struct mc_around {
+    int dim;
+    int64_t outer, size, inner;
+} mc_around;
+/* `dim` < 0 counts from the last. An error if x has no such dimension. */
+bool mc_op_around(mc_tape *t, const char *op, const mc_tensor *x, int dim, mc_around *out);
+
+/* y [+]= factor * x between strides; x and y begin at these elements. */
+void mc_op_copy(mc_tape *t, const char *op, mc_strided_shape shape, const mc_tensor *x,
+                int64_t x_first, float factor, mc_tensor *y, int64_t y_first, bool accumulate);
+
+/* The lengths of a packed x; NULL after an error, which says that it carries none. */
+const mc_lengths *mc_op_lengths(mc_tape *t, const char *op, mc_tensor *x);
+
 #endif

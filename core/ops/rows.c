@@ -143,18 +143,9 @@ mc_tensor *mc_gather_rows(mc_tape *t, mc_tensor *x, const int32_t *index, int64_
                   MC_SHAPE(n, mc_tensor_columns(x)));
 }
 
-static const mc_lengths *need_lengths(mc_tape *t, const char *op, mc_tensor *x)
-{
-    if (!mc_op_ready(t, op, x) || !mc_op_float(t, op, "input", x)) return NULL;
-    if (!x->lengths || x->lengths->capacity != mc_tensor_rows(x))
-        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
-                "%s: input %s carries no lengths of a packed batch", op, MC_SHAPE_TEXT(x->shape));
-    return mc_failed(mc_tape_context(t)) ? NULL : x->lengths;
-}
-
 mc_tensor *mc_first_tokens(mc_tape *t, mc_tensor *x)
 {
-    const mc_lengths *lengths = need_lengths(t, "first tokens", x);
+    const mc_lengths *lengths = mc_op_lengths(t, "first tokens", x);
     if (!lengths) return NULL;
     mc_shape rows = MC_SHAPE(lengths->count);
     mc_tensor *index = NULL;
@@ -172,7 +163,7 @@ mc_tensor *mc_first_tokens(mc_tape *t, mc_tensor *x)
 
 mc_tensor *mc_unpack(mc_tape *t, mc_tensor *x)
 {
-    const mc_lengths *lengths = need_lengths(t, "unpack", x);
+    const mc_lengths *lengths = mc_op_lengths(t, "unpack", x);
     if (!lengths || !mc_op_host_lengths(t, "unpack", lengths)) return NULL;
     int64_t longest = lengths->longest, n = lengths->count * longest;
     int32_t *index = mc_tape_alloc(t, (size_t)n * sizeof *index);

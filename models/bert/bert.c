@@ -178,7 +178,9 @@ static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
     mc_bert_parts *parts = m->parts;
     const mc_bert_config *c = m->config;
     mc_tensor *positions = mc_embedding_table(t, parts->positions);
-    /* SLICE */
+    if (parts->first_position)
+        positions = mc_slice(t, positions, 0, parts->first_position,
+                             c->positions - parts->first_position);
     mc_tensor *tables[] = {mc_embedding_table(t, m->words), positions,
                            mc_embedding_table(t, parts->types)};
     mc_tensor *indices[] = {in->ids, in->positions, in->types};

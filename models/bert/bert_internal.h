@@ -14,8 +14,8 @@ typedef struct mc_bert_parts {
 } mc_bert_parts;
 
 #define AT(member) offsetof(mc_bert_config, member)
-/* Rows that are the same for every encoder of this kind. A classifier_dropout of -1 is as `dropout`,
- * see mc_bert_finish. */
+/* Rows that are the same for every encoder of this kind. A classifier_dropout of -1 is as
+ * `dropout`, see mc_bert_finish. */
 #define MC_BERT_COMMON_ROWS                                                                        \
     MC_ROW(SIZE, head_dim, NULL, "dim_head", "", "64", 1),                                         \
         MC_ROW(ACTIVATION, activation, "hidden_act", "ffn_activate_fn", "\"gelu\"", "\"gelu\"",    \

@@ -2,9 +2,9 @@
  * (Zhang et al. 2021), an encoder and a decoder. Both have RMSNorm, gated feed-forwards, no biases,
  * and relative positions that the layers of a stack share.
  *
- * The released models are trained in ModelCenter's parametrisation: weights of standard deviation 1,
- * products divided by the square root of the weight's columns ("length_scale"). Its class defaults
- * are without. Files are ModelCenter's: there is no Hugging Face form.
+ * The released models are trained in ModelCenter's parametrisation: weights of standard deviation
+ * 1, products divided by the square root of the weight's columns ("length_scale"). Its class
+ * defaults are without. Files are ModelCenter's: there is no Hugging Face form.
  *
  *     mc_model_output out = mc_model_forward(
  *         t, cpm1, &(mc_model_input){.ids = ids, .lengths = l, .context = context, .span = span});

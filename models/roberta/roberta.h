@@ -27,7 +27,8 @@ MC_API mc_roberta_config mc_roberta_get_config(const mc_model *model);
 /* A RoBERTa with initial weights; see mc_model_new for heads and options, which may be NULL. */
 MC_API mc_model *mc_roberta_new(mc_context *ctx, const mc_roberta_config *config,
                                 const mc_model_heads *heads, const mc_load_options *options);
-/* mc_model_from_pretrained for a folder that is a RoBERTa's, such as roberta-base, roberta-large. */
+/* mc_model_from_pretrained for a folder that is a RoBERTa's, such as roberta-base, roberta-large.
+ * */
 MC_API mc_model *mc_roberta_from_pretrained(mc_context *ctx, const char *identifier,
                                             const mc_load_options *options);
 

@@ -48,8 +48,8 @@ typedef struct mc_t5_config {
 /* t5-small's shape, the defaults of Hugging Face's T5Config. */
 MC_API mc_t5_config mc_t5_config_default(void);
 /* A shape by name: t5-small, t5-base, t5-large, t5-3b, t5-11b, google/t5-v1_1-base,
- * google/flan-t5-base, google/mt5-base, ... Errors: another name is MC_ERR_NOT_FOUND, with the names
- * that there are; *config is left alone then. */
+ * google/flan-t5-base, google/mt5-base, ... Errors: another name is MC_ERR_NOT_FOUND, with the
+ * names that there are; *config is left alone then. */
 MC_API mc_status mc_t5_config_named(mc_context *ctx, const char *name, mc_t5_config *config);
 /* Reads a config.json of Hugging Face's or ModelCenter's form (told apart by "dim_model" and
  * "dim_head"). Errors: what is malformed or out of range names file and key; other model types are

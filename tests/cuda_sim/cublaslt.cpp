@@ -16,6 +16,8 @@ namespace
 struct layout {
     cudaDataType type;
     int64_t rows, columns, ld;
+    int32_t batch; /* matrices, `step` elements apart */
+    int64_t step;
 };
 static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
 
@@ -100,6 +102,8 @@ bool make_problem(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMat
     p->k = p->op.transpose_a == CUBLAS_OP_T ? p->a.rows : p->a.columns;
     p->n = p->op.transpose_b == CUBLAS_OP_T ? p->b.rows : p->b.columns;
     int64_t k = p->op.transpose_b == CUBLAS_OP_T ? p->b.columns : p->b.rows;
+    if (p->a.batch != p->c.batch || p->b.batch != p->c.batch || ld->batch != p->c.batch)
+        return false;
     return k == p->k && p->c.rows == p->m && p->c.columns == p->n && ld->rows == p->m &&
            ld->columns == p->n && ld->ld == p->c.ld && ld->type == p->c.type;
 }
@@ -118,7 +122,9 @@ bool is_supported(const problem &p, const uint32_t *alignment)
         if (all[i]->ld < all[i]->rows) return false;
         if (alignment[i] < (uint32_t)size_of(all[i]->type)) return false;
         if (is_half(all[i]->type) && (all[i]->ld % 2 || alignment[i] < 4)) return false;
+        if (all[i]->step * size_of(all[i]->type) % alignment[i]) return false;
     }
+    if (p.c.batch > 1 && (e != CUBLASLT_EPILOGUE_DEFAULT || p.c.step == 0)) return false;
     if ((has_gelu(e) || has_aux(e)) && !is_half(out)) return false;
     if (has_bias(e) && (!op.bias || (op.bias_type >= 0 && op.bias_type != out))) return false;
     if (has_aux(e))
@@ -140,6 +146,10 @@ uint64_t hash_of(const problem &p)
                               p.op.epilogue,
                               p.a.type,
                               p.c.type,
+                              p.c.batch,
+                              p.a.step,
+                              p.b.step,
+                              p.c.step,
                               has_aux(p.op.epilogue) ? p.op.aux_ld : 0};
     uint64_t hash = 0xcbf29ce484222325u;
     for (int64_t v : values) hash = (hash ^ (uint64_t)v) * 0x100000001b3u;
@@ -201,6 +211,13 @@ float finish(const problem &p, int64_t row, int64_t column, float x)
     return x;
 }
 
+/* A matrix of a batch. */
+template <class P> P *matrix_at(P *data, const layout &l, int32_t i)
+{
+    using byte = std::conditional_t<std::is_const_v<P>, const char, char>;
+    return (P *)((byte *)data + i * l.step * size_of(l.type));
+}
+
 /* Sums of at most PART products each in f32, and these in f64: GPUs too add up in parts. */
 void multiply(const problem &p, float alpha, float beta, const void *a, const void *b,
               const void *c, void *d)
@@ -232,8 +249,8 @@ void multiply(const problem &p, float alpha, float beta, const void *a, const vo
 
 void check_matrix(const void *data, const layout &l, const char *what)
 {
-    check_device_memory(data, (size_t)((l.columns - 1) * l.ld + l.rows) * (size_t)size_of(l.type),
-                        what);
+    int64_t elements = (l.batch - 1) * l.step + (l.columns - 1) * l.ld + l.rows;
+    check_device_memory(data, (size_t)elements * (size_t)size_of(l.type), what);
 }
 
 bool is_aligned(const void *data, uint32_t alignment) { return (uintptr_t)data % alignment == 0; }
@@ -272,8 +289,21 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataTyp
                                           uint64_t rows, uint64_t columns, int64_t ld)
 {
     *l = new cublasLtMatrixLayoutOpaque_t{};
-    *get<layout>(*l) = {type, (int64_t)rows, (int64_t)columns, ld};
+    *get<layout>(*l) = {type, (int64_t)rows, (int64_t)columns, ld, 1, 0};
     live++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
+                                                cublasLtMatrixLayoutAttribute_t name,
+                                                const void *value, size_t size)
+{
+    layout *own = get<layout>(l);
+    bool batch = name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+    if (!batch && name != CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
+        fail("cublasLtMatrixLayoutSetAttribute: attribute %d is not simulated", (int)name);
+    if (size != (batch ? sizeof own->batch : sizeof own->step)) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(batch ? (void *)&own->batch : (void *)&own->step, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -472,13 +502,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     check_matrix(d, p.c, "cublasLtMatmul's D");
     if (beta_value != 0.0f) check_matrix(c, p.c, "cublasLtMatmul's C");
     if (has_aux(p.op.epilogue))
-        check_matrix(p.op.aux, {p.c.type, p.m, p.n, p.op.aux_ld}, "cublasLtMatmul's aux");
+        check_matrix(p.op.aux, {p.c.type, p.m, p.n, p.op.aux_ld, 1, 0}, "cublasLtMatmul's aux");
     if (has_bias(p.op.epilogue))
         check_device_memory(p.op.bias, (size_t)(p.m * size_of(p.c.type)), "cublasLtMatmul's bias");
     if (how.workspace) check_device_memory(workspace, how.workspace, "cublasLtMatmul's workspace");
     enqueue(stream, "cublasLtMatmul", [=] {
         if (how.workspace) memset(workspace, 0xff, how.workspace);
-        multiply(p, alpha_value, beta_value, a, b, c, d);
+        for (int32_t i = 0; i < p.c.batch; i++)
+            multiply(p, alpha_value, beta_value, matrix_at(a, p.a, i), matrix_at(b, p.b, i),
+                     matrix_at(c, p.c, i), matrix_at(d, p.c, i));
     });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -279,6 +279,31 @@ static void check_files(const char *shared, const char *own)
     mc_model_free(a), mc_model_free(b), mc_model_free(again);
 }
 
+/* A program's own module: the same file at any number of ranks, which any number reads. */
+static void check_module_file(const char *shared, const char *own)
+{
+    mc_module *module[4];
+    const char *together = path_in(shared, "mine"), *single = path_in(own, "mine");
+    for (int i = 0; i < 4; i++) {
+        mc_context *ctx = i % 2 ? alone : job;
+        module[i] = mc_module_new(ctx, "", sizeof **module, NULL);
+        mc_initializer init = mc_init_uniform((float)(i / 2), (float)(i / 2 + 1));
+        mc_parameter_new(module[i], "w", MC_SHAPE(13, 7), init);
+        mc_parameter_new(module[i], "b", MC_SHAPE(5), init);
+    }
+    mc_module_save(module[0], together);
+    mc_module_save(module[1], single);
+    check(same_file(together, single), "level %d: a module's file depends on the ranks",
+          job->zero_level);
+    mc_module_load(module[2], together);
+    mc_module_load(module[3], together);
+    check(different_weights(module[0], module[3]) == 0, "level %d: a module loads differently",
+          job->zero_level);
+    check(different_weights(module[2], module[3]) == 0, "level %d: ranks load differently",
+          job->zero_level);
+    for (int i = 0; i < 4; i++) mc_module_free(module[i]);
+}
+
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 /* What is saved goes on as if nothing had been: together bit for bit, alone as a single rank
@@ -435,6 +460,7 @@ static void check_all(void)
     for (int level = 0; level <= 3 && !stop_on_error(); level++) {
         job->zero_level = level;
         check_files(shared, own);
+        check_module_file(shared, own);
         for (int i = 0; i < 2 * KINDS; i++) check_run(&kinds[i / 2], shared, i % 2);
     }
     check_damage(shared);

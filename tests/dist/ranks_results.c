@@ -130,14 +130,14 @@ static void check_dropout(mc_context *alone)
     mc_tape_end(u);
 }
 
-/* Ranks share their cores out, unless the user has said how many threads there are to be; `before`
- * is how many there were before the ranks met. */
-static void check_threads(int before)
+/* Ranks share their cores out where they are asked to, unless the user has said how many threads
+ * there are to be; `before` is how many there were before the ranks met. */
+static void check_threads(bool shared, int before)
 {
     const char *chosen = getenv("OMP_NUM_THREADS");
     int threads = omp_get_max_threads();
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (chosen && *chosen)
+    if (!shared || (chosen && *chosen))
         check(threads == before, "the user's number of threads");
     else
         check(threads >= 1 && (threads == 1 || threads * ranks <= cores),
@@ -157,20 +157,23 @@ static int gather_misfit(void)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "threads") == 0) {
+    if (argc > 1) {
         unsetenv("OMP_NUM_THREADS");
         omp_set_num_threads(64);
     }
     int threads = omp_get_max_threads();
-    ctx = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+    bool shared = argc > 1 && strcmp(argv[1], "own") != 0;
+    ctx = mc_init_distributed(&(mc_init_options){.seed = 5,
+                                                 .device = ranks_device(),
+                                                 .comm_timeout = 20,
+                                                 .threads = shared ? MC_THREADS_SHARED : 0});
     mc_context *alone = mc_init_distributed(
         &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     rank = mc_rank(ctx);
     ranks = mc_world_size(ctx);
     if (argc > 1 && strcmp(argv[1], "misfit") == 0) return gather_misfit();
-    if (ranks > 1 && !ranks_device()) check_threads(threads); /* CPU ranks do */
+    if (ranks > 1 && !ranks_device()) check_threads(shared, threads); /* CPU ranks do */
     check_rows(MC_F32);
     check_rows(MC_I32);
     check_scalars();

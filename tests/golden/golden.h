@@ -30,7 +30,7 @@ typedef struct golden {
     mc_module *module;
     int layers;
     bool mc_form; /* the folder is ModelCenter's: labels stand beside what predicts them */
-    golden_rows encoder, decoder; /* decoder: of an encoder-decoder, else no ids */
+    golden_rows encoder, decoder;             /* decoder: of an encoder-decoder, else no ids */
     int64_t *types, *context, *span, *labels; /* as the rows they belong to, or NULL */
     int64_t label_count;
     bool labels_on_padding;

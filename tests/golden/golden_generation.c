@@ -6,7 +6,7 @@
 /* An expected answer. Of an encoder-decoder `prompt` ids are the start token's. */
 typedef struct answer {
     const int32_t *ids;
-    int prompt, length; /* without the padding after the end */
+    int prompt, length;    /* without the padding after the end */
     const int32_t *source; /* what the encoder gets */
     int source_length;
 } answer;

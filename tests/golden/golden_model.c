@@ -180,9 +180,8 @@ static mc_tensor *lm_loss(golden *g, mc_tape *t, const mc_model_output *out)
     if (!out->last_hidden || (!g->labels && !shifted)) return NULL;
     const int64_t *labels = g->labels ? g->labels : r->ids;
     if (shifted)
-        return mc_model_loss(
-            t, g->model, out->last_hidden,
-            mc_model_shift_labels(t, out->last_hidden, batch(t, r, labels)));
+        return mc_model_loss(t, g->model, out->last_hidden,
+                             mc_model_shift_labels(t, out->last_hidden, batch(t, r, labels)));
     return mc_model_loss(t, g->model, out->last_hidden, in_layout(t, r, labels, out->last_hidden));
 }
 
@@ -201,8 +200,8 @@ mc_tensor *golden_loss(golden *g, mc_tape *t, bool packed)
     return lm ? mc_loss_add(t, lm, nsp, 1) : nsp;
 }
 
-const char *const golden_outputs[] = {"last_hidden", "pooled",     "logits",
-                                      "mlm_logits",  "nsp_logits", "encoder_last_hidden", NULL};
+const char *const golden_outputs[] = {
+    "last_hidden", "pooled", "logits", "mlm_logits", "nsp_logits", "encoder_last_hidden", NULL};
 
 void golden_check_outputs(golden *g, mc_tape *t, worst *w, bool packed)
 {

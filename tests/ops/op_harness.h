@@ -59,6 +59,9 @@ typedef struct op_options {
     mc_dtype index_dtype; /* 0: i32 */
     mc_tensor *(*unary)(mc_tape *t, mc_tensor *x);
     mc_tensor *(*binary)(mc_tape *t, mc_tensor *a, mc_tensor *b);
+    mc_tensor *(*run_pairs)(mc_tape *t, mc_tensor *a, mc_tensor *b); /* NULL: mc_bce_loss */
+    int dim, other_dim;
+    bool transpose_a, transpose_b, single_a, single_b, mean, weighted;
 } op_options;
 
 typedef struct op_row {

@@ -80,6 +80,43 @@ static mc_tensor *leaf(mc_tape *t, mc_dtype dtype, mc_shape shape)
     static _Alignas(64) float data[256], gradient[256];
     return mc_tape_leaf(t, dtype, shape, data, gradient);
 }
+/* A cross-entropy with class weights. */
+static mc_tensor *weighted(mc_tape *t, mc_tensor *x, mc_tensor *labels, mc_tensor *weights)
+{
+    return mc_cross_entropy(t, x, labels, &(mc_cross_entropy_options){.class_weights = weights});
+}
+
+static mc_tensor *concat(mc_tape *t, mc_tensor *a, mc_tensor *b, int dim)
+{
+    return mc_concat(t, 2, (mc_tensor *[]){a, b}, dim);
+}
+
+static mc_status write_nothing(void *user, const mc_custom_call *call)
+{
+    (void)user, (void)call;
+    return MC_OK;
+}
+
+static mc_status refuse(void *user, const mc_custom_call *call)
+{
+    (void)user, (void)call;
+    return MC_ERR_UNSUPPORTED;
+}
+
+static mc_status say_why(void *user, const mc_custom_call *call)
+{
+    (void)user;
+    return mc_set_error(call->ctx, MC_ERR_FORMAT, "what the program says");
+}
+
+static mc_tensor *custom(mc_tape *t, mc_custom_op_spec spec, int count, mc_tensor *x,
+                         mc_dtype dtype)
+{
+    mc_tensor *xs[MC_CUSTOM_INPUTS + 1] = {x, x, x, x, x, x, x, x};
+    return mc_custom_op(t, &spec, NULL, count, xs, dtype, MC_SHAPE(3));
+}
+#define SPEC(...) ((mc_custom_op_spec){__VA_ARGS__})
+
 #define C(...) mc_tape_input(t, MC_F32, MC_SHAPE(__VA_ARGS__), NULL, false)
 #define P(...) leaf(t, MC_F32, MC_SHAPE(__VA_ARGS__))
 
@@ -237,21 +274,97 @@ typedef struct wrong {
     X(104, mc_tensor_from(mc_tape_context(t), MC_F32, MC_SHAPE(3), NULL), ARGUMENT, "(3)", "NULL") \
     X(105, mc_tensor_new(mc_tape_context(t), MC_F32, (mc_shape){.ndim = 7}), SHAPE, "7 sizes")     \
     X(106, mc_tape_input(t, MC_F32, (mc_shape){.ndim = -2}, NULL, false), SHAPE, "-2 sizes")       \
-    X(107, mc_scaled_linear(t, F(3, 4), F(5, 4), NULL, 0, NAN), ARGUMENT, "linear", "scale nan")   \
-    X(108, mc_embed_scaled(t, 1, &(mc_tensor *){F(5, 4)}, &(mc_tensor *){I(2)}, INFINITY),         \
+    X(107, mc_slice(t, F(3, 4), 2, 0, 1), ARGUMENT, "slice", "dimension 2", "(3, 4)", "-2 to 1")   \
+    X(108, mc_slice(t, F(3, 4), -1, 2, 3), ARGUMENT, "slice", "3 elements from 2", "dimension 1",  \
+      "4")                                                                                         \
+    X(109, mc_slice(t, F(3, 4), 0, -1, 1), ARGUMENT, "slice", "from -1")                           \
+    X(110, mc_slice(t, F(3, 4), 0, 1, -1), ARGUMENT, "slice", "-1 elements")                       \
+    X(111, mc_slice(t, I(3, 4), 0, 1, 1), DTYPE, "slice", "i32")                                   \
+    X(112, mc_slice(t, F(3), 0, INT64_MAX, INT64_MAX), ARGUMENT, "slice", "(3)")                   \
+    X(113, concat(t, F(3, 4), F(3, 5), 0), SHAPE, "concat", "(3, 5)", "(3, 4)")                    \
+    X(114, concat(t, F(3, 4), F(3), 1), SHAPE, "concat", "(3)", "(3, 4)")                          \
+    X(115, concat(t, F(3, 4), H(3, 4), 1), DTYPE, "concat", "bf16", "f32")                         \
+    X(116, concat(t, F(3, 4), F(3, 4), -3), ARGUMENT, "concat", "dimension -3")                    \
+    X(117, concat(t, F(3, 4), NULL, 0), ARGUMENT, "concat", "NULL")                                \
+    X(118, mc_concat(t, 0, NULL, 0), ARGUMENT, "concat", "0 tensors")                              \
+    X(119, mc_concat(t, 2, NULL, 0), ARGUMENT, "concat", "NULL")                                   \
+    X(120, mc_transpose(t, F(3, 4), 0, 2), ARGUMENT, "transpose", "dimension 2", "(3, 4)")         \
+    X(121, mc_transpose(t, I(3, 4), 0, 1), DTYPE, "transpose", "i32")                              \
+    X(122, mc_matmul(t, F(3, 4), F(3, 4), false, false), SHAPE, "matmul", "(3, 4)", "(..., k, n)") \
+    X(123, mc_matmul(t, F(2, 3, 4), F(5, 4, 2), false, false), SHAPE, "matmul", "(2, 3, 4)",       \
+      "(5, 4, 2)")                                                                                 \
+    X(124, mc_matmul(t, F(2, 3, 4), F(1, 2, 4, 2), false, false), SHAPE, "matmul", "(1, 2, 4, 2)") \
+    X(125, mc_matmul(t, F(4), F(4, 2), false, false), SHAPE, "matmul", "a (4)")                    \
+    X(126, mc_matmul(t, F(3, 4), F(4, 2), true, true), SHAPE, "matmul", "(3, 4) transposed",       \
+      "(4, 2) transposed")                                                                         \
+    X(127, mc_matmul(t, F(3, 4), H(4, 3), false, false), DTYPE, "matmul", "bf16", "f32")           \
+    X(128, mc_softmax(t, F(3, 0)), SHAPE, "softmax", "(3, 0)", "no columns")                       \
+    X(129, mc_log_softmax(t, I(3, 2)), DTYPE, "log softmax", "i32")                                \
+    X(130, mc_normalize_rows(t, F(3, 2), -1), ARGUMENT, "normalize", "eps -1")                     \
+    X(131, mc_normalize_rows(t, F(3, 2), NAN), ARGUMENT, "normalize", "eps nan")                   \
+    X(132, mc_sum(t, F(3, 4), -3), ARGUMENT, "sum", "dimension -3")                                \
+    X(133, mc_mean(t, I(3, 4), 0), DTYPE, "mean", "i32")                                           \
+    X(134, mc_mean_pool(t, F(3, 4)), ARGUMENT, "mean pool", "(3, 4)", "lengths")                   \
+    X(135, mc_sub(t, F(3, 4), F(3)), SHAPE, "sub", "(3, 4)", "(3)")                                \
+    X(136, mc_div(t, F(3, 4), H(4)), DTYPE, "div", "bf16", "f32")                                  \
+    X(137, mc_div(t, F(3, 4), NULL), ARGUMENT, "div", "NULL")                                      \
+    X(138, mc_exp(t, I(3)), DTYPE, "exp", "i32")                                                   \
+    X(139, mc_ln(t, NULL), ARGUMENT, "ln", "NULL")                                                 \
+    X(140, mc_mse_loss(t, F(3, 4), F(4)), SHAPE, "mse loss", "targets", "(4)", "(3, 4)")           \
+    X(141, mc_mse_loss(t, F(3), I(3)), DTYPE, "mse loss", "targets", "i32")                        \
+    X(142, mc_bce_loss(t, F(3, 4), F(3, 4), NULL), UNSUPPORTED, "bce loss", "targets (3, 4)",      \
+      "gradient")                                                                                  \
+    X(143, mc_bce_loss(t, F(3, 4), C(3, 4), C(3)), SHAPE, "bce loss", "positive", "(3)", "(4)")    \
+    X(144, mc_bce_loss(t, F(3, 4), C(3, 4), F(4)), UNSUPPORTED, "bce loss", "positive",            \
+      "gradient")                                                                                  \
+    X(145, weighted(t, F(2, 3), I(2), C(2)), SHAPE, "cross entropy", "class weights", "(2)",       \
+      "(3)")                                                                                       \
+    X(146, weighted(t, F(2, 3), I(2), F(3)), UNSUPPORTED, "cross entropy", "class weights",        \
+      "gradient")                                                                                  \
+    X(147, weighted(t, F(2, 3), I(2), I(3)), DTYPE, "cross entropy", "class weights", "i32")       \
+    X(148, weighted(t, F(2, 3), index_of(t, 0, 3), C(3)), ARGUMENT, "cross entropy",               \
+      "label[1] = 3")                                                                              \
+    X(149,                                                                                         \
+      mc_linear_cross_entropy(t, F(2, 3), P(5, 3), NULL, 0, I(2),                                  \
+                              &(mc_cross_entropy_options){.class_weights = C(5)}),                 \
+      UNSUPPORTED, "linear cross entropy", "class weights", "mc_cross_entropy")                    \
+    X(150, mc_cross_entropy_rows(t, F(2, 3), I(3), NULL), SHAPE, "cross entropy", "label", "(3)")  \
+    X(151, mc_loss_from_rows(t, I(3), NULL), DTYPE, "loss from rows", "i32")                       \
+    X(152, mc_loss_from_rows(t, F(3), C(4)), SHAPE, "loss from rows", "counts", "(4)", "(3)")      \
+    X(153, mc_loss_from_rows(t, F(3), F(3)), UNSUPPORTED, "loss from rows", "counts", "gradient")  \
+    X(154, mc_loss_from_rows(t, F(3), I(3)), DTYPE, "loss from rows", "counts", "i32")             \
+    X(155, mc_custom_op(t, NULL, NULL, 1, NULL, MC_F32, MC_SHAPE(3)), ARGUMENT, "custom",          \
+      "spec is NULL")                                                                              \
+    X(156, custom(t, SPEC("mine"), 1, F(3), MC_F32), ARGUMENT, "custom", "forward")                \
+    X(157, custom(t, SPEC(NULL, write_nothing), 1, F(3), MC_F32), ARGUMENT, "custom", "name")      \
+    X(158, custom(t, SPEC("mine", write_nothing), 0, F(3), MC_F32), ARGUMENT, "\"mine\"",          \
+      "0 inputs", "1 to 7")                                                                        \
+    X(159, custom(t, SPEC("mine", write_nothing), 8, F(3), MC_F32), ARGUMENT, "\"mine\"",          \
+      "8 inputs", "1 to 7")                                                                        \
+    X(160, custom(t, SPEC("mine", write_nothing), 2, NULL, MC_F32), ARGUMENT, "mine", "NULL")      \
+    X(161, custom(t, SPEC("mine", write_nothing), 1, released(t, MC_SHAPE(3)), MC_F32), STATE,     \
+      "mine", "released")                                                                          \
+    X(162, custom(t, SPEC("mine", write_nothing, write_nothing), 1, F(3), MC_I32), DTYPE,          \
+      "\"mine\"", "i32", "backward")                                                               \
+    X(163, custom(t, SPEC("mine", refuse), 1, F(3), MC_F32), UNSUPPORTED, "\"mine\"", "forward")   \
+    X(164, custom(t, SPEC("mine", say_why), 1, F(3), MC_F32), FORMAT, "what the program says")     \
+    X(165, custom(t, SPEC("mine", write_nothing, .recompute = true), 1, F(3), MC_F32), ARGUMENT,   \
+      "\"mine\"", "recompute", "unread_output")                                                    \
+    X(166, mc_scaled_linear(t, F(3, 4), F(5, 4), NULL, 0, NAN), ARGUMENT, "linear", "scale nan")   \
+    X(167, mc_embed_scaled(t, 1, &(mc_tensor *){F(5, 4)}, &(mc_tensor *){I(2)}, INFINITY),         \
       ARGUMENT, "embed", "scale inf")                                                              \
-    X(109, mc_cross_entropy(t, F(2, 3), I(2), &(mc_cross_entropy_options){.logit_scale = 2}),      \
+    X(168, mc_cross_entropy(t, F(2, 3), I(2), &(mc_cross_entropy_options){.logit_scale = 2}),      \
       ARGUMENT, "cross entropy", "logit scale 2", "mc_linear_cross_entropy")                       \
-    X(110,                                                                                         \
+    X(169,                                                                                         \
       mc_linear_cross_entropy(t, F(2, 3), P(5, 3), NULL, 0, I(2),                                  \
                               &(mc_cross_entropy_options){.logit_scale = NAN}),                    \
       ARGUMENT, "linear cross entropy", "logit scale nan")                                         \
-    X(111, mc_residual_norm(t, F(3, 4), NULL, 0, F(5), NULL, 1e-5f), SHAPE, "residual norm",       \
+    X(170, mc_residual_norm(t, F(3, 4), NULL, 0, F(5), NULL, 1e-5f), SHAPE, "residual norm",       \
       "weight", "(5)", "(4)")                                                                      \
-    X(112, mc_gated(t, F(3, 5), MC_ACTIVATION_SILU), SHAPE, "gated activation", "(3, 5)", "2 n")   \
-    X(113, mc_gated(t, F(3, 4), (mc_activation)6), ARGUMENT, "gated activation", "activation 6")   \
-    X(114, mc_gated(t, I(3, 4), MC_ACTIVATION_RELU), DTYPE, "gated activation", "i32")             \
-    X(115, mc_gated(t, released(t, MC_SHAPE(3, 4)), MC_ACTIVATION_RELU), STATE,                    \
+    X(171, mc_gated(t, F(3, 5), MC_ACTIVATION_SILU), SHAPE, "gated activation", "(3, 5)", "2 n")   \
+    X(172, mc_gated(t, F(3, 4), (mc_activation)6), ARGUMENT, "gated activation", "activation 6")   \
+    X(173, mc_gated(t, I(3, 4), MC_ACTIVATION_RELU), DTYPE, "gated activation", "i32")             \
+    X(174, mc_gated(t, released(t, MC_SHAPE(3, 4)), MC_ACTIVATION_RELU), STATE,                    \
       "gated activation", "released")
 
 #define WRONG_FUNCTION(number, call, ...) \
@@ -317,6 +430,27 @@ static void call_all(mc_tape *t)
     assert_null(mc_first_tokens(t, NULL));
     assert_null(mc_unpack(t, NULL));
     assert_null(mc_argmax(t, NULL));
+    assert_null(mc_slice(t, NULL, 0, 0, 0));
+    assert_null(mc_concat(t, 0, NULL, 0));
+    assert_null(mc_transpose(t, NULL, 0, 0));
+    assert_null(mc_matmul(t, NULL, NULL, false, false));
+    assert_null(mc_softmax(t, NULL));
+    assert_null(mc_log_softmax(t, NULL));
+    assert_null(mc_normalize_rows(t, NULL, -1));
+    assert_null(mc_sum(t, NULL, 0));
+    assert_null(mc_mean(t, NULL, 0));
+    assert_null(mc_mean_pool(t, NULL));
+    assert_null(mc_sub(t, NULL, NULL));
+    assert_null(mc_div(t, NULL, NULL));
+    assert_null(mc_exp(t, NULL));
+    assert_null(mc_ln(t, NULL));
+    assert_null(mc_sqrt(t, NULL));
+    assert_null(mc_sigmoid(t, NULL));
+    assert_null(mc_mse_loss(t, NULL, NULL));
+    assert_null(mc_bce_loss(t, NULL, NULL, NULL));
+    assert_null(mc_cross_entropy_rows(t, NULL, NULL, NULL));
+    assert_null(mc_loss_from_rows(t, NULL, NULL));
+    assert_null(mc_custom_op(t, NULL, NULL, 0, NULL, MC_F32, MC_SHAPE(1)));
     assert_null(mc_tape_input(t, MC_F32, MC_SHAPE(1), NULL, false));
     assert_null(mc_tape_lengths(t, NULL, 0, 1));
 }

@@ -23,7 +23,7 @@ SOURCE, BUILD, WORK = (pathlib.Path(ENV[key]) for key in ("SOURCE", "BUILD", "WO
 SHARED_LIBS = ENV["SHARED_LIBS"].upper() in ("ON", "1", "TRUE", "YES")
 PREFIX = WORK / "moved" / "here"
 STRICT = ["-std=c17", "-Wall", "-Wextra", "-Werror"]
-EXAMPLES = ["finetune_boolq", "custom_module", "embed_sentence"]
+EXAMPLES = ["finetune_boolq", "custom_module", "embed_sentence", "custom_loss"]
 
 
 class Failed(Exception):
@@ -283,6 +283,14 @@ def step_examples():
     check(accuracy > 90, f"custom_module learned nothing: {accuracy} %")
     header, _ = read_safetensors(weights)
     check("gate" in header and "blocks.2.up.weight" in header, f"{weights}: {sorted(header)}")
+    loss = example("custom_loss")
+    off = {which: float(re.search(r"^weights off by (\S+)$", must([loss, which]).stdout, re.M)[1])
+           for which in ("mse", "composed", "custom")}
+    # where all three have converged, least squares is off by 1.88, the others by 0.11
+    check(off["mse"] > 1 and off["composed"] < 0.5 and off["custom"] < 0.5,
+          f"custom_loss: weights off by {off}")
+    result = run([loss, "hubert"])
+    check(result.returncode == 2 and "hubert" in result.stderr, f"custom_loss: {result.stderr}")
 
 
 def expect_error(command, named):

@@ -30,7 +30,7 @@ static int set_up(void **state)
     c.heads = 2;
     c.positions = 40;
     c.init_std = 0.3f;
-    mc_model_save(mc_gpt2_new(ctx, &c, NULL), temp_path(&folder, "model"));
+    mc_model_save(mc_gpt2_new(ctx, &c, NULL, NULL), temp_path(&folder, "model"));
     int bad = mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return bad;
@@ -140,7 +140,7 @@ static void save_repeater(const char *name, int32_t token)
     c.layers = 0;
     c.heads = 1;
     c.positions = 8;
-    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL);
+    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL, NULL);
     mc_module *m = mc_model_module(gpt2);
     for (int i = 0; i < 4; i++) words[token * 4 + i] = 1;
     mc_parameter_write(mc_module_find_parameter(m, "input_embedding.weight"), words);
@@ -179,7 +179,7 @@ static void test_larger_tokenizer(void **state)
     c.layers = c.heads = 1;
     c.positions = 8;
     c.bos_token_id = c.eos_token_id = -1;
-    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL);
+    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL, NULL);
     mc_model_save(gpt2, temp_path(&folder, "few"));
     assert_false(mc_print_error(ctx, stderr));
     mc_context_free(ctx);

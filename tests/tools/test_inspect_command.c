@@ -28,7 +28,7 @@ static void save_gpt2(mc_context *ctx)
     c.heads = 2;
     c.positions = 40;
     c.init_std = 0.3f;
-    mc_model_save(mc_gpt2_new(ctx, &c, NULL), temp_path(&folder, "model"));
+    mc_model_save(mc_gpt2_new(ctx, &c, NULL, NULL), temp_path(&folder, "model"));
 }
 
 static void save_bert(mc_context *ctx)
@@ -39,7 +39,7 @@ static void save_bert(mc_context *ctx)
     c.dim_ff = 24;
     c.layers = 1;
     c.heads = 2;
-    mc_model_save(mc_bert_new(ctx, &c, (mc_model_heads){.pooler = true}, NULL),
+    mc_model_save(mc_bert_new(ctx, &c, &(mc_model_heads){.pooler = true}, NULL),
                  temp_path(&folder, "encoder"));
 }
 

@@ -168,6 +168,22 @@ static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix grad
     ASK(d, gradient_stats, count, gradient, power, first, stats);
 }
 
+static mc_status plan_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
+                                   int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
+                                   mc_matrix b, int64_t b_step, float beta, mc_matrix c,
+                                   int64_t c_step)
+{
+    (void)a_step, (void)b_step, (void)c_step;
+    return batch ? plan_gemm(d, transpose_a, transpose_b, m, n, k, 1, a, b, beta, c) : MC_OK;
+}
+
+static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,
+                                float *loss, mc_matrix dx, bool accumulate)
+{
+    if (dx.data) return MC_OK;
+    ASK(d, pair_loss, call, seed, loss, dx, accumulate);
+}
+
 const mc_kernels mc_cpu_planning = {
     .gemm = plan_gemm,
     .linear = plan_linear,
@@ -185,4 +201,6 @@ const mc_kernels mc_cpu_planning = {
     .rotary = plan_rotary,
     .cross_entropy = plan_cross_entropy,
     .gradient_stats = plan_gradient_stats,
+    .batched_gemm = plan_batched_gemm,
+    .pair_loss = plan_pair_loss,
 };

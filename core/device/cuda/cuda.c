@@ -372,9 +372,11 @@ static void cuda_range_end(mc_device *d)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-#define MC_CUDA_ENTRY(name) .name = mc_cuda_##name,
-static const mc_kernels kernels = {MC_CUDA_KERNEL_MAP(MC_CUDA_ENTRY)};
-#undef MC_CUDA_ENTRY
+static const mc_kernels kernels = {
+#define KERNEL(name) .name = mc_cuda_##name,
+#include "core/device/kernels.def"
+#undef KERNEL
+};
 
 static void cuda_close(mc_device *d)
 {
@@ -527,6 +529,8 @@ static double cuda_peak_rate(mc_device *d, mc_dtype dtype)
     return 0;
 }
 
+static void *cuda_stream(mc_device *d) { return mc_cuda_of(d)->stream; }
+
 static mc_device describe(void)
 {
     return (mc_device){.name = "cuda",
@@ -552,6 +556,7 @@ static mc_device describe(void)
                        .recording_free = cuda_recording_free,
                        .range_begin = cuda_range_begin,
                        .range_end = cuda_range_end,
+                       .stream = cuda_stream,
                        .close = cuda_close,
                        .logits_chunk = MC_GPU_LOGITS_CHUNK};
 }

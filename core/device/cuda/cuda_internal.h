@@ -54,54 +54,9 @@ static inline mc_cuda_device *mc_cuda_of(mc_device *d) { return (mc_cuda_device 
  * come to nothing then; what looks at addresses (memset, copies, libraries) has to be left out. */
 static inline bool mc_cuda_is_planning(mc_device *d) { return mc_cuda_of(d)->planning.counts; }
 
-/* Every kernel of the table, once: the list declares the functions and fills the table. */
-#define MC_CUDA_KERNEL_MAP(X)  \
-    X(gemm)                    \
-    X(linear)                  \
-    X(linear_backward_input)   \
-    X(bias_activation)         \
-    X(activation_backward)     \
-    X(activation)              \
-    X(column_sums)             \
-    X(residual_norm)           \
-    X(residual_sum)            \
-    X(residual_norm_backward)  \
-    X(dropout)                 \
-    X(embedding)               \
-    X(embedding_backward)      \
-    X(gather_rows)             \
-    X(scatter_rows)            \
-    X(attention)               \
-    X(attention_backward)      \
-    X(attention_cached)        \
-    X(attention_probabilities) \
-    X(position_bias)           \
-    X(position_bias_backward)  \
-    X(rotary)                  \
-    X(cross_entropy)           \
-    X(loss_add)                \
-    X(argmax)                  \
-    X(add)                     \
-    X(multiply)                \
-    X(scale)                   \
-    X(sum_leading)             \
-    X(fill)                    \
-    X(zero)                    \
-    X(adam)                    \
-    X(sgd)                     \
-    X(gradient_stats)          \
-    X(step_seed)               \
-    X(step_count)              \
-    X(step_measure)            \
-    X(step_decide)             \
-    X(step_update)             \
-    X(gated)                   \
-    X(gated_backward)          \
-    X(tensor_stats)
-
-#define MC_CUDA_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) mc_cuda_##name;
-MC_CUDA_KERNEL_MAP(MC_CUDA_DECLARE)
-#undef MC_CUDA_DECLARE
+#define KERNEL(name) __typeof__(*((mc_kernels *)0)->name) mc_cuda_##name;
+#include "core/device/kernels.def"
+#undef KERNEL
 
 /* Keeps what went wrong as text (d->failure, which the operation's error message quotes) and gives
  * the status for it: MC_ERR_NOMEM for memory, MC_ERR_DEVICE otherwise, MC_OK for cudaSuccess.

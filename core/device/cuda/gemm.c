@@ -67,6 +67,21 @@ static cublasStatus_t describe_operation(const mc_gemm_descriptors *d, const mc_
     return s;
 }
 
+static cublasStatus_t describe_batch(const mc_gemm_descriptors *s, const mc_gemm_key *k)
+{
+    const cublasLtMatrixLayout_t all[] = {s->a, s->b, s->c};
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; k->batch > 1 && i < 3 && !status; i++) {
+        status = s->lt->MatrixLayoutSetAttribute(all[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                 &k->batch, sizeof k->batch);
+        if (!status)
+            status =
+                s->lt->MatrixLayoutSetAttribute(all[i], CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                &k->step[i], sizeof k->step[i]);
+    }
+    return status;
+}
+
 static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc_gemm_call *c)
 {
     const mc_gemm_key *k = &c->key;
@@ -82,6 +97,7 @@ static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc
                                            (uint64_t)(k->transpose_b ? k->k : k->n), k->ldb);
     if (!status)
         status = s->lt->MatrixLayoutCreate(&s->c, out, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
+    if (!status) status = describe_batch(s, k);
     return mc_gemm_check(d, status, c, "describing a product");
 }
 
@@ -170,6 +186,7 @@ static mc_gemm_call call_of(bool transpose_a, bool transpose_b, int64_t m, int64
     out.key.out = type_of(c.dtype);
     out.key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     out.key.accumulate = beta != 0;
+    out.key.batch = 1;
     out.key.alignment[0] = alignment_of(out.a);
     out.key.alignment[1] = alignment_of(out.b);
     out.key.alignment[2] = alignment_of(out.c);
@@ -263,6 +280,53 @@ mc_status mc_cuda_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t
     /* operands that lie at odd addresses or strides are copied to where they are supported */
     if (status == MC_ERR_UNSUPPORTED && a.dtype != MC_F32)
         status = gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
+    return status;
+}
+
+static mc_matrix step_matrix(mc_matrix x, int64_t elements)
+{
+    x.data = (char *)x.data + elements * (int64_t)mc_dtype_size(x.dtype);
+    return x;
+}
+
+/* The alignment that a matrix and all that lie `step` elements apart from it have. */
+static int32_t alignment_of_steps(int32_t first, int64_t step, mc_dtype dtype)
+{
+    int32_t between = alignment_of((const void *)(uintptr_t)(step * (int64_t)mc_dtype_size(dtype)));
+    return first < between ? first : between;
+}
+
+/* All products in one call; MC_ERR_UNSUPPORTED where cuBLASLt has none for these operands. */
+static mc_status gemm_together(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
+                               int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
+                               mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
+{
+    if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype) || k == 0 || batch > INT32_MAX)
+        return MC_ERR_UNSUPPORTED;
+    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, 1, a, b, beta, c);
+    mc_gemm_key *key = &product.key;
+    key->batch = (int32_t)batch;
+    key->step[0] = b_step;
+    key->step[1] = a_step;
+    key->step[2] = c_step;
+    key->alignment[0] = alignment_of_steps(key->alignment[0], b_step, b.dtype);
+    key->alignment[1] = alignment_of_steps(key->alignment[1], a_step, a.dtype);
+    key->alignment[2] = alignment_of_steps(key->alignment[2], c_step, c.dtype);
+    return multiply(d, &product);
+}
+
+mc_status mc_cuda_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
+                               int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
+                               mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
+{
+    if (batch == 0 || m == 0 || n == 0) return MC_OK;
+    mc_status status = gemm_together(d, batch, transpose_a, transpose_b, m, n, k, a, a_step, b,
+                                     b_step, beta, c, c_step);
+    if (status != MC_ERR_UNSUPPORTED) return status;
+    status = MC_OK;
+    for (int64_t i = 0; i < batch && !status; i++)
+        status = mc_cuda_gemm(d, transpose_a, transpose_b, m, n, k, 1, step_matrix(a, i * a_step),
+                              step_matrix(b, i * b_step), beta, step_matrix(c, i * c_step));
     return status;
 }
 
@@ -379,7 +443,7 @@ static file_header header_of(const mc_cuda_device *cuda)
     const struct mc_cuda_gemm *g = cuda->gemm;
     file_header h;
     memset(&h, 0, sizeof h);
-    memcpy(h.magic, "mcgemm4", 8);
+    memcpy(h.magic, "mcgemm5", 8);
     h.version = g->lt.GetVersion();
     h.plan_size = sizeof(mc_gemm_plan);
     h.sum = MC_HASH_START;

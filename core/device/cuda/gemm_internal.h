@@ -18,7 +18,8 @@ typedef struct mc_gemm_key {
     int32_t epilogue;
     int32_t accumulate;
     int32_t alignment[5]; /* of A, B, C, bias and aux, in bytes, at most 64 */
-    int32_t unused;
+    int32_t batch;        /* products */
+    int64_t step[3];      /* elements from one matrix to the next of A, B and C */
 } mc_gemm_key;
 
 /* How an algorithm was found: the library's first proposal, the fastest of some runs, or the

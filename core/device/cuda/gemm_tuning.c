@@ -239,7 +239,8 @@ static int fastest(tuning *t, bool sustained)
 static int choose(tuning *t, bool sustained)
 {
     const mc_gemm_key *k = &t->c->key;
-    size_t bytes = (size_t)(k->n * k->ldc) * (k->out == CUDA_R_32F ? 4 : 2);
+    int64_t elements = k->n * k->ldc + (k->batch - 1) * k->step[2];
+    size_t bytes = (size_t)elements * (k->out == CUDA_R_32F ? 4 : 2);
     bool good = cudaMalloc(&t->to, bytes) == cudaSuccess && /* of the pool, it would be a peak */
                 cudaEventCreate(&t->events[0]) == cudaSuccess &&
                 cudaEventCreate(&t->events[1]) == cudaSuccess;

@@ -23,6 +23,7 @@
     X(MatmulDescSetAttribute)       \
     X(MatrixLayoutCreate)           \
     X(MatrixLayoutDestroy)          \
+    X(MatrixLayoutSetAttribute)     \
     X(MatmulPreferenceCreate)       \
     X(MatmulPreferenceDestroy)      \
     X(MatmulPreferenceSetAttribute)

@@ -132,6 +132,13 @@ static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix grad
     ASK(d, gradient_stats, count, gradient, power, first, stats);
 }
 
+static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,
+                                float *loss, mc_matrix dx, bool accumulate)
+{
+    if (dx.data) return MC_OK;
+    ASK(d, pair_loss, call, seed, loss, dx, accumulate);
+}
+
 const mc_kernels mc_cuda_planning_kernels = {
     .linear_backward_input = plan_linear_backward_input,
     .column_sums = plan_column_sums,
@@ -142,4 +149,5 @@ const mc_kernels mc_cuda_planning_kernels = {
     .attention_backward = plan_attention_backward,
     .cross_entropy = plan_cross_entropy,
     .gradient_stats = plan_gradient_stats,
+    .pair_loss = plan_pair_loss,
 };

@@ -120,6 +120,34 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
     return MC_OK;
 }
 
+static mc_matrix step_matrix(mc_matrix x, int64_t elements)
+{
+    x.data = (char *)x.data + (size_t)elements * mc_dtype_size(x.dtype);
+    return x;
+}
+
+/* Below this many multiplications a product is faster on one thread: then threads take products. */
+enum { SMALL_PRODUCT = 1 << 20 };
+
+mc_status MC_K(batched_gemm)(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
+                             int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
+                             mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
+{
+    bool direct = a.dtype == MC_F32 && b.dtype == MC_F32 && c.dtype == MC_F32; /* no scratch */
+    bool beside = direct && m * n * k < SMALL_PRODUCT && batch * m * n * k > MC_SERIAL;
+    mc_status status = MC_OK;
+#pragma omp parallel for schedule(static) if (beside)
+    for (int64_t i = 0; i < batch; i++) {
+        mc_status one =
+            MC_K(gemm)(d, transpose_a, transpose_b, m, n, k, 1, step_matrix(a, i * a_step),
+                       step_matrix(b, i * b_step), beta, step_matrix(c, i * c_step));
+        if (!one) continue;
+#pragma omp atomic write
+        status = one;
+    }
+    return status;
+}
+
 mc_status MC_K(linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
                        mc_matrix x, mc_matrix weight, mc_matrix bias, mc_activation activation,
                        mc_matrix pre, mc_matrix y)

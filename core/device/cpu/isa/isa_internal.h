@@ -12,54 +12,10 @@
 #define MC_K_EXPAND(a, b, c) MC_K_PASTE(a, b, c)
 #define MC_K(name) MC_K_EXPAND(mc_cpu_, name, MC_ISA)
 
-/* Every kernel of the table, once: the list declares the functions and fills the table. */
-#define MC_KERNEL_MAP(X)       \
-    X(gemm)                    \
-    X(linear)                  \
-    X(linear_backward_input)   \
-    X(bias_activation)         \
-    X(activation_backward)     \
-    X(activation)              \
-    X(column_sums)             \
-    X(residual_norm)           \
-    X(residual_norm_backward)  \
-    X(dropout)                 \
-    X(embedding)               \
-    X(embedding_backward)      \
-    X(gather_rows)             \
-    X(attention)               \
-    X(attention_backward)      \
-    X(cross_entropy)           \
-    X(loss_add)                \
-    X(argmax)                  \
-    X(add)                     \
-    X(multiply)                \
-    X(scale)                   \
-    X(sum_leading)             \
-    X(fill)                    \
-    X(zero)                    \
-    X(adam)                    \
-    X(sgd)                     \
-    X(gradient_stats)          \
-    X(step_seed)               \
-    X(step_count)              \
-    X(step_measure)            \
-    X(step_decide)             \
-    X(step_update)             \
-    X(residual_sum)            \
-    X(scatter_rows)            \
-    X(attention_cached)        \
-    X(attention_probabilities) \
-    X(position_bias)           \
-    X(position_bias_backward)  \
-    X(rotary)                  \
-    X(gated)                   \
-    X(gated_backward)          \
-    X(tensor_stats)
 
-#define MC_KERNEL_DECLARE(name) __typeof__(*((mc_kernels *)0)->name) MC_K(name);
-MC_KERNEL_MAP(MC_KERNEL_DECLARE)
-#undef MC_KERNEL_DECLARE
+#define KERNEL(name) __typeof__(*((mc_kernels *)0)->name) MC_K(name);
+#include "core/device/kernels.def"
+#undef KERNEL
 
 extern const mc_kernels MC_K(kernels);
 

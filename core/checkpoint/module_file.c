@@ -1,0 +1,38 @@
+#include "core/checkpoint/module_file.h"
+
+#include "core/base/context_internal.h"
+#include "core/checkpoint/weight_map_internal.h"
+
+/* Every parameter under its own name. */
+static const mc_weight_rule no_rules[] = {{0}};
+static const mc_weight_map own_names = {.rules = no_rules, .base_prefix = ""};
+
+/* MC_OK if the call can go on. */
+static mc_status check(const mc_module *module, const char *path, const char *call)
+{
+    if (!module) return MC_ERR_ARGUMENT;
+    if (!mc_failed(module->ctx) && !path)
+        mc_fail(module->ctx, MC_ERR_ARGUMENT, "%s: the path is NULL", call);
+    return mc_error_status(module->ctx);
+}
+
+mc_status mc_module_save(mc_module *module, const char *path)
+{
+    mc_status status = check(module, path, "mc_module_save");
+    if (status) return status;
+    mc_safetensors_writer *writer = mc_weights_write(module, &own_names, 0, false, false, path);
+    mc_safetensors_writer_sync(writer);
+    mc_safetensors_writer_rename(writer);
+    mc_safetensors_writer_free(writer);
+    return mc_error_status(module->ctx);
+}
+
+mc_status mc_module_load(mc_module *module, const char *path)
+{
+    mc_status status = check(module, path, "mc_module_load");
+    if (status) return status;
+    mc_safetensors *file = mc_safetensors_open(module->ctx, path, NULL);
+    if (file) status = mc_weights_load(module, &own_names, 0, file, path, NULL);
+    mc_safetensors_free(file);
+    return mc_error_status(module->ctx);
+}

@@ -1,0 +1,256 @@
+/* Losses of elements and of rows, and losses from tensors. */
+#include "core/ops/losses.h"
+#include "core/ops/loss_internal.h"
+
+static mc_tensor *new_loss(mc_tape *t)
+{
+    return mc_tape_input(t, MC_F32, MC_SHAPE(2), NULL, false);
+}
+
+/* Prepares backward from a loss over `rows`: the first loss of a step sets the nominal count of its
+ * OptimManager; without one, the seed is 1 / rows if all of them count, else it is found by reading
+ * the loss. */
+static void prepare_seed(mc_tape *t, mc_tensor *loss, int64_t rows, bool all_count)
+{
+    const mc_loss_seed *seed = mc_context_loss_seed(mc_tape_context(t));
+    if (!mc_tape_recording(t) || !seed || (!seed->manager && !all_count)) return;
+    bool managed = seed->manager != NULL;
+    const float *value = mc_loss_seed_of(t, rows, (double)rows);
+    if (!managed) loss->seed = value;
+}
+
+/* An error if x, which a loss takes as a constant, requires a gradient. */
+static bool is_constant(mc_tape *t, const char *op, const char *what, const mc_tensor *x)
+{
+    if (!x->requires_grad) return true;
+    mc_fail(mc_tape_context(t), MC_ERR_UNSUPPORTED,
+            "%s: %s %s require a gradient, which this loss does not give them", op, what,
+            MC_SHAPE_TEXT(x->shape));
+    return false;
+}
+
+/* ---- from a tensor --------------------------------------------------------------------------- */
+
+static void rows_backward(mc_tape *t, mc_node *node)
+{
+    mc_tensor *rows = node->inputs[0];
+    int64_t count = mc_tensor_count(rows);
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, rows, &accumulate);
+    mc_strided_shape all = {.ndim = 1, .size = {count}, .x = {0}, .y = {1}};
+    if (dx) mc_op_copy(t, "loss from rows", all, node->output->gradient, 0, 1, dx, 0, accumulate);
+}
+
+static const mc_op rows_op = {.name = "loss from rows", .backward = rows_backward};
+
+static void add_up(mc_tape *t, const mc_tensor *x, float *sum)
+{
+    MC_KERNEL(t, "loss from rows", sum_leading, mc_tensor_count(x), mc_matrix_flat(x), 1,
+              ((mc_matrix){sum, MC_F32, 1}), false);
+}
+
+static bool check_counts(mc_tape *t, const mc_tensor *rows, mc_tensor *counts)
+{
+    static const char op[] = "loss from rows";
+    return !counts ||
+           (mc_op_ready(t, op, counts) && mc_op_same_dtype(t, op, "counts", counts, MC_F32) &&
+            mc_op_shape(t, op, "counts", counts, rows->shape) &&
+            is_constant(t, op, "counts", counts));
+}
+
+mc_tensor *mc_loss_from_rows(mc_tape *t, mc_tensor *rows, mc_tensor *counts)
+{
+    static const char op[] = "loss from rows";
+    if (!mc_op_ready(t, op, rows) || !mc_op_float(t, op, "rows", rows) ||
+        !check_counts(t, rows, counts))
+        return NULL;
+    int64_t n = mc_tensor_count(rows);
+    mc_tensor *loss = mc_tape_input(t, MC_F32, MC_SHAPE(2), (const float[]){0, (float)n}, false);
+    if (!loss) return NULL;
+    float *value = mc_tensor_data(loss);
+    add_up(t, rows, value);
+    if (counts) add_up(t, counts, value + 1);
+    mc_tape_record(t, &rows_op, loss, 0, 1, &rows);
+    prepare_seed(t, loss, n, !counts);
+    return mc_failed(mc_tape_context(t)) ? NULL : loss;
+}
+
+/* ---- pairs of elements ----------------------------------------------------------------------- */
+
+typedef struct pair_state {
+    mc_pair_loss kind;
+    mc_tensor *target, *positive;
+} pair_state;
+
+static const char *pair_name(mc_pair_loss kind)
+{
+    return kind == MC_PAIR_SQUARE ? "mse loss" : "bce loss";
+}
+
+/* The call for the loss of x against `target`, or with both exchanged. */
+static mc_pair_loss_call pair_call(mc_tape *t, const pair_state *s, mc_tensor *x, mc_tensor *target)
+{
+    return (mc_pair_loss_call){.kind = s->kind,
+                               .count = mc_tensor_count(x),
+                               .x = mc_saved_matrix(t, x),
+                               .target = mc_saved_matrix(t, target),
+                               .positive = s->positive ? mc_saved_data(t, s->positive) : NULL,
+                               .period = s->positive ? mc_tensor_count(s->positive) : 1};
+}
+
+static void give_pair(mc_tape *t, const pair_state *s, mc_tensor *x, mc_tensor *other,
+                      const mc_tensor *dy)
+{
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    if (!dx) return;
+    mc_pair_loss_call call = pair_call(t, s, x, other);
+    MC_KERNEL(t, pair_name(s->kind), pair_loss, &call, mc_tensor_data(dy), NULL, mc_matrix_flat(dx),
+              accumulate);
+}
+
+static void pair_backward(mc_tape *t, mc_node *node)
+{
+    const pair_state *s = node->state;
+    mc_tensor *x = node->inputs[0], *dy = node->output->gradient;
+    give_pair(t, s, x, s->target, dy);
+    if (s->kind == MC_PAIR_SQUARE) give_pair(t, s, s->target, x, dy); /* which is symmetric */
+}
+
+static const mc_op pair_op = {.name = "loss of pairs", .backward = pair_backward};
+
+static bool check_pair(mc_tape *t, const pair_state *s, mc_tensor *x)
+{
+    const char *op = pair_name(s->kind);
+    const char *what = s->kind == MC_PAIR_SQUARE ? "input" : "logits";
+    return mc_op_ready(t, op, x) && mc_op_float(t, op, what, x) && mc_op_ready(t, op, s->target) &&
+           mc_op_float(t, op, "targets", s->target) &&
+           mc_op_shape(t, op, "targets", s->target, x->shape);
+}
+
+static mc_tensor *pair_loss(mc_tape *t, const pair_state *s, mc_tensor *x)
+{
+    mc_tensor *loss = new_loss(t);
+    if (!loss) return NULL;
+    mc_matrix none = {0};
+    mc_pair_loss_call call = pair_call(t, s, x, s->target);
+    MC_KERNEL(t, pair_name(s->kind), pair_loss, &call, NULL, mc_tensor_data(loss), none, false);
+    mc_node *node = mc_tape_record(t, &pair_op, loss, sizeof *s, 2, (mc_tensor *[]){x, s->target});
+    if (node) {
+        *(pair_state *)node->state = *s;
+        mc_node_save(node, x);
+        mc_node_save(node, s->target);
+        mc_node_save(node, s->positive);
+    }
+    prepare_seed(t, loss, call.count, true);
+    return mc_failed(mc_tape_context(t)) ? NULL : loss;
+}
+
+mc_tensor *mc_mse_loss(mc_tape *t, mc_tensor *x, mc_tensor *target)
+{
+    pair_state s = {.kind = MC_PAIR_SQUARE, .target = target};
+    return check_pair(t, &s, x) ? pair_loss(t, &s, x) : NULL;
+}
+
+mc_tensor *mc_bce_loss(mc_tape *t, mc_tensor *logits, mc_tensor *targets, mc_tensor *pos_weight)
+{
+    static const char op[] = "bce loss", what[] = "the weights of the positive classes";
+    pair_state s = {.kind = MC_PAIR_BCE, .target = targets, .positive = pos_weight};
+    if (!check_pair(t, &s, logits) || !is_constant(t, op, "targets", targets)) return NULL;
+    bool good =
+        !pos_weight ||
+        (mc_op_ready(t, op, pos_weight) && mc_op_same_dtype(t, op, what, pos_weight, MC_F32) &&
+         mc_op_shape(t, op, what, pos_weight, MC_SHAPE(mc_tensor_columns(logits))) &&
+         is_constant(t, op, what, pos_weight));
+    return good ? pair_loss(t, &s, logits) : NULL;
+}
+
+/* ---- cross-entropy of rows ------------------------------------------------------------------- */
+
+typedef struct cross_state {
+    mc_loss_options options;
+    mc_tensor *labels, *class_weights;
+} cross_state;
+
+static mc_row_loss_call cross_call(mc_tape *t, const cross_state *s, mc_tensor *x)
+{
+    return (mc_row_loss_call){.rows = mc_tensor_rows(x),
+                              .classes = mc_tensor_columns(x),
+                              .x = mc_saved_matrix(t, x),
+                              .labels = mc_saved_data(t, s->labels),
+                              .ignore_index = s->options.ignore_index,
+                              .smoothing = s->options.smoothing,
+                              .class_weights =
+                                  s->class_weights ? mc_saved_data(t, s->class_weights) : NULL};
+}
+
+static void cross_backward(mc_tape *t, mc_node *node)
+{
+    mc_tensor *x = node->inputs[0];
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    if (!dx) return;
+    mc_row_loss_call call = cross_call(t, node->state, x);
+    MC_KERNEL(t, "cross entropy", cross_entropy_rows_backward, &call,
+              mc_tensor_data(node->output->gradient), mc_matrix_of(dx), accumulate);
+}
+
+static const mc_op cross_op = {.name = "cross entropy of rows", .backward = cross_backward};
+
+static bool check_cross(mc_tape *t, mc_tensor *x, mc_tensor *labels,
+                        const mc_cross_entropy_options *given, cross_state *s)
+{
+    static const char op[] = "cross entropy", what[] = "class weights";
+    if (!mc_op_ready(t, op, x) || !mc_op_float(t, op, "logits", x) || !mc_op_ready(t, op, labels) ||
+        !mc_loss_read_options(t, op, given, &s->options))
+        return false;
+    int64_t classes = mc_tensor_columns(x);
+    s->class_weights = given ? given->class_weights : NULL;
+    if (s->class_weights && (!mc_op_ready(t, op, s->class_weights) ||
+                             !mc_op_same_dtype(t, op, what, s->class_weights, MC_F32) ||
+                             !mc_op_shape(t, op, what, s->class_weights, MC_SHAPE(classes)) ||
+                             !is_constant(t, op, what, s->class_weights)))
+        return false;
+    s->labels =
+        mc_op_indices(t, op, "label", labels, mc_tensor_rows(x), classes, s->options.ignore_index);
+    return s->labels;
+}
+
+/* The losses of the rows, and in *weight how much each counts. */
+static mc_tensor *cross_rows(mc_tape *t, mc_tensor *x, const cross_state *s, mc_tensor **weight)
+{
+    mc_shape rows = MC_SHAPE(mc_tensor_rows(x));
+    mc_tensor *y = mc_tape_tensor(t, MC_F32, rows, NULL);
+    *weight = mc_tape_tensor(t, MC_F32, rows, NULL);
+    if (!y || !*weight) return NULL;
+    mc_row_loss_call call = cross_call(t, s, x);
+    MC_KERNEL(t, "cross entropy", cross_entropy_rows, &call, mc_tensor_data(y),
+              mc_tensor_data(*weight));
+    mc_node *node = mc_tape_record(t, &cross_op, y, sizeof *s, 1, &x);
+    if (node) {
+        *(cross_state *)node->state = *s;
+        mc_node_save(node, x);
+        mc_node_save(node, s->labels);
+        mc_node_save(node, s->class_weights);
+    }
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+mc_tensor *mc_cross_entropy_rows(mc_tape *t, mc_tensor *logits, mc_tensor *labels,
+                                 const mc_cross_entropy_options *options)
+{
+    cross_state s;
+    mc_tensor *weight;
+    if (!check_cross(t, logits, labels, options, &s)) return NULL;
+    return cross_rows(t, logits, &s, &weight);
+}
+
+mc_tensor *mc_weighted_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
+                                     const mc_cross_entropy_options *given)
+{
+    cross_state s;
+    mc_tensor *weight, *rows;
+    if (!check_cross(t, x, labels, given, &s) || !(rows = cross_rows(t, x, &s, &weight)))
+        return NULL;
+    return mc_loss_from_rows(t, rows, weight);
+}

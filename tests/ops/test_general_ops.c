@@ -1,0 +1,248 @@
+/* What general operations do together with the rest: lengths that are refilled in recorded steps,
+ * memory as it was planned, losses with and without an OptimManager, and which results are packed.
+ * MC_TEST_DEVICE names the device. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "core/device/device_internal.h"
+#include "core/modelcenter.h"
+#include "tests/device_choice.h"
+#include "tests/optim/optim_test.h"
+
+enum { SEED = 5 };
+
+/* ---- lengths that are refilled --------------------------------------------------------------- */
+
+enum { SEQUENCES = 4, ROOM = 40, COLUMNS = 6 };
+
+typedef struct pooling {
+    mc_lengths *lengths;
+    mc_tensor *x, *y, *dx;
+} pooling;
+
+/* y = the means; dx = the gradient of their sum. */
+static void pool_step(mc_context *ctx, void *user)
+{
+    pooling *p = user;
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *x = mc_tape_input(t, MC_F32, MC_SHAPE(ROOM, COLUMNS), NULL, true);
+    mc_tensor *sum = mc_with_lengths(t, mc_add(t, x, p->x), p->lengths);
+    mc_tensor *y = mc_mean_pool(t, sum);
+    mc_tensor_copy(p->y, y);
+    mc_tensor *total = mc_sum(t, mc_reshape(t, y, MC_SHAPE(SEQUENCES * COLUMNS)), 0);
+    const float factor = 1;
+    mc_tape_backward(t, total, mc_tape_input(t, MC_F32, (mc_shape){0}, &factor, false));
+    mc_tensor_copy(p->dx, mc_tensor_gradient(x));
+    mc_tape_end(t);
+}
+
+static void check_pooling(mc_context *ctx, const pooling *p, const float *x, const int32_t *length,
+                          int count)
+{
+    float y[SEQUENCES * COLUMNS], dx[ROOM * COLUMNS];
+    mc_tensor_read_f32(ctx, p->y, y, SEQUENCES * COLUMNS);
+    mc_tensor_read_f32(ctx, p->dx, dx, ROOM * COLUMNS);
+    assert_good(ctx);
+    int row = 0;
+    for (int s = 0; s < SEQUENCES; s++) {
+        int n = s < count ? length[s] : 0;
+        for (int k = 0; k < COLUMNS; k++) {
+            double mean = 0;
+            for (int i = 0; i < n; i++) mean += (double)x[(row + i) * COLUMNS + k] / n;
+            assert_near(y[s * COLUMNS + k], mean, 1e-5);
+            for (int i = 0; i < n; i++) assert_near(dx[(row + i) * COLUMNS + k], 1.0 / n, 1e-6);
+        }
+        row += n;
+    }
+    for (int i = row * COLUMNS; i < ROOM * COLUMNS; i++) assert_true(dx[i] == 0);
+}
+
+static void test_refilled_lengths(void **state)
+{
+    (void)state;
+    static const int32_t batches[][SEQUENCES] = {
+        {10, 3, 20, 7}, {0, 1, 0, 30}, {40, 0, 0, 0}, {0, 0, 0, 0}, {5, 5, 5, 5}};
+    mc_context *ctx = test_context(SEED);
+    float x[ROOM * COLUMNS];
+    for (int i = 0; i < ROOM * COLUMNS; i++) x[i] = sinf((float)i);
+    pooling p = {.lengths = mc_lengths_new(ctx, SEQUENCES, ROOM),
+                 .x = mc_tensor_from(ctx, MC_F32, MC_SHAPE(ROOM, COLUMNS), x),
+                 .y = mc_tensor_new(ctx, MC_F32, MC_SHAPE(SEQUENCES, COLUMNS)),
+                 .dx = mc_tensor_new(ctx, MC_F32, MC_SHAPE(ROOM, COLUMNS))};
+    for (int i = 0; i < 5; i++) {
+        int count = i == 2 ? 1 : SEQUENCES;
+        mc_lengths_write(p.lengths, batches[i], count, ROOM, ROOM);
+        mc_step_run(ctx, 1, pool_step, &p);
+        check_pooling(ctx, &p, x, batches[i], count);
+    }
+    mc_context_free(ctx);
+}
+
+/* ---- planning -------------------------------------------------------------------------------- */
+
+/* A head of all of them over an input of the context. */
+static void head_step(mc_context *ctx, void *user)
+{
+    mc_module *root = user;
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_parameter_iterator it = {0};
+    mc_tensor *w = mc_parameter_tensor(t, mc_module_next_parameter(root, &it));
+    mc_tensor *x = mc_tape_input(t, MC_BF16, MC_SHAPE(8, 32, 64), NULL, true);
+    mc_tensor *part = mc_concat(t, 2, (mc_tensor *[]){mc_slice(t, x, 1, 0, 16), x}, 1);
+    mc_tensor *q = mc_matmul(t, part, w, false, true), *k = mc_transpose(t, x, 1, 2);
+    mc_tensor *p = mc_softmax(t, mc_matmul(t, q, k, false, false));
+    mc_tensor *y = mc_matmul(t, p, mc_sigmoid(t, x), false, false);
+    mc_tensor *n = mc_normalize_rows(t, mc_div(t, y, mc_exp(t, q)), 0);
+    mc_tensor *rows = mc_mean(t, mc_log_softmax(t, mc_sub(t, n, q)), -1);
+    mc_tensor *zeros = mc_tape_input(t, MC_BF16, MC_SHAPE(8, 48), NULL, false);
+    mc_tensor *scores = mc_add(t, mc_sum(t, n, 2), mc_mean(t, mc_transpose(t, q, 1, 2), 1));
+    mc_tensor *loss =
+        mc_loss_add(t, mc_mse_loss(t, rows, zeros), mc_bce_loss(t, scores, zeros, NULL), 1);
+    mc_tape_backward(t, loss, NULL);
+    mc_tape_end(t);
+}
+
+static mc_module *head_new(mc_context *ctx)
+{
+    mc_module *root = new_root(ctx, MC_BF16);
+    mc_parameter_new(root, "w", MC_SHAPE(64, 64), mc_init_normal(0, 0.1f));
+    return root;
+}
+
+static void test_planned_memory(void **state)
+{
+    (void)state;
+    mc_context *ctx = test_context(SEED), *dry = mc_plan_context_new(ctx);
+    mc_module *planned = head_new(dry);
+    mc_memory_plan plan;
+    mc_plan_run(dry, planned, head_step, planned, &plan);
+    assert_good(dry);
+    mc_context_free(dry);
+    mc_module *real = head_new(ctx);
+    for (int i = 0; i < 3; i++) head_step(ctx, real);
+    assert_good(ctx);
+    mc_memory_use use = mc_memory(ctx);
+    assert_near((double)plan.peak, (double)use.peak, 0.02 * (double)use.peak);
+    uint64_t calls = ctx->device->memory.system_calls;
+    head_step(ctx, real);
+    assert_int_equal(ctx->device->memory.system_calls, calls);
+    mc_context_free(ctx);
+}
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+static const float logits[6] = {1, -1, 0.5f, 2, -0.3f, 0.7f};
+
+/* Weights 3 and 1, of rows 0, 1 and 1: the gradient of the mean, by PyTorch's definition. */
+static void expect_weighted(const float *g, double factor)
+{
+    static const double weight[3] = {3, 1, 1};
+    for (int r = 0; r < 3; r++)
+        for (int c = 0; c < 2; c++) {
+            const float *x = logits + 2 * r;
+            double p = exp(x[c]) / (exp(x[0]) + exp(x[1])), own = c == (r > 0);
+            assert_near(g[2 * r + c], factor * weight[r] * (p - own) / 5, 1e-6);
+        }
+}
+
+static mc_tensor *weighted_loss(mc_tape *t, mc_tensor *x)
+{
+    mc_tensor *labels = mc_tape_input(t, MC_I32, MC_SHAPE(3), (int32_t[]){0, 1, 1}, false);
+    mc_tensor *weights = mc_tape_input(t, MC_F32, MC_SHAPE(2), (float[]){3, 1}, false);
+    return mc_cross_entropy(t, x, labels, &(mc_cross_entropy_options){.class_weights = weights});
+}
+
+static void test_weighted_mean(void **state)
+{
+    (void)state;
+    mc_context *ctx = test_context(SEED);
+    float g[6], loss_value = 0, weight = 0;
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *x = mc_tape_input(t, MC_F32, MC_SHAPE(3, 2), logits, true);
+    mc_tensor *loss = weighted_loss(t, x);
+    mc_tape_backward(t, loss, NULL); /* the count is found by reading the loss */
+    mc_tensor_read_f32(ctx, mc_tensor_gradient(x), g, 6);
+    expect_weighted(g, 1);
+    for (int r = 0; r < 3; r++) {
+        const float *row = logits + 2 * r;
+        float w = r ? 1 : 3;
+        loss_value += w * (logf(expf(row[0]) + expf(row[1])) - row[r > 0]);
+        weight += w;
+    }
+    assert_near(mc_mean_loss(ctx, loss), loss_value / weight, 1e-6);
+    mc_tape_end(t);
+    mc_context_free(ctx);
+}
+
+/* The same through an OptimManager, over two micro-steps of other weights: one mean over both. */
+static void test_managed_mean(void **state)
+{
+    (void)state;
+    mc_context *ctx = test_context(SEED);
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_parameter *p = mc_parameter_new(root, "x", MC_SHAPE(3, 2), mc_init_zeros());
+    mc_optimizer *sgd = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 1});
+    mc_optim_manager *optim =
+        mc_optim_manager_new(ctx, &(mc_optim_manager_options){.loss_scale = 64, .micro_steps = 2});
+    mc_optimizer_add(sgd, root);
+    mc_optim_manager_add(optim, sgd, NULL);
+    mc_parameter_write(p, logits);
+    mc_optim_manager_zero_grad(optim);
+    for (int i = 0; i < 2; i++) {
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *x = mc_parameter_tensor(t, p), *loss = weighted_loss(t, x);
+        if (i) { /* three rows of which one counts, and costs nothing */
+            mc_tensor *counts = mc_tape_input(t, MC_F32, MC_SHAPE(3), (float[]){0, 5, 0}, false);
+            loss = mc_loss_from_rows(t, mc_scale(t, mc_sum(t, x, 1), 0), counts);
+        }
+        mc_optim_manager_backward(optim, t, loss);
+        mc_tape_end(t);
+    }
+    mc_optim_manager_step(optim);
+    assert_good(ctx);
+    float after[6], g[6];
+    mc_parameter_read(p, after);
+    for (int i = 0; i < 6; i++) g[i] = logits[i] - after[i];
+    expect_weighted(g, 0.5); /* 5 of the 10 that count */
+    mc_context_free(ctx);
+}
+
+/* ---- packed results -------------------------------------------------------------------------- */
+
+static void test_packed_results(void **state)
+{
+    (void)state;
+    mc_context *ctx = test_context(SEED);
+    mc_tape *t = mc_tape_begin(ctx);
+    const mc_lengths *l = mc_tape_lengths(t, (int32_t[]){3, 2}, 2, 1);
+    mc_tensor *plain = mc_tape_input(t, MC_F32, MC_SHAPE(5, 4), NULL, false);
+    mc_tensor *x = mc_with_lengths(t, plain, l), *w = mc_matmul(t, plain, plain, true, false);
+    mc_tensor *packed[] = {mc_slice(t, x, 1, 0, 2),
+                           mc_concat(t, 2, (mc_tensor *[]){x, plain}, 1),
+                           mc_matmul(t, x, w, false, false),
+                           mc_softmax(t, x),
+                           mc_normalize_rows(t, x, 0),
+                           mc_exp(t, x),
+                           mc_sub(t, plain, x),
+                           mc_div(t, x, plain)};
+    mc_tensor *others[] = {mc_slice(t, x, 0, 0, 5), mc_transpose(t, x, 0, 1), mc_sum(t, x, 0),
+                           mc_mean_pool(t, x), mc_concat(t, 1, &x, 0)};
+    assert_good(ctx);
+    for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
+        assert_ptr_equal(mc_tensor_lengths(packed[i]), l);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_null(mc_tensor_lengths(others[i]));
+    mc_tape_end(t);
+    mc_context_free(ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refilled_lengths), cmocka_unit_test(test_planned_memory),
+        cmocka_unit_test(test_weighted_mean), cmocka_unit_test(test_managed_mean),
+        cmocka_unit_test(test_packed_results)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
