@@ -89,8 +89,8 @@ static void test_classifiers(void **state)
     for (int f = 0; f < TINY_FAMILIES; f++) {
         const tiny_family *family = &tiny_families[f];
         mc_context *ctx = logging_context(3);
-        mc_model *model =
-            model_of(ctx, family->name, family->config, NULL, &(mc_load_options){.num_labels = LABELS});
+        mc_model *model = model_of(ctx, family->name, family->config, NULL,
+                                   &(mc_load_options){.num_labels = LABELS});
         if (!mc_family_find(family->name)->has.labels) {
             assert_null(model);
             assert_error(ctx, MC_ERR_UNSUPPORTED, "no classification head");
@@ -125,7 +125,8 @@ static void test_token_heads(void **state)
     for (int f = 0; f < TINY_FAMILIES; f++) {
         const tiny_family *family = &tiny_families[f];
         temp_folder folder = temp_folder_new();
-        mc_model_heads heads = {.pooler = mc_family_find(family->name)->has.pooler, .token_labels = 6};
+        mc_model_heads heads = {.pooler = mc_family_find(family->name)->has.pooler,
+                                .token_labels = 6};
         mc_model *model = model_of(ctx, family->name, family->config, &heads, NULL);
         assert_good(ctx);
         mc_model_save(model, folder.path);
@@ -151,10 +152,10 @@ static mc_tensor *numbers(mc_tape *t, mc_shape shape, int32_t every, int32_t las
     return mc_tape_input(t, MC_I32, shape, data, false);
 }
 
-#define REFUSED(model, status, ...)                                                             \
-    do {                                                                                        \
-        assert_null(mc_model_forward(t, model, &in).last_hidden);                               \
-        assert_error(ctx, status, __VA_ARGS__);                                                 \
+#define REFUSED(model, status, ...)                               \
+    do {                                                          \
+        assert_null(mc_model_forward(t, model, &in).last_hidden); \
+        assert_error(ctx, status, __VA_ARGS__);                   \
     } while (0)
 
 static void test_fields_without_use(void **state)
@@ -245,20 +246,44 @@ static const struct bad_config {
 } bad_configs[] = {
     {"t5", "{\"num_heads\": 0}", MC_ERR_FORMAT, {"config.json: key \"num_heads\"", "from 1"}},
     {"t5", "{\"relative_attention_num_buckets\": 7}", MC_ERR_FORMAT, {"7 buckets", "even number"}},
-    {"t5", "{\"feed_forward_proj\": \"gated-mish\"}", MC_ERR_UNSUPPORTED, {"feed_forward_proj", "gated-mish"}},
+    {"t5",
+     "{\"feed_forward_proj\": \"gated-mish\"}",
+     MC_ERR_UNSUPPORTED,
+     {"feed_forward_proj", "gated-mish"}},
     {"t5", "{\"is_encoder_decoder\": false}", MC_ERR_UNSUPPORTED, {"is_encoder_decoder", "false"}},
     {"t5", "{\"dropout_rate\": 1}", MC_ERR_FORMAT, {"dropout_rate"}},
     {"t5", "{\"model_type\": \"umt5\"}", MC_ERR_UNSUPPORTED, {"model_type", "umt5"}},
-    {"t5", "{\"dim_head\": 64, \"position_size\": 5}", MC_ERR_UNSUPPORTED, {"position_size", "another family than T5"}},
+    {"t5",
+     "{\"dim_head\": 64, \"position_size\": 5}",
+     MC_ERR_UNSUPPORTED,
+     {"position_size", "another family than T5"}},
     {"gptj", "{\"n_embd\": 30, \"n_head\": 4}", MC_ERR_FORMAT, {"dim 30", "4 heads"}},
-    {"gptj", "{\"n_embd\": 32, \"n_head\": 4, \"rotary_dim\": 16}", MC_ERR_FORMAT, {"16 rotary columns"}},
-    {"gptj", "{\"n_embd\": 32, \"n_head\": 4, \"rotary_dim\": 3}", MC_ERR_FORMAT, {"3 rotary columns", "even"}},
-    {"gptj", "{\"dim_head\": 64, \"att_bias\": true}", MC_ERR_UNSUPPORTED, {"att_bias", "expected false"}},
+    {"gptj",
+     "{\"n_embd\": 32, \"n_head\": 4, \"rotary_dim\": 16}",
+     MC_ERR_FORMAT,
+     {"16 rotary columns"}},
+    {"gptj",
+     "{\"n_embd\": 32, \"n_head\": 4, \"rotary_dim\": 3}",
+     MC_ERR_FORMAT,
+     {"3 rotary columns", "even"}},
+    {"gptj",
+     "{\"dim_head\": 64, \"att_bias\": true}",
+     MC_ERR_UNSUPPORTED,
+     {"att_bias", "expected false"}},
     {"cpm1", "{\"dim_model\": \"wide\"}", MC_ERR_FORMAT, {"dim_model", "wide"}},
-    {"cpm1", "{\"dim_head\": 64, \"position_bias_num_buckets\": 6}", MC_ERR_FORMAT, {"6 buckets", "fours"}},
-    {"cpm1", "{\"dim_head\": 64, \"num_decoder_layers\": 6}", MC_ERR_UNSUPPORTED, {"num_decoder_layers", "CPM-1"}},
+    {"cpm1",
+     "{\"dim_head\": 64, \"position_bias_num_buckets\": 6}",
+     MC_ERR_FORMAT,
+     {"6 buckets", "fours"}},
+    {"cpm1",
+     "{\"dim_head\": 64, \"num_decoder_layers\": 6}",
+     MC_ERR_UNSUPPORTED,
+     {"num_decoder_layers", "CPM-1"}},
     {"cpm2", "{\"dim_head\": 64, \"norm_bias\": true}", MC_ERR_UNSUPPORTED, {"norm_bias"}},
-    {"cpm2", "{\"dim_head\": 64, \"pos_bias_type\": \"rotary\"}", MC_ERR_UNSUPPORTED, {"pos_bias_type", "rotary"}},
+    {"cpm2",
+     "{\"dim_head\": 64, \"pos_bias_type\": \"rotary\"}",
+     MC_ERR_UNSUPPORTED,
+     {"pos_bias_type", "rotary"}},
     {"cpm2", "[]", MC_ERR_FORMAT, {"config.json"}},
 };
 
@@ -315,9 +340,10 @@ static void test_heads_without_use(void **state)
             const char *name;
             mc_model_heads heads;
             bool has;
-        } heads[] = {{"pooler", {.pooler = true}, of->has.pooler},
-                     {"next sentence head", {.pooler = of->has.pooler, .nsp = true}, of->has.nsp},
-                     {"classification head", {.pooler = of->has.pooler, .labels = 2}, of->has.labels}};
+        } heads[] = {
+            {"pooler", {.pooler = true}, of->has.pooler},
+            {"next sentence head", {.pooler = of->has.pooler, .nsp = true}, of->has.nsp},
+            {"classification head", {.pooler = of->has.pooler, .labels = 2}, of->has.labels}};
         for (int i = 0; i < 3; i++) {
             mc_model *model = model_of(ctx, family->name, family->config, &heads[i].heads, NULL);
             if (heads[i].has)
@@ -414,10 +440,10 @@ static void test_heads_in_files(void **state)
     }
 }
 
-#define MC_T5(scale)                                                                             \
-    "{\"vocab_size\": 50, \"dim_model\": 16, \"dim_ff\": 40, \"num_heads\": 4, "                 \
-    "\"dim_head\": 6, \"num_encoder_layers\": 2, \"num_decoder_layers\": 3, "                    \
-    "\"position_bias_num_buckets\": 8, \"position_bias_max_distance\": 20, "                     \
+#define MC_T5(scale)                                                             \
+    "{\"vocab_size\": 50, \"dim_model\": 16, \"dim_ff\": 40, \"num_heads\": 4, " \
+    "\"dim_head\": 6, \"num_encoder_layers\": 2, \"num_decoder_layers\": 3, "    \
+    "\"position_bias_num_buckets\": 8, \"position_bias_max_distance\": 20, "     \
     "\"ffn_activate_fn\": \"relu\", \"half\": false, \"scale\": " scale "}"
 
 /* ModelCenter keeps T5's values divided; what is saved is Hugging Face's, with the same logits. */

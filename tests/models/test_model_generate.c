@@ -85,8 +85,9 @@ static void test_greedy(void **state)
     for (int f = 0; f < TINY_FAMILIES; f++) {
         mc_model *model = decoder(ctx, f);
         if (!model) continue;
-        mc_generation *got = generate(
-            model, 0, PROMPTS, &(mc_generate_options){.max_new_tokens = ANSWER, .ignore_eos = true});
+        mc_generation *got =
+            generate(model, 0, PROMPTS,
+                     &(mc_generate_options){.max_new_tokens = ANSWER, .ignore_eos = true});
         bool differ = false;
         for (int i = 0; i < PROMPTS; i++) {
             assert_int_equal(got->lengths[i], ANSWER);
@@ -98,7 +99,7 @@ static void test_greedy(void **state)
     }
 }
 
-/* Sequences change places and go on with another's tokens: each with the memory of its own prompt. */
+/* Sequences change places and go on with another's tokens, each with its own prompt's memory. */
 static void test_beams(void **state)
 {
     mc_context *ctx = *state;
@@ -164,8 +165,9 @@ static void test_refusals(void **state)
         assert_error(ctx, MC_ERR_ARGUMENT, "50");
         assert_null(mc_model_generate(model, prompts, (int[]){2, 0}, 2, NULL));
         assert_error(ctx, MC_ERR_ARGUMENT, "prompt 1");
-        assert_null(mc_model_generator_new(model, prompts, prompt_lengths, PROMPTS,
-                                           &(mc_generate_options){.num_beams = 2, .max_new_tokens = 4}));
+        assert_null(
+            mc_model_generator_new(model, prompts, prompt_lengths, PROMPTS,
+                                   &(mc_generate_options){.num_beams = 2, .max_new_tokens = 4}));
         assert_error(ctx, MC_ERR_ARGUMENT, "beam");
     }
 }
