@@ -315,9 +315,14 @@ static bool add_common(cJSON *json, const mc_model *m)
            (!m->task || cJSON_AddStringToObject(json, "modelcenter_task", m->task));
 }
 
+/* The type is for us: by its weights, a CPM-2 may be a T5 as well. */
 static bool add_own_form(cJSON *json, const mc_model *m)
 {
-    return cJSON_AddBoolToObject(json, "half", m->module.root->dtype == MC_F16);
+    bool half = m->module.root->dtype == MC_F16;
+    int units = m->heads.token_labels;
+    return cJSON_AddBoolToObject(json, "half", half) &&
+           cJSON_AddStringToObject(json, "model_type", m->family->model_type[0]) &&
+           (!units || cJSON_AddNumberToObject(json, "cls_head", units));
 }
 
 /* The text of config.json (cJSON_free it). NULL when memory is out, or with an error. */

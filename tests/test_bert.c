@@ -28,7 +28,7 @@ static const mc_model_heads all_heads = {.pooler = true, .lm = true, .nsp = true
 static const mc_model_heads classifier = {.pooler = true, .labels = LABELS};
 
 static mc_model *new_bert(mc_context *ctx, mc_model_heads heads, mc_dtype dtype,
-                         mc_recompute recompute)
+                          mc_recompute recompute)
 {
     mc_bert_config config = small_config();
     return mc_bert_new(ctx, &config, &heads,
@@ -90,7 +90,7 @@ static void test_rows_are_independent(void **state)
         }
         mc_shape shape = MC_SHAPE(1, batch_lengths[r]);
         mc_model_input one = {.ids = mc_tape_input(t, MC_I32, shape, ids, false),
-                             .type_ids = mc_tape_input(t, MC_I32, shape, types, false)};
+                              .type_ids = mc_tape_input(t, MC_I32, shape, types, false)};
         mc_tensor_read_f32(ctx, mc_model_forward(t, bert, &one).pooled, alone, DIM);
         assert_good(ctx);
         for (int i = 0; i < DIM; i++) assert_near(alone[i], together[r * DIM + i], 2e-5);
@@ -119,7 +119,7 @@ static mc_tensor *pretraining_loss(mc_tape *t, mc_model *bert)
     int n = (int)mc_tensor_size(out.last_hidden, 0);
     for (int i = 0; i < n; i++) labels[i] = i % 2 ? i % VOCABULARY : -100;
     mc_tensor *mlm = mc_model_loss(t, bert, out.last_hidden,
-                                      mc_tape_input(t, MC_I32, MC_SHAPE(n), labels, false));
+                                   mc_tape_input(t, MC_I32, MC_SHAPE(n), labels, false));
     mc_tensor *nsp = mc_cross_entropy(t, mc_model_nsp_logits(t, bert, out.pooled),
                                       mc_tape_input(t, MC_I32, MC_SHAPE(BATCH), next, false), NULL);
     return mc_loss_add(t, mlm, nsp, 1);
@@ -420,7 +420,7 @@ static void test_save_and_load(void **state)
             assert_int_equal(mc_model_save(saved, temp_path(&folder, "new/model")),
                              MC_OK); /* and over it */
             mc_model *loaded = mc_bert_from_pretrained(b, temp_path(&folder, "new/model"),
-                                                      &(mc_load_options){.dtype = dtypes[d]});
+                                                       &(mc_load_options){.dtype = dtypes[d]});
             assert_good(b);
             assert_string_equal(log_text, "");
             assert_same_outputs(a, saved, b, loaded);
@@ -455,8 +455,8 @@ static void test_load_as_other_dtype(void **state)
         float exact[BATCH * DIM + BATCH * LABELS], rounded[BATCH * DIM + BATCH * LABELS];
         mc_model *reference = mc_bert_from_pretrained(ctx, f.saved.path, NULL);
         assert_good(ctx);
-        assert_int_equal(mc_parameter_dtype(
-                             mc_module_find_parameter(mc_model_module(bert), "pooler.dense.weight")),
+        assert_int_equal(mc_parameter_dtype(mc_module_find_parameter(mc_model_module(bert),
+                                                                     "pooler.dense.weight")),
                          dtype);
         outputs(ctx, bert, rounded);
         outputs(ctx, reference, exact);
@@ -560,8 +560,7 @@ static void mlm_logits(mc_context *ctx, mc_model *bert, float out[BATCH * WIDTH 
     mc_tape_end(t);
 }
 
-/* Of logits with the last value of the head's matrix 1 larger, only those of the last word differ.
- * */
+/* With the last value of the head's matrix 1 larger, logits of the last word alone differ. */
 static void assert_last_word_differs(const float *logits, const float *reference)
 {
     float difference = 0;
@@ -640,13 +639,11 @@ static void test_new_classifier(void **state)
     assert_int_equal(heads.labels, LABELS);
     assert_false(heads.lm || heads.nsp);
     float values[LABELS * DIM];
-    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "classifier.weight"),
-                      values);
+    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "classifier.weight"), values);
     float sum = 0;
     for (int i = 0; i < LABELS * DIM; i++) sum += fabsf(values[i]);
     assert_in_range((int)(100 * sum / (LABELS * DIM)), 8, 30); /* normal with a deviation of 0.2 */
-    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "classifier.bias"),
-                      values);
+    mc_parameter_read(mc_module_find_parameter(mc_model_module(bert), "classifier.bias"), values);
     for (int i = 0; i < LABELS; i++) assert_true(values[i] == 0);
     mc_context_free(ctx);
     free_files(&f);
@@ -704,11 +701,12 @@ static void test_other_config(void **state)
     mc_context *ctx = *state;
     temp_folder folder = temp_folder_new();
     const char *path = temp_path(&folder, "config.json");
-    write_text(path,
-               "{\"dim_model\": 24, \"num_heads\": 3, \"dim_head\": 8, \"dim_ff\": 48, \"num_layers\": 2, "
-               "\"vocab_size\": 60,"
-               "\"position_size\": 33, \"type_size\": 4, \"norm_eps\": 1e-6, \"dropout_p\": 0.2,"
-               "\"ffn_activate_fn\": \"relu\", \"att_init_std\": 0.05}");
+    write_text(
+        path,
+        "{\"dim_model\": 24, \"num_heads\": 3, \"dim_head\": 8, \"dim_ff\": 48, \"num_layers\": 2, "
+        "\"vocab_size\": 60,"
+        "\"position_size\": 33, \"type_size\": 4, \"norm_eps\": 1e-6, \"dropout_p\": 0.2,"
+        "\"ffn_activate_fn\": \"relu\", \"att_init_std\": 0.05}");
     mc_bert_config c;
     assert_int_equal(mc_bert_config_read(ctx, path, &c), MC_OK);
     assert_int_equal(c.dim, 24);
@@ -766,7 +764,8 @@ static void test_wrong_input(void **state)
     assert_error(ctx, MC_ERR_ARGUMENT, "BERT", "NULL");
     mc_tensor *good = mc_tape_input(t, MC_I64, MC_SHAPE(2, 3), ids, false);
     mc_tensor *types = mc_tape_input(t, MC_I64, MC_SHAPE(2, 2), ids, false);
-    assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good, .type_ids = types}).pooled);
+    assert_null(
+        mc_model_forward(t, bert, &(mc_model_input){.ids = good, .type_ids = types}).pooled);
     assert_error(ctx, MC_ERR_SHAPE, "type ids", "(2, 2)");
     assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good, .type_ids = good}).pooled);
     assert_error(ctx, MC_ERR_ARGUMENT, "= 2", "0 to 1");

@@ -139,9 +139,9 @@ static mc_model_input input_of(run *r, mc_tape *t)
     if (r->o.rounding == ROUNDED)
         return (mc_model_input){.ids = r->ids, .type_ids = r->types, .lengths = r->lengths};
     return (mc_model_input){.ids = mc_tape_input(t, MC_I32, MC_SHAPE(s->total), s->ids, false),
-                           .type_ids =
-                               mc_tape_input(t, MC_I32, MC_SHAPE(s->total), s->types, false),
-                           .lengths = mc_tape_lengths(t, s->length, s->count, 1)};
+                            .type_ids =
+                                mc_tape_input(t, MC_I32, MC_SHAPE(s->total), s->types, false),
+                            .lengths = mc_tape_lengths(t, s->length, s->count, 1)};
 }
 
 static void step(mc_context *ctx, void *user)

@@ -222,10 +222,10 @@ static float train_step(trainer *r)
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(r->ctx);
     mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids, false),
-                        .lengths = mc_tape_lengths(t, lengths, 2, 1)};
+                         .lengths = mc_tape_lengths(t, lengths, 2, 1)};
     mc_model_output out = mc_model_forward(t, r->bert, &in);
     mc_tensor *mlm = mc_model_loss(t, r->bert, out.last_hidden,
-                                      mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), labels, false));
+                                   mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), labels, false));
     mc_tensor *nsp = mc_cross_entropy(t, mc_model_nsp_logits(t, r->bert, out.pooled),
                                       mc_tape_input(t, MC_I32, MC_SHAPE(2), next, false), NULL);
     mc_tensor *loss = mc_loss_add(t, mlm, nsp, 1);

@@ -75,8 +75,8 @@ static void test_goldens(void **state)
     for (int i = 0; i < GOLDENS; i++) {
         expect_exit(golden_folder(goldens[i].name), 0, "golden: passed");
         if (!strstr(output, "out.") || !strstr(output, goldens[i].compared))
-            fail_msg("%s: nothing of \"%s\" was compared: %s", goldens[i].name,
-                     goldens[i].compared, output);
+            fail_msg("%s: nothing of \"%s\" was compared: %s", goldens[i].name, goldens[i].compared,
+                     output);
     }
 }
 

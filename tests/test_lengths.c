@@ -53,7 +53,8 @@ static mc_model *make_model(mc_context *ctx)
     config.heads = 2;
     config.positions = LONGEST;
     config.init_std = config.embedding_std = config.ffn_std = 0.2f;
-    mc_model *bert = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 3}, NULL);
+    mc_model *bert =
+        mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 3}, NULL);
     mc_model_set_dropout(bert, 0);
     assert_good(ctx);
     return bert;
@@ -104,14 +105,14 @@ static void test_same_as_exact(void **state)
         for (int i = 0; i < n; i++) label[i] = i % 3;
         mc_tape *t = mc_tape_begin(ctx);
         mc_model_input exact = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(total), host, false),
-                               .lengths = mc_tape_lengths(t, length, n, 1)};
+                                .lengths = mc_tape_lengths(t, length, n, 1)};
         run_model(ctx, bert, &exact, t, mc_tape_input(t, MC_I32, MC_SHAPE(n), label, false), x,
                   expected, hx);
         mc_tensor_write(ids, host, sizeof host);
         mc_tensor_write(labels, label, sizeof label);
         mc_lengths_write(l, length, n, total + 9 * (n > 1), LONGEST);
-        run_model(ctx, bert, &(mc_model_input){.ids = ids, .lengths = l}, mc_tape_begin(ctx), labels,
-                  y, got, hy);
+        run_model(ctx, bert, &(mc_model_input){.ids = ids, .lengths = l}, mc_tape_begin(ctx),
+                  labels, y, got, hy);
         for (int i = 0; i < 3 * n; i++) assert_near(y[i], x[i], 1e-5);
         for (int i = 0; i < n * LONGEST * DIM; i++) assert_near(hy[i], hx[i], 1e-5);
         for (size_t i = 0; i < count; i++) assert_near(got[i], expected[i], 1e-5);

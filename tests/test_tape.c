@@ -647,7 +647,8 @@ static void test_hidden_states(void **state)
     mc_tensor *hidden[LAYERS], *gate = random_input(t, MC_F32, MC_SHAPE(DIM));
     mc_tensor *x = random_input(t, MC_F32, MC_SHAPE(TOKENS, DIM));
     x->lengths = mc_tape_lengths(t, (int32_t[]){TOKENS}, 1, 1);
-    mc_tensor *y = mc_block_list_forward(t, m->blocks, x, &(mc_call){.extra = {gate}, .hidden = hidden});
+    mc_tensor *y =
+        mc_block_list_forward(t, m->blocks, x, &(mc_call){.extra = {gate}, .hidden = hidden});
     assert_ptr_equal(hidden[0], x);
     for (int i = 0; i < LAYERS; i++) assert_non_null(mc_tensor_data(hidden[i]));
     assert_non_null(mc_tensor_data(y));

@@ -222,7 +222,10 @@ static mc_tensor *decode_cpm2(mc_tape *t, mc_model *m, mc_stack_input *in)
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static const mc_weight_rule rules[] = {{NULL}};
-static const char *const ignored[] = {NULL}, *const no_types[] = {NULL};
+static const char *const ignored[] = {NULL};
+
+/* Ours: ModelCenter's files have no "model_type". */
+static const char *const cpm1_types[] = {"cpm1", NULL}, *const cpm2_types[] = {"cpm2", NULL};
 static const mc_weight_map map = {.rules = rules, .base_prefix = "", .ignored = ignored};
 static const char *const cpm1_has[] = {"position_bias.relative_attention_bias", NULL};
 static const char *const cpm2_has[] = {"position_bias_enc.relative_attention_bias", NULL};
@@ -231,7 +234,7 @@ static const char *const cpm2_lacks[] = {NULL};
 
 const mc_family mc_family_cpm1 = {.name = "cpm1",
                                   .title = "CPM-1",
-                                  .model_type = no_types,
+                                  .model_type = cpm1_types,
                                   .kind = MC_MODEL_DECODER,
                                   .has = {.marks = true},
                                   .config_size = sizeof(mc_cpm_config),
@@ -250,7 +253,7 @@ const mc_family mc_family_cpm1 = {.name = "cpm1",
 
 const mc_family mc_family_cpm2 = {.name = "cpm2",
                                   .title = "CPM-2",
-                                  .model_type = no_types,
+                                  .model_type = cpm2_types,
                                   .kind = MC_MODEL_ENCODER_DECODER,
                                   .config_size = sizeof(mc_cpm_config),
                                   .parts_size = sizeof(cpm_parts),

@@ -59,7 +59,8 @@ static run begin(mc_context *ctx, const kind *k, const char *folder)
     run r = {.ctx = ctx};
     mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
     mc_load_options load = {.dtype = k->dtype};
-    r.gpt2 = folder ? mc_gpt2_from_pretrained(ctx, folder, &load) : mc_gpt2_new(ctx, &c, NULL, &load);
+    r.gpt2 =
+        folder ? mc_gpt2_from_pretrained(ctx, folder, &load) : mc_gpt2_new(ctx, &c, NULL, &load);
     mc_module_set_trainable(mc_model_module(r.gpt2), "*.layers.1.*", false);
     mc_optimizer *o =
         k->sgd ? mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.1f, .momentum = 0.9f})
@@ -107,7 +108,7 @@ static void train(run *r, int first, int last)
         mc_optim_manager_zero_grad(r->optim);
         mc_tape *t = mc_tape_begin(r->ctx);
         mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
-                            .lengths = mc_tape_lengths(t, lengths, rows, 1)};
+                             .lengths = mc_tape_lengths(t, lengths, rows, 1)};
         mc_model_output out = mc_model_forward(t, r->gpt2, &in);
         mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), labels, false);
         mc_optim_manager_backward(r->optim, t, mc_model_loss(t, r->gpt2, out.last_hidden, target));
@@ -320,10 +321,10 @@ static void check_run(const kind *k, const char *shared, bool background)
     if (background) train(&a, SAVED, STEPS); /* which must not be seen in what is saved */
     mc_checkpoint_wait(job);
     run b = resume(job, k, folder), c = resume(alone, k, folder);
-    check(
-        different_weights(mc_model_module(b.gpt2), mc_model_module(c.gpt2)) == 0 &&
-            (background || different_weights(mc_model_module(a.gpt2), mc_model_module(c.gpt2)) == 0),
-        "%s: weights change by saving", folder);
+    check(different_weights(mc_model_module(b.gpt2), mc_model_module(c.gpt2)) == 0 &&
+              (background ||
+               different_weights(mc_model_module(a.gpt2), mc_model_module(c.gpt2)) == 0),
+          "%s: weights change by saving", folder);
     if (!background) train(&a, SAVED, STEPS);
     train(&b, SAVED, STEPS);
     train(&c, SAVED, STEPS);

@@ -38,7 +38,7 @@ static void run(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, int fi
     mc_tape *t = mc_tape_begin(ctx);
     const mc_lengths *packed = mc_tape_lengths(t, lengths, rows, 1);
     mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
-                        .lengths = packed};
+                         .lengths = packed};
     mc_tensor *hidden = mc_record(t, mc_model_forward(t, gpt2, &in).last_hidden, "out");
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), next, false);
     mc_optim_manager_backward(optim, t, mc_model_loss(t, gpt2, hidden, target));

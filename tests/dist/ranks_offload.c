@@ -79,7 +79,7 @@ static void backward(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, i
     }
     mc_tape *t = mc_tape_begin(ctx);
     mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
-                        .lengths = mc_tape_lengths(t, lengths, rows, 1)};
+                         .lengths = mc_tape_lengths(t, lengths, rows, 1)};
     mc_model_output out = mc_model_forward(t, gpt2, &in);
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), labels, false);
     mc_optim_manager_backward(optim, t, mc_model_loss(t, gpt2, out.last_hidden, target));

@@ -55,8 +55,8 @@ static void make_batch(batch *b, int micro)
 static mc_model *make_model(mc_context *ctx, const setting *s)
 {
     mc_gpt2_config c = small_gpt2_config(32, 3, VOCABULARY, LENGTH);
-    mc_model *gpt2 =
-        mc_gpt2_new(ctx, &c, NULL, &(mc_load_options){.dtype = s->dtype, .recompute = s->recompute});
+    mc_model *gpt2 = mc_gpt2_new(ctx, &c, NULL,
+                                 &(mc_load_options){.dtype = s->dtype, .recompute = s->recompute});
     mc_module_set_trainable(mc_model_module(gpt2), "*.layers.1.*", false);
     return gpt2;
 }
@@ -98,7 +98,7 @@ static void backward(mc_context *ctx, mc_model *gpt2, mc_optim_manager *optim, c
     mc_tape *t = mc_tape_begin(ctx);
     const mc_lengths *packed = mc_tape_lengths(t, lengths, rows, 1);
     mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
-                        .lengths = packed};
+                         .lengths = packed};
     mc_model_output out = mc_model_forward(t, gpt2, &in);
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), labels, false);
     mc_optim_manager_backward(optim, t, mc_model_loss(t, gpt2, out.last_hidden, target));

@@ -3,7 +3,10 @@
 #ifndef MC_TESTS_FAMILY_TEST_H
 #define MC_TESTS_FAMILY_TEST_H
 
+#include "models/cpm/cpm.h"
 #include "models/family_internal.h"
+#include "models/gptj/gptj.h"
+#include "models/t5/t5.h"
 #include "tests/models/model_test.h"
 
 typedef struct tiny_family {
@@ -14,6 +17,9 @@ static const tiny_family tiny_families[] = {
     {"bert", "{\"model_type\": \"bert\", \"vocab_size\": 50, \"hidden_size\": 16, "
              "\"intermediate_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
              "\"max_position_embeddings\": 24, \"initializer_range\": 0.2}"},
+    {"roberta", "{\"model_type\": \"roberta\", \"vocab_size\": 50, \"hidden_size\": 16, "
+                "\"intermediate_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+                "\"max_position_embeddings\": 26, \"initializer_range\": 0.2}"},
     {"gpt2", "{\"model_type\": \"gpt2\", \"vocab_size\": 50, \"n_embd\": 16, \"n_inner\": 40, "
              "\"n_layer\": 2, \"n_head\": 4, \"n_positions\": 24, \"initializer_range\": 0.2, "
              "\"bos_token_id\": 0, \"eos_token_id\": 1}"},

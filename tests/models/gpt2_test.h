@@ -26,7 +26,8 @@ static inline mc_gpt2_config small_config(void)
 static inline mc_model *new_gpt2(mc_context *ctx, mc_dtype dtype, mc_recompute recompute)
 {
     mc_gpt2_config config = small_config();
-    return mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.dtype = dtype, .recompute = recompute});
+    return mc_gpt2_new(ctx, &config, NULL,
+                       &(mc_load_options){.dtype = dtype, .recompute = recompute});
 }
 
 static inline mc_model_input make_batch(mc_tape *t, way how)

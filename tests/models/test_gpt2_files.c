@@ -51,10 +51,9 @@ static bool same_config(const mc_gpt2_config *a, const mc_gpt2_config *b)
            a->embedding_dropout == b->embedding_dropout &&
            a->attention_dropout == b->attention_dropout && a->init_std == b->init_std &&
            a->embedding_std == b->embedding_std && a->ffn_std == b->ffn_std &&
-           a->head_dim == b->head_dim &&
-           a->tied == b->tied && a->scale_attention == b->scale_attention &&
-           a->scale_by_layer == b->scale_by_layer && a->bos_token_id == b->bos_token_id &&
-           a->eos_token_id == b->eos_token_id;
+           a->head_dim == b->head_dim && a->tied == b->tied &&
+           a->scale_attention == b->scale_attention && a->scale_by_layer == b->scale_by_layer &&
+           a->bos_token_id == b->bos_token_id && a->eos_token_id == b->eos_token_id;
 }
 
 static void test_save_and_load(void **state)

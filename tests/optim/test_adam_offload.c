@@ -110,7 +110,7 @@ static mc_tensor *forward(mc_tape *t, mc_model *gpt2, int number, bool with_logi
         labels[i] = seed >> 61 ? token : -100;
     }
     mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), ids, false),
-                        .lengths = mc_tape_lengths(t, lengths, 2, 1)};
+                         .lengths = mc_tape_lengths(t, lengths, 2, 1)};
     mc_model_output out = mc_model_forward(t, gpt2, &in);
     mc_tensor *target = mc_tape_input(t, MC_I32, MC_SHAPE(TOKENS), labels, false);
     if (!with_logits) return mc_model_loss(t, gpt2, out.last_hidden, target);

@@ -1,0 +1,518 @@
+/* What all families share: files there and back, batches that a family cannot use, configs that
+ * make no sense, and forms that change on the way. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/models/family_test.h"
+
+static char log_text[8192];
+
+static void keep_log(void *user, mc_log_level level, const char *line)
+{
+    (void)user, (void)level;
+    size_t used = strlen(log_text);
+    snprintf(log_text + used, sizeof log_text - used, "%s\n", line);
+}
+
+static mc_context *logging_context(uint64_t seed)
+{
+    log_text[0] = '\0';
+    return mc_init_distributed(&(mc_init_options){.seed = seed, .log = keep_log});
+}
+
+static void assert_same_parameters(mc_model *a, mc_model *b)
+{
+    int64_t of_a, of_b;
+    float *x = parameter_values(mc_model_module(a), &of_a);
+    float *y = parameter_values(mc_model_module(b), &of_b);
+    assert_int_equal(of_a, of_b);
+    assert_memory_equal(x, y, (size_t)of_a * sizeof *x);
+    free(x);
+    free(y);
+}
+
+/* ---- there and back -------------------------------------------------------------------------- */
+
+static void test_save_and_load(void **state)
+{
+    (void)state;
+    static float saved_logits[MOST_LOGITS], logits[MOST_LOGITS];
+    for (int f = 0; f < TINY_FAMILIES; f++)
+        for (mc_dtype dtype = MC_F32; dtype <= MC_BF16; dtype++) {
+            const tiny_family *family = &tiny_families[f];
+            bool own_form = mc_family_find(family->name)->own_form;
+            temp_folder folder = temp_folder_new();
+            mc_context *a = mc_init_distributed(&(mc_init_options){.seed = 1}),
+                       *b = logging_context(99);
+            mc_model *saved = tiny_model(a, family, &(mc_load_options){.dtype = dtype});
+            assert_int_equal(mc_model_save(saved, folder.path), MC_OK);
+            /* ModelCenter's form does not tell bf16 */
+            bool told = !(own_form && dtype == MC_BF16);
+            mc_load_options o = {.saved_dtype = told, .dtype = told ? 0 : dtype};
+            mc_model *loaded = mc_model_from_pretrained(b, folder.path, &o);
+            assert_good(b);
+            assert_string_equal(log_text, "");
+            assert_string_equal(mc_model_family(loaded), family->name);
+            assert_int_equal(mc_model_module(loaded)->root->dtype, dtype);
+            assert_memory_equal(loaded->config, saved->config, saved->family->config_size);
+            assert_same_parameters(saved, loaded);
+            int64_t count = family_logits(saved, (part){LENGTHS, -1}, saved_logits);
+            assert_int_equal(family_logits(loaded, (part){LENGTHS, -1}, logits), count);
+            assert_memory_equal(logits, saved_logits, (size_t)count * sizeof *logits);
+            mc_context_free(a);
+            mc_context_free(b);
+            temp_folder_free(&folder);
+        }
+}
+
+static void class_logits(mc_model *model, int labels, float *out)
+{
+    mc_context *ctx = mc_model_module(model)->ctx;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_model_input in = input_for(t, model, (part){PACKED, -1});
+    mc_model_output output = mc_model_forward(t, model, &in);
+    mc_tensor *x = mc_model_classify(t, model, &output);
+    assert_good(ctx);
+    assert_true(mc_shape_equal(x->shape, MC_SHAPE(BATCH, labels)));
+    mc_tensor_read_f32(ctx, x, out, BATCH * labels);
+    mc_tape_end(t);
+}
+
+/* Classifiers, their task and their labels; families that have none say so. */
+static void test_classifiers(void **state)
+{
+    (void)state;
+    enum { LABELS = 3 };
+    const char *names[LABELS] = {"no", "yes", "who knows"};
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        const tiny_family *family = &tiny_families[f];
+        mc_context *ctx = logging_context(3);
+        mc_model *model = model_of(ctx, family->name, family->config, NULL,
+                                   &(mc_load_options){.num_labels = LABELS});
+        if (!mc_family_find(family->name)->has.labels) {
+            assert_null(model);
+            assert_error(ctx, MC_ERR_UNSUPPORTED, "no classification head");
+            mc_context_free(ctx);
+            continue;
+        }
+        assert_good(ctx);
+        temp_folder folder = temp_folder_new();
+        mc_model_set_task(model, "RTE", names);
+        assert_int_equal(mc_model_save(model, folder.path), MC_OK);
+        mc_model *loaded = mc_model_from_pretrained(ctx, folder.path, NULL);
+        assert_good(ctx);
+        assert_string_equal(log_text, "");
+        assert_int_equal(mc_model_get_heads(loaded).labels, LABELS);
+        assert_false(mc_model_get_heads(loaded).lm);
+        assert_string_equal(mc_model_task(loaded), "RTE");
+        assert_string_equal(mc_model_label_name(loaded, 2), names[2]);
+        float expected[BATCH * LABELS], found[BATCH * LABELS];
+        class_logits(model, LABELS, expected);
+        class_logits(loaded, LABELS, found);
+        assert_memory_equal(found, expected, sizeof found);
+        assert_true(expected[0] != expected[LABELS]); /* sequences differ */
+        mc_context_free(ctx);
+        temp_folder_free(&folder);
+    }
+}
+
+/* ModelCenter's logits of each token: its own form keeps them, Hugging Face's has no such thing. */
+static void test_token_heads(void **state)
+{
+    mc_context *ctx = *state;
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        const tiny_family *family = &tiny_families[f];
+        temp_folder folder = temp_folder_new();
+        mc_model_heads heads = {.pooler = mc_family_find(family->name)->has.pooler,
+                                .token_labels = 6};
+        mc_model *model = model_of(ctx, family->name, family->config, &heads, NULL);
+        assert_good(ctx);
+        mc_model_save(model, folder.path);
+        if (!model->family->own_form) {
+            assert_error(ctx, MC_ERR_UNSUPPORTED, "6 units", "no Hugging Face form");
+        } else {
+            mc_model *loaded = mc_model_from_pretrained(ctx, folder.path, NULL);
+            assert_good(ctx);
+            assert_int_equal(mc_model_get_heads(loaded).token_labels, 6);
+            assert_same_parameters(model, loaded);
+        }
+        temp_folder_free(&folder);
+    }
+}
+
+/* ---- batches that the family has no use for -------------------------------------------------- */
+
+static mc_tensor *numbers(mc_tape *t, mc_shape shape, int32_t every, int32_t last)
+{
+    int32_t data[64];
+    int64_t count = mc_shape_count(shape);
+    for (int64_t i = 0; i < count; i++) data[i] = i + 1 < count ? every : last;
+    return mc_tape_input(t, MC_I32, shape, data, false);
+}
+
+#define REFUSED(model, status, ...)                               \
+    do {                                                          \
+        assert_null(mc_model_forward(t, model, &in).last_hidden); \
+        assert_error(ctx, status, __VA_ARGS__);                   \
+    } while (0)
+
+static void test_fields_without_use(void **state)
+{
+    mc_context *ctx = *state;
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *ids = numbers(t, MC_SHAPE(2, 3), 1, 2);
+    const mc_lengths *l = mc_tape_lengths(t, (int32_t[]){3, 2}, 2, 1);
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        mc_model *model = tiny_model(ctx, &tiny_families[f], NULL);
+        const mc_family *family = model->family;
+        bool two = family->kind == MC_MODEL_ENCODER_DECODER;
+        const struct {
+            const char *name;
+            mc_model_input in;
+            bool used;
+        } fields[] = {
+            {"type_ids", {.ids = ids, .type_ids = ids}, family->has.types},
+            {"decoder_ids", {.ids = ids, .decoder_ids = ids}, two},
+            {"decoder_lengths", {.ids = ids, .decoder_lengths = l}, two},
+            {"context", {.ids = ids, .context = ids}, family->has.marks},
+            {"span", {.ids = ids, .span = ids}, family->has.marks},
+        };
+        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+            mc_model_input in = fields[i].in;
+            if (!fields[i].used) REFUSED(model, MC_ERR_ARGUMENT, family->title, fields[i].name);
+        }
+        mc_model_input in = {.decoder_ids = two ? ids : NULL};
+        REFUSED(model, MC_ERR_ARGUMENT, family->title, "\"ids\" is NULL");
+    }
+    mc_tape_end(t);
+}
+
+static void test_marks_that_do_not_fit(void **state)
+{
+    mc_context *ctx = *state;
+    mc_model *cpm = tiny_model(ctx, tiny("cpm1"), NULL);
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_shape shape = MC_SHAPE(2, 3), other = MC_SHAPE(3, 2);
+    mc_tensor *ids = numbers(t, shape, 1, 2);
+    mc_model_input in = {.ids = ids, .context = numbers(t, other, 0, 1)};
+    REFUSED(cpm, MC_ERR_SHAPE, "CPM-1", "context", "(3, 2)");
+    in.context = numbers(t, shape, 0, 2);
+    REFUSED(cpm, MC_ERR_ARGUMENT, "CPM-1", "context 2 of token 5", "0 to 1");
+    in.context = mc_tape_input(t, MC_F32, shape, NULL, false);
+    REFUSED(cpm, MC_ERR_SHAPE, "context", "f32");
+    in.context = NULL;
+    in.span = numbers(t, shape, 0, -1);
+    REFUSED(cpm, MC_ERR_ARGUMENT, "CPM-1", "span -1 of token 5", "expected 0 to");
+    in.span = numbers(t, shape, 1 << 30, 0);
+    REFUSED(cpm, MC_ERR_ARGUMENT, "span 1073741824 of token 0");
+    in.span = numbers(t, MC_SHAPE(5), 0, 1);
+    REFUSED(cpm, MC_ERR_SHAPE, "span", "(5)");
+    in.span = numbers(t, shape, 0, 1);
+    assert_non_null(mc_model_forward(t, cpm, &in).last_hidden);
+    mc_tape_end(t);
+}
+
+static void test_decoder_input(void **state)
+{
+    mc_context *ctx = *state;
+    static const char *const names[] = {"t5", "cpm2"};
+    for (int f = 0; f < 2; f++) {
+        mc_model *model = tiny_model(ctx, tiny(names[f]), NULL);
+        const char *title = model->family->title;
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *ids = numbers(t, MC_SHAPE(2, 3), 1, 2);
+        mc_model_input in = {.ids = ids};
+        REFUSED(model, MC_ERR_ARGUMENT, title, "decoder_ids");
+        in.decoder_ids = numbers(t, MC_SHAPE(3, 3), 1, 2);
+        REFUSED(model, MC_ERR_SHAPE, title, "3 sequences", "2");
+        in.decoder_ids = numbers(t, MC_SHAPE(2, 2), 1, VOCABULARY);
+        REFUSED(model, MC_ERR_ARGUMENT, "= 50", "0 to 49");
+        in.decoder_ids = numbers(t, MC_SHAPE(4), 1, 2);
+        REFUSED(model, MC_ERR_SHAPE, title, "(4)", "lengths");
+        in.decoder_lengths = mc_tape_lengths(t, (int32_t[]){1, 3}, 2, 1);
+        assert_non_null(mc_model_forward(t, model, &in).last_hidden);
+        mc_tape_end(t);
+    }
+}
+
+/* ---- configs and heads that make no sense ---------------------------------------------------- */
+
+static const struct bad_config {
+    const char *family, *text;
+    mc_status status;
+    const char *words[3];
+} bad_configs[] = {
+    {"t5", "{\"num_heads\": 0}", MC_ERR_FORMAT, {"config.json: key \"num_heads\"", "from 1"}},
+    {"t5", "{\"relative_attention_num_buckets\": 7}", MC_ERR_FORMAT, {"7 buckets", "even number"}},
+    {"t5",
+     "{\"feed_forward_proj\": \"gated-mish\"}",
+     MC_ERR_UNSUPPORTED,
+     {"feed_forward_proj", "gated-mish"}},
+    {"t5", "{\"is_encoder_decoder\": false}", MC_ERR_UNSUPPORTED, {"is_encoder_decoder", "false"}},
+    {"t5", "{\"dropout_rate\": 1}", MC_ERR_FORMAT, {"dropout_rate"}},
+    {"t5", "{\"model_type\": \"umt5\"}", MC_ERR_UNSUPPORTED, {"model_type", "umt5"}},
+    {"t5",
+     "{\"dim_head\": 64, \"position_size\": 5}",
+     MC_ERR_UNSUPPORTED,
+     {"position_size", "another family than T5"}},
+    {"gptj", "{\"n_embd\": 30, \"n_head\": 4}", MC_ERR_FORMAT, {"dim 30", "4 heads"}},
+    {"gptj",
+     "{\"n_embd\": 32, \"n_head\": 4, \"rotary_dim\": 16}",
+     MC_ERR_FORMAT,
+     {"16 rotary columns"}},
+    {"gptj",
+     "{\"n_embd\": 32, \"n_head\": 4, \"rotary_dim\": 3}",
+     MC_ERR_FORMAT,
+     {"3 rotary columns", "even"}},
+    {"gptj",
+     "{\"dim_head\": 64, \"att_bias\": true}",
+     MC_ERR_UNSUPPORTED,
+     {"att_bias", "expected false"}},
+    {"cpm1", "{\"dim_model\": \"wide\"}", MC_ERR_FORMAT, {"dim_model", "wide"}},
+    {"cpm1",
+     "{\"dim_head\": 64, \"position_bias_num_buckets\": 6}",
+     MC_ERR_FORMAT,
+     {"6 buckets", "fours"}},
+    {"cpm1",
+     "{\"dim_head\": 64, \"num_decoder_layers\": 6}",
+     MC_ERR_UNSUPPORTED,
+     {"num_decoder_layers", "CPM-1"}},
+    {"cpm2", "{\"dim_head\": 64, \"norm_bias\": true}", MC_ERR_UNSUPPORTED, {"norm_bias"}},
+    {"cpm2",
+     "{\"dim_head\": 64, \"pos_bias_type\": \"rotary\"}",
+     MC_ERR_UNSUPPORTED,
+     {"pos_bias_type", "rotary"}},
+    {"cpm2", "[]", MC_ERR_FORMAT, {"config.json"}},
+};
+
+static void test_bad_configs(void **state)
+{
+    mc_context *ctx = *state;
+    for (size_t i = 0; i < sizeof bad_configs / sizeof *bad_configs; i++) {
+        const struct bad_config *bad = &bad_configs[i];
+        mc_model *model = model_of(ctx, bad->family, bad->text, NULL, NULL);
+        if (model || mc_error_status(ctx) != bad->status)
+            fail_msg("%s: %s", bad->text, mc_error_message(ctx));
+        for (int w = 0; w < 3 && bad->words[w]; w++)
+            if (!strstr(mc_error_message(ctx), bad->words[w]))
+                fail_msg("%s: no \"%s\" in \"%s\"", bad->text, bad->words[w],
+                         mc_error_message(ctx));
+        mc_clear_error(ctx);
+    }
+    assert_null(model_of(ctx, "gpt5", "{}", NULL, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "gpt5", "bert, gpt2, t5, gptj, cpm1, cpm2");
+    assert_null(mc_model_new(ctx, "t5", "t5-tiny", NULL, NULL));
+    assert_error(ctx, MC_ERR_NOT_FOUND, "T5", "t5-tiny", "t5-small", "google/flan-t5-xl");
+    assert_null(mc_model_new(ctx, "cpm1", "gpt2", NULL, NULL));
+    assert_error(ctx, MC_ERR_NOT_FOUND, "CPM-1", "gpt2", "cpm1-large");
+    assert_null(mc_model_from_pretrained_of(ctx, "gpt5", "gpt2", NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "gpt5", "cpm2");
+    assert_int_equal(ctx->device->memory.in_use, 0);
+}
+
+/* A key that nobody knows is worth a word. */
+static void test_unknown_keys(void **state)
+{
+    (void)state;
+    mc_context *ctx = logging_context(1);
+    mc_t5_config config;
+    temp_folder folder = temp_folder_new();
+    const char *path = temp_path(&folder, "config.json");
+    write_text(path, "{\"d_model\": 32, \"use_cache\": true, \"flavour\": 3, \"taste\": null}");
+    assert_int_equal(mc_t5_config_read(ctx, path, &config), MC_OK);
+    assert_int_equal(config.dim, 32);
+    assert_non_null(strstr(log_text, "config.json: key \"flavour\" is not known"));
+    assert_null(strstr(log_text, "use_cache"));
+    assert_null(strstr(log_text, "taste"));
+    mc_context_free(ctx);
+    temp_folder_free(&folder);
+}
+
+static void test_heads_without_use(void **state)
+{
+    mc_context *ctx = *state;
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        const tiny_family *family = &tiny_families[f];
+        const mc_family *of = mc_family_find(family->name);
+        const struct {
+            const char *name;
+            mc_model_heads heads;
+            bool has;
+        } heads[] = {
+            {"pooler", {.pooler = true}, of->has.pooler},
+            {"next sentence head", {.pooler = of->has.pooler, .nsp = true}, of->has.nsp},
+            {"classification head", {.pooler = of->has.pooler, .labels = 2}, of->has.labels}};
+        for (int i = 0; i < 3; i++) {
+            mc_model *model = model_of(ctx, family->name, family->config, &heads[i].heads, NULL);
+            if (heads[i].has)
+                assert_good(ctx);
+            else
+                assert_error(ctx, MC_ERR_UNSUPPORTED, of->title, heads[i].name);
+            assert_int_equal(model != NULL, heads[i].has);
+        }
+        assert_null(model_of(ctx, family->name, family->config,
+                             &(mc_model_heads){.labels = MC_MODEL_MAX_LABELS + 1}, NULL));
+        assert_error(ctx, MC_ERR_ARGUMENT, of->title, "1025 labels");
+    }
+}
+
+/* Each family's loader refuses each other family's folder, by name. */
+static void test_other_families_folders(void **state)
+{
+    mc_context *ctx = *state;
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        temp_folder folder = temp_folder_new();
+        mc_model *saved = tiny_model(ctx, &tiny_families[f], NULL);
+        assert_int_equal(mc_model_save(saved, folder.path), MC_OK);
+        const char *name, *title = saved->family->title;
+        for (int i = 0; (name = mc_family_name(i)); i++) {
+            mc_model *model = mc_model_from_pretrained_of(ctx, name, folder.path, NULL);
+            if (strcmp(name, tiny_families[f].name) == 0) {
+                assert_good(ctx);
+                mc_model_free(model);
+                continue;
+            }
+            assert_null(model);
+            assert_error(ctx, MC_ERR_UNSUPPORTED, title, mc_family_find(name)->title,
+                         "config.json");
+        }
+        temp_folder_free(&folder);
+    }
+}
+
+/* ---- forms that change on the way ------------------------------------------------------------ */
+
+/* Copies a weight file, with `factor` times one tensor added under another name. */
+static void add_tensor(const char *path, const char *from, const char *as, float factor)
+{
+    enum { MOST = 128 };
+    static mc_safetensors_spec specs[MOST];
+    mc_context *ctx = mc_init_distributed(NULL);
+    mc_safetensors *in = mc_safetensors_open(ctx, path, NULL);
+    assert_good(ctx);
+    size_t count = mc_safetensors_count(in);
+    const mc_safetensors_entry *source = mc_safetensors_find(in, from);
+    assert_true(source && count < MOST);
+    for (size_t i = 0; i <= count; i++) {
+        const mc_safetensors_entry *e = i < count ? mc_safetensors_at(in, i) : source;
+        specs[i] = (mc_safetensors_spec){.name = i < count ? e->name : as,
+                                         .dtype = e->dtype,
+                                         .ndim = e->ndim,
+                                         .shape = e->shape};
+    }
+    char aside[1100], whole[1100];
+    snprintf(whole, sizeof whole, "%s/model.safetensors", path);
+    snprintf(aside, sizeof aside, "%s/aside", path);
+    mc_safetensors_writer *out = mc_safetensors_writer_new(ctx, aside, specs, count + 1, NULL, 0);
+    for (size_t i = 0; i < count; i++)
+        mc_safetensors_write(out, mc_safetensors_at(in, i)->data, mc_safetensors_at(in, i)->size);
+    float *values = malloc(source->size);
+    assert_non_null(values);
+    mc_safetensors_read_f32(in, source, 0, source->count, values);
+    for (int64_t i = 0; i < source->count; i++) values[i] *= factor;
+    mc_safetensors_write(out, values, source->size);
+    free(values);
+    mc_safetensors_writer_commit(out);
+    assert_good(ctx);
+    mc_context_free(ctx);
+    assert_int_equal(rename(aside, whole), 0);
+}
+
+/* A T5's file may have a head of its own, or the words again. */
+static void test_heads_in_files(void **state)
+{
+    mc_context *ctx = *state;
+    static float tied[MOST_LOGITS], found[MOST_LOGITS];
+    for (int own = 0; own < 2; own++) {
+        temp_folder folder = temp_folder_new();
+        mc_model *saved = tiny_model(ctx, tiny("t5"), NULL);
+        assert_int_equal(mc_model_save(saved, folder.path), MC_OK);
+        add_tensor(folder.path, "shared.weight", "lm_head.weight", own ? -2 : 1);
+        mc_model *loaded = mc_t5_from_pretrained(ctx, folder.path, NULL);
+        assert_good(ctx);
+        assert_int_equal(mc_t5_get_config(loaded).tied, !own);
+        int64_t count = family_logits(saved, (part){PACKED, -1}, tied);
+        family_logits(loaded, (part){PACKED, -1}, found);
+        for (int64_t i = 0; i < count; i++) assert_true(found[i] == (own ? -2 : 1) * tied[i]);
+        temp_folder_free(&folder);
+    }
+}
+
+#define MC_T5(scale)                                                             \
+    "{\"vocab_size\": 50, \"dim_model\": 16, \"dim_ff\": 40, \"num_heads\": 4, " \
+    "\"dim_head\": 6, \"num_encoder_layers\": 2, \"num_decoder_layers\": 3, "    \
+    "\"position_bias_num_buckets\": 8, \"position_bias_max_distance\": 20, "     \
+    "\"ffn_activate_fn\": \"relu\", \"half\": false, \"scale\": " scale "}"
+
+/* ModelCenter keeps T5's values divided; what is saved is Hugging Face's, with the same logits. */
+static void test_divided_t5(void **state)
+{
+    mc_context *ctx = *state;
+    static float divided[MOST_LOGITS], saved[MOST_LOGITS];
+    temp_folder folder = temp_folder_new();
+    mc_model *model = model_of(ctx, "t5", MC_T5("true"), NULL, NULL);
+    assert_good(ctx);
+    mc_parameter *words =
+        mc_module_find_parameter(mc_model_module(model), "input_embedding.weight");
+    float values[VOCABULARY * DIM], largest = 0;
+    mc_parameter_read(words, values); /* so small that the norms' eps has a say */
+    for (int i = 0; i < VOCABULARY * DIM; i++) values[i] *= 0.01f;
+    mc_parameter_write(words, values);
+    assert_int_equal(mc_model_save(model, folder.path), MC_OK);
+    mc_model *loaded = mc_t5_from_pretrained(ctx, folder.path, NULL);
+    assert_good(ctx);
+    assert_true(mc_t5_get_config(model).divided && !mc_t5_get_config(loaded).divided);
+    int64_t count = family_logits(model, (part){PACKED, -1}, divided);
+    assert_int_equal(family_logits(loaded, (part){PACKED, -1}, saved), count);
+    for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(divided[i]));
+    assert_true(largest > 1e-3f);
+    for (int64_t i = 0; i < count; i++) assert_near(saved[i], divided[i], 1e-4 * (double)largest);
+    temp_folder_free(&folder);
+    model = model_of(ctx, "t5", MC_T5("false"), NULL, NULL);
+    assert_good(ctx);
+    assert_int_not_equal(mc_model_save(model, folder.path), MC_OK);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "T5", "scale", "no Hugging Face form");
+}
+
+static void test_two_norms(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder folder = temp_folder_new();
+    mc_gptj_config c = mc_gptj_config_default();
+    c.vocab_size = VOCABULARY;
+    c.dim = DIM;
+    c.dim_ff = 40;
+    c.layers = 2;
+    c.heads = 2;
+    c.rotary_dim = 4;
+    c.two_norms = true;
+    mc_model *model = mc_gptj_new(ctx, &c, NULL, NULL);
+    assert_good(ctx);
+    mc_model_save(model, folder.path);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "GPT-J", "two norms");
+    temp_folder_free(&folder);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_save_and_load),
+        TEST(test_classifiers),
+        TEST(test_token_heads),
+        TEST(test_fields_without_use),
+        TEST(test_marks_that_do_not_fit),
+        TEST(test_decoder_input),
+        TEST(test_bad_configs),
+        TEST(test_unknown_keys),
+        TEST(test_heads_without_use),
+        TEST(test_other_families_folders),
+        TEST(test_heads_in_files),
+        TEST(test_divided_t5),
+        TEST(test_two_norms),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
