@@ -28,17 +28,24 @@ enum {
 };
 enum { STATS_BYTES = 2 * SIDE * 4 };
 
-/* How a size of heads is computed. Large heads have one group of threads, and dk and dv in parts of
- * WIDTH columns, for which p and ds are computed again. */
-template <int D> struct backward_shape {
-    static constexpr int GROUPS = D <= 128 ? 2 : 1;
+/* How a size of heads is computed, by blocks of keys. Large heads have one group of threads, and dk
+ * and dv in parts of WIDTH columns, for which p and ds are computed again. */
+template <int D> struct keys_shape {
+    static constexpr int GROUPS = D <= 128 ? 2 : 1, STAGES = D == 64 ? 4 : D <= 128 ? 3 : 2;
     static constexpr int ROWS = GROUPS * SIDE, THREADS = GROUPS * GROUP;
     static constexpr int WIDTH = D <= 128 ? D : 128, PIECES = D / WIDTH;
-    static constexpr int STAGES = D == 64 ? 4 : D <= 128 ? 3 : 2;
+    typedef layout<D, ROWS, SIDE, STAGES, 2, STAGES * STATS_BYTES> shared;
+};
+
+/* By blocks of queries. Small heads have one group of threads, and three blocks at once: as many
+ * groups as there are registers for. */
+template <int D> struct queries_shape {
+    static constexpr int RESIDENT = D == 64 ? 3 : 1;
+    static constexpr int GROUPS = D == 64 || D > 128 ? 1 : 2, STAGES = D == 64 || D > 128 ? 2 : 3;
+    static constexpr int ROWS = GROUPS * SIDE, THREADS = GROUPS * GROUP;
+    static constexpr int WIDTH = D <= 128 ? D : 128, PIECES = D / WIDTH;
     static constexpr int FOLDS = D <= 128 ? 2 : 1; /* of each group */
-    typedef layout<D, ROWS, SIDE, STAGES, 2, STAGES * STATS_BYTES> keys_shared;
-    typedef layout<D, ROWS, SIDE, STAGES, 2, GROUPS *(FOLDS *FOLD_BYTES + CARRY_BYTES)>
-        queries_shared;
+    typedef layout<D, ROWS, SIDE, STAGES, 2, GROUPS *(FOLDS *FOLD_BYTES + CARRY_BYTES)> shared;
 };
 
 /* The padded row, a multiple of 64, from which on a sequence has its tiles in stats: they do not
@@ -127,7 +134,8 @@ prepare(const call &c, const maps &m, const place &p, const list_sizes &sizes, c
     const backward_places<S, STAGES> s = {at, {at + S::BARRIERS_AT}, list, bias};
     if (threadIdx.x == 0) {
         if (at % 1024) __trap(); /* swizzling counts from there */
-        s.barrier.init(blockDim.x / 32);
+        /* with BY_KEYS threads themselves read of tiles, and each lets go for itself */
+        s.barrier.init(BY_KEYS ? blockDim.x : blockDim.x / 32);
     }
     if (c.marks) {
         summarize(c, p, summaries);
@@ -188,12 +196,12 @@ __device__ __forceinline__ void find_ds_of_keys(const seat &me, uint32_t stats,
 }
 
 template <class T, int D>
-__device__ __forceinline__ void compute_keys(
-    const call &c, const maps &m, const place &p, const seat &me,
-    const backward_places<typename backward_shape<D>::keys_shared, backward_shape<D>::STAGES> &s,
-    float (&dk)[backward_shape<D>::WIDTH / 2], float (&dv)[backward_shape<D>::WIDTH / 2])
+__device__ __forceinline__ void
+compute_keys(const call &c, const maps &m, const place &p, const seat &me,
+             const backward_places<typename keys_shape<D>::shared, keys_shape<D>::STAGES> &s,
+             float (&dk)[keys_shape<D>::WIDTH / 2], float (&dv)[keys_shape<D>::WIDTH / 2])
 {
-    typedef backward_shape<D> shape;
+    typedef keys_shape<D> shape;
     constexpr int STAGES = shape::STAGES;
     const uint32_t k = s.block(0) + me.group * BOX, v = s.block(1) + me.group * BOX;
     const uint32_t part = p.part * (shape::WIDTH / SIDE) * BOX;
@@ -225,7 +233,7 @@ __device__ __forceinline__ void compute_keys(
         now_known(scores);
         now_known(dk);
         now_known(dv);
-        if (before) let_go(before);
+        if (before) barrier_arrive(before);
         if (c.bias && D > 80) b.read(bias + column);
         find_p_of_keys(c, p, me, b, stats, row, column, mixed, scores);
         pack_all<T>(scores, words);
@@ -239,7 +247,7 @@ __device__ __forceinline__ void compute_keys(
         begin_multiplying();
         add_weighted<T, shape::WIDTH, SIDE>(dv, words, dout + part);
         end_multiplying();
-        load_ahead<typename shape::keys_shared, STAGES, true>(c, m, p, s, i, next);
+        load_ahead<typename shape::shared, STAGES, true>(c, m, p, s, i, next);
         wait_for_products<1>();
         now_known(dp);
         if (drops) drop_of_keys(bits, me, c.dropping.keep, dp);
@@ -256,17 +264,17 @@ __device__ __forceinline__ void compute_keys(
 }
 
 template <class T, int D>
-static __global__ void __launch_bounds__(backward_shape<D>::THREADS, 1)
+static __global__ void __launch_bounds__(keys_shape<D>::THREADS, 1)
     backward_keys(const __grid_constant__ call c, const __grid_constant__ maps m,
                   const __grid_constant__ list_sizes sizes)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    typedef backward_shape<D> shape;
+    typedef keys_shape<D> shape;
     extern __shared__ __align__(1024) char dynamic[];
     const place p = place_of<shape::ROWS>(c, false);
     if (p.first >= p.keys) return;
-    const auto s = prepare<typename shape::keys_shared, shape::STAGES, shape::ROWS, true>(
-        c, m, p, sizes, dynamic);
+    const auto s =
+        prepare<typename shape::shared, shape::STAGES, shape::ROWS, true>(c, m, p, sizes, dynamic);
     const seat me = seat_of();
     float dk[shape::WIDTH / 2] = {}, dv[shape::WIDTH / 2] = {};
     compute_keys<T, D>(c, m, p, me, s, dk, dv);
@@ -411,10 +419,10 @@ __device__ __forceinline__ void find_ds_of_queries(const call &c, const place &p
 template <class T, int D>
 __device__ __forceinline__ void compute_queries(
     const call &c, const maps &m, const place &p, const seat &me,
-    const backward_places<typename backward_shape<D>::queries_shared, backward_shape<D>::STAGES> &s,
-    diagonals &sums, float (&dq)[backward_shape<D>::PIECES][backward_shape<D>::WIDTH / 2])
+    const backward_places<typename queries_shape<D>::shared, queries_shape<D>::STAGES> &s,
+    diagonals &sums, float (&dq)[queries_shape<D>::PIECES][queries_shape<D>::WIDTH / 2])
 {
-    typedef backward_shape<D> shape;
+    typedef queries_shape<D> shape;
     constexpr int STAGES = shape::STAGES;
     const uint32_t q = s.block(0) + me.group * BOX, dout = s.block(1) + me.group * BOX;
     const float *bias = s.bias + me.column + shape::ROWS - 1 - (me.group * SIDE + me.row + 8);
@@ -451,7 +459,7 @@ __device__ __forceinline__ void compute_queries(
         if (before) let_go(before);
         find_ds_of_queries(c, p, me, b, entry >> 4, is != SEEN, lse, delta, scores, dp);
         pack_all<T>(dp, words);
-        load_ahead<typename shape::queries_shared, STAGES, false>(c, m, p, s, i, next);
+        load_ahead<typename shape::shared, STAGES, false>(c, m, p, s, i, next);
         begin_multiplying();
 #pragma unroll
         for (int piece = 0; piece < shape::PIECES; piece++)
@@ -469,23 +477,22 @@ __device__ __forceinline__ void compute_queries(
 }
 
 template <class T, int D>
-static __global__ void __launch_bounds__(backward_shape<D>::THREADS, 1)
+static __global__ void __launch_bounds__(queries_shape<D>::THREADS, queries_shape<D>::RESIDENT)
     backward_queries(const __grid_constant__ call c, const __grid_constant__ maps m,
                      const __grid_constant__ list_sizes sizes)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    typedef backward_shape<D> shape;
+    typedef queries_shape<D> shape;
     extern __shared__ __align__(1024) char dynamic[];
     const place p = place_of<shape::ROWS>(c, true);
     if (p.first >= p.length) return;
-    const auto s = prepare<typename shape::queries_shared, shape::STAGES, shape::ROWS, false>(
-        c, m, p, sizes, dynamic);
+    const auto s =
+        prepare<typename shape::shared, shape::STAGES, shape::ROWS, false>(c, m, p, sizes, dynamic);
     const seat me = seat_of();
     const int first = p.first + me.group * SIDE, next = shape::ROWS * BOX_ROW;
     diagonals sums = {};
     if (c.dbias)
-        sums = diagonals_of<shape::FOLDS>(c, p, me,
-                                          (float *)(dynamic + shape::queries_shared::EXTRA_AT));
+        sums = diagonals_of<shape::FOLDS>(c, p, me, (float *)(dynamic + shape::shared::EXTRA_AT));
     float dq[shape::PIECES][shape::WIDTH / 2] = {};
     compute_queries<T, D>(c, m, p, me, s, sums, dq);
     sync_group(me.group);
@@ -588,10 +595,10 @@ struct scratch {
 static scratch scratch_of(const mc_attention_shape *s, mc_matrix q, mc_matrix dout)
 {
     const mc_lengths *l = s->lengths;
-    const int rows = s->head_dim > 128 ? 1 : 2; /* groups of a block of queries */
+    const int groups = s->head_dim <= 64 || s->head_dim > 128 ? 1 : 2; /* see queries_shape */
     scratch x = {};
     x.stat_tiles = (l->total + (int64_t)l->count * SIDE) / SIDE + 1;
-    x.dbias_tiles = (int)mc_ceil_div(l->longest, SIDE * rows) * rows;
+    x.dbias_tiles = (int)mc_ceil_div(l->longest, SIDE * groups) * groups;
     x.dbias_blocks = (int)mc_ceil_div(mc_key_lengths(s)->longest, SIDE) + 1;
     x.dbias_at = (size_t)(s->heads * x.stat_tiles) * STATS_BYTES;
     x.dout_at = x.dbias_at;
@@ -608,31 +615,32 @@ template <class T, int D>
 static void launch(mc_device *d, const mc_attention_shape *s, const call &all, const maps &m,
                    mc_matrix dq, mc_matrix dk, mc_matrix dv)
 {
-    typedef backward_shape<D> shape;
+    typedef keys_shape<D> by_keys;
+    typedef queries_shape<D> by_queries;
     const mc_lengths *keys = mc_key_lengths(s);
     const int longest = s->lengths->longest, longest_keys = keys->longest;
     call c = all;
-    c.blocks = (int)mc_ceil_div(longest_keys, shape::ROWS);
-    c.groups = shape::PIECES;
+    c.blocks = (int)mc_ceil_div(longest_keys, by_keys::ROWS);
+    c.groups = by_keys::PIECES;
     c.y = mc_view_of(dk, keys->total, 8);
     c.y2 = mc_view_of(dv, keys->total, 8);
-    list_sizes sizes = list_sizes_of(shape::keys_shared::LISTS_AT, longest, shape::ROWS, SIDE,
+    list_sizes sizes = list_sizes_of(by_keys::shared::LISTS_AT, longest, by_keys::ROWS, SIDE,
                                      s->marks, s->position_bias);
     unsigned blocks = (unsigned)(s->lengths->count * s->heads * c.blocks * c.groups);
     const cudaStream_t stream = mc_cuda_of(d)->stream;
     mc_allow_shared(backward_keys<T, D>, (size_t)sizes.bytes);
     if (blocks)
-        backward_keys<T, D><<<blocks, shape::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
-    c.blocks = (int)mc_ceil_div(longest, shape::ROWS);
+        backward_keys<T, D><<<blocks, by_keys::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
+    c.blocks = (int)mc_ceil_div(longest, by_queries::ROWS);
     c.groups = 1;
     c.y = mc_view_of(dq, s->lengths->total, 8);
-    sizes = list_sizes_of(shape::queries_shared::LISTS_AT, longest_keys, shape::ROWS, SIDE,
+    sizes = list_sizes_of(by_queries::shared::LISTS_AT, longest_keys, by_queries::ROWS, SIDE,
                           s->marks, s->position_bias);
     blocks = (unsigned)(s->lengths->count * s->heads * c.blocks);
     mc_allow_shared(backward_queries<T, D>, (size_t)sizes.bytes);
     if (blocks)
         backward_queries<T, D>
-            <<<blocks, shape::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
+            <<<blocks, by_queries::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
 }
 
 /* Everything that is launched; `memory` is the scratch block. */
