@@ -1,9 +1,8 @@
 /* RoBERTa (Liu et al. 2019): BERT's encoder with byte-level BPE, positions that begin after the pad
  * token's, and no next sentence head.
  *
- * Numerics are Hugging Face's RobertaForMaskedLM and RobertaForSequenceClassification. Positions
- * count from pad_token_id + 1 on; with a mask that is not lengths, padding counts too, where
- * Hugging Face leaves it out. */
+ * Numerics are Hugging Face's RobertaForMaskedLM and RobertaForSequenceClassification: positions
+ * count from pad_token_id + 1 on, and with a mask that is not lengths, pad tokens do not count. */
 #ifndef MC_MODELS_ROBERTA_H
 #define MC_MODELS_ROBERTA_H
 

@@ -23,7 +23,7 @@ SOURCE, BUILD, WORK = (pathlib.Path(ENV[key]) for key in ("SOURCE", "BUILD", "WO
 SHARED_LIBS = ENV["SHARED_LIBS"].upper() in ("ON", "1", "TRUE", "YES")
 PREFIX = WORK / "moved" / "here"
 STRICT = ["-std=c17", "-Wall", "-Wextra", "-Werror"]
-EXAMPLES = ["finetune_boolq", "custom_module", "embed_sentence", "custom_loss"]
+EXAMPLES = ["finetune_boolq", "custom_module", "embed_sentence", "custom_loss", "pretrain_gpt2"]
 
 
 class Failed(Exception):
@@ -291,6 +291,21 @@ def step_examples():
           f"custom_loss: weights off by {off}")
     result = run([loss, "hubert"])
     check(result.returncode == 2 and "hubert" in result.stderr, f"custom_loss: {result.stderr}")
+    text = must([example("pretrain_gpt2"), *make_token_file(), "60"]).stdout
+    losses = [float(x) for x in re.findall(r"^step \d+  loss (\S+)", text, re.M)]
+    check(len(losses) == 60 and losses[-1] < 0.5 * losses[0], f"pretrain_gpt2: {losses}")
+
+
+def make_token_file():
+    """A file of llm.c's form whose tokens count up to 50 again and again, and a GPT-2 to learn it."""
+    tokens = WORK / "counting.bin"
+    count = 4000
+    header = struct.pack("<256i", 20240520, 1, count, *[0] * 253)
+    tokens.write_bytes(header + struct.pack(f"<{count}H", *[i % 50 for i in range(count)]))
+    config = WORK / "tiny_gpt2.json"
+    config.write_text(json.dumps({"model_type": "gpt2", "vocab_size": 50, "n_embd": 32,
+                                  "n_layer": 2, "n_head": 2, "n_positions": 128}))
+    return tokens, config
 
 
 def expect_error(command, named):
@@ -333,6 +348,8 @@ def step_misspelt():
     expect_error([finetune], "bert-base-uncased")
     expect_error([example("embed_sentence"), f"{model}x", "a text"], f"{model}x")
     expect_error([example("custom_module"), WORK / "missing" / "o.safetensors"], "missing")
+    expect_error([example("pretrain_gpt2"), WORK / "missing.bin"], "missing.bin")
+    expect_error([example("pretrain_gpt2"), WORK / "missing.bin", "gpt9"], "gpt9")
 
 
 # ---- several ranks -------------------------------------------------------------------------------
