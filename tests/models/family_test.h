@@ -112,6 +112,7 @@ static inline mc_tensor *tokens_for(mc_tape *t, part p, const mc_lengths *l, int
     int32_t data[2 * BATCH * WIDTH] = {0};
     int n = 0, first = p.row < 0 ? 0 : p.row;
     bool packed = p.how >= PACKED;
+    if (!l) return NULL; /* the context has failed */
     for (int i = 0; i < l->count; i++)
         for (int c = 0; c < (packed ? l->length[i] : width); c++)
             data[n++] = c < l->length[i] ? (int32_t)value(first + i, c) : 0;
@@ -142,6 +143,7 @@ static inline mc_tensor *family_loss(mc_tape *t, mc_model *model, part p)
     mc_model_input in = input_for(t, model, p);
     mc_tensor *hidden = mc_model_forward(t, model, &in).last_hidden;
     mc_tensor *ids = in.decoder_ids ? in.decoder_ids : in.ids, *labels;
+    if (!hidden) return NULL;
     if (!is_kind(model, MC_MODEL_ENCODER)) {
         labels = mc_model_shift_labels(t, hidden, ids);
     } else {
