@@ -600,8 +600,8 @@ static void test_repeatable(void **state)
     assert_repeatable((attention_case){ragged, other_keys, 6, 12, 80, MC_BF16, .biased = true});
 }
 
-/* What it does not take is an error that says so, and without asking for it by name another kernel's
- * work; what cuDNN is not asked for it takes by itself. */
+/* What it does not take is an error that says so, and without asking for it by name another
+ * kernel's work; what cuDNN is not asked for it takes by itself. */
 static void test_choice(void **state)
 {
     (void)state;

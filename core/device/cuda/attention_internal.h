@@ -54,9 +54,9 @@ static inline mc_status mc_hopper_attention_backward(mc_device *d, const mc_atte
 }
 #endif
 
-/* Our own attention on Hopper's tensor cores (attention_tensor_hopper.cu), f16 and bf16, with a bias
- * by distance, marks and packed keys; log_sum_exp is as the table has it. Why it does not take a
- * case, NULL if it does; all calls for a case have to agree. Results are the same to the bit from
+/* Our own attention on Hopper's tensor cores (attention_tensor_hopper.cu) in f16 and bf16, with a
+ * bias by distance, marks and packed keys; log_sum_exp is as the table has it. Why it does not take
+ * a case, NULL if it does; all calls for a case have to agree. Results are the same to the bit from
  * run to run. */
 #ifdef MC_HAVE_HOPPER
 const char *mc_tensor_attention_refusal(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
