@@ -162,7 +162,9 @@ steps()
 kernels()
 {
     [ -z "$small" ] || { skip bench_cuda_kernels "too large here"; return; }
-    run bench_cuda_kernels 120 bench/bench_cuda_kernels && sed 's/^/    /' "$out/bench_cuda_kernels.log"
+    for name in bench_cuda_kernels bench_cuda_attention; do
+        run $name 120 bench/$name && sed 's/^/    /' "$out/$name.log"
+    done
 }
 
 # The tests of kernels under a tool of compute-sanitizer, with the sizes of a simulated GPU, every
