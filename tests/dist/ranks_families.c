@@ -37,7 +37,9 @@ static training train(mc_context *ctx, const tiny_family *f, mc_recompute recomp
     training out = {0};
     mc_model *model = tiny_model(ctx, f, &(mc_load_options){.recompute = recompute});
     mc_model_set_dropout(model, 0);
-    mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f, .weight_decay = 0.01f});
+    /* eps: keys' biases have no gradient but rounding's, which must not decide where they go */
+    mc_adam_options options = {.lr = 3e-3f, .eps = 1e-4f, .weight_decay = 0.01f};
+    mc_optimizer *adam = mc_adam_new(ctx, &options);
     mc_optimizer_add(adam, mc_model_module(model));
     mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
     mc_optim_manager_add(optim, adam, NULL);
@@ -58,7 +60,7 @@ static training train(mc_context *ctx, const tiny_family *f, mc_recompute recomp
     return out;
 }
 
-/* The largest difference of losses and of norms, as a share, and of parameters, in steps of Adam. */
+/* The largest differences, as shares; of all parameters together by norm. */
 typedef struct difference {
     double loss, norm, end;
 } difference;
@@ -96,7 +98,7 @@ static bool run_family(mc_context *ctx, mc_context *alone, const tiny_family *f)
         }
     free(single.end);
     bool failed = mc_print_error(alone, stdout) || mc_print_error(ctx, stdout);
-    bool good = !failed && learns && d.loss <= 1e-5 && d.norm <= 1e-5 && d.end <= 1e-4;
+    bool good = !failed && learns && d.loss <= 1e-5 && d.norm <= 1e-5 && d.end <= 1e-5;
     if (mc_rank(ctx) == 0 || !good)
         printf("%s rank %d: %s: loss %.1e norm %.1e parameters %.1e%s\n", good ? "ok" : "FAILED",
                mc_rank(ctx), f->name, d.loss, d.norm, d.end, learns ? "" : " (it does not learn)");

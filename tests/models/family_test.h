@@ -92,32 +92,44 @@ static inline int64_t answer_at(int row, int column)
 /* Two spans, of which the first begins with context. */
 static inline int64_t span_at(int row, int column) { return column * 3 > batch_lengths[row] * 2; }
 static inline int64_t context_at(int row, int column) { return column * 3 < batch_lengths[row]; }
+/* Of every third token. */
+static inline int64_t label_at(int row, int column)
+{
+    return (row + column) % 3 ? -100 : (row * 5 + column * 13) % VOCABULARY;
+}
 
-/* One sequence of a batch alone; -1: all. */
+/* Sequences of a batch: one alone; -1: all; or `rows` from this one on. */
 typedef struct part {
     way how; /* LENGTHS, PACKED, PACKED_WIDE */
-    int row;
+    int row, rows;
 } part;
 
 static inline const mc_lengths *part_lengths(mc_tape *t, const int32_t *lengths, part p)
 {
-    int first = p.row < 0 ? 0 : p.row, count = p.row < 0 ? BATCH : 1;
+    int first = p.row < 0 ? 0 : p.row, count = p.row < 0 ? BATCH : p.rows ? p.rows : 1;
     return mc_tape_lengths(t, lengths + first, count, p.how == PACKED_WIDE ? 16 : 1);
 }
 
-/* A number for each token, i32 of the ids' shape; numbers where there is no token are 0. */
-static inline mc_tensor *tokens_for(mc_tape *t, part p, const mc_lengths *l, int width,
-                                    int64_t (*value)(int row, int column))
+/* A number for each token, i32 of the ids' shape; numbers where there is no token are `none`. */
+static inline mc_tensor *numbers_for(mc_tape *t, part p, const mc_lengths *l, int width,
+                                     int64_t (*value)(int row, int column), int32_t none)
 {
-    int32_t data[2 * BATCH * WIDTH] = {0};
+    int32_t data[2 * BATCH * WIDTH];
     int n = 0, first = p.row < 0 ? 0 : p.row;
     bool packed = p.how >= PACKED;
     if (!l) return NULL; /* the context has failed */
+    for (int i = 0; i < 2 * BATCH * WIDTH; i++) data[i] = none;
     for (int i = 0; i < l->count; i++)
         for (int c = 0; c < (packed ? l->length[i] : width); c++)
-            data[n++] = c < l->length[i] ? (int32_t)value(first + i, c) : 0;
+            data[n++] = c < l->length[i] ? (int32_t)value(first + i, c) : none;
     mc_shape shape = packed ? MC_SHAPE(l->capacity) : MC_SHAPE(l->count, width);
     return mc_tape_input(t, MC_I32, shape, data, false);
+}
+
+static inline mc_tensor *tokens_for(mc_tape *t, part p, const mc_lengths *l, int width,
+                                    int64_t (*value)(int row, int column))
+{
+    return numbers_for(t, p, l, width, value, 0);
 }
 
 /* All that the model has a use for. */
@@ -144,14 +156,11 @@ static inline mc_tensor *family_loss(mc_tape *t, mc_model *model, part p)
     mc_tensor *hidden = mc_model_forward(t, model, &in).last_hidden;
     mc_tensor *ids = in.decoder_ids ? in.decoder_ids : in.ids, *labels;
     if (!hidden) return NULL;
-    if (!is_kind(model, MC_MODEL_ENCODER)) {
+    if (p.how == LENGTHS) p.how = PACKED; /* as hidden states always are */
+    if (is_kind(model, MC_MODEL_ENCODER))
+        labels = numbers_for(t, p, hidden->lengths, WIDTH, label_at, -100);
+    else
         labels = mc_model_shift_labels(t, hidden, ids);
-    } else {
-        int32_t data[2 * BATCH * WIDTH];
-        int64_t rows = mc_tensor_rows(hidden);
-        for (int64_t i = 0; i < rows; i++) data[i] = i % 3 ? -100 : (int32_t)(i % VOCABULARY);
-        labels = mc_tape_input(t, MC_I32, MC_SHAPE(rows), data, false);
-    }
     return mc_model_loss(t, model, hidden, labels);
 }
 
