@@ -24,21 +24,28 @@ enum {
     FOLD_PITCH = FOLD_PAD + SIDE + 8 + FOLD_PAD,
     FOLD_ROWS = SIDE / 2,
     FOLD_BYTES = FOLD_ROWS * FOLD_PITCH * 4,
-    CARRY_BYTES = SIDE * 4
+    CARRY_BYTES = 2 * SIDE * 4
 };
 enum { STATS_BYTES = 2 * SIDE * 4 };
 
-/* How a size of heads is computed. Large heads have one group of threads, and dk and dv in parts of
- * WIDTH columns, for which p and ds are computed again. */
-template <int D> struct backward_shape {
-    static constexpr int GROUPS = D <= 128 ? 2 : 1;
+/* How a size of heads is computed, by blocks of keys. Large heads have one group of threads, and dk
+ * and dv in parts of WIDTH columns, for which p and ds are computed again. */
+template <int D> struct keys_shape {
+    static constexpr int GROUPS = D <= 128 ? 2 : 1, STAGES = D == 64 ? 4 : D <= 128 ? 3 : 2;
     static constexpr int ROWS = GROUPS * SIDE, THREADS = GROUPS * GROUP;
     static constexpr int WIDTH = D <= 128 ? D : 128, PIECES = D / WIDTH;
-    static constexpr int KEYS_STAGES = D == 64 ? 4 : 2, QUERIES_STAGES = D == 64 ? 3 : 2;
-    static constexpr int QUERIES_RESIDENT = 1;
-    typedef layout<D, ROWS, SIDE, KEYS_STAGES, 2, KEYS_STAGES * STATS_BYTES> keys_shared;
-    typedef layout<D, ROWS, SIDE, QUERIES_STAGES, 2, GROUPS *(FOLD_BYTES + CARRY_BYTES)>
-        queries_shared;
+    typedef layout<D, ROWS, SIDE, STAGES, 2, STAGES * STATS_BYTES> shared;
+};
+
+/* By blocks of queries. Small heads have one group of threads, and three blocks at once: as many
+ * groups as there are registers for. */
+template <int D> struct queries_shape {
+    static constexpr int RESIDENT = D == 64 ? 3 : 1;
+    static constexpr int GROUPS = D == 64 || D > 128 ? 1 : 2, STAGES = D == 64 || D > 128 ? 2 : 3;
+    static constexpr int ROWS = GROUPS * SIDE, THREADS = GROUPS * GROUP;
+    static constexpr int WIDTH = D <= 128 ? D : 128, PIECES = D / WIDTH;
+    static constexpr int FOLDS = D <= 128 ? 2 : 1; /* of each group */
+    typedef layout<D, ROWS, SIDE, STAGES, 2, GROUPS *(FOLDS *FOLD_BYTES + CARRY_BYTES)> shared;
 };
 
 /* The padded row, a multiple of 64, from which on a sequence has its tiles in stats: they do not
@@ -127,7 +134,8 @@ prepare(const call &c, const maps &m, const place &p, const list_sizes &sizes, c
     const backward_places<S, STAGES> s = {at, {at + S::BARRIERS_AT}, list, bias};
     if (threadIdx.x == 0) {
         if (at % 1024) __trap(); /* swizzling counts from there */
-        s.barrier.init(blockDim.x / 32);
+        /* with BY_KEYS threads themselves read of tiles, and each lets go for itself */
+        s.barrier.init(BY_KEYS ? blockDim.x : blockDim.x / 32);
     }
     if (c.marks) {
         summarize(c, p, summaries);
@@ -147,10 +155,10 @@ prepare(const call &c, const maps &m, const place &p, const list_sizes &sizes, c
 
 /* s becomes p; dropped ones are 0 in what `kept` gives, but not here, for ds needs them. */
 __device__ __forceinline__ void find_p_of_keys(const call &c, const place &p, const seat &me,
-                                               const float *bias, uint32_t stats, int row,
+                                               const biases<SIDE> &bias, uint32_t stats, int row,
                                                int column, bool mixed, float (&s)[SCORE])
 {
-    if (c.bias) add_bias(bias + column, c.scale_log2, s);
+    if (c.bias) bias.add_to(s, c.scale_log2);
     const float power = c.bias ? 1.0f : c.scale_log2;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -190,12 +198,11 @@ __device__ __forceinline__ void find_ds_of_keys(const seat &me, uint32_t stats,
 template <class T, int D>
 __device__ __forceinline__ void
 compute_keys(const call &c, const maps &m, const place &p, const seat &me,
-             const backward_places<typename backward_shape<D>::keys_shared,
-                                   backward_shape<D>::KEYS_STAGES> &s,
-             float (&dk)[backward_shape<D>::WIDTH / 2], float (&dv)[backward_shape<D>::WIDTH / 2])
+             const backward_places<typename keys_shape<D>::shared, keys_shape<D>::STAGES> &s,
+             float (&dk)[keys_shape<D>::WIDTH / 2], float (&dv)[keys_shape<D>::WIDTH / 2])
 {
-    typedef backward_shape<D> shape;
-    constexpr int STAGES = shape::KEYS_STAGES;
+    typedef keys_shape<D> shape;
+    constexpr int STAGES = shape::STAGES;
     const uint32_t k = s.block(0) + me.group * BOX, v = s.block(1) + me.group * BOX;
     const uint32_t part = p.part * (shape::WIDTH / SIDE) * BOX;
     const float *bias = s.bias + me.column + shape::ROWS - 1 - (me.group * SIDE + me.row + 8);
@@ -203,6 +210,7 @@ compute_keys(const call &c, const maps &m, const place &p, const seat &me,
     const bool drops = c.dropping.keep != 0.0f;
     ring<STAGES> at = {0, 0}, next = {0, 0};
     uint32_t before = 0; /* the stage that products under way read; 0: none */
+    float scores[SCORE] = {}, dp[SCORE] = {};
     if (s.list->count) barrier_wait(s.barrier.block(), 0);
 #pragma unroll 1
     for (int i = 0; i < s.list->count; i++, at.advance()) {
@@ -210,7 +218,6 @@ compute_keys(const call &c, const maps &m, const place &p, const seat &me,
         const bool mixed = (entry >> 2 * me.group & 3) != SEEN;
         const uint32_t q = s.tile(at.stage, 0), dout = s.tile(at.stage, 1);
         const uint32_t stats = s.extra() + at.stage * STATS_BYTES;
-        float scores[SCORE], dp[SCORE];
         uint32_t words[SIDE / 16][4], dwords[SIDE / 16][4];
         unsigned bits[2][2];
         barrier_wait(s.barrier.full(at.stage), at.parity);
@@ -219,13 +226,16 @@ compute_keys(const call &c, const maps &m, const place &p, const seat &me,
         end_multiplying();
         multiply_heads<T, D, shape::ROWS, SIDE>(dp, v, dout);
         end_multiplying();
+        biases<SIDE> b;
+        if (c.bias && D <= 80) b.read(bias + column); /* there are registers for it */
         if (drops) draw_by_keys(c, p, me, row - me.lane / 4, column, bits);
         wait_for_products<1>(); /* those of the tile before are through, too */
         now_known(scores);
         now_known(dk);
         now_known(dv);
-        if (before) let_go(before);
-        find_p_of_keys(c, p, me, bias, stats, row, column, mixed, scores);
+        if (before) barrier_arrive(before);
+        if (c.bias && D > 80) b.read(bias + column);
+        find_p_of_keys(c, p, me, b, stats, row, column, mixed, scores);
         pack_all<T>(scores, words);
         if (drops) {
             float kept[SCORE];
@@ -237,7 +247,7 @@ compute_keys(const call &c, const maps &m, const place &p, const seat &me,
         begin_multiplying();
         add_weighted<T, shape::WIDTH, SIDE>(dv, words, dout + part);
         end_multiplying();
-        load_ahead<typename shape::keys_shared, STAGES, true>(c, m, p, s, i, next);
+        load_ahead<typename shape::shared, STAGES, true>(c, m, p, s, i, next);
         wait_for_products<1>();
         now_known(dp);
         if (drops) drop_of_keys(bits, me, c.dropping.keep, dp);
@@ -254,17 +264,17 @@ compute_keys(const call &c, const maps &m, const place &p, const seat &me,
 }
 
 template <class T, int D>
-static __global__ void __launch_bounds__(backward_shape<D>::THREADS, 1)
+static __global__ void __launch_bounds__(keys_shape<D>::THREADS, 1)
     backward_keys(const __grid_constant__ call c, const __grid_constant__ maps m,
                   const __grid_constant__ list_sizes sizes)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    typedef backward_shape<D> shape;
+    typedef keys_shape<D> shape;
     extern __shared__ __align__(1024) char dynamic[];
     const place p = place_of<shape::ROWS>(c, false);
     if (p.first >= p.keys) return;
-    const auto s = prepare<typename shape::keys_shared, shape::KEYS_STAGES, shape::ROWS, true>(
-        c, m, p, sizes, dynamic);
+    const auto s =
+        prepare<typename shape::shared, shape::STAGES, shape::ROWS, true>(c, m, p, sizes, dynamic);
     const seat me = seat_of();
     float dk[shape::WIDTH / 2] = {}, dv[shape::WIDTH / 2] = {};
     compute_keys<T, D>(c, m, p, me, s, dk, dv);
@@ -287,28 +297,29 @@ static __global__ void __launch_bounds__(backward_shape<D>::THREADS, 1)
 
 /* The gradient of the bias of a group's 64 queries: element x of its vector is that of distance x -
  * 64 less the first query's, so that a tile has those of two blocks of 64, the second of which it
- * shares with the next tile. `done` blocks have been handed out; the next one's sums so far are in
- * `carry`, if `carries`. */
+ * shares with the next tile. `done` blocks have been handed out; the next one's sums so far are
+ * carried on, if `carries`. Of folds, where there are two, and of what is carried one is written
+ * while the last one may still be read. */
 struct diagonals {
     float *out;
     float *fold, *carry; /* in shared memory, the group's own */
-    int done, blocks;
+    int folds, turn, done, blocks;
     bool carries;
 };
 
+template <int FOLDS>
 __device__ __forceinline__ diagonals diagonals_of(const call &c, const place &p, const seat &me,
                                                   float *shared)
 {
     const int tiles = c.blocks * ((int)blockDim.x / GROUP), tile = p.first / SIDE + me.group;
     const int64_t number = ((int64_t)p.sequence * c.heads + p.head) * tiles + tile;
-    diagonals d;
+    diagonals d = {};
     d.out = c.dbias + number * c.dbias_blocks * SIDE;
-    d.fold = shared + me.group * ((FOLD_BYTES + CARRY_BYTES) / 4);
-    d.carry = d.fold + FOLD_BYTES / 4;
-    d.done = 0;
+    d.fold = shared + me.group * ((FOLDS * FOLD_BYTES + CARRY_BYTES) / 4);
+    d.carry = d.fold + FOLDS * FOLD_BYTES / 4;
+    d.folds = FOLDS;
     d.blocks = (p.keys + SIDE - 1) / SIDE + 1;
-    d.carries = false;
-    for (int i = threadIdx.x % GROUP; i < FOLD_ROWS * 2 * FOLD_PAD; i += GROUP) {
+    for (int i = threadIdx.x % GROUP; i < FOLDS * FOLD_ROWS * 2 * FOLD_PAD; i += GROUP) {
         const int column = i % (2 * FOLD_PAD);
         d.fold[i / (2 * FOLD_PAD) * FOLD_PITCH +
                (column < FOLD_PAD ? column : FOLD_PITCH - 2 * FOLD_PAD + column)] = 0.0f;
@@ -320,20 +331,20 @@ __device__ __forceinline__ diagonals diagonals_of(const call &c, const place &p,
 __device__ __forceinline__ void hand_out(diagonals &d, int end)
 {
     const int thread = threadIdx.x % GROUP;
+    const float *carry = d.carry + (d.turn ^ 1) * SIDE;
     for (; d.done < end; d.done++) {
-        if (thread < SIDE) d.out[d.done * SIDE + thread] = d.carries ? d.carry[thread] : 0.0f;
+        if (thread < SIDE) d.out[d.done * SIDE + thread] = d.carries ? carry[thread] : 0.0f;
         d.carries = false;
     }
 }
 
-/* The group's ds of a tile joins. Barriers stand around: fold and carry are the whole group's. */
-__device__ __forceinline__ void add_diagonals(diagonals &d, const seat &me, int tile,
-                                              const float (&ds)[SCORE])
+/* A thread's ds of a tile into a fold. */
+__device__ __forceinline__ void put_folded(const diagonals &d, const seat &me,
+                                           const float (&ds)[SCORE])
 {
-    const int thread = threadIdx.x % GROUP;
-    float *row = d.fold + (me.warp * 8 + me.lane / 4) * FOLD_PITCH + FOLD_PAD + me.column;
-    sync_group(me.group);
-    hand_out(d, tile);
+    float *fold = d.fold + (d.folds > 1 ? d.turn : 0) * (FOLD_BYTES / 4);
+    float *row = fold + (me.warp * 8 + me.lane / 4) * FOLD_PITCH + FOLD_PAD + me.column;
+    if (d.folds == 1) sync_group(me.group); /* it has been read */
 #pragma unroll
     for (int i = 0; i <= 8; i++) {
         float2 sum = {0.0f, 0.0f};
@@ -341,31 +352,51 @@ __device__ __forceinline__ void add_diagonals(diagonals &d, const seat &me, int 
         if (i > 0) sum.x += ds[((i + 7) & 7) * 4], sum.y += ds[((i + 7) & 7) * 4 + 1];
         *(float2 *)(row + i * 8) = sum;
     }
-    sync_group(me.group);
-    float sum = thread < SIDE && d.carries ? d.carry[thread] : 0.0f;
+}
+
+/* The sum of a diagonal of a fold; 0: the first, that of distance -64 within the tile. A warp's rows
+ * end in zeros, in which a diagonal that it has nothing of is read. */
+__device__ __forceinline__ float sum_diagonal(const float *fold, int number)
+{
+    float sums[4];
 #pragma unroll
-    for (int warp = 0; warp < 4; warp++) { /* the fold's first column is 8 before the rows' first */
-        const int x = thread - SIDE + 8 + warp * 16;
-        if (x < -7 || x >= SIDE + 8) continue;
-        const float *from = d.fold + warp * 8 * FOLD_PITCH + FOLD_PAD + x;
+    for (int warp = 0; warp < 4; warp++) {
+        const int x = number - SIDE + 8 + warp * 16; /* the fold is 8 columns wider to the left */
+        const float *from = fold + warp * 8 * FOLD_PITCH + FOLD_PAD + min(max(x, -8), SIDE + 8);
+        sums[warp] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 8; i++) sum += from[i * (FOLD_PITCH + 1)];
+        for (int i = 0; i < 8; i++) sums[warp] += from[i * (FOLD_PITCH + 1)];
     }
-    if (thread < SIDE) d.out[tile * SIDE + thread] = sum;
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+/* What the group's threads have put of a tile's ds joins. */
+__device__ __forceinline__ void add_diagonals(diagonals &d, const seat &me, int tile)
+{
+    const int thread = threadIdx.x % GROUP;
+    const float *fold = d.fold + (d.folds > 1 ? d.turn : 0) * (FOLD_BYTES / 4);
     sync_group(me.group);
-    if (thread >= SIDE) d.carry[thread - SIDE] = sum;
+    hand_out(d, tile);
+    float sum = sum_diagonal(fold, thread);
+    if (thread >= SIDE) {
+        d.carry[d.turn * SIDE + thread - SIDE] = sum;
+    } else {
+        if (d.carries) sum += d.carry[(d.turn ^ 1) * SIDE + thread];
+        d.out[tile * SIDE + thread] = sum;
+    }
+    d.turn ^= 1;
     d.done = tile + 1;
     d.carries = true;
 }
 
 /* From scores and dp to ds, in dp's place. */
 __device__ __forceinline__ void find_ds_of_queries(const call &c, const place &p, const seat &me,
-                                                   const float *bias, int tile, bool mixed,
+                                                   const biases<SIDE> &bias, int tile, bool mixed,
                                                    const float (&lse)[2], const float (&delta)[2],
                                                    float (&s)[SCORE], float (&dp)[SCORE])
 {
     const int row = p.first + me.group * SIDE + me.row, column = tile * SIDE;
-    if (c.bias) add_bias(bias + column, c.scale_log2, s);
+    if (c.bias) bias.add_to(s, c.scale_log2);
     const float power = c.bias ? 1.0f : c.scale_log2;
 #pragma unroll
     for (int i = 0; i < SCORE; i++) s[i] = mc_exp2(fmaf(s[i], power, -lse[i / 2 % 2]));
@@ -386,19 +417,19 @@ __device__ __forceinline__ void find_ds_of_queries(const call &c, const place &p
 }
 
 template <class T, int D>
-__device__ __forceinline__ void
-compute_queries(const call &c, const maps &m, const place &p, const seat &me,
-                const backward_places<typename backward_shape<D>::queries_shared,
-                                      backward_shape<D>::QUERIES_STAGES> &s,
-                diagonals &sums,
-                float (&dq)[backward_shape<D>::PIECES][backward_shape<D>::WIDTH / 2])
+__device__ __forceinline__ void compute_queries(
+    const call &c, const maps &m, const place &p, const seat &me,
+    const backward_places<typename queries_shape<D>::shared, queries_shape<D>::STAGES> &s,
+    diagonals &sums, float (&dq)[queries_shape<D>::PIECES][queries_shape<D>::WIDTH / 2])
 {
-    typedef backward_shape<D> shape;
-    constexpr int STAGES = shape::QUERIES_STAGES;
+    typedef queries_shape<D> shape;
+    constexpr int STAGES = shape::STAGES;
     const uint32_t q = s.block(0) + me.group * BOX, dout = s.block(1) + me.group * BOX;
     const float *bias = s.bias + me.column + shape::ROWS - 1 - (me.group * SIDE + me.row + 8);
     ring<STAGES> at = {0, 0}, next = {0, 0};
     uint32_t before = 0; /* the stage that products under way read; 0: none */
+    float scores[SCORE] = {}, dp[SCORE] = {};
+    int put = -1; /* the tile whose ds is in a fold and has not joined yet; negative: none */
     float lse[2] = {}, delta[2] = {};
     if (s.list->count) barrier_wait(s.barrier.block(), 0);
     const int tile_of_rows = p.first / SIDE + me.group;
@@ -411,7 +442,6 @@ compute_queries(const call &c, const maps &m, const place &p, const seat &me,
     for (int i = 0; i < s.list->count; i++, at.advance()) {
         const int entry = s.list->tiles[i], is = entry >> 2 * me.group & 3;
         const uint32_t k = s.tile(at.stage, 0), v = s.tile(at.stage, 1);
-        float scores[SCORE], dp[SCORE];
         uint32_t words[SIDE / 16][4];
         barrier_wait(s.barrier.full(at.stage), at.parity);
         begin_multiplying();
@@ -419,15 +449,17 @@ compute_queries(const call &c, const maps &m, const place &p, const seat &me,
         end_multiplying();
         multiply_heads<T, D, shape::ROWS, SIDE>(dp, dout, v);
         end_multiplying();
+        if (put >= 0) add_diagonals(sums, me, put); /* of the tile before */
+        biases<SIDE> b;
+        if (c.bias) b.read(bias + (entry >> 4) * SIDE);
         wait_for_products<1>(); /* those of the tile before are through, too */
         now_known(scores);
 #pragma unroll
         for (int piece = 0; piece < shape::PIECES; piece++) now_known(dq[piece]);
         if (before) let_go(before);
-        find_ds_of_queries(c, p, me, bias, entry >> 4, is != SEEN, lse, delta, scores, dp);
-        if (c.dbias && is != HIDDEN) add_diagonals(sums, me, entry >> 4, dp);
+        find_ds_of_queries(c, p, me, b, entry >> 4, is != SEEN, lse, delta, scores, dp);
         pack_all<T>(dp, words);
-        load_ahead<typename shape::queries_shared, STAGES, false>(c, m, p, s, i, next);
+        load_ahead<typename shape::shared, STAGES, false>(c, m, p, s, i, next);
         begin_multiplying();
 #pragma unroll
         for (int piece = 0; piece < shape::PIECES; piece++)
@@ -435,31 +467,32 @@ compute_queries(const call &c, const maps &m, const place &p, const seat &me,
                                                 k + piece * (shape::WIDTH / SIDE) * BOX);
         end_multiplying();
         before = s.barrier.empty(at.stage);
+        put = c.dbias && is != HIDDEN ? entry >> 4 : -1;
+        if (put >= 0) put_folded(sums, me, dp);
     }
+    if (put >= 0) add_diagonals(sums, me, put);
     wait_for_products<0>();
 #pragma unroll
     for (int piece = 0; piece < shape::PIECES; piece++) now_known(dq[piece]);
 }
 
 template <class T, int D>
-static __global__ void __launch_bounds__(backward_shape<D>::THREADS,
-                                         backward_shape<D>::QUERIES_RESIDENT)
+static __global__ void __launch_bounds__(queries_shape<D>::THREADS, queries_shape<D>::RESIDENT)
     backward_queries(const __grid_constant__ call c, const __grid_constant__ maps m,
                      const __grid_constant__ list_sizes sizes)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    typedef backward_shape<D> shape;
+    typedef queries_shape<D> shape;
     extern __shared__ __align__(1024) char dynamic[];
     const place p = place_of<shape::ROWS>(c, true);
     if (p.first >= p.length) return;
     const auto s =
-        prepare<typename shape::queries_shared, shape::QUERIES_STAGES, shape::ROWS, false>(
-            c, m, p, sizes, dynamic);
+        prepare<typename shape::shared, shape::STAGES, shape::ROWS, false>(c, m, p, sizes, dynamic);
     const seat me = seat_of();
     const int first = p.first + me.group * SIDE, next = shape::ROWS * BOX_ROW;
     diagonals sums = {};
     if (c.dbias)
-        sums = diagonals_of(c, p, me, (float *)(dynamic + shape::queries_shared::EXTRA_AT));
+        sums = diagonals_of<shape::FOLDS>(c, p, me, (float *)(dynamic + shape::shared::EXTRA_AT));
     float dq[shape::PIECES][shape::WIDTH / 2] = {};
     compute_queries<T, D>(c, m, p, me, s, sums, dq);
     sync_group(me.group);
@@ -505,9 +538,31 @@ static __global__ void __launch_bounds__(512)
     if (part == 1) stats[SIDE + query - p.first] = sum;
 }
 
-/* The gradient of the bias += its parts, a block of threads for 64 distances of a head: eight share
- * the sequences out, and their sums are added in order. */
-enum { SHARES = 8 };
+/* The gradient of the bias += its parts, a block of threads for 64 distances of a head: sixteen
+ * share the sequences out, and their sums are added in order. */
+enum { SHARES = 16 };
+
+/* The parts of one sequence at a distance; `first` is where its first block of queries has it, and
+ * each block has it 64 further on. */
+__device__ __forceinline__ float sum_of_sequence(const float *parts, int blocks, int queries,
+                                                 int first, int end)
+{
+    constexpr int TOGETHER = 8; /* loads on their way */
+    float sum = 0.0f;
+    for (int tile = 0; tile * SIDE < queries; tile += TOGETHER) {
+        float x[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const int at = first + (tile + i) * SIDE;
+            const bool there = (tile + i) * SIDE < queries && at >= 0 && at < end;
+            x[i] = there ? parts[(int64_t)(tile + i) * blocks * SIDE + at] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) sum += x[i];
+    }
+    return sum;
+}
+
 static __global__ void __launch_bounds__(SIDE *SHARES)
     add_dbias(const __grid_constant__ call c, int count, int tiles, float *dbias)
 {
@@ -516,14 +571,10 @@ static __global__ void __launch_bounds__(SIDE *SHARES)
     const int at = (int)blockIdx.x * SIDE + x, head = (int)blockIdx.y;
     float sum = 0.0f;
     for (int sequence = share; sequence < count && at < all; sequence += SHARES) {
-        const int length = c.length[sequence];
         const int end = ((c.key_length[sequence] + SIDE - 1) / SIDE + 1) * SIDE;
-        const float *from =
-            c.dbias + ((int64_t)sequence * c.heads + head) * tiles * c.dbias_blocks * SIDE;
-        for (int tile = 0; tile * SIDE < length; tile++) {
-            const int i = at - (c.limit - 1) + (tile + 1) * SIDE;
-            if (i >= 0 && i < end) sum += from[(int64_t)tile * c.dbias_blocks * SIDE + i];
-        }
+        const int64_t number = ((int64_t)sequence * c.heads + head) * tiles;
+        sum += sum_of_sequence(c.dbias + number * c.dbias_blocks * SIDE, c.dbias_blocks,
+                               c.length[sequence], at - (c.limit - 1) + SIDE, end);
     }
     sums[share][x] = sum;
     __syncthreads();
@@ -544,10 +595,10 @@ struct scratch {
 static scratch scratch_of(const mc_attention_shape *s, mc_matrix q, mc_matrix dout)
 {
     const mc_lengths *l = s->lengths;
-    const int rows = s->head_dim > 128 ? 1 : 2; /* groups of a block of queries */
+    const int groups = s->head_dim <= 64 || s->head_dim > 128 ? 1 : 2; /* see queries_shape */
     scratch x = {};
     x.stat_tiles = (l->total + (int64_t)l->count * SIDE) / SIDE + 1;
-    x.dbias_tiles = (int)mc_ceil_div(l->longest, SIDE * rows) * rows;
+    x.dbias_tiles = (int)mc_ceil_div(l->longest, SIDE * groups) * groups;
     x.dbias_blocks = (int)mc_ceil_div(mc_key_lengths(s)->longest, SIDE) + 1;
     x.dbias_at = (size_t)(s->heads * x.stat_tiles) * STATS_BYTES;
     x.dout_at = x.dbias_at;
@@ -564,31 +615,32 @@ template <class T, int D>
 static void launch(mc_device *d, const mc_attention_shape *s, const call &all, const maps &m,
                    mc_matrix dq, mc_matrix dk, mc_matrix dv)
 {
-    typedef backward_shape<D> shape;
+    typedef keys_shape<D> by_keys;
+    typedef queries_shape<D> by_queries;
     const mc_lengths *keys = mc_key_lengths(s);
     const int longest = s->lengths->longest, longest_keys = keys->longest;
     call c = all;
-    c.blocks = (int)mc_ceil_div(longest_keys, shape::ROWS);
-    c.groups = shape::PIECES;
+    c.blocks = (int)mc_ceil_div(longest_keys, by_keys::ROWS);
+    c.groups = by_keys::PIECES;
     c.y = mc_view_of(dk, keys->total, 8);
     c.y2 = mc_view_of(dv, keys->total, 8);
-    list_sizes sizes = list_sizes_of(shape::keys_shared::LISTS_AT, longest, shape::ROWS, SIDE,
+    list_sizes sizes = list_sizes_of(by_keys::shared::LISTS_AT, longest, by_keys::ROWS, SIDE,
                                      s->marks, s->position_bias);
     unsigned blocks = (unsigned)(s->lengths->count * s->heads * c.blocks * c.groups);
     const cudaStream_t stream = mc_cuda_of(d)->stream;
     mc_allow_shared(backward_keys<T, D>, (size_t)sizes.bytes);
     if (blocks)
-        backward_keys<T, D><<<blocks, shape::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
-    c.blocks = (int)mc_ceil_div(longest, shape::ROWS);
+        backward_keys<T, D><<<blocks, by_keys::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
+    c.blocks = (int)mc_ceil_div(longest, by_queries::ROWS);
     c.groups = 1;
     c.y = mc_view_of(dq, s->lengths->total, 8);
-    sizes = list_sizes_of(shape::queries_shared::LISTS_AT, longest_keys, shape::ROWS, SIDE,
+    sizes = list_sizes_of(by_queries::shared::LISTS_AT, longest_keys, by_queries::ROWS, SIDE,
                           s->marks, s->position_bias);
     blocks = (unsigned)(s->lengths->count * s->heads * c.blocks);
     mc_allow_shared(backward_queries<T, D>, (size_t)sizes.bytes);
     if (blocks)
         backward_queries<T, D>
-            <<<blocks, shape::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
+            <<<blocks, by_queries::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
 }
 
 /* Everything that is launched; `memory` is the scratch block. */

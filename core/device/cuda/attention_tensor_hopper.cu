@@ -4,8 +4,9 @@
  *
  * Forward goes over the keys of a block of queries with a running softmax (Dao et al., 2022). The
  * powers are taken relative to a maximum that is only raised where a score exceeds it by more than
- * 2^8: what is there so far is seldom rescaled, and nothing comes near overflow. Matrix
- * instructions of a tile's values run on while the next tile's scores are begun. */
+ * 2^8: what is there so far is seldom rescaled, and nothing comes near overflow. The next tile's
+ * scores are begun before a tile's probabilities are multiplied with its values, so that they are
+ * there while that product runs (Shah et al., "FlashAttention-3", 2024). */
 #include "core/device/cuda/attention_tensor_hopper.cuh"
 #include "core/device/cuda/gemm_internal.h"
 
@@ -15,11 +16,11 @@ namespace tensor
 /* How a size of heads is computed: keys of a tile, stages, blocks of threads at once. */
 template <int D> struct forward_shape {
     static constexpr int KEYS = D == 128 ? 128 : 64;
-    static constexpr int STAGES = D == 64 ? 3 : 2;
+    static constexpr int STAGES = D == 64 ? 4 : 2;
     static constexpr int RESIDENT = D <= 80 ? 2 : 1;
     static constexpr int ROWS = 2 * SIDE, THREADS = 2 * GROUP;
     static constexpr int WIDTH = D < 128 ? D : 128, PIECES = D / WIDTH; /* of the results */
-    typedef layout<D, ROWS, KEYS, STAGES, 1, 0> shared;
+    typedef layout<D, ROWS, KEYS, STAGES, 1, 0, 2 * STAGES> shared;
 };
 
 /* A thread's two rows so far: out is not divided by the sums yet, which are the thread's own part.
@@ -42,13 +43,13 @@ __device__ __forceinline__ float row_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Raises the maxima where a tile's scores make it necessary, and rescales what is there. `power`
- * makes powers of 2 of scores. */
+/* Raises the maxima where a tile's scores make it necessary; `factor` is what rescales all that was
+ * there before. `power` makes powers of 2 of scores. */
 template <int D, int COUNT>
-__device__ __forceinline__ void raise(rows_so_far<D> &r, const float (&s)[COUNT], float power)
+__device__ __forceinline__ void raise(rows_so_far<D> &r, const float (&s)[COUNT], float power,
+                                      float (&factor)[2])
 {
     const float slack = 8.0f / power;
-    float factor[2] = {1.0f, 1.0f};
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         float most = s[k * 2];
@@ -56,12 +57,18 @@ __device__ __forceinline__ void raise(rows_so_far<D> &r, const float (&s)[COUNT]
         for (int i = 0; i < COUNT / 4; i++)
             most = fmaxf(most, fmaxf(s[i * 4 + k * 2], s[i * 4 + k * 2 + 1]));
         most = row_max(most);
+        factor[k] = 1.0f;
         if (most > r.largest[k] + slack) {
             factor[k] = mc_exp2((r.largest[k] - most) * power);
             r.largest[k] = most;
         }
         r.sum[k] *= factor[k];
     }
+}
+
+template <int D>
+__device__ __forceinline__ void rescale(rows_so_far<D> &r, const float (&factor)[2])
+{
     if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
     for (int piece = 0; piece < rows_so_far<D>::shape::PIECES; piece++)
@@ -106,7 +113,7 @@ template <int D> struct forward_places {
     typedef forward_shape<D> shape;
     typedef typename shape::shared shared;
     uint32_t at;
-    barriers<shape::STAGES> barrier;
+    barriers<2 * shape::STAGES> barrier; /* of keys, then of values */
     const tile_list *list;
     const float *bias;
 
@@ -122,14 +129,14 @@ template <int D> struct forward_places {
 
 template <int D>
 __device__ __forceinline__ void load_tile(const maps &m, const place &p, const forward_places<D> &s,
-                                          int number, int stage)
+                                          int number, int stage, bool values)
 {
     typedef forward_shape<D> shape;
     const int row = p.key_row + (s.list->tiles[number] >> 4) * shape::KEYS;
-    const uint32_t full = s.barrier.full(stage);
-    barrier_expect(full, shape::shared::STAGE_BYTES);
-    load_rows<shape::shared::BOXES, shape::KEYS>(&m.k, s.keys(stage), full, p.head, row);
-    load_rows<shape::shared::BOXES, shape::KEYS>(&m.v, s.values(stage), full, p.head, row);
+    const uint32_t full = s.barrier.full(stage + (values ? shape::STAGES : 0));
+    barrier_expect(full, shape::shared::TILE_BYTES);
+    load_rows<shape::shared::BOXES, shape::KEYS>(
+        values ? &m.v : &m.k, values ? s.values(stage) : s.keys(stage), full, p.head, row);
 }
 
 template <int D>
@@ -141,23 +148,74 @@ __device__ __forceinline__ void begin_loading(const maps &m, const place &p,
     barrier_expect(s.barrier.block(), shape::shared::BLOCK_BYTES);
     load_rows<shape::shared::BOXES, shape::ROWS>(&m.q, s.at, s.barrier.block(), p.head,
                                                  p.row + p.first);
-    for (int i = 0; i < shape::STAGES && i < s.list->count; i++) load_tile<D>(m, p, s, i, i);
+    for (int i = 0; i < shape::STAGES && i < s.list->count; i++) {
+        load_tile<D>(m, p, s, i, i, false);
+        load_tile<D>(m, p, s, i, i, true);
+    }
 }
+
+/* Where keys or values whose place is free again are loaded to; `number`: the tile that comes. */
+template <int D> struct loader {
+    ring<forward_shape<D>::STAGES> at;
+    int number;
+
+    __device__ __forceinline__ void load(const maps &m, const place &p, const forward_places<D> &s,
+                                         bool values)
+    {
+        constexpr int STAGES = forward_shape<D>::STAGES;
+        if (threadIdx.x == 0 && number < s.list->count) {
+            barrier_wait(s.barrier.empty(at.stage + (values ? STAGES : 0)), at.parity);
+            load_tile<D>(m, p, s, number, at.stage, values);
+        }
+        at.advance();
+        number++;
+    }
+};
 
 /* From scores of a tile to probabilities. */
 template <class T, int D>
-__device__ __forceinline__ void
-find_probabilities(const call &c, const place &p, const seat &me, const float *bias, int tile,
-                   bool mixed, rows_so_far<D> &r, float (&s)[forward_shape<D>::KEYS / 2])
+__device__ __forceinline__ void find_probabilities(const call &c, const place &p, const seat &me,
+                                                   const float *bias, int tile, bool mixed,
+                                                   rows_so_far<D> &r, float (&factor)[2],
+                                                   float (&s)[forward_shape<D>::KEYS / 2])
 {
     const int row = p.first + me.group * SIDE + me.row;
     const int column = tile * forward_shape<D>::KEYS;
-    if (c.bias) add_bias(bias + column, c.scale_log2, s);
+    if (c.bias) {
+        biases<forward_shape<D>::KEYS> b;
+        b.read(bias + column);
+        b.add_to(s, c.scale_log2);
+    }
     const float power = c.bias ? 1.0f : c.scale_log2;
     if (mixed) hide<false>(c, p, row, column + me.column, -INFINITY, s);
-    raise<D>(r, s, power);
+    raise<D>(r, s, power, factor);
     exponentiate<D>(r, s, power);
     drop(c, p, me, row, column, s);
+}
+
+template <class T, int D>
+__device__ __forceinline__ void
+add_values(rows_so_far<D> &r, const uint32_t (&words)[forward_shape<D>::KEYS / 16][4], uint32_t v)
+{
+    typedef forward_shape<D> shape;
+    begin_multiplying();
+#pragma unroll
+    for (int piece = 0; piece < shape::PIECES; piece++)
+        add_weighted<T, shape::WIDTH, shape::KEYS>(
+            r.out[piece], words, v + piece * (shape::WIDTH / SIDE) * shape::KEYS * BOX_ROW);
+    end_multiplying();
+}
+
+template <class T, int D>
+__device__ __forceinline__ void begin_scores(const forward_places<D> &s, uint32_t q,
+                                             const ring<forward_shape<D>::STAGES> &key,
+                                             float (&scores)[forward_shape<D>::KEYS / 2])
+{
+    typedef forward_shape<D> shape;
+    barrier_wait(s.barrier.full(key.stage), key.parity);
+    begin_multiplying();
+    multiply_heads<T, D, shape::ROWS, shape::KEYS>(scores, q, s.keys(key.stage));
+    end_multiplying();
 }
 
 template <class T, int D>
@@ -166,42 +224,44 @@ __device__ __forceinline__ void compute_rows(const call &c, const maps &m, const
                                              rows_so_far<D> &r)
 {
     typedef forward_shape<D> shape;
+    constexpr int STAGES = shape::STAGES;
     const uint32_t q = s.at + me.group * BOX;
     const float *bias = s.bias + me.column + shape::ROWS - 1 - (me.group * SIDE + me.row + 8);
-    ring<shape::STAGES> at = {0, 0}, next = {0, 0};
-    uint32_t before = 0; /* the stage that products under way read; 0: none */
-    if (s.list->count) barrier_wait(s.barrier.block(), 0);
+    ring<STAGES> key = {0, 0}, value = {0, 0};
+    loader<D> keys = {{0, 0}, STAGES}, values = {{0, 0}, STAGES};
+    float scores[shape::KEYS / 2] = {}, factor[2];
+    uint32_t words[shape::KEYS / 16][4];
+    if (s.list->count == 0) return;
+    barrier_wait(s.barrier.block(), 0);
+    begin_scores<T, D>(s, q, key, scores);
+    wait_for_products<0>();
 #pragma unroll 1
-    for (int i = 0; i < s.list->count; i++, at.advance()) {
+    for (int i = 0;; i++) { /* scores are there, and what is there so far is of the tile before */
         const int entry = s.list->tiles[i], is = entry >> 2 * me.group & 3;
-        float scores[shape::KEYS / 2];
-        uint32_t words[shape::KEYS / 16][4];
-        barrier_wait(s.barrier.full(at.stage), at.parity);
-        begin_multiplying();
-        multiply_heads<T, D, shape::ROWS, shape::KEYS>(scores, q, s.keys(at.stage));
-        end_multiplying();
-        wait_for_products<0>();
         now_known(scores);
+        let_go(s.barrier.empty(key.stage));
+        key.advance();
+        find_probabilities<T, D>(c, p, me, bias, entry >> 4, is != SEEN, r, factor, scores);
+        wait_for_products<0>();
 #pragma unroll
         for (int piece = 0; piece < shape::PIECES; piece++) now_known(r.out[piece]);
-        if (before) let_go(before);
-        find_probabilities<T, D>(c, p, me, bias, entry >> 4, is != SEEN, r, scores);
-        pack_all<T>(scores, words);
-        if (threadIdx.x == 0 && i > 0 && i - 1 + shape::STAGES < s.list->count) {
-            barrier_wait(s.barrier.empty(next.stage), next.parity);
-            load_tile<D>(m, p, s, i - 1 + shape::STAGES, next.stage);
+        if (i > 0) {
+            let_go(s.barrier.empty(STAGES + value.stage));
+            value.advance();
         }
-        if (i > 0) next.advance();
+        rescale<D>(r, factor);
+        pack_all<T>(scores, words);
+        if (i + 1 == s.list->count) break;
+        begin_scores<T, D>(s, q, key, scores);
+        barrier_wait(s.barrier.full(STAGES + value.stage), value.parity);
+        add_values<T, D>(r, words, s.values(value.stage));
+        keys.load(m, p, s, false);
+        if (i > 0) values.load(m, p, s, true);
         __syncwarp();
-        begin_multiplying();
-#pragma unroll
-        for (int piece = 0; piece < shape::PIECES; piece++)
-            add_weighted<T, shape::WIDTH, shape::KEYS>(
-                r.out[piece], words,
-                s.values(at.stage) + piece * (shape::WIDTH / SIDE) * shape::KEYS * BOX_ROW);
-        end_multiplying();
-        before = s.barrier.empty(at.stage);
+        wait_for_products<1>();
     }
+    barrier_wait(s.barrier.full(STAGES + value.stage), value.parity);
+    add_values<T, D>(r, words, s.values(value.stage));
     wait_for_products<0>();
 #pragma unroll
     for (int piece = 0; piece < shape::PIECES; piece++) now_known(r.out[piece]);
@@ -350,8 +410,8 @@ static void launch_size(mc_device *d, const mc_attention_shape *s, const call &c
 
 /* ---- which calls ----------------------------------------------------------------------------- */
 
-/* Sequences whose lists, with a bias, find room beside the largest blocks. */
-enum { LONGEST = 4096 };
+/* Sequences whose lists and bias find room beside the blocks, and where heads are larger than 128. */
+enum { LONGEST = 4096, LONGEST_OF_LARGE = 2048 };
 
 } // namespace tensor
 
@@ -374,6 +434,8 @@ extern "C" const char *mc_tensor_attention_refusal(mc_device *d, const mc_attent
     if (s->bias.data) return "a bias that is not one by distance";
     if (!(s->scale > 0)) return "a scale that is not positive";
     if (longest > tensor::LONGEST) return "sequences of more than 4,096 tokens";
+    if (s->head_dim > 128 && longest > tensor::LONGEST_OF_LARGE)
+        return "sequences of more than 2,048 tokens with heads of more than 128";
     if (queries->count * mc_ceil_div(longest, tensor::SIDE) > INT32_MAX / 2 / s->heads)
         return "so many sequences";
     return NULL;

@@ -56,7 +56,7 @@ template <class T, int N> struct products;
         {                                                                                       \
             asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
                          " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 0, 1, 1, 0, 0;"            \
-                         : MC_##part(MC_SET)                                                    \
+                         : MC_##part(MC_ADD)                                                    \
                          : "l"(a), "l"(b));                                                     \
         }                                                                                       \
         static __device__ __forceinline__ void add(float (&d)[part], uint64_t a, uint64_t b)    \
@@ -316,20 +316,25 @@ __device__ __forceinline__ void load_bias(const call &c, const place &p, float *
     }
 }
 
-/* s = scale s + bias; `bias` is that of the thread's second row in the tile's first columns. */
-template <int COUNT>
-__device__ __forceinline__ void add_bias(const float *bias, float scale, float (&s)[COUNT])
-{
-    float x = bias[0], y = bias[1];
+/* What a thread adds to its scores of COLUMNS columns: its second row's first two, then 8 further
+ * each, of which the first row has one more than the second has. */
+template <int COLUMNS> struct biases {
+    float at[COLUMNS / 8 + 1][2];
+
+    /* `bias` is that of the thread's second row in the tile's first columns. */
+    __device__ __forceinline__ void read(const float *bias)
+    {
 #pragma unroll
-    for (int i = 0; i < COUNT / 4; i++) {
-        s[i * 4 + 2] = fmaf(s[i * 4 + 2], scale, x);
-        s[i * 4 + 3] = fmaf(s[i * 4 + 3], scale, y);
-        x = bias[i * 8 + 8], y = bias[i * 8 + 9];
-        s[i * 4] = fmaf(s[i * 4], scale, x);
-        s[i * 4 + 1] = fmaf(s[i * 4 + 1], scale, y);
+        for (int i = 0; i <= COLUMNS / 8; i++) at[i][0] = bias[i * 8], at[i][1] = bias[i * 8 + 1];
     }
-}
+    /* s = scale s + bias. */
+    __device__ __forceinline__ void add_to(float (&s)[COLUMNS / 2], float scale) const
+    {
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; i++)
+            s[i] = fmaf(s[i], scale, at[i / 4 + (i / 2 % 2 ? 0 : 1)][i % 2]);
+    }
+};
 
 __device__ __forceinline__ bool sees(const call &c, int query, int mark, int key, int key_mark)
 {
@@ -557,7 +562,9 @@ static inline int width_of(int head_dim)
 
 /* Of a kernel whose block has ROWS rows, of BLOCK_BOXES matrices, and whose tiles have COLUMNS, of
  * two matrices. */
-template <int D, int ROWS, int COLUMNS, int STAGES, int BLOCK_BOXES, int EXTRA> struct layout {
+template <int D, int ROWS, int COLUMNS, int STAGES, int BLOCK_BOXES, int EXTRA,
+          int BARRIERS = STAGES>
+struct layout {
     static constexpr int BOXES = (D + 63) / 64;
     static constexpr int BLOCK_BYTES = BOXES * ROWS * BOX_ROW; /* of one matrix */
     static constexpr int TILE_BYTES = BOXES * COLUMNS * BOX_ROW;
@@ -565,7 +572,7 @@ template <int D, int ROWS, int COLUMNS, int STAGES, int BLOCK_BOXES, int EXTRA> 
     static constexpr int STAGE_BYTES = 2 * TILE_BYTES;
     static constexpr int EXTRA_AT = STAGE_AT + STAGES * STAGE_BYTES;
     static constexpr int BARRIERS_AT = EXTRA_AT + EXTRA;
-    static constexpr int LISTS_AT = (BARRIERS_AT + barriers<STAGES>::BYTES + 15) / 16 * 16;
+    static constexpr int LISTS_AT = (BARRIERS_AT + barriers<BARRIERS>::BYTES + 15) / 16 * 16;
 };
 
 /* What of shared memory depends on the longest sequence of columns: the list of tiles, what is known
