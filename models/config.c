@@ -109,7 +109,8 @@ static bool read_only(const mc_config_reader *r, const char *key, const cJSON *i
                       const char *expected)
 {
     cJSON *only = cJSON_Parse(expected);
-    bool same = only && cJSON_Compare(item, only, true);
+    if (!only) return !mc_fail_nomem(r->ctx, "a config");
+    bool same = cJSON_Compare(item, only, true);
     cJSON_Delete(only);
     if (same) return true;
     char *found = cJSON_PrintUnformatted(item);

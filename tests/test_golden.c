@@ -66,6 +66,7 @@ static const struct {
     {"mc-gpt2", "out."},
     {"mc-gptj", "out."},
     {"mc-t5", "out."},
+    {"roberta-mlm", "grad."},
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens };
 
