@@ -30,7 +30,7 @@
  * Ranks save, open and restore together, in a folder that all of them see. What is saved does not
  * depend on how many there are, and can be restored by any other number, at any level of sharding.
  * Each writes and reads its share; rank 0 does what is to be done once, and `save_files` leaves it
- * to rank 0 in the same way (mc_gpt2_save and mc_tokenizer_save do).
+ * to rank 0 in the same way (mc_model_save and mc_tokenizer_save do).
  *
  * What is restored: the optimizers' moments and master copies, step counts, schedules, the loss
  * scale with its growth counter, and the position of the random numbers of dropout. Settings are
@@ -50,7 +50,7 @@ typedef struct mc_checkpoint_options {
     int keep;     /* older checkpoints that stay beside the new one */
     mc_optim_manager *optim;
     /* Writes the model, and what belongs to it, into an existing folder. Its files must be synced,
-     * as those of mc_gpt2_save and mc_tokenizer_save are. No folders within it. */
+     * as those of mc_model_save and mc_tokenizer_save are. No folders within it. */
     mc_status (*save_files)(void *user, const char *folder);
     void *user;
     const mc_checkpoint_setting *settings; /* (setting_count), names unique; copied */

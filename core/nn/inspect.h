@@ -1,6 +1,6 @@
 /* Inspection: tables of statistics, of parameters and their gradients, and of activations.
  *
- *     mc_inspection *table = mc_inspect(mc_gpt2_module(gpt2), "*.ffn.*");
+ *     mc_inspection *table = mc_inspect(mc_model_module(gpt2), "*.ffn.*");
  *     mc_print_inspect(ctx, table, stdout);
  *     mc_inspection_free(table);
  *

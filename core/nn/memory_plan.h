@@ -7,7 +7,7 @@
  *     mc_context *dry = mc_plan_context_new(ctx);
  *     mc_gpt2 *gpt2 = mc_gpt2_new(dry, &config, &load);     ... optimizer, OptimManager, inputs
  *     mc_memory_plan plan;
- *     mc_plan_run(dry, mc_gpt2_module(gpt2), step, &everything, &plan);
+ *     mc_plan_run(dry, mc_model_module(gpt2), step, &everything, &plan);
  *     mc_context_free(dry);
  *
  * where `step` is the same function that trains on the real context. It is within 2 % of

@@ -1,7 +1,7 @@
 /* Optimizers: what is done to parameters with their gradients.
  *
  *     mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){ .weight_decay = 1e-2f });
- *     mc_optimizer_add(adam, mc_bert_module(bert));
+ *     mc_optimizer_add(adam, mc_model_module(bert));
  *
  * An optimizer is usually driven by an OptimManager (optim_manager.h), which adds schedules, loss
  * scaling, clipping and accumulation. Alone it works like this:

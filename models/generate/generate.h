@@ -8,7 +8,7 @@
  *
  *     mc_generate_options o = {.max_new_tokens = 50};
  *     const int32_t *prompts[] = {ids};
- *     mc_generator *g = mc_gpt2_generator_new(gpt2, prompts, &count, 1, &o);
+ *     mc_generator *g = mc_model_generator_new(model, prompts, &count, 1, &o);
  *     for (int32_t token; mc_generator_next(g, &token);) ...     one token a prompt and step
  *     mc_generator_free(g);
  */
