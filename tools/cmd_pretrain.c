@@ -417,6 +417,7 @@ static int parse_and_run(pretrain_options o, int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code) || !check(&spec, &o, &code)) return code;
+    if (!family_can(&spec, o.model, FAMILY_NEXT_TOKEN)) return EXIT_USAGE;
     return run(&o);
 }
 

@@ -255,15 +255,28 @@ void pretrain_take_defaults(pretrain *p)
             index_of(train_dtype_names, o->train.device == TRAIN_CPU ? "f32" : "bf16", 0);
 }
 
+/* Where the first part, from comma to comma, begins in which two values differ: configs are long. */
+static size_t first_difference(const char *a, const char *b)
+{
+    size_t begin = 0;
+    for (size_t i = 0; a[i] && a[i] == b[i]; i++)
+        if (a[i] == ',') begin = i + 1;
+    return begin;
+}
+
 static bool same_options(pretrain *p, const setting_list *list)
 {
     for (int i = 0; i < list->options; i++) {
         const char *name = list->items[i].name, *now = list->items[i].value, *then = kept(p, name);
         bool other_ranks = kept_ranks(p) != mc_world_size(p->ctx);
         if (strcmp(name, "batch-size") == 0 && other_ranks) continue;
-        if (strcmp(now, then) != 0)
-            return pretrain_refuse(p, "--resume: --%s is %s, but the run in %s was begun with %s",
-                                   name, now, p->o.output, *then ? then : "none");
+        if (strcmp(now, then) == 0) continue;
+        size_t begin = first_difference(now, then);
+        now += begin;
+        then = *then ? then + begin : "none";
+        return pretrain_refuse(p, "--resume: --%s is %.*s, but the run in %s was begun with %.*s",
+                               name, (int)strcspn(now, ","), now, p->o.output,
+                               (int)strcspn(then, ","), then);
     }
     return true;
 }

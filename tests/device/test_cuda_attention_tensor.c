@@ -414,11 +414,12 @@ static void assert_results(const attention_data *d)
     assert_log_sum_exp(d);
     assert_close(d, distance_of(&d->out, d->r_out, q->rows, 0, w), 0, "out");
     assert_close(d, dv, 0, "dv");
-    /* With few keys dq, dk and dbias are small differences of numbers like those in dv. */
+    /* With few keys dq, dk and dbias are small differences of numbers like those in dv, and the
+     * rounding of out gets into them through the mean of dp. */
     assert_close(d, dq, 0.5 * dv.reference, "dq");
     assert_close(d, dk, 0.5 * dv.reference, "dk");
     assert_close(d, distance_of(&d->dbias, d->r_dbias, d->c.heads, 0, d->distances),
-                 0.1 * dv.reference, "dbias");
+                 0.5 * dv.reference, "dbias");
     assert_frame(q, &d->out, 0, w, "out");
     assert_frame(q, &q->dx, 0, w, "dq");
     assert_frame(k, &k->dx, w, 3 * w, "dkv");

@@ -1257,22 +1257,22 @@ static void test_long(void **state)
     for (int i = 0; i < TAIL; i++)
         assert_true(element(MC_BF16, got, i) == element(MC_BF16, out, i)); /* -0 is 0 */
     float norms[2];
-    float *mean = sides[GPU]->alloc(sides[GPU], (size_t)rows * 4);
+    float *rstd = sides[GPU]->alloc(sides[GPU], (size_t)rows * 4);
     mc_matrix none = {0};
     CALL(GPU, residual_norm, rows, columns, xm, none, (mc_dropout_mask){0}, none, none, 1e-5f, none,
-         ym, mean, NULL);
+         ym, NULL, rstd);
     CALL(CPU, fill, fill, count - 2 * columns, 2 * columns, small);
     CALL(CPU, residual_norm, 2, columns, (mc_matrix){tail, MC_BF16, columns}, none,
-         (mc_dropout_mask){0}, none, none, 1e-5f, none, (mc_matrix){out, MC_BF16, columns}, norms,
-         NULL);
-    float got_means[2];
-    assert_true(sides[GPU]->copy_out(sides[GPU], got_means, mean + rows - 2, 8));
-    for (int i = 0; i < 2; i++) assert_true(fabsf(got_means[i] - norms[i]) < 1e-6f);
+         (mc_dropout_mask){0}, none, none, 1e-5f, none, (mc_matrix){out, MC_BF16, columns}, NULL,
+         norms);
+    float got_norms[2];
+    assert_true(sides[GPU]->copy_out(sides[GPU], got_norms, rstd + rows - 2, 8));
+    for (int i = 0; i < 2; i++) assert_true(fabsf(got_norms[i] - norms[i]) < 1e-6f);
     assert_true(
         sides[GPU]->copy_out(sides[GPU], got, y + count - 2 * columns, 4 * (size_t)columns));
     for (int i = 0; i < 2 * columns; i++)
         assert_true(fabs(element(MC_BF16, got, i) - element(MC_BF16, out, i)) < 0.04);
-    sides[GPU]->free(sides[GPU], mean, (size_t)rows * 4);
+    sides[GPU]->free(sides[GPU], rstd, (size_t)rows * 4);
     sides[GPU]->free(sides[GPU], x, bytes);
     sides[GPU]->free(sides[GPU], y, bytes);
 }

@@ -40,7 +40,7 @@ static void save_bert(mc_context *ctx)
     c.layers = 1;
     c.heads = 2;
     mc_model_save(mc_bert_new(ctx, &c, &(mc_model_heads){.pooler = true}, NULL),
-                 temp_path(&folder, "encoder"));
+                  temp_path(&folder, "encoder"));
 }
 
 static int set_up(void **state)
@@ -171,7 +171,7 @@ static void test_wrong(void **state)
     assert_int_equal(inspect("gpt2-nowhere"), 1);
     assert_non_null(strstr(err, "gpt2-nowhere"));
     assert_int_equal(inspect("model --family bert"), 1);
-    assert_non_null(strstr(err, "gpt2"));
+    assert_non_null(strstr(err, "config.json: the model is a GPT-2, expected a BERT"));
     assert_int_equal(inspect("encoder --text word"), 1); /* it has no tokenizer */
     assert_non_null(strstr(err, "encoder"));
 }

@@ -460,6 +460,8 @@ static void test_largest_batch(void **state)
     must_hold(err, "(11 sequences of 64, 2 times)");
     must("$P --config tiny.json --batch-size auto --seq-length 64 --steps 1"); /* all the data */
     must_hold(err, "(93 sequences of 64, 1 times)");
+    must_refuse(2, "bert does not predict next tokens: expected one of gpt2, gptj, cpm1",
+                "$MC pretrain bert --config bert-base --data train.bin --steps 1");
     must_refuse(1, "not even a batch of 1 fits into 0.00 GiB",
                 "$P --config wide.json --batch-size auto --memory 0.001");
 }
@@ -540,7 +542,9 @@ static void test_resume_errors(void **state)
         {"--dropout 0", "--dropout is 0, but the run in run was begun with 0.2"},
         {"--seed 6", "--seed is 6, but the run in run was begun with 5"},
         {"--dtype bf16", "--dtype is bf16, but the run in run was begun with f32"},
-        {"--config wide.json", "--config is vocabulary 203, dim 96"},
+        {"--config wide.json",
+         "--config is gpt2 {\"vocab_size\":203, but the run in run was begun with "
+         "gpt2 {\"vocab_size\":61"},
         {"--data other.bin", "--data is not what the run in run was begun with"},
         {"--data val.bin", "--data is not what the run in run was begun with"},
     };
