@@ -255,7 +255,7 @@ void pretrain_take_defaults(pretrain *p)
             index_of(train_dtype_names, o->train.device == TRAIN_CPU ? "f32" : "bf16", 0);
 }
 
-/* Where the first part, from comma to comma, begins in which two values differ: configs are long. */
+/* Where the first part, from comma to comma, begins in which two values differ. */
 static size_t first_difference(const char *a, const char *b)
 {
     size_t begin = 0;

@@ -47,8 +47,8 @@ static void multiply(mc_tape *t, int64_t batch, int64_t m, int64_t n, int64_t k,
         mc_matrix ai = a.m, bi = b.m;
         ai.data = (char *)ai.data + (size_t)(i * a.step) * size;
         bi.data = (char *)bi.data + (size_t)(i * b.step) * size;
-        if (!MC_KERNEL(t, op, gemm, a.transpose, b.transpose, m, n, k, 1, ai, bi, i ? 1 : beta, c.m))
-            return;
+        float old = i ? 1 : beta;
+        if (!MC_KERNEL(t, op, gemm, a.transpose, b.transpose, m, n, k, 1, ai, bi, old, c.m)) return;
     }
 }
 
