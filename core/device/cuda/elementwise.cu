@@ -264,15 +264,16 @@ struct dropout_call {
     int64_t columns;
     bool accumulate;
 
-    template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
+    template <class T, bool WHOLE = false>
+    __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
     {
-        mc_bits xs = mc_load_bits<T>(x, row * x.stride + column, n);
+        mc_bits xs = mc_load_bits<T, WHOLE>(x, row * x.stride + column, n);
         float v[mc_width<T>], factor[mc_width<T>];
         mc_drop_factors(mask, row * columns + column, factor);
         mc_unpack<T>(x, xs, v);
 #pragma unroll
         for (int i = 0; i < mc_width<T>; i++) v[i] *= factor[i];
-        mc_store_or_add<T>(y, row * y.stride + column, n, v, accumulate);
+        mc_store_or_add<T, WHOLE>(y, row * y.stride + column, n, v, accumulate);
     }
 };
 
@@ -281,11 +282,12 @@ extern "C" mc_status mc_cuda_dropout(mc_device *d, int64_t rows, int64_t columns
 {
     if (rows == 0 || columns == 0) return MC_OK;
     mc_flatten(&rows, &columns, x, y);
+    bool whole = mc_whole_dtype(columns, x, y) != MC_DTYPE_DEFAULT;
     MC_WITH_TYPE(mc_common_dtype(x, y), {
         const int width = mc_width<T>;
         dropout_call call = {mc_view_of(x, rows, width), mc_view_of(y, rows, width),
                              mc_dropping_of(dropout), columns, accumulate};
-        mc_launch_chunks<T>(d, rows, columns, call);
+        launch_flat<T>(d, rows, columns, whole, call);
     });
     return mc_cuda_launched(d, "dropout");
 }
