@@ -201,8 +201,8 @@ static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
     bool by_ids = parts->first_position && in->call.key_mask;
     mc_tensor *rows = by_ids ? positions_by_ids(t, m, in) : in->positions;
     if (parts->first_position && !by_ids)
-        positions = mc_slice(t, positions, 0, parts->first_position,
-                             c->positions - parts->first_position);
+        positions =
+            mc_slice(t, positions, 0, parts->first_position, c->positions - parts->first_position);
     mc_tensor *tables[] = {mc_embedding_table(t, m->words), positions,
                            mc_embedding_table(t, parts->types)};
     mc_tensor *indices[] = {in->ids, rows, in->types};

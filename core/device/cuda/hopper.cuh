@@ -203,7 +203,7 @@ typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
 
 /* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row. */
 static inline CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
-                         unsigned box_rows, CUtensorMap *map)
+                                unsigned box_rows, CUtensorMap *map)
 {
     const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t strides[] = {(cuuint64_t)(rows > 1 ? m.stride : (columns + 7) / 8 * 8) * 2};

@@ -12,7 +12,6 @@
 #define MC_K_EXPAND(a, b, c) MC_K_PASTE(a, b, c)
 #define MC_K(name) MC_K_EXPAND(mc_cpu_, name, MC_ISA)
 
-
 #define KERNEL(name) __typeof__(*((mc_kernels *)0)->name) MC_K(name);
 #include "core/device/kernels.def"
 #undef KERNEL
