@@ -13,50 +13,14 @@ int main(void)
 
 #include "core/device/cuda/attention_internal.h"
 #include "tests/device/attention_test.h"
+#include "tests/device/gpu_test.h"
 
-static mc_device *gpu;
 static bool have_cudnn;
 
 /* What ||x - reference|| / ||reference|| may be: the types' rounding, a few times over. */
 static double limit_of(mc_dtype dtype)
 {
     return dtype == MC_F32 ? 1e-5 : dtype == MC_F16 ? 2e-3 : 1e-2;
-}
-
-/* ---- memory of the GPU ----------------------------------------------------------------------- */
-
-static void *upload(const void *data, size_t bytes)
-{
-    void *at = gpu->alloc(gpu, bytes);
-    assert_non_null(at);
-    gpu->copy_in(gpu, at, data, bytes);
-    return at;
-}
-
-static size_t matrix_bytes(const matrix *x)
-{
-    return (size_t)((x->rows + 1) * x->m.stride) * mc_dtype_size(x->m.dtype);
-}
-
-/* The matrix on the GPU, gaps included. */
-static mc_matrix upload_matrix(const matrix *x)
-{
-    mc_matrix m = x->m;
-    m.data = upload(x->m.data, matrix_bytes(x));
-    return m;
-}
-
-/* Back into x, and the GPU's memory is given back. */
-static void take_matrix(mc_matrix m, matrix *x)
-{
-    assert_true(gpu->copy_out(gpu, x->m.data, m.data, matrix_bytes(x)));
-    gpu->free(gpu, m.data, matrix_bytes(x));
-}
-
-static mc_matrix columns_from(mc_matrix m, int64_t column)
-{
-    m.data = (char *)m.data + (size_t)column * mc_dtype_size(m.dtype);
-    return m;
 }
 
 /* ---- a case ---------------------------------------------------------------------------------- */
@@ -171,11 +135,6 @@ static void run_cpu(attention_data *d)
                                            d->r_dout.m, dq, columns_from(dkv, w),
                                            columns_from(dkv, 2 * w)),
                      MC_OK);
-}
-
-static void assert_ok(mc_status status)
-{
-    if (status) fail_msg("%s: %s", mc_status_text(status), gpu->failure);
 }
 
 /* The bits of `out` do not depend on whether log sum exp is wanted. */

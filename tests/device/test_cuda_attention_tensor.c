@@ -12,11 +12,9 @@ int main(void)
 #else
 
 #include "core/device/cuda/attention_internal.h"
-#include "tests/device/kernel_test.h"
+#include "tests/device/gpu_test.h"
 
 enum { MOST = 400 }; /* sequences */
-
-static mc_device *gpu;
 
 typedef struct attention_case {
     const int32_t *length, *key_length; /* key_length NULL: keys are the queries' batch */
@@ -247,43 +245,6 @@ static void run_reference(attention_data *d)
 }
 
 /* ---- the GPU --------------------------------------------------------------------------------- */
-
-static void *upload(const void *data, size_t bytes)
-{
-    void *at = gpu->alloc(gpu, bytes);
-    assert_non_null(at);
-    gpu->copy_in(gpu, at, data, bytes);
-    return at;
-}
-
-static size_t matrix_bytes(const matrix *x)
-{
-    return (size_t)((x->rows + 1) * x->m.stride) * mc_dtype_size(x->m.dtype);
-}
-
-static mc_matrix upload_matrix(const matrix *x)
-{
-    mc_matrix m = x->m;
-    m.data = upload(x->m.data, matrix_bytes(x));
-    return m;
-}
-
-static void take_matrix(mc_matrix m, matrix *x)
-{
-    assert_true(gpu->copy_out(gpu, x->m.data, m.data, matrix_bytes(x)));
-    gpu->free(gpu, m.data, matrix_bytes(x));
-}
-
-static mc_matrix columns_from(mc_matrix m, int64_t column)
-{
-    m.data = (char *)m.data + (size_t)column * mc_dtype_size(m.dtype);
-    return m;
-}
-
-static void assert_ok(mc_status status)
-{
-    if (status) fail_msg("%s: %s", mc_status_text(status), gpu->failure);
-}
 
 /* A batch on the GPU. */
 typedef struct uploaded {
