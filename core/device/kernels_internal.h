@@ -292,6 +292,13 @@ typedef struct mc_kernels {
     /* y = dropout(x), and backward with the same call on the gradient; y may be x. */
     mc_status (*dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                          mc_dropout_mask dropout, mc_matrix y, bool accumulate);
+    /* y = dropout(relu(x)); y may be x. */
+    mc_status (*relu_dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                              mc_dropout_mask dropout, mc_matrix y);
+    /* dx = factor * dy where y > 0, which says both that x was and that it was kept, else 0. dx may
+     * be dy. */
+    mc_status (*relu_dropout_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix y,
+                                       float factor, mc_matrix dy, mc_matrix dx, bool accumulate);
 
     /* y(row) = scale * sum over the `tables` of table[i](index[i][row]). Indices i32, checked by
      * the op. */

@@ -193,6 +193,21 @@ static mc_status plan_dropout(mc_device *d, int64_t rows, int64_t columns, mc_ma
        dropout, rows, columns, x, dropout, y, accumulate);
 }
 
+static mc_status plan_relu_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                   mc_dropout_mask dropout, mc_matrix y)
+{
+    DO(d, copied(d, x.dtype, rows, columns, size_of(x) + size_of(y)), relu_dropout, rows, columns,
+       x, dropout, y);
+}
+
+static mc_status plan_relu_dropout_backward(mc_device *d, int64_t rows, int64_t columns,
+                                            mc_matrix y, float factor, mc_matrix dy, mc_matrix dx,
+                                            bool accumulate)
+{
+    DO(d, activated(d, MC_WORK_ACTIVATION_BACKWARD, rows, columns, y, MC_ACTIVATION_RELU),
+       relu_dropout_backward, rows, columns, y, factor, dy, dx, accumulate);
+}
+
 static mc_status plan_embedding(mc_device *d, int64_t rows, int64_t columns, int tables,
                                 const mc_matrix *table, const int32_t *const *index, float scale,
                                 mc_matrix y)

@@ -244,15 +244,20 @@ static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last)
 {
     const mc_feed_forward_options *o = &ffn->options;
+    bool relu = o->activation == MC_ACTIVATION_RELU && !o->gated && o->dropout > 0 &&
+                mc_tape_is_training(t); /* then one pass does both */
+    mc_activation activation = relu ? MC_ACTIVATION_NONE : o->activation;
     mc_tensor *h =
-        o->gated ? gated_in(t, ffn, x) : mc_linear_forward_activated(t, ffn->in, x, o->activation);
+        o->gated ? gated_in(t, ffn, x) : mc_linear_forward_activated(t, ffn->in, x, activation);
     if (last) mc_tape_release(t, x);
     if (o->gated && h) {
         mc_tensor *gated = mc_gated(t, h, o->activation);
         mc_tape_release(t, h);
         h = gated;
     }
-    mc_tensor *dropped = h ? mc_dropout(t, h, o->dropout) : NULL;
+    mc_tensor *dropped = !h     ? NULL
+                         : relu ? mc_relu_dropout(t, h, o->dropout)
+                                : mc_dropout(t, h, o->dropout);
     if (dropped != h) mc_tape_release(t, h);
     return dropped;
 }

@@ -123,14 +123,17 @@ static void dropout_backward(mc_tape *t, mc_node *node)
 
 static const mc_op dropout_op = {.name = "dropout", .backward = dropout_backward};
 
+static bool drop_rate(mc_tape *t, const char *op, float p)
+{
+    return (p >= 0 && p < 1) || !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                                         "%s: p = %g, expected 0 <= p < 1", op, (double)p);
+}
+
 mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p)
 {
-    if (!mc_op_ready(t, "dropout", x) || !mc_op_float(t, "dropout", "input", x)) return NULL;
-    if (!(p >= 0 && p < 1)) {
-        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "dropout: p = %g, expected 0 <= p < 1",
-                (double)p);
+    if (!mc_op_ready(t, "dropout", x) || !mc_op_float(t, "dropout", "input", x) ||
+        !drop_rate(t, "dropout", p))
         return NULL;
-    }
     mc_dropout_mask mask = mc_tape_dropout(t, p);
     if (mask.p == 0) return x;
     mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
@@ -139,6 +142,40 @@ mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p)
               mc_matrix_of(y), false);
     mc_node *node = mc_tape_record(t, &dropout_op, y, sizeof mask, 1, &x);
     if (node) *(mc_dropout_mask *)node->state = mask;
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+/* The result alone is kept: it is positive where x was and was kept. */
+static void relu_dropout_backward(mc_tape *t, mc_node *node)
+{
+    const mc_dropout_mask *mask = node->state;
+    mc_tensor *y = node->output, *dy = y->gradient;
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, node->inputs[0], &accumulate);
+    if (dx)
+        MC_KERNEL(t, "relu dropout", relu_dropout_backward, mc_tensor_rows(y), mc_tensor_columns(y),
+                  mc_saved_matrix(t, y), 1.0f / (1.0f - mask->p), mc_matrix_of(dy),
+                  mc_matrix_of(dx), accumulate);
+}
+
+static const mc_op relu_dropout_op = {.name = "relu dropout", .backward = relu_dropout_backward};
+
+mc_tensor *mc_relu_dropout(mc_tape *t, mc_tensor *x, float p)
+{
+    static const char op[] = "relu dropout";
+    if (!mc_op_ready(t, op, x) || !mc_op_float(t, op, "input", x) || !drop_rate(t, op, p))
+        return NULL;
+    mc_dropout_mask mask = mc_tape_dropout(t, p);
+    if (mask.p == 0) return mc_relu(t, x);
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
+    if (!y) return NULL;
+    MC_KERNEL(t, op, relu_dropout, mc_tensor_rows(x), mc_tensor_columns(x), mc_matrix_of(x), mask,
+              mc_matrix_of(y));
+    mc_node *node = mc_tape_record(t, &relu_dropout_op, y, sizeof mask, 1, &x);
+    if (node) {
+        *(mc_dropout_mask *)node->state = mask;
+        mc_node_save(node, y);
+    }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 

@@ -53,6 +53,9 @@ MC_API mc_tensor *mc_residual_sum(mc_tape *t, mc_tensor *x);
 /* Dropout with probability p in [0, 1) and scale 1 / (1 - p); x itself on an eval tape or for p 0.
  * Counter-based (Philox-4x32-10): the same seed and the same sequence of calls drop the same. */
 MC_API mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p);
+/* mc_dropout(mc_relu(x)), to the bit, and its gradient, in one pass over memory each; backward
+ * reads the result, so that x is not kept. */
+MC_API mc_tensor *mc_relu_dropout(mc_tape *t, mc_tensor *x, float p);
 
 /* y (rows, n) = sum over tables of table[i][index[i][row]]: up to four tables (vocabulary_i, n)
  * with an index of i32 or i64 (rows) each. Errors: an index outside its table (named with its

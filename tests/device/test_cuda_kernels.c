@@ -438,6 +438,33 @@ static void test_dropout(void **state)
     for_cases(dropout_case);
 }
 
+static void relu_dropout_case(const test_case *c)
+{
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        mc_dropout_mask mask = {.p = 0.3f, .seed = 0xfedcba9876543210u, .offset = 7};
+        both x = both_values(c->kind[0], c->rows, c->columns, c->l, -2, 2);
+        both y = both_output(c->kind[1], c->rows, c->columns, c->other);
+        both dx = both_values(c->kind[2], c->rows, c->columns, c->l, -1, accumulate ? 1 : -1);
+        FOR_SIDES(s)
+        CALL(s, relu_dropout, c->rows, c->columns, x.m[s], mask, y.m[s]);
+        compare(&y, EXACT, "relu_dropout");
+        FOR_SIDES(s)
+        CALL(s, relu_dropout_backward, c->rows, c->columns, y.m[s], 1.25f, x.m[s], dx.m[s],
+             accumulate);
+        compare(&dx, accumulate ? 3e-7 : EXACT, "relu_dropout_backward");
+        FOR_SIDES(s)
+        CALL(s, relu_dropout_backward, c->rows, c->columns, y.m[s], 1.25f, x.m[s], x.m[s], false);
+        compare(&x, EXACT, "relu_dropout_backward in place");
+        FREE(&x, &y, &dx);
+    }
+}
+
+static void test_relu_dropout(void **state)
+{
+    (void)state;
+    for_cases(relu_dropout_case);
+}
+
 static void flat_case(const mc_dtype *kind, int64_t count, int64_t b_count, layout l)
 {
     both a = both_values(kind[0], 1, count, l, -2, 2),
@@ -1327,6 +1354,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_linear_activation),
         cmocka_unit_test(test_gelu_of_all_halves),
         cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_relu_dropout),
         cmocka_unit_test(test_flat),
         cmocka_unit_test(test_column_sums),
         cmocka_unit_test(test_norm),

@@ -257,6 +257,17 @@ static void cast_reference(const op_call *c, double *y)
     memcpy(y, c->in[0].v, (size_t)c->out_count * sizeof *y);
 }
 
+static mc_tensor *run_relu_dropout(mc_tape *t, op_call *c)
+{
+    return mc_relu_dropout(t, c->in[0].x, c->o->dropout);
+}
+
+static void relu_dropout_reference(const op_call *c, double *y)
+{
+    for (int64_t i = 0; i < c->out_count; i++)
+        y[i] = fmax(c->in[0].v[i], 0) * reference_dropout(mask_of(c), (uint64_t)i);
+}
+
 static mc_tensor *run_dropout(mc_tape *t, op_call *c)
 {
     return mc_dropout(t, c->in[0].x, c->o->dropout);
@@ -1054,6 +1065,7 @@ static const op_row rows[] = {
     SUM("residual sum dropout", .dropout = 0.3f),
     UNARY("dropout", run_dropout, dropout_reference, .dropout = 0.1f),
     UNARY("dropout most", run_dropout, dropout_reference, .dropout = 0.875f),
+    UNARY("relu dropout", run_relu_dropout, relu_dropout_reference, .dropout = 0.3f),
     CAST("cast to f32", MC_F32),
     CAST("cast to f16", MC_F16),
     CAST("cast to bf16", MC_BF16),

@@ -365,7 +365,9 @@ typedef struct wrong {
     X(172, mc_gated(t, F(3, 4), (mc_activation)6), ARGUMENT, "gated activation", "activation 6")   \
     X(173, mc_gated(t, I(3, 4), MC_ACTIVATION_RELU), DTYPE, "gated activation", "i32")             \
     X(174, mc_gated(t, released(t, MC_SHAPE(3, 4)), MC_ACTIVATION_RELU), STATE,                    \
-      "gated activation", "released")
+      "gated activation", "released")                                                              \
+    X(175, mc_relu_dropout(t, F(3), 1), ARGUMENT, "relu dropout", "1", "0 <= p < 1")               \
+    X(176, mc_relu_dropout(t, I(3), 0.5f), DTYPE, "relu dropout", "i32")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }
