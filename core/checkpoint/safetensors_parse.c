@@ -179,7 +179,7 @@ static bool read_tensor(parser *p, mc_tensor_entry *entry, const cJSON *tensor)
     entry->name = keep(p, tensor->string);
     entry->file = p->path;
     const char *text = cJSON_GetStringValue(fields[0]);
-    const mc_file_dtype *dtype = text ? mc_file_dtype_find(text) : NULL;
+    const mc_file_dtype *dtype = text ? mc_safetensors_dtype_find(text) : NULL;
     if (!dtype) {
         tensor_error(p, entry->name, "unknown dtype \"%.40s\"", text ? text : "(not a string)");
         return false;

@@ -26,7 +26,7 @@ struct mc_safetensors_writer {
 
 static const mc_file_dtype *dtype_of(const mc_safetensors_spec *spec)
 {
-    if (spec->dtype_name) return mc_file_dtype_find(spec->dtype_name);
+    if (spec->dtype_name) return mc_safetensors_dtype_find(spec->dtype_name);
     return mc_file_dtype_of(spec->dtype ? spec->dtype : MC_F32);
 }
 

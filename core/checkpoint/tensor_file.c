@@ -72,7 +72,11 @@ static shard *add_shard(mc_tensor_file *file, const char *path)
     new_shard->format = mc_tensor_format_of(new_shard->map.data, new_shard->map.size);
     mc_status status = new_shard->format->parse(err, &new_shard->table, new_shard->map.data,
                                                 new_shard->map.size, new_shard->path);
-    return status == MC_OK ? new_shard : NULL;
+    if (status) return NULL;
+    if (new_shard->table.left_out)
+        mc_log(file->ctx, MC_LOG_INFO, "%s: %zu tensors beside \"%s\" are left out", path,
+               new_shard->table.left_out, new_shard->table.part);
+    return new_shard;
 }
 
 static bool allocate_entries(mc_tensor_file *file, size_t count)

@@ -11,7 +11,17 @@
  *
  * The format is found out from the file's first bytes, whatever its name:
  *
- *     safetensors    a JSON header, then the data (see safetensors.h, which writes it)
+ *     safetensors      a JSON header, then the data (see safetensors.h, which writes it)
+ *     PyTorch zip      what torch.save writes (pytorch_model.bin, .pt, .pth): a zip archive, mapped
+ *                      as it is, of a pickle and the data
+ *     PyTorch legacy   what torch.save wrote before 1.6: pickles, then the data
+ *
+ * Pickles are programs. The reader knows those opcodes and names that tensors and plain containers
+ * are made of, executes nothing, and refuses all others by name. A tensor is called by the keys of
+ * the dicts that it is in, with dots between them. Of a training checkpoint only the weights are
+ * seen, under their bare names: those under the first of the keys state_dict, model_state_dict,
+ * model, module, model_state, net, network and weights that holds tensors; how many others there
+ * are is logged. Views and tensors that share storage are entries that point to the same bytes.
  *
  * Errors go to the context; while it holds one, everything here does nothing and returns NULL, zero
  * or the context's status, and NULL objects are accepted everywhere. */
@@ -48,7 +58,7 @@ typedef struct mc_tensor_entry {
 } mc_tensor_entry;
 
 typedef struct mc_tensor_file_options {
-    const char *variant; /* in a folder: read model.<variant>.safetensors or its index, as "fp16" */
+    const char *variant; /* in a folder: read model.<variant>.safetensors, as "fp16"; see below */
 } mc_tensor_file_options;
 
 /* Opens `path`: a file of tensors, an index (.json), or a folder. In a folder the first of these
@@ -56,8 +66,12 @@ typedef struct mc_tensor_file_options {
  *     model.safetensors
  *     model.safetensors.index.json      and the shards that its weight_map names
  *     model.<variant>.safetensors       or model.safetensors.index.<variant>.json, if there is
- *                                       exactly one variant; several are an error that lists them
- * With options->variant only that variant is looked for. `options` may be NULL.
+ *                                       exactly one variant
+ *     pytorch_model.bin
+ *     pytorch_model.bin.index.json      and its shards
+ *     pytorch_model.pt                  ModelCenter's
+ * Several variants without a PyTorch file are an error that lists them. With options->variant only
+ * that variant is looked for, as pytorch_model.<variant>.bin and its index too. `options` may be NULL.
  *
  * Returns NULL with the context's error set to
  *     MC_ERR_NOT_FOUND  nothing there, a shard is missing, or a shard lacks a tensor of the index
@@ -79,7 +93,7 @@ MC_API const mc_tensor_entry *mc_tensor_file_at(const mc_tensor_file *file, size
 /* The tensor of that name, or NULL, which is no error. Takes O(log n). */
 MC_API const mc_tensor_entry *mc_tensor_file_find(const mc_tensor_file *file, const char *name);
 
-/* The format of the file (of several shards, the first): "safetensors". */
+/* The format of the file (of several shards, the first), as it is called above: "safetensors". */
 MC_API const char *mc_tensor_file_format(const mc_tensor_file *file);
 
 /* The strings that the file says about itself (`__metadata__` of safetensors): the value of a key

@@ -101,25 +101,53 @@ static mc_status list_variants(mc_error *err, const char *folder, variant_list *
                  : MC_OK;
 }
 
-/* The file of a variant: the single one, else the index. When neither is there `path` is left at
- * the single one's, for the message. */
+/* Puts the first of the names that the folder has into `path`. When it has none `path` is left at
+ * the first one's, for the message. */
+static bool find_first(mc_error *err, char path[MC_PATH_MAX], const char *folder,
+                       const char *const names[], size_t count)
+{
+    char other[MC_PATH_MAX];
+    if (mc_path_join(err, path, folder, names[0]) != MC_OK) return false;
+    if (exists(path)) return true;
+    for (size_t i = 1; i < count; i++) {
+        if (mc_path_join(err, other, folder, names[i]) != MC_OK) return false;
+        if (!exists(other)) continue;
+        memcpy(path, other, strlen(other) + 1);
+        return true;
+    }
+    return false;
+}
+
+/* The file of a variant, of safetensors before PyTorch's. */
 static bool find_variant(mc_error *err, char path[MC_PATH_MAX], const char *folder,
                          const char *variant)
 {
-    char single[512], index[512], index_path[MC_PATH_MAX];
+    enum { FORMS = 4 };
+    static const char *const forms[FORMS][2] = {{single_prefix, single_suffix},
+                                                {index_prefix, index_suffix},
+                                                {"pytorch_model.", ".bin"},
+                                                {"pytorch_model.bin.index.", index_suffix}};
+    char names[FORMS][512];
+    const char *list[FORMS];
     path[0] = '\0';
     if (!*variant || strlen(variant) > 255 || strchr(variant, '/')) {
         mc_error_set(err, MC_ERR_ARGUMENT, "%s: \"%.255s\" is no name of a variant", folder,
                      variant);
         return false;
     }
-    snprintf(single, sizeof single, "%s%s%s", single_prefix, variant, single_suffix);
-    snprintf(index, sizeof index, "%s%s%s", index_prefix, variant, index_suffix);
-    if (mc_path_join(err, path, folder, single) != MC_OK) return false;
-    if (exists(path)) return true;
-    if (mc_path_join(err, index_path, folder, index) != MC_OK || !exists(index_path)) return false;
-    memcpy(path, index_path, strlen(index_path) + 1);
-    return true;
+    for (int i = 0; i < FORMS; i++) {
+        snprintf(names[i], sizeof names[i], "%s%s%s", forms[i][0], variant, forms[i][1]);
+        list[i] = names[i];
+    }
+    return find_first(err, path, folder, list, FORMS);
+}
+
+/* PyTorch's files; the last is ModelCenter's. */
+static bool find_torch(mc_error *err, char path[MC_PATH_MAX], const char *folder)
+{
+    static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                        "pytorch_model.pt"};
+    return find_first(err, path, folder, names, sizeof names / sizeof *names);
 }
 
 /* Names the variants, as many as fit. */
@@ -136,34 +164,23 @@ static mc_status several_variants(mc_error *err, const char *folder, const varia
                         list->count, names);
 }
 
-static mc_status nothing_there(mc_error *err, const char *folder)
-{
-    char other[MC_PATH_MAX];
-    static const char *const unread[] = {"pytorch_model.bin", "pytorch_model.pt",
-                                         "pytorch_model.bin.index.json"};
-    const char *found = NULL;
-    for (size_t i = 0; i < sizeof unread / sizeof *unread && !found; i++) {
-        mc_status joined = mc_path_join(err, other, folder, unread[i]);
-        if (joined) return joined;
-        if (exists(other)) found = unread[i];
-    }
-    return mc_error_set(
-        err, MC_ERR_NOT_FOUND,
-        "%s: no weights: expected model.safetensors, model.safetensors.index.json or "
-        "model.<variant>.safetensors%s%s%s",
-        folder, found ? " (there is " : "", found ? found : "",
-        found ? ", which this version cannot read)" : "");
-}
-
-/* Takes the only variant there is. */
-static mc_status choose_variant(mc_error *err, char path[MC_PATH_MAX], const char *folder)
+/* Takes the only variant there is, or PyTorch's file. */
+static mc_status choose_other(mc_error *err, char path[MC_PATH_MAX], const char *folder)
 {
     variant_list list = {0};
     mc_status status = list_variants(err, folder, &list);
-    if (status == MC_OK && list.count == 0) status = nothing_there(err, folder);
-    if (status == MC_OK && list.count > 1) status = several_variants(err, folder, &list);
-    if (status == MC_OK && !find_variant(err, path, folder, list.names[0]))
-        status = mc_error_set(err, MC_ERR_NOT_FOUND, "%s: its files changed meanwhile", folder);
+    if (!status && list.count == 1) {
+        if (!find_variant(err, path, folder, list.names[0]))
+            status = mc_error_set(err, MC_ERR_NOT_FOUND, "%s: its files changed meanwhile", folder);
+    } else if (!status && !find_torch(err, path, folder)) {
+        status = list.count ? several_variants(err, folder, &list)
+                            : mc_error_set(err, MC_ERR_NOT_FOUND,
+                                           "%s: no weights: expected model.safetensors, "
+                                           "model.safetensors.index.json, "
+                                           "model.<variant>.safetensors, pytorch_model.bin, "
+                                           "pytorch_model.bin.index.json or pytorch_model.pt",
+                                           folder);
+    }
     variant_list_release(&list);
     return status;
 }
@@ -177,9 +194,6 @@ mc_status mc_tensor_file_choose(mc_error *err, char path[MC_PATH_MAX], const cha
                             path, variant);
     }
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        mc_status status = mc_path_join(err, path, folder, names[i]);
-        if (status || exists(path)) return status;
-    }
-    return choose_variant(err, path, folder);
+    if (find_first(err, path, folder, names, sizeof names / sizeof *names)) return MC_OK;
+    return mc_error_is_set(err) ? err->status : choose_other(err, path, folder);
 }

@@ -25,8 +25,9 @@ typedef struct mc_file_dtype {
     mc_dtype dtype; /* ours, or MC_DTYPE_DEFAULT */
 } mc_file_dtype;
 
-/* The dtype of that name, or NULL. */
+/* The dtype of that name, or NULL; of those, one that safetensors has. */
 const mc_file_dtype *mc_file_dtype_find(const char *name);
+const mc_file_dtype *mc_safetensors_dtype_find(const char *name);
 /* The dtype that stores ours. */
 const mc_file_dtype *mc_file_dtype_of(mc_dtype dtype);
 
@@ -48,17 +49,23 @@ typedef struct mc_tensor_table {
     size_t count;
     mc_file_string *strings; /* metadata */
     size_t string_count;
-    char *text;      /* all names, keys and values */
-    int64_t *shapes; /* all shapes and strides */
+    char *text;       /* all names, keys and values */
+    int64_t *shapes;  /* all shapes and strides */
+    const char *part; /* the entries are what a training checkpoint has under this key; NULL: all */
+    size_t left_out;  /* tensors beside that */
 } mc_tensor_table;
 
 void mc_tensor_table_release(mc_tensor_table *table);
+/* Sorts the entries by name; MC_ERR_FORMAT for a name that stands there twice. */
+mc_status mc_tensor_table_sort(mc_error *err, mc_tensor_table *table);
 
 /* Finds out what is in the file whose `size` bytes are `data` (not NUL terminated), and checks all
  * of it. `path` is what errors call it. On failure the table is empty. */
 typedef mc_status mc_tensor_parse_fn(mc_error *err, mc_tensor_table *table, const uint8_t *data,
                                      size_t size, const char *path);
-mc_tensor_parse_fn mc_safetensors_parse;
+mc_tensor_parse_fn mc_safetensors_parse, mc_torch_zip_parse, mc_torch_legacy_parse;
+bool mc_torch_is_zip(const uint8_t *data, size_t size);
+bool mc_torch_is_legacy(const uint8_t *data, size_t size);
 
 typedef struct mc_tensor_format {
     const char *name;
