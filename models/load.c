@@ -1,5 +1,6 @@
 /* Folders in and out: which family, which heads, weights, config.json. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include "core/checkpoint/hub_internal.h"
@@ -180,6 +181,15 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
     return m;
 }
 
+/* A model from an opened file of weights and what a config.json says about it. */
+static mc_model *open_weights(const mc_config_reader *r, const mc_family *asked,
+                              mc_tensor_file *file, const char *path,
+                              const mc_load_options *options)
+{
+    const mc_family *family = file ? choose_family(r, file, asked) : NULL;
+    return family ? build(family, r, file, path, options) : NULL;
+}
+
 static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char *folder,
                              const mc_load_options *given)
 {
@@ -189,13 +199,53 @@ static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char
     cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
     mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
     mc_tensor_file *file = NULL;
-    mc_model *m = NULL;
     if (json) r.form = mc_config_form_of(json);
     if (json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype)))
         file =
             mc_tensor_file_open(ctx, folder, &(mc_tensor_file_options){.variant = options.variant});
-    const mc_family *family = file ? choose_family(&r, file, asked) : NULL;
-    if (family) m = build(family, &r, file, folder, &options);
+    mc_model *m = open_weights(&r, asked, file, folder, &options);
+    mc_tensor_file_free(file);
+    cJSON_Delete(json);
+    return m;
+}
+
+/* The config that a file says itself, in its strings: text or whole numbers. NULL when memory is
+ * out. */
+static cJSON *config_of_file(const mc_tensor_file *file)
+{
+    cJSON *json = cJSON_CreateObject();
+    for (size_t i = 0; json && i < mc_tensor_file_metadata_count(file); i++) {
+        const char *key = mc_tensor_file_metadata_key(file, i);
+        const char *value = mc_tensor_file_metadata_value(file, i);
+        bool number = value[0] >= '0' && value[0] <= '9';
+        if (number ? cJSON_AddNumberToObject(json, key, (double)strtoll(value, NULL, 10))
+                   : cJSON_AddStringToObject(json, key, value))
+            continue;
+        cJSON_Delete(json);
+        json = NULL;
+    }
+    return json;
+}
+
+/* A file alone: llm.c's, which says what shape its model has. */
+static mc_model *open_file(mc_context *ctx, const mc_family *asked, const char *path,
+                           const mc_load_options *given)
+{
+    mc_load_options options = given ? *given : (mc_load_options){0};
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
+    cJSON *json = NULL;
+    mc_model *m = NULL;
+    const char *format = mc_tensor_file_format(file);
+    if (file && strcmp(format, "llm.c") != 0)
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "%s: is a file (%s) without a config, expected the folder that holds the model",
+                path, format);
+    else if (file && !(json = config_of_file(file)))
+        mc_fail_nomem(ctx, "a config");
+    mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
+    if (json) r.form = mc_config_form_of(json);
+    if (json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype)))
+        m = open_weights(&r, asked, file, path, &options);
     mc_tensor_file_free(file);
     cJSON_Delete(json);
     return m;
@@ -221,7 +271,9 @@ mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const c
         return NULL;
     }
     mc_model *m = NULL;
-    if (mc_hub_resolve(&ctx->error, name_on_hub(identifier, hub), folder) == MC_OK)
+    if (identifier && mc_path_is_file(identifier))
+        m = open_file(ctx, asked, identifier, options);
+    else if (mc_hub_resolve(&ctx->error, name_on_hub(identifier, hub), folder) == MC_OK)
         m = open_folder(ctx, asked, folder, options);
     mc_error_while(&ctx->error, "loading %s \"%s\"", asked ? asked->title : "the model",
                    identifier ? identifier : "");

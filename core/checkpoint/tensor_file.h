@@ -15,6 +15,8 @@
  *     PyTorch zip      what torch.save writes (pytorch_model.bin, .pt, .pth): a zip archive, mapped
  *                      as it is, of a pickle and the data
  *     PyTorch legacy   what torch.save wrote before 1.6: pickles, then the data
+ *     llm.c            its checkpoints of GPT-2, versions 3 (f32) and 5 (bf16), under Hugging Face's
+ *                      names: matrices are views, the padding of the vocabulary is left out
  *
  * Pickles are programs. The reader knows those opcodes and names that tensors and plain containers
  * are made of, executes nothing, and refuses all others by name. A tensor is called by the keys of
@@ -96,7 +98,8 @@ MC_API const mc_tensor_entry *mc_tensor_file_find(const mc_tensor_file *file, co
 /* The format of the file (of several shards, the first), as it is called above: "safetensors". */
 MC_API const char *mc_tensor_file_format(const mc_tensor_file *file);
 
-/* The strings that the file says about itself (`__metadata__` of safetensors): the value of a key
+/* The strings that the file says about itself (`__metadata__` of safetensors; of llm.c's files what
+ * a config.json says: model_type, n_layer, ...): the value of a key
  * (NULL when absent; of several shards the first that has it), the number of strings, and the key
  * and value of the i-th. */
 MC_API const char *mc_tensor_file_metadata(const mc_tensor_file *file, const char *key);

@@ -63,7 +63,8 @@ mc_status mc_tensor_table_sort(mc_error *err, mc_tensor_table *table);
  * of it. `path` is what errors call it. On failure the table is empty. */
 typedef mc_status mc_tensor_parse_fn(mc_error *err, mc_tensor_table *table, const uint8_t *data,
                                      size_t size, const char *path);
-mc_tensor_parse_fn mc_safetensors_parse, mc_torch_zip_parse, mc_torch_legacy_parse;
+mc_tensor_parse_fn mc_safetensors_parse, mc_torch_zip_parse, mc_torch_legacy_parse, mc_llmc_parse;
+bool mc_llmc_is(const uint8_t *data, size_t size);
 bool mc_torch_is_zip(const uint8_t *data, size_t size);
 bool mc_torch_is_legacy(const uint8_t *data, size_t size);
 

@@ -142,6 +142,7 @@ static const mc_tensor_format formats[] = {
     {"safetensors", is_safetensors, mc_safetensors_parse},
     {"PyTorch zip", mc_torch_is_zip, mc_torch_zip_parse},
     {"PyTorch legacy", mc_torch_is_legacy, mc_torch_legacy_parse},
+    {"llm.c", mc_llmc_is, mc_llmc_parse},
     {"safetensors", NULL, mc_safetensors_parse},
 };
 
