@@ -1,5 +1,6 @@
 /* Folders in and out: which family, which heads, weights, config.json. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include "core/checkpoint/hub_internal.h"
@@ -18,16 +19,16 @@ static const mc_family *family_of_type(const char *type)
 
 /* Whether a file of ModelCenter's form is of the family, by its tensors and what config.json says.
  * */
-static bool is_of_family(const mc_family *family, const mc_safetensors *file, const cJSON *json)
+static bool is_of_family(const mc_family *family, const mc_tensor_file *file, const cJSON *json)
 {
     for (const char *const *name = family->mc_has; *name; name++)
-        if (!mc_safetensors_find(file, *name)) return false;
+        if (!mc_tensor_file_find(file, *name)) return false;
     for (const char *const *name = family->mc_lacks; *name; name++)
-        if (mc_safetensors_find(file, *name)) return false;
+        if (mc_tensor_file_find(file, *name)) return false;
     return !family->mc_is || family->mc_is(json);
 }
 
-static const mc_family *family_of_file(const mc_safetensors *file, const cJSON *json)
+static const mc_family *family_of_file(const mc_tensor_file *file, const cJSON *json)
 {
     for (int i = 0; mc_families[i]; i++)
         if (is_of_family(mc_families[i], file, json)) return mc_families[i];
@@ -47,7 +48,7 @@ static const char *list_families(char *out, size_t size)
 
 /* The family that the config names; that of the weights where it names none; `asked` (NULL: any)
  * where neither tells. */
-static const mc_family *choose_family(const mc_config_reader *r, const mc_safetensors *file,
+static const mc_family *choose_family(const mc_config_reader *r, const mc_tensor_file *file,
                                       const mc_family *asked)
 {
     char known[256];
@@ -86,7 +87,7 @@ static bool has_tensor(const mc_model_file *f, const char *ours)
 /* Classes of the classifier in the file, 0 without one. */
 static int classes_in(const mc_model_file *f, const char *ours)
 {
-    const mc_safetensors_entry *e = ours ? mc_weight_find(f->map, f->layers, f->file, ours) : NULL;
+    const mc_tensor_entry *e = ours ? mc_weight_find(f->map, f->layers, f->file, ours) : NULL;
     bool good = e && e->ndim == 2 && e->shape[0] <= MC_MODEL_MAX_LABELS;
     return good ? (int)e->shape[0] : 0;
 }
@@ -156,7 +157,7 @@ bool mc_file_has_own_head(const mc_model_file *f, const char *head, const char *
 }
 
 /* A model of the family from an opened folder. */
-static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_safetensors *file,
+static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_tensor_file *file,
                        const char *folder, const mc_load_options *options)
 {
     static const char *const may_be_new[] = {"pooler.*", "classifier.*", "score.*",
@@ -180,6 +181,15 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_sa
     return m;
 }
 
+/* A model from an opened file of weights and what a config.json says about it. */
+static mc_model *open_weights(const mc_config_reader *r, const mc_family *asked,
+                              mc_tensor_file *file, const char *path,
+                              const mc_load_options *options)
+{
+    const mc_family *family = file ? choose_family(r, file, asked) : NULL;
+    return family ? build(family, r, file, path, options) : NULL;
+}
+
 static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char *folder,
                              const mc_load_options *given)
 {
@@ -188,15 +198,55 @@ static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char
     if (mc_path_join(&ctx->error, path, folder, "config.json")) return NULL;
     cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
     mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
-    mc_safetensors *file = NULL;
-    mc_model *m = NULL;
+    mc_tensor_file *file = NULL;
     if (json) r.form = mc_config_form_of(json);
     if (json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype)))
         file =
-            mc_safetensors_open(ctx, folder, &(mc_safetensors_options){.variant = options.variant});
-    const mc_family *family = file ? choose_family(&r, file, asked) : NULL;
-    if (family) m = build(family, &r, file, folder, &options);
-    mc_safetensors_free(file);
+            mc_tensor_file_open(ctx, folder, &(mc_tensor_file_options){.variant = options.variant});
+    mc_model *m = open_weights(&r, asked, file, folder, &options);
+    mc_tensor_file_free(file);
+    cJSON_Delete(json);
+    return m;
+}
+
+/* The config that a file says itself, in its strings: text or whole numbers. NULL when memory is
+ * out. */
+static cJSON *config_of_file(const mc_tensor_file *file)
+{
+    cJSON *json = cJSON_CreateObject();
+    for (size_t i = 0; json && i < mc_tensor_file_metadata_count(file); i++) {
+        const char *key = mc_tensor_file_metadata_key(file, i);
+        const char *value = mc_tensor_file_metadata_value(file, i);
+        bool number = value[0] >= '0' && value[0] <= '9';
+        if (number ? cJSON_AddNumberToObject(json, key, (double)strtoll(value, NULL, 10))
+                   : cJSON_AddStringToObject(json, key, value))
+            continue;
+        cJSON_Delete(json);
+        json = NULL;
+    }
+    return json;
+}
+
+/* A file alone: llm.c's, which says what shape its model has. */
+static mc_model *open_file(mc_context *ctx, const mc_family *asked, const char *path,
+                           const mc_load_options *given)
+{
+    mc_load_options options = given ? *given : (mc_load_options){0};
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
+    cJSON *json = NULL;
+    mc_model *m = NULL;
+    const char *format = mc_tensor_file_format(file);
+    if (file && strcmp(format, "llm.c") != 0)
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "%s: is a file (%s) without a config, expected the folder that holds the model",
+                path, format);
+    else if (file && !(json = config_of_file(file)))
+        mc_fail_nomem(ctx, "a config");
+    mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
+    if (json) r.form = mc_config_form_of(json);
+    if (json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype)))
+        m = open_weights(&r, asked, file, path, &options);
+    mc_tensor_file_free(file);
     cJSON_Delete(json);
     return m;
 }
@@ -221,7 +271,9 @@ mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const c
         return NULL;
     }
     mc_model *m = NULL;
-    if (mc_hub_resolve(&ctx->error, name_on_hub(identifier, hub), folder) == MC_OK)
+    if (identifier && mc_path_is_file(identifier))
+        m = open_file(ctx, asked, identifier, options);
+    else if (mc_hub_resolve(&ctx->error, name_on_hub(identifier, hub), folder) == MC_OK)
         m = open_folder(ctx, asked, folder, options);
     mc_error_while(&ctx->error, "loading %s \"%s\"", asked ? asked->title : "the model",
                    identifier ? identifier : "");
