@@ -247,7 +247,7 @@ static int64_t check_gradient(golden *g, mc_parameter *p, worst *w, double floor
     mc_parameter_read_gradient(p, got);
     if (g->dtype == MC_F32) floor_value = fmax(floor_value, largest_value(g, entry));
     bool same = entry->count == count * place.parts &&
-                mc_weight_read(g->file, entry, place, shape, ordered) == MC_OK;
+                mc_weight_read(&g->ctx->error, entry, place, shape, ordered) == MC_OK;
     for (int64_t i = 0; same && i < count; i++) expected[i] = (double)ordered[i];
     if (same)
         golden_note(w,

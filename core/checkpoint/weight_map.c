@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/checkpoint/ranks_internal.h"
+#include "core/checkpoint/weights_fill_internal.h"
 #include "core/nn/module_internal.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -166,8 +167,7 @@ typedef struct load {
     int layers;
     mc_tensor_file *file;
     const char *source;
-    const mc_tensor_entry **entries; /* one a parameter, NULL: stays new */
-    mc_weight_place *places;         /* one a parameter */
+    mc_weight_source *sources; /* one a parameter, without an entry: it stays new */
     size_t count;
 } load;
 
@@ -202,11 +202,11 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
     name_list missing = {0}, new = {0};
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it));) {
-        mc_weight_place *place = &l->places[l->count];
-        const mc_tensor_entry *entry = mc_weight_locate(l->map, l->layers, l->file, p->name, place);
-        l->entries[l->count++] = entry;
-        if (entry) {
-            check_entry(l, p, entry, *place);
+        mc_weight_source *source = &l->sources[l->count++];
+        source->to = p;
+        source->entry = mc_weight_locate(l->map, l->layers, l->file, p->name, &source->place);
+        if (source->entry) {
+            check_entry(l, p, source->entry, source->place);
         } else if (mc_weight_place_of(l->map, p->name).part == 0) { /* one name for all parts */
             char name[MC_NAME_MAX];
             bool mapped = mc_weight_name(l->map, l->layers, p->name, false, name);
@@ -226,100 +226,11 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
     return !mc_failed(l->ctx);
 }
 
-/* values (rows, columns) = the transpose of columns first .. first + rows of a tensor with `width`
- * columns. */
-static mc_status read_transposed(mc_tensor_file *file, const mc_tensor_entry *entry, int64_t first,
-                                 int64_t rows, int64_t columns, int64_t width, float *values)
-{
-    enum { BAND = 16, ROWS = 256 };
-    float tile[BAND][ROWS];
-    for (int64_t column = 0; column < columns; column += BAND)
-        for (int64_t row = 0; row < rows; row += ROWS) {
-            int64_t band = columns - column < BAND ? columns - column : BAND;
-            int64_t n = rows - row < ROWS ? rows - row : ROWS;
-            for (int64_t i = 0; i < band; i++) {
-                mc_status status = mc_tensor_file_read_f32(
-                    file, entry, (column + i) * width + first + row, n, tile[i]);
-                if (status) return status;
-            }
-            for (int64_t k = 0; k < n; k++)
-                for (int64_t i = 0; i < band; i++)
-                    values[(row + k) * columns + column + i] = tile[i][k];
-        }
-    return MC_OK;
-}
-
-/* Rows of a transposed tensor, elements of others: reads `count` of these of a parameter from
- * number `first` on. */
-static mc_status read_units(mc_tensor_file *file, const mc_tensor_entry *entry,
-                            mc_weight_place place, mc_shape shape, int64_t first, int64_t count,
-                            float *values)
-{
-    if (!place.transpose || shape.ndim != 2)
-        return mc_tensor_file_read_f32(file, entry, place.part * mc_shape_count(shape) + first,
-                                       count, values);
-    int64_t rows = shape.dim[0];
-    return read_transposed(file, entry, place.part * rows + first, count, shape.dim[1],
-                           place.parts * rows, values);
-}
-
-/* Elements in what read_units calls a unit. */
-static int64_t unit_of(mc_weight_place place, mc_shape shape)
-{
-    return place.transpose && shape.ndim == 2 ? shape.dim[1] : 1;
-}
-
-mc_status mc_weight_read(mc_tensor_file *file, const mc_tensor_entry *entry, mc_weight_place place,
-                         mc_shape shape, float *values)
-{
-    int64_t units = mc_shape_count(shape) / unit_of(place, shape);
-    return read_units(file, entry, place, shape, 0, units, values);
-}
-
-enum { PIECE = 1 << 21 }; /* elements that are read at a time, at least one unit */
-
-/* Reads what this rank has of a parameter, a piece at a time; returns whether it holds only finite
- * numbers. */
-static bool load_values(load *l, mc_parameter *p, size_t number, float *values)
-{
-    const mc_tensor_entry *entry = l->entries[number];
-    mc_weight_place place = l->places[number];
-    int64_t unit = unit_of(place, p->shape), most = PIECE / unit > 1 ? PIECE / unit : 1;
-    int64_t first, count, bad = 0;
-    mc_parameter_values_held(p, &first, &count);
-    for (int64_t at = first, end = first + count, next; at < end; at = next) {
-        int64_t begin = at / unit, units = (end - 1) / unit + 1 - begin;
-        if (units > most) units = most;
-        next = (begin + units) * unit < end ? (begin + units) * unit : end;
-        if (read_units(l->file, entry, place, p->shape, begin, units, values)) return true;
-        const float *here = values + (at - begin * unit);
-        if (mc_parameter_write_part(p, at, next - at, here)) return true;
-        for (int64_t i = 0; i < next - at; i++) bad += !isfinite(here[i]);
-    }
-    return bad == 0;
-}
-
-/* The most elements that load_values reads at a time. */
-static int64_t largest_piece(const load *l, mc_module *model)
-{
-    int64_t largest = 1;
-    mc_parameter_iterator it = {0};
-    mc_parameter *p;
-    for (size_t i = 0; (p = mc_module_next_parameter(model, &it)); i++) {
-        if (!l->entries[i]) continue;
-        int64_t unit = unit_of(l->places[i], p->shape), count = mc_shape_count(p->shape);
-        int64_t most = unit > PIECE ? unit : PIECE;
-        if (count > most) count = most;
-        if (count > largest) largest = count;
-    }
-    return largest;
-}
-
 static void warn_not_finite(load *l, const uint8_t *not_finite)
 {
     name_list list = {0};
     for (size_t i = 0; i < l->count; i++)
-        if (not_finite[i]) name_list_add(&list, l->entries[i]->name);
+        if (not_finite[i]) name_list_add(&list, l->sources[i].entry->name);
     if (list.failed) mc_fail_nomem(l->ctx, "the list of tensors that are not finite");
     if (list.count && !mc_failed(l->ctx))
         mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s NaN or infinite values: %s", l->source,
@@ -327,34 +238,30 @@ static void warn_not_finite(load *l, const uint8_t *not_finite)
     name_list_release(&list);
 }
 
-static void fill_parameters(load *l, mc_module *model)
+static void fill_parameters(load *l)
 {
-    float *values = mc_malloc((size_t)largest_piece(l, model) * sizeof *values);
     uint8_t *not_finite = mc_calloc(l->count + 1, sizeof *not_finite);
-    if (!values || !not_finite) mc_fail_nomem(l->ctx, "reading weights");
-    mc_parameter_iterator it = {0};
-    mc_parameter *p;
-    for (size_t i = 0; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it)); i++)
-        if (l->entries[i]) not_finite[i] = !load_values(l, p, i, values);
-    mc_free(values);
+    if (!not_finite) mc_fail_nomem(l->ctx, "reading weights");
+    if (not_finite) mc_weights_fill(l->ctx, l->sources, l->count, not_finite);
     if (mc_ranks_any(l->ctx, not_finite, l->count + 1) == MC_OK) warn_not_finite(l, not_finite);
     mc_free(not_finite);
 }
 
-static int compare_pointers(const void *a, const void *b)
+static int compare_entries(const void *a, const void *b)
 {
-    const void *pa = *(const void *const *)a, *pb = *(const void *const *)b;
-    return pa < pb ? -1 : pa > pb;
+    const mc_weight_source *x = a, *y = b;
+    return x->entry < y->entry ? -1 : x->entry > y->entry;
 }
 
-/* Logs tensors that no parameter took. Sorts the entries. */
+/* Logs tensors that no parameter took. Sorts the sources. */
 static void warn_spare(load *l)
 {
     name_list spare = {0};
-    qsort(l->entries, l->count, sizeof *l->entries, compare_pointers);
+    qsort(l->sources, l->count, sizeof *l->sources, compare_entries);
     for (size_t i = 0; i < mc_tensor_file_count(l->file); i++) {
         const mc_tensor_entry *entry = mc_tensor_file_at(l->file, i);
-        bool used = bsearch(&entry, l->entries, l->count, sizeof *l->entries, compare_pointers);
+        mc_weight_source key = {.entry = entry};
+        bool used = bsearch(&key, l->sources, l->count, sizeof key, compare_entries);
         if (!used && !matches_any(l->map->ignored, entry->name)) name_list_add(&spare, entry->name);
     }
     if (spare.failed) mc_fail_nomem(l->ctx, "the list of spare tensors");
@@ -371,20 +278,16 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
     mc_module_root *root = model->root;
     load l = {.ctx = model->ctx, .map = map, .layers = layers, .file = file, .source = source};
     if (mc_failed(l.ctx)) return mc_error_status(l.ctx);
-    l.entries = mc_calloc(root->parameter_count + 1, sizeof *l.entries);
-    l.places = mc_calloc(root->parameter_count + 1, sizeof *l.places);
-    if (!l.entries || !l.places)
+    l.sources = mc_calloc(root->parameter_count + 1, sizeof *l.sources);
+    if (!l.sources)
         mc_fail_nomem(l.ctx, "loading weights");
     else if (find_entries(&l, model, may_be_new)) {
-        mc_parameter_iterator it = {0};
-        mc_parameter *p;
-        for (size_t i = 0; (p = mc_module_next_parameter(model, &it)); i++)
-            if (l.entries[i]) mc_parameter_mark_loaded(p);
-        if (mc_module_layout(root) == MC_OK) fill_parameters(&l, model);
+        for (size_t i = 0; i < l.count; i++)
+            if (l.sources[i].entry) mc_parameter_mark_loaded(l.sources[i].to);
+        if (mc_module_layout(root) == MC_OK) fill_parameters(&l);
         if (!mc_failed(l.ctx)) warn_spare(&l);
     }
-    mc_free(l.entries);
-    mc_free(l.places);
+    mc_free(l.sources);
     return mc_error_status(l.ctx);
 }
 

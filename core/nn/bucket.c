@@ -524,47 +524,46 @@ static mc_matrix values_of(const mc_parameter *p)
                        dtype, mc_shape_count(p->shape)};
 }
 
-void mc_parameter_values_held(const mc_parameter *p, int64_t *first, int64_t *count)
-{
-    const mc_bucket *b = p->stored->bucket;
-    held h = b->level < 3 || b->users ? (held){0, mc_shape_count(p->shape), 0} : held_of(p);
-    *first = h.first;
-    *count = h.count;
-}
-
-/* Writes those of elements first .. first + count that lie in `h`, to where that begins: on the
- * device, or (f32) on the host. */
-static mc_status write_within(mc_parameter *p, held h, mc_matrix to, int64_t first, int64_t count,
-                              const float *values, bool on_host)
-{
-    int64_t last = first + count, end = h.first + h.count;
-    int64_t from = first > h.first ? first : h.first, until = last < end ? last : end;
-    if (until <= from) return MC_OK;
-    to.data = (char *)to.data + (size_t)(from - h.first) * mc_dtype_size(to.dtype);
-    if (on_host)
-        return mc_home_copy(p->module->root, to.data, true, values + (from - first), true,
-                            until - from);
-    return transfer(p->module->root, to, until - from,
-                    (float *)(uintptr_t)(values + (from - first)), true);
-}
-
-mc_status mc_parameter_write_part(mc_parameter *p, int64_t first, int64_t count,
-                                  const float *values)
+mc_status mc_parameter_places(mc_parameter *p, mc_parameter_place places[MC_PARAMETER_PLACES],
+                              int *count)
 {
     mc_bucket *b = p->stored->bucket;
-    held h = held_of(p), whole = {0, mc_shape_count(p->shape), 0};
-    mc_status status = mc_module_rest(p->module->root);
-    if (!status) status = mc_bucket_forget(p->module->root, b);
+    mc_module_root *root = p->module->root;
+    bool is_host = device_of(root)->is_host;
+    held h = held_of(p);
+    int n = 0;
+    mc_status status = mc_module_rest(root);
+    if (!status) status = mc_bucket_forget(root, b);
     if (!status && b->level == 3 && h.count)
-        status = write_within(p, h, (mc_matrix){mc_bucket_value_at(b, h.element), b->dtype, 0},
-                              first, count, values, false);
+        places[n++] = (mc_parameter_place){.data = mc_bucket_value_at(b, h.element),
+                                           .dtype = b->dtype,
+                                           .on_host = is_host,
+                                           .first = h.first,
+                                           .count = h.count};
     if (!status && b->data)
-        status = write_within(p, whole, values_of(p), first, count, values, false);
-    if (!status && b->state[MC_STATE_MASTER] && h.count) {
-        mc_matrix master = {mc_bucket_state_at(b, MC_STATE_MASTER, h.element), MC_F32, 0};
-        status = write_within(p, h, master, first, count, values, b->host);
-    }
+        places[n++] = (mc_parameter_place){.data = values_of(p).data,
+                                           .dtype = root->dtype,
+                                           .on_host = is_host,
+                                           .count = mc_shape_count(p->shape)};
+    if (!status && b->state[MC_STATE_MASTER] && h.count)
+        places[n++] =
+            (mc_parameter_place){.data = mc_bucket_state_at(b, MC_STATE_MASTER, h.element),
+                                 .dtype = MC_F32,
+                                 .on_host = is_host || b->host,
+                                 .first = h.first,
+                                 .count = h.count};
+    *count = n;
     return status;
+}
+
+static mc_status write_place(mc_parameter *p, const mc_parameter_place *to, const float *values)
+{
+    mc_module_root *root = p->module->root;
+    const float *from = values + to->first;
+    if (to->on_host && to->dtype == MC_F32)
+        return mc_home_copy(root, to->data, true, from, true, to->count);
+    return transfer(root, (mc_matrix){to->data, to->dtype, 0}, to->count, (float *)(uintptr_t)from,
+                    true);
 }
 
 /* The status of the context's error. */
@@ -584,7 +583,11 @@ mc_status mc_parameter_write(mc_parameter *p, const float *values)
     p->initialized = true;
     mc_status status = mc_module_layout(root);
     if (status) p->initialized = was_initialized;
-    return status ? status : mc_parameter_write_part(p, 0, mc_shape_count(p->shape), values);
+    mc_parameter_place places[MC_PARAMETER_PLACES];
+    int count = 0;
+    if (!status) status = mc_parameter_places(p, places, &count);
+    for (int i = 0; i < count && !status; i++) status = write_place(p, &places[i], values);
+    return status;
 }
 
 mc_status mc_parameter_read(mc_parameter *p, float *values)

@@ -272,13 +272,19 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
  * on. */
 void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count);
 
-/* The elements of a parameter, from number `first` of it on, whose values this rank has and is to
- * be told: at level 3 those it holds (all while they are gathered), else all. */
-void mc_parameter_values_held(const mc_parameter *p, int64_t *first, int64_t *count);
-/* mc_parameter_write of such elements only; nobody else needs to call it. The buckets are laid
- * out. */
-mc_status mc_parameter_write_part(mc_parameter *p, int64_t first, int64_t count,
-                                  const float *values);
+/* Where the elements of a parameter lie whose values this rank has to be told: at level 3 those that
+ * it holds (and all while they are gathered), else all; and the optimizer's copy, on the host where
+ * that is. Whoever asks fills all of them in, and they are what the parameter is from then on. The
+ * buckets are laid out; other ranks need not ask. */
+typedef struct mc_parameter_place {
+    void *data; /* of element number `first` */
+    mc_dtype dtype;
+    bool on_host; /* memory of the host, be it the device's too; else the device's alone */
+    int64_t first, count;
+} mc_parameter_place;
+enum { MC_PARAMETER_PLACES = 3 };
+mc_status mc_parameter_places(mc_parameter *p, mc_parameter_place places[MC_PARAMETER_PLACES],
+                              int *count);
 
 /* For blocks, around their forward pass on a tape, and (recorded there) around their backward pass:
  * gathers and releases their buckets, reduces their gradients. */
