@@ -28,6 +28,27 @@ static const cpm_names *find_variant(const mc_tokenizer *tok)
 
 bool mc_cpm_is(const mc_tokenizer *tok) { return find_variant(tok) != NULL; }
 
+/* Python's strip(): the lines' ends are cut already, here go their beginnings. */
+static mc_status strip_entries(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    for (size_t i = 0; i < tok->entry_count; i++) {
+        mc_entry *entry = &tok->entries[i];
+        const uint8_t *start = tok->pool.data + entry->offset, *end = start + entry->length, *p;
+        uint32_t c = 0;
+        size_t length = 0;
+        for (p = start; p < end; p += length) {
+            length = mc_utf8_decode(p, end, &c);
+            if (!(mc_unicode_get(c).flags & (MC_UNICODE_WHITE | MC_UNICODE_SPACE))) break;
+        }
+        entry->offset += (size_t)(p - start);
+        entry->length -= (uint32_t)(p - start);
+        if (!entry->length)
+            return mc_error_set(err, MC_ERR_FORMAT, "%s:%zu: an entry of white space alone", path,
+                                i + 1);
+    }
+    return MC_OK;
+}
+
 static bool set_names(mc_tokenizer *tok)
 {
     return mc_tokenizer_set_string(&tok->unk_token, "<unk>") &&
@@ -49,6 +70,7 @@ mc_status mc_cpm_load(mc_tokenizer *tok, mc_error *err, const char *path)
     tok->added_count = 0; /* special tokens are not looked for in a text */
     tok->has_templates = true;
     tok->pair.type_b = 1;
+    if (strip_entries(tok, err, path)) return err->status;
     if (!set_names(tok))
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary", path);
     if (mc_jieba_open(err, &tok->cpm.jieba)) {
