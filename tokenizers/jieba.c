@@ -38,7 +38,7 @@ static mc_status check_header(mc_error *err, const char *path, const mc_jieba_he
         return mc_error_set(err, MC_ERR_FORMAT, NO_TABLE "version %u, expected %d", path,
                             h->version, MC_JIEBA_VERSION);
     uint64_t expected = sizeof *h + (uint64_t)h->log_count * sizeof(double) +
-                        (uint64_t)MC_JIEBA_CHARS * MC_JIEBA_STATES * sizeof(double) +
+                        (uint64_t)h->char_count * MC_JIEBA_STATES * sizeof(double) +
                         (uint64_t)h->trie_size * (sizeof(mc_trie_node) + sizeof(int32_t));
     if (h->size != size || expected != size)
         return mc_error_set(err, MC_ERR_FORMAT,
@@ -86,7 +86,7 @@ mc_status mc_jieba_read(mc_error *err, const char *path, const void *data, size_
     jieba->logs = (const double *)at;
     at += h->log_count * sizeof *jieba->logs;
     jieba->emissions = (const double(*)[MC_JIEBA_STATES])at;
-    at += MC_JIEBA_CHARS * sizeof *jieba->emissions;
+    at += h->char_count * sizeof *jieba->emissions;
     jieba->trie =
         (mc_trie){.nodes = (mc_trie_node *)(uintptr_t)at,
                   .values = (int32_t *)(uintptr_t)(at + h->trie_size * sizeof(mc_trie_node)),

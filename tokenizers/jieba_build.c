@@ -7,13 +7,21 @@
 
 enum { SOURCE_MAX = 1 << 29 };
 
+typedef struct emission {
+    uint32_t c;
+    int state;
+    double value;
+} emission;
+
 /* What the table is made of. */
 typedef struct builder {
     mc_jieba_header header;
     mc_jieba_words words; /* sorted, each once and with a frequency */
     uint64_t total;
-    double *logs;                         /* heap (log_count) */
-    double (*emissions)[MC_JIEBA_STATES]; /* heap (MC_JIEBA_CHARS) */
+    double *logs;   /* heap (log_count) */
+    emission *read; /* heap (read_count): as they stand in the file */
+    size_t read_count, read_capacity;
+    double (*emissions)[MC_JIEBA_STATES]; /* heap (char_count) */
     mc_trie trie;
 } builder;
 
@@ -155,9 +163,33 @@ static mc_status take_emission(void *user, int state, uint32_t key, double value
 {
     reading *r = user;
     if (key < MC_JIEBA_FIRST || key > MC_JIEBA_LAST) return MC_OK;
-    double *emission = &r->b->emissions[key - MC_JIEBA_FIRST][state];
-    if (*emission != MC_JIEBA_NEVER) return MC_ERR_FORMAT;
-    *emission = value;
+    builder *b = r->b;
+    if (!mc_grow(&b->read, &b->read_capacity, b->read_count, sizeof *b->read)) return MC_ERR_NOMEM;
+    b->read[b->read_count++] = (emission){key, state, value};
+    return MC_OK;
+}
+
+/* Puts the emissions in their places. */
+static mc_status order_emissions(builder *b, mc_error *err, const char *path)
+{
+    uint32_t first = MC_JIEBA_LAST, last = MC_JIEBA_FIRST;
+    for (size_t i = 0; i < b->read_count; i++) {
+        first = b->read[i].c < first ? b->read[i].c : first;
+        last = b->read[i].c > last ? b->read[i].c : last;
+    }
+    b->header.first_char = first;
+    b->header.char_count = b->read_count ? last - first + 1 : 0;
+    b->emissions = mc_malloc(b->header.char_count * sizeof *b->emissions);
+    if (!b->emissions) return no_memory(err, path);
+    for (size_t i = 0; i < b->header.char_count; i++)
+        for (int j = 0; j < MC_JIEBA_STATES; j++) b->emissions[i][j] = MC_JIEBA_NEVER;
+    for (size_t i = 0; i < b->read_count; i++) {
+        double *place = &b->emissions[b->read[i].c - first][b->read[i].state];
+        if (*place != MC_JIEBA_NEVER)
+            return mc_error_set(err, MC_ERR_FORMAT, "%s: U+%04X has two probabilities in %c", path,
+                                b->read[i].c, "BEMS"[b->read[i].state]);
+        *place = b->read[i].value;
+    }
     return MC_OK;
 }
 
@@ -166,8 +198,6 @@ static mc_status read_model(builder *b, mc_error *err, const mc_jieba_source *so
     reading starts = {.b = b}, transitions = {.b = b}, emissions = {.b = b};
     for (int i = 0; i < MC_JIEBA_STATES; i++)
         for (int j = 0; j < MC_JIEBA_STATES; j++) b->header.transitions[i][j] = MC_JIEBA_NEVER;
-    for (int i = 0; i < MC_JIEBA_CHARS; i++)
-        for (int j = 0; j < MC_JIEBA_STATES; j++) b->emissions[i][j] = MC_JIEBA_NEVER;
     const mc_jieba_source *start = &sources[MC_JIEBA_START_P];
     if (mc_jieba_parse_p(err, start, false, take_start, &starts)) return err->status;
     if (starts.seen != 15)
@@ -175,7 +205,7 @@ static mc_status read_model(builder *b, mc_error *err, const mc_jieba_source *so
     mc_jieba_parse_p(err, &sources[MC_JIEBA_TRANS_P], true, take_transition, &transitions);
     if (!mc_error_is_set(err))
         mc_jieba_parse_p(err, &sources[MC_JIEBA_EMIT_P], true, take_emission, &emissions);
-    return err->status;
+    return err->status ? err->status : order_emissions(b, err, sources[MC_JIEBA_EMIT_P].path);
 }
 
 /* ---- The table ------------------------------------------------------------------------------- */
@@ -189,7 +219,7 @@ static void *append(void *at, const void *data, size_t size)
 static void *write_image(builder *b, size_t *size)
 {
     mc_jieba_header *h = &b->header;
-    size_t logs = h->log_count * sizeof *b->logs, emissions = MC_JIEBA_CHARS * sizeof *b->emissions;
+    size_t logs = h->log_count * sizeof *b->logs, emissions = h->char_count * sizeof *b->emissions;
     size_t nodes = b->trie.size * sizeof *b->trie.nodes;
     size_t values = b->trie.size * sizeof *b->trie.values;
     *size = sizeof *h + logs + emissions + nodes + values;
@@ -215,9 +245,7 @@ void *mc_jieba_build(mc_error *err, const mc_jieba_source sources[MC_JIEBA_SOURC
     builder b = {0};
     void *image = NULL;
     const char *path = sources[MC_JIEBA_DICT].path;
-    b.emissions = mc_malloc(MC_JIEBA_CHARS * sizeof *b.emissions);
-    if (!b.emissions) no_memory(err, path);
-    if (!mc_error_is_set(err) && read_model(&b, err, sources) == MC_OK &&
+    if (read_model(&b, err, sources) == MC_OK &&
         mc_jieba_parse_dict(err, &sources[MC_JIEBA_DICT], &b.words) == MC_OK &&
         sort_words(&b, err, path) == MC_OK && make_trie(&b, err, path) == MC_OK) {
         image = write_image(&b, size);
@@ -225,6 +253,7 @@ void *mc_jieba_build(mc_error *err, const mc_jieba_source sources[MC_JIEBA_SOURC
     }
     mc_free(b.words.items);
     mc_free(b.logs);
+    mc_free(b.read);
     mc_free(b.emissions);
     mc_trie_release(&b.trie);
     return image;

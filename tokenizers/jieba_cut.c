@@ -83,8 +83,11 @@ static const uint8_t before[MC_JIEBA_STATES][2] = {
 /* A Chinese character of a block, three bytes long. */
 static const double *emissions_of(const mc_jieba *jieba, const uint8_t *text)
 {
+    static const double never[MC_JIEBA_STATES] = {MC_JIEBA_NEVER, MC_JIEBA_NEVER, MC_JIEBA_NEVER,
+                                                  MC_JIEBA_NEVER};
     uint32_t c = (text[0] & 15u) << 12 | (text[1] & 63u) << 6 | (text[2] & 63u);
-    return jieba->emissions[c - MC_JIEBA_FIRST];
+    uint32_t index = c - jieba->header.first_char; /* huge for one before the first */
+    return index < jieba->header.char_count ? jieba->emissions[index] : never;
 }
 
 /* Finds the states of `chars` Chinese characters and leaves them in scratch->back. A byte of it

@@ -13,7 +13,7 @@
  *
  *   mc_jieba_header                         transition probabilities and what lies where
  *   double logs[log_count]                  log(frequency / total), of each frequency once
- *   double emissions[MC_JIEBA_CHARS][4]     of U+4E00 ... U+9FD5 in the four states
+ *   double emissions[char_count][4]         of the characters from first_char on, in four states
  *   mc_trie_node nodes[trie_size]           the dictionary, by its words' bytes
  *   int32_t values[trie_size]               indices into logs */
 #ifndef MC_TOKENIZERS_JIEBA_INTERNAL_H
@@ -26,7 +26,6 @@ enum {
     MC_JIEBA_VERSION = 1,
     MC_JIEBA_FIRST = 0x4E00, /* the Chinese characters of jieba's regular expressions */
     MC_JIEBA_LAST = 0x9FD5,
-    MC_JIEBA_CHARS = MC_JIEBA_LAST - MC_JIEBA_FIRST + 1,
     MC_JIEBA_WORD_MAX = 1024,    /* bytes of a word */
     MC_JIEBA_WORDS_MAX = 1 << 24 /* lines of a dictionary */
 };
@@ -48,6 +47,7 @@ typedef struct mc_jieba_header {
     uint64_t checksum;   /* mc_jieba_checksum of all behind this field */
     uint32_t trie_size, log_count;
     uint32_t longest; /* word, in bytes */
+    uint32_t first_char, char_count;
     uint32_t zero;
     double unknown; /* log(1 / total): of a character that is no word */
     double start[MC_JIEBA_STATES];

@@ -168,8 +168,10 @@ static mc_status parse_numbers(parser *p, int state)
         if (parse_key(p, &key)) return p->err->status;
         if (state < 0 && state_of(key) < 0) return expected(p, "B, E, M or S as its key");
         if (parse_number(p, &value)) return p->err->status;
-        if (p->take(p->user, state < 0 ? state_of(key) : state, key, value))
-            return expected(p, "each key once");
+        mc_status status = p->take(p->user, state < 0 ? state_of(key) : state, key, value);
+        if (status == MC_ERR_NOMEM)
+            return mc_error_set(p->err, status, "%s: out of memory", p->source->path);
+        if (status) return expected(p, "each key once");
         if (pass(p, '}')) return MC_OK;
         if (!pass(p, ',')) return expected(p, "a comma or the dictionary's end");
     }

@@ -224,7 +224,7 @@ static void test_bad_tables(void **state)
     mc_jieba_header header, changed;
     memcpy(&header, image, sizeof header);
     size_t trie = logs + header.log_count * sizeof(double) +
-                  sizeof(double) * MC_JIEBA_CHARS * MC_JIEBA_STATES;
+                  sizeof(double) * header.char_count * MC_JIEBA_STATES;
     size_t values = trie + header.trie_size * sizeof(mc_trie_node);
     expect_bad_table(image, 0, "0 bytes");
     expect_bad_table(image, sizeof header - 1, "its header alone");
@@ -347,7 +347,8 @@ static void test_bad_probabilities(void **state)
         {"emit", "P={'B': {'\\x41': -1", ":1: expected an escape"},
         {"emit", "P={'B': {'\\u4e0", ":1: expected an escape"},
         {"emit", "P={'B': {'\\u4e0g': -1", ":1: expected an escape"},
-        {"emit", "P={'B': {'\\u4e00': -1, '\\u4e00': -1", ":1: expected each key once"},
+        {"emit", "P={'B': {'\\u4e00': -1, '\\u4e00': -1}, 'E': {}, 'M': {}, 'S': {}}",
+         ": U+4E00 has two probabilities in B"},
         {"emit", "P={'B': {'一二': -1", ":1: expected a character in single quotes"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
