@@ -38,7 +38,8 @@ static void use(const mc_jieba *jieba, const uint8_t *text, size_t size)
 /* Opens a table and cuts texts with it; frees it. Whether it was one. */
 static bool open_table(void *image, size_t size, const uint8_t *data, size_t data_size)
 {
-    static const char text[] = "我来到北京清华大学，的是a1.5%一丁丂七。的是网易C++\r\n\xe5\x8c";
+    static const char text[] = "我来到北京清华大学，的是a1.5%一丁丂七。"
+                               "的是网易C++\r\n\xe5\x8c";
     mc_error err = {0};
     mc_jieba jieba = {.image = image};
     mc_status status = mc_jieba_read(&err, "fuzz", image, size, &jieba);

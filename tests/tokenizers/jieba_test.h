@@ -5,10 +5,11 @@
 
 #include "tests/temp_folder.h"
 
-static const char jieba_dict[] = "我 300 r\n来到 50 v\n北京 80 ns\n清华 20 nz\n清华大学 15 nt\n"
-                                 "大学 60 n\n学 40 v\n大 90 a\n的 1000 uj\n是 1000 v\n的是 1\n"
-                                 "研究 30 v\n研究生 10 n\n生命 25 n\n生 35 v\n命 12 n\nC++ 3 nz\n"
-                                 "甲乙 20 n\n乙丙 20 n\n甲 8 n\n丙 8 n\n零点 0 m\n重 5 a\n重 7 a\n";
+static const char jieba_dict[] = "我 300 r\n来到 50 v\n北京 80 ns\n清华 20 nz\n"
+                                 "清华大学 15 nt\n大学 60 n\n学 40 v\n大 90 a\n"
+                                 "的 1000 uj\n是 1000 v\n的是 1\n研究 30 v\n研究生 10 n\n"
+                                 "生命 25 n\n生 35 v\n命 12 n\nC++ 3 nz\n甲乙 20 n\n"
+                                 "乙丙 20 n\n甲 8 n\n丙 8 n\n零点 0 m\n重 5 a\n重 7 a\n";
 static const char jieba_start[] = "P={'B': -0.25,\n 'E': -3.14e+100,\n 'M': -3.14e+100,\n"
                                   " 'S': -1.5}\n";
 static const char jieba_trans[] = "P={'B': {'E': -0.5, 'M': -1.0},\n 'E': {'B': -0.6, 'S': -0.8},\n"

@@ -12,7 +12,8 @@
 #include "tests/tokenizers/tokenizer_test.h"
 
 static const char cpm1_text[] = "<pad>\n<s>\n</s>\n<sep>\n<eod>\n<unk>\n<mask>\n</n>\n</_>\n"
-                                "我\n来到\n北京\n清华\n大学\n清华大\n的\na\nab\n<\n/\n_\n>\n,\n";
+                                "我\n来到\n北京\n清华\n大学\n清华大\n的\n"
+                                "a\nab\n<\n/\n_\n>\n,\n";
 static const char cpm2_text[] = "<unk>\n<s>\n</s>\n▃\n<sep>\n<pad>\n<mask>\n<eod>\n▁\n,\n▂\n"
                                 "我\n北京\n<s_0>\n<s_1>\n<s_2>\n<s_4>\n";
 enum { PAD, S, END_S, SEP, EOD, UNK, MASK, LINE, SPACE, WO, LAIDAO, BEIJING, QINGHUA, DAXUE };

@@ -1,5 +1,5 @@
-/* `modelcenter generate` and `tokenize` with CPM-1 and CPM-2, on small models of random weights and a
- * small dictionary: which ids a prompt is, and that the answer comes as text. */
+/* `modelcenter generate` and `tokenize` with CPM-1 and CPM-2, on small models of random weights and
+ * a small dictionary: which ids a prompt is, and that the answer comes as text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,12 +32,12 @@ static int set_up(void **state)
     (void)state;
     folder = temp_folder_new();
     write_jieba(&folder, "jieba");
-    save_model(
-        "cpm1", "\"num_layers\": 1",
-        "<pad>\n<s>\n</s>\n<sep>\n<eod>\n<unk>\n<mask>\n</n>\n</_>\n我\n来到\n北京\n大学\n的\n");
-    save_model(
-        "cpm2", "\"num_encoder_layers\": 1, \"num_decoder_layers\": 1",
-        "<unk>\n<s_0>\n</s>\n▃\n<sep>\n<pad>\n<mask>\n<eod>\n<s_1>\n▂\n我\n来到\n北京\n的\n");
+    save_model("cpm1", "\"num_layers\": 1",
+               "<pad>\n<s>\n</s>\n<sep>\n<eod>\n<unk>\n<mask>\n</n>\n</_>\n"
+               "我\n来到\n北京\n大学\n的\n");
+    save_model("cpm2", "\"num_encoder_layers\": 1, \"num_decoder_layers\": 1",
+               "<unk>\n<s_0>\n</s>\n▃\n<sep>\n<pad>\n<mask>\n<eod>\n<s_1>\n▂\n"
+               "我\n来到\n北京\n的\n");
     return 0;
 }
 
