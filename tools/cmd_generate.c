@@ -8,8 +8,8 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/commands.h"
-#include "tools/cpm_prompt.h"
 #include "tools/families.h"
+#include "tools/prompt_ids.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text.h"
@@ -151,31 +151,15 @@ static bool parse_ids(prompt *p)
     return true;
 }
 
-static mc_status encode_text(const mc_tokenizer *tokenizer, prompt *p)
-{
-    mc_encoding e = {0};
-    mc_status status = mc_tokenizer_encode(tokenizer, p->text, strlen(p->text), NULL, 0, 0, &e);
-    if (status == MC_OK && e.count <= INT_MAX &&
-        (p->ids = malloc((e.count + 1) * sizeof *p->ids))) {
-        if (e.count) memcpy(p->ids, e.ids, e.count * sizeof *p->ids);
-        p->count = (int)e.count;
-    }
-    mc_encoding_release(&e);
-    return status;
-}
-
 static bool encode(generation *g, prompt *p)
 {
-    mc_status status = MC_OK;
+    mc_status status;
     if (!is_utf8(p->text)) return fail("--prompt", "not UTF-8");
-    if (strncmp(family_names()[g->o->model], "cpm", 3) == 0)
-        p->ids = cpm_prompt_ids(g->tokenizer, p->text, &p->count, &status);
-    else
-        status = encode_text(g->tokenizer, p);
+    p->ids = prompt_ids(g->tokenizer, family_names()[g->o->model], p->text, &p->count, &status);
     if (p->ids && mc_tokenizer_check_ids(g->tokenizer, p->ids, (size_t)p->count,
                                          mc_model_get_shape(g->model).vocab_size))
         return false;
-    return p->ids || fail("the prompt", mc_status_text(status ? status : MC_ERR_NOMEM));
+    return p->ids || fail("the prompt", mc_status_text(status));
 }
 
 /* An empty prompt begins a new text. */

@@ -1,4 +1,4 @@
-#include "tools/cpm_prompt.h"
+#include "tools/prompt_ids.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -39,6 +39,15 @@ static void add_text(ids *out, const mc_tokenizer *tok, const char *text, size_t
     mc_encoding_release(&e);
 }
 
+/* With what the tokenizer puts around a text. */
+static void add_with_specials(ids *out, const mc_tokenizer *tok, const char *text)
+{
+    mc_encoding e = {0};
+    if (!out->status) out->status = mc_tokenizer_encode(tok, text, strlen(text), NULL, 0, 0, &e);
+    if (!out->status) add(out, e.ids, e.count);
+    mc_encoding_release(&e);
+}
+
 /* The id of the blank that the text begins with, and how long it is written; -1: with none. */
 static int32_t find_blank(const mc_tokenizer *tok, const char *text, size_t *length)
 {
@@ -72,20 +81,24 @@ static void add_with_blanks(ids *out, const mc_tokenizer *tok, const char *text)
     if (!blanks) add(out, &first, 1);
 }
 
-int32_t *cpm_prompt_ids(const mc_tokenizer *tok, const char *text, int *count, mc_status *status)
+int32_t *prompt_ids(const mc_tokenizer *tok, const char *family, const char *text, int *count,
+                    mc_status *status)
 {
-    ids out = {0};
+    enum { ROOM = 16 };
+    ids out = {.items = malloc(ROOM * sizeof *out.items), .capacity = ROOM};
     int32_t begin = mc_tokenizer_token_to_id(tok, "<s>");
-    if (mc_tokenizer_token_to_id(tok, "<s_0>") >= 0) {
+    if (!out.items) out.status = MC_ERR_NOMEM;
+    if (strcmp(family, "cpm2") == 0) {
         add_with_blanks(&out, tok, text);
-    } else {
-        if (begin >= 0) add(&out, &begin, 1);
+    } else if (strcmp(family, "cpm1") == 0) {
+        add(&out, &begin, 1);
         add_text(&out, tok, text, strlen(text));
+    } else {
+        add_with_specials(&out, tok, text);
     }
     *status = out.status;
     *count = (int)out.count;
-    if (!out.status && out.items) return out.items;
+    if (!out.status) return out.items;
     free(out.items);
-    if (!out.status) *status = MC_ERR_NOT_FOUND; /* neither text nor <s>: no CPM vocabulary */
     return NULL;
 }
