@@ -9,8 +9,9 @@
  * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding; and
  * CPM-1's and CPM-2's, exact against ModelCenter's over jieba 0.42.1. Which of them a folder's
  * files say. A tokenizer belongs to its context, is read-only once made and may be used by several
- * threads at a time, each with its own mc_encoding. Time is linear in the text, whatever it holds (a single word of n bytes takes n log n where merges are in an order that no
- * training writes, one before another that makes a part of it). */
+ * threads at a time, each with its own mc_encoding. Time is linear in the text, whatever
+ * it holds (a single word of n bytes takes n log n where merges are in an order that no training
+ * writes, one before another that makes a part of it). */
 #ifndef MC_TOKENIZERS_TOKENIZER_H
 #define MC_TOKENIZERS_TOKENIZER_H
 
@@ -66,9 +67,10 @@ typedef struct mc_tokenizer_options {
  * a tokenizer.json of another kind; WordPiece: no entry [UNK], [CLS], [SEP] or [PAD] (or whatever
  * they are called); CPM: no entry <unk>, <pad>, <eod>, or for spaces and line breaks, an entry
  * U+FFF2 or U+FFF3, or no dictionary (MC_ERR_NOT_FOUND says where it was looked for); BPE: a merge
- * that is not two entries, whose result is no entry, or that comes twice, and ids with gaps; an entry that comes twice, or is empty (but WordPiece may have
- * one, which is a line of white space in vocab.txt); two entries of one id; more than 2^24 entries;
- * bytes that are no UTF-8; a file of more than 512 MiB; memory. */
+ * that is not two entries, whose result is no entry, or that comes twice, and ids with gaps; an
+ * entry that comes twice, or is empty (but WordPiece may have one, which is a line of white space
+ * in vocab.txt); two entries of one id; more than 2^24 entries; bytes that are no UTF-8; a file of
+ * more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                        const mc_tokenizer_options *options);
@@ -105,11 +107,11 @@ typedef struct mc_encoding {
 
 /* Encodes `[CLS] text [SEP]` or, with a pair, `[CLS] text [SEP] pair [SEP]` (or what the file's
  * post-processor puts there; GPT-2's and CPM's put nothing). `pair` NULL is a single text, an empty
- * pair still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed behind; NULs
- * in them count. Bytes that are no UTF-8 are U+FFFD to WordPiece (BERT's clean-up drops it); to
- * byte-level BPE they are symbols, neither letter nor space, and keep their bytes, so that decoding
- * can give them back. Special tokens written in a text are those tokens; to CPM only those for a
- * space and a line break (</_>, </n>; U+2582, U+2583), as in ModelCenter.
+ * pair still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed behind;
+ * NULs in them count. Bytes that are no UTF-8 are U+FFFD to WordPiece (BERT's clean-up drops it);
+ * to byte-level BPE they are symbols, neither letter nor space, and keep their bytes, so that
+ * decoding can give them back. Special tokens written in a text are those tokens; to CPM only those
+ * for a space and a line break (</_>, </n>; U+2582, U+2583), as in ModelCenter.
  *
  * `max_length` > 0 truncates to at most that many ids, specials included, by cutting ends off, the
  * longer text's first; 0 does not truncate. A text is encoded only as far as truncation can need
