@@ -8,8 +8,10 @@ set_property(CACHE MC_ENABLE_JIEBA PROPERTY STRINGS AUTO ON OFF)
 include(GNUInstallDirs)
 target_link_libraries(mc_dependencies INTERFACE ${CMAKE_DL_LIBS}) # dladdr, to find the file by
 list(APPEND mc_link_names ${CMAKE_DL_LIBS})
-target_compile_definitions(mc_objects PRIVATE
-                           MC_DATA_DIR="${CMAKE_INSTALL_FULL_DATADIR}/modelcenter")
+file(RELATIVE_PATH data_from_library "${CMAKE_INSTALL_FULL_LIBDIR}"
+     "${CMAKE_INSTALL_FULL_DATADIR}/modelcenter")
+set_source_files_properties(tokenizers/jieba.c PROPERTIES COMPILE_DEFINITIONS
+    "MC_DATA_DIR=\"${CMAKE_INSTALL_FULL_DATADIR}/modelcenter\";MC_DATA_FROM_LIBRARY=\"${data_from_library}\"")
 
 if(NOT MC_ENABLE_JIEBA)
     message(STATUS "jieba: switched off")

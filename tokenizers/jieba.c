@@ -163,12 +163,12 @@ static bool program_folder(char folder[MC_PATH_MAX])
     return to_folder(folder);
 }
 
-/* In an installation the library is in lib/ or lib/TRIPLET/ and the program in bin/, in a build
- * folder both are at the top or one below. */
+/* In an installation the library is in lib/ or the like and the program in bin/, in a build folder
+ * both are at the top or one below. */
 static bool is_beside(const char *folder, char path[MC_PATH_MAX])
 {
-    static const char *const places[] = {"../share/modelcenter/" MC_JIEBA_FILE,
-                                         "../../share/modelcenter/" MC_JIEBA_FILE,
+    static const char *const places[] = {MC_DATA_FROM_LIBRARY "/" MC_JIEBA_FILE,
+                                         "../share/modelcenter/" MC_JIEBA_FILE,
                                          "share/modelcenter/" MC_JIEBA_FILE};
     mc_error ignored = {0}; /* a path that is too long */
     bool found = false;
