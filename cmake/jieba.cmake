@@ -39,6 +39,4 @@ add_custom_command(OUTPUT ${table} COMMAND jieba_table ${MC_JIEBA_SOURCE_DIR} ${
                    DEPENDS jieba_table ${MC_JIEBA_SOURCE_DIR}/dict.txt
                            ${MC_JIEBA_SOURCE_DIR}/finalseg/prob_emit.py VERBATIM)
 add_custom_target(jieba_dictionary ALL DEPENDS ${table})
-install(FILES ${table} DESTINATION ${CMAKE_INSTALL_DATADIR}/modelcenter)
-install(FILES /usr/share/doc/python3-jieba/copyright OPTIONAL RENAME jieba.copyright
-        DESTINATION ${CMAKE_INSTALL_DATADIR}/modelcenter)
+install(FILES ${table} cmake/jieba.copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/modelcenter)
