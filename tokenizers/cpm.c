@@ -73,11 +73,10 @@ mc_status mc_cpm_load(mc_tokenizer *tok, mc_error *err, const char *path)
     if (strip_entries(tok, err, path)) return err->status;
     if (!set_names(tok))
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary", path);
-    if (mc_jieba_open(err, &tok->cpm.jieba)) {
+    if (mc_tokenizer_finish(tok, err, path, true)) return err->status;
+    if (mc_jieba_open(err, &tok->cpm.jieba))
         mc_error_while(err, "opening %s, CPM-%d's vocabulary", path, (int)(names - variants) + 1);
-        return err->status;
-    }
-    return mc_tokenizer_finish(tok, err, path, true);
+    return err->status;
 }
 
 static mc_status find_entry(const mc_tokenizer *tok, mc_error *err, const char *path,

@@ -165,6 +165,48 @@ static void test_cuts(void **state)
     mc_encoding_release(&parts);
 }
 
+/* Rows of tokens, words and pieces of them: whole as in parts, and back again. */
+static void test_random_texts(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {"我",   "来到", "北京", "清华大", "的", "a",    "ab",
+                                        "</_>", "</n>", " ",    "\n",     "<",  "</",   "_>",
+                                        ",",    ">",    "\xe5", "\x8c",   "网", "<eod>"};
+    enum { PARTS = sizeof parts / sizeof *parts, WHOLE = 14 }; /* the first ones are entries */
+    mc_tokenizer *tok = open_vocab(cpm1_text);
+    mc_encoding whole = {0}, pieces = {0};
+    uint32_t random = 1;
+    for (int round = 0; round < 3000; round++) {
+        char text[256] = "", expected[256];
+        for (int i = 0; i < 12; i++) {
+            random = random * 1664525u + 1013904223u;
+            strcat(text, parts[(random >> 16) % (round % 2 ? PARTS : WHOLE)]);
+        }
+        size_t length = strlen(text), out = 0;
+        whole.count = pieces.count = 0;
+        assert_int_equal(mc_tokenizer_append(tok, text, length, &whole), MC_OK);
+        for (size_t at = 0, next; at < length; at = next) {
+            next = at + mc_tokenizer_cut(tok, text + at, length - at, 1);
+            assert_int_equal(mc_tokenizer_append(tok, text + at, next - at, &pieces), MC_OK);
+        }
+        assert_int_equal(whole.count, pieces.count);
+        assert_memory_equal(whole.ids, pieces.ids, whole.count * sizeof *whole.ids);
+        char *decoded = mc_tokenizer_decode(tok, whole.ids, whole.count, false);
+        assert_non_null(decoded);
+        for (size_t at = 0; at < length; at++) { /* the two tokens are what they stand for */
+            bool space = strncmp(text + at, "</_>", 4) == 0;
+            bool line = strncmp(text + at, "</n>", 4) == 0;
+            expected[out++] = space ? ' ' : line ? '\n' : text[at];
+            at += space || line ? 3 : 0;
+        }
+        expected[out] = '\0';
+        if (!strstr(decoded, "<unk>")) assert_string_equal(decoded, expected);
+        mc_string_free(decoded);
+    }
+    mc_encoding_release(&whole);
+    mc_encoding_release(&pieces);
+}
+
 static void test_threads(void **state)
 {
     (void)state;
@@ -328,6 +370,7 @@ int main(void)
         TEST(test_long_blocks),
         TEST(test_pairs_and_truncation),
         TEST(test_cuts),
+        TEST(test_random_texts),
         TEST(test_threads),
         TEST(test_decode),
         TEST(test_lookup),
