@@ -96,7 +96,7 @@ MC_API int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok);
 /* Ids of one text or pair. Starts as { 0 }; use one value for many calls: its arrays and working
  * memory grow to what the texts need and stay, so that later calls allocate nothing. Byte-level BPE
  * keeps the words it has met here, in 2 MiB at most, and takes 24 bytes for each of its longest
- * word. */
+ * word; CPM up to 26 bytes for each of the longest stretch without a space or punctuation. */
 typedef struct mc_encoding {
     int32_t *ids;      /* (count) */
     uint8_t *type_ids; /* (count): 0 for the first text and its specials, 1 for the second */
