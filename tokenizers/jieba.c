@@ -192,7 +192,7 @@ mc_status mc_jieba_open(mc_error *err, mc_jieba *jieba)
         (program_folder(program) && is_beside(program, path)))
         return mc_jieba_open_path(err, jieba, path);
     if (mc_path_is_file(installed)) return mc_jieba_open_path(err, jieba, installed);
-    return mc_error_set(err, MC_ERR_NOT_FOUND,
+    return mc_error_set(err, MC_ERR_UNSUPPORTED,
                         "there is no jieba dictionary: no share/modelcenter/" MC_JIEBA_FILE
                         " beside %s, nor %s; a build without Debian's python3-jieba has none. "
                         "MC_JIEBA_DIR may name the folder of one, or of Python's jieba",

@@ -69,7 +69,7 @@ typedef struct mc_jieba {
 /* Opens the table of the folder MC_JIEBA_DIR: its jieba.bin or, without one, jieba's own files
  * (dict.txt and finalseg/). Where that is not set it is the installed table: share/modelcenter
  * beside the library's or program's folder, else where the library was configured to go.
- * MC_ERR_NOT_FOUND names what was looked for. */
+ * Where it is not there MC_ERR_UNSUPPORTED says what was looked for. */
 mc_status mc_jieba_open(mc_error *err, mc_jieba *jieba);
 /* Opens the file or folder `path` (see above). */
 mc_status mc_jieba_open_path(mc_error *err, mc_jieba *jieba, const char *path);

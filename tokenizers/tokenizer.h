@@ -66,11 +66,11 @@ typedef struct mc_tokenizer_options {
  * NULL with the context's error set, which names file and line or entry: a missing folder or file;
  * a tokenizer.json of another kind; WordPiece: no entry [UNK], [CLS], [SEP] or [PAD] (or whatever
  * they are called); CPM: no entry <unk>, <pad>, <eod>, or for spaces and line breaks, an entry
- * U+FFF2 or U+FFF3, or no dictionary (MC_ERR_NOT_FOUND says where it was looked for); BPE: a merge
- * that is not two entries, whose result is no entry, or that comes twice, and ids with gaps; an
- * entry that comes twice, or is empty (but WordPiece may have one, which is a line of white space
- * in vocab.txt); two entries of one id; more than 2^24 entries; bytes that are no UTF-8; a file of
- * more than 512 MiB; memory. */
+ * U+FFF2 or U+FFF3, or no dictionary (MC_ERR_UNSUPPORTED, which says where it was looked for); BPE:
+ * a merge that is not two entries, whose result is no entry, or that comes twice, and ids with
+ * gaps; an entry that comes twice, or is empty (but WordPiece may have one, which is a line of
+ * white space in vocab.txt); two entries of one id; more than 2^24 entries; bytes that are no
+ * UTF-8; a file of more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                        const mc_tokenizer_options *options);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sys/wait.h>
 #include "core/base/memory_internal.h"
 #include "tests/temp_folder.h"
 #include "tests/tokenizers/jieba_test.h"
@@ -161,7 +162,7 @@ static void test_installed(void **state)
     (void)state;
     unsetenv("MC_JIEBA_DIR");
     if (mc_jieba_open(&err, &jieba)) {
-        if (err.status != MC_ERR_NOT_FOUND || !strstr(err.message, "MC_JIEBA_DIR"))
+        if (err.status != MC_ERR_UNSUPPORTED || !strstr(err.message, "MC_JIEBA_DIR"))
             fail_msg("%s", err.message);
         printf("SKIPPED: %s\n", err.message);
         skip();
@@ -199,6 +200,57 @@ static void test_places(void **state)
     unlink(temp_path(&folder, "jieba/finalseg/prob_trans.py"));
     setenv("MC_JIEBA_DIR", temp_path(&folder, "jieba"), 1);
     expect_failure(MC_ERR_NOT_FOUND, "finalseg/prob_trans.py: cannot open");
+}
+
+/* Runs a copy of check_jieba, which lies beside this program, from `<folder>/moved/bin`; its exit
+ * status. What it prints is in the folder's file `output`. */
+static int run_moved(void)
+{
+    char self[2048], command[8192];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(length > 0);
+    self[length] = '\0';
+    *strrchr(self, '/') = '\0';
+    snprintf(command, sizeof command,
+             "cd '%s' && mkdir -p moved/bin && cp '%s/check_jieba' moved/bin && "
+             "printf '我来到' | env -u MC_JIEBA_DIR moved/bin/check_jieba > output 2>&1",
+             folder.path, self);
+    int status = system(command);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void expect_output(const char *part)
+{
+    char output[2048];
+    FILE *file = fopen(temp_path(&folder, "output"), "r");
+    assert_non_null(file);
+    output[fread(output, 1, sizeof output - 1, file)] = '\0';
+    fclose(file);
+    if (!strstr(output, part)) fail_msg("\"%s\" not in: %s", part, output);
+}
+
+/* Wherever an installation is moved to, its dictionary is found; without one it is missed. */
+static void test_moved(void **state)
+{
+    (void)state;
+    size_t size;
+    void *image = mc_jieba_build_folder(&err, temp_path(&folder, "jieba"), &size);
+    assert_non_null(image);
+    if (access(MC_DATA_DIR "/jieba.bin", R_OK) != 0) {
+        assert_int_equal(run_moved(), 2);
+        expect_output("error: there is no jieba dictionary: no share/modelcenter/jieba.bin beside");
+        expect_output("/moved/bin, nor " MC_DATA_DIR "/jieba.bin; a build without");
+    }
+    mkdir(temp_path(&folder, "moved/share"), 0777);
+    mkdir(temp_path(&folder, "moved/share/modelcenter"), 0777);
+    write_bytes(temp_path(&folder, "moved/share/modelcenter/jieba.bin"), image, size);
+    mc_free(image);
+    assert_int_equal(run_moved(), 0);
+    expect_output("3 6\n");
+    write_text(temp_path(&folder, "moved/share/modelcenter/jieba.bin"), "no table");
+    assert_int_equal(run_moved(), 2);
+    expect_output("modelcenter/jieba.bin: not a jieba table");
 }
 
 static void sum_up(uint8_t *image, size_t size)
@@ -394,6 +446,7 @@ int main(void)
         TEST(test_stopping),
         TEST(test_installed),
         TEST(test_places),
+        TEST(test_moved),
         TEST(test_bad_tables),
         TEST(test_bad_dictionaries),
         TEST(test_bad_probabilities),
