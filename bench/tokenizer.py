@@ -6,6 +6,9 @@
 Needs the PyPI package `tokenizers` and the reference data ($MC_SHARED, else ../shared). A text is a
 line of the file, as it comes, or 50 lines at once. Both sides give the same ids, which is checked
 first. Prints the median MB/s of each and their ratio; the last line is the verdict.
+
+With --cpm it is CPM-1's tokenizer beside Python's jieba 0.42.1 (Debian's python3-jieba), which cuts texts
+into words but gives no ids; that their words are the same tests/compare_jieba.py says.
 """
 import argparse
 import os
@@ -39,11 +42,49 @@ def theirs(tokenizer, texts):
     return time.perf_counter() - start, total
 
 
+def ours(program, folder, path, lines):
+    """MB/s and ids of the third pass: warm, as the peer is."""
+    command = [program, folder, path, "3", str(lines)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    speed, count = out.split("\n")[2].split()
+    return float(speed), int(count)
+
+
+def compare_cpm(a):
+    try:
+        import jieba
+    except ImportError:
+        sys.exit("needs jieba 0.42.1: Debian's python3-jieba, or pip install jieba")
+    jieba.setLogLevel("ERROR")
+    jieba.initialize()
+    shared = pathlib.Path(os.environ.get("MC_SHARED") or ROOT.parent / "shared")
+    worst, slowest = float("inf"), float("inf")
+    print(f"jieba {jieba.__version__}; MB/s, median of {a.rounds} rounds in turns")
+    for name in ["zh-sample.txt", "wiki.test.raw"]:
+        path = shared / "data/text" / name
+        texts = cut(path, 1)
+        size = sum(len(t.encode()) for t in texts) / 1e6
+        mine, other = [], []
+        for _ in range(a.rounds):
+            mine.append(ours(a.program, shared / "data/vocab/cpm1", path, 1)[0])
+            start = time.perf_counter()
+            for text in texts:
+                jieba.lcut(text)
+            other.append(size / (time.perf_counter() - start))
+        mine, other = statistics.median(mine), statistics.median(other)
+        worst, slowest = min(worst, mine / other), min(slowest, mine)
+        print(f"cpm1 {name:20s}: {mine:7.1f} against {other:5.2f}, {mine / other:6.1f} times")
+    print(f"result slowest_mb_s={slowest:.1f} least_ratio={worst:.1f}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program", nargs="?", default=ROOT / "build/release/bench/bench_tokenizer")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cpm", action="store_true")
     a = parser.parse_args()
+    if a.cpm:
+        return compare_cpm(a)
     try:
         import tokenizers
     except ImportError:
@@ -59,21 +100,19 @@ def main():
                 path = shared / "data/text" / name
                 texts = cut(path, lines)
                 size = sum(len(t.encode()) for t in texts) / 1e6
-                ours, peers = [], []
+                mine, peers = [], []
                 for _ in range(a.rounds):
-                    command = [a.program, folder, path, "3", str(lines)]
-                    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                    speed, count = out.split("\n")[2].split()  # the third pass: warm, as the peer is
+                    speed, count = ours(a.program, folder, path, lines)
                     seconds, total = theirs(peer, texts)
-                    if int(count) != total:
+                    if count != total:
                         sys.exit(f"{model} {name}: {count} ids, tokenizers has {total}")
-                    ours.append(float(speed))
+                    mine.append(speed)
                     peers.append(size / seconds)
-                mine, other = statistics.median(ours), statistics.median(peers)
+                mine, other = statistics.median(mine), statistics.median(peers)
                 worst, slowest = min(worst, mine / other), min(slowest, mine)
                 print(f"{model:18s} {name:20s} {lines:2d} lines a text: "
                       f"{mine:7.1f} against {other:5.2f}, {mine / other:6.1f} times")
     print(f"result slowest_mb_s={slowest:.1f} least_ratio={worst:.1f}")
 
 
-main()
+sys.exit(main())

@@ -101,6 +101,12 @@ if ! command -v mpicc >/dev/null 2>&1 && is_offered libopenmpi-dev; then
         echo "going on without Open MPI (libopenmpi-dev): no CPU ranks" >&2
 fi
 
+# CPM's tokenizers take their dictionary from Python's jieba when the library is built (no Python is
+# run); not required.
+if ! is_installed python3-jieba && is_offered python3-jieba; then
+    (install python3-jieba) || echo "going on without python3-jieba: no CPM tokenizers" >&2
+fi
+
 # clang's runtime for fuzzers and sanitizers is a package of its own in newer releases.
 if [ "${1-}" = --fuzz ]; then
     version=$(clang -dumpversion | cut -d. -f1)

@@ -129,6 +129,10 @@ static void encode_normal_piece(mc_encoder *e, const uint8_t *text, size_t size)
 static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
 {
     const mc_tokenizer *tok = e->tok;
+    if (tok->kind == MC_TOKENIZER_CPM) {
+        mc_cpm_encode(e, text, size);
+        return;
+    }
     if (tok->kind == MC_TOKENIZER_BYTE_BPE) { /* its texts are in normal form as they are */
         encode_around(e, &tok->normalized, text, size, encode_normal_piece);
         return;
@@ -325,6 +329,7 @@ void mc_encoding_release(mc_encoding *encoding)
     if (!encoding) return;
     if (encoding->scratch) {
         mc_bpe_scratch_release(&encoding->scratch->bpe);
+        mc_jieba_scratch_release(&encoding->scratch->jieba);
         mc_bytes_release(&encoding->scratch->text);
         mc_bytes_release(&encoding->scratch->spare);
     }

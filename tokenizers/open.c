@@ -89,6 +89,7 @@ mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *
 {
     mc_status status = read_lines(tok, err, path, text, size);
     if (status) return status;
+    if (mc_cpm_is(tok)) return mc_cpm_load(tok, err, path);
     bool lower = lowercase ? lowercase == MC_LOWERCASE_YES : !mc_tokenizer_looks_cased(tok);
     tok->normalizer_options.lowercase = lower;
     status = add_bert_specials(tok, err, path);
@@ -171,7 +172,7 @@ static mc_status check_options(const mc_tokenizer *tok, mc_error *err,
                             asked);
     if (!lower || tok->kind == MC_TOKENIZER_WORDPIECE) return MC_OK;
     return mc_error_set(err, MC_ERR_UNSUPPORTED,
-                        "a byte-level tokenizer does not lowercase, as was asked for");
+                        "a tokenizer of this kind does not lowercase, as was asked for");
 }
 
 mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,

@@ -296,6 +296,15 @@ static void write_json(const mc_tokenizer *tok, mc_file_writer *w)
     write_model(tok, w);
 }
 
+/* Of CPM's, whose folders hold vocab.txt alone. */
+static void choose_cpm_files(const mc_tokenizer *tok, mc_error *err, mc_save_file *files)
+{
+    files[0].write = write_vocab;
+    if (mc_path_is_file(files[1].path))
+        mc_error_set(err, MC_ERR_ARGUMENT, "%s: would be read instead of the vocab.txt of %s",
+                     files[1].path, tok->path);
+}
+
 /* Writes all files aside before the first of them is renamed into place. */
 static mc_status save_files(const mc_tokenizer *tok, mc_error *err, const mc_save_file *files)
 {
@@ -341,6 +350,8 @@ mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder)
             return err->status;
     if (bpe)
         mc_bpe_choose_files(tok, files);
+    else if (tok->kind == MC_TOKENIZER_CPM)
+        choose_cpm_files(tok, err, files);
     else
         choose_files(tok, files);
     save_files(tok, err, files);

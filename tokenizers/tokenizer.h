@@ -6,11 +6,12 @@
  *     char *text = mc_tokenizer_decode(tok, e.ids, e.count, true);   "hello!"
  *
  * WordPiece (BERT) and byte-level BPE (GPT-2), exact against Hugging Face's fast tokenizers
- * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding. Which of
- * the two a folder's files say. A tokenizer belongs to its context, is read-only once made and may
- * be used by several threads at a time, each with its own mc_encoding. Time is linear in the text,
- * whatever it holds (a single word of n bytes takes n log n where merges are in an order that no
- * training writes, one before another that makes a part of it). */
+ * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding; and
+ * CPM-1's and CPM-2's, exact against ModelCenter's over jieba 0.42.1. Which of them a folder's
+ * files say. A tokenizer belongs to its context, is read-only once made and may be used by several
+ * threads at a time, each with its own mc_encoding. Time is linear in the text, whatever
+ * it holds (a single word of n bytes takes n log n where merges are in an order that no training
+ * writes, one before another that makes a part of it). */
 #ifndef MC_TOKENIZERS_TOKENIZER_H
 #define MC_TOKENIZERS_TOKENIZER_H
 
@@ -49,7 +50,11 @@ typedef struct mc_tokenizer_options {
  *                    are passed over, they belong to a call.
  *   vocab.txt        WordPiece, one entry a line without the white space at its end, and if there
  *                    is one tokenizer_config.json (do_lower_case, strip_accents,
- *                    tokenize_chinese_chars, names of special tokens, added_tokens_decoder).
+ *                    tokenize_chinese_chars, names of special tokens, added_tokens_decoder). With
+ *                    an entry </_> it is CPM-1's, with <s_0> CPM-2's: an entry a line without white
+ *                    space around it, and nothing but the vocabulary is read. These need a
+ *                    dictionary of Chinese words: that of the installation, or what MC_JIEBA_DIR
+ *                    names (a folder with a jieba.bin, or that of Python's jieba).
  *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are passed over) and, where
  *                    they are there, tokenizer_config.json (add_prefix_space, added_tokens_decoder,
  *                    special tokens), special_tokens_map.json and added_tokens.json. <|endoftext|>
@@ -60,10 +65,12 @@ typedef struct mc_tokenizer_options {
  *
  * NULL with the context's error set, which names file and line or entry: a missing folder or file;
  * a tokenizer.json of another kind; WordPiece: no entry [UNK], [CLS], [SEP] or [PAD] (or whatever
- * they are called); BPE: a merge that is not two entries, whose result is no entry, or that comes
- * twice, and ids with gaps; an entry that comes twice, or is empty (but WordPiece may have
- * one, which is a line of white space in vocab.txt); two entries of one id; more than 2^24 entries;
- * bytes that are no UTF-8; a file of more than 512 MiB; memory. */
+ * they are called); CPM: no entry <unk>, <pad>, <eod>, or for spaces and line breaks, an entry
+ * U+FFF2 or U+FFF3, or no dictionary (MC_ERR_UNSUPPORTED, which says where it was looked for); BPE:
+ * a merge that is not two entries, whose result is no entry, or that comes twice, and ids with
+ * gaps; an entry that comes twice, or is empty (but WordPiece may have one, which is a line of
+ * white space in vocab.txt); two entries of one id; more than 2^24 entries; bytes that are no
+ * UTF-8; a file of more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                        const mc_tokenizer_options *options);
@@ -89,7 +96,7 @@ MC_API int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok);
 /* Ids of one text or pair. Starts as { 0 }; use one value for many calls: its arrays and working
  * memory grow to what the texts need and stay, so that later calls allocate nothing. Byte-level BPE
  * keeps the words it has met here, in 2 MiB at most, and takes 24 bytes for each of its longest
- * word. */
+ * word; CPM up to 26 bytes for each of the longest stretch without a space or punctuation. */
 typedef struct mc_encoding {
     int32_t *ids;      /* (count) */
     uint8_t *type_ids; /* (count): 0 for the first text and its specials, 1 for the second */
@@ -99,11 +106,12 @@ typedef struct mc_encoding {
 } mc_encoding;
 
 /* Encodes `[CLS] text [SEP]` or, with a pair, `[CLS] text [SEP] pair [SEP]` (or what the file's
- * post-processor puts there; GPT-2's puts nothing). `pair` NULL is a single text, an empty pair
- * still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed behind; NULs
- * in them count. Bytes that are no UTF-8 are U+FFFD to WordPiece (BERT's clean-up drops it); to
- * byte-level BPE they are symbols, neither letter nor space, and keep their bytes, so that decoding
- * can give them back. Special tokens written in a text are those tokens.
+ * post-processor puts there; GPT-2's and CPM's put nothing). `pair` NULL is a single text, an empty
+ * pair still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed behind;
+ * NULs in them count. Bytes that are no UTF-8 are U+FFFD to WordPiece (BERT's clean-up drops it);
+ * to byte-level BPE they are symbols, neither letter nor space, and keep their bytes, so that
+ * decoding can give them back. Special tokens written in a text are those tokens; to CPM only those
+ * for a space and a line break (</_>, </n>; U+2582, U+2583), as in ModelCenter.
  *
  * `max_length` > 0 truncates to at most that many ids, specials included, by cutting ends off, the
  * longer text's first; 0 does not truncate. A text is encoded only as far as truncation can need
@@ -150,8 +158,9 @@ MC_API void mc_encoding_release(mc_encoding *encoding);
 /* Decodes ids to text as Hugging Face's decode does. WordPiece: pieces joined, spaces between
  * words, and the decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces,
  * " ." closes up). Byte-level BPE: the bytes of all tokens, with U+FFFD for what is no UTF-8 in the
- * whole of them. Ids out of range are passed over, special tokens too if `skip_special`. Gives a
- * heap string for mc_string_free, NULL when memory is out. */
+ * whole of them. CPM: the tokens' text, with spaces and line breaks for their tokens; <unk> stays
+ * where special tokens are left out. Ids out of range are passed over, special tokens too if
+ * `skip_special`. Gives a heap string for mc_string_free, NULL when memory is out. */
 MC_API char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                  bool skip_special);
 
@@ -178,6 +187,8 @@ MC_API void mc_string_free(char *string);
  * entry does not fit on a line or an id has none) and where the folder holds one already, which
  * would be read instead. Byte-level BPE: tokenizer.json, tokenizer_config.json, and vocab.json with
  * merges.txt, unless an entry that is merged holds white space, as none of GPT-2's alphabet does.
+ * CPM: vocab.txt; MC_ERR_ARGUMENT where the folder holds a tokenizer.json, which would be read
+ * instead.
  *
  * All files are written aside and synced before the first is renamed into place. On failure the
  * context's error is set and returned; the files before are still there. In a job of several ranks

@@ -6,6 +6,7 @@
  *   open         folder, vocab.txt                     decode      ids to text
  *   open_json    tokenizer.json                        save        a folder that opens again
  *   bpe, bpe_*   byte-level BPE, in bpe_internal.h
+ *   cpm          CPM, in cpm_internal.h      jieba*        Chinese words, in jieba_internal.h
  *
  * Making one goes: a loader (open, open_json) fills `entries`, `added` and the settings of a zeroed
  * mc_tokenizer, then mc_tokenizer_finish() checks it and derives all the rest. */
@@ -15,6 +16,7 @@
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "tokenizers/bpe_internal.h"
+#include "tokenizers/cpm_internal.h"
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/trie_internal.h"
 #include "tokenizers/unicode_internal.h"
@@ -108,7 +110,8 @@ typedef struct mc_template {
 
 typedef enum mc_tokenizer_kind {
     MC_TOKENIZER_WORDPIECE = 0,
-    MC_TOKENIZER_BYTE_BPE
+    MC_TOKENIZER_BYTE_BPE,
+    MC_TOKENIZER_CPM
 } mc_tokenizer_kind;
 
 typedef enum mc_decoder_kind { MC_DECODER_WORDPIECE = 0, MC_DECODER_SPACES } mc_decoder_kind;
@@ -121,6 +124,7 @@ struct mc_tokenizer {
     /* set by the loader */
     mc_tokenizer_kind kind;
     mc_bpe bpe;        /* of a byte-level tokenizer; the loader's and the derived part */
+    mc_cpm cpm;        /* of CPM-1 and CPM-2: so too */
     mc_bytes pool;     /* texts of entries and added tokens */
     mc_entry *entries; /* (entry_count): by id */
     size_t entry_count, entry_capacity;
@@ -208,6 +212,7 @@ mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char 
 struct mc_encode_scratch {
     mc_bytes text, spare;
     mc_bpe_scratch bpe;
+    mc_jieba_scratch jieba;
 };
 
 /* Where ids go. Encoding stops behind the first word with which there are `limit` ids or more. */
@@ -252,5 +257,19 @@ mc_status mc_bpe_finish(mc_tokenizer *tok, mc_error *err, const char *path);
 void mc_bpe_release(mc_bpe *bpe);
 /* Appends the ids of a text in which added tokens are not looked for. */
 void mc_bpe_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
+
+/* ---- cpm.c ---- */
+
+/* Whether the entries are CPM-1's or CPM-2's. */
+bool mc_cpm_is(const mc_tokenizer *tok);
+/* Finishes a tokenizer of such entries, which opens jieba's dictionary. */
+mc_status mc_cpm_load(mc_tokenizer *tok, mc_error *err, const char *path);
+/* The part of mc_tokenizer_finish that is about CPM. */
+mc_status mc_cpm_finish(mc_tokenizer *tok, mc_error *err, const char *path);
+/* Appends the ids of a text. */
+void mc_cpm_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
+/* Appends the text of ids; false when memory is out. */
+bool mc_cpm_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count, bool skip_special,
+                   mc_bytes *text);
 
 #endif

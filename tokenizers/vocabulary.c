@@ -15,6 +15,7 @@ static void free_tokenizer(void *object)
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) mc_free(strings[i]);
     mc_free(tok->id_to_added);
     mc_bpe_release(&tok->bpe);
+    mc_jieba_release(&tok->cpm.jieba);
     mc_trie_release(&tok->trie);
     mc_trie_release(&tok->added_trie);
     mc_trie_release(&tok->raw.trie);
@@ -341,6 +342,7 @@ static mc_status resolve_specials(mc_tokenizer *tok, mc_error *err, const char *
 {
     if (tok->has_templates && name_specials(tok, err, path)) return err->status;
     tok->eos_id = mc_tokenizer_token_to_id(tok, tok->eos_token);
+    if (tok->kind == MC_TOKENIZER_CPM) return mc_cpm_finish(tok, err, path);
     if (tok->kind == MC_TOKENIZER_BYTE_BPE) { /* it need not have any */
         tok->cls_id = mc_tokenizer_token_to_id(tok, tok->cls_token);
         tok->sep_id = mc_tokenizer_token_to_id(tok, tok->sep_token);

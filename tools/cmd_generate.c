@@ -9,6 +9,7 @@
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/families.h"
+#include "tools/prompt_ids.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text.h"
@@ -152,20 +153,13 @@ static bool parse_ids(prompt *p)
 
 static bool encode(generation *g, prompt *p)
 {
-    mc_encoding e = {0};
-    size_t length = strlen(p->text);
+    mc_status status;
     if (!is_utf8(p->text)) return fail("--prompt", "not UTF-8");
-    mc_status status = mc_tokenizer_encode(g->tokenizer, p->text, length, NULL, 0, 0, &e);
-    if (status == MC_OK && e.count <= INT_MAX &&
-        (p->ids = malloc((e.count + 1) * sizeof *p->ids))) {
-        if (e.count) memcpy(p->ids, e.ids, e.count * sizeof *p->ids);
-        p->count = (int)e.count;
-    }
-    mc_encoding_release(&e);
+    p->ids = prompt_ids(g->tokenizer, family_names()[g->o->model], p->text, &p->count, &status);
     if (p->ids && mc_tokenizer_check_ids(g->tokenizer, p->ids, (size_t)p->count,
                                          mc_model_get_shape(g->model).vocab_size))
         return false;
-    return p->ids || fail("the prompt", mc_status_text(status ? status : MC_ERR_NOMEM));
+    return p->ids || fail("the prompt", mc_status_text(status));
 }
 
 /* An empty prompt begins a new text. */
@@ -393,7 +387,8 @@ static const char details[] =
     "with --json, as JSON Lines: an object a prompt with \"prompt\", \"text\", \"ids\",\n"
     "\"tokens\" and \"score\", in the order of the prompts (--prompt first). An empty prompt\n"
     "begins a new text. Without --sample the most probable tokens are taken. An encoder-decoder\n"
-    "reads the prompt and writes its answer, others go on with it.\n\n"
+    "reads the prompt and writes its answer, others go on with it. cpm2 fills in the blanks\n"
+    "<s_0>, <s_1> ... of a prompt; one without gets <s_0> after it.\n\n"
     "  modelcenter generate gpt2 --pretrained gpt2 --prompt 'Once upon a time'\n"
     "  modelcenter generate gpt2 --pretrained ./my-gpt2 --prompts starts.txt \\\n"
     "      --top-k 40 --temperature 0.8 --seed 7 > answers.jsonl\n";

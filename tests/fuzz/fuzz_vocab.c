@@ -64,8 +64,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         status = mc_tokenizer_load_vocab(tok, err, "fuzz", small_vocab, sizeof small_vocab - 1,
                                          lowercase);
     assert(status == err->status);
-    if (status)
-        assert(strstr(mc_error_message(ctx), "fuzz"));
+    if (status) /* CPM's vocabulary without a dictionary of Chinese words: that is named */
+        assert(strstr(mc_error_message(ctx), "fuzz") || status == MC_ERR_UNSUPPORTED);
     else
         use(tok, data, size);
     mc_context_free(ctx);
