@@ -80,6 +80,14 @@ static int open_regular(mc_error *err, const char *path, size_t *size)
 
 mc_status mc_file_map_init(mc_error *err, mc_file_map *map, const char *path)
 {
+    int fd = -1;
+    mc_status status = mc_file_map_open(err, map, path, &fd);
+    if (fd >= 0) close(fd);
+    return status;
+}
+
+mc_status mc_file_map_open(mc_error *err, mc_file_map *map, const char *path, int *kept)
+{
     *map = (mc_file_map){0};
     size_t size;
     int fd = open_regular(err, path, &size);
@@ -91,7 +99,7 @@ mc_status mc_file_map_init(mc_error *err, mc_file_map *map, const char *path)
         else
             *map = (mc_file_map){.data = data, .size = size};
     }
-    close(fd);
+    *kept = fd;
     return size && !map->data ? err->status : MC_OK;
 }
 

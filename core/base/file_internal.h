@@ -23,6 +23,9 @@ typedef struct mc_file_map {
 } mc_file_map;
 
 mc_status mc_file_map_init(mc_error *err, mc_file_map *map, const char *path);
+/* The same, and the file stays open for reading, as *fd, which is the caller's to close even after
+ * an error, unless it is -1 as before. */
+mc_status mc_file_map_open(mc_error *err, mc_file_map *map, const char *path, int *fd);
 void mc_file_map_release(mc_file_map *map);
 
 /* Reads a whole file into a heap buffer with a NUL added behind its last byte (mc_free it). Errors

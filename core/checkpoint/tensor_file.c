@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/base/context_internal.h"
 #include "core/base/json_internal.h"
 
@@ -12,6 +13,7 @@ enum { INDEX_SIZE_MAX = 100 << 20 };
 typedef struct shard {
     char *path;
     mc_file_map map;
+    int fd; /* of the same file; -1: not open */
     const mc_tensor_format *format;
     mc_tensor_table table;
     size_t listed; /* how many of its tensors the index names */
@@ -33,11 +35,24 @@ static void free_object(void *object)
     for (size_t i = 0; i < file->shard_count; i++) {
         mc_tensor_table_release(&file->shards[i].table);
         mc_file_map_release(&file->shards[i].map);
+        if (file->shards[i].fd >= 0) close(file->shards[i].fd);
         mc_free(file->shards[i].path);
     }
     mc_free(file->shards);
     mc_free(file->entries);
     mc_free(file);
+}
+
+mc_bytes_place mc_tensor_file_bytes(const mc_tensor_file *file, const mc_tensor_entry *entry)
+{
+    uintptr_t data = (uintptr_t)entry->data;
+    for (size_t i = 0; i < file->shard_count && entry->dense && entry->size; i++) {
+        const shard *s = &file->shards[i];
+        uintptr_t first = (uintptr_t)s->map.data;
+        if (data >= first && data - first < s->map.size)
+            return (mc_bytes_place){s->fd, data - first};
+    }
+    return (mc_bytes_place){.fd = -1};
 }
 
 void mc_tensor_file_free(mc_tensor_file *file)
@@ -62,13 +77,13 @@ static shard *add_shard(mc_tensor_file *file, const char *path)
         return NULL;
     }
     shard *new_shard = &file->shards[file->shard_count];
-    *new_shard = (shard){.path = mc_strdup(path)};
+    *new_shard = (shard){.path = mc_strdup(path), .fd = -1};
     if (!new_shard->path) {
         mc_fail_nomem(file->ctx, "the list of weight files");
         return NULL;
     }
     file->shard_count++;
-    if (mc_file_map_init(err, &new_shard->map, path) != MC_OK) return NULL;
+    if (mc_file_map_open(err, &new_shard->map, path, &new_shard->fd) != MC_OK) return NULL;
     new_shard->format = mc_tensor_format_of(new_shard->map.data, new_shard->map.size);
     mc_status status = new_shard->format->parse(err, &new_shard->table, new_shard->map.data,
                                                 new_shard->map.size, new_shard->path);

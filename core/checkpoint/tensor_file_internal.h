@@ -81,6 +81,13 @@ const mc_tensor_format *mc_tensor_format_of(const uint8_t *data, size_t size);
 const mc_tensor_entry *mc_tensor_search(const mc_tensor_entry *entries, size_t count,
                                         const char *name);
 
+/* Where a dense entry's bytes lie in its file, which stays open as long as the mc_tensor_file. */
+typedef struct mc_bytes_place {
+    int fd; /* -1: the entry is not dense, or empty */
+    size_t offset;
+} mc_bytes_place;
+mc_bytes_place mc_tensor_file_bytes(const mc_tensor_file *file, const mc_tensor_entry *entry);
+
 /* Copies elements of one entry; see mc_tensor_file_read_f32, _f64 and _bytes for the rules. */
 mc_status mc_tensor_copy_f32(mc_error *err, const mc_tensor_entry *entry, int64_t first,
                              int64_t count, float *out);

@@ -242,7 +242,7 @@ static void fill_parameters(load *l)
 {
     uint8_t *not_finite = mc_calloc(l->count + 1, sizeof *not_finite);
     if (!not_finite) mc_fail_nomem(l->ctx, "reading weights");
-    if (not_finite) mc_weights_fill(l->ctx, l->sources, l->count, not_finite);
+    if (not_finite) mc_weights_fill(l->ctx, l->file, l->sources, l->count, not_finite);
     if (mc_ranks_any(l->ctx, not_finite, l->count + 1) == MC_OK) warn_not_finite(l, not_finite);
     mc_free(not_finite);
 }

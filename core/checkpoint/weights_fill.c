@@ -1,8 +1,10 @@
 #include "core/checkpoint/weights_fill_internal.h"
 
+#include <errno.h>
 #include <math.h>
 #include <omp.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/base/context_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/checkpoint/tensor_file_internal.h"
@@ -12,7 +14,9 @@
 
 enum {
     PIECE = 1 << 19, /* elements that are read at a time, or one row of a transposed matrix */
-    BLOCK = 1 << 12, /* elements that are converted at a time */
+    BLOCK = 1 << 14, /* elements that are converted at a time, on one thread */
+    LINE = 64,       /* bytes of a row that are written together */
+    RUN = 256,       /* neighbours in the file of a matrix that is transposed */
     BUFFERS = 2,
     THREADS = 16 /* a bus is full before */
 };
@@ -27,10 +31,11 @@ typedef struct fill {
     mc_context *ctx;
     mc_device *crew; /* its kernels convert, on any thread */
     const mc_weight_source *sources;
+    mc_bytes_place *bytes; /* of each source */
     uint8_t *not_finite;
     piece *pieces;
     size_t count, capacity, next;
-    int64_t most;  /* elements of a piece */
+    size_t most;   /* bytes of a piece that does not lie on the host */
     mc_error *err; /* the first of any thread */
     int failed;
 } fill;
@@ -38,7 +43,7 @@ typedef struct fill {
 typedef struct worker {
     fill *f;
     mc_error err;
-    float *values; /* (f->most) of transposed matrices */
+    void *block; /* of elements as the file has them */
     mc_lane *lane;
     mc_fence *fence[BUFFERS];
     void *buffer[BUFFERS];
@@ -47,35 +52,40 @@ typedef struct worker {
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* The row of a transposed matrix, which is not read in parts; else 1. */
-static int64_t unit_of(const mc_weight_source *s)
+static bool is_transposed(const mc_weight_source *s)
 {
-    return s->place.transpose && s->to->shape.ndim == 2 ? s->to->shape.dim[1] : 1;
+    return s->place.transpose && s->to->shape.ndim == 2;
 }
 
 static bool add_pieces(fill *f, size_t source, const mc_parameter_place *to)
 {
-    int64_t unit = unit_of(&f->sources[source]), end = to->first + to->count;
+    const mc_weight_source *s = &f->sources[source];
+    int64_t unit = is_transposed(s) ? s->to->shape.dim[1] : 1, end = to->first + to->count;
     int64_t step = PIECE / unit > 1 ? PIECE / unit * unit : unit;
+    size_t size = mc_dtype_size(to->dtype);
     for (int64_t at = to->first, next; at < end; at = next) {
-        next = (at / unit * unit) + step < end ? (at / unit * unit) + step : end;
+        next = at / unit * unit + step < end ? at / unit * unit + step : end;
         if (!mc_grow(&f->pieces, &f->capacity, f->count, sizeof *f->pieces)) return false;
         piece *p = &f->pieces[f->count++];
         *p = (piece){.source = source, .to = *to};
-        p->to.data = (char *)to->data + (size_t)(at - to->first) * mc_dtype_size(to->dtype);
+        p->to.data = (char *)to->data + (size_t)(at - to->first) * size;
         p->to.first = at;
         p->to.count = next - at;
+        if (!to->on_host && (size_t)p->to.count * size > f->most)
+            f->most = (size_t)p->to.count * size;
     }
-    if (step > f->most) f->most = step;
     return true;
 }
 
-static mc_status list_pieces(fill *f, size_t count)
+static mc_status list_pieces(fill *f, const mc_tensor_file *file, size_t count)
 {
+    f->bytes = mc_calloc(count + 1, sizeof *f->bytes);
+    if (!f->bytes) return mc_fail_nomem(f->ctx, "reading weights");
     for (size_t i = 0; i < count; i++) {
         mc_parameter_place places[MC_PARAMETER_PLACES];
         int n = 0;
         if (!f->sources[i].entry) continue;
+        f->bytes[i] = mc_tensor_file_bytes(file, f->sources[i].entry);
         mc_status status = mc_parameter_places(f->sources[i].to, places, &n);
         if (status) return status;
         for (int k = 0; k < n; k++)
@@ -84,7 +94,7 @@ static mc_status list_pieces(fill *f, size_t count)
     return MC_OK;
 }
 
-/* ---- one piece ------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
 static bool is_finite(const void *data, mc_dtype dtype, int64_t n)
 {
@@ -99,84 +109,144 @@ static bool is_finite(const void *data, mc_dtype dtype, int64_t n)
     return bad == 0;
 }
 
-static void convert(const fill *f, const float *from, int64_t n, mc_dtype dtype, void *to)
+static void convert(mc_device *crew, const void *from, mc_dtype is, int64_t n, mc_dtype dtype,
+                    void *to)
 {
-    if (dtype == MC_F32)
-        memcpy(to, from, (size_t)n * sizeof *from);
+    mc_matrix x = {(void *)(uintptr_t)from, is, n};
+    if (is == dtype)
+        memcpy(to, from, (size_t)n * mc_dtype_size(is));
     else
-        f->crew->kernels->scale(f->crew, n, (mc_matrix){(void *)(uintptr_t)from, MC_F32, n}, 1,
-                                (mc_matrix){to, dtype, n}, false);
+        crew->kernels->scale(crew, n, x, 1, (mc_matrix){to, dtype, n}, false);
 }
 
-/* values (rows, columns) = the transpose of columns first .. first + rows of a tensor with `width`
- * columns. */
-static mc_status read_transposed(mc_error *err, const mc_tensor_entry *entry, int64_t first,
-                                 int64_t rows, int64_t columns, int64_t width, float *values)
+/* n <= RUN elements of a tensor as `dtype`; returns whether they are finite. `crew` may be NULL for
+ * f32. */
+static bool read_run(mc_error *err, mc_device *crew, const mc_tensor_entry *entry, int64_t first,
+                     int64_t n, mc_dtype dtype, void *to)
 {
-    enum { BAND = 16, ROWS = 256 };
-    float tile[BAND][ROWS];
-    for (int64_t column = 0; column < columns; column += BAND)
-        for (int64_t row = 0; row < rows; row += ROWS) {
-            int64_t band = columns - column < BAND ? columns - column : BAND;
-            int64_t n = rows - row < ROWS ? rows - row : ROWS;
-            for (int64_t i = 0; i < band; i++) {
-                int64_t at = (column + i) * width + first + row;
-                mc_status status = mc_tensor_copy_f32(err, entry, at, n, tile[i]);
-                if (status) return status;
+    float values[RUN];
+    if (entry->dtype == dtype) {
+        if (mc_tensor_copy_bytes(err, entry, first, n, to)) return true;
+        return is_finite(to, dtype, n);
+    }
+    if (mc_tensor_copy_f32(err, entry, first, n, values)) return true;
+    convert(crew, values, MC_F32, n, dtype, to);
+    return is_finite(values, MC_F32, n);
+}
+
+/* Columns of a tile become parts of rows: out[i] = column i's element number `row`. */
+#define TURN(type)                  \
+    for (int64_t i = 0; i < n; i++) \
+    memcpy((type *)out + i, tile + (size_t)i * stride + (size_t)row * sizeof(type), sizeof(type))
+static void turn(const char *tile, size_t stride, int64_t row, int64_t n, mc_dtype dtype, void *out)
+{
+    if (dtype == MC_F32)
+        TURN(uint32_t);
+    else
+        TURN(uint16_t);
+}
+#undef TURN
+
+/* Elements of a transposed matrix: `out` gets those of to->first .. + to->count, whole rows or not.
+ * The tensor has `width` columns, of which `first` is our row 0. Returns whether they are finite. */
+static bool read_transposed(mc_error *err, mc_device *crew, const mc_tensor_entry *entry,
+                            int64_t first, int64_t width, int64_t columns,
+                            const mc_parameter_place *to, char *out)
+{
+    char tile[LINE / 2][RUN * 2 + LINE]; /* a band of columns; or half as many, twice as wide */
+    size_t size = mc_dtype_size(to->dtype), stride = size == 2 ? sizeof *tile : 2 * sizeof *tile;
+    int64_t last = to->first + to->count, end = (last - 1) / columns + 1, line = LINE / (int)size;
+    bool finite = true;
+    for (int64_t row = to->first / columns; row < end; row += RUN) {
+        int64_t rows = end - row < RUN ? end - row : RUN;
+        for (int64_t column = 0; column < columns; column += line) {
+            int64_t band = columns - column < line ? columns - column : line;
+            for (int64_t i = 0; i < band && !err->status; i++)
+                finite &= read_run(err, crew, entry, (column + i) * width + first + row, rows,
+                                   to->dtype, *tile + (size_t)i * stride);
+            if (err->status) return true;
+            for (int64_t k = 0; k < rows; k++) {
+                int64_t at = (row + k) * columns + column; /* of the band; the ends may be cut */
+                int64_t from = at < to->first ? to->first : at;
+                int64_t until = at + band < last ? at + band : last;
+                if (from < until)
+                    turn(*tile + (size_t)(from - at) * stride, stride, k, until - from, to->dtype,
+                         out + (size_t)(from - to->first) * size);
             }
-            for (int64_t k = 0; k < n; k++)
-                for (int64_t i = 0; i < band; i++)
-                    values[(row + k) * columns + column + i] = tile[i][k];
         }
-    return MC_OK;
+    }
+    return finite;
 }
 
 mc_status mc_weight_read(mc_error *err, const mc_tensor_entry *entry, mc_weight_place place,
                          mc_shape shape, float *values)
 {
     int64_t count = mc_shape_count(shape), rows = shape.dim[0];
+    mc_parameter_place to = {.dtype = MC_F32, .count = count};
     if (!place.transpose || shape.ndim != 2)
         return mc_tensor_copy_f32(err, entry, place.part * count, count, values);
-    return read_transposed(err, entry, place.part * rows, rows, shape.dim[1], place.parts * rows,
-                           values);
+    if (count)
+        read_transposed(err, NULL, entry, place.part * rows, place.parts * rows, shape.dim[1], &to,
+                        (char *)values);
+    return err->status;
 }
 
-/* By way of whole rows in f32. */
-static bool fill_transposed(worker *w, const piece *p, const mc_weight_source *s, void *to)
+/* ---- one piece ------------------------------------------------------------------------------- */
+
+/* n elements of a source as the file has them: read, which costs less than mapped pages do, where
+ * they lie one behind the other. */
+static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void *to)
 {
-    int64_t unit = unit_of(s), first = p->to.first / unit;
-    int64_t rows = (p->to.first + p->to.count - 1) / unit + 1 - first, all = s->to->shape.dim[0];
-    if (read_transposed(&w->err, s->entry, s->place.part * all + first, rows, unit,
-                        s->place.parts * all, w->values))
-        return true;
-    const float *values = w->values + (p->to.first - first * unit);
-    bool finite = is_finite(values, MC_F32, p->to.count);
-    for (int64_t at = 0; at < p->to.count; at += BLOCK) {
-        int64_t n = p->to.count - at < BLOCK ? p->to.count - at : BLOCK;
-        convert(w->f, values + at, n, p->to.dtype,
-                (char *)to + (size_t)at * mc_dtype_size(p->to.dtype));
+    const mc_tensor_entry *entry = w->f->sources[source].entry;
+    const mc_bytes_place *from = &w->f->bytes[source];
+    size_t size = entry->size / (size_t)entry->count, want = (size_t)n * size, have = 0;
+    if (from->fd < 0) {
+        mc_tensor_copy_bytes(&w->err, entry, first, n, to);
+        return;
     }
-    return finite;
+    while (have < want) {
+        off_t at = (off_t)(from->offset + (size_t)first * size + have);
+        ssize_t got = pread(from->fd, (char *)to + have, want - have, at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            mc_error_set(&w->err, MC_ERR_IO, "%s: tensor \"%.200s\": %s", entry->file, entry->name,
+                         got ? strerror(errno) : "the file has become shorter");
+            return;
+        }
+        have += (size_t)got;
+    }
 }
 
-static bool fill_straight(worker *w, const piece *p, const mc_weight_source *s, void *to)
+static bool fill_straight(worker *w, const piece *p, char *to)
 {
-    float values[BLOCK];
-    bool finite = true, same = s->entry->dtype == p->to.dtype;
+    const mc_weight_source *s = &w->f->sources[p->source];
+    mc_dtype is = s->entry->dtype;
     int64_t from = s->place.part * mc_shape_count(s->to->shape) + p->to.first;
     size_t size = mc_dtype_size(p->to.dtype);
+    bool finite = true, known = mc_dtype_is_float(is);
+    if (is == p->to.dtype) {
+        read_bytes(w, p->source, from, p->to.count, to);
+        return w->err.status || is_finite(to, is, p->to.count);
+    }
     for (int64_t at = 0; at < p->to.count && !w->err.status; at += BLOCK) {
         int64_t n = p->to.count - at < BLOCK ? p->to.count - at : BLOCK;
-        void *here = (char *)to + (size_t)at * size;
-        if (same) {
-            mc_tensor_copy_bytes(&w->err, s->entry, from + at, n, here);
-            finite &= is_finite(here, p->to.dtype, n);
-        } else if (mc_tensor_copy_f32(&w->err, s->entry, from + at, n, values) == MC_OK) {
-            finite &= is_finite(values, MC_F32, n);
-            convert(w->f, values, n, p->to.dtype, here);
-        }
+        if (known)
+            read_bytes(w, p->source, from + at, n, w->block);
+        else
+            mc_tensor_copy_f32(&w->err, s->entry, from + at, n, w->block);
+        if (w->err.status) break;
+        finite &= is_finite(w->block, known ? is : MC_F32, n);
+        convert(w->f->crew, w->block, known ? is : MC_F32, n, p->to.dtype, to + (size_t)at * size);
     }
     return finite;
+}
+
+static bool fill_transposed(worker *w, const piece *p, char *to)
+{
+    const mc_weight_source *s = &w->f->sources[p->source];
+    int64_t rows = s->to->shape.dim[0], columns = s->to->shape.dim[1];
+    return read_transposed(&w->err, w->f->crew, s->entry, s->place.part * rows,
+                           s->place.parts * rows, columns, &p->to, to);
 }
 
 static void device_failed(worker *w, const char *complaint)
@@ -187,18 +257,17 @@ static void device_failed(worker *w, const char *complaint)
 static void fill_piece(worker *w, const piece *p)
 {
     const mc_weight_source *s = &w->f->sources[p->source];
-    const mc_device *d = w->f->ctx->device;
-    bool straight = !s->place.transpose || s->to->shape.ndim != 2;
+    mc_device *d = w->f->ctx->device;
     int turn = w->turn;
-    if (!p->to.on_host) device_failed(w, d->lanes->wait(w->f->ctx->device, w->fence[turn]));
+    if (!p->to.on_host) device_failed(w, d->lanes->wait(d, w->fence[turn]));
     if (w->err.status) return;
-    void *to = p->to.on_host ? p->to.data : w->buffer[turn];
-    bool finite = straight ? fill_straight(w, p, s, to) : fill_transposed(w, p, s, to);
+    char *to = p->to.on_host ? p->to.data : w->buffer[turn];
+    bool finite = is_transposed(s) ? fill_transposed(w, p, to) : fill_straight(w, p, to);
     if (!finite) __atomic_store_n(&w->f->not_finite[p->source], 1, __ATOMIC_RELAXED);
     if (p->to.on_host || w->err.status) return;
-    device_failed(w, d->lanes->copy_in(w->f->ctx->device, w->lane, p->to.data, to,
+    device_failed(w, d->lanes->copy_in(d, w->lane, p->to.data, to,
                                        (size_t)p->to.count * mc_dtype_size(p->to.dtype)));
-    device_failed(w, d->lanes->fence_set(w->f->ctx->device, w->fence[turn], w->lane));
+    device_failed(w, d->lanes->fence_set(d, w->fence[turn], w->lane));
     w->turn = (turn + 1) % BUFFERS;
 }
 
@@ -208,14 +277,13 @@ static void fill_piece(worker *w, const piece *p)
 static bool worker_open(worker *w, mc_fence *before)
 {
     mc_device *d = w->f->ctx->device;
-    size_t bytes = (size_t)w->f->most * sizeof(float);
-    if (!(w->values = mc_malloc(bytes))) return false;
+    if (!(w->block = mc_malloc(BLOCK * sizeof(float)))) return false;
     if (!before) return true;
     d->lanes->attach(d);
     device_failed(w, d->lanes->lane_new(d, &w->lane));
     for (int i = 0; i < BUFFERS && !w->err.status; i++) {
         device_failed(w, d->lanes->fence_new(d, &w->fence[i]));
-        if (!(w->buffer[i] = d->host_alloc(d, bytes))) return false;
+        if (!(w->buffer[i] = d->host_alloc(d, w->f->most))) return false;
     }
     if (!w->err.status) device_failed(w, d->lanes->after(d, w->lane, before));
     return true;
@@ -228,9 +296,9 @@ static void worker_close(worker *w)
     d->lanes->lane_free(d, w->lane);
     for (int i = 0; i < BUFFERS; i++) {
         d->lanes->fence_free(d, w->fence[i]);
-        d->host_free(d, w->buffer[i], (size_t)w->f->most * sizeof(float));
+        d->host_free(d, w->buffer[i], w->f->most);
     }
-    mc_free(w->values);
+    mc_free(w->block);
 }
 
 static void work(fill *f, mc_fence *before)
@@ -269,17 +337,18 @@ static void run_threads(fill *f)
     if (before) d->lanes->fence_free(d, before);
 }
 
-mc_status mc_weights_fill(mc_context *ctx, const mc_weight_source *sources, size_t count,
-                          uint8_t *not_finite)
+mc_status mc_weights_fill(mc_context *ctx, const mc_tensor_file *file,
+                          const mc_weight_source *sources, size_t count, uint8_t *not_finite)
 {
     mc_device *d = ctx->device;
     mc_error err = {0};
-    fill f = {.ctx = ctx, .sources = sources, .not_finite = not_finite, .most = 1, .err = &err};
+    fill f = {.ctx = ctx, .sources = sources, .not_finite = not_finite, .err = &err};
     if (mc_device_is_plan(d)) return mc_error_status(ctx);
     f.crew = d->is_host ? d : mc_device_open(ctx, "cpu");
-    if (f.crew && list_pieces(&f, count) == MC_OK && f.count) run_threads(&f);
+    if (f.crew && list_pieces(&f, file, count) == MC_OK && f.count) run_threads(&f);
     mc_error_move(&ctx->error, &err);
     if (f.crew != d) mc_device_close(f.crew);
+    mc_free(f.bytes);
     mc_free(f.pieces);
     return mc_error_status(ctx);
 }

@@ -16,7 +16,7 @@ typedef struct mc_weight_source {
  * where that is the host's, else into two pinned buffers of its own, which the copy engine empties
  * in turn. Returns when all is there. not_finite (count): set to 1 where a source holds NaN or
  * infinite values. On failure the context's error is set. */
-mc_status mc_weights_fill(mc_context *ctx, const mc_weight_source *sources, size_t count,
-                          uint8_t *not_finite);
+mc_status mc_weights_fill(mc_context *ctx, const mc_tensor_file *file,
+                          const mc_weight_source *sources, size_t count, uint8_t *not_finite);
 
 #endif
