@@ -135,6 +135,9 @@ bool mc_torch_global(mc_pickle *p, const char *module, size_t module_length, con
 /* The result of calling `callable` with `args`. */
 bool mc_torch_call(mc_pickle *p, const mc_pickle_value *callable, const mc_pickle_value *args,
                    mc_pickle_value *out);
+/* PyTorch's name for a dtype ("uint16") or for the storage of its elements ("FloatStorage"); NULL if
+ * it has none. */
+const char *mc_torch_name_of(const char *dtype, bool storage);
 /* The storage that a persistent id stands for. */
 bool mc_torch_persistent(mc_pickle *p, const mc_pickle_value *id, mc_pickle_value *out);
 
