@@ -62,7 +62,8 @@ enum { MC_MODEL_MAX_LABELS = 1024 };
  * of the weights. Weights are in safetensors or PyTorch's files: see mc_tensor_file_open. The
  * model has the heads that the file has, and a classifier if options->num_labels asks for one.
  * Errors: a missing key or tensor (all listed), a key or value that is not supported, wrong shapes
- * or dtypes, damaged files. Warnings through the log: keys that are not known, tensors that nothing takes. */
+ * or dtypes, damaged files. Warnings through the log: keys that are not known, tensors that nothing
+ * takes. */
 MC_API mc_model *mc_model_from_pretrained(mc_context *ctx, const char *identifier,
                                           const mc_load_options *options);
 /* The same for one family ("t5"); another family's folder is MC_ERR_UNSUPPORTED. NULL: any. */

@@ -175,6 +175,13 @@ static void goldens_are_equal(void **state)
                    "the global \"numpy.core.multiarray._reconstruct\" is refused");
     expect_refused(f, shared_path("goldens/torch-files/candle/test.npz"),
                    "without FOLDER/data.pkl");
+    static const char *const folders[] = {"cpm1", "cpm2", "mc-bert", "mc-gpt2", "mc-t5"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char torch[64], same[64];
+        snprintf(torch, sizeof torch, "goldens/%s/pytorch_model.pt", folders[i]);
+        snprintf(same, sizeof same, "goldens/%s/model.safetensors", folders[i]);
+        expect_equal(f, shared_path(torch), shared_path(same));
+    }
     mc_tensor_file *file =
         open_good(f, shared_path("goldens/torch-files/candle/fortran_tensor_3d.pth"));
     const mc_tensor_entry *e = mc_tensor_file_find(file, "tensor_fortran");
