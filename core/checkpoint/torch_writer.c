@@ -1,5 +1,5 @@
 /* Writing state dicts as torch.save does. */
-#include "core/checkpoint/torch_writer.h"
+#include "core/checkpoint/torch_writer_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -279,7 +279,7 @@ mc_status mc_torch_writer_commit(mc_torch_writer *w)
 /* ---- whole files ----------------------------------------------------------------------------- */
 
 static mc_status copy_tensor(mc_torch_writer *w, mc_tensor_file *from, const mc_tensor_entry *e,
-                             uint8_t *buffer, int64_t room)
+                             uint8_t *buffer, int64_t room, mc_status (*tick)(void *), void *user)
 {
     int64_t element = e->count ? (int64_t)e->size / e->count : 1, most = room / element;
     mc_status status = MC_OK;
@@ -287,11 +287,13 @@ static mc_status copy_tensor(mc_torch_writer *w, mc_tensor_file *from, const mc_
         n = e->count - at < most ? e->count - at : most;
         status = mc_tensor_file_read_bytes(from, e, at, n, buffer);
         if (!status) status = mc_torch_write(w, buffer, (size_t)(n * element));
+        if (!status && tick) status = tick(user);
     }
     return status;
 }
 
-mc_status mc_torch_write_file(mc_tensor_file *from, const char *path)
+mc_status mc_torch_write_file_ticking(mc_tensor_file *from, const char *path,
+                                      mc_status (*tick)(void *), void *user)
 {
     enum { ROOM = 1 << 20 };
     if (!from) return MC_ERR_ARGUMENT;
@@ -309,10 +311,15 @@ mc_status mc_torch_write_file(mc_tensor_file *from, const char *path)
     }
     if (!mc_failed(ctx)) w = mc_torch_writer_new(ctx, path, specs, count);
     for (size_t i = 0; i < count && w && !mc_failed(ctx); i++)
-        copy_tensor(w, from, mc_tensor_file_at(from, i), buffer, ROOM);
+        copy_tensor(w, from, mc_tensor_file_at(from, i), buffer, ROOM, tick, user);
     if (w && !mc_failed(ctx)) mc_torch_writer_commit(w);
     mc_torch_writer_free(w);
     mc_free(specs);
     mc_free(buffer);
     return mc_error_status(ctx);
+}
+
+mc_status mc_torch_write_file(mc_tensor_file *from, const char *path)
+{
+    return mc_torch_write_file_ticking(from, path, NULL, NULL);
 }
