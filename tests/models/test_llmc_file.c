@@ -9,8 +9,8 @@
 
 enum { PADDED = (VOCABULARY + 15) / 16 * 16, HEADER = 256 };
 
-/* Writes the tensor of each layer, or the one outside of them: transposed where llm.c's is (out, in)
- * and Hugging Face's (in, out). */
+/* Writes the tensor of each layer, or the one outside of them: transposed where llm.c's is
+ * (out, in) and Hugging Face's (in, out). */
 static void write_tensor(FILE *out, mc_tensor_file *file, const char *end, int layers, bool bfloat)
 {
     for (int layer = 0; layer < layers; layer++) {
