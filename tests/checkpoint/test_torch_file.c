@@ -102,6 +102,34 @@ static void big_endian_elements_are_turned(void **state)
     mc_tensor_file_free(file);
 }
 
+/* The form before 1.6, with a storage that is a view of another. */
+static void the_legacy_form_is_read(void **state)
+{
+    fixture *f = *state;
+    static const char legacy[] =
+        LEGACY_HEAD PICKLE_BEGIN TEXT("\1", "w") TENSOR(SIX, "K\0", "K\6", "K\1") TEXT("\1", "v")
+            REBUILD "(" TEXT("\7", "storage") "ctorch\nFloatStorage\n" TEXT("\1", "0")
+                TEXT("\3", "cpu") "K\6"
+                                  "(" TEXT("\1", "v") "K\2K\3ttQK\1(K\2t(K\1t\x89}tR" PICKLE_END
+                                                      "](" TEXT("\1", "0") "e.\6\0\0\0\0\0\0";
+    uint8_t bytes[sizeof legacy + sizeof six];
+    const char *path = temp_path(&f->folder, "legacy.pt");
+    memcpy(bytes, legacy, sizeof legacy); /* whose NUL is the last byte of the count */
+    memcpy(bytes + sizeof legacy, six, sizeof six);
+    write_bytes(path, bytes, sizeof bytes);
+    mc_tensor_file *file = open_good(f, path);
+    assert_string_equal(mc_tensor_file_format(file), "PyTorch legacy");
+    expect_values(file, "w", six, 6);
+    expect_values(file, "v", (float[]){4, 5}, 2);
+    mc_tensor_file_free(file);
+    for (size_t size = 0; size < sizeof bytes; size++) {
+        write_bytes(path, bytes, size);
+        assert_null(mc_tensor_file_open(f->ctx, path, NULL));
+        assert_non_null(strstr(mc_error_message(f->ctx), path));
+        mc_clear_error(f->ctx);
+    }
+}
+
 static void zip64_is_read(void **state)
 {
     fixture *f = *state;
@@ -198,13 +226,10 @@ static void goldens_are_equal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(views_and_shared_storage),
-        TEST(containers_name_their_tensors),
-        TEST(weights_of_a_training_checkpoint),
-        TEST(big_endian_elements_are_turned),
-        TEST(zip64_is_read),
-        TEST(folders_hold_pytorch_files),
-        TEST(goldens_are_equal),
+        TEST(views_and_shared_storage),         TEST(containers_name_their_tensors),
+        TEST(weights_of_a_training_checkpoint), TEST(big_endian_elements_are_turned),
+        TEST(the_legacy_form_is_read),          TEST(zip64_is_read),
+        TEST(folders_hold_pytorch_files),       TEST(goldens_are_equal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

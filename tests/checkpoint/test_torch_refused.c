@@ -133,6 +133,36 @@ static void bombs_are_refused(void **state)
     free(deep);
 }
 
+static const refusal streams[] = {
+    REFUSAL("\x80\x02N.", "a pickle, but none of torch.save"),
+    REFUSAL("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.K\1.}.}.",
+            "version than 1001"),
+    REFUSAL(LEGACY_HEAD "cos\nsystem\n.", "the global \"os.system\" is refused"),
+    REFUSAL(LEGACY_HEAD "N.N.", "no list of storages"),
+    REFUSAL(LEGACY_HEAD "N.](K\1e.", "a storage whose key is no text"),
+    REFUSAL(LEGACY_HEAD "N.](" TEXT("\1", "0") "e.", "storage \"0\" is of no tensor"),
+    REFUSAL(LEGACY_HEAD "N.].x", "1 bytes behind its last storage"),
+    REFUSAL(LEGACY_HEAD SIX ".](" TEXT("\1", "0") "e.\7\0\0\0\0\0\0\0", "expected 6 of F32"),
+    REFUSAL(LEGACY_HEAD SIX ".](" TEXT("\1", "0") "e.\6\0\0\0\0\0\0\0"
+                                                  "abc",
+            "with 11 bytes left"),
+    REFUSAL(LEGACY_HEAD "(" STORAGE("Float", "0", "K\0") STORAGE("Float", "0", "K\0") "t.](" TEXT(
+                "\1", "0") TEXT("\1", "0") "e.\0\0\0\0\0\0\0\0",
+            "storage \"0\" comes twice"),
+    REFUSAL(LEGACY_HEAD "(" SIX STORAGE("Half", "0", "K\6") "t.].", "6 elements of F"),
+    REFUSAL(LEGACY_HEAD TENSOR(SIX, "K\0", "K\6", "K\1") ".].", "the file has no storage \"0\""),
+};
+
+static void bad_streams_are_refused(void **state)
+{
+    fixture *f = *state;
+    const char *path = temp_path(&f->folder, "legacy.pt");
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
+        write_bytes(path, streams[i].pickle, streams[i].size);
+        expect_refused(f, path, streams[i].message);
+    }
+}
+
 /* ---- what is refused: zip files -------------------------------------------------------------- */
 
 /* One byte of a good file is another; `from` is an entry's local header, of the directory's first
@@ -276,9 +306,13 @@ static void truncated_files_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(bad_pickles_are_refused), TEST(bombs_are_refused),
-        TEST(zip_tricks_are_refused),  TEST(entries_that_share_a_name_or_bytes),
-        TEST(zip64_that_contradicts),  TEST(truncated_files_are_refused),
+        TEST(bad_pickles_are_refused),
+        TEST(bad_streams_are_refused),
+        TEST(bombs_are_refused),
+        TEST(zip_tricks_are_refused),
+        TEST(entries_that_share_a_name_or_bytes),
+        TEST(zip64_that_contradicts),
+        TEST(truncated_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,6 +125,10 @@ static inline size_t zip_end(zip_bytes *z)
     REBUILD storage offset "(" shape "t(" strides "t\x89}tR"
 #define SIX STORAGE("Float", "0", "K\6") /* six floats under the key 0 */
 
+/* The pickles in front of a legacy file's: the magic number, the version, what system wrote it. */
+#define LEGACY_HEAD \
+    "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.\x80\x02}."
+
 typedef struct fixture {
     temp_folder folder;
     mc_context *ctx;
