@@ -146,6 +146,63 @@ static void zip64_is_read(void **state)
     mc_tensor_file_free(file);
 }
 
+/* ---- large files ----------------------------------------------------------------------------- */
+
+/* Bytes of memory that are no file's; 0 where the system doesn't say. */
+static long own_memory(void)
+{
+    char line[256];
+    long kilobytes = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, "RssAnon:", 8) == 0) kilobytes = strtol(line + 8, NULL, 10);
+    if (file) fclose(file);
+    return kilobytes * 1024;
+}
+
+/* A sparse file of 5 GiB: an entry that large, another one and the directory behind it. */
+static void write_large(const char *path, int64_t elements)
+{
+    static const char pickle[] = PICKLE_BEGIN TEXT("\1", "w") TENSOR(
+        STORAGE("Float", "0", "\x8a\5\0\0\0\x50\0"), "\x8a\5\xfa\xff\xff\x4f\0", "K\6", "K\1")
+        TEXT("\1", "x") TENSOR(STORAGE("Float", "1", "K\6"), "K\0", "K\6", "K\1") PICKLE_END;
+    zip_bytes head = {.wide = true}, tail = {.wide = true};
+    uint64_t size = (uint64_t)elements * 4;
+    zip_add(&head, "m/data.pkl", pickle, sizeof pickle - 1);
+    zip_add(&head, "m/data/0", "", 0);
+    memcpy(head.data + head.used - 16, &size, 8); /* the sizes in its zip64 field */
+    memcpy(head.data + head.used - 8, &size, 8);
+    head.entries[1].size = size;
+    uint64_t behind = head.used + size;
+    zip_add(&tail, "m/data/1", six, sizeof six);
+    for (int i = 0; i < 2; i++) tail.entries[i + 1] = head.entries[i];
+    tail.entries[0].begin = behind;
+    tail.count = 3;
+    tail.base = behind;
+    zip_end(&tail);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(head.data, head.used, 1, file), 1);
+    assert_int_equal(fseeko(file, (off_t)(behind - sizeof six), SEEK_SET), 0);
+    assert_int_equal(fwrite(six, sizeof six, 1, file), 1);
+    assert_int_equal(fwrite(tail.data, tail.used, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void large_files_take_no_memory(void **state)
+{
+    enum { MOST = 16 << 20 };
+    fixture *f = *state;
+    const char *path = temp_path(&f->folder, "large.pt");
+    write_large(path, INT64_C(5) << 28);
+    long before = own_memory();
+    mc_tensor_file *file = open_good(f, path);
+    expect_values(file, "w", six, 6);
+    expect_values(file, "x", six, 6);
+    assert_true(own_memory() - before < MOST);
+    mc_tensor_file_free(file);
+}
+
 /* ---- folders, real files, memory ------------------------------------------------------------- */
 
 static void folders_hold_pytorch_files(void **state)
@@ -226,10 +283,15 @@ static void goldens_are_equal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(views_and_shared_storage),         TEST(containers_name_their_tensors),
-        TEST(weights_of_a_training_checkpoint), TEST(big_endian_elements_are_turned),
-        TEST(the_legacy_form_is_read),          TEST(zip64_is_read),
-        TEST(folders_hold_pytorch_files),       TEST(goldens_are_equal),
+        TEST(views_and_shared_storage),
+        TEST(containers_name_their_tensors),
+        TEST(weights_of_a_training_checkpoint),
+        TEST(big_endian_elements_are_turned),
+        TEST(the_legacy_form_is_read),
+        TEST(zip64_is_read),
+        TEST(large_files_take_no_memory),
+        TEST(folders_hold_pytorch_files),
+        TEST(goldens_are_equal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

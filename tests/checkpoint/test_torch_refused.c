@@ -250,6 +250,12 @@ static void entries_that_share_a_name_or_bytes(void **state)
     write_bytes(path, z.data, z.used);
     expect_refused(f, path, "overlaps entry \"m/data.pkl\"");
     z = (zip_bytes){0};
+    zip_add(&z, "m/data.pkl", "N.", 2);
+    zip_add(&z, "m/constants.pkl", "N.", 2);
+    zip_end(&z);
+    write_bytes(path, z.data, z.used);
+    expect_refused(f, path, "a TorchScript archive");
+    z = (zip_bytes){0};
     zip_add(&z, "m/code/x.py", "", 0);
     zip_end(&z);
     write_bytes(path, z.data, z.used);

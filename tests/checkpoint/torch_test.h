@@ -19,10 +19,12 @@ typedef struct zip_bytes {
     size_t used;
     struct {
         const char *name;
-        uint32_t begin, size, crc;
+        uint64_t begin, size;
+        uint32_t crc;
     } entries[ZIP_ENTRIES];
     int count;
-    bool wide; /* sizes and offsets stand in zip64 fields */
+    bool wide;     /* sizes and offsets stand in zip64 fields */
+    uint64_t base; /* what is in the file before data */
 } zip_bytes;
 
 static inline void zip_put(zip_bytes *z, uint64_t value, int bytes)
@@ -54,8 +56,8 @@ static inline void zip_add(zip_bytes *z, const char *name, const void *data, siz
     mc_crc32_table_init(&table);
     int i = z->count++;
     z->entries[i].name = name;
-    z->entries[i].begin = (uint32_t)z->used;
-    z->entries[i].size = (uint32_t)size;
+    z->entries[i].begin = z->base + z->used;
+    z->entries[i].size = size;
     z->entries[i].crc = mc_crc32(&table, 0, data, size);
     zip_put(z, 0x04034b50, 4);
     zip_put_common(z, i, z->wide ? 20 : 0);
@@ -72,7 +74,7 @@ static inline void zip_add(zip_bytes *z, const char *name, const void *data, siz
 /* Writes the directory and the end; gives the directory's first byte. */
 static inline size_t zip_end(zip_bytes *z)
 {
-    size_t begin = z->used, count = (size_t)z->count;
+    uint64_t begin = z->base + z->used, count = (size_t)z->count;
     for (int i = 0; i < z->count; i++) {
         zip_put(z, 0x02014b50, 4);
         zip_put(z, 20, 2);
@@ -88,7 +90,7 @@ static inline size_t zip_end(zip_bytes *z)
         zip_put(z, z->entries[i].size, 8);
         zip_put(z, z->entries[i].begin, 8);
     }
-    size_t end = z->used;
+    uint64_t end = z->base + z->used;
     if (z->wide) {
         zip_put(z, 0x06064b50, 4);
         zip_put(z, 44, 8);
@@ -110,7 +112,7 @@ static inline size_t zip_end(zip_bytes *z)
     zip_put(z, z->wide ? UINT32_MAX : end - begin, 4);
     zip_put(z, z->wide ? UINT32_MAX : begin, 4);
     zip_put(z, 0, 2);
-    return begin;
+    return (size_t)(begin - z->base);
 }
 
 /* Pieces of pickles. A storage and a tensor as torch.save writes them, without a memo. */
