@@ -36,6 +36,7 @@
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/checkpoint/torch_writer.h"
 #include "core/checkpoint/training_state.h"
 #include "core/dist/comm.h"
 #include "core/nn/block_list.h"

@@ -1,6 +1,9 @@
 #include "core/checkpoint/module_file.h"
 
+#include <stdio.h>
 #include "core/base/context_internal.h"
+#include "core/checkpoint/ranks_internal.h"
+#include "core/checkpoint/torch_writer_internal.h"
 #include "core/checkpoint/weight_map_internal.h"
 
 /* Every parameter under its own name. */
@@ -25,6 +28,36 @@ mc_status mc_module_save(mc_module *module, const char *path)
     mc_safetensors_writer_rename(writer);
     mc_safetensors_writer_free(writer);
     return mc_error_status(module->ctx);
+}
+
+/* Rank 0's part of saving a PyTorch file; the others wait meanwhile. */
+static mc_status convert(mc_context *ctx, const char *from, const char *path)
+{
+    mc_ranks_work work;
+    if (ctx->rank) return mc_ranks_work_wait(ctx);
+    mc_ranks_work_begin(&work, ctx);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, from, NULL);
+    mc_status status = mc_error_status(ctx);
+    if (file) status = mc_torch_write_file_ticking(file, path, mc_ranks_work_tick, &work);
+    mc_tensor_file_free(file);
+    return status ? status : mc_ranks_work_end(&work);
+}
+
+mc_status mc_module_save_torch(mc_module *module, const char *path)
+{
+    char aside[MC_PATH_MAX];
+    mc_status status = check(module, path, "mc_module_save_torch");
+    if (status) return status;
+    mc_context *ctx = module->ctx;
+    int length = snprintf(aside, sizeof aside, "%s.safetensors", path);
+    if (length < 0 || (size_t)length >= sizeof aside)
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "%.100s...: the path is too long", path);
+    if (mc_path_is_file(aside)) /* which is no file of ours to replace */
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: is in the way of what is written there meanwhile",
+                       aside);
+    if (mc_module_save(module, aside) == MC_OK) convert(ctx, aside, path);
+    if (!ctx->rank) remove(aside);
+    return mc_error_status(ctx);
 }
 
 mc_status mc_module_load(mc_module *module, const char *path)

@@ -17,13 +17,20 @@
  * MC_ERR_ARGUMENT. */
 MC_API mc_status mc_module_save(mc_module *module, const char *path);
 
+/* The same as a PyTorch file: a state dict with a tensor for each parameter. The names of the
+ * library's models are ModelCenter's, so this is what BMTrain's load(model, path) reads and
+ * ModelCenter calls pytorch_model.pt. The ranks write a safetensors file beside it first
+ * ("<path>.safetensors", removed in the end), from which rank 0 makes it: both need room on the
+ * disk. MC_ERR_ARGUMENT where a file of that name is there already. */
+MC_API mc_status mc_module_save_torch(mc_module *module, const char *path);
+
 /* Fills all parameters below `module` from the file `path` by name, converted to their dtype; each
- * rank reads what it holds of them. Anything that mc_tensor_file_open takes is a path, a folder or
- * a sharded file too. All headers are checked before anything is read, so that a module which the
- * file does not fit stays as it was. Errors: no such file, MC_ERR_NOT_FOUND; a damaged one,
- * MC_ERR_FORMAT; parameters that it lacks, MC_ERR_NOT_FOUND with all their names; another shape
- * (found and expected), MC_ERR_SHAPE; integers, MC_ERR_DTYPE; NULL, MC_ERR_ARGUMENT. Spare tensors,
- * and numbers that are NaN or infinite, are warnings through the log. */
+ * rank reads what it holds of them. Anything that mc_tensor_file_open takes is a path: a
+ * folder, a sharded file, PyTorch's files. All headers are checked before anything is read, so that
+ * a module which the file does not fit stays as it was. Errors: no such file, MC_ERR_NOT_FOUND; a
+ * damaged one, MC_ERR_FORMAT; parameters that it lacks, MC_ERR_NOT_FOUND with all their names;
+ * another shape (found and expected), MC_ERR_SHAPE; integers, MC_ERR_DTYPE; NULL, MC_ERR_ARGUMENT.
+ * Spare tensors, and numbers that are NaN or infinite, are warnings through the log. */
 MC_API mc_status mc_module_load(mc_module *module, const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* The pickle machine: opcodes, stack and memo. See Python's Lib/pickletools.py for what each does. */
+/* The pickle machine's opcodes. Python's Lib/pickletools.py says what each does. */
 #include "core/checkpoint/pickle_internal.h"
 
 #include <stdio.h>

@@ -87,7 +87,7 @@ void mc_pickle_init(mc_pickle *p, mc_error *err, const char *where, const uint8_
 mc_status mc_pickle_run(mc_pickle *p, mc_pickle_value *result);
 void mc_pickle_release(mc_pickle *p); /* and all values */
 
-/* ---- what opcodes are made of (pickle_machine.c); all set an error where they give NULL or false */
+/* ---- for opcodes (pickle_machine.c); NULL and false mean that the error is set --------------- */
 
 /* The name of the opcode that runs. */
 const char *mc_pickle_op_name(const mc_pickle *p);
@@ -135,6 +135,9 @@ bool mc_torch_global(mc_pickle *p, const char *module, size_t module_length, con
 /* The result of calling `callable` with `args`. */
 bool mc_torch_call(mc_pickle *p, const mc_pickle_value *callable, const mc_pickle_value *args,
                    mc_pickle_value *out);
+/* PyTorch's name for a dtype ("uint16") or for the storage of its elements ("FloatStorage"); NULL
+ * if it has none. */
+const char *mc_torch_name_of(const char *dtype, bool storage);
 /* The storage that a persistent id stands for. */
 bool mc_torch_persistent(mc_pickle *p, const mc_pickle_value *id, mc_pickle_value *out);
 

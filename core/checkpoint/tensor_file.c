@@ -238,6 +238,8 @@ const mc_tensor_entry *mc_tensor_file_find(const mc_tensor_file *file, const cha
     return file && name ? mc_tensor_search(file->entries, file->count, name) : NULL;
 }
 
+mc_context *mc_tensor_file_context(const mc_tensor_file *file) { return file->ctx; }
+
 const char *mc_tensor_file_format(const mc_tensor_file *file)
 {
     return file && file->shard_count ? file->shards[0].format->name : NULL;

@@ -15,8 +15,8 @@
  *     PyTorch zip      what torch.save writes (pytorch_model.bin, .pt, .pth): a zip archive, mapped
  *                      as it is, of a pickle and the data
  *     PyTorch legacy   what torch.save wrote before 1.6: pickles, then the data
- *     llm.c            its checkpoints of GPT-2, versions 3 (f32) and 5 (bf16), under Hugging Face's
- *                      names: matrices are views, the padding of the vocabulary is left out
+ *     llm.c            its checkpoints of GPT-2, versions 3 (f32) and 5 (bf16), under Hugging
+ *                      Face's names: matrices are views, the vocabulary's padding is left out
  *
  * Pickles are programs. The reader knows those opcodes and names that tensors and plain containers
  * are made of, executes nothing, and refuses all others by name. A tensor is called by the keys of
@@ -73,7 +73,8 @@ typedef struct mc_tensor_file_options {
  *     pytorch_model.bin.index.json      and its shards
  *     pytorch_model.pt                  ModelCenter's
  * Several variants without a PyTorch file are an error that lists them. With options->variant only
- * that variant is looked for, as pytorch_model.<variant>.bin and its index too. `options` may be NULL.
+ * that variant is looked for, as pytorch_model.<variant>.bin and its index too. `options` may be
+ * NULL.
  *
  * Returns NULL with the context's error set to
  *     MC_ERR_NOT_FOUND  nothing there, a shard is missing, or a shard lacks a tensor of the index

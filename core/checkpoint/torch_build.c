@@ -97,6 +97,17 @@ static const global globals[] = {
 };
 enum { GLOBAL_COUNT = sizeof globals / sizeof *globals };
 
+const char *mc_torch_name_of(const char *dtype, bool storage)
+{
+    for (int i = 0; i < GLOBAL_COUNT; i++) {
+        const char *name = globals[i].name, *end = strstr(name, "Storage");
+        if (globals[i].dtype && strcmp(globals[i].dtype, dtype) == 0 && (end != NULL) == storage &&
+            strcmp(name, "UntypedStorage") != 0)
+            return name;
+    }
+    return NULL;
+}
+
 static bool is_text(const char *text, size_t length, const char *expected)
 {
     return strlen(expected) == length && memcmp(text, expected, length) == 0;

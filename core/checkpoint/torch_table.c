@@ -163,19 +163,22 @@ static bool count_visit(walk *w, int depth)
            walk_error(w, "%s: containers that hold each other again and again", w->bytes->path);
 }
 
-/* Walks a container's `i`th item: a value of a dict with its key before it, or of a list. */
+/* Appends what a container's item number `i` is called: in a dict by the key before it, else by its
+ * number. */
 static bool append_item_key(walk *w, const mc_pickle_value *container, size_t i)
 {
-    char number[24];
-    const mc_pickle_value *key = &container->node->items[i - 1];
-    if (container->kind == MC_PICKLE_DICT && key->kind == MC_PICKLE_TEXT)
-        return append_key(w, key->text, key->length);
-    if (container->kind == MC_PICKLE_DICT && key->kind != MC_PICKLE_INT)
-        return walk_error(w, "%s: below \"%.*s\": a key that is neither text nor a number",
-                          w->bytes->path, (int)(w->length < 200 ? w->length : 200), w->name);
-    int64_t index = container->kind == MC_PICKLE_DICT ? key->number : (int64_t)i;
-    int length = snprintf(number, sizeof number, "%lld", (long long)index);
-    return append_key(w, number, (size_t)length);
+    char digits[24];
+    int64_t number = (int64_t)i;
+    if (container->kind == MC_PICKLE_DICT) {
+        const mc_pickle_value *key = &container->node->items[i - 1];
+        if (key->kind == MC_PICKLE_TEXT) return append_key(w, key->text, key->length);
+        if (key->kind != MC_PICKLE_INT)
+            return walk_error(w, "%s: below \"%.*s\": a key that is neither text nor a number",
+                              w->bytes->path, (int)(w->length < 200 ? w->length : 200), w->name);
+        number = key->number;
+    }
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)number);
+    return append_key(w, digits, (size_t)length);
 }
 
 static bool has_tensors(walk *w, const mc_pickle_value *v, int depth);

@@ -138,7 +138,8 @@ static bool widen(reader *r, const mc_zip_entry *e, uint64_t *values[3], const u
     return true;
 }
 
-/* Checks an entry's sizes in its local header, where they may be left out or put behind the data. */
+/* Checks an entry's sizes in its local header, where they may be missing: then they come after the
+ * data. */
 static bool check_local_sizes(reader *r, const mc_zip_entry *e, const uint8_t *local,
                               const uint8_t *extra, size_t room)
 {

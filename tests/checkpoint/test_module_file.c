@@ -128,6 +128,27 @@ static void test_converted(void **state)
     assert_int_equal(equal_parameters(&half->module, &wide->module), PARAMETERS);
 }
 
+/* As a PyTorch file, of which nothing else stays. */
+static void test_torch(void **state)
+{
+    fixture *f = *state;
+    model *a = model_new(f->ctx, MC_F16, 1, 7), *b = model_new(f->ctx, MC_F16, 5, 7);
+    const char *path = temp_path(&f->folder, "mine.pt");
+    const char *aside = temp_path(&f->folder, "mine.pt.safetensors");
+    assert_int_equal(mc_module_save_torch(&a->module, path), MC_OK);
+    assert_int_not_equal(access(aside, F_OK), 0);
+    mc_tensor_file *file = mc_tensor_file_open(f->ctx, path, NULL);
+    assert_string_equal(mc_tensor_file_format(file), "PyTorch zip");
+    mc_tensor_file_free(file);
+    mc_module_load(&b->module, path);
+    assert_good(f->ctx);
+    assert_int_equal(equal_parameters(&a->module, &b->module), PARAMETERS);
+    write_text(aside, "mine");
+    assert_int_equal(mc_module_save_torch(&a->module, path), MC_ERR_ARGUMENT);
+    assert_int_equal(access(aside, F_OK), 0); /* it is left alone */
+    mc_clear_error(f->ctx);
+}
+
 /* What other readers find in the file. */
 static void test_contents(void **state)
 {
@@ -277,12 +298,12 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_round_trip),    TEST(test_converted),
-                                       TEST(test_contents),      TEST(test_part),
-                                       TEST(test_bad_files),     TEST(test_bad_arguments),
+    const struct CMUnitTest tests[] = {
+        TEST(test_round_trip),    TEST(test_converted), TEST(test_contents),      TEST(test_torch),
+        TEST(test_part),          TEST(test_bad_files), TEST(test_bad_arguments),
 #ifdef MC_FAULT_INJECTION
-                                       TEST(test_out_of_memory),
+        TEST(test_out_of_memory),
 #endif
-                                       TEST(test_no_room)};
+        TEST(test_no_room)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
