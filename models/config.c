@@ -370,15 +370,17 @@ bool mc_config_hub(const char *name, char hub[MC_NAME_MAX])
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* A float as the shortest decimal that reads back as the same float: 0.1, not 0.10000000149. */
+/* A float as the shortest decimal that reads back as the same float: 0.1, not 0.10000000149. Whole
+ * numbers get a point: transformers 5 refuses 1 where it expects a float. */
 static bool add_float(cJSON *json, const char *key, float value)
 {
-    char text[32];
+    char text[32], number[40];
     for (int digits = 6; digits <= 9; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, (double)value);
         if (strtof(text, NULL) == value) break;
     }
-    return cJSON_AddRawToObject(json, key, text);
+    snprintf(number, sizeof number, "%s%s", text, text[strcspn(text, ".e")] ? "" : ".0");
+    return cJSON_AddRawToObject(json, key, number);
 }
 
 static bool add_parsed(cJSON *json, const char *key, const char *value)

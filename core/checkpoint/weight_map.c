@@ -53,18 +53,36 @@ static bool expand(char out[MC_NAME_MAX], const char *text, int number, int laye
     return !*text;
 }
 
+/* The rule for a parameter, with the layer's number and what follows the rule's own name; NULL:
+ * none. */
+static const mc_weight_rule *find_rule(const mc_weight_map *map, const char *ours, int *number,
+                                       const char **rest)
+{
+    *number = 0;
+    for (const mc_weight_rule *rule = map->rules; rule->ours; rule++)
+        if ((*rest = match_prefix(rule->ours, ours, number))) return rule;
+    return NULL;
+}
+
 bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool prefixed,
                     char out[MC_NAME_MAX])
 {
-    for (const mc_weight_rule *rule = map->rules; rule->ours; rule++) {
-        int number = 0;
-        const char *rest = match_prefix(rule->ours, ours, &number);
-        if (!rest) continue;
-        out[0] = '\0';
-        return (!prefixed || rule->head || expand(out, map->base_prefix, 0, 0)) &&
-               expand(out, rule->theirs, number, layers) && expand(out, rest, 0, 0);
-    }
-    return false;
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    out[0] = '\0';
+    return rule && (!prefixed || rule->head || expand(out, map->base_prefix, 0, 0)) &&
+           expand(out, rule->theirs, number, layers) && expand(out, rest, 0, 0);
+}
+
+const char *mc_weight_copy(const mc_weight_map *map, const char *ours, const char **copied_with)
+{
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    if (!rule || *rest) return NULL;
+    if (copied_with) *copied_with = rule->copied_with;
+    return rule->copy;
 }
 
 /* Replaces a final ".weight" or ".bias" by LayerNorm's names in old TensorFlow conversions. */
@@ -83,13 +101,12 @@ static bool old_norm_name(char name[MC_NAME_MAX])
 
 mc_weight_place mc_weight_place_of(const mc_weight_map *map, const char *ours)
 {
-    for (const mc_weight_rule *rule = map->rules; rule->ours; rule++) {
-        int number = 0;
-        if (match_prefix(rule->ours, ours, &number))
-            return (mc_weight_place){rule->transpose, rule->part, rule->parts ? rule->parts : 1,
-                                     rule->factor != 0 ? rule->factor : 1};
-    }
-    return (mc_weight_place){.parts = 1, .factor = 1};
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    if (!rule) return (mc_weight_place){.parts = 1, .factor = 1};
+    return (mc_weight_place){rule->transpose, rule->part, rule->parts ? rule->parts : 1,
+                             rule->factor != 0 ? rule->factor : 1};
 }
 
 mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape)
@@ -111,7 +128,9 @@ const mc_safetensors_entry *mc_weight_locate(const mc_weight_map *map, int layer
                                              mc_weight_place *place)
 {
     char name[MC_NAME_MAX];
+    const mc_safetensors_entry *copy = mc_safetensors_find(file, mc_weight_copy(map, ours, NULL));
     *place = mc_weight_place_of(map, ours);
+    if (copy) return copy;
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
         if (!mc_weight_name(map, layers, ours, prefixed, name)) continue;
         const mc_safetensors_entry *entry = mc_safetensors_find(file, name);

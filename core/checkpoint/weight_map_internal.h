@@ -18,6 +18,9 @@ typedef struct mc_weight_rule {
                         the dimension that is our first; parts 0: all of it. The parameters of one
                         tensor are declared in order, one right after the other */
     float factor;    /* theirs are ours times this, in a model that holds scaled values; 0: 1 */
+    /* A second name (whole, without a prefix) that a file may have the values under; where it has
+     * it, it counts. It is written too if the model has our parameter `copied_with`. NULL: none */
+    const char *copy, *copied_with;
 } mc_weight_rule;
 
 /* Where a parameter lies in a tensor of a file: see mc_weight_rule. */
@@ -37,6 +40,8 @@ typedef struct mc_weight_map {
 
 enum { MC_NAME_MAX = 512 };
 
+/* The second name of parameter `ours`, see mc_weight_rule; NULL: none. */
+const char *mc_weight_copy(const mc_weight_map *map, const char *ours, const char **copied_with);
 /* The name that parameter `ours` has in a file of this map's form, with the base prefix if
  * `prefixed`. False if no rule fits. */
 bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool prefixed,

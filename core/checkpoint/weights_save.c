@@ -52,15 +52,30 @@ static bool add_saved(saved *s, mc_parameter *p, const mc_weight_map *map, int l
     return true;
 }
 
+/* Adds the same tensor under its second name, where the rule has one for this model. */
+static void add_copy(saved *s, mc_module *model, const mc_weight_map *map)
+{
+    saved_tensor *next = &s->tensors[s->count], *last = next - 1;
+    const char *with = NULL, *copy = mc_weight_copy(map, last->first->name, &with);
+    if (!copy || !with || !mc_module_find_parameter(model, with)) return;
+    *next = *last;
+    snprintf(next->name, MC_NAME_MAX, "%s", copy);
+    s->specs[s->count] = s->specs[s->count - 1];
+    s->specs[s->count].name = next->name;
+    s->specs[s->count++].shape = next->shape.dim;
+}
+
 static bool collect(mc_module *model, const mc_weight_map *map, int layers, bool prefixed, saved *s)
 {
-    size_t most = model->root->parameter_count + 1;
+    size_t most = 2 * model->root->parameter_count + 1; /* with copies */
     s->specs = mc_calloc(most, sizeof *s->specs);
     s->tensors = mc_calloc(most, sizeof *s->tensors);
     if (!s->specs || !s->tensors) return !mc_fail_nomem(model->ctx, "saving weights");
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));)
+    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));) {
         if (!add_saved(s, p, map, layers, prefixed)) return false;
+        add_copy(s, model, map);
+    }
     return true;
 }
 
