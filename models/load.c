@@ -347,7 +347,7 @@ static bool is_prefixed(const mc_model *m)
     return h->lm || h->nsp || h->labels;
 }
 
-static void save(mc_model *m, const char *folder)
+static void save(mc_model *m, const char *folder, const mc_save_options *options)
 {
     mc_context *ctx = m->module.ctx;
     void *config = mc_malloc(m->family->config_size);
@@ -360,11 +360,12 @@ static void save(mc_model *m, const char *folder)
     if (!m->family->before_save || m->family->before_save(m, config, &unscale)) {
         char *text = print_config(m, config);
         mc_pretrained_folder what = {.model = &m->module,
-                                     .map = m->family->map,
-                                     .layers = (int)m->shape.layers,
-                                     .prefixed = is_prefixed(m),
-                                     .unscale = unscale,
+                                     .form = {.map = m->family->map,
+                                              .layers = (int)m->shape.layers,
+                                              .prefixed = is_prefixed(m),
+                                              .unscale = unscale},
                                      .config = text};
+        if (options) what.form.max_shard_size = options->max_shard_size;
         mc_pretrained_write(&what, folder);
         cJSON_free(text);
     }
@@ -373,6 +374,11 @@ static void save(mc_model *m, const char *folder)
 
 mc_status mc_model_save(mc_model *m, const char *folder)
 {
+    return mc_model_save_as(m, folder, NULL);
+}
+
+mc_status mc_model_save_as(mc_model *m, const char *folder, const mc_save_options *options)
+{
     if (!m) return MC_ERR_ARGUMENT;
     mc_context *ctx = m->module.ctx;
     if (mc_failed(ctx)) return mc_error_status(ctx);
@@ -380,8 +386,8 @@ mc_status mc_model_save(mc_model *m, const char *folder)
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "%s: ModelCenter's head of %d units a token has no Hugging Face form",
                 m->family->title, m->heads.token_labels);
-    else
-        save(m, folder);
+    else if (mc_save_options_check(ctx, options))
+        save(m, folder, options);
     mc_error_while(&ctx->error, "saving %s to \"%s\"", m->family->title, folder);
     return mc_error_status(ctx);
 }

@@ -1,8 +1,8 @@
 /* The library's side of check_exports.py, which compares with `transformers`:
  *
- *     check_exports make FAMILY CONFIG HEADS FOLDER
+ *     check_exports make FAMILY CONFIG HEADS FOLDER SHARD_BYTES
  *         saves a model of random parameters. CONFIG is a config.json; HEADS words of "lm", "nsp",
- *         "pooler" and "labels=N" with commas between.
+ *         "pooler" and "labels=N" with commas between; SHARD_BYTES 0 for one file.
  *     check_exports run FOLDER INPUT OUTPUT
  *         loads a model and writes what it gives for a batch. INPUT is a safetensors file with
  *         "ids" and "lengths", and "decoder_ids" and "decoder_lengths" for encoder-decoders.
@@ -64,7 +64,8 @@ static int make(mc_context *ctx, char **argv)
     mc_model *m = mc_model_new(ctx, argv[0], argv[1], &heads, NULL);
     if (!m) return FAILED;
     disturb(mc_model_module(m));
-    return mc_model_save(m, argv[3]) == MC_OK ? 0 : FAILED;
+    mc_save_options save = {.max_shard_size = strtoll(argv[4], NULL, 10)};
+    return mc_model_save_as(m, argv[3], &save) == MC_OK ? 0 : FAILED;
 }
 
 /* ---- run ------------------------------------------------------------------------------------- */
@@ -158,12 +159,12 @@ int main(int argc, char **argv)
 {
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.log = print_line});
     int code = FAILED;
-    if (argc == 6 && strcmp(argv[1], "make") == 0)
+    if (argc == 7 && strcmp(argv[1], "make") == 0)
         code = make(ctx, argv + 2);
     else if (argc == 5 && strcmp(argv[1], "run") == 0)
         code = run(ctx, argv + 2);
     else
-        fail("expected: make FAMILY CONFIG HEADS FOLDER, or run FOLDER INPUT OUTPUT");
+        fail("expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, or run FOLDER INPUT OUTPUT");
     if (mc_failed(ctx)) mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return code;

@@ -273,8 +273,7 @@ mc_status mc_file_sync(mc_file_writer *writer)
     return status;
 }
 
-/* Makes a rename durable: the folder's own entry has to reach the disk too. */
-static mc_status sync_parent(mc_error *err, const char *path)
+mc_status mc_path_sync_folder(mc_error *err, const char *path)
 {
     char folder[MC_PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -300,7 +299,7 @@ mc_status mc_file_rename(mc_file_writer *writer)
     if (rename(writer->aside, writer->path) != 0)
         return io_error(writer->err, writer->path, "put the finished file in its place");
     writer->created = false;
-    return sync_parent(writer->err, writer->path);
+    return mc_path_sync_folder(writer->err, writer->path);
 }
 
 mc_status mc_file_commit(mc_file_writer *writer)

@@ -16,6 +16,9 @@ bool mc_path_is_folder(const char *path);
 /* mkdir -p. */
 mc_status mc_make_folders(mc_error *err, const char *path);
 
+/* Makes a rename to `path` durable: the folder's own entry has to reach the disk too. */
+mc_status mc_path_sync_folder(mc_error *err, const char *path);
+
 /* A whole file mapped read-only. `data` is NULL for an empty file. */
 typedef struct mc_file_map {
     const uint8_t *data;

@@ -1,7 +1,8 @@
-/* What all from_pretrained functions share. */
+/* What all functions share that load and save models. */
 #ifndef MC_CHECKPOINT_PRETRAINED_H
 #define MC_CHECKPOINT_PRETRAINED_H
 
+#include <stdint.h>
 #include "core/nn/block_list.h"
 #include "core/tensor/dtype.h"
 
@@ -15,5 +16,13 @@ typedef struct mc_load_options {
                                file has none it is initialised, and said so through the log */
     mc_recompute recompute; /* of the model's blocks */
 } mc_load_options;
+
+typedef struct mc_save_options {
+    /* Bytes of tensors that a file holds at most (one tensor may be larger): weights that are more
+     * go to model-00001-of-0000N.safetensors and so on, and an index of them to
+     * model.safetensors.index.json, in the same pieces as `transformers` writes. 0: one file of any
+     * size. */
+    int64_t max_shard_size;
+} mc_save_options;
 
 #endif

@@ -36,6 +36,9 @@ typedef struct mc_weight_map {
     /* fnmatch patterns of tensors in files that are no parameters (buffers, copies of tied
      * weights); NULL at the end */
     const char *const *ignored;
+    /* Words of tensors' names in PyTorch's order, see mc_tensor_name_compare, in which tensors are
+     * written; NULL: as the parameters were declared */
+    const char *order;
 } mc_weight_map;
 
 enum { MC_NAME_MAX = 512 };
@@ -75,11 +78,27 @@ mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry
  * floats. Warnings through the log: spare tensors, tensors with NaN or infinite values. */
 mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
                           mc_safetensors *file, const char *source, const char *const *may_be_new);
-/* Begins and fills a safetensors file of the model's parameters under their names of the map, in
- * the parameters' dtype; the caller syncs and renames it. With `unscale` values are multiplied by
- * their rules' factors. All ranks do it together, and each writes its share. NULL after an
- * error. */
-mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
-                                        bool prefixed, bool unscale, const char *path);
+
+/* How a model's parameters are written. */
+typedef struct mc_weight_form {
+    const mc_weight_map *map;
+    int layers;
+    bool prefixed;          /* with the map's base prefix, see mc_weight_name */
+    bool unscale;           /* values are multiplied by their rules' factors */
+    int64_t max_shard_size; /* bytes of tensors in a file, see shards_internal.h; 0: one file */
+} mc_weight_form;
+
+/* Files that have been written aside, and have no names yet. */
+typedef struct mc_weight_files mc_weight_files;
+
+/* Writes and syncs safetensors files of the model's parameters under their names of the map, in the
+ * parameters' dtype: one that will be `path`, or shards and an index named after it. All ranks do it
+ * together, and each writes its share. NULL after an error. */
+mc_weight_files *mc_weights_write(mc_module *model, const mc_weight_form *form, const char *path);
+/* Gives the files their names, such that whoever loads finds the older weights or the new ones,
+ * and removes what an older save left. All ranks do it together. */
+mc_status mc_weight_files_rename(mc_weight_files *files);
+/* What has no name yet is removed. NULL is allowed. */
+void mc_weight_files_free(mc_weight_files *files);
 
 #endif

@@ -268,7 +268,8 @@ static const char *const ignored[] = {"*embeddings.position_ids",  "*embeddings.
                                       "cls.predictions.decoder.*", "cls.predictions.bias",
                                       "lm_head.decoder.weight",    NULL};
 
-static const mc_weight_map map = {.rules = rules, .base_prefix = "bert.", .ignored = ignored};
+static const mc_weight_map map = {
+    .rules = rules, .base_prefix = "bert.", .ignored = ignored, .order = MC_BERT_ORDER};
 
 /* The bias has two names, of which a file may have both; transformers computes with the decoder's
  * (version 5 does not tie what differs; before, it was loaded last). */

@@ -201,7 +201,11 @@ static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias",
                                       "encoder.layers.*.ffn.layernorm_before_ffn.*", NULL};
 
 static const mc_weight_map map = {
-    .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
+    .rules = rules,
+    .base_prefix = "transformer.",
+    .ignored = ignored,
+    .order = "weight bias transformer lm_head score wte h ln_f ln_1 attn mlp k_proj v_proj q_proj "
+             "out_proj fc_in fc_out"};
 
 /* Whether a layer's two norms in a file of ModelCenter's form are not the same. */
 static bool norms_differ(const mc_model_file *f, int layer)

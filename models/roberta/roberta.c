@@ -95,7 +95,8 @@ static const mc_weight_rule rules[] = {
 static const char *const ignored[] = {"*embeddings.position_ids", "*embeddings.token_type_ids",
                                       "lm_head.decoder.*", "lm_head.bias", NULL};
 
-static const mc_weight_map map = {.rules = rules, .base_prefix = "roberta.", .ignored = ignored};
+static const mc_weight_map map = {
+    .rules = rules, .base_prefix = "roberta.", .ignored = ignored, .order = MC_BERT_ORDER};
 
 static const char *architecture(const mc_model *m)
 {

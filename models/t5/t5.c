@@ -289,7 +289,12 @@ static const char *const ignored[] = {
     "*decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL};
 
 static const mc_weight_map map = {
-    .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
+    .rules = rules,
+    .base_prefix = "transformer.",
+    .ignored = ignored,
+    .order = "weight bias transformer shared encoder decoder lm_head classification_head block "
+             "final_layer_norm SelfAttention EncDecAttention DenseReluDense layer_norm q k v o "
+             "relative_attention_bias wi wi_0 wi_1 wo dense out_proj"};
 
 /* A head that differs from the words is the head; old files hold copies. */
 static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
