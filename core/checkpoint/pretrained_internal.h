@@ -15,9 +15,9 @@ typedef struct mc_pretrained_folder {
     const char *config; /* the text of config.json; NULL: memory was out */
 } mc_pretrained_folder;
 
-/* Writes config.json and model.safetensors, or shards of it, into a folder, made if need be. All are
- * written aside and synced to disk before any takes its name. All ranks do it together: each writes its share
- * of the weights, and rank 0 the rest. */
+/* Writes config.json and model.safetensors, or shards of it, into a folder, made if need be. All
+ * are written aside and synced to disk before any takes its name. All ranks do it together: each
+ * writes its share of the weights, and rank 0 the rest. */
 mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *folder);
 
 #endif

@@ -15,8 +15,8 @@
 enum { MC_SHARDS_MAX = 99999 }; /* that names have digits for */
 
 /* Deals tensors of these sizes out as huggingface_hub does: in order, each to the current shard
- * unless that would exceed `most` bytes, then a new one is begun. A tensor that is larger alone is a
- * shard by itself. shard[i] becomes the number of tensor i's, from 0 on. Returns how many. */
+ * unless that would exceed `most` bytes, then a new one is begun. A tensor that is larger alone is
+ * a shard by itself. shard[i] becomes the number of tensor i's, from 0 on. Returns how many. */
 size_t mc_shards_split(const uint64_t *bytes, size_t count, uint64_t most, size_t *shard);
 
 /* Compares names of tensors by the order in which PyTorch lists the parameters of a model: `order`
@@ -50,8 +50,8 @@ typedef struct mc_shard_set {
 } mc_shard_set;
 
 /* To be called before the shards take their names. If the index in the folder names files of these
- * names, the older ones, it would describe a mixture until all are replaced; so an index of links to
- * the new files ("model-00001-of-00003.new.safetensors") takes its place first. Where the file
+ * names, the older ones, it would describe a mixture until all are replaced; so an index of links
+ * to the new files ("model-00001-of-00003.new.safetensors") takes its place first. Where the file
  * system has no links, the old index is removed: a folder without weights is better than one of
  * mixed weights. */
 mc_status mc_shards_bridge(const mc_shard_set *set);

@@ -73,8 +73,8 @@ static int compare_items(const void *a, const void *b)
     return strcmp((*(cJSON *const *)a)->string, (*(cJSON *const *)b)->string);
 }
 
-/* Sorts an object's items by their keys. cJSON has a function for it that needs as many nested calls
- * as there are items. */
+/* Sorts an object's items by their keys. cJSON has a function for it that needs as many nested
+ * calls as there are items. */
 static bool sort_items(cJSON *object)
 {
     size_t count = (size_t)cJSON_GetArraySize(object), n = 0;

@@ -91,9 +91,9 @@ typedef struct mc_weight_form {
 /* Files that have been written aside, and have no names yet. */
 typedef struct mc_weight_files mc_weight_files;
 
-/* Writes and syncs safetensors files of the model's parameters under their names of the map, in the
- * parameters' dtype: one that will be `path`, or shards and an index named after it. All ranks do it
- * together, and each writes its share. NULL after an error. */
+/* Writes and syncs safetensors files of the model's parameters under their names of the map, in
+ * the parameters' dtype: one that will be `path`, or shards and an index named after it. All ranks
+ * do it together, and each writes its share. NULL after an error. */
 mc_weight_files *mc_weights_write(mc_module *model, const mc_weight_form *form, const char *path);
 /* Gives the files their names, such that whoever loads finds the older weights or the new ones,
  * and removes what an older save left. All ranks do it together. */
