@@ -14,8 +14,9 @@
  *   core/nn/inspect.h          tables of statistics of parameters and activations
  *   core/dist/comm.h           communicators: collectives between ranks, on memory
  *   core/optim/                optimizers, schedules, OptimManager
- *   core/checkpoint/           safetensors files, a module in a file (module_file.h), what
- *                              from_pretrained functions share
+ *   core/checkpoint/           files of tensors (tensor_file.h reads, safetensors.h writes), a
+ *                              module in a file (module_file.h), what from_pretrained functions
+ *                              share
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
@@ -34,6 +35,7 @@
 #include "core/checkpoint/optim_state.h"
 #include "core/checkpoint/pretrained.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/tensor_file.h"
 #include "core/checkpoint/training_state.h"
 #include "core/dist/comm.h"
 #include "core/nn/block_list.h"

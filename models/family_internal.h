@@ -136,7 +136,7 @@ typedef struct mc_family_traits {
 
 /* What a file of weights says about the model to be made. */
 typedef struct mc_model_file {
-    mc_safetensors *file;
+    mc_tensor_file *file;
     const char *folder;
     mc_config_form form;
     const mc_weight_map *map;

@@ -18,16 +18,16 @@ static const mc_family *family_of_type(const char *type)
 
 /* Whether a file of ModelCenter's form is of the family, by its tensors and what config.json says.
  * */
-static bool is_of_family(const mc_family *family, const mc_safetensors *file, const cJSON *json)
+static bool is_of_family(const mc_family *family, const mc_tensor_file *file, const cJSON *json)
 {
     for (const char *const *name = family->mc_has; *name; name++)
-        if (!mc_safetensors_find(file, *name)) return false;
+        if (!mc_tensor_file_find(file, *name)) return false;
     for (const char *const *name = family->mc_lacks; *name; name++)
-        if (mc_safetensors_find(file, *name)) return false;
+        if (mc_tensor_file_find(file, *name)) return false;
     return !family->mc_is || family->mc_is(json);
 }
 
-static const mc_family *family_of_file(const mc_safetensors *file, const cJSON *json)
+static const mc_family *family_of_file(const mc_tensor_file *file, const cJSON *json)
 {
     for (int i = 0; mc_families[i]; i++)
         if (is_of_family(mc_families[i], file, json)) return mc_families[i];
@@ -47,7 +47,7 @@ static const char *list_families(char *out, size_t size)
 
 /* The family that the config names; that of the weights where it names none; `asked` (NULL: any)
  * where neither tells. */
-static const mc_family *choose_family(const mc_config_reader *r, const mc_safetensors *file,
+static const mc_family *choose_family(const mc_config_reader *r, const mc_tensor_file *file,
                                       const mc_family *asked)
 {
     char known[256];
@@ -86,7 +86,7 @@ static bool has_tensor(const mc_model_file *f, const char *ours)
 /* Classes of the classifier in the file, 0 without one. */
 static int classes_in(const mc_model_file *f, const char *ours)
 {
-    const mc_safetensors_entry *e = ours ? mc_weight_find(f->map, f->layers, f->file, ours) : NULL;
+    const mc_tensor_entry *e = ours ? mc_weight_find(f->map, f->layers, f->file, ours) : NULL;
     bool good = e && e->ndim == 2 && e->shape[0] <= MC_MODEL_MAX_LABELS;
     return good ? (int)e->shape[0] : 0;
 }
@@ -156,7 +156,7 @@ bool mc_file_has_own_head(const mc_model_file *f, const char *head, const char *
 }
 
 /* A model of the family from an opened folder. */
-static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_safetensors *file,
+static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_tensor_file *file,
                        const char *folder, const mc_load_options *options)
 {
     static const char *const may_be_new[] = {"pooler.*", "classifier.*", "score.*",
@@ -188,15 +188,15 @@ static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char
     if (mc_path_join(&ctx->error, path, folder, "config.json")) return NULL;
     cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
     mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
-    mc_safetensors *file = NULL;
+    mc_tensor_file *file = NULL;
     mc_model *m = NULL;
     if (json) r.form = mc_config_form_of(json);
     if (json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype)))
         file =
-            mc_safetensors_open(ctx, folder, &(mc_safetensors_options){.variant = options.variant});
+            mc_tensor_file_open(ctx, folder, &(mc_tensor_file_options){.variant = options.variant});
     const mc_family *family = file ? choose_family(&r, file, asked) : NULL;
     if (family) m = build(family, &r, file, folder, &options);
-    mc_safetensors_free(file);
+    mc_tensor_file_free(file);
     cJSON_Delete(json);
     return m;
 }

@@ -71,17 +71,17 @@ static int make(mc_context *ctx, char **argv)
 /* ---- run ------------------------------------------------------------------------------------- */
 
 /* Tokens of a batch and their lengths. */
-static mc_tensor *read_ids(mc_tape *t, mc_safetensors *file, const char *ids_name,
+static mc_tensor *read_ids(mc_tape *t, mc_tensor_file *file, const char *ids_name,
                            const char *lengths_name, const mc_lengths **lengths)
 {
-    const mc_safetensors_entry *ids = mc_safetensors_find(file, ids_name);
-    const mc_safetensors_entry *given = mc_safetensors_find(file, lengths_name);
+    const mc_tensor_entry *ids = mc_tensor_file_find(file, ids_name);
+    const mc_tensor_entry *given = mc_tensor_file_find(file, lengths_name);
     if (!ids || !given || ids->ndim != 2 || ids->shape[0] != given->count) return NULL;
     float *values = malloc((size_t)(ids->count + given->count + 1) * sizeof *values);
     int32_t *numbers = malloc((size_t)(ids->count + given->count + 1) * sizeof *numbers);
     mc_tensor *x = NULL;
-    if (values && numbers && mc_safetensors_read_f32(file, ids, 0, ids->count, values) == MC_OK &&
-        mc_safetensors_read_f32(file, given, 0, given->count, values + ids->count) == MC_OK) {
+    if (values && numbers && mc_tensor_file_read_f32(file, ids, 0, ids->count, values) == MC_OK &&
+        mc_tensor_file_read_f32(file, given, 0, given->count, values + ids->count) == MC_OK) {
         for (int64_t i = 0; i < ids->count + given->count; i++) numbers[i] = (int32_t)values[i];
         *lengths = mc_tape_lengths(t, numbers + ids->count, (int)given->count, 1);
         x = mc_tape_input(t, MC_I32, MC_SHAPE(ids->shape[0], ids->shape[1]), numbers, false);
@@ -129,7 +129,7 @@ static void write_outputs(mc_context *ctx, const outputs *o, const char *path)
 static int run(mc_context *ctx, char **argv)
 {
     mc_model *m = mc_model_from_pretrained(ctx, argv[0], NULL);
-    mc_safetensors *file = mc_safetensors_open(ctx, argv[1], NULL);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, argv[1], NULL);
     if (!m || !file) return FAILED;
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_model_input in = {0};

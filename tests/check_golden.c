@@ -39,17 +39,17 @@ enum { DTYPES = sizeof allowed / sizeof *allowed };
 
 /* ---- what is expected ------------------------------------------------------------------------ */
 
-const mc_safetensors_entry *golden_find(const golden *g, const char *prefix, const char *name)
+const mc_tensor_entry *golden_find(const golden *g, const char *prefix, const char *name)
 {
     char key[MC_NAME_MAX + 16];
     snprintf(key, sizeof key, "%s%s", prefix, name);
-    return mc_safetensors_find(g->file, key);
+    return mc_tensor_file_find(g->file, key);
 }
 
-double *golden_read(const golden *g, const mc_safetensors_entry *entry)
+double *golden_read(const golden *g, const mc_tensor_entry *entry)
 {
     double *values = malloc(((size_t)entry->count + 1) * sizeof *values);
-    if (values && mc_safetensors_read_f64(g->file, entry, 0, entry->count, values) == MC_OK)
+    if (values && mc_tensor_file_read_f64(g->file, entry, 0, entry->count, values) == MC_OK)
         return values;
     free(values);
     return NULL;
@@ -57,7 +57,7 @@ double *golden_read(const golden *g, const mc_safetensors_entry *entry)
 
 int64_t *golden_integers(golden *g, const char *prefix, const char *name, int64_t count)
 {
-    const mc_safetensors_entry *entry = golden_find(g, prefix, name);
+    const mc_tensor_entry *entry = golden_find(g, prefix, name);
     if (!entry) return NULL;
     if (count >= 0 && entry->count != count) {
         fprintf(stderr, "%s: %s%s has %lld elements, expected %lld\n", entry->file, prefix, name,
@@ -104,7 +104,7 @@ static double compare(const double *expected, const float *got, int64_t count, c
 void golden_check_output(golden *g, mc_tape *t, worst *w, const char *name, mc_tensor *x,
                          const golden_rows *rows, bool valid_only)
 {
-    const mc_safetensors_entry *entry = golden_find(g, "out.", name);
+    const mc_tensor_entry *entry = golden_find(g, "out.", name);
     if (!entry) return;
     if (!x) { /* the model has no such output */
         golden_note(w, INFINITY, entry->name);
@@ -144,7 +144,7 @@ static void check_forward(golden *g, worst *outputs, worst *losses, bool packed)
 {
     mc_tape *t = mc_tape_begin_eval(g->ctx);
     golden_check_outputs(g, t, outputs, packed);
-    const mc_safetensors_entry *entry = golden_find(g, "out.", "loss");
+    const mc_tensor_entry *entry = golden_find(g, "out.", "loss");
     double *expected = entry ? golden_read(g, entry) : NULL;
     if (expected)
         check_loss(losses, "out.loss", expected[0],
@@ -165,8 +165,8 @@ static bool is_listed(const char *name, const char *prefix, const char *const *l
 static void check_unknown(golden *g, worst *w)
 {
     static const char *const always[] = {"out.loss", "train.losses", NULL};
-    for (size_t i = 0; i < mc_safetensors_count(g->file); i++) {
-        const char *name = mc_safetensors_at(g->file, i)->name;
+    for (size_t i = 0; i < mc_tensor_file_count(g->file); i++) {
+        const char *name = mc_tensor_file_at(g->file, i)->name;
         if (is_listed(name, "", always) || is_listed(name, "out.", golden_outputs) ||
             is_listed(name, "gen.", golden_generated) || strncmp(name, "in.", 3) == 0 ||
             strncmp(name, "grad.", 5) == 0)
@@ -179,22 +179,22 @@ static void check_unknown(golden *g, worst *w)
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 /* The gradient of a parameter: under the name that the folder's form has for it. */
-static const mc_safetensors_entry *find_gradient(golden *g, const mc_parameter *p,
-                                                 mc_weight_place *place)
+static const mc_tensor_entry *find_gradient(golden *g, const mc_parameter *p,
+                                            mc_weight_place *place)
 {
     char name[MC_NAME_MAX];
     const mc_weight_map *map = g->model->family->map;
     *place = mc_weight_place_of(map, mc_parameter_name(p));
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
         if (!mc_weight_name(map, g->layers, mc_parameter_name(p), prefixed, name)) continue;
-        const mc_safetensors_entry *entry = golden_find(g, "grad.", name);
+        const mc_tensor_entry *entry = golden_find(g, "grad.", name);
         if (entry) return entry;
     }
     *place = (mc_weight_place){.parts = 1, .factor = 1};
     return golden_find(g, "grad.", mc_parameter_name(p));
 }
 
-static double largest_value(golden *g, const mc_safetensors_entry *entry)
+static double largest_value(golden *g, const mc_tensor_entry *entry)
 {
     double *values = golden_read(g, entry), largest = 0;
     for (int64_t k = 0; values && k < entry->count; k++) largest = fmax(largest, fabs(values[k]));
@@ -207,8 +207,8 @@ static double largest_gradient(golden *g, int64_t *elements)
 {
     double largest = 0;
     *elements = 0;
-    for (size_t i = 0; i < mc_safetensors_count(g->file); i++) {
-        const mc_safetensors_entry *entry = mc_safetensors_at(g->file, i);
+    for (size_t i = 0; i < mc_tensor_file_count(g->file); i++) {
+        const mc_tensor_entry *entry = mc_tensor_file_at(g->file, i);
         if (strncmp(entry->name, "grad.", 5) != 0) continue;
         if (fnmatch("grad.cls.predictions.decoder.*", entry->name, 0) == 0)
             continue; /* tied copies */
@@ -236,7 +236,7 @@ static double distance(const double *expected, const float *got, int64_t count, 
 static int64_t check_gradient(golden *g, mc_parameter *p, worst *w, double floor_value)
 {
     mc_weight_place place;
-    const mc_safetensors_entry *entry = find_gradient(g, p, &place);
+    const mc_tensor_entry *entry = find_gradient(g, p, &place);
     if (!entry) return 0;
     mc_shape shape = mc_parameter_shape(p);
     int64_t count = mc_shape_count(shape);
@@ -361,7 +361,7 @@ static void train_rounded(const golden *g, bool packed, int64_t steps, double *l
 
 static void check_training(golden *g, worst *w, bool packed)
 {
-    const mc_safetensors_entry *entry = golden_find(g, "train.", "losses");
+    const mc_tensor_entry *entry = golden_find(g, "train.", "losses");
     double *expected = entry ? golden_read(g, entry) : NULL;
     double *got = entry ? calloc((size_t)entry->count + 1, sizeof *got) : NULL;
     double *allowed_losses = entry ? calloc((size_t)entry->count + 1, sizeof *got) : NULL;
@@ -409,7 +409,7 @@ static bool load(golden *g, const char *folder, const char *family)
     g->module = mc_model_module(g->model);
     g->layers = (int)mc_model_get_shape(g->model).layers;
     if (!mc_failed(g->ctx)) mc_path_join(&g->ctx->error, path, folder, "expected.safetensors");
-    g->file = mc_safetensors_open(g->ctx, path, NULL);
+    g->file = mc_tensor_file_open(g->ctx, path, NULL);
     if (!mc_failed(g->ctx)) return golden_read_inputs(g);
     mc_print_error(g->ctx, stderr);
     return false;

@@ -274,12 +274,12 @@ static void edit_weights(const char *from, const char *to, const edit *e)
     enum { MOST = 128 };
     static mc_safetensors_spec specs[MOST];
     static char names[MOST][256];
-    static const mc_safetensors_entry *entries[MOST];
+    static const mc_tensor_entry *entries[MOST];
     size_t count = 0;
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_safetensors *in = mc_safetensors_open(ctx, from, NULL);
-    for (size_t i = 0; i < mc_safetensors_count(in); i++) {
-        const mc_safetensors_entry *entry = mc_safetensors_at(in, i);
+    mc_tensor_file *in = mc_tensor_file_open(ctx, from, NULL);
+    for (size_t i = 0; i < mc_tensor_file_count(in); i++) {
+        const mc_tensor_entry *entry = mc_tensor_file_at(in, i);
         if (is_one_of(entry->name, e->drop, 4)) continue;
         edit_name(e, entry->name, names[count]);
         bool flat = e->flat && strcmp(e->flat, entry->name) == 0;

@@ -14,7 +14,7 @@ enum { STEPS = 30, BATCH = 16, VAL_ROWS = 64 };
 
 typedef struct trace {
     mc_context *ctx;
-    mc_safetensors *file;
+    mc_tensor_file *file;
     mc_tokenizer *tokenizer;
     mc_model *bert;
     const char *data;
@@ -22,21 +22,21 @@ typedef struct trace {
 
 static void read_values(trace *r, const char *name, int64_t count, double *out)
 {
-    const mc_safetensors_entry *entry = mc_safetensors_find(r->file, name);
+    const mc_tensor_entry *entry = mc_tensor_file_find(r->file, name);
     assert_non_null(entry);
     assert_int_equal(entry->count, count);
-    assert_int_equal(mc_safetensors_read_f64(r->file, entry, 0, count, out), MC_OK);
+    assert_int_equal(mc_tensor_file_read_f64(r->file, entry, 0, count, out), MC_OK);
 }
 
 static void set_parameter(trace *r, const char *ours, const char *theirs)
 {
     mc_parameter *p = mc_module_find_parameter(mc_model_module(r->bert), ours);
-    const mc_safetensors_entry *entry = mc_safetensors_find(r->file, theirs);
+    const mc_tensor_entry *entry = mc_tensor_file_find(r->file, theirs);
     assert_non_null(p);
     assert_non_null(entry);
     float values[1024];
     assert_true(entry->count <= 1024);
-    mc_safetensors_read_f32(r->file, entry, 0, entry->count, values);
+    mc_tensor_file_read_f32(r->file, entry, 0, entry->count, values);
     assert_int_equal(mc_parameter_write(p, values), MC_OK);
 }
 
@@ -104,7 +104,7 @@ static void test_trace(void **state)
     const char *model = shared_path("data/minilm-l6"), *data = shared_path("data/boolq");
     if (!file || !model || !data) skip();
     trace r = {.ctx = test_context(0), .data = data};
-    r.file = mc_safetensors_open(r.ctx, file, NULL);
+    r.file = mc_tensor_file_open(r.ctx, file, NULL);
     r.tokenizer = mc_tokenizer_from_pretrained(r.ctx, model);
     r.bert = mc_bert_from_pretrained(r.ctx, model, &(mc_load_options){.num_labels = 2});
     if (mc_failed(r.ctx)) fail_msg("%s", mc_error_message(r.ctx));

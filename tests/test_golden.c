@@ -133,13 +133,13 @@ static temp_folder copy_golden(const char *name)
 static size_t place_of(const char *path, const char *tensor, bool *is_double)
 {
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_safetensors *file = mc_safetensors_open(ctx, path, NULL);
-    const mc_safetensors_entry *entry = mc_safetensors_find(file, tensor);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
+    const mc_tensor_entry *entry = mc_tensor_file_find(file, tensor);
     assert_non_null(entry);
     const uint8_t *first = entry->data;
-    for (size_t i = 0; i < mc_safetensors_count(file); i++)
-        if ((const uint8_t *)mc_safetensors_at(file, i)->data < first)
-            first = mc_safetensors_at(file, i)->data;
+    for (size_t i = 0; i < mc_tensor_file_count(file); i++)
+        if ((const uint8_t *)mc_tensor_file_at(file, i)->data < first)
+            first = mc_tensor_file_at(file, i)->data;
     size_t place = (size_t)((const uint8_t *)entry->data - first);
     *is_double = strcmp(entry->dtype_name, "F64") == 0;
     mc_context_free(ctx);

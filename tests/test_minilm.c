@@ -33,36 +33,36 @@ static const char *folder(const char *name)
     return NULL;
 }
 
-static float *read_floats(mc_safetensors *file, int k, const char *name, int64_t count)
+static float *read_floats(mc_tensor_file *file, int k, const char *name, int64_t count)
 {
     char key[64];
     snprintf(key, sizeof key, "%d.%s", k, name);
-    const mc_safetensors_entry *entry = mc_safetensors_find(file, key);
+    const mc_tensor_entry *entry = mc_tensor_file_find(file, key);
     assert_non_null(entry);
     assert_int_equal(entry->count, count);
     float *values = malloc((size_t)count * sizeof *values);
     assert_non_null(values);
-    assert_int_equal(mc_safetensors_read_f32(file, entry, 0, count, values), MC_OK);
+    assert_int_equal(mc_tensor_file_read_f32(file, entry, 0, count, values), MC_OK);
     return values;
 }
 
 static void read_references(mc_context *ctx, const char *path, reference r[SENTENCES])
 {
-    mc_safetensors *file = mc_safetensors_open(ctx, path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
     assert_non_null(file);
     for (int k = 0; k < SENTENCES; k++) {
         char key[64];
         snprintf(key, sizeof key, "%d.ids", k);
-        const mc_safetensors_entry *ids = mc_safetensors_find(file, key);
+        const mc_tensor_entry *ids = mc_tensor_file_find(file, key);
         assert_true(ids && ids->count <= LONGEST);
         r[k].length = (int32_t)ids->count;
         double values[LONGEST];
-        mc_safetensors_read_f64(file, ids, 0, ids->count, values);
+        mc_tensor_file_read_f64(file, ids, 0, ids->count, values);
         for (int i = 0; i < r[k].length; i++) r[k].ids[i] = (int64_t)values[i];
         r[k].hidden = read_floats(file, k, "last_hidden", (int64_t)r[k].length * DIM);
         r[k].pooled = read_floats(file, k, "pooled", DIM);
     }
-    mc_safetensors_free(file);
+    mc_tensor_file_free(file);
 }
 
 /* The largest error over the largest expected value. */

@@ -38,8 +38,8 @@ mc_status mc_module_load(mc_module *module, const char *path)
 {
     mc_status status = check(module, path, "mc_module_load");
     if (status) return status;
-    mc_safetensors *file = mc_safetensors_open(module->ctx, path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(module->ctx, path, NULL);
     if (file) status = mc_weights_load(module, &own_names, 0, file, path, NULL);
-    mc_safetensors_free(file);
+    mc_tensor_file_free(file);
     return mc_error_status(module->ctx);
 }

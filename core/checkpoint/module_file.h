@@ -26,7 +26,7 @@ MC_API mc_status mc_module_save_as(mc_module *module, const char *path,
                                    const mc_save_options *options);
 
 /* Fills all parameters below `module` from the file `path` by name, converted to their dtype; each
- * rank reads what it holds of them. Anything that mc_safetensors_open takes is a path, a folder or
+ * rank reads what it holds of them. Anything that mc_tensor_file_open takes is a path, a folder or
  * a sharded file too. All headers are checked before anything is read, so that a module which the
  * file does not fit stays as it was. Errors: no such file, MC_ERR_NOT_FOUND; a damaged one,
  * MC_ERR_FORMAT; parameters that it lacks, MC_ERR_NOT_FOUND with all their names; another shape

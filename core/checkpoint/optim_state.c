@@ -4,6 +4,7 @@
 #include <string.h>
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/safetensors_internal.h"
+#include "core/checkpoint/tensor_file.h"
 #include "core/optim/optimizer_internal.h"
 
 /* ---- saving ------------------------------------------------------------------------------ */
@@ -110,10 +111,11 @@ enum { MISSING_SHOWN = 20 }; /* names in a message */
 
 typedef struct load_job {
     mc_context *ctx;
-    mc_safetensors *file;
+    mc_tensor_file *file;
     const char *path;
     size_t found, missing;
     char *names; /* of what is missing, one a line */
+    void *buffer;
 } load_job;
 
 static mc_status note_missing(load_job *job, const char *name)
@@ -127,7 +129,7 @@ static mc_status note_missing(load_job *job, const char *name)
     return MC_OK;
 }
 
-static bool same_shape(const mc_safetensors_entry *entry, const mc_shape *shape)
+static bool same_shape(const mc_tensor_entry *entry, const mc_shape *shape)
 {
     if (entry->ndim != shape->ndim) return false;
     for (int i = 0; i < entry->ndim; i++)
@@ -137,10 +139,10 @@ static bool same_shape(const mc_safetensors_entry *entry, const mc_shape *shape)
 
 /* Host numbers are counts, scales and rates: none is negative, and some are not zero. */
 static mc_status check_number(load_job *job, const mc_state_item *item,
-                              const mc_safetensors_entry *entry)
+                              const mc_tensor_entry *entry)
 {
     double value;
-    mc_status status = mc_safetensors_read_f64(job->file, entry, 0, 1, &value);
+    mc_status status = mc_tensor_file_read_f64(job->file, entry, 0, 1, &value);
     if (status) return status;
     if (value >= 0 && isfinite(value) && !(item->positive && value == 0)) return MC_OK;
     return mc_fail(job->ctx, MC_ERR_FORMAT, "%s: tensor \"%s\": found %g, expected %s", job->path,
@@ -150,7 +152,7 @@ static mc_status check_number(load_job *job, const mc_state_item *item,
 static mc_status check_item(void *user, const mc_state_item *item)
 {
     load_job *job = user;
-    const mc_safetensors_entry *entry = mc_safetensors_find(job->file, item->name);
+    const mc_tensor_entry *entry = mc_tensor_file_find(job->file, item->name);
     if (!entry) return note_missing(job, item->name);
     job->found++;
     if (strcmp(entry->dtype_name, item->dtype) != 0)
@@ -165,19 +167,34 @@ static mc_status check_item(void *user, const mc_state_item *item)
     return item->number ? check_number(job, item, entry) : MC_OK;
 }
 
+/* Elements of a tensor as bytes: those in the file, or a copy of at most COPY_BYTES. NULL after an
+ * error. */
+static const void *find_bytes(load_job *job, const mc_tensor_entry *entry, int64_t first,
+                              int64_t count, size_t size)
+{
+    if (entry->dense) return (const char *)entry->data + (size_t)first * size;
+    if (!job->buffer) job->buffer = mc_malloc(COPY_BYTES);
+    if (!job->buffer) mc_fail_nomem(job->ctx, "reading optimizer state");
+    mc_status status = mc_tensor_file_read_bytes(job->file, entry, first, count, job->buffer);
+    return status ? NULL : job->buffer;
+}
+
 static mc_status load_item(void *user, const mc_state_item *item)
 {
     load_job *job = user;
     mc_device *device = job->ctx->device;
-    const mc_safetensors_entry *entry = mc_safetensors_find(job->file, item->name);
-    size_t bytes = (size_t)item->count * item->size;
-    const char *from = (const char *)entry->data + (size_t)item->first * item->size;
-    for (size_t done = 0; done < bytes; done += COPY_BYTES) {
-        size_t part = bytes - done < COPY_BYTES ? bytes - done : COPY_BYTES;
+    const mc_tensor_entry *entry = mc_tensor_file_find(job->file, item->name);
+    int64_t most = (int64_t)(COPY_BYTES / item->size);
+    for (int64_t done = 0, n; done < item->count; done += n) {
+        n = item->count - done < most ? item->count - done : most;
+        const void *from = find_bytes(job, entry, item->first + done, n, item->size);
+        char *to = (char *)item->data + (size_t)done * item->size;
+        size_t bytes = (size_t)n * item->size;
+        if (!from) return mc_error_status(job->ctx);
         if (item->on_device)
-            device->copy_in(device, (char *)item->data + done, from + done, part);
+            device->copy_in(device, to, from, bytes);
         else
-            memcpy((char *)item->data + done, from + done, part);
+            memcpy(to, from, bytes);
     }
     return MC_OK;
 }
@@ -187,9 +204,9 @@ static mc_status load_item(void *user, const mc_state_item *item)
 static bool was_stepped(void *user, const char *name)
 {
     const load_job *job = user;
-    const mc_safetensors_entry *entry = mc_safetensors_find(job->file, name);
+    const mc_tensor_entry *entry = mc_tensor_file_find(job->file, name);
     double steps = NAN;
-    if (entry && entry->ndim == 0) mc_safetensors_read_f64(job->file, entry, 0, 1, &steps);
+    if (entry && entry->ndim == 0) mc_tensor_file_read_f64(job->file, entry, 0, 1, &steps);
     return entry && steps != 0;
 }
 
@@ -202,7 +219,7 @@ static mc_status check_file(load_job *job, mc_optim_manager *m)
                        "%s: %zu of the optimizers' %zu pieces of state are missing:%s%s", job->path,
                        job->missing, job->missing + job->found, job->names,
                        job->missing > MISSING_SHOWN ? "\n  ..." : "");
-    size_t spare = mc_safetensors_count(job->file) - job->found;
+    size_t spare = mc_tensor_file_count(job->file) - job->found;
     if (spare)
         mc_log(job->ctx, MC_LOG_WARNING, "%s: %zu tensors belong to no optimizer and were not read",
                job->path, spare);
@@ -214,13 +231,14 @@ mc_status mc_optim_manager_load(mc_optim_manager *m, const char *path)
     mc_status status = check_arguments(m, path);
     if (status) return status;
     load_job job = {.ctx = m->ctx, .path = path};
-    job.file = mc_safetensors_open(m->ctx, path, NULL);
+    job.file = mc_tensor_file_open(m->ctx, path, NULL);
     status = job.file ? check_file(&job, m) : mc_error_status(m->ctx);
     if (!status) status = mc_optim_manager_each_state(m, load_item, was_stepped, &job);
     if (!status) mc_optim_manager_state_restored(m);
     if (!status) status = mc_ranks_meet(m->ctx);
-    mc_safetensors_free(job.file);
+    mc_tensor_file_free(job.file);
     mc_free(job.names);
+    mc_free(job.buffer);
     if (status) mc_error_while(&m->ctx->error, "loading optimizer state from %s", path);
     return status;
 }

@@ -11,7 +11,7 @@ typedef struct mc_load_options {
     bool saved_dtype;    /* with dtype left at its default: the one that config.json says the model
                                was saved in ("dtype" or "torch_dtype"; f32 where it says none) */
     const char *variant; /* of the weight file: model.<variant>.safetensors; NULL: see
-                               mc_safetensors_open */
+                               mc_tensor_file_open */
     int num_labels;      /* > 0: the model gets a classification head of that many labels; if the
                                file has none it is initialised, and said so through the log */
     mc_recompute recompute; /* of the model's blocks */

@@ -1,5 +1,6 @@
 /* Writing safetensors: the header from what is declared, then the data as it comes. */
 #include "core/checkpoint/safetensors_internal.h"
+#include "core/checkpoint/tensor_file_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,10 +24,10 @@ struct mc_safetensors_writer {
     bool synced, renamed;
 };
 
-static const mc_safetensors_dtype *dtype_of(const mc_safetensors_spec *spec)
+static const mc_file_dtype *dtype_of(const mc_safetensors_spec *spec)
 {
-    if (spec->dtype_name) return mc_safetensors_dtype_find(spec->dtype_name);
-    return mc_safetensors_dtype_of(spec->dtype ? spec->dtype : MC_F32);
+    if (spec->dtype_name) return mc_file_dtype_find(spec->dtype_name);
+    return mc_file_dtype_of(spec->dtype ? spec->dtype : MC_F32);
 }
 
 /* ---- The header's text ---------------------------------------------------------------------- */
@@ -119,7 +120,7 @@ static bool check_spec(mc_error *err, const char *path, const mc_safetensors_spe
                        uint64_t *end)
 {
     int64_t count, bytes;
-    const mc_safetensors_dtype *dtype = dtype_of(spec);
+    const mc_file_dtype *dtype = dtype_of(spec);
     const char *name = spec->name ? spec->name : "";
     if (!spec->name || strcmp(name, "__metadata__") == 0 || !mc_utf8_is_valid(name, strlen(name)))
         return spec_error(err, path, name, "not a name that a %s can have", "tensor");
@@ -131,7 +132,7 @@ static bool check_spec(mc_error *err, const char *path, const mc_safetensors_spe
     for (int i = 0; i < spec->ndim; i++)
         if (!spec->shape || spec->shape[i] < 0)
             return spec_error(err, path, name, "dimension %d: expected a number from 0 up", i);
-    if (!mc_safetensors_measure(dtype, spec->shape, spec->ndim, &count, &bytes) ||
+    if (!mc_file_dtype_measure(dtype, spec->shape, spec->ndim, &count, &bytes) ||
         (uint64_t)bytes > (uint64_t)INT64_MAX - *end)
         return spec_error(err, path, name, "its %s elements are too many, or no whole bytes",
                           dtype->name);
@@ -397,7 +398,7 @@ mc_status mc_safetensors_writer_commit(mc_safetensors_writer *writer)
 static int compare_specs(const void *a, const void *b)
 {
     const mc_safetensors_spec *x = a, *y = b;
-    const mc_safetensors_dtype *dtype_x = dtype_of(x), *dtype_y = dtype_of(y);
+    const mc_file_dtype *dtype_x = dtype_of(x), *dtype_y = dtype_of(y);
     int bits_x = dtype_x ? dtype_x->bits : 0, bits_y = dtype_y ? dtype_y->bits : 0;
     if (bits_x != bits_y) return bits_x > bits_y ? -1 : 1;
     return strcmp(x->name ? x->name : "", y->name ? y->name : "");

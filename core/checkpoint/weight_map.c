@@ -116,29 +116,29 @@ mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape)
     return shape;
 }
 
-const mc_safetensors_entry *mc_weight_find(const mc_weight_map *map, int layers,
-                                           const mc_safetensors *file, const char *ours)
+const mc_tensor_entry *mc_weight_find(const mc_weight_map *map, int layers,
+                                      const mc_tensor_file *file, const char *ours)
 {
     mc_weight_place place;
     return mc_weight_locate(map, layers, file, ours, &place);
 }
 
-const mc_safetensors_entry *mc_weight_locate(const mc_weight_map *map, int layers,
-                                             const mc_safetensors *file, const char *ours,
-                                             mc_weight_place *place)
+const mc_tensor_entry *mc_weight_locate(const mc_weight_map *map, int layers,
+                                        const mc_tensor_file *file, const char *ours,
+                                        mc_weight_place *place)
 {
     char name[MC_NAME_MAX];
-    const mc_safetensors_entry *copy = mc_safetensors_find(file, mc_weight_copy(map, ours, NULL));
+    const mc_tensor_entry *copy = mc_tensor_file_find(file, mc_weight_copy(map, ours, NULL));
     *place = mc_weight_place_of(map, ours);
     if (copy) return copy;
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
         if (!mc_weight_name(map, layers, ours, prefixed, name)) continue;
-        const mc_safetensors_entry *entry = mc_safetensors_find(file, name);
-        if (!entry && old_norm_name(name)) entry = mc_safetensors_find(file, name);
+        const mc_tensor_entry *entry = mc_tensor_file_find(file, name);
+        if (!entry && old_norm_name(name)) entry = mc_tensor_file_find(file, name);
         if (entry) return entry;
     }
     *place = (mc_weight_place){.parts = 1, .factor = 1};
-    return mc_safetensors_find(file, ours);
+    return mc_tensor_file_find(file, ours);
 }
 
 static bool matches_any(const char *const *patterns, const char *name)
@@ -183,14 +183,14 @@ typedef struct load {
     mc_context *ctx;
     const mc_weight_map *map;
     int layers;
-    mc_safetensors *file;
+    mc_tensor_file *file;
     const char *source;
-    const mc_safetensors_entry **entries; /* one a parameter, NULL: stays new */
-    mc_weight_place *places;              /* one a parameter */
+    const mc_tensor_entry **entries; /* one a parameter, NULL: stays new */
+    mc_weight_place *places;         /* one a parameter */
     size_t count;
 } load;
 
-static bool same_shape(const mc_safetensors_entry *entry, mc_shape shape)
+static bool same_shape(const mc_tensor_entry *entry, mc_shape shape)
 {
     if (entry->ndim != shape.ndim) return false;
     for (int i = 0; i < shape.ndim; i++)
@@ -198,7 +198,7 @@ static bool same_shape(const mc_safetensors_entry *entry, mc_shape shape)
     return true;
 }
 
-static bool check_entry(load *l, const mc_parameter *p, const mc_safetensors_entry *entry,
+static bool check_entry(load *l, const mc_parameter *p, const mc_tensor_entry *entry,
                         mc_weight_place place)
 {
     mc_shape expected = mc_weight_file_shape(place, p->shape);
@@ -222,8 +222,7 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it));) {
         mc_weight_place *place = &l->places[l->count];
-        const mc_safetensors_entry *entry =
-            mc_weight_locate(l->map, l->layers, l->file, p->name, place);
+        const mc_tensor_entry *entry = mc_weight_locate(l->map, l->layers, l->file, p->name, place);
         l->entries[l->count++] = entry;
         if (entry) {
             check_entry(l, p, entry, *place);
@@ -248,9 +247,8 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
 
 /* values (rows, columns) = the transpose of columns first .. first + rows of a tensor with `width`
  * columns. */
-static mc_status read_transposed(mc_safetensors *file, const mc_safetensors_entry *entry,
-                                 int64_t first, int64_t rows, int64_t columns, int64_t width,
-                                 float *values)
+static mc_status read_transposed(mc_tensor_file *file, const mc_tensor_entry *entry, int64_t first,
+                                 int64_t rows, int64_t columns, int64_t width, float *values)
 {
     enum { BAND = 16, ROWS = 256 };
     float tile[BAND][ROWS];
@@ -259,7 +257,7 @@ static mc_status read_transposed(mc_safetensors *file, const mc_safetensors_entr
             int64_t band = columns - column < BAND ? columns - column : BAND;
             int64_t n = rows - row < ROWS ? rows - row : ROWS;
             for (int64_t i = 0; i < band; i++) {
-                mc_status status = mc_safetensors_read_f32(
+                mc_status status = mc_tensor_file_read_f32(
                     file, entry, (column + i) * width + first + row, n, tile[i]);
                 if (status) return status;
             }
@@ -272,12 +270,12 @@ static mc_status read_transposed(mc_safetensors *file, const mc_safetensors_entr
 
 /* Rows of a transposed tensor, elements of others: reads `count` of these of a parameter from
  * number `first` on. */
-static mc_status read_units(mc_safetensors *file, const mc_safetensors_entry *entry,
+static mc_status read_units(mc_tensor_file *file, const mc_tensor_entry *entry,
                             mc_weight_place place, mc_shape shape, int64_t first, int64_t count,
                             float *values)
 {
     if (!place.transpose || shape.ndim != 2)
-        return mc_safetensors_read_f32(file, entry, place.part * mc_shape_count(shape) + first,
+        return mc_tensor_file_read_f32(file, entry, place.part * mc_shape_count(shape) + first,
                                        count, values);
     int64_t rows = shape.dim[0];
     return read_transposed(file, entry, place.part * rows + first, count, shape.dim[1],
@@ -290,8 +288,8 @@ static int64_t unit_of(mc_weight_place place, mc_shape shape)
     return place.transpose && shape.ndim == 2 ? shape.dim[1] : 1;
 }
 
-mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry,
-                         mc_weight_place place, mc_shape shape, float *values)
+mc_status mc_weight_read(mc_tensor_file *file, const mc_tensor_entry *entry, mc_weight_place place,
+                         mc_shape shape, float *values)
 {
     int64_t units = mc_shape_count(shape) / unit_of(place, shape);
     return read_units(file, entry, place, shape, 0, units, values);
@@ -303,7 +301,7 @@ enum { PIECE = 1 << 21 }; /* elements that are read at a time, at least one unit
  * numbers. */
 static bool load_values(load *l, mc_parameter *p, size_t number, float *values)
 {
-    const mc_safetensors_entry *entry = l->entries[number];
+    const mc_tensor_entry *entry = l->entries[number];
     mc_weight_place place = l->places[number];
     int64_t unit = unit_of(place, p->shape), most = PIECE / unit > 1 ? PIECE / unit : 1;
     int64_t first, count, bad = 0;
@@ -373,8 +371,8 @@ static void warn_spare(load *l)
 {
     name_list spare = {0};
     qsort(l->entries, l->count, sizeof *l->entries, compare_pointers);
-    for (size_t i = 0; i < mc_safetensors_count(l->file); i++) {
-        const mc_safetensors_entry *entry = mc_safetensors_at(l->file, i);
+    for (size_t i = 0; i < mc_tensor_file_count(l->file); i++) {
+        const mc_tensor_entry *entry = mc_tensor_file_at(l->file, i);
         bool used = bsearch(&entry, l->entries, l->count, sizeof *l->entries, compare_pointers);
         if (!used && !matches_any(l->map->ignored, entry->name)) name_list_add(&spare, entry->name);
     }
@@ -386,7 +384,7 @@ static void warn_spare(load *l)
 }
 
 mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
-                          mc_safetensors *file, const char *source, const char *const *may_be_new)
+                          mc_tensor_file *file, const char *source, const char *const *may_be_new)
 {
     if (!model) return MC_ERR_ARGUMENT;
     mc_module_root *root = model->root;
@@ -409,8 +407,7 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
     return mc_error_status(l.ctx);
 }
 
-bool mc_weights_differ(mc_safetensors *file, const mc_safetensors_entry *a,
-                       const mc_safetensors_entry *b)
+bool mc_weights_differ(mc_tensor_file *file, const mc_tensor_entry *a, const mc_tensor_entry *b)
 {
     enum { CUT = 4096 };
     float x[CUT], y[CUT];
@@ -418,8 +415,8 @@ bool mc_weights_differ(mc_safetensors *file, const mc_safetensors_entry *a,
     if (a->count != b->count) return true;
     for (int64_t at = 0; at < a->count; at += CUT) {
         int64_t n = a->count - at < CUT ? a->count - at : CUT;
-        if (mc_safetensors_read_f32(file, a, at, n, x) ||
-            mc_safetensors_read_f32(file, b, at, n, y))
+        if (mc_tensor_file_read_f32(file, a, at, n, x) ||
+            mc_tensor_file_read_f32(file, b, at, n, y))
             return false;
         if (memcmp(x, y, (size_t)n * sizeof *x) != 0) return true;
     }

@@ -5,6 +5,7 @@
 
 #include "core/base/file_internal.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/tensor_file.h"
 #include "core/nn/module.h"
 
 /* Parameters whose name begins with `ours` are called `theirs` + the rest of the name in files. In
@@ -51,25 +52,24 @@ bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool
                     char out[MC_NAME_MAX]);
 /* The entry of parameter `ours`: under the map's name with or without prefix, with LayerNorm's old
  * names gamma and beta, or under our own name. NULL if the file has none of them. */
-const mc_safetensors_entry *mc_weight_find(const mc_weight_map *map, int layers,
-                                           const mc_safetensors *file, const char *ours);
+const mc_tensor_entry *mc_weight_find(const mc_weight_map *map, int layers,
+                                      const mc_tensor_file *file, const char *ours);
 /* Whether two tensors of a file hold other numbers, looked at as f32; false where one is missing
  * (NULL), and after an error, which is the context's. */
-bool mc_weights_differ(mc_safetensors *file, const mc_safetensors_entry *a,
-                       const mc_safetensors_entry *b);
+bool mc_weights_differ(mc_tensor_file *file, const mc_tensor_entry *a, const mc_tensor_entry *b);
 
 /* The same, with where the parameter lies in it. */
-const mc_safetensors_entry *mc_weight_locate(const mc_weight_map *map, int layers,
-                                             const mc_safetensors *file, const char *ours,
-                                             mc_weight_place *place);
+const mc_tensor_entry *mc_weight_locate(const mc_weight_map *map, int layers,
+                                        const mc_tensor_file *file, const char *ours,
+                                        mc_weight_place *place);
 /* The place that the map says for files under its names. */
 mc_weight_place mc_weight_place_of(const mc_weight_map *map, const char *ours);
 /* The shape of the tensor that holds a parameter of `shape`. */
 mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape);
 /* Reads a parameter of `shape` out of a tensor of the right shape, row-major in our order; sets the
  * file's error. A transposed matrix goes through a small buffer and never exists twice. */
-mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry,
-                         mc_weight_place place, mc_shape shape, float *values);
+mc_status mc_weight_read(mc_tensor_file *file, const mc_tensor_entry *entry, mc_weight_place place,
+                         mc_shape shape, float *values);
 
 /* Fills all parameters of a model from a file; each rank reads what it holds, and they all do it
  * together. Parameters whose name matches one of the fnmatch
@@ -77,7 +77,7 @@ mc_status mc_weight_read(mc_safetensors *file, const mc_safetensors_entry *entry
  * lacks them, and logged. Errors: missing tensors (all listed), wrong shapes, dtypes that are no
  * floats. Warnings through the log: spare tensors, tensors with NaN or infinite values. */
 mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
-                          mc_safetensors *file, const char *source, const char *const *may_be_new);
+                          mc_tensor_file *file, const char *source, const char *const *may_be_new);
 
 /* How a model's parameters are written. */
 typedef struct mc_weight_form {

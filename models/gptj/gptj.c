@@ -218,8 +218,8 @@ static bool norms_differ(const mc_model_file *f, int layer)
                  layer, parts[i]);
         snprintf(second, sizeof second, "encoder.layers.%d.ffn.layernorm_before_ffn.%s", layer,
                  parts[i]);
-        differ = differ || mc_weights_differ(f->file, mc_safetensors_find(f->file, first),
-                                             mc_safetensors_find(f->file, second));
+        differ = differ || mc_weights_differ(f->file, mc_tensor_file_find(f->file, first),
+                                             mc_tensor_file_find(f->file, second));
     }
     return differ;
 }

@@ -136,21 +136,21 @@ static void test_contents(void **state)
         "net.gate", "net.k", "net.part.odd", "net.part.up.bias", "net.part.up.weight", "net.q"};
     model *m = model_new(f->ctx, MC_BF16, 1, 7);
     mc_module_save(&m->module, f->path);
-    mc_safetensors *file = mc_safetensors_open(f->ctx, f->path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(f->ctx, f->path, NULL);
     assert_good(f->ctx);
-    assert_int_equal(mc_safetensors_count(file), PARAMETERS);
+    assert_int_equal(mc_tensor_file_count(file), PARAMETERS);
     for (size_t i = 0; i < PARAMETERS; i++) {
-        const mc_safetensors_entry *entry = mc_safetensors_at(file, i);
+        const mc_tensor_entry *entry = mc_tensor_file_at(file, i);
         assert_string_equal(entry->name, names[i]);
         assert_int_equal(entry->dtype, MC_BF16);
     }
-    const mc_safetensors_entry *odd = mc_safetensors_find(file, "net.part.odd");
+    const mc_tensor_entry *odd = mc_tensor_file_find(file, "net.part.odd");
     assert_true(odd->ndim == 2 && odd->shape[0] == 3 && odd->shape[1] == 5); /* no padding */
     float found[15], *expected = values_of(m->odd);
-    assert_int_equal(mc_safetensors_read_f32(file, odd, 0, 15, found), MC_OK);
+    assert_int_equal(mc_tensor_file_read_f32(file, odd, 0, 15, found), MC_OK);
     assert_memory_equal(found, expected, sizeof found);
     free(expected);
-    mc_safetensors_free(file);
+    mc_tensor_file_free(file);
 }
 
 /* A part of a model, under its full names; the rest is left alone. */

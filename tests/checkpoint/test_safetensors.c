@@ -9,6 +9,7 @@
 #include "core/base/context_internal.h"
 #include "core/base/json_internal.h"
 #include "core/checkpoint/safetensors_internal.h"
+#include "core/checkpoint/tensor_file_internal.h"
 #include "tests/temp_folder.h"
 
 typedef struct fixture {
@@ -70,9 +71,9 @@ static void expect_error(mc_context *ctx, mc_status status, const char *part)
     mc_clear_error(ctx);
 }
 
-static mc_safetensors *open_good(fixture *f, const char *path)
+static mc_tensor_file *open_good(fixture *f, const char *path)
 {
-    mc_safetensors *file = mc_safetensors_open(f->ctx, path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(f->ctx, path, NULL);
     if (!file) fail_msg("%s", mc_error_message(f->ctx));
     return file;
 }
@@ -102,8 +103,8 @@ static void every_dtype_has_its_size(void **state)
                  "{\"t\":{\"dtype\":\"%s\",\"shape\":[2,4],\"data_offsets\":[0,%zu]}}",
                  table[i].name, size);
         write_file(path, header, NULL, size);
-        mc_safetensors *file = open_good(f, path);
-        const mc_safetensors_entry *entry = mc_safetensors_find(file, "t");
+        mc_tensor_file *file = open_good(f, path);
+        const mc_tensor_entry *entry = mc_tensor_file_find(file, "t");
         assert_non_null(entry);
         assert_int_equal(entry->dtype, table[i].dtype);
         assert_string_equal(entry->dtype_name, table[i].name);
@@ -111,7 +112,7 @@ static void every_dtype_has_its_size(void **state)
         assert_int_equal(entry->count, 8);
         assert_int_equal(entry->ndim, 2);
         assert_int_equal(entry->shape[1], 4);
-        mc_safetensors_free(file);
+        mc_tensor_file_free(file);
     }
 }
 
@@ -127,27 +128,27 @@ static void scalars_and_empty_tensors_work(void **state)
         "\"zero\":{\"dtype\":\"I64\",\"shape\":[3,0],\"data_offsets\":[4,4],\"spare\":[[1]]},"
         "\"__metadata__\":{\"format\":\"pt\",\"k\":\"\\u00e9\\n\"}}  ",
         &value, 4);
-    mc_safetensors *file = open_good(f, path);
-    assert_int_equal(mc_safetensors_count(file), 3);
-    assert_string_equal(mc_safetensors_at(file, 0)->name, "none");
-    assert_string_equal(mc_safetensors_at(file, 2)->name, "zero");
-    assert_null(mc_safetensors_at(file, 3));
-    assert_null(mc_safetensors_find(file, "__metadata__"));
-    const mc_safetensors_entry *one = mc_safetensors_find(file, "one");
+    mc_tensor_file *file = open_good(f, path);
+    assert_int_equal(mc_tensor_file_count(file), 3);
+    assert_string_equal(mc_tensor_file_at(file, 0)->name, "none");
+    assert_string_equal(mc_tensor_file_at(file, 2)->name, "zero");
+    assert_null(mc_tensor_file_at(file, 3));
+    assert_null(mc_tensor_file_find(file, "__metadata__"));
+    const mc_tensor_entry *one = mc_tensor_file_find(file, "one");
     assert_int_equal(one->ndim, 0);
     assert_int_equal(one->count, 1);
-    assert_int_equal(mc_safetensors_read_f32(file, one, 0, 1, &out), MC_OK);
+    assert_int_equal(mc_tensor_file_read_f32(file, one, 0, 1, &out), MC_OK);
     assert_true(out == 2.5f);
-    const mc_safetensors_entry *none = mc_safetensors_at(file, 0);
+    const mc_tensor_entry *none = mc_tensor_file_at(file, 0);
     assert_int_equal(none->count, 0);
     assert_int_equal(none->size, 0);
-    assert_int_equal(mc_safetensors_read_f32(file, none, 0, 0, NULL), MC_OK);
-    assert_string_equal(mc_safetensors_metadata(file, "format"), "pt");
-    assert_string_equal(mc_safetensors_metadata(file, "k"), "\xc3\xa9\n");
-    assert_null(mc_safetensors_metadata(file, "absent"));
-    assert_int_equal(mc_safetensors_metadata_count(file), 2);
-    assert_string_equal(mc_safetensors_metadata_key(file, 1), "k");
-    assert_null(mc_safetensors_metadata_value(file, 2));
+    assert_int_equal(mc_tensor_file_read_f32(file, none, 0, 0, NULL), MC_OK);
+    assert_string_equal(mc_tensor_file_metadata(file, "format"), "pt");
+    assert_string_equal(mc_tensor_file_metadata(file, "k"), "\xc3\xa9\n");
+    assert_null(mc_tensor_file_metadata(file, "absent"));
+    assert_int_equal(mc_tensor_file_metadata_count(file), 2);
+    assert_string_equal(mc_tensor_file_metadata_key(file, 1), "k");
+    assert_null(mc_tensor_file_metadata_value(file, 2));
 }
 
 static void files_without_tensors_open(void **state)
@@ -158,10 +159,10 @@ static void files_without_tensors_open(void **state)
                                           "{\"__metadata__\":null}\n"};
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         write_file(path, headers[i], NULL, 0);
-        mc_safetensors *file = open_good(f, path);
-        assert_int_equal(mc_safetensors_count(file), 0);
-        assert_null(mc_safetensors_at(file, 0));
-        assert_null(mc_safetensors_find(file, ""));
+        mc_tensor_file *file = open_good(f, path);
+        assert_int_equal(mc_tensor_file_count(file), 0);
+        assert_null(mc_tensor_file_at(file, 0));
+        assert_null(mc_tensor_file_find(file, ""));
     }
 }
 
@@ -181,18 +182,18 @@ static void many_tensors_are_found_by_name(void **state)
     }
     strcpy(next, "}");
     write_file(temp_path(&f->folder, "m.safetensors"), header, data, COUNT * 4);
-    mc_safetensors *file = open_good(f, temp_path(&f->folder, "m.safetensors"));
-    assert_int_equal(mc_safetensors_count(file), COUNT);
+    mc_tensor_file *file = open_good(f, temp_path(&f->folder, "m.safetensors"));
+    assert_int_equal(mc_tensor_file_count(file), COUNT);
     for (int i = 0; i < COUNT; i++) {
         sprintf(name, "t%d", i);
-        const mc_safetensors_entry *entry = mc_safetensors_find(file, name);
+        const mc_tensor_entry *entry = mc_tensor_file_find(file, name);
         assert_non_null(entry);
-        assert_int_equal(mc_safetensors_read_f32(file, entry, 0, 1, &out), MC_OK);
+        assert_int_equal(mc_tensor_file_read_f32(file, entry, 0, 1, &out), MC_OK);
         assert_true(out == (float)i);
     }
-    assert_null(mc_safetensors_find(file, "t"));
-    assert_null(mc_safetensors_find(file, "t5000"));
-    assert_null(mc_safetensors_find(file, NULL));
+    assert_null(mc_tensor_file_find(file, "t"));
+    assert_null(mc_tensor_file_find(file, "t5000"));
+    assert_null(mc_tensor_file_find(file, NULL));
     free(header);
     free(data);
 }
@@ -277,7 +278,7 @@ static void damaged_headers_are_named(void **state)
     const char *path = temp_path(&f->folder, "bad.safetensors");
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         write_file(path, damaged[i].header, NULL, damaged[i].size);
-        assert_null(mc_safetensors_open(f->ctx, path, NULL));
+        assert_null(mc_tensor_file_open(f->ctx, path, NULL));
         if (!strstr(mc_error_message(f->ctx), "bad.safetensors"))
             fail_msg("no file name in: %s", mc_error_message(f->ctx));
         expect_error(f->ctx, MC_ERR_FORMAT, damaged[i].message);
@@ -308,7 +309,7 @@ static void lengths_are_checked(void **state)
     const char *path = temp_path(&f->folder, "short.safetensors");
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         write_bytes(path, table[i].bytes, table[i].size);
-        assert_null(mc_safetensors_open(f->ctx, path, NULL));
+        assert_null(mc_tensor_file_open(f->ctx, path, NULL));
         expect_error(f->ctx, MC_ERR_FORMAT, table[i].message);
     }
 }
@@ -321,13 +322,12 @@ static void every_truncation_is_an_error(void **state)
         "a", "[2,3]", 0, 24) "," F32("b", "[]", 24, 28) "}";
     size_t size = 8 + sizeof header - 1 + 28;
     uint8_t *bytes = make_file(header, sizeof header - 1, NULL, 28);
-    mc_safetensors_header parsed;
+    mc_tensor_table parsed;
     mc_error err = {0};
     for (size_t cut = 0; cut < size; cut++) {
         uint8_t *exact = malloc(cut ? cut : 1); /* so that a sanitizer sees reads past its end */
         memcpy(exact, bytes, cut);
-        assert_int_equal(mc_safetensors_header_init(&err, &parsed, exact, cut, "cut"),
-                         MC_ERR_FORMAT);
+        assert_int_equal(mc_safetensors_parse(&err, &parsed, exact, cut, "cut"), MC_ERR_FORMAT);
         mc_error_clear(&err);
         free(exact);
     }
@@ -335,8 +335,8 @@ static void every_truncation_is_an_error(void **state)
         uint8_t before = bytes[at];
         for (int bit = 0; bit < 8; bit++) {
             bytes[at] = before ^ (uint8_t)(1 << bit);
-            mc_status status = mc_safetensors_header_init(&err, &parsed, bytes, size, "flipped");
-            if (status == MC_OK) mc_safetensors_header_release(&parsed);
+            mc_status status = mc_safetensors_parse(&err, &parsed, bytes, size, "flipped");
+            if (status == MC_OK) mc_tensor_table_release(&parsed);
             assert_int_equal(err.status, status);
             mc_error_clear(&err);
         }
@@ -349,16 +349,16 @@ static void every_truncation_is_an_error(void **state)
 static void absent_files_are_named(void **state)
 {
     fixture *f = *state;
-    assert_null(mc_safetensors_open(f->ctx, temp_path(&f->folder, "no.safetensors"), NULL));
+    assert_null(mc_tensor_file_open(f->ctx, temp_path(&f->folder, "no.safetensors"), NULL));
     expect_error(f->ctx, MC_ERR_NOT_FOUND, "no.safetensors: cannot open: No such file");
-    assert_null(mc_safetensors_open(f->ctx, temp_path(&f->folder, "no.json"), NULL));
+    assert_null(mc_tensor_file_open(f->ctx, temp_path(&f->folder, "no.json"), NULL));
     expect_error(f->ctx, MC_ERR_NOT_FOUND, "no.json: cannot open");
-    assert_null(mc_safetensors_open(f->ctx, NULL, NULL));
-    expect_error(f->ctx, MC_ERR_ARGUMENT, "no safetensors file");
-    assert_null(mc_safetensors_open(f->ctx, "/dev/null", NULL));
+    assert_null(mc_tensor_file_open(f->ctx, NULL, NULL));
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "no file or folder of tensors");
+    assert_null(mc_tensor_file_open(f->ctx, "/dev/null", NULL));
     expect_error(f->ctx, MC_ERR_IO, "/dev/null: not a regular file");
     mc_fail(f->ctx, MC_ERR_STATE, "an earlier error");
-    assert_null(mc_safetensors_open(f->ctx, f->folder.path, NULL));
+    assert_null(mc_tensor_file_open(f->ctx, f->folder.path, NULL));
     expect_error(f->ctx, MC_ERR_STATE, "an earlier error");
 }
 
@@ -367,15 +367,15 @@ static void null_is_accepted(void **state)
     (void)state;
     float out;
     double wide;
-    assert_null(mc_safetensors_open(NULL, "x", NULL));
-    assert_int_equal(mc_safetensors_count(NULL), 0);
-    assert_null(mc_safetensors_at(NULL, 0));
-    assert_null(mc_safetensors_find(NULL, "x"));
-    assert_null(mc_safetensors_metadata(NULL, "x"));
-    assert_int_equal(mc_safetensors_metadata_count(NULL), 0);
-    assert_int_equal(mc_safetensors_read_f32(NULL, NULL, 0, 1, &out), MC_ERR_ARGUMENT);
-    assert_int_equal(mc_safetensors_read_f64(NULL, NULL, 0, 1, &wide), MC_ERR_ARGUMENT);
-    mc_safetensors_free(NULL);
+    assert_null(mc_tensor_file_open(NULL, "x", NULL));
+    assert_int_equal(mc_tensor_file_count(NULL), 0);
+    assert_null(mc_tensor_file_at(NULL, 0));
+    assert_null(mc_tensor_file_find(NULL, "x"));
+    assert_null(mc_tensor_file_metadata(NULL, "x"));
+    assert_int_equal(mc_tensor_file_metadata_count(NULL), 0);
+    assert_int_equal(mc_tensor_file_read_f32(NULL, NULL, 0, 1, &out), MC_ERR_ARGUMENT);
+    assert_int_equal(mc_tensor_file_read_f64(NULL, NULL, 0, 1, &wide), MC_ERR_ARGUMENT);
+    mc_tensor_file_free(NULL);
 }
 
 /* ---- Conversions ---------------------------------------------------------------------------- */
@@ -396,10 +396,10 @@ static void expect_same(double got, double expected)
         fail_msg("got %.17g, expected %.17g", got, expected);
 }
 
-static mc_safetensors_entry entry_of(const char *dtype, const void *data, int64_t count)
+static mc_tensor_entry entry_of(const char *dtype, const void *data, int64_t count)
 {
-    return (mc_safetensors_entry){
-        .name = "t", .dtype_name = dtype, .count = count, .data = data, .file = "f"};
+    return (mc_tensor_entry){
+        .name = "t", .dtype_name = dtype, .count = count, .data = data, .dense = true, .file = "f"};
 }
 
 static void halves_are_exact(void **state)
@@ -411,14 +411,14 @@ static void halves_are_exact(void **state)
     float *narrow = malloc(ALL * sizeof *narrow);
     double *wide = malloc(ALL * sizeof *wide);
     for (unsigned i = 0; i < ALL; i++) bits[i] = (uint16_t)i;
-    mc_safetensors_entry half = entry_of("F16", bits, ALL), bfloat = entry_of("BF16", bits, ALL);
-    assert_int_equal(mc_safetensors_copy_f32(&err, &half, 0, ALL, narrow), MC_OK);
-    assert_int_equal(mc_safetensors_copy_f64(&err, &half, 0, ALL, wide), MC_OK);
+    mc_tensor_entry half = entry_of("F16", bits, ALL), bfloat = entry_of("BF16", bits, ALL);
+    assert_int_equal(mc_tensor_copy_f32(&err, &half, 0, ALL, narrow), MC_OK);
+    assert_int_equal(mc_tensor_copy_f64(&err, &half, 0, ALL, wide), MC_OK);
     for (unsigned i = 0; i < ALL; i++) {
         expect_same(narrow[i], half_value(i));
         expect_same(wide[i], half_value(i));
     }
-    assert_int_equal(mc_safetensors_copy_f32(&err, &bfloat, 0, ALL, narrow), MC_OK);
+    assert_int_equal(mc_tensor_copy_f32(&err, &bfloat, 0, ALL, narrow), MC_OK);
     for (unsigned i = 0; i < ALL; i++) {
         uint32_t as_float;
         memcpy(&as_float, &narrow[i], 4);
@@ -438,14 +438,14 @@ static void expect_values(const char *dtype, const void *data, size_t size, int6
     double wide[8];
     mc_error err = {0};
     memcpy(unaligned + 1, data, size);
-    mc_safetensors_entry entry = entry_of(dtype, unaligned + 1, count);
-    assert_int_equal(mc_safetensors_copy_f64(&err, &entry, 0, count, wide), MC_OK);
-    assert_int_equal(mc_safetensors_copy_f32(&err, &entry, 0, count, narrow), MC_OK);
+    mc_tensor_entry entry = entry_of(dtype, unaligned + 1, count);
+    assert_int_equal(mc_tensor_copy_f64(&err, &entry, 0, count, wide), MC_OK);
+    assert_int_equal(mc_tensor_copy_f32(&err, &entry, 0, count, narrow), MC_OK);
     for (int64_t i = 0; i < count; i++) {
         expect_same(wide[i], expected[i]);
         expect_same(narrow[i], (float)expected[i]);
     }
-    assert_int_equal(mc_safetensors_copy_f64(&err, &entry, 1, count - 1, wide), MC_OK);
+    assert_int_equal(mc_tensor_copy_f64(&err, &entry, 1, count - 1, wide), MC_OK);
     expect_same(wide[count - 2], expected[count - 1]);
 }
 
@@ -481,16 +481,16 @@ static void ranges_and_dtypes_are_checked(void **state)
                "{" F32("a", "[2]", 0, 8) ",\"e\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],"
                                          "\"data_offsets\":[8,9]}}",
                (float[]){1, 2, 3}, 9);
-    mc_safetensors *file = open_good(f, path);
-    const mc_safetensors_entry *a = mc_safetensors_find(file, "a");
+    mc_tensor_file *file = open_good(f, path);
+    const mc_tensor_entry *a = mc_tensor_file_find(file, "a");
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-        assert_int_equal(mc_safetensors_read_f32(file, a, ranges[i][0], ranges[i][1], out),
+        assert_int_equal(mc_tensor_file_read_f32(file, a, ranges[i][0], ranges[i][1], out),
                          MC_ERR_ARGUMENT);
         expect_error(f->ctx, MC_ERR_ARGUMENT, "tensor \"a\": ");
     }
     assert_true(out[0] == 7);
-    assert_int_equal(mc_safetensors_read_f32(file, a, 2, 0, out), MC_OK);
-    assert_int_equal(mc_safetensors_read_f32(file, mc_safetensors_find(file, "e"), 0, 1, out),
+    assert_int_equal(mc_tensor_file_read_f32(file, a, 2, 0, out), MC_OK);
+    assert_int_equal(mc_tensor_file_read_f32(file, mc_tensor_file_find(file, "e"), 0, 1, out),
                      MC_ERR_UNSUPPORTED);
     expect_error(f->ctx, MC_ERR_UNSUPPORTED, "tensor \"e\": cannot read dtype F8_E4M3");
 }
@@ -509,19 +509,19 @@ static void write_one(fixture *f, const char *file, const char *tensor, float va
 static void expect_folder(fixture *f, const char *variant, float value)
 {
     float out = 0;
-    mc_safetensors_options options = {.variant = variant};
-    mc_safetensors *file = mc_safetensors_open(f->ctx, f->folder.path, variant ? &options : NULL);
+    mc_tensor_file_options options = {.variant = variant};
+    mc_tensor_file *file = mc_tensor_file_open(f->ctx, f->folder.path, variant ? &options : NULL);
     if (!file) fail_msg("%s", mc_error_message(f->ctx));
-    assert_int_equal(mc_safetensors_read_f32(file, mc_safetensors_find(file, "t"), 0, 1, &out),
+    assert_int_equal(mc_tensor_file_read_f32(file, mc_tensor_file_find(file, "t"), 0, 1, &out),
                      MC_OK);
     assert_true(out == value);
-    mc_safetensors_free(file);
+    mc_tensor_file_free(file);
 }
 
 static void refuse_folder(fixture *f, const char *variant, mc_status status, const char *message)
 {
-    mc_safetensors_options options = {.variant = variant};
-    assert_null(mc_safetensors_open(f->ctx, f->folder.path, &options));
+    mc_tensor_file_options options = {.variant = variant};
+    assert_null(mc_tensor_file_open(f->ctx, f->folder.path, &options));
     expect_error(f->ctx, status, message);
 }
 
@@ -567,16 +567,16 @@ static void shards_are_one_set(void **state)
     write_text(temp_path(&f->folder, "model.safetensors.index.json"),
                "{\"metadata\":{\"total_size\":8},\n\"weight_map\":{\"b\":\"m1.safetensors\","
                "\"a\":\"m2.safetensors\"}}");
-    mc_safetensors *file = open_good(f, f->folder.path);
-    assert_int_equal(mc_safetensors_count(file), 2);
-    const mc_safetensors_entry *a = mc_safetensors_at(file, 0);
+    mc_tensor_file *file = open_good(f, f->folder.path);
+    assert_int_equal(mc_tensor_file_count(file), 2);
+    const mc_tensor_entry *a = mc_tensor_file_at(file, 0);
     assert_string_equal(a->name, "a");
     assert_string_equal(a->file, temp_path(&f->folder, "m2.safetensors"));
-    assert_int_equal(mc_safetensors_read_f32(file, a, 0, 1, &out), MC_OK);
+    assert_int_equal(mc_tensor_file_read_f32(file, a, 0, 1, &out), MC_OK);
     assert_true(out == 2);
-    mc_safetensors_free(file);
+    mc_tensor_file_free(file);
     file = open_good(f, temp_path(&f->folder, "model.safetensors.index.json"));
-    assert_int_equal(mc_safetensors_count(file), 2);
+    assert_int_equal(mc_tensor_file_count(file), 2);
     assert_string_equal(f->log, "");
 }
 
@@ -620,8 +620,8 @@ static void tensors_outside_the_index_are_reported(void **state)
                "{" F32("b", "[]", 0, 4) "," F32("a", "[]", 4, 8) "}", NULL, 8);
     write_text(temp_path(&f->folder, "model.safetensors.index.json"),
                "{\"weight_map\":{\"a\":\"m1.safetensors\",\"b\":\"m2.safetensors\"}}");
-    mc_safetensors *file = open_good(f, f->folder.path);
-    assert_int_equal(mc_safetensors_count(file), 2);
+    mc_tensor_file *file = open_good(f, f->folder.path);
+    assert_int_equal(mc_tensor_file_count(file), 2);
     assert_non_null(strstr(f->log, "m2.safetensors: tensor \"a\" is not in "));
     assert_null(strstr(f->log, "\"b\""));
     assert_null(strstr(f->log, "m1.safetensors"));
@@ -640,18 +640,18 @@ static void failed_allocations_are_clean(void **state)
                "{\"weight_map\":{\"b\":\"m1.safetensors\",\"a\":\"m2.safetensors\"}}");
     cJSON_InitHooks(&(cJSON_Hooks){mc_malloc, mc_free});
     for (int all_after = 0; all_after < 2; all_after++) {
-        mc_safetensors *file = NULL;
+        mc_tensor_file *file = NULL;
         long nth = 0;
         while (!file) {
             mc_fault_fail_at(++nth, all_after);
-            file = mc_safetensors_open(f->ctx, f->folder.path, NULL);
+            file = mc_tensor_file_open(f->ctx, f->folder.path, NULL);
             mc_fault_fail_at(0, false);
             if (file) break;
             assert_int_equal(mc_error_status(f->ctx), MC_ERR_NOMEM);
             mc_clear_error(f->ctx);
         }
         assert_true(nth > 40); /* each of them failed once */
-        mc_safetensors_free(file);
+        mc_tensor_file_free(file);
     }
     cJSON_InitHooks(NULL);
 #else
@@ -669,16 +669,16 @@ static int check_real_file(const char *path, const struct stat *info, int type, 
     (void)info, (void)walk;
     size_t length = strlen(path);
     if (type != FTW_F || length < 12 || strcmp(path + length - 12, ".safetensors") != 0) return 0;
-    mc_safetensors *file = open_good(walk_fixture, path);
-    assert_true(mc_safetensors_count(file) > 0);
-    for (size_t i = 0; i < mc_safetensors_count(file); i++) {
-        const mc_safetensors_entry *entry = mc_safetensors_at(file, i);
-        assert_ptr_equal(mc_safetensors_find(file, entry->name), entry);
+    mc_tensor_file *file = open_good(walk_fixture, path);
+    assert_true(mc_tensor_file_count(file) > 0);
+    for (size_t i = 0; i < mc_tensor_file_count(file); i++) {
+        const mc_tensor_entry *entry = mc_tensor_file_at(file, i);
+        assert_ptr_equal(mc_tensor_file_find(file, entry->name), entry);
         double *values = malloc((size_t)entry->count * sizeof *values + 1);
-        assert_int_equal(mc_safetensors_read_f64(file, entry, 0, entry->count, values), MC_OK);
+        assert_int_equal(mc_tensor_file_read_f64(file, entry, 0, entry->count, values), MC_OK);
         free(values);
     }
-    mc_safetensors_free(file);
+    mc_tensor_file_free(file);
     walk_count++;
     return 0;
 }
@@ -693,11 +693,11 @@ static void real_files_open(void **state)
     assert_true(walk_count > 0);
     char path[1024];
     snprintf(path, sizeof path, "%s/goldens/loader-formats/sharded-gpt2", shared);
-    mc_safetensors *shards = open_good(*state, path);
-    assert_true(mc_safetensors_count(shards) > 20);
-    assert_non_null(mc_safetensors_find(shards, "transformer.h.0.attn.c_attn.bias"));
+    mc_tensor_file *shards = open_good(*state, path);
+    assert_true(mc_tensor_file_count(shards) > 20);
+    assert_non_null(mc_tensor_file_find(shards, "transformer.h.0.attn.c_attn.bias"));
     snprintf(path, sizeof path, "%s/data/minilm-l6", shared);
-    assert_true(mc_safetensors_count(open_good(*state, path)) > 100);
+    assert_true(mc_tensor_file_count(open_good(*state, path)) > 100);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)

@@ -15,6 +15,7 @@
 #include <time.h>
 #include "core/base/context_internal.h"
 #include "core/checkpoint/safetensors_internal.h"
+#include "core/checkpoint/tensor_file_internal.h"
 #include "tests/temp_folder.h"
 
 typedef struct fixture {
@@ -90,18 +91,18 @@ static mc_status write_version(mc_context *ctx, const char *path, float version)
 /* Reads a file and checks that it is whole and of one version, which it returns. */
 static float read_version(mc_context *ctx, const char *path)
 {
-    mc_safetensors *file = mc_safetensors_open(ctx, path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
     expect_good(ctx);
-    assert_int_equal(mc_safetensors_count(file), TENSORS);
+    assert_int_equal(mc_tensor_file_count(file), TENSORS);
     float *values = malloc(ELEMENTS * sizeof *values), version = 0;
     for (size_t t = 0; t < TENSORS; t++) {
-        mc_safetensors_read_f32(file, mc_safetensors_at(file, t), 0, ELEMENTS, values);
+        mc_tensor_file_read_f32(file, mc_tensor_file_at(file, t), 0, ELEMENTS, values);
         expect_good(ctx);
         if (t == 0) version = values[0];
         for (int i = 0; i < ELEMENTS; i++) assert_true(values[i] == version);
     }
     free(values);
-    mc_safetensors_free(file);
+    mc_tensor_file_free(file);
     return version;
 }
 
@@ -137,23 +138,23 @@ static void what_is_written_reads_back(void **state)
     mc_safetensors_writer_free(writer);
     assert_int_equal(count_files(f->folder.path), 1);
 
-    mc_safetensors *file = mc_safetensors_open(f->ctx, f->path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(f->ctx, f->path, NULL);
     expect_good(f->ctx);
-    assert_int_equal(mc_safetensors_count(file), 6);
-    const mc_safetensors_entry *odd = mc_safetensors_find(file, odd_name);
+    assert_int_equal(mc_tensor_file_count(file), 6);
+    const mc_tensor_entry *odd = mc_tensor_file_find(file, odd_name);
     assert_non_null(odd);
     assert_int_equal(odd->dtype, MC_F32);
     assert_int_equal(odd->shape[1], 3);
     assert_memory_equal(odd->data, narrow, sizeof narrow);
-    assert_memory_equal(mc_safetensors_find(file, "wide")->data, wide, sizeof wide);
-    assert_memory_equal(mc_safetensors_find(file, "half")->data, half, sizeof half);
-    assert_memory_equal(mc_safetensors_find(file, "flags")->data, bytes, sizeof bytes);
-    assert_int_equal(mc_safetensors_find(file, "scalar")->ndim, 0);
-    assert_int_equal(mc_safetensors_find(file, "")->ndim, 3);
-    assert_int_equal((uintptr_t)mc_safetensors_find(file, "wide")->data % 8, 0);
-    assert_string_equal(mc_safetensors_metadata(file, "format"), "pt");
-    assert_string_equal(mc_safetensors_metadata(file, "k\"ey"), "v\nalue");
-    assert_string_equal(mc_safetensors_metadata(file, "empty"), "");
+    assert_memory_equal(mc_tensor_file_find(file, "wide")->data, wide, sizeof wide);
+    assert_memory_equal(mc_tensor_file_find(file, "half")->data, half, sizeof half);
+    assert_memory_equal(mc_tensor_file_find(file, "flags")->data, bytes, sizeof bytes);
+    assert_int_equal(mc_tensor_file_find(file, "scalar")->ndim, 0);
+    assert_int_equal(mc_tensor_file_find(file, "")->ndim, 3);
+    assert_int_equal((uintptr_t)mc_tensor_file_find(file, "wide")->data % 8, 0);
+    assert_string_equal(mc_tensor_file_metadata(file, "format"), "pt");
+    assert_string_equal(mc_tensor_file_metadata(file, "k\"ey"), "v\nalue");
+    assert_string_equal(mc_tensor_file_metadata(file, "empty"), "");
 }
 
 static void no_tensors_are_a_file_too(void **state)
@@ -162,11 +163,11 @@ static void no_tensors_are_a_file_too(void **state)
     mc_safetensors_string format = {"format", "np"};
     mc_safetensors_writer *writer = mc_safetensors_writer_new(f->ctx, f->path, NULL, 0, &format, 1);
     assert_int_equal(mc_safetensors_writer_commit(writer), MC_OK);
-    mc_safetensors *file = mc_safetensors_open(f->ctx, f->folder.path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(f->ctx, f->folder.path, NULL);
     expect_good(f->ctx);
-    assert_int_equal(mc_safetensors_count(file), 0);
-    assert_int_equal(mc_safetensors_metadata_count(file), 1);
-    assert_string_equal(mc_safetensors_metadata(file, "format"), "np");
+    assert_int_equal(mc_tensor_file_count(file), 0);
+    assert_int_equal(mc_tensor_file_metadata_count(file), 1);
+    assert_string_equal(mc_tensor_file_metadata(file, "format"), "np");
 }
 
 static void sorted_specs_are_aligned(void **state)
@@ -270,10 +271,10 @@ static void bytes_find_their_places(void **state)
     assert_int_equal(mc_safetensors_writer_commit(writer), MC_OK);
     mc_safetensors_write_at(writer, 0, values, 8);
     expect_error(f->ctx, MC_ERR_STATE, "finished already");
-    mc_safetensors *file = mc_safetensors_open(f->ctx, f->path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(f->ctx, f->path, NULL);
     float found[5];
-    mc_safetensors_read_f32(file, mc_safetensors_find(file, "a"), 0, 2, found);
-    mc_safetensors_read_f32(file, mc_safetensors_find(file, "b"), 0, 3, found + 2);
+    mc_tensor_file_read_f32(file, mc_tensor_file_find(file, "a"), 0, 2, found);
+    mc_tensor_file_read_f32(file, mc_tensor_file_find(file, "b"), 0, 3, found + 2);
     expect_good(f->ctx);
     assert_memory_equal(found, values, sizeof values);
     assert_int_equal(mc_safetensors_write_at(NULL, 0, values, 4), MC_ERR_ARGUMENT);
@@ -287,7 +288,7 @@ static void nothing_shows_before_the_commit(void **state)
     mc_safetensors_writer_free(begin_version(f->ctx, f->path, 1));
     assert_int_equal(count_files(f->folder.path), 0);
     assert_int_equal(write_version(f->ctx, f->path, 1), MC_OK);
-    mc_safetensors *old = mc_safetensors_open(f->ctx, f->path, NULL);
+    mc_tensor_file *old = mc_tensor_file_open(f->ctx, f->path, NULL);
     mc_safetensors_writer *writer = begin_version(f->ctx, f->path, 2);
     assert_true(read_version(f->ctx, f->path) == 1);
     assert_int_equal(mc_safetensors_writer_sync(writer), MC_OK);
@@ -295,7 +296,7 @@ static void nothing_shows_before_the_commit(void **state)
     assert_int_equal(mc_safetensors_writer_rename(writer), MC_OK);
     assert_true(read_version(f->ctx, f->path) == 2);
     float value; /* the replaced file stays readable where it is open */
-    mc_safetensors_read_f32(old, mc_safetensors_at(old, 2), ELEMENTS - 1, 1, &value);
+    mc_tensor_file_read_f32(old, mc_tensor_file_at(old, 2), ELEMENTS - 1, 1, &value);
     assert_true(value == 1);
     mc_safetensors_writer_free(writer);
     begin_version(f->ctx, f->path, 3); /* the context frees it, and with it what was written */
@@ -493,12 +494,12 @@ static void a_real_file_survives_a_copy(void **state)
     const char *shared = shared_folder();
     if (!shared) skip();
     snprintf(path, sizeof path, "%s/goldens/loader-formats/expected.safetensors", shared);
-    mc_safetensors *from = mc_safetensors_open(f->ctx, path, NULL);
+    mc_tensor_file *from = mc_tensor_file_open(f->ctx, path, NULL);
     expect_good(f->ctx);
-    size_t count = mc_safetensors_count(from);
+    size_t count = mc_tensor_file_count(from);
     mc_safetensors_spec *specs = calloc(count, sizeof *specs);
     for (size_t i = 0; i < count; i++) {
-        const mc_safetensors_entry *entry = mc_safetensors_at(from, i);
+        const mc_tensor_entry *entry = mc_tensor_file_at(from, i);
         specs[i] = (mc_safetensors_spec){.name = entry->name,
                                          .dtype_name = entry->dtype_name,
                                          .ndim = entry->ndim,
@@ -508,15 +509,15 @@ static void a_real_file_survives_a_copy(void **state)
     mc_safetensors_writer *writer =
         mc_safetensors_writer_new(f->ctx, f->path, specs, count, NULL, 0);
     for (size_t i = 0; i < count; i++) {
-        const mc_safetensors_entry *entry = mc_safetensors_find(from, specs[i].name);
+        const mc_tensor_entry *entry = mc_tensor_file_find(from, specs[i].name);
         mc_safetensors_write(writer, entry->data, entry->size);
     }
     mc_safetensors_writer_commit(writer);
-    mc_safetensors *to = mc_safetensors_open(f->ctx, f->path, NULL);
+    mc_tensor_file *to = mc_tensor_file_open(f->ctx, f->path, NULL);
     expect_good(f->ctx);
-    assert_int_equal(mc_safetensors_count(to), count);
+    assert_int_equal(mc_tensor_file_count(to), count);
     for (size_t i = 0; i < count; i++) {
-        const mc_safetensors_entry *a = mc_safetensors_at(from, i), *b = mc_safetensors_at(to, i);
+        const mc_tensor_entry *a = mc_tensor_file_at(from, i), *b = mc_tensor_file_at(to, i);
         assert_string_equal(a->name, b->name);
         assert_string_equal(a->dtype_name, b->dtype_name);
         assert_int_equal(a->size, b->size);

@@ -24,7 +24,7 @@ typedef struct golden_rows {
 typedef struct golden {
     mc_context *ctx;
     const char *folder;
-    mc_safetensors *file;
+    mc_tensor_file *file;
     mc_dtype dtype; /* of the parameters */
     mc_model *model;
     mc_module *module;
@@ -37,9 +37,9 @@ typedef struct golden {
 } golden;
 
 /* The entry of prefix + name, NULL if it is not there. */
-const mc_safetensors_entry *golden_find(const golden *g, const char *prefix, const char *name);
+const mc_tensor_entry *golden_find(const golden *g, const char *prefix, const char *name);
 /* All values of an entry on the heap, NULL after an error. */
-double *golden_read(const golden *g, const mc_safetensors_entry *entry);
+double *golden_read(const golden *g, const mc_tensor_entry *entry);
 /* The integers of prefix + name, NULL if it is not there; leaves the program if it has not `count`
  * elements (count < 0: any number). */
 int64_t *golden_integers(golden *g, const char *prefix, const char *name, int64_t count);

@@ -73,7 +73,7 @@ typedef struct prompts {
 
 static bool read_prompts(golden *g, prompts *p)
 {
-    const mc_safetensors_entry *entry = golden_find(g, "gen.", "prompt");
+    const mc_tensor_entry *entry = golden_find(g, "gen.", "prompt");
     bool encoded = g->decoder.ids;
     if (!encoded && (!entry || entry->ndim != 2)) return false;
     p->rows = (int)(encoded ? g->encoder.batch : entry->shape[0]);
@@ -95,7 +95,7 @@ static bool read_prompts(golden *g, prompts *p)
 
 static void check(golden *g, worst *w, const prompts *p, const char *name, int beams)
 {
-    const mc_safetensors_entry *entry = golden_find(g, "gen.", name);
+    const mc_tensor_entry *entry = golden_find(g, "gen.", name);
     if (!entry || entry->ndim != 2 || entry->shape[0] != p->rows) return;
     int width = (int)entry->shape[1];
     bool encoded = g->decoder.ids;

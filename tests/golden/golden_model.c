@@ -20,7 +20,7 @@ static void look_at_mask(golden_rows *r)
 static bool read_rows(golden *g, golden_rows *r, const char *ids, const char *mask,
                       const char *length)
 {
-    const mc_safetensors_entry *entry = golden_find(g, "in.", ids);
+    const mc_tensor_entry *entry = golden_find(g, "in.", ids);
     if (!entry || entry->ndim != 2) {
         fprintf(stderr, "expected.safetensors: in.%s is missing or not (batch, length)\n", ids);
         return false;
@@ -46,7 +46,7 @@ static bool read_rows(golden *g, golden_rows *r, const char *ids, const char *ma
 static bool make_decoder_rows(golden *g)
 {
     golden_rows *r = &g->decoder;
-    const mc_safetensors_entry *labels = golden_find(g, "in.", "labels");
+    const mc_tensor_entry *labels = golden_find(g, "in.", "labels");
     if (golden_find(g, "in.", "decoder_input_ids"))
         return read_rows(g, r, "decoder_input_ids", NULL, "decoder_length");
     if (!labels || labels->ndim != 2) {
@@ -77,7 +77,7 @@ static bool make_decoder_rows(golden *g)
 
 static void read_labels(golden *g)
 {
-    const mc_safetensors_entry *entry = golden_find(g, "in.", "labels");
+    const mc_tensor_entry *entry = golden_find(g, "in.", "labels");
     const golden_rows *rows = g->decoder.ids ? &g->decoder : &g->encoder;
     g->labels = golden_integers(g, "in.", "labels", -1);
     if (!g->labels) g->labels = golden_integers(g, "in.", "mlm_labels", -1);

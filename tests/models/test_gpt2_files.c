@@ -96,23 +96,23 @@ static void test_file_contents(void **state)
     temp_folder folder = temp_folder_new();
     mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     assert_int_equal(mc_model_save(gpt2, folder.path), MC_OK);
-    mc_safetensors *file = mc_safetensors_open(ctx, folder.path, NULL);
-    assert_int_equal(mc_safetensors_count(file), 2 + 3 * 12 + 2);
-    const mc_safetensors_entry *e = mc_safetensors_find(file, "transformer.wte.weight");
+    mc_tensor_file *file = mc_tensor_file_open(ctx, folder.path, NULL);
+    assert_int_equal(mc_tensor_file_count(file), 2 + 3 * 12 + 2);
+    const mc_tensor_entry *e = mc_tensor_file_find(file, "transformer.wte.weight");
     assert_true(e && e->ndim == 2 && e->shape[0] == VOCABULARY && e->shape[1] == DIM);
-    e = mc_safetensors_find(file, "transformer.h.1.attn.c_attn.weight");
+    e = mc_tensor_file_find(file, "transformer.h.1.attn.c_attn.weight");
     assert_true(e && e->ndim == 2 && e->shape[0] == DIM && e->shape[1] == 3 * DIM);
     float values[DIM * 3 * DIM], k[DIM * DIM];
-    mc_safetensors_read_f32(file, e, 0, e->count, values);
+    mc_tensor_file_read_f32(file, e, 0, e->count, values);
     mc_parameter_read(
         mc_module_find_parameter(mc_model_module(gpt2),
                                  "encoder.layers.1.self_att.self_attention.project_k.weight"),
         k);
     for (int o = 0; o < DIM; o++)
         for (int i = 0; i < DIM; i++) assert_true(values[i * 3 * DIM + DIM + o] == k[o * DIM + i]);
-    e = mc_safetensors_find(file, "transformer.h.2.attn.c_attn.bias");
+    e = mc_tensor_file_find(file, "transformer.h.2.attn.c_attn.bias");
     assert_true(e && e->ndim == 1 && e->shape[0] == 3 * DIM);
-    e = mc_safetensors_find(file, "transformer.h.0.mlp.c_proj.weight");
+    e = mc_tensor_file_find(file, "transformer.h.0.mlp.c_proj.weight");
     assert_true(e && e->shape[0] == 40 && e->shape[1] == DIM);
     assert_good(ctx);
     temp_folder_free(&folder);
@@ -134,13 +134,13 @@ static void edit_weights(const char *from, const char *to, const edit *e)
 {
     enum { MOST = 64 };
     static mc_safetensors_spec specs[MOST + 1];
-    const mc_safetensors_entry *entries[MOST];
+    const mc_tensor_entry *entries[MOST];
     const char *added = e->head != 0 ? "lm_head.weight" : e->spare;
     size_t count = 0;
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_safetensors *in = mc_safetensors_open(ctx, from, NULL);
-    for (size_t i = 0; i < mc_safetensors_count(in); i++) {
-        const mc_safetensors_entry *x = mc_safetensors_at(in, i);
+    mc_tensor_file *in = mc_tensor_file_open(ctx, from, NULL);
+    for (size_t i = 0; i < mc_tensor_file_count(in); i++) {
+        const mc_tensor_entry *x = mc_tensor_file_at(in, i);
         if (e->drop && strstr(x->name, e->drop)) continue;
         bool flat = e->flat && strcmp(e->flat, x->name) == 0;
         bool cut = e->strip && strncmp(x->name, e->strip, strlen(e->strip)) == 0;
@@ -166,8 +166,8 @@ static void edit_weights(const char *from, const char *to, const edit *e)
     if (e->spare) mc_safetensors_write(out, (float[]){1, 2}, 8);
     if (e->head != 0) {
         float values[VOCABULARY * DIM];
-        const mc_safetensors_entry *words = mc_safetensors_find(in, "transformer.wte.weight");
-        mc_safetensors_read_f32(in, words, 0, VOCABULARY * DIM, values);
+        const mc_tensor_entry *words = mc_tensor_file_find(in, "transformer.wte.weight");
+        mc_tensor_file_read_f32(in, words, 0, VOCABULARY * DIM, values);
         for (int i = 0; i < VOCABULARY * DIM; i++) values[i] *= e->head;
         mc_safetensors_write(out, values, sizeof values);
     }
@@ -318,13 +318,13 @@ static void test_shards(void **state)
     assert_int_equal(mc_model_save(gpt2, saved.path), MC_OK);
     snprintf(path, sizeof path, "%s/goldens/loader-formats/sharded-gpt2-expected.safetensors",
              folder);
-    mc_safetensors *expected = mc_safetensors_open(ctx, path, NULL);
-    mc_safetensors *found = mc_safetensors_open(ctx, saved.path, NULL);
+    mc_tensor_file *expected = mc_tensor_file_open(ctx, path, NULL);
+    mc_tensor_file *found = mc_tensor_file_open(ctx, saved.path, NULL);
     assert_good(ctx);
-    assert_int_equal(mc_safetensors_count(found) + 1, mc_safetensors_count(expected));
-    for (size_t i = 0; i < mc_safetensors_count(found); i++) {
-        const mc_safetensors_entry *got = mc_safetensors_at(found, i);
-        const mc_safetensors_entry *e = mc_safetensors_find(expected, got->name);
+    assert_int_equal(mc_tensor_file_count(found) + 1, mc_tensor_file_count(expected));
+    for (size_t i = 0; i < mc_tensor_file_count(found); i++) {
+        const mc_tensor_entry *got = mc_tensor_file_at(found, i);
+        const mc_tensor_entry *e = mc_tensor_file_find(expected, got->name);
         assert_true(e && e->size == got->size && e->ndim == got->ndim);
         assert_int_equal(e->shape[0], got->shape[0]);
         assert_memory_equal(got->data, e->data, e->size);

@@ -390,13 +390,13 @@ static void add_tensor(const char *path, const char *from, const char *as, float
     enum { MOST = 128 };
     static mc_safetensors_spec specs[MOST];
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_safetensors *in = mc_safetensors_open(ctx, path, NULL);
+    mc_tensor_file *in = mc_tensor_file_open(ctx, path, NULL);
     assert_good(ctx);
-    size_t count = mc_safetensors_count(in);
-    const mc_safetensors_entry *source = mc_safetensors_find(in, from);
+    size_t count = mc_tensor_file_count(in);
+    const mc_tensor_entry *source = mc_tensor_file_find(in, from);
     assert_true(source && count < MOST);
     for (size_t i = 0; i <= count; i++) {
-        const mc_safetensors_entry *e = i < count ? mc_safetensors_at(in, i) : source;
+        const mc_tensor_entry *e = i < count ? mc_tensor_file_at(in, i) : source;
         specs[i] = (mc_safetensors_spec){.name = i < count ? e->name : as,
                                          .dtype = e->dtype,
                                          .ndim = e->ndim,
@@ -407,10 +407,10 @@ static void add_tensor(const char *path, const char *from, const char *as, float
     snprintf(aside, sizeof aside, "%s/aside", path);
     mc_safetensors_writer *out = mc_safetensors_writer_new(ctx, aside, specs, count + 1, NULL, 0);
     for (size_t i = 0; i < count; i++)
-        mc_safetensors_write(out, mc_safetensors_at(in, i)->data, mc_safetensors_at(in, i)->size);
+        mc_safetensors_write(out, mc_tensor_file_at(in, i)->data, mc_tensor_file_at(in, i)->size);
     float *values = malloc(source->size);
     assert_non_null(values);
-    mc_safetensors_read_f32(in, source, 0, source->count, values);
+    mc_tensor_file_read_f32(in, source, 0, source->count, values);
     for (int64_t i = 0; i < source->count; i++) values[i] *= factor;
     mc_safetensors_write(out, values, source->size);
     free(values);

@@ -7,19 +7,20 @@
 #include <cmocka.h>
 
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/tensor_file.h"
 #include "tests/optim/optim_test.h"
 
 /* ---- BMTrain's weights ------------------------------------------------------------------- */
 
-static void read_golden(mc_context *ctx, mc_safetensors *file, const char *row, const char *key,
+static void read_golden(mc_context *ctx, mc_tensor_file *file, const char *row, const char *key,
                         int index, float *out, int64_t count)
 {
     char name[64];
     snprintf(name, sizeof name, "%s.%s%d", row, key, index);
-    const mc_safetensors_entry *entry = mc_safetensors_find(file, name);
+    const mc_tensor_entry *entry = mc_tensor_file_find(file, name);
     if (!entry) fail_msg("no %s in the golden file", name);
     assert_int_equal(entry->count, count);
-    mc_safetensors_read_f32(file, entry, 0, count, out);
+    mc_tensor_file_read_f32(file, entry, 0, count, out);
     assert_good(ctx);
 }
 
@@ -38,7 +39,7 @@ enum { N = 257 };
  * 1e-6 in f32, else one ulp a step. BMTrain's f16 kernel keeps m in f16, so that the two drift
  * apart a little each step; where a weight passes through zero the ulp is that of the place it came
  * from. */
-static double run_golden(mc_context *ctx, mc_safetensors *file, const char *row, mc_dtype dtype)
+static double run_golden(mc_context *ctx, mc_tensor_file *file, const char *row, mc_dtype dtype)
 {
     float values[N], before[N], wanted[N];
     double allowed[N] = {0}, worst = 0;
@@ -74,7 +75,7 @@ static void test_golden(void **state)
     if (!shared) skip();
     char path[1024];
     snprintf(path, sizeof path, "%s/goldens/bmtrain-adam.safetensors", shared);
-    mc_safetensors *file = mc_safetensors_open(ctx, path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
     assert_good(ctx);
     /* bf16.cpu truncates: its gradients and first weights are bf16.gpu's, which rounds */
     const struct {

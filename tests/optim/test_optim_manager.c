@@ -8,6 +8,7 @@
 
 #include "core/checkpoint/optim_state.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/tensor_file.h"
 #include "core/ops/ops.h"
 #include "tests/optim/optim_test.h"
 
@@ -833,7 +834,7 @@ static void test_file(void **state)
     run r = new_run(MC_F16, false);
     train(&r, 0, 10);
     mc_optim_manager_save(r.optim, path);
-    mc_safetensors *file = mc_safetensors_open(r.ctx, path, NULL);
+    mc_tensor_file *file = mc_tensor_file_open(r.ctx, path, NULL);
     const char *const names[] = {"manager.skipped_steps",
                                  "manager.steps",
                                  "optimizer.0.exp_avg.weight",
@@ -851,13 +852,13 @@ static void test_file(void **state)
                                  "scaler.loss_scale",
                                  "scheduler.0.num_iter",
                                  "scheduler.1.num_iter"};
-    assert_int_equal(mc_safetensors_count(file), sizeof names / sizeof *names);
+    assert_int_equal(mc_tensor_file_count(file), sizeof names / sizeof *names);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        assert_string_equal(mc_safetensors_at(file, i)->name, names[i]);
-    const mc_safetensors_entry *m = mc_safetensors_find(file, names[2]);
+        assert_string_equal(mc_tensor_file_at(file, i)->name, names[i]);
+    const mc_tensor_entry *m = mc_tensor_file_find(file, names[2]);
     assert_true(m->ndim == 2 && m->shape[0] == CLASSES && m->shape[1] == IN);
     double scale;
-    mc_safetensors_read_f64(file, mc_safetensors_find(file, "scaler.loss_scale"), 0, 1, &scale);
+    mc_tensor_file_read_f64(file, mc_tensor_file_find(file, "scaler.loss_scale"), 0, 1, &scale);
     assert_true(scale == mc_optim_manager_loss_scale(r.optim));
     assert_good(r.ctx);
     mc_context_free(r.ctx);
@@ -898,9 +899,9 @@ static void test_load_errors(void **state)
 static void poke(const char *path, const char *name, const void *value)
 {
     mc_context *ctx = mc_init_distributed(NULL);
-    mc_safetensors *file = mc_safetensors_open(ctx, path, NULL);
-    size_t count = mc_safetensors_count(file);
-    const mc_safetensors_entry *entry = mc_safetensors_find(file, name);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
+    size_t count = mc_tensor_file_count(file);
+    const mc_tensor_entry *entry = mc_tensor_file_find(file, name);
     assert_non_null(entry);
     FILE *stream = fopen(path, "r+b");
     assert_non_null(stream);
@@ -908,8 +909,8 @@ static void poke(const char *path, const char *name, const void *value)
     assert_int_equal(fread(&header, 8, 1, stream), 1);
     const char *lowest = entry->data;
     for (size_t i = 0; i < count; i++)
-        if ((const char *)mc_safetensors_at(file, i)->data < lowest)
-            lowest = mc_safetensors_at(file, i)->data;
+        if ((const char *)mc_tensor_file_at(file, i)->data < lowest)
+            lowest = mc_tensor_file_at(file, i)->data;
     fseek(stream, (long)(8 + header) + (long)((const char *)entry->data - lowest), SEEK_SET);
     assert_int_equal(fwrite(value, 8, 1, stream), 1);
     fclose(stream);

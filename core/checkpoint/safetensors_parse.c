@@ -1,13 +1,12 @@
 /* Parsing and checking the header of one safetensors file. */
-#include "core/checkpoint/safetensors_internal.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
+#include "core/checkpoint/safetensors_internal.h"
+#include "core/checkpoint/tensor_file_internal.h"
 
 static const char metadata_key[] = "__metadata__";
 
@@ -17,9 +16,9 @@ typedef struct parser {
     const char *path;
     const uint8_t *data; /* the buffer behind the header */
     int64_t size;        /* its bytes */
-    mc_safetensors_header *header;
-    char *text;      /* the free part of header->text */
-    int64_t *shapes; /* the free part of header->shapes */
+    mc_tensor_table *table;
+    char *text;      /* the free part of table->text */
+    int64_t *shapes; /* the free part of table->shapes */
 } parser;
 
 #define tensor_error(p, name, text, ...)                                                     \
@@ -93,9 +92,9 @@ static bool read_metadata(parser *p, const cJSON *object)
                          p->path, members[i]->string);
             break;
         }
-        p->header->strings[i].key = keep(p, members[i]->string);
-        p->header->strings[i].value = keep(p, members[i]->valuestring);
-        p->header->string_count = i + 1;
+        p->table->strings[i].key = keep(p, members[i]->string);
+        p->table->strings[i].value = keep(p, members[i]->valuestring);
+        p->table->string_count = i + 1;
     }
     mc_free(members);
     return good;
@@ -127,7 +126,7 @@ static bool find_fields(parser *p, const cJSON *tensor, const cJSON *fields[3])
     return true;
 }
 
-static bool read_shape(parser *p, mc_safetensors_entry *entry, const cJSON *list)
+static bool read_shape(parser *p, mc_tensor_entry *entry, const cJSON *list)
 {
     if (!cJSON_IsArray(list)) {
         tensor_error(p, entry->name, "%s: expected a list of whole numbers", "shape");
@@ -147,7 +146,7 @@ static bool read_shape(parser *p, mc_safetensors_entry *entry, const cJSON *list
 }
 
 /* Reads data_offsets and checks them against the buffer. */
-static bool read_offsets(parser *p, mc_safetensors_entry *entry, const cJSON *list)
+static bool read_offsets(parser *p, mc_tensor_entry *entry, const cJSON *list)
 {
     int64_t begin = 0, end = 0;
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
@@ -172,7 +171,7 @@ static bool read_offsets(parser *p, mc_safetensors_entry *entry, const cJSON *li
     return true;
 }
 
-static bool read_tensor(parser *p, mc_safetensors_entry *entry, const cJSON *tensor)
+static bool read_tensor(parser *p, mc_tensor_entry *entry, const cJSON *tensor)
 {
     const cJSON *fields[3] = {NULL, NULL, NULL};
     int64_t bytes;
@@ -180,7 +179,7 @@ static bool read_tensor(parser *p, mc_safetensors_entry *entry, const cJSON *ten
     entry->name = keep(p, tensor->string);
     entry->file = p->path;
     const char *text = cJSON_GetStringValue(fields[0]);
-    const mc_safetensors_dtype *dtype = text ? mc_safetensors_dtype_find(text) : NULL;
+    const mc_file_dtype *dtype = text ? mc_file_dtype_find(text) : NULL;
     if (!dtype) {
         tensor_error(p, entry->name, "unknown dtype \"%.40s\"", text ? text : "(not a string)");
         return false;
@@ -188,10 +187,14 @@ static bool read_tensor(parser *p, mc_safetensors_entry *entry, const cJSON *ten
     entry->dtype = dtype->dtype;
     entry->dtype_name = dtype->name;
     if (!read_shape(p, entry, fields[1]) || !read_offsets(p, entry, fields[2])) return false;
-    if (!mc_safetensors_measure(dtype, entry->shape, entry->ndim, &entry->count, &bytes)) {
+    if (!mc_file_dtype_measure(dtype, entry->shape, entry->ndim, &entry->count, &bytes)) {
         tensor_error(p, entry->name, "shape: %s elements are too many, or no whole bytes", text);
         return false;
     }
+    mc_row_major(entry->shape, entry->ndim, p->shapes);
+    entry->strides = p->shapes;
+    p->shapes += entry->ndim;
+    entry->dense = true;
     if ((uint64_t)bytes != entry->size) {
         tensor_error(p, entry->name,
                      "data_offsets span %zu bytes, but %s of this shape has %lld bytes",
@@ -203,15 +206,15 @@ static bool read_tensor(parser *p, mc_safetensors_entry *entry, const cJSON *ten
 
 static int compare_places(const void *a, const void *b)
 {
-    const mc_safetensors_entry *x = *(const mc_safetensors_entry *const *)a;
-    const mc_safetensors_entry *y = *(const mc_safetensors_entry *const *)b;
+    const mc_tensor_entry *x = *(const mc_tensor_entry *const *)a;
+    const mc_tensor_entry *y = *(const mc_tensor_entry *const *)b;
     const uint8_t *from_x = x->data, *from_y = y->data;
     if (from_x != from_y) return from_x < from_y ? -1 : 1;
     return (x->size > y->size) - (x->size < y->size);
 }
 
 /* Checks entries in the order of their data: each begins where the last one ended. */
-static bool check_sequence(parser *p, const mc_safetensors_entry *const *order, size_t count)
+static bool check_sequence(parser *p, const mc_tensor_entry *const *order, size_t count)
 {
     int64_t covered = 0;
     for (size_t i = 0; i < count; i++) {
@@ -238,13 +241,13 @@ static bool check_sequence(parser *p, const mc_safetensors_entry *const *order, 
 
 static bool check_layout(parser *p)
 {
-    size_t count = p->header->count;
-    const mc_safetensors_entry **order = mc_calloc(count, sizeof *order);
+    size_t count = p->table->count;
+    const mc_tensor_entry **order = mc_calloc(count, sizeof *order);
     if (!order) {
         mc_error_set(p->err, MC_ERR_NOMEM, "%s: out of memory for its header", p->path);
         return false;
     }
-    for (size_t i = 0; i < count; i++) order[i] = &p->header->entries[i];
+    for (size_t i = 0; i < count; i++) order[i] = &p->table->entries[i];
     qsort(order, count, sizeof *order, compare_places);
     bool good = check_sequence(p, order, count);
     mc_free(order);
@@ -266,14 +269,14 @@ static bool allocate(parser *p, const cJSON *root, size_t members)
             for (const cJSON *dim = field->child; dim && !metadata; dim = dim->next) dims++;
         }
     }
-    mc_safetensors_header *header = p->header;
-    header->entries = mc_calloc(members, sizeof *header->entries);
-    header->strings = mc_calloc(strings, sizeof *header->strings);
-    header->text = mc_malloc(text);
-    header->shapes = mc_calloc(dims, sizeof *header->shapes);
-    p->text = header->text;
-    p->shapes = header->shapes;
-    if (header->entries && header->strings && header->text && header->shapes) return true;
+    mc_tensor_table *table = p->table;
+    table->entries = mc_calloc(members, sizeof *table->entries);
+    table->strings = mc_calloc(strings, sizeof *table->strings);
+    table->text = mc_malloc(text);
+    table->shapes = mc_calloc(2 * dims, sizeof *table->shapes);
+    p->text = table->text;
+    p->shapes = table->shapes;
+    if (table->entries && table->strings && table->text && table->shapes) return true;
     mc_error_set(p->err, MC_ERR_NOMEM, "%s: out of memory for its header", p->path);
     return false;
 }
@@ -288,7 +291,7 @@ static bool read_root(parser *p, const cJSON *root)
         if (strcmp(members[i]->string, metadata_key) == 0)
             good = read_metadata(p, members[i]);
         else
-            good = read_tensor(p, &p->header->entries[p->header->count++], members[i]);
+            good = read_tensor(p, &p->table->entries[p->table->count++], members[i]);
     }
     mc_free(members);
     return good && check_layout(p);
@@ -331,10 +334,10 @@ static bool find_text(mc_error *err, const uint8_t *data, size_t size, const cha
     return true;
 }
 
-mc_status mc_safetensors_header_init(mc_error *err, mc_safetensors_header *header,
-                                     const uint8_t *data, size_t size, const char *path)
+mc_status mc_safetensors_parse(mc_error *err, mc_tensor_table *table, const uint8_t *data,
+                               size_t size, const char *path)
 {
-    *header = (mc_safetensors_header){0};
+    *table = (mc_tensor_table){0};
     size_t length;
     char name[MC_PATH_MAX + 16];
     if (!find_text(err, data, size, path, &length)) return err->status;
@@ -345,19 +348,10 @@ mc_status mc_safetensors_header_init(mc_error *err, mc_safetensors_header *heade
                 .path = path,
                 .data = data + 8 + length,
                 .size = (int64_t)(size - 8 - length),
-                .header = header};
+                .table = table};
     bool good = read_root(&p, root);
     cJSON_Delete(root);
     if (good) return MC_OK;
-    mc_safetensors_header_release(header);
+    mc_tensor_table_release(table);
     return err->status;
-}
-
-void mc_safetensors_header_release(mc_safetensors_header *header)
-{
-    mc_free(header->entries);
-    mc_free(header->strings);
-    mc_free(header->text);
-    mc_free(header->shapes);
-    *header = (mc_safetensors_header){0};
 }

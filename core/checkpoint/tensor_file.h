@@ -1,0 +1,108 @@
+/* Files of tensors: pretrained weights, checkpoints, whatever their format.
+ *
+ * A file is mapped into memory and everything in it that says where tensors lie is checked before
+ * anything is handed out; opening copies no data. One handle serves all formats and any number of
+ * shards:
+ *
+ *     mc_tensor_file *file = mc_tensor_file_open(ctx, "models/minilm", NULL);
+ *     const mc_tensor_entry *w = mc_tensor_file_find(file, "pooler.dense.weight");
+ *     if (w) mc_tensor_file_read_f32(file, w, 0, w->count, values);
+ *     mc_tensor_file_free(file);
+ *
+ * The format is found out from the file's first bytes, whatever its name:
+ *
+ *     safetensors    a JSON header, then the data (see safetensors.h, which writes it)
+ *
+ * Errors go to the context; while it holds one, everything here does nothing and returns NULL, zero
+ * or the context's status, and NULL objects are accepted everywhere. */
+#ifndef MC_CHECKPOINT_TENSOR_FILE_H
+#define MC_CHECKPOINT_TENSOR_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "core/base/context.h"
+#include "core/tensor/dtype.h"
+
+/* An open file, or all the shards of a folder taken together. Owned by its context. */
+typedef struct mc_tensor_file mc_tensor_file;
+
+/* One tensor of an open file. Everything it points to lives as long as the mc_tensor_file. */
+typedef struct mc_tensor_entry {
+    const char *name; /* as in the file; UTF-8, any length, "" is possible */
+    mc_dtype dtype;   /* MC_DTYPE_DEFAULT when the file's dtype is none of ours (F64, I16, ...) */
+    const char *dtype_name; /* as safetensors calls it: "F32", "BF16", "F8_E4M3", ... */
+    int ndim;               /* 0 for a scalar */
+    const int64_t *shape;   /* ndim numbers, each >= 0 */
+    const int64_t *strides; /* ndim numbers >= 0: elements from one index to the next in each
+                               dimension; those of a row-major tensor unless it is a view */
+    int64_t count;          /* elements: the product of shape, 1 for a scalar */
+    size_t size;            /* bytes of that many elements */
+    const void *data;       /* the first element, in the mapped file; may be unaligned for its
+                               dtype. Valid (but not to be read) when size is 0 */
+    bool dense;             /* data holds the tensor's `size` bytes as they would lie in memory: in
+                               row-major order, little-endian. Else only the read functions give
+                               them */
+    bool big_endian;        /* the bytes of an element come in the other order */
+    const char *file;       /* the path of the file that holds it, for messages */
+} mc_tensor_entry;
+
+typedef struct mc_tensor_file_options {
+    const char *variant; /* in a folder: read model.<variant>.safetensors or its index, as "fp16" */
+} mc_tensor_file_options;
+
+/* Opens `path`: a file of tensors, an index (.json), or a folder. In a folder the first of these
+ * that exists is taken:
+ *     model.safetensors
+ *     model.safetensors.index.json      and the shards that its weight_map names
+ *     model.<variant>.safetensors       or model.safetensors.index.<variant>.json, if there is
+ *                                       exactly one variant; several are an error that lists them
+ * With options->variant only that variant is looked for. `options` may be NULL.
+ *
+ * Returns NULL with the context's error set to
+ *     MC_ERR_NOT_FOUND  nothing there, a shard is missing, or a shard lacks a tensor of the index
+ *     MC_ERR_FORMAT     a damaged file: the message names file, tensor and what is wrong
+ *     MC_ERR_ARGUMENT   several variants and none asked for
+ *     MC_ERR_IO, MC_ERR_NOMEM
+ * The files must not be truncated while they are open; replacing them by renaming is harmless. */
+MC_API mc_tensor_file *mc_tensor_file_open(mc_context *ctx, const char *path,
+                                           const mc_tensor_file_options *options);
+
+/* Unmaps the files. Entries and their data are gone with it. */
+MC_API void mc_tensor_file_free(mc_tensor_file *file);
+
+/* The number of tensors, and the i-th of them in the byte order of their names (NULL when i is out
+ * of range). */
+MC_API size_t mc_tensor_file_count(const mc_tensor_file *file);
+MC_API const mc_tensor_entry *mc_tensor_file_at(const mc_tensor_file *file, size_t i);
+
+/* The tensor of that name, or NULL, which is no error. Takes O(log n). */
+MC_API const mc_tensor_entry *mc_tensor_file_find(const mc_tensor_file *file, const char *name);
+
+/* The format of the file (of several shards, the first): "safetensors". */
+MC_API const char *mc_tensor_file_format(const mc_tensor_file *file);
+
+/* The strings that the file says about itself (`__metadata__` of safetensors): the value of a key
+ * (NULL when absent; of several shards the first that has it), the number of strings, and the key
+ * and value of the i-th. */
+MC_API const char *mc_tensor_file_metadata(const mc_tensor_file *file, const char *key);
+MC_API size_t mc_tensor_file_metadata_count(const mc_tensor_file *file);
+MC_API const char *mc_tensor_file_metadata_key(const mc_tensor_file *file, size_t i);
+MC_API const char *mc_tensor_file_metadata_value(const mc_tensor_file *file, size_t i);
+
+/* Copies elements first .. first + count - 1 of a tensor (in row-major order) into `out`, which has
+ * room for `count` numbers. F64, F32, F16, BF16, the integers I64 to U8 and BOOL (any byte but 0 is
+ * 1) can be read; a value that the output cannot hold exactly is rounded to the nearest. NaNs stay
+ * NaN. Views are gathered through a small buffer. MC_ERR_ARGUMENT for a range not in the tensor,
+ * MC_ERR_UNSUPPORTED for other dtypes. */
+MC_API mc_status mc_tensor_file_read_f32(mc_tensor_file *file, const mc_tensor_entry *entry,
+                                         int64_t first, int64_t count, float *out);
+MC_API mc_status mc_tensor_file_read_f64(mc_tensor_file *file, const mc_tensor_entry *entry,
+                                         int64_t first, int64_t count, double *out);
+
+/* The same without conversion, for any dtype of whole bytes: `out` gets count * (size / count)
+ * bytes, little-endian. */
+MC_API mc_status mc_tensor_file_read_bytes(mc_tensor_file *file, const mc_tensor_entry *entry,
+                                           int64_t first, int64_t count, void *out);
+
+#endif
