@@ -21,7 +21,7 @@ size_t mc_shards_split(const uint64_t *bytes, size_t count, uint64_t most, size_
 
 /* Compares names of tensors by the order in which PyTorch lists the parameters of a model: `order`
  * has the names of modules and parameters, those of one parent in the order in which they were
- * declared, with spaces between. Numbers are in numeric order, and after them what is not listed. */
+ * declared, with spaces between. Numbers are in numeric order; what is not listed comes last. */
 int mc_tensor_name_compare(const char *order, const char *a, const char *b);
 
 /* The path of shard `number` (from 0 on) of `count`, and that of the index. MC_ERR_ARGUMENT for a
