@@ -3,6 +3,8 @@
  *     check_exports make FAMILY CONFIG HEADS FOLDER SHARD_BYTES
  *         saves a model of random parameters. CONFIG is a config.json; HEADS words of "lm", "nsp",
  *         "pooler" and "labels=N" with commas between; SHARD_BYTES 0 for one file.
+ *     check_exports convert FOLDER OUT hf|modelcenter
+ *         writes a model in a form, with mc_model_convert.
  *     check_exports run FOLDER INPUT OUTPUT
  *         loads a model and writes what it gives for a batch. INPUT is a safetensors file with
  *         "ids" and "lengths", and "decoder_ids" and "decoder_lengths" for encoder-decoders.
@@ -66,6 +68,13 @@ static int make(mc_context *ctx, char **argv)
     disturb(mc_model_module(m));
     mc_save_options save = {.max_shard_size = strtoll(argv[4], NULL, 10)};
     return mc_model_save_as(m, argv[3], &save) == MC_OK ? 0 : FAILED;
+}
+
+static int convert(mc_context *ctx, char **argv)
+{
+    bool hf = strcmp(argv[2], "hf") == 0;
+    mc_convert_options o = {.save = {.form = hf ? MC_SAVE_HUGGING_FACE : MC_SAVE_MODELCENTER}};
+    return mc_model_convert(ctx, argv[0], argv[1], &o) == MC_OK ? 0 : FAILED;
 }
 
 /* ---- run ------------------------------------------------------------------------------------- */
@@ -161,10 +170,14 @@ int main(int argc, char **argv)
     int code = FAILED;
     if (argc == 7 && strcmp(argv[1], "make") == 0)
         code = make(ctx, argv + 2);
+    else if (argc == 5 && strcmp(argv[1], "convert") == 0)
+        code = convert(ctx, argv + 2);
     else if (argc == 5 && strcmp(argv[1], "run") == 0)
         code = run(ctx, argv + 2);
     else
-        fail("expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, or run FOLDER INPUT OUTPUT");
+        fail("expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, convert FOLDER OUT FORM, or "
+             "run FOLDER "
+             "INPUT OUTPUT");
     if (mc_failed(ctx)) mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return code;

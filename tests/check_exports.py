@@ -212,6 +212,24 @@ class Checker:
         print(f"{'ok  ' if good else 'FAIL'} {name}, {len(files)} shards")
         return good
 
+    def there_and_back(self, kind):
+        """Our model in ModelCenter's form, and from that in Hugging Face's again."""
+        name, _, config, heads, _ = kind
+        ours, other, again = (self.folder / f"{k} {name}" for k in ("ours", "mc", "again"))
+        try:
+            self.call("convert", ours, other, "modelcenter")
+        except RuntimeError as error:
+            if "labels" not in heads or "no ModelCenter form" not in str(error):
+                raise
+            print(f"ok   {name}: {str(error).split(' (')[0].split('error: ')[-1]}")
+            return True
+        batch = batch_for(kind)
+        expected = theirs(self.load_theirs(kind, ours), kind, batch)
+        good = compare(f"{name}, ModelCenter's form", self.ours(other, batch), expected)
+        self.call("convert", other, again, "hf")
+        found = theirs(self.load_theirs(kind, again), kind, batch)
+        return compare(f"{name}, there and back", found, expected) and good
+
     def two_biases(self, kind):
         """A tied BERT of ours gets a second, different bias of its head."""
         saved = self.folder / f"ours {kind[0]}"
@@ -237,7 +255,8 @@ def main():
         for kind in KINDS:
             if sys.argv[2:] and kind[1] not in sys.argv[2:]:
                 continue
-            checks = [checker.our_save, checker.shards, checker.their_save]
+            checks = [checker.our_save, checker.shards, checker.there_and_back,
+                      checker.their_save]
             if kind[0].endswith(" masked"):
                 checks.append(checker.two_biases)
             for check in checks:

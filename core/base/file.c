@@ -317,3 +317,17 @@ void mc_file_writer_release(mc_file_writer *writer)
     mc_free(writer->buffer);
     *writer = (mc_file_writer){.fd = -1};
 }
+
+mc_status mc_file_copy(mc_error *err, const char *from, const char *to)
+{
+    mc_file_map map;
+    mc_file_writer writer;
+    mc_status status = mc_file_map_init(err, &map, from);
+    if (status) return status;
+    status = mc_file_writer_init(err, &writer, to);
+    if (!status) status = mc_file_write(&writer, map.data, map.size);
+    if (!status) status = mc_file_commit(&writer);
+    mc_file_writer_release(&writer);
+    mc_file_map_release(&map);
+    return status;
+}

@@ -67,4 +67,7 @@ mc_status mc_file_rename(mc_file_writer *writer);
 mc_status mc_file_commit(mc_file_writer *writer); /* sync + rename */
 void mc_file_writer_release(mc_file_writer *writer);
 
+/* A copy of a file, in the place of an older one. */
+mc_status mc_file_copy(mc_error *err, const char *from, const char *to);
+
 #endif

@@ -142,20 +142,6 @@ typedef struct publishing {
     size_t shards; /* of the weights; 0: one file */
 } publishing;
 
-static mc_status copy_file(mc_error *err, const char *from, const char *to)
-{
-    mc_file_map map;
-    mc_file_writer writer;
-    mc_status status = mc_file_map_init(err, &map, from);
-    if (status) return status;
-    status = mc_file_writer_init(err, &writer, to);
-    if (!status) status = mc_file_write(&writer, map.data, map.size);
-    if (!status) status = mc_file_commit(&writer);
-    mc_file_writer_release(&writer);
-    mc_file_map_release(&map);
-    return status;
-}
-
 /* A link takes the name in one step, like a file that was written aside. */
 static mc_status publish_file(void *user, const char *name)
 {
@@ -170,7 +156,7 @@ static mc_status publish_file(void *user, const char *name)
     unlink(aside);
     bool linked = link(from, aside) == 0 && rename(aside, to) == 0;
     unlink(aside); /* a rename of two links of one file leaves both */
-    return linked ? MC_OK : copy_file(p->err, from, to);
+    return linked ? MC_OK : mc_file_copy(p->err, from, to);
 }
 
 /* ---- their weights, which may be several files ----------------------------------------------- */

@@ -75,14 +75,28 @@ bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool
            expand(out, rule->theirs, number, layers) && expand(out, rest, 0, 0);
 }
 
-const char *mc_weight_copy(const mc_weight_map *map, const char *ours, const char **copied_with)
+bool mc_weight_copy(const mc_weight_map *map, const char *ours, char out[MC_NAME_MAX])
 {
     int number;
     const char *rest;
     const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
-    if (!rule || *rest) return NULL;
-    if (copied_with) *copied_with = rule->copied_with;
-    return rule->copy;
+    out[0] = '\0';
+    return rule && rule->copy && expand(out, rule->copy, number, 0) && expand(out, rest, 0, 0);
+}
+
+bool mc_weight_written_copy(mc_module *model, const mc_weight_map *map, bool own_names,
+                            const char *ours, char out[MC_NAME_MAX])
+{
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    out[0] = '\0';
+    if (!rule) return false;
+    if (!own_names)
+        return mc_weight_copy(map, ours, out) &&
+               (!rule->copied_with || mc_module_find_parameter(model, rule->copied_with));
+    return rule->own_copy && expand(out, rule->own_copy, number, 0) && expand(out, rest, 0, 0) &&
+           !mc_module_find_parameter(model, out); /* which is no copy then */
 }
 
 /* Replaces a final ".weight" or ".bias" by LayerNorm's names in old TensorFlow conversions. */
@@ -128,9 +142,11 @@ const mc_tensor_entry *mc_weight_locate(const mc_weight_map *map, int layers,
                                         mc_weight_place *place)
 {
     char name[MC_NAME_MAX];
-    const mc_tensor_entry *copy = mc_tensor_file_find(file, mc_weight_copy(map, ours, NULL));
     *place = mc_weight_place_of(map, ours);
-    if (copy) return copy;
+    if (mc_weight_copy(map, ours, name)) {
+        const mc_tensor_entry *copy = mc_tensor_file_find(file, name);
+        if (copy) return copy;
+    }
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
         if (!mc_weight_name(map, layers, ours, prefixed, name)) continue;
         const mc_tensor_entry *entry = mc_tensor_file_find(file, name);

@@ -19,9 +19,11 @@ typedef struct mc_weight_rule {
                         the dimension that is our first; parts 0: all of it. The parameters of one
                         tensor are declared in order, one right after the other */
     float factor;    /* theirs are ours times this, in a model that holds scaled values; 0: 1 */
-    /* A second name (whole, without a prefix) that a file may have the values under; where it has
-     * it, it counts. It is written too if the model has our parameter `copied_with`. NULL: none */
+    /* A second name (without the base prefix) that a file may have the values under; where it has
+     * it, it counts. It is written too, unless `copied_with` names a parameter that the model
+     * doesn't have. NULL: none */
     const char *copy, *copied_with;
+    const char *own_copy; /* written too where parameters are written under our own names */
 } mc_weight_rule;
 
 /* Where a parameter lies in a tensor of a file: see mc_weight_rule. */
@@ -44,8 +46,11 @@ typedef struct mc_weight_map {
 
 enum { MC_NAME_MAX = 512 };
 
-/* The second name of parameter `ours`, see mc_weight_rule; NULL: none. */
-const char *mc_weight_copy(const mc_weight_map *map, const char *ours, const char **copied_with);
+/* The second name of parameter `ours` in a file of this map's form; false: it has none. */
+bool mc_weight_copy(const mc_weight_map *map, const char *ours, char out[MC_NAME_MAX]);
+/* The name of a copy that is to be written for this model; false: none. */
+bool mc_weight_written_copy(mc_module *model, const mc_weight_map *map, bool own_names,
+                            const char *ours, char out[MC_NAME_MAX]);
 /* The name that parameter `ours` has in a file of this map's form, with the base prefix if
  * `prefixed`. False if no rule fits. */
 bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool prefixed,
@@ -84,7 +89,8 @@ typedef struct mc_weight_form {
     const mc_weight_map *map;
     int layers;
     bool prefixed;          /* with the map's base prefix, see mc_weight_name */
-    bool unscale;           /* values are multiplied by their rules' factors */
+    bool own_names;         /* under our own names and as in memory; of rules only factors count */
+    int scaling;            /* 1: values are multiplied by their rules' factors, -1: divided */
     int64_t max_shard_size; /* bytes of tensors in a file, see shards_internal.h; 0: one file */
 } mc_weight_form;
 

@@ -32,11 +32,14 @@ static bool add_saved(saved *s, mc_parameter *p, const mc_weight_form *form)
 {
     const mc_weight_map *map = form->map;
     saved_tensor *next = &s->tensors[s->count], *last = s->count ? next - 1 : NULL;
-    next->place = (mc_weight_place){.parts = 1, .factor = 1};
-    if (mc_weight_name(map, form->layers, p->name, form->prefixed, next->name))
-        next->place = mc_weight_place_of(map, p->name);
-    else
+    mc_weight_place place = mc_weight_place_of(map, p->name);
+    bool own =
+        form->own_names || !mc_weight_name(map, form->layers, p->name, form->prefixed, next->name);
+    if (own) {
         snprintf(next->name, MC_NAME_MAX, "%s", p->name);
+        place = (mc_weight_place){.parts = 1, .factor = place.factor};
+    }
+    next->place = place;
     int part = next->place.part;
     if (part) {
         bool follows = last && last->parts == part && strcmp(last->name, next->name) == 0 &&
@@ -49,20 +52,21 @@ static bool add_saved(saved *s, mc_parameter *p, const mc_weight_form *form)
     next->first = p;
     next->parts = 1;
     next->shape = mc_weight_file_shape(next->place, p->shape);
-    if (!form->unscale) next->place.factor = 1;
-    next->order = map->order;
+    if (form->scaling < 0) next->place.factor = 1 / next->place.factor;
+    if (!form->scaling) next->place.factor = 1;
+    next->order = form->own_names ? NULL : map->order;
     next->number = s->count++;
     return true;
 }
 
-/* Adds the same tensor under its second name, where the rule has one for this model. */
-static void add_copy(saved *s, mc_module *model, const mc_weight_map *map)
+/* Adds the same tensor under its second name, where it has one. */
+static void add_copy(saved *s, mc_module *model, const mc_weight_form *form)
 {
     saved_tensor *next = &s->tensors[s->count], *last = next - 1;
-    const char *with = NULL, *copy = mc_weight_copy(map, last->first->name, &with);
-    if (!copy || !with || !mc_module_find_parameter(model, with)) return;
+    char name[MC_NAME_MAX];
+    if (!mc_weight_written_copy(model, form->map, form->own_names, last->first->name, name)) return;
     *next = *last;
-    snprintf(next->name, MC_NAME_MAX, "%s", copy);
+    memcpy(next->name, name, sizeof name);
     next->number = s->count++;
 }
 
@@ -81,7 +85,7 @@ static bool collect(mc_module *model, const mc_weight_form *form, saved *s)
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));) {
         if (!add_saved(s, p, form)) return false;
-        add_copy(s, model, form->map);
+        add_copy(s, model, form);
     }
     qsort(s->tensors, s->count, sizeof *s->tensors, compare_tensors);
     return true;

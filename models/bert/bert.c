@@ -275,9 +275,10 @@ static const mc_weight_map map = {
  * (version 5 does not tie what differs; before, it was loaded last). */
 static void warn_biases(mc_context *ctx, const mc_model_file *f)
 {
-    const char *own = "lm_head.decoder.bias", *copy = mc_weight_copy(f->map, own, NULL);
-    char name[MC_NAME_MAX];
-    if (!copy || !mc_weight_name(f->map, f->layers, own, false, name)) return;
+    static const char own[] = "lm_head.decoder.bias";
+    char name[MC_NAME_MAX], copy[MC_NAME_MAX];
+    if (!mc_weight_copy(f->map, own, copy) || !mc_weight_name(f->map, f->layers, own, false, name))
+        return;
     if (mc_weights_differ(f->file, mc_tensor_file_find(f->file, copy),
                           mc_tensor_file_find(f->file, name)))
         mc_log(ctx, MC_LOG_WARNING, "%s: tensors \"%s\" and \"%s\" differ: the first counts",
