@@ -33,7 +33,8 @@ static mc_status carry(mc_error *err, const char *from, const char *to)
     return status;
 }
 
-/* The narrowest of ours that holds every number of a file: f16 or bf16 where all floats are that. */
+/* The narrowest of ours that holds every number of a file: f16 or bf16 where all floats are
+ * that. */
 static mc_dtype dtype_of(mc_context *ctx, const char *folder)
 {
     mc_tensor_file *file = mc_tensor_file_open(ctx, folder, NULL);

@@ -177,8 +177,8 @@ struct mc_family {
     mc_tensor *(*nsp)(mc_tape *t, mc_model *m, mc_tensor *pooled);
     void (*set_dropout)(mc_model *m, float p);
     const char *(*architecture)(const mc_model *m); /* of transformers; NULL: own_form */
-    /* Changes the config that is written (a copy) in a form, and sets mc_weight_form's scaling if it
-     * is not 0. False: the model has no such form, and the error says why. May be NULL. */
+    /* Changes the config that is written (a copy) in a form, and sets mc_weight_form's scaling if
+     * it is not 0. False: the model has no such form, and the error says why. May be NULL. */
     bool (*before_save)(mc_model *m, mc_config_form form, void *config, int *scaling);
 };
 
