@@ -91,6 +91,13 @@ static mc_status add_bytes(mc_tensor_file *file, const mc_tensor_entry *e, uint3
     return status;
 }
 
+/* Of several shards the first that has a key counts. */
+static bool is_first(const mc_tensor_file *file, size_t i)
+{
+    const char *key = mc_tensor_file_metadata_key(file, i);
+    return mc_tensor_file_metadata(file, key) == mc_tensor_file_metadata_value(file, i);
+}
+
 /* ---- as lines -------------------------------------------------------------------------------- */
 
 static void print_tensor(const info_options *o, const mc_tensor_entry *e, uint32_t crc)
@@ -113,8 +120,9 @@ static void print_summary(const info_options *o, const mc_tensor_file *file, con
     printf("%s: %s, %d file%s\n", o->path, mc_tensor_file_format(file), s->files,
            s->files == 1 ? "" : "s");
     for (size_t i = 0; i < mc_tensor_file_metadata_count(file); i++)
-        printf("metadata %s: %s\n", mc_tensor_file_metadata_key(file, i),
-               mc_tensor_file_metadata_value(file, i));
+        if (is_first(file, i))
+            printf("metadata %s: %s\n", mc_tensor_file_metadata_key(file, i),
+                   mc_tensor_file_metadata_value(file, i));
     for (int i = 0; s->dtypes > 1 && i < s->dtypes; i++)
         print_total(s->dtype[i].dtype, &s->dtype[i]);
     print_total(s->dtypes == 1 ? s->dtype[0].dtype : "all", &s->all);
@@ -167,7 +175,8 @@ static bool add_summary(cJSON *json, const info_options *o, const mc_tensor_file
     }
     cJSON *metadata = dtypes ? cJSON_AddObjectToObject(json, "metadata") : NULL;
     for (size_t i = 0; metadata && i < mc_tensor_file_metadata_count(file); i++)
-        if (!cJSON_AddStringToObject(metadata, mc_tensor_file_metadata_key(file, i),
+        if (is_first(file, i) &&
+            !cJSON_AddStringToObject(metadata, mc_tensor_file_metadata_key(file, i),
                                      mc_tensor_file_metadata_value(file, i)))
             return false;
     return metadata;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/base/json_internal.h"
+#include "tests/faults.h"
 #include "tests/models/family_test.h"
 
 static int set_up(void **state)
@@ -249,6 +250,27 @@ static void wrong_folders_are_errors(void **state)
     temp_folder_free(&f);
 }
 
+/* Each allocation in turn fails while a folder is replaced; it is the old one or the new one. */
+static void failing_allocations_leave_a_whole_folder(void **state)
+{
+    mc_context *ctx = *state;
+    static float wanted[MOST_LOGITS];
+    temp_folder f = temp_folder_new();
+    mc_model *m = save_tiny(ctx, &f, tiny("gpt2"), NULL, MC_F32);
+    int64_t count = logits_of(ctx, m, wanted);
+    assert_int_equal(convert(ctx, &f, "saved", "mc", MC_SAVE_MODELCENTER), MC_OK);
+    for (long nth = 1, most = is_available(HOST) ? nth : 0; nth <= most; nth++) {
+        fail_at(HOST, nth, false);
+        mc_status status = convert(ctx, &f, "saved", "mc", MC_SAVE_MODELCENTER);
+        most = stop_failing(HOST);
+        assert_true(was_clean(ctx, "converting", nth) == (status != MC_OK));
+        if (nth % 16 == 0) /* which takes longer than all else */
+            assert_true(distance(ctx, temp_path(&f, "mc"), "gpt2", wanted, count) == 0);
+    }
+    assert_true(distance(ctx, temp_path(&f, "mc"), "gpt2", wanted, count) == 0);
+    temp_folder_free(&f);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -258,6 +280,7 @@ int main(void)
                                        TEST(dtypes_are_kept),
                                        TEST(files_come_along),
                                        TEST(what_a_form_cannot_say_is_refused),
-                                       TEST(wrong_folders_are_errors)};
+                                       TEST(wrong_folders_are_errors),
+                                       TEST(failing_allocations_leave_a_whole_folder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
