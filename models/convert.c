@@ -63,7 +63,10 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
     mc_load_options load = {.dtype = options.dtype, .saved_heads = true};
     char from[MC_PATH_MAX];
     if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (mc_model_find_folder(&ctx->error, identifier, from)) return mc_error_status(ctx);
+    bool file = identifier && mc_path_is_file(identifier); /* which has nothing beside it */
+    mc_status status = file ? mc_path_join(&ctx->error, from, "", identifier)
+                            : mc_model_find_folder(&ctx->error, identifier, from);
+    if (status) return status;
     if (!folder || is_same_folder(from, folder))
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: expected another folder than the model's own",
                        folder ? folder : "the folder to write is NULL");
@@ -71,6 +74,6 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
     mc_model *m = mc_model_from_pretrained_of(ctx, options.family, from, &load);
     mc_model_save_as(m, folder, &options.save);
     mc_model_free(m);
-    if (!mc_failed(ctx) && !ctx->rank) carry(&ctx->error, from, folder);
+    if (!mc_failed(ctx) && !ctx->rank && !file) carry(&ctx->error, from, folder);
     return mc_ranks_meet(ctx);
 }

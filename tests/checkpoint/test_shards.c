@@ -198,6 +198,18 @@ static void a_damaged_index_is_replaced(void **state)
     }
 }
 
+/* What stands where a link should be: the old index goes, and the new files are there. */
+static void without_links_the_old_index_goes_first(void **state)
+{
+    fixture *f = *state;
+    const char *folder = temp_path(&f->folder, "model-00001-of-00003.new.safetensors");
+    assert_int_equal(save_version(f->module, f->path, 1, TWO), MC_OK);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    save_version(f->module, f->path, 2, TWO);
+    assert_error(f->ctx, MC_ERR_IO, "new.safetensors: cannot remove", "an older save left");
+    assert_true(version_in(f->ctx, f->folder.path) == 2);
+}
+
 static void bad_options_are_errors(void **state)
 {
     fixture *f = *state;
@@ -306,6 +318,7 @@ int main(void)
         TEST(the_index_is_as_python_writes_it),
         TEST(an_older_save_is_replaced),
         TEST(a_damaged_index_is_replaced),
+        TEST(without_links_the_old_index_goes_first),
         TEST(bad_options_are_errors),
         TEST(a_killed_save_leaves_one_version),
         TEST(failing_allocations_leave_the_old_version),
