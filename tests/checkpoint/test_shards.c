@@ -105,12 +105,17 @@ static int tear_down(void **state)
     return 0;
 }
 
-static mc_status save_version(mc_module *m, const char *path, float version, int64_t most)
+static void fill(mc_module *m, float version)
 {
     float values[ELEMENTS];
     mc_parameter_iterator it = {0};
     for (int i = 0; i < ELEMENTS; i++) values[i] = version;
     for (mc_parameter *p; (p = mc_module_next_parameter(m, &it));) mc_parameter_write(p, values);
+}
+
+static mc_status save_version(mc_module *m, const char *path, float version, int64_t most)
+{
+    fill(m, version);
     return mc_module_save_as(m, path, &(mc_save_options){.max_shard_size = most});
 }
 
@@ -308,6 +313,37 @@ static void a_run_publishes_its_shards(void **state)
     }
 }
 
+static mc_status save_files(void *user, const char *folder)
+{
+    char path[MC_PATH_MAX];
+    snprintf(path, sizeof path, "%.4000s/model.safetensors", folder);
+    return mc_module_save_as(user, path, &(mc_save_options){.max_shard_size = TWO});
+}
+
+/* What is written later is what was there when saving began. */
+static void shards_are_saved_in_the_background(void **state)
+{
+    fixture *f = *state;
+    mc_optimizer *sgd = mc_sgd_new(f->ctx, &(mc_sgd_options){.lr = 0.1f});
+    mc_optim_manager *optim = mc_optim_manager_new(f->ctx, NULL);
+    mc_optimizer_add(sgd, f->module);
+    mc_optim_manager_add(optim, sgd, NULL);
+    for (int step = 1; step <= 4; step++) {
+        mc_checkpoint_options o = {.step = step,
+                                   .optim = optim,
+                                   .save_files = save_files,
+                                   .user = f->module,
+                                   .background = step % 2};
+        fill(f->module, (float)step);
+        mc_checkpoint_save(f->ctx, f->run, &o);
+        fill(f->module, 99);
+        mc_checkpoint_wait(f->ctx);
+        assert_good(f->ctx);
+        assert_true(version_in(f->ctx, f->run) == (float)step);
+        assert_int_equal(count_files(f->run), 4 + 1); /* and one checkpoint */
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -323,6 +359,7 @@ int main(void)
         TEST(a_killed_save_leaves_one_version),
         TEST(failing_allocations_leave_the_old_version),
         TEST(a_run_publishes_its_shards),
+        TEST(shards_are_saved_in_the_background),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
