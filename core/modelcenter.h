@@ -62,6 +62,7 @@
 #include "datasets/metrics.h"
 #include "datasets/prepare.h"
 #include "models/bert/bert.h"
+#include "models/convert.h"
 #include "models/cpm/cpm.h"
 #include "models/generate/generate.h"
 #include "models/gpt2/gpt2.h"

@@ -45,7 +45,7 @@ static const name_value *find_activation(const char *name, mc_config_form form, 
     return NULL;
 }
 
-static const char *name_activation(mc_ffn_kind kind, mc_config_form form)
+const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form)
 {
     for (const name_value *a = activations; a->name; a++)
         if (a->value.activation == kind.activation && a->value.gated == kind.gated &&
@@ -365,67 +365,6 @@ bool mc_config_hub(const char *name, char hub[MC_NAME_MAX])
     bool prefix = found->hub[strlen(found->hub) - 1] == '/';
     if (prefix && strchr(name, '/')) return false;
     snprintf(hub, MC_NAME_MAX, "%s%s", found->hub, prefix ? name : "");
-    return true;
-}
-
-/* ---- writing --------------------------------------------------------------------------------- */
-
-/* A float as the shortest decimal that reads back as the same float: 0.1, not 0.10000000149. */
-static bool add_float(cJSON *json, const char *key, float value)
-{
-    char text[32];
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
-    return cJSON_AddRawToObject(json, key, text);
-}
-
-static bool add_parsed(cJSON *json, const char *key, const char *value)
-{
-    cJSON *item = cJSON_Parse(value);
-    if (item && cJSON_AddItemToObject(json, key, item)) return true;
-    cJSON_Delete(item);
-    return false;
-}
-
-static bool write_row(const mc_config_row *row, mc_config_form form, const void *config,
-                      cJSON *json)
-{
-    const char *key = row->key[form];
-    const void *member = (const char *)config + row->member;
-    switch (row->kind) {
-    case MC_CONFIG_END: break;
-    case MC_CONFIG_SIZE:
-        return cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
-    case MC_CONFIG_TOKEN:
-        return *(const int64_t *)member < 0
-                   ? cJSON_AddNullToObject(json, key)
-                   : cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
-    case MC_CONFIG_DROPOUT:
-    case MC_CONFIG_FLOAT: return add_float(json, key, *(const float *)member);
-    case MC_CONFIG_FLAG: return cJSON_AddBoolToObject(json, key, *(const bool *)member);
-    case MC_CONFIG_ACTIVATION: {
-        mc_ffn_kind kind = {.activation = *(const mc_activation *)member};
-        return cJSON_AddStringToObject(json, key, name_activation(kind, form));
-    }
-    case MC_CONFIG_FFN:
-        return cJSON_AddStringToObject(json, key,
-                                       name_activation(*(const mc_ffn_kind *)member, form));
-    case MC_CONFIG_ONLY: return add_parsed(json, key, row->value[form]);
-    case MC_CONFIG_KNOWN: return true;
-    }
-    return false;
-}
-
-bool mc_config_write(const mc_family *family, const void *config, cJSON *json)
-{
-    mc_config_form form = family->own_form ? MC_FORM_MC : MC_FORM_HF;
-    for (const mc_config_row *row = family->rows; !ends(row); row++) {
-        const char *key = row->key[form];
-        if (key && !cJSON_HasObjectItem(json, key) && !write_row(row, form, config, json))
-            return false;
-    }
     return true;
 }
 

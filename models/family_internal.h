@@ -177,9 +177,9 @@ struct mc_family {
     mc_tensor *(*nsp)(mc_tape *t, mc_model *m, mc_tensor *pooled);
     void (*set_dropout)(mc_model *m, float p);
     const char *(*architecture)(const mc_model *m); /* of transformers; NULL: own_form */
-    /* Changes the config that is written (a copy), and says whether values are multiplied by their
-     * rules' factor. False: the model has no such form, and the error says why. May be NULL. */
-    bool (*before_save)(mc_model *m, void *config, bool *unscale);
+    /* Changes the config that is written (a copy) in a form, and sets mc_weight_form's scaling if
+     * it is not 0. False: the model has no such form, and the error says why. May be NULL. */
+    bool (*before_save)(mc_model *m, mc_config_form form, void *config, int *scaling);
 };
 
 /* All families, in the order of help texts; NULL ends. The one list that a new family changes. */
@@ -197,8 +197,15 @@ mc_status mc_config_named(mc_context *ctx, const mc_family *family, const char *
 /* The repository that a named shape's weights are in; false: as the name says, or no such name. */
 bool mc_config_hub(const char *name, char hub[MC_NAME_MAX]);
 bool mc_config_is_named(const char *name); /* of any family */
+/* The word for an activation in a form. */
+const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form);
+/* The form that the family's files are written in unless another is asked for. */
+mc_config_form mc_config_form_for(const mc_family *family);
 /* Adds all rows to a JSON object; false when memory is out. */
-bool mc_config_write(const mc_family *family, const void *config, cJSON *json);
+bool mc_config_write(const mc_family *family, mc_config_form form, const void *config, cJSON *json);
+/* What config `from` says in Hugging Face's form and `to` does not: the first key of something that
+ * is computed differently then. NULL: nothing. */
+const char *mc_config_lost(const mc_family *family, const void *from, const void *to);
 mc_config_form mc_config_form_of(const cJSON *json);
 /* "dtype" or "torch_dtype"; of ModelCenter's form f16 unless "half" is false. */
 bool mc_config_dtype(const mc_config_reader *r, mc_dtype *out);

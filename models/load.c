@@ -100,7 +100,8 @@ static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f
     mc_model_heads heads = {.labels = options->num_labels};
     const cJSON *units = cJSON_GetObjectItemCaseSensitive(r->json, "cls_head");
     bool encoder = family->kind == MC_MODEL_ENCODER;
-    heads.pooler = family->has.pooler && (family->has.nsp || has_tensor(f, "pooler.dense.weight"));
+    bool always = family->has.nsp && (!options->saved_heads || options->num_labels);
+    heads.pooler = family->has.pooler && (always || has_tensor(f, "pooler.dense.weight"));
     if (heads.labels) return heads;
     heads.labels = family->has.labels ? classes_in(f, family->classifier) : 0;
     if (r->form == MC_FORM_MC && cJSON_IsNumber(units) && units->valueint > 0)
@@ -259,10 +260,16 @@ static const char *name_on_hub(const char *identifier, char hub[MC_NAME_MAX])
     return other ? hub : identifier;
 }
 
+mc_status mc_model_find_folder(mc_error *err, const char *identifier, char folder[MC_PATH_MAX])
+{
+    char hub[MC_NAME_MAX];
+    return mc_hub_resolve(err, name_on_hub(identifier, hub), folder);
+}
+
 mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const char *identifier,
                                       const mc_load_options *options)
 {
-    char folder[MC_PATH_MAX], known[256], hub[MC_NAME_MAX];
+    char folder[MC_PATH_MAX], known[256];
     const mc_family *asked = mc_family_find(name);
     if (mc_failed(ctx)) return NULL;
     if (name && !asked) {
@@ -273,7 +280,7 @@ mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const c
     mc_model *m = NULL;
     if (identifier && mc_path_is_file(identifier))
         m = open_file(ctx, asked, identifier, options);
-    else if (mc_hub_resolve(&ctx->error, name_on_hub(identifier, hub), folder) == MC_OK)
+    else if (mc_model_find_folder(&ctx->error, identifier, folder) == MC_OK)
         m = open_folder(ctx, asked, folder, options);
     mc_error_while(&ctx->error, "loading %s \"%s\"", asked ? asked->title : "the model",
                    identifier ? identifier : "");
@@ -326,114 +333,4 @@ mc_model *mc_model_new(mc_context *ctx, const char *name, const char *config,
         m = mc_model_from_config(ctx, family, read, heads, options);
     mc_free(read);
     return m;
-}
-
-/* ---- saving ---------------------------------------------------------------------------------- */
-
-static bool add_labels(cJSON *json, const mc_model *m)
-{
-    if (!m->heads.labels) return true;
-    cJSON *id2label = cJSON_AddObjectToObject(json, "id2label");
-    cJSON *label2id = cJSON_AddObjectToObject(json, "label2id");
-    for (int i = 0; i < m->heads.labels; i++) {
-        char key[16], generic[32];
-        snprintf(key, sizeof key, "%d", i);
-        snprintf(generic, sizeof generic, "LABEL_%d", i);
-        const char *name = m->label_names ? m->label_names[i] : generic;
-        if (!cJSON_AddStringToObject(id2label, key, name) ||
-            !cJSON_AddNumberToObject(label2id, name, i))
-            return false;
-    }
-    return true;
-}
-
-static bool add_eos(cJSON *json, const mc_model *m)
-{
-    if (m->eos_count < 2) return true; /* the table's row says it */
-    cJSON *list = cJSON_CreateIntArray(m->eos, m->eos_count);
-    if (list && cJSON_AddItemToObject(json, "eos_token_id", list)) return true;
-    cJSON_Delete(list);
-    return false;
-}
-
-/* What Hugging Face's form says beside the family's table. */
-static bool add_common(cJSON *json, const mc_model *m)
-{
-    cJSON *list = cJSON_AddArrayToObject(json, "architectures");
-    return list && cJSON_AddItemToArray(list, cJSON_CreateString(m->family->architecture(m))) &&
-           cJSON_AddStringToObject(json, "model_type", m->family->model_type[0]) &&
-           mc_config_add_dtype(json, m->module.root->dtype) && add_eos(json, m) &&
-           add_labels(json, m) &&
-           (!m->task || cJSON_AddStringToObject(json, "modelcenter_task", m->task));
-}
-
-/* The type is for us: by its weights, a CPM-2 may be a T5 as well. */
-static bool add_own_form(cJSON *json, const mc_model *m)
-{
-    bool half = m->module.root->dtype == MC_F16;
-    int units = m->heads.token_labels;
-    return cJSON_AddBoolToObject(json, "half", half) &&
-           cJSON_AddStringToObject(json, "model_type", m->family->model_type[0]) &&
-           (!units || cJSON_AddNumberToObject(json, "cls_head", units));
-}
-
-/* The text of config.json (cJSON_free it). NULL when memory is out, or with an error. */
-static char *print_config(mc_model *m, const void *config)
-{
-    cJSON *json = cJSON_CreateObject();
-    bool own = m->family->own_form;
-    char *text = NULL;
-    if (json && (own ? add_own_form(json, m) : add_common(json, m)) &&
-        mc_config_write(m->family, config, json))
-        text = cJSON_Print(json);
-    cJSON_Delete(json);
-    return text;
-}
-
-/* Whether the base model's names have their prefix: where heads stand beside it. */
-static bool is_prefixed(const mc_model *m)
-{
-    const mc_model_heads *h = &m->heads;
-    if (m->shape.kind == MC_MODEL_DECODER) return true;
-    if (m->shape.kind == MC_MODEL_ENCODER_DECODER) return h->labels;
-    return h->lm || h->nsp || h->labels;
-}
-
-static void save(mc_model *m, const char *folder)
-{
-    mc_context *ctx = m->module.ctx;
-    void *config = mc_malloc(m->family->config_size);
-    bool unscale = false;
-    if (!config) {
-        mc_fail_nomem(ctx, "a config");
-        return;
-    }
-    memcpy(config, m->config, m->family->config_size);
-    if (!m->family->before_save || m->family->before_save(m, config, &unscale)) {
-        char *text = print_config(m, config);
-        mc_pretrained_folder what = {.model = &m->module,
-                                     .map = m->family->map,
-                                     .layers = (int)m->shape.layers,
-                                     .prefixed = is_prefixed(m),
-                                     .unscale = unscale,
-                                     .config = text};
-        mc_pretrained_write(&what, folder);
-        cJSON_free(text);
-    }
-    mc_free(config);
-}
-
-mc_status mc_model_save(mc_model *m, const char *folder)
-{
-    if (!m) return MC_ERR_ARGUMENT;
-    mc_context *ctx = m->module.ctx;
-    if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (m->heads.token_labels && !m->family->own_form)
-        mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "%s: ModelCenter's head of %d units a token has no Hugging Face form",
-                m->family->title, m->heads.token_labels);
-    else
-        save(m, folder);
-    mc_error_while(&ctx->error, "saving %s to \"%s\"", m->family->title, folder);
-    return mc_error_status(ctx);
 }

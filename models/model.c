@@ -104,7 +104,7 @@ mc_module *mc_model_module(mc_model *m) { return m ? &m->module : NULL; }
 bool mc_model_config_text(const mc_model *m, char *out, size_t room)
 {
     cJSON *json = m ? cJSON_CreateObject() : NULL;
-    bool good = json && mc_config_write(m->family, m->config, json);
+    bool good = json && mc_config_write(m->family, mc_config_form_for(m->family), m->config, json);
     for (const mc_config_row *row = m ? m->family->rows : NULL; row && row->kind; row++)
         for (int form = 0; row->kind == MC_CONFIG_DROPOUT && form < MC_FORMS; form++)
             if (row->key[form]) cJSON_DeleteItemFromObject(json, row->key[form]);

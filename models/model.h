@@ -88,6 +88,14 @@ MC_API mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other,
  * Ranks load and save together, from and to files that all of them see. Each reads and writes its
  * share of the bytes only, and the files do not depend on how many ranks there were. */
 MC_API mc_status mc_model_save(mc_model *model, const char *folder);
+/* The same with options (NULL: none): the form, weights in several files. ModelCenter's form cannot
+ * say everything: what would be computed differently is MC_ERR_UNSUPPORTED and names the key.
+ * Several files and their index
+ * replace older weights as one: a loader finds either. On a file system without hard links a crash
+ * may leave no index where there was one with as many files. Files that an older save has left are
+ * removed. */
+MC_API mc_status mc_model_save_as(mc_model *model, const char *folder,
+                                  const mc_save_options *options);
 MC_API void mc_model_free(mc_model *model); /* NULL is allowed */
 
 /* ---- what it is ------------------------------------------------------------------------------ */

@@ -573,15 +573,16 @@ static void assert_last_word_differs(const float *logits, const float *reference
     assert_true(difference > 1);
 }
 
-/* A masked language model whose matrix is its own is computed with that, and saved with it; its
- * bias is cls.predictions.bias, whatever the copy beside the matrix says. */
+/* A masked language model whose matrix is its own is computed with that, and saved with it. If the
+ * copy of its bias beside the matrix differs, the copy counts, as in transformers, and the log
+ * says so. */
 static void test_untied_head(void **state)
 {
     (void)state;
     static const char weight[] = "cls.predictions.decoder.weight";
     static const struct {
         edit edit;
-        bool own;
+        bool own, two_biases;
     } cases[] = {
         {{.again = "bert.embeddings.word_embeddings.weight", .again_as = weight}, false},
         {{.again = "bert.embeddings.word_embeddings.weight", .again_as = weight, .changed = true},
@@ -595,7 +596,8 @@ static void test_untied_head(void **state)
         {{.again = "cls.predictions.bias",
           .again_as = "cls.predictions.decoder.bias",
           .changed = true},
-         false},
+         false,
+         true},
     };
     static float tied[BATCH * WIDTH * VOCABULARY], found[BATCH * WIDTH * VOCABULARY];
     files f = new_files(all_heads);
@@ -606,12 +608,13 @@ static void test_untied_head(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mc_model *bert = load_edited(ctx, &f, &cases[i].edit, NULL);
         assert_good(ctx);
-        assert_string_equal(log_text, "");
+        assert_true(cases[i].two_biases == (strstr(log_text, "differ: the first counts") != NULL));
+        assert_true(cases[i].two_biases || !*log_text);
         assert_true(mc_model_get_heads(bert).lm);
         assert_int_equal(mc_bert_get_config(bert).tied, !cases[i].own);
         assert_same_outputs(ctx, reference, ctx, bert);
         mlm_logits(ctx, bert, found);
-        if (!cases[i].own) {
+        if (!cases[i].own && !cases[i].two_biases) {
             assert_memory_equal(found, tied, sizeof found);
             continue;
         }

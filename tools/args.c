@@ -233,6 +233,7 @@ static bool set_value(const args_option *o, const char *string)
 {
     if (args_is_whole(o)) return set_whole(o, string);
     if (args_is_real(o)) return set_real(o, string);
+    if (o->type == ARGS_TYPE_BYTES) return text_parse_bytes(string, o->target);
     if (o->type == ARGS_TYPE_CHOICE) return set_choice(o, string);
     if (o->type == ARGS_TYPE_TEXTS) return add_to_list(o->target, string);
     if (o->type == ARGS_TYPE_PATHS) return *string && add_to_list(o->target, string);

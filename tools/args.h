@@ -35,6 +35,7 @@ typedef enum args_type {
     ARGS_TYPE_UINT64,
     ARGS_TYPE_FLOAT,
     ARGS_TYPE_DOUBLE,
+    ARGS_TYPE_BYTES, /* int64_t: bytes, or a number with KB, MB, GB or TB behind it */
     ARGS_TYPE_TEXT,  /* const char *, any, also empty */
     ARGS_TYPE_TEXTS, /* args_list: the value, any; the option may be repeated */
     ARGS_TYPE_PATH,  /* const char *, not empty */
@@ -88,6 +89,9 @@ typedef struct args_option {
     .name = (option_name),                                                                         \
     .type = _Generic((pointer), float *: ARGS_TYPE_FLOAT, double *: ARGS_TYPE_DOUBLE),             \
     .target = (pointer), .real_low = (lowest), .real_high = (highest), .help = (explanation)
+#define ARGS_BYTES(option_name, pointer, explanation)                                 \
+    .name = (option_name), .type = ARGS_TYPE_BYTES, .target = (int64_t *){(pointer)}, \
+    .help = (explanation)
 #define ARGS_TEXT(option_name, pointer, explanation)                                     \
     .name = (option_name), .type = ARGS_TYPE_TEXT, .target = (const char **){(pointer)}, \
     .help = (explanation)

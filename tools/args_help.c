@@ -53,6 +53,7 @@ void args_add_expected(text *t, const args_option *o)
 {
     if (args_is_whole(o)) add_whole_range(t, o);
     if (args_is_real(o)) add_real_range(t, o);
+    if (o->type == ARGS_TYPE_BYTES) text_add(t, "a size such as 500MB or 5GB");
     if (o->type == ARGS_TYPE_TEXT || o->type == ARGS_TYPE_TEXTS) text_add(t, "a text");
     if (o->type == ARGS_TYPE_PATH) text_add(t, "a path");
     if (o->type == ARGS_TYPE_PATHS) text_add(t, "one path or more");
@@ -100,6 +101,7 @@ static void add_value_name(text *t, const args_option *o)
         text_add(t, "%s",
                  args_is_whole(o)             ? "N"
                  : args_is_real(o)            ? "X"
+                 : o->type == ARGS_TYPE_BYTES ? "SIZE"
                  : o->type == ARGS_TYPE_PATH  ? "PATH"
                  : o->type == ARGS_TYPE_PATHS ? "PATH..."
                                               : "TEXT");
@@ -128,7 +130,8 @@ static void add_default(text *t, const args_option *o)
     if (args_is_flag(o))
         text_add(t, *(bool *)o->target == (o->type == ARGS_TYPE_FLAG) ? "on" : "off");
     if (o->type == ARGS_TYPE_INT32) text_add(t, "%d", *(int *)o->target);
-    if (o->type == ARGS_TYPE_INT64) text_add(t, "%lld", (long long)*(int64_t *)o->target);
+    if (o->type == ARGS_TYPE_INT64 || o->type == ARGS_TYPE_BYTES)
+        text_add(t, "%lld", (long long)*(int64_t *)o->target);
     if (o->type == ARGS_TYPE_UINT64)
         text_add(t, "%llu", (unsigned long long)*(uint64_t *)o->target);
     if (o->type == ARGS_TYPE_FLOAT) text_add_number(t, *(float *)o->target);

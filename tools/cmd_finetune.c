@@ -19,6 +19,7 @@ static const char *const keep_names[] = {"last", "best", NULL};
 typedef struct finetune_options {
     int model, task, keep;
     const char *pretrained, *config, *tokenizer, *data, *output;
+    int64_t max_shard_size;
     int64_t epochs, max_length, max_steps;
     int batch_size;
     double dropout;
@@ -218,7 +219,8 @@ static void save(finetune *f)
     if (!f->o->output || mc_failed(f->ctx)) return;
     run_log_line(&f->log, "saving to %s", f->o->output);
     if (mc_rank(f->ctx) == 0) mc_tokenizer_save(f->tokenizer, f->o->output);
-    mc_model_save(f->model, f->o->output);
+    mc_save_options options = {.max_shard_size = f->o->max_shard_size};
+    mc_model_save_as(f->model, f->o->output, &options);
 }
 
 /* Evaluates the model; its score is the run's if it is the one to keep, and the best so far is
@@ -308,6 +310,9 @@ static void add_own_rows(args_table *table, finetune_options *o)
             {ARGS_PATH("data", &o->data, "folder with the task's rows"), .required = true},
             {ARGS_PATH("output", &o->output,
                        "folder to save the model to; without it nothing is saved")},
+            {ARGS_BYTES("max-shard-size", &o->max_shard_size,
+                        "save the weights in several files of at most this size"),
+             .default_text = "one file"},
             {ARGS_CHOICE("keep", &o->keep, keep_names,
                          "which epoch's model is saved: the last, or the one with the best "
                          "accuracy"),

@@ -314,6 +314,9 @@ static void add_own_rows(args_table *table, pretrain_options *o)
             {ARGS_INT("keep", &o->keep, 0, 1000000,
                       "older checkpoints that stay beside the newest"),
              .known_as = "save-total-limit"},
+            {ARGS_BYTES("max-shard-size", &o->max_shard_size,
+                        "save the weights in several files of at most this size"),
+             .default_text = "one file"},
             {0},
         });
 }

@@ -16,6 +16,8 @@
     X(generate, "continue texts with a language model")                                            \
     X(plan, "tell what memory, communication and time a training step takes")                      \
     X(bench, "measure the collectives between ranks")                                              \
+    X(convert, "write a model in Hugging Face's or ModelCenter's form")                            \
+    X(info, "tell what is in a file or folder of tensors")                                         \
     X(inspect, "show statistics of a model's parameters and activations")
 /* clang-format on */
 

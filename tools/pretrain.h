@@ -13,6 +13,7 @@
 typedef struct pretrain_options {
     int model;
     const char *config, *pretrained, *output, *tokenizer, *prompt;
+    int64_t max_shard_size;
     args_list data, val;    /* paths and patterns of token files */
     const char *batch_text; /* a number or "auto" */
     int64_t batch_size;     /* of a rank; 0: auto. tokens_per_step is that of all ranks */

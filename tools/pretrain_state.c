@@ -109,7 +109,8 @@ static mc_status save_files(void *user, const char *folder)
     pretrain *p = user;
     bool first = mc_rank(p->ctx) == 0;
     mc_status status = p->tokenizer && first ? mc_tokenizer_save(p->tokenizer, folder) : MC_OK;
-    return status ? status : mc_model_save(p->work.model, folder);
+    mc_save_options options = {.max_shard_size = p->o.max_shard_size};
+    return status ? status : mc_model_save_as(p->work.model, folder, &options);
 }
 
 void pretrain_tell_saved(pretrain *p)
@@ -177,7 +178,8 @@ bool pretrain_find_checkpoint(pretrain *p)
                                "choose another folder",
                                o->output);
     }
-    if (holds(o->output, "model.safetensors") || holds(o->output, "config.json"))
+    if (holds(o->output, "model.safetensors") || holds(o->output, "model.safetensors.index.json") ||
+        holds(o->output, "config.json"))
         return pretrain_refuse(p, "--output %s holds a model, which is not overwritten", o->output);
     if (o->resume) run_log_line(&p->log, "no checkpoint in %s yet: the run begins", o->output);
     return true;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { LONGEST_COMPARED = 63 };
 
@@ -84,6 +85,34 @@ bool text_parse_whole(const char *string, int64_t *out)
     long long value = strtoll(string, NULL, 10);
     if (errno) return false;
     *out = value;
+    return true;
+}
+
+/* What a unit stands for, 0 for none. */
+static double unit_bytes(const char *unit)
+{
+    static const char *const units[] = {"KB", "MB", "GB", "TB"};
+    double bytes = 1e3;
+    for (int i = 0; i < 4; i++, bytes *= 1e3)
+        if (strcasecmp(unit, units[i]) == 0) return bytes;
+    return 0;
+}
+
+bool text_parse_bytes(const char *string, int64_t *out)
+{
+    char number[64];
+    size_t length = strlen(string);
+    double unit = length > 2 ? unit_bytes(string + length - 2) : 0, value;
+    int64_t whole = 0;
+    if (!unit) {
+        if (!text_parse_whole(string, &whole) || whole < 1) return false;
+        *out = whole;
+        return true;
+    }
+    if (length - 2 >= sizeof number) return false;
+    snprintf(number, sizeof number, "%.*s", (int)(length - 2), string);
+    if (!text_parse_real(number, &value) || value * unit < 1 || value * unit > 9e18) return false;
+    *out = (int64_t)(value * unit);
     return true;
 }
 

@@ -38,6 +38,9 @@ void text_add_json_number(text *t, double value);
  * behind it, and not beyond what the type holds. False, with *out as it was, otherwise. */
 bool text_parse_whole(const char *string, int64_t *out);
 bool text_parse_real(const char *string, double *out);
+/* Bytes from 1 up: a whole number, or a number with KB, MB, GB or TB (powers of 1000), such as
+ * "1.5GB". */
+bool text_parse_bytes(const char *string, int64_t *out);
 
 /* The number of insertions, deletions and substitutions that turn one string into the other, for
  * "did you mean". SIZE_MAX when either is longer than 63 bytes. */

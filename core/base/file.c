@@ -281,8 +281,7 @@ mc_status mc_file_sync(mc_file_writer *writer)
     return status;
 }
 
-/* Makes a rename durable: the folder's own entry has to reach the disk too. */
-static mc_status sync_parent(mc_error *err, const char *path)
+mc_status mc_path_sync_folder(mc_error *err, const char *path)
 {
     char folder[MC_PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -308,7 +307,7 @@ mc_status mc_file_rename(mc_file_writer *writer)
     if (rename(writer->aside, writer->path) != 0)
         return io_error(writer->err, writer->path, "put the finished file in its place");
     writer->created = false;
-    return sync_parent(writer->err, writer->path);
+    return mc_path_sync_folder(writer->err, writer->path);
 }
 
 mc_status mc_file_commit(mc_file_writer *writer)
@@ -325,4 +324,18 @@ void mc_file_writer_release(mc_file_writer *writer)
     mc_free(writer->path);
     mc_free(writer->buffer);
     *writer = (mc_file_writer){.fd = -1};
+}
+
+mc_status mc_file_copy(mc_error *err, const char *from, const char *to)
+{
+    mc_file_map map;
+    mc_file_writer writer;
+    mc_status status = mc_file_map_init(err, &map, from);
+    if (status) return status;
+    status = mc_file_writer_init(err, &writer, to);
+    if (!status) status = mc_file_write(&writer, map.data, map.size);
+    if (!status) status = mc_file_commit(&writer);
+    mc_file_writer_release(&writer);
+    mc_file_map_release(&map);
+    return status;
 }

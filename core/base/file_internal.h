@@ -16,6 +16,9 @@ bool mc_path_is_folder(const char *path);
 /* mkdir -p. */
 mc_status mc_make_folders(mc_error *err, const char *path);
 
+/* Makes a rename to `path` durable: the folder's own entry has to reach the disk too. */
+mc_status mc_path_sync_folder(mc_error *err, const char *path);
+
 /* A whole file mapped read-only. `data` is NULL for an empty file. */
 typedef struct mc_file_map {
     const uint8_t *data;
@@ -66,5 +69,8 @@ mc_status mc_file_sync(mc_file_writer *writer);
 mc_status mc_file_rename(mc_file_writer *writer);
 mc_status mc_file_commit(mc_file_writer *writer); /* sync + rename */
 void mc_file_writer_release(mc_file_writer *writer);
+
+/* A copy of a file, in the place of an older one. */
+mc_status mc_file_copy(mc_error *err, const char *from, const char *to);
 
 #endif

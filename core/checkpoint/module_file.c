@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include "core/base/context_internal.h"
+#include "core/checkpoint/pretrained_internal.h"
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/torch_writer_internal.h"
 #include "core/checkpoint/weight_map_internal.h"
@@ -21,12 +22,19 @@ static mc_status check(const mc_module *module, const char *path, const char *ca
 
 mc_status mc_module_save(mc_module *module, const char *path)
 {
+    return mc_module_save_as(module, path, NULL);
+}
+
+mc_status mc_module_save_as(mc_module *module, const char *path, const mc_save_options *options)
+{
     mc_status status = check(module, path, "mc_module_save");
     if (status) return status;
-    mc_safetensors_writer *writer = mc_weights_write(module, &own_names, 0, false, false, path);
-    mc_safetensors_writer_sync(writer);
-    mc_safetensors_writer_rename(writer);
-    mc_safetensors_writer_free(writer);
+    mc_weight_form form = {.map = &own_names};
+    if (!mc_save_options_check(module->ctx, options)) return mc_error_status(module->ctx);
+    if (options) form.max_shard_size = options->max_shard_size;
+    mc_weight_files *files = mc_weights_write(module, &form, path);
+    mc_weight_files_rename(files);
+    mc_weight_files_free(files);
     return mc_error_status(module->ctx);
 }
 

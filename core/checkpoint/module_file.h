@@ -7,6 +7,7 @@
 #ifndef MC_CHECKPOINT_MODULE_FILE_H
 #define MC_CHECKPOINT_MODULE_FILE_H
 
+#include "core/checkpoint/pretrained.h"
 #include "core/nn/module.h"
 
 /* Writes all parameters below `module` (a root, or a part of a model) to the file `path`, aside at
@@ -16,6 +17,13 @@
  * there or cannot be written, MC_ERR_NOT_FOUND or MC_ERR_IO; a NULL module or path,
  * MC_ERR_ARGUMENT. */
 MC_API mc_status mc_module_save(mc_module *module, const char *path);
+/* The same with options (NULL: none). More than max_shard_size go to files that are named after
+ * `path`, which ends in ".safetensors" then: "mine.safetensors" becomes
+ * mine-00001-of-0000N.safetensors and mine.safetensors.index.json, which mc_module_load takes.
+ * What older saves have left under these names, and no index names any more, is removed. Errors: a
+ * negative size, another ending, MC_ERR_ARGUMENT. */
+MC_API mc_status mc_module_save_as(mc_module *module, const char *path,
+                                   const mc_save_options *options);
 
 /* The same as a PyTorch file: a state dict with a tensor for each parameter. The names of the
  * library's models are ModelCenter's, so this is what BMTrain's load(model, path) reads and

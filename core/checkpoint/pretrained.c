@@ -3,6 +3,13 @@
 #include <string.h>
 #include "core/base/context_internal.h"
 
+bool mc_save_options_check(mc_context *ctx, const mc_save_options *options)
+{
+    if (!options || options->max_shard_size >= 0) return true;
+    return !mc_fail(ctx, MC_ERR_ARGUMENT, "max_shard_size %lld: expected a number from 0 up",
+                    (long long)options->max_shard_size);
+}
+
 /* config.json, by rank 0 alone, up to where it takes its name. */
 static void begin_config(const mc_pretrained_folder *what, mc_file_writer *config, const char *path)
 {
@@ -17,15 +24,13 @@ static void write_files(const mc_pretrained_folder *what, const char *config_pat
                         const char *weights_path)
 {
     mc_context *ctx = what->model->ctx;
-    mc_safetensors_writer *weights = mc_weights_write(what->model, what->map, what->layers,
-                                                      what->prefixed, what->unscale, weights_path);
+    mc_weight_files *weights = mc_weights_write(what->model, &what->form, weights_path);
     mc_file_writer config = {.fd = -1};
     if (!mc_failed(ctx)) begin_config(what, &config, config_path);
-    mc_safetensors_writer_sync(weights);
     if (!mc_failed(ctx) && !ctx->rank) mc_file_rename(&config);
-    mc_safetensors_writer_rename(weights);
+    mc_weight_files_rename(weights);
     mc_file_writer_release(&config);
-    mc_safetensors_writer_free(weights);
+    mc_weight_files_free(weights);
 }
 
 mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *folder)

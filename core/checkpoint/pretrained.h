@@ -1,7 +1,8 @@
-/* What all from_pretrained functions share. */
+/* What all functions share that load and save models. */
 #ifndef MC_CHECKPOINT_PRETRAINED_H
 #define MC_CHECKPOINT_PRETRAINED_H
 
+#include <stdint.h>
 #include "core/nn/block_list.h"
 #include "core/tensor/dtype.h"
 
@@ -11,9 +12,26 @@ typedef struct mc_load_options {
                                was saved in ("dtype" or "torch_dtype"; f32 where it says none) */
     const char *variant; /* of the weight file: model.<variant>.safetensors; NULL: see
                                mc_tensor_file_open */
+    bool saved_heads;    /* only heads that the file has: BERT gets no pooler where it has none */
     int num_labels;      /* > 0: the model gets a classification head of that many labels; if the
                                file has none it is initialised, and said so through the log */
     mc_recompute recompute; /* of the model's blocks */
 } mc_load_options;
+
+/* How a model's folder is written. */
+typedef enum mc_save_form {
+    MC_SAVE_DEFAULT = 0,  /* Hugging Face's, but for families that have no such form (CPM) */
+    MC_SAVE_HUGGING_FACE, /* as `transformers` loads it */
+    MC_SAVE_MODELCENTER,  /* ModelCenter's keys and names of tensors, in safetensors files */
+} mc_save_form;
+
+typedef struct mc_save_options {
+    mc_save_form form; /* of models; other modules have none */
+    /* Bytes of tensors that a file holds at most (one tensor may be larger): weights that are more
+     * go to model-00001-of-0000N.safetensors and so on, and an index of them to
+     * model.safetensors.index.json, in the same pieces as `transformers` writes. 0: one file of any
+     * size. */
+    int64_t max_shard_size;
+} mc_save_options;
 
 #endif

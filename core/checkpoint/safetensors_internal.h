@@ -14,6 +14,8 @@
 mc_safetensors_writer *mc_safetensors_writer_new_shared(mc_context *ctx, const char *path,
                                                         const mc_safetensors_spec *specs,
                                                         size_t count);
+/* The file's path until it is renamed. */
+const char *mc_safetensors_writer_aside(const mc_safetensors_writer *writer);
 /* MC_ERR_ARGUMENT for bytes that were not declared. */
 mc_status mc_safetensors_write_at(mc_safetensors_writer *writer, uint64_t offset, const void *data,
                                   size_t size);

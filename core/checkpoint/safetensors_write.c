@@ -304,6 +304,11 @@ mc_safetensors_writer *mc_safetensors_writer_new_shared(mc_context *ctx, const c
     return new_writer(ctx, path, specs, count, NULL, 0, true);
 }
 
+const char *mc_safetensors_writer_aside(const mc_safetensors_writer *writer)
+{
+    return writer->file.aside;
+}
+
 mc_status mc_safetensors_write(mc_safetensors_writer *writer, const void *data, size_t size)
 {
     if (!writer) return MC_ERR_ARGUMENT;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/base/memory_internal.h"
+#include "core/checkpoint/shards_internal.h"
 #include "core/checkpoint/training_internal.h"
 
 /* ---- checksums ------------------------------------------------------------------------------- */
@@ -138,21 +139,8 @@ mc_status mc_checkpoint_steps(mc_error *err, const char *folder, int64_t **steps
 typedef struct publishing {
     mc_error *err;
     const char *folder, *checkpoint;
+    size_t shards; /* of the weights; 0: one file */
 } publishing;
-
-static mc_status copy_file(mc_error *err, const char *from, const char *to)
-{
-    mc_file_map map;
-    mc_file_writer writer;
-    mc_status status = mc_file_map_init(err, &map, from);
-    if (status) return status;
-    status = mc_file_writer_init(err, &writer, to);
-    if (!status) status = mc_file_write(&writer, map.data, map.size);
-    if (!status) status = mc_file_commit(&writer);
-    mc_file_writer_release(&writer);
-    mc_file_map_release(&map);
-    return status;
-}
 
 /* A link takes the name in one step, like a file that was written aside. */
 static mc_status publish_file(void *user, const char *name)
@@ -168,11 +156,75 @@ static mc_status publish_file(void *user, const char *name)
     unlink(aside);
     bool linked = link(from, aside) == 0 && rename(aside, to) == 0;
     unlink(aside); /* a rename of two links of one file leaves both */
-    return linked ? MC_OK : copy_file(p->err, from, to);
+    return linked ? MC_OK : mc_file_copy(p->err, from, to);
+}
+
+/* ---- their weights, which may be several files ----------------------------------------------- */
+
+static const char weights_name[] = "model.safetensors";
+static const char index_name[] = "model.safetensors.index.json";
+
+static mc_status publish_other(void *user, const char *name)
+{
+    bool weights = strcmp(name, weights_name) == 0 || strcmp(name, index_name) == 0 ||
+                   mc_shard_count_of(name, weights_name);
+    return weights ? MC_OK : publish_file(user, name);
+}
+
+static mc_status publish_shard(void *user, const char *name)
+{
+    return mc_shard_count_of(name, weights_name) ? publish_file(user, name) : MC_OK;
+}
+
+static mc_status shard_in_checkpoint(void *user, size_t number, char out[MC_PATH_MAX])
+{
+    const publishing *p = user;
+    char single[MC_PATH_MAX];
+    mc_status status = mc_path_join(p->err, single, p->checkpoint, weights_name);
+    return status ? status : mc_shard_path(p->err, out, single, number, p->shards);
+}
+
+/* An index that describes a mixture of old and new files is never there. */
+static mc_status publish_shards(publishing *p, const char *single, const char *index_path)
+{
+    enum { INDEX_SIZE_MAX = 100 << 20 };
+    cJSON *index = mc_json_read_object(p->err, index_path, INDEX_SIZE_MAX);
+    if (!index) return p->err->status;
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(index, "weight_map");
+    if (cJSON_IsObject(map) && cJSON_IsString(map->child))
+        p->shards = mc_shard_count_of(map->child->valuestring, weights_name);
+    mc_status status = p->shards ? MC_OK
+                                 : mc_error_set(p->err, MC_ERR_FORMAT,
+                                                "%s: key \"weight_map\": expected names like "
+                                                "model-00001-of-00002.safetensors",
+                                                index_path);
+    mc_shard_set set = {.err = p->err,
+                        .path = single,
+                        .index = index,
+                        .count = p->shards,
+                        .source = shard_in_checkpoint,
+                        .user = p};
+    if (!status) status = mc_shards_bridge(&set);
+    if (!status) status = mc_folder_each(p->err, p->checkpoint, publish_shard, p);
+    if (!status) status = publish_file(p, index_name);
+    cJSON_Delete(index);
+    return status;
 }
 
 mc_status mc_checkpoint_publish(mc_error *err, const char *folder, const char *checkpoint)
 {
-    publishing p = {err, folder, checkpoint};
-    return mc_folder_each(err, checkpoint, publish_file, &p);
+    publishing p = {.err = err, .folder = folder, .checkpoint = checkpoint};
+    char single[MC_PATH_MAX], from[MC_PATH_MAX], index_path[MC_PATH_MAX];
+    mc_status status = mc_folder_each(err, checkpoint, publish_other, &p);
+    if (!status) status = mc_path_join(err, single, folder, weights_name);
+    if (!status) status = mc_path_join(err, from, checkpoint, weights_name);
+    if (!status) status = mc_path_join(err, index_path, checkpoint, index_name);
+    if (status) return status;
+    if (mc_path_is_file(index_path))
+        status = publish_shards(&p, single, index_path);
+    else if (mc_path_is_file(from))
+        status = publish_file(&p, weights_name);
+    else
+        return MC_OK; /* weights of a program's own form */
+    return status ? status : mc_shards_clean(err, single, p.shards);
 }

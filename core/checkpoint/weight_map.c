@@ -54,18 +54,50 @@ static bool expand(char out[MC_NAME_MAX], const char *text, int number, int laye
     return !*text;
 }
 
+/* The rule for a parameter, with the layer's number and what follows the rule's own name; NULL:
+ * none. */
+static const mc_weight_rule *find_rule(const mc_weight_map *map, const char *ours, int *number,
+                                       const char **rest)
+{
+    *number = 0;
+    for (const mc_weight_rule *rule = map->rules; rule->ours; rule++)
+        if ((*rest = match_prefix(rule->ours, ours, number))) return rule;
+    return NULL;
+}
+
 bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool prefixed,
                     char out[MC_NAME_MAX])
 {
-    for (const mc_weight_rule *rule = map->rules; rule->ours; rule++) {
-        int number = 0;
-        const char *rest = match_prefix(rule->ours, ours, &number);
-        if (!rest) continue;
-        out[0] = '\0';
-        return (!prefixed || rule->head || expand(out, map->base_prefix, 0, 0)) &&
-               expand(out, rule->theirs, number, layers) && expand(out, rest, 0, 0);
-    }
-    return false;
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    out[0] = '\0';
+    return rule && (!prefixed || rule->head || expand(out, map->base_prefix, 0, 0)) &&
+           expand(out, rule->theirs, number, layers) && expand(out, rest, 0, 0);
+}
+
+bool mc_weight_copy(const mc_weight_map *map, const char *ours, char out[MC_NAME_MAX])
+{
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    out[0] = '\0';
+    return rule && rule->copy && expand(out, rule->copy, number, 0) && expand(out, rest, 0, 0);
+}
+
+bool mc_weight_written_copy(mc_module *model, const mc_weight_map *map, bool own_names,
+                            const char *ours, char out[MC_NAME_MAX])
+{
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    out[0] = '\0';
+    if (!rule) return false;
+    if (!own_names)
+        return mc_weight_copy(map, ours, out) &&
+               (!rule->copied_with || mc_module_find_parameter(model, rule->copied_with));
+    return rule->own_copy && expand(out, rule->own_copy, number, 0) && expand(out, rest, 0, 0) &&
+           !mc_module_find_parameter(model, out); /* which is no copy then */
 }
 
 /* Replaces a final ".weight" or ".bias" by LayerNorm's names in old TensorFlow conversions. */
@@ -84,13 +116,12 @@ static bool old_norm_name(char name[MC_NAME_MAX])
 
 mc_weight_place mc_weight_place_of(const mc_weight_map *map, const char *ours)
 {
-    for (const mc_weight_rule *rule = map->rules; rule->ours; rule++) {
-        int number = 0;
-        if (match_prefix(rule->ours, ours, &number))
-            return (mc_weight_place){rule->transpose, rule->part, rule->parts ? rule->parts : 1,
-                                     rule->factor != 0 ? rule->factor : 1};
-    }
-    return (mc_weight_place){.parts = 1, .factor = 1};
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    if (!rule) return (mc_weight_place){.parts = 1, .factor = 1};
+    return (mc_weight_place){rule->transpose, rule->part, rule->parts ? rule->parts : 1,
+                             rule->factor != 0 ? rule->factor : 1};
 }
 
 mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape)
@@ -113,6 +144,10 @@ const mc_tensor_entry *mc_weight_locate(const mc_weight_map *map, int layers,
 {
     char name[MC_NAME_MAX];
     *place = mc_weight_place_of(map, ours);
+    if (mc_weight_copy(map, ours, name)) {
+        const mc_tensor_entry *copy = mc_tensor_file_find(file, name);
+        if (copy) return copy;
+    }
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
         if (!mc_weight_name(map, layers, ours, prefixed, name)) continue;
         const mc_tensor_entry *entry = mc_tensor_file_find(file, name);

@@ -19,6 +19,11 @@ typedef struct mc_weight_rule {
                         the dimension that is our first; parts 0: all of it. The parameters of one
                         tensor are declared in order, one right after the other */
     float factor;    /* theirs are ours times this, in a model that holds scaled values; 0: 1 */
+    /* A second name (without the base prefix) that a file may have the values under; where it has
+     * it, it counts. It is written too, unless `copied_with` names a parameter that the model
+     * doesn't have. NULL: none */
+    const char *copy, *copied_with;
+    const char *own_copy; /* written too where parameters are written under our own names */
 } mc_weight_rule;
 
 /* Where a parameter lies in a tensor of a file: see mc_weight_rule. */
@@ -34,10 +39,18 @@ typedef struct mc_weight_map {
     /* fnmatch patterns of tensors in files that are no parameters (buffers, copies of tied
      * weights); NULL at the end */
     const char *const *ignored;
+    /* Words of tensors' names in PyTorch's order, see mc_tensor_name_compare, in which tensors are
+     * written; NULL: as the parameters were declared */
+    const char *order;
 } mc_weight_map;
 
 enum { MC_NAME_MAX = 512 };
 
+/* The second name of parameter `ours` in a file of this map's form; false: it has none. */
+bool mc_weight_copy(const mc_weight_map *map, const char *ours, char out[MC_NAME_MAX]);
+/* The name of a copy that is to be written for this model; false: none. */
+bool mc_weight_written_copy(mc_module *model, const mc_weight_map *map, bool own_names,
+                            const char *ours, char out[MC_NAME_MAX]);
 /* The name that parameter `ours` has in a file of this map's form, with the base prefix if
  * `prefixed`. False if no rule fits. */
 bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool prefixed,
@@ -70,11 +83,28 @@ mc_status mc_weight_read(mc_error *err, const mc_tensor_entry *entry, mc_weight_
  * floats. Warnings through the log: spare tensors, tensors with NaN or infinite values. */
 mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
                           mc_tensor_file *file, const char *source, const char *const *may_be_new);
-/* Begins and fills a safetensors file of the model's parameters under their names of the map, in
- * the parameters' dtype; the caller syncs and renames it. With `unscale` values are multiplied by
- * their rules' factors. All ranks do it together, and each writes its share. NULL after an
- * error. */
-mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
-                                        bool prefixed, bool unscale, const char *path);
+
+/* How a model's parameters are written. */
+typedef struct mc_weight_form {
+    const mc_weight_map *map;
+    int layers;
+    bool prefixed;          /* with the map's base prefix, see mc_weight_name */
+    bool own_names;         /* under our own names and as in memory; of rules only factors count */
+    int scaling;            /* 1: values are multiplied by their rules' factors, -1: divided */
+    int64_t max_shard_size; /* bytes of tensors in a file, see shards_internal.h; 0: one file */
+} mc_weight_form;
+
+/* Files that have been written aside, and have no names yet. */
+typedef struct mc_weight_files mc_weight_files;
+
+/* Writes and syncs safetensors files of the model's parameters under their names of the map, in
+ * the parameters' dtype: one that will be `path`, or shards and an index named after it. All ranks
+ * do it together, and each writes its share. NULL after an error. */
+mc_weight_files *mc_weights_write(mc_module *model, const mc_weight_form *form, const char *path);
+/* Gives the files their names, such that whoever loads finds the older weights or the new ones,
+ * and removes what an older save left. All ranks do it together. */
+mc_status mc_weight_files_rename(mc_weight_files *files);
+/* What has no name yet is removed. NULL is allowed. */
+void mc_weight_files_free(mc_weight_files *files);
 
 #endif

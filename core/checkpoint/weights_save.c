@@ -2,8 +2,11 @@
 #include "core/checkpoint/weight_map_internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/checkpoint/safetensors_internal.h"
+#include "core/checkpoint/shards_internal.h"
+#include "core/checkpoint/weight_files_internal.h"
 #include "core/nn/module_internal.h"
 
 /* ---- what is saved --------------------------------------------------------------------------- */
@@ -14,25 +17,29 @@ typedef struct saved_tensor {
     mc_shape shape;
     mc_weight_place place; /* of the first parameter */
     mc_parameter *first;
-    int parts; /* found so far */
+    int parts;         /* found so far */
+    size_t number;     /* in the order of declaration */
+    const char *order; /* the map's */
 } saved_tensor;
 
 typedef struct saved {
-    mc_safetensors_spec *specs;
     saved_tensor *tensors;
     size_t count;
 } saved;
 
 /* Adds a parameter to the list: its own tensor, or the next part of the last one. */
-static bool add_saved(saved *s, mc_parameter *p, const mc_weight_map *map, int layers,
-                      bool prefixed)
+static bool add_saved(saved *s, mc_parameter *p, const mc_weight_form *form)
 {
+    const mc_weight_map *map = form->map;
     saved_tensor *next = &s->tensors[s->count], *last = s->count ? next - 1 : NULL;
-    next->place = (mc_weight_place){.parts = 1, .factor = 1};
-    if (mc_weight_name(map, layers, p->name, prefixed, next->name))
-        next->place = mc_weight_place_of(map, p->name);
-    else
+    mc_weight_place place = mc_weight_place_of(map, p->name);
+    bool own =
+        form->own_names || !mc_weight_name(map, form->layers, p->name, form->prefixed, next->name);
+    if (own) {
         snprintf(next->name, MC_NAME_MAX, "%s", p->name);
+        place = (mc_weight_place){.parts = 1, .factor = place.factor};
+    }
+    next->place = place;
     int part = next->place.part;
     if (part) {
         bool follows = last && last->parts == part && strcmp(last->name, next->name) == 0 &&
@@ -45,22 +52,42 @@ static bool add_saved(saved *s, mc_parameter *p, const mc_weight_map *map, int l
     next->first = p;
     next->parts = 1;
     next->shape = mc_weight_file_shape(next->place, p->shape);
-    s->specs[s->count++] = (mc_safetensors_spec){.name = next->name,
-                                                 .dtype = mc_parameter_dtype(p),
-                                                 .ndim = next->shape.ndim,
-                                                 .shape = next->shape.dim};
+    if (form->scaling < 0) next->place.factor = 1 / next->place.factor;
+    if (!form->scaling) next->place.factor = 1;
+    next->order = form->own_names ? NULL : map->order;
+    next->number = s->count++;
     return true;
 }
 
-static bool collect(mc_module *model, const mc_weight_map *map, int layers, bool prefixed, saved *s)
+/* Adds the same tensor under its second name, where it has one. */
+static void add_copy(saved *s, mc_module *model, const mc_weight_form *form)
 {
-    size_t most = model->root->parameter_count + 1;
-    s->specs = mc_calloc(most, sizeof *s->specs);
+    saved_tensor *next = &s->tensors[s->count], *last = next - 1;
+    char name[MC_NAME_MAX];
+    if (!mc_weight_written_copy(model, form->map, form->own_names, last->first->name, name)) return;
+    *next = *last;
+    memcpy(next->name, name, sizeof name);
+    next->number = s->count++;
+}
+
+static int compare_tensors(const void *a, const void *b)
+{
+    const saved_tensor *x = a, *y = b;
+    int result = x->order ? mc_tensor_name_compare(x->order, x->name, y->name) : 0;
+    return result ? result : (x->number > y->number) - (x->number < y->number);
+}
+
+static bool collect(mc_module *model, const mc_weight_form *form, saved *s)
+{
+    size_t most = 2 * model->root->parameter_count + 1; /* with copies */
     s->tensors = mc_calloc(most, sizeof *s->tensors);
-    if (!s->specs || !s->tensors) return !mc_fail_nomem(model->ctx, "saving weights");
+    if (!s->tensors) return !mc_fail_nomem(model->ctx, "saving weights");
     mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));)
-        if (!add_saved(s, p, map, layers, prefixed)) return false;
+    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));) {
+        if (!add_saved(s, p, form)) return false;
+        add_copy(s, model, form);
+    }
+    qsort(s->tensors, s->count, sizeof *s->tensors, compare_tensors);
     return true;
 }
 
@@ -216,26 +243,78 @@ static void write_tensor(mc_safetensors_writer *writer, const saved_tensor *s, u
         write_values(writer, s, part, at);
 }
 
-mc_safetensors_writer *mc_weights_write(mc_module *model, const mc_weight_map *map, int layers,
-                                        bool prefixed, bool unscale, const char *path)
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static uint64_t bytes_of(const saved_tensor *s)
+{
+    return (uint64_t)mc_shape_count(s->shape) * element_size(s);
+}
+
+/* Writes and syncs the tensors of one file, those whose `shard` is its number. `specs` has room for
+ * all. */
+static void write_file(mc_weight_files *files, const saved *s, const size_t *shard, size_t number,
+                       mc_safetensors_spec *specs)
+{
+    mc_context *ctx = files->ctx;
+    size_t count = 0;
+    uint64_t at = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const saved_tensor *t = &s->tensors[i];
+        if (shard[i] != number) continue;
+        specs[count++] = (mc_safetensors_spec){.name = t->name,
+                                               .dtype = mc_parameter_dtype(t->first),
+                                               .ndim = t->shape.ndim,
+                                               .shape = t->shape.dim};
+    }
+    mc_safetensors_writer *writer = mc_weight_files_add(files, specs, count);
+    for (size_t i = 0; writer && i < s->count && !mc_failed(ctx); i++) {
+        if (shard[i] != number) continue;
+        write_tensor(writer, &s->tensors[i], at);
+        mc_weight_files_note(files, s->tensors[i].name, mc_shape_count(s->tensors[i].shape),
+                             bytes_of(&s->tensors[i]));
+        at += bytes_of(&s->tensors[i]);
+    }
+    mc_safetensors_writer_sync(writer);
+}
+
+/* Which file each tensor goes to; how many there are. */
+static size_t split(const saved *s, const mc_weight_form *form, size_t *shard, uint64_t *bytes)
+{
+    for (size_t i = 0; i < s->count; i++) bytes[i] = bytes_of(&s->tensors[i]);
+    uint64_t most = form->max_shard_size > 0 ? (uint64_t)form->max_shard_size : UINT64_MAX;
+    size_t count = mc_shards_split(bytes, s->count, most, shard);
+    return count ? count : 1;
+}
+
+static mc_weight_files *write_files(mc_context *ctx, const saved *s, const mc_weight_form *form,
+                                    const char *path)
+{
+    size_t *shard = mc_calloc(s->count + 1, sizeof *shard);
+    uint64_t *bytes = mc_calloc(s->count + 1, sizeof *bytes);
+    mc_safetensors_spec *specs = mc_calloc(s->count + 1, sizeof *specs);
+    mc_weight_files *files = NULL;
+    if (shard && bytes && specs)
+        files = mc_weight_files_new(ctx, path, split(s, form, shard, bytes));
+    else
+        mc_fail_nomem(ctx, "saving weights");
+    for (size_t i = 0; files && i < files->most && !mc_failed(ctx); i++)
+        write_file(files, s, shard, i, specs);
+    mc_weight_files_write_index(files);
+    mc_free(shard);
+    mc_free(bytes);
+    mc_free(specs);
+    return files;
+}
+
+mc_weight_files *mc_weights_write(mc_module *model, const mc_weight_form *form, const char *path)
 {
     if (!model || mc_failed(model->ctx) || mc_module_layout(model->root)) return NULL;
     if (mc_module_rest(model->root)) return NULL;
     saved s = {0};
-    mc_safetensors_writer *writer = NULL;
-    uint64_t at = 0;
-    if (collect(model, map, layers, prefixed, &s))
-        writer = mc_safetensors_writer_new_shared(model->ctx, path, s.specs, s.count);
-    for (size_t i = 0; writer && i < s.count && !mc_failed(model->ctx); i++) {
-        if (!unscale) s.tensors[i].place.factor = 1;
-        write_tensor(writer, &s.tensors[i], at);
-        at += (uint64_t)mc_shape_count(s.tensors[i].shape) * element_size(&s.tensors[i]);
-    }
-    mc_free(s.specs);
+    mc_weight_files *files = NULL;
+    if (collect(model, form, &s)) files = write_files(model->ctx, &s, form, path);
     mc_free(s.tensors);
-    if (mc_failed(model->ctx)) {
-        mc_safetensors_writer_free(writer);
-        return NULL;
-    }
-    return writer;
+    if (!mc_failed(model->ctx)) return files;
+    mc_weight_files_free(files);
+    return NULL;
 }

@@ -256,23 +256,40 @@ static const mc_weight_rule rules[] = {
     {"lm_head.dense", "cls.predictions.transform.dense", .head = true},
     {"lm_head.layer_norm", "cls.predictions.transform.LayerNorm", .head = true},
     {"lm_head.decoder.weight", "cls.predictions.decoder.weight", .head = true},
-    {"lm_head.decoder.bias", "cls.predictions.bias", .head = true},
+    {"lm_head.decoder.bias", "cls.predictions.bias", .head = true,
+     .copy = "cls.predictions.decoder.bias", .copied_with = "lm_head.decoder.weight"},
     {"nsp_head", "cls.seq_relationship", .head = true},
     {"classifier", "classifier", .head = true},
     {NULL}};
 
 /* Position ids are a buffer; the decoder's weight is the word embedding again unless the model is
  * untied, and its bias is cls.predictions.bias again. */
-static const char *const ignored[] = {"*embeddings.position_ids", "*embeddings.token_type_ids",
-                                      "cls.predictions.decoder.*", "lm_head.decoder.weight", NULL};
+static const char *const ignored[] = {"*embeddings.position_ids",  "*embeddings.token_type_ids",
+                                      "cls.predictions.decoder.*", "cls.predictions.bias",
+                                      "lm_head.decoder.weight",    NULL};
 
-static const mc_weight_map map = {.rules = rules, .base_prefix = "bert.", .ignored = ignored};
+static const mc_weight_map map = {
+    .rules = rules, .base_prefix = "bert.", .ignored = ignored, .order = MC_BERT_ORDER};
+
+/* The bias has two names, of which a file may have both; transformers computes with the decoder's
+ * (version 5 does not tie what differs; before, it was loaded last). */
+static void warn_biases(mc_context *ctx, const mc_model_file *f)
+{
+    static const char own[] = "lm_head.decoder.bias";
+    char name[MC_NAME_MAX], copy[MC_NAME_MAX];
+    if (!mc_weight_copy(f->map, own, copy) || !mc_weight_name(f->map, f->layers, own, false, name))
+        return;
+    if (mc_weights_differ(f->file, mc_tensor_file_find(f->file, copy),
+                          mc_tensor_file_find(f->file, name)))
+        mc_log(ctx, MC_LOG_WARNING, "%s: tensors \"%s\" and \"%s\" differ: the first counts",
+               f->folder, copy, name);
+}
 
 /* A file may have a matrix of its own although config.json does not say so. */
 bool mc_bert_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
 {
     mc_bert_config *c = config;
-    (void)ctx;
+    if (heads->lm) warn_biases(ctx, f);
     if (heads->lm && f->form == MC_FORM_HF &&
         mc_file_has_own_head(f, "lm_head.decoder.weight", "input_embedding.weight"))
         c->tied = false;

@@ -61,6 +61,13 @@ typedef struct mc_bert_parts {
         "encoder.layers.{i}.ffn.ffn.w_out", "encoder.layer.{i}.output.dense"               \
     }
 
+/* BERT's and RoBERTa's names in PyTorch's order. */
+#define MC_BERT_ORDER                                                                      \
+    "weight bias bert roberta lm_head cls classifier word_embeddings position_embeddings " \
+    "token_type_embeddings attention self intermediate output query key value dense "      \
+    "LayerNorm layer_norm out_proj embeddings encoder pooler predictions "                 \
+    "seq_relationship transform decoder"
+
 bool mc_bert_finish(const mc_config_reader *r, void *config);
 mc_model_shape mc_bert_shape(const void *config);
 /* Words, positions, types, blocks, and the heads but for the classifier. */

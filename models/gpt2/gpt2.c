@@ -223,7 +223,11 @@ static const mc_weight_rule rules[] = {
 static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias", "lm_head.weight", NULL};
 
 static const mc_weight_map map = {
-    .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
+    .rules = rules,
+    .base_prefix = "transformer.",
+    .ignored = ignored,
+    .order = "weight bias transformer lm_head score wte wpe h ln_f ln_1 attn ln_2 mlp c_attn c_fc "
+             "c_proj"};
 
 /* As transformers does from version 5 on; earlier ones tied all the same. */
 static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)

@@ -185,7 +185,8 @@ static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 static const mc_weight_rule rules[] = {
     {"input_embedding", "wte"},
     {"encoder.output_layernorm", "ln_f"},
-    {LAYER "self_att.layernorm_before_attention", "h.{i}.ln_1"},
+    {LAYER "self_att.layernorm_before_attention", "h.{i}.ln_1",
+     .own_copy = LAYER "ffn.layernorm_before_ffn"},
     {LAYER "self_att.self_attention.project_q", "h.{i}.attn.q_proj"},
     {LAYER "self_att.self_attention.project_k", "h.{i}.attn.k_proj"},
     {LAYER "self_att.self_attention.project_v", "h.{i}.attn.v_proj"},
@@ -201,7 +202,11 @@ static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias",
                                       "encoder.layers.*.ffn.layernorm_before_ffn.*", NULL};
 
 static const mc_weight_map map = {
-    .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
+    .rules = rules,
+    .base_prefix = "transformer.",
+    .ignored = ignored,
+    .order = "weight bias transformer lm_head score wte h ln_f ln_1 attn mlp k_proj v_proj q_proj "
+             "out_proj fc_in fc_out"};
 
 /* Whether a layer's two norms in a file of ModelCenter's form are not the same. */
 static bool norms_differ(const mc_model_file *f, int layer)
@@ -228,10 +233,12 @@ static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model
     return !mc_failed(ctx);
 }
 
-static bool before_save(mc_model *m, void *config, bool *unscale)
+static bool before_save(mc_model *m, mc_config_form form, void *config, int *scaling)
 {
-    const mc_gptj_config *c = config;
-    *unscale = false;
+    mc_gptj_config *c = config;
+    (void)scaling;
+    if (form == MC_FORM_MC) return true;
+    if (!c->positions) c->positions = 2048; /* ModelCenter's has no limit, transformers needs one */
     if (!c->two_norms) return true;
     return !mc_fail(
         m->module.ctx, MC_ERR_UNSUPPORTED,

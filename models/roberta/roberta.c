@@ -86,15 +86,17 @@ static const mc_weight_rule rules[] = {
     {"lm_head.dense", "lm_head.dense", .head = true},
     {"lm_head.layer_norm", "lm_head.layer_norm", .head = true},
     {"lm_head.decoder.weight", "lm_head.decoder.weight", .head = true},
-    {"lm_head.decoder.bias", "lm_head.bias", .head = true},
+    {"lm_head.decoder.bias", "lm_head.bias", .head = true, .copy = "lm_head.decoder.bias",
+     .copied_with = "lm_head.decoder.weight"},
     {"classifier", "classifier", .head = true},
     {NULL}};
 
 /* Position ids are a buffer; the decoder is the word embedding and lm_head.bias again. */
 static const char *const ignored[] = {"*embeddings.position_ids", "*embeddings.token_type_ids",
-                                      "lm_head.decoder.*", NULL};
+                                      "lm_head.decoder.*", "lm_head.bias", NULL};
 
-static const mc_weight_map map = {.rules = rules, .base_prefix = "roberta.", .ignored = ignored};
+static const mc_weight_map map = {
+    .rules = rules, .base_prefix = "roberta.", .ignored = ignored, .order = MC_BERT_ORDER};
 
 static const char *architecture(const mc_model *m)
 {

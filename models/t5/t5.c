@@ -289,7 +289,12 @@ static const char *const ignored[] = {
     "*decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL};
 
 static const mc_weight_map map = {
-    .rules = rules, .base_prefix = "transformer.", .ignored = ignored};
+    .rules = rules,
+    .base_prefix = "transformer.",
+    .ignored = ignored,
+    .order = "weight bias transformer shared encoder decoder lm_head classification_head block "
+             "final_layer_norm SelfAttention EncDecAttention DenseReluDense layer_norm q k v o "
+             "relative_attention_bias wi wi_0 wi_1 wo dense out_proj"};
 
 /* A head that differs from the words is the head; old files hold copies. */
 static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
@@ -301,15 +306,30 @@ static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model
     return true;
 }
 
-static bool before_save(mc_model *m, void *config, bool *unscale)
+/* ModelCenter's "scale" is of divided words as head. Without it words are written as they are, as
+ * FLAN-T5's were; where blocks end in norms, that is the same model. */
+static bool before_save_mc(mc_model *m, mc_t5_config *c, int *scaling)
+{
+    if (!c->tied && c->scale_head)
+        return !mc_fail(m->module.ctx, MC_ERR_UNSUPPORTED,
+                        "T5: a scaled head that is not the words has no ModelCenter form");
+    c->divided = true;
+    if (c->tied && !c->scale_head) return true;
+    *scaling = -1;
+    c->eps *= 1e-4f; /* of a mean of squares that is 1e4 times smaller */
+    return true;
+}
+
+static bool before_save(mc_model *m, mc_config_form form, void *config, int *scaling)
 {
     mc_t5_config *c = config;
+    if (form == MC_FORM_MC) return c->divided || before_save_mc(m, c, scaling);
     if (!c->divided) return true;
     if (c->tied && !c->scale_head)
         return !mc_fail(m->module.ctx, MC_ERR_UNSUPPORTED,
                         "T5: logits of ModelCenter's scale (\"scale\" is not true) have no Hugging "
                         "Face form");
-    *unscale = true;
+    *scaling = 1;
     c->eps *= 1e4f; /* what a mean of squares that is 1e4 times larger needs to give the same */
     return true;
 }

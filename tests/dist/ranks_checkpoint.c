@@ -292,8 +292,24 @@ static void check_module_file(const char *shared, const char *own)
         mc_parameter_new(module[i], "w", MC_SHAPE(13, 7), init);
         mc_parameter_new(module[i], "b", MC_SHAPE(5), init);
     }
-    mc_module_save(module[0], together);
-    mc_module_save(module[1], single);
+    for (int sharded = 1; sharded >= 0; sharded--) {
+        static const char *const files[] = {"", "-00001-of-00002.safetensors",
+                                            "-00002-of-00002.safetensors",
+                                            ".safetensors.index.json"};
+        mc_save_options o = {.max_shard_size = sharded ? 13 * 7 * 4 : 0};
+        const char *ending = sharded ? ".safetensors" : "";
+        char a[2][MC_PATH_MAX];
+        for (int i = 0; i < 2; i++) {
+            snprintf(a[i], MC_PATH_MAX, "%.4000s%s", i ? single : together, ending);
+            mc_module_save_as(module[i], a[i], &o);
+        }
+        for (int i = sharded; i < (sharded ? 4 : 1); i++) {
+            snprintf(a[0], MC_PATH_MAX, "%.4000s%s", together, files[i]);
+            snprintf(a[1], MC_PATH_MAX, "%.4000s%s", single, files[i]);
+            check(same_file(a[0], a[1]), "level %d: file \"mine%s\" depends on the ranks",
+                  job->zero_level, files[i]);
+        }
+    }
     check(same_file(together, single), "level %d: a module's file depends on the ranks",
           job->zero_level);
     mc_module_load(module[2], together);

@@ -1,0 +1,102 @@
+/* Configs by their family's table of rows: writing either form, and what a form cannot say. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "models/family_internal.h"
+
+static bool ends(const mc_config_row *row) { return row->kind == MC_CONFIG_END; }
+
+/* A float as the shortest decimal that reads back as the same float: 0.1, not 0.10000000149. Whole
+ * numbers get a point: transformers 5 refuses 1 where it expects a float. */
+static bool add_float(cJSON *json, const char *key, float value)
+{
+    char text[32], number[40];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    snprintf(number, sizeof number, "%s%s", text, text[strcspn(text, ".e")] ? "" : ".0");
+    return cJSON_AddRawToObject(json, key, number);
+}
+
+static bool add_parsed(cJSON *json, const char *key, const char *value)
+{
+    cJSON *item = cJSON_Parse(value);
+    if (item && cJSON_AddItemToObject(json, key, item)) return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+static bool write_row(const mc_config_row *row, mc_config_form form, const void *config,
+                      cJSON *json)
+{
+    const char *key = row->key[form];
+    const void *member = (const char *)config + row->member;
+    switch (row->kind) {
+    case MC_CONFIG_END: break;
+    case MC_CONFIG_SIZE:
+        return cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
+    case MC_CONFIG_TOKEN:
+        return *(const int64_t *)member < 0
+                   ? cJSON_AddNullToObject(json, key)
+                   : cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
+    case MC_CONFIG_DROPOUT:
+    case MC_CONFIG_FLOAT: return add_float(json, key, *(const float *)member);
+    case MC_CONFIG_FLAG: return cJSON_AddBoolToObject(json, key, *(const bool *)member);
+    case MC_CONFIG_ACTIVATION: {
+        mc_ffn_kind kind = {.activation = *(const mc_activation *)member};
+        return cJSON_AddStringToObject(json, key, mc_config_activation(kind, form));
+    }
+    case MC_CONFIG_FFN:
+        return cJSON_AddStringToObject(json, key,
+                                       mc_config_activation(*(const mc_ffn_kind *)member, form));
+    case MC_CONFIG_ONLY: return add_parsed(json, key, row->value[form]);
+    case MC_CONFIG_KNOWN: return true;
+    }
+    return false;
+}
+
+mc_config_form mc_config_form_for(const mc_family *family)
+{
+    return family->own_form ? MC_FORM_MC : MC_FORM_HF;
+}
+
+bool mc_config_write(const mc_family *family, mc_config_form form, const void *config, cJSON *json)
+{
+    for (const mc_config_row *row = family->rows; !ends(row); row++) {
+        const char *key = row->key[form];
+        if (key && !cJSON_HasObjectItem(json, key) && !write_row(row, form, config, json))
+            return false;
+    }
+    return true;
+}
+
+/* Whether a row's value in `b` computes what that in `a` does. Initial values, dropout and tokens
+ * do not count; a size of 0 is no limit. */
+static bool computes_same(const mc_config_row *row, const void *a, const void *b)
+{
+    const void *x = (const char *)a + row->member, *y = (const char *)b + row->member;
+    const mc_ffn_kind *p = x, *q = y;
+    switch (row->kind) {
+    case MC_CONFIG_SIZE:
+        return *(const int64_t *)x == *(const int64_t *)y || *(const int64_t *)y == 0;
+    case MC_CONFIG_FLOAT:
+        return !strstr(row->key[MC_FORM_HF], "eps") || *(const float *)x == *(const float *)y;
+    case MC_CONFIG_FLAG: return *(const bool *)x == *(const bool *)y;
+    case MC_CONFIG_ACTIVATION: return *(const mc_activation *)x == *(const mc_activation *)y;
+    case MC_CONFIG_FFN: return p->activation == q->activation && p->gated == q->gated;
+    case MC_CONFIG_END:
+    case MC_CONFIG_TOKEN:
+    case MC_CONFIG_DROPOUT:
+    case MC_CONFIG_ONLY:
+    case MC_CONFIG_KNOWN: break;
+    }
+    return true;
+}
+
+const char *mc_config_lost(const mc_family *family, const void *from, const void *to)
+{
+    for (const mc_config_row *row = family->rows; !ends(row); row++)
+        if (row->key[MC_FORM_HF] && !computes_same(row, from, to)) return row->key[MC_FORM_HF];
+    return NULL;
+}

@@ -1,0 +1,79 @@
+#include "models/convert.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include "core/checkpoint/ranks_internal.h"
+#include "core/checkpoint/tensor_file.h"
+#include "models/model_internal.h"
+
+/* What a folder may hold beside config.json and weights that every form has. */
+static const char *const carried[] = {"vocab.txt",
+                                      "vocab.json",
+                                      "merges.txt",
+                                      "tokenizer.json",
+                                      "tokenizer_config.json",
+                                      "special_tokens_map.json",
+                                      "added_tokens.json",
+                                      "spiece.model",
+                                      "sentencepiece.bpe.model",
+                                      "tokenizer.model",
+                                      "vocab.model",
+                                      "generation_config.json",
+                                      NULL};
+
+static mc_status carry(mc_error *err, const char *from, const char *to)
+{
+    char source[MC_PATH_MAX], target[MC_PATH_MAX];
+    mc_status status = MC_OK;
+    for (int i = 0; carried[i] && !status; i++) {
+        status = mc_path_join(err, source, from, carried[i]);
+        if (!status) status = mc_path_join(err, target, to, carried[i]);
+        if (!status && mc_path_is_file(source)) status = mc_file_copy(err, source, target);
+    }
+    return status;
+}
+
+/* The narrowest of ours that holds every number of a file: f16 or bf16 where all floats are
+ * that. */
+static mc_dtype dtype_of(mc_context *ctx, const char *folder)
+{
+    mc_tensor_file *file = mc_tensor_file_open(ctx, folder, NULL);
+    mc_dtype found = MC_DTYPE_DEFAULT;
+    for (size_t i = 0; i < mc_tensor_file_count(file); i++) {
+        const mc_tensor_entry *e = mc_tensor_file_at(file, i);
+        bool wide = strcmp(e->dtype_name, "F64") == 0;
+        if (!wide && !mc_dtype_is_float(e->dtype)) continue; /* a buffer */
+        mc_dtype own = wide ? MC_F32 : e->dtype;
+        found = found == MC_DTYPE_DEFAULT || found == own ? own : MC_F32;
+    }
+    mc_tensor_file_free(file);
+    return found;
+}
+
+static bool is_same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *folder,
+                           const mc_convert_options *given)
+{
+    mc_convert_options options = given ? *given : (mc_convert_options){.dtype = MC_DTYPE_DEFAULT};
+    mc_load_options load = {.dtype = options.dtype, .saved_heads = true};
+    char from[MC_PATH_MAX];
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    bool file = identifier && mc_path_is_file(identifier); /* which has nothing beside it */
+    mc_status status = file ? mc_path_join(&ctx->error, from, "", identifier)
+                            : mc_model_find_folder(&ctx->error, identifier, from);
+    if (status) return status;
+    if (!folder || is_same_folder(from, folder))
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: expected another folder than the model's own",
+                       folder ? folder : "the folder to write is NULL");
+    if (!load.dtype) load.dtype = dtype_of(ctx, from);
+    mc_model *m = mc_model_from_pretrained_of(ctx, options.family, from, &load);
+    mc_model_save_as(m, folder, &options.save);
+    mc_model_free(m);
+    if (!mc_failed(ctx) && !ctx->rank && !file) carry(&ctx->error, from, folder);
+    return mc_ranks_meet(ctx);
+}

@@ -1,0 +1,68 @@
+/* `modelcenter convert`: a model's folder in another form, dtype or number of files. */
+#include "core/modelcenter.h"
+#include "tools/args.h"
+#include "tools/commands.h"
+#include "tools/ranks.h"
+#include "tools/run_log.h"
+#include "tools/train_options.h"
+
+typedef struct convert_options {
+    const char *model, *output;
+    int to, dtype;
+    int64_t max_shard_size;
+    ranks_options ranks;
+} convert_options;
+
+static const char *const form_names[] = {"hf", "modelcenter", NULL};
+static const mc_save_form forms[] = {MC_SAVE_HUGGING_FACE, MC_SAVE_MODELCENTER};
+
+static int run(const convert_options *o)
+{
+    run_log log = {0};
+    mc_context *ctx = ranks_start(&o->ranks, 0, "cpu", &log);
+    mc_convert_options options = {
+        .save = {.form = forms[o->to], .max_shard_size = o->max_shard_size}};
+    if (o->dtype != TRAIN_UNSET) options.dtype = train_dtypes[o->dtype];
+    bool good = mc_model_convert(ctx, o->model, o->output, &options) == MC_OK;
+    ranks_print_error(ctx, false);
+    return ranks_leave(ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
+}
+
+static const char details[] =
+    "The model may be of any form that loads. In Hugging Face's form `transformers` loads the "
+    "folder;\n"
+    "CPM has no such form. ModelCenter's has its keys in config.json and its names of tensors, in\n"
+    "safetensors files; T5's values are divided as ModelCenter's are. What a form cannot say is "
+    "an\n"
+    "error. Files of the tokenizer come along.\n\n"
+    "  modelcenter convert ./modelcenter-t5 t5 --to hf\n"
+    "  modelcenter convert gpt2-xl out --to modelcenter --dtype f16\n"
+    "  modelcenter convert EleutherAI/gpt-j-6b out --to hf --dtype bf16 --max-shard-size 5GB\n";
+
+int cmd_convert(int argc, char **argv)
+{
+    convert_options o = {.dtype = TRAIN_UNSET, .to = TRAIN_UNSET, .ranks = RANKS_DEFAULTS};
+    args_table table = {.count = 0};
+    const args_option options[] = {
+        {ARGS_PATH("model", &o.model, "folder or identifier of the model"), .required = true,
+         .positional = true},
+        {ARGS_PATH("output", &o.output, "the folder to write"), .required = true,
+         .positional = true},
+        {ARGS_CHOICE("to", &o.to, form_names, "the form to write"), .required = true},
+        {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of the weights"),
+         .default_text = "that of the files", .known_as = "torch-dtype"},
+        {ARGS_BYTES("max-shard-size", &o.max_shard_size,
+                    "write the weights to several files of at most this size"),
+         .default_text = "one file"},
+        {0},
+    };
+    args_table_add(&table, options);
+    ranks_add_rows(&table, &o.ranks);
+    const args_spec spec = {.command = "convert",
+                            .summary = "Writes a model in another form.",
+                            .details = details,
+                            .options = table.rows};
+    int code;
+    if (!args_parse(&spec, argc, argv, &code)) return code;
+    return run(&o);
+}
