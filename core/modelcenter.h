@@ -16,6 +16,7 @@
  *   core/optim/                optimizers, schedules, OptimManager
  *   core/checkpoint/           safetensors files, a module in a file (module_file.h), what
  *                              from_pretrained functions share
+ *   core/hub/hub.h             models by name: the cache, and downloads into it
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
@@ -36,6 +37,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/training_state.h"
 #include "core/dist/comm.h"
+#include "core/hub/hub.h"
 #include "core/nn/block_list.h"
 #include "core/nn/call.h"
 #include "core/nn/inspect.h"

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "core/checkpoint/hub_internal.h"
 #include "core/checkpoint/pretrained_internal.h"
+#include "core/hub/find_internal.h"
 #include "models/model_internal.h"
 
 /* ---- which family ---------------------------------------------------------------------------- */
@@ -201,18 +201,22 @@ static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char
     return m;
 }
 
-/* ModelCenter's names are not always the hub's. */
-static const char *name_on_hub(const char *identifier, char hub[MC_NAME_MAX])
+/* The folder of a model's files. */
+static mc_status find_folder(mc_context *ctx, const char *identifier,
+                             const mc_load_options *options, char folder[MC_PATH_MAX])
 {
-    struct stat info;
-    bool other = identifier && stat(identifier, &info) != 0 && mc_config_hub(identifier, hub);
-    return other ? hub : identifier;
+    mc_load_options o = options ? *options : (mc_load_options){0};
+    mc_hub_request request = {.needs = {.kind = MC_HUB_MODEL, .variant = o.variant},
+                              .revision = o.revision,
+                              .cache_dir = o.cache_dir,
+                              .local_files_only = o.local_files_only};
+    return mc_hub_find(ctx, identifier, &request, folder);
 }
 
 mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const char *identifier,
                                       const mc_load_options *options)
 {
-    char folder[MC_PATH_MAX], known[256], hub[MC_NAME_MAX];
+    char folder[MC_PATH_MAX], known[256];
     const mc_family *asked = mc_family_find(name);
     if (mc_failed(ctx)) return NULL;
     if (name && !asked) {
@@ -221,7 +225,7 @@ mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const c
         return NULL;
     }
     mc_model *m = NULL;
-    if (mc_hub_resolve(&ctx->error, name_on_hub(identifier, hub), folder) == MC_OK)
+    if (find_folder(ctx, identifier, options, folder) == MC_OK)
         m = open_folder(ctx, asked, folder, options);
     mc_error_while(&ctx->error, "loading %s \"%s\"", asked ? asked->title : "the model",
                    identifier ? identifier : "");

@@ -16,7 +16,8 @@
     X(generate, "continue texts with a language model")                                            \
     X(plan, "tell what memory, communication and time a training step takes")                      \
     X(bench, "measure the collectives between ranks")                                              \
-    X(inspect, "show statistics of a model's parameters and activations")
+    X(inspect, "show statistics of a model's parameters and activations")                          \
+    X(download, "download a model into the Hugging Face cache")
 /* clang-format on */
 
 typedef struct command {

@@ -1,0 +1,535 @@
+#!/usr/bin/env python3
+"""Downloads with `modelcenter`, from a hub of its own: hub_test.py MODELCENTER [NAME...]
+
+NAME: only the tests whose names contain one of them. MC_HUB_KILLS: how often a download is killed
+before it has to end in the right file (20). Exit codes: 0, or 1 with what failed."""
+
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+from hub_server import Hub, Repo, git_hash
+
+TOOL = pathlib.Path(sys.argv[1]).resolve()
+MIB = 1 << 20
+
+
+class Failed(Exception):
+    pass
+
+
+def check(good, *what):
+    if not good:
+        raise Failed(" ".join(map(str, what)))
+
+
+def same(found, expected, what=""):
+    check(found == expected, f"{what}: found {found!r}, expected {expected!r}")
+
+
+# ---- one test's hub, cache, and command ----------------------------------------------------------
+
+class Case:
+    def __init__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mc-hub-"))
+        self.cache = self.folder / "home" / "hub"
+        self.hub = Hub()
+        kept = {k: v for k, v in os.environ.items()
+                if not k.startswith(("HF_", "HUGGING", "TRANSFORMERS_")) and "proxy" not in k.lower()}
+        self.env = {**kept, "HOME": str(self.folder), "HF_HOME": str(self.folder / "home"),
+                    "HF_ENDPOINT": self.hub.endpoint}
+
+    def start(self, *words, **environment):
+        # Python ignores SIGXFSZ: so does the command then, and a limit is an error of a write
+        return subprocess.Popen([str(TOOL), *words], env={**self.env, **environment},
+                                cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, stdin=subprocess.DEVNULL, restore_signals=False)
+
+    def finish(self, process):
+        out, err = process.communicate(timeout=120)
+        check(process.returncode >= 0, f"killed by signal {-process.returncode}\n{err}")
+        return process.returncode, out, err
+
+    def run(self, *words, **environment):
+        return self.finish(self.start(*words, **environment))
+
+    def get(self, *words, **environment):
+        """Downloads, successfully; the snapshot's folder."""
+        code, out, err = self.run("download", *words, **environment)
+        same(code, 0, f"download {words}: {err}")
+        check(out.endswith("\n") and out.count("\n") == 1, f"stdout: {out!r}")
+        return pathlib.Path(out[:-1])
+
+    def refused(self, words, *parts, **environment):
+        """Fails with a message that has all parts, and stdout stays empty."""
+        code, out, err = self.run("download", *words, **environment)
+        same((code, out), (1, ""), f"download {words}: {err}")
+        for part in parts:
+            check(part in err, f"{part!r} is not in: {err}")
+        return err
+
+    def add(self, name, files=None, large=("model.safetensors",), **how):
+        files = {"config.json": b'{"model_type": "bert"}\n', "model.safetensors": b"weights" * 99,
+                 "vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n", "README.md": b"#",
+                 "tf_model.h5": b"tf", "pytorch_model.bin": b"torch"} if files is None else files
+        self.hub.repos[name] = Repo(files, [n for n in large if n in files], **how)
+        return self.hub.repos[name]
+
+    def folder_of(self, name):
+        return self.cache / ("models--" + name.replace("/", "--"))
+
+    def matches(self, snapshot, repo, names):
+        """The snapshot has just these files, with the right contents, as links into blobs/."""
+        found = sorted(str(p.relative_to(snapshot)) for p in snapshot.rglob("*") if not p.is_dir())
+        same(found, sorted(names), "files of the snapshot")
+        for name in names:
+            path = snapshot / name
+            check(path.read_bytes() == repo.files[name], f"{name}: other contents")
+            up = "../" * (2 + name.count("/"))
+            same(os.readlink(path), f"{up}blobs/{repo.hash(name)}", name)
+        folder = snapshot.parent.parent
+        same(sorted(p.name for p in (folder / "blobs").iterdir()),
+             sorted({repo.hash(n) for n in names}), "blobs")
+
+
+def large_file(size, seed=1):
+    return random.Random(seed).randbytes(size)
+
+
+MODEL = ["config.json", "model.safetensors", "vocab.txt"]
+
+# ---- what is downloaded, and where to ------------------------------------------------------------
+
+
+def test_layout(c):
+    repo = c.add("some-org/some.model")
+    snapshot = c.get("some-org/some.model")
+    same(snapshot, c.folder_of("some-org/some.model") / "snapshots" / repo.commit)
+    c.matches(snapshot, repo, MODEL)
+    same((snapshot.parent.parent / "refs/main").read_text(), repo.commit)
+    same([r[1:3] for r in c.hub.requests("/list")], [])
+    before = len(c.hub.log)
+    same(c.get("some-org/some.model"), snapshot)
+    same(len(c.hub.log), before, "requests for what is there")
+
+
+def test_bare_name_is_the_folders(c):
+    repo = c.add("google-bert/bert-base-uncased")
+    c.hub.moved["bert-base-uncased"] = "google-bert/bert-base-uncased"
+    snapshot = c.get("bert-base-uncased")
+    same(snapshot.parent.parent, c.folder_of("bert-base-uncased"))
+    c.matches(snapshot, repo, MODEL)
+    before = len(c.hub.log)
+    same(c.get("google-bert/bert-base-uncased"), snapshot)  # the same model's other name
+    same(len(c.hub.log), before)
+
+
+def test_names_of_modelcenter(c):
+    c.add("gpt2")
+    same(c.get("gpt2-base").parent.parent, c.folder_of("gpt2"))
+    c.add("google/flan-t5-small")
+    same(c.get("flan-t5-small").parent.parent, c.folder_of("google/flan-t5-small"))
+    before = len(c.hub.log)
+    c.refused(["cpm1-large"], "cpm1-large", "no repository on the Hugging Face hub")
+    code, _, err = c.run("generate", "cpm2", "--pretrained", "cpm2-large", "--ids", "--prompt", "1")
+    check(code == 1 and "no repository on the Hugging Face hub" in err, err)
+    same(len(c.hub.log), before)
+
+
+def test_only_what_is_needed(c):
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", "generation_config.json": b"{ }",
+             "pytorch_model.bin": b"torch", "model.fp16.safetensors": b"half", "flax.msgpack": b"x"}
+    repo = c.add("a/bin", files, large=["pytorch_model.bin"])
+    c.matches(c.get("a/bin"), repo, ["config.json", "tokenizer.json", "generation_config.json",
+                                     "pytorch_model.bin"])
+    check(not c.hub.requests("fp16") and not c.hub.requests("flax"), "asked for other files")
+    repo = c.add("a/pt", {"config.json": b"{}", "pytorch_model.pt": b"pt"}, large=[])
+    c.matches(c.get("a/pt"), repo, ["config.json", "pytorch_model.pt"])
+    c.add("a/none", {"config.json": b"{}", "flax.msgpack": b"x"})
+    c.refused(["a/none"], "a/none", "no weights", "model.safetensors")
+    c.add("a/nothing", {"README.md": b"{}"})
+    c.refused(["a/nothing"], "a/nothing", "no tokenizer")
+    repo = c.add("a/words", {"README.md": b"{}", "vocab.txt": b"x"})
+    c.matches(c.get("a/words"), repo, ["vocab.txt"])
+
+
+def shards(kind):
+    index = {"weight_map": {"a": f"{kind}-1", "b": f"{kind}-2", "c": f"{kind}-1"}}
+    return {"config.json": b"{}", f"{kind}.index.json": json.dumps(index).encode(),
+            f"{kind}-1": b"first", f"{kind}-2": b"second", f"{kind}-3": b"another's"}
+
+
+def test_shards(c):
+    for kind in ("model.safetensors", "pytorch_model.bin"):
+        name = f"s/{kind[:5]}"
+        repo = c.add(name, shards(kind), large=[f"{kind}-1", f"{kind}-2"])
+        snapshot = c.get(name)
+        c.matches(snapshot, repo, ["config.json", f"{kind}.index.json", f"{kind}-1", f"{kind}-2"])
+        before = len(c.hub.log)
+        same(c.get(name), snapshot)
+        same(len(c.hub.log), before)
+        (snapshot / f"{kind}-2").unlink()  # the link alone: the contents are there
+        same(c.get(name), snapshot)
+        same([r[1] for r in c.hub.log[before:] if "resolve" in r[2]], ["HEAD"])
+        before = len(c.hub.log)
+    files = shards("model.safetensors")
+    files["model.safetensors.index.json"] = b'{"weight_map": {"a": "../../../../etc/passwd"}}'
+    c.add("s/evil", files)
+    c.refused(["s/evil"], "s/evil", "weight_map", "expected one of the repository's files")
+
+
+def test_patterns(c):
+    files = {"onnx/a.json": b"1", "onnx/deep/b.json": b"2", "c.json": b"3", "d e+%.txt": b"4"}
+    repo = c.add("a/b", files)
+    c.matches(c.get("a/b", "--include", "onnx/"), repo, ["onnx/a.json", "onnx/deep/b.json"])
+    c.get("a/b", "--include", "d e+%.txt")
+    before = len(c.hub.log)
+    snapshot = c.get("a/b", "--include", "c.json", "--include", "d e*.txt")
+    c.matches(snapshot, repo, list(files))
+    same(len(c.hub.log), before + 3, "a list, and head and contents of one file")
+    c.get("a/b", "--include", "c.json")
+    same(len(c.hub.log), before + 3)
+    c.refused(["a/b", "--include", "*.bin"], "a/b", "none of the repository's 4 files", "*.bin")
+
+
+def test_revisions(c):
+    old = c.add("a/b")
+    c.get("a/b")
+    new = c.add("a/b", {**old.files, "model.safetensors": b"better"}, commit="f" * 40)
+    new.refs = {"main": new.commit, "v2": new.commit, "refs/pr/1": new.commit}
+    snapshot = c.get("a/b", "--revision", "v2")
+    check(snapshot.name == new.commit and (snapshot / "model.safetensors").read_bytes() == b"better")
+    same(c.get("a/b@refs/pr/1"), snapshot)
+    same((snapshot.parent.parent / "refs/refs/pr/1").read_text(), new.commit)
+    check(c.hub.requests("/revision/refs%2Fpr%2F1"), "the revision's '/' is not escaped")
+    same(c.get("a/b").name, old.commit, "main, as it was downloaded")
+    same(c.get("a/b", "--revision", new.commit), snapshot)
+    c.refused(["a/b", "--revision", "v9"], "a/b", "no such revision", "v9")
+    c.refused(["a/b@v2", "--revision", "v1"], "a/b@v2", "v1")
+    c.refused(["a/b", "--revision", "../x"], "a/b", "../x")
+    same(c.get("a/b", "--cache-dir", str(c.folder / "other")).parts[:-3],
+         (c.folder / "other").parts)
+
+
+def test_empty_files(c):
+    repo = c.add("a/b", {"config.json": b"", "model.safetensors": b""})
+    c.matches(c.get("a/b"), repo, ["config.json", "model.safetensors"])
+
+
+# ---- no requests ---------------------------------------------------------------------------------
+
+def test_no_requests(c):
+    c.add("a/b")
+    for variable, value in (("HF_HUB_OFFLINE", "1"), ("HF_HUB_OFFLINE", "true"),
+                            ("TRANSFORMERS_OFFLINE", "YES")):
+        c.refused(["a/b"], "a/b", f"{variable} is set", "models--a--b", **{variable: value})
+    for path in ("/no/where", "./nowhere", "../nowhere", "~/nowhere", "a/b/c"):
+        c.refused([path], path, "cannot open this folder")
+    (c.folder / "here").mkdir()
+    same(c.get("here"), pathlib.Path("here"))
+    same(c.hub.log, [])
+    c.get("a/b", HF_HUB_OFFLINE="0")
+    same(c.get("a/b", HF_HUB_OFFLINE="1").parent.name, "snapshots")
+    for endpoint in ("ftp://x", "huggingface.co", "http://a b"):
+        c.refused(["a/c"], "HF_ENDPOINT", HF_ENDPOINT=endpoint)
+
+
+def tiny_gpt2():
+    shapes = {"wte.weight": (10, 8), "wpe.weight": (16, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
+    for name, *shape in (("ln_1.weight", 8), ("ln_1.bias", 8), ("ln_2.weight", 8), ("ln_2.bias", 8),
+                         ("attn.c_attn.weight", 8, 24), ("attn.c_attn.bias", 24),
+                         ("attn.c_proj.weight", 8, 8), ("attn.c_proj.bias", 8),
+                         ("mlp.c_fc.weight", 8, 32), ("mlp.c_fc.bias", 32),
+                         ("mlp.c_proj.weight", 32, 8), ("mlp.c_proj.bias", 8)):
+        shapes["h.0." + name] = tuple(shape)
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 4
+        for d in shape:
+            size *= d
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    config = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 10,
+              "n_positions": 16, "n_ctx": 16}
+    return {"config.json": json.dumps(config).encode(),
+            "model.safetensors": struct.pack("<Q", len(text)) + text + bytes(at)}
+
+
+def test_loading_by_name(c):
+    """Commands load what is not there yet; a model without a tokenizer is one."""
+    repo = c.add("me/tiny", tiny_gpt2())
+    code, out, err = c.run("generate", "gpt2", "--pretrained", "me/tiny", "--ids", "--prompt", "1 2",
+                           "--max-new-tokens", "2")
+    same(code, 0, err)
+    c.matches(c.folder_of("me/tiny") / "snapshots" / repo.commit, repo, list(repo.files))
+    before = len(c.hub.log)
+    same(c.run("inspect", "me/tiny@main")[0], 0)
+    same(len(c.hub.log), before, "requests for what is there")
+    repo.refs["v1"] = repo.commit
+    same(c.run("inspect", "me/tiny", "--revision", "v1")[0], 0)
+    code, _, err = c.run("tokenize", "--model", "me/tiny", "--text", "hello")
+    check(code == 1 and "me/tiny" in err and "no tokenizer" in err, err)
+    c.add("me/words", {"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n"})
+    code, out, err = c.run("tokenize", "--model", "me/words", "--text", "hello")
+    check(code == 0 and "hello" in out, err)
+
+
+# ---- who may, and what is not there --------------------------------------------------------------
+
+def test_token(c):
+    repo = c.add("meta/llama", gated=401)
+    err = c.refused(["meta/llama"], "meta/llama", "config.json", "gated", "HF_TOKEN",
+                    str(c.folder / "home/token"), "Access is restricted")
+    repo.gated = 403
+    err = c.refused(["meta/llama"], "gated", "does not open it", HF_TOKEN="hf_wrong")
+    check("hf_wrong" not in err, "the token is shown")
+    (c.folder / "home").mkdir(exist_ok=True)
+    (c.folder / "home/token").write_text("hf_secret\n")
+    snapshot = c.get("meta/llama")
+    c.matches(snapshot, repo, MODEL)
+    check(c.hub.requests("model.safetensors?signature"), "nothing came from the other host")
+    for host, _, path, headers in c.hub.log:
+        check(host == "hub" or "Authorization" not in headers, f"the token went to {host}{path}")
+    (c.folder / "mine").write_text(" hf_secret ")
+    c.get("meta/llama", "--cache-dir", "x", HF_TOKEN_PATH=str(c.folder / "mine"))
+    shutil.rmtree(c.cache)
+    c.refused(["meta/llama"], "gated", HF_TOKEN="hf_wrong")  # before the file
+    c.refused(["meta/llama"], "HF_TOKEN", "expected a token", HF_TOKEN="a\r\nX-Evil: b")
+    c.add("me/private", private=True)
+    c.get("me/private")
+    c.refused(["me/private"], "me/private", "no such repository, or it is private",
+              HF_TOKEN_PATH="/nowhere")
+
+
+def test_not_found(c):
+    c.refused(["no/where"], "no/where", c.hub.endpoint, "no such repository")
+    c.add("a/b", {"config.json": b"{}", "model.safetensors": b"x"})
+    c.hub.faults["config.json"] = [("status", 404, {"X-Error-Code": "EntryNotFound"})]
+    c.refused(["a/b"], "a/b", "config.json", "no such file")
+    same(list(c.cache.glob("*/refs/*")) + list(c.cache.glob("*/snapshots/*")), [])
+    repo = c.add("a/evil", {"../../evil": b"x", "config.json": b"{}"})
+    c.refused(["a/evil"], "a/evil", "../../evil")
+    repo.files, repo.commit = {"config.json": b"{}", "model.safetensors": b""}, "../../x"
+    repo.refs["main"] = "../../x"
+    c.refused(["a/evil"], "a/evil", "commit")
+
+
+# ---- networks that break -------------------------------------------------------------------------
+
+def test_busy(c):
+    repo = c.add("a/b")
+    busy, many = ("status", 503, {"Retry-After": "0"}), ("status", 429, {"Retry-After": "0"})
+    c.hub.faults.update({"config.json": [busy, many, busy], "/list": [many],
+                         ("HEAD", "model.safetensors"): [many], "model.safetensors": [busy] * 3})
+    c.matches(c.get("a/b"), repo, MODEL)
+    c.add("a/c")
+    c.hub.faults["config.json"] = [busy] * 99
+    c.refused(["a/c"], "a/c", "config.json", "HTTP 503", "not available", "tries")
+    c.hub.faults["config.json"] = [("status", 429, {"Retry-After": "1000"})] * 99
+    c.refused(["a/c"], "a/c", "HTTP 429", "too many requests", "wait 1000 s")
+    c.hub.faults["config.json"] = [("status", 503, {"Retry-After": "1"})]
+    start = time.monotonic()
+    c.get("a/c")
+    check(time.monotonic() - start >= 1, "did not wait as long as the hub said")
+
+
+def test_broken_transfers(c):
+    data = large_file(10 * MIB)
+    repo = c.add("a/b", {"config.json": b"{}" * 100, "model.safetensors": data})
+    c.hub.faults = {"config.json": [None, ("break", 50)],
+                    "model.safetensors": [("break", MIB), ("break", 3 * MIB + 5), ("break", 0),
+                                          ("status", 500, {}), ("break", 700000)]}
+    c.matches(c.get("a/b"), repo, ["config.json", "model.safetensors"])
+    ranges = [r[3]["Range"] for r in c.hub.requests("model.safetensors?signature")]
+    firsts = [int(re.match(r"bytes=(\d+)-", r)[1]) for r in ranges]
+    check(len(firsts) >= 3 + 4, "three parts and their resumptions:", ranges)
+    check(any(f % (4 * MIB) for f in firsts), "nothing was resumed at its byte:", ranges)
+    same(len(set(ranges)) <= len(ranges) - 2, True, "refused ranges are asked for again")
+
+
+def test_stalled_transfer(c):
+    data = large_file(5 * MIB)
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
+    c.hub.faults = {"model.safetensors": [("stall", MIB, 30)]}
+    start = time.monotonic()
+    c.matches(c.get("a/b", HF_HUB_DOWNLOAD_TIMEOUT="1"), repo, list(repo.files))
+    check(time.monotonic() - start < 25, "waited for a server that does not send")
+
+
+def test_no_ranges(c):
+    c.hub.ranges = False
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(9 * MIB)})
+    c.hub.faults = {"model.safetensors": [("break", 5 * MIB)] * 3}
+    c.matches(c.get("a/b"), repo, list(repo.files))
+
+
+def test_expired_link(c):
+    data = large_file(9 * MIB)
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
+    c.hub.rate = 8 * MIB
+    process = c.start("download", "a/b")
+    while not c.hub.requests("signature"):
+        time.sleep(0.01)
+    c.hub.faults = {"model.safetensors": [("break", 1000)]}
+    c.hub.signature = 2
+    c.hub.rate = 0
+    same(c.finish(process)[0], 0)
+    c.matches(c.folder_of("a/b") / "snapshots" / repo.commit, repo, list(repo.files))
+
+
+def test_unreachable(c):
+    start = time.monotonic()
+    c.refused(["a/b"], "a/b", "127.0.0.1:9", "after 3 tries", HF_ENDPOINT="http://127.0.0.1:9")
+    check(time.monotonic() - start < 20, "took too long")
+
+
+# ---- contents that are wrong, disks that are full ------------------------------------------------
+
+def test_checksums(c):
+    data = large_file(5 * MIB)
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
+    wrong = data[:-1] + bytes([data[-1] ^ 1])
+    c.hub.faults = {"model.safetensors": [("other", wrong)] * 2}
+    c.refused(["a/b"], "a/b", "model.safetensors", "wrong checksum",
+              hashlib.sha256(wrong).hexdigest(), hashlib.sha256(data).hexdigest())
+    check(not list(c.cache.glob("*/blobs/*incomplete*")), "wrong contents are kept")
+    c.hub.faults = {("GET", "config.json"): [("other", b"[]")]}
+    shutil.rmtree(c.cache)
+    c.refused(["a/b"], "a/b", "config.json", "wrong checksum", git_hash(b"[]"), git_hash(b"{}"))
+    same(list(c.cache.glob("*/snapshots/*")) + list(c.cache.glob("*/refs/*")), [])
+    c.matches(c.get("a/b"), repo, list(repo.files))
+    c.add("a/c", {"config.json": b"{}", "model.safetensors": b"x"})
+    c.hub.etag = '"5f3-abc"'
+    c.refused(["a/c"], "a/c", "config.json", "5f3-abc", "nothing to check the contents by")
+
+
+def test_damaged_rest(c):
+    """What an earlier call left is wrong: all is fetched anew."""
+    data = large_file(9 * MIB)
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
+    c.hub.faults = {"model.safetensors": [("break", 2 * MIB)] + [("status", 404, {})] * 30}
+    c.refused(["a/b"], "a/b", "model.safetensors")
+    rest, = c.cache.glob("*/blobs/*.incomplete")
+    with open(rest, "r+b") as file:
+        file.seek(1000)
+        file.write(b"damaged")
+    c.hub.faults = {}
+    c.matches(c.get("a/b"), repo, list(repo.files))
+
+
+def test_resume_in_a_later_call(c):
+    data = large_file(9 * MIB)
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
+    c.hub.faults = {"model.safetensors": [("break", 2 * MIB)] + [("status", 404, {})] * 30}
+    c.refused(["a/b"], "a/b", "model.safetensors")
+    before = len(c.hub.log)
+    c.hub.faults = {}
+    c.matches(c.get("a/b"), repo, list(repo.files))
+    ranges = [r[3]["Range"] for r in c.hub.log[before:] if "signature" in r[2]]
+    asked = sum(int(b) - int(a) + 1 for a, b in (re.findall(r"\d+", r) for r in ranges))
+    check(asked <= len(data) - 2 * MIB, f"fetched {asked} of {len(data)} bytes again")
+
+
+def test_full_disk(c):
+    data = large_file(3 * MIB)
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
+    limited = ["sh", "-c", "ulimit -f 2048; exec \"$0\" \"$@\"", str(TOOL), "download", "a/b"]
+    r = subprocess.run(limited, env=c.env, capture_output=True, text=True, restore_signals=False,
+                       check=False)
+    check(r.returncode == 1 and "no room for it on disk" in r.stderr and str(len(data)) in r.stderr
+          and repo.hash("model.safetensors") in r.stderr, r.returncode, r.stderr)
+    disk = c.folder / "disk"
+    disk.mkdir()
+    full = ("mount -t tmpfs -o size=2m none '%s' || exit 9; HF_HUB_CACHE='%s' '%s' download a/b; "
+            "code=$?; du -k '%s' | tail -1 >&2; exit $code" % (disk, disk, TOOL, disk))
+    r = subprocess.run(["unshare", "-rm", "sh", "-c", full], env=c.env, capture_output=True,
+                       text=True, check=False)
+    if r.returncode == 9 or "unshare:" in r.stderr:
+        print("  (without a disk that is really full: no mounts here)")
+    else:
+        check(r.returncode == 1 and "No space left on device" in r.stderr, r.stderr)
+        check(int(r.stderr.split("\n")[-2].split()[0]) < 1000, "the disk is left full", r.stderr)
+    c.matches(c.get("a/b"), repo, list(repo.files))
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+def test_processes(c):
+    data = large_file(9 * MIB)
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
+    c.hub.rate = 24 * MIB
+    running = [c.start("download", "a/b") for _ in range(4)]
+    results = [c.finish(p) for p in running]
+    same({r[:2] for r in results}, {(0, str(c.folder_of("a/b") / "snapshots" / repo.commit) + "\n")})
+    same(len(c.hub.requests("/api/models/")), 1, "lists that were asked for")
+    same(len(c.hub.requests("config.json", "GET")), 1)
+
+
+def test_interrupt(c):
+    c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(9 * MIB)})
+    c.hub.rate = 2 * MIB
+    process = c.start("download", "a/b")
+    while not c.hub.requests("signature"):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    code, out, err = c.finish(process)
+    check((code, out) == (130, "") and "interrupted" in err, code, err)
+
+
+def test_kills(c):
+    kills, seed = int(os.environ.get("MC_HUB_KILLS", "20")), random.randrange(1 << 30)
+    rng, done, whole = random.Random(seed), 0, 0
+    print(f"  ({kills} kills, seed {seed})")
+    repo = c.add("a/b", {"config.json": b"{}", "vocab.txt": b"x", "model.safetensors":
+                         large_file(12 * MIB)})
+    start = time.monotonic()
+    c.get("a/b")
+    usual = time.monotonic() - start
+    shutil.rmtree(c.cache)
+    while done < kills:
+        process = c.start("download", "a/b")
+        time.sleep(rng.uniform(0, 1.2 * usual))
+        process.kill()
+        process.communicate()
+        done += process.returncode == -signal.SIGKILL
+        for link in c.cache.glob("*/snapshots/*/*"):  # what has a name is whole
+            check(link.read_bytes() == repo.files[link.name], f"{link}: not whole after a kill")
+        if list(c.cache.glob("*/refs/main")) and done < kills:
+            c.matches(c.get("a/b", HF_HUB_OFFLINE="1"), repo, list(repo.files))
+            shutil.rmtree(c.cache)
+            whole += 1
+    print(f"  ({whole} of them after the end)")
+    c.matches(c.get("a/b"), repo, list(repo.files))
+
+
+def main():
+    wanted = sys.argv[2:]
+    failures = 0
+    for name, test in [(n, t) for n, t in globals().items() if n.startswith("test_")]:
+        if wanted and not any(w in name for w in wanted):
+            continue
+        case, start = Case(), time.monotonic()
+        try:
+            test(case)
+            print(f"{name}: ok, {time.monotonic() - start:.2f} s", flush=True)
+        except (Failed, subprocess.TimeoutExpired) as failure:
+            failures += 1
+            print(f"{name}: FAILED: {failure}", flush=True)
+        finally:
+            shutil.rmtree(case.folder, ignore_errors=True)
+    return failures > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
