@@ -28,8 +28,9 @@ class Repo:
 
 
 class Hub:
-    """Both hosts. `log` has (host, method, path, headers) of every request; `faults` a list of
-    actions for names of files, each taken by one request for the contents or the header:
+    """Both hosts. `log` has (host, method, path, headers) of every request. `faults` has lists of
+    actions, each for one request: by a file's name for its contents, by ("HEAD", name) for its
+    header, and by "/list" for a repository's:
 
         ("status", 503, {"Retry-After": "0"})     an error
         ("break", n)                              the connection ends after n bytes of the body
@@ -58,7 +59,7 @@ class Hub:
 
     def take_fault(self, name, method):
         with self.lock:
-            waiting = self.faults.get((method, name)) or self.faults.get(name)
+            waiting = self.faults.get(("HEAD", name) if method == "HEAD" else name)
             return waiting.pop(0) if waiting else None
 
     def requests(self, part="", method=None):
@@ -67,6 +68,7 @@ class Hub:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     hub, host = None, None
 
     def log_message(self, *_):
@@ -78,17 +80,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.answer()
 
+    def handle(self):
+        try:
+            super().handle()
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the client has gone, as clients do here
+
     def answer(self):
         with self.hub.lock:
             self.hub.log.append((self.host, self.command, self.path, dict(self.headers)))
-        try:
-            path = urllib.parse.unquote(self.path)
-            if self.host == "store":
-                self.answer_store(path)
-            else:
-                self.answer_hub(path)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True
+        path = urllib.parse.unquote(self.path)
+        if self.host == "store":
+            self.answer_store(path)
+        else:
+            self.answer_hub(path)
 
     def send(self, status, headers, body=b""):
         self.send_response(status)
@@ -179,10 +184,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             first, last = int(asked[1]), min(int(asked[2]), len(data) - 1)
             headers = {**headers, "Content-Range": f"bytes {first}-{last}/{len(data)}"}
             status, data = 206, data[first:last + 1]
-        if self.command == "HEAD":
-            self.send_head(status, headers, len(data))
-            return
         self.send_head(status, headers, len(data))
+        if self.command == "HEAD":
+            return
         limit = fault[1] if fault and fault[0] in ("break", "stall") else len(data)
         self.write(data[:limit])
         if limit < len(data):

@@ -28,6 +28,8 @@ typedef struct slot {
     size_t part;
     uint64_t begun_at; /* what of the part was there when the transfer began */
     double wake;       /* of SLOT_WAITING: when it goes on */
+    double heard;      /* of SLOT_BUSY: when the last bytes came */
+    bool at_home;      /* the transfer is from the hub's own URL */
     int hops;          /* redirects and new links of this part, one after the other */
 } slot;
 
@@ -77,6 +79,7 @@ static bool take_bytes(void *user, const char *data, size_t size)
     fetch *f = s->fetch;
     uint64_t room = f->no_ranges ? f->parts.size - mc_hub_parts_arrived(&f->parts)
                                  : mc_hub_parts_length(&f->parts, s->part) - f->parts.done[s->part];
+    s->heard = now();
     if (!fits(s)) return s->transfer.reply.status >= 300; /* what a refusal says is passed over */
     if (size > room) return false;
     while (size) { /* a whole file fills part after part */
@@ -103,11 +106,14 @@ static mc_status begin(slot *s)
     snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)(start + s->begun_at),
              (unsigned long long)(end - 1));
     if (!f->no_ranges && curl_easy_setopt(easy, CURLOPT_RANGE, range)) return fail_nomem(f);
+    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, 0L); /* see end_stalled */
     /* connections of their own: streams of one share its window */
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(easy, CURLOPT_PRIVATE, s);
     if (curl_multi_add_handle(f->client->multi, easy) != CURLM_OK) return fail_nomem(f);
     s->state = SLOT_BUSY;
+    s->at_home = strcmp(f->url, f->home) == 0;
+    s->heard = now();
     return MC_OK;
 }
 
@@ -138,23 +144,21 @@ static mc_status take_whole(fetch *f)
 
 /* A redirect, or a link to where the file is stored that does not open any more: all later
  * transfers take the new address. */
-static bool change_url(slot *s, bool *again)
+static bool change_url(slot *s)
 {
     enum { MOST_HOPS = 10 };
     fetch *f = s->fetch;
     long status = s->transfer.reply.status;
     char *next = NULL;
-    *again = false;
     if (s->hops >= MOST_HOPS) return false;
     if (status >= 300 && status < 400)
         curl_easy_getinfo(s->transfer.easy, CURLINFO_REDIRECT_URL, &next);
-    else if (status >= 400 && status < 500 && status != 408 && status != 429 &&
-             strcmp(f->url, f->home) != 0)
+    else if (status >= 400 && status < 500 && status != 408 && status != 429 && !s->at_home)
         next = (char *)f->home;
     if (!next || strlen(next) >= sizeof f->url) return false;
     memmove(f->url, next, strlen(next) + 1);
     s->hops++;
-    return *again = true;
+    return true;
 }
 
 static bool is_part_full(const fetch *f, const slot *s)
@@ -167,13 +171,12 @@ static mc_status retry(slot *s, CURLcode result)
 {
     fetch *f = s->fetch;
     double seconds;
-    bool again;
     bool more = !f->no_ranges && f->parts.done[s->part] > s->begun_at;
     if (more) { /* it broke on the way: on at its byte, at once */
         s->tries = (mc_hub_tries){.answered = true};
         s->hops = 0;
     }
-    if (result == CURLE_OK && change_url(s, &again)) return begin(s);
+    if (result == CURLE_OK && change_url(s)) return begin(s);
     if (result == CURLE_OK && s->transfer.reply.status < 300) result = CURLE_PARTIAL_FILE;
     if (!mc_hub_try_again(&s->tries, result, &s->transfer.reply, &seconds))
         return mc_hub_refused(f->client, f->file->name, f->url, result, &s->transfer,
@@ -251,6 +254,35 @@ static mc_status hash_step(fetch *f)
     return MC_OK;
 }
 
+/* Ends transfers that nothing comes of. libcurl's own limit is an average over seconds. */
+static mc_status end_stalled(fetch *f)
+{
+    mc_status status = MC_OK;
+    double limit = f->client->settings.timeout;
+    for (int i = 0; i < CONNECTIONS && !status; i++) {
+        slot *s = &f->slots[i];
+        if (s->state != SLOT_BUSY || now() - s->heard < limit) continue;
+        snprintf(s->transfer.failure, sizeof s->transfer.failure, "no byte for %g s", limit);
+        status = end_transfer(s, CURLE_OPERATION_TIMEDOUT);
+    }
+    return status;
+}
+
+/* How long there is nothing to do unless something arrives. */
+static int idle_ms(const fetch *f)
+{
+    int least = 0;
+    if (mc_hub_parts_prefix(&f->parts) > f->hashed) return 0;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        const slot *s = &f->slots[i];
+        double left = s->state == SLOT_WAITING ? s->wake - now() : 0.05;
+        if (s->state == SLOT_IDLE) continue;
+        int ms = left <= 0 ? 1 : left > 0.05 ? 50 : 1 + (int)(1000 * left);
+        if (!least || ms < least) least = ms;
+    }
+    return least;
+}
+
 /* Moves data until all parts are full. */
 static mc_status transfer(fetch *f)
 {
@@ -264,12 +296,12 @@ static mc_status transfer(fetch *f)
             curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&s);
             if (m->msg == CURLMSG_DONE) status = end_transfer(s, m->data.result);
         }
+        if (!status) status = end_stalled(f);
         if (!status) status = hash_step(f);
         f->client->watch->progress.done = f->before + (int64_t)mc_hub_parts_arrived(&f->parts);
         if (!status) status = mc_hub_tick(f->client->watch);
         if (status) return status;
-        bool idle = mc_hub_parts_prefix(&f->parts) == f->hashed;
-        curl_multi_poll(f->client->multi, NULL, 0, idle ? 50 : 0, NULL);
+        curl_multi_poll(f->client->multi, NULL, 0, idle_ms(f), NULL);
     }
 }
 
