@@ -56,8 +56,8 @@ typedef struct mc_model_heads {
 
 enum { MC_MODEL_MAX_LABELS = 1024 };
 
-/* A model with weights, from a folder or an identifier, whose files come from the Hugging Face cache
- * or, where it lacks them, the hub (core/hub/hub.h).
+/* A model with weights, from a folder or an identifier, whose files come from the Hugging Face
+ * cache or, where it lacks them, the hub (core/hub/hub.h).
  * config.json says of which family it is: Hugging Face's by "model_type", ModelCenter's (which have
  * "dim_model" or "dim_head") by their keys and by the names of the weights. The model has the heads
  * that the file has, and a classifier if options->num_labels asks for one. Errors: a missing key

@@ -11,6 +11,7 @@ typedef struct mc_hub_watch {
     mc_context *ctx;
     mc_download progress;
     double shown; /* when the callback was called last */
+    bool waited;  /* it was said that another process has the lock */
 } mc_hub_watch;
 
 /* Tells the callback, if it is time to, and returns the context's status, which is not MC_OK any

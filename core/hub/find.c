@@ -33,7 +33,7 @@ mc_status mc_hub_tick(void *watch)
 {
     mc_hub_watch *w = watch;
     mc_context *ctx = w->ctx;
-    if (now() - w->shown < 0.05 || mc_failed(ctx)) return mc_error_status(ctx);
+    if (now() - w->shown < 0.1 || mc_failed(ctx)) return mc_error_status(ctx);
     if (!mc_world_failed(ctx, &ctx->error)) show(w);
     return mc_error_status(ctx);
 }
@@ -82,6 +82,17 @@ static mc_status lock_path(mc_error *err, char path[MC_PATH_MAX], const mc_hub_a
     return mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", locks);
 }
 
+/* While another process has the lock. */
+static mc_status wait(void *watch)
+{
+    mc_hub_watch *w = watch;
+    if (!w->waited)
+        mc_log(w->ctx, MC_LOG_INFO, "%s: waiting for another process that downloads it",
+               w->progress.repository);
+    w->waited = true;
+    return mc_hub_tick(watch);
+}
+
 /* Downloads under the lock, unless another process has done so while this one waited for it. */
 static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_where *where,
                           mc_hub_answer *answer)
@@ -93,7 +104,7 @@ static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_
     mc_hub_watch watch = {.ctx = ctx, .progress = {.repository = name}};
     /* the first rank is the one that shows progress: it gets the lock */
     if (ctx->rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
-    int lock = lock_path(err, path, answer) ? -1 : mc_hub_lock(err, path, mc_hub_tick, &watch);
+    int lock = lock_path(err, path, answer) ? -1 : mc_hub_lock(err, path, wait, &watch);
     if (lock >= 0 && mc_hub_resolve(err, identifier, where, answer) == MC_OK && !answer->whole)
         mc_hub_fetch(&watch, answer, where->user, answer->folder);
     mc_hub_unlock(lock);

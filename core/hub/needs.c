@@ -1,5 +1,6 @@
 #include "core/hub/needs_internal.h"
 
+#include <dirent.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
@@ -255,6 +256,17 @@ static bool has_all_shards(const char *folder, const char *index)
     return whole;
 }
 
+/* Weights of any variant: mc_safetensors_open takes the only one. */
+static bool has_any_variant(const char *folder)
+{
+    bool found = false;
+    DIR *open = opendir(folder);
+    for (struct dirent *item; open && !found && (item = readdir(open));)
+        found = fnmatch("model.*.safetensors", item->d_name, 0) == 0 && has(folder, item->d_name);
+    if (open) closedir(open);
+    return found;
+}
+
 static bool has_weights(const char *folder, const char *variant)
 {
     char name[WEIGHT_NAME_MAX];
@@ -262,7 +274,7 @@ static bool has_weights(const char *folder, const char *variant)
         name_weights(name, i, variant);
         if (has(folder, name)) return !weight_files[i].is_index || has_all_shards(folder, name);
     }
-    return false;
+    return !variant && has_any_variant(folder);
 }
 
 static bool has_tokenizer(const char *folder)

@@ -116,6 +116,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     # ---- the hub
 
     def answer_hub(self, path):
+        tree = re.fullmatch(r"/api/models/(.+?)/tree/([0-9a-f]+)(\?.*)?", path)
+        if tree:
+            self.answer_tree(self.hub.repos[tree[1]])
+            return
         listing = re.fullmatch(r"/api/models/(.+?)/revision/(.+)", path)
         file = re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)", path)
         match = listing or file
@@ -143,6 +147,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.refuse(403 if repo.gated == 403 else 401, "GatedRepo", "Access is restricted")
         else:
             self.answer_file(repo, file[3])
+
+    def answer_tree(self, repo):
+        """What Hugging Face's own client asks for beside the two routes."""
+        entries = [{"type": "file", "path": n, "size": len(data), "oid": git_hash(data),
+                    **({"lfs": {"oid": repo.hash(n), "size": len(data), "pointerSize": 130}}
+                       if n in repo.large else {})} for n, data in repo.files.items()]
+        self.send(200, {"Content-Type": "application/json"}, json.dumps(entries).encode())
 
     def answer_file(self, repo, name):
         if name not in repo.files:

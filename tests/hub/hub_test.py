@@ -4,6 +4,7 @@
 NAME: only the tests whose names contain one of them. MC_HUB_KILLS: how often a download is killed
 before it has to end in the right file (20). Exit codes: 0, or 1 with what failed."""
 
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -12,99 +13,14 @@ import random
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import tempfile
 import time
 
-from hub_server import Hub, Repo, git_hash
+from hub_case import MIB, Case, Failed, check, large_file, same, tiny_gpt2
+from hub_server import git_hash
 
 TOOL, FAULTS = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
-MIB = 1 << 20
-
-
-class Failed(Exception):
-    pass
-
-
-def check(good, *what):
-    if not good:
-        raise Failed(" ".join(map(str, what)))
-
-
-def same(found, expected, what=""):
-    check(found == expected, f"{what}: found {found!r}, expected {expected!r}")
-
-
-# ---- one test's hub, cache, and command ----------------------------------------------------------
-
-class Case:
-    def __init__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mc-hub-"))
-        self.cache = self.folder / "home" / "hub"
-        self.hub = Hub()
-        kept = {k: v for k, v in os.environ.items()
-                if not k.startswith(("HF_", "HUGGING", "TRANSFORMERS_")) and "proxy" not in k.lower()}
-        self.env = {**kept, "HOME": str(self.folder), "HF_HOME": str(self.folder / "home"),
-                    "HF_ENDPOINT": self.hub.endpoint}
-
-    def start(self, *words, **environment):
-        # Python ignores SIGXFSZ: so does the command then, and a limit is an error of a write
-        return subprocess.Popen([str(TOOL), *words], env={**self.env, **environment},
-                                cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True, stdin=subprocess.DEVNULL, restore_signals=False)
-
-    def finish(self, process):
-        out, err = process.communicate(timeout=120)
-        check(process.returncode >= 0, f"killed by signal {-process.returncode}\n{err}")
-        return process.returncode, out, err
-
-    def run(self, *words, **environment):
-        return self.finish(self.start(*words, **environment))
-
-    def get(self, *words, **environment):
-        """Downloads, successfully; the snapshot's folder."""
-        code, out, err = self.run("download", *words, **environment)
-        same(code, 0, f"download {words}: {err}")
-        check(out.endswith("\n") and out.count("\n") == 1, f"stdout: {out!r}")
-        return pathlib.Path(out[:-1])
-
-    def refused(self, words, *parts, **environment):
-        """Fails with a message that has all parts, and stdout stays empty."""
-        code, out, err = self.run("download", *words, **environment)
-        same((code, out), (1, ""), f"download {words}: {err}")
-        for part in parts:
-            check(part in err, f"{part!r} is not in: {err}")
-        return err
-
-    def add(self, name, files=None, large=("model.safetensors",), **how):
-        files = {"config.json": b'{"model_type": "bert"}\n', "model.safetensors": b"weights" * 99,
-                 "vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n", "README.md": b"#",
-                 "tf_model.h5": b"tf", "pytorch_model.bin": b"torch"} if files is None else files
-        self.hub.repos[name] = Repo(files, [n for n in large if n in files], **how)
-        return self.hub.repos[name]
-
-    def folder_of(self, name):
-        return self.cache / ("models--" + name.replace("/", "--"))
-
-    def matches(self, snapshot, repo, names):
-        """The snapshot has just these files, with the right contents, as links into blobs/."""
-        found = sorted(str(p.relative_to(snapshot)) for p in snapshot.rglob("*") if not p.is_dir())
-        same(found, sorted(names), "files of the snapshot")
-        for name in names:
-            path = snapshot / name
-            check(path.read_bytes() == repo.files[name], f"{name}: other contents")
-            up = "../" * (2 + name.count("/"))
-            same(os.readlink(path), f"{up}blobs/{repo.hash(name)}", name)
-        folder = snapshot.parent.parent
-        same(sorted(p.name for p in (folder / "blobs").iterdir()),
-             sorted({repo.hash(n) for n in names}), "blobs")
-
-
-def large_file(size, seed=1):
-    return random.Random(seed).randbytes(size)
-
 
 MODEL = ["config.json", "model.safetensors", "vocab.txt"]
 
@@ -117,10 +33,9 @@ def test_layout(c):
     same(snapshot, c.folder_of("some-org/some.model") / "snapshots" / repo.commit)
     c.matches(snapshot, repo, MODEL)
     same((snapshot.parent.parent / "refs/main").read_text(), repo.commit)
-    same([r[1:3] for r in c.hub.requests("/list")], [])
-    before = len(c.hub.log)
+    same(len(c.hub.log), 7, "a list, and header and contents of each file")
     same(c.get("some-org/some.model"), snapshot)
-    same(len(c.hub.log), before, "requests for what is there")
+    same(len(c.hub.log), 7, "requests for what is there")
 
 
 def test_bare_name_is_the_folders(c):
@@ -242,28 +157,6 @@ def test_no_requests(c):
     same(c.get("a/b", HF_HUB_OFFLINE="1").parent.name, "snapshots")
     for endpoint in ("ftp://x", "huggingface.co", "http://a b"):
         c.refused(["a/c"], "HF_ENDPOINT", HF_ENDPOINT=endpoint)
-
-
-def tiny_gpt2():
-    shapes = {"wte.weight": (10, 8), "wpe.weight": (16, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
-    for name, *shape in (("ln_1.weight", 8), ("ln_1.bias", 8), ("ln_2.weight", 8), ("ln_2.bias", 8),
-                         ("attn.c_attn.weight", 8, 24), ("attn.c_attn.bias", 24),
-                         ("attn.c_proj.weight", 8, 8), ("attn.c_proj.bias", 8),
-                         ("mlp.c_fc.weight", 8, 32), ("mlp.c_fc.bias", 32),
-                         ("mlp.c_proj.weight", 32, 8), ("mlp.c_proj.bias", 8)):
-        shapes["h.0." + name] = tuple(shape)
-    header, at = {}, 0
-    for name, shape in shapes.items():
-        size = 4
-        for d in shape:
-            size *= d
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    config = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 10,
-              "n_positions": 16, "n_ctx": 16}
-    return {"config.json": json.dumps(config).encode(),
-            "model.safetensors": struct.pack("<Q", len(text)) + text + bytes(at)}
 
 
 def test_loading_by_name(c):
@@ -460,7 +353,7 @@ def test_full_disk(c):
     r = subprocess.run(["unshare", "-rm", "sh", "-c", full], env=c.env, capture_output=True,
                        text=True, check=False)
     if r.returncode == 9 or "unshare:" in r.stderr:
-        print("  (without a disk that is really full: no mounts here)")
+        c.notes = "without a disk that is really full: no mounts here"
     else:
         check(r.returncode == 1 and "No space left on device" in r.stderr, r.stderr)
         check(int(r.stderr.split("\n")[-2].split()[0]) < 1000, "the disk is left full", r.stderr)
@@ -472,7 +365,7 @@ def test_failing_allocations(c):
     r = subprocess.run([FAULTS, "a/b", c.folder / "caches"], env=c.env, capture_output=True,
                        text=True, check=False)
     check(r.returncode in (0, 77), r.returncode, r.stderr)
-    print("  (no fault injection in this build)" if r.returncode else f"  ({r.stdout.strip()})")
+    c.notes = "no fault injection in this build" if r.returncode else r.stdout.strip()
 
 
 # ---- processes -----------------------------------------------------------------------------------
@@ -486,6 +379,27 @@ def test_processes(c):
     same({r[:2] for r in results}, {(0, str(c.folder_of("a/b") / "snapshots" / repo.commit) + "\n")})
     same(len(c.hub.requests("/api/models/")), 1, "lists that were asked for")
     same(len(c.hub.requests("config.json", "GET")), 1)
+
+
+def test_ranks(c):
+    """One of a job's ranks downloads, the others wait; an error is all ranks'."""
+    mpirun = os.environ.get("MC_HUB_MPIRUN")
+    if not mpirun:
+        c.notes = "without ranks: no MPI"
+        return
+    files = tiny_gpt2()
+    repo = c.add("me/tiny", {**files, "tokenizer.json": large_file(6 * MIB)}, large=["tokenizer.json"])
+    c.hub.rate, env = 8 * MIB, {**c.env, "ASAN_OPTIONS": "detect_leaks=0"}  # MPI's own
+    command = [mpirun, "-np", "3", TOOL, "generate", "gpt2", "--ids", "--prompt", "1 2",
+               "--max-new-tokens", "2", "--pretrained"]
+    r = subprocess.run(command + ["me/tiny"], env=env, capture_output=True, text=True, timeout=60,
+                       check=False)
+    same(r.returncode, 0, r.stderr)
+    same(len(c.hub.requests("/api/models/")), 1, "lists that were asked for")
+    c.matches(c.folder_of("me/tiny") / "snapshots" / repo.commit, repo, list(repo.files))
+    r = subprocess.run(command + ["me/none"], env=env, capture_output=True, text=True, timeout=60,
+                       check=False)
+    check(r.returncode and "me/none" in r.stderr and "no such repository" in r.stderr, r.stderr)
 
 
 def test_interrupt(c):
@@ -502,7 +416,6 @@ def test_interrupt(c):
 def test_kills(c):
     kills, seed = int(os.environ.get("MC_HUB_KILLS", "20")), random.randrange(1 << 30)
     rng, done, whole = random.Random(seed), 0, 0
-    print(f"  ({kills} kills, seed {seed})")
     repo = c.add("a/b", {"config.json": b"{}", "vocab.txt": b"x", "model.safetensors":
                          large_file(12 * MIB)})
     c.hub.rate = 16 * MIB
@@ -522,26 +435,31 @@ def test_kills(c):
             c.matches(c.get("a/b", HF_HUB_OFFLINE="1"), repo, list(repo.files))
             shutil.rmtree(c.cache)
             whole += 1
-    print(f"  ({whole} of them after the end)")
+    c.notes = f"{kills} kills, seed {seed}, {whole} downloads ended before"
     c.matches(c.get("a/b"), repo, list(repo.files))
+
+
+def run(test):
+    """Whether it failed."""
+    case, start, name = Case(TOOL), time.monotonic(), test.__name__
+    try:
+        test(case)
+        said = f"ok, {time.monotonic() - start:.2f} s {case.notes}"
+    except (Failed, subprocess.TimeoutExpired) as failure:
+        said = f"FAILED: {failure}"
+    finally:
+        shutil.rmtree(case.folder, ignore_errors=True)
+    print(f"{name}: {said.strip()}", flush=True)
+    return said.startswith("FAILED")
 
 
 def main():
     wanted = sys.argv[3:]
-    failures = 0
-    for name, test in [(n, t) for n, t in globals().items() if n.startswith("test_")]:
-        if wanted and not any(w in name for w in wanted):
-            continue
-        case, start = Case(), time.monotonic()
-        try:
-            test(case)
-            print(f"{name}: ok, {time.monotonic() - start:.2f} s", flush=True)
-        except (Failed, subprocess.TimeoutExpired) as failure:
-            failures += 1
-            print(f"{name}: FAILED: {failure}", flush=True)
-        finally:
-            shutil.rmtree(case.folder, ignore_errors=True)
-    return failures > 0
+    tests = [t for n, t in globals().items() if n.startswith("test_")]
+    chosen = [t for t in tests if not wanted or any(w in t.__name__ for w in wanted)]
+    chosen.sort(key=lambda t: t not in (test_kills, test_ranks, test_failing_allocations))
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # they wait more than they work
+        return any(list(pool.map(run, chosen)))
 
 
 if __name__ == "__main__":

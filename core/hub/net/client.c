@@ -183,6 +183,8 @@ static size_t take_header(char *data, size_t size, size_t count, void *user)
     memcpy(line, data, length);
     while (length && strchr(" \t\r\n", line[length - 1])) length--;
     line[length] = '\0';
+    for (size_t i = 0; i < length; i++) /* errors show it, on terminals too */
+        if ((unsigned char)line[i] < ' ' || line[i] == 127) line[i] = ' ';
     if (strncmp(line, "HTTP/", 5) == 0) { /* an answer begins; there may be several (100, 103) */
         const char *status = strchr(line, ' ');
         t->reply = no_reply;

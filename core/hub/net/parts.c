@@ -16,6 +16,8 @@ typedef struct table_head {
     uint64_t size, part_size;
 } table_head;
 
+static const uint64_t MOST_BYTES = UINT64_C(1) << 44; /* what a hub says is not believed at once */
+
 static const char magic[8] = "mcparts1";
 
 static mc_status failed(mc_error *err, const mc_hub_parts *p, const char *doing)
@@ -114,7 +116,7 @@ mc_status mc_hub_parts_open(mc_error *err, mc_hub_parts *p, const char *path, ui
 {
     *p = (mc_hub_parts){.fd = -1, .size = size};
     snprintf(p->path, sizeof p->path, "%s", path);
-    if (size > INT64_MAX / 2)
+    if (size > MOST_BYTES)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: %" PRIu64 " bytes are too many", path, size);
     cut_parts(p);
     p->done = mc_calloc(p->count ? p->count : 1, sizeof *p->done);
