@@ -209,7 +209,8 @@ static mc_status find_folder(mc_context *ctx, const char *identifier,
     mc_hub_request request = {.needs = {.kind = MC_HUB_MODEL, .variant = o.variant},
                               .revision = o.revision,
                               .cache_dir = o.cache_dir,
-                              .local_files_only = o.local_files_only};
+                              .local_files_only = o.local_files_only,
+                              .together = true};
     return mc_hub_find(ctx, identifier, &request, folder);
 }
 

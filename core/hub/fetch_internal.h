@@ -10,8 +10,10 @@
 typedef struct mc_hub_watch {
     mc_context *ctx;
     mc_download progress;
-    double shown; /* when the callback was called last */
-    bool waited;  /* it was said that another process has the lock */
+    double shown;  /* when the callback was called last */
+    bool waited;   /* it was said that another process has the lock */
+    bool together; /* see mc_hub_request */
+    double told;   /* when the other ranks heard last that this one is at work */
 } mc_hub_watch;
 
 /* Tells the callback, if it is time to, and returns the context's status, which is not MC_OK any

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include "core/checkpoint/ranks_internal.h"
 #include "core/dist/world_internal.h"
 #include "core/hub/fetch_internal.h"
 #include "core/hub/hub.h"
@@ -29,12 +30,36 @@ static void show(mc_hub_watch *w)
             w->progress.repository);
 }
 
+/* Tells the ranks that have found their files that this one goes on. */
+static void tell_ranks(mc_hub_watch *w)
+{
+    enum { SECONDS = 1 }; /* less than any timeout that makes sense */
+    uint8_t busy = 1;
+    if (!w->together || now() - w->told < SECONDS) return;
+    w->told = now();
+    mc_ranks_any(w->ctx, &busy, 1);
+}
+
+/* Waits until no rank is at work any more. */
+static mc_status meet_ranks(mc_context *ctx)
+{
+    uint8_t busy = ctx->comm != NULL;
+    while (busy && !mc_failed(ctx)) {
+        busy = 0;
+        mc_ranks_any(ctx, &busy, 1);
+    }
+    return mc_error_status(ctx);
+}
+
 mc_status mc_hub_tick(void *watch)
 {
     mc_hub_watch *w = watch;
     mc_context *ctx = w->ctx;
     if (now() - w->shown < 0.1 || mc_failed(ctx)) return mc_error_status(ctx);
-    if (!mc_world_failed(ctx, &ctx->error)) show(w);
+    if (!mc_world_failed(ctx, &ctx->error)) {
+        show(w);
+        tell_ranks(w);
+    }
     return mc_error_status(ctx);
 }
 
@@ -95,13 +120,13 @@ static mc_status wait(void *watch)
 
 /* Downloads under the lock, unless another process has done so while this one waited for it. */
 static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_where *where,
-                          mc_hub_answer *answer)
+                          bool together, mc_hub_answer *answer)
 {
     char path[MC_PATH_MAX] = "", name[2 * MC_HUB_NAME_MAX + 2];
     mc_error *err = &ctx->error;
     snprintf(name, sizeof name, "%s%s%s", answer->id.org, *answer->id.org ? "/" : "",
              answer->id.name);
-    mc_hub_watch watch = {.ctx = ctx, .progress = {.repository = name}};
+    mc_hub_watch watch = {.ctx = ctx, .progress = {.repository = name}, .together = together};
     /* the first rank is the one that shows progress: it gets the lock */
     if (ctx->rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
     int lock = lock_path(err, path, answer) ? -1 : mc_hub_lock(err, path, wait, &watch);
@@ -129,7 +154,7 @@ static mc_status find(mc_context *ctx, const char *identifier, const mc_hub_requ
     if (why) status = answer_offline(ctx, identifier, &answer, why);
 #ifdef MC_HAVE_CURL
     else if (!status && !answer.whole)
-        status = download(ctx, identifier, &where, &answer);
+        status = download(ctx, identifier, &where, request->together, &answer);
 #endif
     memcpy(folder, answer.folder, strlen(answer.folder) + 1);
     return status;
@@ -149,7 +174,8 @@ mc_status mc_hub_find(mc_context *ctx, const char *identifier, const mc_hub_requ
                        "\"%s\" is a model of ModelCenter's that has no repository on the Hugging "
                        "Face hub: give the folder that holds it",
                        identifier);
-    return find(ctx, repository, request, folder);
+    mc_status status = find(ctx, repository, request, folder);
+    return request->together ? meet_ranks(ctx) : status;
 }
 
 mc_status mc_hub_download(mc_context *ctx, const char *identifier, const mc_hub_options *options,

@@ -38,7 +38,7 @@
  * are there, and the ref last, so that a process that dies leaves nothing that looks whole and is
  * not. Large files come over eight connections; a transfer that breaks goes on at its byte, in the
  * same call and in later ones. One process (or rank) at a time downloads a repository; others wait
- * for it and then find the files. */
+ * for it and then find the files. Ranks of hosts with caches of their own download one each. */
 #ifndef MC_HUB_HUB_H
 #define MC_HUB_HUB_H
 

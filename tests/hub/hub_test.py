@@ -9,8 +9,10 @@ import hashlib
 import json
 import os
 import pathlib
+import pty
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -397,9 +399,42 @@ def test_ranks(c):
     same(r.returncode, 0, r.stderr)
     same(len(c.hub.requests("/api/models/")), 1, "lists that were asked for")
     c.matches(c.folder_of("me/tiny") / "snapshots" / repo.commit, repo, list(repo.files))
+    # ranks with caches of their own, of which one is whole, and the others take longer than ranks wait
+    env["HF_HOME"] = ""
+    each = ["sh", "-c", f'HF_HUB_CACHE={c.cache}.$((OMPI_COMM_WORLD_RANK % 2)) exec "$0" "$@"']
+    c.cache.rename(f"{c.cache}.1")
+    c.hub.rate = MIB
+    r = subprocess.run(command[:3] + each + command[3:] + ["me/tiny", "--comm-timeout", "2"],
+                       env=env, capture_output=True, text=True, timeout=60, check=False)
+    same(r.returncode, 0, r.stderr)
+    same(len(c.hub.requests("/api/models/")), 2, "lists that were asked for")
+    env["HF_HOME"] = c.env["HF_HOME"]
     r = subprocess.run(command + ["me/none"], env=env, capture_output=True, text=True, timeout=60,
                        check=False)
     check(r.returncode and "me/none" in r.stderr and "no such repository" in r.stderr, r.stderr)
+
+
+def test_bar(c):
+    """On a terminal there is a bar, elsewhere nothing but what is logged."""
+    c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(9 * MIB)})
+    c.hub.rate = 8 * MIB
+    seen, shown = pty.openpty()
+    process = subprocess.Popen([TOOL, "download", "a/b"], env={**c.env, "TERM": "xterm"},
+                               stdout=subprocess.PIPE, stderr=shown)
+    os.close(shown)
+    text = b""
+    while select.select([seen], [], [], 20)[0]:
+        try:
+            text += os.read(seen, 4096)
+        except OSError:  # the other end is closed
+            break
+    os.close(seen)
+    process.communicate()
+    check(re.search(rb"download +\d+% .*\d/9 .*MB/s ETA", text), text)
+    check(text.endswith(b"\r"), "the bar is left on the screen:", text[-100:])
+    shutil.rmtree(c.cache)
+    code, out, err = c.run("download", "a/b")
+    check(code == 0 and err.startswith("downloading a/b from ") and err.count("\n") == 1, err)
 
 
 def test_interrupt(c):
