@@ -68,7 +68,8 @@ mc_status mc_hub_refused(mc_hub_client *c, const char *file, const char *url, CU
     if (tries > 1) snprintf(times, sizeof times, ", after %d tries", tries);
     if (result != CURLE_OK)
         return mc_error_set(c->err, MC_ERR_IO, "%s: %s: %.*s: %s%s", c->repository, of, shown(url),
-                            url, *t->failure ? t->failure : curl_easy_strerror(result), times);
+                            url, *t->failure ? t->failure : c->lib.curl_easy_strerror(result),
+                            times);
     if (r->status == 401 || r->status == 403) return refused_entry(c, file, r);
     if (r->status == 404) return refused_missing(c, file, r);
     const char *meaning = r->status == 429   ? " (too many requests)"
@@ -125,11 +126,11 @@ static mc_status request(mc_hub_client *c, const char *file, const char *url, bo
         if (!mc_hub_transfer_prepare(c, t, url))
             return mc_error_set(c->err, MC_ERR_NOMEM, "%s: out of memory for a request",
                                 c->repository);
-        curl_easy_setopt(t->easy, CURLOPT_NOBODY, (long)head);
-        curl_easy_setopt(t->easy, CURLOPT_NOPROGRESS, 0L);
-        curl_easy_setopt(t->easy, CURLOPT_XFERINFOFUNCTION, watch_transfer);
-        curl_easy_setopt(t->easy, CURLOPT_XFERINFODATA, c->watch);
-        CURLcode result = curl_easy_perform(t->easy);
+        c->lib.curl_easy_setopt(t->easy, CURLOPT_NOBODY, (long)head);
+        c->lib.curl_easy_setopt(t->easy, CURLOPT_NOPROGRESS, 0L);
+        c->lib.curl_easy_setopt(t->easy, CURLOPT_XFERINFOFUNCTION, watch_transfer);
+        c->lib.curl_easy_setopt(t->easy, CURLOPT_XFERINFODATA, c->watch);
+        CURLcode result = c->lib.curl_easy_perform(t->easy);
         if (mc_error_is_set(c->err)) return c->err->status;
         if (result == CURLE_OK && t->reply.status >= 200 && t->reply.status < 400) return MC_OK;
         if (b->too_long)
@@ -169,7 +170,7 @@ static mc_status follow(mc_hub_client *c, const char *file, char *url, bool head
         if (status) break;
         merge(reply, &t.reply);
         if (reply->status < 300) break;
-        curl_easy_getinfo(c->easy, CURLINFO_REDIRECT_URL, &next);
+        c->lib.curl_easy_getinfo(c->easy, CURLINFO_REDIRECT_URL, &next);
         if (!next || hop == MOST_HOPS || strlen(next) >= MC_HUB_URL_MAX)
             status = mc_error_set(c->err, MC_ERR_IO, "%s: %s: %.*s: HTTP %ld leads nowhere",
                                   c->repository, file ? file : "the list of its files", shown(url),

@@ -105,12 +105,14 @@ static mc_status begin(slot *s)
     if (!mc_hub_transfer_prepare(f->client, &s->transfer, f->url)) return fail_nomem(f);
     snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)(start + s->begun_at),
              (unsigned long long)(end - 1));
-    if (!f->no_ranges && curl_easy_setopt(easy, CURLOPT_RANGE, range)) return fail_nomem(f);
-    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, 0L); /* see end_stalled */
+    if (!f->no_ranges && f->client->lib.curl_easy_setopt(easy, CURLOPT_RANGE, range))
+        return fail_nomem(f);
+    f->client->lib.curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, 0L); /* see end_stalled */
     /* connections of their own: streams of one share its window */
-    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(easy, CURLOPT_PRIVATE, s);
-    if (curl_multi_add_handle(f->client->multi, easy) != CURLM_OK) return fail_nomem(f);
+    f->client->lib.curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    f->client->lib.curl_easy_setopt(easy, CURLOPT_PRIVATE, s);
+    if (f->client->lib.curl_multi_add_handle(f->client->multi, easy) != CURLM_OK)
+        return fail_nomem(f);
     s->state = SLOT_BUSY;
     s->at_home = strcmp(f->url, f->home) == 0;
     s->heard = now();
@@ -119,7 +121,8 @@ static mc_status begin(slot *s)
 
 static void stop(slot *s)
 {
-    if (s->state == SLOT_BUSY) curl_multi_remove_handle(s->fetch->client->multi, s->transfer.easy);
+    mc_hub_client *c = s->fetch->client;
+    if (s->state == SLOT_BUSY) c->lib.curl_multi_remove_handle(c->multi, s->transfer.easy);
     s->state = SLOT_IDLE;
 }
 
@@ -135,7 +138,8 @@ static mc_status take_whole(fetch *f)
     f->no_ranges = true;
     f->hashed = 0;
     mc_hub_digest_release(&f->digest);
-    if (!mc_hub_digest_init(&f->digest, f->file->hash, f->file->size)) return fail_nomem(f);
+    if (!mc_hub_digest_init(&f->digest, &f->client->lib, f->file->hash, f->file->size))
+        return fail_nomem(f);
     if (mc_hub_parts_restart(f->client->err, &f->parts)) return f->client->err->status;
     f->slots[0].part = 0;
     f->next_part = f->parts.count;
@@ -152,7 +156,7 @@ static bool change_url(slot *s)
     char *next = NULL;
     if (s->hops >= MOST_HOPS) return false;
     if (status >= 300 && status < 400)
-        curl_easy_getinfo(s->transfer.easy, CURLINFO_REDIRECT_URL, &next);
+        f->client->lib.curl_easy_getinfo(s->transfer.easy, CURLINFO_REDIRECT_URL, &next);
     else if (status >= 400 && status < 500 && status != 408 && status != 429 && !s->at_home)
         next = (char *)f->home;
     if (!next || strlen(next) >= sizeof f->url) return false;
@@ -206,7 +210,7 @@ static mc_status end_transfer(slot *s, CURLcode result)
 {
     fetch *f = s->fetch;
     long status = s->transfer.reply.status;
-    curl_multi_remove_handle(f->client->multi, s->transfer.easy);
+    f->client->lib.curl_multi_remove_handle(f->client->multi, s->transfer.easy);
     s->state = SLOT_IDLE;
     if (mc_error_is_set(f->client->err)) return f->client->err->status;
     if (!f->no_ranges && status == 200) return take_whole(f);
@@ -290,10 +294,12 @@ static mc_status transfer(fetch *f)
     for (;;) {
         int active = start_slots(f), running, left;
         if (active <= 0) return f->client->err->status;
-        if (curl_multi_perform(f->client->multi, &running) != CURLM_OK) return fail_nomem(f);
-        for (CURLMsg *m; !status && (m = curl_multi_info_read(f->client->multi, &left));) {
+        if (f->client->lib.curl_multi_perform(f->client->multi, &running) != CURLM_OK)
+            return fail_nomem(f);
+        for (CURLMsg *m;
+             !status && (m = f->client->lib.curl_multi_info_read(f->client->multi, &left));) {
             slot *s = NULL;
-            curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&s);
+            f->client->lib.curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&s);
             if (m->msg == CURLMSG_DONE) status = end_transfer(s, m->data.result);
         }
         if (!status) status = end_stalled(f);
@@ -301,7 +307,7 @@ static mc_status transfer(fetch *f)
         f->client->watch->progress.done = f->before + (int64_t)mc_hub_parts_arrived(&f->parts);
         if (!status) status = mc_hub_tick(f->client->watch);
         if (status) return status;
-        curl_multi_poll(f->client->multi, NULL, 0, idle_ms(f), NULL);
+        f->client->lib.curl_multi_poll(f->client->multi, NULL, 0, idle_ms(f), NULL);
     }
 }
 
@@ -321,12 +327,13 @@ static bool set_up(fetch *f)
 {
     f->buffer = mc_malloc(HASH_STEP);
     for (int i = 0; i < CONNECTIONS; i++) {
-        CURL *easy = curl_easy_init();
+        CURL *easy = f->client->lib.curl_easy_init();
         f->slots[i] = (slot){.fetch = f, .transfer = {.easy = easy, .take = take_bytes}};
         f->slots[i].transfer.user = &f->slots[i];
         if (!easy) return false;
     }
-    return f->buffer && mc_hub_digest_init(&f->digest, f->file->hash, f->file->size);
+    return f->buffer &&
+           mc_hub_digest_init(&f->digest, &f->client->lib, f->file->hash, f->file->size);
 }
 
 static void release(fetch *f)
@@ -334,7 +341,7 @@ static void release(fetch *f)
     for (int i = 0; i < CONNECTIONS; i++) {
         if (f->slots[i].fetch) stop(&f->slots[i]);
         mc_hub_transfer_release(&f->slots[i].transfer);
-        curl_easy_cleanup(f->slots[i].transfer.easy);
+        f->client->lib.curl_easy_cleanup(f->slots[i].transfer.easy);
     }
     mc_hub_digest_release(&f->digest);
     mc_free(f->buffer);

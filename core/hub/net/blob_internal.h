@@ -7,12 +7,14 @@
 /* ---- checksums (digest.c, over OpenSSL's libcrypto) ------------------------------------------ */
 
 typedef struct mc_hub_digest {
-    void *state;
+    const mc_hub_libraries *lib;
+    EVP_MD_CTX *state;
 } mc_hub_digest;
 
 /* Begins the checksum that `hash` is one of: 64 digits are SHA-256, 40 git's of a blob of `size`
  * bytes, which is SHA-1 over "blob <size>", a NUL and the bytes. False when memory is out. */
-bool mc_hub_digest_init(mc_hub_digest *d, const char *hash, uint64_t size);
+bool mc_hub_digest_init(mc_hub_digest *d, const mc_hub_libraries *lib, const char *hash,
+                        uint64_t size);
 bool mc_hub_digest_add(mc_hub_digest *d, const void *data, size_t size);
 /* Writes it in hexadecimal, in lower case. */
 bool mc_hub_digest_end(mc_hub_digest *d, char hash[MC_HUB_HASH_MAX + 1]);

@@ -16,18 +16,18 @@
 /* Releases of libcurl before 7.84 count their users without a lock. */
 static pthread_mutex_t global_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool begin_curl(void)
+static bool begin_curl(const mc_hub_libraries *lib)
 {
     pthread_mutex_lock(&global_lock);
-    bool good = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
+    bool good = lib->curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
     pthread_mutex_unlock(&global_lock);
     return good;
 }
 
-static void end_curl(void)
+static void end_curl(const mc_hub_libraries *lib)
 {
     pthread_mutex_lock(&global_lock);
-    curl_global_cleanup();
+    lib->curl_global_cleanup();
     pthread_mutex_unlock(&global_lock);
 }
 
@@ -54,26 +54,26 @@ static void unblock_signals(mc_hub_client *c)
 /* ---- addresses ------------------------------------------------------------------------------- */
 
 /* Writes "https://host:443" of a URL. */
-static bool read_origin(const char *url, char out[600])
+static bool read_origin(const mc_hub_libraries *lib, const char *url, char out[600])
 {
     char *scheme = NULL, *host = NULL, *port = NULL;
-    CURLU *parts = curl_url();
-    bool good = parts && !curl_url_set(parts, CURLUPART_URL, url, 0) &&
-                !curl_url_get(parts, CURLUPART_SCHEME, &scheme, 0) &&
-                !curl_url_get(parts, CURLUPART_HOST, &host, 0) &&
-                !curl_url_get(parts, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT);
+    CURLU *parts = lib->curl_url();
+    bool good = parts && !lib->curl_url_set(parts, CURLUPART_URL, url, 0) &&
+                !lib->curl_url_get(parts, CURLUPART_SCHEME, &scheme, 0) &&
+                !lib->curl_url_get(parts, CURLUPART_HOST, &host, 0) &&
+                !lib->curl_url_get(parts, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT);
     int written = good ? snprintf(out, 600, "%s://%s:%s", scheme, host, port) : -1;
-    curl_free(scheme);
-    curl_free(host);
-    curl_free(port);
-    curl_url_cleanup(parts);
+    lib->curl_free(scheme);
+    lib->curl_free(host);
+    lib->curl_free(port);
+    lib->curl_url_cleanup(parts);
     return written >= 0 && written < 600;
 }
 
 bool mc_hub_is_endpoint(const mc_hub_client *c, const char *url)
 {
     char origin[600];
-    return read_origin(url, origin) && strcasecmp(origin, c->origin) == 0;
+    return read_origin(&c->lib, url, origin) && strcasecmp(origin, c->origin) == 0;
 }
 
 bool mc_hub_url_add(char url[MC_HUB_URL_MAX], const char *text, bool slashes)
@@ -101,29 +101,29 @@ mc_status mc_hub_client_init(mc_hub_client *c, mc_hub_watch *watch, const char *
 {
     *c = (mc_hub_client){.watch = watch, .err = &watch->ctx->error, .repository = repository};
     mc_status status = mc_hub_settings_read(c->err, &c->settings);
-    if (status) return status;
-    if (!begin_curl())
+    if (status || mc_hub_libraries_load(c->err, &c->lib)) return c->err->status;
+    if (!begin_curl(&c->lib))
         return mc_error_set(c->err, MC_ERR_NOMEM, "%s: libcurl cannot be started", repository);
     c->set_up = true;
     block_signals(c);
-    if (!read_origin(c->settings.endpoint, c->origin))
+    if (!read_origin(&c->lib, c->settings.endpoint, c->origin))
         return mc_error_set(c->err, MC_ERR_ARGUMENT,
                             "HF_ENDPOINT is \"%.200s\": expected an address such as "
                             "https://huggingface.co",
                             c->settings.endpoint);
-    c->easy = curl_easy_init();
-    c->multi = curl_multi_init();
+    c->easy = c->lib.curl_easy_init();
+    c->multi = c->lib.curl_multi_init();
     if (c->easy && c->multi) return MC_OK;
     return mc_error_set(c->err, MC_ERR_NOMEM, "%s: out of memory for a request", repository);
 }
 
 void mc_hub_client_release(mc_hub_client *c)
 {
-    curl_easy_cleanup(c->easy);
-    curl_multi_cleanup(c->multi);
     if (!c->set_up) return;
+    c->lib.curl_easy_cleanup(c->easy);
+    c->lib.curl_multi_cleanup(c->multi);
     unblock_signals(c);
-    end_curl();
+    end_curl(&c->lib);
     c->set_up = false;
 }
 
@@ -138,18 +138,19 @@ static int64_t read_size(const char *value)
 }
 
 /* Seconds, or the date that it is to be at. */
-static double read_retry_after(const char *value)
+static double read_retry_after(const mc_hub_libraries *lib, const char *value)
 {
     int64_t seconds = read_size(value);
     if (seconds >= 0) return (double)seconds;
-    time_t date = curl_getdate(value, NULL);
+    time_t date = lib->curl_getdate(value, NULL);
     if (date < 0) return -1;
     double left = difftime(date, time(NULL));
     return left > 0 ? left : 0;
 }
 
-static void take_field(mc_hub_reply *r, const char *name, const char *value)
+static void take_field(mc_hub_transfer *t, const char *name, const char *value)
 {
+    mc_hub_reply *r = &t->reply;
     const struct {
         const char *name;
         char *text;
@@ -164,7 +165,7 @@ static void take_field(mc_hub_reply *r, const char *name, const char *value)
             snprintf(texts[i].text, texts[i].room, "%s", value);
     if (strcasecmp(name, "content-length") == 0) r->length = read_size(value);
     if (strcasecmp(name, "x-linked-size") == 0) r->linked_size = read_size(value);
-    if (strcasecmp(name, "retry-after") == 0) r->retry_after = read_retry_after(value);
+    if (strcasecmp(name, "retry-after") == 0) r->retry_after = read_retry_after(t->lib, value);
     if (strcasecmp(name, "content-range") == 0 &&
         sscanf(value, "bytes %" SCNd64 "-%" SCNd64 "/%" SCNd64, &r->first, &r->last, &r->whole) !=
             3)
@@ -193,7 +194,7 @@ static size_t take_header(char *data, size_t size, size_t count, void *user)
     char *value = strchr(line, ':');
     if (value) {
         *value++ = '\0';
-        take_field(&t->reply, line, value + strspn(value, " \t"));
+        take_field(t, line, value + strspn(value, " \t"));
     }
     return size * count;
 }
@@ -206,7 +207,7 @@ static size_t take_body(char *data, size_t size, size_t count, void *user)
 
 static bool add_header(mc_hub_transfer *t, const char *line)
 {
-    struct curl_slist *longer = curl_slist_append(t->headers, line);
+    struct curl_slist *longer = t->lib->curl_slist_append(t->headers, line);
     if (longer) t->headers = longer;
     return longer;
 }
@@ -221,36 +222,44 @@ static bool add_headers(const mc_hub_client *c, mc_hub_transfer *t, const char *
 
 void mc_hub_transfer_release(mc_hub_transfer *t)
 {
-    curl_slist_free_all(t->headers);
+    if (t->headers) t->lib->curl_slist_free_all(t->headers);
     t->headers = NULL;
+}
+
+/* No file: or other URLs, wherever a redirect leads. The libcurl that runs may be older than the one
+ * whose headers these are, and know the other option only. */
+static bool only_http(const mc_hub_client *c, CURL *easy)
+{
+#if LIBCURL_VERSION_NUM >= 0x075500
+    if (c->lib.curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK) return true;
+#endif
+    return c->lib.curl_easy_setopt(easy, CURLOPT_PROTOCOLS,
+                                   (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS)) == CURLE_OK;
 }
 
 bool mc_hub_transfer_prepare(mc_hub_client *c, mc_hub_transfer *t, const char *url)
 {
     CURL *easy = t->easy;
     mc_hub_transfer_release(t);
+    t->lib = &c->lib;
     t->reply = no_reply;
     t->failure[0] = '\0';
-    curl_easy_reset(easy);
-    if (!add_headers(c, t, url) || curl_easy_setopt(easy, CURLOPT_URL, url)) return false;
-#if LIBCURL_VERSION_NUM >= 0x075500
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t->headers);
-    curl_easy_setopt(easy, CURLOPT_USERAGENT, "modelcenter.c/" MC_VERSION);
-    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, t->failure);
-    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header);
-    curl_easy_setopt(easy, CURLOPT_HEADERDATA, t);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, t);
-    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 512L << 10);
-    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)(1000 * c->settings.timeout));
+    c->lib.curl_easy_reset(easy);
+    if (!add_headers(c, t, url) || c->lib.curl_easy_setopt(easy, CURLOPT_URL, url)) return false;
+    if (!only_http(c, easy)) return false;
+    c->lib.curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t->headers);
+    c->lib.curl_easy_setopt(easy, CURLOPT_USERAGENT, "modelcenter.c/" MC_VERSION);
+    c->lib.curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    c->lib.curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, t->failure);
+    c->lib.curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header);
+    c->lib.curl_easy_setopt(easy, CURLOPT_HEADERDATA, t);
+    c->lib.curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body);
+    c->lib.curl_easy_setopt(easy, CURLOPT_WRITEDATA, t);
+    c->lib.curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 512L << 10);
+    c->lib.curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)(1000 * c->settings.timeout));
     double stall = c->settings.timeout < 1 ? 1 : c->settings.timeout;
-    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)stall);
+    c->lib.curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    c->lib.curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)stall);
     return true;
 }
 

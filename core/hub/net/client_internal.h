@@ -3,9 +3,9 @@
 #ifndef MC_HUB_CLIENT_INTERNAL_H
 #define MC_HUB_CLIENT_INTERNAL_H
 
-#include <curl/curl.h>
 #include <signal.h>
 #include "core/hub/fetch_internal.h"
+#include "core/hub/net/libraries_internal.h"
 #include "core/hub/settings_internal.h"
 
 /* What the header of an answer says; numbers are -1 and texts "" where it does not. */
@@ -23,6 +23,7 @@ typedef struct mc_hub_client {
     mc_error *err; /* the context's */
     const char *repository;
     mc_hub_settings settings;
+    mc_hub_libraries lib;
     char origin[600]; /* scheme, host and port of the endpoint: what the token may be sent to */
     CURL *easy;       /* of single requests */
     CURLM *multi;     /* of blobs; keeps their connections */
@@ -37,6 +38,7 @@ void mc_hub_client_release(mc_hub_client *c);
 
 /* One transfer. */
 typedef struct mc_hub_transfer {
+    const mc_hub_libraries *lib;
     CURL *easy;
     struct curl_slist *headers;
     mc_hub_reply reply;
