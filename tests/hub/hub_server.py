@@ -36,6 +36,7 @@ class Hub:
         ("break", n)                              the connection ends after n bytes of the body
         ("stall", n, seconds)                     nothing comes after n bytes
         ("other", data)                           other contents of the same length
+        ("shift",)                                another range than was asked for
     """
 
     def __init__(self):
@@ -193,6 +194,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         status, asked = 200, re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if asked and self.hub.ranges:
             first, last = int(asked[1]), min(int(asked[2]), len(data) - 1)
+            first += fault == ("shift",)
             headers = {**headers, "Content-Range": f"bytes {first}-{last}/{len(data)}"}
             status, data = 206, data[first:last + 1]
         self.send_head(status, headers, len(data))

@@ -290,6 +290,25 @@ def test_unreachable(c):
     check(time.monotonic() - start < 20, "took too long")
 
 
+def test_lies(c):
+    """Answers that are none."""
+    c.add("a/b")
+    redirect = ("status", 302, {"Location": "file:///etc/passwd"})
+    for fault, *parts in ((("status", 200, {}), "revision/main:1: malformed JSON"),
+                          (redirect, "file:///etc/passwd", "not supported"),
+                          (("status", 304, {}), "HTTP 304 leads nowhere"),
+                          (("status", 200, {"Content-Length": "9"}), "tries")):
+        c.hub.faults["/list"] = [fault] * 9
+        c.refused(["a/b"], "error: a/b: ", *parts)
+    c.hub.faults = {"/list": [redirect]}
+    c.hub.moved["a/loop"] = "a/loop"
+    c.refused(["a/loop"], "a/loop", "leads nowhere")
+    c.hub.faults = {"model.safetensors": [("shift",)]}
+    c.refused(["a/b"], "a/b", "model.safetensors", "the server sent bytes 1-692 of 693")
+    c.hub.faults = {"vocab.txt": [redirect] * 99}
+    c.refused(["a/b"], "a/b", "vocab.txt", "file:///etc/passwd")
+
+
 # ---- contents that are wrong, disks that are full ------------------------------------------------
 
 def test_checksums(c):

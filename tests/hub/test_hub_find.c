@@ -10,7 +10,9 @@
 #include "core/hub/hub.h"
 #include "core/hub/lock_internal.h"
 #include "core/hub/settings_internal.h"
+#include "models/model.h"
 #include "tests/temp_folder.h"
+#include "tokenizers/tokenizer.h"
 
 typedef struct fixture {
     temp_folder folder;
@@ -290,6 +292,32 @@ static void names_of_modelcenter(void **state)
     assert_string_equal(mc_hub_repository_of("me/cpm1-large", room), "me/cpm1-large");
 }
 
+/* mc_load_options and mc_tokenizer_options say where to look. */
+static void options_reach_the_cache(void **state)
+{
+    fixture *f = *state;
+    static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n";
+    unsetenv("HF_HUB_OFFLINE");
+    add_snapshot(f, "models--o--words", "vocab.txt");
+    write_text(temp_path(&f->folder, "hub/models--o--words/snapshots/c1/vocab.txt"), vocabulary);
+    rename(temp_path(&f->folder, "hub/models--o--words/refs/main"),
+           temp_path(&f->folder, "hub/models--o--words/refs/v1"));
+    rename(temp_path(&f->folder, "hub"), temp_path(&f->folder, "elsewhere"));
+    mc_tokenizer_options there = {.cache_dir = temp_path(&f->folder, "elsewhere"),
+                                  .revision = "v1",
+                                  .local_files_only = true};
+    assert_non_null(mc_tokenizer_open(f->ctx, "o/words", &there));
+    there.revision = NULL;
+    assert_null(mc_tokenizer_open(f->ctx, "o/words", &there));
+    expect_failure(f, MC_ERR_NOT_FOUND, "has no refs/main");
+    mc_load_options load = {.local_files_only = true, .revision = "v7"};
+    assert_null(mc_model_from_pretrained(f->ctx, "o/words", &load));
+    expect_failure(f, MC_ERR_NOT_FOUND, "hub/models--o--words (not there). Only local files");
+    load.cache_dir = there.cache_dir;
+    assert_null(mc_model_from_pretrained(f->ctx, "o/words", &load));
+    expect_failure(f, MC_ERR_NOT_FOUND, "elsewhere/models--o--words (has no refs/v7");
+}
+
 /* ---- settings, locks ------------------------------------------------------------------------- */
 
 static void settings_come_from_the_environment(void **state)
@@ -353,6 +381,7 @@ int main(void)
         TEST(a_whole_snapshot_goes_first),
         TEST(arguments_are_checked),
         TEST(names_of_modelcenter),
+        TEST(options_reach_the_cache),
         TEST(settings_come_from_the_environment),
         TEST(a_lock_has_one_owner),
     };

@@ -226,8 +226,8 @@ void mc_hub_transfer_release(mc_hub_transfer *t)
     t->headers = NULL;
 }
 
-/* No file: or other URLs, wherever a redirect leads. The libcurl that runs may be older than the one
- * whose headers these are, and know the other option only. */
+/* No file: or other URLs, wherever a redirect leads. The libcurl that runs may be older than the
+ * headers, and know the other option only. */
 static bool only_http(const mc_hub_client *c, CURL *easy)
 {
 #if LIBCURL_VERSION_NUM >= 0x075500

@@ -75,25 +75,24 @@ static bool write_url(const snapshot *s, char url[MC_HUB_URL_MAX], const mc_hub_
 
 /* ---- the list of files ----------------------------------------------------------------------- */
 
-static bool read_list(snapshot *s, const cJSON *json, const char *url)
+static bool read_list(snapshot *s, const cJSON *json, const char *name)
 {
     mc_error *err = s->client.err;
     const char *sha = "";
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "siblings"), *file;
-    if (!mc_json_get_string(err, json, url, "sha", &sha)) return false;
+    if (!mc_json_get_string(err, json, name, "sha", &sha)) return false;
     if (!mc_hub_is_commit(sha) || !cJSON_IsArray(files)) {
-        mc_error_set(
-            err, MC_ERR_FORMAT,
-            "%s: %s: expected an object with a commit in \"sha\" and a list in \"siblings\"",
-            s->client.repository, url);
+        mc_error_set(err, MC_ERR_FORMAT,
+                     "%s: expected an object with a commit in \"sha\" and a list in \"siblings\"",
+                     name);
         return false;
     }
     memcpy(s->commit, sha, sizeof s->commit);
     cJSON_ArrayForEach(file, files)
     {
-        const char *name = "";
-        if (!mc_json_get_string(err, file, url, "rfilename", &name) ||
-            mc_hub_list_add(err, &s->list, name))
+        const char *path = "";
+        if (!mc_json_get_string(err, file, name, "rfilename", &path) ||
+            mc_hub_list_add(err, &s->list, path))
             return false;
     }
     return true;
@@ -101,14 +100,15 @@ static bool read_list(snapshot *s, const cJSON *json, const char *url)
 
 static bool ask_list(snapshot *s)
 {
-    char url[MC_HUB_URL_MAX], *text = NULL;
+    char url[MC_HUB_URL_MAX], name[MC_HUB_URL_MAX + 300], *text = NULL;
     size_t size = 0;
     mc_hub_reply reply;
     if (!write_url(s, url, NULL) ||
         mc_hub_ask(&s->client, NULL, url, false, LIST_LIMIT, &reply, &text, &size))
         return false;
-    cJSON *json = mc_json_parse(s->client.err, text, size, url, 1);
-    bool good = json && read_list(s, json, url);
+    snprintf(name, sizeof name, "%s: %s", s->client.repository, url);
+    cJSON *json = mc_json_parse(s->client.err, text, size, name, 1);
+    bool good = json && read_list(s, json, name);
     cJSON_Delete(json);
     mc_free(text);
     return good;
