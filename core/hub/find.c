@@ -133,6 +133,7 @@ static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_
     if (lock >= 0 && mc_hub_resolve(err, identifier, where, answer) == MC_OK && !answer->whole)
         mc_hub_fetch(&watch, answer, where->user, answer->folder);
     mc_hub_unlock(lock);
+    mc_error_while(err, "downloading \"%s\", for there is no such folder", identifier);
     watch.progress.file = NULL;
     watch.progress.finished = true;
     show(&watch);

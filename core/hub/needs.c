@@ -229,9 +229,7 @@ static bool want_shard(void *list, const char *name) { return want(list, name); 
 
 mc_status mc_hub_choose_shards(mc_error *err, mc_hub_list *list, const char *path)
 {
-    mc_status status = read_index(err, path, want_shard, list);
-    mc_error_while(err, "downloading \"%s\"", list->repository);
-    return status;
+    return read_index(err, path, want_shard, list);
 }
 
 /* ---- what a folder has ----------------------------------------------------------------------- */
