@@ -22,6 +22,8 @@
  *     HF_TOKEN_PATH          file of this name ($HF_HOME/token). No other host ever receives it
  *     HF_HOME, HF_HUB_CACHE  where the cache is; ~/.cache/huggingface and $HF_HOME/hub
  *     HF_HUB_OFFLINE         1, ON, YES or TRUE: no requests (TRANSFORMERS_OFFLINE too)
+ *     SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE  a file of certificates to trust in place
+ *                            of the system's
  *     HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte until a transfer is begun again; 10
  *
  * and libcurl's (https_proxy, no_proxy, ...). The cache has the layout of huggingface_hub, so that

@@ -93,9 +93,20 @@ static mc_status read_timeout(mc_error *err, mc_hub_settings *s)
                         "HF_HUB_DOWNLOAD_TIMEOUT is \"%.40s\": expected seconds, above 0", value);
 }
 
+/* Python's clients have several names for it. */
+static mc_status read_authorities(mc_error *err, mc_hub_settings *s)
+{
+    static const char *const names[] = {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (variable(names[i])) return mc_hub_expand(err, s->authorities, variable(names[i]));
+    return MC_OK;
+}
+
 mc_status mc_hub_settings_read(mc_error *err, mc_hub_settings *s)
 {
     *s = (mc_hub_settings){0};
-    if (read_endpoint(err, s) || read_token(err, s) || read_timeout(err, s)) return err->status;
+    if (read_endpoint(err, s) || read_token(err, s) || read_timeout(err, s) ||
+        read_authorities(err, s))
+        return err->status;
     return MC_OK;
 }

@@ -34,8 +34,9 @@ class Case:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mc-hub-"))
         self.cache = self.folder / "home" / "hub"
         self.hub, self.notes = Hub(), ""
+        read = ("HF_", "HUGGING", "TRANSFORMERS_", "SSL_", "CURL_", "REQUESTS_")
         kept = {k: v for k, v in os.environ.items()
-                if not k.startswith(("HF_", "HUGGING", "TRANSFORMERS_")) and "proxy" not in k.lower()}
+                if not k.startswith(read) and "proxy" not in k.lower()}
         self.env = {**kept, "HOME": str(self.folder), "HF_HOME": str(self.folder / "home"),
                     "HF_ENDPOINT": self.hub.endpoint}
 

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import json
 import re
+import ssl
 import threading
 import time
 import urllib.parse
@@ -39,24 +40,28 @@ class Hub:
         ("shift",)                                another range than was asked for
     """
 
-    def __init__(self):
+    def __init__(self, certificate=None):
         self.repos, self.faults, self.log, self.moved = {}, {}, [], {}
         self.token = "hf_secret"
         self.ranges, self.rate, self.signature, self.part_limit = True, 0, 1, None
         self.etag = None
         self.lock = threading.Lock()
-        self.hub = self.serve("hub", "127.0.0.1")
-        self.store = self.serve("store", "localhost")
-        self.endpoint = f"http://127.0.0.1:{self.hub.server_address[1]}"
-        self.storage = f"http://localhost:{self.store.server_address[1]}"
+        self.certificate, scheme = certificate, "https" if certificate else "http"
+        self.endpoint = f"{scheme}://127.0.0.1:{self.serve('hub')}"
+        self.storage = f"{scheme}://localhost:{self.serve('store')}"
 
-    def serve(self, host, name):
+    def serve(self, host):
+        """The port of a new server."""
         handler = type("Handler", (Handler,), {"hub": self, "host": host})
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.daemon_threads = True
+        if self.certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05},
                          daemon=True).start()
-        return server
+        return server.server_address[1]
 
     def take_fault(self, name, method):
         with self.lock:
@@ -84,7 +89,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def handle(self):
         try:
             super().handle()
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
             pass  # the client has gone, as clients do here
 
     def answer(self):

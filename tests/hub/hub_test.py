@@ -20,7 +20,7 @@ import sys
 import time
 
 from hub_case import MIB, Case, Failed, check, large_file, same, tiny_gpt2
-from hub_server import git_hash
+from hub_server import Hub, git_hash
 
 TOOL, FAULTS = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
 
@@ -205,6 +205,27 @@ def test_token(c):
     c.refused(["me/private"], "me/private", "no such repository, or it is private",
               HF_TOKEN_PATH="/nowhere")
     c.get("me/private")
+
+
+def test_https(c):
+    """A host whose certificate nobody has signed receives nothing."""
+    if not shutil.which("openssl"):
+        c.notes = "(without: there is no openssl)"
+        return
+    made = c.folder / "both.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+                    "/CN=hub", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", made,
+                    "-out", c.folder / "authority.pem"], check=True, capture_output=True)
+    with open(made, "ab") as file:
+        file.write((c.folder / "authority.pem").read_bytes())
+    c.hub = Hub(made)
+    c.env["HF_ENDPOINT"] = c.hub.endpoint
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(9 * MIB)}, private=True)
+    c.refused(["a/b"], "a/b", c.hub.endpoint, "certificate", HF_TOKEN="hf_secret")
+    same(c.hub.log, [])
+    trusted = {"SSL_CERT_FILE": str(c.folder / "authority.pem"), "HF_TOKEN": "hf_secret"}
+    c.matches(c.get("a/b", **trusted), repo, list(repo.files))
+    c.refused(["a/b", "--cache-dir", "x"], "certificate", CURL_CA_BUNDLE="/nowhere.pem")
 
 
 def test_not_found(c):

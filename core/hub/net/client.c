@@ -257,6 +257,8 @@ bool mc_hub_transfer_prepare(mc_hub_client *c, mc_hub_transfer *t, const char *u
     c->lib.curl_easy_setopt(easy, CURLOPT_WRITEDATA, t);
     c->lib.curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 512L << 10);
     c->lib.curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)(1000 * c->settings.timeout));
+    const char *authorities = c->settings.authorities;
+    if (*authorities && c->lib.curl_easy_setopt(easy, CURLOPT_CAINFO, authorities)) return false;
     double stall = c->settings.timeout < 1 ? 1 : c->settings.timeout;
     c->lib.curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
     c->lib.curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)stall);
