@@ -142,11 +142,6 @@ bool mc_hub_repository(char path[MC_PATH_MAX], const char *root, const char *org
     return written >= 0 && written < MC_PATH_MAX;
 }
 
-bool mc_hub_is_commit(const char *text)
-{
-    return strlen(text) == 40 && strspn(text, "0123456789abcdef") == 40;
-}
-
 /* Reads the commit id in refs/<revision>. False when the file isn't there, or holds none or cannot
  * be read, which `reason` then says. Only running out of memory is an error. */
 static bool read_commit(mc_error *err, const char *path, char commit[MC_HUB_REVISION_MAX + 1],

@@ -75,7 +75,5 @@ mc_status mc_hub_expand(mc_error *err, char out[MC_PATH_MAX], const char *path);
 
 /* The folder of a repository in a cache: <root>/models--<org>--<name>. False if it is too long. */
 bool mc_hub_repository(char path[MC_PATH_MAX], const char *root, const char *org, const char *name);
-/* Whether a text is a commit id: 40 digits of hexadecimal, in lower case. */
-bool mc_hub_is_commit(const char *text);
 
 #endif

@@ -32,6 +32,7 @@
  *     models--ORG--NAME/blobs/HASH                   the contents, each once
  *     models--ORG--NAME/snapshots/COMMIT/FILE        links to them
  *     models--ORG--NAME/refs/REVISION                the commit of a branch or tag
+ *     models--ORG--NAME/.no_exist/COMMIT/FILE        empty: the commit has no such file
  *     models--ORG--NAME/blobs/HASH.modelcenter.incomplete   what has arrived of a blob so far
  *     .locks/models--ORG--NAME/modelcenter.lock
  *

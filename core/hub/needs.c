@@ -10,6 +10,7 @@
 
 enum { INDEX_LIMIT = 64 << 20 };
 
+static const char config_file[] = "config.json";
 static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "tokenizer_config.json",
                                               "special_tokens_map.json",
@@ -146,7 +147,7 @@ static bool want_tokenizer(mc_hub_list *list)
 static mc_status choose_model(mc_error *err, const mc_hub_needs *needs, mc_hub_list *list)
 {
     char first[WEIGHT_NAME_MAX];
-    if (!want(list, "config.json"))
+    if (!want(list, config_file))
         return mc_error_set(err, MC_ERR_NOT_FOUND, "%s: the repository has no config.json",
                             list->repository);
     want(list, "generation_config.json");
@@ -194,10 +195,20 @@ static mc_status choose_matching(mc_error *err, const char *const *patterns, mc_
 
 mc_status mc_hub_choose(mc_error *err, const mc_hub_needs *needs, mc_hub_list *list)
 {
-    bool model = needs->kind == MC_HUB_ANY && find_file(list, "config.json");
+    bool model = needs->kind == MC_HUB_ANY && find_file(list, config_file);
     if (needs->kind == MC_HUB_MATCHING) return choose_matching(err, needs->patterns, list);
     if (model || needs->kind == MC_HUB_MODEL) return choose_model(err, needs, list);
     return choose_tokenizer(err, list);
+}
+
+const char *mc_hub_next_absent(const mc_hub_list *list, size_t *next)
+{
+    while (*next <= COUNT_OF(tokenizer_files)) {
+        size_t i = (*next)++;
+        const char *name = i ? tokenizer_files[i - 1] : config_file;
+        if (!find_file(list, name)) return name;
+    }
+    return NULL;
 }
 
 /* ---- sharded weights ------------------------------------------------------------------------- */
@@ -275,6 +286,16 @@ static bool has_weights(const char *folder, const char *variant)
     return !variant && has_any_variant(folder);
 }
 
+/* Whether it is known of a snapshot's commit that it has no such file. */
+static bool is_absent(const char *folder, const char *name)
+{
+    char marks[MC_PATH_MAX];
+    const char *commit = strrchr(folder, '/');
+    int written =
+        commit ? snprintf(marks, sizeof marks, "%s/../../.no_exist%s", folder, commit) : -1;
+    return written >= 0 && written < MC_PATH_MAX && has(marks, name);
+}
+
 static bool has_tokenizer(const char *folder)
 {
     for (size_t i = 0; i < COUNT_OF(tokenizers); i++)
@@ -291,10 +312,29 @@ static bool has_matching(const char *folder, const char *const *patterns)
     return true;
 }
 
+static bool has_model(const char *folder, const char *variant)
+{
+    return has(folder, config_file) && has_weights(folder, variant);
+}
+
+/* All that loading takes, but for what the repository does not have. */
+static bool has_any(const char *folder)
+{
+    bool no_tokenizer = true;
+    for (size_t i = 0; i < COUNT_OF(tokenizers); i++)
+        no_tokenizer = no_tokenizer && is_absent(folder, tokenizers[i][0]);
+    return (has_model(folder, NULL) || is_absent(folder, config_file)) &&
+           (has_tokenizer(folder) || no_tokenizer);
+}
+
 bool mc_hub_is_whole(const void *user, const char *folder)
 {
     const mc_hub_needs *needs = user;
-    if (needs->kind == MC_HUB_MATCHING) return has_matching(folder, needs->patterns);
-    if (needs->kind == MC_HUB_TOKENIZER) return has_tokenizer(folder);
-    return has(folder, "config.json") && has_weights(folder, needs->variant);
+    switch (needs->kind) {
+    case MC_HUB_ANY: return has_any(folder);
+    case MC_HUB_MODEL: return has_model(folder, needs->variant);
+    case MC_HUB_TOKENIZER: return has_tokenizer(folder);
+    case MC_HUB_MATCHING: return has_matching(folder, needs->patterns);
+    }
+    return false;
 }

@@ -49,6 +49,11 @@ mc_status mc_hub_choose(mc_error *err, const mc_hub_needs *needs, mc_hub_list *l
 /* Marks the shards that list->index, which lies at `path`, names. */
 mc_status mc_hub_choose_shards(mc_error *err, mc_hub_list *list, const char *path);
 
+/* Goes through the names, of those that MC_HUB_ANY looks for, that the repository does not have;
+ * *next is 0 at first. NULL after the last. The cache remembers them, in huggingface_hub's way, by
+ * empty files .no_exist/<commit>/<name>. */
+const char *mc_hub_next_absent(const mc_hub_list *list, size_t *next);
+
 /* Whether a folder has what is needed (`needs` is an mc_hub_needs), as far as can be told without
  * the repository's list. */
 bool mc_hub_is_whole(const void *needs, const char *folder);

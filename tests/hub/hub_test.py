@@ -47,6 +47,7 @@ def test_bare_name_is_the_folders(c):
     same(snapshot.parent.parent, c.folder_of("bert-base-uncased"))
     c.matches(snapshot, repo, MODEL)
     before = len(c.hub.log)
+    same(sorted(p.name for p in c.cache.glob("*/.no_exist/*/*"))[:2], ["added_tokens.json", "merges.txt"])
     same(c.get("google-bert/bert-base-uncased"), snapshot)  # the same model's other name
     same(len(c.hub.log), before)
 
@@ -78,6 +79,13 @@ def test_only_what_is_needed(c):
     c.refused(["a/nothing"], "a/nothing", "no tokenizer")
     repo = c.add("a/words", {"README.md": b"{}", "vocab.txt": b"x"})
     c.matches(c.get("a/words"), repo, ["vocab.txt"])
+    before = len(c.hub.log)
+    for name in ("a/words", "a/bin", "a/pt"):  # what they lack is known
+        c.get(name)
+    same(len(c.hub.log), before)
+    (c.folder_of("a/bin") / "snapshots" / c.hub.repos["a/bin"].commit / "tokenizer.json").unlink()
+    c.get("a/bin")
+    check(len(c.hub.log) > before, "a tokenizer that is missing was not fetched")
 
 
 def shards(kind):

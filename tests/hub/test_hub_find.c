@@ -247,6 +247,7 @@ static void a_whole_snapshot_goes_first(void **state)
     add_snapshot(f, "models--bert-base-cased", "config.json");
     add_snapshot(f, "models--google-bert--bert-base-cased", "config.json");
     add_snapshot(f, "models--google-bert--bert-base-cased", "model.safetensors");
+    add_snapshot(f, "models--google-bert--bert-base-cased", "vocab.txt");
     assert_int_equal(mc_hub_download(f->ctx, "bert-base-cased", NULL, folder, sizeof folder),
                      MC_OK);
     assert_string_equal(folder, temp_path(&f->folder, "hub/models--google-bert--bert-base-cased/"
@@ -290,6 +291,30 @@ static void names_of_modelcenter(void **state)
     assert_null(mc_hub_repository_of("cpm1-large", room));
     assert_null(mc_hub_repository_of("cpm2-large@main", room));
     assert_string_equal(mc_hub_repository_of("me/cpm1-large", room), "me/cpm1-large");
+}
+
+/* What the commit does not have is not missing. */
+static void absent_files_are_remembered(void **state)
+{
+    fixture *f = *state;
+    static const char *const names[] = {"tokenizer.json", "vocab.txt",
+                                        "vocab.json",     "sentencepiece.bpe.model",
+                                        "spiece.model",   "tokenizer.model"};
+    enum { NAMES = sizeof names / sizeof *names };
+    mc_hub_needs any = {.kind = MC_HUB_ANY};
+    char path[1024];
+    add_snapshot(f, "models--o--n", "config.json");
+    add_snapshot(f, "models--o--n", "pytorch_model.bin");
+    const char *snapshot = temp_path(&f->folder, "hub/models--o--n/snapshots/c1");
+    snprintf(path, sizeof path, "%s/hub/models--o--n/.no_exist/c1", f->folder.path);
+    assert_int_equal(mc_make_folders(&f->ctx->error, path), MC_OK);
+    for (int i = 0; i < NAMES; i++) {
+        assert_false(mc_hub_is_whole(&any, snapshot));
+        snprintf(path, sizeof path, "%s/hub/models--o--n/.no_exist/c1/%s", f->folder.path,
+                 names[i]);
+        write_text(path, "");
+    }
+    assert_true(mc_hub_is_whole(&any, snapshot));
 }
 
 /* mc_load_options and mc_tokenizer_options say where to look. */
@@ -381,6 +406,7 @@ int main(void)
         TEST(a_whole_snapshot_goes_first),
         TEST(arguments_are_checked),
         TEST(names_of_modelcenter),
+        TEST(absent_files_are_remembered),
         TEST(options_reach_the_cache),
         TEST(settings_come_from_the_environment),
         TEST(a_lock_has_one_owner),

@@ -11,7 +11,7 @@
 /* What the header of an answer says; numbers are -1 and texts "" where it does not. */
 typedef struct mc_hub_reply {
     long status; /* of HTTP; 0: there was no answer */
-    char etag[200], linked_etag[200], commit[64];
+    char etag[200], linked_etag[200], commit[80];
     char code[64], message[300]; /* why the hub refused: X-Error-Code, X-Error-Message */
     int64_t length, linked_size;
     int64_t first, last, whole; /* Content-Range: bytes first-last/whole */

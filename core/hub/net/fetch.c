@@ -9,6 +9,8 @@
 #include "core/base/memory_internal.h"
 #include "core/hub/net/blob_internal.h"
 
+enum { COMMIT_MAX = 64 };
+
 /* What of the hub's answer is read at most: the list of a repository's files. */
 enum { LIST_LIMIT = 64 << 20 };
 
@@ -16,7 +18,7 @@ typedef struct snapshot {
     mc_hub_client client;
     mc_hub_list list;
     const mc_hub_answer *answer;
-    char commit[41];
+    char commit[COMMIT_MAX + 1];
     char folder[MC_PATH_MAX]; /* of the repository in the cache */
 } snapshot;
 
@@ -75,19 +77,26 @@ static bool write_url(const snapshot *s, char url[MC_HUB_URL_MAX], const mc_hub_
 
 /* ---- the list of files ----------------------------------------------------------------------- */
 
+/* Git's ids, of SHA-1 (40 digits) and of SHA-256. */
+static bool is_commit(const char *text)
+{
+    size_t length = strlen(text);
+    return length >= 4 && length <= COMMIT_MAX && strspn(text, "0123456789abcdef") == length;
+}
+
 static bool read_list(snapshot *s, const cJSON *json, const char *name)
 {
     mc_error *err = s->client.err;
     const char *sha = "";
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "siblings"), *file;
     if (!mc_json_get_string(err, json, name, "sha", &sha)) return false;
-    if (!mc_hub_is_commit(sha) || !cJSON_IsArray(files)) {
+    if (!is_commit(sha) || !cJSON_IsArray(files)) {
         mc_error_set(err, MC_ERR_FORMAT,
                      "%s: expected an object with a commit in \"sha\" and a list in \"siblings\"",
                      name);
         return false;
     }
-    memcpy(s->commit, sha, sizeof s->commit);
+    memcpy(s->commit, sha, strlen(sha) + 1);
     cJSON_ArrayForEach(file, files)
     {
         const char *path = "";
@@ -243,6 +252,25 @@ static bool fetch_shards(snapshot *s)
            fetch_wanted(s);
 }
 
+/* Remembers what the repository does not have. */
+static bool mark_absent(snapshot *s)
+{
+    char folder[MC_PATH_MAX], path[MC_PATH_MAX];
+    const char *name;
+    if (!join(s, folder, ".no_exist", s->commit) || mc_make_folders(s->client.err, folder))
+        return false;
+    for (size_t next = 0; (name = mc_hub_next_absent(&s->list, &next));) {
+        if (mc_path_join(s->client.err, path, folder, name)) return false;
+        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0) {
+            mc_error_set(s->client.err, MC_ERR_IO, "%s: cannot make it: %s", path, strerror(errno));
+            return false;
+        }
+        close(fd);
+    }
+    return true;
+}
+
 /* The links, which are all made within a moment, and the ref. A commit has none. */
 static bool make_visible(snapshot *s)
 {
@@ -253,7 +281,7 @@ static bool make_visible(snapshot *s)
     sync_folder(path);
     for (size_t i = 0; i < s->list.count; i++)
         if (!link_file(s, &s->list.files[i])) return false;
-    if (!join(s, path, "snapshots", s->commit)) return false;
+    if (!mark_absent(s) || !join(s, path, "snapshots", s->commit)) return false;
     sync_folder(path);
     if (strcmp(revision, s->commit) == 0) return true;
     if (!join(s, path, "refs", revision) || !make_parent(s, path)) return false;
