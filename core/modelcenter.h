@@ -17,6 +17,7 @@
  *   core/checkpoint/           files of tensors (tensor_file.h reads, safetensors.h writes), a
  *                              module in a file (module_file.h), what from_pretrained functions
  *                              share
+ *   core/hub/hub.h             models by name: the cache, and downloads into it
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
@@ -39,6 +40,7 @@
 #include "core/checkpoint/torch_writer.h"
 #include "core/checkpoint/training_state.h"
 #include "core/dist/comm.h"
+#include "core/hub/hub.h"
 #include "core/nn/block_list.h"
 #include "core/nn/call.h"
 #include "core/nn/inspect.h"

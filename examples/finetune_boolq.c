@@ -7,7 +7,7 @@
  *     ./finetune_boolq [MODEL [DATA [EPOCHS]]]
  *     ./finetune_boolq bert-base-uncased data/boolq 5
  *
- * MODEL is a folder or an identifier in the Hugging Face cache, DATA a folder that holds
+ * MODEL is a folder or an identifier on the Hugging Face hub, DATA a folder that holds
  * train.jsonl and val.jsonl. Needs some 2 GB of memory for bert-base; a step on a CPU takes
  * seconds. */
 #include <modelcenter.h>

@@ -358,16 +358,6 @@ static const mc_named_shape *find_anywhere(const char *name)
 
 bool mc_config_is_named(const char *name) { return find_anywhere(name); }
 
-bool mc_config_hub(const char *name, char hub[MC_NAME_MAX])
-{
-    const mc_named_shape *found = find_anywhere(name);
-    if (!found || !found->hub) return false;
-    bool prefix = found->hub[strlen(found->hub) - 1] == '/';
-    if (prefix && strchr(name, '/')) return false;
-    snprintf(hub, MC_NAME_MAX, "%s%s", found->hub, prefix ? name : "");
-    return true;
-}
-
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
 bool mc_config_dtype(const mc_config_reader *r, mc_dtype *out)

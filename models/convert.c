@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/checkpoint/torch_writer_internal.h"
 #include "models/model_internal.h"
 
 /* What a folder may hold beside config.json and weights that every form has. */
@@ -56,6 +57,21 @@ static bool is_same_folder(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* ModelCenter itself reads pytorch_model.pt alone. By rank 0, while the others wait. */
+static mc_status add_torch_file(mc_context *ctx, const char *folder)
+{
+    mc_ranks_work work;
+    char path[MC_PATH_MAX];
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (ctx->rank) return mc_ranks_work_wait(ctx);
+    mc_ranks_work_begin(&work, ctx);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, folder, NULL);
+    mc_status status = mc_path_join(&ctx->error, path, folder, "pytorch_model.pt");
+    if (!status) status = mc_torch_write_file_ticking(file, path, mc_ranks_work_tick, &work);
+    mc_tensor_file_free(file);
+    return status ? status : mc_ranks_work_end(&work);
+}
+
 mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *folder,
                            const mc_convert_options *given)
 {
@@ -65,7 +81,7 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
     if (mc_failed(ctx)) return mc_error_status(ctx);
     bool file = identifier && mc_path_is_file(identifier); /* which has nothing beside it */
     mc_status status = file ? mc_path_join(&ctx->error, from, "", identifier)
-                            : mc_model_find_folder(&ctx->error, identifier, from);
+                            : mc_model_find_folder(ctx, identifier, &load, from);
     if (status) return status;
     if (!folder || is_same_folder(from, folder))
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: expected another folder than the model's own",
@@ -74,6 +90,7 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
     mc_model *m = mc_model_from_pretrained_of(ctx, options.family, from, &load);
     mc_model_save_as(m, folder, &options.save);
     mc_model_free(m);
+    if (options.save.form == MC_SAVE_MODELCENTER) add_torch_file(ctx, folder);
     if (!mc_failed(ctx) && !ctx->rank && !file) carry(&ctx->error, from, folder);
     return mc_ranks_meet(ctx);
 }

@@ -85,9 +85,6 @@ bool mc_config_unsupported(const mc_config_reader *r, const char *key, const cha
 /* A shape that is known by name, as a config of either form. */
 typedef struct mc_named_shape {
     const char *names; /* one or several, with spaces between: "gpt2 gpt2-base" */
-    /* The repository that its weights are in where that is called otherwise; "google/": the name
-     * after that. NULL: as the name says. */
-    const char *hub;
     const char *json;
 } mc_named_shape;
 
@@ -194,8 +191,6 @@ bool mc_config_read(const mc_family *family, const mc_config_reader *r, void *co
 mc_status mc_config_read_file(mc_context *ctx, const mc_family *family, const char *path,
                               void *config);
 mc_status mc_config_named(mc_context *ctx, const mc_family *family, const char *name, void *config);
-/* The repository that a named shape's weights are in; false: as the name says, or no such name. */
-bool mc_config_hub(const char *name, char hub[MC_NAME_MAX]);
 bool mc_config_is_named(const char *name); /* of any family */
 /* The word for an activation in a form. */
 const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form);

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "core/checkpoint/hub_internal.h"
 #include "core/checkpoint/pretrained_internal.h"
+#include "core/hub/find_internal.h"
 #include "models/model_internal.h"
 
 /* ---- which family ---------------------------------------------------------------------------- */
@@ -252,18 +252,16 @@ static mc_model *open_file(mc_context *ctx, const mc_family *asked, const char *
     return m;
 }
 
-/* ModelCenter's names are not always the hub's. */
-static const char *name_on_hub(const char *identifier, char hub[MC_NAME_MAX])
+mc_status mc_model_find_folder(mc_context *ctx, const char *identifier,
+                               const mc_load_options *options, char folder[MC_PATH_MAX])
 {
-    struct stat info;
-    bool other = identifier && stat(identifier, &info) != 0 && mc_config_hub(identifier, hub);
-    return other ? hub : identifier;
-}
-
-mc_status mc_model_find_folder(mc_error *err, const char *identifier, char folder[MC_PATH_MAX])
-{
-    char hub[MC_NAME_MAX];
-    return mc_hub_resolve(err, name_on_hub(identifier, hub), folder);
+    mc_load_options o = options ? *options : (mc_load_options){0};
+    mc_hub_request request = {.needs = {.kind = MC_HUB_MODEL, .variant = o.variant},
+                              .revision = o.revision,
+                              .cache_dir = o.cache_dir,
+                              .local_files_only = o.local_files_only,
+                              .together = true};
+    return mc_hub_find(ctx, identifier, &request, folder);
 }
 
 mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const char *identifier,
@@ -280,7 +278,7 @@ mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const c
     mc_model *m = NULL;
     if (identifier && mc_path_is_file(identifier))
         m = open_file(ctx, asked, identifier, options);
-    else if (mc_model_find_folder(&ctx->error, identifier, folder) == MC_OK)
+    else if (mc_model_find_folder(ctx, identifier, options, folder) == MC_OK)
         m = open_folder(ctx, asked, folder, options);
     mc_error_while(&ctx->error, "loading %s \"%s\"", asked ? asked->title : "the model",
                    identifier ? identifier : "");

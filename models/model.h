@@ -56,14 +56,14 @@ typedef struct mc_model_heads {
 
 enum { MC_MODEL_MAX_LABELS = 1024 };
 
-/* A model with weights, from a folder, an identifier in the Hugging Face cache (no network), or one
- * of llm.c's checkpoints of GPT-2 (.bin). config.json says of which family it is: Hugging Face's by
- * "model_type", ModelCenter's (which have "dim_model" or "dim_head") by their keys and by the names
- * of the weights. Weights are in safetensors or PyTorch's files: see mc_tensor_file_open. The
- * model has the heads that the file has, and a classifier if options->num_labels asks for one.
- * Errors: a missing key or tensor (all listed), a key or value that is not supported, wrong shapes
- * or dtypes, damaged files. Warnings through the log: keys that are not known, tensors that nothing
- * takes. */
+/* A model with weights, from a folder, an identifier, whose files come from the Hugging Face cache
+ * or, where it lacks them, the hub (core/hub/hub.h), or one of llm.c's checkpoints of GPT-2 (.bin).
+ * config.json says of which family it is: Hugging Face's by "model_type", ModelCenter's (which have
+ * "dim_model" or "dim_head") by their keys and by the names of the weights. Weights are in
+ * safetensors or PyTorch's files: see mc_tensor_file_open. The model has the heads that the file
+ * has, and a classifier if options->num_labels asks for one. Errors: a missing key or tensor (all
+ * listed), a key or value that is not supported, wrong shapes or dtypes, damaged files. Warnings
+ * through the log: keys that are not known, tensors that nothing takes. */
 MC_API mc_model *mc_model_from_pretrained(mc_context *ctx, const char *identifier,
                                           const mc_load_options *options);
 /* The same for one family ("t5"); another family's folder is MC_ERR_UNSUPPORTED. NULL: any. */

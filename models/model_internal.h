@@ -7,7 +7,9 @@
 
 /* The heads that a new model is trained with unless others are given. */
 mc_model_heads mc_default_heads(const mc_family *family, const mc_load_options *options);
-/* The folder that holds an identifier's files, ModelCenter's names included. */
-mc_status mc_model_find_folder(mc_error *err, const char *identifier, char folder[MC_PATH_MAX]);
+/* The folder that holds an identifier's files, ModelCenter's names included; they are downloaded if
+ * need be. `options` may be NULL. All ranks do it together. */
+mc_status mc_model_find_folder(mc_context *ctx, const char *identifier,
+                               const mc_load_options *options, char folder[MC_PATH_MAX]);
 
 #endif

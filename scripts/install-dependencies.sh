@@ -95,6 +95,13 @@ if [ "$(uname -m)" = x86_64 ] && ! is_installed libdnnl-dev && is_offered libdnn
     (install libdnnl-dev) || echo "going on without oneDNN (libdnnl-dev): training is slower" >&2
 fi
 
+# libcurl and OpenSSL let models be downloaded by name and are not required.
+for package in libcurl4-openssl-dev libssl-dev; do
+    if ! is_installed "$package" && is_offered "$package"; then
+        (install "$package") || echo "going on without $package: no downloads" >&2
+    fi
+done
+
 # MPI lets several CPU ranks train together and is not required. One that is there is kept.
 if ! command -v mpicc >/dev/null 2>&1 && is_offered libopenmpi-dev; then
     (install libopenmpi-dev openmpi-bin) ||

@@ -1,5 +1,5 @@
 #include <string.h>
-#include "core/checkpoint/hub_internal.h"
+#include "core/hub/find_internal.h"
 #include "tokenizers/open_internal.h"
 
 static int line_of(const char *text, const char *at)
@@ -180,9 +180,13 @@ mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
 {
     char folder[MC_PATH_MAX];
     folder_files files;
+    mc_hub_request request = {.needs = {.kind = MC_HUB_TOKENIZER},
+                              .revision = options ? options->revision : NULL,
+                              .cache_dir = options ? options->cache_dir : NULL,
+                              .local_files_only = options && options->local_files_only};
     if (mc_failed(ctx)) return NULL;
     mc_error *err = &ctx->error;
-    if (mc_hub_resolve(err, identifier, folder) || name_files(err, &files, folder)) {
+    if (mc_hub_find(ctx, identifier, &request, folder) || name_files(err, &files, folder)) {
         mc_error_while(err, "opening a tokenizer");
         return NULL;
     }

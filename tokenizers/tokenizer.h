@@ -35,10 +35,13 @@ typedef enum mc_lowercase {
 
 typedef struct mc_tokenizer_options {
     mc_lowercase lowercase;
+    /* Where an identifier's files come from: as in mc_load_options. */
+    const char *revision, *cache_dir;
+    bool local_files_only;
 } mc_tokenizer_options;
 
-/* Opens the tokenizer of a folder or of an identifier in the Hugging Face cache, as
- * mc_bert_from_pretrained resolves it. `options` may be NULL. The first of these that is there is
+/* Opens the tokenizer of a folder or of an identifier, from the Hugging Face cache or the hub, as
+ * core/hub/hub.h says. `options` may be NULL. The first of these that is there is
  * read:
  *
  *   tokenizer.json   Either a WordPiece model with BertNormalizer (or none), BertPreTokenizer, a

@@ -4,6 +4,7 @@
 #include "tools/args.h"
 #include "tools/classify.h"
 #include "tools/commands.h"
+#include "tools/download_bar.h"
 #include "tools/families.h"
 #include "tools/interrupt.h"
 #include "tools/ranks.h"
@@ -14,14 +15,15 @@ static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "W
 typedef struct eval_options {
     int family, task, device, batch_size;
     int64_t max_length;
-    const char *model, *data, *split, *log_jsonl;
+    const char *model, *revision, *data, *split, *log_jsonl;
     ranks_options ranks;
 } eval_options;
 
 static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
 {
-    mc_load_options load = {.saved_dtype = true};
-    mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, o->model);
+    mc_load_options load = {.saved_dtype = true, .revision = o->revision};
+    mc_tokenizer *tokenizer =
+        mc_tokenizer_open(ctx, o->model, &(mc_tokenizer_options){.revision = o->revision});
     mc_model *model = mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
     if (mc_failed(ctx)) return false;
     const char *task = task_names[o->task];
@@ -83,6 +85,7 @@ int cmd_eval(int argc, char **argv)
         {ARGS_CHOICE("task", &o.task, task_names, "the SuperGLUE task"), .required = true},
         {ARGS_PATH("model", &o.model, "folder of the fine-tuned model"), .required = true,
          .known_as = "pretrained,output"},
+        DOWNLOAD_REVISION_ROW(&o.revision),
         {ARGS_PATH("data", &o.data, "folder with the task's rows"), .required = true},
         {ARGS_TEXT("split", &o.split, "which rows: val, train, or another file's name")},
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},

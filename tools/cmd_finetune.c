@@ -6,6 +6,7 @@
 #include "tools/args.h"
 #include "tools/classify.h"
 #include "tools/commands.h"
+#include "tools/download_bar.h"
 #include "tools/families.h"
 #include "tools/interrupt.h"
 #include "tools/ranks.h"
@@ -18,7 +19,7 @@ static const char *const keep_names[] = {"last", "best", NULL};
 
 typedef struct finetune_options {
     int model, task, keep;
-    const char *pretrained, *config, *tokenizer, *data, *output;
+    const char *pretrained, *revision, *config, *tokenizer, *data, *output;
     int64_t max_shard_size;
     int64_t epochs, max_length, max_steps;
     int batch_size;
@@ -68,6 +69,7 @@ static mc_model *open_model(finetune *f, int outputs)
     const char *family = family_names()[o->model];
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = outputs,
+                            .revision = o->revision,
                             .recompute = train_recomputes[o->train.recompute]};
     if (o->pretrained) return mc_model_from_pretrained_of(f->ctx, family, o->pretrained, &load);
     return mc_model_new(f->ctx, family, o->config, NULL, &load);
@@ -138,7 +140,8 @@ static bool set_up(finetune *f)
                  strerror(errno));
         return refuse(f, message);
     }
-    f->tokenizer = mc_tokenizer_from_pretrained(f->ctx, source);
+    mc_tokenizer_options options = {.revision = source == o->pretrained ? o->revision : NULL};
+    f->tokenizer = mc_tokenizer_open(f->ctx, source, &options);
     f->model = open_model(f, mc_task_outputs(task_names[o->task]));
     if (mc_failed(f->ctx)) return false;
     if (o->dropout_given) mc_model_set_dropout(f->model, (float)o->dropout);
@@ -301,6 +304,7 @@ static void add_own_rows(args_table *table, finetune_options *o)
             {ARGS_CHOICE("task", &o->task, task_names, "the SuperGLUE task"), .required = true},
             {ARGS_PATH("pretrained", &o->pretrained,
                        "folder or identifier of the pretrained model")},
+            DOWNLOAD_REVISION_ROW(&o->revision),
             {ARGS_PATH("config", &o->config,
                        "a shape's name, a config.json or its folder: train from random weights "
                        "instead")},

@@ -6,6 +6,7 @@
 #include "tokenizers/tokenizer.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/download_bar.h"
 #include "tools/interrupt.h"
 #include "tools/progress_bar.h"
 #include "tools/ranks.h"
@@ -14,7 +15,7 @@
 enum { MEGABYTE = 1000000 };
 
 typedef struct prepare_command {
-    const char *tokenizer, *output, *json_key, *end_token;
+    const char *tokenizer, *revision, *output, *json_key, *end_token;
     args_list inputs;
     int format, end_of_text; /* indices into the names below */
     int threads;
@@ -57,7 +58,8 @@ static bool show_progress(void *user, const mc_prepare_result *done)
 
 static int prepare(prepare_command *c, mc_context *ctx)
 {
-    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, c->tokenizer);
+    mc_tokenizer *tok =
+        mc_tokenizer_open(ctx, c->tokenizer, &(mc_tokenizer_options){.revision = c->revision});
     mc_prepare_result done;
     c->started = progress_bar_now();
     mc_prepare_options options = {
@@ -83,8 +85,10 @@ static int prepare(prepare_command *c, mc_context *ctx)
 static int run(prepare_command *c)
 {
     run_log log = {0};
-    mc_context *ctx =
-        mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.log = run_log_library_line,
+                                                             .log_user = &log,
+                                                             .download = download_bar_show,
+                                                             .download_user = &log});
     progress_bar_init(&c->bar, stderr);
     interrupt_init();
     ranks_is_single(ctx, "prepare");
@@ -101,6 +105,7 @@ int cmd_prepare(int argc, char **argv)
     const args_option options[] = {
         {ARGS_PATH("tokenizer", &c.tokenizer, "folder or identifier of the tokenizer"),
          .required = true, .known_as = "model,pretrained,vocab"},
+        DOWNLOAD_REVISION_ROW(&c.revision),
         {ARGS_PATHS("input", &c.inputs, "texts and JSON Lines, in the order they are written"),
          .required = true, .known_as = "file,data,text"},
         {ARGS_PATH("output", &c.output, "the file to write"), .required = true,

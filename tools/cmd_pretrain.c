@@ -8,6 +8,7 @@
 #include <string.h>
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/download_bar.h"
 #include "tools/interrupt.h"
 #include "tools/pretrain.h"
 #include "tools/text.h"
@@ -299,6 +300,7 @@ static void add_own_rows(args_table *table, pretrain_options *o)
              .known_as = "model-config"},
             {ARGS_PATH("pretrained", &o->pretrained,
                        "folder or identifier of weights to begin with instead")},
+            DOWNLOAD_REVISION_ROW(&o->revision),
             {ARGS_PATHS("data", &o->data, "token files, or patterns of them"), .required = true,
              .known_as = "input-bin,train-data,dataset"},
             {ARGS_PATHS("val", &o->val,

@@ -8,11 +8,12 @@
 #include "tokenizers/tokenizer.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/download_bar.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 
 typedef struct tokenize_options {
-    const char *model, *text, *pair, *file;
+    const char *model, *revision, *text, *pair, *file;
     int lowercase; /* an mc_lowercase, the index into lowercase_names */
     int64_t max_length;
 } tokenize_options;
@@ -100,11 +101,14 @@ static int show_file(const tokenize_options *o, const mc_tokenizer *tokenizer,
 static int run(const tokenize_options *o)
 {
     run_log log = {0};
-    mc_context *ctx =
-        mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.log = run_log_library_line,
+                                                             .log_user = &log,
+                                                             .download = download_bar_show,
+                                                             .download_user = &log});
     ranks_is_single(ctx, "tokenize");
     mc_tokenizer *tokenizer = mc_tokenizer_open(
-        ctx, o->model, &(mc_tokenizer_options){.lowercase = (mc_lowercase)o->lowercase});
+        ctx, o->model,
+        &(mc_tokenizer_options){.lowercase = (mc_lowercase)o->lowercase, .revision = o->revision});
     int code = mc_print_error(ctx, stderr) ? EXIT_RUN_FAILED : EXIT_OK;
     mc_encoding encoding = {0};
     if (code == EXIT_OK) {
@@ -121,6 +125,7 @@ int cmd_tokenize(int argc, char **argv)
     const args_option options[] = {
         {ARGS_PATH("model", &o.model, "folder or identifier whose tokenizer is used"),
          .required = true, .known_as = "pretrained,tokenizer,vocab"},
+        DOWNLOAD_REVISION_ROW(&o.revision),
         {ARGS_TEXT("text", &o.text, "the text")},
         {ARGS_TEXT("pair", &o.pair, "a second text, put behind each first one")},
         {ARGS_PATH("file", &o.file, "a file with a text a line, - for stdin")},

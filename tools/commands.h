@@ -18,7 +18,8 @@
     X(bench, "measure the collectives between ranks")                                              \
     X(convert, "write a model in Hugging Face's or ModelCenter's form")                            \
     X(info, "tell what is in a file or folder of tensors")                                         \
-    X(inspect, "show statistics of a model's parameters and activations")
+    X(inspect, "show statistics of a model's parameters and activations")                          \
+    X(download, "download a model into the Hugging Face cache")
 /* clang-format on */
 
 typedef struct command {

@@ -12,7 +12,7 @@
 /* As on the command line. */
 typedef struct pretrain_options {
     int model;
-    const char *config, *pretrained, *output, *tokenizer, *prompt;
+    const char *config, *pretrained, *revision, *output, *tokenizer, *prompt;
     int64_t max_shard_size;
     args_list data, val;    /* paths and patterns of token files */
     const char *batch_text; /* a number or "auto" */

@@ -12,6 +12,7 @@ static const double MIB = 1024.0 * 1024, GIB = 1024.0 * 1024 * 1024;
 static mc_load_options load_options(const pretrain *p)
 {
     return (mc_load_options){.dtype = train_dtypes[p->o.train.dtype],
+                             .revision = p->o.revision,
                              .recompute = train_recomputes[p->o.train.recompute]};
 }
 

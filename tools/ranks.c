@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "tools/download_bar.h"
 #include "tools/interrupt.h"
 
 enum { GPU_PERIOD = 16 }; /* steps */
@@ -32,6 +33,8 @@ mc_context *ranks_start(const ranks_options *o, uint64_t seed, const char *devic
                            .device = device,
                            .log = run_log_library_line,
                            .log_user = log,
+                           .download = download_bar_show,
+                           .download_user = log,
                            .zero_level = (mc_zero_level)((int)MC_ZERO_0 + o->zero_level),
                            .grad_dtype = o->grad_dtype,
                            .comm_timeout = o->comm_timeout});

@@ -14,6 +14,8 @@ static void set_options(mc_context *ctx, const mc_init_options *o)
     ctx->seed = o->seed;
     ctx->log = o->log;
     ctx->log_user = o->log_user;
+    ctx->download = o->download;
+    ctx->download_user = o->download_user;
     ctx->zero_level = o->zero_level ? (int)o->zero_level - MC_ZERO_0 : 3;
     ctx->grad_dtype = o->grad_dtype;
     ctx->threads = o->threads;

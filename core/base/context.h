@@ -30,6 +30,19 @@ typedef enum mc_log_level { MC_LOG_INFO = 0, MC_LOG_WARNING = 1 } mc_log_level;
  * was initialised, a spare tensor in a file, NaN in loaded weights. */
 typedef void (*mc_log_fn)(void *user, mc_log_level level, const char *line);
 
+/* How far a download from the hub (core/hub/hub.h) has come. */
+typedef struct mc_download {
+    const char *repository; /* "openai-community/gpt2" */
+    const char *file;       /* that is being fetched; NULL: before the first and after the last, and
+                               while another process downloads the same repository */
+    int64_t done, total;    /* bytes of the call's files; the total grows while sizes come in */
+    bool finished;          /* this is the last line about this download, done or failed */
+} mc_download;
+
+/* Receives the progress of a download, ten times a second or so, on the thread that waits for it.
+ * False ends the download with MC_ERR_INTERRUPTED; what has arrived is kept for the next try. */
+typedef bool (*mc_download_fn)(void *user, const mc_download *progress);
+
 /* How parameters, gradients and optimizer state are spread over ranks (Rajbhandari et al. 2020);
  * one rank holds it all at any level. */
 typedef enum mc_zero_level {
@@ -69,6 +82,8 @@ typedef struct mc_init_options {
     const char *device;
     mc_log_fn log; /* NULL: nothing is logged; the library itself never prints */
     void *log_user;
+    mc_download_fn download; /* told how downloads proceed; NULL: nobody is */
+    void *download_user;
     mc_zero_level zero_level; /* how models are spread over ranks where they say nothing themselves;
                                  default: MC_ZERO_3 */
     mc_grad_dtype grad_dtype; /* of gradients that one backward pass makes, and on their way between

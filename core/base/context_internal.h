@@ -25,6 +25,8 @@ struct mc_context {
     struct mc_world *world; /* core/dist: how it was started; NULL for a single context */
     mc_log_fn log;
     void *log_user;
+    mc_download_fn download;
+    void *download_user;
     mc_owned owned; /* list head; the newest object comes first and is freed first */
     mc_device *device;
     struct mc_comm *comm;  /* core/dist: all ranks of the job; NULL with one */

@@ -9,26 +9,12 @@
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 
-enum {
-    NAME_MAX_LENGTH = 128,     /* of an organisation or a name */
-    REVISION_MAX_LENGTH = 200, /* of a branch, a tag or a commit id */
-    PLACES_MAX = 2
-};
-
-/* An identifier in its parts; `org` is "" for a bare name. */
-typedef struct hub_id {
-    char org[NAME_MAX_LENGTH + 1];
-    char name[NAME_MAX_LENGTH + 1];
-    char revision[REVISION_MAX_LENGTH + 1];
-} hub_id;
-
-/* The places looked at, and why each didn't do: they make the message when none does. */
-typedef struct hub_places {
+/* Where the look-up of one identifier stands. */
+typedef struct search {
     mc_error *err;
-    int count;
-    char path[PLACES_MAX][MC_PATH_MAX];
-    char reason[PLACES_MAX][REVISION_MAX_LENGTH + 64];
-} hub_places;
+    const mc_hub_where *where;
+    mc_hub_answer *answer;
+} search;
 
 /* Organisations that took over models which once had none. A prefix that ends in '-' matches the
  * start of a name, any other the whole name or the start of it up to a '-'. */
@@ -78,19 +64,19 @@ static bool take_part(char *out, size_t limit, const char *part, size_t length, 
 }
 
 /* Whether `identifier` has the form [org/]name[@revision]; its parts go to *id. */
-static bool parse_identifier(hub_id *id, const char *identifier)
+static bool parse_identifier(mc_hub_id *id, const char *identifier)
 {
-    *id = (hub_id){.revision = "main"};
+    *id = (mc_hub_id){.revision = "main"};
     const char *at = strchr(identifier, '@');
     size_t length = at ? (size_t)(at - identifier) : strlen(identifier);
-    if (at && !take_part(id->revision, REVISION_MAX_LENGTH, at + 1, strlen(at + 1), true))
+    if (at && !take_part(id->revision, MC_HUB_REVISION_MAX, at + 1, strlen(at + 1), true))
         return false;
     const char *slash = memchr(identifier, '/', length);
     const char *name = slash ? slash + 1 : identifier;
     if (slash &&
-        !take_part(id->org, NAME_MAX_LENGTH, identifier, (size_t)(slash - identifier), false))
+        !take_part(id->org, MC_HUB_NAME_MAX, identifier, (size_t)(slash - identifier), false))
         return false;
-    return take_part(id->name, NAME_MAX_LENGTH, name, length - (size_t)(name - identifier), false);
+    return take_part(id->name, MC_HUB_NAME_MAX, name, length - (size_t)(name - identifier), false);
 }
 
 /* The user's home folder, or NULL. */
@@ -125,24 +111,40 @@ static mc_status expand_root(mc_error *err, char root[MC_PATH_MAX], const char *
     return MC_OK;
 }
 
+mc_status mc_hub_expand(mc_error *err, char out[MC_PATH_MAX], const char *path)
+{
+    return expand_root(err, out, path, "");
+}
+
+mc_status mc_hub_home(mc_error *err, char path[MC_PATH_MAX], const char *name)
+{
+    const char *home = getenv("HF_HOME"), *caches = getenv("XDG_CACHE_HOME");
+    char below[256];
+    if (home && *home) return expand_root(err, path, home, name);
+    snprintf(below, sizeof below, "huggingface/%.200s", name);
+    return expand_root(err, path, caches && *caches ? caches : "~/.cache", below);
+}
+
 mc_status mc_hub_cache_root(mc_error *err, char root[MC_PATH_MAX])
 {
-    static const struct {
-        const char *variable, *below;
-    } roots[] = {{"HF_HUB_CACHE", ""},
-                 {"HUGGINGFACE_HUB_CACHE", ""},
-                 {"HF_HOME", "hub"},
-                 {"XDG_CACHE_HOME", "huggingface/hub"}};
-    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
-        const char *value = getenv(roots[i].variable);
-        if (value && *value) return expand_root(err, root, value, roots[i].below);
+    static const char *const variables[] = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *value = getenv(variables[i]);
+        if (value && *value) return expand_root(err, root, value, "");
     }
-    return expand_root(err, root, "~/.cache/huggingface/hub", "");
+    return mc_hub_home(err, root, "hub");
+}
+
+bool mc_hub_repository(char path[MC_PATH_MAX], const char *root, const char *org, const char *name)
+{
+    int written =
+        snprintf(path, MC_PATH_MAX, "%s/models--%s%s%s", root, org, *org ? "--" : "", name);
+    return written >= 0 && written < MC_PATH_MAX;
 }
 
 /* Reads the commit id in refs/<revision>. False when the file isn't there, or holds none or cannot
  * be read, which `reason` then says. Only running out of memory is an error. */
-static bool read_commit(mc_error *err, const char *path, char commit[REVISION_MAX_LENGTH + 1],
+static bool read_commit(mc_error *err, const char *path, char commit[MC_HUB_REVISION_MAX + 1],
                         char *reason, size_t reason_size)
 {
     mc_error failure = {0};
@@ -153,7 +155,7 @@ static bool read_commit(mc_error *err, const char *path, char commit[REVISION_MA
     mc_error_clear(&failure);
     if (!text) return false;
     while (size && strchr(" \t\r\n", text[size - 1])) size--;
-    bool good = take_part(commit, REVISION_MAX_LENGTH, text, size, false);
+    bool good = take_part(commit, MC_HUB_REVISION_MAX, text, size, false);
     if (!good) snprintf(reason, reason_size, "its ref holds no commit id");
     mc_free(text);
     return good;
@@ -163,7 +165,7 @@ static bool read_commit(mc_error *err, const char *path, char commit[REVISION_MA
 static bool find_snapshot(mc_error *err, const char *repository, const char *revision,
                           char folder[MC_PATH_MAX], char *reason, size_t reason_size)
 {
-    char path[MC_PATH_MAX], commit[REVISION_MAX_LENGTH + 1];
+    char path[MC_PATH_MAX], commit[MC_HUB_REVISION_MAX + 1];
     if (!mc_path_is_folder(repository)) {
         snprintf(reason, reason_size, "not there");
         return false;
@@ -184,74 +186,111 @@ static bool find_snapshot(mc_error *err, const char *repository, const char *rev
     return true;
 }
 
-/* Tries one organisation and name; notes the place if it has no such revision. */
-static bool try_place(hub_places *places, const char *root, const char *org, const hub_id *id,
-                      char folder[MC_PATH_MAX])
+/* Adds a place to the list of those looked at. */
+static void note_place(mc_hub_answer *answer, const char *path, const char *reason)
 {
-    int i = places->count++;
-    int written = snprintf(places->path[i], MC_PATH_MAX, "%s/models--%s%s%s", root, org,
-                           *org ? "--" : "", id->name);
-    if (written < 0 || written >= MC_PATH_MAX) {
-        snprintf(places->reason[i], sizeof places->reason[i], "path too long");
-        return false;
-    }
-    return find_snapshot(places->err, places->path[i], id->revision, folder, places->reason[i],
-                         sizeof places->reason[i]);
+    size_t used = strlen(answer->looked_at);
+    snprintf(answer->looked_at + used, sizeof answer->looked_at - used, "%s%s (%s)",
+             used ? " and at " : "", path, reason);
 }
 
-static mc_status not_found(mc_error *err, const char *identifier, const hub_places *places)
+/* Tries one organisation and name. Whether a snapshot is there that has what is needed; of those
+ * that have not the first is kept. */
+static bool try_place(search *s, const char *org)
 {
-    bool two = places->count > 1;
+    mc_hub_answer *answer = s->answer;
+    char path[MC_PATH_MAX], folder[MC_PATH_MAX], reason[MC_HUB_REVISION_MAX * 2 + 64];
+    if (!mc_hub_repository(path, answer->root, org, answer->id.name)) {
+        note_place(answer, path, "path too long");
+        return false;
+    }
+    if (!find_snapshot(s->err, path, answer->id.revision, folder, reason, sizeof reason)) {
+        note_place(answer, path, reason);
+        return false;
+    }
+    bool whole = !s->where->is_whole || s->where->is_whole(s->where->user, folder);
+    if (whole || !*answer->folder) memcpy(answer->folder, folder, strlen(folder) + 1);
+    if (!whole) note_place(answer, path, "does not have all files");
+    return answer->whole = whole;
+}
+
+mc_status mc_hub_not_found(mc_error *err, mc_status status, const char *identifier,
+                           const mc_hub_answer *answer, const char *why)
+{
     return mc_error_set(
-        err, MC_ERR_NOT_FOUND,
-        "\"%.300s\": no such folder, and not in the Hugging Face cache: looked at %s "
-        "(%s)%s%s%s%s%s. "
-        "Downloading is not built in: give the folder that holds the model, or set HF_HOME or "
-        "HF_HUB_CACHE to a cache that has it",
-        identifier, places->path[0], places->reason[0], two ? " and at " : "",
-        two ? places->path[1] : "", two ? " (" : "", two ? places->reason[1] : "", two ? ")" : "");
+        err, status,
+        "\"%.300s\": no such folder, and not in the Hugging Face cache: looked at %s. %s",
+        identifier, answer->looked_at, why);
 }
 
 /* Looks an identifier up in the cache, under the name as given and then under the other one that
  * the same model goes by. */
-static mc_status resolve_in_cache(mc_error *err, const char *identifier, const hub_id *id,
-                                  char folder[MC_PATH_MAX])
+static mc_status resolve_in_cache(search *s)
 {
-    char root[MC_PATH_MAX];
-    hub_places places = {.err = err};
-    mc_status status = mc_hub_cache_root(err, root);
-    if (status) return status;
-    if (try_place(&places, root, id->org, id, folder)) return MC_OK;
+    const mc_hub_id *id = &s->answer->id;
+    mc_status status = s->where->cache_dir
+                           ? mc_hub_expand(s->err, s->answer->root, s->where->cache_dir)
+                           : mc_hub_cache_root(s->err, s->answer->root);
+    if (status || try_place(s, id->org)) return status;
     const char *canonical = canonical_org(id->name), *other = NULL;
     if (canonical && !*id->org) other = canonical;
     if (canonical && strcmp(id->org, canonical) == 0) other = "";
-    if (other && !mc_error_is_set(err) && try_place(&places, root, other, id, folder)) return MC_OK;
-    return mc_error_is_set(err) ? err->status : not_found(err, identifier, &places);
+    if (other && !mc_error_is_set(s->err)) try_place(s, other);
+    return s->err->status;
 }
 
-mc_status mc_hub_resolve(mc_error *err, const char *identifier, char folder[MC_PATH_MAX])
+/* The revision that is asked for beside the identifier. */
+static mc_status take_revision(mc_error *err, mc_hub_id *id, const char *identifier,
+                               const char *revision)
 {
+    char taken[MC_HUB_REVISION_MAX + 1];
+    if (!revision) return MC_OK;
+    if (!take_part(taken, MC_HUB_REVISION_MAX, revision, strlen(revision), true))
+        return mc_error_set(err, MC_ERR_ARGUMENT,
+                            "\"%.300s\": revision \"%.300s\": expected a branch, a tag or a commit",
+                            identifier, revision);
+    if (strchr(identifier, '@') && strcmp(id->revision, taken) != 0)
+        return mc_error_set(
+            err, MC_ERR_ARGUMENT,
+            "\"%.300s\": revision \"%s\" is asked for as well, expected one of them", identifier,
+            taken);
+    memcpy(id->revision, taken, sizeof taken);
+    return MC_OK;
+}
+
+/* Where an identifier is the path of something. */
+static mc_status take_path(mc_error *err, const char *identifier, bool is_folder,
+                           mc_hub_answer *answer)
+{
+    if (!is_folder || strlen(identifier) >= MC_PATH_MAX)
+        return mc_error_set(err, MC_ERR_ARGUMENT,
+                            "%.300s: is a file, expected the folder that holds the model",
+                            identifier);
+    memcpy(answer->folder, identifier, strlen(identifier) + 1);
+    answer->is_path = answer->whole = true;
+    return MC_OK;
+}
+
+mc_status mc_hub_resolve(mc_error *err, const char *identifier, const mc_hub_where *where,
+                         mc_hub_answer *answer)
+{
+    static const mc_hub_where nothing = {0};
     struct stat info;
-    hub_id id;
-    folder[0] = '\0';
+    search s = {.err = err, .where = where ? where : &nothing, .answer = answer};
+    *answer = (mc_hub_answer){0};
     if (mc_error_is_set(err)) return err->status;
     if (!identifier || !*identifier)
         return mc_error_set(err, MC_ERR_ARGUMENT,
                             "no model given: expected a folder or an "
                             "identifier such as bert-base-uncased");
-    bool there = stat(identifier, &info) == 0;
+    if (stat(identifier, &info) == 0)
+        return take_path(err, identifier, S_ISDIR(info.st_mode), answer);
     int reason = errno;
-    if (there && S_ISDIR(info.st_mode) && strlen(identifier) < MC_PATH_MAX) {
-        memcpy(folder, identifier, strlen(identifier) + 1);
-        return MC_OK;
-    }
-    if (there)
-        return mc_error_set(err, MC_ERR_ARGUMENT,
-                            "%.300s: is a file, expected the folder that holds the model",
-                            identifier);
-    if (parse_identifier(&id, identifier)) return resolve_in_cache(err, identifier, &id, folder);
-    return mc_error_set(err, MC_ERR_NOT_FOUND,
-                        "%.300s: cannot open this folder: %s; nor is it an identifier of the form "
-                        "name, org/name or org/name@revision",
-                        identifier, strerror(reason));
+    if (!parse_identifier(&answer->id, identifier))
+        return mc_error_set(err, MC_ERR_NOT_FOUND,
+                            "%.300s: cannot open this folder: %s; nor is it an identifier of the "
+                            "form name, org/name or org/name@revision",
+                            identifier, strerror(reason));
+    mc_status status = take_revision(err, &answer->id, identifier, s.where->revision);
+    return status ? status : resolve_in_cache(&s);
 }

@@ -1,7 +1,7 @@
 /* Where a pretrained model lies: a folder, or an identifier looked up in the Hugging Face cache.
  *
- * Nothing here touches the network. The cache is only read, in the layout that Hugging Face's own
- * tools leave behind:
+ * Nothing here touches the network (core/hub does), and the cache is only read, in the layout that
+ * Hugging Face's own tools leave behind:
  *
  *     <root>/models--<org>--<name>/refs/<revision>        the commit id of a branch or tag
  *     <root>/models--<org>--<name>/snapshots/<commit>/    the files (often links into blobs/)
@@ -12,21 +12,68 @@
 #include "core/base/error_internal.h"
 #include "core/base/file_internal.h"
 
-/* Finds the folder that holds the files of `identifier` and copies its path to `folder`.
+enum {
+    MC_HUB_NAME_MAX = 128,     /* characters of an organisation or a name */
+    MC_HUB_REVISION_MAX = 200, /* of a branch, a tag or a commit id */
+};
+
+/* An identifier in its parts. */
+typedef struct mc_hub_id {
+    char org[MC_HUB_NAME_MAX + 1]; /* "" for a bare name */
+    char name[MC_HUB_NAME_MAX + 1];
+    char revision[MC_HUB_REVISION_MAX + 1];
+} mc_hub_id;
+
+/* Where to look, and for what. A pointer to zeros, or NULL, is the default of everything. */
+typedef struct mc_hub_where {
+    const char *revision;  /* NULL: what follows '@' in the identifier, else "main" */
+    const char *cache_dir; /* NULL: mc_hub_cache_root */
+    /* Whether a snapshot's folder has what is needed; NULL: any folder has. */
+    bool (*is_whole)(const void *user, const char *folder);
+    const void *user;
+} mc_hub_where;
+
+/* What was found. */
+typedef struct mc_hub_answer {
+    bool is_path;             /* the identifier is an existing folder; `id` and `root` are empty */
+    bool whole;               /* `folder` has what is needed */
+    char folder[MC_PATH_MAX]; /* "": neither a folder nor in the cache */
+    char root[MC_PATH_MAX];   /* of the cache */
+    mc_hub_id id;
+    char looked_at[2 * MC_PATH_MAX + 1024]; /* the places, and why each didn't do, for messages */
+} mc_hub_answer;
+
+/* Finds the folder that holds the files of `identifier`.
  *
  * An identifier that is a folder, relative or absolute, is used as it stands. Anything else has to
  * be `name`, `org/name`, or either with `@revision` (a branch, a tag or a commit id; "main" without
  * one). Ids from the time before the hub gave every model an organisation ("bert-base-uncased",
  * "gpt2") are looked up under their bare name and under their organisation's, whichever of the two
- * forms is given; the given one goes first.
+ * forms is given. The given one goes first; one that is whole goes before one that is not.
  *
- * Errors: MC_ERR_ARGUMENT for an absent or empty identifier and for one that names a file;
- * MC_ERR_NOT_FOUND otherwise, with a message that lists every place looked at. */
-mc_status mc_hub_resolve(mc_error *err, const char *identifier, char folder[MC_PATH_MAX]);
+ * An identifier that is in no cache is no error: answer->folder is "". Errors: MC_ERR_ARGUMENT for
+ * an absent or empty identifier, one that names a file, a revision that no hub could have, and two
+ * revisions (`@v1` and where->revision) that differ; MC_ERR_NOT_FOUND for what is neither a folder
+ * nor an identifier. */
+mc_status mc_hub_resolve(mc_error *err, const char *identifier, const mc_hub_where *where,
+                         mc_hub_answer *answer);
+
+/* Sets `status` with every place that was looked at; `why` is a sentence about what could be
+ * done. */
+mc_status mc_hub_not_found(mc_error *err, mc_status status, const char *identifier,
+                           const mc_hub_answer *answer, const char *why);
 
 /* The cache's root: $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE, else $HF_HOME/hub, else
  * $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. A variable that is set but empty
  * counts as unset; a leading "~/" in one is the home folder. It need not exist. */
 mc_status mc_hub_cache_root(mc_error *err, char root[MC_PATH_MAX]);
+/* A file or folder of $HF_HOME, else of $XDG_CACHE_HOME/huggingface, else of
+ * ~/.cache/huggingface. */
+mc_status mc_hub_home(mc_error *err, char path[MC_PATH_MAX], const char *name);
+/* A path with a leading "~/" replaced by the home folder. */
+mc_status mc_hub_expand(mc_error *err, char out[MC_PATH_MAX], const char *path);
+
+/* The folder of a repository in a cache: <root>/models--<org>--<name>. False if it is too long. */
+bool mc_hub_repository(char path[MC_PATH_MAX], const char *root, const char *org, const char *name);
 
 #endif

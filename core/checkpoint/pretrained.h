@@ -16,6 +16,10 @@ typedef struct mc_load_options {
     int num_labels;      /* > 0: the model gets a classification head of that many labels; if the
                                file has none it is initialised, and said so through the log */
     mc_recompute recompute; /* of the model's blocks */
+    /* Where an identifier's files come from: see core/hub/hub.h. Of a folder they say nothing. */
+    const char *revision;  /* a branch, a tag or a commit; NULL: "main" */
+    const char *cache_dir; /* in place of HF_HUB_CACHE; NULL: none */
+    bool local_files_only; /* nothing is downloaded */
 } mc_load_options;
 
 /* How a model's folder is written. */

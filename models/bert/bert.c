@@ -21,16 +21,15 @@ static const mc_config_row config_rows[] = {
 };
 
 static const mc_named_shape named[] = {
-    {"bert-base-uncased bert-base", NULL, "{}"},
-    {"bert-large-uncased bert-large", NULL,
+    {"bert-base-uncased bert-base", "{}"},
+    {"bert-large-uncased bert-large",
      "{\"hidden_size\":1024,\"intermediate_size\":4096,\"num_hidden_layers\":24,"
      "\"num_attention_heads\":16}"},
-    {"bert-base-cased", NULL, "{\"vocab_size\":28996}"},
-    {"bert-large-cased", NULL,
-     "{\"vocab_size\":28996,\"hidden_size\":1024,\"intermediate_size\":4096,"
-     "\"num_hidden_layers\":24,\"num_attention_heads\":16}"},
-    {"bert-base-chinese", NULL, "{\"vocab_size\":21128}"},
-    {"bert-base-multilingual-cased", NULL, "{\"vocab_size\":119547}"},
+    {"bert-base-cased", "{\"vocab_size\":28996}"},
+    {"bert-large-cased", "{\"vocab_size\":28996,\"hidden_size\":1024,\"intermediate_size\":4096,"
+                         "\"num_hidden_layers\":24,\"num_attention_heads\":16}"},
+    {"bert-base-chinese", "{\"vocab_size\":21128}"},
+    {"bert-base-multilingual-cased", "{\"vocab_size\":119547}"},
     {NULL}};
 
 bool mc_bert_finish(const mc_config_reader *r, void *config)

@@ -48,15 +48,14 @@ static const mc_config_row cpm2_rows[] = {
     "\"emb_init_std\":1,\"att_init_std\":1,\"ffn_init_std\":1,\"proj_init_std\":1," \
     "\"length_scale\":true,\"attn_scale\":true"
 static const mc_named_shape cpm1_named[] = {
-    {"cpm1-large", NULL,
+    {"cpm1-large",
      "{\"dim_model\":2560,\"num_heads\":32,\"dim_head\":80,\"dim_ff\":6400,\"num_layers\":32,"
      "\"position_bias_num_buckets\":64,\"position_bias_max_distance\":256,\"tied\":true," LARGE
      "}"},
     {NULL}};
 static const mc_named_shape cpm2_named[] = {
-    {"cpm2-large", NULL,
-     "{\"dim_model\":4096,\"num_heads\":64,\"dim_head\":64,\"dim_ff\":10240,"
-     "\"num_encoder_layers\":24,\"num_decoder_layers\":24," LARGE "}"},
+    {"cpm2-large", "{\"dim_model\":4096,\"num_heads\":64,\"dim_head\":64,\"dim_ff\":10240,"
+                   "\"num_encoder_layers\":24,\"num_decoder_layers\":24," LARGE "}"},
     {NULL}};
 
 static bool finish(const mc_config_reader *r, void *config)

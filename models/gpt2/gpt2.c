@@ -49,10 +49,10 @@ static const mc_config_row config_rows[] = {
 };
 
 static const mc_named_shape named[] = {
-    {"gpt2 gpt2-base", "gpt2", "{}"},
-    {"gpt2-medium", NULL, "{\"n_embd\":1024,\"n_layer\":24,\"n_head\":16}"},
-    {"gpt2-large", NULL, "{\"n_embd\":1280,\"n_layer\":36,\"n_head\":20}"},
-    {"gpt2-xl", NULL, "{\"n_embd\":1600,\"n_layer\":48,\"n_head\":25}"},
+    {"gpt2 gpt2-base", "{}"},
+    {"gpt2-medium", "{\"n_embd\":1024,\"n_layer\":24,\"n_head\":16}"},
+    {"gpt2-large", "{\"n_embd\":1280,\"n_layer\":36,\"n_head\":20}"},
+    {"gpt2-xl", "{\"n_embd\":1600,\"n_layer\":48,\"n_head\":25}"},
     {NULL}};
 
 static bool finish(const mc_config_reader *r, void *config)

@@ -48,8 +48,7 @@ static const mc_config_row config_rows[] = {
 };
 
 static const mc_named_shape named[] = {
-    {"EleutherAI/gpt-j-6b EleutherAI/gpt-j-6B gptj-6b gpt-j-6b", "EleutherAI/gpt-j-6b", "{}"},
-    {NULL}};
+    {"EleutherAI/gpt-j-6b EleutherAI/gpt-j-6B gptj-6b gpt-j-6b", "{}"}, {NULL}};
 
 static bool finish(const mc_config_reader *r, void *config)
 {

@@ -22,8 +22,8 @@ static const mc_config_row config_rows[] = {
 
 #define SHAPE "\"max_position_embeddings\":514,\"type_vocab_size\":1,\"layer_norm_eps\":1e-5"
 static const mc_named_shape named[] = {
-    {"roberta-base FacebookAI/roberta-base", NULL, "{" SHAPE "}"},
-    {"roberta-large FacebookAI/roberta-large", NULL,
+    {"roberta-base FacebookAI/roberta-base", "{" SHAPE "}"},
+    {"roberta-large FacebookAI/roberta-large",
      "{" SHAPE ",\"hidden_size\":1024,\"intermediate_size\":4096,\"num_hidden_layers\":24,"
      "\"num_attention_heads\":16}"},
     {NULL}};

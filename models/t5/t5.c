@@ -50,18 +50,16 @@ static const mc_config_row config_rows[] = {
     {0},
 };
 
-#define V1(names, d, ff, n, h, kv)                                                         \
-    {                                                                                      \
-        names, NULL,                                                                       \
-            "{\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n ",\"num_heads\":" #h \
-            ",\"d_kv\":" #kv "}"                                                           \
+#define V1(names, d, ff, n, h, kv)                                                            \
+    {                                                                                         \
+        names, "{\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n ",\"num_heads\":" #h \
+               ",\"d_kv\":" #kv "}"                                                           \
     }
-#define GATED(names, vocab, d, ff, n, h)                                                        \
-    {                                                                                           \
-        names, "google/",                                                                       \
-            "{\"vocab_size\":" #vocab ",\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n \
-            ",\"num_heads\":" #h ",\"feed_forward_proj\":\"gated-gelu\","                       \
-            "\"tie_word_embeddings\":false}"                                                    \
+#define GATED(names, vocab, d, ff, n, h)                                                           \
+    {                                                                                              \
+        names, "{\"vocab_size\":" #vocab ",\"d_model\":" #d ",\"d_ff\":" #ff ",\"num_layers\":" #n \
+               ",\"num_heads\":" #h ",\"feed_forward_proj\":\"gated-gelu\","                       \
+               "\"tie_word_embeddings\":false}"                                                    \
     }
 static const mc_named_shape named[] = {
     V1("t5-small google-t5/t5-small", 512, 2048, 6, 8, 64),

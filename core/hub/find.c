@@ -1,0 +1,203 @@
+#include "core/hub/find_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include "core/checkpoint/ranks_internal.h"
+#include "core/dist/world_internal.h"
+#include "core/hub/fetch_internal.h"
+#include "core/hub/hub.h"
+#include "core/hub/lock_internal.h"
+#include "core/hub/settings_internal.h"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+static void show(mc_hub_watch *w)
+{
+    mc_context *ctx = w->ctx;
+    w->shown = now();
+    if (!ctx->download || ctx->download(ctx->download_user, &w->progress) || w->progress.finished)
+        return;
+    mc_fail(ctx, MC_ERR_INTERRUPTED, "%s: the download was interrupted; it goes on where it was",
+            w->progress.repository);
+}
+
+/* Tells the ranks that have found their files that this one goes on. */
+static void tell_ranks(mc_hub_watch *w)
+{
+    enum { SECONDS = 1 }; /* less than any timeout that makes sense */
+    uint8_t busy = 1;
+    if (!w->together || now() - w->told < SECONDS) return;
+    w->told = now();
+    mc_ranks_any(w->ctx, &busy, 1);
+}
+
+/* Waits until no rank is at work any more. */
+static mc_status meet_ranks(mc_context *ctx)
+{
+    uint8_t busy = ctx->comm != NULL;
+    while (busy && !mc_failed(ctx)) {
+        busy = 0;
+        mc_ranks_any(ctx, &busy, 1);
+    }
+    return mc_error_status(ctx);
+}
+
+mc_status mc_hub_tick(void *watch)
+{
+    mc_hub_watch *w = watch;
+    mc_context *ctx = w->ctx;
+    if (now() - w->shown < 0.1 || mc_failed(ctx)) return mc_error_status(ctx);
+    if (!mc_world_failed(ctx, &ctx->error)) {
+        show(w);
+        tell_ranks(w);
+    }
+    return mc_error_status(ctx);
+}
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+/* Why nothing may be downloaded; NULL: it may. */
+static const char *why_not(const mc_hub_request *request)
+{
+    if (request->local_files_only) return "Only local files were asked for (local_files_only)";
+    const char *variable = mc_hub_offline_by();
+    if (variable)
+        return strcmp(variable, "HF_HUB_OFFLINE") == 0
+                   ? "HF_HUB_OFFLINE is set, so nothing was asked of the hub"
+                   : "TRANSFORMERS_OFFLINE is set, so nothing was asked of the hub";
+#ifdef MC_HAVE_CURL
+    return NULL;
+#else
+    return "This build cannot download, it has no libcurl (MC_ENABLE_CURL): give the folder that "
+           "holds the model, or set HF_HOME or HF_HUB_CACHE to a cache that has it";
+#endif
+}
+
+/* The answer where nothing may be downloaded. */
+static mc_status answer_offline(mc_context *ctx, const char *identifier,
+                                const mc_hub_answer *answer, const char *why)
+{
+    bool unable = strstr(why, "MC_ENABLE_CURL");
+    if (!*answer->folder)
+        return mc_hub_not_found(&ctx->error, unable ? MC_ERR_UNSUPPORTED : MC_ERR_NOT_FOUND,
+                                identifier, answer, why);
+    mc_log(ctx, MC_LOG_WARNING, "%s: not all of \"%s\" is in the cache. %s", answer->folder,
+           identifier, why);
+    return MC_OK;
+}
+
+#ifdef MC_HAVE_CURL
+static mc_status lock_path(mc_error *err, char path[MC_PATH_MAX], const mc_hub_answer *answer)
+{
+    char name[MC_PATH_MAX], locks[MC_PATH_MAX];
+    bool fits = mc_hub_repository(name, "", answer->id.org, answer->id.name);
+    mc_status status = mc_path_join(err, locks, answer->root, ".locks");
+    if (status || !fits) return status;
+    int written = snprintf(path, MC_PATH_MAX, "%s%s/modelcenter.lock", locks, name);
+    if (written >= 0 && written < MC_PATH_MAX) return MC_OK;
+    return mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", locks);
+}
+
+/* While another process has the lock. */
+static mc_status wait(void *watch)
+{
+    mc_hub_watch *w = watch;
+    if (!w->waited)
+        mc_log(w->ctx, MC_LOG_INFO, "%s: waiting for another process that downloads it",
+               w->progress.repository);
+    w->waited = true;
+    return mc_hub_tick(watch);
+}
+
+/* Downloads under the lock, unless another process has done so while this one waited for it. */
+static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_where *where,
+                          bool together, mc_hub_answer *answer)
+{
+    char path[MC_PATH_MAX] = "", name[2 * MC_HUB_NAME_MAX + 2];
+    mc_error *err = &ctx->error;
+    snprintf(name, sizeof name, "%s%s%s", answer->id.org, *answer->id.org ? "/" : "",
+             answer->id.name);
+    mc_hub_watch watch = {.ctx = ctx, .progress = {.repository = name}, .together = together};
+    /* the first rank is the one that shows progress: it gets the lock */
+    if (ctx->rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
+    int lock = lock_path(err, path, answer) ? -1 : mc_hub_lock(err, path, wait, &watch);
+    if (lock >= 0 && mc_hub_resolve(err, identifier, where, answer) == MC_OK && !answer->whole)
+        mc_hub_fetch(&watch, answer, where->user, answer->folder);
+    mc_hub_unlock(lock);
+    mc_error_while(err, "downloading \"%s\", for there is no such folder", identifier);
+    watch.progress.file = NULL;
+    watch.progress.finished = true;
+    show(&watch);
+    return mc_error_status(ctx);
+}
+#endif
+
+/* The cache, then the hub. `identifier` is the repository's, or the path of a folder. */
+static mc_status find(mc_context *ctx, const char *identifier, const mc_hub_request *request,
+                      char folder[MC_PATH_MAX])
+{
+    mc_hub_answer answer;
+    mc_hub_where where = {.revision = request->revision,
+                          .cache_dir = request->cache_dir,
+                          .is_whole = mc_hub_is_whole,
+                          .user = &request->needs};
+    mc_status status = mc_hub_resolve(&ctx->error, identifier, &where, &answer);
+    const char *why = status || answer.whole ? NULL : why_not(request);
+    if (why) status = answer_offline(ctx, identifier, &answer, why);
+#ifdef MC_HAVE_CURL
+    else if (!status && !answer.whole)
+        status = download(ctx, identifier, &where, request->together, &answer);
+#endif
+    memcpy(folder, answer.folder, strlen(answer.folder) + 1);
+    return status;
+}
+
+mc_status mc_hub_find(mc_context *ctx, const char *identifier, const mc_hub_request *request,
+                      char folder[MC_PATH_MAX])
+{
+    char room[2 * MC_HUB_NAME_MAX];
+    struct stat info;
+    folder[0] = '\0';
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    bool is_name = identifier && *identifier && stat(identifier, &info) != 0;
+    const char *repository = is_name ? mc_hub_repository_of(identifier, room) : identifier;
+    if (is_name && !repository)
+        return mc_fail(ctx, MC_ERR_NOT_FOUND,
+                       "\"%s\" is a model of ModelCenter's that has no repository on the Hugging "
+                       "Face hub: give the folder that holds it",
+                       identifier);
+    mc_status status = find(ctx, repository, request, folder);
+    return request->together ? meet_ranks(ctx) : status;
+}
+
+mc_status mc_hub_download(mc_context *ctx, const char *identifier, const mc_hub_options *options,
+                          char *folder, size_t room)
+{
+    mc_hub_options o = options ? *options : (mc_hub_options){0};
+    mc_hub_request request = {
+        .revision = o.revision, .cache_dir = o.cache_dir, .local_files_only = o.local_files_only};
+    char found[MC_PATH_MAX];
+    if (!ctx) return MC_ERR_NOMEM;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (!folder || !room) return mc_fail(ctx, MC_ERR_ARGUMENT, "no room for a folder's path");
+    folder[0] = '\0';
+    if (o.include && !o.include[0])
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "an empty list of patterns, expected one or more");
+    if (o.include) request.needs = (mc_hub_needs){.kind = MC_HUB_MATCHING, .patterns = o.include};
+    mc_status status = mc_hub_find(ctx, identifier, &request, found);
+    if (!status && strlen(found) >= room)
+        status = mc_fail(ctx, MC_ERR_ARGUMENT, "%s: expected room for a path of %zu bytes", found,
+                         strlen(found) + 1);
+    if (status) return status;
+    memcpy(folder, found, strlen(found) + 1);
+    return MC_OK;
+}

@@ -1,0 +1,29 @@
+/* How all that loads by name finds its folder: see hub.h. */
+#ifndef MC_HUB_FIND_INTERNAL_H
+#define MC_HUB_FIND_INTERNAL_H
+
+#include "core/base/context_internal.h"
+#include "core/checkpoint/hub_internal.h"
+#include "core/hub/needs_internal.h"
+
+typedef struct mc_hub_request {
+    mc_hub_needs needs;
+    const char *revision, *cache_dir; /* NULL: as mc_hub_options says */
+    bool local_files_only;
+    /* All ranks of the job ask, and none goes on before all have found it: ranks that share a cache
+     * wait for the one that downloads, those of other hosts may take longer than ranks wait for one
+     * another. Without it nothing here is collective. */
+    bool together;
+} mc_hub_request;
+
+/* Finds the folder that has what is needed, downloading what is missing. Where nothing may be
+ * downloaded, a snapshot that is not whole is the answer too: who reads it says what is missing.
+ * Sets the context's error. */
+mc_status mc_hub_find(mc_context *ctx, const char *identifier, const mc_hub_request *request,
+                      char folder[MC_PATH_MAX]);
+
+/* The repository that one of ModelCenter's names stands for, in `room`, or the identifier itself.
+ * NULL: the name is one of ModelCenter's that no repository has. */
+const char *mc_hub_repository_of(const char *identifier, char room[2 * MC_HUB_NAME_MAX]);
+
+#endif

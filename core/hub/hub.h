@@ -1,0 +1,76 @@
+/* Models by name: the Hugging Face hub, and the cache of what was downloaded from it.
+ *
+ * Loading a model or a tokenizer by identifier looks into the cache and, where files are missing
+ * there, downloads them (needs a build with libcurl: MC_ENABLE_CURL). No request is made when the
+ * identifier is a path (it begins with '/', '.' or '~', or exists), when all files that are needed
+ * lie in the cache, and when HF_HUB_OFFLINE is set. What is needed of a model: config.json,
+ * generation_config.json, the first that the repository has of
+ *
+ *     model.safetensors, model.safetensors.index.json and the shards that it names,
+ *     pytorch_model.bin, pytorch_model.bin.index.json and its shards, pytorch_model.pt,
+ *
+ * and, where it has any, the files of its tokenizer.
+ *
+ *     mc_hub_options options = {.revision = "v1.0"};
+ *     char folder[4096];
+ *     mc_hub_download(ctx, "google-bert/bert-base-uncased", &options, folder, sizeof folder);
+ *
+ * The environment, with the meaning that Hugging Face's own client gives it:
+ *
+ *     HF_ENDPOINT            the hub; https://huggingface.co
+ *     HF_TOKEN               a token for gated and private repositories, else the contents of the
+ *     HF_TOKEN_PATH          file of this name ($HF_HOME/token). No other host ever receives it
+ *     HF_HOME, HF_HUB_CACHE  where the cache is; ~/.cache/huggingface and $HF_HOME/hub
+ *     HF_HUB_OFFLINE         1, ON, YES or TRUE: no requests (TRANSFORMERS_OFFLINE too)
+ *     SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE  a file of certificates to trust in place
+ *                            of the system's
+ *     HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte until a transfer is begun again; 10
+ *
+ * and libcurl's (https_proxy, no_proxy, ...). The cache has the layout of huggingface_hub, so that
+ * either finds what the other has downloaded:
+ *
+ *     models--ORG--NAME/blobs/HASH                   the contents, each once
+ *     models--ORG--NAME/snapshots/COMMIT/FILE        links to them
+ *     models--ORG--NAME/refs/REVISION                the commit of a branch or tag
+ *     models--ORG--NAME/.no_exist/COMMIT/FILE        empty: the commit has no such file
+ *     models--ORG--NAME/blobs/HASH.modelcenter.incomplete   what has arrived of a blob so far
+ *     .locks/models--ORG--NAME/modelcenter.lock
+ *
+ * where ORG-- is missing if the identifier has no organisation. Contents are checked before they
+ * get their name (SHA-256 of large files, git's hash of others), links are made when all contents
+ * are there, and the ref last, so that a process that dies leaves nothing that looks whole and is
+ * not. Large files come over eight connections; a transfer that breaks goes on at its byte, in the
+ * same call and in later ones. One process (or rank) at a time downloads a repository; others wait
+ * for it and then find the files. Ranks of hosts with caches of their own download one each. */
+#ifndef MC_HUB_HUB_H
+#define MC_HUB_HUB_H
+
+#include <stddef.h>
+#include "core/base/context.h"
+
+typedef struct mc_hub_options {
+    const char *revision;  /* a branch, a tag or a commit; NULL: what follows '@' in the identifier,
+                              else "main" */
+    const char *cache_dir; /* in place of HF_HUB_CACHE; NULL: none */
+    bool local_files_only; /* no requests, as with HF_HUB_OFFLINE */
+    /* Patterns of the files that are needed, with *, ? and [...], where * stands for slashes too,
+     * and "folder/" for all below it; NULL ends the list. NULL: what a model or a tokenizer needs.
+     */
+    const char *const *include;
+} mc_hub_options;
+
+/* Finds the files of an identifier (`name`, `org/name`, either with `@revision`), downloads those
+ * that are missing, and copies the path of their folder to `folder`, which has `room` bytes. An
+ * existing folder is its own answer. `options` may be NULL. ModelCenter's names of models are
+ * those of the repositories that hold them ("gpt2-base" is gpt2). Not collective: each rank may
+ * call it or not.
+ *
+ * Errors name the repository and the file: MC_ERR_NOT_FOUND for what the hub does not have or does
+ * not show (gated repositories: with what to do), or is not in the cache when nothing may be asked
+ * for; MC_ERR_IO for a hub that cannot be reached or keeps refusing, a full disk; MC_ERR_FORMAT for
+ * contents whose checksum is wrong, and answers that are none; MC_ERR_UNSUPPORTED where the build
+ * has no libcurl; MC_ERR_INTERRUPTED; MC_ERR_ARGUMENT. */
+MC_API mc_status mc_hub_download(mc_context *ctx, const char *identifier,
+                                 const mc_hub_options *options, char *folder, size_t room);
+
+#endif

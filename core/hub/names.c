@@ -1,0 +1,44 @@
+/* ModelCenter's names of models, and the repositories of the hub that hold them. */
+#include <stdio.h>
+#include <string.h>
+#include "core/hub/find_internal.h"
+
+/* A name that ends in '-' stands for all that begin with it; a repository that ends in '/' is an
+ * organisation that has them under the same name. NULL: no repository has them. */
+static const struct {
+    const char *name, *repository;
+} names[] = {
+    {"bert-base", "bert-base-uncased"},
+    {"bert-large", "bert-large-uncased"},
+    {"gpt2-base", "gpt2"},
+    {"gptj-6b", "EleutherAI/gpt-j-6b"},
+    {"gpt-j-6b", "EleutherAI/gpt-j-6b"},
+    {"t5-v1_1-", "google/"},
+    {"flan-t5-", "google/"},
+    {"mt5-", "google/"},
+    {"cpm1-", NULL},
+    {"cpm2-", NULL},
+};
+
+/* Whether the name, which ends at '@' or at its end, is the row's. */
+static bool is_row(const char *row, const char *name, size_t length)
+{
+    size_t have = strlen(row);
+    if (row[have - 1] == '-') return length > have && strncmp(row, name, have) == 0;
+    return have == length && strncmp(row, name, have) == 0;
+}
+
+const char *mc_hub_repository_of(const char *identifier, char room[2 * MC_HUB_NAME_MAX])
+{
+    size_t length = strcspn(identifier, "@");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *repository = names[i].repository;
+        if (!is_row(names[i].name, identifier, length)) continue;
+        if (!repository) return NULL;
+        bool org = repository[strlen(repository) - 1] == '/';
+        int written = snprintf(room, 2 * MC_HUB_NAME_MAX, "%s%s", repository,
+                               identifier + (org ? 0 : length));
+        return written >= 0 && written < 2 * MC_HUB_NAME_MAX ? room : identifier;
+    }
+    return identifier;
+}

@@ -1,0 +1,39 @@
+#include "core/hub/net/libraries_internal.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+
+/* Opens the first of the names that is there. */
+static void *open_first(mc_error *err, const char *const *names)
+{
+    const char *first = *names;
+    for (; *names; names++) {
+        void *library = dlopen(*names, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (library) return library;
+    }
+    mc_error_set(err, MC_ERR_NOT_FOUND, "downloads need %s, which is not found", first);
+    return NULL;
+}
+
+mc_status mc_hub_libraries_load(mc_error *err, mc_hub_libraries *lib)
+{
+    static const char *const curls[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
+    static const char *const cryptos[] = {"libcrypto.so.3", "libcrypto.so.1.1", NULL};
+    void *curl = open_first(err, curls);
+    void *crypto = curl ? open_first(err, cryptos) : NULL;
+    if (!crypto) return err->status;
+#define FIND(library, name)                                                   \
+    *(void **)&lib->name = dlsym(library, #name);                             \
+    if (!lib->name)                                                           \
+        return mc_error_set(err, MC_ERR_NOT_FOUND,                            \
+                            "downloads need " #name ", which is not in this " \
+                            "libcurl or libcrypto: expected 7.66 and 1.1 or later");
+#define FIND_CURL(name) FIND(curl, name)
+#define FIND_CRYPTO(name) FIND(crypto, name)
+    MC_HUB_CURL_FUNCTIONS(FIND_CURL)
+    MC_HUB_CRYPTO_FUNCTIONS(FIND_CRYPTO)
+#undef FIND_CRYPTO
+#undef FIND_CURL
+#undef FIND
+    return MC_OK;
+}

@@ -1,0 +1,74 @@
+/* `modelcenter download`: a model's files into the Hugging Face cache. */
+#include <stdio.h>
+#include <stdlib.h>
+#include "core/base/context.h"
+#include "core/hub/hub.h"
+#include "tools/args.h"
+#include "tools/commands.h"
+#include "tools/download_bar.h"
+#include "tools/interrupt.h"
+#include "tools/ranks.h"
+
+enum { PATH_ROOM = 4096 };
+
+typedef struct download_options {
+    const char *model, *revision, *cache_dir;
+    args_list include;
+} download_options;
+
+static const char details[] =
+    "Prints the path of the folder with the files on stdout, and asks the hub for nothing\n"
+    "that lies in the cache. Without --include these are the files that loading the model\n"
+    "and its tokenizer takes. Ctrl-C keeps what has arrived: the same command goes on there.\n"
+    "HF_TOKEN, or the file $HF_HOME/token, opens gated and private repositories.\n\n"
+    "  modelcenter download bert-base-uncased\n"
+    "  modelcenter download google/flan-t5-small --revision main --include '*.json'\n";
+
+static int run(const download_options *o)
+{
+    run_log log = {0};
+    char folder[PATH_ROOM];
+    interrupt_init();
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.log = run_log_library_line,
+                                                             .log_user = &log,
+                                                             .download = download_bar_show,
+                                                             .download_user = &log,
+                                                             .single = true});
+    mc_hub_options options = {.revision = o->revision,
+                              .cache_dir = o->cache_dir,
+                              .include = o->include.count ? o->include.items : NULL};
+    mc_hub_download(ctx, o->model, &options, folder, sizeof folder);
+    bool interrupted = mc_error_status(ctx) == MC_ERR_INTERRUPTED;
+    int code = interrupted ? EXIT_INTERRUPTED : mc_failed(ctx) ? EXIT_RUN_FAILED : EXIT_OK;
+    if (!mc_print_error(ctx, stderr)) printf("%s\n", folder);
+    interrupt_release();
+    mc_context_free(ctx);
+    return code;
+}
+
+int cmd_download(int argc, char **argv)
+{
+    download_options o = {0};
+    /* one more: the library's list ends in NULL */
+    o.include.items = calloc((size_t)argc + 1, sizeof *o.include.items);
+    o.include.room = o.include.items ? argc : 0;
+    const args_option options[] = {
+        {ARGS_PATH("model", &o.model, "identifier of the model on the hub"), .required = true,
+         .positional = true},
+        DOWNLOAD_REVISION_ROW(&o.revision),
+        {ARGS_TEXTS("include", &o.include,
+                    "files to download: a pattern with * and ?; may be repeated"),
+         .default_text = "what loading takes", .known_as = "pattern,files"},
+        {ARGS_PATH("cache-dir", &o.cache_dir, "the cache"),
+         .default_text = "HF_HUB_CACHE, else $HF_HOME/hub"},
+        {0},
+    };
+    const args_spec spec = {.command = "download",
+                            .summary = "Downloads a model into the Hugging Face cache.",
+                            .details = details,
+                            .options = options};
+    int code;
+    if (args_parse(&spec, argc, argv, &code)) code = run(&o);
+    free(o.include.items);
+    return code;
+}
