@@ -78,12 +78,6 @@ static mc_status plan_begin(mc_comm *c, mc_comm_request *r)
     return mc_error_status(c->ctx);
 }
 
-static bool plan_is_done(mc_comm *c, mc_comm_request *r)
-{
-    (void)c, (void)r;
-    return true;
-}
-
 static mc_status plan_fine(mc_comm *c) { return mc_error_status(c->ctx); }
 static void plan_nothing(mc_comm *c) { (void)c; }
 static void plan_release_request(mc_comm_request *r) { mc_free(r->state); }
@@ -108,8 +102,6 @@ static const mc_comm_transport plan_transport = {
     .name = "plan",
     .begin = plan_begin,
     .finish = plan_finish,
-    .is_done = plan_is_done,
-    .progress = plan_nothing,
     .group_start = plan_fine,
     .group_end = plan_fine,
     .drain = plan_fine,
