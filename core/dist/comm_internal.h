@@ -79,10 +79,6 @@ typedef struct mc_comm_volume {
 } mc_comm_volume;
 mc_comm_volume mc_comm_volume_of(const mc_comm *comm);
 
-/* Measures the group's collectives for a table of rates; every rank of it calls this. */
-struct mc_rates;
-mc_status mc_comm_measure(mc_comm *comm, struct mc_rates *rates);
-
 /* ---- what carries ---------------------------------------------------------------------------- */
 
 typedef enum mc_comm_kind {
