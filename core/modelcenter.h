@@ -18,6 +18,7 @@
  *                              module in a file (module_file.h), what from_pretrained functions
  *                              share
  *   core/hub/hub.h             models by name: the cache, and downloads into it
+ *   core/predict/step_time.h   how long a training step takes, before it is run
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
@@ -57,6 +58,7 @@
 #include "core/optim/lr_scheduler.h"
 #include "core/optim/optim_manager.h"
 #include "core/optim/optimizer.h"
+#include "core/predict/step_time.h"
 #include "core/tensor/tensor.h"
 #include "datasets/dataset.h"
 #include "datasets/lm.h"

@@ -82,6 +82,23 @@ typedef struct mc_config_reader {
 bool mc_config_unsupported(const mc_config_reader *r, const char *key, const char *found,
                            const char *expected);
 
+/* The shape of a config with members of these names and heads that make up dim; of tokens it has
+ * the padding alone. */
+#define MC_SHAPE_OF(c)                                                                      \
+    (mc_model_shape)                                                                        \
+    {                                                                                       \
+        .vocab_size = (c)->vocab_size, .dim = (c)->dim, .dim_ff = (c)->dim_ff,              \
+        .heads = (c)->heads, .head_dim = (c)->heads > 0 ? (c)->dim / (c)->heads : 0,        \
+        .layers = (c)->layers, .positions = (c)->positions, .pad_token = (c)->pad_token_id, \
+        .bos_token = -1, .eos_token = -1, .start_token = -1                                 \
+    }
+/* For `finish`: whether sizes are positive and heads make up dim (`head_dim`, which the config
+ * says, is 0 or the same), else the error. */
+bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, int64_t head_dim,
+                           float eps);
+/* And whether a table, of "positions" say, has rows. */
+bool mc_config_check_rows(const mc_config_reader *r, const char *what, int64_t rows);
+
 /* A shape that is known by name, as a config of either form. */
 typedef struct mc_named_shape {
     const char *names; /* one or several, with spaces between: "gpt2 gpt2-base" */

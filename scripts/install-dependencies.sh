@@ -9,29 +9,41 @@ set -eu
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-needed='build-essential cmake ninja-build pkg-config git libcjson-dev'
+# What is needed, each by the names that releases have for it, the one that is preferred first.
+needed='build-essential cmake ninja-build pkg-config|pkgconf git libcjson-dev'
 case ${1-} in
 '') needed="$needed libcmocka-dev python3" ;;
 --build) ;;
 --fuzz) needed="$needed libcmocka-dev python3 clang libomp-dev" ;;
 *) fail "unknown argument \"$1\": expected --build or --fuzz" ;;
 esac
+# BLAS: the OpenMP flavour of OpenBLAS where the distribution has it. One that is there is kept.
+needed="$needed libopenblas-openmp-dev|libopenblas-dev|libopenblas-pthread-dev"
 
 is_installed()
 {
-    dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed
+    dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed
 }
 
-is_offered() # by the distribution
+is_offered() # by the distribution, and not by name alone
 {
-    apt-cache show --no-all-versions "$1" >/dev/null 2>&1
+    LC_ALL=C apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
 }
 
-missing_of()
+# one_of "a|b" CONDITION: the first of the names for which it holds; false where it holds for none.
+one_of()
 {
-    for package in "$@"; do
-        is_installed "$package" || printf '%s ' "$package"
+    old_ifs=$IFS
+    IFS='|'
+    for name in $1; do
+        if $2 "$name"; then
+            IFS=$old_ifs
+            echo "$name"
+            return 0
+        fi
     done
+    IFS=$old_ifs
+    return 1
 }
 
 as_root()
@@ -67,7 +79,6 @@ update()
 install()
 {
     [ $# -gt 0 ] || return 0
-    update
     echo "installing: $*" >&2
     apt install -y --no-install-recommends "$@"
 }
@@ -76,23 +87,40 @@ command -v apt-get >/dev/null 2>&1 ||
     fail "this is no Debian or Ubuntu: install a C compiler, CMake 3.25, Ninja, pkg-config, cJSON," \
         "a BLAS with CBLAS, and for the tests cmocka and Python 3, and build with CMake (README.md)"
 
-# shellcheck disable=SC2046,SC2086  # lists of words
-install $(missing_of $needed)
-
-# BLAS: the OpenMP flavour of OpenBLAS where the distribution has it. One that is there is kept.
-if ! is_installed libopenblas-openmp-dev && ! is_installed libopenblas-dev &&
-    ! is_installed libopenblas-pthread-dev; then
-    update
-    if is_offered libopenblas-openmp-dev; then
-        install libopenblas-openmp-dev
+missing=
+for names in $needed; do
+    one_of "$names" is_installed >/dev/null || missing="$missing $names"
+done
+[ -z "$missing" ] || update
+chosen=
+absent=
+for names in $missing; do
+    if name=$(one_of "$names" is_offered); then
+        chosen="$chosen $name"
     else
-        install libopenblas-dev
+        absent="$absent $(echo "$names" | sed 's/|/ or /g'),"
     fi
+done
+if [ -n "$absent" ]; then
+    system=$(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release 2>/dev/null)
+    fail "the package sources of ${system:-this system} have no${absent%,}" \
+        "(on Ubuntu: is the component \"universe\" enabled?)"
 fi
+# shellcheck disable=SC2086  # a list of words
+install $chosen
+
+# optional "what is lost" PACKAGE...: installs them, or says what is lost and goes on.
+optional()
+{
+    lost=$1
+    shift
+    if is_offered "$1" && (update && install "$@"); then return; fi
+    echo "going on without $1: $lost" >&2
+}
 
 # oneDNN makes training faster on x86 and is not required.
-if [ "$(uname -m)" = x86_64 ] && ! is_installed libdnnl-dev && is_offered libdnnl-dev; then
-    (install libdnnl-dev) || echo "going on without oneDNN (libdnnl-dev): training is slower" >&2
+if [ "$(uname -m)" = x86_64 ] && ! is_installed libdnnl-dev; then
+    optional "training is slower" libdnnl-dev
 fi
 
 # libcurl and OpenSSL let models be downloaded by name and are not required.
@@ -103,9 +131,8 @@ for package in libcurl4-openssl-dev libssl-dev; do
 done
 
 # MPI lets several CPU ranks train together and is not required. One that is there is kept.
-if ! command -v mpicc >/dev/null 2>&1 && is_offered libopenmpi-dev; then
-    (install libopenmpi-dev openmpi-bin) ||
-        echo "going on without Open MPI (libopenmpi-dev): no CPU ranks" >&2
+if ! command -v mpicc >/dev/null 2>&1; then
+    optional "no CPU ranks" libopenmpi-dev openmpi-bin
 fi
 
 # CPM's tokenizers take their dictionary from Python's jieba when the library is built (no Python is
@@ -118,7 +145,7 @@ fi
 if [ "${1-}" = --fuzz ]; then
     version=$(clang -dumpversion | cut -d. -f1)
     runtime=libclang-rt-$version-dev
-    if ! is_installed "$runtime" && is_offered "$runtime"; then install "$runtime"; fi
+    if ! is_installed "$runtime" && is_offered "$runtime"; then update && install "$runtime"; fi
 fi
 
 # CMake 3.25 came with Debian 12 and Ubuntu 23.04; older releases get it from PyPI, in build/cmake.
@@ -131,8 +158,10 @@ is_new_enough()
 
 if ! is_new_enough; then
     echo "CMake $version is too old: installing CMake 3.31 from PyPI in build/cmake" >&2
-    # shellcheck disable=SC2046  # a list of words
-    install $(missing_of python3 python3-venv)
+    update
+    for name in python3 python3-venv; do
+        is_installed $name || install $name
+    done
     python3 -m venv build/cmake
     build/cmake/bin/pip install --quiet --disable-pip-version-check 'cmake==3.31.*' >&2
     PATH=$root/build/cmake/bin:$PATH

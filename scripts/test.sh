@@ -10,6 +10,9 @@
 #                                            other than two ranks, jobs that fail or wait for deadlines,
 #                                            whole trainings, and the large corpora of fuzz targets; about
 #                                            a minute on two cores once that is built
+#     scripts/test.sh --ci [PATTERN]         the release build in build/ci, its device code compiled in a
+#                                            sixth of the time, without most optimisations: where no GPU
+#                                            is to run it
 set -eu
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -31,7 +34,7 @@ build()
     fi
 }
 
-# run BUILD THREADS [OPTION...]: as many tests at a time as there are cores, with THREADS in each, which
+# run BUILD THREADS [OPTION...]: one test more at a time than there are cores, with THREADS in each, which
 # sleep while they wait: many tests are of ranks that wait for each other, or for a deadline.
 run()
 {
@@ -40,16 +43,16 @@ run()
     folder=build/$1 threads=$2
     shift 2
     OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=passive ctest --test-dir "$folder" \
-        --parallel "$jobs" --tests-regex "$pattern" --output-junit tests.xml \
+        --parallel "$((jobs + 1))" --tests-regex "$pattern" --output-junit tests.xml \
         --test-output-size-passed 10000000 --test-output-size-failed 10000000 "$@" || failed=yes
     results="$results $folder/tests.xml"
 }
 
-quick=no
-if [ "${1-}" = --quick ]; then
-    quick=yes
-    shift
-fi
+quick=no release=release
+case ${1-} in
+--quick) quick=yes && shift ;;
+--ci) release=ci && shift ;;
+esac
 pattern=${1-.}
 slow='quickstart_.*_passages|test_boolq_trace|tools_ranks|bench_ranks|ranks_.*_[134]'
 slow="$slow|ranks_(semantics|train)_2|ranks_checkpoint_sizes|test_comm_[134]_ranks"
@@ -58,20 +61,20 @@ failed=no
 results=
 # Where the CUDA toolkit is, the CUDA device is built too, for one architecture; what needs a GPU is
 # skipped where there is none.
-build release "-DCMAKE_CUDA_ARCHITECTURES=${MC_TEST_CUDA_ARCHITECTURES-90a-real}" -DMC_BUILD_BENCH=ON
+build $release "-DCMAKE_CUDA_ARCHITECTURES=${MC_TEST_CUDA_ARCHITECTURES-90a-real}" -DMC_BUILD_BENCH=ON
 if [ $quick = yes ]; then
-    run release 2 --exclude-regex "$slow"
+    run $release 2 --exclude-regex "$slow"
     # shellcheck disable=SC2086
     python3 scripts/count_tests.py $results || failed=yes
     [ $failed = no ]
     exit
 fi
-run release 2
+run $release 2
 build asan -DMC_ENABLE_CUDA=OFF
 # A training run of BERT-base takes too long under sanitizers; smaller models run the same code.
 run asan 1 --exclude-regex 'test_boolq_trace'
 # Those named _direct are for a build with sanitizers; one order of streams beside the usual will do.
-if [ -e build/release/tests/test_cuda_kernels ]; then
+if [ -e build/$release/tests/test_cuda_kernels ]; then
     build simulator
     run simulator 1 --label-regex gpu --exclude-regex '_direct$|_ahead$|ranks_late$'
 fi

@@ -1,6 +1,7 @@
 #include "tools/args_internal.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -135,6 +136,7 @@ static void add_choice_suggestion(text *t, const args_option *o, const char *val
     const char *suggestion = NULL;
     size_t best = SIZE_MAX;
     for (int i = 0; o->choices[i]; i++) {
+        if (o->offers && !o->offers(i)) continue;
         size_t distance = text_distance(o->choices[i], value);
         if (distance < best) {
             best = distance;
@@ -211,14 +213,29 @@ static bool set_real(const args_option *o, const char *string)
     return true;
 }
 
+/* "cuda:3", where "cuda" is the last of the choices, `count` of them. */
+static bool set_numbered(const args_option *o, int count, const char *string)
+{
+    const char *name = o->choices[count - 1];
+    size_t length = strlen(name);
+    int64_t number;
+    if (strncmp(string, name, length) != 0 || string[length] != ':') return false;
+    const char *digits = string + length + 1;
+    if (*digits < '0' || *digits > '9' || !text_parse_whole(digits, &number)) return false;
+    if (number > INT_MAX - count) return false;
+    *(int *)o->target = count + (int)number;
+    return true;
+}
+
 static bool set_choice(const args_option *o, const char *string)
 {
-    for (int i = 0; o->choices[i]; i++) {
-        if (strcmp(o->choices[i], string) != 0) continue;
-        *(int *)o->target = i;
+    int count = 0;
+    for (; o->choices[count]; count++) {
+        if (strcmp(o->choices[count], string) != 0) continue;
+        *(int *)o->target = count;
         return true;
     }
-    return false;
+    return o->numbered && set_numbered(o, count, string);
 }
 
 static bool add_to_list(args_list *list, const char *string)

@@ -59,6 +59,8 @@ typedef struct args_option {
     double real_low, real_high; /* of real numbers, both allowed; -INFINITY, INFINITY: no bound */
     const char *const
         *choices; /* ends in NULL; the target is an int, the index of the one chosen */
+    bool (*offers)(int choice); /* whether help and errors name the choice; NULL: all are named */
+    bool numbered; /* the last choice may have a number, "cuda:3": as many choices further, + 1 */
     bool above_low, below_high; /* real numbers: the bound itself is not allowed */
     bool required;
     bool positional;          /* given by its place, without a name; in the order of the table */

@@ -20,7 +20,14 @@ int64_t args_lowest(const args_option *o)
 
 void args_add_choices(text *t, const args_option *o, const char *separator)
 {
-    for (int i = 0; o->choices[i]; i++) text_add(t, "%s%s", i ? separator : "", o->choices[i]);
+    const char *before = "", *last = "";
+    for (int i = 0; o->choices[i]; i++) {
+        last = o->choices[i];
+        if (o->offers && !o->offers(i)) continue;
+        text_add(t, "%s%s", before, last);
+        before = separator;
+    }
+    if (o->numbered) text_add(t, "%s%s:N", before, last);
 }
 
 static void add_whole_range(text *t, const args_option *o)

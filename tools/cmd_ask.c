@@ -85,7 +85,7 @@ int cmd_ask(int argc, char **argv)
         {ARGS_TEXT("question", &o.question, "a question with the answer yes or no"),
          .required = true},
         {ARGS_TEXT("passage", &o.passage, "the text that decides it"), .required = true},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
         {0},
     };
     args_table_add(&table, options);
@@ -97,7 +97,7 @@ int cmd_ask(int argc, char **argv)
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     run_log log = {0};
-    mc_context *ctx = ranks_start(&o.ranks, 0, train_device_names[o.device], &log);
+    mc_context *ctx = ranks_start(&o.ranks, 0, train_device_of(o.device).name, &log);
     code = !mc_failed(ctx) && ask(&o, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
     if (mc_print_error(ctx, stderr)) code = EXIT_RUN_FAILED;
     if (code != EXIT_OK) ranks_refuse(ctx, "ask cannot go on");

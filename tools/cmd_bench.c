@@ -243,7 +243,8 @@ static void head(const bench *b)
     int ranks = mc_comm_count(b->comm);
     printf("# collectives of %d rank%s on %s, %s; bytes: of the larger buffer; times: medians of "
            "the slowest rank\n",
-           ranks, ranks == 1 ? "" : "s", train_device_names[b->o->device], mc_dtype_name(b->dtype));
+           ranks, ranks == 1 ? "" : "s", train_device_of(b->o->device).name,
+           mc_dtype_name(b->dtype));
     if (ranks == 1)
         printf("# one rank talks to nobody: these are copies within its memory, and no bus is "
                "used\n");
@@ -257,7 +258,7 @@ static void result(const bench *b)
                                        "broadcast",  "reduce",         "send_recv"};
     if (ranks_silent(b->ctx)) return;
     printf("result bench=comm ranks=%d device=%s dtype=%s", mc_comm_count(b->comm),
-           train_device_names[b->o->device], mc_dtype_name(b->dtype));
+           train_device_of(b->o->device).name, mc_dtype_name(b->dtype));
     for (int k = 0; k < COMM_KINDS; k++)
         if (!b->o->collective || b->o->collective == k + 1)
             printf(" %s_busbw_gbs=%.4g", keys[k], 1e-9 * b->best[k]);
@@ -278,7 +279,7 @@ static int run(const bench_options *o)
 {
     bench b = {.o = o, .dtype = train_dtypes[o->dtype]};
     ranks_options ranks = {.zero_level = 0, .comm_timeout = o->comm_timeout};
-    b.ctx = ranks_start(&ranks, 0, train_device_names[o->device], &b.log);
+    b.ctx = ranks_start(&ranks, 0, train_device_of(o->device).name, &b.log);
     set_up(&b);
     int64_t most = mc_failed(b.ctx) ? 0 : most_bytes(&b);
     if (!mc_failed(b.ctx)) head(&b);
@@ -359,7 +360,7 @@ int cmd_bench(int argc, char **argv)
                    "no more runs than fit, of each collective and size (but 3)"),
          .known_as = "time-limit"},
         {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of the elements")},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "whose ranks")},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "whose ranks"), .numbered = true},
         {ARGS_REAL("comm-timeout", &o.comm_timeout, 0, 1e7,
                    "seconds until a rank that waits for others gives up"),
          .default_text = "MC_COMM_TIMEOUT, else 300"},

@@ -57,7 +57,7 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
 static int run(const eval_options *o)
 {
     run_log log = {0};
-    mc_context *ctx = ranks_start(&o->ranks, 0, train_device_names[o->device], &log);
+    mc_context *ctx = ranks_start(&o->ranks, 0, train_device_of(o->device).name, &log);
     run_log_options options = {.jsonl = o->log_jsonl, .silent = ranks_silent(ctx)};
     if (run_log_init(&log, &options) != MC_OK) mc_set_error(ctx, MC_ERR_IO, "%s", log.message);
     interrupt_init();
@@ -80,8 +80,8 @@ int cmd_eval(int argc, char **argv)
     eval_options o = {.batch_size = 32, .split = "val", .ranks = RANKS_DEFAULTS};
     args_table table = {.count = 0};
     const args_option options[] = {
-        {ARGS_CHOICE("family", &o.family, family_names(), "the model's family"), .required = true,
-         .positional = true},
+        {ARGS_CHOICE("family", &o.family, family_names(), "the model's family"),
+         .offers = family_classifies, .required = true, .positional = true},
         {ARGS_CHOICE("task", &o.task, task_names, "the SuperGLUE task"), .required = true},
         {ARGS_PATH("model", &o.model, "folder of the fine-tuned model"), .required = true,
          .known_as = "pretrained,output"},
@@ -91,7 +91,7 @@ int cmd_eval(int argc, char **argv)
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},
         {ARGS_INT("max-length", &o.max_length, 0, 1 << 20, "tokens at most of an input"),
          .default_text = "512, or the model's positions"},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write the result as an object to this file")},
         {0},
     };

@@ -300,7 +300,7 @@ static void add_own_rows(args_table *table, finetune_options *o)
         table,
         (args_option[]){
             {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .required = true, .positional = true},
+             .offers = family_classifies, .required = true, .positional = true},
             {ARGS_CHOICE("task", &o->task, task_names, "the SuperGLUE task"), .required = true},
             {ARGS_PATH("pretrained", &o->pretrained,
                        "folder or identifier of the pretrained model")},

@@ -369,7 +369,7 @@ static int run(const generate_options *o)
 {
     run_log log = {0};
     generation g = {.o = o};
-    g.ctx = ranks_start(&o->ranks, 0, train_device_names[o->device], &log);
+    g.ctx = ranks_start(&o->ranks, 0, train_device_of(o->device).name, &log);
     g.silent = ranks_silent(g.ctx);
     if (o->prompts_file && strcmp(o->prompts_file, "-") == 0 && mc_world_size(g.ctx) > 1)
         mc_set_error(g.ctx, MC_ERR_ARGUMENT,
@@ -401,7 +401,7 @@ static void add_prompt_rows(args_table *table, generate_options *o)
         table,
         (args_option[]){
             {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .required = true, .positional = true},
+             .offers = family_generates, .required = true, .positional = true},
             {ARGS_PATH("pretrained", &o->pretrained, "folder or identifier of the model"),
              .required = true, .known_as = "model-name-or-path,load"},
             DOWNLOAD_REVISION_ROW(&o->revision),
@@ -457,7 +457,8 @@ static void add_output_rows(args_table *table, generate_options *o)
                    {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
                    {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
                    {ARGS_HEADING("Machine")},
-                   {ARGS_CHOICE("device", &o->device, train_device_names, "where to run")},
+                   {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
+                    .numbered = true},
                    {ARGS_CHOICE("dtype", &o->dtype, dtype_names,
                                 "of weights and activations; auto is f32 on the CPU, else bf16")},
                    {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20,

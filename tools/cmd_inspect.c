@@ -149,7 +149,7 @@ static bool inspect(const inspect_options *o, mc_context *ctx)
 static int run(const inspect_options *o)
 {
     run_log log = {0};
-    mc_context *ctx = ranks_start(&o->ranks, 0, train_device_names[o->device], &log);
+    mc_context *ctx = ranks_start(&o->ranks, 0, train_device_of(o->device).name, &log);
     bool good = !mc_failed(ctx) && inspect(o, ctx);
     if (mc_failed(ctx)) good = false;
     ranks_print_error(ctx, false);
@@ -181,7 +181,7 @@ int cmd_inspect(int argc, char **argv)
         {ARGS_FLAG("json", &o.json, "print JSON Lines")},
         {ARGS_CHOICE("family", &o.family, family_choices(),
                      "the model's family; auto asks its config.json")},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run")},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
         {0},
     };
     args_table_add(&table, options);

@@ -293,7 +293,7 @@ static void add_own_rows(args_table *table, pretrain_options *o)
         table,
         (args_option[]){
             {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .required = true, .positional = true},
+             .offers = family_predicts_next, .required = true, .positional = true},
             {ARGS_PATH("config", &o->config,
                        "a shape's name (gpt2-base, ...), a config.json or its folder: train from "
                        "random weights"),

@@ -24,6 +24,10 @@ static bool fits(const char *name, family_use use)
     return false;
 }
 
+bool family_classifies(int family) { return fits(family_names()[family], FAMILY_CLASSIFIES); }
+bool family_predicts_next(int family) { return fits(family_names()[family], FAMILY_NEXT_TOKEN); }
+bool family_generates(int family) { return fits(family_names()[family], FAMILY_GENERATES); }
+
 bool family_can(const args_spec *spec, int family, family_use use)
 {
     static const char *const lacks[] = {"has no classification head",

@@ -77,7 +77,7 @@ static void add_options(setting_list *list, const pretrain *p)
     add(list, "grad-dtype", train_grad_dtype_name(&o->train));
     if (train_dtypes[o->train.dtype] == MC_F16) add_real(list, "loss-scale", o->train.loss_scale);
     list->options = list->count;
-    add(list, "device", train_device_names[o->train.device]);
+    add(list, "device", train_device_of(o->train.device).name);
     add(list, "offload", o->train.offload ? "true" : "false");
     add_whole(list, "zero-level", o->train.ranks.zero_level);
     list->told = list->count;

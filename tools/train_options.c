@@ -52,7 +52,8 @@ void train_add_machine_rows(args_table *table, train_options *o)
         table,
         (args_option[]){
             {ARGS_HEADING("Machine")},
-            {ARGS_CHOICE("device", &o->device, train_device_names, "where to run")},
+            {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
+             .numbered = true},
             {ARGS_CHOICE("dtype", &o->dtype, train_dtype_names, "of weights and activations"),
              .default_text = o->dtype < 0 ? "f32 on the CPU, else bf16" : NULL},
             {ARGS_REAL("loss-scale", &o->loss_scale, 1, 1e30,
@@ -94,10 +95,20 @@ void train_add_log_rows(args_table *table, train_options *o)
 
 /* ---- what they stand for --------------------------------------------------------------------- */
 
+train_device train_device_of(int device)
+{
+    train_device d;
+    if (device <= TRAIN_CUDA)
+        snprintf(d.name, sizeof d.name, "%s", train_device_names[device]);
+    else
+        snprintf(d.name, sizeof d.name, "cuda:%d", device - TRAIN_CUDA - 1);
+    return d;
+}
+
 mc_context *train_start(train_options *o, uint64_t seed, run_log *log)
 {
     o->ranks.grad_dtype = o->grad_dtype == GRAD_F32 ? MC_GRAD_F32 : MC_GRAD_PARAMETER;
-    return ranks_start(&o->ranks, seed, train_device_names[o->device], log);
+    return ranks_start(&o->ranks, seed, train_device_of(o->device).name, log);
 }
 
 const char *train_grad_dtype_name(const train_options *o)

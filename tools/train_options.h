@@ -12,8 +12,14 @@ extern const mc_dtype train_dtypes[];
 enum { TRAIN_F32, TRAIN_F16, TRAIN_BF16 };
 extern const char *const train_recompute_names[]; /* none, selective, full */
 extern const mc_recompute train_recomputes[];
+/* For a `numbered` choice: TRAIN_CUDA + 1 + N is cuda:N. */
 extern const char *const train_device_names[]; /* cpu, cuda */
 enum { TRAIN_CPU, TRAIN_CUDA };
+/* As the library is told it. */
+typedef struct train_device {
+    char name[24];
+} train_device;
+train_device train_device_of(int device);
 extern const char *const train_schedule_names[];
 enum { TRAIN_CONSTANT, TRAIN_NOAM, TRAIN_LINEAR, TRAIN_COSINE, TRAIN_EXPONENTIAL };
 

@@ -1,6 +1,6 @@
 #include "core/device/plan_internal.h"
 
-#include "core/device/plan_time_internal.h"
+#include "core/device/plan_timer_internal.h"
 
 /* Most parameters of this file are looked at by nobody. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -21,8 +21,7 @@ typedef struct plan_device {
     size_t scratch, logits;
     size_t logits_bytes; /* of a chunk of logits, known after the first cross-entropy */
     mc_plan_peak peak;
-    mc_rates *rates; /* NULL: no time passes */
-    mc_plan_clock clock;
+    mc_plan_timer *timer; /* NULL: no time passes */
 } plan_device;
 
 static plan_device *plan_of(mc_device *d) { return (plan_device *)d; }
@@ -122,66 +121,39 @@ static uint64_t plan_free_memory(mc_device *d)
 
 static void plan_close(mc_device *d)
 {
-    mc_rates_free(plan_of(d)->rates);
+    mc_plan_set_timer(d, NULL);
     mc_free(plan_of(d)->spare);
     mc_free(d);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static mc_work_part part_of(mc_work_kind kind)
+void mc_plan_set_timer(mc_device *d, mc_plan_timer *timer)
 {
-    switch (kind) {
-    case MC_WORK_PRODUCT_NT:
-    case MC_WORK_PRODUCT_NN:
-    case MC_WORK_PRODUCT_TN: return MC_PART_PRODUCTS;
-    case MC_WORK_ATTENTION:
-    case MC_WORK_ATTENTION_BACKWARD: return MC_PART_ATTENTION;
-    case MC_WORK_CROSS_ENTROPY: return MC_PART_LOSS;
-    case MC_WORK_ADAM:
-    case MC_WORK_STATS: return MC_PART_OPTIMIZER;
-    default: return MC_PART_ELEMENTWISE;
-    }
+    mc_plan_timer *before = plan_of(d)->timer;
+    if (before) before->free(before);
+    plan_of(d)->timer = timer;
 }
+
+mc_plan_timer *mc_plan_timer_of(mc_device *d) { return plan_of(d)->timer; }
 
 mc_status mc_plan_work(mc_device *d, mc_work work)
 {
-    plan_device *p = plan_of(d);
-    double seconds;
-    if (!p->rates) return MC_OK;
-    mc_status status = mc_rates_price(p->rates, &work, &seconds);
-    if (status) return status;
-    p->clock.now += seconds;
-    p->clock.part[part_of(work.kind)] += seconds;
-    return MC_OK;
-}
-
-void mc_plan_set_rates(mc_device *d, mc_rates *rates)
-{
-    plan_device *p = plan_of(d);
-    mc_rates_free(p->rates);
-    p->rates = rates;
+    mc_plan_timer *timer = plan_of(d)->timer;
+    return timer ? timer->work(timer, &work) : MC_OK;
 }
 
 double mc_plan_host_work(mc_device *d, double copied, double touched, bool behind)
 {
-    plan_device *p = plan_of(d);
-    if (!p->rates) return 0;
-    double copying = copied / p->rates->host_bus, computing = touched / p->rates->host_memory;
-    if (behind && p->clock.host < p->clock.now) p->clock.host = p->clock.now;
-    return p->clock.host += copying > computing ? copying : computing;
+    mc_plan_timer *timer = plan_of(d)->timer;
+    return timer ? timer->host_work(timer, copied, touched, behind) : 0;
 }
 
 void mc_plan_wait_host(mc_device *d, double end)
 {
-    mc_plan_clock *clock = &plan_of(d)->clock;
-    if (end <= clock->now) return;
-    clock->offload += end - clock->now;
-    clock->now = end;
+    mc_plan_timer *timer = plan_of(d)->timer;
+    if (timer) timer->wait_host(timer, end);
 }
-
-mc_rates *mc_plan_rates_of(mc_device *d) { return plan_of(d)->rates; }
-mc_plan_clock *mc_plan_clock_of(mc_device *d) { return &plan_of(d)->clock; }
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -245,7 +217,6 @@ void mc_plan_restart(mc_device *d)
 {
     plan_of(d)->peak = (mc_plan_peak){.bytes = d->memory.in_use};
     d->memory.peak = d->memory.in_use;
-    mc_plan_clock *clock = &plan_of(d)->clock;
-    *clock = (mc_plan_clock){
-        .begin = clock->now, .now = clock->now, .side = clock->side, .host = clock->host};
+    mc_plan_timer *timer = plan_of(d)->timer;
+    if (timer) timer->restart(timer);
 }

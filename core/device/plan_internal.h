@@ -5,7 +5,7 @@
  *
  * What kernels take while they run is told by the other device's `planning` table, whose kernels
  * call mc_plan_scratch with the bytes that the real ones take (the sum, if they hold several blocks
- * at once). How long they run is told by a table of rates: plan_time_internal.h. */
+ * at once). How long they run is a timer's affair: plan_timer_internal.h. */
 #ifndef MC_DEVICE_PLAN_INTERNAL_H
 #define MC_DEVICE_PLAN_INTERNAL_H
 

@@ -2,7 +2,7 @@
  * takes the scratch memory that the real one takes. A kernel that is added to the table has to be
  * added here. */
 #include "core/device/plan_internal.h"
-#include "core/device/plan_time_internal.h"
+#include "core/device/plan_timer_internal.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 

@@ -266,11 +266,6 @@ mc_comm *mc_comm_new(mc_context *ctx, const mc_comm_id *id, int size, int rank,
     return mc_comm_new_hooked(ctx, id, size, rank, options, &hooks);
 }
 
-void mc_comm_set_hooks(mc_comm *c, const mc_comm_hooks *hooks)
-{
-    if (c) c->hooks = hooks ? *hooks : (mc_comm_hooks){0};
-}
-
 static mc_status status_of(const mc_comm *c)
 {
     return c ? mc_error_status(c->ctx) : MC_ERR_ARGUMENT;
@@ -537,16 +532,6 @@ mc_comm_request *mc_comm_start_all_reduce(mc_comm *c, const void *src, void *dst
 }
 
 mc_status mc_comm_wait(mc_comm_request *r) { return r ? finish(r) : MC_OK; }
-
-bool mc_comm_is_done(mc_comm_request *r)
-{
-    return !r || r->done || r->comm->transport->is_done(r->comm, r);
-}
-
-void mc_comm_progress(mc_comm *c)
-{
-    if (c && !c->broken && !mc_failed(c->ctx)) c->transport->progress(c);
-}
 
 /* ---- groups of calls ------------------------------------------------------------------------- */
 

@@ -18,8 +18,8 @@ typedef struct mc_comm_request mc_comm_request;
  *
  * GPU: the work runs on the communicator's side stream, after all that was launched on the device's
  * stream so far, beside what is launched later. CPU: it moves on while this or any other call of
- * the job's communicators waits, and in mc_comm_progress. Neither takes memory from the system once
- * the same calls have been made before. */
+ * the job's communicators waits. Neither takes memory from the system once the same calls have been
+ * made before. */
 mc_comm_request *mc_comm_start_all_gather(mc_comm *comm, const void *src, void *dst, int64_t count,
                                           mc_dtype dtype);
 mc_comm_request *mc_comm_start_reduce_scatter(mc_comm *comm, const void *src, void *dst,
@@ -30,11 +30,6 @@ mc_comm_request *mc_comm_start_all_reduce(mc_comm *comm, const void *src, void *
  * host waits for nothing, what is launched on the device's stream from now on runs after the work.
  * NULL is allowed. On a failed context requests are ended without waiting. */
 mc_status mc_comm_wait(mc_comm_request *request);
-/* Whether the work is done; never waits. NULL: true. */
-bool mc_comm_is_done(mc_comm_request *request);
-/* Lets begun calls move on, without waiting: for loops that compute. A failure shows at the wait.
- */
-void mc_comm_progress(mc_comm *comm);
 
 /* ---- who watches ----------------------------------------------------------------------------- */
 
@@ -58,9 +53,8 @@ typedef struct mc_comm_hooks {
     int ranks;      /* of the job; 0: unknown */
 } mc_comm_hooks;
 
-/* Parts that are split off inherit them, with a name of their own. Before: hooks that a group
- * is born with, for the waits of mc_comm_new itself; without them those of the context's job. */
-void mc_comm_set_hooks(mc_comm *comm, const mc_comm_hooks *hooks);
+/* As mc_comm_new, with these hooks instead of those of the context's job; they serve the waits of
+ * the creation itself, too. Parts that are split off inherit them, with a name of their own. */
 mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int rank,
                             const mc_comm_options *options, const mc_comm_hooks *hooks);
 
@@ -84,10 +78,6 @@ typedef struct mc_comm_volume {
     uint64_t calls, bytes;
 } mc_comm_volume;
 mc_comm_volume mc_comm_volume_of(const mc_comm *comm);
-
-/* Measures the group's collectives for a table of rates; every rank of it calls this. */
-struct mc_rates;
-mc_status mc_comm_measure(mc_comm *comm, struct mc_rates *rates);
 
 /* ---- what carries ---------------------------------------------------------------------------- */
 
@@ -131,8 +121,6 @@ typedef struct mc_comm_transport {
     /* Ends a request that was begun and is not done: see mc_comm_wait. After it nobody writes to
      * the request's memory, whatever happened. */
     mc_status (*finish)(mc_comm *c, mc_comm_request *r);
-    bool (*is_done)(mc_comm *c, mc_comm_request *r);
-    void (*progress)(mc_comm *c);
     mc_status (*group_start)(mc_comm *c);
     mc_status (*group_end)(mc_comm *c); /* before its requests are finished */
     mc_status (*drain)(mc_comm *c);     /* waits until what was launched is done */

@@ -592,24 +592,6 @@ static mc_status mpi_finish(mc_comm *c, mc_comm_request *r)
     return status;
 }
 
-static bool mpi_is_done(mc_comm *c, mc_comm_request *r)
-{
-    (void)c;
-    mc_mpi_call *m = r->state;
-    mc_mpi *mpi = mc_mpi_lock();
-    if (!m->done) progress(mpi);
-    bool over = m->done || *mpi->given_up;
-    mc_mpi_unlock();
-    return over;
-}
-
-static void mpi_progress(mc_comm *c)
-{
-    (void)c;
-    progress(mc_mpi_lock());
-    mc_mpi_unlock();
-}
-
 static mc_status mpi_nothing(mc_comm *c) { return mc_error_status(c->ctx); }
 
 static void mpi_abort(mc_comm *c) { (void)c; } /* whoever waits looks at c->aborted */
@@ -726,8 +708,6 @@ static const mc_comm_transport mpi_transport = {
     .name = "mpi",
     .begin = mpi_begin,
     .finish = mpi_finish,
-    .is_done = mpi_is_done,
-    .progress = mpi_progress,
     .group_start = mpi_nothing,
     .group_end = mpi_nothing,
     .drain = mpi_nothing,

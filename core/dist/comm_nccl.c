@@ -458,14 +458,6 @@ static mc_status nccl_finish(mc_comm *c, mc_comm_request *r)
                       "waiting for a started call");
 }
 
-static bool nccl_is_done(mc_comm *c, mc_comm_request *r)
-{
-    (void)c;
-    return cudaEventQuery(((nccl_call *)r->state)->done) != cudaErrorNotReady;
-}
-
-static void nccl_progress(mc_comm *c) { (void)c; } /* the GPU does it */
-
 static mc_status nccl_group_start(mc_comm *c)
 {
     nccl_group *g = c->state;
@@ -618,8 +610,6 @@ static const mc_comm_transport nccl_transport = {
     .name = "nccl",
     .begin = nccl_begin,
     .finish = nccl_finish,
-    .is_done = nccl_is_done,
-    .progress = nccl_progress,
     .group_start = nccl_group_start,
     .group_end = nccl_group_end,
     .drain = nccl_drain,

@@ -74,12 +74,6 @@ static mc_status self_finish(mc_comm *c, mc_comm_request *r)
                    mc_comm_print(r).text);
 }
 
-static bool self_is_done(mc_comm *c, mc_comm_request *r)
-{
-    (void)c;
-    return r->done;
-}
-
 static void self_nothing(mc_comm *c) { (void)c; }
 static mc_status self_group_start(mc_comm *c) { return mc_error_status(c->ctx); }
 
@@ -121,8 +115,6 @@ static const mc_comm_transport self_transport = {
     .name = "self",
     .begin = self_begin,
     .finish = self_finish,
-    .is_done = self_is_done,
-    .progress = self_nothing,
     .group_start = self_group_start,
     .group_end = self_group_end,
     .drain = self_drain,

@@ -66,29 +66,22 @@ bool mc_control_is_leaving(mc_control *c)
 void mc_control_describe(char *text, size_t room, const mc_control_state *s, double now)
 {
     double since = now > s->since ? now - s->since : 0;
-    if (!s->operation && s->place == MC_BETWEEN)
+    if (!*s->name)
         snprintf(text, room, "before its first operation");
-    else if (s->place == MC_BEGUN && !s->operation)
+    else if (!s->operation)
         snprintf(text, room, "%.1f s after it began %s", since, s->name);
-    else if (s->place == MC_BEGUN)
-        snprintf(text, room, "%.1f s after it began %s (operation %llu)", since, s->name,
-                 (unsigned long long)s->operation);
-    else if (s->place == MC_INSIDE)
-        snprintf(text, room, "in %s (operation %llu) for %.1f s", s->name,
-                 (unsigned long long)s->operation, since);
     else
-        snprintf(text, room, "between operations, %.1f s after %s (operation %llu)", since, s->name,
+        snprintf(text, room, "%.1f s after it began %s (operation %llu)", since, s->name,
                  (unsigned long long)s->operation);
 }
 
-/* u64 operation, u32 ms since, u32 place, (u64 group, u64 operation, name) of each group, name. */
+/* u64 operation, u32 ms since, (u64 group, u64 operation, name) of each group, name. */
 void mc_control_beat_frame(mc_frame *f, const mc_control_state *s, double now)
 {
     double ms = 1e3 * (now - s->since);
     *f = (mc_frame){.type = MC_FRAME_BEAT};
     mc_frame_put(f, s->operation, 8);
     mc_frame_put(f, ms < 0 ? 0 : ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms, 4);
-    mc_frame_put(f, s->place, 4);
     for (int i = 0; i < MC_CONTROL_GROUPS; i++) {
         mc_frame_put(f, s->groups[i].group, 8);
         mc_frame_put(f, s->groups[i].operation, 8);
@@ -101,8 +94,6 @@ void mc_control_read_beat(mc_frame *f, mc_control_state *s, double now)
 {
     s->operation = mc_frame_get(f, 8);
     s->since = now - 1e-3 * (double)mc_frame_get(f, 4);
-    uint64_t place = mc_frame_get(f, 4);
-    s->place = place <= MC_BEGUN ? (mc_control_place_in)place : MC_BETWEEN;
     for (int i = 0; i < MC_CONTROL_GROUPS; i++) {
         s->groups[i].group = mc_frame_get(f, 8);
         s->groups[i].operation = mc_frame_get(f, 8);
@@ -144,7 +135,6 @@ static void set_times(mc_control *c, double timeout)
     c->timeout = timeout;
     c->beat = at_most(timeout / 16, 1);
     c->silence = timeout / 2;
-    c->grace = at_most(timeout / 4, 5);
     c->begun = mc_control_now();
 }
 
@@ -270,37 +260,15 @@ static void note_group(mc_control_place_of *groups, uint64_t group, uint64_t ope
     copy_text(groups[0].name, sizeof groups[0].name, name);
 }
 
-static void publish(mc_control *c, mc_control_place_in place, uint64_t group, uint64_t operation,
-                    const char *name)
+void mc_control_note(mc_control *c, uint64_t group, uint64_t operation, const char *name)
 {
     if (!c || !c->has_thread) return;
     double now = mc_control_now();
     pthread_mutex_lock(&c->lock);
     c->mine.operation = operation;
-    c->mine.place = place;
     c->mine.since = now;
     copy_text(c->mine.name, sizeof c->mine.name, name);
     if (group) note_group(c->mine.groups, group, operation, name);
-    pthread_mutex_unlock(&c->lock);
-}
-
-void mc_control_enter(mc_control *c, uint64_t operation, const char *name)
-{
-    publish(c, MC_INSIDE, 0, operation, name);
-}
-
-void mc_control_note(mc_control *c, uint64_t group, uint64_t operation, const char *name)
-{
-    publish(c, MC_BEGUN, group, operation, name);
-}
-
-void mc_control_leave(mc_control *c)
-{
-    if (!c || !c->has_thread) return;
-    double now = mc_control_now();
-    pthread_mutex_lock(&c->lock);
-    c->mine.place = MC_BETWEEN;
-    c->mine.since = now;
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -316,11 +284,10 @@ bool mc_control_failed(mc_control *c, mc_error *error)
     memcpy(text, c->failure.text, sizeof text);
     pthread_mutex_unlock(&c->lock);
     if (rank != MC_NO_RANK && rank != c->rank) snprintf(from, sizeof from, "rank %d: ", rank);
-    if (at.place != MC_BETWEEN && !at.operation)
+    if (*at.name && !at.operation)
         snprintf(here, sizeof here, ", last begun: %s", at.name);
-    else if (at.place != MC_BETWEEN)
-        snprintf(here, sizeof here, ", %s %s (operation %llu)",
-                 at.place == MC_INSIDE ? "in" : "last begun:", at.name,
+    else if (*at.name)
+        snprintf(here, sizeof here, ", last begun: %s (operation %llu)", at.name,
                  (unsigned long long)at.operation);
     mc_error_set(error, status, "%s%s [this is rank %d%s]", from, text, c->rank, here);
     return true;

@@ -244,22 +244,6 @@ static void check_rendezvous(mc_control_client *k, double now)
     }
 }
 
-/* Rank 0 compares the ranks' operations, unless it has left. */
-static void check_operation(mc_control_client *k, double now)
-{
-    mc_control_state mine = mc_control_mine(k->c);
-    double since = now - mine.since;
-    if (!k->server_left || mine.place != MC_INSIDE) return;
-    bool waits = mine.operation > k->server.operation && since >= k->c->grace;
-    if (!waits && since < k->c->timeout) return;
-    char here[MC_CONTROL_NAME_MAX + 80], there[MC_CONTROL_NAME_MAX + 80];
-    mc_control_describe(here, sizeof here, &mine, now);
-    mc_control_describe(there, sizeof there, &k->server, now);
-    mc_control_fail(k->c, MC_ERR_IO, MC_NO_RANK,
-                    "rank %d waits for nothing, %s; rank 0 has left the job, %s", k->c->rank, here,
-                    there);
-}
-
 /* Tells rank 0 what this rank has come for. */
 static void tell_taken(mc_control_client *k)
 {
@@ -335,7 +319,6 @@ static void check_all(mc_control_client *k, double now)
     const mc_control *c = k->c;
     if (!has_failed(k)) {
         if (is_joining(k)) check_rendezvous(k, now);
-        check_operation(k, now);
         check_share(k, now);
     }
     if (!has_failed(k) && k->conn && k->answered && now - k->conn->heard >= c->silence) {

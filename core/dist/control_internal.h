@@ -8,20 +8,20 @@
  *   - carries the first error of any rank to all, at once;
  *   - finds ranks that have died (their connection closes: at once) or stand still (no heartbeat
  *     for half of the deadline);
- *   - knows in which collective operation each rank is, and so, when one passes the deadline, which
- *     rank is behind, and where.
+ *   - knows which collective operation each rank has begun last, and so, when one passes the
+ *     deadline, which rank is behind, and where.
  *
- * Whoever waits for a collective publishes it (mc_control_enter, mc_control_leave) and polls
- * mc_control_failed: deadlines are kept by the channel's thread (but see mc_control_note). All
- * functions may be called from any thread, but for mc_control_free, and mc_control_share, which is
- * collective. With a NULL control they do nothing and nothing ever fails; so they do, without
- * thread or socket, in a world of one rank. Nothing here waits for longer than the deadline;
- * mc_control_free for at most a second.
+ * Whoever begins a collective notes it (mc_control_note) and, while it waits, polls
+ * mc_control_failed and keeps the deadline; when that has passed, mc_control_explain names the
+ * ranks that are behind. All functions may be called from any thread, except mc_control_free, and
+ * mc_control_share, which is collective. With a NULL control they do nothing and nothing ever
+ * fails; so they do, without thread or socket, in a world of one rank. Nothing here waits for
+ * longer than the deadline; mc_control_free for at most a second.
  *
  *
  * The protocol. Frames, either way, numbers little-endian:
  *
- *     u32 magic "MCc1" | u16 type | u16 size of what follows, at most 4104
+ *     u32 magic "MCc2" | u16 type | u16 size of what follows, at most 4104
  *
  *     HELLO   client  u64 job, u32 world size, u32 rank, u64 host      the first frame
  *     REFUSE  server  u32 when to come again, text                     and closes
@@ -83,16 +83,10 @@ void mc_control_free(mc_control *c);
  * errors. False with the error set after a failure of any rank or the deadline. */
 bool mc_control_share(mc_control *c, mc_error *error, const char *what, void *blob, size_t size);
 
-/* This rank is now in (waits for) collective number `operation`, counted the same way on every
- * rank, from 1; `name` such as "all_reduce 12345 f32". Entering again replaces what was entered and
- * restarts its clock. Costs a lock and a copy; travels with the next heartbeat. */
-void mc_control_enter(mc_control *c, uint64_t operation, const char *name);
-void mc_control_leave(mc_control *c);
-
-/* The same without a clock, for operations whose end is not told here: this rank has begun it. The
- * deadline is the caller's then, who asks mc_control_explain when it has passed. Operations are
- * numbered by group, from 1; 0 says that the rank is in the group. With group 0 the operation is
- * one that not all ranks of a group begin, of which nothing is concluded. */
+/* This rank has begun collective number `operation` of a group; `name` such as "all-reduce".
+ * Operations are numbered by group, the same way on every rank, from 1; 0 says that the rank is in
+ * the group. With group 0 the operation is one that not all ranks of a group begin, from which
+ * nothing is concluded. Costs a lock and a copy; travels with the next heartbeat. */
 void mc_control_note(mc_control *c, uint64_t group, uint64_t operation, const char *name);
 
 /* Which ranks keep an operation of a group from ending, as far as the ranks' notes tell: "rank 2
@@ -101,9 +95,8 @@ void mc_control_note(mc_control *c, uint64_t group, uint64_t operation, const ch
 void mc_control_explain(mc_control *c, uint64_t group, uint64_t operation, const char *name,
                         bool all, char *text, size_t room);
 
-/* Whether the job has failed: an error of any rank, a death, a silence, an operation past the
- * deadline. Fills in *error (which may be NULL) if it holds none yet. Cheap: to be polled. Failing
- * is for good. */
+/* Whether the job has failed: an error of any rank, a death, a silence. Fills in *error (which may
+ * be NULL) if it holds none yet. Cheap: to be polled. Failing is for good. */
 bool mc_control_failed(mc_control *c, mc_error *error);
 
 /* Reports an error of this rank to all. The first one wins. Does not wait. */

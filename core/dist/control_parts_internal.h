@@ -115,9 +115,6 @@ int mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, bool
 
 /* ---- what callers and the thread share ------------------------------------------------------- */
 
-/* Whether a rank is in its last operation: no; yes; it began it, and the end is not told here. */
-typedef enum mc_control_place_in { MC_BETWEEN, MC_INSIDE, MC_BEGUN } mc_control_place_in;
-
 enum { MC_CONTROL_GROUPS = 8, MC_CONTROL_KIND_MAX = 24 };
 
 /* The last operation of a group that a rank has begun. */
@@ -126,12 +123,11 @@ typedef struct mc_control_place_of {
     char name[MC_CONTROL_KIND_MAX];
 } mc_control_place_of;
 
-/* Where a rank is. */
+/* The last operation that a rank has begun. */
 typedef struct mc_control_state {
-    uint64_t operation; /* 0: none yet */
-    mc_control_place_in place;
-    double since; /* when it entered, left, or began, by this process's clock */
-    char name[MC_CONTROL_NAME_MAX];
+    uint64_t operation;                            /* 0: it has no number */
+    double since;                                  /* when it began, by this process's clock */
+    char name[MC_CONTROL_NAME_MAX];                /* "": the rank has begun none yet */
     mc_control_place_of groups[MC_CONTROL_GROUPS]; /* the one that was used last first */
 } mc_control_state;
 
@@ -150,8 +146,8 @@ struct mc_control {
     int rank, world_size, port;
     uint64_t job, host;
     bool one_host;
-    double timeout, beat, silence, grace; /* seconds; derived from the first */
-    double begun;                         /* when the rendezvous began */
+    double timeout, beat, silence; /* seconds; derived from the first */
+    double begun;                  /* when the rendezvous began */
     char addr[MC_LAUNCH_ADDR_MAX], where[MC_LAUNCH_ADDR_MAX + 16]; /* host; host:port */
     int wake;                                                      /* eventfd for the thread */
     pthread_t thread;
@@ -194,7 +190,7 @@ void mc_control_wake(mc_control *c);
 mc_control_state mc_control_mine(mc_control *c);
 bool mc_control_is_leaving(mc_control *c);
 
-/* "in all_reduce 12 f32 (operation 42) for 2.1 s". */
+/* "2.1 s after it began all-reduce (operation 42)". */
 void mc_control_describe(char *text, size_t room, const mc_control_state *s, double now);
 
 void mc_control_beat_frame(mc_frame *f, const mc_control_state *s, double now);

@@ -119,75 +119,6 @@ static void fail_rank(mc_control_server *s, int rank, const char *what)
                     what, state);
 }
 
-/* Who is in the last operation of all: what the others are behind of. */
-static int find_foremost(const mc_control_server *s)
-{
-    int foremost = 0;
-    for (int r = 1; r < s->c->world_size; r++) {
-        const mc_control_state *o = &s->peers[r].state, *best = &s->peers[foremost].state;
-        bool further = o->operation > best->operation ||
-                       (o->operation == best->operation && best->place == MC_BETWEEN);
-        if (further && !s->peers[r].left) foremost = r;
-    }
-    return foremost;
-}
-
-static uint64_t lowest_operation(const mc_control_server *s)
-{
-    uint64_t lowest = UINT64_MAX;
-    for (int r = 0; r < s->c->world_size; r++)
-        if (!s->peers[r].left && s->peers[r].state.operation < lowest)
-            lowest = s->peers[r].state.operation;
-    return lowest;
-}
-
-/* How a rank keeps the operation `late` from ending, or NULL. Of several ranks that are behind,
- * only the last ones keep all the others. */
-static const char *find_reason(const mc_control_server *s, int rank, const mc_control_state *late,
-                               uint64_t lowest)
-{
-    const mc_control_state *o = &s->peers[rank].state;
-    if (o->operation < late->operation && s->peers[rank].left) return "has left the job";
-    if (o->operation < late->operation && o->operation == lowest) return "is behind";
-    bool other = o->operation == late->operation && strcmp(o->name, late->name) != 0;
-    return other && o->place != MC_BETWEEN ? "is in another operation" : NULL;
-}
-
-/* Adds the ranks that keep this rank's operation from ending; how many there are. */
-static int add_reasons(mc_control_server *s, char *text, size_t room, int rank)
-{
-    const mc_control_state *late = &s->peers[rank].state;
-    uint64_t lowest = lowest_operation(s);
-    char where[MC_CONTROL_NAME_MAX + 80];
-    int count = 0;
-    for (int r = 0; r < s->c->world_size; r++) {
-        const char *reason = r == rank ? NULL : find_reason(s, r, late, lowest);
-        if (!reason || count++ >= NAMED_MAX) continue;
-        mc_control_describe(where, sizeof where, &s->peers[r].state, mc_control_now());
-        append(text, room, "%srank %d %s, %s", *text ? "; " : "", r, reason, where);
-    }
-    if (count > NAMED_MAX) append(text, room, "; and %d more ranks", count - NAMED_MAX);
-    return count;
-}
-
-/* The operation of a rank has passed the deadline, or will never end. */
-static void fail_operation(mc_control_server *s, int rank, bool never)
-{
-    char text[MC_CONTROL_TEXT_MAX], where[MC_CONTROL_NAME_MAX + 80];
-    s->peers[0].state = mc_control_mine(s->c);
-    int foremost = find_foremost(s); /* it waits for the one whose deadline comes first, maybe */
-    if (s->peers[foremost].state.operation > s->peers[rank].state.operation) rank = foremost;
-    mc_control_describe(where, sizeof where, &s->peers[rank].state, mc_control_now());
-    if (never)
-        snprintf(text, sizeof text, "rank %d waits for nothing, %s", rank, where);
-    else
-        snprintf(text, sizeof text, "past the deadline of %.1f s: rank %d waits %s", s->c->timeout,
-                 rank, where);
-    if (!add_reasons(s, text, sizeof text, rank))
-        append(text, sizeof text, "; all ranks are in it or past it");
-    mc_control_fail(s->c, MC_ERR_IO, MC_NO_RANK, "%s", text);
-}
-
 /* Whether a rank keeps the operation that is asked about from ending: *how says how. */
 static bool keeps(const peer *p, const mc_control_question *q, char *how, size_t room)
 {
@@ -297,8 +228,6 @@ static void on_beat(mc_control_server *s, int rank, mc_frame *f)
     mc_control_read_beat(f, &state, now);
     if (f->bad) return;
     s->peers[rank].state = state;
-    if (state.place == MC_INSIDE && now - state.since >= s->c->timeout)
-        fail_operation(s, rank, false);
 }
 
 static void on_error(mc_control_server *s, int rank, mc_frame *f)
@@ -510,27 +439,6 @@ static void check_silence(mc_control_server *s, double now)
     }
 }
 
-/* Whether a rank waits in an operation that another has left the job before. */
-static bool waits_for_left(const mc_control_server *s, const mc_control_state *waiting)
-{
-    for (int r = 1; r < s->c->world_size; r++)
-        if (s->peers[r].left && s->peers[r].state.operation < waiting->operation) return true;
-    return false;
-}
-
-static void check_operations(mc_control_server *s, double now)
-{
-    s->peers[0].state = mc_control_mine(s->c);
-    for (int r = 0; r < s->c->world_size; r++) {
-        const mc_control_state *state = &s->peers[r].state;
-        if (state->place != MC_INSIDE || s->peers[r].left) continue;
-        if (r == 0 && now - state->since >= s->c->timeout)
-            fail_operation(s, r, false);
-        else if (now - state->since >= s->c->grace && waits_for_left(s, state))
-            fail_operation(s, r, true);
-    }
-}
-
 /* Whether all have come for what rank 0 shares; fails when one can't, or past the deadline. */
 static bool check_takers(mc_control_server *s, const char *what, double waited)
 {
@@ -611,7 +519,6 @@ static void check_all(mc_control_server *s, double now)
     if (!has_failed(s)) {
         check_silence(s, now);
         if (s->c->phase == MC_CONTROL_JOINING) check_rendezvous(s, now);
-        check_operations(s, now);
         check_share(s, now);
     }
     tell_failure(s);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 
-static const uint32_t magic = 0x3163434du; /* "MCc1" */
+static const uint32_t magic = 0x3263434du; /* "MCc2" */
 
 static void put(uint8_t *to, uint64_t value, size_t bytes)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
-#include "core/device/plan_time_internal.h"
+#include "core/device/plan_timer_internal.h"
 #include "core/dist/world_internal.h"
 
 enum {

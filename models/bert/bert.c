@@ -32,41 +32,22 @@ static const mc_named_shape named[] = {
     {"bert-base-multilingual-cased", "{\"vocab_size\":119547}"},
     {NULL}};
 
-bool mc_bert_finish(const mc_config_reader *r, void *config)
-{
-    enum { MOST_LAYERS = 4096 };
-    mc_bert_config *c = config;
-    if (c->classifier_dropout < 0) c->classifier_dropout = c->dropout;
-    bool sizes = c->dim > 0 && c->heads > 0 && c->vocab_size > 0 && c->dim_ff > 0 &&
-                 c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions > 0 && c->types > 0 &&
-                 c->eps > 0;
-    bool heads =
-        sizes && c->dim % c->heads == 0 && (!c->head_dim || c->head_dim == c->dim / c->heads);
-    if (heads) return true;
-    return !mc_fail(r->ctx, MC_ERR_FORMAT,
-                    "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld layers, vocabulary %lld, "
-                    "%lld positions, %lld types, eps %g: expected positive sizes, heads that make "
-                    "up dim, at most %d layers",
-                    r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
-                    (long long)c->dim_ff, (long long)c->layers, (long long)c->vocab_size,
-                    (long long)c->positions, (long long)c->types, (double)c->eps, MOST_LAYERS);
-}
-
 mc_model_shape mc_bert_shape(const void *config)
 {
     const mc_bert_config *c = config;
-    return (mc_model_shape){.vocab_size = c->vocab_size,
-                            .dim = c->dim,
-                            .dim_ff = c->dim_ff,
-                            .heads = c->heads,
-                            .head_dim = c->dim / c->heads,
-                            .layers = c->layers,
-                            .positions = c->positions,
-                            .types = c->types,
-                            .pad_token = c->pad_token_id,
-                            .bos_token = -1,
-                            .eos_token = -1,
-                            .start_token = -1};
+    mc_model_shape s = MC_SHAPE_OF(c);
+    s.types = c->types;
+    return s;
+}
+
+bool mc_bert_finish(const mc_config_reader *r, void *config)
+{
+    mc_bert_config *c = config;
+    if (c->classifier_dropout < 0) c->classifier_dropout = c->dropout;
+    mc_model_shape s = mc_bert_shape(c);
+    return mc_config_check_sizes(r, &s, c->head_dim, c->eps) &&
+           mc_config_check_rows(r, "positions", c->positions) &&
+           mc_config_check_rows(r, "types", c->types);
 }
 
 /* ---- construction ---------------------------------------------------------------------------- */

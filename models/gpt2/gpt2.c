@@ -55,38 +55,22 @@ static const mc_named_shape named[] = {
     {"gpt2-xl", "{\"n_embd\":1600,\"n_layer\":48,\"n_head\":25}"},
     {NULL}};
 
-static bool finish(const mc_config_reader *r, void *config)
-{
-    enum { MOST_LAYERS = 4096 };
-    mc_gpt2_config *c = config;
-    if (!c->dim_ff) c->dim_ff = 4 * c->dim;
-    bool sizes = c->dim > 0 && c->heads > 0 && c->vocab_size > 0 && c->dim_ff > 0 &&
-                 c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions > 0 && c->eps > 0;
-    if (sizes && c->dim % c->heads == 0 && (!c->head_dim || c->head_dim == c->dim / c->heads))
-        return true;
-    return !mc_fail(r->ctx, MC_ERR_FORMAT,
-                    "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld layers, vocabulary %lld, "
-                    "%lld positions, eps %g: expected positive sizes, heads that make up dim, at "
-                    "most %d layers",
-                    r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
-                    (long long)c->dim_ff, (long long)c->layers, (long long)c->vocab_size,
-                    (long long)c->positions, (double)c->eps, MOST_LAYERS);
-}
-
 static mc_model_shape shape(const void *config)
 {
     const mc_gpt2_config *c = config;
-    return (mc_model_shape){.vocab_size = c->vocab_size,
-                            .dim = c->dim,
-                            .dim_ff = c->dim_ff,
-                            .heads = c->heads,
-                            .head_dim = c->dim / c->heads,
-                            .layers = c->layers,
-                            .positions = c->positions,
-                            .pad_token = c->pad_token_id,
-                            .bos_token = c->bos_token_id,
-                            .eos_token = c->eos_token_id,
-                            .start_token = -1};
+    mc_model_shape s = MC_SHAPE_OF(c);
+    s.bos_token = c->bos_token_id;
+    s.eos_token = c->eos_token_id;
+    return s;
+}
+
+static bool finish(const mc_config_reader *r, void *config)
+{
+    mc_gpt2_config *c = config;
+    if (!c->dim_ff) c->dim_ff = 4 * c->dim;
+    mc_model_shape s = shape(c);
+    return mc_config_check_sizes(r, &s, c->head_dim, c->eps) &&
+           mc_config_check_rows(r, "positions", c->positions);
 }
 
 /* ---- construction ---------------------------------------------------------------------------- */

@@ -50,41 +50,28 @@ static const mc_config_row config_rows[] = {
 static const mc_named_shape named[] = {
     {"EleutherAI/gpt-j-6b EleutherAI/gpt-j-6B gptj-6b gpt-j-6b", "{}"}, {NULL}};
 
-static bool finish(const mc_config_reader *r, void *config)
-{
-    enum { MOST_LAYERS = 4096 };
-    mc_gptj_config *c = config;
-    if (!c->dim_ff) c->dim_ff = 4 * c->dim;
-    bool sizes = c->dim > 0 && c->heads > 0 && c->vocab_size > 0 && c->dim_ff > 0 &&
-                 c->layers >= 0 && c->layers <= MOST_LAYERS && c->positions >= 0 && c->eps > 0;
-    int64_t head_dim = sizes ? c->dim / c->heads : 0;
-    if (c->rotary_dim < 0) c->rotary_dim = head_dim;
-    if (sizes && c->dim % c->heads == 0 && (!c->head_dim || c->head_dim == head_dim) &&
-        c->rotary_dim % 2 == 0 && c->rotary_dim <= head_dim)
-        return true;
-    return !mc_fail(r->ctx, MC_ERR_FORMAT,
-                    "%s: dim %lld, %lld heads of %lld, %lld rotary columns, dim_ff %lld, %lld "
-                    "layers, vocabulary %lld, eps %g: expected positive sizes, heads that make up "
-                    "dim, an even number of rotary columns within a head, at most %d layers",
-                    r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
-                    (long long)c->rotary_dim, (long long)c->dim_ff, (long long)c->layers,
-                    (long long)c->vocab_size, (double)c->eps, MOST_LAYERS);
-}
-
 static mc_model_shape shape(const void *config)
 {
     const mc_gptj_config *c = config;
-    return (mc_model_shape){.vocab_size = c->vocab_size,
-                            .dim = c->dim,
-                            .dim_ff = c->dim_ff,
-                            .heads = c->heads,
-                            .head_dim = c->dim / c->heads,
-                            .layers = c->layers,
-                            .positions = c->positions,
-                            .pad_token = c->pad_token_id,
-                            .bos_token = c->bos_token_id,
-                            .eos_token = c->eos_token_id,
-                            .start_token = -1};
+    mc_model_shape s = MC_SHAPE_OF(c);
+    s.bos_token = c->bos_token_id;
+    s.eos_token = c->eos_token_id;
+    return s;
+}
+
+static bool finish(const mc_config_reader *r, void *config)
+{
+    mc_gptj_config *c = config;
+    if (!c->dim_ff) c->dim_ff = 4 * c->dim;
+    mc_model_shape s = shape(c);
+    if (!mc_config_check_sizes(r, &s, c->head_dim, c->eps)) return false;
+    if (c->rotary_dim < 0) c->rotary_dim = s.head_dim;
+    if (c->rotary_dim % 2 == 0 && c->rotary_dim <= s.head_dim) return true;
+    return !mc_fail(
+        r->ctx, MC_ERR_FORMAT,
+        "%s: %lld rotary columns: expected an even number of them, at most the %lld of a "
+        "head",
+        r->path, (long long)c->rotary_dim, (long long)s.head_dim);
 }
 
 /* ---- construction ---------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 """Checkpoints between jobs of different sizes, and what becomes of one that fails.
 
-    checkpoint_test.py MPIEXEC ranks_checkpoint
+    checkpoint_test.py MPIEXEC ranks_checkpoint RANKS
 
-Runs ranks_checkpoint under mpirun: saves at 4 ranks (and at 1) and goes on at 1, 2, 3 and 4; then
+Runs ranks_checkpoint under mpirun: saves at RANKS ranks (and at 1) and goes on at 1 to RANKS; then
 lets things go wrong on one rank: every rank has to say what, soon, and the checkpoint before has to
 be whole.
 """
@@ -14,8 +14,8 @@ import sys
 import tempfile
 import time
 
-mpiexec, program = sys.argv[1:]
-RANKS = 4
+mpiexec, program = sys.argv[1:3]
+RANKS = int(sys.argv[3])
 SOON = 15  # seconds for a job that fails: a second or so until all are told (README), the rest for mpirun
 bad = []
 
@@ -84,7 +84,7 @@ def main():
             os.mkdir(saved[ranks])
             code, output, _ = run(ranks, "save", saved[ranks])
             check(code == 0, f"saved at {ranks}", output)
-        for ranks in (1, 2, 3, 4):
+        for ranks in range(1, RANKS + 1):
             resume(saved[RANKS], ranks, f"what {RANKS} ranks saved")
         resume(saved[1], RANKS, "what 1 rank saved")
         run_file = os.path.join(saved[RANKS], "a-file")

@@ -198,17 +198,8 @@ static inline void wait_in(mc_control *c, job *j, int rank, mc_error *error)
 /* In the same operation as the others, which goes on until something fails. */
 static inline void waits(mc_control *c, job *j, int rank, mc_error *error)
 {
-    mc_control_enter(c, 6, "broadcast 768 bf16");
-    mc_control_leave(c);
-    mc_control_enter(c, 7, "all_reduce 12345 f32");
-    wait_in(c, j, rank, error);
-}
-
-/* Still computing, where the others are in operation 7. */
-static inline void computes(mc_control *c, job *j, int rank, mc_error *error)
-{
-    mc_control_enter(c, 6, "broadcast 768 bf16");
-    mc_control_leave(c);
+    mc_control_note(c, 1, 6, "broadcast");
+    mc_control_note(c, 1, 7, "all-reduce");
     wait_in(c, j, rank, error);
 }
 

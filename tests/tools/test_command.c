@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <ctype.h>
 #include "core/base/version.h"
 #include "tests/tools/command_test.h"
 #include "tools/commands.h"
@@ -74,6 +75,71 @@ static void test_common_options(void **state)
         snprintf(line, sizeof line, "$MC %s --comm-timeout soon", commands[i]);
         assert_int_equal(run(line), 2);
         assert_non_null(strstr(err, "--comm-timeout \"soon\": expected a number from 0"));
+    }
+}
+
+/* A GPU by its number, for every command that takes a device; and numbers that are none. */
+static void test_gpu_numbers(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"finetune bert --task BoolQ --config . --data . --output o",
+                                        "pretrain gpt2 --config . --data x --output o",
+                                        "eval bert --task BoolQ --model . --data .",
+                                        "ask --model . --question x --passage y",
+                                        "generate gpt2 --pretrained . --prompt x",
+                                        "inspect .",
+                                        "plan gpt2 --config gpt2-base",
+                                        "bench comm"};
+    static const char *const wrong[] = {"cuda:",   "cuda:x", "cuda:-1",
+                                        "cuda:+1", "cpu:0",  "cuda:99999999999"};
+    char line[200];
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        snprintf(line, sizeof line, "$MC %s --device cuda:1000", lines[i]);
+        int code = run(line);
+        /* the GPUs that there are, that there is none, or a build without CUDA */
+        if (code != 1 || !strstr(err, "device \"cuda")) fail_msg("%s: %d: %s", line, code, err);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(line, sizeof line, "$MC bench comm --device %s", wrong[i]);
+        assert_int_equal(run(line), 2);
+        assert_non_null(strstr(err, "expected one of cpu, cuda, cuda:N"));
+    }
+}
+
+/* Lines that were wrapped become one. */
+static void join_lines(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from; from++)
+        if (!isspace((unsigned char)*from) || (to > text && to[-1] != ' '))
+            *to++ = (char)(isspace((unsigned char)*from) ? ' ' : *from);
+    *to = '\0';
+}
+
+/* Families that a command refuses are no choices of it. */
+static void test_families_in_help(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *command, *families;
+    } rows[] = {
+        {"pretrain", "gpt2, gptj, cpm1"},
+        {"generate", "gpt2, t5, gptj, cpm1, cpm2"},
+        {"finetune", "bert, gpt2, t5, gptj, roberta"},
+        {"eval", "bert, gpt2, t5, gptj, roberta"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char line[100], expected[200];
+        snprintf(line, sizeof line, "$MC %s --help", rows[i].command);
+        assert_int_equal(run(line), 0);
+        join_lines(out);
+        snprintf(expected, sizeof expected, "the model's family (one of %s; required)",
+                 rows[i].families);
+        if (!strstr(out, expected)) fail_msg("%s: %s", line, out);
+        snprintf(line, sizeof line, "$MC %s lstm", rows[i].command);
+        snprintf(expected, sizeof expected, "\"lstm\": expected one of %s\n", rows[i].families);
+        assert_int_equal(run(line), 2);
+        assert_non_null(strstr(err, expected));
     }
 }
 
@@ -230,6 +296,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_every_command_has_help),
+        cmocka_unit_test(test_gpu_numbers),      cmocka_unit_test(test_families_in_help),
         cmocka_unit_test(test_unknown_commands), cmocka_unit_test(test_full_stdout),
         cmocka_unit_test(test_common_options),   cmocka_unit_test(test_tokenize),
         cmocka_unit_test(test_tokenize_errors),  cmocka_unit_test(test_eval),

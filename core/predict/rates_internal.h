@@ -1,61 +1,20 @@
-/* Time on the planning device: what a kernel would take, by a table of rates, and two clocks.
+/* How long a planned step takes: tables of rates, and the clocks that they move.
  *
- * A planning kernel says what work it stands for (mc_plan_work); a table of rates gives the seconds
- * of it, which pass on the device's clock. Collectives (core/dist/comm_plan.c) pass on it too, or,
- * when they were begun to be waited for later, on a second clock beside it, as on a GPU's second
- * stream: what is waited for moves the first clock to where the second one was then. So what
- * overlaps what is not guessed, but follows from the order in which the step does things. */
-#ifndef MC_DEVICE_PLAN_TIME_INTERNAL_H
-#define MC_DEVICE_PLAN_TIME_INTERNAL_H
+ * A planning kernel says what work it stands for (core/device/plan_timer_internal.h); a table of
+ * rates gives the seconds of it, which pass on a clock. Collectives pass on it too, or, when they
+ * were begun to be waited for later, on a second clock beside it, as on a GPU's second stream:
+ * waiting for one moves the first clock to where the second one was then. So overlap is not
+ * guessed, but follows from the order in which the step does things. */
+#ifndef MC_PREDICT_RATES_INTERNAL_H
+#define MC_PREDICT_RATES_INTERNAL_H
 
-#include "core/device/device_internal.h"
-
-/* What is done, as far as rates differ. */
-typedef enum mc_work_kind {
-    /* FLOP a second, by (m, n, k) */
-    MC_WORK_PRODUCT_NT, /* op(A) = A, op(B) = B^T: forward */
-    MC_WORK_PRODUCT_NN, /* gradients of inputs */
-    MC_WORK_PRODUCT_TN, /* gradients of weights */
-    /* FLOP a second, by (longest sequence, head size, heads of all sequences). A causal one counts
-     * half of the scores. */
-    MC_WORK_ATTENTION,
-    MC_WORK_ATTENTION_BACKWARD,
-    /* bytes a second, by (rows, columns); counted is what has to be read and written */
-    MC_WORK_COPY, /* whatever has no kind of its own */
-    MC_WORK_NORM,
-    MC_WORK_NORM_BACKWARD, /* by whether it sums up the branch's gradient, too */
-    MC_WORK_SUMS,
-    MC_WORK_CROSS_ENTROPY,
-    MC_WORK_ADAM,
-    MC_WORK_STATS,
-    /* bytes of one matrix of the product a second, by (rows, columns, activation): what it takes
-     * longer than the product alone */
-    MC_WORK_BIAS,
-    MC_WORK_ACTIVATION,
-    MC_WORK_ACTIVATION_BACKWARD,
-    MC_WORK_KINDS
-} mc_work_kind;
-
-typedef struct mc_work {
-    mc_work_kind kind;
-    mc_dtype dtype;
-    int64_t a, b, c;      /* see mc_work_kind */
-    bool dropout, causal; /* of norms and attention */
-    double amount;        /* FLOP or bytes */
-} mc_work;
+#include "core/device/plan_timer_internal.h"
 
 /* A measured rate. The amount of its work is not looked at. */
 typedef struct mc_rate {
     mc_work work;
     double rate; /* a second */
 } mc_rate;
-
-typedef enum mc_bus_kind {
-    MC_BUS_ALL_GATHER,
-    MC_BUS_REDUCE_SCATTER,
-    MC_BUS_ALL_REDUCE,
-    MC_BUS_KINDS
-} mc_bus_kind;
 
 /* Bus bandwidth (as nccl-tests has it) of a collective whose larger buffer has so many bytes. */
 typedef struct mc_bus_rate {
@@ -115,20 +74,13 @@ typedef struct mc_plan_clock {
     double communication;  /* of all collectives, waited for or not */
 } mc_plan_clock;
 
-/* Takes a table over, which is freed with the device or with the next one. NULL: no time passes. */
-void mc_plan_set_rates(mc_device *plan, mc_rates *rates);
-mc_rates *mc_plan_rates_of(mc_device *plan);
-mc_plan_clock *mc_plan_clock_of(mc_device *plan);
+/* The plan's time passes by a table, which is taken over; any table before is freed. False when
+ * memory is out: the table is freed. */
+bool mc_plan_set_rates(mc_device *plan, mc_rates *rates);
 
-/* The work passes. An error where its rate is to be measured, and cannot be. */
-mc_status mc_plan_work(mc_device *plan, mc_work work);
-
-/* The host is given work of AdamOffload, which it does in order: bytes to copy, and bytes to read
- * and write in its own memory meanwhile. `behind`: behind what was launched so far. When it ends.
- */
-double mc_plan_host_work(mc_device *plan, double copied, double touched, bool behind);
-/* The device waits until then. */
-void mc_plan_wait_host(mc_device *plan, double end);
+/* Measures the bus bandwidth of collectives between the ranks of a group, all of which call it. */
+struct mc_comm;
+mc_status mc_rates_measure_comm(mc_rates *rates, struct mc_comm *comm);
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 

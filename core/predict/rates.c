@@ -1,7 +1,7 @@
 /* Tables of rates, and the seconds that they give. */
 #include <math.h>
 #include "core/base/memory_internal.h"
-#include "core/device/plan_time_internal.h"
+#include "core/predict/rates_internal.h"
 
 mc_rates *mc_rates_new(void)
 {

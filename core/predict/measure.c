@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 #include "core/base/memory_internal.h"
-#include "core/device/plan_time_internal.h"
+#include "core/predict/rates_internal.h"
 #include "core/device/update.h"
 
 enum { MATRICES = 6, LEAST_RUNS = 3, MOST_RUNS = 7, MOST_HEADS = 16, MOST_SEQUENCES = 256 };

@@ -1,0 +1,25 @@
+/* What families whose heads make up dim check of a config. */
+#include "models/family_internal.h"
+
+bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, int64_t head_dim,
+                           float eps)
+{
+    enum { MOST_LAYERS = 4096 };
+    bool positive = s->dim > 0 && s->heads > 0 && s->vocab_size > 0 && s->dim_ff > 0 &&
+                    s->layers >= 0 && s->layers <= MOST_LAYERS && s->positions >= 0 && eps > 0;
+    if (positive && s->dim % s->heads == 0 && (!head_dim || head_dim == s->head_dim)) return true;
+    return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                    "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld layers, vocabulary %lld, "
+                    "%lld positions, eps %g: expected positive sizes, heads that make up dim, at "
+                    "most %d layers",
+                    r->path, (long long)s->dim, (long long)s->heads, (long long)head_dim,
+                    (long long)s->dim_ff, (long long)s->layers, (long long)s->vocab_size,
+                    (long long)s->positions, (double)eps, MOST_LAYERS);
+}
+
+bool mc_config_check_rows(const mc_config_reader *r, const char *what, int64_t rows)
+{
+    if (rows > 0) return true;
+    return !mc_fail(r->ctx, MC_ERR_FORMAT, "%s: %lld %s, expected 1 or more", r->path,
+                    (long long)rows, what);
+}
