@@ -147,7 +147,7 @@ static void turn(const char *tile, size_t stride, int64_t row, int64_t n, mc_dty
 }
 #undef TURN
 
-/* Elements of a transposed matrix: `out` gets those of to->first .. + to->count, whole rows or not.
+/* Elements of a transposed matrix: `out` gets to->count from to->first on, whole rows or not.
  * The tensor has `width` columns, of which `first` is our row 0. Returns whether they are finite. */
 static bool read_transposed(mc_error *err, mc_device *crew, const mc_tensor_entry *entry,
                             int64_t first, int64_t width, int64_t columns,
