@@ -56,7 +56,7 @@ else()
                 target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER)
             endif()
             list(APPEND mc_link_names ${CUDA_cudart_static_LIBRARY} rt dl)
-            # nvcc then leaves out most optimisations, in a sixth of the time; older ones cannot.
+            # nvcc then leaves out most optimisations, in a third of the time; older ones cannot.
             if(MC_CUDA_QUICK)
                 include(CheckCompilerFlag)
                 check_compiler_flag(CUDA -Ofc=max MC_NVCC_IS_QUICK)

@@ -11,7 +11,7 @@
 #                                            whole trainings, and the large corpora of fuzz targets; about
 #                                            a minute on two cores once that is built
 #     scripts/test.sh --ci [PATTERN]         the release build in build/ci, its device code compiled in a
-#                                            sixth of the time, without most optimisations: where no GPU
+#                                            third of the time, without most optimisations: where no GPU
 #                                            is to run it
 set -eu
 # shellcheck source=scripts/common.sh
@@ -48,10 +48,18 @@ run()
     results="$results $folder/tests.xml"
 }
 
-quick=no release=release
+quick=no
+release=release
+spared='^$'
 case ${1-} in
 --quick) quick=yes && shift ;;
---ci) release=ci && shift ;;
+--ci)
+    release=ci
+    # A training that may not learn: quickstart_data shows that the data's questions alone are answered
+    # right half of the time, and quickstart_with_passages asks its model without telling the answers.
+    spared='^quickstart_without_passages$'
+    shift
+    ;;
 esac
 pattern=${1-.}
 slow='quickstart_.*_passages|test_boolq_trace|tools_ranks|bench_ranks|ranks_.*_[134]'
@@ -69,7 +77,7 @@ if [ $quick = yes ]; then
     [ $failed = no ]
     exit
 fi
-run $release 2
+run $release 2 --exclude-regex "$spared"
 build asan -DMC_ENABLE_CUDA=OFF
 # A training run of BERT-base takes too long under sanitizers; smaller models run the same code.
 run asan 1 --exclude-regex 'test_boolq_trace'

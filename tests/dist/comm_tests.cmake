@@ -27,6 +27,7 @@ else()
     set_tests_properties(test_comm_ranks PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: no mpirun")
 endif()
 
+set_tests_properties(test_control PROPERTIES COST 45) # it sleeps most of the time
 foreach(name test_comm_failures test_mpi_hosts)
     if(mpirun_version MATCHES "Open MPI|OpenRTE|PRRTE") # whose mpirun lets ranks outlive others
         target_compile_definitions(${name} PRIVATE MC_MPIEXEC="${MC_MPIRUN}"
