@@ -2,6 +2,7 @@
  * one. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "tokenizers/open_internal.h"
 
@@ -21,6 +22,41 @@ static mc_status unsupported(mc_error *err, const char *path, const char *part, 
 
 /* ---- the model ---- */
 
+/* 10 to the power of `exponent`, rounded. */
+static double power_of_ten(int exponent)
+{
+    double power = 1;
+    char text[16];
+    if (exponent > 22) { /* those below are exact */
+        snprintf(text, sizeof text, "1e%d", exponent);
+        return strtod(text, NULL);
+    }
+    while (exponent-- > 0) power *= 10;
+    return power;
+}
+
+/* The number as Hugging Face's tokenizers read it: their JSON reader (serde_json) divides the digits
+ * by a power of ten, which is off in the last bit for one score in four and decides between pieces
+ * of equal sums. The digits are taken to be the fewest that stand for the number, as all writers of
+ * these files give them. */
+static double read_as_serde(double number)
+{
+    char text[40];
+    int digits = 14, exponent = 0;
+    uint64_t significand = 0;
+    do snprintf(text, sizeof text, "%.*e", digits, number);
+    while (strtod(text, NULL) != number && ++digits < 17);
+    const char *p = text;
+    for (; *p && *p != 'e'; p++)
+        if (*p >= '0' && *p <= '9') significand = significand * 10 + (uint64_t)(*p - '0');
+    if (*p) exponent = (int)strtol(p + 1, NULL, 10) - digits;
+    for (; significand && significand % 10 == 0; exponent++) significand /= 10;
+    if (exponent < -300 || exponent > 300) return number;
+    double value = exponent < 0 ? (double)significand / power_of_ten(-exponent)
+                                : (double)significand * power_of_ten(exponent);
+    return number < 0 ? -value : value;
+}
+
 static mc_status read_entry(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *item,
                             size_t id)
 {
@@ -31,7 +67,7 @@ static mc_status read_entry(mc_tokenizer *tok, mc_error *err, const char *path, 
                             "%s: model: vocab[%zu]: expected [piece, score], the piece not empty",
                             path, id);
     tok->unigram.types[id] = MC_PIECE_NORMAL;
-    tok->unigram.scores[id] = score->valuedouble;
+    tok->unigram.scores[id] = read_as_serde(score->valuedouble);
     if (mc_tokenizer_store(tok, text->valuestring, strlen(text->valuestring), &tok->entries[id]))
         return MC_OK;
     return no_memory(err, path);
@@ -203,7 +239,14 @@ static mc_status read_pre_tokenizer(mc_tokenizer *tok, mc_error *err, const char
     }
     if (strcmp(type, "Metaspace") != 0)
         return unsupported(err, path, "pre-tokenizer", type, expected);
-    return read_metaspace(err, path, "pre_tokenizer", part, &u->prepend, &u->split_symbols);
+    mc_status status =
+        read_metaspace(err, path, "pre_tokenizer", part, &u->prepend, &u->split_symbols);
+    if (!status && u->split_white && u->prepend == MC_PREPEND_FIRST)
+        return mc_error_set(err, MC_ERR_UNSUPPORTED,
+                            "%s: a Unigram model with a pre-tokenizer WhitespaceSplit whose "
+                            "Metaspace has \"prepend_scheme\" \"first\" is not supported",
+                            path);
+    return status;
 }
 
 static mc_status read_decoder(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *part)
