@@ -110,12 +110,13 @@ typedef struct folder_files {
     mc_bpe_files bpe;        /* its config is that of all kinds */
 } folder_files;
 
+const char *const mc_model_names[MC_MODEL_NAMES] = {"spiece.model", "sentencepiece.bpe.model",
+                                                    "sentencepiece.model", "tokenizer.model"};
+
 static mc_status find_model(mc_error *err, folder_files *files, const char *folder)
 {
-    static const char *const names[] = {"spiece.model", "sentencepiece.bpe.model",
-                                        "sentencepiece.model", "tokenizer.model"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (mc_path_join(err, files->model, folder, names[i])) return err->status;
+    for (size_t i = 0; i < MC_MODEL_NAMES; i++) {
+        if (mc_path_join(err, files->model, folder, mc_model_names[i])) return err->status;
         files->t5 = i == 0;
         if (mc_path_is_file(files->model)) return MC_OK;
     }

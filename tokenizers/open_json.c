@@ -308,14 +308,6 @@ static mc_status read_named_id(const template_reader *r, const cJSON *part, cons
     return MC_OK;
 }
 
-/* `<s> A </s></s> B </s>`, all of type 0. */
-static void make_roberta_pair(mc_template *pair, int32_t sep)
-{
-    pair->middle[pair->middle_count++] = (mc_template_special){sep, 0};
-    pair->suffix[0].type_id = 0;
-    pair->type_b = 0;
-}
-
 static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const char *path,
                                      const cJSON *root)
 {
@@ -342,8 +334,7 @@ static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const cha
     int32_t cls = 0, sep = 0;
     if (read_named_id(&r, part, "cls", &cls) || read_named_id(&r, part, "sep", &sep))
         return err->status;
-    mc_bert_templates(&tok->single, &tok->pair, cls, sep);
-    if (roberta) make_roberta_pair(&tok->pair, sep);
+    (roberta ? mc_roberta_templates : mc_bert_templates)(&tok->single, &tok->pair, cls, sep);
     return MC_OK;
 }
 

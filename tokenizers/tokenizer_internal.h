@@ -23,6 +23,7 @@
 
 enum {
     MC_TOKENS_MAX = 1 << 24, /* entries there may be */
+    MC_MODEL_NAMES = 4,      /* that a SentencePiece model may have */
     MC_TEMPLATE_MAX = 16,    /* special tokens a template may put at one place */
     MC_TOKENIZER_FILE_MAX = 1 << 29
 };
@@ -179,6 +180,8 @@ bool mc_tokenizer_set_string(char **string, const char *value);
 
 /* `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. */
 void mc_bert_templates(mc_template *single, mc_template *pair, int32_t cls_id, int32_t sep_id);
+/* `<s> A </s>` and `<s> A </s></s> B </s>`, all of type 0. */
+void mc_roberta_templates(mc_template *single, mc_template *pair, int32_t cls_id, int32_t sep_id);
 /* Sorts the added tokens from number `from` on by their named ids. */
 void mc_tokenizer_sort_added(mc_tokenizer *tok, size_t from);
 
@@ -192,6 +195,10 @@ mc_status mc_tokenizer_finish(mc_tokenizer *tok, mc_error *err, const char *path
 bool mc_tokenizer_looks_cased(const mc_tokenizer *tok);
 
 /* ---- open.c, open_json.c ---- */
+
+/* Names of SentencePiece's models, the first of them T5's, in the order in which they are looked
+ * for. */
+extern const char *const mc_model_names[MC_MODEL_NAMES];
 
 /* Fill and finish a new tokenizer from the text of a file that is named `path` in errors. */
 mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *path,

@@ -58,7 +58,9 @@ typedef struct mc_unigram {
     uint8_t *types; /* heap, (count): mc_piece_type */
     size_t count;   /* of entries */
     mc_charsmap charsmap;
-    bool by_library; /* the SentencePiece library encodes: a model of another type */
+    bool t5;           /* texts end with </s> */
+    int64_t sentinels; /* how many of them are behind the vocabulary */
+    bool by_library;   /* the SentencePiece library encodes: a model of another type */
     struct mc_sentencepiece *library;
     char *source; /* heap: the file, for saving */
     size_t source_size;

@@ -189,6 +189,8 @@ mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *pa
     bool own = holds_entry(tok, "<extra_id_0>") || holds_entry(tok, MC_SPACE_SYMBOL "<extra_id_0>");
     if (c.sentinels < 0) c.sentinels = c.t5 && !own ? T5_SENTINELS : 0;
     c.eos = c.eos || c.t5;
+    tok->unigram.t5 = c.t5;
+    tok->unigram.sentinels = c.sentinels;
     if (add_specials(tok, err, path, c.sentinels) || make_templates(tok, err, path, &c))
         return err->status;
     return mc_tokenizer_finish(tok, err, path, false);

@@ -328,6 +328,14 @@ void mc_bert_templates(mc_template *single, mc_template *pair, int32_t cls_id, i
                           .type_b = 1};
 }
 
+void mc_roberta_templates(mc_template *single, mc_template *pair, int32_t cls_id, int32_t sep_id)
+{
+    mc_bert_templates(single, pair, cls_id, sep_id);
+    pair->middle[pair->middle_count++] = (mc_template_special){sep_id, 0};
+    pair->suffix[0].type_id = 0;
+    pair->type_b = 0;
+}
+
 static int compare_named_ids(const void *left, const void *right)
 {
     const mc_added_token *a = left, *b = right;
