@@ -17,6 +17,7 @@
  *   core/checkpoint/           safetensors files, a module in a file (module_file.h), what
  *                              from_pretrained functions share
  *   tokenizers/tokenizer.h     text to ids and back
+ *   tokenizers/train.h         a tokenizer of one's own
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
  *
@@ -67,5 +68,6 @@
 #include "models/roberta/roberta.h"
 #include "models/t5/t5.h"
 #include "tokenizers/tokenizer.h"
+#include "tokenizers/train.h"
 
 #endif

@@ -101,6 +101,12 @@ if ! command -v mpicc >/dev/null 2>&1 && is_offered libopenmpi-dev; then
         echo "going on without Open MPI (libopenmpi-dev): no CPU ranks" >&2
 fi
 
+# SentencePiece trains tokenizers and reads models other than Unigram's, and is not required.
+if ! is_installed libsentencepiece-dev && is_offered libsentencepiece-dev; then
+    (install libsentencepiece-dev) ||
+        echo "going on without SentencePiece (libsentencepiece-dev): no tokenizer can be trained" >&2
+fi
+
 # clang's runtime for fuzzers and sanitizers is a package of its own in newer releases.
 if [ "${1-}" = --fuzz ]; then
     version=$(clang -dumpversion | cut -d. -f1)

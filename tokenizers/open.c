@@ -158,8 +158,8 @@ static mc_status load_model(mc_tokenizer *tok, mc_error *err, const folder_files
     size_t size;
     char *bytes = mc_file_read(err, files->model, MC_TOKENIZER_FILE_MAX, &size);
     if (!bytes) return err->status;
-    mc_status status =
-        mc_unigram_load_model(tok, err, files->model, files->bpe.config, bytes, size, files->t5);
+    mc_status status = mc_unigram_load_model(tok, err, files->model, files->bpe.config, bytes, size,
+                                             files->t5, -1);
     mc_free(bytes);
     return status;
 }

@@ -51,9 +51,11 @@ mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, c
 mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *path,
                                 const char *bytes, size_t size);
 /* Reads and finishes one with what a tokenizer_config.json says (`config`: its path, of a file that
- * need not be there, or NULL); `t5`: texts end with </s>, and there are sentinels. */
+ * need not be there, or NULL); `t5`: texts end with </s>, and there are sentinels; as many as `sentinels` says, -1: as T5 has,
+ * unless the configuration names another number. */
 mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
-                                const char *config, const char *bytes, size_t size, bool t5);
+                                const char *config, const char *bytes, size_t size, bool t5,
+                                int64_t sentinels);
 /* Sets *known to whether a tokenizer_config.json (that need not be there) is of a class whose ids
  * are its .model's. */
 mc_status mc_unigram_check_class(mc_error *err, const char *path, bool *known);

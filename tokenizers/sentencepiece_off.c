@@ -38,10 +38,12 @@ mc_status mc_sentencepiece_decode(const mc_sentencepiece *library, const int32_t
     return MC_ERR_UNSUPPORTED;
 }
 
-mc_status mc_sentencepiece_train(mc_error *err, const char *const *arguments, char **model,
-                                 size_t *size)
+mc_status mc_sentencepiece_train(mc_error *err, const char *const *inputs, size_t input_count,
+                                 const char *const *options, char **model, size_t *size)
 {
-    (void)arguments;
+    (void)inputs;
+    (void)input_count;
+    (void)options;
     *model = NULL;
     *size = 0;
     return mc_error_set(err, MC_ERR_UNSUPPORTED, "training a tokenizer, %s", off);

@@ -181,9 +181,10 @@ static mc_status make_templates(mc_tokenizer *tok, mc_error *err, const char *pa
 }
 
 mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
-                                const char *config, const char *bytes, size_t size, bool t5)
+                                const char *config, const char *bytes, size_t size, bool t5,
+                                int64_t sentinels)
 {
-    conventions c = {.t5 = t5, .sentinels = -1};
+    conventions c = {.t5 = t5, .sentinels = sentinels};
     if (mc_unigram_read_model(tok, err, path, bytes, size)) return err->status;
     if (config && read_config(tok, err, config, &c)) return err->status;
     bool own = holds_entry(tok, "<extra_id_0>") || holds_entry(tok, MC_SPACE_SYMBOL "<extra_id_0>");

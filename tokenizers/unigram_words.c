@@ -8,6 +8,7 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
+#include "tokenizers/sentencepiece_internal.h"
 #include "tokenizers/tokenizer_internal.h"
 #include "tokenizers/word_key_internal.h"
 
@@ -367,11 +368,26 @@ static void encode_fast(mc_encoder *e, const uint8_t *text, const uint8_t *end, 
     }
 }
 
+static void encode_by_library(mc_encoder *e, const uint8_t *text, size_t size)
+{
+    int32_t *ids;
+    size_t count;
+    mc_status status =
+        mc_sentencepiece_encode(e->tok->unigram.library, (const char *)text, size, &ids, &count);
+    if (status)
+        mc_encoder_stop(e, status);
+    else
+        for (size_t i = 0; i < count; i++) mc_encoder_push(e, ids[i]);
+    mc_free(ids);
+}
+
 void mc_unigram_encode(mc_encoder *e, const uint8_t *text, size_t size)
 {
     const mc_unigram *u = &e->tok->unigram;
     mc_unigram_sum sum = {0};
-    if (!take_scratch(u, &e->out->scratch->unigram))
+    if (u->by_library)
+        encode_by_library(e, text, size);
+    else if (!take_scratch(u, &e->out->scratch->unigram))
         mc_encoder_stop(e, MC_ERR_NOMEM);
     else if (u->fast)
         encode_fast(e, text, text + size, &sum);
