@@ -84,8 +84,9 @@ static mc_status read_vocab(mc_tokenizer *tok, mc_error *err, const char *path, 
                             path);
     cJSON_ArrayForEach(item, vocab) count++;
     if (!count || count > MC_TOKENS_MAX)
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: model: %zu pieces, 1 to %d expected", path,
-                            count, MC_TOKENS_MAX);
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s: model: \"vocab\" has %zu pieces, 1 to %d expected", path, count,
+                            MC_TOKENS_MAX);
     tok->entries = mc_calloc(count, sizeof *tok->entries);
     if (!tok->entries) return no_memory(err, path);
     tok->entry_capacity = tok->entry_count = count;
