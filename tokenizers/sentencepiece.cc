@@ -45,7 +45,8 @@ std::string reason_of(const sentencepiece::util::Status &status)
 {
     const std::string all = status.ToString();
     const size_t source = all.find(".cc("), end = all.find("] ");
-    return source == std::string::npos || end == std::string::npos ? all : all.substr(end + 2);
+    const bool found = source != std::string::npos && end != std::string::npos;
+    return found && end + 2 < all.size() ? all.substr(end + 2) : all;
 }
 
 // The lines of several files, one behind the other.

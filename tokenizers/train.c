@@ -8,14 +8,16 @@ enum { DEFAULT_SIZE = 8000, SMALLEST = 4, SENTINELS_MAX = 100000, LINE_MAX_SIZE 
 
 static mc_status check_options(mc_error *err, const mc_train_tokenizer_options *o)
 {
-    const char *wrong =
-        o->type != MC_TOKENIZER_TYPE_UNIGRAM && o->type != MC_TOKENIZER_TYPE_BPE ? "type"
-        : o->vocab_size < 0 || o->vocab_size > MC_TOKENS_MAX                     ? "vocab_size"
-        : o->sentinels < 0 || o->sentinels > SENTINELS_MAX                       ? "sentinels"
-        : !(o->character_coverage >= 0 && o->character_coverage <= 1) ? "character_coverage"
-        : o->threads < 0 || o->threads > 1024                         ? "threads"
-        : o->max_lines < 0                                            ? "max_lines"
-                                                                      : NULL;
+    const char *wrong = o->type != MC_TOKENIZER_TYPE_UNIGRAM && o->type != MC_TOKENIZER_TYPE_BPE
+                            ? "type"
+                        : o->vocab_size < 0 || o->vocab_size > MC_TOKENS_MAX ? "vocab_size"
+                        : o->sentinels < 0 || o->sentinels > SENTINELS_MAX   ? "sentinels"
+                        : o->character_coverage != 0 &&
+                                !(o->character_coverage >= 0.98 && o->character_coverage <= 1)
+                            ? "character_coverage"
+                        : o->threads < 0 || o->threads > 1024 ? "threads"
+                        : o->max_lines < 0                    ? "max_lines"
+                                                              : NULL;
     if (wrong)
         return mc_error_set(err, MC_ERR_ARGUMENT, "training a tokenizer: %s is out of range",
                             wrong);

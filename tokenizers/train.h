@@ -23,7 +23,7 @@ typedef struct mc_train_tokenizer_options {
     int vocab_size; /* tokens in all, sentinels included; 0: 8000 */
     int sentinels;  /* <extra_id_k> behind the pieces, as T5's pretraining takes them */
     double
-        character_coverage; /* share of the texts' characters that are no unknown ones; 0: 0.9995,
+        character_coverage; /* share of the texts' characters that are not unknown, 0.98 to 1; 0: 0.9995,
                                   for scripts of few characters 1 */
     bool byte_fallback; /* 256 more pieces, so that bytes stand for characters that are no pieces */
     bool lowercase;     /* texts are lowercased, then and ever after */

@@ -67,7 +67,7 @@ int cmd_tokenizer(int argc, char **argv)
         {ARGS_INT("sentinels", &c.train.sentinels, 0, 100000,
                   "how many of them are <extra_id_k>, for T5's pretraining"),
          .known_as = "extra-ids"},
-        {ARGS_REAL("character-coverage", &c.train.character_coverage, 0, 1,
+        {ARGS_REAL("character-coverage", &c.train.character_coverage, 0.98, 1,
                    "share of the texts' characters that are not unknown")},
         {ARGS_FLAG("byte-fallback", &c.train.byte_fallback,
                    "let bytes stand for unknown characters")},
