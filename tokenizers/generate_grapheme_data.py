@@ -63,8 +63,8 @@ def main():
     print("const mc_grapheme_range mc_grapheme_ranges[] = {")
     rows = [f"{{0x{first:X}, 0x{last:X}, {sum(1 << i for i, flag in enumerate(flags) if flag)}}},"
             for first, last, flags in ranges]
-    for i in range(0, len(rows), 4):
-        print("    " + " ".join(rows[i:i + 4]))
+    for i in range(0, len(rows), 3):
+        print("    " + " ".join(rows[i:i + 3]))
     print("};\n")
     print("const size_t mc_grapheme_range_count =\n"
           "    sizeof mc_grapheme_ranges / sizeof *mc_grapheme_ranges;")

@@ -51,8 +51,8 @@ mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, c
 mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *path,
                                 const char *bytes, size_t size);
 /* Reads and finishes one with what a tokenizer_config.json says (`config`: its path, of a file that
- * need not be there, or NULL); `t5`: texts end with </s>, and there are sentinels; as many as `sentinels` says, -1: as T5 has,
- * unless the configuration names another number. */
+ * need not be there, or NULL); `t5`: texts end with </s>, and there are sentinels, as many as
+ * `sentinels` says, or -1: as T5 has, unless the configuration names another number. */
 mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
                                 const char *config, const char *bytes, size_t size, bool t5,
                                 int64_t sentinels);

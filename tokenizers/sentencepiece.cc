@@ -156,6 +156,7 @@ mc_status mc_sentencepiece_train(mc_error *err, const char *const *inputs, size_
         std::unordered_map<std::string, std::string> settings;
         for (; *options; options += 2) settings[options[0]] = options[1];
         settings["minloglevel"] = "2";
+        sentencepiece::SetRandomGeneratorSeed(1); // what is drawn is the same each time
         Lines lines(inputs, input_count);
         lines.Next();
         std::string bytes;

@@ -8,10 +8,11 @@
  * WordPiece (BERT) and byte-level BPE (GPT-2), exact against Hugging Face's fast tokenizers
  * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding. Unigram
  * (T5, mT5), exact against SentencePiece 0.2.2 and later where a folder has its .model, and against
- * Hugging Face's where it has a tokenizer.json alone. Which of them a folder's files say. A tokenizer belongs to its context, is read-only once made and may
- * be used by several threads at a time, each with its own mc_encoding. Time is linear in the text,
- * whatever it holds (a single word of n bytes takes n log n where merges are in an order that no
- * training writes, one before another that makes a part of it). */
+ * Hugging Face's where it has a tokenizer.json alone. Which of them a folder's files say. A
+ * tokenizer belongs to its context, is read-only once made and may be used by several threads at a
+ * time, each with its own mc_encoding. Time is linear in the text, whatever it holds (a single word
+ * of n bytes takes n log n where merges are in an order that no training writes, one before another
+ * that makes a part of it). */
 #ifndef MC_TOKENIZERS_TOKENIZER_H
 #define MC_TOKENIZERS_TOKENIZER_H
 
@@ -43,30 +44,31 @@ typedef struct mc_tokenizer_options {
  *
  *   spiece.model     (or sentencepiece.bpe.model, sentencepiece.model, tokenizer.model) A
  *                    SentencePiece model: Unigram, or of another of its types where this build has
- *                    the SentencePiece library. Where tokenizer_config.json names another class than
- *                    T5's, MT5's or a general one, ids are not the model's, and a tokenizer.json
- *                    beside it is read instead. Control pieces are special tokens. A spiece.model is
- *                    T5's unless tokenizer_config.json says otherwise: texts end with </s>, and
- *                    100 sentinels (or "extra_ids"), <extra_id_99> first, come behind the
- *                    vocabulary, unless they are pieces of the model as mT5's are. Others do as
- *                    "add_bos_token" and "add_eos_token" say.
+ *                    the SentencePiece library. Where tokenizer_config.json names another class
+ *                    than T5's, MT5's or a general one, ids are not the model's, and a
+ *                    tokenizer.json beside it is read instead. Control pieces are special tokens. A
+ *                    spiece.model is T5's unless tokenizer_config.json says otherwise: texts end
+ *                    with </s>, and 100 sentinels (or "extra_ids"), <extra_id_99> first, come
+ *                    behind the vocabulary, unless they are pieces of the model as mT5's are.
+ *                    Others do as "add_bos_token" and "add_eos_token" say.
  *   tokenizer.json   Either a WordPiece model with BertNormalizer (or none), BertPreTokenizer, a
  *                    TemplateProcessing or BertProcessing (or none: then nothing is put around
  *                    texts); or a BPE model without dropout, byte fallback, prefix or suffix, with
  *                    ByteLevel (add_prefix_space or not) as pre-tokenizer and decoder, no
  *                    normalizer, and ByteLevel, TemplateProcessing, RobertaProcessing or nothing
- *                    behind it; or a Unigram model without byte fallback, with Precompiled, Strip and
- *                    Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and Metaspace as
- *                    pre-tokenizer, Metaspace or nothing as decoder. Added tokens come with all their settings; truncation and padding
- *                    are passed over, they belong to a call.
+ *                    behind it; or a Unigram model without byte fallback, with Precompiled, Strip
+ *                    and Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and
+ *                    Metaspace as pre-tokenizer, Metaspace or nothing as decoder. Added tokens come
+ *                    with all their settings; truncation and padding are passed over, they belong
+ *                    to a call.
  *   vocab.txt        WordPiece, one entry a line without the white space at its end, and if there
  *                    is one tokenizer_config.json (do_lower_case, strip_accents,
  *                    tokenize_chinese_chars, names of special tokens, added_tokens_decoder).
  *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are passed over) and, where
  *                    they are there, tokenizer_config.json (add_prefix_space, added_tokens_decoder,
  *                    special tokens), special_tokens_map.json and added_tokens.json. <|endoftext|>
- *                    is a special token if it is an entry. RoBERTa's (by its class or, where none is
- *                    named, by entries <s>, </s> and <mask>) puts <s> and </s> around texts, and
+ *                    is a special token if it is an entry. RoBERTa's (by its class or, where none
+ *                    is named, by entries <s>, </s> and <mask>) puts <s> and </s> around texts, and
  *                    <mask> takes in the space before it.
  *
  * Ids of added tokens that are no entries count on behind the vocabulary in the order of the file,
@@ -76,9 +78,9 @@ typedef struct mc_tokenizer_options {
  * a tokenizer.json of another kind; WordPiece: no entry [UNK], [CLS], [SEP] or [PAD] (or whatever
  * they are called); BPE: a merge that is not two entries, whose result is no entry, or that comes
  * twice, and ids with gaps; Unigram: no unknown piece, a score that is no number, a table of normal
- * forms that points out of itself, a piece of 8000 bytes and more; an entry that comes twice, or is empty (but WordPiece may have
- * one, which is a line of white space in vocab.txt); two entries of one id; more than 2^24 entries;
- * bytes that are no UTF-8; a file of more than 512 MiB; memory. */
+ * forms that points out of itself, a piece of 8000 bytes and more; an entry that comes twice, or is
+ * empty (but WordPiece may have one, which is a line of white space in vocab.txt); two entries of
+ * one id; more than 2^24 entries; bytes that are no UTF-8; a file of more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                        const mc_tokenizer_options *options);
@@ -118,7 +120,8 @@ typedef struct mc_encoding {
  * still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed behind; NULs
  * in them count. Bytes that are no UTF-8 are U+FFFD to WordPiece (BERT's clean-up drops it); to
  * byte-level BPE they are symbols, neither letter nor space, and keep their bytes, so that decoding
- * can give them back; to SentencePiece each is U+FFFD. Special tokens written in a text are those tokens.
+ * can give them back; to SentencePiece each is U+FFFD. Special tokens written in a text are those
+ * tokens.
  *
  * `max_length` > 0 truncates to at most that many ids, specials included, by cutting ends off, the
  * longer text's first; 0 does not truncate. A text is encoded only as far as truncation can need
@@ -157,14 +160,15 @@ typedef struct mc_batch_encoding {
     mc_encoding one;               /* private */
 } mc_batch_encoding;
 
-/* Encodes `count` texts, or pairs where `pairs` (count) is not NULL, as mc_tokenizer_encode does each.
+/* Encodes `count` texts, or pairs where `pairs` (count) is not NULL, as mc_tokenizer_encode does
+ * each.
  *
  *     mc_batch_encoding b = { 0 };
  *     mc_tokenizer_encode_batch(tok, texts, NULL, 32, 512, &b);
  *     const mc_lengths *l = mc_tape_lengths(t, b.lengths, (int)b.rows, 0);
  *
- * Errors as there, also set in the context, with the number of the text; the batch is empty then and
- * still usable. A call for the context's own thread. */
+ * Errors as there, also set in the context, with the number of the text; the batch is empty then
+ * and still usable. A call for the context's own thread. */
 MC_API mc_status mc_tokenizer_encode_batch(const mc_tokenizer *tok, const mc_text_span *texts,
                                            const mc_text_span *pairs, size_t count,
                                            size_t max_length, mc_batch_encoding *batch);
@@ -197,11 +201,12 @@ MC_API mc_status mc_tokenizer_check_ids(const mc_tokenizer *tok, const int32_t *
 MC_API void mc_encoding_release(mc_encoding *encoding);
 
 /* Decodes ids to text as Hugging Face's decode does. WordPiece: pieces joined, spaces between
- * words, and the decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces,
- * " ." closes up). Byte-level BPE: the bytes of all tokens, with U+FFFD for what is no UTF-8 in the
+ * words, and the decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces, "
+ * ." closes up). Byte-level BPE: the bytes of all tokens, with U+FFFD for what is no UTF-8 in the
  * whole of them. Unigram: as SentencePiece does from a .model (an unknown piece is " \u2047 ", also
- * where special tokens are left out), as Hugging Face does from a tokenizer.json. Ids out of range are passed over, special tokens too if `skip_special`. Gives a
- * heap string for mc_string_free, NULL when memory is out. */
+ * where special tokens are left out), as Hugging Face does from a tokenizer.json. Ids out of range
+ * are passed over, special tokens too if `skip_special`. Gives a heap string for mc_string_free,
+ * NULL when memory is out. */
 MC_API char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                  bool skip_special);
 

@@ -277,8 +277,9 @@ void mc_unigram_release(mc_unigram *unigram);
 /* Makes room for the scores and types of `count` entries. */
 mc_status mc_unigram_reserve(mc_unigram *unigram, mc_error *err, const char *path, size_t count);
 
-/* Appends SentencePiece's normal form of a text: of a whole one; or of a part of one, cut at spaces,
- * of a model that is `fast`. Of a part the space behind it is left out. False when memory is out. */
+/* Appends SentencePiece's normal form of a text: of a whole one; or of a part of one, cut at
+ * spaces, of a model that is `fast`. Of a part the space behind it is left out. False when memory
+ * is out. */
 bool mc_unigram_normalize(const mc_unigram *unigram, const uint8_t *text, size_t size,
                           mc_bytes *out);
 bool mc_unigram_normalize_part(const mc_unigram *unigram, const uint8_t *text, size_t size,
@@ -287,9 +288,9 @@ bool mc_unigram_normalize_part(const mc_unigram *unigram, const uint8_t *text, s
 bool mc_unigram_apply_steps(const mc_unigram *unigram, const uint8_t *text, size_t size,
                             mc_bytes *out, mc_bytes *spare);
 
-/* Finds the best pieces of `size` >= 1 bytes in normal form, whose scores are added to *sum. Returns
- * where the first of them ends, 0 when memory is out; scratch->nodes[where a piece ends].start then
- * is where the next one does. */
+/* Finds the best pieces of `size` >= 1 bytes in normal form, whose scores are added to *sum.
+ * Returns where the first of them ends, 0 when memory is out; scratch->nodes[where a piece
+ * ends].start then is where the next one does. */
 size_t mc_unigram_find_path(const mc_tokenizer *tok, mc_unigram_scratch *scratch,
                             const uint8_t *text, size_t size, double *sum, mc_unigram_path *path);
 

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "core/base/context.h"
 
 typedef enum mc_tokenizer_type {
@@ -22,13 +23,13 @@ typedef struct mc_train_tokenizer_options {
     mc_tokenizer_type type;
     int vocab_size; /* tokens in all, sentinels included; 0: 8000 */
     int sentinels;  /* <extra_id_k> behind the pieces, as T5's pretraining takes them */
-    double
-        character_coverage; /* share of the texts' characters that are not unknown, 0.98 to 1; 0: 0.9995,
-                                  for scripts of few characters 1 */
+    /* The share of the texts' characters that are not unknown, 0.98 to 1; 0: 0.9995. Scripts of few
+     * characters want 1. */
+    double character_coverage;
     bool byte_fallback; /* 256 more pieces, so that bytes stand for characters that are no pieces */
     bool lowercase;     /* texts are lowercased, then and ever after */
-    int threads;        /* 0: 1. The result does not depend on it */
-    int64_t max_lines;  /* so many lines are drawn at random; 0: all */
+    int threads;        /* 0: 1 */
+    int64_t max_lines;  /* so many lines are drawn at random, the same each time; 0: all */
 } mc_train_tokenizer_options;
 
 /* Trains on the lines of `count` files of UTF-8 (those of more than 1 MiB are left out) and writes

@@ -35,10 +35,10 @@ static double power_of_ten(int exponent)
     return power;
 }
 
-/* The number as Hugging Face's tokenizers read it: their JSON reader (serde_json) divides the digits
- * by a power of ten, which is off in the last bit for one score in four and decides between pieces
- * of equal sums. The digits are taken to be the fewest that stand for the number, as all writers of
- * these files give them. */
+/* The number as Hugging Face's tokenizers read it: their JSON reader (serde_json) divides the
+ * digits by a power of ten, which is off in the last bit for one score in four and decides between
+ * pieces of equal sums. The digits are taken to be the fewest that stand for the number, as all
+ * writers of these files give them. */
 static double read_as_serde(double number)
 {
     char text[40];

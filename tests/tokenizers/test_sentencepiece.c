@@ -1,5 +1,5 @@
-/* The SentencePiece library beside our own encoder, and training with it. In a build without it what
- * takes it is refused by name. */
+/* The SentencePiece library beside our own encoder, and training with it. In a build without it
+ * what takes it is refused by name. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
