@@ -4,7 +4,7 @@ set(MC_ENABLE_SENTENCEPIECE AUTO CACHE STRING "the SentencePiece library: AUTO (
 set_property(CACHE MC_ENABLE_SENTENCEPIECE PROPERTY STRINGS AUTO ON OFF)
 
 set(MC_HAVE_SENTENCEPIECE OFF)
-if(MC_ENABLE_SENTENCEPIECE)
+if(MC_ENABLE_SENTENCEPIECE AND NOT MC_FUZZ) # fuzz targets are about readers of our own
     include(CheckLanguage)
     check_language(CXX)
     find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_trainer.h)

@@ -95,20 +95,26 @@ static bool read_text(checker *c, const cJSON *object, const char *key, unsigned
     return true;
 }
 
+/* The value of a hexadecimal digit, or -1. */
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 /* The bytes that pairs of hexadecimal digits stand for. */
 static bool read_hex(checker *c, const cJSON *object, json_text *out)
 {
-    const char *digits = NULL;
-    unsigned byte;
-    if (out->data || !mc_json_get_string(&c->ctx->error, object, c->name, "text_hex", &digits))
+    const char *p = NULL;
+    if (out->data || !mc_json_get_string(&c->ctx->error, object, c->name, "text_hex", &p))
         return out->data != NULL;
-    if (!digits) return true;
-    out->data = mc_strndup(digits, strlen(digits));
+    if (!p) return true;
+    out->data = mc_strndup(p, strlen(p));
     if (!out->data) return mc_fail_nomem(c->ctx, "a line") == MC_OK;
-    for (; digits[0] && sscanf(digits, "%2x", &byte) == 1 && digits[1]; digits += 2)
-        out->data[out->size++] = (char)byte;
-    if (*digits) mc_fail(c->ctx, MC_ERR_FORMAT, "%s: \"text_hex\": expected digits", c->name);
-    return !*digits;
+    for (; hex_digit(p[0]) >= 0 && hex_digit(p[1]) >= 0; p += 2)
+        out->data[out->size++] = (char)(hex_digit(p[0]) << 4 | hex_digit(p[1]));
+    if (*p) mc_fail(c->ctx, MC_ERR_FORMAT, "%s: \"text_hex\": expected digits", c->name);
+    return !*p;
 }
 
 static bool read_numbers(checker *c, const cJSON *object, const char *key, numbers *out)
