@@ -196,6 +196,5 @@ bool mc_unigram_allows_cuts(const mc_tokenizer *tok)
 {
     const mc_unigram *u = &tok->unigram;
     int32_t space = mc_trie_find(&tok->trie, (const uint8_t *)MC_SPACE_SYMBOL, MC_SPACE_SIZE);
-    return u->fast && !u->by_library &&
-           (!u->single || (space >= 0 && is_in_texts(u, (size_t)space)));
+    return u->fast && (!u->single || (space >= 0 && is_in_texts(u, (size_t)space)));
 }

@@ -102,6 +102,24 @@ static void compare(const mc_tokenizer *tok)
     mc_sentencepiece_free(library);
 }
 
+/* What is cut where it can be gives the ids of the whole. */
+static void compare_parts(const mc_tokenizer *tok)
+{
+    static const char text[] = "kalo  mi\nnetruva \u4e2d42 sto ka " SP " mi \u00e9l\u3000 lo";
+    mc_encoding whole = {0};
+    size_t size = sizeof text - 1, cuts = 0;
+    assert_int_equal(mc_tokenizer_append(tok, text, size, &whole), MC_OK);
+    encoding.count = 0;
+    for (size_t at = 0, next; at < size; at = next, cuts++) {
+        next = at + mc_tokenizer_cut(tok, text + at, size - at, 1);
+        assert_int_equal(mc_tokenizer_append(tok, text + at, next - at, &encoding), MC_OK);
+    }
+    assert_int_equal(cuts, 5); /* not beside what is past ASCII */
+    assert_int_equal(encoding.count, whole.count);
+    assert_memory_equal(encoding.ids, whole.ids, whole.count * sizeof *whole.ids);
+    mc_encoding_release(&whole);
+}
+
 static void test_unigram(void **state)
 {
     (void)state;
@@ -113,6 +131,7 @@ static void test_unigram(void **state)
     assert_false(tok->unigram.by_library);
     assert_true(tok->unigram.fast);
     compare(tok);
+    compare_parts(tok);
 }
 
 static void test_bytes(void **state)
@@ -135,7 +154,7 @@ static void test_bpe(void **state)
     compare(tok);
     expect_ids(tok, "</s>", 1, 1, -1);
     check_threads(tok, "", ids, 1);
-    assert_int_equal(mc_tokenizer_cut(tok, "ka lo", 5, 1), 5);
+    compare_parts(tok);
 }
 
 /* T5's own model, with texts that goldens hold. */
