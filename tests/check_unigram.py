@@ -114,6 +114,9 @@ def check_model(program, folder, name, count, seed, t5):
         text = random_text(rng, specials)
         data = damage(rng, text) if rng.random() < 0.2 else text.encode()
         records.append(reference.record(data))
+    # a long one, whose sums are large and begin anew
+    long = " ".join(random_text(rng, []) + "-" * rng.randint(1, 30) for _ in range(2000))
+    records.append(reference.record(long.encode()))
     return compare(program, folder, name, records)
 
 
