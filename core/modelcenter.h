@@ -20,6 +20,7 @@
  *   core/hub/hub.h             models by name: the cache, and downloads into it
  *   core/predict/step_time.h   how long a training step takes, before it is run
  *   tokenizers/tokenizer.h     text to ids and back
+ *   tokenizers/train.h         a tokenizer of one's own
  *   datasets/                  datasets, the data loader, metrics
  *   models/                    the zoo
  *
@@ -75,5 +76,6 @@
 #include "models/roberta/roberta.h"
 #include "models/t5/t5.h"
 #include "tokenizers/tokenizer.h"
+#include "tokenizers/train.h"
 
 #endif

@@ -141,6 +141,12 @@ if ! is_installed python3-jieba && is_offered python3-jieba; then
     (install python3-jieba) || echo "going on without python3-jieba: no CPM tokenizers" >&2
 fi
 
+# SentencePiece trains tokenizers and reads models other than Unigram's, and is not required.
+if ! is_installed libsentencepiece-dev && is_offered libsentencepiece-dev; then
+    (install libsentencepiece-dev) ||
+        echo "going on without SentencePiece (libsentencepiece-dev): no tokenizer can be trained" >&2
+fi
+
 # clang's runtime for fuzzers and sanitizers is a package of its own in newer releases.
 if [ "${1-}" = --fuzz ]; then
     version=$(clang -dumpversion | cut -d. -f1)

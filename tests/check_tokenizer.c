@@ -1,6 +1,7 @@
 /* Compares the tokenizer with recorded results:  check_tokenizer VOCAB_FOLDER FILE.jsonl
  *
- * Each line of the file is an object with "text" and "ids", and optionally "pair", "max_length" (0
+ * Each line of the file is an object with "text" (or "text_hex", for bytes that are no UTF-8) and
+ * "ids", and optionally "pair", "max_length" (0
  * or absent: no truncation), "type_ids" and "decoded" (of "ids": with the special tokens if it
  * begins with the first of them, or, if the tokenizer has an end-of-text token, holds that one;
  * else without). Prints the first misses and, last, `N of M exact`.
@@ -94,6 +95,28 @@ static bool read_text(checker *c, const cJSON *object, const char *key, unsigned
     return true;
 }
 
+/* The value of a hexadecimal digit, or -1. */
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The bytes that pairs of hexadecimal digits stand for. */
+static bool read_hex(checker *c, const cJSON *object, json_text *out)
+{
+    const char *p = NULL;
+    if (out->data || !mc_json_get_string(&c->ctx->error, object, c->name, "text_hex", &p))
+        return out->data != NULL;
+    if (!p) return true;
+    out->data = mc_strndup(p, strlen(p));
+    if (!out->data) return mc_fail_nomem(c->ctx, "a line") == MC_OK;
+    for (; hex_digit(p[0]) >= 0 && hex_digit(p[1]) >= 0; p += 2)
+        out->data[out->size++] = (char)(hex_digit(p[0]) << 4 | hex_digit(p[1]));
+    if (*p) mc_fail(c->ctx, MC_ERR_FORMAT, "%s: \"text_hex\": expected digits", c->name);
+    return !*p;
+}
+
 static bool read_numbers(checker *c, const cJSON *object, const char *key, numbers *out)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, key), *item;
@@ -119,7 +142,7 @@ static bool read_record(checker *c, char *line, size_t size, record *r)
     unsigned stand_in = hide_nuls(line, size);
     cJSON *object = mc_json_parse(&c->ctx->error, line, size, c->path, c->line);
     bool ok = object && read_text(c, object, "text", stand_in, &r->text) &&
-              read_text(c, object, "pair", stand_in, &r->pair) &&
+              read_hex(c, object, &r->text) && read_text(c, object, "pair", stand_in, &r->pair) &&
               read_text(c, object, "decoded", stand_in, &r->decoded) &&
               read_numbers(c, object, "ids", &r->ids) &&
               read_numbers(c, object, "type_ids", &r->type_ids) &&

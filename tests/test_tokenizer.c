@@ -526,7 +526,7 @@ static void test_bad_json(void **state)
         {MC_ERR_FORMAT, "{\n\"model\": \n}", "tokenizer.json:"},
         {MC_ERR_FORMAT, "[]", "expected a JSON object"},
         {MC_ERR_FORMAT, "{}", "\"model\""},
-        {MC_ERR_UNSUPPORTED, "{\"model\": {\"type\": \"Unigram\"}}", "\"Unigram\""},
+        {MC_ERR_UNSUPPORTED, "{\"model\": {\"type\": \"WordLevel\"}}", "\"WordLevel\""},
         {MC_ERR_FORMAT, "{\"model\": {\"vocab\": []}}", "\"vocab\""},
         {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {}}}", "0 entries"},
         {MC_ERR_FORMAT, "{\"model\": {\"vocab\": {\"a\": -1}}}", "\"a\": expected an id"},

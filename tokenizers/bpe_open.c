@@ -275,9 +275,9 @@ static mc_status read_specials(mc_tokenizer *tok, mc_error *err, const char *pat
 /* Tokenizers of other classes have the same files and another way with them. */
 static mc_status check_class(mc_error *err, const char *path, const cJSON *root)
 {
-    static const char *const known[] = {"GPT2Tokenizer",     "GPT2TokenizerFast",
-                                        "CodeGenTokenizer",  "CodeGenTokenizerFast",
-                                        "TokenizersBackend", "PreTrainedTokenizerFast"};
+    static const char *const known[] = {
+        "GPT2Tokenizer",     "GPT2TokenizerFast",       "CodeGenTokenizer", "CodeGenTokenizerFast",
+        "TokenizersBackend", "PreTrainedTokenizerFast", "RobertaTokenizer", "RobertaTokenizerFast"};
     const char *name = known[0];
     bool bos = false, eos = false, found = false;
     if (!mc_json_get_string(err, root, path, "tokenizer_class", &name) ||
@@ -315,6 +315,45 @@ static mc_status read_added_file(mc_tokenizer *tok, mc_error *err, const char *p
     return status;
 }
 
+static bool holds(const mc_tokenizer *tok, const char *text)
+{
+    return mc_trie_find(&tok->trie, (const uint8_t *)text, strlen(text)) >= 0;
+}
+
+/* Whether it is RoBERTa's, which puts <s> and </s> around texts: by the class or, where there is
+ * none, by the vocabulary. */
+static bool is_roberta(const mc_tokenizer *tok, const cJSON *config)
+{
+    const cJSON *name = mc_tokenizer_part(config, "tokenizer_class");
+    if (cJSON_IsString(name)) return strncmp(name->valuestring, "RobertaTokenizer", 16) == 0;
+    return holds(tok, "<s>") && holds(tok, "</s>") && holds(tok, "<mask>");
+}
+
+/* RoBERTa's special tokens, of which <mask> takes in the space before it. */
+static mc_status add_roberta(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    static const char mask[] = "<mask>";
+    const char *const names[] = {"<s>", "<pad>", "</s>", "<unk>"};
+    mc_added_token token = {.named_id = -1, .special = true, .lstrip = true};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (add_special(tok, err, path, names[i])) return err->status;
+    if (!find_added(tok, mask) && (!mc_tokenizer_store(tok, mask, sizeof mask - 1, &token.entry) ||
+                                   !mc_tokenizer_add(tok, &token)))
+        return no_memory(err, path);
+    char **all[] = {&tok->cls_token, &tok->bos_token, &tok->sep_token, &tok->eos_token,
+                    &tok->pad_token, &tok->unk_token, &tok->mask_token};
+    const char *const values[] = {"<s>", "<s>", "</s>", "</s>", "<pad>", "<unk>", mask};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!mc_tokenizer_set_string(all[i], values[i])) return no_memory(err, path);
+    int32_t cls = mc_trie_find(&tok->trie, (const uint8_t *)"<s>", 3);
+    int32_t sep = mc_trie_find(&tok->trie, (const uint8_t *)"</s>", 4);
+    if (cls < 0 || sep < 0)
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: the vocabulary has no entry \"%s\"", path,
+                            cls < 0 ? "<s>" : "</s>");
+    mc_roberta_templates(&tok->single, &tok->pair, cls, sep);
+    return MC_OK;
+}
+
 static mc_status read_settings(mc_tokenizer *tok, mc_error *err, const mc_bpe_files *files)
 {
     cJSON *config = read_optional(err, files->config);
@@ -329,6 +368,7 @@ static mc_status read_settings(mc_tokenizer *tok, mc_error *err, const mc_bpe_fi
         status = mc_tokenizer_read_added_decoder(tok, err, files->config, config);
     if (!status && !mc_tokenizer_part(config, "added_tokens_decoder"))
         status = read_added_file(tok, err, files->added);
+    if (!status && is_roberta(tok, config)) status = add_roberta(tok, err, files->vocab);
     /* what the configuration says comes last and counts */
     if (!status) status = read_specials(tok, err, files->specials, specials);
     if (!status) status = read_specials(tok, err, files->config, config);

@@ -96,7 +96,7 @@ static bool is_plain_gpt2(const mc_tokenizer *tok)
 }
 
 /* For readers of vocab.json, who do not see tokenizer.json's list. */
-static void write_added(const mc_tokenizer *tok, mc_file_writer *w)
+void mc_save_added_decoder(const mc_tokenizer *tok, mc_file_writer *w)
 {
     mc_save_text(w, "  \"added_tokens_decoder\": {");
     for (size_t i = 0; i < tok->added_count; i++) {
@@ -107,11 +107,8 @@ static void write_added(const mc_tokenizer *tok, mc_file_writer *w)
     mc_save_text(w, "\n  },\n");
 }
 
-static void write_config(const mc_tokenizer *tok, mc_file_writer *w)
+void mc_save_names(const mc_tokenizer *tok, mc_file_writer *w)
 {
-    mc_save_text(w, "{\n");
-    mc_save_format(w, "  \"add_prefix_space\": %s,\n", mc_save_bool(tok->bpe.add_prefix_space));
-    write_added(tok, w);
     write_name(tok, w, "bos_token", tok->bos_token);
     write_name(tok, w, "eos_token", tok->eos_token);
     write_name(tok, w, "unk_token", tok->unk_token);
@@ -119,6 +116,14 @@ static void write_config(const mc_tokenizer *tok, mc_file_writer *w)
     write_name(tok, w, "pad_token", tok->pad_token);
     write_name(tok, w, "cls_token", tok->cls_token);
     write_name(tok, w, "mask_token", tok->mask_token);
+}
+
+static void write_config(const mc_tokenizer *tok, mc_file_writer *w)
+{
+    mc_save_text(w, "{\n");
+    mc_save_format(w, "  \"add_prefix_space\": %s,\n", mc_save_bool(tok->bpe.add_prefix_space));
+    mc_save_added_decoder(tok, w);
+    mc_save_names(tok, w);
     mc_save_format(w, "  \"tokenizer_class\": \"%s\"\n}\n",
                    is_plain_gpt2(tok) ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
 }

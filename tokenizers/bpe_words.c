@@ -5,8 +5,9 @@
  * before something else; white space. */
 #include <string.h>
 #include "tokenizers/tokenizer_internal.h"
+#include "tokenizers/word_key_internal.h"
 
-enum { CACHED = 16, CACHE_FIRST = 1 << 10, CACHE_LAST = 1 << 16 };
+enum { CACHED = MC_WORD_KEY_SIZE, CACHE_FIRST = 1 << 10, CACHE_LAST = 1 << 16 };
 
 typedef enum sign { LETTER = 0, NUMBER, WHITE, OTHER } sign;
 
@@ -40,23 +41,12 @@ static const uint8_t *skip_run(const uint8_t *p, const uint8_t *end, sign kind)
     return p;
 }
 
-/* Eight bytes, the first of them lowest. */
-static inline uint64_t load_word(const uint8_t *p)
-{
-    uint64_t word;
-    memcpy(&word, p, sizeof word);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    return word;
-}
-
 /* Skips letters, eight at a time: most words are done with the first step. */
 static inline const uint8_t *skip_letters(const uint8_t *p, const uint8_t *end)
 {
     const uint64_t ones = 0x0101010101010101u, highs = 0x80 * ones;
     while (end - p >= 8) {
-        uint64_t word = load_word(p), low = (word & ~highs) | 0x20 * ones;
+        uint64_t word = mc_load_word(p), low = (word & ~highs) | 0x20 * ones;
         uint64_t from_a = low + (0x80 - 'a') * ones, past_z = low + (0x7F - 'z') * ones;
         uint64_t stops = ~(from_a & ~past_z & ~word) & highs;
         if (stops) {
@@ -104,26 +94,9 @@ static inline const uint8_t *word_end(const uint8_t *p, const uint8_t *end)
 
 /* ---- the cache ---- */
 
-/* The word's bytes with zeros behind; it has CACHED bytes at most. */
-static inline void word_key(const uint8_t *word, size_t size, const uint8_t *end, uint64_t key[2])
-{
-    if (end - word >= CACHED) {
-        uint64_t bits = 8 * size, all = UINT64_MAX;
-        key[0] = load_word(word) & (bits >= 64 ? all : ~(all << bits));
-        key[1] = load_word(word + 8) & (bits >= 128 ? all : bits > 64 ? ~(all << (bits - 64)) : 0);
-        return;
-    }
-    uint8_t bytes[CACHED] = {0};
-    memcpy(bytes, word, size);
-    key[0] = load_word(bytes);
-    key[1] = load_word(bytes + 8);
-}
-
 static inline mc_bpe_word *place_of(const mc_bpe_scratch *s, const uint64_t key[2], size_t size)
 {
-    uint64_t hash = (key[0] ^ size) * 0x9E3779B97F4A7C15u;
-    hash = (hash ^ hash >> 32 ^ key[1]) * 0xD6E8FEB86659FD93u;
-    return &s->words[(size_t)(hash >> 40) & (s->word_count - 1)];
+    return &s->words[(size_t)(mc_word_hash(key, size) >> 40) & (s->word_count - 1)];
 }
 
 /* An empty cache of eight times the places; what it held comes again soon enough. */
@@ -162,13 +135,6 @@ static void remember(mc_bpe_scratch *s, const uint64_t key[2], size_t size, cons
 
 /* ---- encoding ---- */
 
-static bool make_room(mc_encoder *e, size_t more)
-{
-    while (e->out->capacity - e->out->count < more)
-        if (!mc_encoder_grow(e)) return false;
-    return true;
-}
-
 static void encode_new_word(mc_encoder *e, const uint8_t *word, size_t size)
 {
     mc_encoding *out = e->out;
@@ -177,7 +143,7 @@ static void encode_new_word(mc_encoder *e, const uint8_t *word, size_t size)
         mc_encoder_stop(e, MC_ERR_UNSUPPORTED);
         return;
     }
-    if (!make_room(e, size)) return;
+    if (!mc_encoder_reserve(e, size)) return;
     if (mc_bpe_merge_word(&e->tok->bpe, &out->scratch->bpe, word, size, out->ids + out->count,
                           &count))
         out->count += count;
@@ -194,10 +160,10 @@ static inline void encode_word(mc_encoder *e, mc_bpe_scratch *s, const uint8_t *
         encode_new_word(e, word, size);
         return;
     }
-    word_key(word, size, end, key);
+    mc_word_key(word, size, end, key);
     const mc_bpe_word *known = place_of(s, key, size);
     if (known->key[0] == key[0] && known->key[1] == key[1] && known->length == size) {
-        if (out->capacity - out->count < 3 && !make_room(e, 3)) return;
+        if (out->capacity - out->count < 3 && !mc_encoder_reserve(e, 3)) return;
         memcpy(out->ids + out->count, known->ids, sizeof known->ids);
         out->count += known->count;
         return;

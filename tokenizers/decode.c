@@ -89,9 +89,10 @@ static char *decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                     const mc_decode_options *options, size_t *size)
 {
     mc_bytes text = {0};
-    bool cpm = tok->kind == MC_TOKENIZER_CPM;
-    bool utf8 = tok->kind == MC_TOKENIZER_WORDPIECE || cpm || options->raw_bytes;
-    bool ok = cpm ? mc_cpm_decode(tok, ids, count, options->skip_special, &text)
+    bool utf8 = tok->kind != MC_TOKENIZER_BYTE_BPE || options->raw_bytes;
+    bool ok = tok->kind == MC_TOKENIZER_UNIGRAM ? mc_unigram_decode(tok, ids, count, options, &text)
+              : tok->kind == MC_TOKENIZER_CPM
+                  ? mc_cpm_decode(tok, ids, count, options->skip_special, &text)
                   : join_tokens(tok, ids, count, options->skip_special, &text);
     if (ok && !utf8) ok = make_utf8(&text);
     if (ok && size) *size = text.count;

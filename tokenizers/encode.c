@@ -20,6 +20,13 @@ bool mc_encoder_grow(mc_encoder *encoder)
     return true;
 }
 
+bool mc_encoder_reserve(mc_encoder *encoder, size_t more)
+{
+    while (encoder->out->capacity - encoder->out->count < more)
+        if (!mc_encoder_grow(encoder)) return false;
+    return true;
+}
+
 /* A place where an added token was found. */
 typedef struct match {
     const uint8_t *start, *end; /* with the white space it takes in */
@@ -119,10 +126,23 @@ static void encode_around(mc_encoder *e, const mc_matcher *matcher, const uint8_
 
 static void encode_normal_piece(mc_encoder *e, const uint8_t *text, size_t size)
 {
-    if (e->tok->kind == MC_TOKENIZER_BYTE_BPE)
+    if (e->tok->kind == MC_TOKENIZER_BYTE_BPE) {
         mc_bpe_encode(e, text, size);
-    else
+    } else if (e->tok->kind == MC_TOKENIZER_UNIGRAM) {
+        e->at_start = e->at_start && text == e->out->scratch->text.data;
+        mc_unigram_encode_normal(e, text, size);
+    } else {
         mc_wordpiece_encode(e, &e->tok->identity, text, size);
+    }
+}
+
+static bool normalize(const mc_tokenizer *tok, const uint8_t *text, size_t size,
+                      struct mc_encode_scratch *scratch)
+{
+    if (tok->kind == MC_TOKENIZER_UNIGRAM)
+        return mc_unigram_apply_steps(&tok->unigram, text, size, &scratch->text, &scratch->spare);
+    scratch->text.count = 0;
+    return mc_normalize(&tok->normalizer, text, size, &scratch->text, &scratch->spare);
 }
 
 /* Text between the tokens that are looked for in the text as it stands. */
@@ -133,17 +153,20 @@ static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
         mc_cpm_encode(e, text, size);
         return;
     }
+    e->at_start = text == e->text;
     if (tok->kind == MC_TOKENIZER_BYTE_BPE) { /* its texts are in normal form as they are */
         encode_around(e, &tok->normalized, text, size, encode_normal_piece);
         return;
     }
     if (!tok->normalized.count) {
-        mc_wordpiece_encode(e, &tok->normalizer, text, size);
+        if (tok->kind == MC_TOKENIZER_UNIGRAM)
+            mc_unigram_encode(e, text, size);
+        else
+            mc_wordpiece_encode(e, &tok->normalizer, text, size);
         return;
     }
     struct mc_encode_scratch *scratch = e->out->scratch;
-    scratch->text.count = 0;
-    if (!mc_normalize(&tok->normalizer, text, size, &scratch->text, &scratch->spare)) {
+    if (!normalize(tok, text, size, scratch)) {
         mc_encoder_stop(e, MC_ERR_NOMEM);
         return;
     }
@@ -158,6 +181,7 @@ static size_t encode_text(mc_encoder *e, const char *text, size_t size, size_t m
     size_t before = e->out->count;
     e->limit = most < SIZE_MAX - before ? before + most : SIZE_MAX;
     e->stopped = false;
+    e->text = (const uint8_t *)text;
     encode_around(e, &e->tok->raw, (const uint8_t *)text, size, encode_raw_piece);
     return e->out->count - before;
 }
@@ -315,9 +339,12 @@ size_t mc_tokenizer_cut(const mc_tokenizer *tok, const char *text, size_t length
 {
     const uint8_t *start = (const uint8_t *)text, *end = start + length;
     if (!tok || !text || from >= length || !allows_cuts(tok)) return length;
+    bool unigram = tok->kind == MC_TOKENIZER_UNIGRAM;
+    if (unigram && !mc_unigram_allows_cuts(tok)) return length;
     for (const uint8_t *p = start + (from ? from : 1); p < end; p++) {
         /* a text that begins with a line break may get a space in front, one with a space never */
         if (*p != ' ' && (*p != '\n' || tok->bpe.add_prefix_space)) continue;
+        if (unigram && !mc_unigram_cuts_before(&tok->unigram, start, p, end)) continue;
         uint16_t before = mc_unicode_get(mc_utf8_decode_last(start, p)).flags;
         if (!(before & (MC_UNICODE_WHITE | MC_UNICODE_SPACE))) return (size_t)(p - start);
     }
@@ -330,6 +357,8 @@ void mc_encoding_release(mc_encoding *encoding)
     if (encoding->scratch) {
         mc_bpe_scratch_release(&encoding->scratch->bpe);
         mc_jieba_scratch_release(&encoding->scratch->jieba);
+        mc_unigram_scratch_release(&encoding->scratch->unigram);
+        mc_bytes_release(&encoding->scratch->word);
         mc_bytes_release(&encoding->scratch->text);
         mc_bytes_release(&encoding->scratch->spare);
     }

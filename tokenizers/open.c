@@ -106,8 +106,24 @@ mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *p
 
 typedef struct folder_files {
     char vocab[MC_PATH_MAX], json[MC_PATH_MAX];
-    mc_bpe_files bpe; /* its config is that of all kinds */
+    char model[MC_PATH_MAX]; /* SentencePiece's, by the name that is there; "": none */
+    bool t5;                 /* it has the name that T5's has */
+    mc_bpe_files bpe;        /* its config is that of all kinds */
 } folder_files;
+
+const char *const mc_model_names[MC_MODEL_NAMES] = {"spiece.model", "sentencepiece.bpe.model",
+                                                    "sentencepiece.model", "tokenizer.model"};
+
+static mc_status find_model(mc_error *err, folder_files *files, const char *folder)
+{
+    for (size_t i = 0; i < MC_MODEL_NAMES; i++) {
+        if (mc_path_join(err, files->model, folder, mc_model_names[i])) return err->status;
+        files->t5 = i == 0;
+        if (mc_path_is_file(files->model)) return MC_OK;
+    }
+    files->model[0] = 0;
+    return MC_OK;
+}
 
 static mc_status name_files(mc_error *err, folder_files *files, const char *folder)
 {
@@ -123,7 +139,7 @@ static mc_status name_files(mc_error *err, folder_files *files, const char *fold
                {files->bpe.added, "added_tokens.json"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (mc_path_join(err, all[i].path, folder, all[i].name)) return err->status;
-    return MC_OK;
+    return find_model(err, files, folder);
 }
 
 static mc_status read_config(mc_tokenizer *tok, mc_error *err, const char *path, bool all,
@@ -138,6 +154,29 @@ static mc_status read_config(mc_tokenizer *tok, mc_error *err, const char *path,
     return status;
 }
 
+static mc_status load_model(mc_tokenizer *tok, mc_error *err, const folder_files *files)
+{
+    size_t size;
+    char *bytes = mc_file_read(err, files->model, MC_TOKENIZER_FILE_MAX, &size);
+    if (!bytes) return err->status;
+    mc_status status = mc_unigram_load_model(tok, err, files->model, files->bpe.config, bytes, size,
+                                             files->t5, -1);
+    mc_free(bytes);
+    return status;
+}
+
+/* Whether the .model counts: always, but where a tokenizer.json is there and the class is one that
+ * numbers pieces otherwise (XLM-R's). */
+static mc_status choose_model(mc_error *err, const folder_files *files, bool *model)
+{
+    bool known = true;
+    *model = files->model[0] != 0;
+    if (!*model || !mc_path_is_file(files->json)) return MC_OK;
+    if (mc_unigram_check_class(err, files->bpe.config, &known)) return err->status;
+    *model = known;
+    return MC_OK;
+}
+
 static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *files,
                       const char *folder, const mc_tokenizer_options *options)
 {
@@ -145,11 +184,15 @@ static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *file
     const char *path = json ? files->json : files->vocab;
     mc_lowercase asked = options ? options->lowercase : MC_LOWERCASE_DEFAULT, lowercase = asked;
     size_t size;
+    bool model;
+    if (choose_model(err, files, &model)) return err->status;
+    if (model) return load_model(tok, err, files);
     if (!json && !mc_path_is_file(path) && mc_path_is_file(files->bpe.vocab))
         return mc_bpe_load_files(tok, err, &files->bpe);
     if (!json && !mc_path_is_file(path))
         return mc_error_set(err, MC_ERR_NOT_FOUND,
-                            "%s: holds neither tokenizer.json nor vocab.txt nor vocab.json",
+                            "%s: holds neither tokenizer.json nor vocab.txt, vocab.json or "
+                            "spiece.model",
                             folder);
     /* a tokenizer.json has all settings itself, but does not say which token pads */
     if (read_config(tok, err, files->bpe.config, !json, &lowercase)) return err->status;

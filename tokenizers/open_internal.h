@@ -45,4 +45,25 @@ mc_status mc_bpe_read_merges(mc_tokenizer *tok, mc_error *err, const char *path,
 /* Model, normalizer, pre-tokenizer and decoder of a tokenizer.json. */
 mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root);
 
+/* ---- unigram_model.c, unigram_open.c, unigram_json.c ---- */
+
+/* Reads a SentencePiece model without finishing, and indexes its pieces. */
+mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *path,
+                                const char *bytes, size_t size);
+/* Reads and finishes one with what a tokenizer_config.json says (`config`: its path, of a file that
+ * need not be there, or NULL); `t5`: texts end with </s>, and there are sentinels, as many as
+ * `sentinels` says, or -1: as T5 has, unless the configuration names another number. */
+mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
+                                const char *config, const char *bytes, size_t size, bool t5,
+                                int64_t sentinels);
+/* Sets *known to whether a tokenizer_config.json (that need not be there) is of a class whose ids
+ * are its .model's. */
+mc_status mc_unigram_check_class(mc_error *err, const char *path, bool *known);
+/* Model, normalizer, pre-tokenizer and decoder of a tokenizer.json. */
+mc_status mc_unigram_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
+                               const cJSON *root);
+/* Keeps a file's bytes for saving. */
+mc_status mc_unigram_keep_source(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const char *text, size_t size);
+
 #endif

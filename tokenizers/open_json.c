@@ -111,7 +111,7 @@ static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, 
         return mc_error_set(err, MC_ERR_FORMAT, "%s: expected an object \"model\"", path);
     const char *type = mc_tokenizer_part_type(model, "WordPiece");
     if (strcmp(type, "WordPiece") != 0)
-        return mc_tokenizer_unsupported(err, path, "model", type, "WordPiece or BPE");
+        return mc_tokenizer_unsupported(err, path, "model", type, "WordPiece, BPE or Unigram");
     part_name name = name_part(path, "model", 0);
     if (!mc_json_get_string(err, model, name.text, "unk_token", &unk) ||
         !mc_json_get_string(err, model, name.text, "continuing_subword_prefix", &prefix) ||
@@ -308,14 +308,6 @@ static mc_status read_named_id(const template_reader *r, const cJSON *part, cons
     return MC_OK;
 }
 
-/* `<s> A </s></s> B </s>`, all of type 0. */
-static void make_roberta_pair(mc_template *pair, int32_t sep)
-{
-    pair->middle[pair->middle_count++] = (mc_template_special){sep, 0};
-    pair->suffix[0].type_id = 0;
-    pair->type_b = 0;
-}
-
 static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const char *path,
                                      const cJSON *root)
 {
@@ -342,8 +334,7 @@ static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const cha
     int32_t cls = 0, sep = 0;
     if (read_named_id(&r, part, "cls", &cls) || read_named_id(&r, part, "sep", &sep))
         return err->status;
-    mc_bert_templates(&tok->single, &tok->pair, cls, sep);
-    if (roberta) make_roberta_pair(&tok->pair, sep);
+    (roberta ? mc_roberta_templates : mc_bert_templates)(&tok->single, &tok->pair, cls, sep);
     return MC_OK;
 }
 
@@ -355,8 +346,16 @@ mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *p
     const cJSON *model = mc_tokenizer_part(root, "model");
     bool merges = mc_tokenizer_part(model, "merges") != NULL;
     mc_status status;
-    if (strcmp(mc_tokenizer_part_type(model, merges ? "BPE" : "WordPiece"), "BPE") == 0) {
+    /* old files do not name the type */
+    const char *fallback = merges                                             ? "BPE"
+                           : cJSON_IsArray(mc_tokenizer_part(model, "vocab")) ? "Unigram"
+                                                                              : "WordPiece";
+    const char *type = mc_tokenizer_part_type(model, fallback);
+    if (strcmp(type, "BPE") == 0) {
         status = mc_bpe_read_json(tok, err, path, root);
+    } else if (strcmp(type, "Unigram") == 0) {
+        status = mc_unigram_read_json(tok, err, path, root);
+        if (!status) status = mc_unigram_keep_source(tok, err, path, text, size);
     } else {
         status = read_model(tok, err, path, root);
         if (!status) status = read_normalizer(tok, err, path, root);

@@ -341,14 +341,16 @@ mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder)
     mc_save_file files[MC_SAVE_FILES] = {0};
     if (!tok) return MC_ERR_ARGUMENT;
     if (mc_failed(tok->ctx) || mc_rank(tok->ctx)) return mc_error_status(tok->ctx);
-    bool bpe = tok->kind == MC_TOKENIZER_BYTE_BPE;
+    bool bpe = tok->kind == MC_TOKENIZER_BYTE_BPE, unigram = tok->kind == MC_TOKENIZER_UNIGRAM;
     mc_error *err = &tok->ctx->error;
     if (!folder) return mc_error_set(err, MC_ERR_ARGUMENT, "no folder to save a tokenizer to");
     if (mc_make_folders(err, folder)) return err->status;
-    for (int i = 0; i < (bpe ? 4 : 3); i++)
+    for (int i = 0; i < (unigram ? 0 : bpe ? 4 : 3); i++)
         if (mc_path_join(err, files[i].path, folder, bpe ? bpe_names[i] : names[i]))
             return err->status;
-    if (bpe)
+    if (unigram)
+        mc_unigram_choose_files(tok, err, folder, files);
+    else if (bpe)
         mc_bpe_choose_files(tok, files);
     else if (tok->kind == MC_TOKENIZER_CPM)
         choose_cpm_files(tok, err, files);

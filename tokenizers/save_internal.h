@@ -24,6 +24,14 @@ void mc_save_settings(const mc_tokenizer *tok, mc_file_writer *w, const mc_added
 void mc_save_added(const mc_tokenizer *tok, mc_file_writer *w);
 void mc_save_post_processor(const mc_tokenizer *tok, mc_file_writer *w);
 
+/* Keys of a tokenizer_config.json, likewise: all added tokens, and special tokens by name. */
+void mc_save_added_decoder(const mc_tokenizer *tok, mc_file_writer *w);
+void mc_save_names(const mc_tokenizer *tok, mc_file_writer *w);
+
+/* Names the files of a Unigram tokenizer and what writes them. */
+mc_status mc_unigram_choose_files(const mc_tokenizer *tok, mc_error *err, const char *folder,
+                                  mc_save_file *files);
+
 /* Says what writes vocab.json, merges.txt, tokenizer.json and tokenizer_config.json. */
 void mc_bpe_choose_files(const mc_tokenizer *tok, mc_save_file *files);
 

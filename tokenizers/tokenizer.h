@@ -6,12 +6,14 @@
  *     char *text = mc_tokenizer_decode(tok, e.ids, e.count, true);   "hello!"
  *
  * WordPiece (BERT) and byte-level BPE (GPT-2), exact against Hugging Face's fast tokenizers
- * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding; and
- * CPM-1's and CPM-2's, exact against ModelCenter's over jieba 0.42.1. Which of them a folder's
- * files say. A tokenizer belongs to its context, is read-only once made and may be used by several
- * threads at a time, each with its own mc_encoding. Time is linear in the text, whatever
- * it holds (a single word of n bytes takes n log n where merges are in an order that no training
- * writes, one before another that makes a part of it). */
+ * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding. Unigram
+ * (T5, mT5), exact against SentencePiece 0.2.2 and later where a folder has its .model, and against
+ * Hugging Face's where it has a tokenizer.json alone. CPM-1's and CPM-2's, exact against
+ * ModelCenter's over jieba 0.42.1. Which of them a folder's files say. A tokenizer belongs to its
+ * context, is read-only once made and may be used by several threads at a time, each with its own
+ * mc_encoding. Time is linear in the text, whatever it holds (a single word of n bytes takes n log
+ * n where merges are in an order that no training writes, one before another that makes a part of
+ * it). */
 #ifndef MC_TOKENIZERS_TOKENIZER_H
 #define MC_TOKENIZERS_TOKENIZER_H
 
@@ -44,13 +46,25 @@ typedef struct mc_tokenizer_options {
  * core/hub/hub.h says. `options` may be NULL. The first of these that is there is
  * read:
  *
+ *   spiece.model     (or sentencepiece.bpe.model, sentencepiece.model, tokenizer.model) A
+ *                    SentencePiece model: Unigram, or of another of its types where this build has
+ *                    the SentencePiece library. Where tokenizer_config.json names another class
+ *                    than T5's, MT5's or a general one, ids are not the model's, and a
+ *                    tokenizer.json beside it is read instead. Control pieces are special tokens. A
+ *                    spiece.model is T5's unless tokenizer_config.json says otherwise: texts end
+ *                    with </s>, and 100 sentinels (or "extra_ids"), <extra_id_99> first, come
+ *                    behind the vocabulary, unless they are pieces of the model as mT5's are.
+ *                    Others do as "add_bos_token" and "add_eos_token" say.
  *   tokenizer.json   Either a WordPiece model with BertNormalizer (or none), BertPreTokenizer, a
  *                    TemplateProcessing or BertProcessing (or none: then nothing is put around
  *                    texts); or a BPE model without dropout, byte fallback, prefix or suffix, with
  *                    ByteLevel (add_prefix_space or not) as pre-tokenizer and decoder, no
  *                    normalizer, and ByteLevel, TemplateProcessing, RobertaProcessing or nothing
- *                    behind it. Added tokens come with all their settings; truncation and padding
- *                    are passed over, they belong to a call.
+ *                    behind it; or a Unigram model without byte fallback, with Precompiled, Strip
+ *                    and Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and
+ *                    Metaspace as pre-tokenizer, Metaspace or nothing as decoder. Added tokens come
+ *                    with all their settings; truncation and padding are passed over, they belong
+ *                    to a call.
  *   vocab.txt        WordPiece, one entry a line without the white space at its end, and if there
  *                    is one tokenizer_config.json (do_lower_case, strip_accents,
  *                    tokenize_chinese_chars, names of special tokens, added_tokens_decoder). With
@@ -61,7 +75,9 @@ typedef struct mc_tokenizer_options {
  *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are passed over) and, where
  *                    they are there, tokenizer_config.json (add_prefix_space, added_tokens_decoder,
  *                    special tokens), special_tokens_map.json and added_tokens.json. <|endoftext|>
- *                    is a special token if it is an entry.
+ *                    is a special token if it is an entry. RoBERTa's (by its class or, where none
+ *                    is named, by entries <s>, </s> and <mask>) puts <s> and </s> around texts, and
+ *                    <mask> takes in the space before it.
  *
  * Ids of added tokens that are no entries count on behind the vocabulary in the order of the file,
  * whatever ids it names, as in Hugging Face's (a log line says so where they differ).
@@ -71,9 +87,10 @@ typedef struct mc_tokenizer_options {
  * they are called); CPM: no entry <unk>, <pad>, <eod>, or for spaces and line breaks, an entry
  * U+FFF2 or U+FFF3, or no dictionary (MC_ERR_UNSUPPORTED, which says where it was looked for); BPE:
  * a merge that is not two entries, whose result is no entry, or that comes twice, and ids with
- * gaps; an entry that comes twice, or is empty (but WordPiece may have one, which is a line of
- * white space in vocab.txt); two entries of one id; more than 2^24 entries; bytes that are no
- * UTF-8; a file of more than 512 MiB; memory. */
+ * gaps; Unigram: no unknown piece, a score that is no number, a table of normal forms that points
+ * out of itself, a piece of 8000 bytes and more; an entry that comes twice, or is empty (but
+ * WordPiece may have one, which is a line of white space in vocab.txt); two entries of one id; more
+ * than 2^24 entries; bytes that are no UTF-8; a file of more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                                        const mc_tokenizer_options *options);
@@ -87,13 +104,13 @@ MC_API int mc_tokenizer_vocab_size(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_token_to_id(const mc_tokenizer *tok, const char *token);
 /* The text of an id, NULL if there is none. Belongs to the tokenizer. */
 MC_API const char *mc_tokenizer_id_to_token(const mc_tokenizer *tok, int32_t id);
-/* The ids that pad a batch, begin a text and end one; -1 for NULL, and where a byte-level tokenizer
- * has none (GPT-2's has none of these). */
+/* The ids that pad a batch, begin a text and end one; -1 for NULL, and where a tokenizer has
+ * none (GPT-2's has none of these, T5's nothing that begins a text). */
 MC_API int32_t mc_tokenizer_pad_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_cls_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_sep_id(const mc_tokenizer *tok);
-/* The id that stands between the texts of a stream: GPT-2's <|endoftext|>, or the eos_token that
- * tokenizer_config.json names; -1 where there is none (BERT's) and for NULL. */
+/* The id that stands between the texts of a stream: GPT-2's <|endoftext|>, T5's </s>, or the
+ * eos_token that tokenizer_config.json names; -1 where there is none (BERT's) and for NULL. */
 MC_API int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok);
 
 /* Ids of one text or pair. Starts as { 0 }; use one value for many calls: its arrays and working
@@ -113,8 +130,9 @@ typedef struct mc_encoding {
  * pair still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed behind;
  * NULs in them count. Bytes that are no UTF-8 are U+FFFD to WordPiece (BERT's clean-up drops it);
  * to byte-level BPE they are symbols, neither letter nor space, and keep their bytes, so that
- * decoding can give them back. Special tokens written in a text are those tokens; to CPM only those
- * for a space and a line break (</_>, </n>; U+2582, U+2583), as in ModelCenter.
+ * decoding can give them back; to SentencePiece each is U+FFFD. Special tokens written in a text
+ * are those tokens; to CPM only those for a space and a line break (</_>, </n>; U+2582, U+2583), as
+ * in ModelCenter.
  *
  * `max_length` > 0 truncates to at most that many ids, specials included, by cutting ends off, the
  * longer text's first; 0 does not truncate. A text is encoded only as far as truncation can need
@@ -135,11 +153,46 @@ MC_API mc_status mc_tokenizer_encode(const mc_tokenizer *tok, const char *text, 
 MC_API mc_status mc_tokenizer_append(const mc_tokenizer *tok, const char *text, size_t length,
                                      mc_encoding *encoding);
 
+/* Bytes of UTF-8; they need no NUL behind them. */
+typedef struct mc_text_span {
+    const char *data; /* NULL only of size 0 */
+    size_t size;
+} mc_text_span;
+
+/* Ids of many texts, one behind the other without padding: a packed batch, as a model takes it with
+ * its lengths. Starts as { 0 } and is used for many calls, as an mc_encoding is. */
+typedef struct mc_batch_encoding {
+    int32_t *ids;      /* (count) */
+    uint8_t *type_ids; /* (count) */
+    int32_t *lengths;  /* (rows): how many of the ids are each text's */
+    size_t count, rows;
+    size_t longest;                /* the largest length, 0 without rows */
+    size_t capacity, row_capacity; /* private */
+    mc_encoding one;               /* private */
+} mc_batch_encoding;
+
+/* Encodes `count` texts, or pairs where `pairs` (count) is not NULL, as mc_tokenizer_encode does
+ * each.
+ *
+ *     mc_batch_encoding b = { 0 };
+ *     mc_tokenizer_encode_batch(tok, texts, NULL, 32, 512, &b);
+ *     const mc_lengths *l = mc_tape_lengths(t, b.lengths, (int)b.rows, 0);
+ *
+ * Errors as there, also set in the context, with the number of the text; the batch is empty then
+ * and still usable. A call for the context's own thread. */
+MC_API mc_status mc_tokenizer_encode_batch(const mc_tokenizer *tok, const mc_text_span *texts,
+                                           const mc_text_span *pairs, size_t count,
+                                           size_t max_length, mc_batch_encoding *batch);
+/* Frees what it holds and makes it { 0 } again. */
+MC_API void mc_batch_encoding_release(mc_batch_encoding *batch);
+
 /* Where a long text can be cut, so that several threads encode it: appending the ids of
  * text[0, cut) and then those of text[cut, length) gives the ids of the whole text. Returns the
  * first such place at or behind `from` (at least 1) that it finds, which is in front of white
  * space, or `length` where there is none, or where added tokens that hold or take in white space
- * forbid it.
+ * forbid it; of Unigram models also where the normaliser does not squeeze white space. By
+ * SentencePiece's rules sums of scores run over a whole text, so of pieces that score exactly or
+ * nearly the same (`-----`) those behind a cut may be others.
  *
  *     for (size_t at = 0, next; at < size; at = next) {
  *         next = at + mc_tokenizer_cut(tok, text + at, size - at, 1 << 20);
@@ -161,9 +214,11 @@ MC_API void mc_encoding_release(mc_encoding *encoding);
 /* Decodes ids to text as Hugging Face's decode does. WordPiece: pieces joined, spaces between
  * words, and the decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces,
  * " ." closes up). Byte-level BPE: the bytes of all tokens, with U+FFFD for what is no UTF-8 in the
- * whole of them. CPM: the tokens' text, with spaces and line breaks for their tokens; <unk> stays
- * where special tokens are left out. Ids out of range are passed over, special tokens too if
- * `skip_special`. Gives a heap string for mc_string_free, NULL when memory is out. */
+ * whole of them. Unigram: as SentencePiece does from a .model (an unknown piece is " \u2047 ", also
+ * where special tokens are left out), as Hugging Face does from a tokenizer.json. CPM: the tokens'
+ * text, with spaces and line breaks for their tokens; <unk> stays where special tokens are left out.
+ * Ids out of range are passed over, special tokens too if `skip_special`. Gives a heap string for
+ * mc_string_free, NULL when memory is out. */
 MC_API char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                  bool skip_special);
 
@@ -191,7 +246,8 @@ MC_API void mc_string_free(char *string);
  * would be read instead. Byte-level BPE: tokenizer.json, tokenizer_config.json, and vocab.json with
  * merges.txt, unless an entry that is merged holds white space, as none of GPT-2's alphabet does.
  * CPM: vocab.txt; MC_ERR_ARGUMENT where the folder holds a tokenizer.json, which would be read
- * instead.
+ * instead. Unigram: the .model or tokenizer.json that it was read from, byte for byte, and
+ * tokenizer_config.json; an error where the folder holds a model that would be read instead.
  *
  * All files are written aside and synced before the first is renamed into place. On failure the
  * context's error is set and returned; the files before are still there. In a job of several ranks

@@ -7,6 +7,7 @@
  *   open_json    tokenizer.json                        save        a folder that opens again
  *   bpe, bpe_*   byte-level BPE, in bpe_internal.h
  *   cpm          CPM, in cpm_internal.h      jieba*        Chinese words, in jieba_internal.h
+ *   unigram_*    Unigram and SentencePiece's models, in unigram_internal.h
  *
  * Making one goes: a loader (open, open_json) fills `entries`, `added` and the settings of a zeroed
  * mc_tokenizer, then mc_tokenizer_finish() checks it and derives all the rest. */
@@ -20,9 +21,11 @@
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/trie_internal.h"
 #include "tokenizers/unicode_internal.h"
+#include "tokenizers/unigram_internal.h"
 
 enum {
     MC_TOKENS_MAX = 1 << 24, /* entries there may be */
+    MC_MODEL_NAMES = 4,      /* that a SentencePiece model may have */
     MC_TEMPLATE_MAX = 16,    /* special tokens a template may put at one place */
     MC_TOKENIZER_FILE_MAX = 1 << 29
 };
@@ -111,6 +114,7 @@ typedef struct mc_template {
 typedef enum mc_tokenizer_kind {
     MC_TOKENIZER_WORDPIECE = 0,
     MC_TOKENIZER_BYTE_BPE,
+    MC_TOKENIZER_UNIGRAM, /* and SentencePiece's other types */
     MC_TOKENIZER_CPM
 } mc_tokenizer_kind;
 
@@ -123,10 +127,11 @@ struct mc_tokenizer {
 
     /* set by the loader */
     mc_tokenizer_kind kind;
-    mc_bpe bpe;        /* of a byte-level tokenizer; the loader's and the derived part */
-    mc_cpm cpm;        /* of CPM-1 and CPM-2: so too */
-    mc_bytes pool;     /* texts of entries and added tokens */
-    mc_entry *entries; /* (entry_count): by id */
+    mc_bpe bpe;         /* of a byte-level tokenizer; the loader's and the derived part */
+    mc_unigram unigram; /* the same */
+    mc_cpm cpm;         /* the same, of CPM-1 and CPM-2 */
+    mc_bytes pool;      /* texts of entries and added tokens */
+    mc_entry *entries;  /* (entry_count): by id */
     size_t entry_count, entry_capacity;
     bool has_empty;        /* an entry of no characters, which no text holds, but which counts */
     size_t empty_id;       /* its id */
@@ -179,6 +184,8 @@ bool mc_tokenizer_set_string(char **string, const char *value);
 
 /* `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. */
 void mc_bert_templates(mc_template *single, mc_template *pair, int32_t cls_id, int32_t sep_id);
+/* `<s> A </s>` and `<s> A </s></s> B </s>`, all of type 0. */
+void mc_roberta_templates(mc_template *single, mc_template *pair, int32_t cls_id, int32_t sep_id);
 /* Sorts the added tokens from number `from` on by their named ids. */
 void mc_tokenizer_sort_added(mc_tokenizer *tok, size_t from);
 
@@ -192,6 +199,10 @@ mc_status mc_tokenizer_finish(mc_tokenizer *tok, mc_error *err, const char *path
 bool mc_tokenizer_looks_cased(const mc_tokenizer *tok);
 
 /* ---- open.c, open_json.c ---- */
+
+/* Names of SentencePiece's models, the first of them T5's, in the order in which they are looked
+ * for. */
+extern const char *const mc_model_names[MC_MODEL_NAMES];
 
 /* Fill and finish a new tokenizer from the text of a file that is named `path` in errors. */
 mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *path,
@@ -210,9 +221,10 @@ mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char 
 /* ---- wordpiece.c, encode.c ---- */
 
 struct mc_encode_scratch {
-    mc_bytes text, spare;
+    mc_bytes text, spare, word;
     mc_bpe_scratch bpe;
     mc_jieba_scratch jieba;
+    mc_unigram_scratch unigram;
 };
 
 /* Where ids go. Encoding stops behind the first word with which there are `limit` ids or more. */
@@ -222,9 +234,13 @@ typedef struct mc_encoder {
     size_t limit;
     bool stopped; /* by the limit, or by lack of memory */
     mc_status status;
+    const uint8_t *text; /* the whole text */
+    bool at_start;       /* what is being encoded stands at its start */
 } mc_encoder;
 
 bool mc_encoder_grow(mc_encoder *encoder);
+/* Makes room for `more` ids. */
+bool mc_encoder_reserve(mc_encoder *encoder, size_t more);
 
 static inline void mc_encoder_push(mc_encoder *encoder, int32_t id)
 {
@@ -271,5 +287,44 @@ void mc_cpm_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
 /* Appends the text of ids; false when memory is out. */
 bool mc_cpm_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count, bool skip_special,
                    mc_bytes *text);
+
+/* ---- unigram*.c ---- */
+
+/* The part of mc_tokenizer_finish that is about pieces. */
+mc_status mc_unigram_finish(mc_tokenizer *tok, mc_error *err, const char *path);
+void mc_unigram_release(mc_unigram *unigram);
+/* Makes room for the scores and types of `count` entries. */
+mc_status mc_unigram_reserve(mc_unigram *unigram, mc_error *err, const char *path, size_t count);
+
+/* Appends SentencePiece's normal form of a text: of a whole one; or of a part of one, cut at
+ * spaces, of a model that is `fast`. Of a part the space behind it is left out. False when memory
+ * is out. */
+bool mc_unigram_normalize(const mc_unigram *unigram, const uint8_t *text, size_t size,
+                          mc_bytes *out);
+bool mc_unigram_normalize_part(const mc_unigram *unigram, const uint8_t *text, size_t size,
+                               mc_bytes *out);
+/* Sets `out` to Hugging Face's normal form. False when memory is out. */
+bool mc_unigram_apply_steps(const mc_unigram *unigram, const uint8_t *text, size_t size,
+                            mc_bytes *out, mc_bytes *spare);
+
+/* Finds the best pieces of `size` >= 1 bytes in normal form, whose scores are added to *sum.
+ * Returns where the first of them ends, 0 when memory is out; scratch->nodes[where a piece
+ * ends].start then is where the next one does. */
+size_t mc_unigram_find_path(const mc_tokenizer *tok, mc_unigram_scratch *scratch,
+                            const uint8_t *text, size_t size, double *sum, mc_unigram_path *path);
+
+/* Appends the ids of a text in which added tokens are not looked for: of text as it stands, and, by
+ * Hugging Face's rules, of text in normal form. */
+void mc_unigram_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
+void mc_unigram_encode_normal(mc_encoder *encoder, const uint8_t *text, size_t size);
+/* Whether texts can be cut at all, and whether they can in front of the byte at p < end (p > text):
+ * a space that nothing before it joins, behind something that is not dropped at a text's end. */
+bool mc_unigram_allows_cuts(const mc_tokenizer *tok);
+bool mc_unigram_cuts_before(const mc_unigram *unigram, const uint8_t *text, const uint8_t *p,
+                            const uint8_t *end);
+
+/* Appends the text of ids; those without a token are passed over. False when memory is out. */
+bool mc_unigram_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
+                       const mc_decode_options *options, mc_bytes *text);
 
 #endif

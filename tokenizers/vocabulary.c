@@ -16,6 +16,7 @@ static void free_tokenizer(void *object)
     mc_free(tok->id_to_added);
     mc_bpe_release(&tok->bpe);
     mc_jieba_release(&tok->cpm.jieba);
+    mc_unigram_release(&tok->unigram);
     mc_trie_release(&tok->trie);
     mc_trie_release(&tok->added_trie);
     mc_trie_release(&tok->raw.trie);
@@ -243,8 +244,10 @@ static mc_status normalize_added(mc_tokenizer *tok, mc_error *err, const char *p
         token->skipped = token->special;
         if (!token->normalized) continue;
         form.count = 0;
-        ok = mc_normalize(&tok->normalizer, entry_bytes(tok, token->entry), token->entry.length,
-                          &form, &spare) &&
+        const uint8_t *text = entry_bytes(tok, token->entry);
+        ok = (tok->kind == MC_TOKENIZER_UNIGRAM
+                  ? mc_unigram_apply_steps(&tok->unigram, text, token->entry.length, &form, &spare)
+                  : mc_normalize(&tok->normalizer, text, token->entry.length, &form, &spare)) &&
              mc_tokenizer_store(tok, (const char *)form.data, form.count, &token->shown);
         int32_t same = mc_trie_find(&tok->added_trie, form.data, form.count);
         token->skipped = same >= 0 && tok->added[same].special;
@@ -326,6 +329,14 @@ void mc_bert_templates(mc_template *single, mc_template *pair, int32_t cls_id, i
                           .type_b = 1};
 }
 
+void mc_roberta_templates(mc_template *single, mc_template *pair, int32_t cls_id, int32_t sep_id)
+{
+    mc_bert_templates(single, pair, cls_id, sep_id);
+    pair->middle[pair->middle_count++] = (mc_template_special){sep_id, 0};
+    pair->suffix[0].type_id = 0;
+    pair->type_b = 0;
+}
+
 static int compare_named_ids(const void *left, const void *right)
 {
     const mc_added_token *a = left, *b = right;
@@ -343,11 +354,12 @@ static mc_status resolve_specials(mc_tokenizer *tok, mc_error *err, const char *
     if (tok->has_templates && name_specials(tok, err, path)) return err->status;
     tok->eos_id = mc_tokenizer_token_to_id(tok, tok->eos_token);
     if (tok->kind == MC_TOKENIZER_CPM) return mc_cpm_finish(tok, err, path);
-    if (tok->kind == MC_TOKENIZER_BYTE_BPE) { /* it need not have any */
+    if (tok->kind != MC_TOKENIZER_WORDPIECE) { /* it need not have any */
         tok->cls_id = mc_tokenizer_token_to_id(tok, tok->cls_token);
         tok->sep_id = mc_tokenizer_token_to_id(tok, tok->sep_token);
         tok->pad_id = mc_tokenizer_token_to_id(tok, tok->pad_token);
-        return mc_bpe_finish(tok, err, path);
+        return tok->kind == MC_TOKENIZER_UNIGRAM ? mc_unigram_finish(tok, err, path)
+                                                 : mc_bpe_finish(tok, err, path);
     }
     tok->unk_id = mc_trie_find(&tok->trie, (const uint8_t *)tok->unk_token, strlen(tok->unk_token));
     if (tok->unk_id < 0)

@@ -12,6 +12,7 @@
     X(ask, "answer a yes-or-no question about a passage")                                          \
     X(pretrain, "train a language model on token files")                                           \
     X(tokenize, "show the tokens and ids of texts")                                                \
+    X(tokenizer, "train a tokenizer on texts")                                                     \
     X(prepare, "turn texts into token files for pretraining")                                      \
     X(generate, "continue texts with a language model")                                            \
     X(plan, "tell what memory, communication and time a training step takes")                      \

@@ -1,0 +1,198 @@
+/* A folder with a SentencePiece model: the model, and what tokenizer_config.json adds to it. */
+#include <stdio.h>
+#include <string.h>
+#include "tokenizers/open_internal.h"
+#include "tokenizers/sentencepiece_internal.h"
+
+enum { T5_SENTINELS = 100, SENTINELS_MAX = 100000 };
+
+/* T5's tokenizers end texts with </s> and have sentinels behind the vocabulary. */
+typedef struct conventions {
+    bool t5, bos, eos;
+    int64_t sentinels; /* -1: as many as the family has */
+} conventions;
+
+static mc_status no_memory(mc_error *err, const char *path)
+{
+    return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the tokenizer", path);
+}
+
+static cJSON *read_optional(mc_error *err, const char *path)
+{
+    return mc_path_is_file(path) ? mc_json_read_object(err, path, MC_TOKENIZER_FILE_MAX) : NULL;
+}
+
+static bool is_one_of(const char *name, const char *const *names)
+{
+    while (*names && strcmp(name, *names) != 0) names++;
+    return *names != NULL;
+}
+
+static const char *const t5_classes[] = {"T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer",
+                                         "MT5TokenizerFast", NULL};
+/* These say nothing about what is put around texts. */
+static const char *const plain_classes[] = {"PreTrainedTokenizerFast", "TokenizersBackend", NULL};
+
+mc_status mc_unigram_check_class(mc_error *err, const char *path, bool *known)
+{
+    const char *name = t5_classes[0];
+    cJSON *config = read_optional(err, path);
+    if (config) mc_json_get_string(err, config, path, "tokenizer_class", &name);
+    *known = is_one_of(name, t5_classes) || is_one_of(name, plain_classes);
+    cJSON_Delete(config);
+    return err->status;
+}
+
+static bool holds_entry(const mc_tokenizer *tok, const char *text)
+{
+    return mc_trie_find(&tok->trie, (const uint8_t *)text, strlen(text)) >= 0;
+}
+
+static mc_status add_token(mc_tokenizer *tok, mc_error *err, const char *path, const char *text)
+{
+    mc_added_token token = {.named_id = -1, .special = true};
+    if (mc_tokenizer_store(tok, text, strlen(text), &token.entry) && mc_tokenizer_add(tok, &token))
+        return MC_OK;
+    return no_memory(err, path);
+}
+
+/* The number of a sentinel, <extra_id_K>, or -1. */
+static int64_t sentinel_of(const char *text)
+{
+    long long number = -1;
+    int used = 0;
+    if (sscanf(text, "<extra_id_%9lld>%n", &number, &used) != 1 || text[used]) return -1;
+    return number;
+}
+
+/* Adds the control pieces and the unknown one, and sentinels, where the configuration has not. */
+static mc_status add_specials(mc_tokenizer *tok, mc_error *err, const char *path, int64_t sentinels)
+{
+    size_t count = tok->unigram.count;
+    bool *there = mc_calloc(count + (size_t)sentinels, sizeof *there);
+    mc_status status = there ? MC_OK : no_memory(err, path);
+    for (size_t i = 0; i < tok->added_count && there; i++) {
+        mc_added_token *token = &tok->added[i];
+        const char *text = mc_tokenizer_text(tok, token->entry);
+        int32_t id = mc_trie_find(&tok->trie, (const uint8_t *)text, token->entry.length);
+        int64_t number = sentinel_of(text);
+        token->normalized = false; /* SentencePiece's normal form is of whole texts */
+        if (id >= 0) there[id] = true;
+        if (number >= 0 && number < sentinels) there[count + (size_t)number] = true;
+    }
+    for (size_t id = 0; id < count && !status; id++) {
+        bool special = tok->unigram.types[id] == MC_PIECE_CONTROL ||
+                       tok->unigram.types[id] == MC_PIECE_UNKNOWN;
+        mc_added_token token = {.entry = tok->entries[id], .named_id = -1, .special = true};
+        if (special && !there[id] && !mc_tokenizer_add(tok, &token)) status = no_memory(err, path);
+    }
+    for (int64_t k = sentinels - 1; k >= 0 && !status; k--) {
+        char text[40];
+        snprintf(text, sizeof text, "<extra_id_%lld>", (long long)k);
+        if (!there[count + (size_t)k]) status = add_token(tok, err, path, text);
+    }
+    mc_free(there);
+    return status;
+}
+
+static mc_status read_names(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *config)
+{
+    const struct {
+        const char *key;
+        char **name;
+    } names[] = {{"bos_token", &tok->bos_token},  {"eos_token", &tok->eos_token},
+                 {"unk_token", &tok->unk_token},  {"sep_token", &tok->sep_token},
+                 {"pad_token", &tok->pad_token},  {"cls_token", &tok->cls_token},
+                 {"mask_token", &tok->mask_token}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (mc_tokenizer_read_name(err, path, config, names[i].key, names[i].name))
+            return err->status;
+    return MC_OK;
+}
+
+/* Special tokens beside the sentinels that the configuration lists without settings. */
+static mc_status read_more(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *config)
+{
+    const cJSON *list = mc_tokenizer_part(config, "additional_special_tokens"), *item;
+    bool decoder = mc_tokenizer_part(config, "added_tokens_decoder") != NULL;
+    if (list && !cJSON_IsArray(list))
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s: expected \"additional_special_tokens\" to be a list", path);
+    cJSON_ArrayForEach(item, list)
+    {
+        const char *text = cJSON_IsString(item) ? item->valuestring : NULL;
+        if (cJSON_IsObject(item) && !mc_json_get_string(err, item, path, "content", &text))
+            return err->status;
+        if (!text)
+            return mc_error_set(err, MC_ERR_FORMAT,
+                                "%s: \"additional_special_tokens\": expected names", path);
+        if (decoder || !*text || sentinel_of(text) >= 0) continue;
+        if (add_token(tok, err, path, text)) return err->status;
+    }
+    return MC_OK;
+}
+
+static mc_status read_config(mc_tokenizer *tok, mc_error *err, const char *path, conventions *c)
+{
+    cJSON *config = read_optional(err, path);
+    const char *name = "";
+    mc_status status = err->status;
+    if (!config) return status;
+    if (!mc_json_get_string(err, config, path, "tokenizer_class", &name) ||
+        !mc_json_get_int(err, config, path, "extra_ids", 0, SENTINELS_MAX, &c->sentinels) ||
+        !mc_json_get_bool(err, config, path, "add_bos_token", &c->bos) ||
+        !mc_json_get_bool(err, config, path, "add_eos_token", &c->eos))
+        status = err->status;
+    else if (*name && !is_one_of(name, t5_classes) && !is_one_of(name, plain_classes))
+        status = mc_tokenizer_unsupported(err, path, "tokenizer_class", name, "T5Tokenizer");
+    if (is_one_of(name, t5_classes)) c->t5 = true;
+    if (!status) status = read_names(tok, err, path, config);
+    if (!status) status = mc_tokenizer_read_added_decoder(tok, err, path, config);
+    if (!status) status = read_more(tok, err, path, config);
+    cJSON_Delete(config);
+    return status;
+}
+
+static mc_status put_special(const mc_tokenizer *tok, mc_error *err, const char *path,
+                             const char *token, mc_template_special *list, int *count)
+{
+    int32_t id = mc_trie_find(&tok->trie, (const uint8_t *)token, strlen(token));
+    if (id < 0)
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s: there is no piece \"%.80s\" to put around texts", path, token);
+    list[(*count)++] = (mc_template_special){id, 0};
+    return MC_OK;
+}
+
+static mc_status make_templates(mc_tokenizer *tok, mc_error *err, const char *path,
+                                const conventions *c)
+{
+    mc_template *one = &tok->single, *two = &tok->pair;
+    tok->has_templates = true;
+    *one = *two = (mc_template){.type_b = 0};
+    if (c->bos && (put_special(tok, err, path, tok->bos_token, one->prefix, &one->prefix_count) ||
+                   put_special(tok, err, path, tok->bos_token, two->prefix, &two->prefix_count)))
+        return err->status;
+    if (c->eos && (put_special(tok, err, path, tok->eos_token, one->suffix, &one->suffix_count) ||
+                   put_special(tok, err, path, tok->eos_token, two->middle, &two->middle_count) ||
+                   put_special(tok, err, path, tok->eos_token, two->suffix, &two->suffix_count)))
+        return err->status;
+    return MC_OK;
+}
+
+mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
+                                const char *config, const char *bytes, size_t size, bool t5,
+                                int64_t sentinels)
+{
+    conventions c = {.t5 = t5, .sentinels = sentinels};
+    if (mc_unigram_read_model(tok, err, path, bytes, size)) return err->status;
+    if (config && read_config(tok, err, config, &c)) return err->status;
+    bool own = holds_entry(tok, "<extra_id_0>") || holds_entry(tok, MC_SPACE_SYMBOL "<extra_id_0>");
+    if (c.sentinels < 0) c.sentinels = c.t5 && !own ? T5_SENTINELS : 0;
+    c.eos = c.eos || c.t5;
+    tok->unigram.t5 = c.t5;
+    tok->unigram.sentinels = c.sentinels;
+    if (add_specials(tok, err, path, c.sentinels) || make_templates(tok, err, path, &c))
+        return err->status;
+    return mc_tokenizer_finish(tok, err, path, false);
+}
