@@ -216,9 +216,9 @@ MC_API void mc_encoding_release(mc_encoding *encoding);
  * " ." closes up). Byte-level BPE: the bytes of all tokens, with U+FFFD for what is no UTF-8 in the
  * whole of them. Unigram: as SentencePiece does from a .model (an unknown piece is " \u2047 ", also
  * where special tokens are left out), as Hugging Face does from a tokenizer.json. CPM: the tokens'
- * text, with spaces and line breaks for their tokens; <unk> stays where special tokens are left out.
- * Ids out of range are passed over, special tokens too if `skip_special`. Gives a heap string for
- * mc_string_free, NULL when memory is out. */
+ * text, with spaces and line breaks for their tokens; <unk> stays where special tokens are left
+ * out. Ids out of range are passed over, special tokens too if `skip_special`. Gives a heap string
+ * for mc_string_free, NULL when memory is out. */
 MC_API char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                  bool skip_special);
 

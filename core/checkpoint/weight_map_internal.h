@@ -71,11 +71,6 @@ const mc_tensor_entry *mc_weight_locate(const mc_weight_map *map, int layers,
 mc_weight_place mc_weight_place_of(const mc_weight_map *map, const char *ours);
 /* The shape of the tensor that holds a parameter of `shape`. */
 mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape);
-/* Reads a parameter of `shape` out of a tensor of the right shape, row-major in our order. A
- * transposed matrix goes through a small buffer and never exists twice. On any thread. */
-mc_status mc_weight_read(mc_error *err, const mc_tensor_entry *entry, mc_weight_place place,
-                         mc_shape shape, float *values);
-
 /* Fills all parameters of a model from a file; each rank reads what it holds, and they all do it
  * together. Parameters whose name matches one of the fnmatch
  * patterns `may_be_new` (NULL-terminated list, may be NULL) are initialised instead if the file

@@ -16,7 +16,6 @@ enum {
     PIECE = 1 << 19, /* elements that are read at a time, or one row of a transposed matrix */
     BLOCK = 1 << 14, /* elements that are converted at a time, on one thread */
     LINE = 64,       /* bytes of a row that are written together */
-    RUN = 256,       /* neighbours in the file of a matrix that is transposed */
     BUFFERS = 2,
     THREADS = 16 /* a bus is full before */
 };
@@ -36,6 +35,7 @@ typedef struct fill {
     piece *pieces;
     size_t count, capacity, next;
     size_t most;   /* bytes of a piece that does not lie on the host */
+    size_t matrix; /* of the rows that a piece of a transposed matrix is in */
     mc_error *err; /* the first of any thread */
     int failed;
 } fill;
@@ -43,7 +43,8 @@ typedef struct fill {
 typedef struct worker {
     fill *f;
     mc_error err;
-    void *block; /* of elements as the file has them */
+    void *block;  /* (BLOCK): elements as the file has them */
+    char *matrix; /* (f->matrix bytes): columns before they become rows */
     mc_lane *lane;
     mc_fence *fence[BUFFERS];
     void *buffer[BUFFERS];
@@ -57,22 +58,39 @@ static bool is_transposed(const mc_weight_source *s)
     return s->place.transpose && s->to->shape.ndim == 2;
 }
 
+/* The rows that a piece of a transposed matrix is in, whole or not. */
+static int64_t rows_of(const mc_parameter_place *to, int64_t columns, int64_t *first)
+{
+    *first = to->first / columns;
+    return (to->first + to->count - 1) / columns + 1 - *first;
+}
+
+static void add_piece(fill *f, size_t source, const mc_parameter_place *to, int64_t first,
+                      int64_t end)
+{
+    const mc_weight_source *s = &f->sources[source];
+    size_t size = mc_dtype_size(to->dtype), bytes = (size_t)(end - first) * size;
+    piece *p = &f->pieces[f->count++];
+    *p = (piece){.source = source, .to = *to};
+    p->to.data = (char *)to->data + (size_t)(first - to->first) * size;
+    p->to.first = first;
+    p->to.count = end - first;
+    if (!to->on_host && bytes > f->most) f->most = bytes;
+    if (!is_transposed(s)) return;
+    int64_t row, columns = s->to->shape.dim[1];
+    size_t matrix = (size_t)(rows_of(&p->to, columns, &row) * columns) * size;
+    if (matrix > f->matrix) f->matrix = matrix;
+}
+
 static bool add_pieces(fill *f, size_t source, const mc_parameter_place *to)
 {
     const mc_weight_source *s = &f->sources[source];
     int64_t unit = is_transposed(s) ? s->to->shape.dim[1] : 1, end = to->first + to->count;
     int64_t step = PIECE / unit > 1 ? PIECE / unit * unit : unit;
-    size_t size = mc_dtype_size(to->dtype);
     for (int64_t at = to->first, next; at < end; at = next) {
         next = at / unit * unit + step < end ? at / unit * unit + step : end;
         if (!mc_grow(&f->pieces, &f->capacity, f->count, sizeof *f->pieces)) return false;
-        piece *p = &f->pieces[f->count++];
-        *p = (piece){.source = source, .to = *to};
-        p->to.data = (char *)to->data + (size_t)(at - to->first) * size;
-        p->to.first = at;
-        p->to.count = next - at;
-        if (!to->on_host && (size_t)p->to.count * size > f->most)
-            f->most = (size_t)p->to.count * size;
+        add_piece(f, source, to, at, next);
     }
     return true;
 }
@@ -119,78 +137,6 @@ static void convert(mc_device *crew, const void *from, mc_dtype is, int64_t n, m
         crew->kernels->scale(crew, n, x, 1, (mc_matrix){to, dtype, n}, false);
 }
 
-/* n <= RUN elements of a tensor as `dtype`; returns whether they are finite. `crew` may be NULL for
- * f32. */
-static bool read_run(mc_error *err, mc_device *crew, const mc_tensor_entry *entry, int64_t first,
-                     int64_t n, mc_dtype dtype, void *to)
-{
-    float values[RUN];
-    if (entry->dtype == dtype) {
-        if (mc_tensor_copy_bytes(err, entry, first, n, to)) return true;
-        return is_finite(to, dtype, n);
-    }
-    if (mc_tensor_copy_f32(err, entry, first, n, values)) return true;
-    convert(crew, values, MC_F32, n, dtype, to);
-    return is_finite(values, MC_F32, n);
-}
-
-/* Columns of a tile become parts of rows: out[i] = column i's element number `row`. */
-#define TURN(type)                  \
-    for (int64_t i = 0; i < n; i++) \
-    memcpy((type *)out + i, tile + (size_t)i * stride + (size_t)row * sizeof(type), sizeof(type))
-static void turn(const char *tile, size_t stride, int64_t row, int64_t n, mc_dtype dtype, void *out)
-{
-    if (dtype == MC_F32)
-        TURN(uint32_t);
-    else
-        TURN(uint16_t);
-}
-#undef TURN
-
-/* Elements of a transposed matrix: `out` gets to->count from to->first on, whole rows or not.
- * The tensor has `width` columns, of which `first` is our row 0. Returns whether they are finite. */
-static bool read_transposed(mc_error *err, mc_device *crew, const mc_tensor_entry *entry,
-                            int64_t first, int64_t width, int64_t columns,
-                            const mc_parameter_place *to, char *out)
-{
-    char tile[LINE / 2][RUN * 2 + LINE]; /* a band of columns; or half as many, twice as wide */
-    size_t size = mc_dtype_size(to->dtype), stride = size == 2 ? sizeof *tile : 2 * sizeof *tile;
-    int64_t last = to->first + to->count, end = (last - 1) / columns + 1, line = LINE / (int)size;
-    bool finite = true;
-    for (int64_t row = to->first / columns; row < end; row += RUN) {
-        int64_t rows = end - row < RUN ? end - row : RUN;
-        for (int64_t column = 0; column < columns; column += line) {
-            int64_t band = columns - column < line ? columns - column : line;
-            for (int64_t i = 0; i < band && !err->status; i++)
-                finite &= read_run(err, crew, entry, (column + i) * width + first + row, rows,
-                                   to->dtype, *tile + (size_t)i * stride);
-            if (err->status) return true;
-            for (int64_t k = 0; k < rows; k++) {
-                int64_t at = (row + k) * columns + column; /* of the band; the ends may be cut */
-                int64_t from = at < to->first ? to->first : at;
-                int64_t until = at + band < last ? at + band : last;
-                if (from < until)
-                    turn(*tile + (size_t)(from - at) * stride, stride, k, until - from, to->dtype,
-                         out + (size_t)(from - to->first) * size);
-            }
-        }
-    }
-    return finite;
-}
-
-mc_status mc_weight_read(mc_error *err, const mc_tensor_entry *entry, mc_weight_place place,
-                         mc_shape shape, float *values)
-{
-    int64_t count = mc_shape_count(shape), rows = shape.dim[0];
-    mc_parameter_place to = {.dtype = MC_F32, .count = count};
-    if (!place.transpose || shape.ndim != 2)
-        return mc_tensor_copy_f32(err, entry, place.part * count, count, values);
-    if (count)
-        read_transposed(err, NULL, entry, place.part * rows, place.parts * rows, shape.dim[1], &to,
-                        (char *)values);
-    return err->status;
-}
-
 /* ---- one piece ------------------------------------------------------------------------------- */
 
 /* n elements of a source as the file has them: read, which costs less than mapped pages do, where
@@ -217,36 +163,75 @@ static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void 
     }
 }
 
-static bool fill_straight(worker *w, const piece *p, char *to)
+/* n elements of a source from number `first` of its tensor on, as `dtype`. Returns whether they are
+ * finite, or there was an error. */
+static bool read_run(worker *w, size_t source, int64_t first, int64_t n, mc_dtype dtype, char *to)
 {
-    const mc_weight_source *s = &w->f->sources[p->source];
-    mc_dtype is = s->entry->dtype;
-    int64_t from = s->place.part * mc_shape_count(s->to->shape) + p->to.first;
-    size_t size = mc_dtype_size(p->to.dtype);
-    bool finite = true, known = mc_dtype_is_float(is);
-    if (is == p->to.dtype) {
-        read_bytes(w, p->source, from, p->to.count, to);
-        return w->err.status || is_finite(to, is, p->to.count);
+    const mc_tensor_entry *entry = w->f->sources[source].entry;
+    bool finite = true, known = mc_dtype_is_float(entry->dtype);
+    mc_dtype is = known ? entry->dtype : MC_F32;
+    if (entry->dtype == dtype) {
+        read_bytes(w, source, first, n, to);
+        return w->err.status || is_finite(to, dtype, n);
     }
-    for (int64_t at = 0; at < p->to.count && !w->err.status; at += BLOCK) {
-        int64_t n = p->to.count - at < BLOCK ? p->to.count - at : BLOCK;
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t count = n - at < BLOCK ? n - at : BLOCK;
         if (known)
-            read_bytes(w, p->source, from + at, n, w->block);
+            read_bytes(w, source, first + at, count, w->block);
         else
-            mc_tensor_copy_f32(&w->err, s->entry, from + at, n, w->block);
-        if (w->err.status) break;
-        finite &= is_finite(w->block, known ? is : MC_F32, n);
-        convert(w->f->crew, w->block, known ? is : MC_F32, n, p->to.dtype, to + (size_t)at * size);
+            mc_tensor_copy_f32(&w->err, entry, first + at, count, w->block);
+        if (w->err.status) return true;
+        finite &= is_finite(w->block, is, count);
+        convert(w->f->crew, w->block, is, count, dtype, to + (size_t)at * mc_dtype_size(dtype));
     }
     return finite;
 }
 
+static bool fill_straight(worker *w, const piece *p, char *to)
+{
+    const mc_weight_source *s = &w->f->sources[p->source];
+    int64_t first = s->place.part * mc_shape_count(s->to->shape) + p->to.first;
+    return read_run(w, p->source, first, p->to.count, p->to.dtype, to);
+}
+
+/* out[i] = element number `row` of column i, n of them, which are `stride` bytes apart. */
+#define TURN(type)                  \
+    for (int64_t i = 0; i < n; i++) \
+    memcpy((type *)out + i, from + (size_t)i * stride + (size_t)row * sizeof(type), sizeof(type))
+static void turn(const char *from, size_t stride, int64_t row, int64_t n, size_t size, void *out)
+{
+    if (size == sizeof(uint32_t))
+        TURN(uint32_t);
+    else
+        TURN(uint16_t);
+}
+#undef TURN
+
+/* Their rows are our columns: those parts of them that the piece is in are read as they are, and
+ * then become rows, of which the first and the last may be cut. */
 static bool fill_transposed(worker *w, const piece *p, char *to)
 {
     const mc_weight_source *s = &w->f->sources[p->source];
-    int64_t rows = s->to->shape.dim[0], columns = s->to->shape.dim[1];
-    return read_transposed(&w->err, w->f->crew, s->entry, s->place.part * rows,
-                           s->place.parts * rows, columns, &p->to, to);
+    int64_t all = s->to->shape.dim[0], columns = s->to->shape.dim[1], first;
+    int64_t rows = rows_of(&p->to, columns, &first), last = p->to.first + p->to.count;
+    size_t size = mc_dtype_size(p->to.dtype), stride = (size_t)rows * size;
+    int64_t line = LINE / (int64_t)size;
+    bool finite = true;
+    for (int64_t i = 0; i < columns && !w->err.status; i++)
+        finite &= read_run(w, p->source, (i * s->place.parts + s->place.part) * all + first, rows,
+                           p->to.dtype, w->matrix + (size_t)i * stride);
+    if (w->err.status) return true;
+    for (int64_t column = 0; column < columns; column += line)
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t at = (first + row) * columns + column, end = at - column + columns;
+            int64_t from = at < p->to.first ? p->to.first : at;
+            int64_t until = at + line < end ? at + line : end;
+            if (until > last) until = last;
+            if (from < until)
+                turn(w->matrix + (size_t)(column + from - at) * stride, stride, row, until - from,
+                     size, to + (size_t)(from - p->to.first) * size);
+        }
+    return finite;
 }
 
 static void device_failed(worker *w, const char *complaint)
@@ -277,7 +262,9 @@ static void fill_piece(worker *w, const piece *p)
 static bool worker_open(worker *w, mc_fence *before)
 {
     mc_device *d = w->f->ctx->device;
-    if (!(w->block = mc_malloc(BLOCK * sizeof(float)))) return false;
+    w->block = mc_malloc(BLOCK * sizeof(float));
+    w->matrix = mc_malloc(w->f->matrix + 1);
+    if (!w->block || !w->matrix) return false;
     if (!before) return true;
     d->lanes->attach(d);
     device_failed(w, d->lanes->lane_new(d, &w->lane));
@@ -299,6 +286,7 @@ static void worker_close(worker *w)
         d->host_free(d, w->buffer[i], w->f->most);
     }
     mc_free(w->block);
+    mc_free(w->matrix);
 }
 
 static void work(fill *f, mc_fence *before)

@@ -274,8 +274,8 @@ void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count);
 
 /* Where the elements of a parameter lie whose values this rank has to be told: at level 3 those
  * that it holds (and all while they are gathered), else all; and the optimizer's copy, on the host
- * where that is. Whoever asks fills all of them in, and they are what the parameter is from then on. The
- * buckets are laid out; other ranks need not ask. */
+ * where that is. Whoever asks fills all of them in, and they are what the parameter is from then
+ * on. The buckets are laid out; other ranks need not ask. */
 typedef struct mc_parameter_place {
     void *data; /* of element number `first` */
     mc_dtype dtype;
