@@ -49,7 +49,7 @@ static void load_with_faults(source s, bool all_after, const char *folder)
     } while (nth <= count);
     /* the pool asks the system twice, so that one failure there need not be fatal */
     assert_true(survived <= (s == HOST && !all_after));
-    assert_true(count > (s == DEVICE ? 3 : 20));
+    assert_true(count >= (s == DEVICE ? 3 : 20)); /* the model's buckets at least */
 }
 
 static void test_loading(void **state)
