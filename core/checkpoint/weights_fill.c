@@ -13,14 +13,18 @@
 #include "core/nn/module_internal.h"
 
 enum {
-    PIECE = 1 << 19, /* elements that are read at a time, or one row of a transposed matrix */
-    BLOCK = 1 << 14, /* elements that are converted at a time, on one thread */
-    LINE = 64,       /* bytes of a row that are written together */
+    PIECE = 1 << 19, /* elements that go to their place at a time */
+    MATRIX =
+        64 << 20,     /* bytes of a matrix that is transposed at a time, at least one row of ours */
+    SHORT = 32 << 10, /* bytes; shorter runs are copied from mapped pages */
+    BLOCK = 1 << 14,  /* elements that are converted at a time, on one thread */
+    LINE = 64,        /* bytes of a row that are written together */
     BUFFERS = 2,
-    THREADS = 16 /* a bus is full before */
+    BUFFER = PIECE * 4, /* bytes */
+    THREADS = 16        /* a bus is full before */
 };
 
-/* What one thread does at a time: a run of a parameter's elements. */
+/* What one thread does at a time: a run of a parameter's elements, or a matrix. */
 typedef struct piece {
     size_t source;
     mc_parameter_place to; /* of just these elements */
@@ -34,8 +38,7 @@ typedef struct fill {
     uint8_t *not_finite;
     piece *pieces;
     size_t count, capacity, next;
-    size_t most;   /* bytes of a piece that does not lie on the host */
-    size_t matrix; /* of the rows that a piece of a transposed matrix is in */
+    size_t matrix; /* bytes of the rows that a piece of a transposed matrix is in */
     mc_error *err; /* the first of any thread */
     int failed;
 } fill;
@@ -69,13 +72,12 @@ static void add_piece(fill *f, size_t source, const mc_parameter_place *to, int6
                       int64_t end)
 {
     const mc_weight_source *s = &f->sources[source];
-    size_t size = mc_dtype_size(to->dtype), bytes = (size_t)(end - first) * size;
+    size_t size = mc_dtype_size(to->dtype);
     piece *p = &f->pieces[f->count++];
     *p = (piece){.source = source, .to = *to};
     p->to.data = (char *)to->data + (size_t)(first - to->first) * size;
     p->to.first = first;
     p->to.count = end - first;
-    if (!to->on_host && bytes > f->most) f->most = bytes;
     if (!is_transposed(s)) return;
     int64_t row, columns = s->to->shape.dim[1];
     size_t matrix = (size_t)(rows_of(&p->to, columns, &row) * columns) * size;
@@ -85,8 +87,12 @@ static void add_piece(fill *f, size_t source, const mc_parameter_place *to, int6
 static bool add_pieces(fill *f, size_t source, const mc_parameter_place *to)
 {
     const mc_weight_source *s = &f->sources[source];
-    int64_t unit = is_transposed(s) ? s->to->shape.dim[1] : 1, end = to->first + to->count;
-    int64_t step = PIECE / unit > 1 ? PIECE / unit * unit : unit;
+    int64_t end = to->first + to->count, unit = 1, step = PIECE;
+    if (is_transposed(s)) {
+        int64_t most = MATRIX / (int64_t)mc_dtype_size(to->dtype);
+        unit = s->to->shape.dim[1];
+        step = most / unit > 1 ? most / unit * unit : unit;
+    }
     for (int64_t at = to->first, next; at < end; at = next) {
         next = at / unit * unit + step < end ? at / unit * unit + step : end;
         if (!mc_grow(&f->pieces, &f->capacity, f->count, sizeof *f->pieces)) return false;
@@ -139,14 +145,14 @@ static void convert(mc_device *crew, const void *from, mc_dtype is, int64_t n, m
 
 /* ---- one piece ------------------------------------------------------------------------------- */
 
-/* n elements of a source as the file has them: read, which costs less than mapped pages do, where
- * they lie one behind the other. */
+/* n elements of a source as the file has them: long runs are read, which costs less than mapping
+ * their pages does. */
 static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void *to)
 {
     const mc_tensor_entry *entry = w->f->sources[source].entry;
     const mc_bytes_place *from = &w->f->bytes[source];
     size_t size = entry->size / (size_t)entry->count, want = (size_t)n * size, have = 0;
-    if (from->fd < 0) {
+    if (from->fd < 0 || want < SHORT) {
         mc_tensor_copy_bytes(&w->err, entry, first, n, to);
         return;
     }
@@ -187,13 +193,6 @@ static bool read_run(worker *w, size_t source, int64_t first, int64_t n, mc_dtyp
     return finite;
 }
 
-static bool fill_straight(worker *w, const piece *p, char *to)
-{
-    const mc_weight_source *s = &w->f->sources[p->source];
-    int64_t first = s->place.part * mc_shape_count(s->to->shape) + p->to.first;
-    return read_run(w, p->source, first, p->to.count, p->to.dtype, to);
-}
-
 /* out[i] = element number `row` of column i, n of them, which are `stride` bytes apart. */
 #define TURN(type)                  \
     for (int64_t i = 0; i < n; i++) \
@@ -207,31 +206,38 @@ static void turn(const char *from, size_t stride, int64_t row, int64_t n, size_t
 }
 #undef TURN
 
-/* Their rows are our columns: those parts of them that the piece is in are read as they are, and
- * then become rows, of which the first and the last may be cut. */
-static bool fill_transposed(worker *w, const piece *p, char *to)
+/* Their rows are our columns. Those parts of them that the piece is in: as they lie. */
+static bool read_matrix(worker *w, const piece *p)
 {
     const mc_weight_source *s = &w->f->sources[p->source];
     int64_t all = s->to->shape.dim[0], columns = s->to->shape.dim[1], first;
-    int64_t rows = rows_of(&p->to, columns, &first), last = p->to.first + p->to.count;
-    size_t size = mc_dtype_size(p->to.dtype), stride = (size_t)rows * size;
-    int64_t line = LINE / (int64_t)size;
+    int64_t rows = rows_of(&p->to, columns, &first), width = all * s->place.parts;
+    size_t stride = (size_t)rows * mc_dtype_size(p->to.dtype);
     bool finite = true;
+    if (rows == width) return read_run(w, p->source, 0, rows * columns, p->to.dtype, w->matrix);
     for (int64_t i = 0; i < columns && !w->err.status; i++)
-        finite &= read_run(w, p->source, (i * s->place.parts + s->place.part) * all + first, rows,
-                           p->to.dtype, w->matrix + (size_t)i * stride);
-    if (w->err.status) return true;
+        finite &= read_run(w, p->source, i * width + s->place.part * all + first, rows, p->to.dtype,
+                           w->matrix + (size_t)i * stride);
+    return finite;
+}
+
+/* Elements first .. last of our rows, of which those at the ends may be cut, out of the matrix that
+ * was read for the piece. */
+static void turn_rows(const worker *w, const piece *p, int64_t first, int64_t last, char *to)
+{
+    int64_t columns = w->f->sources[p->source].to->shape.dim[1], top;
+    size_t size = mc_dtype_size(p->to.dtype);
+    size_t stride = (size_t)rows_of(&p->to, columns, &top) * size;
+    int64_t line = LINE / (int64_t)size, end_row = (last - 1) / columns + 1;
     for (int64_t column = 0; column < columns; column += line)
-        for (int64_t row = 0; row < rows; row++) {
-            int64_t at = (first + row) * columns + column, end = at - column + columns;
-            int64_t from = at < p->to.first ? p->to.first : at;
-            int64_t until = at + line < end ? at + line : end;
+        for (int64_t row = first / columns; row < end_row; row++) {
+            int64_t at = row * columns + column, end = (row + 1) * columns;
+            int64_t from = at < first ? first : at, until = at + line < end ? at + line : end;
             if (until > last) until = last;
             if (from < until)
-                turn(w->matrix + (size_t)(column + from - at) * stride, stride, row, until - from,
-                     size, to + (size_t)(from - p->to.first) * size);
+                turn(w->matrix + (size_t)(column + from - at) * stride, stride, row - top,
+                     until - from, size, to + (size_t)(from - first) * size);
         }
-    return finite;
 }
 
 static void device_failed(worker *w, const char *complaint)
@@ -239,21 +245,40 @@ static void device_failed(worker *w, const char *complaint)
     if (complaint) mc_error_set(&w->err, MC_ERR_DEVICE, "reading weights: %s", complaint);
 }
 
-static void fill_piece(worker *w, const piece *p)
+/* Elements first .. last of a piece to where they belong, by way of a buffer where that is not on
+ * the host. */
+static bool fill_part(worker *w, const piece *p, int64_t first, int64_t last)
 {
     const mc_weight_source *s = &w->f->sources[p->source];
     mc_device *d = w->f->ctx->device;
+    size_t size = mc_dtype_size(p->to.dtype);
+    char *place = (char *)p->to.data + (size_t)(first - p->to.first) * size;
     int turn = w->turn;
+    bool finite = true;
     if (!p->to.on_host) device_failed(w, d->lanes->wait(d, w->fence[turn]));
-    if (w->err.status) return;
-    char *to = p->to.on_host ? p->to.data : w->buffer[turn];
-    bool finite = is_transposed(s) ? fill_transposed(w, p, to) : fill_straight(w, p, to);
-    if (!finite) __atomic_store_n(&w->f->not_finite[p->source], 1, __ATOMIC_RELAXED);
-    if (p->to.on_host || w->err.status) return;
-    device_failed(w, d->lanes->copy_in(d, w->lane, p->to.data, to,
-                                       (size_t)p->to.count * mc_dtype_size(p->to.dtype)));
+    if (w->err.status) return true;
+    char *to = p->to.on_host ? place : w->buffer[turn];
+    if (is_transposed(s))
+        turn_rows(w, p, first, last, to);
+    else
+        finite = read_run(w, p->source, s->place.part * mc_shape_count(s->to->shape) + first,
+                          last - first, p->to.dtype, to);
+    if (p->to.on_host || w->err.status) return finite;
+    device_failed(w, d->lanes->copy_in(d, w->lane, place, to, (size_t)(last - first) * size));
     device_failed(w, d->lanes->fence_set(d, w->fence[turn], w->lane));
     w->turn = (turn + 1) % BUFFERS;
+    return finite;
+}
+
+static void fill_piece(worker *w, const piece *p)
+{
+    bool finite = !is_transposed(&w->f->sources[p->source]) || read_matrix(w, p);
+    int64_t last = p->to.first + p->to.count;
+    for (int64_t at = p->to.first, next; at < last && !w->err.status; at = next) {
+        next = at + PIECE < last ? at + PIECE : last;
+        finite &= fill_part(w, p, at, next);
+    }
+    if (!finite) __atomic_store_n(&w->f->not_finite[p->source], 1, __ATOMIC_RELAXED);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -270,7 +295,7 @@ static bool worker_open(worker *w, mc_fence *before)
     device_failed(w, d->lanes->lane_new(d, &w->lane));
     for (int i = 0; i < BUFFERS && !w->err.status; i++) {
         device_failed(w, d->lanes->fence_new(d, &w->fence[i]));
-        if (!(w->buffer[i] = d->host_alloc(d, w->f->most))) return false;
+        if (!(w->buffer[i] = d->host_alloc(d, BUFFER))) return false;
     }
     if (!w->err.status) device_failed(w, d->lanes->after(d, w->lane, before));
     return true;
@@ -283,7 +308,7 @@ static void worker_close(worker *w)
     d->lanes->lane_free(d, w->lane);
     for (int i = 0; i < BUFFERS; i++) {
         d->lanes->fence_free(d, w->fence[i]);
-        d->host_free(d, w->buffer[i], w->f->most);
+        d->host_free(d, w->buffer[i], BUFFER);
     }
     mc_free(w->block);
     mc_free(w->matrix);
