@@ -13,15 +13,14 @@
 #include "core/nn/module_internal.h"
 
 enum {
-    PIECE = 1 << 19, /* elements that go to their place at a time */
-    MATRIX =
-        64 << 20,     /* bytes of a matrix that is transposed at a time, at least one row of ours */
-    SHORT = 32 << 10, /* bytes; shorter runs are copied from mapped pages */
-    BLOCK = 1 << 14,  /* elements that are converted at a time, on one thread */
-    LINE = 64,        /* bytes of a row that are written together */
+    PIECE = 1 << 19,   /* elements that go to their place at a time */
+    BLOCK = 1 << 14,   /* elements that are converted at a time, on one thread */
+    MATRIX = 48 << 20, /* bytes of a matrix that is transposed at a time; a row of ours at least */
+    SHORT = 32 << 10,  /* bytes; shorter runs are copied from mapped pages */
+    LINE = 64,         /* bytes of a row that are written together */
     BUFFERS = 2,
     BUFFER = PIECE * 4, /* bytes */
-    THREADS = 16        /* a bus is full before */
+    THREADS = 16        /* a bus is full before, and all their memory is below a GiB */
 };
 
 /* What one thread does at a time: a run of a parameter's elements, or a matrix. */
