@@ -49,6 +49,18 @@ static mc_dtype dtype_of(const char *name)
     return strcmp(name, "bf16") == 0 ? MC_BF16 : strcmp(name, "f16") == 0 ? MC_F16 : MC_F32;
 }
 
+/* The most memory that the process has had, in GB. */
+static double most_memory(void)
+{
+    char line[256];
+    double kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, "VmHWM:", 6) == 0) kib = strtod(line + 6, NULL);
+    if (file) fclose(file);
+    return kib * 1024e-9;
+}
+
 /* The bytes of the weights of a folder in one file. */
 static double weight_bytes(const char *folder)
 {
@@ -74,8 +86,8 @@ static void measure(mc_context *ctx, char **a, double since)
     mc_model *m =
         mc_model_from_pretrained_of(ctx, a[0], a[1], &(mc_load_options){.dtype = dtype_of(a[2])});
     report("from_pretrained", &since);
-    printf("%28s %8.2f GB at %.2f GB/s\n", "", weight_bytes(a[1]) * 1e-9,
-           weight_bytes(a[1]) * 1e-6 / (since - before));
+    printf("%28s %8.2f GB at %.2f GB/s, at most %.2f GB resident\n", "", weight_bytes(a[1]) * 1e-9,
+           weight_bytes(a[1]) * 1e-6 / (since - before), most_memory());
     mc_generation *g =
         m ? mc_model_generate(m, prompts, &length, 1,
                               &(mc_generate_options){.max_new_tokens = 1, .ignore_eos = true})
