@@ -113,6 +113,8 @@ def step_install():
     check_paths()
     if SHARED_LIBS:
         check_symbols()
+    make_model() # what steps share, for they run side by side
+    make_data()
 
 
 def pkg_config(*what):
@@ -132,8 +134,9 @@ def compile_program(source, output, flags=()):
 
 
 def example(name):
-    """An example, copied out of the tree and compiled against the installed copy."""
-    folder = WORK / "outside"
+    """An example, copied out of the tree and compiled against the installed copy. Each step has its
+    own, for steps run side by side and a program that runs can't be written."""
+    folder = WORK / "outside" / sys.argv[1]
     folder.mkdir(parents=True, exist_ok=True)
     source = shutil.copy(SOURCE / "examples" / f"{name}.c", folder)
     return compile_program(pathlib.Path(source), folder / name)
@@ -223,7 +226,9 @@ def make_model():
 
 def make_data():
     data = WORK / "tiny-boolq"
-    data.mkdir(parents=True, exist_ok=True)
+    if data.exists():
+        return data
+    data.mkdir(parents=True)
     for split, rows in (("train", 20), ("val", 7)):
         lines = [json.dumps({"question": f"is number {i} even", "label": i % 2 == 0, "idx": i,
                              "passage": f"Number {i} is {'even' if i % 2 == 0 else 'odd'}."})
