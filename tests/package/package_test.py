@@ -113,7 +113,7 @@ def step_install():
     check_paths()
     if SHARED_LIBS:
         check_symbols()
-    make_model() # what steps share, for they run side by side
+    make_model()  # what steps share, for they run side by side
     make_data()
 
 
