@@ -92,10 +92,9 @@ bool mc_weight_written_copy(mc_module *model, const mc_weight_map *map, bool own
     const char *rest;
     const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
     out[0] = '\0';
-    if (!rule) return false;
-    if (!own_names)
-        return mc_weight_copy(map, ours, out) &&
-               (!rule->copied_with || mc_module_find_parameter(model, rule->copied_with));
+    if (!rule || (rule->copied_with && !mc_module_find_parameter(model, rule->copied_with)))
+        return false;
+    if (!own_names) return mc_weight_copy(map, ours, out);
     return rule->own_copy && expand(out, rule->own_copy, number, 0) && expand(out, rest, 0, 0) &&
            !mc_module_find_parameter(model, out); /* which is no copy then */
 }

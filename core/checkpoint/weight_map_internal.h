@@ -23,7 +23,7 @@ typedef struct mc_weight_rule {
      * it, it counts. It is written too, unless `copied_with` names a parameter that the model
      * doesn't have. NULL: none */
     const char *copy, *copied_with;
-    const char *own_copy; /* written too where parameters are written under our own names */
+    const char *own_copy; /* written too, on that condition, under our own names */
 } mc_weight_rule;
 
 /* Where a parameter lies in a tensor of a file: see mc_weight_rule. */

@@ -38,7 +38,8 @@ typedef struct mc_bert_parts {
 
 /* Names of the encoder and pooler in Hugging Face's files. */
 #define MC_BERT_BODY_RULES                                                                 \
-    {"input_embedding", "embeddings.word_embeddings"},                                     \
+    {"input_embedding", "embeddings.word_embeddings", .own_copy = "lm_head.decoder",       \
+     .copied_with = "lm_head.decoder.bias"},                                               \
         {"position_embedding", "embeddings.position_embeddings"},                          \
         {"token_type_embedding", "embeddings.token_type_embeddings"},                      \
         {"embedding_layernorm", "embeddings.LayerNorm"}, {"pooler.dense", "pooler.dense"}, \
