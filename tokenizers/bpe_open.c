@@ -248,23 +248,16 @@ static mc_status read_special(mc_tokenizer *tok, mc_error *err, const char *path
 static mc_status read_specials(mc_tokenizer *tok, mc_error *err, const char *path,
                                const cJSON *root)
 {
-    const struct {
-        const char *key;
-        char **name;
-    } names[] = {{"bos_token", &tok->bos_token},  {"eos_token", &tok->eos_token},
-                 {"unk_token", &tok->unk_token},  {"sep_token", &tok->sep_token},
-                 {"pad_token", &tok->pad_token},  {"cls_token", &tok->cls_token},
-                 {"mask_token", &tok->mask_token}};
-    const cJSON *more = mc_tokenizer_part(root, "additional_special_tokens"), *item;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    mc_special_name names[MC_SPECIAL_NAMES];
+    const cJSON *more, *item;
+    mc_tokenizer_special_names(tok, names);
+    for (int i = 0; i < MC_SPECIAL_NAMES; i++) {
         item = mc_tokenizer_part(root, names[i].key);
         if (item && (read_special(tok, err, path, item) ||
                      mc_tokenizer_read_name(err, path, root, names[i].key, names[i].name)))
             return err->status;
     }
-    if (more && !cJSON_IsArray(more))
-        return mc_error_set(err, MC_ERR_FORMAT,
-                            "%s: expected \"additional_special_tokens\" to be a list", path);
+    if (mc_tokenizer_more_specials(err, path, root, &more)) return err->status;
     cJSON_ArrayForEach(item, more)
     {
         if (read_special(tok, err, path, item)) return err->status;

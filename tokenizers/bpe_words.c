@@ -7,7 +7,7 @@
 #include "tokenizers/tokenizer_internal.h"
 #include "tokenizers/word_key_internal.h"
 
-enum { CACHED = MC_WORD_KEY_SIZE, CACHE_FIRST = 1 << 10, CACHE_LAST = 1 << 16 };
+enum { CACHED = MC_WORD_KEY_SIZE, CACHE_LAST = 1 << 16 };
 
 typedef enum sign { LETTER = 0, NUMBER, WHITE, OTHER } sign;
 
@@ -99,17 +99,11 @@ static inline mc_bpe_word *place_of(const mc_bpe_scratch *s, const uint64_t key[
     return &s->words[(size_t)(mc_word_hash(key, size) >> 40) & (s->word_count - 1)];
 }
 
-/* An empty cache of eight times the places; what it held comes again soon enough. */
 static bool grow_cache(mc_bpe_scratch *s)
 {
-    size_t count = s->word_count ? s->word_count * 8 : CACHE_FIRST;
-    mc_bpe_word *words = mc_calloc(count, sizeof *words);
-    if (!words) return false;
-    mc_free(s->words);
-    s->words = words;
-    s->word_count = count;
-    s->words_put = 0;
-    return true;
+    mc_bpe_word *words = mc_word_cache_grow(s->words, &s->word_count, &s->words_put, sizeof *words);
+    if (words) s->words = words;
+    return words;
 }
 
 /* Makes the scratch this vocabulary's. */

@@ -30,6 +30,20 @@ mc_status mc_tokenizer_read_added_decoder(mc_tokenizer *tok, mc_error *err, cons
 mc_status mc_tokenizer_read_name(mc_error *err, const char *path, const cJSON *root,
                                  const char *key, char **name);
 
+/* The keys of a configuration that name special tokens, and where their names go. */
+typedef struct mc_special_name {
+    const char *key;
+    char **name;
+} mc_special_name;
+enum { MC_SPECIAL_NAMES = 7 };
+void mc_tokenizer_special_names(mc_tokenizer *tok, mc_special_name names[MC_SPECIAL_NAMES]);
+/* Sets all of them that are there. */
+mc_status mc_tokenizer_read_names(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  const cJSON *root);
+/* *list = "additional_special_tokens", NULL where there is none. */
+mc_status mc_tokenizer_more_specials(mc_error *err, const char *path, const cJSON *root,
+                                     const cJSON **list);
+
 /* ---- bpe_open.c ---- */
 
 /* A folder's files; those of the configuration need not be there. */

@@ -384,6 +384,36 @@ mc_status mc_tokenizer_read_name(mc_error *err, const char *path, const cJSON *r
     return MC_OK;
 }
 
+void mc_tokenizer_special_names(mc_tokenizer *tok, mc_special_name names[MC_SPECIAL_NAMES])
+{
+    const mc_special_name all[MC_SPECIAL_NAMES] = {
+        {"bos_token", &tok->bos_token},  {"eos_token", &tok->eos_token},
+        {"unk_token", &tok->unk_token},  {"sep_token", &tok->sep_token},
+        {"pad_token", &tok->pad_token},  {"cls_token", &tok->cls_token},
+        {"mask_token", &tok->mask_token}};
+    memcpy(names, all, sizeof all);
+}
+
+mc_status mc_tokenizer_read_names(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  const cJSON *root)
+{
+    mc_special_name names[MC_SPECIAL_NAMES];
+    mc_tokenizer_special_names(tok, names);
+    for (int i = 0; i < MC_SPECIAL_NAMES; i++)
+        if (mc_tokenizer_read_name(err, path, root, names[i].key, names[i].name))
+            return err->status;
+    return MC_OK;
+}
+
+mc_status mc_tokenizer_more_specials(mc_error *err, const char *path, const cJSON *root,
+                                     const cJSON **list)
+{
+    *list = mc_tokenizer_part(root, "additional_special_tokens");
+    if (!*list || cJSON_IsArray(*list)) return MC_OK;
+    return mc_error_set(err, MC_ERR_FORMAT,
+                        "%s: expected \"additional_special_tokens\" to be a list", path);
+}
+
 /* {"30522": {"content": ...}, ...}; they are numbered in the order of their keys. */
 mc_status mc_tokenizer_read_added_decoder(mc_tokenizer *tok, mc_error *err, const char *path,
                                           const cJSON *root)
@@ -414,13 +444,7 @@ mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char 
     if (!root) return err->status;
     bool lower = false;
     mc_normalizer_options *options = &tok->normalizer_options;
-    mc_status status = mc_tokenizer_read_name(err, path, root, "unk_token", &tok->unk_token);
-    if (!status) status = mc_tokenizer_read_name(err, path, root, "cls_token", &tok->cls_token);
-    if (!status) status = mc_tokenizer_read_name(err, path, root, "sep_token", &tok->sep_token);
-    if (!status) status = mc_tokenizer_read_name(err, path, root, "pad_token", &tok->pad_token);
-    if (!status) status = mc_tokenizer_read_name(err, path, root, "mask_token", &tok->mask_token);
-    if (!status) status = mc_tokenizer_read_name(err, path, root, "bos_token", &tok->bos_token);
-    if (!status) status = mc_tokenizer_read_name(err, path, root, "eos_token", &tok->eos_token);
+    mc_status status = mc_tokenizer_read_names(tok, err, path, root);
     if (!status && all) {
         mc_json_get_bool(err, root, path, "do_lower_case", &lower);
         mc_json_get_bool(err, root, path, "tokenize_chinese_chars", &options->handle_chinese_chars);

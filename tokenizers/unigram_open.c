@@ -95,29 +95,12 @@ static mc_status add_specials(mc_tokenizer *tok, mc_error *err, const char *path
     return status;
 }
 
-static mc_status read_names(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *config)
-{
-    const struct {
-        const char *key;
-        char **name;
-    } names[] = {{"bos_token", &tok->bos_token},  {"eos_token", &tok->eos_token},
-                 {"unk_token", &tok->unk_token},  {"sep_token", &tok->sep_token},
-                 {"pad_token", &tok->pad_token},  {"cls_token", &tok->cls_token},
-                 {"mask_token", &tok->mask_token}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (mc_tokenizer_read_name(err, path, config, names[i].key, names[i].name))
-            return err->status;
-    return MC_OK;
-}
-
 /* Special tokens beside the sentinels that the configuration lists without settings. */
 static mc_status read_more(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *config)
 {
-    const cJSON *list = mc_tokenizer_part(config, "additional_special_tokens"), *item;
+    const cJSON *list, *item;
     bool decoder = mc_tokenizer_part(config, "added_tokens_decoder") != NULL;
-    if (list && !cJSON_IsArray(list))
-        return mc_error_set(err, MC_ERR_FORMAT,
-                            "%s: expected \"additional_special_tokens\" to be a list", path);
+    if (mc_tokenizer_more_specials(err, path, config, &list)) return err->status;
     cJSON_ArrayForEach(item, list)
     {
         const char *text = cJSON_IsString(item) ? item->valuestring : NULL;
@@ -146,7 +129,7 @@ static mc_status read_config(mc_tokenizer *tok, mc_error *err, const char *path,
     else if (*name && !is_one_of(name, t5_classes) && !is_one_of(name, plain_classes))
         status = mc_tokenizer_unsupported(err, path, "tokenizer_class", name, "T5Tokenizer");
     if (is_one_of(name, t5_classes)) c->t5 = true;
-    if (!status) status = read_names(tok, err, path, config);
+    if (!status) status = mc_tokenizer_read_names(tok, err, path, config);
     if (!status) status = mc_tokenizer_read_added_decoder(tok, err, path, config);
     if (!status) status = read_more(tok, err, path, config);
     cJSON_Delete(config);

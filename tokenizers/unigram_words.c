@@ -12,7 +12,7 @@
 #include "tokenizers/tokenizer_internal.h"
 #include "tokenizers/word_key_internal.h"
 
-enum { CACHE_FIRST = 1 << 10, CACHE_LAST = 1 << 15, WORD_IDS = 4 };
+enum { CACHE_LAST = 1 << 15, WORD_IDS = 4 };
 
 /* Sums below it are far from where they begin anew. */
 static const double SUM_SAFE = 99000;
@@ -21,14 +21,10 @@ static const double SUM_SAFE = 99000;
 
 static bool grow_cache(mc_unigram_scratch *s)
 {
-    size_t count = s->word_count ? s->word_count * 8 : CACHE_FIRST;
-    mc_unigram_word *words = mc_calloc(count, sizeof *words);
-    if (!words) return false;
-    mc_free(s->words);
-    s->words = words;
-    s->word_count = count;
-    s->words_put = 0;
-    return true;
+    mc_unigram_word *words =
+        mc_word_cache_grow(s->words, &s->word_count, &s->words_put, sizeof *words);
+    if (words) s->words = words;
+    return words;
 }
 
 static bool take_scratch(const mc_unigram *u, mc_unigram_scratch *s)

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include "core/base/memory_internal.h"
 
 enum { MC_WORD_KEY_SIZE = 16 }; /* bytes that a key has room for */
 
@@ -36,6 +37,20 @@ static inline void mc_word_key(const uint8_t *word, size_t size, const uint8_t *
     memcpy(bytes, word, size);
     key[0] = mc_load_word(bytes);
     key[1] = mc_load_word(bytes + 8);
+}
+
+/* An empty cache of words of `size` bytes in place of another, with eight times its places or, of
+ * none, 1024; what the old one held comes again soon enough. NULL when memory is out: the old one
+ * stays. */
+static inline void *mc_word_cache_grow(void *words, size_t *count, size_t *put, size_t size)
+{
+    size_t more = *count ? *count * 8 : 1 << 10;
+    void *grown = mc_calloc(more, size);
+    if (!grown) return NULL;
+    mc_free(words);
+    *count = more;
+    *put = 0;
+    return grown;
 }
 
 static inline uint64_t mc_word_hash(const uint64_t key[2], size_t size)

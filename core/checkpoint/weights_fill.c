@@ -196,7 +196,8 @@ static bool read_run(worker *w, size_t source, int64_t first, int64_t n, mc_dtyp
 #define TURN(type)                  \
     for (int64_t i = 0; i < n; i++) \
     memcpy((type *)out + i, from + (size_t)i * stride + (size_t)row * sizeof(type), sizeof(type))
-static void turn(const char *from, size_t stride, int64_t row, int64_t n, size_t size, void *out)
+static void turn_line(const char *from, size_t stride, int64_t row, int64_t n, size_t size,
+                      void *out)
 {
     if (size == sizeof(uint32_t))
         TURN(uint32_t);
@@ -234,8 +235,8 @@ static void turn_rows(const worker *w, const piece *p, int64_t first, int64_t la
             int64_t from = at < first ? first : at, until = at + line < end ? at + line : end;
             if (until > last) until = last;
             if (from < until)
-                turn(w->matrix + (size_t)(column + from - at) * stride, stride, row - top,
-                     until - from, size, to + (size_t)(from - first) * size);
+                turn_line(w->matrix + (size_t)(column + from - at) * stride, stride, row - top,
+                          until - from, size, to + (size_t)(from - first) * size);
         }
 }
 
