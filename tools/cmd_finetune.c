@@ -1,33 +1,18 @@
 /* `modelcenter finetune`: trains a pretrained model (or one from random weights) on a task,
  * evaluates it after each epoch, and saves it as a folder that from_pretrained reads. */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "tools/args.h"
-#include "tools/classify.h"
 #include "tools/commands.h"
 #include "tools/download_bar.h"
 #include "tools/families.h"
+#include "tools/finetune.h"
 #include "tools/interrupt.h"
-#include "tools/ranks.h"
-#include "tools/train_options.h"
-
-typedef enum keep { KEEP_LAST, KEEP_BEST } keep;
 
 static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
 static const char *const keep_names[] = {"last", "best", NULL};
-
-typedef struct finetune_options {
-    int model, task, keep;
-    const char *pretrained, *revision, *config, *tokenizer, *data, *output;
-    int64_t max_shard_size;
-    int64_t epochs, max_length, max_steps;
-    int batch_size;
-    double dropout;
-    bool dropout_given, shuffle, no_decay_bias_norm;
-    uint64_t seed;
-    train_options train;
-} finetune_options;
 
 static const finetune_options defaults = {.epochs = 1,
                                           .batch_size = 32,
@@ -40,32 +25,24 @@ static const finetune_options defaults = {.epochs = 1,
                                                     .dtype = TRAIN_UNSET,
                                                     .ranks = RANKS_DEFAULTS}};
 
-enum { STEPS_KEPT = 4 };
-
-/* All of a run. */
-typedef struct finetune {
-    const finetune_options *o;
-    mc_context *ctx;
-    run_log log;
-    mc_tokenizer *tokenizer;
-    mc_model *model;
-    mc_dataset *train_rows, *val_rows;
-    mc_dataloader *train, *val;
-    const mc_batch *batch; /* of the running step */
-    classify_exam exam;
-    mc_optim_manager *optim;
-    int64_t step, steps, shown;
-    int64_t tokens[STEPS_KEPT]; /* of the last steps */
-    double clock, train_seconds;
-    classify_score score; /* of the model that is kept */
-    bool refused;         /* it was said why not to go on */
-} finetune;
+bool finetune_refuse(finetune *f, const char *format, ...)
+{
+    char message[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    fprintf(stderr, "error: %s\n", message);
+    f->refused = true;
+    ranks_refuse(f->ctx, message);
+    return false;
+}
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
 static mc_model *open_model(finetune *f, int outputs)
 {
-    const finetune_options *o = f->o;
+    const finetune_options *o = &f->o;
     const char *family = family_names()[o->model];
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = outputs,
@@ -77,7 +54,7 @@ static mc_model *open_model(finetune *f, int outputs)
 
 static void open_data(finetune *f)
 {
-    const finetune_options *o = f->o;
+    const finetune_options *o = &f->o;
     const char *task = task_names[o->task];
     int64_t positions = mc_model_get_shape(f->model).positions;
     mc_dataset_options options = classify_rows(f->model, o->max_length);
@@ -98,7 +75,7 @@ static void open_data(finetune *f)
 
 static void make_optimizer(finetune *f)
 {
-    const finetune_options *o = f->o;
+    const finetune_options *o = &f->o;
     bool scaled = train_dtypes[o->train.dtype] == MC_F16;
     mc_adam_options adam_options = {.weight_decay = (float)o->train.weight_decay,
                                     .no_decay_bias_norm = o->no_decay_bias_norm};
@@ -120,26 +97,17 @@ static void name_labels(finetune *f)
     mc_model_set_task(f->model, mc_dataset_task(f->val_rows), one_each ? names : NULL);
 }
 
-static bool refuse(finetune *f, const char *message)
-{
-    fprintf(stderr, "error: %s\n", message);
-    f->refused = true;
-    ranks_refuse(f->ctx, message);
-    return false;
-}
-
 static bool set_up(finetune *f)
 {
-    const finetune_options *o = f->o;
+    const finetune_options *o = &f->o;
     const char *source = o->pretrained ? o->pretrained : o->config;
     if (o->tokenizer) source = o->tokenizer;
-    char message[1024];
-    if (!train_check_grad_dtype(&o->train, message, sizeof message)) return refuse(f, message);
-    if (!mc_failed(f->ctx) && !train_can_save(o->output)) {
-        snprintf(message, sizeof message, "--output %s: cannot write there: %s", o->output,
-                 strerror(errno));
-        return refuse(f, message);
-    }
+    char message[256];
+    if (!train_check_grad_dtype(&o->train, message, sizeof message))
+        return finetune_refuse(f, "%s", message);
+    if (!mc_failed(f->ctx) && !train_can_save(o->output))
+        return finetune_refuse(f, "--output %s: cannot write there: %s", o->output,
+                               strerror(errno));
     mc_tokenizer_options options = {.revision = source == o->pretrained ? o->revision : NULL};
     f->tokenizer = mc_tokenizer_open(f->ctx, source, &options);
     f->model = open_model(f, mc_task_outputs(task_names[o->task]));
@@ -165,93 +133,10 @@ static bool set_up(finetune *f)
                            .jsonl = o->train.log_jsonl,
                            .tensorboard = o->train.tensorboard,
                            .silent = ranks_silent(f->ctx)};
-    return run_log_init(&f->log, &log) == MC_OK || refuse(f, f->log.message);
+    return run_log_init(&f->log, &log) == MC_OK || finetune_refuse(f, "%s", f->log.message);
 }
 
-/* ---- training -------------------------------------------------------------------------------- */
-
-/* Shows the step `late` before the newest, if it has not been shown. On a device that works on its
- * own this waits for that step, while the newer ones run; its time is that since the report
- * before. */
-static void report(finetune *f, int late)
-{
-    mc_step_report r;
-    if (!mc_optim_manager_report(f->optim, late, &r) || r.step <= f->shown) return;
-    double now = classify_clock(), seconds = now - f->clock;
-    f->clock = now;
-    f->shown = r.step;
-    f->train_seconds += seconds;
-    run_log_step(&f->log, &(run_step){.step = r.step,
-                                      .loss = r.loss,
-                                      .grad_norm = r.grad_norm,
-                                      .lr = r.lr,
-                                      .loss_scale = r.loss_scale,
-                                      .ms = 1e3 * seconds,
-                                      .tokens = f->tokens[r.step % STEPS_KEPT],
-                                      .skipped = r.skipped});
-}
-
-/* What a GPU records: mc_step_run. */
-static void step(mc_context *ctx, void *user)
-{
-    finetune *f = user;
-    mc_optim_manager_zero_grad(f->optim);
-    mc_tape *t = mc_tape_begin(ctx);
-    mc_tensor *logits = classify_logits(t, f->model, f->train_rows, f->batch);
-    mc_tensor *loss = logits ? mc_cross_entropy(t, logits, f->batch->labels, NULL) : NULL;
-    mc_optim_manager_backward(f->optim, t, loss);
-    mc_optim_manager_step(f->optim);
-    mc_tape_end(t);
-}
-
-static void train_step(finetune *f)
-{
-    if (mc_step_run(f->ctx, f->batch->key, step, f)) return;
-    f->tokens[++f->step % STEPS_KEPT] = f->batch->all_tokens;
-    report(f, f->o->train.device == TRAIN_CPU ? 0 : 1);
-}
-
-static bool going_on(const finetune *f)
-{
-    return !ranks_stop(f->ctx, f->step, f->o->train.device != TRAIN_CPU);
-}
-
-/* The tokenizer first: when the weights are there, the folder is whole. */
-static void save(finetune *f)
-{
-    if (!f->o->output || mc_failed(f->ctx)) return;
-    run_log_line(&f->log, "saving to %s", f->o->output);
-    if (mc_rank(f->ctx) == 0) mc_tokenizer_save(f->tokenizer, f->o->output);
-    mc_save_options options = {.max_shard_size = f->o->max_shard_size};
-    mc_model_save_as(f->model, f->o->output, &options);
-}
-
-/* Evaluates the model; its score is the run's if it is the one to keep, and the best so far is
- * saved at once, so that it cannot be lost. */
-static void evaluate(finetune *f, int64_t epoch)
-{
-    classify_score score;
-    if (!going_on(f) || !classify_evaluate(f->ctx, &f->exam, &f->log, &score)) return;
-    classify_report(&f->log, f->val_rows, "val", &score, f->step, epoch);
-    bool best = f->score.accuracy.count == 0 || score.accuracy.correct > f->score.accuracy.correct;
-    if (f->o->keep == KEEP_BEST && !best) return;
-    f->score = score;
-    if (f->o->keep == KEEP_BEST) save(f);
-}
-
-static void train(finetune *f)
-{
-    int64_t epoch = 0;
-    while (epoch < f->o->epochs && f->step < f->steps && going_on(f)) {
-        f->clock = classify_clock();
-        while (f->step < f->steps && going_on(f) && (f->batch = mc_dataloader_next(f->train)))
-            train_step(f);
-        report(f, 0);
-        evaluate(f, ++epoch);
-    }
-    if (epoch == 0) evaluate(f, 0);
-    if (f->o->keep == KEEP_LAST) save(f);
-}
+/* ---- running --------------------------------------------------------------------------------- */
 
 static int finish(finetune *f)
 {
@@ -259,7 +144,8 @@ static int finish(finetune *f)
     bool interrupted = interrupt_requested();
     if (interrupted && !mc_failed(f->ctx))
         run_log_line(&f->log, "interrupted at step %lld%s", (long long)f->step,
-                     f->o->output && f->o->keep == KEEP_LAST ? "; the model so far is saved" : "");
+                     f->o.output && f->o.keep == FINETUNE_KEEP_LAST ? "; the model so far is saved"
+                                                                    : "");
     else if (!mc_failed(f->ctx) &&
              classify_result(&f->log, f->val_rows, &f->score, f->train_seconds) != MC_OK)
         code = EXIT_RUN_FAILED;
@@ -268,14 +154,14 @@ static int finish(finetune *f)
     return code == EXIT_OK && interrupted ? EXIT_INTERRUPTED : code;
 }
 
-static int run(finetune_options *o)
+static int run(const finetune_options *o)
 {
-    finetune f = {.o = o};
-    f.ctx = train_start(&o->train, o->seed, &f.log);
+    finetune f = {.o = *o};
+    f.ctx = train_start(&f.o.train, o->seed, &f.log);
     int code = EXIT_RUN_FAILED;
     interrupt_init();
     if (set_up(&f)) {
-        train(&f);
+        finetune_train(&f);
         code = finish(&f);
     } else {
         ranks_print_error(f.ctx, f.refused);
