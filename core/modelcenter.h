@@ -66,6 +66,7 @@
 #include "datasets/loader.h"
 #include "datasets/metrics.h"
 #include "datasets/prepare.h"
+#include "datasets/table.h"
 #include "models/bert/bert.h"
 #include "models/convert.h"
 #include "models/cpm/cpm.h"

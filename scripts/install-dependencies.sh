@@ -130,6 +130,11 @@ for package in libcurl4-openssl-dev libssl-dev; do
     fi
 done
 
+# zlib reads .gz files and is not required.
+if ! is_installed zlib1g-dev && is_offered zlib1g-dev; then
+    (install zlib1g-dev) || echo "going on without zlib1g-dev: no .gz files" >&2
+fi
+
 # MPI lets several CPU ranks train together and is not required. One that is there is kept.
 if ! command -v mpicc >/dev/null 2>&1; then
     optional "no CPU ranks" libopenmpi-dev openmpi-bin

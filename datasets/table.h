@@ -1,0 +1,98 @@
+/* Tables: rows of named columns, read one after the other from CSV, TSV or JSON Lines.
+ *
+ *     mc_table *t = mc_table_open(ctx, "reviews.csv.gz", NULL);
+ *     int review = mc_table_column(t, "review"), stars = mc_table_column(t, "stars");
+ *     while (mc_table_next(t))
+ *         use(mc_table_text(t, review, NULL), mc_table_text(t, stars, NULL));
+ *     mc_table_free(t);
+ *     if (mc_failed(ctx)) return mc_print_error(ctx, stderr);
+ *
+ * A table streams: what it needs of memory is the longest row, not the file.
+ *
+ * The form of a file follows from its name, with ".gz" after it or not (gzip; several members are
+ * read one after the other):
+ *
+ *   .csv                         RFC 4180. The first row names the columns. A field in quotes may
+ *                                hold commas, line ends, and quotes written twice; a quote within a
+ *                                field that does not begin with one is an error.
+ *   .tsv, .tab                   Fields between tabs, taken as they are: quotes mean nothing, and
+ *                                no field holds a tab or a line end (IANA's
+ *                                text/tab-separated-values). The first row names the columns.
+ *   .jsonl, .ndjson, .json       JSON Lines: one object a line. The columns are the keys of the
+ *                                first object; "a.b" is key "b" of the object at key "a".
+ *
+ * All are UTF-8. A byte order mark, CRLF line ends, blank lines and a last line without an end are
+ * fine. A column without a name (as pandas writes its index) cannot be asked for by name.
+ *
+ * Errors have the form "FILE:LINE:COLUMN: what is wrong". Lines and columns count from 1, columns
+ * in characters: a quote that is never closed is reported where it opens, a row with too few or too
+ * many fields where it ends or goes on, and so are NUL characters and bytes that are no UTF-8. What
+ * is no JSON is reported as "FILE:LINE: ...", with the key where there is one. */
+#ifndef MC_DATASETS_TABLE_H
+#define MC_DATASETS_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "core/base/context.h"
+
+typedef struct mc_table mc_table;
+
+typedef enum mc_table_format {
+    MC_TABLE_BY_NAME = 0, /* what the file's name says */
+    MC_TABLE_CSV,
+    MC_TABLE_TSV,
+    MC_TABLE_JSONL,
+} mc_table_format;
+
+typedef struct mc_table_options {
+    mc_table_format format;
+} mc_table_options;
+
+/* Opens a file and reads its header row (of JSON Lines: its first row). `options` may be NULL. The
+ * table belongs to the context. Errors (NULL): no such file; an ending that is none of the above
+ * where no format is given; .gz in a library without zlib; an empty file; two columns of one name;
+ * what is wrong with the row. */
+MC_API mc_table *mc_table_open(mc_context *ctx, const char *path, const mc_table_options *options);
+
+/* The same from `size` bytes in memory, which have to stay until the table is freed. `name` stands
+ * for the file in errors; its ending counts as a file's does, without ".gz". */
+MC_API mc_table *mc_table_from_memory(mc_context *ctx, const char *name, const char *data,
+                                      size_t size, const mc_table_options *options);
+
+/* NULL is allowed. */
+MC_API void mc_table_free(mc_table *table);
+
+/* The columns: how many there are, and the name of the i-th ("" for one without; NULL past the
+ * last). Names belong to the table. */
+MC_API int mc_table_columns(const mc_table *table);
+MC_API const char *mc_table_column_name(const mc_table *table, int i);
+
+/* The number of the column of a name, for the functions below. Where there is none: -1 with an
+ * error that lists those that there are. */
+MC_API int mc_table_column(mc_table *table, const char *name);
+
+/* Goes to the next row; at first to the first. False at the end, and on an error. */
+MC_API bool mc_table_next(mc_table *table);
+
+/* Of the current row: its number from 0, and the line that it begins on, from 1. */
+MC_API int64_t mc_table_row(const mc_table *table);
+MC_API int64_t mc_table_line(const mc_table *table);
+
+/* Whether the current row has a value there: in JSON Lines a key with a value other than null; in
+ * CSV and TSV a field that is not empty. */
+MC_API bool mc_table_has(mc_table *table, int column);
+
+/* The text of a column of the current row, closed with a NUL and valid until the next row; *length
+ * (which may be NULL) becomes its bytes. In JSON Lines a number is its shortest decimal form, true
+ * and false are these words, and a key that is missing or null, a list or an object is an error
+ * (NULL). NULL too without a current row. */
+MC_API const char *mc_table_text(mc_table *table, int column, size_t *length);
+
+/* Sets the error "FILE:LINE:COLUMN: <text>" about a column of the current row (of JSON Lines
+ * "FILE:LINE: key "...": <text>"), with the status MC_ERR_FORMAT, which is returned. For what a
+ * program expects of the text and does not find. */
+MC_API mc_status mc_table_fail(mc_table *table, int column, const char *format, ...)
+    MC_PRINTF(3, 4);
+
+#endif
