@@ -67,6 +67,7 @@
 #include "datasets/metrics.h"
 #include "datasets/prepare.h"
 #include "datasets/table.h"
+#include "datasets/text_metrics.h"
 #include "models/bert/bert.h"
 #include "models/convert.h"
 #include "models/cpm/cpm.h"
