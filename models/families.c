@@ -30,6 +30,12 @@ mc_model_kind mc_family_kind(const char *name)
     return family ? family->kind : 0;
 }
 
+mc_prompt_style mc_family_prompt_style(const char *name)
+{
+    const mc_family *family = mc_family_find(name);
+    return family ? family->prompt : MC_PROMPT_ENCODER;
+}
+
 bool mc_family_has_classifier(const char *name)
 {
     const mc_family *family = mc_family_find(name);

@@ -162,6 +162,7 @@ struct mc_family {
     const char *title;             /* in messages: "GPT-2" */
     const char *const *model_type; /* of config.json, the one that is written first; NULL ends */
     mc_model_kind kind;
+    mc_prompt_style prompt; /* how texts of data sets are put to it */
     mc_family_traits has;
     size_t config_size, parts_size;
     const mc_config_row *rows;   /* ends with MC_CONFIG_END */

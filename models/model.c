@@ -99,6 +99,12 @@ const char *mc_model_family(const mc_model *m) { return m ? m->family->name : NU
 mc_model_shape mc_model_get_shape(const mc_model *m) { return m ? m->shape : (mc_model_shape){0}; }
 mc_model_heads mc_model_get_heads(const mc_model *m) { return m ? m->heads : (mc_model_heads){0}; }
 int64_t mc_model_dim(const mc_model *m) { return m ? m->shape.dim : 0; }
+
+mc_prompt mc_model_prompt(const mc_model *m)
+{
+    if (!m) return (mc_prompt){0};
+    return (mc_prompt){.style = m->family->prompt, .start_token = (int32_t)m->shape.start_token};
+}
 mc_module *mc_model_module(mc_model *m) { return m ? &m->module : NULL; }
 
 bool mc_model_config_text(const mc_model *m, char *out, size_t room)

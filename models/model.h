@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include "core/checkpoint/pretrained.h"
 #include "core/ops/ops.h"
+#include "datasets/prompt.h"
 #include "models/generate/generate.h"
 
 typedef struct mc_model mc_model;
@@ -37,6 +38,8 @@ MC_API const char *mc_family_name(int i);
 MC_API bool mc_family_known(const char *name);
 MC_API mc_model_kind mc_family_kind(const char *name);  /* 0 for an unknown name */
 MC_API bool mc_family_has_classifier(const char *name); /* mc_model_heads.labels */
+/* How data sets put texts to models of the family; as to an encoder for an unknown name. */
+MC_API mc_prompt_style mc_family_prompt_style(const char *name);
 /* Shape number i that mc_model_new knows by name for a family ("gpt2-medium"), NULL after the
  * last. */
 MC_API const char *mc_family_shape_name(const char *family, int i);
@@ -120,6 +123,8 @@ MC_API mc_model_heads mc_model_get_heads(const mc_model *model);
  * `room` bytes. Returns whether it fit. */
 MC_API bool mc_model_config_text(const mc_model *model, char *text, size_t room);
 MC_API int64_t mc_model_dim(const mc_model *model); /* 0 for NULL */
+/* How data sets put texts to the model: mc_dataset_options.prompt. Zeros for NULL. */
+MC_API mc_prompt mc_model_prompt(const mc_model *model);
 MC_API mc_module *mc_model_module(mc_model *model);
 /* FLOP of a training step a token of a sequence of `length`: 6 N + 12 L D T. */
 MC_API double mc_model_flops(mc_model *model, int64_t length);

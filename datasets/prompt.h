@@ -1,0 +1,26 @@
+/* How texts are put to a model of a family, as far as data sets have to know it.
+ *
+ * A model says it itself (mc_model_prompt in models/model.h); in a program with a model of its own
+ * it is a plain struct. */
+#ifndef MC_DATASETS_PROMPT_H
+#define MC_DATASETS_PROMPT_H
+
+#include <stdint.h>
+
+typedef enum mc_prompt_style {
+    MC_PROMPT_ENCODER = 0, /* texts and pairs between special tokens; nothing is generated: BERT */
+    MC_PROMPT_DECODER,     /* what is generated follows the prompt: GPT-2, GPT-J */
+    MC_PROMPT_T5,          /* the encoder reads the text, with </s> after it; in a text <extra_id_0>
+                              is a blank, which the decoder fills in */
+    MC_PROMPT_CPM1,        /* <s> and the text as context, which all of it sees; then the answer */
+    MC_PROMPT_CPM2,        /* the encoder reads the text and <s_0>; the decoder begins with <s_0> */
+} mc_prompt_style;
+
+enum { MC_PROMPT_STYLES = MC_PROMPT_CPM2 + 1 };
+
+typedef struct mc_prompt {
+    mc_prompt_style style;
+    int32_t start_token; /* what a decoder beside an encoder begins with: T5's is 0 */
+} mc_prompt;
+
+#endif
