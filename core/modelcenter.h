@@ -66,6 +66,7 @@
 #include "datasets/loader.h"
 #include "datasets/metrics.h"
 #include "datasets/prepare.h"
+#include "datasets/question_metrics.h"
 #include "datasets/table.h"
 #include "datasets/text_metrics.h"
 #include "models/bert/bert.h"

@@ -1,0 +1,40 @@
+/* Scores of questions that have several rows each: the answers of MultiRC, the entities of ReCoRD,
+ * the endings of HellaSwag.
+ *
+ *     float right[rows] = {0};                    each rank sets those of the rows that it computed
+ *     mc_merge_results(ctx, right, rows);
+ *     mc_question_score s = mc_score_questions(question, labels, right, rows);
+ *
+ * Rows of one question lie side by side, with one number in `question` (which otherwise means
+ * nothing). The functions that score use host memory of the caller and touch no context. */
+#ifndef MC_DATASETS_QUESTION_METRICS_H
+#define MC_DATASETS_QUESTION_METRICS_H
+
+#include <stdint.h>
+#include "core/base/context.h"
+
+/* Puts together on every rank what ranks have computed in parts: values (count) hold a number where
+ * this rank computed a row, and 0 elsewhere; each row is computed by one rank alone. Afterwards all
+ * ranks have all numbers, the same at any number of ranks. Every rank calls it, with the same
+ * count. Errors: memory, a rank that does not come; `values` then are as they were. */
+MC_API mc_status mc_merge_results(mc_context *ctx, float *values, int64_t count);
+
+typedef struct mc_question_score {
+    double f1a;        /* F1 of label 1 over all rows that have a label; 0 where none is 1 */
+    double em;         /* share of questions of which every row's prediction is its label */
+    int64_t rows;      /* with a label */
+    int64_t questions; /* with such a row */
+} mc_question_score;
+
+/* MultiRC's scores: labels (rows) are 0, 1, or negative for none; predictions (rows) count as 1
+ * above 0.5 and as 0 below. Without labels f1a and em are NaN. */
+MC_API mc_question_score mc_score_questions(const int64_t *question, const int32_t *labels,
+                                            const float *predictions, int64_t rows);
+
+/* The row of each question with the highest score, of equal ones the first; a NaN is lower than any
+ * number. best (questions) receives their numbers; room for `rows` will do. Returns how many
+ * questions there are. */
+MC_API int64_t mc_best_rows(const int64_t *question, const float *score, int64_t rows,
+                            int64_t *best);
+
+#endif
