@@ -8,6 +8,7 @@
 #include "core/base/memory_internal.h"
 #include "core/checkpoint/shards_internal.h"
 #include "core/checkpoint/training_internal.h"
+#include "core/checkpoint/training_state.h"
 
 /* ---- checksums ------------------------------------------------------------------------------- */
 
@@ -134,7 +135,7 @@ mc_status mc_checkpoint_steps(mc_error *err, const char *folder, int64_t **steps
     return status;
 }
 
-/* ---- the newest weights ---------------------------------------------------------------------- */
+/* ---- the run's weights ------------------------------------------------------------------------ */
 
 typedef struct publishing {
     mc_error *err;
@@ -211,7 +212,7 @@ static mc_status publish_shards(publishing *p, const char *single, const char *i
     return status;
 }
 
-mc_status mc_checkpoint_publish(mc_error *err, const char *folder, const char *checkpoint)
+static mc_status publish(mc_error *err, const char *folder, const char *checkpoint)
 {
     publishing p = {.err = err, .folder = folder, .checkpoint = checkpoint};
     char single[MC_PATH_MAX], from[MC_PATH_MAX], index_path[MC_PATH_MAX];
@@ -227,4 +228,12 @@ mc_status mc_checkpoint_publish(mc_error *err, const char *folder, const char *c
     else
         return MC_OK; /* weights of a program's own form */
     return status ? status : mc_shards_clean(err, single, p.shards);
+}
+
+mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step, int64_t best)
+{
+    char path[MC_PATH_MAX];
+    if (best == MC_CHECKPOINT_BEST_BESIDE) return MC_OK;
+    mc_status status = mc_checkpoint_path(err, path, folder, best ? best : step, "");
+    return status ? status : publish(err, folder, path);
 }

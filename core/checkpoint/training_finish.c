@@ -68,7 +68,7 @@ static mc_status remove_old(mc_saving *s)
     int kept = 0;
     mc_status status = mc_checkpoint_steps(s->err, s->folder, &steps, &count);
     for (size_t i = 0; !status && i < count; i++) {
-        if (steps[i] >= s->step || kept++ < s->keep) continue;
+        if (steps[i] >= s->step || steps[i] == s->best || kept++ < s->keep) continue;
         status = remove_checkpoint(s, steps[i]);
     }
     mc_free(steps);
@@ -168,6 +168,6 @@ mc_status mc_saving_finish(mc_saving *s)
     mc_status status = write_json(s);
     if (!status) status = sync_folder(s, s->aside);
     if (!status) status = take_name(s);
-    if (!status) status = mc_checkpoint_publish(s->err, s->folder, s->path);
+    if (!status) status = mc_checkpoint_publish(s->err, s->folder, s->step, s->best);
     return status ? status : remove_old(s);
 }

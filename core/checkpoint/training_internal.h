@@ -33,15 +33,16 @@ mc_status mc_checkpoint_path(mc_error *err, char path[MC_PATH_MAX], const char *
 /* Calls fn with the names of the entries of a folder; stops at the first status but MC_OK. */
 mc_status mc_folder_each(mc_error *err, const char *folder,
                          mc_status (*fn)(void *user, const char *name), void *user);
-/* Makes the newest weights those of a checkpoint. */
-mc_status mc_checkpoint_publish(mc_error *err, const char *folder, const char *checkpoint);
+/* Makes the weights beside the checkpoints those of the step `best`, or of `step` if that is 0;
+ * see mc_checkpoint_options. */
+mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step, int64_t best);
 
 /* A checkpoint that is being saved. */
 typedef struct mc_saving {
     mc_owned owned;
     mc_context *ctx;
     mc_error *err; /* where failures go: the context's error, or `error` on the thread */
-    int64_t step;
+    int64_t step, best;
     int keep;
     char folder[MC_PATH_MAX], aside[MC_PATH_MAX], path[MC_PATH_MAX];
     cJSON *json, *files; /* training.json and its list of files; rank 0's */

@@ -13,6 +13,8 @@ static mc_status describe(mc_saving *s, const mc_checkpoint_options *o)
     cJSON *json = s->json = cJSON_CreateObject();
     bool good = json && cJSON_AddNumberToObject(json, "format", MC_TRAINING_FORMAT) &&
                 cJSON_AddNumberToObject(json, "step", (double)o->step) &&
+                cJSON_AddNumberToObject(json, "best", (double)o->best) &&
+                cJSON_AddNumberToObject(json, "loss_rows", (double)s->ctx->agreed_rows) &&
                 mc_training_add_u64(json, "seed", s->ctx->seed) &&
                 mc_training_add_u64(json, "rng_offset", s->ctx->rng_offset);
     cJSON *settings = good ? cJSON_AddObjectToObject(json, "settings") : NULL;
@@ -102,10 +104,11 @@ mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,
 {
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (!folder || !options || !options->optim || !options->save_files || options->step < 1 ||
-        options->keep < 0)
+        options->keep < 0 || options->best < MC_CHECKPOINT_BEST_BESIDE ||
+        options->best > options->step)
         return mc_fail(ctx, MC_ERR_ARGUMENT,
                        "mc_checkpoint_save: expected a folder, an OptimManager, save_files, a step "
-                       "of 1 or more and a keep of 0 or more");
+                       "of 1 or more, a keep of 0 or more and a best up to the step");
     mc_status status = mc_checkpoint_wait(ctx);
     if (status) return status;
     mc_saving *s = mc_calloc(1, sizeof *s);
@@ -113,6 +116,7 @@ mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,
     s->ctx = ctx;
     s->err = &ctx->error;
     s->step = options->step;
+    s->best = options->best;
     s->keep = options->keep;
     mc_checkpoint_options chosen = *options;
     status = save(s, folder, &chosen);

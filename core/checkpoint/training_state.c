@@ -16,7 +16,8 @@ struct mc_checkpoint {
     mc_context *ctx;
     char folder[MC_PATH_MAX], run[MC_PATH_MAX];
     cJSON *json;
-    int64_t step;
+    int64_t step, best;
+    int64_t loss_rows; /* the context's agreed_rows, on which the last bits of gradients depend */
     uint64_t seed, rng_offset;
     mc_ranks_work work; /* while it is checked */
 };
@@ -52,8 +53,8 @@ static bool get_u64(mc_error *err, const cJSON *object, const char *name, const 
     return false;
 }
 
-static mc_status check_file(mc_checkpoint *c, mc_error *err, const char *json_path,
-                            const cJSON *file)
+static mc_status check_file(mc_checkpoint *c, mc_error *err, const char *folder,
+                            const char *json_path, const cJSON *file)
 {
     char path[MC_PATH_MAX];
     mc_file_print expected, found;
@@ -63,7 +64,7 @@ static mc_status check_file(mc_checkpoint *c, mc_error *err, const char *json_pa
     if (!get_u64(err, file, json_path, "bytes", &expected.bytes) ||
         !get_u64(err, file, json_path, "checksum", &expected.checksum))
         return err->status;
-    mc_status status = mc_path_join(err, path, c->folder, file->string);
+    mc_status status = mc_path_join(err, path, folder, file->string);
     if (!status) status = mc_file_print_of(err, path, mc_ranks_work_tick, &c->work, &found);
     if (status) return status;
     if (found.bytes != expected.bytes)
@@ -75,14 +76,28 @@ static mc_status check_file(mc_checkpoint *c, mc_error *err, const char *json_pa
     return MC_OK;
 }
 
-static mc_status check_files(mc_checkpoint *c, mc_error *err, const char *path)
+static mc_status check_files(mc_checkpoint *c, mc_error *err, const char *folder, const char *path,
+                             const cJSON *json)
 {
-    const cJSON *files = cJSON_GetObjectItemCaseSensitive(c->json, "files"), *file;
+    const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files"), *file;
     if (!cJSON_IsObject(files) || !cJSON_GetObjectItemCaseSensitive(files, MC_TRAINING_OPTIMIZER))
         return mc_error_set(err, MC_ERR_FORMAT, "%s: key \"files\": expected an object with \"%s\"",
                             path, MC_TRAINING_OPTIMIZER);
     mc_status status = MC_OK;
-    cJSON_ArrayForEach(file, files) if (!status) status = check_file(c, err, path, file);
+    cJSON_ArrayForEach(file, files) if (!status) status = check_file(c, err, folder, path, file);
+    return status;
+}
+
+static mc_status check_best(mc_checkpoint *c, mc_error *err)
+{
+    char folder[MC_PATH_MAX], path[MC_PATH_MAX];
+    if (c->best < 1 || c->best == c->step) return MC_OK;
+    mc_status status = mc_checkpoint_path(err, folder, c->run, c->best, "");
+    if (!status) status = mc_path_join(err, path, folder, MC_TRAINING_JSON);
+    if (status) return status;
+    cJSON *json = mc_json_read_object(err, path, MC_TRAINING_JSON_LIMIT);
+    status = json ? check_files(c, err, folder, path, json) : err->status;
+    cJSON_Delete(json);
     return status;
 }
 
@@ -95,9 +110,12 @@ static mc_status open_one(mc_checkpoint *c, mc_error *err, int64_t step)
     if (!status) status = mc_path_join(err, path, c->folder, MC_TRAINING_JSON);
     if (status) return status;
     cJSON_Delete(c->json);
+    c->best = c->loss_rows = 0; /* as where they are missing */
     c->json = mc_json_read_object(err, path, MC_TRAINING_JSON_LIMIT);
     if (!c->json || !mc_json_get_int(err, c->json, path, "format", 1, INT32_MAX, &format) ||
         !mc_json_get_int(err, c->json, path, "step", 1, INT64_MAX, &c->step) ||
+        !mc_json_get_int(err, c->json, path, "best", MC_CHECKPOINT_BEST_BESIDE, step, &c->best) ||
+        !mc_json_get_int(err, c->json, path, "loss_rows", 0, INT64_MAX, &c->loss_rows) ||
         !get_u64(err, c->json, path, "seed", &c->seed) ||
         !get_u64(err, c->json, path, "rng_offset", &c->rng_offset))
         return err->status;
@@ -107,7 +125,9 @@ static mc_status open_one(mc_checkpoint *c, mc_error *err, int64_t step)
     if (c->step != step)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: says step %lld, its folder %lld", path,
                             (long long)c->step, (long long)step);
-    return c->ctx->rank ? MC_OK : check_files(c, err, path);
+    if (c->ctx->rank) return MC_OK;
+    status = check_files(c, err, c->folder, path, c->json);
+    return status ? status : check_best(c, err);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -241,8 +261,10 @@ mc_status mc_checkpoint_restore(mc_checkpoint *c, mc_optim_manager *optim)
     mc_status status = mc_path_join(&c->ctx->error, path, c->folder, MC_TRAINING_OPTIMIZER);
     if (!status) status = mc_optim_manager_load(optim, path);
     if (!status && !c->ctx->rank) status = set_newer_aside(c);
-    if (!status && !c->ctx->rank) status = mc_checkpoint_publish(&c->ctx->error, c->run, c->folder);
+    if (!status && !c->ctx->rank)
+        status = mc_checkpoint_publish(&c->ctx->error, c->run, c->step, c->best);
     if (!status) status = mc_ranks_meet(c->ctx);
     if (!status) c->ctx->rng_offset = c->rng_offset;
+    if (!status && c->ctx->comm) c->ctx->agreed_rows = c->loss_rows;
     return status;
 }

@@ -24,8 +24,8 @@
  * A checkpoint is written to checkpoint-2000.tmp, synced to disk, and then takes its name in one
  * step; only after that older ones go. So whenever a process or the machine dies, whatever bears
  * such a name is whole: weights and state of one step. The files beside the checkpoints are links
- * to those of the newest one (copies where the file system has no links), each replaced in one
- * step.
+ * to those of the newest one, or of the one that `best` names (copies where the file system has no
+ * links), each replaced in one step.
  *
  * Ranks save, open and restore together, in a folder that all of them see. What is saved does not
  * depend on how many there are, and can be restored by any other number, at any level of sharding.
@@ -40,6 +40,8 @@
 
 #include "core/optim/optim_manager.h"
 
+enum { MC_CHECKPOINT_BEST_BESIDE = -1 }; /* mc_checkpoint_options.best */
+
 /* A text that is kept with a checkpoint. */
 typedef struct mc_checkpoint_setting {
     const char *name, *value; /* UTF-8 */
@@ -48,6 +50,11 @@ typedef struct mc_checkpoint_setting {
 typedef struct mc_checkpoint_options {
     int64_t step; /* the last that was trained, > 0; names the checkpoint */
     int keep;     /* older checkpoints that stay beside the new one */
+    /* The step of the checkpoint whose weights are the run's result so far: the files beside the
+     * checkpoints are its, and it stays, whatever `keep` says. 0: this step's; an older step's
+     * checkpoint must be there. MC_CHECKPOINT_BEST_BESIDE: the files beside the checkpoints are
+     * the program's own, and stay as they are. */
+    int64_t best;
     mc_optim_manager *optim;
     /* Writes the model, and what belongs to it, into an existing folder. Its files must be synced,
      * as those of mc_model_save and mc_tokenizer_save are. No folders within it. */
@@ -89,7 +96,8 @@ MC_API bool mc_checkpoint_exists(const char *folder);
 typedef struct mc_checkpoint mc_checkpoint;
 
 /* Opens the newest whole checkpoint of a run: sizes and checksums of all its files are compared
- * with those in training.json, and a damaged one is passed over with a warning. NULL without an
+ * with those in training.json, and a damaged one is passed over with a warning, as one is whose
+ * best (mc_checkpoint_options.best) is damaged. NULL without an
  * error where there is none at all; MC_ERR_FORMAT where all are damaged, naming what is wrong with
  * the newest. */
 MC_API mc_checkpoint *mc_checkpoint_open(mc_context *ctx, const char *folder);
@@ -102,7 +110,8 @@ MC_API const char *mc_checkpoint_setting_of(const mc_checkpoint *checkpoint, con
 
 /* Restores an OptimManager that was made as the saved one, and the context's random numbers; to be
  * called when the parameters have been loaded. Newer checkpoints, which mc_checkpoint_open found
- * damaged, get the ending ".damaged", and the files beside the checkpoints are those of this one.
+ * damaged, get the ending ".damaged", and the files beside the checkpoints are those of this one,
+ * or of its best.
  * MC_ERR_ARGUMENT for a context of another seed, and the errors of mc_optim_manager_load. */
 MC_API mc_status mc_checkpoint_restore(mc_checkpoint *checkpoint, mc_optim_manager *optim);
 

@@ -130,6 +130,14 @@ static void test_round_trip(void **state)
     temp_folder_free(&f);
 }
 
+static bool same_file(const temp_folder *f, const char *a, const char *b)
+{
+    struct stat one, other;
+    assert_int_equal(stat(temp_path(f, a), &one), 0);
+    assert_int_equal(stat(temp_path(f, b), &other), 0);
+    return one.st_ino == other.st_ino;
+}
+
 static void test_what_stays(void **state)
 {
     (void)state;
@@ -145,10 +153,51 @@ static void test_what_stays(void **state)
     assert_true(exists(&f, "model.safetensors") && exists(&f, "checkpoint-x"));
     assert_int_equal(count_files(f.path), 4);
     assert_int_equal(count_files(temp_path(&f, "checkpoint-4")), 3);
-    struct stat one, other;
-    assert_int_equal(stat(temp_path(&f, "model.safetensors"), &one), 0);
-    assert_int_equal(stat(temp_path(&f, "checkpoint-4/model.safetensors"), &other), 0);
-    assert_true(one.st_ino == other.st_ino);
+    assert_true(same_file(&f, "model.safetensors", "checkpoint-4/model.safetensors"));
+    mc_context_free(r.ctx);
+    temp_folder_free(&f);
+}
+
+static void save_best(run *r, const temp_folder *f, int64_t step, int64_t best)
+{
+    mc_checkpoint_options o = options_of(r, step);
+    o.best = best;
+    o.keep = 0;
+    assert_int_equal(mc_checkpoint_save(r->ctx, f->path, &o), MC_OK);
+}
+
+/* The best step's weights are the run's, and stay; without them a later checkpoint is not whole. */
+static void test_best(void **state)
+{
+    (void)state;
+    temp_folder f = temp_folder_new();
+    run r = new_run(1);
+    train(&r, 1);
+    write_text(temp_path(&f, "model.safetensors"), "own");
+    save_best(&r, &f, 1, MC_CHECKPOINT_BEST_BESIDE);
+    assert_false(same_file(&f, "model.safetensors", "checkpoint-1/model.safetensors"));
+    mc_checkpoint_restore(mc_checkpoint_open(r.ctx, f.path), r.optim);
+    assert_false(same_file(&f, "model.safetensors", "checkpoint-1/model.safetensors"));
+    save_best(&r, &f, 2, 2);
+    assert_true(same_file(&f, "model.safetensors", "checkpoint-2/model.safetensors"));
+    for (int step = 3; step <= 5; step++) save_best(&r, &f, step, 2);
+    assert_int_equal(count_files(f.path), 3); /* with steps 2 and 5 */
+    assert_true(same_file(&f, "model.safetensors", "checkpoint-2/model.safetensors"));
+    unlink(temp_path(&f, "model.safetensors"));
+    mc_checkpoint *c = mc_checkpoint_open(r.ctx, f.path);
+    assert_int_equal(mc_checkpoint_step(c), 5);
+    assert_int_equal(mc_checkpoint_restore(c, r.optim), MC_OK);
+    assert_true(same_file(&f, "model.safetensors", "checkpoint-2/model.safetensors"));
+    assert_int_equal(truncate(temp_path(&f, "checkpoint-2/model.safetensors"), 9), 0);
+    assert_null(mc_checkpoint_open(r.ctx, f.path));
+    assert_error(r.ctx, MC_ERR_FORMAT, "checkpoint-2/model.safetensors: 9 bytes, expected");
+    save_best(&r, &f, 6, 0);
+    assert_true(same_file(&f, "model.safetensors", "checkpoint-6/model.safetensors"));
+    assert_int_equal(count_files(f.path), 2);
+    mc_checkpoint_options o = options_of(&r, 7);
+    o.best = 8;
+    mc_checkpoint_save(r.ctx, f.path, &o);
+    assert_error(r.ctx, MC_ERR_ARGUMENT, "a best up to the step");
     mc_context_free(r.ctx);
     temp_folder_free(&f);
 }
@@ -436,10 +485,15 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_what_stays),
-        cmocka_unit_test(test_a_failed_save), cmocka_unit_test(test_damaged_descriptions),
-        cmocka_unit_test(test_background),    cmocka_unit_test(test_background_failure),
-        cmocka_unit_test(test_damaged_bytes), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_what_stays),
+        cmocka_unit_test(test_best),
+        cmocka_unit_test(test_a_failed_save),
+        cmocka_unit_test(test_damaged_descriptions),
+        cmocka_unit_test(test_background),
+        cmocka_unit_test(test_background_failure),
+        cmocka_unit_test(test_damaged_bytes),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
