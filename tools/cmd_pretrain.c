@@ -213,7 +213,7 @@ static int finish(pretrain *p)
     bool interrupted = interrupt_requested() && p->step < p->stop;
     if (interrupted && !mc_failed(p->ctx))
         run_log_line(&p->log, "interrupted at step %" PRId64 "%s", p->step,
-                     p->saved == p->step && p->o.output ? "; go on with --resume" : "");
+                     p->checkpoints.saved == p->step && p->o.output ? "; go on with --resume" : "");
     else if (!mc_failed(p->ctx) && pretrain_result(p) != MC_OK)
         code = EXIT_RUN_FAILED;
     if (run_log_release(&p->log) != MC_OK) code = EXIT_RUN_FAILED;

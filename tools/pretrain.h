@@ -4,6 +4,7 @@
 
 #include "core/modelcenter.h"
 #include "tools/args.h"
+#include "tools/checkpoints.h"
 #include "tools/families.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
@@ -59,12 +60,11 @@ typedef struct pretrain {
     int64_t windows;        /* sequences in the data */
     int64_t step, stop;     /* the last that was launched, and the one to stop behind */
     int64_t shown;          /* the last that was logged */
-    int64_t saved, told;    /* the last that was or is being saved, and that is said to be */
-    double pause;           /* seconds that saving took from the steps */
-    double flops;           /* of a token */
-    double peak;            /* FLOP/s of the device; 0: unknown */
-    double loss, val_loss;  /* the last */
-    bool val_due;           /* an interrupt came before the last step's validation */
+    checkpoints checkpoints;
+    double flops;          /* of a token */
+    double peak;           /* FLOP/s of the device; 0: unknown */
+    double loss, val_loss; /* the last */
+    bool val_due;          /* an interrupt came before the last step's validation */
     /* of this process */
     double clock;                  /* when the last report came or training went on */
     int64_t reported;              /* steps */
@@ -97,9 +97,6 @@ bool pretrain_check_options(pretrain *p);
 bool pretrain_restore(pretrain *p);
 /* Saves a checkpoint of the last step in the background, unless there is one. */
 void pretrain_save(pretrain *p);
-/* Says so when a checkpoint has become whole; pretrain_end_save waits for it. */
-void pretrain_tell_saved(pretrain *p);
-void pretrain_end_save(pretrain *p);
 
 /* ---- pretrain_loop.c ---- */
 

@@ -233,11 +233,11 @@ void pretrain_train(pretrain *p)
     while (p->step < p->stop && pretrain_goes_on(p, p->step)) {
         train_step(p);
         between_steps(p, p->step == p->stop || interrupt_requested());
-        pretrain_tell_saved(p);
+        checkpoints_tell(&p->checkpoints);
     }
     report(p, 0); /* should an interrupt have come in between */
     pretrain_save(p);
-    pretrain_end_save(p);
+    checkpoints_end(&p->checkpoints);
 }
 
 mc_status pretrain_result(pretrain *p)

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "tools/classify.h"
 #include "tools/pretrain.h"
-#include "tools/settings.h"
 
 /* ---- settings: what is kept with a checkpoint ------------------------------------------------ */
 
@@ -48,51 +46,15 @@ static void add_position(settings *list, const mc_lm_position *at)
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* The tokenizer first: when the weights are there, the folder is whole. */
-static mc_status save_files(void *user, const char *folder)
-{
-    pretrain *p = user;
-    bool first = mc_rank(p->ctx) == 0;
-    mc_status status = p->tokenizer && first ? mc_tokenizer_save(p->tokenizer, folder) : MC_OK;
-    mc_save_options options = {.max_shard_size = p->o.max_shard_size};
-    return status ? status : mc_model_save_as(p->work.model, folder, &options);
-}
-
-void pretrain_tell_saved(pretrain *p)
-{
-    int64_t step;
-    if (mc_checkpoint_poll(p->ctx, &step) != MC_OK || step <= p->told) return;
-    p->told = step;
-    run_log_line(&p->log, "saved step %" PRId64 " to %s (training paused for %.0f ms)", step,
-                 p->o.output, 1e3 * p->pause);
-}
-
-void pretrain_end_save(pretrain *p)
-{
-    mc_checkpoint_wait(p->ctx);
-    pretrain_tell_saved(p);
-}
-
 void pretrain_save(pretrain *p)
 {
-    double start = classify_clock();
-    if (!p->o.output || mc_failed(p->ctx) || p->saved == p->step) return;
+    if (!p->o.output || p->checkpoints.saved == p->step) return;
     settings *list = settings_new(p->ctx);
     if (!list) return;
-    pretrain_end_save(p); /* of the one before */
     mc_lm_position at = mc_lm_loader_position(p->train);
     add_options(list, p);
     add_position(list, &at);
-    mc_checkpoint_options options = {.step = p->step,
-                                     .keep = p->o.keep,
-                                     .optim = p->work.optim,
-                                     .save_files = save_files,
-                                     .user = p,
-                                     .settings = list->items,
-                                     .setting_count = list->count,
-                                     .background = true};
-    if (mc_checkpoint_save(p->ctx, p->o.output, &options) == MC_OK) p->saved = p->step;
-    p->pause = classify_clock() - start;
+    checkpoints_save(&p->checkpoints, p->step, 0, list);
     free(list);
 }
 
@@ -109,17 +71,17 @@ static bool holds(const char *folder, const char *name)
 bool pretrain_find_checkpoint(pretrain *p)
 {
     const pretrain_options *o = &p->o;
+    char message[1024];
     if (!o->output) return true;
-    if (o->resume) {
-        p->resumed = mc_checkpoint_open(p->ctx, o->output);
-        if (mc_failed(p->ctx)) return false;
-        if (p->resumed) return true;
-    } else if (mc_checkpoint_exists(o->output)) {
-        return pretrain_refuse(p,
-                               "--output %s holds a checkpoint of a run: go on with --resume, or "
-                               "choose another folder",
-                               o->output);
-    }
+    p->checkpoints = (checkpoints){.ctx = p->ctx,
+                                   .log = &p->log,
+                                   .folder = o->output,
+                                   .keep = o->keep,
+                                   .max_shard_size = o->max_shard_size};
+    if (!checkpoints_find(&p->checkpoints, o->resume, message, sizeof message))
+        return *message && pretrain_refuse(p, "%s", message);
+    p->resumed = p->checkpoints.resumed;
+    if (p->resumed) return true;
     if (holds(o->output, "model.safetensors") || holds(o->output, "model.safetensors.index.json") ||
         holds(o->output, "config.json"))
         return pretrain_refuse(p, "--output %s holds a model, which is not overwritten", o->output);
@@ -222,14 +184,16 @@ bool pretrain_check_options(pretrain *p)
 
 bool pretrain_restore(pretrain *p)
 {
+    p->checkpoints.model = p->work.model;
+    p->checkpoints.tokenizer = p->tokenizer;
+    p->checkpoints.optim = p->work.optim;
     if (!p->resumed) return true;
     mc_lm_position at = kept_position(p);
     mc_lm_loader_seek(p->train, &at);
     mc_checkpoint_restore(p->resumed, p->work.optim);
     if (mc_failed(p->ctx)) return false;
-    p->step = p->saved = p->told = mc_checkpoint_step(p->resumed);
+    p->step = mc_checkpoint_step(p->resumed);
     p->val_due = settings_flag_of(p->resumed, "val-due");
-    run_log_line(&p->log, "resumed behind step %" PRId64 " from %s", p->step,
-                 mc_checkpoint_folder(p->resumed));
+    checkpoints_restored(&p->checkpoints);
     return true;
 }

@@ -135,7 +135,7 @@ mc_status mc_checkpoint_steps(mc_error *err, const char *folder, int64_t **steps
     return status;
 }
 
-/* ---- the run's weights ------------------------------------------------------------------------ */
+/* ---- the run's weights ----------------------------------------------------------------------- */
 
 typedef struct publishing {
     mc_error *err;

@@ -1,0 +1,43 @@
+/* The checkpoints of a training command: found, saved in the background, and reported when they are
+ * whole.
+ *
+ *     checkpoints c = {.ctx = ctx, .log = &log, .folder = o->output, .keep = 1};
+ *     if (!checkpoints_find(&c, o->resume, message, sizeof message)) refuse ...
+ *     ... model, tokenizer, optim; mc_checkpoint_restore(c.resumed, optim) ...
+ *     checkpoints_restored(&c);
+ *     for each step { ... checkpoints_save(&c, step, 0, settings); checkpoints_tell(&c); }
+ *     checkpoints_end(&c);
+ */
+#ifndef MC_TOOLS_CHECKPOINTS_H
+#define MC_TOOLS_CHECKPOINTS_H
+
+#include "core/modelcenter.h"
+#include "tools/run_log.h"
+#include "tools/settings.h"
+
+typedef struct checkpoints {
+    mc_context *ctx;
+    run_log *log;
+    const char *folder; /* NULL: nothing is saved */
+    int keep;           /* older ones that stay beside the newest */
+    int64_t max_shard_size;
+    mc_model *model;
+    mc_tokenizer *tokenizer; /* NULL: none */
+    mc_optim_manager *optim;
+    mc_checkpoint *resumed; /* NULL: a new run */
+    int64_t saved, told;    /* the last that was or is being saved, and that is said to be */
+    double pause;           /* seconds that saving took from the steps */
+} checkpoints;
+
+/* Opens the newest checkpoint with `resume`; else there must be none. False after an error of the
+ * context, or with a message that says what is wrong ("" after an error). */
+bool checkpoints_find(checkpoints *c, bool resume, char *message, size_t room);
+/* To be called when the run's state is that of the checkpoint, or new: says which. */
+void checkpoints_restored(checkpoints *c);
+/* Saves what a step left, unless that was done. `best` is that of mc_checkpoint_options. */
+void checkpoints_save(checkpoints *c, int64_t step, int64_t best, const settings *list);
+/* Says so when a checkpoint has become whole; checkpoints_end waits for it. */
+void checkpoints_tell(checkpoints *c);
+void checkpoints_end(checkpoints *c);
+
+#endif
