@@ -125,6 +125,7 @@ typedef struct mc_lm_batch {
     int64_t all_tokens;  /* on all ranks */
     int64_t epoch, step; /* the step-th batch (from 0) of the epoch; after a seek to a position that
                             a loader of another batch size has left, step is rounded down */
+    int64_t first;       /* the place in the epoch's order (over all ranks) of the first sequence */
 } mc_lm_batch;
 
 /* Makes a loader. The file is kept as long as the loader needs it. Errors (NULL): an option that is

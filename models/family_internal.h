@@ -12,6 +12,7 @@
 #include "core/nn/module_internal.h"
 #include "core/nn/sublayer.h"
 #include "core/ops/general.h"
+#include "datasets/objective.h"
 #include "models/model.h"
 
 /* ---- configs --------------------------------------------------------------------------------- */
@@ -164,6 +165,7 @@ struct mc_family {
     mc_model_kind kind;
     mc_prompt_style prompt; /* how texts of data sets are put to it */
     mc_family_traits has;
+    mc_objective_style objective; /* of pretraining */
     size_t config_size, parts_size;
     const mc_config_row *rows;   /* ends with MC_CONFIG_END */
     const mc_named_shape *named; /* ends with names == NULL */

@@ -73,6 +73,15 @@ mc_tensor *mc_model_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *
     return m->family->head ? masked_loss(t, m, hidden, labels) : lm_loss(t, m, hidden, labels);
 }
 
+mc_tensor *mc_model_loss_of_rows(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *rows,
+                                 mc_tensor *labels)
+{
+    if (!m || !mc_op_ready(t, "language model", hidden) || !has_lm(t, m)) return NULL;
+    mc_tensor *x = mc_embed(t, 1, &hidden, &rows);
+    x = x ? lm_input(t, m, x) : NULL;
+    return x ? lm_loss(t, m, x, labels) : NULL;
+}
+
 /* ---- labels ---------------------------------------------------------------------------------- */
 
 /* An id that no i32 can hold must not become another one. */

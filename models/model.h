@@ -201,6 +201,12 @@ MC_API mc_tensor *mc_model_logits(mc_tape *t, mc_model *model, mc_tensor *hidden
  * capacity. Computed without whole logits; the gradients of the head are added in this call
  * already (see mc_linear_cross_entropy). */
 MC_API mc_tensor *mc_model_loss(mc_tape *t, mc_model *model, mc_tensor *hidden, mc_tensor *labels);
+/* The same where few rows count, as of a masked language model: the head is run on rows rows[i] of
+ * `hidden` alone, i32 of any shape, which labels (as many) belong to. Both may be tensors of the
+ * context that a recorded step finds refilled; mc_model_loss of an encoder picks the rows that
+ * count on the host. Errors: a row that `hidden` does not have. */
+MC_API mc_tensor *mc_model_loss_of_rows(mc_tape *t, mc_model *model, mc_tensor *hidden,
+                                        mc_tensor *rows, mc_tensor *labels);
 /* Labels that stand beside their own tokens, as Hugging Face's decoders take them (often the ids
  * again), as those of mc_model_loss: each sequence moves up by one, and its last row does not
  * count. `labels` have the shape that the ids had: packed, or (batch, length); `hidden` is what

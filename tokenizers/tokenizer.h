@@ -109,6 +109,12 @@ MC_API const char *mc_tokenizer_id_to_token(const mc_tokenizer *tok, int32_t id)
 MC_API int32_t mc_tokenizer_pad_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_cls_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_sep_id(const mc_tokenizer *tok);
+/* The id that stands in place of a token that is to be guessed (BERT's [MASK]); -1 as above. */
+MC_API int32_t mc_tokenizer_mask_id(const mc_tokenizer *tok);
+/* Whether a token continues the word of the token before it: 1, or 0 if it begins one. WordPiece
+ * marks what continues (##), byte-level BPE and Unigram what begins (a space before it). Added
+ * tokens begin, and so does an id without a token. -1: the vocabulary does not say (CPM's). */
+MC_API int mc_tokenizer_continues(const mc_tokenizer *tok, int32_t id);
 /* The id that stands between the texts of a stream: GPT-2's <|endoftext|>, T5's </s>, or the
  * eos_token that tokenizer_config.json names; -1 where there is none (BERT's) and for NULL. */
 MC_API int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok);

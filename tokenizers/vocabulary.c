@@ -440,4 +440,8 @@ const char *mc_tokenizer_id_to_token(const mc_tokenizer *tok, int32_t id)
 int32_t mc_tokenizer_pad_id(const mc_tokenizer *tok) { return tok ? tok->pad_id : -1; }
 int32_t mc_tokenizer_cls_id(const mc_tokenizer *tok) { return tok ? tok->cls_id : -1; }
 int32_t mc_tokenizer_sep_id(const mc_tokenizer *tok) { return tok ? tok->sep_id : -1; }
+int32_t mc_tokenizer_mask_id(const mc_tokenizer *tok)
+{
+    return tok ? mc_tokenizer_token_to_id(tok, tok->mask_token) : -1;
+}
 int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok) { return tok ? tok->eos_id : -1; }

@@ -47,33 +47,28 @@ bool pretrain_refuse(pretrain *p, const char *format, ...)
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-/* How many sequences of the run's length a file holds: each of its shards stands alone. */
+/* How many windows of the objective's length a file holds: each of its shards stands alone. */
 static int64_t count_windows(const pretrain *p, const mc_token_file *file)
 {
     int64_t windows = 0;
     for (int i = 0; i < mc_token_file_shards(file); i++)
-        windows += (mc_token_file_shard_count(file, i) - 1) / p->o.seq_length;
+        windows += (mc_token_file_shard_count(file, i) - 1) / p->window;
     return windows;
 }
 
 static bool open_data(pretrain *p)
 {
-    enum { MOST = 1024 }; /* of the default */
-    pretrain_options *o = &p->o;
-    int64_t positions = p->shape.positions;
-    if (!o->seq_length) o->seq_length = positions < MOST ? positions : MOST;
-    if (o->seq_length > positions)
-        return pretrain_refuse(p,
-                               "--seq-length is %" PRId64 ", the model has %" PRId64 " positions",
-                               o->seq_length, positions);
+    const pretrain_options *o = &p->o;
     p->data = mc_token_file_open_list(p->ctx, o->data.items, o->data.count);
     if (o->val.count) p->val_data = mc_token_file_open_list(p->ctx, o->val.items, o->val.count);
     if (mc_failed(p->ctx)) return false;
     p->windows = count_windows(p, p->data);
     if (p->windows < 1)
-        return pretrain_refuse(
-            p, "--data %s: %" PRId64 " tokens, expected more than --seq-length %" PRId64,
-            o->data.items[0], mc_token_file_count(p->data), o->seq_length);
+        return pretrain_refuse(p, "--data %s: %" PRId64 " tokens, expected more than %s %d",
+                               o->data.items[0], mc_token_file_count(p->data),
+                               p->window == o->seq_length ? "--seq-length"
+                                                          : "those that a sequence takes,",
+                               p->window);
     return true;
 }
 
@@ -118,39 +113,51 @@ static void make_loaders(pretrain *p)
 {
     const pretrain_options *o = &p->o;
     mc_lm_loader_options options = {.batch_size = (int)o->batch_size,
-                                    .seq_length = (int)o->seq_length,
+                                    .seq_length = p->window,
                                     .shuffle = o->shuffle,
                                     .repeat = true,
                                     .vocabulary = p->shape.vocab_size};
-    p->train = mc_lm_loader_new(p->data, &options);
+    p->train = pretrain_open_batches(p, p->data, &options);
     if (!p->val_data) return;
     options.keep_last = true;
     options.shuffle = options.repeat = false;
-    p->val = mc_lm_loader_new(p->val_data, &options);
-    p->val_start = mc_lm_loader_position(p->val);
-    p->val_batches = mc_lm_loader_batches(p->val);
+    p->val = pretrain_open_batches(p, p->val_data, &options);
+    p->val_start = mc_lm_loader_position(mc_objective_loader(p->val));
+    p->val_batches = mc_lm_loader_batches(mc_objective_loader(p->val));
     if (o->val_batches && o->val_batches < p->val_batches) p->val_batches = o->val_batches;
+}
+
+/* "(6 N + 12 L D T) FLOP a token = ..." of a decoder, of others the number alone. */
+static void explain_flops(const pretrain *p, char *to, size_t room)
+{
+    const mc_model_shape *c = &p->shape;
+    if (c->kind == MC_MODEL_DECODER)
+        snprintf(to, room,
+                 "(6 N + 12 L D T) FLOP a token = 6 x %" PRId64 " + 12 x %" PRId64 " x %" PRId64
+                 " x %" PRId64 " = %.4g",
+                 mc_module_parameter_count(mc_model_module(p->work.model)), c->layers,
+                 c->heads * c->head_dim, p->o.seq_length, p->flops);
+    else
+        snprintf(to, room, "%.4g FLOP a token, those of its sequence's targets among them",
+                 p->flops);
 }
 
 /* What a token costs, and what the device could do. */
 static void count_flops(pretrain *p)
 {
-    const mc_model_shape *c = &p->shape;
     const char *dtype = train_dtype_names[p->o.train.dtype];
-    int64_t parameters = mc_module_parameter_count(mc_model_module(p->work.model));
-    p->flops = mc_model_flops(p->work.model, p->o.seq_length);
+    mc_sequence_work work = pretrain_sequence_work(p);
+    p->flops = mc_model_sequence_flops(p->work.model, &work) / (double)p->o.seq_length;
     p->peak = p->o.peak_tflops > 0 ? 1e12 * p->o.peak_tflops
                                    : mc_device_peak_rate(p->ctx, train_dtypes[p->o.train.dtype]);
     p->peak *= mc_world_size(p->ctx);
-    char against[96];
+    char against[96], each[160];
     if (p->peak > 0)
         snprintf(against, sizeof against, "%.1f TFLOP/s in %s", 1e-12 * p->peak, dtype);
     else
         snprintf(against, sizeof against, "a peak that is not known here (see --peak-tflops)");
-    run_log_line(&p->log,
-                 "MFU: (6 N + 12 L D T) FLOP a token = 6 x %" PRId64 " + 12 x %" PRId64
-                 " x %" PRId64 " x %" PRId64 " = %.4g, against %s",
-                 parameters, c->layers, c->heads * c->head_dim, p->o.seq_length, p->flops, against);
+    explain_flops(p, each, sizeof each);
+    run_log_line(&p->log, "MFU: %s, against %s", each, against);
 }
 
 static void describe(pretrain *p)
@@ -168,6 +175,7 @@ static void describe(pretrain *p)
                  " sequences of %" PRId64 ", %d times%s)",
                  mc_token_file_count(p->data), o->steps, o->tokens_per_step, o->batch_size,
                  o->seq_length, p->work.micro_steps, of_ranks(p, ", on each rank of ").text);
+    pretrain_describe_objective(p);
     count_flops(p);
 }
 
@@ -195,8 +203,8 @@ static bool set_up(pretrain *p)
         return pretrain_refuse(p, "%s", message);
     if (!p->resumed && !p->o.config == !p->o.pretrained)
         return pretrain_refuse(p, "expected one of --config and --pretrained");
-    if (!pretrain_find_model(p) || !open_data(p) || !check_tokens_per_step(p) ||
-        !pretrain_prepare_samples(p) || !pretrain_plan(p))
+    if (!pretrain_find_model(p) || !pretrain_find_objective(p) || !open_data(p) ||
+        !check_tokens_per_step(p) || !pretrain_prepare_samples(p) || !pretrain_plan(p))
         return false;
     derive(p);
     make_loaders(p);
@@ -284,7 +292,7 @@ static bool check(const args_spec *spec, pretrain_options *o, int *code)
     else if (o->prompt && !o->sample_every)
         wrong = "--prompt needs --sample-every: it is how samples begin";
     if (wrong) *code = args_error(spec, "%s", wrong);
-    return !wrong;
+    return !wrong && pretrain_check_objective(spec, o, code);
 }
 
 static void add_own_rows(args_table *table, pretrain_options *o)
@@ -293,7 +301,7 @@ static void add_own_rows(args_table *table, pretrain_options *o)
         table,
         (args_option[]){
             {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .offers = family_predicts_next, .required = true, .positional = true},
+             .required = true, .positional = true},
             {ARGS_PATH("config", &o->config,
                        "a shape's name (gpt2-base, ...), a config.json or its folder: train from "
                        "random weights"),
@@ -385,7 +393,9 @@ static void add_sample_rows(args_table *table, pretrain_options *o)
             {ARGS_INT("sample-length", &o->sample_length, 1, 1 << 24, "tokens of a sample")},
             {ARGS_TEXT("prompt", &o->prompt, "how samples begin"), .default_text = "a new text"},
             {ARGS_PATH("tokenizer", &o->tokenizer,
-                       "folder or identifier, for samples; it is saved with the model")},
+                       "folder or identifier, for samples and for the tokens that an objective "
+                       "puts in; it is saved with the model"),
+             .default_text = "that of --pretrained, where one is needed"},
             {0},
         });
 }
@@ -408,6 +418,7 @@ static int parse_and_run(pretrain_options o, int argc, char **argv)
 {
     args_table table = {.count = 0};
     add_own_rows(&table, &o);
+    pretrain_add_objective_rows(&table, &o);
     add_batch_rows(&table, &o);
     train_add_course_rows(&table, &o.train);
     add_adam_rows(&table, &o);
@@ -422,7 +433,6 @@ static int parse_and_run(pretrain_options o, int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code) || !check(&spec, &o, &code)) return code;
-    if (!family_can(&spec, o.model, FAMILY_NEXT_TOKEN)) return EXIT_USAGE;
     return run(&o);
 }
 

@@ -7,7 +7,6 @@
 /* What a command does with a model. */
 typedef enum family_use {
     FAMILY_CLASSIFIES, /* finetune, eval: a classification head on the task's texts */
-    FAMILY_NEXT_TOKEN, /* pretrain: the language model on token files */
     FAMILY_GENERATES,  /* generate */
 } family_use;
 
@@ -15,7 +14,6 @@ typedef enum family_use {
 const char *const *family_names(void);
 /* For .offers: whether family number `family` can be used so. */
 bool family_classifies(int family);
-bool family_predicts_next(int family);
 bool family_generates(int family);
 /* Whether family number `family` can be used so; else prints an error that lists those that can. */
 bool family_can(const args_spec *spec, int family, family_use use);

@@ -8,6 +8,7 @@
 #include "tools/families.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
+#include "tools/settings.h"
 #include "tools/train_options.h"
 
 /* As on the command line. */
@@ -24,20 +25,28 @@ typedef struct pretrain_options {
     double beta1, beta2, eps, dropout;
     double memory; /* GiB; 0: what is free */
     double peak_tflops;
+    double mask_probability, noise_density, mean_span_length; /* 0: the objective's default */
+    bool whole_words, no_nsp;
     bool decay_all, shuffle, resume;
     uint64_t seed;
     train_options train;
 } pretrain_options;
+
+/* The arrays of a batch (mc_objective_batch) as tensors: (batch_size, width of the field), NULL for
+ * those that it does not have. */
+typedef struct pretrain_inputs {
+    mc_tensor *field[MC_FIELDS];
+} pretrain_inputs;
 
 /* Model, optimizer and inputs on one context, and the step that uses them. */
 typedef struct pretrain_work {
     mc_context *ctx;
     mc_model *model;
     mc_optim_manager *optim;
-    int64_t batch_size, seq_length;
+    const mc_objective_options *objective;
+    int64_t batch_size;
     int micro_steps;         /* of a step */
-    mc_tensor **ids, **next; /* (micro_steps) i32 (batch_size, seq_length): tokens, and those that
-                                follow them */
+    pretrain_inputs *inputs; /* (micro_steps) */
 } pretrain_work;
 
 /* All of a run. */
@@ -50,7 +59,9 @@ typedef struct pretrain {
     pretrain_work work;
     mc_memory_plan plan;
     mc_token_file *data, *val_data;
-    mc_lm_loader *train, *val;
+    mc_objective_options objective;
+    int window; /* tokens of the data that a sequence takes */
+    mc_objective *train, *val;
     mc_lm_position val_start;
     int64_t val_batches; /* of a validation */
     mc_tokenizer *tokenizer;
@@ -61,7 +72,7 @@ typedef struct pretrain {
     int64_t step, stop;     /* the last that was launched, and the one to stop behind */
     int64_t shown;          /* the last that was logged */
     checkpoints checkpoints;
-    double flops;          /* of a token */
+    double flops;          /* of a token of seq_length */
     double peak;           /* FLOP/s of the device; 0: unknown */
     double loss, val_loss; /* the last */
     bool val_due;          /* an interrupt came before the last step's validation */
@@ -83,6 +94,25 @@ bool pretrain_make(pretrain *p);
 /* One training step, for mc_step_run; `user` is the pretrain_work. */
 void pretrain_step(mc_context *ctx, void *user);
 void pretrain_work_release(pretrain_work *work);
+
+/* ---- pretrain_objective.c ---- */
+
+/* Rows of the command's table. */
+void pretrain_add_objective_rows(args_table *table, pretrain_options *o);
+/* Whether the family has a use for the options that were given; else says so. */
+bool pretrain_check_objective(const args_spec *spec, const pretrain_options *o, int *code);
+/* The heads of a new model. */
+mc_model_heads pretrain_heads(const pretrain *p);
+/* Makes `objective` and `window` of the model, the options and the tokenizer, which it opens. */
+bool pretrain_find_objective(pretrain *p);
+void pretrain_describe_objective(pretrain *p);
+/* What of it a run that goes on has to have too. */
+void pretrain_add_objective_settings(settings *list, const pretrain *p);
+/* Batches of a file. */
+mc_objective *pretrain_open_batches(const pretrain *p, mc_token_file *file,
+                                    const mc_lm_loader_options *options);
+/* What a step computes of a sequence. */
+mc_sequence_work pretrain_sequence_work(const pretrain *p);
 
 /* ---- pretrain_state.c ---- */
 

@@ -61,15 +61,21 @@ static void report(pretrain *p, int late)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
+static size_t field_bytes(const pretrain *p, mc_objective_field field, int sequences)
+{
+    return (size_t)sequences * (size_t)mc_objective_width(&p->objective, field) * sizeof(int32_t);
+}
+
 static bool fill_inputs(pretrain *p)
 {
     pretrain_work *w = &p->work;
     for (int i = 0; i < w->micro_steps; i++) {
-        const mc_lm_batch *batch = mc_lm_loader_next(p->train);
+        const mc_objective_batch *batch = mc_objective_next(p->train);
         if (!batch) return false;
-        size_t bytes = (size_t)batch->tokens * sizeof *batch->ids;
-        mc_tensor_write(w->ids[i], batch->ids, bytes);
-        mc_tensor_write(w->next[i], batch->labels, bytes);
+        for (int f = 0; f < MC_FIELDS; f++) {
+            mc_tensor *to = w->inputs[i].field[f];
+            if (to) mc_tensor_write(to, batch->field[f], field_bytes(p, f, batch->batch_size));
+        }
     }
     return true;
 }
@@ -85,14 +91,15 @@ static void train_step(pretrain *p)
 
 /* ---- validation ------------------------------------------------------------------------------ */
 
-static double batch_loss(pretrain *p, const mc_lm_batch *batch)
+static double batch_loss(pretrain *p, const mc_objective_batch *batch)
 {
-    mc_shape shape = MC_SHAPE(batch->batch_size, batch->seq_length);
     mc_tape *t = mc_tape_begin_eval(p->ctx);
-    mc_tensor *ids = mc_tape_input(t, MC_I32, shape, batch->ids, false);
-    mc_tensor *next = mc_tape_input(t, MC_I32, shape, batch->labels, false);
-    mc_model_output out = mc_model_forward(t, p->work.model, &(mc_model_input){.ids = ids});
-    mc_tensor *of_rank = mc_model_loss(t, p->work.model, out.last_hidden, next);
+    mc_tensor *field[MC_FIELDS] = {NULL};
+    for (int f = 0; f < MC_FIELDS; f++) {
+        mc_shape shape = MC_SHAPE(batch->batch_size, mc_objective_width(&p->objective, f));
+        if (batch->field[f]) field[f] = mc_tape_input(t, MC_I32, shape, batch->field[f], false);
+    }
+    mc_tensor *of_rank = mc_model_pretraining_loss(t, p->work.model, field);
     double loss = mc_global_mean_loss(p->ctx, of_rank);
     mc_tape_end(t);
     return loss;
@@ -103,12 +110,13 @@ static bool validate(pretrain *p)
 {
     double start = classify_clock(), sum = 0;
     int64_t tokens = 0, done = 0;
-    mc_lm_loader_seek(p->val, &p->val_start);
+    mc_objective_seek(p->val, &p->val_start);
     while (done < p->val_batches && pretrain_goes_on(p, done)) {
-        const mc_lm_batch *batch = mc_lm_loader_next(p->val);
+        const mc_objective_batch *batch = mc_objective_next(p->val);
         if (!batch) return false;
-        sum += batch_loss(p, batch) * (double)batch->all_tokens;
-        tokens += batch->all_tokens;
+        double targets = ranks_sum(p->ctx, (double)batch->targets);
+        sum += batch_loss(p, batch) * targets;
+        tokens += (int64_t)targets;
         run_log_progress(&p->log, "val", "batch", ++done, p->val_batches);
     }
     if (done < p->val_batches) return false;
@@ -154,13 +162,7 @@ static bool default_prompt(pretrain *p)
 bool pretrain_prepare_samples(pretrain *p)
 {
     const pretrain_options *o = &p->o;
-    if (o->tokenizer) p->tokenizer = mc_tokenizer_from_pretrained(p->ctx, o->tokenizer);
-    if (mc_failed(p->ctx)) return false;
     if (!o->sample_every) return true;
-    if (mc_tokenizer_vocab_size(p->tokenizer) > p->shape.vocab_size)
-        return pretrain_refuse(p, "--tokenizer %s has %d tokens, the model only %" PRId64,
-                               o->tokenizer, mc_tokenizer_vocab_size(p->tokenizer),
-                               p->shape.vocab_size);
     if (!(o->prompt ? encode_prompt(p) : default_prompt(p))) return false;
     if (p->prompt_length + o->sample_length <= p->shape.positions) return true;
     return pretrain_refuse(p,

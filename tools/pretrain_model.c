@@ -21,8 +21,9 @@ bool pretrain_find_model(pretrain *p)
     const char *weights = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
     const char *family = family_names()[p->o.model];
     mc_load_options load = load_options(p);
+    mc_model_heads heads = pretrain_heads(p);
     p->work.model = weights ? mc_model_from_pretrained_of(p->ctx, family, weights, &load)
-                            : mc_model_new(p->ctx, family, p->o.config, NULL, &load);
+                            : mc_model_new(p->ctx, family, p->o.config, &heads, &load);
     p->shape = mc_model_get_shape(p->work.model);
     if (!p->shape.positions) p->shape.positions = INT32_MAX; /* no limit */
     mc_model_set_dropout(p->work.model, (float)p->o.dropout);
@@ -37,8 +38,7 @@ void pretrain_step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(w->optim);
     for (int i = 0; i < w->micro_steps; i++) {
         mc_tape *t = mc_tape_begin(ctx);
-        mc_model_output out = mc_model_forward(t, w->model, &(mc_model_input){.ids = w->ids[i]});
-        mc_tensor *loss = mc_model_loss(t, w->model, out.last_hidden, w->next[i]);
+        mc_tensor *loss = mc_model_pretraining_loss(t, w->model, w->inputs[i].field);
         mc_optim_manager_backward(w->optim, t, loss);
         mc_tape_end(t);
     }
@@ -64,13 +64,14 @@ static void make_optimizer(pretrain_work *w, const pretrain_options *o)
 
 static void make_inputs(pretrain_work *w)
 {
-    mc_shape shape = MC_SHAPE(w->batch_size, w->seq_length);
-    w->ids = calloc((size_t)w->micro_steps, sizeof(mc_tensor *));
-    w->next = calloc((size_t)w->micro_steps, sizeof(mc_tensor *));
-    for (int i = 0; w->ids && w->next && i < w->micro_steps; i++) {
-        w->ids[i] = mc_tensor_new(w->ctx, MC_I32, shape);
-        w->next[i] = mc_tensor_new(w->ctx, MC_I32, shape);
-    }
+    w->inputs = calloc((size_t)w->micro_steps, sizeof *w->inputs);
+    for (int i = 0; w->inputs && i < w->micro_steps; i++)
+        for (int f = 0; f < MC_FIELDS; f++) {
+            int width = mc_objective_width(w->objective, f);
+            if (width)
+                w->inputs[i].field[f] =
+                    mc_tensor_new(w->ctx, MC_I32, MC_SHAPE(w->batch_size, width));
+        }
 }
 
 /* All that a step needs, on the work's context. */
@@ -79,21 +80,20 @@ static bool make_work(pretrain *p, pretrain_work *w, int64_t batch_size)
     const pretrain_options *o = &p->o;
     mc_load_options load = load_options(p);
     w->batch_size = batch_size;
-    w->seq_length = o->seq_length;
+    w->objective = &p->objective;
     w->micro_steps =
         (int)(o->tokens_per_step / (batch_size * mc_world_size(w->ctx) * o->seq_length));
     if (!w->model) w->model = mc_model_new_like(w->ctx, p->work.model, &load);
     make_optimizer(w, o);
     make_inputs(w);
-    if (w->ids && w->next) return !mc_failed(w->ctx);
+    if (w->inputs) return !mc_failed(w->ctx);
     return pretrain_refuse(p, "out of memory for the inputs of a step");
 }
 
 void pretrain_work_release(pretrain_work *w)
 {
-    free(w->ids);
-    free(w->next);
-    w->ids = w->next = NULL;
+    free(w->inputs);
+    w->inputs = NULL;
 }
 
 bool pretrain_make(pretrain *p)

@@ -24,6 +24,7 @@ static void add_options(settings *list, const pretrain *p)
     settings_add_real(list, "dropout", o->dropout);
     settings_add_whole(list, "seed", (int64_t)o->seed);
     settings_add_flag(list, "shuffle", o->shuffle);
+    pretrain_add_objective_settings(list, p);
     settings_end_fixed(list);
     settings_add_machine(list, &o->train);
     settings_end_rounding(list);
@@ -51,7 +52,7 @@ void pretrain_save(pretrain *p)
     if (!p->o.output || p->checkpoints.saved == p->step) return;
     settings *list = settings_new(p->ctx);
     if (!list) return;
-    mc_lm_position at = mc_lm_loader_position(p->train);
+    mc_lm_position at = mc_lm_loader_position(mc_objective_loader(p->train));
     add_options(list, p);
     add_position(list, &at);
     checkpoints_save(&p->checkpoints, p->step, 0, list);
@@ -165,7 +166,8 @@ bool pretrain_check_options(pretrain *p)
     settings *list = settings_new(p->ctx);
     if (!list) return false;
     add_options(list, p);
-    mc_lm_position here = mc_lm_loader_position(p->train), then = kept_position(p);
+    mc_lm_position here = mc_lm_loader_position(mc_objective_loader(p->train)),
+                   then = kept_position(p);
     bool same = same_config(p) && same_options(p, list);
     bool same_data = here.fingerprint == then.fingerprint && here.tokens == then.tokens;
     if (same && same_data) {
@@ -189,7 +191,7 @@ bool pretrain_restore(pretrain *p)
     p->checkpoints.optim = p->work.optim;
     if (!p->resumed) return true;
     mc_lm_position at = kept_position(p);
-    mc_lm_loader_seek(p->train, &at);
+    mc_objective_seek(p->train, &at);
     mc_checkpoint_restore(p->resumed, p->work.optim);
     if (mc_failed(p->ctx)) return false;
     p->step = mc_checkpoint_step(p->resumed);

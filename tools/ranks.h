@@ -44,6 +44,8 @@ bool ranks_stop(mc_context *ctx, int64_t n, bool gpu);
 
 /* The least of the ranks' numbers, on all of them. NaN after an error. */
 double ranks_least(mc_context *ctx, double mine);
+/* Their sum, in the same way. */
+double ranks_sum(mc_context *ctx, double mine);
 
 /* Ends the job for all ranks over something that this one has shown already. */
 void ranks_refuse(mc_context *ctx, const char *message);

@@ -236,6 +236,7 @@ const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *l)
         .all_tokens = all * l->seq_length,
         .epoch = l->epoch,
         .step = l->window / l->batch_windows,
+        .first = l->window + first,
     };
     l->window += all;
     return &l->batch;
@@ -253,6 +254,9 @@ int64_t mc_lm_loader_epoch(const mc_lm_loader *l)
 }
 
 mc_token_file *mc_lm_loader_file(const mc_lm_loader *l) { return l ? l->file : NULL; }
+
+mc_context *mc_lm_loader_context(const mc_lm_loader *l) { return l->ctx; }
+int mc_lm_loader_batch_size(const mc_lm_loader *l) { return l->batch_size; }
 
 /* ---- position ---- */
 

@@ -13,4 +13,8 @@ int64_t mc_lm_permute(uint64_t key, int64_t n, int64_t i);
  * paths. */
 uint64_t mc_token_file_fingerprint(const mc_token_file *file);
 
+mc_context *mc_lm_loader_context(const mc_lm_loader *loader);
+/* The sequences of a full batch on this rank. */
+int mc_lm_loader_batch_size(const mc_lm_loader *loader);
+
 #endif

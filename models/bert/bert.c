@@ -298,6 +298,7 @@ const mc_family mc_family_bert = {
     .model_type = model_types,
     .kind = MC_MODEL_ENCODER,
     .has = {.types = true, .pooler = true, .nsp = true, .labels = true},
+    .objective = {.kind = MC_OBJECTIVE_MASKED, .next_sentence = true},
     .config_size = sizeof(mc_bert_config),
     .parts_size = sizeof(mc_bert_parts),
     .rows = config_rows,

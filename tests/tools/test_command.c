@@ -123,7 +123,7 @@ static void test_families_in_help(void **state)
     static const struct {
         const char *command, *families;
     } rows[] = {
-        {"pretrain", "gpt2, gptj, cpm1"},
+        {"pretrain", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta"},
         {"generate", "gpt2, t5, gptj, cpm1, cpm2"},
         {"finetune", "bert, gpt2, t5, gptj, roberta"},
         {"eval", "bert, gpt2, t5, gptj, roberta"},

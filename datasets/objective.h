@@ -1,0 +1,135 @@
+/* Objectives of pretraining: from windows of a token stream to what a model reads and is to give.
+ *
+ *     mc_objective_options o = { .style = *mc_family_objective("bert"), .seq_length = 128, ... };
+ *     mc_lm_loader *loader = mc_lm_loader_new(file, &(mc_lm_loader_options){
+ *                                .seq_length = mc_objective_window(ctx, &o), ... });
+ *     mc_objective *train = mc_objective_new(loader, elsewhere, &o);
+ *     for (const mc_objective_batch *b; (b = mc_objective_next(train)); )
+ *         ... b->field[MC_FIELD_IDS], b->field[MC_FIELD_TARGETS] ...
+ *
+ * models/pretraining.h has the objective of each family, and the loss of a batch.
+ *
+ * What is drawn for a sequence (which tokens are masked, where spans lie, what follows) depends on
+ * the loader's seed, the epoch and the sequence's place in the epoch alone. So it is the same at
+ * any number of ranks and behind any resume, and new in every epoch. All batches of an objective
+ * have the same shapes, as recorded steps need it.
+ *
+ * Windows are cut from the stream as datasets/lm.h says; they may hold the end of one document and
+ * the beginning of the next. */
+#ifndef MC_DATASETS_OBJECTIVE_H
+#define MC_DATASETS_OBJECTIVE_H
+
+#include "datasets/lm.h"
+#include "tokenizers/tokenizer.h"
+
+typedef enum mc_objective_kind {
+    /* Each token gives the one that follows (GPT-2, GPT-J). A window has seq_length tokens. */
+    MC_OBJECTIVE_NEXT_TOKEN = 1,
+    /* BERT's (Devlin et al. 2019): of a share of the tokens 80 % are replaced by the mask, 10 % by
+     * a random token of the vocabulary, 10 % stay, and the model is to give what was there. Always
+     * round(share * window) of them, but for whole words that do not fit and for windows of special
+     * tokens, which are never chosen. A sequence is [CLS] window [SEP], a window seq_length - 2
+     * tokens; with `next_sentence` [CLS] A [SEP] B [SEP], where A and B are the two parts of a
+     * window of seq_length - 3 tokens cut at a random place, in half of the sequences (label 0);
+     * in the others (label 1) B comes from another window. */
+    MC_OBJECTIVE_MASKED,
+    /* T5's span corruption (Raffel et al. 2020): a share of the window lies in spans of a given
+     * mean length, cut at random. The input has a sentinel in place of each, the target is each
+     * sentinel and the span after it. The window is as long as makes the input seq_length. */
+    MC_OBJECTIVE_SPANS,
+    /* CPM-1's (ModelCenter): each document's part of a window is a span of its own, which sees
+     * itself alone. In it the tokens from a random place between an eighth and a quarter to one
+     * after three quarters (to the end, where the document ends there) are to be given one after
+     * the other, and what lies around them is context. Parts of fewer than 32 tokens count
+     * nothing. A window has seq_length tokens. */
+    MC_OBJECTIVE_CONTEXT,
+} mc_objective_kind;
+
+/* What a family's pretraining is, as its description has it. Names are those of tokens. */
+typedef struct mc_objective_style {
+    mc_objective_kind kind;
+    bool next_sentence;     /* MASKED: of pairs */
+    const char *sentinel;   /* SPANS: "<extra_id_%d>", the name of the i-th from 0 on */
+    const char *start;      /* SPANS: what the decoder begins with; NULL: tokens.start is given */
+    const char *input_end;  /* SPANS: what ends an input; NULL: nothing */
+    const char *target_end; /* SPANS: what ends a target; NULL: the sentinel after the last one */
+} mc_objective_style;
+
+enum { MC_SENTINELS = 256 };
+
+/* Ids of the tokens that an objective puts in. -1: none. */
+typedef struct mc_objective_tokens {
+    int32_t mask, begin, separator;       /* MASKED: [MASK], [CLS], [SEP] */
+    int32_t start, input_end, target_end; /* SPANS */
+    int32_t sentinel[MC_SENTINELS];       /* SPANS: sentinel_count of them */
+    int sentinel_count;
+    int32_t end_of_text; /* CONTEXT: ends a document */
+} mc_objective_tokens;
+
+/* Finds those of a style in a tokenizer. MC_ERR_NOT_FOUND, set in the context, names a token that
+ * it does not have. */
+MC_API mc_status mc_objective_find_tokens(mc_context *ctx, const mc_objective_style *style,
+                                          const mc_tokenizer *tok, mc_objective_tokens *tokens);
+
+typedef struct mc_objective_options {
+    mc_objective_style style;   /* required: the kind, and next_sentence; names are not read */
+    int seq_length;             /* tokens of a sequence, of an encoder-decoder its encoder's */
+    mc_objective_tokens tokens; /* those of the kind are required */
+    int64_t vocabulary;         /* MASKED: random tokens are below it; required */
+    double mask_probability;    /* MASKED: the share that is chosen. 0: 0.15 */
+    /* MASKED: words are chosen as wholes, and this says which tokens continue one
+     * (mc_tokenizer_continues); NULL: tokens are chosen. It has to live as long. */
+    const mc_tokenizer *whole_words;
+    double noise_density;    /* SPANS: the share that lies in spans. 0: 0.15 */
+    double mean_span_length; /* SPANS: 0: 3 */
+} mc_objective_options;
+
+/* The arrays of a batch, each i32 (sequences, width of the field), sequence by sequence. */
+typedef enum mc_objective_field {
+    MC_FIELD_IDS,         /* width seq_length */
+    MC_FIELD_TYPE_IDS,    /* seq_length: 0 for [CLS] A [SEP], 1 for B [SEP] */
+    MC_FIELD_MARKS,       /* seq_length: 2 * span + context, as mc_model_input.marks */
+    MC_FIELD_DECODER_IDS, /* of the target's length */
+    /* Rows of the batch's (sequences * seq_length) hidden states that targets belong to; without
+     * this field all do, one after the other. */
+    MC_FIELD_TARGET_ROWS,
+    MC_FIELD_TARGETS, /* the token that the row is to give; -100: does not count */
+    MC_FIELD_LABELS,  /* width 1: 0 where B follows A, 1 where it does not */
+    MC_FIELDS
+} mc_objective_field;
+
+typedef struct mc_objective mc_objective;
+
+/* Arrays belong to the objective and are valid until its next call. */
+typedef struct mc_objective_batch {
+    const int32_t *field[MC_FIELDS]; /* NULL: the objective does not have it */
+    int batch_size;                  /* sequences, on this rank */
+    int64_t targets;                 /* of them that count, on this rank */
+    int64_t epoch, step;             /* as of mc_lm_batch */
+} mc_objective_batch;
+
+/* How many tokens of the stream a sequence takes: the seq_length of the loader to be made. 0 after
+ * an error, set in the context, which names an option that is missing or out of its range, or too
+ * few sentinels. */
+MC_API int mc_objective_window(mc_context *ctx, const mc_objective_options *options);
+/* The width of a field; 0: batches do not have it. Options have been checked by the above. */
+MC_API int mc_objective_width(const mc_objective_options *options, mc_objective_field field);
+
+/* Makes an objective of a loader of such windows. `elsewhere`, of next_sentence alone and required
+ * there, is a second loader of the same data and batches but with another seed, which says where
+ * the B of a pair that does not follow comes from. The loaders have to live as long, and are used
+ * by the objective alone. Errors (NULL): those of mc_objective_window; a loader of other windows.
+ * A NULL loader gives NULL. */
+MC_API mc_objective *mc_objective_new(mc_lm_loader *loader, mc_lm_loader *elsewhere,
+                                      const mc_objective_options *options);
+/* Frees it before its context does. NULL is allowed. */
+MC_API void mc_objective_free(mc_objective *objective);
+
+/* The next batch; NULL where mc_lm_loader_next gives NULL. Nothing is allocated. */
+MC_API const mc_objective_batch *mc_objective_next(mc_objective *objective);
+MC_API mc_lm_loader *mc_objective_loader(const mc_objective *objective);
+/* Goes to a position of mc_lm_loader_position(mc_objective_loader(objective)): see
+ * mc_lm_loader_seek. */
+MC_API mc_status mc_objective_seek(mc_objective *objective, const mc_lm_position *position);
+
+#endif

@@ -1,0 +1,210 @@
+/* What the model is trained to do: its family's objective with the run's options, and the batches
+ * that come of token files. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include "tools/pretrain.h"
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+void pretrain_add_objective_rows(args_table *table, pretrain_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Objective")},
+            {ARGS_REAL("mask-probability", &o->mask_probability, 0, 1,
+                       "of BERT and RoBERTa: share of the tokens that are to be guessed"),
+             .above_low = true, .default_text = "0.15", .known_as = "mlm-probability"},
+            {ARGS_FLAG("whole-word-mask", &o->whole_words, "of these: choose words as wholes"),
+             .known_as = "wwm"},
+            {ARGS_FLAG("no-nsp", &o->no_nsp, "of BERT: masked tokens alone, no pairs of texts")},
+            {ARGS_REAL("noise-density", &o->noise_density, 0, 0.9,
+                       "of T5 and CPM-2: share of the tokens that lie in spans"),
+             .above_low = true, .default_text = "0.15"},
+            {ARGS_REAL("mean-span-length", &o->mean_span_length, 1, 1 << 24,
+                       "of these: tokens of a span"),
+             .default_text = "3", .known_as = "mean-noise-span-length"},
+            {0},
+        });
+}
+
+static const mc_objective_style *style_of(const pretrain_options *o)
+{
+    return mc_family_objective(family_names()[o->model]);
+}
+
+bool pretrain_check_objective(const args_spec *spec, const pretrain_options *o, int *code)
+{
+    const mc_objective_style *style = style_of(o);
+    bool masked = style->kind == MC_OBJECTIVE_MASKED, spans = style->kind == MC_OBJECTIVE_SPANS;
+    const struct {
+        const char *name;
+        bool given, fits;
+    } options[] = {{"mask-probability", o->mask_probability > 0, masked},
+                   {"whole-word-mask", o->whole_words, masked},
+                   {"no-nsp", o->no_nsp, style->next_sentence},
+                   {"noise-density", o->noise_density > 0, spans},
+                   {"mean-span-length", o->mean_span_length > 0, spans},
+                   {"sample-every", o->sample_every > 0,
+                    mc_family_kind(family_names()[o->model]) == MC_MODEL_DECODER}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i].given && !options[i].fits) {
+            *code = args_error(spec, "--%s: %s is not pretrained in a way that has a use for it",
+                               options[i].name, family_names()[o->model]);
+            return false;
+        }
+    return true;
+}
+
+mc_model_heads pretrain_heads(const pretrain *p)
+{
+    mc_objective_style style = *style_of(&p->o);
+    style.next_sentence = style.next_sentence && !p->o.no_nsp;
+    return mc_objective_heads(&style);
+}
+
+/* ---- the tokenizer --------------------------------------------------------------------------- */
+
+/* The one that was given, or else, where the objective takes tokens from it, the model's own. */
+static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
+{
+    bool needed = style->kind == MC_OBJECTIVE_MASKED || style->kind == MC_OBJECTIVE_SPANS;
+    const char *from = p->o.tokenizer;
+    if (!from && needed) from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
+    if (!from && needed)
+        return pretrain_refuse(p,
+                               "--tokenizer is required: pretraining %s puts in tokens of its "
+                               "own",
+                               mc_model_family(p->work.model));
+    if (!from) return true;
+    mc_tokenizer_options options = {.revision = p->o.tokenizer ? NULL : p->o.revision};
+    p->tokenizer = mc_tokenizer_open(p->ctx, from, &options);
+    if (mc_failed(p->ctx)) return false;
+    int count = mc_tokenizer_vocab_size(p->tokenizer);
+    if ((!needed && !p->o.sample_every) || count <= p->shape.vocab_size) return true;
+    return pretrain_refuse(p, "--tokenizer %s has %d tokens, the model only %" PRId64, from, count,
+                           p->shape.vocab_size);
+}
+
+/* ---- the objective --------------------------------------------------------------------------- */
+
+static bool has_heads(pretrain *p, const mc_objective_style *style)
+{
+    mc_model_heads heads = mc_model_get_heads(p->work.model);
+    const char *from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
+    if (!heads.lm) return pretrain_refuse(p, "%s: the model has no language model head", from);
+    return !style->next_sentence || heads.nsp ||
+           pretrain_refuse(p, "%s: the model has no next sentence head: pretrain it with --no-nsp",
+                           from);
+}
+
+static bool choose_length(pretrain *p)
+{
+    pretrain_options *o = &p->o;
+    int64_t positions = p->shape.positions, usual = 1024;
+    if (p->shape.kind != MC_MODEL_DECODER) usual = 512;
+    if (!o->seq_length) o->seq_length = positions < usual ? positions : usual;
+    if (o->seq_length <= positions) return true;
+    return pretrain_refuse(p, "--seq-length is %" PRId64 ", the model has %" PRId64 " positions",
+                           o->seq_length, positions);
+}
+
+bool pretrain_find_objective(pretrain *p)
+{
+    mc_objective_options *objective = &p->objective;
+    objective->style = *style_of(&p->o);
+    mc_objective_style *style = &objective->style;
+    style->next_sentence = style->next_sentence && !p->o.no_nsp;
+    if (!has_heads(p, style) || !choose_length(p) || !open_tokenizer(p, style)) return false;
+    if (mc_objective_find_tokens(p->ctx, style, p->tokenizer, &objective->tokens)) return false;
+    mc_model_objective_tokens(p->work.model, &objective->tokens);
+    objective->seq_length = (int)p->o.seq_length;
+    objective->vocabulary = mc_tokenizer_vocab_size(p->tokenizer);
+    objective->mask_probability = p->o.mask_probability;
+    objective->whole_words = p->o.whole_words ? p->tokenizer : NULL;
+    objective->noise_density = p->o.noise_density;
+    objective->mean_span_length = p->o.mean_span_length;
+    p->window = mc_objective_window(p->ctx, objective);
+    return p->window;
+}
+
+void pretrain_describe_objective(pretrain *p)
+{
+    const mc_objective_options *o = &p->objective;
+    int targets = mc_objective_width(o, MC_FIELD_TARGETS);
+    if (o->style.kind == MC_OBJECTIVE_MASKED)
+        run_log_line(&p->log, "objective: %d of %d tokens masked%s%s", targets, p->window,
+                     o->whole_words ? ", whole words" : "",
+                     o->style.next_sentence ? ", and whether the second part follows the first"
+                                            : "");
+    if (o->style.kind == MC_OBJECTIVE_SPANS)
+        run_log_line(&p->log, "objective: spans of %d tokens, as inputs of %d and targets of %d",
+                     p->window, o->seq_length, targets);
+    if (o->style.kind == MC_OBJECTIVE_CONTEXT)
+        run_log_line(&p->log, "objective: the middle of each document, with what lies around it "
+                              "as context");
+}
+
+/* The ids that are put in, as one text. */
+static void add_tokens(settings *list, const mc_objective_tokens *t, bool spans)
+{
+    char text[160];
+    if (spans)
+        snprintf(text, sizeof text, "start %d ends %d %d sentinels %d from %d to %d", t->start,
+                 t->input_end, t->target_end, t->sentinel_count, t->sentinel[0],
+                 t->sentinel[t->sentinel_count - 1]);
+    else
+        snprintf(text, sizeof text, "mask %d begin %d separator %d", t->mask, t->begin,
+                 t->separator);
+    settings_add(list, "tokenizer", text);
+}
+
+void pretrain_add_objective_settings(settings *list, const pretrain *p)
+{
+    const mc_objective_options *o = &p->objective;
+    const pretrain_options *given = &p->o;
+    bool spans = o->style.kind == MC_OBJECTIVE_SPANS;
+    if (o->style.kind == MC_OBJECTIVE_MASKED) {
+        settings_add_real(list, "mask-probability",
+                          given->mask_probability > 0 ? given->mask_probability : 0.15);
+        settings_add_flag(list, "whole-word-mask", given->whole_words);
+        settings_add_flag(list, "no-nsp", given->no_nsp);
+    }
+    if (spans) {
+        settings_add_real(list, "noise-density",
+                          given->noise_density > 0 ? given->noise_density : 0.15);
+        settings_add_real(list, "mean-span-length",
+                          given->mean_span_length > 0 ? given->mean_span_length : 3);
+    }
+    if (spans || o->style.kind == MC_OBJECTIVE_MASKED) add_tokens(list, &o->tokens, spans);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+/* Another seed for the windows that pairs take from elsewhere. */
+static mc_lm_loader *open_elsewhere(const pretrain *p, mc_lm_loader *loader, mc_token_file *file,
+                                    mc_lm_loader_options options)
+{
+    if (!p->objective.style.next_sentence || !loader) return NULL;
+    options.seed = mc_lm_loader_position(loader).seed + 1;
+    if (!options.seed) options.seed = MC_LM_SEED_0;
+    options.shuffle = true;
+    return mc_lm_loader_new(file, &options);
+}
+
+mc_objective *pretrain_open_batches(const pretrain *p, mc_token_file *file,
+                                    const mc_lm_loader_options *options)
+{
+    mc_lm_loader *loader = mc_lm_loader_new(file, options);
+    return mc_objective_new(loader, open_elsewhere(p, loader, file, *options), &p->objective);
+}
+
+mc_sequence_work pretrain_sequence_work(const pretrain *p)
+{
+    const mc_objective_options *o = &p->objective;
+    bool some = mc_objective_width(o, MC_FIELD_TARGET_ROWS);
+    return (mc_sequence_work){.length = p->o.seq_length,
+                              .target_length = mc_objective_width(o, MC_FIELD_DECODER_IDS),
+                              .targets = some ? mc_objective_width(o, MC_FIELD_TARGETS) : 0};
+}
