@@ -67,6 +67,7 @@
 #include "datasets/metrics.h"
 #include "datasets/objective.h"
 #include "datasets/prepare.h"
+#include "datasets/prompt.h"
 #include "datasets/question_metrics.h"
 #include "datasets/table.h"
 #include "datasets/text_metrics.h"

@@ -1,23 +1,34 @@
 #include "datasets/dataset_internal.h"
 
-#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include "datasets/order_internal.h"
 
-enum { DEFAULT_MAX_LENGTH = 512 };
+/* ---- keeping and freeing --------------------------------------------------------------------- */
 
 void mc_dataset_ref(mc_dataset *dataset) { dataset->references++; }
 
-void mc_dataset_unref(mc_dataset *dataset)
+static void release_store(mc_row_store *s)
 {
-    if (!dataset || --dataset->references) return;
-    mc_text_release(&dataset->text);
-    mc_free(dataset->bound);
-    mc_free(dataset->row);
-    mc_free(dataset->path);
-    mc_free(dataset);
+    if (!s || --s->references) return;
+    mc_text_release(&s->text);
+    mc_free(s->bound);
+    mc_free(s->value);
+    mc_free(s);
 }
 
-static void release_owner(void *object) { mc_dataset_unref(object); }
+void mc_dataset_unref(mc_dataset *d)
+{
+    if (!d || --d->references) return;
+    release_store(d->store);
+    for (int k = 0; d->labels && k < d->labels->count; k++) mc_free(d->labels->name[k]);
+    mc_free(d->labels);
+    mc_free(d->answer);
+    mc_free(d->row);
+    mc_free(d->path);
+    mc_free(d);
+}
 
 void mc_dataset_free(mc_dataset *dataset)
 {
@@ -26,175 +37,142 @@ void mc_dataset_free(mc_dataset *dataset)
     mc_dataset_unref(dataset);
 }
 
-static bool nomem(mc_jsonl *reader, const char *what)
+/* ---- splitting ------------------------------------------------------------------------------- */
+
+typedef struct draw {
+    uint64_t number;
+    size_t row;
+} draw;
+
+static int compare_draws(const void *a, const void *b)
 {
-    mc_error_set(reader->err, MC_ERR_NOMEM, "%s:%lld: out of memory for %s", reader->name,
-                 (long long)reader->line, what);
-    return false;
+    const draw *x = a, *y = b;
+    if (x->number != y->number) return x->number < y->number ? -1 : 1;
+    return x->row < y->row ? -1 : x->row > y->row;
 }
 
-/* Adds the texts of the current row, each closed with a NUL. */
-static bool add_texts(mc_dataset *d, mc_jsonl *reader)
+/* The rows that are taken: those with the smallest numbers. */
+static bool draw_rows(mc_dataset *d, size_t count, uint64_t seed, bool *taken)
 {
-    const mc_task *task = d->task;
-    for (int i = 0, texts = mc_task_texts(task); i < texts; i++) {
-        const char *template = !task->pair[0] ? task->text[i]
-                               : i % 2        ? task->pair[i / 2]
-                                              : task->text[i / 2];
-        if (!mc_grow(&d->bound, &d->bound_capacity, d->bounds + 1, sizeof *d->bound))
-            return nomem(reader, "its text");
-        d->bound[d->bounds++] = d->text.size;
-        if (!mc_task_render(reader, template, &d->text)) return false;
-        if (!mc_text_append(&d->text, "", 1)) return nomem(reader, "its text");
-    }
-    d->bound[d->bounds] = d->text.size;
-    return true;
-}
-
-static bool add_row(mc_dataset *d, mc_jsonl *reader, bool unlabelled)
-{
-    mc_row row = {.line = reader->line, .source = (int32_t)d->rows};
-    if (!mc_task_read_label(reader, d->task, unlabelled, &row.label)) return false;
-    if (!add_texts(d, reader)) return false;
-    if (d->rows == INT32_MAX) {
-        mc_jsonl_fail(reader, "more than %d rows", INT32_MAX);
-        return false;
-    }
-    if (!mc_grow(&d->row, &d->row_capacity, d->rows, sizeof *d->row))
-        return nomem(reader, "its row");
-    d->row[d->rows++] = row;
-    return true;
-}
-
-/* Repeats the rows of rare classes: each int(largest class / its class) times, in place. */
-static bool balance_rows(mc_dataset *d, mc_error *err)
-{
-    size_t count[MC_TASK_LABELS] = {0}, largest = 0, total = 0;
-    for (size_t i = 0; i < d->rows; i++) count[d->row[i].label]++;
-    for (int k = 0; k < d->task->labels; k++)
-        if (count[k] > largest) largest = count[k];
-    for (int k = 0; k < d->task->labels; k++) total += count[k] ? largest / count[k] * count[k] : 0;
-    mc_row *row = total <= INT32_MAX ? mc_malloc(total * sizeof *row) : NULL;
-    if (!row) {
-        mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for %zu rows", d->path, total);
-        return false;
-    }
-    size_t n = 0;
+    draw *draws = mc_malloc(d->rows * sizeof *draws);
+    if (!draws) return false;
+    uint64_t key = mc_order_key(seed, 0, 2);
     for (size_t i = 0; i < d->rows; i++)
-        for (size_t k = largest / count[d->row[i].label]; k > 0; k--) row[n++] = d->row[i];
-    mc_free(d->row);
-    d->row = row;
-    d->rows = d->row_capacity = total;
+        draws[i] = (draw){mc_order_mix(key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)), i};
+    qsort(draws, d->rows, sizeof *draws, compare_draws);
+    for (size_t i = 0; i < count; i++) taken[draws[i].row] = true;
+    mc_free(draws);
     return true;
 }
 
-/* Reads all rows. */
-static bool read_rows(mc_dataset *d, mc_error *err, const char *data, size_t size,
-                      const char *split)
+static void move_rows(mc_dataset *from, mc_dataset *to, const bool *taken)
 {
-    bool unlabelled = strcmp(split, "test") == 0 || strcmp(split, "unlabeled") == 0;
-    mc_jsonl reader;
-    mc_jsonl_init(&reader, err, d->path, data, size);
-    while (mc_jsonl_next(&reader) && add_row(d, &reader, unlabelled)) {
+    size_t left = 0;
+    for (size_t i = 0; i < from->rows; i++) {
+        if (taken[i])
+            to->row[to->rows++] = from->row[i];
+        else
+            from->row[left++] = from->row[i];
     }
-    mc_jsonl_release(&reader);
-    if (mc_error_is_set(err)) return false;
-    if (d->rows == 0) {
-        mc_error_set(err, MC_ERR_FORMAT, "%s: no rows: expected one JSON object a line", d->path);
-        return false;
-    }
-    return !d->task->balance || strcmp(split, "train") != 0 || balance_rows(d, err);
+    from->rows = left;
 }
 
-/* Sets what the options say; the tokenizer itself is asked whether max_length is enough. */
-static bool set_options(mc_dataset *d, mc_error *err, const mc_dataset_options *options)
+/* A dataset without rows that shares texts, of the same kind and labels. */
+static mc_dataset *new_like(mc_dataset *d, size_t rows)
 {
-    d->vocabulary = options ? options->vocabulary : 0;
-    d->max_length = options && options->max_length ? options->max_length : DEFAULT_MAX_LENGTH;
-    mc_encoding encoding = {0};
-    mc_status status = MC_ERR_ARGUMENT;
-    if (d->max_length > 0)
-        status = mc_tokenizer_encode(d->tok, "", 0, d->task->pair[0] ? "" : NULL, 0,
-                                     (size_t)d->max_length, &encoding);
-    mc_encoding_release(&encoding);
-    if (status == MC_ERR_NOMEM)
-        mc_error_set(err, status, "out of memory for the tokenizer");
-    else if (status)
-        mc_error_set(err, status, "max_length %d: too few tokens for the special ones of task %s",
-                     d->max_length, d->task->name);
-    return status == MC_OK;
-}
-
-mc_dataset *mc_dataset_from_memory(mc_context *ctx, const char *task, const char *name,
-                                   const char *data, size_t size, const char *split,
-                                   const mc_tokenizer *tok, const mc_dataset_options *options)
-{
-    if (mc_failed(ctx)) return NULL;
-    mc_error *err = &ctx->error;
-    const mc_task *known = mc_task_find(err, task);
-    if (!known) return NULL;
-    if (!tok || !name || !split || (!data && size)) {
-        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a dataset needs %s", name ? name : known->name,
-                !tok     ? "a tokenizer"
-                : !name  ? "a name"
-                : !split ? "a split"
-                         : "data");
-        return NULL;
+    mc_dataset_plan plan = {.name = d->path,
+                            .task = d->task,
+                            .kind = d->kind,
+                            .choices = d->choices,
+                            .paired = d->paired};
+    mc_dataset *out = mc_dataset_new(d->ctx, &plan, d->tok, &d->options);
+    for (int k = 0; out && d->labels && k < d->labels->count; k++)
+        if (!mc_dataset_add_label(out, d->labels->name[k])) break;
+    if (out && d->answer && (out->answer = mc_calloc((size_t)d->labels->count, sizeof(int32_t))))
+        memcpy(out->answer, d->answer, (size_t)d->labels->count * sizeof *d->answer);
+    if (out) out->row = mc_malloc(rows * sizeof *out->row);
+    if (out && (!out->row || !out->answer != !d->answer)) mc_fail_nomem(d->ctx, "a dataset");
+    if (!mc_failed(d->ctx)) {
+        release_store(out->store);
+        out->store = d->store;
+        out->store->references++;
+        out->row_capacity = rows;
+        out->values = d->values;
+        return out;
     }
-    mc_dataset *d = mc_new_owned(ctx, sizeof *d, "a dataset", release_owner);
-    if (!d) return NULL;
-    d->ctx = ctx;
-    d->references = 1;
-    d->task = known;
-    d->tok = tok;
-    d->path = mc_strdup(name);
-    if (!d->path) mc_fail_nomem(ctx, "a dataset");
-    if (d->path && set_options(d, err, options) && read_rows(d, err, data, size, split)) return d;
-    mc_dataset_free(d);
+    mc_dataset_free(out);
     return NULL;
 }
 
-mc_dataset *mc_dataset_open(mc_context *ctx, const char *task, const char *folder,
-                            const char *split, const mc_tokenizer *tok,
-                            const mc_dataset_options *options)
+mc_dataset *mc_dataset_split(mc_dataset *d, double fraction, uint64_t seed)
 {
-    if (mc_failed(ctx)) return NULL;
-    char path[MC_PATH_MAX];
-    mc_file_map map;
-    const mc_task *known = mc_task_find(&ctx->error, task);
-    if (!known || mc_dataset_locate(&ctx->error, known, folder, split, path)) return NULL;
-    if (mc_file_map_init(&ctx->error, &map, path)) return NULL;
-    mc_dataset *d = mc_dataset_from_memory(ctx, task, path, (const char *)map.data, map.size, split,
-                                           tok, options);
-    mc_file_map_release(&map);
-    return d;
+    if (!d || mc_failed(d->ctx)) return NULL;
+    const char *why = !(fraction > 0 && fraction < 1) ? "a fraction between 0 and 1"
+                      : d->rows < 2                   ? "at least two rows"
+                      : d->references > 1             ? "a dataset that no loader has"
+                      : d->balance                    ? "rows that are not repeated"
+                                                      : NULL;
+    if (why) {
+        mc_fail(d->ctx, MC_ERR_ARGUMENT, "%s: cannot split %g of its rows off: expected %s",
+                d->path, fraction, why);
+        return NULL;
+    }
+    size_t count = (size_t)llround(fraction * (double)d->rows);
+    count = count < 1 ? 1 : count > d->rows - 1 ? d->rows - 1 : count;
+    bool *taken = mc_calloc(d->rows, sizeof *taken);
+    bool drawn = taken && draw_rows(d, count, seed, taken);
+    mc_dataset *out = drawn ? new_like(d, count) : NULL;
+    if (!drawn) mc_fail_nomem(d->ctx, "the split of a dataset");
+    if (out) move_rows(d, out, taken);
+    mc_free(taken);
+    return out;
 }
+
+/* ---- what it holds --------------------------------------------------------------------------- */
 
 static const mc_row *find_row(const mc_dataset *d, int64_t row)
 {
     return d && row >= 0 && (uint64_t)row < d->rows ? &d->row[row] : NULL;
 }
 
+int mc_dataset_pieces(const mc_dataset *d)
+{
+    return d->choices * (d->paired ? 2 : 1) + (d->targeted ? 1 : 0);
+}
+
 const char *mc_dataset_piece(const mc_dataset *d, int64_t row, int which, size_t *length)
 {
     const size_t *bound =
-        d->bound + (size_t)d->row[row].source * (size_t)mc_task_texts(d->task) + which;
+        d->store->bound + (size_t)d->row[row].source * (size_t)mc_dataset_pieces(d) + which;
     *length = bound[1] - bound[0] - 1;
-    return d->text.data + bound[0];
+    return d->store->text.data + bound[0];
 }
 
 int64_t mc_dataset_rows(const mc_dataset *d) { return d ? (int64_t)d->rows : 0; }
-int mc_dataset_labels(const mc_dataset *d) { return d ? d->task->labels : 0; }
-int mc_dataset_choices(const mc_dataset *d) { return d ? d->task->choices : 0; }
-int mc_dataset_max_length(const mc_dataset *d) { return d ? d->max_length : 0; }
-const char *mc_dataset_task(const mc_dataset *d) { return d ? d->task->name : NULL; }
+mc_task_kind mc_dataset_kind(const mc_dataset *d) { return d ? d->kind : (mc_task_kind)0; }
+int mc_dataset_labels(const mc_dataset *d) { return d && d->labels ? d->labels->count : 0; }
+int mc_dataset_choices(const mc_dataset *d) { return d ? d->choices : 0; }
+int mc_dataset_max_length(const mc_dataset *d) { return d ? d->options.max_length : 0; }
+mc_prompt mc_dataset_prompt(const mc_dataset *d) { return d ? d->options.prompt : (mc_prompt){0}; }
+const int32_t *mc_dataset_answers(const mc_dataset *d) { return d ? d->answer : NULL; }
+const char *mc_dataset_task(const mc_dataset *d) { return d ? d->task : NULL; }
 const char *mc_dataset_path(const mc_dataset *d) { return d ? d->path : NULL; }
 
-int mc_dataset_outputs(const mc_dataset *d) { return d ? mc_task_outputs(d->task->name) : 0; }
+int mc_dataset_max_target_length(const mc_dataset *d)
+{
+    return d && d->targeted ? d->options.max_target_length : 0;
+}
+
+int mc_dataset_outputs(const mc_dataset *d)
+{
+    if (!d || d->kind == MC_TASK_ANSWER) return 0;
+    if (d->kind == MC_TASK_CHOOSE || d->kind == MC_TASK_REGRESS) return 1;
+    return mc_dataset_labels(d);
+}
 
 const char *mc_dataset_label_name(const mc_dataset *d, int k)
 {
-    return d && k >= 0 && k < d->task->labels ? d->task->label[k] : NULL;
+    return k >= 0 && k < mc_dataset_labels(d) ? d->labels->name[k] : NULL;
 }
 
 int64_t mc_dataset_line(const mc_dataset *d, int64_t row)
@@ -209,17 +187,35 @@ int32_t mc_dataset_label(const mc_dataset *d, int64_t row)
     return r ? r->label : MC_NO_LABEL;
 }
 
+int64_t mc_dataset_group(const mc_dataset *d, int64_t row)
+{
+    const mc_row *r = find_row(d, row);
+    return r ? r->group : 0;
+}
+
+const float *mc_dataset_values(const mc_dataset *d, int64_t row)
+{
+    const mc_row *r = find_row(d, row);
+    return r && d->values ? d->store->value + (size_t)r->source * (size_t)d->values : NULL;
+}
+
 const char *mc_dataset_text(const mc_dataset *d, int64_t row, int choice)
 {
     size_t length;
-    if (!find_row(d, row) || choice < 0 || choice >= d->task->choices) return NULL;
-    return mc_dataset_piece(d, row, d->task->pair[0] ? choice * 2 : choice, &length);
+    if (!find_row(d, row) || choice < 0 || choice >= d->choices) return NULL;
+    return mc_dataset_piece(d, row, d->paired ? choice * 2 : choice, &length);
 }
 
 const char *mc_dataset_pair(const mc_dataset *d, int64_t row, int choice)
 {
     size_t length;
-    if (!find_row(d, row) || choice < 0 || choice >= d->task->choices || !d->task->pair[0])
-        return NULL;
+    if (!find_row(d, row) || choice < 0 || choice >= d->choices || !d->paired) return NULL;
     return mc_dataset_piece(d, row, choice * 2 + 1, &length);
+}
+
+const char *mc_dataset_target(const mc_dataset *d, int64_t row)
+{
+    size_t length;
+    if (!find_row(d, row) || !d->targeted) return NULL;
+    return mc_dataset_piece(d, row, mc_dataset_pieces(d) - 1, &length);
 }

@@ -1,12 +1,52 @@
-/* Datasets: labelled rows of text for a classification task, read from JSON Lines.
+/* Datasets: rows of text with what is to be learned of them, from files of one's own, from memory,
+ * from a function of the program's, or of a benchmark.
  *
  *     mc_dataset *train = mc_dataset_open(ctx, "BoolQ", "data/boolq", "train", tok, NULL);
+ *     mc_dataset *own = mc_dataset_from_file(ctx, "reviews.csv",
+ *         &(mc_data_columns){.text = "review", .label = "stars"}, tok, NULL);
  *
- * The whole file is read and checked when the dataset is opened, so that an error in its last line
- * shows before the first training step; what is kept is the text each row becomes and its label.
- * Tokenizing is the loader's work (datasets/loader.h).
+ * All rows are read and checked when the dataset is opened, so that an error in the last one shows
+ * before the first training step; what is kept is the text each row becomes and its answer.
+ * Tokenizing is the loader's work (datasets/loader.h). Every rank reads all rows, and has the same
+ * dataset.
  *
- * Tasks, with what a row becomes and the numbers of its labels (ModelCenter's templates for BERT):
+ * What a row is, by the kind of its task:
+ *
+ *   CLASSIFY     one text or two, and a class
+ *   CHOOSE       several inputs, of which one is right: a logit each
+ *   MULTI_LABEL  one text or two, and any number of the labels
+ *   REGRESS      one text or two, and a number
+ *   GENERATE     a text (prompt, source) and the text that is to follow from it
+ *   ANSWER       a prompt, and a class: which of a few tokens the language model has to give at one
+ *                place
+ *   TEXT         one text or two, and nothing else
+ *
+ * How a row is put to the model, options->prompt says (T tokens of the text, A of the answer):
+ *
+ *   all but the last two    the text, or pair, with the tokenizer's special tokens, cut to
+ *                           max_length at the end of the longer text
+ *   GENERATE, decoder       T A; each token of A, and the end of text after it, is a target of the
+ *                           row before; nothing of T is. Nothing comes between the two texts: a
+ *                           space or line break is the data's to bring.
+ *   GENERATE, T5            the encoder reads T </s>; the decoder is to give A </s>
+ *   GENERATE, CPM-1         <s> T A, where <s> T is context; targets as of a decoder, to <eod>
+ *   GENERATE, CPM-2         the encoder reads T <s_0>; the decoder begins with <s_0> and is to give
+ *                           A <eod>
+ *   ANSWER, decoder         T; the answer is read after its last token, and the tokens of T are
+ *                           targets themselves (ModelCenter's loss of GPT-2 has both parts)
+ *   ANSWER, T5              T </s>, in which <extra_id_0> is the blank; the decoder gets its start
+ *                           token and <extra_id_0>, and the answer is read after the latter
+ *   ANSWER, CPM-1           <s> T, a blank (token 0), and the pair's text; all but the blank is
+ *                           context; the answer is read at the row before the blank
+ *   ANSWER, CPM-2           as GENERATE; the answer is read after the decoder's <s_0>
+ *
+ * Where T and A do not fit: A is cut at its end, to max_target_length and to what max_length leaves
+ * (and then has no end of text), and T loses tokens from its beginning, the oldest first; of a
+ * GENERATE row's T at least one is kept. T5's encoder keeps the beginning of GENERATE's T as
+ * Hugging Face's scripts do, and the end of ANSWER's T as ModelCenter does.
+ *
+ * Tasks with names, with what a row becomes and the numbers of its labels (ModelCenter's templates
+ * for BERT):
  *
  *   BoolQ  "{passage}. {question}"                                0 false, 1 true
  *   CB     "{premise}" with "{hypothesis}"                        0 contradiction, 1 entailment,
@@ -21,15 +61,17 @@
  * int(rows of the largest class / rows of its class) times, one after the other, to even out the
  * classes. A true/false label may also be written 1 or 0.
  *
- * Files are UTF-8, one JSON object a line; a byte order mark, CRLF line ends, blank lines and a
- * last line without an end are fine, and so is a line of many megabytes. Spare keys are ignored.
- * Every error names file, line and key. */
+ * Their files are UTF-8, one JSON object a line; a byte order mark, CRLF line ends, blank lines and
+ * a last line without an end are fine, and so is a line of many megabytes. Spare keys are ignored.
+ * Every error names file, line and key, or column. */
 #ifndef MC_DATASETS_DATASET_H
 #define MC_DATASETS_DATASET_H
 
 #include <stddef.h>
 #include <stdint.h>
 #include "core/base/context.h"
+#include "datasets/prompt.h"
+#include "datasets/table.h"
 #include "tokenizers/tokenizer.h"
 
 typedef struct mc_dataset mc_dataset;
@@ -38,12 +80,28 @@ typedef struct mc_dataset mc_dataset;
  * mc_accuracy_add doesn't count. */
 enum { MC_NO_LABEL = -100 };
 
+/* Different labels of a data set of one's own, at most. */
+enum { MC_DATASET_MAX_LABELS = 1024 };
+
+typedef enum mc_task_kind {
+    MC_TASK_CLASSIFY = 1,
+    MC_TASK_CHOOSE,
+    MC_TASK_MULTI_LABEL,
+    MC_TASK_REGRESS,
+    MC_TASK_GENERATE,
+    MC_TASK_ANSWER,
+    MC_TASK_TEXT,
+} mc_task_kind;
+
 typedef struct mc_dataset_options {
-    int max_length;     /* most tokens of a sequence, specials included; longer ones are cut, the
-                       longest text of a pair first. 0: 512 */
-    int64_t vocabulary; /* tokens of the model: rows that have others fail when they are tokenized.
-                           0: not checked */
+    int max_length;        /* most tokens of a sequence, specials included. 0: 512 */
+    int max_target_length; /* most tokens of a GENERATE row's answer, its end included. 0: 128 */
+    int64_t vocabulary;    /* tokens of the model: rows that have others fail when they are
+                              tokenized. 0: not checked */
+    mc_prompt prompt;      /* how rows are put; zeros: as an encoder reads them */
 } mc_dataset_options;
+
+/* ---- benchmarks ------------------------------------------------------------------------------ */
 
 /* Opens a split of a task. `task` is one of the names above, in any case. `split` names the file:
  * "train" is train.jsonl, and so on for any plain name; "val", "dev" and "validation" are one split
@@ -72,34 +130,119 @@ MC_API mc_dataset *mc_dataset_from_memory(mc_context *ctx, const char *task, con
                                           const mc_tokenizer *tok,
                                           const mc_dataset_options *options);
 
+/* ---- data of one's own ----------------------------------------------------------------------- */
+
+/* Which columns of a table hold what. NULL: there is none. */
+typedef struct mc_data_columns {
+    const char *text;  /* required; of GENERATE the prompt or source */
+    const char *pair;  /* the second text of a pair */
+    const char *label; /* a class; of REGRESS a number; of MULTI_LABEL the labels of the row: a list
+                           of JSON, or text with `separator` between them. Or, with commas between
+                           them, several columns of 1 and 0, which are the labels */
+    const char *target;     /* the text to be generated */
+    mc_task_kind kind;      /* 0: GENERATE with a target, CLASSIFY with a label, else TEXT */
+    const char *separator;  /* of several labels in one column; NULL: "|" */
+    mc_table_format format; /* of the file, where its name does not say it */
+    /* The labels there are, in their order: those a model was trained with, say; another one is an
+     * error. NULL: those that the rows hold, sorted: as numbers if all of them are numbers (1, 2,
+     * 10), else by their bytes. */
+    const char *const *label_names;
+    int labels;
+} mc_data_columns;
+
+/* The rows of a file (datasets/table.h). `options` may be NULL. The names of columns are copied.
+ * Errors (NULL), of rows with their place: what mc_table_open refuses; a column that is not there;
+ * a file without rows; a value that is missing or no number; a label that is not among those given;
+ * more than MC_DATASET_MAX_LABELS labels, or less than two where rows have one each; GENERATE with
+ * a family that does not. */
+MC_API mc_dataset *mc_dataset_from_file(mc_context *ctx, const char *path,
+                                        const mc_data_columns *columns, const mc_tokenizer *tok,
+                                        const mc_dataset_options *options);
+
+/* One row of a source of one's own. Texts are UTF-8, closed with a NUL, and are copied. What the
+ * kind has no use for is passed over. */
+typedef struct mc_data_row {
+    const char *text, *pair;
+    const char *target;        /* GENERATE */
+    const char *label;         /* CLASSIFY */
+    const char *const *labels; /* MULTI_LABEL: (label_count) */
+    int label_count;
+    double value; /* REGRESS */
+} mc_data_row;
+
+/* Fills in row number i (from 0), which is all zeros before. False: there are no more. Strings have
+ * to last until the next call. An error that it sets itself (mc_set_error) ends the reading. */
+typedef bool (*mc_data_fn)(void *user, int64_t i, mc_data_row *row);
+
+/* The rows that a function of the program gives, in its order. Of `columns` those members count
+ * that name no column: kind (0 is TEXT), label names, and whether rows have pairs: `pair` is not
+ * NULL. `name` stands for the source in errors: "NAME: row 7: ...", from 1 on. Errors as above. */
+MC_API mc_dataset *mc_dataset_from_source(mc_context *ctx, const char *name, mc_data_fn next,
+                                          void *user, const mc_data_columns *columns,
+                                          const mc_tokenizer *tok,
+                                          const mc_dataset_options *options);
+
+/* The same of an array. */
+MC_API mc_dataset *mc_dataset_from_rows(mc_context *ctx, const char *name, const mc_data_row *rows,
+                                        int64_t count, const mc_data_columns *columns,
+                                        const mc_tokenizer *tok, const mc_dataset_options *options);
+
+/* Takes a share of the rows out of a dataset, into a new one: the nearest whole number to
+ * `fraction` of them, at least 1 and at most all but one. Which, `seed` says; both keep the order
+ * of the file. A row is drawn by its number alone, so that ranks agree and a run that goes on finds
+ * the same split. Before loaders are made of it. Errors: a fraction that is not between 0 and 1,
+ * fewer than two rows, a dataset with repeated rows (CB's training rows) or in use. */
+MC_API mc_dataset *mc_dataset_split(mc_dataset *dataset, double fraction, uint64_t seed);
+
+/* ---- what it holds --------------------------------------------------------------------------- */
+
 /* Frees the dataset; loaders made from it keep what they need until they are freed themselves. NULL
  * is allowed. */
 MC_API void mc_dataset_free(mc_dataset *dataset);
 
-MC_API int64_t mc_dataset_rows(const mc_dataset *dataset); /* repeated rows count each time */
-MC_API int mc_dataset_labels(const mc_dataset *dataset);   /* classes */
+MC_API int64_t mc_dataset_rows(const mc_dataset *dataset);      /* repeated rows count each time */
+MC_API mc_task_kind mc_dataset_kind(const mc_dataset *dataset); /* 0 for NULL */
+/* Classes, or labels; 0 where rows have none. */
+MC_API int mc_dataset_labels(const mc_dataset *dataset);
 /* The name of class k, e.g. "entailment"; NULL if out of range. */
 MC_API const char *mc_dataset_label_name(const mc_dataset *dataset, int k);
 /* Inputs (sequences) of a row: 2 for COPA, else 1. */
 MC_API int mc_dataset_choices(const mc_dataset *dataset);
-/* Units the classifier needs: one a class; or 1 where a row has several inputs, whose logits side
- * by side, (rows * choices, 1) seen as (rows, choices), are those of the row. */
+/* Units the classifier needs: one a class or label; 1 for a number, and where a row has several
+ * inputs, whose logits side by side, (rows * choices, 1) seen as (rows, choices), are those of the
+ * row. 0: none, of GENERATE, ANSWER and TEXT. */
 MC_API int mc_dataset_outputs(const mc_dataset *dataset);
 MC_API int mc_dataset_max_length(const mc_dataset *dataset);
-MC_API const char *mc_dataset_task(const mc_dataset *dataset); /* "BoolQ" */
+MC_API int mc_dataset_max_target_length(const mc_dataset *dataset); /* 0 unless GENERATE */
+MC_API mc_prompt mc_dataset_prompt(const mc_dataset *dataset);
+/* Of ANSWER: the tokens that stand for the classes, (labels); NULL of other kinds. */
+MC_API const int32_t *mc_dataset_answers(const mc_dataset *dataset);
+/* "BoolQ"; NULL for data of one's own. */
+MC_API const char *mc_dataset_task(const mc_dataset *dataset);
 MC_API const char *mc_dataset_path(const mc_dataset *dataset); /* the file that was read */
 
-/* A row: its line in the file (from 1), its label (or MC_NO_LABEL), and the text, and pair (NULL
- * for a single text), of its input `choice`. Strings belong to the dataset. Out of range: 0,
- * MC_NO_LABEL, NULL. */
+/* A row: its line in the file (from 1; of a source of one's own its number, from 1), its label (or
+ * MC_NO_LABEL), the text, and pair (NULL for a single text), of its input `choice`, and the text to
+ * be generated (NULL: none). Strings belong to the dataset. Out of range: 0, MC_NO_LABEL, NULL. */
 MC_API int64_t mc_dataset_line(const mc_dataset *dataset, int64_t row);
 MC_API int32_t mc_dataset_label(const mc_dataset *dataset, int64_t row);
 MC_API const char *mc_dataset_text(const mc_dataset *dataset, int64_t row, int choice);
 MC_API const char *mc_dataset_pair(const mc_dataset *dataset, int64_t row, int choice);
+MC_API const char *mc_dataset_target(const mc_dataset *dataset, int64_t row);
+/* Of REGRESS the number, of MULTI_LABEL (labels) of 1 and 0; NULL of other kinds, and out of
+ * range. */
+MC_API const float *mc_dataset_values(const mc_dataset *dataset, int64_t row);
+/* Rows of one group belong together in a score, such as the answers to one question; they count
+ * from 0. A row that is alone has a group of its own. */
+MC_API int64_t mc_dataset_group(const mc_dataset *dataset, int64_t row);
 
 /* The known tasks: the name of the i-th, NULL past the last. */
 MC_API const char *mc_task_name(int i);
-/* What mc_dataset_outputs gives for a dataset of that task (any case); 0 for an unknown task. */
+/* What mc_dataset_kind and mc_dataset_outputs give for a dataset of that task (any case) as it is
+ * put to such a family; 0 for an unknown task, and for one that has no form for the family. */
+MC_API mc_task_kind mc_task_kind_for(const char *name, mc_prompt_style style);
+MC_API int mc_task_outputs_for(const char *name, mc_prompt_style style);
+/* The same for encoders. */
 MC_API int mc_task_outputs(const char *name);
 
 #endif

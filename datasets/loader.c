@@ -15,9 +15,14 @@ enum { DEFAULT_PREFETCH = 2, MAX_PREFETCH = 64, SIDES = 2, SAMPLED_BATCHES = 100
 typedef struct side {
     mc_batch batch;
     mc_packed packed;
-    mc_tensor *ids, *type_ids, *labels; /* not in the context's list: the loader frees them */
-    mc_lengths *lengths;                /* with sizes, likewise */
-    int64_t room;                       /* tokens that ids and type_ids hold */
+    /* tensors are not in the context's list: the loader frees them */
+    struct {
+        mc_tensor *lane[MC_LANES];
+        mc_lengths *lengths; /* with sizes */
+        int64_t room;        /* tokens that the lanes hold */
+    } stack[MC_STACKS];
+    mc_tensor *labels, *answer_rows, *values;
+    bool made; /* those that are needed are there */
 } side;
 
 struct mc_dataloader {
@@ -39,13 +44,14 @@ struct mc_dataloader {
 
     /* the worker's while it runs */
     mc_order order;
-    uint32_t *weight; /* (order.rows) tokens of each row, 0 where not counted yet; NULL for one rank
-                         that needs none: no order by length, no sizes */
-    mc_sizes sizes;
+    uint32_t *weight;  /* (order.rows) tokens of each row, 0 where not counted yet; NULL for one
+                          rank that needs none: no order by length, no sizes */
+    uint32_t *written; /* (order.rows) those of the decoder among them; NULL: there is none */
+    mc_sizes sizes[MC_STACKS];
     int64_t weighed; /* rows before it are counted */
     int32_t *rows;   /* the order of epoch `rows_epoch` */
     int64_t rows_epoch, work_epoch, work_step;
-    mc_encoding encoding;
+    mc_example example;
     mc_error error;
 
     /* shared, under the lock: slots [head, head + count) of the ring are full */
@@ -70,13 +76,14 @@ static bool told_to_stop(mc_dataloader *l)
 /* Counts the tokens of a row, unless that was done. False on an error. */
 static bool weigh_row(mc_dataloader *l, int64_t row)
 {
-    uint32_t tokens = 0;
+    size_t tokens[MC_STACKS] = {0};
     if (l->weight[row]) return true;
-    for (int choice = 0; choice < l->dataset->task->choices; choice++) {
-        if (mc_pack_encode(&l->error, l->dataset, row, choice, &l->encoding)) return false;
-        tokens += (uint32_t)l->encoding.count;
+    for (int choice = 0; choice < l->dataset->choices; choice++) {
+        if (mc_example_make(&l->error, &l->example, l->dataset, row, choice)) return false;
+        for (int i = 0; i < MC_STACKS; i++) tokens[i] += l->example.stack[i].count;
     }
-    l->weight[row] = tokens;
+    l->weight[row] = (uint32_t)(tokens[MC_READER] + tokens[MC_WRITER]);
+    if (l->written) l->written[row] = (uint32_t)tokens[MC_WRITER];
     return true;
 }
 
@@ -102,16 +109,24 @@ static bool weigh_step(mc_dataloader *l, const int32_t *rows, int64_t count, int
     return true;
 }
 
-/* What the batches of all ranks need that are made of a step's rows. A row's sequences may be up to
- * as long as it is altogether. */
-static mc_size need_of(const mc_dataloader *l, const int32_t *rows, int64_t count)
+/* Tokens of a row on a stack. */
+static int32_t row_tokens(const mc_dataloader *l, int stack, int32_t row)
+{
+    uint32_t written = l->written ? l->written[row] : 0;
+    return (int32_t)(stack == MC_WRITER ? written : l->weight[row] - written);
+}
+
+/* What the batches of all ranks need on a stack that are made of a step's rows. A row's sequences
+ * may be up to as long as it is altogether. */
+static mc_size need_of(const mc_dataloader *l, int stack, const int32_t *rows, int64_t count)
 {
     mc_size need = {0};
+    int32_t limit = mc_example_limit(l->dataset, stack);
     for (int rank = 0; rank < l->world; rank++) {
         int64_t tokens = 0;
         for (int64_t i = rank; i < count; i += l->world) {
-            int32_t weight = (int32_t)l->weight[rows[i]];
-            int32_t longest = weight < l->dataset->max_length ? weight : l->dataset->max_length;
+            int32_t weight = row_tokens(l, stack, rows[i]);
+            int32_t longest = weight < limit ? weight : limit;
             tokens += weight;
             if (longest > need.longest) need.longest = longest;
         }
@@ -126,27 +141,49 @@ static int64_t step_rows(const mc_dataloader *l, int64_t first)
     return l->order.rows - first < l->batch_rows ? l->order.rows - first : l->batch_rows;
 }
 
+/* How many sizes a stack may have: of two, each has the root of what both may have together. */
+static int stack_sizes(const mc_dataloader *l)
+{
+    int n = l->most_sizes;
+    while (l->written && n * n > l->most_sizes) n--;
+    return n;
+}
+
+/* What any batch of a stack fits into. */
+static mc_size largest_need(const mc_dataloader *l, int stack)
+{
+    mc_size largest = {0};
+    for (int64_t i = 0; i < l->order.rows; i++) {
+        mc_size row = need_of(l, stack, &(int32_t){(int32_t)i}, 1);
+        if (row.tokens > largest.tokens) largest.tokens = row.tokens;
+        if (row.longest > largest.longest) largest.longest = row.longest;
+    }
+    largest.tokens *= l->limits.rows;
+    return largest;
+}
+
 /* Chooses the sizes by the batches of an epoch, or some epochs if those are short, in an order that
  * no seed changes. */
 static void choose_sizes(mc_dataloader *l)
 {
     mc_order order = l->order;
-    mc_size largest = {0};
-    for (int64_t i = 0; i < l->order.rows; i++) {
-        mc_size row = need_of(l, &(int32_t){(int32_t)i}, 1);
-        if (row.tokens > largest.tokens) largest.tokens = row.tokens;
-        if (row.longest > largest.longest) largest.longest = row.longest;
+    mc_size largest[MC_STACKS];
+    int stacks = l->written ? MC_STACKS : 1;
+    for (int stack = 0; stack < stacks; stack++) {
+        largest[stack] = largest_need(l, stack);
+        mc_sizes_init(&l->sizes[stack], largest[stack], l->limits.round_to);
     }
-    largest.tokens *= l->limits.rows;
-    mc_sizes_init(&l->sizes, largest, l->limits.round_to);
     order.seed = 0;
     int64_t epochs = order.shuffle ? (SAMPLED_BATCHES + l->batches - 1) / l->batches : 1;
     for (int64_t i = 0; i < epochs * l->batches; i++) {
         int64_t epoch = i / l->batches, first = i % l->batches * l->batch_rows;
         if (first == 0) mc_order_build(&order, epoch, l->rows);
-        mc_sizes_note(&l->sizes, need_of(l, l->rows + first, step_rows(l, first)));
+        for (int stack = 0; stack < stacks; stack++)
+            mc_sizes_note(&l->sizes[stack],
+                          need_of(l, stack, l->rows + first, step_rows(l, first)));
     }
-    mc_sizes_choose(&l->sizes, l->most_sizes, largest);
+    for (int stack = 0; stack < stacks; stack++)
+        mc_sizes_choose(&l->sizes[stack], stack_sizes(l), largest[stack]);
 }
 
 /* Sees to it that `rows` is the order of the worker's epoch. */
@@ -154,10 +191,15 @@ static bool order_rows(mc_dataloader *l)
 {
     if (l->rows_epoch == l->work_epoch) return true;
     if ((l->order.by_length || l->most_sizes) && !weigh_rows(l)) return false;
-    if (l->most_sizes && !l->sizes.count) choose_sizes(l);
+    if (l->most_sizes && !l->sizes[MC_READER].count) choose_sizes(l);
     mc_order_build(&l->order, l->work_epoch, l->rows);
     l->rows_epoch = l->work_epoch;
     return true;
+}
+
+static int64_t batch_tokens(const mc_packed *p)
+{
+    return p->stack[MC_READER].lengths.total + p->stack[MC_WRITER].lengths.total;
 }
 
 /* Makes the worker's next batch in `slot`. */
@@ -169,11 +211,13 @@ static bool produce(mc_dataloader *l, mc_packed *slot)
     slot->epoch = l->work_epoch;
     slot->step = l->work_step;
     const int32_t *row = mine ? l->rows + first + l->rank : NULL;
-    if (l->most_sizes) slot->size = mc_sizes_fit(&l->sizes, need_of(l, l->rows + first, all));
-    if (mc_pack(&l->error, slot, &l->limits, l->dataset, row, l->world, (int)mine, &l->encoding))
+    for (int i = 0; i < MC_STACKS; i++)
+        if (l->most_sizes && slot->stack[i].lanes)
+            slot->stack[i].size = mc_sizes_fit(&l->sizes[i], need_of(l, i, l->rows + first, all));
+    if (mc_pack(&l->error, slot, &l->limits, l->dataset, row, l->world, (int)mine, &l->example))
         return false;
     slot->all_rows = all;
-    slot->all_tokens = slot->lengths.total;
+    slot->all_tokens = batch_tokens(slot);
     if (l->world > 1 && !weigh_step(l, l->rows + first, all, &slot->all_tokens)) return false;
     if (++l->work_step == l->batches) {
         l->work_step = 0;
@@ -242,12 +286,19 @@ static void stop_worker(mc_dataloader *l)
 
 static void free_tensors(side *s)
 {
-    mc_tensor_free(s->ids);
-    mc_tensor_free(s->type_ids);
+    for (int i = 0; i < MC_STACKS; i++) {
+        for (int lane = 0; lane < MC_LANES; lane++) {
+            mc_tensor_free(s->stack[i].lane[lane]);
+            s->stack[i].lane[lane] = NULL;
+        }
+        mc_lengths_free(s->stack[i].lengths);
+        s->stack[i].lengths = NULL;
+    }
     mc_tensor_free(s->labels);
-    mc_lengths_free(s->lengths);
-    s->ids = s->type_ids = s->labels = NULL;
-    s->lengths = NULL;
+    mc_tensor_free(s->answer_rows);
+    mc_tensor_free(s->values);
+    s->labels = s->answer_rows = s->values = NULL;
+    s->made = false;
 }
 
 static void free_loader(void *object)
@@ -262,8 +313,9 @@ static void free_loader(void *object)
     mc_free(l->ring);
     mc_free(l->rows);
     mc_free(l->weight);
+    mc_free(l->written);
     mc_free(l->order.scratch);
-    mc_encoding_release(&l->encoding);
+    mc_example_release(&l->example);
     mc_error_clear(&l->error);
     if (l->emptied_made) pthread_cond_destroy(&l->emptied);
     if (l->filled_made) pthread_cond_destroy(&l->filled);
@@ -327,7 +379,7 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
         .by_length = o->batching ? o->batching == MC_BATCHING_BY_LENGTH : o->shuffle,
     };
     int64_t largest = (rows < l->batch_rows ? rows + l->world - 1 : l->batch_rows) / l->world;
-    int64_t sequences = largest * l->dataset->task->choices;
+    int64_t sequences = largest * l->dataset->choices;
     int32_t pad_id = mc_tokenizer_pad_id(l->dataset->tok);
     l->limits = (mc_pack_limits){
         .rows = (int)largest,
@@ -335,9 +387,11 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
         .pad_id = pad_id >= 0 ? pad_id : 0, /* which a model looks up, too */
     };
     l->most_sizes = o->sizes;
-    l->limits.tokens = sequences * l->dataset->max_length;
-    l->limits.tokens +=
-        o->sizes ? mc_sizes_rounding(l->limits.tokens, l->limits.round_to) : l->limits.round_to;
+    for (int i = 0; i < MC_STACKS; i++) {
+        int64_t most = sequences * mc_example_limit(l->dataset, i);
+        int64_t rounding = o->sizes ? mc_sizes_rounding(most, l->limits.round_to) : 0;
+        l->limits.tokens[i] = most + (rounding ? rounding : l->limits.round_to);
+    }
     if (!l->batches)
         mc_fail(l->ctx, MC_ERR_ARGUMENT,
                 "data loader: %lld rows are less than one batch of %lld, and drop_last leaves it "
@@ -348,13 +402,14 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
 
 static bool make_buffers(mc_dataloader *l)
 {
-    int choices = l->dataset->task->choices;
     l->rows = mc_malloc((size_t)l->order.rows * sizeof *l->rows);
     l->ring = mc_calloc((size_t)l->prefetch, sizeof *l->ring);
     bool ok = l->rows && l->ring;
     if (ok && (l->order.by_length || l->world > 1 || l->most_sizes)) {
+        bool writes = mc_example_lanes(l->dataset, MC_WRITER) != 0;
         l->weight = mc_calloc((size_t)l->order.rows, sizeof *l->weight);
-        ok = l->weight;
+        if (writes) l->written = mc_calloc((size_t)l->order.rows, sizeof *l->written);
+        ok = l->weight && (l->written || !writes);
     }
     if (ok && l->order.by_length) {
         size_t scratch = mc_order_scratch(l->order.rows, l->batch_rows);
@@ -365,9 +420,9 @@ static bool make_buffers(mc_dataloader *l)
     if (!ok) mc_fail_nomem(l->ctx, "a data loader");
     mc_error *err = &l->ctx->error;
     for (int i = 0; ok && i < l->prefetch; i++)
-        ok = mc_packed_init(err, &l->ring[i], &l->limits, choices) == MC_OK;
+        ok = mc_packed_init(err, &l->ring[i], &l->limits, l->dataset) == MC_OK;
     for (int i = 0; ok && i < SIDES; i++)
-        ok = mc_packed_init(err, &l->sides[i].packed, &l->limits, choices) == MC_OK;
+        ok = mc_packed_init(err, &l->sides[i].packed, &l->limits, l->dataset) == MC_OK;
     return ok;
 }
 
@@ -400,70 +455,136 @@ mc_dataloader *mc_dataloader_new(mc_dataset *dataset, const mc_dataloader_option
 
 /* ---- handing out batches ---- */
 
-/* A tensor of i32 (n) that the loader owns itself: the context frees its newest objects first, so a
- * tensor in its list would be gone before the loader. */
-static mc_tensor *new_tensor(mc_context *ctx, int64_t n)
+/* A tensor that the loader owns itself: the context frees its newest objects first, so a tensor in
+ * its list would be gone before the loader. */
+static mc_tensor *new_tensor(mc_context *ctx, mc_dtype dtype, int64_t n)
 {
-    mc_tensor *tensor = mc_tensor_new(ctx, MC_I32, MC_SHAPE(n));
+    mc_tensor *tensor = mc_tensor_new(ctx, dtype, MC_SHAPE(n));
     if (tensor) mc_disown(&tensor->owned);
     return tensor;
 }
 
-static mc_lengths *new_lengths(mc_dataloader *l)
+static mc_lengths *new_lengths(mc_dataloader *l, int stack)
 {
-    int count = l->limits.rows * l->dataset->task->choices;
-    mc_lengths *lengths = mc_lengths_new(l->ctx, count, l->limits.tokens);
+    int count = l->limits.rows * l->dataset->choices;
+    mc_lengths *lengths = mc_lengths_new(l->ctx, count, l->limits.tokens[stack]);
     if (lengths) mc_lengths_disown(lengths);
     return lengths;
 }
 
-/* Makes tensors that hold `capacity` tokens; with sizes, tensors that hold any batch. */
-static bool reserve_tensors(mc_dataloader *l, side *s, int64_t capacity)
+/* Makes tensors that hold what a stack's batch has; with sizes, what any batch has. */
+static bool reserve_stack(mc_dataloader *l, side *s, int stack, int64_t capacity, unsigned lanes)
 {
-    if (s->labels && capacity <= s->room) return true;
-    int64_t room = s->labels ? mc_pack_grow(&l->limits, s->room, capacity) : capacity;
-    if (room < mc_pack_start(&l->limits)) room = mc_pack_start(&l->limits);
-    if (l->most_sizes) room = l->limits.tokens;
+    int64_t most = l->limits.tokens[stack], least = mc_pack_start(most);
+    int64_t room = s->stack[stack].room;
+    room = room ? mc_pack_grow(most, room, capacity) : capacity > least ? capacity : least;
+    if (l->most_sizes) room = most;
+    s->stack[stack].room = room;
+    bool ok = true;
+    for (int lane = 0; lane < MC_LANES; lane++) {
+        if (!(lanes & 1u << lane)) continue;
+        s->stack[stack].lane[lane] = new_tensor(l->ctx, MC_I32, room);
+        ok = ok && s->stack[stack].lane[lane];
+    }
+    if (!l->most_sizes) return ok;
+    s->stack[stack].lengths = new_lengths(l, stack);
+    return ok && s->stack[stack].lengths;
+}
+
+/* Those of rows. */
+static bool reserve_rows(mc_dataloader *l, side *s)
+{
+    const mc_dataset *d = l->dataset;
+    bool answers = d->kind == MC_TASK_ANSWER;
+    if (d->labels && d->kind != MC_TASK_MULTI_LABEL &&
+        !(s->labels = new_tensor(l->ctx, MC_I32, l->limits.rows)))
+        return false;
+    if (answers &&
+        !(s->answer_rows = new_tensor(l->ctx, MC_I32, (int64_t)l->limits.rows * d->choices)))
+        return false;
+    if (d->values) s->values = new_tensor(l->ctx, MC_F32, (int64_t)l->limits.rows * d->values);
+    return s->values || !d->values;
+}
+
+static bool reserve_tensors(mc_dataloader *l, side *s, const mc_packed *p)
+{
+    bool fits = s->made, ok = true;
+    for (int i = 0; i < MC_STACKS; i++)
+        fits = fits && (!p->stack[i].lanes || p->stack[i].lengths.capacity <= s->stack[i].room);
+    if (fits) return true;
     free_tensors(s);
-    s->room = room;
-    s->ids = new_tensor(l->ctx, room);
-    s->type_ids = new_tensor(l->ctx, room);
-    s->labels = new_tensor(l->ctx, l->limits.rows);
-    if (l->most_sizes) s->lengths = new_lengths(l);
-    if (s->ids && s->type_ids && s->labels && (s->lengths || !l->most_sizes)) return true;
-    free_tensors(s);
-    return false;
+    for (int i = 0; i < MC_STACKS && ok; i++)
+        if (p->stack[i].lanes)
+            ok = reserve_stack(l, s, i, p->stack[i].lengths.capacity, p->stack[i].lanes);
+    s->made = ok && reserve_rows(l, s);
+    if (!s->made) free_tensors(s);
+    return s->made;
 }
 
 /* Sets a tensor to n elements, at most what it was made for, copied from the host. */
-static mc_tensor *refill(mc_tensor *tensor, int64_t n, const int32_t *data,
+static mc_tensor *refill(mc_tensor *tensor, mc_shape shape, const void *data,
                          const mc_lengths *lengths)
 {
-    tensor->shape = MC_SHAPE(n);
+    if (!tensor) return NULL;
+    tensor->shape = shape;
     tensor->lengths = lengths;
-    mc_tensor_write(tensor, data, (size_t)n * sizeof *data);
+    mc_tensor_write(tensor, data, (size_t)mc_shape_count(shape) * mc_dtype_size(tensor->dtype));
     return tensor;
+}
+
+/* Fills the lanes of a stack; gives its lengths, NULL where there is no such stack. */
+static const mc_lengths *fill_stack(side *s, int stack)
+{
+    mc_packed_stack *p = &s->packed.stack[stack];
+    mc_lengths *fixed = s->stack[stack].lengths;
+    int64_t capacity = p->lengths.capacity;
+    if (!p->lanes) return NULL;
+    if (fixed) mc_lengths_write(fixed, p->length, p->lengths.count, capacity, p->size.longest);
+    const mc_lengths *lengths = fixed ? fixed : &p->lengths;
+    for (int lane = 0; lane < MC_LANES; lane++)
+        refill(s->stack[stack].lane[lane], MC_SHAPE(capacity), p->lane[lane],
+               lane == MC_LANE_TARGETS ? NULL : lengths);
+    return lengths;
+}
+
+/* Stands for the shape of a batch with sizes. */
+static uint64_t key_of(const mc_packed *p)
+{
+    uint64_t key = 0;
+    for (int i = 0; i < MC_STACKS; i++) {
+        const mc_packed_stack *s = &p->stack[i];
+        if (!s->lanes) break;
+        uint64_t shape = (uint64_t)s->lengths.capacity << 32 | (uint64_t)s->size.longest;
+        key = i ? mc_order_mix(key) ^ shape : shape;
+    }
+    return key;
 }
 
 static mc_batch *fill_side(mc_dataloader *l, side *s)
 {
     mc_packed *p = &s->packed;
-    int64_t capacity = p->lengths.capacity;
-    const mc_lengths *lengths = &p->lengths;
-    if (s->lengths) {
-        mc_lengths_write(s->lengths, p->length, p->lengths.count, capacity, p->size.longest);
-        lengths = s->lengths;
-    }
+    const mc_dataset *d = l->dataset;
+    const mc_lengths *lengths = fill_stack(s, MC_READER);
+    const mc_lengths *written = fill_stack(s, MC_WRITER);
+    int64_t rows = l->most_sizes ? l->limits.rows : p->rows;
+    mc_shape values = d->values > 1 || d->kind == MC_TASK_MULTI_LABEL ? MC_SHAPE(rows, d->values)
+                                                                      : MC_SHAPE(rows);
     s->batch = (mc_batch){
-        .ids = refill(s->ids, capacity, p->ids, lengths),
-        .type_ids = refill(s->type_ids, capacity, p->type_ids, lengths),
+        .ids = s->stack[MC_READER].lane[MC_LANE_IDS],
+        .type_ids = s->stack[MC_READER].lane[MC_LANE_TYPES],
         .lengths = lengths,
-        .labels = refill(s->labels, s->lengths ? l->limits.rows : p->rows, p->labels, NULL),
-        .key = s->lengths ? (uint64_t)capacity << 32 | (uint64_t)p->size.longest : 0,
+        .marks = s->stack[MC_READER].lane[MC_LANE_MARKS],
+        .decoder_ids = s->stack[MC_WRITER].lane[MC_LANE_IDS],
+        .decoder_lengths = written,
+        .targets = s->stack[written ? MC_WRITER : MC_READER].lane[MC_LANE_TARGETS],
+        .answer_rows = refill(s->answer_rows, MC_SHAPE(rows * d->choices), p->answer_rows, NULL),
+        .labels = refill(s->labels, MC_SHAPE(rows), p->labels, NULL),
+        .values = refill(s->values, values, p->values, NULL),
+        .key = l->most_sizes ? key_of(p) : 0,
         .rows = p->rows,
-        .choices = l->dataset->task->choices,
+        .choices = d->choices,
         .row_index = p->row_index,
-        .tokens = p->lengths.total,
+        .tokens = batch_tokens(p),
         .nominal_rows = l->batch_rows,
         .all_rows = p->all_rows,
         .all_tokens = p->all_tokens,
@@ -509,7 +630,7 @@ mc_batch *mc_dataloader_next(mc_dataloader *l)
     mc_packed *slot = start_worker(l) ? wait_for_batch(l) : NULL;
     if (!slot) return NULL;
     side *s = &l->sides[l->side];
-    if (!reserve_tensors(l, s, slot->lengths.capacity)) return NULL;
+    if (!reserve_tensors(l, s, slot)) return NULL;
     take_slot(l, s, slot);
     if (!l->most_sizes) l->side = (l->side + 1) % SIDES;
     l->step++;

@@ -71,17 +71,31 @@ typedef struct mc_dataloader_options {
 
 /* A batch of `rows` rows; sequences are row * choices + choice. Tokens are packed: no padding
  * between sequences, and from `tokens` to the capacity pad ids (0 where the tokenizer has none; of
- * type 0), which are ignored. A batch may have zero rows: its tensors then have the shape (0). */
+ * type 0), which are ignored. A batch may have zero rows: its tensors then have the shape (0).
+ * What a task does not need is NULL. How rows are put, datasets/dataset.h says. */
 typedef struct mc_batch {
     mc_tensor *ids;            /* i32 (capacity); mc_tensor_lengths(ids) == lengths */
     mc_tensor *type_ids;       /* i32 (capacity): 0 in the first text, 1 in the pair */
     const mc_lengths *lengths; /* of rows * choices sequences; with `sizes` of a full batch's */
-    mc_tensor
-        *labels; /* i32 (lengths->count / choices): classes, MC_NO_LABEL where there is none */
-    int rows;    /* on this rank */
-    int choices; /* sequences of a row: 2 for COPA, else 1 */
+    mc_tensor *marks;          /* i32 (capacity): 2 * span + context of each token. CPM-1 */
+    /* What the decoder of an encoder-decoder reads, as ids and lengths above. */
+    mc_tensor *decoder_ids;
+    const mc_lengths *decoder_lengths;
+    /* i32, as long as decoder_ids or, without these, ids: the token that each row has to give,
+     * MC_NO_LABEL where nothing counts, as mc_model_loss takes it. */
+    mc_tensor *targets;
+    /* i32 (sequences): the packed row, of the decoder if there is one, at which the answer of
+     * mc_dataset_answers is read; 0 of sequences that are empty. */
+    mc_tensor *answer_rows;
+    /* i32 (sequences / choices): classes, MC_NO_LABEL where there is none. */
+    mc_tensor *labels;
+    /* f32 (sequences / choices) of REGRESS; (sequences / choices, labels) of MULTI_LABEL, of 1 and
+     * 0. With `sizes`, zeros behind the last row. */
+    mc_tensor *values;
+    int rows;                 /* on this rank */
+    int choices;              /* sequences of a row: 2 for COPA, else 1 */
     const int64_t *row_index; /* (rows): which dataset row each is */
-    int64_t tokens;           /* of all sequences */
+    int64_t tokens;           /* of all sequences, those of the decoder included */
     uint64_t key;             /* with `sizes`, of mc_step_run: stands for its shape; else 0 */
     int64_t nominal_rows; /* rows of a full batch over all ranks: batch_size * world, constant */
     int64_t all_rows;     /* of this batch on all ranks */

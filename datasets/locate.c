@@ -1,6 +1,6 @@
 /* Where the file of a split lies. */
 #include <dirent.h>
-#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -11,6 +11,7 @@ enum { LISTED_FILES = 20 };
 /* A search under way: what is looked for, and notes for the error if it isn't found. */
 typedef struct search {
     mc_error *err;
+    const mc_task *task;
     const char *names[4]; /* of the split, NULL-terminated */
     mc_text looked, there;
     bool nomem;
@@ -28,10 +29,23 @@ static void split_names(const char *split, const char *names[4])
     }
 }
 
-static bool is_split_file(const char *name)
+/* The i-th pattern of the task's files, NULL past the last. */
+static const char *pattern_at(const mc_task *task, int i)
 {
-    size_t length = strlen(name);
-    return length > 6 && strcmp(name + length - 6, ".jsonl") == 0;
+    enum { MOST = sizeof task->files / sizeof *task->files };
+    return i == 0 && !task->files[0] ? "%s.jsonl" : i < MOST ? task->files[i] : NULL;
+}
+
+/* Whether the name of a file ends as one of the patterns does. */
+static bool is_split_file(const search *s, const char *name)
+{
+    const char *pattern;
+    for (int i = 0; (pattern = pattern_at(s->task, i)); i++) {
+        const char *ending = strstr(pattern, "%s") + strlen("%s");
+        size_t length = strlen(name), size = strlen(ending);
+        if (length > size && strcmp(name + length - size, ending) == 0) return true;
+    }
+    return false;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -47,7 +61,7 @@ static void note_splits(search *s, const char *folder)
     DIR *stream = opendir(folder);
     if (!stream) return;
     for (struct dirent *entry; (entry = readdir(stream));) {
-        if (!is_split_file(entry->d_name)) continue;
+        if (!is_split_file(s, entry->d_name)) continue;
         if (count == LISTED_FILES)
             more++;
         else if ((names[count] = mc_strdup(entry->d_name)))
@@ -67,22 +81,34 @@ static void note_splits(search *s, const char *folder)
     if (more && !mc_text_append_format(&s->there, " and %d more", more)) s->nomem = true;
 }
 
+/* Looks for one file: whether it is there. */
+static bool look_for(search *s, const char *folder, const char *file, char path[MC_PATH_MAX])
+{
+    if (mc_path_join(s->err, path, folder, file)) return false;
+    if (mc_path_is_file(path)) return true;
+    if (!mc_text_append_format(&s->looked, "%s%s", s->looked.size ? ", " : "", path))
+        s->nomem = true;
+    return false;
+}
+
+/* A pattern with the split in the place of its "%s". */
+static void fill_in(const char *pattern, const char *split, char *file, size_t room)
+{
+    const char *place = strstr(pattern, "%s");
+    snprintf(file, room, "%.*s%s%s", (int)(place - pattern), pattern, split, place + strlen("%s"));
+}
+
 /* Looks in one folder; writes the path and returns true when the split is there. */
 static bool look_in(search *s, const char *folder, char path[MC_PATH_MAX])
 {
     for (const char **name = s->names; *name; name++) {
-        char base[MC_PATH_MAX];
-        if (mc_path_join(s->err, base, folder, *name)) return false;
-        size_t length = strlen(base);
-        if (length + 7 > MC_PATH_MAX) {
-            mc_error_set(s->err, MC_ERR_ARGUMENT, "path too long: %.100s...", base);
-            return false;
+        const char *pattern;
+        for (int i = 0; (pattern = pattern_at(s->task, i)); i++) {
+            char file[256];
+            fill_in(pattern, *name, file, sizeof file);
+            if (look_for(s, folder, file, path)) return true;
+            if (mc_error_is_set(s->err)) return false;
         }
-        memcpy(path, base, length);
-        memcpy(path + length, ".jsonl", 7);
-        if (mc_path_is_file(path)) return true;
-        if (!mc_text_append_format(&s->looked, "%s%s", s->looked.size ? ", " : "", path))
-            s->nomem = true;
     }
     note_splits(s, folder);
     return false;
@@ -113,7 +139,8 @@ static bool look_everywhere(search *s, const mc_task *task, const char *folder,
     if (look_in(s, folder, path)) return true;
     if (mc_error_is_set(s->err) || !task_folder(s, task, folder, sub)) return false;
     if (look_in(s, sub, path)) return true;
-    if (mc_error_is_set(s->err) || mc_path_join(s->err, base, folder, "down_data/superglue"))
+    if (mc_error_is_set(s->err) || mc_path_join(s->err, sub, folder, "down_data") ||
+        mc_path_join(s->err, base, sub, task->folder ? task->folder : "superglue"))
         return false;
     return task_folder(s, task, base, sub) && look_in(s, sub, path);
 }
@@ -132,9 +159,9 @@ mc_status mc_dataset_locate(mc_error *err, const mc_task *task, const char *fold
     if (!split || !is_plain_name(split))
         return mc_error_set(err, MC_ERR_ARGUMENT,
                             "%s: \"%s\" is no name of a split: expected train, val, dev, test or "
-                            "the name of another .jsonl file in the folder",
+                            "the name of another file in the folder",
                             task->name, split ? split : "(none)");
-    search s = {.err = err};
+    search s = {.err = err, .task = task};
     split_names(split, s.names);
     bool found = look_everywhere(&s, task, folder, path);
     if (!found && !mc_error_is_set(err)) {

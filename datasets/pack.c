@@ -1,136 +1,164 @@
 #include "datasets/pack_internal.h"
 
 #include <string.h>
-#include "tokenizers/tokenizer_internal.h"
 
 enum { START_TOKENS = 1 << 16 };
 
-int64_t mc_pack_start(const mc_pack_limits *limits)
-{
-    return limits->tokens < START_TOKENS ? limits->tokens : START_TOKENS;
-}
+int64_t mc_pack_start(int64_t most) { return most < START_TOKENS ? most : START_TOKENS; }
 
-int64_t mc_pack_grow(const mc_pack_limits *limits, int64_t room, int64_t wanted)
+int64_t mc_pack_grow(int64_t most, int64_t room, int64_t wanted)
 {
-    int64_t grown = room < limits->tokens / 2 ? room * 2 : limits->tokens;
+    int64_t grown = room < most / 2 ? room * 2 : most;
     return grown > wanted ? grown : wanted;
 }
 
-mc_status mc_packed_init(mc_error *err, mc_packed *p, const mc_pack_limits *limits, int choices)
+static bool init_stack(mc_packed_stack *s, size_t sequences, int64_t most)
 {
-    size_t rows = (size_t)limits->rows, sequences = rows * (size_t)choices;
-    *p = (mc_packed){.room = mc_pack_start(limits)};
-    p->ids = mc_calloc((size_t)p->room, sizeof *p->ids);
-    p->type_ids = mc_calloc((size_t)p->room, sizeof *p->type_ids);
-    p->length = mc_calloc(sequences, sizeof *p->length);
-    p->offset = mc_calloc(sequences + 1, sizeof *p->offset);
+    s->room = mc_pack_start(most);
+    s->length = mc_calloc(sequences, sizeof *s->length);
+    s->offset = mc_calloc(sequences + 1, sizeof *s->offset);
+    bool ok = s->length && s->offset;
+    for (int lane = 0; lane < MC_LANES; lane++)
+        if (s->lanes & 1u << lane) {
+            s->lane[lane] = mc_calloc((size_t)s->room, sizeof *s->lane[lane]);
+            ok = ok && s->lane[lane];
+        }
+    return ok;
+}
+
+mc_status mc_packed_init(mc_error *err, mc_packed *p, const mc_pack_limits *limits,
+                         const mc_dataset *d)
+{
+    size_t rows = (size_t)limits->rows, sequences = rows * (size_t)d->choices;
+    bool ok = true;
+    *p = (mc_packed){0};
+    for (int i = 0; i < MC_STACKS; i++) {
+        p->stack[i].lanes = mc_example_lanes(d, i);
+        if (p->stack[i].lanes) ok = init_stack(&p->stack[i], sequences, limits->tokens[i]) && ok;
+    }
     p->labels = mc_calloc(rows, sizeof *p->labels);
+    p->answer_rows = mc_calloc(sequences, sizeof *p->answer_rows);
     p->row_index = mc_calloc(rows, sizeof *p->row_index);
-    if (p->ids && p->type_ids && p->length && p->offset && p->labels && p->row_index) return MC_OK;
+    if (d->values) p->values = mc_calloc(rows * (size_t)d->values, sizeof *p->values);
+    if (ok && p->labels && p->answer_rows && p->row_index && (p->values || !d->values))
+        return MC_OK;
     mc_packed_release(p);
     return mc_error_set(err, MC_ERR_NOMEM, "out of memory for batches of %d rows", limits->rows);
 }
 
 void mc_packed_release(mc_packed *p)
 {
-    mc_free(p->ids);
-    mc_free(p->type_ids);
-    mc_free(p->length);
-    mc_free(p->offset);
+    for (int i = 0; i < MC_STACKS; i++) {
+        for (int lane = 0; lane < MC_LANES; lane++) mc_free(p->stack[i].lane[lane]);
+        mc_free(p->stack[i].length);
+        mc_free(p->stack[i].offset);
+    }
     mc_free(p->labels);
+    mc_free(p->answer_rows);
+    mc_free(p->values);
     mc_free(p->row_index);
     *p = (mc_packed){0};
 }
 
 /* Makes room for `wanted` tokens, keeping what is there. */
-static mc_status reserve(mc_error *err, mc_packed *p, const mc_pack_limits *limits, int64_t wanted)
+static mc_status reserve(mc_error *err, mc_packed_stack *s, int64_t most, int64_t wanted)
 {
-    if (wanted <= p->room) return MC_OK;
-    int64_t room = mc_pack_grow(limits, p->room, wanted);
-    int32_t *ids = mc_realloc(p->ids, (size_t)room * sizeof *ids);
-    if (ids) p->ids = ids;
-    int32_t *type_ids = mc_realloc(p->type_ids, (size_t)room * sizeof *type_ids);
-    if (type_ids) p->type_ids = type_ids;
-    if (!ids || !type_ids)
-        return mc_error_set(err, MC_ERR_NOMEM, "out of memory for a batch of %lld tokens",
-                            (long long)wanted);
-    p->room = room;
+    if (wanted <= s->room) return MC_OK;
+    int64_t room = mc_pack_grow(most, s->room, wanted);
+    for (int lane = 0; lane < MC_LANES; lane++) {
+        if (!(s->lanes & 1u << lane)) continue;
+        int32_t *grown = mc_realloc(s->lane[lane], (size_t)room * sizeof *grown);
+        if (!grown)
+            return mc_error_set(err, MC_ERR_NOMEM, "out of memory for a batch of %lld tokens",
+                                (long long)wanted);
+        s->lane[lane] = grown;
+    }
+    s->room = room;
     return MC_OK;
 }
 
-mc_status mc_pack_encode(mc_error *err, const mc_dataset *d, int64_t row, int choice,
-                         mc_encoding *encoding)
+/* Appends one sequence. */
+static mc_status add_tokens(mc_error *err, mc_packed_stack *s, const mc_tokens *tokens,
+                            int64_t most, int round_to)
 {
-    bool paired = d->task->pair[0] != NULL;
-    size_t length, pair_length = 0;
-    const char *text = mc_dataset_piece(d, row, paired ? choice * 2 : choice, &length);
-    const char *pair = paired ? mc_dataset_piece(d, row, choice * 2 + 1, &pair_length) : NULL;
-    mc_status status = mc_tokenizer_encode(d->tok, text, length, pair, pair_length,
-                                           (size_t)d->max_length, encoding);
-    if (status)
-        return mc_error_set(err, status, "%s:%lld: cannot tokenize it: %s", d->path,
-                            (long long)d->row[row].line, mc_status_text(status));
-    if (!d->vocabulary ||
-        mc_tokenizer_check(d->tok, err, encoding->ids, encoding->count, d->vocabulary) == MC_OK)
-        return MC_OK;
-    mc_error_while(err, "tokenizing %s:%lld", d->path, (long long)d->row[row].line);
-    return err->status;
-}
-
-/* Appends the sequence of one text or pair. */
-static mc_status add_sequence(mc_error *err, mc_packed *p, const mc_pack_limits *limits,
-                              const mc_dataset *d, int64_t row, int choice, mc_encoding *encoding)
-{
-    mc_status status = mc_pack_encode(err, d, row, choice, encoding);
-    if (status) return status;
-    int64_t at = p->lengths.total, end = at + (int64_t)encoding->count;
-    if (end > INT32_MAX - limits->round_to)
+    int64_t at = s->lengths.total, end = at + (int64_t)tokens->count;
+    if (end > INT32_MAX - round_to)
         return mc_error_set(err, MC_ERR_ARGUMENT, "a batch of over %lld tokens: use fewer rows",
                             (long long)at);
-    status = reserve(err, p, limits, end);
+    mc_status status = reserve(err, s, most, end);
     if (status) return status;
-    memcpy(p->ids + at, encoding->ids, encoding->count * sizeof *p->ids);
-    for (size_t i = 0; i < encoding->count; i++)
-        p->type_ids[at + (int64_t)i] = encoding->type_ids[i];
-    p->length[p->lengths.count] = (int32_t)encoding->count;
-    p->offset[++p->lengths.count] = (int32_t)end;
-    p->lengths.total = end;
-    if ((int32_t)encoding->count > p->lengths.longest)
-        p->lengths.longest = (int32_t)encoding->count;
+    for (int lane = 0; lane < MC_LANES; lane++)
+        if (s->lanes & 1u << lane && tokens->count)
+            memcpy(s->lane[lane] + at, tokens->lane[lane], tokens->count * sizeof **s->lane);
+    s->length[s->lengths.count] = (int32_t)tokens->count;
+    s->offset[++s->lengths.count] = (int32_t)end;
+    s->lengths.total = end;
+    if ((int32_t)tokens->count > s->lengths.longest) s->lengths.longest = (int32_t)tokens->count;
     return MC_OK;
+}
+
+static mc_status add_input(mc_error *err, mc_packed *p, const mc_pack_limits *limits,
+                           const mc_dataset *d, int64_t row, int choice, mc_example *example)
+{
+    mc_status status = mc_example_make(err, example, d, row, choice);
+    if (status) return status;
+    mc_packed_stack *last = &p->stack[p->stack[MC_WRITER].lanes ? MC_WRITER : MC_READER];
+    p->answer_rows[last->lengths.count] = (int32_t)last->lengths.total + example->answer_row;
+    for (int i = 0; i < MC_STACKS && !status; i++)
+        if (p->stack[i].lanes)
+            status = add_tokens(err, &p->stack[i], &example->stack[i], limits->tokens[i],
+                                limits->round_to);
+    return status;
 }
 
 /* Rounds the capacity up and fills the tail. */
-static mc_status add_tail(mc_error *err, mc_packed *p, const mc_pack_limits *limits)
+static mc_status add_tail(mc_error *err, mc_packed_stack *s, const mc_pack_limits *limits,
+                          int64_t most)
 {
-    int64_t total = p->lengths.total;
+    const int32_t filler[MC_LANES] = {
+        [MC_LANE_IDS] = limits->pad_id, [MC_LANE_TARGETS] = MC_NO_LABEL};
+    int64_t total = s->lengths.total;
     int64_t capacity = (total + limits->round_to - 1) / limits->round_to * limits->round_to;
-    if (p->size.tokens) capacity = p->size.tokens;
-    mc_status status = reserve(err, p, limits, capacity);
+    if (s->size.tokens) capacity = s->size.tokens;
+    mc_status status = reserve(err, s, most, capacity);
     if (status) return status;
-    for (int64_t i = total; i < capacity; i++) {
-        p->ids[i] = limits->pad_id;
-        p->type_ids[i] = 0;
-    }
-    p->lengths.capacity = capacity;
+    for (int lane = 0; lane < MC_LANES; lane++)
+        for (int64_t i = total; s->lanes & 1u << lane && i < capacity; i++)
+            s->lane[lane][i] = filler[lane];
+    s->lengths.capacity = capacity;
     return MC_OK;
 }
 
-mc_status mc_pack(mc_error *err, mc_packed *p, const mc_pack_limits *limits, const mc_dataset *d,
-                  const int32_t *row, int64_t stride, int rows, mc_encoding *encoding)
+/* What belongs to row `r`, the i-th of the batch, but its tokens. */
+static void set_row(mc_packed *p, const mc_dataset *d, int i, int64_t r)
 {
+    p->row_index[i] = r;
+    p->labels[i] = d->row[r].label;
+    size_t values = (size_t)d->values;
+    if (values)
+        memcpy(p->values + (size_t)i * values, mc_dataset_values(d, r), values * sizeof *p->values);
+}
+
+mc_status mc_pack(mc_error *err, mc_packed *p, const mc_pack_limits *limits, const mc_dataset *d,
+                  const int32_t *row, int64_t stride, int rows, mc_example *example)
+{
+    mc_status status = MC_OK;
     p->rows = rows;
-    p->lengths = (mc_lengths){.length = p->length, .offset = p->offset};
-    p->offset[0] = 0;
-    for (int i = rows; i < limits->rows; i++) p->labels[i] = MC_NO_LABEL;
-    for (int i = 0; i < rows; i++) {
-        int64_t r = row[i * stride];
-        p->row_index[i] = r;
-        p->labels[i] = d->row[r].label;
-        for (int choice = 0; choice < d->task->choices; choice++) {
-            mc_status status = add_sequence(err, p, limits, d, r, choice, encoding);
-            if (status) return status;
-        }
+    for (int i = 0; i < MC_STACKS; i++) {
+        mc_packed_stack *s = &p->stack[i];
+        s->lengths = (mc_lengths){.length = s->length, .offset = s->offset};
+        if (s->offset) s->offset[0] = 0;
     }
-    return add_tail(err, p, limits);
+    for (int i = rows; i < limits->rows; i++) p->labels[i] = MC_NO_LABEL;
+    size_t values = (size_t)d->values, past = (size_t)(limits->rows - rows) * values;
+    if (past) memset(p->values + (size_t)rows * values, 0, past * sizeof *p->values);
+    for (int i = rows * d->choices; i < limits->rows * d->choices; i++) p->answer_rows[i] = 0;
+    for (int i = 0; i < rows && !status; i++) {
+        set_row(p, d, i, row[i * stride]);
+        for (int choice = 0; choice < d->choices && !status; choice++)
+            status = add_input(err, p, limits, d, row[i * stride], choice, example);
+    }
+    for (int i = 0; i < MC_STACKS && !status; i++)
+        if (p->stack[i].lanes) status = add_tail(err, &p->stack[i], limits, limits->tokens[i]);
+    return status;
 }

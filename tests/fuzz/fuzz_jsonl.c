@@ -52,16 +52,17 @@ static void check_rows(const mc_dataset *d)
 static void pack_rows(const mc_dataset *d)
 {
     int rows = mc_dataset_rows(d) < 4 ? (int)mc_dataset_rows(d) : 4;
-    const mc_pack_limits limits = {.rows = rows, .round_to = 8, .tokens = 8};
+    const mc_pack_limits limits = {.rows = rows, .round_to = 8, .tokens = {8}};
     mc_packed packed;
-    mc_encoding encoding = {0};
+    mc_example example = {0};
     mc_error err = {0};
-    assert(mc_packed_init(&err, &packed, &limits, mc_dataset_choices(d)) == MC_OK);
+    assert(mc_packed_init(&err, &packed, &limits, d) == MC_OK);
     mc_status status =
-        mc_pack(&err, &packed, &limits, d, (int32_t[]){0, 1, 2, 3}, 1, rows, &encoding);
-    assert(status == MC_OK && packed.lengths.count == rows * mc_dataset_choices(d));
-    assert(packed.lengths.longest <= mc_dataset_max_length(d) && packed.lengths.capacity % 8 == 0);
-    mc_encoding_release(&encoding);
+        mc_pack(&err, &packed, &limits, d, (int32_t[]){0, 1, 2, 3}, 1, rows, &example);
+    const mc_lengths *lengths = &packed.stack[MC_READER].lengths;
+    assert(status == MC_OK && lengths->count == rows * mc_dataset_choices(d));
+    assert(lengths->longest <= mc_dataset_max_length(d) && lengths->capacity % 8 == 0);
+    mc_example_release(&example);
     mc_packed_release(&packed);
 }
 

@@ -1,0 +1,459 @@
+/* Data of one's own: rows of a table, an array or a function, and the labels found in them. */
+#include <ctype.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "datasets/dataset_internal.h"
+#include "datasets/table_internal.h"
+
+/* A row has a label. */
+typedef struct mark {
+    int32_t row, label;
+} mark;
+
+/* What is being read. */
+typedef struct source {
+    mc_dataset *dataset;
+    const mc_data_columns *columns;
+    int64_t line;                      /* of the current row */
+    bool open;                         /* labels are found in the rows; else they are given */
+    int sorted[MC_DATASET_MAX_LABELS]; /* labels in the order of their names' bytes */
+    mark *mark;                        /* MULTI_LABEL: (marks) */
+    size_t marks, mark_capacity;
+
+    mc_table *table; /* of a file, and its columns; -1: none */
+    int text, pair, target, label;
+    int flag[MC_DATASET_MAX_LABELS]; /* MULTI_LABEL: columns of 1 and 0, which are the labels */
+    int flags;
+    mc_text scratch; /* the labels of a row, each with a NUL behind it */
+    const char *names[MC_DATASET_MAX_LABELS];
+} source;
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* An error about the label, or value, of the current row; false. */
+static bool refuse(source *s, const char *format, ...)
+{
+    char what[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    if (s->table)
+        mc_table_fail(s->table, s->label, "%s", what);
+    else
+        mc_fail(s->dataset->ctx, MC_ERR_FORMAT, "%s: row %lld: %s", s->dataset->path,
+                (long long)s->line, what);
+    return false;
+}
+
+static bool nomem(source *s)
+{
+    mc_fail(s->dataset->ctx, MC_ERR_NOMEM, "%s: out of memory for its labels", s->dataset->path);
+    return false;
+}
+
+/* ---- labels ---------------------------------------------------------------------------------- */
+
+/* Where in the sorted numbers a name is, or belongs. */
+static int find_place(const source *s, const char *name, bool *found)
+{
+    const mc_label_names *l = s->dataset->labels;
+    int low = 0, high = l->count;
+    *found = false;
+    while (low < high && !*found) {
+        int middle = (low + high) / 2, order = strcmp(name, l->name[s->sorted[middle]]);
+        *found = order == 0;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + (order > 0);
+        if (*found) return middle;
+    }
+    return low;
+}
+
+static bool insert_label(source *s, int place, const char *name)
+{
+    int count = s->dataset->labels->count;
+    if (!mc_dataset_add_label(s->dataset, name)) return false;
+    memmove(s->sorted + place + 1, s->sorted + place, (size_t)(count - place) * sizeof *s->sorted);
+    s->sorted[place] = count;
+    return true;
+}
+
+/* `"a", "b", ...`, the first few. */
+static void list_labels(const mc_label_names *l, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int k = 0; k < l->count && used < size; k++)
+        used += (size_t)snprintf(text + used, size - used, k == 16 ? ", ..." : "%s\"%.40s\"",
+                                 k ? ", " : "", l->name[k]);
+}
+
+/* The number of a label, which is a new one where labels are found in the rows; -1 on an error. */
+static int label_number(source *s, const char *name)
+{
+    bool found;
+    int place = find_place(s, name, &found);
+    if (found) return s->sorted[place];
+    if (s->open) return insert_label(s, place, name) ? s->sorted[place] : -1;
+    char known[400];
+    list_labels(s->dataset->labels, known, sizeof known);
+    refuse(s, "label \"%.40s\": expected one of %s", name, known);
+    return -1;
+}
+
+/* Whether the whole text is a number. */
+static bool read_number(const char *text, double *number)
+{
+    char *end;
+    if (isspace((unsigned char)*text)) return false;
+    *number = strtod(text, &end);
+    return end != text && !*end && isfinite(*number);
+}
+
+typedef struct named {
+    const char *name;
+    double number;
+    int old;
+} named;
+
+static int compare_text(const void *a, const void *b)
+{
+    return strcmp(((const named *)a)->name, ((const named *)b)->name);
+}
+
+static int compare_number(const void *a, const void *b)
+{
+    const named *x = a, *y = b;
+    return x->number != y->number ? (x->number < y->number ? -1 : 1) : compare_text(a, b);
+}
+
+/* Gives found labels their numbers: by their names, or the numbers they are. */
+static bool sort_labels(source *s)
+{
+    mc_dataset *d = s->dataset;
+    int count = d->labels->count;
+    named *all = mc_calloc((size_t)count, sizeof *all);
+    int *number = mc_calloc((size_t)count, sizeof *number);
+    bool numbers = true, ok = all && number;
+    for (int k = 0; ok && k < count; k++) {
+        all[k] = (named){.name = d->labels->name[k], .old = k};
+        numbers = read_number(all[k].name, &all[k].number) && numbers;
+    }
+    if (ok) qsort(all, (size_t)count, sizeof *all, numbers ? compare_number : compare_text);
+    for (int k = 0; ok && k < count; k++) {
+        number[all[k].old] = k;
+        d->labels->name[k] = (char *)all[k].name;
+    }
+    for (size_t i = 0; ok && i < d->rows; i++)
+        if (d->row[i].label >= 0) d->row[i].label = number[d->row[i].label];
+    for (size_t i = 0; ok && i < s->marks; i++) s->mark[i].label = number[s->mark[i].label];
+    mc_free(all);
+    mc_free(number);
+    return ok || nomem(s);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static bool add_text(source *s, const char *text, const char *what)
+{
+    mc_dataset *d = s->dataset;
+    if (text && mc_utf8_is_valid(text, strlen(text)))
+        return mc_dataset_add_text(d, text, strlen(text));
+    mc_fail(d->ctx, MC_ERR_FORMAT, "%s: row %lld: %s %s", d->path, (long long)s->line,
+            text ? "not UTF-8 in its" : "has no", what);
+    return false;
+}
+
+static bool mark_labels(source *s, const mc_data_row *row)
+{
+    for (int i = 0; i < row->label_count; i++) {
+        int label = label_number(s, row->labels[i]);
+        if (label < 0) return false;
+        if (!mc_grow(&s->mark, &s->mark_capacity, s->marks, sizeof *s->mark)) return nomem(s);
+        s->mark[s->marks++] = (mark){(int32_t)s->dataset->rows, label};
+    }
+    return true;
+}
+
+static bool add_row(source *s, const mc_data_row *row)
+{
+    mc_dataset *d = s->dataset;
+    int32_t label = MC_NO_LABEL;
+    float value = (float)row->value;
+    if (!add_text(s, row->text, "text") || (d->paired && !add_text(s, row->pair, "second text")) ||
+        (d->targeted && !add_text(s, row->target, "target")))
+        return false;
+    if (d->kind == MC_TASK_REGRESS && !isfinite(value))
+        return refuse(s, "value %g: expected a finite number", row->value);
+    if (d->kind == MC_TASK_CLASSIFY && (!row->label || !*row->label))
+        return refuse(s, "the row has no label");
+    if (d->kind == MC_TASK_CLASSIFY && (label = label_number(s, row->label)) < 0) return false;
+    if (d->kind == MC_TASK_MULTI_LABEL && !mark_labels(s, row)) return false;
+    return mc_dataset_end_row(d, s->line, label, d->kind == MC_TASK_REGRESS ? &value : NULL);
+}
+
+/* MULTI_LABEL: ones where rows have labels. */
+static bool fill_values(source *s)
+{
+    mc_dataset *d = s->dataset;
+    size_t labels = (size_t)d->labels->count;
+    d->store->value = mc_calloc(d->rows * labels, sizeof *d->store->value);
+    if (!d->store->value) return nomem(s);
+    d->values = d->labels->count;
+    for (size_t i = 0; i < s->marks; i++)
+        d->store->value[(size_t)s->mark[i].row * labels + (size_t)s->mark[i].label] = 1;
+    return true;
+}
+
+/* ---- the rows of a table --------------------------------------------------------------------- */
+
+/* Labels of a row as text with separators, from which each is cut without the spaces around it. */
+static bool split_text(source *s, const char *text)
+{
+    const char *separator = s->columns->separator ? s->columns->separator : "|";
+    size_t step = strlen(separator);
+    for (const char *next; text; text = next) {
+        const char *end = step ? strstr(text, separator) : NULL;
+        next = end ? end + step : NULL;
+        if (!end) end = text + strlen(text);
+        while (text < end && *text == ' ') text++;
+        while (text < end && end[-1] == ' ') end--;
+        if (text == end) continue;
+        if (!mc_text_append(&s->scratch, text, (size_t)(end - text)) ||
+            !mc_text_append(&s->scratch, "", 1))
+            return nomem(s);
+    }
+    return true;
+}
+
+/* Labels of a row as a list of JSON. */
+static bool split_list(source *s, const cJSON *list)
+{
+    for (const cJSON *item = list->child; item; item = item->next) {
+        char number[32];
+        snprintf(number, sizeof number, "%.15g", cJSON_IsNumber(item) ? item->valuedouble : 0);
+        const char *text = cJSON_IsString(item) ? item->valuestring : number;
+        if (!cJSON_IsString(item) && !cJSON_IsNumber(item))
+            return refuse(s, "expected a list of labels, found %s in it",
+                          mc_json_describe(item).text);
+        if (!mc_text_append(&s->scratch, text, strlen(text) + 1)) return nomem(s);
+    }
+    return true;
+}
+
+/* Labels of a row as columns of 1 and 0. */
+static bool split_flags(source *s)
+{
+    for (int i = 0; i < s->flags; i++) {
+        s->label = s->flag[i]; /* where errors are */
+        double number = -1;
+        const char *text = mc_table_text(s->table, s->label, NULL);
+        if (!text) return false;
+        bool is_true = strcmp(text, "true") == 0, is_false = strcmp(text, "false") == 0;
+        if (!is_true && !is_false && (!read_number(text, &number) || (number != 0 && number != 1)))
+            return refuse(s, "expected 1 or 0, found \"%.40s\"", text);
+        const char *name = s->table->name[s->label];
+        if ((is_true || number == 1) && !mc_text_append(&s->scratch, name, strlen(name) + 1))
+            return nomem(s);
+    }
+    return true;
+}
+
+static bool read_labels(source *s, mc_data_row *row)
+{
+    mc_table *t = s->table;
+    const cJSON *value = NULL;
+    bool ok;
+    s->scratch.size = 0;
+    if (!s->flags && t->format == MC_TABLE_JSONL) value = mc_table_json_value(t, s->label);
+    if (s->flags)
+        ok = split_flags(s);
+    else if (cJSON_IsArray(value))
+        ok = split_list(s, value);
+    else
+        ok = split_text(s, mc_table_text(t, s->label, NULL));
+    row->labels = s->names;
+    for (size_t at = 0; ok && at < s->scratch.size; at += strlen(s->scratch.data + at) + 1) {
+        if (row->label_count == MC_DATASET_MAX_LABELS) return refuse(s, "too many labels");
+        s->names[row->label_count++] = s->scratch.data + at;
+    }
+    return ok && !mc_failed(t->ctx);
+}
+
+static bool read_value(source *s, mc_data_row *row)
+{
+    const char *text = mc_table_text(s->table, s->label, NULL);
+    if (text && !read_number(text, &row->value))
+        return refuse(s, "expected a number, found \"%.40s\"", text);
+    return text;
+}
+
+/* The next row of the file. Where an error is set, it has none. */
+static bool next_of_table(void *user, int64_t i, mc_data_row *row)
+{
+    (void)i;
+    source *s = user;
+    mc_task_kind kind = s->dataset->kind;
+    if (!mc_table_next(s->table)) return false;
+    s->line = mc_table_line(s->table);
+    row->text = mc_table_text(s->table, s->text, NULL);
+    if (s->pair >= 0) row->pair = mc_table_text(s->table, s->pair, NULL);
+    if (kind == MC_TASK_GENERATE) row->target = mc_table_text(s->table, s->target, NULL);
+    if (kind == MC_TASK_CLASSIFY) row->label = mc_table_text(s->table, s->label, NULL);
+    if (mc_failed(s->table->ctx)) return false;
+    if (kind == MC_TASK_REGRESS) return read_value(s, row);
+    return kind != MC_TASK_MULTI_LABEL || read_labels(s, row);
+}
+
+/* Several columns of 1 and 0: "toxic,obscene". */
+static bool find_flags(source *s, const char *names)
+{
+    char name[256];
+    for (const char *next; names; names = next) {
+        size_t length = strcspn(names, ",");
+        next = names[length] ? names + length + 1 : NULL;
+        snprintf(name, sizeof name, "%.*s", (int)length, names);
+        int column = mc_table_column(s->table, name);
+        if (column < 0) return false;
+        if (s->flags == MC_DATASET_MAX_LABELS) return refuse(s, "too many labels");
+        s->flag[s->flags++] = column;
+        if (s->open && label_number(s, name) < 0) return false;
+    }
+    s->open = false;
+    return true;
+}
+
+static bool find_columns(source *s)
+{
+    const mc_data_columns *c = s->columns;
+    mc_task_kind kind = s->dataset->kind;
+    s->pair = s->target = s->label = -1;
+    s->text = mc_table_column(s->table, c->text);
+    if (c->pair) s->pair = mc_table_column(s->table, c->pair);
+    if (kind == MC_TASK_GENERATE) s->target = mc_table_column(s->table, c->target);
+    if (kind == MC_TASK_GENERATE || kind == MC_TASK_TEXT) return !mc_failed(s->table->ctx);
+    if (kind == MC_TASK_MULTI_LABEL && c->label && strchr(c->label, ','))
+        return find_flags(s, c->label);
+    s->label = mc_table_column(s->table, c->label);
+    return !mc_failed(s->table->ctx);
+}
+
+/* ---- datasets -------------------------------------------------------------------------------- */
+
+static mc_task_kind kind_of(const mc_data_columns *c)
+{
+    if (c->kind) return c->kind;
+    return c->target ? MC_TASK_GENERATE : c->label ? MC_TASK_CLASSIFY : MC_TASK_TEXT;
+}
+
+static source *new_source(mc_context *ctx, const char *name, const mc_data_columns *columns,
+                          const mc_tokenizer *tok, const mc_dataset_options *options)
+{
+    static const mc_data_columns none;
+    if (mc_failed(ctx)) return NULL;
+    if (!columns) columns = &none;
+    mc_dataset_plan plan = {
+        .name = name, .kind = kind_of(columns), .paired = columns->pair != NULL};
+    if (plan.kind == MC_TASK_CHOOSE || plan.kind == MC_TASK_ANSWER) {
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "%s: rows of one's own with several inputs, or answered in a prompt", name);
+        return NULL;
+    }
+    if (plan.kind == MC_TASK_GENERATE && plan.paired) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a text is generated from one text, not from a pair",
+                name);
+        return NULL;
+    }
+    source *s = mc_calloc(1, sizeof *s);
+    if (!s) mc_fail_nomem(ctx, "a dataset");
+    if (!s || !(s->dataset = mc_dataset_new(ctx, &plan, tok, options))) {
+        mc_free(s);
+        return NULL;
+    }
+    s->columns = columns;
+    s->open = true;
+    for (int k = 0; k < columns->labels && s->dataset->labels; k++)
+        if (label_number(s, columns->label_names[k]) < 0) break;
+    s->open = s->dataset->labels && !columns->labels;
+    return s;
+}
+
+/* Reads all rows, and gives the dataset. */
+static mc_dataset *read_all(source *s, mc_data_fn next, void *user)
+{
+    mc_dataset *d = s->dataset;
+    mc_context *ctx = d->ctx;
+    bool in_table = s->table;
+    for (int64_t i = 0; !mc_failed(ctx); i++) {
+        mc_data_row row = {0};
+        if (!in_table) s->line = i + 1;
+        if (!next(user, i, &row) || mc_failed(ctx) || !add_row(s, &row)) break;
+    }
+    bool ok = mc_dataset_finish(d) && (!s->open || sort_labels(s));
+    if (ok && d->labels && d->labels->count < (d->kind == MC_TASK_CLASSIFY ? 2 : 1)) {
+        mc_fail(ctx, MC_ERR_FORMAT, "%s: %s: expected at least two", d->path,
+                d->labels->count ? "all rows have the same label" : "no labels");
+        ok = false;
+    }
+    if (ok && d->kind == MC_TASK_MULTI_LABEL) ok = fill_values(s);
+    return ok ? d : NULL;
+}
+
+static void free_source(source *s, bool failed)
+{
+    mc_table_free(s->table);
+    mc_text_release(&s->scratch);
+    mc_free(s->mark);
+    if (failed) mc_dataset_free(s->dataset);
+    mc_free(s);
+}
+
+mc_dataset *mc_dataset_from_file(mc_context *ctx, const char *path, const mc_data_columns *columns,
+                                 const mc_tokenizer *tok, const mc_dataset_options *options)
+{
+    source *s = new_source(ctx, path, columns, tok, options);
+    mc_dataset *d = NULL;
+    if (!s) return NULL;
+    mc_table_options format = {.format = s->columns->format};
+    s->table = mc_table_open(ctx, path, &format);
+    if (s->table && find_columns(s)) d = read_all(s, next_of_table, s);
+    free_source(s, !d);
+    return d;
+}
+
+mc_dataset *mc_dataset_from_source(mc_context *ctx, const char *name, mc_data_fn next, void *user,
+                                   const mc_data_columns *columns, const mc_tokenizer *tok,
+                                   const mc_dataset_options *options)
+{
+    source *s = new_source(ctx, name, columns, tok, options);
+    if (!s) return NULL;
+    mc_dataset *d = read_all(s, next, user);
+    free_source(s, !d);
+    return d;
+}
+
+typedef struct array {
+    const mc_data_row *rows;
+    int64_t count;
+} array;
+
+static bool next_of_array(void *user, int64_t i, mc_data_row *row)
+{
+    const array *a = user;
+    if (i < a->count) *row = a->rows[i];
+    return i < a->count;
+}
+
+mc_dataset *mc_dataset_from_rows(mc_context *ctx, const char *name, const mc_data_row *rows,
+                                 int64_t count, const mc_data_columns *columns,
+                                 const mc_tokenizer *tok, const mc_dataset_options *options)
+{
+    array all = {rows, count};
+    return mc_dataset_from_source(ctx, name, next_of_array, &all, columns, tok, options);
+}
