@@ -14,7 +14,8 @@
  *             the tokens. Magic 20240520, version 1: u16 tokens; magic 20240801, version 7: u32
  *             tokens. At most 2^31 - 1 tokens.
  *   Megatron  F.bin, the tokens back to back, and F.idx, which says their type (u8, i8, u16, i16,
- *             i32 or i64), the sequences and the documents.
+ *             i32 or i64), the sequences and the documents; both forms of the index are read, the
+ *             one that begins with MMIDIDX and the older TNTIDX, with sequences of one dimension.
  *
  * All numbers are little endian. `modelcenter prepare` and datasets/prepare.h write both. */
 #ifndef MC_DATASETS_LM_H
@@ -23,6 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "core/base/context.h"
+#include "core/tensor/tensor.h"
 
 /* ---- token files ---- */
 
@@ -32,6 +34,7 @@ typedef enum mc_token_format {
     MC_TOKENS_DEFAULT = 0, /* MC_TOKENS_LLMC */
     MC_TOKENS_LLMC,        /* .bin with a header */
     MC_TOKENS_MEGATRON,    /* .bin and .idx */
+    MC_TOKENS_PROGRAM,     /* no file: of mc_token_file_from_source or mc_token_file_from_arrays */
 } mc_token_format;
 
 /* Opens a token file, or several as one: its shards, one behind the other. `pattern` is a path, or
@@ -40,7 +43,10 @@ typedef enum mc_token_format {
  * pattern matches both. A path that exists is never read as a pattern. The file belongs to the
  * context.
  *
- * Headers and the whole of an .idx are checked here, tokens when they are read. Errors (NULL), each
+ * Headers and both ends of an .idx are checked here: all of it up to 64 Ki sequences. The rest of a
+ * larger one is checked in stretches, each before its first use, so that opening takes no longer
+ * for 10 billion tokens than for a thousand. Tokens are checked when they are read. Errors (NULL),
+ * each
  * naming the file: not there, or nothing matches; neither format (what was found is named: a model
  * of llm.c, bare tokens, ...); another version; a count of tokens that is not what the file's size
  * says (both are named), as after a write that was cut off; no tokens; an .idx whose sequences lie
@@ -63,8 +69,8 @@ MC_API int64_t mc_token_file_shard_count(const mc_token_file *file, int shard);
 
 /* Documents of all shards; -1 where a shard is llm.c's, whose files do not say. */
 MC_API int64_t mc_token_file_documents(const mc_token_file *file);
-/* Where document i begins, and how many tokens it has. False if out of range, or if documents are
- * not known. */
+/* Where document i begins, and how many tokens it has. False if out of range, if documents are not
+ * known, and where the .idx is damaged there: that is an error, as of opening. */
 MC_API bool mc_token_file_document(const mc_token_file *file, int64_t i, int64_t *first,
                                    int64_t *count);
 
@@ -77,13 +83,38 @@ MC_API mc_status mc_token_file_read(const mc_token_file *file, int64_t first, in
  * error, as of mc_token_file_read. */
 MC_API int32_t mc_token_file_largest(const mc_token_file *file);
 
+/* ---- tokens of a program's own ---- */
+
+/* Writes tokens [first, first + count) to out (count); false if it cannot, which is an error. It is
+ * called by the functions of a file and of its loaders, on their thread. */
+typedef bool (*mc_token_read_fn)(void *user, int64_t first, int64_t count, int32_t *out);
+
+typedef struct mc_token_source {
+    const char *name; /* in errors; copied. NULL: "tokens" */
+    int64_t count;    /* tokens; > 0 */
+    mc_token_read_fn read;
+    void *user;               /* for read */
+    const int64_t *documents; /* (document_count) tokens of each, `count` together; copied. NULL:
+                                 not known */
+    int64_t document_count;
+} mc_token_source;
+
+/* Tokens that a function of the program gives, as if they were a file of one shard: for loaders and
+ * blends as any other. It may be called for any part, in any order, and has to give the same tokens
+ * each time. Errors (NULL): no function, no tokens, documents that are negative or do not add up.
+ */
+MC_API mc_token_file *mc_token_file_from_source(mc_context *ctx, const mc_token_source *source);
+/* The same of arrays: document i is counts[i] >= 0 ids at documents[i]. They are copied. */
+MC_API mc_token_file *mc_token_file_from_arrays(mc_context *ctx, const int32_t *const *documents,
+                                                const int64_t *counts, int64_t count);
+
 /* ---- the loader ---- */
 
 /* Sequences come in windows: window w of a shard has the tokens [w * T, w * T + T) as its inputs
  * and the T tokens from w * T + 1 on as its labels, T being seq_length. So a shard of n tokens has
  * (n - 1) / T windows; a window never spans two shards, and fewer than T + 1 tokens at the end of
- * each are left out. Documents are not told apart: a sequence may hold the end of one and the
- * beginning of the next.
+ * each are left out. Documents are not kept apart unless `separate_documents` asks for it: a
+ * sequence may hold the end of one and the beginning of the next.
  *
  * Order. Without shuffling windows come as they lie in the file, which is llm.c's order: batches
  * of B * T consecutive tokens. With shuffling an epoch is a permutation of all windows by (seed,
@@ -95,7 +126,23 @@ MC_API int32_t mc_token_file_largest(const mc_token_file *file);
  * batch are left out, so that all batches have the same shape; with `keep_last` they come as a
  * smaller one, dealt to the ranks as evenly as can be: then every window comes exactly once an
  * epoch, and every rank gets the same number of batches, the last of which may have no sequences on
- * some. */
+ * some.
+ *
+ * Blends. mc_lm_loader_new_blend takes the windows of several files by weight, in Megatron's order:
+ * of the next window n (counted from the first of epoch 0) the source is the one whose windows so
+ * far lag weight * max(n, 1) the most, the first of equals. Each source goes through its windows in
+ * its own order (the file's, or a permutation by seed, its own epoch and its number), and begins
+ * its next epoch when they have run out, whatever the others do: so a small source with a large
+ * weight comes more often. An epoch of the blend has as many windows as its sources together. The
+ * order takes no memory, and any position of it is found at once: weights are whole numbers of a
+ * period, after which each source has had exactly its share. They are exact up to a millionth where
+ * the period is below 2^20 windows (2^24 / sources if that is less), and else rounded to that.
+ *
+ * Documents apart. With `separate_documents` a window is divided where documents begin: a batch
+ * then has the lengths of these pieces, with which attention and positions begin anew in each, and
+ * the last label of a document within or at the end of a window is MC_LM_IGNORE. That gives the
+ * losses of the pieces on their own. Where documents begin is said by Megatron's index, or by the
+ * token that `document_token` names. */
 typedef struct mc_lm_loader mc_lm_loader;
 
 typedef struct mc_lm_loader_options {
@@ -109,20 +156,34 @@ typedef struct mc_lm_loader_options {
     int64_t vocabulary;  /* a token of this id or more is an error. 0: not checked */
     int64_t epoch_start; /* number of the first epoch */
     int world, rank;     /* world 0: the context's rank and number of ranks */
+    bool separate_documents;
+    int32_t document_token;   /* with separate_documents, begins each document of a file that has no
+                               index (llm.c's); required there. MC_LM_TOKEN_0: 0 */
+    bool document_token_ends; /* that token is the last one of its document instead */
 } mc_lm_loader_options;
 
-/* The seed 0, which as a plain zero would mean the default. */
+/* The seed 0, and the token 0, which as a plain zero would mean the default. */
 #define MC_LM_SEED_0 UINT64_MAX
+#define MC_LM_TOKEN_0 INT32_MIN
+
+/* The label that does not count. */
+#define MC_LM_IGNORE (-100)
 
 /* A batch on the host. Its arrays belong to the loader and are valid until its next call of
  * mc_lm_loader_next, mc_lm_loader_seek or mc_lm_loader_free. */
 typedef struct mc_lm_batch {
     const int32_t *ids;    /* (batch_size * seq_length), sequence by sequence */
     const int32_t *labels; /* (batch_size * seq_length): labels[i] is the token behind ids[i] */
-    int batch_size;        /* sequences, on this rank: as in the options, but for a last batch */
+    int batch_size;        /* windows, on this rank: as in the options, but for a last batch */
     int seq_length;
+    /* With separate_documents, else NULL, 0 and 0: */
+    const int32_t *lengths; /* (pieces) tokens of each, together `tokens`; at most seq_length */
+    int pieces;
+    int most_pieces;     /* the pieces of the rank that has most, rounded up to batch_size (of the
+                        options) times a power of two, or to batch_size * seq_length: a batch has
+                        one of a few sizes, the same on all ranks */
     int64_t tokens;      /* batch_size * seq_length, on this rank */
-    int64_t all_tokens;  /* on all ranks */
+    int64_t all_tokens;  /* on all ranks; labels that do not count are among them */
     int64_t epoch, step; /* the step-th batch (from 0) of the epoch; after a seek to a position that
                             a loader of another batch size has left, step is rounded down */
     int64_t first;       /* the place in the epoch's order (over all ranks) of the first sequence */
@@ -132,6 +193,17 @@ typedef struct mc_lm_batch {
  * missing or out of its range; a file with too few windows for one batch (with keep_last, with
  * none). A NULL file gives NULL (its context has the error already). */
 MC_API mc_lm_loader *mc_lm_loader_new(mc_token_file *file, const mc_lm_loader_options *options);
+
+/* A file of a blend, and the share of it: weights are relative to their sum. */
+typedef struct mc_lm_source {
+    mc_token_file *file;
+    double weight;
+} mc_lm_source;
+
+/* Makes a loader of a blend. Errors as of mc_lm_loader_new, and: no sources; a weight that is not a
+ * positive number; a source without a window. */
+MC_API mc_lm_loader *mc_lm_loader_new_blend(const mc_lm_source *sources, int count,
+                                            const mc_lm_loader_options *options);
 /* Frees it before its context does. NULL is allowed. */
 MC_API void mc_lm_loader_free(mc_lm_loader *loader);
 
@@ -143,7 +215,9 @@ MC_API const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *loader);
 MC_API int64_t mc_lm_loader_batches(const mc_lm_loader *loader); /* of an epoch, on every rank */
 /* The current epoch: behind its last batch still that one, unless `repeat`. */
 MC_API int64_t mc_lm_loader_epoch(const mc_lm_loader *loader);
-MC_API mc_token_file *mc_lm_loader_file(const mc_lm_loader *loader);
+MC_API int64_t mc_lm_loader_windows(const mc_lm_loader *loader);     /* of an epoch, on all ranks */
+MC_API int64_t mc_lm_loader_tokens(const mc_lm_loader *loader);      /* of the files */
+MC_API mc_token_file *mc_lm_loader_file(const mc_lm_loader *loader); /* the first one */
 
 /* Where a loader stands: plain numbers to be saved in a checkpoint. The same on all ranks, and
  * valid for any batch size and number of ranks. */
@@ -155,7 +229,8 @@ typedef struct mc_lm_position {
     int64_t windows;    /* its windows, */
     int64_t seq_length; /* and the options */
     bool shuffle;
-    uint64_t fingerprint; /* of the data: of its shards' sizes and of samples of their tokens */
+    uint64_t fingerprint; /* of the data: of its shards' sizes, of samples of their tokens, and of
+                             the weights of a blend */
 } mc_lm_position;
 
 /* The position behind the batch delivered last. All zeros for NULL. */
@@ -165,5 +240,34 @@ MC_API mc_lm_position mc_lm_loader_position(const mc_lm_loader *loader);
  * other data, of another seq_length or of another order, or one that is not within an epoch; the
  * loader then stays where it was. */
 MC_API mc_status mc_lm_loader_seek(mc_lm_loader *loader, const mc_lm_position *position);
+
+/* ---- documents apart, in a step ---- */
+
+/* The lengths of the pieces of a step's batches, where a model reads them: lengths of the context
+ * (mc_lengths_new), of so few shapes that steps can be recorded (core/autograd/step.h).
+ *
+ *     mc_lm_lengths *lengths = mc_lm_lengths_new(ctx, micro_steps, batch_size, seq_length);
+ *     ... for each batch i of a step:  mc_lm_lengths_set(lengths, i, batch);
+ *     int shape = mc_lm_lengths_write(lengths);
+ *     mc_step_run(ctx, STEP_KEY + shape, step, run);
+ *     ... and in the step:  .ids = ids[i] (batch_size * seq_length), .lengths =
+ *                           mc_lm_lengths_get(lengths, i)
+ */
+typedef struct mc_lm_lengths mc_lm_lengths;
+
+/* For `batches` batches of a step (micro-steps), all of batch_size whole windows until others are
+ * set. Owned by the context. NULL after an error: memory, a number that is not positive. */
+MC_API mc_lm_lengths *mc_lm_lengths_new(mc_context *ctx, int batches, int batch_size,
+                                        int seq_length);
+/* Takes the lengths of a batch as those of batch i; copied. Without separate_documents they are
+ * whole windows. Errors: i out of range, a batch larger than there is room for. */
+MC_API void mc_lm_lengths_set(mc_lm_lengths *lengths, int i, const mc_lm_batch *batch);
+/* Writes all of them to the device, in the smallest shape that holds them all, and returns which
+ * one it is: 0 to 31, for a key. A shape that is new takes memory. */
+MC_API int mc_lm_lengths_write(mc_lm_lengths *lengths);
+/* What was written last for batch i. */
+MC_API const mc_lengths *mc_lm_lengths_get(const mc_lm_lengths *lengths, int i);
+/* Frees it before its context does. NULL is allowed. */
+MC_API void mc_lm_lengths_free(mc_lm_lengths *lengths);
 
 #endif

@@ -1,76 +1,45 @@
+/* Batches of windows: which ones are a batch's, and where a loader stands. */
 #include <inttypes.h>
 #include <limits.h>
-#include <string.h>
+#include <math.h>
 #include "datasets/lm.h"
+#include "datasets/lm/blend_internal.h"
 #include "datasets/lm/loader_internal.h"
-#include "datasets/lm/token_file_internal.h"
 #include "datasets/order_internal.h"
-
-enum { FEISTEL_ROUNDS = 6, SAMPLES = 16, SAMPLE_BYTES = 256 };
 
 struct mc_lm_loader {
     mc_owned owned;
     mc_context *ctx;
-    mc_token_file *file;
+    mc_lm_windows *sources; /* (source_count) */
+    int source_count;
+    mc_lm_blend blend; /* of them */
     int batch_size, seq_length, world, rank;
-    bool shuffle, repeat, keep_last;
+    bool shuffle, repeat, keep_last, separate;
+    mc_lm_border border;
     uint64_t seed, fingerprint;
-    int64_t limit;         /* tokens are below it */
-    int64_t *first_window; /* (shards): windows of the shards before */
+    int64_t limit;         /* ids are below it */
+    int64_t tokens;        /* of all files */
     int64_t windows;       /* of an epoch */
     int64_t batch_windows; /* of a batch over all ranks */
     int64_t epoch, window; /* position: windows of the epoch that were delivered, on all ranks */
     mc_lm_batch batch;
     int32_t *ids, *labels; /* (batch_size * seq_length) */
+    int32_t *lengths;      /* the same, with `separate` */
+    int32_t *others;       /* (3 * seq_length): ids, labels and lengths of other ranks' windows */
 };
-
-/* ---- order ---- */
-
-int64_t mc_lm_permute(uint64_t key, int64_t n, int64_t i)
-{
-    int half = 1;
-    while (half < 31 && (int64_t)1 << 2 * half < n) half++;
-    uint64_t mask = ((uint64_t)1 << half) - 1, at = (uint64_t)i;
-    do {
-        uint64_t left = at >> half, right = at & mask;
-        for (uint64_t round = 0; round < FEISTEL_ROUNDS; round++) {
-            uint64_t mixed = left ^ (mc_order_mix(key + (round << 32 | right)) & mask);
-            left = right;
-            right = mixed;
-        }
-        at = left << half | right;
-    } while (at >= (uint64_t)n);
-    return (int64_t)at;
-}
-
-uint64_t mc_token_file_fingerprint(const mc_token_file *file)
-{
-    uint64_t hash = mc_order_mix((uint64_t)file->shard_count);
-    for (size_t s = 0; s < file->shard_count; s++) {
-        const mc_token_shard *shard = &file->shards[s];
-        size_t width = mc_token_width(shard->type), bytes = (size_t)shard->count * width;
-        size_t size = bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
-        hash = mc_order_mix(hash + (uint64_t)shard->count);
-        hash = mc_order_mix(hash + width);
-        for (size_t k = 0; k < SAMPLES; k++) { /* evenly from the first byte to the last */
-            const uint8_t *sample = shard->data + (bytes - size) / (SAMPLES - 1) * k;
-            if (k == SAMPLES - 1) sample = shard->data + (bytes - size);
-            for (size_t i = 0; i < size; i++) hash = (hash ^ sample[i]) * 0x100000001B3u;
-            hash = mc_order_mix(hash);
-        }
-    }
-    return hash;
-}
 
 /* ---- making and freeing ---- */
 
 static void free_loader(void *object)
 {
     mc_lm_loader *l = object;
-    mc_free(l->first_window);
+    for (int i = 0; i < l->source_count; i++) mc_lm_windows_release(&l->sources[i]);
+    mc_lm_blend_release(&l->blend);
+    mc_free(l->sources);
     mc_free(l->ids);
     mc_free(l->labels);
-    mc_token_file_unref(l->file);
+    mc_free(l->lengths);
+    mc_free(l->others);
     mc_free(l);
 }
 
@@ -81,6 +50,8 @@ void mc_lm_loader_free(mc_lm_loader *l)
     free_loader(l);
 }
 
+static const char *path_of(const mc_lm_loader *l) { return l->sources[0].file->shards[0].path; }
+
 static bool in_range(mc_context *ctx, const char *option, int64_t value, int64_t low, int64_t high)
 {
     if (value >= low && value <= high) return true;
@@ -89,6 +60,9 @@ static bool in_range(mc_context *ctx, const char *option, int64_t value, int64_t
             low, high);
     return false;
 }
+
+/* Windows of all epochs up to this one have numbers. */
+static int64_t most_epochs(const mc_lm_loader *l) { return INT64_MAX / 4 / l->windows; }
 
 static bool check_options(mc_context *ctx, const mc_lm_loader_options *o)
 {
@@ -104,7 +78,9 @@ static bool check_options(mc_context *ctx, const mc_lm_loader_options *o)
            in_range(ctx, "vocabulary", o->vocabulary, 0, (int64_t)INT32_MAX + 1) &&
            in_range(ctx, "epoch_start", o->epoch_start, 0, INT64_MAX / 2) &&
            in_range(ctx, "world", o->world, 0, 1 << 24) &&
-           in_range(ctx, "rank", o->rank, 0, o->world ? o->world - 1 : 0);
+           in_range(ctx, "rank", o->rank, 0, o->world ? o->world - 1 : 0) &&
+           in_range(ctx, "document_token", o->document_token,
+                    o->document_token == MC_LM_TOKEN_0 ? MC_LM_TOKEN_0 : 0, INT32_MAX);
 }
 
 static void take_options(mc_lm_loader *l, const mc_lm_loader_options *o)
@@ -117,6 +93,12 @@ static void take_options(mc_lm_loader *l, const mc_lm_loader_options *o)
     l->repeat = o->repeat;
     l->keep_last = o->keep_last;
     l->seed = o->seed == 0 ? mc_seed(l->ctx) : o->seed == MC_LM_SEED_0 ? 0 : o->seed;
+    l->separate = o->separate_documents;
+    int32_t token = o->document_token;
+    l->border = (mc_lm_border){.token = !token                   ? -1
+                                        : token == MC_LM_TOKEN_0 ? 0
+                                                                 : token,
+                               .ends = o->document_token_ends};
     l->limit = o->vocabulary ? o->vocabulary : (int64_t)INT32_MAX + 1;
     l->epoch = o->epoch_start;
     l->batch_windows = (int64_t)l->batch_size * l->world;
@@ -125,86 +107,207 @@ static void take_options(mc_lm_loader *l, const mc_lm_loader_options *o)
 static bool make_buffers(mc_lm_loader *l)
 {
     size_t tokens = (size_t)l->batch_size * (size_t)l->seq_length;
-    l->first_window = mc_malloc(l->file->shard_count * sizeof *l->first_window);
+    bool others = l->separate && l->world > 1;
     l->ids = mc_malloc(tokens * sizeof *l->ids);
     l->labels = mc_malloc(tokens * sizeof *l->labels);
-    if (l->first_window && l->ids && l->labels) return true;
+    if (l->separate) l->lengths = mc_malloc(tokens * sizeof *l->lengths);
+    if (others) l->others = mc_malloc(3 * (size_t)l->seq_length * sizeof *l->others);
+    if (l->ids && l->labels && (l->lengths || !l->separate) && (l->others || !others)) return true;
     mc_fail_nomem(l->ctx, "a loader of tokens");
     return false;
 }
 
-static bool count_windows(mc_lm_loader *l)
+/* With documents apart, every file has to say where they begin. */
+static bool check_documents(const mc_lm_loader *l, const mc_token_file *file)
 {
-    const mc_token_file *file = l->file;
-    for (size_t s = 0; s < file->shard_count; s++) {
-        l->first_window[s] = l->windows;
-        l->windows += (file->shards[s].count - 1) / l->seq_length;
+    if (!l->separate || l->border.token >= 0) return true;
+    for (size_t s = 0; s < file->shard_count; s++)
+        if (file->shards[s].documents < 0) {
+            mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                    "%s: it does not say where documents begin: separate_documents needs "
+                    "document_token, the token that begins each",
+                    file->shards[s].path);
+            return false;
+        }
+    return true;
+}
+
+static bool take_source(mc_lm_loader *l, mc_token_file *file)
+{
+    mc_lm_windows *w = &l->sources[l->source_count++];
+    if (!mc_lm_windows_init(w, file, l->seq_length) || !check_documents(l, file)) return false;
+    l->windows += w->count;
+    l->tokens += file->count;
+    return true;
+}
+
+static bool take_sources(mc_lm_loader *l, const mc_lm_source *sources, int count)
+{
+    double *weights = mc_malloc((size_t)count * sizeof *weights);
+    l->sources = mc_calloc((size_t)count, sizeof *l->sources);
+    bool room = weights && l->sources;
+    for (int i = 0; room && i < count; i++) weights[i] = sources[i].weight;
+    room = room && mc_lm_blend_init(&l->blend, weights, count);
+    mc_free(weights);
+    if (!room) {
+        mc_fail_nomem(l->ctx, "a loader of tokens");
+        return false;
     }
-    if (l->windows >= (l->keep_last ? 1 : l->batch_windows)) return true;
-    const char *where = file->shard_count > 1 ? " in all shards" : "";
-    if (l->keep_last)
-        mc_fail(l->ctx, MC_ERR_ARGUMENT,
-                "%s: %" PRId64 " tokens%s are too few for a sequence of %d and a label",
-                file->shards[0].path, file->count, where, l->seq_length);
-    else
-        mc_fail(l->ctx, MC_ERR_ARGUMENT,
-                "%s: %" PRId64 " tokens%s are too few for one batch: they make %" PRId64
-                " sequences of %d and a label, a batch has %d on each of %d ranks",
-                file->shards[0].path, file->count, where, l->windows, l->seq_length, l->batch_size,
-                l->world);
+    for (int i = 0; i < count; i++)
+        if (!take_source(l, sources[i].file)) return false;
+    return true;
+}
+
+/* The file's number, and of a blend those of all, with their shares. */
+static uint64_t fingerprint_of(const mc_lm_loader *l)
+{
+    uint64_t hash = mc_token_file_fingerprint(l->sources[0].file);
+    if (l->source_count == 1) return hash;
+    for (int i = 0; i < l->source_count; i++) {
+        if (i) hash = mc_order_mix(hash + mc_token_file_fingerprint(l->sources[i].file));
+        hash = mc_order_mix(hash + (uint64_t)l->blend.part[i]);
+    }
+    return hash;
+}
+
+/* Shuffled windows lie anywhere. */
+static void advise(const mc_lm_loader *l)
+{
+    for (int i = 0; i < l->source_count; i++)
+        for (size_t s = 0; s < l->sources[i].file->shard_count; s++)
+            mc_token_shard_advise(&l->sources[i].file->shards[s], true);
+}
+
+static bool too_few(const mc_lm_loader *l, const mc_lm_windows *w)
+{
+    const char *where = w->file->shard_count > 1 ? " in all shards" : "";
+    mc_fail(l->ctx, MC_ERR_ARGUMENT,
+            "%s: %" PRId64 " tokens%s are too few for a sequence of %d and a label",
+            w->file->shards[0].path, w->file->count, where, l->seq_length);
     return false;
 }
 
-mc_lm_loader *mc_lm_loader_new(mc_token_file *file, const mc_lm_loader_options *options)
+static bool check_windows(const mc_lm_loader *l)
 {
-    if (!file || mc_failed(file->ctx)) return NULL;
-    mc_lm_loader_options none = {0};
+    for (int i = 0; i < l->source_count; i++)
+        if (!l->sources[i].count && (l->keep_last || l->source_count > 1))
+            return too_few(l, &l->sources[i]);
+    if (l->windows < (l->keep_last ? 1 : l->batch_windows)) {
+        const char *where = l->sources[0].file->shard_count > 1 ? " in all shards" : "";
+        mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                "%s: %" PRId64 " tokens%s are too few for one batch: they make %" PRId64
+                " sequences of %d and a label, a batch has %d on each of %d ranks",
+                path_of(l), l->tokens, l->source_count > 1 ? " in all sources" : where, l->windows,
+                l->seq_length, l->batch_size, l->world);
+        return false;
+    }
+    return in_range(l->ctx, "epoch_start", l->epoch, 0, most_epochs(l));
+}
+
+static bool check_sources(mc_context *ctx, const mc_lm_source *sources, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!sources[i].file) return false; /* its context has the error */
+        if (sources[i].file->ctx != ctx)
+            return !mc_fail(ctx, MC_ERR_ARGUMENT, "loader of tokens: sources of two contexts");
+        if (sources[i].weight > 0 && isfinite(sources[i].weight)) continue;
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a weight of %g, expected a positive number",
+                sources[i].file->shards[0].path, sources[i].weight);
+        return false;
+    }
+    return true;
+}
+
+mc_lm_loader *mc_lm_loader_new_blend(const mc_lm_source *sources, int count,
+                                     const mc_lm_loader_options *options)
+{
+    static const mc_lm_loader_options none = {0};
+    if (!sources || !sources[0].file || mc_failed(sources[0].file->ctx)) return NULL;
     if (!options) options = &none;
-    mc_context *ctx = file->ctx;
-    if (!check_options(ctx, options)) return NULL;
+    mc_context *ctx = sources[0].file->ctx;
+    if (!in_range(ctx, "number of sources", count, 1, 1 << 16) ||
+        !check_sources(ctx, sources, count) || !check_options(ctx, options))
+        return NULL;
     mc_lm_loader *l = mc_new_owned(ctx, sizeof *l, "a loader of tokens", free_loader);
     if (!l) return NULL;
     l->ctx = ctx;
-    l->file = file;
-    mc_token_file_ref(file);
     take_options(l, options);
-    if (make_buffers(l) && count_windows(l)) {
-        l->fingerprint = mc_token_file_fingerprint(file);
-        return l;
-    }
+    bool good = make_buffers(l) && take_sources(l, sources, count) && check_windows(l);
+    if (good) l->fingerprint = fingerprint_of(l);
+    if (good && l->shuffle) advise(l);
+    if (good && !mc_failed(ctx)) return l;
     mc_lm_loader_free(l);
     return NULL;
 }
 
-/* ---- batches ---- */
-
-/* The shard of a window: the last one that begins at or before it and has any. */
-static size_t find_shard(const mc_lm_loader *l, int64_t window)
+mc_lm_loader *mc_lm_loader_new(mc_token_file *file, const mc_lm_loader_options *options)
 {
-    size_t low = 0, high = l->file->shard_count; /* in [low, high) */
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (l->first_window[middle] <= window)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return mc_lm_loader_new_blend(&(mc_lm_source){file, 1}, 1, options);
 }
 
-/* Reads window number `i` of the epoch's order into a row of the batch. */
-static bool read_window(mc_lm_loader *l, int64_t i, int64_t row)
+/* ---- batches ---- */
+
+/* Reads the next window of the blend to ids and labels (seq_length). With documents apart the
+ * lengths of its pieces follow the *count that are in `lengths`. */
+static bool read_window(mc_lm_loader *l, int32_t *ids, int32_t *labels, int32_t *lengths,
+                        int *count)
 {
-    int64_t window = i, length = l->seq_length;
-    if (l->shuffle) window = mc_lm_permute(mc_order_key(l->seed, l->epoch, 0), l->windows, i);
-    size_t s = find_shard(l, window);
-    const mc_token_shard *shard = &l->file->shards[s];
-    int64_t first = (window - l->first_window[s]) * length;
+    int64_t sample, first;
+    int source = mc_lm_blend_next(&l->blend, &sample);
+    const mc_lm_windows *w = &l->sources[source];
+    int64_t epoch = sample / w->count, window = sample % w->count;
+    if (l->shuffle)
+        window = mc_lm_permute(mc_order_key(l->seed, epoch, (uint64_t)source), w->count, window);
+    const mc_token_shard *shard = mc_lm_windows_find(w, window, &first);
     mc_error *err = &l->ctx->error;
-    return mc_token_shard_read(err, shard, first, length, l->limit, l->ids + row * length) ==
-               MC_OK &&
-           mc_token_shard_read(err, shard, first + 1, length, l->limit, l->labels + row * length) ==
-               MC_OK;
+    int length = l->seq_length;
+    size_t width = mc_token_width(shard->type);
+    if (l->shuffle && shard->data)
+        mc_token_need(shard->data + (size_t)first * width, ((size_t)length + 1) * width);
+    return mc_token_shard_read(err, shard, first, length, l->limit, ids) == MC_OK &&
+           mc_token_shard_read(err, shard, first + 1, length, l->limit, labels) == MC_OK &&
+           (!l->separate || mc_lm_divide(err, shard, l->border, first, length, ids, labels, lengths,
+                                         count) == MC_OK);
+}
+
+/* The stretch of rank `rank` of a batch of `all` windows begins here. */
+static int64_t stretch_of(const mc_lm_loader *l, int64_t all, int rank)
+{
+    return all * rank / l->world;
+}
+
+/* This rank's windows, to which the blend has come. */
+static bool read_own(mc_lm_loader *l, int64_t rows, int *pieces)
+{
+    int64_t length = l->seq_length;
+    for (int64_t row = 0; row < rows; row++)
+        if (!read_window(l, l->ids + row * length, l->labels + row * length, l->lengths, pieces))
+            return false;
+    return true;
+}
+
+/* Reads a batch of `all` windows from window n of the blend on: this rank's, and with documents
+ * apart those of the others too, for the number of their pieces. */
+static bool read_batch(mc_lm_loader *l, int64_t n, int64_t all, int *pieces, int *most)
+{
+    for (int rank = 0; rank < l->world; rank++) {
+        int64_t first = stretch_of(l, all, rank), end = stretch_of(l, all, rank + 1);
+        int count = 0;
+        if (rank != l->rank && !l->others) continue;
+        mc_lm_blend_seek(&l->blend, n + first);
+        if (rank == l->rank) {
+            if (!read_own(l, end - first, &count)) return false;
+            *pieces = count;
+        }
+        for (int64_t row = first; rank != l->rank && row < end; row++) {
+            int32_t *ids = l->others, *labels = ids + l->seq_length;
+            int some = 0;
+            if (!read_window(l, ids, labels, labels + l->seq_length, &some)) return false;
+            count += some;
+        }
+        if (count > *most) *most = count;
+    }
+    return true;
 }
 
 /* Windows of the next batch over all ranks; 0 at the end of an epoch. */
@@ -215,6 +318,13 @@ static int64_t next_windows(const mc_lm_loader *l)
     return l->keep_last ? left : 0;
 }
 
+static int round_pieces(const mc_lm_loader *l, int pieces)
+{
+    int64_t room = l->batch_size, most = room * l->seq_length;
+    while (room < pieces) room *= 2;
+    return (int)(room < most ? room : most);
+}
+
 const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *l)
 {
     if (!l || mc_failed(l->ctx)) return NULL;
@@ -223,16 +333,19 @@ const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *l)
         l->epoch++;
         if (!l->repeat) return NULL;
     }
+    int pieces = 0, most = 0;
     int64_t all = next_windows(l);
-    int64_t first = all * l->rank / l->world, end = all * (l->rank + 1) / l->world;
-    for (int64_t row = 0; row < end - first; row++)
-        if (!read_window(l, l->window + first + row, row)) return NULL;
+    int64_t first = stretch_of(l, all, l->rank), rows = stretch_of(l, all, l->rank + 1) - first;
+    if (!read_batch(l, l->epoch * l->windows + l->window, all, &pieces, &most)) return NULL;
     l->batch = (mc_lm_batch){
         .ids = l->ids,
         .labels = l->labels,
-        .batch_size = (int)(end - first),
+        .batch_size = (int)rows,
         .seq_length = l->seq_length,
-        .tokens = (end - first) * l->seq_length,
+        .lengths = l->lengths,
+        .pieces = pieces,
+        .most_pieces = l->separate ? round_pieces(l, most) : 0,
+        .tokens = rows * l->seq_length,
         .all_tokens = all * l->seq_length,
         .epoch = l->epoch,
         .step = l->window / l->batch_windows,
@@ -253,7 +366,10 @@ int64_t mc_lm_loader_epoch(const mc_lm_loader *l)
     return l ? l->epoch + (l->repeat && !next_windows(l)) : 0;
 }
 
-mc_token_file *mc_lm_loader_file(const mc_lm_loader *l) { return l ? l->file : NULL; }
+int64_t mc_lm_loader_windows(const mc_lm_loader *l) { return l ? l->windows : 0; }
+int64_t mc_lm_loader_tokens(const mc_lm_loader *l) { return l ? l->tokens : 0; }
+
+mc_token_file *mc_lm_loader_file(const mc_lm_loader *l) { return l ? l->sources[0].file : NULL; }
 
 mc_context *mc_lm_loader_context(const mc_lm_loader *l) { return l->ctx; }
 int mc_lm_loader_batch_size(const mc_lm_loader *l) { return l->batch_size; }
@@ -267,7 +383,7 @@ mc_lm_position mc_lm_loader_position(const mc_lm_loader *l)
         .seed = l->seed,
         .epoch = l->epoch,
         .window = l->window,
-        .tokens = l->file->count,
+        .tokens = l->tokens,
         .windows = l->windows,
         .seq_length = l->seq_length,
         .shuffle = l->shuffle,
@@ -280,7 +396,7 @@ static mc_status refuse(mc_lm_loader *l, const char *what, int64_t theirs, int64
     return mc_fail(l->ctx, MC_ERR_ARGUMENT,
                    "%s: the position to resume from is of other data or options: its %s is %" PRId64
                    ", here it is %" PRId64,
-                   l->file->shards[0].path, what, theirs, ours);
+                   path_of(l), what, theirs, ours);
 }
 
 mc_status mc_lm_loader_seek(mc_lm_loader *l, const mc_lm_position *p)
@@ -288,17 +404,17 @@ mc_status mc_lm_loader_seek(mc_lm_loader *l, const mc_lm_position *p)
     if (!l) return MC_ERR_ARGUMENT;
     if (mc_failed(l->ctx)) return mc_error_status(l->ctx);
     if (!p) return mc_fail(l->ctx, MC_ERR_ARGUMENT, "loader of tokens: no position to seek");
-    if (p->tokens != l->file->count) return refuse(l, "count of tokens", p->tokens, l->file->count);
+    if (p->tokens != l->tokens) return refuse(l, "count of tokens", p->tokens, l->tokens);
     if (p->fingerprint != l->fingerprint)
         return mc_fail(l->ctx, MC_ERR_ARGUMENT,
                        "%s: the position to resume from is of other data: as many tokens, but not "
                        "the same",
-                       l->file->shards[0].path);
+                       path_of(l));
     if (p->seq_length != l->seq_length)
         return refuse(l, "seq_length", p->seq_length, l->seq_length);
     if (p->windows != l->windows) return refuse(l, "count of sequences", p->windows, l->windows);
     if (p->shuffle != l->shuffle) return refuse(l, "shuffle", p->shuffle, l->shuffle);
-    if (p->epoch < 0 || p->epoch > INT64_MAX / 2 || p->window < 0 || p->window > p->windows)
+    if (p->epoch < 0 || p->epoch > most_epochs(l) || p->window < 0 || p->window > p->windows)
         return mc_fail(l->ctx, MC_ERR_ARGUMENT,
                        "loader of tokens: window %" PRId64 " of epoch %" PRId64
                        " is no position: an epoch has %" PRId64 " windows",

@@ -2,6 +2,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "datasets/lm/token_file_internal.h"
 
 size_t mc_token_width(mc_token_type type)
@@ -77,6 +79,7 @@ mc_status mc_llmc_read(mc_error *err, const char *path, const uint8_t *file, siz
                             " tokens; a shard holds at most %d: split it",
                             path, (uint32_t)count, INT32_MAX);
     shard->format = MC_TOKENS_LLMC;
+    shard->documents = -1;
     shard->type = wide ? MC_TOKEN_U32 : MC_TOKEN_U16;
     shard->data = file + MC_LLMC_HEADER;
     shard->count = count;
@@ -114,13 +117,16 @@ static mc_status open_megatron(mc_error *err, const char *bin, const char *idx,
     mc_status status = MC_OK;
     if (!shard->map.data) status = mc_file_map_init(err, &shard->map, bin);
     if (!status) status = mc_file_map_init(err, &shard->index_map, idx);
+    if (!status && shard->index_map.size) /* its stretches are read when they are needed */
+        (void)madvise((void *)shard->index_map.data, shard->index_map.size, MADV_RANDOM);
     if (!status)
-        status = mc_token_index_read(err, idx, shard->index_map.data, shard->index_map.size,
+        status = mc_token_index_init(err, idx, shard->index_map.data, shard->index_map.size,
                                      shard->map.size, &shard->index);
     if (!status && !shard->map.size)
         status = mc_error_set(err, MC_ERR_FORMAT, "%s: an empty shard, no tokens", bin);
     if (status) return status;
     shard->format = MC_TOKENS_MEGATRON;
+    shard->documents = shard->index.documents;
     shard->type = shard->index.type;
     shard->data = shard->map.data;
     shard->count = (int64_t)(shard->map.size / mc_token_width(shard->type));
@@ -148,9 +154,7 @@ static mc_status open_file(mc_error *err, const char *path, mc_token_shard *shar
     if (status) return status;
     const uint8_t *file = shard->map.data;
     size_t size = shard->map.size;
-    if (size >= MC_MEGATRON_MAGIC_SIZE &&
-        memcmp(file, MC_MEGATRON_MAGIC, MC_MEGATRON_MAGIC_SIZE) == 0)
-        return open_index(err, path, shard);
+    if (mc_token_index_is(file, size)) return open_index(err, path, shard);
     bool paired =
         ends_in(path, ".bin") && with_ending(idx, path, 4, ".idx") && mc_path_is_file(idx);
     bool llmc =
@@ -178,8 +182,31 @@ void mc_token_shard_release(mc_token_shard *shard)
 {
     mc_file_map_release(&shard->map);
     mc_file_map_release(&shard->index_map);
+    mc_token_index_release(&shard->index);
+    mc_free(shard->own);
+    mc_free(shard->begins);
     mc_free(shard->path);
     *shard = (mc_token_shard){0};
+}
+
+void mc_token_shard_advise(const mc_token_shard *shard, bool random)
+{
+    const mc_file_map *map = &shard->map;
+    if (map->size) (void)madvise((void *)map->data, map->size, random ? MADV_RANDOM : MADV_NORMAL);
+}
+
+void mc_token_need(const uint8_t *bytes, size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)bytes % page;
+    (void)madvise((void *)(bytes - before), size + before, MADV_WILLNEED);
+}
+
+mc_status mc_token_shard_document(mc_error *err, const mc_token_shard *shard, int64_t i,
+                                  int64_t *begin)
+{
+    if (!shard->begins) return mc_token_index_document(err, &shard->index, i, begin);
+    *begin = shard->begins[i];
+    return MC_OK;
 }
 
 /* ---- tokens ---- */
@@ -235,20 +262,43 @@ static int64_t token_value(const mc_token_shard *shard, int64_t i)
     return shard->type == MC_TOKEN_U32 ? (int64_t)(uint32_t)narrow : narrow;
 }
 
+static mc_status check_value(mc_error *err, const mc_token_shard *shard, int64_t i, int64_t value,
+                             int64_t limit)
+{
+    if (value < 0)
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s: token %" PRId64 " at position %" PRId64 " is negative",
+                            shard->path, value, i);
+    if (value < limit) return MC_OK;
+    return mc_error_set(err, MC_ERR_FORMAT,
+                        "%s: token %" PRId64 " at position %" PRId64
+                        " is past the vocabulary: expected 0 to %" PRId64,
+                        shard->path, value, i, limit - 1);
+}
+
+/* The tokens of a program, by its function. */
+static mc_status call_read(mc_error *err, const mc_token_shard *shard, int64_t first, int64_t count,
+                           int64_t limit, int32_t *out)
+{
+    if (!shard->read(shard->user, first, count, out))
+        return mc_error_set(err, MC_ERR_IO,
+                            "%s: the program's function could not give %" PRId64
+                            " tokens from position %" PRId64 " on",
+                            shard->path, count, first);
+    mc_status status = MC_OK;
+    for (int64_t i = 0; i < count && !status; i++)
+        if (out[i] < 0 || out[i] >= limit)
+            status = check_value(err, shard, first + i, out[i], limit);
+    return status;
+}
+
 mc_status mc_token_shard_read(mc_error *err, const mc_token_shard *shard, int64_t first,
                               int64_t count, int64_t limit, int32_t *out)
 {
+    if (shard->read) return call_read(err, shard, first, count, limit, out);
     if (copy_tokens(shard, first, count, limit, out)) return MC_OK;
-    for (int64_t i = first;; i++) { /* there is one */
-        int64_t value = token_value(shard, i);
-        if (value < 0)
-            return mc_error_set(err, MC_ERR_FORMAT,
-                                "%s: token %" PRId64 " at position %" PRId64 " is negative",
-                                shard->path, value, i);
-        if (value >= limit)
-            return mc_error_set(err, MC_ERR_FORMAT,
-                                "%s: token %" PRId64 " at position %" PRId64
-                                " is past the vocabulary: expected 0 to %" PRId64,
-                                shard->path, value, i, limit - 1);
-    }
+    mc_status status = MC_OK;
+    for (int64_t i = first; !status; i++) /* there is one */
+        status = check_value(err, shard, i, token_value(shard, i), limit);
+    return status;
 }

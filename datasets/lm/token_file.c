@@ -29,19 +29,38 @@ void mc_token_file_free(mc_token_file *file)
 
 /* ---- opening ---- */
 
+mc_token_file *mc_token_file_new(mc_context *ctx)
+{
+    mc_token_file *file = mc_new_owned(ctx, sizeof *file, "a token file", release_owner);
+    if (!file) return NULL;
+    file->ctx = ctx;
+    file->references = 1;
+    return file;
+}
+
+bool mc_token_file_reserve(mc_token_file *file)
+{
+    if (file->shard_count < INT_MAX &&
+        mc_grow(&file->shards, &file->shard_capacity, file->shard_count, sizeof *file->shards))
+        return true;
+    mc_fail_nomem(file->ctx, "the shards of a token file");
+    return false;
+}
+
+void mc_token_file_add(mc_token_file *file, const mc_token_shard *shard)
+{
+    mc_token_shard *at = &file->shards[file->shard_count++];
+    *at = *shard;
+    at->first = file->count;
+    file->count += at->count;
+}
+
 static bool add_shard(mc_token_file *file, const char *path)
 {
-    mc_context *ctx = file->ctx;
-    if (file->shard_count == INT_MAX ||
-        !mc_grow(&file->shards, &file->shard_capacity, file->shard_count, sizeof *file->shards)) {
-        mc_fail_nomem(ctx, "the shards of a token file");
+    mc_token_shard shard;
+    if (!mc_token_file_reserve(file) || mc_token_shard_open(&file->ctx->error, path, &shard))
         return false;
-    }
-    mc_token_shard *shard = &file->shards[file->shard_count];
-    if (mc_token_shard_open(&ctx->error, path, shard)) return false;
-    shard->first = file->count;
-    file->count += shard->count;
-    file->shard_count++;
+    mc_token_file_add(file, &shard);
     return true;
 }
 
@@ -115,11 +134,8 @@ mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const *patte
         mc_fail(ctx, MC_ERR_ARGUMENT, "a token file needs a path");
         return NULL;
     }
-    mc_token_file *file = mc_new_owned(ctx, sizeof *file, "a token file", release_owner);
-    if (!file) return NULL;
-    file->ctx = ctx;
-    file->references = 1;
-    bool good = true;
+    mc_token_file *file = mc_token_file_new(ctx);
+    bool good = file != NULL;
     for (int i = 0; good && i < count; i++)
         if (!is_listed_with_bin(patterns, count, patterns[i]))
             good = add_pattern(file, patterns[i]);
@@ -166,8 +182,8 @@ int64_t mc_token_file_documents(const mc_token_file *file)
 {
     int64_t documents = 0;
     for (size_t i = 0; file && i < file->shard_count; i++) {
-        if (file->shards[i].format != MC_TOKENS_MEGATRON) return -1;
-        documents += file->shards[i].index.documents;
+        if (file->shards[i].documents < 0) return -1;
+        documents += file->shards[i].documents;
     }
     return documents;
 }
@@ -176,10 +192,14 @@ bool mc_token_file_document(const mc_token_file *file, int64_t i, int64_t *first
 {
     if (i < 0 || i >= mc_token_file_documents(file)) return false;
     const mc_token_shard *shard = file->shards;
-    for (; i >= shard->index.documents; shard++) i -= shard->index.documents;
-    int64_t begin = mc_token_index_document(&shard->index, i);
+    for (; i >= shard->documents; shard++) i -= shard->documents;
+    int64_t begin, end;
+    mc_error *err = &file->ctx->error;
+    if (mc_failed(file->ctx) || mc_token_shard_document(err, shard, i, &begin) ||
+        mc_token_shard_document(err, shard, i + 1, &end))
+        return false;
     *first = shard->first + begin;
-    *count = mc_token_index_document(&shard->index, i + 1) - begin;
+    *count = end - begin;
     return true;
 }
 
