@@ -46,11 +46,10 @@ typedef enum mc_token_format {
  * Headers and both ends of an .idx are checked here: all of it up to 64 Ki sequences. The rest of a
  * larger one is checked in stretches, each before its first use, so that opening takes no longer
  * for 10 billion tokens than for a thousand. Tokens are checked when they are read. Errors (NULL),
- * each
- * naming the file: not there, or nothing matches; neither format (what was found is named: a model
- * of llm.c, bare tokens, ...); another version; a count of tokens that is not what the file's size
- * says (both are named), as after a write that was cut off; no tokens; an .idx whose sequences lie
- * outside its .bin, overlap, leave gaps, or whose documents are out of order; a type of numbers
+ * each naming the file: not there, or nothing matches; neither format (what was found is named: a
+ * model of llm.c, bare tokens, ...); another version; a count of tokens that is not what the file's
+ * size says (both are named), as after a write that was cut off; no tokens; an .idx whose sequences
+ * lie outside its .bin, overlap, leave gaps, or whose documents are out of order; a type of numbers
  * that is no integer. */
 MC_API mc_token_file *mc_token_file_open(mc_context *ctx, const char *pattern);
 /* The same for several paths or patterns, one behind the other. An .idx is passed over where its
