@@ -74,6 +74,7 @@
 #include "models/bert/bert.h"
 #include "models/convert.h"
 #include "models/cpm/cpm.h"
+#include "models/embed.h"
 #include "models/generate/generate.h"
 #include "models/gpt2/gpt2.h"
 #include "models/gptj/gptj.h"

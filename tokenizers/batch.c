@@ -1,10 +1,14 @@
 #include <string.h>
 #include "tokenizers/tokenizer_internal.h"
 
-static mc_status fail(const mc_tokenizer *tok, mc_status status, size_t number, size_t count,
-                      const char *what)
+/* Texts that are encoded, of all that there are, for errors. */
+typedef struct place {
+    size_t first, all;
+} place;
+
+static mc_status fail(mc_error *err, mc_status status, size_t number, place p, const char *what)
 {
-    return mc_fail(tok->ctx, status, "encoding text %zu of %zu: %s", number, count, what);
+    return mc_error_set(err, status, "encoding text %zu of %zu: %s", p.first + number, p.all, what);
 }
 
 /* Appends one encoding to the batch. */
@@ -29,27 +33,45 @@ static bool append(mc_batch_encoding *batch, const mc_encoding *one)
     return true;
 }
 
-static mc_status encode_texts(const mc_tokenizer *tok, const mc_text_span *texts,
-                              const mc_text_span *pairs, size_t count, size_t max_length,
+static mc_status encode_texts(mc_error *err, const mc_tokenizer *tok, const mc_text_span *texts,
+                              const mc_text_span *pairs, size_t count, size_t max_length, place p,
                               mc_batch_encoding *batch)
 {
     for (size_t i = 0; i < count; i++) {
         const mc_text_span *pair = pairs ? &pairs[i] : NULL;
         const char *second = pair ? (pair->data ? pair->data : "") : NULL;
         if ((!texts[i].data && texts[i].size) || (pair && !pair->data && pair->size))
-            return fail(tok, MC_ERR_ARGUMENT, i, count, "it is NULL");
+            return fail(err, MC_ERR_ARGUMENT, i, p, "it is NULL");
         mc_status status = mc_tokenizer_encode(tok, texts[i].data, texts[i].size, second,
                                                pair ? pair->size : 0, max_length, &batch->one);
         if (status == MC_ERR_ARGUMENT)
-            return fail(tok, status, i, count, "max_length has no room for the special tokens");
-        if (status) return fail(tok, status, i, count, mc_status_text(status));
+            return fail(err, status, i, p, "max_length has no room for the special tokens");
+        if (status) return fail(err, status, i, p, mc_status_text(status));
         if (batch->one.count > INT32_MAX)
-            return fail(tok, MC_ERR_UNSUPPORTED, i, count, "it has 2^31 ids or more");
-        if (!append(batch, &batch->one)) return fail(tok, MC_ERR_NOMEM, i, count, "out of memory");
+            return fail(err, MC_ERR_UNSUPPORTED, i, p, "it has 2^31 ids or more");
+        if (!append(batch, &batch->one)) return fail(err, MC_ERR_NOMEM, i, p, "out of memory");
         batch->lengths[i] = (int32_t)batch->one.count;
         if (batch->one.count > batch->longest) batch->longest = batch->one.count;
     }
     return MC_OK;
+}
+
+mc_status mc_encode_texts(mc_error *err, const mc_tokenizer *tok, const mc_text_span *texts,
+                          const mc_text_span *pairs, size_t count, size_t max_length, size_t first,
+                          size_t all, mc_batch_encoding *batch)
+{
+    batch->count = batch->rows = batch->longest = 0;
+    if (count > batch->row_capacity) {
+        int32_t *lengths = mc_realloc(batch->lengths, count * sizeof *lengths);
+        if (!lengths) return mc_error_set(err, MC_ERR_NOMEM, "out of memory for a batch's lengths");
+        batch->lengths = lengths;
+        batch->row_capacity = count;
+    }
+    mc_status status =
+        encode_texts(err, tok, texts, pairs, count, max_length, (place){first, all}, batch);
+    batch->rows = status ? 0 : count;
+    if (status) batch->count = batch->longest = 0;
+    return status;
 }
 
 mc_status mc_tokenizer_encode_batch(const mc_tokenizer *tok, const mc_text_span *texts,
@@ -61,17 +83,7 @@ mc_status mc_tokenizer_encode_batch(const mc_tokenizer *tok, const mc_text_span 
     if (!batch || (!texts && count))
         return mc_fail(tok->ctx, MC_ERR_ARGUMENT, "encoding %zu texts: %s is NULL", count,
                        batch ? "texts" : "batch");
-    batch->count = batch->rows = batch->longest = 0;
-    if (count > batch->row_capacity) {
-        int32_t *lengths = mc_realloc(batch->lengths, count * sizeof *lengths);
-        if (!lengths) return mc_fail_nomem(tok->ctx, "the lengths of a batch");
-        batch->lengths = lengths;
-        batch->row_capacity = count;
-    }
-    mc_status status = encode_texts(tok, texts, pairs, count, max_length, batch);
-    batch->rows = status ? 0 : count;
-    if (status) batch->count = batch->longest = 0;
-    return status;
+    return mc_encode_texts(&tok->ctx->error, tok, texts, pairs, count, max_length, 0, count, batch);
 }
 
 void mc_batch_encoding_release(mc_batch_encoding *batch)

@@ -264,6 +264,12 @@ void mc_wordpiece_encode(mc_encoder *encoder, const mc_normalizer *normalizer, c
 mc_status mc_tokenizer_check(const mc_tokenizer *tok, mc_error *err, const int32_t *ids,
                              size_t count, int64_t vocabulary);
 
+/* mc_tokenizer_encode_batch with an error of one's own, for any thread: these are the texts from
+ * number `first` on of `all` that there are. */
+mc_status mc_encode_texts(mc_error *err, const mc_tokenizer *tok, const mc_text_span *texts,
+                          const mc_text_span *pairs, size_t count, size_t max_length, size_t first,
+                          size_t all, mc_batch_encoding *batch);
+
 /* ---- bpe.c, bpe_words.c ---- */
 
 /* Makes the table of merges, of which none may come twice; `lines`: merges.txt. */

@@ -59,6 +59,7 @@ static void free_steps(void *object)
         mc_free(e);
     }
     device->free(device, s->rng_offset, sizeof *s->rng_offset);
+    s->ctx->steps = NULL; /* what is freed after it may ask to forget its steps */
     mc_free(s);
 }
 

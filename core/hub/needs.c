@@ -26,6 +26,11 @@ static const char *const tokenizers[][2] = {{"tokenizer.json"},           {"voca
                                             {"vocab.json", "merges.txt"}, {"spiece.model"},
                                             {"sentencepiece.bpe.model"},  {"tokenizer.model"}};
 
+/* What sentence-transformers adds to a model. The first says which of them there are. */
+static const char modules_file[] = "modules.json";
+static const char *const sentence_files[] = {modules_file, "sentence_bert_config.json",
+                                             "config_sentence_transformers.json", "[0-9]_*/*.json"};
+
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
 /* ---- the names of weights -------------------------------------------------------------------- */
@@ -161,6 +166,15 @@ static mc_status choose_model(mc_error *err, const mc_hub_needs *needs, mc_hub_l
                         list->repository, first);
 }
 
+/* Marks what sentence-transformers adds, if it does. */
+static void want_sentence(mc_hub_list *list)
+{
+    for (size_t i = 0; find_file(list, modules_file) && i < list->count; i++)
+        for (size_t k = 0; k < COUNT_OF(sentence_files); k++)
+            if (fnmatch(sentence_files[k], list->files[i].name, FNM_PATHNAME) == 0)
+                list->files[i].wanted = true;
+}
+
 static mc_status choose_tokenizer(mc_error *err, mc_hub_list *list)
 {
     if (want_tokenizer(list)) return MC_OK;
@@ -196,16 +210,18 @@ static mc_status choose_matching(mc_error *err, const char *const *patterns, mc_
 mc_status mc_hub_choose(mc_error *err, const mc_hub_needs *needs, mc_hub_list *list)
 {
     bool model = needs->kind == MC_HUB_ANY && find_file(list, config_file);
+    if (needs->kind == MC_HUB_SENTENCE) want_sentence(list);
     if (needs->kind == MC_HUB_MATCHING) return choose_matching(err, needs->patterns, list);
-    if (model || needs->kind == MC_HUB_MODEL) return choose_model(err, needs, list);
+    if (model || needs->kind == MC_HUB_MODEL || needs->kind == MC_HUB_SENTENCE)
+        return choose_model(err, needs, list);
     return choose_tokenizer(err, list);
 }
 
 const char *mc_hub_next_absent(const mc_hub_list *list, size_t *next)
 {
-    while (*next <= COUNT_OF(tokenizer_files)) {
+    while (*next < COUNT_OF(tokenizer_files) + 2) {
         size_t i = (*next)++;
-        const char *name = i ? tokenizer_files[i - 1] : config_file;
+        const char *name = i == 0 ? config_file : i == 1 ? modules_file : tokenizer_files[i - 2];
         if (!find_file(list, name)) return name;
     }
     return NULL;
@@ -333,6 +349,9 @@ bool mc_hub_is_whole(const void *user, const char *folder)
     switch (needs->kind) {
     case MC_HUB_ANY: return has_any(folder);
     case MC_HUB_MODEL: return has_model(folder, needs->variant);
+    case MC_HUB_SENTENCE:
+        return has_model(folder, needs->variant) && has_tokenizer(folder) &&
+               (has(folder, modules_file) || is_absent(folder, modules_file));
     case MC_HUB_TOKENIZER: return has_tokenizer(folder);
     case MC_HUB_MATCHING: return has_matching(folder, needs->patterns);
     }

@@ -11,6 +11,7 @@ typedef enum mc_hub_kind {
     MC_HUB_ANY = 0,   /* a model's, or in a repository without config.json a tokenizer's */
     MC_HUB_MODEL,     /* its tokenizer too, where there is one */
     MC_HUB_TOKENIZER, /* alone */
+    MC_HUB_SENTENCE,  /* as MC_HUB_MODEL, and what sentence-transformers adds, where it does */
     MC_HUB_MATCHING,  /* the patterns */
 } mc_hub_kind;
 

@@ -1,0 +1,196 @@
+#include "models/embed.h"
+
+#include <string.h>
+#include "core/base/memory_internal.h"
+#include "core/hub/find_internal.h"
+#include "core/ops/general.h"
+#include "models/family_internal.h"
+#include "models/model_internal.h"
+#include "models/sentence_internal.h"
+#include "models/text_rows_internal.h"
+
+struct mc_embedder {
+    mc_owned owned;
+    mc_context *ctx;
+    mc_embed_options o;
+    char *prompt;
+    mc_model *model;
+    mc_text_rows *rows;
+    mc_model *own_model; /* loaded here; NULL: somebody else's */
+    mc_tokenizer *own_tokenizer;
+};
+
+/* ---- the vectors ----------------------------------------------------------------------------- */
+
+static mc_tensor *pool(mc_tape *t, const mc_embedder *e, const mc_model_output *out)
+{
+    switch (e->o.pooling) {
+    case MC_POOLING_CLS: return mc_first_tokens(t, out->last_hidden);
+    case MC_POOLING_POOLER: return out->pooled;
+    default: return mc_mean_pool(t, out->last_hidden);
+    }
+}
+
+static mc_tensor *vectors_of(mc_tape *t, mc_model *model, const mc_model_output *out, void *user)
+{
+    const mc_embedder *e = user;
+    (void)model;
+    mc_tensor *x = out->last_hidden ? pool(t, e, out) : NULL;
+    x = x ? mc_cast(t, x, MC_F32) : NULL;
+    return x && e->o.normalize == MC_NORMALIZE_YES ? mc_normalize_rows(t, x, 0) : x;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static void free_embedder(void *object)
+{
+    mc_embedder *e = object;
+    mc_text_rows_free(e->rows);
+    mc_model_free(e->own_model);
+    mc_tokenizer_free(e->own_tokenizer);
+    mc_free(e->prompt);
+    mc_free(e);
+}
+
+void mc_embedder_free(mc_embedder *e)
+{
+    if (!e) return;
+    mc_disown(&e->owned);
+    free_embedder(e);
+}
+
+static bool check(mc_context *ctx, const mc_model *model, const mc_embed_options *o)
+{
+    const char *family = mc_model_family(model);
+    if (o->prompt && o->prompt_name)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: expected a prompt or its name, not both");
+    else if (o->pooling < MC_POOLING_DEFAULT || o->pooling > MC_POOLING_POOLER)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: pooling %d, expected 0 to %d",
+                (int)o->pooling, (int)MC_POOLING_POOLER);
+    else if (mc_model_get_shape(model).kind != MC_MODEL_ENCODER)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED, "vectors of texts: a model of %s, expected an encoder",
+                family);
+    else if (o->pooling == MC_POOLING_POOLER && !mc_model_get_heads(model).pooler)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED, "vectors of texts: the model has no pooler");
+    return !mc_failed(ctx);
+}
+
+mc_embedder *mc_embedder_new(mc_model *model, const mc_tokenizer *tokenizer,
+                             const mc_embed_options *options)
+{
+    const mc_embed_options none = {.threads = 0};
+    if (!model || !tokenizer) return NULL; /* their context has the error */
+    if (!options) options = &none;
+    mc_context *ctx = model->module.ctx;
+    if (mc_failed(ctx) || !check(ctx, model, options)) return NULL;
+    mc_embedder *e = mc_new_owned(ctx, sizeof *e, "an embedder", free_embedder);
+    if (!e) return NULL;
+    e->ctx = ctx;
+    e->o = *options;
+    e->model = model;
+    if (!e->o.pooling) e->o.pooling = MC_POOLING_MEAN;
+    if (!e->o.normalize) e->o.normalize = MC_NORMALIZE_NO;
+    e->o.prompt = NULL;
+    if (options->prompt && *options->prompt) {
+        e->o.prompt = e->prompt = mc_strdup(options->prompt);
+        if (!e->prompt) mc_fail_nomem(ctx, "a prompt");
+    }
+    e->rows = mc_text_rows_new(ctx, &(mc_text_rows_options){.model = model,
+                                                            .tok = tokenizer,
+                                                            .max_length = e->o.max_length,
+                                                            .prefix = e->prompt,
+                                                            .width = mc_model_dim(model),
+                                                            .head = vectors_of,
+                                                            .user = e,
+                                                            .threads = e->o.threads,
+                                                            .batch_tokens = e->o.batch_tokens});
+    e->o.max_length = mc_text_rows_max_length(e->rows);
+    if (!mc_failed(ctx)) return e;
+    mc_embedder_free(e);
+    return NULL;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* What the folder says, where the options say nothing. */
+static bool merge(mc_context *ctx, const char *folder, const mc_sentence_config *c,
+                  mc_embed_options *o)
+{
+    if (!o->pooling) o->pooling = c->pooling;
+    if (!o->normalize && c->normalize) o->normalize = MC_NORMALIZE_YES;
+    if (!o->prompt) o->prompt = c->prompt;
+    o->prompt_name = NULL;
+    if (c->prompt_counts || !o->prompt || !*o->prompt) return true;
+    return !mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                    "%s: its pooling leaves out the prompt (\"include_prompt\" false), which is "
+                    "not supported: expected no prompt",
+                    folder);
+}
+
+/* The length that the folder says, as far as the model has positions. */
+static void merge_length(const mc_sentence_config *c, const mc_model *model, mc_embed_options *o)
+{
+    int64_t positions = mc_model_get_shape(model).positions;
+    if (o->max_length || !c->max_length) return;
+    o->max_length = positions && c->max_length > positions ? positions : c->max_length;
+}
+
+static mc_embedder *open_folder(mc_context *ctx, const char *folder, mc_embed_options *o)
+{
+    mc_sentence_config c;
+    mc_embedder *e = NULL;
+    if (mc_sentence_config_read(&ctx->error, folder, o->prompt ? NULL : o->prompt_name, &c) ==
+            MC_OK &&
+        merge(ctx, folder, &c, o)) {
+        mc_tokenizer *tokenizer = mc_tokenizer_from_pretrained(ctx, c.model);
+        mc_model *model = mc_model_from_pretrained(ctx, c.model, &o->load);
+        merge_length(&c, model, o);
+        e = mc_embedder_new(model, tokenizer, o);
+        if (e) {
+            e->own_model = model;
+            e->own_tokenizer = tokenizer;
+        } else {
+            mc_model_free(model);
+            mc_tokenizer_free(tokenizer);
+        }
+    }
+    mc_sentence_config_release(&c);
+    return e;
+}
+
+mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
+                              const mc_embed_options *options)
+{
+    char folder[MC_PATH_MAX];
+    mc_embed_options o = options ? *options : (mc_embed_options){.threads = 0};
+    if (mc_failed(ctx)) return NULL;
+    if (o.prompt && o.prompt_name) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: expected a prompt or its name, not both");
+        return NULL;
+    }
+    mc_hub_request request = {.needs = {.kind = MC_HUB_SENTENCE, .variant = o.load.variant},
+                              .revision = o.load.revision,
+                              .cache_dir = o.load.cache_dir,
+                              .local_files_only = o.load.local_files_only,
+                              .together = true};
+    if (mc_hub_find(ctx, identifier, &request, folder)) return NULL;
+    o.load.revision = o.load.cache_dir = NULL; /* the folder has been found */
+    o.load.saved_heads = true;
+    mc_embedder *e = open_folder(ctx, folder, &o);
+    mc_error_while(&ctx->error, "opening \"%s\" for vectors of texts", identifier);
+    return e;
+}
+
+/* ---- what it is, and its work ---------------------------------------------------------------- */
+
+int64_t mc_embedder_dim(const mc_embedder *e) { return e ? mc_model_dim(e->model) : 0; }
+
+mc_embed_options mc_embedder_options(const mc_embedder *e)
+{
+    return e ? e->o : (mc_embed_options){.threads = 0};
+}
+
+mc_status mc_embed_texts(mc_embedder *e, const mc_text_span *texts, size_t count, float *vectors)
+{
+    return e ? mc_text_rows_run(e->rows, texts, NULL, count, vectors) : MC_ERR_ARGUMENT;
+}

@@ -1,0 +1,77 @@
+/* Vectors of texts by an encoder (BERT, RoBERTa), whose dot products are similarities.
+ *
+ *     mc_embedder *e = mc_embedder_open(ctx, "sentence-transformers/all-MiniLM-L6-v2", NULL);
+ *     int64_t dim = mc_embedder_dim(e);
+ *     float *vectors = malloc(count * dim * sizeof *vectors);
+ *     mc_embed_texts(e, texts, count, vectors);
+ *
+ * A folder of sentence-transformers says how: pooling and normalising in modules.json and
+ * 1_Pooling/config.json, the longest text in sentence_bert_config.json, prompts in
+ * config_sentence_transformers.json. Any other encoder's texts are the mean of their last hidden
+ * states, not normalised.
+ *
+ * A call tokenizes in threads of its own ahead of the device, puts texts of similar length into
+ * batches and copies vectors back while the next batch runs. Give it many texts at once. */
+#ifndef MC_MODELS_EMBED_H
+#define MC_MODELS_EMBED_H
+
+#include <stdint.h>
+#include "core/checkpoint/pretrained.h"
+#include "models/model.h"
+#include "tokenizers/tokenizer.h"
+
+typedef struct mc_embedder mc_embedder;
+
+/* How the last hidden states of a text become one vector. */
+typedef enum mc_pooling {
+    MC_POOLING_DEFAULT = 0, /* the folder's; without one MEAN */
+    MC_POOLING_MEAN,        /* of all tokens, special ones included */
+    MC_POOLING_CLS,         /* the first token's */
+    MC_POOLING_MAX,         /* the largest of all tokens, for each column */
+    MC_POOLING_POOLER,      /* the model's own pooler: tanh(W [CLS] + b); BERT */
+} mc_pooling;
+
+typedef enum mc_normalize {
+    MC_NORMALIZE_DEFAULT = 0, /* the folder's; without one NO */
+    MC_NORMALIZE_NO,
+    MC_NORMALIZE_YES, /* each vector divided by its length, max(|x|, 1e-12) */
+} mc_normalize;
+
+typedef struct mc_embed_options {
+    mc_load_options load; /* of the model; its dtype is that of the computation */
+    mc_pooling pooling;
+    mc_normalize normalize;
+    int64_t max_length; /* tokens of a text, which is cut there; 0: the folder's, else the model's
+                           positions */
+    /* Put before each text: this text, or that of the folder's prompt of this name ("query"); not
+     * both. NULL: the folder's default prompt; prompt "": none. */
+    const char *prompt, *prompt_name;
+    int threads;          /* that tokenize; 0: by the number of cores */
+    int64_t batch_tokens; /* tokens of a batch; 0: by the device */
+} mc_embed_options;
+
+/* Opens model and tokenizer from a folder or identifier, as mc_model_from_pretrained does.
+ * `options` may be NULL. NULL with the context's error: those of loading; a model that is no
+ * encoder, a module or pooling of the folder that is not supported, a max_length beyond the model's
+ * positions, POOLER without one, a prompt that the folder does not have. */
+MC_API mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
+                                     const mc_embed_options *options);
+/* The same of a model and tokenizer that there are; they must outlive it. options->load and
+ * prompt_name are not used. */
+MC_API mc_embedder *mc_embedder_new(mc_model *model, const mc_tokenizer *tokenizer,
+                                    const mc_embed_options *options);
+/* Frees it, with the model and tokenizer that mc_embedder_open loaded, before its context does.
+ * NULL is allowed. */
+MC_API void mc_embedder_free(mc_embedder *e);
+
+MC_API int64_t mc_embedder_dim(const mc_embedder *e); /* numbers of a vector; 0 for NULL */
+/* What was chosen; zeros for NULL. `prompt` is NULL where there is none. */
+MC_API mc_embed_options mc_embedder_options(const mc_embedder *e);
+
+/* vectors (count, dim), f32, on the host: row i is that of text i. Waits for the device. Not
+ * collective: each rank gives texts of its own (with parameters on each rank, zero_level 0 to 2).
+ * Errors, after which the vectors are undefined: a text that is NULL, memory, the device's. */
+MC_API mc_status mc_embed_texts(mc_embedder *e, const mc_text_span *texts, size_t count,
+                                float *vectors);
+
+#endif
