@@ -5,14 +5,15 @@
  *     bench/embed base 65536 128 cuda bf16
  *
  * Texts are of LENGTH tokens each (random words of the vocabulary). `base` is BERT-base of random
- * weights, with the vocabulary of the quick start, so FOLDER/../datasets/quickstart has to be found
- * from where it is started. Both take turns for ROUNDS, after one to warm up:
+ * weights with the vocabulary of the quick start: start it in the repository's folder. Both take
+ * turns for ROUNDS, after one to warm up:
  *
- *     forward   batches of ids that are on the device already, of one shape, run as fast as it can
+ *     forward   batches of ids that are on the device already, of one shape, as fast as it can
  *     embed     mc_embed_texts, texts to vectors in host memory
- *     npy       the same into a .npy file that is written and synced (/dev/shm or the folder TMPDIR)
  *
- * The last line is JSON: medians in texts a second, and their ratios to the forward pass. */
+ * The environment's BATCH is the texts of a forward pass; else it has 16384 tokens, or 2048 on a
+ * CPU, where the time is that of the process: with one thread, a core's. The last line is JSON:
+ * medians in texts a second, and that of their ratios. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -128,8 +128,53 @@ static void test_sentences(void **state)
     mc_context_free(ctx);
 }
 
+/* From text to vector: those that the ids decode to. */
+static void test_vectors(void **state)
+{
+    (void)state;
+    const char *expected = folder("goldens/minilm/expected.safetensors");
+    const char *pretrained = folder("data/minilm-l6");
+    mc_context *ctx = test_context(0);
+    reference r[SENTENCES];
+    read_references(ctx, expected, r);
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, pretrained);
+    mc_embedder *e = mc_embedder_open(ctx, pretrained, NULL);
+    mc_text_span texts[SENTENCES];
+    float got[SENTENCES * DIM];
+    for (int k = 0; k < SENTENCES; k++) {
+        int32_t ids[LONGEST];
+        size_t size;
+        mc_encoding again = {0};
+        for (int i = 0; i < r[k].length; i++) ids[i] = (int32_t)r[k].ids[i];
+        texts[k].data = mc_tokenizer_decode_sized(
+            tok, ids, (size_t)r[k].length, &(mc_decode_options){.skip_special = true}, &size);
+        texts[k].size = size;
+        assert_int_equal(mc_tokenizer_encode(tok, texts[k].data, size, NULL, 0, 0, &again), MC_OK);
+        assert_int_equal(again.count, r[k].length);
+        assert_memory_equal(again.ids, ids, again.count * sizeof *ids);
+        mc_encoding_release(&again);
+    }
+    if (mc_embed_texts(e, texts, SENTENCES, got)) fail_msg("%s", mc_error_message(ctx));
+    for (int k = 0; k < SENTENCES; k++) {
+        float mean[DIM];
+        for (int c = 0; c < DIM; c++) {
+            double sum = 0;
+            for (int i = 0; i < r[k].length; i++) sum += (double)r[k].hidden[i * DIM + c];
+            mean[c] = (float)(sum / r[k].length);
+        }
+        double error = error_of(got + (ptrdiff_t)k * DIM, mean, DIM);
+        printf("sentence %d: mean %.2e\n", k, error);
+        assert_true(error <= 1e-5);
+        mc_string_free((char *)texts[k].data);
+        free(r[k].hidden);
+        free(r[k].pooled);
+    }
+    mc_context_free(ctx);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sentences)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sentences),
+                                       cmocka_unit_test(test_vectors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

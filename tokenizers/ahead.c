@@ -7,6 +7,9 @@
 #include "tokenizers/tokenizer_internal.h"
 
 enum { PIECE = 64, PIECES = MC_AHEAD_WINDOW / PIECE, WINDOWS = 2, MOST_THREADS = 64 };
+enum {
+    FIRST_PIECES = 8
+}; /* of the first window, so that reading begins soon; then 4 times those */
 
 /* Texts that one thread tokenizes at a time. Piece p lies in slot p % slots. */
 typedef struct piece {
@@ -24,6 +27,7 @@ struct mc_ahead {
     piece *slot;           /* (slots) */
     mc_ahead_text *window; /* (MC_AHEAD_WINDOW) */
     size_t read;           /* pieces of windows that were given out */
+    size_t window_pieces;  /* of the next one */
     pthread_t threads[MOST_THREADS];
     int started;
     pthread_mutex_t lock;
@@ -115,6 +119,7 @@ mc_ahead *mc_ahead_new(mc_error *err, const mc_ahead_options *options)
         a->pieces = (options->count + PIECE - 1) / PIECE;
         a->slots = a->pieces < WINDOWS * PIECES ? a->pieces : WINDOWS * PIECES;
         a->limit = a->slots;
+        a->window_pieces = FIRST_PIECES;
         a->slot = mc_calloc(a->slots + 1, sizeof *a->slot);
         a->window = mc_malloc(MC_AHEAD_WINDOW * sizeof *a->window);
         a->lock_made = pthread_mutex_init(&a->lock, NULL) == 0;
@@ -180,7 +185,9 @@ mc_ahead_text *mc_ahead_next(mc_ahead *a, mc_error *err, size_t *count)
     *count = 0;
     if (!a || mc_error_is_set(err) || a->read == a->pieces) return NULL;
     free_slots(a);
-    size_t end = a->read + PIECES < a->pieces ? a->read + PIECES : a->pieces;
+    size_t left = a->pieces - a->read;
+    size_t end = a->read + (a->window_pieces < left ? a->window_pieces : left);
+    a->window_pieces = 4 * a->window_pieces < PIECES ? 4 * a->window_pieces : PIECES;
     for (size_t p = a->read; p < end; p++) {
         piece *s = wait_for(a, p);
         const mc_batch_encoding *e = &s->encoding;

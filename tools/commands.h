@@ -15,6 +15,7 @@
     X(tokenizer, "train a tokenizer on texts")                                                     \
     X(prepare, "turn texts into token files for pretraining")                                      \
     X(generate, "continue texts with a language model")                                            \
+    X(embed, "compute vectors of the texts of a table")                                            \
     X(plan, "tell what memory, communication and time a training step takes")                      \
     X(bench, "measure the collectives between ranks")                                              \
     X(convert, "write a model in Hugging Face's or ModelCenter's form")                            \

@@ -18,11 +18,18 @@ void ranks_add_rows(args_table *table, ranks_options *o)
                              "what ranks share out: 0 nothing, 1 optimizer state, 2 gradients too, "
                              "3 parameters too"),
                     .known_as = "zero-stage,zero"},
-                   {ARGS_REAL("comm-timeout", &o->comm_timeout, 0, 1e7,
-                              "seconds until a rank that waits for others gives up"),
-                    .default_text = "MC_COMM_TIMEOUT, else 300"},
                    {0},
                });
+    ranks_add_timeout_row(table, o);
+}
+
+void ranks_add_timeout_row(args_table *table, ranks_options *o)
+{
+    args_table_add(
+        table, (args_option[]){{ARGS_REAL("comm-timeout", &o->comm_timeout, 0, 1e7,
+                                          "seconds until a rank that waits for others gives up"),
+                                .default_text = "MC_COMM_TIMEOUT, else 300"},
+                               {0}});
 }
 
 mc_context *ranks_start(const ranks_options *o, uint64_t seed, const char *device, run_log *log)

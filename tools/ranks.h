@@ -27,6 +27,8 @@ typedef struct ranks_options {
 
 /* A heading, --zero-level and --comm-timeout. */
 void ranks_add_rows(args_table *table, ranks_options *o);
+/* --comm-timeout alone. */
+void ranks_add_timeout_row(args_table *table, ranks_options *o);
 
 /* Makes the context of a command that runs on any number of ranks. The log, to which the library's
  * lines go, is silent on every rank but the first; so must run_log_init make it (ranks_silent). */

@@ -274,6 +274,39 @@ def test_finetuning(folder):
     check(said[0] and said[0] == said[1] == said[2], f"asked on 1, 2 and 3 ranks: {said}")
 
 
+def test_embedding(folder):
+    """Rows in their order at any number of ranks: 101 of them, several chunks; a rank may have none."""
+    train = Job(folder, 1, ["finetune", "bert", "--task", "BoolQ", "--config", QUICKSTART, "--data", folder / "qa",
+                            "--max-steps", 1, "--output", "model"])
+    train.result()
+    model, table = train.folder / "model", folder / "texts.jsonl"
+    texts = [" ".join(["the", "is", "a", "in"][(i + k) % 4] for k in range(i * 13 % 31)) for i in range(301)]
+    table.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    vectors = []
+    for ranks in (1, 2, 4):
+        job = Job(folder, ranks, ["embed", model, "--data", table, "--output", "v.npy"])
+        check(job.result().get("rows") == "301", f"all rows: {job}")
+        data = (job.folder / "v.npy").read_bytes()
+        check(b"'shape': (301, 64)" in data[:128] and len(data) == 128 + 301 * 64 * 4, f"the form of the file: {job}")
+        vectors.append(struct.unpack(f"<{301 * 64}f", data[128:]))
+        job = Job(folder, ranks, ["embed", model, "--data", table, "--output", "v.jsonl"])
+        job.result()
+        lines = [json.loads(line)["embedding"] for line in (job.folder / "v.jsonl").read_text().splitlines()]
+        vectors.append([x for line in lines for x in line])
+    few = folder / "few.jsonl"
+    few.write_text(json.dumps({"text": texts[5]}) + "\n")
+    Job(folder, 3, ["embed", model, "--data", few, "--output", folder / "few.npy"]).result()
+    vectors.append(list(vectors[0][:5 * 64]) + list(struct.unpack("<64f", (folder / "few.npy").read_bytes()[128:]))
+                   + list(vectors[0][6 * 64:]))
+    worst = [max(map(abs, map(float.__sub__, vectors[0], other)), default=0) if len(other) == 301 * 64 else math.inf
+             for other in vectors[1:]]
+    check(max(worst) < 1e-4, f"the same vectors on 1, 2, 3 and 4 ranks, in both forms: {worst}")
+    job = Job(folder, 3, ["embed", model, "--data", folder / "bad.csv", "--output", "v.npy"])
+    (folder / "bad.csv").write_text("text\nfine\n\"open\n")
+    job.must_fail(0, "bad.csv:3:1: ")
+    check(not list(job.folder.glob("v.npy*")), f"nothing is left: {list(job.folder.iterdir())}")
+
+
 def test_stopping(folder):
     """SIGTERM to one rank: all save and leave; other numbers of ranks go on to the same losses."""
     common = ("--tokens-per-step", 12 * LENGTH, "--steps", 30, "--shuffle", "--log-jsonl", "log.jsonl")

@@ -1,0 +1,164 @@
+/* `modelcenter embed`: vectors in the order of the rows, in both forms, and refusals. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <cjson/cJSON.h>
+#include <math.h>
+#include "core/modelcenter.h"
+#include "tests/tools/command_test.h"
+
+enum { ROWS = 150, DIM = 16 };
+
+static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
+static char texts[ROWS][512];
+static float expected[ROWS][DIM];
+
+/* A shell line in the folder. */
+static int run(const char *line) { return run_in(&folder, "", line); }
+
+/* A small BERT in bert/, and rows.csv and rows.jsonl. */
+static void make_rows(void)
+{
+    FILE *csv = fopen(temp_path(&folder, "rows.csv"), "w");
+    FILE *jsonl = fopen(temp_path(&folder, "rows.jsonl"), "w");
+    assert_true(csv && jsonl);
+    fputs("id,review\r\n", csv);
+    for (int i = 0; i < ROWS; i++) {
+        char *at = texts[i];
+        for (int k = 0; k <= i * 7 % 40; k++)
+            at += sprintf(at, "%s%s", k ? " " : "", (i + k) % 3 ? "the" : "is");
+        fprintf(csv, "%d,\"%s\"\r\n", i, texts[i]);
+        fprintf(jsonl, "{\"a\": {\"b\": \"%s\"}}\n", texts[i]);
+    }
+    fclose(csv);
+    fclose(jsonl);
+}
+
+static int set_up(void **state)
+{
+    make_folder(state);
+    mc_bert_config config = mc_bert_config_default();
+    config.vocab_size = 310;
+    config.dim = DIM;
+    config.dim_ff = 32;
+    config.heads = 2;
+    config.layers = 1;
+    config.positions = 32;
+    mc_context *ctx = mc_init_distributed(NULL);
+    mc_model *model = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true}, NULL);
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, quickstart);
+    mc_model_save(model, temp_path(&folder, "bert"));
+    mc_tokenizer_save(tok, temp_path(&folder, "bert"));
+    make_rows();
+    mc_embedder *e = mc_embedder_new(model, tok, NULL);
+    for (int i = 0; i < ROWS; i++)
+        mc_embed_texts(e, &(mc_text_span){texts[i], strlen(texts[i])}, 1, expected[i]);
+    assert_int_equal(mc_print_error(ctx, stderr), 0);
+    mc_context_free(ctx);
+    return 0;
+}
+
+static void check_row(int i, const float *row)
+{
+    for (int c = 0; c < DIM; c++)
+        if (!(fabsf(row[c] - expected[i][c]) <= 1e-5f))
+            fail_msg("row %d, column %d: %g, expected %g", i, c, (double)row[c],
+                     (double)expected[i][c]);
+}
+
+/* Reads the file as NPY 1.0 says: magic, version, the header's length, a header, rows. */
+static void check_npy(const char *name)
+{
+    static unsigned char data[128 + sizeof expected + 1];
+    FILE *file = fopen(temp_path(&folder, name), "rb");
+    assert_non_null(file);
+    size_t size = fread(data, 1, sizeof data, file);
+    fclose(file);
+    assert_int_equal(size, 128 + sizeof expected);
+    assert_memory_equal(data, "\x93NUMPY\x01\x00", 8);
+    size_t header = data[8] | (size_t)data[9] << 8;
+    assert_int_equal((10 + header) % 64, 0);
+    assert_int_equal(data[10 + header - 1], '\n');
+    static const char start[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (150, 16), } ";
+    assert_memory_equal(data + 10, start, sizeof start - 1);
+    for (int i = 0; i < ROWS; i++) {
+        float row[DIM];
+        memcpy(row, data + 10 + header + (size_t)i * sizeof row, sizeof row);
+        check_row(i, row);
+    }
+    assert_int_not_equal(access(temp_path(&folder, "v.npy.partial"), F_OK), 0);
+}
+
+static void test_npy(void **state)
+{
+    (void)state;
+    if (run("$MC embed bert --data rows.csv --text review --output v.npy")) fail_msg("%s", err);
+    assert_memory_equal(out, "result rows=150 dim=16 seconds=", 31);
+    check_npy("v.npy");
+    if (run("gzip -k rows.csv && $MC embed bert --data rows.csv.gz --text review --output v.npy "
+            "--pooling mean --normalize no"))
+        fail_msg("%s", err);
+    check_npy("v.npy");
+}
+
+static void test_json_lines(void **state)
+{
+    (void)state;
+    if (run("$MC embed bert --data rows.jsonl --text a.b --output v.jsonl")) fail_msg("%s", err);
+    FILE *file = fopen(temp_path(&folder, "v.jsonl"), "r");
+    static char line[DIM * 32 + 64];
+    int rows = 0;
+    for (; fgets(line, sizeof line, file); rows++) {
+        cJSON *json = cJSON_ParseWithOpts(line, NULL, false);
+        cJSON *list = cJSON_GetObjectItem(json, "embedding");
+        float row[DIM];
+        assert_int_equal(cJSON_GetArraySize(list), DIM);
+        for (int c = 0; c < DIM; c++) row[c] = (float)cJSON_GetArrayItem(list, c)->valuedouble;
+        check_row(rows, row);
+        cJSON_Delete(json);
+    }
+    fclose(file);
+    assert_int_equal(rows, ROWS);
+}
+
+static void must_fail(const char *line, int code, const char *message)
+{
+    int got = run(line);
+    if (got != code || !strstr(err, message))
+        fail_msg("%s: %d, \"%s\", expected \"%s\"", line, got, err, message);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    must_fail("$MC embed bert --data rows.csv --output v.txt", 2, "ends in .npy or .jsonl");
+    must_fail("$MC embed bert --data rows.csv --output no/v.npy", 1,
+              "no/v.npy.partial: cannot make");
+    must_fail("$MC embed bert --data rows.csv --output w.npy", 1,
+              "no column \"text\": expected one of \"id\", \"review\"");
+    must_fail("$MC embed bert --data rows.csv --text review --output w.npy --max-length 99", 1,
+              "32 positions");
+    must_fail("$MC embed bert --data rows.csv --text review --output w.npy --pooling max", 2,
+              "--pooling \"max\": expected one of auto, mean, cls, pooler");
+    must_fail("$MC embed bert --data rows.csv --text review --output w.npy --prompt a "
+              "--prompt-name b",
+              2, "not both");
+    must_fail("$MC embed bert --data rows.csv --text review --output w.npy --prompt-name b", 1,
+              "no prompt is called \"b\": expected none");
+    write_text(temp_path(&folder, "bad.csv"), "text\nfine\n\"open\n");
+    must_fail("$MC embed bert --data bad.csv --output w.npy", 1, "bad.csv:3:1: ");
+    assert_int_not_equal(access(temp_path(&folder, "w.npy"), F_OK), 0);
+    assert_int_not_equal(access(temp_path(&folder, "w.npy.partial"), F_OK), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_npy),
+        cmocka_unit_test(test_json_lines),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
+}

@@ -1,0 +1,177 @@
+/* `modelcenter embed`: vectors of the texts of a table. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tools/commands.h"
+#include "tools/interrupt.h"
+#include "tools/rank_file.h"
+#include "tools/text.h"
+#include "tools/text_job.h"
+
+static const char *const pooling_names[] = {"auto", "mean", "cls", "pooler", NULL};
+static const mc_pooling poolings[] = {MC_POOLING_DEFAULT, MC_POOLING_MEAN, MC_POOLING_CLS,
+                                      MC_POOLING_POOLER};
+static const char *const normalize_names[] = {"auto", "no", "yes", NULL};
+static const mc_normalize normalizes[] = {MC_NORMALIZE_DEFAULT, MC_NORMALIZE_NO, MC_NORMALIZE_YES};
+
+/* NPY format 1.0: magic, version, the header's length, and a header that ends at byte 128. */
+enum { NPY_HEADER = 128, NUMBER_ROOM = 32 };
+
+typedef struct embed {
+    text_job_options job;
+    int pooling, normalize;
+    const char *prompt, *prompt_name;
+    bool as_npy;
+    mc_embedder *embedder;
+    int64_t dim;
+    rank_file file;
+    float *vectors; /* of JSON Lines: this rank's of a chunk */
+    char *lines;
+    size_t vector_room, line_room;
+} embed;
+
+static bool ends_in(const char *path, const char *ending)
+{
+    size_t length = strlen(path), n = strlen(ending);
+    return length > n && strcmp(path + length - n, ending) == 0;
+}
+
+/* ---- .npy ------------------------------------------------------------------------------------ */
+
+static mc_status write_header(embed *e, int64_t rows)
+{
+    char header[NPY_HEADER + 1];
+    snprintf(header, sizeof header,
+             "\x93NUMPY\x01%c%c%c{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRId64
+             ", %" PRId64 "), }",
+             0, NPY_HEADER - 10, 0, rows, e->dim);
+    size_t used = 10 + strlen(header + 10);
+    memset(header + used, ' ', NPY_HEADER - used);
+    header[NPY_HEADER - 1] = '\n';
+    return rank_file_write_at(&e->file, 0, header, NPY_HEADER);
+}
+
+/* The vectors go straight into the file's memory. */
+static bool take_npy(text_job *job, const text_part *part, void *user)
+{
+    embed *e = user;
+    rank_map map;
+    size_t row = (size_t)e->dim * sizeof(float);
+    (void)job;
+    int64_t offset = NPY_HEADER + part->first * (int64_t)row;
+    rank_file_map(&e->file, offset, part->count * row, &map);
+    bool good = mc_embed_texts(e->embedder, part->texts, part->count, map.data) == MC_OK;
+    rank_file_unmap(&e->file, &map);
+    return good;
+}
+
+/* ---- JSON Lines ------------------------------------------------------------------------------ */
+
+static bool reserve(embed *e, size_t rows)
+{
+    size_t vectors = rows * (size_t)e->dim * sizeof(float);
+    size_t lines = rows * ((size_t)e->dim * NUMBER_ROOM + 64);
+    if (vectors > e->vector_room || !e->vectors) {
+        float *grown = realloc(e->vectors, vectors + 1);
+        if (grown) e->vectors = grown;
+        e->vector_room = grown ? vectors : 0;
+        char *longer = realloc(e->lines, lines + 1);
+        if (longer) e->lines = longer;
+        e->line_room = longer ? lines + 1 : 0;
+    }
+    if (e->vector_room >= vectors && e->line_room > lines) return true;
+    mc_set_error(e->file.ctx, MC_ERR_NOMEM, "out of memory for %zu vectors", rows);
+    return false;
+}
+
+static bool take_lines(text_job *job, const text_part *part, void *user)
+{
+    embed *e = user;
+    (void)job;
+    if (!reserve(e, part->count) ||
+        mc_embed_texts(e->embedder, part->texts, part->count, e->vectors))
+        return false;
+    text t = text_into(e->lines, e->line_room);
+    for (size_t i = 0; i < part->count; i++) {
+        text_add(&t, "{\"embedding\":");
+        for (int64_t k = 0; k < e->dim; k++) {
+            text_add(&t, k ? "," : "[");
+            text_add_json_number(&t, (double)e->vectors[i * (size_t)e->dim + (size_t)k]);
+        }
+        text_add(&t, "]}\n");
+    }
+    return rank_file_append(&e->file, t.data, t.used) == MC_OK;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static bool work(text_job *job, void *user)
+{
+    embed *e = user;
+    e->embedder = mc_embedder_open(
+        job->ctx, e->job.model,
+        &(mc_embed_options){.load = {.dtype = text_job_dtype(&e->job), .revision = e->job.revision},
+                            .pooling = poolings[e->pooling],
+                            .normalize = normalizes[e->normalize],
+                            .max_length = e->job.max_length,
+                            .prompt = e->prompt,
+                            .prompt_name = e->prompt_name});
+    e->dim = mc_embedder_dim(e->embedder);
+    rank_file_init(&e->file, job->ctx, e->job.output);
+    bool good = text_job_run(job, e->as_npy ? take_npy : take_lines, e);
+    if (good && e->as_npy && mc_rank(job->ctx) == 0) write_header(e, job->rows);
+    good = good && rank_file_finish(&e->file) == MC_OK;
+    rank_file_release(&e->file);
+    if (!good) return false;
+    double rate = job->seconds > 0 ? (double)job->rows / job->seconds : 0;
+    return run_log_result_line(
+               &job->log, "result rows=%" PRId64 " dim=%" PRId64 " seconds=%.3f rows_per_s=%.1f",
+               job->rows, e->dim, job->seconds, rate) == MC_OK;
+}
+
+static const char details[] =
+    "OUTPUT.npy is an array of float32, a row for each of the table's, as numpy.load reads it;\n"
+    "OUTPUT.jsonl has an object a row, {\"embedding\": [...]}. It gets its name once it is whole.\n"
+    "A folder of sentence-transformers says how its vectors are made; other encoders' are the\n"
+    "mean of their last hidden states. The last line on stdout is\n"
+    "`result rows=... dim=... seconds=... rows_per_s=...`.\n\n"
+    "  modelcenter embed sentence-transformers/all-MiniLM-L6-v2 --data reviews.csv \\\n"
+    "      --text review --output reviews.npy\n";
+
+int cmd_embed(int argc, char **argv)
+{
+    embed e = {.file = {.fd = -1}};
+    args_table table = {.count = 0};
+    text_job_add_rows(&table, &e.job);
+    const args_option options[] = {
+        {ARGS_CHOICE("pooling", &e.pooling, pooling_names,
+                     "which vector of a text's tokens; auto: the folder's, else mean"),
+         .known_as = "pooling-mode"},
+        {ARGS_CHOICE("normalize", &e.normalize, normalize_names,
+                     "whether vectors get the length 1; auto: as the folder says, else no"),
+         .known_as = "normalize-embeddings"},
+        {ARGS_TEXT("prompt", &e.prompt, "put before each text"),
+         .default_text = "the folder's default"},
+        {ARGS_TEXT("prompt-name", &e.prompt_name, "the folder's prompt of this name")},
+        {0},
+    };
+    args_table_add(&table, options);
+    text_job_add_machine_rows(&table, &e.job);
+    const args_spec spec = {.command = "embed",
+                            .summary = "Computes a vector of each text of a table.",
+                            .details = details,
+                            .options = table.rows};
+    int code;
+    if (!args_parse(&spec, argc, argv, &code)) return code;
+    e.as_npy = ends_in(e.job.output, ".npy");
+    if (!e.as_npy && !ends_in(e.job.output, ".jsonl"))
+        return args_error(&spec, "--output %s: expected a name that ends in .npy or .jsonl",
+                          e.job.output);
+    if (e.prompt && e.prompt_name)
+        return args_error(&spec, "expected --prompt or --prompt-name, not both");
+    text_job job = {.o = &e.job, .name = "embed"};
+    code = text_job_start(&job, work, &e);
+    free(e.vectors);
+    free(e.lines);
+    return code;
+}

@@ -1,0 +1,40 @@
+/* A file that all ranks of a job write together, which gets its name once it is whole.
+ *
+ * Until then it is called PATH.partial, and is removed should the work end before. All functions
+ * are collective, but for those that say otherwise; errors are the context's. The ranks' hosts have
+ * to see the same file. */
+#ifndef MC_TOOLS_RANK_FILE_H
+#define MC_TOOLS_RANK_FILE_H
+
+#include "core/modelcenter.h"
+
+typedef struct rank_file {
+    mc_context *ctx;
+    const char *path; /* the caller's */
+    char *aside;
+    int fd;       /* -1: none */
+    int64_t size; /* bytes so far, of all ranks */
+} rank_file;
+
+/* Makes the file; a PATH.partial of an earlier run is overwritten. */
+mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path);
+/* Adds a block to the end that consists of every rank's bytes in the order of ranks. */
+mc_status rank_file_append(rank_file *f, const void *data, size_t size);
+/* Not collective: makes room behind the file, as a whole on all ranks, and maps bytes [offset,
+ * offset + size) of it for writing. Until rank_file_unmap, which sends them on their way to the
+ * disk. NULL after an error. */
+typedef struct rank_map {
+    void *data;
+    void *start; /* private */
+    size_t length;
+} rank_map;
+mc_status rank_file_map(rank_file *f, int64_t offset, size_t size, rank_map *map);
+void rank_file_unmap(rank_file *f, rank_map *map);
+/* Not collective: writes bytes anywhere, on one rank. */
+mc_status rank_file_write_at(rank_file *f, int64_t offset, const void *data, size_t size);
+/* Syncs and renames it. */
+mc_status rank_file_finish(rank_file *f);
+/* Removes what has not been finished. Not collective. */
+void rank_file_release(rank_file *f);
+
+#endif

@@ -1,0 +1,204 @@
+#include "tools/text_source.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNKS = 2, MOST_BYTES = 64 << 20 }; /* a chunk ends early once its texts are so large */
+
+/* A chunk and its memory. Spans hold offsets into `data` while it grows. */
+typedef struct chunk {
+    text_chunk view;
+    char *data;
+    size_t used, room, row_room;
+    mc_text_span *pairs; /* (row_room), whether or not there are any */
+    bool full;
+} chunk;
+
+struct text_source {
+    mc_context *ctx; /* of who uses the texts */
+    text_source_options o;
+    mc_context *own; /* the thread's: a context belongs to one thread */
+    mc_table *table;
+    int text, pair; /* columns; pair -1: none */
+    int64_t rows;   /* read so far */
+    chunk chunks[CHUNKS];
+    int64_t given; /* chunks */
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ended, stop; /* under the lock, with chunk.full */
+};
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static bool out_of_memory(text_source *s)
+{
+    mc_set_error(s->own, MC_ERR_NOMEM, "out of memory for the texts of %s", s->o.path);
+    return false;
+}
+
+/* Copies the text of a column of the current row behind the chunk's. */
+static bool copy_text(text_source *s, chunk *c, int column, mc_text_span *span)
+{
+    size_t size;
+    const char *text = mc_table_text(s->table, column, &size);
+    if (!text) return false;
+    if (c->used + size > c->room || !c->data) {
+        size_t room = 2 * (c->used + size) + 4096;
+        char *grown = realloc(c->data, room);
+        if (!grown) return out_of_memory(s);
+        c->data = grown;
+        c->room = room;
+    }
+    memcpy(c->data + c->used, text, size);
+    *span = (mc_text_span){.data = (const char *)c->used, .size = size};
+    c->used += size;
+    return true;
+}
+
+static bool reserve(text_source *s, chunk *c, size_t rows)
+{
+    if (rows <= c->row_room) return true;
+    mc_text_span *texts = realloc(c->view.texts, rows * sizeof *texts);
+    if (texts) c->view.texts = texts;
+    mc_text_span *pairs = realloc(c->pairs, rows * sizeof *pairs);
+    if (pairs) c->pairs = pairs;
+    if (!texts || !pairs) return out_of_memory(s);
+    c->row_room = rows;
+    return true;
+}
+
+/* False where there is no further row. */
+static bool fill(text_source *s, chunk *c)
+{
+    size_t most = (size_t)(s->rows ? s->o.rows : s->o.first_rows);
+    c->view.first = s->rows;
+    c->view.count = 0;
+    c->used = 0;
+    if (!reserve(s, c, most)) return false;
+    while (c->view.count < most && c->used < MOST_BYTES && mc_table_next(s->table)) {
+        size_t i = c->view.count;
+        if (!copy_text(s, c, s->text, &c->view.texts[i])) return false;
+        if (s->pair >= 0 && !copy_text(s, c, s->pair, &c->pairs[i])) return false;
+        c->view.count++;
+    }
+    for (size_t i = 0; i < c->view.count; i++) {
+        c->view.texts[i].data = c->data + (size_t)c->view.texts[i].data;
+        if (s->pair >= 0) c->pairs[i].data = c->data + (size_t)c->pairs[i].data;
+    }
+    c->view.pairs = s->pair >= 0 ? c->pairs : NULL;
+    s->rows += (int64_t)c->view.count;
+    return c->view.count && !mc_failed(s->own);
+}
+
+static void *work(void *argument)
+{
+    text_source *s = argument;
+    pthread_mutex_lock(&s->lock);
+    for (int64_t n = 0; !s->ended; n++) {
+        chunk *c = &s->chunks[n % CHUNKS];
+        while (c->full && !s->stop) pthread_cond_wait(&s->changed, &s->lock);
+        if (s->stop) break;
+        pthread_mutex_unlock(&s->lock);
+        bool more = fill(s, c);
+        pthread_mutex_lock(&s->lock);
+        c->full = more;
+        s->ended = !more;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+/* The column that is asked for, else "text", else the only one. */
+static int choose_column(text_source *s)
+{
+    int columns = mc_table_columns(s->table);
+    for (int i = 0; !s->o.text && i < columns; i++)
+        if (strcmp(mc_table_column_name(s->table, i), "text") == 0) return i;
+    if (!s->o.text && columns == 1) return 0;
+    return mc_table_column(s->table, s->o.text ? s->o.text : "text");
+}
+
+/* An error of the thread's context becomes one of the user's. */
+static void pass_error(text_source *s)
+{
+    if (mc_failed(s->own) && !mc_failed(s->ctx))
+        mc_set_error(s->ctx, mc_error_status(s->own), "%s", mc_error_message(s->own));
+}
+
+/* Signals stay with the program's own threads. */
+static void start(text_source *s)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    s->running = pthread_create(&s->thread, NULL, work, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!s->running) mc_set_error(s->ctx, MC_ERR_NOMEM, "cannot start a thread that reads texts");
+}
+
+text_source *text_source_new(mc_context *ctx, const text_source_options *options)
+{
+    if (mc_failed(ctx)) return NULL;
+    text_source *s = calloc(1, sizeof *s);
+    if (!s) {
+        mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for reading %s", options->path);
+        return NULL;
+    }
+    s->ctx = ctx;
+    s->o = *options;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    s->own = mc_init_distributed(&(mc_init_options){.single = true});
+    s->table = mc_table_open(s->own, options->path, NULL);
+    s->text = s->table ? choose_column(s) : -1;
+    s->pair = s->table && options->pair ? mc_table_column(s->table, options->pair) : -1;
+    pass_error(s);
+    if (!mc_failed(ctx)) start(s);
+    if (!mc_failed(ctx)) return s;
+    text_source_free(s);
+    return NULL;
+}
+
+void text_source_free(text_source *s)
+{
+    if (!s) return;
+    if (s->running) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    for (int i = 0; i < CHUNKS; i++) {
+        free(s->chunks[i].data);
+        free(s->chunks[i].view.texts);
+        free(s->chunks[i].pairs);
+    }
+    mc_context_free(s->own);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+const text_chunk *text_source_next(text_source *s)
+{
+    if (!s || mc_failed(s->ctx)) return NULL;
+    pthread_mutex_lock(&s->lock);
+    if (s->given) s->chunks[(s->given - 1) % CHUNKS].full = false;
+    pthread_cond_broadcast(&s->changed);
+    chunk *c = &s->chunks[s->given % CHUNKS];
+    while (!c->full && !s->ended) pthread_cond_wait(&s->changed, &s->lock);
+    bool there = c->full;
+    pthread_mutex_unlock(&s->lock);
+    s->given++;
+    if (there) return &c->view;
+    pass_error(s);
+    return NULL;
+}

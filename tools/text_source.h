@@ -1,0 +1,38 @@
+/* Texts of a table's columns, a chunk at a time, read by a thread ahead of who uses them.
+ *
+ *     text_source *s = text_source_new(ctx, &(text_source_options){.path = "rows.csv", ...});
+ *     for (const text_chunk *c; (c = text_source_next(s)); )
+ *         ... c->texts[0 .. c->count) ...
+ *     text_source_free(s);
+ *
+ * Every rank reads the whole table, and all get the same chunks. */
+#ifndef MC_TOOLS_TEXT_SOURCE_H
+#define MC_TOOLS_TEXT_SOURCE_H
+
+#include "core/modelcenter.h"
+
+typedef struct text_source text_source;
+
+typedef struct text_source_options {
+    const char *path;
+    const char *text; /* the column; NULL: "text", or the only one */
+    const char *pair; /* of the second text; NULL: none */
+    int64_t first_rows, rows; /* of the first chunk, and of later ones */
+} text_source_options;
+
+/* Rows first .. first + count of the table. */
+typedef struct text_chunk {
+    int64_t first;
+    size_t count;
+    mc_text_span *texts, *pairs; /* (count); pairs NULL without such a column */
+} text_chunk;
+
+/* Opens the table and starts the thread. The options are copied, not the texts they point to. NULL
+ * with the context's error. */
+text_source *text_source_new(mc_context *ctx, const text_source_options *options);
+/* The next chunk, valid until the next call. NULL at the end, and with the context's error: what is
+ * wrong with a row, as mc_table says it. */
+const text_chunk *text_source_next(text_source *s);
+void text_source_free(text_source *s); /* NULL is allowed */
+
+#endif
