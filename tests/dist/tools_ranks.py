@@ -301,8 +301,10 @@ def test_embedding(folder):
     worst = [max(map(abs, map(float.__sub__, vectors[0], other)), default=0) if len(other) == 301 * 64 else math.inf
              for other in vectors[1:]]
     check(max(worst) < 1e-4, f"the same vectors on 1, 2, 3 and 4 ranks, in both forms: {worst}")
-    job = Job(folder, 3, ["embed", model, "--data", folder / "bad.csv", "--output", "v.npy"])
     (folder / "bad.csv").write_text("text\nfine\n\"open\n")
+    job = Job(folder, 3, ["embed", model, "--data", folder / "bad.csv", "--output", "v.npy"],
+              recovery=True)
+    job.wait()
     job.must_fail(0, "bad.csv:3:1: ")
     check(not list(job.folder.glob("v.npy*")), f"nothing is left: {list(job.folder.iterdir())}")
 
