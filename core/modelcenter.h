@@ -69,6 +69,7 @@
 #include "datasets/prepare.h"
 #include "datasets/prompt.h"
 #include "datasets/question_metrics.h"
+#include "datasets/scorer.h"
 #include "datasets/table.h"
 #include "datasets/text_metrics.h"
 #include "models/bert/bert.h"

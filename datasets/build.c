@@ -79,6 +79,13 @@ static bool has_labels(mc_task_kind kind)
     return kind != MC_TASK_REGRESS && kind != MC_TASK_GENERATE && kind != MC_TASK_TEXT;
 }
 
+static mc_scoring scoring_of(mc_task_kind kind)
+{
+    if (kind == MC_TASK_GENERATE) return MC_SCORING_TEXTS;
+    bool classes = kind == MC_TASK_CLASSIFY || kind == MC_TASK_CHOOSE || kind == MC_TASK_ANSWER;
+    return classes ? MC_SCORING_CLASSES : MC_SCORING_NONE;
+}
+
 static void release_owner(void *object) { mc_dataset_unref(object); }
 
 mc_dataset *mc_dataset_new(mc_context *ctx, const mc_dataset_plan *plan, const mc_tokenizer *tok,
@@ -102,6 +109,8 @@ mc_dataset *mc_dataset_new(mc_context *ctx, const mc_dataset_plan *plan, const m
     d->balance = plan->balance;
     d->targeted = plan->kind == MC_TASK_GENERATE;
     d->values = plan->kind == MC_TASK_REGRESS;
+    d->keep_end = plan->keep_end;
+    d->scoring = plan->scoring ? plan->scoring : scoring_of(plan->kind);
     d->path = mc_strdup(plan->name);
     d->store = mc_calloc(1, sizeof *d->store);
     if (d->store) d->store->references = 1;
@@ -212,6 +221,22 @@ bool mc_dataset_end_row(mc_dataset *d, int64_t line, int32_t label, const float 
 }
 
 void mc_dataset_set_group(mc_dataset *d, int32_t group) { d->row[d->rows - 1].group = group; }
+
+bool mc_dataset_set_references(mc_dataset *d, const cJSON *texts)
+{
+    mc_row_store *s = d->store;
+    size_t group = (size_t)d->row[d->rows - 1].group;
+    if (group < s->rights) return true;
+    while (s->rights <= group) {
+        if (!mc_grow(&s->right_at, &s->right_capacity, s->rights, sizeof *s->right_at))
+            return nomem(d, "its answers");
+        s->right_at[s->rights++] = s->right.size;
+    }
+    for (const cJSON *text = texts->child; text; text = text->next)
+        if (!mc_text_append(&s->right, text->valuestring, strlen(text->valuestring) + 1))
+            return nomem(d, "its answers");
+    return true;
+}
 
 /* Repeats the rows of rare classes: each int(largest class / its class) times, in place. */
 static bool balance_rows(mc_dataset *d)

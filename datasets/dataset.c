@@ -15,6 +15,8 @@ static void release_store(mc_row_store *s)
     mc_text_release(&s->text);
     mc_free(s->bound);
     mc_free(s->value);
+    mc_text_release(&s->right);
+    mc_free(s->right_at);
     mc_free(s);
 }
 
@@ -191,6 +193,22 @@ int64_t mc_dataset_group(const mc_dataset *d, int64_t row)
 {
     const mc_row *r = find_row(d, row);
     return r ? r->group : 0;
+}
+
+mc_scoring mc_dataset_scoring(const mc_dataset *d) { return d ? d->scoring : MC_SCORING_NONE; }
+
+const char *mc_dataset_reference(const mc_dataset *d, int64_t row, int i)
+{
+    const mc_row *r = find_row(d, row);
+    if (!r || i < 0) return NULL;
+    const mc_row_store *s = d->store;
+    size_t group = (size_t)r->group;
+    if (!s->rights) return i == 0 && !d->task ? mc_dataset_target(d, row) : NULL;
+    if (group >= s->rights) return NULL;
+    size_t at = s->right_at[group];
+    size_t end = group + 1 < s->rights ? s->right_at[group + 1] : s->right.size;
+    for (; at < end && i > 0; i--) at += strlen(s->right.data + at) + 1;
+    return at < end ? s->right.data + at : NULL;
 }
 
 const float *mc_dataset_values(const mc_dataset *d, int64_t row)

@@ -45,8 +45,7 @@
  * GENERATE row's T at least one is kept. T5's encoder keeps the beginning of GENERATE's T as
  * Hugging Face's scripts do, and the end of ANSWER's T as ModelCenter does.
  *
- * Tasks with names, with what a row becomes and the numbers of its labels (ModelCenter's templates
- * for BERT):
+ * Tasks with names, as encoders get them (ModelCenter's templates for BERT):
  *
  *   BoolQ  "{passage}. {question}"                                0 false, 1 true
  *   CB     "{premise}" with "{hypothesis}"                        0 contradiction, 1 entailment,
@@ -61,9 +60,15 @@
  * int(rows of the largest class / rows of its class) times, one after the other, to even out the
  * classes. A true/false label may also be written 1 or 0.
  *
- * Their files are UTF-8, one JSON object a line; a byte order mark, CRLF line ends, blank lines and
- * a last line without an end are fine, and so is a line of many megabytes. Spare keys are ignored.
- * Every error names file, line and key, or column. */
+ * Decoders, T5 and CPM get the same rows as prompts (ANSWER), and have further tasks: MultiRC,
+ * ReCoRD, SQuAD, HellaSwag, LCQMC. docs/benchmarks.md has all prompts, the words that stand for
+ * classes, and what is measured. A family that is to be trained as a classifier is given the prompt
+ * of encoders (zeros), whatever it is.
+ *
+ * Their files are UTF-8, one JSON object a line (but SQuAD's, one document, and LCQMC's, TSV); a
+ * byte order mark, CRLF line ends, blank lines and a last line without an end are fine, and so is a
+ * line of many megabytes. Spare keys are ignored. Every error names file, line and key, or column.
+ */
 #ifndef MC_DATASETS_DATASET_H
 #define MC_DATASETS_DATASET_H
 
@@ -93,6 +98,16 @@ typedef enum mc_task_kind {
     MC_TASK_TEXT,
 } mc_task_kind;
 
+/* What results a model's scores are computed from, and how: datasets/scorer.h. */
+typedef enum mc_scoring {
+    MC_SCORING_NONE = 0,  /* not by a scorer: REGRESS, MULTI_LABEL, TEXT */
+    MC_SCORING_CLASSES,   /* classes of rows */
+    MC_SCORING_QUESTIONS, /* classes of rows, several of which make a question: MultiRC */
+    MC_SCORING_TEXTS,     /* texts of rows: SQuAD, and GENERATE with data of one's own */
+    MC_SCORING_ENTITIES,  /* rows are candidates, whose texts count: ReCoRD */
+    MC_SCORING_ENDINGS,   /* rows are candidates, of which one is right: HellaSwag */
+} mc_scoring;
+
 typedef struct mc_dataset_options {
     int max_length;        /* most tokens of a sequence, specials included. 0: 512 */
     int max_target_length; /* most tokens of a GENERATE row's answer, its end included. 0: 128 */
@@ -110,6 +125,8 @@ typedef struct mc_dataset_options {
  *     {folder}/{split}.jsonl
  *     {folder}/{task}/{split}.jsonl                           the task's folder in any case
  *     {folder}/down_data/superglue/{task}/{split}.jsonl       ModelCenter's layout
+ *
+ * and so under the names that SQuAD's, HellaSwag's and LCQMC's files have (docs/benchmarks.md).
  *
  * Rows without a label (or with null, or -1) are allowed in the splits "test" and "unlabeled" only
  * and have the label MC_NO_LABEL. The tokenizer must outlive the dataset, and both belong to the
@@ -221,9 +238,10 @@ MC_API const int32_t *mc_dataset_answers(const mc_dataset *dataset);
 MC_API const char *mc_dataset_task(const mc_dataset *dataset);
 MC_API const char *mc_dataset_path(const mc_dataset *dataset); /* the file that was read */
 
-/* A row: its line in the file (from 1; of a source of one's own its number, from 1), its label (or
- * MC_NO_LABEL), the text, and pair (NULL for a single text), of its input `choice`, and the text to
- * be generated (NULL: none). Strings belong to the dataset. Out of range: 0, MC_NO_LABEL, NULL. */
+/* A row: its line in the file (from 1; of a source of one's own its number, from 1; of SQuAD's
+ * file, which is one document, 0), its label (or MC_NO_LABEL), the text, and pair (NULL for a single
+ * text), of its input `choice`, and the text to be generated (NULL: none). Strings belong to the
+ * dataset. Out of range: 0, MC_NO_LABEL, NULL. */
 MC_API int64_t mc_dataset_line(const mc_dataset *dataset, int64_t row);
 MC_API int32_t mc_dataset_label(const mc_dataset *dataset, int64_t row);
 MC_API const char *mc_dataset_text(const mc_dataset *dataset, int64_t row, int choice);
@@ -235,6 +253,11 @@ MC_API const float *mc_dataset_values(const mc_dataset *dataset, int64_t row);
 /* Rows of one group belong together in a score, such as the answers to one question; they count
  * from 0. A row that is alone has a group of its own. */
 MC_API int64_t mc_dataset_group(const mc_dataset *dataset, int64_t row);
+/* The i-th of the texts that are right answers to the question of a row's group, NULL past the
+ * last: of a benchmark whose texts are scored those that its file names, of GENERATE with data of
+ * one's own the row's target. */
+MC_API const char *mc_dataset_reference(const mc_dataset *dataset, int64_t row, int i);
+MC_API mc_scoring mc_dataset_scoring(const mc_dataset *dataset); /* MC_SCORING_NONE for NULL */
 
 /* The known tasks: the name of the i-th, NULL past the last. */
 MC_API const char *mc_task_name(int i);

@@ -6,6 +6,7 @@
 #include "core/base/file_internal.h"
 #include "datasets/dataset.h"
 #include "datasets/jsonl_internal.h"
+#include "datasets/tasks/rows_internal.h"
 
 /* A growing string. */
 typedef struct mc_text {
@@ -34,6 +35,9 @@ typedef struct mc_row_store {
     size_t bounds, bound_capacity;
     float *value; /* (sources, values) */
     size_t values, value_capacity;
+    mc_text right;    /* texts that are right answers, by group, each with a NUL behind it */
+    size_t *right_at; /* (rights): where those of a group start in `right` */
+    size_t rights, right_capacity;
 } mc_row_store;
 
 /* Names of labels. */
@@ -54,7 +58,9 @@ struct mc_dataset {
     int choices;           /* inputs of a row */
     bool paired, targeted; /* an input has a pair; a row has a text to be generated */
     bool balance;          /* repeat rows of rare classes */
-    int values;            /* numbers of a row */
+    bool keep_end;         /* T5 reads the end of a source that is too long */
+    mc_scoring scoring;
+    int values;          /* numbers of a row */
     int32_t end_of_text; /* of GENERATE: what ends an answer; of CPM-2 and T5: the sentinel, too */
     int32_t sentinel;    /* <extra_id_0> or <s_0> */
     int32_t begin;       /* CPM-1's <s> */
@@ -81,7 +87,8 @@ typedef struct mc_dataset_plan {
     const char *task; /* static, or NULL */
     mc_task_kind kind;
     int choices; /* 0: 1 */
-    bool paired, balance;
+    bool paired, balance, keep_end;
+    mc_scoring scoring; /* 0: by the kind */
 } mc_dataset_plan;
 
 /* An empty dataset; the tokenizer itself is asked whether max_length is enough, and has to have the
@@ -102,6 +109,9 @@ bool mc_dataset_add_text(mc_dataset *dataset, const char *text, size_t size); /*
 bool mc_dataset_end_row(mc_dataset *dataset, int64_t line, int32_t label, const float *values);
 /* The group of the row that was ended last; else it is its number. */
 void mc_dataset_set_group(mc_dataset *dataset, int32_t group);
+/* The texts that are right answers to the question of that row: a list of strings. Further rows of
+ * the group need not say them again. */
+bool mc_dataset_set_references(mc_dataset *dataset, const cJSON *texts);
 
 /* Adds a label; false when memory is out or there are too many. */
 bool mc_dataset_add_label(mc_dataset *dataset, const char *name);
@@ -121,9 +131,6 @@ typedef enum mc_label_form {
     MC_LABEL_INDEX, /* the class's number */
 } mc_label_form;
 
-typedef struct mc_task mc_task;
-typedef struct mc_task_reader mc_task_reader;
-
 #define MC_STYLE(s) (1u << MC_PROMPT_##s)
 #define MC_ANY_STYLE (~0u)
 
@@ -137,39 +144,30 @@ typedef struct mc_task_form {
     const char *target;                /* of GENERATE */
     /* Of ANSWER: texts whose first tokens stand for the labels. */
     const char *answer[MC_TASK_LABELS];
-    /* Adds the rows of one line, in place of the templates and the label; NULL: these. May add
-     * none, or several. */
-    bool (*read_line)(mc_task_reader *reader);
-    /* Adds all rows of a file that is no JSON Lines; NULL: read_line is called for each. */
-    bool (*read_file)(mc_task_reader *reader, const char *data, size_t size);
+    bool keep_end; /* of GENERATE: of a long source T5 reads the end, not the beginning */
 } mc_task_form;
 
 /* A benchmark is a row in a table. */
-struct mc_task {
+typedef struct mc_task {
     const char *name;
+    mc_row_form rows;         /* how its files are read */
     mc_label_form label_form; /* of the key "label" */
     int labels;
     const char *label[MC_TASK_LABELS];
-    bool balance; /* repeat training rows of rare classes, where an encoder classifies */
+    mc_scoring scoring; /* 0: by the kind */
+    bool balance;       /* repeat training rows of rare classes, where an encoder classifies */
+    /* Of two classes: training rows come a second time with these two keys exchanged, as the other
+     * class, where a language model answers. */
+    const char *exchange[2];
     /* Files of a split, each with one %s for its name, looked for in this order in all places; NULL
      * is "%s.jsonl" alone. */
     const char *files[2];
     const char *folder;               /* of down_data in ModelCenter's layout; NULL: "superglue" */
     mc_task_form form[MC_TASK_FORMS]; /* those with kind 0 end it */
-};
+} mc_task;
 
-/* What read_line and read_file work with. */
-struct mc_task_reader {
-    mc_dataset *dataset;
-    const mc_task *task;
-    const mc_task_form *form;
-    mc_jsonl json;   /* its row is the current line */
-    bool training;   /* the split is "train" */
-    bool unlabelled; /* rows may have no label */
-};
-
-/* The tables, each ended by NULL: datasets/superglue.c, and what else tasks.c lists. */
-extern const mc_task *const mc_superglue_tasks[];
+/* The tables, each ended by NULL: datasets/superglue.c, datasets/tasks/benchmarks.c. */
+extern const mc_task *const mc_superglue_tasks[], *const mc_benchmark_tasks[];
 
 /* The task of a name (in any case), NULL with an error that lists the known ones. */
 const mc_task *mc_task_find(mc_error *err, const char *name);
@@ -180,8 +178,6 @@ const mc_task_form *mc_task_form_for(const mc_task *task, mc_prompt_style style)
 bool mc_task_render(mc_jsonl *reader, const char *template, mc_text *out);
 /* The label of the reader's current row. `unlabelled`: a row may have none. */
 bool mc_task_read_label(mc_jsonl *reader, const mc_task *task, bool unlabelled, int32_t *label);
-/* Adds the current line as the form's templates and the key "label" say. */
-bool mc_task_read_templates(mc_task_reader *reader);
 
 /* Finds the file of a split: writes its path; an error lists the places looked at. */
 mc_status mc_dataset_locate(mc_error *err, const mc_task *task, const char *folder,

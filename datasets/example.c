@@ -190,10 +190,12 @@ static mc_status make_t5_target(making *m)
 {
     const mc_dataset *d = m->d;
     mc_encoding *source = &m->e->text, *target = &m->e->second;
-    mc_status status = encode(m, 0, false, (size_t)d->options.max_length, source);
+    size_t room = (size_t)d->options.max_length;
+    mc_status status = encode(m, 0, false, d->keep_end ? 0 : room, source);
     if (!status)
         status = encode(m, target_piece(d), false, (size_t)d->options.max_target_length, target);
-    if (!status) status = begin(m->err, &m->e->stack[MC_READER], source->ids, source->count);
+    if (!status) status = begin(m->err, &m->e->stack[MC_READER], NULL, 0);
+    if (!status) status = add_end_of(m, &m->e->stack[MC_READER], source, room, 0);
     return status ? status : make_written(m, target->ids, target->count);
 }
 

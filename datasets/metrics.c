@@ -45,6 +45,14 @@ static bool check(mc_context *ctx, const mc_tensor *predictions, const mc_tensor
     return false;
 }
 
+void mc_accuracy_count(mc_accuracy *acc, int64_t prediction, int64_t label)
+{
+    if (!acc || label < 0) return;
+    acc->count++;
+    acc->correct += prediction == label;
+    acc->confusion[class_slot(label)][class_slot(prediction)]++;
+}
+
 void mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions, const mc_tensor *labels)
 {
     if (!acc || !predictions || !labels || mc_failed(labels->ctx)) return;
@@ -54,12 +62,7 @@ void mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions, const mc_te
         count = n - from < CHUNK ? n - from : CHUNK;
         read_index(predictions, from, count, predicted);
         read_index(labels, from, count, expected);
-        for (int64_t i = 0; i < count; i++) {
-            if (expected[i] < 0) continue;
-            acc->count++;
-            acc->correct += predicted[i] == expected[i];
-            acc->confusion[class_slot(expected[i])][class_slot(predicted[i])]++;
-        }
+        for (int64_t i = 0; i < count; i++) mc_accuracy_count(acc, predicted[i], expected[i]);
     }
 }
 

@@ -29,6 +29,9 @@ typedef struct mc_accuracy {
 MC_API void mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions,
                             const mc_tensor *labels);
 
+/* The same of one row. */
+MC_API void mc_accuracy_count(mc_accuracy *acc, int64_t prediction, int64_t label);
+
 /* Sums up over all ranks, each of which calls it and then holds the whole: once, since a second
  * call would count the whole again for every rank. Gives the share of right answers, from 0 to 1.
  * NaN when nothing was counted or the context has failed, in which case `acc` stays as it is. */

@@ -6,7 +6,7 @@
 #include "datasets/dataset_internal.h"
 
 /* A further table is one line here. */
-static const mc_task *const *const tables[] = {mc_superglue_tasks};
+static const mc_task *const *const tables[] = {mc_superglue_tasks, mc_benchmark_tasks};
 enum { TABLES = sizeof tables / sizeof *tables };
 
 /* The i-th of all tasks, NULL past the last. */
@@ -146,37 +146,65 @@ bool mc_task_read_label(mc_jsonl *reader, const mc_task *task, bool unlabelled, 
     return false;
 }
 
-/* Adds one text of the current line. */
-static bool add_template(mc_task_reader *r, const char *template)
+/* What rows are added to, and how. */
+typedef struct building {
+    mc_dataset *dataset;
+    const mc_task *task;
+    const mc_task_form *form;
+    bool training, unlabelled;
+} building;
+
+static bool add_template(building *b, mc_jsonl *row, const char *template)
 {
-    mc_text *out = mc_dataset_begin_text(r->dataset);
-    return out && mc_task_render(&r->json, template, out) && mc_dataset_end_text(r->dataset);
+    mc_text *out = mc_dataset_begin_text(b->dataset);
+    return out && mc_task_render(row, template, out) && mc_dataset_end_text(b->dataset);
 }
 
-bool mc_task_read_templates(mc_task_reader *r)
+/* Adds a row as the form's templates and the key "label" say. */
+static bool add_templates(building *b, mc_jsonl *row, int64_t question)
 {
-    const mc_task_form *form = r->form;
+    const mc_task_form *form = b->form;
     int32_t label = MC_NO_LABEL;
-    if (r->task->labels && !mc_task_read_label(&r->json, r->task, r->unlabelled, &label))
-        return false;
-    for (int k = 0; k < r->dataset->choices; k++)
-        if (!add_template(r, form->text[k]) || (form->pair[0] && !add_template(r, form->pair[k])))
+    if (b->task->labels && !mc_task_read_label(row, b->task, b->unlabelled, &label)) return false;
+    for (int k = 0; k < b->dataset->choices; k++)
+        if (!add_template(b, row, form->text[k]) ||
+            (form->pair[0] && !add_template(b, row, form->pair[k])))
             return false;
-    if (form->target && !add_template(r, form->target)) return false;
-    return mc_dataset_end_row(r->dataset, r->json.line, label, NULL);
+    if (form->target && !add_template(b, row, form->target)) return false;
+    if (!mc_dataset_end_row(b->dataset, row->line, label, NULL)) return false;
+    mc_dataset_set_group(b->dataset, (int32_t)question);
+    const cJSON *right = cJSON_GetObjectItemCaseSensitive(row->row, "references");
+    return !right || mc_dataset_set_references(b->dataset, right);
+}
+
+/* Exchanges the values of two keys of the row, which has them, and turns its label. */
+static void exchange(mc_jsonl *row, const char *const keys[2])
+{
+    cJSON *a = cJSON_GetObjectItemCaseSensitive(row->row, keys[0]);
+    cJSON *b = cJSON_GetObjectItemCaseSensitive(row->row, keys[1]);
+    cJSON *label = cJSON_GetObjectItemCaseSensitive(row->row, "label");
+    char *name = a->string;
+    a->string = b->string;
+    b->string = name;
+    cJSON_SetNumberValue(label, 1 - label->valuedouble);
+}
+
+static bool add_row(void *user, mc_jsonl *row, int64_t question)
+{
+    building *b = user;
+    if (!add_templates(b, row, question)) return false;
+    if (!b->training || b->form->kind != MC_TASK_ANSWER || !b->task->exchange[0]) return true;
+    exchange(row, b->task->exchange);
+    return add_templates(b, row, question);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static bool read_rows(mc_task_reader *r, const char *data, size_t size)
+static bool read_rows(building *b, const char *data, size_t size)
 {
-    if (r->form->read_file) return r->form->read_file(r, data, size);
-    bool ok = true;
-    mc_jsonl_init(&r->json, &r->dataset->ctx->error, r->dataset->path, data, size);
-    while (ok && mc_jsonl_next(&r->json))
-        ok = r->form->read_line ? r->form->read_line(r) : mc_task_read_templates(r);
-    mc_jsonl_release(&r->json);
-    return ok && !mc_failed(r->dataset->ctx);
+    mc_row_sink sink = {
+        .add = add_row, .user = b, .train = b->training, .unlabelled = b->unlabelled};
+    return mc_rows_read(b->dataset->ctx, b->task->rows, b->dataset->path, data, size, &sink);
 }
 
 /* Labels and the tokens that stand for them. */
@@ -221,15 +249,16 @@ mc_dataset *mc_dataset_from_memory(mc_context *ctx, const char *name_of_task, co
                             .kind = form->kind,
                             .choices = form->choices,
                             .paired = form->pair[0] != NULL,
-                            .balance = training && classify && task->balance};
+                            .balance = training && classify && task->balance,
+                            .keep_end = form->keep_end,
+                            .scoring = task->scoring};
     mc_dataset *d = mc_dataset_new(ctx, &plan, tok, options);
-    mc_task_reader reader = {.dataset = d,
-                             .task = task,
-                             .form = form,
-                             .training = training,
-                             .unlabelled =
-                                 strcmp(split, "test") == 0 || strcmp(split, "unlabeled") == 0};
-    if (d && set_labels(d, task, form) && read_rows(&reader, data, size) && mc_dataset_finish(d))
+    building b = {.dataset = d,
+                  .task = task,
+                  .form = form,
+                  .training = training,
+                  .unlabelled = strcmp(split, "test") == 0 || strcmp(split, "unlabeled") == 0};
+    if (d && set_labels(d, task, form) && read_rows(&b, data, size) && mc_dataset_finish(d))
         return d;
     mc_dataset_free(d);
     return NULL;

@@ -102,9 +102,10 @@ static void test_accessors(void **state)
     assert_null(mc_dataset_task(NULL));
     assert_int_equal(mc_dataset_outputs(NULL), 0);
     mc_dataset_free(NULL);
-    const char *known[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC"};
-    for (int i = 0; i < 6; i++) assert_string_equal(mc_task_name(i), known[i]);
-    assert_null(mc_task_name(6));
+    const char *known[] = {"BoolQ",   "CB",     "COPA",  "RTE",   "WiC",      "WSC",
+                           "MultiRC", "ReCoRD", "SQuAD", "LCQMC", "HellaSwag"};
+    for (int i = 0; i < 11; i++) assert_string_equal(mc_task_name(i), known[i]);
+    assert_null(mc_task_name(11));
     assert_null(mc_task_name(-1));
 }
 

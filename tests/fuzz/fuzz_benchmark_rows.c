@@ -25,10 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!ctx) ctx = mc_init_distributed(NULL);
     if (!size) return 0;
     int64_t last = -1;
-    mc_row_sink sink = {.add = check_row,
-                        .user = &last,
-                        .train = data[0] & 8,
-                        .unlabelled = data[0] & 16};
+    mc_row_sink sink = {
+        .add = check_row, .user = &last, .train = data[0] & 8, .unlabelled = data[0] & 16};
     mc_row_form form = MC_ROWS_MULTIRC + data[0] % 8 % MC_ROWS_LCQMC;
     bool ok = mc_rows_read(ctx, form, "fuzz", (const char *)data + 1, size - 1, &sink);
     assert(ok == !mc_failed(ctx));
