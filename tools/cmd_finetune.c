@@ -131,6 +131,7 @@ static bool set_up(finetune *f)
     run_log_options log = {.steps = f->steps,
                            .steps_per_epoch = batches,
                            .jsonl = o->train.log_jsonl,
+                           .log_every = o->train.log_every,
                            .tensorboard = o->train.tensorboard,
                            .silent = ranks_silent(f->ctx)};
     return run_log_init(&f->log, &log) == MC_OK || finetune_refuse(f, "%s", f->log.message);

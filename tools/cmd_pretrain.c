@@ -184,6 +184,7 @@ static bool open_log(pretrain *p)
     run_log_options options = {.steps = p->o.steps,
                                .resume_step = p->step,
                                .jsonl = p->o.train.log_jsonl,
+                               .log_every = p->o.train.log_every,
                                .tensorboard = p->o.train.tensorboard,
                                .silent = ranks_silent(p->ctx)};
     return run_log_init(&p->log, &options) == MC_OK || pretrain_refuse(p, "%s", p->log.message);
@@ -231,7 +232,7 @@ static int finish(pretrain *p)
 
 static int run(const pretrain_options *o)
 {
-    pretrain p = {.o = *o, .loss = NAN, .val_loss = NAN};
+    pretrain p = {.o = *o, .loss = -1, .val_loss = -1};
     p.ctx = train_start(&p.o.train, o->seed, &p.log);
     int code = EXIT_RUN_FAILED;
     interrupt_init();

@@ -74,7 +74,7 @@ typedef struct pretrain {
     checkpoints checkpoints;
     double flops;          /* of a token of seq_length */
     double peak;           /* FLOP/s of the device; 0: unknown */
-    double loss, val_loss; /* the last */
+    double loss, val_loss; /* the last; -1: none was measured */
     bool val_due;          /* an interrupt came before the last step's validation */
     /* of this process */
     double clock;                  /* when the last report came or training went on */

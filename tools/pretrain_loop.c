@@ -6,10 +6,12 @@
 #include "tools/classify.h"
 #include "tools/interrupt.h"
 #include "tools/pretrain.h"
+#include "tools/text.h"
 
 enum {
-    STEP_KEY = 1,   /* of mc_step_run: all steps of a run are alike */
-    FIRST_STEPS = 3 /* of a process, not counted in the mean: kernels are chosen in them */
+    STEP_KEY = 1,    /* of mc_step_run: all steps of a run are alike */
+    FIRST_STEPS = 3, /* of a process, not counted in the mean: kernels are chosen in them */
+    RESULT_ROOM = 1024
 };
 
 bool pretrain_goes_on(const pretrain *p, int64_t n)
@@ -181,11 +183,11 @@ static void show_sample(pretrain *p, const mc_generation *g)
     if (!ids) return;
     memcpy(ids, p->prompt, (size_t)p->prompt_length * sizeof *ids);
     memcpy(ids + p->prompt_length, g->ids[0], (size_t)g->lengths[0] * sizeof *ids);
-    char *text = mc_tokenizer_decode_sized(p->tokenizer, ids, count, &options, &size);
-    for (size_t i = 0; text && i < size; i++) /* a NUL would end the line there */
-        if (!text[i]) text[i] = ' ';
-    if (text) run_log_sample(&p->log, p->step, text);
-    mc_string_free(text);
+    char *words = mc_tokenizer_decode_sized(p->tokenizer, ids, count, &options, &size);
+    for (size_t i = 0; words && i < size; i++) /* a NUL would end the line there */
+        if (!words[i]) words[i] = ' ';
+    if (words) run_log_sample(&p->log, p->step, words);
+    mc_string_free(words);
     free(ids);
 }
 
@@ -211,13 +213,13 @@ static void between_steps(pretrain *p, bool last)
 {
     bool end = p->step == p->o.steps;
     bool val = p->val && (is_due(p, p->o.val_every) || end);
-    bool text = p->prompt && (is_due(p, p->o.sample_every) || end);
+    bool show = p->prompt && (is_due(p, p->o.sample_every) || end);
     bool keep = p->o.output && (is_due(p, p->o.save_every) || last);
-    if (!val && !text && !keep && !last) return;
+    if (!val && !show && !keep && !last) return;
     mc_module_wait(mc_model_module(p->work.model)); /* the update is of the step too */
     report(p, 0);
     p->val_due = val && !(pretrain_goes_on(p, 0) && validate(p));
-    if (text && pretrain_goes_on(p, 0)) sample(p);
+    if (show && pretrain_goes_on(p, 0)) sample(p);
     if (keep) pretrain_save(p);
     p->clock = classify_clock();
 }
@@ -242,6 +244,12 @@ void pretrain_train(pretrain *p)
     checkpoints_end(&p->checkpoints);
 }
 
+/* ` key=number` of what was measured. (printf writes some NaNs as "-nan".) */
+static void add_measured(text *t, bool measured, const char *key, int digits, double value)
+{
+    if (measured) text_add(t, " %s=%.*f", key, digits, isnan(value) ? NAN : value);
+}
+
 mc_status pretrain_result(pretrain *p)
 {
     /* of a short run the first steps are all there is */
@@ -250,13 +258,16 @@ mc_status pretrain_result(pretrain *p)
     double seconds = some ? p->later_seconds : p->seconds;
     double rate = seconds > 0 ? (double)(steps * p->o.tokens_per_step) / seconds : 0;
     mc_memory_use use = mc_memory(p->ctx);
-    return run_log_result_line(
-        &p->log,
-        "result model=%s steps=%" PRId64 " tokens=%" PRId64 " loss=%.6f val_loss=%.6f "
-        "ms=%.3f tokens_per_s=%.1f mfu=%.4f peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64
-        " train_seconds=%.3f",
-        mc_model_family(p->work.model), p->step, p->step * p->o.tokens_per_step,
-        isnan(p->loss) ? NAN : p->loss, isnan(p->val_loss) ? NAN : p->val_loss,
-        steps ? 1e3 * seconds / (double)steps : 0, rate, p->peak > 0 ? mfu_of(p, rate) : NAN,
-        use.peak, p->plan.peak, p->seconds);
+    char line[RESULT_ROOM];
+    text t = text_into(line, sizeof line);
+    text_add(&t, "result model=%s steps=%" PRId64 " tokens=%" PRId64,
+             mc_model_family(p->work.model), p->step, p->step * p->o.tokens_per_step);
+    add_measured(&t, !(p->loss < 0), "loss", 6, p->loss);
+    add_measured(&t, !(p->val_loss < 0), "val_loss", 6, p->val_loss);
+    add_measured(&t, steps, "ms", 3, 1e3 * seconds / (double)steps);
+    add_measured(&t, seconds > 0, "tokens_per_s", 1, rate);
+    add_measured(&t, p->peak > 0, "mfu", 4, mfu_of(p, rate));
+    text_add(&t, " peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64 " train_seconds=%.3f", use.peak,
+             p->plan.peak, p->seconds);
+    return run_log_result_line(&p->log, "%s", line);
 }

@@ -9,6 +9,7 @@
 #include "tools/text.h"
 
 enum { LINE_ROOM = 1024, JSON_ROOM = 16384 };
+enum { TERMINAL_EVERY = 10 }; /* steps from line to line above a bar, unless told otherwise */
 
 static const double MEAN_WEIGHT = 0.1; /* of the newest step in step_seconds */
 
@@ -180,6 +181,7 @@ mc_status run_log_init(run_log *log, const run_log_options *options)
         .silent = options->silent,
         .steps = options->steps,
         .steps_per_epoch = options->steps_per_epoch,
+        .log_every = options->log_every,
         .last_step = progress_bar_now(),
     };
     if (log->silent) return MC_OK;
@@ -248,20 +250,25 @@ static void measure_step(run_log *log, const run_step *step)
     log->last_step = time;
 }
 
+/* Whether a step gets a line of its own, which stays. */
+static bool is_line(const run_log *log, const run_step *step)
+{
+    int64_t every = log->log_every ? log->log_every : log->bar.on ? TERMINAL_EVERY : 1;
+    int64_t epoch = log->steps_per_epoch;
+    return step->step % every == 0 || step->step == log->steps || step->skipped ||
+           (epoch > 0 && step->step % epoch == 0);
+}
+
 static void show_step(run_log *log, const run_step *step)
 {
     progress_line b = {.label = "", .unit = "step", .done = step->step, .total = log->steps};
     describe_step(step, &b);
     log->counting = NULL;
-    if (!log->bar.on) {
-        show_step_line(log, step, &b);
-        return;
-    }
+    if (is_line(log, step)) show_step_line(log, step, &b);
+    if (!log->bar.on) return;
     measure_step(log, step);
     b.seconds = log->step_seconds;
     bool last = step->step == log->steps;
-    bool epoch_end = log->steps_per_epoch > 0 && step->step % log->steps_per_epoch == 0;
-    if (last || epoch_end || step->skipped) show_step_line(log, step, &b);
     if (!last && progress_bar_is_due(&log->bar)) progress_bar_draw(&log->bar, &b);
 }
 
@@ -443,9 +450,10 @@ mc_status run_log_result(run_log *log, const run_result *result)
 {
     if (log->silent) return MC_OK;
     FILE *out = begin_result(log);
-    fprintf(out, "result task=%s accuracy=%.4f f1=%.4f n=%lld train_seconds=%.1f%s%s\n",
-            result->task, shown(result->accuracy), shown(result->f1), (long long)result->n,
-            result->train_seconds, result->extra ? " " : "", result->extra ? result->extra : "");
+    fprintf(out, "result task=%s accuracy=%.4f", result->task, shown(result->accuracy));
+    if (!isnan(result->f1)) fprintf(out, " f1=%.4f", result->f1);
+    fprintf(out, " n=%lld train_seconds=%.1f%s%s\n", (long long)result->n, result->train_seconds,
+            result->extra ? " " : "", result->extra ? result->extra : "");
     return end_result(log, out);
 }
 

@@ -15,9 +15,10 @@
  *     mc_status status = run_log_release(&log);
  *
  * Progress goes to stderr. On a terminal it is a bar in one line, updated in place, with the rate
- * and the time left; the lines of an epoch's last step and of evaluations stay. Elsewhere, and
- * where TERM is "dumb" or HF_HUB_DISABLE_PROGRESS_BARS is 1, ON, YES or TRUE, it is one plain line
- * a step, in llm.c's shape:
+ * and the time left. Above it the lines of every log_every-th step, of an epoch's last step, of
+ * steps that were skipped and of evaluations stay, so that the course of a run can be scrolled
+ * back. Elsewhere, and where TERM is "dumb" or HF_HUB_DISABLE_PROGRESS_BARS is 1, ON, YES or TRUE,
+ * there are these lines alone, in llm.c's shape:
  *
  *     step   12/266 | loss 0.693147 | norm 3.2145 | lr 5.00e-05 | 812.34 ms | 5932 tok/s
  *
@@ -40,6 +41,7 @@
 typedef struct run_log_options {
     int64_t steps;           /* the last step's number; 0: unknown */
     int64_t steps_per_epoch; /* 0: unknown */
+    int64_t log_every;       /* steps from line to line; 0: 10 above a bar, else 1 */
     int64_t resume_step;     /* > 0: the run goes on behind this step; the files' lines up to it are
                                 kept, later ones dropped. 0: a new run, the JSON Lines anew */
     const char *jsonl;       /* path, NULL: none */
@@ -54,7 +56,7 @@ typedef struct run_log {
     FILE *progress, *result;
     bool silent;
     progress_bar bar;
-    int64_t steps, steps_per_epoch;
+    int64_t steps, steps_per_epoch, log_every;
     double step_seconds;  /* running mean of the time between steps, 0 at first */
     double last_step;     /* when the last step, or what isn't training, ended (seconds) */
     const char *counting; /* what run_log_progress counts, and since when, from which number */
@@ -105,7 +107,7 @@ typedef struct run_validation {
 
 typedef struct run_result {
     const char *task;
-    double accuracy, f1; /* f1 NaN: the task has none, and the line says nan */
+    double accuracy, f1; /* f1 NaN: the task has none, nor has the line */
     int64_t n;
     double train_seconds; /* 0 after an evaluation alone */
     const char *extra;    /* further `key=value` pairs, separated by spaces; NULL: none */

@@ -86,6 +86,10 @@ void train_add_log_rows(args_table *table, train_options *o)
     args_table_add(
         table, (args_option[]){
                    {ARGS_HEADING("Logs")},
+                   {ARGS_INT("log-every", &o->log_every, 0, INT64_MAX,
+                             "show a line of every so many steps"),
+                    .default_text = "10 on a terminal, above the bar, else 1",
+                    .known_as = "logging-steps,log-interval"},
                    {ARGS_PATH("log-jsonl", &o->log_jsonl, "write an object a step to this file")},
                    {ARGS_PATH("tensorboard", &o->tensorboard,
                               "write TensorBoard event files to this folder")},

@@ -37,6 +37,7 @@ typedef struct train_options {
     double gpu_share; /* of the state, that stays on the GPU all the same */
     ranks_options ranks;
     const char *log_jsonl, *tensorboard; /* NULL: none */
+    int64_t log_every;                   /* steps from line to line; 0: the default */
 } train_options;
 
 /* Rows of a command's table; the options hold their defaults by then. */

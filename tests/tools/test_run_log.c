@@ -125,6 +125,29 @@ static void test_plain_lines(void **state)
     show_free(&s);
 }
 
+/* Every third step, that of an epoch's end, the last, and one that was skipped. */
+static void test_log_every(void **state)
+{
+    (void)state;
+    shown s;
+    show_init(&s, (run_log_options){.steps = 10, .steps_per_epoch = 5, .log_every = 3});
+    for (int i = 1; i <= 10; i++) {
+        run_step step = step_at(i);
+        step.skipped = i == 4;
+        run_log_step(&s.log, &step);
+    }
+    show_end(&s);
+    static const int lines[] = {3, 4, 5, 6, 9, 10};
+    const char *at = s.progress_text;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++, at = strchr(at, '\n') + 1) {
+        char start[16];
+        snprintf(start, sizeof start, "step %4d/10 ", lines[i]);
+        assert_memory_equal(at, start, strlen(start));
+    }
+    assert_string_equal(at, "");
+    show_free(&s);
+}
+
 static void test_result_line(void **state)
 {
     (void)state;
@@ -135,7 +158,7 @@ static void test_result_line(void **state)
     show_end(&s);
     assert_string_equal(s.result_text,
                         "result task=BoolQ accuracy=0.9630 f1=0.9712 n=3270 train_seconds=81.2\n"
-                        "result task=COPA accuracy=0.5000 f1=nan n=100 train_seconds=0.0 rank=0\n");
+                        "result task=COPA accuracy=0.5000 n=100 train_seconds=0.0 rank=0\n");
     assert_string_equal(s.progress_text, "");
     show_free(&s);
     FILE *full = fopen("/dev/full", "w");
@@ -538,6 +561,34 @@ static void test_bar(void **state)
     check_final_screen(&s);
 }
 
+/* Lines of every tenth step stay above the bar, or as often as asked for. */
+static void test_lines_above_bar(void **state)
+{
+    (void)state;
+    set_environment("xterm", NULL, NULL);
+    for (int every = 0; every <= 15; every += 15) {
+        screen s;
+        FILE *tty = open_terminal(&s, COLUMNS);
+        run_log log;
+        run_log_init(&log, &(run_log_options){.steps = 35, .progress = tty, .log_every = every});
+        for (int i = 1; i <= 33; i++) {
+            run_step step = step_at(i);
+            run_log_step(&log, &step);
+        }
+        run_log_release(&log);
+        fclose(tty);
+        read_screen(&s);
+        for (int i = 0, step = every ? 15 : 10; step <= 33; i++, step += every ? 15 : 10) {
+            char start[16];
+            snprintf(start, sizeof start, "step %4d/35 ", step);
+            assert_memory_equal(row_of(&s, i), start, strlen(start));
+        }
+        assert_int_equal(s.row, every ? 2 : 3);
+        assert_string_equal(row_of(&s, s.row), "");
+        close(s.master);
+    }
+}
+
 static void test_no_color(void **state)
 {
     (void)state;
@@ -753,7 +804,8 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_lines),      cmocka_unit_test(test_result_line),
+        cmocka_unit_test(test_plain_lines),      cmocka_unit_test(test_log_every),
+        cmocka_unit_test(test_lines_above_bar),  cmocka_unit_test(test_result_line),
         cmocka_unit_test(test_silent),           cmocka_unit_test(test_json_lines),
         cmocka_unit_test(test_resuming),         cmocka_unit_test(test_resuming_other_file),
         cmocka_unit_test(test_unusable_files),   cmocka_unit_test(test_full_device),
