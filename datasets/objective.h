@@ -103,6 +103,7 @@ typedef struct mc_objective mc_objective;
 /* Arrays belong to the objective and are valid until its next call. */
 typedef struct mc_objective_batch {
     const int32_t *field[MC_FIELDS]; /* NULL: the objective does not have it */
+    const mc_lm_batch *windows;      /* the loader's, which the sequences were made of */
     int batch_size;                  /* sequences, on this rank */
     int64_t targets;                 /* of them that count, on this rank */
     int64_t epoch, step;             /* as of mc_lm_batch */

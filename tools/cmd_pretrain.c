@@ -18,6 +18,7 @@ static const pretrain_options defaults = {.batch_size = 4,
                                           .val_batches = 20,
                                           .sample_length = 64,
                                           .keep = 1,
+                                          .document_token = -1,
                                           .beta1 = 0.9,
                                           .beta2 = 0.95,
                                           .eps = 1e-8,
@@ -47,25 +48,17 @@ bool pretrain_refuse(pretrain *p, const char *format, ...)
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-/* How many windows of the objective's length a file holds: each of its shards stands alone. */
-static int64_t count_windows(const pretrain *p, const mc_token_file *file)
-{
-    int64_t windows = 0;
-    for (int i = 0; i < mc_token_file_shards(file); i++)
-        windows += (mc_token_file_shard_count(file, i) - 1) / p->window;
-    return windows;
-}
-
 static bool open_data(pretrain *p)
 {
     const pretrain_options *o = &p->o;
-    p->data = mc_token_file_open_list(p->ctx, o->data.items, o->data.count);
-    if (o->val.count) p->val_data = mc_token_file_open_list(p->ctx, o->val.items, o->val.count);
-    if (mc_failed(p->ctx)) return false;
-    p->windows = count_windows(p, p->data);
+    if (!token_data_open(p->ctx, &o->data, &p->data) ||
+        (o->val.count && !token_data_open(p->ctx, &o->val, &p->val_data)) ||
+        !pretrain_find_documents(p))
+        return false;
+    p->windows = token_data_windows(&p->data, p->window);
     if (p->windows < 1)
         return pretrain_refuse(p, "--data %s: %" PRId64 " tokens, expected more than %s %d",
-                               o->data.items[0], mc_token_file_count(p->data),
+                               o->data.items[0], token_data_tokens(&p->data),
                                p->window == o->seq_length ? "--seq-length"
                                                           : "those that a sequence takes,",
                                p->window);
@@ -116,12 +109,16 @@ static void make_loaders(pretrain *p)
                                     .seq_length = p->window,
                                     .shuffle = o->shuffle,
                                     .repeat = true,
-                                    .vocabulary = p->shape.vocab_size};
-    p->train = pretrain_open_batches(p, p->data, &options);
-    if (!p->val_data) return;
+                                    .vocabulary = p->shape.vocab_size,
+                                    .separate_documents = o->separate_documents,
+                                    .document_token_ends = o->document_at == 1};
+    if (o->separate_documents && o->document_token >= 0)
+        options.document_token = o->document_token ? o->document_token : MC_LM_TOKEN_0;
+    p->train = pretrain_open_batches(p, &p->data, &options);
+    if (!p->val_data.count) return;
     options.keep_last = true;
     options.shuffle = options.repeat = false;
-    p->val = pretrain_open_batches(p, p->val_data, &options);
+    p->val = pretrain_open_batches(p, &p->val_data, &options);
     p->val_start = mc_lm_loader_position(mc_objective_loader(p->val));
     p->val_batches = mc_lm_loader_batches(mc_objective_loader(p->val));
     if (o->val_batches && o->val_batches < p->val_batches) p->val_batches = o->val_batches;
@@ -173,7 +170,7 @@ static void describe(pretrain *p)
     run_log_line(&p->log,
                  "data: %" PRId64 " tokens; %" PRId64 " steps of %" PRId64 " tokens (%" PRId64
                  " sequences of %" PRId64 ", %d times%s)",
-                 mc_token_file_count(p->data), o->steps, o->tokens_per_step, o->batch_size,
+                 token_data_tokens(&p->data), o->steps, o->tokens_per_step, o->batch_size,
                  o->seq_length, p->work.micro_steps, of_ranks(p, ", on each rank of ").text);
     pretrain_describe_objective(p);
     count_flops(p);
@@ -243,6 +240,8 @@ static int run(const pretrain_options *o)
     ranks_print_error(p.ctx, p.refused);
     interrupt_release();
     pretrain_work_release(&p.work);
+    token_data_release(&p.data);
+    token_data_release(&p.val_data);
     free(p.prompt);
     return ranks_leave(p.ctx, code);
 }
@@ -310,8 +309,9 @@ static void add_own_rows(args_table *table, pretrain_options *o)
             {ARGS_PATH("pretrained", &o->pretrained,
                        "folder or identifier of weights to begin with instead")},
             DOWNLOAD_REVISION_ROW(&o->revision),
-            {ARGS_PATHS("data", &o->data, "token files, or patterns of them"), .required = true,
-             .known_as = "input-bin,train-data,dataset"},
+            {ARGS_PATHS("data", &o->data,
+                        "token files, or patterns of them; F:0.7 G:0.3 blends them by weight"),
+             .required = true, .known_as = "input-bin,train-data,dataset"},
             {ARGS_PATHS("val", &o->val,
                         "the same to validate on; without it there is no validation"),
              .known_as = "input-val-bin,val-data"},

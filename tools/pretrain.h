@@ -9,6 +9,7 @@
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/settings.h"
+#include "tools/token_data.h"
 #include "tools/train_options.h"
 
 /* As on the command line. */
@@ -16,7 +17,7 @@ typedef struct pretrain_options {
     int model;
     const char *config, *pretrained, *revision, *output, *tokenizer, *prompt;
     int64_t max_shard_size;
-    args_list data, val;    /* paths and patterns of token files */
+    args_list data, val;    /* paths and patterns of token files, with weights or without */
     const char *batch_text; /* a number or "auto" */
     int64_t batch_size;     /* of a rank; 0: auto. tokens_per_step is that of all ranks */
     int64_t seq_length, tokens_per_step, steps, stop_after;
@@ -27,6 +28,9 @@ typedef struct pretrain_options {
     double peak_tflops;
     double mask_probability, noise_density, mean_span_length; /* 0: the objective's default */
     bool whole_words, no_nsp;
+    bool separate_documents;
+    int document_token,
+        document_at; /* -1: the tokenizer's or the model's; 0 it begins one, 1 ends */
     bool decay_all, shuffle, resume;
     uint64_t seed;
     train_options train;
@@ -47,6 +51,8 @@ typedef struct pretrain_work {
     int64_t batch_size;
     int micro_steps;         /* of a step */
     pretrain_inputs *inputs; /* (micro_steps) */
+    bool separate;           /* documents are kept apart: */
+    mc_lm_lengths *lengths;  /* of their pieces, for each micro-step; ids are then packed */
 } pretrain_work;
 
 /* All of a run. */
@@ -58,7 +64,7 @@ typedef struct pretrain {
     mc_model_shape shape;
     pretrain_work work;
     mc_memory_plan plan;
-    mc_token_file *data, *val_data;
+    token_data data, val_data;
     mc_objective_options objective;
     int window; /* tokens of the data that a sequence takes */
     mc_objective *train, *val;
@@ -108,8 +114,10 @@ bool pretrain_find_objective(pretrain *p);
 void pretrain_describe_objective(pretrain *p);
 /* What of it a run that goes on has to have too. */
 void pretrain_add_objective_settings(settings *list, const pretrain *p);
-/* Batches of a file. */
-mc_objective *pretrain_open_batches(const pretrain *p, mc_token_file *file,
+/* Finds the token that documents begin or end with, where they are to be kept apart. */
+bool pretrain_find_documents(pretrain *p);
+/* Batches of files. */
+mc_objective *pretrain_open_batches(const pretrain *p, const token_data *data,
                                     const mc_lm_loader_options *options);
 /* What a step computes of a sequence. */
 mc_sequence_work pretrain_sequence_work(const pretrain *p);

@@ -9,7 +9,7 @@
 #include "tools/text.h"
 
 enum {
-    STEP_KEY = 1,    /* of mc_step_run: all steps of a run are alike */
+    STEP_KEY = 1,    /* of mc_step_run: steps are alike but for the pieces of documents */
     FIRST_STEPS = 3, /* of a process, not counted in the mean: kernels are chosen in them */
     RESULT_ROOM = 1024
 };
@@ -78,6 +78,7 @@ static bool fill_inputs(pretrain *p)
             mc_tensor *to = w->inputs[i].field[f];
             if (to) mc_tensor_write(to, batch->field[f], field_bytes(p, f, batch->batch_size));
         }
+        mc_lm_lengths_set(w->lengths, i, batch->windows);
     }
     return true;
 }
@@ -86,7 +87,9 @@ static void train_step(pretrain *p)
 {
     /* the CPU is done with a step when it returns; others are then still at work on it */
     int late = p->o.train.device == TRAIN_CPU ? 0 : 1;
-    if (!fill_inputs(p) || mc_step_run(p->ctx, STEP_KEY, pretrain_step, &p->work)) return;
+    if (!fill_inputs(p)) return;
+    uint64_t key = STEP_KEY + (uint64_t)mc_lm_lengths_write(p->work.lengths);
+    if (mc_step_run(p->ctx, key, pretrain_step, &p->work)) return;
     p->step++;
     report(p, late);
 }
@@ -97,10 +100,15 @@ static double batch_loss(pretrain *p, const mc_objective_batch *batch)
 {
     mc_tape *t = mc_tape_begin_eval(p->ctx);
     mc_tensor *field[MC_FIELDS] = {NULL};
+    const int32_t *pieces = batch->windows->lengths;
     for (int f = 0; f < MC_FIELDS; f++) {
         mc_shape shape = MC_SHAPE(batch->batch_size, mc_objective_width(&p->objective, f));
+        if (pieces) shape = MC_SHAPE(shape.dim[0] * shape.dim[1]);
         if (batch->field[f]) field[f] = mc_tape_input(t, MC_I32, shape, batch->field[f], false);
     }
+    if (pieces)
+        field[MC_FIELD_IDS] = mc_with_lengths(
+            t, field[MC_FIELD_IDS], mc_tape_lengths(t, pieces, batch->windows->pieces, 1));
     mc_tensor *of_rank = mc_model_pretraining_loss(t, p->work.model, field);
     double loss = mc_global_mean_loss(p->ctx, of_rank);
     mc_tape_end(t);

@@ -38,7 +38,11 @@ void pretrain_step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(w->optim);
     for (int i = 0; i < w->micro_steps; i++) {
         mc_tape *t = mc_tape_begin(ctx);
-        mc_tensor *loss = mc_model_pretraining_loss(t, w->model, w->inputs[i].field);
+        pretrain_inputs in = w->inputs[i];
+        if (w->lengths)
+            in.field[MC_FIELD_IDS] =
+                mc_with_lengths(t, in.field[MC_FIELD_IDS], mc_lm_lengths_get(w->lengths, i));
+        mc_tensor *loss = mc_model_pretraining_loss(t, w->model, in.field);
         mc_optim_manager_backward(w->optim, t, loss);
         mc_tape_end(t);
     }
@@ -68,10 +72,13 @@ static void make_inputs(pretrain_work *w)
     for (int i = 0; w->inputs && i < w->micro_steps; i++)
         for (int f = 0; f < MC_FIELDS; f++) {
             int width = mc_objective_width(w->objective, f);
-            if (width)
-                w->inputs[i].field[f] =
-                    mc_tensor_new(w->ctx, MC_I32, MC_SHAPE(w->batch_size, width));
+            mc_shape shape = MC_SHAPE(w->batch_size, width);
+            if (w->separate) shape = MC_SHAPE(w->batch_size * width);
+            if (width) w->inputs[i].field[f] = mc_tensor_new(w->ctx, MC_I32, shape);
         }
+    if (w->separate)
+        w->lengths = mc_lm_lengths_new(w->ctx, w->micro_steps, (int)w->batch_size,
+                                       mc_objective_width(w->objective, MC_FIELD_IDS));
 }
 
 /* All that a step needs, on the work's context. */
@@ -81,6 +88,7 @@ static bool make_work(pretrain *p, pretrain_work *w, int64_t batch_size)
     mc_load_options load = load_options(p);
     w->batch_size = batch_size;
     w->objective = &p->objective;
+    w->separate = o->separate_documents;
     w->micro_steps =
         (int)(o->tokens_per_step / (batch_size * mc_world_size(w->ctx) * o->seq_length));
     if (!w->model) w->model = mc_model_new_like(w->ctx, p->work.model, &load);

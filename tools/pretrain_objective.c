@@ -7,6 +7,8 @@
 
 /* ---- options --------------------------------------------------------------------------------- */
 
+static const char *const document_places[] = {"begin", "end", NULL};
+
 void pretrain_add_objective_rows(args_table *table, pretrain_options *o)
 {
     args_table_add(
@@ -25,6 +27,14 @@ void pretrain_add_objective_rows(args_table *table, pretrain_options *o)
             {ARGS_REAL("mean-span-length", &o->mean_span_length, 1, 1 << 24,
                        "of these: tokens of a span"),
              .default_text = "3", .known_as = "mean-noise-span-length"},
+            {ARGS_FLAG("separate-documents", &o->separate_documents,
+                       "of GPT-2 and GPT-J: attention and positions begin anew with each document"),
+             .known_as = "reset-attention-mask,reset-position-ids"},
+            {ARGS_INT("document-token", &o->document_token, 0, INT32_MAX,
+                      "id of the token that documents begin with, in files without an index"),
+             .default_text = "the tokenizer's or the model's end of text"},
+            {ARGS_CHOICE("document-token-at", &o->document_at, document_places,
+                         "whether it is the first or the last token of its document")},
             {0},
         });
 }
@@ -41,13 +51,15 @@ bool pretrain_check_objective(const args_spec *spec, const pretrain_options *o, 
     const struct {
         const char *name;
         bool given, fits;
-    } options[] = {{"mask-probability", o->mask_probability > 0, masked},
-                   {"whole-word-mask", o->whole_words, masked},
-                   {"no-nsp", o->no_nsp, style->next_sentence},
-                   {"noise-density", o->noise_density > 0, spans},
-                   {"mean-span-length", o->mean_span_length > 0, spans},
-                   {"sample-every", o->sample_every > 0,
-                    mc_family_kind(family_names()[o->model]) == MC_MODEL_DECODER}};
+    } options[] = {
+        {"mask-probability", o->mask_probability > 0, masked},
+        {"whole-word-mask", o->whole_words, masked},
+        {"no-nsp", o->no_nsp, style->next_sentence},
+        {"noise-density", o->noise_density > 0, spans},
+        {"mean-span-length", o->mean_span_length > 0, spans},
+        {"separate-documents", o->separate_documents, style->kind == MC_OBJECTIVE_NEXT_TOKEN},
+        {"sample-every", o->sample_every > 0,
+         mc_family_kind(family_names()[o->model]) == MC_MODEL_DECODER}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].given && !options[i].fits) {
             *code = args_error(spec, "--%s: %s is not pretrained in a way that has a use for it",
@@ -160,6 +172,15 @@ static void add_tokens(settings *list, const mc_objective_tokens *t, bool spans)
     settings_add(list, "tokenizer", text);
 }
 
+/* Nothing where documents are not kept apart, as runs of versions that could not. */
+static void add_documents(settings *list, const pretrain_options *o)
+{
+    char value[32] = "";
+    if (o->separate_documents)
+        snprintf(value, sizeof value, "%s %d", document_places[o->document_at], o->document_token);
+    settings_add(list, "separate-documents", value);
+}
+
 void pretrain_add_objective_settings(settings *list, const pretrain *p)
 {
     const mc_objective_options *o = &p->objective;
@@ -178,26 +199,42 @@ void pretrain_add_objective_settings(settings *list, const pretrain *p)
                           given->mean_span_length > 0 ? given->mean_span_length : 3);
     }
     if (spans || o->style.kind == MC_OBJECTIVE_MASKED) add_tokens(list, &o->tokens, spans);
+    add_documents(list, given);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
 /* Another seed for the windows that pairs take from elsewhere. */
-static mc_lm_loader *open_elsewhere(const pretrain *p, mc_lm_loader *loader, mc_token_file *file,
+static mc_lm_loader *open_elsewhere(const pretrain *p, mc_lm_loader *loader, const token_data *data,
                                     mc_lm_loader_options options)
 {
     if (!p->objective.style.next_sentence || !loader) return NULL;
     options.seed = mc_lm_loader_position(loader).seed + 1;
     if (!options.seed) options.seed = MC_LM_SEED_0;
     options.shuffle = true;
-    return mc_lm_loader_new(file, &options);
+    return mc_lm_loader_new_blend(data->sources, data->count, &options);
 }
 
-mc_objective *pretrain_open_batches(const pretrain *p, mc_token_file *file,
+bool pretrain_find_documents(pretrain *p)
+{
+    pretrain_options *o = &p->o;
+    if (!o->separate_documents) return true;
+    if (o->document_token < 0) o->document_token = p->objective.tokens.end_of_text;
+    const char *without = token_data_without_documents(&p->data);
+    if (!without) without = token_data_without_documents(&p->val_data);
+    return !without || o->document_token >= 0 ||
+           pretrain_refuse(p,
+                           "--separate-documents: %s does not say where documents begin, and "
+                           "neither a tokenizer nor the model names an end of text: give "
+                           "--document-token",
+                           without);
+}
+
+mc_objective *pretrain_open_batches(const pretrain *p, const token_data *data,
                                     const mc_lm_loader_options *options)
 {
-    mc_lm_loader *loader = mc_lm_loader_new(file, options);
-    return mc_objective_new(loader, open_elsewhere(p, loader, file, *options), &p->objective);
+    mc_lm_loader *loader = mc_lm_loader_new_blend(data->sources, data->count, options);
+    return mc_objective_new(loader, open_elsewhere(p, loader, data, *options), &p->objective);
 }
 
 mc_sequence_work pretrain_sequence_work(const pretrain *p)

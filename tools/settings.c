@@ -147,7 +147,7 @@ bool settings_same(const settings *list, const mc_checkpoint *checkpoint, const 
         const char *then = settings_text_of(checkpoint, name);
         if ((except && strcmp(name, except) == 0) || strcmp(now, then) == 0) continue;
         size_t begin = first_difference(now, then);
-        now += begin;
+        now = *now ? now + begin : "none";
         then = *then ? then + begin : "none";
         snprintf(message, room, "--resume: --%s is %.*s, but the run in %s was begun with %.*s",
                  name, (int)strcspn(now, ","), now, folder, (int)strcspn(then, ","), then);

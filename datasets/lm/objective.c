@@ -259,7 +259,8 @@ const mc_objective_batch *mc_objective_next(mc_objective *o)
     if (!from || !elsewhere != !o->elsewhere) return NULL;
     uint64_t seed = mc_lm_loader_position(o->loader).seed;
     for (int i = 0; i < from->batch_size; i++) make_row(o, from, elsewhere, seed, i);
-    o->batch = (mc_objective_batch){.batch_size = from->batch_size,
+    o->batch = (mc_objective_batch){.windows = from,
+                                    .batch_size = from->batch_size,
                                     .targets = count_targets(o, from->batch_size),
                                     .epoch = from->epoch,
                                     .step = from->step};
