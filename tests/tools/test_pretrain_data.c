@@ -148,7 +148,8 @@ static void test_errors(void **state)
     must_refuse(1, "a.bin:0: expected a weight above 0 after the colon",
                 "$P --data a.bin:0 b.bin:1 --steps 1");
     must_refuse(1, "a.bin:-1: expected a weight above 0", "$P --data a.bin:-1 b.bin:1 --steps 1");
-    must_refuse(1, "a.bin:x: expected a weight after a colon", "$P --data a.bin:x b.bin:1 --steps 1");
+    must_refuse(1, "a.bin:x: expected a weight after a colon",
+                "$P --data a.bin:x b.bin:1 --steps 1");
     must_refuse(1, "c.bin: cannot open", "$P --data a.bin:1 c.bin:1 --steps 1");
     must_refuse(1, "--separate-documents: a.bin does not say where documents begin, and neither",
                 "$MC pretrain gpt2 --config endless.json --data a.bin --batch-size 2 "
