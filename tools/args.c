@@ -42,7 +42,8 @@ static const args_option *find_option(const args_spec *spec, const char *argumen
     option_name(name, argument);
     for (const args_option *o = spec->options; args_is_row(o); o++)
         if (args_is_named(o) && strcmp(o->name, name) == 0) return o;
-    return strcmp(launcher_option.name, name) == 0 ? &launcher_option : NULL;
+    if (strcmp(launcher_option.name, name) == 0) return &launcher_option;
+    return args_find_same(spec, name);
 }
 
 /* Whether an argument reads as `--`, `--word` or `--word=...`, and so can't be a separate value. */
@@ -119,8 +120,9 @@ static void add_option_suggestion(text *t, const args_spec *spec, const char *ar
 {
     char name[NAME_ROOM];
     option_name(name, argument);
-    size_t best = text_distance("help", name);
-    const char *suggestion = "help";
+    const char *suggestion = args_find_elsewhere(spec, name);
+    size_t best = suggestion ? 0 : text_distance("help", name);
+    if (!suggestion) suggestion = "help";
     for (const args_option *o = spec->options; args_is_row(o); o++) {
         size_t distance = args_is_named(o) ? option_distance(o, name) : SIZE_MAX;
         if (distance < best) {
@@ -230,8 +232,10 @@ static bool set_numbered(const args_option *o, int count, const char *string)
 static bool set_choice(const args_option *o, const char *string)
 {
     int count = 0;
+    const char *same = args_same_value(string);
     for (; o->choices[count]; count++) {
-        if (strcmp(o->choices[count], string) != 0) continue;
+        const char *choice = o->choices[count];
+        if (strcmp(choice, string) != 0 && !(same && strcmp(choice, same) == 0)) continue;
         *(int *)o->target = count;
         return true;
     }

@@ -16,8 +16,9 @@
  * written `--name value` or `--name=value`; '_' in a name reads as '-'; the last of a repeated
  * option counts; `--` ends the options. A separate value may start with '-' (a negative number) but
  * not look like an option (`--word`): then it has to be written with '='. Abbreviations are not
- * taken. `--help` and `-h` print the usage wherever an option may stand. `--local-rank N`, which
- * old launchers add, is taken everywhere and ignored. */
+ * taken, but some names that an option or a value has elsewhere are (tools/args_names.c): --model
+ * where it is --pretrained here, float32 for f32. `--help` and `-h` print the usage wherever an
+ * option may stand. `--local-rank N`, which old launchers add, is taken everywhere and ignored. */
 #ifndef MC_TOOLS_ARGS_H
 #define MC_TOOLS_ARGS_H
 

@@ -146,8 +146,9 @@ static void add_default(text *t, const args_option *o)
 }
 
 /* "  --lr X      peak learning rate (a number from 0 to 1; default 5e-05)" */
-static void print_option(FILE *out, const args_option *o)
+static void print_option(FILE *out, const args_spec *spec, const args_option *o)
 {
+    const char *second = args_second_name(spec, o);
     char left[ARGS_TEXT_ROOM], right[ARGS_TEXT_ROOM];
     text l = text_into(left, sizeof left), r = text_into(right, sizeof right);
     text_add(&l, "  ");
@@ -157,6 +158,7 @@ static void print_option(FILE *out, const args_option *o)
         add_value_name(&l, o);
     }
     text_add(&r, "%s (", o->help);
+    if (second) text_add(&r, "also --%s; ", second);
     if (args_is_flag(o))
         text_add(&r, "a flag");
     else
@@ -198,7 +200,7 @@ void args_print_help(FILE *out, const args_spec *spec)
         if (o->type == ARGS_TYPE_HEADING)
             fprintf(out, "%s%s:\n", o == spec->options ? "" : "\n", o->name);
         else
-            print_option(out, o);
+            print_option(out, spec, o);
     }
     fprintf(out, "\n");
     fprintf(out, "%-*s", HELP_COLUMN, "  --local-rank N");

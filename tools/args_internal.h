@@ -40,6 +40,15 @@ void args_add_label(text *t, const args_option *o);
 void args_add_expected(text *t, const args_option *o);
 void args_add_choices(text *t, const args_option *o, const char *separator);
 
+/* The option that has another name here, which is taken too: --model is --pretrained. NULL: none. */
+const args_option *args_find_same(const args_spec *spec, const char *name);
+/* The other name of an option, for the help. NULL: none. */
+const char *args_second_name(const args_spec *spec, const args_option *o);
+/* Our name for an option that is called so elsewhere, for "did you mean". NULL: none is known. */
+const char *args_find_elsewhere(const args_spec *spec, const char *name);
+/* Our name of a choice's value that is called so elsewhere, which is taken too: float32 is f32. */
+const char *args_same_value(const char *value);
+
 void args_print_help(FILE *out, const args_spec *spec);
 
 #endif

@@ -157,6 +157,59 @@ static void test_unknown_options(void **state)
     EXPECT_ERROR("unknown option \"--=\"", GOOD, "--=");
 }
 
+/* Options that have two names, values that have, and names that only others use. */
+static void test_names_elsewhere(void **state)
+{
+    (void)state;
+    static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
+    static const char *const kept[] = {"last", "best", NULL};
+    const char *pretrained = NULL;
+    int dtype = 0, keep = 0, epochs = 0;
+    int64_t limit = 0, length = 0;
+    const args_option options[] = {
+        {ARGS_PATH("pretrained", &pretrained, "weights"), .required = true},
+        {ARGS_CHOICE("dtype", &dtype, dtypes, "of weights")},
+        {ARGS_INT("save-total-limit", &limit, 0, 9, "checkpoints")},
+        {ARGS_INT("max-length", &length, 0, 99, "tokens")},
+        {ARGS_INT("epochs", &epochs, 0, 9, "passes")},
+        {0},
+    };
+    const args_option others[] = {{ARGS_CHOICE("keep", &keep, kept, "which")},
+                                  {ARGS_PATH("model", &pretrained, "weights")},
+                                  {ARGS_INT("steps", &limit, 0, 9, "steps")},
+                                  {0}};
+    const args_spec spec = {.command = "train", .options = options, .summary = "Trains."};
+    const args_spec other = {.command = "train", .options = others, .summary = "Trains."};
+    char shown[4096];
+    int code;
+    FILE *said = fmemopen(shown, sizeof shown, "w");
+#define TRY(spec, ...) args_parse_to(spec, COUNT(__VA_ARGS__), ARGV(__VA_ARGS__), &code, said, said)
+    assert_true(
+        TRY(&spec, "--model", "x", "--dtype", "bfloat16", "--keep", "3", "--max_encoder_length=7"));
+    assert_string_equal(pretrained, "x");
+    assert_true(dtype == 2 && limit == 3 && length == 7);
+    assert_true(TRY(&spec, "--pretrained", "y", "--dtype=float16") && dtype == 1);
+    assert_true(TRY(&spec, "--pretrained", "y", "--dtype=fp32") && dtype == 0);
+    assert_true(TRY(&other, "--pretrained", "z", "--keep", "best") && keep == 1);
+    assert_string_equal(pretrained, "z");
+    assert_false(TRY(&other, "--save-total-limit", "3")); /* this keep is something else */
+    assert_false(TRY(&other, "--max_iters", "3"));
+    assert_false(TRY(&other, "--epochs", "3"));
+    assert_false(TRY(&spec, "--num_train_epochs", "3"));
+    assert_false(TRY(&spec, "--dtype", "float8", "--model", "x"));
+    assert_false(TRY(&spec, "--help"));
+    fclose(said);
+    static const char *const expected[] = {
+        "unknown option \"--save-total-limit\"\n",
+        "unknown option \"--max_iters\" (did you mean --steps?)",
+        "unknown option \"--epochs\" (did you mean --steps?)",
+        "unknown option \"--num_train_epochs\" (did you mean --epochs?)",
+        "--dtype \"float8\": expected one of f32, f16, bf16\n",
+        "(also --model; a path; required)"};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+        if (!strstr(shown, expected[i])) fail_msg("\"%s\" is not in:\n%s", expected[i], shown);
+}
+
 static void test_bad_whole_numbers(void **state)
 {
     (void)state;
@@ -378,19 +431,13 @@ static void test_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults_stay),
-        cmocka_unit_test(test_every_type),
-        cmocka_unit_test(test_ways_to_write),
-        cmocka_unit_test(test_unknown_options),
-        cmocka_unit_test(test_bad_whole_numbers),
-        cmocka_unit_test(test_bad_real_numbers),
-        cmocka_unit_test(test_bad_texts_and_flags),
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_long_arguments),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_bounded_text),
+        cmocka_unit_test(test_defaults_stay),    cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_ways_to_write),    cmocka_unit_test(test_unknown_options),
+        cmocka_unit_test(test_names_elsewhere),  cmocka_unit_test(test_bad_whole_numbers),
+        cmocka_unit_test(test_bad_real_numbers), cmocka_unit_test(test_bad_texts_and_flags),
+        cmocka_unit_test(test_missing),          cmocka_unit_test(test_help),
+        cmocka_unit_test(test_long_arguments),   cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_numbers),          cmocka_unit_test(test_bounded_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
