@@ -387,6 +387,31 @@ static void test_multirc_scores(void **state)
     mc_clear_error(f->ctx);
 }
 
+/* Every row of SuperGLUE's validation files becomes a prompt. */
+static void test_real_files(void **state)
+{
+    static const struct file {
+        const char *task, *folder;
+        int rows;
+    } files[] = {{"CB", "superglue", 56},   {"COPA", "superglue", 100}, {"RTE", "superglue", 277},
+                 {"WSC", "superglue", 104}, {"WiC", "superglue", 638},  {"BoolQ", "boolq", 3270}};
+    fixture *f = *state;
+    const char *shared = shared_folder();
+    if (!shared) skip();
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[1400];
+        snprintf(path, sizeof path, "%s/data/%s", shared, files[i].folder);
+        for (mc_prompt_style style = MC_PROMPT_DECODER; style <= MC_PROMPT_T5; style++) {
+            mc_dataset_options options = {.prompt = {style, 0}};
+            mc_dataset *d =
+                mc_dataset_open(f->ctx, files[i].task, path, "val", f->tok[style], &options);
+            if (!d) fail_msg("%s", mc_error_message(f->ctx));
+            assert_int_equal(mc_dataset_rows(d), files[i].rows);
+            mc_dataset_free(d);
+        }
+    }
+}
+
 /* A task that a family has no form for names both. */
 static void test_forms(void **state)
 {
@@ -408,7 +433,7 @@ int main(void)
         cmocka_unit_test(test_mirrored),       cmocka_unit_test(test_record),
         cmocka_unit_test(test_record_scores),  cmocka_unit_test(test_hellaswag),
         cmocka_unit_test(test_squad),          cmocka_unit_test(test_multirc_scores),
-        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_real_files),     cmocka_unit_test(test_forms),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

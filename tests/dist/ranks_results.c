@@ -109,6 +109,16 @@ static void check_numbers(void)
     for (int i = 0; i < 100; i++) check(mc_synchronize(ctx) == MC_OK, "synchronize");
 }
 
+/* Rank r computes rows r, r + ranks, ...; afterwards every rank has all of them. */
+static void check_merged(void)
+{
+    enum { ROWS = 101 };
+    float value[ROWS] = {0};
+    for (int i = rank; i < ROWS; i += ranks) value[i] = (float)i + 0.1F;
+    check(mc_merge_results(ctx, value, ROWS) == MC_OK, "results of rows");
+    for (int i = 0; i < ROWS; i++) check(value[i] == (float)i + 0.1F, "results of all ranks' rows");
+}
+
 /* Each rank drops other elements; the first one those that a single rank drops. */
 static void check_dropout(mc_context *alone)
 {
@@ -180,6 +190,7 @@ int main(int argc, char **argv)
     check_losses();
     check_accuracy();
     check_numbers();
+    check_merged();
     check_dropout(alone);
     mc_context_free(ctx);
     mc_context_free(alone);
