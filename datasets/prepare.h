@@ -6,7 +6,10 @@
  *
  * Inputs. A file whose name ends in .jsonl, .ndjson or .json is JSON Lines: each line an object
  * with the text of a document; blank lines are passed over. Any other file is a text and one
- * document. All are UTF-8; a byte order mark is not part of the text.
+ * document. All are UTF-8; a byte order mark is not part of the text. Each may be a gzip file,
+ * whose name ends in .gz after that (.jsonl.gz), of one or several members; in a library without
+ * zlib that is an error. Its bytes are inflated by one thread at a time, while others tokenize: so
+ * one .gz is read no faster than one core inflates.
  *
  * Threads tokenize pieces of about a megabyte, which are written in their order: the files do not
  * depend on how many threads there are. A long text is cut where tokens end whatever surrounds
@@ -25,8 +28,9 @@
 typedef struct mc_prepare_result {
     int64_t documents;
     int64_t tokens;      /* written, those that end a text included */
-    int64_t bytes;       /* of the inputs, read */
-    int64_t total_bytes; /* of all inputs */
+    int64_t bytes;       /* of text and JSON, read: of a .gz, what it holds */
+    int64_t file_bytes;  /* of the inputs as they lie, read */
+    int64_t total_bytes; /* the same of all inputs */
 } mc_prepare_result;
 
 /* Is told now and then, on the calling thread, how far the work is; false ends it with
@@ -60,7 +64,8 @@ typedef struct mc_prepare_options {
  * whatever was there before is still there. `options` and `result` may be NULL.
  *
  * Errors, set in the context and returned: an input that is not there, is no regular file, or is
- * the output too; an output that is a folder, a device or a pipe; bytes that are no UTF-8, a line
+ * the output too; a .gz that is damaged or cut off; an output that is a folder, a device or a pipe;
+ * bytes that are no UTF-8, a line
  * that is no JSON object, a key that is missing or no string (each with file and line; the first in
  * the order of the inputs, whatever the threads); a tokenizer without the end-of-text token; for
  * llm.c's format a vocabulary of more than 65,536 or more than 2^31 - 1 tokens; no tokens at all; a

@@ -31,7 +31,9 @@ static const char *const end_names[] = {"auto", "none", "before", "after", NULL}
 static const char details[] =
     "An input whose name ends in .jsonl, .ndjson or .json holds an object a line, each\n"
     "with the text of a document under --json-key (dots reach into objects). Any other\n"
-    "input is a text and one document. llmc writes one file, whose tokens have 16 bits;\n"
+    "input is a text and one document. Both may be compressed (.jsonl.gz, .txt.gz): one\n"
+    "file is inflated by one thread, while others tokenize. llmc writes one file, whose tokens "
+    "have 16 bits;\n"
     "megatron writes F.bin and F.idx. On an error, or Ctrl-C, nothing is written.\n\n"
     "  modelcenter prepare --tokenizer gpt2 --input corpus/*.txt --output train.bin\n"
     "  modelcenter prepare --tokenizer gpt2 --input web.jsonl --output web.bin \\\n"
@@ -41,14 +43,14 @@ static bool show_progress(void *user, const mc_prepare_result *done)
 {
     prepare_command *c = user;
     if (interrupt_requested()) return false;
-    if (!c->bar.on || !progress_bar_is_due(&c->bar) || done->bytes < MEGABYTE) return true;
+    if (!c->bar.on || !progress_bar_is_due(&c->bar) || done->file_bytes < MEGABYTE) return true;
     double seconds = progress_bar_now() - c->started;
     progress_line line = {
         .label = "prepare",
         .unit = "MB",
-        .done = done->bytes / MEGABYTE,
+        .done = done->file_bytes / MEGABYTE,
         .total = done->total_bytes / MEGABYTE,
-        .seconds = seconds * MEGABYTE / (double)done->bytes,
+        .seconds = seconds * MEGABYTE / (double)done->file_bytes,
         .field_count = 1,
     };
     snprintf(line.fields[0], sizeof line.fields[0], "%" PRId64 " tokens", done->tokens);

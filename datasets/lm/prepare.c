@@ -1,5 +1,6 @@
 /* Preparing data: a ring of slots. Threads take pieces in the order of the inputs, each into the
- * next slot; the calling thread writes the slots in that order. */
+ * next slot; the calling thread writes the slots in that order. One thread at a time cuts, which of
+ * a .gz means to inflate it; the others tokenize meanwhile. */
 #include <omp.h>
 #include <pthread.h>
 #include <signal.h>
@@ -28,11 +29,11 @@ typedef struct job {
 
     pthread_t *threads; /* (options.threads) */
     int started;
-    pthread_mutex_t lock;
+    pthread_mutex_t cutting, lock; /* cutting is taken first */
     pthread_cond_t changed;
-    bool lock_made, changed_made;
+    bool cutting_made, lock_made, changed_made;
+    mc_piece_source source; /* of the thread that is cutting */
     /* shared, under the lock */
-    mc_piece_source source;
     slot *slots; /* (slot_count) */
     int slot_count;
     int64_t taken; /* pieces cut off: the next one goes to slot taken % slot_count */
@@ -41,19 +42,29 @@ typedef struct job {
 
 /* ---- the threads ---- */
 
-/* Waits for an empty slot and cuts off the piece for it; NULL when there is no more to do. */
-static slot *take_piece(job *j)
+/* Waits for the next slot to be empty; NULL when there is no more to do. */
+static slot *wait_for_room(job *j)
 {
-    slot *s = NULL;
+    slot *s;
     pthread_mutex_lock(&j->lock);
     for (;;) {
         s = j->stop || j->exhausted ? NULL : &j->slots[j->taken % j->slot_count];
         if (!s || s->state == SLOT_EMPTY) break;
         pthread_cond_wait(&j->changed, &j->lock);
     }
+    pthread_mutex_unlock(&j->lock);
+    return s;
+}
+
+/* Cuts off the piece for the next slot; NULL when there is no more to do. */
+static slot *take_piece(job *j)
+{
+    pthread_mutex_lock(&j->cutting);
+    slot *s = wait_for_room(j);
     if (s) {
         bool there = mc_piece_next(&s->error, &j->source, &s->piece);
         bool failed = mc_error_is_set(&s->error);
+        pthread_mutex_lock(&j->lock);
         if (!there) j->exhausted = true;
         if (there || failed) {
             s->state = there ? SLOT_BUSY : SLOT_FULL; /* a failure has its place in the order too */
@@ -61,8 +72,9 @@ static slot *take_piece(job *j)
         }
         if (!there) s = NULL;
         pthread_cond_broadcast(&j->changed);
+        pthread_mutex_unlock(&j->lock);
     }
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&j->cutting);
     return s;
 }
 
@@ -155,6 +167,7 @@ static mc_status finish_piece(job *j, slot *s)
     j->done.documents = j->writer.documents;
     j->done.tokens = j->writer.tokens;
     j->done.bytes += (int64_t)(s->piece.end - (s->piece.opens ? 0 : s->piece.begin));
+    j->done.file_bytes += s->piece.file_bytes;
     pthread_mutex_lock(&j->lock);
     mc_input_unref(s->piece.input);
     s->piece = (mc_piece){0};
@@ -253,9 +266,11 @@ static mc_status make_ring(job *j)
     j->slot_count = 2 * j->options.threads;
     j->slots = mc_calloc((size_t)j->slot_count, sizeof *j->slots);
     j->threads = mc_calloc((size_t)j->options.threads, sizeof *j->threads);
+    j->cutting_made = pthread_mutex_init(&j->cutting, NULL) == 0;
     j->lock_made = pthread_mutex_init(&j->lock, NULL) == 0;
     j->changed_made = pthread_cond_init(&j->changed, NULL) == 0;
-    if (j->slots && j->threads && j->lock_made && j->changed_made) return MC_OK;
+    bool locks = j->cutting_made && j->lock_made && j->changed_made;
+    if (j->slots && j->threads && locks) return MC_OK;
     return mc_error_set(j->err, MC_ERR_NOMEM, "out of memory for %d threads", j->options.threads);
 }
 
@@ -266,11 +281,12 @@ static void release(job *j)
         mc_piece_tokens_release(&j->slots[i].tokens);
         mc_error_clear(&j->slots[i].error);
     }
-    mc_input_unref(j->source.input);
+    mc_piece_source_release(&j->source);
     mc_free(j->slots);
     mc_free(j->threads);
     if (j->changed_made) pthread_cond_destroy(&j->changed);
     if (j->lock_made) pthread_mutex_destroy(&j->lock);
+    if (j->cutting_made) pthread_mutex_destroy(&j->cutting);
     mc_token_writer_release(&j->writer);
 }
 

@@ -3,6 +3,7 @@
 #define MC_DATASETS_LM_PREPARE_INTERNAL_H
 
 #include "core/base/file_internal.h"
+#include "core/base/file_reader_internal.h"
 #include "datasets/lm/token_file_internal.h"
 #include "datasets/prepare.h"
 
@@ -34,28 +35,64 @@ mc_status mc_token_writer_commit(mc_token_writer *writer);
 /* Removes what was not committed. */
 void mc_token_writer_release(mc_token_writer *writer);
 
-/* ---- piece.c ---- */
+/* ---- cut.c ---- */
 
 enum {
     MC_PIECE_BYTES = 1 << 19
 }; /* about; a line of JSON, or a text without a place to cut it,
                                       may be longer */
 
-/* A file that is being read; every piece of it has a reference. */
+/* A file that is being read, or a part of a .gz; every piece of it has a reference. */
 typedef struct mc_input {
     const char *path;
+    const char *text; /* (size) mapped or its own */
+    size_t size;
+    size_t offset; /* of the part, in the text of the file; */
+    int64_t line;  /* and lines before it */
     mc_file_map map;
+    char *own;
     bool lines; /* JSON Lines */
-    int references;
+    _Atomic int references;
 } mc_input;
 
 /* What a thread tokenizes at a time. */
 typedef struct mc_piece {
     mc_input *input;
-    size_t begin, end; /* bytes of it */
-    bool opens;        /* a document begins at its start: not the middle of a long text */
-    bool closes;       /* a document ends at its end */
+    size_t begin, end;  /* bytes of it */
+    bool opens;         /* a document begins at its start: not the middle of a long text */
+    bool closes;        /* a document ends at its end */
+    int64_t file_bytes; /* of the file, which were read for it */
 } mc_piece;
+
+/* A .gz between two pieces. */
+typedef struct mc_gz_source {
+    bool open;
+    bool opens, ended; /* nothing was cut off yet; all of it is inflated */
+    mc_file_reader reader;
+    char *kept; /* (kept_size) inflated, for the next piece */
+    size_t kept_size;
+    size_t offset; /* of the next piece, */
+    int64_t line;  /* and lines before it */
+    int64_t place; /* in the file */
+} mc_gz_source;
+
+typedef struct mc_piece_source {
+    const char *const *paths;
+    int count, next;
+    mc_input *input; /* the current one, NULL between two, and of a .gz */
+    size_t at;
+    mc_gz_source gz;
+    const mc_tokenizer *tok;
+} mc_piece_source;
+
+bool mc_input_is_lines(const char *path);
+void mc_input_unref(mc_input *input);
+
+/* Cuts off the next piece. False when there are none left, and on an error. */
+bool mc_piece_next(mc_error *err, mc_piece_source *source, mc_piece *piece);
+void mc_piece_source_release(mc_piece_source *source);
+
+/* ---- piece.c ---- */
 
 /* The documents of a piece: document i has the tokens from end[i - 1] (0 for the first) to end[i];
  * the first may have begun before, and the last may go on behind the piece. */
@@ -65,19 +102,6 @@ typedef struct mc_piece_tokens {
     size_t count, capacity;
 } mc_piece_tokens;
 
-typedef struct mc_piece_source {
-    const char *const *paths;
-    int count, next;
-    mc_input *input; /* the current one, NULL between two */
-    size_t at;
-    const mc_tokenizer *tok;
-} mc_piece_source;
-
-bool mc_input_is_lines(const char *path);
-void mc_input_unref(mc_input *input);
-
-/* Cuts off the next piece. False when there are none left, and on an error. */
-bool mc_piece_next(mc_error *err, mc_piece_source *source, mc_piece *piece);
 /* Tokenizes a piece. Errors name file and line. */
 mc_status mc_piece_encode(mc_error *err, const mc_piece *piece, const mc_tokenizer *tok,
                           const char *json_key, mc_piece_tokens *out);
