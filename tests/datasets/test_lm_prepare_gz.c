@@ -102,7 +102,7 @@ static void compare(fixture *f, const char *name, const char *text, size_t size,
         assert_int_equal(r.documents, plain.documents);
         assert_int_equal(r.bytes, size);
         assert_int_equal(r.file_bytes, r.total_bytes);
-        assert_true(r.total_bytes < plain.total_bytes);
+        assert_true(r.total_bytes < plain.total_bytes || size < 1000);
         expect_same_files(f, "plain.bin", "packed.bin");
         expect_same_files(f, "plain.idx", "packed.idx");
     }
