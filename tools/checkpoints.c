@@ -30,11 +30,18 @@ void checkpoints_restored(checkpoints *c)
 /* The tokenizer first: when the weights are there, the folder is whole. */
 static mc_status save_files(void *user, const char *folder)
 {
-    checkpoints *c = user;
+    const checkpoints *c = user;
     bool first = mc_rank(c->ctx) == 0;
     mc_status status = c->tokenizer && first ? mc_tokenizer_save(c->tokenizer, folder) : MC_OK;
     mc_save_options options = {.max_shard_size = c->max_shard_size};
     return status ? status : mc_model_save_as(c->model, folder, &options);
+}
+
+void checkpoints_save_model(checkpoints *c)
+{
+    if (!c->folder || mc_failed(c->ctx)) return;
+    run_log_line(c->log, "saving to %s", c->folder);
+    save_files(c, c->folder);
 }
 
 void checkpoints_save(checkpoints *c, int64_t step, int64_t best, const settings *list)

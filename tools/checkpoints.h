@@ -36,6 +36,8 @@ bool checkpoints_find(checkpoints *c, bool resume, char *message, size_t room);
 void checkpoints_restored(checkpoints *c);
 /* Saves what a step left, unless that was done. `best` is that of mc_checkpoint_options. */
 void checkpoints_save(checkpoints *c, int64_t step, int64_t best, const settings *list);
+/* Saves the model alone to the folder, at once. */
+void checkpoints_save_model(checkpoints *c);
 /* Says so when a checkpoint has become whole; checkpoints_end waits for it. */
 void checkpoints_tell(checkpoints *c);
 void checkpoints_end(checkpoints *c);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "tools/args.h"
 #include "tools/commands.h"
@@ -11,11 +12,12 @@
 #include "tools/finetune.h"
 #include "tools/interrupt.h"
 
-static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
-static const char *const keep_names[] = {"last", "best", NULL};
+const char *const finetune_task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
+const char *const finetune_keep_names[] = {"last", "best", NULL};
 
 static const finetune_options defaults = {.epochs = 1,
                                           .batch_size = 32,
+                                          .save_total_limit = 2,
                                           .shuffle = true,
                                           .train = {.lr = 5e-5,
                                                     .weight_decay = 0.01,
@@ -48,14 +50,38 @@ static mc_model *open_model(finetune *f, int outputs)
                             .num_labels = outputs,
                             .revision = o->revision,
                             .recompute = train_recomputes[o->train.recompute]};
-    if (o->pretrained) return mc_model_from_pretrained_of(f->ctx, family, o->pretrained, &load);
+    const char *weights = o->pretrained;
+    if (f->checkpoints.resumed) {
+        weights = mc_checkpoint_folder(f->checkpoints.resumed);
+        load.revision = NULL;
+    }
+    if (weights) return mc_model_from_pretrained_of(f->ctx, family, weights, &load);
     return mc_model_new(f->ctx, family, o->config, NULL, &load);
+}
+
+/* The rows of a step are dealt out to the passes of all ranks, as if each pass had a rank of its
+ * own: what a step trains on depends on --rows-per-step only. */
+static void make_train_loaders(finetune *f, int sizes)
+{
+    const finetune_options *o = &f->o;
+    int ranks = mc_world_size(f->ctx);
+    f->train = calloc((size_t)o->accumulation, sizeof *f->train);
+    f->batch = calloc((size_t)o->accumulation, sizeof *f->batch);
+    if (!f->train || !f->batch)
+        mc_set_error(f->ctx, MC_ERR_NOMEM, "out of memory for the batches of a step");
+    for (int i = 0; !mc_failed(f->ctx) && i < o->accumulation; i++)
+        f->train[i] = mc_dataloader_new(
+            f->train_rows, &(mc_dataloader_options){.batch_size = (int)o->batch_size,
+                                                    .shuffle = o->shuffle,
+                                                    .sizes = sizes,
+                                                    .world = (int)o->accumulation * ranks,
+                                                    .rank = i * ranks + mc_rank(f->ctx)});
 }
 
 static void open_data(finetune *f)
 {
     const finetune_options *o = &f->o;
-    const char *task = task_names[o->task];
+    const char *task = finetune_task_names[o->task];
     int64_t positions = mc_model_get_shape(f->model).positions;
     mc_dataset_options options = classify_rows(f->model, o->max_length);
     if (positions && o->max_length > positions)
@@ -64,11 +90,9 @@ static void open_data(finetune *f)
     f->train_rows = mc_dataset_open(f->ctx, task, o->data, "train", f->tokenizer, &options);
     f->val_rows = mc_dataset_open(f->ctx, task, o->data, "val", f->tokenizer, &options);
     int sizes = classify_sizes(o->train.device, f->model);
-    f->train = mc_dataloader_new(
-        f->train_rows, &(mc_dataloader_options){
-                           .batch_size = o->batch_size, .shuffle = o->shuffle, .sizes = sizes});
+    make_train_loaders(f, sizes);
     f->val =
-        mc_dataloader_new(f->val_rows, &(mc_dataloader_options){.batch_size = o->batch_size,
+        mc_dataloader_new(f->val_rows, &(mc_dataloader_options){.batch_size = (int)o->batch_size,
                                                                 .batching = MC_BATCHING_BY_LENGTH,
                                                                 .sizes = sizes});
 }
@@ -80,6 +104,7 @@ static void make_optimizer(finetune *f)
     mc_adam_options adam_options = {.weight_decay = (float)o->train.weight_decay,
                                     .no_decay_bias_norm = o->no_decay_bias_norm};
     mc_optim_manager_options options = {.loss_scale = scaled ? o->train.loss_scale : 0,
+                                        .micro_steps = (int)o->accumulation,
                                         .max_grad_norm = o->train.clip};
     mc_optimizer *adam = train_adam_new(f->ctx, &o->train, &adam_options);
     mc_optimizer_add(adam, mc_model_module(f->model));
@@ -97,44 +122,93 @@ static void name_labels(finetune *f)
     mc_model_set_task(f->model, mc_dataset_task(f->val_rows), one_each ? names : NULL);
 }
 
-static bool set_up(finetune *f)
+/* The tokenizer that the model was trained with, or that of the run that is resumed. */
+static void open_tokenizer(finetune *f)
 {
     const finetune_options *o = &f->o;
+    mc_tokenizer_options options = {.revision = NULL};
     const char *source = o->pretrained ? o->pretrained : o->config;
     if (o->tokenizer) source = o->tokenizer;
+    if (source == o->pretrained) options.revision = o->revision;
+    if (f->checkpoints.resumed) source = mc_checkpoint_folder(f->checkpoints.resumed);
+    if (f->checkpoints.resumed) options.revision = NULL;
+    f->tokenizer = mc_tokenizer_open(f->ctx, source, &options);
+}
+
+static bool check_rows_per_step(finetune *f)
+{
+    const finetune_options *o = &f->o;
+    int ranks = mc_world_size(f->ctx);
+    int64_t unit = o->batch_size * ranks;
+    if (o->rows_per_step != o->accumulation * unit)
+        return finetune_refuse(f,
+                               "--rows-per-step is %lld, expected --batch-size times "
+                               "--gradient-accumulation-steps%s, a multiple of %lld x %d",
+                               (long long)o->rows_per_step, ranks > 1 ? " times the ranks" : "",
+                               (long long)o->batch_size, ranks);
+    return true;
+}
+
+static bool check_options(finetune *f)
+{
+    const finetune_options *o = &f->o;
     char message[256];
     if (!train_check_grad_dtype(&o->train, message, sizeof message))
         return finetune_refuse(f, "%s", message);
-    if (!mc_failed(f->ctx) && !train_can_save(o->output))
+    if (!f->checkpoints.resumed && !o->pretrained == !o->config)
+        return finetune_refuse(f, "expected one of --pretrained and --config");
+    return check_rows_per_step(f);
+}
+
+static void count_steps(finetune *f)
+{
+    const finetune_options *o = &f->o;
+    f->steps_per_epoch = mc_dataloader_batches(f->train[0]);
+    f->steps = f->steps_per_epoch * o->epochs;
+    if (o->max_steps && o->max_steps < f->steps) f->steps = o->max_steps;
+}
+
+static bool open_log(finetune *f)
+{
+    run_log_options log = {.steps = f->steps,
+                           .steps_per_epoch = f->steps_per_epoch,
+                           .resume_step = f->step,
+                           .jsonl = f->o.train.log_jsonl,
+                           .log_every = f->o.train.log_every,
+                           .tensorboard = f->o.train.tensorboard,
+                           .silent = ranks_silent(f->ctx)};
+    return run_log_init(&f->log, &log) == MC_OK || finetune_refuse(f, "%s", f->log.message);
+}
+
+/* Each part needs those before it; whichever fails has said why, or the context has the error. */
+static bool set_up(finetune *f)
+{
+    const finetune_options *o = &f->o;
+    if (mc_failed(f->ctx)) return false;
+    if (!train_can_save(o->output))
         return finetune_refuse(f, "--output %s: cannot write there: %s", o->output,
                                strerror(errno));
-    mc_tokenizer_options options = {.revision = source == o->pretrained ? o->revision : NULL};
-    f->tokenizer = mc_tokenizer_open(f->ctx, source, &options);
-    f->model = open_model(f, mc_task_outputs(task_names[o->task]));
+    if (!finetune_find(f) || f->ended) return f->ended;
+    finetune_take_defaults(f);
+    if (!check_options(f)) return false;
+    open_tokenizer(f);
+    f->model = open_model(f, mc_task_outputs(finetune_task_names[o->task]));
     if (mc_failed(f->ctx)) return false;
     if (o->dropout_given) mc_model_set_dropout(f->model, (float)o->dropout);
     open_data(f);
     if (mc_failed(f->ctx)) return false;
-    int64_t batches = mc_dataloader_batches(f->train);
-    f->steps = batches * o->epochs;
-    if (o->max_steps && o->max_steps < f->steps) f->steps = o->max_steps;
+    count_steps(f);
     make_optimizer(f);
     name_labels(f);
     f->exam =
         (classify_exam){.model = f->model, .loader = f->val, .gpu = o->train.device != TRAIN_CPU};
-    if (mc_failed(f->ctx)) return false;
+    if (mc_failed(f->ctx) || !finetune_check_options(f) || !finetune_restore(f)) return false;
     run_log_line(
         &f->log, "%s: %lld training rows, %lld validation rows, %.1f M parameters, %lld steps",
-        task_names[o->task], (long long)mc_dataset_rows(f->train_rows),
+        finetune_task_names[o->task], (long long)mc_dataset_rows(f->train_rows),
         (long long)mc_dataset_rows(f->val_rows),
         1e-6 * (double)mc_module_parameter_count(mc_model_module(f->model)), (long long)f->steps);
-    run_log_options log = {.steps = f->steps,
-                           .steps_per_epoch = batches,
-                           .jsonl = o->train.log_jsonl,
-                           .log_every = o->train.log_every,
-                           .tensorboard = o->train.tensorboard,
-                           .silent = ranks_silent(f->ctx)};
-    return run_log_init(&f->log, &log) == MC_OK || finetune_refuse(f, "%s", f->log.message);
+    return open_log(f);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -142,13 +216,12 @@ static bool set_up(finetune *f)
 static int finish(finetune *f)
 {
     int code = EXIT_OK;
-    bool interrupted = interrupt_requested();
-    if (interrupted && !mc_failed(f->ctx))
-        run_log_line(&f->log, "interrupted at step %lld%s", (long long)f->step,
-                     f->o.output && f->o.keep == FINETUNE_KEEP_LAST ? "; the model so far is saved"
-                                                                    : "");
-    else if (!mc_failed(f->ctx) &&
-             classify_result(&f->log, f->val_rows, &f->score, f->train_seconds) != MC_OK)
+    bool ended = finetune_has_ended(f), interrupted = !ended && interrupt_requested();
+    const char *how = f->o.output && f->checkpoints.saved == f->step ? "; go on with --resume" : "";
+    if (!mc_failed(f->ctx) && !ended)
+        run_log_line(&f->log, "%s at step %lld%s", interrupted ? "interrupted" : "stopped",
+                     (long long)f->step, how);
+    else if (!mc_failed(f->ctx) && finetune_result(f) != MC_OK)
         code = EXIT_RUN_FAILED;
     if (run_log_release(&f->log) != MC_OK) code = EXIT_RUN_FAILED;
     if (mc_print_error(f->ctx, stderr)) code = EXIT_RUN_FAILED;
@@ -162,13 +235,16 @@ static int run(const finetune_options *o)
     int code = EXIT_RUN_FAILED;
     interrupt_init();
     if (set_up(&f)) {
-        finetune_train(&f);
+        if (!f.ended) finetune_train(&f);
         code = finish(&f);
     } else {
         ranks_print_error(f.ctx, f.refused);
     }
     interrupt_release();
-    return ranks_leave(f.ctx, code);
+    code = ranks_leave(f.ctx, code);
+    free(f.train);
+    free(f.batch);
+    return code;
 }
 
 /* ---- command line ---------------------------------------------------------------------------- */
@@ -188,7 +264,8 @@ static void add_own_rows(args_table *table, finetune_options *o)
         (args_option[]){
             {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
              .offers = family_classifies, .required = true, .positional = true},
-            {ARGS_CHOICE("task", &o->task, task_names, "the SuperGLUE task"), .required = true},
+            {ARGS_CHOICE("task", &o->task, finetune_task_names, "the SuperGLUE task"),
+             .required = true},
             {ARGS_PATH("pretrained", &o->pretrained,
                        "folder or identifier of the pretrained model")},
             DOWNLOAD_REVISION_ROW(&o->revision),
@@ -204,10 +281,17 @@ static void add_own_rows(args_table *table, finetune_options *o)
             {ARGS_BYTES("max-shard-size", &o->max_shard_size,
                         "save the weights in several files of at most this size"),
              .default_text = "one file"},
-            {ARGS_CHOICE("keep", &o->keep, keep_names,
-                         "which epoch's model is saved: the last, or the one with the best "
-                         "accuracy"),
+            {ARGS_CHOICE("keep", &o->keep, finetune_keep_names,
+                         "which model is saved: the last, or the one with the best evaluation"),
              .known_as = "load-best-model-at-end"},
+            {ARGS_FLAG("resume", &o->resume,
+                       "go on with the run in --output, or begin it if it has not saved yet"),
+             .known_as = "resume-from-checkpoint"},
+            {ARGS_INT("save-every", &o->save_every, 0, INT64_MAX,
+                      "steps from checkpoint to checkpoint; 0: only at the end, with --resume"),
+             .known_as = "save-steps,save-interval"},
+            {ARGS_INT("save-total-limit", &o->save_total_limit, 1, 1000000,
+                      "checkpoints that stay, the newest included; the best stays besides")},
             {0},
         });
 }
@@ -215,15 +299,26 @@ static void add_own_rows(args_table *table, finetune_options *o)
 static void add_training_rows(args_table *table, finetune_options *o)
 {
     args_table_add(
-        table, (args_option[]){
-                   {ARGS_HEADING("Training")},
-                   {ARGS_INT("epochs", &o->epochs, 0, 1000000, "passes over the training rows")},
-                   {ARGS_INT("max-steps", &o->max_steps, 0, INT64_MAX,
-                             "stop after so many steps; 0: all epochs")},
-                   {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "rows of a step, per rank"),
-                    .known_as = "per-device-train-batch-size"},
-                   {0},
-               });
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Training")},
+            {ARGS_INT("epochs", &o->epochs, 0, 1000000, "passes over the training rows")},
+            {ARGS_INT("max-steps", &o->max_steps, 0, INT64_MAX,
+                      "stop after so many steps; 0: all epochs")},
+            {ARGS_INT("stop-after", &o->stop_after, 0, INT64_MAX,
+                      "save and stop behind this step of them; 0: at the end")},
+            {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "rows computed at once, per rank"),
+             .known_as = "per-device-train-batch-size,micro-batch-size"},
+            {ARGS_INT("gradient-accumulation-steps", &o->accumulation, 0, 4096,
+                      "passes of such batches that make a step"),
+             .default_text = "1, or as --rows-per-step says",
+             .known_as = "accumulation-steps,gradient-accumulation"},
+            {ARGS_INT("rows-per-step", &o->rows_per_step, 0, (int64_t)1 << 32,
+                      "rows of a step on all ranks, over several passes if need be"),
+             .default_text = "those of the passes of all ranks",
+             .known_as = "train-batch-size,global-batch-size,total-batch-size"},
+            {0},
+        });
     train_add_course_rows(table, &o->train);
     args_table_add(
         table,
@@ -240,12 +335,48 @@ static void add_training_rows(args_table *table, finetune_options *o)
         });
 }
 
+static void add_evaluation_rows(args_table *table, finetune_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Evaluation")},
+            {ARGS_INT("eval-every", &o->eval_every, 0, INT64_MAX,
+                      "steps from evaluation to evaluation; 0: an epoch"),
+             .known_as = "eval-steps,eval-interval,val-every"},
+            {ARGS_TEXT("metric", &o->metric, "what makes an evaluation the best: accuracy or f1"),
+             .default_text = "accuracy", .known_as = "metric-for-best-model"},
+            {ARGS_INT("early-stopping-patience", &o->patience, 0, INT64_MAX,
+                      "stop behind so many evaluations without improvement; 0: never"),
+             .known_as = "patience"},
+            {ARGS_REAL("early-stopping-threshold", &o->threshold, 0, 1e9,
+                       "what is more than this better than the best is an improvement")},
+            {0},
+        });
+}
+
+/* Says what is wrong on the command line; EXIT_OK if nothing is. */
+static int check(const args_spec *spec, const finetune_options *o)
+{
+    if (!family_can(spec, o->model, FAMILY_CLASSIFIES)) return EXIT_USAGE;
+    if (o->pretrained && o->config)
+        return args_error(spec, "expected one of --pretrained and --config, not both");
+    if (!o->pretrained && !o->config && !o->resume)
+        return args_error(spec, "expected one of --pretrained and --config");
+    if (!o->output && o->resume) return args_error(spec, "--resume needs --output");
+    if (!o->output && o->save_every) return args_error(spec, "--save-every needs --output");
+    if (o->metric && strcmp(o->metric, "accuracy") != 0 && strcmp(o->metric, "f1") != 0)
+        return args_error(spec, "--metric \"%s\": expected accuracy or f1", o->metric);
+    return EXIT_OK;
+}
+
 int cmd_finetune(int argc, char **argv)
 {
     finetune_options o = defaults;
     args_table table = {.count = 0};
     add_own_rows(&table, &o);
     add_training_rows(&table, &o);
+    add_evaluation_rows(&table, &o);
     train_add_machine_rows(&table, &o.train);
     train_add_rank_rows(&table, &o.train);
     train_add_log_rows(&table, &o.train);
@@ -255,10 +386,6 @@ int cmd_finetune(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
-    if (!family_can(&spec, o.model, FAMILY_CLASSIFIES)) return EXIT_USAGE;
-    if (o.train.dtype == TRAIN_UNSET)
-        o.train.dtype = o.train.device == TRAIN_CPU ? TRAIN_F32 : TRAIN_BF16;
-    if (!o.pretrained == !o.config)
-        return args_error(&spec, "expected one of --pretrained and --config");
-    return run(&o);
+    code = check(&spec, &o);
+    return code == EXIT_OK ? run(&o) : code;
 }

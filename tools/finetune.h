@@ -3,6 +3,7 @@
 #define MC_TOOLS_FINETUNE_H
 
 #include "core/modelcenter.h"
+#include "tools/checkpoints.h"
 #include "tools/classify.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
@@ -16,45 +17,85 @@ typedef struct finetune_options {
     int model, task, keep;
     const char *pretrained, *revision, *config, *tokenizer, *data, *output;
     int64_t max_shard_size;
-    int64_t epochs, max_length, max_steps;
-    int batch_size;
-    double dropout;
-    bool dropout_given, shuffle, no_decay_bias_norm;
+    int64_t epochs, max_length, max_steps, stop_after;
+    int64_t batch_size;                  /* of a rank, computed at once */
+    int64_t accumulation, rows_per_step; /* of all ranks; either may be 0: it follows */
+    int64_t save_every, eval_every, patience;
+    int save_total_limit;
+    const char *metric; /* NULL: the task's own */
+    double threshold, dropout;
+    bool dropout_given, shuffle, no_decay_bias_norm, resume;
     uint64_t seed;
     train_options train;
 } finetune_options;
 
-enum { FINETUNE_STEPS_KEPT = 4 };
+extern const char *const finetune_task_names[], *const finetune_keep_names[]; /* NULL at the end */
+
+enum { FINETUNE_STEPS_KEPT = 4, FINETUNE_SCORE_TEXT = 512 };
+
+/* What evaluations have found so far. */
+typedef struct finetune_scores {
+    int64_t count;                    /* of evaluations */
+    int64_t without;                  /* of these, the last ones that were no improvement */
+    int64_t best_step;                /* of the best one */
+    double best;                      /* its metric */
+    bool best_beside;                 /* its model was saved without a checkpoint */
+    char result[FINETUNE_SCORE_TEXT]; /* of the model that is kept: "accuracy=0.9630 ..." */
+} finetune_scores;
 
 /* All of a run. */
 typedef struct finetune {
-    finetune_options o;
+    finetune_options o; /* with everything filled in once set up */
     mc_context *ctx;
     run_log log;
     bool refused; /* finetune_refuse has said why */
+    bool ended;   /* it was when this process began: finetune_find has read its result */
+    checkpoints checkpoints;
     mc_tokenizer *tokenizer;
     mc_model *model;
     mc_dataset *train_rows, *val_rows;
-    mc_dataloader *train, *val;
-    const mc_batch *batch; /* of the running step */
+    uint64_t fingerprint;   /* of both */
+    mc_dataloader **train;  /* (accumulation): each deals out its part of the rows of a step */
+    const mc_batch **batch; /* (accumulation), of the running step */
+    mc_dataloader *val;
     classify_exam exam;
     mc_optim_manager *optim;
-    int64_t step, steps;                 /* the last that was launched, and the last of the run */
-    int64_t shown;                       /* the last that was logged */
+    int64_t steps_per_epoch;
+    int64_t step, stop, steps; /* the last that was launched, to stop behind, of the run */
+    int64_t shown;             /* the last that was logged */
     int64_t tokens[FINETUNE_STEPS_KEPT]; /* of the last steps */
     double clock, train_seconds;
-    classify_score score; /* of the model that is kept */
+    finetune_scores scores;
+    bool eval_due; /* the evaluation behind the last step was interrupted */
+    bool stopped;  /* early */
 } finetune;
 
 /* ---- finetune_state.c ---- */
 
-/* Saves the model to --output. */
-void finetune_save(finetune *f);
+/* Opens the newest checkpoint of --output with --resume, or finds that the run has ended; refuses
+ * to begin a run over another one that has not. */
+bool finetune_find(finetune *f);
+/* Fills in what was not given: as in the run that is resumed, and the dtype by the device. */
+void finetune_take_defaults(finetune *f);
+/* Compares options and data with those that the run was begun with. */
+bool finetune_check_options(finetune *f);
+/* Goes on where the checkpoint stopped. */
+bool finetune_restore(finetune *f);
+/* Saves a checkpoint of the last step in the background, unless there is one. */
+void finetune_checkpoint(finetune *f);
+/* The model that is now the best goes to --output at once, so that it cannot be lost. */
+void finetune_save_best(finetune *f);
+/* What a run leaves that has ended or was interrupted. */
+void finetune_save_end(finetune *f);
+/* Whether all of the run is done. */
+bool finetune_has_ended(const finetune *f);
 
 /* ---- finetune_loop.c ---- */
 
 /* Trains to the last step, an interrupt or an error. */
 void finetune_train(finetune *f);
+/* The result line. */
+mc_status finetune_result(finetune *f);
 
 /* Prints "error: ...", which ends the job of several ranks, and returns false. */
 bool finetune_refuse(finetune *f, const char *format, ...) MC_PRINTF(2, 3);

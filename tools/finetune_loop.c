@@ -1,5 +1,16 @@
 /* Training and evaluating. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
 #include "tools/finetune.h"
+#include "tools/text.h"
+
+static bool goes_on(const finetune *f, int64_t n)
+{
+    return !ranks_stop(f->ctx, n, f->o.train.device != TRAIN_CPU);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 /* Shows the step `late` before the newest, if it has not been shown. On a device that works on its
  * own this waits for that step, while the newer ones run; its time is that since the report
@@ -7,7 +18,8 @@
 static void report(finetune *f, int late)
 {
     mc_step_report r;
-    if (!mc_optim_manager_report(f->optim, late, &r) || r.step <= f->shown) return;
+    if (!mc_optim_manager_report(f->optim, late, &r) || r.step != f->step - late) return;
+    if (r.step <= f->shown) return;
     double now = classify_clock(), seconds = now - f->clock;
     f->clock = now;
     f->shown = r.step;
@@ -27,49 +39,134 @@ static void step(mc_context *ctx, void *user)
 {
     finetune *f = user;
     mc_optim_manager_zero_grad(f->optim);
-    mc_tape *t = mc_tape_begin(ctx);
-    mc_tensor *logits = classify_logits(t, f->model, f->train_rows, f->batch);
-    mc_tensor *loss = logits ? mc_cross_entropy(t, logits, f->batch->labels, NULL) : NULL;
-    mc_optim_manager_backward(f->optim, t, loss);
+    for (int64_t i = 0; i < f->o.accumulation; i++) {
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *logits = classify_logits(t, f->model, f->train_rows, f->batch[i]);
+        mc_tensor *loss = logits ? mc_cross_entropy(t, logits, f->batch[i]->labels, NULL) : NULL;
+        mc_optim_manager_backward(f->optim, t, loss);
+        mc_tape_end(t);
+    }
     mc_optim_manager_step(f->optim);
-    mc_tape_end(t);
+}
+
+/* The parts of the next step's rows, in the next epoch if this one has ended. False after an error.
+ * All parts have one size, which their key stands for. */
+static bool next_batches(finetune *f)
+{
+    for (int64_t i = 0; i < f->o.accumulation; i++) {
+        f->batch[i] = mc_dataloader_next(f->train[i]);
+        if (!f->batch[i]) f->batch[i] = mc_dataloader_next(f->train[i]);
+        if (!f->batch[i]) return false;
+    }
+    return true;
 }
 
 static void train_step(finetune *f)
 {
-    if (mc_step_run(f->ctx, f->batch->key, step, f)) return;
-    f->tokens[++f->step % FINETUNE_STEPS_KEPT] = f->batch->all_tokens;
+    if (mc_step_run(f->ctx, f->batch[0]->key, step, f)) return;
+    f->tokens[++f->step % FINETUNE_STEPS_KEPT] = f->batch[0]->all_tokens;
     report(f, f->o.train.device == TRAIN_CPU ? 0 : 1);
 }
 
-static bool going_on(const finetune *f)
+/* ---- evaluation ------------------------------------------------------------------------------ */
+
+/* --metric of a score. */
+static double metric_of(const finetune *f, const classify_score *score)
 {
-    return !ranks_stop(f->ctx, f->step, f->o.train.device != TRAIN_CPU);
+    bool f1 = f->o.metric && strcmp(f->o.metric, "f1") == 0;
+    return f1 ? mc_accuracy_f1(&score->accuracy) : mc_accuracy_share(&score->accuracy);
 }
 
-/* Evaluates the model; its score is the run's if it is the one to keep, and the best so far is
- * saved at once, so that it cannot be lost. */
-static void evaluate(finetune *f, int64_t epoch)
+static void describe(const classify_score *score, char result[FINETUNE_SCORE_TEXT])
+{
+    double f1 = mc_accuracy_f1(&score->accuracy);
+    text t = text_into(result, FINETUNE_SCORE_TEXT);
+    text_add(&t, "accuracy=%.4f", mc_accuracy_share(&score->accuracy));
+    if (!isnan(f1)) text_add(&t, " f1=%.4f", f1);
+    text_add(&t, " n=%" PRId64, score->accuracy.count);
+}
+
+/* Takes note of an evaluation. Whether it is the best so far. */
+static bool take_score(finetune *f, const classify_score *score)
+{
+    finetune_scores *s = &f->scores;
+    double value = metric_of(f, score);
+    bool best = !s->count || isnan(s->best) || value > s->best;
+    bool improved = !s->count || isnan(s->best) || value - s->best > f->o.threshold;
+    s->count++;
+    s->without = improved ? 0 : s->without + 1;
+    if (best) {
+        s->best = value;
+        s->best_step = f->step;
+    }
+    if (best || f->o.keep == FINETUNE_KEEP_LAST) describe(score, s->result);
+    return best;
+}
+
+static void check_patience(finetune *f)
+{
+    if (!f->o.patience || f->scores.without < f->o.patience || f->step >= f->steps) return;
+    f->stopped = true;
+    run_log_line(&f->log,
+                 "stopping early at step %" PRId64 ": no improvement in the last %" PRId64
+                 " evaluations; the best was behind step %" PRId64,
+                 f->step, f->scores.without, f->scores.best_step);
+}
+
+/* Evaluates the model; an evaluation that an interrupt or an error ends is due again. */
+static void evaluate(finetune *f)
 {
     classify_score score;
-    if (!going_on(f) || !classify_evaluate(f->ctx, &f->exam, &f->log, &score)) return;
-    classify_report(&f->log, f->val_rows, "val", &score, f->step, epoch);
-    bool best = f->score.accuracy.count == 0 || score.accuracy.correct > f->score.accuracy.correct;
-    if (f->o.keep == FINETUNE_KEEP_BEST && !best) return;
-    f->score = score;
-    if (f->o.keep == FINETUNE_KEEP_BEST) finetune_save(f);
+    int64_t epochs = (f->step + f->steps_per_epoch - 1) / f->steps_per_epoch;
+    f->eval_due = true;
+    if (!goes_on(f, 0) || !classify_evaluate(f->ctx, &f->exam, &f->log, &score)) return;
+    f->eval_due = false;
+    classify_report(&f->log, f->val_rows, "val", &score, f->step, epochs);
+    bool best = take_score(f, &score);
+    check_patience(f);
+    if (best && f->o.keep == FINETUNE_KEEP_BEST) finetune_save_best(f);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+static bool is_eval_due(const finetune *f)
+{
+    int64_t every = f->o.eval_every ? f->o.eval_every : f->steps_per_epoch;
+    return f->step % every == 0 || f->step == f->steps;
+}
+
+/* What is done between two steps, which are then all reported. Its time is no step's. */
+static void between_steps(finetune *f)
+{
+    bool eval = is_eval_due(f), keep = f->o.save_every && f->step % f->o.save_every == 0;
+    if (!eval && !keep) return;
+    mc_module_wait(mc_model_module(f->model)); /* the update is of the step too */
+    report(f, 0);
+    if (eval) evaluate(f);
+    if (keep) finetune_checkpoint(f);
+    f->clock = classify_clock();
 }
 
 void finetune_train(finetune *f)
 {
-    int64_t epoch = 0;
-    while (epoch < f->o.epochs && f->step < f->steps && going_on(f)) {
-        f->clock = classify_clock();
-        while (f->step < f->steps && going_on(f) && (f->batch = mc_dataloader_next(f->train)))
-            train_step(f);
-        report(f, 0);
-        evaluate(f, ++epoch);
+    f->stop = f->o.stop_after && f->o.stop_after < f->steps ? f->o.stop_after : f->steps;
+    f->shown = f->step;
+    if (f->eval_due || (!f->steps && !f->scores.count)) evaluate(f);
+    f->clock = classify_clock();
+    if (f->step && (f->step >= f->stop || f->stopped))
+        run_log_line(&f->log, "nothing is left to train: %" PRId64 " steps are done, of %" PRId64,
+                     f->step, f->stop);
+    while (f->step < f->stop && !f->stopped && goes_on(f, f->step) && next_batches(f)) {
+        train_step(f);
+        between_steps(f);
+        checkpoints_tell(&f->checkpoints);
     }
-    if (epoch == 0) evaluate(f, 0);
-    if (f->o.keep == FINETUNE_KEEP_LAST) finetune_save(f);
+    report(f, 0); /* should an interrupt have come in between */
+    finetune_save_end(f);
+}
+
+mc_status finetune_result(finetune *f)
+{
+    return run_log_result_line(&f->log, "result task=%s %s train_seconds=%.1f",
+                               finetune_task_names[f->o.task], f->scores.result, f->train_seconds);
 }

@@ -136,8 +136,8 @@ static bool same_options(pretrain *p, const settings *list)
 {
     char message[1024];
     bool other_ranks = settings_ranks_of(p->resumed) != mc_world_size(p->ctx);
-    return settings_same(list, p->resumed, p->o.output, other_ranks ? "batch-size" : NULL, message,
-                         sizeof message) ||
+    return settings_same(list, NULL, p->resumed, p->o.output, other_ranks ? "batch-size" : NULL,
+                         message, sizeof message) ||
            pretrain_refuse(p, "%s", message);
 }
 

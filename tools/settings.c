@@ -104,9 +104,7 @@ uint64_t settings_u64_of(const mc_checkpoint *then, const char *name)
 
 double settings_real_of(const mc_checkpoint *then, const char *name)
 {
-    double value = 0;
-    text_parse_real(settings_text_of(then, name), &value);
-    return value;
+    return strtod(settings_text_of(then, name), NULL); /* which reads nan, too */
 }
 
 bool settings_flag_of(const mc_checkpoint *then, const char *name)
@@ -139,12 +137,18 @@ static size_t first_difference(const char *a, const char *b)
     return begin;
 }
 
-bool settings_same(const settings *list, const mc_checkpoint *checkpoint, const char *folder,
-                   const char *except, char *message, size_t room)
+static const char *find_in_checkpoint(const void *then, const char *name)
 {
+    return settings_text_of(then, name);
+}
+
+bool settings_same(const settings *list, settings_find_fn find, const void *begun,
+                   const char *folder, const char *except, char *message, size_t room)
+{
+    if (!find) find = find_in_checkpoint;
     for (int i = 0; i < list->fixed; i++) {
         const char *name = list->items[i].name, *now = list->items[i].value;
-        const char *then = settings_text_of(checkpoint, name);
+        const char *then = find(begun, name);
         if ((except && strcmp(name, except) == 0) || strcmp(now, then) == 0) continue;
         size_t begin = first_difference(now, then);
         now = *now ? now + begin : "none";

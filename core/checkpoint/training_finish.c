@@ -155,11 +155,16 @@ static mc_status take_name(mc_saving *s)
     return status ? status : remove_folder(s->err, s->aside);
 }
 
+mc_status mc_checkpoint_clean(mc_error *err, const char *folder)
+{
+    removal leftovers = {err, folder};
+    return mc_folder_each(err, folder, remove_leftover, &leftovers);
+}
+
 mc_status mc_saving_begin(mc_saving *s)
 {
-    removal leftovers = {s->err, s->folder};
     mc_status status = mc_make_folders(s->err, s->folder);
-    if (!status) status = mc_folder_each(s->err, s->folder, remove_leftover, &leftovers);
+    if (!status) status = mc_checkpoint_clean(s->err, s->folder);
     return status ? status : mc_make_folders(s->err, s->aside);
 }
 

@@ -33,6 +33,8 @@ mc_status mc_checkpoint_path(mc_error *err, char path[MC_PATH_MAX], const char *
 /* Calls fn with the names of the entries of a folder; stops at the first status but MC_OK. */
 mc_status mc_folder_each(mc_error *err, const char *folder,
                          mc_status (*fn)(void *user, const char *name), void *user);
+/* Removes what a process left there that died while it saved. */
+mc_status mc_checkpoint_clean(mc_error *err, const char *folder);
 /* Makes the weights beside the checkpoints those of the step `best`, or of `step` if that is 0;
  * see mc_checkpoint_options. */
 mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step, int64_t best);

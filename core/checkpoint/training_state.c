@@ -261,6 +261,7 @@ mc_status mc_checkpoint_restore(mc_checkpoint *c, mc_optim_manager *optim)
     mc_status status = mc_path_join(&c->ctx->error, path, c->folder, MC_TRAINING_OPTIMIZER);
     if (!status) status = mc_optim_manager_load(optim, path);
     if (!status && !c->ctx->rank) status = set_newer_aside(c);
+    if (!status && !c->ctx->rank) status = mc_checkpoint_clean(&c->ctx->error, c->run);
     if (!status && !c->ctx->rank)
         status = mc_checkpoint_publish(&c->ctx->error, c->run, c->step, c->best);
     if (!status) status = mc_ranks_meet(c->ctx);

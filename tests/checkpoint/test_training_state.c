@@ -176,7 +176,9 @@ static void test_best(void **state)
     write_text(temp_path(&f, "model.safetensors"), "own");
     save_best(&r, &f, 1, MC_CHECKPOINT_BEST_BESIDE);
     assert_false(same_file(&f, "model.safetensors", "checkpoint-1/model.safetensors"));
+    mkdir(temp_path(&f, "checkpoint-7.tmp"), 0777);
     mc_checkpoint_restore(mc_checkpoint_open(r.ctx, f.path), r.optim);
+    assert_false(exists(&f, "checkpoint-7.tmp"));
     assert_false(same_file(&f, "model.safetensors", "checkpoint-1/model.safetensors"));
     save_best(&r, &f, 2, 2);
     assert_true(same_file(&f, "model.safetensors", "checkpoint-2/model.safetensors"));

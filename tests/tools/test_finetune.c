@@ -1,0 +1,483 @@
+/* `modelcenter finetune`: a tiny BERT on a task made here. A run that was stopped, interrupted or
+ * killed goes on to the bit, whichever model it keeps; passes add up to the step of one batch;
+ * evaluations stop a run and choose its model; errors name what is wrong. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "core/modelcenter.h"
+#include "tests/tools/command_test.h"
+
+static void read_into(char *text, const char *name) { read_text(text, &folder, name); }
+
+/* Runs a shell line in the folder; $T stands for the command with what runs share: 74 rows, which
+ * are 10 steps of an epoch with 8 rows, the last one of 2. */
+static int run(const char *line)
+{
+    return run_in(&folder,
+                  "F=\"$MC finetune bert --task BoolQ --config tiny --data data\" && "
+                  "T=\"$F --batch-size 8 --epochs 3 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5\" "
+                  "&& ",
+                  line);
+}
+
+static void must(const char *line)
+{
+    int code = run(line);
+    if (code) fail_msg("exit %d of: %s\n%.2000s", code, line, err);
+}
+
+static void must_refuse(int code, const char *what, const char *line)
+{
+    int found = run(line);
+    if (found != code || !strstr(err, what))
+        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%s", found, code, what, line, err);
+}
+
+static void must_hold(const char *where, const char *what)
+{
+    if (!strstr(where, what)) fail_msg("no \"%s\" in:\n%s", what, where);
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static const char *const words[] = {"red", "blue", "green", "cat", "dog", "is", "a", "not"};
+
+/* Rows of random words; the label is whether "red" is among the first of them, sometimes wrong. */
+static void write_rows(const char *name, int rows, uint32_t seed)
+{
+    static char text[1 << 15];
+    size_t used = 0;
+    for (int row = 0; row < rows; row++) {
+        bool label = false;
+        used += (size_t)snprintf(text + used, sizeof text - used, "{\"passage\": \"");
+        int count = 2 + (int)(seed >> 16) % 9;
+        for (int i = 0; i < count; i++) {
+            seed = seed * 1664525 + 1013904223;
+            label = label || (seed >> 29 == 0 && i < 4);
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s ", words[seed >> 29]);
+        }
+        seed = seed * 1664525 + 1013904223;
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "\", \"question\": \"red\", \"label\": %s}\n",
+                                 (seed >> 28 == 0) != label ? "true" : "false");
+        assert_true(used < sizeof text);
+    }
+    write_text(temp_path(&folder, name), text);
+}
+
+static void write_model(const char *name, int dim)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "mkdir %s", name);
+    assert_int_equal(run(path), 0);
+    snprintf(path, sizeof path, "%s/vocab.txt", name);
+    write_text(temp_path(&folder, path),
+               "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nred\nblue\ngreen\ncat\ndog\nis\na\nnot\n");
+    snprintf(path, sizeof path, "%s/config.json", name);
+    snprintf(text, sizeof text,
+             "{\"vocab_size\": 13, \"hidden_size\": %d, \"num_hidden_layers\": 1,"
+             " \"num_attention_heads\": 2, \"intermediate_size\": %d,"
+             " \"max_position_embeddings\": 32}",
+             dim, 2 * dim);
+    write_text(temp_path(&folder, path), text);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = temp_folder_new();
+    setenv("OMP_NUM_THREADS", "1", 1);
+    assert_int_equal(run("mkdir data other"), 0);
+    write_rows("data/train.jsonl", 74, 1);
+    write_rows("data/val.jsonl", 21, 2);
+    write_rows("other/train.jsonl", 74, 3);
+    write_rows("other/val.jsonl", 21, 2);
+    write_model("tiny", 16);
+    return 0;
+}
+
+/* ---- resuming -------------------------------------------------------------------------------- */
+
+/* Leaves of each line of a log what does not depend on the clock. */
+static void without_times(char *text)
+{
+    char *to = text;
+    for (char *line = text; *line;) {
+        char *end = strchr(line, '\n'), *times = strstr(line, ",\"ms\"");
+        assert_non_null(end);
+        char *stop = times && times < end ? times : end;
+        memmove(to, line, (size_t)(stop - line));
+        to += stop - line;
+        *to++ = '\n';
+        line = end + 1;
+    }
+    *to = '\0';
+}
+
+static void same_logs(const char *a, const char *b)
+{
+    static char first[TEXT_ROOM], second[TEXT_ROOM];
+    read_into(first, a);
+    read_into(second, b);
+    without_times(first);
+    without_times(second);
+    assert_string_equal(first, second);
+}
+
+/* The result line without the time. */
+static const char *result(void)
+{
+    static char line[512];
+    snprintf(line, sizeof line, "%.500s", out);
+    char *at = strstr(line, " train_seconds");
+    if (!at) fail_msg("no result in: %s\n%s", out, err);
+    *at = '\0';
+    return line;
+}
+
+/* A run in one go, and one that is stopped behind each of some steps: within an epoch, at the end
+ * of one, before and after the best. */
+static void check_resume(const char *options)
+{
+    static const int stops[] = {1, 10, 17, 29};
+    char line[1200], whole[512];
+    must("rm -rf whole parts");
+    snprintf(line, sizeof line, "$T %s --output whole --log-jsonl whole.jsonl", options);
+    must(line);
+    snprintf(whole, sizeof whole, "%s", result());
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        snprintf(line, sizeof line,
+                 "$T %s --output parts --log-jsonl parts.jsonl --stop-after %d --resume", options,
+                 stops[i]);
+        must(line);
+        must_hold(err, "; go on with --resume");
+        assert_string_equal(out, "");
+        must("$MC info parts");
+    }
+    snprintf(line, sizeof line, "$T %s --output parts --log-jsonl parts.jsonl --resume", options);
+    must(line);
+    must_hold(err, "resumed behind step 29 from parts/checkpoint-29\n");
+    assert_string_equal(result(), whole);
+    must("cmp whole/model.safetensors parts/model.safetensors");
+    same_logs("whole.jsonl", "parts.jsonl");
+    must(line);
+    must_hold(err, "nothing is left to train");
+    assert_string_equal(result(), whole);
+    must("cmp whole/model.safetensors parts/model.safetensors");
+}
+
+static void test_resume_last(void **state)
+{
+    (void)state;
+    check_resume("");
+    must("test \"$(ls parts | tr '\\n' ' ')\" = "
+         "'checkpoint-29 checkpoint-30 config.json model.safetensors tokenizer_config.json "
+         "vocab.txt '");
+}
+
+static void test_resume_best(void **state)
+{
+    (void)state;
+    check_resume("--keep best --eval-every 3 --dtype bf16");
+    check_resume("--keep best --save-every 4 --save-total-limit 1 --scheduler linear");
+}
+
+static void test_resume_passes(void **state)
+{
+    (void)state;
+    check_resume("--batch-size 3 --gradient-accumulation-steps 3 --max-steps 30 --epochs 9 "
+                 "--dtype f16 --loss-scale 1e9 --eval-every 4");
+}
+
+/* A run without checkpoints leaves its model and its result. */
+static void test_ended(void **state)
+{
+    (void)state;
+    must("rm -rf plain && $T --keep best --output plain");
+    char line[512];
+    snprintf(line, sizeof line, "%.500s", out);
+    must("test \"$(ls plain | tr '\\n' ' ')\" = "
+         "'config.json finetune.json model.safetensors tokenizer_config.json vocab.txt '");
+    must("$T --keep best --output plain --resume");
+    assert_string_equal(out, line);
+    must_hold(err, "nothing is left to train: the run in plain has ended");
+    must_refuse(1, "--lr is 0.03, but the run in plain was begun with 0.02",
+                "$T --keep best --output plain --resume --lr 0.03");
+    must_refuse(1, "the run in plain has ended with other --epochs or --max-steps",
+                "$T --keep best --output plain --resume --epochs 4");
+    must("$T --output plain --max-steps 2 && $T --output plain --resume --max-steps 2");
+    must_hold(out, "result task=BoolQ accuracy=");
+    /* nothing was saved yet */
+    must("rm -rf new && $T --output new --resume --save-every 5");
+    must_hold(err, "no checkpoint in new yet: the run begins");
+    must("$T --output new --resume --epochs 4");
+    must_hold(err, "the run was begun for 30 steps, it goes on to 40");
+}
+
+/* Signals at random times, without having asked for checkpoints. */
+static void test_interrupt(void **state)
+{
+    (void)state;
+    static const char *const keeps[] = {"--keep last", "--keep best --eval-every 3"};
+    for (int i = 0; i < 2; i++) {
+        char line[1400];
+        snprintf(
+            line, sizeof line,
+            "rm -rf ctrl whole ctrl.jsonl ctrl.err && R=\"$T %s --epochs 100000\" && { $R --output "
+            "ctrl --log-jsonl ctrl.jsonl 2>ctrl.err & pid=$!; i=0; "
+            "until grep -q '^step *2[3-9]/' ctrl.err || [ $i -gt 3000 ]; do sleep 0.01; "
+            "i=$((i + 1)); done; kill -%s $pid; wait $pid; test $? = 130; } && "
+            "step=$(sed -n 's/^interrupted at step \\([0-9]*\\); go on with --resume$/\\1/p' "
+            "ctrl.err) && test -e ctrl/checkpoint-$step/training.json && $MC info ctrl && "
+            "$R --stop-after $((step + 5)) --output ctrl --log-jsonl ctrl.jsonl --resume && "
+            "$R --stop-after $((step + 5)) --output whole --log-jsonl whole.jsonl && "
+            "cmp ctrl/model.safetensors whole/model.safetensors",
+            keeps[i], i ? "TERM" : "INT");
+        must(line);
+        same_logs("whole.jsonl", "ctrl.jsonl");
+    }
+}
+
+/* ---- kill -9 --------------------------------------------------------------------------------- */
+
+static void sleep_ms(int ms)
+{
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&time, NULL);
+}
+
+/* Starts the run, and kills it so long after its first line. Whether it had ended before. */
+static bool start_and_kill(const char *options, int ms)
+{
+    char line[2000];
+    snprintf(line, sizeof line,
+             "cd '%s' && exec '%s' finetune bert --task BoolQ --config tiny --data data "
+             "--batch-size 8 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5 %s --output killed "
+             "--log-jsonl killed.jsonl --resume 2>killed.err >killed.out",
+             folder.path, MC_TOOL, options);
+    unlink(temp_path(&folder, "killed.err"));
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+        _exit(127);
+    }
+    for (int begun = 0; begun < 5000; begun += 2) {
+        if (access(temp_path(&folder, "killed.err"), F_OK) == 0) {
+            read_into(err, "killed.err");
+            if (strstr(err, "\nstep ") || strstr(err, "nothing is left")) break;
+        }
+        sleep_ms(2);
+    }
+    int status, waited = 0;
+    while (waitpid(child, &status, WNOHANG) == 0 && waited++ < ms) sleep_ms(1);
+    if (waited > ms) {
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, &status, 0), child);
+    }
+    if (WIFSIGNALED(status)) return false;
+    read_into(err, "killed.err");
+    if (WEXITSTATUS(status)) fail_msg("exit %d:\n%s", WEXITSTATUS(status), err);
+    return true;
+}
+
+static void check_kills(const char *options)
+{
+    char line[800];
+    int kills = 0;
+    uint32_t seed = 9;
+    must("rm -rf killed killed.jsonl");
+    for (bool ended = false; !ended; kills++) {
+        seed = seed * 1664525 + 1013904223;
+        ended = start_and_kill(options, kills < 12 ? (int)(seed >> 27) : 60000);
+        if (ended) continue;
+        if (run("test -e killed/config.json && $MC info killed") == 0) continue;
+        must("test ! -e killed/config.json"); /* what is there loads as a model */
+    }
+    if (kills < 4) fail_msg("the run ended after %d kills", kills - 1);
+    must("! ls killed | grep -q tmp");
+    snprintf(line, sizeof line,
+             "rm -rf unkilled && $T %s --output unkilled --log-jsonl unkilled.jsonl && "
+             "cmp killed/model.safetensors unkilled/model.safetensors",
+             options);
+    must(line);
+    same_logs("unkilled.jsonl", "killed.jsonl");
+    char whole[512];
+    snprintf(whole, sizeof whole, "%s", result());
+    read_into(out, "killed.out");
+    assert_string_equal(result(), whole);
+}
+
+static void test_kill(void **state)
+{
+    (void)state;
+    check_kills("--epochs 20 --save-every 1 --save-total-limit 1");
+    check_kills("--epochs 20 --save-every 3 --keep best --eval-every 2 --dtype bf16");
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+
+/* The numbers behind a key in a log. */
+static int numbers(const char *log, const char *key, double *values, int most)
+{
+    static char text[TEXT_ROOM];
+    int count = 0;
+    read_into(text, log);
+    for (const char *at = text; (at = strstr(at, key)) && count < most; at += strlen(key))
+        values[count++] = strtod(at + strlen(key), NULL);
+    return count;
+}
+
+/* In f32 a sum in another order differs by a few units in the last place of the largest term, and
+ * a few steps carry that on: 1e-5 is a hundred of them. */
+static void check_passes(const char *options)
+{
+    double whole[100], parts[100];
+    char line[400];
+    must("$T --dropout 0 --lr 0.002 --batch-size 16 --log-jsonl one.jsonl");
+    snprintf(line, sizeof line, "$T --dropout 0 --lr 0.002 %s --log-jsonl several.jsonl", options);
+    must(line);
+    for (int i = 0; i < 2; i++) {
+        const char *key = i ? "\"grad_norm\":" : "\"loss\":";
+        int count = numbers("one.jsonl", key, whole, 100);
+        assert_int_equal(count, 15); /* three epochs of four steps with 16 rows, one with 10 */
+        assert_int_equal(numbers("several.jsonl", key, parts, 100), count);
+        for (int k = 0; k < count; k++)
+            if (fabs(whole[k] - parts[k]) > 1e-5 * fabs(whole[k]))
+                fail_msg("%s%g, expected %g in step %d", key, parts[k], whole[k], k + 1);
+    }
+}
+
+static void test_passes(void **state)
+{
+    (void)state;
+    check_passes("--batch-size 8 --gradient-accumulation-steps 2");
+    check_passes("--batch-size 2 --rows-per-step 16");
+    check_passes(
+        "--batch-size 1 --gradient-accumulation-steps 16"); /* some have no row at the end */
+    must_refuse(1,
+                "--rows-per-step is 20, expected --batch-size times "
+                "--gradient-accumulation-steps, a multiple of 8 x 1",
+                "$T --rows-per-step 20");
+    must_refuse(1, "--rows-per-step is 32, expected",
+                "$T --rows-per-step 32 --gradient-accumulation-steps 2");
+    must("rm -rf rows && $T --rows-per-step 8 --batch-size 4 --stop-after 12 --output rows && "
+         "$T --batch-size 2 --rows-per-step 8 --output rows --resume");
+    must_hold(err,
+              "the run was begun with batch-size 4, it goes on with 2: the same up to rounding");
+    must_refuse(1, "--rows-per-step is 16, but the run in rows was begun with 8",
+                "$T --batch-size 16 --output rows --resume");
+}
+
+/* ---- evaluations ----------------------------------------------------------------------------- */
+
+static int count_of(const char *text, const char *what)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, what)); at += strlen(what)) count++;
+    return count;
+}
+
+static void test_early_stopping(void **state)
+{
+    (void)state;
+    /* nothing is learned: the first evaluation is never beaten */
+    must("$T --lr 0 --eval-every 4 --early-stopping-patience 3 --log-jsonl early.jsonl");
+    must_hold(err, "stopping early at step 16: no improvement in the last 3 evaluations; the best "
+                   "was behind step 4");
+    assert_int_equal(count_of(err, "| val accuracy"), 4);
+    assert_int_equal(count_of(err, "\nstep "), 16);
+    must("rm -rf early && $T --lr 0 --eval-every 4 --early-stopping-patience 3 --output early "
+         "--stop-after 9 && "
+         "$T --lr 0 --eval-every 4 --early-stopping-patience 3 --output early --resume");
+    must_hold(err, "stopping early at step 16");
+    char line[512];
+    snprintf(line, sizeof line, "%.500s", out);
+    must("$T --lr 0 --eval-every 4 --early-stopping-patience 3 --output early --resume");
+    must_hold(err, "nothing is left to train");
+    assert_string_equal(out, line);
+    /* whatever is no more than the threshold better is no improvement */
+    must("$T --eval-every 4 --early-stopping-patience 2 --early-stopping-threshold 1");
+    must_hold(err, "stopping early at step 12");
+    must("$T --eval-every 7 --max-steps 9");
+    assert_int_equal(count_of(err, "| val accuracy"), 2);
+}
+
+/* The model that is kept is the one whose evaluation was the best. */
+static void test_best(void **state)
+{
+    (void)state;
+    must("rm -rf best && $T --epochs 8 --lr 0.3 --eval-every 2 --keep best --output best "
+         "--log-jsonl best.jsonl");
+    double values[100], most = 0;
+    int count = numbers("best.jsonl", "\"accuracy\":", values, 100);
+    assert_int_equal(count, 40);
+    for (int i = 0; i < count; i++) most = values[i] > most ? values[i] : most;
+    assert_true(values[count - 1] < most || most == 1);
+    char line[512];
+    snprintf(line, sizeof line, "%s", result());
+    double kept = strtod(strstr(line, "accuracy=") + strlen("accuracy="), NULL);
+    assert_true(fabs(kept - most) < 1e-4);
+    must("$MC eval bert --task BoolQ --model best --data data");
+    assert_string_equal(result(), line);
+    must("$T --keep best --metric f1");
+    must_refuse(2, "--metric \"bleu\": expected accuracy or f1", "$T --metric bleu");
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void test_errors(void **state)
+{
+    (void)state;
+    must_refuse(2, "--resume needs --output", "$T --resume");
+    must_refuse(2, "--save-every needs --output", "$T --save-every 2");
+    must_refuse(2, "expected one of --pretrained and --config, not both", "$T --pretrained tiny");
+    must_refuse(2, "expected one of --pretrained and --config",
+                "$MC finetune bert --task BoolQ --data data");
+    must_refuse(1, "expected one of --pretrained and --config",
+                "$MC finetune bert --task BoolQ --data data --output none --resume");
+    must_refuse(1, "cannot write there", "touch file && $T --output file/run");
+    must("rm -rf run && $T --output run --stop-after 4 --save-every 2");
+    must_refuse(1,
+                "--output run holds a checkpoint of a run: go on with --resume, or choose another",
+                "$T --output run");
+    static const char *const changes[][2] = {
+        {"--lr 0.01", "--lr is 0.01, but the run in run was begun with 0.02"},
+        {"--keep best", "--keep is best, but the run in run was begun with last"},
+        {"--eval-every 5", "--eval-every is 5, but the run in run was begun with 0"},
+        {"--max-length 20", "--max-length is 20, but the run in run was begun with 0"},
+        {"--batch-size 4", "--rows-per-step is 4, but the run in run was begun with 8"},
+        {"--no-shuffle", "--shuffle is false, but the run in run was begun with true"},
+        {"--data other", "--data is not what the run in run was begun with"},
+        {"--seed 6", "--seed is 6, but the run in run was begun with 5"},
+        {"--dropout 0", "--dropout is 0, but the run in run was begun with 0.2"},
+        {"--dtype bf16", "--dtype is bf16, but the run in run was begun with f32"},
+        {"--metric f1", "--metric is f1, but the run in run was begun with the task's own"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        char line[200];
+        snprintf(line, sizeof line, "$T --output run --resume %s", changes[i][0]);
+        must_refuse(1, changes[i][1], line);
+    }
+    must("$T --output run --resume --zero-level 1");
+    must_hold(err,
+              "the run was begun with zero-level 3, it goes on with 1: the same up to rounding");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resume_last),   cmocka_unit_test(test_resume_best),
+        cmocka_unit_test(test_resume_passes), cmocka_unit_test(test_ended),
+        cmocka_unit_test(test_interrupt),     cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_passes),        cmocka_unit_test(test_early_stopping),
+        cmocka_unit_test(test_best),          cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
+}
