@@ -238,8 +238,8 @@ MC_API const int32_t *mc_dataset_answers(const mc_dataset *dataset);
 MC_API const char *mc_dataset_task(const mc_dataset *dataset);
 MC_API const char *mc_dataset_path(const mc_dataset *dataset); /* the file that was read */
 
-/* A row: its line in the file (from 1; of a source of one's own its number, from 1; 0 of SQuAD's
- * file, which is one document), its label (or MC_NO_LABEL), the text, and pair (NULL for a single
+/* A row: its line in the file (from 1; of a source of one's own its number, from 1; of SQuAD's
+ * file, which is one document, 0), its label (or MC_NO_LABEL), the text, and pair (NULL for a single
  * text), of its input `choice`, and the text to be generated (NULL: none). Strings belong to the
  * dataset. Out of range: 0, MC_NO_LABEL, NULL. */
 MC_API int64_t mc_dataset_line(const mc_dataset *dataset, int64_t row);

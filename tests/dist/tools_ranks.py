@@ -184,6 +184,38 @@ def test_pretraining(folder):
         check(abs(float(result["val_loss"]) - float(val)) < 2e-5, f"the same validation: {job}")
 
 
+def write_objectives(folder):
+    """Configs of models of VOCABULARY tokens, and a tokenizer with what their objectives put in."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>"] + [f"<extra_id_{i}>" for i in range(8)]
+    (folder / "words").mkdir()
+    (folder / "words/vocab.txt").write_text("".join(f"{name}\n" for name in names))
+    (folder / "bert.json").write_text(json.dumps(dict(
+        model_type="bert", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=32)))
+    (folder / "t5.json").write_text(json.dumps(dict(
+        model_type="t5", vocab_size=VOCABULARY, d_model=32, d_ff=64, d_kv=8, num_layers=2, num_heads=4)))
+    (folder / "cpm1.json").write_text(json.dumps(dict(
+        vocab_size=VOCABULARY, dim_model=32, num_heads=4, dim_head=8, dim_ff=64, num_layers=2, tied=True)))
+
+
+def test_objectives(folder):
+    """Masks, pairs and spans are drawn the same at any number of ranks."""
+    write_objectives(folder)
+    for family in "bert", "t5", "cpm1":
+        first = None
+        for ranks, level in (1, 3), (2, 3), (2, 0):
+            job = Job(folder, ranks, [
+                "pretrain", family, "--config", folder / f"{family}.json", "--tokenizer", folder / "words", "--data",
+                folder / "train.bin", "--val", folder / "val.bin", "--seq-length", 2 * LENGTH, "--lr", "0.003",
+                "--batch-size", 4 // ranks, "--tokens-per-step", 16 * LENGTH, "--steps", 12, "--shuffle",
+                "--zero-level", level, "--log-jsonl", "log.jsonl"])
+            result, steps = job.result(), steps_of(job.folder / "log.jsonl")
+            first = first or (steps, result["val_loss"])
+            check(len(steps) == 12 and steps[12] != steps[1], f"12 steps: {job}")
+            same_steps(first[0], steps, f"{family} on {ranks} ranks at level {level}")
+            check(abs(float(result["val_loss"]) - float(first[1])) < 2e-5, f"the same validation: {job}")
+
+
 def test_samples(folder):
     """A text between steps, for which the ranks' parts of the model come together."""
     texts = []
@@ -272,35 +304,6 @@ def test_finetuning(folder):
     ask = ["ask", "--model", saved.folder / "model", "--question", "is it", "--passage", "It is."]
     said = [said_by_first(Job(folder, ranks, ask)) for ranks in (1, 2, 3)]
     check(said[0] and said[0] == said[1] == said[2], f"asked on 1, 2 and 3 ranks: {said}")
-
-
-def test_finetuning_goes_on(folder):
-    """101 rows in steps of 20, so that the last step of an epoch has one row: a run that stops before it
-    goes on to the bit, and on other numbers of ranks, in other pieces, up to rounding."""
-    def tuned(ranks, passes, *more):
-        return Job(folder, ranks, ["finetune", "bert", "--task", "BoolQ", "--config", QUICKSTART, "--data",
-                                   folder / "qa", "--batch-size", 20 // ranks // passes, "--rows-per-step", 20,
-                                   "--epochs", 2, "--lr", "1e-3", "--eval-every", 4, "--keep", "best", *more])
-
-    def model(name):
-        return (folder / name / "model.safetensors").read_bytes()
-
-    files = [("--output", folder / name, "--log-jsonl", folder / f"{name}.jsonl") for name in ("whole", "parts", "moved")]
-    whole = tuned(2, 2, *files[0]).result()
-    for stop in (5, 9):
-        job = tuned(2, 2, *files[1], "--resume", "--stop-after", stop)
-        check(job.wait() == 0 and "stopped at step" in job.read("err", 0), f"stopped: {job} {job.read('err', 0)[-500:]}")
-    parts = tuned(2, 2, *files[1], "--resume").result()
-    check(whole.get("accuracy") == parts.get("accuracy") and model("whole") == model("parts"),
-          f"to the bit: {whole} {parts}")
-    check(steps_of(folder / "whole.jsonl") == steps_of(folder / "parts.jsonl"), "the same losses and norms")
-    tuned(1, 1, "--dropout", 0, "--log-jsonl", folder / "one.jsonl").result()
-    for ranks, passes, stop in ((4, 1, 3), (1, 4, 7), (2, 5, 0)):
-        more = ("--stop-after", stop) if stop else ()
-        job = tuned(ranks, passes, "--dropout", 0, *files[2], "--resume", *more)
-        check(job.wait() == 0, f"on {ranks} ranks, {passes} passes: {job.read('err', 0)[-500:]}")
-    check("the run was begun on 1 rank, it goes on on 2" in job.read("err", 0), f"it says so: {job}")
-    same_steps(steps_of(folder / "one.jsonl"), steps_of(folder / "moved.jsonl"), "in other pieces")
 
 
 def test_embedding(folder):
