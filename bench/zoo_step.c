@@ -5,12 +5,15 @@
  *     bench/zoo_step t5 t5-base 32 512 target=128 device=cuda dtype=bf16 dropout=0.1
  *     bench/zoo_step t5 t5-base 32 512 target=128 device=cuda dtype=bf16 varied=1
  *     bench/zoo_step gptj gptj-6b 4 1024 device=cuda dtype=bf16 grads=param recompute=selective
+ *     bench/zoo_step gptj gptj-6b 4 1024 device=cuda dtype=bf16 lora=8 targets=q_proj,v_proj
  *     bench/zoo_step cpm1 cpm1-large 8 512 device=cuda dtype=bf16 marks=1
  *
  * Options: target (tokens of an encoder-decoder's targets, 128), steps (20), device (cpu), dtype
  * (f32), dropout (0), recompute (none, selective, full), grads (f32, param), varied=1 (lengths
  * uniform in LENGTH/4 .. LENGTH, and the same share of targets, packed), marks=1 (CPM-1's context:
- * the first half of each sequence), clip (1; 0: none), layers (of the config's, 0: all).
+ * the first half of each sequence), clip (1; 0: none), layers (of the config's, 0: all), lora (rank
+ * of LoRA's factors, 0: none; alpha is twice that), targets (of LoRA, with commas between; those of
+ * the family).
  *
  * Everything of a step is done: upload of new tokens, forward, the language model's loss, backward,
  * norm and clipping, AdamW, and the loss of the step before is read. Steps are timed on the host
@@ -137,6 +140,23 @@ static void make_inputs(run *r)
     mc_tensor_write(r->marks, r->host, (size_t)tokens * sizeof *r->host);
 }
 
+enum { TARGETS = 16 };
+
+/* LoRA by the options lora and targets; false: none. */
+static bool read_lora(int argc, char **argv, mc_lora_options *out)
+{
+    static char text[256];
+    static const char *names[TARGETS + 1];
+    int count = 0;
+    *out = (mc_lora_options){.rank = atoi(option(argc, argv, "lora", "0"))};
+    out->alpha = 2 * (float)out->rank;
+    snprintf(text, sizeof text, "%s", option(argc, argv, "targets", ""));
+    for (char *name = strtok(text, ","); name && count < TARGETS; name = strtok(NULL, ","))
+        names[count++] = name;
+    if (count) out->targets = names;
+    return out->rank > 0;
+}
+
 static void make(run *r, int argc, char **argv)
 {
     static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
@@ -148,6 +168,8 @@ static void make(run *r, int argc, char **argv)
     mc_load_options load = {.dtype = values[one_of(option(argc, argv, "dtype", "f32"), dtypes)],
                             .recompute =
                                 kinds[one_of(option(argc, argv, "recompute", "none"), recomputes)]};
+    mc_lora_options lora;
+    if (read_lora(argc, argv, &lora)) load.lora = &lora;
     r->ctx = mc_init_distributed(&(mc_init_options){
         .seed = 42,
         .device = option(argc, argv, "device", "cpu"),

@@ -5,6 +5,8 @@
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/checkpoint/torch_writer_internal.h"
+#include "core/hub/find_internal.h"
+#include "models/lora.h"
 #include "models/model_internal.h"
 
 /* What a folder may hold beside config.json and weights that every form has. */
@@ -72,25 +74,67 @@ static mc_status add_torch_file(mc_context *ctx, const char *folder)
     return status ? status : mc_ranks_work_end(&work);
 }
 
+/* Where a model's files lie: its folder or file, and of an adapter its base's folder ("": no
+ * adapter). */
+typedef struct source {
+    char folder[MC_PATH_MAX], base[MC_PATH_MAX];
+    bool file; /* which has nothing beside it */
+} source;
+
+static mc_status find_base(mc_context *ctx, const mc_convert_options *options, source *s)
+{
+    char name[MC_PATH_MAX];
+    bool adapter = !s->file && mc_hub_is_adapter(s->folder);
+    if (adapter != options->merge)
+        return mc_fail(ctx, MC_ERR_ARGUMENT,
+                       adapter ? "%s: is an adapter: expected merge, which writes base and adapter "
+                                 "as one model"
+                               : "%s: is no adapter that could be merged into its base",
+                       s->folder);
+    if (!adapter) return MC_OK;
+    if (!options->base && mc_hub_adapter_base(&ctx->error, s->folder, name))
+        return mc_error_status(ctx);
+    return mc_model_find_folder(ctx, options->base ? options->base : name, NULL, s->base);
+}
+
+static mc_status find_source(mc_context *ctx, const char *identifier,
+                             const mc_convert_options *options, source *s)
+{
+    mc_load_options load = {.saved_heads = true};
+    s->base[0] = '\0';
+    s->file = identifier && mc_path_is_file(identifier);
+    mc_status status = s->file ? mc_path_join(&ctx->error, s->folder, "", identifier)
+                               : mc_model_find_folder(ctx, identifier, &load, s->folder);
+    return status ? status : find_base(ctx, options, s);
+}
+
+static void write_model(mc_context *ctx, const source *s, const char *folder,
+                        const mc_convert_options *options)
+{
+    mc_load_options load = {.dtype = options->dtype, .saved_heads = true, .base = options->base};
+    if (!load.dtype) load.dtype = dtype_of(ctx, *s->base ? s->base : s->folder);
+    mc_model *m = mc_model_from_pretrained_of(ctx, options->family, s->folder, &load);
+    if (m && *s->base) mc_lora_merge(m);
+    mc_model_save_as(m, folder, &options->save);
+    mc_model_free(m);
+}
+
 mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *folder,
                            const mc_convert_options *given)
 {
     mc_convert_options options = given ? *given : (mc_convert_options){.dtype = MC_DTYPE_DEFAULT};
-    mc_load_options load = {.dtype = options.dtype, .saved_heads = true};
-    char from[MC_PATH_MAX];
+    source from;
     if (mc_failed(ctx)) return mc_error_status(ctx);
-    bool file = identifier && mc_path_is_file(identifier); /* which has nothing beside it */
-    mc_status status = file ? mc_path_join(&ctx->error, from, "", identifier)
-                            : mc_model_find_folder(ctx, identifier, &load, from);
+    mc_status status = find_source(ctx, identifier, &options, &from);
     if (status) return status;
-    if (!folder || is_same_folder(from, folder))
+    if (!folder || is_same_folder(from.folder, folder) ||
+        (*from.base && is_same_folder(from.base, folder)))
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: expected another folder than the model's own",
                        folder ? folder : "the folder to write is NULL");
-    if (!load.dtype) load.dtype = dtype_of(ctx, from);
-    mc_model *m = mc_model_from_pretrained_of(ctx, options.family, from, &load);
-    mc_model_save_as(m, folder, &options.save);
-    mc_model_free(m);
+    write_model(ctx, &from, folder, &options);
     if (options.save.form == MC_SAVE_MODELCENTER) add_torch_file(ctx, folder);
-    if (!mc_failed(ctx) && !ctx->rank && !file) carry(&ctx->error, from, folder);
+    bool carries = !mc_failed(ctx) && !ctx->rank && !from.file;
+    if (carries && *from.base) carry(&ctx->error, from.base, folder);
+    if (carries && !mc_failed(ctx)) carry(&ctx->error, from.folder, folder);
     return mc_ranks_meet(ctx);
 }

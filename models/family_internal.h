@@ -128,6 +128,8 @@ struct mc_model {
     mc_linear *token_head;            /* ModelCenter's cls_head; NULL: none */
     int32_t eos[MC_MODEL_MAX_EOS];    /* those that end a text */
     int eos_count;
+    struct mc_lora *lora; /* factors beside frozen weights; NULL: none */
+    char *source;         /* what it was loaded from; NULL: nothing */
     char *task;
     char **label_names; /* heads.labels of them, or NULL */
 };
@@ -176,6 +178,7 @@ struct mc_family {
     const char *const *mc_has, *const *mc_lacks;
     bool (*mc_is)(const cJSON *json); /* and what config.json has to say; NULL: nothing */
     const char *classifier;           /* the last matrix of Hugging Face's classification head */
+    const char *const *lora_targets; /* the layers that PEFT adds factors to by itself; NULL ends */
 
     /* Fills in what follows from other values, and checks what no single row can. */
     bool (*finish)(const mc_config_reader *r, void *config);

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include "core/checkpoint/pretrained_internal.h"
 #include "core/hub/find_internal.h"
-#include "models/model_internal.h"
+#include "models/lora_internal.h"
 
 /* ---- which family ---------------------------------------------------------------------------- */
 
@@ -184,17 +184,20 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
 
 /* A model from an opened file of weights and what a config.json says about it. */
 static mc_model *open_weights(const mc_config_reader *r, const mc_family *asked,
-                              mc_tensor_file *file, const char *path,
-                              const mc_load_options *options)
+                              mc_tensor_file *file, const char *path, const mc_lora_file *adapter,
+                              const mc_load_options *given)
 {
     const mc_family *family = file ? choose_family(r, file, asked) : NULL;
-    return family ? build(family, r, file, path, options) : NULL;
+    mc_load_options options = *given;
+    if (family && adapter && !options.num_labels)
+        options.num_labels = mc_lora_file_classes(adapter, family);
+    return family ? build(family, r, file, path, &options) : NULL;
 }
 
 static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char *folder,
-                             const mc_load_options *given)
+                             const mc_lora_file *adapter, const mc_load_options *given)
 {
-    mc_load_options options = given ? *given : (mc_load_options){0};
+    mc_load_options options = *given;
     char path[MC_PATH_MAX];
     if (mc_path_join(&ctx->error, path, folder, "config.json")) return NULL;
     cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
@@ -204,7 +207,7 @@ static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char
     if (json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype)))
         file =
             mc_tensor_file_open(ctx, folder, &(mc_tensor_file_options){.variant = options.variant});
-    mc_model *m = open_weights(&r, asked, file, folder, &options);
+    mc_model *m = open_weights(&r, asked, file, folder, adapter, &options);
     mc_tensor_file_free(file);
     cJSON_Delete(json);
     return m;
@@ -232,7 +235,7 @@ static cJSON *config_of_file(const mc_tensor_file *file)
 static mc_model *open_file(mc_context *ctx, const mc_family *asked, const char *path,
                            const mc_load_options *given)
 {
-    mc_load_options options = given ? *given : (mc_load_options){0};
+    mc_load_options options = *given;
     mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
     cJSON *json = NULL;
     mc_model *m = NULL;
@@ -246,7 +249,7 @@ static mc_model *open_file(mc_context *ctx, const mc_family *asked, const char *
     mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
     if (json) r.form = mc_config_form_of(json);
     if (json && (!options.saved_dtype || options.dtype || mc_config_dtype(&r, &options.dtype)))
-        m = open_weights(&r, asked, file, path, &options);
+        m = open_weights(&r, asked, file, path, NULL, &options);
     mc_tensor_file_free(file);
     cJSON_Delete(json);
     return m;
@@ -264,10 +267,95 @@ mc_status mc_model_find_folder(mc_context *ctx, const char *identifier,
     return mc_hub_find(ctx, identifier, &request, folder);
 }
 
+/* ---- adapters -------------------------------------------------------------------------------- */
+
+/* The base that an adapter names, or the one that is asked for in its place. */
+static const char *base_of(const mc_lora_file *adapter, mc_load_options *options)
+{
+    mc_context *ctx = adapter->ctx;
+    if (!options->base) options->revision = adapter->revision;
+    const char *base = options->base ? options->base : adapter->options.base;
+    if (!base || !*base)
+        mc_fail(ctx, MC_ERR_NOT_FOUND,
+                "%s: key \"base_model_name_or_path\" names no base: give one (--base, or "
+                "mc_load_options.base)",
+                adapter->path);
+    return mc_failed(ctx) ? NULL : base;
+}
+
+/* Task and names of labels, where the folder says them itself. */
+static void read_own_config(mc_model *m, const char *folder)
+{
+    char path[MC_PATH_MAX];
+    mc_context *ctx = m->module.ctx;
+    if (mc_path_join(&ctx->error, path, folder, "config.json") || !mc_path_is_file(path)) return;
+    cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
+    mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
+    if (json) read_task(m, &r);
+    cJSON_Delete(json);
+}
+
+static mc_model *open_base(const mc_family *asked, const char *folder, const mc_lora_file *adapter,
+                           mc_load_options *options)
+{
+    char base[MC_PATH_MAX];
+    mc_context *ctx = adapter->ctx;
+    options->base = base_of(adapter, options);
+    if (!options->base || mc_model_find_folder(ctx, options->base, options, base)) return NULL;
+    if (mc_hub_is_adapter(base)) {
+        mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: the base %s is an adapter itself, expected a model",
+                folder, base);
+        return NULL;
+    }
+    mc_model *m = open_folder(ctx, asked, base, adapter, options);
+    if (m && !mc_failed(ctx) && mc_lora_file_load(adapter, m, folder)) read_own_config(m, folder);
+    return m;
+}
+
+/* The base that a folder of an adapter names, with the adapter's factors. */
+static mc_model *open_adapter(mc_context *ctx, const mc_family *asked, const char *folder,
+                              const mc_load_options *given)
+{
+    mc_load_options options = *given;
+    mc_lora_file adapter;
+    mc_model *m = NULL;
+    bool good = mc_lora_file_open(ctx, folder, &adapter);
+    if (good && given->lora)
+        good = !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "%s: the folder is an adapter, which has factors already", adapter.path);
+    options.lora = &adapter.options;
+    if (good) m = open_base(asked, folder, &adapter, &options);
+    mc_lora_file_release(&adapter);
+    return m;
+}
+
+/* What an adapter of the model names as its base: a folder wherever one is. */
+static void name_source(const char *identifier, mc_load_options *options, char path[MC_PATH_MAX])
+{
+    options->base = mc_path_is_folder(identifier) && realpath(identifier, path) ? path : identifier;
+}
+
+static mc_model *open_any(mc_context *ctx, const mc_family *asked, const char *identifier,
+                          const mc_load_options *given)
+{
+    char folder[MC_PATH_MAX], path[MC_PATH_MAX];
+    mc_load_options options = given ? *given : (mc_load_options){0};
+    if (!identifier || !mc_path_is_file(identifier)) {
+        if (mc_model_find_folder(ctx, identifier, &options, folder)) return NULL;
+        if (mc_hub_is_adapter(folder)) return open_adapter(ctx, asked, folder, &options);
+    }
+    if (options.base)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: is no adapter, but its base is given", identifier);
+    if (mc_failed(ctx)) return NULL;
+    name_source(identifier, &options, path);
+    if (mc_path_is_file(identifier)) return open_file(ctx, asked, identifier, &options);
+    return open_folder(ctx, asked, folder, NULL, &options);
+}
+
 mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const char *identifier,
                                       const mc_load_options *options)
 {
-    char folder[MC_PATH_MAX], known[256];
+    char known[256];
     const mc_family *asked = mc_family_find(name);
     if (mc_failed(ctx)) return NULL;
     if (name && !asked) {
@@ -275,11 +363,7 @@ mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const c
                 list_families(known, sizeof known));
         return NULL;
     }
-    mc_model *m = NULL;
-    if (identifier && mc_path_is_file(identifier))
-        m = open_file(ctx, asked, identifier, options);
-    else if (mc_model_find_folder(ctx, identifier, options, folder) == MC_OK)
-        m = open_folder(ctx, asked, folder, options);
+    mc_model *m = open_any(ctx, asked, identifier, options);
     mc_error_while(&ctx->error, "loading %s \"%s\"", asked ? asked->title : "the model",
                    identifier ? identifier : "");
     if (!mc_failed(ctx)) return m;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "core/autograd/step_internal.h"
 #include "core/ops/ops_internal.h"
-#include "models/model_internal.h"
+#include "models/lora_internal.h"
 
 /* ---- construction ---------------------------------------------------------------------------- */
 
@@ -76,7 +76,9 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
         m->shape = family->shape(m->config);
         m->shape.kind = family->kind;
         if (m->shape.eos_token >= 0) m->eos[m->eos_count++] = (int32_t)m->shape.eos_token;
-        if (family->declare(m, options) && !mc_failed(ctx)) return m;
+        if (options->base) m->source = mc_module_strdup(m->module.root, options->base);
+        if (family->declare(m, options) && options->lora) mc_lora_add(m, options->lora);
+        if (!mc_failed(ctx)) return m;
     }
     mc_module_free(&m->module);
     return NULL;
@@ -85,7 +87,9 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
 mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other, const mc_load_options *options)
 {
     if (!other) return NULL;
-    return mc_model_from_config(ctx, other->family, other->config, &other->heads, options);
+    mc_load_options like = options ? *options : (mc_load_options){0};
+    if (other->lora) like.lora = &other->lora->options;
+    return mc_model_from_config(ctx, other->family, other->config, &other->heads, &like);
 }
 
 void mc_model_free(mc_model *m)
@@ -133,7 +137,8 @@ double mc_model_flops(mc_model *m, int64_t length)
     const mc_model_shape *s = &m->shape;
     double width = (double)(s->heads * s->head_dim),
            layers = (double)(s->layers + s->decoder_layers);
-    return 6.0 * (double)mc_module_parameter_count(&m->module) +
+    double all = (double)mc_module_parameter_count(&m->module);
+    return 4.0 * all + 2.0 * (double)mc_model_trainable_count(m) +
            12.0 * layers * width * (double)length;
 }
 

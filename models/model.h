@@ -126,7 +126,8 @@ MC_API int64_t mc_model_dim(const mc_model *model); /* 0 for NULL */
 /* How data sets put texts to the model: mc_dataset_options.prompt. Zeros for NULL. */
 MC_API mc_prompt mc_model_prompt(const mc_model *model);
 MC_API mc_module *mc_model_module(mc_model *model);
-/* FLOP of a training step a token of a sequence of `length`: 6 N + 12 L D T. */
+/* FLOP of a training step a token of a sequence of `length`: 6 N + 12 L D T; 4 N for parameters
+ * that are frozen, whose own gradients are not computed. */
 MC_API double mc_model_flops(mc_model *model, int64_t length);
 /* All probabilities of dropout; 0 switches it off. */
 MC_API void mc_model_set_dropout(mc_model *model, float p);

@@ -7,6 +7,8 @@
 
 /* The heads that a new model is trained with unless others are given. */
 mc_model_heads mc_default_heads(const mc_family *family, const mc_load_options *options);
+/* Whether the base model's names have their prefix in files: where heads stand beside it. */
+bool mc_model_is_prefixed(const mc_model *m);
 /* The folder that holds an identifier's files, ModelCenter's names included; they are downloaded if
  * need be. `options` may be NULL. All ranks do it together. */
 mc_status mc_model_find_folder(mc_context *ctx, const char *identifier,

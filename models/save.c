@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/checkpoint/pretrained_internal.h"
-#include "models/model_internal.h"
+#include "models/lora_internal.h"
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
@@ -108,13 +108,27 @@ static char *print_config(mc_model *m, mc_config_form form, const void *config)
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* Whether the base model's names have their prefix: where heads stand beside it. */
-static bool is_prefixed(const mc_model *m)
+bool mc_model_is_prefixed(const mc_model *m)
 {
     const mc_model_heads *h = &m->heads;
     if (m->shape.kind == MC_MODEL_DECODER) return true;
     if (m->shape.kind == MC_MODEL_ENCODER_DECODER) return h->labels;
     return h->lm || h->nsp || h->labels;
+}
+
+/* Writes the folder; of a model with factors, an adapter's. */
+static void write_folder(mc_model *m, const char *folder, mc_pretrained_folder *what)
+{
+    mc_context *ctx = m->module.ctx;
+    mc_weight_map map = mc_lora_map(m);
+    char *adapter = m->lora ? mc_lora_config_text(m) : NULL;
+    if (m->lora) {
+        what->form.map = &map;
+        what->form.own_names = false; /* the map has names for all */
+    }
+    what->adapter = adapter;
+    if (!mc_failed(ctx)) mc_pretrained_write(what, folder);
+    cJSON_free(adapter);
 }
 
 static void save(mc_model *m, const char *folder, mc_config_form form, int64_t max_shard_size)
@@ -128,17 +142,32 @@ static void save(mc_model *m, const char *folder, mc_config_form form, int64_t m
     mc_pretrained_folder what = {.model = &m->module,
                                  .form = {.map = m->family->map,
                                           .layers = (int)m->shape.layers,
-                                          .prefixed = is_prefixed(m),
+                                          .prefixed = mc_model_is_prefixed(m),
                                           .own_names = form == MC_FORM_MC,
                                           .max_shard_size = max_shard_size}};
     memcpy(config, m->config, m->family->config_size);
     if (!m->family->before_save || m->family->before_save(m, form, config, &what.form.scaling)) {
         char *text = print_config(m, form, config);
         what.config = text;
-        if (!mc_failed(ctx)) mc_pretrained_write(&what, folder);
+        if (!mc_failed(ctx)) write_folder(m, folder, &what);
         cJSON_free(text);
     }
     mc_free(config);
+}
+
+/* An adapter has one form, PEFT's, with names of ours where there are no others. */
+static bool check_adapter(const mc_model *m, mc_config_form form)
+{
+    mc_context *ctx = m->module.ctx;
+    if (!m->lora) return true;
+    if (!m->lora->options.base)
+        mc_fail(ctx, MC_ERR_STATE,
+                "the model was not loaded from anywhere that the adapter could name as its base: "
+                "save it first, or set mc_lora_options.base");
+    else if (form != mc_config_form_for(m->family))
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "an adapter has no ModelCenter form: merge it into its base first");
+    return !mc_failed(ctx);
 }
 
 /* Whether the model can be said in a form at all. */
@@ -176,8 +205,8 @@ mc_status mc_model_save_as(mc_model *m, const char *folder, const mc_save_option
     mc_config_form form = mc_config_form_for(m->family);
     if (options.form) form = options.form == MC_SAVE_HUGGING_FACE ? MC_FORM_HF : MC_FORM_MC;
     if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (mc_save_options_check(ctx, &options) && has_form(m, form))
-        save(m, folder, form, options.max_shard_size);
+    if (mc_save_options_check(ctx, &options) && has_form(m, form) && check_adapter(m, form))
+        save(m, folder, form, m->lora ? 0 : options.max_shard_size);
     mc_error_while(&ctx->error, "saving %s to \"%s\"", m->family->title, folder);
     return mc_error_status(ctx);
 }

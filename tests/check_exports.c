@@ -1,10 +1,15 @@
-/* The library's side of check_exports.py, which compares with `transformers`:
+/* The library's side of check_exports.py, which compares with `transformers`, and of
+ * check_adapters.py, which compares with `peft`:
  *
  *     check_exports make FAMILY CONFIG HEADS FOLDER SHARD_BYTES
  *         saves a model of random parameters. CONFIG is a config.json; HEADS words of "lm", "nsp",
  *         "pooler" and "labels=N" with commas between; SHARD_BYTES 0 for one file.
  *     check_exports convert FOLDER OUT hf|modelcenter
  *         writes a model in a form, with mc_model_convert.
+ *     check_exports adapt FOLDER OUT RANK PATTERN
+ *         saves an adapter of a model, all of whose values are random; PATTERN "-": by default.
+ *     check_exports merge FOLDER OUT
+ *         writes base and adapter as one model, with mc_model_convert.
  *     check_exports run FOLDER INPUT OUTPUT
  *         loads a model and writes what it gives for a batch. INPUT is a safetensors file with
  *         "ids" and "lengths", and "decoder_ids" and "decoder_lengths" for encoder-decoders.
@@ -44,12 +49,13 @@ static float noise(uint64_t *state)
     return 0.6f * ((float)(*state >> 40) / 16777216.0f - 0.5f);
 }
 
-/* Initial values and noise, so that no bias is 0 and no norm's weight 1. */
+/* Initial values and noise, so that no bias is 0 and no norm's weight 1, in what is trained. */
 static void disturb(mc_module *m)
 {
     uint64_t state = 1;
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(m, &it));) {
+        if (!mc_parameter_trainable(p)) continue;
         int64_t count = mc_shape_count(mc_parameter_shape(p));
         float *values = malloc((size_t)count * sizeof *values);
         if (values && mc_parameter_read(p, values) == MC_OK) {
@@ -68,6 +74,24 @@ static int make(mc_context *ctx, char **argv)
     disturb(mc_model_module(m));
     mc_save_options save = {.max_shard_size = strtoll(argv[4], NULL, 10)};
     return mc_model_save_as(m, argv[3], &save) == MC_OK ? 0 : FAILED;
+}
+
+static int adapt(mc_context *ctx, char **argv)
+{
+    bool given = strcmp(argv[3], "-") != 0;
+    mc_lora_options lora = {.rank = (int)strtol(argv[2], NULL, 10),
+                            .target_pattern = given ? argv[3] : NULL};
+    mc_load_options load = {.lora = &lora, .saved_heads = true};
+    mc_model *m = mc_model_from_pretrained(ctx, argv[0], &load);
+    if (!m) return FAILED;
+    disturb(mc_model_module(m));
+    return mc_model_save(m, argv[1]) == MC_OK ? 0 : FAILED;
+}
+
+static int merge(mc_context *ctx, char **argv)
+{
+    mc_convert_options o = {.merge = true};
+    return mc_model_convert(ctx, argv[0], argv[1], &o) == MC_OK ? 0 : FAILED;
 }
 
 static int convert(mc_context *ctx, char **argv)
@@ -174,10 +198,13 @@ int main(int argc, char **argv)
         code = convert(ctx, argv + 2);
     else if (argc == 5 && strcmp(argv[1], "run") == 0)
         code = run(ctx, argv + 2);
+    else if (argc == 6 && strcmp(argv[1], "adapt") == 0)
+        code = adapt(ctx, argv + 2);
+    else if (argc == 4 && strcmp(argv[1], "merge") == 0)
+        code = merge(ctx, argv + 2);
     else
-        fail("expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, convert FOLDER OUT FORM, or "
-             "run FOLDER "
-             "INPUT OUTPUT");
+        fail("expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, convert FOLDER OUT FORM, "
+             "adapt FOLDER OUT RANK PATTERN, merge FOLDER OUT, or run FOLDER INPUT OUTPUT");
     if (mc_failed(ctx)) mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return code;

@@ -7,8 +7,9 @@
 #include "tools/train_options.h"
 
 typedef struct convert_options {
-    const char *model, *output;
+    const char *model, *output, *base;
     int to, dtype;
+    bool merge;
     int64_t max_shard_size;
     ranks_options ranks;
 } convert_options;
@@ -21,7 +22,8 @@ static int run(const convert_options *o)
     run_log log = {0};
     mc_context *ctx = ranks_start(&o->ranks, 0, "cpu", &log);
     mc_convert_options options = {
-        .save = {.form = forms[o->to], .max_shard_size = o->max_shard_size}};
+        .save = {.max_shard_size = o->max_shard_size}, .merge = o->merge, .base = o->base};
+    if (o->to != TRAIN_UNSET) options.save.form = forms[o->to];
     if (o->dtype != TRAIN_UNSET) options.dtype = train_dtypes[o->dtype];
     bool good = mc_model_convert(ctx, o->model, o->output, &options) == MC_OK;
     ranks_print_error(ctx, false);
@@ -37,7 +39,8 @@ static const char details[] =
     "error. Files of the tokenizer come along.\n\n"
     "  modelcenter convert ./modelcenter-t5 t5 --to hf\n"
     "  modelcenter convert gpt2-xl out --to modelcenter --dtype f16\n"
-    "  modelcenter convert EleutherAI/gpt-j-6b out --to hf --dtype bf16 --max-shard-size 5GB\n";
+    "  modelcenter convert EleutherAI/gpt-j-6b out --to hf --dtype bf16 --max-shard-size 5GB\n"
+    "  modelcenter convert my-adapter merged --merge\n";
 
 int cmd_convert(int argc, char **argv)
 {
@@ -48,7 +51,11 @@ int cmd_convert(int argc, char **argv)
          .positional = true},
         {ARGS_PATH("output", &o.output, "the folder to write"), .required = true,
          .positional = true},
-        {ARGS_CHOICE("to", &o.to, form_names, "the form to write"), .required = true},
+        {ARGS_CHOICE("to", &o.to, form_names, "the form to write"),
+         .default_text = "none; with --merge the base's usual one"},
+        {ARGS_FLAG("merge", &o.merge, "write an adapter and its base as one model")},
+        {ARGS_PATH("base", &o.base, "folder or identifier of the adapter's base"),
+         .default_text = "the one that it names"},
         {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of the weights"),
          .default_text = "that of the files", .known_as = "torch-dtype"},
         {ARGS_BYTES("max-shard-size", &o.max_shard_size,
@@ -64,5 +71,6 @@ int cmd_convert(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    if (o.to == TRAIN_UNSET && !o.merge) return args_error(&spec, "expected --to or --merge");
     return run(&o);
 }

@@ -6,6 +6,7 @@
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/families.h"
+#include "tools/lora_options.h"
 #include "tools/train_options.h"
 
 #define TEXT_OF(number) TEXT(number)
@@ -20,6 +21,7 @@ typedef struct plan_options {
     int64_t ranks, batch_size, seq_length, target_length, micro_steps, gpus_per_node;
     double dropout, network_gbps, bus_gbs, pcie_gbs, host_gbs, peak_tflops;
     bool dropout_given, bus_given;
+    lora_options lora;
     train_options train;
 } plan_options;
 
@@ -69,7 +71,8 @@ static void make_model(plan *p)
     bool classifies = mc_family_kind(family) == MC_MODEL_ENCODER;
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = classifies ? 2 : 0,
-                            .recompute = train_recomputes[o->train.recompute]};
+                            .recompute = train_recomputes[o->train.recompute],
+                            .lora = lora_options_of(&o->lora)};
     p->model = mc_model_new(p->dry, family, o->config, NULL, &load);
     mc_model_shape shape = mc_model_get_shape(p->model);
     int64_t usual = shape.kind == MC_MODEL_DECODER ? 1024 : 512;
@@ -264,9 +267,9 @@ static void report(const plan *p)
     show_memory(p);
     show_time(p);
     if (isfinite(mfu))
-        printf("%.1f tokens/s, %.1f %% MFU: (6 N + 12 L D T) FLOP a token against %.4g TFLOP/s, "
+        printf("%.1f tokens/s, %.1f %% MFU: (%s + 12 L D T) FLOP a token against %.4g TFLOP/s, "
                "%s\n",
-               per_s, 100 * mfu, 1e-12 * peak, what);
+               per_s, 100 * mfu, o->lora.rank ? "4 N" : "6 N", 1e-12 * peak, what);
     printf("result model=%s ranks=%" PRId64 " zero_level=%d parameters=%" PRId64
            " tokens_per_step=%" PRId64 " peak_bytes=%" PRIu64 " sent_bytes=%" PRIu64
            " host_bytes=%" PRIu64 " collectives=%" PRIu64
@@ -316,6 +319,7 @@ int cmd_plan(int argc, char **argv)
         .network_gbps = 400,
         .pcie_gbs = 50,
         .host_gbs = MC_PLAN_HOST_GBS,
+        .lora = LORA_DEFAULTS,
         .train = {.dtype = TRAIN_UNSET, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
     args_table table = {.count = 0};
     args_table_add(
@@ -347,6 +351,7 @@ int cmd_plan(int argc, char **argv)
         });
     train_add_machine_rows(&table, &o.train);
     train_add_rank_rows(&table, &o.train);
+    lora_add_rows(&table, &o.lora);
     args_table_add(
         &table,
         (args_option[]){
@@ -377,5 +382,7 @@ int cmd_plan(int argc, char **argv)
                             .details = details,
                             .options = table.rows};
     int code;
-    return args_parse(&spec, argc, argv, &code) ? run(&o) : code;
+    if (!args_parse(&spec, argc, argv, &code)) return code;
+    const char *wrong = lora_options_check(&o.lora);
+    return wrong ? args_error(&spec, "%s", wrong) : run(&o);
 }

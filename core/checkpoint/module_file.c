@@ -9,7 +9,7 @@
 
 /* Every parameter under its own name. */
 static const mc_weight_rule no_rules[] = {{0}};
-static const mc_weight_map own_names = {.rules = no_rules, .base_prefix = ""};
+static const mc_weight_map own_names = {.rules = no_rules, .base_prefix = "", .with_factors = true};
 
 /* MC_OK if the call can go on. */
 static mc_status check(const mc_module *module, const char *path, const char *call)

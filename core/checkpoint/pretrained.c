@@ -10,39 +10,45 @@ bool mc_save_options_check(mc_context *ctx, const mc_save_options *options)
                     (long long)options->max_shard_size);
 }
 
-/* config.json, by rank 0 alone, up to where it takes its name. */
-static void begin_config(const mc_pretrained_folder *what, mc_file_writer *config, const char *path)
+/* A config, by rank 0 alone, up to where it takes its name. */
+static void begin_config(mc_context *ctx, mc_file_writer *config, const char *folder,
+                         const char *name, const char *text)
 {
-    mc_context *ctx = what->model->ctx;
-    if (ctx->rank || mc_file_writer_init(&ctx->error, config, path)) return;
-    mc_file_write(config, what->config, strlen(what->config));
+    char path[MC_PATH_MAX];
+    if (!text || ctx->rank || mc_failed(ctx) || mc_path_join(&ctx->error, path, folder, name) ||
+        mc_file_writer_init(&ctx->error, config, path))
+        return;
+    mc_file_write(config, text, strlen(text));
     mc_file_write(config, "\n", 1);
     mc_file_sync(config);
 }
 
-static void write_files(const mc_pretrained_folder *what, const char *config_path,
+static void write_files(const mc_pretrained_folder *what, const char *folder,
                         const char *weights_path)
 {
     mc_context *ctx = what->model->ctx;
     mc_weight_files *weights = mc_weights_write(what->model, &what->form, weights_path);
-    mc_file_writer config = {.fd = -1};
-    if (!mc_failed(ctx)) begin_config(what, &config, config_path);
+    mc_file_writer config = {.fd = -1}, adapter = {.fd = -1};
+    begin_config(ctx, &config, folder, "config.json", what->config);
+    begin_config(ctx, &adapter, folder, "adapter_config.json", what->adapter);
     if (!mc_failed(ctx) && !ctx->rank) mc_file_rename(&config);
+    if (!mc_failed(ctx) && !ctx->rank && what->adapter) mc_file_rename(&adapter);
     mc_weight_files_rename(weights);
     mc_file_writer_release(&config);
+    mc_file_writer_release(&adapter);
     mc_weight_files_free(weights);
 }
 
 mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *folder)
 {
     mc_context *ctx = what->model->ctx;
-    char config_path[MC_PATH_MAX], weights_path[MC_PATH_MAX];
+    char weights_path[MC_PATH_MAX];
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (!what->config) return mc_fail_nomem(ctx, "config.json");
     if ((!ctx->rank && mc_make_folders(&ctx->error, folder)) ||
-        mc_path_join(&ctx->error, config_path, folder, "config.json") ||
-        mc_path_join(&ctx->error, weights_path, folder, "model.safetensors"))
+        mc_path_join(&ctx->error, weights_path, folder,
+                     what->adapter ? "adapter_model.safetensors" : "model.safetensors"))
         return mc_error_status(ctx);
-    write_files(what, config_path, weights_path);
+    write_files(what, folder, weights_path);
     return mc_error_status(ctx);
 }

@@ -16,6 +16,11 @@ typedef struct mc_load_options {
     int num_labels;      /* > 0: the model gets a classification head of that many labels; if the
                                file has none it is initialised, and said so through the log */
     mc_recompute recompute; /* of the model's blocks */
+    const struct mc_lora_options
+        *lora; /* adds factors: see mc_lora_add (models/lora.h); NULL: none */
+    /* Of an adapter (models/lora.h): the folder or identifier of its base, in place of the one that
+     * it names. Errors: a model that is no adapter. */
+    const char *base;
     /* Where an identifier's files come from: see core/hub/hub.h. Of a folder they say nothing. */
     const char *revision;  /* a branch, a tag or a commit; NULL: "main" */
     const char *cache_dir; /* in place of HF_HUB_CACHE; NULL: none */

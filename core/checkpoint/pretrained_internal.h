@@ -13,9 +13,12 @@ typedef struct mc_pretrained_folder {
     mc_module *model;
     mc_weight_form form;
     const char *config; /* the text of config.json; NULL: memory was out */
+    const char
+        *adapter; /* the text of adapter_config.json, where an adapter is written; else NULL */
 } mc_pretrained_folder;
 
-/* Writes config.json and model.safetensors, or shards of it, into a folder, made if need be. All
+/* Writes config.json and model.safetensors (of an adapter adapter_config.json and
+ * adapter_model.safetensors too), or shards of it, into a folder, made if need be. All
  * are written aside and synced to disk before any takes its name. All ranks do it together: each
  * writes its share of the weights, and rank 0 the rest. */
 mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *folder);

@@ -72,8 +72,15 @@ bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool
     const char *rest;
     const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
     out[0] = '\0';
-    return rule && (!prefixed || rule->head || expand(out, map->base_prefix, 0, 0)) &&
+    if (map->adapter_prefix && !expand(out, map->adapter_prefix, 0, 0)) return false;
+    if (!rule) return map->adapter_prefix && expand(out, ours, 0, 0);
+    return (!prefixed || rule->head || expand(out, map->base_prefix, 0, 0)) &&
            expand(out, rule->theirs, number, layers) && expand(out, rest, 0, 0);
+}
+
+bool mc_weight_is_held(const mc_weight_map *map, const mc_parameter *p)
+{
+    return map->adapter_prefix ? p->in_adapter : map->with_factors || !p->is_factor;
 }
 
 bool mc_weight_copy(const mc_weight_map *map, const char *ours, char out[MC_NAME_MAX])
@@ -118,7 +125,8 @@ mc_weight_place mc_weight_place_of(const mc_weight_map *map, const char *ours)
     int number;
     const char *rest;
     const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
-    if (!rule) return (mc_weight_place){.parts = 1, .factor = 1};
+    bool factor = rule && strncmp(rest, ".lora_", strlen(".lora_")) == 0;
+    if (!rule || factor) return (mc_weight_place){.parts = 1, .factor = 1};
     return (mc_weight_place){rule->transpose, rule->part, rule->parts ? rule->parts : 1,
                              rule->factor != 0 ? rule->factor : 1};
 }
@@ -236,6 +244,7 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
     name_list missing = {0}, new = {0};
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it));) {
+        if (!mc_weight_is_held(l->map, p)) continue;
         mc_weight_source *source = &l->sources[l->count++];
         source->to = p;
         source->entry = mc_weight_locate(l->map, l->layers, l->file, p->name, &source->place);

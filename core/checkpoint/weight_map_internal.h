@@ -42,10 +42,17 @@ typedef struct mc_weight_map {
     /* Words of tensors' names in PyTorch's order, see mc_tensor_name_compare, in which tensors are
      * written; NULL: as the parameters were declared */
     const char *order;
+    /* Not NULL: a map of the files of adapters. It stands before all names (our own too, where no
+     * rule fits), factors have their names' rules but lie as they are, and what an adapter has no
+     * part in is left out; else factors are, unless `with_factors`. */
+    const char *adapter_prefix;
+    bool with_factors;
 } mc_weight_map;
 
 enum { MC_NAME_MAX = 512 };
 
+/* Whether files of this map's form hold the parameter. */
+bool mc_weight_is_held(const mc_weight_map *map, const mc_parameter *p);
 /* The second name of parameter `ours` in a file of this map's form; false: it has none. */
 bool mc_weight_copy(const mc_weight_map *map, const char *ours, char out[MC_NAME_MAX]);
 /* The name of a copy that is to be written for this model; false: none. */

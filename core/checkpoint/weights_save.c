@@ -64,6 +64,7 @@ static void add_copy(saved *s, mc_module *model, const mc_weight_form *form)
 {
     saved_tensor *next = &s->tensors[s->count], *last = next - 1;
     char name[MC_NAME_MAX];
+    if (form->map->adapter_prefix) return;
     if (!mc_weight_written_copy(model, form->map, form->own_names, last->first->name, name)) return;
     *next = *last;
     memcpy(next->name, name, sizeof name);
@@ -84,6 +85,7 @@ static bool collect(mc_module *model, const mc_weight_form *form, saved *s)
     if (!s->tensors) return !mc_fail_nomem(model->ctx, "saving weights");
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));) {
+        if (!mc_weight_is_held(form->map, p)) continue;
         if (!add_saved(s, p, form)) return false;
         add_copy(s, model, form);
     }

@@ -22,6 +22,11 @@ typedef struct mc_hub_request {
 mc_status mc_hub_find(mc_context *ctx, const char *identifier, const mc_hub_request *request,
                       char folder[MC_PATH_MAX]);
 
+/* Whether a folder holds an adapter; and the identifier of the model that it belongs to. An adapter
+ * that names none is MC_ERR_NOT_FOUND. */
+bool mc_hub_is_adapter(const char *folder);
+mc_status mc_hub_adapter_base(mc_error *err, const char *folder, char base[MC_PATH_MAX]);
+
 /* The repository that one of ModelCenter's names stands for, in `room`, or the identifier itself.
  * NULL: the name is one of ModelCenter's that no repository has. */
 const char *mc_hub_repository_of(const char *identifier, char room[2 * MC_HUB_NAME_MAX]);

@@ -10,7 +10,8 @@
 
 enum { INDEX_LIMIT = 64 << 20 };
 
-static const char config_file[] = "config.json";
+static const char config_file[] = "config.json", adapter_file[] = "adapter_config.json";
+static const char *const adapter_weights[] = {"adapter_model.safetensors", "adapter_model.bin"};
 static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "tokenizer_config.json",
                                               "special_tokens_map.json",
@@ -149,9 +150,21 @@ static bool want_tokenizer(mc_hub_list *list)
     return any;
 }
 
+/* Of an adapter's repository, whose base is another one. */
+static mc_status choose_adapter(mc_error *err, mc_hub_list *list)
+{
+    want(list, config_file);
+    want_tokenizer(list);
+    for (size_t i = 0; i < COUNT_OF(adapter_weights); i++)
+        if (want(list, adapter_weights[i])) return MC_OK;
+    return mc_error_set(err, MC_ERR_NOT_FOUND, "%s: the repository has %s, but neither %s nor %s",
+                        list->repository, adapter_file, adapter_weights[0], adapter_weights[1]);
+}
+
 static mc_status choose_model(mc_error *err, const mc_hub_needs *needs, mc_hub_list *list)
 {
     char first[WEIGHT_NAME_MAX];
+    if (want(list, adapter_file)) return choose_adapter(err, list);
     if (!want(list, config_file))
         return mc_error_set(err, MC_ERR_NOT_FOUND, "%s: the repository has no config.json",
                             list->repository);
@@ -209,7 +222,8 @@ static mc_status choose_matching(mc_error *err, const char *const *patterns, mc_
 
 mc_status mc_hub_choose(mc_error *err, const mc_hub_needs *needs, mc_hub_list *list)
 {
-    bool model = needs->kind == MC_HUB_ANY && find_file(list, config_file);
+    bool model = needs->kind == MC_HUB_ANY &&
+                 (find_file(list, config_file) || find_file(list, adapter_file));
     if (needs->kind == MC_HUB_SENTENCE) want_sentence(list);
     if (needs->kind == MC_HUB_MATCHING) return choose_matching(err, needs->patterns, list);
     if (model || needs->kind == MC_HUB_MODEL || needs->kind == MC_HUB_SENTENCE)
@@ -328,9 +342,15 @@ static bool has_matching(const char *folder, const char *const *patterns)
     return true;
 }
 
+static bool has_adapter(const char *folder)
+{
+    return has(folder, adapter_file) &&
+           (has(folder, adapter_weights[0]) || has(folder, adapter_weights[1]));
+}
+
 static bool has_model(const char *folder, const char *variant)
 {
-    return has(folder, config_file) && has_weights(folder, variant);
+    return has_adapter(folder) || (has(folder, config_file) && has_weights(folder, variant));
 }
 
 /* All that loading takes, but for what the repository does not have. */

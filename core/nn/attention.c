@@ -1,6 +1,6 @@
 /* The attention layer: projections around mc_sdpa, or around a cache of keys and values. */
+#include "core/nn/adapter_internal.h"
 #include "core/nn/kv_cache_internal.h"
-#include "core/nn/module_internal.h"
 #include "core/ops/ops_internal.h"
 
 enum { Q, K, V, PARTS };
@@ -33,6 +33,7 @@ static void add_projection(mc_attention *a, int first, int last, int64_t dim, mc
     }
     int count = last - first + 1;
     *weight = mc_parameter_new_stacked(&a->module, w, count, MC_SHAPE(dim), NULL);
+    mc_weight_declare(*weight, o->in_scale);
     if (!o->no_bias)
         *bias = mc_parameter_new_stacked(&a->module, b, count, (mc_shape){.ndim = 0}, NULL);
 }
@@ -68,13 +69,10 @@ void mc_attention_set_dropout(mc_attention *a, float p)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static mc_tensor *project(mc_tape *t, const mc_attention *a, mc_tensor *x, mc_parameter *weight,
-                          mc_parameter *bias)
+static mc_tensor *project(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias)
 {
     if (!mc_op_ready(t, "attention", x)) return NULL;
-    return mc_scaled_linear(t, x, mc_parameter_whole(t, weight),
-                            bias ? mc_parameter_whole(t, bias) : NULL, MC_ACTIVATION_NONE,
-                            a->options.in_scale);
+    return mc_weight_product(t, x, weight, bias, MC_ACTIVATION_NONE);
 }
 
 static mc_sdpa_options sdpa_options(const mc_attention *a, const mc_call *call)
@@ -104,7 +102,7 @@ static void keep_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc
 static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
 {
     const mc_attention_options *o = &a->options;
-    mc_tensor *qkv = project(t, a, x, a->q_weight, a->q_bias);
+    mc_tensor *qkv = project(t, x, a->q_weight, a->q_bias);
     if (qkv && o->rotary_dim)
         qkv = mc_rotary(t, qkv,
                         &(mc_rotary_options){.heads = 2 * a->heads,
@@ -124,10 +122,10 @@ static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const m
 static mc_tensor *attend_memory(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
 {
     mc_sdpa_options options = sdpa_options(a, call);
-    mc_tensor *q = project(t, a, x, a->q_weight, a->q_bias), *kv = NULL, *y;
+    mc_tensor *q = project(t, x, a->q_weight, a->q_bias), *kv = NULL, *y;
     if (!q) return NULL;
     if (!call->kept || call->memory) {
-        if (!(kv = project(t, a, call->memory, a->kv_weight, a->kv_bias))) return NULL;
+        if (!(kv = project(t, call->memory, a->kv_weight, a->kv_bias))) return NULL;
         keep_probabilities(t, q, kv, &options, call);
     }
     if (call->kept) {

@@ -1,13 +1,12 @@
 #include "core/nn/layers.h"
 
-#include "core/nn/module_internal.h"
+#include "core/nn/adapter_internal.h"
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
 struct mc_linear {
     mc_module module;
     mc_parameter *weight, *bias;
-    float scale; /* of the product */
 };
 
 static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out,
@@ -15,9 +14,9 @@ static mc_linear *linear_init(mc_linear *linear, int64_t in, int64_t out,
 {
     if (!linear) return NULL;
     float std = mc_option(o ? o->init_std : 0, 0.02f);
-    linear->scale = mc_option(o ? o->scale : 0, 1);
     linear->weight =
         mc_parameter_new(&linear->module, "weight", MC_SHAPE(out, in), mc_init_normal(0, std));
+    mc_weight_declare(linear->weight, mc_option(o ? o->scale : 0, 1));
     if (!o || !o->no_bias)
         linear->bias = mc_parameter_new(&linear->module, "bias", MC_SHAPE(out), mc_init_zeros());
     return mc_failed(linear->module.ctx) ? NULL : linear;
@@ -43,9 +42,8 @@ mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor 
 {
     if (!linear || !mc_op_ready(t, "linear", x)) return NULL;
     mc_tensor *weight = mc_parameter_tensor(t, linear->weight);
-    mc_tensor *bias = linear->bias ? mc_parameter_tensor(t, linear->bias) : NULL;
     if (weight) x = mc_cast(t, x, mc_tensor_dtype(weight)); /* an f32 head on a bf16 model */
-    return mc_scaled_linear(t, x, weight, bias, activation, linear->scale);
+    return mc_weight_product(t, x, linear->weight, linear->bias, activation);
 }
 
 mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x)
@@ -201,6 +199,7 @@ static void add_gated_in(mc_feed_forward *ffn, int64_t dim, int64_t dim_ff)
     mc_parameter_part biases[] = {{"w_in.w_0.bias", dim_ff, zeros},
                                   {"w_in.w_1.bias", dim_ff, zeros}};
     ffn->in_weight = mc_parameter_new_stacked(&ffn->module, weights, 2, MC_SHAPE(dim), NULL);
+    mc_weight_declare(ffn->in_weight, mc_option(ffn->options.in_scale, 1));
     if (!ffn->options.no_bias)
         ffn->in_bias =
             mc_parameter_new_stacked(&ffn->module, biases, 2, (mc_shape){.ndim = 0}, NULL);
@@ -234,10 +233,8 @@ void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p)
 static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
     mc_tensor *weight = mc_parameter_whole(t, ffn->in_weight);
-    mc_tensor *bias = ffn->in_bias ? mc_parameter_whole(t, ffn->in_bias) : NULL;
     if (weight) x = mc_cast(t, x, mc_tensor_dtype(weight));
-    float scale = ffn->options.in_scale != 0 ? ffn->options.in_scale : 1;
-    return mc_scaled_linear(t, x, weight, bias, MC_ACTIVATION_NONE, scale);
+    return mc_weight_product(t, x, ffn->in_weight, ffn->in_bias, MC_ACTIVATION_NONE);
 }
 
 /* From x to what w_out is applied to. `last`: the caller does not read x again. */

@@ -214,6 +214,26 @@ static void drop_parameters(mc_module_root *root, size_t count)
     index_names(root);
 }
 
+mc_status mc_module_drop_parameters(mc_module_root *root, size_t first)
+{
+    size_t kept = 0;
+    mc_status status = mc_module_await(root);
+    if (status || (status = mc_module_rest(root))) return status;
+    for (size_t i = first; i < root->parameter_count; i++)
+        root->parameters[i]->stored->parts[0] = NULL; /* gone */
+    for (size_t i = 0; i < root->stored_count; i++) {
+        mc_stored *stored = root->stored[i];
+        if (stored->parts[0])
+            root->stored[kept++] = stored;
+        else
+            mc_blank_take(&stored->blank), root->stored_elements -= stored->count;
+    }
+    root->stored_count = kept;
+    drop_parameters(root, first);
+    root->layout_valid = false;
+    return MC_OK;
+}
+
 static mc_module *owner_of(mc_module *module)
 {
     while (module->parent && !module->parent->holds_blocks) module = module->parent;

@@ -21,6 +21,8 @@ struct mc_parameter {
     mc_stored *stored;
     int64_t first;    /* element offset within the stored tensor */
     bool initialized; /* has values: initial ones or loaded ones */
+    bool is_factor;   /* of an adapter (adapter_internal.h) */
+    bool in_adapter;  /* belongs to the files of an adapter: factors, and what is saved with them */
     /* of core/optim: per parameter, since neighbours in a stored tensor may be in different
      * groups */
     void *optimizer;         /* the mc_optimizer that steps it; NULL: none */
@@ -40,9 +42,11 @@ struct mc_stored {
     mc_parameter **parts;
     int part_count;
     bool trainable;
-    mc_bucket *bucket; /* NULL before the first layout */
-    int64_t offset;    /* elements from the start of the bucket */
-    mc_blank blank;    /* its part of the bucket's `gradient` */
+    float product_scale;        /* of a linear layer's weight: the factor of its product; else 0 */
+    struct mc_adapter *adapter; /* NULL: none */
+    mc_bucket *bucket;          /* NULL before the first layout */
+    int64_t offset;             /* elements from the start of the bucket */
+    mc_blank blank;             /* its part of the bucket's `gradient` */
     /* the leaf of the newest tape that used it, so that one tape has one leaf a stored tensor */
     mc_tensor *leaf;
     uint64_t leaf_tape;
@@ -297,6 +301,10 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored);
 /* Marks parameters as having values already, so that a layout does not initialise them: loaders
  * call it before they fill them in. */
 static inline void mc_parameter_mark_loaded(mc_parameter *p) { p->initialized = true; }
+
+/* Takes the parameters from number `first` on out again, with what they are stored in, of which no
+ * older one is a part. */
+mc_status mc_module_drop_parameters(mc_module_root *root, size_t first);
 
 /* Memory that lives as long as the root. Sets the error when out. */
 void *mc_module_alloc(mc_module_root *root, size_t bytes);

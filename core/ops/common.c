@@ -40,6 +40,21 @@ void mc_vector_gradient_end(mc_tape *t, mc_tensor *x, float *gradient)
     device->free(device, gradient, (size_t)count * sizeof(float));
 }
 
+mc_tensor *mc_op_copy_of(mc_tape *t, const char *op, mc_tensor *x)
+{
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
+    if (y)
+        MC_KERNEL(t, op, scale, mc_tensor_count(x), mc_matrix_flat(x), 1.0f, mc_matrix_flat(y),
+                  false);
+    return y;
+}
+
+mc_tensor *mc_op_take(mc_tape *t, const char *op, mc_tensor *x)
+{
+    mc_tensor *y = mc_tape_take(t, x);
+    return y ? y : mc_op_copy_of(t, op, x);
+}
+
 bool mc_op_float(mc_tape *t, const char *op, const char *what, const mc_tensor *x)
 {
     if (mc_dtype_is_float(x->dtype)) return true;

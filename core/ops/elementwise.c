@@ -34,8 +34,9 @@ static void activation_again(mc_tape *t, mc_node *node)
 static const mc_op activation_op = {
     .name = "activation", .backward = activation_backward, .recompute = activation_again};
 
-static mc_tensor *activate(mc_tape *t, mc_tensor *x, mc_activation kind)
+mc_tensor *mc_activate(mc_tape *t, mc_tensor *x, mc_activation kind)
 {
+    if (kind == MC_ACTIVATION_NONE) return x;
     if (!mc_op_ready(t, "activation", x) || !mc_op_float(t, "activation", "input", x)) return NULL;
     mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
     if (!y) return NULL;
@@ -48,11 +49,14 @@ static mc_tensor *activate(mc_tape *t, mc_tensor *x, mc_activation kind)
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-mc_tensor *mc_gelu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_GELU); }
-mc_tensor *mc_gelu_new(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_GELU_NEW); }
-mc_tensor *mc_relu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_RELU); }
-mc_tensor *mc_tanh(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_TANH); }
-mc_tensor *mc_silu(mc_tape *t, mc_tensor *x) { return activate(t, x, MC_ACTIVATION_SILU); }
+mc_tensor *mc_gelu(mc_tape *t, mc_tensor *x) { return mc_activate(t, x, MC_ACTIVATION_GELU); }
+mc_tensor *mc_gelu_new(mc_tape *t, mc_tensor *x)
+{
+    return mc_activate(t, x, MC_ACTIVATION_GELU_NEW);
+}
+mc_tensor *mc_relu(mc_tape *t, mc_tensor *x) { return mc_activate(t, x, MC_ACTIVATION_RELU); }
+mc_tensor *mc_tanh(mc_tape *t, mc_tensor *x) { return mc_activate(t, x, MC_ACTIVATION_TANH); }
+mc_tensor *mc_silu(mc_tape *t, mc_tensor *x) { return mc_activate(t, x, MC_ACTIVATION_SILU); }
 
 /* ---- gates ----------------------------------------------------------------------------------- */
 

@@ -37,6 +37,27 @@ bool mc_op_shape(mc_tape *t, const char *op, const char *what, const mc_tensor *
                  mc_shape expected);
 
 bool mc_op_activation(mc_tape *t, const char *op, mc_activation activation);
+/* y = activation(x), as mc_gelu and the like; x itself for MC_ACTIVATION_NONE. */
+mc_tensor *mc_activate(mc_tape *t, mc_tensor *x, mc_activation activation);
+
+/* x's contents for the operation to overwrite: its memory (mc_tape_take), or a copy where somebody
+ * else needs it. NULL after an error. */
+mc_tensor *mc_op_take(mc_tape *t, const char *op, mc_tensor *x);
+/* The same contents in memory of their own. */
+mc_tensor *mc_op_copy_of(mc_tape *t, const char *op, mc_tensor *x);
+
+/* The factor b (out, rank) of a low-rank adapter, and the columns first .. first + out of the
+ * product that it adds to. */
+enum { MC_LOW_RANK_PARTS = 6 };
+typedef struct mc_low_rank_part {
+    mc_tensor *b;
+    int64_t first;
+} mc_low_rank_part;
+/* y (rows, columns), where the columns of part i get scale * h_i b_i^T more: h (rows, count * rank)
+ * has `rank` columns for each part. y is consumed, as x is by mc_rotary. Factors whose dtype is not
+ * y's, and parts that do not fit, are errors. */
+mc_tensor *mc_low_rank_add(mc_tape *t, mc_tensor *y, mc_tensor *h, const mc_low_rank_part *parts,
+                           int count, float scale);
 
 /* The contents of an integer tensor on the host. Waits for the device only if they were computed
  * there. NULL after an error. */

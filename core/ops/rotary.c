@@ -19,16 +19,6 @@ static void rotate(mc_tape *t, const rotary_state *state, bool inverse, mc_tenso
               mc_matrix_of(x));
 }
 
-/* The same contents in memory of their own. */
-static mc_tensor *copy_of(mc_tape *t, mc_tensor *x)
-{
-    mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
-    if (y)
-        MC_KERNEL(t, op, scale, mc_tensor_count(x), mc_matrix_flat(x), 1.0f, mc_matrix_flat(y),
-                  false);
-    return y;
-}
-
 /* The gradient of the output is not needed afterwards: it is turned where it lies, unless it is
  * some other tensor's too. */
 static void rotary_backward(mc_tape *t, mc_node *node)
@@ -36,7 +26,7 @@ static void rotary_backward(mc_tape *t, mc_node *node)
     mc_tensor *dy = node->output->gradient, *dx = dy;
     if (!node->inputs[0]->requires_grad) return;
     bool alone = dy->storage->references == 1 && !dy->storage->borrowed;
-    if (!alone && !(dx = copy_of(t, dy))) return;
+    if (!alone && !(dx = mc_op_copy_of(t, op, dy))) return;
     rotate(t, node->state, true, dx);
     mc_gradient_share(t, node->inputs[0], dx);
     if (!alone) mc_scratch_free(dx);
@@ -94,8 +84,8 @@ mc_tensor *mc_rotary(mc_tape *t, mc_tensor *x, const mc_rotary_options *o)
                                        .halves = o->halves,
                                        .base = o->base != 0 ? o->base : 10000.0f},
                           .positions = o->positions};
-    mc_tensor *y = mc_tape_take(t, x);
-    if (!y && !(y = copy_of(t, x))) return NULL;
+    mc_tensor *y = mc_op_take(t, op, x);
+    if (!y) return NULL;
     rotate(t, &state, false, y);
     mc_node *node = mc_tape_record(t, &rotary_op, y, sizeof state, 1, &x);
     if (node) {

@@ -292,6 +292,8 @@ static bool is_mc(const cJSON *json)
 static const char *const model_types[] = {"bert", NULL}, *const none[] = {NULL};
 static const char *const mc_has[] = {"token_type_embedding.weight", NULL};
 
+static const char *const lora_targets[] = {"query", "value", NULL};
+
 const mc_family mc_family_bert = {
     .name = "bert",
     .title = "BERT",
@@ -304,6 +306,7 @@ const mc_family mc_family_bert = {
     .rows = config_rows,
     .named = named,
     .map = &map,
+    .lora_targets = lora_targets,
     .mc_has = mc_has,
     .mc_lacks = none,
     .mc_is = is_mc,

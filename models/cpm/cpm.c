@@ -231,6 +231,8 @@ static const char *const cpm2_has[] = {"position_bias_enc.relative_attention_bia
 static const char *const cpm1_lacks[] = {"decoder.output_layernorm.weight", NULL};
 static const char *const cpm2_lacks[] = {NULL};
 
+static const char *const lora_targets[] = {"project_q", "project_v", NULL};
+
 const mc_family mc_family_cpm1 = {.name = "cpm1",
                                   .title = "CPM-1",
                                   .model_type = cpm1_types,
@@ -243,6 +245,7 @@ const mc_family mc_family_cpm1 = {.name = "cpm1",
                                   .rows = cpm1_rows,
                                   .named = cpm1_named,
                                   .map = &map,
+                                  .lora_targets = lora_targets,
                                   .own_form = true,
                                   .mc_has = cpm1_has,
                                   .mc_lacks = cpm1_lacks,
@@ -264,6 +267,7 @@ const mc_family mc_family_cpm2 = {
     .rows = cpm2_rows,
     .named = cpm2_named,
     .map = &map,
+    .lora_targets = lora_targets,
     .own_form = true,
     .mc_has = cpm2_has,
     .mc_lacks = cpm2_lacks,

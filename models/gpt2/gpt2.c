@@ -237,6 +237,8 @@ static const char *const model_types[] = {"gpt2", NULL};
 static const char *const mc_has[] = {"position_embedding.weight", NULL};
 static const char *const mc_lacks[] = {"token_type_embedding.weight", NULL};
 
+static const char *const lora_targets[] = {"c_attn", NULL};
+
 const mc_family mc_family_gpt2 = {.name = "gpt2",
                                   .title = "GPT-2",
                                   .model_type = model_types,
@@ -249,6 +251,7 @@ const mc_family mc_family_gpt2 = {.name = "gpt2",
                                   .rows = config_rows,
                                   .named = named,
                                   .map = &map,
+                                  .lora_targets = lora_targets,
                                   .mc_has = mc_has,
                                   .mc_lacks = mc_lacks,
                                   .classifier = "score.weight",

@@ -242,6 +242,8 @@ static const char *const mc_has[] = {"encoder.output_layernorm.bias", NULL};
 static const char *const mc_lacks[] = {"position_embedding.weight", "token_type_embedding.weight",
                                        "position_bias.relative_attention_bias", NULL};
 
+static const char *const lora_targets[] = {"q_proj", "v_proj", NULL};
+
 const mc_family mc_family_gptj = {.name = "gptj",
                                   .title = "GPT-J",
                                   .model_type = model_types,
@@ -254,6 +256,7 @@ const mc_family mc_family_gptj = {.name = "gptj",
                                   .rows = config_rows,
                                   .named = named,
                                   .map = &map,
+                                  .lora_targets = lora_targets,
                                   .mc_has = mc_has,
                                   .mc_lacks = mc_lacks,
                                   .classifier = "score.weight",

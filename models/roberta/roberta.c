@@ -114,6 +114,8 @@ static bool is_mc(const cJSON *json)
 static const char *const model_types[] = {"roberta", NULL}, *const none[] = {NULL};
 static const char *const mc_has[] = {"token_type_embedding.weight", NULL};
 
+static const char *const lora_targets[] = {"query", "value", NULL};
+
 const mc_family mc_family_roberta = {.name = "roberta",
                                      .title = "RoBERTa",
                                      .model_type = model_types,
@@ -125,6 +127,7 @@ const mc_family mc_family_roberta = {.name = "roberta",
                                      .rows = config_rows,
                                      .named = named,
                                      .map = &map,
+                                     .lora_targets = lora_targets,
                                      .mc_has = mc_has,
                                      .mc_lacks = none,
                                      .mc_is = is_mc,

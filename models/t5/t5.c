@@ -350,6 +350,8 @@ static bool is_mc(const cJSON *json)
 static const char *const model_types[] = {"t5", "mt5", NULL}, *const none[] = {NULL};
 static const char *const mc_has[] = {"position_bias_enc.relative_attention_bias", NULL};
 
+static const char *const lora_targets[] = {"q", "v", NULL};
+
 const mc_family mc_family_t5 = {.name = "t5",
                                 .title = "T5",
                                 .model_type = model_types,
@@ -365,6 +367,7 @@ const mc_family mc_family_t5 = {.name = "t5",
                                 .rows = config_rows,
                                 .named = named,
                                 .map = &map,
+                                .lora_targets = lora_targets,
                                 .mc_has = mc_has,
                                 .mc_lacks = none,
                                 .mc_is = is_mc,

@@ -1,0 +1,91 @@
+#include "tools/lora_options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void lora_add_rows(args_table *table, lora_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_HEADING("LoRA: factors beside frozen weights are trained and saved, as PEFT's")},
+            {ARGS_INT("lora-rank", &o->rank, 0, 1 << 16, "rank of the factors; 0: no LoRA"),
+             .known_as = "lora-r"},
+            {ARGS_REAL("lora-alpha", &o->alpha, -1e6, 1e6, "their product times alpha / rank"),
+             .given = &o->alpha_given},
+            {ARGS_REAL("lora-dropout", &o->dropout, 0, 1, "of what the factors are applied to"),
+             .below_high = true, .given = &o->dropout_given},
+            {ARGS_TEXT("lora-targets", &o->targets,
+                       "names of linear layers with commas between, or all-linear"),
+             .default_text = "PEFT's for the family", .known_as = "target-modules"},
+            {ARGS_TEXT("lora-save", &o->save, "modules that are trained and saved whole"),
+             .default_text = "the classification head", .known_as = "modules-to-save"},
+            {ARGS_FLAG("lora-rslora", &o->rslora, "alpha / sqrt(rank) in place of alpha / rank"),
+             .given = &o->rslora_given, .known_as = "use-rslora"},
+            {0},
+        });
+}
+
+/* "q,v" as {"q", "v", NULL} in `names`, whose texts are in `text`. False: an empty name, or too
+ * many of them. */
+static bool split(const char *list, char text[LORA_TEXT], const char *names[LORA_NAMES + 1])
+{
+    int count = 0;
+    if ((size_t)snprintf(text, LORA_TEXT, "%s", list) >= LORA_TEXT) return false;
+    for (char *name = text; name; count++) {
+        char *comma = strchr(name, ',');
+        if (comma) *comma = '\0';
+        if (!*name || count == LORA_NAMES) return false;
+        names[count] = name;
+        name = comma ? comma + 1 : NULL;
+    }
+    names[count] = NULL;
+    return true;
+}
+
+const char *lora_options_check(lora_options *o)
+{
+    bool all = o->targets && strcmp(o->targets, "all-linear") == 0;
+    bool others = o->alpha_given || o->dropout_given || o->rslora_given || o->targets || o->save;
+    if (!o->rank) return others ? "options of LoRA without --lora-rank" : NULL;
+    if (o->alpha == 0) return "--lora-alpha 0: the factors would do nothing";
+    if (o->targets && !all && !split(o->targets, o->text[0], o->target_names))
+        return "--lora-targets: expected names with commas between, as q_proj,v_proj";
+    if (o->save && !split(o->save, o->text[1], o->save_names))
+        return "--lora-save: expected names with commas between, as score";
+    o->read = (mc_lora_options){.rank = o->rank,
+                                .alpha = (float)o->alpha,
+                                .dropout = (float)o->dropout,
+                                .rslora = o->rslora,
+                                .targets = o->targets && !all ? o->target_names : NULL,
+                                .target_pattern = all ? o->targets : NULL,
+                                .modules_to_save = o->save ? o->save_names : NULL};
+    return NULL;
+}
+
+const mc_lora_options *lora_options_of(const lora_options *o) { return o->rank ? &o->read : NULL; }
+
+static void add_names(settings *list, const char *name, const char *const *names)
+{
+    char text[SETTINGS_TEXT] = "";
+    for (; names && *names; names++) {
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%s%s", used ? " " : "", *names);
+    }
+    settings_add(list, name, text);
+}
+
+void lora_add_settings(settings *list, const mc_model *model)
+{
+    const mc_lora_options *o = mc_model_lora(model);
+    if (!o) return;
+    settings_add_whole(list, "lora-rank", o->rank);
+    settings_add_real(list, "lora-alpha", o->alpha);
+    settings_add_real(list, "lora-dropout", o->dropout);
+    settings_add_flag(list, "lora-rslora", o->rslora);
+    if (o->target_pattern)
+        settings_add(list, "lora-targets", o->target_pattern);
+    else
+        add_names(list, "lora-targets", o->targets);
+    add_names(list, "lora-save", o->modules_to_save);
+}

@@ -1,0 +1,40 @@
+/* LoRA on the command line, for the commands that train: options, and what they stand for. */
+#ifndef MC_TOOLS_LORA_OPTIONS_H
+#define MC_TOOLS_LORA_OPTIONS_H
+
+#include "core/modelcenter.h"
+#include "tools/args.h"
+#include "tools/settings.h"
+
+enum { LORA_NAMES = 64, LORA_TEXT = 2048 };
+
+/* All zero: no LoRA. */
+typedef struct lora_options {
+    /* as on the command line */
+    int rank; /* 0: no LoRA */
+    double alpha, dropout;
+    bool rslora, alpha_given, dropout_given, rslora_given;
+    const char *targets, *save; /* with commas between; NULL: by default */
+    /* as lora_options_read takes them apart */
+    char text[2][LORA_TEXT];
+    const char *target_names[LORA_NAMES + 1], *save_names[LORA_NAMES + 1];
+    mc_lora_options read;
+} lora_options;
+
+/* The initial value of an options struct. */
+#define LORA_DEFAULTS \
+    {                 \
+        .alpha = 16   \
+    }
+
+/* Rows of a command's table, with a heading. */
+void lora_add_rows(args_table *table, lora_options *o);
+/* Takes the lists apart. NULL, or what is wrong: a message for args_error. */
+const char *lora_options_check(lora_options *o);
+/* For mc_load_options.lora; NULL: no LoRA. The options have to stay where they are. */
+const mc_lora_options *lora_options_of(const lora_options *o);
+/* The settings that a run which goes on must have too, of the model's factors: none where it has
+ * none. */
+void lora_add_settings(settings *list, const mc_model *model);
+
+#endif
