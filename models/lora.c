@@ -159,6 +159,22 @@ static void check_found(const target *t)
                 missing, t->model->family->title, list_layers(t->model, layers, sizeof layers));
 }
 
+/* A copy of a list that lives as long as the model. */
+static const char *const *copy_list(mc_model *m, const char *const *list, const char *what)
+{
+    int count = 0;
+    while (list[count]) count++;
+    if (count > MC_LORA_NAMES) {
+        mc_fail(m->module.ctx, MC_ERR_ARGUMENT, "LoRA: %d %s, expected %d at most", count, what,
+                MC_LORA_NAMES);
+        return NULL;
+    }
+    const char **copy = mc_module_alloc(m->module.root, ((size_t)count + 1) * sizeof *copy);
+    for (int i = 0; copy && i < count; i++)
+        if (!(copy[i] = mc_module_strdup(m->module.root, list[i]))) return NULL;
+    return copy;
+}
+
 /* ---- modules to save ------------------------------------------------------------------------- */
 
 /* Thaws what is within a module; false where the model has none. */
@@ -195,23 +211,33 @@ static void thaw_modules(mc_model *m, const char *const *modules)
                     m->family->title, *modules);
 }
 
-/* ---- options --------------------------------------------------------------------------------- */
-
-/* A copy of a list that lives as long as the model. */
-static const char *const *copy_list(mc_model *m, const char *const *list, const char *what)
+/* Adds a name to those that the model's adapter lists. */
+static bool list_module(mc_model *m, const char *name)
 {
+    const char *names[MC_LORA_NAMES + 2];
+    const char *const *before = m->lora->options.modules_to_save;
     int count = 0;
-    while (list[count]) count++;
-    if (count > MC_LORA_NAMES) {
-        mc_fail(m->module.ctx, MC_ERR_ARGUMENT, "LoRA: %d %s, expected %d at most", count, what,
-                MC_LORA_NAMES);
-        return NULL;
-    }
-    const char **copy = mc_module_alloc(m->module.root, ((size_t)count + 1) * sizeof *copy);
-    for (int i = 0; copy && i < count; i++)
-        if (!(copy[i] = mc_module_strdup(m->module.root, list[i]))) return NULL;
-    return copy;
+    for (; before[count]; count++) names[count] = before[count];
+    names[count] = name;
+    names[count + 1] = NULL;
+    m->lora->options.modules_to_save = copy_list(m, names, "modules to save");
+    return m->lora->options.modules_to_save;
 }
+
+bool mc_lora_save_new(mc_model *m, const mc_model_file *f)
+{
+    mc_module_root *root = m->module.root;
+    char module[MC_NAME_MAX];
+    for (size_t i = 0; m->lora && i < root->parameter_count && !mc_failed(root->ctx); i++) {
+        const mc_parameter *p = root->parameters[i];
+        if (p->in_adapter || mc_weight_find(f->map, f->layers, f->file, p->name)) continue;
+        snprintf(module, sizeof module, "%.*s", (int)strcspn(p->name, "."), p->name);
+        if (thaw(m, module)) list_module(m, module);
+    }
+    return !mc_failed(root->ctx);
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
 
 /* The classification head's module: the first part of its matrix's name. */
 static const char *const *default_modules(mc_model *m)

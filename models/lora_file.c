@@ -183,9 +183,11 @@ int mc_lora_file_classes(const mc_lora_file *f, const mc_family *family)
 
 bool mc_lora_file_load(const mc_lora_file *f, mc_model *m, const char *folder)
 {
+    /* a base without a pooler, of which PEFT keeps none */
+    static const char *const may_be_new[] = {"pooler.*", NULL};
     mc_weight_map map = mc_lora_map(m);
-    return mc_weights_load(&m->module, &map, (int)m->shape.layers, f->weights, folder, NULL) ==
-           MC_OK;
+    return mc_weights_load(&m->module, &map, (int)m->shape.layers, f->weights, folder,
+                           may_be_new) == MC_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

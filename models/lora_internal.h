@@ -18,6 +18,9 @@ bool mc_lora_module_name(const mc_model *m, const mc_parameter *p, char out[MC_N
 bool mc_lora_name_ends(const char *module, const char *name);
 /* Before all names in files of adapters. */
 extern const char mc_lora_prefix[];
+/* Before the base's weights are loaded: has what is not in its file, and so gets initial values,
+ * trained and saved with the factors, since nothing else would keep it. */
+bool mc_lora_save_new(mc_model *m, const mc_model_file *f);
 /* The model's weight map for the files of its adapter. */
 mc_weight_map mc_lora_map(const mc_model *m);
 

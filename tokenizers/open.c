@@ -226,16 +226,16 @@ static bool has_tokenizer(const folder_files *files)
 
 /* The folder of the tokenizer; of an adapter without one its base's. */
 static mc_status find_files(mc_context *ctx, const char *identifier, mc_hub_request *request,
-                            char folder[MC_PATH_MAX], folder_files *files)
+                            const char *base, char folder[MC_PATH_MAX], folder_files *files)
 {
-    char base[MC_PATH_MAX];
+    char named[MC_PATH_MAX];
     mc_error *err = &ctx->error;
     if (mc_hub_find(ctx, identifier, request, folder) || name_files(err, files, folder))
         return err->status;
     if (has_tokenizer(files) || !mc_hub_is_adapter(folder)) return MC_OK;
     request->revision = NULL;
-    if (mc_hub_adapter_base(err, folder, base) || mc_hub_find(ctx, base, request, folder))
-        return err->status;
+    if (!base && mc_hub_adapter_base(err, folder, named)) return err->status;
+    if (mc_hub_find(ctx, base ? base : named, request, folder)) return err->status;
     return name_files(err, files, folder);
 }
 
@@ -250,7 +250,7 @@ mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                               .local_files_only = options && options->local_files_only};
     if (mc_failed(ctx)) return NULL;
     mc_error *err = &ctx->error;
-    if (find_files(ctx, identifier, &request, folder, &files)) {
+    if (find_files(ctx, identifier, &request, options ? options->base : NULL, folder, &files)) {
         mc_error_while(err, "opening a tokenizer");
         return NULL;
     }

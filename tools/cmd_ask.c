@@ -8,11 +8,12 @@
 #include "tools/classify.h"
 #include "tools/commands.h"
 #include "tools/download_bar.h"
+#include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/train_options.h"
 
 typedef struct ask_options {
-    const char *model, *revision, *question, *passage;
+    const char *model, *revision, *base, *question, *passage;
     int device;
     ranks_options ranks;
 } ask_options;
@@ -49,9 +50,9 @@ static bool answer(mc_context *ctx, mc_model *model, mc_dataset *dataset, float 
 
 static bool ask(const ask_options *o, mc_context *ctx)
 {
-    mc_load_options load = {.saved_dtype = true, .revision = o->revision};
-    mc_tokenizer *tokenizer =
-        mc_tokenizer_open(ctx, o->model, &(mc_tokenizer_options){.revision = o->revision});
+    mc_load_options load = {.saved_dtype = true, .revision = o->revision, .base = o->base};
+    mc_tokenizer *tokenizer = mc_tokenizer_open(
+        ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
     mc_model *model = mc_model_from_pretrained(ctx, o->model, &load);
     if (mc_failed(ctx)) return false;
     const char *task = mc_model_task(model);
@@ -82,6 +83,7 @@ int cmd_ask(int argc, char **argv)
         {ARGS_PATH("model", &o.model, "folder of a model fine-tuned on BoolQ"), .required = true,
          .known_as = "pretrained,output"},
         DOWNLOAD_REVISION_ROW(&o.revision),
+        LORA_BASE_ROW(&o.base),
         {ARGS_TEXT("question", &o.question, "a question with the answer yes or no"),
          .required = true},
         {ARGS_TEXT("passage", &o.passage, "the text that decides it"), .required = true},

@@ -2,6 +2,7 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
@@ -54,8 +55,7 @@ int cmd_convert(int argc, char **argv)
         {ARGS_CHOICE("to", &o.to, form_names, "the form to write"),
          .default_text = "none; with --merge the base's usual one"},
         {ARGS_FLAG("merge", &o.merge, "write an adapter and its base as one model")},
-        {ARGS_PATH("base", &o.base, "folder or identifier of the adapter's base"),
-         .default_text = "the one that it names"},
+        LORA_BASE_ROW(&o.base),
         {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of the weights"),
          .default_text = "that of the files", .known_as = "torch-dtype"},
         {ARGS_BYTES("max-shard-size", &o.max_shard_size,

@@ -7,6 +7,7 @@
 #include "tools/download_bar.h"
 #include "tools/families.h"
 #include "tools/interrupt.h"
+#include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/train_options.h"
 
@@ -15,15 +16,15 @@ static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "W
 typedef struct eval_options {
     int family, task, device, batch_size;
     int64_t max_length;
-    const char *model, *revision, *data, *split, *log_jsonl;
+    const char *model, *revision, *base, *data, *split, *log_jsonl;
     ranks_options ranks;
 } eval_options;
 
 static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
 {
-    mc_load_options load = {.saved_dtype = true, .revision = o->revision};
-    mc_tokenizer *tokenizer =
-        mc_tokenizer_open(ctx, o->model, &(mc_tokenizer_options){.revision = o->revision});
+    mc_load_options load = {.saved_dtype = true, .revision = o->revision, .base = o->base};
+    mc_tokenizer *tokenizer = mc_tokenizer_open(
+        ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
     mc_model *model = mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
     if (mc_failed(ctx)) return false;
     const char *task = task_names[o->task];
@@ -86,6 +87,7 @@ int cmd_eval(int argc, char **argv)
         {ARGS_PATH("model", &o.model, "folder of the fine-tuned model"), .required = true,
          .known_as = "pretrained,output"},
         DOWNLOAD_REVISION_ROW(&o.revision),
+        LORA_BASE_ROW(&o.base),
         {ARGS_PATH("data", &o.data, "folder with the task's rows"), .required = true},
         {ARGS_TEXT("split", &o.split, "which rows: val, train, or another file's name")},
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},

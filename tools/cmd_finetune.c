@@ -19,6 +19,7 @@ static const finetune_options defaults = {.epochs = 1,
                                           .batch_size = 32,
                                           .save_total_limit = 2,
                                           .shuffle = true,
+                                          .lora = LORA_DEFAULTS,
                                           .train = {.lr = 5e-5,
                                                     .weight_decay = 0.01,
                                                     .clip = 1,
@@ -49,11 +50,13 @@ static mc_model *open_model(finetune *f, int outputs)
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = outputs,
                             .revision = o->revision,
-                            .recompute = train_recomputes[o->train.recompute]};
+                            .recompute = train_recomputes[o->train.recompute],
+                            .lora = lora_options_of(&o->lora)};
     const char *weights = o->pretrained;
     if (f->checkpoints.resumed) {
         weights = mc_checkpoint_folder(f->checkpoints.resumed);
         load.revision = NULL;
+        load.lora = NULL; /* the folder has the factors */
     }
     if (weights) return mc_model_from_pretrained_of(f->ctx, family, weights, &load);
     return mc_model_new(f->ctx, family, o->config, NULL, &load);
@@ -208,6 +211,7 @@ static bool set_up(finetune *f)
         finetune_task_names[o->task], (long long)mc_dataset_rows(f->train_rows),
         (long long)mc_dataset_rows(f->val_rows),
         1e-6 * (double)mc_module_parameter_count(mc_model_module(f->model)), (long long)f->steps);
+    lora_tell(&f->log, f->model);
     return open_log(f);
 }
 
@@ -356,8 +360,12 @@ static void add_evaluation_rows(args_table *table, finetune_options *o)
 }
 
 /* Says what is wrong on the command line; EXIT_OK if nothing is. */
-static int check(const args_spec *spec, const finetune_options *o)
+static int check(const args_spec *spec, finetune_options *o)
 {
+    const char *wrong = lora_options_check(&o->lora);
+    if (wrong) return args_error(spec, "%s", wrong);
+    if (o->lora.rank && o->config)
+        return args_error(spec, "--lora-rank: expected --pretrained, which gives the base");
     if (!family_can(spec, o->model, FAMILY_CLASSIFIES)) return EXIT_USAGE;
     if (o->pretrained && o->config)
         return args_error(spec, "expected one of --pretrained and --config, not both");
@@ -377,6 +385,7 @@ int cmd_finetune(int argc, char **argv)
     add_own_rows(&table, &o);
     add_training_rows(&table, &o);
     add_evaluation_rows(&table, &o);
+    lora_add_rows(&table, &o.lora);
     train_add_machine_rows(&table, &o.train);
     train_add_rank_rows(&table, &o.train);
     train_add_log_rows(&table, &o.train);

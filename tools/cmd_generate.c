@@ -11,6 +11,7 @@
 #include "tools/download_bar.h"
 #include "tools/families.h"
 #include "tools/prompt_ids.h"
+#include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text.h"
@@ -21,7 +22,7 @@ static const mc_dtype dtypes[] = {MC_DTYPE_DEFAULT, MC_F32, MC_F16, MC_BF16};
 
 typedef struct generate_options {
     int model, device, dtype;
-    const char *pretrained, *revision, *prompts_file;
+    const char *pretrained, *revision, *base, *prompts_file;
     args_list prompts;
     bool ids, echo, json;
     bool any_temperature, any_top_k, any_top_p; /* were given, which means sampling */
@@ -357,9 +358,9 @@ static bool answer_all(generation *g)
 static bool generate(generation *g)
 {
     const generate_options *o = g->o;
-    mc_load_options load = {.dtype = dtypes[o->dtype], .revision = o->revision};
+    mc_load_options load = {.dtype = dtypes[o->dtype], .revision = o->revision, .base = o->base};
     if (!load.dtype) load.dtype = o->device == 0 ? MC_F32 : MC_BF16;
-    mc_tokenizer_options options = {.revision = o->revision};
+    mc_tokenizer_options options = {.revision = o->revision, .base = o->base};
     if (!o->ids) g->tokenizer = mc_tokenizer_open(g->ctx, o->pretrained, &options);
     g->model = mc_model_from_pretrained_of(g->ctx, family_names()[o->model], o->pretrained, &load);
     return !mc_failed(g->ctx) && make_prompts(g) && answer_all(g);
@@ -405,6 +406,7 @@ static void add_prompt_rows(args_table *table, generate_options *o)
             {ARGS_PATH("pretrained", &o->pretrained, "folder or identifier of the model"),
              .required = true, .known_as = "model-name-or-path,load"},
             DOWNLOAD_REVISION_ROW(&o->revision),
+            LORA_BASE_ROW(&o->base),
             {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
             {ARGS_PATH("prompts", &o->prompts_file, "a file with a prompt a line, - for stdin"),
              .known_as = "input,file"},

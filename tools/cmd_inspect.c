@@ -5,6 +5,7 @@
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/download_bar.h"
+#include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text.h"
@@ -12,7 +13,7 @@
 
 typedef struct inspect_options {
     int family, device;
-    const char *model, *revision, *pattern, *text;
+    const char *model, *revision, *base, *pattern, *text;
     bool json;
     ranks_options ranks;
 } inspect_options;
@@ -64,8 +65,8 @@ static void run_forward(mc_context *ctx, mc_model *model, const int32_t *ids, in
 /* The table of activations; NULL after an error, which is on the context or was printed. */
 static mc_inspection *run_text(const inspect_options *o, mc_context *ctx, mc_model *model)
 {
-    mc_tokenizer *tokenizer =
-        mc_tokenizer_open(ctx, o->model, &(mc_tokenizer_options){.revision = o->revision});
+    mc_tokenizer *tokenizer = mc_tokenizer_open(
+        ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
     mc_encoding e = {0};
     if (mc_failed(ctx)) return NULL;
     mc_status status = mc_tokenizer_encode(tokenizer, o->text, strlen(o->text), NULL, 0, 0, &e);
@@ -133,7 +134,7 @@ static bool show(const inspect_options *o, mc_context *ctx, const char *kind,
 
 static bool inspect(const inspect_options *o, mc_context *ctx)
 {
-    mc_load_options load = {.saved_dtype = true, .revision = o->revision};
+    mc_load_options load = {.saved_dtype = true, .revision = o->revision, .base = o->base};
     const char *family = o->family ? family_choices()[o->family] : NULL;
     mc_model *model = mc_model_from_pretrained_of(ctx, family, o->model, &load);
     if (mc_failed(ctx)) return false;
@@ -175,6 +176,7 @@ int cmd_inspect(int argc, char **argv)
         {ARGS_PATH("model", &o.model, "folder or identifier of the model"), .required = true,
          .positional = true},
         DOWNLOAD_REVISION_ROW(&o.revision),
+        LORA_BASE_ROW(&o.base),
         {ARGS_TEXT("pattern", &o.pattern, "which parameters: a pattern with * and ?"),
          .default_text = "all"},
         {ARGS_TEXT("text", &o.text, "a text to run the model on"), .default_text = ""},

@@ -5,6 +5,7 @@
 #include "core/modelcenter.h"
 #include "tools/checkpoints.h"
 #include "tools/classify.h"
+#include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
@@ -26,6 +27,7 @@ typedef struct finetune_options {
     double threshold, dropout;
     bool dropout_given, shuffle, no_decay_bias_norm, resume;
     uint64_t seed;
+    lora_options lora;
     train_options train;
 } finetune_options;
 

@@ -55,6 +55,7 @@ static void add_options(settings *list, const finetune *f)
         settings_add_real(list, "dropout", o->dropout);
     else
         settings_add(list, "dropout", "the model's own");
+    lora_add_settings(list, &o->lora);
     settings_add_whole(list, "seed", (int64_t)o->seed);
     settings_add_flag(list, "shuffle", o->shuffle);
     settings_add(list, "keep", finetune_keep_names[o->keep]);

@@ -65,27 +65,25 @@ const char *lora_options_check(lora_options *o)
 
 const mc_lora_options *lora_options_of(const lora_options *o) { return o->rank ? &o->read : NULL; }
 
-static void add_names(settings *list, const char *name, const char *const *names)
-{
-    char text[SETTINGS_TEXT] = "";
-    for (; names && *names; names++) {
-        size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "%s%s", used ? " " : "", *names);
-    }
-    settings_add(list, name, text);
-}
-
-void lora_add_settings(settings *list, const mc_model *model)
+void lora_tell(run_log *log, mc_model *model)
 {
     const mc_lora_options *o = mc_model_lora(model);
     if (!o) return;
-    settings_add_whole(list, "lora-rank", o->rank);
+    double all = (double)mc_module_parameter_count(mc_model_module(model));
+    double trained = (double)mc_model_trainable_count(model);
+    run_log_line(log, "LoRA of rank %d: %.3f M parameters are trained, %.3f %% of all", o->rank,
+                 1e-6 * trained, 100 * trained / all);
+}
+
+void lora_add_settings(settings *list, const lora_options *o)
+{
+    char number[16] = "";
+    if (o->rank) snprintf(number, sizeof number, "%d", o->rank);
+    settings_add(list, "lora-rank", number);
+    if (!o->rank) return;
     settings_add_real(list, "lora-alpha", o->alpha);
     settings_add_real(list, "lora-dropout", o->dropout);
     settings_add_flag(list, "lora-rslora", o->rslora);
-    if (o->target_pattern)
-        settings_add(list, "lora-targets", o->target_pattern);
-    else
-        add_names(list, "lora-targets", o->targets);
-    add_names(list, "lora-save", o->modules_to_save);
+    settings_add(list, "lora-targets", o->targets ? o->targets : "");
+    settings_add(list, "lora-save", o->save ? o->save : "");
 }

@@ -27,14 +27,24 @@ typedef struct lora_options {
         .alpha = 16   \
     }
 
+/* A row for commands that take an adapter's folder as a model. */
+#define LORA_BASE_ROW(pointer)                                            \
+    {                                                                     \
+        ARGS_PATH("base", pointer,                                        \
+                  "folder or identifier of the base, if the model is an " \
+                  "adapter"),                                             \
+            .default_text = "the one that it names"                       \
+    }
+
 /* Rows of a command's table, with a heading. */
 void lora_add_rows(args_table *table, lora_options *o);
 /* Takes the lists apart. NULL, or what is wrong: a message for args_error. */
 const char *lora_options_check(lora_options *o);
 /* For mc_load_options.lora; NULL: no LoRA. The options have to stay where they are. */
 const mc_lora_options *lora_options_of(const lora_options *o);
-/* The settings that a run which goes on must have too, of the model's factors: none where it has
- * none. */
-void lora_add_settings(settings *list, const mc_model *model);
+/* A line about how much is trained, where the model has factors. */
+void lora_tell(run_log *log, mc_model *model);
+/* The settings that a run which goes on must have too. */
+void lora_add_settings(settings *list, const lora_options *o);
 
 #endif

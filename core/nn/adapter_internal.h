@@ -3,9 +3,9 @@
  * need not be trained.
  *
  * An adapter belongs to a stored weight, so that every layer with such a weight has it without
- * knowing. Of a weight that holds several parameters (query, key and value) it may adapt some; their
- * As are stored as one, so that one product with x serves them all, and their B's products go to
- * the columns of the one result. */
+ * knowing. Of a weight that holds several parameters (query, key and value) it may adapt some;
+ * their As are stored as one, so that one product with x serves them all, and their Bs' products go
+ * to the columns of the one result. */
 #ifndef MC_NN_ADAPTER_INTERNAL_H
 #define MC_NN_ADAPTER_INTERNAL_H
 

@@ -1,5 +1,6 @@
-/* Every family's training at any number of ranks: run by mpirun, each rank also trains alone on all
- * rows, and losses, gradients' norms and the parameters at the end have to be the same.
+/* Every family's training at any number of ranks, of all parameters and of LoRA's factors: run by
+ * mpirun, each rank also trains alone on all rows, and losses, gradients' norms and the parameters
+ * at the end have to be the same.
  *
  *     mpirun -np 4 ranks_families        every family, level and way of recomputing
  *
@@ -32,10 +33,13 @@ static part rows_of(int rank, int ranks)
     return (part){PACKED, first, end - first};
 }
 
-static training train(mc_context *ctx, const tiny_family *f, mc_recompute recompute)
+/* `lora`: NULL: all parameters. */
+static training train(mc_context *ctx, const tiny_family *f, mc_recompute recompute,
+                      const mc_lora_options *lora)
 {
     training out = {0};
-    mc_model *model = tiny_model(ctx, f, &(mc_load_options){.recompute = recompute});
+    mc_load_options load = {.recompute = recompute, .lora = lora};
+    mc_model *model = tiny_model(ctx, f, &load);
     mc_model_set_dropout(model, 0);
     /* eps: keys' biases have no gradient but rounding's, which must not decide where they go */
     mc_adam_options options = {.lr = 3e-3f, .eps = 1e-4f, .weight_decay = 0.01f};
@@ -84,15 +88,16 @@ static void compare(difference *d, const training *a, const training *b)
     widen(&d->end, a->count == b->count ? sqrt(sum / square) : NAN);
 }
 
-static bool run_family(mc_context *ctx, mc_context *alone, const tiny_family *f)
+static bool run_family(mc_context *ctx, mc_context *alone, const tiny_family *f,
+                       const mc_lora_options *lora)
 {
-    training single = train(alone, f, MC_RECOMPUTE_NONE);
+    training single = train(alone, f, MC_RECOMPUTE_NONE, lora);
     bool learns = single.loss[STEPS - 1] < single.loss[0];
     difference d = {0};
     for (int level = 0; level <= 3; level++)
         for (mc_recompute how = MC_RECOMPUTE_NONE; how <= MC_RECOMPUTE_FULL; how++) {
             ctx->zero_level = level;
-            training together = train(ctx, f, how);
+            training together = train(ctx, f, how, lora);
             compare(&d, &together, &single);
             free(together.end);
         }
@@ -101,8 +106,9 @@ static bool run_family(mc_context *ctx, mc_context *alone, const tiny_family *f)
     /* CPM-2's scores are not scaled: its norms magnify the parameters' rounding fiftyfold */
     bool good = !failed && learns && d.loss <= 1e-5 && d.norm <= 1e-4 && d.end <= 1e-5;
     if (mc_rank(ctx) == 0 || !good)
-        printf("%s rank %d: %s: loss %.1e norm %.1e parameters %.1e%s\n", good ? "ok" : "FAILED",
-               mc_rank(ctx), f->name, d.loss, d.norm, d.end, learns ? "" : " (it does not learn)");
+        printf("%s rank %d: %s%s: loss %.1e norm %.1e parameters %.1e%s\n", good ? "ok" : "FAILED",
+               mc_rank(ctx), f->name, lora ? ", LoRA" : "", d.loss, d.norm, d.end,
+               learns ? "" : " (it does not learn)");
     return good;
 }
 
@@ -114,7 +120,10 @@ int main(void)
         &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     bool good = mc_world_size(ctx) <= BATCH;
-    for (int i = 0; i < TINY_FAMILIES; i++) good &= run_family(ctx, alone, &tiny_families[i]);
+    const mc_lora_options lora = {.rank = 2, .alpha = 8, .target_pattern = "all-linear"};
+    for (int i = 0; i < TINY_FAMILIES; i++)
+        good &= run_family(ctx, alone, &tiny_families[i], NULL) &&
+                run_family(ctx, alone, &tiny_families[i], &lora);
     mc_context_free(ctx);
     mc_context_free(alone);
     printf(good ? "" : "some cases FAILED\n");

@@ -405,6 +405,39 @@ static void test_head(void **state)
     }
 }
 
+/* What the base lacks is trained and saved, or its random values would be lost. */
+static void test_new_pooler(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder folder = temp_folder_new();
+    char base[512], adapter[512];
+    snprintf(base, sizeof base, "%s", temp_path(&folder, "base"));
+    snprintf(adapter, sizeof adapter, "%s", temp_path(&folder, "adapter"));
+    mc_model_heads bare = {.lm = true};
+    mc_model *model = model_of(ctx, "bert", tiny("bert")->config, &bare, NULL);
+    assert_int_equal(mc_model_save(model, base), MC_OK);
+    mc_model_free(model);
+    mc_lora_options lora = {.rank = 2};
+    model = load(ctx, base, &(mc_load_options){.lora = &lora, .num_labels = 2});
+    assert_string_equal(mc_model_lora(model)->modules_to_save[0], "classifier");
+    assert_string_equal(mc_model_lora(model)->modules_to_save[1], "pooler");
+    mc_parameter *pooler = mc_module_find_parameter(mc_model_module(model), "pooler.dense.weight");
+    assert_true(mc_parameter_trainable(pooler));
+    float *expected = copy_of(pooler, false);
+    assert_int_equal(mc_model_save(model, adapter), MC_OK);
+    mc_model_free(model);
+    mc_context *other =
+        mc_init_distributed(&(mc_init_options){.seed = 99}); /* other random values */
+    model = load(other, adapter, NULL);
+    pooler = mc_module_find_parameter(mc_model_module(model), "pooler.dense.weight");
+    float *found = copy_of(pooler, false);
+    assert_memory_equal(found, expected, (size_t)mc_shape_count(pooler->shape) * sizeof *found);
+    free(expected);
+    free(found);
+    mc_context_free(other);
+    temp_folder_free(&folder);
+}
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 static const char *const no_names[] = {"q_proj", "queries", NULL}, *const norm[] = {"ln_1", NULL};
@@ -469,7 +502,8 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up_context, tear_down_context)
     const struct CMUnitTest tests[] = {
-        TEST(test_values), TEST(test_gradients), TEST(test_training),      TEST(test_memory),
-        TEST(test_files),  TEST(test_head),      TEST(test_option_errors), TEST(test_state_errors)};
+        TEST(test_values),     TEST(test_gradients),     TEST(test_training),
+        TEST(test_memory),     TEST(test_files),         TEST(test_head),
+        TEST(test_new_pooler), TEST(test_option_errors), TEST(test_state_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
