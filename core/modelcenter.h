@@ -61,6 +61,7 @@
 #include "core/optim/optimizer.h"
 #include "core/predict/step_time.h"
 #include "core/tensor/tensor.h"
+#include "datasets/correlation.h"
 #include "datasets/dataset.h"
 #include "datasets/lm.h"
 #include "datasets/loader.h"

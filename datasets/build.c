@@ -74,6 +74,17 @@ static bool set_options(mc_dataset *d, const mc_dataset_options *options)
     return false;
 }
 
+mc_status mc_dataset_set_options(mc_dataset *d, const mc_dataset_options *options)
+{
+    if (!d) return MC_ERR_ARGUMENT;
+    if (mc_failed(d->ctx)) return mc_error_status(d->ctx);
+    if (d->references > 1)
+        return mc_fail(d->ctx, MC_ERR_STATE, "%s: a loader reads it with the options it has",
+                       d->path);
+    set_options(d, options);
+    return mc_error_status(d->ctx);
+}
+
 static bool has_labels(mc_task_kind kind)
 {
     return kind != MC_TASK_REGRESS && kind != MC_TASK_GENERATE && kind != MC_TASK_TEXT;

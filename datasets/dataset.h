@@ -211,6 +211,10 @@ MC_API mc_dataset *mc_dataset_from_rows(mc_context *ctx, const char *name, const
  * fewer than two rows, a dataset with repeated rows (CB's training rows) or in use. */
 MC_API mc_dataset *mc_dataset_split(mc_dataset *dataset, double fraction, uint64_t seed);
 
+/* Replaces the options that it was opened with, once a model is there that says them. Before loaders
+ * are made of it. Errors: those of the options; a loader. */
+MC_API mc_status mc_dataset_set_options(mc_dataset *dataset, const mc_dataset_options *options);
+
 /* ---- what it holds --------------------------------------------------------------------------- */
 
 /* Frees the dataset; loaders made from it keep what they need until they are freed themselves. NULL

@@ -131,7 +131,8 @@ struct mc_model {
     struct mc_lora *lora; /* factors beside frozen weights; NULL: none */
     char *source;         /* what it was loaded from; NULL: nothing */
     char *task;
-    char **label_names; /* heads.labels of them, or NULL */
+    char **label_names;       /* heads.labels of them, or NULL */
+    const char *problem_type; /* static; NULL: not said */
 };
 
 /* What a stack of blocks gets of a batch. */

@@ -134,8 +134,10 @@ static bool read_eos(mc_model *m, const mc_config_reader *r)
 
 static bool read_task(mc_model *m, const mc_config_reader *r)
 {
-    const char *task = NULL, *names[MC_MODEL_MAX_LABELS];
-    if (!mc_json_get_string(&r->ctx->error, r->json, r->path, "modelcenter_task", &task))
+    const char *task = NULL, *type = NULL, *names[MC_MODEL_MAX_LABELS];
+    if (!mc_json_get_string(&r->ctx->error, r->json, r->path, "modelcenter_task", &task) ||
+        !mc_json_get_string(&r->ctx->error, r->json, r->path, "problem_type", &type) ||
+        mc_model_set_problem_type(m, type))
         return false;
     const cJSON *labels = cJSON_GetObjectItemCaseSensitive(r->json, "id2label"), *label;
     int found = 0;

@@ -171,6 +171,22 @@ mc_status mc_model_set_task(mc_model *m, const char *task, const char *const *la
 
 const char *mc_model_task(const mc_model *m) { return m ? m->task : NULL; }
 
+mc_status mc_model_set_problem_type(mc_model *m, const char *type)
+{
+    static const char *const known[] = {"single_label_classification", "multi_label_classification",
+                                        "regression"};
+    if (!m) return MC_ERR_ARGUMENT;
+    if (mc_failed(m->module.ctx)) return mc_error_status(m->module.ctx);
+    m->problem_type = NULL;
+    for (int i = 0; type && i < 3; i++)
+        if (strcmp(type, known[i]) == 0) m->problem_type = known[i];
+    if (!type || m->problem_type) return MC_OK;
+    return mc_fail(m->module.ctx, MC_ERR_ARGUMENT, "problem type \"%s\": expected %s, %s or %s",
+                   type, known[0], known[1], known[2]);
+}
+
+const char *mc_model_problem_type(const mc_model *m) { return m ? m->problem_type : NULL; }
+
 const char *mc_model_label_name(const mc_model *m, int label)
 {
     if (!m || !m->label_names || label < 0 || label >= m->heads.labels) return NULL;

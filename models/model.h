@@ -138,6 +138,11 @@ MC_API void mc_model_set_recompute(mc_model *model, mc_recompute recompute);
 MC_API mc_status mc_model_set_task(mc_model *model, const char *task,
                                    const char *const *label_names);
 MC_API const char *mc_model_task(const mc_model *model);
+/* What a classifier's outputs are, in transformers' words, kept in config.json ("problem_type"):
+ * "single_label_classification", "multi_label_classification" or "regression"; NULL: not said.
+ * Another word is MC_ERR_ARGUMENT. */
+MC_API mc_status mc_model_set_problem_type(mc_model *model, const char *type);
+MC_API const char *mc_model_problem_type(const mc_model *model);
 MC_API const char *mc_model_label_name(const mc_model *model, int label);
 
 /* ---- forward --------------------------------------------------------------------------------- */

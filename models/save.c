@@ -40,6 +40,7 @@ static bool add_common(cJSON *json, const mc_model *m)
            cJSON_AddStringToObject(json, "model_type", m->family->model_type[0]) &&
            mc_config_add_dtype(json, m->module.root->dtype) && add_eos(json, m) &&
            add_labels(json, m) &&
+           (!m->problem_type || cJSON_AddStringToObject(json, "problem_type", m->problem_type)) &&
            (!m->task || cJSON_AddStringToObject(json, "modelcenter_task", m->task));
 }
 

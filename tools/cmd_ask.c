@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tools/args.h"
-#include "tools/classify.h"
+#include "tools/task_run.h"
 #include "tools/commands.h"
 #include "tools/download_bar.h"
 #include "tools/lora_options.h"
@@ -28,7 +28,7 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     char *line = cJSON_PrintUnformatted(row);
     cJSON_Delete(row);
     if (!line) return NULL;
-    mc_dataset_options options = classify_rows(model, 0);
+    mc_dataset_options options = task_rows(model, 0, 0);
     mc_dataset *dataset = mc_dataset_from_memory(ctx, "BoolQ", "--question and --passage", line,
                                                  strlen(line), "test", tokenizer, &options);
     cJSON_free(line);
@@ -42,7 +42,7 @@ static bool answer(mc_context *ctx, mc_model *model, mc_dataset *dataset, float 
     mc_batch *batch = mc_dataloader_next(loader);
     if (!batch) return false;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_tensor *out = classify_logits(t, model, dataset, batch);
+    mc_tensor *out = task_outputs(t, model, dataset, batch);
     if (out && !ranks_silent(ctx)) mc_tensor_read_f32(ctx, out, logits, 2);
     mc_tape_end(t);
     return out && !mc_failed(ctx);

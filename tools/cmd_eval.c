@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "tools/args.h"
-#include "tools/classify.h"
 #include "tools/commands.h"
+#include "tools/data_options.h"
 #include "tools/download_bar.h"
 #include "tools/families.h"
 #include "tools/interrupt.h"
@@ -11,12 +11,10 @@
 #include "tools/ranks.h"
 #include "tools/train_options.h"
 
-static const char *const task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
-
 typedef struct eval_options {
-    int family, task, device, batch_size;
-    int64_t max_length;
-    const char *model, *revision, *base, *data, *split, *log_jsonl;
+    int family, device, batch_size;
+    data_options data;
+    const char *model, *revision, *base, *log_jsonl;
     ranks_options ranks;
 } eval_options;
 
@@ -27,32 +25,35 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
         ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
     mc_model *model = mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
     if (mc_failed(ctx)) return false;
-    const char *task = task_names[o->task];
-    if (mc_model_get_heads(model).labels != mc_task_outputs(task)) {
+    const char *task = data_task(&o->data), *trained = mc_model_task(model);
+    if (task && trained && strcmp(trained, task) != 0)
+        run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
+    mc_dataset *rows = data_open_eval(ctx, &o->data, o->model, model, tokenizer);
+    if (!rows) return false;
+    int labels = mc_model_get_heads(model).labels, outputs = mc_dataset_outputs(rows);
+    if (outputs && labels != outputs) {
         mc_set_error(ctx, MC_ERR_ARGUMENT, "%s: its classifier has %d labels, %s needs %d",
-                     o->model, mc_model_get_heads(model).labels, task, mc_task_outputs(task));
+                     o->model, labels, task ? task : o->data.data, outputs);
         return false;
     }
-    const char *trained = mc_model_task(model);
-    if (trained && strcmp(trained, task) != 0)
-        run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
-    mc_dataset_options options = classify_rows(model, o->max_length);
-    mc_dataset *rows = mc_dataset_open(ctx, task, o->data, o->split, tokenizer, &options);
     mc_dataloader *loader = mc_dataloader_new(
         rows, &(mc_dataloader_options){.batch_size = o->batch_size,
                                        .batching = MC_BATCHING_BY_LENGTH,
-                                       .sizes = classify_sizes(o->device, model)});
-    classify_exam exam = {.model = model, .loader = loader, .gpu = o->device != TRAIN_CPU};
-    classify_score score;
-    if (!classify_evaluate(ctx, &exam, log, &score)) return false;
-    if (score.accuracy.count == 0) { /* all ranks know it, and leave in peace */
+                                       .sizes = task_sizes(o->device, model, rows)});
+    task_exam exam = {.model = model,
+                      .loader = loader,
+                      .gpu = o->device != TRAIN_CPU,
+                      .tokenizer = data_generates(&o->data, rows, tokenizer)};
+    task_score score;
+    if (!task_evaluate(ctx, &exam, log, &score)) return false;
+    if (score.n == 0) { /* all ranks know it, and leave in peace */
         if (!ranks_silent(ctx))
             fprintf(stderr, "error: %s: no row has a label to compare the answers with\n",
                     mc_dataset_path(rows));
         return false;
     }
-    classify_report(log, rows, o->split, &score, 0, 0);
-    return classify_result(log, rows, &score, 0) == MC_OK;
+    task_report(log, rows, o->data.split ? o->data.split : "val", &score, 0, 0);
+    return task_result(log, rows, &score, 0, NULL) == MC_OK;
 }
 
 static int run(const eval_options *o)
@@ -73,31 +74,34 @@ static int run(const eval_options *o)
 }
 
 static const char details[] =
-    "The last line on stdout is `result task=... accuracy=... f1=... n=... train_seconds=0.0`.\n\n"
-    "  modelcenter eval bert --task BoolQ --model boolq-bert --data data/boolq\n";
+    "With --task the rows are a benchmark's; without it --data is a file of one's own, whose "
+    "columns "
+    "are\n"
+    "those the model was trained on, unless --text, --label, --target name others. The last line "
+    "on\n"
+    "stdout is `result task=... accuracy=... f1=... n=... train_seconds=0.0`.\n\n"
+    "  modelcenter eval bert --task BoolQ --model boolq-bert --data data/boolq\n"
+    "  modelcenter eval bert --model stars-bert --data test.csv\n";
 
 int cmd_eval(int argc, char **argv)
 {
-    eval_options o = {.batch_size = 32, .split = "val", .ranks = RANKS_DEFAULTS};
+    eval_options o = {.batch_size = 32, .data = DATA_DEFAULTS, .ranks = RANKS_DEFAULTS};
     args_table table = {.count = 0};
     const args_option options[] = {
-        {ARGS_CHOICE("family", &o.family, family_names(), "the model's family"),
-         .offers = family_classifies, .required = true, .positional = true},
-        {ARGS_CHOICE("task", &o.task, task_names, "the SuperGLUE task"), .required = true},
+        {ARGS_CHOICE("family", &o.family, family_names(), "the model's family"), .required = true,
+         .positional = true},
         {ARGS_PATH("model", &o.model, "folder of the fine-tuned model"), .required = true,
          .known_as = "pretrained,output"},
         DOWNLOAD_REVISION_ROW(&o.revision),
         LORA_BASE_ROW(&o.base),
-        {ARGS_PATH("data", &o.data, "folder with the task's rows"), .required = true},
-        {ARGS_TEXT("split", &o.split, "which rows: val, train, or another file's name")},
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},
-        {ARGS_INT("max-length", &o.max_length, 0, 1 << 20, "tokens at most of an input"),
-         .default_text = "512, or the model's positions"},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write the result as an object to this file")},
         {0},
     };
     args_table_add(&table, options);
+    data_add_rows(&table, &o.data);
+    data_add_eval_rows(&table, &o.data);
     ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "eval",
                             .summary = "Evaluates a fine-tuned model on a task.",
@@ -105,6 +109,6 @@ int cmd_eval(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
-    if (!family_can(&spec, o.family, FAMILY_CLASSIFIES)) return EXIT_USAGE;
+    if (!data_check(&spec, &o.data, family_names()[o.family], false)) return EXIT_USAGE;
     return run(&o);
 }

@@ -12,10 +12,10 @@
 #include "tools/finetune.h"
 #include "tools/interrupt.h"
 
-const char *const finetune_task_names[] = {"BoolQ", "CB", "COPA", "RTE", "WiC", "WSC", NULL};
 const char *const finetune_keep_names[] = {"last", "best", NULL};
 
-static const finetune_options defaults = {.epochs = 1,
+static const finetune_options defaults = {.data = DATA_DEFAULTS,
+                                          .epochs = 1,
                                           .batch_size = 32,
                                           .save_total_limit = 2,
                                           .shuffle = true,
@@ -81,23 +81,29 @@ static void make_train_loaders(finetune *f, int sizes)
                                                     .rank = i * ranks + mc_rank(f->ctx)});
 }
 
-static void open_data(finetune *f)
+/* The rows, and a model with a head for them. */
+static bool open_data(finetune *f)
 {
     const finetune_options *o = &f->o;
-    const char *task = finetune_task_names[o->task];
+    const char *family = family_names()[o->model];
+    if (!data_open_training(f->ctx, &o->data, family, o->seed, f->tokenizer, &f->train_rows,
+                            &f->val_rows))
+        return false;
+    f->model = open_model(f, mc_dataset_outputs(f->train_rows));
     int64_t positions = mc_model_get_shape(f->model).positions;
-    mc_dataset_options options = classify_rows(f->model, o->max_length);
-    if (positions && o->max_length > positions)
+    if (positions && o->data.max_length > positions)
         run_log_line(&f->log, "the model has %lld positions: texts are cut there, not at %lld",
-                     (long long)positions, (long long)o->max_length);
-    f->train_rows = mc_dataset_open(f->ctx, task, o->data, "train", f->tokenizer, &options);
-    f->val_rows = mc_dataset_open(f->ctx, task, o->data, "val", f->tokenizer, &options);
-    int sizes = classify_sizes(o->train.device, f->model);
+                     (long long)positions, (long long)o->data.max_length);
+    if (mc_failed(f->ctx) || !data_fit(&o->data, f->model, f->train_rows, f->val_rows))
+        return false;
+    int sizes = task_sizes(o->train.device, f->model, f->train_rows);
     make_train_loaders(f, sizes);
     f->val =
         mc_dataloader_new(f->val_rows, &(mc_dataloader_options){.batch_size = (int)o->batch_size,
                                                                 .batching = MC_BATCHING_BY_LENGTH,
                                                                 .sizes = sizes});
+    data_name(f->model, f->train_rows);
+    return !mc_failed(f->ctx);
 }
 
 static void make_optimizer(finetune *f)
@@ -113,16 +119,6 @@ static void make_optimizer(finetune *f)
     mc_optimizer_add(adam, mc_model_module(f->model));
     f->optim = mc_optim_manager_new(f->ctx, &options);
     mc_optim_manager_add(f->optim, adam, train_schedule_new(f->ctx, &o->train, f->steps));
-}
-
-/* Label names go with the model, so that whoever loads it can name its answers. */
-static void name_labels(finetune *f)
-{
-    const char *names[RUN_EVAL_CLASSES];
-    bool one_each = mc_dataset_outputs(f->val_rows) == mc_dataset_labels(f->val_rows);
-    for (int k = 0; k < mc_dataset_labels(f->val_rows); k++)
-        names[k] = mc_dataset_label_name(f->val_rows, k);
-    mc_model_set_task(f->model, mc_dataset_task(f->val_rows), one_each ? names : NULL);
 }
 
 /* The tokenizer that the model was trained with, or that of the run that is resumed. */
@@ -195,20 +191,18 @@ static bool set_up(finetune *f)
     finetune_take_defaults(f);
     if (!check_options(f)) return false;
     open_tokenizer(f);
-    f->model = open_model(f, mc_task_outputs(finetune_task_names[o->task]));
-    if (mc_failed(f->ctx)) return false;
+    if (mc_failed(f->ctx) || !open_data(f)) return false;
     if (o->dropout_given) mc_model_set_dropout(f->model, (float)o->dropout);
-    open_data(f);
-    if (mc_failed(f->ctx)) return false;
     count_steps(f);
     make_optimizer(f);
-    name_labels(f);
-    f->exam =
-        (classify_exam){.model = f->model, .loader = f->val, .gpu = o->train.device != TRAIN_CPU};
+    f->exam = (task_exam){.model = f->model,
+                          .loader = f->val,
+                          .gpu = o->train.device != TRAIN_CPU,
+                          .tokenizer = data_generates(&o->data, f->val_rows, f->tokenizer)};
     if (mc_failed(f->ctx) || !finetune_check_options(f) || !finetune_restore(f)) return false;
     run_log_line(
         &f->log, "%s: %lld training rows, %lld validation rows, %.1f M parameters, %lld steps",
-        finetune_task_names[o->task], (long long)mc_dataset_rows(f->train_rows),
+        data_title(&o->data), (long long)mc_dataset_rows(f->train_rows),
         (long long)mc_dataset_rows(f->val_rows),
         1e-6 * (double)mc_module_parameter_count(mc_model_module(f->model)), (long long)f->steps);
     lora_tell(&f->log, f->model);
@@ -254,12 +248,19 @@ static int run(const finetune_options *o)
 /* ---- command line ---------------------------------------------------------------------------- */
 
 static const char details[] =
-    "The folder given with --data holds train.jsonl and val.jsonl, or a folder of the task's name "
-    "that\n"
-    "does. The last line on stdout is `result task=... accuracy=... f1=... n=... "
-    "train_seconds=...`.\n\n"
+    "With --task the folder given with --data holds train.jsonl and val.jsonl, or a folder of the "
+    "task's\n"
+    "name that does. Without it --data is a file of one's own, and --text, --label, --target name "
+    "its\n"
+    "columns; names of columns and labels are saved with the model. The last line on stdout is\n"
+    "`result task=... accuracy=... f1=... n=... train_seconds=...`.\n\n"
     "  modelcenter finetune bert --task BoolQ --pretrained bert-base-uncased --data data/boolq \\\n"
-    "      --output boolq-bert --epochs 3 --lr 2e-5 --warmup 100\n";
+    "      --output boolq-bert --epochs 3 --lr 2e-5 --warmup 100\n"
+    "  modelcenter finetune bert --pretrained bert-base-uncased --data reviews.csv --text review "
+    "\\\n"
+    "      --label stars --output stars-bert --epochs 3 --lr 2e-5\n"
+    "  modelcenter finetune gpt2 --pretrained gpt2 --data chat.jsonl --prompt question \\\n"
+    "      --response answer --output chat-gpt2\n";
 
 static void add_own_rows(args_table *table, finetune_options *o)
 {
@@ -267,9 +268,7 @@ static void add_own_rows(args_table *table, finetune_options *o)
         table,
         (args_option[]){
             {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .offers = family_classifies, .required = true, .positional = true},
-            {ARGS_CHOICE("task", &o->task, finetune_task_names, "the SuperGLUE task"),
-             .required = true},
+             .required = true, .positional = true},
             {ARGS_PATH("pretrained", &o->pretrained,
                        "folder or identifier of the pretrained model")},
             DOWNLOAD_REVISION_ROW(&o->revision),
@@ -279,7 +278,6 @@ static void add_own_rows(args_table *table, finetune_options *o)
             {ARGS_PATH("tokenizer", &o->tokenizer,
                        "folder or identifier of the tokenizer, where the model has none"),
              .default_text = "the model's"},
-            {ARGS_PATH("data", &o->data, "folder with the task's rows"), .required = true},
             {ARGS_PATH("output", &o->output,
                        "folder to save the model to; without it nothing is saved")},
             {ARGS_BYTES("max-shard-size", &o->max_shard_size,
@@ -329,8 +327,6 @@ static void add_training_rows(args_table *table, finetune_options *o)
         (args_option[]){
             {ARGS_FLAG("no-decay-bias-norm", &o->no_decay_bias_norm,
                        "no weight decay on biases and norms")},
-            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of an input"),
-             .default_text = "512, or the model's positions"},
             {ARGS_REAL("dropout", &o->dropout, 0, 1, "all dropout probabilities"),
              .below_high = true, .given = &o->dropout_given, .default_text = "the model's own"},
             {ARGS_INT("seed", &o->seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
@@ -341,22 +337,23 @@ static void add_training_rows(args_table *table, finetune_options *o)
 
 static void add_evaluation_rows(args_table *table, finetune_options *o)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Evaluation")},
-            {ARGS_INT("eval-every", &o->eval_every, 0, INT64_MAX,
-                      "steps from evaluation to evaluation; 0: an epoch"),
-             .known_as = "eval-steps,eval-interval,val-every"},
-            {ARGS_TEXT("metric", &o->metric, "what makes an evaluation the best: accuracy or f1"),
-             .default_text = "accuracy", .known_as = "metric-for-best-model"},
-            {ARGS_INT("early-stopping-patience", &o->patience, 0, INT64_MAX,
-                      "stop behind so many evaluations without improvement; 0: never"),
-             .known_as = "patience"},
-            {ARGS_REAL("early-stopping-threshold", &o->threshold, 0, 1e9,
-                       "what is more than this better than the best is an improvement")},
-            {0},
-        });
+    args_table_add(table,
+                   (args_option[]){
+                       {ARGS_HEADING("Evaluation")},
+                       {ARGS_INT("eval-every", &o->eval_every, 0, INT64_MAX,
+                                 "steps from evaluation to evaluation; 0: an epoch"),
+                        .known_as = "eval-steps,eval-interval,val-every"},
+                       {ARGS_TEXT("metric", &o->metric,
+                                  "what makes an evaluation the best, as the result line names it"),
+                        .default_text = "the task's first, but mse of a number",
+                        .known_as = "metric-for-best-model"},
+                       {ARGS_INT("early-stopping-patience", &o->patience, 0, INT64_MAX,
+                                 "stop behind so many evaluations without improvement; 0: never"),
+                        .known_as = "patience"},
+                       {ARGS_REAL("early-stopping-threshold", &o->threshold, 0, 1e9,
+                                  "what is more than this better than the best is an improvement")},
+                       {0},
+                   });
 }
 
 /* Says what is wrong on the command line; EXIT_OK if nothing is. */
@@ -366,15 +363,13 @@ static int check(const args_spec *spec, finetune_options *o)
     if (wrong) return args_error(spec, "%s", wrong);
     if (o->lora.rank && o->config)
         return args_error(spec, "--lora-rank: expected --pretrained, which gives the base");
-    if (!family_can(spec, o->model, FAMILY_CLASSIFIES)) return EXIT_USAGE;
+    if (!data_check(spec, &o->data, family_names()[o->model], true)) return EXIT_USAGE;
     if (o->pretrained && o->config)
         return args_error(spec, "expected one of --pretrained and --config, not both");
     if (!o->pretrained && !o->config && !o->resume)
         return args_error(spec, "expected one of --pretrained and --config");
     if (!o->output && o->resume) return args_error(spec, "--resume needs --output");
     if (!o->output && o->save_every) return args_error(spec, "--save-every needs --output");
-    if (o->metric && strcmp(o->metric, "accuracy") != 0 && strcmp(o->metric, "f1") != 0)
-        return args_error(spec, "--metric \"%s\": expected accuracy or f1", o->metric);
     return EXIT_OK;
 }
 
@@ -383,6 +378,8 @@ int cmd_finetune(int argc, char **argv)
     finetune_options o = defaults;
     args_table table = {.count = 0};
     add_own_rows(&table, &o);
+    data_add_rows(&table, &o.data);
+    data_add_training_rows(&table, &o.data);
     add_training_rows(&table, &o);
     add_evaluation_rows(&table, &o);
     lora_add_rows(&table, &o.lora);

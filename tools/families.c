@@ -17,18 +17,16 @@ static bool fits(const char *name, family_use use)
 {
     mc_model_kind kind = mc_family_kind(name);
     switch (use) {
-    case FAMILY_CLASSIFIES: return mc_family_has_classifier(name);
     case FAMILY_GENERATES: return kind != MC_MODEL_ENCODER;
     }
     return false;
 }
 
-bool family_classifies(int family) { return fits(family_names()[family], FAMILY_CLASSIFIES); }
 bool family_generates(int family) { return fits(family_names()[family], FAMILY_GENERATES); }
 
 bool family_can(const args_spec *spec, int family, family_use use)
 {
-    static const char *const lacks[] = {"has no classification head", "does not generate text"};
+    static const char *const lacks[] = {"does not generate text"};
     const char *const *names = family_names();
     char able[256] = "";
     if (fits(names[family], use)) return true;

@@ -4,7 +4,7 @@
 
 #include "core/modelcenter.h"
 #include "tools/checkpoints.h"
-#include "tools/classify.h"
+#include "tools/data_options.h"
 #include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
@@ -15,10 +15,11 @@ typedef enum finetune_keep { FINETUNE_KEEP_LAST, FINETUNE_KEEP_BEST } finetune_k
 
 /* As on the command line. */
 typedef struct finetune_options {
-    int model, task, keep;
-    const char *pretrained, *revision, *config, *tokenizer, *data, *output;
+    int model, keep;
+    data_options data;
+    const char *pretrained, *revision, *config, *tokenizer, *output;
     int64_t max_shard_size;
-    int64_t epochs, max_length, max_steps, stop_after;
+    int64_t epochs, max_steps, stop_after;
     int64_t batch_size;                  /* of a rank, computed at once */
     int64_t accumulation, rows_per_step; /* of all ranks; either may be 0: it follows */
     int64_t save_every, eval_every, patience;
@@ -31,7 +32,7 @@ typedef struct finetune_options {
     train_options train;
 } finetune_options;
 
-extern const char *const finetune_task_names[], *const finetune_keep_names[]; /* NULL at the end */
+extern const char *const finetune_keep_names[]; /* NULL at the end */
 
 enum { FINETUNE_STEPS_KEPT = 4, FINETUNE_SCORE_TEXT = 512 };
 
@@ -40,7 +41,7 @@ typedef struct finetune_scores {
     int64_t count;                    /* of evaluations */
     int64_t without;                  /* of these, the last ones that were no improvement */
     int64_t best_step;                /* of the best one */
-    double best;                      /* its metric */
+    double best;                      /* its metric, or where less is better that below 0 */
     bool best_beside;                 /* its model was saved without a checkpoint */
     char result[FINETUNE_SCORE_TEXT]; /* of the model that is kept: "accuracy=0.9630 ..." */
 } finetune_scores;
@@ -60,7 +61,7 @@ typedef struct finetune {
     mc_dataloader **train;  /* (accumulation): each deals out its part of the rows of a step */
     const mc_batch **batch; /* (accumulation), of the running step */
     mc_dataloader *val;
-    classify_exam exam;
+    task_exam exam;
     mc_optim_manager *optim;
     int64_t steps_per_epoch;
     int64_t step, stop, steps; /* the last that was launched, to stop behind, of the run */

@@ -20,7 +20,7 @@ static void report(finetune *f, int late)
     mc_step_report r;
     if (!mc_optim_manager_report(f->optim, late, &r) || r.step != f->step - late) return;
     if (r.step <= f->shown) return;
-    double now = classify_clock(), seconds = now - f->clock;
+    double now = task_clock(), seconds = now - f->clock;
     f->clock = now;
     f->shown = r.step;
     f->train_seconds += seconds;
@@ -41,8 +41,7 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(f->optim);
     for (int64_t i = 0; i < f->o.accumulation; i++) {
         mc_tape *t = mc_tape_begin(ctx);
-        mc_tensor *logits = classify_logits(t, f->model, f->train_rows, f->batch[i]);
-        mc_tensor *loss = logits ? mc_cross_entropy(t, logits, f->batch[i]->labels, NULL) : NULL;
+        mc_tensor *loss = task_loss(t, f->model, f->train_rows, f->batch[i]);
         mc_optim_manager_backward(f->optim, t, loss);
         mc_tape_end(t);
     }
@@ -70,27 +69,20 @@ static void train_step(finetune *f)
 
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
-/* --metric of a score. */
-static double metric_of(const finetune *f, const classify_score *score)
+static void describe(const task_score *score, char result[FINETUNE_SCORE_TEXT])
 {
-    bool f1 = f->o.metric && strcmp(f->o.metric, "f1") == 0;
-    return f1 ? mc_accuracy_f1(&score->accuracy) : mc_accuracy_share(&score->accuracy);
-}
-
-static void describe(const classify_score *score, char result[FINETUNE_SCORE_TEXT])
-{
-    double f1 = mc_accuracy_f1(&score->accuracy);
     text t = text_into(result, FINETUNE_SCORE_TEXT);
-    text_add(&t, "accuracy=%.4f", mc_accuracy_share(&score->accuracy));
-    if (!isnan(f1)) text_add(&t, " f1=%.4f", f1);
-    text_add(&t, " n=%" PRId64, score->accuracy.count);
+    for (int i = 0; i < score->metrics; i++)
+        if (!isnan(score->metric[i].value))
+            text_add(&t, "%s=%.4f ", score->metric[i].name, score->metric[i].value);
+    text_add(&t, "n=%" PRId64, score->n);
 }
 
 /* Takes note of an evaluation. Whether it is the best so far. */
-static bool take_score(finetune *f, const classify_score *score)
+static bool take_score(finetune *f, const task_score *score)
 {
     finetune_scores *s = &f->scores;
-    double value = metric_of(f, score);
+    double value = score->goodness;
     bool best = !s->count || isnan(s->best) || value > s->best;
     bool improved = !s->count || isnan(s->best) || value - s->best > f->o.threshold;
     s->count++;
@@ -116,12 +108,13 @@ static void check_patience(finetune *f)
 /* Evaluates the model; an evaluation that an interrupt or an error ends is due again. */
 static void evaluate(finetune *f)
 {
-    classify_score score;
+    task_score score;
     int64_t epochs = (f->step + f->steps_per_epoch - 1) / f->steps_per_epoch;
     f->eval_due = true;
-    if (!goes_on(f, 0) || !classify_evaluate(f->ctx, &f->exam, &f->log, &score)) return;
+    if (!goes_on(f, 0) || !task_evaluate(f->ctx, &f->exam, &f->log, &score)) return;
+    if (f->o.metric && !task_score_by(f->ctx, &score, f->o.metric)) return;
     f->eval_due = false;
-    classify_report(&f->log, f->val_rows, "val", &score, f->step, epochs);
+    task_report(&f->log, f->val_rows, "val", &score, f->step, epochs);
     bool best = take_score(f, &score);
     check_patience(f);
     if (best && f->o.keep == FINETUNE_KEEP_BEST) finetune_save_best(f);
@@ -144,15 +137,16 @@ static void between_steps(finetune *f)
     report(f, 0);
     if (eval) evaluate(f);
     if (keep) finetune_checkpoint(f);
-    f->clock = classify_clock();
+    f->clock = task_clock();
 }
 
 void finetune_train(finetune *f)
 {
     f->stop = f->o.stop_after && f->o.stop_after < f->steps ? f->o.stop_after : f->steps;
     f->shown = f->step;
+    if (f->o.output) data_save(f->ctx, &f->o.data, f->train_rows, f->o.output);
     if (f->eval_due || (!f->steps && !f->scores.count)) evaluate(f);
-    f->clock = classify_clock();
+    f->clock = task_clock();
     if (f->step && (f->step >= f->stop || f->stopped))
         run_log_line(&f->log, "nothing is left to train: %" PRId64 " steps are done, of %" PRId64,
                      f->step, f->stop);
@@ -168,5 +162,5 @@ void finetune_train(finetune *f)
 mc_status finetune_result(finetune *f)
 {
     return run_log_result_line(&f->log, "result task=%s %s train_seconds=%.1f",
-                               finetune_task_names[f->o.task], f->scores.result, f->train_seconds);
+                               data_title(&f->o.data), f->scores.result, f->train_seconds);
 }

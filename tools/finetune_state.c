@@ -46,8 +46,7 @@ static void add_options(settings *list, const finetune *f)
 {
     const finetune_options *o = &f->o;
     add_where_from(list, o);
-    settings_add(list, "task", finetune_task_names[o->task]);
-    settings_add_whole(list, "max-length", o->max_length);
+    data_add_settings(list, &o->data);
     settings_add_whole(list, "rows-per-step", o->rows_per_step);
     settings_add_course(list, &o->train);
     settings_add_flag(list, "no-decay-bias-norm", o->no_decay_bias_norm);
@@ -72,7 +71,7 @@ static void add_options(settings *list, const finetune *f)
     settings_add_whole(list, "max-steps", o->max_steps);
 }
 
-/* FNV-1a of all rows' texts and labels. */
+/* FNV-1a of all rows' texts, labels and values. */
 static uint64_t add_to_hash(uint64_t hash, const void *data, size_t size)
 {
     for (size_t i = 0; i < size; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
@@ -86,10 +85,13 @@ static uint64_t add_text(uint64_t hash, const char *text)
 
 static uint64_t add_rows(uint64_t hash, const mc_dataset *rows)
 {
+    size_t values = mc_dataset_labels(rows) ? (size_t)mc_dataset_labels(rows) : 1;
     for (int64_t row = 0; row < mc_dataset_rows(rows); row++) {
         int32_t label = mc_dataset_label(rows, row);
         hash = add_to_hash(hash, &label, sizeof label);
         hash = add_text(hash, mc_dataset_target(rows, row));
+        if (mc_dataset_values(rows, row))
+            hash = add_to_hash(hash, mc_dataset_values(rows, row), values * sizeof(float));
         for (int choice = 0; choice < mc_dataset_choices(rows); choice++) {
             hash = add_text(hash, mc_dataset_text(rows, row, choice));
             hash = add_text(hash, mc_dataset_pair(rows, row, choice));

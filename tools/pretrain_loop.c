@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tools/classify.h"
+#include "tools/task_run.h"
 #include "tools/interrupt.h"
 #include "tools/pretrain.h"
 #include "tools/text.h"
@@ -24,7 +24,7 @@ bool pretrain_goes_on(const pretrain *p, int64_t n)
 /* The time since the last report is the step's, unless something else was done in between. */
 static double take_time(pretrain *p)
 {
-    double now = classify_clock(), seconds = now - p->clock;
+    double now = task_clock(), seconds = now - p->clock;
     p->clock = now;
     p->seconds += seconds;
     if (p->reported++ >= FIRST_STEPS) {
@@ -118,7 +118,7 @@ static double batch_loss(pretrain *p, const mc_objective_batch *batch)
 /* The same sequences each time. False where an interrupt or an error came first. */
 static bool validate(pretrain *p)
 {
-    double start = classify_clock(), sum = 0;
+    double start = task_clock(), sum = 0;
     int64_t tokens = 0, done = 0;
     mc_objective_seek(p->val, &p->val_start);
     while (done < p->val_batches && pretrain_goes_on(p, done)) {
@@ -134,7 +134,7 @@ static bool validate(pretrain *p)
     run_log_validation(&p->log, &(run_validation){.step = p->step,
                                                   .loss = p->val_loss,
                                                   .tokens = tokens,
-                                                  .seconds = classify_clock() - start});
+                                                  .seconds = task_clock() - start});
     return true;
 }
 
@@ -229,7 +229,7 @@ static void between_steps(pretrain *p, bool last)
     p->val_due = val && !(pretrain_goes_on(p, 0) && validate(p));
     if (show && pretrain_goes_on(p, 0)) sample(p);
     if (keep) pretrain_save(p);
-    p->clock = classify_clock();
+    p->clock = task_clock();
 }
 
 void pretrain_train(pretrain *p)
@@ -238,7 +238,7 @@ void pretrain_train(pretrain *p)
     if (p->o.stop_after && p->o.stop_after < p->stop) p->stop = p->o.stop_after;
     p->shown = p->step;
     if (p->val_due && p->val && pretrain_goes_on(p, 0)) p->val_due = !validate(p);
-    p->clock = classify_clock();
+    p->clock = task_clock();
     if (p->step >= p->stop)
         run_log_line(&p->log, "nothing is left to train: %" PRId64 " steps are done, of %" PRId64,
                      p->step, p->stop);

@@ -311,9 +311,13 @@ static void show_eval(run_log *log, const run_eval *eval)
     if (eval->step > 0) text_add(&t, "%4lld", (long long)eval->step);
     if (eval->step > 0 && log->steps) text_add(&t, "/%lld", (long long)log->steps);
     if (eval->epoch > 0) text_add(&t, " | epoch %lld", (long long)eval->epoch);
-    text_add(&t, "%s%s accuracy %.4f", eval->step > 0 || eval->epoch > 0 ? " | " : "", eval->split,
-             shown(eval->accuracy));
-    if (!isnan(eval->f1)) text_add(&t, " | f1 %.4f", eval->f1);
+    text_add(&t, "%s%s", eval->step > 0 || eval->epoch > 0 ? " | " : "", eval->split);
+    const char *before = " ";
+    for (int i = 0; i < eval->metric_count; i++) {
+        if (isnan(eval->metrics[i].value)) continue;
+        text_add(&t, "%s%s %.4f", before, eval->metrics[i].name, eval->metrics[i].value);
+        before = " | ";
+    }
     for (int i = 0; i < eval->classes; i++)
         text_add(&t, "%s %s %.4f", i ? "" : " | recall", eval->class_names[i],
                  shown(eval->recall[i]));
@@ -330,36 +334,40 @@ static void write_eval_json(run_log *log, const run_eval *eval)
              (long long)eval->epoch);
     text_add_json_string(&t, eval->split);
     text_add(&t, ",\"n\":%lld", (long long)eval->n);
-    add_member(&t, "accuracy", eval->accuracy);
-    add_member(&t, "f1", eval->f1);
-    text_add(&t, ",\"recall\":{");
+    for (int i = 0; i < eval->metric_count; i++)
+        add_member(&t, eval->metrics[i].name, eval->metrics[i].value);
     for (int i = 0; i < eval->classes; i++) {
-        if (i) text_add(&t, ",");
+        text_add(&t, i ? "," : ",\"recall\":{");
         text_add_json_string(&t, eval->class_names[i]);
         text_add(&t, ":");
         text_add_json_number(&t, eval->recall[i]);
     }
-    text_add(&t, "}");
+    if (eval->classes) text_add(&t, "}");
     write_json(log, &t);
 }
 
 static void write_eval_scalars(run_log *log, const run_eval *eval)
 {
-    char tags[RUN_EVAL_CLASSES][256];
-    tensorboard_scalar scalars[RUN_EVAL_CLASSES + 2];
+    char tags[RUN_EVAL_CLASSES + RUN_METRICS][256];
+    tensorboard_scalar scalars[RUN_EVAL_CLASSES + RUN_METRICS];
     size_t n = 0;
-    scalars[n++] = (tensorboard_scalar){"eval/accuracy", eval->accuracy};
-    if (!isnan(eval->f1)) scalars[n++] = (tensorboard_scalar){"eval/f1", eval->f1};
-    for (int i = 0; i < eval->classes; i++) {
-        snprintf(tags[i], sizeof tags[i], "eval/recall_%s", eval->class_names[i]);
-        scalars[n++] = (tensorboard_scalar){tags[i], eval->recall[i]};
+    for (int i = 0; i < eval->metric_count; i++) {
+        if (isnan(eval->metrics[i].value)) continue;
+        snprintf(tags[n], sizeof tags[n], "eval/%s", eval->metrics[i].name);
+        scalars[n] = (tensorboard_scalar){tags[n], eval->metrics[i].value};
+        n++;
+    }
+    for (int i = 0; i < eval->classes; i++, n++) {
+        snprintf(tags[n], sizeof tags[n], "eval/recall_%s", eval->class_names[i]);
+        scalars[n] = (tensorboard_scalar){tags[n], eval->recall[i]};
     }
     write_scalars(log, eval->step, scalars, n);
 }
 
 mc_status run_log_eval(run_log *log, const run_eval *eval)
 {
-    if (eval->classes < 0 || eval->classes > RUN_EVAL_CLASSES) return MC_ERR_ARGUMENT;
+    if (eval->classes < 0 || eval->classes > RUN_EVAL_CLASSES || eval->metric_count > RUN_METRICS)
+        return MC_ERR_ARGUMENT;
     if (log->silent) return MC_OK;
     show_eval(log, eval);
     if (log->jsonl.open) write_eval_json(log, eval);
@@ -450,8 +458,10 @@ mc_status run_log_result(run_log *log, const run_result *result)
 {
     if (log->silent) return MC_OK;
     FILE *out = begin_result(log);
-    fprintf(out, "result task=%s accuracy=%.4f", result->task, shown(result->accuracy));
-    if (!isnan(result->f1)) fprintf(out, " f1=%.4f", result->f1);
+    fprintf(out, "result task=%s", result->task);
+    for (int i = 0; i < result->metric_count; i++)
+        if (!isnan(result->metrics[i].value))
+            fprintf(out, " %s=%.4f", result->metrics[i].name, result->metrics[i].value);
     fprintf(out, " n=%lld train_seconds=%.1f%s%s\n", (long long)result->n, result->train_seconds,
             result->extra ? " " : "", result->extra ? result->extra : "");
     return end_result(log, out);

@@ -82,15 +82,20 @@ typedef struct run_step {
     bool skipped;      /* the gradients overflowed and no weight changed */
 } run_step;
 
-enum { RUN_EVAL_CLASSES = 16 };
+enum { RUN_EVAL_CLASSES = 16, RUN_METRICS = 8 };
+
+typedef struct run_metric {
+    const char *name; /* "accuracy" */
+    double value;     /* NaN: it was not found */
+} run_metric;
 
 typedef struct run_eval {
-    int64_t step;                   /* the last training step before it; 0 outside training */
-    int64_t epoch;                  /* epochs finished; 0 outside training */
-    const char *split;              /* "val", "train", ... */
-    int64_t n;                      /* rows */
-    double accuracy;                /* 0 .. 1 */
-    double f1;                      /* 0 .. 1; NaN: the task has none */
+    int64_t step;              /* the last training step before it; 0 outside training */
+    int64_t epoch;             /* epochs finished; 0 outside training */
+    const char *split;         /* "val", "train", ... */
+    int64_t n;                 /* rows */
+    const run_metric *metrics; /* (metric_count), at most RUN_METRICS */
+    int metric_count;
     int classes;                    /* at most RUN_EVAL_CLASSES */
     const char *const *class_names; /* (classes) */
     const double *recall;           /* (classes), 0 .. 1; NaN for a class without rows */
@@ -107,7 +112,8 @@ typedef struct run_validation {
 
 typedef struct run_result {
     const char *task;
-    double accuracy, f1; /* f1 NaN: the task has none, nor has the line */
+    const run_metric *metrics; /* (metric_count); those that are NaN are left out */
+    int metric_count;
     int64_t n;
     double train_seconds; /* 0 after an evaluation alone */
     const char *extra;    /* further `key=value` pairs, separated by spaces; NULL: none */

@@ -15,8 +15,8 @@ typedef struct text_source text_source;
 
 typedef struct text_source_options {
     const char *path;
-    const char *text; /* the column; NULL: "text", or the only one */
-    const char *pair; /* of the second text; NULL: none */
+    const char *text;         /* the column; NULL: "text", or the only one */
+    const char *pair;         /* of the second text; NULL: none */
     int64_t first_rows, rows; /* of the first chunk, and of later ones */
 } text_source_options;
 

@@ -125,8 +125,8 @@ static void test_families_in_help(void **state)
     } rows[] = {
         {"pretrain", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta"},
         {"generate", "gpt2, t5, gptj, cpm1, cpm2"},
-        {"finetune", "bert, gpt2, t5, gptj, roberta"},
-        {"eval", "bert, gpt2, t5, gptj, roberta"},
+        {"finetune", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta"},
+        {"eval", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char line[100], expected[200];

@@ -72,14 +72,18 @@ static run_step step_at(int64_t step)
 static const char *const yes_no[] = {"no", "yes"};
 static const double recall[] = {0.4125, 0.83};
 
+static const run_metric metrics[] = {{"accuracy", 0.66544}, {"f1", 0.7311}};
+static const run_metric no_f1[] = {{"accuracy", 0.66544}, {"f1", NAN}};
+static const run_metric boolq[] = {{"accuracy", 0.963}, {"f1", 0.97119}};
+
 static run_eval eval_at(int64_t step)
 {
     return (run_eval){.step = step,
                       .epoch = 2,
                       .split = "val",
                       .n = 3270,
-                      .accuracy = 0.66544,
-                      .f1 = 0.7311,
+                      .metrics = metrics,
+                      .metric_count = 2,
                       .classes = 2,
                       .class_names = yes_no,
                       .recall = recall,
@@ -100,7 +104,7 @@ static void test_plain_lines(void **state)
     odd.loss_scale = 512;
     run_eval eval = eval_at(266), alone = eval_at(0);
     alone.epoch = 0;
-    alone.f1 = NAN;
+    alone.metrics = no_f1;
     alone.classes = 0;
     alone.seconds = 0;
     run_log_step(&s.log, &step);
@@ -153,8 +157,9 @@ static void test_result_line(void **state)
     (void)state;
     shown s;
     show_init(&s, (run_log_options){0});
-    run_log_result(&s.log, &(run_result){"BoolQ", 0.963, 0.97119, 3270, 81.24, NULL});
-    run_log_result(&s.log, &(run_result){"COPA", 0.5, -NAN, 100, 0, "rank=0"});
+    run_log_result(&s.log, &(run_result){"BoolQ", boolq, 2, 3270, 81.24, NULL});
+    const run_metric copa[] = {{"accuracy", 0.5}, {"f1", -NAN}};
+    run_log_result(&s.log, &(run_result){"COPA", copa, 2, 100, 0, "rank=0"});
     show_end(&s);
     assert_string_equal(s.result_text,
                         "result task=BoolQ accuracy=0.9630 f1=0.9712 n=3270 train_seconds=81.2\n"
@@ -242,7 +247,7 @@ static void test_json_lines(void **state)
     run_eval eval = eval_at(266), names = eval_at(267);
     names.class_names = odd_names;
     names.recall = odd_recall;
-    names.f1 = NAN;
+    names.metrics = no_f1;
     run_log_step(&s.log, &step);
     run_log_step(&s.log, &odd);
     run_log_eval(&s.log, &eval);
@@ -508,7 +513,7 @@ static void run_on_terminal(screen *s, int columns, char bar[COLUMNS + 1])
     if (log.bar.on) assert_memory_equal(row_of(s, s->row), "eval  50% ", 10);
     run_eval eval = eval_at(4);
     run_log_eval(&log, &eval);
-    run_log_result(&log, &(run_result){"BoolQ", 0.963, 0.97119, 3270, 81.24, NULL});
+    run_log_result(&log, &(run_result){"BoolQ", boolq, 2, 3270, 81.24, NULL});
     assert_int_equal(run_log_release(&log), MC_OK);
     fclose(tty);
     read_screen(s);

@@ -1,0 +1,375 @@
+#include "tools/data_options.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_TASKS = 64 };
+
+static const double default_fraction = 0.1;
+
+const char *const *data_task_names(void)
+{
+    static const char *names[MOST_TASKS + 1];
+    for (int i = 0; i < MOST_TASKS && (names[i] = mc_task_name(i)); i++) continue;
+    return names;
+}
+
+const char *data_task(const data_options *o) { return o->task < 0 ? NULL : mc_task_name(o->task); }
+
+const char *data_title(const data_options *o)
+{
+    const char *name = strrchr(o->data, '/');
+    return o->task >= 0 ? data_task(o) : name && name[1] ? name + 1 : o->data;
+}
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+void data_add_rows(args_table *table, data_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_CHOICE("task", &o->task, data_task_names(),
+                         "a benchmark; without it, --data is "
+                         "a file of one's own"),
+             .default_text = ""},
+            {ARGS_FLAG("classifier", &o->classifier,
+                       "of a task: a classification head, where a language model would answer in a "
+                       "prompt")},
+            {ARGS_PATH("data", &o->data,
+                       "folder with the task's rows, or a .csv, .tsv or .jsonl file, which may end "
+                       "in .gz"),
+             .required = true},
+            {ARGS_HEADING("Rows of a file")},
+            {ARGS_TEXT("text", &o->text, "the column with the text"),
+             .known_as = "text-column,text_column,sentence1"},
+            {ARGS_TEXT("text-pair", &o->pair, "the column with the second text of a pair"),
+             .known_as = "sentence2"},
+            {ARGS_TEXT("label", &o->label,
+                       "the column with the class; of --multi-label also several columns of 1 and "
+                       "0, with commas between"),
+             .known_as = "label-column,label_column"},
+            {ARGS_FLAG("regression", &o->regression, "the label is a number to be predicted")},
+            {ARGS_FLAG("multi-label", &o->multi_label, "a row has any number of the labels")},
+            {ARGS_TEXT("label-separator", &o->separator,
+                       "what stands between several labels in one column"),
+             .default_text = "|"},
+            {ARGS_TEXT("target", &o->target, "the column with the text to be generated"),
+             .known_as = "summary-column,completion"},
+            {ARGS_TEXT("prompt", &o->prompt, "with --response: names for --text and --target")},
+            {ARGS_TEXT("response", &o->response, "the column with the answer to --prompt")},
+            {ARGS_FLAG("generate", &o->generate,
+                       "of a text to be generated: generate it, for exact match, F1 and ROUGE-L")},
+            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of an input"),
+             .default_text = "512, or the model's positions",
+             .known_as = "max-encoder-length,max-seq-length,max_source_length"},
+            {ARGS_INT("max-target-length", &o->max_target_length, 0, 1 << 20,
+                      "tokens at most of a text to be generated"),
+             .default_text = "128", .known_as = "max-decoder-length"},
+            {0},
+        });
+}
+
+void data_add_training_rows(args_table *table, data_options *o)
+{
+    args_table_add(table, (args_option[]){
+                              {ARGS_PATH("val", &o->val, "file with rows for validation"),
+                               .known_as = "validation-file,eval-data"},
+                              {ARGS_REAL("val-fraction", &o->val_fraction, 0, 1,
+                                         "without --val: the share of the rows that are held back"),
+                               .above_low = true, .below_high = true, .default_text = "0.1"},
+                              {0},
+                          });
+}
+
+void data_add_eval_rows(args_table *table, data_options *o)
+{
+    args_table_add(table, (args_option[]){
+                              {ARGS_TEXT("split", &o->split,
+                                         "of a task: which rows, val, train, or another file's "
+                                         "name"),
+                               .default_text = "val"},
+                              {0},
+                          });
+}
+
+static bool names_columns(const data_options *o)
+{
+    return o->text || o->pair || o->label || o->target || o->regression || o->multi_label ||
+           o->separator || o->val || o->val_fraction > 0;
+}
+
+/* Why the options do not fit one another; NULL: they do. */
+static const char *misfit(const data_options *o, bool training)
+{
+    if (o->classifier && o->task < 0) return "expected --task with --classifier";
+    if (o->task >= 0)
+        return names_columns(o) ? "expected either --task or the columns of a file" : NULL;
+    if (o->split) return "expected --task with --split";
+    if (o->regression && o->multi_label) return "expected one of --regression and --multi-label";
+    if (o->target && (o->label || o->regression || o->multi_label))
+        return "expected either --target or --label";
+    if (o->target && o->pair) return "--text-pair: a text is generated from one text";
+    if (o->val && o->val_fraction > 0) return "expected one of --val and --val-fraction";
+    if (training && !o->text) return "expected --task, or --text with a column of the file";
+    if (training && !o->label && !o->target)
+        return "expected --label with a column of the file, or --target";
+    return NULL;
+}
+
+/* How texts are put; with a classifier as an encoder gets them. */
+static mc_prompt_style style_of(const data_options *o, const char *family)
+{
+    return o->classifier ? MC_PROMPT_ENCODER : mc_family_prompt_style(family);
+}
+
+mc_task_kind data_kind(const data_options *o, const char *family)
+{
+    if (o->task >= 0) return mc_task_kind_for(data_task(o), style_of(o, family));
+    if (o->target) return MC_TASK_GENERATE;
+    if (o->regression) return MC_TASK_REGRESS;
+    return o->multi_label ? MC_TASK_MULTI_LABEL : MC_TASK_CLASSIFY;
+}
+
+/* "--prompt C --response C" is "--text C --target C". */
+static const char *take_aliases(data_options *o)
+{
+    if (o->prompt && o->text) return "expected one of --prompt and --text";
+    if (o->response && o->target) return "expected one of --response and --target";
+    if (o->prompt) o->text = o->prompt;
+    if (o->response) o->target = o->response;
+    o->prompt = o->response = NULL;
+    return NULL;
+}
+
+bool data_check(const args_spec *spec, data_options *o, const char *family, bool training)
+{
+    const char *why = take_aliases(o);
+    if (!why) why = misfit(o, training);
+    mc_task_kind kind = data_kind(o, family);
+    bool head = kind != MC_TASK_GENERATE && kind != MC_TASK_ANSWER;
+    if (why)
+        args_error(spec, "%s", why);
+    else if (!kind)
+        args_error(spec, "--task %s: it has no form for %s", data_task(o), family);
+    else if (!training && o->task < 0 && !o->label && !o->target)
+        return true; /* the model's folder says it */
+    else if (head && !mc_family_has_classifier(family))
+        args_error(spec,
+                   "%s has no classification head: expected --target, for a text to be "
+                   "generated",
+                   family);
+    else if (!head && mc_family_kind(family) == MC_MODEL_ENCODER)
+        args_error(spec, "%s is an encoder, which does not generate text", family);
+    else
+        return true;
+    return false;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static mc_data_columns columns_of(const data_options *o, const char *family)
+{
+    return (mc_data_columns){.text = o->text,
+                             .pair = o->pair,
+                             .label = o->label,
+                             .target = o->target,
+                             .separator = o->separator,
+                             .kind = data_kind(o, family)};
+}
+
+/* The names of a dataset's labels. */
+static int names_of(const mc_dataset *dataset, const char *names[MC_DATASET_MAX_LABELS])
+{
+    int count = mc_dataset_labels(dataset);
+    for (int k = 0; k < count; k++) names[k] = mc_dataset_label_name(dataset, k);
+    return count;
+}
+
+static void open_files(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
+                       const mc_tokenizer *tok, const mc_dataset_options *options,
+                       mc_dataset **train, mc_dataset **val)
+{
+    const char *names[MC_DATASET_MAX_LABELS];
+    mc_data_columns columns = columns_of(o, family);
+    *train = mc_dataset_from_file(ctx, o->data, &columns, tok, options);
+    if (!o->val) {
+        double fraction = o->val_fraction > 0 ? o->val_fraction : default_fraction;
+        *val = mc_dataset_split(*train, fraction, seed);
+        return;
+    }
+    columns.labels = names_of(*train, names);
+    columns.label_names = names;
+    if (!mc_failed(ctx)) *val = mc_dataset_from_file(ctx, o->val, &columns, tok, options);
+}
+
+bool data_open_training(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
+                        const mc_tokenizer *tok, mc_dataset **train, mc_dataset **val)
+{
+    mc_dataset_options options = {.max_length = (int)o->max_length,
+                                  .max_target_length = (int)o->max_target_length,
+                                  .prompt.style = style_of(o, family)};
+    *train = *val = NULL;
+    if (o->task < 0) {
+        open_files(ctx, o, family, seed, tok, &options, train, val);
+    } else {
+        *train = mc_dataset_open(ctx, data_task(o), o->data, "train", tok, &options);
+        *val = mc_dataset_open(ctx, data_task(o), o->data, "val", tok, &options);
+    }
+    return !mc_failed(ctx);
+}
+
+static mc_dataset_options options_for(const data_options *o, const mc_model *model)
+{
+    mc_dataset_options options = task_rows(model, o->max_length, o->max_target_length);
+    if (o->classifier) options.prompt = (mc_prompt){0};
+    return options;
+}
+
+bool data_fit(const data_options *o, const mc_model *model, mc_dataset *train, mc_dataset *val)
+{
+    mc_dataset_options options = options_for(o, model);
+    return mc_dataset_set_options(train, &options) == MC_OK &&
+           mc_dataset_set_options(val, &options) == MC_OK;
+}
+
+/* What the options leave open, from the file. */
+static void fill_in(data_options *o, const task_file *f)
+{
+    if (!o->max_length) o->max_length = f->max_length;
+    if (!o->max_target_length) o->max_target_length = f->max_target_length;
+    if (!o->text) o->text = f->text;
+    if (!o->pair) o->pair = f->pair;
+    if (!o->separator) o->separator = f->separator;
+    if (o->label || o->target) return;
+    o->label = f->label;
+    o->target = f->target;
+    o->regression = f->kind == MC_TASK_REGRESS;
+    o->multi_label = f->kind == MC_TASK_MULTI_LABEL;
+}
+
+/* Of a model without task.json, as transformers' config says it. */
+static void fill_in_kind(data_options *o, const mc_model *model)
+{
+    const char *type = mc_model_problem_type(model);
+    if (!type || o->regression || o->multi_label || o->target) return;
+    o->regression = strcmp(type, "regression") == 0;
+    o->multi_label = strcmp(type, "multi_label_classification") == 0;
+}
+
+static bool check_columns(mc_context *ctx, const data_options *o, const char *folder)
+{
+    if (o->text && (o->label || o->target)) return true;
+    mc_set_error(ctx, MC_ERR_ARGUMENT,
+                 "%s: no task.json says which columns it was trained on: expected --text, and "
+                 "--label or --target",
+                 folder);
+    return false;
+}
+
+static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *folder,
+                                  const task_file *saved, const mc_model *model,
+                                  const mc_tokenizer *tok)
+{
+    const char *names[MC_MODEL_MAX_LABELS];
+    int count = 0;
+    if (!saved->kind) fill_in_kind(o, model);
+    if (!check_columns(ctx, o, folder)) return NULL;
+    while (count < MC_MODEL_MAX_LABELS && (names[count] = mc_model_label_name(model, count)))
+        count++;
+    mc_dataset_options options = options_for(o, model);
+    mc_data_columns columns = columns_of(o, mc_model_family(model));
+    columns.labels = saved->labels ? saved->labels : count;
+    columns.label_names = saved->labels ? saved->label_names : names;
+    return mc_dataset_from_file(ctx, o->data, &columns, tok, &options);
+}
+
+mc_dataset *data_open_eval(mc_context *ctx, const data_options *o, const char *folder,
+                           const mc_model *model, const mc_tokenizer *tok)
+{
+    if (mc_failed(ctx)) return NULL;
+    task_file saved;
+    data_options filled = *o;
+    mc_dataset *dataset = NULL;
+    if (o->task >= 0) {
+        filled.classifier = mc_model_get_heads(model).labels > 0;
+        mc_dataset_options options = options_for(&filled, model);
+        return mc_dataset_open(ctx, data_task(o), o->data, o->split ? o->split : "val", tok,
+                               &options);
+    }
+    if (task_file_read(ctx, folder, &saved) == MC_OK) {
+        fill_in(&filled, &saved);
+        dataset = open_eval_file(ctx, &filled, folder, &saved, model, tok);
+    }
+    task_file_release(&saved);
+    return dataset;
+}
+
+const mc_tokenizer *data_generates(const data_options *o, const mc_dataset *dataset,
+                                   const mc_tokenizer *tok)
+{
+    bool texts = mc_dataset_scoring(dataset) == MC_SCORING_TEXTS;
+    return texts && (o->generate || mc_dataset_task(dataset)) ? tok : NULL;
+}
+
+/* ---- what is kept with a run ----------------------------------------------------------------- */
+
+void data_add_settings(settings *list, const data_options *o)
+{
+    const struct {
+        const char *name, *value;
+    } texts[] = {{"task", data_task(o)},
+                 {"text", o->text},
+                 {"text-pair", o->pair},
+                 {"label", o->label},
+                 {"label-separator", o->separator},
+                 {"target", o->target}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (texts[i].value) settings_add(list, texts[i].name, texts[i].value);
+    settings_add_flag(list, "regression", o->regression);
+    settings_add_flag(list, "multi-label", o->multi_label);
+    settings_add_flag(list, "classifier", o->classifier);
+    settings_add_flag(list, "generate", o->generate);
+    settings_add_real(list, "val-fraction", o->val_fraction);
+    settings_add_whole(list, "max-length", o->max_length);
+    settings_add_whole(list, "max-target-length", o->max_target_length);
+}
+
+/* ---- what is saved --------------------------------------------------------------------------- */
+
+void data_name(mc_model *model, const mc_dataset *dataset)
+{
+    const char *names[MC_DATASET_MAX_LABELS];
+    mc_task_kind kind = mc_dataset_kind(dataset);
+    bool one_each = mc_dataset_outputs(dataset) > 1;
+    names_of(dataset, names);
+    mc_model_set_task(model, mc_dataset_task(dataset), one_each ? names : NULL);
+    const char *type = kind == MC_TASK_REGRESS       ? "regression"
+                       : kind == MC_TASK_MULTI_LABEL ? "multi_label_classification"
+                       : kind == MC_TASK_CLASSIFY    ? "single_label_classification"
+                                                     : NULL;
+    mc_model_set_problem_type(model, type);
+}
+
+void data_save(mc_context *ctx, const data_options *o, const mc_dataset *dataset,
+               const char *folder)
+{
+    char path[4096];
+    if (mc_failed(ctx) || mc_rank(ctx) != 0) return;
+    if (o->task >= 0) {
+        snprintf(path, sizeof path, "%s/task.json", folder);
+        unlink(path);
+        return;
+    }
+    task_file file = {.kind = mc_dataset_kind(dataset),
+                      .text = o->text,
+                      .pair = o->pair,
+                      .label = o->label,
+                      .target = o->target,
+                      .separator = o->separator,
+                      .max_length = mc_dataset_max_length(dataset),
+                      .max_target_length = mc_dataset_max_target_length(dataset)};
+    file.labels = names_of(dataset, file.label_names);
+    task_file_write(ctx, folder, &file);
+}

@@ -1,0 +1,27 @@
+/* What a model was fine-tuned on: task.json, in the folder of the model. From it eval and predict
+ * know what the columns of a file mean. */
+#ifndef MC_TOOLS_TASK_FILE_H
+#define MC_TOOLS_TASK_FILE_H
+
+#include "core/modelcenter.h"
+
+/*  {"kind": "classify", "text": "review", "label": "stars", "labels": ["1", "2"],
+ *   "max_length": 128}
+ * The kinds are classify, multi_label, regress and generate, of data of one's own. Keys that are
+ * not there are NULL and 0. */
+typedef struct task_file {
+    mc_task_kind kind; /* 0: there is no file */
+    const char *text, *pair, *label, *target, *separator;
+    const char *label_names[MC_DATASET_MAX_LABELS];
+    int labels;
+    int64_t max_length, max_target_length;
+    void *json; /* has the texts, until task_file_release */
+} task_file;
+
+/* Writes <folder>/task.json whole or not at all. */
+mc_status task_file_write(mc_context *ctx, const char *folder, const task_file *file);
+/* Reads it; where there is none, kind is 0. Errors name file and key. */
+mc_status task_file_read(mc_context *ctx, const char *folder, task_file *file);
+void task_file_release(task_file *file);
+
+#endif
