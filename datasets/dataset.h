@@ -211,8 +211,8 @@ MC_API mc_dataset *mc_dataset_from_rows(mc_context *ctx, const char *name, const
  * fewer than two rows, a dataset with repeated rows (CB's training rows) or in use. */
 MC_API mc_dataset *mc_dataset_split(mc_dataset *dataset, double fraction, uint64_t seed);
 
-/* Replaces the options that it was opened with, once a model is there that says them. Before loaders
- * are made of it. Errors: those of the options; a loader. */
+/* Replaces the options that it was opened with, once a model is there that says them. Before
+ * loaders are made of it. Errors: those of the options; a loader. */
 MC_API mc_status mc_dataset_set_options(mc_dataset *dataset, const mc_dataset_options *options);
 
 /* ---- what it holds --------------------------------------------------------------------------- */
@@ -243,9 +243,9 @@ MC_API const char *mc_dataset_task(const mc_dataset *dataset);
 MC_API const char *mc_dataset_path(const mc_dataset *dataset); /* the file that was read */
 
 /* A row: its line in the file (from 1; of a source of one's own its number, from 1; of SQuAD's
- * file, which is one document, 0), its label (or MC_NO_LABEL), the text, and pair (NULL for a single
- * text), of its input `choice`, and the text to be generated (NULL: none). Strings belong to the
- * dataset. Out of range: 0, MC_NO_LABEL, NULL. */
+ * file, which is one document, 0), its label (or MC_NO_LABEL), the text, and pair (NULL for a
+ * single text), of its input `choice`, and the text to be generated (NULL: none). Strings belong to
+ * the dataset. Out of range: 0, MC_NO_LABEL, NULL. */
 MC_API int64_t mc_dataset_line(const mc_dataset *dataset, int64_t row);
 MC_API int32_t mc_dataset_label(const mc_dataset *dataset, int64_t row);
 MC_API const char *mc_dataset_text(const mc_dataset *dataset, int64_t row, int choice);
