@@ -159,6 +159,18 @@ static bool check_options(finetune *f)
     return check_rows_per_step(f);
 }
 
+/* Whether --metric is one that evaluations find. */
+static bool check_metric(finetune *f)
+{
+    const char *known = task_metrics(&f->exam), *metric = f->o.metric;
+    for (const char *name = known; metric && name; name = strchr(name, ',')) {
+        name += strspn(name, ", ");
+        size_t length = strcspn(name, ",");
+        if (strlen(metric) == length && strncmp(metric, name, length) == 0) return true;
+    }
+    return !metric || finetune_refuse(f, "--metric \"%s\": expected one of %s", metric, known);
+}
+
 static void count_steps(finetune *f)
 {
     const finetune_options *o = &f->o;
@@ -199,6 +211,7 @@ static bool set_up(finetune *f)
                           .loader = f->val,
                           .gpu = o->train.device != TRAIN_CPU,
                           .tokenizer = data_generates(&o->data, f->val_rows, f->tokenizer)};
+    if (!mc_failed(f->ctx) && !check_metric(f)) return false;
     if (mc_failed(f->ctx) || !finetune_check_options(f) || !finetune_restore(f)) return false;
     run_log_line(
         &f->log, "%s: %lld training rows, %lld validation rows, %.1f M parameters, %lld steps",

@@ -112,7 +112,7 @@ static void evaluate(finetune *f)
     int64_t epochs = (f->step + f->steps_per_epoch - 1) / f->steps_per_epoch;
     f->eval_due = true;
     if (!goes_on(f, 0) || !task_evaluate(f->ctx, &f->exam, &f->log, &score)) return;
-    if (f->o.metric && !task_score_by(f->ctx, &score, f->o.metric)) return;
+    if (f->o.metric) task_score_by(&score, f->o.metric);
     f->eval_due = false;
     task_report(&f->log, f->val_rows, "val", &score, f->step, epochs);
     bool best = take_score(f, &score);

@@ -80,9 +80,11 @@ typedef struct task_exam {
  * interrupt; false then. `score` may be NULL where only `each` counts. */
 bool task_evaluate(mc_context *ctx, task_exam *exam, run_log *log, task_score *score);
 
-/* Makes a metric of the score its goodness: of loss, perplexity and mse its negative. False with the
- * context's error, which lists the metrics that there are. */
-bool task_score_by(mc_context *ctx, task_score *score, const char *metric);
+/* The metrics of an exam's score: "accuracy, f1". */
+const char *task_metrics(const task_exam *exam);
+/* Makes one of them the score's goodness: of loss, perplexity and mse its negative. False where
+ * there is none of that name. */
+bool task_score_by(task_score *score, const char *metric);
 
 /* Shows a score: a line on the progress stream, and the log files. */
 void task_report(run_log *log, const mc_dataset *dataset, const char *split,

@@ -1,7 +1,6 @@
 #include "tools/task_score.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +15,22 @@ task_results task_results_of(const task_exam *e)
     if (mc_dataset_kind(dataset) != MC_TASK_GENERATE) return TASK_RESULTS_OUTPUTS;
     if (scoring != MC_SCORING_TEXTS) return TASK_RESULTS_CANDIDATES;
     return e->tokenizer ? TASK_RESULTS_TEXTS : TASK_RESULTS_LOSS;
+}
+
+const char *task_metrics(const task_exam *e)
+{
+    mc_dataset *dataset = mc_dataloader_dataset(e->loader);
+    mc_task_kind kind = mc_dataset_kind(dataset);
+    if (task_results_of(e) == TASK_RESULTS_LOSS) return "loss, perplexity";
+    switch (mc_dataset_scoring(dataset)) {
+    case MC_SCORING_CLASSES: return "accuracy, f1";
+    case MC_SCORING_QUESTIONS: return "f1a, em, accuracy";
+    case MC_SCORING_TEXTS: return "f1, em, rougeL";
+    case MC_SCORING_ENTITIES: return "f1, em";
+    case MC_SCORING_ENDINGS: return "accuracy, accuracy_norm";
+    case MC_SCORING_NONE: break;
+    }
+    return kind == MC_TASK_REGRESS ? "pearson, spearman, mse" : "f1, em";
 }
 
 bool task_counts_init(mc_context *ctx, task_counts *c, const task_exam *e)
@@ -190,18 +205,13 @@ static double goodness_of(const run_metric *metric)
     return metric->value;
 }
 
-bool task_score_by(mc_context *ctx, task_score *score, const char *metric)
+bool task_score_by(task_score *score, const char *metric)
 {
-    char known[256] = "";
     for (int i = 0; i < score->metrics; i++) {
-        size_t used = strlen(known);
-        if (strcmp(score->metric[i].name, metric) == 0) {
-            score->goodness = goodness_of(&score->metric[i]);
-            return true;
-        }
-        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", score->metric[i].name);
+        if (strcmp(score->metric[i].name, metric) != 0) continue;
+        score->goodness = goodness_of(&score->metric[i]);
+        return true;
     }
-    mc_set_error(ctx, MC_ERR_ARGUMENT, "metric \"%s\": expected one of %s", metric, known);
     return false;
 }
 

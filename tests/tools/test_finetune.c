@@ -427,7 +427,7 @@ static void test_best(void **state)
     must("$MC eval bert --task BoolQ --model best --data data");
     assert_string_equal(result(), line);
     must("$T --keep best --metric f1");
-    must_refuse(2, "--metric \"bleu\": expected accuracy or f1", "$T --metric bleu");
+    must_refuse(1, "--metric \"bleu\": expected one of accuracy, f1", "$T --metric bleu");
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
