@@ -121,6 +121,7 @@ mc_dataset *mc_dataset_new(mc_context *ctx, const mc_dataset_plan *plan, const m
     d->targeted = plan->kind == MC_TASK_GENERATE;
     d->values = plan->kind == MC_TASK_REGRESS;
     d->keep_end = plan->keep_end;
+    d->open_end = plan->open_end;
     d->scoring = plan->scoring ? plan->scoring : scoring_of(plan->kind);
     d->path = mc_strdup(plan->name);
     d->store = mc_calloc(1, sizeof *d->store);

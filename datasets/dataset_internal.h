@@ -59,6 +59,7 @@ struct mc_dataset {
     bool paired, targeted; /* an input has a pair; a row has a text to be generated */
     bool balance;          /* repeat rows of rare classes */
     bool keep_end;         /* T5 reads the end of a source that is too long */
+    bool open_end;         /* a decoder's answer has no end of text */
     mc_scoring scoring;
     int values;          /* numbers of a row */
     int32_t end_of_text; /* of GENERATE: what ends an answer; of CPM-2 and T5: the sentinel, too */
@@ -87,7 +88,7 @@ typedef struct mc_dataset_plan {
     const char *task; /* static, or NULL */
     mc_task_kind kind;
     int choices; /* 0: 1 */
-    bool paired, balance, keep_end;
+    bool paired, balance, keep_end, open_end;
     mc_scoring scoring; /* 0: by the kind */
 } mc_dataset_plan;
 
@@ -145,6 +146,7 @@ typedef struct mc_task_form {
     /* Of ANSWER: texts whose first tokens stand for the labels. */
     const char *answer[MC_TASK_LABELS];
     bool keep_end; /* of GENERATE: of a long source T5 reads the end, not the beginning */
+    bool open_end; /* of GENERATE for decoders: the text goes on behind the target */
 } mc_task_form;
 
 /* A benchmark is a row in a table. */

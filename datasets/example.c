@@ -162,7 +162,8 @@ static mc_status make_response(making *m)
     if (status) return status;
     if (cpm) out->lane[MC_LANE_MARKS][0] = 1;
     /* targets of the answer: its tokens and the end; the last of them is read by no row */
-    size_t targets = response->count + 1, limit = (size_t)d->options.max_target_length;
+    size_t targets = response->count + !d->open_end, limit = (size_t)d->options.max_target_length;
+    if (!targets) return refuse(m, MC_ERR_ARGUMENT);
     size_t kept = prompt->count > 0; /* one token of the prompt at least */
     if (limit > most - kept + 1) limit = most - kept + 1;
     if (targets > limit) targets = limit;

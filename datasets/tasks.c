@@ -251,6 +251,7 @@ mc_dataset *mc_dataset_from_memory(mc_context *ctx, const char *name_of_task, co
                             .paired = form->pair[0] != NULL,
                             .balance = training && classify && task->balance,
                             .keep_end = form->keep_end,
+                            .open_end = form->open_end,
                             .scoring = task->scoring};
     mc_dataset *d = mc_dataset_new(ctx, &plan, tok, options);
     building b = {.dataset = d,

@@ -38,7 +38,8 @@ static const mc_task hellaswag = {
     .rows = MC_ROWS_HELLASWAG,
     .scoring = MC_SCORING_ENDINGS,
     .files = {"hellaswag_%s.jsonl", "%s.jsonl"},
-    .form = {{MC_STYLE(DECODER), MC_TASK_GENERATE, .text = {"{ctx}"}, .target = " {ending}"}},
+    .form = {{MC_STYLE(DECODER), MC_TASK_GENERATE, .text = {"{ctx}"}, .target = " {ending}",
+              .open_end = true}},
 };
 
 const mc_task *const mc_benchmark_tasks[] = {&squad, &lcqmc, &hellaswag, NULL};
