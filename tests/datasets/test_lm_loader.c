@@ -463,7 +463,7 @@ static void test_faults(void **state)
         assert_null(l);
         expect_error(f->ctx, MC_ERR_NOMEM, "a loader of tokens");
     }
-    assert_int_equal(count, 4);
+    assert_int_equal(count, 8);
     expect_ok(f->ctx);
 }
 #endif
