@@ -2,6 +2,7 @@
 #include "models/pretraining.h"
 
 #include "core/nn/block_list.h"
+#include "models/lora.h"
 #include "models/model_internal.h"
 
 const mc_objective_style *mc_family_objective(const char *name)
@@ -51,13 +52,25 @@ mc_tensor *mc_model_pretraining_loss(mc_tape *t, mc_model *m, mc_tensor *const f
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* Parameters that each row of a stack is multiplied with. */
-static double block_parameters(mc_block_list *blocks)
+/* FLOP of a parameter and a row: forward, and the gradients of the row and of the parameter. */
+static double flops_each(bool trainable) { return trainable ? 6 : 4; }
+
+/* Of a row that goes through all blocks of a stack. */
+static double block_flops(mc_block_list *blocks)
 {
     double sum = 0;
-    for (int i = 0; i < mc_block_list_count(blocks); i++)
-        sum += (double)mc_module_parameter_count(mc_block_list_at(blocks, i));
+    for (int i = 0; i < mc_block_list_count(blocks); i++) {
+        mc_parameter_iterator it = {0};
+        for (mc_parameter *p; (p = mc_module_next_parameter(mc_block_list_at(blocks, i), &it));)
+            sum += flops_each(mc_parameter_trainable(p)) * (double)mc_shape_count(p->shape);
+    }
     return sum;
+}
+
+/* Of most of the model's parameters: with LoRA those beside its factors are frozen. */
+static double flops_of_most(mc_model *m)
+{
+    return flops_each(2 * mc_model_trainable_count(m) > mc_module_parameter_count(&m->module));
 }
 
 double mc_model_sequence_flops(mc_model *m, const mc_sequence_work *work)
@@ -68,13 +81,15 @@ double mc_model_sequence_flops(mc_model *m, const mc_sequence_work *work)
     if (s->kind == MC_MODEL_DECODER) return n * mc_model_flops(m, work->length);
     bool two = s->kind == MC_MODEL_ENCODER_DECODER;
     double rows = work->targets ? (double)work->targets : two ? targets : n;
-    double width = (double)(s->heads * s->head_dim), dim = (double)s->dim;
-    double products = block_parameters(m->encoder) * n + (double)s->vocab_size * dim * rows;
+    double width = (double)(s->heads * s->head_dim);
+    double each = flops_of_most(m), dim = (double)s->dim;
+    double products = block_flops(m->encoder) * n + each * (double)s->vocab_size * dim * rows;
     double pairs = (double)s->layers * n * n;
     if (two) {
-        double between = (double)s->decoder_layers * 2 * dim * width; /* keys and values */
-        products += (block_parameters(m->decoder) - between) * targets + between * n;
+        /* keys and values are of the encoder's rows */
+        double between = each * (double)s->decoder_layers * 2 * dim * width;
+        products += (block_flops(m->decoder) - between) * targets + between * n;
         pairs += (double)s->decoder_layers * targets * (targets + n);
     }
-    return 6 * products + 12 * width * pairs;
+    return products + 12 * width * pairs;
 }

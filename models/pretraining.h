@@ -37,12 +37,12 @@ typedef struct mc_sequence_work {
                               decoder, or the only stack, gives */
 } mc_sequence_work;
 
-/* FLOP of a training step of one sequence: 6 for each parameter and row that is multiplied with it,
- * and attention's 12 T D of a layer for each row of width D that attends to T others. Of a decoder
- * length * (6 N + 12 L D T) as mc_model_flops has it, with all N parameters. Else tables of
- * positions and types, which are looked up, count nothing, words count for the head's rows,
- * and an encoder-decoder's stacks for the rows of each: keys and values of attention between them
- * for the encoder's. 0 for a NULL model. */
+/* FLOP of a training step of one sequence: 6 for each parameter (4 for a frozen one) and row that
+ * is multiplied with it, and attention's 12 T D of a layer for each row of width D that attends to
+ * T others. Of a decoder length times mc_model_flops, with all N parameters. Else tables of
+ * positions and types, which are looked up, count nothing, words count for the head's rows, and an
+ * encoder-decoder's stacks for the rows of each: keys and values of attention between them for the
+ * encoder's. 0 for a NULL model. */
 MC_API double mc_model_sequence_flops(mc_model *model, const mc_sequence_work *work);
 
 #endif

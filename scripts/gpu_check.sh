@@ -98,6 +98,7 @@ tests()
     [ -n "$small" ] || on_gpu test_boolq_trace_cuda 300 tests/test_boolq_trace
     on_gpu test_minilm_cuda 300 tests/test_minilm
     on_gpu test_lm_documents_cuda 120 tests/test_lm_documents
+    on_gpu test_pretraining_cuda 300 tests/test_pretraining
 }
 
 # Programs of several ranks, a GPU each. What is saved and resumed is compared to the bit, which

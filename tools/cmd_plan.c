@@ -255,6 +255,22 @@ static double peak_of(const plan *p, const char **what)
     return p->time.product_rate * (double)o->ranks;
 }
 
+/* Of a token of the encoder, where there are two stacks. */
+static double flops_of(const plan *p)
+{
+    const plan_options *o = &p->o;
+    if (mc_model_get_shape(p->model).kind != MC_MODEL_ENCODER_DECODER)
+        return mc_model_flops(p->model, o->seq_length);
+    mc_sequence_work work = {.length = o->seq_length, .target_length = o->target_length};
+    return mc_model_sequence_flops(p->model, &work) / (double)o->seq_length;
+}
+
+static const char *formula_of(const plan *p)
+{
+    if (mc_model_get_shape(p->model).kind == MC_MODEL_ENCODER_DECODER) return "both stacks";
+    return p->o.lora.rank ? "(4 N + 12 L D T)" : "(6 N + 12 L D T)";
+}
+
 static void report(const plan *p)
 {
     const plan_options *o = &p->o;
@@ -263,13 +279,12 @@ static void report(const plan *p)
             tokens = o->ranks * o->batch_size * o->seq_length * o->micro_steps;
     double per_s = (double)tokens / p->time.total;
     const char *what;
-    double peak = peak_of(p, &what), mfu = per_s * mc_model_flops(p->model, o->seq_length) / peak;
+    double peak = peak_of(p, &what), each = flops_of(p), mfu = per_s * each / peak;
     show_memory(p);
     show_time(p);
     if (isfinite(mfu))
-        printf("%.1f tokens/s, %.1f %% MFU: (%s + 12 L D T) FLOP a token against %.4g TFLOP/s, "
-               "%s\n",
-               per_s, 100 * mfu, o->lora.rank ? "4 N" : "6 N", 1e-12 * peak, what);
+        printf("%.1f tokens/s, %.1f %% MFU: %s = %.4g FLOP a token against %.4g TFLOP/s, %s\n",
+               per_s, 100 * mfu, formula_of(p), each, 1e-12 * peak, what);
     printf("result model=%s ranks=%" PRId64 " zero_level=%d parameters=%" PRId64
            " tokens_per_step=%" PRId64 " peak_bytes=%" PRIu64 " sent_bytes=%" PRIu64
            " host_bytes=%" PRIu64 " collectives=%" PRIu64

@@ -513,13 +513,48 @@ static void test_errors(void **state)
     expect_ok(f->ctx);
 }
 
+#ifdef MC_FAULT_INJECTION
+static void test_faults(void **state)
+{
+    fixture *f = *state;
+    mc_objective_options o = options_of(MC_OBJECTIVE_MASKED, 30);
+    o.style.next_sentence = true;
+    o.whole_words = f->tok;
+    mc_lm_loader_options options = {.batch_size = 2, .seq_length = 27, .seed = 1};
+    mc_token_file *file = make_file(f, 200, 1);
+    mc_lm_loader *loader = mc_lm_loader_new(file, &options), *elsewhere;
+    options.seed = 2;
+    elsewhere = mc_lm_loader_new(file, &options);
+    for (long nth = 1;; nth++) {
+        mc_fault_fail_at(nth, false);
+        mc_objective *made = mc_objective_new(loader, elsewhere, &o);
+        long count = mc_fault_count();
+        mc_fault_fail_at(0, false);
+        if (nth > count) {
+            while (mc_objective_next(made)) { /* nothing is allocated from here on */
+            }
+            assert_int_equal(mc_fault_count(), 0);
+            assert_int_equal(count, 8); /* itself, scratch, five fields, words */
+            break;
+        }
+        assert_null(made);
+        expect_error(f->ctx, MC_ERR_NOMEM, "out of memory for");
+    }
+    expect_ok(f->ctx);
+}
+#endif
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_masked), TEST(test_special_tokens), TEST(test_pairs), TEST(test_whole_words),
-        TEST(test_spans),  TEST(test_context),        TEST(test_ranks), TEST(test_seek),
-        TEST(test_epochs), TEST(test_find_tokens),    TEST(test_errors)};
+        TEST(test_masked), TEST(test_special_tokens), TEST(test_pairs),  TEST(test_whole_words),
+        TEST(test_spans),  TEST(test_context),        TEST(test_ranks),  TEST(test_seek),
+        TEST(test_epochs), TEST(test_find_tokens),    TEST(test_errors),
+#ifdef MC_FAULT_INJECTION
+        TEST(test_faults),
+#endif
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
