@@ -20,9 +20,9 @@ static void read_into(char *text, const char *name) { read_text(text, &folder, n
 static int run(const char *line)
 {
     return run_in(&folder,
-                  "F=\"$MC finetune bert --task BoolQ --config tiny --data data\" && "
-                  "T=\"$F --batch-size 8 --epochs 3 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5\" "
-                  "&& ",
+                  "F=\"$MC finetune bert --task BoolQ --data data\" && "
+                  "O=\"--batch-size 8 --epochs 3 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5\" && "
+                  "T=\"$F --config tiny $O\" && L=\"$F --pretrained base --lora-rank 4 $O\" && ",
                   line);
 }
 
@@ -143,39 +143,41 @@ static const char *result(void)
 
 /* A run in one go, and one that is stopped behind each of some steps: within an epoch, at the end
  * of one, before and after the best. */
-static void check_resume(const char *options)
+static void check_resume(const char *program, const char *weights, const char *options)
 {
     static const int stops[] = {1, 10, 17, 29};
-    char line[1200], whole[512];
+    char line[1200], whole[512], compare[200];
     must("rm -rf whole parts");
-    snprintf(line, sizeof line, "$T %s --output whole --log-jsonl whole.jsonl", options);
+    snprintf(compare, sizeof compare, "cmp whole/%s parts/%s", weights, weights);
+    snprintf(line, sizeof line, "%s %s --output whole --log-jsonl whole.jsonl", program, options);
     must(line);
     snprintf(whole, sizeof whole, "%s", result());
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
         snprintf(line, sizeof line,
-                 "$T %s --output parts --log-jsonl parts.jsonl --stop-after %d --resume", options,
-                 stops[i]);
+                 "%s %s --output parts --log-jsonl parts.jsonl --stop-after %d --resume", program,
+                 options, stops[i]);
         must(line);
         must_hold(err, "; go on with --resume");
         assert_string_equal(out, "");
-        must("$MC info parts");
+        must("$MC eval bert --task BoolQ --model parts --data data");
     }
-    snprintf(line, sizeof line, "$T %s --output parts --log-jsonl parts.jsonl --resume", options);
+    snprintf(line, sizeof line, "%s %s --output parts --log-jsonl parts.jsonl --resume", program,
+             options);
     must(line);
     must_hold(err, "resumed behind step 29 from parts/checkpoint-29\n");
     assert_string_equal(result(), whole);
-    must("cmp whole/model.safetensors parts/model.safetensors");
+    must(compare);
     same_logs("whole.jsonl", "parts.jsonl");
     must(line);
     must_hold(err, "nothing is left to train");
     assert_string_equal(result(), whole);
-    must("cmp whole/model.safetensors parts/model.safetensors");
+    must(compare);
 }
 
 static void test_resume_last(void **state)
 {
     (void)state;
-    check_resume("");
+    check_resume("$T", "model.safetensors", "");
     must("test \"$(ls parts | tr '\\n' ' ')\" = "
          "'checkpoint-29 checkpoint-30 config.json model.safetensors tokenizer_config.json "
          "vocab.txt '");
@@ -184,15 +186,26 @@ static void test_resume_last(void **state)
 static void test_resume_best(void **state)
 {
     (void)state;
-    check_resume("--keep best --eval-every 3 --dtype bf16");
-    check_resume("--keep best --save-every 4 --save-total-limit 1 --scheduler linear");
+    check_resume("$T", "model.safetensors", "--keep best --eval-every 3 --dtype bf16");
+    check_resume("$T", "model.safetensors",
+                 "--keep best --save-every 4 --save-total-limit 1 --scheduler linear");
 }
 
 static void test_resume_passes(void **state)
 {
     (void)state;
-    check_resume("--batch-size 3 --gradient-accumulation-steps 3 --max-steps 30 --epochs 9 "
+    check_resume("$T", "model.safetensors",
+                 "--batch-size 3 --gradient-accumulation-steps 3 --max-steps 30 --epochs 9 "
                  "--dtype f16 --loss-scale 1e9 --eval-every 4");
+}
+
+static void test_resume_lora(void **state)
+{
+    (void)state;
+    must("rm -rf base && $T --output base");
+    check_resume("$L", "adapter_model.safetensors", "--keep best --eval-every 3");
+    must_refuse(1, "--lora-rank is 2, but the run in parts was begun with 4",
+                "$L --keep best --eval-every 3 --lora-rank 2 --output parts --resume");
 }
 
 /* A run without checkpoints leaves its model and its result. */
@@ -473,11 +486,12 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume_last),   cmocka_unit_test(test_resume_best),
-        cmocka_unit_test(test_resume_passes), cmocka_unit_test(test_ended),
-        cmocka_unit_test(test_interrupt),     cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_passes),        cmocka_unit_test(test_early_stopping),
-        cmocka_unit_test(test_best),          cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_resume_last),    cmocka_unit_test(test_resume_best),
+        cmocka_unit_test(test_resume_passes),  cmocka_unit_test(test_resume_lora),
+        cmocka_unit_test(test_ended),          cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_kill),           cmocka_unit_test(test_passes),
+        cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_best),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }
