@@ -74,6 +74,7 @@
 #include "datasets/table.h"
 #include "datasets/text_metrics.h"
 #include "models/bert/bert.h"
+#include "models/classify_texts.h"
 #include "models/convert.h"
 #include "models/cpm/cpm.h"
 #include "models/embed.h"

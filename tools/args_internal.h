@@ -40,7 +40,8 @@ void args_add_label(text *t, const args_option *o);
 void args_add_expected(text *t, const args_option *o);
 void args_add_choices(text *t, const args_option *o, const char *separator);
 
-/* The option that has another name here, which is taken too: --model is --pretrained. NULL: none. */
+/* The option that has another name here, which is taken too: --model is --pretrained. NULL: none.
+ */
 const args_option *args_find_same(const args_spec *spec, const char *name);
 /* The other name of an option, for the help. NULL: none. */
 const char *args_second_name(const args_spec *spec, const args_option *o);

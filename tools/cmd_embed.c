@@ -108,14 +108,15 @@ static bool take_lines(text_job *job, const text_part *part, void *user)
 static bool work(text_job *job, void *user)
 {
     embed *e = user;
-    e->embedder = mc_embedder_open(
-        job->ctx, e->job.model,
-        &(mc_embed_options){.load = {.dtype = text_job_dtype(&e->job), .revision = e->job.revision},
-                            .pooling = poolings[e->pooling],
-                            .normalize = normalizes[e->normalize],
-                            .max_length = e->job.max_length,
-                            .prompt = e->prompt,
-                            .prompt_name = e->prompt_name});
+    e->embedder = mc_embedder_open(job->ctx, e->job.model,
+                                   &(mc_embed_options){.load = {.dtype = text_job_dtype(&e->job),
+                                                                .revision = e->job.revision,
+                                                                .base = e->job.base},
+                                                       .pooling = poolings[e->pooling],
+                                                       .normalize = normalizes[e->normalize],
+                                                       .max_length = e->job.max_length,
+                                                       .prompt = e->prompt,
+                                                       .prompt_name = e->prompt_name});
     e->dim = mc_embedder_dim(e->embedder);
     rank_file_init(&e->file, job->ctx, e->job.output);
     bool good = text_job_run(job, e->as_npy ? take_npy : take_lines, e);

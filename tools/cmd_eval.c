@@ -8,6 +8,7 @@
 #include "tools/families.h"
 #include "tools/interrupt.h"
 #include "tools/lora_options.h"
+#include "tools/perplexity.h"
 #include "tools/ranks.h"
 #include "tools/train_options.h"
 
@@ -16,15 +17,47 @@ typedef struct eval_options {
     data_options data;
     const char *model, *revision, *base, *log_jsonl;
     ranks_options ranks;
+    perplexity_options perplexity;
 } eval_options;
 
-static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
+/* Whether the rows are text and nothing else, of which a decoder has a perplexity. */
+static bool is_text(const eval_options *o)
 {
+    const data_options *d = &o->data;
+    bool decoder = mc_family_kind(family_names()[o->family]) == MC_MODEL_DECODER;
+    return decoder && d->task < 0 && !d->label && !d->target;
+}
+
+/* The same of a model that says nothing about a task. */
+static bool has_no_task(const eval_options *o, mc_context *ctx, const mc_model *model)
+{
+    task_file saved;
+    if (!is_text(o) || mc_model_get_heads(model).labels) return false;
+    bool none = task_file_read(ctx, o->model, &saved) == MC_OK && !saved.kind;
+    task_file_release(&saved);
+    return none;
+}
+
+static bool evaluate_text(eval_options *o, mc_context *ctx, mc_model *model,
+                          const mc_tokenizer *tokenizer, run_log *log)
+{
+    o->perplexity.data = o->data.data;
+    o->perplexity.text = o->data.text;
+    o->perplexity.batch_size = o->batch_size;
+    o->perplexity.gpu = o->device != TRAIN_CPU;
+    return perplexity_evaluate(ctx, model, tokenizer, &o->perplexity, log);
+}
+
+static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
+{
+    bool tokens = is_text(o) && perplexity_has_tokens(o->data.data);
     mc_load_options load = {.saved_dtype = true, .revision = o->revision, .base = o->base};
-    mc_tokenizer *tokenizer = mc_tokenizer_open(
-        ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
+    mc_tokenizer_options words = {.revision = o->revision, .base = o->base};
+    mc_tokenizer *tokenizer = tokens ? NULL : mc_tokenizer_open(ctx, o->model, &words);
     mc_model *model = mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
     if (mc_failed(ctx)) return false;
+    if (tokens || (is_text(o) && perplexity_has_text(o->data.data)) || has_no_task(o, ctx, model))
+        return evaluate_text(o, ctx, model, tokenizer, log);
     const char *task = data_task(&o->data), *trained = mc_model_task(model);
     if (task && trained && strcmp(trained, task) != 0)
         run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
@@ -56,7 +89,7 @@ static bool evaluate(const eval_options *o, mc_context *ctx, run_log *log)
     return task_result(log, rows, &score, 0, NULL) == MC_OK;
 }
 
-static int run(const eval_options *o)
+static int run(eval_options *o)
 {
     run_log log = {0};
     mc_context *ctx = ranks_start(&o->ranks, 0, train_device_of(o->device).name, &log);
@@ -74,14 +107,15 @@ static int run(const eval_options *o)
 }
 
 static const char details[] =
-    "With --task the rows are a benchmark's; without it --data is a file of one's own, whose "
-    "columns "
-    "are\n"
-    "those the model was trained on, unless --text, --label, --target name others. The last line "
-    "on\n"
-    "stdout is `result task=... accuracy=... f1=... n=... train_seconds=0.0`.\n\n"
+    "With --task the rows are a benchmark's; without it --data is a file of one's own, whose\n"
+    "columns are those the model was trained on, unless --text, --label, --target name others.\n"
+    "A decoder without a task has a perplexity: on a .txt, token files (.bin), or the texts of a\n"
+    "table. The last line on stdout is\n"
+    "`result task=... accuracy=... f1=... n=... train_seconds=0.0`, or\n"
+    "`result model=... perplexity=... loss=... tokens=...`.\n\n"
     "  modelcenter eval bert --task BoolQ --model boolq-bert --data data/boolq\n"
-    "  modelcenter eval bert --model stars-bert --data test.csv\n";
+    "  modelcenter eval bert --model stars-bert --data test.csv\n"
+    "  modelcenter eval gpt2 --model gpt2 --data book.txt --stride 512\n";
 
 int cmd_eval(int argc, char **argv)
 {
@@ -102,6 +136,7 @@ int cmd_eval(int argc, char **argv)
     args_table_add(&table, options);
     data_add_rows(&table, &o.data);
     data_add_eval_rows(&table, &o.data);
+    perplexity_add_rows(&table, &o.perplexity);
     ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "eval",
                             .summary = "Evaluates a fine-tuned model on a task.",

@@ -15,6 +15,7 @@
     X(tokenizer, "train a tokenizer on texts")                                                     \
     X(prepare, "turn texts into token files for pretraining")                                      \
     X(generate, "continue texts with a language model")                                            \
+    X(predict, "write what a model says about each row of a table")                                \
     X(embed, "compute vectors of the texts of a table")                                            \
     X(plan, "tell what memory, communication and time a training step takes")                      \
     X(bench, "measure the collectives between ranks")                                              \

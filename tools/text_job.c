@@ -2,6 +2,7 @@
 
 #include "tools/download_bar.h"
 #include "tools/interrupt.h"
+#include "tools/lora_options.h"
 #include "tools/train_options.h"
 
 /* Rows of a chunk on each rank: on a GPU few at first, which the second chunk is read beside; on a
@@ -34,6 +35,7 @@ void text_job_add_rows(args_table *table, text_job_options *o)
                     .default_text = "the model's",
                     .known_as = "max-seq-length,max-encoder-length,seq-length"},
                    DOWNLOAD_REVISION_ROW(&o->revision),
+                   LORA_BASE_ROW(&o->base),
                    {0},
                });
 }

@@ -10,7 +10,7 @@
 #include "tools/text_source.h"
 
 typedef struct text_job_options {
-    const char *model, *revision, *data, *text, *pair, *output;
+    const char *model, *revision, *base, *data, *text, *pair, *output;
     int64_t max_length; /* 0: the default */
     int device, dtype;
     ranks_options ranks;

@@ -46,16 +46,16 @@ static bool copy_text(text_source *s, chunk *c, int column, mc_text_span *span)
     size_t size;
     const char *text = mc_table_text(s->table, column, &size);
     if (!text) return false;
-    if (c->used + size > c->room || !c->data) {
+    if (c->used + size >= c->room) {
         size_t room = 2 * (c->used + size) + 4096;
         char *grown = realloc(c->data, room);
         if (!grown) return out_of_memory(s);
         c->data = grown;
         c->room = room;
     }
-    memcpy(c->data + c->used, text, size);
+    memcpy(c->data + c->used, text, size + 1);
     *span = (mc_text_span){.data = (const char *)c->used, .size = size};
-    c->used += size;
+    c->used += size + 1;
     return true;
 }
 

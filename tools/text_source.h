@@ -20,7 +20,7 @@ typedef struct text_source_options {
     int64_t first_rows, rows; /* of the first chunk, and of later ones */
 } text_source_options;
 
-/* Rows first .. first + count of the table. */
+/* Rows first .. first + count of the table. Texts are closed with a NUL. */
 typedef struct text_chunk {
     int64_t first;
     size_t count;

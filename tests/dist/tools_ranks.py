@@ -325,6 +325,14 @@ def test_embedding(folder):
         job.result()
         lines = [json.loads(line)["embedding"] for line in (job.folder / "v.jsonl").read_text().splitlines()]
         vectors.append([x for line in lines for x in line])
+    said = []
+    for ranks in (1, 3):
+        job = Job(folder, ranks, ["predict", model, "--data", table, "--output", "p.jsonl"])
+        check(job.result().get("rows") == "301", f"all rows: {job}")
+        said.append([json.loads(line) for line in (job.folder / "p.jsonl").read_text().splitlines()])
+    check(len(said[0]) == 301 and all(a["label"] == b["label"] and all(
+        abs(p - b["probabilities"][name]) < 1e-5 for name, p in a["probabilities"].items())
+        for a, b in zip(*said)) and len(said[1]) == 301, f"the same answers: {said[0][:2]} {said[1][:2]}")
     few = folder / "few.jsonl"
     few.write_text(json.dumps({"text": texts[5]}) + "\n")
     Job(folder, 3, ["embed", model, "--data", few, "--output", folder / "few.npy"]).result()

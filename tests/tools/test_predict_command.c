@@ -1,0 +1,274 @@
+/* `modelcenter predict`: classes, labels, values and texts in the order of the rows, as the model
+ * alone gives them for each; refusals. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <cjson/cJSON.h>
+#include <math.h>
+#include "core/modelcenter.h"
+#include "tests/tools/command_test.h"
+
+enum { ROWS = 100, LABELS = 3, ANSWER = 5 };
+
+static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
+static const char *const names[LABELS] = {"bad", "fine", "so \"so\""};
+static char texts[ROWS][400], pairs[ROWS][400];
+static double logits[ROWS][LABELS]; /* of each text by the classifier */
+static double pair_logits[ROWS][LABELS], value[ROWS];
+static char answers[ROWS][512];
+
+static int run(const char *line) { return run_in(&folder, "", line); }
+
+static mc_bert_config small_bert(void)
+{
+    mc_bert_config config = mc_bert_config_default();
+    config.vocab_size = 310;
+    config.dim = 16;
+    config.dim_ff = 32;
+    config.heads = 2;
+    config.layers = 1;
+    config.positions = 64;
+    config.init_std = 0.5f;
+    return config;
+}
+
+/* Logits of one text or pair, by a forward pass of its own. */
+static void classify(mc_context *ctx, mc_model *model, const mc_tokenizer *tok, int i, bool paired,
+                     int labels, double *x)
+{
+    mc_encoding e = {0};
+    float row[LABELS];
+    int32_t types[64];
+    const char *pair = paired ? pairs[i] : NULL;
+    mc_tokenizer_encode(tok, texts[i], strlen(texts[i]), pair, pair ? strlen(pair) : 0, 64, &e);
+    for (size_t k = 0; k < e.count; k++) types[k] = e.type_ids[k];
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_shape shape = MC_SHAPE(1, (int64_t)e.count);
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, shape, e.ids, false),
+                         .type_ids = mc_tape_input(t, MC_I32, shape, types, false)};
+    mc_model_output y = mc_model_forward(t, model, &in);
+    mc_tensor_read_f32(ctx, mc_model_classify(t, model, &y), row, labels);
+    mc_tape_end(t);
+    for (int k = 0; k < labels; k++) x[k] = (double)row[k];
+    mc_encoding_release(&e);
+}
+
+static void save(mc_model *model, const mc_tokenizer *tok, const char *name, const char *task)
+{
+    char path[64];
+    mc_model_save(model, temp_path(&folder, name));
+    mc_tokenizer_save(tok, temp_path(&folder, name));
+    snprintf(path, sizeof path, "%s/task.json", name);
+    if (task) write_text(temp_path(&folder, path), task);
+}
+
+static void make_classifiers(mc_context *ctx, const mc_tokenizer *tok)
+{
+    mc_bert_config config = small_bert();
+    mc_model *three =
+        mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = LABELS}, NULL);
+    mc_model *one = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 1}, NULL);
+    mc_model_set_task(three, NULL, names);
+    for (int i = 0; i < ROWS; i++) {
+        classify(ctx, three, tok, i, false, LABELS, logits[i]);
+        classify(ctx, three, tok, i, true, LABELS, pair_logits[i]);
+        classify(ctx, one, tok, i, false, 1, &value[i]);
+    }
+    save(three, tok, "classes", NULL);
+    save(three, tok, "pairs",
+         "{\"kind\": \"classify\", \"text\": \"review\", \"text_pair\": \"about\"}");
+    save(one, tok, "value", "{\"kind\": \"regress\", \"text\": \"review\"}");
+    mc_model_set_problem_type(three, "multi_label_classification");
+    save(three, tok, "labels", NULL);
+    mc_model_set_task(one, "COPA", NULL);
+    save(one, tok, "copa", NULL);
+    save(mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true}, NULL), tok, "encoder", NULL);
+}
+
+static void make_generator(mc_context *ctx, const mc_tokenizer *tok)
+{
+    mc_gpt2_config config = mc_gpt2_config_default();
+    config.vocab_size = 310;
+    config.dim = 16;
+    config.dim_ff = 32;
+    config.heads = 2;
+    config.layers = 1;
+    config.positions = 64;
+    config.init_std = 0.5f;
+    mc_model *gpt2 = mc_gpt2_new(ctx, &config, NULL, NULL);
+    save(gpt2, tok, "gpt2",
+         "{\"kind\": \"generate\", \"text\": \"review\", \"target\": \"t\", "
+         "\"max_target_length\": 5}");
+    for (int i = 0; i < ROWS; i++) {
+        mc_encoding e = {0};
+        mc_tokenizer_encode(tok, texts[i], strlen(texts[i]), NULL, 0, 0, &e);
+        const int32_t *ids = e.ids;
+        int count = (int)e.count;
+        mc_generation *g = mc_model_generate(gpt2, &ids, &count, 1,
+                                             &(mc_generate_options){.max_new_tokens = ANSWER});
+        if (!g) fail_msg("%s", mc_error_message(ctx));
+        char *answer = mc_tokenizer_decode(tok, g->ids[0], (size_t)g->lengths[0], true);
+        snprintf(answers[i], sizeof answers[i], "%s", answer);
+        mc_string_free(answer);
+        mc_generation_free(g);
+        mc_encoding_release(&e);
+    }
+}
+
+static int set_up(void **state)
+{
+    make_folder(state);
+    FILE *csv = fopen(temp_path(&folder, "rows.csv"), "w");
+    assert_non_null(csv);
+    fputs("id,review,about\n", csv);
+    for (int i = 0; i < ROWS; i++) {
+        char *at = texts[i], *other = pairs[i];
+        for (int k = 0; k <= i * 7 % 20; k++)
+            at += sprintf(at, "%s%s", k ? " " : "", (i + k) % 3 ? "the" : "is");
+        for (int k = 0; k <= i * 5 % 9; k++) other += sprintf(other, "%sa", k ? " " : "");
+        fprintf(csv, "%d,\"%s\",%s\n", i, texts[i], pairs[i]);
+    }
+    fclose(csv);
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5});
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, quickstart);
+    make_classifiers(ctx, tok);
+    make_generator(ctx, tok);
+    assert_int_equal(mc_print_error(ctx, stderr), 0);
+    mc_context_free(ctx);
+    return 0;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static const double TOLERANCE = 1e-5; /* batches of other shapes, in f32 */
+
+static void check_number(const cJSON *json, const char *key, double expected)
+{
+    double got = cJSON_GetObjectItemCaseSensitive(json, key)->valuedouble;
+    if (!(fabs(got - expected) <= TOLERANCE))
+        fail_msg("\"%s\": %g, expected %g", key, got, expected);
+}
+
+/* Reads the rows of a file and gives each to `check`. */
+static void check_file(const char *name, void (*check)(const cJSON *row, int i))
+{
+    static char line[8192];
+    FILE *file = fopen(temp_path(&folder, name), "r");
+    assert_non_null(file);
+    int rows = 0;
+    for (; fgets(line, sizeof line, file); rows++) {
+        cJSON *json = cJSON_Parse(line);
+        assert_non_null(json);
+        check(json, rows);
+        cJSON_Delete(json);
+    }
+    fclose(file);
+    assert_int_equal(rows, ROWS);
+}
+
+static void check_classes(const cJSON *row, const double *x)
+{
+    double sum = 0;
+    int best = 0;
+    for (int k = 0; k < LABELS; k++) sum += exp(x[k]);
+    for (int k = 1; k < LABELS; k++)
+        if (x[k] > x[best]) best = k;
+    assert_string_equal(cJSON_GetObjectItem(row, "label")->valuestring, names[best]);
+    check_number(row, "probability", exp(x[best]) / sum);
+    const cJSON *all = cJSON_GetObjectItem(row, "probabilities");
+    assert_int_equal(cJSON_GetArraySize(all), LABELS);
+    for (int k = 0; k < LABELS; k++) check_number(all, names[k], exp(x[k]) / sum);
+}
+
+static void check_single(const cJSON *row, int i) { check_classes(row, logits[i]); }
+static void check_pair(const cJSON *row, int i) { check_classes(row, pair_logits[i]); }
+static void check_value(const cJSON *row, int i) { check_number(row, "value", value[i]); }
+
+static void check_labels(const cJSON *row, int i)
+{
+    const cJSON *all = cJSON_GetObjectItem(row, "probabilities");
+    const cJSON *list = cJSON_GetObjectItem(row, "labels");
+    int above = 0;
+    for (int k = 0; k < LABELS; k++) {
+        check_number(all, names[k], 1 / (1 + exp(-logits[i][k])));
+        if (logits[i][k] <= 0) continue;
+        assert_string_equal(cJSON_GetArrayItem(list, above)->valuestring, names[k]);
+        above++;
+    }
+    assert_int_equal(cJSON_GetArraySize(list), above);
+}
+
+static void check_text(const cJSON *row, int i)
+{
+    assert_string_equal(cJSON_GetObjectItem(row, "text")->valuestring, answers[i]);
+}
+
+static void must_run(const char *line)
+{
+    if (run(line)) fail_msg("%s: %s", line, err);
+    assert_memory_equal(out, "result rows=100 seconds=", 24);
+}
+
+static void test_classes(void **state)
+{
+    (void)state;
+    must_run("$MC predict classes --data rows.csv --text review --output c.jsonl");
+    check_file("c.jsonl", check_single);
+    must_run(
+        "$MC predict classes --data rows.csv --text review --text-pair about --output c.jsonl");
+    check_file("c.jsonl", check_pair);
+    must_run("$MC predict pairs --data rows.csv --output c.jsonl"); /* columns of task.json */
+    check_file("c.jsonl", check_pair);
+}
+
+static void test_labels_and_values(void **state)
+{
+    (void)state;
+    must_run("$MC predict labels --data rows.csv --text review --output l.jsonl");
+    check_file("l.jsonl", check_labels);
+    must_run("$MC predict value --data rows.csv --output v.jsonl");
+    check_file("v.jsonl", check_value);
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    must_run("$MC predict gpt2 --data rows.csv --output t.jsonl --batch-size 7");
+    check_file("t.jsonl", check_text);
+}
+
+static void must_fail(const char *line, int code, const char *message)
+{
+    int got = run(line);
+    if (got != code || !strstr(err, message))
+        fail_msg("%s: %d, \"%s\", expected \"%s\"", line, got, err, message);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    must_fail("$MC predict encoder --data rows.csv --text review --output w.jsonl", 1,
+              "encoder: a bert without a classifier");
+    must_fail("$MC predict copa --data rows.csv --text review --output w.jsonl", 1,
+              "chooses between the inputs of COPA");
+    must_fail("$MC predict classes --data rows.csv --output w.jsonl", 1, "no column \"text\"");
+    must_fail("$MC predict classes --data rows.csv", 2, "required and missing: --output");
+    write_text(temp_path(&folder, "bad.jsonl"),
+               "{\"text\": \"a\"}\n{\"text\": 3, \"text\": 4}\n{\n");
+    must_fail("$MC predict classes --data bad.jsonl --output w.jsonl", 1, "bad.jsonl:");
+    assert_int_not_equal(access(temp_path(&folder, "w.jsonl"), F_OK), 0);
+    assert_int_not_equal(access(temp_path(&folder, "w.jsonl.partial"), F_OK), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_labels_and_values),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
+}

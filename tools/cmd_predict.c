@@ -1,0 +1,347 @@
+/* `modelcenter predict`: what a model says about each row of a table, as JSON Lines. */
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tools/commands.h"
+#include "tools/prompt_ids.h"
+#include "tools/rank_file.h"
+#include "tools/task_file.h"
+#include "tools/task_run.h"
+#include "tools/text.h"
+#include "tools/text_job.h"
+
+enum { NUMBER_ROOM = 32, LINE_ROOM = 128, DEFAULT_NEW_TOKENS = 128 };
+
+typedef struct predict {
+    text_job_options job;
+    int64_t max_target_length, batch_size;
+    int num_beams;
+    task_file task; /* of the model's folder; kind 0: it has none */
+    mc_task_kind kind;
+    mc_context *ctx;
+    mc_model *model;
+    mc_tokenizer *tok;
+    mc_text_classifier *classifier; /* but of GENERATE */
+    int labels;
+    float *logits;
+    char *lines; /* of a part, as they go to the file */
+    size_t logit_room, line_room, used;
+    rank_file file;
+} predict;
+
+static bool out_of_memory(predict *p)
+{
+    mc_set_error(p->ctx, MC_ERR_NOMEM, "out of memory for the rows of %s", p->job.output);
+    return false;
+}
+
+/* Room for `size` more bytes of lines. */
+static bool reserve_lines(predict *p, size_t size)
+{
+    if (p->used + size <= p->line_room) return true;
+    size_t room = 2 * (p->used + size);
+    char *grown = realloc(p->lines, room);
+    if (!grown) return out_of_memory(p);
+    p->lines = grown;
+    p->line_room = room;
+    return true;
+}
+
+/* ---- classes, labels and values -------------------------------------------------------------- */
+
+static void add_label(text *t, const predict *p, int k)
+{
+    char number[NUMBER_ROOM];
+    const char *name = mc_model_label_name(p->model, k);
+    snprintf(number, sizeof number, "%d", k);
+    text_add_json_string(t, name ? name : number);
+}
+
+static size_t line_room(const predict *p)
+{
+    size_t room = LINE_ROOM;
+    for (int k = 0; k < p->labels; k++) {
+        const char *name = mc_model_label_name(p->model, k);
+        room += 2 * (6 * (name ? strlen(name) : NUMBER_ROOM) + NUMBER_ROOM);
+    }
+    return room;
+}
+
+static void add_class(text *t, const predict *p, const float *probability)
+{
+    int best = 0;
+    for (int k = 1; k < p->labels; k++)
+        if (probability[k] > probability[best]) best = k;
+    text_add(t, "{\"label\":");
+    add_label(t, p, best);
+    text_add(t, ",\"probability\":");
+    text_add_json_number(t, (double)probability[best]);
+}
+
+/* All labels that are more probable than not. */
+static void add_labels(text *t, const predict *p, const float *probability)
+{
+    bool any = false;
+    text_add(t, "{\"labels\":[");
+    for (int k = 0; k < p->labels; k++) {
+        if (!(probability[k] > 0.5f)) continue;
+        if (any) text_add(t, ",");
+        add_label(t, p, k);
+        any = true;
+    }
+    text_add(t, "]");
+}
+
+static void add_row(text *t, const predict *p, float *row)
+{
+    if (p->kind == MC_TASK_REGRESS) {
+        text_add(t, "{\"value\":");
+        text_add_json_number(t, (double)row[0]);
+        text_add(t, "}\n");
+        return;
+    }
+    task_probabilities(p->kind, row, p->labels, row);
+    p->kind == MC_TASK_MULTI_LABEL ? add_labels(t, p, row) : add_class(t, p, row);
+    text_add(t, ",\"probabilities\":{");
+    for (int k = 0; k < p->labels; k++) {
+        if (k) text_add(t, ",");
+        add_label(t, p, k);
+        text_add(t, ":");
+        text_add_json_number(t, (double)row[k]);
+    }
+    text_add(t, "}}\n");
+}
+
+static bool classify_part(predict *p, const text_part *part)
+{
+    size_t count = part->count, values = count * (size_t)p->labels;
+    if (values > p->logit_room || !p->logits) {
+        float *grown = realloc(p->logits, (values + 1) * sizeof *grown);
+        if (!grown) return out_of_memory(p);
+        p->logits = grown;
+        p->logit_room = values;
+    }
+    if (!reserve_lines(p, count * line_room(p)) ||
+        mc_classify_texts(p->classifier, part->texts, part->pairs, count, p->logits))
+        return false;
+    text t = text_into(p->lines, p->line_room);
+    for (size_t i = 0; i < count; i++) add_row(&t, p, p->logits + i * (size_t)p->labels);
+    p->used = t.used;
+    return true;
+}
+
+/* ---- generated texts ------------------------------------------------------------------------- */
+
+/* A prompt of at most the model's length: an encoder keeps its beginning and its end token, a
+ * decoder what the answer comes after. */
+static int cut_prompt(const predict *p, int32_t *ids, int count)
+{
+    mc_model_shape shape = mc_model_get_shape(p->model);
+    bool two = shape.kind == MC_MODEL_ENCODER_DECODER;
+    int64_t most = p->job.max_length ? p->job.max_length : INT_MAX;
+    int64_t fits =
+        two || !shape.positions ? shape.positions : shape.positions - p->max_target_length;
+    if (shape.positions && fits < most) most = fits;
+    if (count <= most || most < 1) return count;
+    if (two)
+        ids[most - 1] = ids[count - 1];
+    else
+        memmove(ids, ids + count - most, (size_t)most * sizeof *ids);
+    return (int)most;
+}
+
+static int32_t *encode(predict *p, const mc_text_span *source, int *count)
+{
+    mc_status status;
+    int32_t begin = (int32_t)mc_model_get_shape(p->model).bos_token;
+    int32_t *ids = prompt_ids(p->tok, mc_model_family(p->model), source->data, count, &status);
+    if (!ids) {
+        mc_set_error(p->ctx, status, "encoding a row: %s", mc_status_text(status));
+        return NULL;
+    }
+    if (!*count && begin >= 0) ids[(*count)++] = begin; /* an empty prompt begins a text */
+    *count = cut_prompt(p, ids, *count);
+    if (mc_tokenizer_check_ids(p->tok, ids, (size_t)*count,
+                               mc_model_get_shape(p->model).vocab_size) == MC_OK)
+        return ids;
+    free(ids);
+    return NULL;
+}
+
+static bool add_answer(predict *p, const int32_t *ids, int count)
+{
+    size_t size = 0;
+    const mc_decode_options options = {.skip_special = true, .skip_unknown = true};
+    char *answer = mc_tokenizer_decode_sized(p->tok, ids, (size_t)count, &options, &size);
+    bool good = answer && reserve_lines(p, 6 * size + LINE_ROOM);
+    if (good) {
+        text t = text_into(p->lines + p->used, p->line_room - p->used);
+        text_add(&t, "{\"text\":");
+        text_add_json_bytes(&t, answer, size);
+        text_add(&t, "}\n");
+        p->used += t.used;
+    } else if (!mc_failed(p->ctx)) {
+        out_of_memory(p);
+    }
+    mc_string_free(answer);
+    return good;
+}
+
+static bool generate_batch(predict *p, const mc_text_span *texts, int count)
+{
+    int32_t **ids = calloc((size_t)count, sizeof *ids);
+    int *lengths = calloc((size_t)count, sizeof *lengths);
+    bool good = (ids && lengths) || out_of_memory(p);
+    for (int i = 0; good && i < count; i++) good = (ids[i] = encode(p, &texts[i], &lengths[i]));
+    mc_generate_options how = {.max_new_tokens = (int)p->max_target_length,
+                               .num_beams = p->num_beams};
+    mc_generation *out =
+        good ? mc_model_generate(p->model, (const int32_t *const *)ids, lengths, count, &how)
+             : NULL;
+    good = out;
+    for (int i = 0; good && i < out->count; i++) good = add_answer(p, out->ids[i], out->lengths[i]);
+    mc_generation_free(out);
+    for (int i = 0; ids && i < count; i++) free(ids[i]);
+    free(ids);
+    free(lengths);
+    return good;
+}
+
+static bool generate_part(predict *p, const text_part *part)
+{
+    for (size_t at = 0; at < part->count; at += (size_t)p->batch_size) {
+        size_t left = part->count - at, most = (size_t)p->batch_size;
+        if (!generate_batch(p, part->texts + at, (int)(left < most ? left : most))) return false;
+    }
+    return true;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static bool take(text_job *job, const text_part *part, void *user)
+{
+    predict *p = user;
+    (void)job;
+    p->used = 0;
+    bool good = p->kind == MC_TASK_GENERATE ? generate_part(p, part) : classify_part(p, part);
+    return good && rank_file_append(&p->file, p->lines, p->used) == MC_OK;
+}
+
+/* What the model's rows are, as it was trained, or as transformers reads its config. */
+static bool choose_kind(predict *p)
+{
+    const char *type = mc_model_problem_type(p->model), *task = mc_model_task(p->model);
+    bool generates = mc_model_get_shape(p->model).kind != MC_MODEL_ENCODER;
+    p->labels = mc_model_get_heads(p->model).labels;
+    p->kind = p->task.kind;
+    if (!p->kind && p->labels)
+        p->kind = type && strcmp(type, "multi_label_classification") == 0 ? MC_TASK_MULTI_LABEL
+                  : type ? (strcmp(type, "regression") == 0 ? MC_TASK_REGRESS : MC_TASK_CLASSIFY)
+                         : (p->labels == 1 ? MC_TASK_REGRESS : MC_TASK_CLASSIFY);
+    if (!p->kind) p->kind = MC_TASK_GENERATE;
+    if (p->kind == MC_TASK_GENERATE ? !generates : !p->labels)
+        mc_set_error(p->ctx, MC_ERR_UNSUPPORTED,
+                     "%s: a %s without a classifier: expected a model that classifies texts or "
+                     "generates them",
+                     p->job.model, mc_model_family(p->model));
+    else if (task && p->labels && mc_task_kind_for(task, 0) == MC_TASK_CHOOSE)
+        mc_set_error(p->ctx, MC_ERR_UNSUPPORTED,
+                     "%s: the model chooses between the inputs of %s, which the columns of a table "
+                     "do not hold",
+                     p->job.model, task);
+    return !mc_failed(p->ctx);
+}
+
+/* Columns and lengths that are not given are those the model was trained with. */
+static void fill_options(predict *p)
+{
+    const task_file *f = &p->task;
+    if (!p->job.text && f->kind) p->job.text = f->text;
+    if (!p->job.pair && f->kind) p->job.pair = f->pair;
+    if (!p->job.max_length) p->job.max_length = f->max_length;
+    if (!p->max_target_length) p->max_target_length = f->max_target_length;
+    if (!p->max_target_length) p->max_target_length = DEFAULT_NEW_TOKENS;
+}
+
+static bool open_model(predict *p)
+{
+    const text_job_options *o = &p->job;
+    char folder[4096];
+    mc_load_options load = {.dtype = text_job_dtype(o), .revision = o->revision, .base = o->base};
+    mc_tokenizer_options words = {.revision = o->revision, .base = o->base};
+    p->tok = mc_tokenizer_open(p->ctx, o->model, &words);
+    p->model = mc_model_from_pretrained(p->ctx, o->model, &load);
+    if (!mc_failed(p->ctx))
+        mc_hub_download(p->ctx, o->model, &(mc_hub_options){.revision = o->revision}, folder,
+                        sizeof folder);
+    if (mc_failed(p->ctx) || task_file_read(p->ctx, folder, &p->task) || !choose_kind(p))
+        return false;
+    fill_options(p);
+    if (p->kind == MC_TASK_GENERATE) return true;
+    p->classifier = mc_text_classifier_new(
+        p->model, p->tok, &(mc_text_classifier_options){.max_length = o->max_length});
+    return p->classifier;
+}
+
+static bool work(text_job *job, void *user)
+{
+    predict *p = user;
+    p->ctx = job->ctx;
+    bool good = open_model(p);
+    if (good) rank_file_init(&p->file, job->ctx, p->job.output);
+    good = good && text_job_run(job, take, p) && rank_file_finish(&p->file) == MC_OK;
+    rank_file_release(&p->file);
+    if (!good) return false;
+    double rate = job->seconds > 0 ? (double)job->rows / job->seconds : 0;
+    return run_log_result_line(&job->log, "result rows=%" PRId64 " seconds=%.3f rows_per_s=%.1f",
+                               job->rows, job->seconds, rate) == MC_OK;
+}
+
+static const char details[] =
+    "OUTPUT has an object a row, in their order; it gets its name once it is whole:\n\n"
+    "  {\"label\": NAME, \"probability\": P, \"probabilities\": {NAME: P, ...}}\n"
+    "  {\"labels\": [NAME, ...], \"probabilities\": {NAME: P, ...}}   those above 0.5 of several\n"
+    "  {\"value\": X}                                              of a regression\n"
+    "  {\"text\": TEXT}                                            of a generating model\n\n"
+    "The last line on stdout is `result rows=... seconds=... rows_per_s=...`.\n\n"
+    "  modelcenter predict stars-bert --data reviews.csv --text review --output stars.jsonl\n";
+
+static int parse_and_run(predict *p, int argc, char **argv)
+{
+    args_table table = {.count = 0};
+    text_job_add_rows(&table, &p->job);
+    const args_option options[] = {
+        {ARGS_TEXT("text-pair", &p->job.pair, "the column of second texts"),
+         .default_text = "that the model was trained with"},
+        {ARGS_HEADING("Generated texts")},
+        {ARGS_INT("max-target-length", &p->max_target_length, 0, 1 << 20,
+                  "tokens at most of a text"),
+         .default_text = "that the model was trained with, else 128", .known_as = "max-new-tokens"},
+        {ARGS_INT("num-beams", &p->num_beams, 1, 1024, "beams of a search; 1: none"),
+         .known_as = "beams"},
+        {ARGS_INT("batch-size", &p->batch_size, 1, 1 << 20, "rows at once, per rank")},
+        {0},
+    };
+    args_table_add(&table, options);
+    text_job_add_machine_rows(&table, &p->job);
+    const args_spec spec = {.command = "predict",
+                            .summary = "Writes what a model says about each row of a table.",
+                            .details = details,
+                            .options = table.rows};
+    int code;
+    if (!args_parse(&spec, argc, argv, &code)) return code;
+    text_job job = {.o = &p->job, .name = "predict"};
+    return text_job_start(&job, work, p);
+}
+
+int cmd_predict(int argc, char **argv)
+{
+    predict p = {.batch_size = 32, .num_beams = 1, .file = {.fd = -1}};
+    int code = parse_and_run(&p, argc, argv);
+    task_file_release(&p.task);
+    free(p.logits);
+    free(p.lines);
+    return code;
+}
