@@ -299,6 +299,9 @@ def step_examples():
     text = must([example("pretrain_gpt2"), *make_token_file(), "400"]).stdout
     losses = [float(x) for x in re.findall(r"^step \d+  loss (\S+)", text, re.M)]
     check(len(losses) == 400 and losses[-1] < 0.5 * losses[0], f"pretrain_gpt2: {losses}")
+    text = must([example("own_tokens"), "200"]).stdout
+    losses = [float(x) for x in re.findall(r"^step \d+  \d+ pieces  loss (\S+)$", text, re.M)]
+    check(len(losses) == 10 and losses[-1] < 0.5 * losses[0], f"own_tokens: {losses}")
 
 
 def make_token_file():
@@ -355,6 +358,7 @@ def step_misspelt():
     expect_error([example("custom_module"), WORK / "missing" / "o.safetensors"], "missing")
     expect_error([example("pretrain_gpt2"), WORK / "missing.bin"], "missing.bin")
     expect_error([example("pretrain_gpt2"), WORK / "missing.bin", "gpt9"], "gpt9")
+    expect_error([example("own_tokens"), "5", "gpu9"], "gpu9")
 
 
 # ---- several ranks -------------------------------------------------------------------------------
