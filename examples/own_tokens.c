@@ -1,8 +1,8 @@
 /* 6. Tokens of your own: a GPT-2 learns what a function of this program gives, without any file.
  *
- * Shows a source of tokens that is a function (numbers that count up) and one
- * that is an array of documents (numbers that count down), a blend of both by weight, documents kept
- * apart within a sequence, and steps that a GPU can record although the documents' lengths change.
+ * Shows a source of tokens that is a function (numbers that count up) and one that is an array of
+ * documents (numbers that count down), a blend of both by weight, documents kept apart within a
+ * sequence, and steps that a GPU can record although the documents' lengths change.
  *
  *     ./own_tokens [STEPS [DEVICE]]
  *     ./own_tokens 300 cuda
