@@ -84,6 +84,7 @@ findings=$(
     }' $(sources $library)
 
     scripts/check_rooms.py || true # its findings are what it prints
+    scripts/figures.py --check || true
 
     # shellcheck disable=SC2046
     awk '
