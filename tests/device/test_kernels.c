@@ -795,6 +795,23 @@ static void test_gemm(void **state)
                                           float_types[types / 9], mode & 4 ? 1 : 0});
 }
 
+/* Products of few rows have blocks of a few rows of each operand, and vectors along k: all of their
+ * remainders. */
+static void test_gemm_few_rows(void **state)
+{
+    (void)state;
+    const int64_t depths[] = {1, 3, 4, 8, 15, 16, 17, 35};
+    FOR_TABLES(t)
+    for (int64_t m = 1; m <= 9; m++)
+        for (int64_t n = 1; n <= 9; n++)
+            for (int d = 0; d < 8; d++)
+                for (int types = 0; types < 9; types++)
+                    product_case(t, (product){false, true, m, n, depths[d], float_types[types % 3],
+                                              float_types[types / 3], MC_F32, (int)(m & 1)});
+    FOR_TABLES(t)
+    product_case(t, (product){false, true, 48, 301, 500, MC_F32, MC_BF16, MC_BF16, 1});
+}
+
 /* Larger than the blocks in which 16-bit operands are converted. */
 static void test_gemm_blocks(void **state)
 {
@@ -1179,6 +1196,7 @@ int main(void)
         cmocka_unit_test(test_flat),
         cmocka_unit_test(test_zero),
         cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_gemm_few_rows),
         cmocka_unit_test(test_gemm_blocks),
         cmocka_unit_test(test_linear_backward_input),
         cmocka_unit_test(test_adam),

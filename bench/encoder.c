@@ -1,0 +1,109 @@
+/* Forward passes of an encoder alone, on random tokens: milliseconds and sequences a second.
+ *
+ *     bench/encoder FAMILY CONFIG BATCH LENGTH [OPTION=VALUE...]
+ *     bench/encoder bert bert-base-uncased 256 128 device=cuda dtype=bf16
+ *     OMP_NUM_THREADS=1 bench/encoder bert minilm-l6 1 32
+ *
+ * CONFIG is a shape's name, a config.json or a folder; weights are random. Options: steps (50),
+ * device (cpu), dtype (f32). A pass reads new ids, computes the last hidden states and the pooled
+ * output, and leaves the latter in a tensor of the context; on a GPU it is a recorded step. Peers:
+ * bench/encoder.py. */
+#include "core/modelcenter.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { FIRST = 5 };
+
+typedef struct run {
+    mc_model *model;
+    mc_tensor *ids, *pooled;
+    float *host; /* what `pooled` holds */
+} run;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* OPTION=VALUE among the arguments, or the default. */
+static const char *option(int argc, char **argv, const char *name, const char *fallback)
+{
+    size_t length = strlen(name);
+    for (int i = 5; i < argc; i++)
+        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=')
+            return argv[i] + length + 1;
+    return fallback;
+}
+
+static void pass(mc_context *ctx, void *user)
+{
+    run *r = user;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_model_output out = mc_model_forward(t, r->model, &(mc_model_input){.ids = r->ids});
+    mc_tensor_copy(r->pooled, out.pooled);
+    mc_tape_end(t);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Processor time, for machines that do other work. */
+static double processor(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+/* Seconds of a pass: `steps` of them are launched without waiting for each, as a server does. */
+static double time_passes(mc_context *ctx, run *r, int steps)
+{
+    double start = now();
+    for (int i = 0; i < steps; i++) mc_step_run(ctx, 1, pass, r);
+    mc_tensor_read_f32(ctx, r->pooled, r->host, mc_tensor_count(r->pooled)); /* waits for all */
+    return (now() - start) / steps;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 5) {
+        fprintf(stderr, "usage: encoder FAMILY CONFIG BATCH LENGTH [OPTION=VALUE...]\n");
+        return 2;
+    }
+    int batch = atoi(argv[3]), length = atoi(argv[4]),
+        steps = atoi(option(argc, argv, "steps", "50"));
+    const char *dtype = option(argc, argv, "dtype", "f32");
+    mc_dtype type = strcmp(dtype, "bf16") == 0  ? MC_BF16
+                    : strcmp(dtype, "f16") == 0 ? MC_F16
+                                                : MC_F32;
+    mc_context *ctx = mc_init_distributed(
+        &(mc_init_options){.seed = 1, .device = option(argc, argv, "device", "cpu")});
+    run r = {.model = mc_model_new(ctx, argv[1], argv[2], &(mc_model_heads){.pooler = true},
+                                   &(mc_load_options){.dtype = type})};
+    int64_t vocab = mc_model_get_shape(r.model).vocab_size, count = (int64_t)batch * length;
+    int32_t *ids = calloc((size_t)(count > 0 ? count : 1), sizeof *ids);
+    for (int64_t i = 0; ids && i < count; i++) ids[i] = (int32_t)(rand() % (vocab > 0 ? vocab : 1));
+    r.ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(batch, length));
+    r.pooled = mc_tensor_new(ctx, type, MC_SHAPE(batch, mc_model_dim(r.model)));
+    mc_tensor_write(r.ids, ids, (size_t)count * sizeof *ids);
+    r.host = calloc((size_t)mc_tensor_count(r.pooled) + 1, sizeof *r.host);
+    double rounds[FIRST];
+    time_passes(ctx, &r, FIRST);
+    double busy = processor();
+    for (int i = 0; i < FIRST; i++) rounds[i] = time_passes(ctx, &r, steps);
+    busy = (processor() - busy) / FIRST / steps;
+    qsort(rounds, FIRST, sizeof *rounds, by_size);
+    double median = rounds[FIRST / 2];
+    if (!mc_failed(ctx))
+        printf("%s %d x %d %s: %.3f ms (%.3f to %.3f), %.1f seq/s, cpu %.3f ms, peak %.1f MiB\n",
+               argv[2], batch, length, dtype, 1e3 * median, 1e3 * rounds[0],
+               1e3 * rounds[FIRST - 1], batch / median, 1e3 * busy,
+               (double)mc_memory(ctx).peak / (1024 * 1024));
+    int bad = mc_print_error(ctx, stderr) ? 1 : 0;
+    free(ids);
+    free(r.host);
+    mc_context_free(ctx);
+    return bad;
+}
