@@ -1,19 +1,27 @@
-/* Vectors of texts against the forward pass alone: what tokenizing, batching and copying cost.
+/* Vectors and classes of texts against the forward pass alone: what tokenizing, batching and
+ * copying cost.
  *
- *     bench/embed [FOLDER|base [TEXTS [LENGTH [DEVICE [DTYPE [ROUNDS]]]]]]
+ *     bench/embed [FOLDER|base [TEXTS [LENGTH [DEVICE [DTYPE [ROUNDS [SAVE]]]]]]]
  *     OMP_NUM_THREADS=1 bench/embed ../shared/data/minilm-l6 64 128
  *     bench/embed base 65536 128 cuda bf16
  *
  * Texts are of LENGTH tokens each (random words of the vocabulary). `base` is BERT-base of random
- * weights with the vocabulary of the quick start: start it in the repository's folder. Both take
+ * weights with the vocabulary of the quick start: start it in the repository's folder. They take
  * turns for ROUNDS, after one to warm up:
  *
  *     forward   batches of ids that are on the device already, of one shape, as fast as it can
  *     embed     mc_embed_texts, texts to vectors in host memory
+ *     classify  mc_classify_texts, texts to logits in host memory
  *
  * The environment's BATCH is the texts of a forward pass; else it has 16384 tokens, or 2048 on a
  * CPU, where the time is that of the process: with one thread, a core's. The last line is JSON:
- * medians in texts a second, and that of their ratios. */
+ * medians in texts a second, and of their ratios to the forward pass.
+ *
+ * SAVE is a folder for model and texts, to measure the commands with, files and all; their result
+ * lines say rows a second without the time to load the model. Kernels are chosen in a first run:
+ *
+ *     modelcenter embed SAVE --data SAVE/texts.jsonl --output SAVE/v.npy --device cuda
+ *     modelcenter predict SAVE --data SAVE/texts.jsonl --output SAVE/p.jsonl --device cuda */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +41,7 @@ typedef struct bench {
     mc_model *model;
     mc_tokenizer *tok;
     mc_embedder *embedder;
+    mc_text_classifier *classifier;
     size_t texts;
     int length, batch; /* tokens of a text, texts of a forward pass */
     bool on_cpu;
@@ -138,34 +147,62 @@ static double run_embed(bench *b)
     return (double)b->texts / (now(b) - start);
 }
 
+static double run_classify(bench *b)
+{
+    double start = now(b);
+    mc_classify_texts(b->classifier, b->spans, NULL, b->texts, b->vectors);
+    return (double)b->texts / (now(b) - start);
+}
+
+static bool save(const bench *b, const char *folder)
+{
+    char path[4096];
+    mc_model_save(b->model, folder);
+    mc_tokenizer_save(b->tok, folder);
+    snprintf(path, sizeof path, "%s/texts.jsonl", folder);
+    FILE *file = fopen(path, "w");
+    for (size_t i = 0; file && i < b->texts; i++)
+        fprintf(file, "{\"text\": \"%s\"}\n", b->spans[i].data);
+    return file && fclose(file) == 0 && !mc_failed(b->ctx);
+}
+
 static bool open_models(bench *b, const char *folder, const char *device, mc_load_options load)
 {
     bool base = strcmp(folder, "base") == 0;
     mc_bert_config config = mc_bert_config_default();
     b->ctx = mc_init_distributed(&(mc_init_options){.device = device, .single = true});
     b->tok = mc_tokenizer_from_pretrained(b->ctx, base ? "datasets/quickstart" : folder);
-    b->model = base ? mc_bert_new(b->ctx, &config, &(mc_model_heads){.pooler = false}, &load)
+    load.num_labels = 2;
+    b->model = base ? mc_bert_new(b->ctx, &config, NULL, &load)
                     : mc_model_from_pretrained(b->ctx, folder, &load);
     b->embedder = mc_embedder_new(b->model, b->tok, NULL);
+    b->classifier = mc_text_classifier_new(b->model, b->tok, NULL);
     return !mc_failed(b->ctx);
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return values[count / 2];
 }
 
 static void measure(bench *b, int rounds)
 {
-    static double forward[MOST_ROUNDS], embed[MOST_ROUNDS], ratio[MOST_ROUNDS];
+    static double rate[3][MOST_ROUNDS], ratio[3][MOST_ROUNDS];
+    static double (*const run[3])(bench *) = {run_forward, run_embed, run_classify};
     for (int i = -1; i < rounds && !mc_failed(b->ctx); i++) {
-        double f = run_forward(b), e = run_embed(b);
-        if (i < 0) continue;
-        forward[i] = f;
-        embed[i] = e;
-        ratio[i] = e / f;
-        fprintf(stderr, "forward %.1f, embed %.1f texts/s: %.3f\n", f, e, ratio[i]);
+        int at = i < 0 ? 0 : i;
+        for (int k = 0; k < 3; k++) {
+            rate[k][at] = run[k](b);
+            ratio[k][at] = rate[k][at] / rate[0][at];
+        }
+        fprintf(stderr, "forward %.1f, embed %.1f, classify %.1f texts/s%s\n", rate[0][at],
+                rate[1][at], rate[2][at], i < 0 ? " (to warm up)" : "");
     }
-    qsort(forward, (size_t)rounds, sizeof *forward, compare);
-    qsort(embed, (size_t)rounds, sizeof *embed, compare);
-    qsort(ratio, (size_t)rounds, sizeof *ratio, compare);
-    printf("{\"forward_texts_per_s\": %.1f, \"embed_texts_per_s\": %.1f, \"ratio\": %.4f}\n",
-           forward[rounds / 2], embed[rounds / 2], ratio[rounds / 2]);
+    printf("{\"forward_texts_per_s\": %.1f, \"embed_texts_per_s\": %.1f, "
+           "\"classify_texts_per_s\": %.1f, \"embed_ratio\": %.4f, \"classify_ratio\": %.4f}\n",
+           median(rate[0], rounds), median(rate[1], rounds), median(rate[2], rounds),
+           median(ratio[1], rounds), median(ratio[2], rounds));
 }
 
 int main(int argc, char **argv)
@@ -184,10 +221,10 @@ int main(int argc, char **argv)
     if (batch) b.batch = atoi(batch);
     if (b.batch < 1) b.batch = 1;
     if ((size_t)b.batch > b.texts) b.batch = (int)b.texts;
-    if (open_models(&b, argc > 1 ? argv[1] : "base", device, load) && make_texts(&b) &&
-        make_forward(&b))
-        measure(&b, rounds);
-    int bad = mc_print_error(b.ctx, stderr);
+    bool good = open_models(&b, argc > 1 ? argv[1] : "base", device, load) && make_texts(&b) &&
+                make_forward(&b) && (argc < 8 || save(&b, argv[7]));
+    if (good) measure(&b, rounds);
+    int bad = mc_print_error(b.ctx, stderr) || !good;
     for (size_t i = 0; b.spans && i < b.texts; i++) free((char *)b.spans[i].data);
     free(b.spans);
     free(b.vectors);

@@ -1,8 +1,8 @@
 /* 3. Sentence vectors: a pretrained BERT as an encoder.
  *
- * Shows inference: texts to packed ids, a forward pass on an evaluation tape, a mean over each
- * sentence's tokens on the device, results read back. A batch holds sentences of any lengths; no
- * padding is computed.
+ * Shows inference in one call, mc_embed_texts: it tokenizes, batches sentences of any lengths
+ * without padding, runs the model, pools and copies vectors back. Of one model there may be several
+ * embedders, here with two poolings.
  *
  *     ./embed_sentence MODEL SENTENCE...
  *     ./embed_sentence sentence-transformers/all-MiniLM-L6-v2 "is water wet?" "water is a liquid"
@@ -30,61 +30,54 @@ static void print_vector(const char *name, const float *x, int64_t n)
     putchar('\n');
 }
 
-/* All sentences in one batch: `ids` of all, one behind the other, and the `length` of each. */
-static int embed(mc_context *ctx, mc_model *bert, const int32_t *ids, const int32_t *length,
-                 int count)
+static void print_ids(const mc_batch_encoding *batch, int number)
+{
+    const int32_t *ids = batch->ids;
+    for (int i = 0; i < number; i++) ids += batch->lengths[i];
+    fputs("ids", stdout);
+    for (int32_t k = 0; k < batch->lengths[number]; k++) printf(" %d", (int)ids[k]);
+    putchar('\n');
+}
+
+/* Vectors of all texts by one pooling; NULL after an error. */
+static float *embed(mc_model *bert, const mc_tokenizer *tok, const mc_text_span *texts, int count,
+                    mc_embed_options options)
+{
+    mc_embedder *e = mc_embedder_new(bert, tok, &options);
+    float *vectors = malloc((size_t)count * (size_t)mc_model_dim(bert) * sizeof *vectors);
+    mc_status status = vectors ? mc_embed_texts(e, texts, (size_t)count, vectors) : MC_ERR_NOMEM;
+    mc_embedder_free(e);
+    if (status == MC_OK) return vectors;
+    if (!vectors) fputs("error: out of memory\n", stderr);
+    free(vectors);
+    return NULL;
+}
+
+/* Embeds all sentences. */
+static int run(mc_model *bert, const mc_tokenizer *tok, char **sentence, int count)
 {
     int64_t dim = mc_model_dim(bert);
-    mc_tape *t = mc_tape_begin_eval(ctx);
-    const mc_lengths *lengths = mc_tape_lengths(t, length, count, 1);
-    int64_t total = lengths ? lengths->total : 0;
-    mc_model_input input = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(total), ids, false),
-                            .lengths = lengths};
-    mc_model_output out = mc_model_forward(t, bert, &input);
-    mc_tensor *vectors =
-        mc_normalize_rows(t, mc_mean_pool(t, out.last_hidden), 0); /* (count, dim) */
-    float *pooled = malloc((size_t)(count * dim + 1) * sizeof *pooled);
-    float *mean = malloc((size_t)(count * dim + 1) * sizeof *mean);
-    int good = pooled && mean;
-    if (good) {
-        mc_tensor_read_f32(ctx, out.pooled, pooled, count * dim);
-        mc_tensor_read_f32(ctx, vectors, mean, count * dim);
-    }
-    for (int i = 0; good && !mc_failed(ctx) && i < count; i++) {
-        fputs("ids", stdout);
-        for (int32_t k = 0; k < length[i]; k++) printf(" %d", (int)ids[lengths->offset[i] + k]);
-        putchar('\n');
+    mc_batch_encoding batch = {0};
+    mc_text_span *texts = malloc((size_t)count * sizeof *texts);
+    for (int i = 0; texts && i < count; i++)
+        texts[i] = (mc_text_span){sentence[i], strlen(sentence[i])};
+    float *pooled =
+        texts ? embed(bert, tok, texts, count, (mc_embed_options){.pooling = MC_POOLING_POOLER})
+              : NULL;
+    float *mean =
+        pooled ? embed(bert, tok, texts, count, (mc_embed_options){.normalize = MC_NORMALIZE_YES})
+               : NULL;
+    size_t longest = (size_t)mc_bert_get_config(bert).positions;
+    int bad = !mean || mc_tokenizer_encode_batch(tok, texts, NULL, (size_t)count, longest, &batch);
+    for (int i = 0; !bad && i < count; i++) {
+        print_ids(&batch, i);
         print_vector("pooled", pooled + i * dim, dim);
         print_vector("mean", mean + i * dim, dim);
     }
-    free(pooled);
+    mc_batch_encoding_release(&batch);
     free(mean);
-    mc_tape_end(t);
-    if (!good) fputs("error: out of memory\n", stderr);
-    return good ? 0 : 1;
-}
-
-/* Tokenizes all sentences and embeds them. */
-static int run(mc_context *ctx, mc_model *bert, mc_tokenizer *tok, char **sentence, int count)
-{
-    size_t longest = (size_t)mc_bert_get_config(bert).positions, total = 0;
-    int32_t *ids = malloc(((size_t)count * longest + 1) * sizeof *ids);
-    int32_t *length = malloc(((size_t)count + 1) * sizeof *length);
-    mc_encoding encoding = {0};
-    mc_status status = ids && length ? MC_OK : MC_ERR_NOMEM;
-    for (int i = 0; i < count && status == MC_OK; i++) {
-        status =
-            mc_tokenizer_encode(tok, sentence[i], strlen(sentence[i]), NULL, 0, longest, &encoding);
-        if (status != MC_OK) break;
-        memcpy(ids + total, encoding.ids, encoding.count * sizeof *ids);
-        length[i] = (int32_t)encoding.count;
-        total += encoding.count;
-    }
-    if (status != MC_OK) fprintf(stderr, "error: %s\n", mc_status_text(status));
-    int bad = status != MC_OK || embed(ctx, bert, ids, length, count);
-    mc_encoding_release(&encoding);
-    free(ids);
-    free(length);
+    free(pooled);
+    free(texts);
     return bad;
 }
 
@@ -97,7 +90,7 @@ int main(int argc, char **argv)
     mc_context *ctx = mc_init_distributed(NULL);
     mc_model *bert = mc_bert_from_pretrained(ctx, argv[1], NULL);
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, argv[1]);
-    int bad = mc_failed(ctx) ? 0 : run(ctx, bert, tok, argv + 2, argc - 2);
+    int bad = mc_failed(ctx) ? 0 : run(bert, tok, argv + 2, argc - 2);
     if (mc_failed(ctx)) bad = mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return bad;

@@ -336,6 +336,10 @@ static void test_faults(void **state)
     static float rows[80 * WIDE];
     fixture f;
     open_fixture(&f);
+    if (!f.ctx->device->is_host) { /* thousands of passes: the CPU's show it as well */
+        close_fixture(&f);
+        skip();
+    }
     hook_device(f.ctx);
     for (int s = 0; s < SOURCES; s++) {
         if (!is_available((source)s)) continue;

@@ -153,12 +153,31 @@ static void test_refusals(void **state)
     assert_int_not_equal(access(temp_path(&folder, "w.npy.partial"), F_OK), 0);
 }
 
+/* SIGINT: the command leaves with its code, and nothing is left of the file. */
+static void test_interrupt(void **state)
+{
+    (void)state;
+    FILE *many = fopen(temp_path(&folder, "many.csv"), "w");
+    assert_non_null(many);
+    fputs("text\n", many);
+    for (int i = 0; i < 300000; i++) fprintf(many, "the the the the the the the %d\n", i);
+    fclose(many);
+    int code = run("$MC embed bert --data many.csv --output m.npy & p=$!\n"
+                   "while kill -0 $p 2>&- && ! [ -e m.npy.partial ]; do sleep 0.05; done\n"
+                   "kill -INT $p; wait $p");
+    if (code != 130) fail_msg("%d, %s", code, err);
+    assert_string_equal(out, "");
+    assert_int_not_equal(access(temp_path(&folder, "m.npy"), F_OK), 0);
+    assert_int_not_equal(access(temp_path(&folder, "m.npy.partial"), F_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_npy),
         cmocka_unit_test(test_json_lines),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_interrupt),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }
