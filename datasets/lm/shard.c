@@ -152,6 +152,7 @@ static mc_status open_file(mc_error *err, const char *path, mc_token_shard *shar
     char idx[MC_PATH_MAX];
     mc_status status = mc_file_map_init(err, &shard->map, path);
     if (status) return status;
+    mc_token_shard_advise(shard, true); /* only the header is read here */
     const uint8_t *file = shard->map.data;
     size_t size = shard->map.size;
     if (mc_token_index_is(file, size)) return open_index(err, path, shard);
@@ -174,6 +175,7 @@ mc_status mc_token_shard_open(mc_error *err, const char *path, mc_token_shard *s
     bool prefix = !mc_path_is_file(path) && with_ending(bin, path, 0, ".bin") &&
                   with_ending(idx, path, 0, ".idx") && mc_path_is_file(bin) && mc_path_is_file(idx);
     mc_status status = prefix ? open_megatron(err, bin, idx, shard) : open_file(err, path, shard);
+    mc_token_shard_advise(shard, false);
     if (status) mc_token_shard_release(shard);
     return status;
 }

@@ -72,20 +72,46 @@ static const uint8_t *sample_at(const mc_token_file *file, const mc_token_shard 
     return (const uint8_t *)room;
 }
 
+/* The first byte of sample k: evenly from the first byte to the last. */
+static size_t sample_place(size_t bytes, size_t size, size_t k)
+{
+    return k == SAMPLES - 1 ? bytes - size : (bytes - size) / (SAMPLES - 1) * k;
+}
+
+static size_t bytes_of(const mc_token_shard *shard)
+{
+    return (size_t)shard->count * mc_token_width(shard->type);
+}
+
+static size_t sample_size(const mc_token_shard *shard)
+{
+    return bytes_of(shard) < SAMPLE_BYTES ? bytes_of(shard) : SAMPLE_BYTES;
+}
+
+/* Has the samples of all shards read at the same time, not one after the other. */
+static void need_samples(const mc_token_file *file)
+{
+    for (size_t s = 0; s < file->shard_count; s++) {
+        const mc_token_shard *shard = &file->shards[s];
+        size_t size = sample_size(shard);
+        mc_token_shard_advise(shard, true);
+        for (size_t k = 0; k < SAMPLES && shard->data; k++)
+            mc_token_need(shard->data + sample_place(bytes_of(shard), size, k), size);
+    }
+}
+
 uint64_t mc_token_file_fingerprint(const mc_token_file *file)
 {
     uint64_t hash = mc_order_mix((uint64_t)file->shard_count);
     int32_t room[SAMPLE_BYTES / 4];
+    need_samples(file);
     for (size_t s = 0; s < file->shard_count && !mc_failed(file->ctx); s++) {
         const mc_token_shard *shard = &file->shards[s];
-        size_t width = mc_token_width(shard->type), bytes = (size_t)shard->count * width;
-        size_t size = bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
+        size_t bytes = bytes_of(shard), size = sample_size(shard);
         hash = mc_order_mix(hash + (uint64_t)shard->count);
-        hash = mc_order_mix(hash + width);
-        mc_token_shard_advise(shard, true);
-        for (size_t k = 0; k < SAMPLES; k++) { /* evenly from the first byte to the last */
-            size_t at = (bytes - size) / (SAMPLES - 1) * k;
-            if (k == SAMPLES - 1) at = bytes - size;
+        hash = mc_order_mix(hash + mc_token_width(shard->type));
+        for (size_t k = 0; k < SAMPLES; k++) {
+            size_t at = sample_place(bytes, size, k);
             const uint8_t *sample = sample_at(file, shard, at, size, room);
             for (size_t i = 0; i < size; i++) hash = (hash ^ sample[i]) * 0x100000001B3u;
             hash = mc_order_mix(hash);
