@@ -43,7 +43,7 @@ typedef enum mc_token_format {
  * pattern matches both. A path that exists is never read as a pattern. The file belongs to the
  * context.
  *
- * Headers and both ends of an .idx are checked here: all of it up to 64 Ki sequences. The rest of a
+ * Headers and both ends of an .idx are checked here: all of it up to 8 Ki sequences. The rest of a
  * larger one is checked in stretches, each before its first use, so that opening takes no longer
  * for 10 billion tokens than for a thousand. Tokens are checked when they are read. Errors (NULL),
  * each naming the file: not there, or nothing matches; neither format (what was found is named: a

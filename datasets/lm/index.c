@@ -10,7 +10,7 @@
 #include "datasets/lm/token_file_internal.h"
 
 enum {
-    STRETCH = 1 << 15, /* entries */
+    STRETCH = 1 << 12, /* entries */
     /* places in the header of MMIDIDX, */
     VERSION_AT = 9,
     TYPE_AT = 17,

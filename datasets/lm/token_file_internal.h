@@ -85,7 +85,7 @@ mc_status mc_llmc_read(mc_error *err, const char *path, const uint8_t *file, siz
 /* Whether a file begins as Megatron's indices do. */
 bool mc_token_index_is(const uint8_t *file, size_t size);
 /* Reads the header of an .idx whose .bin has `bin_size` bytes and checks both ends of its arrays:
- * all of an index of up to 64 Ki sequences. `file` has to outlive it. */
+ * all of an index of up to 8 Ki sequences. `file` has to outlive it. */
 mc_status mc_token_index_init(mc_error *err, const char *path, const uint8_t *file, size_t size,
                               uint64_t bin_size, mc_token_index *index);
 void mc_token_index_release(mc_token_index *index);
