@@ -6,6 +6,7 @@
 #include "tools/data_options.h"
 #include "tools/download_bar.h"
 #include "tools/families.h"
+#include "tools/family_tasks.h"
 #include "tools/interrupt.h"
 #include "tools/lora_options.h"
 #include "tools/perplexity.h"
@@ -140,7 +141,7 @@ int cmd_eval(int argc, char **argv)
     ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "eval",
                             .summary = "Evaluates a fine-tuned model on a task.",
-                            .details = details,
+                            .details = family_tasks_after(details),
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;

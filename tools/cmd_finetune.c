@@ -9,6 +9,7 @@
 #include "tools/commands.h"
 #include "tools/download_bar.h"
 #include "tools/families.h"
+#include "tools/family_tasks.h"
 #include "tools/finetune.h"
 #include "tools/interrupt.h"
 
@@ -401,7 +402,7 @@ int cmd_finetune(int argc, char **argv)
     train_add_log_rows(&table, &o.train);
     const args_spec spec = {.command = "finetune",
                             .summary = "Fine-tunes a model on a task.",
-                            .details = details,
+                            .details = family_tasks_after(details),
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;

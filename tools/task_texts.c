@@ -90,49 +90,96 @@ bool task_add_candidates(mc_tape *t, const task_exam *e, task_counts *c)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* The prompts of a batch: ids, and where each begins. */
+/* T5's blanks say what of a benchmark's text is the answer. */
+static bool has_blanks(const mc_dataset *dataset)
+{
+    return mc_dataset_prompt(dataset).style == MC_PROMPT_T5 && mc_dataset_task(dataset);
+}
+
+/* The prompts of a batch on all ranks, in the ranks' order. Each rank writes the texts of all, since
+ * parameters may be spread over the ranks, which then have to take their steps together. */
 typedef struct prompts {
-    int32_t *ids, *targets;
-    const int32_t **prompt; /* (rows) */
-    int *length;
+    int32_t *ids, *length;  /* packed; (count) */
+    const int32_t **prompt; /* (count) */
+    int64_t count, first;   /* the first of this rank's */
     int longest;
 } prompts;
 
 static void release_prompts(prompts *p)
 {
     free(p->ids);
-    free(p->targets);
-    free(p->prompt);
     free(p->length);
+    free(p->prompt);
 }
 
-/* What comes before the first target; of an encoder-decoder all that the encoder reads. */
+/* Replaces numbers of this rank, for free(), by those of all, and counts them. */
+static void gather(mc_context *ctx, int32_t **numbers, int64_t *count)
+{
+    mc_tensor *mine = mc_tensor_from(ctx, MC_I32, MC_SHAPE(*count), *numbers);
+    mc_tensor *all = mine ? mc_gather_result(ctx, mine) : NULL;
+    free(*numbers);
+    *numbers = all ? read_ids(ctx, all) : NULL;
+    *count = all ? mc_tensor_count(all) : 0;
+    mc_tensor_free(mine);
+    mc_tensor_free(all);
+}
+
+/* The prompts of this rank: of a decoder what comes before the first target, of an encoder-decoder
+ * all that the encoder reads. Returns their tokens. */
+static int64_t list_prompts(mc_context *ctx, const mc_batch *b, prompts *p)
+{
+    int32_t *target = b->decoder_ids ? NULL : read_ids(ctx, b->targets);
+    int64_t tokens = 0;
+    p->ids = read_ids(ctx, b->ids);
+    p->length = calloc((size_t)b->rows + 1, sizeof *p->length);
+    if (!p->length) mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for a batch's prompts");
+    for (int i = 0; i < b->rows && !mc_failed(ctx); i++) {
+        int32_t first = b->lengths->offset[i], length = b->lengths->length[i], n = 0;
+        while (target && n < length && target[first + n] < 0) n++;
+        p->length[i] = target ? n + (n < length) : length;
+        memmove(p->ids + tokens, p->ids + first, (size_t)p->length[i] * sizeof *p->ids);
+        tokens += p->length[i];
+    }
+    free(target);
+    return tokens;
+}
+
 static bool find_prompts(mc_context *ctx, const mc_batch *b, prompts *p)
 {
-    *p = (prompts){.ids = read_ids(ctx, b->ids)};
-    if (!b->decoder_ids) p->targets = read_ids(ctx, b->targets);
-    p->prompt = calloc((size_t)b->rows + 1, sizeof *p->prompt);
-    p->length = calloc((size_t)b->rows + 1, sizeof *p->length);
-    if (!p->prompt || !p->length)
+    double mine = b->rows, *rows = malloc((size_t)mc_world_size(ctx) * sizeof *rows);
+    int64_t tokens = list_prompts(ctx, b, p);
+    p->count = b->rows;
+    gather(ctx, &p->ids, &tokens);
+    gather(ctx, &p->length, &p->count);
+    p->prompt = malloc(((size_t)p->count + 1) * sizeof *p->prompt);
+    if (!rows || !p->prompt)
         mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for a batch's prompts");
-    if (mc_failed(ctx)) return false;
-    for (int i = 0; i < b->rows; i++) {
-        int32_t first = b->lengths->offset[i], length = b->lengths->length[i], n = 0;
-        while (p->targets && n < length && p->targets[first + n] < 0) n++;
-        p->prompt[i] = p->ids + first;
-        p->length[i] = p->targets ? n + (n < length) : length;
+    else if (mc_gather_numbers(ctx, &mine, 1, rows) == MC_OK)
+        for (int r = 0; r < mc_rank(ctx); r++) p->first += (int64_t)rows[r];
+    free(rows);
+    const int32_t *at = p->ids;
+    for (int64_t i = 0; i < p->count && !mc_failed(ctx); at += p->length[i++]) {
+        p->prompt[i] = at;
         if (p->length[i] > p->longest) p->longest = p->length[i];
     }
-    return true;
+    return !mc_failed(ctx);
+}
+
+/* The answers' ids, of at most `room` tokens each; T5's blanks end a benchmark's texts, too. */
+static mc_generation *write_texts(const task_exam *e, const prompts *p, int room)
+{
+    int32_t ends[] = {(int32_t)mc_model_get_shape(e->model).eos_token,
+                      mc_tokenizer_token_to_id(e->tokenizer, "<extra_id_1>")};
+    bool blanks = ends[1] >= 0 && has_blanks(mc_dataloader_dataset(e->loader));
+    mc_generate_options options = {
+        .max_new_tokens = room, .eos = blanks ? ends : NULL, .eos_count = blanks ? 2 : 0};
+    return mc_model_generate(e->model, p->prompt, p->length, (int)p->count, &options);
 }
 
 static void add_text(const task_exam *e, task_counts *c, int64_t row, const int32_t *ids, int count)
 {
-    const mc_dataset *dataset = c->dataset;
-    /* T5's blanks say what of a benchmark's text is the answer */
-    bool blanks = mc_dataset_prompt(dataset).style == MC_PROMPT_T5 && mc_dataset_task(dataset);
     if (count && ids[count - 1] == mc_model_get_shape(e->model).eos_token) count--;
-    char *text = mc_tokenizer_decode(e->tokenizer, ids, (size_t)count, !blanks);
+    char *text = mc_tokenizer_decode(e->tokenizer, ids, (size_t)count, !has_blanks(c->dataset));
     if (!text) {
         mc_set_error(c->ctx, MC_ERR_NOMEM, "out of memory for a text");
         return;
@@ -148,7 +195,6 @@ bool task_add_texts(mc_context *ctx, const task_exam *e, task_counts *c)
     mc_model_shape shape = mc_model_get_shape(e->model);
     prompts p = {0};
     int room = mc_dataset_max_target_length(c->dataset);
-    if (!b->rows) return true;
     bool ok = find_prompts(ctx, b, &p);
     if (ok && !b->decoder_ids && shape.positions && shape.positions - p.longest < room)
         room = (int)(shape.positions - p.longest);
@@ -157,11 +203,9 @@ bool task_add_texts(mc_context *ctx, const task_exam *e, task_counts *c)
                      "a prompt of %d tokens leaves no room for an answer: the model has %lld "
                      "positions",
                      p.longest, (long long)shape.positions);
-    mc_generate_options options = {.max_new_tokens = room};
-    mc_generation *g =
-        mc_failed(ctx) ? NULL : mc_model_generate(e->model, p.prompt, p.length, b->rows, &options);
+    mc_generation *g = mc_failed(ctx) || !p.count ? NULL : write_texts(e, &p, room);
     for (int i = 0; g && i < b->rows; i++)
-        add_text(e, c, b->row_index[i], g->ids[i], g->lengths[i]);
+        add_text(e, c, b->row_index[i], g->ids[p.first + i], g->lengths[p.first + i]);
     mc_generation_free(g);
     release_prompts(&p);
     return !mc_failed(ctx);

@@ -81,6 +81,7 @@ static void test_answers(void **state)
     const char *expected = "result task=BoolQ accuracy=1.0000 f1=1.0000 n=6";
     learns("gpt2", "BoolQ", "--epochs 60 --lr 1e-2", expected);
     learns("t5", "BoolQ", "--epochs 60 --lr 1e-2", expected);
+    learns("gpt2", "BoolQ", "--epochs 60 --lr 1e-2 --classifier", expected);
 }
 
 static void test_lcqmc(void **state)
