@@ -255,7 +255,9 @@ static const char details[] =
     "nothing had happened. The last line on stdout is\n"
     "`result model=... steps=... loss=... val_loss=... tokens_per_s=...`.\n\n"
     "  modelcenter pretrain gpt2 --config gpt2-base --data train_*.bin --val val.bin \\\n"
-    "      --batch-size 64 --tokens-per-step 524288 --steps 19560 --output run --device cuda\n";
+    "      --batch-size 64 --tokens-per-step 524288 --steps 19560 --output run --device cuda\n"
+    "  modelcenter pretrain bert --config bert-base-uncased --tokenizer bert-base-uncased \\\n"
+    "      --data train.bin --seq-length 128 --steps 100000 --output run\n";
 
 static bool read_batch(const args_spec *spec, pretrain_options *o, int *code)
 {
@@ -429,7 +431,7 @@ static int parse_and_run(pretrain_options o, int argc, char **argv)
     train_add_rank_rows(&table, &o.train);
     train_add_log_rows(&table, &o.train);
     const args_spec spec = {.command = "pretrain",
-                            .summary = "Trains a language model on token files.",
+                            .summary = "Trains a model on token files, by its family's objective.",
                             .details = details,
                             .options = table.rows};
     int code;
