@@ -20,9 +20,38 @@ static void release_store(mc_row_store *s)
     mc_free(s);
 }
 
+static void free_weights(mc_row_weights *w)
+{
+    if (!w) return;
+    pthread_mutex_destroy(&w->lock);
+    mc_free(w->weight);
+    mc_free(w->written);
+    mc_free(w);
+}
+
+bool mc_dataset_need_weights(mc_dataset *d, bool writes)
+{
+    if (d->weights) return true;
+    mc_row_weights *w = mc_calloc(1, sizeof *w);
+    if (!w) return false;
+    if (pthread_mutex_init(&w->lock, NULL)) {
+        mc_free(w);
+        return false;
+    }
+    w->weight = mc_calloc(d->rows, sizeof *w->weight);
+    if (writes) w->written = mc_calloc(d->rows, sizeof *w->written);
+    if (w->weight && (w->written || !writes)) {
+        d->weights = w;
+        return true;
+    }
+    free_weights(w);
+    return false;
+}
+
 void mc_dataset_unref(mc_dataset *d)
 {
     if (!d || --d->references) return;
+    free_weights(d->weights);
     release_store(d->store);
     for (int k = 0; d->labels && k < d->labels->count; k++) mc_free(d->labels->name[k]);
     mc_free(d->labels);

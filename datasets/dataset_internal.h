@@ -2,6 +2,7 @@
 #ifndef MC_DATASETS_DATASET_INTERNAL_H
 #define MC_DATASETS_DATASET_INTERNAL_H
 
+#include <pthread.h>
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "datasets/dataset.h"
@@ -40,6 +41,14 @@ typedef struct mc_row_store {
     size_t rights, right_capacity;
 } mc_row_store;
 
+/* How many tokens rows have, which the threads of all loaders of a dataset find out together. */
+typedef struct mc_row_weights {
+    pthread_mutex_t lock;
+    uint32_t *weight;  /* (rows), 0 where not counted yet */
+    uint32_t *written; /* (rows) those of the decoder among them; NULL: there is none */
+    int64_t weighed;   /* rows before it are counted */
+} mc_row_weights;
+
 /* Names of labels. */
 typedef struct mc_label_names {
     int count;
@@ -70,6 +79,7 @@ struct mc_dataset {
     mc_row_store *store;
     mc_row *row; /* (rows) */
     size_t rows, row_capacity;
+    mc_row_weights *weights; /* NULL: no loader has asked for them */
 };
 
 /* Texts of one row: one or two for each choice, and a target. */
@@ -77,6 +87,9 @@ int mc_dataset_pieces(const mc_dataset *dataset);
 /* Text number `which` (choice * texts per choice + 0 text or 1 pair; the target is the last) and
  * its length in bytes. */
 const char *mc_dataset_piece(const mc_dataset *dataset, int64_t row, int which, size_t *length);
+/* Makes room for the rows' weights, once; with those of the decoder if it `writes`. False when
+ * memory is out. */
+bool mc_dataset_need_weights(mc_dataset *dataset, bool writes);
 void mc_dataset_ref(mc_dataset *dataset);
 void mc_dataset_unref(mc_dataset *dataset);
 

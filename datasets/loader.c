@@ -44,12 +44,10 @@ struct mc_dataloader {
 
     /* the worker's while it runs */
     mc_order order;
-    uint32_t *weight;  /* (order.rows) tokens of each row, 0 where not counted yet; NULL for one
-                          rank that needs none: no order by length, no sizes */
-    uint32_t *written; /* (order.rows) those of the decoder among them; NULL: there is none */
+    mc_row_weights *weights; /* the dataset's; NULL for one rank that needs none: no order by
+                                length, no sizes */
     mc_sizes sizes[MC_STACKS];
-    int64_t weighed; /* rows before it are counted */
-    int32_t *rows;   /* the order of epoch `rows_epoch` */
+    int32_t *rows; /* the order of epoch `rows_epoch` */
     int64_t rows_epoch, work_epoch, work_step;
     mc_example example;
     mc_error error;
@@ -73,47 +71,54 @@ static bool told_to_stop(mc_dataloader *l)
     return stop;
 }
 
-/* Counts the tokens of a row, unless that was done. False on an error. */
+/* Counts the tokens of a row, unless that was done. False on an error. The weights' lock is held. */
 static bool weigh_row(mc_dataloader *l, int64_t row)
 {
     size_t tokens[MC_STACKS] = {0};
-    if (l->weight[row]) return true;
+    mc_row_weights *w = l->weights;
+    if (w->weight[row]) return true;
     for (int choice = 0; choice < l->dataset->choices; choice++) {
         if (mc_example_make(&l->error, &l->example, l->dataset, row, choice)) return false;
         for (int i = 0; i < MC_STACKS; i++) tokens[i] += l->example.stack[i].count;
     }
-    l->weight[row] = (uint32_t)(tokens[MC_READER] + tokens[MC_WRITER]);
-    if (l->written) l->written[row] = (uint32_t)tokens[MC_WRITER];
+    w->weight[row] = (uint32_t)(tokens[MC_READER] + tokens[MC_WRITER]);
+    if (w->written) w->written[row] = (uint32_t)tokens[MC_WRITER];
     return true;
 }
 
-/* Counts the tokens of every row, once in the life of a loader that orders by length or has sizes.
- * False on an error, or when told to stop meanwhile. */
+/* Counts the tokens of every row, once in the life of a dataset whose loaders order by length or
+ * have sizes: one of them does, the others wait. False on an error, or when told to stop meanwhile;
+ * the next one then goes on. */
 static bool weigh_rows(mc_dataloader *l)
 {
-    for (; l->weighed < l->order.rows; l->weighed++) {
-        if (l->weighed % 64 == 0 && told_to_stop(l)) return false;
-        if (!weigh_row(l, l->weighed)) return false;
-    }
-    return true;
+    bool good = true;
+    int64_t *row = &l->weights->weighed;
+    pthread_mutex_lock(&l->weights->lock);
+    for (; good && *row < l->order.rows; *row += good)
+        good = !(*row % 64 == 0 && told_to_stop(l)) && weigh_row(l, *row);
+    pthread_mutex_unlock(&l->weights->lock);
+    return good;
 }
 
 /* Adds up the tokens of a step's rows on all ranks. */
 static bool weigh_step(mc_dataloader *l, const int32_t *rows, int64_t count, int64_t *tokens)
 {
+    bool good = true;
     *tokens = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (!weigh_row(l, rows[i])) return false;
-        *tokens += l->weight[rows[i]];
+    pthread_mutex_lock(&l->weights->lock);
+    for (int64_t i = 0; good && i < count; i++) {
+        good = weigh_row(l, rows[i]);
+        *tokens += l->weights->weight[rows[i]];
     }
-    return true;
+    pthread_mutex_unlock(&l->weights->lock);
+    return good;
 }
 
 /* Tokens of a row on a stack. */
 static int32_t row_tokens(const mc_dataloader *l, int stack, int32_t row)
 {
-    uint32_t written = l->written ? l->written[row] : 0;
-    return (int32_t)(stack == MC_WRITER ? written : l->weight[row] - written);
+    uint32_t written = l->weights->written ? l->weights->written[row] : 0;
+    return (int32_t)(stack == MC_WRITER ? written : l->weights->weight[row] - written);
 }
 
 /* What the batches of all ranks need on a stack that are made of a step's rows. A row's sequences
@@ -145,7 +150,7 @@ static int64_t step_rows(const mc_dataloader *l, int64_t first)
 static int stack_sizes(const mc_dataloader *l)
 {
     int n = l->most_sizes;
-    while (l->written && n * n > l->most_sizes) n--;
+    while (l->weights->written && n * n > l->most_sizes) n--;
     return n;
 }
 
@@ -168,7 +173,7 @@ static void choose_sizes(mc_dataloader *l)
 {
     mc_order order = l->order;
     mc_size largest[MC_STACKS];
-    int stacks = l->written ? MC_STACKS : 1;
+    int stacks = l->weights->written ? MC_STACKS : 1;
     for (int stack = 0; stack < stacks; stack++) {
         largest[stack] = largest_need(l, stack);
         mc_sizes_init(&l->sizes[stack], largest[stack], l->limits.round_to);
@@ -312,8 +317,6 @@ static void free_loader(void *object)
     for (int i = 0; l->ring && i < l->prefetch; i++) mc_packed_release(&l->ring[i]);
     mc_free(l->ring);
     mc_free(l->rows);
-    mc_free(l->weight);
-    mc_free(l->written);
     mc_free(l->order.scratch);
     mc_example_release(&l->example);
     mc_error_clear(&l->error);
@@ -407,14 +410,13 @@ static bool make_buffers(mc_dataloader *l)
     bool ok = l->rows && l->ring;
     if (ok && (l->order.by_length || l->world > 1 || l->most_sizes)) {
         bool writes = mc_example_lanes(l->dataset, MC_WRITER) != 0;
-        l->weight = mc_calloc((size_t)l->order.rows, sizeof *l->weight);
-        if (writes) l->written = mc_calloc((size_t)l->order.rows, sizeof *l->written);
-        ok = l->weight && (l->written || !writes);
+        ok = mc_dataset_need_weights(l->dataset, writes);
+        l->weights = l->dataset->weights;
     }
     if (ok && l->order.by_length) {
         size_t scratch = mc_order_scratch(l->order.rows, l->batch_rows);
         l->order.scratch = mc_malloc(scratch * sizeof *l->order.scratch);
-        l->order.weight = l->weight;
+        l->order.weight = l->weights->weight;
         ok = l->order.scratch;
     }
     if (!ok) mc_fail_nomem(l->ctx, "a data loader");

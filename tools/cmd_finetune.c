@@ -103,6 +103,7 @@ static bool open_data(finetune *f)
         mc_dataloader_new(f->val_rows, &(mc_dataloader_options){.batch_size = (int)o->batch_size,
                                                                 .batching = MC_BATCHING_BY_LENGTH,
                                                                 .sizes = sizes});
+    f->ratio = task_ratio_new(f->ctx, f->train_rows);
     data_name(f->model, f->train_rows);
     return !mc_failed(f->ctx);
 }

@@ -60,6 +60,7 @@ typedef struct finetune {
     uint64_t fingerprint;   /* of both */
     mc_dataloader **train;  /* (accumulation): each deals out its part of the rows of a step */
     const mc_batch **batch; /* (accumulation), of the running step */
+    mc_tensor *ratio;       /* see task_ratio_new */
     mc_dataloader *val;
     task_exam exam;
     mc_optim_manager *optim;

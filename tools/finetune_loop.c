@@ -41,7 +41,7 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_zero_grad(f->optim);
     for (int64_t i = 0; i < f->o.accumulation; i++) {
         mc_tape *t = mc_tape_begin(ctx);
-        mc_tensor *loss = task_loss(t, f->model, f->train_rows, f->batch[i]);
+        mc_tensor *loss = task_loss(t, f->model, f->train_rows, f->batch[i], f->ratio);
         mc_optim_manager_backward(f->optim, t, loss);
         mc_tape_end(t);
     }
@@ -57,6 +57,7 @@ static bool next_batches(finetune *f)
         if (!f->batch[i]) f->batch[i] = mc_dataloader_next(f->train[i]);
         if (!f->batch[i]) return false;
     }
+    task_ratio_set(f->ratio, f->batch[0]);
     return true;
 }
 

@@ -94,7 +94,23 @@ mc_tensor *task_outputs(mc_tape *t, mc_model *model, const mc_dataset *dataset,
     return outputs_of(t, model, dataset, batch, &out);
 }
 
-mc_tensor *task_loss(mc_tape *t, mc_model *model, const mc_dataset *dataset, const mc_batch *batch)
+mc_tensor *task_ratio_new(mc_context *ctx, const mc_dataset *dataset)
+{
+    bool both = mc_dataset_kind(dataset) == MC_TASK_ANSWER &&
+                mc_dataset_prompt(dataset).style == MC_PROMPT_DECODER;
+    return both ? mc_tensor_new(ctx, MC_F32, MC_SHAPE(2)) : NULL;
+}
+
+/* Every token of a prompt but its first is a target. */
+void task_ratio_set(mc_tensor *ratio, const mc_batch *batch)
+{
+    int64_t targets = batch->all_tokens - batch->all_rows;
+    float values[2] = {(float)((double)targets / (double)batch->all_rows), 0};
+    if (ratio) mc_tensor_write(ratio, values, sizeof values);
+}
+
+mc_tensor *task_loss(mc_tape *t, mc_model *model, const mc_dataset *dataset, const mc_batch *batch,
+                     mc_tensor *ratio)
 {
     mc_task_kind kind = mc_dataset_kind(dataset);
     mc_model_input input = input_of(t, model, batch);
@@ -109,7 +125,8 @@ mc_tensor *task_loss(mc_tape *t, mc_model *model, const mc_dataset *dataset, con
         return mc_mse_loss(t, mc_reshape(t, outputs, mc_tensor_shape(batch->values)),
                            batch->values);
     mc_tensor *loss = mc_cross_entropy(t, outputs, batch->labels, NULL);
-    return prompt ? mc_loss_add(t, prompt, loss, 1) : loss;
+    if (!prompt) return loss;
+    return ratio ? mc_loss_add_ratio(t, prompt, loss, ratio) : mc_loss_add(t, prompt, loss, 1);
 }
 
 void task_probabilities(mc_task_kind kind, const float *outputs, int count, float *probabilities)
@@ -129,7 +146,8 @@ void task_probabilities(mc_task_kind kind, const float *outputs, int count, floa
 static mc_tensor *result_of(mc_tape *t, const task_exam *e)
 {
     const mc_dataset *dataset = mc_dataloader_dataset(e->loader);
-    if (task_results_of(e) == TASK_RESULTS_LOSS) return task_loss(t, e->model, dataset, e->batch);
+    if (task_results_of(e) == TASK_RESULTS_LOSS)
+        return task_loss(t, e->model, dataset, e->batch, NULL);
     return task_outputs(t, e->model, dataset, e->batch);
 }
 

@@ -34,7 +34,15 @@ mc_tensor *task_hidden(mc_tape *t, mc_model *model, const mc_batch *batch);
 /* The loss to train with: cross-entropy of classes; binary cross-entropy of several labels; mean
  * square error of values; the language model's of targets, and of ANSWER that of the prompt's
  * tokens, where they are targets, plus that of the answer. */
-mc_tensor *task_loss(mc_tape *t, mc_model *model, const mc_dataset *dataset, const mc_batch *batch);
+mc_tensor *task_loss(mc_tape *t, mc_model *model, const mc_dataset *dataset, const mc_batch *batch,
+                     mc_tensor *ratio);
+
+/* For the `ratio` of task_loss: how many of the prompts' targets there are for each answer in a
+ * whole step, over all its passes and ranks, so that the loss does not depend on how its rows are
+ * dealt out. A tensor of the context, which task_ratio_set refills before each step with one of its
+ * batches; NULL where the loss has one part only. */
+mc_tensor *task_ratio_new(mc_context *ctx, const mc_dataset *dataset);
+void task_ratio_set(mc_tensor *ratio, const mc_batch *batch);
 
 /* Probabilities of `count` outputs of a row, which may be the same memory: softmax, of MULTI_LABEL
  * the sigmoid of each. Of REGRESS they stay what they are. */

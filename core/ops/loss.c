@@ -292,18 +292,15 @@ static void loss_add_backward(mc_tape *t, mc_node *node)
 
 static const mc_op loss_add_op = {.name = "loss add", .backward = loss_add_backward};
 
-mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor)
+static bool is_loss(mc_tape *t, const char *what, mc_tensor *x)
 {
-    if (!mc_op_ready(t, "loss add", a) || !mc_op_ready(t, "loss add", b)) return NULL;
-    if (!mc_op_shape(t, "loss add", "first loss", a, MC_SHAPE(2)) ||
-        !mc_op_shape(t, "loss add", "second loss", b, MC_SHAPE(2)) ||
-        !mc_op_same_dtype(t, "loss add", "first loss", a, MC_F32) ||
-        !mc_op_same_dtype(t, "loss add", "second loss", b, MC_F32))
-        return NULL;
-    mc_tensor *y = new_loss(t), *b_factor = new_loss(t);
-    if (!y || !b_factor) return NULL;
-    MC_KERNEL(t, "loss add", loss_add, mc_tensor_data(a), mc_tensor_data(b), factor,
-              mc_tensor_data(y), mc_tensor_data(b_factor));
+    return mc_op_ready(t, "loss add", x) && mc_op_shape(t, "loss add", what, x, MC_SHAPE(2)) &&
+           mc_op_same_dtype(t, "loss add", what, x, MC_F32);
+}
+
+static mc_tensor *record_loss_add(mc_tape *t, mc_tensor *y, mc_tensor *a, mc_tensor *b,
+                                  mc_tensor *b_factor)
+{
     y->seed = a->seed;
     mc_node *node =
         mc_tape_record(t, &loss_add_op, y, sizeof(loss_add_state), 2, (mc_tensor *[]){a, b});
@@ -312,6 +309,31 @@ mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor)
         mc_node_save(node, b_factor);
     }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor)
+{
+    if (!is_loss(t, "first loss", a) || !is_loss(t, "second loss", b)) return NULL;
+    mc_tensor *y = new_loss(t), *b_factor = new_loss(t);
+    if (!y || !b_factor) return NULL;
+    MC_KERNEL(t, "loss add", loss_add, mc_tensor_data(a), mc_tensor_data(b), factor,
+              mc_tensor_data(y), mc_tensor_data(b_factor));
+    return record_loss_add(t, y, a, b, b_factor);
+}
+
+mc_tensor *mc_loss_add_ratio(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_tensor *ratio)
+{
+    if (!is_loss(t, "first loss", a) || !is_loss(t, "second loss", b) ||
+        !is_loss(t, "ratio", ratio))
+        return NULL;
+    mc_tensor *y = new_loss(t), *b_factor = new_loss(t);
+    if (!y || !b_factor) return NULL;
+    /* the tape's own copy: the caller may refill the ratio before backward */
+    MC_KERNEL(t, "loss add", scale, 2, mc_matrix_flat(ratio), 1, mc_matrix_flat(b_factor), false);
+    MC_KERNEL(t, "loss add", scale, 2, mc_matrix_flat(a), 1, mc_matrix_flat(y), false);
+    MC_KERNEL(t, "loss add", multiply, 2, mc_matrix_flat(b), mc_matrix_flat(b_factor), 2,
+              mc_matrix_flat(y), true);
+    return record_loss_add(t, y, a, b, b_factor);
 }
 
 float mc_mean_loss(mc_context *ctx, const mc_tensor *loss)

@@ -182,6 +182,12 @@ MC_API mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *w
  * micro-steps or ranks the second term is weighted by a's counts. */
 MC_API mc_tensor *mc_loss_add(mc_tape *t, mc_tensor *a, mc_tensor *b, float factor);
 
+/* The same where the counts of a whole step, over all its micro-steps and ranks, are known: `ratio`
+ * is f32 (2), {r, 0}, with r = factor * (all counts of a) / (all counts of b). sum = a.sum + r *
+ * b.sum, count = a.count: the step's mean is mean(a) + factor * mean(b), however its rows lie. A
+ * tensor of the context can be refilled for each step (core/autograd/step.h). */
+MC_API mc_tensor *mc_loss_add_ratio(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_tensor *ratio);
+
 /* sum / count of a loss, of this rank's rows alone (mc_global_mean_loss in core/ops/ranks.h is
  * that of all ranks); waits for the device. 0 for a count of 0, NaN on a failed context. */
 MC_API float mc_mean_loss(mc_context *ctx, const mc_tensor *loss);
