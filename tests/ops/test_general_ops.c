@@ -209,6 +209,62 @@ static void test_managed_mean(void **state)
     mc_context_free(ctx);
 }
 
+/* Five rows of one loss and three of another: the sum of their means, in one pass (cut: 5 and 3) or
+ * two. What the parameters are after a step. */
+static void step_of_two_losses(int cut_a, int cut_b, bool by_ratio, float after[16])
+{
+    static const int32_t labels[8] = {0, 1, 1, 0, 1, 1, 0, 0};
+    static const float values[16] = {1, -1, 0.5f, 2, -0.3f, 0.7f, 0,  1,
+                                     2, -2, 1,    1, 3,     0,    -1, 0.2f};
+    mc_context *ctx = test_context(SEED);
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_parameter *p = mc_parameter_new(root, "x", MC_SHAPE(8, 2), mc_init_zeros());
+    mc_optimizer *sgd = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 1});
+    mc_optim_manager *optim =
+        mc_optim_manager_new(ctx, &(mc_optim_manager_options){.micro_steps = 2});
+    mc_optimizer_add(sgd, root);
+    mc_optim_manager_add(optim, sgd, NULL);
+    mc_parameter_write(p, values);
+    mc_tensor *ratio = mc_tensor_from(ctx, MC_F32, MC_SHAPE(2), (float[]){5.0f / 3, 0});
+    mc_optim_manager_zero_grad(optim);
+    int from[3] = {0, cut_a, 5}, from_b[3] = {5, 5 + cut_b, 8};
+    for (int i = 0; i < (cut_a < 5 ? 2 : 1); i++) {
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *x = mc_parameter_tensor(t, p), *loss[2];
+        for (int k = 0; k < 2; k++) {
+            const int *at = k ? from_b + i : from + i;
+            int n = at[1] - at[0];
+            mc_tensor *label = mc_tape_input(t, MC_I32, MC_SHAPE(n), labels + at[0], false);
+            loss[k] = mc_cross_entropy(t, mc_slice(t, x, 0, at[0], n), label, NULL);
+        }
+        mc_tensor *both = by_ratio ? mc_loss_add_ratio(t, loss[0], loss[1], ratio)
+                                   : mc_loss_add(t, loss[0], loss[1], 1);
+        mc_optim_manager_backward(optim, t, both);
+        mc_tape_end(t);
+    }
+    mc_optim_manager_step(optim);
+    assert_good(ctx);
+    mc_parameter_read(p, after);
+    mc_context_free(ctx);
+}
+
+static void test_ratio_of_losses(void **state)
+{
+    (void)state;
+    float whole[16], same[16], parts[16], other[16];
+    step_of_two_losses(5, 3, false, whole);
+    step_of_two_losses(5, 3, true, same);
+    step_of_two_losses(4, 1, true, parts);
+    step_of_two_losses(4, 1, false, other); /* the second term weighted by the first one's counts */
+    double difference = 0;
+    for (int i = 0; i < 16; i++) {
+        assert_near(same[i], whole[i], 1e-6);
+        assert_near(parts[i], whole[i], 1e-6);
+        difference += fabs(other[i] - whole[i]);
+    }
+    assert_true(difference > 0.1);
+}
+
 /* ---- packed results -------------------------------------------------------------------------- */
 
 static void test_packed_results(void **state)
@@ -242,7 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refilled_lengths), cmocka_unit_test(test_planned_memory),
-        cmocka_unit_test(test_weighted_mean), cmocka_unit_test(test_managed_mean),
-        cmocka_unit_test(test_packed_results)};
+        cmocka_unit_test(test_weighted_mean),    cmocka_unit_test(test_managed_mean),
+        cmocka_unit_test(test_ratio_of_losses),  cmocka_unit_test(test_packed_results)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

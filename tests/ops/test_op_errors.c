@@ -367,7 +367,8 @@ typedef struct wrong {
     X(174, mc_gated(t, released(t, MC_SHAPE(3, 4)), MC_ACTIVATION_RELU), STATE,                    \
       "gated activation", "released")                                                              \
     X(175, mc_relu_dropout(t, F(3), 1), ARGUMENT, "relu dropout", "1", "0 <= p < 1")               \
-    X(176, mc_relu_dropout(t, I(3), 0.5f), DTYPE, "relu dropout", "i32")
+    X(176, mc_relu_dropout(t, I(3), 0.5f), DTYPE, "relu dropout", "i32")                           \
+    X(177, mc_loss_add_ratio(t, F(2), F(2), F(1)), SHAPE, "loss add", "ratio", "(1)", "(2)")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }
@@ -415,6 +416,7 @@ static void call_all(mc_tape *t)
     assert_null(mc_cross_entropy(t, NULL, NULL, NULL));
     assert_null(mc_linear_cross_entropy(t, NULL, NULL, NULL, 0, NULL, NULL));
     assert_null(mc_loss_add(t, NULL, NULL, 1));
+    assert_null(mc_loss_add_ratio(t, NULL, NULL, NULL));
     assert_null(mc_add(t, NULL, NULL));
     assert_null(mc_mul(t, NULL, NULL));
     assert_null(mc_scale(t, NULL, 1));
