@@ -96,7 +96,7 @@ static bool has_blanks(const mc_dataset *dataset)
     return mc_dataset_prompt(dataset).style == MC_PROMPT_T5 && mc_dataset_task(dataset);
 }
 
-/* The prompts of a batch on all ranks, in the ranks' order. Each rank writes the texts of all, since
+/* The prompts of a batch on all ranks, in their order. Each rank writes the texts of all, since
  * parameters may be spread over the ranks, which then have to take their steps together. */
 typedef struct prompts {
     int32_t *ids, *length;  /* packed; (count) */

@@ -306,6 +306,51 @@ def test_finetuning(folder):
     check(said[0] and said[0] == said[1] == said[2], f"asked on 1, 2 and 3 ranks: {said}")
 
 
+def write_t5(folder):
+    """A small T5 whose tokens are characters, and two benchmarks with questions of several rows and texts."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "t5", "vocab_size": 105, "d_model": 32, "d_ff": 64, "d_kv": 16, "num_heads": 2, "num_layers": 1,
+        "eos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 0}))
+    special = ["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_1>"]
+    ids = [0, 1, 2, 100, 101]
+    words = [["\u2581", -4]] + [[chr(c), -5] for c in range(ord("!"), ord("~") + 1)] + [["\u2581No", -3], ["\u2581Yes", -3]]
+    space = {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": True}
+    end = {"SpecialToken": {"id": "</s>", "type_id": 0}}
+    text, pair = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "normalizer": None, "pre_tokenizer": space, "decoder": space,
+        "added_tokens": [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False,
+                          "normalized": False, "special": True} for i, t in zip(ids, special)],
+        "post_processor": {"type": "TemplateProcessing", "single": [text, end], "pair": [text, end, pair, end],
+                           "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}},
+        "model": {"type": "Unigram", "unk_id": 2, "vocab": [[t, 0] for t in special[:3]] + words}}))
+    questions = [{"id": str(i), "question": f"{c}?", "answers": [{"text": a}]}
+                 for i, (c, a) in enumerate(zip("abcdefg", ["x", "y y", "x", "z z z z", "x", "y", "x"]))]
+    answers = [{"question": q["question"], "answers": [{"text": c, "label": int(c == "x")} for c in "xyz"[:1 + i % 3]]}
+               for i, q in enumerate(questions)]
+    for split in "train", "dev":
+        (folder / f"{split}-v1.1.json").write_text(json.dumps(
+            {"data": [{"paragraphs": [{"context": "x y z", "qas": questions}]}]}))
+        (folder / f"{split}.jsonl").write_text(json.dumps({"passage": {"text": "p", "questions": answers}}) + "\n")
+
+
+def test_benchmark_scores(folder):
+    """Questions whose rows lie on several ranks, texts of different lengths, and ranks without rows."""
+    write_t5(folder / "t5")
+    for task, epochs, metrics in ("SQuAD", 60, ["f1", "em", "rougeL"]), ("MultiRC", 8, ["f1a", "em", "accuracy"]):
+        rows = ["--task", task, "--data", folder / "t5", "--max-target-length", 12]
+        run = Job(folder, 2, ["finetune", "t5", *rows, "--config", folder / "t5", "--batch-size", 4, "--epochs", epochs,
+                              "--dropout", 0, "--lr", "1e-2", "--output", "model"])
+        first = run.result()
+        check(set(metrics) < set(first) and first.get("n") == "7", f"{task}: {first}")
+        for ranks in (1, 3):
+            result = Job(folder, ranks, ["eval", "t5", *rows, "--model", run.folder / "model", "--batch-size",
+                                         2]).result()
+            check([result.get(name) for name in metrics + ["n"]] == [first.get(name) for name in metrics + ["n"]],
+                  f"{task} on {ranks} ranks: {result}, on 2 {first}")
+
+
 def test_embedding(folder):
     """Rows in their order at any number of ranks: 101 of them, several chunks; a rank may have none."""
     train = Job(folder, 1, ["finetune", "bert", "--task", "BoolQ", "--config", QUICKSTART, "--data", folder / "qa",
