@@ -71,7 +71,7 @@ static bool told_to_stop(mc_dataloader *l)
     return stop;
 }
 
-/* Counts the tokens of a row, unless that was done. False on an error. The weights' lock is held. */
+/* Counts the tokens of a row, unless that was done. False on an error. The weights are locked. */
 static bool weigh_row(mc_dataloader *l, int64_t row)
 {
     size_t tokens[MC_STACKS] = {0};
