@@ -261,5 +261,7 @@ mc_status mc_table_fail(mc_table *t, int column, const char *format, ...)
     va_end(args);
     if (t->format == MC_TABLE_JSONL)
         return mc_jsonl_fail(&t->json, "key \"%s\": %s", t->name[column], what);
-    return mc_table_fail_at(t, t->field[column].start, "%s", what);
+    size_t at = t->field[column].start;
+    bool quoted = t->format == MC_TABLE_CSV && at > 0 && t->window[t->row + at - 1] == '"';
+    return mc_table_fail_at(t, at - quoted, "%s", what);
 }

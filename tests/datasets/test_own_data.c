@@ -9,7 +9,7 @@
 #include "core/base/memory_internal.h"
 #include "datasets/loader.h"
 #include "tests/datasets/fixture.h"
-#include "tests/tokenizers/jieba_test.h"
+#include "tests/datasets/prompt_tokenizers.h"
 
 static mc_dataset *read_rows(fixture *f, const char *name, const char *text,
                              const mc_data_columns *columns)
@@ -290,53 +290,15 @@ static void test_split(void **state)
 
 /* ---- how rows are put ------------------------------------------------------------------------ */
 
-/* Tokenizers of a few entries, whose ids the expectations below name. */
-static const char gpt2_json[] =
-    "{\"a\": 0, \"b\": 1, \"c\": 2, \"d\": 3, \"\xC4\xA0\": 4, \"<|endoftext|>\": 5}";
-static const char t5_json[] =
-    "{\"version\": \"1.0\", \"added_tokens\": ["
-    "{\"id\": 0, \"content\": \"<pad>\", \"special\": true, \"single_word\": false, \"lstrip\": "
-    "false, \"rstrip\": false, \"normalized\": false},"
-    "{\"id\": 1, \"content\": \"</s>\", \"special\": true, \"single_word\": false, \"lstrip\": "
-    "false, \"rstrip\": false, \"normalized\": false},"
-    "{\"id\": 7, \"content\": \"<extra_id_0>\", \"special\": true, \"single_word\": false, "
-    "\"lstrip\": false, \"rstrip\": false, \"normalized\": false}],"
-    "\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": "
-    "\"\xE2\x96\x81\", \"prepend_scheme\": \"never\", \"split\": true},"
-    "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": "
-    "\"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"</s>\", \"type_id\": 0}}], \"pair\": "
-    "[{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"</s>\", "
-    "\"type_id\": 0}}, {\"Sequence\": {\"id\": \"B\", \"type_id\": 0}}, {\"SpecialToken\": "
-    "{\"id\": "
-    "\"</s>\", \"type_id\": 0}}], \"special_tokens\": {\"</s>\": {\"id\": \"</s>\", \"ids\": [1], "
-    "\"tokens\": [\"</s>\"]}}}, \"decoder\": null,"
-    "\"model\": {\"type\": \"Unigram\", \"unk_id\": 2, \"vocab\": [[\"<pad>\", 0.0], [\"</s>\", "
-    "0.0], [\"<unk>\", 0.0], [\"a\", -1.0], [\"b\", -1.0], [\"c\", -1.0], [\"d\", -1.0], "
-    "[\"<extra_id_0>\", 0.0]]}}";
-static const char cpm1_text[] =
-    "<pad>\n<s>\n</s>\n<sep>\n<eod>\n<unk>\n<mask>\n</n>\n</_>\na\nb\nc\nd\n";
-static const char cpm2_text[] =
-    "<unk>\n<s>\n</s>\n\xE2\x96\x83\n<sep>\n<pad>\n<mask>\n<eod>\n\xE2\x96\x82\n"
-    "a\nb\nc\nd\n<s_0>\n<s_1>\n";
-
 static mc_tokenizer *open_tokenizer(fixture *f, mc_prompt_style style)
 {
     static int number;
     char name[64];
-    snprintf(name, sizeof name, "tok%d", ++number);
     temp_folder folder;
+    snprintf(name, sizeof name, "tok%d", ++number);
     snprintf(folder.path, sizeof folder.path, "%s", temp_path(&f->folder, name));
     assert_int_equal(mkdir(folder.path, 0777), 0);
-    if (style == MC_PROMPT_DECODER) {
-        write_text(temp_path(&folder, "vocab.json"), gpt2_json);
-        write_text(temp_path(&folder, "merges.txt"), "#version: 0.2\n");
-    } else if (style == MC_PROMPT_T5) {
-        write_text(temp_path(&folder, "tokenizer.json"), t5_json);
-    } else {
-        write_jieba(&folder, "jieba");
-        write_text(temp_path(&folder, "vocab.txt"),
-                   style == MC_PROMPT_CPM1 ? cpm1_text : cpm2_text);
-    }
+    write_prompt_tokenizer(&folder, style);
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(f->ctx, folder.path);
     expect_ok(f->ctx);
     return tok;

@@ -1,0 +1,268 @@
+/* `modelcenter finetune` and `eval` on files of one's own: each kind of task, each family that fits,
+ * what is saved with the model, and what is said about options that do not fit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "core/base/file_internal.h"
+#include "tests/datasets/prompt_tokenizers.h"
+#include "tests/tools/command_test.h"
+
+/* ---- models and rows ------------------------------------------------------------------------- */
+
+static void write_model(const char *name, mc_prompt_style style, const char *config)
+{
+    temp_folder model;
+    snprintf(model.path, sizeof model.path, "%s", temp_path(&folder, name));
+    assert_int_equal(mkdir(model.path, 0777), 0);
+    write_text(temp_path(&model, "config.json"), config);
+    if (style != MC_PROMPT_ENCODER)
+        write_prompt_tokenizer(&model, style);
+    else
+        write_text(temp_path(&model, "vocab.txt"),
+                   "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\n");
+}
+
+#define CPM_CONFIG(layers)                                                                    \
+    "{\"vocab_size\": 15, \"dim_model\": 16, \"num_heads\": 2, \"dim_head\": 8, \"dim_ff\": " \
+    "32, " layers ", \"position_bias_num_buckets\": 8, \"position_bias_max_distance\": 16, "  \
+    "\"init_std\": 0.3, \"half\": false}"
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = temp_folder_new();
+    write_model("bert", MC_PROMPT_ENCODER,
+                "{\"model_type\": \"bert\", \"vocab_size\": 9, \"hidden_size\": 16, "
+                "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"intermediate_size\": 32, "
+                "\"max_position_embeddings\": 24, \"hidden_dropout_prob\": 0, "
+                "\"attention_probs_dropout_prob\": 0, \"initializer_range\": 0.2}");
+    write_model(
+        "gpt2", MC_PROMPT_DECODER,
+        "{\"model_type\": \"gpt2\", \"vocab_size\": 6, \"n_embd\": 16, \"n_layer\": 1, "
+        "\"n_head\": 2, \"n_positions\": 24, \"initializer_range\": 0.2, \"resid_pdrop\": 0, "
+        "\"embd_pdrop\": 0, \"attn_pdrop\": 0, \"bos_token_id\": 5, \"eos_token_id\": 5}");
+    write_model(
+        "gptj", MC_PROMPT_DECODER,
+        "{\"model_type\": \"gptj\", \"vocab_size\": 6, \"n_embd\": 16, \"n_layer\": 1, "
+        "\"n_head\": 2, \"n_positions\": 24, \"rotary_dim\": 4, \"initializer_range\": 0.2, "
+        "\"bos_token_id\": 5, \"eos_token_id\": 5}");
+    write_model(
+        "t5", MC_PROMPT_T5,
+        "{\"model_type\": \"t5\", \"vocab_size\": 8, \"d_model\": 16, \"d_ff\": 32, \"d_kv\": "
+        "8, \"num_heads\": 2, \"num_layers\": 1, \"dropout_rate\": 0, "
+        "\"relative_attention_num_buckets\": 8}");
+    write_model("cpm1", MC_PROMPT_CPM1, CPM_CONFIG("\"num_layers\": 1"));
+    write_model("cpm2", MC_PROMPT_CPM2,
+                CPM_CONFIG("\"num_encoder_layers\": 1, \"num_decoder_layers\": 1"));
+    return 0;
+}
+
+/* Rows of letters: the class is the first letter, the other text the second, `tags` are the letters
+ * that occur, the number is how often `a` does, and the reply is the letter after the first. */
+static void write_rows(const char *name, int first, int count)
+{
+    FILE *file = fopen(temp_path(&folder, name), "w");
+    assert_non_null(file);
+    fputs("id,letters,other,class,tags,number,reply\n", file);
+    for (int i = first; i < first + count; i++) {
+        char text[3] = {(char)('a' + i % 3), (char)('a' + i / 3 % 3), '\0'};
+        bool same = text[0] == text[1];
+        fprintf(file, "%d,\"%c %c\",%c,%c,%c%s%c,%d,%c\n", i, text[0], text[1], text[1], text[0],
+                text[0], same ? "" : "|", same ? ' ' : text[1], (text[0] == 'a') + (text[1] == 'a'),
+                text[0] + 1);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+static void must(const char *line)
+{
+    int code = run_in(&folder, "", line);
+    if (code) fail_msg("exit %d of: %s\n%.3000s", code, line, err);
+}
+
+static void must_refuse(int code, const char *what, const char *line)
+{
+    int found = run_in(&folder, "", line);
+    if (found != code || !strstr(err, what))
+        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%.2000s", found, code, what, line, err);
+}
+
+/* The value of `name=` in the result line. */
+static double value_of(const char *name)
+{
+    char key[64];
+    snprintf(key, sizeof key, " %s=", name);
+    const char *found = strstr(out, key);
+    if (!found) fail_msg("no %s= in: %s", name, out);
+    return strtod(found + strlen(key), NULL);
+}
+
+/* The result line up to the time, kept until the next call. */
+static const char *result(void)
+{
+    static char text[512];
+    snprintf(text, sizeof text, "%.500s", out);
+    char *end = strstr(text, " train_seconds");
+    if (!end) fail_msg("no result in: %s", out);
+    *end = '\0';
+    return text;
+}
+
+/* Trains, and evaluates what was saved by the columns that were saved with it: the same result. */
+static void train(const char *family, const char *columns)
+{
+    char line[1024], expected[512];
+    snprintf(line, sizeof line,
+             "rm -rf out-%s; $MC finetune %s --config %s --data train.csv --val val.csv %s "
+             "--epochs 14 --batch-size 12 --lr 0.02 --output out-%s --log-every 1000",
+             family, family, family, columns, family);
+    must(line);
+    snprintf(expected, sizeof expected, "%s", strstr(result(), " ") + strlen(" task=train.csv"));
+    snprintf(line, sizeof line, "$MC eval %s --model out-%s --data val.csv%s", family, family,
+             strstr(columns, "--generate") ? " --generate" : "");
+    must(line);
+    assert_string_equal(strstr(result(), " ") + strlen(" task=val.csv"), expected);
+}
+
+static void expect_file(const char *name, const char *part)
+{
+    read_text(err, &folder, name);
+    if (!strstr(err, part)) fail_msg("no %s in %s:\n%s", part, name, err);
+}
+
+/* ---- kinds ----------------------------------------------------------------------------------- */
+
+static void test_classes(void **state)
+{
+    (void)state;
+    static const char *const families[] = {"bert", "gpt2", "gptj", "t5"};
+    for (int i = 0; i < 4; i++) {
+        train(families[i], "--text letters --label class");
+        if (value_of("accuracy") < 0.9) fail_msg("%s: %s", families[i], out);
+        assert_true(value_of("n") == 18);
+    }
+    expect_file("out-bert/task.json", "\"labels\":\t[\"a\", \"b\", \"c\"]");
+    expect_file("out-bert/task.json", "\"label\":\t\"class\"");
+    expect_file("out-bert/config.json", "\"problem_type\":\t\"single_label_classification\"");
+    expect_file("out-bert/config.json", "\"2\":\t\"c\"");
+    write_text(temp_path(&folder, "other.csv"), "letters,class\na,a\nb,d\n");
+    must_refuse(1, "other.csv:3:3: label \"d\": expected one of \"a\", \"b\", \"c\"",
+                "$MC eval bert --model out-bert --data other.csv");
+    must("rm out-bert/task.json && $MC eval bert --model out-bert --data val.csv --text letters "
+         "--label class"); /* labels are the config's */
+    assert_true(value_of("accuracy") >= 0.9);
+    must_refuse(1, "out-bert: no task.json says which columns it was trained on",
+                "$MC eval bert --model out-bert --data val.csv");
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    train("bert", "--text letters --text-pair other --label number --regression");
+    assert_true(value_of("pearson") > 0.9 && value_of("mse") < 0.2);
+    assert_true(value_of("spearman") > 0.8);
+    expect_file("out-bert/config.json", "\"problem_type\":\t\"regression\"");
+    expect_file("out-bert/task.json", "\"text_pair\":\t\"other\"");
+    train("t5", "--text letters --label number --regression");
+    assert_true(value_of("pearson") > 0.8);
+    train("bert", "--text letters --label tags --multi-label --metric em --keep best");
+    assert_true(value_of("f1") > 0.9 && value_of("em") > 0.8);
+    expect_file("out-bert/config.json", "\"problem_type\":\t\"multi_label_classification\"");
+    train("gpt2", "--text letters --label tags --multi-label");
+    assert_true(value_of("f1") > 0.6);
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    static const char *const families[] = {"gpt2", "gptj", "t5", "cpm1", "cpm2"};
+    for (int i = 0; i < 5; i++) {
+        train(families[i], "--prompt letters --response reply");
+        if (value_of("loss") > 0.5) /* of rows of random tokens 1.8 and more */
+            fail_msg("%s: %s", families[i], out);
+        assert_true(value_of("n") == 36); /* the letter and the end */
+        assert_true(value_of("perplexity") >= 1);
+    }
+    expect_file("out-t5/task.json", "\"target\":\t\"reply\"");
+    train("gpt2", "--text letters --target reply --generate --max-target-length 4");
+    if (value_of("em") < 0.8 || value_of("rougeL") < 0.8) fail_msg("%s", out);
+    train("t5", "--text letters --target reply --generate --max-target-length 4");
+    if (value_of("em") < 0.6) fail_msg("%s", out); /* by chance a third */
+}
+
+/* Without --val a tenth is held back, the same each time; the seed chooses which. */
+static void test_fraction(void **state)
+{
+    (void)state;
+    static char first[512];
+    const char *line = "$MC finetune bert --config bert --data train.csv --text letters --label "
+                       "class --max-steps 3 --seed 4";
+    must(line);
+    snprintf(first, sizeof first, "%s", result());
+    assert_true(value_of("n") == 5);
+    must(line);
+    assert_string_equal(result(), first);
+    must(
+        "$MC finetune bert --config bert --data train.csv --text letters --label class --max-steps "
+        "3 --val-fraction 0.5");
+    assert_true(value_of("n") == 27);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    static const char *const lines[][2] = {
+        {"expected --task, or --text with a column", "bert --config bert --data train.csv"},
+        {"expected --label with a column", "bert --config bert --data train.csv --text letters"},
+        {"expected one of --regression and --multi-label",
+         "bert --config bert --data train.csv --text a --label b --regression --multi-label"},
+        {"expected either --target or --label",
+         "t5 --config t5 --data train.csv --text a --label b --target c"},
+        {"expected either --task or the columns",
+         "bert --config bert --data . --task BoolQ --text letters"},
+        {"expected one of --val and --val-fraction",
+         "bert --config bert --data a --val b --val-fraction 0.5 --text a --label b"},
+        {"bert is an encoder, which does not generate text",
+         "bert --config bert --data train.csv --text letters --target reply"},
+        {"cpm1 has no classification head: expected --target",
+         "cpm1 --config cpm1 --data train.csv --text letters --label class"},
+        {"--text-pair: a text is generated from one text",
+         "t5 --config t5 --data train.csv --text a --text-pair b --target c"},
+        {"expected one of --prompt and --text",
+         "t5 --config t5 --data train.csv --text a --prompt b --response c"},
+        {"expected --task with --classifier",
+         "t5 --config t5 --data train.csv --text a --label c --classifier"},
+    };
+    char line[512];
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        snprintf(line, sizeof line, "$MC finetune %s", lines[i][1]);
+        must_refuse(2, lines[i][0], line);
+    }
+    must_refuse(1, "train.csv: no column \"letter\": expected one of \"id\", \"letters\"",
+                "$MC finetune bert --config bert --data train.csv --text letter --label class");
+    must_refuse(1, "train.csv:2:3: expected a number, found \"a a\"",
+                "$MC finetune bert --config bert --data train.csv --text class --label letters "
+                "--regression");
+    write_text(temp_path(&folder, "open.csv"), "letters,class\na,a\n\"b,b\n");
+    must_refuse(1, "open.csv:3:1: this quote is never closed",
+                "$MC finetune bert --config bert --data open.csv --text letters --label class");
+    must_refuse(1, "--metric \"accuracy\": expected one of pearson, spearman, mse",
+                "$MC finetune bert --config bert --data train.csv --text letters --label number "
+                "--regression --metric accuracy");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_classes), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_texts),   cmocka_unit_test(test_fraction),
+        cmocka_unit_test(test_errors),
+    };
+    set_up(NULL);
+    write_rows("train.csv", 0, 54);
+    write_rows("val.csv", 9, 18);
+    int failed = cmocka_run_group_tests_name("finetune on files", tests, NULL, remove_folder);
+    return failed;
+}
