@@ -22,6 +22,7 @@ static const pretrain_options defaults = {.batch_size = 4,
                                           .beta1 = 0.9,
                                           .beta2 = 0.95,
                                           .eps = 1e-8,
+                                          .lora = LORA_DEFAULTS,
                                           .train = {.scheduler = TRAIN_COSINE,
                                                     .dtype = TRAIN_UNSET,
                                                     .warmup = TRAIN_UNSET,
@@ -128,7 +129,9 @@ static void make_loaders(pretrain *p)
 static void explain_flops(const pretrain *p, char *to, size_t room)
 {
     const mc_model_shape *c = &p->shape;
-    if (c->kind == MC_MODEL_DECODER)
+    if (mc_model_lora(p->work.model))
+        snprintf(to, room, "%.4g FLOP a token, 4 for each frozen parameter", p->flops);
+    else if (c->kind == MC_MODEL_DECODER)
         snprintf(to, room,
                  "(6 N + 12 L D T) FLOP a token = 6 x %" PRId64 " + 12 x %" PRId64 " x %" PRId64
                  " x %" PRId64 " = %.4g",
@@ -167,6 +170,7 @@ static void describe(pretrain *p)
                  mc_model_family(p->work.model),
                  1e-6 * (double)mc_module_parameter_count(mc_model_module(p->work.model)),
                  c->layers, c->dim, c->vocab_size, train_dtype_names[o->train.dtype]);
+    lora_tell(&p->log, p->work.model);
     run_log_line(&p->log,
                  "data: %" PRId64 " tokens; %" PRId64 " steps of %" PRId64 " tokens (%" PRId64
                  " sequences of %" PRId64 ", %d times%s)",
@@ -280,8 +284,12 @@ static bool read_batch(const args_spec *spec, pretrain_options *o, int *code)
 static bool check(const args_spec *spec, pretrain_options *o, int *code)
 {
     if (!read_batch(spec, o, code)) return false;
-    const char *wrong = NULL;
-    if (o->config && o->pretrained)
+    const char *wrong = NULL, *lora = lora_options_check(&o->lora);
+    if (lora)
+        wrong = lora;
+    else if (o->lora.rank && o->config)
+        wrong = "--lora-rank: expected --pretrained, which gives the base";
+    else if (o->config && o->pretrained)
         wrong = "expected one of --config and --pretrained, not both";
     else if (!o->config && !o->pretrained && !o->resume)
         wrong = "expected one of --config and --pretrained";
@@ -426,6 +434,7 @@ static int parse_and_run(pretrain_options o, int argc, char **argv)
     train_add_course_rows(&table, &o.train);
     add_adam_rows(&table, &o);
     add_sample_rows(&table, &o);
+    lora_add_rows(&table, &o.lora);
     train_add_machine_rows(&table, &o.train);
     add_memory_rows(&table, &o);
     train_add_rank_rows(&table, &o.train);

@@ -6,6 +6,7 @@
 #include "tools/args.h"
 #include "tools/checkpoints.h"
 #include "tools/families.h"
+#include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/settings.h"
@@ -33,6 +34,7 @@ typedef struct pretrain_options {
         document_at; /* -1: the tokenizer's or the model's; 0 it begins one, 1 ends */
     bool decay_all, shuffle, resume;
     uint64_t seed;
+    lora_options lora;
     train_options train;
 } pretrain_options;
 

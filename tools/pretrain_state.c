@@ -22,6 +22,7 @@ static void add_options(settings *list, const pretrain *p)
     settings_add_real(list, "beta2", o->beta2);
     settings_add_real(list, "eps", o->eps);
     settings_add_real(list, "dropout", o->dropout);
+    lora_add_settings(list, &o->lora);
     settings_add_whole(list, "seed", (int64_t)o->seed);
     settings_add_flag(list, "shuffle", o->shuffle);
     pretrain_add_objective_settings(list, p);

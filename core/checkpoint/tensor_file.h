@@ -72,6 +72,8 @@ typedef struct mc_tensor_file_options {
  *     pytorch_model.bin
  *     pytorch_model.bin.index.json      and its shards
  *     pytorch_model.pt                  ModelCenter's
+ *     adapter_model.safetensors         PEFT's, of an adapter: what its base lacks
+ *     adapter_model.bin
  * Several variants without a PyTorch file are an error that lists them. With options->variant only
  * that variant is looked for, as pytorch_model.<variant>.bin and its index too. `options` may be
  * NULL.

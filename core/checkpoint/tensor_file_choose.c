@@ -142,11 +142,12 @@ static bool find_variant(mc_error *err, char path[MC_PATH_MAX], const char *fold
     return find_first(err, path, folder, list, FORMS);
 }
 
-/* PyTorch's files; the last is ModelCenter's. */
+/* PyTorch's files, ModelCenter's, and what there is of an adapter. */
 static bool find_torch(mc_error *err, char path[MC_PATH_MAX], const char *folder)
 {
     static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
-                                        "pytorch_model.pt"};
+                                        "pytorch_model.pt", "adapter_model.safetensors",
+                                        "adapter_model.bin"};
     return find_first(err, path, folder, names, sizeof names / sizeof *names);
 }
 

@@ -865,6 +865,54 @@ static void rotary_reference(const op_call *c, double *y)
         }                                                                                          \
     }
 
+/* ---- low rank: rows, columns of the first factor, of the second, between them, rank ---------- */
+
+/* With `second` two factors, and columns between and after theirs. */
+static void declare_low_rank(op_call *c)
+{
+    int64_t rank = c->n[4], gap = c->n[3], parts = c->o->second ? 2 : 1;
+    int64_t columns = c->n[1] + (c->o->second ? 2 * gap + c->n[2] : 0);
+    add_values(c, VALUES, MC_SHAPE(c->n[0], columns), -1, 1);
+    add_values(c, VALUES, MC_SHAPE(c->n[0], parts * rank), -1, 1);
+    add_values(c, c->o->weights, MC_SHAPE(c->n[1], rank), -1, 1);
+    if (c->o->second) add_values(c, c->o->weights, MC_SHAPE(c->n[2], rank), -1, 1);
+    set_output(c, c->dtype, MC_SHAPE(c->n[0], columns));
+}
+
+static mc_tensor *run_low_rank(mc_tape *t, op_call *c)
+{
+    mc_low_rank_part parts[] = {{c->in[2].x, 0}, {c->in[3].x, c->n[1] + c->n[3]}};
+    return mc_low_rank_add(t, c->in[0].x, c->in[1].x, parts, c->o->second ? 2 : 1, c->o->factor);
+}
+
+static void low_rank_reference(const op_call *c, double *y)
+{
+    int64_t rank = c->n[4], parts = c->o->second ? 2 : 1, columns = c->out_shape.dim[1];
+    memcpy(y, c->in[0].v, (size_t)c->out_count * sizeof *y);
+    for (int64_t row = 0; row < c->n[0]; row++)
+        for (int64_t part = 0; part < parts; part++)
+            for (int64_t o = 0; o < c->n[1 + part]; o++) {
+                const double *h = c->in[1].v + (row * parts + part) * rank;
+                const double *b = c->in[2 + part].v + o * rank;
+                double sum = 0;
+                for (int64_t r = 0; r < rank; r++) sum += h[r] * b[r];
+                y[row * columns + part * (c->n[1] + c->n[3]) + o] += (double)c->o->factor * sum;
+            }
+}
+
+#define LOW_RANK(text, ...)                                                                \
+    {                                                                                      \
+        .name = text, .declare = declare_low_rank, .run = run_low_rank,                    \
+        .reference = low_rank_reference, .o = {.factor = 1.5f, __VA_ARGS__},               \
+        .perf = {4096, 4096, 4096, 4096, 8}, .tolerance = 2e-6, .roundings = 2, .sizes = { \
+            {1, 1, 1, 0, 1},                                                               \
+            {5, 3, 6, 4, 2},                                                               \
+            {0, 2, 4, 1, 3},                                                               \
+            {33, 24, 17, 8, 8},                                                            \
+            {70, 64, 32, 64, 16}                                                           \
+        }                                                                                  \
+    }
+
 /* ---- losses ---------------------------------------------------------------------------------- */
 
 /* The sum and count of a cross-entropy over rows of logits. */
@@ -1168,6 +1216,8 @@ static const op_row rows[] = {
     POSITION_BIAS("position bias, both directions", .weights = PARAMETER, .second = true),
     ROTARY("rotary of neighbours", .second = false),
     ROTARY("rotary of halves", .second = true, .factor = 500),
+    LOW_RANK("low rank"),
+    LOW_RANK("low rank, two factors of parameters", .second = true, .weights = PARAMETER),
     CROSS_ENTROPY("cross entropy", .smoothing = 0),
     CROSS_ENTROPY("cross entropy i64 ignoring -100", .index_dtype = MC_I64, .ignore_index = -100),
     CROSS_ENTROPY("cross entropy ignoring 0, smoothed", .ignore_index = MC_IGNORE_ZERO,
