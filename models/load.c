@@ -303,7 +303,11 @@ static mc_model *open_base(const mc_family *asked, const char *folder, const mc_
     char base[MC_PATH_MAX];
     mc_context *ctx = adapter->ctx;
     options->base = base_of(adapter, options);
-    if (!options->base || mc_model_find_folder(ctx, options->base, options, base)) return NULL;
+    if (!options->base) return NULL;
+    if (mc_model_find_folder(ctx, options->base, options, base)) {
+        mc_error_while(&ctx->error, "looking for the base of the adapter (--base gives another)");
+        return NULL;
+    }
     if (mc_hub_is_adapter(base)) {
         mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: the base %s is an adapter itself, expected a model",
                 folder, base);

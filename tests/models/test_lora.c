@@ -474,6 +474,67 @@ static void test_option_errors(void **state)
     }
 }
 
+/* Adapters that say what is not read here, or whose files do not fit. */
+static void test_bad_files(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder folder = temp_folder_new();
+    char base[512], adapter[512], path[1024], text[2048];
+    snprintf(base, sizeof base, "%s", temp_path(&folder, "base"));
+    snprintf(adapter, sizeof adapter, "%s", temp_path(&folder, "adapter"));
+    mc_model *model = tiny_model(ctx, tiny("gpt2"), NULL);
+    mc_model_save(model, base);
+    mc_model_free(model);
+    mc_lora_options lora = {.rank = 2};
+    model = load(ctx, base, &(mc_load_options){.lora = &lora});
+    mc_model_save(model, adapter);
+    mc_model_free(model);
+    static const struct {
+        const char *keys;
+        mc_status status;
+        const char *words[2];
+    } cases[] = {
+        {"\"use_dora\": true", MC_ERR_UNSUPPORTED, {"\"use_dora\"", "true"}},
+        {"\"rank_pattern\": {\"c_attn\": 4}", MC_ERR_UNSUPPORTED, {"\"rank_pattern\""}},
+        {"\"layers_to_transform\": [0]", MC_ERR_UNSUPPORTED, {"\"layers_to_transform\"", "[0]"}},
+        {"\"bias\": \"all\"", MC_ERR_UNSUPPORTED, {"\"bias\"", "\"none\""}},
+        {"\"peft_type\": \"IA3\"", MC_ERR_UNSUPPORTED, {"\"peft_type\"", "IA3"}},
+        {"\"init_lora_weights\": \"pissa\"", MC_ERR_UNSUPPORTED, {"\"pissa\"", "gaussian"}},
+        {"\"r\": 0", MC_ERR_FORMAT, {"\"r\"", "1 to"}},
+        {"\"r\": 3", MC_ERR_SHAPE, {"lora_A.weight", "(3, 16)"}},
+        {"\"target_modules\": [\"c_attn\", \"c_fc\"]",
+         MC_ERR_NOT_FOUND,
+         {"missing", "c_fc.lora_A"}},
+        {"\"target_modules\": 3", MC_ERR_FORMAT, {"\"target_modules\""}},
+        {"\"target_modules\": [3]", MC_ERR_FORMAT, {"\"target_modules\"", "names"}},
+        {"\"base_model_name_or_path\": null", MC_ERR_NOT_FOUND, {"names no base", "--base"}},
+        {"\"base_model_name_or_path\": \"ADAPTER\"", MC_ERR_UNSUPPORTED, {"an adapter itself"}},
+    };
+    snprintf(path, sizeof path, "%s/adapter_config.json", adapter);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *keys = cases[i].keys, *own = strstr(keys, "ADAPTER");
+        snprintf(text, sizeof text,
+                 "{%.*s%s%s, \"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": "
+                 "[\"c_attn\"], \"base_model_name_or_path\": \"%s\"}",
+                 own ? (int)(own - keys) : (int)strlen(keys), keys, own ? adapter : "",
+                 own ? "\"" : "", base);
+        write_text(path, text);
+        assert_null(mc_model_from_pretrained(ctx, adapter, NULL));
+        if (mc_error_status(ctx) != cases[i].status)
+            fail_msg("%s: status %d: %s", keys, mc_error_status(ctx), mc_error_message(ctx));
+        for (int w = 0; w < 2 && cases[i].words[w]; w++)
+            if (!strstr(mc_error_message(ctx), cases[i].words[w]))
+                fail_msg("no \"%s\" in: %s", cases[i].words[w], mc_error_message(ctx));
+        mc_clear_error(ctx);
+    }
+    snprintf(text, sizeof text, "%s/adapter_model.safetensors", adapter);
+    assert_int_equal(remove(text), 0);
+    assert_null(mc_model_from_pretrained(ctx, adapter, NULL));
+    assert_true(mc_failed(ctx));
+    mc_clear_error(ctx);
+    temp_folder_free(&folder);
+}
+
 static void test_state_errors(void **state)
 {
     mc_context *ctx = *state;
@@ -501,9 +562,10 @@ static void test_state_errors(void **state)
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up_context, tear_down_context)
-    const struct CMUnitTest tests[] = {
-        TEST(test_values),     TEST(test_gradients),     TEST(test_training),
-        TEST(test_memory),     TEST(test_files),         TEST(test_head),
-        TEST(test_new_pooler), TEST(test_option_errors), TEST(test_state_errors)};
+    const struct CMUnitTest tests[] = {TEST(test_values),     TEST(test_gradients),
+                                       TEST(test_training),   TEST(test_memory),
+                                       TEST(test_files),      TEST(test_head),
+                                       TEST(test_new_pooler), TEST(test_option_errors),
+                                       TEST(test_bad_files),  TEST(test_state_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

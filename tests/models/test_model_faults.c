@@ -8,7 +8,8 @@
 #include "tests/faults.h"
 #include "tests/models/family_test.h"
 
-static const char *const names[] = {"t5", "cpm1", "gptj"};
+/* The last with LoRA's factors. */
+static const char *const names[] = {"t5", "cpm1", "gptj", "gpt2"};
 enum { NAMES = sizeof names / sizeof *names, ANSWER = 3 };
 
 typedef struct trial {
@@ -132,10 +133,18 @@ static void test_each_allocation(void **state)
         mc_model *model = tiny_model(ctx, tiny(names[f]), NULL);
         mc_model_set_dropout(model, 0); /* steps that failed have drawn numbers */
         assert_int_equal(mc_model_save(model, folder.path), MC_OK);
+        bool adapted = f == NAMES - 1;
+        char adapter[512];
+        snprintf(adapter, sizeof adapter, "%s", temp_path(&folder, "adapter"));
+        if (adapted) {
+            mc_lora_options lora = {.rank = 2, .base = folder.path};
+            mc_lora_add(model, &lora);
+            assert_int_equal(mc_model_save(model, adapter), MC_OK);
+        }
         mc_context_free(ctx);
         for (source s = DEVICE; s < SOURCES && is_available(s); s++)
             for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++)
-                try_each(&tasks[i], s, folder.path);
+                try_each(&tasks[i], s, adapted ? adapter : folder.path);
         temp_folder_free(&folder);
     }
 }

@@ -1,0 +1,148 @@
+/* LoRA on the command line: a run that goes on, the adapter as a model of other commands, and
+ * merged. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "core/modelcenter.h"
+#include "tests/tools/command_test.h"
+
+enum { VOCABULARY = 61, TOKENS = 2000 };
+
+static int run(const char *line)
+{
+    return run_in(
+        &folder,
+        "P=\"$MC pretrain gpt2 --data train.bin --pretrained base --batch-size 2 "
+        "--seq-length 16 --lr 0.03 --warmup 1 --steps 40 --lora-rank 2 --lora-dropout 0.1\" && ",
+        line);
+}
+
+static void must(const char *line)
+{
+    int code = run(line);
+    if (code) fail_msg("exit %d of: %s\n%.2000s", code, line, err);
+}
+
+static void must_refuse(int code, const char *what, const char *line)
+{
+    int found = run(line);
+    if (found != code || !strstr(err, what))
+        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%s", found, code, what, line, err);
+}
+
+static void must_hold(const char *where, const char *what)
+{
+    if (!strstr(where, what)) fail_msg("no \"%s\" in:\n%s", what, where);
+}
+
+static double result(const char *key)
+{
+    const char *at = strstr(out, key);
+    if (!at) fail_msg("no %s in: %s", key, out);
+    return atof(at + strlen(key));
+}
+
+/* A token is the one before plus 3, mostly: a base of random weights knows nothing of it. */
+static void write_tokens(void)
+{
+    static struct {
+        int32_t header[256];
+        uint16_t tokens[TOKENS];
+    } file;
+    file.header[0] = 20240520;
+    file.header[1] = 1;
+    file.header[2] = TOKENS;
+    for (int i = 0; i < TOKENS; i++) file.tokens[i] = (uint16_t)(i * 3 % VOCABULARY);
+    write_bytes(temp_path(&folder, "train.bin"), &file, sizeof file);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = temp_folder_new();
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 8});
+    mc_gpt2_config c = mc_gpt2_config_default();
+    c.vocab_size = VOCABULARY;
+    c.dim = 16;
+    c.layers = 2;
+    c.heads = 2;
+    c.positions = 24;
+    c.init_std = 0.2f;
+    c.bos_token_id = c.eos_token_id = 0;
+    mc_model_save(mc_gpt2_new(ctx, &c, NULL, NULL), temp_path(&folder, "base"));
+    int bad = mc_print_error(ctx, stderr);
+    mc_context_free(ctx);
+    write_tokens();
+    return bad;
+}
+
+/* One run, and one that stops on the way and goes on. */
+static void goes_on_to_the_bit(void **state)
+{
+    (void)state;
+    must("$P --output whole");
+    must_hold(err, "LoRA of rank 2");
+    must("$P --output part --stop-after 7 && test -f part/adapter_model.safetensors && "
+         "! test -f part/model.safetensors");
+    must_refuse(1, "--lora-rank is 4", "$P --output part --resume --lora-rank 4");
+    must("$P --output part --resume && "
+         "cmp whole/adapter_model.safetensors part/adapter_model.safetensors");
+}
+
+static void learns(void **state)
+{
+    (void)state;
+    must("$P --lora-targets all-linear --lora-rank 8 --steps 2");
+    double first = result("loss=");
+    must("$P --lora-targets all-linear --lora-rank 8");
+    if (!(result("loss=") < first - 0.3)) fail_msg("%g, then %s", first, out);
+}
+
+static void adapters_are_models(void **state)
+{
+    (void)state;
+    char adapted[512];
+    must("$MC generate gpt2 --pretrained whole --ids --prompt '1 4 7' --max-new-tokens 6");
+    snprintf(adapted, sizeof adapted, "%.500s", out);
+    must("$MC convert whole merged --merge && test -f merged/model.safetensors && "
+         "! test -f merged/adapter_config.json");
+    must("$MC generate gpt2 --pretrained merged --ids --prompt '1 4 7' --max-new-tokens 6");
+    assert_string_equal(out, adapted);
+    must("$MC info whole --tensors");
+    must_hold(out, "base_model.model.transformer.h.0.attn.c_attn.lora_B.weight  F32 (48, 2)");
+    must_refuse(1, "expected merge", "$MC convert whole other --to hf");
+    must_refuse(1, "no adapter", "$MC convert base other --merge");
+    must_refuse(2, "--to or --merge", "$MC convert base other");
+    must("mv base moved");
+    must_refuse(1, "--base", "$MC generate gpt2 --pretrained whole --ids --prompt 1");
+    must("$MC generate gpt2 --pretrained whole --base moved --ids --prompt '1 4 7' "
+         "--max-new-tokens 6");
+    assert_string_equal(out, adapted);
+    must("mv moved base");
+    must_refuse(1, "no adapter",
+                "$MC generate gpt2 --pretrained base --base base --ids --prompt 1");
+}
+
+static void options_are_checked(void **state)
+{
+    (void)state;
+    must_refuse(2, "without --lora-rank", "$P --lora-rank 0 --lora-alpha 3");
+    must_refuse(2, "--lora-alpha 0", "$P --lora-alpha 0");
+    must_refuse(2, "commas", "$P --lora-targets c_attn,,c_fc");
+    must_refuse(1, "\"q\" is no linear layer", "$P --lora-targets c_attn,q");
+    must_refuse(2, "--pretrained",
+                "$MC pretrain gpt2 --config base --data train.bin --lora-rank 2 --seq-length 16");
+    must_refuse(1, "is an adapter", "$P --pretrained whole");
+    must("$MC plan gpt2 --config base --lora-rank 2 --seq-length 16");
+    must("$P --steps 1 --lora-targets all-linear --lora-save ln_f --lora-rslora");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(goes_on_to_the_bit), cmocka_unit_test(learns),
+        cmocka_unit_test(adapters_are_models), cmocka_unit_test(options_are_checked)};
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
+}
