@@ -66,10 +66,11 @@ static int set_up(void **state)
     mc_gpt2_config c = mc_gpt2_config_default();
     c.vocab_size = VOCABULARY;
     c.dim = 16;
+    c.dim_ff = 64;
     c.layers = 2;
     c.heads = 2;
     c.positions = 24;
-    c.init_std = 0.2f;
+    c.init_std = c.embedding_std = c.ffn_std = 0.2f;
     c.bos_token_id = c.eos_token_id = 0;
     mc_model_save(mc_gpt2_new(ctx, &c, NULL, NULL), temp_path(&folder, "base"));
     int bad = mc_print_error(ctx, stderr);
