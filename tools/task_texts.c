@@ -28,45 +28,70 @@ static int32_t *read_ids(mc_context *ctx, const mc_tensor *tensor)
 
 /* Rows that have a target, and whose they are. */
 typedef struct targets {
-    int32_t row[CHUNK], label[CHUNK];
-    int sequence[CHUNK];
-    int count;
+    int32_t *row, *label;
+    int *sequence;
+    int64_t count;
 } targets;
 
-/* Takes the log-probabilities of some rows' targets off their sequences' sums. */
-static bool add_chunk(mc_tape *t, mc_model *model, mc_tensor *hidden, const targets *some,
-                      double *sum)
+/* All but the token that ends a text (`end`): a candidate's probability is that of its words. */
+static bool find_targets(mc_context *ctx, const mc_lengths *lengths, const int32_t *target,
+                         int64_t end, targets *all)
 {
-    float loss[CHUNK];
-    mc_tensor *rows = mc_gather_rows(t, hidden, some->row, some->count);
-    mc_tensor *logits = mc_model_logits(t, model, rows);
-    mc_tensor *labels = mc_tape_input(t, MC_I32, MC_SHAPE(some->count), some->label, false);
-    mc_tensor *losses = logits ? mc_cross_entropy_rows(t, logits, labels, NULL) : NULL;
-    if (!losses) return false;
-    mc_tensor_read_f32(mc_tape_context(t), losses, loss, some->count);
-    for (int i = 0; i < some->count; i++) sum[some->sequence[i]] -= loss[i];
+    size_t room = (size_t)lengths->offset[lengths->count] + 1;
+    *all = (targets){.row = malloc(room * sizeof *all->row),
+                     .label = malloc(room * sizeof *all->label),
+                     .sequence = malloc(room * sizeof *all->sequence)};
+    if (!all->row || !all->label || !all->sequence) {
+        mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for a batch's answers");
+        return false;
+    }
+    for (int s = 0; s < lengths->count; s++)
+        for (int32_t i = lengths->offset[s]; i < lengths->offset[s] + lengths->length[s]; i++) {
+            if (target[i] < 0 || target[i] == end) continue;
+            all->row[all->count] = i;
+            all->label[all->count] = target[i];
+            all->sequence[all->count++] = s;
+        }
     return true;
 }
 
-/* The sum of each sequence's log-probabilities, and its targets. */
-static bool add_up(mc_tape *t, mc_model *model, mc_tensor *hidden, const mc_lengths *lengths,
-                   const int32_t *target, double *sum, int64_t *tokens)
+static void release_targets(targets *all)
 {
-    targets some = {.count = 0};
-    bool ok = true;
-    for (int s = 0; s < lengths->count; s++)
-        for (int32_t i = lengths->offset[s]; ok && i < lengths->offset[s] + lengths->length[s];
-             i++) {
-            if (target[i] < 0) continue;
-            some.row[some.count] = i;
-            some.label[some.count] = target[i];
-            some.sequence[some.count++] = s;
-            tokens[s]++;
-            if (some.count < CHUNK) continue;
-            ok = add_chunk(t, model, hidden, &some, sum);
-            some.count = 0;
+    free(all->row);
+    free(all->label);
+    free(all->sequence);
+}
+
+/* The losses of targets from the first on, at most CHUNK and perhaps none. */
+static int64_t read_losses(mc_tape *t, mc_model *model, mc_tensor *hidden, const targets *all,
+                           int64_t first, float loss[CHUNK])
+{
+    int64_t left = all->count > first ? all->count - first : 0, n = left < CHUNK ? left : CHUNK;
+    const int32_t none = 0, *label = n ? all->label + first : &none;
+    mc_tensor *rows = mc_gather_rows(t, hidden, n ? all->row + first : &none, n);
+    mc_tensor *logits = mc_model_logits(t, model, rows);
+    mc_tensor *labels = mc_tape_input(t, MC_I32, MC_SHAPE(n), label, false);
+    mc_tensor *losses = logits ? mc_cross_entropy_rows(t, logits, labels, NULL) : NULL;
+    if (losses) mc_tensor_read_f32(mc_tape_context(t), losses, loss, n);
+    return losses ? n : 0;
+}
+
+/* The sum of each sequence's log-probabilities, and its targets. Ranks take as many turns as the
+ * one with the most targets, since they may share the head's shards. */
+static bool add_up(mc_tape *t, mc_model *model, mc_tensor *hidden, const targets *all, double *sum,
+                   int64_t *tokens)
+{
+    mc_context *ctx = mc_tape_context(t);
+    double most = -ranks_least(ctx, -(double)all->count);
+    for (int64_t first = 0; (double)first < most && !mc_failed(ctx); first += CHUNK) {
+        float loss[CHUNK];
+        int64_t n = read_losses(t, model, hidden, all, first, loss);
+        for (int64_t i = 0; i < n; i++) {
+            sum[all->sequence[first + i]] -= loss[i];
+            tokens[all->sequence[first + i]]++;
         }
-    return ok && (!some.count || add_chunk(t, model, hidden, &some, sum));
+    }
+    return !mc_failed(ctx);
 }
 
 bool task_add_candidates(mc_tape *t, const task_exam *e, task_counts *c)
@@ -78,10 +103,14 @@ bool task_add_candidates(mc_tape *t, const task_exam *e, task_counts *c)
     double *sum = calloc(count, sizeof *sum);
     int64_t *tokens = calloc(count, sizeof *tokens);
     int32_t *target = hidden ? read_ids(c->ctx, b->targets) : NULL;
+    targets all = {0};
     if (!sum || !tokens) mc_set_error(c->ctx, MC_ERR_NOMEM, "out of memory for a batch's answers");
-    bool ok = sum && tokens && target && add_up(t, e->model, hidden, lengths, target, sum, tokens);
+    int64_t end = mc_model_get_shape(e->model).eos_token;
+    bool ok = sum && tokens && target && find_targets(c->ctx, lengths, target, end, &all) &&
+              add_up(t, e->model, hidden, &all, sum, tokens);
     for (int i = 0; ok && i < b->rows; i++)
         mc_scorer_add_candidate(c->scorer, b->row_index[i], sum[i], tokens[i]);
+    release_targets(&all);
     free(sum);
     free(tokens);
     free(target);
@@ -96,89 +125,54 @@ static bool has_blanks(const mc_dataset *dataset)
     return mc_dataset_prompt(dataset).style == MC_PROMPT_T5 && mc_dataset_task(dataset);
 }
 
-/* The prompts of a batch on all ranks, in their order. Each rank writes the texts of all, since
- * parameters may be spread over the ranks, which then have to take their steps together. */
+/* The prompts of a batch: ids, and where each begins. */
 typedef struct prompts {
-    int32_t *ids, *length;  /* packed; (count) */
-    const int32_t **prompt; /* (count) */
-    int64_t count, first;   /* the first of this rank's */
+    int32_t *ids, *targets;
+    const int32_t **prompt; /* (rows) */
+    int *length;
     int longest;
 } prompts;
 
 static void release_prompts(prompts *p)
 {
     free(p->ids);
-    free(p->length);
+    free(p->targets);
     free(p->prompt);
+    free(p->length);
 }
 
-/* Replaces numbers of this rank, for free(), by those of all, and counts them. */
-static void gather(mc_context *ctx, int32_t **numbers, int64_t *count)
-{
-    mc_tensor *mine = mc_tensor_from(ctx, MC_I32, MC_SHAPE(*count), *numbers);
-    mc_tensor *all = mine ? mc_gather_result(ctx, mine) : NULL;
-    free(*numbers);
-    *numbers = all ? read_ids(ctx, all) : NULL;
-    *count = all ? mc_tensor_count(all) : 0;
-    mc_tensor_free(mine);
-    mc_tensor_free(all);
-}
-
-/* The prompts of this rank: of a decoder what comes before the first target, of an encoder-decoder
- * all that the encoder reads. Returns their tokens. */
-static int64_t list_prompts(mc_context *ctx, const mc_batch *b, prompts *p)
-{
-    int32_t *target = b->decoder_ids ? NULL : read_ids(ctx, b->targets);
-    int64_t tokens = 0;
-    p->ids = read_ids(ctx, b->ids);
-    p->length = calloc((size_t)b->rows + 1, sizeof *p->length);
-    if (!p->length) mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for a batch's prompts");
-    for (int i = 0; i < b->rows && !mc_failed(ctx); i++) {
-        int32_t first = b->lengths->offset[i], length = b->lengths->length[i], n = 0;
-        while (target && n < length && target[first + n] < 0) n++;
-        p->length[i] = target ? n + (n < length) : length;
-        memmove(p->ids + tokens, p->ids + first, (size_t)p->length[i] * sizeof *p->ids);
-        tokens += p->length[i];
-    }
-    free(target);
-    return tokens;
-}
-
+/* What comes before the first target; of an encoder-decoder all that the encoder reads. */
 static bool find_prompts(mc_context *ctx, const mc_batch *b, prompts *p)
 {
-    double mine = b->rows, *rows = malloc((size_t)mc_world_size(ctx) * sizeof *rows);
-    int64_t tokens = list_prompts(ctx, b, p);
-    p->count = b->rows;
-    gather(ctx, &p->ids, &tokens);
-    gather(ctx, &p->length, &p->count);
-    p->prompt = malloc(((size_t)p->count + 1) * sizeof *p->prompt);
-    if (!rows || !p->prompt)
+    *p = (prompts){.ids = read_ids(ctx, b->ids)};
+    if (!b->decoder_ids) p->targets = read_ids(ctx, b->targets);
+    p->prompt = calloc((size_t)b->rows + 1, sizeof *p->prompt);
+    p->length = calloc((size_t)b->rows + 1, sizeof *p->length);
+    if (!p->prompt || !p->length)
         mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for a batch's prompts");
-    else if (mc_gather_numbers(ctx, &mine, 1, rows) == MC_OK)
-        for (int r = 0; r < mc_rank(ctx); r++) p->first += (int64_t)rows[r];
-    free(rows);
-    const int32_t *at = p->ids;
-    for (int64_t i = 0; i < p->count && !mc_failed(ctx); at += p->length[i++]) {
-        p->prompt[i] = at;
+    if (mc_failed(ctx)) return false;
+    for (int i = 0; i < b->rows; i++) {
+        int32_t first = b->lengths->offset[i], length = b->lengths->length[i], n = 0;
+        while (p->targets && n < length && p->targets[first + n] < 0) n++;
+        p->prompt[i] = p->ids + first;
+        p->length[i] = p->targets ? n + (n < length) : length;
         if (p->length[i] > p->longest) p->longest = p->length[i];
     }
-    return !mc_failed(ctx);
+    return true;
 }
 
-/* The answers' ids, of at most `room` tokens each; T5's blanks end a benchmark's texts, too. */
-static mc_generation *write_texts(const task_exam *e, const prompts *p, int room)
+/* Up to the first token that ends a text. */
+static int end_of(const mc_model *model, const int32_t *ids, int count)
 {
-    int32_t ends[] = {(int32_t)mc_model_get_shape(e->model).eos_token,
-                      mc_tokenizer_token_to_id(e->tokenizer, "<extra_id_1>")};
-    bool blanks = ends[1] >= 0 && has_blanks(mc_dataloader_dataset(e->loader));
-    mc_generate_options options = {
-        .max_new_tokens = room, .eos = blanks ? ends : NULL, .eos_count = blanks ? 2 : 0};
-    return mc_model_generate(e->model, p->prompt, p->length, (int)p->count, &options);
+    int64_t eos = mc_model_get_shape(model).eos_token;
+    for (int i = 0; i < count; i++)
+        if (ids[i] == eos) return i;
+    return count;
 }
 
 static void add_text(const task_exam *e, task_counts *c, int64_t row, const int32_t *ids, int count)
 {
-    if (count && ids[count - 1] == mc_model_get_shape(e->model).eos_token) count--;
+    count = end_of(e->model, ids, count);
     char *text = mc_tokenizer_decode(e->tokenizer, ids, (size_t)count, !has_blanks(c->dataset));
     if (!text) {
         mc_set_error(c->ctx, MC_ERR_NOMEM, "out of memory for a text");
@@ -189,23 +183,52 @@ static void add_text(const task_exam *e, task_counts *c, int64_t row, const int3
     mc_string_free(text);
 }
 
+/* Tokens that all ranks can write behind their prompts; 0 with an error. */
+static int find_room(mc_context *ctx, const task_exam *e, const task_counts *c, const prompts *p)
+{
+    int64_t positions = mc_model_get_shape(e->model).positions;
+    int64_t room = mc_dataset_max_target_length(c->dataset);
+    if (!e->batch->decoder_ids && positions && positions - p->longest < room)
+        room = positions - p->longest;
+    room = (int64_t)ranks_least(ctx, (double)room);
+    if (room >= 1) return (int)room;
+    mc_set_error(ctx, MC_ERR_ARGUMENT,
+                 "a prompt of %d tokens leaves no room for an answer: the model has %lld positions",
+                 p->longest, (long long)positions);
+    return 0;
+}
+
+/* The answers' ids, of at most `room` tokens each; T5's blanks end a benchmark's texts, too. Ranks
+ * that share the weights run the model together, as many steps on each: there nothing ends a text
+ * early. */
+static mc_generation *write_texts(mc_context *ctx, const task_exam *e, const prompts *p, int count,
+                                  int room)
+{
+    int32_t ends[] = {(int32_t)mc_model_get_shape(e->model).eos_token,
+                      mc_tokenizer_token_to_id(e->tokenizer, "<extra_id_1>")};
+    bool blanks = ends[1] >= 0 && has_blanks(mc_dataloader_dataset(e->loader));
+    bool together = mc_world_size(ctx) > 1;
+    mc_generate_options options = {.max_new_tokens = room,
+                                   .ignore_eos = together,
+                                   .eos = blanks ? ends : NULL,
+                                   .eos_count = blanks ? 2 : 0};
+    return mc_model_generate(e->model, p->prompt, p->length, count, &options);
+}
+
 bool task_add_texts(mc_context *ctx, const task_exam *e, task_counts *c)
 {
+    static const int32_t nothing = 0; /* what a rank without rows goes on from */
     const mc_batch *b = e->batch;
-    mc_model_shape shape = mc_model_get_shape(e->model);
     prompts p = {0};
-    int room = mc_dataset_max_target_length(c->dataset);
     bool ok = find_prompts(ctx, b, &p);
-    if (ok && !b->decoder_ids && shape.positions && shape.positions - p.longest < room)
-        room = (int)(shape.positions - p.longest);
-    if (ok && room < 1)
-        mc_set_error(ctx, MC_ERR_ARGUMENT,
-                     "a prompt of %d tokens leaves no room for an answer: the model has %lld "
-                     "positions",
-                     p.longest, (long long)shape.positions);
-    mc_generation *g = mc_failed(ctx) || !p.count ? NULL : write_texts(e, &p, room);
+    if (ok && !b->rows) {
+        p.prompt[0] = &nothing;
+        p.length[0] = p.longest = 1;
+    }
+    int room = ok ? find_room(ctx, e, c, &p) : 0, count = b->rows ? b->rows : 1;
+    mc_generation *g = mc_failed(ctx) ? NULL : write_texts(ctx, e, &p, count, room);
     for (int i = 0; g && i < b->rows; i++)
-        add_text(e, c, b->row_index[i], g->ids[p.first + i], g->lengths[p.first + i]);
+        add_text(e, c, b->row_index[i], g->ids[i], g->lengths[i]);
     mc_generation_free(g);
     release_prompts(&p);
     return !mc_failed(ctx);

@@ -351,6 +351,35 @@ def test_benchmark_scores(folder):
                   f"{task} on {ranks} ranks: {result}, on 2 {first}")
 
 
+def test_finetuning_on_files(folder):
+    """A CSV file, a tenth of it held back: the same steps and the same score at any number of ranks."""
+    rows = [f'"the {["is", "a"][i % 2]} {["in", "it"][i % 3 > 0]}",{i % 2 + (i % 3) / 3},{["x", "x|y", ""][i % 3]}'
+            for i in range(101)]
+    (folder / "rows.csv").write_text("text,number,tags\n" + "\n".join(rows) + "\n")
+    (folder / "chat.jsonl").write_text("".join(
+        json.dumps({"prompt": "abc" * (i % 4) + "ab"[i % 2], "response": "ab" * (i % 3) + "c"}) + "\n" for i in range(101)))
+    bert = ["finetune", "bert", "--config", QUICKSTART, "--data", folder / "rows.csv", "--text", "text"]
+    for kind in ([*bert, "--label", "number", "--regression"], [*bert, "--label", "tags", "--multi-label"],
+                 ["finetune", "gpt2", "--config", folder / "tiny.json", "--tokenizer", folder / "tokenizer", "--data",
+                  folder / "chat.jsonl", "--prompt", "prompt", "--response", "response", "--generate"]):
+        first = None
+        for ranks in (1, 2, 3):
+            job = Job(folder, ranks, [*kind, "--batch-size", 12 // ranks, "--dropout", 0, "--lr", "1e-3",
+                                      "--log-jsonl", "log.jsonl", "--output", "model"])
+            result, steps = job.result(), steps_of(job.folder / "log.jsonl")
+            result.pop("train_seconds")
+            first = first or (steps, result)
+            same_steps(first[0], steps, f"fine-tuning with {kind[-1]} on {ranks} ranks",
+                       2e-4)  # square errors grow small, and what rounding leaves of them does not
+            close = result.keys() == first[1].keys() and all(
+                result[k] == first[1][k] or abs(float(result[k]) - float(first[1][k])) < 2e-4 for k in result)
+            check(close and result["n"] == "10", f"the same score on {ranks} ranks: {first[1]} {result}")
+        result = Job(folder, 3, ["eval", kind[1], "--model", job.folder / "model", "--data",
+                                 folder / ("chat.jsonl" if kind[1] == "gpt2" else "rows.csv")]).result()
+        rows = "101" if kind[1] == "bert" else str(sum(2 * (i % 3) + 2 for i in range(101)))  # or targets
+        check(result.get("n") == rows, f"evaluated by the saved columns: {result}")
+
+
 def test_embedding(folder):
     """Rows in their order at any number of ranks: 101 of them, several chunks; a rank may have none."""
     train = Job(folder, 1, ["finetune", "bert", "--task", "BoolQ", "--config", QUICKSTART, "--data", folder / "qa",

@@ -1,5 +1,5 @@
-/* `modelcenter finetune` and `eval` on files of one's own: each kind of task, each family that fits,
- * what is saved with the model, and what is said about options that do not fit. */
+/* `modelcenter finetune` and `eval` on files of one's own: each kind of task, each family that
+ * fits, what is saved with the model, and the errors of options that do not fit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
