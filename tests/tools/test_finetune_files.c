@@ -120,8 +120,8 @@ static void train(const char *family, const char *columns)
              family, family, family, columns, family);
     must(line);
     snprintf(expected, sizeof expected, "%s", strstr(result(), " ") + strlen(" task=train.csv"));
-    snprintf(line, sizeof line, "$MC eval %s --model out-%s --data val.csv%s", family, family,
-             strstr(columns, "--generate") ? " --generate" : "");
+    snprintf(line, sizeof line, "$MC eval %s --model out-%s --data val.csv --batch-size 12%s",
+             family, family, strstr(columns, "--generate") ? " --generate" : "");
     must(line);
     assert_string_equal(strstr(result(), " ") + strlen(" task=val.csv"), expected);
 }
