@@ -302,6 +302,9 @@ def step_examples():
     text = must([example("own_tokens"), "200"]).stdout
     losses = [float(x) for x in re.findall(r"^step \d+  \d+ pieces  loss (\S+)$", text, re.M)]
     check(len(losses) == 10 and losses[-1] < 0.5 * losses[0], f"own_tokens: {losses}")
+    text = must([example("pretrain_t5"), "300"]).stdout
+    losses = [float(x) for x in re.findall(r"^step \d+  loss (\S+)$", text, re.M)]
+    check(len(losses) == 15 and losses[-1] < 0.5 * losses[0], f"pretrain_t5: {losses}")
 
 
 def make_token_file():
@@ -359,6 +362,7 @@ def step_misspelt():
     expect_error([example("pretrain_gpt2"), WORK / "missing.bin"], "missing.bin")
     expect_error([example("pretrain_gpt2"), WORK / "missing.bin", "gpt9"], "gpt9")
     expect_error([example("own_tokens"), "5", "gpu9"], "gpu9")
+    expect_error([example("pretrain_t5"), "5", "gpu9"], "gpu9")
 
 
 # ---- several ranks -------------------------------------------------------------------------------
