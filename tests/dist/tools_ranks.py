@@ -216,6 +216,20 @@ def test_objectives(folder):
             check(abs(float(result["val_loss"]) - float(first[1])) < 2e-5, f"the same validation: {job}")
 
 
+def test_streams(folder):
+    """Blends, and documents kept apart, are the same windows and pieces at any number of ranks."""
+    first = None
+    for ranks, level in (1, 3), (2, 3), (4, 0):
+        job = Job(folder, ranks, [*pretrain(
+            folder, "--batch-size", 4 // ranks, "--tokens-per-step", 8 * LENGTH, "--steps", 12, "--shuffle",
+            "--zero-level", level, "--separate-documents", "--document-token", 7, "--val", folder / "val.bin",
+            "--log-jsonl", "log.jsonl", data="train.bin:0.7"), "--data", folder / "val.bin:0.3"])
+        result, steps = job.result(), steps_of(job.folder / "log.jsonl")
+        first = first or (steps, result["val_loss"])
+        same_steps(first[0], steps, f"a blend on {ranks} ranks at level {level}")
+        check(abs(float(result["val_loss"]) - float(first[1])) < 2e-5, f"the same validation: {job}")
+
+
 def test_samples(folder):
     """A text between steps, for which the ranks' parts of the model come together."""
     texts = []
