@@ -268,7 +268,8 @@ typedef struct mc_kernels {
     /* out (columns) f32 += sum over rows of x. */
     mc_status (*column_sums)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, float *out);
 
-    /* s = x + dropout(f) (f.data NULL: s = x, and then s.data may be x.data or NULL = not stored);
+    /* s = x + dropout(f) (f.data NULL: s = x, and then s.data may be x.data); s.data NULL: not
+     * stored, and y is the same as though it were, in x's dtype;
      * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean,
      * rstd: (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix.
      * bias.data NULL makes it RMSNorm: y = s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps);

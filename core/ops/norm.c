@@ -1,5 +1,5 @@
-/* y = LayerNorm(x + dropout(f)), or RMSNorm, which has no bias: the residual sum is kept, y can be
- * computed again from it. In a residual stream the sum is an output too. */
+/* y = LayerNorm(x + dropout(f)), or RMSNorm, which has no bias: a training tape keeps the residual
+ * sum, from which y can be computed again. In a residual stream the sum is an output too. */
 #include "core/ops/ops_internal.h"
 
 typedef struct norm_state {
@@ -115,7 +115,7 @@ static void record(mc_tape *t, norm_call *c, mc_tensor *y, norm_state state)
         mc_node_save(node, c->bias);
         mc_node_save(node, state.mean);
         mc_node_save(node, state.rstd);
-    } else if (c->f && !c->stream) {
+    } else if (c->sum != c->x && !c->stream) {
         mc_tape_release(t, c->sum);
     }
 }
@@ -127,7 +127,8 @@ static mc_tensor *norm(mc_tape *t, norm_call *c)
     int64_t rows = mc_tensor_rows(x), columns = mc_tensor_columns(x);
     bool recording = mc_tape_recording(t);
     norm_state state = {.eps = c->eps, .dropout = mc_tape_dropout(t, f ? c->dropout : 0)};
-    c->sum = state.sum = f ? mc_tape_tensor(t, x->dtype, x->shape, x) : x;
+    bool stored = f && (recording || c->stream); /* else nobody reads the sum again */
+    c->sum = state.sum = stored ? mc_tape_tensor(t, x->dtype, x->shape, x) : x;
     mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
     if (recording) {
         if (c->bias) state.mean = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
@@ -137,7 +138,7 @@ static mc_tensor *norm(mc_tape *t, norm_call *c)
     mc_matrix none = {0};
     MC_KERNEL(t, "residual norm", residual_norm, rows, columns, mc_matrix_of(x), mc_matrix_of(f),
               state.dropout, mc_matrix_of(c->weight), mc_matrix_of(c->bias), c->eps,
-              f ? mc_matrix_of(c->sum) : none, mc_matrix_of(y), mc_tensor_data(state.mean),
+              stored ? mc_matrix_of(c->sum) : none, mc_matrix_of(y), mc_tensor_data(state.mean),
               mc_tensor_data(state.rstd));
     record(t, c, y, state);
     return mc_failed(mc_tape_context(t)) ? NULL : y;

@@ -50,14 +50,14 @@ __device__ __forceinline__ void add_branch(const mc_norm_call &c, int64_t row, i
         x[i] = __fmaf_rn(v[i], OF == MC_DROPPED ? factor[i] : 1.0f, x[i]);
 }
 
-/* Stores s if that is wanted; v becomes what the norm is taken of. */
+/* Stores s if required; v becomes what the norm is taken of. */
 template <class T, int width>
 __device__ __forceinline__ void store_sum(const mc_norm_call &c, int64_t row, int64_t column, int n,
                                           float (&v)[width])
 {
-    if (!c.s.data) return;
+    if (!c.s.data && !c.round) return;
     mc_bits stored = mc_pack<T>(c.s, v);
-    mc_store_bits<T, mc_whole<T>>(c.s, row * c.s.stride + column, n, stored);
+    if (c.s.data) mc_store_bits<T, mc_whole<T>>(c.s, row * c.s.stride + column, n, stored);
     if (c.round) mc_unpack<T>(c.s, stored, v);
 }
 
@@ -248,7 +248,8 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t c
         c.eps = eps;
         c.mean_out = mean;
         c.rstd_out = rstd;
-        c.round = f.data && s.data;
+        if (!s.data) c.s.dtype = c.x.dtype; /* it is rounded nevertheless */
+        c.round = f.data;
         c.rms = !bias.data;
         bool launched = false;
         if constexpr (has_ahead<T>) launched = mc_norm_ahead<T>(d, c);

@@ -14,7 +14,7 @@ struct mc_norm_call {
     float eps;
     const float *mean, *rstd;
     float *mean_out, *rstd_out;
-    /* round: the norm is that of s as stored; rms: RMSNorm, without bias, mean and mean_out */
+    /* round: the norm is that of s as stored, or as it would be; rms: RMSNorm, without bias, mean and mean_out */
     bool round, accumulate, rms;
 };
 

@@ -45,7 +45,18 @@ static void add_branch(const norm_call *c, int64_t row, float *sum)
     }
 }
 
-/* The row that is normalised, as f32, stored as s if that is wanted; `buffer` (columns). */
+/* Rounds n values as a type stores them. */
+static void round_row(float *values, int64_t n, mc_dtype dtype)
+{
+    uint16_t stored[MC_CHUNK];
+    for (int64_t at = 0; dtype != MC_F32 && at < n; at += MC_CHUNK) {
+        int64_t count = mc_min_i64(MC_CHUNK, n - at);
+        mc_convert_out(values + at, count, stored, dtype, 0);
+        mc_convert_in(stored, dtype, 0, count, values + at);
+    }
+}
+
+/* The row that is normalised, as f32, stored as s if required; `buffer` (columns). */
 static const float *residual_row(const norm_call *c, int64_t row, float *buffer)
 {
     int64_t n = c->columns, s_at = row * c->s.stride;
@@ -56,7 +67,10 @@ static const float *residual_row(const norm_call *c, int64_t row, float *buffer)
     }
     mc_convert_in(c->x.data, c->x.dtype, row * c->x.stride, n, buffer);
     add_branch(c, row, buffer);
-    if (!c->s.data) return buffer;
+    if (!c->s.data) {
+        round_row(buffer, n, c->x.dtype);
+        return buffer;
+    }
     mc_convert_out(buffer, n, c->s.data, c->s.dtype, s_at);
     return mc_read(c->s, s_at, n, buffer); /* as stored, for backward will see that */
 }
