@@ -126,7 +126,9 @@ MC_API mc_objective *mc_objective_new(mc_lm_loader *loader, mc_lm_loader *elsewh
 /* Frees it before its context does. NULL is allowed. */
 MC_API void mc_objective_free(mc_objective *objective);
 
-/* The next batch; NULL where mc_lm_loader_next gives NULL. Nothing is allocated. */
+/* The next batch; NULL where mc_lm_loader_next gives NULL, and after an error of its own: 1,024
+ * sequences in a row of which no target counts, as of MC_OBJECTIVE_CONTEXT's where all documents
+ * are shorter than 32 tokens. Nothing is allocated. */
 MC_API const mc_objective_batch *mc_objective_next(mc_objective *objective);
 MC_API mc_lm_loader *mc_objective_loader(const mc_objective *objective);
 /* Goes to a position of mc_lm_loader_position(mc_objective_loader(objective)): see

@@ -251,6 +251,19 @@ static int64_t count_targets(const mc_objective *o, int rows)
     return count;
 }
 
+/* Data of which nothing ever counts is not what it was taken for. */
+static bool has_targets(mc_objective *o)
+{
+    enum { MOST = 1024 };
+    o->empty = o->batch.targets ? 0 : o->empty + o->batch.batch_size;
+    if (o->empty < MOST) return true;
+    return mc_objective_refuse(
+        o->ctx, "%lld sequences in a row have no token that counts: %s", (long long)o->empty,
+        o->o.style.kind == MC_OBJECTIVE_CONTEXT
+            ? "each document in them has fewer than 32 tokens before its end of text"
+            : "all of theirs are special");
+}
+
 const mc_objective_batch *mc_objective_next(mc_objective *o)
 {
     if (!o) return NULL;
@@ -265,7 +278,7 @@ const mc_objective_batch *mc_objective_next(mc_objective *o)
                                     .epoch = from->epoch,
                                     .step = from->step};
     for (int f = 0; f < MC_FIELDS; f++) o->batch.field[f] = o->buffer[f];
-    return &o->batch;
+    return has_targets(o) ? &o->batch : NULL;
 }
 
 mc_lm_loader *mc_objective_loader(const mc_objective *o) { return o ? o->loader : NULL; }

@@ -51,6 +51,7 @@ struct mc_objective {
     uint8_t *continues;         /* (words_end) whether a token continues a word; NULL: not asked */
     int32_t words_end;
     uint64_t elsewhere_seed;
+    int64_t empty; /* sequences in a row of which nothing counted */
     mc_objective_batch batch;
 };
 

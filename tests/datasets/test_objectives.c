@@ -510,6 +510,16 @@ static void test_errors(void **state)
     assert_null(mc_objective_new(loader, mc_lm_loader_new(file, &options), &o));
     expect_error(f->ctx, MC_ERR_ARGUMENT, "the second loader has the seed of the first");
     assert_null(mc_objective_next(NULL));
+    o = options_of(MC_OBJECTIVE_CONTEXT,
+                   64); /* 300, 600 and 0 by turns: documents of three tokens */
+    o.tokens.end_of_text = 600;
+    mc_objective *objective = make(f, make_file(f, 1000, 300), &o, 8);
+    for (int step = 0; step < 127; step++)
+        assert_int_equal(mc_objective_next(objective)->targets, 0);
+    assert_null(mc_objective_next(objective));
+    expect_error(f->ctx, MC_ERR_ARGUMENT,
+                 "1024 sequences in a row have no token that counts: each document in them has "
+                 "fewer than 32 tokens");
     expect_ok(f->ctx);
 }
 

@@ -227,6 +227,8 @@ static void test_resume(void **state)
     check_resume("bert --config bert.json --tokenizer bert --data letters.bin --recompute full");
     check_resume("t5 --config t5.json --tokenizer t5 --data documents.bin --recompute selective");
     check_resume("cpm1 --config cpm1.json --data documents.bin");
+    check_resume(
+        "bert --config bert.json --tokenizer bert --data letters.bin:0.7 documents.bin:0.3");
 }
 
 static void test_other_objectives(void **state)
