@@ -15,15 +15,19 @@
 
 static void read_into(char *text, const char *name) { read_text(text, &folder, name); }
 
-/* Runs a shell line in the folder; $T stands for the command with what runs share: 74 rows, which
+/* With MC_TEST_DEVICE=cuda all runs are there. Runs a shell line in the folder; $T stands for the command with what runs share: 74 rows, which
  * are 10 steps of an epoch with 8 rows, the last one of 2. */
 static int run(const char *line)
 {
-    return run_in(&folder,
-                  "F=\"$MC finetune bert --task BoolQ --data data\" && "
-                  "O=\"--batch-size 8 --epochs 3 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5\" && "
-                  "T=\"$F --config tiny $O\" && L=\"$F --pretrained base --lora-rank 4 $O\" && ",
-                  line);
+    return run_in(
+        &folder,
+        "F=\"$MC finetune bert --task BoolQ --data data\" && "
+        "D=\"--device ${MC_TEST_DEVICE:-cpu}\" && "
+        "O=\"$D --batch-size 8 --epochs 3 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5\" && "
+        "E=\"--dropout 0 --lr 0.002 --dtype f32\" && G=\"$MC finetune gpt2 --task BoolQ "
+        "--data data --config words $O\" && "
+        "T=\"$F --config tiny $O\" && L=\"$F --pretrained base --lora-rank 4 $O\" && ",
+        line);
 }
 
 static void must(const char *line)
@@ -88,6 +92,28 @@ static void write_model(const char *name, int dim)
     write_text(temp_path(&folder, path), text);
 }
 
+/* A GPT-2 of which " Yes" and " No" begin with tokens of their own: it answers in prompts. */
+static void write_prompter(void)
+{
+    static const char *const tokens[] = {"\u0120", "\u0120Y", "\u0120N", "<|endoftext|>"};
+    static const char letters[] = "abcdegilnorstuYN.?";
+    char text[1024];
+    int used = snprintf(text, sizeof text, "{"), id = 0;
+    for (; id < 4; id++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "\"%s\":%d,", tokens[id], id);
+    for (const char *c = letters; *c; c++, id++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "\"%c\":%d%s", *c, id,
+                         c[1] ? "," : "}");
+    assert_int_equal(run("mkdir words"), 0);
+    write_text(temp_path(&folder, "words/vocab.json"), text);
+    write_text(temp_path(&folder, "words/merges.txt"), "#version: 0.2\n\u0120 Y\n\u0120 N\n");
+    snprintf(text, sizeof text,
+             "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 16, \"n_layer\": 1,"
+             " \"n_head\": 2, \"n_positions\": 96}",
+             id);
+    write_text(temp_path(&folder, "words/config.json"), text);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -99,6 +125,7 @@ static int set_up(void **state)
     write_rows("other/train.jsonl", 74, 3);
     write_rows("other/val.jsonl", 21, 2);
     write_model("tiny", 16);
+    write_prompter();
     return 0;
 }
 
@@ -159,7 +186,8 @@ static void check_resume(const char *program, const char *weights, const char *o
         must(line);
         must_hold(err, "; go on with --resume");
         assert_string_equal(out, "");
-        must("$MC eval bert --task BoolQ --model parts --data data");
+        must(strcmp(program, "$G") == 0 ? "$MC eval gpt2 --task BoolQ --model parts --data data"
+                                        : "$MC eval bert --task BoolQ --model parts --data data");
     }
     snprintf(line, sizeof line, "%s %s --output parts --log-jsonl parts.jsonl --resume", program,
              options);
@@ -206,6 +234,47 @@ static void test_resume_lora(void **state)
     check_resume("$L", "adapter_model.safetensors", "--keep best --eval-every 3");
     must_refuse(1, "--lora-rank is 2, but the run in parts was begun with 4",
                 "$L --keep best --eval-every 3 --lora-rank 2 --output parts --resume");
+}
+
+/* The numbers behind a key in a log. */
+static int numbers(const char *log, const char *key, double *values, int most)
+{
+    static char text[TEXT_ROOM];
+    int count = 0;
+    read_into(text, log);
+    for (const char *at = text; (at = strstr(at, key)) && count < most; at += strlen(key))
+        values[count++] = strtod(at + strlen(key), NULL);
+    return count;
+}
+
+/* In f32 a sum in another order differs by a few units in the last place of the largest term, and
+ * a few steps carry that on: 1e-5 is a hundred of them. */
+static void check_passes(const char *program, const char *options)
+{
+    double whole[100], parts[100];
+    char line[400];
+    snprintf(line, sizeof line, "%s $E --batch-size 16 --log-jsonl one.jsonl", program);
+    must(line);
+    snprintf(line, sizeof line, "%s $E %s --log-jsonl several.jsonl", program, options);
+    must(line);
+    for (int i = 0; i < 2; i++) {
+        const char *key = i ? "\"grad_norm\":" : "\"loss\":";
+        int count = numbers("one.jsonl", key, whole, 100);
+        assert_int_equal(count, 15); /* three epochs of four steps with 16 rows, one with 10 */
+        assert_int_equal(numbers("several.jsonl", key, parts, 100), count);
+        for (int k = 0; k < count; k++)
+            if (fabs(whole[k] - parts[k]) > 1e-5 * fabs(whole[k]))
+                fail_msg("%s%g, expected %g in step %d", key, parts[k], whole[k], k + 1);
+    }
+}
+
+/* Answers in prompts: the loss has two parts. */
+static void test_resume_prompts(void **state)
+{
+    (void)state;
+    check_resume("$G", "model.safetensors",
+                 "--keep best --batch-size 4 --gradient-accumulation-steps 2 --epochs 3");
+    check_passes("$G", "--batch-size 4 --rows-per-step 16");
 }
 
 /* A run without checkpoints leaves its model and its result. */
@@ -271,7 +340,9 @@ static bool start_and_kill(const char *options, int ms)
     char line[2000];
     snprintf(line, sizeof line,
              "cd '%s' && exec '%s' finetune bert --task BoolQ --config tiny --data data "
-             "--batch-size 8 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5 %s --output killed "
+             "--device ${MC_TEST_DEVICE:-cpu} --batch-size 8 --lr 0.02 --warmup 3 --dropout 0.2 "
+             "--seed 5 "
+             "%s --output killed "
              "--log-jsonl killed.jsonl --resume 2>killed.err >killed.out",
              folder.path, MC_TOOL, options);
     unlink(temp_path(&folder, "killed.err"));
@@ -336,44 +407,13 @@ static void test_kill(void **state)
 
 /* ---- passes ---------------------------------------------------------------------------------- */
 
-/* The numbers behind a key in a log. */
-static int numbers(const char *log, const char *key, double *values, int most)
-{
-    static char text[TEXT_ROOM];
-    int count = 0;
-    read_into(text, log);
-    for (const char *at = text; (at = strstr(at, key)) && count < most; at += strlen(key))
-        values[count++] = strtod(at + strlen(key), NULL);
-    return count;
-}
-
-/* In f32 a sum in another order differs by a few units in the last place of the largest term, and
- * a few steps carry that on: 1e-5 is a hundred of them. */
-static void check_passes(const char *options)
-{
-    double whole[100], parts[100];
-    char line[400];
-    must("$T --dropout 0 --lr 0.002 --batch-size 16 --log-jsonl one.jsonl");
-    snprintf(line, sizeof line, "$T --dropout 0 --lr 0.002 %s --log-jsonl several.jsonl", options);
-    must(line);
-    for (int i = 0; i < 2; i++) {
-        const char *key = i ? "\"grad_norm\":" : "\"loss\":";
-        int count = numbers("one.jsonl", key, whole, 100);
-        assert_int_equal(count, 15); /* three epochs of four steps with 16 rows, one with 10 */
-        assert_int_equal(numbers("several.jsonl", key, parts, 100), count);
-        for (int k = 0; k < count; k++)
-            if (fabs(whole[k] - parts[k]) > 1e-5 * fabs(whole[k]))
-                fail_msg("%s%g, expected %g in step %d", key, parts[k], whole[k], k + 1);
-    }
-}
-
 static void test_passes(void **state)
 {
     (void)state;
-    check_passes("--batch-size 8 --gradient-accumulation-steps 2");
-    check_passes("--batch-size 2 --rows-per-step 16");
-    check_passes(
-        "--batch-size 1 --gradient-accumulation-steps 16"); /* some have no row at the end */
+    check_passes("$T", "--batch-size 8 --gradient-accumulation-steps 2");
+    check_passes("$T", "--batch-size 2 --rows-per-step 16");
+    /* of an epoch's last step some have no row */
+    check_passes("$T", "--batch-size 1 --gradient-accumulation-steps 16");
     must_refuse(1,
                 "--rows-per-step is 20, expected --batch-size times "
                 "--gradient-accumulation-steps, a multiple of 8 x 1",
@@ -488,10 +528,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resume_last),    cmocka_unit_test(test_resume_best),
         cmocka_unit_test(test_resume_passes),  cmocka_unit_test(test_resume_lora),
-        cmocka_unit_test(test_ended),          cmocka_unit_test(test_interrupt),
-        cmocka_unit_test(test_kill),           cmocka_unit_test(test_passes),
-        cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_best),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_resume_prompts), cmocka_unit_test(test_ended),
+        cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_passes),         cmocka_unit_test(test_early_stopping),
+        cmocka_unit_test(test_best),           cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }
