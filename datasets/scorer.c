@@ -147,6 +147,31 @@ static void add_metric(mc_score *score, const char *name, double value)
     score->metric[score->metrics++] = (mc_metric){name, score->n ? value : NAN};
 }
 
+/* The mean of F1 over the classes that occur, of more classes than mc_accuracy counts. */
+static double mean_f1(mc_scorer *s, int classes)
+{
+    enum { LABELLED, PREDICTED, BOTH, NUMBERS };
+    int64_t *n = mc_calloc((size_t)classes * NUMBERS, sizeof *n);
+    double total = 0;
+    int found = 0;
+    if (!n) mc_fail_nomem(s->dataset->ctx, "a score");
+    for (int64_t i = 0; n && i < s->rows; i++) {
+        int32_t label = mc_dataset_label(s->dataset, i), prediction = (int32_t)column(s, 0)[i];
+        if (label < 0) continue;
+        n[label * NUMBERS + LABELLED]++;
+        if (prediction >= 0 && prediction < classes) n[prediction * NUMBERS + PREDICTED]++;
+        n[label * NUMBERS + BOTH] += label == prediction;
+    }
+    for (int k = 0; n && k < classes; k++) {
+        const int64_t *of = n + k * NUMBERS;
+        if (of[LABELLED] + of[PREDICTED] == 0) continue;
+        total += 2.0 * (double)of[BOTH] / (double)(of[LABELLED] + of[PREDICTED]);
+        found++;
+    }
+    mc_free(n);
+    return found ? total / found : (double)NAN;
+}
+
 static void finish_classes(mc_scorer *s, mc_score *out)
 {
     mc_accuracy acc = {.classes = mc_dataset_labels(s->dataset)};
@@ -154,7 +179,8 @@ static void finish_classes(mc_scorer *s, mc_score *out)
         mc_accuracy_count(&acc, (int64_t)column(s, 0)[i], mc_dataset_label(s->dataset, i));
     out->n = acc.count;
     add_metric(out, "accuracy", mc_accuracy_share(&acc));
-    add_metric(out, "f1", mc_accuracy_f1(&acc));
+    bool many = acc.classes > MC_ACCURACY_CLASSES;
+    add_metric(out, "f1", many ? mean_f1(s, acc.classes) : mc_accuracy_f1(&acc));
 }
 
 static void finish_texts(mc_scorer *s, mc_score *out)

@@ -15,7 +15,8 @@
  * no row counts.
  *
  *   mc_dataset_scoring    results      metrics, the first of which decides between models
- *   MC_SCORING_CLASSES    classes      accuracy, f1 (mc_accuracy_f1), over rows with a label
+ *   MC_SCORING_CLASSES    classes      accuracy, f1 (as mc_accuracy_f1, of any number of
+ *                                      classes), over rows with a label
  *   MC_SCORING_QUESTIONS  classes      f1a, em (mc_score_questions), accuracy: MultiRC
  *   MC_SCORING_TEXTS      texts        f1, em (mc_answer_score), rougeL (its F1), each the best of
  *                                      the row's references: SQuAD, and texts of one's own. Of a

@@ -5,9 +5,12 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 
 #include "core/base/memory_internal.h"
+#include "datasets/correlation.h"
 #include "datasets/loader.h"
+#include "datasets/scorer.h"
 #include "tests/datasets/fixture.h"
 #include "tests/datasets/prompt_tokenizers.h"
 
@@ -170,6 +173,41 @@ static void test_values(void **state)
     d = read_rows(f, "c.csv", "t,mean,toxic\nx,1,0\ny,0,1\n", &several);
     expect_ok(f->ctx);
     expect_values(d, 1, 3, (float[]){0, 0, 1});
+}
+
+/* More classes than mc_accuracy counts: the mean over those that occur. */
+static void test_many_classes(void **state)
+{
+    fixture *f = *state;
+    mc_data_row rows[40];
+    char label[40][8];
+    for (int i = 0; i < 40; i++) {
+        snprintf(label[i], sizeof label[i], "%d", i % 20);
+        rows[i] = (mc_data_row){.text = "x", .label = label[i]};
+    }
+    mc_dataset *d = mc_dataset_from_rows(
+        f->ctx, "rows", rows, 40, &(mc_data_columns){.kind = MC_TASK_CLASSIFY}, f->tok, NULL);
+    expect_ok(f->ctx);
+    mc_scorer *scorer = mc_scorer_new(d);
+    for (int i = 0; i < 40; i++) /* one of class 0's two rows is called 1 */
+        mc_scorer_add_class(scorer, i, i == 20 ? 1 : mc_dataset_label(d, i));
+    mc_score score;
+    assert_int_equal(mc_scorer_finish(scorer, &score), MC_OK);
+    double f1 = (2.0 / 3 + 4.0 / 5 + 18) / 20;
+    assert_true(fabs(mc_score_value(&score, "f1") - f1) < 1e-12);
+    assert_true(fabs(mc_score_value(&score, "accuracy") - 39.0 / 40) < 1e-12);
+}
+
+/* scipy.stats.pearsonr and spearmanr of the same numbers. */
+static void test_correlations(void **state)
+{
+    fixture *f = *state;
+    const float pairs[] = {1, 2, 2, 1, 3, 4, 4, 4, 5, 7, 2, 0.5f};
+    assert_true(fabs(mc_pearson(pairs, 2, pairs + 1, 2, 6) - 0.8760439994622102) < 1e-12);
+    assert_true(fabs(mc_spearman(f->ctx, pairs, 2, pairs + 1, 2, 6) - 0.7941176470588236) < 1e-12);
+    assert_true(isnan(mc_pearson(pairs, 2, pairs + 1, 2, 1)));
+    assert_true(isnan(mc_pearson(pairs, 0, pairs + 1, 2, 6)));
+    assert_true(isnan(mc_spearman(f->ctx, pairs, 0, pairs + 1, 2, 6)));
 }
 
 /* ---- other sources --------------------------------------------------------------------------- */
@@ -618,6 +656,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_many_labels, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_values, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_many_classes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_correlations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_array, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_function, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_split, set_up, tear_down),
