@@ -1,10 +1,10 @@
-/* Products of few rows: C (m, n) = alpha A (m, k) B^T + beta C with the rows of B as they are stored.
+/* Products of few rows: C (m, n) = alpha A (m, k) B^T + beta C, with B's rows as they are stored.
  *
- * The libraries copy B into panels of their own first, which takes as long as the product when A has
- * few rows: of an encoder's single sentence, or a decoder's single token. Here every row of B is read
- * once from memory, and stays in the first cache while all rows of A pass by. Blocks of TILE rows of
- * each are multiplied at a time, as sums along k of whole vectors; B in 16 bits is converted on the
- * way. */
+ * The libraries copy B into panels of their own first, which takes as long as the product when A
+ * has few rows: those of an encoder's single sentence, or of a decoder's single token. Here every
+ * row of B is read once from memory, and stays in the first cache while all rows of A pass by.
+ * Blocks of TILE_A and TILE_B rows are multiplied at a time, as sums along k of whole vectors; B in
+ * 16 bits is converted on the way. */
 #include "core/device/cpu/isa/panel_internal.h"
 
 /* Rows of A and of B in a block: their products fill the registers, and are as many as a vector has
@@ -34,8 +34,7 @@ static inline __attribute__((always_inline)) mc_vector add_lanes(mc_vector *v)
 #else
     mc_lane_index lane;
     for (int i = 0; i < MC_LANES; i++) lane[i] = i;
-        /* v[i] and v[i + half] become one vector, whose lanes with this bit clear are of the first */
-#pragma GCC unroll 4
+XX#pragma GCC unroll 4
     for (int half = MC_LANES / 2; half > 0; half /= 2) {
         mc_lane_index second = -((lane & half) != 0);
         mc_lane_index kept = (lane & ~half) + second * MC_LANES;
