@@ -29,6 +29,7 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     cJSON_Delete(row);
     if (!line) return NULL;
     mc_dataset_options options = task_rows(model, 0, 0);
+    if (mc_model_get_heads(model).labels) options.prompt = (mc_prompt){0}; /* as a classifier */
     mc_dataset *dataset = mc_dataset_from_memory(ctx, "BoolQ", "--question and --passage", line,
                                                  strlen(line), "test", tokenizer, &options);
     cJSON_free(line);
@@ -48,6 +49,16 @@ static bool answer(mc_context *ctx, mc_model *model, mc_dataset *dataset, float 
     return out && !mc_failed(ctx);
 }
 
+/* A classifier of two labels, or a language model that answers in a prompt. */
+static bool can_answer(const mc_model *model)
+{
+    const char *task = mc_model_task(model);
+    int labels = mc_model_get_heads(model).labels;
+    bool prompted = mc_task_kind_for("BoolQ", mc_model_prompt(model).style) == MC_TASK_ANSWER;
+    if (task && strcmp(task, "BoolQ") != 0) return false;
+    return labels == 2 || (task && !labels && prompted);
+}
+
 static bool ask(const ask_options *o, mc_context *ctx)
 {
     mc_load_options load = {.saved_dtype = true, .revision = o->revision, .base = o->base};
@@ -55,8 +66,8 @@ static bool ask(const ask_options *o, mc_context *ctx)
         ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
     mc_model *model = mc_model_from_pretrained(ctx, o->model, &load);
     if (mc_failed(ctx)) return false;
-    const char *task = mc_model_task(model);
-    if (mc_model_get_heads(model).labels != 2 || (task && strcmp(task, "BoolQ") != 0)) {
+    if (!can_answer(model)) {
+        const char *task = mc_model_task(model);
         fprintf(stderr,
                 "error: %s: expected a model fine-tuned on BoolQ, found %s with %d labels\n",
                 o->model, task ? task : "one without a task", mc_model_get_heads(model).labels);

@@ -74,14 +74,30 @@ static void learns(const char *family, const char *task, const char *options, co
 static const char boolq[] = BOOLQ("a", "true") BOOLQ("b", "false") BOOLQ("c", "true")
     BOOLQ("d", "false") BOOLQ("e", "true") BOOLQ("f", "false");
 
+/* `ask` answers as the rows that were learned. */
+static void is_asked(void)
+{
+    const char *ask = "\"$MC\" ask --model o --question 'is it' --passage ";
+    char line[256];
+    for (char passage = 'a'; passage <= 'f'; passage++) {
+        snprintf(line, sizeof line, "%s%c", ask, passage);
+        if (run_in(&folder, "", line)) fail_msg("%s", err);
+        const char *expected = (passage - 'a') % 2 ? "no " : "yes ";
+        if (strncmp(out, expected, strlen(expected)) != 0) fail_msg("%c: %s", passage, out);
+    }
+}
+
 static void test_answers(void **state)
 {
     (void)state;
     write_rows("BoolQ", "train.jsonl", "val.jsonl", boolq);
     const char *expected = "result task=BoolQ accuracy=1.0000 f1=1.0000 n=6";
     learns("gpt2", "BoolQ", "--epochs 60 --lr 1e-2", expected);
+    is_asked();
     learns("t5", "BoolQ", "--epochs 60 --lr 1e-2", expected);
+    is_asked();
     learns("gpt2", "BoolQ", "--epochs 60 --lr 1e-2 --classifier", expected);
+    is_asked();
 }
 
 static void test_lcqmc(void **state)
