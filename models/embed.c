@@ -26,6 +26,7 @@ static mc_tensor *pool(mc_tape *t, const mc_embedder *e, const mc_model_output *
 {
     switch (e->o.pooling) {
     case MC_POOLING_CLS: return mc_first_tokens(t, out->last_hidden);
+    case MC_POOLING_MAX: return mc_max_pool(t, out->last_hidden);
     case MC_POOLING_POOLER: return out->pooled;
     default: return mc_mean_pool(t, out->last_hidden);
     }

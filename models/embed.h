@@ -27,6 +27,7 @@ typedef enum mc_pooling {
     MC_POOLING_DEFAULT = 0, /* the folder's; without one MEAN */
     MC_POOLING_MEAN,        /* of all tokens, special ones included */
     MC_POOLING_CLS,         /* the first token's */
+    MC_POOLING_MAX,         /* the largest of all tokens, for each column */
     MC_POOLING_POOLER,      /* the model's own pooler: tanh(W [CLS] + b); BERT */
 } mc_pooling;
 

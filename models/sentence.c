@@ -13,7 +13,7 @@ static const struct {
     mc_pooling pooling; /* 0: not supported */
 } poolings[] = {
     {"pooling_mode_cls_token", "cls", MC_POOLING_CLS},
-    {"pooling_mode_max_tokens", "max", 0},
+    {"pooling_mode_max_tokens", "max", MC_POOLING_MAX},
     {"pooling_mode_mean_tokens", "mean", MC_POOLING_MEAN},
     {"pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", 0},
     {"pooling_mode_weightedmean_tokens", "weightedmean", 0},
@@ -48,7 +48,7 @@ static mc_status take_pooling(mc_error *err, const char *path, const char *key, 
         return unsupported(err, path, key, "a second pooling, beside another one,", "one");
     c->pooling = poolings[number].pooling;
     if (c->pooling) return MC_OK;
-    return unsupported(err, path, key, poolings[number].name, "cls or mean");
+    return unsupported(err, path, key, poolings[number].name, "cls, max or mean");
 }
 
 /* "pooling_mode": "mean", or ["mean", ...]. */
@@ -65,7 +65,7 @@ static mc_status read_mode(mc_error *err, const char *path, const cJSON *mode,
         status = i < POOLINGS ? take_pooling(err, path, "pooling_mode", i, c)
                               : unsupported(err, path, "pooling_mode",
                                             cJSON_IsString(one) ? one->valuestring : "no name",
-                                            "cls or mean");
+                                            "cls, max or mean");
     }
     return status;
 }

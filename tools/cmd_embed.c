@@ -8,9 +8,9 @@
 #include "tools/text.h"
 #include "tools/text_job.h"
 
-static const char *const pooling_names[] = {"auto", "mean", "cls", "pooler", NULL};
+static const char *const pooling_names[] = {"auto", "mean", "cls", "max", "pooler", NULL};
 static const mc_pooling poolings[] = {MC_POOLING_DEFAULT, MC_POOLING_MEAN, MC_POOLING_CLS,
-                                      MC_POOLING_POOLER};
+                                      MC_POOLING_MAX, MC_POOLING_POOLER};
 static const char *const normalize_names[] = {"auto", "no", "yes", NULL};
 static const mc_normalize normalizes[] = {MC_NORMALIZE_DEFAULT, MC_NORMALIZE_NO, MC_NORMALIZE_YES};
 

@@ -465,6 +465,15 @@ typedef struct mc_kernels {
     mc_status (*mean_pool_backward)(mc_device *d, const mc_lengths *lengths,
                                     const int32_t *device_lengths, int64_t columns, mc_matrix dy,
                                     mc_matrix dx, bool accumulate);
+    /* y(i) = the largest of the rows of sequence i of x, each column for itself, zeros for an empty
+     * one; NaN is above all. */
+    mc_status (*max_pool)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
+                          int64_t columns, mc_matrix x, mc_matrix y);
+    /* dx [+]= dy(i) where x is y(i), in the first such row of sequence i, and zero elsewhere, also
+     * in the rows behind the last sequence. */
+    mc_status (*max_pool_backward)(mc_device *d, const mc_lengths *lengths,
+                                   const int32_t *device_lengths, int64_t columns, mc_matrix x,
+                                   mc_matrix y, mc_matrix dy, mc_matrix dx, bool accumulate);
     /* dx.data NULL: loss[0] += the sum of the elements' losses, loss[1] += their number. Otherwise
      * dx [+]= *seed (device memory) times the gradient, and `loss` is not used. */
     mc_status (*pair_loss)(mc_device *d, const mc_pair_loss_call *call, const float *seed,

@@ -524,6 +524,22 @@ static mc_status plan_mean_pool_backward(mc_device *d, const mc_lengths *lengths
        mean_pool_backward, lengths, device_lengths, columns, dy, dx, accumulate);
 }
 
+static mc_status plan_max_pool(mc_device *d, const mc_lengths *lengths,
+                               const int32_t *device_lengths, int64_t columns, mc_matrix x,
+                               mc_matrix y)
+{
+    DO(d, copied(d, x.dtype, lengths->total, columns, size_of(x)), max_pool, lengths,
+       device_lengths, columns, x, y);
+}
+
+static mc_status plan_max_pool_backward(mc_device *d, const mc_lengths *lengths,
+                                        const int32_t *device_lengths, int64_t columns, mc_matrix x,
+                                        mc_matrix y, mc_matrix dy, mc_matrix dx, bool accumulate)
+{
+    DO(d, copied(d, dx.dtype, lengths->total, columns, size_of(x) + bytes_changed(dx, accumulate)),
+       max_pool_backward, lengths, device_lengths, columns, x, y, dy, dx, accumulate);
+}
+
 static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,
                                 float *loss, mc_matrix dx, bool accumulate)
 {

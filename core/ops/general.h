@@ -56,6 +56,11 @@ MC_API mc_tensor *mc_mean(mc_tape *t, mc_tensor *x, int dim);
  * Rows behind the last sequence take no part, and their gradient is zero. */
 MC_API mc_tensor *mc_mean_pool(mc_tape *t, mc_tensor *x);
 
+/* The largest of each sequence's rows, each column for itself: (count, columns), of an x as above.
+ * An empty sequence gives zeros; NaN is above all. The gradient goes to the first row that has the
+ * largest. */
+MC_API mc_tensor *mc_max_pool(mc_tape *t, mc_tensor *x);
+
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
 /* a - b and a / b. As in mc_add, the shape of one must equal the other's or the end of it, and is

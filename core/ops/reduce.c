@@ -1,4 +1,4 @@
-/* Sums and means over a dimension, and over the rows of sequences. */
+/* Sums and means over a dimension; means and maxima over the rows of sequences. */
 #include "core/ops/general.h"
 #include "core/ops/ops_internal.h"
 
@@ -77,17 +77,60 @@ static void pool_backward(mc_tape *t, mc_node *node)
 
 static const mc_op pool_op = {.name = "mean pool", .backward = pool_backward};
 
+/* The lengths of a packed x, which are there on the device too from here on; NULL: an error. */
+static const mc_lengths *pool_lengths(mc_tape *t, const char *op, mc_tensor *x)
+{
+    const mc_lengths *lengths = mc_op_lengths(t, op, x);
+    if (lengths) mc_tape_device_lengths(t, lengths);
+    return mc_failed(mc_tape_context(t)) ? NULL : lengths;
+}
+
 mc_tensor *mc_mean_pool(mc_tape *t, mc_tensor *x)
 {
-    const mc_lengths *lengths = mc_op_lengths(t, "mean pool", x);
+    const mc_lengths *lengths = pool_lengths(t, "mean pool", x);
     if (!lengths) return NULL;
-    const int32_t *on_device = mc_tape_device_lengths(t, lengths);
-    if (mc_failed(mc_tape_context(t))) return NULL;
     int64_t columns = mc_tensor_columns(x);
     mc_tensor *y = mc_tape_tensor(t, x->dtype, MC_SHAPE(lengths->count, columns), NULL);
     if (!y) return NULL;
-    MC_KERNEL(t, "mean pool", mean_pool, lengths, on_device, columns, mc_matrix_of(x),
-              mc_matrix_of(y));
+    MC_KERNEL(t, "mean pool", mean_pool, lengths, mc_tape_device_lengths(t, lengths), columns,
+              mc_matrix_of(x), mc_matrix_of(y));
     mc_tape_record(t, &pool_op, y, 0, 1, &x);
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+typedef struct max_pool_state {
+    mc_tensor *y;
+} max_pool_state;
+
+static void max_pool_backward(mc_tape *t, mc_node *node)
+{
+    mc_tensor *x = node->inputs[0];
+    const max_pool_state *s = node->state;
+    bool accumulate;
+    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
+    if (dx)
+        MC_KERNEL(t, "max pool", max_pool_backward, x->lengths,
+                  mc_tape_device_lengths(t, x->lengths), mc_tensor_columns(x),
+                  mc_saved_matrix(t, x), mc_saved_matrix(t, s->y),
+                  mc_matrix_of(node->output->gradient), mc_matrix_of(dx), accumulate);
+}
+
+static const mc_op max_pool_op = {.name = "max pool", .backward = max_pool_backward};
+
+mc_tensor *mc_max_pool(mc_tape *t, mc_tensor *x)
+{
+    const mc_lengths *lengths = pool_lengths(t, "max pool", x);
+    if (!lengths) return NULL;
+    int64_t columns = mc_tensor_columns(x);
+    mc_tensor *y = mc_tape_tensor(t, x->dtype, MC_SHAPE(lengths->count, columns), NULL);
+    if (!y) return NULL;
+    MC_KERNEL(t, "max pool", max_pool, lengths, mc_tape_device_lengths(t, lengths), columns,
+              mc_matrix_of(x), mc_matrix_of(y));
+    mc_node *node = mc_tape_record(t, &max_pool_op, y, sizeof(max_pool_state), 1, &x);
+    if (node) {
+        ((max_pool_state *)node->state)->y = y;
+        mc_node_save(node, x);
+        mc_node_save(node, y);
+    }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

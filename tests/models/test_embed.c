@@ -78,6 +78,8 @@ static void expect(fixture *f, const char *text, const mc_embed_options *o, doub
         out[c] = o->pooling == MC_POOLING_POOLER ? (double)pooled[c] : (double)hidden[c];
         for (int r = 1; r < n && o->pooling == MC_POOLING_MEAN; r++)
             out[c] += (double)hidden[r * WIDE + c];
+        for (int r = 1; r < n && o->pooling == MC_POOLING_MAX; r++)
+            out[c] = fmax(out[c], (double)hidden[r * WIDE + c]);
         if (o->pooling == MC_POOLING_MEAN) out[c] /= n;
         length += out[c] * out[c];
     }
@@ -117,10 +119,11 @@ static void test_poolings(void **state)
         {.pooling = MC_POOLING_MEAN, .normalize = MC_NORMALIZE_NO},
         {.pooling = MC_POOLING_MEAN, .normalize = MC_NORMALIZE_YES},
         {.pooling = MC_POOLING_CLS, .normalize = MC_NORMALIZE_YES, .batch_tokens = 1},
+        {.pooling = MC_POOLING_MAX, .normalize = MC_NORMALIZE_NO},
         {.pooling = MC_POOLING_POOLER, .normalize = MC_NORMALIZE_NO, .threads = 3}};
     fixture f;
     open_fixture(&f);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         mc_embedder *e = mc_embedder_new(f.model, f.tok, &options[i]);
         assert_int_equal(mc_embedder_dim(e), WIDE);
         assert_int_equal(mc_embed_texts(e, f.texts, 120, rows), MC_OK);

@@ -85,6 +85,7 @@ static const huge_case huge_cases[] = {
     {"mean over the last dimension", {70000, 9, 129}},
     {"mean pool", {MANY, 64, 129}},
     {"mean pool", {9, 64, 65}},
+    {"max pool", {9, 64, 65}},
     {"exp", {1, 1000003}},
     {"sigmoid", {1000003, 3}},
     {"sub of a parameter", {ROW, 35000, 129}},

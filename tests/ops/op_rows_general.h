@@ -330,6 +330,32 @@ static void pool_reference(const op_call *c, double *y)
                 y[s * columns + i] += c->in[0].v[row * columns + i] / l->length[s];
 }
 
+/* Whole numbers, no two of 101 rows alike in a column, which 16 bits hold exactly: where two rows
+ * share the maximum there is no slope. */
+static void declare_max_pool(op_call *c)
+{
+    declare_pool(c);
+    op_input *in = &c->in[0];
+    for (int64_t i = 0; i < in->count; i++)
+        in->v[i] = (double)((i / c->n[2] * 37 + i % c->n[2] * 11) % 101 - 50);
+    set_elements(in->dtype, in->data, in->v, in->count);
+}
+
+static mc_tensor *run_max_pool(mc_tape *t, op_call *c) { return mc_max_pool(t, c->in[0].x); }
+
+static void max_pool_reference(const op_call *c, double *y)
+{
+    const mc_lengths *l = &c->lengths;
+    int64_t columns = c->n[2];
+    memset(y, 0, (size_t)c->out_count * sizeof *y);
+    for (int s = 0; s < l->count; s++)
+        for (int64_t row = l->offset[s]; row < l->offset[s + 1]; row++)
+            for (int64_t i = 0; i < columns; i++) {
+                double v = c->in[0].v[row * columns + i], *best = &y[s * columns + i];
+                if (row == l->offset[s] || v > *best) *best = v;
+            }
+}
+
 /* ---- one and two elements -------------------------------------------------------------------- */
 
 static void function_reference(const op_call *c, double *y)

@@ -283,8 +283,9 @@ static void test_packed_results(void **state)
                            mc_exp(t, x),
                            mc_sub(t, plain, x),
                            mc_div(t, x, plain)};
-    mc_tensor *others[] = {mc_slice(t, x, 0, 0, 5), mc_transpose(t, x, 0, 1), mc_sum(t, x, 0),
-                           mc_mean_pool(t, x), mc_concat(t, 1, &x, 0)};
+    mc_tensor *others[] = {mc_slice(t, x, 0, 0, 5), mc_transpose(t, x, 0, 1),
+                           mc_sum(t, x, 0),         mc_mean_pool(t, x),
+                           mc_max_pool(t, x),       mc_concat(t, 1, &x, 0)};
     assert_good(ctx);
     for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
         assert_ptr_equal(mc_tensor_lengths(packed[i]), l);

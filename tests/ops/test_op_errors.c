@@ -444,6 +444,7 @@ static void call_all(mc_tape *t)
     assert_null(mc_sum(t, NULL, 0));
     assert_null(mc_mean(t, NULL, 0));
     assert_null(mc_mean_pool(t, NULL));
+    assert_null(mc_max_pool(t, NULL));
     assert_null(mc_sub(t, NULL, NULL));
     assert_null(mc_div(t, NULL, NULL));
     assert_null(mc_exp(t, NULL));

@@ -140,8 +140,8 @@ static void test_refusals(void **state)
               "no column \"text\": expected one of \"id\", \"review\"");
     must_fail("$MC embed bert --data rows.csv --text review --output w.npy --max-length 99", 1,
               "32 positions");
-    must_fail("$MC embed bert --data rows.csv --text review --output w.npy --pooling max", 2,
-              "--pooling \"max\": expected one of auto, mean, cls, pooler");
+    must_fail("$MC embed bert --data rows.csv --text review --output w.npy --pooling median", 2,
+              "--pooling \"median\": expected one of auto, mean, cls, max, pooler");
     must_fail("$MC embed bert --data rows.csv --text review --output w.npy --prompt a "
               "--prompt-name b",
               2, "not both");

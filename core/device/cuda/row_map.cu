@@ -277,3 +277,99 @@ extern "C" mc_status mc_cuda_mean_pool_backward(mc_device *d, const mc_lengths *
     });
     return mc_cuda_launched(d, "mean_pool_backward");
 }
+
+/* ---- maxima over sequences ------------------------------------------------------------------- */
+
+struct max_pool_call {
+    const int32_t *lengths; /* length (count), then offset (count + 1) */
+    int64_t count, columns;
+    mc_view x, y; /* rows, sequences */
+
+    /* One thread for each chunk of a sequence's maximum. */
+    template <class T>
+    __device__ __forceinline__ void run(int64_t sequence, int64_t column, int n) const
+    {
+        const int64_t length = lengths[sequence], first = lengths[count + sequence];
+        float largest[mc_width<T>] = {};
+        for (int64_t row = first; row < first + length; row++) {
+            float v[mc_width<T>];
+            mc_load<T>(x, row * x.stride + column, n, v);
+#pragma unroll
+            for (int i = 0; i < mc_width<T>; i++)
+                if (row == first || v[i] > largest[i] || v[i] != v[i]) largest[i] = v[i];
+        }
+        mc_store<T>(y, sequence * y.stride + column, n, largest);
+    }
+};
+
+extern "C" mc_status mc_cuda_max_pool(mc_device *d, const mc_lengths *lengths,
+                                      const int32_t *device_lengths, int64_t columns, mc_matrix x,
+                                      mc_matrix y)
+{
+    if (lengths->count == 0 || columns == 0) return MC_OK;
+    MC_WITH_TYPE(mc_common_dtype(x, y), {
+        const int width = mc_width<T>;
+        max_pool_call call = {device_lengths, lengths->count, columns, mc_view_of(x, 2, width),
+                              mc_view_of(y, lengths->count, width)};
+        mc_launch_chunks<T>(d, lengths->count, columns, call);
+    });
+    return mc_cuda_launched(d, "max_pool");
+}
+
+struct max_slope_call {
+    const int32_t *lengths;
+    int64_t count, columns, capacity;
+    mc_view x, y, dy, dx; /* rows, sequences, sequences, rows */
+    bool accumulate;
+
+    /* One thread for each chunk of a sequence; the rows behind the last one are one more. */
+    template <class T>
+    __device__ __forceinline__ void run(int64_t sequence, int64_t column, int n) const
+    {
+        const bool tail = sequence == count;
+        if (tail && accumulate) return;
+        const int64_t first = lengths[count + sequence];
+        const int64_t length = tail ? capacity - first : lengths[sequence];
+        float largest[mc_width<T>] = {}, g[mc_width<T>] = {};
+        bool found[mc_width<T>];
+        if (!tail) {
+            mc_load<T>(y, sequence * y.stride + column, n, largest);
+            mc_load<T>(dy, sequence * dy.stride + column, n, g);
+        }
+#pragma unroll
+        for (int i = 0; i < mc_width<T>; i++) found[i] = tail;
+        for (int64_t row = first; row < first + length; row++) {
+            float v[mc_width<T>];
+            mc_load<T>(x, row * x.stride + column, n, v);
+#pragma unroll
+            for (int i = 0; i < mc_width<T>; i++) {
+                const bool here = !found[i] && v[i] == largest[i];
+                v[i] = here ? g[i] : 0.0f;
+                found[i] = found[i] || here;
+            }
+            mc_store_or_add<T>(dx, row * dx.stride + column, n, v, accumulate);
+        }
+    }
+};
+
+extern "C" mc_status mc_cuda_max_pool_backward(mc_device *d, const mc_lengths *lengths,
+                                               const int32_t *device_lengths, int64_t columns,
+                                               mc_matrix x, mc_matrix y, mc_matrix dy, mc_matrix dx,
+                                               bool accumulate)
+{
+    if (lengths->capacity == 0 || columns == 0) return MC_OK;
+    MC_WITH_TYPE(mc_common_dtype(x, y, dy, dx), {
+        const int width = mc_width<T>;
+        max_slope_call call = {device_lengths,
+                               lengths->count,
+                               columns,
+                               lengths->capacity,
+                               mc_view_of(x, 2, width),
+                               mc_view_of(y, lengths->count, width),
+                               mc_view_of(dy, lengths->count, width),
+                               mc_view_of(dx, 2, width),
+                               accumulate};
+        mc_launch_chunks<T>(d, lengths->count + 1, columns, call);
+    });
+    return mc_cuda_launched(d, "max_pool_backward");
+}

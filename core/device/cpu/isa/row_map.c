@@ -1,5 +1,5 @@
-/* Functions of whole rows: softmax, its logarithm, scaling to length 1; and means over the rows of
- * sequences. */
+/* Functions of whole rows: softmax, its logarithm, scaling to length 1; and means and maxima over
+ * the rows of sequences. */
 #include "core/device/cpu/isa/math_internal.h"
 
 typedef struct row_call {
@@ -196,6 +196,14 @@ mc_status MC_K(mean_pool)(mc_device *d, const mc_lengths *lengths, const int32_t
     return MC_OK;
 }
 
+/* Rows behind the last sequence have no gradient. */
+static void zero_tail(const mc_lengths *lengths, int64_t columns, mc_matrix dx)
+{
+    size_t size = mc_dtype_size(dx.dtype);
+    for (int64_t row = lengths->offset[lengths->count]; row < lengths->capacity; row++)
+        memset((char *)dx.data + (size_t)(row * dx.stride) * size, 0, (size_t)columns * size);
+}
+
 /* dx of the rows of one sequence. */
 static void spread(const float *g, int64_t first, int64_t length, mc_chunk k, mc_matrix dx,
                    bool accumulate)
@@ -219,9 +227,70 @@ mc_status MC_K(mean_pool_backward)(mc_device *d, const mc_lengths *lengths,
         const float *g = mc_read(dy, k.row * dy.stride + k.column, k.n, buffer);
         spread(g, lengths->offset[k.row], lengths->length[k.row], k, dx, accumulate);
     }
-    size_t size = mc_dtype_size(dx.dtype);
-    for (int64_t row = lengths->offset[lengths->count]; row < lengths->capacity; row++)
-        if (!accumulate)
-            memset((char *)dx.data + (size_t)(row * dx.stride) * size, 0, (size_t)columns * size);
+    if (!accumulate) zero_tail(lengths, columns, dx);
+    return MC_OK;
+}
+
+/* ---- maxima over sequences ------------------------------------------------------------------- */
+
+/* The largest of rows first .. first + length, some columns of it; NaN is above all. */
+static void pool_largest(mc_matrix x, int64_t first, int64_t length, mc_chunk k, float *largest)
+{
+    float buffer[MC_CHUNK];
+    memset(largest, 0, (size_t)k.n * sizeof *largest);
+    for (int64_t row = first; row < first + length; row++) {
+        const float *xs = mc_read(x, row * x.stride + k.column, k.n, buffer);
+        for (int i = 0; i < k.n; i++)
+            if (row == first || xs[i] > largest[i] || xs[i] != xs[i]) largest[i] = xs[i];
+    }
+}
+
+mc_status MC_K(max_pool)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
+                         int64_t columns, mc_matrix x, mc_matrix y)
+{
+    (void)d, (void)device_lengths;
+    mc_chunks c = mc_chunks_of(lengths->count, columns);
+#pragma omp parallel for schedule(dynamic) if (lengths->total * columns > MC_SERIAL)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        float largest[MC_CHUNK];
+        pool_largest(x, lengths->offset[k.row], lengths->length[k.row], k, largest);
+        mc_write(y, k.row * y.stride + k.column, k.n, largest, false);
+    }
+    return MC_OK;
+}
+
+/* dx of the rows of one sequence: g goes to the first row in which x is y. */
+static void spread_largest(mc_matrix x, const float *y, const float *g, int64_t first,
+                           int64_t length, mc_chunk k, mc_matrix dx, bool accumulate)
+{
+    float buffer[MC_CHUNK], out[MC_CHUNK];
+    bool found[MC_CHUNK] = {false};
+    for (int64_t row = first; row < first + length; row++) {
+        const float *xs = mc_read(x, row * x.stride + k.column, k.n, buffer);
+        for (int i = 0; i < k.n; i++) {
+            bool here = !found[i] && xs[i] == y[i];
+            out[i] = here ? g[i] : 0.0f;
+            found[i] = found[i] || here;
+        }
+        mc_write(dx, row * dx.stride + k.column, k.n, out, accumulate);
+    }
+}
+
+mc_status MC_K(max_pool_backward)(mc_device *d, const mc_lengths *lengths,
+                                  const int32_t *device_lengths, int64_t columns, mc_matrix x,
+                                  mc_matrix y, mc_matrix dy, mc_matrix dx, bool accumulate)
+{
+    (void)d, (void)device_lengths;
+    mc_chunks c = mc_chunks_of(lengths->count, columns);
+#pragma omp parallel for schedule(dynamic) if (lengths->total * columns > MC_SERIAL)
+    for (int64_t i = 0; i < c.count; i++) {
+        mc_chunk k = mc_chunk_at(c, i);
+        float largest[MC_CHUNK], buffer[MC_CHUNK];
+        const float *ys = mc_read(y, k.row * y.stride + k.column, k.n, largest);
+        const float *g = mc_read(dy, k.row * dy.stride + k.column, k.n, buffer);
+        spread_largest(x, ys, g, lengths->offset[k.row], lengths->length[k.row], k, dx, accumulate);
+    }
+    if (!accumulate) zero_tail(lengths, columns, dx);
     return MC_OK;
 }
