@@ -160,9 +160,29 @@ static void plan_places(mc_module_root *root, mc_bucket *plan, int *count, place
         }
 }
 
-/* Memory for the values of a planned bucket: whole, or a share at level 3. */
-static bool plan_values(mc_module_root *root, mc_bucket *b)
+/* The old bucket whose values, whole and alone, become those of a planned one, such as a block that
+ * is frozen: they stay where they are then. NULL: none. */
+static mc_bucket *same_values(mc_module_root *root, const mc_bucket *b, const place *places)
 {
+    mc_bucket *same = NULL;
+    for (size_t i = 0; i < root->stored_count; i++) {
+        const mc_stored *stored = root->stored[i];
+        if (places[i].bucket != b) continue;
+        if (!stored->bucket || (same && stored->bucket != same)) return NULL;
+        if (stored->offset != places[i].offset) return NULL;
+        same = stored->bucket;
+    }
+    bool whole = same && same->count == b->count && same->stored_count == b->stored_count;
+    return whole && !same->level && !same->host ? same : NULL;
+}
+
+/* Memory for the values of a planned bucket: whole, or a share at level 3. */
+static bool plan_values(mc_module_root *root, mc_bucket *b, const place *places)
+{
+    mc_bucket *same = root->bucket_count ? same_values(root, b, places) : NULL;
+    if (same) b->data = same->data;
+    if (same) return true;
+
     size_t size = mc_dtype_size(b->dtype);
     void **to = b->level == 3 ? &b->kept : &b->data;
     size_t bytes = (size_t)(b->level == 3 ? b->share : b->count) * size;
@@ -182,9 +202,9 @@ static bool plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, plac
         b->level = root->bucket_count ? 0 : mc_bucket_level(root, b, false);
         b->gradient_dtype = mc_bucket_gradient_dtype(root, b);
         b->stored = mc_malloc((size_t)b->stored_count * sizeof *b->stored);
-        b->stored_count = 0;
         if (!b->stored) return !mc_fail_nomem(root->ctx, "parameter buckets");
-        if (!plan_values(root, b)) return false;
+        if (!plan_values(root, b, places)) return false;
+        b->stored_count = 0;
     }
     return true;
 }
@@ -215,6 +235,14 @@ static bool plan_arrays(mc_module_root *root, const place *places)
     return true;
 }
 
+/* Values that two layouts share belong to one of them: to `layout`'s buckets no more. */
+static void give_up_shared(mc_bucket *layout, int count, const mc_bucket *other, int other_count)
+{
+    for (int i = 0; i < count; i++)
+        for (int k = 0; layout[i].data && k < other_count; k++)
+            if (layout[i].data == other[k].data) layout[i].data = NULL;
+}
+
 static void copy_range(mc_module_root *root, void *to_base, int64_t to, const void *from_base,
                        int64_t from, int64_t count, mc_dtype dtype)
 {
@@ -238,7 +266,8 @@ static void move_stored(mc_module_root *root, mc_stored *stored, place to)
     mc_bucket *old = stored->bucket, *new = to.bucket;
     if (old) {
         int64_t from = stored->offset, n = stored->count;
-        copy_range(root, new->data, to.offset, old->data, from, n, root->dtype);
+        if (new->data != old->data)
+            copy_range(root, new->data, to.offset, old->data, from, n, root->dtype);
         copy_range(root, new->gradient, to.offset, old->gradient, from, n, MC_F32);
         new->summed |= old->summed; /* so are all of them, where they are not zero */
         for (int k = 0; k < MC_STATE_SLOTS; k++) move_state(root, new, to.offset, old, from, n, k);
@@ -283,12 +312,14 @@ static mc_status lay_out(mc_module_root *root)
             for (size_t i = 0; i < root->stored_count; i++)
                 if (comes_in_pass(root->stored[i], pass))
                     move_stored(root, root->stored[i], places[i]);
+        give_up_shared(root->buckets, root->bucket_count, plan, count);
         mc_buckets_free(root, root->buckets, root->bucket_count);
         root->buckets = plan;
         root->bucket_count = count;
         root->placed = false;
         if (again) make_shares(root);
     } else if (plan) {
+        give_up_shared(plan, count, root->buckets, root->bucket_count);
         mc_buckets_free(root, plan, count);
     }
     mc_free(places);

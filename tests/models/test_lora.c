@@ -290,6 +290,27 @@ static void test_memory(void **state)
     }
 }
 
+/* A model that is loaded already is not copied for its factors: frozen weights stay where they
+ * are. */
+static void test_added_later(void **state)
+{
+    mc_context *ctx = *state;
+    static float before[MOST_LOGITS], after[MOST_LOGITS];
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        mc_model *model = tiny_model(ctx, &tiny_families[f], NULL);
+        int64_t count = family_logits(model, (part){PACKED, -1}, before);
+        size_t weights = sizeof(float) * (size_t)mc_module_parameter_count(&model->module);
+        size_t least = ctx->device->memory.in_use;
+        ctx->device->memory.peak = least;
+        assert_int_equal(mc_lora_add(model, &(mc_lora_options){.rank = 1}), MC_OK);
+        assert_int_equal(mc_module_layout(model->module.root), MC_OK);
+        assert_in_range(ctx->device->memory.peak - least, 1, weights / 2);
+        family_logits(model, (part){PACKED, -1}, after);
+        assert_memory_equal(after, before, (size_t)count * sizeof *after);
+        mc_model_free(model);
+    }
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static mc_model *load(mc_context *ctx, const char *path, const mc_load_options *options)
@@ -562,10 +583,10 @@ static void test_state_errors(void **state)
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up_context, tear_down_context)
-    const struct CMUnitTest tests[] = {TEST(test_values),     TEST(test_gradients),
-                                       TEST(test_training),   TEST(test_memory),
-                                       TEST(test_files),      TEST(test_head),
-                                       TEST(test_new_pooler), TEST(test_option_errors),
-                                       TEST(test_bad_files),  TEST(test_state_errors)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_values),    TEST(test_gradients),   TEST(test_training),
+        TEST(test_memory),    TEST(test_added_later), TEST(test_files),
+        TEST(test_head),      TEST(test_new_pooler),  TEST(test_option_errors),
+        TEST(test_bad_files), TEST(test_state_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
