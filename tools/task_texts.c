@@ -33,9 +33,10 @@ typedef struct targets {
     int64_t count;
 } targets;
 
-/* All but the token that ends a text (`end`): a candidate's probability is that of its words. */
+/* All that a row is trained to give: where an answer ends a text, its end is part of it, or a short
+ * candidate would be more probable than any that it begins. */
 static bool find_targets(mc_context *ctx, const mc_lengths *lengths, const int32_t *target,
-                         int64_t end, targets *all)
+                         targets *all)
 {
     size_t room = (size_t)lengths->offset[lengths->count] + 1;
     *all = (targets){.row = malloc(room * sizeof *all->row),
@@ -47,7 +48,7 @@ static bool find_targets(mc_context *ctx, const mc_lengths *lengths, const int32
     }
     for (int s = 0; s < lengths->count; s++)
         for (int32_t i = lengths->offset[s]; i < lengths->offset[s] + lengths->length[s]; i++) {
-            if (target[i] < 0 || target[i] == end) continue;
+            if (target[i] < 0) continue;
             all->row[all->count] = i;
             all->label[all->count] = target[i];
             all->sequence[all->count++] = s;
@@ -105,8 +106,7 @@ bool task_add_candidates(mc_tape *t, const task_exam *e, task_counts *c)
     int32_t *target = hidden ? read_ids(c->ctx, b->targets) : NULL;
     targets all = {0};
     if (!sum || !tokens) mc_set_error(c->ctx, MC_ERR_NOMEM, "out of memory for a batch's answers");
-    int64_t end = mc_model_get_shape(e->model).eos_token;
-    bool ok = sum && tokens && target && find_targets(c->ctx, lengths, target, end, &all) &&
+    bool ok = sum && tokens && target && find_targets(c->ctx, lengths, target, &all) &&
               add_up(t, e->model, hidden, &all, sum, tokens);
     for (int i = 0; ok && i < b->rows; i++)
         mc_scorer_add_candidate(c->scorer, b->row_index[i], sum[i], tokens[i]);

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include "core/base/memory_internal.h"
 #include "core/modelcenter.h"
 #include "core/tensor/tensor_internal.h"
 #include "tests/datasets/benchmark_test.h"
@@ -425,6 +426,54 @@ static void test_forms(void **state)
     mc_clear_error(f->ctx);
 }
 
+/* Every allocation fails in turn: an error that says so, or the same rows. */
+static void test_memory(void **state)
+{
+#ifdef MC_FAULT_INJECTION
+    static const struct kind {
+        const char *task, *data;
+        mc_prompt_style style;
+        int rows;
+    } kinds[] = {{"COPA",
+                  "{\"premise\":\"p\",\"choice1\":\"a\",\"choice2\":\"b\",\"question\":\"cause\","
+                  "\"label\":1}",
+                  MC_PROMPT_DECODER, 2},
+                 {"MultiRC",
+                  "{\"passage\":{\"text\":\"P\",\"questions\":[{\"question\":\"Q\",\"answers\":["
+                  "{\"text\":\"a\",\"label\":1}]}]}}",
+                  MC_PROMPT_T5, 1},
+                 {"ReCoRD", record, MC_PROMPT_T5, 2},
+                 {"SQuAD", squad, MC_PROMPT_T5, 2},
+                 {"HellaSwag", hellaswag, MC_PROMPT_DECODER, 2},
+                 {"LCQMC", lcqmc, MC_PROMPT_CPM1, 2}};
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const struct kind *k = &kinds[i];
+        mc_dataset_options options = {.prompt = {k->style, 0}};
+        bool done = false;
+        for (long n = 1; !done; n++) {
+            mc_fault_fail_at(n, false);
+            mc_dataset *d = mc_dataset_from_memory(f->ctx, k->task, "F", k->data, strlen(k->data),
+                                                   "train", f->tok[k->style], &options);
+            mc_scorer *s = mc_scorer_new(d);
+            mc_score score;
+            mc_scorer_finish(s, &score);
+            done = mc_fault_count() < n;
+            mc_fault_fail_at(0, false);
+            assert_true(mc_failed(f->ctx) || mc_dataset_rows(d) == k->rows);
+            assert_true(!mc_failed(f->ctx) || mc_error_status(f->ctx) == MC_ERR_NOMEM);
+            assert_true(!done || !mc_failed(f->ctx));
+            mc_clear_error(f->ctx);
+            mc_scorer_free(s);
+            mc_dataset_free(d);
+        }
+    }
+#else
+    (void)state;
+    skip();
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -435,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_record_scores),  cmocka_unit_test(test_hellaswag),
         cmocka_unit_test(test_squad),          cmocka_unit_test(test_multirc_scores),
         cmocka_unit_test(test_real_files),     cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

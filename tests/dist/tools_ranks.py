@@ -320,6 +320,35 @@ def test_finetuning(folder):
     check(said[0] and said[0] == said[1] == said[2], f"asked on 1, 2 and 3 ranks: {said}")
 
 
+def test_finetuning_goes_on(folder):
+    """101 rows in steps of 20, so that the last step of an epoch has one row: a run that stops before it
+    goes on to the bit, and on other numbers of ranks, in other pieces, up to rounding."""
+    def tuned(ranks, passes, *more):
+        return Job(folder, ranks, ["finetune", "bert", "--task", "BoolQ", "--config", QUICKSTART, "--data",
+                                   folder / "qa", "--batch-size", 20 // ranks // passes, "--rows-per-step", 20,
+                                   "--epochs", 2, "--lr", "1e-3", "--eval-every", 4, "--keep", "best", *more])
+
+    def model(name):
+        return (folder / name / "model.safetensors").read_bytes()
+
+    files = [("--output", folder / name, "--log-jsonl", folder / f"{name}.jsonl") for name in ("whole", "parts", "moved")]
+    whole = tuned(2, 2, *files[0]).result()
+    for stop in (5, 9):
+        job = tuned(2, 2, *files[1], "--resume", "--stop-after", stop)
+        check(job.wait() == 0 and "stopped at step" in job.read("err", 0), f"stopped: {job} {job.read('err', 0)[-500:]}")
+    parts = tuned(2, 2, *files[1], "--resume").result()
+    check(whole.get("accuracy") == parts.get("accuracy") and model("whole") == model("parts"),
+          f"to the bit: {whole} {parts}")
+    check(steps_of(folder / "whole.jsonl") == steps_of(folder / "parts.jsonl"), "the same losses and norms")
+    tuned(1, 1, "--dropout", 0, "--log-jsonl", folder / "one.jsonl").result()
+    for ranks, passes, stop in ((4, 1, 3), (1, 4, 7), (2, 5, 0)):
+        more = ("--stop-after", stop) if stop else ()
+        job = tuned(ranks, passes, "--dropout", 0, *files[2], "--resume", *more)
+        check(job.wait() == 0, f"on {ranks} ranks, {passes} passes: {job.read('err', 0)[-500:]}")
+    check("the run was begun on 1 rank, it goes on on 2" in job.read("err", 0), f"it says so: {job}")
+    same_steps(steps_of(folder / "one.jsonl"), steps_of(folder / "moved.jsonl"), "in other pieces")
+
+
 def write_t5(folder):
     """A small T5 whose tokens are characters, and two benchmarks with questions of several rows and texts."""
     folder.mkdir()
