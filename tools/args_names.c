@@ -11,8 +11,6 @@ static const struct {
 } same_options[] = {
     {"model", "pretrained", false},
     {"pretrained", "model", false},
-    {"save-total-limit", "keep", true},
-    {"keep", "save-total-limit", true},
     {"max-encoder-length", "max-length", true},
     {"max-decoder-length", "max-target-length", true},
 };

@@ -333,8 +333,10 @@ static void add_own_rows(args_table *table, pretrain_options *o)
                       "steps from checkpoint to checkpoint; 0: only at the end, or on Ctrl-C"),
              .known_as = "save-steps,save-interval"},
             {ARGS_INT("keep", &o->keep, 0, 1000000,
-                      "older checkpoints that stay beside the newest"),
-             .known_as = "save-total-limit"},
+                      "older checkpoints that stay beside the newest")},
+            {ARGS_INT("save-total-limit", &o->save_total_limit, 1, 1000000,
+                      "the same, the newest included"),
+             .default_text = ""},
             {ARGS_BYTES("max-shard-size", &o->max_shard_size,
                         "save the weights in several files of at most this size"),
              .default_text = "one file"},
@@ -445,6 +447,7 @@ static int parse_and_run(pretrain_options o, int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code) || !check(&spec, &o, &code)) return code;
+    if (o.save_total_limit) o.keep = o.save_total_limit - 1;
     return run(&o);
 }
 

@@ -23,7 +23,7 @@ typedef struct pretrain_options {
     int64_t batch_size;     /* of a rank; 0: auto. tokens_per_step is that of all ranks */
     int64_t seq_length, tokens_per_step, steps, stop_after;
     int64_t val_every, val_batches, sample_every, sample_length, save_every;
-    int keep;
+    int keep, save_total_limit; /* the same, the newest included; 0: not given */
     double beta1, beta2, eps, dropout;
     double memory; /* GiB; 0: what is free */
     double peak_tflops;

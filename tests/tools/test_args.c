@@ -169,7 +169,6 @@ static void test_names_elsewhere(void **state)
     const args_option options[] = {
         {ARGS_PATH("pretrained", &pretrained, "weights"), .required = true},
         {ARGS_CHOICE("dtype", &dtype, dtypes, "of weights")},
-        {ARGS_INT("save-total-limit", &limit, 0, 9, "checkpoints")},
         {ARGS_INT("max-length", &length, 0, 99, "tokens")},
         {ARGS_INT("epochs", &epochs, 0, 9, "passes")},
         {0},
@@ -184,15 +183,13 @@ static void test_names_elsewhere(void **state)
     int code;
     FILE *said = fmemopen(shown, sizeof shown, "w");
 #define TRY(spec, ...) args_parse_to(spec, COUNT(__VA_ARGS__), ARGV(__VA_ARGS__), &code, said, said)
-    assert_true(
-        TRY(&spec, "--model", "x", "--dtype", "bfloat16", "--keep", "3", "--max_encoder_length=7"));
+    assert_true(TRY(&spec, "--model", "x", "--dtype", "bfloat16", "--max_encoder_length=7"));
     assert_string_equal(pretrained, "x");
-    assert_true(dtype == 2 && limit == 3 && length == 7);
+    assert_true(dtype == 2 && length == 7);
     assert_true(TRY(&spec, "--pretrained", "y", "--dtype=float16") && dtype == 1);
     assert_true(TRY(&spec, "--pretrained", "y", "--dtype=fp32") && dtype == 0);
     assert_true(TRY(&other, "--pretrained", "z", "--keep", "best") && keep == 1);
     assert_string_equal(pretrained, "z");
-    assert_false(TRY(&other, "--save-total-limit", "3")); /* this keep is something else */
     assert_false(TRY(&other, "--max_iters", "3"));
     assert_false(TRY(&other, "--epochs", "3"));
     assert_false(TRY(&spec, "--num_train_epochs", "3"));
@@ -200,12 +197,10 @@ static void test_names_elsewhere(void **state)
     assert_false(TRY(&spec, "--help"));
     fclose(said);
     static const char *const expected[] = {
-        "unknown option \"--save-total-limit\"\n",
         "unknown option \"--max_iters\" (did you mean --steps?)",
         "unknown option \"--epochs\" (did you mean --steps?)",
         "unknown option \"--num_train_epochs\" (did you mean --epochs?)",
-        "--dtype \"float8\": expected one of f32, f16, bf16\n",
-        "(also --model; a path; required)"};
+        "--dtype \"float8\": expected one of f32, f16, bf16\n", "(also --model; a path; required)"};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
         if (!strstr(shown, expected[i])) fail_msg("\"%s\" is not in:\n%s", expected[i], shown);
 }

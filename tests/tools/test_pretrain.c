@@ -248,7 +248,7 @@ static void test_interrupted_validation(void **state)
 static void test_saves_overlap(void **state)
 {
     (void)state;
-    must("$T --steps 30 --save-every 1 --keep 1 --output often");
+    must("$T --steps 30 --save-every 1 --save-total-limit 3 --output often");
     const char *at = err;
     for (int step = 1; step <= 30; step++) {
         char line[80];
@@ -256,7 +256,7 @@ static void test_saves_overlap(void **state)
         if (!(at = strstr(at, line))) fail_msg("no line%s in order in:\n%s", line, err);
     }
     must("test \"$(ls often | tr '\\n' ' ')\" = "
-         "'checkpoint-29 checkpoint-30 config.json model.safetensors ' && "
+         "'checkpoint-28 checkpoint-29 checkpoint-30 config.json model.safetensors ' && "
          "cmp often/model.safetensors often/checkpoint-30/model.safetensors && "
          "$T --steps 30 --output once && "
          "cmp often/checkpoint-30/optimizer.safetensors once/checkpoint-30/optimizer.safetensors");
