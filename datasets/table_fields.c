@@ -152,11 +152,13 @@ static bool reserve_decoded(mc_table *t)
 static bool decode(mc_table *t, mc_field *field)
 {
     if (!reserve_decoded(t)) return false;
-    const char *from = t->window + t->row + field->start;
+    const char *from = t->window + t->row + field->start, *end = from + field->size;
     char *to = field->decoded = t->decoded + t->decoded_used;
-    for (size_t i = 0; i < field->size; i++) {
-        *to++ = from[i];
-        i += from[i] == '"';
+    for (const char *quote; from < end; from = quote ? quote + 2 : end) {
+        quote = memchr(from, '"', (size_t)(end - from));
+        size_t size = (size_t)((quote ? quote + 1 : end) - from);
+        memcpy(to, from, size);
+        to += size;
     }
     *to++ = '\0';
     t->decoded_used += (size_t)(to - field->decoded);

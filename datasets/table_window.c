@@ -76,10 +76,21 @@ bool mc_table_find(mc_table *t, char wanted, size_t *at)
     }
 }
 
+/* Whether the next eight bytes are ASCII and none is NUL. */
+static bool is_plain(const char *text)
+{
+    const uint64_t high = UINT64_C(0x8080808080808080), ones = UINT64_C(0x0101010101010101);
+    uint64_t word;
+    memcpy(&word, text, sizeof word);
+    return !((word | (word - ones)) & high); /* of ASCII, NUL alone borrows into its high bit */
+}
+
 bool mc_table_check_text(mc_table *t)
 {
     const char *row = t->window + t->row;
     for (size_t i = 0, length; i < t->used; i += length) {
+        length = sizeof(uint64_t);
+        if (t->used - i >= length && is_plain(row + i)) continue;
         length = mc_utf8_length(row + i, t->used - i);
         if (length && row[i]) continue;
         mc_table_fail_at(t, i, length ? "a NUL character" : "byte 0x%02X is no UTF-8",
