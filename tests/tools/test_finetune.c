@@ -15,8 +15,9 @@
 
 static void read_into(char *text, const char *name) { read_text(text, &folder, name); }
 
-/* With MC_TEST_DEVICE=cuda all runs are there. Runs a shell line in the folder; $T stands for the command with what runs share: 74 rows, which
- * are 10 steps of an epoch with 8 rows, the last one of 2. */
+/* Runs a shell line in the folder; $T stands for the command with what runs share: 74 rows, which
+ * are 10 steps of an epoch with 8 rows, the last one of 2. With MC_TEST_DEVICE=cuda all runs are
+ * there. */
 static int run(const char *line)
 {
     return run_in(
