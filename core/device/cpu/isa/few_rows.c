@@ -34,7 +34,7 @@ static inline __attribute__((always_inline)) mc_vector add_lanes(mc_vector *v)
 #else
     mc_lane_index lane;
     for (int i = 0; i < MC_LANES; i++) lane[i] = i;
-    /* v[i] and v[i + half] become one vector: lanes with this bit clear are of the first */
+        /* v[i] and v[i + half] become one vector: lanes with this bit clear are of the first */
 #pragma GCC unroll 4
     for (int half = MC_LANES / 2; half > 0; half /= 2) {
         mc_lane_index second = -((lane & half) != 0);
