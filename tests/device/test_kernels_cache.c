@@ -1,5 +1,5 @@
 /* The kernels of generation and of residual streams, against plain loops in double. */
-#include "tests/device/kernel_test.h"
+#include "tests/device/choose_test.h"
 
 /* ---- attention over a cache ------------------------------------------------------------------ */
 
@@ -99,6 +99,55 @@ static void test_attention_cached(void **state)
     for (int mode = 0; mode < 4; mode++) run_cached(&cases[n], float_types[d], mode & 1, mode & 2);
 }
 
+/* ---- choosing tokens ------------------------------------------------------------------------- */
+
+static void run_choose(const choose_case *c, mc_dtype dtype)
+{
+    matrix logits = choose_logits(c, dtype);
+    choose_memory before = choose_begin(c);
+    FOR_TABLES(t)
+    {
+        choose_memory after = before;
+        after.seen = malloc(before.seen_bytes);
+        assert_non_null(after.seen);
+        memcpy(after.seen, before.seen, before.seen_bytes);
+        mc_choose_call call = choose_call_of(c, &after);
+        assert_int_equal(t->k->choose_tokens(device, &call, logits.m), MC_OK);
+        choose_check(c, &before, &after, &logits, 1e-12, t->name);
+        free(after.seen);
+    }
+    free(before.seen);
+    matrix_free(&logits);
+}
+
+static void test_choose_tokens(void **state)
+{
+    (void)state;
+    for (int n = 0; n < CHOOSE_CASES; n++)
+        FOR_TYPES(d) run_choose(&choose_cases[n], float_types[d]);
+}
+
+/* What is no number ends that answer alone. */
+static void test_choose_from_nan(void **state)
+{
+    (void)state;
+    const choose_case c = {40, {false, 1, 1, 0, 1, 0}};
+    matrix logits = choose_logits(&c, MC_F32);
+    ((float *)logits.m.data)[7] = NAN;
+    FOR_TABLES(t)
+    {
+        choose_memory m = choose_begin(&c);
+        mc_choose_call call = choose_call_of(&c, &m);
+        assert_int_equal(t->k->choose_tokens(device, &call, logits.m), MC_OK);
+        assert_int_equal(m.chosen[0][choose_answer[0]].token, MC_CHOSEN_NOT_FINITE);
+        assert_int_equal(m.state[MC_ROW_ENDED][0], 1);
+        assert_int_equal(m.state[MC_ROW_POSITION][0], 1000 * MC_ROW_POSITION);
+        assert_int_equal(m.chosen[1][choose_answer[1]].token, 20);
+        free(m.seen);
+    }
+    matrix_free(&logits);
+}
+
 /* ---- rows and sums --------------------------------------------------------------------------- */
 
 static void test_scatter_rows(void **state)
@@ -174,8 +223,8 @@ static void test_residual_sum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention_cached),
-        cmocka_unit_test(test_scatter_rows),
+        cmocka_unit_test(test_attention_cached), cmocka_unit_test(test_choose_tokens),
+        cmocka_unit_test(test_choose_from_nan),  cmocka_unit_test(test_scatter_rows),
         cmocka_unit_test(test_residual_sum),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
