@@ -151,7 +151,9 @@ static void recorded_step(mc_context *ctx, void *state)
 {
     model_decoder *d = state;
     mc_tape *t = mc_tape_begin_eval(ctx);
+    ctx->device->chained = true;
     if (t) choose_from(t, d->chooser, run_rows(t, d, d->chooser));
+    ctx->device->chained = false;
     mc_tape_end(t);
 }
 

@@ -29,12 +29,11 @@ enum {
 };
 
 /* What is known of each row of a running batch: i32 (MC_ROW_FIELDS, rows). A step of the model
- * reads the first six, choose_tokens writes those of the next step. Of a row whose answer has ended
- * nothing changes any more but MC_ROW_STEP, so running it again changes nothing either. */
+ * reads those before MC_ROW_ANSWER, choose_tokens writes them for the next step. Of a row whose
+ * answer has ended nothing changes but MC_ROW_STEP, so running it again changes nothing either. */
 enum {
     MC_ROW_TOKEN,    /* to be run next */
     MC_ROW_POSITION, /* of that token in its sequence */
-    MC_ROW_PLACE,    /* the row of the cache that its key and value go to */
     MC_ROW_LENGTH,   /* tokens of its sequence in the cache, itself included */
     MC_ROW_FIRST,    /* the row of the cache where the sequence begins */
     MC_ROW_MEMORY,   /* the same in the memory of an encoder, and the rows there */
@@ -96,7 +95,6 @@ MC_ANYWHERE void mc_choose_note(const mc_choose_call *c, int64_t row, mc_chosen 
     if (ends) return;
     at[MC_ROW_TOKEN * c->stride] = chosen.token;
     at[MC_ROW_POSITION * c->stride]++;
-    at[MC_ROW_PLACE * c->stride]++;
     at[MC_ROW_LENGTH * c->stride]++;
 }
 

@@ -137,6 +137,9 @@ typedef struct mc_cached_attention {
      * s * capacity. In device memory; `longest` is known on the host. */
     const int32_t *lengths, *first;
     int64_t capacity, longest;
+    /* (sequences, heads * head_dim): keys and values of the queries' own tokens, the last that each
+     * sequence sees. They go to their rows of k and v first. NULL data: they are there. */
+    mc_matrix new_k, new_v;
     /* Added to the scores, NULL: none: as in mc_attention_shape, of a query that stands where the
      * last of its keys does. position_limit >= longest. */
     const float *position_bias;

@@ -113,10 +113,10 @@ bool mc_kv_cache_begin_rows(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens
     c->first = false;
     c->tokens = tokens;
     c->longest = c->shape.capacity;
-    c->rows = mc_row_field(t, state, MC_ROW_PLACE, count);
+    c->rows = NULL;
     c->lengths = mc_row_field(t, state, MC_ROW_LENGTH, count);
     c->firsts = mc_row_field(t, state, MC_ROW_FIRST, count);
-    return c->rows && c->lengths && c->firsts;
+    return c->lengths && c->firsts;
 }
 
 void mc_kv_cache_end(mc_kv_cache *c)
@@ -176,15 +176,16 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv
     mc_matrix keys = {c->k[layer], qkv->dtype, width}, values = {c->v[layer], qkv->dtype, width};
     k.data = (char *)q.data + third;
     v.data = (char *)q.data + 2 * third;
-    MC_KERNEL(t, op, scatter_rows, rows, width, k, mc_tensor_data(c->rows), keys);
-    MC_KERNEL(t, op, scatter_rows, rows, width, v, mc_tensor_data(c->rows), values);
-    if (c->first)
+    if (c->first) {
+        MC_KERNEL(t, op, scatter_rows, rows, width, k, mc_tensor_data(c->rows), keys);
+        MC_KERNEL(t, op, scatter_rows, rows, width, v, mc_tensor_data(c->rows), values);
         return mc_sdpa(t, qkv,
                        &(mc_sdpa_options){.heads = o->heads,
                                           .scale = o->scale,
                                           .causal = !o->marks,
                                           .position_bias = o->position_bias,
                                           .marks = o->marks});
+    }
     mc_tensor *y = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(rows, width), qkv);
     if (!y) return NULL;
     int head_dim = (int)(width / o->heads);
@@ -196,6 +197,8 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv
                                  .first = mc_tensor_data(c->firsts),
                                  .capacity = c->shape.capacity,
                                  .longest = c->longest,
+                                 .new_k = k,
+                                 .new_v = v,
                                  .position_bias = mc_tensor_data(o->position_bias)};
     if (o->position_bias) shape.position_limit = (o->position_bias->shape.dim[1] + 1) / 2;
     MC_KERNEL(t, op, attention_cached, &shape, q, keys, values, mc_matrix_of(y));

@@ -35,7 +35,7 @@ typedef struct mc_kv_cache {
     mc_tensor *position_bias;
     /* of the step that is being run, on its tape */
     const mc_lengths *tokens; /* that come in */
-    mc_tensor *rows;          /* i32 (total): which row of the cache each token gets */
+    mc_tensor *rows;          /* i32 (total): the row of the cache of each token of prompts */
     mc_tensor *lengths;       /* i32 (used): with those tokens */
     mc_tensor *firsts;        /* i32 (used): the first row of each sequence; NULL: i * capacity */
     int64_t longest;

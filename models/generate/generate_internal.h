@@ -26,13 +26,13 @@ typedef struct mc_decoder {
     void *state;
     /* Makes room for `sequences` sequences of up to `capacity` tokens; none is in use. */
     bool (*begin)(void *state, int sequences, int64_t capacity);
-    /* Runs the prompts: lengths[i] tokens, packed in `ids`, for sequence i < count; and chooses what
+    /* Runs the prompts: lengths[i] tokens, packed in `ids`, for sequence i < count. Chooses what
      * follows each. Does not wait. */
     bool (*choose)(void *state, const int32_t *ids, const int32_t *lengths, int count,
                    mc_chooser *chooser);
     /* Runs the chooser's rows, one token each, and chooses again. Does not wait. */
     bool (*choose_next)(void *state, mc_chooser *chooser);
-    /* Writes where sequence i lies to its row: MC_ROW_FIRST, MC_ROW_MEMORY, MC_ROW_MEMORY_LENGTH. */
+    /* Writes where a sequence lies to its row: MC_ROW_FIRST, _MEMORY and _MEMORY_LENGTH. */
     void (*place)(void *state, int sequence, int32_t *row, int64_t stride);
     /* Where the host chooses: runs lengths[i] new tokens for sequence i < count, prompts the first
      * time, one each later. Writes the logits of what follows each sequence: (count, vocab). */

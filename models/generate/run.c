@@ -20,7 +20,6 @@ static void set_row(mc_generator *g, int row, int answer)
     g->decoder.place(g->decoder.state, answer, at, stride);
     at[MC_ROW_TOKEN * stride] = a->ids[last];
     at[MC_ROW_POSITION * stride] = last;
-    at[MC_ROW_PLACE * stride] = at[MC_ROW_FIRST * stride] + last;
     at[MC_ROW_LENGTH * stride] = a->length;
     at[MC_ROW_ANSWER * stride] = answer;
     at[MC_ROW_STEP * stride] = g->steps;

@@ -167,7 +167,6 @@ static inline void choose_check(const choose_case *c, const choose_memory *befor
         if (state[MC_ROW_ENDED][r]) continue;
         state[MC_ROW_TOKEN][r] = got.token;
         state[MC_ROW_POSITION][r]++;
-        state[MC_ROW_PLACE][r]++;
         state[MC_ROW_LENGTH][r]++;
     }
     assert_memory_equal(after->chosen, expected, sizeof expected);

@@ -53,6 +53,29 @@ static void spoil(const cache_case *c, const int32_t *first, matrix *x)
                    0xff, (size_t)x->columns * mc_dtype_size(x->m.dtype)); /* NaN */
 }
 
+static void spoil_last(const cache_case *c, const int32_t *first, matrix *x)
+{
+    size_t size = mc_dtype_size(x->m.dtype), row = (size_t)x->m.stride * size;
+    for (int s = 0; s < c->sequences; s++)
+        if (c->lengths[s])
+            memset((char *)x->m.data + (size_t)(first[s] + c->lengths[s] - 1) * row, 0xff,
+                   (size_t)x->columns * size);
+}
+
+/* The last row of each sequence. */
+static matrix last_rows(const cache_case *c, const int32_t *first, const matrix *x)
+{
+    matrix last = matrix_new(x->m.dtype, c->sequences, x->columns, 5, 0, 0);
+    size_t size = mc_dtype_size(x->m.dtype);
+    for (int s = 0; s < c->sequences; s++)
+        if (c->lengths[s])
+            memcpy((char *)last.m.data + (size_t)(s * last.m.stride) * size,
+                   (const char *)x->m.data +
+                       (size_t)((first[s] + c->lengths[s] - 1) * x->m.stride) * size,
+                   (size_t)x->columns * size);
+    return last;
+}
+
 /* With a bias by distance or without; the sequences' rows in their order or in the opposite one. */
 static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, bool placed)
 {
@@ -81,14 +104,22 @@ static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, bool pl
     reference(c, (double)shape.scale, first, biased ? &bias : NULL, &q, &k, &v, expected);
     spoil(c, first, &k);
     spoil(c, first, &v);
+    matrix new_k = last_rows(c, first, &k), new_v = last_rows(c, first, &v);
     FOR_TABLES(t)
-    {
+    for (int kept = 0; kept < 2; kept++) {
         matrix_reset(&out);
+        if (kept) { /* the last keys and values come from elsewhere, and go there */
+            spoil_last(c, first, &k);
+            spoil_last(c, first, &v);
+            shape.new_k = new_k.m;
+            shape.new_v = new_v.m;
+        }
         assert_int_equal(t->k->attention_cached(device, &shape, q.m, k.m, v.m, out.m), MC_OK);
         assert_matrix(&out, expected, 1e-5, t->name, "attention_cached");
+        shape.new_k.data = shape.new_v.data = NULL;
     }
-    matrix *all[] = {&q, &k, &v, &out, &bias};
-    for (int i = 0; i < 5; i++) matrix_free(all[i]);
+    matrix *all[] = {&q, &k, &v, &out, &bias, &new_k, &new_v};
+    for (int i = 0; i < 7; i++) matrix_free(all[i]);
     free(expected);
 }
 

@@ -27,7 +27,11 @@ struct row_view {
 
     __device__ __forceinline__ float operator[](int i) const
     {
-        float x = mc_load_one(logits, at + i);
+        return adjusted(mc_load_one(logits, at + i), i);
+    }
+
+    __device__ __forceinline__ float adjusted(float x, int i) const
+    {
         if (seen && seen[i / 32] >> (i % 32) & 1) x = x < 0 ? x * penalty : x / penalty;
         return temperature == 1.0f ? x : x / temperature;
     }
@@ -57,7 +61,7 @@ __device__ __forceinline__ best join(best a, best b)
 {
     bool first = a.x > b.x || (a.x == b.x && a.token < b.token);
     best larger = first ? a : b, smaller = first ? b : a;
-    float factor = smaller.x == larger.x ? 1.0f : expf(smaller.x - larger.x);
+    float factor = smaller.x == larger.x ? 1.0f : mc_exp(smaller.x - larger.x);
     larger.sum += smaller.sum * factor;
     return larger;
 }
@@ -74,32 +78,66 @@ __device__ __forceinline__ best join_warp(best b)
     return b;
 }
 
-__device__ __forceinline__ void take(best &b, float x, int token)
+/* Takes N more tokens in, behind those before. */
+template <int N> __device__ __forceinline__ void take(best &b, const float (&x)[N], int first)
 {
-    if (x > b.x) {
-        b.sum = b.sum * expf(b.x - x) + 1.0f;
-        b.x = x;
-        b.token = token;
-    } else {
-        b.sum += x == b.x ? (x == -INFINITY ? 0.0f : 1.0f) : expf(x - b.x);
+    float most = b.x;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        if (x[j] > most) b.token = first + j;
+        most = fmaxf(most, x[j]);
+    }
+    float base = most == -INFINITY ? 0.0f : most;
+    b.sum *= b.x == most ? 1.0f : mc_exp(b.x - base);
+    b.x = most;
+#pragma unroll
+    for (int j = 0; j < N; j++) b.sum += mc_exp(x[j] - base);
+}
+
+/* The tokens that lie in chunks of 16 bytes, of T. */
+template <class T> __device__ void take_chunks(best &b, const row_view &row, int first, int chunks)
+{
+    constexpr int N = mc_width<T>, STRIP = 2; /* loads under way at once */
+    const mc_view whole = {row.logits.data, 0, row.logits.dtype, true};
+    for (int chunk = threadIdx.x; chunk < chunks; chunk += STRIP * THREADS) {
+        mc_bits bits[STRIP];
+#pragma unroll
+        for (int t = 0; t < STRIP; t++)
+            if (chunk + t * THREADS < chunks)
+                bits[t] =
+                    mc_load_bits<T, true>(whole, row.at + first + (chunk + t * THREADS) * N, N);
+#pragma unroll
+        for (int t = 0; t < STRIP; t++) {
+            if (chunk + t * THREADS >= chunks) break;
+            float x[N];
+            int token = first + (chunk + t * THREADS) * N;
+            mc_unpack<T>(whole, bits[t], x);
+#pragma unroll
+            for (int j = 0; j < N; j++) x[j] = row.adjusted(x[j], token + j);
+            take(b, x, token);
+        }
     }
 }
 
-/* All threads get it. */
+/* All threads get it. Rows begin anywhere: what lies before and behind whole chunks comes first and
+ * last. */
 __device__ best find_best(const row_view &row)
 {
     __shared__ float xs[WARPS], sums[WARPS];
     __shared__ int tokens[WARPS];
-    constexpr int STRIP = 8; /* loads under way at once */
+    int size = row.logits.dtype == MC_F32 ? 4 : 2, each = 16 / size, thread = (int)threadIdx.x;
+    int before = (int)(((uintptr_t)row.logits.data + (uintptr_t)(row.at * size)) % 16) / size;
+    int first = min(row.vocab, before ? each - before : 0), chunks = (row.vocab - first) / each;
     best b = {-INFINITY, 0.0f, 0};
-    for (int first = threadIdx.x; first < row.vocab; first += STRIP * THREADS) {
-        float x[STRIP];
-#pragma unroll
-        for (int j = 0; j < STRIP; j++)
-            x[j] = first + j * THREADS < row.vocab ? row[first + j * THREADS] : -INFINITY;
-#pragma unroll
-        for (int j = 0; j < STRIP; j++) take(b, x[j], first + j * THREADS);
-    }
+    if (thread < first) take(b, {row[thread]}, thread);
+    if (row.logits.dtype == MC_F32)
+        take_chunks<float>(b, row, first, chunks);
+    else if (row.logits.dtype == MC_BF16)
+        take_chunks<__nv_bfloat16>(b, row, first, chunks);
+    else
+        take_chunks<__half>(b, row, first, chunks);
+    int last = first + chunks * each + thread;
+    if (last < row.vocab) take(b, {row[last]}, last);
     b = join_warp(b);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (lane == 0) {
@@ -270,6 +308,8 @@ __global__ void __launch_bounds__(THREADS) choose(const __grid_constant__ call k
 {
     const mc_choose_call &c = k.c;
     int64_t at = blockIdx.x;
+    mc_let_next_begin();
+    mc_wait_for_earlier();
     int32_t answer = c.state[MC_ROW_ANSWER * c.stride + at];
     int32_t step = c.state[MC_ROW_STEP * c.stride + at];
     bool ended = c.state[MC_ROW_ENDED * c.stride + at] != 0;
@@ -303,6 +343,6 @@ extern "C" mc_status mc_cuda_choose_tokens(mc_device *d, const mc_choose_call *c
 {
     if (c->rows == 0) return MC_OK;
     call k = {*c, mc_view_of(logits, 2, 1)};
-    choose<<<(unsigned)c->rows, THREADS, 0, mc_cuda_of(d)->stream>>>(k);
+    MC_LAUNCH_EARLY(d, choose, (unsigned)c->rows, THREADS, 0, k);
     return mc_cuda_launched(d, "choose_tokens");
 }
