@@ -1,6 +1,7 @@
 /* Models as generation sees them: prompts are run whole, then a token a sequence over the cache. */
-#include "core/ops/ops_internal.h"
+#include "core/autograd/step_internal.h"
 #include "core/nn/kv_cache_internal.h"
+#include "core/ops/ops_internal.h"
 #include "models/generate/generate_internal.h"
 #include "models/model_internal.h"
 
@@ -11,6 +12,7 @@ typedef struct model_decoder {
     mc_kv_memory *memory;
     int32_t *prompt_ids, *prompt_lengths; /* packed: what the encoder gets */
     int prompts, sequences;
+    const mc_chooser *chooser; /* of the step that is being run */
 } model_decoder;
 
 static mc_kv_shape kv_shape(const mc_model *m, int sequences, int64_t capacity)
@@ -53,6 +55,30 @@ static mc_tensor *context_marks(mc_tape *t, int64_t total)
     return marks ? mc_tape_input(t, MC_I32, MC_SHAPE(total), marks, false) : NULL;
 }
 
+/* What the decoder's layers get: `first` alone sees the encoder's result. */
+static bool join_memory(mc_tape *t, model_decoder *d, mc_stack_input *in, bool first)
+{
+    if (!d->m->encoder) return true;
+    if (first && !(in->call.memory = encode(t, d))) return false;
+    in->call.kept = d->memory;
+    return d->memory;
+}
+
+static mc_tensor *decode(mc_tape *t, model_decoder *d, mc_stack_input *in)
+{
+    mc_tensor *hidden = d->m->family->decode(t, d->m, in);
+    mc_kv_cache_end(d->cache);
+    mc_tensor *last = hidden ? mc_last_tokens(t, hidden) : NULL;
+    return last ? mc_model_logits(t, d->m, last) : NULL;
+}
+
+static mc_stack_input input_of(const model_decoder *d, const mc_lengths *l)
+{
+    return (mc_stack_input){
+        .lengths = l, .longest = d->cache->shape.capacity, .call = {.cache = d->cache}};
+}
+
+/* The logits after ids from the host. */
 static mc_tensor *run(mc_tape *t, model_decoder *d, const int32_t *ids, const int32_t *lengths,
                       int count)
 {
@@ -60,20 +86,33 @@ static mc_tensor *run(mc_tape *t, model_decoder *d, const int32_t *ids, const in
     const mc_lengths *l = mc_tape_lengths(t, lengths, count, 1);
     if (!l || !mc_kv_cache_begin(d->cache, t, l)) return NULL;
     bool first = d->cache->first;
-    mc_stack_input in = {.lengths = l, .longest = d->cache->longest, .call = {.cache = d->cache}};
+    mc_stack_input in = input_of(d, l);
     in.ids = mc_tape_input(t, MC_I32, MC_SHAPE(l->total), ids, false);
     in.positions = in.call.positions = mc_pack_positions(t, l, first ? NULL : d->cache->length);
     if (!in.ids || !in.positions) return NULL;
     in.ids->lengths = l;
-    if (m->encoder) {
-        if (first && !(in.call.memory = encode(t, d))) return NULL;
-        if (!mc_kv_memory_begin(d->memory, t, l)) return NULL;
-        in.call.kept = d->memory;
-    }
+    if (!join_memory(t, d, &in, first)) return NULL;
+    if (d->memory && !mc_kv_memory_begin(d->memory, t, l)) return NULL;
     if (m->family->has.marks && first) in.call.marks = context_marks(t, l->total);
-    mc_tensor *hidden = m->family->decode(t, m, &in);
-    mc_kv_cache_end(d->cache);
-    return hidden ? mc_last_tokens(t, hidden) : NULL;
+    return decode(t, d, &in);
+}
+
+/* And after the tokens of a chooser's rows. */
+static mc_tensor *run_rows(mc_tape *t, model_decoder *d, const mc_chooser *c)
+{
+    int count = (int)c->call.rows;
+    int32_t *ones = mc_tape_alloc(t, ((size_t)count + 1) * sizeof *ones);
+    for (int i = 0; ones && i < count; i++) ones[i] = 1;
+    const mc_lengths *l = ones ? mc_tape_lengths(t, ones, count, 1) : NULL;
+    if (!l || !mc_kv_cache_begin_rows(d->cache, t, l, c->rows)) return NULL;
+    mc_stack_input in = input_of(d, l);
+    in.ids = mc_row_field(t, c->rows, MC_ROW_TOKEN, count);
+    in.positions = in.call.positions = mc_row_field(t, c->rows, MC_ROW_POSITION, count);
+    if (!in.ids || !in.positions) return NULL;
+    in.ids->lengths = l;
+    if (!join_memory(t, d, &in, false)) return NULL;
+    if (d->memory && !mc_kv_memory_begin_rows(d->memory, t, l, c->rows)) return NULL;
+    return decode(t, d, &in);
 }
 
 static bool step(void *state, const int32_t *ids, const int32_t *lengths, int count, float *logits)
@@ -81,11 +120,58 @@ static bool step(void *state, const int32_t *ids, const int32_t *lengths, int co
     model_decoder *d = state;
     mc_context *ctx = d->m->module.ctx;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_tensor *last = t ? run(t, d, ids, lengths, count) : NULL;
-    mc_tensor *x = last ? mc_model_logits(t, d->m, last) : NULL;
+    mc_tensor *x = t ? run(t, d, ids, lengths, count) : NULL;
     if (x) mc_tensor_read_f32(ctx, x, logits, count * d->m->shape.vocab_size);
     mc_tape_end(t);
     return !mc_failed(ctx);
+}
+
+/* ---- choosing on the device ------------------------------------------------------------------ */
+
+static void choose_from(mc_tape *t, const mc_chooser *c, const mc_tensor *logits)
+{
+    if (logits &&
+        mc_op_shape(t, "generation", "logits", logits, MC_SHAPE(c->call.rows, c->call.vocab)))
+        MC_KERNEL(t, "generation", choose_tokens, &c->call, mc_matrix_of(logits));
+}
+
+static bool choose(void *state, const int32_t *ids, const int32_t *lengths, int count,
+                   mc_chooser *c)
+{
+    model_decoder *d = state;
+    mc_context *ctx = d->m->module.ctx;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    if (t) choose_from(t, c, run(t, d, ids, lengths, count));
+    mc_tape_end(t);
+    return !mc_failed(ctx);
+}
+
+/* A step that a GPU records: all that changes stands in the chooser's rows. */
+static void recorded_step(mc_context *ctx, void *state)
+{
+    model_decoder *d = state;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    ctx->device->chained = true;
+    if (t) choose_from(t, d->chooser, run_rows(t, d, d->chooser));
+    ctx->device->chained = false;
+    mc_tape_end(t);
+}
+
+static bool choose_next(void *state, mc_chooser *c)
+{
+    model_decoder *d = state;
+    d->chooser = c;
+    return mc_step_run(d->m->module.ctx, (uint64_t)c->call.rows, recorded_step, d) == MC_OK;
+}
+
+static void place(void *state, int sequence, int32_t *row, int64_t stride)
+{
+    const model_decoder *d = state;
+    int32_t memory = 0;
+    for (int i = 0; i < sequence && d->m->encoder; i++) memory += d->prompt_lengths[i];
+    row[MC_ROW_FIRST * stride] = (int32_t)(sequence * d->cache->shape.capacity);
+    row[MC_ROW_MEMORY * stride] = memory;
+    row[MC_ROW_MEMORY_LENGTH * stride] = d->m->encoder ? d->prompt_lengths[sequence] : 0;
 }
 
 static bool select_sequences(void *state, const int32_t *from, int count)
@@ -99,6 +185,7 @@ static void end(void *state)
 {
     model_decoder *d = state;
     if (!d) return;
+    mc_step_forget_user(d->m->module.ctx, d);
     mc_kv_cache_free(d->cache);
     mc_kv_memory_free(d->memory);
     mc_free(d->prompt_ids);
@@ -152,6 +239,9 @@ static mc_decoder new_decoder(mc_model *m)
                     .eos = m->eos,
                     .eos_count = m->eos_count,
                     .begin = begin,
+                    .choose = choose,
+                    .choose_next = choose_next,
+                    .place = place,
                     .step = step,
                     .select = select_sequences,
                     .end = end};

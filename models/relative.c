@@ -1,6 +1,7 @@
 #include "models/relative_internal.h"
 
 #include <stdio.h>
+#include "core/nn/kv_cache_internal.h"
 
 typedef struct relative_block {
     mc_module module;
@@ -67,13 +68,23 @@ bool mc_relative_stack_add(mc_model *m, mc_relative_stack *s, const mc_relative_
     return s->norm;
 }
 
-mc_tensor *mc_relative_stack_run(mc_tape *t, mc_model *m, mc_relative_stack *s, mc_stack_input *in,
-                                 float scale, float dropout)
+/* Generation makes it once, for all of its steps. */
+static mc_tensor *position_bias(mc_tape *t, mc_relative_stack *s, const mc_stack_input *in)
 {
+    mc_kv_cache *cache = in->call.cache;
+    if (cache && cache->position_bias) return cache->position_bias;
     mc_position_bias_options positions = {.length = mc_position_limit(in),
                                           .max_distance = (int)s->o.max_distance,
                                           .bidirectional = s->o.both_ways};
-    in->call.position_bias = mc_position_bias(t, mc_parameter_tensor(t, s->bias), &positions);
+    mc_tensor *bias = mc_position_bias(t, mc_parameter_tensor(t, s->bias), &positions);
+    if (cache) mc_kv_cache_keep_bias(cache, bias);
+    return bias;
+}
+
+mc_tensor *mc_relative_stack_run(mc_tape *t, mc_model *m, mc_relative_stack *s, mc_stack_input *in,
+                                 float scale, float dropout)
+{
+    in->call.position_bias = position_bias(t, s, in);
     mc_tensor *words = mc_embedding_table(t, m->words);
     mc_tensor *x = mc_run_embedding(t, 1, &words, &in->ids, scale, dropout);
     return mc_run_stack(t, s->blocks, x, s->norm, &in->call);

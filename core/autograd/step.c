@@ -185,6 +185,21 @@ void mc_step_forget(mc_context *ctx)
     for (entry *e = ctx->steps->entries; e; e = e->next) e->ran = false;
 }
 
+void mc_step_forget_user(mc_context *ctx, const void *user)
+{
+    entry **at = ctx && ctx->steps ? &ctx->steps->entries : NULL;
+    while (at && *at) {
+        entry *e = *at;
+        if (e->user != user) {
+            at = &e->next;
+            continue;
+        }
+        *at = e->next;
+        drop_recording(ctx->device, e);
+        mc_free(e);
+    }
+}
+
 /* Of several ranks only on demand: in a CUDA graph collectives take more from what computes beside
  * them than they do without (bench/RESULTS.md). */
 static bool can_record(mc_context *ctx)

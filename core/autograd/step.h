@@ -43,5 +43,7 @@ MC_API mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void 
 /* Drops all recordings of the context: the next calls of each key are as its first were. For use
  * after anything that `key` does not stand for has changed, such as frozen parameters. */
 MC_API void mc_step_forget(mc_context *ctx);
+/* Drops all that the context keeps of steps with this `user`, before what it points to is gone. */
+MC_API void mc_step_forget_user(mc_context *ctx, const void *user);
 
 #endif

@@ -90,6 +90,9 @@ struct mc_device {
     size_t workspace; /* bytes of `memory` that it takes for itself, at first use at the latest */
     int64_t logits_chunk; /* elements of the logits buffer of mc_linear_cross_entropy */
     bool recording;       /* between record_begin and record_end */
+    /* A step of generation is launched, in which no parameter changes: kernels may read parameters
+     * while launches in front of them are still running. */
+    bool chained;
     bool linked; /* to all GPUs of the host by NVLink; false where nobody asked, see mc_cuda_open */
     mc_device_memory memory;
     uint64_t waits; /* how often the host waited for everything that was launched */

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include "core/base/status.h"
 #include "core/device/activation.h"
+#include "core/device/choose_internal.h"
 #include "core/device/step_internal.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
@@ -136,6 +137,9 @@ typedef struct mc_cached_attention {
      * s * capacity. In device memory; `longest` is known on the host. */
     const int32_t *lengths, *first;
     int64_t capacity, longest;
+    /* (sequences, heads * head_dim): keys and values of the queries' own tokens, the last that each
+     * sequence sees. They go to their rows of k and v first. NULL data: they are there. */
+    mc_matrix new_k, new_v;
     /* Added to the scores, NULL: none: as in mc_attention_shape, of a query that stands where the
      * last of its keys does. position_limit >= longest. */
     const float *position_bias;
@@ -395,6 +399,10 @@ typedef struct mc_kernels {
      * What lies behind them is undefined and never read; a sequence without keys gives zeros. */
     mc_status (*attention_cached)(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                   mc_matrix k, mc_matrix v, mc_matrix out);
+    /* Chooses the next token of each row by its logits (rows, vocab), of any floating dtype, and
+     * prepares the next step: see choose_internal.h. What is drawn is the same on all devices but
+     * where the random number lies at the border of two tokens, within the rounding of f32. */
+    mc_status (*choose_tokens)(mc_device *d, const mc_choose_call *call, mc_matrix logits);
     /* The probabilities of attention, before dropout: out (sequences, heads, longest sequence of
      * queries, longest of keys) f32, zeros where there is no query or no key. Need not be fast. */
     mc_status (*attention_probabilities)(mc_device *d, const mc_attention_shape *shape, mc_matrix q,

@@ -22,7 +22,6 @@ mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape)
         c->v = mc_calloc((size_t)shape.layers + 1, sizeof *c->v);
     }
     bool good = c && c->length && c->k && c->v;
-    if (good) good = (c->spare = device->alloc(device, bytes_of(&shape)));
     for (int i = 0; good && i < shape.layers; i++)
         good = (c->k[i] = device->alloc(device, bytes_of(&shape))) &&
                (c->v[i] = device->alloc(device, bytes_of(&shape)));
@@ -30,7 +29,7 @@ mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape)
     mc_fail(ctx, MC_ERR_NOMEM,
             "out of memory for the keys and values of %d sequences of %lld tokens (%zu bytes)",
             shape.sequences, (long long)shape.capacity,
-            bytes_of(&shape) * (2 * (size_t)shape.layers + 1));
+            bytes_of(&shape) * 2 * (size_t)shape.layers);
     mc_kv_cache_free(c);
     return NULL;
 }
@@ -43,7 +42,8 @@ void mc_kv_cache_free(mc_kv_cache *c)
         device->free(device, c->k[i], bytes_of(&c->shape));
         device->free(device, c->v[i], bytes_of(&c->shape));
     }
-    device->free(device, c->spare, bytes_of(&c->shape));
+    if (c->spare) device->free(device, c->spare, bytes_of(&c->shape));
+    mc_tensor_free(c->position_bias);
     mc_free(c->length);
     mc_free(c->k);
     mc_free(c->v);
@@ -87,18 +87,52 @@ bool mc_kv_cache_begin(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens)
         if (lengths[i] > c->longest) c->longest = lengths[i];
     }
     c->tokens = tokens;
+    c->firsts = NULL;
     c->rows = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), rows, false);
     c->lengths = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->count), lengths, false);
     return c->rows && c->lengths;
 }
 
+mc_tensor *mc_row_field(mc_tape *t, mc_tensor *state, int field, int count)
+{
+    size_t stride = (size_t)state->shape.dim[1] * sizeof(int32_t);
+    return mc_tape_view(t, state, MC_SHAPE(count), (size_t)field * stride);
+}
+
+bool mc_kv_cache_begin_rows(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens, mc_tensor *state)
+{
+    if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
+    int count = tokens->count;
+    bool fits = c->used && count <= c->shape.sequences && tokens->longest <= 1 &&
+                tokens->total == count && state->shape.dim[1] >= count;
+    if (!fits || mc_tape_is_training(t))
+        return !mc_fail(mc_tape_context(t), MC_ERR_STATE,
+                        "key-value cache: %lld tokens of %d sequences, expected one each of up to "
+                        "%d that have begun",
+                        (long long)tokens->total, count, c->shape.sequences);
+    c->first = false;
+    c->tokens = tokens;
+    c->longest = c->shape.capacity;
+    c->rows = NULL;
+    c->lengths = mc_row_field(t, state, MC_ROW_LENGTH, count);
+    c->firsts = mc_row_field(t, state, MC_ROW_FIRST, count);
+    return c->lengths && c->firsts;
+}
+
 void mc_kv_cache_end(mc_kv_cache *c)
 {
-    for (int i = 0; i < c->tokens->count; i++)
+    for (int i = 0; i < c->tokens->count && !c->firsts; i++)
         c->length[i] = (c->first ? 0 : c->length[i]) + c->tokens->length[i];
     c->used = c->tokens->count;
     c->tokens = NULL;
-    c->rows = c->lengths = NULL;
+    c->rows = c->lengths = c->firsts = NULL;
+}
+
+void mc_kv_cache_keep_bias(mc_kv_cache *c, const mc_tensor *bias)
+{
+    c->position_bias = bias ? mc_tensor_new(c->ctx, MC_F32, bias->shape) : NULL;
+    if (c->position_bias) mc_disown(&c->position_bias->owned); /* it goes with the cache */
+    mc_tensor_copy(c->position_bias, bias);
 }
 
 static const char op[] = "attention over a cache";
@@ -142,15 +176,16 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv
     mc_matrix keys = {c->k[layer], qkv->dtype, width}, values = {c->v[layer], qkv->dtype, width};
     k.data = (char *)q.data + third;
     v.data = (char *)q.data + 2 * third;
-    MC_KERNEL(t, op, scatter_rows, rows, width, k, mc_tensor_data(c->rows), keys);
-    MC_KERNEL(t, op, scatter_rows, rows, width, v, mc_tensor_data(c->rows), values);
-    if (c->first)
+    if (c->first) {
+        MC_KERNEL(t, op, scatter_rows, rows, width, k, mc_tensor_data(c->rows), keys);
+        MC_KERNEL(t, op, scatter_rows, rows, width, v, mc_tensor_data(c->rows), values);
         return mc_sdpa(t, qkv,
                        &(mc_sdpa_options){.heads = o->heads,
                                           .scale = o->scale,
                                           .causal = !o->marks,
                                           .position_bias = o->position_bias,
                                           .marks = o->marks});
+    }
     mc_tensor *y = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(rows, width), qkv);
     if (!y) return NULL;
     int head_dim = (int)(width / o->heads);
@@ -159,8 +194,11 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv
                                  .head_dim = head_dim,
                                  .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
                                  .lengths = mc_tensor_data(c->lengths),
+                                 .first = mc_tensor_data(c->firsts),
                                  .capacity = c->shape.capacity,
                                  .longest = c->longest,
+                                 .new_k = k,
+                                 .new_v = v,
                                  .position_bias = mc_tensor_data(o->position_bias)};
     if (o->position_bias) shape.position_limit = (o->position_bias->shape.dim[1] + 1) / 2;
     MC_KERNEL(t, op, attention_cached, &shape, q, keys, values, mc_matrix_of(y));
@@ -181,11 +219,19 @@ static void select_rows(mc_kv_cache *c, mc_tape *t, void **data, mc_tensor *inde
     c->spare = old;
 }
 
+static bool need_spare(mc_kv_cache *c)
+{
+    mc_device *device = c->ctx->device;
+    if (!c->spare) c->spare = device->alloc(device, bytes_of(&c->shape));
+    return c->spare || !mc_fail_nomem(c->ctx, "the order of sequences in a key-value cache");
+}
+
 bool mc_kv_cache_select(mc_kv_cache *c, const int32_t *from, int count)
 {
     if (mc_failed(c->ctx)) return false;
     bool same = true;
     for (int i = 0; i < count; i++) same = same && from[i] == i;
+    if (!same && !need_spare(c)) return false;
     mc_tape *t = same ? NULL : mc_tape_begin_eval(c->ctx);
     if (t) {
         mc_tensor *index = mc_tape_input(t, MC_I32, MC_SHAPE(count), from, false);

@@ -1,15 +1,19 @@
 /* The keys and values of tokens that a decoder has seen, so that a step of generation costs one
- * token a sequence. Device memory for a fixed number of sequences and tokens each; a sequence's
- * length is known on the host.
+ * token a sequence. Device memory for a fixed number of sequences and tokens each.
  *
  * A step: mc_kv_cache_begin with the tokens to come, the model's forward pass (whose attention
  * layers call mc_kv_attention), mc_kv_cache_end. The first step of a cache takes whole prompts,
- * later ones one token a sequence. Evaluation tapes only. */
+ * later ones one token a sequence. Lengths are known on the host then. Steps that follow each other
+ * without the host begin with mc_kv_cache_begin_rows instead: where tokens go and what they see
+ * stands in device memory. Evaluation tapes only. */
 #ifndef MC_NN_KV_CACHE_INTERNAL_H
 #define MC_NN_KV_CACHE_INTERNAL_H
 
 #include "core/autograd/tape_internal.h"
 #include "core/nn/layers.h"
+
+/* One field of the rows of choose_internal.h, of the first `count` rows. */
+mc_tensor *mc_row_field(mc_tape *t, mc_tensor *state, int field, int count);
 
 typedef struct mc_kv_shape {
     mc_dtype dtype;
@@ -25,11 +29,15 @@ typedef struct mc_kv_cache {
     int used;        /* sequences in use: rows 0 .. used */
     int32_t *length; /* (sequences) tokens of each, on the host */
     void **k, **v;   /* (layers): (sequences * capacity, width) each */
-    void *spare;     /* one more of these, for mc_kv_cache_select */
+    void *spare;     /* one more of these, for mc_kv_cache_select; NULL until it is called */
+    /* The position bias of the model's layers, of all distances in the cache; NULL until the first
+     * step has made it, and for models without. */
+    mc_tensor *position_bias;
     /* of the step that is being run, on its tape */
     const mc_lengths *tokens; /* that come in */
-    mc_tensor *rows;          /* i32 (total): which row of the cache each token gets */
+    mc_tensor *rows;          /* i32 (total): the row of the cache of each token of prompts */
     mc_tensor *lengths;       /* i32 (used): with those tokens */
+    mc_tensor *firsts;        /* i32 (used): the first row of each sequence; NULL: i * capacity */
     int64_t longest;
     bool first; /* nothing was there before */
 } mc_kv_cache;
@@ -41,7 +49,13 @@ void mc_kv_cache_free(mc_kv_cache *cache);
 /* tokens->count sequences (those in use, or if none is yet, so many new ones) get tokens->length[i]
  * tokens each. False after an error: no room, more than one token behind others. */
 bool mc_kv_cache_begin(mc_kv_cache *cache, mc_tape *t, const mc_lengths *tokens);
+/* The same for one token each of tokens->count sequences, after the first step: `state` holds the
+ * rows of choose_internal.h, i32 (MC_ROW_FIELDS, rows or more). No length on the host follows. */
+bool mc_kv_cache_begin_rows(mc_kv_cache *cache, mc_tape *t, const mc_lengths *tokens,
+                            mc_tensor *state);
 void mc_kv_cache_end(mc_kv_cache *cache);
+/* Keeps the layers' position bias, which is of (heads, 2 * L - 1), L >= capacity. */
+void mc_kv_cache_keep_bias(mc_kv_cache *cache, const mc_tensor *bias);
 /* Keeps k and v of the step's tokens and attends to all that are there: qkv (total, 3 * width) as
  * in mc_sdpa, causal. Gives (total, width). Of the options are read: heads, scale, position_bias
  * (of distances up to the longest sequence, the new token included), and marks, which prompts are
@@ -88,6 +102,9 @@ void mc_kv_memory_free(mc_kv_memory *memory);
 bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *kv);
 /* A step with tokens->length[i] new tokens of sequence i, for all in use. */
 bool mc_kv_memory_begin(mc_kv_memory *memory, mc_tape *t, const mc_lengths *tokens);
+/* The same where tokens->count sequences get a token each by the rows of choose_internal.h. */
+bool mc_kv_memory_begin_rows(mc_kv_memory *memory, mc_tape *t, const mc_lengths *tokens,
+                             mc_tensor *state);
 /* Each of the step's tokens, q (total, width), attends to all of its input: (total, width). Of the
  * options heads and scale are read. */
 mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *q,

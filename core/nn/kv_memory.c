@@ -108,6 +108,18 @@ bool mc_kv_memory_begin(mc_kv_memory *m, mc_tape *t, const mc_lengths *tokens)
     return m->first && m->lengths;
 }
 
+bool mc_kv_memory_begin_rows(mc_kv_memory *m, mc_tape *t, const mc_lengths *tokens,
+                             mc_tensor *state)
+{
+    if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
+    m->longest = 0;
+    for (int i = 0; i < m->inputs; i++)
+        if (m->length[i] > m->longest) m->longest = m->length[i];
+    m->first = mc_row_field(t, state, MC_ROW_MEMORY, tokens->count);
+    m->lengths = mc_row_field(t, state, MC_ROW_MEMORY_LENGTH, tokens->count);
+    return m->first && m->lengths;
+}
+
 mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *m, int layer, mc_tensor *q,
                                   const mc_sdpa_options *o)
 {

@@ -101,6 +101,17 @@ mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape)
     return tensor;
 }
 
+mc_tensor *mc_tensor_new_computed(mc_context *ctx, mc_shape shape)
+{
+    mc_tensor *tensor = mc_tensor_new(ctx, MC_I32, shape);
+    if (!tensor) return NULL;
+    mc_disown(&tensor->owned);
+    mc_free(tensor->host);
+    tensor->host = NULL;
+    tensor->storage->computed = true;
+    return tensor;
+}
+
 mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data)
 {
     size_t bytes;

@@ -17,6 +17,7 @@ typedef struct mc_storage {
     bool dropped;  /* nobody may read it any more but backward: freed when saves reaches 0 */
     bool borrowed; /* data belongs to somebody else (a parameter bucket) and is never freed here */
     bool in_arena; /* the struct itself lives in a tape's arena */
+    bool computed; /* integers that kernels write: see mc_tensor_new_computed */
     /* borrowed memory that comes and goes (a parameter's that is gathered from ranks when it is
      * used): data is not set, it lies `base_offset` bytes behind *base, or nowhere if that is NULL
      */
@@ -85,6 +86,11 @@ mc_shape_text mc_shape_print(mc_shape shape);
 /* The contents of an integer tensor on the host, without waiting; NULL where only the device knows
  * them. */
 const void *mc_tensor_host(const mc_tensor *x);
+
+/* A tensor with i32 zeros that kernels are going to change: the host does not know what it holds,
+ * and operations take it for indices without a check. mc_tensor_write sets it. The caller frees it,
+ * before the context. */
+mc_tensor *mc_tensor_new_computed(mc_context *ctx, mc_shape shape);
 
 /* Checks a shape (sizes >= 0, no overflow) and gives its bytes. */
 bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes);

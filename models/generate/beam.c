@@ -34,7 +34,7 @@ typedef struct beam_search {
     mc_generator *g;
     int beams, most;  /* candidates that are looked at each step */
     search *searches; /* (prompts) */
-    int32_t *seen;    /* prompt and new tokens of a beam, for the penalty */
+    uint32_t *seen;   /* the set of tokens of a prompt and a beam, for the penalty */
 } beam_search;
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -74,14 +74,12 @@ static void release(beam_search *s)
 
 static bool init(beam_search *s, mc_generator *g)
 {
-    int eos = g->options.eos_count, longest = 0;
+    int eos = g->options.eos_count;
     int64_t every = (int64_t)g->options.num_beams * g->decoder.vocab;
     *s = (beam_search){.g = g, .beams = g->options.num_beams};
     s->most = (eos > 1 ? 1 + eos : 2) * s->beams;
     if (s->most > every) s->most = (int)every;
-    for (int i = 0; i < g->count; i++)
-        if (g->answers[i].prompt > longest) longest = g->answers[i].prompt;
-    s->seen = mc_malloc((size_t)(longest + g->options.max_new_tokens + 1) * sizeof *s->seen);
+    s->seen = mc_malloc((size_t)mc_seen_words(g->decoder.vocab) * sizeof *s->seen);
     s->searches = mc_calloc((size_t)g->count + 1, sizeof *s->searches);
     bool good = s->seen && s->searches;
     for (int i = 0; good && i < g->count; i++) {
@@ -126,9 +124,10 @@ static bool extend(beam_search *s, int prompt, int number, float *logits)
                         "generation with %s: the logits of beam %d of prompt %d are not finite",
                         g->decoder.model, number, prompt);
     for (int64_t i = 0; i < vocab; i++) logits[i] = (float)((double)logits[i] - log_sum);
-    memcpy(s->seen, a->ids, (size_t)a->prompt * sizeof *s->seen);
-    memcpy(s->seen + a->prompt, b->ids, (size_t)b->length * sizeof *s->seen);
-    mc_penalise(&g->sampler, logits, s->seen, a->prompt + b->length, g->options.repetition_penalty);
+    memset(s->seen, 0, (size_t)mc_seen_words(vocab) * sizeof *s->seen);
+    for (int i = 0; i < a->prompt; i++) mc_see(s->seen, a->ids[i]);
+    for (int i = 0; i < b->length; i++) mc_see(s->seen, b->ids[i]);
+    mc_penalise(logits, vocab, s->seen, g->options.repetition_penalty);
     for (int64_t i = 0; i < vocab; i++)
         offer(s, p, (candidate){number, (int32_t)i, logits[i] + b->score, false});
     return true;
@@ -195,13 +194,26 @@ static void advance(const beam_search *s, search *p, int *parents)
 
 /* ---- all prompts ----------------------------------------------------------------------------- */
 
+/* Runs the prompts (the first time) or row_ids, and fills the logits. */
+static bool run(mc_generator *g)
+{
+    if (mc_failed(g->ctx)) return false;
+    int32_t *prompts = g->steps ? NULL : mc_pack_prompts(g);
+    if (!g->steps && !prompts) return false;
+    for (int i = 0; g->steps && i < g->rows; i++) g->row_lengths[i] = 1;
+    bool good = g->decoder.step(g->decoder.state, prompts ? prompts : g->row_ids, g->row_lengths,
+                                g->rows, g->logits);
+    mc_free(prompts);
+    return good;
+}
+
 /* Takes a step for every prompt that is still searched. Rows of the decoder stand in the order of
  * prompts and their beams, before and after. */
 static bool step(beam_search *s, int *parents)
 {
     mc_generator *g = s->g;
     int row = 0, rows = 0;
-    if (!mc_generator_run(g)) return false;
+    if (!run(g)) return false;
     for (int i = 0; i < g->count; i++) {
         search *p = &s->searches[i];
         int first = row;

@@ -88,11 +88,10 @@ static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
 static void free_generator(void *object)
 {
     mc_generator *g = object;
+    mc_run_release(g);
     g->decoder.end(g->decoder.state);
     for (int i = 0; g->answers && i < g->count; i++) mc_free(g->answers[i].ids);
-    mc_sampler_release(&g->sampler);
     mc_free(g->answers);
-    mc_free(g->row_of);
     mc_free(g->row_ids);
     mc_free(g->row_lengths);
     mc_free(g->row_from);
@@ -134,16 +133,15 @@ static bool copy_prompts(mc_generator *g, const int32_t *const *prompts, const i
 
 static bool make_rows(mc_generator *g)
 {
+    bool beams = g->options.num_beams > 1;
     size_t most = (size_t)g->count * (size_t)g->options.num_beams + 1;
-    g->row_of = mc_malloc(most * sizeof *g->row_of);
-    g->row_ids = mc_malloc(most * sizeof *g->row_ids);
+    g->rows = g->count;
     g->row_lengths = mc_malloc(most * sizeof *g->row_lengths);
+    if (!beams) return g->row_lengths;
+    g->row_ids = mc_malloc(most * sizeof *g->row_ids);
     g->row_from = mc_malloc(most * sizeof *g->row_from);
     g->logits = mc_calloc(most, (size_t)g->decoder.vocab * sizeof *g->logits);
-    for (int i = 0; g->row_of && i < g->count; i++) g->row_of[i] = i;
-    g->rows = g->count;
-    return g->row_of && g->row_ids && g->row_lengths && g->row_from && g->logits &&
-           mc_sampler_init(&g->sampler, g->decoder.vocab);
+    return g->row_ids && g->row_lengths && g->row_from && g->logits;
 }
 
 static bool begin_decoder(mc_generator *g)
@@ -181,6 +179,7 @@ static mc_generator *new_generator(const mc_decoder *decoder, const int32_t *con
         mc_fail_nomem(ctx, "a generator");
     else
         begin_decoder(g);
+    if (!mc_failed(ctx) && g->options.num_beams == 1 && g->count) mc_run_init(g);
     if (!mc_failed(ctx)) return g;
     mc_generator_free(g);
     return NULL;
@@ -207,7 +206,7 @@ bool mc_is_eos(const mc_generator *g, int32_t token)
     return false;
 }
 
-static bool run_prompts(mc_generator *g)
+int32_t *mc_pack_prompts(mc_generator *g)
 {
     size_t total = 0;
     for (int i = 0; i < g->count; i++) total += (size_t)g->answers[i].prompt;
@@ -218,67 +217,18 @@ static bool run_prompts(mc_generator *g)
         end += n;
     }
     if (!ids) mc_fail_nomem(g->ctx, "the prompts");
-    bool good = ids && g->decoder.step(g->decoder.state, ids, g->row_lengths, g->count, g->logits);
-    mc_free(ids);
-    return good;
-}
-
-bool mc_generator_run(mc_generator *g)
-{
-    if (mc_failed(g->ctx)) return false;
-    if (g->steps == 0) return run_prompts(g);
-    for (int i = 0; i < g->rows; i++) g->row_lengths[i] = 1;
-    return g->decoder.step(g->decoder.state, g->row_ids, g->row_lengths, g->rows, g->logits);
-}
-
-/* The next token of an answer, by its logits, which change. */
-static bool choose(mc_generator *g, mc_answer *a, int32_t number, float *logits, int32_t *token)
-{
-    int64_t vocab = g->decoder.vocab;
-    mc_penalise(&g->sampler, logits, a->ids, a->length, g->options.repetition_penalty);
-    if (g->options.sample) mc_filter(&g->sampler, logits, &g->options);
-    double log_sum = mc_log_sum_exp(logits, vocab);
-    if (!isfinite(log_sum))
-        return !mc_fail(g->ctx, MC_ERR_STATE,
-                        "generation with %s: the logits after token %d of prompt %d are not finite",
-                        g->decoder.model, a->length - 1, number);
-    uint64_t place = (uint64_t)g->options.first_prompt + (uint64_t)number;
-    double u = mc_uniform(g->options.seed, place, (uint64_t)(a->length - a->prompt));
-    *token =
-        g->options.sample ? mc_draw(logits, vocab, log_sum, u) : mc_most_probable(logits, vocab);
-    a->score += (double)logits[*token] - log_sum;
-    return true;
-}
-
-/* Takes rows whose answers have ended out of the decoder. */
-static bool drop_ended(mc_generator *g)
-{
-    int kept = 0;
-    for (int i = 0; i < g->rows; i++) {
-        if (g->answers[g->row_of[i]].done) continue;
-        g->row_of[kept] = g->row_of[i];
-        g->row_ids[kept] = g->row_ids[i];
-        g->row_from[kept++] = i;
-    }
-    bool good = kept == g->rows || !kept || g->decoder.select(g->decoder.state, g->row_from, kept);
-    g->rows = kept;
-    return good;
+    return ids;
 }
 
 bool mc_generator_next(mc_generator *g, int32_t *tokens)
 {
-    if (!g || g->rows == 0 || !mc_generator_run(g)) return false;
-    for (int i = 0; i < g->rows; i++) {
-        mc_answer *a = &g->answers[g->row_of[i]];
-        float *logits = g->logits + i * g->decoder.vocab;
-        if (!choose(g, a, g->row_of[i], logits, &g->row_ids[i])) return false;
-        a->ids[a->length++] = g->row_ids[i];
-        a->done = mc_is_eos(g, g->row_ids[i]) || a->length - a->prompt == g->options.max_new_tokens;
+    if (!g || mc_failed(g->ctx)) return false;
+    if (g->given == g->read && !mc_run_more(g)) return false;
+    for (int i = 0; i < g->count; i++) {
+        const mc_answer *a = &g->answers[i];
+        tokens[i] = a->prompt + g->given < a->length ? a->ids[a->prompt + g->given] : -1;
     }
-    g->steps++;
-    for (int i = 0; i < g->count; i++) tokens[i] = -1;
-    for (int i = 0; i < g->rows; i++) tokens[g->row_of[i]] = g->row_ids[i];
-    drop_ended(g); /* its error comes up in the next step */
+    g->given++;
     return true;
 }
 

@@ -3,7 +3,17 @@
 #define MC_MODELS_GENERATE_INTERNAL_H
 
 #include "core/base/context_internal.h"
+#include "core/device/device_internal.h"
+#include "core/tensor/tensor_internal.h"
 #include "models/generate/generate.h"
+
+/* What chooses tokens on the device, and keeps what the next step needs there. */
+typedef struct mc_chooser {
+    mc_choose_call call; /* its pointers are to device memory */
+    mc_tensor *rows;     /* i32 (MC_ROW_FIELDS, stride): call.state */
+    void *seen, *eos, *chosen;
+    size_t seen_bytes, eos_bytes, chosen_bytes;
+} mc_chooser;
 
 /* A model that answers prompts, with its cache. The functions return false after an error on the
  * context. */
@@ -16,8 +26,16 @@ typedef struct mc_decoder {
     void *state;
     /* Makes room for `sequences` sequences of up to `capacity` tokens; none is in use. */
     bool (*begin)(void *state, int sequences, int64_t capacity);
-    /* Runs lengths[i] new tokens for sequence i < count: prompts the first time, one each later.
-     * `ids` are packed. Writes the logits of what follows each sequence: (count, vocab). */
+    /* Runs the prompts: lengths[i] tokens, packed in `ids`, for sequence i < count. Chooses what
+     * follows each. Does not wait. */
+    bool (*choose)(void *state, const int32_t *ids, const int32_t *lengths, int count,
+                   mc_chooser *chooser);
+    /* Runs the chooser's rows, one token each, and chooses again. Does not wait. */
+    bool (*choose_next)(void *state, mc_chooser *chooser);
+    /* Writes where a sequence lies to its row: MC_ROW_FIRST, _MEMORY and _MEMORY_LENGTH. */
+    void (*place)(void *state, int sequence, int32_t *row, int64_t stride);
+    /* Where the host chooses: runs lengths[i] new tokens for sequence i < count, prompts the first
+     * time, one each later. Writes the logits of what follows each sequence: (count, vocab). */
     bool (*step)(void *state, const int32_t *ids, const int32_t *lengths, int count, float *logits);
     /* Sequence i becomes what from[i] was, for i < count; the others go. */
     bool (*select)(void *state, const int32_t *from, int count);
@@ -34,30 +52,6 @@ mc_generator *mc_generator_new(const mc_decoder *decoder, const int32_t *const *
 mc_generation *mc_generate(const mc_decoder *decoder, const int32_t *const *prompts,
                            const int *lengths, int count, const mc_generate_options *options);
 
-/* ---- choosing tokens ------------------------------------------------------------------------- */
-
-/* Scratch memory for a vocabulary. */
-typedef struct mc_sampler {
-    int64_t vocab;
-    int32_t *order;
-    uint8_t *marks; /* all 0 between calls */
-} mc_sampler;
-
-bool mc_sampler_init(mc_sampler *s, int64_t vocab); /* false: out of memory */
-void mc_sampler_release(mc_sampler *s);
-/* The repetition penalty over the tokens seen. */
-void mc_penalise(mc_sampler *s, float *logits, const int32_t *seen, int count, float penalty);
-/* Temperature, top-k, top-p, in this order: what is filtered out becomes -INFINITY. */
-void mc_filter(mc_sampler *s, float *logits, const mc_generate_options *o);
-/* log sum exp of the logits; NaN if one is NaN or +INFINITY. */
-double mc_log_sum_exp(const float *logits, int64_t vocab);
-/* The first of the largest. */
-int32_t mc_most_probable(const float *logits, int64_t vocab);
-/* The token where the cumulative probability passes u in [0, 1). */
-int32_t mc_draw(const float *logits, int64_t vocab, double log_sum, double u);
-/* A uniform number in [0, 1), made of its arguments alone. */
-double mc_uniform(uint64_t seed, uint64_t sequence, uint64_t step);
-
 /* ---- answers in the making ------------------------------------------------------------------- */
 
 typedef struct mc_answer {
@@ -67,6 +61,17 @@ typedef struct mc_answer {
     bool done;
 } mc_answer;
 
+/* Steps that were launched together, whose tokens come to the host together. */
+typedef struct mc_step_group {
+    int first, end; /* steps */
+    uint64_t ticket;
+} mc_step_group;
+
+enum {
+    MC_GROUP_STEPS = 8, /* of a group on a GPU; where the host computes it is 1 */
+    MC_GROUPS = 2       /* on their way at once */
+};
+
 struct mc_generator {
     mc_owned owned;
     mc_context *ctx;
@@ -74,18 +79,33 @@ struct mc_generator {
     mc_generate_options options; /* with defaults filled in */
     int count;                   /* of prompts */
     mc_answer *answers;          /* (count) */
-    mc_sampler sampler;
-    int32_t *row_of, *row_ids; /* (rows): the prompt of each row of the decoder, its new token */
+    int rows;                    /* of the decoder in use; room for count * num_beams */
+    int steps;                   /* made so far, or launched */
+    /* tokens chosen on the device: run.c */
+    mc_chooser chooser;
+    mc_chosen *chosen;              /* (kept, count): the chooser's, pinned memory */
+    int32_t *row_state;             /* (MC_ROW_FIELDS, count): what rows are set to */
+    mc_step_group group[MC_GROUPS]; /* the oldest first */
+    int groups;
+    int read, given; /* steps that have come to the host, and to the caller */
+    /* beam search, on the host */
+    int32_t *row_ids;                /* (rows) the new token of each row */
     int32_t *row_lengths, *row_from; /* (rows) */
-    int rows;                        /* in use; room for count * num_beams */
-    int steps;                       /* made so far */
     float *logits;                   /* (rows, vocab) */
 };
 
 bool mc_is_eos(const mc_generator *g, int32_t token);
-/* Runs the prompts (the first time) or row_ids, and fills the logits. */
-bool mc_generator_run(mc_generator *g);
+/* The prompts, packed; for mc_free. Fills g->row_lengths. NULL after an error. */
+int32_t *mc_pack_prompts(mc_generator *g);
 /* Searches with num_beams; leaves the best answers in g->answers. */
 bool mc_beam_search(mc_generator *g);
+
+/* ---- tokens chosen on the device ------------------------------------------------------------- */
+
+bool mc_run_init(mc_generator *g);
+void mc_run_release(mc_generator *g);
+/* Takes in the tokens of further steps, so that g->read grows, and keeps the device busy. False
+ * when all answers have ended, and after an error. */
+bool mc_run_more(mc_generator *g);
 
 #endif

@@ -17,6 +17,17 @@ import sys
 # What each PTX instruction in use is in C++; {0}, {1}, ... are its operands.
 INSTRUCTIONS = {
     "bar.sync %0, %1;": "((void)({0}), __syncthreads())",  # all threads of a block have to come
+    "griddepcontrol.launch_dependents;": "(void)0",  # kernels run one behind the other
+    "griddepcontrol.wait;": "(void)0",
+    "ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];":
+        "mc_sim_load_16({0}, {1}, {2}, {3}, {4})",
+    "prefetch.global.L2 [%0];": "((void)({0}))",
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    "{%0, %1, %2, %3};":
+        "mc_sim_mma<__nv_bfloat16>({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9})",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    "{%0, %1, %2, %3};":
+        "mc_sim_mma<__half>({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9})",
     "ex2.approx.ftz.f32 %0, %1;": "{0} = mc_sim::ex2_approx_ftz_f32({1})",
     "rcp.approx.ftz.f32 %0, %1;": "{0} = 1.0f / {1}",
     "st.global.v4.b32 [%0], {%1, %2, %3, %4};": "*(uint4 *)({0}) = make_uint4({1}, {2}, {3}, {4})",
@@ -135,13 +146,14 @@ def instructions(text):
     while m := pattern.search(blank_comments(text), at):
         closing = matching(blank_comments(text), m.end() - 1)
         inside = text[m.end():closing]
-        template = re.match(r'\s*"([^"]*)"', inside)
+        template = re.match(r'\s*((?:"[^"]*"\s*)+)', inside)
+        code = "".join(re.findall(r'"([^"]*)"', template.group(1))) if template else None
         rest = inside[template.end():] if template else ""
         operands = re.findall(r'"[^"]*"\s*\(([^()]*)\)', rest)
-        if template and template.group(1) == "":  # a hint for the compiler alone
+        if code == "":  # a hint for the compiler alone
             result = ", ".join(f"(void)({operand})" for operand in operands) or "(void)0"
-        elif template and template.group(1) in INSTRUCTIONS:
-            result = INSTRUCTIONS[template.group(1)].format(*operands)
+        elif code in INSTRUCTIONS:
+            result = INSTRUCTIONS[code].format(*operands)
         else:
             fail(text, m.start(), "an instruction that translate.py does not know")
         result += "\n" * text[m.start():closing].count("\n")

@@ -1,5 +1,5 @@
 /* The kernels of generation and of residual streams, against plain loops in double. */
-#include "tests/device/kernel_test.h"
+#include "tests/device/choose_test.h"
 
 /* ---- attention over a cache ------------------------------------------------------------------ */
 
@@ -53,6 +53,29 @@ static void spoil(const cache_case *c, const int32_t *first, matrix *x)
                    0xff, (size_t)x->columns * mc_dtype_size(x->m.dtype)); /* NaN */
 }
 
+static void spoil_last(const cache_case *c, const int32_t *first, matrix *x)
+{
+    size_t size = mc_dtype_size(x->m.dtype), row = (size_t)x->m.stride * size;
+    for (int s = 0; s < c->sequences; s++)
+        if (c->lengths[s])
+            memset((char *)x->m.data + (size_t)(first[s] + c->lengths[s] - 1) * row, 0xff,
+                   (size_t)x->columns * size);
+}
+
+/* The last row of each sequence. */
+static matrix last_rows(const cache_case *c, const int32_t *first, const matrix *x)
+{
+    matrix last = matrix_new(x->m.dtype, c->sequences, x->columns, 5, 0, 0);
+    size_t size = mc_dtype_size(x->m.dtype);
+    for (int s = 0; s < c->sequences; s++)
+        if (c->lengths[s])
+            memcpy((char *)last.m.data + (size_t)(s * last.m.stride) * size,
+                   (const char *)x->m.data +
+                       (size_t)((first[s] + c->lengths[s] - 1) * x->m.stride) * size,
+                   (size_t)x->columns * size);
+    return last;
+}
+
 /* With a bias by distance or without; the sequences' rows in their order or in the opposite one. */
 static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, bool placed)
 {
@@ -81,14 +104,22 @@ static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, bool pl
     reference(c, (double)shape.scale, first, biased ? &bias : NULL, &q, &k, &v, expected);
     spoil(c, first, &k);
     spoil(c, first, &v);
+    matrix new_k = last_rows(c, first, &k), new_v = last_rows(c, first, &v);
     FOR_TABLES(t)
-    {
+    for (int kept = 0; kept < 2; kept++) {
         matrix_reset(&out);
+        if (kept) { /* the last keys and values come from elsewhere, and go there */
+            spoil_last(c, first, &k);
+            spoil_last(c, first, &v);
+            shape.new_k = new_k.m;
+            shape.new_v = new_v.m;
+        }
         assert_int_equal(t->k->attention_cached(device, &shape, q.m, k.m, v.m, out.m), MC_OK);
         assert_matrix(&out, expected, 1e-5, t->name, "attention_cached");
+        shape.new_k.data = shape.new_v.data = NULL;
     }
-    matrix *all[] = {&q, &k, &v, &out, &bias};
-    for (int i = 0; i < 5; i++) matrix_free(all[i]);
+    matrix *all[] = {&q, &k, &v, &out, &bias, &new_k, &new_v};
+    for (int i = 0; i < 7; i++) matrix_free(all[i]);
     free(expected);
 }
 
@@ -97,6 +128,55 @@ static void test_attention_cached(void **state)
     (void)state;
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) FOR_TYPES(d)
     for (int mode = 0; mode < 4; mode++) run_cached(&cases[n], float_types[d], mode & 1, mode & 2);
+}
+
+/* ---- choosing tokens ------------------------------------------------------------------------- */
+
+static void run_choose(const choose_case *c, mc_dtype dtype)
+{
+    matrix logits = choose_logits(c, dtype);
+    choose_memory before = choose_begin(c);
+    FOR_TABLES(t)
+    {
+        choose_memory after = before;
+        after.seen = malloc(before.seen_bytes);
+        assert_non_null(after.seen);
+        memcpy(after.seen, before.seen, before.seen_bytes);
+        mc_choose_call call = choose_call_of(c, &after);
+        assert_int_equal(t->k->choose_tokens(device, &call, logits.m), MC_OK);
+        choose_check(c, &before, &after, &logits, 1e-12, t->name);
+        free(after.seen);
+    }
+    free(before.seen);
+    matrix_free(&logits);
+}
+
+static void test_choose_tokens(void **state)
+{
+    (void)state;
+    for (int n = 0; n < CHOOSE_CASES; n++)
+        FOR_TYPES(d) run_choose(&choose_cases[n], float_types[d]);
+}
+
+/* What is no number ends that answer alone. */
+static void test_choose_from_nan(void **state)
+{
+    (void)state;
+    const choose_case c = {40, {false, 1, 1, 0, 1, 0}};
+    matrix logits = choose_logits(&c, MC_F32);
+    ((float *)logits.m.data)[7] = NAN;
+    FOR_TABLES(t)
+    {
+        choose_memory m = choose_begin(&c);
+        mc_choose_call call = choose_call_of(&c, &m);
+        assert_int_equal(t->k->choose_tokens(device, &call, logits.m), MC_OK);
+        assert_int_equal(m.chosen[0][choose_answer[0]].token, MC_CHOSEN_NOT_FINITE);
+        assert_int_equal(m.state[MC_ROW_ENDED][0], 1);
+        assert_int_equal(m.state[MC_ROW_POSITION][0], 1000 * MC_ROW_POSITION);
+        assert_int_equal(m.chosen[1][choose_answer[1]].token, 20);
+        free(m.seen);
+    }
+    matrix_free(&logits);
 }
 
 /* ---- rows and sums --------------------------------------------------------------------------- */
@@ -174,8 +254,8 @@ static void test_residual_sum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention_cached),
-        cmocka_unit_test(test_scatter_rows),
+        cmocka_unit_test(test_attention_cached), cmocka_unit_test(test_choose_tokens),
+        cmocka_unit_test(test_choose_from_nan),  cmocka_unit_test(test_scatter_rows),
         cmocka_unit_test(test_residual_sum),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);

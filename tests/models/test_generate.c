@@ -155,19 +155,17 @@ static void test_draws_follow_the_distribution(void **state)
     assert_int_equal(mc_draw(logits, 4, log_sum, 0.9999999999), 3);
 }
 
-static void check_filter(const mc_generate_options *o, const float *given, const float *expected)
+static void check_filter(const mc_sampling *how, const float *given, const float *expected)
 {
     float logits[6];
-    mc_sampler s = {0};
-    assert_true(mc_sampler_init(&s, 6));
+    int32_t order[6];
     memcpy(logits, given, sizeof logits);
-    mc_filter(&s, logits, o);
+    mc_filter(logits, 6, how, order);
     for (int i = 0; i < 6; i++)
         if (logits[i] != expected[i])
             fail_msg("temperature %g, top_k %d, top_p %g: [%d] = %g, expected %g",
-                     (double)o->temperature, o->top_k, (double)o->top_p, i, (double)logits[i],
+                     (double)how->temperature, how->top_k, (double)how->top_p, i, (double)logits[i],
                      (double)expected[i]);
-    mc_sampler_release(&s);
 }
 
 /* By hand: the probabilities are 0.4, 0.1, 0.05, 0.3, 0.1, 0.05. */
@@ -176,31 +174,31 @@ static void test_filters(void **state)
     (void)state;
     const float none = -INFINITY, a = logf(0.4f), b = logf(0.1f), c = logf(0.05f), d = logf(0.3f);
     const float x[6] = {a, b, c, d, b, c};
-    check_filter(&(mc_generate_options){.temperature = 1, .top_p = 1}, x, x);
-    check_filter(&(mc_generate_options){.temperature = 2, .top_p = 1}, x,
+    check_filter(&(mc_sampling){.temperature = 1, .top_p = 1}, x, x);
+    check_filter(&(mc_sampling){.temperature = 2, .top_p = 1}, x,
                  (float[]){a / 2, b / 2, c / 2, d / 2, b / 2, c / 2});
-    check_filter(&(mc_generate_options){.temperature = 1, .top_p = 1, .top_k = 2}, x,
+    check_filter(&(mc_sampling){.temperature = 1, .top_p = 1, .top_k = 2}, x,
                  (float[]){a, none, none, d, none, none});
-    check_filter(&(mc_generate_options){.temperature = 1, .top_p = 1, .top_k = 3}, x,
+    check_filter(&(mc_sampling){.temperature = 1, .top_p = 1, .top_k = 3}, x,
                  (float[]){a, b, none, d, b, none}); /* equals stay together */
-    check_filter(&(mc_generate_options){.temperature = 1, .top_p = 1, .top_k = 100}, x, x);
-    check_filter(&(mc_generate_options){.temperature = 1, .top_p = 0.35f}, x,
+    check_filter(&(mc_sampling){.temperature = 1, .top_p = 1, .top_k = 100}, x, x);
+    check_filter(&(mc_sampling){.temperature = 1, .top_p = 0.35f}, x,
                  (float[]){a, none, none, none, none, none});
-    check_filter(&(mc_generate_options){.temperature = 1, .top_p = 0.65f}, x,
+    check_filter(&(mc_sampling){.temperature = 1, .top_p = 0.65f}, x,
                  (float[]){a, none, none, d, none, none});
-    check_filter(&(mc_generate_options){.temperature = 1, .top_p = 1e-6f}, x,
+    check_filter(&(mc_sampling){.temperature = 1, .top_p = 1e-6f}, x,
                  (float[]){a, none, none, none, none, none});
     /* top-p looks at what top-k has left: 4/7 and 3/7 */
-    check_filter(&(mc_generate_options){.temperature = 1, .top_p = 0.55f, .top_k = 2}, x,
+    check_filter(&(mc_sampling){.temperature = 1, .top_p = 0.55f, .top_k = 2}, x,
                  (float[]){a, none, none, none, none, none});
     float logits[6] = {2, -2, 0.5f, 4, -1, 3};
-    mc_sampler s = {0};
-    assert_true(mc_sampler_init(&s, 6));
-    mc_penalise(&s, logits, (int32_t[]){3, 1, 3, 1, 2}, 5, 2);
+    uint32_t seen[1] = {0};
+    const int32_t tokens[] = {3, 1, 3, 1, 2}; /* each token once, however often it was seen */
+    for (int i = 0; i < 5; i++) mc_see(seen, tokens[i]);
+    mc_penalise(logits, 6, seen, 2);
     assert_memory_equal(logits, ((float[6]){2, -4, 0.25f, 2, -1, 3}), sizeof logits);
-    mc_penalise(&s, logits, (int32_t[]){0}, 1, 0.5f);
+    mc_penalise(logits, 6, &(uint32_t){1}, 0.5f);
     assert_true(logits[0] == 4 && logits[3] == 2);
-    mc_sampler_release(&s);
     assert_int_equal(mc_most_probable((float[]){1, 3, 2, 3}, 4), 1);
     assert_true(isnan(mc_log_sum_exp((float[]){1, NAN}, 2)));
     assert_true(isnan(mc_log_sum_exp((float[]){1, INFINITY}, 2)));

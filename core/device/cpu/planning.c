@@ -132,6 +132,11 @@ static mc_status plan_attention_cached(mc_device *d, const mc_cached_attention *
     ASK(d, attention_cached, shape, q, k, v, out);
 }
 
+static mc_status plan_choose_tokens(mc_device *d, const mc_choose_call *call, mc_matrix logits)
+{
+    ASK(d, choose_tokens, call, logits);
+}
+
 static mc_status plan_attention_probabilities(mc_device *d, const mc_attention_shape *shape,
                                               mc_matrix q, mc_matrix k, float *out)
 {
@@ -196,6 +201,7 @@ const mc_kernels mc_cpu_planning = {
     .attention = plan_attention,
     .attention_backward = plan_attention_backward,
     .attention_cached = plan_attention_cached,
+    .choose_tokens = plan_choose_tokens,
     .attention_probabilities = plan_attention_probabilities,
     .position_bias_backward = plan_position_bias_backward,
     .rotary = plan_rotary,

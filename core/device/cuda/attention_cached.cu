@@ -1,24 +1,33 @@
 /* Attention of one new token a sequence over cached keys and values. What takes time is reading the
- * cache, so the keys of a sequence are split into parts, one block for each (sequence, head, part);
- * where there are several, a second kernel joins their softmaxes. */
+ * cache, so where there are few sequences their keys are split into parts, one block for each
+ * (sequence, head, part): into so many that the GPU is full, whatever the lengths, which the host
+ * does not know. Groups of lanes take a key each, with a softmax of their own, and several under
+ * way at once. The block of a (sequence, head) that ends last joins the parts.
+ *
+ * In a step of generation the kernels in front change nothing here but q and the new key and value:
+ * lengths and the cache are those of the step before. So the first keys and values are under way
+ * before the block waits for those kernels. */
 #include <cmath>
 #include "core/device/cuda/kernels.cuh"
 
 namespace
 {
 
-constexpr int PART = 256; /* keys of a block */
-constexpr int THREADS = 128;
-constexpr int CHUNK = mc_width<mc_mixed>;
+constexpr int WARPS = 8, THREADS = WARPS * 32;
+constexpr int MOST_PARTS = 8, LEAST_PART = 128; /* keys */
+constexpr int MOST_TASKS = 16384;               /* (sequence, head) pairs whose keys are split */
+
+/* Blocks of each task that have ended; 0 between launches. */
+__device__ unsigned arrivals[MOST_TASKS];
 
 struct call {
     const int32_t *lengths, *first_rows;
     const float *bias; /* (heads, 2 * limit - 1); NULL: none */
     int64_t limit;
     int heads, head_dim, parts, lanes; /* lanes: threads that share a key, a power of two <= 32 */
-    int64_t items, capacity;           /* items: (sequence, head, part) */
+    int64_t capacity;
     float scale;
-    mc_view q, k, v, out;
+    mc_view q, k, v, new_k, new_v, out;
     float *results, *largest, *sums; /* of parts: (items, head_dim), (items), (items) */
 };
 
@@ -26,151 +35,269 @@ struct call {
 struct place {
     int64_t sequence, key_row; /* key_row: the row of the part's first key */
     int column, keys;          /* keys of the part: 0 behind the sequence's end */
+    int fresh;                 /* the part's key that is the new token's; -1: none */
     const float *bias;         /* of the part's first key; NULL: none */
 };
 
 __device__ place place_of(const call &c, int64_t item)
 {
-    int part = (int)(item % c.parts), head = (int)(item / c.parts % c.heads);
+    int part = (int)(item % c.parts), head = (int)(item / c.parts % c.heads),
+        groups = THREADS / c.lanes;
     place p;
     p.sequence = item / c.parts / c.heads;
     int length = c.lengths[p.sequence];
-    p.key_row =
-        (c.first_rows ? c.first_rows[p.sequence] : p.sequence * c.capacity) + (int64_t)part * PART;
+    int share = (int)((length + c.parts - 1) / c.parts + groups - 1) / groups * groups;
+    int first = part * share;
+    p.key_row = (c.first_rows ? c.first_rows[p.sequence] : p.sequence * c.capacity) + first;
     p.column = head * c.head_dim;
-    p.keys = max(0, min(PART, length - part * PART));
-    p.bias = c.bias ? c.bias + head * (2 * c.limit - 1) + c.limit - length + part * PART : NULL;
+    p.keys = max(0, min(share, length - first));
+    bool last = c.new_k.data && p.keys > 0 && first + p.keys == length;
+    p.fresh = last ? p.keys - 1 : -1;
+    p.bias = c.bias ? c.bias + head * (2 * c.limit - 1) + c.limit - length + first : NULL;
     return p;
 }
 
-/* Over the threads that share a key, or with `lanes` = 32 over a warp. */
+/* Over the threads that share a key. */
 __device__ __forceinline__ float lane_sum(float x, int lanes)
 {
     for (int lane = lanes / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
     return x;
 }
 
-__device__ void find_scores(const call &c, const place &p, float *scores)
-{
-    int lane = threadIdx.x % c.lanes, step = THREADS / c.lanes;
-    int64_t q_at = p.sequence * c.q.stride + p.column;
-    for (int first = 0; first < p.keys; first += step) {
-        int key = first + (int)threadIdx.x / c.lanes;
-        int64_t k_at = (p.key_row + key) * c.k.stride + p.column;
-        float sum = 0.0f;
-        for (int i = lane * CHUNK; i < c.head_dim && key < p.keys; i += c.lanes * CHUNK) {
-            float x[CHUNK], y[CHUNK];
-            mc_load<mc_mixed>(c.q, q_at + i, min(c.head_dim - i, CHUNK), x);
-            mc_load<mc_mixed>(c.k, k_at + i, min(c.head_dim - i, CHUNK), y);
+/* A softmax in the making: weights are relative to the largest score. */
+template <int N> struct softmax {
+    float largest, sum, value[N];
+};
+
+/* Keys and values that a thread has under way: STRIP keys, PIECES chunks of each. */
+template <class T, int PIECES> struct strip {
+    static constexpr int WIDTH = mc_width<T>, STRIP = PIECES == 1 ? 4 : PIECES == 2 ? 2 : 1;
+    mc_bits k[STRIP][PIECES], v[STRIP][PIECES];
+
+    /* Those of the cache, or the new token's, which goes to the cache then. */
+    __device__ __forceinline__ void fetch(const call &c, const place &p, int first, bool fresh)
+    {
+        int lane = (int)threadIdx.x % c.lanes, group = (int)threadIdx.x / c.lanes;
 #pragma unroll
-            for (int j = 0; j < CHUNK; j++) sum = fmaf(x[j], y[j], sum);
+        for (int t = 0; t < STRIP; t++) {
+            int key = first + t * (THREADS / c.lanes) + group;
+            if ((key == p.fresh) != fresh) continue;
+#pragma unroll
+            for (int j = 0; j < PIECES; j++) {
+                int i = p.column + (j * c.lanes + lane) * WIDTH;
+                int n = key < p.keys ? min(p.column + c.head_dim - i, WIDTH) : 0;
+                int64_t row = p.key_row + key;
+                if (fresh) {
+                    k[t][j] = mc_load_bits<T>(c.new_k, p.sequence * c.new_k.stride + i, n);
+                    v[t][j] = mc_load_bits<T>(c.new_v, p.sequence * c.new_v.stride + i, n);
+                    mc_store_bits<T>(c.k, row * c.k.stride + i, n, k[t][j]);
+                    mc_store_bits<T>(c.v, row * c.v.stride + i, n, v[t][j]);
+                } else {
+                    k[t][j] = mc_load_bits<T>(c.k, row * c.k.stride + i, n);
+                    v[t][j] = mc_load_bits<T>(c.v, row * c.v.stride + i, n);
+                }
+            }
         }
-        sum = lane_sum(sum, c.lanes);
-        if (lane == 0 && key < p.keys) scores[key] = sum * c.scale + (p.bias ? p.bias[key] : 0.0f);
+    }
+};
+
+/* Takes the keys from `first` on in. */
+template <class T, int PIECES>
+__device__ void attend_strip(const call &c, const place &p, const strip<T, PIECES> &x, int first,
+                             const float (&q)[PIECES][mc_width<T>],
+                             softmax<PIECES * mc_width<T>> &s)
+{
+    constexpr int WIDTH = mc_width<T>, STRIP = strip<T, PIECES>::STRIP;
+    int group = (int)threadIdx.x / c.lanes;
+    float score[STRIP], most = s.largest, y[WIDTH];
+#pragma unroll
+    for (int t = 0; t < STRIP; t++) {
+        int key = first + t * (THREADS / c.lanes) + group;
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) {
+            mc_unpack<T>(c.k, x.k[t][j], y);
+#pragma unroll
+            for (int e = 0; e < WIDTH; e++) sum = fmaf(q[j][e], y[e], sum);
+        }
+        sum = lane_sum(sum, c.lanes) * c.scale;
+        if (p.bias && key < p.keys) sum += p.bias[key];
+        score[t] = key < p.keys ? sum : -INFINITY;
+        most = fmaxf(most, score[t]);
+    }
+    if (most == -INFINITY) return;
+    float factor = expf(s.largest - most);
+    s.largest = most;
+    s.sum *= factor;
+#pragma unroll
+    for (int e = 0; e < PIECES * WIDTH; e++) s.value[e] *= factor;
+#pragma unroll
+    for (int t = 0; t < STRIP; t++) {
+        float weight = expf(score[t] - most);
+        s.sum += weight;
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) {
+            mc_unpack<T>(c.v, x.v[t][j], y);
+#pragma unroll
+            for (int e = 0; e < WIDTH; e++)
+                s.value[j * WIDTH + e] = fmaf(weight, y[e], s.value[j * WIDTH + e]);
+        }
     }
 }
 
-/* Scores become e^(score - largest); gives their sum. `shared` holds 2 values a warp. */
-__device__ float exponentiate(const place &p, float *scores, float *shared, float *largest)
+template <class T, int PIECES>
+__device__ softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place &p)
 {
-    float most = -INFINITY, sum = 0.0f;
-    for (int i = threadIdx.x; i < p.keys; i += THREADS) most = fmaxf(most, scores[i]);
+    constexpr int WIDTH = mc_width<T>;
+    softmax<PIECES *WIDTH> s = {-INFINITY, 0.0f, {}};
+    strip<T, PIECES> x;
+    float q[PIECES][WIDTH];
+    x.fetch(c, p, 0, false);
+    mc_let_next_begin();
+    mc_wait_for_earlier();
 #pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2)
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lane));
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = most;
-    __syncthreads();
-    for (int i = 0; i < THREADS / 32; i++) most = fmaxf(most, shared[i]);
-    for (int i = threadIdx.x; i < p.keys; i += THREADS) {
-        scores[i] = expf(scores[i] - most);
-        sum += scores[i];
+    for (int j = 0; j < PIECES; j++) {
+        int i = (j * c.lanes + (int)threadIdx.x % c.lanes) * WIDTH;
+        mc_load<T>(c.q, p.sequence * c.q.stride + p.column + i, min(c.head_dim - i, WIDTH), q[j]);
     }
-    *largest = most;
-    return mc_block_sum(sum, shared + THREADS / 32);
+    x.fetch(c, p, 0, true);
+    int step = THREADS / c.lanes * strip<T, PIECES>::STRIP;
+    for (int first = 0; first < p.keys; first += step) {
+        if (first) {
+            x.fetch(c, p, first, false);
+            x.fetch(c, p, first, true);
+        }
+        attend_strip<T, PIECES>(c, p, x, first, q, s);
+    }
+    return s;
 }
 
-/* The weighted sum of values for CHUNK columns from i on, over the block: complete in the threads
- * below `lanes`. `shared` holds CHUNK values a thread. */
-__device__ void sum_values(const call &c, const place &p, const float *scores, int i, float *shared,
-                           float (&result)[CHUNK])
+/* How much a softmax counts beside one with the largest score `most`. */
+__device__ __forceinline__ float share_of(float largest, float most)
 {
-    int n = max(0, min(c.head_dim - i, CHUNK)), step = THREADS / c.lanes;
+    return largest == -INFINITY ? 0.0f : expf(largest - most);
+}
+
+/* Of the groups of a warp; the first group gets it. */
+template <int N> __device__ __forceinline__ void join_groups(softmax<N> &s, int lanes)
+{
+    for (int lane = lanes; lane < 32; lane *= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, s.largest, lane), most = fmaxf(s.largest, other),
+              own = share_of(s.largest, most), others = share_of(other, most);
+        s.largest = most;
+        s.sum = s.sum * own + __shfl_xor_sync(0xffffffffu, s.sum, lane) * others;
 #pragma unroll
-    for (int j = 0; j < CHUNK; j++) result[j] = 0.0f;
-    for (int key = threadIdx.x / c.lanes; key < p.keys; key += step) {
-        float x[CHUNK];
-        mc_load<mc_mixed>(c.v, (p.key_row + key) * c.v.stride + p.column + i, n, x);
+        for (int e = 0; e < N; e++)
+            s.value[e] = s.value[e] * own + __shfl_xor_sync(0xffffffffu, s.value[e], lane) * others;
+    }
+}
+
+/* Column i of up to MOST softmaxes that are joined: `values` of each lie `stride` apart. */
+template <int MOST>
+__device__ float join(const float *largest, const float *sums, const float *values, int count,
+                      int64_t stride, int i, float *most, float *sum)
+{
+    float x[MOST], weight[MOST], value[MOST], result = 0.0f;
+    *most = -INFINITY;
+    *sum = 0.0f;
 #pragma unroll
-        for (int j = 0; j < CHUNK; j++) result[j] = fmaf(scores[key], x[j], result[j]);
+    for (int n = 0; n < MOST; n++) { /* all loads at once */
+        x[n] = n < count ? largest[n] : -INFINITY;
+        weight[n] = n < count ? sums[n] : 0.0f;
+        value[n] = n < count ? values[n * stride + i] : 0.0f;
+        *most = fmaxf(*most, x[n]);
+    }
+#pragma unroll
+    for (int n = 0; n < MOST; n++) {
+        float share = share_of(x[n], *most);
+        *sum = fmaf(weight[n], share, *sum);
+        result = fmaf(value[n], share, result);
+    }
+    return result;
+}
+
+/* Whether this block is the last of its task. What it wrote is seen by whoever comes last. */
+__device__ bool comes_last(const call &c, int64_t task)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&arrivals[task], 1u) == (unsigned)c.parts - 1;
+        if (last) arrivals[task] = 0;
     }
     __syncthreads();
-#pragma unroll
-    for (int j = 0; j < CHUNK; j++) shared[j * THREADS + threadIdx.x] = result[j];
-    __syncthreads();
-    if (threadIdx.x >= c.lanes) return;
-    for (int other = threadIdx.x + c.lanes; other < THREADS; other += c.lanes)
-#pragma unroll
-        for (int j = 0; j < CHUNK; j++) result[j] += shared[j * THREADS + other];
+    if (last) __threadfence();
+    return last;
 }
 
-__device__ void store_part(const call &c, int64_t item, int i, const float (&result)[CHUNK])
-{
-#pragma unroll
-    for (int j = 0; j < CHUNK; j++)
-        if (i + j < c.head_dim) c.results[item * c.head_dim + i + j] = result[j];
-}
-
+template <class T, int PIECES>
 __global__ void __launch_bounds__(THREADS) attend(const __grid_constant__ call c)
 {
-    __shared__ float scores[PART], shared[CHUNK * THREADS];
-    int64_t item = blockIdx.x;
+    constexpr int WIDTH = mc_width<T>, N = PIECES * WIDTH;
+    __shared__ float largest[WARPS], sums[WARPS], values[WARPS * 32 * N];
+    int64_t item = blockIdx.x, task = item / c.parts;
     place p = place_of(c, item);
-    find_scores(c, p, scores);
-    __syncthreads();
-    float most, sum = exponentiate(p, scores, shared, &most);
-    if (c.parts > 1 && threadIdx.x == 0) {
-        c.largest[item] = most;
-        c.sums[item] = sum;
+    softmax<N> s = attend_keys<T, PIECES>(c, p);
+    join_groups(s, c.lanes);
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = c.lanes * N;
+    if (lane == 0) {
+        largest[warp] = s.largest;
+        sums[warp] = s.sum;
     }
-    float inverse = c.parts > 1 ? 1.0f : sum == 0.0f ? 0.0f : 1.0f / sum;
-    for (int first = 0; first < c.head_dim; first += c.lanes * CHUNK) {
-        int i = first + (int)threadIdx.x % c.lanes * CHUNK;
-        float result[CHUNK];
-        sum_values(c, p, scores, i, shared, result);
-        if (threadIdx.x >= c.lanes || i >= c.head_dim) continue;
 #pragma unroll
-        for (int j = 0; j < CHUNK; j++) result[j] *= inverse;
-        if (c.parts > 1)
-            store_part(c, item, i, result);
-        else
-            mc_store<mc_mixed>(c.out, p.sequence * c.out.stride + p.column + i,
-                               min(c.head_dim - i, CHUNK), result);
-    }
-}
-
-/* One block for each (sequence, head): the parts, each relative to its own largest score. */
-__global__ void __launch_bounds__(THREADS) join(const __grid_constant__ call c)
-{
-    int64_t task = blockIdx.x, first = task * c.parts;
-    float most = -INFINITY, sum = 0.0f;
-    for (int part = 0; part < c.parts; part++) most = fmaxf(most, c.largest[first + part]);
-    float base = most == -INFINITY ? 0.0f : most; /* no key at all */
-    for (int part = 0; part < c.parts; part++)
-        sum += c.sums[first + part] * expf(c.largest[first + part] - base);
+    for (int e = 0; e < N; e++)
+        if (lane < c.lanes)
+            values[warp * row + (e / WIDTH * c.lanes + lane) * WIDTH + e % WIDTH] = s.value[e];
+    __syncthreads();
+    float most, sum;
+    int64_t to = p.sequence * c.out.stride + p.column, first = task * c.parts;
     for (int i = threadIdx.x; i < c.head_dim; i += THREADS) {
-        float x = 0.0f;
-        for (int part = 0; part < c.parts; part++)
-            x += c.results[(first + part) * c.head_dim + i] * expf(c.largest[first + part] - base);
-        int64_t at = task / c.heads * c.out.stride + task % c.heads * c.head_dim + i;
-        mc_store_one(c.out, at, sum == 0.0f ? 0.0f : x / sum);
+        float x = join<WARPS>(largest, sums, values, WARPS, row, i, &most, &sum);
+        if (c.parts == 1)
+            mc_store_one(c.out, to + i, sum == 0.0f ? 0.0f : x / sum);
+        else
+            c.results[item * c.head_dim + i] = x;
+        if (c.parts > 1 && i == 0) {
+            c.largest[item] = most;
+            c.sums[item] = sum;
+        }
+    }
+    if (c.parts == 1 || !comes_last(c, task)) return;
+    for (int i = threadIdx.x; i < c.head_dim; i += THREADS) {
+        float x =
+            join<MOST_PARTS>(c.largest + first, c.sums + first, c.results + first * c.head_dim,
+                             c.parts, c.head_dim, i, &most, &sum);
+        mc_store_one(c.out, to + i, sum == 0.0f ? 0.0f : x / sum);
     }
 }
 
-mc_view view_of(mc_matrix m, int64_t rows, int head_dim)
+template <class T> mc_status launch(mc_device *d, const call &c, int64_t items)
 {
-    mc_view v = mc_view_of(m, rows, CHUNK);
-    v.whole = v.whole && head_dim % CHUNK == 0;
-    return v;
+    int pieces = (int)mc_ceil_div(c.head_dim, c.lanes * mc_width<T>);
+    if (pieces > 4)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "attention_cached: heads of %d, at most %d",
+                            c.head_dim, 4 * 32 * mc_width<T>);
+    void (*kernel)(const call) = pieces == 1   ? attend<T, 1>
+                                 : pieces == 2 ? attend<T, 2>
+                                               : attend<T, 4>;
+    MC_LAUNCH_EARLY(d, kernel, (unsigned)items, THREADS, 0, c);
+    return mc_cuda_launched(d, "attention_cached");
+}
+
+int lanes_for(int head_dim, int width)
+{
+    int lanes = 1;
+    while (lanes < 32 && lanes * width < head_dim) lanes *= 2;
+    return lanes;
+}
+
+/* So many that each multiprocessor has two blocks, of enough keys to be worth it. */
+int parts_for(mc_device *d, int64_t tasks, int64_t longest)
+{
+    int64_t wanted = 2 * mc_cuda_of(d)->multiprocessors / tasks,
+            most = mc_least(MOST_PARTS, mc_ceil_div(longest, LEAST_PART));
+    return tasks > MOST_TASKS ? 1 : (int)mc_most(1, mc_least(wanted, most));
 }
 
 } // namespace
@@ -181,6 +308,13 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     int64_t tasks = shape->sequences * shape->heads;
     int head_dim = shape->head_dim;
     if (tasks == 0) return MC_OK;
+    mc_dtype dtype = mc_common_dtype(q, k, v, out, shape->new_k, shape->new_v);
+    int width = dtype == MC_F32 || dtype == MC_DTYPE_DEFAULT ? 4 : 8;
+    auto view_of = [=](mc_matrix m, int64_t rows) {
+        mc_view view = mc_view_of(m, rows, width);
+        view.whole = view.whole && head_dim % width == 0;
+        return view;
+    };
     call c = {};
     c.lengths = shape->lengths;
     c.first_rows = shape->first;
@@ -188,27 +322,27 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.limit = shape->position_limit;
     c.heads = shape->heads;
     c.head_dim = head_dim;
-    c.parts = (int)mc_most(1, mc_ceil_div(shape->longest, PART));
-    c.lanes = 1;
-    while (c.lanes < 32 && c.lanes * CHUNK < head_dim) c.lanes *= 2;
-    c.items = tasks * c.parts;
+    c.lanes = lanes_for(head_dim, width);
+    c.parts = parts_for(d, tasks, shape->longest);
     c.capacity = shape->capacity;
     c.scale = shape->scale;
-    c.q = view_of(q, shape->sequences, head_dim);
-    c.k = view_of(k, 2, head_dim); /* how many rows there are is not known here */
-    c.v = view_of(v, 2, head_dim);
-    c.out = view_of(out, shape->sequences, head_dim);
-    size_t bytes = c.parts > 1 ? (size_t)(c.items * (head_dim + 2)) * sizeof(float) : 0;
+    c.q = view_of(q, shape->sequences);
+    c.k = view_of(k, 2); /* how many rows there are is not known here */
+    c.v = view_of(v, 2);
+    c.new_k = view_of(shape->new_k, shape->sequences);
+    c.new_v = view_of(shape->new_v, shape->sequences);
+    c.out = view_of(out, shape->sequences);
+    int64_t items = tasks * c.parts;
+    size_t bytes = c.parts > 1 ? (size_t)(items * (head_dim + 2)) * sizeof(float) : 0;
     float *scratch = bytes ? (float *)d->alloc(d, bytes) : NULL;
     if (bytes && !scratch) return MC_ERR_NOMEM;
     if (scratch) {
         c.results = scratch;
-        c.largest = scratch + c.items * head_dim;
-        c.sums = c.largest + c.items;
+        c.largest = scratch + items * head_dim;
+        c.sums = c.largest + items;
     }
-    cudaStream_t stream = mc_cuda_of(d)->stream;
-    attend<<<(unsigned)c.items, THREADS, 0, stream>>>(c);
-    if (c.parts > 1) join<<<(unsigned)tasks, THREADS, 0, stream>>>(c);
+    mc_status status;
+    MC_WITH_TYPE(dtype, { status = launch<T>(d, c, items); });
     if (bytes) d->free(d, scratch, bytes); /* what comes later on the stream may have it */
-    return mc_cuda_launched(d, "attention_cached");
+    return status;
 }

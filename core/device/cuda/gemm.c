@@ -374,6 +374,8 @@ mc_status mc_cuda_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, fl
     if (rows == 0 || out == 0) return MC_OK;
     mc_own_product own = {.rows = rows, .columns = out, .terms = in, .x = x, .weight = weight};
     own.bias = bias, own.pre = pre, own.y = y, own.activation = activation, own.alpha = alpha;
+    bool ours = mc_cuda_of(d)->gemm->products != MC_PRODUCTS_CUBLAS;
+    if (ours && mc_few_rows_takes(&own)) return mc_few_rows_run(d, &own);
     if (mc_own_product_takes(d, &own)) return mc_own_product_run(d, &own);
     mc_status status = linear_fused(d, rows, in, out, alpha, x, weight, bias, activation, pre, y);
     if (status == MC_ERR_UNSUPPORTED && activation != MC_ACTIVATION_NONE && bias.data) {

@@ -101,6 +101,11 @@ typedef struct mc_own_product {
     float *sums, *x_sums; /* (columns), (terms) */
 } mc_own_product;
 
+/* A linear of 1 to 64 rows in f16 or bf16, any activation and alpha (linear_few.cu): whether it is
+ * one for that kernel, and runs it. */
+bool mc_few_rows_takes(const mc_own_product *p);
+mc_status mc_few_rows_run(mc_device *d, const mc_own_product *p);
+
 #ifdef MC_HAVE_HOPPER /* code for compute capability 9.0a is built */
 /* Whether there is a kernel for it on this GPU, for this shape and these places in memory, and one
  * that is expected to be the fastest, or was asked for. */

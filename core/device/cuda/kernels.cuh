@@ -494,6 +494,48 @@ static inline int64_t mc_resident_blocks(mc_device *d, K kernel, int threads, si
     return (int64_t)each * mc_cuda_of(d)->multiprocessors;
 }
 
+/* In a step of generation (d->chained), kernels begin before the one in front of them has ended,
+ * and fetch parameters meanwhile. Launched by MC_LAUNCH_EARLY, a kernel calls mc_wait_for_earlier
+ * in every thread before it reads what others have written, and before it writes; mc_let_next_begin
+ * lets the next one begin. Launched as usual, as the first kernel of a step is, both do nothing.
+ * (Programmatic dependent launch, compute capability 9.0.) */
+__device__ __forceinline__ void mc_wait_for_earlier()
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void mc_let_next_begin()
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#ifdef MC_SIM_H
+#define MC_LAUNCH_EARLY(d, kernel, grid, threads, shared, ...) \
+    kernel<<<grid, threads, shared, mc_cuda_of(d)->stream>>>(__VA_ARGS__)
+#else
+#define MC_LAUNCH_EARLY(d, kernel, grid, threads, shared, ...) \
+    mc_launch_early(d, kernel, grid, threads, shared, __VA_ARGS__)
+template <class... P, class... A>
+static inline void mc_launch_early(mc_device *d, void (*kernel)(P...), dim3 grid, unsigned threads,
+                                   size_t shared, const A &...arguments)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = mc_cuda_of(d)->stream;
+    config.attrs = &early;
+    config.numAttrs = d->chained && mc_cuda_of(d)->capability >= 90 ? 1 : 0;
+    cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...);
+}
+#endif
+
 /* One thread for each chunk of a (rows, columns) matrix: f.run<T>(row, column, n), where n elements
  * of the chunk are within the row. */
 template <class T, class F>

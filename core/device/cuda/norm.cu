@@ -10,6 +10,7 @@
 enum {
     ROW_THREADS = 512, /* at most, to a row; a thread then has 128 registers */
     ROWS = 4,          /* of a block where each row has one warp */
+    FEW = 64,          /* rows that have as many threads as they can use */
     MOST_EIGHTS = 3,   /* a thread has at most three times eight elements of a row */
 };
 
@@ -89,6 +90,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     constexpr int width = mc_width<T>;
     __shared__ float shared[2][ROW_THREADS / 32];
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    mc_let_next_begin();
+    mc_wait_for_earlier();
     if (row >= c.rows) return; /* a whole warp, or the whole block */
     mc_bits xs[CHUNKS], fs[CHUNKS];
 #pragma unroll
@@ -211,6 +214,15 @@ template <class T, bool RMS> static void launch_norm(mc_device *d, const mc_norm
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
     row_shape shape = row_shape_of(c.columns);
+    if (c.rows <= FEW && c.columns <= 8 * ROW_THREADS) { /* what counts is how soon it is done */
+        constexpr int CHUNKS = 8 / mc_width<T>;
+        unsigned threads = (unsigned)mc_ceil_div(c.columns, 256) * 32;
+        auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, MC_ALONE, RMS>
+                      : c.mask.keep == 0 ? norm_rows<T, CHUNKS, MC_PLAIN, RMS>
+                                         : norm_rows<T, CHUNKS, MC_DROPPED, RMS>;
+        MC_LAUNCH_EARLY(d, kernel, (unsigned)c.rows, threads, 0, c);
+        return;
+    }
     if (shape.eights == 0) {
         norm_long_rows<T, RMS><<<(unsigned)c.rows, ROW_THREADS, 0, stream>>>(c);
         return;

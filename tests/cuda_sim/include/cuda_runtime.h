@@ -208,6 +208,46 @@ static inline MC_SIM_NUMBER __shfl_up_sync(unsigned mask, T value, unsigned by, 
 }
 #undef MC_SIM_NUMBER
 
+static inline void mc_sim_load_16(uint32_t &x, uint32_t &y, uint32_t &z, uint32_t &w,
+                                  const void *from)
+{
+    const uint4 v = *(const uint4 *)from;
+    x = v.x, y = v.y, z = v.z, w = v.w;
+}
+
+/* Half `i` of a word, as a number. */
+template <class T> static inline float mc_sim_half(uint32_t word, int i)
+{
+    uint16_t bits = (uint16_t)(word >> 16 * i);
+    T value;
+    memcpy((void *)&value, &bits, sizeof bits);
+    return (float)value;
+}
+
+/* mma.m16n8k16: lane 4 g + t has columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of rows g and g + 8 of
+ * a, the same rows of column g of b, and columns 2 t, 2 t + 1 of rows g and g + 8 of c. */
+template <class T>
+static inline void mc_sim_mma(float &c0, float &c1, float &c2, float &c3, uint32_t a0, uint32_t a1,
+                              uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    int lane = mc_sim::lane_of_thread(), row = lane / 4 * 4, column = lane % 4 * 8;
+    float *c[4] = {&c0, &c1, &c2, &c3};
+    for (int t = 0; t < 4; t++) {
+        uint32_t a[4] = {
+            __shfl_sync(0xffffffffu, a0, row + t), __shfl_sync(0xffffffffu, a1, row + t),
+            __shfl_sync(0xffffffffu, a2, row + t), __shfl_sync(0xffffffffu, a3, row + t)};
+        for (int n = 0; n < 2; n++) {
+            uint32_t b[2] = {__shfl_sync(0xffffffffu, b0, column + 4 * n + t),
+                             __shfl_sync(0xffffffffu, b1, column + 4 * n + t)};
+            for (int i = 0; i < 8; i++) { /* (row, half of the terms, term) */
+                int high = i / 4, part = i / 2 % 2, half = i % 2;
+                *c[2 * high + n] +=
+                    mc_sim_half<T>(a[2 * part + high], half) * mc_sim_half<T>(b[part], half);
+            }
+        }
+    }
+}
+
 /* ---- the runtime's templates ----------------------------------------------------------------- */
 
 template <class K>

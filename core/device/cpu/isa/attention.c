@@ -445,6 +445,15 @@ static void cached_result(float *scores, float largest, mc_matrix v, int64_t fir
     for (int j = 0; n && j < dim; j++) result[j] /= sum;
 }
 
+/* The new token's row of k or v goes to the cache, for one head. */
+static void keep_new(mc_matrix x, int64_t s, mc_matrix cache, int64_t row, int64_t column, int dim)
+{
+    size_t size = mc_dtype_size(cache.dtype);
+    if (x.data)
+        memcpy((char *)cache.data + (size_t)(row * cache.stride + column) * size,
+               (const char *)x.data + (size_t)(s * x.stride + column) * size, (size_t)dim * size);
+}
+
 /* One head of one sequence; `query` is scratch memory for three rows of `wide` and the scores. */
 static void cached_task(const mc_cached_attention *c, int64_t s, int64_t head, int64_t wide,
                         const mc_matrix *x, float *query)
@@ -456,6 +465,10 @@ static void cached_task(const mc_cached_attention *c, int64_t s, int64_t head, i
     float *buffer = query + wide, *result = buffer + wide, *scores = result + wide;
     const float *bias = c->position_bias; /* of the last key's position: L - 1 + j - (n - 1) */
     if (bias) bias += head * (2 * c->position_limit - 1) + c->position_limit - n;
+    if (n > 0) {
+        keep_new(c->new_k, s, x[K], first + n - 1, column, dim);
+        keep_new(c->new_v, s, x[V], first + n - 1, column, dim);
+    }
     load_rows(x[Q], s, 1, column, dim, c->scale, query, wide);
     float largest = cached_scores(query, x[K], first, n, column, dim, bias, buffer, scores);
     cached_result(scores, largest, x[V], first, n, column, dim, buffer, result);

@@ -1,0 +1,153 @@
+/* Generation with random weights and prompts: new tokens a second, and what the memory allows.
+ *
+ *     bench/generate FAMILY CONFIG BATCH PROMPT NEW [OPTION=VALUE...]
+ *     bench/generate gpt2 gpt2 32 64 512 device=cuda dtype=bf16
+ *     bench/generate t5 t5-base 1 512 128 device=cuda dtype=bf16
+ *
+ * Options: device (cpu), dtype (f32), rounds (3), sample=1 (draws, top_k=40), beams (1), bandwidth
+ * (bytes a second that the limit is computed with; 4.24e12, an H200's as measured by copies).
+ *
+ * The rate is that of the steps alone: answers of NEW tokens and of NEW / 4 are timed by turns, and
+ * the difference of the medians belongs to the difference in tokens. The limit reads, in each step,
+ * the weights of the decoder and its head once, and the keys and values of every sequence, at their
+ * mean length between the two; what an encoder computes once is not in it. */
+#include "core/modelcenter.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_ROUNDS = 16 };
+
+typedef struct work {
+    mc_context *ctx;
+    mc_model *model;
+    int batch, prompt, tokens, fewer; /* new tokens: of long and of short answers */
+    int32_t **prompts;
+    int *lengths;
+    mc_generate_options options;
+} work;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* OPTION=VALUE among the arguments, or the default. */
+static const char *option(int argc, char **argv, const char *name, const char *fallback)
+{
+    size_t length = strlen(name);
+    for (int i = 6; i < argc; i++)
+        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=')
+            return argv[i] + length + 1;
+    return fallback;
+}
+
+static mc_dtype dtype_of(const char *name)
+{
+    return strcmp(name, "bf16") == 0 ? MC_BF16 : strcmp(name, "f16") == 0 ? MC_F16 : MC_F32;
+}
+
+/* Elements of the decoder's matrices that a step reads. */
+static double weights_of(mc_model_shape s)
+{
+    bool two = s.kind == MC_MODEL_ENCODER_DECODER;
+    double inner = (double)(s.heads * s.head_dim), dim = (double)s.dim,
+           layers = (double)(two ? s.decoder_layers : s.layers);
+    double attention = (two ? 6 : 4) * dim * inner; /* across: queries and output */
+    return layers * (attention + 2 * dim * (double)s.dim_ff) + dim * (double)s.vocab_size;
+}
+
+/* Elements of keys and values that a step reads. */
+static double cache_of(mc_model_shape s, const work *w)
+{
+    bool two = s.kind == MC_MODEL_ENCODER_DECODER;
+    double layers = (double)(two ? s.decoder_layers : s.layers),
+           mean = w->prompt + 0.5 * (w->tokens + w->fewer);
+    return 2 * layers * (double)(s.heads * s.head_dim) * mean * w->batch;
+}
+
+/* Seconds for answers of so many tokens. */
+static double timed(work *w, int tokens)
+{
+    w->options.max_new_tokens = tokens;
+    double start = now();
+    mc_generation *out = mc_model_generate(w->model, (const int32_t *const *)w->prompts, w->lengths,
+                                           w->batch, &w->options);
+    double seconds = now() - start;
+    mc_generation_free(out);
+    return seconds;
+}
+
+static void make(work *w, int argc, char **argv)
+{
+    mc_load_options load = {.dtype = dtype_of(option(argc, argv, "dtype", "f32"))};
+    w->ctx = mc_init_distributed(
+        &(mc_init_options){.seed = 42, .device = option(argc, argv, "device", "cpu")});
+    w->model = mc_model_new(w->ctx, argv[1], argv[2], &(mc_model_heads){.lm = true}, &load);
+    w->prompts = calloc((size_t)w->batch, sizeof *w->prompts);
+    w->lengths = calloc((size_t)w->batch, sizeof *w->lengths);
+    int64_t vocab = mc_model_get_shape(w->model).vocab_size;
+    for (int i = 0; i < w->batch && vocab; i++) {
+        w->prompts[i] = calloc((size_t)w->prompt, sizeof **w->prompts);
+        for (int k = 0; k < w->prompt; k++) w->prompts[i][k] = (int32_t)(rand() % vocab);
+        w->lengths[i] = w->prompt;
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return values[count / 2];
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6) {
+        fprintf(stderr, "usage: %s FAMILY CONFIG BATCH PROMPT NEW [OPTION=VALUE...]\n", argv[0]);
+        return 2;
+    }
+    work w = {.batch = atoi(argv[3]), .prompt = atoi(argv[4]), .tokens = atoi(argv[5])};
+    int rounds = atoi(option(argc, argv, "rounds", "3"));
+    if (w.batch < 1 || w.prompt < 1 || w.tokens < 8 || rounds < 1 || rounds > MOST_ROUNDS) {
+        fprintf(stderr, "%s: BATCH, PROMPT from 1, NEW from 8, rounds 1 to %d\n", argv[0],
+                MOST_ROUNDS);
+        return 2;
+    }
+    w.fewer = w.tokens / 4;
+    w.options = (mc_generate_options){.ignore_eos = true,
+                                      .sample = atoi(option(argc, argv, "sample", "0")),
+                                      .num_beams = atoi(option(argc, argv, "beams", "1"))};
+    if (w.options.sample) w.options.top_k = 40;
+    make(&w, argc, argv);
+    double longer[MOST_ROUNDS], shorter[MOST_ROUNDS];
+    timed(&w, w.fewer); /* products are tuned */
+    for (int i = 0; i < rounds && !mc_failed(w.ctx); i++) {
+        longer[i] = timed(&w, w.tokens);
+        shorter[i] = timed(&w, w.fewer);
+    }
+    if (mc_print_error(w.ctx, stderr)) return 1;
+    mc_model_shape s = mc_model_get_shape(w.model);
+    double size = dtype_of(option(argc, argv, "dtype", "f32")) == MC_F32 ? 4 : 2;
+    double bytes = size * (weights_of(s) + cache_of(s, &w));
+    double limit = w.batch * atof(option(argc, argv, "bandwidth", "4.24e12")) / bytes;
+    double seconds = median(longer, rounds) - median(shorter, rounds);
+    double rate = w.batch * (w.tokens - w.fewer) / seconds;
+    printf("result family=%s config=%s batch=%d prompt=%d new=%d ms_a_step=%.4f tokens_per_s=%.1f "
+           "limit=%.0f share=%.3f gb_a_step=%.3f peak_gib=%.2f\n",
+           argv[1], argv[2], w.batch, w.prompt, w.tokens, 1e3 * w.batch / rate, rate, limit,
+           rate / limit, 1e-9 * bytes, (double)mc_memory(w.ctx).peak / (1 << 30));
+    for (int i = 0; i < w.batch; i++) free(w.prompts[i]);
+    free(w.prompts);
+    free(w.lengths);
+    mc_context_free(w.ctx);
+    return 0;
+}

@@ -1,0 +1,117 @@
+/* From logits to tokens: what the kernel choose_tokens works on, and the steps that it consists of,
+ * on the host. Rules and order are those of Hugging Face's generate(): repetition penalty,
+ * temperature, top-k, top-p. */
+#ifndef MC_DEVICE_CHOOSE_INTERNAL_H
+#define MC_DEVICE_CHOOSE_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "core/device/step_internal.h"
+
+/* How a token is chosen. */
+typedef struct mc_sampling {
+    bool sample;              /* draw; else the most probable token, the first of equals */
+    float temperature, top_p; /* above 0; top_p 1: all. Without effect unless `sample` */
+    int32_t top_k;            /* 0: all. Without effect unless `sample` */
+    float repetition_penalty; /* 1: none */
+    uint64_t seed;
+} mc_sampling;
+
+/* One choice. The probability is that under the distribution that was chosen from. */
+typedef struct mc_chosen {
+    int32_t token; /* or one of those below */
+    float log_probability;
+} mc_chosen;
+enum {
+    MC_CHOSEN_NOTHING = -1,   /* the answer has ended before */
+    MC_CHOSEN_NOT_FINITE = -2 /* the logits are not finite; the answer ends here */
+};
+
+/* What is known of each row of a running batch: i32 (MC_ROW_FIELDS, rows). A step of the model
+ * reads those before MC_ROW_ANSWER, choose_tokens writes them for the next step. Of a row whose
+ * answer has ended nothing changes but MC_ROW_STEP, so running it again changes nothing either. */
+enum {
+    MC_ROW_TOKEN,    /* to be run next */
+    MC_ROW_POSITION, /* of that token in its sequence */
+    MC_ROW_LENGTH,   /* tokens of its sequence in the cache, itself included */
+    MC_ROW_FIRST,    /* the row of the cache where the sequence begins */
+    MC_ROW_MEMORY,   /* the same in the memory of an encoder, and the rows there */
+    MC_ROW_MEMORY_LENGTH,
+    MC_ROW_ANSWER, /* the number of the answer */
+    MC_ROW_STEP,   /* steps that were made */
+    MC_ROW_ENDED,  /* not 0: the answer has ended */
+    MC_ROW_FIELDS
+};
+
+typedef struct mc_choose_call {
+    mc_sampling how;
+    int64_t rows, vocab;
+    int32_t *state;     /* (MC_ROW_FIELDS, stride): see above; changed */
+    int64_t stride;     /* rows or more */
+    uint32_t *seen;     /* (answers, mc_seen_words(vocab)): bits of the tokens that each answer or
+                            its prompt has; changed. NULL: no penalty */
+    const int32_t *eos; /* (eos_count): the tokens that end an answer */
+    int32_t eos_count, most; /* most: steps after which an answer ends */
+    int64_t first_answer;    /* counted onto the answer's number for what is drawn */
+    /* (kept, answers): the choice of step i for answer a goes to [i % kept][a]. */
+    mc_chosen *chosen;
+    int64_t kept, answers;
+} mc_choose_call;
+
+/* Words of a set of tokens. */
+MC_ANYWHERE int64_t mc_seen_words(int64_t vocab) { return (vocab + 31) / 32; }
+MC_ANYWHERE void mc_see(uint32_t *seen, int32_t token) { seen[token / 32] |= 1u << token % 32; }
+
+/* splitmix64's finaliser (Steele et al. 2014). */
+MC_ANYWHERE uint64_t mc_mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* A uniform number in [0, 1), made of its arguments alone. */
+MC_ANYWHERE double mc_uniform(uint64_t seed, uint64_t sequence, uint64_t step)
+{
+    const uint64_t golden = 0x9e3779b97f4a7c15u;
+    uint64_t z =
+        mc_mix(mc_mix(mc_mix(seed + golden) + golden * (sequence + 1)) + golden * (step + 1));
+    return (double)(z >> 11) * 0x1p-53;
+}
+
+/* Notes what was chosen for a row, and prepares its next step. */
+MC_ANYWHERE void mc_choose_note(const mc_choose_call *c, int64_t row, mc_chosen chosen)
+{
+    int32_t *at = c->state + row, answer = at[MC_ROW_ANSWER * c->stride];
+    int32_t step = at[MC_ROW_STEP * c->stride]++;
+    c->chosen[step % c->kept * c->answers + answer] = chosen;
+    if (chosen.token == MC_CHOSEN_NOTHING) return;
+    bool ends = chosen.token < 0 || step + 1 == c->most;
+    for (int32_t i = 0; i < c->eos_count; i++) ends = ends || chosen.token == c->eos[i];
+    if (chosen.token >= 0 && c->seen)
+        mc_see(c->seen + answer * mc_seen_words(c->vocab), chosen.token);
+    at[MC_ROW_ENDED * c->stride] = ends;
+    if (ends) return;
+    at[MC_ROW_TOKEN * c->stride] = chosen.token;
+    at[MC_ROW_POSITION * c->stride]++;
+    at[MC_ROW_LENGTH * c->stride]++;
+}
+
+/* ---- on the host ----------------------------------------------------------------------------- */
+
+/* The repetition penalty over a set of tokens (mc_seen_words(vocab)). */
+void mc_penalise(float *logits, int64_t vocab, const uint32_t *seen, float penalty);
+/* Temperature, top-k, top-p, in this order: what is filtered out becomes -INFINITY. `order` is
+ * scratch (vocab). */
+void mc_filter(float *logits, int64_t vocab, const mc_sampling *how, int32_t *order);
+/* log sum exp of the logits; NaN if one is NaN or +INFINITY. */
+double mc_log_sum_exp(const float *logits, int64_t vocab);
+/* The first of the largest. */
+int32_t mc_most_probable(const float *logits, int64_t vocab);
+/* The token where the cumulative probability passes u in [0, 1). */
+int32_t mc_draw(const float *logits, int64_t vocab, double log_sum, double u);
+/* All of it for a row of a call, whose answer has not ended; the logits change. */
+mc_chosen mc_choose(const mc_choose_call *call, int64_t row, float *logits, int32_t *order);
+
+#endif

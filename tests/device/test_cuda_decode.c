@@ -1,0 +1,135 @@
+/* The kernels of generation on the GPU: against plain loops in double. */
+#include "tests/device/choose_test.h"
+#include "tests/device/gpu_test.h"
+#include "tests/device_choice.h"
+
+/* ---- choosing tokens ------------------------------------------------------------------------- */
+
+/* What is on the GPU comes back to where it was on the host. */
+static void take(void *at, void *host, size_t bytes)
+{
+    assert_true(gpu->copy_out(gpu, host, at, bytes));
+    gpu->free(gpu, at, bytes);
+}
+
+/* The weights that are drawn from are f32, so that their sums end a little elsewhere. */
+static void run_choose(const choose_case *c, mc_dtype dtype)
+{
+    matrix logits = choose_logits(c, dtype);
+    choose_memory before = choose_begin(c), after = before;
+    mc_choose_call call = choose_call_of(c, &before);
+    after.seen = malloc(before.seen_bytes);
+    assert_non_null(after.seen);
+    mc_matrix x = upload_matrix(&logits);
+    uint32_t *seen = upload(before.seen, before.seen_bytes);
+    int32_t *eos = upload(before.eos, sizeof before.eos);
+    call.state = upload(before.state, sizeof before.state);
+    call.chosen = upload(before.chosen, sizeof before.chosen);
+    call.seen = call.seen ? seen : NULL;
+    call.eos = eos;
+    assert_ok(gpu->kernels->choose_tokens(gpu, &call, x));
+    take(call.state, after.state, sizeof after.state);
+    take(call.chosen, after.chosen, sizeof after.chosen);
+    take(eos, after.eos, sizeof after.eos);
+    take(seen, after.seen, before.seen_bytes);
+    take_matrix(x, &logits);
+    choose_check(c, &before, &after, &logits, 2e-6, "on the GPU");
+    free(before.seen);
+    free(after.seen);
+    matrix_free(&logits);
+}
+
+static void test_choose(void **state)
+{
+    (void)state;
+    for (int n = 0; n < CHOOSE_CASES; n++)
+        FOR_TYPES(d) run_choose(&choose_cases[n], float_types[d]);
+}
+
+/* ---- linear layers of few rows --------------------------------------------------------------- */
+
+/* rows, terms, columns: one and several groups of rows, and all sizes of blocks; terms and columns
+ * that fill no whole step or tile. The last ones are for GPUs with many multiprocessors. */
+static const int64_t few_shapes[][3] = {
+    {1, 64, 48},    {1, 40, 7},      {1, 2056, 20},  {3, 768, 100},  {8, 96, 1000},
+    {9, 1600, 64},  {16, 72, 50},    {17, 256, 40},  {32, 200, 250}, {32, 2048, 20},
+    {33, 96, 65},   {64, 320, 70},   {2, 64, 1700},  {12, 64, 1700}, {32, 64, 1700},
+    {1, 72, 40000}, {12, 64, 40000}, {32, 64, 5000}, {16, 2048, 500}};
+enum { FEW_SHAPES = sizeof few_shapes / sizeof *few_shapes, FEW_LARGE = 4 };
+
+static double activate(mc_activation activation, double x)
+{
+    switch (activation) {
+    case MC_ACTIVATION_RELU: return x > 0 ? x : 0;
+    case MC_ACTIVATION_GELU: return x / 2 * (1 + erf(x / sqrt(2)));
+    case MC_ACTIVATION_GELU_NEW:
+        return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    case MC_ACTIVATION_TANH: return tanh(x);
+    case MC_ACTIVATION_SILU: return x / (1 + exp(-x));
+    default: return x;
+    }
+}
+
+static void run_few(const int64_t *shape, mc_dtype dtype, mc_activation activation)
+{
+    int64_t rows = shape[0], in = shape[1], out = shape[2];
+    bool biased = activation != MC_ACTIVATION_SILU, kept = activation % 2;
+    float alpha = activation == MC_ACTIVATION_RELU ? 0.5f : 1.0f;
+    matrix x = matrix_new(dtype, rows, in, 8, -1, 1);
+    matrix weight = matrix_new(dtype, out, in, 16, -0.3, 0.3);
+    matrix bias = matrix_new(dtype, 1, out, 0, -1, 1);
+    matrix pre = matrix_new(dtype, rows, out, 3, -1, 1), y = matrix_new(dtype, rows, out, 1, -1, 1);
+    double *sums = doubles(rows * out), *expected = doubles(rows * out);
+    for (int64_t i = 0; i < rows * out; i++) {
+        for (int64_t k = 0; k < in; k++)
+            sums[i] += x.v[i / out * in + k] * weight.v[i % out * in + k];
+        sums[i] = (double)alpha * sums[i] + (biased ? bias.v[i % out] : 0);
+        expected[i] = activate(activation, sums[i]);
+    }
+    mc_matrix on_gpu[] = {upload_matrix(&x), upload_matrix(&weight), upload_matrix(&bias),
+                          upload_matrix(&pre), upload_matrix(&y)};
+    mc_matrix none = {0};
+    assert_ok(gpu->kernels->linear(gpu, rows, in, out, alpha, on_gpu[0], on_gpu[1],
+                                   biased ? on_gpu[2] : none, activation, kept ? on_gpu[3] : none,
+                                   on_gpu[4]));
+    matrix *all[] = {&x, &weight, &bias, &pre, &y};
+    for (int i = 0; i < 5; i++) take_matrix(on_gpu[i], all[i]);
+    assert_matrix(&y, expected, 2e-5, "cuda", "linear of few rows");
+    if (kept && activation) assert_matrix(&pre, sums, 2e-5, "cuda", "its pre-activation");
+    for (int i = 0; i < 5; i++) matrix_free(all[i]);
+    free(sums);
+    free(expected);
+}
+
+static void test_few_rows(void **state)
+{
+    (void)state;
+    const mc_dtype types[] = {MC_F16, MC_BF16};
+    int activation = 0, shapes = FEW_SHAPES;
+    if (getenv("MC_CUDA_SIMULATED")) {
+        printf("SKIPPED: large shapes, which would take minutes\n");
+        shapes -= FEW_LARGE;
+    }
+    for (int i = 0; i < shapes; i++)
+        for (int t = 0; t < 2; t++, activation = (activation + 1) % (MC_ACTIVATION_SILU + 1))
+            run_few(few_shapes[i], types[t], (mc_activation)activation);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choose),
+        cmocka_unit_test(test_few_rows),
+    };
+    mc_context *owner = context_on("cuda", 1);
+    if (!owner) return 0;
+    gpu = owner->device;
+    size_t in_use = gpu->memory.in_use;
+    int failed = cmocka_run_group_tests(tests, open_tables, close_tables);
+    size_t leaked = gpu->memory.in_use - in_use;
+    if (leaked) fprintf(stderr, "%zu bytes of the GPU were not given back\n", leaked);
+    mc_context_free(owner);
+    return failed || leaked;
+}
