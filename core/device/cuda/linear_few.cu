@@ -53,8 +53,9 @@ __device__ __forceinline__ float activated(mc_activation activation, float x)
     }
 }
 
-/* Sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory, end here. */
-template <int TILES, int GROUPS, int WARPS>
+/* Sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory, end here. The
+ * activation is taken of the sum as it is stored, kept or not: so it can be computed again. */
+template <class T, int TILES, int GROUPS, int WARPS>
 __device__ void finish(const call &c, const float *sums, int first)
 {
     constexpr int ROWS = GROUPS * GROUP, COLUMNS = TILES * TILE;
@@ -66,6 +67,7 @@ __device__ void finish(const call &c, const float *sums, int first)
         for (int w = 0; w < WARPS; w++) sum += sums[w * ROWS * COLUMNS + i];
         sum *= c.alpha;
         if (c.bias.data) sum += mc_load_one(c.bias, column);
+        sum = (float)(T)sum;
         if (c.pre.data) mc_store_one(c.pre, row * c.pre.stride + column, sum);
         mc_store_one(c.y, row * c.y.stride + column, activated(c.activation, sum));
     }
@@ -157,7 +159,7 @@ __global__ void __launch_bounds__(WARPS * 32) few_rows(const __grid_constant__ c
                 sums[(warp * GROUPS * GROUP + row) * COLUMNS + column] = result[i][g][j];
             }
     __syncthreads();
-    finish<TILES, GROUPS, WARPS>(c, sums, first);
+    finish<T, TILES, GROUPS, WARPS>(c, sums, first);
 }
 
 template <class T, int TILES, int GROUPS, int WARPS> mc_status launch(mc_device *d, const call &c)
