@@ -2,16 +2,17 @@
 """MiniLM on BoolQ, the best of five epochs for each of ten seeds: modelcenter.c beside Hugging Face.
 
     python3 bench/boolq_seeds.py build/release/bin/modelcenter MINILM BOOLQ [--seeds 10] [--lr 1e-4]
-        [--only ours|peer] [--device cuda] [--epochs 5] [--rows N]
+        [--only ours|peer] [--device cuda] [--epochs 5] [--rows N] [--jobs N]
 
 MINILM is a folder with all-MiniLM-L6-v2 (`sentence-transformers/all-MiniLM-L6-v2`), BOOLQ one with
 SuperGLUE's train.jsonl and val.jsonl. The peer needs torch and transformers (PyPI). Both: batch 32, AdamW
 with weight decay 0.01, 100 steps of warm-up and then a constant rate, clipping at 1, dropout 0.1, inputs
 `passage. question` of at most 512 tokens, bf16 (the peer's by autocast), shuffled by the seed. --rows takes
-the first rows of both files only, for a trial. On one H200 ten seeds take about half a minute here and
-three to four minutes there. Prints the best accuracy and the time of each seed, and the means.
+the first rows of both files only, for a trial. --jobs trains so many at once (1), which changes their times
+and not what they reach: on one H200 ten seeds take about half a minute here and three to four minutes there,
+one after another. Prints the best accuracy and the time of each seed, and the means.
 """
-import argparse, json, pathlib, statistics, subprocess, sys, tempfile, time
+import argparse, json, multiprocessing, pathlib, statistics, subprocess, sys, tempfile, time
 
 BATCH, WARMUP, DECAY, CLIP, DROPOUT, LENGTH = 32, 100, 0.01, 1.0, 0.1, 512
 
@@ -25,7 +26,7 @@ def ours(o, seed):
          "--dropout", str(DROPOUT), "--max-length", str(LENGTH), "--keep", "best", "--seed", str(seed)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if said.returncode:
-        sys.exit(said.stderr)
+        raise RuntimeError(said.stderr)
     result = dict(part.split("=", 1) for part in said.stdout.splitlines()[-1].split()[1:])
     return float(result["accuracy"])
 
@@ -91,6 +92,16 @@ def peer(o, seed, loaded=[]):
     return best
 
 
+def run(o, seed, name):
+    begun = time.monotonic()
+    accuracy = 100 * SIDES[name](o, seed)
+    print(f"seed {seed} {name}: {accuracy:.2f} %, {time.monotonic() - begun:.1f} s", flush=True)
+    return accuracy
+
+
+SIDES = {"ours": ours, "peer": peer}
+
+
 def parse():
     parser = argparse.ArgumentParser()
     for name in "program", "model", "data":
@@ -100,25 +111,24 @@ def parse():
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--only", choices=("ours", "peer"))
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="cuda")
     return parser.parse_args()
 
 
 def main():
     o = parse()
-    sides = {"ours": ours, "peer": peer}
-    best = {name: [] for name in sides if o.only in (None, name)}
+    names = [name for name in SIDES if o.only in (None, name)]
     with tempfile.TemporaryDirectory() as few:
         if o.rows:
             for name in "train.jsonl", "val.jsonl":
                 lines = (pathlib.Path(o.data) / name).read_text(encoding="utf-8").splitlines(True)
                 (pathlib.Path(few) / name).write_text("".join(lines[:o.rows]), encoding="utf-8")
             o.data = few
-        for seed in range(o.seeds):
-            for name in best:
-                begun = time.monotonic()
-                best[name].append(100 * sides[name](o, seed))
-                print(f"seed {seed} {name}: {best[name][-1]:.2f} %, {time.monotonic() - begun:.1f} s", flush=True)
+        work = [(o, seed, name) for seed in range(o.seeds) for name in names]
+        with multiprocessing.get_context("spawn").Pool(o.jobs) as pool:
+            reached = pool.starmap(run, work, chunksize=1)
+    best = {name: [r for r, w in zip(reached, work) if w[2] == name] for name in names}
     for name, values in best.items():
         spread = statistics.stdev(values) if len(values) > 1 else 0
         print(f"{name}: mean {statistics.mean(values):.2f} %, deviation {spread:.2f}, of {len(values)} seeds")
