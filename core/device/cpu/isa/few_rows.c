@@ -18,42 +18,10 @@ enum { TILE_A = 2, TILE_B = 2 };
 #endif
 _Static_assert(TILE_A *TILE_B == (int)MC_LANES, "a block's sums fill a vector");
 
-typedef union lanes {
-    mc_vector vector;
-    float lane[MC_LANES];
-} lanes;
-
-/* Adds up the lanes of each of MC_LANES vectors: lane i of the result is the sum of v[i]. */
-static inline __attribute__((always_inline)) mc_vector add_lanes(mc_vector *v)
-{
-#ifdef __clang__
-    lanes sums = {.vector = {0}};
-    for (int i = 0; i < MC_LANES; i++)
-        for (int j = 0; j < MC_LANES; j++) sums.lane[i] += v[i][j];
-    return sums.vector;
-#else
-    mc_lane_index lane;
-    for (int i = 0; i < MC_LANES; i++) lane[i] = i;
-        /* v[i] and v[i + half] become one vector: lanes with this bit clear are of the first */
-#pragma GCC unroll 4
-    for (int half = MC_LANES / 2; half > 0; half /= 2) {
-        mc_lane_index second = -((lane & half) != 0);
-        mc_lane_index kept = (lane & ~half) + second * MC_LANES;
-        mc_lane_index added = kept + half;
-#pragma GCC unroll 16
-        for (int i = 0; i < half; i++) {
-            mc_vector a = v[i], b = v[i + half];
-            v[i] = __builtin_shuffle(a, b, kept) + __builtin_shuffle(a, b, added);
-        }
-    }
-    return v[0];
-#endif
-}
-
 /* The first n lanes of x, zeros behind them. */
 static inline mc_vector load_part(const float *x, int64_t n)
 {
-    lanes part = {.vector = {0}};
+    mc_lanes part = {.vector = {0}};
     memcpy(part.lane, x, (size_t)n * sizeof *x);
     return part.vector;
 }
@@ -85,7 +53,7 @@ static inline __attribute__((always_inline)) mc_vector tile(int rows, int column
         for (int c = 0; c < columns; c++)
             sums[r * TILE_B + c] +=
                 load_part(a + r * lda + p, k - p) * load_part(b + c * ldb + p, k - p);
-    return add_lanes(sums);
+    return mc_add_lanes(sums);
 }
 
 typedef struct few_rows {
@@ -110,7 +78,7 @@ multiply_rows(const few_rows *f, int columns, int64_t j, const float *b, int64_t
     for (int64_t i = 0; i < f->m; i += TILE_A) {
         int rows = (int)mc_min_i64(TILE_A, f->m - i);
         const float *a = f->a + i * f->lda;
-        lanes sums;
+        mc_lanes sums;
         switch (i == 0 ? -rows : rows) {
             TILE_CASE(1)
             TILE_CASE(2)

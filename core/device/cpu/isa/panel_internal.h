@@ -18,6 +18,38 @@ enum { MC_PANEL = 2 * MC_LANES };
 typedef float mc_vector __attribute__((vector_size(MC_LANES * 4), aligned(4), may_alias));
 typedef int32_t mc_lane_index __attribute__((vector_size(MC_LANES * 4)));
 
+typedef union mc_lanes {
+    mc_vector vector;
+    float lane[MC_LANES];
+} mc_lanes;
+
+/* Adds up the lanes of each of MC_LANES vectors: lane i of the result is the sum of v[i]. */
+static inline __attribute__((always_inline)) mc_vector mc_add_lanes(mc_vector *v)
+{
+#ifdef __clang__
+    mc_lanes sums = {.vector = {0}};
+    for (int i = 0; i < MC_LANES; i++)
+        for (int j = 0; j < MC_LANES; j++) sums.lane[i] += v[i][j];
+    return sums.vector;
+#else
+    mc_lane_index lane;
+    for (int i = 0; i < MC_LANES; i++) lane[i] = i;
+        /* v[i] and v[i + half] become one vector: lanes with this bit clear are of the first */
+#pragma GCC unroll 4
+    for (int half = MC_LANES / 2; half > 0; half /= 2) {
+        mc_lane_index second = -((lane & half) != 0);
+        mc_lane_index kept = (lane & ~half) + second * MC_LANES;
+        mc_lane_index added = kept + half;
+#pragma GCC unroll 16
+        for (int i = 0; i < half; i++) {
+            mc_vector a = v[i], b = v[i + half];
+            v[i] = __builtin_shuffle(a, b, kept) + __builtin_shuffle(a, b, added);
+        }
+    }
+    return v[0];
+#endif
+}
+
 /* The left operand: element (i, p) is data[i * stride + p], or data[p * stride + i] if transposed.
  */
 typedef struct mc_left {
