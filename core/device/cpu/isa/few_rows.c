@@ -21,7 +21,7 @@ _Static_assert(TILE_A *TILE_B == (int)MC_LANES, "a block's sums fill a vector");
 /* The first n lanes of x, zeros behind them. */
 static inline mc_vector load_part(const float *x, int64_t n)
 {
-    mc_lanes part = {.vector = {0}};
+    mc_lane_values part = {.vector = {0}};
     memcpy(part.lane, x, (size_t)n * sizeof *x);
     return part.vector;
 }
@@ -78,7 +78,7 @@ multiply_rows(const few_rows *f, int columns, int64_t j, const float *b, int64_t
     for (int64_t i = 0; i < f->m; i += TILE_A) {
         int rows = (int)mc_min_i64(TILE_A, f->m - i);
         const float *a = f->a + i * f->lda;
-        mc_lanes sums;
+        mc_lane_values sums;
         switch (i == 0 ? -rows : rows) {
             TILE_CASE(1)
             TILE_CASE(2)

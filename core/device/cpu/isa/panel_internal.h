@@ -18,16 +18,16 @@ enum { MC_PANEL = 2 * MC_LANES };
 typedef float mc_vector __attribute__((vector_size(MC_LANES * 4), aligned(4), may_alias));
 typedef int32_t mc_lane_index __attribute__((vector_size(MC_LANES * 4)));
 
-typedef union mc_lanes {
+typedef union mc_lane_values {
     mc_vector vector;
     float lane[MC_LANES];
-} mc_lanes;
+} mc_lane_values;
 
 /* Adds up the lanes of each of MC_LANES vectors: lane i of the result is the sum of v[i]. */
 static inline __attribute__((always_inline)) mc_vector mc_add_lanes(mc_vector *v)
 {
 #ifdef __clang__
-    mc_lanes sums = {.vector = {0}};
+    mc_lane_values sums = {.vector = {0}};
     for (int i = 0; i < MC_LANES; i++)
         for (int j = 0; j < MC_LANES; j++) sums.lane[i] += v[i][j];
     return sums.vector;
