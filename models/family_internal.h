@@ -112,6 +112,15 @@ typedef struct mc_family mc_family;
 
 enum { MC_MODEL_MAX_EOS = 16, MC_VOCAB_ALIGN = 128 };
 
+/* What a model's generation_config.json says, read with it. */
+typedef struct mc_generation_config {
+    char *text; /* the file's; NULL: there was none */
+    char *path;
+    int32_t eos[MC_MODEL_MAX_EOS]; /* those that end an answer; eos_count 0: config.json's */
+    int eos_count;
+    int64_t start; /* what a decoder begins with; -1: config.json's */
+} mc_generation_config;
+
 struct mc_model {
     mc_module module; /* the root of all its parameters */
     const mc_family *family;
@@ -128,6 +137,7 @@ struct mc_model {
     mc_linear *token_head;            /* ModelCenter's cls_head; NULL: none */
     int32_t eos[MC_MODEL_MAX_EOS];    /* those that end a text */
     int eos_count;
+    mc_generation_config generation;
     struct mc_lora *lora; /* factors beside frozen weights; NULL: none */
     char *source;         /* what it was loaded from; NULL: nothing */
     char *task;

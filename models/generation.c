@@ -205,7 +205,7 @@ static bool check_decodes(mc_model *m)
     if (!m->heads.lm)
         return !mc_fail(ctx, MC_ERR_STATE, "%s: the model has no language model head",
                         m->family->title);
-    if (m->encoder && m->shape.start_token < 0)
+    if (m->encoder && mc_start_token(m) < 0)
         return !mc_fail(ctx, MC_ERR_STATE, "%s: the model has no decoder start token",
                         m->family->title);
     return true;
@@ -232,12 +232,13 @@ static bool copy_prompts(model_decoder *d, const int32_t *const *prompts, const 
 static mc_decoder new_decoder(mc_model *m)
 {
     int64_t positions = m->shape.positions;
+    const mc_generation_config *file = &m->generation; /* says more than config.json */
     mc_decoder d = {.ctx = m->module.ctx,
                     .model = m->family->title,
                     .vocab = m->shape.vocab_size,
                     .positions = positions ? positions : INT32_MAX,
-                    .eos = m->eos,
-                    .eos_count = m->eos_count,
+                    .eos = file->eos_count ? file->eos : m->eos,
+                    .eos_count = file->eos_count ? file->eos_count : m->eos_count,
                     .begin = begin,
                     .choose = choose,
                     .choose_next = choose_next,
@@ -257,50 +258,76 @@ static mc_decoder new_decoder(mc_model *m)
 /* One call of generation: the decoder and what it starts from. */
 typedef struct generation_start {
     mc_decoder decoder;
-    const int32_t *const *prompts;
-    const int *lengths;
-    const int32_t **starts; /* of an encoder-decoder: the start token for each prompt */
-    int *ones;
+    mc_generate_options options;
+    const int32_t **prompts; /* (count) */
+    int *lengths;
+    int count; /* of prompts, each repeated for as many answers as are drawn */
     int32_t start;
 } generation_start;
 
-/* An encoder-decoder's prompts go to its encoder, and its answers go on from the start token. */
-static bool start_generation(mc_model *m, const int32_t *const *prompts, const int *lengths,
-                             int count, generation_start *s)
+/* The prompts, one for each row of the decoder's batch. */
+static bool repeat_prompts(mc_model *m, const int32_t *const *prompts, const int *lengths,
+                           int count, generation_start *s)
 {
-    *s = (generation_start){.prompts = prompts, .lengths = lengths};
+    int each = s->options.sample ? s->options.num_return_sequences : 1;
+    if (each < 1) each = 1;
+    if (!mc_check_prompts(&s->decoder, prompts, lengths, count)) return false;
+    if (count > INT32_MAX / each)
+        return !mc_fail(m->module.ctx, MC_ERR_ARGUMENT,
+                        "generation with %s: %d answers to each of %d prompts are too many",
+                        m->family->title, each, count);
+    s->count = count * each;
+    s->prompts = mc_malloc(((size_t)s->count + 1) * sizeof *s->prompts);
+    s->lengths = mc_malloc(((size_t)s->count + 1) * sizeof *s->lengths);
+    if (!s->prompts || !s->lengths) return !mc_fail_nomem(m->module.ctx, "the prompts");
+    for (int i = 0; i < s->count; i++) {
+        s->prompts[i] = prompts[i / each];
+        s->lengths[i] = lengths[i / each];
+    }
+    return true;
+}
+
+/* An encoder-decoder's prompts go to its encoder, and its answers go on from the start token. */
+static bool start_decoders(mc_model *m, generation_start *s)
+{
+    if (!copy_prompts(s->decoder.state, s->prompts, s->lengths, s->count))
+        return !mc_fail_nomem(m->module.ctx, "the prompts");
+    s->start = (int32_t)mc_start_token(m);
+    for (int i = 0; i < s->count; i++) {
+        s->prompts[i] = &s->start;
+        s->lengths[i] = 1;
+    }
+    return true;
+}
+
+/* Whoever takes the decoder over looks for errors, and so frees it. */
+static bool start_generation(mc_model *m, const int32_t *const *prompts, const int *lengths,
+                             int count, const mc_generate_options *options, generation_start *s)
+{
+    *s = (generation_start){.count = count};
+    if (options)
+        s->options = *options;
+    else if (mc_model_generate_options(m, &s->options))
+        return false;
     if (!check_decodes(m)) return false;
     s->decoder = new_decoder(m);
-    if (mc_failed(m->module.ctx) || !m->encoder) return true; /* whoever takes it over looks */
-    if (!mc_check_prompts(&s->decoder, prompts, lengths, count)) return true;
-    s->start = (int32_t)m->shape.start_token;
-    s->starts = mc_malloc(((size_t)count + 1) * sizeof *s->starts);
-    s->ones = mc_malloc(((size_t)count + 1) * sizeof *s->ones);
-    if (!s->starts || !s->ones || !copy_prompts(s->decoder.state, prompts, lengths, count)) {
-        mc_fail_nomem(m->module.ctx, "the prompts");
-        return true;
-    }
-    for (int i = 0; i < count; i++) {
-        s->starts[i] = &s->start;
-        s->ones[i] = 1;
-    }
-    s->prompts = s->starts;
-    s->lengths = s->ones;
+    if (!mc_failed(m->module.ctx) && repeat_prompts(m, prompts, lengths, count, s) && m->encoder)
+        start_decoders(m, s);
     return true;
 }
 
 static void release_start(generation_start *s)
 {
-    mc_free((void *)s->starts);
-    mc_free(s->ones);
+    mc_free((void *)s->prompts);
+    mc_free(s->lengths);
 }
 
 mc_generator *mc_model_generator_new(mc_model *m, const int32_t *const *prompts, const int *lengths,
                                      int count, const mc_generate_options *options)
 {
     generation_start s;
-    if (!m || !start_generation(m, prompts, lengths, count, &s)) return NULL;
-    mc_generator *g = mc_generator_new(&s.decoder, s.prompts, s.lengths, count, options);
+    if (!m || !start_generation(m, prompts, lengths, count, options, &s)) return NULL;
+    mc_generator *g = mc_generator_new(&s.decoder, s.prompts, s.lengths, s.count, &s.options);
     release_start(&s);
     return g;
 }
@@ -309,8 +336,8 @@ mc_generation *mc_model_generate(mc_model *m, const int32_t *const *prompts, con
                                  int count, const mc_generate_options *options)
 {
     generation_start s;
-    if (!m || !start_generation(m, prompts, lengths, count, &s)) return NULL;
-    mc_generation *out = mc_generate(&s.decoder, s.prompts, s.lengths, count, options);
+    if (!m || !start_generation(m, prompts, lengths, count, options, &s)) return NULL;
+    mc_generation *out = mc_generate(&s.decoder, s.prompts, s.lengths, s.count, &s.options);
     release_start(&s);
     return out;
 }

@@ -177,7 +177,8 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
         mc_model_heads heads = find_heads(family, &f, r, options);
         if (!family->look || family->look(r->ctx, &f, config, &heads))
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
-        if (m && mc_lora_save_new(m, &f) && read_eos(m, r) && read_task(m, r))
+        if (m && mc_lora_save_new(m, &f) && read_eos(m, r) && read_task(m, r) &&
+            mc_generation_config_read(m, folder))
             mc_weights_load(&m->module, family->map, f.layers, file, folder, may_be_new);
     }
     mc_free(config);

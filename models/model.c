@@ -59,6 +59,7 @@ static mc_model *new_root(mc_context *ctx, const mc_family *family, const void *
     if (!m->config || !m->parts) return m; /* the context has failed */
     memcpy(m->config, config, family->config_size);
     m->head_scale = 1;
+    m->generation.start = -1;
     return m;
 }
 

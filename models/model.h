@@ -83,10 +83,11 @@ MC_API mc_model *mc_model_new(mc_context *ctx, const char *family, const char *c
  * planning, say). */
 MC_API mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other,
                                    const mc_load_options *options);
-/* Writes config.json and model.safetensors into a folder (made if need be), for from_pretrained
- * here and in `transformers`. Both are written aside and synced to disk before either takes its
- * name, each in one step: a crash leaves whole files, and a folder that loads. Weights have the
- * dtype they have in memory. What has no Hugging Face form is MC_ERR_UNSUPPORTED and says why.
+/* Writes config.json, model.safetensors and the generation_config.json that the model came with
+ * into a folder (made if need be), for from_pretrained here and in `transformers`. All are written
+ * aside and synced to disk before any takes its name, each in one step: a crash leaves whole files,
+ * and a folder that loads. Weights have the dtype they have in memory. What has no Hugging Face
+ * form is MC_ERR_UNSUPPORTED and says why.
  *
  * Ranks load and save together, from and to files that all of them see. Each reads and writes its
  * share of the bytes only, and the files do not depend on how many ranks there were. */
@@ -233,11 +234,21 @@ MC_API mc_tensor *mc_model_nsp_logits(mc_tape *t, mc_model *model, mc_tensor *po
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
+/* How the model's generation_config.json, if it has one, wants its answers: options to begin with
+ * and to change. Keys read: do_sample, temperature, top_k, top_p, repetition_penalty, num_beams,
+ * length_penalty, early_stopping, max_new_tokens, max_length, num_return_sequences. What it does
+ * not say is zero, the default. Its eos_token_id (a token or a list of them) and
+ * decoder_start_token_id hold for all answers, whether these options are used or not. Errors name
+ * the key: a value of a wrong type or range, one that asks for what there is not here
+ * (no_repeat_ngram_size 3, say). Keys that are not known are warnings. */
+MC_API mc_status mc_model_generate_options(mc_model *model, mc_generate_options *options);
+
 /* Begins answers to `count` prompts: prompts[i] is lengths[i] >= 1 ids, which an encoder-decoder
- * encodes and a decoder goes on from. `options` may be NULL. The prompts are run with the first
- * mc_generator_next. Errors: a family that does not decode, an id out of range, an empty prompt, a
- * prompt and answer longer than the positions, an option out of range; num_beams over 1, since the
- * tokens of a beam search are only known at its end: use mc_model_generate. */
+ * encodes and a decoder goes on from. `options` NULL: those of mc_model_generate_options. The
+ * prompts are run with the first mc_generator_next. Errors: a family that does not decode, an id
+ * out of range, an empty prompt, a prompt and answer longer than the positions, an option out of
+ * range; num_beams over 1, since the tokens of a beam search are only known at its end: use
+ * mc_model_generate. */
 MC_API mc_generator *mc_model_generator_new(mc_model *model, const int32_t *const *prompts,
                                             const int *lengths, int count,
                                             const mc_generate_options *options);

@@ -150,6 +150,7 @@ static void save(mc_model *m, const char *folder, mc_config_form form, int64_t m
     if (!m->family->before_save || m->family->before_save(m, form, config, &what.form.scaling)) {
         char *text = print_config(m, form, config);
         what.config = text;
+        what.generation = m->lora ? NULL : m->generation.text; /* an adapter's is its base's */
         if (!mc_failed(ctx)) write_folder(m, folder, &what);
         cJSON_free(text);
     }

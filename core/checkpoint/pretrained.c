@@ -28,14 +28,21 @@ static void write_files(const mc_pretrained_folder *what, const char *folder,
 {
     mc_context *ctx = what->model->ctx;
     mc_weight_files *weights = mc_weights_write(what->model, &what->form, weights_path);
-    mc_file_writer config = {.fd = -1}, adapter = {.fd = -1};
-    begin_config(ctx, &config, folder, "config.json", what->config);
-    begin_config(ctx, &adapter, folder, "adapter_config.json", what->adapter);
-    if (!mc_failed(ctx) && !ctx->rank) mc_file_rename(&config);
-    if (!mc_failed(ctx) && !ctx->rank && what->adapter) mc_file_rename(&adapter);
+    const struct {
+        const char *name, *text;
+    } files[] = {{"config.json", what->config},
+                 {"generation_config.json", what->generation},
+                 {"adapter_config.json", what->adapter}};
+    enum { FILES = sizeof files / sizeof *files };
+    mc_file_writer writers[FILES];
+    for (int i = 0; i < FILES; i++) {
+        writers[i] = (mc_file_writer){.fd = -1};
+        begin_config(ctx, &writers[i], folder, files[i].name, files[i].text);
+    }
+    for (int i = 0; i < FILES; i++)
+        if (!mc_failed(ctx) && !ctx->rank && files[i].text) mc_file_rename(&writers[i]);
     mc_weight_files_rename(weights);
-    mc_file_writer_release(&config);
-    mc_file_writer_release(&adapter);
+    for (int i = 0; i < FILES; i++) mc_file_writer_release(&writers[i]);
     mc_weight_files_free(weights);
 }
 

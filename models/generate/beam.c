@@ -8,7 +8,8 @@ static const float excluded = -1e9f;
 
 /* A hypothesis: new tokens and a score. */
 typedef struct beam {
-    int32_t *ids; /* (max_new_tokens) */
+    int32_t *ids;     /* (max_new_tokens) */
+    float *log_probs; /* the same */
     int length;
     float score;
 } beam;
@@ -17,7 +18,7 @@ typedef struct beam {
 typedef struct candidate {
     int beam;
     int32_t token;
-    float score;
+    float log_prob, score;
     bool ends;
 } candidate;
 
@@ -42,22 +43,26 @@ typedef struct beam_search {
 static beam *new_beams(const beam_search *s)
 {
     beam *beams = mc_calloc((size_t)s->beams + 1, sizeof *beams);
+    size_t most = (size_t)s->g->options.max_new_tokens;
     bool good = beams;
     for (int i = 0; good && i < s->beams; i++)
-        good =
-            (beams[i].ids = mc_malloc((size_t)s->g->options.max_new_tokens * sizeof *beams[i].ids));
+        good = (beams[i].ids = mc_malloc(most * sizeof *beams[i].ids)) &&
+               (beams[i].log_probs = mc_malloc(most * sizeof *beams[i].log_probs));
     return beams; /* what is missing is found by has_memory */
 }
 
 static void free_beams(const beam_search *s, beam *beams)
 {
-    for (int i = 0; beams && i < s->beams; i++) mc_free(beams[i].ids);
+    for (int i = 0; beams && i < s->beams; i++) {
+        mc_free(beams[i].ids);
+        mc_free(beams[i].log_probs);
+    }
     mc_free(beams);
 }
 
 static bool has_memory(const beam_search *s, const beam *beams)
 {
-    return beams && beams[s->beams - 1].ids;
+    return beams && beams[s->beams - 1].log_probs;
 }
 
 static void release(beam_search *s)
@@ -129,14 +134,16 @@ static bool extend(beam_search *s, int prompt, int number, float *logits)
     for (int i = 0; i < b->length; i++) mc_see(s->seen, b->ids[i]);
     mc_penalise(logits, vocab, s->seen, g->options.repetition_penalty);
     for (int64_t i = 0; i < vocab; i++)
-        offer(s, p, (candidate){number, (int32_t)i, logits[i] + b->score, false});
+        offer(s, p, (candidate){number, (int32_t)i, logits[i], logits[i] + b->score, false});
     return true;
 }
 
 static void copy_beam(beam *to, const beam *from, const candidate *c)
 {
     memcpy(to->ids, from->ids, (size_t)from->length * sizeof *to->ids);
+    memcpy(to->log_probs, from->log_probs, (size_t)from->length * sizeof *to->log_probs);
     to->ids[from->length] = c->token;
+    to->log_probs[from->length] = c->log_prob;
     to->length = from->length + 1;
     to->score = c->score;
 }
@@ -173,22 +180,30 @@ static void run_on(const beam_search *s, search *p, int *parents)
     p->running_count = n;
 }
 
+static bool ends(const beam_search *s, int prompt, const candidate *c)
+{
+    const beam *b = &s->searches[prompt].running[c->beam];
+    b->ids[b->length] = c->token; /* to be asked about, behind what is there */
+    return mc_answer_ends(s->g, prompt, b->ids, b->length + 1);
+}
+
 /* Goes one token further, by the candidates that were found. */
-static void advance(const beam_search *s, search *p, int *parents)
+static void advance(const beam_search *s, int prompt, int *parents)
 {
     const mc_generate_options *o = &s->g->options;
+    search *p = &s->searches[prompt];
     int length = p->running[0].length + 1;
     float norm = (float)pow(length, (double)o->length_penalty);
     bool full = p->finished_count == s->beams && o->early_stopping;
     for (int i = 0; i < p->candidate_count; i++) {
         candidate *c = &p->candidates[i];
-        c->ends = mc_is_eos(s->g, c->token) || length == o->max_new_tokens;
+        c->ends = ends(s, prompt, c);
         if (c->ends && i < s->beams && !full) finish(s, p, c, c->score / norm);
     }
     run_on(s, p, parents);
     bool all = p->finished_count == s->beams;
     float best = p->running[0].score / norm;
-    p->over = length == o->max_new_tokens || (all && o->early_stopping) ||
+    p->over = length == s->g->answers[prompt].most || (all && o->early_stopping) ||
               (all && !(best > p->finished[s->beams - 1].score));
 }
 
@@ -221,7 +236,7 @@ static bool step(beam_search *s, int *parents)
         p->candidate_count = 0;
         for (int b = 0; b < p->running_count; b++, row++)
             if (!extend(s, i, b, g->logits + row * g->decoder.vocab)) return false;
-        advance(s, p, parents);
+        advance(s, i, parents);
         for (int b = 0; b < p->running_count && !p->over; b++, rows++) {
             g->row_from[rows] = first + parents[b];
             g->row_ids[rows] = p->running[b].ids[p->running[b].length - 1];
@@ -232,16 +247,22 @@ static bool step(beam_search *s, int *parents)
     return rows && g->decoder.select(g->decoder.state, g->row_from, rows);
 }
 
-static void take_best(beam_search *s)
+/* The best hypotheses of each prompt; the search loses their arrays. */
+static bool take_best(beam_search *s)
 {
-    for (int i = 0; i < s->g->count; i++) {
-        const search *p = &s->searches[i];
-        const beam *best = p->finished_count ? &p->finished[0] : &p->running[0];
-        mc_answer *a = &s->g->answers[i];
-        memcpy(a->ids + a->prompt, best->ids, (size_t)best->length * sizeof *a->ids);
-        a->length = a->prompt + best->length;
-        a->score = (double)best->score;
+    mc_generator *g = s->g;
+    int each = g->options.num_return_sequences;
+    g->found = mc_calloc((size_t)g->count * (size_t)each + 1, sizeof *g->found);
+    for (int i = 0; g->found && i < g->count * each; i++) {
+        search *p = &s->searches[i / each];
+        beam *b = &p->finished[i % each];
+        g->found[i].score = -INFINITY;
+        if (i % each >= p->finished_count) continue; /* a vocabulary smaller than the beams */
+        g->found[i] = (mc_answer){
+            .ids = b->ids, .log_probs = b->log_probs, .length = b->length, .score = b->score};
+        *b = (beam){NULL};
     }
+    return g->found || !mc_fail_nomem(g->ctx, "beam search");
 }
 
 bool mc_beam_search(mc_generator *g)

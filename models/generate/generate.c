@@ -2,6 +2,8 @@
 #include <string.h>
 #include "models/generate/generate_internal.h"
 
+enum { MOST_BEAMS = 1024, MOST_RETURNED = 65536 };
+
 /* ---- options and prompts --------------------------------------------------------------------- */
 
 static bool bad_option(const mc_decoder *d, const char *name, double value, const char *expected)
@@ -11,13 +13,27 @@ static bool bad_option(const mc_decoder *d, const char *name, double value, cons
     return false;
 }
 
+/* How many answers a prompt may have. */
+static bool check_returned(const mc_decoder *d, mc_generate_options *o)
+{
+    int count = o->num_return_sequences;
+    if (count < 1 || count > MOST_RETURNED)
+        return bad_option(d, "num_return_sequences", count, "1 to 65536");
+    if (o->sample) o->first_prompt *= count; /* from here on a number of answers */
+    if (count == 1 || o->sample || count <= o->num_beams) return true;
+    return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
+                    "generation with %s: num_return_sequences %d, expected %s", d->model, count,
+                    o->num_beams > 1 ? "at most num_beams"
+                                     : "1: without `sample` or beams all answers are the same");
+}
+
 /* Fills defaults in. */
 static bool read_options(const mc_decoder *d, const mc_generate_options *given,
                          mc_generate_options *o)
 {
-    enum { MOST_BEAMS = 1024 };
     *o = given ? *given : (mc_generate_options){0};
-    if (!o->max_new_tokens) o->max_new_tokens = 20;
+    if (!o->max_new_tokens && !o->max_length) o->max_new_tokens = 20;
+    if (o->num_return_sequences == 0) o->num_return_sequences = 1;
     if (o->temperature == 0) o->temperature = 1;
     if (o->top_p == 0) o->top_p = 1;
     if (o->repetition_penalty == 0) o->repetition_penalty = 1;
@@ -31,6 +47,7 @@ static bool read_options(const mc_decoder *d, const mc_generate_options *given,
     if (o->ignore_eos) o->eos_count = 0;
     if (o->max_new_tokens < 0)
         return bad_option(d, "max_new_tokens", o->max_new_tokens, "at least 1");
+    if (o->max_length < 0) return bad_option(d, "max_length", o->max_length, "at least 2");
     if (!(o->temperature > 0 && o->temperature < INFINITY))
         return bad_option(d, "temperature", (double)o->temperature, "above 0");
     if (o->top_k < 0) return bad_option(d, "top_k", o->top_k, "at least 1, or 0 for all");
@@ -46,7 +63,7 @@ static bool read_options(const mc_decoder *d, const mc_generate_options *given,
     if (o->num_beams > 1 && o->sample)
         return !mc_fail(d->ctx, MC_ERR_UNSUPPORTED,
                         "generation with %s: beam search does not sample", d->model);
-    return true;
+    return check_returned(d, o);
 }
 
 bool mc_check_prompts(const mc_decoder *d, const int32_t *const *prompts, const int *lengths,
@@ -69,29 +86,51 @@ bool mc_check_prompts(const mc_decoder *d, const int32_t *const *prompts, const 
     return true;
 }
 
+static int most_new(const mc_generate_options *o, int prompt_length)
+{
+    return o->max_new_tokens ? o->max_new_tokens : o->max_length - prompt_length;
+}
+
 /* That the answers have room, too. */
 static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
                           const int32_t *const *prompts, const int *lengths, int count)
 {
     if (!mc_check_prompts(d, prompts, lengths, count)) return false;
-    for (int i = 0; i < count; i++) /* the last new token is not run */
-        if (lengths[i] + (int64_t)o->max_new_tokens - 1 > d->positions)
+    int each = o->sample ? o->num_return_sequences : 1;
+    for (int i = 0; i < count; i++) {
+        int most = most_new(o, lengths[i]);
+        if (most < 1)
+            return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
+                            "generation with %s: prompt %d of %d tokens, max_length is %d: "
+                            "expected a shorter prompt, or max_new_tokens",
+                            d->model, i / each, lengths[i], o->max_length);
+        if (lengths[i] + (int64_t)most - 1 > d->positions) /* the last new token is not run */
             return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
                             "generation with %s: prompt %d of %d tokens and %d new ones, the model "
                             "has %lld positions",
-                            d->model, i, lengths[i], o->max_new_tokens, (long long)d->positions);
+                            d->model, i / each, lengths[i], most, (long long)d->positions);
+    }
     return true;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
+
+static void free_answers(mc_answer *answers, int count)
+{
+    for (int i = 0; answers && i < count; i++) {
+        mc_free(answers[i].ids);
+        mc_free(answers[i].log_probs);
+    }
+    mc_free(answers);
+}
 
 static void free_generator(void *object)
 {
     mc_generator *g = object;
     mc_run_release(g);
     g->decoder.end(g->decoder.state);
-    for (int i = 0; g->answers && i < g->count; i++) mc_free(g->answers[i].ids);
-    mc_free(g->answers);
+    free_answers(g->answers, g->count);
+    free_answers(g->found, g->count * g->options.num_return_sequences);
     mc_free(g->row_ids);
     mc_free(g->row_lengths);
     mc_free(g->row_from);
@@ -121,13 +160,18 @@ static bool copy_prompts(mc_generator *g, const int32_t *const *prompts, const i
 {
     if (!(g->answers = mc_calloc((size_t)count + 1, sizeof *g->answers))) return false;
     g->count = count;
+    int longest = 1;
     for (int i = 0; i < count; i++) {
-        size_t room = (size_t)lengths[i] + (size_t)g->options.max_new_tokens;
         mc_answer *a = &g->answers[i];
         *a = (mc_answer){.prompt = lengths[i], .length = lengths[i]};
-        if (!(a->ids = mc_malloc(room * sizeof *a->ids))) return false;
+        a->most = most_new(&g->options, lengths[i]);
+        if (a->most > longest) longest = a->most;
+        a->ids = mc_malloc(((size_t)lengths[i] + (size_t)a->most) * sizeof *a->ids);
+        a->log_probs = mc_malloc((size_t)a->most * sizeof *a->log_probs);
+        if (!a->ids || !a->log_probs) return false;
         memcpy(a->ids, prompts[i], (size_t)lengths[i] * sizeof *a->ids);
     }
+    g->options.max_new_tokens = longest;
     return true;
 }
 
@@ -146,11 +190,12 @@ static bool make_rows(mc_generator *g)
 
 static bool begin_decoder(mc_generator *g)
 {
-    int64_t longest = 0;
-    for (int i = 0; i < g->count; i++)
-        if (g->answers[i].prompt > longest) longest = g->answers[i].prompt;
+    int64_t capacity = 0;
+    for (int i = 0; i < g->count; i++) {
+        int64_t needed = (int64_t)g->answers[i].prompt + g->answers[i].most - 1;
+        if (needed > capacity) capacity = needed;
+    }
     int64_t sequences = (int64_t)g->count * g->options.num_beams;
-    int64_t capacity = longest + g->options.max_new_tokens - 1;
     if (sequences * capacity <= INT32_MAX)
         return !g->count || g->decoder.begin(g->decoder.state, (int)sequences, capacity);
     return !mc_fail(g->ctx, MC_ERR_ARGUMENT,
@@ -199,11 +244,18 @@ mc_generator *mc_generator_new(const mc_decoder *decoder, const int32_t *const *
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-bool mc_is_eos(const mc_generator *g, int32_t token)
+int mc_prompt_of(const mc_generator *g, int number)
 {
-    for (int i = 0; i < g->options.eos_count; i++)
-        if (g->options.eos[i] == token) return true;
-    return false;
+    return g->options.sample ? number / g->options.num_return_sequences : number;
+}
+
+bool mc_answer_ends(const mc_generator *g, int number, const int32_t *ids, int count)
+{
+    const mc_generate_options *o = &g->options;
+    if (count == g->answers[number].most) return true;
+    for (int i = 0; i < o->eos_count; i++)
+        if (o->eos[i] == ids[count - 1]) return true;
+    return o->stop && o->stop(o->stop_user, mc_prompt_of(g, number), ids, count);
 }
 
 int32_t *mc_pack_prompts(mc_generator *g)
@@ -232,6 +284,15 @@ bool mc_generator_next(mc_generator *g, int32_t *tokens)
     return true;
 }
 
+void mc_generator_log_probs(const mc_generator *g, float *log_probs)
+{
+    for (int i = 0; g && g->given && i < g->count; i++) {
+        const mc_answer *a = &g->answers[i];
+        bool there = a->prompt + g->given <= a->length;
+        log_probs[i] = there ? a->log_probs[g->given - 1] : 0;
+    }
+}
+
 /* ---- whole answers --------------------------------------------------------------------------- */
 
 static void free_generation(void *object)
@@ -239,7 +300,9 @@ static void free_generation(void *object)
     mc_owned *owned = object;
     mc_generation *out = (mc_generation *)(owned + 1);
     for (int i = 0; out->ids && i < out->count; i++) mc_free(out->ids[i]);
+    for (int i = 0; out->log_probs && i < out->count; i++) mc_free(out->log_probs[i]);
     mc_free(out->ids);
+    mc_free(out->log_probs);
     mc_free(out->lengths);
     mc_free(out->scores);
     mc_free(owned);
@@ -261,10 +324,11 @@ static mc_generation *new_generation(mc_context *ctx, int count)
     if (!owned) return NULL;
     mc_generation *out = (mc_generation *)(owned + 1);
     out->ids = mc_calloc((size_t)count + 1, sizeof *out->ids);
+    out->log_probs = mc_calloc((size_t)count + 1, sizeof *out->log_probs);
     out->lengths = mc_calloc((size_t)count + 1, sizeof *out->lengths);
     out->scores = mc_calloc((size_t)count + 1, sizeof *out->scores);
     out->count = count;
-    if (out->ids && out->lengths && out->scores) return out;
+    if (out->ids && out->log_probs && out->lengths && out->scores) return out;
     mc_fail_nomem(ctx, "generated tokens");
     mc_generation_free(out);
     return NULL;
@@ -272,15 +336,19 @@ static mc_generation *new_generation(mc_context *ctx, int count)
 
 static mc_generation *collect(const mc_generator *g)
 {
-    mc_generation *out = new_generation(g->ctx, g->count);
-    for (int i = 0; out && i < g->count; i++) {
-        const mc_answer *a = &g->answers[i];
+    const mc_answer *answers = g->found ? g->found : g->answers;
+    int count = g->found ? g->count * g->options.num_return_sequences : g->count;
+    mc_generation *out = new_generation(g->ctx, count);
+    for (int i = 0; out && i < count; i++) {
+        const mc_answer *a = &answers[i];
         size_t n = (size_t)(a->length - a->prompt);
         out->lengths[i] = (int)n;
         out->scores[i] = (float)a->score;
         out->ids[i] = mc_malloc((n + 1) * sizeof *out->ids[i]);
-        if (out->ids[i]) {
-            memcpy(out->ids[i], a->ids + a->prompt, n * sizeof *out->ids[i]);
+        out->log_probs[i] = mc_malloc((n + 1) * sizeof *out->log_probs[i]);
+        if (out->ids[i] && out->log_probs[i]) {
+            if (n) memcpy(out->ids[i], a->ids + a->prompt, n * sizeof *out->ids[i]);
+            if (n) memcpy(out->log_probs[i], a->log_probs, n * sizeof *out->log_probs[i]);
             continue;
         }
         mc_fail_nomem(g->ctx, "generated tokens");

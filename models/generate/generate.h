@@ -22,7 +22,13 @@
 /* How tokens are chosen. Zero fields mean the defaults, which are those of generate() but for
  * top_k. */
 typedef struct mc_generate_options {
-    int max_new_tokens; /* a prompt; 0: 20 */
+    int max_new_tokens; /* an answer; 0: by max_length */
+    /* Tokens of prompt and answer together, of an encoder-decoder those of its decoder, start token
+     * included. Counts where max_new_tokens is 0, for each prompt by itself; 0: 20 new tokens. */
+    int max_length;
+    /* Answers to each prompt: as many draws, which depend on the seed and the answer's place, or
+     * the best of a beam search, at most num_beams. 0: 1. Greedy search has one. */
+    int num_return_sequences;
     /* Draw from the distribution, instead of taking the most probable token. */
     bool sample;
     float temperature; /* logits are divided by it; 0: 1. Without effect unless `sample` */
@@ -42,12 +48,18 @@ typedef struct mc_generate_options {
     bool early_stopping;
     uint64_t seed; /* of sampling */
     /* Counted onto the place of each prompt, for prompts that are generated in several calls: the
-     * numbers drawn for prompt i are those of place first_prompt + i. */
+     * numbers drawn for answer k to prompt i are those of place
+     * (first_prompt + i) * num_return_sequences + k. */
     int64_t first_prompt;
     /* Tokens that end an answer (eos_count of them; copied). NULL: the model's own. */
     const int32_t *eos;
     int eos_count;
-    bool ignore_eos; /* nothing ends an answer but its length */
+    bool ignore_eos; /* no token ends an answer */
+    /* Asked after each new token whether the answer to a prompt ends with it; in a beam search of
+     * each candidate, which then ends as with an end token. `ids` are the `count` new tokens so
+     * far. On the caller's thread; NULL: never. For texts: models/generate/stop.h. */
+    bool (*stop)(void *user, int prompt, const int32_t *ids, int count);
+    void *stop_user;
 } mc_generate_options;
 #define MC_LENGTH_PENALTY_NONE (-1e-30f)
 
@@ -57,20 +69,28 @@ typedef struct mc_generate_options {
  * freed. */
 typedef struct mc_generator mc_generator;
 
-/* Makes one step: writes the next token of each prompt to `tokens` (as many as there are prompts),
- * -1 for those whose answer has ended. The token that ends an answer is given too, as its last.
- * False, with nothing written, when all have ended, after an error, and for NULL. */
+/* Makes one step: writes the next token of each answer to `tokens` (num_return_sequences answers to
+ * each prompt, in the order of the prompts), -1 for those that have ended. The token that ends an
+ * answer is given too, as its last. False, with nothing written, when all have ended, after an
+ * error, and for NULL. */
 MC_API bool mc_generator_next(mc_generator *generator, int32_t *tokens);
+/* The log-probabilities of the tokens that mc_generator_next gave last, one an answer, under the
+ * distribution they were chosen from; 0 where it gave -1. */
+MC_API void mc_generator_log_probs(const mc_generator *generator, float *log_probs);
 /* Frees it before its context does. NULL is allowed. */
 MC_API void mc_generator_free(mc_generator *generator);
 
 /* ---- all at once ----------------------------------------------------------------------------- */
 
-/* Finished answers. Owned by the model's context. */
+/* Finished answers: num_return_sequences to each prompt, in the order of the prompts, of a beam
+ * search the best first. Owned by the model's context. */
 typedef struct mc_generation {
-    int count;     /* of prompts */
+    int count;     /* of answers */
     int32_t **ids; /* new tokens of each, without the prompt, with the end token if one came */
-    int *lengths;  /* their numbers */
+    int *lengths;  /* their numbers; 0 with a score of -INFINITY where a search has found fewer */
+    /* The log-probability of each token under the distribution it was chosen from, which is that
+     * of the tokens that the filters leave; of a beam search that of all. */
+    float **log_probs;
     /* Beam search: the hypothesis' log-probability over its length penalty; else the answer's
      * log-probability under the distribution it was chosen from. */
     float *scores;

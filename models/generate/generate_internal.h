@@ -57,6 +57,8 @@ mc_generation *mc_generate(const mc_decoder *decoder, const int32_t *const *prom
 typedef struct mc_answer {
     int32_t *ids; /* prompt and answer */
     int prompt, length;
+    int most;         /* new tokens at most */
+    float *log_probs; /* (most) of the new tokens */
     double score;
     bool done;
 } mc_answer;
@@ -76,11 +78,13 @@ struct mc_generator {
     mc_owned owned;
     mc_context *ctx;
     mc_decoder decoder;
-    mc_generate_options options; /* with defaults filled in */
-    int count;                   /* of prompts */
-    mc_answer *answers;          /* (count) */
-    int rows;                    /* of the decoder in use; room for count * num_beams */
-    int steps;                   /* made so far, or launched */
+    /* With defaults filled in; max_new_tokens is the most of all answers. */
+    mc_generate_options options;
+    int count;          /* of answers; while beams are searched of prompts */
+    mc_answer *answers; /* (count) */
+    mc_answer *found;   /* (count * num_return_sequences) of a beam search; else NULL */
+    int rows;           /* of the decoder in use; room for count * num_beams */
+    int steps;          /* made so far, or launched */
     /* tokens chosen on the device: run.c */
     mc_chooser chooser;
     mc_chosen *chosen;              /* (kept, count): the chooser's, pinned memory */
@@ -94,10 +98,13 @@ struct mc_generator {
     float *logits;                   /* (rows, vocab) */
 };
 
-bool mc_is_eos(const mc_generator *g, int32_t token);
+/* The prompt that answer `number` is to. */
+int mc_prompt_of(const mc_generator *g, int number);
+/* Whether answer `number` ends with its new token ids[count - 1]. */
+bool mc_answer_ends(const mc_generator *g, int number, const int32_t *ids, int count);
 /* The prompts, packed; for mc_free. Fills g->row_lengths. NULL after an error. */
 int32_t *mc_pack_prompts(mc_generator *g);
-/* Searches with num_beams; leaves the best answers in g->answers. */
+/* Searches with num_beams; leaves the best answers in g->found. */
 bool mc_beam_search(mc_generator *g);
 
 /* ---- tokens chosen on the device ------------------------------------------------------------- */

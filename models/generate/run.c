@@ -161,10 +161,11 @@ static bool take_token(mc_generator *g, int number, mc_chosen chosen)
     if (chosen.token == MC_CHOSEN_NOT_FINITE)
         return !mc_fail(g->ctx, MC_ERR_STATE,
                         "generation with %s: the logits after token %d of prompt %d are not finite",
-                        g->decoder.model, a->length - 1, number);
+                        g->decoder.model, a->length - 1, mc_prompt_of(g, number));
+    a->log_probs[a->length - a->prompt] = chosen.log_probability;
     a->ids[a->length++] = chosen.token;
     a->score += (double)chosen.log_probability;
-    a->done = mc_is_eos(g, chosen.token) || a->length - a->prompt == g->options.max_new_tokens;
+    a->done = mc_answer_ends(g, number, a->ids + a->prompt, a->length - a->prompt);
     return true;
 }
 
