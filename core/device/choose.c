@@ -109,15 +109,16 @@ mc_chosen mc_choose(const mc_choose_call *c, int64_t row, float *logits, int32_t
 {
     const int32_t *at = c->state + row;
     int64_t answer = at[MC_ROW_ANSWER * c->stride];
-    if (c->seen)
+    const mc_answer_rules *rules = &c->rules[answer];
+    const mc_sampling *how = &rules->how;
+    if (how->repetition_penalty != 1)
         mc_penalise(logits, c->vocab, c->seen + answer * mc_seen_words(c->vocab),
-                    c->how.repetition_penalty);
-    if (c->how.sample) mc_filter(logits, c->vocab, &c->how, order);
+                    how->repetition_penalty);
+    if (how->sample) mc_filter(logits, c->vocab, how, order);
     double log_sum = mc_log_sum_exp(logits, c->vocab);
     if (!isfinite(log_sum)) return (mc_chosen){MC_CHOSEN_NOT_FINITE, 0};
-    double u = mc_uniform(c->how.seed, (uint64_t)(c->first_answer + answer),
-                          (uint64_t)at[MC_ROW_STEP * c->stride]);
+    double u = mc_uniform(how->seed, (uint64_t)rules->place, (uint64_t)at[MC_ROW_STEP * c->stride]);
     int32_t token =
-        c->how.sample ? mc_draw(logits, c->vocab, log_sum, u) : mc_most_probable(logits, c->vocab);
+        how->sample ? mc_draw(logits, c->vocab, log_sum, u) : mc_most_probable(logits, c->vocab);
     return (mc_chosen){token, (float)((double)logits[token] - log_sum)};
 }

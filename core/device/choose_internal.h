@@ -18,6 +18,13 @@ typedef struct mc_sampling {
     uint64_t seed;
 } mc_sampling;
 
+/* How the tokens of one answer are chosen, and when it ends. */
+typedef struct mc_answer_rules {
+    mc_sampling how;
+    int64_t place; /* of its prompt: what is drawn depends on seed, place and step alone */
+    int32_t eos_count, most; /* most: steps after which it ends */
+} mc_answer_rules;
+
 /* One choice. The probability is that under the distribution that was chosen from. */
 typedef struct mc_chosen {
     int32_t token; /* or one of those below */
@@ -29,32 +36,35 @@ enum {
 };
 
 /* What is known of each row of a running batch: i32 (MC_ROW_FIELDS, rows). A step of the model
- * reads those before MC_ROW_ANSWER, choose_tokens writes them for the next step. Of a row whose
- * answer has ended nothing changes but MC_ROW_STEP, so running it again changes nothing either. */
+ * reads those before MC_ROW_ANSWER, choose_tokens writes them for the next step. A row whose answer
+ * has ended sees no tokens any more: it can be run again, and its part of the cache belongs to
+ * others. Of such a row nothing changes but MC_ROW_TICK. */
 enum {
     MC_ROW_TOKEN,    /* to be run next */
     MC_ROW_POSITION, /* of that token in its sequence */
     MC_ROW_LENGTH,   /* tokens of its sequence in the cache, itself included */
-    MC_ROW_FIRST,    /* the row of the cache where the sequence begins */
+    MC_ROW_FIRST,    /* where the sequence begins: mc_cached_attention's `first` */
     MC_ROW_MEMORY,   /* the same in the memory of an encoder, and the rows there */
     MC_ROW_MEMORY_LENGTH,
     MC_ROW_ANSWER, /* the number of the answer */
-    MC_ROW_STEP,   /* steps that were made */
+    MC_ROW_STEP,   /* tokens that the answer has got */
+    MC_ROW_TICK,   /* steps that the batch has made */
     MC_ROW_ENDED,  /* not 0: the answer has ended */
     MC_ROW_FIELDS
 };
 
 typedef struct mc_choose_call {
-    mc_sampling how;
     int64_t rows, vocab;
-    int32_t *state;     /* (MC_ROW_FIELDS, stride): see above; changed */
-    int64_t stride;     /* rows or more */
-    uint32_t *seen;     /* (answers, mc_seen_words(vocab)): bits of the tokens that each answer or
-                            its prompt has; changed. NULL: no penalty */
-    const int32_t *eos; /* (eos_count): the tokens that end an answer */
-    int32_t eos_count, most; /* most: steps after which an answer ends */
-    int64_t first_answer;    /* counted onto the answer's number for what is drawn */
-    /* (kept, answers): the choice of step i for answer a goes to [i % kept][a]. */
+    int32_t *state; /* (MC_ROW_FIELDS, stride): see above; changed */
+    int64_t stride; /* rows or more */
+    /* (answers, mc_seen_words(vocab)): bits of the tokens that each answer or its prompt has;
+     * changed. Read for answers with a penalty; NULL where none has one. */
+    uint32_t *seen;
+    const mc_answer_rules *rules; /* (answers) */
+    const int32_t
+        *eos; /* the tokens that end answer a: rules[a].eos_count from a * eos_stride on */
+    int64_t eos_stride; /* 0: all have the same */
+    /* (kept, answers): what answer a chooses in tick i goes to [i % kept][a]. */
     mc_chosen *chosen;
     int64_t kept, answers;
 } mc_choose_call;
@@ -84,14 +94,18 @@ MC_ANYWHERE double mc_uniform(uint64_t seed, uint64_t sequence, uint64_t step)
 MC_ANYWHERE void mc_choose_note(const mc_choose_call *c, int64_t row, mc_chosen chosen)
 {
     int32_t *at = c->state + row, answer = at[MC_ROW_ANSWER * c->stride];
-    int32_t step = at[MC_ROW_STEP * c->stride]++;
-    c->chosen[step % c->kept * c->answers + answer] = chosen;
+    int32_t tick = at[MC_ROW_TICK * c->stride]++;
+    c->chosen[tick % c->kept * c->answers + answer] = chosen;
     if (chosen.token == MC_CHOSEN_NOTHING) return;
-    bool ends = chosen.token < 0 || step + 1 == c->most;
-    for (int32_t i = 0; i < c->eos_count; i++) ends = ends || chosen.token == c->eos[i];
-    if (chosen.token >= 0 && c->seen)
+    const mc_answer_rules *rules = &c->rules[answer];
+    const int32_t *eos = c->eos + answer * c->eos_stride;
+    int32_t step = at[MC_ROW_STEP * c->stride]++;
+    bool ends = chosen.token < 0 || step + 1 == rules->most;
+    for (int32_t i = 0; i < rules->eos_count; i++) ends = ends || chosen.token == eos[i];
+    if (chosen.token >= 0 && rules->how.repetition_penalty != 1)
         mc_see(c->seen + answer * mc_seen_words(c->vocab), chosen.token);
     at[MC_ROW_ENDED * c->stride] = ends;
+    if (ends) at[MC_ROW_LENGTH * c->stride] = at[MC_ROW_MEMORY_LENGTH * c->stride] = 0;
     if (ends) return;
     at[MC_ROW_TOKEN * c->stride] = chosen.token;
     at[MC_ROW_POSITION * c->stride]++;

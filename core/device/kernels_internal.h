@@ -137,6 +137,10 @@ typedef struct mc_cached_attention {
      * s * capacity. In device memory; `longest` is known on the host. */
     const int32_t *lengths, *first;
     int64_t capacity, longest;
+    /* Or rows in pages of 2^page_shift: its key i lies in row mc_page_row(pages, page_shift,
+     * first[s], i). In device memory. NULL: no pages. */
+    const int32_t *pages;
+    int page_shift;
     /* (sequences, heads * head_dim): keys and values of the queries' own tokens, the last that each
      * sequence sees. They go to their rows of k and v first. NULL data: they are there. */
     mc_matrix new_k, new_v;
@@ -145,6 +149,12 @@ typedef struct mc_cached_attention {
     const float *position_bias;
     int64_t position_limit;
 } mc_cached_attention;
+
+/* The row of key i of a sequence whose pages have the numbers pages[first] and on. */
+MC_ANYWHERE int64_t mc_page_row(const int32_t *pages, int shift, int32_t first, int64_t i)
+{
+    return ((int64_t)pages[first + (i >> shift)] << shift) + (i & ((1 << shift) - 1));
+}
 
 /* Rotary positions (Su et al. 2021) in the first `heads` heads of head_dim columns of each row:
  * pair i of the head's first rotary_dim columns is turned by position * base^(-2 i / rotary_dim),

@@ -11,8 +11,8 @@
 typedef struct mc_chooser {
     mc_choose_call call; /* its pointers are to device memory */
     mc_tensor *rows;     /* i32 (MC_ROW_FIELDS, stride): call.state */
-    void *seen, *eos, *chosen;
-    size_t seen_bytes, eos_bytes, chosen_bytes;
+    void *seen, *rules, *eos, *chosen;
+    size_t seen_bytes, rules_bytes, eos_bytes, chosen_bytes;
 } mc_chooser;
 
 /* A model that answers prompts, with its cache. The functions return false after an error on the

@@ -22,7 +22,7 @@ static void set_row(mc_generator *g, int row, int answer)
     at[MC_ROW_POSITION * stride] = last;
     at[MC_ROW_LENGTH * stride] = a->length;
     at[MC_ROW_ANSWER * stride] = answer;
-    at[MC_ROW_STEP * stride] = g->steps;
+    at[MC_ROW_STEP * stride] = at[MC_ROW_TICK * stride] = g->steps;
     at[MC_ROW_ENDED * stride] = 0;
 }
 
@@ -75,21 +75,33 @@ static bool make_seen(mc_generator *g)
     return c->seen;
 }
 
+static bool make_rules(mc_generator *g)
+{
+    mc_chooser *c = &g->chooser;
+    mc_answer_rules *rules = mc_calloc((size_t)g->count, sizeof *rules);
+    for (int i = 0; rules && i < g->count; i++)
+        rules[i] = (mc_answer_rules){.how = sampling_of(&g->options),
+                                     .place = g->options.first_prompt + i,
+                                     .eos_count = g->options.eos_count,
+                                     .most = g->options.max_new_tokens};
+    c->rules_bytes = (size_t)g->count * sizeof *rules;
+    if (rules) c->rules = upload(g, rules, c->rules_bytes);
+    mc_free(rules);
+    return c->rules;
+}
+
 static bool make_chooser(mc_generator *g)
 {
     mc_chooser *c = &g->chooser;
     mc_device *d = device_of(g);
-    c->call = (mc_choose_call){.how = sampling_of(&g->options),
-                               .vocab = g->decoder.vocab,
+    c->call = (mc_choose_call){.vocab = g->decoder.vocab,
                                .stride = g->count,
-                               .eos_count = g->options.eos_count,
-                               .most = g->options.max_new_tokens,
-                               .first_answer = g->options.first_prompt,
                                .kept = MC_GROUPS * group_steps(g),
                                .answers = g->count};
     c->eos_bytes = (size_t)g->options.eos_count * sizeof *g->options.eos;
     c->chosen_bytes = (size_t)(c->call.kept * g->count) * sizeof *g->chosen;
-    bool good = make_seen(g) && (c->eos = upload(g, g->options.eos, c->eos_bytes)) &&
+    bool good = make_seen(g) && make_rules(g) &&
+                (c->eos = upload(g, g->options.eos, c->eos_bytes)) &&
                 (c->chosen = upload(g, NULL, c->chosen_bytes)) &&
                 (g->chosen = d->host_alloc(d, c->chosen_bytes)) &&
                 (g->row_state = mc_calloc((size_t)g->count * MC_ROW_FIELDS, sizeof(int32_t)));
@@ -97,6 +109,7 @@ static bool make_chooser(mc_generator *g)
     c->rows = mc_tensor_new_computed(g->ctx, MC_SHAPE(MC_ROW_FIELDS, g->count));
     c->call.state = mc_tensor_data(c->rows);
     c->call.seen = c->seen;
+    c->call.rules = c->rules;
     c->call.eos = c->eos;
     c->call.chosen = c->chosen;
     return true;
@@ -115,6 +128,7 @@ void mc_run_release(mc_generator *g)
     mc_device *d = device_of(g);
     for (int i = 0; i < g->groups; i++) d->wait(d, g->group[i].ticket); /* g->chosen is written */
     if (c->seen) d->free(d, c->seen, c->seen_bytes);
+    if (c->rules) d->free(d, c->rules, c->rules_bytes);
     if (c->eos) d->free(d, c->eos, c->eos_bytes);
     if (c->chosen) d->free(d, c->chosen, c->chosen_bytes);
     if (g->chosen) d->host_free(d, g->chosen, c->chosen_bytes);

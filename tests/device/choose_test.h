@@ -26,7 +26,8 @@ enum { CHOOSE_CASES = sizeof choose_cases / sizeof *choose_cases };
 typedef struct choose_memory {
     int32_t state[MC_ROW_FIELDS][CHOOSE_STRIDE];
     mc_chosen chosen[CHOOSE_KEPT][CHOOSE_ANSWERS];
-    int32_t eos[2];
+    int32_t eos[CHOOSE_ANSWERS][2];
+    mc_answer_rules rules[CHOOSE_ANSWERS];
     uint32_t *seen;
     size_t seen_bytes;
 } choose_memory;
@@ -37,7 +38,13 @@ static const int32_t choose_step[CHOOSE_ROWS] = {0, 4, 5, 2};
 /* Row 3 has ended; the step of row 2 is its last. Of some tokens there is no doubt. */
 static inline choose_memory choose_begin(const choose_case *c)
 {
-    choose_memory m = {.eos = {c->vocab / 2, -7}};
+    choose_memory m = {.seen = NULL};
+    for (int i = 0; i < CHOOSE_ANSWERS; i++) {
+        m.eos[i][0] = c->vocab / 2;
+        m.eos[i][1] = -7;
+        m.rules[i] =
+            (mc_answer_rules){.how = c->how, .place = 100 + i, .eos_count = 2, .most = CHOOSE_MOST};
+    }
     m.seen_bytes = (size_t)(CHOOSE_ANSWERS * mc_seen_words(c->vocab)) * sizeof *m.seen;
     m.seen = calloc(1, m.seen_bytes);
     assert_non_null(m.seen);
@@ -51,6 +58,7 @@ static inline choose_memory choose_begin(const choose_case *c)
     for (int r = 0; r < CHOOSE_ROWS; r++) {
         m.state[MC_ROW_ANSWER][r] = choose_answer[r];
         m.state[MC_ROW_STEP][r] = choose_step[r];
+        m.state[MC_ROW_TICK][r] = choose_step[r] + 30;
         m.state[MC_ROW_ENDED][r] = r == 3;
     }
     for (int i = 0; i < CHOOSE_KEPT * CHOOSE_ANSWERS; i++)
@@ -60,16 +68,14 @@ static inline choose_memory choose_begin(const choose_case *c)
 
 static inline mc_choose_call choose_call_of(const choose_case *c, choose_memory *m)
 {
-    return (mc_choose_call){.how = c->how,
-                            .rows = CHOOSE_ROWS,
+    return (mc_choose_call){.rows = CHOOSE_ROWS,
                             .vocab = c->vocab,
                             .state = m->state[0],
                             .stride = CHOOSE_STRIDE,
                             .seen = c->how.repetition_penalty != 1 ? m->seen : NULL,
-                            .eos = m->eos,
-                            .eos_count = 2,
-                            .most = CHOOSE_MOST,
-                            .first_answer = 100,
+                            .rules = m->rules,
+                            .eos = m->eos[0],
+                            .eos_stride = 2,
                             .chosen = m->chosen[0],
                             .kept = CHOOSE_KEPT,
                             .answers = CHOOSE_ANSWERS};
@@ -150,9 +156,10 @@ static inline void choose_check(const choose_case *c, const choose_memory *befor
     memcpy(state, before->state, sizeof state);
     memcpy(seen, before->seen, before->seen_bytes);
     for (int r = 0; r < CHOOSE_ROWS; r++) {
-        int slot = choose_step[r] % CHOOSE_KEPT, answer = choose_answer[r];
+        int slot = (choose_step[r] + 30) % CHOOSE_KEPT, answer = choose_answer[r];
         mc_chosen got = after->chosen[slot][answer];
-        state[MC_ROW_STEP][r]++;
+        state[MC_ROW_TICK][r]++;
+        state[MC_ROW_STEP][r] += r < 3;
         if (r < 3) {
             choose_probabilities(c, before, logits, r, p);
             choose_check_token(c, r, p, got, slack, what);
@@ -163,8 +170,11 @@ static inline void choose_check(const choose_case *c, const choose_memory *befor
         if (r == 3) continue;
         if (c->how.repetition_penalty != 1)
             mc_see(seen + answer * mc_seen_words(c->vocab), got.token);
-        state[MC_ROW_ENDED][r] = r == 2 || got.token == before->eos[0];
-        if (state[MC_ROW_ENDED][r]) continue;
+        state[MC_ROW_ENDED][r] = r == 2 || got.token == before->eos[answer][0];
+        if (state[MC_ROW_ENDED][r]) {
+            state[MC_ROW_LENGTH][r] = state[MC_ROW_MEMORY_LENGTH][r] = 0;
+            continue;
+        }
         state[MC_ROW_TOKEN][r] = got.token;
         state[MC_ROW_POSITION][r]++;
         state[MC_ROW_LENGTH][r]++;

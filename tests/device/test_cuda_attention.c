@@ -868,18 +868,28 @@ static void test_choice(void **state)
 
 /* ---- one token against a cache --------------------------------------------------------------- */
 
+enum { IN_ORDER, PLACED, PAGED, LAYOUTS };
+
 static void run_cached(int sequences, int heads, int dim, int capacity, int longest, mc_dtype dtype,
-                       bool biased, bool placed)
+                       bool biased, int layout)
 {
+    enum { SHIFT = 3, MOST_PAGES = 1024 };
     int64_t width = (int64_t)heads * dim, limit = longest + 2;
-    int32_t lengths[64], first[64];
+    int32_t lengths[64], first[64], pages[MOST_PAGES] = {0};
     for (int i = 0; i < sequences; i++) lengths[i] = i == 0 ? longest : i == 1 ? 0 : longest / i;
     for (int i = 0; i < sequences; i++) /* any rows, and some of them twice */
         first[i] = (int32_t)(random_bits() % (uint32_t)((sequences - 1) * capacity + 1));
+    int each = (capacity >> SHIFT) + 1, last = sequences * capacity >> SHIFT;
+    assert_true(sequences * each <= MOST_PAGES);
+    for (int i = 0; i < sequences && layout == PAGED; i++) {
+        first[i] = i * each;
+        for (int j = 0; j < each; j++) pages[i * each + j] = random_bits() % (uint32_t)(last + 1);
+    }
     matrix bias = matrix_new(MC_F32, heads, 2 * limit - 1, 0, -2, 2);
     matrix q = matrix_new(dtype, sequences, width, 3, -2, 2);
-    matrix k = matrix_new(dtype, (int64_t)sequences * capacity, width, 0, -2, 2);
-    matrix v = matrix_new(dtype, (int64_t)sequences * capacity, width, 0, -2, 2);
+    int64_t rows = (int64_t)(last + 1) << SHIFT;
+    matrix k = matrix_new(dtype, rows, width, 0, -2, 2),
+           v = matrix_new(dtype, rows, width, 0, -2, 2);
     matrix out = matrix_new(dtype, sequences, width, 1, -2, 2);
     matrix r[] = {in_f32(&q), in_f32(&k), in_f32(&v), in_f32(&out)};
     const float scale = 1 / sqrtf((float)dim);
@@ -888,22 +898,27 @@ static void run_cached(int sequences, int heads, int dim, int capacity, int long
                                  .head_dim = dim,
                                  .scale = scale,
                                  .lengths = lengths,
-                                 .first = placed ? first : NULL,
+                                 .first = layout == IN_ORDER ? NULL : first,
                                  .capacity = capacity,
+                                 .pages = layout == PAGED ? pages : NULL,
+                                 .page_shift = SHIFT,
                                  .longest = longest,
                                  .position_bias = biased ? bias.m.data : NULL,
                                  .position_limit = limit};
     assert_int_equal(
         device->kernels->attention_cached(device, &shape, r[0].m, r[1].m, r[2].m, r[3].m), MC_OK);
     mc_matrix x[] = {upload_matrix(&q), upload_matrix(&k), upload_matrix(&v), upload_matrix(&out)};
-    int32_t *on_gpu = upload(lengths, sizeof lengths), *first_on_gpu = upload(first, sizeof first);
+    int32_t *on_gpu = upload(lengths, sizeof lengths), *first_on_gpu = upload(first, sizeof first),
+            *pages_on_gpu = upload(pages, sizeof pages);
     mc_matrix bias_on_gpu = upload_matrix(&bias);
     shape.lengths = on_gpu;
-    if (placed) shape.first = first_on_gpu;
+    if (layout != IN_ORDER) shape.first = first_on_gpu;
+    if (layout == PAGED) shape.pages = pages_on_gpu;
     if (biased) shape.position_bias = bias_on_gpu.data;
     assert_ok(gpu->kernels->attention_cached(gpu, &shape, x[0], x[1], x[2], x[3]));
     gpu->free(gpu, on_gpu, sizeof lengths);
     gpu->free(gpu, first_on_gpu, sizeof first);
+    gpu->free(gpu, pages_on_gpu, sizeof pages);
     take_matrix(bias_on_gpu, &bias);
     take_matrix(x[0], &q);
     take_matrix(x[1], &k);
@@ -925,13 +940,14 @@ static void test_cached(void **state)
     const int dims[] = {1, 5, 33, 64, 80, 128, 200};
     FOR_TYPES(t)
     {
-        for (int mode = 0; mode < 4; mode++) {
-            bool biased = mode & 1, placed = mode & 2;
+        for (int mode = 0; mode < 2 * LAYOUTS; mode++) {
+            bool biased = mode & 1;
+            int layout = mode / 2;
             for (int i = 0; i < 7; i++)
-                run_cached(3, 2, dims[i], 50, 40, float_types[t], biased, placed);
-            run_cached(4, 2, 64, 1030, 1030, float_types[t], biased, placed);
-            run_cached(1, 1, 64, 1, 1, float_types[t], biased, placed);
-            run_cached(2, 2, 16, 4, 0, float_types[t], biased, placed);
+                run_cached(3, 2, dims[i], 50, 40, float_types[t], biased, layout);
+            run_cached(4, 2, 64, 1030, 1030, float_types[t], biased, layout);
+            run_cached(1, 1, 64, 1, 1, float_types[t], biased, layout);
+            run_cached(2, 2, 16, 4, 0, float_types[t], biased, layout);
         }
     }
 }

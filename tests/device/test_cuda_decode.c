@@ -23,14 +23,17 @@ static void run_choose(const choose_case *c, mc_dtype dtype)
     mc_matrix x = upload_matrix(&logits);
     uint32_t *seen = upload(before.seen, before.seen_bytes);
     int32_t *eos = upload(before.eos, sizeof before.eos);
+    mc_answer_rules *rules = upload(before.rules, sizeof before.rules);
     call.state = upload(before.state, sizeof before.state);
     call.chosen = upload(before.chosen, sizeof before.chosen);
     call.seen = call.seen ? seen : NULL;
     call.eos = eos;
+    call.rules = rules;
     assert_ok(gpu->kernels->choose_tokens(gpu, &call, x));
     take(call.state, after.state, sizeof after.state);
     take(call.chosen, after.chosen, sizeof after.chosen);
     take(eos, after.eos, sizeof after.eos);
+    take(rules, after.rules, sizeof after.rules);
     take(seen, after.seen, before.seen_bytes);
     take_matrix(x, &logits);
     choose_check(c, &before, &after, &logits, 2e-6, "on the GPU");

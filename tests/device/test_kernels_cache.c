@@ -16,8 +16,39 @@ static const cache_case cases[] = {{1, 1, 1, 1, {1}},
                                    {8, 12, 64, 70, {70, 1, 2, 3, 64, 65, 63, 16}},
                                    {0, 2, 8, 4, {0}}};
 
-/* `first`: of each sequence's rows; bias (heads, 2 limit - 1), NULL: none. */
-static void reference(const cache_case *c, double scale, const int32_t *first, const matrix *bias,
+/* Where sequences lie: one behind the other, in the opposite order, in mingled pages. */
+enum { IN_ORDER, PLACED, PAGED, LAYOUTS, PAGE_SHIFT = 2, MOST_PAGES = 256 };
+
+typedef struct placing {
+    int layout;
+    int64_t rows; /* of the cache */
+    int32_t first[8], pages[MOST_PAGES];
+} placing;
+
+static placing place_sequences(const cache_case *c, int layout)
+{
+    int32_t each = (c->capacity + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT, all = c->sequences * each;
+    placing p = {.layout = layout, .rows = c->sequences * c->capacity};
+    if (layout == PAGED) p.rows = all << PAGE_SHIFT;
+    assert_true(all <= MOST_PAGES);
+    for (int s = 0; s < c->sequences; s++) {
+        p.first[s] = (layout == PLACED ? c->sequences - 1 - s : s) * c->capacity;
+        if (layout == PAGED) p.first[s] = s * each;
+        for (int i = 0; i < each; i++) p.pages[s * each + i] = all - 1 - (s + i * c->sequences);
+    }
+    return p;
+}
+
+/* The row of key i of sequence s. */
+static int64_t row_of(const placing *p, int s, int64_t i)
+{
+    if (p->layout != PAGED) return p->first[s] + i;
+    const int64_t page = 1 << PAGE_SHIFT;
+    return p->pages[p->first[s] + i / page] * page + i % page;
+}
+
+/* bias (heads, 2 limit - 1), NULL: none. */
+static void reference(const cache_case *c, double scale, const placing *place, const matrix *bias,
                       const matrix *q, const matrix *k, const matrix *v, double *out)
 {
     int64_t width = (int64_t)c->heads * c->dim;
@@ -27,7 +58,7 @@ static void reference(const cache_case *c, double scale, const int32_t *first, c
             int n = c->lengths[s];
             double largest = -INFINITY, sum = 0, *to = out + s * width + h * c->dim;
             for (int i = 0; i < n; i++) {
-                int64_t row = first[s] + i;
+                int64_t row = row_of(place, s, i);
                 p[i] = 0;
                 for (int j = 0; j < c->dim; j++)
                     p[i] += q->v[s * width + h * c->dim + j] * k->v[row * width + h * c->dim + j];
@@ -39,31 +70,31 @@ static void reference(const cache_case *c, double scale, const int32_t *first, c
             for (int j = 0; j < c->dim; j++) to[j] = 0;
             for (int i = 0; i < n; i++)
                 for (int j = 0; j < c->dim; j++)
-                    to[j] += p[i] / sum * v->v[(first[s] + i) * width + h * c->dim + j];
+                    to[j] += p[i] / sum * v->v[row_of(place, s, i) * width + h * c->dim + j];
         }
 }
 
 /* What lies behind a sequence's tokens must not be looked at. */
-static void spoil(const cache_case *c, const int32_t *first, matrix *x)
+static void spoil(const cache_case *c, const placing *place, matrix *x)
 {
     for (int s = 0; s < c->sequences; s++)
         for (int64_t i = c->lengths[s]; i < c->capacity; i++)
             memset((char *)x->m.data +
-                       (size_t)((first[s] + i) * x->m.stride) * mc_dtype_size(x->m.dtype),
+                       (size_t)(row_of(place, s, i) * x->m.stride) * mc_dtype_size(x->m.dtype),
                    0xff, (size_t)x->columns * mc_dtype_size(x->m.dtype)); /* NaN */
 }
 
-static void spoil_last(const cache_case *c, const int32_t *first, matrix *x)
+static void spoil_last(const cache_case *c, const placing *place, matrix *x)
 {
     size_t size = mc_dtype_size(x->m.dtype), row = (size_t)x->m.stride * size;
     for (int s = 0; s < c->sequences; s++)
         if (c->lengths[s])
-            memset((char *)x->m.data + (size_t)(first[s] + c->lengths[s] - 1) * row, 0xff,
+            memset((char *)x->m.data + (size_t)row_of(place, s, c->lengths[s] - 1) * row, 0xff,
                    (size_t)x->columns * size);
 }
 
 /* The last row of each sequence. */
-static matrix last_rows(const cache_case *c, const int32_t *first, const matrix *x)
+static matrix last_rows(const cache_case *c, const placing *place, const matrix *x)
 {
     matrix last = matrix_new(x->m.dtype, c->sequences, x->columns, 5, 0, 0);
     size_t size = mc_dtype_size(x->m.dtype);
@@ -71,23 +102,22 @@ static matrix last_rows(const cache_case *c, const int32_t *first, const matrix 
         if (c->lengths[s])
             memcpy((char *)last.m.data + (size_t)(s * last.m.stride) * size,
                    (const char *)x->m.data +
-                       (size_t)((first[s] + c->lengths[s] - 1) * x->m.stride) * size,
+                       (size_t)(row_of(place, s, c->lengths[s] - 1) * x->m.stride) * size,
                    (size_t)x->columns * size);
     return last;
 }
 
-/* With a bias by distance or without; the sequences' rows in their order or in the opposite one. */
-static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, bool placed)
+/* With a bias by distance or without. */
+static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, int layout)
 {
-    int64_t width = (int64_t)c->heads * c->dim, rows = c->sequences * c->capacity;
-    int32_t longest = 0, first[8];
-    for (int i = 0; i < c->sequences; i++) {
+    int64_t width = (int64_t)c->heads * c->dim;
+    int32_t longest = 0;
+    placing place = place_sequences(c, layout);
+    for (int i = 0; i < c->sequences; i++)
         if (c->lengths[i] > longest) longest = c->lengths[i];
-        first[i] = (placed ? c->sequences - 1 - i : i) * c->capacity;
-    }
     matrix q = matrix_new(dtype, c->sequences, width, 2 * width, -2, 2);
-    matrix k = matrix_new(dtype, rows, width, 0, -2, 2);
-    matrix v = matrix_new(dtype, rows, width, 0, -2, 2);
+    matrix k = matrix_new(dtype, place.rows, width, 0, -2, 2);
+    matrix v = matrix_new(dtype, place.rows, width, 0, -2, 2);
     matrix out = matrix_new(dtype, c->sequences, width, 3, -2, 2);
     matrix bias = matrix_new(MC_F32, c->heads, 2 * longest + 3, 0, -2, 2);
     double *expected = doubles(c->sequences * width);
@@ -96,21 +126,23 @@ static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, bool pl
                                  .head_dim = c->dim,
                                  .scale = 1 / sqrtf((float)c->dim),
                                  .lengths = c->lengths,
-                                 .first = placed ? first : NULL,
-                                 .capacity = placed ? -1 : c->capacity,
+                                 .first = layout == IN_ORDER ? NULL : place.first,
+                                 .capacity = layout == IN_ORDER ? c->capacity : -1,
+                                 .pages = layout == PAGED ? place.pages : NULL,
+                                 .page_shift = PAGE_SHIFT,
                                  .longest = longest,
                                  .position_bias = biased ? bias.m.data : NULL,
                                  .position_limit = longest + 2};
-    reference(c, (double)shape.scale, first, biased ? &bias : NULL, &q, &k, &v, expected);
-    spoil(c, first, &k);
-    spoil(c, first, &v);
-    matrix new_k = last_rows(c, first, &k), new_v = last_rows(c, first, &v);
+    reference(c, (double)shape.scale, &place, biased ? &bias : NULL, &q, &k, &v, expected);
+    spoil(c, &place, &k);
+    spoil(c, &place, &v);
+    matrix new_k = last_rows(c, &place, &k), new_v = last_rows(c, &place, &v);
     FOR_TABLES(t)
     for (int kept = 0; kept < 2; kept++) {
         matrix_reset(&out);
         if (kept) { /* the last keys and values come from elsewhere, and go there */
-            spoil_last(c, first, &k);
-            spoil_last(c, first, &v);
+            spoil_last(c, &place, &k);
+            spoil_last(c, &place, &v);
             shape.new_k = new_k.m;
             shape.new_v = new_v.m;
         }
@@ -127,7 +159,8 @@ static void test_attention_cached(void **state)
 {
     (void)state;
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) FOR_TYPES(d)
-    for (int mode = 0; mode < 4; mode++) run_cached(&cases[n], float_types[d], mode & 1, mode & 2);
+    for (int mode = 0; mode < 2 * LAYOUTS; mode++)
+        run_cached(&cases[n], float_types[d], mode & 1, mode / 2);
 }
 
 /* ---- choosing tokens ------------------------------------------------------------------------- */

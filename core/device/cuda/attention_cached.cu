@@ -21,10 +21,11 @@ constexpr int MOST_TASKS = 16384;               /* (sequence, head) pairs whose 
 __device__ unsigned arrivals[MOST_TASKS];
 
 struct call {
-    const int32_t *lengths, *first_rows;
-    const float *bias; /* (heads, 2 * limit - 1); NULL: none */
+    const int32_t *lengths, *first_rows, *pages; /* pages: NULL without */
+    const float *bias;                           /* (heads, 2 * limit - 1); NULL: none */
     int64_t limit;
     int heads, head_dim, parts, lanes; /* lanes: threads that share a key, a power of two <= 32 */
+    int page_shift;
     int64_t capacity;
     float scale;
     mc_view q, k, v, new_k, new_v, out;
@@ -33,7 +34,8 @@ struct call {
 
 /* Part of the keys of one sequence, as one head sees them. */
 struct place {
-    int64_t sequence, key_row; /* key_row: the row of the part's first key */
+    int64_t sequence, key_row; /* key_row: the row of the part's first key, without pages */
+    int32_t pages, first;      /* with pages: where the sequence's begin; the part's first key */
     int column, keys;          /* keys of the part: 0 behind the sequence's end */
     int fresh;                 /* the part's key that is the new token's; -1: none */
     const float *bias;         /* of the part's first key; NULL: none */
@@ -48,13 +50,22 @@ __device__ place place_of(const call &c, int64_t item)
     int length = c.lengths[p.sequence];
     int share = (int)((length + c.parts - 1) / c.parts + groups - 1) / groups * groups;
     int first = part * share;
-    p.key_row = (c.first_rows ? c.first_rows[p.sequence] : p.sequence * c.capacity) + first;
+    int64_t begin = c.first_rows ? c.first_rows[p.sequence] : p.sequence * c.capacity;
+    p.key_row = begin + first;
+    p.pages = (int32_t)begin;
+    p.first = first;
     p.column = head * c.head_dim;
     p.keys = max(0, min(share, length - first));
     bool last = c.new_k.data && p.keys > 0 && first + p.keys == length;
     p.fresh = last ? p.keys - 1 : -1;
     p.bias = c.bias ? c.bias + head * (2 * c.limit - 1) + c.limit - length + first : NULL;
     return p;
+}
+
+/* The row of one of the part's keys. */
+__device__ __forceinline__ int64_t row_of(const call &c, const place &p, int key)
+{
+    return c.pages ? mc_page_row(c.pages, c.page_shift, p.pages, p.first + key) : p.key_row + key;
 }
 
 /* Over the threads that share a key. */
@@ -82,11 +93,11 @@ template <class T, int PIECES> struct strip {
         for (int t = 0; t < STRIP; t++) {
             int key = first + t * (THREADS / c.lanes) + group;
             if ((key == p.fresh) != fresh) continue;
+            int64_t row = key < p.keys ? row_of(c, p, key) : 0;
 #pragma unroll
             for (int j = 0; j < PIECES; j++) {
                 int i = p.column + (j * c.lanes + lane) * WIDTH;
                 int n = key < p.keys ? min(p.column + c.head_dim - i, WIDTH) : 0;
-                int64_t row = p.key_row + key;
                 if (fresh) {
                     k[t][j] = mc_load_bits<T>(c.new_k, p.sequence * c.new_k.stride + i, n);
                     v[t][j] = mc_load_bits<T>(c.new_v, p.sequence * c.new_v.stride + i, n);
@@ -318,6 +329,8 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     call c = {};
     c.lengths = shape->lengths;
     c.first_rows = shape->first;
+    c.pages = shape->pages;
+    c.page_shift = shape->page_shift;
     c.bias = shape->position_bias;
     c.limit = shape->position_limit;
     c.heads = shape->heads;

@@ -288,17 +288,17 @@ __device__ draw draw_token(const row_view &row, float largest, const border &b, 
     return {token, total};
 }
 
-__device__ draw sample(const row_view &row, float largest, const mc_choose_call &c, double u)
+__device__ draw sample(const row_view &row, float largest, const mc_sampling &how, double u)
 {
     __shared__ wide shared[WARPS];
     border b = {key_of(-INFINITY) + 1, (wide)row.vocab}; /* -infinity has no weight anyway */
-    if (c.how.top_k > 0 && c.how.top_k < row.vocab) {
-        uint32_t key = border_of_k(row, (wide)c.how.top_k, shared);
+    if (how.top_k > 0 && how.top_k < row.vocab) {
+        uint32_t key = border_of_k(row, (wide)how.top_k, shared);
         if (key > b.key) b.key = key;
     }
-    if (c.how.top_p < 1.0f) {
+    if (how.top_p < 1.0f) {
         wide all = weight_between(row, largest, b.key, (wide)1 << 32, shared);
-        wide limit = (wide)((1 - (double)c.how.top_p) * (double)all);
+        wide limit = (wide)((1 - (double)how.top_p) * (double)all);
         b = border_of_p(row, largest, b.key, limit, shared);
     }
     return draw_token(row, largest, b, u);
@@ -315,17 +315,19 @@ __global__ void __launch_bounds__(THREADS) choose(const __grid_constant__ call k
     bool ended = c.state[MC_ROW_ENDED * c.stride + at] != 0;
     mc_chosen chosen = {MC_CHOSEN_NOTHING, 0.0f};
     if (!ended) {
+        const mc_answer_rules &rules = c.rules[answer];
+        const mc_sampling how = rules.how;
         row_view row = {k.logits, at * k.logits.stride, (int)c.vocab, NULL, 1.0f, 1.0f};
-        if (c.seen) row.seen = c.seen + answer * mc_seen_words(c.vocab);
-        row.penalty = c.how.repetition_penalty;
-        if (c.how.sample) row.temperature = c.how.temperature;
+        row.penalty = how.repetition_penalty;
+        if (row.penalty != 1.0f) row.seen = c.seen + answer * mc_seen_words(c.vocab);
+        if (how.sample) row.temperature = how.temperature;
         best b = find_best(row);
         float log_sum = b.x + logf(b.sum);
         if (!isfinite(log_sum)) {
             chosen.token = MC_CHOSEN_NOT_FINITE;
-        } else if (c.how.sample) {
-            double u = mc_uniform(c.how.seed, (uint64_t)(c.first_answer + answer), (uint64_t)step);
-            draw d = sample(row, b.x, c, u);
+        } else if (how.sample) {
+            double u = mc_uniform(how.seed, (uint64_t)rules.place, (uint64_t)step);
+            draw d = sample(row, b.x, how, u);
             chosen.token = d.token;
             chosen.log_probability =
                 (float)((double)row[d.token] - (double)b.x - log((double)d.sum / (double)UNIT));

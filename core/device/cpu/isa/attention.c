@@ -408,14 +408,23 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
 
 /* ---- one token a sequence against a cache ---------------------------------------------------- */
 
-/* Scores of a query (head_dim) against n keys, from row `first` of k on, with what `bias` (n; NULL:
- * none) adds to them; gives the largest. */
-static float cached_scores(const float *q, mc_matrix k, int64_t first, int64_t n, int64_t column,
-                           int dim, const float *bias, float *buffer, float *scores)
+/* The row of key i of sequence s. */
+static int64_t cached_row(const mc_cached_attention *c, int64_t s, int64_t i)
 {
+    if (c->pages) return mc_page_row(c->pages, c->page_shift, c->first[s], i);
+    return (c->first ? c->first[s] : s * c->capacity) + i;
+}
+
+/* Scores of a query (head_dim) against the first n keys of sequence s, with what `bias` (n; NULL:
+ * none) adds to them; gives the largest. */
+static float cached_scores(const mc_cached_attention *c, int64_t s, const float *q, mc_matrix k,
+                           int64_t n, int64_t column, const float *bias, float *buffer,
+                           float *scores)
+{
+    int dim = c->head_dim;
     float largest = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
-        const float *key = mc_read(k, (first + i) * k.stride + column, dim, buffer);
+        const float *key = mc_read(k, cached_row(c, s, i) * k.stride + column, dim, buffer);
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int j = 0; j < dim; j++) sum += q[j] * key[j];
@@ -426,9 +435,10 @@ static float cached_scores(const float *q, mc_matrix k, int64_t first, int64_t n
 }
 
 /* result (head_dim) = softmax(scores) v. */
-static void cached_result(float *scores, float largest, mc_matrix v, int64_t first, int64_t n,
-                          int64_t column, int dim, float *buffer, float *result)
+static void cached_result(const mc_cached_attention *c, int64_t s, float *scores, float largest,
+                          mc_matrix v, int64_t n, int64_t column, float *buffer, float *result)
 {
+    int dim = c->head_dim;
     float sum = 0;
     memset(result, 0, (size_t)dim * sizeof *result);
 #pragma omp simd reduction(+ : sum)
@@ -437,7 +447,7 @@ static void cached_result(float *scores, float largest, mc_matrix v, int64_t fir
         sum += scores[i];
     }
     for (int64_t i = 0; i < n; i++) {
-        const float *value = mc_read(v, (first + i) * v.stride + column, dim, buffer);
+        const float *value = mc_read(v, cached_row(c, s, i) * v.stride + column, dim, buffer);
         float p = scores[i];
 #pragma omp simd
         for (int j = 0; j < dim; j++) result[j] += p * value[j];
@@ -460,18 +470,18 @@ static void cached_task(const mc_cached_attention *c, int64_t s, int64_t head, i
 {
     enum { Q, K, V, OUT };
     int dim = c->head_dim;
-    int64_t column = head * dim, n = c->lengths[s],
-            first = c->first ? c->first[s] : s * c->capacity;
+    int64_t column = head * dim, n = c->lengths[s];
     float *buffer = query + wide, *result = buffer + wide, *scores = result + wide;
     const float *bias = c->position_bias; /* of the last key's position: L - 1 + j - (n - 1) */
     if (bias) bias += head * (2 * c->position_limit - 1) + c->position_limit - n;
     if (n > 0) {
-        keep_new(c->new_k, s, x[K], first + n - 1, column, dim);
-        keep_new(c->new_v, s, x[V], first + n - 1, column, dim);
+        int64_t row = cached_row(c, s, n - 1);
+        keep_new(c->new_k, s, x[K], row, column, dim);
+        keep_new(c->new_v, s, x[V], row, column, dim);
     }
     load_rows(x[Q], s, 1, column, dim, c->scale, query, wide);
-    float largest = cached_scores(query, x[K], first, n, column, dim, bias, buffer, scores);
-    cached_result(scores, largest, x[V], first, n, column, dim, buffer, result);
+    float largest = cached_scores(c, s, query, x[K], n, column, bias, buffer, scores);
+    cached_result(c, s, scores, largest, x[V], n, column, buffer, result);
     store_row(result, 1.0f, x[OUT], s, column, dim);
 }
 
