@@ -77,8 +77,9 @@ typedef enum mc_grad_dtype {
 typedef struct mc_init_options {
     uint64_t seed; /* of initialisation, dropout and shuffling; 0 is a seed like any other */
     /* "cpu" (default), "cuda", or "cuda:1" for the GPU of that number among those that CUDA shows;
-     * "cuda" takes that of the rank's number on its host, or the only one. It is made current
-     * (cudaSetDevice) on the thread that makes the context, and has to be where that is used. */
+     * "cuda" takes that of the rank's number on its host, or the only one. It is the thread's
+     * current GPU only while a function of the library runs: the GPU that a program has set
+     * (cudaSetDevice), or that it has set none, stays as it is. */
     const char *device;
     mc_log_fn log; /* NULL: nothing is logged; the library itself never prints */
     void *log_user;

@@ -291,7 +291,6 @@ static bool worker_open(worker *w, mc_fence *before)
     w->matrix = mc_malloc(w->f->matrix + 1);
     if (!w->block || !w->matrix) return false;
     if (!before) return true;
-    d->lanes->attach(d);
     device_failed(w, d->lanes->lane_new(d, &w->lane));
     for (int i = 0; i < BUFFERS && !w->err.status; i++) {
         device_failed(w, d->lanes->fence_new(d, &w->fence[i]));

@@ -19,7 +19,6 @@ typedef struct mc_device_memory {
 typedef struct mc_lane mc_lane;
 typedef struct mc_fence mc_fence;
 typedef struct mc_lanes {
-    void (*attach)(mc_device *d); /* a thread other than the device's calls it first */
     const char *(*lane_new)(mc_device *d, mc_lane **lane);
     void (*lane_free)(mc_device *d, mc_lane *lane); /* waits for its copies; NULL allowed */
     const char *(*fence_new)(mc_device *d, mc_fence **fence);
@@ -81,6 +80,11 @@ struct mc_device {
     void (*range_end)(mc_device *d);
     /* What programs launch kernels of their own on (a cudaStream_t); NULL where there is none. */
     void *(*stream)(mc_device *d);
+    /* Makes the GPU the calling thread's current one of its own runtime, for functions of others
+     * that expect it so; NULL where there is no such thing. `leave` gets what `enter` returned, and
+     * the thread has again what it had before. The functions of this table do so by themselves. */
+    bool (*enter)(mc_device *d);
+    void (*leave)(mc_device *d, bool entered);
     void (*close)(mc_device *d);
     /* The fastest products that it can do in a dtype, in FLOP/s by its datasheet; 0: unknown. */
     double (*peak_rate)(mc_device *d, mc_dtype dtype); /* NULL: unknown */
@@ -111,6 +115,13 @@ static inline void mc_range_begin(mc_device *d, const char *name)
 static inline void mc_range_end(mc_device *d)
 {
     if (d->range_end) d->range_end(d);
+}
+
+/* See mc_device.enter; nothing on other devices. */
+static inline bool mc_device_enter(mc_device *d) { return d->enter && d->enter(d); }
+static inline void mc_device_leave(mc_device *d, bool entered)
+{
+    if (entered) d->leave(d, entered);
 }
 
 /* Opens "cpu", "cuda" or "cuda:1" (mc_init_options says which GPU); any other name fails with

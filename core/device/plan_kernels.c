@@ -7,11 +7,15 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* Ends a kernel: the work passes, then the real kernel's scratch memory is taken and given back. */
-#define DO(d, work, kernel, ...)                                                            \
-    do {                                                                                    \
-        mc_status status_ = (work);                                                         \
-        const mc_kernels *scratch_ = mc_plan_scratch_kernels(d);                            \
-        return status_ || !scratch_->kernel ? status_ : scratch_->kernel((d), __VA_ARGS__); \
+#define DO(d, work, kernel, ...)                                 \
+    do {                                                         \
+        mc_status status_ = (work);                              \
+        const mc_kernels *scratch_ = mc_plan_scratch_kernels(d); \
+        if (status_ || !scratch_->kernel) return status_;        \
+        bool entered_ = mc_device_enter(mc_plan_like(d));        \
+        status_ = scratch_->kernel((d), __VA_ARGS__);            \
+        mc_device_leave(mc_plan_like(d), entered_);              \
+        return status_;                                          \
     } while (0)
 
 /* ---- work ------------------------------------------------------------------------------------ */

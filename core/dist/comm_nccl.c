@@ -606,22 +606,53 @@ static void nccl_release(mc_comm *c)
     c->state = NULL;
 }
 
+/* ---- on the GPU of the context --------------------------------------------------------------- */
+
+/* NCCL's calls, streams and events belong to the GPU that is current: for the functions that the
+ * context's thread calls it is made so while they run. */
+#define ON_GPU(c, statement)                      \
+    do {                                          \
+        mc_device *device_ = (c)->ctx->device;    \
+        bool entered_ = mc_device_enter(device_); \
+        statement;                                \
+        mc_device_leave(device_, entered_);       \
+    } while (0)
+#define RETURN_ON_GPU(c, call)       \
+    do {                             \
+        mc_status status_;           \
+        ON_GPU(c, status_ = (call)); \
+        return status_;              \
+    } while (0)
+
+static mc_status on_begin(mc_comm *c, mc_comm_request *r) { RETURN_ON_GPU(c, nccl_begin(c, r)); }
+static mc_status on_finish(mc_comm *c, mc_comm_request *r) { RETURN_ON_GPU(c, nccl_finish(c, r)); }
+static mc_status on_group_start(mc_comm *c) { RETURN_ON_GPU(c, nccl_group_start(c)); }
+static mc_status on_group_end(mc_comm *c) { RETURN_ON_GPU(c, nccl_group_end(c)); }
+static mc_status on_drain(mc_comm *c) { RETURN_ON_GPU(c, nccl_drain(c)); }
+static mc_status on_split(mc_comm *c, int colour, int key, mc_comm *child)
+{
+    RETURN_ON_GPU(c, nccl_split(c, colour, key, child));
+}
+static void on_mark(mc_comm *c, uint64_t n, const char *what) { ON_GPU(c, nccl_mark(c, n, what)); }
+static void on_release_request(mc_comm_request *r) { ON_GPU(r->comm, nccl_release_request(r)); }
+static void on_release(mc_comm *c) { ON_GPU(c, nccl_release(c)); }
+
 static const mc_comm_transport nccl_transport = {
     .name = "nccl",
-    .begin = nccl_begin,
-    .finish = nccl_finish,
-    .group_start = nccl_group_start,
-    .group_end = nccl_group_end,
-    .drain = nccl_drain,
-    .split = nccl_split,
+    .begin = on_begin,
+    .finish = on_finish,
+    .group_start = on_group_start,
+    .group_end = on_group_end,
+    .drain = on_drain,
+    .split = on_split,
     .watch = nccl_watch,
-    .mark = nccl_mark,
+    .mark = on_mark,
     .abort = nccl_abort,
-    .release_request = nccl_release_request,
-    .release = nccl_release,
+    .release_request = on_release_request,
+    .release = on_release,
 };
 
-mc_status mc_comm_init_nccl(mc_comm *c, const mc_comm_id *id)
+static mc_status init(mc_comm *c, const mc_comm_id *id)
 {
     ncclUniqueId unique;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -631,11 +662,11 @@ mc_status mc_comm_init_nccl(mc_comm *c, const mc_comm_id *id)
     if (new_state(c)) return mc_error_status(c->ctx);
     nccl_group *g = c->state;
     if (load(c->ctx, &g->api)) return mc_error_status(c->ctx);
-    mc_cuda_device *d = mc_cuda_of(c->ctx->device);
-    if (check_cuda(c, cudaSetDevice(d->ordinal), "cudaSetDevice")) return mc_error_status(c->ctx);
     ncclResult_t result =
         g->api.ncclCommInitRankConfig(&g->comm, c->size, unique, c->rank, &config);
     if (settle(c, result, "ncclCommInitRankConfig", 0, mc_comm_making))
         return mc_error_status(c->ctx);
     return start_keeper(c);
 }
+
+mc_status mc_comm_init_nccl(mc_comm *c, const mc_comm_id *id) { RETURN_ON_GPU(c, init(c, id)); }

@@ -270,7 +270,6 @@ static void run_job(mc_offload *e, const offload_job *job)
 static void *work(void *argument)
 {
     mc_offload *e = argument;
-    e->device->lanes->attach(e->device);
     omp_set_num_threads(mc_world_take_cores(e->sharing, e->sharer));
     pthread_mutex_lock(&e->guard);
     for (;;) {

@@ -19,8 +19,11 @@ static bool run(mc_tape *t, const custom_state *s, mc_custom_fn fn, const char *
 {
     mc_context *ctx = mc_tape_context(t);
     if (mc_failed(ctx)) return false;
-    if (mc_device_is_plan(mc_tape_device(t))) return true; /* there is no data */
+    mc_device *device = mc_tape_device(t);
+    if (mc_device_is_plan(device)) return true; /* there is no data */
+    bool entered = mc_device_enter(device);
     mc_status status = fn(s->user, call);
+    mc_device_leave(device, entered);
     if (status)
         mc_fail(ctx, status, "custom operation \"%s\": its %s function returned: %s", s->spec.name,
                 what, mc_status_text(status));

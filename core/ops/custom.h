@@ -24,11 +24,11 @@
  *     y = mc_custom_op(t, &square, NULL, 1, &x, MC_F32, mc_tensor_shape(x));
  *
  * Devices. On the CPU data is memory of the host, and plain loops are all that is needed. On a GPU
- * data is memory of the GPU: the functions launch kernels of their own on mc_context_stream(ctx)
- * and do not wait for them; work that the library launched before is done first, work that it
- * launches later comes after. In a step that is recorded (core/autograd/step.h) these launches are
- * recorded too. A device that only plans memory or time (core/nn/memory_plan.h) calls neither
- * function, and takes no time for them. */
+ * data is memory of the GPU, which is the current one (cudaGetDevice) while the functions run. They
+ * launch kernels of their own on mc_context_stream(ctx) and do not wait for them; work that the
+ * library launched before is done first, work that it launches later comes after. In a step that is
+ * recorded (core/autograd/step.h) these launches are recorded too. A device that only plans memory
+ * or time (core/nn/memory_plan.h) calls neither function, and takes no time for them. */
 #ifndef MC_OPS_CUSTOM_H
 #define MC_OPS_CUSTOM_H
 

@@ -45,6 +45,7 @@ struct CUgraphExec_st {
 };
 
 struct CUstream_st {
+    int gpu;
     std::deque<operation> queue;
     size_t most; /* operations that may wait */
     CUgraph_st *capture;
@@ -53,6 +54,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
+    int gpu;
     bool timed, recorded;
     CUgraph_st *captured;     /* that the last record is part of */
     uint64_t captured_behind; /* so many operations of its stream */
@@ -105,7 +107,7 @@ struct world {
     int events = 0, graphs = 0, execs = 0;
     double clock = 0;
     std::thread::id host = std::this_thread::get_id(); /* asks for the work to go on, by asking */
-    CUstream_st null_stream{{}, 8, nullptr, 0, 0, false};
+    CUstream_st null_stream{0, {}, 8, nullptr, 0, 0, false};
 };
 
 world &w()
@@ -127,8 +129,35 @@ bool has_to_fail()
     return w().until_failure && --w().until_failure == 0;
 }
 
+/* ---- current GPUs ---------------------------------------------------------------------------- */
+
+enum { MOST_GPUS = 8 };
+
+int count_gpus()
+{
+    const char *setting = getenv("MC_CUDA_SIM_GPUS");
+    int count = setting ? atoi(setting) : 1;
+    if (count < 1 || count > MOST_GPUS)
+        fail("MC_CUDA_SIM_GPUS is \"%s\", expected 1 to %d", setting, (int)MOST_GPUS);
+    return count;
+}
+
+/* A context is its GPU's number, from 1. A thread has a stack of them, empty at first; the last one
+ * is current. */
+thread_local std::vector<CUcontext> current;
+
+CUcontext context_of(int gpu) { return (CUcontext)(uintptr_t)(gpu + 1); }
+
+/* The runtime takes the first GPU where none is current, which stays so. */
+int current_gpu()
+{
+    if (current.empty()) current.push_back(context_of(0));
+    return (int)(uintptr_t)current.back() - 1;
+}
+
 CUstream_st *stream_of(cudaStream_t stream)
 {
+    current_gpu(); /* as any call of the runtime */
     if (!stream) return &w().null_stream;
     for (CUstream_st *s : w().streams)
         if (s == stream) return s;
@@ -279,6 +308,7 @@ void give_place(void *data, size_t bytes, memory_kind kind)
 cudaError_t allocate(void **data, size_t bytes, memory_kind kind)
 {
     lock hold(big_lock);
+    current_gpu();
     if (has_to_fail()) return failed(cudaErrorMemoryAllocation);
     if (kind == DEVICE && bytes > GPU_MEMORY - w().used) return failed(cudaErrorMemoryAllocation);
     size_t whole = bytes ? bytes : 1;
@@ -344,6 +374,8 @@ void enqueue(cudaStream_t stream, const char *name, std::function<void()> work)
 {
     lock hold(big_lock);
     CUstream_st *s = stream_of(stream);
+    if (s != &w().null_stream && s->gpu != current_gpu())
+        fail("%s: on a stream of GPU %d, while GPU %d is current", name, s->gpu, current_gpu());
     s->computes = true;
     put(s, {name, std::move(work), nullptr, 0});
 }
@@ -415,7 +447,6 @@ long mc_sim_tries(void)
     return w().tries;
 }
 
-
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetLastError(void)
@@ -464,24 +495,27 @@ const char *cudaGetErrorString(cudaError_t error)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = count_gpus();
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= count_gpus()) return failed(cudaErrorInvalidDevice);
+    if (current.empty()) current.push_back(nullptr);
+    current.back() = context_of(device);
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
+    *device = current.empty() ? 0 : current_gpu();
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
-    if (device != 0) return failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= count_gpus()) return failed(cudaErrorInvalidDevice);
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "CUDA simulator");
     p->major = 9;
@@ -496,7 +530,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr name, int device)
 {
-    if (device != 0) return failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= count_gpus()) return failed(cudaErrorInvalidDevice);
     switch (name) {
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)LARGEST_SHARED; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)USUAL_SHARED; break;
@@ -507,7 +541,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr name, int dev
     return cudaSuccess;
 }
 
-/* There is one device. */
+/* GPUs have no link. */
 cudaError_t cudaDeviceGetP2PAttribute(int *, enum cudaDeviceP2PAttr, int, int)
 {
     return failed(cudaErrorInvalidDevice);
@@ -652,7 +686,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     lock hold(big_lock);
     if (has_to_fail()) return failed(cudaErrorMemoryAllocation);
-    *stream = new CUstream_st{{}, 1 + random_bits() % 64, nullptr, 0, 0, false};
+    *stream = new CUstream_st{current_gpu(), {}, 1 + random_bits() % 64, nullptr, 0, 0, false};
     w().streams.push_back(*stream);
     return cudaSuccess;
 }
@@ -713,7 +747,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     lock hold(big_lock);
     if (has_to_fail()) return failed(cudaErrorMemoryAllocation);
-    *event = new CUevent_st{!(flags & cudaEventDisableTiming), false, nullptr, 0, 0, 0, nullptr, 0};
+    *event = new CUevent_st{
+        current_gpu(), !(flags & cudaEventDisableTiming), false, nullptr, 0, 0, 0, nullptr, 0};
     w().events++;
     return cudaSuccess;
 }
@@ -732,6 +767,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     lock hold(big_lock);
     CUstream_st *s = stream_of(stream);
+    if (event->gpu != s->gpu)
+        fail("an event of GPU %d is recorded on a stream of GPU %d", event->gpu, s->gpu);
     event->recorded = true;
     event->captured = s->capture;
     event->captured_behind = s->recorded;
@@ -933,7 +970,8 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
     static uintptr_t last;
     lock hold(big_lock);
     if (!bytes || bytes % ((size_t)2 << 20) || property->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        property->location.type != CU_MEM_LOCATION_TYPE_DEVICE || property->location.id != 0)
+        property->location.type != CU_MEM_LOCATION_TYPE_DEVICE || property->location.id < 0 ||
+        property->location.id >= count_gpus())
         return CUDA_ERROR_INVALID_VALUE;
     if (has_to_fail() || bytes > GPU_MEMORY - w().used) return CUDA_ERROR_OUT_OF_MEMORY;
     w().used += bytes;
@@ -1002,6 +1040,41 @@ static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *
     return CUDA_SUCCESS;
 }
 
+/* ---- the driver: contexts -------------------------------------------------------------------- */
+
+static CUresult device_get(CUdevice *device, int ordinal)
+{
+    if (ordinal < 0 || ordinal >= count_gpus()) return CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+static CUresult primary_retain(CUcontext *context, CUdevice device)
+{
+    *context = context_of(device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_current(CUcontext *context)
+{
+    *context = current.empty() ? nullptr : current.back();
+    return CUDA_SUCCESS;
+}
+
+static CUresult push_current(CUcontext context)
+{
+    current.push_back(context);
+    return CUDA_SUCCESS;
+}
+
+static CUresult pop_current(CUcontext *context)
+{
+    if (current.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = current.back();
+    current.pop_back();
+    return CUDA_SUCCESS;
+}
+
 extern "C" cudaError_t
 cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned, unsigned long long,
                                  enum cudaDriverEntryPointQueryResult *status)
@@ -1015,7 +1088,12 @@ cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned, un
                {"cuMemRelease", (void *)release_handle},
                {"cuMemMap", (void *)map},
                {"cuMemUnmap", (void *)unmap},
-               {"cuMemSetAccess", (void *)set_access}};
+               {"cuMemSetAccess", (void *)set_access},
+               {"cuDeviceGet", (void *)device_get},
+               {"cuDevicePrimaryCtxRetain", (void *)primary_retain},
+               {"cuCtxGetCurrent", (void *)get_current},
+               {"cuCtxPushCurrent", (void *)push_current},
+               {"cuCtxPopCurrent", (void *)pop_current}};
     for (const auto &f : all)
         if (strcmp(f.name, name) == 0) {
             *function = f.function;

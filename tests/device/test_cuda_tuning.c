@@ -13,8 +13,8 @@
 
 static temp_folder folder; /* where plans are kept */
 
-/* A product that takes a GPU a tenth of a millisecond, and a simulated one not long; of more rows than
- * the kernels for few rows take, which need no plan. */
+/* A product that takes a GPU a tenth of a millisecond, and a simulated one not long; of more rows
+ * than the kernels for few rows take, which need no plan. */
 typedef struct sizes {
     int64_t rows, in, out;
 } sizes;

@@ -150,8 +150,6 @@ static void cpu_host_free(mc_device *d, void *host, size_t bytes)
 
 /* Copies are done when they are asked for, so there is nothing to wait for. */
 
-static void cpu_attach(mc_device *d) { (void)d; }
-
 static const char *cpu_lane_new(mc_device *d, mc_lane **lane)
 {
     (void)d;
@@ -218,8 +216,7 @@ static const char *cpu_lane_copy_out(mc_device *d, mc_lane *lane, void *host, co
     return NULL;
 }
 
-static const mc_lanes cpu_lanes = {.attach = cpu_attach,
-                                   .lane_new = cpu_lane_new,
+static const mc_lanes cpu_lanes = {.lane_new = cpu_lane_new,
                                    .lane_free = cpu_lane_free,
                                    .fence_new = cpu_fence_new,
                                    .fence_free = cpu_fence_free,

@@ -228,8 +228,6 @@ static const char *text_of(cudaError_t error)
     return error ? cudaGetErrorString(error) : NULL;
 }
 
-static void cuda_attach(mc_device *d) { cudaSetDevice(mc_cuda_of(d)->ordinal); }
-
 static const char *cuda_lane_new(mc_device *d, mc_lane **lane)
 {
     cudaStream_t stream = NULL;
@@ -304,8 +302,7 @@ static const char *cuda_lane_copy_out(mc_device *d, mc_lane *lane, void *host, c
         cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_of(d, lane)));
 }
 
-static const mc_lanes lanes = {.attach = cuda_attach,
-                               .lane_new = cuda_lane_new,
+static const mc_lanes lanes = {.lane_new = cuda_lane_new,
                                .lane_free = cuda_lane_free,
                                .fence_new = cuda_fence_new,
                                .fence_free = cuda_fence_free,
@@ -444,8 +441,7 @@ static bool choose_gpu(mc_context *ctx, mc_cuda_device *c, int gpu)
 static bool read_properties(mc_context *ctx, mc_cuda_device *c)
 {
     struct cudaDeviceProp p;
-    if (mc_cuda_check(&c->device, cudaSetDevice(c->ordinal), "cudaSetDevice") ||
-        mc_cuda_check(&c->device, cudaGetDeviceProperties(&p, c->ordinal), "the GPU's properties"))
+    if (mc_cuda_check(&c->device, cudaGetDeviceProperties(&p, c->ordinal), "the GPU's properties"))
         return false;
     c->multiprocessors = p.multiProcessorCount;
     c->capability = 10 * p.major + p.minor;
@@ -531,34 +527,41 @@ static double cuda_peak_rate(mc_device *d, mc_dtype dtype)
 
 static void *cuda_stream(mc_device *d) { return mc_cuda_of(d)->stream; }
 
-static mc_device describe(void)
+const mc_device mc_cuda_plain = {.name = "cuda",
+                                 .kernels = &kernels,
+                                 .alloc = cuda_alloc,
+                                 .free = cuda_free,
+                                 .free_memory = cuda_free_memory,
+                                 .planning = &mc_cuda_planning_kernels,
+                                 .peak_rate = cuda_peak_rate,
+                                 .copy_in = cuda_copy_in,
+                                 .copy_out = cuda_copy_out,
+                                 .copy_out_later = cuda_copy_out_later,
+                                 .is_done = cuda_is_done,
+                                 .wait = cuda_wait,
+                                 .host_alloc = cuda_host_alloc,
+                                 .host_free = cuda_host_free,
+                                 .lanes = &lanes,
+                                 .step_begin = cuda_step_begin,
+                                 .step_end = cuda_step_end,
+                                 .record_begin = cuda_record_begin,
+                                 .record_end = cuda_record_end,
+                                 .replay = cuda_replay,
+                                 .recording_free = cuda_recording_free,
+                                 .range_begin = cuda_range_begin,
+                                 .range_end = cuda_range_end,
+                                 .stream = cuda_stream,
+                                 .enter = mc_cuda_enter,
+                                 .leave = mc_cuda_leave,
+                                 .close = cuda_close,
+                                 .logits_chunk = MC_GPU_LOGITS_CHUNK};
+
+/* With the GPU current. */
+static bool set_up(mc_context *ctx, mc_cuda_device *c)
 {
-    return (mc_device){.name = "cuda",
-                       .kernels = &kernels,
-                       .alloc = cuda_alloc,
-                       .free = cuda_free,
-                       .free_memory = cuda_free_memory,
-                       .planning = &mc_cuda_planning_kernels,
-                       .peak_rate = cuda_peak_rate,
-                       .copy_in = cuda_copy_in,
-                       .copy_out = cuda_copy_out,
-                       .copy_out_later = cuda_copy_out_later,
-                       .is_done = cuda_is_done,
-                       .wait = cuda_wait,
-                       .host_alloc = cuda_host_alloc,
-                       .host_free = cuda_host_free,
-                       .lanes = &lanes,
-                       .step_begin = cuda_step_begin,
-                       .step_end = cuda_step_end,
-                       .record_begin = cuda_record_begin,
-                       .record_end = cuda_record_end,
-                       .replay = cuda_replay,
-                       .recording_free = cuda_recording_free,
-                       .range_begin = cuda_range_begin,
-                       .range_end = cuda_range_end,
-                       .stream = cuda_stream,
-                       .close = cuda_close,
-                       .logits_chunk = MC_GPU_LOGITS_CHUNK};
+    bool good = read_properties(ctx, c) && make_parts(c);
+    if (good) c->device.linked = c->several_ranks && is_linked(c);
+    return good;
 }
 
 mc_device *mc_cuda_open(mc_context *ctx, int gpu)
@@ -568,18 +571,20 @@ mc_device *mc_cuda_open(mc_context *ctx, int gpu)
         mc_fail_nomem(ctx, "the cuda device");
         return NULL;
     }
-    c->device = describe();
+    mc_device *d = &c->device;
+    *d = mc_cuda_guarded();
     c->several_ranks = ctx->world_size > 1;
-    bool found = read_environment(c) && choose_gpu(ctx, c, gpu);
-    if (found) c->preload = mc_preload_new(); /* while the GPU's context is made */
-    if (found && read_properties(ctx, c) && make_parts(c)) {
-        c->device.linked = c->several_ranks && is_linked(c);
-        return &c->device;
-    }
+    bool good = read_environment(c) && choose_gpu(ctx, c, gpu);
+    if (good) c->preload = mc_preload_new(); /* while the GPU starts */
+    good = good && mc_cuda_current_find(d, c->ordinal, &c->current);
+    bool entered = mc_cuda_enter(d);
+    good = good && set_up(ctx, c);
+    mc_cuda_leave(d, entered);
+    if (good) return d;
     if (!mc_failed(ctx))
         mc_fail(ctx, MC_ERR_DEVICE, "device \"cuda\": %s",
-                *c->device.failure ? c->device.failure : "out of host memory");
-    cuda_close(&c->device);
+                *d->failure ? d->failure : "out of host memory");
+    d->close(d);
     return NULL;
 }
 

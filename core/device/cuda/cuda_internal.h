@@ -8,6 +8,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#include "core/device/cuda/current_internal.h"
 #include "core/device/device_internal.h"
 
 enum { MC_CUDA_TICKETS = 64 };
@@ -24,6 +25,7 @@ typedef struct mc_cuda_planning {
 typedef struct mc_cuda_device {
     mc_device device;
     int ordinal;
+    mc_cuda_current current;
     cudaStream_t stream;
     int multiprocessors;
     int capability;     /* 90 for compute capability 9.0 */
