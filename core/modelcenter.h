@@ -79,6 +79,8 @@
 #include "models/cpm/cpm.h"
 #include "models/embed.h"
 #include "models/generate/generate.h"
+#include "models/generate/prompt.h"
+#include "models/generate/stop.h"
 #include "models/gpt2/gpt2.h"
 #include "models/gptj/gptj.h"
 #include "models/lora.h"

@@ -162,8 +162,8 @@ static bool check_key(mc_model *m, const cJSON *item)
         if (is_off(item, refused[i].off)) return true;
         char *found = cJSON_PrintUnformatted(item);
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "%s: key \"%s\": %.100s is not supported: generation without what it asks for has "
-                "to be asked for without the file",
+                "%s: key \"%s\": %.100s is not supported (--ignore-generation-config, or options "
+                "of your own, do without the file)",
                 path, item->string, found ? found : "");
         cJSON_free(found);
         return false;

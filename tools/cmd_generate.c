@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include "tools/answer_options.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/download_bar.h"
 #include "tools/families.h"
-#include "tools/prompt_ids.h"
 #include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
@@ -24,17 +24,18 @@ typedef struct generate_options {
     int model, device, dtype;
     const char *pretrained, *revision, *base, *prompts_file;
     args_list prompts;
-    bool ids, echo, json;
-    bool any_temperature, any_top_k, any_top_p; /* were given, which means sampling */
-    bool any_penalty;
+    bool ids, echo, json, log_probs, any_length;
     int64_t batch_size;
+    int max_new_tokens, num_return_sequences;
+    bool any_sequences;
     ranks_options ranks;
-    mc_generate_options how;
+    answer_options answer;
 } generate_options;
 
 /* A prompt as text and as ids. */
 typedef struct prompt {
     const char *text;
+    mc_text_prompt made; /* of the text; empty with --ids */
     int32_t *ids;
     int count;
 } prompt;
@@ -45,7 +46,8 @@ typedef struct generation {
     bool silent; /* every rank computes the answers, one prints them */
     mc_model *model;
     mc_tokenizer *tokenizer; /* NULL with --ids */
-    char **lines;            /* of --prompts */
+    mc_generate_options how;
+    char **lines; /* of --prompts */
     size_t line_count;
     prompt *prompts;
     size_t count;
@@ -155,13 +157,12 @@ static bool parse_ids(prompt *p)
 
 static bool encode(generation *g, prompt *p)
 {
-    mc_status status;
     if (!is_utf8(p->text)) return fail("--prompt", "not UTF-8");
-    p->ids = prompt_ids(g->tokenizer, family_names()[g->o->model], p->text, &p->count, &status);
-    if (p->ids && mc_tokenizer_check_ids(g->tokenizer, p->ids, (size_t)p->count,
-                                         mc_model_get_shape(g->model).vocab_size))
+    if (mc_text_prompt_init(&p->made, g->model, g->tokenizer, p->text, strlen(p->text)))
         return false;
-    return p->ids || fail("the prompt", mc_status_text(status));
+    p->ids = p->made.ids;
+    p->count = p->made.count;
+    return true;
 }
 
 /* An empty prompt begins a new text. */
@@ -192,65 +193,84 @@ static bool make_prompts(generation *g)
     return g->count || fail(o->prompts_file, "it holds no prompt");
 }
 
+/* ---- how ------------------------------------------------------------------------------------- */
+
+/* By the command line, else by the model's generation_config.json, else by the command's own. */
+static bool choose_how(generation *g)
+{
+    enum { NEW_TOKENS = 50 };
+    const generate_options *o = g->o;
+    mc_generate_options *how = &g->how;
+    if (!answer_options_resolve(&o->answer, g->model, how)) return false;
+    if (o->any_length || (!how->max_new_tokens && !how->max_length))
+        how->max_new_tokens = o->max_new_tokens;
+    if (o->any_sequences) how->num_return_sequences = o->num_return_sequences;
+    return true;
+}
+
+/* With what ends answers. */
+static mc_generate_options how_to_answer(const generation *g, mc_stop *stop)
+{
+    mc_generate_options how = g->how;
+    how.stop = mc_stop_reached;
+    how.stop_user = stop;
+    return how;
+}
+
 /* ---- a text as it comes ---------------------------------------------------------------------- */
 
-/* Bytes at the end of a text that may be the beginning of a character. */
-typedef struct held_bytes {
-    char bytes[4];
-    int count;
-} held_bytes;
+static void print_id(int32_t token, bool first) { printf(first ? "%d" : " %d", token); }
 
-static void print_broken(held_bytes *h)
+/* Prints what an answer's tokens make certain of its text. */
+static bool print_piece(const generation *g, const char *piece, size_t size)
 {
-    if (h->count) fputs("\xef\xbf\xbd", stdout);
-    h->count = 0;
-}
-
-/* Prints whole characters and keeps the beginning of one; what is no UTF-8 becomes U+FFFD. */
-static void print_bytes(held_bytes *h, const char *bytes, size_t size)
-{
-    for (size_t i = 0; i < size; i++) {
-        unsigned char byte = (unsigned char)bytes[i], first = (unsigned char)h->bytes[0];
-        if (h->count && !continues_character(first, h->count, byte)) print_broken(h);
-        h->bytes[h->count++] = bytes[i];
-        int length = character_length((unsigned char)h->bytes[0]);
-        if (length == 0) print_broken(h);
-        if (length == 0 || h->count < length) continue;
-        fwrite(h->bytes, 1, (size_t)h->count, stdout);
-        h->count = 0;
-    }
-}
-
-static void print_token(const generation *g, held_bytes *h, int32_t token, bool first)
-{
-    if (g->silent) return;
-    if (!g->tokenizer) {
-        printf(first ? "%d" : " %d", token);
-    } else if (mc_tokenizer_id_to_token(g->tokenizer, token)) {
-        size_t size;
-        mc_decode_options raw = {.skip_special = true, .raw_bytes = true};
-        char *bytes = mc_tokenizer_decode_sized(g->tokenizer, &token, 1, &raw, &size);
-        if (bytes) print_bytes(h, bytes, size);
-        mc_string_free(bytes);
-    }
+    if (piece && !g->silent) fwrite(piece, 1, size, stdout);
     fflush(stdout);
+    if (!ferror(stdout)) return piece;
+    ranks_refuse(g->ctx, "cannot write to stdout");
+    return fail("stdout", "cannot write");
+}
+
+static bool stream_ids(const generation *g, mc_generator *generator)
+{
+    bool first = !g->o->echo || !*g->prompts[0].text;
+    for (int32_t token; mc_generator_next(generator, &token); first = false) {
+        if (!g->silent) print_id(token, first);
+        if (!print_piece(g, "", 0)) return false;
+    }
+    return true;
+}
+
+static bool stream_text(const generation *g, mc_generator *generator, const mc_stop *stop)
+{
+    mc_text_stream *words = mc_text_stream_new(stop, 0);
+    size_t size = 0;
+    bool good = words;
+    for (int32_t token; good && mc_generator_next(generator, &token);) {
+        const char *piece = mc_text_stream_add(words, token, &size);
+        good = print_piece(g, piece, size);
+    }
+    if (good) {
+        const char *rest = mc_text_stream_end(words, &size);
+        good = print_piece(g, rest, size);
+    }
+    mc_text_stream_free(words);
+    return good;
 }
 
 static bool stream(generation *g)
 {
     const prompt *p = &g->prompts[0];
     const int32_t *ids = p->ids;
-    held_bytes held = {.count = 0};
-    mc_generator *generator = mc_model_generator_new(g->model, &ids, &p->count, 1, &g->o->how);
+    mc_stop stop = answer_stop(&g->o->answer, g->tokenizer, &p->made.end);
+    mc_generate_options how = how_to_answer(g, &stop);
+    mc_generator *generator = mc_model_generator_new(g->model, &ids, &p->count, 1, &how);
     if (generator && g->o->echo && !g->silent) fputs(p->text, stdout);
-    bool first = !g->o->echo || !*p->text;
-    for (int32_t token; mc_generator_next(generator, &token) && !ferror(stdout); first = false)
-        print_token(g, &held, token, first);
-    if (ferror(stdout)) ranks_refuse(g->ctx, "cannot write to stdout");
-    print_broken(&held);
-    if (generator && !g->silent) fputc('\n', stdout);
+    bool good =
+        generator && (g->tokenizer ? stream_text(g, generator, &stop) : stream_ids(g, generator));
+    if (good && !g->silent) fputc('\n', stdout);
     mc_generator_free(generator);
-    return !mc_failed(g->ctx);
+    return good && !mc_failed(g->ctx);
 }
 
 /* ---- whole answers --------------------------------------------------------------------------- */
@@ -263,54 +283,101 @@ static bool add_ids(cJSON *json, const char *key, const int32_t *ids, int count)
     return false;
 }
 
-/* The text of tokens as JSON writes it, NULL when memory is out. It may hold NULs, which strings of
- * cJSON may not. */
-static char *json_text(const generation *g, const int32_t *ids, int count)
+/* As many digits as a float has. */
+static cJSON *json_number(float x)
 {
-    size_t size = 0;
-    const mc_decode_options options = {.skip_special = true, .skip_unknown = true};
-    char *plain = mc_tokenizer_decode_sized(g->tokenizer, ids, (size_t)count, &options, &size);
+    char number[32];
+    snprintf(number, sizeof number, "%.6g", (double)x);
+    return cJSON_CreateRaw(isfinite(x) ? number : "null");
+}
+
+static bool add_number(cJSON *json, const char *key, float x)
+{
+    cJSON *number = json_number(x);
+    if (number && cJSON_AddItemToObject(json, key, number)) return true;
+    cJSON_Delete(number);
+    return false;
+}
+
+static bool add_log_probs(cJSON *json, const float *x, int count)
+{
+    cJSON *list = cJSON_AddArrayToObject(json, "log_probs");
+    for (int i = 0; list && i < count; i++) {
+        cJSON *number = json_number(x[i]);
+        if (number && cJSON_AddItemToArray(list, number)) continue;
+        cJSON_Delete(number);
+        return false;
+    }
+    return list;
+}
+
+/* A text as JSON writes it, NULL when memory is out. It may hold NULs, which strings of cJSON may
+ * not. */
+static char *json_text(const char *plain, size_t size)
+{
     char *json = plain ? malloc(6 * size + 3) : NULL;
     if (json) {
         text t = text_into(json, 6 * size + 3);
         text_add_json_bytes(&t, plain, size);
     }
-    mc_string_free(plain);
     return json;
 }
 
-/* {"prompt": ..., "text": ..., "ids": [...], "tokens": n, "score": x} */
-static bool print_json(const generation *g, const prompt *p, const int32_t *ids, int count,
-                       float score)
+/* An answer; `plain` is its text of `size` bytes, NULL with --ids. */
+typedef struct answer {
+    const int32_t *ids;
+    int count;
+    float score;
+    const float *log_probs;
+    const char *plain;
+    size_t size;
+} answer;
+
+/* {"prompt": ..., "text": ..., "ids": [...], "tokens": n, "score": x, "log_probs": [...]} */
+static bool print_json(const generation *g, const prompt *p, const answer *a)
 {
     if (g->silent) return true;
     cJSON *json = cJSON_CreateObject();
-    char *answer = g->tokenizer ? json_text(g, ids, count) : NULL;
-    char number[32];
-    snprintf(number, sizeof number, "%.6g", (double)score);
+    char *written = g->tokenizer ? json_text(a->plain, a->size) : NULL;
     bool good =
-        json && (!g->tokenizer || answer) && cJSON_AddStringToObject(json, "prompt", p->text) &&
-        (!answer || cJSON_AddRawToObject(json, "text", answer)) &&
-        add_ids(json, "ids", ids, count) && cJSON_AddNumberToObject(json, "tokens", count) &&
-        cJSON_AddRawToObject(json, "score", isfinite(score) ? number : "null");
+        json && (!g->tokenizer || written) && cJSON_AddStringToObject(json, "prompt", p->text) &&
+        (!written || cJSON_AddRawToObject(json, "text", written)) &&
+        add_ids(json, "ids", a->ids, a->count) &&
+        cJSON_AddNumberToObject(json, "tokens", a->count) && add_number(json, "score", a->score) &&
+        (!g->o->log_probs || add_log_probs(json, a->log_probs, a->count));
     char *line = good ? cJSON_PrintUnformatted(json) : NULL;
     if (line) puts(line);
     cJSON_free(line);
     cJSON_Delete(json);
-    free(answer);
+    free(written);
     return line || fail("an answer", "out of memory");
 }
 
 /* One answer of a beam search, as text. */
-static void print_text(const generation *g, const prompt *p, const int32_t *ids, int count)
+static bool print_text(const generation *g, const prompt *p, const answer *a)
 {
-    held_bytes held = {.count = 0};
-    if (g->silent) return;
+    if (g->silent) return true;
     if (g->o->echo) fputs(p->text, stdout);
-    for (int i = 0; i < count; i++)
-        print_token(g, &held, ids[i], i == 0 && (!g->o->echo || !*p->text));
-    print_broken(&held);
+    for (int i = 0; i < a->count && !g->tokenizer; i++)
+        print_id(a->ids[i], i == 0 && (!g->o->echo || !*p->text));
+    if (g->tokenizer) fwrite(a->plain, 1, a->size, stdout);
     fputc('\n', stdout);
+    return true;
+}
+
+static bool print_answer(const generation *g, const mc_generation *out, int i, size_t first,
+                         const mc_stop *stop, bool json)
+{
+    int number = i / (g->how.num_return_sequences ? g->how.num_return_sequences : 1);
+    const prompt *p = &g->prompts[first + (size_t)number];
+    answer a = {out->ids[i], out->lengths[i], out->scores[i], out->log_probs[i], NULL, 0};
+    char *plain = NULL;
+    if (g->tokenizer && !(plain = mc_stop_text(stop, number, a.ids, a.count, &a.size)))
+        return false;
+    a.plain = plain;
+    bool good = json ? print_json(g, p, &a) : print_text(g, p, &a);
+    mc_string_free(plain);
+    return good;
 }
 
 /* Answers prompts first .. first + count. */
@@ -318,33 +385,32 @@ static bool answer_batch(generation *g, size_t first, size_t count, bool json)
 {
     const int32_t **ids = calloc(count, sizeof *ids);
     int *lengths = calloc(count, sizeof *lengths);
-    bool good = (ids && lengths) || fail("the prompts", "out of memory");
+    int32_t *ends = calloc(count, sizeof *ends);
+    bool good = (ids && lengths && ends) || fail("the prompts", "out of memory");
     for (size_t i = 0; good && i < count; i++) {
         ids[i] = g->prompts[first + i].ids;
         lengths[i] = g->prompts[first + i].count;
+        ends[i] = g->prompts[first + i].made.end;
     }
-    mc_generate_options how = g->o->how;
+    mc_stop stop = answer_stop(&g->o->answer, g->tokenizer, ends);
+    mc_generate_options how = how_to_answer(g, &stop);
     how.first_prompt = (int64_t)first;
     mc_generation *out = good ? mc_model_generate(g->model, ids, lengths, (int)count, &how) : NULL;
     good = out;
-    for (int i = 0; good && i < out->count; i++) {
-        const prompt *p = &g->prompts[first + (size_t)i];
-        if (json)
-            good = print_json(g, p, out->ids[i], out->lengths[i], out->scores[i]);
-        else
-            print_text(g, p, out->ids[i], out->lengths[i]);
-    }
+    for (int i = 0; good && i < out->count; i++) good = print_answer(g, out, i, first, &stop, json);
     fflush(stdout);
     mc_generation_free(out);
     free(ids);
     free(lengths);
+    free(ends);
     return good;
 }
 
 static bool answer_all(generation *g)
 {
-    bool json = g->o->json || g->count > 1 || g->o->prompts_file;
-    if (!json && g->o->how.num_beams <= 1) return stream(g);
+    bool json = g->o->json || g->o->log_probs || g->count > 1 || g->o->prompts_file ||
+                g->how.num_return_sequences > 1;
+    if (!json && g->how.num_beams <= 1) return stream(g);
     size_t most = (size_t)g->o->batch_size;
     for (size_t first = 0; first < g->count; first += most) {
         size_t left = g->count - first;
@@ -363,7 +429,7 @@ static bool generate(generation *g)
     mc_tokenizer_options options = {.revision = o->revision, .base = o->base};
     if (!o->ids) g->tokenizer = mc_tokenizer_open(g->ctx, o->pretrained, &options);
     g->model = mc_model_from_pretrained_of(g->ctx, family_names()[o->model], o->pretrained, &load);
-    return !mc_failed(g->ctx) && make_prompts(g) && answer_all(g);
+    return !mc_failed(g->ctx) && choose_how(g) && make_prompts(g) && answer_all(g);
 }
 
 static int run(const generate_options *o)
@@ -378,7 +444,10 @@ static int run(const generate_options *o)
     int code = !mc_failed(g.ctx) && generate(&g) ? EXIT_OK : EXIT_RUN_FAILED;
     if (mc_print_error(g.ctx, stderr)) code = EXIT_RUN_FAILED;
     if (code != EXIT_OK) ranks_refuse(g.ctx, "generate cannot go on");
-    for (size_t i = 0; i < g.count; i++) free(g.prompts[i].ids);
+    for (size_t i = 0; i < g.count; i++) {
+        if (o->ids) free(g.prompts[i].ids);
+        mc_text_prompt_release(&g.prompts[i].made);
+    }
     for (size_t i = 0; i < g.line_count; i++) free(g.lines[i]);
     free(g.prompts);
     free(g.lines);
@@ -386,15 +455,17 @@ static int run(const generate_options *o)
 }
 
 static const char details[] =
-    "One prompt is answered on stdout as its tokens come; several, those of a file, and\n"
-    "with --json, as JSON Lines: an object a prompt with \"prompt\", \"text\", \"ids\",\n"
-    "\"tokens\" and \"score\", in the order of the prompts (--prompt first). An empty prompt\n"
-    "begins a new text. Without --sample the most probable tokens are taken. An encoder-decoder\n"
+    "One prompt is answered on stdout as its tokens come; several, those of a file, several\n"
+    "answers to one, and with --json or --log-probs, as JSON Lines: an object an answer with\n"
+    "\"prompt\", \"text\", \"ids\", \"tokens\" and \"score\", in the order of the prompts\n"
+    "(--prompt first). An empty prompt begins a new text. Unless it is said otherwise, here or in\n"
+    "the model's generation_config.json, the most probable tokens are taken. An encoder-decoder\n"
     "reads the prompt and writes its answer, others go on with it. cpm2 fills in the blanks\n"
     "<s_0>, <s_1> ... of a prompt; one without gets <s_0> after it.\n\n"
     "  modelcenter generate gpt2 --pretrained gpt2 --prompt 'Once upon a time'\n"
     "  modelcenter generate gpt2 --pretrained ./my-gpt2 --prompts starts.txt \\\n"
-    "      --top-k 40 --temperature 0.8 --seed 7 > answers.jsonl\n";
+    "      --top-k 40 --temperature 0.8 --seed 7 > answers.jsonl\n"
+    "  modelcenter generate gpt2 --pretrained gpt2 --prompt 'Q: Why?\\nA:' --stop 'Q:'\n";
 
 static void add_prompt_rows(args_table *table, generate_options *o)
 {
@@ -417,38 +488,18 @@ static void add_prompt_rows(args_table *table, generate_options *o)
 
 static void add_choosing_rows(args_table *table, generate_options *o)
 {
-    mc_generate_options *how = &o->how;
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Choosing tokens")},
-            {ARGS_INT("max-new-tokens", &how->max_new_tokens, 1, INT_MAX / 2,
-                      "tokens of an answer, unless it ends before"),
-             .known_as = "max-length,max-tokens"},
-            {ARGS_FLAG("sample", &how->sample,
-                       "draw tokens; --temperature, --top-k and --top-p switch it on too"),
-             .known_as = "do-sample"},
-            {ARGS_REAL("temperature", &how->temperature, 0, INFINITY, "logits are divided by it"),
-             .above_low = true, .given = &o->any_temperature},
-            {ARGS_INT("top-k", &how->top_k, 0, INT_MAX, "draw from the k most probable; 0: all"),
-             .given = &o->any_top_k},
-            {ARGS_REAL("top-p", &how->top_p, 0, 1,
-                       "draw from the most probable that have this probability together"),
-             .above_low = true, .given = &o->any_top_p},
-            {ARGS_REAL("repetition-penalty", &how->repetition_penalty, 0, INFINITY,
-                       "above 1: tokens that were there already become less probable"),
-             .above_low = true},
-            {ARGS_INT("seed", &how->seed, 0, INT64_MAX, "of drawing")},
-            {ARGS_INT("num-beams", &how->num_beams, 1, 1024, "beams of a search; 1: none"),
-             .known_as = "beams"},
-            {ARGS_REAL("length-penalty", &how->length_penalty, -1000, 1000,
-                       "beam search: log-probabilities are divided by the length to this power"),
-             .given = &o->any_penalty},
-            {ARGS_FLAG("early-stopping", &how->early_stopping,
-                       "beam search: stop as soon as num-beams answers have ended")},
-            {ARGS_FLAG("ignore-eos", &how->ignore_eos, "nothing ends an answer but its length")},
-            {0},
-        });
+    args_table_add(table,
+                   (args_option[]){
+                       {ARGS_HEADING("Choosing tokens")},
+                       {ARGS_INT("max-new-tokens", &o->max_new_tokens, 1, INT_MAX / 2,
+                                 "tokens of an answer, unless it ends before"),
+                        .known_as = "max-length,max-tokens", .given = &o->any_length},
+                       {ARGS_INT("num-return-sequences", &o->num_return_sequences, 1, 65536,
+                                 "answers to each prompt: draws, or the best of a beam search"),
+                        .known_as = "n", .given = &o->any_sequences},
+                       {0},
+                   });
+    answer_add_rows(table, &o->answer);
 }
 
 static void add_output_rows(args_table *table, generate_options *o)
@@ -458,6 +509,8 @@ static void add_output_rows(args_table *table, generate_options *o)
                    {ARGS_HEADING("Output")},
                    {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
                    {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
+                   {ARGS_FLAG("log-probs", &o->log_probs,
+                              "print JSON Lines with the log-probability of each token")},
                    {ARGS_HEADING("Machine")},
                    {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
                     .numbered = true},
@@ -471,7 +524,6 @@ static void add_output_rows(args_table *table, generate_options *o)
 
 static int parse_and_run(generate_options *o, int argc, char **argv)
 {
-    mc_generate_options *how = &o->how;
     args_table table = {.count = 0};
     add_prompt_rows(&table, o);
     add_choosing_rows(&table, o);
@@ -486,29 +538,23 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
     if (!family_can(&spec, o->model, FAMILY_GENERATES)) return EXIT_USAGE;
     if (!o->prompts.count && !o->prompts_file)
         return args_error(&spec, "expected --prompt or --prompts");
-    if (o->any_temperature || o->any_top_k || o->any_top_p) how->sample = true;
-    if (how->sample && how->num_beams > 1)
-        return args_error(&spec,
-                          "--num-beams %d: beam search does not sample: expected neither "
-                          "--sample nor --temperature, --top-k, --top-p with it",
-                          how->num_beams);
-    if (o->any_penalty && how->length_penalty == 0) how->length_penalty = MC_LENGTH_PENALTY_NONE;
+    if (o->ids && o->answer.stop.count)
+        return args_error(&spec, "--stop %s: is looked for in text: not with --ids",
+                          o->answer.stop.items[0]);
+    code = answer_options_check(&spec, &o->answer);
+    if (code != EXIT_OK) return code;
     return run(o);
 }
 
 int cmd_generate(int argc, char **argv)
 {
-    generate_options o = {.batch_size = 32,
-                          .ranks = RANKS_DEFAULTS,
-                          .how = {.max_new_tokens = 50,
-                                  .temperature = 1,
-                                  .top_p = 1,
-                                  .repetition_penalty = 1,
-                                  .num_beams = 1,
-                                  .length_penalty = 1}};
+    generate_options o = {
+        .batch_size = 32, .ranks = RANKS_DEFAULTS, .max_new_tokens = 50, .num_return_sequences = 1};
+    answer_options_init(&o.answer, argc);
     o.prompts.items = calloc((size_t)argc, sizeof *o.prompts.items);
     o.prompts.room = o.prompts.items ? argc : 0;
     int code = parse_and_run(&o, argc, argv);
+    answer_options_release(&o.answer);
     free(o.prompts.items);
     return code;
 }

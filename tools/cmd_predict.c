@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tools/answer_options.h"
 #include "tools/commands.h"
-#include "tools/prompt_ids.h"
 #include "tools/rank_file.h"
 #include "tools/task_file.h"
 #include "tools/task_run.h"
@@ -17,7 +17,8 @@ enum { NUMBER_ROOM = 32, LINE_ROOM = 128, DEFAULT_NEW_TOKENS = 128 };
 typedef struct predict {
     text_job_options job;
     int64_t max_target_length, batch_size;
-    int num_beams;
+    answer_options answer;
+    mc_generate_options how;
     task_file task; /* of the model's folder; kind 0: it has none */
     mc_task_kind kind;
     mc_context *ctx;
@@ -152,29 +153,17 @@ static int cut_prompt(const predict *p, int32_t *ids, int count)
     return (int)most;
 }
 
-static int32_t *encode(predict *p, const mc_text_span *source, int *count)
+static bool encode(predict *p, const mc_text_span *source, mc_text_prompt *prompt)
 {
-    mc_status status;
-    int32_t begin = (int32_t)mc_model_get_shape(p->model).bos_token;
-    int32_t *ids = prompt_ids(p->tok, mc_model_family(p->model), source->data, count, &status);
-    if (!ids) {
-        mc_set_error(p->ctx, status, "encoding a row: %s", mc_status_text(status));
-        return NULL;
-    }
-    if (!*count && begin >= 0) ids[(*count)++] = begin; /* an empty prompt begins a text */
-    *count = cut_prompt(p, ids, *count);
-    if (mc_tokenizer_check_ids(p->tok, ids, (size_t)*count,
-                               mc_model_get_shape(p->model).vocab_size) == MC_OK)
-        return ids;
-    free(ids);
-    return NULL;
+    if (mc_text_prompt_init(prompt, p->model, p->tok, source->data, source->size)) return false;
+    prompt->count = cut_prompt(p, prompt->ids, prompt->count);
+    return true;
 }
 
-static bool add_answer(predict *p, const int32_t *ids, int count)
+static bool add_answer(predict *p, const mc_stop *stop, int row, const int32_t *ids, int count)
 {
     size_t size = 0;
-    const mc_decode_options options = {.skip_special = true, .skip_unknown = true};
-    char *answer = mc_tokenizer_decode_sized(p->tok, ids, (size_t)count, &options, &size);
+    char *answer = mc_stop_text(stop, row, ids, count, &size);
     bool good = answer && reserve_lines(p, 6 * size + LINE_ROOM);
     if (good) {
         text t = text_into(p->lines + p->used, p->line_room - p->used);
@@ -182,30 +171,52 @@ static bool add_answer(predict *p, const int32_t *ids, int count)
         text_add_json_bytes(&t, answer, size);
         text_add(&t, "}\n");
         p->used += t.used;
-    } else if (!mc_failed(p->ctx)) {
-        out_of_memory(p);
     }
     mc_string_free(answer);
     return good;
 }
 
-static bool generate_batch(predict *p, const mc_text_span *texts, int count)
+/* The prompts of a batch, in the arrays that generation takes. */
+typedef struct prompts {
+    mc_text_prompt *made;
+    const int32_t **ids;
+    int *lengths;
+    int32_t *ends;
+} prompts;
+
+static bool answer_prompts(predict *p, const prompts *b, int count, int64_t first)
 {
-    int32_t **ids = calloc((size_t)count, sizeof *ids);
-    int *lengths = calloc((size_t)count, sizeof *lengths);
-    bool good = (ids && lengths) || out_of_memory(p);
-    for (int i = 0; good && i < count; i++) good = (ids[i] = encode(p, &texts[i], &lengths[i]));
-    mc_generate_options how = {.max_new_tokens = (int)p->max_target_length,
-                               .num_beams = p->num_beams};
-    mc_generation *out =
-        good ? mc_model_generate(p->model, (const int32_t *const *)ids, lengths, count, &how)
-             : NULL;
-    good = out;
-    for (int i = 0; good && i < out->count; i++) good = add_answer(p, out->ids[i], out->lengths[i]);
+    mc_stop stop = answer_stop(&p->answer, p->tok, b->ends);
+    mc_generate_options how = p->how;
+    how.stop = mc_stop_reached;
+    how.stop_user = &stop;
+    how.first_prompt = first;
+    mc_generation *out = mc_model_generate(p->model, b->ids, b->lengths, count, &how);
+    bool good = out;
+    for (int i = 0; good && i < count; i++)
+        good = add_answer(p, &stop, i, out->ids[i], out->lengths[i]);
     mc_generation_free(out);
-    for (int i = 0; ids && i < count; i++) free(ids[i]);
-    free(ids);
-    free(lengths);
+    return good;
+}
+
+static bool generate_batch(predict *p, const mc_text_span *texts, int count, int64_t first)
+{
+    size_t n = (size_t)count;
+    prompts b = {calloc(n, sizeof *b.made), calloc(n, sizeof *b.ids), calloc(n, sizeof *b.lengths),
+                 calloc(n, sizeof *b.ends)};
+    bool good = (b.made && b.ids && b.lengths && b.ends) || out_of_memory(p);
+    for (int i = 0; good && i < count; i++) {
+        good = encode(p, &texts[i], &b.made[i]);
+        b.ids[i] = b.made[i].ids;
+        b.lengths[i] = b.made[i].count;
+        b.ends[i] = b.made[i].end;
+    }
+    good = good && answer_prompts(p, &b, count, first);
+    for (int i = 0; b.made && i < count; i++) mc_text_prompt_release(&b.made[i]);
+    free(b.made);
+    free(b.ids);
+    free(b.lengths);
+    free(b.ends);
     return good;
 }
 
@@ -213,7 +224,8 @@ static bool generate_part(predict *p, const text_part *part)
 {
     for (size_t at = 0; at < part->count; at += (size_t)p->batch_size) {
         size_t left = part->count - at, most = (size_t)p->batch_size;
-        if (!generate_batch(p, part->texts + at, (int)(left < most ? left : most))) return false;
+        int count = (int)(left < most ? left : most);
+        if (!generate_batch(p, part->texts + at, count, part->first + (int64_t)at)) return false;
     }
     return true;
 }
@@ -265,6 +277,14 @@ static void fill_options(predict *p)
     if (!p->max_target_length) p->max_target_length = DEFAULT_NEW_TOKENS;
 }
 
+static bool choose_how(predict *p)
+{
+    if (!answer_options_resolve(&p->answer, p->model, &p->how)) return false;
+    p->how.num_return_sequences = 1; /* a row has one answer */
+    p->how.max_new_tokens = (int)p->max_target_length;
+    return true;
+}
+
 static bool open_model(predict *p)
 {
     const text_job_options *o = &p->job;
@@ -279,7 +299,12 @@ static bool open_model(predict *p)
     if (mc_failed(p->ctx) || task_file_read(p->ctx, folder, &p->task) || !choose_kind(p))
         return false;
     fill_options(p);
-    if (p->kind == MC_TASK_GENERATE) return true;
+    if (p->kind == MC_TASK_GENERATE) return choose_how(p);
+    if (answer_option_given(&p->answer)) {
+        mc_set_error(p->ctx, MC_ERR_ARGUMENT, "%s: %s: the model does not generate texts",
+                     answer_option_given(&p->answer), o->model);
+        return false;
+    }
     p->classifier = mc_text_classifier_new(
         p->model, p->tok, &(mc_text_classifier_options){.max_length = o->max_length});
     return p->classifier;
@@ -319,12 +344,11 @@ static int parse_and_run(predict *p, int argc, char **argv)
         {ARGS_INT("max-target-length", &p->max_target_length, 0, 1 << 20,
                   "tokens at most of a text"),
          .default_text = "that the model was trained with, else 128", .known_as = "max-new-tokens"},
-        {ARGS_INT("num-beams", &p->num_beams, 1, 1024, "beams of a search; 1: none"),
-         .known_as = "beams"},
         {ARGS_INT("batch-size", &p->batch_size, 1, 1 << 20, "rows at once, per rank")},
         {0},
     };
     args_table_add(&table, options);
+    answer_add_rows(&table, &p->answer);
     text_job_add_machine_rows(&table, &p->job);
     const args_spec spec = {.command = "predict",
                             .summary = "Writes what a model says about each row of a table.",
@@ -332,14 +356,18 @@ static int parse_and_run(predict *p, int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    code = answer_options_check(&spec, &p->answer);
+    if (code != EXIT_OK) return code;
     text_job job = {.o = &p->job, .name = "predict"};
     return text_job_start(&job, work, p);
 }
 
 int cmd_predict(int argc, char **argv)
 {
-    predict p = {.batch_size = 32, .num_beams = 1, .file = {.fd = -1}};
+    predict p = {.batch_size = 32, .file = {.fd = -1}};
+    answer_options_init(&p.answer, argc);
     int code = parse_and_run(&p, argc, argv);
+    answer_options_release(&p.answer);
     task_file_release(&p.task);
     free(p.logits);
     free(p.lines);

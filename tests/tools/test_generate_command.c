@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <cjson/cJSON.h>
+#include <math.h>
 #include "core/modelcenter.h"
 #include "tests/shared_data.h"
 #include "tests/tools/command_test.h"
@@ -130,6 +131,115 @@ static void test_text(void **state)
     }
 }
 
+/* Ends where the text does, which is looked for over all tokens; streamed, whole and by beams. */
+static void test_stop(void **state)
+{
+    (void)state;
+    const char *vocabulary = shared_path("data/vocab/gpt2/tokenizer.json");
+    if (!vocabulary) skip();
+    char command[2000], stop[8], arguments[200];
+    snprintf(command, sizeof command, "cp '%s' '%s/model/'", vocabulary, folder.path);
+    assert_int_equal(system(command), 0);
+    for (int beams = 1; beams <= 2; beams++) {
+        const char *how = beams == 1 ? "" : "--num-beams 2 --length-penalty 0";
+        snprintf(arguments, sizeof arguments, "--prompt Hello --max-new-tokens 12 %s", how);
+        assert_int_equal(generate(arguments), 0);
+        static char whole[sizeof out];
+        memcpy(whole, out, sizeof whole);
+        size_t at = 4; /* three letters somewhere in the answer */
+        while (strspn(whole + at, "abcdefghijklmnopqrstuvwxyz") < 3) assert_true(whole[++at]);
+        snprintf(stop, sizeof stop, "%.3s", whole + at);
+        snprintf(arguments, sizeof arguments,
+                 "--prompt Hello --max-new-tokens 12 --stop %s --stop '\n\n\n' %s", stop, how);
+        assert_int_equal(generate(arguments), 0);
+        char *first = strstr(whole, stop);
+        if (beams == 1) {
+            assert_int_equal(strlen(out), first - whole + 1);
+            assert_memory_equal(out, whole, (size_t)(first - whole));
+        }
+        assert_null(strstr(out, stop));
+        strcat(arguments, " --json --log-probs");
+        static char streamed[sizeof out];
+        snprintf(streamed, sizeof streamed, "%.*s", (int)strcspn(out, "\n"), out);
+        bool one_line = strlen(out) == strlen(streamed) + 1;
+        assert_int_equal(generate(arguments), 0);
+        cJSON *json = cJSON_Parse(out);
+        assert_non_null(json);
+        if (one_line) assert_string_equal(cJSON_GetObjectItem(json, "text")->valuestring, streamed);
+        const cJSON *x, *log_probs = cJSON_GetObjectItem(json, "log_probs");
+        int tokens = cJSON_GetObjectItem(json, "tokens")->valueint;
+        double sum = 0;
+        assert_int_equal(cJSON_GetArraySize(log_probs), tokens);
+        cJSON_ArrayForEach(x, log_probs) sum += x->valuedouble;
+        double score = cJSON_GetObjectItem(json, "score")->valuedouble;
+        assert_true(fabs(sum - score) < 1e-3 * fabs(score));
+        if (beams == 1) assert_true(tokens < 12);
+        cJSON_Delete(json);
+    }
+}
+
+/* Several answers, an object each; temperature 0 draws nothing. */
+static void test_several_answers(void **state)
+{
+    (void)state;
+    const char *sampled = "--ids --prompt 1 --prompt 2 --seed 3 --max-new-tokens 4 "
+                          "--num-return-sequences 3 --sample";
+    assert_int_equal(generate(sampled), 0);
+    int lines = 0;
+    for (const char *c = out; *c; c++) lines += *c == '\n';
+    assert_int_equal(lines, 6);
+    static char first[sizeof out];
+    memcpy(first, out, sizeof first);
+    char again[300];
+    snprintf(again, sizeof again, "%s --batch-size 1", sampled);
+    assert_int_equal(generate(again), 0);
+    assert_string_equal(out, first);
+    assert_int_equal(generate("--ids --prompt 1 --max-new-tokens 4"), 0);
+    memcpy(first, out, sizeof first);
+    assert_int_equal(generate("--ids --prompt 1 --max-new-tokens 4 --temperature 0 --top-k 9"), 0);
+    assert_string_equal(out, first);
+    assert_int_equal(generate("--ids --prompt 1 --max-new-tokens 4 --temperature 0 --num-beams 2"),
+                     0);
+    assert_int_equal(
+        generate("--ids --prompt 1 --max-new-tokens 4 --num-beams 3 --num-return-sequences 3"), 0);
+    assert_non_null(strstr(out, "\"score\""));
+}
+
+static void write_config(const char *text)
+{
+    write_text(temp_path(&folder, "model/generation_config.json"), text);
+}
+
+/* The file of the model's folder gives defaults; what the command line says wins. */
+static void test_generation_config(void **state)
+{
+    (void)state;
+    assert_int_equal(generate("--ids --prompt 1 --max-new-tokens 3"), 0);
+    static char greedy[sizeof out], drawn[sizeof out];
+    memcpy(greedy, out, sizeof greedy);
+    assert_int_equal(generate("--ids --prompt 1 --max-new-tokens 3 --top-k 9 --seed 5 "
+                              "--temperature 3"),
+                     0);
+    memcpy(drawn, out, sizeof drawn);
+    write_config("{\"do_sample\": true, \"temperature\": 3.0, \"top_k\": 9, "
+                 "\"max_new_tokens\": 3}");
+    assert_int_equal(generate("--ids --prompt 1 --seed 5"), 0);
+    assert_string_equal(out, drawn);
+    assert_int_equal(generate("--ids --prompt 1 --temperature 0"), 0);
+    assert_string_equal(out, greedy);
+    assert_int_equal(generate("--ids --prompt 1 --ignore-generation-config --max-new-tokens 3"), 0);
+    assert_string_equal(out, greedy);
+    assert_int_equal(generate("--ids --prompt 1 --num-beams 2"), 0); /* in place of drawing */
+    write_config("{\"max_length\": 4}");
+    assert_int_equal(generate("--ids --prompt 1"), 0);
+    assert_string_equal(out, greedy);
+    write_config("{\"no_repeat_ngram_size\": 2}");
+    assert_int_equal(generate("--ids --prompt 1"), 1);
+    assert_non_null(strstr(err, "model/generation_config.json: key \"no_repeat_ngram_size\": 2"));
+    assert_int_equal(generate("--ids --prompt 1 --ignore-generation-config --max-new-tokens 2"), 0);
+    assert_int_equal(unlink(temp_path(&folder, "model/generation_config.json")), 0);
+}
+
 /* A model that says but one token: every logit is 0, but that of the token is above. */
 static void save_repeater(const char *name, int32_t token)
 {
@@ -197,21 +307,26 @@ static void test_what_is_wrong(void **state)
         const char *arguments;
         int code;
         const char *words[2];
-    } bad[] = {{"", 2, {"--prompt", "--prompts"}},
-               {"--ids --prompt 1 --top-p 1e-50", 2, {"--top-p", "above 0"}},
-               {"--ids --prompts nul", 1, {"nul:3: a NUL byte", "expected a prompt"}},
-               {"--ids --prompts latin", 1, {"latin:2: not UTF-8", "expected a prompt"}},
-               {"--ids --prompt 1 --top-p 2", 2, {"--top-p", "2"}},
-               {"--ids --prompt 1 --temperature 0", 2, {"--temperature", "above 0"}},
-               {"--ids --prompt 1 --num-beams 2 --top-k 3", 2, {"--num-beams", "--top-k"}},
-               {"--ids --prompt 1 --dtype f64", 2, {"--dtype", "f64"}},
-               {"--ids --prompt one", 1, {"--ids", "one"}},
-               {"--ids --prompt '1 -2'", 1, {"--ids", "-2"}},
-               {"--ids --prompt 50257 --max-new-tokens 4", 1, {"50257", "0 to 50256"}},
-               {"--ids --prompt 1 --max-new-tokens 41", 1, {"41 new ones", "40 positions"}},
-               {"--ids --prompts nowhere", 1, {"nowhere", "No such file"}},
-               {"--ids --prompts /dev/null", 1, {"/dev/null", "no prompt"}},
-               {"--ids --prompt 1 --pretrained nothing", 1, {"nothing", "error"}}};
+    } bad[] = {
+        {"", 2, {"--prompt", "--prompts"}},
+        {"--ids --prompt 1 --top-p 1e-50", 2, {"--top-p", "above 0"}},
+        {"--ids --prompts nul", 1, {"nul:3: a NUL byte", "expected a prompt"}},
+        {"--ids --prompts latin", 1, {"latin:2: not UTF-8", "expected a prompt"}},
+        {"--ids --prompt 1 --top-p 2", 2, {"--top-p", "2"}},
+        {"--ids --prompt 1 --temperature -1", 2, {"--temperature", "-1"}},
+        {"--ids --prompt 1 --stop x", 2, {"--stop x", "--ids"}},
+        {"--prompt 1 --stop ''", 2, {"--stop", "not empty"}},
+        {"--ids --prompt 1 --num-return-sequences 2", 1, {"num_return_sequences 2", "sample"}},
+        {"--ids --prompt 1 --num-return-sequences 3 --num-beams 2", 1, {"3", "num_beams"}},
+        {"--ids --prompt 1 --num-beams 2 --top-k 3", 2, {"--num-beams", "--top-k"}},
+        {"--ids --prompt 1 --dtype f64", 2, {"--dtype", "f64"}},
+        {"--ids --prompt one", 1, {"--ids", "one"}},
+        {"--ids --prompt '1 -2'", 1, {"--ids", "-2"}},
+        {"--ids --prompt 50257 --max-new-tokens 4", 1, {"50257", "0 to 50256"}},
+        {"--ids --prompt 1 --max-new-tokens 41", 1, {"41 new ones", "40 positions"}},
+        {"--ids --prompts nowhere", 1, {"nowhere", "No such file"}},
+        {"--ids --prompts /dev/null", 1, {"/dev/null", "no prompt"}},
+        {"--ids --prompt 1 --pretrained nothing", 1, {"nothing", "error"}}};
     write_bytes(temp_path(&folder, "nul"), "1\n\n2\0003\n4", 9);
     write_bytes(temp_path(&folder, "latin"), "1\n\xe9\n", 4);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -230,6 +345,9 @@ int main(void)
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_several_answers),
+        cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_nul),
         cmocka_unit_test(test_larger_tokenizer),
         cmocka_unit_test(test_what_is_wrong),

@@ -79,6 +79,37 @@ static void test_cpm2(void **state)
     expect_same("cpm2", "", "1");
 }
 
+/* The ids of drawn answers hold what ends them at their end alone: <eod>, and with CPM-2 the
+ * sentinel after the last blank's. */
+static void expect_ends(const char *family, const char *prompt, int32_t end, int32_t other)
+{
+    char line[400];
+    snprintf(line, sizeof line,
+             "$MC generate %s --pretrained %s --max-new-tokens 40 --sample --temperature 3 "
+             "--num-return-sequences 40 --prompt '%s'",
+             family, family, prompt);
+    assert_int_equal(run_in(&folder, "", line), 0);
+    int ended[2] = {0}, answers = 0;
+    for (const char *at = out; (at = strstr(at, "\"ids\":[")); answers++) {
+        for (at += 7; *at != ']';) {
+            int32_t id = (int32_t)strtol(at + 1, (char **)(uintptr_t)&at, 10);
+            if (id != end && id != other) continue;
+            assert_int_equal(*at, ']');
+            ended[id == other]++;
+        }
+    }
+    assert_int_equal(answers, 40);
+    assert_true(ended[0] > 5 && (other < 0 || ended[1] > 5));
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    expect_ends("cpm1", "我来到", 4, -1);
+    expect_ends("cpm2", "我来到", 7, 8);     /* a blank: <eod>, <s_1> */
+    expect_ends("cpm2", "我<s_1>来", 7, -1); /* there is no <s_2> */
+}
+
 static void test_tokenize(void **state)
 {
     (void)state;
@@ -97,6 +128,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cpm1),
         cmocka_unit_test(test_cpm2),
+        cmocka_unit_test(test_ends),
         cmocka_unit_test(test_tokenize),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);

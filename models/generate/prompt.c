@@ -1,0 +1,120 @@
+#include "models/generate/prompt.h"
+
+#include <string.h>
+#include "core/base/memory_internal.h"
+#include "models/model_internal.h"
+
+typedef struct prompt_writer {
+    const mc_tokenizer *tok;
+    int32_t *ids;
+    size_t count, capacity;
+    mc_status status;
+} prompt_writer;
+
+static void add(prompt_writer *w, const int32_t *ids, size_t count)
+{
+    if (!w->status && count > INT32_MAX - w->count) w->status = MC_ERR_UNSUPPORTED;
+    for (size_t i = 0; i < count && !w->status; i++) {
+        if (!mc_grow(&w->ids, &w->capacity, w->count, sizeof *w->ids))
+            w->status = MC_ERR_NOMEM;
+        else
+            w->ids[w->count++] = ids[i];
+    }
+}
+
+static void add_token(prompt_writer *w, int32_t id) { add(w, &id, 1); }
+
+static void add_text(prompt_writer *w, const char *text, size_t size)
+{
+    mc_encoding e = {0};
+    if (!w->status) w->status = mc_tokenizer_append(w->tok, text, size, &e);
+    if (!w->status) add(w, e.ids, e.count);
+    mc_encoding_release(&e);
+}
+
+/* With what the tokenizer puts around a text. */
+static void add_with_specials(prompt_writer *w, const char *text, size_t size)
+{
+    mc_encoding e = {0};
+    if (!w->status) w->status = mc_tokenizer_encode(w->tok, text, size, NULL, 0, 0, &e);
+    if (!w->status) add(w, e.ids, e.count);
+    mc_encoding_release(&e);
+}
+
+/* ---- blanks of CPM-2 ------------------------------------------------------------------------- */
+
+/* The id of the blank that the text begins with, and how long it is written; -1: with none. */
+static int32_t find_blank(const mc_tokenizer *tok, const char *text, size_t size, size_t *length)
+{
+    char name[16];
+    size_t n = 3;
+    if (size < 4 || memcmp(text, "<s_", 3) != 0) return -1;
+    while (n < size && n < sizeof name - 2 && text[n] >= '0' && text[n] <= '9') n++;
+    if (n == 3 || n == size || text[n] != '>') return -1;
+    memcpy(name, text, n + 1);
+    name[n + 1] = '\0';
+    *length = n + 1;
+    return mc_tokenizer_token_to_id(tok, name);
+}
+
+/* Gives the sentinel after the last blank's; -1: the vocabulary has no more. */
+static int32_t add_with_blanks(prompt_writer *w, const char *text, size_t size)
+{
+    size_t done = 0, length = 0;
+    int32_t first = mc_tokenizer_token_to_id(w->tok, "<s_0>"), last = -1;
+    for (size_t at = 0; at < size; at++) {
+        int32_t blank = find_blank(w->tok, text + at, size - at, &length);
+        if (blank < 0) continue;
+        add_text(w, text + done, at - done);
+        add_token(w, blank);
+        if (blank > last) last = blank;
+        done = at + length;
+        at = done - 1;
+    }
+    add_text(w, text + done, size - done);
+    if (last < 0) add_token(w, last = first);
+    char name[24];
+    snprintf(name, sizeof name, "<s_%d>", last - first + 1);
+    return mc_tokenizer_token_to_id(w->tok, name);
+}
+
+/* ---- all families ---------------------------------------------------------------------------- */
+
+mc_status mc_text_prompt_init(mc_text_prompt *p, mc_model *m, const mc_tokenizer *tok,
+                              const char *text, size_t size)
+{
+    *p = (mc_text_prompt){.end = -1};
+    if (!m || !tok) return MC_ERR_ARGUMENT;
+    mc_context *ctx = m->module.ctx;
+    mc_prompt_style style = m->family->prompt;
+    prompt_writer w = {.tok = tok};
+    int32_t end = -1;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (style == MC_PROMPT_CPM1) add_token(&w, mc_tokenizer_token_to_id(tok, "<s>"));
+    if (style == MC_PROMPT_CPM2)
+        end = add_with_blanks(&w, text, size);
+    else if (style == MC_PROMPT_CPM1)
+        add_text(&w, text, size);
+    else
+        add_with_specials(&w, text, size);
+    if (!w.status && !w.count && m->shape.bos_token >= 0)
+        add_token(&w, (int32_t)m->shape.bos_token);
+    if (w.status)
+        mc_fail(ctx, w.status, "encoding a prompt: %s", mc_status_text(w.status));
+    else if (!w.count)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "an empty prompt: %s has no token that begins a text",
+                m->family->title);
+    else
+        mc_tokenizer_check_ids(tok, w.ids, w.count, m->shape.vocab_size);
+    if (mc_failed(ctx))
+        mc_free(w.ids);
+    else
+        *p = (mc_text_prompt){.ids = w.ids, .count = (int)w.count, .end = end};
+    return mc_error_status(ctx);
+}
+
+void mc_text_prompt_release(mc_text_prompt *p)
+{
+    mc_free(p->ids);
+    *p = (mc_text_prompt){.end = -1};
+}
