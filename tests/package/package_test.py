@@ -23,7 +23,8 @@ SOURCE, BUILD, WORK = (pathlib.Path(ENV[key]) for key in ("SOURCE", "BUILD", "WO
 SHARED_LIBS = ENV["SHARED_LIBS"].upper() in ("ON", "1", "TRUE", "YES")
 PREFIX = WORK / "moved" / "here"
 STRICT = ["-std=c17", "-Wall", "-Wextra", "-Werror"]
-EXAMPLES = ["finetune_boolq", "custom_module", "embed_sentence", "custom_loss", "pretrain_gpt2"]
+EXAMPLES = ["finetune_boolq", "custom_module", "embed_sentence", "custom_loss", "pretrain_gpt2",
+            "classify"]
 
 
 class Failed(Exception):
@@ -305,6 +306,32 @@ def step_examples():
     text = must([example("pretrain_t5"), "300"]).stdout
     losses = [float(x) for x in re.findall(r"^step \d+  loss (\S+)$", text, re.M)]
     check(len(losses) == 15 and losses[-1] < 0.5 * losses[0], f"pretrain_t5: {losses}")
+    if (PREFIX / "bin" / "modelcenter").exists():
+        check_classify()
+
+
+def make_classifier():
+    """The tiny BERT, fine-tuned on a few rows of a table."""
+    folder, rows = WORK / "classes", WORK / "rows.csv"
+    lines = [f"number {i},{'even' if i % 2 == 0 else 'odd'}" for i in range(40)]
+    rows.write_text("\n".join(["text,kind", *lines]) + "\n")
+    must([PREFIX / "bin" / "modelcenter", "finetune", "bert", "--pretrained", make_model(), "--data",
+          rows, "--text", "text", "--label", "kind", "--epochs", "1", "--output", folder])
+    return folder, rows
+
+
+def check_classify():
+    """The same classes and probabilities as the command writes for the rows of a table."""
+    folder, rows = make_classifier()
+    output = WORK / "classes.jsonl"
+    must([PREFIX / "bin" / "modelcenter", "predict", folder, "--data", rows, "--output", output])
+    texts = [line.split(",")[0] for line in rows.read_text().splitlines()[1:]]
+    found = [line.split("\t") for line in must([example("classify"), folder, *texts]).stdout.splitlines()]
+    expected = [json.loads(line) for line in output.read_text().splitlines()]
+    check(len(found) == len(expected) == 40, f"classify: {len(found)} lines")
+    for (label, probability), row in zip(found, expected, strict=True):
+        check(label == row["label"] and abs(float(probability) - row["probability"]) < 1e-3,
+              f"classify: {label} {probability}, predict: {row}")
 
 
 def make_token_file():
@@ -358,6 +385,7 @@ def step_misspelt():
     expect_error([finetune, model, data / "train.jsonl"], "train.jsonl")
     expect_error([finetune], "bert-base-uncased")
     expect_error([example("embed_sentence"), f"{model}x", "a text"], f"{model}x")
+    expect_error([example("classify"), model, "a text"], "no classification head")
     expect_error([example("custom_module"), WORK / "missing" / "o.safetensors"], "missing")
     expect_error([example("pretrain_gpt2"), WORK / "missing.bin"], "missing.bin")
     expect_error([example("pretrain_gpt2"), WORK / "missing.bin", "gpt9"], "gpt9")
