@@ -729,6 +729,88 @@ static void test_memory_after_errors(void **state)
     }
 }
 
+/* ---- fused pairs ----------------------------------------------------------------------------- */
+
+static int pairs; /* that backward has found */
+
+static void link_backward(mc_tape *t, mc_node *node)
+{
+    pairs += node->fused != NULL;
+    assert_true(!node->fused || node->fused == node->inputs[0]->node);
+    mc_gradient_share(t, node->inputs[0], node->output->gradient);
+}
+
+static bool link_fuses(const mc_node *node, const mc_node *before)
+{
+    return before->op->backward == link_backward && node->inputs[0] == before->output;
+}
+
+static const mc_op link_op = {.name = "link", .backward = link_backward, .fuses = link_fuses};
+
+/* y = x. */
+static mc_tensor *link_to(mc_tape *t, mc_tensor *x)
+{
+    mc_tensor *y = mc_tape_view(t, x, x->shape, 0);
+    mc_tape_record(t, &link_op, y, 0, 1, &x);
+    return y;
+}
+
+static mc_tensor *one_pair(mc_tape *t, mc_tensor *x) { return link_to(t, link_to(t, x)); }
+
+static mc_tensor *pair_of_three(mc_tape *t, mc_tensor *x) { return link_to(t, one_pair(t, x)); }
+
+static mc_tensor *read_twice(mc_tape *t, mc_tensor *x)
+{
+    mc_tensor *a = link_to(t, x);
+    return mc_add(t, link_to(t, a), a);
+}
+
+static mc_tensor *not_in_a_row(mc_tape *t, mc_tensor *x)
+{
+    mc_tensor *a = link_to(t, x), *other = mc_scale(t, x, 2);
+    return mc_add(t, link_to(t, a), other);
+}
+
+static mc_tensor *over_a_border(mc_tape *t, mc_tensor *x)
+{
+    mc_scope scope = mc_scope_begin(t, false);
+    mc_tensor *a = link_to(t, x);
+    mc_scope_end(t, scope, a);
+    return link_to(t, a);
+}
+
+static mc_tensor *pair_segment(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *extra)
+{
+    (void)user, (void)extra;
+    return one_pair(t, x);
+}
+
+/* Inside of the segment, and not with what is before or after it. */
+static mc_tensor *around_a_segment(mc_tape *t, mc_tensor *x)
+{
+    return link_to(t, mc_tape_checkpoint(t, pair_segment, NULL, link_to(t, x), NULL, 0));
+}
+
+static void test_fused_pairs(void **state)
+{
+    static const struct {
+        mc_tensor *(*graph)(mc_tape *t, mc_tensor *x);
+        int pairs;
+    } rows[] = {{one_pair, 1},     {pair_of_three, 2}, {read_twice, 0},
+                {not_in_a_row, 0}, {over_a_border, 0}, {around_a_segment, 1}};
+    mc_context *ctx = *state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *x = input(t, 2, (float[]){1, 2}), *d = input(t, 2, (float[]){1, -1});
+        mc_tensor *y = rows[i].graph(t, x);
+        pairs = 0;
+        assert_int_equal(mc_tape_backward(t, y, d), MC_OK);
+        assert_int_equal(pairs, rows[i].pairs);
+        mc_tape_end(t);
+    }
+    assert_int_equal(IN_USE(ctx), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)
 
 int main(void)
@@ -743,7 +825,7 @@ int main(void)
         TEST(test_checkpoint_extras),    TEST(test_outer_tensor),
         TEST(test_odd_segments),         TEST(test_blocks_that_hand_on),
         TEST(test_hidden_states),        TEST(test_steady_state),
-        TEST(test_memory_after_errors),
+        TEST(test_memory_after_errors),  TEST(test_fused_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,7 @@ struct mc_tape {
     mc_node *newest_node; /* recorded nodes, newest first */
     uint64_t id;
     bool training;
+    bool border;    /* a block has ended since the newest node */
     int unrecorded; /* > 0 in the first run of checkpointed segments */
     bool replaying; /* dropout offsets come from replay_offset */
     uint64_t replay_offset;
@@ -161,6 +162,7 @@ static mc_tape *begin(mc_context *ctx, bool training)
     tape->id = ++autograd->last_id;
     tape->unrecorded = 0;
     tape->replaying = false;
+    tape->border = false;
     tape->owners = NULL;
     tape->device_lengths = NULL;
     tape->hooks = NULL;
@@ -475,7 +477,6 @@ static bool wants_gradient(mc_tape *tape, const char *op, int input_count, mc_te
 {
     bool wanted = false;
     for (int i = 0; i < input_count; i++) {
-        if (inputs[i]) inputs[i]->uses++;
         if (!inputs[i] || !inputs[i]->requires_grad) continue;
         wanted = true;
         if (inputs[i]->tape != tape)
@@ -485,6 +486,14 @@ static bool wants_gradient(mc_tape *tape, const char *op, int input_count, mc_te
                 op, MC_SHAPE_TEXT(inputs[i]->shape));
     }
     return wanted;
+}
+
+static void append(mc_tape *tape, mc_node *node)
+{
+    node->previous = tape->newest_node;
+    node->border = tape->border;
+    tape->newest_node = node;
+    tape->border = false;
 }
 
 mc_node *mc_tape_record(mc_tape *tape, const mc_op *op, mc_tensor *output, size_t state_bytes,
@@ -502,8 +511,7 @@ mc_node *mc_tape_record(mc_tape *tape, const mc_op *op, mc_tensor *output, size_
     memcpy(node->inputs, inputs, (size_t)input_count * sizeof *inputs);
     node->output = output;
     output->node = node;
-    node->previous = tape->newest_node;
-    tape->newest_node = node;
+    append(tape, node);
     return node;
 }
 
@@ -518,8 +526,7 @@ mc_node *mc_tape_mark(mc_tape *tape, const mc_op *op, size_t state_bytes)
     mc_node *node = mc_failed(tape->ctx) ? NULL : mc_tape_alloc(tape, sizeof *node);
     if (!node || !(node->state = mc_tape_alloc(tape, state_bytes))) return NULL;
     node->op = op;
-    node->previous = tape->newest_node;
-    tape->newest_node = node;
+    append(tape, node);
     return node;
 }
 
@@ -574,9 +581,7 @@ static bool shows(const mc_tensor *x, const mc_storage *storage)
 
 void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
 {
-    /* As good as used once more: nothing behind the scope is fused with what made it, so that the
-     * scope gives the same bits where it is run again for its gradients. */
-    if (keep && keep->deferred) keep->deferred->f->uses++;
+    tape->border = true;
     for (mc_tensor *x = tape->newest; x && x->serial > scope.serial; x = x->previous) {
         mc_storage *storage = x->storage;
         if (!is_of_tape(tape, storage) || shows(keep, storage)) continue;
@@ -732,9 +737,25 @@ static void drop_gradient(mc_tensor *y)
     y->gradient = NULL;
 }
 
+/* The pass that finds fused pairs: two nodes in a row, of which the later one reads the other's
+ * output, and no other node does. Never across the end of a block: one that is run again for its
+ * gradients is to give the same bits, and a sharded one's gradients have no place yet. */
+static void find_pairs(mc_tape *tape, const mc_node *stop)
+{
+    for (mc_node *node = tape->newest_node; node != stop; node = node->previous) node->readers = 0;
+    for (mc_node *node = tape->newest_node; node != stop; node = node->previous) {
+        for (int i = 0; i < node->input_count; i++)
+            if (node->inputs[i] && node->inputs[i]->node) node->inputs[i]->node->readers++;
+        mc_node *before = node->previous; /* all that may read its output have been counted */
+        bool may = node->op->fuses && before != stop && before->readers == 1 && !node->border;
+        node->fused = may && node->op->fuses(node, before) ? before : NULL;
+    }
+}
+
 /* Runs backward over the nodes from the newest down to, not including, `stop`. */
 static void run_backward(mc_tape *tape, mc_node *stop)
 {
+    find_pairs(tape, stop);
     for (mc_node *node = tape->newest_node; node != stop; node = node->previous) {
         if (node->op->always) {
             if (!mc_failed(tape->ctx)) node->op->backward(tape, node);
@@ -1006,14 +1027,11 @@ mc_tensor *mc_tape_checkpoint(mc_tape *tape, mc_segment_fn fn, void *user, mc_te
     segment_state *state = node ? mc_tape_alloc(tape, sizeof *state) : NULL;
     if (!state) return NULL;
     *state = (segment_state){.fn = fn, .user = user, .rng_offset = rng_offset};
-    *node = (mc_node){.op = &segment_op,
-                      .previous = tape->newest_node,
-                      .output = y,
-                      .state = state,
-                      .input_count = extra_count + 1};
+    *node =
+        (mc_node){.op = &segment_op, .output = y, .state = state, .input_count = extra_count + 1};
     memcpy(node->inputs, inputs, sizeof inputs);
     y->node = node;
-    tape->newest_node = node;
+    append(tape, node);
     for (int i = 0; i <= extra_count; i++) mc_node_save(node, inputs[i]);
     return y;
 }

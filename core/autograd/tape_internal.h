@@ -20,6 +20,10 @@ typedef struct mc_op {
     /* Computes the contents of node->output again from its inputs; NULL if that is not cheap. Under
      * MC_RECOMPUTE_SELECTIVE the outputs of ops that have it are not kept for backward. */
     void (*recompute)(mc_tape *tape, mc_node *node);
+    /* Whether `node` reads the output of `before`, and its backward can do a part of that one's.
+     * Asked by the pass in front of backward (find_pairs in tape.c) where `before` was recorded right
+     * before `node`, and only one node reads its output; node->fused is `before` then. NULL: never. */
+    bool (*fuses)(const mc_node *node, const mc_node *before);
     /* Frees what `state` holds besides itself; may be NULL. */
     void (*release)(mc_node *node);
     /* A mark that stands between operations: it has no output, and every backward pass that comes
@@ -31,6 +35,9 @@ struct mc_node {
     const mc_op *op;
     mc_node *previous;                 /* recorded just before */
     bool done;                         /* its backward has run */
+    bool border;                       /* a block has ended between `previous` and this node */
+    int readers;                       /* nodes that the output is an input of; set by find_pairs */
+    mc_node *fused;                    /* see mc_op.fuses; or NULL */
     mc_tensor *inputs[MC_NODE_INPUTS]; /* NULL where an optional input is absent */
     int input_count;
     mc_tensor *output;

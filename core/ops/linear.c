@@ -9,6 +9,9 @@ typedef struct linear_state {
     mc_activation activation;
     float scale;
     mc_tensor *pre; /* pre-activation; NULL without an activation */
+    /* What the node behind it has done of its backward: its output's gradient is that of the
+     * pre-activation; the bias has its gradient. */
+    bool activation_done, bias_done;
 } linear_state;
 
 enum { X, WEIGHT, BIAS };
@@ -17,7 +20,7 @@ enum { X, WEIGHT, BIAS };
 static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *state)
 {
     mc_tensor *dy = node->output->gradient;
-    if (state->activation == MC_ACTIVATION_NONE || node->output->gradient_is_pre) return dy;
+    if (state->activation == MC_ACTIVATION_NONE || state->activation_done) return dy;
     mc_tensor *du = mc_scratch_new(t, dy->dtype, dy->shape);
     if (!du) return NULL;
     MC_KERNEL(t, "linear", activation_backward, mc_tensor_rows(dy), mc_tensor_columns(dy),
@@ -28,34 +31,25 @@ static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *st
 
 static const mc_op linear_activation_op;
 
-/* The linear with an activation that made x, if nothing but the caller used x: then the caller's
- * product can take the activation's gradient along. */
-static const linear_state *linear_before(const mc_tensor *x)
+/* A linear's product takes the gradient of the activation before it along, and adds up its bias's. */
+static bool fuses(const mc_node *node, const mc_node *before)
 {
-    bool alone = x->node && x->node->op == &linear_activation_op && x->uses == 1;
-    return alone ? x->node->state : NULL;
-}
-
-/* Recorded one after the other: between them may lie the end of a block, and gradients of the
- * linear's parameters may have no place before backward has come by it. */
-static mc_tensor *bias_before(const mc_node *node, const mc_tensor *x)
-{
-    return x->node == node->previous ? x->node->inputs[BIAS] : NULL;
+    return before->op == &linear_activation_op && node->inputs[X] == before->output;
 }
 
 /* Gradients of the input, where it is wanted, and of biases: of the linear's own, unless the
- * operation behind it did so, and of the one before where that is done along the way. */
+ * operation behind it did so, and of the one that it is fused with. */
 static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
 {
     const linear_state *state = node->state;
     mc_tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
-    mc_tensor *bias = node->output->bias_is_done ? NULL : node->inputs[BIAS];
+    mc_tensor *bias = state->bias_done ? NULL : node->inputs[BIAS];
     int64_t rows = mc_tensor_rows(du), in = mc_tensor_columns(x), out = mc_tensor_columns(du);
     bool accumulate;
     float *dbias = mc_vector_gradient_begin(t, bias);
     mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
-    const linear_state *before = dx && !accumulate ? linear_before(x) : NULL;
-    mc_tensor *earlier = before ? bias_before(node, x) : NULL;
+    linear_state *before = dx && !accumulate && node->fused ? node->fused->state : NULL;
+    mc_tensor *earlier = before ? node->fused->inputs[BIAS] : NULL;
     float *sums = mc_vector_gradient_begin(t, earlier);
     mc_matrix none = {0};
     if (dx)
@@ -67,8 +61,9 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
         MC_KERNEL(t, "linear", column_sums, rows, out, mc_matrix_of(du), dbias);
     mc_vector_gradient_end(t, bias, dbias);
     mc_vector_gradient_end(t, earlier, sums);
-    x->gradient_is_pre = before;
-    x->bias_is_done = sums;
+    if (!before) return;
+    before->activation_done = true;
+    before->bias_done = sums;
 }
 
 static void linear_backward(mc_tape *t, mc_node *node)
@@ -96,14 +91,15 @@ static void activation_again(mc_tape *t, mc_node *node)
               mc_saved_matrix(t, state->pre), mc_matrix_of(y));
 }
 
-static const mc_op linear_op = {.name = "linear", .backward = linear_backward};
+static const mc_op linear_op = {.name = "linear", .backward = linear_backward, .fuses = fuses};
 static const mc_op linear_activation_op = {
-    .name = "linear", .backward = linear_backward, .recompute = activation_again};
+    .name = "linear", .backward = linear_backward, .recompute = activation_again, .fuses = fuses};
 
-mc_tensor *mc_linear_bias_before(const mc_node *node, const mc_tensor *f)
+bool mc_node_is_linear(const mc_node *node) { return node->op == &linear_op; }
+mc_tensor *mc_linear_bias(const mc_node *linear) { return linear->inputs[BIAS]; }
+void mc_linear_bias_done(const mc_node *linear)
 {
-    bool alone = f && f->node && f->node->op == &linear_op && f->uses == 1 && !f->gradient;
-    return alone ? bias_before(node, f) : NULL;
+    ((linear_state *)linear->state)->bias_done = true;
 }
 
 static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,

@@ -33,7 +33,8 @@ static void norm_backward(mc_tape *t, mc_node *node)
     mc_tensor *df = masked ? mc_scratch_new(t, x->dtype, x->shape) : NULL;
     float *dweight = dy ? mc_vector_gradient_begin(t, node->inputs[WEIGHT]) : NULL;
     float *dbias = dy ? mc_vector_gradient_begin(t, node->inputs[BIAS]) : NULL;
-    mc_tensor *branch_bias = dy ? mc_linear_bias_before(node, f) : NULL;
+    bool fused = dy && node->fused && !f->gradient;
+    mc_tensor *branch_bias = fused ? mc_linear_bias(node->fused) : NULL;
     float *dbranch = mc_vector_gradient_begin(t, branch_bias);
     if (dy && !mc_failed(mc_tape_context(t)))
         MC_KERNEL(t, op, residual_norm_backward, rows, columns, mc_saved_matrix(t, state->sum),
@@ -48,7 +49,7 @@ static void norm_backward(mc_tape *t, mc_node *node)
     mc_vector_gradient_end(t, branch_bias, dbranch);
     if (!f) return;
     mc_gradient_share(t, f, masked ? df : ds);
-    f->bias_is_done = dbranch && f->gradient;
+    if (dbranch && f->gradient) mc_linear_bias_done(node->fused);
     mc_gradient_share(t, x, ds);
     if (!node->second) mc_scratch_free(ds);
     mc_scratch_free(df);
@@ -65,8 +66,14 @@ static void norm_again(mc_tape *t, mc_node *node)
               none, mc_matrix_of(y), NULL, NULL);
 }
 
+/* The gradient of the branch is summed over its rows along the way, for the linear's bias. */
+static bool fuses(const mc_node *node, const mc_node *before)
+{
+    return mc_node_is_linear(before) && node->inputs[F] == before->output;
+}
+
 static const mc_op norm_op = {
-    .name = "residual norm", .backward = norm_backward, .recompute = norm_again};
+    .name = "residual norm", .backward = norm_backward, .recompute = norm_again, .fuses = fuses};
 
 static bool check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tensor *weight,
                   mc_tensor *bias, float eps)

@@ -23,10 +23,11 @@ mc_matrix mc_saved_matrix(mc_tape *t, mc_tensor *x);
 float *mc_vector_gradient_begin(mc_tape *t, mc_tensor *x);
 void mc_vector_gradient_end(mc_tape *t, mc_tensor *x, float *gradient);
 
-/* The bias of the linear whose output f is, if f's whole gradient comes from `node` and the
- * linear's backward runs right behind the node's: then the node may add up the columns of that
- * gradient for the bias, and sets f->bias_is_done if it did. Else NULL. */
-mc_tensor *mc_linear_bias_before(const mc_node *node, const mc_tensor *f);
+/* For operations fused with the linear before them (mc_op.fuses), one without an activation: they
+ * may add up the columns of its output's gradient for its bias (NULL: it has none), and say so. */
+bool mc_node_is_linear(const mc_node *node);
+mc_tensor *mc_linear_bias(const mc_node *linear);
+void mc_linear_bias_done(const mc_node *linear);
 
 /* Checks: each sets an error naming the op and what was expected, and returns whether all is
  * well. */

@@ -60,11 +60,7 @@ struct mc_tensor {
     struct mc_node *node;       /* the node that produced it; NULL for inputs and parameters */
     struct mc_tensor *gradient; /* during backward; of a leaf: the view of its bucket */
     int64_t zero_rows;          /* of a padded parameter: its last rows, which are zero */
-    int uses;                   /* how often it was an input of an operation */
-    /* `gradient` is that of the pre-activation behind this output of a linear: see linear.c */
-    bool gradient_is_pre;
-    bool bias_is_done; /* the gradient of the bias of this output of a linear is taken: there too */
-    bool foreign;      /* a view of another tape's memory, of which it holds no reference */
+    bool foreign; /* a view of another tape's memory, of which it holds no reference */
     bool requires_grad;
     bool is_leaf;           /* a parameter: its gradient is that of its bucket */
     struct mc_blank *blank; /* of a leaf's gradient, or one that it is a part of; else NULL */
