@@ -87,6 +87,7 @@
 #include "models/model.h"
 #include "models/pretraining.h"
 #include "models/roberta/roberta.h"
+#include "models/soft_prompt.h"
 #include "models/t5/t5.h"
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/train.h"

@@ -25,10 +25,10 @@ struct mc_embedder {
 static mc_tensor *pool(mc_tape *t, const mc_embedder *e, const mc_model_output *out)
 {
     switch (e->o.pooling) {
-    case MC_POOLING_CLS: return mc_first_tokens(t, out->last_hidden);
-    case MC_POOLING_MAX: return mc_max_pool(t, out->last_hidden);
+    case MC_POOLING_CLS: return mc_first_tokens(t, out->with_prompt);
+    case MC_POOLING_MAX: return mc_max_pool(t, out->with_prompt);
     case MC_POOLING_POOLER: return out->pooled;
-    default: return mc_mean_pool(t, out->last_hidden);
+    default: return mc_mean_pool(t, out->with_prompt);
     }
 }
 
@@ -36,7 +36,7 @@ static mc_tensor *vectors_of(mc_tape *t, mc_model *model, const mc_model_output 
 {
     const mc_embedder *e = user;
     (void)model;
-    mc_tensor *x = out->last_hidden ? pool(t, e, out) : NULL;
+    mc_tensor *x = out->with_prompt ? pool(t, e, out) : NULL;
     x = x ? mc_cast(t, x, MC_F32) : NULL;
     return x && e->o.normalize == MC_NORMALIZE_YES ? mc_normalize_rows(t, x, 0) : x;
 }

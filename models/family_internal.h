@@ -138,8 +138,8 @@ struct mc_model {
     int32_t eos[MC_MODEL_MAX_EOS];    /* those that end a text */
     int eos_count;
     mc_generation_config generation;
-    struct mc_lora *lora; /* factors beside frozen weights; NULL: none */
-    char *source;         /* what it was loaded from; NULL: nothing */
+    struct mc_model_adapter *adapter; /* what is trained beside frozen weights; NULL: none */
+    char *source;                     /* what it was loaded from; NULL: nothing */
     char *task;
     char **label_names;       /* heads.labels of them, or NULL */
     const char *problem_type; /* static; NULL: not said */
@@ -150,6 +150,9 @@ typedef struct mc_stack_input {
     mc_tensor *ids;       /* (capacity) i32 or i64, with lengths */
     mc_tensor *positions; /* (capacity) i32, from 0 in each sequence */
     mc_tensor *types;     /* (capacity); NULL unless the family has types */
+    /* i32 (capacity): with virtual tokens, which row of a table of them and of the ids' words each
+     * token is; ids are without them then, and carry lengths of their own. NULL: none */
+    mc_tensor *rows;
     const mc_lengths *lengths;
     int64_t longest; /* tokens at most of a sequence, those in the cache included */
     mc_call call;    /* masks, marks, memory, cache, what to keep */
@@ -258,9 +261,14 @@ void mc_declare_token_head(mc_model *m, bool bias, float init_std);
 /* Runs the blocks on x and, unless it is NULL, the norm after them; keeps hidden states. */
 mc_tensor *mc_run_stack(mc_tape *t, mc_block_list *blocks, mc_tensor *x, mc_layernorm *norm,
                         const mc_call *call);
-/* The sum of embeddings, then dropout. */
-mc_tensor *mc_run_embedding(mc_tape *t, int tables, mc_tensor *const *table,
-                            mc_tensor *const *index, float scale, float dropout);
+/* The embeddings of the input's words, virtual tokens before them, times a factor; and of other
+ * tables (3 at most), by their indices, before the factor. */
+mc_tensor *mc_embed_words(mc_tape *t, mc_model *m, const mc_stack_input *in, int others,
+                          mc_tensor *const *table, mc_tensor *const *index, float scale);
+/* The same, then dropout. */
+mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in, int others,
+                            mc_tensor *const *table, mc_tensor *const *index, float scale,
+                            float dropout);
 /* The row of each sequence's last token. */
 mc_tensor *mc_last_tokens(mc_tape *t, mc_tensor *hidden);
 /* The length that position biases of this input are made for: rounded up, so that plans are few. */

@@ -3,7 +3,7 @@
 #include "core/nn/kv_cache_internal.h"
 #include "core/ops/ops_internal.h"
 #include "models/generate/generate_internal.h"
-#include "models/model_internal.h"
+#include "models/adapter_internal.h"
 
 typedef struct model_decoder {
     mc_model *m;
@@ -25,10 +25,14 @@ static mc_kv_shape kv_shape(const mc_model *m, int sequences, int64_t capacity)
                          .capacity = capacity};
 }
 
+/* Virtual tokens in the cache of a decoder, before the tokens of every sequence. */
+static int tokens_before(const mc_model *m) { return m->encoder ? 0 : mc_virtual_tokens(m); }
+
 static bool begin(void *state, int sequences, int64_t capacity)
 {
     model_decoder *d = state;
     d->sequences = sequences;
+    capacity += tokens_before(d->m);
     d->cache = mc_kv_cache_new(d->m->module.ctx, kv_shape(d->m, sequences, capacity));
     return d->cache;
 }
@@ -43,7 +47,8 @@ static mc_tensor *encode(mc_tape *t, model_decoder *d)
     in.positions = in.call.positions = mc_pack_positions(t, l, NULL);
     if (!in.ids || !in.positions) return NULL;
     in.ids->lengths = l;
-    d->memory = mc_kv_memory_new(d->m->module.ctx, kv_shape(d->m, d->sequences, 0), l);
+    if (!mc_virtual_tokens_prepend(t, d->m, &in)) return NULL;
+    d->memory = mc_kv_memory_new(d->m->module.ctx, kv_shape(d->m, d->sequences, 0), in.lengths);
     return d->memory ? d->m->family->encode(t, d->m, &in) : NULL;
 }
 
@@ -84,13 +89,15 @@ static mc_tensor *run(mc_tape *t, model_decoder *d, const int32_t *ids, const in
 {
     mc_model *m = d->m;
     const mc_lengths *l = mc_tape_lengths(t, lengths, count, 1);
-    if (!l || !mc_kv_cache_begin(d->cache, t, l)) return NULL;
-    bool first = d->cache->first;
+    if (!l) return NULL;
+    bool first = d->cache->used == 0;
     mc_stack_input in = input_of(d, l);
     in.ids = mc_tape_input(t, MC_I32, MC_SHAPE(l->total), ids, false);
     in.positions = in.call.positions = mc_pack_positions(t, l, first ? NULL : d->cache->length);
     if (!in.ids || !in.positions) return NULL;
     in.ids->lengths = l;
+    if (first && !m->encoder && !mc_virtual_tokens_prepend(t, m, &in)) return NULL;
+    if (!mc_kv_cache_begin(d->cache, t, in.lengths)) return NULL;
     if (!join_memory(t, d, &in, first)) return NULL;
     if (d->memory && !mc_kv_memory_begin(d->memory, t, l)) return NULL;
     if (m->family->has.marks && first) in.call.marks = context_marks(t, l->total);
@@ -168,10 +175,11 @@ static void place(void *state, int sequence, int32_t *row, int64_t stride)
 {
     const model_decoder *d = state;
     int32_t memory = 0;
-    for (int i = 0; i < sequence && d->m->encoder; i++) memory += d->prompt_lengths[i];
+    int32_t n = mc_virtual_tokens(d->m);
+    for (int i = 0; i < sequence && d->m->encoder; i++) memory += d->prompt_lengths[i] + n;
     row[MC_ROW_FIRST * stride] = (int32_t)(sequence * d->cache->shape.capacity);
     row[MC_ROW_MEMORY * stride] = memory;
-    row[MC_ROW_MEMORY_LENGTH * stride] = d->m->encoder ? d->prompt_lengths[sequence] : 0;
+    row[MC_ROW_MEMORY_LENGTH * stride] = d->m->encoder ? d->prompt_lengths[sequence] + n : 0;
 }
 
 static bool select_sequences(void *state, const int32_t *from, int count)
@@ -237,6 +245,7 @@ static mc_decoder new_decoder(mc_model *m)
                     .model = m->family->title,
                     .vocab = m->shape.vocab_size,
                     .positions = positions ? positions : INT32_MAX,
+                    .before = tokens_before(m),
                     .eos = file->eos_count ? file->eos : m->eos,
                     .eos_count = file->eos_count ? file->eos_count : m->eos_count,
                     .begin = begin,

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include "core/checkpoint/pretrained_internal.h"
 #include "core/hub/find_internal.h"
-#include "models/lora_internal.h"
+#include "models/adapter_internal.h"
 
 /* ---- which family ---------------------------------------------------------------------------- */
 
@@ -177,7 +177,7 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
         mc_model_heads heads = find_heads(family, &f, r, options);
         if (!family->look || family->look(r->ctx, &f, config, &heads))
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
-        if (m && mc_lora_save_new(m, &f) && read_eos(m, r) && read_task(m, r) &&
+        if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && read_task(m, r) &&
             mc_generation_config_read(m, folder))
             mc_weights_load(&m->module, family->map, f.layers, file, folder, may_be_new);
     }
@@ -187,18 +187,18 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
 
 /* A model from an opened file of weights and what a config.json says about it. */
 static mc_model *open_weights(const mc_config_reader *r, const mc_family *asked,
-                              mc_tensor_file *file, const char *path, const mc_lora_file *adapter,
-                              const mc_load_options *given)
+                              mc_tensor_file *file, const char *path,
+                              const mc_adapter_file *adapter, const mc_load_options *given)
 {
     const mc_family *family = file ? choose_family(r, file, asked) : NULL;
     mc_load_options options = *given;
     if (family && adapter && !options.num_labels)
-        options.num_labels = mc_lora_file_classes(adapter, family);
+        options.num_labels = mc_adapter_file_classes(adapter, family);
     return family ? build(family, r, file, path, &options) : NULL;
 }
 
 static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char *folder,
-                             const mc_lora_file *adapter, const mc_load_options *given)
+                             const mc_adapter_file *adapter, const mc_load_options *given)
 {
     mc_load_options options = *given;
     char path[MC_PATH_MAX];
@@ -273,11 +273,11 @@ mc_status mc_model_find_folder(mc_context *ctx, const char *identifier,
 /* ---- adapters -------------------------------------------------------------------------------- */
 
 /* The base that an adapter names, or the one that is asked for in its place. */
-static const char *base_of(const mc_lora_file *adapter, mc_load_options *options)
+static const char *base_of(const mc_adapter_file *adapter, mc_load_options *options)
 {
     mc_context *ctx = adapter->ctx;
     if (!options->base) options->revision = adapter->revision;
-    const char *base = options->base ? options->base : adapter->options.base;
+    const char *base = options->base ? options->base : adapter->base;
     if (!base || !*base)
         mc_fail(ctx, MC_ERR_NOT_FOUND,
                 "%s: key \"base_model_name_or_path\" names no base: give one (--base, or "
@@ -298,8 +298,8 @@ static void read_own_config(mc_model *m, const char *folder)
     cJSON_Delete(json);
 }
 
-static mc_model *open_base(const mc_family *asked, const char *folder, const mc_lora_file *adapter,
-                           mc_load_options *options)
+static mc_model *open_base(const mc_family *asked, const char *folder,
+                           const mc_adapter_file *adapter, mc_load_options *options)
 {
     char base[MC_PATH_MAX];
     mc_context *ctx = adapter->ctx;
@@ -315,7 +315,8 @@ static mc_model *open_base(const mc_family *asked, const char *folder, const mc_
         return NULL;
     }
     mc_model *m = open_folder(ctx, asked, base, adapter, options);
-    if (m && !mc_failed(ctx) && mc_lora_file_load(adapter, m, folder)) read_own_config(m, folder);
+    if (m && !mc_failed(ctx) && mc_adapter_file_load(adapter, m, folder))
+        read_own_config(m, folder);
     return m;
 }
 
@@ -324,15 +325,18 @@ static mc_model *open_adapter(mc_context *ctx, const mc_family *asked, const cha
                               const mc_load_options *given)
 {
     mc_load_options options = *given;
-    mc_lora_file adapter;
+    mc_adapter_file adapter;
     mc_model *m = NULL;
-    bool good = mc_lora_file_open(ctx, folder, &adapter);
-    if (good && given->lora)
-        good = !mc_fail(ctx, MC_ERR_ARGUMENT,
-                        "%s: the folder is an adapter, which has factors already", adapter.path);
-    options.lora = &adapter.options;
+    bool good = mc_adapter_file_open(ctx, folder, &adapter);
+    if (good && (given->lora || given->soft_prompt))
+        good = !mc_fail(ctx, MC_ERR_ARGUMENT, "%s: the folder is an adapter, which has %s already",
+                        adapter.path, adapter.virtual_tokens ? "virtual tokens" : "factors");
+    if (adapter.virtual_tokens)
+        options.soft_prompt = &adapter.prompt;
+    else
+        options.lora = &adapter.lora;
     if (good) m = open_base(asked, folder, &adapter, &options);
-    mc_lora_file_release(&adapter);
+    mc_adapter_file_release(&adapter);
     return m;
 }
 

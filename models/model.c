@@ -5,7 +5,7 @@
 #include <string.h>
 #include "core/autograd/step_internal.h"
 #include "core/ops/ops_internal.h"
-#include "models/lora_internal.h"
+#include "models/adapter_internal.h"
 
 /* ---- construction ---------------------------------------------------------------------------- */
 
@@ -78,7 +78,9 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
         m->shape.kind = family->kind;
         if (m->shape.eos_token >= 0) m->eos[m->eos_count++] = (int32_t)m->shape.eos_token;
         if (options->base) m->source = mc_module_strdup(m->module.root, options->base);
-        if (family->declare(m, options) && options->lora) mc_lora_add(m, options->lora);
+        bool declared = family->declare(m, options);
+        if (declared && options->lora) mc_lora_add(m, options->lora);
+        if (declared && options->soft_prompt) mc_soft_prompt_add(m, options->soft_prompt);
         if (!mc_failed(ctx)) return m;
     }
     mc_module_free(&m->module);
@@ -89,7 +91,8 @@ mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other, const mc_loa
 {
     if (!other) return NULL;
     mc_load_options like = options ? *options : (mc_load_options){0};
-    if (other->lora) like.lora = &other->lora->options;
+    like.lora = mc_model_lora(other);
+    like.soft_prompt = mc_model_soft_prompt(other);
     return mc_model_from_config(ctx, other->family, other->config, &other->heads, &like);
 }
 
@@ -227,12 +230,35 @@ void mc_declare_token_head(mc_model *m, bool bias, float init_std)
                                       m->heads.token_labels, &options);
 }
 
-mc_tensor *mc_run_embedding(mc_tape *t, int tables, mc_tensor *const *table,
-                            mc_tensor *const *index, float scale, float dropout)
+/* The virtual tokens' vectors, and behind them those of the input's words. */
+static mc_tensor *words_with_prompt(mc_tape *t, mc_model *m, const mc_stack_input *in)
+{
+    mc_tensor *table = mc_embedding_table(t, m->words);
+    mc_tensor *parts[] = {mc_virtual_tokens_table(t, m), mc_embed(t, 1, &table, &in->ids)};
+    mc_tensor *both = parts[0] && parts[1] ? mc_concat(t, 2, parts, 0) : NULL;
+    mc_tape_release(t, parts[1]);
+    return both;
+}
+
+mc_tensor *mc_embed_words(mc_tape *t, mc_model *m, const mc_stack_input *in, int others,
+                          mc_tensor *const *table, mc_tensor *const *index, float scale)
+{
+    mc_tensor *tables[4], *indices[4] = {in->rows ? in->rows : in->ids};
+    tables[0] = in->rows ? words_with_prompt(t, m, in) : mc_embedding_table(t, m->words);
+    for (int i = 0; i < others; i++) {
+        tables[i + 1] = table[i];
+        indices[i + 1] = index[i];
+    }
+    return tables[0] ? mc_embed_scaled(t, others + 1, tables, indices, scale) : NULL;
+}
+
+mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in, int others,
+                            mc_tensor *const *table, mc_tensor *const *index, float scale,
+                            float dropout)
 {
     if (mc_failed(mc_tape_context(t))) return NULL;
     mc_scope scope = mc_scope_begin(t, false);
-    mc_tensor *sum = mc_embed_scaled(t, tables, table, index, scale);
+    mc_tensor *sum = mc_embed_words(t, m, in, others, table, index, scale);
     mc_tensor *x = sum ? mc_dropout(t, sum, dropout) : NULL;
     mc_scope_end(t, scope, x);
     return x;
@@ -393,7 +419,7 @@ static bool prepare(mc_tape *t, mc_model *m, const mc_model_input *in, mc_stack_
                                                      stack->lengths)
                                     : mc_tape_input(t, MC_I32, MC_SHAPE(capacity), NULL, false);
     stack->call.marks = make_marks(t, m, in, stack->lengths);
-    return !mc_failed(mc_tape_context(t));
+    return mc_virtual_tokens_prepend(t, m, stack);
 }
 
 /* The decoder of an encoder-decoder on the encoder's result. */
@@ -433,8 +459,10 @@ mc_model_output mc_model_forward(mc_tape *t, mc_model *m, const mc_model_input *
     if (hidden && f->kind == MC_MODEL_ENCODER_DECODER) {
         out.encoder_last_hidden = hidden;
         hidden = decode(t, m, in, &stack, &out);
+    } else {
+        out.with_prompt = hidden;
     }
-    out.last_hidden = hidden;
+    out.last_hidden = out.with_prompt ? mc_virtual_tokens_drop(t, hidden, &stack) : hidden;
     if (hidden && m->heads.pooler && f->pool) out.pooled = f->pool(t, m, hidden);
     return mc_failed(mc_tape_context(t)) ? (mc_model_output){0} : out;
 }

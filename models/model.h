@@ -182,8 +182,11 @@ typedef struct mc_model_output {
     /* Packed (rows, dim), of the decoder if there is one; mc_unpack gives (batch, longest, dim). */
     mc_tensor *last_hidden;
     mc_tensor *pooled;              /* (batch, dim); NULL without a pooler */
-    mc_tensor *encoder_last_hidden; /* of encoder-decoders */
-    /* The result of the embedding and of each layer, the last as `last_hidden`: layers + 1 of the
+    mc_tensor *encoder_last_hidden; /* of encoder-decoders, virtual tokens included */
+    /* last_hidden with the rows of virtual tokens before those of each sequence (soft_prompt.h);
+     * the same as last_hidden without a soft prompt, NULL for an encoder-decoder. */
+    mc_tensor *with_prompt;
+    /* The result of the embedding and of each layer, the last as `with_prompt`: layers + 1 of the
      * encoder (or the only stack), decoder_layers + 1 of the decoder. NULL unless asked for. */
     mc_tensor **hidden_states, **decoder_hidden_states;
     /* f32 (batch, heads, longest, longest keys), one a layer. NULL unless asked for. */

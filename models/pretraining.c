@@ -2,8 +2,7 @@
 #include "models/pretraining.h"
 
 #include "core/nn/block_list.h"
-#include "models/lora.h"
-#include "models/model_internal.h"
+#include "models/adapter_internal.h"
 
 const mc_objective_style *mc_family_objective(const char *name)
 {
@@ -77,10 +76,11 @@ double mc_model_sequence_flops(mc_model *m, const mc_sequence_work *work)
 {
     if (!m) return 0;
     const mc_model_shape *s = &m->shape;
-    double n = (double)work->length, targets = (double)work->target_length;
-    if (s->kind == MC_MODEL_DECODER) return n * mc_model_flops(m, work->length);
+    int64_t length = work->length + mc_virtual_tokens(m);
+    double n = (double)length, targets = (double)work->target_length;
+    if (s->kind == MC_MODEL_DECODER) return n * mc_model_flops(m, length);
     bool two = s->kind == MC_MODEL_ENCODER_DECODER;
-    double rows = work->targets ? (double)work->targets : two ? targets : n;
+    double rows = work->targets ? (double)work->targets : two ? targets : (double)work->length;
     double width = (double)(s->heads * s->head_dim);
     double each = flops_of_most(m), dim = (double)s->dim;
     double products = block_flops(m->encoder) * n + each * (double)s->vocab_size * dim * rows;

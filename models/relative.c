@@ -85,8 +85,7 @@ mc_tensor *mc_relative_stack_run(mc_tape *t, mc_model *m, mc_relative_stack *s, 
                                  float scale, float dropout)
 {
     in->call.position_bias = position_bias(t, s, in);
-    mc_tensor *words = mc_embedding_table(t, m->words);
-    mc_tensor *x = mc_run_embedding(t, 1, &words, &in->ids, scale, dropout);
+    mc_tensor *x = mc_run_embedding(t, m, in, 0, NULL, NULL, scale, dropout);
     return mc_run_stack(t, s->blocks, x, s->norm, &in->call);
 }
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/checkpoint/pretrained_internal.h"
-#include "models/lora_internal.h"
+#include "models/adapter_internal.h"
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
@@ -117,13 +117,13 @@ bool mc_model_is_prefixed(const mc_model *m)
     return h->lm || h->nsp || h->labels;
 }
 
-/* Writes the folder; of a model with factors, an adapter's. */
+/* Writes the folder; of a model with one, an adapter's. */
 static void write_folder(mc_model *m, const char *folder, mc_pretrained_folder *what)
 {
     mc_context *ctx = m->module.ctx;
-    mc_weight_map map = mc_lora_map(m);
-    char *adapter = m->lora ? mc_lora_config_text(m) : NULL;
-    if (m->lora) {
+    mc_weight_map map = mc_adapter_map(m->family, mc_virtual_tokens(m) > 0);
+    char *adapter = m->adapter ? mc_adapter_config_text(m) : NULL;
+    if (m->adapter) {
         what->form.map = &map;
         what->form.own_names = false; /* the map has names for all */
     }
@@ -150,7 +150,7 @@ static void save(mc_model *m, const char *folder, mc_config_form form, int64_t m
     if (!m->family->before_save || m->family->before_save(m, form, config, &what.form.scaling)) {
         char *text = print_config(m, form, config);
         what.config = text;
-        what.generation = m->lora ? NULL : m->generation.text; /* an adapter's is its base's */
+        what.generation = m->adapter ? NULL : m->generation.text; /* an adapter's is its base's */
         if (!mc_failed(ctx)) write_folder(m, folder, &what);
         cJSON_free(text);
     }
@@ -161,11 +161,11 @@ static void save(mc_model *m, const char *folder, mc_config_form form, int64_t m
 static bool check_adapter(const mc_model *m, mc_config_form form)
 {
     mc_context *ctx = m->module.ctx;
-    if (!m->lora) return true;
-    if (!m->lora->options.base)
+    if (!m->adapter) return true;
+    if (!m->adapter->base)
         mc_fail(ctx, MC_ERR_STATE,
                 "the model was not loaded from anywhere that the adapter could name as its base: "
-                "save it first, or set mc_lora_options.base");
+                "save it first, or set the options' base");
     else if (form != mc_config_form_for(m->family))
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "an adapter has no ModelCenter form: merge it into its base first");
@@ -208,7 +208,7 @@ mc_status mc_model_save_as(mc_model *m, const char *folder, const mc_save_option
     if (options.form) form = options.form == MC_SAVE_HUGGING_FACE ? MC_FORM_HF : MC_FORM_MC;
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (mc_save_options_check(ctx, &options) && has_form(m, form) && check_adapter(m, form))
-        save(m, folder, form, m->lora ? 0 : options.max_shard_size);
+        save(m, folder, form, m->adapter ? 0 : options.max_shard_size);
     mc_error_while(&ctx->error, "saving %s to \"%s\"", m->family->title, folder);
     return mc_error_status(ctx);
 }

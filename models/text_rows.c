@@ -7,6 +7,7 @@
 #include "core/base/memory_internal.h"
 #include "core/device/device_internal.h"
 #include "core/tensor/tensor_internal.h"
+#include "models/soft_prompt.h"
 #include "tokenizers/ahead_internal.h"
 
 /* Tokens of a batch: enough to fill a GPU; on a CPU what its caches like. */
@@ -139,7 +140,9 @@ mc_text_rows *mc_text_rows_new(mc_context *ctx, const mc_text_rows_options *opti
     r->ctx = ctx;
     r->o = *options;
     bool encoder = mc_model_get_shape(options->model).kind == MC_MODEL_ENCODER;
-    r->fixed = encoder && (ctx->device->record_begin || options->fixed_shapes);
+    /* virtual tokens come before lengths that the host knows */
+    r->fixed = encoder && !mc_model_soft_prompt(options->model) &&
+               (ctx->device->record_begin || options->fixed_shapes);
     if (check(r)) {
         int64_t most = ctx->device->is_host ? CPU_TOKENS : GPU_TOKENS, step = QUARTERS * SHORTEST;
         if (r->o.batch_tokens) most = r->o.batch_tokens;

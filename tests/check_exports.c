@@ -8,6 +8,8 @@
  *         writes a model in a form, with mc_model_convert.
  *     check_exports adapt FOLDER OUT RANK PATTERN
  *         saves an adapter of a model, all of whose values are random; PATTERN "-": by default.
+ *     check_exports prompt FOLDER OUT TOKENS
+ *         saves virtual tokens of a model, all of whose values are random.
  *     check_exports merge FOLDER OUT
  *         writes base and adapter as one model, with mc_model_convert.
  *     check_exports run FOLDER INPUT OUTPUT
@@ -16,6 +18,9 @@
  *         OUTPUT gets "logits" (sequences, longest, vocabulary), "classes" (sequences, labels),
  *         "nsp" (sequences, 2) and "hidden" (sequences, longest, dim), those that the model has,
  *         all f32 and 0 where there is no token.
+ *     check_exports generate FOLDER INPUT OUTPUT TOKENS
+ *         the most probable next tokens of each sequence, up to TOKENS of them and the end token:
+ *         OUTPUT gets "tokens" (sequences, TOKENS), f32, -1 where there is none.
  *
  * Exit 0, or 1 with an error. */
 #include <stdlib.h>
@@ -82,6 +87,16 @@ static int adapt(mc_context *ctx, char **argv)
     mc_lora_options lora = {.rank = (int)strtol(argv[2], NULL, 10),
                             .target_pattern = given ? argv[3] : NULL};
     mc_load_options load = {.lora = &lora, .saved_heads = true};
+    mc_model *m = mc_model_from_pretrained(ctx, argv[0], &load);
+    if (!m) return FAILED;
+    disturb(mc_model_module(m));
+    return mc_model_save(m, argv[1]) == MC_OK ? 0 : FAILED;
+}
+
+static int prompt(mc_context *ctx, char **argv)
+{
+    mc_soft_prompt_options prompt = {.tokens = (int)strtol(argv[2], NULL, 10)};
+    mc_load_options load = {.soft_prompt = &prompt, .saved_heads = true};
     mc_model *m = mc_model_from_pretrained(ctx, argv[0], &load);
     if (!m) return FAILED;
     disturb(mc_model_module(m));
@@ -182,6 +197,43 @@ static int run(mc_context *ctx, char **argv)
     return mc_failed(ctx) ? FAILED : 0;
 }
 
+/* ---- generate -------------------------------------------------------------------------------- */
+
+/* (sequences, most) of the answers to rows of ids. */
+static mc_tensor *answers(mc_tape *t, mc_model *m, mc_tensor *ids, const mc_lengths *lengths,
+                          int most)
+{
+    int width = (int)ids->shape.dim[1];
+    const int32_t *rows[64], *data = mc_tensor_data(ids);
+    float values[64 * 64];
+    if (lengths->count > 64 || most > 64) return NULL;
+    for (int i = 0; i < lengths->count; i++) rows[i] = data + (size_t)i * (size_t)width;
+    mc_generation *out = mc_model_generate(m, rows, lengths->length, lengths->count,
+                                           &(mc_generate_options){.max_new_tokens = most});
+    for (int i = 0; out && i < lengths->count * most; i++)
+        values[i] = i % most < out->lengths[i / most] ? (float)out->ids[i / most][i % most] : -1;
+    mc_tensor *x =
+        out ? mc_tape_input(t, MC_F32, MC_SHAPE(lengths->count, most), values, false) : NULL;
+    mc_generation_free(out);
+    return x;
+}
+
+static int generate(mc_context *ctx, char **argv)
+{
+    mc_model *m = mc_model_from_pretrained(ctx, argv[0], NULL);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, argv[1], NULL);
+    if (!m || !file) return FAILED;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    const mc_lengths *lengths = NULL;
+    mc_tensor *ids = read_ids(t, file, "ids", "lengths", &lengths);
+    outputs o = {.count = 0};
+    if (ids)
+        add(t, &o, "tokens", answers(t, m, ids, lengths, (int)strtol(argv[3], NULL, 10)), NULL);
+    if (!o.count) return FAILED;
+    write_outputs(ctx, &o, argv[2]);
+    return mc_failed(ctx) ? FAILED : 0;
+}
+
 static void print_line(void *user, mc_log_level level, const char *line)
 {
     (void)user;
@@ -200,11 +252,17 @@ int main(int argc, char **argv)
         code = run(ctx, argv + 2);
     else if (argc == 6 && strcmp(argv[1], "adapt") == 0)
         code = adapt(ctx, argv + 2);
+    else if (argc == 5 && strcmp(argv[1], "prompt") == 0)
+        code = prompt(ctx, argv + 2);
+    else if (argc == 6 && strcmp(argv[1], "generate") == 0)
+        code = generate(ctx, argv + 2);
     else if (argc == 4 && strcmp(argv[1], "merge") == 0)
         code = merge(ctx, argv + 2);
     else
-        fail("expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, convert FOLDER OUT FORM, "
-             "adapt FOLDER OUT RANK PATTERN, merge FOLDER OUT, or run FOLDER INPUT OUTPUT");
+        fail(
+            "expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, convert FOLDER OUT FORM, "
+            "adapt FOLDER OUT RANK PATTERN, prompt FOLDER OUT TOKENS, merge FOLDER OUT, run FOLDER "
+            "INPUT OUTPUT, or generate FOLDER INPUT OUTPUT TOKENS");
     if (mc_failed(ctx)) mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return code;

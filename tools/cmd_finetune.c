@@ -51,13 +51,14 @@ static mc_model *open_model(finetune *f, int outputs)
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = outputs,
                             .revision = o->revision,
-                            .recompute = train_recomputes[o->train.recompute],
-                            .lora = lora_options_of(&o->lora)};
+                            .recompute = train_recomputes[o->train.recompute]};
     const char *weights = o->pretrained;
+    lora_options_load(&o->lora, &load);
     if (f->checkpoints.resumed) {
         weights = mc_checkpoint_folder(f->checkpoints.resumed);
         load.revision = NULL;
-        load.lora = NULL; /* the folder has the factors */
+        load.lora = NULL; /* the folder has the adapter */
+        load.soft_prompt = NULL;
     }
     if (weights) return mc_model_from_pretrained_of(f->ctx, family, weights, &load);
     return mc_model_new(f->ctx, family, o->config, NULL, &load);
@@ -91,6 +92,7 @@ static bool open_data(finetune *f)
                             &f->val_rows))
         return false;
     f->model = open_model(f, mc_dataset_outputs(f->train_rows));
+    if (!f->checkpoints.resumed) lora_begin_prompt(f->ctx, &o->lora, f->model, f->tokenizer);
     int64_t positions = mc_model_get_shape(f->model).positions;
     if (positions && o->data.max_length > positions)
         run_log_line(&f->log, "the model has %lld positions: texts are cut there, not at %lld",
@@ -376,8 +378,9 @@ static int check(const args_spec *spec, finetune_options *o)
 {
     const char *wrong = lora_options_check(&o->lora);
     if (wrong) return args_error(spec, "%s", wrong);
-    if (o->lora.rank && o->config)
-        return args_error(spec, "--lora-rank: expected --pretrained, which gives the base");
+    if (lora_options_given(&o->lora) && o->config)
+        return args_error(spec, "%s: expected --pretrained, which gives the base",
+                          o->lora.rank ? "--lora-rank" : "--virtual-tokens");
     if (!data_check(spec, &o->data, family_names()[o->model], true)) return EXIT_USAGE;
     if (o->pretrained && o->config)
         return args_error(spec, "expected one of --pretrained and --config, not both");

@@ -71,8 +71,8 @@ static void make_model(plan *p)
     bool classifies = mc_family_kind(family) == MC_MODEL_ENCODER;
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = classifies ? 2 : 0,
-                            .recompute = train_recomputes[o->train.recompute],
-                            .lora = lora_options_of(&o->lora)};
+                            .recompute = train_recomputes[o->train.recompute]};
+    lora_options_load(&o->lora, &load);
     p->model = mc_model_new(p->dry, family, o->config, NULL, &load);
     mc_model_shape shape = mc_model_get_shape(p->model);
     int64_t usual = shape.kind == MC_MODEL_DECODER ? 1024 : 512;
@@ -268,7 +268,7 @@ static double flops_of(const plan *p)
 static const char *formula_of(const plan *p)
 {
     if (mc_model_get_shape(p->model).kind == MC_MODEL_ENCODER_DECODER) return "both stacks";
-    return p->o.lora.rank ? "(4 N + 12 L D T)" : "(6 N + 12 L D T)";
+    return lora_options_given(&p->o.lora) ? "(4 N + 12 L D T)" : "(6 N + 12 L D T)";
 }
 
 static void report(const plan *p)

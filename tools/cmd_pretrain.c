@@ -129,7 +129,7 @@ static void make_loaders(pretrain *p)
 static void explain_flops(const pretrain *p, char *to, size_t room)
 {
     const mc_model_shape *c = &p->shape;
-    if (mc_model_lora(p->work.model))
+    if (mc_model_lora(p->work.model) || mc_model_soft_prompt(p->work.model))
         snprintf(to, room, "%.4g FLOP a token, 4 for each frozen parameter", p->flops);
     else if (c->kind == MC_MODEL_DECODER)
         snprintf(to, room,
@@ -287,8 +287,10 @@ static bool check(const args_spec *spec, pretrain_options *o, int *code)
     const char *wrong = NULL, *lora = lora_options_check(&o->lora);
     if (lora)
         wrong = lora;
-    else if (o->lora.rank && o->config)
-        wrong = "--lora-rank: expected --pretrained, which gives the base";
+    else if (lora_options_given(&o->lora) && o->config)
+        wrong = "--lora-rank, --virtual-tokens: expected --pretrained, which gives the base";
+    else if (o->lora.virtual_tokens && o->separate_documents)
+        wrong = "--separate-documents: documents of a sequence take no virtual tokens";
     else if (o->config && o->pretrained)
         wrong = "expected one of --config and --pretrained, not both";
     else if (!o->config && !o->pretrained && !o->resume)

@@ -63,7 +63,12 @@ static bool next_batches(finetune *f)
 
 static void train_step(finetune *f)
 {
-    if (mc_step_run(f->ctx, f->batch[0]->key, step, f)) return;
+    uint64_t key = f->batch[0]->key; /* 0: batches of any shape, which no recording fits */
+    if (key)
+        mc_step_run(f->ctx, key, step, f);
+    else
+        step(f->ctx, f);
+    if (mc_failed(f->ctx)) return;
     f->tokens[++f->step % FINETUNE_STEPS_KEPT] = f->batch[0]->all_tokens;
     report(f, f->o.train.device == TRAIN_CPU ? 0 : 1);
 }

@@ -22,6 +22,14 @@ void lora_add_rows(args_table *table, lora_options *o)
              .default_text = "the classification head", .known_as = "modules-to-save"},
             {ARGS_FLAG("lora-rslora", &o->rslora, "alpha / sqrt(rank) in place of alpha / rank"),
              .given = &o->rslora_given, .known_as = "use-rslora"},
+            {ARGS_HEADING(
+                "Soft prompts: vectors before each text are trained and saved, as PEFT's")},
+            {ARGS_INT("virtual-tokens", &o->virtual_tokens, 0, 1 << 16,
+                      "how many before each text; 0: none"),
+             .known_as = "num-virtual-tokens"},
+            {ARGS_TEXT("virtual-tokens-text", &o->virtual_text,
+                       "words that they begin as, repeated or cut"),
+             .default_text = "random values", .known_as = "prompt-tuning-init-text"},
             {0},
         });
 }
@@ -47,6 +55,10 @@ const char *lora_options_check(lora_options *o)
 {
     bool all = o->targets && strcmp(o->targets, "all-linear") == 0;
     bool others = o->alpha_given || o->dropout_given || o->rslora_given || o->targets || o->save;
+    o->prompt.tokens = o->virtual_tokens;
+    if (o->virtual_text && !o->virtual_tokens)
+        return "--virtual-tokens-text without --virtual-tokens";
+    if (o->virtual_tokens && o->rank) return "expected one of --lora-rank and --virtual-tokens";
     if (!o->rank) return others ? "options of LoRA without --lora-rank" : NULL;
     if (o->alpha == 0) return "--lora-alpha 0: the factors would do nothing";
     if (o->targets && !all && !split(o->targets, o->text[0], o->target_names))
@@ -63,16 +75,41 @@ const char *lora_options_check(lora_options *o)
     return NULL;
 }
 
-const mc_lora_options *lora_options_of(const lora_options *o) { return o->rank ? &o->read : NULL; }
+bool lora_options_given(const lora_options *o) { return o->rank || o->virtual_tokens; }
+
+void lora_options_load(const lora_options *o, mc_load_options *load)
+{
+    if (o->rank) load->lora = &o->read;
+    if (o->virtual_tokens) load->soft_prompt = &o->prompt;
+}
+
+void lora_begin_prompt(mc_context *ctx, const lora_options *o, mc_model *model,
+                       const mc_tokenizer *tokenizer)
+{
+    const char *text = o->virtual_text;
+    mc_encoding words = {.ids = NULL};
+    if (!text || mc_failed(ctx)) return;
+    if (mc_tokenizer_encode(tokenizer, text, strlen(text), NULL, 0, 0, &words) || !words.count)
+        mc_set_error(ctx, MC_ERR_ARGUMENT, "--virtual-tokens-text: no token in \"%.200s\"", text);
+    else
+        mc_soft_prompt_set_words(model, words.ids, (int)words.count);
+    mc_encoding_release(&words);
+}
 
 void lora_tell(run_log *log, mc_model *model)
 {
-    const mc_lora_options *o = mc_model_lora(model);
-    if (!o) return;
+    const mc_lora_options *lora = mc_model_lora(model);
+    const mc_soft_prompt_options *prompt = mc_model_soft_prompt(model);
+    char what[64];
+    if (!lora && !prompt) return;
+    if (lora)
+        snprintf(what, sizeof what, "LoRA of rank %d", lora->rank);
+    else
+        snprintf(what, sizeof what, "%d virtual tokens", prompt->tokens);
     double all = (double)mc_module_parameter_count(mc_model_module(model));
     double trained = (double)mc_model_trainable_count(model);
-    run_log_line(log, "LoRA of rank %d: %.3f M parameters are trained, %.3f %% of all", o->rank,
-                 1e-6 * trained, 100 * trained / all);
+    run_log_line(log, "%s: %.3f M parameters are trained, %.3f %% of all", what, 1e-6 * trained,
+                 100 * trained / all);
 }
 
 void lora_add_settings(settings *list, const lora_options *o)
@@ -80,6 +117,10 @@ void lora_add_settings(settings *list, const lora_options *o)
     char number[16] = "";
     if (o->rank) snprintf(number, sizeof number, "%d", o->rank);
     settings_add(list, "lora-rank", number);
+    number[0] = '\0';
+    if (o->virtual_tokens) snprintf(number, sizeof number, "%d", o->virtual_tokens);
+    settings_add(list, "virtual-tokens", number);
+    settings_add(list, "virtual-tokens-text", o->virtual_text ? o->virtual_text : "");
     if (!o->rank) return;
     settings_add_real(list, "lora-alpha", o->alpha);
     settings_add_real(list, "lora-dropout", o->dropout);

@@ -1,4 +1,5 @@
-/* LoRA on the command line, for the commands that train: options, and what they stand for. */
+/* Adapters on the command line, LoRA's and soft prompts, for the commands that train: options, and
+ * what they stand for. */
 #ifndef MC_TOOLS_LORA_OPTIONS_H
 #define MC_TOOLS_LORA_OPTIONS_H
 
@@ -8,17 +9,20 @@
 
 enum { LORA_NAMES = 64, LORA_TEXT = 2048 };
 
-/* All zero: no LoRA. */
+/* All zero: no adapter. */
 typedef struct lora_options {
     /* as on the command line */
     int rank; /* 0: no LoRA */
     double alpha, dropout;
     bool rslora, alpha_given, dropout_given, rslora_given;
     const char *targets, *save; /* with commas between; NULL: by default */
+    int virtual_tokens;         /* 0: no soft prompt */
+    const char *virtual_text;   /* that the virtual tokens begin as; NULL: random values */
     /* as lora_options_read takes them apart */
     char text[2][LORA_TEXT];
     const char *target_names[LORA_NAMES + 1], *save_names[LORA_NAMES + 1];
     mc_lora_options read;
+    mc_soft_prompt_options prompt;
 } lora_options;
 
 /* The initial value of an options struct. */
@@ -40,9 +44,14 @@ typedef struct lora_options {
 void lora_add_rows(args_table *table, lora_options *o);
 /* Takes the lists apart. NULL, or what is wrong: a message for args_error. */
 const char *lora_options_check(lora_options *o);
-/* For mc_load_options.lora; NULL: no LoRA. The options have to stay where they are. */
-const mc_lora_options *lora_options_of(const lora_options *o);
-/* A line about how much is trained, where the model has factors. */
+/* Whether an adapter is asked for. */
+bool lora_options_given(const lora_options *o);
+/* Sets mc_load_options.lora or .soft_prompt. The options have to stay where they are. */
+void lora_options_load(const lora_options *o, mc_load_options *load);
+/* Lets the virtual tokens of a loaded model begin as the words of a text, if one was given. */
+void lora_begin_prompt(mc_context *ctx, const lora_options *o, mc_model *model,
+                       const mc_tokenizer *tokenizer);
+/* A line about how much is trained, where the model has an adapter. */
 void lora_tell(run_log *log, mc_model *model);
 /* The settings that a run which goes on must have too. */
 void lora_add_settings(settings *list, const lora_options *o);

@@ -21,7 +21,7 @@ bool pretrain_find_model(pretrain *p)
     const char *weights = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
     const char *family = family_names()[p->o.model];
     mc_load_options load = load_options(p);
-    if (!p->resumed) load.lora = lora_options_of(&p->o.lora); /* a checkpoint has the factors */
+    if (!p->resumed) lora_options_load(&p->o.lora, &load); /* a checkpoint has the adapter */
     mc_model_heads heads = pretrain_heads(p);
     p->work.model = weights ? mc_model_from_pretrained_of(p->ctx, family, weights, &load)
                             : mc_model_new(p->ctx, family, p->o.config, &heads, &load);

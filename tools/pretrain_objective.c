@@ -129,6 +129,9 @@ bool pretrain_find_objective(pretrain *p)
     mc_objective_style *style = &objective->style;
     style->next_sentence = style->next_sentence && !p->o.no_nsp;
     if (!has_heads(p, style) || !choose_length(p) || !open_tokenizer(p, style)) return false;
+    if (p->o.lora.virtual_text && !p->tokenizer)
+        return pretrain_refuse(p, "--virtual-tokens-text needs --tokenizer, to read it with");
+    if (!p->resumed) lora_begin_prompt(p->ctx, &p->o.lora, p->work.model, p->tokenizer);
     if (mc_objective_find_tokens(p->ctx, style, p->tokenizer, &objective->tokens)) return false;
     mc_model_objective_tokens(p->work.model, &objective->tokens);
     objective->seq_length = (int)p->o.seq_length;

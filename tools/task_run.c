@@ -33,6 +33,7 @@ int task_sizes(int device, const mc_model *model, const mc_dataset *dataset)
     bool first_token = mc_model_get_shape(model).kind == MC_MODEL_ENCODER;
     bool prompted = kind == MC_TASK_GENERATE || kind == MC_TASK_ANSWER;
     bool values = kind == MC_TASK_MULTI_LABEL || kind == MC_TASK_REGRESS;
+    if (mc_model_soft_prompt(model)) return 0; /* which needs lengths that the host knows */
     return device == TRAIN_CPU || values || !(prompted || first_token) ? 0 : 16;
 }
 

@@ -18,8 +18,10 @@ typedef struct mc_load_options {
     mc_recompute recompute; /* of the model's blocks */
     const struct mc_lora_options
         *lora; /* adds factors: see mc_lora_add (models/lora.h); NULL: none */
-    /* Of an adapter (models/lora.h): the folder or identifier of its base, in place of the one that
-     * it names. Errors: a model that is no adapter. */
+    const struct mc_soft_prompt_options
+        *soft_prompt; /* adds virtual tokens: see mc_soft_prompt_add (models/soft_prompt.h) */
+    /* Of an adapter, of either kind: the folder or identifier of its base, in place of the one
+     * that it names. Errors: a model that is no adapter. */
     const char *base;
     /* Where an identifier's files come from: see core/hub/hub.h. Of a folder they say nothing. */
     const char *revision;  /* a branch, a tag or a commit; NULL: "main" */

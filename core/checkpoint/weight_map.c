@@ -72,7 +72,8 @@ bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool
     const char *rest;
     const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
     out[0] = '\0';
-    if (map->adapter_prefix && !expand(out, map->adapter_prefix, 0, 0)) return false;
+    bool bare = map->adapter_bare && strcmp(ours, map->adapter_bare) == 0;
+    if (map->adapter_prefix && !bare && !expand(out, map->adapter_prefix, 0, 0)) return false;
     if (!rule) return map->adapter_prefix && expand(out, ours, 0, 0);
     return (!prefixed || rule->head || expand(out, map->base_prefix, 0, 0)) &&
            expand(out, rule->theirs, number, layers) && expand(out, rest, 0, 0);

@@ -46,6 +46,7 @@ typedef struct mc_weight_map {
      * rule fits), factors have their names' rules but lie as they are, and what an adapter has no
      * part in is left out; else factors are, unless `with_factors`. */
     const char *adapter_prefix;
+    const char *adapter_bare; /* with it: our one name that nothing stands before; NULL: none */
     bool with_factors;
 } mc_weight_map;
 

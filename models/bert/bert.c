@@ -178,16 +178,15 @@ static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
     mc_bert_parts *parts = m->parts;
     const mc_bert_config *c = m->config;
     mc_tensor *positions = mc_embedding_table(t, parts->positions);
-    bool by_ids = parts->first_position && in->call.key_mask;
+    bool by_ids = parts->first_position && in->call.key_mask && !in->rows;
     mc_tensor *rows = by_ids ? positions_by_ids(t, m, in) : in->positions;
     if (parts->first_position && !by_ids)
         positions =
             mc_slice(t, positions, 0, parts->first_position, c->positions - parts->first_position);
-    mc_tensor *tables[] = {mc_embedding_table(t, m->words), positions,
-                           mc_embedding_table(t, parts->types)};
-    mc_tensor *indices[] = {in->ids, rows, in->types};
+    mc_tensor *tables[] = {positions, mc_embedding_table(t, parts->types)};
+    mc_tensor *indices[] = {rows, in->types};
     mc_scope scope = mc_scope_begin(t, false);
-    mc_tensor *sum = positions && rows ? mc_embed(t, 3, tables, indices) : NULL;
+    mc_tensor *sum = positions && rows ? mc_embed_words(t, m, in, 2, tables, indices, 1) : NULL;
     mc_tensor *x = sum ? mc_layernorm_forward(t, parts->embedding_norm, sum) : NULL;
     x = x ? mc_dropout(t, x, c->dropout) : NULL;
     mc_scope_end(t, scope, x);

@@ -21,6 +21,7 @@ typedef struct mc_decoder {
     mc_context *ctx;
     const char *model; /* in errors: "GPT-2" */
     int64_t vocab, positions;
+    int32_t before;     /* tokens of the model's own in the cache before every sequence's */
     const int32_t *eos; /* the model's own */
     int eos_count;
     void *state;

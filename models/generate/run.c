@@ -19,8 +19,8 @@ static void set_row(mc_generator *g, int row, int answer)
     int32_t *at = g->row_state + row, last = a->length - 1;
     g->decoder.place(g->decoder.state, answer, at, stride);
     at[MC_ROW_TOKEN * stride] = a->ids[last];
-    at[MC_ROW_POSITION * stride] = last;
-    at[MC_ROW_LENGTH * stride] = a->length;
+    at[MC_ROW_POSITION * stride] = last + g->decoder.before;
+    at[MC_ROW_LENGTH * stride] = a->length + g->decoder.before;
     at[MC_ROW_ANSWER * stride] = answer;
     at[MC_ROW_STEP * stride] = at[MC_ROW_TICK * stride] = g->steps;
     at[MC_ROW_ENDED * stride] = 0;

@@ -166,10 +166,9 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
     gpt2_parts *parts = m->parts;
     const mc_gpt2_config *c = m->config;
-    mc_tensor *tables[] = {mc_embedding_table(t, m->words),
-                           mc_embedding_table(t, parts->positions)};
-    mc_tensor *indices[] = {in->ids, in->positions};
-    mc_tensor *x = mc_run_embedding(t, 2, tables, indices, 1, c->embedding_dropout);
+    mc_tensor *positions = mc_embedding_table(t, parts->positions);
+    mc_tensor *x =
+        mc_run_embedding(t, m, in, 1, &positions, &in->positions, 1, c->embedding_dropout);
     return mc_run_stack(t, m->decoder, x, parts->norm, &in->call);
 }
 

@@ -153,8 +153,7 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
     gptj_parts *parts = m->parts;
     const mc_gptj_config *c = m->config;
-    mc_tensor *words = mc_embedding_table(t, m->words);
-    mc_tensor *x = mc_run_embedding(t, 1, &words, &in->ids, 1, c->embedding_dropout);
+    mc_tensor *x = mc_run_embedding(t, m, in, 0, NULL, NULL, 1, c->embedding_dropout);
     return mc_run_stack(t, m->decoder, x, parts->norm, &in->call);
 }
 

@@ -72,7 +72,7 @@ static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 {
     mc_bert_parts *parts = m->parts;
     const mc_roberta_config *c = m->config;
-    mc_tensor *x = mc_first_tokens(t, out->last_hidden);
+    mc_tensor *x = mc_first_tokens(t, out->with_prompt);
     x = x ? mc_dropout(t, x, c->classifier_dropout) : NULL;
     x = x ? mc_linear_forward_activated(t, parts->classifier_dense, x, MC_ACTIVATION_TANH) : NULL;
     x = x ? mc_dropout(t, x, c->classifier_dropout) : NULL;

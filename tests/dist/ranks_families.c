@@ -33,12 +33,13 @@ static part rows_of(int rank, int ranks)
     return (part){PACKED, first, end - first};
 }
 
-/* `lora`: NULL: all parameters. */
+/* `adapter` has .lora or .soft_prompt; neither: all parameters. */
 static training train(mc_context *ctx, const tiny_family *f, mc_recompute recompute,
-                      const mc_lora_options *lora)
+                      const mc_load_options *adapter)
 {
     training out = {0};
-    mc_load_options load = {.recompute = recompute, .lora = lora};
+    mc_load_options load = *adapter;
+    load.recompute = recompute;
     mc_model *model = tiny_model(ctx, f, &load);
     mc_model_set_dropout(model, 0);
     /* eps: keys' biases have no gradient but rounding's, which must not decide where they go */
@@ -89,15 +90,15 @@ static void compare(difference *d, const training *a, const training *b)
 }
 
 static bool run_family(mc_context *ctx, mc_context *alone, const tiny_family *f,
-                       const mc_lora_options *lora)
+                       const mc_load_options *adapter, const char *what)
 {
-    training single = train(alone, f, MC_RECOMPUTE_NONE, lora);
+    training single = train(alone, f, MC_RECOMPUTE_NONE, adapter);
     bool learns = single.loss[STEPS - 1] < single.loss[0];
     difference d = {0};
     for (int level = 0; level <= 3; level++)
         for (mc_recompute how = MC_RECOMPUTE_NONE; how <= MC_RECOMPUTE_FULL; how++) {
             ctx->zero_level = level;
-            training together = train(ctx, f, how, lora);
+            training together = train(ctx, f, how, adapter);
             compare(&d, &together, &single);
             free(together.end);
         }
@@ -107,7 +108,7 @@ static bool run_family(mc_context *ctx, mc_context *alone, const tiny_family *f,
     bool good = !failed && learns && d.loss <= 1e-5 && d.norm <= 1e-4 && d.end <= 1e-5;
     if (mc_rank(ctx) == 0 || !good)
         printf("%s rank %d: %s%s: loss %.1e norm %.1e parameters %.1e%s\n", good ? "ok" : "FAILED",
-               mc_rank(ctx), f->name, lora ? ", LoRA" : "", d.loss, d.norm, d.end,
+               mc_rank(ctx), f->name, what, d.loss, d.norm, d.end,
                learns ? "" : " (it does not learn)");
     return good;
 }
@@ -121,9 +122,16 @@ int main(void)
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     bool good = mc_world_size(ctx) <= BATCH;
     const mc_lora_options lora = {.rank = 2, .alpha = 8, .target_pattern = "all-linear"};
-    for (int i = 0; i < TINY_FAMILIES; i++)
-        good &= run_family(ctx, alone, &tiny_families[i], NULL) &&
-                run_family(ctx, alone, &tiny_families[i], &lora);
+    const mc_soft_prompt_options prompt = {.tokens = 2};
+    const mc_load_options none = {.lora = NULL}, factors = {.lora = &lora},
+                          virtual_tokens = {.soft_prompt = &prompt};
+    for (int i = 0; i < TINY_FAMILIES; i++) {
+        const tiny_family *f = &tiny_families[i];
+        bool prompts = strncmp(f->name, "cpm", 3) != 0; /* which has none */
+        good &= run_family(ctx, alone, f, &none, "") &&
+                run_family(ctx, alone, f, &factors, ", LoRA") &&
+                (!prompts || run_family(ctx, alone, f, &virtual_tokens, ", virtual tokens"));
+    }
     mc_context_free(ctx);
     mc_context_free(alone);
     printf(good ? "" : "some cases FAILED\n");

@@ -164,6 +164,28 @@ static inline mc_tensor *family_loss(mc_tape *t, mc_model *model, part p)
     return mc_model_loss(t, model, hidden, labels);
 }
 
+/* ---- training -------------------------------------------------------------------------------- */
+
+/* Steps of Adam on the batch. */
+static inline void train_steps(mc_context *ctx, mc_model *model, const mc_adam_options *options,
+                               int steps)
+{
+    mc_optimizer *adam = mc_adam_new(ctx, options);
+    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+    mc_optimizer_add(adam, mc_model_module(model));
+    mc_optim_manager_add(optim, adam, NULL);
+    for (int i = 0; i < steps; i++) {
+        mc_optim_manager_zero_grad(optim);
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_optim_manager_backward(optim, t, family_loss(t, model, (part){PACKED, -1}));
+        mc_tape_end(t);
+        mc_optim_manager_step(optim);
+    }
+    assert_good(ctx);
+    mc_optim_manager_free(optim);
+    mc_optimizer_free(adam);
+}
+
 /* ---- what it gives --------------------------------------------------------------------------- */
 
 enum { MOST_LOGITS = BATCH * WIDTH * VOCABULARY };

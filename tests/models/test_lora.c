@@ -189,24 +189,6 @@ static void test_gradients(void **state)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-static void train_steps(mc_context *ctx, mc_model *model, int steps)
-{
-    mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 0.01f, .weight_decay = 0.1f});
-    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
-    mc_optimizer_add(adam, mc_model_module(model));
-    mc_optim_manager_add(optim, adam, NULL);
-    for (int i = 0; i < steps; i++) {
-        mc_optim_manager_zero_grad(optim);
-        mc_tape *t = mc_tape_begin(ctx);
-        mc_optim_manager_backward(optim, t, family_loss(t, model, (part){PACKED, -1}));
-        mc_tape_end(t);
-        mc_optim_manager_step(optim);
-    }
-    assert_good(ctx);
-    mc_optim_manager_free(optim);
-    mc_optimizer_free(adam);
-}
-
 /* Factors change, and nothing else, in 16 bits too. */
 static void test_training(void **state)
 {
@@ -220,7 +202,7 @@ static void test_training(void **state)
             mc_model *model = tiny_model(ctx, &tiny_families[f], &load);
             int64_t count, at = 0;
             float *before = parameter_values(mc_model_module(model), &count);
-            train_steps(ctx, model, 3);
+            train_steps(ctx, model, &(mc_adam_options){.lr = 0.01f, .weight_decay = 0.1f}, 3);
             float *after = parameter_values(mc_model_module(model), &count);
             mc_parameter_iterator it = {0};
             for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(model), &it));) {

@@ -8,8 +8,8 @@
 #include "tests/faults.h"
 #include "tests/models/family_test.h"
 
-/* The last with LoRA's factors. */
-static const char *const names[] = {"t5", "cpm1", "gptj", "gpt2"};
+/* The last two with LoRA's factors, and with virtual tokens. */
+static const char *const names[] = {"t5", "cpm1", "gptj", "gpt2", "gpt2"};
 enum { NAMES = sizeof names / sizeof *names, ANSWER = 3 };
 
 typedef struct trial {
@@ -133,12 +133,14 @@ static void test_each_allocation(void **state)
         mc_model *model = tiny_model(ctx, tiny(names[f]), NULL);
         mc_model_set_dropout(model, 0); /* steps that failed have drawn numbers */
         assert_int_equal(mc_model_save(model, folder.path), MC_OK);
-        bool adapted = f == NAMES - 1;
+        bool prompted = f == NAMES - 1, adapted = f >= NAMES - 2;
         char adapter[512];
         snprintf(adapter, sizeof adapter, "%s", temp_path(&folder, "adapter"));
         if (adapted) {
             mc_lora_options lora = {.rank = 2, .base = folder.path};
-            mc_lora_add(model, &lora);
+            mc_soft_prompt_options prompt = {.tokens = 2, .base = folder.path};
+            if (prompted) mc_soft_prompt_add(model, &prompt);
+            if (!prompted) mc_lora_add(model, &lora);
             assert_int_equal(mc_model_save(model, adapter), MC_OK);
         }
         mc_context_free(ctx);

@@ -1,5 +1,5 @@
-/* LoRA on the command line: a run that goes on, the adapter as a model of other commands, and
- * merged. */
+/* Adapters on the command line, LoRA's and soft prompts: a run that goes on, the adapter as a model
+ * of other commands, and merged. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -140,10 +140,54 @@ static void options_are_checked(void **state)
     must("$P --steps 1 --lora-targets all-linear --lora-save ln_f --lora-rslora");
 }
 
+#define PROMPT "${P% --lora-rank*} --virtual-tokens 4 "
+
+/* The same of virtual tokens. */
+static void prompts_go_on_to_the_bit(void **state)
+{
+    (void)state;
+    must(PROMPT "--output prompt");
+    must_hold(err, "4 virtual tokens: 0.000 M parameters are trained");
+    must(PROMPT "--output half --stop-after 7 && test -f half/adapter_model.safetensors && "
+                "! test -f half/model.safetensors");
+    must_refuse(1, "--virtual-tokens is 5", PROMPT "--output half --resume --virtual-tokens 5");
+    must(PROMPT "--output half --resume && "
+                "cmp prompt/adapter_model.safetensors half/adapter_model.safetensors");
+}
+
+static void prompts_are_models(void **state)
+{
+    (void)state;
+    must(PROMPT "--steps 2");
+    double first = result("loss=");
+    must(PROMPT); /* all tokens are as frequent: little is to be gained without the order */
+    if (!(result("loss=") < first)) fail_msg("%g, then %s", first, out);
+    must("$MC generate gpt2 --pretrained prompt --ids --prompt '1 4 7' --max-new-tokens 6");
+    must("$MC info prompt --tensors");
+    must_hold(out, "prompt_embeddings  F32 (4, 16)");
+    must_refuse(1, "cannot be merged", "$MC convert prompt other --merge");
+    must("$MC plan gpt2 --config base --virtual-tokens 4 --seq-length 16");
+}
+
+static void prompts_are_checked(void **state)
+{
+    (void)state;
+    must_refuse(2, "one of --lora-rank and", "$P --virtual-tokens 4");
+    must_refuse(2, "without --virtual-tokens", "$P --virtual-tokens-text yes");
+    must_refuse(2, "--pretrained",
+                "$MC pretrain gpt2 --config base --data train.bin "
+                "--virtual-tokens 4 --seq-length 16");
+    must_refuse(2, "take no virtual tokens", PROMPT "--separate-documents");
+    must_refuse(1, "the model has 20 positions", PROMPT "--seq-length 21");
+    must_refuse(1, "needs --tokenizer", PROMPT "--virtual-tokens-text yes");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_on_to_the_bit), cmocka_unit_test(learns),
-        cmocka_unit_test(adapters_are_models), cmocka_unit_test(options_are_checked)};
+        cmocka_unit_test(goes_on_to_the_bit),       cmocka_unit_test(learns),
+        cmocka_unit_test(adapters_are_models),      cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(prompts_go_on_to_the_bit), cmocka_unit_test(prompts_are_models),
+        cmocka_unit_test(prompts_are_checked)};
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -1,0 +1,82 @@
+/* Adapters: what is trained beside a frozen model, and kept in PEFT's files. Factors of weights
+ * (lora.c) and virtual tokens before every sequence (soft_prompt.c) share what is here. */
+#ifndef MC_MODELS_ADAPTER_INTERNAL_H
+#define MC_MODELS_ADAPTER_INTERNAL_H
+
+#include "models/lora.h"
+#include "models/model_internal.h"
+#include "models/soft_prompt.h"
+
+enum { MC_ADAPTER_NAMES = 64 }; /* targets, and modules to save, at most */
+
+/* A model's adapter, of one of the two kinds. All that it points to lives as long as the model. */
+typedef struct mc_model_adapter {
+    const char *kind;              /* in messages: "LoRA", "soft prompt" */
+    mc_lora_options lora;          /* with defaults filled in; rank 0: no factors */
+    mc_soft_prompt_options prompt; /* the same; tokens 0: no virtual tokens */
+    mc_parameter *vectors;         /* (tokens * stacks, dim): of the virtual tokens */
+    const char *const *modules;    /* that are trained and saved whole */
+    const char *base;              /* what its files name as the base; NULL: nothing */
+} mc_model_adapter;
+
+/* Gives a model an adapter that holds nothing yet: freezes all but the modules to save (NULL: the
+ * classification head). `base` NULL: what the model was loaded from. NULL after an error: the model
+ * has an adapter, or names that no adapter can have; a module that it does not have. */
+mc_model_adapter *mc_adapter_begin(mc_model *m, const char *kind, const char *const *modules,
+                                   const char *base);
+/* A copy of a list that lives as long as the model. */
+const char *const *mc_adapter_copy_list(mc_model *m, const char *kind, const char *const *list,
+                                        const char *what);
+/* The name of a parameter in `transformers` without ".weight" or ".bias": its module's. */
+bool mc_adapter_module_name(const mc_model *m, const mc_parameter *p, char out[MC_NAME_MAX]);
+/* Whether a module's name is `name` or ends with it, whole parts compared. */
+bool mc_adapter_name_ends(const char *module, const char *name);
+/* Before the base's weights are loaded: has what is not in its file, and so gets initial values,
+ * trained and saved with the adapter, since nothing else would keep it. */
+bool mc_adapter_save_new(mc_model *m, const mc_model_file *f);
+/* A family's weight map for the files of an adapter, of virtual tokens or of factors. */
+mc_weight_map mc_adapter_map(const mc_family *family, bool virtual_tokens);
+
+/* ---- virtual tokens (soft_prompt.c) ---------------------------------------------------------- */
+
+/* How many come before each sequence of the stack that ids go into; 0: none. */
+int mc_virtual_tokens(const mc_model *m);
+/* Puts them before each sequence of in->lengths: from here on the input's lengths, positions, types
+ * and key mask are those of the longer sequences, and in->rows says which row is which. in->ids
+ * remain without. Nothing where the model has none. False after an error. */
+bool mc_virtual_tokens_prepend(mc_tape *t, mc_model *m, mc_stack_input *in);
+/* The rows of `hidden` without the virtual tokens', with the lengths of in->ids; itself where there
+ * are none. */
+mc_tensor *mc_virtual_tokens_drop(mc_tape *t, mc_tensor *hidden, const mc_stack_input *in);
+/* (tokens, dim): what they are embedded as. */
+mc_tensor *mc_virtual_tokens_table(mc_tape *t, mc_model *m);
+
+/* ---- folders (adapter_file.c) ---------------------------------------------------------------- */
+
+/* An adapter's folder, opened. */
+typedef struct mc_adapter_file {
+    mc_context *ctx;
+    cJSON *json;
+    char path[MC_PATH_MAX]; /* of adapter_config.json */
+    const char *targets[MC_ADAPTER_NAMES + 1], *modules[MC_ADAPTER_NAMES + 1];
+    bool virtual_tokens;           /* whether `prompt` says what it is, or `lora` */
+    mc_lora_options lora;          /* points into these */
+    mc_soft_prompt_options prompt; /* too */
+    int64_t token_dim;             /* 0: not said */
+    const char *base, *revision;   /* NULL: not said */
+    mc_tensor_file *weights;
+} mc_adapter_file;
+
+/* Reads adapter_config.json, and opens the weights. All but what it says is to be released in any
+ * case. */
+bool mc_adapter_file_open(mc_context *ctx, const char *folder, mc_adapter_file *out);
+void mc_adapter_file_release(mc_adapter_file *file);
+/* Classes of the classification head that is saved with the adapter; 0: none is. */
+int mc_adapter_file_classes(const mc_adapter_file *file, const mc_family *family);
+/* Fills in the factors of a model that was made with the file's options, or its virtual tokens, and
+ * what is saved with them. */
+bool mc_adapter_file_load(const mc_adapter_file *file, mc_model *m, const char *folder);
+/* The text of adapter_config.json (cJSON_free it); NULL after an error. */
+char *mc_adapter_config_text(mc_model *m);
+
+#endif
