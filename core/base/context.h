@@ -63,7 +63,10 @@ typedef enum mc_zero_level {
  * memory is half, and norms and optimizers read half. Gradients outside of blocks (embeddings, also
  * where they are tied to a head) stay f32. Should a step have more passes than the manager was told
  * of, they are f32 from the second pass on, and in all later steps; but the passes of tapes that
- * are open at the same time, as of one tape, are added up with rounding. */
+ * are open at the same time, as of one tape, are added up with rounding. At levels 2 and 3 over
+ * several ranks a rank's share of the sums is kept in the dtype that they travel in, too, if
+ * micro_steps are 1: the numbers that are kept as f32 else, in half the memory. A second pass makes
+ * it f32. */
 typedef enum mc_grad_dtype {
     MC_GRAD_DEFAULT = 0, /* as MC_GRAD_F32 */
     MC_GRAD_F32,         /* exact to the order of additions; kept, and handed to optimizers, so */

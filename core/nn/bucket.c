@@ -201,6 +201,7 @@ static bool plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, plac
         b->first = b->share * root->ctx->rank;
         b->level = root->bucket_count ? 0 : mc_bucket_level(root, b, false);
         b->gradient_dtype = mc_bucket_gradient_dtype(root, b);
+        b->kept_dtype = MC_F32;
         b->stored = mc_malloc((size_t)b->stored_count * sizeof *b->stored);
         if (!b->stored) return !mc_fail_nomem(root->ctx, "parameter buckets");
         if (!plan_values(root, b, places)) return false;
@@ -362,11 +363,11 @@ mc_status mc_module_need_gradients(mc_module_root *root)
             continue;
         }
         mc_device *home = mc_bucket_home(root, b);
-        size_t bytes = (size_t)b->share * sizeof(float);
+        b->kept_dtype = mc_bucket_kept_dtype(root, b);
+        size_t bytes = mc_bucket_kept_bytes(b);
         /* what lies on the host is set before it is read: its pages need not exist until then */
-        b->kept_gradient = b->host ? claimed(root, home, bytes, "gradients")
-                                   : zeroed(root, home, bytes, "gradients");
-        status = mc_error_status(root->ctx);
+        b->kept_gradient = claimed(root, home, bytes, "gradients");
+        status = b->kept_gradient ? mc_bucket_zero_gradient(root, b) : mc_error_status(root->ctx);
     }
     return status;
 }

@@ -346,12 +346,21 @@ static mc_status move_array(mc_module_root *root, float **array, int64_t count, 
     return status;
 }
 
+static mc_status move_sum(mc_module_root *root, mc_bucket *b, bool to_host)
+{
+    mc_status status = mc_bucket_widen_kept(root, b);
+    float *sum = b->kept_gradient;
+    if (!status) status = move_array(root, &sum, b->share, to_host);
+    b->kept_gradient = sum;
+    return status;
+}
+
 static mc_status move_arrays(mc_module_root *root, mc_bucket *b, bool to_host)
 {
     mc_status status = MC_OK;
     for (int k = 0; k < MC_STATE_SLOTS && !status; k++)
         status = move_array(root, &b->state[k], mc_bucket_held(b), to_host);
-    return status ? status : move_array(root, &b->kept_gradient, b->share, to_host);
+    return status ? status : move_sum(root, b, to_host);
 }
 
 static mc_status change_level(mc_module_root *root, mc_bucket *b, int level)
@@ -376,13 +385,19 @@ static void drop_array(mc_device *home, float **array, int64_t count)
     *array = NULL;
 }
 
+static void drop_sum(mc_device *home, mc_bucket *b)
+{
+    home->free(home, b->kept_gradient, mc_bucket_kept_bytes(b));
+    b->kept_gradient = NULL;
+}
+
 static mc_status move_to_device(mc_module_root *root, mc_bucket *b)
 {
     mc_device *home = mc_bucket_home(root, b);
     mc_status status = need_sum(root, b);
     if (status) return status;
     unpin_sum(root, b);
-    if (b->host->empty) drop_array(home, &b->kept_gradient, b->share);
+    if (b->host->empty) drop_sum(home, b);
     if (b->dtype == MC_F32) drop_array(home, &b->state[MC_STATE_MASTER], mc_bucket_held(b));
     status = move_arrays(root, b, false);
     if (status) return status;
@@ -452,7 +467,9 @@ mc_status mc_bucket_copy_sum(mc_module_root *root, mc_bucket *b, float *to)
     if (status) return status;
     if (b->host && b->host->empty)
         return device->kernels->zero(device, to, (size_t)b->share * sizeof *to);
-    return mc_home_copy(root, to, false, b->kept_gradient, b->host, b->share);
+    if (b->host) return mc_home_copy(root, to, false, b->kept_gradient, true, b->share);
+    mc_matrix kept = mc_bucket_gradient(b, b->first), sums = {to, MC_F32, b->share};
+    return device->kernels->scale(device, b->share, kept, 1, sums, false);
 }
 
 mc_status mc_bucket_gradient_stats(mc_module_root *root, mc_bucket *b, int64_t first, int64_t count,
@@ -472,7 +489,7 @@ mc_status mc_bucket_take_sum(mc_module_root *root, mc_bucket *b)
     mc_bucket_forget_sum(b);
     b->host->empty = false;
     b->host->held = MC_F32;
-    return move_array(root, &b->kept_gradient, b->share, true);
+    return move_sum(root, b, true);
 }
 
 mc_status mc_bucket_give_sum(mc_module_root *root, mc_bucket *b)
@@ -481,9 +498,9 @@ mc_status mc_bucket_give_sum(mc_module_root *root, mc_bucket *b)
     mc_status status = need_sum(root, b);
     if (status) return status;
     unpin_sum(root, b);
-    if (b->host->empty) drop_array(home, &b->kept_gradient, b->share);
+    if (b->host->empty) drop_sum(home, b);
     mc_bucket_forget_sum(b);
-    return move_array(root, &b->kept_gradient, b->share, false);
+    return move_sum(root, b, false);
 }
 
 bool mc_bucket_has_sum(const mc_bucket *b) { return !b->host->empty; }

@@ -67,7 +67,7 @@ static void count_buckets(const mc_module_root *root, mc_memory_plan *plan)
         if (bucket->host) continue; /* nothing else is on the device */
         if (bucket->level < 2 && bucket->gradient)
             plan->gradients += mc_bucket_gradient_bytes(bucket);
-        if (bucket->kept_gradient) plan->gradients += share * sizeof(float);
+        if (bucket->kept_gradient) plan->gradients += mc_bucket_kept_bytes(bucket);
         for (int k = 0; k < MC_STATE_SLOTS; k++)
             if (bucket->state[k]) plan->optimizer += held * sizeof(float);
     }

@@ -23,7 +23,7 @@ static void free_bucket(mc_module_root *root, mc_bucket *bucket)
     mc_bucket_drop_vectors(root, bucket);
     device->free(device, bucket->sent, (size_t)bucket->count * size);
     mc_bucket_free_host(root, bucket);
-    home->free(home, bucket->kept_gradient, (size_t)bucket->share * floats);
+    home->free(home, bucket->kept_gradient, mc_bucket_kept_bytes(bucket));
     for (int i = 0; i < MC_STATE_SLOTS; i++)
         home->free(home, bucket->state[i], (size_t)mc_bucket_held(bucket) * floats);
     mc_free(bucket->stored);

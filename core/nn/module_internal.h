@@ -78,7 +78,9 @@ struct mc_bucket {
     bool waits;                   /* levels 0 and 1: `gradient` waits to be summed with others */
     bool summed;                  /* levels 0 and 1: `gradient` is summed over ranks, at level 1 in
                                      this rank's share */
-    float *kept_gradient;         /* levels 2 and 3: (share), summed over ranks; else NULL */
+    void *kept_gradient;          /* levels 2 and 3: (share), summed over ranks; else NULL */
+    mc_dtype kept_dtype;          /* its dtype: f32, or while a step has one pass that in which
+                                     gradients travel */
     mc_blank kept_blank;          /* all of it */
     bool arrives;                 /* the sum under way arrives there, and not where it came from */
     void *sent;                   /* (count) of dtype: gradients on their way between ranks, where
@@ -112,10 +114,11 @@ static inline void *mc_bucket_value_at(const mc_bucket *b, int64_t element)
 }
 static inline mc_matrix mc_bucket_gradient(const mc_bucket *b, int64_t element)
 {
-    mc_matrix g = {NULL, b->level < 2 ? b->gradient_dtype : MC_F32, b->count};
-    if (b->level >= 2 && b->kept_gradient) g.data = b->kept_gradient + (element - b->first);
-    if (b->level < 2 && b->gradient)
-        g.data = (char *)b->gradient + (size_t)element * mc_dtype_size(g.dtype);
+    bool whole = b->level < 2;
+    mc_matrix g = {NULL, whole ? b->gradient_dtype : b->kept_dtype, b->count};
+    char *data = whole ? b->gradient : b->kept_gradient;
+    if (data)
+        g.data = data + (size_t)(whole ? element : element - b->first) * mc_dtype_size(g.dtype);
     return g;
 }
 static inline float *mc_bucket_state_at(const mc_bucket *b, int slot, int64_t element)
@@ -251,6 +254,14 @@ size_t mc_bucket_gradient_bytes(const mc_bucket *bucket);
 /* Levels 0 and 1: gradients in 16 bits become f32, and stay so. No leaf shows them, and recordings
  * are forgotten. */
 mc_status mc_bucket_widen_gradient(mc_module_root *root, mc_bucket *bucket);
+/* Levels 2 and 3: what the dtype of kept_gradient is to be where it is made; its bytes; and the
+ * same as f32 from now on. */
+mc_dtype mc_bucket_kept_dtype(const mc_module_root *root, const mc_bucket *bucket);
+static inline size_t mc_bucket_kept_bytes(const mc_bucket *b)
+{
+    return (size_t)b->share * mc_dtype_size(b->kept_dtype);
+}
+mc_status mc_bucket_widen_kept(mc_module_root *root, mc_bucket *bucket);
 /* Before and after a block's backward pass. Levels 2 and 3: makes room for the gradients that it is
  * going to add (zeros), and begins to sum what it added over all ranks into kept_gradient. Levels 0
  * and 1: begins to sum in the last backward pass of a step, once enough has come together. */

@@ -161,8 +161,7 @@ mc_status mc_bucket_zero_gradient(mc_module_root *root, mc_bucket *b)
     if (b->host)
         mc_bucket_forget_sum(b);
     else if (b->kept_gradient)
-        mc_blank_set(root->ctx, &b->kept_blank, (void *const *)&b->kept_gradient, 0,
-                     (size_t)b->share * sizeof(float));
+        mc_blank_set(root->ctx, &b->kept_blank, &b->kept_gradient, 0, mc_bucket_kept_bytes(b));
     return b->gradient ? mc_bucket_blank(root, b, 0, b->count) : mc_error_status(root->ctx);
 }
 
@@ -229,6 +228,31 @@ static mc_dtype dtype_of_pass(const mc_module_root *root, const mc_bucket *b)
 mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *b)
 {
     return b->level >= 2 ? dtype_of_pass(root, b) : MC_F32;
+}
+
+/* On the host's memory sums are made in f32. Recorded steps would keep the place of the narrow
+ * one, but steps of several ranks are not recorded. */
+mc_dtype mc_bucket_kept_dtype(const mc_module_root *root, const mc_bucket *b)
+{
+    return root->one_pass && root->ctx->comm && !b->host ? travel_dtype(root, b) : MC_F32;
+}
+
+mc_status mc_bucket_widen_kept(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    size_t bytes = (size_t)b->share * sizeof(float);
+    mc_matrix narrow = {b->kept_gradient, b->kept_dtype, b->share}, wide = {NULL, MC_F32, b->share};
+    if (!b->kept_gradient || b->kept_dtype == MC_F32) return mc_error_status(root->ctx);
+    mc_status status = mc_blank_fill(root->ctx, &b->kept_blank);
+    if (status) return status;
+    if (!(wide.data = device->alloc(device, bytes)))
+        return mc_fail_memory(root->ctx, device, bytes, MC_HELP_MODEL,
+                              "the gradients of \"%s\" as f32", b->owner->name);
+    status = device->kernels->scale(device, b->share, narrow, 1, wide, false);
+    device->free(device, b->kept_gradient, mc_bucket_kept_bytes(b));
+    b->kept_gradient = wide.data;
+    b->kept_dtype = MC_F32;
+    return fail_device(root, status, "gradients");
 }
 
 static void drop_gradient(mc_module_root *root, mc_bucket *b)
@@ -374,11 +398,13 @@ static mc_status take_sum(mc_module_root *root, mc_bucket *b)
 static mc_status add_share(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
-    mc_matrix to = {b->kept_gradient, MC_F32, b->share};
     mc_status status = MC_OK;
     if (!b->arrives) {
         bool add = !mc_blank_take(&b->kept_blank);
-        status = device->kernels->scale(device, b->share, on_the_way(b, b->first), 1, to, add);
+        if (add) status = mc_bucket_widen_kept(root, b); /* a second pass: sums are f32 */
+        mc_matrix to = {b->kept_gradient, b->kept_dtype, b->share};
+        if (!status)
+            status = device->kernels->scale(device, b->share, on_the_way(b, b->first), 1, to, add);
     }
     drop_gradient(root, b);
     drop_sent(root, b);
@@ -421,7 +447,7 @@ static mc_status send_gradient(mc_module_root *root, mc_bucket *b)
     /* where nothing is kept yet, the sum can arrive where it will be: from now on that is no longer
      * to be filled */
     b->arrives =
-        b->level >= 2 && !b->host && whole.dtype == MC_F32 && mc_blank_take(&b->kept_blank);
+        b->level >= 2 && !b->host && whole.dtype == b->kept_dtype && mc_blank_take(&b->kept_blank);
     if (b->arrives) mine.data = b->kept_gradient;
     b->reducing = b->level == 0
                       ? mc_comm_start_all_reduce(comm, whole.data, whole.data, b->count,
@@ -602,6 +628,7 @@ mc_status mc_bucket_shard(mc_module_root *root, mc_bucket *b, int level)
         status = to_share(root, device_of(root), b, &gradient, &kept, MC_F32);
         b->gradient = gradient;
         b->kept_gradient = kept;
+        b->kept_dtype = MC_F32;
         b->summed = false;
         if (!status && kept && b->host) status = mc_bucket_take_sum(root, b);
     }
@@ -633,7 +660,7 @@ mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *b)
         status = to_whole(root, mc_bucket_home(root, b), b, &share, &array, MC_F32);
         b->state[k] = array ? array : share;
     }
-    if (!status && b->host) status = mc_bucket_give_sum(root, b);
+    if (!status) status = b->host ? mc_bucket_give_sum(root, b) : mc_bucket_widen_kept(root, b);
     void *kept = b->kept_gradient, *gradient = b->gradient;
     if (!status && kept) {
         status = to_whole(root, device_of(root), b, &kept, &gradient, MC_F32);

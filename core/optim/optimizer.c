@@ -378,8 +378,8 @@ static mc_status zero_run(void *user, const mc_run *run)
     if (status || b->level < 2) return status;
     if (b->host) return zero_on_host(run);
     if (!b->kept_gradient || !mc_run_within(&held, b->first, b->share)) return MC_OK;
-    return device->kernels->zero(device, mc_bucket_gradient(b, held.first).data,
-                                 (size_t)held.count * sizeof(float));
+    mc_matrix kept = mc_bucket_gradient(b, held.first);
+    return device->kernels->zero(device, kept.data, (size_t)held.count * mc_dtype_size(kept.dtype));
 }
 
 static mc_status zero_bucket(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)

@@ -61,6 +61,16 @@ static void measure(const mc_module_root *root, int64_t *block, int64_t *outside
     }
 }
 
+/* Bytes of the gradients that ranks keep at levels 2 and 3: of a step of one pass in the dtype that
+ * they travel in. */
+static uint64_t kept_bytes(const mc_module_root *root, mc_dtype dtype)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < root->bucket_count; i++)
+        bytes += (uint64_t)root->buckets[i].share * mc_dtype_size(dtype);
+    return bytes;
+}
+
 static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad_dtype grad_dtype)
 {
     ctx->zero_level = level;
@@ -73,17 +83,19 @@ static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad
     mc_plan_run(dry, mc_model_module(planned.gpt2), step, &planned, &plan);
     for (int i = 0; i < 3; i++) step(ctx, &real);
     int64_t block = 0, outside = 0, most = 0;
+    uint64_t kept = 0;
     if (!mc_failed(ctx)) {
         const mc_module_root *root = mc_model_module(real.gpt2)->root;
         measure(root, &block, &outside);
         most = root->most_gathered;
+        if (level >= 2 && mc_world_size(ctx) > 1) kept = kept_bytes(root, dtype);
     }
     double peak = (double)(mc_memory(ctx).peak - before),
            error = fabs((double)plan.peak / peak - 1);
     bool sharded = level == 3 && mc_world_size(ctx) > 1;
     bool within = sharded ? most > block && most <= 3 * block + outside : most == 0;
     bool failed = mc_print_error(ctx, stdout) || mc_print_error(dry, stdout);
-    bool good = !failed && within && error < 0.02;
+    bool good = !failed && within && error < 0.02 && (!kept || plan.gradients == kept);
     printf("%s rank %d level %d recompute %d%s: peak %.0f, planned %.2f %% off; gathered %.2f "
            "blocks\n",
            good ? "ok" : "FAILED", mc_rank(ctx), level, (int)recompute,

@@ -190,6 +190,30 @@ static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
     return good;
 }
 
+/* What ranks have summed is kept in the dtype that it travels in while a step has one pass, and
+ * becomes f32 should another follow: to the bit what sums in f32 from the start give. */
+static bool run_kept(mc_context *ctx, int level, int passes)
+{
+    enum { MOST = 1 << 17 };
+    static float initial[MOST], final[2][MOST];
+    setting s = {.level = level, .micro = passes, .wire = MC_GRAD_PARAMETER, .dtype = MC_BF16};
+    setting told[2] = {s, s};
+    told[0].silent = true;
+    told[1].twice = true; /* of two passes */
+    curve c[2];
+    ctx->zero_level = level;
+    ctx->grad_dtype = s.wire;
+    memset(final, 0, sizeof final);
+    for (int i = 0; i < 2; i++)
+        train(ctx, &told[i], mc_rank(ctx), mc_world_size(ctx), &c[i], initial, final[i]);
+    if (mc_print_error(ctx, stdout)) return false;
+    bool good = memcmp(final[0], final[1], sizeof final[0]) == 0;
+    if (mc_rank(ctx) == 0 || !good)
+        printf("%s rank %d: level %d, %d passes, kept rounded and as f32\n", good ? "ok" : "FAILED",
+               mc_rank(ctx), level, passes);
+    return good;
+}
+
 int main(void)
 {
     mc_context *ctx = mc_init_distributed(
@@ -235,6 +259,8 @@ int main(void)
         unusual.twice = true;
         good &= run_case(ctx, alone, &unusual);
     }
+    for (int level = 2; level <= 3; level++)
+        for (int passes = 1; passes <= 2; passes++) good &= run_kept(ctx, level, passes);
     mc_context_free(ctx);
     mc_context_free(alone);
     printf(good ? "" : "some cases FAILED\n");
