@@ -82,16 +82,26 @@ static int compare_draws(const void *a, const void *b)
     return x->row < y->row ? -1 : x->row > y->row;
 }
 
-/* The rows that are taken: those with the smallest numbers. */
-static bool draw_rows(mc_dataset *d, size_t count, uint64_t seed, bool *taken)
+/* Whether a row is of the same conversation as the one before. */
+static bool goes_on(const mc_dataset *d, size_t i)
 {
-    draw *draws = mc_malloc(d->rows * sizeof *draws);
+    return d->conversations && i > 0 && d->row[i].line == d->row[i - 1].line;
+}
+
+/* The rows that are taken: those with the smallest numbers, of conversations the first's. */
+static bool draw_rows(mc_dataset *d, size_t units, size_t count, uint64_t seed, bool *taken)
+{
+    draw *draws = mc_malloc(units * sizeof *draws);
     if (!draws) return false;
     uint64_t key = mc_order_key(seed, 0, 2);
-    for (size_t i = 0; i < d->rows; i++)
-        draws[i] = (draw){mc_order_mix(key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)), i};
-    qsort(draws, d->rows, sizeof *draws, compare_draws);
+    for (size_t i = 0, n = 0; i < d->rows; i++)
+        if (!goes_on(d, i)) {
+            draws[n++] = (draw){mc_order_mix(key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)), i};
+        }
+    qsort(draws, units, sizeof *draws, compare_draws);
     for (size_t i = 0; i < count; i++) taken[draws[i].row] = true;
+    for (size_t i = 0; i < d->rows; i++)
+        if (goes_on(d, i)) taken[i] = taken[i - 1];
     mc_free(draws);
     return true;
 }
@@ -129,6 +139,7 @@ static mc_dataset *new_like(mc_dataset *d, size_t rows)
         out->store->references++;
         out->row_capacity = rows;
         out->values = d->values;
+        out->conversations = d->conversations;
         return out;
     }
     mc_dataset_free(out);
@@ -138,8 +149,11 @@ static mc_dataset *new_like(mc_dataset *d, size_t rows)
 mc_dataset *mc_dataset_split(mc_dataset *d, double fraction, uint64_t seed)
 {
     if (!d || mc_failed(d->ctx)) return NULL;
+    size_t units = 0;
+    for (size_t i = 0; i < d->rows; i++) units += !goes_on(d, i);
     const char *why = !(fraction > 0 && fraction < 1) ? "a fraction between 0 and 1"
-                      : d->rows < 2                   ? "at least two rows"
+                      : units < 2 && d->conversations ? "at least two conversations"
+                      : units < 2                     ? "at least two rows"
                       : d->references > 1             ? "a dataset that no loader has"
                       : d->balance                    ? "rows that are not repeated"
                                                       : NULL;
@@ -148,11 +162,13 @@ mc_dataset *mc_dataset_split(mc_dataset *d, double fraction, uint64_t seed)
                 d->path, fraction, why);
         return NULL;
     }
-    size_t count = (size_t)llround(fraction * (double)d->rows);
-    count = count < 1 ? 1 : count > d->rows - 1 ? d->rows - 1 : count;
+    size_t count = (size_t)llround(fraction * (double)units);
+    count = count < 1 ? 1 : count > units - 1 ? units - 1 : count;
     bool *taken = mc_calloc(d->rows, sizeof *taken);
-    bool drawn = taken && draw_rows(d, count, seed, taken);
-    mc_dataset *out = drawn ? new_like(d, count) : NULL;
+    bool drawn = taken && draw_rows(d, units, count, seed, taken);
+    size_t rows = 0;
+    for (size_t i = 0; drawn && i < d->rows; i++) rows += taken[i];
+    mc_dataset *out = drawn ? new_like(d, rows) : NULL;
     if (!drawn) mc_fail_nomem(d->ctx, "the split of a dataset");
     if (out) move_rows(d, out, taken);
     mc_free(taken);

@@ -157,6 +157,10 @@ typedef struct mc_data_columns {
                            of JSON, or text with `separator` between them. Or, with commas between
                            them, several columns of 1 and 0, which are the labels */
     const char *target;     /* the text to be generated */
+    /* A conversation, in place of text and target: a list of {"role": ..., "content": ...} in a
+     * file of JSON Lines. Each message of the assistant becomes a row: what comes before it as
+     * prompt, "User: Hello\nAssistant:", and what it says, " Hi", as target (docs/data.md). */
+    const char *messages;
     mc_task_kind kind;      /* 0: GENERATE with a target, CLASSIFY with a label, else TEXT */
     const char *separator;  /* of several labels in one column; NULL: "|" */
     mc_table_format format; /* of the file, where its name does not say it */
@@ -205,7 +209,8 @@ MC_API mc_dataset *mc_dataset_from_rows(mc_context *ctx, const char *name, const
                                         const mc_tokenizer *tok, const mc_dataset_options *options);
 
 /* Takes a share of the rows out of a dataset, into a new one: the nearest whole number to
- * `fraction` of them, at least 1 and at most all but one. Which, `seed` says; both keep the order
+ * `fraction` of them, at least 1 and at most all but one. Rows of one conversation stay together:
+ * conversations are counted then. Which, `seed` says; both keep the order
  * of the file. A row is drawn by its number alone, so that ranks agree and a run that goes on finds
  * the same split. Before loaders are made of it. Errors: a fraction that is not between 0 and 1,
  * fewer than two rows, a dataset with repeated rows (CB's training rows) or in use. */

@@ -69,6 +69,7 @@ struct mc_dataset {
     bool balance;          /* repeat rows of rare classes */
     bool keep_end;         /* T5 reads the end of a source that is too long */
     bool open_end;         /* a decoder's answer has no end of text */
+    bool conversations;    /* rows of one line are of one conversation */
     mc_scoring scoring;
     int values;          /* numbers of a row */
     int32_t end_of_text; /* of GENERATE: what ends an answer; of CPM-2 and T5: the sentinel, too */

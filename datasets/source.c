@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "datasets/chat_internal.h"
 #include "datasets/dataset_internal.h"
 #include "datasets/table_internal.h"
 
@@ -23,8 +24,9 @@ typedef struct source {
     mark *mark;                        /* MULTI_LABEL: (marks) */
     size_t marks, mark_capacity;
 
-    mc_table *table; /* of a file, and its columns; -1: none */
-    int text, pair, target, label;
+    mc_table *table;               /* of a file, and its columns; -1: none */
+    int text, pair, target, label; /* of conversations `text` alone */
+    mc_chat chat;
     int flag[MC_DATASET_MAX_LABELS]; /* MULTI_LABEL: columns of 1 and 0, which are the labels */
     int flags;
     mc_text scratch; /* the labels of a row, each with a NUL behind it */
@@ -294,6 +296,21 @@ static bool read_value(source *s, mc_data_row *row)
     return text;
 }
 
+/* The next message of an assistant in the file. */
+static bool next_of_chats(void *user, int64_t i, mc_data_row *row)
+{
+    (void)i;
+    source *s = user;
+    while (!mc_chat_next(&s->chat, s->table->ctx)) {
+        if (mc_failed(s->table->ctx) || !mc_table_next(s->table)) return false;
+        s->line = mc_table_line(s->table);
+        if (!mc_chat_begin(&s->chat, s->table, s->text)) return false;
+    }
+    row->text = s->chat.prompt.data;
+    row->target = s->chat.response.data;
+    return true;
+}
+
 /* The next row of the file. Where an error is set, it has none. */
 static bool next_of_table(void *user, int64_t i, mc_data_row *row)
 {
@@ -334,7 +351,8 @@ static bool find_columns(source *s)
     const mc_data_columns *c = s->columns;
     mc_task_kind kind = s->dataset->kind;
     s->pair = s->target = s->label = -1;
-    s->text = mc_table_column(s->table, c->text);
+    s->text = mc_table_column(s->table, c->messages ? c->messages : c->text);
+    if (c->messages) return s->text >= 0;
     if (c->pair) s->pair = mc_table_column(s->table, c->pair);
     if (kind == MC_TASK_GENERATE) s->target = mc_table_column(s->table, c->target);
     if (kind == MC_TASK_GENERATE || kind == MC_TASK_TEXT) return !mc_failed(s->table->ctx);
@@ -349,7 +367,7 @@ static bool find_columns(source *s)
 static mc_task_kind kind_of(const mc_data_columns *c)
 {
     if (c->kind) return c->kind;
-    return c->target ? MC_TASK_GENERATE : c->label ? MC_TASK_CLASSIFY : MC_TASK_TEXT;
+    return c->target || c->messages ? MC_TASK_GENERATE : c->label ? MC_TASK_CLASSIFY : MC_TASK_TEXT;
 }
 
 static source *new_source(mc_context *ctx, const char *name, const mc_data_columns *columns,
@@ -363,6 +381,14 @@ static source *new_source(mc_context *ctx, const char *name, const mc_data_colum
     if (plan.kind == MC_TASK_CHOOSE || plan.kind == MC_TASK_ANSWER) {
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "%s: rows of one's own with several inputs, or answered in a prompt", name);
+        return NULL;
+    }
+    if (columns->messages &&
+        (columns->text || columns->target || columns->label || plan.kind != MC_TASK_GENERATE)) {
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "%s: messages are prompts and targets, expected no other "
+                "columns",
+                name);
         return NULL;
     }
     if (plan.kind == MC_TASK_GENERATE && plan.paired) {
@@ -409,6 +435,7 @@ static void free_source(source *s, bool failed)
 {
     mc_table_free(s->table);
     mc_text_release(&s->scratch);
+    mc_chat_release(&s->chat);
     mc_free(s->mark);
     if (failed) mc_dataset_free(s->dataset);
     mc_free(s);
@@ -422,7 +449,11 @@ mc_dataset *mc_dataset_from_file(mc_context *ctx, const char *path, const mc_dat
     if (!s) return NULL;
     mc_table_options format = {.format = s->columns->format};
     s->table = mc_table_open(ctx, path, &format);
-    if (s->table && find_columns(s)) d = read_all(s, next_of_table, s);
+    mc_data_fn next = s->columns->messages ? next_of_chats : next_of_table;
+    if (s->table && find_columns(s)) {
+        d = read_all(s, next, s);
+        if (d) d->conversations = s->columns->messages;
+    }
     free_source(s, !d);
     return d;
 }

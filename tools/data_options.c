@@ -59,6 +59,9 @@ void data_add_rows(args_table *table, data_options *o)
              .known_as = "summary-column,completion"},
             {ARGS_TEXT("prompt", &o->prompt, "with --response: names for --text and --target")},
             {ARGS_TEXT("response", &o->response, "the column with the answer to --prompt")},
+            {ARGS_TEXT("messages", &o->messages,
+                       "the column of JSON Lines with a conversation, of which the assistant's "
+                       "messages are to be generated")},
             {ARGS_FLAG("generate", &o->generate,
                        "of a text to be generated: generate it, for exact match, F1 and ROUGE-L")},
             {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of an input"),
@@ -97,7 +100,7 @@ void data_add_eval_rows(args_table *table, data_options *o)
 static bool names_columns(const data_options *o)
 {
     return o->text || o->pair || o->label || o->target || o->regression || o->multi_label ||
-           o->separator || o->val || o->val_fraction > 0;
+           o->separator || o->messages || o->val || o->val_fraction > 0;
 }
 
 /* Why the options do not fit one another; NULL: they do. */
@@ -107,13 +110,17 @@ static const char *misfit(const data_options *o, bool training)
     if (o->task >= 0)
         return names_columns(o) ? "expected either --task or the columns of a file" : NULL;
     if (o->split) return "expected --task with --split";
+    if (o->messages &&
+        (o->text || o->pair || o->label || o->target || o->regression || o->multi_label))
+        return "--messages: a conversation has its prompts and answers, expected no other columns";
     if (o->regression && o->multi_label) return "expected one of --regression and --multi-label";
     if (o->target && (o->label || o->regression || o->multi_label))
         return "expected either --target or --label";
     if (o->target && o->pair) return "--text-pair: a text is generated from one text";
     if (o->val && o->val_fraction > 0) return "expected one of --val and --val-fraction";
-    if (training && !o->text) return "expected --task, or --text with a column of the file";
-    if (training && !o->label && !o->target)
+    if (training && !o->text && !o->messages)
+        return "expected --task, or --text with a column of the file";
+    if (training && !o->label && !o->target && !o->messages)
         return "expected --label with a column of the file, or --target";
     return NULL;
 }
@@ -127,7 +134,7 @@ static mc_prompt_style style_of(const data_options *o, const char *family)
 mc_task_kind data_kind(const data_options *o, const char *family)
 {
     if (o->task >= 0) return mc_task_kind_for(data_task(o), style_of(o, family));
-    if (o->target) return MC_TASK_GENERATE;
+    if (o->target || o->messages) return MC_TASK_GENERATE;
     if (o->regression) return MC_TASK_REGRESS;
     return o->multi_label ? MC_TASK_MULTI_LABEL : MC_TASK_CLASSIFY;
 }
@@ -153,7 +160,7 @@ bool data_check(const args_spec *spec, data_options *o, const char *family, bool
         args_error(spec, "%s", why);
     else if (!kind)
         args_error(spec, "--task %s: it has no form for %s", data_task(o), family);
-    else if (!training && o->task < 0 && !o->label && !o->target)
+    else if (!training && o->task < 0 && !o->label && !o->target && !o->messages)
         return true; /* the model's folder says it */
     else if (head && !mc_family_has_classifier(family))
         args_error(spec,
@@ -175,6 +182,7 @@ static mc_data_columns columns_of(const data_options *o, const char *family)
                              .pair = o->pair,
                              .label = o->label,
                              .target = o->target,
+                             .messages = o->messages,
                              .separator = o->separator,
                              .kind = data_kind(o, family)};
 }
@@ -239,6 +247,8 @@ static void fill_in(data_options *o, const task_file *f)
 {
     if (!o->max_length) o->max_length = f->max_length;
     if (!o->max_target_length) o->max_target_length = f->max_target_length;
+    if (o->messages) return;
+    if (!o->text && !o->label && !o->target) o->messages = f->messages;
     if (!o->text) o->text = f->text;
     if (!o->pair) o->pair = f->pair;
     if (!o->separator) o->separator = f->separator;
@@ -260,10 +270,10 @@ static void fill_in_kind(data_options *o, const mc_model *model)
 
 static bool check_columns(mc_context *ctx, const data_options *o, const char *folder)
 {
-    if (o->text && (o->label || o->target)) return true;
+    if (o->messages || (o->text && (o->label || o->target))) return true;
     mc_set_error(ctx, MC_ERR_ARGUMENT,
                  "%s: no task.json says which columns it was trained on: expected --text, and "
-                 "--label or --target",
+                 "--label or --target, or --messages",
                  folder);
     return false;
 }
@@ -324,7 +334,8 @@ void data_add_settings(settings *list, const data_options *o)
                  {"text-pair", o->pair},
                  {"label", o->label},
                  {"label-separator", o->separator},
-                 {"target", o->target}};
+                 {"target", o->target},
+                 {"messages", o->messages}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (texts[i].value) settings_add(list, texts[i].name, texts[i].value);
     settings_add_flag(list, "regression", o->regression);
@@ -367,6 +378,7 @@ void data_save(mc_context *ctx, const data_options *o, const mc_dataset *dataset
                       .pair = o->pair,
                       .label = o->label,
                       .target = o->target,
+                      .messages = o->messages,
                       .separator = o->separator,
                       .max_length = mc_dataset_max_length(dataset),
                       .max_target_length = mc_dataset_max_target_length(dataset)};

@@ -12,7 +12,7 @@
 typedef struct data_options {
     int task; /* of data_task_names; -1: files of one's own */
     const char *data, *val, *split;
-    const char *text, *pair, *label, *target, *prompt, *response, *separator;
+    const char *text, *pair, *label, *target, *prompt, *response, *separator, *messages;
     bool regression, multi_label;
     bool classifier;     /* a benchmark as an encoder gets it, with a head on any family */
     bool generate;       /* score texts that are generated, instead of the loss */

@@ -11,7 +11,7 @@
  * not there are NULL and 0. */
 typedef struct task_file {
     mc_task_kind kind; /* 0: there is no file */
-    const char *text, *pair, *label, *target, *separator;
+    const char *text, *pair, *label, *target, *separator, *messages;
     const char *label_names[MC_DATASET_MAX_LABELS];
     int labels;
     int64_t max_length, max_target_length;

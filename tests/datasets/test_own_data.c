@@ -501,6 +501,113 @@ static void test_generating(void **state)
     }
 }
 
+/* ---- conversations --------------------------------------------------------------------------- */
+
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+
+static const char chats[] =
+    "{\"m\": [" SAYS("system", "Be brief.") ", " SAYS("user", "Hello") ", " SAYS(
+        "assistant",
+        "Hi") ", " SAYS("user",
+                        "Bye") ", " SAYS("assistant",
+                                         "Ciao") "]}\n"
+                                                 "{\"m\": [{\"role\": \"user\", \"content\": \"2 + "
+                                                 "2?\", \"name\": null}, " SAYS(
+                                                     "assistant",
+                                                     "4") "]}\n"
+                                                          "{\"m\": [" SAYS(
+                                                              "assistant",
+                                                              "Yes?") ", " SAYS("user",
+                                                                                "No.") "]}\n";
+
+static mc_dataset *read_chats(fixture *f, mc_tokenizer *tok, const char *text)
+{
+    const char *path = temp_path(&f->folder, "chats.jsonl");
+    write_text(path, text);
+    return mc_dataset_from_file(f->ctx, path, &(mc_data_columns){.messages = "m"}, tok,
+                                &(mc_dataset_options){.prompt.style = MC_PROMPT_DECODER});
+}
+
+static void test_conversations(void **state)
+{
+    fixture *f = *state;
+    static const struct {
+        int64_t line;
+        const char *prompt, *response;
+    } rows[] = {
+        {1, "System: Be brief.\nUser: Hello\nAssistant:", " Hi"},
+        {1, "System: Be brief.\nUser: Hello\nAssistant: Hi\nUser: Bye\nAssistant:", " Ciao"},
+        {2, "User: 2 + 2?\nAssistant:", " 4"},
+        {3, "Assistant:", " Yes?"},
+    };
+    mc_dataset *d = read_chats(f, open_tokenizer(f, MC_PROMPT_DECODER), chats);
+    expect_ok(f->ctx);
+    assert_int_equal(mc_dataset_kind(d), MC_TASK_GENERATE);
+    assert_int_equal(mc_dataset_rows(d), 4);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(mc_dataset_line(d, i), rows[i].line);
+        assert_string_equal(mc_dataset_text(d, i, 0), rows[i].prompt);
+        assert_string_equal(mc_dataset_target(d, i), rows[i].response);
+    }
+}
+
+/* A conversation is held back as a whole, or not at all. */
+static void test_conversations_split(void **state)
+{
+    fixture *f = *state;
+    char text[4096] = "";
+    for (int i = 0; i < 9; i++)
+        strcat(text, "{\"m\": [" SAYS("assistant", "a") ", " SAYS("assistant", "b") ", " SAYS(
+                         "assistant", "c") "]}\n");
+    mc_tokenizer *tok = open_tokenizer(f, MC_PROMPT_DECODER);
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        mc_dataset *d = read_chats(f, tok, text), *val = mc_dataset_split(d, 0.3, seed);
+        expect_ok(f->ctx);
+        assert_int_equal(mc_dataset_rows(val), 9); /* of 3 conversations */
+        assert_int_equal(mc_dataset_rows(d), 18);
+        for (int64_t i = 0; i < 9; i++)
+            assert_int_equal(mc_dataset_line(val, i), mc_dataset_line(val, i / 3 * 3));
+    }
+    mc_dataset *one =
+        read_chats(f, tok, "{\"m\": [" SAYS("assistant", "a") ", " SAYS("assistant", "b") "]}\n");
+    assert_null(mc_dataset_split(one, 0.5, 1));
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "at least two conversations");
+}
+
+static void test_bad_conversations(void **state)
+{
+    fixture *f = *state;
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"{\"m\": \"hello\"}\n", "chats.jsonl:1: key \"m\": expected a list of messages"},
+        {"{\"m\": [3]}\n", "message 0: expected an object, found 3"},
+        {"{\"m\": [" SAYS("tool", "x") "]}\n", "message 0: role \"tool\", expected \"system\""},
+        {"{\"m\": [{\"role\": \"user\"}]}\n", "message 0: content"},
+        {"{\"m\": [" SAYS("user", "x") ", {\"role\": \"assistant\", \"content\": null}]}\n",
+         "message 1: content"},
+        {"{\"m\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": []}]}\n",
+         "message 0: key \"tool_calls\" is not understood"},
+        {"{\"m\": [" SAYS("user", "x") "]}\n", "no message of the assistant"},
+        {"{\"m\": []}\n", "no message of the assistant"},
+        {"{\"n\": 1}\n", "no column \"m\""},
+    };
+    mc_tokenizer *tok = open_tokenizer(f, MC_PROMPT_DECODER);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_null(read_chats(f, tok, cases[i].text));
+        expect_error(f->ctx, MC_ERR_FORMAT, cases[i].error);
+    }
+    mc_data_columns both = {.messages = "m", .target = "t"};
+    assert_null(
+        mc_dataset_from_file(f->ctx, temp_path(&f->folder, "chats.jsonl"), &both, tok, NULL));
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "expected no other columns");
+    write_text(temp_path(&f->folder, "chats.csv"), "m,t\n[],1\n");
+    assert_null(mc_dataset_from_file(f->ctx, temp_path(&f->folder, "chats.csv"),
+                                     &(mc_data_columns){.messages = "m"}, tok,
+                                     &(mc_dataset_options){.prompt.style = MC_PROMPT_DECODER}));
+    expect_error(f->ctx, MC_ERR_UNSUPPORTED, "JSON Lines alone");
+}
+
 static void test_values_packed(void **state)
 {
     fixture *f = *state;
@@ -618,7 +725,9 @@ static void test_sizes(void **state)
 #ifdef MC_FAULT_INJECTION
 static bool read_and_split(fixture *f, const char *path, mc_data_columns *columns)
 {
-    mc_dataset *train = mc_dataset_from_file(f->ctx, path, columns, f->tok, NULL);
+    mc_dataset_options options = {.prompt.style =
+                                      columns->messages ? MC_PROMPT_T5 : MC_PROMPT_ENCODER};
+    mc_dataset *train = mc_dataset_from_file(f->ctx, path, columns, f->tok, &options);
     mc_dataset *val = mc_dataset_split(train, 0.4, 1);
     mc_dataset_free(train);
     mc_dataset_free(val);
@@ -644,6 +753,9 @@ static void test_faults(void **state)
     fail_each(f, path, (mc_data_columns){.text = "t", .label = "l"});
     fail_each(f, path, (mc_data_columns){.text = "t", .label = "l", .kind = MC_TASK_MULTI_LABEL});
     fail_each(f, path, (mc_data_columns){.text = "t", .label = "n", .kind = MC_TASK_REGRESS});
+    path = temp_path(&f->folder, "chats.jsonl");
+    write_text(path, chats);
+    fail_each(f, path, (mc_data_columns){.messages = "m"});
 }
 #else
 static void test_faults(void **state) { (void)state; }
@@ -662,6 +774,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_function, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_split, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_generating, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_conversations, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_conversations_split, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_bad_conversations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_values_packed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_ranks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_sizes, set_up, tear_down),

@@ -192,6 +192,30 @@ static void test_texts(void **state)
     if (value_of("em") < 0.6) fail_msg("%s", out); /* by chance a third */
 }
 
+/* The assistant's messages are learned, and the model's folder says which column they are in. */
+static void test_conversations(void **state)
+{
+    (void)state;
+    static char chats[8192];
+    char *end = chats;
+    for (int i = 0; i < 48; i++)
+        end += snprintf(end, (size_t)(chats + sizeof chats - end),
+                        "{\"m\": [{\"role\": \"user\", \"content\": \"%c\"}, {\"role\": "
+                        "\"assistant\", \"content\": \"%c\"}]}\n",
+                        'a' + i % 3, 'b' + i % 3);
+    write_text(temp_path(&folder, "chats.jsonl"), chats);
+    must("$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --epochs 20 --batch-size "
+         "8 "
+         "--lr 0.01 --output chat");
+    expect_file("chat/task.json", "\"messages\":\t\"m\"");
+    must("$MC eval gpt2 --model chat --data chats.jsonl");
+    if (value_of("loss") > 0.5) fail_msg("%s", out);
+    must_refuse(2, "expected no other columns",
+                "$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --text t");
+    must_refuse(1, "conversations are read from JSON Lines alone",
+                "$MC finetune gpt2 --config gpt2 --data train.csv --messages letters");
+}
+
 /* Without --val a tenth is held back, the same each time; the seed chooses which. */
 static void test_fraction(void **state)
 {
@@ -256,9 +280,9 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes), cmocka_unit_test(test_values),
-        cmocka_unit_test(test_texts),   cmocka_unit_test(test_fraction),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_classes),       cmocka_unit_test(test_values),
+        cmocka_unit_test(test_texts),         cmocka_unit_test(test_fraction),
+        cmocka_unit_test(test_conversations), cmocka_unit_test(test_errors),
     };
     set_up(NULL);
     write_rows("train.csv", 0, 54);

@@ -1,0 +1,113 @@
+#include "datasets/chat_internal.h"
+
+#include <string.h>
+
+static const struct {
+    const char *role, *title;
+} roles[] = {{"system", "System:"}, {"user", "User:"}, {"assistant", "Assistant:"}};
+enum { ROLES = 3, ASSISTANT = 2 };
+
+static const cJSON *field(const cJSON *message, const char *key)
+{
+    return cJSON_GetObjectItemCaseSensitive(message, key);
+}
+
+/* The number of a message's role; -1: none of those. */
+static int role_of(const cJSON *message)
+{
+    const cJSON *role = field(message, "role");
+    for (int i = 0; i < ROLES && cJSON_IsString(role); i++)
+        if (strcmp(role->valuestring, roles[i].role) == 0) return i;
+    return -1;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* What is wrong with a message is said with its number, from 0. */
+static bool check_message(mc_table *t, int column, int number, const cJSON *message)
+{
+    const cJSON *content = field(message, "content"), *key;
+    if (!cJSON_IsObject(message))
+        return !mc_table_fail(t, column, "message %d: expected an object, found %s", number,
+                              mc_json_describe(message).text);
+    if (role_of(message) < 0)
+        return !mc_table_fail(t, column,
+                              "message %d: role %s, expected \"system\", \"user\" or \"assistant\"",
+                              number, mc_json_describe(field(message, "role")).text);
+    if (!cJSON_IsString(content))
+        return !mc_table_fail(t, column, "message %d: content %s, expected text", number,
+                              mc_json_describe(content).text);
+    cJSON_ArrayForEach(key, message)
+    {
+        bool known = strcmp(key->string, "role") == 0 || strcmp(key->string, "content") == 0;
+        if (!known && !cJSON_IsNull(key))
+            return !mc_table_fail(t, column,
+                                  "message %d: key \"%.40s\" is not understood, expected role and "
+                                  "content alone",
+                                  number, key->string);
+    }
+    return true;
+}
+
+bool mc_chat_begin(mc_chat *c, mc_table *t, int column)
+{
+    if (t->format != MC_TABLE_JSONL) {
+        mc_fail(t->ctx, MC_ERR_UNSUPPORTED, "%s: conversations are read from JSON Lines alone",
+                t->path);
+        return false;
+    }
+    const cJSON *list = mc_table_json_value(t, column), *message;
+    if (mc_failed(t->ctx)) return false;
+    if (!cJSON_IsArray(list))
+        return !mc_table_fail(t, column, "expected a list of messages, found %s",
+                              mc_json_describe(list).text);
+    int number = 0, answers = 0;
+    cJSON_ArrayForEach(message, list)
+    {
+        if (!check_message(t, column, number++, message)) return false;
+        answers += role_of(message) == ASSISTANT;
+    }
+    c->next = list->child;
+    c->past.size = 0;
+    return answers || !mc_table_fail(t, column, "no message of the assistant: nothing to learn");
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+static bool append(mc_text *to, const char *text) { return mc_text_append(to, text, strlen(text)); }
+
+/* "User: Hello\n" */
+static bool append_message(mc_text *to, const char *title, const char *content)
+{
+    return append(to, title) && append(to, " ") && append(to, content) && append(to, "\n");
+}
+
+/* The prompt and the response of a message of the assistant. */
+static bool take_turn(mc_chat *c, const char *content)
+{
+    c->prompt.size = c->response.size = 0;
+    return mc_text_append(&c->prompt, c->past.data ? c->past.data : "", c->past.size) &&
+           append(&c->prompt, roles[ASSISTANT].title) && append(&c->response, " ") &&
+           append(&c->response, content);
+}
+
+bool mc_chat_next(mc_chat *c, mc_context *ctx)
+{
+    bool found = false, good = true;
+    for (; good && !found && c->next; c->next = c->next->next) {
+        int role = role_of(c->next);
+        const char *content = field(c->next, "content")->valuestring;
+        found = role == ASSISTANT;
+        good = (!found || take_turn(c, content)) &&
+               append_message(&c->past, roles[role].title, content);
+    }
+    if (!good) mc_fail_nomem(ctx, "a conversation");
+    return good && found;
+}
+
+void mc_chat_release(mc_chat *c)
+{
+    mc_text_release(&c->past);
+    mc_text_release(&c->prompt);
+    mc_text_release(&c->response);
+}
