@@ -812,6 +812,20 @@ static void test_gemm_few_rows(void **state)
     product_case(t, (product){false, true, 48, 301, 500, MC_F32, MC_BF16, MC_BF16, 1});
 }
 
+/* Products of some rows go through panels: of several, the last one part, and sums along k in two
+ * parts, which are vectors in place or rows that are converted. */
+static void test_gemm_some_rows(void **state)
+{
+    (void)state;
+    const int64_t depths[] = {1600, 1543};
+    FOR_TABLES(t)
+    for (int64_t m = 4; m <= 29; m += 5)
+        for (int d = 0; d < 2; d++)
+            for (int b = 0; b < 3; b++)
+                product_case(t, (product){false, true, m, 64 + (m % 2) * 13, depths[d], MC_F32,
+                                          float_types[b], MC_F32, (int)(m & 1)});
+}
+
 /* Larger than the blocks in which 16-bit operands are converted. */
 static void test_gemm_blocks(void **state)
 {
@@ -1197,6 +1211,7 @@ int main(void)
         cmocka_unit_test(test_zero),
         cmocka_unit_test(test_gemm),
         cmocka_unit_test(test_gemm_few_rows),
+        cmocka_unit_test(test_gemm_some_rows),
         cmocka_unit_test(test_gemm_blocks),
         cmocka_unit_test(test_linear_backward_input),
         cmocka_unit_test(test_adam),

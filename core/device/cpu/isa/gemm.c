@@ -97,10 +97,8 @@ static mc_status gemm_blocks(mc_device *d, const gemm_call *g)
     return MC_OK;
 }
 
-/* Up to so many rows of A products are faster without a library (bench/encoder). */
-enum { FEW_ROWS = 48 };
-
-/* A and C in f32, where they are or in scratch memory; B as it is. */
+/* Few rows of A, without a library. A and C are f32, in place or in scratch memory; B is as stored.
+ */
 static mc_status gemm_few_rows(mc_device *d, const gemm_call *g)
 {
     bool whole_a = g->a.dtype == MC_F32, whole_c = g->c.dtype == MC_F32;
@@ -109,8 +107,9 @@ static mc_status gemm_few_rows(mc_device *d, const gemm_call *g)
     if (size && !scratch) return MC_ERR_NOMEM;
     const float *a = operand(g->a, false, 0, g->m, g->k, scratch, &lda);
     float *c = whole_c ? g->c.data : scratch + a_size;
-    mc_status status = MC_K(few_rows)(d, g->m, g->n, g->k, g->alpha, a, lda, g->b,
-                                      whole_c ? g->beta : 0, c, whole_c ? g->c.stride : g->n);
+    mc_status status = (g->m <= MC_FEW_ROWS ? MC_K(few_rows) : MC_K(some_rows))(
+        d, g->m, g->n, g->k, g->alpha, a, lda, g->b, whole_c ? g->beta : 0, c,
+        whole_c ? g->c.stride : g->n);
     if (!status && !whole_c) store_block(c, g->c, 0, 0, g->m, g->n, g->beta != 0.0f);
     if (scratch) mc_scratch_free(d, scratch, size);
     return status;
@@ -130,7 +129,7 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
     if (largest > INT_MAX) return MC_ERR_UNSUPPORTED; /* the libraries count with int */
     gemm_call g = {
         ((mc_cpu_device *)d)->sgemm, transpose_a, transpose_b, m, n, k, a, b, c, alpha, beta};
-    if (m <= FEW_ROWS && !transpose_a && transpose_b) return gemm_few_rows(d, &g);
+    if (m <= MC_SOME_ROWS && !transpose_a && transpose_b) return gemm_few_rows(d, &g);
     if (a.dtype != MC_F32 || b.dtype != MC_F32 || c.dtype != MC_F32) return gemm_blocks(d, &g);
     int64_t lda, ldb;
     const float *as = operand(a, transpose_a, 0, m, k, NULL, &lda);

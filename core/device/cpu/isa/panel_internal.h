@@ -65,10 +65,25 @@ typedef struct mc_right {
     int64_t panel, stride;
 } mc_right;
 
+/* What is read next, while a register block is multiplied: MC_PANEL rows of memory, `row` bytes
+ * apart, of which MC_PANEL elements are `step` bytes. No rows: `data` is NULL. */
+typedef struct mc_ahead {
+    const char *data;
+    int64_t row, step;
+} mc_ahead;
+
+/* Asks for its part p of as many as a row has elements. */
+static inline __attribute__((always_inline)) void mc_prefetch_part(mc_ahead next, int64_t p)
+{
+    const char *at = next.data + p % MC_PANEL * next.row + p / MC_PANEL * next.step;
+    __builtin_prefetch(at, 0, 2);
+    if (MC_PANEL * sizeof(float) > 64) __builtin_prefetch(at + 64, 0, 2);
+}
+
 /* One register block. `rows` and the two flags are constants where this is inlined. */
 static inline __attribute__((always_inline)) void
 mc_tile(int rows, bool transposed, bool accumulate, int64_t depth, const float *a, int64_t stride,
-        const float *b, int64_t b_stride, float *c, int64_t c_stride)
+        const float *b, int64_t b_stride, float *c, int64_t c_stride, mc_ahead next)
 {
     mc_vector low[MC_TILE_ROWS], high[MC_TILE_ROWS];
 #pragma GCC unroll 16
@@ -78,6 +93,7 @@ mc_tile(int rows, bool transposed, bool accumulate, int64_t depth, const float *
     }
     for (int64_t p = 0; p < depth; p++) {
         mc_vector b0 = *(const mc_vector *)b, b1 = *(const mc_vector *)(b + MC_LANES);
+        if (next.data) mc_prefetch_part(next, p);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) {
             float x = transposed ? a[r] : a[r * stride];
@@ -97,10 +113,13 @@ mc_tile(int rows, bool transposed, bool accumulate, int64_t depth, const float *
 /* A block of `rows` <= MC_TILE_ROWS rows: constant for the compiler in each case. */
 static inline __attribute__((always_inline)) void
 mc_tile_rows(int rows, bool transposed, bool accumulate, int64_t depth, const float *a,
-             int64_t stride, const float *b, int64_t b_stride, float *c, int64_t c_stride)
+             int64_t stride, const float *b, int64_t b_stride, float *c, int64_t c_stride,
+             mc_ahead next)
 {
-#define MC_TILE_CASE(n) \
-    case n: mc_tile(n, transposed, accumulate, depth, a, stride, b, b_stride, c, c_stride); break;
+#define MC_TILE_CASE(n)                                                                       \
+    case n:                                                                                   \
+        mc_tile(n, transposed, accumulate, depth, a, stride, b, b_stride, c, c_stride, next); \
+        break;
     switch (rows) {
         MC_TILE_CASE(1)
         MC_TILE_CASE(2)
@@ -130,10 +149,10 @@ static inline void mc_panel_product(bool accumulate, int64_t m, int64_t n, int64
             float *to = c + i * c_stride + j;
             if (a.transposed && accumulate)
                 mc_tile_rows(rows, true, true, depth, a.data + i, a.stride, panel, b.stride, to,
-                             c_stride);
+                             c_stride, (mc_ahead){0});
             else if (!a.transposed && !accumulate)
                 mc_tile_rows(rows, false, false, depth, a.data + i * a.stride, a.stride, panel,
-                             b.stride, to, c_stride);
+                             b.stride, to, c_stride, (mc_ahead){0});
         }
     }
 }

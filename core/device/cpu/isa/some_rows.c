@@ -1,0 +1,114 @@
+/* Products of some rows, such as an encoder's single sentence: C (m, n) = alpha A (m, k) B^T +
+ * beta C for a few dozen rows.
+ *
+ * The libraries make three passes: they copy B and A into panels and multiply those. Here a thread
+ * transposes MC_PANEL rows of B at a time, up to DEPTH elements of each, into a panel that stays in
+ * its second cache; all rows of A pass by, where they are. While the first of them do, the rows of
+ * B that the next panel is made of are on their way from memory. */
+#include "core/device/cpu/isa/panel_internal.h"
+
+/* A panel of AVX-512 takes 48 KiB. A multiple of MC_LANES; sums are added up in parts of so many
+ * products, which keeps rounding small. */
+enum { DEPTH = 384 };
+
+typedef struct some_rows {
+    int64_t m, n, k;
+    float alpha, beta;
+    const float *a;
+    int64_t lda;
+    mc_matrix b;
+    float *c;
+    int64_t ldc;
+} some_rows;
+
+/* A thread's scratch memory: a panel, and rows of B in f32 where B has to be converted. */
+static int64_t panel_size(const some_rows *s)
+{
+    return MC_PANEL * mc_round_up(mc_min_i64(s->k, DEPTH), MC_LANES);
+}
+
+static bool is_read_in_place(const some_rows *s)
+{
+    return s->b.dtype == MC_F32 && s->k % MC_LANES == 0;
+}
+
+/* panel (depth, MC_PANEL) = B's rows j .. and elements p .. p + depth, transposed. */
+static void pack(const some_rows *s, int64_t j, int64_t p, int64_t depth, float *panel)
+{
+    int64_t rows = mc_min_i64(MC_PANEL, s->n - j), wide = mc_round_up(depth, MC_LANES);
+    if (is_read_in_place(s)) {
+        const float *b = (const float *)s->b.data + j * s->b.stride + p;
+        mc_pack_transposed(b, s->b.stride, rows, depth, panel);
+        return;
+    }
+    float *converted = panel + panel_size(s);
+    for (int64_t i = 0; i < rows; i++) {
+        float *to = converted + i * wide;
+        mc_convert_in(s->b.data, s->b.dtype, (j + i) * s->b.stride + p, depth, to);
+        for (int64_t q = depth; q < wide; q++) to[q] = 0;
+    }
+    mc_pack_transposed(converted, wide, rows, wide, panel);
+}
+
+/* Where the rows of the panel after this one are; nowhere after the last. */
+static mc_ahead rows_after(const some_rows *s, int64_t j, int64_t p)
+{
+    int64_t size = (int64_t)mc_dtype_size(s->b.dtype);
+    p += DEPTH;
+    if (p >= s->k) {
+        p = 0;
+        j += MC_PANEL;
+    }
+    if (j + MC_PANEL > s->n) return (mc_ahead){0};
+    return (mc_ahead){(const char *)s->b.data + (j * s->b.stride + p) * size, s->b.stride * size,
+                      MC_PANEL * size};
+}
+
+/* C's rows i .. i + rows and columns j .. [+]= alpha * sums. */
+static void add_sums(const some_rows *s, int64_t i, int rows, int64_t j, bool is_first,
+                     float sums[][MC_PANEL])
+{
+    int64_t columns = mc_min_i64(MC_PANEL, s->n - j);
+    float alpha = s->alpha, beta = is_first ? s->beta : 1;
+    for (int r = 0; r < rows; r++) {
+        float *c = s->c + (i + r) * s->ldc + j;
+        if (beta == 0)
+            for (int64_t q = 0; q < columns; q++) c[q] = alpha * sums[r][q];
+        else
+            for (int64_t q = 0; q < columns; q++) c[q] = alpha * sums[r][q] + beta * c[q];
+    }
+}
+
+/* C's columns j .. from the panel that is elements p .. p + depth of B's rows. */
+static void multiply_panel(const some_rows *s, int64_t j, int64_t p, int64_t depth,
+                           const float *panel)
+{
+    float sums[MC_TILE_ROWS][MC_PANEL];
+    for (int64_t i = 0; i < s->m; i += MC_TILE_ROWS) {
+        int rows = (int)mc_min_i64(MC_TILE_ROWS, s->m - i);
+        mc_tile_rows(rows, false, false, depth, s->a + i * s->lda + p, s->lda, panel, MC_PANEL,
+                     sums[0], MC_PANEL, i == 0 ? rows_after(s, j, p) : (mc_ahead){0});
+        add_sums(s, i, rows, j, p == 0, sums);
+    }
+}
+
+mc_status MC_K(some_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float alpha,
+                          const float *a, int64_t lda, mc_matrix b, float beta, float *c,
+                          int64_t ldc)
+{
+    some_rows s = {m, n, k, alpha, beta, a, lda, b, c, ldc};
+    int threads = m * n * k > MC_SERIAL ? omp_get_max_threads() : 1;
+    int64_t each = panel_size(&s) * (is_read_in_place(&s) ? 1 : 2);
+    float *panels = mc_scratch_new(d, threads * each);
+    if (!panels) return MC_ERR_NOMEM;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t j = 0; j < n; j += MC_PANEL)
+        for (int64_t p = 0; p < k; p += DEPTH) {
+            float *panel = panels + omp_get_thread_num() * each;
+            int64_t depth = mc_min_i64(DEPTH, k - p);
+            pack(&s, j, p, depth, panel);
+            multiply_panel(&s, j, p, depth, panel);
+        }
+    mc_scratch_free(d, panels, threads * each);
+    return MC_OK;
+}
