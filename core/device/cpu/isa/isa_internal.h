@@ -26,7 +26,7 @@ void MC_K(philox)(uint64_t key, uint64_t first_block, uint64_t offset, int64_t b
 /* Factors of dropout for elements first .. first + n: 0 or 1 / (1 - p). */
 void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float *factors);
 
-/* C (m, n) = alpha A (m, k) B^T + beta C for few rows of A, in f32, with B (n, k) of any type. Up to
+/* C (m, n) = alpha A (m, k) B^T + beta C for few rows of A, in f32; B (n, k) is of any type. Up to
  * MC_FEW_ROWS take as long as reading B; up to MC_SOME_ROWS are faster than a library's product
  * (bench/encoder). */
 enum { MC_FEW_ROWS = 4, MC_SOME_ROWS = 256 };
