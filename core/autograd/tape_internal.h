@@ -21,8 +21,9 @@ typedef struct mc_op {
      * MC_RECOMPUTE_SELECTIVE the outputs of ops that have it are not kept for backward. */
     void (*recompute)(mc_tape *tape, mc_node *node);
     /* Whether `node` reads the output of `before`, and its backward can do a part of that one's.
-     * Asked by the pass in front of backward (find_pairs in tape.c) where `before` was recorded right
-     * before `node`, and only one node reads its output; node->fused is `before` then. NULL: never. */
+     * Asked by the pass in front of backward (find_pairs in tape.c) where `before` was recorded
+     * right before `node`, and only one node reads its output; node->fused is `before` then. NULL:
+     * never. */
     bool (*fuses)(const mc_node *node, const mc_node *before);
     /* Frees what `state` holds besides itself; may be NULL. */
     void (*release)(mc_node *node);

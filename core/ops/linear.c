@@ -31,7 +31,7 @@ static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *st
 
 static const mc_op linear_activation_op;
 
-/* A linear's product takes the gradient of the activation before it along, and adds up its bias's. */
+/* A linear's product takes the gradient of the activation before it along, and that of its bias. */
 static bool fuses(const mc_node *node, const mc_node *before)
 {
     return before->op == &linear_activation_op && node->inputs[X] == before->output;
