@@ -112,7 +112,8 @@ static mc_status run_activation(const bench *b, set s, double activation)
 static mc_status run_activation_backward(const bench *b, set s, double activation)
 {
     mc_matrix x = take_bf16(&s, ROWS, WIDE), dy = take_bf16(&s, ROWS, WIDE);
-    return b->k->activation_backward(b->d, ROWS, WIDE, (mc_activation)activation, x, dy, dy, false);
+    return b->k->activation_backward(b->d, ROWS, WIDE, (mc_activation)activation, x, 1, dy, dy,
+                                     false);
 }
 
 /* The product before GELU of BERT-large, with its pre-activation kept if there is an activation.

@@ -89,7 +89,7 @@ static void run_bias(bench *b, const void *argument)
 static void run_activation_backward(bench *b, const void *argument)
 {
     const mc_activation *activation = argument;
-    b->k->activation_backward(b->d, ROWS, WIDE, *activation, m32(b->a, WIDE), m32(b->b, WIDE),
+    b->k->activation_backward(b->d, ROWS, WIDE, *activation, m32(b->a, WIDE), 1, m32(b->b, WIDE),
                               m32(b->b, WIDE), false);
 }
 

@@ -272,10 +272,11 @@ typedef struct mc_kernels {
      * y = activation(x). y.data == x.data or NULL where the activation is NONE. */
     mc_status (*bias_activation)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                  mc_matrix bias, mc_activation activation, mc_matrix y);
-    /* dx = dy * activation'(x) where x is the pre-activation; dx may be dy. */
+    /* dx [+]= factor * dy * activation'(x) where x is the pre-activation; dx may be dy. Of ReLU x
+     * may be its output instead, after dropout too: it is positive where x was and was kept. */
     mc_status (*activation_backward)(mc_device *d, int64_t rows, int64_t columns,
-                                     mc_activation activation, mc_matrix x, mc_matrix dy,
-                                     mc_matrix dx, bool accumulate);
+                                     mc_activation activation, mc_matrix x, float factor,
+                                     mc_matrix dy, mc_matrix dx, bool accumulate);
     /* y = activation(x), elementwise; y may be x. */
     mc_status (*activation)(mc_device *d, int64_t rows, int64_t columns, mc_activation activation,
                             mc_matrix x, mc_matrix y);
@@ -304,16 +305,10 @@ typedef struct mc_kernels {
                                         bool accumulate, mc_matrix df, float *dweight, float *dbias,
                                         float *dbranch);
 
-    /* y = dropout(x), and backward with the same call on the gradient; y may be x. */
-    mc_status (*dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+    /* y [+]= dropout(x), or dropout(relu(x)). Backward without `relu` is the same call on the
+     * gradient; y may be x. */
+    mc_status (*dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, bool relu,
                          mc_dropout_mask dropout, mc_matrix y, bool accumulate);
-    /* y = dropout(relu(x)); y may be x. */
-    mc_status (*relu_dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                              mc_dropout_mask dropout, mc_matrix y);
-    /* dx = factor * dy where y > 0, which says both that x was and that it was kept, else 0. dx may
-     * be dy. */
-    mc_status (*relu_dropout_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix y,
-                                       float factor, mc_matrix dy, mc_matrix dx, bool accumulate);
 
     /* y(row) = scale * sum over the `tables` of table[i](index[i][row]). Indices i32, checked by
      * the op. */

@@ -144,11 +144,11 @@ static mc_status plan_bias_activation(mc_device *d, int64_t rows, int64_t column
 }
 
 static mc_status plan_activation_backward(mc_device *d, int64_t rows, int64_t columns,
-                                          mc_activation activation, mc_matrix x, mc_matrix dy,
-                                          mc_matrix dx, bool accumulate)
+                                          mc_activation activation, mc_matrix x, float factor,
+                                          mc_matrix dy, mc_matrix dx, bool accumulate)
 {
     DO(d, activated(d, MC_WORK_ACTIVATION_BACKWARD, rows, columns, x, activation),
-       activation_backward, rows, columns, activation, x, dy, dx, accumulate);
+       activation_backward, rows, columns, activation, x, factor, dy, dx, accumulate);
 }
 
 static mc_status plan_activation(mc_device *d, int64_t rows, int64_t columns,
@@ -190,26 +190,11 @@ static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t
        df, dweight, dbias, dbranch);
 }
 
-static mc_status plan_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+static mc_status plan_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, bool relu,
                               mc_dropout_mask dropout, mc_matrix y, bool accumulate)
 {
     DO(d, copied(d, x.dtype, rows, columns, size_of(x) + (accumulate ? 2 : 1) * size_of(y)),
-       dropout, rows, columns, x, dropout, y, accumulate);
-}
-
-static mc_status plan_relu_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                                   mc_dropout_mask dropout, mc_matrix y)
-{
-    DO(d, copied(d, x.dtype, rows, columns, size_of(x) + size_of(y)), relu_dropout, rows, columns,
-       x, dropout, y);
-}
-
-static mc_status plan_relu_dropout_backward(mc_device *d, int64_t rows, int64_t columns,
-                                            mc_matrix y, float factor, mc_matrix dy, mc_matrix dx,
-                                            bool accumulate)
-{
-    DO(d, activated(d, MC_WORK_ACTIVATION_BACKWARD, rows, columns, y, MC_ACTIVATION_RELU),
-       relu_dropout_backward, rows, columns, y, factor, dy, dx, accumulate);
+       dropout, rows, columns, x, relu, dropout, y, accumulate);
 }
 
 static mc_status plan_embedding(mc_device *d, int64_t rows, int64_t columns, int tables,

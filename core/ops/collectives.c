@@ -185,7 +185,7 @@ static void pass_positive(mc_tape *t, mc_tensor *x, mc_tensor *dy, mc_tensor *ou
 {
     if (x && dy && out && !mc_failed(mc_tape_context(t)))
         MC_KERNEL(t, "all-reduce", activation_backward, 1, mc_tensor_count(x), MC_ACTIVATION_RELU,
-                  mc_matrix_flat(x), mc_matrix_flat(dy), mc_matrix_flat(out), false);
+                  mc_matrix_flat(x), 1, mc_matrix_flat(dy), mc_matrix_flat(out), false);
 }
 
 /* y = v where a == b, else 0, in f32, for a >= b everywhere. The difference of two floats is 0 only

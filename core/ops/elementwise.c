@@ -15,7 +15,7 @@ static void activation_backward(mc_tape *t, mc_node *node)
     mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
     if (dx)
         MC_KERNEL(t, "activation", activation_backward, mc_tensor_rows(x), mc_tensor_columns(x),
-                  state->kind, mc_saved_matrix(t, x), mc_matrix_of(node->output->gradient),
+                  state->kind, mc_saved_matrix(t, x), 1, mc_matrix_of(node->output->gradient),
                   mc_matrix_of(dx), accumulate);
 }
 
@@ -122,7 +122,7 @@ static void dropout_backward(mc_tape *t, mc_node *node)
     mc_tensor *dx = mc_gradient_target(t, node->inputs[0], &accumulate);
     if (dx)
         MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(dy), mc_tensor_columns(dy),
-                  mc_matrix_of(dy), *mask, mc_matrix_of(dx), accumulate);
+                  mc_matrix_of(dy), false, *mask, mc_matrix_of(dx), accumulate);
 }
 
 static const mc_op dropout_op = {.name = "dropout", .backward = dropout_backward};
@@ -142,8 +142,8 @@ mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p)
     if (mask.p == 0) return x;
     mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
     if (!y) return NULL;
-    MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(x), mc_tensor_columns(x), mc_matrix_of(x), mask,
-              mc_matrix_of(y), false);
+    MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(x), mc_tensor_columns(x), mc_matrix_of(x),
+              false, mask, mc_matrix_of(y), false);
     mc_node *node = mc_tape_record(t, &dropout_op, y, sizeof mask, 1, &x);
     if (node) *(mc_dropout_mask *)node->state = mask;
     return mc_failed(mc_tape_context(t)) ? NULL : y;
@@ -157,9 +157,9 @@ static void relu_dropout_backward(mc_tape *t, mc_node *node)
     bool accumulate;
     mc_tensor *dx = mc_gradient_target(t, node->inputs[0], &accumulate);
     if (dx)
-        MC_KERNEL(t, "relu dropout", relu_dropout_backward, mc_tensor_rows(y), mc_tensor_columns(y),
-                  mc_saved_matrix(t, y), 1.0f / (1.0f - mask->p), mc_matrix_of(dy),
-                  mc_matrix_of(dx), accumulate);
+        MC_KERNEL(t, "relu dropout", activation_backward, mc_tensor_rows(y), mc_tensor_columns(y),
+                  MC_ACTIVATION_RELU, mc_saved_matrix(t, y), 1.0f / (1.0f - mask->p),
+                  mc_matrix_of(dy), mc_matrix_of(dx), accumulate);
 }
 
 static const mc_op relu_dropout_op = {.name = "relu dropout", .backward = relu_dropout_backward};
@@ -173,8 +173,8 @@ mc_tensor *mc_relu_dropout(mc_tape *t, mc_tensor *x, float p)
     if (mask.p == 0) return mc_relu(t, x);
     mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
     if (!y) return NULL;
-    MC_KERNEL(t, op, relu_dropout, mc_tensor_rows(x), mc_tensor_columns(x), mc_matrix_of(x), mask,
-              mc_matrix_of(y));
+    MC_KERNEL(t, op, dropout, mc_tensor_rows(x), mc_tensor_columns(x), mc_matrix_of(x), true, mask,
+              mc_matrix_of(y), false);
     mc_node *node = mc_tape_record(t, &relu_dropout_op, y, sizeof mask, 1, &x);
     if (node) {
         *(mc_dropout_mask *)node->state = mask;

@@ -24,8 +24,8 @@ static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *st
     mc_tensor *du = mc_scratch_new(t, dy->dtype, dy->shape);
     if (!du) return NULL;
     MC_KERNEL(t, "linear", activation_backward, mc_tensor_rows(dy), mc_tensor_columns(dy),
-              state->activation, mc_saved_matrix(t, state->pre), mc_matrix_of(dy), mc_matrix_of(du),
-              false);
+              state->activation, mc_saved_matrix(t, state->pre), 1, mc_matrix_of(dy),
+              mc_matrix_of(du), false);
     return du;
 }
 

@@ -42,8 +42,8 @@ static void norm_backward(mc_tape *t, mc_node *node)
                   mc_tensor_data(state->rstd), mc_matrix_of(dy), state->dropout, mc_matrix_of(ds),
                   accumulate, mc_matrix_of(df), dweight, dbias, dbranch);
     if (!dy && ds && df) /* only the sum was used */
-        MC_KERNEL(t, op, dropout, rows, columns, mc_matrix_of(ds), state->dropout, mc_matrix_of(df),
-                  false);
+        MC_KERNEL(t, op, dropout, rows, columns, mc_matrix_of(ds), false, state->dropout,
+                  mc_matrix_of(df), false);
     mc_vector_gradient_end(t, node->inputs[WEIGHT], dweight);
     mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
     mc_vector_gradient_end(t, branch_bias, dbranch);
@@ -206,7 +206,7 @@ static void sum_backward(mc_tape *t, mc_node *node)
         mc_tensor *df = mc_scratch_new(t, f->dtype, f->shape);
         if (!df) return;
         MC_KERNEL(t, "residual sum", dropout, mc_tensor_rows(f), mc_tensor_columns(f),
-                  mc_matrix_of(dy), state->dropout, mc_matrix_of(df), false);
+                  mc_matrix_of(dy), false, state->dropout, mc_matrix_of(df), false);
         mc_gradient_share(t, f, df);
         mc_scratch_free(df);
     } else {

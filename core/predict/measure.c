@@ -136,7 +136,7 @@ static mc_status run_activation(const probe *p)
     mc_activation activation = (mc_activation)w->c;
     mc_matrix x = matrix_of(p, 0, w->b), y = matrix_of(p, 1, w->b), none = {0};
     if (w->kind == MC_WORK_ACTIVATION_BACKWARD)
-        return k->activation_backward(p->d, w->a, w->b, activation, x, y, y, false);
+        return k->activation_backward(p->d, w->a, w->b, activation, x, 1, y, y, false);
     return k->bias_activation(p->d, w->a, w->b, x, vector_of(p), activation,
                               w->kind == MC_WORK_BIAS ? none : y);
 }

@@ -282,11 +282,12 @@ static void activation_backward_case(const test_case *c)
             both dy = both_values(c->kind[1], c->rows, c->columns, c->other, -1, 1);
             both dx = both_values(c->kind[2], c->rows, c->columns, c->l, -1, accumulate ? 1 : -1);
             FOR_SIDES(s)
-            CALL(s, activation_backward, c->rows, c->columns, a, x.m[s], dy.m[s], dx.m[s],
+            CALL(s, activation_backward, c->rows, c->columns, a, x.m[s], 1, dy.m[s], dx.m[s],
                  accumulate);
             compare(&dx, 1e-6, "activation_backward");
             FOR_SIDES(s)
-            CALL(s, activation_backward, c->rows, c->columns, a, x.m[s], dy.m[s], dy.m[s], false);
+            CALL(s, activation_backward, c->rows, c->columns, a, x.m[s], 1, dy.m[s], dy.m[s],
+                 false);
             compare(&dy, 1e-6, "activation_backward in place");
             FREE(&x, &dy, &dx);
         }
@@ -387,8 +388,8 @@ static void test_gelu_of_all_halves(void **state)
         for (int i = 0; i < ALL; i++) ((uint16_t *)x.memory[CPU])[i] = (uint16_t)i;
         upload(&x);
         CALL(GPU, activation, 1, ALL, MC_ACTIVATION_GELU, x.m[GPU], y.m[GPU]);
-        CALL(GPU, activation_backward, 1, ALL, MC_ACTIVATION_GELU, x.m[GPU], one.m[GPU], one.m[GPU],
-             false);
+        CALL(GPU, activation_backward, 1, ALL, MC_ACTIVATION_GELU, x.m[GPU], 1, one.m[GPU],
+             one.m[GPU], false);
         void *value = download(&y), *slope = download(&one);
         double worst = 0, worst_slope = 0;
         for (int i = 0; i < ALL; i++) {
@@ -424,7 +425,7 @@ static void dropout_case(const test_case *c)
                                     .seed = 0xfedcba9876543210u,
                                     .offset = ~0ull - 5,
                                     .base = mode & 2 ? base.memory[s] : NULL};
-            CALL(s, dropout, c->rows, c->columns, x.m[s], mask, y.m[s], mode & 1);
+            CALL(s, dropout, c->rows, c->columns, x.m[s], false, mask, y.m[s], mode & 1);
         }
         compare(&y, mode & 1 ? 3e-7 : EXACT, "dropout");
         FREE(&x, &y);
@@ -446,15 +447,16 @@ static void relu_dropout_case(const test_case *c)
         both y = both_output(c->kind[1], c->rows, c->columns, c->other);
         both dx = both_values(c->kind[2], c->rows, c->columns, c->l, -1, accumulate ? 1 : -1);
         FOR_SIDES(s)
-        CALL(s, relu_dropout, c->rows, c->columns, x.m[s], mask, y.m[s]);
+        CALL(s, dropout, c->rows, c->columns, x.m[s], true, mask, y.m[s], false);
         compare(&y, EXACT, "relu_dropout");
         FOR_SIDES(s)
-        CALL(s, relu_dropout_backward, c->rows, c->columns, y.m[s], 1.25f, x.m[s], dx.m[s],
-             accumulate);
-        compare(&dx, accumulate ? 3e-7 : EXACT, "relu_dropout_backward");
+        CALL(s, activation_backward, c->rows, c->columns, MC_ACTIVATION_RELU, y.m[s], 1.25f, x.m[s],
+             dx.m[s], accumulate);
+        compare(&dx, accumulate ? 3e-7 : EXACT, "backward of relu_dropout");
         FOR_SIDES(s)
-        CALL(s, relu_dropout_backward, c->rows, c->columns, y.m[s], 1.25f, x.m[s], x.m[s], false);
-        compare(&x, EXACT, "relu_dropout_backward in place");
+        CALL(s, activation_backward, c->rows, c->columns, MC_ACTIVATION_RELU, y.m[s], 1.25f, x.m[s],
+             x.m[s], false);
+        compare(&x, EXACT, "backward of relu_dropout in place");
         FREE(&x, &y, &dx);
     }
 }
@@ -1275,7 +1277,7 @@ static void test_long(void **state)
     CALL(CPU, add, TAIL, result, small, TAIL, result);
     assert_tail(y, count, out);
     mc_dropout_mask mask = {.p = 0.5f, .seed = 1, .offset = 2};
-    CALL(GPU, dropout, rows, columns, xm, mask, ym, false);
+    CALL(GPU, dropout, rows, columns, xm, false, mask, ym, false);
     for (int i = 0; i < TAIL; i++)
         if (reference_dropout(mask, (uint64_t)(count - TAIL + i)) == 0) tail[i] = 0;
     CALL(CPU, scale, TAIL, small, 2, result, false);

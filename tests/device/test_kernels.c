@@ -109,7 +109,7 @@ static void test_activation_accuracy(void **state)
         mc_matrix xm = {x, MC_F32, N}, ym = {y, MC_F32, N}, dm = {dx, MC_F32, N},
                   om = {one, MC_F32, N};
         assert_int_equal(t->k->activation(device, 1, N, a, xm, ym), MC_OK);
-        assert_int_equal(t->k->activation_backward(device, 1, N, a, xm, om, dm, false), MC_OK);
+        assert_int_equal(t->k->activation_backward(device, 1, N, a, xm, 1, om, dm, false), MC_OK);
         double worst = 0, worst_slope = 0;
         for (int i = 0; i < N; i++) {
             double expected = reference_activation(a, x[i]), slope = reference_slope(a, x[i]);
@@ -226,11 +226,13 @@ static void activation_backward_case(const isa_table *t, mc_dtype dtype, int64_t
            dy = matrix_new(dtype, rows, columns, 2, -1, 1);
     matrix dx = matrix_new(dtype, rows, columns, 5, -1, 1);
     double *expected = doubles(rows * columns);
+    const float factor = mode == 1 ? 1.25f : 1;
     for (int64_t i = 0; i < rows * columns; i++)
-        expected[i] = dy.v[i] * reference_slope(a, x.v[i]) + (mode == 1 ? dx.v[i] : 0);
+        expected[i] = factor * dy.v[i] * reference_slope(a, x.v[i]) + (mode == 1 ? dx.v[i] : 0);
     matrix *to = mode == 2 ? &dy : &dx; /* in place */
     assert_int_equal(
-        t->k->activation_backward(device, rows, columns, a, x.m, dy.m, to->m, mode == 1), MC_OK);
+        t->k->activation_backward(device, rows, columns, a, x.m, factor, dy.m, to->m, mode == 1),
+        MC_OK);
     assert_matrix(to, expected, 1e-6, t->name, "activation_backward");
     matrix_free(&x);
     matrix_free(&dy);
@@ -525,15 +527,18 @@ static void test_dropout(void **state)
 {
     (void)state;
     mc_dropout_mask mask = {.p = 0.1f, .seed = 0x123456789abcdef0u, .offset = 0xfedcba9876543210u};
-    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (int accumulate = 0; accumulate < 2; accumulate++)
+    FOR_TABLES(t) FOR_TYPES(i) FOR_SHAPES(s) for (int mode = 0; mode < 4; mode++)
     {
+        bool accumulate = mode & 1, relu = mode & 2;
         int64_t rows = shapes[s][0], columns = shapes[s][1];
         matrix x = matrix_new(float_types[i], rows, columns, s, -2, 2);
         matrix y = matrix_new(float_types[i], rows, columns, 0, -2, 2);
         double *expected = doubles(rows * columns);
         for (int64_t j = 0; j < rows * columns; j++)
-            expected[j] = x.v[j] * reference_dropout(mask, (uint64_t)j) + (accumulate ? y.v[j] : 0);
-        assert_int_equal(t->k->dropout(device, rows, columns, x.m, mask, y.m, accumulate), MC_OK);
+            expected[j] = (relu && x.v[j] < 0 ? 0 : x.v[j]) * reference_dropout(mask, (uint64_t)j) +
+                          (accumulate ? y.v[j] : 0);
+        assert_int_equal(t->k->dropout(device, rows, columns, x.m, relu, mask, y.m, accumulate),
+                         MC_OK);
         assert_matrix(&y, expected, 3e-7, t->name, "dropout");
         matrix_free(&x);
         matrix_free(&y);
@@ -886,7 +891,7 @@ static void input_gradient_case(const isa_table *t, input_gradient c)
     assert_int_equal(status, MC_OK);
     t->k->gemm(device, false, false, c.rows, c.in, c.out, 0.75f, dy.m, weight.m, c.beta, apart.m);
     if (active)
-        t->k->activation_backward(device, c.rows, c.in, c.activation, pre.m, apart.m, apart.m,
+        t->k->activation_backward(device, c.rows, c.in, c.activation, pre.m, 1, apart.m, apart.m,
                                   false);
     if (c.with_sums) t->k->column_sums(device, c.rows, c.in, apart.m, sums[1]);
     if (c.with_bias) t->k->column_sums(device, c.rows, c.out, dy.m, dbias[1]);

@@ -208,7 +208,7 @@ static void test_dropout_rate(void **state)
     assert_true(y && z);
     mc_dropout_mask mask = {0.1f, 12, 34};
     mc_matrix xm = {x, MC_F32, N}, ym = {y, MC_F32, N}, zm = {z, MC_F32, N};
-    assert_int_equal(tables[0].k->dropout(device, 1, N, xm, mask, ym, false), MC_OK);
+    assert_int_equal(tables[0].k->dropout(device, 1, N, xm, false, mask, ym, false), MC_OK);
     int dropped = 0;
     for (int i = 0; i < N; i++) {
         dropped += y[i] == 0;
@@ -217,11 +217,11 @@ static void test_dropout_rate(void **state)
     assert_true(fabs(dropped - 0.1 * N) < 4 * sqrt(0.09 * N));
     FOR_TABLES(t)
     {
-        assert_int_equal(t->k->dropout(device, 1, N, xm, mask, zm, false), MC_OK);
+        assert_int_equal(t->k->dropout(device, 1, N, xm, false, mask, zm, false), MC_OK);
         assert_memory_equal(y, z, N * sizeof *y);
         /* No dropout keeps every bit. */
-        assert_int_equal(t->k->dropout(device, 1, N, ym, (mc_dropout_mask){0, 12, 34}, zm, false),
-                         MC_OK);
+        assert_int_equal(
+            t->k->dropout(device, 1, N, ym, false, (mc_dropout_mask){0, 12, 34}, zm, false), MC_OK);
         assert_memory_equal(y, z, N * sizeof *y);
     }
     free(x);

@@ -265,11 +265,11 @@ static mc_status count_scale(mc_device *d, int64_t count, mc_matrix x, float fac
     return calls.kernels->scale(d, count, x, factor, y, accumulate);
 }
 
-static mc_status count_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+static mc_status count_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, bool relu,
                                mc_dropout_mask dropout, mc_matrix y, bool accumulate)
 {
     calls.others++;
-    return calls.kernels->dropout(d, rows, columns, x, dropout, y, accumulate);
+    return calls.kernels->dropout(d, rows, columns, x, relu, dropout, y, accumulate);
 }
 
 /* Each sum of the residual stream costs its norm's pass, forward and backward, and no other,

@@ -1,7 +1,7 @@
 /* Kernels that go over elements once and are bound by memory: activations, dropout, arithmetic with
  * broadcasting, conversion. One chunk of 16 bytes a thread. Bytes an element, for 16-bit types:
- * activation, scale, dropout, relu_dropout 4; activation_backward, relu_dropout_backward, add,
- * multiply 6 (2 more where they add to what is there); bias_activation 6 (read x, write x and y; 4 without a bias or an activation); gated 6,
+ * activation, scale, dropout 4; activation_backward, add, multiply 6 (2 more where they add to what
+ * is there); bias_activation 6 (read x, write x and y; 4 without a bias or an activation); gated 6,
  * gated_backward 10, of an element of the output (4 more where it adds).
  * Instructions an element, of bf16 in whole chunks, of the 48 that an H200 issues at 1.98 GHz in the
  * time of 6 bytes, 36 at 1.5 GHz: activation gelu 18.5, activation_backward gelu 26. */
@@ -139,6 +139,7 @@ extern "C" mc_status mc_cuda_activation(mc_device *d, int64_t rows, int64_t colu
 struct activation_backward_call {
     mc_view x, dy, dx;
     mc_activation activation;
+    float factor;
     bool accumulate;
 
     template <class T, bool WHOLE = false>
@@ -150,21 +151,28 @@ struct activation_backward_call {
         mc_unpack<T>(x, xs, v);
         mc_unpack<T>(dy, gs, g);
         activate_backward<T>(activation, v, g);
+#pragma unroll
+        for (int i = 0; i < mc_width<T>; i++) g[i] *= factor;
         mc_store_or_add<T, WHOLE>(dx, row * dx.stride + column, n, g, accumulate);
     }
 };
 
 extern "C" mc_status mc_cuda_activation_backward(mc_device *d, int64_t rows, int64_t columns,
                                                  mc_activation activation, mc_matrix x,
-                                                 mc_matrix dy, mc_matrix dx, bool accumulate)
+                                                 float factor, mc_matrix dy, mc_matrix dx,
+                                                 bool accumulate)
 {
     if (rows == 0 || columns == 0) return MC_OK;
     mc_flatten(&rows, &columns, x, dy, dx);
     bool whole = mc_whole_dtype(columns, x, dy, dx) != MC_DTYPE_DEFAULT;
     MC_WITH_TYPE(mc_common_dtype(x, dy, dx), {
         const int width = mc_width<T>;
-        activation_backward_call call = {mc_view_of(x, rows, width), mc_view_of(dy, rows, width),
-                                         mc_view_of(dx, rows, width), activation, accumulate};
+        activation_backward_call call = {mc_view_of(x, rows, width),
+                                         mc_view_of(dy, rows, width),
+                                         mc_view_of(dx, rows, width),
+                                         activation,
+                                         factor,
+                                         accumulate};
         launch_flat<T>(d, rows, columns, whole, call);
     });
     return mc_cuda_launched(d, "activation_backward");
@@ -258,7 +266,7 @@ extern "C" mc_status mc_cuda_gated_backward(mc_device *d, int64_t rows, int64_t 
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-struct dropout_call {
+template <bool RELU> struct dropout_call {
     mc_view x, y;
     mc_dropping mask;
     int64_t columns;
@@ -272,92 +280,34 @@ struct dropout_call {
         mc_drop_factors(mask, row * columns + column, factor);
         mc_unpack<T>(x, xs, v);
 #pragma unroll
-        for (int i = 0; i < mc_width<T>; i++) v[i] *= factor[i];
+        for (int i = 0; i < mc_width<T>; i++)
+            v[i] = (RELU && v[i] < 0.0f ? 0.0f : v[i]) * factor[i];
         mc_store_or_add<T, WHOLE>(y, row * y.stride + column, n, v, accumulate);
     }
 };
 
-extern "C" mc_status mc_cuda_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                                     mc_dropout_mask dropout, mc_matrix y, bool accumulate)
+template <bool RELU>
+static mc_status drop(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                      mc_dropout_mask dropout, mc_matrix y, bool accumulate)
 {
-    if (rows == 0 || columns == 0) return MC_OK;
     mc_flatten(&rows, &columns, x, y);
     bool whole = mc_whole_dtype(columns, x, y) != MC_DTYPE_DEFAULT;
     MC_WITH_TYPE(mc_common_dtype(x, y), {
         const int width = mc_width<T>;
-        dropout_call call = {mc_view_of(x, rows, width), mc_view_of(y, rows, width),
-                             mc_dropping_of(dropout), columns, accumulate};
+        dropout_call<RELU> call = {mc_view_of(x, rows, width), mc_view_of(y, rows, width),
+                                   mc_dropping_of(dropout), columns, accumulate};
         launch_flat<T>(d, rows, columns, whole, call);
     });
     return mc_cuda_launched(d, "dropout");
 }
 
-struct relu_dropout_call {
-    mc_view x, y;
-    mc_dropping mask;
-    int64_t columns;
-
-    template <class T, bool WHOLE = false>
-    __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
-    {
-        mc_bits xs = mc_load_bits<T, WHOLE>(x, row * x.stride + column, n);
-        float v[mc_width<T>], factor[mc_width<T>];
-        mc_drop_factors(mask, row * columns + column, factor);
-        mc_unpack<T>(x, xs, v);
-#pragma unroll
-        for (int i = 0; i < mc_width<T>; i++) v[i] = (v[i] < 0.0f ? 0.0f : v[i]) * factor[i];
-        mc_store<T, WHOLE>(y, row * y.stride + column, n, v);
-    }
-};
-
-extern "C" mc_status mc_cuda_relu_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                                          mc_dropout_mask dropout, mc_matrix y)
+extern "C" mc_status mc_cuda_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                     bool relu, mc_dropout_mask dropout, mc_matrix y,
+                                     bool accumulate)
 {
     if (rows == 0 || columns == 0) return MC_OK;
-    mc_flatten(&rows, &columns, x, y);
-    bool whole = mc_whole_dtype(columns, x, y) != MC_DTYPE_DEFAULT;
-    MC_WITH_TYPE(mc_common_dtype(x, y), {
-        const int width = mc_width<T>;
-        relu_dropout_call call = {mc_view_of(x, rows, width), mc_view_of(y, rows, width),
-                                  mc_dropping_of(dropout), columns};
-        launch_flat<T>(d, rows, columns, whole, call);
-    });
-    return mc_cuda_launched(d, "relu_dropout");
-}
-
-struct relu_dropout_backward_call {
-    mc_view y, dy, dx;
-    float factor;
-    bool accumulate;
-
-    template <class T, bool WHOLE = false>
-    __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
-    {
-        mc_bits ys = mc_load_bits<T, WHOLE>(y, row * y.stride + column, n);
-        mc_bits gs = mc_load_bits<T, WHOLE>(dy, row * dy.stride + column, n);
-        float v[mc_width<T>], g[mc_width<T>];
-        mc_unpack<T>(y, ys, v);
-        mc_unpack<T>(dy, gs, g);
-#pragma unroll
-        for (int i = 0; i < mc_width<T>; i++) g[i] = v[i] <= 0.0f ? 0.0f : factor * g[i];
-        mc_store_or_add<T, WHOLE>(dx, row * dx.stride + column, n, g, accumulate);
-    }
-};
-
-extern "C" mc_status mc_cuda_relu_dropout_backward(mc_device *d, int64_t rows, int64_t columns,
-                                                   mc_matrix y, float factor, mc_matrix dy,
-                                                   mc_matrix dx, bool accumulate)
-{
-    if (rows == 0 || columns == 0) return MC_OK;
-    mc_flatten(&rows, &columns, y, dy, dx);
-    bool whole = mc_whole_dtype(columns, y, dy, dx) != MC_DTYPE_DEFAULT;
-    MC_WITH_TYPE(mc_common_dtype(y, dy, dx), {
-        const int width = mc_width<T>;
-        relu_dropout_backward_call call = {mc_view_of(y, rows, width), mc_view_of(dy, rows, width),
-                                           mc_view_of(dx, rows, width), factor, accumulate};
-        launch_flat<T>(d, rows, columns, whole, call);
-    });
-    return mc_cuda_launched(d, "relu_dropout_backward");
+    return relu ? drop<true>(d, rows, columns, x, dropout, y, accumulate)
+                : drop<false>(d, rows, columns, x, dropout, y, accumulate);
 }
 
 /* ---- flat arrays ----------------------------------------------------------------------------- */

@@ -210,7 +210,7 @@ static void call_aux(mc_gemm_call *c, mc_matrix aux)
 static mc_status copy_matrix(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix y,
                              bool accumulate)
 {
-    return mc_cuda_dropout(d, rows, columns, x, (mc_dropout_mask){0}, y, accumulate);
+    return mc_cuda_dropout(d, rows, columns, x, false, (mc_dropout_mask){0}, y, accumulate);
 }
 
 /* A contiguous copy of x (rows, columns) in another dtype, in scratch memory; rows are padded to
@@ -408,7 +408,7 @@ static mc_status backward_input(mc_device *d, int64_t rows, int64_t in, int64_t 
     }
     mc_status status = mc_cuda_gemm(d, false, false, rows, in, out, alpha, dy, weight, beta, dx);
     if (!status && activation != MC_ACTIVATION_NONE)
-        status = mc_cuda_activation_backward(d, rows, in, activation, pre, dx, dx, false);
+        status = mc_cuda_activation_backward(d, rows, in, activation, pre, 1, dx, dx, false);
     return status;
 }
 

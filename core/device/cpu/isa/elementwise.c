@@ -153,8 +153,8 @@ mc_status MC_K(activation)(mc_device *d, int64_t rows, int64_t columns, mc_activ
 }
 
 mc_status MC_K(activation_backward)(mc_device *d, int64_t rows, int64_t columns,
-                                    mc_activation activation, mc_matrix x, mc_matrix dy,
-                                    mc_matrix dx, bool accumulate)
+                                    mc_activation activation, mc_matrix x, float factor,
+                                    mc_matrix dy, mc_matrix dx, bool accumulate)
 {
     (void)d;
     mc_chunks c = MC_CHUNKS_OF(rows, columns, x, dy, dx);
@@ -168,6 +168,10 @@ mc_status MC_K(activation_backward)(mc_device *d, int64_t rows, int64_t columns,
         bool direct = !accumulate && dx.dtype == MC_F32;
         float *to = direct ? mc_write_begin(dx, dx_at, out) : out;
         activate_backward(activation, xs, gs, to, k.n);
+        if (factor != 1.0f) {
+#pragma omp simd
+            for (int j = 0; j < k.n; j++) to[j] *= factor;
+        }
         if (!direct) mc_write(dx, dx_at, k.n, to, accumulate);
     }
     return MC_OK;
@@ -217,7 +221,7 @@ mc_status MC_K(gated_backward)(mc_device *d, int64_t rows, int64_t n, mc_activat
     return MC_OK;
 }
 
-mc_status MC_K(dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+mc_status MC_K(dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, bool relu_first,
                         mc_dropout_mask mask, mc_matrix y, bool accumulate)
 {
     (void)d;
@@ -229,44 +233,8 @@ mc_status MC_K(dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x
         MC_K(dropout_factors)(mask, k.row * columns + k.column, k.n, out);
         const float *xs = mc_read(x, k.row * x.stride + k.column, k.n, xb);
 #pragma omp simd
-        for (int j = 0; j < k.n; j++) out[j] = xs[j] * out[j];
+        for (int j = 0; j < k.n; j++) out[j] *= relu_first ? relu(xs[j]) : xs[j];
         mc_write(y, k.row * y.stride + k.column, k.n, out, accumulate);
-    }
-    return MC_OK;
-}
-
-mc_status MC_K(relu_dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                             mc_dropout_mask mask, mc_matrix y)
-{
-    (void)d;
-    mc_chunks c = MC_CHUNKS_OF(rows, columns, x, y);
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL / 4)
-    for (int64_t i = 0; i < c.count; i++) {
-        mc_chunk k = mc_chunk_at(c, i);
-        float xb[MC_CHUNK], out[MC_CHUNK];
-        MC_K(dropout_factors)(mask, k.row * columns + k.column, k.n, out);
-        const float *xs = mc_read(x, k.row * x.stride + k.column, k.n, xb);
-#pragma omp simd
-        for (int j = 0; j < k.n; j++) out[j] = (xs[j] < 0.0f ? 0.0f : xs[j]) * out[j];
-        mc_write(y, k.row * y.stride + k.column, k.n, out, false);
-    }
-    return MC_OK;
-}
-
-mc_status MC_K(relu_dropout_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix y,
-                                      float factor, mc_matrix dy, mc_matrix dx, bool accumulate)
-{
-    (void)d;
-    mc_chunks c = MC_CHUNKS_OF(rows, columns, y, dy, dx);
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t i = 0; i < c.count; i++) {
-        mc_chunk k = mc_chunk_at(c, i);
-        float yb[MC_CHUNK], gb[MC_CHUNK], out[MC_CHUNK];
-        const float *ys = mc_read(y, k.row * y.stride + k.column, k.n, yb);
-        const float *gs = mc_read(dy, k.row * dy.stride + k.column, k.n, gb);
-#pragma omp simd
-        for (int j = 0; j < k.n; j++) out[j] = ys[j] <= 0.0f ? 0.0f : factor * gs[j];
-        mc_write(dx, k.row * dx.stride + k.column, k.n, out, accumulate);
     }
     return MC_OK;
 }

@@ -186,6 +186,6 @@ mc_status MC_K(linear_backward_input)(mc_device *d, int64_t rows, int64_t in, in
     mc_status status = dbias ? MC_K(column_sums)(d, rows, out, dy, dbias) : MC_OK;
     if (!status) status = MC_K(gemm)(d, false, false, rows, in, out, alpha, dy, weight, beta, dx);
     if (!status && activation != MC_ACTIVATION_NONE)
-        status = MC_K(activation_backward)(d, rows, in, activation, pre, dx, dx, false);
+        status = MC_K(activation_backward)(d, rows, in, activation, pre, 1, dx, dx, false);
     return status || !sums ? status : MC_K(column_sums)(d, rows, in, dx, sums);
 }
