@@ -4,8 +4,9 @@
  *     bench/generate gpt2 gpt2 32 64 512 device=cuda dtype=bf16
  *     bench/generate t5 t5-base 1 512 128 device=cuda dtype=bf16
  *
- * Options: device (cpu), dtype (f32), rounds (3), sample=1 (draws, top_k=40), beams (1), bandwidth
- * (bytes a second that the limit is computed with; 4.24e12, an H200's as measured by copies).
+ * Options: device (cpu), dtype (f32), weights (int8 or fp8: those of linear layers), rounds (3),
+ * sample=1 (draws, top_k=40), beams (1), bandwidth (bytes a second that the limit is computed with;
+ * 4.24e12, an H200's as measured by copies).
  *
  * The rate is that of the steps alone: answers of NEW tokens and of NEW / 4 are timed by turns, and
  * the difference of the medians belongs to the difference in tokens. The limit reads, in each step,
@@ -50,6 +51,13 @@ static mc_dtype dtype_of(const char *name)
     return strcmp(name, "bf16") == 0 ? MC_BF16 : strcmp(name, "f16") == 0 ? MC_F16 : MC_F32;
 }
 
+static mc_weight_format format_of(const char *name)
+{
+    return strcmp(name, "int8") == 0  ? MC_WEIGHTS_INT8
+           : strcmp(name, "fp8") == 0 ? MC_WEIGHTS_FP8
+                                      : MC_WEIGHTS_FLOAT;
+}
+
 /* Elements of the decoder's matrices that a step reads. */
 static double weights_of(mc_model_shape s)
 {
@@ -87,6 +95,8 @@ static void make(work *w, int argc, char **argv)
     w->ctx = mc_init_distributed(
         &(mc_init_options){.seed = 42, .device = option(argc, argv, "device", "cpu")});
     w->model = mc_model_new(w->ctx, argv[1], argv[2], &(mc_model_heads){.lm = true}, &load);
+    mc_weight_format format = format_of(option(argc, argv, "weights", ""));
+    if (format) mc_model_quantize(w->model, format);
     w->prompts = calloc((size_t)w->batch, sizeof *w->prompts);
     w->lengths = calloc((size_t)w->batch, sizeof *w->lengths);
     int64_t vocab = mc_model_get_shape(w->model).vocab_size;
@@ -137,14 +147,18 @@ int main(int argc, char **argv)
     if (mc_print_error(w.ctx, stderr)) return 1;
     mc_model_shape s = mc_model_get_shape(w.model);
     double size = dtype_of(option(argc, argv, "dtype", "f32")) == MC_F32 ? 4 : 2;
-    double bytes = size * (weights_of(s) + cache_of(s, &w));
+    const char *weights = option(argc, argv, "weights", "");
+    double bytes = size * cache_of(s, &w) + (format_of(weights) ? 1 : size) * weights_of(s);
     double limit = w.batch * atof(option(argc, argv, "bandwidth", "4.24e12")) / bytes;
     double seconds = median(longer, rounds) - median(shorter, rounds);
     double rate = w.batch * (w.tokens - w.fewer) / seconds;
-    printf("result family=%s config=%s batch=%d prompt=%d new=%d ms_a_step=%.4f tokens_per_s=%.1f "
-           "limit=%.0f share=%.3f gb_a_step=%.3f peak_gib=%.2f\n",
-           argv[1], argv[2], w.batch, w.prompt, w.tokens, 1e3 * w.batch / rate, rate, limit,
-           rate / limit, 1e-9 * bytes, (double)mc_memory(w.ctx).peak / (1 << 30));
+    printf("result family=%s config=%s batch=%d prompt=%d new=%d weights=%s ms_a_step=%.4f "
+           "tokens_per_s=%.1f "
+           "limit=%.0f share=%.3f gb_a_step=%.3f peak_gib=%.2f model_gib=%.2f\n",
+           argv[1], argv[2], w.batch, w.prompt, w.tokens,
+           format_of(weights) ? weights : option(argc, argv, "dtype", "f32"), 1e3 * w.batch / rate,
+           rate, limit, rate / limit, 1e-9 * bytes, (double)mc_memory(w.ctx).peak / (1 << 30),
+           (double)mc_memory(w.ctx).in_use / (1 << 30));
     for (int i = 0; i < w.batch; i++) free(w.prompts[i]);
     free(w.prompts);
     free(w.lengths);

@@ -84,6 +84,7 @@
 #include "models/gpt2/gpt2.h"
 #include "models/gptj/gptj.h"
 #include "models/lora.h"
+#include "models/quantize.h"
 #include "models/model.h"
 #include "models/pretraining.h"
 #include "models/roberta/roberta.h"

@@ -1,5 +1,5 @@
 /* What stands on the stacks: logits, losses, labels, classifiers. */
-#include "core/ops/ops_internal.h"
+#include "core/nn/eight_bit_internal.h"
 #include "models/model_internal.h"
 
 static bool has_lm(mc_tape *t, const mc_model *m)
@@ -17,22 +17,32 @@ static mc_tensor *lm_input(mc_tape *t, mc_model *m, mc_tensor *hidden)
     return m->family->head ? m->family->head(t, m, hidden) : hidden;
 }
 
+/* The matrix of the language model's product. */
+static mc_parameter *head_of(const mc_model *m)
+{
+    return m->head_weight ? m->head_weight : mc_embedding_weight(m->words);
+}
+
 mc_tensor *mc_model_logits(mc_tape *t, mc_model *m, mc_tensor *hidden)
 {
     if (!m || !mc_op_ready(t, "logits", hidden)) return NULL;
     if (m->token_head) return mc_linear_forward(t, m->token_head, hidden);
     mc_tensor *x = has_lm(t, m) ? lm_input(t, m, hidden) : NULL;
     if (!x) return NULL;
-    mc_tensor *weight =
-        m->head_weight ? mc_parameter_tensor(t, m->head_weight) : mc_embedding_table(t, m->words);
+    mc_parameter *head = head_of(m);
     mc_tensor *bias = m->head_bias ? mc_parameter_tensor(t, m->head_bias) : NULL;
+    if (mc_stored_has_eight(head->stored))
+        return mc_stored_product(t, x, head->stored, m->shape.vocab_size, bias, MC_ACTIVATION_NONE,
+                                 m->head_scale);
+    mc_tensor *weight = mc_parameter_tensor(t, head);
     return mc_scaled_linear(t, x, weight, bias, MC_ACTIVATION_NONE, m->head_scale);
 }
 
 static mc_tensor *lm_loss(mc_tape *t, mc_model *m, mc_tensor *x, mc_tensor *labels)
 {
-    mc_tensor *weight =
-        m->head_weight ? mc_parameter_whole(t, m->head_weight) : mc_embedding_whole(t, m->words);
+    mc_parameter *head = head_of(m);
+    mc_tensor *weight = mc_stored_has_eight(head->stored) ? mc_stored_dequantized(t, head->stored)
+                                                          : mc_parameter_whole(t, head);
     mc_tensor *bias = m->head_bias ? mc_parameter_whole(t, m->head_bias) : NULL;
     return mc_linear_cross_entropy(t, x, weight, bias, m->shape.vocab_size, labels,
                                    &(mc_cross_entropy_options){.logit_scale = m->head_scale});

@@ -12,9 +12,10 @@
 #include "tools/perplexity.h"
 #include "tools/ranks.h"
 #include "tools/train_options.h"
+#include "tools/weights_option.h"
 
 typedef struct eval_options {
-    int family, device, batch_size;
+    int family, device, weights, batch_size;
     data_options data;
     const char *model, *revision, *base, *log_jsonl;
     ranks_options ranks;
@@ -56,6 +57,7 @@ static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
     mc_tokenizer_options words = {.revision = o->revision, .base = o->base};
     mc_tokenizer *tokenizer = tokens ? NULL : mc_tokenizer_open(ctx, o->model, &words);
     mc_model *model = mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
+    weights_apply(model, o->weights);
     if (mc_failed(ctx)) return false;
     if (tokens || (is_text(o) && perplexity_has_text(o->data.data)) || has_no_task(o, ctx, model))
         return evaluate_text(o, ctx, model, tokenizer, log);
@@ -131,6 +133,7 @@ int cmd_eval(int argc, char **argv)
         LORA_BASE_ROW(&o.base),
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
+        WEIGHTS_ROW(&o.weights),
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write the result as an object to this file")},
         {0},
     };

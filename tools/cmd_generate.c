@@ -16,12 +16,13 @@
 #include "tools/run_log.h"
 #include "tools/text.h"
 #include "tools/train_options.h"
+#include "tools/weights_option.h"
 
 static const char *const dtype_names[] = {"auto", "f32", "f16", "bf16", NULL};
 static const mc_dtype dtypes[] = {MC_DTYPE_DEFAULT, MC_F32, MC_F16, MC_BF16};
 
 typedef struct generate_options {
-    int model, device, dtype;
+    int model, device, dtype, weights;
     const char *pretrained, *revision, *base, *prompts_file;
     args_list prompts;
     bool ids, echo, json, log_probs, any_length;
@@ -429,6 +430,7 @@ static bool generate(generation *g)
     mc_tokenizer_options options = {.revision = o->revision, .base = o->base};
     if (!o->ids) g->tokenizer = mc_tokenizer_open(g->ctx, o->pretrained, &options);
     g->model = mc_model_from_pretrained_of(g->ctx, family_names()[o->model], o->pretrained, &load);
+    weights_apply(g->model, o->weights);
     return !mc_failed(g->ctx) && choose_how(g) && make_prompts(g) && answer_all(g);
 }
 
@@ -516,6 +518,7 @@ static void add_output_rows(args_table *table, generate_options *o)
                     .numbered = true},
                    {ARGS_CHOICE("dtype", &o->dtype, dtype_names,
                                 "of weights and activations; auto is f32 on the CPU, else bf16")},
+                   WEIGHTS_ROW(&o->weights),
                    {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20,
                              "prompts that are answered at once")},
                    {0},

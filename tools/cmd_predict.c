@@ -11,6 +11,7 @@
 #include "tools/task_run.h"
 #include "tools/text.h"
 #include "tools/text_job.h"
+#include "tools/weights_option.h"
 
 enum { NUMBER_ROOM = 32, LINE_ROOM = 128, DEFAULT_NEW_TOKENS = 128 };
 
@@ -19,6 +20,7 @@ typedef struct predict {
     int64_t max_target_length, batch_size;
     answer_options answer;
     mc_generate_options how;
+    int weights; /* a mc_weight_format */
     task_file task; /* of the model's folder; kind 0: it has none */
     mc_task_kind kind;
     mc_context *ctx;
@@ -293,6 +295,7 @@ static bool open_model(predict *p)
     mc_tokenizer_options words = {.revision = o->revision, .base = o->base};
     p->tok = mc_tokenizer_open(p->ctx, o->model, &words);
     p->model = mc_model_from_pretrained(p->ctx, o->model, &load);
+    weights_apply(p->model, p->weights);
     if (!mc_failed(p->ctx))
         mc_hub_download(p->ctx, o->model, &(mc_hub_options){.revision = o->revision}, folder,
                         sizeof folder);
@@ -345,6 +348,7 @@ static int parse_and_run(predict *p, int argc, char **argv)
                   "tokens at most of a text"),
          .default_text = "that the model was trained with, else 128", .known_as = "max-new-tokens"},
         {ARGS_INT("batch-size", &p->batch_size, 1, 1 << 20, "rows at once, per rank")},
+        WEIGHTS_ROW(&p->weights),
         {0},
     };
     args_table_add(&table, options);

@@ -86,6 +86,11 @@ static bool collect(mc_module *model, const mc_weight_form *form, saved *s)
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));) {
         if (!mc_weight_is_held(form->map, p)) continue;
+        if (p->stored->leaves)
+            return !mc_fail(model->ctx, MC_ERR_UNSUPPORTED,
+                            "\"%s\" is in 8 bits, and is not saved: save the model before its "
+                            "weights are",
+                            p->name);
         if (!add_saved(s, p, form)) return false;
         add_copy(s, model, form);
     }

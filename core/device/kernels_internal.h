@@ -17,6 +17,7 @@
 #include "core/device/activation.h"
 #include "core/device/choose_internal.h"
 #include "core/device/step_internal.h"
+#include "core/device/weights.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 
@@ -27,6 +28,15 @@ typedef struct mc_matrix {
     mc_dtype dtype;
     int64_t stride; /* elements from one row to the next */
 } mc_matrix;
+
+/* A matrix (rows, columns) in 8 bits, without gaps between its rows: element (i, k) is scale[i]
+ * times what byte i * columns + k stands for in the format (eight_bit_internal.h). */
+typedef struct mc_matrix8 {
+    mc_weight_format format;
+    int64_t rows, columns;
+    uint8_t *data;
+    float *scale; /* (rows) */
+} mc_matrix8;
 
 /* Dropout of a tensor read in element order i = 0, 1, ...: element i is kept iff word i % 4 of the
  * Philox-4x32-10 block with key = seed and counter = (i / 4, offset), both 64-bit little-endian
@@ -498,6 +508,19 @@ typedef struct mc_kernels {
     /* dx(row) [+]= drows[row] times the gradient of the row's loss. */
     mc_status (*cross_entropy_rows_backward)(mc_device *d, const mc_row_loss_call *call,
                                              const float *drows, mc_matrix dx, bool accumulate);
+
+    /* ---- weights in 8 bits ---- */
+    /* Writes q.scale and q.data: scale[i] = max |x(i, k)| / 127 (INT8) or / 448 (FP8), and byte
+     * (i, k) is the nearest of the format to x(i, k) / scale[i], ties to even. In f32, the same
+     * bits on all devices. scale[i] is not finite where an element of the row is not. */
+    mc_status (*quantize)(mc_device *d, mc_matrix x, mc_matrix8 q);
+    /* y (q.rows, q.columns) = q, rounded once. */
+    mc_status (*dequantize)(mc_device *d, mc_matrix8 q, mc_matrix y);
+    /* y (rows, q.rows) = activation(alpha * x q^T + bias), x (rows, q.columns), bias (q.rows) or
+     * NULL data. Bytes are converted without loss, and the sums are those of f32; but CUDA, where
+     * there are many rows or x is f32, multiplies by q as rounded to x's dtype. */
+    mc_status (*linear_eight)(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
+                              mc_matrix bias, mc_activation activation, mc_matrix y);
 } mc_kernels;
 
 #endif

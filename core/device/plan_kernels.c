@@ -560,6 +560,25 @@ static mc_status plan_cross_entropy_rows_backward(mc_device *d, const mc_row_los
        cross_entropy_rows_backward, call, drows, dx, accumulate);
 }
 
+static mc_status plan_quantize(mc_device *d, mc_matrix x, mc_matrix8 q)
+{
+    DO(d, copied(d, x.dtype, q.rows, q.columns, 2 * size_of(x) + 1), quantize, x, q);
+}
+
+static mc_status plan_dequantize(mc_device *d, mc_matrix8 q, mc_matrix y)
+{
+    DO(d, copied(d, y.dtype, q.rows, q.columns, size_of(y) + 1), dequantize, q, y);
+}
+
+static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                   mc_matrix y)
+{
+    mc_status status = product(d, MC_WORK_PRODUCT_NT, x.dtype, rows, q.rows, q.columns);
+    if (!status) status = biased(d, rows, q.rows, y, bias, activation);
+    DO(d, status, linear_eight, rows, alpha, x, q, bias, activation, y);
+}
+
 const mc_kernels mc_plan_kernels = {
 #define KERNEL(name) .name = plan_##name,
 #include "core/device/kernels.def"

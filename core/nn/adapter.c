@@ -1,4 +1,5 @@
 #include "core/nn/adapter_internal.h"
+#include "core/nn/eight_bit_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -108,14 +109,26 @@ static mc_tensor *add_up(mc_tape *t, const mc_stored *weight, mc_tensor *y, mc_t
     return mc_low_rank_add(t, y, h, parts, adapter->count, adapter->scale);
 }
 
+/* Of the weight alone. */
+static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_tensor *b,
+                          mc_activation activation)
+{
+    mc_stored *stored = weight->stored;
+    float scale = stored->product_scale;
+    if (mc_stored_has_eight(stored))
+        return mc_stored_product(t, x, stored, stored->shape.dim[0], b, activation, scale);
+    mc_tensor *w = mc_parameter_whole(t, weight);
+    return w ? mc_scaled_linear(t, x, w, b, activation, scale) : NULL;
+}
+
 /* A's product comes first: on the way back the large product then writes x's gradient, and the
  * small one adds to it. */
-static mc_tensor *adapted_product(mc_tape *t, mc_tensor *x, mc_stored *weight, mc_tensor *w,
-                                  mc_tensor *b, mc_activation activation, float scale)
+static mc_tensor *adapted_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_tensor *b,
+                                  mc_activation activation)
 {
-    mc_tensor *h = down(t, weight->adapter, x);
-    mc_tensor *y = h ? mc_scaled_linear(t, x, w, b, MC_ACTIVATION_NONE, scale) : NULL;
-    mc_tensor *sum = y ? add_up(t, weight, y, h) : NULL;
+    mc_tensor *h = down(t, weight->stored->adapter, x);
+    mc_tensor *y = h ? product(t, x, weight, b, MC_ACTIVATION_NONE) : NULL;
+    mc_tensor *sum = y ? add_up(t, weight->stored, y, h) : NULL;
     mc_tape_release(t, h);
     mc_tensor *active = sum ? mc_activate(t, sum, activation) : NULL;
     if (active != sum) mc_tape_release(t, sum);
@@ -125,11 +138,10 @@ static mc_tensor *adapted_product(mc_tape *t, mc_tensor *x, mc_stored *weight, m
 mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
                              mc_activation activation)
 {
-    float scale = weight->stored->product_scale;
-    mc_tensor *w = mc_parameter_whole(t, weight);
     mc_tensor *b = bias ? mc_parameter_whole(t, bias) : NULL;
-    if (!w || !weight->stored->adapter) return mc_scaled_linear(t, x, w, b, activation, scale);
-    return adapted_product(t, x, weight->stored, w, b, activation, scale);
+    if (bias && !b) return NULL;
+    if (!weight->stored->adapter) return product(t, x, weight, b, activation);
+    return adapted_product(t, x, weight, b, activation);
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */
@@ -196,6 +208,9 @@ mc_status mc_adapters_merge(mc_module_root *root)
 {
     size_t first;
     if (mc_failed(root->ctx) || !find_factors(root, &first)) return mc_error_status(root->ctx);
+    if (mc_module_has_eight(root))
+        return mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
+                       "merging adapters: the weights are in 8 bits: merge before they are");
     for (size_t i = 0; i < root->stored_count && !mc_failed(root->ctx); i++) {
         mc_stored *weight = root->stored[i];
         if (!weight->adapter) continue;

@@ -1,5 +1,5 @@
 /* Laying parameters out in flat buckets, and filling them. */
-#include "core/nn/module_internal.h"
+#include "core/nn/eight_bit_internal.h"
 
 #include <string.h>
 #include "core/autograd/step_internal.h"
@@ -141,11 +141,11 @@ typedef struct place {
     int64_t offset;
 } place;
 
-/* In a bucket matrices come first and vectors (biases, the weights of norms) behind them:
+/* In a bucket matrices come first (but for those in 8 bits, which have none) and vectors (biases, the weights of norms) behind them:
  * optimizers often treat the two differently, and each is then one range. */
 static bool comes_in_pass(const mc_stored *stored, int pass)
 {
-    return (stored->shape.ndim <= 1) == (pass == 1);
+    return !stored->leaves && (stored->shape.ndim <= 1) == (pass == 1);
 }
 
 static void plan_places(mc_module_root *root, mc_bucket *plan, int *count, place *places)
@@ -280,6 +280,41 @@ static void move_stored(mc_module_root *root, mc_stored *stored, place to)
     stored->offset = to.offset;
     stored->leaf = NULL;
     new->stored[new->stored_count++] = stored;
+}
+
+mc_status mc_bucket_shrink(mc_module_root *root, mc_bucket *b)
+{
+    mc_device *device = device_of(root);
+    int64_t unit = (int64_t)MC_BUCKET_ALIGN * (root->ctx->comm ? root->ctx->world_size : 1);
+    int64_t count = 0, at = 0;
+    size_t size = mc_dtype_size(b->dtype);
+    int kept = 0;
+    for (int i = 0; i < b->stored_count; i++)
+        if (!b->stored[i]->leaves) count += aligned(b->stored[i]->count, MC_BUCKET_ALIGN), kept++;
+    if (kept == b->stored_count) return mc_error_status(root->ctx);
+    count = aligned(count ? count : 1, unit);
+    void *data = zeroed(root, device, (size_t)count * size, "parameters");
+    if (!data) return mc_error_status(root->ctx);
+    kept = 0;
+    for (int i = 0; i < b->stored_count; i++) {
+        mc_stored *stored = b->stored[i];
+        stored->leaf = NULL;
+        if (stored->leaves) {
+            stored->bucket = NULL;
+            continue;
+        }
+        copy_range(root, data, at, b->data, stored->offset, stored->count, b->dtype);
+        stored->offset = at;
+        at += aligned(stored->count, MC_BUCKET_ALIGN);
+        b->stored[kept++] = stored;
+    }
+    device->free(device, b->data, (size_t)b->count * size);
+    b->data = data;
+    b->stored_count = kept;
+    b->count = count;
+    b->share = count * MC_BUCKET_ALIGN / unit;
+    b->first = b->share * root->ctx->rank;
+    return MC_OK;
 }
 
 /* Puts old buckets into whole ones, which every rank then has: all ranks do this together. */
@@ -485,6 +520,7 @@ static mc_status begin_pass(mc_tape *tape, mc_bucket *b)
 mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
 {
     mc_module_root *root = stored->owner->root;
+    if (stored->leaves) return mc_stored_dequantized(tape, stored);
     bool known = stored->leaf && stored->leaf_tape == mc_tape_id(tape) && root->layout_valid;
     bool wants = mc_tape_is_training(tape) && stored->trainable;
     if (!known && (wants ? mc_module_need_gradients(root) : mc_module_layout(root))) return NULL;
@@ -523,6 +559,8 @@ mc_tensor *mc_parameter_tensor(mc_tape *tape, mc_parameter *p)
 {
     mc_tensor *whole = mc_parameter_whole(tape, p);
     if (!whole || mc_shape_equal(p->shape, p->stored->shape)) return whole;
+    if (p->stored->leaves)
+        return mc_tape_view(tape, whole, p->shape, (size_t)p->first * mc_dtype_size(whole->dtype));
     mc_bucket *bucket = p->stored->bucket;
     mc_leaf_gradient gradient = mc_stored_leaf_gradient(p->stored, p->first);
     return mc_tape_parameter(tape, whole->dtype, p->shape, &bucket->data,
@@ -562,6 +600,9 @@ mc_status mc_parameter_places(mc_parameter *p, mc_parameter_place places[MC_PARA
     mc_bucket *b = p->stored->bucket;
     mc_module_root *root = p->module->root;
     bool is_host = device_of(root)->is_host;
+    if (p->stored->leaves)
+        return mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
+                       "parameter \"%s\" is in 8 bits, and is not written to", p->name);
     held h = held_of(p);
     int n = 0;
     mc_status status = mc_module_rest(root);
@@ -629,6 +670,7 @@ mc_status mc_parameter_read(mc_parameter *p, float *values)
     mc_module_root *root = p->module->root;
     mc_status status = mc_module_layout(root);
     if (status) return status;
+    if (p->stored->leaves) return mc_stored_read_eight(p, values);
     mc_bucket *bucket = p->stored->bucket;
     status = mc_bucket_gather(root, bucket);
     if (!status) status = transfer(root, values_of(p), mc_shape_count(p->shape), values, false);

@@ -231,6 +231,9 @@ static mc_status choose(mc_module *module, const char *pattern, chosen *c)
     it = (mc_parameter_iterator){0};
     for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));) {
         if (!matches(p, pattern)) continue;
+        if (p->stored->leaves)
+            return mc_fail(module->ctx, MC_ERR_UNSUPPORTED,
+                           "inspect: parameter \"%s\" is in 8 bits", p->name);
         c->parameters[c->count] = p;
         c->names[c->count] = p->name;
         c->shapes[c->count++] = p->shape;

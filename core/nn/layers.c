@@ -41,8 +41,7 @@ mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor 
                                        mc_activation activation)
 {
     if (!linear || !mc_op_ready(t, "linear", x)) return NULL;
-    mc_tensor *weight = mc_parameter_tensor(t, linear->weight);
-    if (weight) x = mc_cast(t, x, mc_tensor_dtype(weight)); /* an f32 head on a bf16 model */
+    x = mc_cast(t, x, mc_parameter_dtype(linear->weight)); /* an f32 head on a bf16 model */
     return mc_weight_product(t, x, linear->weight, linear->bias, activation);
 }
 
@@ -160,6 +159,8 @@ mc_embedding *mc_embedding_add(mc_module *parent, const char *name, int64_t coun
     return embedding_init(mc_module_add(parent, name, sizeof(mc_embedding)), count, dim, init_std);
 }
 
+mc_parameter *mc_embedding_weight(mc_embedding *e) { return e ? e->weight : NULL; }
+
 mc_module *mc_embedding_module(mc_embedding *e) { return e ? &e->module : NULL; }
 
 mc_tensor *mc_embedding_table(mc_tape *t, mc_embedding *e)
@@ -232,8 +233,7 @@ void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p)
 /* The product alone: the gate is behind it. */
 static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
-    mc_tensor *weight = mc_parameter_whole(t, ffn->in_weight);
-    if (weight) x = mc_cast(t, x, mc_tensor_dtype(weight));
+    x = mc_cast(t, x, mc_parameter_dtype(ffn->in_weight));
     return mc_weight_product(t, x, ffn->in_weight, ffn->in_bias, MC_ACTIVATION_NONE);
 }
 

@@ -83,6 +83,8 @@ MC_API mc_tensor *mc_embedding_forward(mc_tape *t, mc_embedding *embedding, mc_t
 MC_API mc_tensor *mc_embedding_table(mc_tape *t, mc_embedding *embedding);
 /* The same with the padding it is stored with: for mc_linear_cross_entropy. */
 MC_API mc_tensor *mc_embedding_whole(mc_tape *t, mc_embedding *embedding);
+/* Its parameter, "weight". */
+MC_API mc_parameter *mc_embedding_weight(mc_embedding *embedding);
 
 /* ---- attention ------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 #include "core/base/hash_internal.h"
 #include "core/dist/comm_internal.h"
-#include "core/nn/module_internal.h"
+#include "core/nn/eight_bit_internal.h"
 #include "core/nn/offload_internal.h"
 
 #include <fnmatch.h>
@@ -42,7 +42,10 @@ static void free_root(void *object)
     mc_tape_unhook(root->ctx, root);
     mc_buckets_free(root, root->buckets, root->bucket_count);
     mc_offload_close(root->offload);
-    for (size_t i = 0; i < root->stored_count; i++) mc_blank_take(&root->stored[i]->blank);
+    for (size_t i = 0; i < root->stored_count; i++) {
+        mc_blank_take(&root->stored[i]->blank);
+        mc_stored_free_eight(root->stored[i]);
+    }
     for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);
     mc_free(root->pieces);
     mc_free(root->parameters);
@@ -454,6 +457,11 @@ mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool t
                 "frozen or trained together",
                 pattern ? pattern : "*", stored->parts[0]->name, stored->part_count);
     }
+    for (size_t i = 0; i < root->stored_count && trainable; i++)
+        if (root->stored[i]->eight.data && matching_parts(root->stored[i], module, pattern))
+            return mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
+                           "parameter \"%s\" is in 8 bits, and is not trained",
+                           root->stored[i]->parts[0]->name);
     if (pattern && !found)
         return mc_fail(root->ctx, MC_ERR_NOT_FOUND, "pattern \"%s\" matches no parameter", pattern);
     for (size_t i = 0; i < root->stored_count; i++) {

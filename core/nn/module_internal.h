@@ -44,7 +44,9 @@ struct mc_stored {
     bool trainable;
     float product_scale;        /* of a linear layer's weight: the factor of its product; else 0 */
     struct mc_adapter *adapter; /* NULL: none */
-    mc_bucket *bucket;          /* NULL before the first layout */
+    mc_matrix8 eight;           /* eight_bit_internal.h; data NULL: none */
+    bool leaves;                /* `eight` stands for it: it has, or is about to have, no bucket */
+    mc_bucket *bucket;          /* NULL before the first layout, and where `leaves` */
     int64_t offset;             /* elements from the start of the bucket */
     mc_blank blank;             /* its part of the bucket's `gradient` */
     /* the leaf of the newest tape that used it, so that one tape has one leaf a stored tensor */
@@ -160,6 +162,10 @@ mc_status mc_module_need_gradients(mc_module_root *root);
 float *mc_bucket_state(mc_module_root *root, mc_bucket *bucket, int slot);
 
 void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count);
+
+/* Lays a bucket out anew without the stored tensors that leave it, whose values go. It is whole,
+ * with neither gradients nor state. */
+mc_status mc_bucket_shrink(mc_module_root *root, mc_bucket *bucket);
 
 /* Where a stored tensor's values begin, where they are there as a whole (NULL: they are not). */
 void *mc_stored_data(const mc_stored *stored);

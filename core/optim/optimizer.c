@@ -120,6 +120,10 @@ static mc_status check_parameters(mc_optimizer *o, mc_module *module, const char
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));) {
         if (!matches(p, pattern)) continue;
+        if (p->stored->leaves)
+            return mc_fail(o->ctx, MC_ERR_UNSUPPORTED,
+                           "optimizer %s: parameter \"%s\" is in 8 bits, and is not trained",
+                           o->kind->name, p->name);
         if (p->optimizer && p->optimizer != o) {
             const mc_optimizer *other = p->optimizer;
             return mc_fail(o->ctx, MC_ERR_STATE,

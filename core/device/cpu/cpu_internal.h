@@ -31,6 +31,9 @@ extern const mc_sgemm_fn mc_sgemm_cblas;
 extern const mc_sgemm_fn mc_sgemm_onednn;
 #endif
 
+/* Up to so many rows are multiplied by weights in 8 bits without scratch memory for the weight. */
+enum { MC_EIGHT_FEW_ROWS = 48 };
+
 typedef struct mc_cpu_device {
     mc_device device;
     mc_sgemm_fn sgemm;

@@ -189,6 +189,15 @@ static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, con
     ASK(d, pair_loss, call, seed, loss, dx, accumulate);
 }
 
+static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                   mc_matrix y)
+{
+    bool direct = x.dtype == MC_F32 && y.dtype == MC_F32 && rows <= MC_EIGHT_FEW_ROWS;
+    if (direct || !rows || !q.rows) return MC_OK;
+    ASK(d, linear_eight, rows, alpha, x, q, bias, activation, y);
+}
+
 const mc_kernels mc_cpu_planning = {
     .gemm = plan_gemm,
     .linear = plan_linear,
@@ -209,4 +218,5 @@ const mc_kernels mc_cpu_planning = {
     .gradient_stats = plan_gradient_stats,
     .batched_gemm = plan_batched_gemm,
     .pair_loss = plan_pair_loss,
+    .linear_eight = plan_linear_eight,
 };

@@ -139,7 +139,17 @@ static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, con
     ASK(d, pair_loss, call, seed, loss, dx, accumulate);
 }
 
+static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                   mc_matrix y)
+{
+    (void)alpha, (void)activation;
+    size_t bytes = mc_cuda_linear_eight_scratch(rows, x, q, bias, y);
+    return bytes ? mc_plan_scratch(d, bytes) : MC_OK;
+}
+
 const mc_kernels mc_cuda_planning_kernels = {
+    .linear_eight = plan_linear_eight,
     .linear_backward_input = plan_linear_backward_input,
     .column_sums = plan_column_sums,
     .sum_leading = plan_sum_leading,

@@ -1,0 +1,186 @@
+/* Weights in 8 bits on the GPU: a product of few rows as kernels see it, and bytes as operands of
+ * tensor cores. */
+#ifndef MC_DEVICE_CUDA_EIGHT_BIT_CUH
+#define MC_DEVICE_CUDA_EIGHT_BIT_CUH
+
+#include "core/device/cuda/activation.cuh"
+#include "core/device/cuda/gemm_internal.h"
+#include "core/device/eight_bit_internal.h"
+
+struct mc_eight_call {
+    int rows, in, out;
+    float alpha;
+    const char *x;
+    int64_t x_stride; /* bytes */
+    const uint8_t *weight;
+    const float *scale;
+    mc_view bias, y;
+    mc_activation activation;
+};
+
+/* linear_eight.cu: up to 64 rows; linear_eight_row.cu: up to 4, false where it does not take the
+ * call. x is f16 or bf16, as y is, its rows and `in` whole pieces of 16 bytes. */
+mc_status mc_eight_few_rows(mc_device *d, const mc_eight_call &c, mc_weight_format format);
+bool mc_eight_row_takes(const mc_eight_call &c);
+mc_status mc_eight_row(mc_device *d, const mc_eight_call &c, mc_weight_format format);
+
+/* ---- bytes as pairs of 16-bit numbers -------------------------------------------------------- */
+
+/* Bytes 2 i and 2 i + 1 of a word as the low bytes of two halves, and as the high ones. */
+__device__ __forceinline__ uint32_t mc_low_bytes(uint32_t word, int i)
+{
+#ifdef __CUDA_ARCH__
+    return __byte_perm(word, 0, i ? 0x4342 : 0x4140);
+#else
+    word >>= 16 * i;
+    return (word & 0xff) | (word & 0xff00) << 8;
+#endif
+}
+__device__ __forceinline__ uint32_t mc_high_bytes(uint32_t word, int i)
+{
+#ifdef __CUDA_ARCH__
+    return __byte_perm(word, 0, i ? 0x3424 : 0x1404);
+#else
+    return mc_low_bytes(word, i) << 8;
+#endif
+}
+
+template <class Pair> __device__ __forceinline__ Pair mc_pair_of(uint32_t word)
+{
+    Pair pair;
+    memcpy((void *)&pair, &word, sizeof pair);
+    return pair;
+}
+
+/* Two bytes of a word as two numbers of type T, divided by mc_eight_unit. Integers: bits of 128 +
+ * the low seven (bf16) or 1024 + the byte without its sign (f16), less what that is too much. E4M3
+ * has its bits in place for a number of 16 bits whose exponent counts from elsewhere. All exact. */
+template <class T, int FORMAT> __device__ __forceinline__ uint32_t mc_widen(uint32_t word, int i)
+{
+    if constexpr (FORMAT == MC_WEIGHTS_INT8 && std::is_same_v<T, __half>) {
+        uint32_t high = mc_low_bytes(word ^ 0x80808080u, i) | 0x64006400u;
+        return mc_word_of(__hsub2(mc_pair_of<__half2>(high), mc_pair_of<__half2>(0x64806480u)));
+    } else if constexpr (FORMAT == MC_WEIGHTS_INT8) {
+        uint32_t bytes = mc_low_bytes(word, i), low = (bytes & 0x007f007fu) | 0x43004300u,
+                 sign = (bytes & 0x00800080u) | 0x43004300u; /* 128, or 256 where it is negative */
+        return mc_word_of(
+            __hsub2(mc_pair_of<__nv_bfloat162>(low), mc_pair_of<__nv_bfloat162>(sign)));
+    } else if constexpr (std::is_same_v<T, __half>) {
+        uint32_t bytes = mc_high_bytes(word, i);
+        return (bytes & 0x80008000u) | (bytes >> 1 & 0x3f803f80u);
+    } else {
+        uint32_t bytes = mc_high_bytes(word, i),
+                 small = (bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u);
+        return mc_word_of(__hmul2(mc_pair_of<__nv_bfloat162>(small),
+                                  mc_pair_of<__nv_bfloat162>(0x7b807b80u))); /* 2^120 */
+    }
+}
+
+template <class T, int FORMAT>
+constexpr float mc_eight_unit =
+    FORMAT == MC_WEIGHTS_FP8 &&std::is_same_v<T, __half> ? 256.0f : 1.0f;
+
+/* c (16, 8) += a (16, 16) b (16, 8), as PTX spreads them over the lanes. */
+template <class T>
+__device__ __forceinline__ void mc_eight_multiply(float (&c)[4], uint32_t a0, uint32_t a1,
+                                                  uint32_t a2, uint32_t a3, uint32_t b0,
+                                                  uint32_t b1)
+{
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* 16 bytes a lane of two rows of the weight. */
+struct mc_eight_terms {
+    uint32_t a[4][4];
+
+    template <class T, int FORMAT>
+    __device__ __forceinline__ void widen(const uint4 &low, const uint4 &high)
+    {
+        const uint32_t l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                a[j][2 * i] = mc_widen<T, FORMAT>(l[j], i);
+                a[j][2 * i + 1] = mc_widen<T, FORMAT>(h[j], i);
+            }
+    }
+    /* c += their products with as many terms of x, in two pieces of 16 bytes. */
+    template <class T>
+    __device__ __forceinline__ void multiply(float (&c)[4], const uint4 &x0, const uint4 &x1) const
+    {
+        const uint32_t x[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            mc_eight_multiply<T>(c, a[j][0], a[j][1], a[j][2], a[j][3], x[2 * j], x[2 * j + 1]);
+    }
+};
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* What a column's sums are multiplied by, and get more: read before the sums are there. */
+struct mc_eight_column {
+    float factor, bias;
+};
+
+__device__ __forceinline__ mc_eight_column mc_eight_column_of(const mc_eight_call &c, int column)
+{
+    bool there = column < c.out;
+    return {there ? c.scale[column] : 0.0f,
+            there && c.bias.data ? mc_load_one(c.bias, column) : 0.0f};
+}
+
+__device__ __forceinline__ float mc_eight_activated(mc_activation activation, float x)
+{
+    switch (activation) {
+    case MC_ACTIVATION_GELU: return mc_gelu<true>(x);
+    case MC_ACTIVATION_GELU_NEW: return mc_gelu_new<true>(x);
+    case MC_ACTIVATION_RELU: return x < 0.0f ? 0.0f : x;
+    case MC_ACTIVATION_TANH: return tanhf(x);
+    case MC_ACTIVATION_SILU: return mc_silu<true>(x);
+    default: return x;
+    }
+}
+
+template <class T, int FORMAT>
+__device__ __forceinline__ void mc_eight_store(const mc_eight_call &c, int row, int column,
+                                               float sum, mc_eight_column own)
+{
+    sum = fmaf(sum * mc_eight_unit<T, FORMAT> * c.alpha, own.factor, own.bias);
+    mc_store_one(c.y, row * c.y.stride + column, mc_eight_activated(c.activation, sum));
+}
+
+/* Runs the statements with T and FORMAT as compile-time constants. */
+#define MC_WITH_EIGHT(dtype, format, ...)               \
+    do {                                                \
+        if ((dtype) == MC_BF16) {                       \
+            using T = __nv_bfloat16;                    \
+            if ((format) == MC_WEIGHTS_INT8) {          \
+                constexpr int FORMAT = MC_WEIGHTS_INT8; \
+                __VA_ARGS__;                            \
+            } else {                                    \
+                constexpr int FORMAT = MC_WEIGHTS_FP8;  \
+                __VA_ARGS__;                            \
+            }                                           \
+        } else {                                        \
+            using T = __half;                           \
+            if ((format) == MC_WEIGHTS_INT8) {          \
+                constexpr int FORMAT = MC_WEIGHTS_INT8; \
+                __VA_ARGS__;                            \
+            } else {                                    \
+                constexpr int FORMAT = MC_WEIGHTS_FP8;  \
+                __VA_ARGS__;                            \
+            }                                           \
+        }                                               \
+    } while (0)
+
+#endif

@@ -1,0 +1,169 @@
+#include "core/nn/eight_bit_internal.h"
+
+#include <math.h>
+
+static mc_device *device_of(const mc_stored *s) { return s->owner->ctx->device; }
+
+void mc_stored_free_eight(mc_stored *s)
+{
+    mc_device *device = device_of(s);
+    device->free(device, s->eight.data, (size_t)s->count);
+    device->free(device, s->eight.scale, (size_t)s->eight.rows * sizeof(float));
+    s->eight = (mc_matrix8){.format = MC_WEIGHTS_FLOAT};
+}
+
+bool mc_module_has_eight(const mc_module_root *root)
+{
+    for (size_t i = 0; i < root->stored_count; i++)
+        if (mc_stored_has_eight(root->stored[i])) return true;
+    return false;
+}
+
+/* ---- quantizing ------------------------------------------------------------------------------ */
+
+/* The parameter that a row of the stored tensor belongs to. */
+static const mc_parameter *parameter_of(const mc_stored *s, int64_t row)
+{
+    int k = 0;
+    while (k + 1 < s->part_count && s->parts[k + 1]->first <= row * s->eight.columns) k++;
+    return s->parts[k];
+}
+
+static mc_status check_scales(const mc_stored *s)
+{
+    mc_context *ctx = s->owner->ctx;
+    mc_device *device = device_of(s);
+    const mc_matrix8 *q = &s->eight;
+    size_t bytes = (size_t)q->rows * sizeof(float);
+    float *scale = mc_malloc(bytes);
+    if (!scale) return mc_fail_nomem(ctx, "weights in 8 bits");
+    if (!device->copy_out(device, scale, q->scale, bytes))
+        mc_fail(ctx, MC_ERR_DEVICE, "weights in 8 bits: %s", device->failure);
+    for (int64_t i = 0; i < q->rows && !mc_failed(ctx); i++) {
+        if (isfinite(scale[i])) continue;
+        const mc_parameter *p = parameter_of(s, i);
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "weights in 8 bits: \"%s\" has a value in row %lld that is not finite", p->name,
+                (long long)(i - p->first / q->columns));
+    }
+    mc_free(scale);
+    return mc_error_status(ctx);
+}
+
+/* The stored tensor's values are there as a whole. */
+static mc_status quantize(mc_stored *s, mc_weight_format format)
+{
+    mc_context *ctx = s->owner->ctx;
+    mc_device *device = device_of(s);
+    mc_matrix8 q = {.format = format, .rows = s->shape.dim[0], .columns = s->shape.dim[1]};
+    size_t bytes = (size_t)s->count, scales = (size_t)q.rows * sizeof(float);
+    q.data = device->alloc(device, bytes);
+    q.scale = q.data ? device->alloc(device, scales) : NULL;
+    if (!q.scale) {
+        device->free(device, q.data, bytes);
+        return mc_fail_memory(ctx, device, bytes + scales, MC_HELP_MODEL, "\"%s\" in 8 bits",
+                              s->parts[0]->name);
+    }
+    s->eight = q;
+    mc_matrix values = {mc_stored_data(s), s->bucket->dtype, q.columns};
+    mc_status status = device->kernels->quantize(device, values, q);
+    if (status) return mc_fail(ctx, status, "weights in 8 bits: %s", device->failure);
+    return check_scales(s);
+}
+
+static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, mc_weight_format format,
+                                 mc_eight_choice (*choose)(const mc_stored *stored, void *user),
+                                 void *user)
+{
+    int level = b->level;
+    mc_status status = mc_bucket_forget(root, b);
+    if (!status) status = mc_bucket_unshard(root, b);
+    for (int i = 0; i < b->stored_count && !status; i++) {
+        mc_eight_choice choice = choose(b->stored[i], user);
+        if (choice == MC_EIGHT_NOT) continue;
+        status = quantize(b->stored[i], format);
+        b->stored[i]->leaves = !status && choice == MC_EIGHT_ALONE;
+    }
+    if (!status) status = mc_bucket_shrink(root, b);
+    return status || !level ? status : mc_bucket_shard(root, b, level);
+}
+
+static mc_status check_model(mc_module_root *root)
+{
+    mc_context *ctx = root->ctx;
+    bool trains = false;
+    if (mc_is_on_open_tape(ctx, root, NULL))
+        return mc_fail(ctx, MC_ERR_STATE,
+                       "weights in 8 bits: a tape is open that uses model \"%s\": end it first",
+                       root->module->name);
+    if (mc_module_has_eight(root))
+        return mc_fail(ctx, MC_ERR_STATE, "weights in 8 bits: the model has them already");
+    for (int i = 0; i < root->bucket_count; i++) {
+        const mc_bucket *b = &root->buckets[i];
+        trains |= b->host || b->gradient || b->kept_gradient;
+        for (int k = 0; k < MC_STATE_SLOTS; k++) trains |= b->state[k] != NULL;
+    }
+    if (trains)
+        return mc_fail(ctx, MC_ERR_STATE,
+                       "weights in 8 bits: the model has gradients or an optimizer's state; save "
+                       "it, and load it without");
+    return MC_OK;
+}
+
+mc_status mc_module_quantize(mc_module_root *root, mc_weight_format format,
+                             mc_eight_choice (*choose)(const mc_stored *stored, void *user),
+                             void *user)
+{
+    mc_status status = mc_module_layout(root);
+    if (!status) status = check_model(root);
+    if (!status) status = mc_module_set_trainable(root->module, NULL, false);
+    if (!status) status = mc_module_layout(root);
+    for (int i = 0; i < root->bucket_count && !status; i++)
+        status = quantize_bucket(root, &root->buckets[i], format, choose, user);
+    return status;
+}
+
+/* ---- using ----------------------------------------------------------------------------------- */
+
+mc_tensor *mc_stored_product(mc_tape *t, mc_tensor *x, mc_stored *s, int64_t rows, mc_tensor *bias,
+                             mc_activation activation, float scale)
+{
+    mc_module_root *root = s->owner->root;
+    if (!mc_op_ready(t, "linear in 8 bits", x) || !mc_tape_note_owner(t, root)) return NULL;
+    mc_matrix8 w = s->eight;
+    w.rows = rows;
+    return mc_linear_eight(t, x, &w, bias, activation, scale);
+}
+
+mc_tensor *mc_stored_dequantized(mc_tape *t, mc_stored *s)
+{
+    if (mc_tape_is_training(t)) {
+        mc_fail(mc_tape_context(t), MC_ERR_UNSUPPORTED,
+                "\"%s\" is in 8 bits: a model whose weights are is not trained", s->parts[0]->name);
+        return NULL;
+    }
+    mc_tensor *y = mc_tape_tensor(t, s->owner->root->dtype, s->shape, NULL);
+    if (y) MC_KERNEL(t, "weights in 8 bits", dequantize, s->eight, mc_matrix_of(y));
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+mc_status mc_stored_read_eight(const mc_parameter *p, float *values)
+{
+    const mc_stored *s = p->stored;
+    mc_context *ctx = s->owner->ctx;
+    mc_device *device = ctx->device;
+    int64_t columns = s->eight.columns, count = mc_shape_count(p->shape);
+    size_t bytes = (size_t)count * sizeof *values;
+    float *whole = device->alloc(device, bytes);
+    if (!whole) return mc_fail_nomem(ctx, "reading a parameter");
+    mc_matrix8 part = s->eight;
+    part.rows = count / columns;
+    part.data += p->first;
+    part.scale += p->first / columns;
+    mc_status status =
+        device->kernels->dequantize(device, part, (mc_matrix){whole, MC_F32, columns});
+    if (!status && !device->copy_out(device, values, whole, bytes)) status = MC_ERR_DEVICE;
+    device->free(device, whole, bytes);
+    if (status) mc_fail(ctx, status, "reading \"%s\": %s", p->name, device->failure);
+    return mc_error_status(ctx);
+}

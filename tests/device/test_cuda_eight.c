@@ -1,0 +1,139 @@
+/* Weights in 8 bits on the GPU: against their definition, in double. */
+#include "tests/device/eight_test.h"
+#include "tests/device/gpu_test.h"
+#include "tests/device_choice.h"
+
+/* The same bytes and scales on the GPU, at an address that is whole or not. */
+static mc_matrix8 upload_eight(const mc_matrix8 *q)
+{
+    mc_matrix8 there = *q;
+    there.data = upload(q->data, (size_t)(q->rows * q->columns));
+    there.scale = upload(q->scale, (size_t)q->rows * sizeof *q->scale);
+    return there;
+}
+
+static void take_eight(mc_matrix8 there, mc_matrix8 *q)
+{
+    size_t bytes = (size_t)(q->rows * q->columns), scales = (size_t)q->rows * sizeof *q->scale;
+    assert_true(gpu->copy_out(gpu, q->data, there.data, bytes));
+    assert_true(gpu->copy_out(gpu, q->scale, there.scale, scales));
+    gpu->free(gpu, there.data, bytes);
+    gpu->free(gpu, there.scale, scales);
+}
+
+static void test_quantize(void **state)
+{
+    (void)state;
+    FOR_TYPES(d)
+    FOR_FORMATS(f)
+    {
+        matrix x = eight_matrix(float_types[d], 9, 1031);
+        eight e = eight_new(eight_formats[f], x.rows, x.columns);
+        mc_matrix on_gpu = upload_matrix(&x);
+        mc_matrix8 there = upload_eight(&e.q);
+        assert_ok(gpu->kernels->quantize(gpu, on_gpu, there));
+        take_eight(there, &e.q);
+        take_matrix(on_gpu, &x);
+        eight_check(&x, &e.q, "cuda");
+        eight_free(&e);
+        matrix_free(&x);
+    }
+}
+
+static void test_dequantize(void **state)
+{
+    (void)state;
+    FOR_TYPES(d)
+    FOR_FORMATS(f)
+    {
+        eight e = eight_random(eight_formats[f], 5, 291);
+        matrix y = matrix_new(float_types[d], 5, 291, 2, 0, 1);
+        mc_matrix on_gpu = upload_matrix(&y);
+        mc_matrix8 there = upload_eight(&e.q);
+        assert_ok(gpu->kernels->dequantize(gpu, there, on_gpu));
+        take_eight(there, &e.q);
+        take_matrix(on_gpu, &y);
+        /* half a unit of f16's least, of 0.25 */
+        assert_matrix(&y, e.v, 0x1p-23, "cuda", "dequantize");
+        eight_free(&e);
+        matrix_free(&y);
+    }
+}
+
+/* `tolerance` beside the rounding of the result: of f32 sums, and where the weight is rounded to
+ * x's dtype first, of that. */
+static void run_product(const int64_t *shape, mc_dtype dtype, mc_weight_format format,
+                        mc_activation activation, double tolerance)
+{
+    eight_case c = eight_case_new(shape, dtype, format, activation);
+    mc_matrix none = {0}, x = upload_matrix(&c.x), y = upload_matrix(&c.y),
+              bias = upload_matrix(&c.bias);
+    mc_matrix8 w = upload_eight(&c.w.q);
+    bool biased = activation != MC_ACTIVATION_NONE;
+    assert_ok(gpu->kernels->linear_eight(gpu, c.rows, c.alpha, x, w, biased ? bias : none,
+                                         activation, y));
+    take_eight(w, &c.w.q);
+    take_matrix(x, &c.x);
+    take_matrix(bias, &c.bias);
+    take_matrix(y, &c.y);
+    assert_matrix(&c.y, c.expected, tolerance, "cuda", "linear in 8 bits");
+    eight_case_free(&c);
+}
+
+static void run_shapes(const int64_t (*shapes)[3], int count, mc_dtype dtype, double tolerance)
+{
+    for (int i = 0; i < count; i++) FOR_FORMATS(f)
+    run_product(shapes[i], dtype, eight_formats[f],
+                (i + f) % 2 ? MC_ACTIVATION_RELU : MC_ACTIVATION_NONE, tolerance);
+}
+
+/* rows, terms, columns: each number of rows that has a kernel of its own, terms that fill no whole
+ * step or unit, odd columns, and more columns than the GPU has multiprocessors. The last ones are
+ * for GPUs with many of these. */
+static const int64_t few_shapes[][3] = {
+    {1, 16, 1},      {1, 528, 7},     {1, 1600, 50},  {2, 64, 33},    {3, 1040, 20},
+    {4, 512, 9},     {5, 80, 7},      {8, 1600, 40},  {9, 64, 100},   {17, 208, 40},
+    {33, 96, 65},    {64, 320, 33},   {6, 64, 300},   {12, 64, 300},  {20, 64, 300},
+    {1, 1600, 5000}, {4, 6400, 1600}, {1, 4096, 257}, {8, 64, 20000}, {32, 4096, 5000}};
+enum { FEW_SHAPES = sizeof few_shapes / sizeof *few_shapes, FEW_LARGE = 5 };
+
+static void test_few_rows(void **state)
+{
+    (void)state;
+    int count = FEW_SHAPES;
+    if (getenv("MC_CUDA_SIMULATED")) {
+        printf("SKIPPED: large shapes, which would take minutes\n");
+        count -= FEW_LARGE;
+    }
+    run_shapes(few_shapes, count, MC_F16, 2e-5);
+    run_shapes(few_shapes, count, MC_BF16, 2e-5);
+}
+
+/* Many rows, terms that are not whole pieces, f32: the weight is rounded to x's dtype. */
+static void test_many_rows(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{65, 64, 48}, {2, 40, 24}, {3, 8, 8}};
+    run_shapes(shapes, 3, MC_F32, 2e-5);
+    run_shapes(shapes, 3, MC_F16, 0x1p-11);
+    run_shapes(shapes, 3, MC_BF16, 0x1p-8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_dequantize),
+        cmocka_unit_test(test_few_rows),
+        cmocka_unit_test(test_many_rows),
+    };
+    mc_context *owner = context_on("cuda", 1);
+    if (!owner) return 0;
+    gpu = owner->device;
+    size_t in_use = gpu->memory.in_use;
+    int failed = cmocka_run_group_tests(tests, open_tables, close_tables);
+    size_t leaked = gpu->memory.in_use - in_use;
+    if (leaked) fprintf(stderr, "%zu bytes of the GPU were not given back\n", leaked);
+    mc_context_free(owner);
+    return failed || leaked;
+}

@@ -1,0 +1,23 @@
+/* --weights, for commands that run a model and do not train it. */
+#ifndef MC_TOOLS_WEIGHTS_OPTION_H
+#define MC_TOOLS_WEIGHTS_OPTION_H
+
+#include "core/modelcenter.h"
+#include "tools/args.h"
+
+/* float, int8, fp8: the index is a mc_weight_format. */
+extern const char *const weights_names[];
+
+/* The row; `pointer` is an int *. */
+#define WEIGHTS_ROW(pointer)                                                 \
+    {                                                                        \
+        ARGS_CHOICE("weights", pointer, weights_names,                       \
+                    "of linear layers: of the model's dtype, or in 8 bits, " \
+                    "half the memory of bf16 and faster"),                   \
+            .known_as = "quantize,quantization,load-in-8bit"                 \
+    }
+
+/* Puts the model's weights into what was asked for. Errors are on its context; NULL is allowed. */
+void weights_apply(mc_model *model, int weights);
+
+#endif
