@@ -23,7 +23,7 @@ mc_status mc_model_quantize(mc_model *m, mc_weight_format format)
         return mc_fail(ctx, MC_ERR_ARGUMENT,
                        "weights in 8 bits: format %d, expected MC_WEIGHTS_INT8 or MC_WEIGHTS_FP8",
                        (int)format);
-    mc_module_quantize(m->module.root, format, choose, m);
+    mc_module_quantize(m->module.root, &(mc_eight_plan){format, choose, m});
     mc_error_while(&ctx->error, "putting the weights of %s into 8 bits", m->family->title);
     return mc_error_status(ctx);
 }

@@ -28,7 +28,7 @@
  *
  * Errors: a format out of range, MC_WEIGHTS_FLOAT among them; a model that is in 8 bits already,
  * has gradients or an optimizer's state, or is used by an open tape; a weight that is not finite
- * (named with its row). */
+ * (named with its row). Where memory runs out, a further call does the rest. */
 MC_API mc_status mc_model_quantize(mc_model *model, mc_weight_format format);
 /* What the weights of a model's linear layers are in. MC_WEIGHTS_FLOAT for NULL. */
 MC_API mc_weight_format mc_model_weight_format(const mc_model *model);

@@ -20,7 +20,7 @@ typedef struct predict {
     int64_t max_target_length, batch_size;
     answer_options answer;
     mc_generate_options how;
-    int weights; /* a mc_weight_format */
+    int weights;    /* a mc_weight_format */
     task_file task; /* of the model's folder; kind 0: it has none */
     mc_task_kind kind;
     mc_context *ctx;

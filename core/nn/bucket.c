@@ -141,8 +141,9 @@ typedef struct place {
     int64_t offset;
 } place;
 
-/* In a bucket matrices come first (but for those in 8 bits, which have none) and vectors (biases, the weights of norms) behind them:
- * optimizers often treat the two differently, and each is then one range. */
+/* In a bucket matrices come first and vectors (biases, the weights of norms) behind them:
+ * optimizers often treat the two differently, and each is then one range. What is in 8 bits alone
+ * has no place. */
 static bool comes_in_pass(const mc_stored *stored, int pass)
 {
     return !stored->leaves && (stored->shape.ndim <= 1) == (pass == 1);

@@ -67,28 +67,45 @@ static mc_status quantize(mc_stored *s, mc_weight_format format)
     s->eight = q;
     mc_matrix values = {mc_stored_data(s), s->bucket->dtype, q.columns};
     mc_status status = device->kernels->quantize(device, values, q);
-    if (status) return mc_fail(ctx, status, "weights in 8 bits: %s", device->failure);
-    return check_scales(s);
+    if (status)
+        mc_fail(ctx, status, "weights in 8 bits: %s", device->failure);
+    else
+        status = check_scales(s);
+    if (status) mc_stored_free_eight(s);
+    return status;
 }
 
-static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, mc_weight_format format,
-                                 mc_eight_choice (*choose)(const mc_stored *stored, void *user),
-                                 void *user)
+static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_eight_plan *plan)
 {
     int level = b->level;
     mc_status status = mc_bucket_forget(root, b);
     if (!status) status = mc_bucket_unshard(root, b);
     for (int i = 0; i < b->stored_count && !status; i++) {
-        mc_eight_choice choice = choose(b->stored[i], user);
+        mc_stored *s = b->stored[i];
+        mc_eight_choice choice = plan->choose(s, plan->user);
         if (choice == MC_EIGHT_NOT) continue;
-        status = quantize(b->stored[i], format);
-        b->stored[i]->leaves = !status && choice == MC_EIGHT_ALONE;
+        if (!mc_stored_has_eight(s)) status = quantize(s, plan->format);
+        s->leaves = !status && choice == MC_EIGHT_ALONE;
     }
     if (!status) status = mc_bucket_shrink(root, b);
     return status || !level ? status : mc_bucket_shard(root, b, level);
 }
 
-static mc_status check_model(mc_module_root *root)
+/* Whether there is something to do: the rest, where memory ran out the last time. */
+static mc_status check_left(mc_module_root *root, const mc_eight_plan *plan)
+{
+    bool left = false, other = false;
+    for (size_t i = 0; i < root->stored_count; i++) {
+        const mc_stored *s = root->stored[i];
+        left |= s->bucket && (s->leaves || (!s->eight.data && plan->choose(s, plan->user)));
+        other |= s->eight.data && s->eight.format != plan->format;
+    }
+    if (left && !other) return MC_OK;
+    return mc_fail(root->ctx, MC_ERR_STATE, "weights in 8 bits: the model has %s",
+                   mc_module_has_eight(root) ? "them already" : "no linear layer in a block");
+}
+
+static mc_status check_model(mc_module_root *root, const mc_eight_plan *plan)
 {
     mc_context *ctx = root->ctx;
     bool trains = false;
@@ -96,8 +113,6 @@ static mc_status check_model(mc_module_root *root)
         return mc_fail(ctx, MC_ERR_STATE,
                        "weights in 8 bits: a tape is open that uses model \"%s\": end it first",
                        root->module->name);
-    if (mc_module_has_eight(root))
-        return mc_fail(ctx, MC_ERR_STATE, "weights in 8 bits: the model has them already");
     for (int i = 0; i < root->bucket_count; i++) {
         const mc_bucket *b = &root->buckets[i];
         trains |= b->host || b->gradient || b->kept_gradient;
@@ -107,19 +122,17 @@ static mc_status check_model(mc_module_root *root)
         return mc_fail(ctx, MC_ERR_STATE,
                        "weights in 8 bits: the model has gradients or an optimizer's state; save "
                        "it, and load it without");
-    return MC_OK;
+    return check_left(root, plan);
 }
 
-mc_status mc_module_quantize(mc_module_root *root, mc_weight_format format,
-                             mc_eight_choice (*choose)(const mc_stored *stored, void *user),
-                             void *user)
+mc_status mc_module_quantize(mc_module_root *root, const mc_eight_plan *plan)
 {
     mc_status status = mc_module_layout(root);
-    if (!status) status = check_model(root);
+    if (!status) status = check_model(root, plan);
     if (!status) status = mc_module_set_trainable(root->module, NULL, false);
     if (!status) status = mc_module_layout(root);
     for (int i = 0; i < root->bucket_count && !status; i++)
-        status = quantize_bucket(root, &root->buckets[i], format, choose, user);
+        status = quantize_bucket(root, &root->buckets[i], plan);
     return status;
 }
 

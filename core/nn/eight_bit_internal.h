@@ -14,13 +14,17 @@ typedef enum mc_eight_choice {
     MC_EIGHT_ALONE   /* the values' memory is given back */
 } mc_eight_choice;
 
+typedef struct mc_eight_plan {
+    mc_weight_format format;
+    mc_eight_choice (*choose)(const mc_stored *stored, void *user);
+    void *user;
+} mc_eight_plan;
+
 /* Quantizes what `choose` picks, bucket by bucket, and freezes all parameters below the root. All
  * ranks do it together. Errors: a tape is open that uses the model; gradients or state of an
- * optimizer; copies there already; a value that is not finite (its parameter and row are named).
- * After an error some may be quantized. */
-mc_status mc_module_quantize(mc_module_root *root, mc_weight_format format,
-                             mc_eight_choice (*choose)(const mc_stored *stored, void *user),
-                             void *user);
+ * optimizer; nothing to do; a value that is not finite (its parameter and row are named). Where
+ * memory runs out a part is done, and a further call does the rest. */
+mc_status mc_module_quantize(mc_module_root *root, const mc_eight_plan *plan);
 
 /* activation(scale * x W^T + bias) with the copy's first `rows` rows; `bias` (rows) may be NULL. */
 mc_tensor *mc_stored_product(mc_tape *t, mc_tensor *x, mc_stored *stored, int64_t rows,
@@ -32,9 +36,8 @@ mc_status mc_stored_read_eight(const mc_parameter *p, float *values);
 
 void mc_stored_free_eight(mc_stored *stored);
 
-/* Whether there is a copy, and no values beside it. */
+/* Whether there is a copy. */
 static inline bool mc_stored_has_eight(const mc_stored *s) { return s->eight.data; }
-static inline bool mc_stored_is_eight(const mc_stored *s) { return s->eight.data && !s->bucket; }
 
 /* Whether anything below a root is in 8 bits. */
 bool mc_module_has_eight(const mc_module_root *root);

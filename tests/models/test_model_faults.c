@@ -59,10 +59,18 @@ static void answer(trial *r)
     mc_generation_free(got);
 }
 
+/* All weights, as their bytes say. */
+static void quantize(trial *r)
+{
+    if (!r->model) return;
+    mc_model_quantize(r->model, MC_WEIGHTS_INT8);
+}
+
 static const task tasks[] = {
     {"loading", .loads = true, .run = load},
     {"a step", .trains = true, .run = step},
     {"an answer", .run = answer},
+    {"weights in 8 bits", .run = quantize},
 };
 
 static trial begin(const task *a, const char *folder)
