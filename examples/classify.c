@@ -1,15 +1,16 @@
 /* 10. Classes of texts: a fine-tuned classifier, loaded from C.
  *
- * Shows inference in one call, mc_classify_texts: it tokenizes, batches texts of any lengths without
- * padding, runs the model and copies the logits back. What they mean, the model's config.json says.
+ * Shows inference in one call, mc_classify_texts: it tokenizes, batches texts of any lengths
+ * without padding, runs the model and copies the logits back. The model's config.json says what
+ * they mean.
  *
  *     modelcenter finetune bert --pretrained bert-base-uncased --data examples/reviews.csv \
  *         --text review --label stars --output stars
  *     ./classify stars "What a film!" "I want my money back."
  *
  * MODEL is a folder or an identifier on the Hugging Face hub. Each TEXT gives a line: the most
- * probable class and its probability, all labels that are more probable than not with theirs, or the
- * value of a regression, separated by tabs. */
+ * probable class and its probability, all labels that are more probable than not with theirs, or
+ * the value of a regression, separated by tabs. */
 #include <modelcenter.h>
 
 #include <math.h>

@@ -112,6 +112,7 @@ static mc_tensor *run_rows(mc_tape *t, model_decoder *d, const mc_chooser *c)
     for (int i = 0; ones && i < count; i++) ones[i] = 1;
     const mc_lengths *l = ones ? mc_tape_lengths(t, ones, count, 1) : NULL;
     if (!l || !mc_kv_cache_begin_rows(d->cache, t, l, c->rows)) return NULL;
+    d->cache->table = c->table;
     mc_stack_input in = input_of(d, l);
     in.ids = mc_row_field(t, c->rows, MC_ROW_TOKEN, count);
     in.positions = in.call.positions = mc_row_field(t, c->rows, MC_ROW_POSITION, count);
@@ -122,23 +123,18 @@ static mc_tensor *run_rows(mc_tape *t, model_decoder *d, const mc_chooser *c)
     return decode(t, d, &in);
 }
 
-static bool step(void *state, const int32_t *ids, const int32_t *lengths, int count, float *logits)
-{
-    model_decoder *d = state;
-    mc_context *ctx = d->m->module.ctx;
-    mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_tensor *x = t ? run(t, d, ids, lengths, count) : NULL;
-    if (x) mc_tensor_read_f32(ctx, x, logits, count * d->m->shape.vocab_size);
-    mc_tape_end(t);
-    return !mc_failed(ctx);
-}
-
 /* ---- choosing on the device ------------------------------------------------------------------ */
 
 static void choose_from(mc_tape *t, const mc_chooser *c, const mc_tensor *logits)
 {
-    if (logits &&
-        mc_op_shape(t, "generation", "logits", logits, MC_SHAPE(c->call.rows, c->call.vocab)))
+    if (!logits ||
+        !mc_op_shape(t, "generation", "logits", logits, MC_SHAPE(c->call.rows, c->call.vocab)))
+        return;
+    mc_best_call best = c->best;
+    best.rows = c->call.rows;
+    if (best.best)
+        MC_KERNEL(t, "generation", best_tokens, &best, mc_matrix_of(logits));
+    else
         MC_KERNEL(t, "generation", choose_tokens, &c->call, mc_matrix_of(logits));
 }
 
@@ -148,6 +144,7 @@ static bool choose(void *state, const int32_t *ids, const int32_t *lengths, int 
     model_decoder *d = state;
     mc_context *ctx = d->m->module.ctx;
     mc_tape *t = mc_tape_begin_eval(ctx);
+    d->cache->spread = c->spread ? c->spread : 1;
     if (t) choose_from(t, c, run(t, d, ids, lengths, count));
     mc_tape_end(t);
     return !mc_failed(ctx);
@@ -180,13 +177,6 @@ static void place(void *state, int sequence, int32_t *row, int64_t stride)
     row[MC_ROW_FIRST * stride] = (int32_t)(sequence * d->cache->shape.capacity);
     row[MC_ROW_MEMORY * stride] = memory;
     row[MC_ROW_MEMORY_LENGTH * stride] = d->m->encoder ? d->prompt_lengths[sequence] + n : 0;
-}
-
-static bool select_sequences(void *state, const int32_t *from, int count)
-{
-    model_decoder *d = state;
-    return mc_kv_cache_select(d->cache, from, count) &&
-           (!d->memory || mc_kv_memory_select(d->memory, from, count));
 }
 
 static void end(void *state)
@@ -252,8 +242,6 @@ static mc_decoder new_decoder(mc_model *m)
                     .choose = choose,
                     .choose_next = choose_next,
                     .place = place,
-                    .step = step,
-                    .select = select_sequences,
                     .end = end};
     model_decoder *state = mc_calloc(1, sizeof *state);
     if (state)

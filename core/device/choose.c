@@ -105,6 +105,34 @@ int32_t mc_draw(const float *logits, int64_t vocab, double log_sum, double u)
     return last; /* rounding may leave the sum below u: then the last that can be */
 }
 
+/* Puts a token in its place if it is among the best so far. */
+static void offer(mc_chosen *best, int32_t count, mc_chosen c)
+{
+    int32_t at = count - 1;
+    if (best[at].token >= 0 && !(c.log_probability > best[at].log_probability)) return;
+    for (; at > 0; at--) {
+        const mc_chosen *before = &best[at - 1];
+        if (before->token >= 0 && !(c.log_probability > before->log_probability)) break;
+        best[at] = *before;
+    }
+    best[at] = c;
+}
+
+void mc_find_best(const mc_best_call *c, int64_t row, float *logits)
+{
+    mc_chosen *best = c->best + row * c->count;
+    double log_sum = mc_log_sum_exp(logits, c->vocab);
+    for (int32_t i = 0; i < c->count; i++) best[i] = (mc_chosen){MC_CHOSEN_NOTHING, 0};
+    if (!isfinite(log_sum)) {
+        best[0].token = MC_CHOSEN_NOT_FINITE;
+        return;
+    }
+    for (int64_t i = 0; i < c->vocab; i++) logits[i] = (float)((double)logits[i] - log_sum);
+    if (c->seen) mc_penalise(logits, c->vocab, c->seen + row * mc_seen_words(c->vocab), c->penalty);
+    for (int64_t i = 0; i < c->vocab; i++)
+        offer(best, c->count, (mc_chosen){(int32_t)i, logits[i]});
+}
+
 mc_chosen mc_choose(const mc_choose_call *c, int64_t row, float *logits, int32_t *order)
 {
     const int32_t *at = c->state + row;

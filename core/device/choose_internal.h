@@ -69,6 +69,17 @@ typedef struct mc_choose_call {
     int64_t kept, answers;
 } mc_choose_call;
 
+/* The candidates of a beam search: of each row the `count` most probable tokens, the best first, of
+ * equals the first token. Where the logits are not finite the first is MC_CHOSEN_NOT_FINITE and the
+ * others are undefined. */
+typedef struct mc_best_call {
+    int64_t rows, vocab;
+    int32_t count;        /* MC_CHOSEN_NOTHING follows where the vocabulary is smaller */
+    float penalty;        /* of log-probabilities, as the repetition penalty of logits */
+    const uint32_t *seen; /* (rows, mc_seen_words(vocab)): the penalised tokens; NULL: none */
+    mc_chosen *best;      /* (rows, count) */
+} mc_best_call;
+
 /* Words of a set of tokens. */
 MC_ANYWHERE int64_t mc_seen_words(int64_t vocab) { return (vocab + 31) / 32; }
 MC_ANYWHERE void mc_see(uint32_t *seen, int32_t token) { seen[token / 32] |= 1u << token % 32; }
@@ -125,6 +136,8 @@ double mc_log_sum_exp(const float *logits, int64_t vocab);
 int32_t mc_most_probable(const float *logits, int64_t vocab);
 /* The token where the cumulative probability passes u in [0, 1). */
 int32_t mc_draw(const float *logits, int64_t vocab, double log_sum, double u);
+/* The candidates of a row; the logits change. */
+void mc_find_best(const mc_best_call *call, int64_t row, float *logits);
 /* All of it for a row of a call, whose answer has not ended; the logits change. */
 mc_chosen mc_choose(const mc_choose_call *call, int64_t row, float *logits, int32_t *order);
 

@@ -418,6 +418,9 @@ typedef struct mc_kernels {
      * prepares the next step: see choose_internal.h. What is drawn is the same on all devices but
      * where the random number lies at the border of two tokens, within the rounding of f32. */
     mc_status (*choose_tokens)(mc_device *d, const mc_choose_call *call, mc_matrix logits);
+    /* The most probable tokens of each row of logits (rows, vocab), of any floating dtype: see
+     * choose_internal.h. */
+    mc_status (*best_tokens)(mc_device *d, const mc_best_call *call, mc_matrix logits);
     /* The probabilities of attention, before dropout: out (sequences, heads, longest sequence of
      * queries, longest of keys) f32, zeros where there is no query or no key. Need not be fast. */
     mc_status (*attention_probabilities)(mc_device *d, const mc_attention_shape *shape, mc_matrix q,

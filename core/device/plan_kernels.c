@@ -367,6 +367,12 @@ static mc_status plan_choose_tokens(mc_device *d, const mc_choose_call *call, mc
        logits);
 }
 
+static mc_status plan_best_tokens(mc_device *d, const mc_best_call *call, mc_matrix logits)
+{
+    DO(d, copied(d, logits.dtype, call->rows, call->vocab, size_of(logits)), best_tokens, call,
+       logits);
+}
+
 static mc_status plan_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                        mc_matrix k, mc_matrix v, mc_matrix out)
 {

@@ -17,6 +17,7 @@ mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape)
     if (c) {
         c->ctx = ctx;
         c->shape = shape;
+        c->spread = 1;
         c->length = mc_calloc((size_t)shape.sequences + 1, sizeof *c->length);
         c->k = mc_calloc((size_t)shape.layers + 1, sizeof *c->k);
         c->v = mc_calloc((size_t)shape.layers + 1, sizeof *c->v);
@@ -82,7 +83,7 @@ bool mc_kv_cache_begin(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens)
     for (int i = 0; i < tokens->count; i++) {
         int32_t before = c->first ? 0 : c->length[i];
         for (int32_t k = 0; k < tokens->length[i]; k++)
-            rows[tokens->offset[i] + k] = (int32_t)(i * c->shape.capacity + before + k);
+            rows[tokens->offset[i] + k] = (int32_t)(i * c->spread * c->shape.capacity + before + k);
         lengths[i] = before + tokens->length[i];
         if (lengths[i] > c->longest) c->longest = lengths[i];
     }
@@ -196,6 +197,7 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv
                                  .lengths = mc_tensor_data(c->lengths),
                                  .first = mc_tensor_data(c->firsts),
                                  .capacity = c->shape.capacity,
+                                 .pages = mc_tensor_data(c->table), /* of one row each */
                                  .longest = c->longest,
                                  .new_k = k,
                                  .new_v = v,

@@ -38,6 +38,10 @@ typedef struct mc_kv_cache {
     mc_tensor *rows;          /* i32 (total): the row of the cache of each token of prompts */
     mc_tensor *lengths;       /* i32 (used): with those tokens */
     mc_tensor *firsts;        /* i32 (used): the first row of each sequence; NULL: i * capacity */
+    /* i32: where a sequence's tokens lie that another one has begun: the row of its token i is
+     * table[first + i]. NULL: they lie one behind the other. Of steps by rows. */
+    const mc_tensor *table;
+    int spread; /* of prompts: number i becomes sequence i * spread */
     int64_t longest;
     bool first; /* nothing was there before */
 } mc_kv_cache;

@@ -131,10 +131,7 @@ static void free_generator(void *object)
     g->decoder.end(g->decoder.state);
     free_answers(g->answers, g->count);
     free_answers(g->found, g->count * g->options.num_return_sequences);
-    mc_free(g->row_ids);
     mc_free(g->row_lengths);
-    mc_free(g->row_from);
-    mc_free(g->logits);
     mc_free((void *)(uintptr_t)g->options.eos);
     mc_free(g);
 }
@@ -177,15 +174,9 @@ static bool copy_prompts(mc_generator *g, const int32_t *const *prompts, const i
 
 static bool make_rows(mc_generator *g)
 {
-    bool beams = g->options.num_beams > 1;
-    size_t most = (size_t)g->count * (size_t)g->options.num_beams + 1;
     g->rows = g->count;
-    g->row_lengths = mc_malloc(most * sizeof *g->row_lengths);
-    if (!beams) return g->row_lengths;
-    g->row_ids = mc_malloc(most * sizeof *g->row_ids);
-    g->row_from = mc_malloc(most * sizeof *g->row_from);
-    g->logits = mc_calloc(most, (size_t)g->decoder.vocab * sizeof *g->logits);
-    return g->row_ids && g->row_lengths && g->row_from && g->logits;
+    g->row_lengths = mc_malloc(((size_t)g->count + 1) * sizeof *g->row_lengths);
+    return g->row_lengths;
 }
 
 static bool begin_decoder(mc_generator *g)

@@ -13,6 +13,11 @@ typedef struct mc_chooser {
     mc_tensor *rows;     /* i32 (MC_ROW_FIELDS, stride): call.state */
     void *seen, *rules, *eos, *chosen;
     size_t seen_bytes, rules_bytes, eos_bytes, chosen_bytes;
+    /* Of a beam search: the candidates of each row in place of its choice. Prompt i becomes
+     * sequence i * spread, and `table` is mc_kv_cache.table. Zeros else. */
+    mc_best_call best;
+    mc_tensor *table;
+    int spread;
 } mc_chooser;
 
 /* A model that answers prompts, with its cache. The functions return false after an error on the
@@ -35,11 +40,6 @@ typedef struct mc_decoder {
     bool (*choose_next)(void *state, mc_chooser *chooser);
     /* Writes where a sequence lies to its row: MC_ROW_FIRST, _MEMORY and _MEMORY_LENGTH. */
     void (*place)(void *state, int sequence, int32_t *row, int64_t stride);
-    /* Where the host chooses: runs lengths[i] new tokens for sequence i < count, prompts the first
-     * time, one each later. Writes the logits of what follows each sequence: (count, vocab). */
-    bool (*step)(void *state, const int32_t *ids, const int32_t *lengths, int count, float *logits);
-    /* Sequence i becomes what from[i] was, for i < count; the others go. */
-    bool (*select)(void *state, const int32_t *from, int count);
     /* Frees all, the state too. Accepts a NULL state. */
     void (*end)(void *state);
 } mc_decoder;
@@ -92,11 +92,8 @@ struct mc_generator {
     int32_t *row_state;             /* (MC_ROW_FIELDS, count): what rows are set to */
     mc_step_group group[MC_GROUPS]; /* the oldest first */
     int groups;
-    int read, given; /* steps that have come to the host, and to the caller */
-    /* beam search, on the host */
-    int32_t *row_ids;                /* (rows) the new token of each row */
-    int32_t *row_lengths, *row_from; /* (rows) */
-    float *logits;                   /* (rows, vocab) */
+    int read, given;      /* steps that have come to the host, and to the caller */
+    int32_t *row_lengths; /* (count) of the prompts */
 };
 
 /* The prompt that answer `number` is to. */

@@ -186,6 +186,48 @@ static inline void choose_check(const choose_case *c, const choose_memory *befor
     free(p);
 }
 
+/* ---- the best of each row -------------------------------------------------------------------- */
+
+static const int best_counts[] = {1, 8, 60};
+
+/* The candidates of a call, by sorting in double; log-probabilities within `slack`. */
+static inline void best_check(const mc_best_call *c, const uint32_t *seen, const mc_chosen *best,
+                              const matrix *logits, double slack, const char *what)
+{
+    int n = (int)c->vocab;
+    double *x = doubles(n);
+    for (int64_t row = 0; row < c->rows; row++) {
+        const double *v = logits->v + row * n;
+        double largest = -INFINITY, sum = 0;
+        for (int i = 0; i < n; i++) largest = fmax(largest, v[i]);
+        for (int i = 0; i < n; i++) sum += exp(v[i] - largest);
+        for (int i = 0; i < n; i++) {
+            x[i] = v[i] - largest - log(sum);
+            if (seen && seen[row * mc_seen_words(n) + i / 32] >> i % 32 & 1)
+                x[i] *= (double)c->penalty; /* none is above 0 */
+        }
+        for (int k = 0; k < c->count; k++) {
+            mc_chosen got = best[row * c->count + k];
+            if (k >= n) {
+                assert_int_equal(got.token, MC_CHOSEN_NOTHING);
+                continue;
+            }
+            double most = -INFINITY;
+            for (int i = 0; i < n; i++) most = fmax(most, x[i]);
+            if (got.token < 0 || got.token >= n || x[got.token] < most - slack ||
+                fabs((double)got.log_probability - x[got.token]) > slack)
+                fail_msg("%s, vocabulary %d: candidate %d of row %d is %d, %g: expected %g", what,
+                         n, k, (int)row, got.token, (double)got.log_probability, most);
+            for (int i = 0; i < got.token; i++) /* of logits that are the same, the first */
+                if (x[i] == x[got.token] && v[i] == v[got.token])
+                    fail_msg("%s: candidate %d of row %d is %d before %d", what, k, (int)row,
+                             got.token, i);
+            x[got.token] = -INFINITY;
+        }
+    }
+    free(x);
+}
+
 /* Logits with equals among them, also at the borders, and one that the second row ends with. */
 static inline matrix choose_logits(const choose_case *c, mc_dtype dtype)
 {

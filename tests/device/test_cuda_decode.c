@@ -49,6 +49,36 @@ static void test_choose(void **state)
         FOR_TYPES(d) run_choose(&choose_cases[n], float_types[d]);
 }
 
+static void run_best(const choose_case *c, mc_dtype dtype, int count, bool penalised)
+{
+    matrix logits = choose_logits(c, dtype);
+    choose_memory m = choose_begin(c);
+    mc_chosen best[CHOOSE_ROWS * 60];
+    mc_best_call call = {.rows = CHOOSE_ROWS,
+                         .vocab = c->vocab,
+                         .count = count,
+                         .penalty = c->how.repetition_penalty};
+    mc_matrix x = upload_matrix(&logits);
+    uint32_t *seen = upload(m.seen, m.seen_bytes);
+    call.seen = penalised ? seen : NULL;
+    call.best = upload(best, sizeof best);
+    assert_ok(gpu->kernels->best_tokens(gpu, &call, x));
+    take(call.best, best, sizeof best);
+    take(seen, m.seen, m.seen_bytes);
+    take_matrix(x, &logits);
+    best_check(&call, penalised ? m.seen : NULL, best, &logits, 2e-5, "on the GPU");
+    free(m.seen);
+    matrix_free(&logits);
+}
+
+static void test_best(void **state)
+{
+    (void)state;
+    for (int n = 0; n < CHOOSE_CASES; n++) FOR_TYPES(d)
+    for (size_t k = 0; k < sizeof best_counts / sizeof *best_counts; k++)
+        run_best(&choose_cases[n], float_types[d], best_counts[k], n % 2);
+}
+
 /* ---- linear layers of few rows --------------------------------------------------------------- */
 
 /* rows, terms, columns: one and several groups of rows, and all sizes of blocks; terms and columns
@@ -130,6 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choose),
+        cmocka_unit_test(test_best),
         cmocka_unit_test(test_few_rows),
     };
     mc_context *owner = context_on("cuda", 1);

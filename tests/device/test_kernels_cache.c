@@ -191,6 +191,35 @@ static void test_choose_tokens(void **state)
         FOR_TYPES(d) run_choose(&choose_cases[n], float_types[d]);
 }
 
+static void test_best_tokens(void **state)
+{
+    (void)state;
+    for (int n = 0; n < CHOOSE_CASES; n++) FOR_TYPES(d)
+    FOR_TABLES(t) for (size_t k = 0; k < sizeof best_counts / sizeof *best_counts; k++)
+    {
+        const choose_case *c = &choose_cases[n];
+        matrix logits = choose_logits(c, float_types[d]);
+        choose_memory m = choose_begin(c);
+        mc_chosen best[CHOOSE_ROWS * 60];
+        mc_best_call call = {.rows = CHOOSE_ROWS,
+                             .vocab = c->vocab,
+                             .count = best_counts[k],
+                             .penalty = c->how.repetition_penalty,
+                             .seen = n % 2 ? m.seen : NULL,
+                             .best = best};
+        assert_int_equal(t->k->best_tokens(device, &call, logits.m), MC_OK);
+        best_check(&call, call.seen, best, &logits, 1e-5, t->name);
+        if (float_types[d] == MC_F32) {
+            ((float *)logits.m.data)[c->vocab - 1] = NAN;
+            assert_int_equal(t->k->best_tokens(device, &call, logits.m), MC_OK);
+            assert_int_equal(best[0].token, MC_CHOSEN_NOT_FINITE);
+            assert_true(best[call.count].token >= 0);
+        }
+        free(m.seen);
+        matrix_free(&logits);
+    }
+}
+
 /* What is no number ends that answer alone. */
 static void test_choose_from_nan(void **state)
 {
@@ -288,8 +317,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_cached), cmocka_unit_test(test_choose_tokens),
-        cmocka_unit_test(test_choose_from_nan),  cmocka_unit_test(test_scatter_rows),
-        cmocka_unit_test(test_residual_sum),
+        cmocka_unit_test(test_best_tokens),      cmocka_unit_test(test_choose_from_nan),
+        cmocka_unit_test(test_scatter_rows),     cmocka_unit_test(test_residual_sum),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

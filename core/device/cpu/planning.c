@@ -137,6 +137,11 @@ static mc_status plan_choose_tokens(mc_device *d, const mc_choose_call *call, mc
     ASK(d, choose_tokens, call, logits);
 }
 
+static mc_status plan_best_tokens(mc_device *d, const mc_best_call *call, mc_matrix logits)
+{
+    ASK(d, best_tokens, call, logits);
+}
+
 static mc_status plan_attention_probabilities(mc_device *d, const mc_attention_shape *shape,
                                               mc_matrix q, mc_matrix k, float *out)
 {
@@ -211,6 +216,7 @@ const mc_kernels mc_cpu_planning = {
     .attention_backward = plan_attention_backward,
     .attention_cached = plan_attention_cached,
     .choose_tokens = plan_choose_tokens,
+    .best_tokens = plan_best_tokens,
     .attention_probabilities = plan_attention_probabilities,
     .position_bias_backward = plan_position_bias_backward,
     .rotary = plan_rotary,

@@ -13,6 +13,22 @@ static void choose_row(const mc_choose_call *c, mc_matrix logits, int64_t row, f
     mc_choose_note(c, row, chosen);
 }
 
+mc_status MC_K(best_tokens)(mc_device *d, const mc_best_call *c, mc_matrix logits)
+{
+    if (c->rows == 0) return MC_OK;
+    int64_t threads = mc_min_i64(omp_get_max_threads(), c->rows);
+    float *scratch = mc_scratch_new(d, c->vocab * threads);
+    if (!scratch) return MC_ERR_NOMEM;
+#pragma omp parallel for schedule(static) num_threads((int)threads)
+    for (int64_t row = 0; row < c->rows; row++) {
+        float *x = scratch + c->vocab * omp_get_thread_num();
+        mc_convert_in(logits.data, logits.dtype, row * logits.stride, c->vocab, x);
+        mc_find_best(c, row, x);
+    }
+    mc_scratch_free(d, scratch, c->vocab * threads);
+    return MC_OK;
+}
+
 mc_status MC_K(choose_tokens)(mc_device *d, const mc_choose_call *c, mc_matrix logits)
 {
     if (c->rows == 0) return MC_OK;
