@@ -197,7 +197,10 @@ static int compare(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     if (argc < 5) {
-        fprintf(stderr, "usage: %s FAMILY CONFIG BATCH LENGTH [OPTION=VALUE...]\n", argv[0]);
+        fprintf(stderr,
+                "usage: %s FAMILY CONFIG BATCH LENGTH [device=cpu|cuda|cuda:N] [OPTION=VALUE...]\n"
+                "on the CPU unless a device is given; all options: see bench/zoo_step.c\n",
+                argv[0]);
         return 2;
     }
     run r = {.batch = atoi(argv[3]),
@@ -221,13 +224,13 @@ int main(int argc, char **argv)
     if (mc_print_error(r.ctx, stderr)) return 1;
     qsort(seconds + FIRST, (size_t)r.steps, sizeof *seconds, compare);
     double median = seconds[FIRST + r.steps / 2], ranks = mc_world_size(r.ctx);
-    mc_print_rank(r.ctx, 0,
-                  "result family=%s config=%s batch=%d length=%d loss=%.5f norm=%.4f ms=%.3f "
-                  "sequences_per_s=%.1f tokens_per_s=%.0f peak_gib=%.2f ranks=%g\n",
-                  argv[1], argv[2], r.batch, r.length, (double)report.loss,
-                  (double)report.grad_norm, 1e3 * median, ranks * r.batch / median,
-                  ranks * r.batch * r.length / median, (double)mc_memory(r.ctx).peak / (1 << 30),
-                  ranks);
+    mc_print_rank(
+        r.ctx, 0,
+        "result family=%s config=%s device=%s batch=%d length=%d loss=%.5f norm=%.4f ms=%.3f "
+        "sequences_per_s=%.1f tokens_per_s=%.0f peak_gib=%.2f ranks=%g\n",
+        argv[1], argv[2], option(argc, argv, "device", "cpu"), r.batch, r.length,
+        (double)report.loss, (double)report.grad_norm, 1e3 * median, ranks * r.batch / median,
+        ranks * r.batch * r.length / median, (double)mc_memory(r.ctx).peak / (1 << 30), ranks);
     free(seconds);
     free(r.host);
     free(r.host_lengths);

@@ -1,6 +1,7 @@
 /* Objectives of families: losses, and what they cost. */
 #include "models/pretraining.h"
 
+#include <string.h>
 #include "core/nn/block_list.h"
 #include "models/adapter_internal.h"
 
@@ -54,14 +55,22 @@ mc_tensor *mc_model_pretraining_loss(mc_tape *t, mc_model *m, mc_tensor *const f
 /* FLOP of a parameter and a row: forward, and the gradients of the row and of the parameter. */
 static double flops_each(bool trainable) { return trainable ? 6 : 4; }
 
-/* Of a row that goes through all blocks of a stack. */
-static double block_flops(mc_block_list *blocks)
+/* Keys and values of attention to an encoder's rows, and their adapters' factors. */
+static bool is_of_memory(const mc_parameter *p)
+{
+    return strstr(p->name, "cross_att.") &&
+           (strstr(p->name, ".project_k.") || strstr(p->name, ".project_v."));
+}
+
+/* Of `rows` that go through all blocks of a stack, and `memory` rows of an encoder beside them. */
+static double block_flops(mc_block_list *blocks, double rows, double memory)
 {
     double sum = 0;
     for (int i = 0; i < mc_block_list_count(blocks); i++) {
         mc_parameter_iterator it = {0};
         for (mc_parameter *p; (p = mc_module_next_parameter(mc_block_list_at(blocks, i), &it));)
-            sum += flops_each(mc_parameter_trainable(p)) * (double)mc_shape_count(p->shape);
+            sum += flops_each(mc_parameter_trainable(p)) * (double)mc_shape_count(p->shape) *
+                   (is_of_memory(p) ? memory : rows);
     }
     return sum;
 }
@@ -82,14 +91,8 @@ double mc_model_sequence_flops(mc_model *m, const mc_sequence_work *work)
     bool two = s->kind == MC_MODEL_ENCODER_DECODER;
     double rows = work->targets ? (double)work->targets : two ? targets : (double)work->length;
     double width = (double)(s->heads * s->head_dim);
-    double each = flops_of_most(m), dim = (double)s->dim;
-    double products = block_flops(m->encoder) * n + each * (double)s->vocab_size * dim * rows;
-    double pairs = (double)s->layers * n * n;
-    if (two) {
-        /* keys and values are of the encoder's rows */
-        double between = each * (double)s->decoder_layers * 2 * dim * width;
-        products += (block_flops(m->decoder) - between) * targets + between * n;
-        pairs += (double)s->decoder_layers * targets * (targets + n);
-    }
+    double head = flops_of_most(m) * (double)s->vocab_size * (double)s->dim * rows;
+    double products = block_flops(m->encoder, n, 0) + block_flops(m->decoder, targets, n) + head;
+    double pairs = (double)s->layers * n * n + (double)s->decoder_layers * targets * (targets + n);
     return products + 12 * width * pairs;
 }

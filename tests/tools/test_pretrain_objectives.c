@@ -276,6 +276,25 @@ static void test_plan_is_right(void **state)
     assert_true(number_after(out, "peak_bytes=") <= 0.02 * 1024 * 1024 * 1024);
 }
 
+/* Frozen weights have no gradients of their own, 4 N; the factors have theirs, 6 N, for the rows of
+ * their stack, `of_memory` of a decoder's for the encoder's. `pairs` of rows attend to each
+ * other. */
+static void check_lora_work(mc_model *m, mc_sequence_work work, double pairs, double of_memory)
+{
+    double attention = 12 * 32 * pairs, factors[2] = {0};
+    double whole = mc_model_sequence_flops(m, &work) - attention;
+    assert_int_equal(mc_lora_add(m, &(mc_lora_options){.rank = 2}), MC_OK);
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(m), &it));)
+        if (mc_parameter_trainable(p))
+            factors[strncmp(mc_parameter_name(p), "decoder", 7) == 0] +=
+                (double)mc_shape_count(mc_parameter_shape(p));
+    assert_true(factors[0] > 0 && factors[1] >= of_memory);
+    double rows = factors[0] + of_memory, targets = factors[1] - of_memory;
+    double expected = whole * 4 / 6 + 6 * (rows * 48 + targets * 12) + attention;
+    assert_float_equal(mc_model_sequence_flops(m, &work), expected, 1);
+}
+
 /* FLOP of a sequence by hand: of T5 with T = 48 and targets of 12, D = 32, width 32, F = 64. */
 static void test_work(void **state)
 {
@@ -297,6 +316,10 @@ static void test_work(void **state)
     work.targets = 8;
     assert_float_equal(all - mc_model_sequence_flops(bert, &work), 6.0 * 40 * 40 * 32, 1);
     assert_true(mc_model_sequence_flops(NULL, &work) == 0);
+    check_lora_work(bert, (mc_sequence_work){.length = 48}, 2 * 48 * 48, 0);
+    /* T5's queries and values, of rank 2: those of values between the stacks read 48 rows each */
+    check_lora_work(t5, (mc_sequence_work){.length = 48, .target_length = 12},
+                    2 * 48 * 48 + 2 * 12 * (12 + 48), 2 * 2 * (32 + 32));
     assert_false(mc_print_error(ctx, stderr));
     mc_context_free(ctx);
 }
