@@ -230,6 +230,7 @@ static const mc_lanes cpu_lanes = {.lane_new = cpu_lane_new,
 
 static void cpu_close(mc_device *d)
 {
+    mc_threads_free(((mc_cpu_device *)d)->threads);
     mc_pool_free(((mc_cpu_device *)d)->pool);
     mc_free(d);
 }
@@ -240,8 +241,10 @@ mc_device *mc_cpu_open(mc_context *ctx)
     const gemm_choice *gemm = isa ? choose_gemm(ctx) : NULL;
     if (!gemm) return NULL;
     mc_cpu_device *cpu = mc_calloc(1, sizeof *cpu);
-    if (cpu) cpu->pool = mc_pool_new(&cpu->device.memory, &mc_pool_host);
+    if (cpu) cpu->threads = mc_threads_new();
+    if (cpu && cpu->threads) cpu->pool = mc_pool_new(&cpu->device.memory, &mc_pool_host);
     if (!cpu || !cpu->pool) {
+        if (cpu) mc_threads_free(cpu->threads);
         mc_free(cpu);
         mc_fail_nomem(ctx, "the cpu device");
         return NULL;

@@ -5,6 +5,7 @@
 #ifndef MC_DEVICE_CPU_INTERNAL_H
 #define MC_DEVICE_CPU_INTERNAL_H
 
+#include "core/device/cpu/threads_internal.h"
 #include "core/device/device_internal.h"
 
 mc_device *mc_cpu_open(mc_context *ctx);
@@ -38,6 +39,7 @@ typedef struct mc_cpu_device {
     mc_device device;
     mc_sgemm_fn sgemm;
     struct mc_pool *pool;
+    mc_threads *threads;
     const char *isa, *gemm; /* the names of what was chosen, as in the variables above */
 } mc_cpu_device;
 

@@ -336,6 +336,27 @@ static void zero_tail(const mc_attention_shape *shape, const mc_lengths *lengths
         memset((char *)y.data + (size_t)(row * y.stride) * size, 0, bytes);
 }
 
+typedef struct tasks_call {
+    const attention_call *c;
+    bool backward;
+    task_fn run;
+    int64_t each; /* sequences of a task */
+    int64_t size; /* floats of a thread's workspace */
+    float *scratch;
+} tasks_call;
+
+static void run_item(void *call, int64_t item, int thread)
+{
+    const tasks_call *k = call;
+    int64_t heads = k->c->shape->heads, first = item / heads * k->each;
+    workspace w;
+    workspace_init(&w, k->c, k->backward, k->scratch + k->size * thread);
+    for (int64_t sequence = first; sequence < first + k->each; sequence++) {
+        attention_task t = task_of(k->c, sequence, item % heads);
+        k->run(k->c, &t, &w);
+    }
+}
+
 static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_fn run)
 {
     const mc_attention_shape *shape = c->shape;
@@ -347,24 +368,13 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
     c->wide_keys = mc_round_up(keys->longest, MC_PANEL);
     c->row_words = mc_round_up(keys->longest, 4);
     workspace w;
-    int64_t size = workspace_init(&w, c, backward, NULL);
-    bool parallel = queries->total * keys->longest * shape->heads * shape->head_dim > MC_SERIAL;
-    int64_t threads = parallel ? mc_min_i64(omp_get_max_threads(), tasks) : 1;
-    float *scratch = mc_scratch_new(d, size * threads);
-    if (!scratch) return MC_ERR_NOMEM;
-#pragma omp parallel num_threads((int)threads) private(w)
-    {
-        workspace_init(&w, c, backward, scratch + size * omp_get_thread_num());
-#pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < tasks; i++) {
-            int64_t first = i / shape->heads * each;
-            for (int64_t sequence = first; sequence < first + each; sequence++) {
-                attention_task t = task_of(c, sequence, i % shape->heads);
-                run(c, &t, &w);
-            }
-        }
-    }
-    mc_scratch_free(d, scratch, size * threads);
+    int64_t operations = queries->total * keys->longest * shape->heads * shape->head_dim;
+    int64_t threads = mc_min_i64(mc_threads_for(operations), tasks);
+    tasks_call k = {c, backward, run, each, .size = workspace_init(&w, c, backward, NULL)};
+    k.scratch = mc_scratch_new(d, k.size * threads);
+    if (!k.scratch) return MC_ERR_NOMEM;
+    mc_run(d, (int)threads, tasks, run_item, &k);
+    mc_scratch_free(d, k.scratch, k.size * threads);
     return MC_OK;
 }
 
@@ -485,21 +495,31 @@ static void cached_task(const mc_cached_attention *c, int64_t s, int64_t head, i
     store_row(result, 1.0f, x[OUT], s, column, dim);
 }
 
+typedef struct cached_call {
+    const mc_cached_attention *shape;
+    int64_t wide, each; /* head_dim rounded up; floats of a thread's scratch memory */
+    mc_matrix x[4];
+    float *scratch;
+} cached_call;
+
+static void cached_item(void *call, int64_t task, int thread)
+{
+    const cached_call *k = call;
+    cached_task(k->shape, task / k->shape->heads, task % k->shape->heads, k->wide, k->x,
+                k->scratch + k->each * thread);
+}
+
 mc_status MC_K(attention_cached)(mc_device *d, const mc_cached_attention *c, mc_matrix q,
                                  mc_matrix k, mc_matrix v, mc_matrix out)
 {
     int64_t tasks = c->sequences * c->heads, wide = mc_round_up(c->head_dim, 16);
     if (tasks == 0) return MC_OK;
-    bool parallel = tasks * c->longest * c->head_dim > MC_SERIAL;
-    int64_t threads = parallel ? mc_min_i64(omp_get_max_threads(), tasks) : 1;
-    int64_t each = 3 * wide + mc_round_up(c->longest, 16);
-    float *scratch = mc_scratch_new(d, each * threads);
-    if (!scratch) return MC_ERR_NOMEM;
-    const mc_matrix x[] = {q, k, v, out};
-#pragma omp parallel for schedule(static) num_threads((int)threads)
-    for (int64_t task = 0; task < tasks; task++)
-        cached_task(c, task / c->heads, task % c->heads, wide, x,
-                    scratch + each * omp_get_thread_num());
-    mc_scratch_free(d, scratch, each * threads);
+    int64_t threads = mc_min_i64(mc_threads_for(tasks * c->longest * c->head_dim), tasks);
+    cached_call call = {
+        c, wide, 3 * wide + mc_round_up(c->longest, 16), {q, k, v, out}, .scratch = NULL};
+    call.scratch = mc_scratch_new(d, call.each * threads);
+    if (!call.scratch) return MC_ERR_NOMEM;
+    mc_run(d, (int)threads, tasks, cached_item, &call);
+    mc_scratch_free(d, call.scratch, call.each * threads);
     return MC_OK;
 }

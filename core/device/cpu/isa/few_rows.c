@@ -20,6 +20,8 @@ typedef struct few_rows {
     mc_matrix b;
     float *c;
     int64_t ldc;
+    int64_t item;   /* columns of C */
+    float *buffers; /* (threads, k) for rows of B in f16; else NULL */
 } few_rows;
 
 /* A vector of elements from `at`, which are f32 or bf16. */
@@ -119,18 +121,34 @@ static void stream_columns(const few_rows *f, int64_t j, int columns, float *buf
         }
 }
 
+/* Columns of C of an item: a few for each thread, of 64 KiB to 1 MiB of B, which is long enough to
+ * be a stream and short enough to be waited for. */
+static int64_t columns_of_item(const few_rows *f, int threads)
+{
+    const int64_t least = 64 << 10, most = 1 << 20, each = 8;
+    int64_t row = f->k * (int64_t)mc_dtype_size(f->b.dtype), bytes = f->n * row / threads / each;
+    bytes = bytes < least ? least : mc_min_i64(bytes, most);
+    return mc_round_up(bytes / row + 1, COLUMNS);
+}
+
+static void stream_item(void *call, int64_t item, int thread)
+{
+    const few_rows *f = call;
+    int64_t end = mc_min_i64(f->n, (item + 1) * f->item);
+    float *buffer = f->buffers ? f->buffers + thread * f->k : NULL;
+    for (int64_t j = item * f->item; j < end; j += COLUMNS)
+        stream_columns(f, j, (int)mc_min_i64(COLUMNS, end - j), buffer);
+}
+
 mc_status MC_K(few_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                          int64_t lda, mc_matrix b, float beta, float *c, int64_t ldc)
 {
-    few_rows f = {m, n, k, alpha, beta, a, lda, b, c, ldc};
-    int threads = m * n * k > MC_SERIAL ? omp_get_max_threads() : 1;
-    int64_t each = b.dtype == MC_F16 ? k : 0;
-    float *buffers = each ? mc_scratch_new(d, threads * each) : NULL;
-    if (each && !buffers) return MC_ERR_NOMEM;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t j = 0; j < n; j += COLUMNS)
-        stream_columns(&f, j, (int)mc_min_i64(COLUMNS, n - j),
-                       each ? buffers + omp_get_thread_num() * each : NULL);
-    if (buffers) mc_scratch_free(d, buffers, threads * each);
+    few_rows f = {m, n, k, alpha, beta, a, lda, b, c, ldc, .buffers = NULL};
+    int threads = mc_threads_for(m * n * k);
+    int64_t size = b.dtype == MC_F16 ? threads * k : 0;
+    if (size && !(f.buffers = mc_scratch_new(d, size))) return MC_ERR_NOMEM;
+    f.item = columns_of_item(&f, threads);
+    mc_run(d, threads, (n + f.item - 1) / f.item, stream_item, &f);
+    if (size) mc_scratch_free(d, f.buffers, size);
     return MC_OK;
 }

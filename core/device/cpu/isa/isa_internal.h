@@ -40,6 +40,18 @@ mc_status MC_K(some_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float a
  * some ten thousand of them. */
 enum { MC_SERIAL = 32768 };
 
+/* Threads for so many element operations, which is what the caller's OpenMP loops would have. */
+static inline int mc_threads_for(int64_t operations)
+{
+    return operations > MC_SERIAL && !omp_in_parallel() ? omp_get_max_threads() : 1;
+}
+
+/* mc_threads_run on the device's threads. */
+static inline void mc_run(mc_device *d, int threads, int64_t count, mc_item_work work, void *call)
+{
+    mc_threads_run(((mc_cpu_device *)d)->threads, threads, count, work, call);
+}
+
 /* Loops work on chunks of this many elements of a row, small enough for buffers on the stack. */
 enum { MC_CHUNK = 1024 };
 

@@ -21,27 +21,17 @@ typedef struct some_rows {
     int64_t ldc;
 } some_rows;
 
-/* A thread's scratch memory: a panel, and rows of B in f32 where B has to be converted. */
-static int64_t panel_size(const some_rows *s)
-{
-    return MC_PANEL * mc_round_up(mc_min_i64(s->k, DEPTH), MC_LANES);
-}
-
-static bool is_read_in_place(const some_rows *s)
-{
-    return s->b.dtype == MC_F32 && s->k % MC_LANES == 0;
-}
-
-/* panel (depth, MC_PANEL) = B's rows j .. and elements p .. p + depth, transposed. */
+/* panel (depth, MC_PANEL) = B's rows j .. and elements p .. p + depth, transposed. What is not whole
+ * vectors in f32 is converted first. */
 static void pack(const some_rows *s, int64_t j, int64_t p, int64_t depth, float *panel)
 {
+    float converted[MC_PANEL * DEPTH];
     int64_t rows = mc_min_i64(MC_PANEL, s->n - j), wide = mc_round_up(depth, MC_LANES);
-    if (is_read_in_place(s)) {
+    if (s->b.dtype == MC_F32 && wide == depth) {
         const float *b = (const float *)s->b.data + j * s->b.stride + p;
         mc_pack_transposed(b, s->b.stride, rows, depth, panel);
         return;
     }
-    float *converted = panel + panel_size(s);
     for (int64_t i = 0; i < rows; i++) {
         float *to = converted + i * wide;
         mc_convert_in(s->b.data, s->b.dtype, (j + i) * s->b.stride + p, depth, to);
@@ -92,23 +82,25 @@ static void multiply_panel(const some_rows *s, int64_t j, int64_t p, int64_t dep
     }
 }
 
+/* MC_PANEL columns of C. The panel is on the stack, since batched_gemm's threads come here too, who
+ * must not ask the device for memory. */
+static void multiply_item(void *call, int64_t item, int thread)
+{
+    const some_rows *s = call;
+    _Alignas(64) float panel[MC_PANEL * DEPTH];
+    (void)thread;
+    for (int64_t p = 0; p < s->k; p += DEPTH) {
+        int64_t depth = mc_min_i64(DEPTH, s->k - p);
+        pack(s, item * MC_PANEL, p, depth, panel);
+        multiply_panel(s, item * MC_PANEL, p, depth, panel);
+    }
+}
+
 mc_status MC_K(some_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float alpha,
                           const float *a, int64_t lda, mc_matrix b, float beta, float *c,
                           int64_t ldc)
 {
     some_rows s = {m, n, k, alpha, beta, a, lda, b, c, ldc};
-    int threads = m * n * k > MC_SERIAL ? omp_get_max_threads() : 1;
-    int64_t each = panel_size(&s) * (is_read_in_place(&s) ? 1 : 2);
-    float *panels = mc_scratch_new(d, threads * each);
-    if (!panels) return MC_ERR_NOMEM;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t j = 0; j < n; j += MC_PANEL)
-        for (int64_t p = 0; p < k; p += DEPTH) {
-            float *panel = panels + omp_get_thread_num() * each;
-            int64_t depth = mc_min_i64(DEPTH, k - p);
-            pack(&s, j, p, depth, panel);
-            multiply_panel(&s, j, p, depth, panel);
-        }
-    mc_scratch_free(d, panels, threads * each);
+    mc_run(d, mc_threads_for(m * n * k), (n + MC_PANEL - 1) / MC_PANEL, multiply_item, &s);
     return MC_OK;
 }
