@@ -138,7 +138,8 @@ static mc_status set_time(plan *p)
     return mc_plan_time(p->dry, &options);
 }
 
-static bool make_plan(plan *p)
+/* Without `timed` the memory alone. */
+static bool make_plan(plan *p, bool timed)
 {
     plan_options *o = &p->o;
     char message[256];
@@ -151,7 +152,7 @@ static bool make_plan(plan *p)
     p->dry = mc_plan_context_new_ranks(p->ctx, (int)o->ranks,
                                        (mc_zero_level)((int)MC_ZERO_0 + o->train.ranks.zero_level));
     if (!p->dry) return false;
-    if (set_time(p) || !make_work(p)) return false;
+    if ((timed && set_time(p)) || !make_work(p)) return false;
     mc_status status = mc_plan_run(p->dry, mc_model_module(p->model), plan_step, p, &p->result);
     p->time = mc_plan_seconds(p->dry);
     return status == MC_OK;
@@ -241,6 +242,30 @@ static void show_time(const plan *p)
     show_assumptions(p);
 }
 
+/* The same step with what is computed again in backward chosen otherwise. Its time by tables alone:
+ * measuring takes a while. */
+static void show_other(const plan *p, int recompute)
+{
+    bool timed = p->o.rates == RATES_H200 && !measures_bus(p) && isfinite(p->time.total);
+    plan other = {.o = p->o, .ctx = p->ctx};
+    other.o.train.recompute = recompute;
+    if (make_plan(&other, timed)) {
+        printf("  %-20s %14" PRIu64 " bytes %10.3f GiB", train_recompute_names[recompute],
+               other.result.peak, (double)other.result.peak / (1 << 30));
+        if (timed) printf(" %14.3f ms", 1e3 * other.time.total);
+        printf("\n");
+    }
+    mc_print_error(other.dry, stderr);
+    mc_context_free(other.dry);
+}
+
+static void show_others(const plan *p)
+{
+    printf("peak with another --recompute\n");
+    for (int i = 0; train_recompute_names[i]; i++)
+        if (i != p->o.train.recompute) show_other(p, i);
+}
+
 /* FLOP/s of all ranks that MFU is counted against, and what it is. */
 static double peak_of(const plan *p, const char **what)
 {
@@ -282,6 +307,7 @@ static void report(const plan *p)
     double peak = peak_of(p, &what), each = flops_of(p), mfu = per_s * each / peak;
     show_memory(p);
     show_time(p);
+    show_others(p);
     if (isfinite(mfu))
         printf("%.1f tokens/s, %.1f %% MFU: %s = %.4g FLOP a token against %.4g TFLOP/s, %s\n",
                per_s, 100 * mfu, formula_of(p), each, 1e-12 * peak, what);
@@ -301,7 +327,7 @@ static int run(const plan_options *o)
     bool gpu = p.o.rates == RATES_H200 || p.o.train.device != TRAIN_CPU;
     if (p.o.train.dtype == TRAIN_UNSET) p.o.train.dtype = gpu ? 2 : 0; /* bf16, f32 */
     p.ctx = train_start(&p.o.train, 0, &p.log);
-    bool good = make_plan(&p);
+    bool good = make_plan(&p, true);
     if (good && !ranks_silent(p.ctx)) report(&p);
     if (!mc_print_error(p.ctx, stderr) && p.dry) mc_print_error(p.dry, stderr);
     mc_context_free(p.dry);

@@ -59,7 +59,8 @@ void train_add_machine_rows(args_table *table, train_options *o)
             {ARGS_REAL("loss-scale", &o->loss_scale, 1, 1e30,
                        "first loss scale, with --dtype f16")},
             {ARGS_CHOICE("recompute", &o->recompute, train_recompute_names,
-                         "what is computed again in backward to save memory")},
+                         "what is computed again in backward to save memory: outputs of norms and "
+                         "activations, or whole blocks")},
             {ARGS_FLAG("offload", &o->offload,
                        "keep the optimizer's state in host memory, and update there"),
              .known_as = "cpu-offload,offload-optimizer"},

@@ -38,6 +38,7 @@ struct mc_tape {
     uint64_t id;
     bool training;
     bool border;    /* a block has ended since the newest node */
+    bool selective; /* within a selective scope */
     int unrecorded; /* > 0 in the first run of checkpointed segments */
     bool replaying; /* dropout offsets come from replay_offset */
     uint64_t replay_offset;
@@ -161,7 +162,7 @@ static mc_tape *begin(mc_context *ctx, bool training)
     tape->training = training;
     tape->id = ++autograd->last_id;
     tape->unrecorded = 0;
-    tape->replaying = false;
+    tape->replaying = tape->selective = false;
     tape->border = false;
     tape->owners = NULL;
     tape->device_lengths = NULL;
@@ -568,7 +569,9 @@ mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p)
 
 mc_scope mc_scope_begin(mc_tape *tape, bool selective)
 {
-    return (mc_scope){.serial = tape->serial, .selective = selective};
+    mc_scope scope = {.serial = tape->serial, .selective = selective, .within = tape->selective};
+    tape->selective |= selective;
+    return scope;
 }
 
 /* Whether x needs the storage, itself or as a part of a sum that is not made yet. */
@@ -579,16 +582,23 @@ static bool shows(const mc_tensor *x, const mc_storage *storage)
     return x && x->storage == storage;
 }
 
+static bool is_cheap(const mc_tensor *x) { return x && x->node && x->node->op->recompute; }
+
+bool mc_scope_drops(const mc_tape *tape, const mc_tensor *x)
+{
+    return tape->selective && is_cheap(x);
+}
+
 void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
 {
+    tape->selective = scope.within;
     tape->border = true;
     for (mc_tensor *x = tape->newest; x && x->serial > scope.serial; x = x->previous) {
         mc_storage *storage = x->storage;
         if (!is_of_tape(tape, storage) || shows(keep, storage)) continue;
         if (storage->source->serial <= scope.serial) continue; /* a view of what is older */
         storage->dropped = true;
-        mc_node *maker = storage->source->node;
-        bool cheap = scope.selective && maker && maker->op->recompute;
+        bool cheap = scope.selective && is_cheap(storage->source);
         if (!storage->saves || cheap) mc_storage_free_data(storage);
     }
 }

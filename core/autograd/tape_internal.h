@@ -146,8 +146,8 @@ void *mc_saved_data(mc_tape *tape, mc_tensor *x);
 /* ---- scopes, recompute, dropout -------------------------------------------------------------- */
 
 typedef struct mc_scope {
-    uint64_t serial; /* of the newest tensor before it */
-    bool selective;
+    uint64_t serial;        /* of the newest tensor before it */
+    bool selective, within; /* `within`: another one that is selective */
 } mc_scope;
 
 /* Between begin and end lies a block. At the end the memory of everything made inside is released
@@ -155,6 +155,8 @@ typedef struct mc_scope {
  * cheaply are released too although backward needs them. */
 mc_scope mc_scope_begin(mc_tape *tape, bool selective);
 void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep);
+/* Whether the end of a selective scope drops the contents of x, made within, although saved. */
+bool mc_scope_drops(const mc_tape *tape, const mc_tensor *x);
 /* Releases x (mc_tape_release) if its memory was made since the scope began and is not keep's: a
  * block may hand on its input, or a view of it. */
 void mc_scope_release(mc_tape *tape, mc_scope scope, mc_tensor *x, const mc_tensor *keep);

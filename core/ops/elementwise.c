@@ -125,7 +125,19 @@ static void dropout_backward(mc_tape *t, mc_node *node)
                   mc_matrix_of(dy), false, *mask, mc_matrix_of(dx), accumulate);
 }
 
+static void dropout_again(mc_tape *t, mc_node *node)
+{
+    mc_tensor *y = node->output;
+    MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(y), mc_tensor_columns(y),
+              mc_saved_matrix(t, node->inputs[0]), false, *(mc_dropout_mask *)node->state,
+              mc_matrix_of(y), false);
+}
+
+/* Backward needs no contents. What is behind something cheap is cheap too, at the price that its
+ * input is saved, which costs nothing where that is dropped. */
 static const mc_op dropout_op = {.name = "dropout", .backward = dropout_backward};
+static const mc_op cheap_dropout_op = {
+    .name = "dropout", .backward = dropout_backward, .recompute = dropout_again};
 
 static bool drop_rate(mc_tape *t, const char *op, float p)
 {
@@ -144,8 +156,11 @@ mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p)
     if (!y) return NULL;
     MC_KERNEL(t, "dropout", dropout, mc_tensor_rows(x), mc_tensor_columns(x), mc_matrix_of(x),
               false, mask, mc_matrix_of(y), false);
-    mc_node *node = mc_tape_record(t, &dropout_op, y, sizeof mask, 1, &x);
+    bool cheap = mc_scope_drops(t, x);
+    mc_node *node =
+        mc_tape_record(t, cheap ? &cheap_dropout_op : &dropout_op, y, sizeof mask, 1, &x);
     if (node) *(mc_dropout_mask *)node->state = mask;
+    if (cheap) mc_node_save(node, x);
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 

@@ -83,6 +83,24 @@ static void test_plan(void **state)
     assert_true(result("sent_bytes") > 0 && result("collectives") > 2);
 }
 
+/* The peaks that are told of other ways to recompute are those of plans with them. */
+static void test_plan_others(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"none", "selective", "full"};
+    char text[3][64], line[200];
+    for (int i = 0; i < 3; i++) {
+        snprintf(
+            line, sizeof line,
+            "plan gpt2 --config config.json --batch 2 --dtype bf16 --rates h200 --recompute %s",
+            names[i]);
+        if (tool(line)) fail_msg("%s", err);
+        snprintf(text[i], sizeof text[i], "  %-20s %14.0f bytes", names[i], result("peak_bytes"));
+        for (int k = 0; k < i; k++) assert_non_null(strstr(out, text[k]));
+        assert_null(strstr(out, text[i]));
+    }
+}
+
 static void test_plan_h200(void **state)
 {
     (void)state;
@@ -321,11 +339,11 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),         cmocka_unit_test(test_plan_h200),
-        cmocka_unit_test(test_plan_offload), cmocka_unit_test(test_plan_bert),
-        cmocka_unit_test(test_plan_errors),  cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_bench_errors), cmocka_unit_test(test_what_is_right),
-        cmocka_unit_test(test_bus_factors),
+        cmocka_unit_test(test_plan),          cmocka_unit_test(test_plan_others),
+        cmocka_unit_test(test_plan_h200),     cmocka_unit_test(test_plan_offload),
+        cmocka_unit_test(test_plan_bert),     cmocka_unit_test(test_plan_errors),
+        cmocka_unit_test(test_bench),         cmocka_unit_test(test_bench_errors),
+        cmocka_unit_test(test_what_is_right), cmocka_unit_test(test_bus_factors),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
