@@ -80,6 +80,29 @@ static void test_tokens_of_the_cpu(void **state)
     assert_true(early > 20);
 }
 
+/* The same with weights in 8 bits: bytes and scales are the same on both. */
+static void test_eight_bits(void **state)
+{
+    (void)state;
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        mc_context *both[] = {context_on("cpu", 3), context_on("cuda", 3)};
+        if (!both[1]) {
+            mc_context_free(both[0]);
+            skip();
+        }
+        mc_model *cpu = tiny_model(both[0], &tiny_families[f], NULL),
+                 *gpu = tiny_model(both[1], &tiny_families[f], NULL);
+        mc_weight_format format = f % 2 ? MC_WEIGHTS_INT8 : MC_WEIGHTS_FP8;
+        assert_int_equal(mc_model_quantize(cpu, format), MC_OK);
+        assert_int_equal(mc_model_quantize(gpu, format), MC_OK);
+        mc_generate_options o = options_of(0, NULL, 0);
+        if (!is_kind(cpu, MC_MODEL_ENCODER))
+            compare(tiny_families[f].name, 0, generate(cpu, &o), generate(gpu, &o));
+        mc_context_free(both[0]);
+        mc_context_free(both[1]);
+    }
+}
+
 /* Once two steps have been made, further ones wait for nothing but their tokens, and take nothing
  * from the system. */
 static void test_steps_are_free(void **state)
@@ -106,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokens_of_the_cpu),
+        cmocka_unit_test(test_eight_bits),
         cmocka_unit_test(test_steps_are_free),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,6 +74,28 @@ static void test_ids(void **state)
 }
 
 /* The same answers in batches of any size, from a file as from options, drawn by seed. */
+/* --weights gives what the library generates with weights in 8 bits. */
+static void test_weights(void **state)
+{
+    (void)state;
+    mc_context *ctx = mc_init_distributed(NULL);
+    mc_model *gpt2 = mc_gpt2_from_pretrained(ctx, temp_path(&folder, "model"), NULL);
+    mc_model_quantize(gpt2, MC_WEIGHTS_FP8);
+    const int32_t prompt[] = {5, 1, 300}, *prompts[] = {prompt};
+    mc_generate_options o = {.max_new_tokens = 6};
+    mc_generation *g = mc_model_generate(gpt2, prompts, (int[]){3}, 1, &o);
+    assert_false(mc_print_error(ctx, stderr));
+    char expected[200] = "";
+    for (int i = 0; i < 6; i++)
+        snprintf(expected + strlen(expected), 16, i < 5 ? "%d " : "%d\n", g->ids[0][i]);
+    assert_int_equal(generate("--weights fp8 --ids --prompt '5, 1 300' --max-new-tokens 6"), 0);
+    assert_string_equal(out, expected);
+    assert_int_equal(generate("--weights int4 --ids --prompt 5"), 2);
+    assert_non_null(strstr(err, "--weights"));
+    assert_non_null(strstr(err, "fp8"));
+    mc_context_free(ctx);
+}
+
 static void test_batches(void **state)
 {
     (void)state;
@@ -343,6 +365,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_stop),
