@@ -13,6 +13,9 @@ static const struct {
     {"pretrained", "model", false},
     {"max-encoder-length", "max-length", true},
     {"max-decoder-length", "max-target-length", true},
+    {"max-encoder-length", "seq-length", true},
+    {"max-decoder-length", "target-length", true},
+    {"max-target-length", "target-length", true},
 };
 
 /* Names of values of a choice that mean another one. */
@@ -60,15 +63,12 @@ static const char *const elsewhere[][2] = {
     {"lr-decay-iters", "steps"},
     {"lr-decay-style", "scheduler"},
     {"lr-scheduler-type", "scheduler"},
-    {"max-decoder-length", "target-length"},
-    {"max-encoder-length", "seq-length"},
     {"max-epochs", "epochs,steps"},
     {"max-grad-norm", "clip"},
     {"max-iters", "steps,max-steps"},
     {"max-length", "seq-length"},
     {"max-seq-length", "max-length,seq-length"},
     {"max-steps", "steps"},
-    {"max-target-length", "target-length"},
     {"micro-batch-size", "batch-size"},
     {"min-lr", "scheduler"},
     {"model-config", "config"},

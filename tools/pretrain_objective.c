@@ -27,6 +27,9 @@ void pretrain_add_objective_rows(args_table *table, pretrain_options *o)
             {ARGS_REAL("mean-span-length", &o->mean_span_length, 1, 1 << 24,
                        "of these: tokens of a span"),
              .default_text = "3", .known_as = "mean-noise-span-length"},
+            {ARGS_INT("target-length", &o->target_length, 0, 1 << 24,
+                      "of these: tokens at most of a target, whose length follows from the spans"),
+             .default_text = "as many as they give"},
             {ARGS_FLAG("separate-documents", &o->separate_documents,
                        "of GPT-2 and GPT-J: attention and positions begin anew with each document"),
              .known_as = "reset-attention-mask,reset-position-ids"},
@@ -57,6 +60,7 @@ bool pretrain_check_objective(const args_spec *spec, const pretrain_options *o, 
         {"no-nsp", o->no_nsp, style->next_sentence},
         {"noise-density", o->noise_density > 0, spans},
         {"mean-span-length", o->mean_span_length > 0, spans},
+        {"target-length", o->target_length > 0, spans},
         {"separate-documents", o->separate_documents, style->kind == MC_OBJECTIVE_NEXT_TOKEN},
         {"sample-every", o->sample_every > 0,
          mc_family_kind(family_names()[o->model]) == MC_MODEL_DECODER}};
@@ -122,6 +126,18 @@ static bool choose_length(pretrain *p)
                            o->seq_length, positions);
 }
 
+/* How long a target is follows from the input: a limit can be kept, or not. */
+static bool targets_fit(pretrain *p)
+{
+    int64_t width = mc_objective_width(&p->objective, MC_FIELD_TARGETS), most = p->o.target_length;
+    return !most || width <= most ||
+           pretrain_refuse(p,
+                           "--target-length is %" PRId64 ": the spans of inputs of %" PRId64
+                           " tokens make targets of %" PRId64
+                           ": expected a shorter --seq-length or a smaller --noise-density",
+                           most, p->o.seq_length, width);
+}
+
 bool pretrain_find_objective(pretrain *p)
 {
     mc_objective_options *objective = &p->objective;
@@ -141,7 +157,7 @@ bool pretrain_find_objective(pretrain *p)
     objective->noise_density = p->o.noise_density;
     objective->mean_span_length = p->o.mean_span_length;
     p->window = mc_objective_window(p->ctx, objective);
-    return p->window;
+    return p->window && targets_fit(p);
 }
 
 void pretrain_describe_objective(pretrain *p)

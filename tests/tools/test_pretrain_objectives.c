@@ -343,6 +343,11 @@ static void test_errors(void **state)
     must_refuse(1, "expected more than those that a sequence takes, 14114",
                 "$P t5 --config t5.json --tokenizer t5 --data documents.bin --seq-length 12000 "
                 "--mean-span-length 1200");
+    must_refuse(1, "--target-length is 2: the spans of inputs of",
+                "$P t5 --config t5.json --tokenizer t5 --data documents.bin $S --steps 1 "
+                "--max-decoder-length 2");
+    must("$P cpm2 --config cpm2.json --tokenizer cpm2 --data cpm2.bin $S --steps 1 "
+         "--max-decoder-length 64");
     must_refuse(1, "this tokenizer's vocabulary does not say which tokens continue a word",
                 "$P bert --config bert.json --tokenizer cpm2 --data letters.bin $S --steps 1 "
                 "--whole-word-mask --no-nsp");
@@ -352,6 +357,8 @@ static void test_errors(void **state)
                 "$P roberta --config roberta.json --data x --no-nsp");
     must_refuse(2, "--mask-probability: t5 is not",
                 "$P t5 --config t5.json --data x --mask-probability 0.1");
+    must_refuse(2, "--target-length: bert is not",
+                "$P bert --config bert.json --data x --target-length 9");
     must_refuse(2, "--noise-density: bert is not",
                 "$P bert --config bert.json --data x --noise-density 0.1");
     must_refuse(2, "--mean-span-length: cpm1 is not",
