@@ -13,8 +13,6 @@
 static const char *const names[] = {MC_COMMANDS(COMMAND_NAME)};
 
 /* Runs a shell line in the folder with $MC as the command. */
-static int run(const char *line) { return run_in(&folder, "", line); }
-
 static void test_version_and_help(void **state)
 {
     (void)state;

@@ -10,8 +10,6 @@
 #include "tools/crc32.h"
 #include "tools/text.h"
 
-static int run(const char *line) { return run_in(&folder, "", line); }
-
 static int set_up(void **state)
 {
     (void)state;
@@ -36,11 +34,6 @@ static int set_up(void **state)
     int bad = mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return bad;
-}
-
-static void must_hold(const char *printed, const char *part)
-{
-    if (!strstr(printed, part)) fail_msg("\"%s\" not in: %s", part, printed);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */

@@ -16,8 +16,6 @@ static char texts[ROWS][512];
 static float expected[ROWS][DIM];
 
 /* A shell line in the folder. */
-static int run(const char *line) { return run_in(&folder, "", line); }
-
 /* A small BERT in bert/, and rows.csv and rows.jsonl. */
 static void make_rows(void)
 {

@@ -11,43 +11,17 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+
+/* $T stands for the command with what runs share: 74 rows, which are 10 steps of an epoch with 8
+ * rows, the last one of 2. With MC_TEST_DEVICE=cuda all runs are there. */
+#define COMMAND_VARIABLES                                                                \
+    "F=\"$MC finetune bert --task BoolQ --data data\" && "                               \
+    "D=\"--device ${MC_TEST_DEVICE:-cpu}\" && "                                          \
+    "O=\"$D --batch-size 8 --epochs 3 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5\" && " \
+    "E=\"--dropout 0 --lr 0.002 --dtype f32\" && G=\"$MC finetune gpt2 --task BoolQ "    \
+    "--data data --config words $O\" && "                                                \
+    "T=\"$F --config tiny $O\" && L=\"$F --pretrained base --lora-rank 4 $O\" && "
 #include "tests/tools/command_test.h"
-
-static void read_into(char *text, const char *name) { read_text(text, &folder, name); }
-
-/* Runs a shell line in the folder; $T stands for the command with what runs share: 74 rows, which
- * are 10 steps of an epoch with 8 rows, the last one of 2. With MC_TEST_DEVICE=cuda all runs are
- * there. */
-static int run(const char *line)
-{
-    return run_in(
-        &folder,
-        "F=\"$MC finetune bert --task BoolQ --data data\" && "
-        "D=\"--device ${MC_TEST_DEVICE:-cpu}\" && "
-        "O=\"$D --batch-size 8 --epochs 3 --lr 0.02 --warmup 3 --dropout 0.2 --seed 5\" && "
-        "E=\"--dropout 0 --lr 0.002 --dtype f32\" && G=\"$MC finetune gpt2 --task BoolQ "
-        "--data data --config words $O\" && "
-        "T=\"$F --config tiny $O\" && L=\"$F --pretrained base --lora-rank 4 $O\" && ",
-        line);
-}
-
-static void must(const char *line)
-{
-    int code = run(line);
-    if (code) fail_msg("exit %d of: %s\n%.2000s", code, line, err);
-}
-
-static void must_refuse(int code, const char *what, const char *line)
-{
-    int found = run(line);
-    if (found != code || !strstr(err, what))
-        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%s", found, code, what, line, err);
-}
-
-static void must_hold(const char *where, const char *what)
-{
-    if (!strstr(where, what)) fail_msg("no \"%s\" in:\n%s", what, where);
-}
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
@@ -131,32 +105,6 @@ static int set_up(void **state)
 }
 
 /* ---- resuming -------------------------------------------------------------------------------- */
-
-/* Leaves of each line of a log what does not depend on the clock. */
-static void without_times(char *text)
-{
-    char *to = text;
-    for (char *line = text; *line;) {
-        char *end = strchr(line, '\n'), *times = strstr(line, ",\"ms\"");
-        assert_non_null(end);
-        char *stop = times && times < end ? times : end;
-        memmove(to, line, (size_t)(stop - line));
-        to += stop - line;
-        *to++ = '\n';
-        line = end + 1;
-    }
-    *to = '\0';
-}
-
-static void same_logs(const char *a, const char *b)
-{
-    static char first[TEXT_ROOM], second[TEXT_ROOM];
-    read_into(first, a);
-    read_into(second, b);
-    without_times(first);
-    without_times(second);
-    assert_string_equal(first, second);
-}
 
 /* The result line without the time. */
 static const char *result(void)
@@ -328,12 +276,6 @@ static void test_interrupt(void **state)
 }
 
 /* ---- kill -9 --------------------------------------------------------------------------------- */
-
-static void sleep_ms(int ms)
-{
-    struct timespec time = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&time, NULL);
-}
 
 /* Starts the run, and kills it so long after its first line. Whether it had ended before. */
 static bool start_and_kill(const char *options, int ms)

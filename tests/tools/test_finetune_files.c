@@ -76,19 +76,6 @@ static void write_rows(const char *name, int first, int count)
     assert_int_equal(fclose(file), 0);
 }
 
-static void must(const char *line)
-{
-    int code = run_in(&folder, "", line);
-    if (code) fail_msg("exit %d of: %s\n%.3000s", code, line, err);
-}
-
-static void must_refuse(int code, const char *what, const char *line)
-{
-    int found = run_in(&folder, "", line);
-    if (found != code || !strstr(err, what))
-        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%.2000s", found, code, what, line, err);
-}
-
 /* The value of `name=` in the result line. */
 static double value_of(const char *name)
 {

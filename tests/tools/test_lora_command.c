@@ -6,43 +6,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+
+#define COMMAND_VARIABLES                                                      \
+    "P=\"$MC pretrain gpt2 --data train.bin --pretrained base --batch-size 2 " \
+    "--seq-length 16 --lr 0.03 --warmup 1 --steps 40 --lora-rank 2 --lora-dropout 0.1\" && "
 #include "tests/tools/command_test.h"
 
 enum { VOCABULARY = 61, TOKENS = 2000 };
-
-static int run(const char *line)
-{
-    return run_in(
-        &folder,
-        "P=\"$MC pretrain gpt2 --data train.bin --pretrained base --batch-size 2 "
-        "--seq-length 16 --lr 0.03 --warmup 1 --steps 40 --lora-rank 2 --lora-dropout 0.1\" && ",
-        line);
-}
-
-static void must(const char *line)
-{
-    int code = run(line);
-    if (code) fail_msg("exit %d of: %s\n%.2000s", code, line, err);
-}
-
-static void must_refuse(int code, const char *what, const char *line)
-{
-    int found = run(line);
-    if (found != code || !strstr(err, what))
-        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%s", found, code, what, line, err);
-}
-
-static void must_hold(const char *where, const char *what)
-{
-    if (!strstr(where, what)) fail_msg("no \"%s\" in:\n%s", what, where);
-}
-
-static double result(const char *key)
-{
-    const char *at = strstr(out, key);
-    if (!at) fail_msg("no %s in: %s", key, out);
-    return atof(at + strlen(key));
-}
 
 /* A token is the one before plus 3, mostly: a base of random weights knows nothing of it. */
 static void write_tokens(void)
@@ -96,9 +66,9 @@ static void learns(void **state)
 {
     (void)state;
     must("$P --lora-targets all-linear --lora-rank 8 --steps 2");
-    double first = result("loss=");
+    double first = number_after(out, "loss=");
     must("$P --lora-targets all-linear --lora-rank 8");
-    if (!(result("loss=") < first - 0.3)) fail_msg("%g, then %s", first, out);
+    if (!(number_after(out, "loss=") < first - 0.3)) fail_msg("%g, then %s", first, out);
 }
 
 static void adapters_are_models(void **state)
@@ -159,9 +129,9 @@ static void prompts_are_models(void **state)
 {
     (void)state;
     must(PROMPT "--steps 2");
-    double first = result("loss=");
+    double first = number_after(out, "loss=");
     must(PROMPT); /* all tokens are as frequent: little is to be gained without the order */
-    if (!(result("loss=") < first)) fail_msg("%g, then %s", first, out);
+    if (!(number_after(out, "loss=") < first)) fail_msg("%g, then %s", first, out);
     must("$MC generate gpt2 --pretrained prompt --ids --prompt '1 4 7' --max-new-tokens 6");
     must("$MC info prompt --tensors");
     must_hold(out, "prompt_embeddings  F32 (4, 16)");

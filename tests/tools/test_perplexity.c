@@ -20,8 +20,6 @@ static mc_context *ctx;
 static mc_model *model;
 static mc_tokenizer *tok;
 
-static int run(const char *line) { return run_in(&folder, "", line); }
-
 static void write_tokens(void)
 {
     static struct {

@@ -19,8 +19,6 @@ static double logits[ROWS][LABELS]; /* of each text by the classifier */
 static double pair_logits[ROWS][LABELS], value[ROWS];
 static char answers[ROWS][512];
 
-static int run(const char *line) { return run_in(&folder, "", line); }
-
 static mc_bert_config small_bert(void)
 {
     mc_bert_config config = mc_bert_config_default();

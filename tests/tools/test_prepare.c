@@ -9,7 +9,7 @@
 #include "tests/tools/command_test.h"
 
 /* Runs a shell line in the folder with $P as the command and its tokenizer; its exit code. */
-static int run(fixture *f, const char *line)
+static int run_prepare(fixture *f, const char *line)
 {
     return run_in(&f->folder, "P=\"$MC prepare --tokenizer tok\" && ", line);
 }
@@ -39,17 +39,18 @@ static void test_formats(void **state)
     fixture *f = *state;
     write_text(temp_path(&f->folder, "a.txt"), "!\n\"");
     write_text(temp_path(&f->folder, "b.jsonl"), "{\"text\": \"\\\"!\", \"other\": \"#\"}\n");
-    assert_int_equal(run(f, "$P --input a.txt b.jsonl --output x.bin"), 0);
+    assert_int_equal(run_prepare(f, "$P --input a.txt b.jsonl --output x.bin"), 0);
     assert_string_equal(err, "");
     expect_result("result documents=2 tokens=6 ");
     expect_tokens(f, "x.bin", (int32_t[]){3, 5, 6, 3, 6, 5}, 6);
-    assert_int_equal(run(f, "$P --input=b.jsonl --input a.txt --output y.bin --format megatron "
-                            "--threads 3 --end-token '[CLS]'"),
-                     0);
+    assert_int_equal(
+        run_prepare(f, "$P --input=b.jsonl --input a.txt --output y.bin --format megatron "
+                       "--threads 3 --end-token '[CLS]'"),
+        0);
     expect_result("result documents=2 tokens=6 ");
     expect_tokens(f, "y.bin", (int32_t[]){6, 5, 2, 5, 6, 2}, 6);
     assert_int_equal(
-        run(f, "$P --input b.jsonl --json-key other --output x.bin --end-of-text none"), 0);
+        run_prepare(f, "$P --input b.jsonl --json-key other --output x.bin --end-of-text none"), 0);
     expect_result("result documents=1 tokens=1 ");
     expect_tokens(f, "x.bin", (int32_t[]){7}, 1);
 }
@@ -58,16 +59,16 @@ static void test_errors(void **state)
 {
     fixture *f = *state;
     write_text(temp_path(&f->folder, "a.txt"), "!\n\xFF");
-    assert_int_equal(run(f, "$P"), 2);
+    assert_int_equal(run_prepare(f, "$P"), 2);
     assert_non_null(strstr(err, "required and missing: --input, --output"));
-    assert_int_equal(run(f, "$P --input a.txt --output x.bin --format nanogpt"), 2);
+    assert_int_equal(run_prepare(f, "$P --input a.txt --output x.bin --format nanogpt"), 2);
     assert_non_null(strstr(err, "--format \"nanogpt\": expected one of llmc, megatron"));
-    assert_int_equal(run(f, "$P --input a.txt --output x.bin --threads 1025"), 2);
-    assert_int_equal(run(f, "$P --input a.txt --output x.bin"), 1);
+    assert_int_equal(run_prepare(f, "$P --input a.txt --output x.bin --threads 1025"), 2);
+    assert_int_equal(run_prepare(f, "$P --input a.txt --output x.bin"), 1);
     assert_non_null(strstr(err, "error: a.txt:2: not UTF-8: byte 0xFF at offset 2"));
-    assert_int_equal(run(f, "$P --input nothing.txt --output x.bin"), 1);
+    assert_int_equal(run_prepare(f, "$P --input nothing.txt --output x.bin"), 1);
     assert_non_null(strstr(err, "error: nothing.txt: cannot open: No such file"));
-    assert_int_equal(run(f, "$P --tokenizer nowhere --input a.txt --output x.bin"), 1);
+    assert_int_equal(run_prepare(f, "$P --tokenizer nowhere --input a.txt --output x.bin"), 1);
     assert_non_null(strstr(err, "nowhere"));
     assert_string_equal(out, "");
     assert_int_equal(count_files(f->folder.path), 4); /* a.txt, tok, out, err */

@@ -10,49 +10,16 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+
+/* $P and the like stand for the command with what runs share. */
+#define COMMAND_VARIABLES                                                            \
+    "G=\"$MC pretrain gpt2\" && P=\"$G --data train.bin\" && "                       \
+    "U=\"$G --config tiny.json --batch-size 2 --seq-length 16 --tokens-per-step 64 " \
+    "--lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5\" && "                    \
+    "T=\"$U --data train.bin\" && "
 #include "tests/tools/command_test.h"
 
 enum { VOCABULARY = 61 };
-
-static void read_into(char *text, const char *name) { read_text(text, &folder, name); }
-
-/* Runs a shell line in the folder; $P and the like stand for the command with what runs share. */
-static int run(const char *line)
-{
-    return run_in(&folder,
-                  "G=\"$MC pretrain gpt2\" && P=\"$G --data train.bin\" && "
-                  "U=\"$G --config tiny.json --batch-size 2 --seq-length 16 --tokens-per-step 64 "
-                  "--lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5\" && "
-                  "T=\"$U --data train.bin\" && ",
-                  line);
-}
-
-static void must(const char *line)
-{
-    int code = run(line);
-    if (code) fail_msg("exit %d of: %s\n%.2000s", code, line, err);
-}
-
-/* The line has to fail with that text in its error. */
-static void must_refuse(int code, const char *what, const char *line)
-{
-    int found = run(line);
-    if (found != code || !strstr(err, what))
-        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%s", found, code, what, line, err);
-}
-
-static void must_hold(const char *where, const char *what)
-{
-    if (!strstr(where, what)) fail_msg("no \"%s\" in:\n%s", what, where);
-}
-
-/* The number behind `key` in the result line. */
-static double result(const char *key)
-{
-    const char *at = strstr(out, key);
-    if (!at) fail_msg("no %s in: %s", key, out);
-    return atof(at + strlen(key));
-}
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
@@ -103,9 +70,9 @@ static void test_it_learns(void **state)
          "--val-every 20 --output learn --log-jsonl learn.jsonl --tensorboard board "
          "--peak-tflops 0.1");
     assert_memory_equal(out, "result model=gpt2 steps=80 tokens=10240 loss=", 45);
-    assert_true(result("val_loss=") < 2.6); /* from log 61 = 4.1 */
-    assert_true(result(" loss=") < 2.6);
-    assert_true(result("mfu=") > 0 && result("tokens_per_s=") > 0);
+    assert_true(number_after(out, "val_loss=") < 2.6); /* from log 61 = 4.1 */
+    assert_true(number_after(out, " loss=") < 2.6);
+    assert_true(number_after(out, "mfu=") > 0 && number_after(out, "tokens_per_s=") > 0);
     must_hold(err, "\nMFU: (6 N + 12 L D T) FLOP a token = 6 x 29472 + 12 x 2 x 32 x 32");
     must_hold(err, "\nstep    1/80 | loss 4.");
     must_hold(err, "\nstep   80/80 | loss ");
@@ -123,7 +90,7 @@ static void test_it_learns(void **state)
     mc_context_free(ctx);
     /* its weights are where the next run begins */
     must("$P --pretrained learn --val val.bin --batch-size 4 --seq-length 32 --steps 1 --lr 0");
-    assert_true(result(" loss=") < 2.8);
+    assert_true(number_after(out, " loss=") < 2.8);
     assert_int_equal(run("test -e learn/optimizer.safetensors"), 1);
 }
 
@@ -142,32 +109,6 @@ static void test_defaults(void **state)
 }
 
 /* ---- resuming -------------------------------------------------------------------------------- */
-
-/* Leaves of each line of a log what does not depend on the clock. */
-static void without_times(char *text)
-{
-    char *to = text;
-    for (char *line = text; *line;) {
-        char *end = strchr(line, '\n'), *times = strstr(line, ",\"ms\"");
-        assert_non_null(end);
-        char *stop = times && times < end ? times : end;
-        memmove(to, line, (size_t)(stop - line));
-        to += stop - line;
-        *to++ = '\n';
-        line = end + 1;
-    }
-    *to = '\0';
-}
-
-static void same_logs(const char *a, const char *b)
-{
-    static char first[TEXT_ROOM], second[TEXT_ROOM];
-    read_into(first, a);
-    read_into(second, b);
-    without_times(first);
-    without_times(second);
-    assert_string_equal(first, second);
-}
 
 static void check_resume(const char *dtype)
 {
@@ -329,12 +270,6 @@ static void test_common_options(void **state)
 
 /* ---- kill -9 --------------------------------------------------------------------------------- */
 
-static void sleep_ms(int ms)
-{
-    struct timespec time = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&time, NULL);
-}
-
 /* Starts the run that saves after every step, and kills it some time after it has begun to. */
 static void start_and_kill(int ms)
 {
@@ -433,7 +368,8 @@ static void test_plan_is_right(void **state)
                          "--dropout 0.1",
                          shapes[shape], dtypes[dtype], recomputes[r]);
                 must(line);
-                double real = result("peak_bytes="), planned = result("planned_bytes=");
+                double real = number_after(out, "peak_bytes="),
+                       planned = number_after(out, "planned_bytes=");
                 if (planned < 0.98 * real || planned > 1.02 * real)
                     fail_msg("planned %.0f, was %.0f: %s", planned, real, line);
                 peaks[r] = planned;
@@ -447,14 +383,14 @@ static void test_largest_batch(void **state)
     (void)state;
     char line[200];
     must("$P --config wide.json --batch auto --memory 0.05 --seq-length 64 --steps 1");
-    double peak = result("peak_bytes="), limit = 0.05 * 1024 * 1024 * 1024;
-    int batch = (int)(result("tokens=") / 64);
+    double peak = number_after(out, "peak_bytes="), limit = 0.05 * 1024 * 1024 * 1024;
+    int batch = (int)(number_after(out, "tokens=") / 64);
     assert_true(batch > 4 && peak <= limit && peak > 0.8 * limit);
     must_hold(err, "\n  activations ");
     snprintf(line, sizeof line, "$P --config wide.json --batch-size %d --seq-length 64 --steps 1",
              batch + 1);
     must(line);
-    assert_true(result("planned_bytes=") > limit);
+    assert_true(number_after(out, "planned_bytes=") > limit);
     /* a divisor of the step's sequences */
     must("$P --config wide.json --batch-size auto --memory 0.025 --seq-length 64 --steps 1 "
          "--tokens-per-step 1408"); /* 22 sequences */

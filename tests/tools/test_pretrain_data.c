@@ -6,37 +6,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
+
+#define COMMAND_VARIABLES                                                      \
+    "P=\"$MC pretrain gpt2 --config gpt2.json --batch-size 4 --seq-length 24 " \
+    "--dropout 0 --seed 5\" && "
 #include "tests/tools/command_test.h"
 
 enum { END = 4, TOKENS = 4002 };
-
-static int run(const char *line)
-{
-    return run_in(&folder,
-                  "P=\"$MC pretrain gpt2 --config gpt2.json --batch-size 4 --seq-length 24 "
-                  "--dropout 0 --seed 5\" && ",
-                  line);
-}
-
-static void must(const char *line)
-{
-    int code = run(line);
-    if (code) fail_msg("exit %d of: %s\n%.2000s", code, line, err);
-}
-
-static void must_refuse(int code, const char *what, const char *line)
-{
-    int found = run(line);
-    if (found != code || !strstr(err, what))
-        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%s", found, code, what, line, err);
-}
-
-static double number_after(const char *text, const char *key)
-{
-    const char *at = strstr(text, key);
-    if (!at) fail_msg("no %s in: %s", key, text);
-    return atof(at + strlen(key));
-}
 
 /* The letter `letter` over and over, and END where documents begin: after 3 to 34 tokens. */
 static void write_letters(const char *name, int letter, uint32_t seed)

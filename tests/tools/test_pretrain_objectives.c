@@ -8,43 +8,13 @@
 #include <cmocka.h>
 #include "core/modelcenter.h"
 #include "tests/tokenizers/jieba_test.h"
+
+#define COMMAND_VARIABLES    \
+    "P=\"$MC pretrain\" && " \
+    "S=\"--batch-size 4 --seq-length 48 --lr 0.01 --dropout 0 --shuffle --seed 5\" && "
 #include "tests/tools/command_test.h"
 
 enum { TOKENS = 12000, LETTERS = 20 };
-
-static int run(const char *line)
-{
-    return run_in(
-        &folder,
-        "P=\"$MC pretrain\" && "
-        "S=\"--batch-size 4 --seq-length 48 --lr 0.01 --dropout 0 --shuffle --seed 5\" && ",
-        line);
-}
-
-static void must(const char *line)
-{
-    int code = run(line);
-    if (code) fail_msg("exit %d of: %s\n%.2000s", code, line, err);
-}
-
-static void must_refuse(int code, const char *what, const char *line)
-{
-    int found = run(line);
-    if (found != code || !strstr(err, what))
-        fail_msg("exit %d, expected %d with \"%s\", of: %s\n%s", found, code, what, line, err);
-}
-
-static void must_hold(const char *where, const char *what)
-{
-    if (!strstr(where, what)) fail_msg("no \"%s\" in:\n%s", what, where);
-}
-
-static double number_after(const char *text, const char *key)
-{
-    const char *at = strstr(text, key);
-    if (!at) fail_msg("no %s in: %s", key, text);
-    return atof(at + strlen(key));
-}
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
