@@ -32,7 +32,6 @@ static bool begin(void *state, int sequences, int64_t capacity)
 {
     model_decoder *d = state;
     d->sequences = sequences;
-    capacity += tokens_before(d->m);
     d->cache = mc_kv_cache_new(d->m->module.ctx, kv_shape(d->m, sequences, capacity));
     return d->cache;
 }

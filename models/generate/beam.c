@@ -166,7 +166,8 @@ static bool init(beam_search *s, mc_generator *g)
     s->most = (eos > 1 ? 1 + eos : 2) * s->beams;
     if (s->most > every) s->most = (int)every;
     for (int i = 0; i < g->count; i++) {
-        int64_t tokens = (int64_t)g->answers[i].prompt + g->answers[i].most - 1;
+        const mc_answer *a = &g->answers[i];
+        int64_t tokens = (int64_t)g->decoder.before + a->prompt + a->most - 1;
         if (tokens > s->capacity) s->capacity = tokens;
     }
     if (!make_searches(s) || !make_table(s) || !make_chooser(s))
@@ -299,7 +300,7 @@ static void set_row(const beam_search *s, int prompt, int number, int row, int64
     int32_t *at = g->row_state + row;
     bool there = !p->over && number < p->running_count;
     const beam *b = &p->running[there ? number : 0];
-    int length = g->answers[prompt].prompt + b->length;
+    int length = g->decoder.before + g->answers[prompt].prompt + b->length;
     g->decoder.place(g->decoder.state, prompt, at, stride);
     at[MC_ROW_FIRST * stride] = (int32_t)((prompt * s->beams + number) * s->capacity);
     at[MC_ROW_TOKEN * stride] = b->ids[b->length - 1];
@@ -353,7 +354,7 @@ static bool run(beam_search *s)
 static void follow(beam_search *s, int prompt, const int *parents)
 {
     const search *p = &s->searches[prompt];
-    int length = s->g->answers[prompt].prompt + p->running[0].length - 1;
+    int length = s->g->decoder.before + s->g->answers[prompt].prompt + p->running[0].length - 1;
     size_t bytes = (size_t)length * sizeof *s->table;
     int32_t *table = s->table + (int64_t)prompt * s->beams * s->capacity,
             *moved = s->moved + (int64_t)prompt * s->beams * s->capacity;

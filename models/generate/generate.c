@@ -183,7 +183,8 @@ static bool begin_decoder(mc_generator *g)
 {
     int64_t capacity = 0;
     for (int i = 0; i < g->count; i++) {
-        int64_t needed = (int64_t)g->answers[i].prompt + g->answers[i].most - 1;
+        const mc_answer *a = &g->answers[i];
+        int64_t needed = (int64_t)g->decoder.before + a->prompt + a->most - 1;
         if (needed > capacity) capacity = needed;
     }
     int64_t sequences = (int64_t)g->count * g->options.num_beams;
