@@ -185,6 +185,7 @@ static bool make_prompts(generation *g)
     if (!g->prompts) return fail("the prompts", "out of memory");
     for (g->count = 0; g->count < given + g->line_count; g->count++) {
         prompt *p = &g->prompts[g->count];
+        p->made.end = -1;
         p->text = g->count < given ? o->prompts.items[g->count] : g->lines[g->count - given];
         if (!(o->ids ? parse_ids(p) : encode(g, p)) || !begin_text(g, p)) {
             g->count++; /* to be freed with the others */

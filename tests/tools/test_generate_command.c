@@ -300,6 +300,18 @@ static void test_nul(void **state)
     assert_string_equal(out, "xxx\n");
 }
 
+/* So is the token 0, where nothing says that it ends an answer. */
+static void test_token_0(void **state)
+{
+    (void)state;
+    save_repeater("first", 0);
+    assert_int_equal(generate("--pretrained first --ids --prompt 5 --max-new-tokens 3"), 0);
+    assert_string_equal(out, "0 0 0\n");
+    assert_int_equal(
+        generate("--pretrained first --ids --prompt 5 --max-new-tokens 3 --num-beams 2"), 0);
+    assert_string_equal(out, "0 0 0\n");
+}
+
 /* A tokenizer may have more tokens than the model has, as long as no prompt needs them. */
 static void test_larger_tokenizer(void **state)
 {
@@ -372,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_several_answers),
         cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_token_0),
         cmocka_unit_test(test_larger_tokenizer),
         cmocka_unit_test(test_what_is_wrong),
     };
