@@ -318,9 +318,12 @@ static void show_eval(run_log *log, const run_eval *eval)
         text_add(&t, "%s%s %.4f", before, eval->metrics[i].name, eval->metrics[i].value);
         before = " | ";
     }
-    for (int i = 0; i < eval->classes; i++)
-        text_add(&t, "%s %s %.4f", i ? "" : " | recall", eval->class_names[i],
-                 shown(eval->recall[i]));
+    before = " | recall";
+    for (int i = 0; i < eval->classes; i++) {
+        if (isnan(eval->recall[i])) continue; /* of a class without rows */
+        text_add(&t, "%s %s %.4f", before, eval->class_names[i], eval->recall[i]);
+        before = "";
+    }
     text_add(&t, " | n %lld", (long long)eval->n);
     if (eval->seconds > 0) text_add(&t, " | %.2f s", eval->seconds);
     show_line(log, line);

@@ -111,6 +111,8 @@ static void test_plain_lines(void **state)
     run_log_progress(&s.log, "eval", "row", 10, 100); /* shows nothing here */
     run_log_step(&s.log, &odd);
     run_log_eval(&s.log, &eval);
+    eval.recall = (const double[]){NAN, 0.83}; /* no rows of the first class */
+    run_log_eval(&s.log, &eval);
     run_log_eval(&s.log, &alone);
     run_log_line(&s.log, "saved to %s", "out");
     run_log_library_line(&s.log, MC_LOG_WARNING, "a spare tensor");
@@ -122,6 +124,8 @@ static void test_plain_lines(void **state)
         "5932 tok/s | overflow, skipped, loss scale 512\n"
         "eval  266/266 | epoch 2 | val accuracy 0.6654 | f1 0.7311 | recall no 0.4125 yes 0.8300 | "
         "n 3270 | 12.30 s\n"
+        "eval  266/266 | epoch 2 | val accuracy 0.6654 | f1 0.7311 | recall yes 0.8300 | n 3270 | "
+        "12.30 s\n"
         "eval val accuracy 0.6654 | n 3270\n"
         "saved to out\n"
         "warning: a spare tensor\n");
