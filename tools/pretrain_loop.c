@@ -89,7 +89,11 @@ static void train_step(pretrain *p)
     int late = p->o.train.device == TRAIN_CPU ? 0 : 1;
     if (!fill_inputs(p)) return;
     uint64_t key = STEP_KEY + (uint64_t)mc_lm_lengths_write(p->work.lengths);
-    if (mc_step_run(p->ctx, key, pretrain_step, &p->work)) return;
+    if (mc_model_soft_prompt(p->work.model)) /* types of tokens are read on the host */
+        pretrain_step(p->ctx, &p->work);
+    else
+        mc_step_run(p->ctx, key, pretrain_step, &p->work);
+    if (mc_failed(p->ctx)) return;
     p->step++;
     report(p, late);
 }
