@@ -10,6 +10,7 @@ import math
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -30,7 +31,7 @@ VOCABULARY, LENGTH = 61, 16
 # Each rank's output, process id and exit code go to files of their own.
 WRAPPER = r"""
 r=${OMPI_COMM_WORLD_RANK:-0}
-[ "$r" = "$FULL_DISK_RANK" ] && trap '' XFSZ && ulimit -f 20
+[ "$r" = "$FULL_DISK_RANK" ] && trap '' XFSZ # it is told by write
 [ "$r" = "$ABSENT_RANK" ] && set -- sleep 60
 "$@" >out.$r 2>err.$r &
 echo $! >pid.new.$r && mv pid.new.$r pid.$r
@@ -553,9 +554,8 @@ def test_launchers(folder):
 
 
 def test_taken_port(folder):
-    with socket.socket() as other:
-        other.bind(("", 0))
-        other.listen(1)
+    both = socket.has_dualstack_ipv6()  # "localhost" may be either
+    with socket.create_server(("", 0), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both) as other:
         port = other.getsockname()[1]
         job = Job(folder, 2, pretrain(folder, "--steps", 2), recovery=True, MC_MASTER_PORT=str(port),
                   MC_COMM_TIMEOUT="2")
@@ -594,13 +594,18 @@ def test_bad_line(folder):
 
 
 def test_full_disk(folder):
+    """No file may grow any more, from some step on: MPI's own files are made before."""
     for full in (0, 1):
-        job = Job(folder, 2, pretrain(folder, "--batch-size", 2, "--steps", 3, "--output", "run"), recovery=True,
-                  FULL_DISK_RANK=str(full))
+        job = Job(folder, 2, pretrain(folder, "--batch-size", 2, "--steps", 100000, "--log-every", 100000,
+                                      "--output", "run", "--save-every", 5), recovery=True, FULL_DISK_RANK=str(full))
+        job.wait_for(lambda: list(job.folder.glob("run/checkpoint-*")), "the first checkpoint")
+        resource.prlimit(int(job.read("pid", full)), resource.RLIMIT_FSIZE, (10240, 10240))
         job.wait()
-        job.must_fail(full, "cannot write: File too large", "while saving the checkpoint of step 3")
+        step = re.search(r"run/checkpoint-(\d+)\.tmp/\S+: cannot write: File too large", job.read("err", full))
+        check(step, f"rank {full} names the file that it could not write: {job}")
+        job.must_fail(full, "cannot write: File too large")
         job.must_fail(1 - full, f"rank {full}: ", "cannot write: File too large")
-        check(not (job.folder / "run/checkpoint-3").exists(), f"no checkpoint in part: {job}")
+        check(step and not (job.folder / f"run/checkpoint-{step[1]}").exists(), f"no checkpoint in part: {job}")
 
 
 def test_misfit(folder):

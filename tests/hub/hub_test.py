@@ -324,7 +324,7 @@ def test_lies(c):
     c.add("a/b")
     redirect = ("status", 302, {"Location": "file:///etc/passwd"})
     for fault, *parts in ((("status", 200, {}), "revision/main:1: malformed JSON"),
-                          (redirect, "file:///etc/passwd", "not supported"),
+                          (redirect, "file:///etc/passwd", "rotocol \"file\""),
                           (("status", 304, {}), "HTTP 304 leads nowhere")):
         c.hub.faults["/list"] = [fault] * 9
         c.refused(["a/b"], "error: a/b: ", *parts)
