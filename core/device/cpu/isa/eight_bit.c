@@ -139,12 +139,15 @@ typedef struct few_eight {
     int64_t x_stride;
     float *y;
     int64_t y_stride;
+    int64_t item; /* columns of y, whole tiles */
 } few_eight;
 
-/* Sums of `rows` rows of x by `columns` rows of the weight, all constants where this is inlined. */
+/* Sums of `rows` rows of x by `columns` rows of the weight, constants where this is inlined, as is
+ * `ahead`: asks for the rows of the weight that follow. */
 static inline __attribute__((always_inline)) mc_vector tile(mc_weight_format format, int rows,
-                                                            int columns, int64_t k, const float *x,
-                                                            int64_t x_stride, const uint8_t *w)
+                                                            int columns, bool ahead, int64_t k,
+                                                            const float *x, int64_t x_stride,
+                                                            const uint8_t *w)
 {
     mc_vector sums[MC_LANES] = {{0}};
     int64_t whole = k / MC_LANES * MC_LANES;
@@ -153,6 +156,7 @@ static inline __attribute__((always_inline)) mc_vector tile(mc_weight_format for
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
             const uint8_t *from = w + c * k + p;
+            if (ahead && p % 64 < MC_LANES) __builtin_prefetch(from + TILE_W * k, 0, 2);
             y[c] = format == MC_WEIGHTS_INT8 ? load_int8(from) : load_fp8(from);
         }
 #pragma GCC unroll 4
@@ -173,21 +177,21 @@ static inline __attribute__((always_inline)) mc_vector tile(mc_weight_format for
     return result.vector;
 }
 
-#define TILE_CASE(n)                                                                          \
-    case n:                                                                                   \
-        sums.vector = tile(format, n, columns, f->q.columns, x, f->x_stride, f->q.data + at); \
-        break;
+#define TILE_CASE(n)                                                                    \
+    case n: sums.vector = tile(format, n, columns, false, k, x, f->x_stride, w); break; \
+    case -n: sums.vector = tile(format, n, columns, true, k, x, f->x_stride, w); break;
 
 /* Columns j .. j + columns of y. */
 static inline __attribute__((always_inline)) void
 multiply_rows(const few_eight *f, mc_weight_format format, int columns, int64_t j)
 {
-    int64_t at = j * f->q.columns;
+    int64_t k = f->q.columns;
+    const uint8_t *w = f->q.data + j * k;
     for (int64_t i = 0; i < f->rows; i += TILE_X) {
         int rows = (int)mc_min_i64(TILE_X, f->rows - i);
         const float *x = f->x + i * f->x_stride;
         mc_lane_values sums;
-        switch (rows) {
+        switch (i == 0 ? -rows : rows) {
             TILE_CASE(1)
             TILE_CASE(2)
 #if defined(__AVX512F__)
@@ -255,17 +259,35 @@ static mc_matrix sums_at(const product *p, int64_t j)
     return y;
 }
 
-static void multiply_few(const product *p, float alpha, mc_matrix8 q)
+static void few_item(void *call, int64_t item, int thread)
 {
+    const few_eight *f = call;
+    int64_t end = mc_min_i64(f->q.rows, (item + 1) * f->item);
+    (void)thread;
+    for (int64_t j = item * f->item; j < end; j += TILE_W) multiply_columns(f, j);
+}
+
+/* Columns of y of an item: some for each thread, of 64 KiB to 1 MiB of the weight. */
+static int64_t columns_of_item(const mc_matrix8 *q, int threads)
+{
+    const int64_t least = 64 << 10, most = 1 << 20, each = 8;
+    int64_t bytes = q->rows * q->columns / threads / each;
+    bytes = bytes < least ? least : mc_min_i64(bytes, most);
+    return mc_round_up(bytes / q->columns + 1, TILE_W);
+}
+
+static void multiply_few(mc_device *d, const product *p, float alpha, mc_matrix8 q)
+{
+    int threads = mc_threads_for(p->rows * q.rows * q.columns);
     few_eight f = {.q = q,
                    .rows = p->rows,
                    .alpha = alpha,
                    .x = p->x.data,
                    .x_stride = p->x.stride,
                    .y = p->y.data,
-                   .y_stride = p->y.stride};
-#pragma omp parallel for schedule(static) if (p->rows * q.rows * q.columns > MC_SERIAL)
-    for (int64_t j = 0; j < q.rows; j += TILE_W) multiply_columns(&f, j);
+                   .y_stride = p->y.stride,
+                   .item = columns_of_item(&q, threads)};
+    mc_run(d, threads, (q.rows + f.item - 1) / f.item, few_item, &f);
 }
 
 /* Columns j .. j + n, by the library. */
@@ -299,7 +321,7 @@ mc_status MC_K(linear_eight)(mc_device *d, int64_t rows, float alpha, mc_matrix 
     if (!rows || !q.rows) return MC_OK;
     if (!begin(d, &p, x, q, y)) return MC_ERR_NOMEM;
     mc_status status = MC_OK;
-    if (!p.w) multiply_few(&p, alpha, q);
+    if (!p.w) multiply_few(d, &p, alpha, q);
     for (int64_t j = 0; j < q.rows && !status; j += p.columns) {
         int64_t n = mc_min_i64(p.columns, q.rows - j);
         if (p.w) status = multiply_block(d, &p, alpha, q, j, n);
