@@ -34,6 +34,7 @@ NAMES = {"bert classes", "bert masked", "roberta classes", "roberta masked", "gp
 
 def base_of(kind, folder):
     """A folder of a random model by transformers."""
+    torch.manual_seed(0)  # whatever was checked before
     name, family, config, heads, architecture = kind
     labels = {"num_labels": 3} if "labels" in heads else {}
     full = transformers.AutoConfig.for_model(family, **config, **labels)
