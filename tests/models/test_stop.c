@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "core/base/memory_internal.h"
 #include "core/modelcenter.h"
 #include "tests/temp_folder.h"
 
@@ -114,11 +115,92 @@ static void test_tokens(void **state)
     EXPECT(&stop, 0, "ab|c||", AB, C);
 }
 
+/* ---- prompts, and memory that runs out ------------------------------------------------------- */
+
+static mc_model *new_model(const char *family)
+{
+    char config[300];
+    snprintf(config, sizeof config,
+             strcmp(family, "gpt2") == 0
+                 ? "{\"model_type\": \"gpt2\", \"vocab_size\": 8, \"n_embd\": 8, \"n_layer\": 1, "
+                   "\"n_head\": 1, \"n_positions\": 16, \"bos_token_id\": 7, \"eos_token_id\": 7}"
+                 : "{\"model_type\": \"t5\", \"vocab_size\": 8, \"d_model\": 8, \"d_kv\": 8, "
+                   "\"d_ff\": 8, \"num_layers\": 1, \"num_heads\": 1}");
+    write_text(temp_path(&folder, "config.json"), config);
+    mc_model *m = mc_model_new(ctx, family, temp_path(&folder, "config.json"), NULL, NULL);
+    assert_false(mc_print_error(ctx, stderr));
+    return m;
+}
+
+static void test_prompts(void **state)
+{
+    (void)state;
+    mc_model *gpt2 = new_model("gpt2"), *t5 = new_model("t5");
+    mc_text_prompt p;
+    assert_int_equal(mc_text_prompt_init(&p, gpt2, tok, "abc", 3), MC_OK);
+    assert_int_equal(p.count, 2);
+    assert_true(p.ids[0] == AB && p.ids[1] == C && p.end == -1);
+    mc_text_prompt_release(&p);
+    assert_int_equal(mc_text_prompt_init(&p, gpt2, tok, "", 0), MC_OK);
+    assert_true(p.count == 1 && p.ids[0] == END);
+    mc_text_prompt_release(&p);
+    assert_int_equal(mc_text_prompt_init(&p, t5, tok, "", 0), MC_ERR_ARGUMENT);
+    assert_non_null(strstr(mc_error_message(ctx), "an empty prompt"));
+    assert_true(p.count == 0 && !p.ids);
+    mc_clear_error(ctx);
+    mc_model_free(gpt2);
+    mc_model_free(t5);
+}
+
+#ifdef MC_FAULT_INJECTION
+/* All of it once, as far as memory goes; false where it has run out, which the context says. */
+static bool use_all(mc_model *gpt2)
+{
+    const mc_stop stop = {.tokenizer = tok, .texts = (const char *[]){"bb"}, .text_count = 1};
+    const int32_t ids[] = {A, B, C, AB};
+    mc_text_prompt p;
+    size_t size;
+    mc_text_stream *s = mc_text_stream_new(&stop, 0);
+    bool good = s;
+    for (int i = 0; i < 4 && good; i++) good = mc_text_stream_add(s, ids[i], &size);
+    good = good && mc_text_stream_end(s, &size);
+    mc_text_stream_free(s);
+    char *text = good ? mc_stop_text(&stop, 0, ids, 4, &size) : NULL;
+    mc_string_free(text);
+    bool reached = text && mc_stop_reached((void *)(uintptr_t)&stop, 0, ids, 4);
+    good = text && reached == mc_failed(ctx) && !reached; /* an error ends the answer */
+    if (good) good = mc_text_prompt_init(&p, gpt2, tok, "abcab", 5) == MC_OK;
+    if (good) mc_text_prompt_release(&p);
+    return good;
+}
+
+static void test_memory_runs_out(void **state)
+{
+    (void)state;
+    mc_model *gpt2 = new_model("gpt2");
+    long nth = 0, count;
+    do {
+        mc_fault_fail_at(++nth, false);
+        bool good = use_all(gpt2);
+        count = mc_fault_count();
+        mc_fault_fail_at(0, false);
+        assert_true(good == !mc_failed(ctx));
+        assert_true(good == (nth > count));
+        mc_clear_error(ctx);
+    } while (nth <= count);
+    assert_true(nth > 10);
+    mc_model_free(gpt2);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_characters),
+        cmocka_unit_test(test_prompts),
+#ifdef MC_FAULT_INJECTION
+        cmocka_unit_test(test_memory_runs_out),
+#endif
+        cmocka_unit_test(test_texts),           cmocka_unit_test(test_characters),
         cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
