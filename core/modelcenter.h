@@ -79,6 +79,7 @@
 #include "models/cpm/cpm.h"
 #include "models/embed.h"
 #include "models/generate/generate.h"
+#include "models/generate/generator.h"
 #include "models/generate/prompt.h"
 #include "models/generate/stop.h"
 #include "models/gpt2/gpt2.h"

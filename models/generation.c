@@ -2,7 +2,7 @@
 #include "core/autograd/step_internal.h"
 #include "core/nn/kv_cache_internal.h"
 #include "core/ops/ops_internal.h"
-#include "models/generate/generate_internal.h"
+#include "models/generate/batch_internal.h"
 #include "models/adapter_internal.h"
 
 typedef struct model_decoder {
@@ -192,7 +192,7 @@ static void end(void *state)
 
 /* ---- what generation is given ---------------------------------------------------------------- */
 
-static bool check_decodes(mc_model *m)
+bool mc_model_check_decodes(mc_model *m)
 {
     mc_context *ctx = m->module.ctx;
     if (mc_failed(ctx)) return false;
@@ -226,22 +226,27 @@ static bool copy_prompts(model_decoder *d, const int32_t *const *prompts, const 
     return true;
 }
 
-static mc_decoder new_decoder(mc_model *m)
+mc_decoder mc_model_decoder(mc_model *m)
 {
     int64_t positions = m->shape.positions;
     const mc_generation_config *file = &m->generation; /* says more than config.json */
-    mc_decoder d = {.ctx = m->module.ctx,
-                    .model = m->family->title,
-                    .vocab = m->shape.vocab_size,
-                    .positions = positions ? positions : INT32_MAX,
-                    .before = tokens_before(m),
-                    .eos = file->eos_count ? file->eos : m->eos,
-                    .eos_count = file->eos_count ? file->eos_count : m->eos_count,
-                    .begin = begin,
-                    .choose = choose,
-                    .choose_next = choose_next,
-                    .place = place,
-                    .end = end};
+    return (mc_decoder){.ctx = m->module.ctx,
+                        .model = m->family->title,
+                        .vocab = m->shape.vocab_size,
+                        .positions = positions ? positions : INT32_MAX,
+                        .before = tokens_before(m),
+                        .eos = file->eos_count ? file->eos : m->eos,
+                        .eos_count = file->eos_count ? file->eos_count : m->eos_count};
+}
+
+static mc_decoder new_decoder(mc_model *m)
+{
+    mc_decoder d = mc_model_decoder(m);
+    d.begin = begin;
+    d.choose = choose;
+    d.choose_next = choose_next;
+    d.place = place;
+    d.end = end;
     model_decoder *state = mc_calloc(1, sizeof *state);
     if (state)
         state->m = m;
@@ -305,7 +310,7 @@ static bool start_generation(mc_model *m, const int32_t *const *prompts, const i
         s->options = *options;
     else if (mc_model_generate_options(m, &s->options))
         return false;
-    if (!check_decodes(m)) return false;
+    if (!mc_model_check_decodes(m)) return false;
     s->decoder = new_decoder(m);
     if (!mc_failed(m->module.ctx) && repeat_prompts(m, prompts, lengths, count, s) && m->encoder)
         start_decoders(m, s);

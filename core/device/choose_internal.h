@@ -105,7 +105,8 @@ MC_ANYWHERE double mc_uniform(uint64_t seed, uint64_t sequence, uint64_t step)
 MC_ANYWHERE void mc_choose_note(const mc_choose_call *c, int64_t row, mc_chosen chosen)
 {
     int32_t *at = c->state + row, answer = at[MC_ROW_ANSWER * c->stride];
-    int32_t tick = at[MC_ROW_TICK * c->stride]++;
+    uint32_t tick = (uint32_t)at[MC_ROW_TICK * c->stride]; /* goes round: kept divides 2^32 */
+    at[MC_ROW_TICK * c->stride] = (int32_t)(tick + 1);
     c->chosen[tick % c->kept * c->answers + answer] = chosen;
     if (chosen.token == MC_CHOSEN_NOTHING) return;
     const mc_answer_rules *rules = &c->rules[answer];

@@ -94,6 +94,23 @@ bool mc_kv_cache_begin(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens)
     return c->rows && c->lengths;
 }
 
+bool mc_kv_cache_begin_joining(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens,
+                               const int *sequence)
+{
+    if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
+    int32_t *rows = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *rows);
+    if (!rows) return false;
+    for (int i = 0; i < tokens->count; i++)
+        for (int32_t k = 0; k < tokens->length[i]; k++)
+            rows[tokens->offset[i] + k] = mc_kv_pages_row(c->pages, sequence[i], k);
+    c->first = true;
+    c->longest = tokens->longest;
+    c->tokens = tokens;
+    c->firsts = c->lengths = NULL;
+    c->rows = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), rows, false);
+    return c->rows;
+}
+
 mc_tensor *mc_row_field(mc_tape *t, mc_tensor *state, int field, int count)
 {
     size_t stride = (size_t)state->shape.dim[1] * sizeof(int32_t);
@@ -104,7 +121,7 @@ bool mc_kv_cache_begin_rows(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens
 {
     if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
     int count = tokens->count;
-    bool fits = c->used && count <= c->shape.sequences && tokens->longest <= 1 &&
+    bool fits = c->used && (c->pages || count <= c->shape.sequences) && tokens->longest <= 1 &&
                 tokens->total == count && state->shape.dim[1] >= count;
     if (!fits || mc_tape_is_training(t))
         return !mc_fail(mc_tape_context(t), MC_ERR_STATE,
@@ -113,7 +130,7 @@ bool mc_kv_cache_begin_rows(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens
                         (long long)tokens->total, count, c->shape.sequences);
     c->first = false;
     c->tokens = tokens;
-    c->longest = c->shape.capacity;
+    c->longest = mc_kv_cache_longest(c);
     c->rows = NULL;
     c->lengths = mc_row_field(t, state, MC_ROW_LENGTH, count);
     c->firsts = mc_row_field(t, state, MC_ROW_FIRST, count);
@@ -122,7 +139,7 @@ bool mc_kv_cache_begin_rows(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens
 
 void mc_kv_cache_end(mc_kv_cache *c)
 {
-    for (int i = 0; i < c->tokens->count && !c->firsts; i++)
+    for (int i = 0; i < c->tokens->count && !c->firsts && !c->pages; i++)
         c->length[i] = (c->first ? 0 : c->length[i]) + c->tokens->length[i];
     c->used = c->tokens->count;
     c->tokens = NULL;
@@ -197,7 +214,8 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv
                                  .lengths = mc_tensor_data(c->lengths),
                                  .first = mc_tensor_data(c->firsts),
                                  .capacity = c->shape.capacity,
-                                 .pages = mc_tensor_data(c->table), /* of one row each */
+                                 .pages = mc_tensor_data(c->pages ? c->pages->table : c->table),
+                                 .page_shift = c->pages ? c->pages->shift : 0,
                                  .longest = c->longest,
                                  .new_k = k,
                                  .new_v = v,

@@ -10,6 +10,7 @@
 #define MC_NN_KV_CACHE_INTERNAL_H
 
 #include "core/autograd/tape_internal.h"
+#include "core/nn/kv_pages_internal.h"
 #include "core/nn/layers.h"
 
 /* One field of the rows of choose_internal.h, of the first `count` rows. */
@@ -42,9 +43,18 @@ typedef struct mc_kv_cache {
      * table[first + i]. NULL: they lie one behind the other. Of steps by rows. */
     const mc_tensor *table;
     int spread; /* of prompts: number i becomes sequence i * spread */
+    /* Where sequences join and leave: their pages, whose rows shape.sequences * shape.capacity are.
+     * Not the cache's. NULL: number i has the rows from i * capacity on. */
+    mc_kv_pages *pages;
     int64_t longest;
     bool first; /* nothing was there before */
 } mc_kv_cache;
+
+/* Tokens at most of a sequence. */
+static inline int64_t mc_kv_cache_longest(const mc_kv_cache *c)
+{
+    return c->pages ? c->pages->longest : c->shape.capacity;
+}
 
 /* NULL after an error. Freed by mc_kv_cache_free (NULL allowed). */
 mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape);
@@ -57,6 +67,10 @@ bool mc_kv_cache_begin(mc_kv_cache *cache, mc_tape *t, const mc_lengths *tokens)
  * rows of choose_internal.h, i32 (MC_ROW_FIELDS, rows or more). No length on the host follows. */
 bool mc_kv_cache_begin_rows(mc_kv_cache *cache, mc_tape *t, const mc_lengths *tokens,
                             mc_tensor *state);
+/* Whole prompts of sequences that join: number i, of tokens->length[i] tokens, becomes sequence[i]
+ * of the cache's pages, and has them. */
+bool mc_kv_cache_begin_joining(mc_kv_cache *cache, mc_tape *t, const mc_lengths *tokens,
+                               const int *sequence);
 void mc_kv_cache_end(mc_kv_cache *cache);
 /* Keeps the layers' position bias, which is of (heads, 2 * L - 1), L >= capacity. */
 void mc_kv_cache_keep_bias(mc_kv_cache *cache, const mc_tensor *bias);
@@ -94,13 +108,23 @@ typedef struct mc_kv_memory {
      */
     mc_tensor *first, *lengths;
     int64_t longest;
+    /* Where inputs come and go: their pages, and i32 of the step that brings inputs: the row of each
+     * of their tokens. */
+    mc_kv_pages *pages;
+    mc_tensor *rows;
 } mc_kv_memory;
 
 /* Room for the keys and values of the inputs with these lengths (shape.capacity is not read: they
  * are packed), and for up to shape.sequences sequences of the decoder. NULL after an error. Freed
  * by mc_kv_memory_free (NULL allowed). */
 mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, const mc_lengths *lengths);
+/* The same where inputs come and go: shape.capacity rows in these pages, which stay the caller's. */
+mc_kv_memory *mc_kv_memory_new_paged(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages);
 void mc_kv_memory_free(mc_kv_memory *memory);
+/* A step that brings inputs: number i, of inputs->length[i] rows, becomes that of sequence[i], which
+ * has the pages for it and gets one token in the step. */
+bool mc_kv_memory_begin_joining(mc_kv_memory *memory, mc_tape *t, const mc_lengths *inputs,
+                                const int *sequence);
 /* kv: (rows, 2 * width), each row k and v, of the packed inputs in their order; rows behind the
  * last token are left out. Copied. */
 bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *kv);

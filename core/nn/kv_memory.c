@@ -61,6 +61,15 @@ mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, const mc_leng
     return NULL;
 }
 
+mc_kv_memory *mc_kv_memory_new_paged(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages)
+{
+    const int32_t length[] = {(int32_t)shape.capacity}, offset[] = {0, length[0]};
+    const mc_lengths all = {1, length, offset, length[0], length[0], length[0], NULL};
+    mc_kv_memory *m = mc_kv_memory_new(ctx, shape, &all);
+    if (m) m->pages = pages;
+    return m;
+}
+
 void mc_kv_memory_free(mc_kv_memory *m)
 {
     if (!m) return;
@@ -78,6 +87,9 @@ bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *m, int layer, mc_tensor *kv)
 {
     if (!mc_op_ready(t, op, kv) || !mc_op_same_dtype(t, op, "kv", kv, m->shape.dtype)) return false;
     int64_t columns = 2 * m->shape.width, count = m->shape.capacity * columns;
+    if (m->pages)
+        return MC_KERNEL(t, op, scatter_rows, mc_tensor_count(m->rows), columns, mc_matrix_of(kv),
+                         mc_tensor_data(m->rows), (mc_matrix){m->kv[layer], kv->dtype, columns});
     if (mc_tensor_columns(kv) != columns || mc_tensor_count(kv) < count)
         return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "%s: kv %s, expected (%lld, %lld)", op,
                         MC_SHAPE_TEXT(kv->shape), (long long)m->shape.capacity, (long long)columns);
@@ -108,6 +120,25 @@ bool mc_kv_memory_begin(mc_kv_memory *m, mc_tape *t, const mc_lengths *tokens)
     return m->first && m->lengths;
 }
 
+bool mc_kv_memory_begin_joining(mc_kv_memory *m, mc_tape *t, const mc_lengths *inputs,
+                                const int *sequence)
+{
+    if (!t || mc_failed(mc_tape_context(t)) || !inputs) return false;
+    int32_t *rows = mc_tape_alloc(t, ((size_t)inputs->total + 1) * sizeof *rows);
+    int32_t *first = mc_tape_alloc(t, ((size_t)inputs->count + 1) * sizeof *first);
+    if (!rows || !first) return false;
+    for (int i = 0; i < inputs->count; i++) {
+        first[i] = sequence[i] * m->pages->each;
+        for (int32_t k = 0; k < inputs->length[i]; k++)
+            rows[inputs->offset[i] + k] = mc_kv_pages_row(m->pages, sequence[i], k);
+    }
+    m->longest = inputs->longest;
+    m->rows = mc_tape_input(t, MC_I32, MC_SHAPE(inputs->total), rows, false);
+    m->first = mc_tape_input(t, MC_I32, MC_SHAPE(inputs->count), first, false);
+    m->lengths = mc_tape_input(t, MC_I32, MC_SHAPE(inputs->count), inputs->length, false);
+    return m->rows && m->first && m->lengths;
+}
+
 bool mc_kv_memory_begin_rows(mc_kv_memory *m, mc_tape *t, const mc_lengths *tokens,
                              mc_tensor *state)
 {
@@ -115,6 +146,7 @@ bool mc_kv_memory_begin_rows(mc_kv_memory *m, mc_tape *t, const mc_lengths *toke
     m->longest = 0;
     for (int i = 0; i < m->inputs; i++)
         if (m->length[i] > m->longest) m->longest = m->length[i];
+    if (m->pages) m->longest = m->pages->longest;
     m->first = mc_row_field(t, state, MC_ROW_MEMORY, tokens->count);
     m->lengths = mc_row_field(t, state, MC_ROW_MEMORY_LENGTH, tokens->count);
     return m->first && m->lengths;
@@ -141,6 +173,8 @@ mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *m, int layer, mc_ten
                                  .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
                                  .lengths = mc_tensor_data(m->lengths),
                                  .first = mc_tensor_data(m->first),
+                                 .pages = m->pages ? mc_tensor_data(m->pages->table) : NULL,
+                                 .page_shift = m->pages ? m->pages->shift : 0,
                                  .longest = m->longest};
     mc_matrix k = {m->kv[layer], q->dtype, 2 * width}, v = k;
     v.data = (char *)k.data + (size_t)width * mc_dtype_size(q->dtype);

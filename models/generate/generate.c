@@ -28,8 +28,8 @@ static bool check_returned(const mc_decoder *d, mc_generate_options *o)
 }
 
 /* Fills defaults in. */
-static bool read_options(const mc_decoder *d, const mc_generate_options *given,
-                         mc_generate_options *o)
+bool mc_generate_read_options(const mc_decoder *d, const mc_generate_options *given,
+                              mc_generate_options *o)
 {
     *o = given ? *given : (mc_generate_options){0};
     if (!o->max_new_tokens && !o->max_length) o->max_new_tokens = 20;
@@ -86,19 +86,18 @@ bool mc_check_prompts(const mc_decoder *d, const int32_t *const *prompts, const 
     return true;
 }
 
-static int most_new(const mc_generate_options *o, int prompt_length)
+int mc_most_new(const mc_generate_options *o, int prompt_length)
 {
     return o->max_new_tokens ? o->max_new_tokens : o->max_length - prompt_length;
 }
 
 /* That the answers have room, too. */
-static bool check_prompts(const mc_decoder *d, const mc_generate_options *o,
-                          const int32_t *const *prompts, const int *lengths, int count)
+bool mc_check_lengths(const mc_decoder *d, const mc_generate_options *o, const int *lengths,
+                      int count)
 {
-    if (!mc_check_prompts(d, prompts, lengths, count)) return false;
     int each = o->sample ? o->num_return_sequences : 1;
     for (int i = 0; i < count; i++) {
-        int most = most_new(o, lengths[i]);
+        int most = mc_most_new(o, lengths[i]);
         if (most < 1)
             return !mc_fail(d->ctx, MC_ERR_ARGUMENT,
                             "generation with %s: prompt %d of %d tokens, max_length is %d: "
@@ -127,8 +126,9 @@ static void free_answers(mc_answer *answers, int count)
 static void free_generator(void *object)
 {
     mc_generator *g = object;
+    mc_batch_free(g->batch);
     mc_run_release(g);
-    g->decoder.end(g->decoder.state);
+    if (g->decoder.end) g->decoder.end(g->decoder.state);
     free_answers(g->answers, g->count);
     free_answers(g->found, g->count * g->options.num_return_sequences);
     mc_free(g->row_lengths);
@@ -161,7 +161,7 @@ static bool copy_prompts(mc_generator *g, const int32_t *const *prompts, const i
     for (int i = 0; i < count; i++) {
         mc_answer *a = &g->answers[i];
         *a = (mc_answer){.prompt = lengths[i], .length = lengths[i]};
-        a->most = most_new(&g->options, lengths[i]);
+        a->most = mc_most_new(&g->options, lengths[i]);
         if (a->most > longest) longest = a->most;
         a->ids = mc_malloc(((size_t)lengths[i] + (size_t)a->most) * sizeof *a->ids);
         a->log_probs = mc_malloc((size_t)a->most * sizeof *a->log_probs);
@@ -202,8 +202,9 @@ static mc_generator *new_generator(const mc_decoder *decoder, const int32_t *con
     mc_generate_options o;
     mc_context *ctx = decoder->ctx;
     mc_generator *g = NULL;
-    if (!mc_failed(ctx) && decoder->state && read_options(decoder, options, &o) &&
-        check_prompts(decoder, &o, prompts, lengths, count))
+    if (!mc_failed(ctx) && decoder->state && mc_generate_read_options(decoder, options, &o) &&
+        mc_check_prompts(decoder, prompts, lengths, count) &&
+        mc_check_lengths(decoder, &o, lengths, count))
         g = mc_new_owned(ctx, sizeof *g, "a generator", free_generator);
     if (!g) {
         decoder->end(decoder->state);

@@ -44,9 +44,18 @@ typedef struct mc_decoder {
     void (*end)(void *state);
 } mc_decoder;
 
+/* Fills defaults in; an error for options that make no sense. */
+bool mc_generate_read_options(const mc_decoder *decoder, const mc_generate_options *given,
+                              mc_generate_options *options);
+mc_sampling mc_sampling_of(const mc_generate_options *options);
+/* New tokens of an answer at most. */
+int mc_most_new(const mc_generate_options *options, int prompt_length);
 /* Whether prompts are there and hold ids of the vocabulary; an error if not. */
 bool mc_check_prompts(const mc_decoder *decoder, const int32_t *const *prompts, const int *lengths,
                       int count);
+/* That their answers have room, too. */
+bool mc_check_lengths(const mc_decoder *decoder, const mc_generate_options *options,
+                      const int *lengths, int count);
 /* Takes the decoder over, also on failure (NULL). Checks prompts and options. */
 mc_generator *mc_generator_new(const mc_decoder *decoder, const int32_t *const *prompts,
                                const int *lengths, int count, const mc_generate_options *options);
@@ -94,7 +103,10 @@ struct mc_generator {
     int groups;
     int read, given;      /* steps that have come to the host, and to the caller */
     int32_t *row_lengths; /* (count) of the prompts */
+    /* answers that join and leave: generator.c; NULL else */
+    struct mc_batch *batch;
 };
+void mc_batch_free(struct mc_batch *batch); /* NULL allowed */
 
 /* The prompt that answer `number` is to. */
 int mc_prompt_of(const mc_generator *g, int number);

@@ -39,7 +39,7 @@ static void set_rows(mc_generator *g)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static mc_sampling sampling_of(const mc_generate_options *o)
+mc_sampling mc_sampling_of(const mc_generate_options *o)
 {
     return (mc_sampling){.sample = o->sample,
                          .temperature = o->temperature,
@@ -80,7 +80,7 @@ static bool make_rules(mc_generator *g)
     mc_chooser *c = &g->chooser;
     mc_answer_rules *rules = mc_calloc((size_t)g->count, sizeof *rules);
     for (int i = 0; rules && i < g->count; i++)
-        rules[i] = (mc_answer_rules){.how = sampling_of(&g->options),
+        rules[i] = (mc_answer_rules){.how = mc_sampling_of(&g->options),
                                      .place = g->options.first_prompt + i,
                                      .eos_count = g->options.eos_count,
                                      .most = g->options.max_new_tokens};
