@@ -3,9 +3,9 @@
  *
  * A step: mc_kv_cache_begin with the tokens to come, the model's forward pass (whose attention
  * layers call mc_kv_attention), mc_kv_cache_end. The first step of a cache takes whole prompts,
- * later ones one token a sequence. Lengths are known on the host then. Steps that follow each other
- * without the host begin with mc_kv_cache_begin_rows instead: where tokens go and what they see
- * stands in device memory. Evaluation tapes only. */
+ * later ones one token a sequence. Lengths are known on the host then. Steps that follow each
+ * other without the host begin with mc_kv_cache_begin_rows instead: where tokens go and what they
+ * see stands in device memory. Evaluation tapes only. */
 #ifndef MC_NN_KV_CACHE_INTERNAL_H
 #define MC_NN_KV_CACHE_INTERNAL_H
 
@@ -43,8 +43,8 @@ typedef struct mc_kv_cache {
      * table[first + i]. NULL: they lie one behind the other. Of steps by rows. */
     const mc_tensor *table;
     int spread; /* of prompts: number i becomes sequence i * spread */
-    /* Where sequences join and leave: their pages, whose rows shape.sequences * shape.capacity are.
-     * Not the cache's. NULL: number i has the rows from i * capacity on. */
+    /* Where sequences join and leave: their pages, whose rows shape.sequences * shape.capacity
+     * are. Not the cache's. NULL: number i has the rows from i * capacity on. */
     mc_kv_pages *pages;
     int64_t longest;
     bool first; /* nothing was there before */
@@ -60,8 +60,9 @@ static inline int64_t mc_kv_cache_longest(const mc_kv_cache *c)
 mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape);
 void mc_kv_cache_free(mc_kv_cache *cache);
 
-/* tokens->count sequences (those in use, or if none is yet, so many new ones) get tokens->length[i]
- * tokens each. False after an error: no room, more than one token behind others. */
+/* tokens->count sequences (those in use, or if none is yet, so many new ones) get
+ * tokens->length[i] tokens each. False after an error: no room, more than one token behind
+ * others. */
 bool mc_kv_cache_begin(mc_kv_cache *cache, mc_tape *t, const mc_lengths *tokens);
 /* The same for one token each of tokens->count sequences, after the first step: `state` holds the
  * rows of choose_internal.h, i32 (MC_ROW_FIELDS, rows or more). No length on the host follows. */
@@ -84,11 +85,12 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *cache, int layer, mc_tensor 
 /* Sequence i becomes what from[i] was, for i < count; the others go. */
 bool mc_kv_cache_select(mc_kv_cache *cache, const int32_t *from, int count);
 
-/* ---- the memory of an encoder ---------------------------------------------------------------- */
+/* ---- the memory of an encoder
+ * ---------------------------------------------------------------- */
 
-/* The keys and values of what an encoder has made of its inputs, one layer of the decoder after the
- * other; they are computed once. Several sequences of the decoder may share those of one input, so
- * putting sequences into another order moves nothing.
+/* The keys and values of what an encoder has made of its inputs, one layer of the decoder after
+ * the other; they are computed once. Several sequences of the decoder may share those of one
+ * input, so putting sequences into another order moves nothing.
  *
  *     m = mc_kv_memory_new(ctx, shape, lengths);
  *     mc_kv_memory_keep(t, m, layer, kv);                  for each layer, kv as in mc_sdpa_cross
@@ -104,12 +106,13 @@ typedef struct mc_kv_memory {
     int used;                 /* sequences of the decoder; at first one for each input */
     int32_t *input;           /* (sequences): the input of each */
     void **kv;                /* (layers): (capacity, 2 * width), packed */
-    /* of the step that is being run: for each of its tokens the first row and the rows of its input
+    /* of the step that is being run: for each of its tokens the first row and the rows of its
+     * input
      */
     mc_tensor *first, *lengths;
     int64_t longest;
-    /* Where inputs come and go: their pages, and i32 of the step that brings inputs: the row of each
-     * of their tokens. */
+    /* Where inputs come and go: their pages, and i32 of the step that brings inputs: the row of
+     * each of their tokens. */
     mc_kv_pages *pages;
     mc_tensor *rows;
 } mc_kv_memory;
@@ -118,11 +121,12 @@ typedef struct mc_kv_memory {
  * are packed), and for up to shape.sequences sequences of the decoder. NULL after an error. Freed
  * by mc_kv_memory_free (NULL allowed). */
 mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, const mc_lengths *lengths);
-/* The same where inputs come and go: shape.capacity rows in these pages, which stay the caller's. */
+/* The same where inputs come and go: shape.capacity rows in these pages, which stay the
+ * caller's. */
 mc_kv_memory *mc_kv_memory_new_paged(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages);
 void mc_kv_memory_free(mc_kv_memory *memory);
-/* A step that brings inputs: number i, of inputs->length[i] rows, becomes that of sequence[i], which
- * has the pages for it and gets one token in the step. */
+/* A step that brings inputs: number i, of inputs->length[i] rows, becomes that of sequence[i],
+ * which has the pages for it and gets one token in the step. */
 bool mc_kv_memory_begin_joining(mc_kv_memory *memory, mc_tape *t, const mc_lengths *inputs,
                                 const int *sequence);
 /* kv: (rows, 2 * width), each row k and v, of the packed inputs in their order; rows behind the

@@ -1,6 +1,6 @@
-/* Which rows of a cache belong to which sequence, where sequences come and go: rows in pages, and a
- * table of each sequence's pages, here and in device memory. A sequence takes all pages that it may
- * need when it comes, so that none of those running is ever short of one. */
+/* Which rows of a cache belong to which sequence, where sequences come and go: rows in pages, and
+ * a table of each sequence's pages, here and in device memory. A sequence takes all pages that it
+ * may need when it comes, so that none of those running is ever short of one. */
 #ifndef MC_NN_KV_PAGES_INTERNAL_H
 #define MC_NN_KV_PAGES_INTERNAL_H
 
@@ -27,8 +27,8 @@ mc_kv_pages *mc_kv_pages_new(mc_context *ctx, int sequences, int64_t longest, in
 void mc_kv_pages_free(mc_kv_pages *pages);
 /* Whether there are pages for so many rows now. */
 bool mc_kv_pages_have(const mc_kv_pages *pages, int64_t rows);
-/* Gives a sequence without pages as many as so many rows need; mc_kv_pages_have says they are there.
- * What is launched afterwards sees them. */
+/* Gives a sequence without pages as many as so many rows need; mc_kv_pages_have says they are
+ * there. What is launched afterwards sees them. */
 void mc_kv_pages_take(mc_kv_pages *pages, int sequence, int64_t rows);
 void mc_kv_pages_give_back(mc_kv_pages *pages, int sequence);
 /* The row of one of the sequence's tokens. */

@@ -3,9 +3,9 @@
  *     waiting  ->  in a row  ->  ended (its function was called, it is freed)
  *        \____________________/
  *
- * `guard` protects the list of those that wait, the rows' jobs and their `cancelled`. The device runs
- * ahead of the host: a row that has ended there does nothing until the host notices and gives it to
- * another job. */
+ * `guard` protects the list of those that wait, the rows' jobs and their `cancelled`. The device
+ * runs ahead of the host: a row that has ended there does nothing until the host notices and gives
+ * it to another job. */
 #include "models/generate/generator.h"
 
 #include <pthread.h>
@@ -74,7 +74,8 @@ struct mc_batch {
 
 static mc_device *device_of(const struct mc_batch *b) { return b->g->ctx->device; }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life
+ * ------------------------------------------------------------------------------------ */
 
 static void free_job(job *j)
 {
@@ -234,7 +235,8 @@ size_t mc_generator_cache_bytes(const mc_generator *g)
     return g && g->batch ? mc_batch_model_bytes(g->batch->model) : 0;
 }
 
-/* ---- from any thread ------------------------------------------------------------------------- */
+/* ---- from any thread
+ * ------------------------------------------------------------------------- */
 
 static job *new_job(const int32_t *ids, int count, const mc_generate_options *options)
 {
@@ -312,7 +314,8 @@ void mc_generator_close(mc_generator *g)
     pthread_mutex_unlock(&b->guard);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
+/* ---- ends
+ * ------------------------------------------------------------------------------------ */
 
 static void tell(const job *j, mc_answer_state state, mc_chosen chosen, const char *error)
 {
@@ -383,7 +386,8 @@ static void end_cancelled(struct mc_batch *b)
     }
 }
 
-/* ---- joining --------------------------------------------------------------------------------- */
+/* ---- joining
+ * --------------------------------------------------------------------------------- */
 
 static bool refuse(struct mc_batch *b, const char *what, int value)
 {
@@ -532,7 +536,8 @@ static bool pack(struct mc_batch *b)
     return true;
 }
 
-/* ---- launching ------------------------------------------------------------------------------- */
+/* ---- launching
+ * ------------------------------------------------------------------------------- */
 
 /* Copies `count` lines of what was chosen, from line `first` on, when all before is done. */
 static void add_group(struct mc_batch *b, group added, int first, int count)
@@ -610,7 +615,8 @@ static int groups_of_steps(const struct mc_batch *b)
     return count;
 }
 
-/* ---- taking in ------------------------------------------------------------------------------- */
+/* ---- taking in
+ * ------------------------------------------------------------------------------- */
 
 static bool ends(job *j)
 {

@@ -1,5 +1,5 @@
-/* Answers that join and leave a running batch: any thread adds prompts and cancels answers while one
- * thread runs the steps, with one copy of the weights for all.
+/* Answers that join and leave a running batch: any thread adds prompts and cancels answers while
+ * one thread runs the steps, with one copy of the weights for all.
  *
  *     mc_generator *g = mc_model_generator_open(model, &(mc_generator_options){.sequences = 32});
  *     int64_t id = mc_generator_add(g, ids, count, &options, got_token, user);     any thread
@@ -9,12 +9,12 @@
  *
  * Keys and values lie in pages, so that sequences of any lengths share the cache. A sequence joins
  * once there are a row and all pages that its prompt and its longest answer need; until then it
- * waits, in the order of adding. So an answer under way is never ended by a full cache. Prompts are
- * run whole, several at once without padding, between steps of the others.
+ * waits, in the order of adding. So an answer under way is never ended by a full cache. Prompts
+ * are run whole, several at once without padding, between steps of the others.
  *
  * An answer's tokens do not depend on its neighbours, or on when they come and go; sampled ones
- * depend on the seed, mc_generate_options.first_prompt and the step alone. On the CPU in f32 they are
- * those of mc_model_generate. */
+ * depend on the seed, mc_generate_options.first_prompt and the step alone. In f32 they
+ * are those of mc_model_generate. */
 #ifndef MC_MODELS_GENERATOR_H
 #define MC_MODELS_GENERATOR_H
 
@@ -48,29 +48,29 @@ typedef struct mc_answer_event {
     const char *error;     /* what was wrong with this prompt alone, until the call returns */
 } mc_answer_event;
 
-/* Called by the thread that runs the steps, once for each token and once for an end without one. It
- * may add and cancel. */
+/* Called by the thread that runs the steps, once for each token and once for an end without one.
+ * It may add and cancel. */
 typedef void (*mc_answer_fn)(void *user, const mc_answer_event *event);
 
-/* Room for a batch: the cache, and all that a step needs on the device. `options` may be NULL. Owned
- * by the model's context. NULL after an error: a model that does not decode, an option out of range,
- * memory. */
+/* Room for a batch: the cache, and all that a step needs on the device. `options` may be NULL.
+ * Owned by the model's context. NULL after an error: a model that does not decode, an option out
+ * of range, memory. */
 MC_API mc_generator *mc_model_generator_open(mc_model *model, const mc_generator_options *options);
 /* Adds a prompt of `count` ids, which are copied, as is `options` (NULL: those of
- * mc_model_generate_options) but for what its pointer stop_user points to. Its number, from 1; 0 when
- * memory is out. What is wrong with a prompt or its options (an id out of range, too long for the
- * model or the cache, beams, several answers, over 16 end tokens) is the end of that answer alone:
- * MC_ANSWER_FAILED. Any thread. */
+ * mc_model_generate_options) but for what its pointer stop_user points to. Its number, from 1; 0
+ * when memory is out. What is wrong with a prompt or its options (an id out of range, too long for
+ * the model or the cache, beams, several answers, over 16 end tokens) is the end of that answer
+ * alone: MC_ANSWER_FAILED. Any thread. */
 MC_API int64_t mc_generator_add(mc_generator *generator, const int32_t *ids, int count,
                                 const mc_generate_options *options, mc_answer_fn fn, void *user);
 /* Ends an answer before its next token; nothing for one that has ended. Any thread. */
 MC_API void mc_generator_cancel(mc_generator *generator, int64_t id);
 /* Takes in what was added and cancelled, runs prompts and some steps of all running answers, and
- * calls their functions. False when no answer is left, and after an error on the context, which ends
- * all. One thread at a time, that of the context. */
+ * calls their functions. False when no answer is left, and after an error on the context, which
+ * ends all. One thread at a time, that of the context. */
 MC_API bool mc_generator_step(mc_generator *generator);
-/* Waits until there is something to do (true) or mc_generator_close was called (false): the loop of a
- * server is while (mc_generator_wait(g)) mc_generator_step(g). */
+/* Waits until there is something to do (true) or mc_generator_close was called (false): the loop
+ * of a server is while (mc_generator_wait(g)) mc_generator_step(g). */
 MC_API bool mc_generator_wait(mc_generator *generator);
 /* mc_generator_wait returns false once all answers have ended. Any thread. */
 MC_API void mc_generator_close(mc_generator *generator);

@@ -1,5 +1,6 @@
-/* Answers that join and leave a running batch: the tokens of prompts alone, whoever is beside them;
- * adding and cancelling from other threads; prompts that can't be answered; a cache that is small. */
+/* Answers that join and leave a running batch: the tokens of prompts alone, whoever is beside
+ * them; adding and cancelling from other threads; prompts that can't be answered; a cache that is
+ * small. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -123,7 +124,8 @@ static void test_joining(void **state)
     mc_context_free(ctx);
 }
 
-/* ---- threads --------------------------------------------------------------------------------- */
+/* ---- threads
+ * --------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 6 };
 
@@ -183,7 +185,8 @@ static void test_threads(void **state)
     mc_context_free(ctx);
 }
 
-/* ---- what is wrong --------------------------------------------------------------------------- */
+/* ---- what is wrong
+ * --------------------------------------------------------------------------- */
 
 static bool stop_at_three(void *user, int number, const int32_t *ids, int count)
 {
