@@ -156,7 +156,7 @@ typedef struct mc_data_columns {
     const char *label; /* a class; of REGRESS a number; of MULTI_LABEL the labels of the row: a list
                            of JSON, or text with `separator` between them. Or, with commas between
                            them, several columns of 1 and 0, which are the labels */
-    const char *target;     /* the text to be generated */
+    const char *target; /* the text to be generated */
     /* A conversation, in place of text and target: a list of {"role": ..., "content": ...} in a
      * file of JSON Lines. Each message of the assistant becomes a row: what comes before it as
      * prompt, "User: Hello\nAssistant:", and what it says, " Hi", as target (docs/data.md). */

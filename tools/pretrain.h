@@ -21,7 +21,7 @@ typedef struct pretrain_options {
     args_list data, val;    /* paths and patterns of token files, with weights or without */
     const char *batch_text; /* a number or "auto" */
     int64_t batch_size;     /* of a rank; 0: auto. tokens_per_step is that of all ranks */
-    int64_t target_length; /* tokens at most of a target of spans; 0: any number */
+    int64_t target_length;  /* tokens at most of a target of spans; 0: any number */
     int64_t seq_length, tokens_per_step, steps, stop_after;
     int64_t val_every, val_batches, sample_every, sample_length, save_every;
     int keep, save_total_limit; /* the same, the newest included; 0: not given */
