@@ -148,9 +148,9 @@ static mc_kv_memory *new_memory(mc_context *ctx)
     return m;
 }
 
-/* A step of sequences that have the inputs `name`. */
-static void run_memory_step(mc_context *ctx, mc_kv_memory *m, const int32_t *name, int count,
-                            const int32_t *lengths)
+/* A step of sequences that have the inputs `name`, where `rows` says which. */
+static void run_memory(mc_context *ctx, mc_kv_memory *m, const int32_t *name, int count,
+                       const int32_t *lengths, mc_tensor *rows)
 {
     static float expected[SEQUENCES * CAPACITY * WIDTH];
     int32_t input_lengths[SEQUENCES];
@@ -161,25 +161,36 @@ static void run_memory_step(mc_context *ctx, mc_kv_memory *m, const int32_t *nam
     mc_tensor *kv = rows_of(t, NULL, input_lengths, name, count, 2 * WIDTH);
     mc_tensor *y = mc_sdpa_cross(t, q, kv, &o);
     mc_tensor_read_f32(ctx, y, expected, mc_tensor_count(y));
-    assert_true(mc_kv_memory_begin(m, t, q->lengths));
+    assert_true(rows ? mc_kv_memory_begin_rows(m, t, q->lengths, rows)
+                     : mc_kv_memory_begin(m, t, q->lengths));
     compare(ctx, mc_kv_memory_attention(t, m, 1, q, &o), expected);
     mc_tape_end(t);
+}
+
+static void run_memory_rows(mc_context *ctx, mc_kv_memory *m, const int32_t *name, int count)
+{
+    int32_t state[MC_ROW_FIELDS][SEQUENCES] = {{0}}, one[] = {1, 1, 1};
+    for (int i = 0; i < count; i++) {
+        state[MC_ROW_MEMORY][i] = m->offset[name[i]];
+        state[MC_ROW_MEMORY_LENGTH][i] = inputs[name[i]];
+    }
+    mc_tensor *rows = mc_tensor_new_computed(ctx, MC_SHAPE(MC_ROW_FIELDS, SEQUENCES));
+    mc_tensor_write(rows, state, sizeof state);
+    run_memory(ctx, m, name, count, one, rows);
+    mc_tensor_free(rows);
 }
 
 static void test_memory(void **state)
 {
     mc_context *ctx = *state;
-    const int32_t one[] = {1, 1, 1}, swap[] = {2, 2, 0}, again[] = {2, 0};
+    const int32_t one[] = {1, 1, 1};
     mc_kv_memory *m = new_memory(ctx);
     assert_good(ctx);
-    run_memory_step(ctx, m, identity, SEQUENCES, prompts);
-    run_memory_step(ctx, m, identity, SEQUENCES, one);
-    assert_true(mc_kv_memory_select(m, swap, 3));
-    run_memory_step(ctx, m, swap, 3, one);
-    assert_true(mc_kv_memory_select(m, again, 2));
-    run_memory_step(ctx, m, (int32_t[]){0, 2}, 2, one);
-    assert_false(mc_kv_memory_select(m, again, 4));
-    assert_error(ctx, MC_ERR_STATE, "memory", "4 sequences", "3");
+    run_memory(ctx, m, identity, SEQUENCES, prompts, NULL);
+    run_memory(ctx, m, identity, SEQUENCES, one, NULL);
+    /* several sequences of one input, by rows */
+    const int32_t shared[] = {2, 2, 0};
+    run_memory_rows(ctx, m, shared, SEQUENCES);
     mc_kv_memory_free(m);
 }
 

@@ -43,7 +43,6 @@ void mc_kv_cache_free(mc_kv_cache *c)
         device->free(device, c->k[i], bytes_of(&c->shape));
         device->free(device, c->v[i], bytes_of(&c->shape));
     }
-    if (c->spare) device->free(device, c->spare, bytes_of(&c->shape));
     mc_tensor_free(c->position_bias);
     mc_free(c->length);
     mc_free(c->k);
@@ -223,51 +222,4 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv
     if (o->position_bias) shape.position_limit = (o->position_bias->shape.dim[1] + 1) / 2;
     MC_KERNEL(t, op, attention_cached, &shape, q, keys, values, mc_matrix_of(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
-}
-
-/* ---- other sequences ------------------------------------------------------------------------- */
-
-/* *data (sequences, capacity * width) gets other rows; only their first `columns` count. */
-static void select_rows(mc_kv_cache *c, mc_tape *t, void **data, mc_tensor *index, int64_t columns)
-{
-    int64_t stride = c->shape.capacity * c->shape.width;
-    MC_KERNEL(t, "key-value cache", gather_rows, mc_tensor_count(index), columns,
-              (mc_matrix){*data, c->shape.dtype, stride}, mc_tensor_data(index),
-              (mc_matrix){c->spare, c->shape.dtype, stride});
-    void *old = *data;
-    *data = c->spare;
-    c->spare = old;
-}
-
-static bool need_spare(mc_kv_cache *c)
-{
-    mc_device *device = c->ctx->device;
-    if (!c->spare) c->spare = device->alloc(device, bytes_of(&c->shape));
-    return c->spare || !mc_fail_nomem(c->ctx, "the order of sequences in a key-value cache");
-}
-
-bool mc_kv_cache_select(mc_kv_cache *c, const int32_t *from, int count)
-{
-    if (mc_failed(c->ctx)) return false;
-    bool same = true;
-    for (int i = 0; i < count; i++) same = same && from[i] == i;
-    if (!same && !need_spare(c)) return false;
-    mc_tape *t = same ? NULL : mc_tape_begin_eval(c->ctx);
-    if (t) {
-        mc_tensor *index = mc_tape_input(t, MC_I32, MC_SHAPE(count), from, false);
-        int32_t *length = mc_tape_alloc(t, ((size_t)count + 1) * sizeof *length);
-        int64_t longest = 0;
-        for (int i = 0; length && i < count; i++) {
-            length[i] = c->length[from[i]];
-            if (length[i] > longest) longest = length[i];
-        }
-        for (int i = 0; index && length && i < c->shape.layers; i++) {
-            select_rows(c, t, &c->k[i], index, longest * c->shape.width);
-            select_rows(c, t, &c->v[i], index, longest * c->shape.width);
-        }
-        for (int i = 0; length && i < count; i++) c->length[i] = length[i];
-        mc_tape_end(t);
-    }
-    c->used = count;
-    return !mc_failed(c->ctx);
 }

@@ -30,7 +30,6 @@ typedef struct mc_kv_cache {
     int used;        /* sequences in use: rows 0 .. used */
     int32_t *length; /* (sequences) tokens of each, on the host */
     void **k, **v;   /* (layers): (sequences * capacity, width) each */
-    void *spare;     /* one more of these, for mc_kv_cache_select; NULL until it is called */
     /* The position bias of the model's layers, of all distances in the cache; NULL until the first
      * step has made it, and for models without. */
     mc_tensor *position_bias;
@@ -82,29 +81,23 @@ void mc_kv_cache_keep_bias(mc_kv_cache *cache, const mc_tensor *bias);
  * span. */
 mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *cache, int layer, mc_tensor *qkv,
                            const mc_sdpa_options *options);
-/* Sequence i becomes what from[i] was, for i < count; the others go. */
-bool mc_kv_cache_select(mc_kv_cache *cache, const int32_t *from, int count);
 
-/* ---- the memory of an encoder
- * ---------------------------------------------------------------- */
+/* ---- the memory of an encoder ---------------------------------------------------------------- */
 
 /* The keys and values of what an encoder has made of its inputs, one layer of the decoder after
  * the other; they are computed once. Several sequences of the decoder may share those of one
- * input, so putting sequences into another order moves nothing.
+ * input: their rows say which (mc_kv_memory_begin_rows).
  *
  *     m = mc_kv_memory_new(ctx, shape, lengths);
  *     mc_kv_memory_keep(t, m, layer, kv);                  for each layer, kv as in mc_sdpa_cross
  *     each step: mc_kv_memory_begin(m, t, tokens);         beside mc_kv_cache_begin
  *                y = mc_kv_memory_attention(t, m, layer, q, options);      in each layer
- *     mc_kv_memory_select(m, from, count);                 wherever mc_kv_cache_select is called
  */
 typedef struct mc_kv_memory {
     mc_context *ctx;
     mc_kv_shape shape; /* capacity: rows of all inputs together */
     int inputs;
     int32_t *length, *offset; /* (inputs) of each input, on the host */
-    int used;                 /* sequences of the decoder; at first one for each input */
-    int32_t *input;           /* (sequences): the input of each */
     void **kv;                /* (layers): (capacity, 2 * width), packed */
     /* of the step that is being run: for each of its tokens the first row and the rows of its
      * input
@@ -132,7 +125,7 @@ bool mc_kv_memory_begin_joining(mc_kv_memory *memory, mc_tape *t, const mc_lengt
 /* kv: (rows, 2 * width), each row k and v, of the packed inputs in their order; rows behind the
  * last token are left out. Copied. */
 bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *kv);
-/* A step with tokens->length[i] new tokens of sequence i, for all in use. */
+/* A step with tokens->length[i] new tokens of a sequence for each input. */
 bool mc_kv_memory_begin(mc_kv_memory *memory, mc_tape *t, const mc_lengths *tokens);
 /* The same where tokens->count sequences get a token each by the rows of choose_internal.h. */
 bool mc_kv_memory_begin_rows(mc_kv_memory *memory, mc_tape *t, const mc_lengths *tokens,
@@ -141,7 +134,4 @@ bool mc_kv_memory_begin_rows(mc_kv_memory *memory, mc_tape *t, const mc_lengths 
  * options heads and scale are read. */
 mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *q,
                                   const mc_sdpa_options *options);
-/* Sequence i becomes what from[i] was, for i < count; the others go. */
-bool mc_kv_memory_select(mc_kv_memory *memory, const int32_t *from, int count);
-
 #endif

@@ -18,15 +18,13 @@ static size_t layer_bytes(const mc_kv_shape *s)
 /* The inputs, one for each sequence of the decoder at first. */
 static bool copy_lengths(mc_kv_memory *m, const mc_lengths *lengths)
 {
-    size_t inputs = (size_t)lengths->count, room = (size_t)m->shape.sequences;
+    size_t inputs = (size_t)lengths->count;
     m->length = mc_calloc(inputs + 1, sizeof *m->length);
     m->offset = mc_calloc(inputs + 1, sizeof *m->offset);
-    m->input = mc_calloc(room + 1, sizeof *m->input);
-    if (!m->length || !m->offset || !m->input) return false;
+    if (!m->length || !m->offset) return false;
     memcpy(m->length, lengths->length, inputs * sizeof *m->length);
     memcpy(m->offset, lengths->offset, inputs * sizeof *m->offset);
-    for (int i = 0; i < lengths->count; i++) m->input[i] = i;
-    m->inputs = m->used = lengths->count;
+    m->inputs = lengths->count;
     return true;
 }
 
@@ -79,7 +77,6 @@ void mc_kv_memory_free(mc_kv_memory *m)
     mc_free(m->kv);
     mc_free(m->length);
     mc_free(m->offset);
-    mc_free(m->input);
     mc_free(m);
 }
 
@@ -101,9 +98,9 @@ bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *m, int layer, mc_tensor *kv)
 bool mc_kv_memory_begin(mc_kv_memory *m, mc_tape *t, const mc_lengths *tokens)
 {
     if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
-    if (tokens->count != m->used || tokens->total != tokens->capacity || mc_tape_is_training(t))
+    if (tokens->count != m->inputs || tokens->total != tokens->capacity || mc_tape_is_training(t))
         return !mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: %d sequences, expected %d%s", op,
-                        tokens->count, m->used,
+                        tokens->count, m->inputs,
                         mc_tape_is_training(t) ? ", on an evaluation tape" : "");
     int32_t *first = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *first);
     int32_t *lengths = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *lengths);
@@ -111,8 +108,8 @@ bool mc_kv_memory_begin(mc_kv_memory *m, mc_tape *t, const mc_lengths *tokens)
     m->longest = 0;
     for (int i = 0; i < tokens->count; i++)
         for (int32_t row = tokens->offset[i]; row < tokens->offset[i + 1]; row++) {
-            first[row] = m->offset[m->input[i]];
-            lengths[row] = m->length[m->input[i]];
+            first[row] = m->offset[i];
+            lengths[row] = m->length[i];
             if (lengths[row] > m->longest) m->longest = lengths[row];
         }
     m->first = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), first, false);
@@ -180,19 +177,4 @@ mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *m, int layer, mc_ten
     v.data = (char *)k.data + (size_t)width * mc_dtype_size(q->dtype);
     MC_KERNEL(t, op, attention_cached, &shape, mc_matrix_of(q), k, v, mc_matrix_of(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
-}
-
-bool mc_kv_memory_select(mc_kv_memory *m, const int32_t *from, int count)
-{
-    if (mc_failed(m->ctx)) return false;
-    if (count > m->shape.sequences)
-        return !mc_fail(m->ctx, MC_ERR_STATE, "%s: %d sequences, there is room for %d", op, count,
-                        m->shape.sequences);
-    int32_t *input = mc_calloc((size_t)m->shape.sequences + 1, sizeof *input);
-    if (!input) return !mc_fail_nomem(m->ctx, op);
-    for (int i = 0; i < count; i++) input[i] = m->input[from[i]];
-    mc_free(m->input);
-    m->input = input;
-    m->used = count;
-    return true;
 }
