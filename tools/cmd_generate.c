@@ -14,6 +14,7 @@
 #include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
+#include "tools/running_batch.h"
 #include "tools/text.h"
 #include "tools/train_options.h"
 #include "tools/weights_option.h"
@@ -408,11 +409,72 @@ static bool answer_batch(generation *g, size_t first, size_t count, bool json)
     return good;
 }
 
+/* {"prompt": ..., "error": ...} for a prompt that can't be answered: the others are. */
+static bool print_error(const generation *g, const prompt *p, const char *error)
+{
+    if (g->silent) return true;
+    cJSON *json = cJSON_CreateObject();
+    bool good = json && cJSON_AddStringToObject(json, "prompt", p->text) &&
+                cJSON_AddStringToObject(json, "error", error);
+    char *line = good ? cJSON_PrintUnformatted(json) : NULL;
+    if (line) puts(line);
+    cJSON_free(line);
+    cJSON_Delete(json);
+    return line || fail("an answer", "out of memory");
+}
+
+/* Of a batch that prompts join and leave. */
+typedef struct running {
+    generation *g;
+    mc_stop *stops; /* (count) */
+    running_prompt *prompts;
+} running;
+
+static bool print_running(void *user, size_t number, const running_answer *got)
+{
+    const running *r = user;
+    const generation *g = r->g;
+    const prompt *p = &g->prompts[number];
+    answer a = {got->ids, got->count, (float)got->score, got->log_probs, NULL, 0};
+    char *plain = NULL;
+    if (got->error) return print_error(g, p, got->error);
+    if (g->tokenizer && !(plain = mc_stop_text(&r->stops[number], 0, a.ids, a.count, &a.size)))
+        return false;
+    a.plain = plain;
+    bool good = print_json(g, p, &a);
+    mc_string_free(plain);
+    fflush(stdout);
+    return good;
+}
+
+/* Answers all prompts, with the batch kept full. */
+static bool answer_running(generation *g)
+{
+    running r = {.g = g,
+                 .stops = calloc(g->count, sizeof *r.stops),
+                 .prompts = calloc(g->count, sizeof *r.prompts)};
+    bool good = (r.stops && r.prompts) || fail("the prompts", "out of memory");
+    for (size_t i = 0; good && i < g->count; i++) {
+        const prompt *p = &g->prompts[i];
+        r.stops[i] = answer_stop(&g->o->answer, g->tokenizer, &p->made.end);
+        r.prompts[i] = (running_prompt){p->ids, p->count, how_to_answer(g, &r.stops[i])};
+        r.prompts[i].how.first_prompt = (int64_t)i;
+    }
+    if (good)
+        good = running_batch_answer(g->model, r.prompts, g->count, (int)g->o->batch_size,
+                                    print_running, &r);
+    free(r.stops);
+    free(r.prompts);
+    return good;
+}
+
 static bool answer_all(generation *g)
 {
     bool json = g->o->json || g->o->log_probs || g->count > 1 || g->o->prompts_file ||
                 g->how.num_return_sequences > 1;
     if (!json && g->how.num_beams <= 1) return stream(g);
+    if (g->how.num_beams <= 1 && g->how.num_return_sequences <= 1 && g->count > 1)
+        return answer_running(g);
     size_t most = (size_t)g->o->batch_size;
     for (size_t first = 0; first < g->count; first += most) {
         size_t left = g->count - first;
@@ -461,7 +523,9 @@ static const char details[] =
     "One prompt is answered on stdout as its tokens come; several, those of a file, several\n"
     "answers to one, and with --json or --log-probs, as JSON Lines: an object an answer with\n"
     "\"prompt\", \"text\", \"ids\", \"tokens\" and \"score\", in the order of the prompts\n"
-    "(--prompt first). An empty prompt begins a new text. Unless it is said otherwise, here or in\n"
+    "(--prompt first), whose batch is kept full; one that can't be answered gets \"error\" "
+    "instead.\n"
+    "An empty prompt begins a new text. Unless it is said otherwise, here or in\n"
     "the model's generation_config.json, the most probable tokens are taken. An encoder-decoder\n"
     "reads the prompt and writes its answer, others go on with it. cpm2 fills in the blanks\n"
     "<s_0>, <s_1> ... of a prompt; one without gets <s_0> after it.\n\n"

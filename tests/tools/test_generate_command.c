@@ -120,6 +120,15 @@ static void test_batches(void **state)
     assert_string_equal(out, first);
     assert_int_equal(generate("--ids --prompts prompts --top-k 50 --seed 5 --max-new-tokens 5"), 0);
     assert_string_not_equal(out, first);
+    /* A prompt that is too long is one error among the answers. */
+    write_text(
+        temp_path(&folder, "long"),
+        "1 2 3\n1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n9\n");
+    assert_int_equal(generate("--ids --prompts long --max-new-tokens 5"), 0);
+    const char *error = strstr(out, "\"error\":");
+    assert_non_null(error);
+    assert_non_null(strstr(error, "38 tokens and 5 new ones, the model has 40 positions"));
+    assert_true(strstr(out, "\"1 2 3\"") < error && strstr(error, "{\"prompt\":\"9\",\"ids\""));
     assert_int_equal(generate("--ids --prompt 1 --num-beams 3 --dtype bf16 --max-new-tokens 3"), 0);
     assert_int_equal(strspn(out, "0123456789 "), strlen(out) - 1);
 }

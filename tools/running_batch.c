@@ -1,0 +1,88 @@
+#include "tools/running_batch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_room(running_answer *a)
+{
+    if (a->count < a->room) return true;
+    int room = 2 * a->room + 16;
+    int32_t *ids = realloc(a->ids, (size_t)room * sizeof *ids);
+    if (ids) a->ids = ids;
+    float *log_probs = realloc(a->log_probs, (size_t)room * sizeof *log_probs);
+    if (log_probs) a->log_probs = log_probs;
+    if (ids && log_probs) a->room = room;
+    return ids && log_probs;
+}
+
+/* Without memory the answer fails, as with what is wrong with its prompt. */
+static void got_token(void *user, const mc_answer_event *e)
+{
+    running_answer *a = user;
+    bool token = e->token >= 0, kept = !token || has_room(a);
+    if (token && kept) {
+        a->ids[a->count] = e->token;
+        a->log_probs[a->count++] = e->log_probability;
+        a->score += (double)e->log_probability;
+    }
+    if (!a->error && (!kept || e->state == MC_ANSWER_FAILED))
+        a->error = strdup(kept ? e->error : "out of memory");
+    a->done = e->state != MC_ANSWER_GOES_ON;
+}
+
+/* Tokens of the longest sequence that the prompts may become, at most the model's. */
+static int64_t longest_of(const mc_model *model, const running_prompt *prompts, size_t count)
+{
+    mc_model_shape shape = mc_model_get_shape(model);
+    int64_t longest = 1;
+    for (size_t i = 0; i < count; i++) {
+        const mc_generate_options *how = &prompts[i].how;
+        int64_t n = prompts[i].count, most = how->max_new_tokens;
+        int64_t all = most ? n + most : how->max_length > n ? how->max_length : n;
+        if (all > longest) longest = all;
+    }
+    const mc_soft_prompt_options *soft = mc_model_soft_prompt(model);
+    if (soft) longest += soft->tokens;
+    return shape.positions && longest > shape.positions ? 0 : longest;
+}
+
+/* Answers in order, as they are whole. */
+static bool run(mc_generator *g, running_answer *answers, size_t count, running_fn fn, void *user)
+{
+    size_t given = 0;
+    bool more = true, good = true;
+    while (good && given < count && more) {
+        more = mc_generator_step(g);
+        while (good && given < count && answers[given].done) {
+            good = fn(user, given, &answers[given]);
+            given++;
+        }
+    }
+    return good && given == count;
+}
+
+bool running_batch_answer(mc_model *model, const running_prompt *prompts, size_t count,
+                          int sequences, running_fn fn, void *user)
+{
+    enum { MOST = 4096 };
+    if (sequences > MOST) sequences = MOST;
+    if ((size_t)sequences > count) sequences = (int)count;
+    mc_generator_options o = {.sequences = sequences, .longest = longest_of(model, prompts, count)};
+    running_answer *answers = calloc(count + 1, sizeof *answers);
+    mc_generator *g = answers ? mc_model_generator_open(model, &o) : NULL;
+    bool good = g;
+    for (size_t i = 0; good && i < count; i++)
+        good = mc_generator_add(g, prompts[i].ids, prompts[i].count, &prompts[i].how, got_token,
+                                &answers[i]) > 0;
+    if (!answers || (g && !good)) fputs("error: the prompts: out of memory\n", stderr);
+    good = good && run(g, answers, count, fn, user);
+    mc_generator_free(g);
+    for (size_t i = 0; answers && i < count; i++) {
+        free(answers[i].ids);
+        free(answers[i].log_probs);
+        free(answers[i].error);
+    }
+    free(answers);
+    return good;
+}

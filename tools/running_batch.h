@@ -1,0 +1,29 @@
+/* Answers to many prompts by a batch that is kept full: when one ends, the next prompt joins. */
+#ifndef MC_TOOLS_RUNNING_BATCH_H
+#define MC_TOOLS_RUNNING_BATCH_H
+
+#include "core/modelcenter.h"
+
+typedef struct running_prompt {
+    const int32_t *ids;
+    int count;
+    mc_generate_options how;
+} running_prompt;
+
+typedef struct running_answer {
+    int32_t *ids;
+    float *log_probs;
+    int count, room;
+    double score;
+    bool done;
+    char *error; /* what was wrong with this prompt; NULL: it was answered */
+} running_answer;
+
+/* Called once for each answer, in the order of the prompts. False stops. */
+typedef bool (*running_fn)(void *user, size_t number, const running_answer *answer);
+
+/* At most `sequences` at once. False after an error, which is on stderr or on the context. */
+bool running_batch_answer(mc_model *model, const running_prompt *prompts, size_t count,
+                          int sequences, running_fn fn, void *user);
+
+#endif
