@@ -11,7 +11,8 @@
  * The rate is that of the steps alone: answers of NEW tokens and of NEW / 4 are timed by turns, and
  * the difference of the medians belongs to the difference in tokens. The limit reads, in each step,
  * the weights of the decoder and its head once, and the keys and values of every sequence, at their
- * mean length between the two; what an encoder computes once is not in it. */
+ * mean length between the two; what an encoder computes once is not in it. With beams the rate is
+ * that of rows, each a beam's token. */
 #include "core/modelcenter.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ typedef struct work {
     mc_context *ctx;
     mc_model *model;
     int batch, prompt, tokens, fewer; /* new tokens: of long and of short answers */
+    int rows;                         /* of a step: batch * beams */
     int32_t **prompts;
     int *lengths;
     mc_generate_options options;
@@ -74,7 +76,7 @@ static double cache_of(mc_model_shape s, const work *w)
     bool two = s.kind == MC_MODEL_ENCODER_DECODER;
     double layers = (double)(two ? s.decoder_layers : s.layers),
            mean = w->prompt + 0.5 * (w->tokens + w->fewer);
-    return 2 * layers * (double)(s.heads * s.head_dim) * mean * w->batch;
+    return 2 * layers * (double)(s.heads * s.head_dim) * mean * w->rows;
 }
 
 /* Seconds for answers of so many tokens. */
@@ -137,6 +139,7 @@ int main(int argc, char **argv)
                                       .sample = atoi(option(argc, argv, "sample", "0")),
                                       .num_beams = atoi(option(argc, argv, "beams", "1"))};
     if (w.options.sample) w.options.top_k = 40;
+    w.rows = w.batch * (w.options.num_beams > 1 ? w.options.num_beams : 1);
     make(&w, argc, argv);
     double longer[MOST_ROUNDS], shorter[MOST_ROUNDS];
     timed(&w, w.fewer); /* products are tuned */
@@ -149,14 +152,14 @@ int main(int argc, char **argv)
     double size = dtype_of(option(argc, argv, "dtype", "f32")) == MC_F32 ? 4 : 2;
     const char *weights = option(argc, argv, "weights", "");
     double bytes = size * cache_of(s, &w) + (format_of(weights) ? 1 : size) * weights_of(s);
-    double limit = w.batch * atof(option(argc, argv, "bandwidth", "4.24e12")) / bytes;
+    double limit = w.rows * atof(option(argc, argv, "bandwidth", "4.24e12")) / bytes;
     double seconds = median(longer, rounds) - median(shorter, rounds);
-    double rate = w.batch * (w.tokens - w.fewer) / seconds;
+    double rate = w.rows * (w.tokens - w.fewer) / seconds;
     printf("result family=%s config=%s batch=%d prompt=%d new=%d weights=%s ms_a_step=%.4f "
            "tokens_per_s=%.1f "
            "limit=%.0f share=%.3f gb_a_step=%.3f peak_gib=%.2f model_gib=%.2f\n",
            argv[1], argv[2], w.batch, w.prompt, w.tokens,
-           format_of(weights) ? weights : option(argc, argv, "dtype", "f32"), 1e3 * w.batch / rate,
+           format_of(weights) ? weights : option(argc, argv, "dtype", "f32"), 1e3 * w.rows / rate,
            rate, limit, rate / limit, 1e-9 * bytes, (double)mc_memory(w.ctx).peak / (1 << 30),
            (double)mc_memory(w.ctx).in_use / (1 << 30));
     for (int i = 0; i < w.batch; i++) free(w.prompts[i]);
