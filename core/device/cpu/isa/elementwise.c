@@ -112,14 +112,24 @@ static void bias_activation_chunk(mc_chunk k, mc_matrix x, mc_matrix bias, mc_ac
     mc_write_end(y, y_at, k.n, out);
 }
 
+typedef struct bias_call {
+    mc_chunks chunks;
+    mc_matrix x, bias, y;
+    mc_activation activation;
+} bias_call;
+
+static void bias_item(void *call, int64_t item, int thread)
+{
+    const bias_call *b = call;
+    (void)thread;
+    bias_activation_chunk(mc_chunk_at(b->chunks, item), b->x, b->bias, b->activation, b->y);
+}
+
 mc_status MC_K(bias_activation)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                 mc_matrix bias, mc_activation activation, mc_matrix y)
 {
-    (void)d;
-    mc_chunks c = mc_chunks_of(rows, columns);
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t i = 0; i < c.count; i++)
-        bias_activation_chunk(mc_chunk_at(c, i), x, bias, activation, y);
+    bias_call b = {mc_chunks_of(rows, columns), x, bias, y, activation};
+    mc_run(d, mc_threads_for(rows * columns), b.chunks.count, bias_item, &b);
     return MC_OK;
 }
 

@@ -1,27 +1,39 @@
 /* Rows by index: embedding lookup, its gradient, gathering, scattering. */
 #include "core/device/cpu/isa/convert_internal.h"
 
+typedef struct lookup {
+    mc_chunks chunks;
+    int tables;
+    const mc_matrix *table;
+    const int32_t *const *index;
+    float scale;
+    mc_matrix y;
+} lookup;
+
+static void lookup_item(void *call, int64_t item, int thread)
+{
+    const lookup *l = call;
+    mc_chunk k = mc_chunk_at(l->chunks, item);
+    float sum[MC_CHUNK], buffer[MC_CHUNK], scale = l->scale;
+    (void)thread;
+    memset(sum, 0, (size_t)k.n * sizeof *sum);
+    for (int t = 0; t < l->tables; t++) {
+        int64_t at = l->index[t][k.row] * l->table[t].stride + k.column;
+        const float *from = mc_read(l->table[t], at, k.n, buffer);
+#pragma omp simd
+        for (int j = 0; j < k.n; j++) sum[j] += from[j];
+    }
+#pragma omp simd
+    for (int j = 0; j < k.n; j++) sum[j] *= scale;
+    mc_write(l->y, k.row * l->y.stride + k.column, k.n, sum, false);
+}
+
 mc_status MC_K(embedding)(mc_device *d, int64_t rows, int64_t columns, int tables,
                           const mc_matrix *table, const int32_t *const *index, float scale,
                           mc_matrix y)
 {
-    (void)d;
-    mc_chunks c = mc_chunks_of(rows, columns);
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t i = 0; i < c.count; i++) {
-        mc_chunk k = mc_chunk_at(c, i);
-        float sum[MC_CHUNK], buffer[MC_CHUNK];
-        memset(sum, 0, (size_t)k.n * sizeof *sum);
-        for (int t = 0; t < tables; t++) {
-            int64_t at = index[t][k.row] * table[t].stride + k.column;
-            const float *from = mc_read(table[t], at, k.n, buffer);
-#pragma omp simd
-            for (int j = 0; j < k.n; j++) sum[j] += from[j];
-        }
-#pragma omp simd
-        for (int j = 0; j < k.n; j++) sum[j] *= scale;
-        mc_write(y, k.row * y.stride + k.column, k.n, sum, false);
-    }
+    lookup l = {mc_chunks_of(rows, columns), tables, table, index, scale, y};
+    mc_run(d, mc_threads_for(rows * columns), l.chunks.count, lookup_item, &l);
     return MC_OK;
 }
 

@@ -112,6 +112,29 @@ static void norm_row(const norm_call *c, int64_t row, const float *s, float mean
     }
 }
 
+typedef struct rows_call {
+    const norm_call *c;
+    int64_t wide; /* floats of a thread's buffer */
+    float *buffers, *mean, *rstd;
+} rows_call;
+
+static void norm_item(void *call, int64_t row, int thread)
+{
+    const rows_call *k = call;
+    float m, r;
+    const float *sum = residual_row(k->c, row, k->buffers + k->wide * thread);
+    row_statistics(k->c, sum, &m, &r);
+    if (k->mean && !k->c->rms) k->mean[row] = m;
+    if (k->rstd) k->rstd[row] = r;
+    norm_row(k->c, row, sum, m, r);
+}
+
+static void sum_item(void *call, int64_t row, int thread)
+{
+    const rows_call *k = call;
+    residual_row(k->c, row, k->buffers + k->wide * thread);
+}
+
 mc_status MC_K(residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
                               mc_dropout_mask dropout, mc_matrix weight, mc_matrix bias, float eps,
                               mc_matrix s, mc_matrix y, float *mean, float *rstd)
@@ -125,20 +148,13 @@ mc_status MC_K(residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_ma
                    .dropout = dropout,
                    .eps = eps,
                    .rms = !bias.data};
-    int64_t wide = mc_round_up(columns, 16), size = 2 * columns + 16 + wide * omp_get_max_threads();
+    int threads = mc_threads_for(rows * columns);
+    int64_t wide = mc_round_up(columns, 16), size = 2 * columns + 16 + wide * threads;
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
     norm_weights(&c, weight, bias, scratch);
-    float *buffers = scratch + mc_round_up(2 * columns, 16);
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t row = 0; row < rows; row++) {
-        float m, r;
-        const float *sum = residual_row(&c, row, buffers + wide * omp_get_thread_num());
-        row_statistics(&c, sum, &m, &r);
-        if (mean && !c.rms) mean[row] = m;
-        if (rstd) rstd[row] = r;
-        norm_row(&c, row, sum, m, r);
-    }
+    rows_call call = {&c, wide, scratch + mc_round_up(2 * columns, 16), mean, rstd};
+    mc_run(d, threads, rows, norm_item, &call);
     mc_scratch_free(d, scratch, size);
     return MC_OK;
 }
@@ -148,12 +164,12 @@ mc_status MC_K(residual_sum)(mc_device *d, int64_t rows, int64_t columns, mc_mat
 {
     if (rows == 0 || columns == 0) return MC_OK;
     norm_call c = {.columns = columns, .x = x, .f = f, .s = s, .dropout = dropout};
-    int64_t wide = mc_round_up(columns, 16), size = wide * omp_get_max_threads();
+    int threads = mc_threads_for(rows * columns);
+    int64_t wide = mc_round_up(columns, 16), size = wide * threads;
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t row = 0; row < rows; row++)
-        residual_row(&c, row, scratch + wide * omp_get_thread_num());
+    rows_call call = {&c, wide, scratch, NULL, NULL};
+    mc_run(d, threads, rows, sum_item, &call);
     mc_scratch_free(d, scratch, size);
     return MC_OK;
 }
