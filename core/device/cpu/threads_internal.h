@@ -1,7 +1,7 @@
 /* Threads for a device's kernels that sleep between two calls.
  *
  * OpenMP's threads spin for milliseconds after each parallel loop. The loops of a decoder's step
- * are shorter than that, so a process that generates one token after the other would keep all of its
+ * are shorter than that, so a process that generates token after token would keep all of its
  * processors busy, mostly with waiting, and on a loaded machine each loop would wait for threads
  * that have no processor. Here a thread that finds no work sleeps after a few microseconds. Work is
  * divided into items that threads take one by one, and the caller takes part: it waits for items

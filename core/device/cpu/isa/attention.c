@@ -373,7 +373,7 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
     tasks_call k = {c, backward, run, each, .size = workspace_init(&w, c, backward, NULL)};
     k.scratch = mc_scratch_new(d, k.size * threads);
     if (!k.scratch) return MC_ERR_NOMEM;
-    mc_run(d, (int)threads, tasks, run_item, &k);
+    mc_run(d, backward ? INT64_MAX : queries->total, (int)threads, tasks, run_item, &k);
     mc_scratch_free(d, k.scratch, k.size * threads);
     return MC_OK;
 }
@@ -519,7 +519,7 @@ mc_status MC_K(attention_cached)(mc_device *d, const mc_cached_attention *c, mc_
         c, wide, 3 * wide + mc_round_up(c->longest, 16), {q, k, v, out}, .scratch = NULL};
     call.scratch = mc_scratch_new(d, call.each * threads);
     if (!call.scratch) return MC_ERR_NOMEM;
-    mc_run(d, (int)threads, tasks, cached_item, &call);
+    mc_run(d, c->sequences, (int)threads, tasks, cached_item, &call);
     mc_scratch_free(d, call.scratch, call.each * threads);
     return MC_OK;
 }

@@ -13,31 +13,45 @@ static void choose_row(const mc_choose_call *c, mc_matrix logits, int64_t row, f
     mc_choose_note(c, row, chosen);
 }
 
+typedef struct rows_call {
+    const void *call; /* mc_choose_call or mc_best_call */
+    mc_matrix logits;
+    int64_t each; /* floats of a thread's scratch memory */
+    float *scratch;
+} rows_call;
+
+static mc_status run_rows(mc_device *d, int64_t rows, rows_call k, mc_item_work work)
+{
+    if (rows == 0) return MC_OK;
+    int64_t threads = mc_min_i64(mc_threads_for(rows * k.each), rows);
+    k.scratch = mc_scratch_new(d, k.each * threads);
+    if (!k.scratch) return MC_ERR_NOMEM;
+    mc_run(d, rows, (int)threads, rows, work, &k);
+    mc_scratch_free(d, k.scratch, k.each * threads);
+    return MC_OK;
+}
+
+static void best_item(void *call, int64_t row, int thread)
+{
+    const rows_call *k = call;
+    const mc_best_call *c = k->call;
+    float *x = k->scratch + k->each * thread;
+    mc_convert_in(k->logits.data, k->logits.dtype, row * k->logits.stride, c->vocab, x);
+    mc_find_best(c, row, x);
+}
+
 mc_status MC_K(best_tokens)(mc_device *d, const mc_best_call *c, mc_matrix logits)
 {
-    if (c->rows == 0) return MC_OK;
-    int64_t threads = mc_min_i64(omp_get_max_threads(), c->rows);
-    float *scratch = mc_scratch_new(d, c->vocab * threads);
-    if (!scratch) return MC_ERR_NOMEM;
-#pragma omp parallel for schedule(static) num_threads((int)threads)
-    for (int64_t row = 0; row < c->rows; row++) {
-        float *x = scratch + c->vocab * omp_get_thread_num();
-        mc_convert_in(logits.data, logits.dtype, row * logits.stride, c->vocab, x);
-        mc_find_best(c, row, x);
-    }
-    mc_scratch_free(d, scratch, c->vocab * threads);
-    return MC_OK;
+    return run_rows(d, c->rows, (rows_call){c, logits, c->vocab, NULL}, best_item);
+}
+
+static void choose_item(void *call, int64_t row, int thread)
+{
+    const rows_call *k = call;
+    choose_row(k->call, k->logits, row, k->scratch + k->each * thread);
 }
 
 mc_status MC_K(choose_tokens)(mc_device *d, const mc_choose_call *c, mc_matrix logits)
 {
-    if (c->rows == 0) return MC_OK;
-    int64_t threads = mc_min_i64(omp_get_max_threads(), c->rows), each = 2 * c->vocab;
-    float *scratch = mc_scratch_new(d, each * threads);
-    if (!scratch) return MC_ERR_NOMEM;
-#pragma omp parallel for schedule(static) num_threads((int)threads)
-    for (int64_t row = 0; row < c->rows; row++)
-        choose_row(c, logits, row, scratch + each * omp_get_thread_num());
-    mc_scratch_free(d, scratch, each * threads);
-    return MC_OK;
+    return run_rows(d, c->rows, (rows_call){c, logits, 2 * c->vocab, NULL}, choose_item);
 }

@@ -129,7 +129,7 @@ mc_status MC_K(bias_activation)(mc_device *d, int64_t rows, int64_t columns, mc_
                                 mc_matrix bias, mc_activation activation, mc_matrix y)
 {
     bias_call b = {mc_chunks_of(rows, columns), x, bias, y, activation};
-    mc_run(d, mc_threads_for(rows * columns), b.chunks.count, bias_item, &b);
+    mc_run(d, rows, mc_threads_for(rows * columns), b.chunks.count, bias_item, &b);
     return MC_OK;
 }
 

@@ -33,7 +33,7 @@ mc_status MC_K(embedding)(mc_device *d, int64_t rows, int64_t columns, int table
                           mc_matrix y)
 {
     lookup l = {mc_chunks_of(rows, columns), tables, table, index, scale, y};
-    mc_run(d, mc_threads_for(rows * columns), l.chunks.count, lookup_item, &l);
+    mc_run(d, rows, mc_threads_for(rows * columns), l.chunks.count, lookup_item, &l);
     return MC_OK;
 }
 

@@ -148,7 +148,7 @@ mc_status MC_K(few_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float al
     int64_t size = b.dtype == MC_F16 ? threads * k : 0;
     if (size && !(f.buffers = mc_scratch_new(d, size))) return MC_ERR_NOMEM;
     f.item = columns_of_item(&f, threads);
-    mc_run(d, threads, (n + f.item - 1) / f.item, stream_item, &f);
+    mc_run(d, m, threads, (n + f.item - 1) / f.item, stream_item, &f);
     if (size) mc_scratch_free(d, f.buffers, size);
     return MC_OK;
 }

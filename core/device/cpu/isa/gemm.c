@@ -15,26 +15,46 @@ typedef struct gemm_call {
     float alpha, beta;
 } gemm_call;
 
-/* to (rows, columns) = rows of x from (row, column), contiguous. */
+/* to (rows, columns) = rows of x from (row, column), contiguous. Few rows on one thread: see mc_run.
+ */
 static void convert_block(mc_matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns,
                           float *to)
 {
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    bool parallel = rows > MC_SOME_ROWS && rows * columns > MC_SERIAL;
+#pragma omp parallel for schedule(static) if (parallel)
     for (int64_t i = 0; i < rows; i++)
         mc_convert_in(x.data, x.dtype, (row + i) * x.stride + column, columns, to + i * columns);
 }
 
-/* C from (row, column) [+]= sums (rows, columns). */
-static void store_block(const float *sums, mc_matrix c, int64_t row, int64_t column, int64_t rows,
-                        int64_t columns, bool accumulate)
+typedef struct store_call {
+    const float *sums;
+    mc_chunks chunks;
+    mc_matrix c;
+    bool accumulate;
+} store_call;
+
+static void store_item(void *call, int64_t item, int thread)
 {
-    mc_chunks chunks = mc_chunks_of(rows, columns);
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t i = 0; i < chunks.count; i++) {
-        mc_chunk k = mc_chunk_at(chunks, i);
-        mc_write(c, (row + k.row) * c.stride + column + k.column, k.n,
-                 sums + k.row * columns + k.column, accumulate);
-    }
+    const store_call *s = call;
+    mc_chunk k = mc_chunk_at(s->chunks, item);
+    (void)thread;
+    mc_write(s->c, k.row * s->c.stride + k.column, k.n,
+             s->sums + k.row * s->chunks.columns + k.column, s->accumulate);
+}
+
+static mc_matrix step_matrix(mc_matrix x, int64_t elements)
+{
+    x.data = (char *)x.data + (size_t)elements * mc_dtype_size(x.dtype);
+    return x;
+}
+
+/* C from (row, column) [+]= sums (rows, columns). */
+static void store_block(mc_device *d, const float *sums, mc_matrix c, int64_t row, int64_t column,
+                        int64_t rows, int64_t columns, bool accumulate)
+{
+    store_call s = {sums, mc_chunks_of(rows, columns), step_matrix(c, row * c.stride + column),
+                    accumulate};
+    mc_run(d, rows, mc_threads_for(rows * columns), s.chunks.count, store_item, &s);
 }
 
 /* A block of an operand as f32 with its row stride: in place, or converted into scratch. `outer` is
@@ -55,8 +75,8 @@ static const float *operand(mc_matrix x, bool outer_is_column, int64_t outer, in
 }
 
 /* Rows i .. i + m and columns j .. j + n of C. `a` is the block of A, prepared by the caller. */
-static void multiply_block(const gemm_call *g, const float *a, int64_t lda, int64_t i, int64_t m,
-                           int64_t j, int64_t n, float *b_scratch, float *c_scratch)
+static void multiply_block(mc_device *d, const gemm_call *g, const float *a, int64_t lda, int64_t i,
+                           int64_t m, int64_t j, int64_t n, float *b_scratch, float *c_scratch)
 {
     int64_t ldb;
     const float *b = operand(g->b, !g->transpose_b, j, n, g->k, b_scratch, &ldb);
@@ -65,7 +85,7 @@ static void multiply_block(const gemm_call *g, const float *a, int64_t lda, int6
     int64_t ldc = direct && g->c.stride > n ? g->c.stride : n;
     g->sgemm(g->transpose_a, g->transpose_b, m, n, g->k, g->alpha, a, lda, b, ldb,
              direct ? g->beta : 0.0f, c, ldc);
-    if (!direct) store_block(c, g->c, i, j, m, n, g->beta != 0.0f);
+    if (!direct) store_block(d, c, g->c, i, j, m, n, g->beta != 0.0f);
 }
 
 /* How many of `count` rows or columns go into a block when each has `size` elements. */
@@ -90,7 +110,7 @@ static mc_status gemm_blocks(mc_device *d, const gemm_call *g)
         int64_t lda, m = mc_min_i64(mb, g->m - i);
         const float *a = operand(g->a, g->transpose_a, i, m, g->k, scratch, &lda);
         for (int64_t j = 0; j < g->n; j += nb)
-            multiply_block(g, a, lda, i, m, j, mc_min_i64(nb, g->n - j), scratch + a_size,
+            multiply_block(d, g, a, lda, i, m, j, mc_min_i64(nb, g->n - j), scratch + a_size,
                            scratch + a_size + b_size);
     }
     mc_scratch_free(d, scratch, size);
@@ -110,7 +130,7 @@ static mc_status gemm_few_rows(mc_device *d, const gemm_call *g)
     mc_status status = (g->m <= MC_FEW_ROWS ? MC_K(few_rows) : MC_K(some_rows))(
         d, g->m, g->n, g->k, g->alpha, a, lda, g->b, whole_c ? g->beta : 0, c,
         whole_c ? g->c.stride : g->n);
-    if (!status && !whole_c) store_block(c, g->c, 0, 0, g->m, g->n, g->beta != 0.0f);
+    if (!status && !whole_c) store_block(d, c, g->c, 0, 0, g->m, g->n, g->beta != 0.0f);
     if (scratch) mc_scratch_free(d, scratch, size);
     return status;
 }
@@ -137,12 +157,6 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
     g.sgemm(transpose_a, transpose_b, m, n, k, alpha, as, lda, bs, ldb, beta, c.data,
             c.stride > n ? c.stride : n);
     return MC_OK;
-}
-
-static mc_matrix step_matrix(mc_matrix x, int64_t elements)
-{
-    x.data = (char *)x.data + (size_t)elements * mc_dtype_size(x.dtype);
-    return x;
 }
 
 /* Below this many multiplications a product is faster on one thread: then threads take products. */

@@ -40,16 +40,28 @@ mc_status MC_K(some_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float a
  * some ten thousand of them. */
 enum { MC_SERIAL = 32768 };
 
+static inline int64_t mc_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /* Threads for so many element operations, which is what the caller's OpenMP loops would have. */
 static inline int mc_threads_for(int64_t operations)
 {
     return operations > MC_SERIAL && !omp_in_parallel() ? omp_get_max_threads() : 1;
 }
 
-/* mc_threads_run on the device's threads. */
-static inline void mc_run(mc_device *d, int threads, int64_t count, mc_item_work work, void *call)
+/* Does items 0 .. count on up to `threads` threads. Calls of up to MC_SOME_ROWS rows run on the
+ * device's threads, as the products beside them do. Larger ones run on OpenMP's, which the library
+ * behind sgemm uses: threads of both kinds would take each other's processors, since OpenMP's
+ * spin. */
+static inline void mc_run(mc_device *d, int64_t rows, int threads, int64_t count, mc_item_work work,
+                          void *call)
 {
-    mc_threads_run(((mc_cpu_device *)d)->threads, threads, count, work, call);
+    if (rows <= MC_SOME_ROWS) {
+        mc_threads_run(((mc_cpu_device *)d)->threads, threads, count, work, call);
+        return;
+    }
+    int chunk = (int)mc_min_i64(count / (16 * (int64_t)threads) + 1, 1 << 20);
+#pragma omp parallel for schedule(dynamic, chunk) num_threads(threads)
+    for (int64_t i = 0; i < count; i++) work(call, i, omp_get_thread_num());
 }
 
 /* Loops work on chunks of this many elements of a row, small enough for buffers on the stack. */
@@ -77,7 +89,6 @@ static inline mc_chunk mc_chunk_at(mc_chunks c, int64_t i)
     return (mc_chunk){.row = row, .column = column, .n = (int)(left < MC_CHUNK ? left : MC_CHUNK)};
 }
 
-static inline int64_t mc_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t mc_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* Scratch memory of the device: `count` floats, aligned to 64 bytes. */

@@ -154,7 +154,7 @@ mc_status MC_K(residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_ma
     if (!scratch) return MC_ERR_NOMEM;
     norm_weights(&c, weight, bias, scratch);
     rows_call call = {&c, wide, scratch + mc_round_up(2 * columns, 16), mean, rstd};
-    mc_run(d, threads, rows, norm_item, &call);
+    mc_run(d, rows, threads, rows, norm_item, &call);
     mc_scratch_free(d, scratch, size);
     return MC_OK;
 }
@@ -169,7 +169,7 @@ mc_status MC_K(residual_sum)(mc_device *d, int64_t rows, int64_t columns, mc_mat
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
     rows_call call = {&c, wide, scratch, NULL, NULL};
-    mc_run(d, threads, rows, sum_item, &call);
+    mc_run(d, rows, threads, rows, sum_item, &call);
     mc_scratch_free(d, scratch, size);
     return MC_OK;
 }

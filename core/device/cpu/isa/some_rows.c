@@ -21,8 +21,8 @@ typedef struct some_rows {
     int64_t ldc;
 } some_rows;
 
-/* panel (depth, MC_PANEL) = B's rows j .. and elements p .. p + depth, transposed. What is not whole
- * vectors in f32 is converted first. */
+/* panel (depth, MC_PANEL) = B's rows j .. and elements p .. p + depth, transposed. What is not
+ * whole vectors in f32 is converted first. */
 static void pack(const some_rows *s, int64_t j, int64_t p, int64_t depth, float *panel)
 {
     float converted[MC_PANEL * DEPTH];
@@ -101,6 +101,6 @@ mc_status MC_K(some_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float a
                           int64_t ldc)
 {
     some_rows s = {m, n, k, alpha, beta, a, lda, b, c, ldc};
-    mc_run(d, mc_threads_for(m * n * k), (n + MC_PANEL - 1) / MC_PANEL, multiply_item, &s);
+    mc_run(d, m, mc_threads_for(m * n * k), (n + MC_PANEL - 1) / MC_PANEL, multiply_item, &s);
     return MC_OK;
 }
