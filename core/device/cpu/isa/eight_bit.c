@@ -287,7 +287,7 @@ static void multiply_few(mc_device *d, const product *p, float alpha, mc_matrix8
                    .y = p->y.data,
                    .y_stride = p->y.stride,
                    .item = columns_of_item(&q, threads)};
-    mc_run(d, threads, (q.rows + f.item - 1) / f.item, few_item, &f);
+    mc_run(d, p->rows, threads, (q.rows + f.item - 1) / f.item, few_item, &f);
 }
 
 /* Columns j .. j + n, by the library. */

@@ -15,7 +15,7 @@ typedef struct gemm_call {
     float alpha, beta;
 } gemm_call;
 
-/* to (rows, columns) = rows of x from (row, column), contiguous. Few rows on one thread: see mc_run.
+/* to (rows, columns) = rows of x from (row, column), contiguous. Few rows on one thread: see mc_run
  */
 static void convert_block(mc_matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns,
                           float *to)
