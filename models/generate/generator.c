@@ -57,8 +57,8 @@ struct mc_batch {
     int64_t ids;
     bool closed;
     /* of the thread that runs the steps */
-    mc_chooser chooser; /* of steps: chosen (KEPT, sequences) */
-    mc_chosen *chosen;  /* pinned: (KEPT + 1, sequences); the last for first tokens */
+    mc_chooser chooser; /* of steps */
+    mc_chosen *chosen;  /* pinned: (KEPT + GROUPS, sequences): of steps, then first tokens */
     size_t chosen_bytes;
     uint32_t *seen;       /* of one prompt */
     group groups[GROUPS]; /* the oldest first */
@@ -138,7 +138,7 @@ static bool make_chooser(struct mc_batch *b)
     c->seen_bytes = n * words * sizeof(uint32_t);
     c->rules_bytes = n * sizeof(mc_answer_rules);
     c->eos_bytes = n * MOST_EOS * sizeof(int32_t);
-    c->chosen_bytes = (KEPT + 1) * n * sizeof(mc_chosen);
+    c->chosen_bytes = (KEPT + GROUPS) * n * sizeof(mc_chosen);
     bool good = make_rows(b) && (c->seen = d->alloc(d, c->seen_bytes)) &&
                 (c->rules = d->alloc(d, c->rules_bytes)) && (c->eos = d->alloc(d, c->eos_bytes)) &&
                 (c->chosen = d->alloc(d, c->chosen_bytes)) &&
@@ -550,13 +550,16 @@ static void add_group(struct mc_batch *b, group added, int first, int count)
     b->groups[b->group_count++] = added;
 }
 
+/* The line of first tokens that a group of prompts has for itself while it is on its way. */
+static int first_line(int64_t number) { return KEPT + (int)(number % GROUPS); }
+
 static bool launch_prompts(struct mc_batch *b)
 {
     if (!collect(b)) return false;
     if (!b->joining_count) return true;
     mc_chooser first = b->chooser;
     first.call.kept = 1;
-    first.call.chosen += KEPT * (int64_t)b->options.sequences;
+    first.call.chosen += first_line(b->group_number) * (int64_t)b->options.sequences;
     for (int i = 0; i < b->joining_count; i++) {
         job *j = b->rows[b->joining[i]];
         j->joined = b->tick;
@@ -566,7 +569,7 @@ static bool launch_prompts(struct mc_batch *b)
     if (!pack(b) || !mc_batch_model_prompts(b->model, b->prompt_ids, b->prompt_lengths, b->joining,
                                             b->joining_count, &first))
         return false;
-    add_group(b, (group){.prompts = true}, KEPT, 1);
+    add_group(b, (group){.prompts = true}, first_line(b->group_number), 1);
     return true;
 }
 
@@ -677,7 +680,7 @@ static bool take_group(struct mc_batch *b)
     if (!d->wait(d, taken.ticket))
         return !mc_fail(b->g->ctx, MC_ERR_DEVICE, "generation with %s: %s", b->decoder.model,
                         d->failure);
-    const mc_chosen *first = b->chosen + KEPT * b->options.sequences;
+    const mc_chosen *first = b->chosen + first_line(taken.number) * b->options.sequences;
     for (int i = 0; taken.prompts && i < b->options.sequences; i++)
         if (b->rows[i] && b->rows[i]->group == taken.number) take_token(b, i, first[i]);
     for (uint32_t tick = taken.first; !taken.prompts && tick != taken.end; tick++)

@@ -127,7 +127,7 @@ static void test_joining(void **state)
 /* ---- threads
  * --------------------------------------------------------------------------------- */
 
-enum { THREADS = 4, ROUNDS = 6 };
+enum { THREADS = 3, ROUNDS = 2 };
 
 typedef struct client {
     mc_generator *g;
