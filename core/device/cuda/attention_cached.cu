@@ -13,8 +13,9 @@
 namespace
 {
 
-constexpr int WARPS = 8, THREADS = WARPS * 32;
+constexpr int WARPS = 8, MOST_WARPS = 16; /* MOST_WARPS: of a block where there are few of them */
 constexpr int MOST_PARTS = 8, LEAST_PART = 128; /* keys */
+constexpr int MOST_KEYS = 4;                    /* that a thread has under way */
 constexpr int MOST_TASKS = 16384;               /* (sequence, head) pairs whose keys are split */
 
 /* Blocks of each task that have ended; 0 between launches. */
@@ -44,7 +45,7 @@ struct place {
 __device__ place place_of(const call &c, int64_t item)
 {
     int part = (int)(item % c.parts), head = (int)(item / c.parts % c.heads),
-        groups = THREADS / c.lanes;
+        groups = (int)blockDim.x / c.lanes;
     place p;
     p.sequence = item / c.parts / c.heads;
     int length = c.lengths[p.sequence];
@@ -82,7 +83,7 @@ template <int N> struct softmax {
 
 /* Keys and values that a thread has under way: STRIP keys, PIECES chunks of each. */
 template <class T, int PIECES> struct strip {
-    static constexpr int WIDTH = mc_width<T>, STRIP = PIECES == 1 ? 4 : PIECES == 2 ? 2 : 1;
+    static constexpr int WIDTH = mc_width<T>, STRIP = PIECES == 1 ? MOST_KEYS : PIECES == 2 ? 2 : 1;
     mc_bits k[STRIP][PIECES], v[STRIP][PIECES];
 
     /* Those of the cache, or the new token's, which goes to the cache then. */
@@ -91,7 +92,7 @@ template <class T, int PIECES> struct strip {
         int lane = (int)threadIdx.x % c.lanes, group = (int)threadIdx.x / c.lanes;
 #pragma unroll
         for (int t = 0; t < STRIP; t++) {
-            int key = first + t * (THREADS / c.lanes) + group;
+            int key = first + t * ((int)blockDim.x / c.lanes) + group;
             if ((key == p.fresh) != fresh) continue;
             int64_t row = key < p.keys ? row_of(c, p, key) : 0;
 #pragma unroll
@@ -123,7 +124,7 @@ __device__ void attend_strip(const call &c, const place &p, const strip<T, PIECE
     float score[STRIP], most = s.largest, y[WIDTH];
 #pragma unroll
     for (int t = 0; t < STRIP; t++) {
-        int key = first + t * (THREADS / c.lanes) + group;
+        int key = first + t * ((int)blockDim.x / c.lanes) + group;
         float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < PIECES; j++) {
@@ -172,7 +173,7 @@ __device__ softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place 
         mc_load<T>(c.q, p.sequence * c.q.stride + p.column + i, min(c.head_dim - i, WIDTH), q[j]);
     }
     x.fetch(c, p, 0, true);
-    int step = THREADS / c.lanes * strip<T, PIECES>::STRIP;
+    int step = (int)blockDim.x / c.lanes * strip<T, PIECES>::STRIP;
     for (int first = 0; first < p.keys; first += step) {
         if (first) {
             x.fetch(c, p, first, false);
@@ -242,10 +243,10 @@ __device__ bool comes_last(const call &c, int64_t task)
     return last;
 }
 
-template <class T, int PIECES>
-__global__ void __launch_bounds__(THREADS) attend(const __grid_constant__ call c)
+template <class T, int PIECES, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32) attend(const __grid_constant__ call c)
 {
-    constexpr int WIDTH = mc_width<T>, N = PIECES * WIDTH;
+    constexpr int WIDTH = mc_width<T>, N = PIECES * WIDTH, THREADS = WARPS * 32;
     __shared__ float largest[WARPS], sums[WARPS], values[WARPS * 32 * N];
     int64_t item = blockIdx.x, task = item / c.parts;
     place p = place_of(c, item);
@@ -283,16 +284,17 @@ __global__ void __launch_bounds__(THREADS) attend(const __grid_constant__ call c
     }
 }
 
-template <class T> mc_status launch(mc_device *d, const call &c, int64_t items)
+template <class T> mc_status launch(mc_device *d, const call &c, int64_t items, int warps)
 {
     int pieces = (int)mc_ceil_div(c.head_dim, c.lanes * mc_width<T>);
     if (pieces > 4)
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "attention_cached: heads of %d, at most %d",
                             c.head_dim, 4 * 32 * mc_width<T>);
-    void (*kernel)(const call) = pieces == 1   ? attend<T, 1>
-                                 : pieces == 2 ? attend<T, 2>
-                                               : attend<T, 4>;
-    MC_LAUNCH_EARLY(d, kernel, (unsigned)items, THREADS, 0, c);
+    void (*kernel)(const call) = warps == MOST_WARPS ? attend<T, 1, MOST_WARPS>
+                                 : pieces == 1       ? attend<T, 1, WARPS>
+                                 : pieces == 2       ? attend<T, 2, WARPS>
+                                                     : attend<T, 4, WARPS>;
+    MC_LAUNCH_EARLY(d, kernel, (unsigned)items, (unsigned)warps * 32, 0, c);
     return mc_cuda_launched(d, "attention_cached");
 }
 
@@ -303,11 +305,12 @@ int lanes_for(int head_dim, int width)
     return lanes;
 }
 
-/* So many that each multiprocessor has two blocks, of enough keys to be worth it. */
-int parts_for(mc_device *d, int64_t tasks, int64_t longest)
+/* So many that each multiprocessor has two blocks, of enough keys to be worth it. To join parts takes
+ * about as long as a large block takes for four times the keys that it has under way. */
+int parts_for(mc_device *d, int64_t tasks, int64_t longest, int64_t least)
 {
     int64_t wanted = 2 * mc_cuda_of(d)->multiprocessors / tasks,
-            most = mc_least(MOST_PARTS, mc_ceil_div(longest, LEAST_PART));
+            most = mc_least(MOST_PARTS, mc_ceil_div(longest, least));
     return tasks > MOST_TASKS ? 1 : (int)mc_most(1, mc_least(wanted, most));
 }
 
@@ -336,7 +339,10 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.heads = shape->heads;
     c.head_dim = head_dim;
     c.lanes = lanes_for(head_dim, width);
-    c.parts = parts_for(d, tasks, shape->longest);
+    bool few = tasks <= mc_cuda_of(d)->multiprocessors && head_dim <= 32 * width;
+    int warps = few ? MOST_WARPS : WARPS;
+    int64_t least = few ? 4 * MOST_KEYS * MOST_WARPS * 32 / c.lanes : LEAST_PART;
+    c.parts = parts_for(d, tasks, shape->longest, least);
     c.capacity = shape->capacity;
     c.scale = shape->scale;
     c.q = view_of(q, shape->sequences);
@@ -355,7 +361,7 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
         c.sums = c.largest + items;
     }
     mc_status status;
-    MC_WITH_TYPE(dtype, { status = launch<T>(d, c, items); });
+    MC_WITH_TYPE(dtype, { status = launch<T>(d, c, items, warps); });
     if (bytes) d->free(d, scratch, bytes); /* what comes later on the stream may have it */
     return status;
 }

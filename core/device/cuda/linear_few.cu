@@ -7,22 +7,14 @@
  * several steps ahead, and no thread waits for another. Weights don't depend on the kernels before:
  * they are under way before a block waits for those (mc_wait_for_earlier). */
 #include <cuda_pipeline_primitives.h>
-#include "core/device/cuda/activation.cuh"
-#include "core/device/cuda/gemm_internal.h"
+#include "core/device/cuda/linear_few.cuh"
 
 namespace
 {
 
 enum { MOST_ROWS = 64, TILE = 16, GROUP = 8, STEP = 32 }; /* STEP: terms of a warp at once */
 
-struct call {
-    int rows, in, out;
-    float alpha;
-    const char *x, *weight;
-    int64_t x_stride, weight_stride; /* bytes */
-    mc_view bias, pre, y;
-    mc_activation activation;
-};
+using call = mc_few_call;
 
 /* c (16, 8) += a (16, 16) b (16, 8), as PTX spreads them over the lanes. */
 template <class T>
@@ -41,20 +33,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], uint32_t a0, uint32_t a1
                      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ float activated(mc_activation activation, float x)
-{
-    switch (activation) {
-    case MC_ACTIVATION_GELU: return mc_gelu<true>(x);
-    case MC_ACTIVATION_GELU_NEW: return mc_gelu_new<true>(x);
-    case MC_ACTIVATION_RELU: return x < 0.0f ? 0.0f : x;
-    case MC_ACTIVATION_TANH: return tanhf(x);
-    case MC_ACTIVATION_SILU: return mc_silu<true>(x);
-    default: return x;
-    }
-}
-
-/* Sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory, end here. The
- * activation is taken of the sum as it is stored, kept or not: so it can be computed again. */
+/* Sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory, end here. */
 template <class T, int TILES, int GROUPS, int WARPS>
 __device__ void finish(const call &c, const float *sums, int first)
 {
@@ -65,11 +44,7 @@ __device__ void finish(const call &c, const float *sums, int first)
         float sum = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) sum += sums[w * ROWS * COLUMNS + i];
-        sum *= c.alpha;
-        if (c.bias.data) sum += mc_load_one(c.bias, column);
-        sum = (float)(T)sum;
-        if (c.pre.data) mc_store_one(c.pre, row * c.pre.stride + column, sum);
-        mc_store_one(c.y, row * c.y.stride + column, activated(c.activation, sum));
+        mc_few_store<T>(c, row, column, sum, mc_few_bias(c, column));
     }
 }
 
@@ -188,6 +163,8 @@ template <class T, int GROUPS> mc_status launch_groups(mc_device *d, const call 
 
 template <class T> mc_status launch_rows(mc_device *d, const call &c)
 {
+    mc_status status;
+    if (mc_row_linear<T>(d, c, &status)) return status;
     if (c.rows <= 8) return launch_groups<T, 1>(d, c);
     if (c.rows <= 16) return launch_groups<T, 2>(d, c);
     if (c.rows <= 32) return launch_groups<T, 4>(d, c);

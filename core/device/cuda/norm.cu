@@ -62,17 +62,27 @@ __device__ __forceinline__ void store_sum(const mc_norm_call &c, int64_t row, in
     if (c.round) mc_unpack<T>(c.s, stored, v);
 }
 
+/* Weight and bias of a chunk. */
+template <class T> struct affine {
+    float w[mc_width<T>], b[mc_width<T>];
+
+    template <bool RMS>
+    __device__ __forceinline__ void load(const mc_norm_call &c, int64_t column, int n)
+    {
+        load_weight<T>(c.weight, column, n, 1.0f, w);
+        if (!RMS) load_weight<T>(c.bias, column, n, 0.0f, b);
+    }
+};
+
 /* y = (v - mean) * rstd * weight + bias. */
 template <class T, bool RMS, int width>
-__device__ __forceinline__ void store_normalised(const mc_norm_call &c, int64_t row, int64_t column,
-                                                 int n, float mean, float rstd, float (&v)[width])
+__device__ __forceinline__ void store_normalised(const mc_norm_call &c, const affine<T> &a,
+                                                 int64_t row, int64_t column, int n, float mean,
+                                                 float rstd, float (&v)[width])
 {
-    float w[width], b[width];
-    load_weight<T>(c.weight, column, n, 1.0f, w);
-    if (!RMS) load_weight<T>(c.bias, column, n, 0.0f, b);
 #pragma unroll
     for (int i = 0; i < width; i++)
-        v[i] = RMS ? v[i] * rstd * w[i] : (v[i] - mean) * rstd * w[i] + b[i];
+        v[i] = RMS ? v[i] * rstd * a.w[i] : (v[i] - mean) * rstd * a.w[i] + a.b[i];
     mc_store<T, mc_whole<T>>(c.y, row * c.y.stride + column, n, v);
 }
 
@@ -89,7 +99,15 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 {
     constexpr int width = mc_width<T>;
     __shared__ float shared[2][ROW_THREADS / 32];
+    constexpr bool EARLY = CHUNKS * width == 8; /* weights come while others are at work */
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    affine<T> a[CHUNKS];
+    auto load_affine = [&](int k) {
+        int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
+        a[k].template load<RMS>(c, column, within<T>(c.columns, column));
+    };
+#pragma unroll
+    for (int k = 0; k < CHUNKS && EARLY; k++) load_affine(k);
     mc_let_next_begin();
     mc_wait_for_earlier();
     if (row >= c.rows) return; /* a whole warp, or the whole block */
@@ -125,7 +143,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     for (int k = 0; k < CHUNKS; k++) {
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
         int n = within<T>(c.columns, column);
-        if (n > 0) store_normalised<T, RMS>(c, row, column, n, mean, rstd, v[k]);
+        if (!EARLY) load_affine(k);
+        if (n > 0) store_normalised<T, RMS>(c, a[k], row, column, n, mean, rstd, v[k]);
     }
 }
 
@@ -169,7 +188,9 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         int n = within<T>(c.columns, column);
         load_sum<T>(c, row, column, n, v);
         store_sum<T>(c, row, column, n, v);
-        store_normalised<T, RMS>(c, row, column, n, mean, rstd, v);
+        affine<T> a;
+        a.template load<RMS>(c, column, n);
+        store_normalised<T, RMS>(c, a, row, column, n, mean, rstd, v);
     }
 }
 
