@@ -13,7 +13,7 @@
 #include "tools/text_job.h"
 #include "tools/weights_option.h"
 
-enum { NUMBER_ROOM = 32, LINE_ROOM = 128, DEFAULT_NEW_TOKENS = 128 };
+enum { NUMBER_ROOM = 32, LINE_ROOM = 128, BLOCK_ROWS = 32, DEFAULT_NEW_TOKENS = 128 };
 
 typedef struct predict {
     text_job_options job;
@@ -117,22 +117,41 @@ static void add_row(text *t, const predict *p, float *row)
     text_add(t, "}}\n");
 }
 
+/* The lines of a part, by all threads: each block of rows is written where it has room of its own,
+ * and then moved up to the one before. Numbers as text take longer than reading the rows. */
+static bool write_rows(predict *p, size_t count)
+{
+    size_t rows = count < BLOCK_ROWS ? count + 1 : BLOCK_ROWS, room = rows * line_room(p);
+    size_t blocks = (count + rows - 1) / rows;
+    size_t *used = calloc(blocks + 1, sizeof *used);
+    bool good = (used || out_of_memory(p)) && reserve_lines(p, blocks * room);
+#pragma omp parallel for if (good && blocks > 1)
+    for (size_t b = 0; b < (good ? blocks : 0); b++) {
+        text t = text_into(p->lines + b * room, room);
+        size_t end = (b + 1) * rows < count ? (b + 1) * rows : count;
+        for (size_t i = b * rows; i < end; i++) add_row(&t, p, p->logits + i * (size_t)p->labels);
+        used[b] = t.used;
+    }
+    for (size_t b = 0; good && b < blocks; b++) {
+        memmove(p->lines + p->used, p->lines + b * room, used[b]);
+        p->used += used[b];
+    }
+    free(used);
+    return good;
+}
+
 static bool classify_part(predict *p, const text_part *part)
 {
-    size_t count = part->count, values = count * (size_t)p->labels;
+    size_t values = part->count * (size_t)p->labels;
     if (values > p->logit_room || !p->logits) {
         float *grown = realloc(p->logits, (values + 1) * sizeof *grown);
         if (!grown) return out_of_memory(p);
         p->logits = grown;
         p->logit_room = values;
     }
-    if (!reserve_lines(p, count * line_room(p)) ||
-        mc_classify_texts(p->classifier, part->texts, part->pairs, count, p->logits))
-        return false;
-    text t = text_into(p->lines, p->line_room);
-    for (size_t i = 0; i < count; i++) add_row(&t, p, p->logits + i * (size_t)p->labels);
-    p->used = t.used;
-    return true;
+    return mc_classify_texts(p->classifier, part->texts, part->pairs, part->count, p->logits) ==
+               MC_OK &&
+           write_rows(p, part->count);
 }
 
 /* ---- generated texts ------------------------------------------------------------------------- */
