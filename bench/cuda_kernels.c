@@ -140,7 +140,8 @@ static mc_status run_backward_input(const bench *b, set s, double with_bias)
 static mc_status run_dropout(const bench *b, set s, double p)
 {
     mc_matrix x = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM);
-    return b->k->dropout(b->d, ROWS, DIM, x, (mc_dropout_mask){.p = (float)p, .seed = 1}, y, false);
+    return b->k->dropout(b->d, ROWS, DIM, x, false, (mc_dropout_mask){.p = (float)p, .seed = 1}, y,
+                         false);
 }
 
 static mc_status run_add(const bench *b, set s, double argument)

@@ -102,8 +102,8 @@ static void run_column_sums(bench *b, const void *argument)
 static void run_dropout(bench *b, const void *argument)
 {
     (void)argument;
-    b->k->dropout(b->d, ROWS, DIM, m32(b->a, DIM), (mc_dropout_mask){0.1f, 1, 2}, m32(b->c, DIM),
-                  false);
+    b->k->dropout(b->d, ROWS, DIM, m32(b->a, DIM), false, (mc_dropout_mask){0.1f, 1, 2},
+                  m32(b->c, DIM), false);
 }
 
 static void run_norm(bench *b, const void *argument)
