@@ -16,23 +16,6 @@ enum { MOST_ROWS = 64, TILE = 16, GROUP = 8, STEP = 32 }; /* STEP: terms of a wa
 
 using call = mc_few_call;
 
-/* c (16, 8) += a (16, 16) b (16, 8), as PTX spreads them over the lanes. */
-template <class T>
-__device__ __forceinline__ void multiply(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                         uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    if constexpr (std::is_same_v<T, __nv_bfloat16>)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 /* Sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory, end here. */
 template <class T, int TILES, int GROUPS, int WARPS>
 __device__ void finish(const call &c, const float *sums, int first)
@@ -113,8 +96,8 @@ __global__ void __launch_bounds__(WARPS * 32) few_rows(const __grid_constant__ c
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
                 const uint4 &low = a[i][0], &high = a[i][1];
-                multiply<T>(result[i][g], low.x, high.x, low.y, high.y, b.x, b.y);
-                multiply<T>(result[i][g], low.z, high.z, low.w, high.w, b.z, b.w);
+                mc_few_multiply<T>(result[i][g], low.x, high.x, low.y, high.y, b.x, b.y);
+                mc_few_multiply<T>(result[i][g], low.z, high.z, low.w, high.w, b.z, b.w);
             }
         }
         free_stage = stage;
