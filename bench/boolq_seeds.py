@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """MiniLM on BoolQ, the best of five epochs for each of ten seeds: modelcenter.c beside Hugging Face.
 
-    python3 bench/boolq_seeds.py build/release/bin/modelcenter MINILM BOOLQ [--seeds 10] [--lr 1e-4]
+    python3 bench/boolq_seeds.py build/release/bin/modelcenter MINILM BOOLQ [--seeds 10] [--first 0] [--lr 1e-4]
         [--only ours|peer] [--device cuda] [--epochs 5] [--rows N] [--jobs N]
 
 MINILM is a folder with all-MiniLM-L6-v2 (`sentence-transformers/all-MiniLM-L6-v2`), BOOLQ one with
@@ -107,6 +107,7 @@ def parse():
     for name in "program", "model", "data":
         parser.add_argument(name)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rows", type=int, default=0)
@@ -125,7 +126,7 @@ def main():
                 lines = (pathlib.Path(o.data) / name).read_text(encoding="utf-8").splitlines(True)
                 (pathlib.Path(few) / name).write_text("".join(lines[:o.rows]), encoding="utf-8")
             o.data = few
-        work = [(o, seed, name) for seed in range(o.seeds) for name in names]
+        work = [(o, seed, name) for seed in range(o.first, o.first + o.seeds) for name in names]
         with multiprocessing.get_context("spawn").Pool(o.jobs) as pool:
             reached = pool.starmap(run, work, chunksize=1)
     best = {name: [r for r, w in zip(reached, work) if w[2] == name] for name in names}
