@@ -26,7 +26,6 @@ struct call {
     const float *bias;                           /* (heads, 2 * limit - 1); NULL: none */
     int64_t limit;
     int heads, head_dim, parts, lanes; /* lanes: threads that share a key, a power of two <= 32 */
-    int groups;                        /* of lanes, in a block */
     int page_shift;
     int64_t capacity;
     float scale;
@@ -43,13 +42,14 @@ struct place {
     const float *bias;         /* of the part's first key; NULL: none */
 };
 
-__device__ place place_of(const call &c, int64_t item)
+template <int THREADS> __device__ place place_of(const call &c, int64_t item)
 {
-    int part = (int)(item % c.parts), head = (int)(item / c.parts % c.heads);
+    int part = (int)(item % c.parts), head = (int)(item / c.parts % c.heads),
+        groups = THREADS / c.lanes;
     place p;
     p.sequence = item / c.parts / c.heads;
     int length = c.lengths[p.sequence];
-    int share = (int)((length + c.parts - 1) / c.parts + c.groups - 1) / c.groups * c.groups;
+    int share = (int)((length + c.parts - 1) / c.parts + groups - 1) / groups * groups;
     int first = part * share;
     int64_t begin = c.first_rows ? c.first_rows[p.sequence] : p.sequence * c.capacity;
     p.key_row = begin + first;
@@ -82,7 +82,7 @@ template <int N> struct softmax {
 };
 
 /* Keys and values that a thread has under way: STRIP keys, PIECES chunks of each. */
-template <class T, int PIECES> struct strip {
+template <class T, int PIECES, int THREADS> struct strip {
     static constexpr int WIDTH = mc_width<T>, STRIP = PIECES == 1 ? MOST_KEYS : PIECES == 2 ? 2 : 1;
     mc_bits k[STRIP][PIECES], v[STRIP][PIECES];
 
@@ -92,7 +92,7 @@ template <class T, int PIECES> struct strip {
         int lane = (int)threadIdx.x % c.lanes, group = (int)threadIdx.x / c.lanes;
 #pragma unroll
         for (int t = 0; t < STRIP; t++) {
-            int key = first + t * c.groups + group;
+            int key = first + t * (THREADS / c.lanes) + group;
             if ((key == p.fresh) != fresh) continue;
             int64_t row = key < p.keys ? row_of(c, p, key) : 0;
 #pragma unroll
@@ -114,17 +114,17 @@ template <class T, int PIECES> struct strip {
 };
 
 /* Takes the keys from `first` on in. */
-template <class T, int PIECES>
-__device__ void attend_strip(const call &c, const place &p, const strip<T, PIECES> &x, int first,
-                             const float (&q)[PIECES][mc_width<T>],
+template <class T, int PIECES, int THREADS>
+__device__ void attend_strip(const call &c, const place &p, const strip<T, PIECES, THREADS> &x,
+                             int first, const float (&q)[PIECES][mc_width<T>],
                              softmax<PIECES * mc_width<T>> &s)
 {
-    constexpr int WIDTH = mc_width<T>, STRIP = strip<T, PIECES>::STRIP;
+    constexpr int WIDTH = mc_width<T>, STRIP = strip<T, PIECES, THREADS>::STRIP;
     int group = (int)threadIdx.x / c.lanes;
     float score[STRIP], most = s.largest, y[WIDTH];
 #pragma unroll
     for (int t = 0; t < STRIP; t++) {
-        int key = first + t * c.groups + group;
+        int key = first + t * (THREADS / c.lanes) + group;
         float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < PIECES; j++) {
@@ -157,12 +157,12 @@ __device__ void attend_strip(const call &c, const place &p, const strip<T, PIECE
     }
 }
 
-template <class T, int PIECES>
+template <class T, int PIECES, int THREADS>
 __device__ softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place &p)
 {
     constexpr int WIDTH = mc_width<T>;
     softmax<PIECES *WIDTH> s = {-INFINITY, 0.0f, {}};
-    strip<T, PIECES> x;
+    strip<T, PIECES, THREADS> x;
     float q[PIECES][WIDTH];
     x.fetch(c, p, 0, false);
     mc_let_next_begin();
@@ -173,13 +173,13 @@ __device__ softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place 
         mc_load<T>(c.q, p.sequence * c.q.stride + p.column + i, min(c.head_dim - i, WIDTH), q[j]);
     }
     x.fetch(c, p, 0, true);
-    int step = c.groups * strip<T, PIECES>::STRIP;
+    int step = THREADS / c.lanes * strip<T, PIECES, THREADS>::STRIP;
     for (int first = 0; first < p.keys; first += step) {
         if (first) {
             x.fetch(c, p, first, false);
             x.fetch(c, p, first, true);
         }
-        attend_strip<T, PIECES>(c, p, x, first, q, s);
+        attend_strip<T, PIECES, THREADS>(c, p, x, first, q, s);
     }
     return s;
 }
@@ -243,17 +243,14 @@ __device__ bool comes_last(const call &c, int64_t task)
     return last;
 }
 
-/* Three small blocks a multiprocessor: with one less, 32 sequences of 12 heads took 24 us in place
- * of 15 on an H200. */
 template <class T, int PIECES, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32, PIECES == 1 && WARPS < MOST_WARPS ? 3 : 1)
-    attend(const __grid_constant__ call c)
+__global__ void __launch_bounds__(WARPS * 32) attend(const __grid_constant__ call c)
 {
     constexpr int WIDTH = mc_width<T>, N = PIECES * WIDTH, THREADS = WARPS * 32;
     __shared__ float largest[WARPS], sums[WARPS], values[WARPS * 32 * N];
     int64_t item = blockIdx.x, task = item / c.parts;
-    place p = place_of(c, item);
-    softmax<N> s = attend_keys<T, PIECES>(c, p);
+    place p = place_of<THREADS>(c, item);
+    softmax<N> s = attend_keys<T, PIECES, THREADS>(c, p);
     join_groups(s, c.lanes);
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = c.lanes * N;
     if (lane == 0) {
@@ -344,7 +341,6 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.lanes = lanes_for(head_dim, width);
     bool few = tasks <= mc_cuda_of(d)->multiprocessors && head_dim <= 32 * width;
     int warps = few ? MOST_WARPS : WARPS;
-    c.groups = warps * 32 / c.lanes;
     int64_t least = few ? 4 * MOST_KEYS * MOST_WARPS * 32 / c.lanes : LEAST_PART;
     c.parts = parts_for(d, tasks, shape->longest, least);
     c.capacity = shape->capacity;
