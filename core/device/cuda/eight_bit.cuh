@@ -3,8 +3,7 @@
 #ifndef MC_DEVICE_CUDA_EIGHT_BIT_CUH
 #define MC_DEVICE_CUDA_EIGHT_BIT_CUH
 
-#include "core/device/cuda/activation.cuh"
-#include "core/device/cuda/gemm_internal.h"
+#include "core/device/cuda/linear_few.cuh"
 #include "core/device/eight_bit_internal.h"
 
 struct mc_eight_call {
@@ -80,24 +79,6 @@ template <class T, int FORMAT>
 constexpr float mc_eight_unit =
     FORMAT == MC_WEIGHTS_FP8 &&std::is_same_v<T, __half> ? 256.0f : 1.0f;
 
-/* c (16, 8) += a (16, 16) b (16, 8), as PTX spreads them over the lanes. */
-template <class T>
-__device__ __forceinline__ void mc_eight_multiply(float (&c)[4], uint32_t a0, uint32_t a1,
-                                                  uint32_t a2, uint32_t a3, uint32_t b0,
-                                                  uint32_t b1)
-{
-    if constexpr (std::is_same_v<T, __nv_bfloat16>)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 /* 16 bytes a lane of two rows of the weight. */
 struct mc_eight_terms {
     uint32_t a[4][4];
@@ -121,7 +102,7 @@ struct mc_eight_terms {
         const uint32_t x[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            mc_eight_multiply<T>(c, a[j][0], a[j][1], a[j][2], a[j][3], x[2 * j], x[2 * j + 1]);
+            mc_few_multiply<T>(c, a[j][0], a[j][1], a[j][2], a[j][3], x[2 * j], x[2 * j + 1]);
     }
 };
 
@@ -139,24 +120,12 @@ __device__ __forceinline__ mc_eight_column mc_eight_column_of(const mc_eight_cal
             there && c.bias.data ? mc_load_one(c.bias, column) : 0.0f};
 }
 
-__device__ __forceinline__ float mc_eight_activated(mc_activation activation, float x)
-{
-    switch (activation) {
-    case MC_ACTIVATION_GELU: return mc_gelu<true>(x);
-    case MC_ACTIVATION_GELU_NEW: return mc_gelu_new<true>(x);
-    case MC_ACTIVATION_RELU: return x < 0.0f ? 0.0f : x;
-    case MC_ACTIVATION_TANH: return tanhf(x);
-    case MC_ACTIVATION_SILU: return mc_silu<true>(x);
-    default: return x;
-    }
-}
-
 template <class T, int FORMAT>
 __device__ __forceinline__ void mc_eight_store(const mc_eight_call &c, int row, int column,
                                                float sum, mc_eight_column own)
 {
     sum = fmaf(sum * mc_eight_unit<T, FORMAT> * c.alpha, own.factor, own.bias);
-    mc_store_one(c.y, row * c.y.stride + column, mc_eight_activated(c.activation, sum));
+    mc_store_one(c.y, row * c.y.stride + column, mc_few_activated(c.activation, sum));
 }
 
 /* Runs the statements with T and FORMAT as compile-time constants. */

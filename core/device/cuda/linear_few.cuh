@@ -1,5 +1,5 @@
 /* What the kernels of linear layers of few rows share: linear_row.cu has one for 1 to 4 rows,
- * linear_few.cu one for up to 64. */
+ * linear_few.cu one for up to 64; those of weights in 8 bits (eight_bit.cuh) take a part of it. */
 #ifndef MC_DEVICE_CUDA_LINEAR_FEW_CUH
 #define MC_DEVICE_CUDA_LINEAR_FEW_CUH
 
