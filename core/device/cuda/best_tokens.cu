@@ -2,7 +2,7 @@
  * best of its tokens; the block takes the best of these, and the thread it came from looks for its
  * next one. */
 #include <cmath>
-#include "core/device/cuda/kernels.cuh"
+#include "core/device/cuda/choose.cuh"
 
 namespace
 {
@@ -27,9 +27,7 @@ struct row_view {
 
     __device__ __forceinline__ float log_probability(int i) const
     {
-        float x = logit(i) - largest - log_sum;
-        if (seen && seen[i / 32] >> (i % 32) & 1) x = x < 0 ? x * penalty : x / penalty;
-        return x;
+        return mc_penalized(seen, penalty, i, logit(i) - largest - log_sum);
     }
 };
 
@@ -37,8 +35,7 @@ struct row_view {
  * None is 0. */
 __device__ __forceinline__ wide key_of(float x, int token)
 {
-    uint32_t bits = __float_as_uint(x);
-    return (wide)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | ~(uint32_t)token;
+    return (wide)mc_ordered(x) << 32 | ~(uint32_t)token;
 }
 
 __device__ __forceinline__ mc_chosen chosen_of(wide key)

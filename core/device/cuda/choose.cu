@@ -2,7 +2,7 @@
  * the sum of all. To draw one, the borders of top-k and top-p are found by bisection over the bits
  * of the logits. Weights are integers there, so that their sums do not depend on an order. */
 #include <cmath>
-#include "core/device/cuda/kernels.cuh"
+#include "core/device/cuda/choose.cuh"
 
 namespace
 {
@@ -32,17 +32,10 @@ struct row_view {
 
     __device__ __forceinline__ float adjusted(float x, int i) const
     {
-        if (seen && seen[i / 32] >> (i % 32) & 1) x = x < 0 ? x * penalty : x / penalty;
+        x = mc_penalized(seen, penalty, i, x);
         return temperature == 1.0f ? x : x / temperature;
     }
 };
-
-/* The order of floats as that of integers. */
-__device__ __forceinline__ uint32_t key_of(float x)
-{
-    uint32_t bits = __float_as_uint(x);
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
 
 __device__ __forceinline__ wide weight_of(float x, float largest)
 {
@@ -165,7 +158,8 @@ __device__ uint32_t border_of_k(const row_view &row, wide k, wide *shared)
     for (int bit = 31; bit >= 0; bit--) {
         uint32_t middle = low | 1u << bit;
         wide reach = 0;
-        for (int i = threadIdx.x; i < row.vocab; i += THREADS) reach += key_of(row[i]) >= middle;
+        for (int i = threadIdx.x; i < row.vocab; i += THREADS)
+            reach += mc_ordered(row[i]) >= middle;
         if (block_sum(reach, shared) >= k) low = middle;
     }
     return low;
@@ -178,7 +172,7 @@ __device__ wide weight_between(const row_view &row, float largest, uint32_t low,
     wide sum = 0;
     for (int i = threadIdx.x; i < row.vocab; i += THREADS) {
         float x = row[i];
-        uint32_t key = key_of(x);
+        uint32_t key = mc_ordered(x);
         if (key >= low && key < high) sum += weight_of(x, largest);
     }
     return block_sum(sum, shared);
@@ -194,7 +188,7 @@ struct border {
 __device__ border border_of_p(const row_view &row, float largest, uint32_t lowest, wide limit,
                               wide *shared)
 {
-    uint32_t low = lowest, high = key_of(largest); /* the border lies in low .. high */
+    uint32_t low = lowest, high = mc_ordered(largest); /* the border lies in low .. high */
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (weight_between(row, largest, lowest, (wide)middle + 1, shared) > limit)
@@ -204,7 +198,7 @@ __device__ border border_of_p(const row_view &row, float largest, uint32_t lowes
     }
     wide below = weight_between(row, largest, lowest, low, shared), equals = 0;
     float x = __uint_as_float(low >> 31 ? low ^ 0x80000000u : ~low);
-    for (int i = threadIdx.x; i < row.vocab; i += THREADS) equals += key_of(row[i]) == low;
+    for (int i = threadIdx.x; i < row.vocab; i += THREADS) equals += mc_ordered(row[i]) == low;
     equals = block_sum(equals, shared);
     wide each = weight_of(x, largest), gone = each ? (limit - below) / each : 0;
     return {low, gone < equals ? equals - gone : 1};
@@ -216,7 +210,7 @@ __device__ border border_of_p(const row_view &row, float largest, uint32_t lowes
 __device__ __forceinline__ wide kept_weight(float x, bool there, float largest, const border &b,
                                             wide *before)
 {
-    uint32_t key = there ? key_of(x) : 0;
+    uint32_t key = there ? mc_ordered(x) : 0;
     bool equal = there && key == b.key;
     unsigned equals = __ballot_sync(0xffffffffu, equal);
     wide place = *before + __popc(equals & ((1u << threadIdx.x % 32) - 1));
@@ -251,7 +245,7 @@ __device__ draw draw_token(const row_view &row, float largest, const border &b, 
     int piece = (row.vocab + THREADS - 1) / THREADS * 32, first = warp * piece,
         last = min(first + piece, row.vocab);
     wide mine = 0, sum = 0, earlier = 0, before = 0, total = 0;
-    for (int i = first + lane; i < last; i += 32) mine += key_of(row[i]) == b.key;
+    for (int i = first + lane; i < last; i += 32) mine += mc_ordered(row[i]) == b.key;
     mine = mc_warp_sum(mine);
     if (lane == 0) equals[warp] = mine;
     if (threadIdx.x == 0) token = -1;
@@ -291,7 +285,7 @@ __device__ draw draw_token(const row_view &row, float largest, const border &b, 
 __device__ draw sample(const row_view &row, float largest, const mc_sampling &how, double u)
 {
     __shared__ wide shared[WARPS];
-    border b = {key_of(-INFINITY) + 1, (wide)row.vocab}; /* -infinity has no weight anyway */
+    border b = {mc_ordered(-INFINITY) + 1, (wide)row.vocab}; /* -infinity has no weight anyway */
     if (how.top_k > 0 && how.top_k < row.vocab) {
         uint32_t key = border_of_k(row, (wide)how.top_k, shared);
         if (key > b.key) b.key = key;

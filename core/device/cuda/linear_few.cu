@@ -106,16 +106,7 @@ __global__ void __launch_bounds__(WARPS * 32) few_rows(const __grid_constant__ c
     __pipeline_wait_prior(0);
     __syncthreads(); /* sums take the place of what was copied */
     float *sums = (float *)memory;
-    constexpr int COLUMNS = TILES * TILE;
-#pragma unroll
-    for (int i = 0; i < TILES; i++)
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                int row = g * GROUP + lane % 4 * 2 + j % 2, column = i * TILE + place + j / 2 * 8;
-                sums[(warp * GROUPS * GROUP + row) * COLUMNS + column] = result[i][g][j];
-            }
+    mc_few_spread(result, sums + warp * GROUPS * GROUP * TILES * TILE);
     __syncthreads();
     finish<T, TILES, GROUPS, WARPS>(c, sums, first);
 }

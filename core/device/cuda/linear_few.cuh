@@ -32,6 +32,22 @@ __device__ __forceinline__ void mc_few_multiply(float (&c)[4], uint32_t a0, uint
                      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* Writes a warp's products (16 columns by 8 rows each) as (GROUPS * 8 rows, TILES * 16 columns). */
+template <int TILES, int GROUPS>
+__device__ __forceinline__ void mc_few_spread(const float (&result)[TILES][GROUPS][4], float *to)
+{
+    int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int row = g * 8 + lane % 4 * 2 + j % 2, column = i * 16 + lane / 4 + j / 2 * 8;
+                to[row * TILES * 16 + column] = result[i][g][j];
+            }
+}
+
 __device__ __forceinline__ float mc_few_activated(mc_activation activation, float x)
 {
     switch (activation) {
