@@ -15,17 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
+#include "bench/bench.h"
 #include "core/modelcenter.h"
 
 enum { MOST_STEPS = 1000, FIRST = 40, ROUND_TO = 512 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int compare(const void *a, const void *b)
 {

@@ -8,11 +8,11 @@
  * device (cpu), dtype (f32). A pass reads new ids, computes the last hidden states and the pooled
  * output, and leaves the latter in a tensor of the context; on a GPU it is a recorded step. Peers:
  * bench/encoder.py. */
+#include "bench/bench.h"
 #include "core/modelcenter.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { FIRST = 5 };
 
@@ -21,23 +21,6 @@ typedef struct run {
     mc_tensor *ids, *pooled;
     float *host; /* what `pooled` holds */
 } run;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* OPTION=VALUE among the arguments, or the default. */
-static const char *option(int argc, char **argv, const char *name, const char *fallback)
-{
-    size_t length = strlen(name);
-    for (int i = 5; i < argc; i++)
-        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=')
-            return argv[i] + length + 1;
-    return fallback;
-}
 
 static void pass(mc_context *ctx, void *user)
 {

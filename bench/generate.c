@@ -13,11 +13,11 @@
  * the weights of the decoder and its head once, and the keys and values of every sequence, at their
  * mean length between the two; what an encoder computes once is not in it. With beams the rate is
  * that of rows, each a beam's token. */
+#include "bench/bench.h"
 #include "core/modelcenter.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MOST_ROUNDS = 16 };
 
@@ -30,23 +30,6 @@ typedef struct work {
     int *lengths;
     mc_generate_options options;
 } work;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* OPTION=VALUE among the arguments, or the default. */
-static const char *option(int argc, char **argv, const char *name, const char *fallback)
-{
-    size_t length = strlen(name);
-    for (int i = 6; i < argc; i++)
-        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=')
-            return argv[i] + length + 1;
-    return fallback;
-}
 
 static mc_dtype dtype_of(const char *name)
 {

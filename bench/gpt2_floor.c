@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+#include "bench/bench.h"
 #include "core/autograd/tape_internal.h"
 #include "core/modelcenter.h"
 
@@ -26,13 +26,6 @@ typedef struct floor_run {
     void *dlogits, *logits; /* read and written: (chunk, vocabulary) */
     float *gradient, *log_sum_exp;
 } floor_run;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *filled(floor_run *r, int64_t count, mc_dtype dtype)
 {

@@ -9,6 +9,7 @@
  * Everything of a step is done: upload of new tokens, forward, loss, backward, norm and clipping,
  * AdamW, and the loss of the step before is read. Steps are timed on the host from report to
  * report; the result has the median and the mean without the first five. */
+#include "bench/bench.h"
 #include "core/modelcenter.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +23,6 @@ typedef struct run {
     mc_optim_manager *optim;
     mc_tensor *ids, *labels;
 } run;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Seconds since the process began, most of which went into loading libraries; 0 where unknown. */
 static double age(void)

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include "bench/bench.h"
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "tokenizers/tokenizer.h"
@@ -19,13 +19,6 @@ typedef struct span {
     const char *text;
     size_t length;
 } span;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Cuts the file at every `lines`-th newline; the texts keep the newlines inside them. */
 static span *cut(const char *text, size_t size, long lines, size_t *count)

@@ -19,11 +19,11 @@
  * norm and clipping, AdamW, and the loss of the step before is read. Steps are timed on the host
  * from report to report; the result has the median without the first steps. Start it under mpirun
  * or torchrun for several ranks (zero=0..3). */
+#include "bench/bench.h"
 #include "core/modelcenter.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { FIRST = 6, ROUND_TO = 1024 };
 
@@ -37,23 +37,6 @@ typedef struct run {
     mc_lengths *lengths, *decoder_lengths; /* NULL unless varied */
     int32_t *host, *host_lengths;
 } run;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* OPTION=VALUE among the arguments, or the default. */
-static const char *option(int argc, char **argv, const char *name, const char *fallback)
-{
-    size_t length = strlen(name);
-    for (int i = 5; i < argc; i++)
-        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=')
-            return argv[i] + length + 1;
-    return fallback;
-}
 
 static int one_of(const char *text, const char *const *names)
 {
