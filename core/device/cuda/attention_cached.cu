@@ -16,10 +16,6 @@ namespace
 constexpr int WARPS = 8, MOST_WARPS = 16; /* MOST_WARPS: of a block where there are few of them */
 constexpr int MOST_PARTS = 8, LEAST_PART = 128; /* keys */
 constexpr int MOST_KEYS = 4;                    /* that a thread has under way */
-constexpr int MOST_TASKS = 16384;               /* (sequence, head) pairs whose keys are split */
-
-/* Blocks of each task that have ended; 0 between launches. */
-__device__ unsigned arrivals[MOST_TASKS];
 
 struct call {
     const int32_t *lengths, *first_rows, *pages; /* pages: NULL without */
@@ -31,6 +27,7 @@ struct call {
     float scale;
     mc_view q, k, v, new_k, new_v, out;
     float *results, *largest, *sums; /* of parts: (items, head_dim), (items), (items) */
+    unsigned *arrivals;              /* blocks of each (sequence, head) that have ended */
 };
 
 /* Part of the keys of one sequence, as one head sees them. */
@@ -235,8 +232,8 @@ __device__ bool comes_last(const call &c, int64_t task)
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        last = atomicAdd(&arrivals[task], 1u) == (unsigned)c.parts - 1;
-        if (last) arrivals[task] = 0;
+        last = atomicAdd(&c.arrivals[task], 1u) == (unsigned)c.parts - 1;
+        if (last) c.arrivals[task] = 0;
     }
     __syncthreads();
     if (last) __threadfence();
@@ -311,7 +308,7 @@ int parts_for(mc_device *d, int64_t tasks, int64_t longest, int64_t least)
 {
     int64_t wanted = 2 * mc_cuda_of(d)->multiprocessors / tasks,
             most = mc_least(MOST_PARTS, mc_ceil_div(longest, least));
-    return tasks > MOST_TASKS ? 1 : (int)mc_most(1, mc_least(wanted, most));
+    return tasks > MC_CUDA_ARRIVALS ? 1 : (int)mc_most(1, mc_least(wanted, most));
 }
 
 } // namespace
@@ -345,6 +342,7 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.parts = parts_for(d, tasks, shape->longest, least);
     c.capacity = shape->capacity;
     c.scale = shape->scale;
+    c.arrivals = mc_cuda_of(d)->arrivals;
     c.q = view_of(q, shape->sequences);
     c.k = view_of(k, 2); /* how many rows there are is not known here */
     c.v = view_of(v, 2);

@@ -381,6 +381,7 @@ static void cuda_close(mc_device *d)
     if (c->stream) cudaStreamSynchronize(c->stream);
     mc_preload_free(c->preload);
     mc_cuda_gemm_free(d, c->gemm);
+    if (c->arrivals) cudaFree(c->arrivals);
     mc_cudnn_free(c->cudnn);
     mc_pool_free(c->step_pool);
     mc_pool_free(c->pool);
@@ -496,6 +497,14 @@ static bool make_memory(mc_cuda_device *c)
     return c->pool && c->step_pool;
 }
 
+static bool make_arrivals(mc_cuda_device *c)
+{
+    size_t bytes = MC_CUDA_ARRIVALS * sizeof *c->arrivals;
+    cudaError_t error = cudaMalloc((void **)&c->arrivals, bytes);
+    if (!error) error = cudaMemsetAsync(c->arrivals, 0, bytes, c->stream);
+    return mc_cuda_check(&c->device, error, "memory for counters") == MC_OK;
+}
+
 static bool make_parts(mc_cuda_device *c)
 {
     mc_device *d = &c->device;
@@ -505,7 +514,7 @@ static bool make_parts(mc_cuda_device *c)
         if (mc_cuda_check(d, cudaEventCreateWithFlags(&c->done[i], cudaEventDisableTiming),
                           "an event"))
             return false;
-    return make_memory(c) && (c->staging = mc_cuda_staging_new(d)) &&
+    return make_arrivals(c) && make_memory(c) && (c->staging = mc_cuda_staging_new(d)) &&
            (c->gemm = mc_cuda_gemm_new(d));
 }
 

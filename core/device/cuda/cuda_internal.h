@@ -11,7 +11,7 @@ extern "C" {
 #include "core/device/cuda/current_internal.h"
 #include "core/device/device_internal.h"
 
-enum { MC_CUDA_TICKETS = 64 };
+enum { MC_CUDA_TICKETS = 64, MC_CUDA_ARRIVALS = 16384 };
 
 /* While a kernel is asked what memory it takes: planning.c. */
 typedef struct mc_cuda_planning {
@@ -44,6 +44,9 @@ typedef struct mc_cuda_device {
     bool upload_lost;                /* one that could not be recorded: so cannot the step */
     cudaEvent_t done[MC_CUDA_TICKETS]; /* ticket t: done[t % MC_CUDA_TICKETS] */
     uint64_t tickets;
+    /* MC_CUDA_ARRIVALS numbers in the GPU's memory, by which blocks of a kernel find out which of
+     * them ends last; 0 between kernels */
+    unsigned *arrivals;
     mc_cuda_planning planning;
     struct mc_preload *preload;  /* libraries on their way */
     struct mc_cuda_gemm *gemm;   /* cuBLASLt's handle, workspace and plans */

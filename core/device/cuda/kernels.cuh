@@ -537,12 +537,15 @@ static inline void mc_launch_early(mc_device *d, void (*kernel)(P...), dim3 grid
 #endif
 
 /* One thread for each chunk of a (rows, columns) matrix: f.run<T>(row, column, n), where n elements
- * of the chunk are within the row. */
+ * of the chunk are within the row. Few blocks leave room for those of the next kernel. */
+enum { MC_FEW_BLOCKS = 128 };
 template <class T, class F>
 static __global__ void __launch_bounds__(256)
     mc_chunks(const __grid_constant__ F f, int64_t chunks, int64_t columns, mc_divider per_row)
 {
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    if (gridDim.x <= MC_FEW_BLOCKS) mc_let_next_begin();
+    mc_wait_for_earlier();
     if (i >= chunks) return;
     int64_t row = mc_divide(i, per_row), column = (i - row * per_row.divisor) * mc_width<T>;
     int64_t left = columns - column;
@@ -555,8 +558,8 @@ static void mc_launch_chunks(mc_device *d, int64_t rows, int64_t columns, const 
     int64_t per_row = mc_ceil_div(columns, mc_width<T>), chunks = rows * per_row;
     if (chunks == 0) return;
     unsigned blocks = (unsigned)mc_ceil_div(chunks, 256);
-    mc_chunks<T, F>
-        <<<blocks, 256, 0, mc_cuda_of(d)->stream>>>(f, chunks, columns, mc_divider_of(per_row));
+    auto kernel = mc_chunks<T, F>;
+    MC_LAUNCH_EARLY(d, kernel, blocks, 256, 0, f, chunks, columns, mc_divider_of(per_row));
 }
 
 /* The same matrices as one row where nothing lies between their rows. */
