@@ -1,6 +1,6 @@
 /* Generation step by step against attention over all tokens at once: with a position bias, with
- * marks in the prompt, and over the memory of an encoder, whose sequences are put into another
- * order. */
+ * marks in the prompt, of prompts in pieces, and over the memory of an encoder, whose sequences are
+ * put into another order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,23 +87,71 @@ static void compare(mc_context *ctx, const mc_tensor *y, const float *expected)
         assert_near((double)got[i], (double)expected[i], 1e-6);
 }
 
-static void run_steps(mc_context *ctx, bool biased, bool marked)
+/* Pages of two tokens, which the sequences take and give back before they take them again, so that
+ * they don't lie one behind the other; or that do, and are not looked up. */
+static mc_kv_pages *some_pages(mc_context *ctx, const int32_t *rows, bool in_line)
 {
-    mc_kv_cache *cache = mc_kv_cache_new(ctx, (mc_kv_shape){MC_F32, 1, WIDTH, SEQUENCES, CAPACITY});
+    mc_kv_pages *p = mc_kv_pages_new(ctx, SEQUENCES, CAPACITY, SEQUENCES * (CAPACITY + 1), 1);
+    assert_good(ctx);
+    p->in_line = in_line;
+    for (int s = 0; s < SEQUENCES && !in_line; s++) mc_kv_pages_take(p, s, 1 + 3 * s);
+    for (int s = 0; s < SEQUENCES && !in_line; s++) mc_kv_pages_give_back(p, s);
+    for (int s = 0; s < SEQUENCES; s++) mc_kv_pages_take(p, s, rows ? rows[s] : CAPACITY);
+    return p;
+}
+
+/* The rows of choose_internal.h where each sequence has so many tokens, the new one included. */
+static mc_tensor *rows_with(mc_context *ctx, const mc_kv_pages *p, const int32_t *lengths)
+{
+    int32_t state[MC_ROW_FIELDS][SEQUENCES] = {{0}};
+    for (int s = 0; s < SEQUENCES; s++) {
+        state[MC_ROW_FIRST][s] = mc_kv_pages_first(p, s);
+        state[MC_ROW_LENGTH][s] = lengths[s];
+    }
+    mc_tensor *rows = mc_tensor_new_computed(ctx, MC_SHAPE(MC_ROW_FIELDS, SEQUENCES));
+    mc_tensor_write(rows, state, sizeof state);
+    return rows;
+}
+
+/* One step of a cache that holds `before` tokens of each sequence: their prompts, a piece of them,
+ * or a token each. */
+static void run_step(mc_context *ctx, mc_kv_cache *cache, const int32_t *before,
+                     const int32_t *lengths, bool prompt, bool biased, bool marked)
+{
+    static float expected[SEQUENCES * CAPACITY * WIDTH];
+    int32_t after[SEQUENCES];
+    bool any = false;
+    for (int s = 0; s < SEQUENCES; s++) any |= before[s] > 0;
+    for (int s = 0; s < SEQUENCES; s++) after[s] = before[s] + lengths[s];
+    expect(ctx, before, lengths, biased, marked, expected);
+    mc_tensor *rows = rows_with(ctx, cache->pages, after);
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor *x = rows_of(t, before, lengths, identity, SEQUENCES, 3 * WIDTH);
+    assert_true(prompt
+                    ? mc_kv_cache_begin_prompts(cache, t, x->lengths, identity, any ? before : NULL)
+                    : mc_kv_cache_begin_rows(cache, t, x->lengths, rows));
+    mc_sdpa_options o = {.heads = HEADS, .scale = 0.8f};
+    if (biased) o.position_bias = some_bias(t);
+    if (marked && prompt) o.marks = some_marks(t, prompts);
+    compare(ctx, mc_kv_attention(t, cache, 0, x, &o), expected);
+    mc_kv_cache_end(cache);
+    mc_tape_end(t);
+    mc_tensor_free(rows);
+}
+
+static mc_kv_cache *new_cache(mc_context *ctx, bool in_line)
+{
+    mc_kv_pages *pages = some_pages(ctx, NULL, in_line);
+    return mc_kv_cache_new(ctx, (mc_kv_shape){MC_F32, 1, WIDTH}, pages);
+}
+
+static void run_steps(mc_context *ctx, bool biased, bool marked, bool in_line)
+{
+    mc_kv_cache *cache = new_cache(ctx, in_line);
     int32_t before[SEQUENCES] = {0}, one[SEQUENCES] = {1, 1, 1};
     for (int step = 0; step < STEPS; step++) {
         const int32_t *lengths = step ? one : prompts;
-        static float expected[SEQUENCES * CAPACITY * WIDTH];
-        expect(ctx, before, lengths, biased, marked, expected);
-        mc_tape *t = mc_tape_begin_eval(ctx);
-        mc_tensor *x = rows_of(t, before, lengths, identity, SEQUENCES, 3 * WIDTH);
-        assert_true(mc_kv_cache_begin(cache, t, x->lengths));
-        mc_sdpa_options o = {.heads = HEADS, .scale = 0.8f};
-        if (biased) o.position_bias = some_bias(t);
-        if (marked && !step) o.marks = some_marks(t, prompts);
-        compare(ctx, mc_kv_attention(t, cache, 0, x, &o), expected);
-        mc_kv_cache_end(cache);
-        mc_tape_end(t);
+        run_step(ctx, cache, before, lengths, step == 0, biased, marked);
         for (int s = 0; s < SEQUENCES; s++) before[s] += lengths[s];
     }
     mc_kv_cache_free(cache);
@@ -111,16 +159,34 @@ static void run_steps(mc_context *ctx, bool biased, bool marked)
 
 static void test_steps(void **state)
 {
-    for (int mode = 0; mode < 4; mode++) run_steps(*state, mode & 1, mode & 2);
+    for (int mode = 0; mode < 8; mode++) run_steps(*state, mode & 1, mode & 2, mode & 4);
+}
+
+/* Prompts that come in pieces, some of which have nothing of a sequence, then a token each. */
+static void test_pieces(void **state)
+{
+    static const int32_t pieces[4][SEQUENCES] = {{2, 1, 1}, {1, 0, 4}, {1, 0, 1}, {1, 1, 1}};
+    for (int mode = 0; mode < 4; mode++) {
+        mc_kv_cache *cache = new_cache(*state, mode & 2);
+        int32_t before[SEQUENCES] = {0};
+        for (int i = 0; i < 4; i++) {
+            run_step(*state, cache, before, pieces[i], i < 3, mode & 1, false);
+            for (int s = 0; s < SEQUENCES; s++) before[s] += pieces[i][s];
+        }
+        mc_kv_cache_free(cache);
+    }
 }
 
 static void test_errors(void **state)
 {
     mc_context *ctx = *state;
-    mc_kv_cache *cache = mc_kv_cache_new(ctx, (mc_kv_shape){MC_F32, 1, WIDTH, SEQUENCES, CAPACITY});
+    mc_kv_cache *cache = new_cache(ctx, true);
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor *x = rows_of(t, NULL, prompts, identity, SEQUENCES, 3 * WIDTH);
-    assert_true(mc_kv_cache_begin(cache, t, x->lengths));
+    mc_tensor *rows = rows_with(ctx, cache->pages, prompts);
+    assert_false(mc_kv_cache_begin_rows(cache, t, x->lengths, rows));
+    assert_error(ctx, MC_ERR_STATE, "cache", "11 tokens of 3 sequences", "one each of up to 3");
+    assert_true(mc_kv_cache_begin_prompts(cache, t, x->lengths, identity, NULL));
     assert_null(mc_kv_attention(t, cache, 0, x, &(mc_sdpa_options){.heads = 3}));
     assert_error(ctx, MC_ERR_SHAPE, "cache", "(11, 30)", "3 heads");
     mc_tensor *bias = mc_tape_input(t, MC_F32, MC_SHAPE(HEADS, 9), NULL, false);
@@ -136,85 +202,92 @@ static void test_errors(void **state)
 
 static const int32_t inputs[SEQUENCES] = {3, 0, 7};
 
-static mc_kv_memory *new_memory(mc_context *ctx)
+static mc_kv_memory *new_memory(mc_context *ctx, bool in_line)
 {
-    mc_kv_shape shape = {.dtype = MC_F32, .layers = 2, .width = WIDTH, .sequences = SEQUENCES};
-    mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_tensor *kv = rows_of(t, NULL, inputs, identity, SEQUENCES, 2 * WIDTH);
-    mc_kv_memory *m = mc_kv_memory_new(ctx, shape, kv->lengths);
-    if (m) mc_kv_memory_keep(t, m, 0, mc_scale(t, kv, -1)); /* another layer's */
-    if (m) mc_kv_memory_keep(t, m, 1, kv);
-    mc_tape_end(t);
-    return m;
+    mc_kv_shape shape = {.dtype = MC_F32, .layers = 2, .width = WIDTH};
+    return mc_kv_memory_new(ctx, shape, some_pages(ctx, inputs, in_line));
 }
 
-/* A step of sequences that have the inputs `name`, where `rows` says which. */
-static void run_memory(mc_context *ctx, mc_kv_memory *m, const int32_t *name, int count,
-                       const int32_t *lengths, mc_tensor *rows)
+/* A query of each of `count` sequences that have the inputs `name`, and what it gives. */
+static mc_tensor *queries(mc_context *ctx, mc_tape *t, const int32_t *name, int count,
+                          const mc_sdpa_options *o, float *expected)
 {
-    static float expected[SEQUENCES * CAPACITY * WIDTH];
-    int32_t input_lengths[SEQUENCES];
-    for (int i = 0; i < count; i++) input_lengths[i] = inputs[name[i]];
-    mc_sdpa_options o = {.heads = HEADS, .scale = 1.1f};
-    mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_tensor *q = rows_of(t, NULL, lengths, identity, count, WIDTH);
-    mc_tensor *kv = rows_of(t, NULL, input_lengths, name, count, 2 * WIDTH);
-    mc_tensor *y = mc_sdpa_cross(t, q, kv, &o);
+    static const int32_t one[] = {1, 1, 1};
+    int32_t lengths[SEQUENCES];
+    for (int i = 0; i < count; i++) lengths[i] = inputs[name[i]];
+    mc_tensor *q = rows_of(t, NULL, one, identity, count, WIDTH);
+    mc_tensor *kv = rows_of(t, NULL, lengths, name, count, 2 * WIDTH);
+    mc_tensor *y = mc_sdpa_cross(t, q, kv, o);
+    assert_good(ctx);
     mc_tensor_read_f32(ctx, y, expected, mc_tensor_count(y));
-    assert_true(rows ? mc_kv_memory_begin_rows(m, t, q->lengths, rows)
-                     : mc_kv_memory_begin(m, t, q->lengths));
+    return q;
+}
+
+/* The inputs come, with a query each. */
+static void bring_inputs(mc_context *ctx, mc_kv_memory *m)
+{
+    static float expected[SEQUENCES * WIDTH];
+    const mc_sdpa_options o = {.heads = HEADS, .scale = 1.1f};
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor *kv = rows_of(t, NULL, inputs, identity, SEQUENCES, 2 * WIDTH);
+    assert_true(mc_kv_memory_begin_prompts(m, t, kv->lengths, identity));
+    mc_kv_memory_keep(t, m, 0, mc_scale(t, kv, -1)); /* another layer's */
+    mc_kv_memory_keep(t, m, 1, kv);
+    mc_tensor *q = queries(ctx, t, identity, SEQUENCES, &o, expected);
     compare(ctx, mc_kv_memory_attention(t, m, 1, q, &o), expected);
     mc_tape_end(t);
 }
 
+/* A step of sequences that have the inputs `name`. */
 static void run_memory_rows(mc_context *ctx, mc_kv_memory *m, const int32_t *name, int count)
 {
-    int32_t state[MC_ROW_FIELDS][SEQUENCES] = {{0}}, one[] = {1, 1, 1};
+    static float expected[SEQUENCES * WIDTH];
+    const mc_sdpa_options o = {.heads = HEADS, .scale = 1.1f};
+    int32_t state[MC_ROW_FIELDS][SEQUENCES] = {{0}};
     for (int i = 0; i < count; i++) {
-        state[MC_ROW_MEMORY][i] = m->offset[name[i]];
+        state[MC_ROW_MEMORY][i] = mc_kv_pages_first(m->pages, name[i]);
         state[MC_ROW_MEMORY_LENGTH][i] = inputs[name[i]];
     }
     mc_tensor *rows = mc_tensor_new_computed(ctx, MC_SHAPE(MC_ROW_FIELDS, SEQUENCES));
     mc_tensor_write(rows, state, sizeof state);
-    run_memory(ctx, m, name, count, one, rows);
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor *q = queries(ctx, t, name, count, &o, expected);
+    assert_true(mc_kv_memory_begin_rows(m, t, q->lengths, rows));
+    compare(ctx, mc_kv_memory_attention(t, m, 1, q, &o), expected);
+    mc_tape_end(t);
     mc_tensor_free(rows);
 }
 
 static void test_memory(void **state)
 {
     mc_context *ctx = *state;
-    const int32_t one[] = {1, 1, 1};
-    mc_kv_memory *m = new_memory(ctx);
-    assert_good(ctx);
-    run_memory(ctx, m, identity, SEQUENCES, prompts, NULL);
-    run_memory(ctx, m, identity, SEQUENCES, one, NULL);
-    /* several sequences of one input, by rows */
-    const int32_t shared[] = {2, 2, 0};
-    run_memory_rows(ctx, m, shared, SEQUENCES);
-    mc_kv_memory_free(m);
+    static const int32_t shared[] = {2, 2, 0}; /* several sequences of one input */
+    for (int in_line = 0; in_line < 2; in_line++) {
+        mc_kv_memory *m = new_memory(ctx, in_line);
+        assert_good(ctx);
+        bring_inputs(ctx, m);
+        run_memory_rows(ctx, m, identity, SEQUENCES);
+        run_memory_rows(ctx, m, shared, SEQUENCES);
+        mc_kv_memory_free(m);
+    }
 }
 
 static void test_memory_errors(void **state)
 {
     mc_context *ctx = *state;
-    mc_kv_memory *m = new_memory(ctx);
+    mc_kv_memory *m = new_memory(ctx, true);
     mc_tape *t = mc_tape_begin_eval(ctx);
     const int32_t one[] = {1, 1, 1};
+    mc_tensor *kv = rows_of(t, NULL, inputs, identity, SEQUENCES, 2 * WIDTH);
+    assert_true(mc_kv_memory_begin_prompts(m, t, kv->lengths, identity));
     assert_false(mc_kv_memory_keep(t, m, 0, rows_of(t, NULL, inputs, identity, 2, 2 * WIDTH)));
     assert_error(ctx, MC_ERR_SHAPE, "memory", "kv (3, 20)", "(10, 20)");
-    mc_tensor *q = rows_of(t, NULL, one, identity, 2, WIDTH);
-    assert_false(mc_kv_memory_begin(m, t, q->lengths));
-    assert_error(ctx, MC_ERR_STATE, "memory", "2 sequences", "expected 3");
-    q = rows_of(t, NULL, one, identity, 3, WIDTH);
-    assert_true(mc_kv_memory_begin(m, t, q->lengths));
+    mc_tensor *q = rows_of(t, NULL, one, identity, 3, WIDTH);
     mc_tensor *wide = rows_of(t, NULL, one, identity, 3, 2 * WIDTH);
     assert_null(mc_kv_memory_attention(t, m, 0, wide, &(mc_sdpa_options){.heads = 2}));
     assert_error(ctx, MC_ERR_SHAPE, "memory", "(3, 20)", "(3, 10)");
     assert_null(mc_kv_memory_attention(t, m, 0, q, &(mc_sdpa_options){.heads = 3}));
     assert_error(ctx, MC_ERR_SHAPE, "memory", "(3, 10)", "3 heads");
-    mc_kv_shape small = {.dtype = MC_F32, .layers = 1, .width = WIDTH, .sequences = 2};
-    assert_null(mc_kv_memory_new(ctx, small, q->lengths));
-    assert_error(ctx, MC_ERR_ARGUMENT, "memory", "3 inputs", "2");
     mc_tape_end(t);
     mc_kv_memory_free(m);
 }
@@ -232,19 +305,21 @@ static void *failing_alloc(mc_device *d, size_t bytes)
 static void test_memory_that_runs_out(void **state)
 {
     mc_context *ctx = *state;
-    mc_kv_shape shape = {.dtype = MC_F32, .layers = 2, .width = WIDTH, .sequences = SEQUENCES};
-    const int32_t offset[] = {0, 3, 3, 10};
-    const mc_lengths lengths = {SEQUENCES, inputs, offset, 10, 10, 7};
     size_t in_use = ctx->device->memory.in_use;
     faults.alloc = ctx->device->alloc;
-    ctx->device->alloc = failing_alloc;
     for (faults.fail_at = 1; faults.fail_at <= 2; faults.fail_at++) {
+        mc_kv_pages *pages = some_pages(ctx, inputs, true);
+        ctx->device->alloc = failing_alloc;
         faults.count = 0;
-        assert_null(mc_kv_memory_new(ctx, shape, &lengths));
-        assert_error(ctx, MC_ERR_NOMEM, "10 rows");
+        assert_null(mc_kv_memory_new(ctx, (mc_kv_shape){MC_F32, 2, WIDTH}, pages));
+        assert_error(ctx, MC_ERR_NOMEM, "30 rows");
+        pages = some_pages(ctx, NULL, true);
+        faults.count = 0;
+        assert_null(mc_kv_cache_new(ctx, (mc_kv_shape){MC_F32, 1, WIDTH}, pages));
+        assert_error(ctx, MC_ERR_NOMEM, "30 tokens", "2400 bytes");
+        ctx->device->alloc = faults.alloc;
         assert_int_equal(ctx->device->memory.in_use, in_use);
     }
-    ctx->device->alloc = faults.alloc;
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)
@@ -252,11 +327,8 @@ static void test_memory_that_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_steps),
-        TEST(test_errors),
-        TEST(test_memory),
-        TEST(test_memory_errors),
-        TEST(test_memory_that_runs_out),
+        TEST(test_steps),  TEST(test_pieces),        TEST(test_errors),
+        TEST(test_memory), TEST(test_memory_errors), TEST(test_memory_that_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

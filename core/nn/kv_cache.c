@@ -4,33 +4,49 @@
 #include "core/base/memory_internal.h"
 #include "core/ops/ops_internal.h"
 
-static size_t bytes_of(const mc_kv_shape *s)
+/* Prompts whose beginnings are in the cache. Attention is that of whole sequences, so that it is
+ * computed in the same way as for a whole prompt; the queries that came before are zeros. */
+typedef struct mc_kv_piece {
+    const mc_lengths *all;     /* of the sequences with the tokens that come in */
+    mc_tensor *rows, *queries; /* i32 (all): the row of the cache, that of qkv or -1 */
+    const int32_t *of_new;     /* (total): where the tokens that come in stand among all */
+} mc_kv_piece;
+
+size_t mc_kv_bytes(const mc_kv_shape *s, int64_t tokens)
 {
-    return (size_t)(s->sequences * s->capacity * s->width) * mc_dtype_size(s->dtype);
+    return 2 * (size_t)(tokens * s->layers * s->width) * mc_dtype_size(s->dtype);
 }
 
-mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape)
+/* Of the keys, or the values, of one layer. */
+static size_t bytes_of(const mc_kv_cache *c)
 {
-    if (mc_failed(ctx)) return NULL;
-    mc_device *device = ctx->device;
-    mc_kv_cache *c = mc_calloc(1, sizeof *c);
-    if (c) {
-        c->ctx = ctx;
-        c->shape = shape;
-        c->spread = 1;
-        c->length = mc_calloc((size_t)shape.sequences + 1, sizeof *c->length);
-        c->k = mc_calloc((size_t)shape.layers + 1, sizeof *c->k);
-        c->v = mc_calloc((size_t)shape.layers + 1, sizeof *c->v);
+    return (size_t)(mc_kv_pages_rows(c->pages) * c->shape.width) * mc_dtype_size(c->shape.dtype);
+}
+
+static bool fill(mc_kv_cache *c)
+{
+    mc_device *device = c->ctx->device;
+    c->k = mc_calloc((size_t)c->shape.layers + 1, sizeof *c->k);
+    c->v = mc_calloc((size_t)c->shape.layers + 1, sizeof *c->v);
+    bool good = c->k && c->v;
+    for (int i = 0; good && i < c->shape.layers; i++)
+        good = (c->k[i] = device->alloc(device, bytes_of(c))) &&
+               (c->v[i] = device->alloc(device, bytes_of(c)));
+    return good;
+}
+
+mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages)
+{
+    mc_kv_cache *c = mc_failed(ctx) || !pages ? NULL : mc_calloc(1, sizeof *c);
+    if (!c) {
+        if (pages) mc_fail_nomem(ctx, "a cache");
+        mc_kv_pages_free(pages);
+        return NULL;
     }
-    bool good = c && c->length && c->k && c->v;
-    for (int i = 0; good && i < shape.layers; i++)
-        good = (c->k[i] = device->alloc(device, bytes_of(&shape))) &&
-               (c->v[i] = device->alloc(device, bytes_of(&shape)));
-    if (good) return c;
-    mc_fail(ctx, MC_ERR_NOMEM,
-            "out of memory for the keys and values of %d sequences of %lld tokens (%zu bytes)",
-            shape.sequences, (long long)shape.capacity,
-            bytes_of(&shape) * 2 * (size_t)shape.layers);
+    *c = (mc_kv_cache){.ctx = ctx, .shape = shape, .pages = pages};
+    if (fill(c)) return c;
+    mc_fail(ctx, MC_ERR_NOMEM, "out of memory for the keys and values of %lld tokens (%zu bytes)",
+            (long long)mc_kv_pages_rows(pages), mc_kv_bytes(&shape, mc_kv_pages_rows(pages)));
     mc_kv_cache_free(c);
     return NULL;
 }
@@ -40,11 +56,11 @@ void mc_kv_cache_free(mc_kv_cache *c)
     if (!c) return;
     mc_device *device = c->ctx->device;
     for (int i = 0; c->k && c->v && i < c->shape.layers; i++) {
-        device->free(device, c->k[i], bytes_of(&c->shape));
-        device->free(device, c->v[i], bytes_of(&c->shape));
+        device->free(device, c->k[i], bytes_of(c));
+        device->free(device, c->v[i], bytes_of(c));
     }
     mc_tensor_free(c->position_bias);
-    mc_free(c->length);
+    mc_kv_pages_free(c->pages);
     mc_free(c->k);
     mc_free(c->v);
     mc_free(c);
@@ -52,62 +68,69 @@ void mc_kv_cache_free(mc_kv_cache *c)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static bool check_step(const mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens)
-{
-    mc_context *ctx = mc_tape_context(t);
-    bool fits = tokens->count <= c->shape.sequences && (!c->used || tokens->count == c->used) &&
-                tokens->total == tokens->capacity;
-    if (!fits || mc_tape_is_training(t))
-        return !mc_fail(ctx, MC_ERR_STATE, "key-value cache: %d sequences, it holds %d of %d%s",
-                        tokens->count, c->used, c->shape.sequences,
-                        mc_tape_is_training(t) ? ", on a training tape" : "");
-    for (int i = 0; i < tokens->count; i++) {
-        int32_t before = c->used ? c->length[i] : 0, n = tokens->length[i];
-        if (before + n > c->shape.capacity || (c->used && n != 1))
-            return !mc_fail(ctx, MC_ERR_STATE,
-                            "key-value cache: %d tokens for sequence %d, which has %d of %lld", n,
-                            i, before, (long long)c->shape.capacity);
-    }
-    return true;
-}
-
-bool mc_kv_cache_begin(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens)
-{
-    if (!t || mc_failed(mc_tape_context(t)) || !tokens || !check_step(c, t, tokens)) return false;
-    int32_t *rows = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *rows);
-    int32_t *lengths = mc_tape_alloc(t, ((size_t)tokens->count + 1) * sizeof *lengths);
-    if (!rows || !lengths) return false;
-    c->first = c->used == 0;
-    c->longest = 0;
-    for (int i = 0; i < tokens->count; i++) {
-        int32_t before = c->first ? 0 : c->length[i];
-        for (int32_t k = 0; k < tokens->length[i]; k++)
-            rows[tokens->offset[i] + k] = (int32_t)(i * c->spread * c->shape.capacity + before + k);
-        lengths[i] = before + tokens->length[i];
-        if (lengths[i] > c->longest) c->longest = lengths[i];
-    }
-    c->tokens = tokens;
-    c->firsts = NULL;
-    c->rows = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), rows, false);
-    c->lengths = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->count), lengths, false);
-    return c->rows && c->lengths;
-}
-
-bool mc_kv_cache_begin_joining(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens,
-                               const int *sequence)
+static bool evaluates(mc_tape *t, const mc_lengths *tokens)
 {
     if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
+    return !mc_tape_is_training(t) ||
+           !mc_fail(mc_tape_context(t), MC_ERR_STATE, "key-value cache: on a training tape");
+}
+
+static mc_tensor *indices(mc_tape *t, const int32_t *index, int64_t count)
+{
+    return mc_tape_input(t, MC_I32, MC_SHAPE(count), index, false);
+}
+
+/* Where a sequence's tokens lie, all of them up to `count`. */
+static void fill_piece(const mc_kv_cache *c, const mc_lengths *tokens, const mc_lengths *all,
+                       const int *sequence, int32_t *rows, int32_t *queries, int32_t *of_new)
+{
+    for (int i = 0; i < all->count; i++) {
+        int32_t before = all->length[i] - tokens->length[i];
+        for (int32_t k = 0, at = all->offset[i]; k < all->length[i]; k++, at++) {
+            rows[at] = mc_kv_pages_row(c->pages, sequence[i], k);
+            queries[at] = k < before ? -1 : tokens->offset[i] + k - before;
+            if (k >= before) of_new[queries[at]] = at;
+        }
+    }
+}
+
+static mc_kv_piece *make_piece(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens,
+                               const int *sequence, const int32_t *before)
+{
+    mc_kv_piece *p = mc_tape_alloc(t, sizeof *p);
+    int32_t *lengths = mc_tape_alloc(t, ((size_t)tokens->count + 1) * sizeof *lengths);
+    for (int i = 0; lengths && i < tokens->count; i++) lengths[i] = before[i] + tokens->length[i];
+    const mc_lengths *all = lengths ? mc_tape_lengths(t, lengths, tokens->count, 1) : NULL;
+    if (!p || !all) return NULL;
+    int32_t *rows = mc_tape_alloc(t, ((size_t)all->total + 1) * sizeof *rows);
+    int32_t *queries = mc_tape_alloc(t, ((size_t)all->total + 1) * sizeof *queries);
+    int32_t *of_new = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *of_new);
+    if (!rows || !queries || !of_new) return NULL;
+    fill_piece(c, tokens, all, sequence, rows, queries, of_new);
+    *p = (mc_kv_piece){.all = all,
+                       .rows = indices(t, rows, all->total),
+                       .queries = indices(t, queries, all->total)};
+    p->of_new = of_new;
+    return p->rows && p->queries ? p : NULL;
+}
+
+bool mc_kv_cache_begin_prompts(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens,
+                               const int *sequence, const int32_t *before)
+{
+    if (!evaluates(t, tokens)) return false;
     int32_t *rows = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *rows);
     if (!rows) return false;
     for (int i = 0; i < tokens->count; i++)
         for (int32_t k = 0; k < tokens->length[i]; k++)
-            rows[tokens->offset[i] + k] = mc_kv_pages_row(c->pages, sequence[i], k);
-    c->first = true;
+            rows[tokens->offset[i] + k] =
+                mc_kv_pages_row(c->pages, sequence[i], (before ? before[i] : 0) + k);
     c->longest = tokens->longest;
     c->tokens = tokens;
     c->firsts = c->lengths = NULL;
-    c->rows = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), rows, false);
-    return c->rows;
+    c->rows = indices(t, rows, tokens->total);
+    c->piece = before ? make_piece(c, t, tokens, sequence, before) : NULL;
+    if (c->piece) c->longest = c->piece->all->longest;
+    return c->rows && (c->piece || !before);
 }
 
 mc_tensor *mc_row_field(mc_tape *t, mc_tensor *state, int field, int count)
@@ -118,19 +141,17 @@ mc_tensor *mc_row_field(mc_tape *t, mc_tensor *state, int field, int count)
 
 bool mc_kv_cache_begin_rows(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens, mc_tensor *state)
 {
-    if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
+    if (!evaluates(t, tokens)) return false;
     int count = tokens->count;
-    bool fits = c->used && (c->pages || count <= c->shape.sequences) && tokens->longest <= 1 &&
-                tokens->total == count && state->shape.dim[1] >= count;
-    if (!fits || mc_tape_is_training(t))
+    if (tokens->longest > 1 || tokens->total != count || state->shape.dim[1] < count)
         return !mc_fail(mc_tape_context(t), MC_ERR_STATE,
                         "key-value cache: %lld tokens of %d sequences, expected one each of up to "
-                        "%d that have begun",
-                        (long long)tokens->total, count, c->shape.sequences);
-    c->first = false;
+                        "%lld",
+                        (long long)tokens->total, count, (long long)state->shape.dim[1]);
     c->tokens = tokens;
-    c->longest = mc_kv_cache_longest(c);
+    c->longest = c->pages->longest;
     c->rows = NULL;
+    c->piece = NULL;
     c->lengths = mc_row_field(t, state, MC_ROW_LENGTH, count);
     c->firsts = mc_row_field(t, state, MC_ROW_FIRST, count);
     return c->lengths && c->firsts;
@@ -138,10 +159,8 @@ bool mc_kv_cache_begin_rows(mc_kv_cache *c, mc_tape *t, const mc_lengths *tokens
 
 void mc_kv_cache_end(mc_kv_cache *c)
 {
-    for (int i = 0; i < c->tokens->count && !c->firsts && !c->pages; i++)
-        c->length[i] = (c->first ? 0 : c->length[i]) + c->tokens->length[i];
-    c->used = c->tokens->count;
     c->tokens = NULL;
+    c->piece = NULL;
     c->rows = c->lengths = c->firsts = NULL;
 }
 
@@ -151,6 +170,8 @@ void mc_kv_cache_keep_bias(mc_kv_cache *c, const mc_tensor *bias)
     if (c->position_bias) mc_disown(&c->position_bias->owned); /* it goes with the cache */
     mc_tensor_copy(c->position_bias, bias);
 }
+
+/* ---- attention ------------------------------------------------------------------------------- */
 
 static const char op[] = "attention over a cache";
 
@@ -183,43 +204,76 @@ static bool check_call(const mc_kv_cache *c, mc_tape *t, const mc_tensor *qkv,
     return check_position_bias(c, t, o);
 }
 
-mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv,
-                           const mc_sdpa_options *o)
+/* Column block `number` of the three of qkv. */
+static mc_matrix third_of(const mc_kv_cache *c, const mc_tensor *qkv, int number)
 {
-    if (!check_call(c, t, qkv, o)) return NULL;
+    mc_matrix x = mc_matrix_of(qkv);
+    x.data = (char *)x.data + (size_t)(number * c->shape.width) * mc_dtype_size(qkv->dtype);
+    return x;
+}
+
+static mc_tensor *attend_piece(mc_tape *t, mc_kv_cache *c, mc_tensor *qkv, mc_matrix keys,
+                               mc_matrix values, const mc_sdpa_options *o)
+{
+    const mc_kv_piece *p = c->piece;
+    int64_t width = c->shape.width, rows = p->all->total;
+    mc_tensor *all = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(rows, 3 * width), NULL);
+    if (!all || !(all = mc_with_lengths(t, all, p->all))) return NULL;
+    const int32_t *from = mc_tensor_data(p->rows);
+    MC_KERNEL(t, op, gather_rows, rows, width, mc_matrix_of(qkv), mc_tensor_data(p->queries),
+              third_of(c, all, 0));
+    MC_KERNEL(t, op, gather_rows, rows, width, keys, from, third_of(c, all, 1));
+    MC_KERNEL(t, op, gather_rows, rows, width, values, from, third_of(c, all, 2));
+    mc_tensor *y = mc_sdpa(t, all, o);
+    y = y ? mc_gather_rows(t, y, p->of_new, c->tokens->total) : NULL;
+    return y ? mc_with_lengths(t, y, c->tokens) : NULL;
+}
+
+/* Prompts, which are seen from their first token on. */
+static mc_tensor *attend_prompts(mc_tape *t, mc_kv_cache *c, mc_tensor *qkv, mc_matrix keys,
+                                 mc_matrix values, const mc_sdpa_options *given)
+{
     int64_t width = c->shape.width, rows = c->tokens->total;
-    size_t third = (size_t)width * mc_dtype_size(qkv->dtype);
-    mc_matrix q = mc_matrix_of(qkv), k = q, v = q;
-    mc_matrix keys = {c->k[layer], qkv->dtype, width}, values = {c->v[layer], qkv->dtype, width};
-    k.data = (char *)q.data + third;
-    v.data = (char *)q.data + 2 * third;
-    if (c->first) {
-        MC_KERNEL(t, op, scatter_rows, rows, width, k, mc_tensor_data(c->rows), keys);
-        MC_KERNEL(t, op, scatter_rows, rows, width, v, mc_tensor_data(c->rows), values);
-        return mc_sdpa(t, qkv,
-                       &(mc_sdpa_options){.heads = o->heads,
-                                          .scale = o->scale,
-                                          .causal = !o->marks,
-                                          .position_bias = o->position_bias,
-                                          .marks = o->marks});
-    }
-    mc_tensor *y = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(rows, width), qkv);
+    const int32_t *to = mc_tensor_data(c->rows);
+    MC_KERNEL(t, op, scatter_rows, rows, width, third_of(c, qkv, 1), to, keys);
+    MC_KERNEL(t, op, scatter_rows, rows, width, third_of(c, qkv, 2), to, values);
+    const mc_sdpa_options o = {.heads = given->heads,
+                               .scale = given->scale,
+                               .causal = !given->marks,
+                               .position_bias = given->position_bias,
+                               .marks = given->marks};
+    return c->piece ? attend_piece(t, c, qkv, keys, values, &o) : mc_sdpa(t, qkv, &o);
+}
+
+static mc_tensor *attend_rows(mc_tape *t, mc_kv_cache *c, mc_tensor *qkv, mc_matrix keys,
+                              mc_matrix values, const mc_sdpa_options *o)
+{
+    mc_tensor *y = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(c->tokens->total, c->shape.width), qkv);
     if (!y) return NULL;
-    int head_dim = (int)(width / o->heads);
+    int head_dim = (int)(c->shape.width / o->heads);
     mc_cached_attention shape = {.sequences = c->tokens->count,
                                  .heads = o->heads,
                                  .head_dim = head_dim,
                                  .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
                                  .lengths = mc_tensor_data(c->lengths),
                                  .first = mc_tensor_data(c->firsts),
-                                 .capacity = c->shape.capacity,
-                                 .pages = mc_tensor_data(c->pages ? c->pages->table : c->table),
-                                 .page_shift = c->pages ? c->pages->shift : 0,
+                                 .pages = mc_kv_pages_table(c->pages),
+                                 .page_shift = c->pages->shift,
                                  .longest = c->longest,
-                                 .new_k = k,
-                                 .new_v = v,
+                                 .new_k = third_of(c, qkv, 1),
+                                 .new_v = third_of(c, qkv, 2),
                                  .position_bias = mc_tensor_data(o->position_bias)};
     if (o->position_bias) shape.position_limit = (o->position_bias->shape.dim[1] + 1) / 2;
-    MC_KERNEL(t, op, attention_cached, &shape, q, keys, values, mc_matrix_of(y));
+    MC_KERNEL(t, op, attention_cached, &shape, third_of(c, qkv, 0), keys, values, mc_matrix_of(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv,
+                           const mc_sdpa_options *o)
+{
+    if (!check_call(c, t, qkv, o)) return NULL;
+    mc_matrix keys = {c->k[layer], qkv->dtype, c->shape.width},
+              values = {c->v[layer], qkv->dtype, c->shape.width};
+    return c->rows ? attend_prompts(t, c, qkv, keys, values, o)
+                   : attend_rows(t, c, qkv, keys, values, o);
 }

@@ -4,68 +4,42 @@
 #include "core/nn/kv_cache_internal.h"
 
 #include <math.h>
-#include <string.h>
 #include "core/base/memory_internal.h"
 #include "core/ops/ops_internal.h"
 
 static const char op[] = "attention over a memory";
 
-static size_t layer_bytes(const mc_kv_shape *s)
+static size_t layer_bytes(const mc_kv_memory *m)
 {
-    return (size_t)(2 * s->capacity * s->width) * mc_dtype_size(s->dtype);
+    return 2 * (size_t)(mc_kv_pages_rows(m->pages) * m->shape.width) *
+           mc_dtype_size(m->shape.dtype);
 }
 
-/* The inputs, one for each sequence of the decoder at first. */
-static bool copy_lengths(mc_kv_memory *m, const mc_lengths *lengths)
-{
-    size_t inputs = (size_t)lengths->count;
-    m->length = mc_calloc(inputs + 1, sizeof *m->length);
-    m->offset = mc_calloc(inputs + 1, sizeof *m->offset);
-    if (!m->length || !m->offset) return false;
-    memcpy(m->length, lengths->length, inputs * sizeof *m->length);
-    memcpy(m->offset, lengths->offset, inputs * sizeof *m->offset);
-    m->inputs = lengths->count;
-    return true;
-}
-
-static bool fill(mc_kv_memory *m, const mc_lengths *lengths)
+static bool fill(mc_kv_memory *m)
 {
     mc_device *device = m->ctx->device;
-    m->shape.capacity = mc_lengths_tokens(lengths);
     m->kv = mc_calloc((size_t)m->shape.layers + 1, sizeof *m->kv);
-    if (!m->kv || !copy_lengths(m, lengths)) return false;
-    for (int i = 0; i < m->shape.layers; i++)
-        if (!(m->kv[i] = device->alloc(device, layer_bytes(&m->shape)))) return false;
-    return true;
+    for (int i = 0; m->kv && i < m->shape.layers; i++)
+        if (!(m->kv[i] = device->alloc(device, layer_bytes(m)))) return false;
+    return m->kv;
 }
 
-mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, const mc_lengths *lengths)
+mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages)
 {
-    if (mc_failed(ctx)) return NULL;
-    if (!lengths || lengths->count > shape.sequences) {
-        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %d inputs, expected up to %d: one for each sequence", op,
-                lengths ? lengths->count : 0, shape.sequences);
-        return NULL;
-    }
-    mc_kv_memory *m = mc_calloc(1, sizeof *m);
+    mc_kv_memory *m = mc_failed(ctx) || !pages ? NULL : mc_calloc(1, sizeof *m);
     if (m) {
-        m->ctx = ctx;
-        m->shape = shape;
-        if (fill(m, lengths)) return m;
+        *m = (mc_kv_memory){.ctx = ctx, .shape = shape, .pages = pages};
+        if (fill(m)) return m;
     }
-    mc_fail(ctx, MC_ERR_NOMEM, "out of memory for the keys and values of %lld rows of an encoder",
-            (long long)mc_lengths_tokens(lengths));
-    mc_kv_memory_free(m);
+    if (pages)
+        mc_fail(ctx, MC_ERR_NOMEM,
+                "out of memory for the keys and values of %lld rows of an encoder",
+                (long long)mc_kv_pages_rows(pages));
+    if (m)
+        mc_kv_memory_free(m);
+    else
+        mc_kv_pages_free(pages);
     return NULL;
-}
-
-mc_kv_memory *mc_kv_memory_new_paged(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages)
-{
-    const int32_t length[] = {(int32_t)shape.capacity}, offset[] = {0, length[0]};
-    const mc_lengths all = {1, length, offset, length[0], length[0], length[0], NULL};
-    mc_kv_memory *m = mc_kv_memory_new(ctx, shape, &all);
-    if (m) m->pages = pages;
-    return m;
 }
 
 void mc_kv_memory_free(mc_kv_memory *m)
@@ -73,51 +47,24 @@ void mc_kv_memory_free(mc_kv_memory *m)
     if (!m) return;
     mc_device *device = m->ctx->device;
     for (int i = 0; m->kv && i < m->shape.layers; i++)
-        if (m->kv[i]) device->free(device, m->kv[i], layer_bytes(&m->shape));
+        if (m->kv[i]) device->free(device, m->kv[i], layer_bytes(m));
+    mc_kv_pages_free(m->pages);
     mc_free(m->kv);
-    mc_free(m->length);
-    mc_free(m->offset);
     mc_free(m);
 }
 
 bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *m, int layer, mc_tensor *kv)
 {
     if (!mc_op_ready(t, op, kv) || !mc_op_same_dtype(t, op, "kv", kv, m->shape.dtype)) return false;
-    int64_t columns = 2 * m->shape.width, count = m->shape.capacity * columns;
-    if (m->pages)
-        return MC_KERNEL(t, op, scatter_rows, mc_tensor_count(m->rows), columns, mc_matrix_of(kv),
-                         mc_tensor_data(m->rows), (mc_matrix){m->kv[layer], kv->dtype, columns});
-    if (mc_tensor_columns(kv) != columns || mc_tensor_count(kv) < count)
+    int64_t columns = 2 * m->shape.width, rows = mc_tensor_count(m->rows);
+    if (mc_tensor_columns(kv) != columns || mc_tensor_rows(kv) < rows)
         return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "%s: kv %s, expected (%lld, %lld)", op,
-                        MC_SHAPE_TEXT(kv->shape), (long long)m->shape.capacity, (long long)columns);
-    mc_matrix from = {mc_tensor_data(kv), kv->dtype, count};
-    return MC_KERNEL(t, op, scale, count, from, 1.0f, (mc_matrix){m->kv[layer], kv->dtype, count},
-                     false);
+                        MC_SHAPE_TEXT(kv->shape), (long long)rows, (long long)columns);
+    return MC_KERNEL(t, op, scatter_rows, rows, columns, mc_matrix_of(kv), mc_tensor_data(m->rows),
+                     (mc_matrix){m->kv[layer], kv->dtype, columns});
 }
 
-bool mc_kv_memory_begin(mc_kv_memory *m, mc_tape *t, const mc_lengths *tokens)
-{
-    if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
-    if (tokens->count != m->inputs || tokens->total != tokens->capacity || mc_tape_is_training(t))
-        return !mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: %d sequences, expected %d%s", op,
-                        tokens->count, m->inputs,
-                        mc_tape_is_training(t) ? ", on an evaluation tape" : "");
-    int32_t *first = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *first);
-    int32_t *lengths = mc_tape_alloc(t, ((size_t)tokens->total + 1) * sizeof *lengths);
-    if (!first || !lengths) return false;
-    m->longest = 0;
-    for (int i = 0; i < tokens->count; i++)
-        for (int32_t row = tokens->offset[i]; row < tokens->offset[i + 1]; row++) {
-            first[row] = m->offset[i];
-            lengths[row] = m->length[i];
-            if (lengths[row] > m->longest) m->longest = lengths[row];
-        }
-    m->first = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), first, false);
-    m->lengths = mc_tape_input(t, MC_I32, MC_SHAPE(tokens->total), lengths, false);
-    return m->first && m->lengths;
-}
-
-bool mc_kv_memory_begin_joining(mc_kv_memory *m, mc_tape *t, const mc_lengths *inputs,
+bool mc_kv_memory_begin_prompts(mc_kv_memory *m, mc_tape *t, const mc_lengths *inputs,
                                 const int *sequence)
 {
     if (!t || mc_failed(mc_tape_context(t)) || !inputs) return false;
@@ -125,7 +72,7 @@ bool mc_kv_memory_begin_joining(mc_kv_memory *m, mc_tape *t, const mc_lengths *i
     int32_t *first = mc_tape_alloc(t, ((size_t)inputs->count + 1) * sizeof *first);
     if (!rows || !first) return false;
     for (int i = 0; i < inputs->count; i++) {
-        first[i] = sequence[i] * m->pages->each;
+        first[i] = mc_kv_pages_first(m->pages, sequence[i]);
         for (int32_t k = 0; k < inputs->length[i]; k++)
             rows[inputs->offset[i] + k] = mc_kv_pages_row(m->pages, sequence[i], k);
     }
@@ -140,10 +87,7 @@ bool mc_kv_memory_begin_rows(mc_kv_memory *m, mc_tape *t, const mc_lengths *toke
                              mc_tensor *state)
 {
     if (!t || mc_failed(mc_tape_context(t)) || !tokens) return false;
-    m->longest = 0;
-    for (int i = 0; i < m->inputs; i++)
-        if (m->length[i] > m->longest) m->longest = m->length[i];
-    if (m->pages) m->longest = m->pages->longest;
+    m->longest = m->pages->longest;
     m->first = mc_row_field(t, state, MC_ROW_MEMORY, tokens->count);
     m->lengths = mc_row_field(t, state, MC_ROW_MEMORY_LENGTH, tokens->count);
     return m->first && m->lengths;
@@ -170,8 +114,8 @@ mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *m, int layer, mc_ten
                                  .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
                                  .lengths = mc_tensor_data(m->lengths),
                                  .first = mc_tensor_data(m->first),
-                                 .pages = m->pages ? mc_tensor_data(m->pages->table) : NULL,
-                                 .page_shift = m->pages ? m->pages->shift : 0,
+                                 .pages = mc_kv_pages_table(m->pages),
+                                 .page_shift = m->pages->shift,
                                  .longest = m->longest};
     mc_matrix k = {m->kv[layer], q->dtype, 2 * width}, v = k;
     v.data = (char *)k.data + (size_t)width * mc_dtype_size(q->dtype);

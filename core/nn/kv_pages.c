@@ -20,7 +20,7 @@ static bool make(mc_kv_pages *p)
     p->table = mc_tensor_new_computed(p->ctx, MC_SHAPE(p->sequences, p->each));
     if (!p->table) return false;
     mc_disown(&p->table->owned); /* it goes with the pages */
-    mc_tensor_write(p->table, p->host, cells * sizeof *p->host);
+    mc_kv_pages_send(p);
     return !mc_failed(p->ctx);
 }
 
@@ -72,6 +72,22 @@ void mc_kv_pages_give_back(mc_kv_pages *p, int sequence)
     for (int i = p->taken[sequence] - 1; i >= 0; i--)
         p->free[p->free_count++] = p->host[sequence * p->each + i];
     p->taken[sequence] = 0;
+}
+
+void mc_kv_pages_send(mc_kv_pages *p)
+{
+    mc_tensor_write(p->table, p->host, (size_t)p->sequences * (size_t)p->each * sizeof *p->host);
+}
+
+int32_t mc_kv_pages_first(const mc_kv_pages *p, int sequence)
+{
+    int first = sequence * p->each;
+    return p->in_line ? (int32_t)((int64_t)p->host[first] << p->shift) : first;
+}
+
+const int32_t *mc_kv_pages_table(const mc_kv_pages *p)
+{
+    return p->in_line ? NULL : mc_tensor_data(p->table);
 }
 
 int32_t mc_kv_pages_row(const mc_kv_pages *p, int sequence, int64_t position)

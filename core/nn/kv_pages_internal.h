@@ -18,6 +18,9 @@ typedef struct mc_kv_pages {
     int32_t *free;   /* a stack of those that nobody has */
     int free_count;
     mc_tensor *table; /* i32 (sequences, each): `host` in device memory */
+    /* No sequence takes pages once one has given some back, so that those of each lie one behind
+     * the other: kernels need no table then, and read a little faster. */
+    bool in_line;
 } mc_kv_pages;
 
 /* Pages of 2^shift rows for up to `sequences` sequences of up to `longest` rows, `rows` in all,
@@ -31,7 +34,17 @@ bool mc_kv_pages_have(const mc_kv_pages *pages, int64_t rows);
  * there. What is launched afterwards sees them. */
 void mc_kv_pages_take(mc_kv_pages *pages, int sequence, int64_t rows);
 void mc_kv_pages_give_back(mc_kv_pages *pages, int sequence);
+/* Sends the table, after changes to `host`. */
+void mc_kv_pages_send(mc_kv_pages *pages);
 /* The row of one of the sequence's tokens. */
 int32_t mc_kv_pages_row(const mc_kv_pages *pages, int sequence, int64_t position);
+/* What mc_cached_attention calls `first` of a sequence, and its `pages`, NULL with in_line. */
+int32_t mc_kv_pages_first(const mc_kv_pages *pages, int sequence);
+const int32_t *mc_kv_pages_table(const mc_kv_pages *pages);
+/* Rows of all pages. */
+static inline int64_t mc_kv_pages_rows(const mc_kv_pages *pages)
+{
+    return (int64_t)pages->count << pages->shift;
+}
 
 #endif

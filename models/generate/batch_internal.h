@@ -1,45 +1,59 @@
-/* A model whose sequences join and leave a running batch: what models/generate/generator.c drives.
+/* A model whose sequences join and leave a running batch: what the drivers of generation run.
  * Functions return false after an error on the context. */
 #ifndef MC_MODELS_BATCH_INTERNAL_H
 #define MC_MODELS_BATCH_INTERNAL_H
 
+#include "core/nn/kv_pages_internal.h"
 #include "models/generate/generate_internal.h"
 
 typedef struct mc_batch_model mc_batch_model;
-struct mc_model;
-
-/* The model as generation describes it: no functions and no state. */
-mc_decoder mc_model_decoder(struct mc_model *model);
-/* Whether it decodes; an error if not. */
-bool mc_model_check_decodes(struct mc_model *model);
 
 typedef struct mc_batch_shape {
-    int rows;        /* sequences at once */
-    int64_t longest; /* tokens of one in the cache */
-    int64_t tokens;  /* of all */
-    int page_shift;
+    int rows;                              /* sequences at once */
+    int64_t longest, tokens;               /* in the cache: of one, and of all */
+    int64_t memory_longest, memory_tokens; /* the same of an encoder's inputs */
+    int page_shift;                        /* pages of 2^page_shift tokens */
+    bool in_line;                          /* mc_kv_pages.in_line */
 } mc_batch_shape;
 
+/* Prompts, or pieces of them, that are run together. */
+typedef struct mc_prompt_pass {
+    const int32_t *ids, *lengths; /* packed; (count) */
+    const int *sequences;         /* (count) each one's pages */
+    const int *columns;           /* (count) its column of the chooser's rows */
+    const int32_t *before;        /* (count) tokens that were run before; NULL: none of any */
+    int count, whole;             /* the first `whole` of them are run to their end */
+} mc_prompt_pass;
+
 /* Memory of cache and tables. NULL after an error. */
-mc_batch_model *mc_batch_model_new(struct mc_model *model, const mc_batch_shape *shape);
-void mc_batch_model_free(mc_batch_model *batch);          /* NULL allowed */
-size_t mc_batch_model_bytes(const mc_batch_model *batch); /* of keys and values */
-/* What the decoder begins with for a prompt of *count ids, and its length in *count: the prompt,
- * or the start token where an encoder reads it. */
-const int32_t *mc_batch_model_begins_with(const mc_batch_model *batch, const int32_t *ids,
-                                          int *count);
+mc_batch_model *mc_batch_model_new(mc_model *model, const mc_batch_shape *shape);
+void mc_batch_model_free(mc_batch_model *batch); /* NULL allowed */
+/* Bytes of keys and values that it takes, or would take. */
+size_t mc_batch_model_bytes(const mc_model *model, const mc_batch_shape *shape);
+/* Rows of the cache that a prompt needs whose answer gets `most` tokens (the last is not run), and
+ * rows of the encoder's memory. */
+int64_t mc_batch_model_rows(mc_model *model, int prompt, int most);
+int64_t mc_batch_model_memory_rows(mc_model *model, int prompt);
+/* Whether prompts can be run in pieces: where no token sees those behind it. */
+bool mc_batch_model_has_pieces(const mc_model *model);
 /* Whether a prompt whose answer gets `most` tokens could ever be there, and whether it can be
  * now. */
 bool mc_batch_model_can(const mc_batch_model *batch, int prompt, int most);
 bool mc_batch_model_has_room(const mc_batch_model *batch, int prompt, int most);
-/* The prompt takes a row's pages and fields (MC_ROW_FIELDS), all but the answer's number. */
-void mc_batch_model_join(mc_batch_model *batch, int row, int prompt, int most, int32_t *fields);
-void mc_batch_model_leave(mc_batch_model *batch, int row);
-/* Runs whole prompts, packed, of rows that joined, and chooses what follows each. Does not
+/* A sequence takes its pages, and gives them back. */
+void mc_batch_model_join(mc_batch_model *batch, int sequence, int prompt, int most);
+void mc_batch_model_leave(mc_batch_model *batch, int sequence);
+/* What stands in a column (MC_ROW_FIELDS) of a sequence with so many tokens of an answer to a
+ * prompt that is in the cache, but for MC_ROW_TOKEN, _ANSWER and _TICK, which are 0. */
+void mc_batch_model_fields(const mc_batch_model *batch, int sequence, int prompt, int count,
+                           int32_t *fields);
+/* The cache's pages, for who arranges the table by himself. */
+mc_kv_pages *mc_batch_model_pages(mc_batch_model *batch);
+/* Runs prompts of sequences that joined, and chooses what follows each that is whole. Does not
  * wait. */
-bool mc_batch_model_prompts(mc_batch_model *batch, const int32_t *ids, const int32_t *lengths,
-                            const int *rows, int count, const mc_chooser *chooser);
-/* Runs the chooser's first call.rows rows and chooses again. Does not wait. */
+bool mc_batch_model_prompts(mc_batch_model *batch, const mc_prompt_pass *pass,
+                            const mc_chooser *chooser);
+/* Runs the chooser's first call.rows columns and chooses again. Does not wait. */
 bool mc_batch_model_step(mc_batch_model *batch, const mc_chooser *chooser);
 
 #endif

@@ -3,12 +3,12 @@
  *
  * The device finds the most probable continuations of every beam; the host reads these few alone
  * and decides. Beam b of prompt i is the cache's sequence i * beams + b. Where it goes on with
- * another's tokens, no key or value moves: a table says for each sequence in which row of the cache
- * each of its tokens lies, and a beam gets its parent's part of it. A token is written to the place
- * of its own sequence, where nothing else is written at that position. */
+ * another's tokens, no key or value moves: pages have one token, and a beam gets its parent's part
+ * of their table. A token is written to the page of its own sequence, where nothing else is written
+ * at that position. */
 #include <math.h>
 #include <string.h>
-#include "models/generate/generate_internal.h"
+#include "models/generate/batch_internal.h"
 
 static const float excluded = -1e9f;
 
@@ -38,27 +38,41 @@ typedef struct search {
 } search;
 
 typedef struct beam_search {
-    mc_generator *g;
-    int beams, most;  /* candidates that are looked at each step */
-    search *searches; /* (prompts) */
-    int *batch;       /* the prompts that have rows: batch_count, in their order */
-    int batch_count, rows_each;
-    int64_t capacity;       /* tokens of a sequence */
-    int32_t *table, *moved; /* (prompts * beams, capacity): the cache's, and the next one */
-    bool table_changed;     /* since the device has got it */
-    mc_chosen *best;        /* (rows, chooser.best.count), pinned memory */
-    size_t best_bytes;      /* on the device, too */
-    uint32_t *seen;         /* (rows, words); NULL: no penalty */
+    const mc_generate_call *call;
+    mc_context *ctx;
+    mc_batch_model *model;
+    mc_kv_pages *pages;
+    mc_chooser chooser;
+    int beams, longest; /* longest: new tokens at most of any answer */
+    int most;           /* candidates that are looked at each step */
+    search *searches;   /* (prompts) */
+    int *batch;         /* the prompts that have rows: batch_count, in their order */
+    int batch_count, rows_each, rows, steps;
+    int32_t *moved;     /* (beams, pages->each) the next part of the table */
+    bool table_changed; /* since the device has got it */
+    mc_chosen *best;    /* (rows, chooser.best.count), pinned memory */
+    size_t best_bytes;  /* on the device, too */
+    uint32_t *seen;     /* (rows, words); NULL: no penalty */
+    int32_t *state;     /* (MC_ROW_FIELDS, prompts * beams): what rows are set to */
 } beam_search;
 
-static mc_device *device_of(const beam_search *s) { return s->g->ctx->device; }
+static mc_device *device_of(const beam_search *s) { return s->ctx->device; }
+
+/* Rows of all beams of all prompts. */
+static int all_rows(const beam_search *s) { return s->call->count * s->beams; }
+
+/* New tokens at most of a prompt's answers. */
+static int most_of(const beam_search *s, int prompt)
+{
+    return mc_most_new(&s->call->decoder, &s->call->options, s->call->lengths[prompt]);
+}
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static beam *new_beams(const beam_search *s)
 {
     beam *beams = mc_calloc((size_t)s->beams + 1, sizeof *beams);
-    size_t most = (size_t)s->g->options.max_new_tokens;
+    size_t most = (size_t)s->longest;
     bool good = beams;
     for (int i = 0; good && i < s->beams; i++)
         good = (beams[i].ids = mc_malloc(most * sizeof *beams[i].ids)) &&
@@ -82,31 +96,31 @@ static bool has_memory(const beam_search *s, const beam *beams)
 
 static void release(beam_search *s)
 {
-    mc_chooser *c = &s->g->chooser;
+    mc_chooser *c = &s->chooser;
     mc_device *d = device_of(s);
-    for (int i = 0; s->searches && i < s->g->count; i++) {
+    for (int i = 0; s->searches && i < s->call->count; i++) {
         free_beams(s, s->searches[i].running);
         free_beams(s, s->searches[i].next);
         free_beams(s, s->searches[i].finished);
         mc_free(s->searches[i].candidates);
     }
+    mc_batch_model_free(s->model);
     if (c->best.best) d->free(d, c->best.best, s->best_bytes);
+    if (c->seen) d->free(d, c->seen, c->seen_bytes);
     if (s->best) d->host_free(d, s->best, s->best_bytes);
-    mc_tensor_free(c->table);
-    c->table = NULL;
-    c->best = (mc_best_call){0};
+    mc_tensor_free(c->rows);
     mc_free(s->searches);
     mc_free(s->batch);
-    mc_free(s->table);
     mc_free(s->moved);
     mc_free(s->seen);
+    mc_free(s->state);
 }
 
 static bool make_searches(beam_search *s)
 {
-    bool good = (s->searches = mc_calloc((size_t)s->g->count + 1, sizeof *s->searches)) &&
-                (s->batch = mc_malloc(((size_t)s->g->count + 1) * sizeof *s->batch));
-    for (int i = 0; good && i < s->g->count; i++) {
+    bool good = (s->searches = mc_calloc((size_t)s->call->count + 1, sizeof *s->searches)) &&
+                (s->batch = mc_malloc(((size_t)s->call->count + 1) * sizeof *s->batch));
+    for (int i = 0; good && i < s->call->count; i++) {
         search *p = &s->searches[i];
         p->running = new_beams(s);
         p->next = new_beams(s);
@@ -119,29 +133,44 @@ static bool make_searches(beam_search *s)
     return good;
 }
 
-/* At first every token is where its own sequence has it. */
-static bool make_table(beam_search *s)
+/* A cache whose pages are tokens. An encoder's memory is that of its prompt's first beam. */
+static bool make_model(beam_search *s)
 {
-    int64_t sequences = (int64_t)s->g->count * s->beams, count = sequences * s->capacity;
-    s->table = mc_malloc((size_t)(count + 1) * sizeof *s->table);
-    s->moved = mc_malloc((size_t)(count + 1) * sizeof *s->moved);
-    for (int64_t i = 0; s->table && i < count; i++) s->table[i] = (int32_t)i;
-    s->table_changed = true;
-    s->g->chooser.table = mc_tensor_new_computed(s->g->ctx, MC_SHAPE(sequences, s->capacity));
-    return s->table && s->moved && s->g->chooser.table;
+    const mc_generate_call *call = s->call;
+    mc_batch_shape shape = {.rows = all_rows(s)};
+    for (int i = 0; i < call->count; i++) {
+        int64_t rows = mc_batch_model_rows(call->model, call->lengths[i], most_of(s, i)),
+                memory = mc_batch_model_memory_rows(call->model, call->lengths[i]);
+        if (rows > shape.longest) shape.longest = rows;
+        if (memory > shape.memory_longest) shape.memory_longest = memory;
+        shape.tokens += rows * s->beams;
+        shape.memory_tokens += memory;
+    }
+    if (shape.rows * shape.longest > INT32_MAX || shape.memory_tokens > INT32_MAX)
+        return !mc_fail(s->ctx, MC_ERR_ARGUMENT,
+                        "generation with %s: %d sequences of %lld tokens are too many",
+                        call->decoder.model, shape.rows, (long long)shape.longest);
+    if (!(s->model = mc_batch_model_new(call->model, &shape))) return false;
+    s->pages = mc_batch_model_pages(s->model);
+    for (int i = 0; i < all_rows(s); i++) {
+        int length = call->lengths[i / s->beams], most = most_of(s, i / s->beams);
+        if (i % s->beams)
+            mc_kv_pages_take(s->pages, i, mc_batch_model_rows(call->model, length, most));
+        else
+            mc_batch_model_join(s->model, i, length, most);
+    }
+    return true;
 }
 
 /* What the device needs, for as many rows as there can be. */
 static bool make_chooser(beam_search *s)
 {
-    mc_generator *g = s->g;
-    mc_chooser *c = &g->chooser;
+    mc_chooser *c = &s->chooser;
     mc_device *d = device_of(s);
-    int64_t vocab = g->decoder.vocab, rows = (int64_t)g->count * s->beams;
+    int64_t vocab = s->call->decoder.vocab, rows = all_rows(s);
     c->best = (mc_best_call){.vocab = vocab,
                              .count = (int32_t)(s->most < vocab ? s->most : vocab),
-                             .penalty = g->options.repetition_penalty};
-    c->spread = s->beams;
+                             .penalty = s->call->options.repetition_penalty};
     c->call.vocab = vocab;
     s->best_bytes = (size_t)(rows * c->best.count) * sizeof *s->best;
     if (c->best.penalty != 1) {
@@ -153,27 +182,34 @@ static bool make_chooser(beam_search *s)
     }
     c->best.best = d->alloc(d, s->best_bytes);
     s->best = d->host_alloc(d, s->best_bytes);
-    g->row_state = mc_calloc((size_t)rows * MC_ROW_FIELDS, sizeof *g->row_state);
-    c->rows = mc_tensor_new_computed(g->ctx, MC_SHAPE(MC_ROW_FIELDS, rows));
-    return c->best.best && s->best && g->row_state && c->rows;
+    s->state = mc_calloc((size_t)rows * MC_ROW_FIELDS, sizeof *s->state);
+    s->moved = mc_malloc((size_t)s->beams * (size_t)s->pages->each * sizeof *s->moved);
+    c->rows = mc_tensor_new_computed(s->ctx, MC_SHAPE(MC_ROW_FIELDS, rows));
+    return c->best.best && s->best && s->state && s->moved && c->rows;
 }
 
-static bool init(beam_search *s, mc_generator *g)
+static bool init(beam_search *s, const mc_generate_call *call)
 {
-    int eos = g->options.eos_count;
-    int64_t every = (int64_t)g->options.num_beams * g->decoder.vocab;
-    *s = (beam_search){.g = g, .beams = g->options.num_beams, .rows_each = 1};
+    int eos = call->options.eos_count;
+    int64_t every = (int64_t)call->options.num_beams * call->decoder.vocab;
+    *s = (beam_search){.call = call,
+                       .ctx = call->decoder.ctx,
+                       .beams = call->options.num_beams,
+                       .longest = 1,
+                       .rows_each = 1};
     s->most = (eos > 1 ? 1 + eos : 2) * s->beams;
     if (s->most > every) s->most = (int)every;
-    for (int i = 0; i < g->count; i++) {
-        const mc_answer *a = &g->answers[i];
-        int64_t tokens = (int64_t)g->decoder.before + a->prompt + a->most - 1;
-        if (tokens > s->capacity) s->capacity = tokens;
-    }
-    if (!make_searches(s) || !make_table(s) || !make_chooser(s))
-        mc_fail_nomem(g->ctx, "beam search");
-    for (int i = 0; !mc_failed(g->ctx) && i < g->count; i++) s->batch[s->batch_count++] = i;
-    return !mc_failed(g->ctx);
+    for (int i = 0; i < call->count; i++)
+        if (most_of(s, i) > s->longest) s->longest = most_of(s, i);
+    if (call->count > INT32_MAX / s->beams)
+        return !mc_fail(s->ctx, MC_ERR_ARGUMENT,
+                        "generation with %s: %d beams of %d prompts are too many",
+                        call->decoder.model, s->beams, call->count);
+    if (call->count && !make_model(s)) return false;
+    if (!make_searches(s) || (call->count && !make_chooser(s)))
+        mc_fail_nomem(s->ctx, "beam search");
+    for (int i = 0; !mc_failed(s->ctx) && i < call->count; i++) s->batch[s->batch_count++] = i;
+    return !mc_failed(s->ctx);
 }
 
 /* ---- one step of one prompt ------------------------------------------------------------------ */
@@ -193,14 +229,13 @@ static void offer(const beam_search *s, search *p, candidate c)
 /* The continuations of one beam, as the device has found them in a row. */
 static bool extend(const beam_search *s, int prompt, int number, int row)
 {
-    mc_generator *g = s->g;
     search *p = &s->searches[prompt];
-    int32_t count = g->chooser.best.count;
+    int32_t count = s->chooser.best.count;
     const mc_chosen *best = s->best + (int64_t)row * count;
     if (best->token == MC_CHOSEN_NOT_FINITE)
-        return !mc_fail(g->ctx, MC_ERR_STATE,
+        return !mc_fail(s->ctx, MC_ERR_STATE,
                         "generation with %s: the logits of beam %d of prompt %d are not finite",
-                        g->decoder.model, number, prompt);
+                        s->call->decoder.model, number, prompt);
     for (int32_t i = 0; i < count && best[i].token >= 0; i++) {
         float x = best[i].log_probability;
         offer(s, p, (candidate){number, best[i].token, x, x + p->running[number].score, false});
@@ -252,15 +287,20 @@ static void run_on(const beam_search *s, search *p, int *parents)
 
 static bool ends(const beam_search *s, int prompt, const candidate *c)
 {
+    const mc_generate_options *o = &s->call->options;
     const beam *b = &s->searches[prompt].running[c->beam];
+    int count = b->length + 1;
     b->ids[b->length] = c->token; /* to be asked about, behind what is there */
-    return mc_answer_ends(s->g, prompt, b->ids, b->length + 1);
+    if (count == most_of(s, prompt)) return true;
+    for (int i = 0; i < o->eos_count; i++)
+        if (o->eos[i] == c->token) return true;
+    return o->stop && o->stop(o->stop_user, prompt, b->ids, count);
 }
 
 /* Goes one token further, by the candidates that were found. */
 static void advance(const beam_search *s, int prompt, int *parents)
 {
-    const mc_generate_options *o = &s->g->options;
+    const mc_generate_options *o = &s->call->options;
     search *p = &s->searches[prompt];
     int length = p->running[0].length + 1;
     float norm = (float)pow(length, (double)o->length_penalty);
@@ -273,7 +313,7 @@ static void advance(const beam_search *s, int prompt, int *parents)
     run_on(s, p, parents);
     bool all = p->finished_count == s->beams;
     float best = p->running[0].score / norm;
-    p->over = length == s->g->answers[prompt].most || (all && o->early_stopping) ||
+    p->over = length == most_of(s, prompt) || (all && o->early_stopping) ||
               (all && !(best > p->finished[s->beams - 1].score));
 }
 
@@ -282,87 +322,102 @@ static void advance(const beam_search *s, int prompt, int *parents)
 /* The tokens of a row's prompt and beam. */
 static void mark_seen(const beam_search *s, int prompt, int number, int row)
 {
-    const mc_answer *a = &s->g->answers[prompt];
     const beam *b = &s->searches[prompt].running[number];
-    int64_t words = mc_seen_words(s->g->decoder.vocab);
+    int64_t words = mc_seen_words(s->call->decoder.vocab);
     uint32_t *seen = s->seen + row * words;
+    int count = s->call->lengths[prompt];
+    const int32_t *ids = mc_decoder_begins(&s->call->decoder, s->call->prompts[prompt], &count);
     memset(seen, 0, (size_t)words * sizeof *seen);
-    for (int i = 0; i < a->prompt; i++) mc_see(seen, a->ids[i]);
+    for (int i = 0; i < count; i++) mc_see(seen, ids[i]);
     for (int i = 0; i < b->length; i++) mc_see(seen, b->ids[i]);
 }
 
 /* What a step needs of a beam. Where there is none, or its prompt is done, the row sees no token
  * and nothing comes of it. */
-static void set_row(const beam_search *s, int prompt, int number, int row, int64_t stride)
+static void set_row(const beam_search *s, int prompt, int number, int row)
 {
-    mc_generator *g = s->g;
     const search *p = &s->searches[prompt];
-    int32_t *at = g->row_state + row;
     bool there = !p->over && number < p->running_count;
     const beam *b = &p->running[there ? number : 0];
-    int length = g->decoder.before + g->answers[prompt].prompt + b->length;
-    g->decoder.place(g->decoder.state, prompt, at, stride);
-    at[MC_ROW_FIRST * stride] = (int32_t)((prompt * s->beams + number) * s->capacity);
-    at[MC_ROW_TOKEN * stride] = b->ids[b->length - 1];
-    at[MC_ROW_POSITION * stride] = length - 1;
-    at[MC_ROW_LENGTH * stride] = there ? length : 0;
-    if (!there) at[MC_ROW_MEMORY_LENGTH * stride] = 0;
+    int32_t fields[MC_ROW_FIELDS];
+    int first = prompt * s->beams;
+    mc_batch_model_fields(s->model, first, s->call->lengths[prompt], b->length, fields);
+    fields[MC_ROW_FIRST] = mc_kv_pages_first(s->pages, first + number);
+    fields[MC_ROW_TOKEN] = b->ids[b->length - 1];
+    if (!there) fields[MC_ROW_LENGTH] = fields[MC_ROW_MEMORY_LENGTH] = 0;
+    for (int f = 0; f < MC_ROW_FIELDS; f++) s->state[f * all_rows(s) + row] = fields[f];
     if (s->seen && there) mark_seen(s, prompt, number, row);
 }
 
 /* Rows for the batch, sent to the device with what else has changed. */
 static void send_rows(beam_search *s)
 {
-    mc_generator *g = s->g;
-    mc_chooser *c = &g->chooser;
+    mc_chooser *c = &s->chooser;
     mc_device *d = device_of(s);
-    int64_t stride = (int64_t)g->count * s->beams;
-    for (int i = 0; i < g->rows; i++) set_row(s, s->batch[i / s->beams], i % s->beams, i, stride);
-    mc_tensor_write(c->rows, g->row_state, (size_t)(stride * MC_ROW_FIELDS) * sizeof *g->row_state);
-    if (s->table_changed)
-        mc_tensor_write(c->table, s->table, (size_t)(stride * s->capacity) * sizeof *s->table);
+    for (int i = 0; i < s->rows; i++) set_row(s, s->batch[i / s->beams], i % s->beams, i);
+    mc_tensor_write(c->rows, s->state, (size_t)(all_rows(s) * MC_ROW_FIELDS) * sizeof *s->state);
+    if (s->table_changed) mc_kv_pages_send(s->pages);
     s->table_changed = false;
     if (s->seen) d->copy_in(d, c->seen, s->seen, c->seen_bytes);
+}
+
+static bool run_prompts(beam_search *s)
+{
+    const mc_generate_call *call = s->call;
+    mc_device *d = device_of(s);
+    size_t total = 0;
+    for (int i = 0; i < call->count; i++) total += (size_t)call->lengths[i];
+    int32_t *ids = mc_malloc((total + 1) * sizeof *ids), *end = ids;
+    int *sequences = mc_malloc(((size_t)call->count + 1) * sizeof *sequences);
+    bool good = ids && sequences;
+    for (int i = 0; good && i < call->count; i++) {
+        memcpy(end, call->prompts[i], (size_t)call->lengths[i] * sizeof *end);
+        end += call->lengths[i];
+        sequences[i] = i * s->beams;
+        if (s->seen) mark_seen(s, i, 0, i);
+    }
+    const mc_prompt_pass pass = {.ids = ids,
+                                 .lengths = call->lengths,
+                                 .sequences = sequences,
+                                 .count = call->count,
+                                 .whole = call->count};
+    if (!good) mc_fail_nomem(s->ctx, "the prompts");
+    if (good && s->seen) d->copy_in(d, s->chooser.seen, s->seen, s->chooser.seen_bytes);
+    good = good && mc_batch_model_prompts(s->model, &pass, &s->chooser);
+    mc_free(ids);
+    mc_free(sequences);
+    return good;
 }
 
 /* Runs the prompts (the first time) or the beams, and reads the candidates. */
 static bool run(beam_search *s)
 {
-    mc_generator *g = s->g;
-    mc_chooser *c = &g->chooser;
+    mc_chooser *c = &s->chooser;
     mc_device *d = device_of(s);
-    bool good;
-    g->rows = s->batch_count * s->rows_each;
-    c->call.rows = g->rows;
-    if (g->steps) {
-        send_rows(s);
-        good = g->decoder.choose_next(g->decoder.state, c);
-    } else {
-        int32_t *prompts = mc_pack_prompts(g);
-        for (int i = 0; s->seen && i < g->count; i++) mark_seen(s, i, 0, i);
-        if (s->seen) d->copy_in(d, c->seen, s->seen, c->seen_bytes);
-        good = prompts && g->decoder.choose(g->decoder.state, prompts, g->row_lengths, g->count, c);
-        mc_free(prompts);
-    }
-    if (!good || mc_failed(g->ctx)) return false;
-    size_t bytes = (size_t)g->rows * (size_t)c->best.count * sizeof *s->best;
+    c->call.rows = s->rows = s->batch_count * s->rows_each;
+    if (s->steps) send_rows(s);
+    bool good = s->steps ? mc_batch_model_step(s->model, c) : run_prompts(s);
+    if (!good || mc_failed(s->ctx)) return false;
+    size_t bytes = (size_t)s->rows * (size_t)c->best.count * sizeof *s->best;
     if (d->wait(d, d->copy_out_later(d, s->best, c->best.best, bytes))) return true;
-    return !mc_fail(g->ctx, MC_ERR_DEVICE, "generation with %s: %s", g->decoder.model, d->failure);
+    return !mc_fail(s->ctx, MC_ERR_DEVICE, "generation with %s: %s", s->call->decoder.model,
+                    d->failure);
 }
 
 /* Each beam gets its parent's part of the table, up to the parent's last token. */
 static void follow(beam_search *s, int prompt, const int *parents)
 {
     const search *p = &s->searches[prompt];
-    int length = s->g->decoder.before + s->g->answers[prompt].prompt + p->running[0].length - 1;
-    size_t bytes = (size_t)length * sizeof *s->table;
-    int32_t *table = s->table + (int64_t)prompt * s->beams * s->capacity,
-            *moved = s->moved + (int64_t)prompt * s->beams * s->capacity;
+    int32_t fields[MC_ROW_FIELDS], each = s->pages->each;
+    mc_batch_model_fields(s->model, prompt * s->beams, s->call->lengths[prompt],
+                          p->running[0].length - 1, fields);
+    size_t bytes = (size_t)fields[MC_ROW_LENGTH] * sizeof *s->moved;
+    int32_t *table = s->pages->host + (int64_t)prompt * s->beams * each;
     for (int b = 0; b < p->running_count; b++)
-        memcpy(moved + b * s->capacity, table + parents[b] * s->capacity, bytes);
+        memcpy(s->moved + (int64_t)b * each, table + (int64_t)parents[b] * each, bytes);
     for (int b = 0; b < p->running_count; b++) {
         if (parents[b] == b) continue;
-        memcpy(table + b * s->capacity, moved + b * s->capacity, bytes);
+        memcpy(table + (int64_t)b * each, s->moved + (int64_t)b * each, bytes);
         s->table_changed = true;
     }
 }
@@ -374,14 +429,13 @@ static void drop_done(beam_search *s)
     for (int i = 0; i < s->batch_count; i++) left += !s->searches[s->batch[i]].over;
     if (left && !device_of(s)->is_host && 2 * left > s->batch_count) return;
     s->batch_count = 0;
-    for (int i = 0; i < s->g->count; i++)
+    for (int i = 0; i < s->call->count; i++)
         if (!s->searches[i].over) s->batch[s->batch_count++] = i;
 }
 
 /* Takes a step for every prompt of the batch. */
 static bool step(beam_search *s, int *parents)
 {
-    mc_generator *g = s->g;
     if (!run(s)) return false;
     for (int k = 0; k < s->batch_count; k++) {
         int prompt = s->batch[k];
@@ -393,39 +447,40 @@ static bool step(beam_search *s, int *parents)
         advance(s, prompt, parents);
         if (!p->over) follow(s, prompt, parents);
     }
-    g->steps++;
+    s->steps++;
     s->rows_each = s->beams;
     drop_done(s);
     return true;
 }
 
 /* The best hypotheses of each prompt; the search loses their arrays. */
-static bool take_best(beam_search *s)
+static mc_answer *take_best(beam_search *s)
 {
-    mc_generator *g = s->g;
-    int each = g->options.num_return_sequences;
-    g->found = mc_calloc((size_t)g->count * (size_t)each + 1, sizeof *g->found);
-    for (int i = 0; g->found && i < g->count * each; i++) {
+    int each = s->call->options.num_return_sequences, count = s->call->count * each;
+    mc_answer *found = mc_answers_new(count);
+    for (int i = 0; found && i < count; i++) {
         search *p = &s->searches[i / each];
         beam *b = &p->finished[i % each];
-        g->found[i].score = -INFINITY;
+        found[i].score = -INFINITY;
         if (i % each >= p->finished_count) continue; /* a vocabulary smaller than the beams */
-        g->found[i] = (mc_answer){
+        found[i] = (mc_answer){
             .ids = b->ids, .log_probs = b->log_probs, .length = b->length, .score = b->score};
         *b = (beam){NULL};
     }
-    return g->found || !mc_fail_nomem(g->ctx, "beam search");
+    if (!found) mc_fail_nomem(s->ctx, "beam search");
+    return found;
 }
 
-bool mc_beam_search(mc_generator *g)
+mc_answer *mc_beam_search(const mc_generate_call *call)
 {
     beam_search s;
     int *parents = NULL;
-    if (init(&s, g) && !(parents = mc_malloc((size_t)s.beams * sizeof *parents)))
-        mc_fail_nomem(g->ctx, "beam search");
-    while (!mc_failed(g->ctx) && s.batch_count && step(&s, parents)) continue;
-    if (!mc_failed(g->ctx)) take_best(&s);
+    mc_answer *found = NULL;
+    if (init(&s, call) && !(parents = mc_malloc((size_t)s.beams * sizeof *parents)))
+        mc_fail_nomem(s.ctx, "beam search");
+    while (!mc_failed(s.ctx) && s.batch_count && step(&s, parents)) continue;
+    if (!mc_failed(s.ctx)) found = take_best(&s);
     mc_free(parents);
     release(&s);
-    return !mc_failed(g->ctx);
+    return found;
 }

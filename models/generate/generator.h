@@ -10,7 +10,9 @@
  * Keys and values lie in pages, so that sequences of any lengths share the cache. A sequence joins
  * once there are a row and all pages that its prompt and its longest answer need; until then it
  * waits, in the order of adding. So an answer under way is never ended by a full cache. Prompts
- * are run whole, several at once without padding, between steps of the others.
+ * are run several at once without padding, between steps of the others. A long one is run in
+ * pieces, so that the others' tokens don't wait for it; of CPM-1 and of encoder-decoders, where
+ * tokens of a prompt see those behind them, as a whole.
  *
  * An answer's tokens do not depend on its neighbours, or on when they come and go; sampled ones
  * depend on the seed, mc_generate_options.first_prompt and the step alone. In f32 they
@@ -27,9 +29,12 @@ typedef struct mc_generator_options {
     /* Tokens of prompt and answer together at most, of an encoder-decoder of each of the two;
      * 0: the model's positions, 1024 without. Soft prompts count. */
     int64_t longest;
-    int64_t cache_tokens;  /* of all sequences together; 0: sequences * longest */
+    int64_t cache_tokens;  /* of all sequences together; 0: that of `sequences` of the longest */
     int page;              /* tokens of a page, a power of two; 0: 16 */
-    int64_t prompt_tokens; /* of prompts that are run at once, unless one alone has more; 0: 4096 */
+    int64_t prompt_tokens; /* of prompts that are run at once; 0: 4096 */
+    /* The same while answers are under way, which wait for them; 0: 1024, on a CPU 128. At most
+     * prompt_tokens count. */
+    int64_t prompt_piece;
 } mc_generator_options;
 
 /* How an answer stands after a token. */
@@ -74,7 +79,8 @@ MC_API bool mc_generator_step(mc_generator *generator);
 MC_API bool mc_generator_wait(mc_generator *generator);
 /* mc_generator_wait returns false once all answers have ended. Any thread. */
 MC_API void mc_generator_close(mc_generator *generator);
-/* Bytes of the cache, all of which are taken by mc_model_generator_open. */
+/* Bytes of the cache's keys and values, all of which are taken when the generator is made; of that
+ * of mc_model_generator_new too. */
 MC_API size_t mc_generator_cache_bytes(const mc_generator *generator);
 
 #endif

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include "models/generate/generate_internal.h"
 #include "models/generate/generator.h"
+#include "models/soft_prompt.h"
 #include "tests/device_choice.h"
 #include "tests/models/family_test.h"
 
@@ -114,13 +115,89 @@ static void test_joining(void **state)
         {.sequences = 3, .longest = 20, .page = 4},
         {.sequences = 5, .longest = 20, .cache_tokens = 40, .page = 2}, /* rows wait for pages */
         {.sequences = 6, .longest = 24, .page = 32, .prompt_tokens = 7},
+        {.sequences = 4, .longest = 24, .page = 4, .prompt_piece = 3},
     };
     for (int f = 0; f < TINY_FAMILIES; f++) {
         mc_model *model = tiny_model(ctx, &tiny_families[f], NULL);
-        for (int i = 0; i < 3 && !is_kind(model, MC_MODEL_ENCODER); i++)
+        for (int i = 0; i < 4 && !is_kind(model, MC_MODEL_ENCODER); i++)
             join_and_leave(tiny_families[f].name, model, &options[i]);
         mc_model_free(model);
     }
+    mc_context_free(ctx);
+}
+
+/* ---- prompts in pieces ----------------------------------------------------------------------- */
+
+/* Tokens that one answer gets while another's prompt of 8 tokens is run. */
+static int tokens_beside_a_prompt(mc_model *model, int64_t piece, answer *late)
+{
+    static const int32_t ids[MOST] = {35, 8, 9, 7, 9, 3, 23, 8};
+    const mc_generate_options o = {.max_new_tokens = 12, .ignore_eos = true};
+    answer early = {.count = 0};
+    *late = (answer){.count = 0};
+    mc_generator *g = mc_model_generator_open(
+        model, &(mc_generator_options){.sequences = 2, .prompt_piece = piece});
+    assert_true(mc_generator_add(g, ids, 3, &o, got, &early) > 0);
+    while (!early.count) assert_true(mc_generator_step(g));
+    int before = early.count;
+    assert_true(mc_generator_add(g, ids, MOST, &o, got, late) > 0);
+    while (!late->count) assert_true(mc_generator_step(g));
+    int beside = early.count - before;
+    while (mc_generator_step(g)) continue;
+    assert_good(mc_model_module(model)->ctx);
+    mc_generator_free(g);
+    return beside;
+}
+
+/* A prompt that joins is run in pieces, where tokens see none behind them: the others' tokens come
+ * between them, and its answer is that of the whole prompt. With a soft prompt, too. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        mc_context *ctx = test_context(3);
+        mc_model *model = tiny_model(ctx, &tiny_families[f], NULL);
+        bool pieces = is_kind(model, MC_MODEL_DECODER) && !model->family->has.marks;
+        for (int soft = 0; soft < 1 + pieces && !is_kind(model, MC_MODEL_ENCODER); soft++) {
+            answer whole, parts;
+            if (soft) mc_soft_prompt_add(model, &(mc_soft_prompt_options){.tokens = 3});
+            int together = tokens_beside_a_prompt(model, MOST, &whole),
+                between = tokens_beside_a_prompt(model, 2, &parts);
+            if (ctx->device->is_host) { /* a GPU takes eight steps at once */
+                assert_int_equal(together, 1);
+                assert_int_equal(between, pieces ? 3 : 1);
+            }
+            assert_int_equal(whole.count, 12);
+            assert_int_equal(parts.count, 12);
+            assert_memory_equal(whole.ids, parts.ids, 12 * sizeof *whole.ids);
+            assert_near(whole.score, parts.score, 1e-4);
+        }
+        mc_context_free(ctx);
+    }
+}
+
+/* A prompt is cancelled while it is run, and another takes its row. */
+static void test_piece_cancelled(void **state)
+{
+    (void)state;
+    static const int32_t ids[MOST] = {35, 8, 9, 7, 9, 3, 23, 8};
+    const mc_generate_options o = {.max_new_tokens = 4, .ignore_eos = true};
+    mc_context *ctx = test_context(3);
+    mc_model *model = tiny_model(ctx, tiny("gpt2"), NULL);
+    const int32_t *other = ids + 1;
+    mc_generation *alone = mc_model_generate(model, &other, (int[]){6}, 1, &o);
+    answer a = {.count = 0}, b = {.count = 0};
+    mc_generator *g =
+        mc_model_generator_open(model, &(mc_generator_options){.sequences = 1, .prompt_tokens = 3});
+    int64_t id = mc_generator_add(g, ids, MOST, &o, got, &a);
+    assert_true(mc_generator_step(g));
+    mc_generator_cancel(g, id);
+    assert_true(mc_generator_add(g, other, 6, &o, got, &b) > 0);
+    while (mc_generator_step(g)) continue;
+    assert_good(ctx);
+    assert_int_equal(a.state, MC_ANSWER_CANCELLED);
+    assert_int_equal(a.count, 0);
+    compare("after a cancelled piece", 0, &b, alone);
     mc_context_free(ctx);
 }
 
@@ -240,6 +317,8 @@ static void test_refusals(void **state)
     assert_error(ctx, MC_ERR_ARGUMENT, "page 12", "power of two");
     assert_null(mc_model_generator_open(model, &(mc_generator_options){.sequences = -1}));
     assert_error(ctx, MC_ERR_ARGUMENT, "sequences -1", "1 to 4096");
+    assert_null(mc_model_generator_open(model, &(mc_generator_options){.prompt_piece = -2}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "prompt_piece -2", "1 or more");
     assert_null(mc_model_generator_open(tiny_model(ctx, tiny("bert"), NULL), NULL));
     assert_error(ctx, MC_ERR_UNSUPPORTED, "encoder", "generate");
     assert_true(mc_generator_cache_bytes(g) > 0);
@@ -275,10 +354,9 @@ static void test_weights_that_are_no_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joining),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_weights_that_are_no_numbers),
+        cmocka_unit_test(test_joining),         cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_piece_cancelled), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_weights_that_are_no_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
