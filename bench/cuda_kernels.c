@@ -122,9 +122,16 @@ static mc_status run_linear(const bench *b, set s, double activation)
 {
     mc_matrix x = take_bf16(&s, UP_ROWS, UP_IN), w = take_bf16(&s, UP_OUT, UP_IN);
     mc_matrix y = take_bf16(&s, UP_ROWS, UP_OUT), pre = take_bf16(&s, UP_ROWS, UP_OUT);
-    return b->k->linear(b->d, UP_ROWS, UP_IN, UP_OUT, 1, x, w, weight(b, 0),
-                        (mc_activation)activation,
-                        activation != MC_ACTIVATION_NONE ? pre : (mc_matrix){0}, y);
+    return b->k->linear(b->d, &(mc_linear_call){.rows = UP_ROWS,
+                                                .in = UP_IN,
+                                                .out = UP_OUT,
+                                                .alpha = 1,
+                                                .x = x,
+                                                .weight = w,
+                                                .bias = weight(b, 0),
+                                                .activation = (mc_activation)activation,
+                                                .pre = pre,
+                                                .y = y});
 }
 
 /* The input gradient of qkv, with its bias's gradient or without. */
@@ -132,9 +139,15 @@ static mc_status run_backward_input(const bench *b, set s, double with_bias)
 {
     mc_matrix dy = take_bf16(&s, ROWS, 3 * DIM), w = take_bf16(&s, 3 * DIM, DIM);
     mc_matrix dx = take_bf16(&s, ROWS, DIM);
-    return b->k->linear_backward_input(b->d, ROWS, DIM, 3 * DIM, 1, dy, w, 0, MC_ACTIVATION_NONE,
-                                       (mc_matrix){0}, dx, NULL,
-                                       with_bias != 0 ? vector(b, 9) : NULL);
+    return b->k->linear_backward_input(
+        b->d, &(mc_linear_backward_call){.rows = ROWS,
+                                         .in = DIM,
+                                         .out = 3 * DIM,
+                                         .alpha = 1,
+                                         .dy = dy,
+                                         .weight = w,
+                                         .dx = dx,
+                                         .dbias = with_bias != 0 ? vector(b, 9) : NULL});
 }
 
 static mc_status run_dropout(const bench *b, set s, double p)
@@ -186,34 +199,56 @@ static mc_status run_sum_leading(const bench *b, set s, double count)
                              true);
 }
 
+/* The norm of a sum that is stored, or of x alone. */
+static mc_status norm(const bench *b, set s, int64_t rows, int64_t columns, bool alone, double p)
+{
+    mc_residual_norm_call call = {.rows = rows,
+                                  .columns = columns,
+                                  .x = take_bf16(&s, rows, columns),
+                                  .y = take_bf16(&s, rows, columns),
+                                  .dropout = {.p = (float)p, .seed = 1},
+                                  .weight = weight(b, 0),
+                                  .bias = weight(b, 1),
+                                  .eps = 1e-5f,
+                                  .mean = vector(b, 2),
+                                  .rstd = vector(b, 3)};
+    if (!alone) {
+        call.f = take_bf16(&s, rows, columns);
+        call.s = take_bf16(&s, rows, columns);
+    }
+    return b->k->residual_norm(b->d, &call);
+}
+
 static mc_status run_norm(const bench *b, set s, double p)
 {
-    mc_matrix x = take_bf16(&s, ROWS, DIM), f = take_bf16(&s, ROWS, DIM);
-    mc_matrix sum = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM);
-    return b->k->residual_norm(b->d, ROWS, DIM, x, f, (mc_dropout_mask){.p = (float)p, .seed = 1},
-                               weight(b, 0), weight(b, 1), 1e-5f, sum, y, vector(b, 2),
-                               vector(b, 3));
+    return norm(b, s, ROWS, DIM, false, p);
 }
 
 static mc_status run_norm_alone(const bench *b, set s, double argument)
 {
     (void)argument;
-    mc_matrix x = take_bf16(&s, ROWS, DIM), y = take_bf16(&s, ROWS, DIM), none = {0};
-    return b->k->residual_norm(b->d, ROWS, DIM, x, none, (mc_dropout_mask){0}, weight(b, 0),
-                               weight(b, 1), 1e-5f, none, y, vector(b, 2), vector(b, 3));
+    return norm(b, s, ROWS, DIM, true, 0);
 }
 
 /* The backward pass of a norm. p < 0: ds is added to, no df. */
 static mc_status norm_backward(const bench *b, set s, int64_t rows, int64_t columns, double p,
                                float *dbranch)
 {
-    mc_matrix sum = take_bf16(&s, rows, columns), dy = take_bf16(&s, rows, columns);
-    mc_matrix ds = take_bf16(&s, rows, columns), df = {0};
-    if (p >= 0) df = take_bf16(&s, rows, columns);
-    return b->k->residual_norm_backward(b->d, rows, columns, sum, weight(b, 0), vector(b, 2),
-                                        vector(b, 3), dy,
-                                        (mc_dropout_mask){.p = p > 0 ? (float)p : 0, .seed = 1}, ds,
-                                        p < 0, df, vector(b, 4), vector(b, 5), dbranch);
+    mc_residual_norm_backward_call call = {.rows = rows,
+                                           .columns = columns,
+                                           .s = take_bf16(&s, rows, columns),
+                                           .weight = weight(b, 0),
+                                           .mean = vector(b, 2),
+                                           .rstd = vector(b, 3),
+                                           .dropout = {.p = p > 0 ? (float)p : 0, .seed = 1},
+                                           .accumulate = p < 0,
+                                           .dweight = vector(b, 4),
+                                           .dbias = vector(b, 5),
+                                           .dbranch = dbranch};
+    call.dy = take_bf16(&s, rows, columns);
+    call.ds = take_bf16(&s, rows, columns);
+    if (p >= 0) call.df = take_bf16(&s, rows, columns);
+    return b->k->residual_norm_backward(b->d, &call);
 }
 
 static mc_status run_norm_backward(const bench *b, set s, double p)
@@ -235,11 +270,7 @@ static mc_status run_large_norm_backward(const bench *b, set s, double branch)
 /* GPT-2 XL's rows, which several warps share. */
 static mc_status run_wide_norm(const bench *b, set s, double columns)
 {
-    int64_t n = (int64_t)columns;
-    mc_matrix x = take_bf16(&s, WIDE_ROWS, n), f = take_bf16(&s, WIDE_ROWS, n);
-    mc_matrix sum = take_bf16(&s, WIDE_ROWS, n), y = take_bf16(&s, WIDE_ROWS, n);
-    return b->k->residual_norm(b->d, WIDE_ROWS, n, x, f, (mc_dropout_mask){0}, weight(b, 0),
-                               weight(b, 1), 1e-5f, sum, y, vector(b, 2), vector(b, 3));
+    return norm(b, s, WIDE_ROWS, (int64_t)columns, false, 0);
 }
 
 static mc_status run_wide_norm_backward(const bench *b, set s, double columns)

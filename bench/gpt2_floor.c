@@ -44,16 +44,27 @@ static mc_status linear(floor_run *r, int64_t in, int64_t out, bool gelu, bool b
 {
     mc_device *d = r->d;
     const mc_activation activation = MC_ACTIVATION_GELU_NEW;
-    mc_matrix x = half(r->x, in), w = half(r->weight, in), none = {0};
-    mc_matrix dy = half(r->dy, out), kept = gelu ? half(r->dx, out) : none;
-    mc_status s = d->kernels->linear(d, r->tokens, in, out, 1, x, w, half(r->bias, out),
-                                     gelu ? activation : MC_ACTIVATION_NONE, kept, half(r->y, out));
+    mc_linear_call forward = {.rows = r->tokens,
+                              .in = in,
+                              .out = out,
+                              .alpha = 1,
+                              .x = half(r->x, in),
+                              .weight = half(r->weight, in),
+                              .bias = half(r->bias, out),
+                              .y = half(r->y, out)};
+    if (gelu) forward.activation = activation, forward.pre = half(r->dx, out);
+    mc_linear_backward_call backward = {.rows = r->tokens,
+                                        .in = in,
+                                        .out = out,
+                                        .alpha = 1,
+                                        .dy = half(r->dy, out),
+                                        .weight = forward.weight,
+                                        .dx = half(r->dx, in)};
+    if (behind_gelu) backward.activation = activation, backward.pre = half(r->pre, in);
+    mc_status s = d->kernels->linear(d, &forward);
+    if (!s) s = d->kernels->linear_backward_input(d, &backward);
     if (!s)
-        s = d->kernels->linear_backward_input(
-            d, r->tokens, in, out, 1, dy, w, 0, behind_gelu ? activation : MC_ACTIVATION_NONE,
-            behind_gelu ? half(r->pre, in) : none, half(r->dx, in), NULL, NULL);
-    if (!s)
-        s = d->kernels->gemm(d, true, false, out, in, r->tokens, 1, dy, x, 1,
+        s = d->kernels->gemm(d, true, false, out, in, r->tokens, 1, backward.dy, forward.x, 1,
                              (mc_matrix){r->gradient, MC_F32, in});
     return s;
 }
@@ -82,14 +93,19 @@ static mc_status attention(floor_run *r)
 static mc_status head(floor_run *r)
 {
     mc_device *d = r->d;
-    mc_matrix none = {0}, w = half(r->weight, r->dim), dl = half(r->dlogits, r->vocabulary);
+    mc_matrix w = half(r->weight, r->dim), dl = half(r->dlogits, r->vocabulary);
     mc_status s = MC_OK;
     for (int64_t first = 0; !s && first < r->tokens; first += r->chunk) {
         int64_t n = r->tokens - first < r->chunk ? r->tokens - first : r->chunk;
         size_t at = (size_t)(first * r->dim) * 2;
         mc_matrix x = half((char *)r->x + at, r->dim), dx = half((char *)r->dx + at, r->dim);
-        s = d->kernels->linear(d, n, r->dim, r->vocabulary, 1, x, w, none, MC_ACTIVATION_NONE, none,
-                               half(r->logits, r->vocabulary));
+        s = d->kernels->linear(d, &(mc_linear_call){.rows = n,
+                                                    .in = r->dim,
+                                                    .out = r->vocabulary,
+                                                    .alpha = 1,
+                                                    .x = x,
+                                                    .weight = w,
+                                                    .y = half(r->logits, r->vocabulary)});
         if (!s)
             s = d->kernels->gemm(d, true, false, r->vocabulary, r->dim, n, 1, dl, x, 1,
                                  (mc_matrix){r->gradient, MC_F32, r->dim});

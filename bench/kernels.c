@@ -109,18 +109,35 @@ static void run_dropout(bench *b, const void *argument)
 static void run_norm(bench *b, const void *argument)
 {
     const float *p = argument;
-    b->k->residual_norm(b->d, ROWS, DIM, m32(b->a, DIM), m32(b->b, DIM),
-                        (mc_dropout_mask){*p, 1, 2}, m32(b->small, 0), m32(b->small, 0), 1e-12f,
-                        m32(b->c, DIM), m32(b->e, DIM), b->row_a, b->row_b);
+    b->k->residual_norm(b->d, &(mc_residual_norm_call){.rows = ROWS,
+                                                       .columns = DIM,
+                                                       .x = m32(b->a, DIM),
+                                                       .f = m32(b->b, DIM),
+                                                       .dropout = {*p, 1, 2},
+                                                       .weight = m32(b->small, 0),
+                                                       .bias = m32(b->small, 0),
+                                                       .eps = 1e-12f,
+                                                       .s = m32(b->c, DIM),
+                                                       .y = m32(b->e, DIM),
+                                                       .mean = b->row_a,
+                                                       .rstd = b->row_b});
 }
 
 static void run_norm_backward(bench *b, const void *argument)
 {
     const float *p = argument;
-    b->k->residual_norm_backward(b->d, ROWS, DIM, m32(b->a, DIM), m32(b->small, 0), b->row_a,
-                                 b->row_b, m32(b->b, DIM), (mc_dropout_mask){*p, 1, 2},
-                                 m32(b->c, DIM), false, m32(b->e, DIM), b->small, b->small + DIM,
-                                 NULL);
+    b->k->residual_norm_backward(b->d, &(mc_residual_norm_backward_call){.rows = ROWS,
+                                                                         .columns = DIM,
+                                                                         .s = m32(b->a, DIM),
+                                                                         .weight = m32(b->small, 0),
+                                                                         .mean = b->row_a,
+                                                                         .rstd = b->row_b,
+                                                                         .dy = m32(b->b, DIM),
+                                                                         .dropout = {*p, 1, 2},
+                                                                         .ds = m32(b->c, DIM),
+                                                                         .df = m32(b->e, DIM),
+                                                                         .dweight = b->small,
+                                                                         .dbias = b->small + DIM});
 }
 
 static void run_embedding(bench *b, const void *argument)

@@ -205,6 +205,63 @@ typedef struct mc_sgd_step {
     int64_t step_offset;
 } mc_sgd_step;
 
+/* A linear layer: y (rows, out) = activation(alpha * x weight^T + bias), x (rows, in), weight (out,
+ * in), bias (out) or NULL data. With an activation, pre receives what that is taken of unless its
+ * data is NULL; without one it is not looked at. */
+typedef struct mc_linear_call {
+    int64_t rows, in, out;
+    float alpha;
+    mc_matrix x, weight, bias;
+    mc_activation activation;
+    mc_matrix pre, y;
+} mc_linear_call;
+
+/* The gradient of a linear's input: dx (rows, in) = beta * dx + alpha * dy (rows, out) weight; with
+ * an activation (then beta is 0) times activation'(pre), pre (rows, in): the gradient of the
+ * pre-activation of the linear before. The gradient of that one's bias is then the sum of dx's
+ * columns: sums (in) += it, unless NULL. dbias (out) += the sums of dy's columns, the gradient of
+ * the linear's own bias, unless NULL. */
+typedef struct mc_linear_backward_call {
+    int64_t rows, in, out;
+    float alpha, beta;
+    mc_matrix dy, weight;
+    mc_activation activation;
+    mc_matrix pre, dx;
+    float *sums, *dbias;
+} mc_linear_backward_call;
+
+/* The norm of a residual sum: s = x + dropout(f) (f.data NULL: s = x, and then s.data may be
+ * x.data); s.data NULL: not stored, and y is the same as though it were, in x's dtype;
+ * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean, rstd:
+ * (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix. bias.data NULL
+ * makes it RMSNorm: y = s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps); mean is left alone. */
+typedef struct mc_residual_norm_call {
+    int64_t rows, columns;
+    mc_matrix x, f;
+    mc_dropout_mask dropout;
+    mc_matrix weight, bias;
+    float eps;
+    mc_matrix s, y;
+    float *mean, *rstd;
+} mc_residual_norm_call;
+
+/* Its gradients. mean NULL: of RMSNorm, and then dbias is NULL. ds [+]= gradient of the norm at s;
+ * df = the dropout mask applied to ds as it then stands, added up and rounded (NULL data: not
+ * wanted), or to the gradient where ds.data is NULL; dweight, dbias (columns) f32 += (NULL: not
+ * wanted). dbranch (columns) f32 += sum over rows of df as stored, or where df.data is NULL of ds
+ * as it then stands, as column_sums of that matrix has it but for the order: the gradient of a bias
+ * that f ends with (NULL, or neither df nor ds: not wanted). */
+typedef struct mc_residual_norm_backward_call {
+    int64_t rows, columns;
+    mc_matrix s, weight;
+    const float *mean, *rstd;
+    mc_matrix dy;
+    mc_dropout_mask dropout;
+    mc_matrix ds, df;
+    bool accumulate; /* to ds */
+    float *dweight, *dbias, *dbranch;
+} mc_residual_norm_backward_call;
+
 /* Statistics of some elements. Sums are of x - shift, where shift is one of the elements (0 if that
  * is not finite), so that a mean that is large beside the spread takes no digits away. */
 typedef struct mc_tensor_stats {
@@ -262,21 +319,8 @@ typedef struct mc_kernels {
     mc_status (*gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                       int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c);
 
-    /* y (rows, out) = activation(alpha * x weight^T + bias), x (rows, in), weight (out, in), bias
-     * (out) or NULL data. With an activation, pre receives what that is taken of unless its data is
-     * NULL; without one it is not looked at. */
-    mc_status (*linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
-                        mc_matrix x, mc_matrix weight, mc_matrix bias, mc_activation activation,
-                        mc_matrix pre, mc_matrix y);
-    /* dx (rows, in) = beta * dx + alpha * dy (rows, out) weight; with an activation (then beta is
-     * 0) times activation'(pre), pre (rows, in): the gradient of the pre-activation of the linear
-     * before, and of that one's bias is then the sum of dx's columns: sums (in) += it, unless NULL.
-     * dbias (out) += the sums of dy's columns, the gradient of the linear's own bias, unless NULL.
-     */
-    mc_status (*linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                       float alpha, mc_matrix dy, mc_matrix weight, float beta,
-                                       mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                       float *sums, float *dbias);
+    mc_status (*linear)(mc_device *d, const mc_linear_call *call);
+    mc_status (*linear_backward_input)(mc_device *d, const mc_linear_backward_call *call);
 
     /* x += bias (f32/f16/bf16, (columns); NULL data: none), kept as the pre-activation in x; then
      * y = activation(x). y.data == x.data or NULL where the activation is NONE. */
@@ -293,27 +337,8 @@ typedef struct mc_kernels {
     /* out (columns) f32 += sum over rows of x. */
     mc_status (*column_sums)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, float *out);
 
-    /* s = x + dropout(f) (f.data NULL: s = x, and then s.data may be x.data); s.data NULL: not
-     * stored, and y is the same as though it were, in x's dtype;
-     * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean,
-     * rstd: (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix.
-     * bias.data NULL makes it RMSNorm: y = s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps);
-     * mean is left alone. */
-    mc_status (*residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                               mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
-                               mc_matrix bias, float eps, mc_matrix s, mc_matrix y, float *mean,
-                               float *rstd);
-    /* mean NULL: of RMSNorm, and then dbias is NULL. ds [+]= gradient of the norm at s; df = the
-     * dropout mask applied to ds as it then stands, added up and rounded (NULL data: not wanted),
-     * or to the gradient where ds.data is NULL; dweight, dbias (columns) f32 += (NULL: not
-     * wanted). dbranch (columns) f32 += sum over rows of df as stored, or where df.data is NULL of
-     * ds as it then stands, as column_sums of that matrix has it but for the order: the gradient
-     * of a bias that f ends with (NULL, or neither df nor ds: not wanted). */
-    mc_status (*residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
-                                        mc_matrix weight, const float *mean, const float *rstd,
-                                        mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
-                                        bool accumulate, mc_matrix df, float *dweight, float *dbias,
-                                        float *dbranch);
+    mc_status (*residual_norm)(mc_device *d, const mc_residual_norm_call *call);
+    mc_status (*residual_norm_backward)(mc_device *d, const mc_residual_norm_backward_call *call);
 
     /* y [+]= dropout(x), or dropout(relu(x)). Backward without `relu` is the same call on the
      * gradient; y may be x. */

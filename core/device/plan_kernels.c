@@ -113,27 +113,23 @@ static mc_status plan_gemm(mc_device *d, bool transpose_a, bool transpose_b, int
        gemm, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
 }
 
-static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
-                             mc_matrix x, mc_matrix weight, mc_matrix bias,
-                             mc_activation activation, mc_matrix pre, mc_matrix y)
+static mc_status plan_linear(mc_device *d, const mc_linear_call *c)
 {
-    mc_status status = product(d, MC_WORK_PRODUCT_NT, x.dtype, rows, out, in);
-    if (!status) status = biased(d, rows, out, y, bias, activation);
-    DO(d, status, linear, rows, in, out, alpha, x, weight, bias, activation, pre, y);
+    mc_status status = product(d, MC_WORK_PRODUCT_NT, c->x.dtype, c->rows, c->out, c->in);
+    if (!status) status = biased(d, c->rows, c->out, c->y, c->bias, c->activation);
+    DO(d, status, linear, c);
 }
 
-static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                            float alpha, mc_matrix dy, mc_matrix weight, float beta,
-                                            mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                            float *sums, float *dbias)
+static mc_status plan_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
-    mc_status status = product(d, MC_WORK_PRODUCT_NN, dy.dtype, rows, in, out);
-    if (!status && activation != MC_ACTIVATION_NONE)
-        status = activated(d, MC_WORK_ACTIVATION_BACKWARD, rows, in, pre, activation);
-    if (!status && sums) status = moved(d, MC_WORK_SUMS, dx.dtype, rows, in, size_of(dx));
-    if (!status && dbias) status = moved(d, MC_WORK_SUMS, dy.dtype, rows, out, size_of(dy));
-    DO(d, status, linear_backward_input, rows, in, out, alpha, dy, weight, beta, activation, pre,
-       dx, sums, dbias);
+    mc_matrix dy = c->dy, dx = c->dx;
+    mc_status status = product(d, MC_WORK_PRODUCT_NN, dy.dtype, c->rows, c->in, c->out);
+    if (!status && c->activation != MC_ACTIVATION_NONE)
+        status = activated(d, MC_WORK_ACTIVATION_BACKWARD, c->rows, c->in, c->pre, c->activation);
+    if (!status && c->sums) status = moved(d, MC_WORK_SUMS, dx.dtype, c->rows, c->in, size_of(dx));
+    if (!status && c->dbias)
+        status = moved(d, MC_WORK_SUMS, dy.dtype, c->rows, c->out, size_of(dy));
+    DO(d, status, linear_backward_input, c);
 }
 
 static mc_status plan_bias_activation(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -165,29 +161,21 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
        out);
 }
 
-static mc_status plan_residual_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                                    mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
-                                    mc_matrix bias, float eps, mc_matrix s, mc_matrix y,
-                                    float *mean, float *rstd)
+static mc_status plan_residual_norm(mc_device *d, const mc_residual_norm_call *c)
 {
     DO(d,
-       normed(d, MC_WORK_NORM, rows, columns, x, dropout, false,
-              size_of(x) + size_of(f) + size_of(s) + size_of(y)),
-       residual_norm, rows, columns, x, f, dropout, weight, bias, eps, s, y, mean, rstd);
+       normed(d, MC_WORK_NORM, c->rows, c->columns, c->x, c->dropout, false,
+              size_of(c->x) + size_of(c->f) + size_of(c->s) + size_of(c->y)),
+       residual_norm, c);
 }
 
-static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t columns,
-                                             mc_matrix s, mc_matrix weight, const float *mean,
-                                             const float *rstd, mc_matrix dy,
-                                             mc_dropout_mask dropout, mc_matrix ds, bool accumulate,
-                                             mc_matrix df, float *dweight, float *dbias,
-                                             float *dbranch)
+static mc_status plan_residual_norm_backward(mc_device *d, const mc_residual_norm_backward_call *c)
 {
+    double bytes = size_of(c->s) + size_of(c->dy) + (c->accumulate ? 2 : 1) * size_of(c->ds);
     DO(d,
-       normed(d, MC_WORK_NORM_BACKWARD, rows, columns, s, dropout, dbranch,
-              size_of(s) + size_of(dy) + (accumulate ? 2 : 1) * size_of(ds) + size_of(df)),
-       residual_norm_backward, rows, columns, s, weight, mean, rstd, dy, dropout, ds, accumulate,
-       df, dweight, dbias, dbranch);
+       normed(d, MC_WORK_NORM_BACKWARD, c->rows, c->columns, c->s, c->dropout, c->dbranch,
+              bytes + size_of(c->df)),
+       residual_norm_backward, c);
 }
 
 static mc_status plan_dropout(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, bool relu,

@@ -51,14 +51,24 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
     linear_state *before = dx && !accumulate && node->fused ? node->fused->state : NULL;
     mc_tensor *earlier = before ? node->fused->inputs[BIAS] : NULL;
     float *sums = mc_vector_gradient_begin(t, earlier);
-    mc_matrix none = {0};
+    mc_linear_backward_call call = {.rows = rows,
+                                    .in = in,
+                                    .out = out,
+                                    .alpha = state->scale,
+                                    .beta = accumulate ? 1.0f : 0.0f,
+                                    .dy = mc_matrix_of(du),
+                                    .dx = mc_matrix_of(dx),
+                                    .sums = sums,
+                                    .dbias = dbias};
+    if (dx) call.weight = mc_saved_matrix(t, weight);
+    if (before) {
+        call.activation = before->activation;
+        call.pre = mc_saved_matrix(t, before->pre);
+    }
     if (dx)
-        MC_KERNEL(t, "linear", linear_backward_input, rows, in, out, state->scale, mc_matrix_of(du),
-                  mc_saved_matrix(t, weight), accumulate ? 1.0f : 0.0f,
-                  before ? before->activation : MC_ACTIVATION_NONE,
-                  before ? mc_saved_matrix(t, before->pre) : none, mc_matrix_of(dx), sums, dbias);
+        MC_KERNEL(t, "linear", linear_backward_input, &call);
     else if (dbias)
-        MC_KERNEL(t, "linear", column_sums, rows, out, mc_matrix_of(du), dbias);
+        MC_KERNEL(t, "linear", column_sums, rows, out, call.dy, dbias);
     mc_vector_gradient_end(t, bias, dbias);
     mc_vector_gradient_end(t, earlier, sums);
     if (!before) return;
@@ -138,10 +148,17 @@ mc_tensor *mc_scaled_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tens
     bool keeps_pre = active && mc_tape_recording(t) &&
                      (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
     if (keeps_pre && !(pre = mc_tape_tensor(t, x->dtype, shape, x))) return NULL;
-    mc_matrix no_bias = {0};
-    MC_KERNEL(t, "linear", linear, rows, in, out, scale, mc_matrix_of(x), mc_matrix_of(weight),
-              bias ? mc_matrix_flat(bias) : no_bias, activation, mc_matrix_of(pre),
-              mc_matrix_of(y));
+    mc_linear_call call = {.rows = rows,
+                           .in = in,
+                           .out = out,
+                           .alpha = scale,
+                           .x = mc_matrix_of(x),
+                           .weight = mc_matrix_of(weight),
+                           .activation = activation,
+                           .pre = mc_matrix_of(pre),
+                           .y = mc_matrix_of(y)};
+    if (bias) call.bias = mc_matrix_flat(bias);
+    MC_KERNEL(t, "linear", linear, &call);
     mc_node *node = mc_tape_record(t, active ? &linear_activation_op : &linear_op, y,
                                    sizeof(linear_state), 3, (mc_tensor *[]){x, weight, bias});
     if (node) {

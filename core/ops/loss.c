@@ -148,8 +148,15 @@ static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int6
     float scale = c->options.logit_scale;
     mc_matrix x = rows_from(mc_matrix_of(c->x), first), none = {0};
     int64_t columns = logits.stride; /* classes, and padding whose weights, and so logits, are 0 */
-    MC_KERNEL(t, op, linear, n, in, columns, scale, x, mc_matrix_of(c->weight),
-              c->bias ? mc_matrix_flat(c->bias) : none, MC_ACTIVATION_NONE, none, logits);
+    mc_linear_call product = {.rows = n,
+                              .in = in,
+                              .out = columns,
+                              .alpha = scale,
+                              .x = x,
+                              .weight = mc_matrix_of(c->weight),
+                              .bias = c->bias ? mc_matrix_flat(c->bias) : none,
+                              .y = logits};
+    MC_KERNEL(t, op, linear, &product);
     MC_KERNEL(t, op, cross_entropy, n, c->classes, logits,
               (const int32_t *)mc_tensor_data(c->labels) + first, c->options.ignore_index,
               c->options.smoothing, c->seed, mc_tensor_data(c->loss), c->gradients ? logits : none);

@@ -27,29 +27,38 @@ static void norm_backward(mc_tape *t, mc_node *node)
     static const char op[] = "residual norm";
     const norm_state *state = node->state;
     mc_tensor *x = node->inputs[X], *f = node->inputs[F], *dy = node->output->gradient;
-    int64_t rows = mc_tensor_rows(x), columns = mc_tensor_columns(x);
     bool accumulate, masked = f && f->requires_grad && state->dropout.p > 0;
     mc_tensor *ds = sum_gradient(t, node, &accumulate);
     mc_tensor *df = masked ? mc_scratch_new(t, x->dtype, x->shape) : NULL;
-    float *dweight = dy ? mc_vector_gradient_begin(t, node->inputs[WEIGHT]) : NULL;
-    float *dbias = dy ? mc_vector_gradient_begin(t, node->inputs[BIAS]) : NULL;
     bool fused = dy && node->fused && !f->gradient;
     mc_tensor *branch_bias = fused ? mc_linear_bias(node->fused) : NULL;
-    float *dbranch = mc_vector_gradient_begin(t, branch_bias);
-    if (dy && !mc_failed(mc_tape_context(t)))
-        MC_KERNEL(t, op, residual_norm_backward, rows, columns, mc_saved_matrix(t, state->sum),
-                  mc_matrix_of(node->inputs[WEIGHT]), mc_tensor_data(state->mean),
-                  mc_tensor_data(state->rstd), mc_matrix_of(dy), state->dropout, mc_matrix_of(ds),
-                  accumulate, mc_matrix_of(df), dweight, dbias, dbranch);
+    mc_residual_norm_backward_call call = {
+        .rows = mc_tensor_rows(x),
+        .columns = mc_tensor_columns(x),
+        .weight = mc_matrix_of(node->inputs[WEIGHT]),
+        .mean = mc_tensor_data(state->mean),
+        .rstd = mc_tensor_data(state->rstd),
+        .dy = mc_matrix_of(dy),
+        .dropout = state->dropout,
+        .ds = mc_matrix_of(ds),
+        .df = mc_matrix_of(df),
+        .accumulate = accumulate,
+        .dweight = dy ? mc_vector_gradient_begin(t, node->inputs[WEIGHT]) : NULL,
+        .dbias = dy ? mc_vector_gradient_begin(t, node->inputs[BIAS]) : NULL,
+        .dbranch = mc_vector_gradient_begin(t, branch_bias)};
+    if (dy && !mc_failed(mc_tape_context(t))) {
+        call.s = mc_saved_matrix(t, state->sum);
+        MC_KERNEL(t, op, residual_norm_backward, &call);
+    }
     if (!dy && ds && df) /* only the sum was used */
-        MC_KERNEL(t, op, dropout, rows, columns, mc_matrix_of(ds), false, state->dropout,
-                  mc_matrix_of(df), false);
-    mc_vector_gradient_end(t, node->inputs[WEIGHT], dweight);
-    mc_vector_gradient_end(t, node->inputs[BIAS], dbias);
-    mc_vector_gradient_end(t, branch_bias, dbranch);
+        MC_KERNEL(t, op, dropout, call.rows, call.columns, call.ds, false, state->dropout, call.df,
+                  false);
+    mc_vector_gradient_end(t, node->inputs[WEIGHT], call.dweight);
+    mc_vector_gradient_end(t, node->inputs[BIAS], call.dbias);
+    mc_vector_gradient_end(t, branch_bias, call.dbranch);
     if (!f) return;
     mc_gradient_share(t, f, masked ? df : ds);
-    if (dbranch && f->gradient) mc_linear_bias_done(node->fused);
+    if (call.dbranch && f->gradient) mc_linear_bias_done(node->fused);
     mc_gradient_share(t, x, ds);
     if (!node->second) mc_scratch_free(ds);
     mc_scratch_free(df);
@@ -59,11 +68,14 @@ static void norm_again(mc_tape *t, mc_node *node)
 {
     const norm_state *state = node->state;
     mc_tensor *y = node->output;
-    mc_matrix none = {0};
-    MC_KERNEL(t, "residual norm", residual_norm, mc_tensor_rows(y), mc_tensor_columns(y),
-              mc_saved_matrix(t, state->sum), none, (mc_dropout_mask){0},
-              mc_matrix_of(node->inputs[WEIGHT]), mc_matrix_of(node->inputs[BIAS]), state->eps,
-              none, mc_matrix_of(y), NULL, NULL);
+    mc_residual_norm_call call = {.rows = mc_tensor_rows(y),
+                                  .columns = mc_tensor_columns(y),
+                                  .x = mc_saved_matrix(t, state->sum),
+                                  .weight = mc_matrix_of(node->inputs[WEIGHT]),
+                                  .bias = mc_matrix_of(node->inputs[BIAS]),
+                                  .eps = state->eps,
+                                  .y = mc_matrix_of(y)};
+    MC_KERNEL(t, "residual norm", residual_norm, &call);
 }
 
 /* The gradient of the branch is summed over its rows along the way, for the linear's bias. */
@@ -131,7 +143,7 @@ static mc_tensor *norm(mc_tape *t, norm_call *c)
 {
     mc_tensor *x = c->x, *f = c->f;
     if (!check(t, x, f, c->dropout, c->weight, c->bias, c->eps)) return NULL;
-    int64_t rows = mc_tensor_rows(x), columns = mc_tensor_columns(x);
+    int64_t rows = mc_tensor_rows(x);
     bool recording = mc_tape_recording(t);
     norm_state state = {.eps = c->eps, .dropout = mc_tape_dropout(t, f ? c->dropout : 0)};
     bool stored = f && (recording || c->stream); /* else nobody reads the sum again */
@@ -142,11 +154,19 @@ static mc_tensor *norm(mc_tape *t, norm_call *c)
         state.rstd = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
     }
     if (!c->sum || !y || mc_failed(mc_tape_context(t))) return NULL;
-    mc_matrix none = {0};
-    MC_KERNEL(t, "residual norm", residual_norm, rows, columns, mc_matrix_of(x), mc_matrix_of(f),
-              state.dropout, mc_matrix_of(c->weight), mc_matrix_of(c->bias), c->eps,
-              stored ? mc_matrix_of(c->sum) : none, mc_matrix_of(y), mc_tensor_data(state.mean),
-              mc_tensor_data(state.rstd));
+    mc_residual_norm_call call = {.rows = rows,
+                                  .columns = mc_tensor_columns(x),
+                                  .x = mc_matrix_of(x),
+                                  .f = mc_matrix_of(f),
+                                  .dropout = state.dropout,
+                                  .weight = mc_matrix_of(c->weight),
+                                  .bias = mc_matrix_of(c->bias),
+                                  .eps = c->eps,
+                                  .s = mc_matrix_of(stored ? c->sum : NULL),
+                                  .y = mc_matrix_of(y),
+                                  .mean = mc_tensor_data(state.mean),
+                                  .rstd = mc_tensor_data(state.rstd)};
+    MC_KERNEL(t, "residual norm", residual_norm, &call);
     record(t, c, y, state);
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

@@ -90,12 +90,33 @@ static mc_status run_norm(const probe *p)
               y = matrix_of(p, 3, w->b);
     float *mean = (float *)p->matrix[4], *rstd = (float *)p->matrix[5];
     if (w->kind == MC_WORK_NORM)
-        return k->residual_norm(p->d, w->a, w->b, x, f, mask_of(p), vector_of(p), vector_of(p), 1,
-                                s, y, mean, rstd);
-    mc_matrix df = mask_of(p).p > 0 ? f : (mc_matrix){0};
-    return k->residual_norm_backward(p->d, w->a, w->b, x, vector_of(p), mean, rstd, y, mask_of(p),
-                                     s, true, df, p->vector + w->b, p->vector + 2 * w->b,
-                                     w->c ? p->vector + 3 * w->b : NULL);
+        return k->residual_norm(p->d, &(mc_residual_norm_call){.rows = w->a,
+                                                               .columns = w->b,
+                                                               .x = x,
+                                                               .f = f,
+                                                               .dropout = mask_of(p),
+                                                               .weight = vector_of(p),
+                                                               .bias = vector_of(p),
+                                                               .eps = 1,
+                                                               .s = s,
+                                                               .y = y,
+                                                               .mean = mean,
+                                                               .rstd = rstd});
+    return k->residual_norm_backward(
+        p->d, &(mc_residual_norm_backward_call){.rows = w->a,
+                                                .columns = w->b,
+                                                .s = x,
+                                                .weight = vector_of(p),
+                                                .mean = mean,
+                                                .rstd = rstd,
+                                                .dy = y,
+                                                .dropout = mask_of(p),
+                                                .ds = s,
+                                                .df = mask_of(p).p > 0 ? f : (mc_matrix){0},
+                                                .accumulate = true,
+                                                .dweight = p->vector + w->b,
+                                                .dbias = p->vector + 2 * w->b,
+                                                .dbranch = w->c ? p->vector + 3 * w->b : NULL});
 }
 
 static mc_status run_cross_entropy(const probe *p)

@@ -125,9 +125,16 @@ static void run_few(const int64_t *shape, mc_dtype dtype, mc_activation activati
     mc_matrix on_gpu[6], none = {0};
     for (int i = 0; i < 6; i++) on_gpu[i] = upload_matrix(all[i]);
     for (int kept = 0; kept < 2; kept++)
-        assert_ok(gpu->kernels->linear(gpu, rows, in, out, alpha, on_gpu[0], on_gpu[1],
-                                       biased ? on_gpu[2] : none, activation,
-                                       kept ? on_gpu[3] : none, on_gpu[kept ? 4 : 5]));
+        assert_ok(gpu->kernels->linear(gpu, &(mc_linear_call){.rows = rows,
+                                                              .in = in,
+                                                              .out = out,
+                                                              .alpha = alpha,
+                                                              .x = on_gpu[0],
+                                                              .weight = on_gpu[1],
+                                                              .bias = biased ? on_gpu[2] : none,
+                                                              .activation = activation,
+                                                              .pre = kept ? on_gpu[3] : none,
+                                                              .y = on_gpu[kept ? 4 : 5]}));
     for (int i = 0; i < 6; i++) take_matrix(on_gpu[i], all[i]);
     assert_matrix(&sum, expected, 2e-5, "cuda", "linear of few rows, before the activation");
     for (int64_t i = 0; i < rows * out; i++) {

@@ -332,16 +332,22 @@ static void linear_case(mc_dtype dtype, mc_activation a, layout l, float alpha)
     const mc_dtype kind[4] = {dtype, dtype, dtype, dtype};
     both x = both_values(dtype, N, IN, l, -1, 1), w = both_values(dtype, OUT, IN, l, -1, 1);
     both bias = both_vector(dtype, OUT, -1, 1), pre = both_output(dtype, N, OUT, l);
-    both y = both_output(dtype, N, OUT, l), again = both_output(dtype, N, OUT, l), none = {0};
+    both y = both_output(dtype, N, OUT, l), again = both_output(dtype, N, OUT, l);
+    mc_linear_call call = {.rows = N, .in = IN, .out = OUT, .alpha = alpha, .activation = a};
     FOR_SIDES(s)
-    CALL(s, linear, N, IN, OUT, alpha, x.m[s], w.m[s], bias.m[s], a, pre.m[s], y.m[s]);
+    {
+        call.x = x.m[s], call.weight = w.m[s], call.bias = bias.m[s];
+        call.pre = pre.m[s], call.y = y.m[s];
+        CALL(s, linear, &call);
+    }
     compare(&pre, loose(kind, 1e-5), "pre-activation");
     compare(&y, loose(kind, 1e-5), "linear");
     CALL(GPU, activation, N, OUT, a, pre.m[GPU], again.m[GPU]);
     void *got = download(&y), *kept = download(&again);
     assert_memory_equal(got, kept, y.bytes);
-    CALL(GPU, linear, N, IN, OUT, alpha, x.m[GPU], w.m[GPU], bias.m[GPU], a, none.m[GPU],
-         again.m[GPU]);
+    call.pre = (mc_matrix){0};
+    call.y = again.m[GPU];
+    CALL(GPU, linear, &call);
     void *alone = download(&again);
     assert_memory_equal(got, alone, y.bytes);
     free(got);
@@ -609,6 +615,28 @@ static mc_dropout_mask norm_mask(const norm_memory *m, int s, int mode)
                              .base = mode & SUMS ? m->base.memory[s] : NULL};
 }
 
+/* The norm of x alone, of which nothing is kept but y. */
+static mc_residual_norm_call norm_on(const norm_memory *m, const test_case *c, int s)
+{
+    return (mc_residual_norm_call){.rows = c->rows,
+                                   .columns = c->columns,
+                                   .x = m->x.m[s],
+                                   .weight = m->w.m[s],
+                                   .bias = m->b.m[s],
+                                   .eps = 1e-5f,
+                                   .y = m->y.m[s]};
+}
+
+/* Its gradients, none of which is wanted yet. */
+static mc_residual_norm_backward_call gradients_on(const norm_memory *m, const test_case *c, int s)
+{
+    return (mc_residual_norm_backward_call){.rows = c->rows,
+                                            .columns = c->columns,
+                                            .mean = m->mean.m[s].data,
+                                            .rstd = m->rstd.m[s].data,
+                                            .dy = m->dy.m[s]};
+}
+
 /* Gives the GPU what the CPU computed, so that the next kernel starts from equal inputs. */
 static void agree(both *b) { upload(b); }
 
@@ -635,17 +663,27 @@ static void compare_branch_sums(const both *dbranch, const float *was, const bot
 
 static void norm_backward_mode(const test_case *c, norm_memory *m, int mode)
 {
-    const both none = {0}, *ds = mode & NO_DS ? &none : &m->ds, *df = mode & NO_DF ? &none : &m->df;
-    const both *dw = mode & NO_DW ? &none : &m->dw, *db = mode & RMS ? &none : &m->db;
-    const both *mean = mode & RMS ? &none : &m->mean;
     size_t bytes = (size_t)c->columns * sizeof(float);
     float *was = malloc(bytes + 1);
     assert_non_null(was);
     if (bytes) memcpy(was, m->dbranch.m[CPU].data, bytes);
     FOR_SIDES(s)
-    CALL(s, residual_norm_backward, c->rows, c->columns, m->s.m[s], m->w.m[s], mean->m[s].data,
-         m->rstd.m[s].data, m->dy.m[s], norm_mask(m, s, mode), ds->m[s], mode & ACCUMULATE,
-         df->m[s], dw->m[s].data, db->m[s].data, mode & SUMS ? m->dbranch.m[s].data : NULL);
+    {
+        mc_residual_norm_backward_call call = gradients_on(m, c, s);
+        call.s = m->s.m[s];
+        call.weight = m->w.m[s];
+        call.dropout = norm_mask(m, s, mode);
+        call.accumulate = mode & ACCUMULATE;
+        if (!(mode & NO_DS)) call.ds = m->ds.m[s];
+        if (!(mode & NO_DF)) call.df = m->df.m[s];
+        if (!(mode & NO_DW)) call.dweight = m->dw.m[s].data;
+        if (mode & SUMS) call.dbranch = m->dbranch.m[s].data;
+        if (mode & RMS)
+            call.mean = NULL;
+        else
+            call.dbias = m->db.m[s].data;
+        CALL(s, residual_norm_backward, &call);
+    }
     compare(&m->ds, 1e-5, "residual_norm_backward: ds");
     compare(&m->df, loose(c->kind, 1e-5), "residual_norm_backward: df"); /* of ds as rounded */
     compare(&m->dw, 2e-5, "residual_norm_backward: dweight");
@@ -657,12 +695,17 @@ static void norm_backward_mode(const test_case *c, norm_memory *m, int mode)
 static void norm_mode(const test_case *c, int mode)
 {
     norm_memory m = norm_memory_new(c);
-    int64_t r = c->rows, n = c->columns;
-    both none = {0};
-    both *f = mode & BRANCH ? &m.f : &none, *b = mode & RMS ? &none : &m.b;
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], f->m[s], norm_mask(&m, s, mode), m.w.m[s], b->m[s],
-         1e-5f, m.s.m[s], m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
+    {
+        mc_residual_norm_call call = norm_on(&m, c, s);
+        if (mode & BRANCH) call.f = m.f.m[s];
+        if (mode & RMS) call.bias.data = NULL;
+        call.dropout = norm_mask(&m, s, mode);
+        call.s = m.s.m[s];
+        call.mean = m.mean.m[s].data;
+        call.rstd = m.rstd.m[s].data;
+        CALL(s, residual_norm, &call);
+    }
     compare(&m.s, 3e-7, "residual_norm: s");
     compare(&m.y, loose(c->kind, 1e-5), "residual_norm: y");
     compare(&m.mean, loose(c->kind, 1e-6), "residual_norm: mean");
@@ -691,37 +734,65 @@ static void norm_optional_case(const test_case *c)
 {
     if (c->columns < 2) return;
     norm_memory m = norm_memory_new(c);
-    int64_t r = c->rows, n = c->columns;
-    mc_dropout_mask off = {0};
-    mc_matrix none = {0};
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, none, 1e-12f, m.x.m[s], m.y.m[s], NULL,
-         NULL);
+    {
+        mc_residual_norm_call call = norm_on(&m, c, s);
+        call.weight.data = call.bias.data = NULL;
+        call.s = m.x.m[s];
+        call.eps = 1e-12f;
+        CALL(s, residual_norm, &call);
+    }
     compare(&m.y, 1e-5, "RMS norm without weights");
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], none, off, none, m.b.m[s], 1e-12f, m.x.m[s], m.y.m[s],
-         m.mean.m[s].data, m.rstd.m[s].data);
+    {
+        mc_residual_norm_call call = norm_on(&m, c, s);
+        call.weight.data = NULL;
+        call.s = m.x.m[s];
+        call.mean = m.mean.m[s].data;
+        call.rstd = m.rstd.m[s].data;
+        call.eps = 1e-12f;
+        CALL(s, residual_norm, &call);
+    }
     compare(&m.x, EXACT, "norm: x");
     compare(&m.y, 1e-5, "norm without weights");
     FOR_SIDES(s)
-    CALL(s, residual_norm, r, n, m.x.m[s], m.f.m[s], off, m.w.m[s], m.b.m[s], 1e-12f, none,
-         m.y.m[s], NULL, NULL);
+    {
+        mc_residual_norm_call call = norm_on(&m, c, s);
+        call.f = m.f.m[s];
+        call.eps = 1e-12f;
+        CALL(s, residual_norm, &call);
+    }
     compare(&m.y, 1e-5, "norm without s");
     agree(&m.mean), agree(&m.rstd);
     FOR_SIDES(s)
-    CALL(s, residual_norm_backward, r, n, m.x.m[s], m.w.m[s], m.mean.m[s].data, m.rstd.m[s].data,
-         m.dy.m[s], off, none, false, none, NULL, m.db.m[s].data, NULL);
+    {
+        mc_residual_norm_backward_call call = gradients_on(&m, c, s);
+        call.s = m.x.m[s];
+        call.weight = m.w.m[s];
+        call.dbias = m.db.m[s].data;
+        CALL(s, residual_norm_backward, &call);
+    }
     compare(&m.db, 2e-5, "dbias alone");
     FOR_SIDES(s)
-    CALL(s, residual_norm_backward, r, n, m.x.m[s], none, m.mean.m[s].data, m.rstd.m[s].data,
-         m.dy.m[s], off, m.ds.m[s], true, none, NULL, NULL, NULL);
+    {
+        mc_residual_norm_backward_call call = gradients_on(&m, c, s);
+        call.s = m.x.m[s];
+        call.ds = m.ds.m[s];
+        call.accumulate = true;
+        CALL(s, residual_norm_backward, &call);
+    }
     compare(&m.ds, 1e-5, "ds alone");
     FOR_SIDES(s)
-    CALL(s, residual_norm_backward, r, n, m.x.m[s], none, m.mean.m[s].data, m.rstd.m[s].data,
-         m.dy.m[s], off, none, false, none, NULL, NULL, m.dbranch.m[s].data);
+    {
+        mc_residual_norm_backward_call call = gradients_on(&m, c, s);
+        call.s = m.x.m[s];
+        call.dbranch = m.dbranch.m[s].data;
+        CALL(s, residual_norm_backward, &call);
+    }
     compare(&m.dbranch, EXACT, "dbranch of no branch");
     mc_dropout_mask mask = {.p = 0.1f, .seed = 3, .offset = 9};
-    FOR_SIDES(s) CALL(s, residual_sum, r, n, m.x.m[s], m.f.m[s], mask, m.s.m[s]);
+    FOR_SIDES(s)
+    CALL(s, residual_sum, c->rows, c->columns, m.x.m[s], m.f.m[s], mask, m.s.m[s]);
     compare(&m.s, 3e-7, "residual_sum");
     norm_memory_free(&m);
 }
@@ -751,11 +822,13 @@ static void test_norm(void **state)
 static void norm_alone_case(const test_case *c)
 {
     norm_memory m = norm_memory_new(c);
-    mc_dropout_mask off = {0};
-    mc_matrix none = {0};
     FOR_SIDES(s)
-    CALL(s, residual_norm, c->rows, c->columns, m.x.m[s], none, off, m.w.m[s], m.b.m[s], 1e-5f,
-         none, m.y.m[s], m.mean.m[s].data, m.rstd.m[s].data);
+    {
+        mc_residual_norm_call call = norm_on(&m, c, s);
+        call.mean = m.mean.m[s].data;
+        call.rstd = m.rstd.m[s].data;
+        CALL(s, residual_norm, &call);
+    }
     compare(&m.x, EXACT, "norm alone: x");
     compare(&m.y, loose(c->kind, 1e-5), "norm alone: y");
     compare(&m.mean, loose(c->kind, 1e-6), "norm alone: mean");
@@ -793,8 +866,11 @@ static void test_sum_bits(void **state)
         test_case c = {100, 768, layouts[0], layouts[0], kinds[i]};
         norm_memory m = norm_memory_new(&c);
         mc_dropout_mask mask = {.p = 0.2f, .seed = 3, .offset = 9};
-        CALL(GPU, residual_norm, 100, 768, m.x.m[GPU], m.f.m[GPU], mask, m.w.m[GPU], m.b.m[GPU],
-             1e-5f, m.s.m[GPU], m.y.m[GPU], NULL, NULL);
+        mc_residual_norm_call call = norm_on(&m, &c, GPU);
+        call.f = m.f.m[GPU];
+        call.dropout = mask;
+        call.s = m.s.m[GPU];
+        CALL(GPU, residual_norm, &call);
         CALL(GPU, residual_sum, 100, 768, m.x.m[GPU], m.f.m[GPU], mask, m.ds.m[GPU]);
         char *a = download(&m.s), *b = download(&m.ds);
         assert_memory_equal(a, b, 100 * 768 * mc_dtype_size(kinds[i][0]));
@@ -1287,13 +1363,15 @@ static void test_long(void **state)
         assert_true(element(MC_BF16, got, i) == element(MC_BF16, out, i)); /* -0 is 0 */
     float norms[2];
     float *rstd = sides[GPU]->alloc(sides[GPU], (size_t)rows * 4);
-    mc_matrix none = {0};
-    CALL(GPU, residual_norm, rows, columns, xm, none, (mc_dropout_mask){0}, none, none, 1e-5f, none,
-         ym, NULL, rstd);
+    mc_residual_norm_call norm = {
+        .rows = rows, .columns = columns, .x = xm, .eps = 1e-5f, .y = ym, .rstd = rstd};
+    CALL(GPU, residual_norm, &norm);
     CALL(CPU, fill, fill, count - 2 * columns, 2 * columns, small);
-    CALL(CPU, residual_norm, 2, columns, (mc_matrix){tail, MC_BF16, columns}, none,
-         (mc_dropout_mask){0}, none, none, 1e-5f, none, (mc_matrix){out, MC_BF16, columns}, NULL,
-         norms);
+    norm.rows = 2;
+    norm.x.data = tail;
+    norm.y.data = out;
+    norm.rstd = norms;
+    CALL(CPU, residual_norm, &norm);
     float got_norms[2];
     assert_true(sides[GPU]->copy_out(sides[GPU], got_norms, rstd + rows - 2, 8));
     for (int i = 0; i < 2; i++) assert_true(fabsf(got_norms[i] - norms[i]) < 1e-6f);

@@ -184,9 +184,17 @@ static void forward(mc_device *d, run *r, const int64_t shape[3])
     p.x = r->x.m, p.weight = r->w.m, p.bias = r->bias.m, p.pre = r->pre.m, p.y = r->y.m;
     p.activation = r->activation;
     assert_true(mc_own_product_takes(d, &p));
-    assert_int_equal(d->kernels->linear(d, shape[0], shape[2], shape[1], 1, r->x.m, r->w.m,
-                                        r->bias.m, r->activation, r->pre.m, r->y.m),
-                     MC_OK);
+    mc_linear_call call = {.rows = shape[0],
+                           .in = shape[2],
+                           .out = shape[1],
+                           .alpha = 1,
+                           .x = r->x.m,
+                           .weight = r->w.m,
+                           .bias = r->bias.m,
+                           .activation = r->activation,
+                           .pre = r->pre.m,
+                           .y = r->y.m};
+    assert_int_equal(d->kernels->linear(d, &call), MC_OK);
     check_gaps(d, &r->pre);
     check_gaps(d, &r->y);
     look_around(r);
@@ -248,15 +256,21 @@ static void backward(mc_device *d, run *r, const int64_t shape[3], bool with_sum
     bool all = rows * columns * terms < 30000000;
     vector sums = make_vector(d, columns), dbias = make_vector(d, terms);
     r->sums = with_sums && all ? calloc((size_t)columns, sizeof *r->sums) : NULL;
-    mc_own_product p =
-        mc_own_product_backward(rows, columns, terms, 1, r->x.m, r->w.m, 0, r->activation, r->pre.m,
-                                r->y.m, with_sums ? sums.data : NULL, dbias.data);
+    mc_linear_backward_call call = {.rows = rows,
+                                    .in = columns,
+                                    .out = terms,
+                                    .alpha = 1,
+                                    .dy = r->x.m,
+                                    .weight = r->w.m,
+                                    .activation = r->activation,
+                                    .pre = r->pre.m,
+                                    .dx = r->y.m,
+                                    .sums = with_sums ? sums.data : NULL,
+                                    .dbias = dbias.data};
+    mc_own_product p = mc_own_product_backward(&call);
     assert_int_equal(p.kind, r->kind);
     assert_true(mc_own_product_takes(d, &p));
-    assert_int_equal(d->kernels->linear_backward_input(d, rows, columns, terms, 1, r->x.m, r->w.m,
-                                                       0, r->activation, r->pre.m, r->y.m,
-                                                       with_sums ? sums.data : NULL, dbias.data),
-                     MC_OK);
+    assert_int_equal(d->kernels->linear_backward_input(d, &call), MC_OK);
     check_gaps(d, &r->y);
     look_around(r);
     read_vector(d, &sums);
@@ -331,10 +345,18 @@ static void repeat(mc_device *d, mc_activation activation)
     assert_non_null(before);
     for (int i = 0; i < 20; i++) {
         vector sums = make_vector(d, COLUMNS), dbias = make_vector(d, TERMS);
-        assert_int_equal(d->kernels->linear_backward_input(d, ROWS, COLUMNS, TERMS, 1, dy.m, w.m, 0,
-                                                           activation, pre.m, dx.m,
-                                                           active ? sums.data : NULL, dbias.data),
-                         MC_OK);
+        mc_linear_backward_call call = {.rows = ROWS,
+                                        .in = COLUMNS,
+                                        .out = TERMS,
+                                        .alpha = 1,
+                                        .dy = dy.m,
+                                        .weight = w.m,
+                                        .activation = activation,
+                                        .pre = pre.m,
+                                        .dx = dx.m,
+                                        .sums = active ? sums.data : NULL,
+                                        .dbias = dbias.data};
+        assert_int_equal(d->kernels->linear_backward_input(d, &call), MC_OK);
         read_back(d, &dx);
         read_vector(d, &sums);
         read_vector(d, &dbias);
@@ -374,16 +396,20 @@ static void test_adding(void **state)
     matrix dy = make(d, MC_BF16, ROWS, TERMS, 1, 1), w = make(d, MC_BF16, TERMS, COLUMNS, 0.05f, 2);
     matrix own = make(d, MC_BF16, ROWS, COLUMNS, 1, 3),
            other = make(d, MC_BF16, ROWS, COLUMNS, 1, 4);
-    const mc_activation none = MC_ACTIVATION_NONE;
-    const mc_matrix no_pre = {0};
     for (int i = 0; i < 2; i++) {
         vector dbias = make_vector(d, TERMS);
         const matrix *dx = i ? &other : &own;
         if (i) assert_int_equal(d->kernels->zero(d, dx->m.data, (size_t)count_of(dx) * 2), MC_OK);
-        assert_int_equal(d->kernels->linear_backward_input(d, ROWS, COLUMNS, TERMS, 1, dy.m, w.m,
-                                                           (float)i, none, no_pre, dx->m, NULL,
-                                                           dbias.data),
-                         MC_OK);
+        mc_linear_backward_call call = {.rows = ROWS,
+                                        .in = COLUMNS,
+                                        .out = TERMS,
+                                        .alpha = 1,
+                                        .beta = (float)i,
+                                        .dy = dy.m,
+                                        .weight = w.m,
+                                        .dx = dx->m,
+                                        .dbias = dbias.data};
+        assert_int_equal(d->kernels->linear_backward_input(d, &call), MC_OK);
         read_vector(d, &dbias);
         check_sums(&dbias, &dy, 2e-6, true);
         drop_vector(d, &dbias);
@@ -409,8 +435,16 @@ static void test_choice(void **state)
     mc_device *d = ctx->device;
     matrix x = make(d, MC_BF16, 64, 64, 1, 1), w = make(d, MC_BF16, 64, 64, 1, 2);
     matrix y = make(d, MC_BF16, 64, 64, 1, 3), pre = make(d, MC_BF16, 64, 64, 1, 4);
-    mc_own_product p = mc_own_product_backward(64, 64, 64, 1, x.m, w.m, 0, MC_ACTIVATION_GELU,
-                                               pre.m, y.m, NULL, NULL);
+    mc_linear_backward_call call = {.rows = 64,
+                                    .in = 64,
+                                    .out = 64,
+                                    .alpha = 1,
+                                    .dy = x.m,
+                                    .weight = w.m,
+                                    .activation = MC_ACTIVATION_GELU,
+                                    .pre = pre.m,
+                                    .dx = y.m};
+    mc_own_product p = mc_own_product_backward(&call);
     assert_true(mc_own_product_takes(d, &p));
     mc_own_product odd = p;
     odd.columns = 60;
@@ -437,9 +471,17 @@ static bool takes_plain(mc_device *d, int64_t in, int64_t out, float beta, float
                         float *dbias)
 {
     char *memory = (char *)((uintptr_t)1 << 40);
-    const mc_matrix dy = {memory, MC_BF16, out}, weight = {memory, MC_BF16, in}, none = {0};
-    mc_own_product p = mc_own_product_backward(65536, in, out, 1, dy, weight, beta,
-                                               MC_ACTIVATION_NONE, none, weight, sums, dbias);
+    mc_linear_backward_call call = {.rows = 65536,
+                                    .in = in,
+                                    .out = out,
+                                    .alpha = 1,
+                                    .beta = beta,
+                                    .dy = {memory, MC_BF16, out},
+                                    .weight = {memory, MC_BF16, in},
+                                    .dx = {memory, MC_BF16, in},
+                                    .sums = sums,
+                                    .dbias = dbias};
+    mc_own_product p = mc_own_product_backward(&call);
     return mc_own_product_takes(d, &p);
 }
 

@@ -58,9 +58,15 @@ static void multiply(mc_device *d)
     sizes n = sizes_here();
     mc_matrix x = random_matrix(d, n.rows, n.in, 1), w = random_matrix(d, n.out, n.in, 2),
               bias = random_matrix(d, 1, n.out, 3), y = random_matrix(d, n.rows, n.out, 4);
-    mc_status status = d->kernels->linear(d, n.rows, n.in, n.out, 1, x, w, bias, MC_ACTIVATION_NONE,
-                                          (mc_matrix){0}, y);
-    assert_int_equal(status, MC_OK);
+    mc_linear_call call = {.rows = n.rows,
+                           .in = n.in,
+                           .out = n.out,
+                           .alpha = 1,
+                           .x = x,
+                           .weight = w,
+                           .bias = bias,
+                           .y = y};
+    assert_int_equal(d->kernels->linear(d, &call), MC_OK);
     for (int i = 0; i < 8; i++) {
         int64_t row = (i * 7919 + 5) % n.rows, column = (i * 104729 + 3) % n.out;
         double sum = value_of(d, bias, 0, column), size = 1;

@@ -407,6 +407,20 @@ static void assert_branch_sums(norm_case *c, const matrix *x, const char *isa, c
                   what);
 }
 
+/* The backward pass with all that it reads; what it is to write is still to be said. */
+static mc_residual_norm_backward_call gradients_of(const norm_case *c)
+{
+    return (mc_residual_norm_backward_call){.rows = c->rows,
+                                            .columns = c->columns,
+                                            .s = c->s.m,
+                                            .weight = c->w.m,
+                                            .mean = c->rms ? NULL : c->mean,
+                                            .rstd = c->rstd,
+                                            .dy = c->dy.m,
+                                            .dropout = c->mask,
+                                            .accumulate = c->accumulate};
+}
+
 static void run_norm_case(const isa_table *t, mc_dtype dtype, int64_t rows, int64_t columns,
                           int mode)
 {
@@ -416,10 +430,20 @@ static void run_norm_case(const isa_table *t, mc_dtype dtype, int64_t rows, int6
                    .rms = mode & 8};
     norm_case_init(&c, dtype, rows, columns);
     reference_sum(&c);
-    mc_matrix none = {0}, f = c.branch ? c.f.m : none, bias = c.rms ? none : c.b.m;
-    assert_int_equal(t->k->residual_norm(device, rows, columns, c.x.m, f, c.mask, c.w.m, bias,
-                                         1e-5f, c.s.m, c.y.m, c.mean, c.rstd),
-                     MC_OK);
+    mc_matrix none = {0};
+    mc_residual_norm_call forward = {.rows = rows,
+                                     .columns = columns,
+                                     .x = c.x.m,
+                                     .f = c.branch ? c.f.m : none,
+                                     .dropout = c.mask,
+                                     .weight = c.w.m,
+                                     .bias = c.rms ? none : c.b.m,
+                                     .eps = 1e-5f,
+                                     .s = c.s.m,
+                                     .y = c.y.m,
+                                     .mean = c.mean,
+                                     .rstd = c.rstd};
+    assert_int_equal(t->k->residual_norm(device, &forward), MC_OK);
     assert_matrix(&c.s, c.sum, 3e-7, t->name, "residual sum");
     reference_norm(&c, &c.s, 1e-5);
     assert_matrix(&c.y, c.out, 3e-6, t->name, "residual_norm");
@@ -427,11 +451,13 @@ static void run_norm_case(const isa_table *t, mc_dtype dtype, int64_t rows, int6
     assert_floats(c.rstd, c.r, rows, 4e-6, t->name, "rstd");
     reference_norm_backward(&c);
     for (int64_t i = 0; i < columns; i++) c.dbranch[i] = 1;
-    assert_int_equal(t->k->residual_norm_backward(device, rows, columns, c.s.m, c.w.m,
-                                                  c.rms ? NULL : c.mean, c.rstd, c.dy.m, c.mask,
-                                                  c.ds.m, c.accumulate, c.df.m, c.dw,
-                                                  c.rms ? NULL : c.db, c.dbranch),
-                     MC_OK);
+    mc_residual_norm_backward_call backward = gradients_of(&c);
+    backward.ds = c.ds.m;
+    backward.df = c.df.m;
+    backward.dweight = c.dw;
+    backward.dbias = c.rms ? NULL : c.db;
+    backward.dbranch = c.dbranch;
+    assert_int_equal(t->k->residual_norm_backward(device, &backward), MC_OK);
     assert_branch_sums(&c, &c.df, t->name, "sums of df");
     const double tolerance = 4e-6;
     assert_matrix(&c.ds, c.e_ds, tolerance, t->name, "norm ds");
@@ -468,12 +494,14 @@ static void test_norm_branch_sums(void **state)
             c.rstd[r] = (float)c.r[r];
         }
         for (int64_t k = 0; k < c.columns; k++) c.dbranch[k] = 1;
-        mc_matrix none = {0}, ds = with_ds ? c.ds.m : none, df = with_df ? c.df.m : none;
-        assert_int_equal(t->k->residual_norm_backward(
-                             device, c.rows, c.columns, c.s.m, c.w.m, c.mean, c.rstd, c.dy.m,
-                             c.mask, ds, with_ds && c.accumulate, df, with_weights ? c.dw : NULL,
-                             with_weights ? c.db : NULL, c.dbranch),
-                         MC_OK);
+        mc_residual_norm_backward_call call = gradients_of(&c);
+        if (with_ds) call.ds = c.ds.m;
+        if (with_df) call.df = c.df.m;
+        call.accumulate = with_ds && c.accumulate;
+        call.dweight = with_weights ? c.dw : NULL;
+        call.dbias = with_weights ? c.db : NULL;
+        call.dbranch = c.dbranch;
+        assert_int_equal(t->k->residual_norm_backward(device, &call), MC_OK);
         if (with_ds || with_df)
             assert_branch_sums(&c, with_df ? &c.df : &c.ds, t->name, "sums of the branch");
         else
@@ -494,28 +522,31 @@ static void test_norm_optional(void **state)
         norm_case c = {0};
         norm_case_init(&c, MC_F32, 5, 40);
         reference_norm(&c, &c.x, 1e-12);
-        mc_matrix none = {0};
-        mc_dropout_mask off = {0};
-        assert_int_equal(t->k->residual_norm(device, 5, 40, c.x.m, none, off, c.w.m, c.b.m, 1e-12f,
-                                             none, c.y.m, NULL, NULL),
-                         MC_OK);
+        mc_residual_norm_call forward = {.rows = 5,
+                                         .columns = 40,
+                                         .x = c.x.m,
+                                         .weight = c.w.m,
+                                         .bias = c.b.m,
+                                         .eps = 1e-12f,
+                                         .y = c.y.m};
+        assert_int_equal(t->k->residual_norm(device, &forward), MC_OK);
         assert_matrix(&c.y, c.out, 3e-6, t->name, "norm");
-        assert_int_equal(t->k->residual_norm(device, 5, 40, c.x.m, none, off, c.w.m, c.b.m, 1e-12f,
-                                             c.x.m, c.y.m, c.mean, c.rstd),
-                         MC_OK);
+        forward.s = c.x.m;
+        forward.mean = c.mean;
+        forward.rstd = c.rstd;
+        assert_int_equal(t->k->residual_norm(device, &forward), MC_OK);
         assert_matrix(&c.y, c.out, 3e-6, t->name, "norm");
         assert_matrix(&c.x, c.x.v, 0, t->name, "norm input");
-        assert_int_equal(t->k->residual_norm_backward(device, 5, 40, c.x.m, c.w.m, c.mean, c.rstd,
-                                                      c.dy.m, off, none, false, none, NULL, c.db,
-                                                      NULL),
-                         MC_OK);
+        mc_residual_norm_backward_call backward = gradients_of(&c);
+        backward.s = c.x.m;
+        backward.dbias = c.db;
+        assert_int_equal(t->k->residual_norm_backward(device, &backward), MC_OK);
         for (int i = 0; i < 200; i++) c.e_db[i % 40] += c.dy.v[i];
         assert_floats(c.db, c.e_db, 40, 1e-6, t->name, "dbias alone");
         reference_norm_backward(&c);
-        assert_int_equal(t->k->residual_norm_backward(device, 5, 40, c.x.m, c.w.m, c.mean, c.rstd,
-                                                      c.dy.m, off, none, false, c.df.m, NULL, NULL,
-                                                      NULL),
-                         MC_OK);
+        backward.dbias = NULL;
+        backward.df = c.df.m;
+        assert_int_equal(t->k->residual_norm_backward(device, &backward), MC_OK);
         assert_matrix(&c.df, c.e_ds, 4e-6, t->name, "df alone");
         norm_case_free(&c);
     }
@@ -884,11 +915,19 @@ static void input_gradient_case(const isa_table *t, input_gradient c)
     for (int i = 0; i < 256; i++) sums[0][i] = sums[1][i] = 0.37f * (float)(i % 11) - 1;
     memcpy(dbias, sums, sizeof dbias);
     bool active = c.activation != MC_ACTIVATION_NONE;
-    int status =
-        t->k->linear_backward_input(device, c.rows, c.in, c.out, 0.75f, dy.m, weight.m, c.beta,
-                                    c.activation, active ? pre.m : (mc_matrix){0}, dx.m,
-                                    c.with_sums ? sums[0] : NULL, c.with_bias ? dbias[0] : NULL);
-    assert_int_equal(status, MC_OK);
+    mc_linear_backward_call call = {.rows = c.rows,
+                                    .in = c.in,
+                                    .out = c.out,
+                                    .alpha = 0.75f,
+                                    .beta = c.beta,
+                                    .dy = dy.m,
+                                    .weight = weight.m,
+                                    .activation = c.activation,
+                                    .pre = active ? pre.m : (mc_matrix){0},
+                                    .dx = dx.m,
+                                    .sums = c.with_sums ? sums[0] : NULL,
+                                    .dbias = c.with_bias ? dbias[0] : NULL};
+    assert_int_equal(t->k->linear_backward_input(device, &call), MC_OK);
     t->k->gemm(device, false, false, c.rows, c.in, c.out, 0.75f, dy.m, weight.m, c.beta, apart.m);
     if (active)
         t->k->activation_backward(device, c.rows, c.in, c.activation, pre.m, 1, apart.m, apart.m,
@@ -920,10 +959,19 @@ static void input_sums_case(const isa_table *t, mc_dtype dtype, mc_activation ac
     float sums[IN], dbias[OUT];
     for (int i = 0; i < IN; i++) expected[i] = sums[i] = (float)i - 7.5f;
     for (int i = 0; i < OUT; i++) expected_bias[i] = dbias[i] = 2.5f - (float)i;
+    mc_linear_backward_call call = {.rows = N,
+                                    .in = IN,
+                                    .out = OUT,
+                                    .alpha = 1,
+                                    .dy = dy.m,
+                                    .weight = weight.m,
+                                    .activation = activation,
+                                    .pre = pre.m,
+                                    .dx = dx.m,
+                                    .sums = sums,
+                                    .dbias = dbias};
     for (int pass = 0; pass < 2; pass++) {
-        int status = t->k->linear_backward_input(device, N, IN, OUT, 1, dy.m, weight.m, 0,
-                                                 activation, pre.m, dx.m, sums, dbias);
-        assert_int_equal(status, MC_OK);
+        assert_int_equal(t->k->linear_backward_input(device, &call), MC_OK);
         for (int i = 0; i < N * IN; i++)
             expected[i % IN] += element(dtype, dx.m.data, i / IN * dx.m.stride + i % IN);
         for (int i = 0; i < N * OUT; i++) expected_bias[i % OUT] += dy.v[i];

@@ -289,15 +289,20 @@ static void test_residual_sum(void **state)
         double *expected = doubles(rows * columns);
         for (int64_t i = 0; i < rows * columns; i++)
             expected[i] = x.v[i] + f.v[i] * reference_dropout(mask, (uint64_t)i);
-        mc_matrix none = {0};
+        mc_residual_norm_call norm = {.rows = rows,
+                                      .columns = columns,
+                                      .x = x.m,
+                                      .f = f.m,
+                                      .dropout = mask,
+                                      .eps = 1e-5f,
+                                      .s = kept.m,
+                                      .y = y.m};
         FOR_TABLES(t)
         {
             matrix_reset(&s);
             matrix_reset(&kept);
             assert_int_equal(t->k->residual_sum(device, rows, columns, x.m, f.m, mask, s.m), MC_OK);
-            assert_int_equal(t->k->residual_norm(device, rows, columns, x.m, f.m, mask, none, none,
-                                                 1e-5f, kept.m, y.m, NULL, NULL),
-                             MC_OK);
+            assert_int_equal(t->k->residual_norm(device, &norm), MC_OK);
             assert_matrix(&s, expected, 1e-6, t->name, "residual_sum");
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t c = 0; c < columns; c++)

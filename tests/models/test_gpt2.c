@@ -213,25 +213,16 @@ static struct {
     int norms, norm_gradients, column_sums, with_products, others;
 } calls;
 
-static mc_status count_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
-                            mc_dropout_mask dropout, mc_matrix weight, mc_matrix bias, float eps,
-                            mc_matrix s, mc_matrix y, float *mean, float *rstd)
+static mc_status count_norm(mc_device *d, const mc_residual_norm_call *c)
 {
     calls.norms++;
-    return calls.kernels->residual_norm(d, rows, columns, x, f, dropout, weight, bias, eps, s, y,
-                                        mean, rstd);
+    return calls.kernels->residual_norm(d, c);
 }
 
-static mc_status count_norm_backward(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
-                                     mc_matrix weight, const float *mean, const float *rstd,
-                                     mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
-                                     bool accumulate, mc_matrix df, float *dweight, float *dbias,
-                                     float *dbranch)
+static mc_status count_norm_backward(mc_device *d, const mc_residual_norm_backward_call *c)
 {
     calls.norm_gradients++;
-    return calls.kernels->residual_norm_backward(d, rows, columns, s, weight, mean, rstd, dy,
-                                                 dropout, ds, accumulate, df, dweight, dbias,
-                                                 dbranch);
+    return calls.kernels->residual_norm_backward(d, c);
 }
 
 static mc_status count_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -241,14 +232,10 @@ static mc_status count_column_sums(mc_device *d, int64_t rows, int64_t columns, 
     return calls.kernels->column_sums(d, rows, columns, x, out);
 }
 
-static mc_status count_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                      float alpha, mc_matrix dy, mc_matrix weight, float beta,
-                                      mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                      float *sums, float *dbias)
+static mc_status count_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
-    if (dbias) calls.with_products++;
-    return calls.kernels->linear_backward_input(d, rows, in, out, alpha, dy, weight, beta,
-                                                activation, pre, dx, sums, dbias);
+    if (c->dbias) calls.with_products++;
+    return calls.kernels->linear_backward_input(d, c);
 }
 
 static mc_status count_add(mc_device *d, int64_t count, mc_matrix a, mc_matrix b, int64_t b_count,

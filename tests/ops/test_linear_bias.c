@@ -46,15 +46,11 @@ static mc_status count_column_sums(mc_device *d, int64_t rows, int64_t columns, 
     return calls.kernels->column_sums(d, rows, columns, x, out);
 }
 
-static mc_status count_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                      float alpha, mc_matrix dy, mc_matrix weight, float beta,
-                                      mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                      float *sums, float *dbias)
+static mc_status count_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
-    if (sums) calls.taken++;
-    if (dbias) calls.own++;
-    return calls.kernels->linear_backward_input(d, rows, in, out, alpha, dy, weight, beta,
-                                                activation, pre, dx, sums, dbias);
+    if (c->sums) calls.taken++;
+    if (c->dbias) calls.own++;
+    return calls.kernels->linear_backward_input(d, c);
 }
 
 /* What the gradient of a leaf holds before. */

@@ -39,12 +39,9 @@ static mc_status plan_gemm(mc_device *d, bool transpose_a, bool transpose_b, int
     ASK(d, gemm, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
 }
 
-static mc_status plan_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
-                             mc_matrix x, mc_matrix weight, mc_matrix bias,
-                             mc_activation activation, mc_matrix pre, mc_matrix y)
+static mc_status plan_linear(mc_device *d, const mc_linear_call *c)
 {
-    (void)bias, (void)activation, (void)pre;
-    return plan_gemm(d, false, true, rows, out, in, alpha, x, weight, 0, y);
+    return plan_gemm(d, false, true, c->rows, c->out, c->in, c->alpha, c->x, c->weight, 0, c->y);
 }
 
 static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
@@ -53,15 +50,13 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
     ASK(d, column_sums, rows, columns, x, out);
 }
 
-static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                            float alpha, mc_matrix dy, mc_matrix weight, float beta,
-                                            mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                            float *sums, float *dbias)
+static mc_status plan_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
-    (void)activation, (void)pre;
-    mc_status status = dbias ? plan_column_sums(d, rows, out, dy, dbias) : MC_OK;
-    if (!status) status = plan_gemm(d, false, false, rows, in, out, alpha, dy, weight, beta, dx);
-    return status || !sums ? status : plan_column_sums(d, rows, in, dx, sums);
+    mc_status status = c->dbias ? plan_column_sums(d, c->rows, c->out, c->dy, c->dbias) : MC_OK;
+    if (!status)
+        status = plan_gemm(d, false, false, c->rows, c->in, c->out, c->alpha, c->dy, c->weight,
+                           c->beta, c->dx);
+    return status || !c->sums ? status : plan_column_sums(d, c->rows, c->in, c->dx, c->sums);
 }
 
 static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int64_t y_count,
@@ -70,23 +65,14 @@ static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int6
     ASK(d, sum_leading, count, x, y_count, y, accumulate);
 }
 
-static mc_status plan_residual_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                                    mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
-                                    mc_matrix bias, float eps, mc_matrix s, mc_matrix y,
-                                    float *mean, float *rstd)
+static mc_status plan_residual_norm(mc_device *d, const mc_residual_norm_call *c)
 {
-    ASK(d, residual_norm, rows, columns, x, f, dropout, weight, bias, eps, s, y, mean, rstd);
+    ASK(d, residual_norm, c);
 }
 
-static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t columns,
-                                             mc_matrix s, mc_matrix weight, const float *mean,
-                                             const float *rstd, mc_matrix dy,
-                                             mc_dropout_mask dropout, mc_matrix ds, bool accumulate,
-                                             mc_matrix df, float *dweight, float *dbias,
-                                             float *dbranch)
+static mc_status plan_residual_norm_backward(mc_device *d, const mc_residual_norm_backward_call *c)
 {
-    ASK(d, residual_norm_backward, rows, columns, s, weight, mean, rstd, dy, dropout, ds,
-        accumulate, df, dweight, dbias, dbranch);
+    ASK(d, residual_norm_backward, c);
 }
 
 static mc_status plan_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,

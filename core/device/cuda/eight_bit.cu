@@ -71,21 +71,20 @@ mc_status many_rows(mc_device *d, int64_t rows, float alpha, mc_matrix x, const 
 {
     int64_t most = rows_of_block(q);
     int64_t out = (int64_t)mc_dtype_size(y.dtype);
-    mc_matrix copy = {NULL, x.dtype, q.columns}, none = {};
+    mc_matrix copy = {NULL, x.dtype, q.columns};
     size_t bytes = (size_t)(most * q.columns) * mc_dtype_size(x.dtype);
     if (!(copy.data = d->alloc(d, bytes))) return MC_ERR_NOMEM;
     mc_status status = MC_OK;
     for (int64_t j = 0; j < q.rows && !status; j += most) {
         mc_matrix8 part = q;
-        mc_matrix to = y, own = bias;
         part.rows = mc_least(most, q.rows - j);
         part.data += j * q.columns;
         part.scale += j;
-        to.data = (char *)y.data + j * out;
-        if (bias.data) own.data = (char *)bias.data + j * (int64_t)mc_dtype_size(bias.dtype);
         launch_dequantize(d, part, copy);
-        status = mc_cuda_linear(d, rows, q.columns, part.rows, alpha, x, copy, own, activation,
-                                none, to);
+        mc_linear_call c = {rows, q.columns, part.rows, alpha, x, copy, bias, activation, {}, y};
+        c.y.data = (char *)y.data + j * out;
+        if (bias.data) c.bias.data = (char *)bias.data + j * (int64_t)mc_dtype_size(bias.dtype);
+        status = mc_cuda_linear(d, &c);
     }
     d->free(d, copy.data, bytes);
     return status;

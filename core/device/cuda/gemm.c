@@ -352,80 +352,94 @@ static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activ
 }
 
 /* All in one product; MC_ERR_UNSUPPORTED where cuBLASLt has no such epilogue. */
-static mc_status linear_fused(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
-                              mc_matrix x, mc_matrix weight, mc_matrix bias,
-                              mc_activation activation, mc_matrix pre, mc_matrix y)
+static mc_status linear_fused(mc_device *d, const mc_linear_call *c)
 {
-    cublasLtEpilogue_t epilogue = epilogue_of(&bias, activation, &pre, &y);
-    bool direct = x.dtype == weight.dtype && is_supported(x.dtype, y.dtype) && in > 0;
+    cublasLtEpilogue_t epilogue = epilogue_of(&c->bias, c->activation, &c->pre, &c->y);
+    bool direct =
+        c->x.dtype == c->weight.dtype && is_supported(c->x.dtype, c->y.dtype) && c->in > 0;
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || !direct) return MC_ERR_UNSUPPORTED;
-    mc_gemm_call product = call_of(false, true, rows, out, in, alpha, x, weight, 0, y);
+    mc_gemm_call product =
+        call_of(false, true, c->rows, c->out, c->in, c->alpha, c->x, c->weight, 0, c->y);
     product.key.epilogue = (int32_t)epilogue;
-    if (bias.data) call_bias(&product, bias.data);
-    if (activation != MC_ACTIVATION_NONE && pre.data) call_aux(&product, pre);
+    if (c->bias.data) call_bias(&product, c->bias.data);
+    if (c->activation != MC_ACTIVATION_NONE && c->pre.data) call_aux(&product, c->pre);
     return multiply(d, &product);
 }
 
-mc_status mc_cuda_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
-                         mc_matrix x, mc_matrix weight, mc_matrix bias, mc_activation activation,
-                         mc_matrix pre, mc_matrix y)
+/* By cuBLASLt, with passes behind the product for what it cannot take along. */
+static mc_status linear_passes(mc_device *d, const mc_linear_call *c)
 {
-    mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y, none = {0};
-    if (rows == 0 || out == 0) return MC_OK;
-    mc_own_product own = {.rows = rows, .columns = out, .terms = in, .x = x, .weight = weight};
-    own.bias = bias, own.pre = pre, own.y = y, own.activation = activation, own.alpha = alpha;
-    bool ours = mc_cuda_of(d)->gemm->products != MC_PRODUCTS_CUBLAS;
-    if (ours && mc_few_rows_takes(&own)) return mc_few_rows_run(d, &own);
-    if (mc_own_product_takes(d, &own)) return mc_own_product_run(d, &own);
-    mc_status status = linear_fused(d, rows, in, out, alpha, x, weight, bias, activation, pre, y);
-    if (status == MC_ERR_UNSUPPORTED && activation != MC_ACTIVATION_NONE && bias.data) {
+    bool active = c->activation != MC_ACTIVATION_NONE;
+    mc_matrix to = active && c->pre.data ? c->pre : c->y;
+    mc_status status = linear_fused(d, c);
+    if (status == MC_ERR_UNSUPPORTED && active && c->bias.data) {
         /* The bias by the product at least: then the activation reads once and writes once. */
-        status =
-            linear_fused(d, rows, in, out, alpha, x, weight, bias, MC_ACTIVATION_NONE, none, to);
-        if (!status) return mc_cuda_activation(d, rows, out, activation, to, y);
+        mc_linear_call biased = *c;
+        biased.activation = MC_ACTIVATION_NONE;
+        biased.y = to;
+        status = linear_fused(d, &biased);
+        if (!status) return mc_cuda_activation(d, c->rows, c->out, c->activation, to, c->y);
     }
     if (status != MC_ERR_UNSUPPORTED) return status;
-    status = mc_cuda_gemm(d, false, true, rows, out, in, alpha, x, weight, 0, to);
-    if (!status && (bias.data || activation != MC_ACTIVATION_NONE))
-        status = mc_cuda_bias_activation(d, rows, out, to, bias, activation, y);
+    status = mc_cuda_gemm(d, false, true, c->rows, c->out, c->in, c->alpha, c->x, c->weight, 0, to);
+    if (!status && (c->bias.data || active))
+        status = mc_cuda_bias_activation(d, c->rows, c->out, to, c->bias, c->activation, c->y);
     return status;
 }
 
-/* The gradient of the linear's input alone. */
-static mc_status backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
-                                mc_matrix dy, mc_matrix weight, float beta,
-                                mc_activation activation, mc_matrix pre, mc_matrix dx)
+mc_status mc_cuda_linear(mc_device *d, const mc_linear_call *c)
 {
-    bool fused = activation == MC_ACTIVATION_GELU_NEW && is_half(dx.dtype) && out > 0 &&
+    if (c->rows == 0 || c->out == 0) return MC_OK;
+    mc_own_product own = {.rows = c->rows,
+                          .columns = c->out,
+                          .terms = c->in,
+                          .x = c->x,
+                          .weight = c->weight,
+                          .bias = c->bias,
+                          .pre = c->pre,
+                          .y = c->y,
+                          .alpha = c->alpha,
+                          .activation = c->activation};
+    bool ours = mc_cuda_of(d)->gemm->products != MC_PRODUCTS_CUBLAS;
+    if (ours && mc_few_rows_takes(&own)) return mc_few_rows_run(d, &own);
+    if (mc_own_product_takes(d, &own)) return mc_own_product_run(d, &own);
+    return linear_passes(d, c);
+}
+
+/* The gradient of the linear's input alone. */
+static mc_status backward_input(mc_device *d, const mc_linear_backward_call *c)
+{
+    mc_matrix dy = c->dy, weight = c->weight, pre = c->pre, dx = c->dx;
+    bool fused = c->activation == MC_ACTIVATION_GELU_NEW && is_half(dx.dtype) && c->out > 0 &&
                  dy.dtype == weight.dtype && dy.dtype == dx.dtype && pre.dtype == dx.dtype &&
                  pre.stride % 8 == 0 && (uintptr_t)pre.data % 16 == 0;
     if (fused) {
-        mc_gemm_call product = call_of(false, false, rows, in, out, alpha, dy, weight, beta, dx);
+        mc_gemm_call product =
+            call_of(false, false, c->rows, c->in, c->out, c->alpha, dy, weight, c->beta, dx);
         product.key.epilogue = CUBLASLT_EPILOGUE_DGELU;
         call_aux(&product, pre);
         mc_status status = multiply(d, &product);
         if (status != MC_ERR_UNSUPPORTED) return status;
     }
-    mc_status status = mc_cuda_gemm(d, false, false, rows, in, out, alpha, dy, weight, beta, dx);
-    if (!status && activation != MC_ACTIVATION_NONE)
-        status = mc_cuda_activation_backward(d, rows, in, activation, pre, 1, dx, dx, false);
+    mc_status status =
+        mc_cuda_gemm(d, false, false, c->rows, c->in, c->out, c->alpha, dy, weight, c->beta, dx);
+    if (!status && c->activation != MC_ACTIVATION_NONE)
+        status =
+            mc_cuda_activation_backward(d, c->rows, c->in, c->activation, pre, 1, dx, dx, false);
     return status;
 }
 
-mc_status mc_cuda_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                        float alpha, mc_matrix dy, mc_matrix weight, float beta,
-                                        mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                        float *sums, float *dbias)
+mc_status mc_cuda_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
-    mc_own_product own = mc_own_product_backward(rows, in, out, alpha, dy, weight, beta, activation,
-                                                 pre, dx, sums, dbias);
+    mc_own_product own = mc_own_product_backward(c);
     bool takes = mc_own_product_takes(d, &own);
     mc_status status = MC_OK;
-    if (dbias && !(takes && own.x_sums)) status = mc_cuda_column_sums(d, rows, out, dy, dbias);
-    if (status || rows == 0 || in == 0) return status;
+    if (c->dbias && !(takes && own.x_sums))
+        status = mc_cuda_column_sums(d, c->rows, c->out, c->dy, c->dbias);
+    if (status || c->rows == 0 || c->in == 0) return status;
     if (takes) return mc_own_product_run(d, &own);
-    status = backward_input(d, rows, in, out, alpha, dy, weight, beta, activation, pre, dx);
-    return status || !sums ? status : mc_cuda_column_sums(d, rows, in, dx, sums);
+    status = backward_input(d, c);
+    return status || !c->sums ? status : mc_cuda_column_sums(d, c->rows, c->in, c->dx, c->sums);
 }
 
 /* ---- what was tuned, on disk ----------------------------------------------------------------- */

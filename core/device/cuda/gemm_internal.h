@@ -123,28 +123,24 @@ static inline mc_status mc_own_product_run(mc_device *d, const mc_own_product *p
 #endif
 
 /* linear_backward_input as such a product. With an activation, dbias is left to the caller. */
-static inline mc_own_product mc_own_product_backward(int64_t rows, int64_t in, int64_t out,
-                                                     float alpha, mc_matrix dy, mc_matrix weight,
-                                                     float beta, mc_activation activation,
-                                                     mc_matrix pre, mc_matrix dx, float *sums,
-                                                     float *dbias)
+static inline mc_own_product mc_own_product_backward(const mc_linear_backward_call *c)
 {
     mc_matrix none = {NULL, MC_F32, 0};
-    bool plain = activation == MC_ACTIVATION_NONE;
+    bool plain = c->activation == MC_ACTIVATION_NONE;
     mc_own_product p = {plain ? MC_OWN_PLAIN : MC_OWN_BACKWARD,
-                        rows,
-                        in,
-                        out,
-                        dy,
-                        weight,
+                        c->rows,
+                        c->in,
+                        c->out,
+                        c->dy,
+                        c->weight,
                         none,
-                        plain ? none : pre,
-                        dx,
-                        alpha,
-                        beta,
-                        activation,
-                        sums,
-                        plain ? dbias : NULL};
+                        plain ? none : c->pre,
+                        c->dx,
+                        c->alpha,
+                        c->beta,
+                        c->activation,
+                        c->sums,
+                        plain ? c->dbias : NULL};
     return p;
 }
 

@@ -258,11 +258,11 @@ template <class T, bool RMS> static void launch_norm(mc_device *d, const mc_norm
     });
 }
 
-extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                                           mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
-                                           mc_matrix bias, float eps, mc_matrix s, mc_matrix y,
-                                           float *mean, float *rstd)
+extern "C" mc_status mc_cuda_residual_norm(mc_device *d, const mc_residual_norm_call *call)
 {
+    const int64_t rows = call->rows, columns = call->columns;
+    const mc_matrix x = call->x, f = call->f, y = call->y;
+    mc_matrix s = call->s, weight = call->weight, bias = call->bias;
     if (rows == 0 || columns == 0) return MC_OK;
     if (!f.data && s.data == x.data) s.data = NULL;
     weight.stride = bias.stride = 0;
@@ -277,10 +277,10 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, int64_t rows, int64_t c
         c.y = mc_view_of(y, rows, width);
         c.weight = mc_view_of(weight, 1, width);
         c.bias = mc_view_of(bias, 1, width);
-        c.mask = mc_dropping_of(dropout);
-        c.eps = eps;
-        c.mean_out = mean;
-        c.rstd_out = rstd;
+        c.mask = mc_dropping_of(call->dropout);
+        c.eps = call->eps;
+        c.mean_out = call->mean;
+        c.rstd_out = call->rstd;
         if (!s.data) c.s.dtype = c.x.dtype; /* it is rounded nevertheless */
         c.round = f.data;
         c.rms = !bias.data;
@@ -658,18 +658,17 @@ static mc_status launch_backward(mc_device *d, const mc_norm_call &c, mc_norm_pa
     return status;
 }
 
-extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, int64_t columns,
-                                                    mc_matrix s, mc_matrix weight,
-                                                    const float *mean, const float *rstd,
-                                                    mc_matrix dy, mc_dropout_mask dropout,
-                                                    mc_matrix ds, bool accumulate, mc_matrix df,
-                                                    float *dweight, float *dbias, float *dbranch)
+extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d,
+                                                    const mc_residual_norm_backward_call *call)
 {
-    if (!ds.data && !df.data) dbranch = NULL;
+    const int64_t rows = call->rows, columns = call->columns;
+    const mc_matrix s = call->s, dy = call->dy, ds = call->ds, df = call->df;
+    mc_matrix weight = call->weight;
+    float *dbranch = ds.data || df.data ? call->dbranch : NULL;
     mc_norm_partials p = {NULL, 0,
-                          dbranch            ? MC_WEIGHTS_AND_BRANCH
-                          : dweight || dbias ? MC_WEIGHTS
-                                             : 0};
+                          dbranch                        ? MC_WEIGHTS_AND_BRANCH
+                          : call->dweight || call->dbias ? MC_WEIGHTS
+                                                         : 0};
     if (rows == 0 || columns == 0 || (!p.sums && !ds.data && !df.data)) return MC_OK;
     mc_status status = MC_OK;
     weight.stride = 0;
@@ -683,11 +682,11 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
         c.ds = mc_view_of(ds, rows, width);
         c.df = mc_view_of(df, rows, width);
         c.weight = mc_view_of(weight, 1, width);
-        c.mask = mc_dropping_of(dropout);
-        c.mean = mean;
-        c.rstd = rstd;
-        c.accumulate = ds.data && accumulate;
-        c.rms = !mean;
+        c.mask = mc_dropping_of(call->dropout);
+        c.mean = call->mean;
+        c.rstd = call->rstd;
+        c.accumulate = ds.data && call->accumulate;
+        c.rms = !call->mean;
         bool launched = false;
         if constexpr (has_ahead<T>) status = mc_norm_ahead_backward<T>(d, c, &p, &launched);
         if (status == MC_OK && !launched)
@@ -696,7 +695,8 @@ extern "C" mc_status mc_cuda_residual_norm_backward(mc_device *d, int64_t rows, 
     });
     if (status != MC_OK) return status;
     if (p.sums)
-        mc_add_partials(d, p.data, p.parts, columns, {(int)p.sums, {dweight, dbias, dbranch}});
+        mc_add_partials(d, p.data, p.parts, columns,
+                        {(int)p.sums, {call->dweight, call->dbias, dbranch}});
     d->free(d, p.data, mc_norm_partials_bytes(&p, columns));
     return mc_cuda_launched(d, "residual_norm_backward");
 }

@@ -67,17 +67,15 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
 }
 
 /* Of the sums alone: products have the workspace, and our own kernels their sums too. */
-static mc_status plan_linear_backward_input(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                            float alpha, mc_matrix dy, mc_matrix weight, float beta,
-                                            mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                            float *sums, float *dbias)
+static mc_status plan_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
-    mc_own_product own = mc_own_product_backward(rows, in, out, alpha, dy, weight, beta, activation,
-                                                 pre, dx, sums, dbias);
+    mc_own_product own = mc_own_product_backward(c);
     bool takes = mc_own_product_takes(mc_plan_like(d), &own);
     mc_status status = MC_OK;
-    if (dbias && !(takes && own.x_sums)) status = plan_column_sums(d, rows, out, dy, dbias);
-    return status || !sums || takes ? status : plan_column_sums(d, rows, in, dx, sums);
+    if (c->dbias && !(takes && own.x_sums))
+        status = plan_column_sums(d, c->rows, c->out, c->dy, c->dbias);
+    if (status || !c->sums || takes) return status;
+    return plan_column_sums(d, c->rows, c->in, c->dx, c->sums);
 }
 
 static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int64_t y_count,
@@ -86,15 +84,9 @@ static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int6
     ASK(d, sum_leading, count, x, y_count, y, accumulate);
 }
 
-static mc_status plan_residual_norm_backward(mc_device *d, int64_t rows, int64_t columns,
-                                             mc_matrix s, mc_matrix weight, const float *mean,
-                                             const float *rstd, mc_matrix dy,
-                                             mc_dropout_mask dropout, mc_matrix ds, bool accumulate,
-                                             mc_matrix df, float *dweight, float *dbias,
-                                             float *dbranch)
+static mc_status plan_residual_norm_backward(mc_device *d, const mc_residual_norm_backward_call *c)
 {
-    ASK(d, residual_norm_backward, rows, columns, s, weight, mean, rstd, dy, dropout, ds,
-        accumulate, df, dweight, dbias, dbranch);
+    ASK(d, residual_norm_backward, c);
 }
 
 static mc_status plan_embedding_backward(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,

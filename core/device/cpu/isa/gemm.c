@@ -181,25 +181,26 @@ mc_status MC_K(batched_gemm)(mc_device *d, int64_t batch, bool transpose_a, bool
     return status;
 }
 
-mc_status MC_K(linear)(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
-                       mc_matrix x, mc_matrix weight, mc_matrix bias, mc_activation activation,
-                       mc_matrix pre, mc_matrix y)
+mc_status MC_K(linear)(mc_device *d, const mc_linear_call *c)
 {
-    mc_matrix to = activation != MC_ACTIVATION_NONE && pre.data ? pre : y;
-    mc_status status = MC_K(gemm)(d, false, true, rows, out, in, alpha, x, weight, 0, to);
-    if (!status && (bias.data || activation != MC_ACTIVATION_NONE))
-        status = MC_K(bias_activation)(d, rows, out, to, bias, activation, y);
+    bool active = c->activation != MC_ACTIVATION_NONE;
+    mc_matrix to = active && c->pre.data ? c->pre : c->y;
+    mc_status status =
+        MC_K(gemm)(d, false, true, c->rows, c->out, c->in, c->alpha, c->x, c->weight, 0, to);
+    if (!status && (c->bias.data || active))
+        status = MC_K(bias_activation)(d, c->rows, c->out, to, c->bias, c->activation, c->y);
     return status;
 }
 
-mc_status MC_K(linear_backward_input)(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                      float alpha, mc_matrix dy, mc_matrix weight, float beta,
-                                      mc_activation activation, mc_matrix pre, mc_matrix dx,
-                                      float *sums, float *dbias)
+mc_status MC_K(linear_backward_input)(mc_device *d, const mc_linear_backward_call *c)
 {
-    mc_status status = dbias ? MC_K(column_sums)(d, rows, out, dy, dbias) : MC_OK;
-    if (!status) status = MC_K(gemm)(d, false, false, rows, in, out, alpha, dy, weight, beta, dx);
-    if (!status && activation != MC_ACTIVATION_NONE)
-        status = MC_K(activation_backward)(d, rows, in, activation, pre, 1, dx, dx, false);
-    return status || !sums ? status : MC_K(column_sums)(d, rows, in, dx, sums);
+    mc_matrix dy = c->dy, dx = c->dx;
+    mc_status status = c->dbias ? MC_K(column_sums)(d, c->rows, c->out, dy, c->dbias) : MC_OK;
+    if (!status)
+        status = MC_K(gemm)(d, false, false, c->rows, c->in, c->out, c->alpha, dy, c->weight,
+                            c->beta, dx);
+    if (!status && c->activation != MC_ACTIVATION_NONE)
+        status =
+            MC_K(activation_backward)(d, c->rows, c->in, c->activation, c->pre, 1, dx, dx, false);
+    return status || !c->sums ? status : MC_K(column_sums)(d, c->rows, c->in, dx, c->sums);
 }

@@ -135,26 +135,25 @@ static void sum_item(void *call, int64_t row, int thread)
     residual_row(k->c, row, k->buffers + k->wide * thread);
 }
 
-mc_status MC_K(residual_norm)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
-                              mc_dropout_mask dropout, mc_matrix weight, mc_matrix bias, float eps,
-                              mc_matrix s, mc_matrix y, float *mean, float *rstd)
+mc_status MC_K(residual_norm)(mc_device *d, const mc_residual_norm_call *call)
 {
+    int64_t rows = call->rows, columns = call->columns;
     if (rows == 0 || columns == 0) return MC_OK;
     norm_call c = {.columns = columns,
-                   .x = x,
-                   .f = f,
-                   .s = s,
-                   .y = y,
-                   .dropout = dropout,
-                   .eps = eps,
-                   .rms = !bias.data};
+                   .x = call->x,
+                   .f = call->f,
+                   .s = call->s,
+                   .y = call->y,
+                   .dropout = call->dropout,
+                   .eps = call->eps,
+                   .rms = !call->bias.data};
     int threads = mc_threads_for(rows * columns);
     int64_t wide = mc_round_up(columns, 16), size = 2 * columns + 16 + wide * threads;
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
-    norm_weights(&c, weight, bias, scratch);
-    rows_call call = {&c, wide, scratch + mc_round_up(2 * columns, 16), mean, rstd};
-    mc_run(d, rows, threads, rows, norm_item, &call);
+    norm_weights(&c, call->weight, call->bias, scratch);
+    rows_call all = {&c, wide, scratch + mc_round_up(2 * columns, 16), call->mean, call->rstd};
+    mc_run(d, rows, threads, rows, norm_item, &all);
     mc_scratch_free(d, scratch, size);
     return MC_OK;
 }
@@ -271,40 +270,37 @@ static void add_partials(const float *partials, int64_t parts, int64_t stride, i
     }
 }
 
-mc_status MC_K(residual_norm_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix s,
-                                       mc_matrix weight, const float *mean, const float *rstd,
-                                       mc_matrix dy, mc_dropout_mask dropout, mc_matrix ds,
-                                       bool accumulate, mc_matrix df, float *dweight, float *dbias,
-                                       float *dbranch)
+mc_status MC_K(residual_norm_backward)(mc_device *d, const mc_residual_norm_backward_call *call)
 {
+    int64_t rows = call->rows, columns = call->columns;
     if (rows == 0 || columns == 0) return MC_OK;
     norm_call c = {.columns = columns,
-                   .s = s,
-                   .dy = dy,
-                   .ds = ds,
-                   .df = df,
-                   .dropout = dropout,
-                   .accumulate = accumulate,
-                   .rms = !mean};
+                   .s = call->s,
+                   .dy = call->dy,
+                   .ds = call->ds,
+                   .df = call->df,
+                   .dropout = call->dropout,
+                   .accumulate = call->accumulate,
+                   .rms = !call->mean};
     /* The rows are cut by their number alone, so that sums are the same with any threads. */
     int64_t parts = rows < 32 ? 1 : mc_min_i64(rows / 16, 64), wide = mc_round_up(2 * columns, 16);
-    int64_t sums = mc_round_up((dbranch ? 3 : 2) * columns, 16);
-    if (!dweight && !dbias && !dbranch) sums = 0;
+    int64_t sums = mc_round_up((call->dbranch ? 3 : 2) * columns, 16);
+    if (!call->dweight && !call->dbias && !call->dbranch) sums = 0;
     int64_t size = wide * (1 + omp_get_max_threads()) + sums * parts;
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
-    norm_weights(&c, weight, (mc_matrix){0}, scratch);
+    norm_weights(&c, call->weight, (mc_matrix){0}, scratch);
     float *partials = sums ? scratch + wide : NULL;
     float *buffers = scratch + wide + sums * parts;
 #pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
     for (int64_t part = 0; part < parts; part++)
-        norm_rows_backward(&c, part * rows / parts, (part + 1) * rows / parts, mean, rstd,
-                           partials ? partials + part * sums : NULL, dbranch,
+        norm_rows_backward(&c, part * rows / parts, (part + 1) * rows / parts, call->mean,
+                           call->rstd, partials ? partials + part * sums : NULL, call->dbranch,
                            buffers + wide * omp_get_thread_num());
     if (sums) {
-        add_partials(partials, parts, sums, columns, dweight);
-        add_partials(partials + columns, parts, sums, columns, dbias);
-        add_partials(partials + 2 * columns, parts, sums, columns, dbranch);
+        add_partials(partials, parts, sums, columns, call->dweight);
+        add_partials(partials + columns, parts, sums, columns, call->dbias);
+        add_partials(partials + 2 * columns, parts, sums, columns, call->dbranch);
     }
     mc_scratch_free(d, scratch, size);
     return MC_OK;
