@@ -7,14 +7,14 @@
  * the engine's (core/nn/offload.c): f32 gradient, m, v and master, bf16 parameters into two buffers
  * in turn, chunk by chunk of 4 million elements; and, as the triad, all at once. (A chunk ends with
  * a barrier of the threads, which is dear where other work takes their cores away.) Counted are the
- * bytes that are read and written by name: 16 + 14 an element of Adam, 16 + 8 a double of the
- * triad. The triad is run with plain stores and with stores that go past the caches, and the faster
- * counts. They are run in turn; what is told is the median of the rounds and of their ratios. */
-#include <immintrin.h>
+ * bytes that are read and written by name, 16 + 14 an element of Adam. The triad is that of
+ * bench/triad.h. They are run in turn; what is told is the median of the rounds and of their
+ * ratios. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/triad.h"
 #include "core/device/cpu/cpu_internal.h"
 
 enum { CHUNK = 4 << 20, MOST_ROUNDS = 101 };
@@ -46,28 +46,14 @@ static void adam(arrays *a, int64_t chunk)
 static void adam_chunks(arrays *a) { adam(a, CHUNK); }
 static void adam_whole(arrays *a) { adam(a, a->count); }
 
-static void triad_plain(arrays *a)
+static void plain(arrays *a)
 {
-    const double *b = (const double *)a->gradient, *c = (const double *)a->m;
-    double *to = (double *)a->v;
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < a->count / 2; i++) to[i] = b[i] + 3.0 * c[i];
+    triad_plain(a->count / 2, (double *)a->v, (double *)a->gradient, (double *)a->m);
 }
 
-static void triad_past(arrays *a)
+static void past(arrays *a)
 {
-#ifdef __SSE2__
-    const double *b = (const double *)a->gradient, *c = (const double *)a->m;
-    double *to = (double *)a->v;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < a->count / 16; i++)
-        for (int64_t k = i * 8; k < i * 8 + 8; k += 2)
-            _mm_stream_pd(to + k, _mm_add_pd(_mm_load_pd(b + k),
-                                             _mm_mul_pd(_mm_set1_pd(3.0), _mm_load_pd(c + k))));
-    _mm_sfence();
-#else
-    triad_plain(a);
-#endif
+    triad_past(a->count / 2, (double *)a->v, (double *)a->gradient, (double *)a->m);
 }
 
 static double rate_of(void (*run)(arrays *), arrays *a, double bytes)
@@ -121,7 +107,7 @@ static bool make_arrays(arrays *a)
 
 int main(int argc, char **argv)
 {
-    void (*const run[KINDS])(arrays *) = {adam_chunks, adam_whole, triad_plain, triad_past};
+    void (*const run[KINDS])(arrays *) = {adam_chunks, adam_whole, plain, past};
     const double bytes[KINDS] = {30, 30, 12, 12};
     static double rate[KINDS][MOST_ROUNDS], share[2][MOST_ROUNDS];
     arrays a = {.count = (argc > 1 ? strtoll(argv[1], NULL, 10) : 32) << 20};

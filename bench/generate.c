@@ -4,22 +4,36 @@
  *     bench/generate gpt2 gpt2 32 64 512 device=cuda dtype=bf16
  *     bench/generate t5 t5-base 1 512 128 device=cuda dtype=bf16
  *
+ *     OMP_NUM_THREADS=2 bench/generate gpt2 gpt2 1 64 64 triad=1
+ *
  * Options: device (cpu), dtype (f32), weights (int8 or fp8: those of linear layers), rounds (3),
  * sample=1 (draws, top_k=40), beams (1), bandwidth (bytes a second that the limit is computed with;
- * 4.24e12, an H200's as measured by copies).
+ * 4.24e12, an H200's as measured by copies), triad=1.
  *
  * The rate is that of the steps alone: answers of NEW tokens and of NEW / 4 are timed by turns, and
  * the difference of the medians belongs to the difference in tokens. The limit reads, in each step,
  * the weights of the decoder and its head once, and the keys and values of every sequence, at their
  * mean length between the two; what an encoder computes once is not in it. With beams the rate is
- * that of rows, each a beam's token. */
-#include "bench/bench.h"
+ * that of rows, each a beam's token.
+ *
+ * triad=1 is for CPUs: each round times the memory's triad (bench/triad.h), too, whose median is the
+ * bandwidth, and every step by itself, from token to token of the first answer; `share` is of the
+ * median step. */
+#include "bench/triad.h"
 #include "core/modelcenter.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROUNDS = 16 };
+enum { MOST_ROUNDS = 16, TRIAD = 8 << 20 /* doubles of an array: 64 MiB */ };
+
+/* What triad=1 measures. */
+typedef struct steps {
+    double *arrays[3];               /* of the triad */
+    double rate[3][3 * MOST_ROUNDS]; /* bytes a second of triad, triad past the caches, reading */
+    double *seconds, last;           /* from token to token */
+    int count;
+} steps;
 
 typedef struct work {
     mc_context *ctx;
@@ -62,6 +76,54 @@ static double cache_of(mc_model_shape s, const work *w)
     return 2 * layers * (double)(s.heads * s.head_dim) * mean * w->rows;
 }
 
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return values[count / 2];
+}
+
+/* Called with each token of an answer. */
+static bool time_step(void *user, int prompt, const int32_t *ids, int count)
+{
+    steps *s = user;
+    double time = now();
+    (void)ids;
+    if (prompt > 0) return false;
+    if (count > 1) s->seconds[s->count++] = time - s->last;
+    s->last = time;
+    return false;
+}
+
+static bool make_steps(steps *s, work *w, int rounds)
+{
+    s->seconds = malloc((size_t)rounds * 2 * (size_t)w->tokens * sizeof *s->seconds);
+    for (int i = 0; i < 3; i++)
+        if ((s->arrays[i] = aligned_alloc(64, TRIAD * sizeof(double))))
+            for (int k = 0; k < TRIAD; k++) s->arrays[i][k] = i;
+    if (!s->seconds || !s->arrays[0] || !s->arrays[1] || !s->arrays[2]) return false;
+    w->options.stop = time_step;
+    w->options.stop_user = s;
+    return true;
+}
+
+/* Three times each, by turns. */
+static void time_memory(steps *s, int round)
+{
+    void (*const pass[3])(int64_t, double *, const double *,
+                          const double *) = {triad_plain, triad_past, read_alone};
+    const double bytes[3] = {24, 24, 8};
+    for (int i = 3 * round; i < 3 * round + 3; i++)
+        for (int k = 0; k < 3; k++)
+            s->rate[k][i] =
+                triad_rate(pass[k], TRIAD, s->arrays[0], s->arrays[1], s->arrays[2], bytes[k]);
+}
+
 /* Seconds for answers of so many tokens. */
 static double timed(work *w, int tokens)
 {
@@ -92,16 +154,46 @@ static void make(work *w, int argc, char **argv)
     }
 }
 
-static int compare(const void *a, const void *b)
+/* Seconds of long and of short answers, a median of each; with `s` triads beside them. */
+static void measure(work *w, steps *s, int rounds, double *seconds)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
+    double longer[MOST_ROUNDS] = {0}, shorter[MOST_ROUNDS] = {0};
+    timed(w, w->fewer); /* products are tuned */
+    if (s) s->count = 0;
+    for (int i = 0; i < rounds && !mc_failed(w->ctx); i++) {
+        longer[i] = timed(w, w->tokens);
+        shorter[i] = timed(w, w->fewer);
+        if (s) time_memory(s, i);
+    }
+    seconds[0] = median(longer, rounds);
+    seconds[1] = median(shorter, rounds);
 }
 
-static double median(double *values, int count)
+static void report(work *w, steps *s, int rounds, const double *seconds, int argc, char **argv)
 {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return values[count / 2];
+    const char *weights = option(argc, argv, "weights", ""),
+               *dtype = option(argc, argv, "dtype", "f32");
+    mc_model_shape shape = mc_model_get_shape(w->model);
+    double size = dtype_of(dtype) == MC_F32 ? 4 : 2;
+    double bytes = size * cache_of(shape, w) + (format_of(weights) ? 1 : size) * weights_of(shape);
+    double bandwidth =
+        s ? median(s->rate[0], 3 * rounds) : atof(option(argc, argv, "bandwidth", "4.24e12"));
+    double limit = w->rows * bandwidth / bytes;
+    double rate = w->rows * (w->tokens - w->fewer) / (seconds[0] - seconds[1]);
+    printf("result family=%s config=%s batch=%d prompt=%d new=%d weights=%s ms_a_step=%.4f "
+           "tokens_per_s=%.1f "
+           "limit=%.0f share=%.3f gb_a_step=%.3f peak_gib=%.2f model_gib=%.2f\n",
+           argv[1], argv[2], w->batch, w->prompt, w->tokens, format_of(weights) ? weights : dtype,
+           1e3 * w->rows / rate, rate, limit, rate / limit, 1e-9 * bytes,
+           (double)mc_memory(w->ctx).peak / (1 << 30),
+           (double)mc_memory(w->ctx).in_use / (1 << 30));
+    if (!s) return;
+    double middle = median(s->seconds, s->count), best = s->seconds[0];
+    printf("steps count=%d best_ms=%.3f median_ms=%.3f gb_per_s=%.1f triad=%.1f past_caches=%.1f "
+           "reading=%.1f share=%.3f\n",
+           s->count, 1e3 * best, 1e3 * middle, 1e-9 * bytes / middle, 1e-9 * bandwidth,
+           1e-9 * median(s->rate[1], 3 * rounds), 1e-9 * median(s->rate[2], 3 * rounds),
+           bytes / middle / bandwidth);
 }
 
 int main(int argc, char **argv)
@@ -123,28 +215,15 @@ int main(int argc, char **argv)
                                       .num_beams = atoi(option(argc, argv, "beams", "1"))};
     if (w.options.sample) w.options.top_k = 40;
     w.rows = w.batch * (w.options.num_beams > 1 ? w.options.num_beams : 1);
+    steps memory = {0}, *s = atoi(option(argc, argv, "triad", "0")) ? &memory : NULL;
+    if (s && !make_steps(s, &w, rounds)) return fprintf(stderr, "out of memory\n"), 1;
     make(&w, argc, argv);
-    double longer[MOST_ROUNDS], shorter[MOST_ROUNDS];
-    timed(&w, w.fewer); /* products are tuned */
-    for (int i = 0; i < rounds && !mc_failed(w.ctx); i++) {
-        longer[i] = timed(&w, w.tokens);
-        shorter[i] = timed(&w, w.fewer);
-    }
+    double seconds[2];
+    measure(&w, s, rounds, seconds);
     if (mc_print_error(w.ctx, stderr)) return 1;
-    mc_model_shape s = mc_model_get_shape(w.model);
-    double size = dtype_of(option(argc, argv, "dtype", "f32")) == MC_F32 ? 4 : 2;
-    const char *weights = option(argc, argv, "weights", "");
-    double bytes = size * cache_of(s, &w) + (format_of(weights) ? 1 : size) * weights_of(s);
-    double limit = w.rows * atof(option(argc, argv, "bandwidth", "4.24e12")) / bytes;
-    double seconds = median(longer, rounds) - median(shorter, rounds);
-    double rate = w.rows * (w.tokens - w.fewer) / seconds;
-    printf("result family=%s config=%s batch=%d prompt=%d new=%d weights=%s ms_a_step=%.4f "
-           "tokens_per_s=%.1f "
-           "limit=%.0f share=%.3f gb_a_step=%.3f peak_gib=%.2f model_gib=%.2f\n",
-           argv[1], argv[2], w.batch, w.prompt, w.tokens,
-           format_of(weights) ? weights : option(argc, argv, "dtype", "f32"), 1e3 * w.rows / rate,
-           rate, limit, rate / limit, 1e-9 * bytes, (double)mc_memory(w.ctx).peak / (1 << 30),
-           (double)mc_memory(w.ctx).in_use / (1 << 30));
+    report(&w, s, rounds, seconds, argc, argv);
+    for (int i = 0; i < 3; i++) free(memory.arrays[i]);
+    free(memory.seconds);
     for (int i = 0; i < w.batch; i++) free(w.prompts[i]);
     free(w.prompts);
     free(w.lengths);

@@ -32,8 +32,8 @@ extern const mc_sgemm_fn mc_sgemm_cblas;
 extern const mc_sgemm_fn mc_sgemm_onednn;
 #endif
 
-/* Up to so many rows are multiplied by weights in 8 bits without scratch memory for the weight. */
-enum { MC_EIGHT_FEW_ROWS = 48 };
+/* Up to so many rows are multiplied by a weight (n, k) as it is stored, without scratch memory. */
+enum { MC_SOME_ROWS = 256 };
 
 typedef struct mc_cpu_device {
     mc_device device;

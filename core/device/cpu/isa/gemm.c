@@ -1,7 +1,7 @@
 /* Products of matrices. f32 goes straight to the library. Other types are converted block by block
  * into scratch memory, multiplied in f32, and rounded once. */
 #include <limits.h>
-#include "core/device/cpu/isa/convert_internal.h"
+#include "core/device/cpu/isa/rows_internal.h"
 
 /* Elements of one operand that are converted at a time: 16 MiB of f32, so that scratch memory stays
  * small beside large embeddings while products stay large enough for the library. */
@@ -126,13 +126,22 @@ static mc_status gemm_few_rows(mc_device *d, const gemm_call *g)
     float *scratch = size ? mc_scratch_new(d, size) : NULL;
     if (size && !scratch) return MC_ERR_NOMEM;
     const float *a = operand(g->a, false, 0, g->m, g->k, scratch, &lda);
-    float *c = whole_c ? g->c.data : scratch + a_size;
-    mc_status status = (g->m <= MC_FEW_ROWS ? MC_K(few_rows) : MC_K(some_rows))(
-        d, g->m, g->n, g->k, g->alpha, a, lda, g->b, whole_c ? g->beta : 0, c,
-        whole_c ? g->c.stride : g->n);
-    if (!status && !whole_c) store_block(d, c, g->c, 0, 0, g->m, g->n, g->beta != 0.0f);
+    mc_rows_product p = {.m = g->m,
+                         .n = g->n,
+                         .k = g->k,
+                         .alpha = g->alpha,
+                         .beta = whole_c ? g->beta : 0,
+                         .a = a,
+                         .lda = lda,
+                         .stored = mc_stored_as(g->b.dtype),
+                         .b = g->b.data,
+                         .ldb = g->b.stride,
+                         .c = whole_c ? g->c.data : scratch + a_size,
+                         .ldc = whole_c ? g->c.stride : g->n};
+    mc_rows_multiply(d, &p);
+    if (!whole_c) store_block(d, p.c, g->c, 0, 0, g->m, g->n, g->beta != 0.0f);
     if (scratch) mc_scratch_free(d, scratch, size);
-    return status;
+    return MC_OK;
 }
 
 mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,

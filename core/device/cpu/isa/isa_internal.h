@@ -26,16 +26,6 @@ void MC_K(philox)(uint64_t key, uint64_t first_block, uint64_t offset, int64_t b
 /* Factors of dropout for elements first .. first + n: 0 or 1 / (1 - p). */
 void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float *factors);
 
-/* C (m, n) = alpha A (m, k) B^T + beta C for few rows of A, in f32; B (n, k) is of any type. Up to
- * MC_FEW_ROWS take as long as reading B; up to MC_SOME_ROWS are faster than a library's product
- * (bench/encoder). */
-enum { MC_FEW_ROWS = 4, MC_SOME_ROWS = 256 };
-mc_status MC_K(few_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                         int64_t lda, mc_matrix b, float beta, float *c, int64_t ldc);
-mc_status MC_K(some_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float alpha,
-                          const float *a, int64_t lda, mc_matrix b, float beta, float *c,
-                          int64_t ldc);
-
 /* Below this many element operations a loop stays on one thread: starting a team takes as long as
  * some ten thousand of them. */
 enum { MC_SERIAL = 32768 };

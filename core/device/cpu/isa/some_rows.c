@@ -1,76 +1,67 @@
-/* Products of some rows, such as an encoder's single sentence: C (m, n) = alpha A (m, k) B^T +
- * beta C for a few dozen rows.
+/* Products of some rows, such as an encoder's single sentence: a few dozen.
  *
  * The libraries make three passes: they copy B and A into panels and multiply those. Here a thread
  * transposes MC_PANEL rows of B at a time, up to DEPTH elements of each, into a panel that stays in
  * its second cache; all rows of A pass by, where they are. While the first of them do, the rows of
  * B that the next panel is made of are on their way from memory. */
 #include "core/device/cpu/isa/panel_internal.h"
+#include "core/device/cpu/isa/rows_internal.h"
 
 /* A panel of AVX-512 takes 48 KiB. A multiple of MC_LANES; sums are added up in parts of so many
  * products, which keeps rounding small. */
 enum { DEPTH = 384 };
 
-typedef struct some_rows {
-    int64_t m, n, k;
-    float alpha, beta;
-    const float *a;
-    int64_t lda;
-    mc_matrix b;
-    float *c;
-    int64_t ldc;
-} some_rows;
-
 /* panel (depth, MC_PANEL) = B's rows j .. and elements p .. p + depth, transposed. What is not
  * whole vectors in f32 is converted first. */
-static void pack(const some_rows *s, int64_t j, int64_t p, int64_t depth, float *panel)
+static void pack(const mc_rows_product *s, int64_t j, int64_t p, int64_t depth, float *panel)
 {
     float converted[MC_PANEL * DEPTH];
     int64_t rows = mc_min_i64(MC_PANEL, s->n - j), wide = mc_round_up(depth, MC_LANES);
-    if (s->b.dtype == MC_F32 && wide == depth) {
-        const float *b = (const float *)s->b.data + j * s->b.stride + p;
-        mc_pack_transposed(b, s->b.stride, rows, depth, panel);
+    int64_t at = p * mc_stored_size(s->stored);
+    if (s->stored == MC_STORED_F32 && wide == depth) {
+        const float *b = (const float *)(const void *)(mc_stored_row(s, j) + at);
+        mc_pack_transposed(b, s->ldb, rows, depth, panel);
         return;
     }
     for (int64_t i = 0; i < rows; i++) {
         float *to = converted + i * wide;
-        mc_convert_in(s->b.data, s->b.dtype, (j + i) * s->b.stride + p, depth, to);
+        mc_load_stored(s->stored, mc_stored_row(s, j + i) + at, depth, to);
         for (int64_t q = depth; q < wide; q++) to[q] = 0;
     }
     mc_pack_transposed(converted, wide, rows, wide, panel);
 }
 
 /* Where the rows of the panel after this one are; nowhere after the last. */
-static mc_ahead rows_after(const some_rows *s, int64_t j, int64_t p)
+static mc_ahead rows_after(const mc_rows_product *s, int64_t j, int64_t p)
 {
-    int64_t size = (int64_t)mc_dtype_size(s->b.dtype);
+    int64_t size = mc_stored_size(s->stored);
     p += DEPTH;
     if (p >= s->k) {
         p = 0;
         j += MC_PANEL;
     }
     if (j + MC_PANEL > s->n) return (mc_ahead){0};
-    return (mc_ahead){(const char *)s->b.data + (j * s->b.stride + p) * size, s->b.stride * size,
-                      MC_PANEL * size};
+    return (mc_ahead){mc_stored_row(s, j) + p * size, s->ldb * size, MC_PANEL * size};
 }
 
-/* C's rows i .. i + rows and columns j .. [+]= alpha * sums. */
-static void add_sums(const some_rows *s, int64_t i, int rows, int64_t j, bool is_first,
+/* C's rows i .. i + rows and columns j .. [+]= factor * sums. */
+static void add_sums(const mc_rows_product *s, int64_t i, int rows, int64_t j, bool is_first,
                      float sums[][MC_PANEL])
 {
     int64_t columns = mc_min_i64(MC_PANEL, s->n - j);
-    float alpha = s->alpha, beta = is_first ? s->beta : 1;
+    float factor[MC_PANEL], beta = is_first ? s->beta : 1;
+    for (int64_t q = 0; q < columns; q++) factor[q] = mc_column_factor(s, j + q);
     for (int r = 0; r < rows; r++) {
         float *c = s->c + (i + r) * s->ldc + j;
         if (beta == 0)
-            for (int64_t q = 0; q < columns; q++) c[q] = alpha * sums[r][q];
+            for (int64_t q = 0; q < columns; q++) c[q] = factor[q] * sums[r][q];
         else
-            for (int64_t q = 0; q < columns; q++) c[q] = alpha * sums[r][q] + beta * c[q];
+            for (int64_t q = 0; q < columns; q++) c[q] = factor[q] * sums[r][q] + beta * c[q];
     }
 }
 
 /* C's columns j .. from the panel that is elements p .. p + depth of B's rows. */
-static void multiply_panel(const some_rows *s, int64_t j, int64_t p, int64_t depth,
+static void multiply_panel(const mc_rows_product *s, int64_t j, int64_t p, int64_t depth,
                            const float *panel)
 {
     float sums[MC_TILE_ROWS][MC_PANEL];
@@ -86,7 +77,7 @@ static void multiply_panel(const some_rows *s, int64_t j, int64_t p, int64_t dep
  * must not ask the device for memory. */
 static void multiply_item(void *call, int64_t item, int thread)
 {
-    const some_rows *s = call;
+    const mc_rows_product *s = call;
     _Alignas(64) float panel[MC_PANEL * DEPTH];
     (void)thread;
     for (int64_t p = 0; p < s->k; p += DEPTH) {
@@ -96,11 +87,8 @@ static void multiply_item(void *call, int64_t item, int thread)
     }
 }
 
-mc_status MC_K(some_rows)(mc_device *d, int64_t m, int64_t n, int64_t k, float alpha,
-                          const float *a, int64_t lda, mc_matrix b, float beta, float *c,
-                          int64_t ldc)
+void MC_K(some_rows)(mc_device *d, const mc_rows_product *p)
 {
-    some_rows s = {m, n, k, alpha, beta, a, lda, b, c, ldc};
-    mc_run(d, m, mc_threads_for(m * n * k), (n + MC_PANEL - 1) / MC_PANEL, multiply_item, &s);
-    return MC_OK;
+    mc_run(d, p->m, mc_threads_for(p->m * p->n * p->k), (p->n + MC_PANEL - 1) / MC_PANEL,
+           multiply_item, (void *)p);
 }
