@@ -16,7 +16,7 @@
  * mean length between the two; what an encoder computes once is not in it. With beams the rate is
  * that of rows, each a beam's token.
  *
- * triad=1 is for CPUs: each round times the memory's triad (bench/triad.h), too, whose median is the
+ * triad=1 is for CPUs: each round times the triad of bench/triad.h, too, whose median is the
  * bandwidth, and every step by itself, from token to token of the first answer; `share` is of the
  * median step. */
 #include "bench/triad.h"

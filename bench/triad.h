@@ -34,7 +34,7 @@ static inline void triad_past(int64_t count, double *to, const double *b, const 
 #endif
 }
 
-/* 8 bytes an element of `to`, whose bits are added up: sums of numbers would wait for each other. */
+/* 8 bytes an element of to, whose bits are added up: sums of numbers would wait for each other. */
 static inline void read_alone(int64_t count, double *to, const double *b, const double *c)
 {
     uint64_t sum = 0;

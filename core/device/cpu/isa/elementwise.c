@@ -144,21 +144,30 @@ static mc_chunks chunks_of_matrices(int64_t rows, int64_t columns, const mc_matr
     chunks_of_matrices(rows, columns, (const mc_matrix[]){__VA_ARGS__}, \
                        (int)(sizeof((const mc_matrix[]){__VA_ARGS__}) / sizeof(mc_matrix)))
 
+typedef struct map_call {
+    mc_chunks chunks;
+    mc_activation activation;
+    mc_matrix x, y;
+} map_call;
+
+static void activation_item(void *call, int64_t item, int thread)
+{
+    const map_call *c = call;
+    mc_chunk k = mc_chunk_at(c->chunks, item);
+    float xb[MC_CHUNK], yb[MC_CHUNK];
+    int64_t y_at = k.row * c->y.stride + k.column;
+    const float *xs = mc_read(c->x, k.row * c->x.stride + k.column, k.n, xb);
+    float *ys = mc_write_begin(c->y, y_at, yb);
+    (void)thread;
+    activate(c->activation, xs, ys, k.n);
+    mc_write_end(c->y, y_at, k.n, ys);
+}
+
 mc_status MC_K(activation)(mc_device *d, int64_t rows, int64_t columns, mc_activation activation,
                            mc_matrix x, mc_matrix y)
 {
-    (void)d;
-    mc_chunks c = MC_CHUNKS_OF(rows, columns, x, y);
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t i = 0; i < c.count; i++) {
-        mc_chunk k = mc_chunk_at(c, i);
-        float xb[MC_CHUNK], yb[MC_CHUNK];
-        int64_t y_at = k.row * y.stride + k.column;
-        const float *xs = mc_read(x, k.row * x.stride + k.column, k.n, xb);
-        float *ys = mc_write_begin(y, y_at, yb);
-        activate(activation, xs, ys, k.n);
-        mc_write_end(y, y_at, k.n, ys);
-    }
+    map_call c = {MC_CHUNKS_OF(rows, columns, x, y), activation, x, y};
+    mc_run(d, rows, mc_threads_for(rows * columns), c.chunks.count, activation_item, &c);
     return MC_OK;
 }
 
@@ -187,22 +196,28 @@ mc_status MC_K(activation_backward)(mc_device *d, int64_t rows, int64_t columns,
     return MC_OK;
 }
 
+/* x holds the activation's arguments, then the factors. */
+static void gated_item(void *call, int64_t item, int thread)
+{
+    const map_call *c = call;
+    mc_chunk k = mc_chunk_at(c->chunks, item);
+    float xb[MC_CHUNK], out[MC_CHUNK];
+    int64_t at = k.row * c->x.stride + k.column;
+    const float *xs = mc_read(c->x, at, k.n, xb);
+    (void)thread;
+    if (k.n < 1) return; /* never: GCC 12 warns of an empty buffer */
+    activate(c->activation, xs, out, k.n);
+    xs = mc_read(c->x, at + c->chunks.columns, k.n, xb);
+#pragma omp simd
+    for (int j = 0; j < k.n; j++) out[j] *= xs[j];
+    mc_write(c->y, k.row * c->y.stride + k.column, k.n, out, false);
+}
+
 mc_status MC_K(gated)(mc_device *d, int64_t rows, int64_t n, mc_activation activation, mc_matrix x,
                       mc_matrix y)
 {
-    (void)d;
-    mc_chunks c = mc_chunks_of(rows, n);
-#pragma omp parallel for schedule(static) if (rows * n > MC_SERIAL)
-    for (int64_t i = 0; i < c.count; i++) {
-        mc_chunk k = mc_chunk_at(c, i);
-        float ab[MC_CHUNK], bb[MC_CHUNK], out[MC_CHUNK];
-        int64_t at = k.row * x.stride + k.column;
-        activate(activation, mc_read(x, at, k.n, ab), out, k.n);
-        const float *bs = mc_read(x, at + n, k.n, bb);
-#pragma omp simd
-        for (int j = 0; j < k.n; j++) out[j] *= bs[j];
-        mc_write(y, k.row * y.stride + k.column, k.n, out, false);
-    }
+    map_call c = {mc_chunks_of(rows, n), activation, x, y};
+    mc_run(d, rows, mc_threads_for(rows * n), c.chunks.count, gated_item, &c);
     return MC_OK;
 }
 
@@ -264,22 +279,33 @@ static const float *read_repeated(mc_matrix b, int64_t count, int64_t first, int
     return buffer;
 }
 
+typedef struct flat_call {
+    mc_chunks chunks;
+    mc_matrix a, b, y;
+    int64_t b_count;
+    float factor;
+    bool accumulate;
+} flat_call;
+
+static void add_item(void *call, int64_t item, int thread)
+{
+    const flat_call *c = call;
+    mc_chunk k = mc_chunk_at(c->chunks, item);
+    float ab[MC_CHUNK], bb[MC_CHUNK], yb[MC_CHUNK];
+    const float *as = mc_read(c->a, k.column, k.n, ab);
+    const float *bs = read_repeated(c->b, c->b_count, k.column, k.n, bb);
+    float *ys = mc_write_begin(c->y, k.column, yb);
+    (void)thread;
+#pragma omp simd
+    for (int j = 0; j < k.n; j++) ys[j] = as[j] + bs[j];
+    mc_write_end(c->y, k.column, k.n, ys);
+}
+
 mc_status MC_K(add)(mc_device *d, int64_t count, mc_matrix a, mc_matrix b, int64_t b_count,
                     mc_matrix y)
 {
-    (void)d;
-    mc_chunks c = mc_chunks_of(1, count);
-#pragma omp parallel for schedule(static) if (count > MC_SERIAL)
-    for (int64_t i = 0; i < c.count; i++) {
-        mc_chunk k = mc_chunk_at(c, i);
-        float ab[MC_CHUNK], bb[MC_CHUNK], yb[MC_CHUNK];
-        const float *as = mc_read(a, k.column, k.n, ab);
-        const float *bs = read_repeated(b, b_count, k.column, k.n, bb);
-        float *ys = mc_write_begin(y, k.column, yb);
-#pragma omp simd
-        for (int j = 0; j < k.n; j++) ys[j] = as[j] + bs[j];
-        mc_write_end(y, k.column, k.n, ys);
-    }
+    flat_call c = {.chunks = mc_chunks_of(1, count), .a = a, .b = b, .y = y, .b_count = b_count};
+    mc_run(d, mc_rows_like(count), mc_threads_for(count), c.chunks.count, add_item, &c);
     return MC_OK;
 }
 
@@ -301,24 +327,31 @@ mc_status MC_K(multiply)(mc_device *d, int64_t count, mc_matrix a, mc_matrix b, 
     return MC_OK;
 }
 
+static void scale_item(void *call, int64_t item, int thread)
+{
+    const flat_call *c = call;
+    mc_chunk k = mc_chunk_at(c->chunks, item);
+    float xb[MC_CHUNK], out[MC_CHUNK], factor = c->factor;
+    const float *xs = mc_read(c->a, k.column, k.n, xb);
+    float *ys = c->accumulate ? out : mc_write_begin(c->y, k.column, out);
+    (void)thread;
+#pragma omp simd
+    for (int j = 0; j < k.n; j++) ys[j] = xs[j] * factor;
+    if (c->accumulate)
+        mc_write(c->y, k.column, k.n, ys, true);
+    else
+        mc_write_end(c->y, k.column, k.n, ys);
+}
+
 mc_status MC_K(scale)(mc_device *d, int64_t count, mc_matrix x, float factor, mc_matrix y,
                       bool accumulate)
 {
-    (void)d;
-    mc_chunks c = mc_chunks_of(1, count);
-#pragma omp parallel for schedule(static) if (count > MC_SERIAL)
-    for (int64_t i = 0; i < c.count; i++) {
-        mc_chunk k = mc_chunk_at(c, i);
-        float xb[MC_CHUNK], out[MC_CHUNK];
-        const float *xs = mc_read(x, k.column, k.n, xb);
-        float *ys = accumulate ? out : mc_write_begin(y, k.column, out);
-#pragma omp simd
-        for (int j = 0; j < k.n; j++) ys[j] = xs[j] * factor;
-        if (accumulate)
-            mc_write(y, k.column, k.n, ys, true);
-        else
-            mc_write_end(y, k.column, k.n, ys);
-    }
+    flat_call c = {.chunks = mc_chunks_of(1, count),
+                   .a = x,
+                   .y = y,
+                   .factor = factor,
+                   .accumulate = accumulate};
+    mc_run(d, mc_rows_like(count), mc_threads_for(count), c.chunks.count, scale_item, &c);
     return MC_OK;
 }
 

@@ -62,33 +62,47 @@ mc_status MC_K(embedding_backward)(mc_device *d, int64_t rows, int64_t columns, 
     return MC_OK;
 }
 
+typedef struct rows_call {
+    mc_chunks chunks;
+    mc_matrix x, y;
+    const int32_t *index;
+} rows_call;
+
+static void gather_item(void *call, int64_t item, int thread)
+{
+    const rows_call *c = call;
+    mc_chunk k = mc_chunk_at(c->chunks, item);
+    float buffer[MC_CHUNK];
+    const float *from = buffer;
+    (void)thread;
+    if (c->index[k.row] < 0)
+        memset(buffer, 0, (size_t)k.n * sizeof *buffer);
+    else
+        from = mc_read(c->x, c->index[k.row] * c->x.stride + k.column, k.n, buffer);
+    mc_write(c->y, k.row * c->y.stride + k.column, k.n, from, false);
+}
+
 mc_status MC_K(gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                             const int32_t *index, mc_matrix y)
 {
-    (void)d;
-    mc_chunks c = mc_chunks_of(rows, columns);
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t i = 0; i < c.count; i++) {
-        mc_chunk k = mc_chunk_at(c, i);
-        float buffer[MC_CHUNK];
-        const float *from = buffer;
-        if (index[k.row] < 0)
-            memset(buffer, 0, (size_t)k.n * sizeof *buffer);
-        else
-            from = mc_read(x, index[k.row] * x.stride + k.column, k.n, buffer);
-        mc_write(y, k.row * y.stride + k.column, k.n, from, false);
-    }
+    rows_call c = {mc_chunks_of(rows, columns), x, y, index};
+    mc_run(d, rows, mc_threads_for(rows * columns), c.chunks.count, gather_item, &c);
     return MC_OK;
+}
+
+static void scatter_item(void *call, int64_t row, int thread)
+{
+    const rows_call *c = call;
+    size_t size = mc_dtype_size(c->x.dtype), bytes = (size_t)c->chunks.columns * size;
+    (void)thread;
+    memcpy((char *)c->y.data + (size_t)(c->index[row] * c->y.stride) * size,
+           (const char *)c->x.data + (size_t)(row * c->x.stride) * size, bytes);
 }
 
 mc_status MC_K(scatter_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                              const int32_t *index, mc_matrix y)
 {
-    (void)d;
-    size_t size = mc_dtype_size(x.dtype), bytes = (size_t)columns * size;
-#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t row = 0; row < rows; row++)
-        memcpy((char *)y.data + (size_t)(index[row] * y.stride) * size,
-               (const char *)x.data + (size_t)(row * x.stride) * size, bytes);
+    rows_call c = {mc_chunks_of(rows, columns), x, y, index};
+    mc_run(d, rows, mc_threads_for(rows * columns), rows, scatter_item, &c);
     return MC_OK;
 }

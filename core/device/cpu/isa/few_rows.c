@@ -117,7 +117,7 @@ static inline __attribute__((always_inline)) void stream_tile(int rows, int colu
     }
 }
 
-/* Rows of B pass one by one, as one stream. Only where they are widened for several rows of A, which
+/* Rows of B pass one by one, as one stream. Where they are widened for several rows of A, which
  * is no longer bound by memory, COLUMNS of them pass side by side, so that A is read less often. */
 static inline __attribute__((always_inline)) void
 stream_tiles(mc_stored stored, const mc_rows_product *f, int64_t j, int columns, mc_vector *sums)

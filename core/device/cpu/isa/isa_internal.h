@@ -54,6 +54,9 @@ static inline void mc_run(mc_device *d, int64_t rows, int threads, int64_t count
     for (int64_t i = 0; i < count; i++) work(call, i, omp_get_thread_num());
 }
 
+/* For mc_run: flat arrays of so many elements count as rows of 4096. */
+static inline int64_t mc_rows_like(int64_t elements) { return elements / 4096; }
+
 /* Loops work on chunks of this many elements of a row, small enough for buffers on the stack. */
 enum { MC_CHUNK = 1024 };
 

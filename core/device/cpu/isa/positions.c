@@ -4,15 +4,27 @@
 
 /* ---- bias by distance ------------------------------------------------------------------------ */
 
+typedef struct bias_call {
+    int64_t distances;
+    mc_matrix table;
+    const int32_t *bucket;
+    float *out;
+} bias_call;
+
+static void bias_item(void *call, int64_t head, int thread)
+{
+    const bias_call *c = call;
+    (void)thread;
+    for (int64_t i = 0; i < c->distances; i++)
+        mc_convert_in(c->table.data, c->table.dtype, c->bucket[i] * c->table.stride + head, 1,
+                      c->out + head * c->distances + i);
+}
+
 mc_status MC_K(position_bias)(mc_device *d, int64_t heads, int64_t distances, mc_matrix table,
                               const int32_t *bucket, float *out)
 {
-    (void)d;
-#pragma omp parallel for schedule(static) if (heads * distances > MC_SERIAL)
-    for (int64_t h = 0; h < heads; h++)
-        for (int64_t i = 0; i < distances; i++)
-            mc_convert_in(table.data, table.dtype, bucket[i] * table.stride + h, 1,
-                          out + h * distances + i);
+    bias_call c = {distances, table, bucket, out};
+    mc_run(d, heads, mc_threads_for(heads * distances), heads, bias_item, &c);
     return MC_OK;
 }
 
@@ -73,33 +85,46 @@ static void rotate_neighbours(const float *cosine, const float *sine, int pairs,
     }
 }
 
+typedef struct rotary_call {
+    mc_rotation rotation;
+    const int32_t *positions;
+    mc_matrix x;
+    const double *frequency;
+    float *scratch; /* each thread's turns and one head, `wide` floats apart */
+    int64_t wide;
+} rotary_call;
+
+static void rotary_item(void *call, int64_t row, int thread)
+{
+    const rotary_call *c = call;
+    const mc_rotation *r = &c->rotation;
+    int pairs = r->rotary_dim / 2;
+    float *cosine = c->scratch + 2 * c->wide * thread, *sine = cosine + pairs,
+          *head = cosine + c->wide;
+    turns_at(c->frequency, pairs, c->positions[row], r->inverse ? -1.0f : 1.0f, cosine, sine);
+    for (int64_t h = 0; h < r->heads; h++) {
+        int64_t at = row * c->x.stride + h * r->head_dim;
+        const float *from = mc_read(c->x, at, r->rotary_dim, head);
+        float *to = mc_write_begin(c->x, at, head);
+        (r->halves ? rotate_halves : rotate_neighbours)(cosine, sine, pairs, from, to);
+        mc_write_end(c->x, at, r->rotary_dim, to);
+    }
+}
+
 mc_status MC_K(rotary)(mc_device *d, int64_t rows, mc_rotation r, const int32_t *positions,
                        mc_matrix x)
 {
-    int pairs = r.rotary_dim / 2;
     int64_t wide = mc_round_up(r.rotary_dim, 16);
     if (rows == 0 || r.heads == 0) return MC_OK;
-    bool parallel = rows * r.heads * r.rotary_dim > MC_SERIAL;
-    int64_t threads = parallel ? mc_min_i64(omp_get_max_threads(), rows) : 1;
-    int64_t size = wide + 2 * wide * threads; /* frequencies; a thread's turns and one head */
+    int64_t threads = mc_min_i64(mc_threads_for(rows * r.heads * r.rotary_dim), rows);
+    int64_t size = wide + 2 * wide * threads; /* the frequencies first */
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
     double *frequency = (double *)(void *)scratch;
-    for (int i = 0; i < pairs; i++)
+    for (int i = 0; i < r.rotary_dim / 2; i++)
         frequency[i] = pow((double)r.base, -2.0 * i / (double)r.rotary_dim);
-#pragma omp parallel for schedule(static) num_threads((int)threads)
-    for (int64_t row = 0; row < rows; row++) {
-        float *cosine = scratch + wide + 2 * wide * omp_get_thread_num();
-        float *sine = cosine + pairs, *head = cosine + wide;
-        turns_at(frequency, pairs, positions[row], r.inverse ? -1.0f : 1.0f, cosine, sine);
-        for (int64_t h = 0; h < r.heads; h++) {
-            int64_t at = row * x.stride + h * r.head_dim;
-            const float *from = mc_read(x, at, r.rotary_dim, head);
-            float *to = mc_write_begin(x, at, head);
-            (r.halves ? rotate_halves : rotate_neighbours)(cosine, sine, pairs, from, to);
-            mc_write_end(x, at, r.rotary_dim, to);
-        }
-    }
+    rotary_call c = {r, positions, x, frequency, scratch + wide, wide};
+    mc_run(d, rows, (int)threads, rows, rotary_item, &c);
     mc_scratch_free(d, scratch, size);
     return MC_OK;
 }
