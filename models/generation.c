@@ -55,12 +55,12 @@ static mc_kv_shape kv_shape(const mc_model *m)
                          .width = s->heads * s->head_dim};
 }
 
-size_t mc_batch_model_bytes(const mc_model *m, const mc_batch_shape *o)
+mc_cache_plan mc_batch_model_plan(const mc_model *m, const mc_batch_shape *o)
 {
     mc_kv_shape shape = kv_shape(m);
-    int64_t page = (int64_t)1 << o->page_shift, rows = (o->tokens + page - 1) / page;
-    if (m->encoder) rows += (o->memory_tokens + page - 1) / page;
-    return mc_kv_bytes(&shape, rows * page);
+    int64_t page = (int64_t)1 << o->page_shift, pages = (o->tokens + page - 1) / page;
+    if (m->encoder) pages += (o->memory_tokens + page - 1) / page;
+    return (mc_cache_plan){o->rows, pages * page, mc_kv_bytes(&shape, pages * page)};
 }
 
 static mc_kv_pages *new_pages(const mc_model *m, const mc_batch_shape *o, int64_t longest,
@@ -115,6 +115,23 @@ int64_t mc_batch_model_rows(mc_model *m, int prompt, int most)
 int64_t mc_batch_model_memory_rows(mc_model *m, int prompt)
 {
     return m->encoder ? (int64_t)mc_virtual_tokens(m) + prompt : 0;
+}
+
+static void add_room(int64_t rows, int count, int page_shift, int64_t *longest, int64_t *tokens)
+{
+    int64_t page = (int64_t)1 << page_shift;
+    if (rows > *longest) *longest = rows;
+    *tokens += count * ((rows + page - 1) / page * page);
+}
+
+void mc_batch_shape_add(mc_batch_shape *s, mc_model *m, int prompt, int most, int sequences,
+                        int inputs)
+{
+    add_room(mc_batch_model_rows(m, prompt, most), sequences, s->page_shift, &s->longest,
+             &s->tokens);
+    add_room(mc_batch_model_memory_rows(m, prompt), inputs, s->page_shift, &s->memory_longest,
+             &s->memory_tokens);
+    s->rows += sequences;
 }
 
 bool mc_batch_model_has_pieces(const mc_model *m) { return !m->encoder && !m->family->has.marks; }

@@ -259,5 +259,8 @@ MC_API mc_generator *mc_model_generator_new(mc_model *model, const int32_t *cons
 MC_API mc_generation *mc_model_generate(mc_model *model, const int32_t *const *prompts,
                                         const int *lengths, int count,
                                         const mc_generate_options *options);
+/* The cache that either of them would take. With their errors but for those of ids. */
+MC_API mc_status mc_model_generate_plan(mc_model *model, const int *lengths, int count,
+                                        const mc_generate_options *options, mc_cache_plan *plan);
 
 #endif

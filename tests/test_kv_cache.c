@@ -194,6 +194,7 @@ static void test_errors(void **state)
         mc_kv_attention(t, cache, 0, x, &(mc_sdpa_options){.heads = 2, .position_bias = bias}));
     assert_error(ctx, MC_ERR_SHAPE, "cache", "position bias (2, 9)", "(2, 2 * L - 1)", "6");
     mc_kv_cache_end(cache);
+    mc_tensor_free(rows);
     mc_kv_cache_free(cache);
     mc_tape_end(t);
 }

@@ -12,6 +12,8 @@
 #include "tools/download_bar.h"
 #include "tools/families.h"
 #include "tools/lora_options.h"
+#include "tools/prompt_file.h"
+#include "tools/rank_file.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/running_batch.h"
@@ -24,7 +26,8 @@ static const mc_dtype dtypes[] = {MC_DTYPE_DEFAULT, MC_F32, MC_F16, MC_BF16};
 
 typedef struct generate_options {
     int model, device, dtype, weights;
-    const char *pretrained, *revision, *base, *prompts_file;
+    const char *pretrained, *revision, *base, *prompts_file, *json_key, *output;
+    bool json_key_given;
     args_list prompts;
     bool ids, echo, json, log_probs, any_length;
     int64_t batch_size;
@@ -49,8 +52,8 @@ typedef struct generation {
     mc_model *model;
     mc_tokenizer *tokenizer; /* NULL with --ids */
     mc_generate_options how;
-    char **lines; /* of --prompts */
-    size_t line_count;
+    prompt_file file; /* of --prompts */
+    rank_file output; /* of --output */
     prompt *prompts;
     size_t count;
 } generation;
@@ -61,81 +64,7 @@ static bool fail(const char *where, const char *what)
     return false;
 }
 
-/* ---- UTF-8 ----------------------------------------------------------------------------------- */
-
-/* How many bytes the character that begins with this byte has; 0: none does. */
-static int character_length(unsigned char first)
-{
-    if (first < 0x80) return 1;
-    if (first >= 0xc2 && first < 0xe0) return 2;
-    if (first >= 0xe0 && first < 0xf0) return 3;
-    return first >= 0xf0 && first < 0xf5 ? 4 : 0;
-}
-
-/* Whether `next` may stand at place `at` of a character that begins with `first`. */
-static bool continues_character(unsigned char first, int at, unsigned char next)
-{
-    if (at == 1 && first == 0xe0 && next < 0xa0) return false; /* could be shorter */
-    if (at == 1 && first == 0xed && next > 0x9f) return false; /* a surrogate */
-    if (at == 1 && first == 0xf0 && next < 0x90) return false;
-    if (at == 1 && first == 0xf4 && next > 0x8f) return false; /* beyond U+10FFFF */
-    return (next & 0xc0) == 0x80;
-}
-
-static bool is_utf8(const char *string)
-{
-    while (*string) {
-        unsigned char first = (unsigned char)*string;
-        int length = character_length(first), at = 1;
-        while (at < length && continues_character(first, at, (unsigned char)string[at])) at++;
-        if (length == 0 || at < length) return false;
-        string += length;
-    }
-    return true;
-}
-
 /* ---- prompts --------------------------------------------------------------------------------- */
-
-static bool check_line(const char *path, size_t number, const char *line, size_t length)
-{
-    const char *bad = strlen(line) < length ? "a NUL byte" : is_utf8(line) ? NULL : "not UTF-8";
-    if (bad) fprintf(stderr, "error: %s:%zu: %s, expected a prompt a line\n", path, number, bad);
-    return !bad;
-}
-
-/* Each line of the file is a prompt. */
-static bool read_lines(generation *g, const char *path)
-{
-    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
-    if (!file) return fail(path, strerror(errno));
-    size_t room = 0, most = 0;
-    char *line = NULL;
-    ssize_t length;
-    bool good = true, readable = true;
-    errno = 0;
-    while (good && readable && (length = getline(&line, &room, file)) >= 0) {
-        if (length && line[length - 1] == '\n') line[--length] = '\0';
-        if (length && line[length - 1] == '\r') line[--length] = '\0';
-        readable = check_line(path, g->line_count + 1, line, (size_t)length);
-        if (g->line_count == most) {
-            most = 2 * most + 16;
-            char **grown = realloc(g->lines, most * sizeof *grown);
-            if (grown) g->lines = grown;
-            good = grown;
-        }
-        if (good) good = (g->lines[g->line_count] = line);
-        if (good) g->line_count++;
-        line = NULL; /* the list's now */
-        room = 0;
-    }
-    if (!good)
-        fail(path, "out of memory");
-    else if (readable && !feof(file))
-        good = fail(path, errno ? strerror(errno) : "cannot read");
-    free(line);
-    if (file != stdin) fclose(file);
-    return good && readable;
-}
 
 /* "12, 7 99" as ids. */
 static bool parse_ids(prompt *p)
@@ -181,13 +110,14 @@ static bool make_prompts(generation *g)
 {
     const generate_options *o = g->o;
     size_t given = (size_t)o->prompts.count;
-    if (o->prompts_file && !read_lines(g, o->prompts_file)) return false;
-    g->prompts = calloc(given + g->line_count + 1, sizeof *g->prompts);
+    if (o->prompts_file && !prompt_file_read(&g->file, g->ctx, o->prompts_file, o->json_key))
+        return false;
+    g->prompts = calloc(given + g->file.count + 1, sizeof *g->prompts);
     if (!g->prompts) return fail("the prompts", "out of memory");
-    for (g->count = 0; g->count < given + g->line_count; g->count++) {
+    for (g->count = 0; g->count < given + g->file.count; g->count++) {
         prompt *p = &g->prompts[g->count];
         p->made.end = -1;
-        p->text = g->count < given ? o->prompts.items[g->count] : g->lines[g->count - given];
+        p->text = g->count < given ? o->prompts.items[g->count] : g->file.texts[g->count - given];
         if (!(o->ids ? parse_ids(p) : encode(g, p)) || !begin_text(g, p)) {
             g->count++; /* to be freed with the others */
             return false;
@@ -218,6 +148,48 @@ static mc_generate_options how_to_answer(const generation *g, mc_stop *stop)
     how.stop = mc_stop_reached;
     how.stop_user = stop;
     return how;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* "1.2 GiB" */
+static void add_bytes(text *t, double bytes)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    int unit = 0;
+    for (bytes /= 1024; bytes >= 1024 && unit < 3; unit++) bytes /= 1024;
+    text_add(t, "%.1f %s", bytes, units[unit]);
+}
+
+/* What is there once the model is loaded, and what the cache adds. */
+static void show_plan(const generation *g, const mc_cache_plan *plan)
+{
+    char line[160];
+    text t = text_into(line, sizeof line);
+    text_add(&t, "memory: weights ");
+    add_bytes(&t, (double)mc_memory(g->ctx).in_use);
+    text_add(&t, "; cache of %d sequence%s, %lld tokens: ", plan->sequences,
+             plan->sequences > 1 ? "s" : "", (long long)plan->tokens);
+    add_bytes(&t, (double)plan->bytes);
+    if (!g->silent) fprintf(stderr, "%s\n", line);
+}
+
+/* The largest cache of batches that are answered one after the other. */
+static bool plan_batches(const generation *g, size_t most)
+{
+    mc_cache_plan largest = {0};
+    int *lengths = calloc(most, sizeof *lengths);
+    bool good = lengths || fail("the prompts", "out of memory");
+    for (size_t first = 0; good && first < g->count; first += most) {
+        mc_cache_plan plan;
+        size_t count = g->count - first < most ? g->count - first : most;
+        for (size_t i = 0; i < count; i++) lengths[i] = g->prompts[first + i].count;
+        good = mc_model_generate_plan(g->model, lengths, (int)count, &g->how, &plan) == MC_OK;
+        if (good && plan.bytes > largest.bytes) largest = plan;
+    }
+    free(lengths);
+    if (good) show_plan(g, &largest);
+    return good;
 }
 
 /* ---- a text as it comes ---------------------------------------------------------------------- */
@@ -336,10 +308,28 @@ typedef struct answer {
     size_t size;
 } answer;
 
-/* {"prompt": ..., "text": ..., "ids": [...], "tokens": n, "score": x, "log_probs": [...]} */
-static bool print_json(const generation *g, const prompt *p, const answer *a)
+/* Writes an object (NULL: memory is out) on a line of --output or of stdout, and frees it. */
+static bool put_line(generation *g, cJSON *json)
 {
-    if (g->silent) return true;
+    char *line = json ? cJSON_PrintUnformatted(json) : NULL;
+    size_t size = line ? strlen(line) : 0;
+    bool good = line;
+    cJSON_Delete(json);
+    if (line && g->o->output) {
+        line[size] = '\n'; /* in place of the NUL */
+        good = rank_file_append(&g->output, line, g->silent ? 0 : size + 1) == MC_OK;
+    } else if (line && !g->silent) {
+        puts(line);
+        fflush(stdout);
+    }
+    if (!line) fail("an answer", "out of memory");
+    cJSON_free(line);
+    return good;
+}
+
+/* {"prompt": ..., "text": ..., "ids": [...], "tokens": n, "score": x, "log_probs": [...]} */
+static bool print_json(generation *g, const prompt *p, const answer *a)
+{
     cJSON *json = cJSON_CreateObject();
     char *written = g->tokenizer ? json_text(a->plain, a->size) : NULL;
     bool good =
@@ -348,12 +338,10 @@ static bool print_json(const generation *g, const prompt *p, const answer *a)
         add_ids(json, "ids", a->ids, a->count) &&
         cJSON_AddNumberToObject(json, "tokens", a->count) && add_number(json, "score", a->score) &&
         (!g->o->log_probs || add_log_probs(json, a->log_probs, a->count));
-    char *line = good ? cJSON_PrintUnformatted(json) : NULL;
-    if (line) puts(line);
-    cJSON_free(line);
-    cJSON_Delete(json);
     free(written);
-    return line || fail("an answer", "out of memory");
+    if (good) return put_line(g, json);
+    cJSON_Delete(json);
+    return fail("an answer", "out of memory");
 }
 
 /* One answer of a beam search, as text. */
@@ -368,7 +356,7 @@ static bool print_text(const generation *g, const prompt *p, const answer *a)
     return true;
 }
 
-static bool print_answer(const generation *g, const mc_generation *out, int i, size_t first,
+static bool print_answer(generation *g, const mc_generation *out, int i, size_t first,
                          const mc_stop *stop, bool json)
 {
     int number = i / (g->how.num_return_sequences ? g->how.num_return_sequences : 1);
@@ -410,17 +398,14 @@ static bool answer_batch(generation *g, size_t first, size_t count, bool json)
 }
 
 /* {"prompt": ..., "error": ...} for a prompt that can't be answered: the others are. */
-static bool print_error(const generation *g, const prompt *p, const char *error)
+static bool print_error(generation *g, const prompt *p, const char *error)
 {
-    if (g->silent) return true;
     cJSON *json = cJSON_CreateObject();
-    bool good = json && cJSON_AddStringToObject(json, "prompt", p->text) &&
-                cJSON_AddStringToObject(json, "error", error);
-    char *line = good ? cJSON_PrintUnformatted(json) : NULL;
-    if (line) puts(line);
-    cJSON_free(line);
+    if (json && cJSON_AddStringToObject(json, "prompt", p->text) &&
+        cJSON_AddStringToObject(json, "error", error))
+        return put_line(g, json);
     cJSON_Delete(json);
-    return line || fail("an answer", "out of memory");
+    return fail("an answer", "out of memory");
 }
 
 /* Of a batch that prompts join and leave. */
@@ -433,7 +418,7 @@ typedef struct running {
 static bool print_running(void *user, size_t number, const running_answer *got)
 {
     const running *r = user;
-    const generation *g = r->g;
+    generation *g = r->g;
     const prompt *p = &g->prompts[number];
     answer a = {got->ids, got->count, (float)got->score, got->log_probs, NULL, 0};
     char *plain = NULL;
@@ -443,7 +428,6 @@ static bool print_running(void *user, size_t number, const running_answer *got)
     a.plain = plain;
     bool good = print_json(g, p, &a);
     mc_string_free(plain);
-    fflush(stdout);
     return good;
 }
 
@@ -460,9 +444,12 @@ static bool answer_running(generation *g)
         r.prompts[i] = (running_prompt){p->ids, p->count, how_to_answer(g, &r.stops[i])};
         r.prompts[i].how.first_prompt = (int64_t)i;
     }
-    if (good)
-        good = running_batch_answer(g->model, r.prompts, g->count, (int)g->o->batch_size,
-                                    print_running, &r);
+    mc_generator_options o = {0};
+    mc_cache_plan plan;
+    if (good) o = running_batch_options(g->model, r.prompts, g->count, (int)g->o->batch_size);
+    good = good && mc_model_generator_plan(g->model, &o, &plan) == MC_OK;
+    if (good) show_plan(g, &plan);
+    if (good) good = running_batch_answer(g->model, r.prompts, g->count, &o, print_running, &r);
     free(r.stops);
     free(r.prompts);
     return good;
@@ -471,11 +458,12 @@ static bool answer_running(generation *g)
 static bool answer_all(generation *g)
 {
     bool json = g->o->json || g->o->log_probs || g->count > 1 || g->o->prompts_file ||
-                g->how.num_return_sequences > 1;
-    if (!json && g->how.num_beams <= 1) return stream(g);
+                g->o->output || g->how.num_return_sequences > 1;
+    if (!json && g->how.num_beams <= 1) return plan_batches(g, 1) && stream(g);
     if (g->how.num_beams <= 1 && g->how.num_return_sequences <= 1 && g->count > 1)
         return answer_running(g);
     size_t most = (size_t)g->o->batch_size;
+    if (!plan_batches(g, most < g->count ? most : g->count)) return false;
     for (size_t first = 0; first < g->count; first += most) {
         size_t left = g->count - first;
         if (!answer_batch(g, first, left < most ? left : most, json)) return false;
@@ -494,13 +482,16 @@ static bool generate(generation *g)
     if (!o->ids) g->tokenizer = mc_tokenizer_open(g->ctx, o->pretrained, &options);
     g->model = mc_model_from_pretrained_of(g->ctx, family_names()[o->model], o->pretrained, &load);
     weights_apply(g->model, o->weights);
-    return !mc_failed(g->ctx) && choose_how(g) && make_prompts(g) && answer_all(g);
+    if (mc_failed(g->ctx) || !choose_how(g) || !make_prompts(g)) return false;
+    if (!o->output) return answer_all(g);
+    return rank_file_init(&g->output, g->ctx, o->output) == MC_OK && answer_all(g) &&
+           rank_file_finish(&g->output) == MC_OK;
 }
 
 static int run(const generate_options *o)
 {
     run_log log = {0};
-    generation g = {.o = o};
+    generation g = {.o = o, .output = {.fd = -1}};
     g.ctx = ranks_start(&o->ranks, 0, train_device_of(o->device).name, &log);
     g.silent = ranks_silent(g.ctx);
     if (o->prompts_file && strcmp(o->prompts_file, "-") == 0 && mc_world_size(g.ctx) > 1)
@@ -513,9 +504,9 @@ static int run(const generate_options *o)
         if (o->ids) free(g.prompts[i].ids);
         mc_text_prompt_release(&g.prompts[i].made);
     }
-    for (size_t i = 0; i < g.line_count; i++) free(g.lines[i]);
+    prompt_file_release(&g.file);
+    rank_file_release(&g.output);
     free(g.prompts);
-    free(g.lines);
     return ranks_leave(g.ctx, code);
 }
 
@@ -546,8 +537,11 @@ static void add_prompt_rows(args_table *table, generate_options *o)
             DOWNLOAD_REVISION_ROW(&o->revision),
             LORA_BASE_ROW(&o->base),
             {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
-            {ARGS_PATH("prompts", &o->prompts_file, "a file with a prompt a line, - for stdin"),
+            {ARGS_PATH("prompts", &o->prompts_file,
+                       "a file with a prompt a line, - for stdin, or of JSON Lines (.jsonl)"),
              .known_as = "input,file"},
+            {ARGS_TEXT("json-key", &o->json_key, "where a line of JSON has its prompt"),
+             .given = &o->json_key_given, .known_as = "json-keys,key"},
             {ARGS_FLAG("ids", &o->ids, "prompts and answers are token ids; needs no tokenizer")},
             {0},
         });
@@ -574,6 +568,9 @@ static void add_output_rows(args_table *table, generate_options *o)
     args_table_add(
         table, (args_option[]){
                    {ARGS_HEADING("Output")},
+                   {ARGS_PATH("output", &o->output,
+                              "write JSON Lines to this file, which is there once all are"),
+                    .known_as = "output-file,out"},
                    {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
                    {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
                    {ARGS_FLAG("log-probs", &o->log_probs,
@@ -606,6 +603,9 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
     if (!family_can(&spec, o->model, FAMILY_GENERATES)) return EXIT_USAGE;
     if (!o->prompts.count && !o->prompts_file)
         return args_error(&spec, "expected --prompt or --prompts");
+    if (o->json_key_given && (!o->prompts_file || !prompt_file_is_json(o->prompts_file)))
+        return args_error(&spec, "--json-key %s: --prompts names no file of JSON Lines",
+                          o->json_key);
     if (o->ids && o->answer.stop.count)
         return args_error(&spec, "--stop %s: is looked for in text: not with --ids",
                           o->answer.stop.items[0]);
@@ -616,8 +616,11 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
 
 int cmd_generate(int argc, char **argv)
 {
-    generate_options o = {
-        .batch_size = 32, .ranks = RANKS_DEFAULTS, .max_new_tokens = 50, .num_return_sequences = 1};
+    generate_options o = {.json_key = "prompt",
+                          .batch_size = 32,
+                          .ranks = RANKS_DEFAULTS,
+                          .max_new_tokens = 50,
+                          .num_return_sequences = 1};
     answer_options_init(&o.answer, argc);
     o.prompts.items = calloc((size_t)argc, sizeof *o.prompts.items);
     o.prompts.room = o.prompts.items ? argc : 0;

@@ -62,15 +62,21 @@ static bool run(mc_generator *g, running_answer *answers, size_t count, running_
     return good && given == count;
 }
 
-bool running_batch_answer(mc_model *model, const running_prompt *prompts, size_t count,
-                          int sequences, running_fn fn, void *user)
+mc_generator_options running_batch_options(const mc_model *model, const running_prompt *prompts,
+                                           size_t count, int sequences)
 {
     enum { MOST = 4096 };
     if (sequences > MOST) sequences = MOST;
     if ((size_t)sequences > count) sequences = (int)count;
-    mc_generator_options o = {.sequences = sequences, .longest = longest_of(model, prompts, count)};
+    return (mc_generator_options){.sequences = sequences,
+                                  .longest = longest_of(model, prompts, count)};
+}
+
+bool running_batch_answer(mc_model *model, const running_prompt *prompts, size_t count,
+                          const mc_generator_options *options, running_fn fn, void *user)
+{
     running_answer *answers = calloc(count + 1, sizeof *answers);
-    mc_generator *g = answers ? mc_model_generator_open(model, &o) : NULL;
+    mc_generator *g = answers ? mc_model_generator_open(model, options) : NULL;
     bool good = g;
     for (size_t i = 0; good && i < count; i++)
         good = mc_generator_add(g, prompts[i].ids, prompts[i].count, &prompts[i].how, got_token,

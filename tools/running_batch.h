@@ -19,11 +19,14 @@ typedef struct running_answer {
     char *error; /* what was wrong with this prompt; NULL: it was answered */
 } running_answer;
 
-/* Called once for each answer, in the order of the prompts. False stops. */
+/* Called for each answer, in the order of the prompts. False stops. */
 typedef bool (*running_fn)(void *user, size_t number, const running_answer *answer);
 
-/* At most `sequences` at once. False after an error, which is on stderr or on the context. */
+/* A generator for these prompts, at most `sequences` at once. */
+mc_generator_options running_batch_options(const mc_model *model, const running_prompt *prompts,
+                                           size_t count, int sequences);
+/* Answers them with such a generator. False after an error, on stderr or on the context. */
 bool running_batch_answer(mc_model *model, const running_prompt *prompts, size_t count,
-                          int sequences, running_fn fn, void *user);
+                          const mc_generator_options *options, running_fn fn, void *user);
 
 #endif

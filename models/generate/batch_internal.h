@@ -25,11 +25,17 @@ typedef struct mc_prompt_pass {
     int count, whole;             /* the first `whole` of them are run to their end */
 } mc_prompt_pass;
 
+/* Adds room for `sequences` answers of up to `most` tokens to one prompt, in whole pages; of an
+ * encoder's input for `inputs` of them. */
+void mc_batch_shape_add(mc_batch_shape *shape, mc_model *model, int prompt, int most, int sequences,
+                        int inputs);
 /* Memory of cache and tables. NULL after an error. */
 mc_batch_model *mc_batch_model_new(mc_model *model, const mc_batch_shape *shape);
 void mc_batch_model_free(mc_batch_model *batch); /* NULL allowed */
-/* Bytes of keys and values that it takes, or would take. */
-size_t mc_batch_model_bytes(const mc_model *model, const mc_batch_shape *shape);
+/* What its cache takes, or would take. */
+mc_cache_plan mc_batch_model_plan(const mc_model *model, const mc_batch_shape *shape);
+/* The cache of a beam search; false after an error. */
+bool mc_beam_shape(const mc_generate_call *call, mc_batch_shape *shape);
 /* Rows of the cache that a prompt needs whose answer gets `most` tokens (the last is not run), and
  * rows of the encoder's memory. */
 int64_t mc_batch_model_rows(mc_model *model, int prompt, int most);

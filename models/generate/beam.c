@@ -69,6 +69,22 @@ static int most_of(const beam_search *s, int prompt)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* A cache whose pages are tokens. An encoder's memory is that of its prompt's first beam. */
+bool mc_beam_shape(const mc_generate_call *call, mc_batch_shape *shape)
+{
+    int beams = call->options.num_beams;
+    *shape = (mc_batch_shape){0};
+    for (int i = 0; i < call->count; i++) {
+        int most = mc_most_new(&call->decoder, &call->options, call->lengths[i]);
+        mc_batch_shape_add(shape, call->model, call->lengths[i], most, beams, 1);
+        if (shape->rows * shape->longest > INT32_MAX || shape->memory_tokens > INT32_MAX)
+            return !mc_fail(call->decoder.ctx, MC_ERR_ARGUMENT,
+                            "generation with %s: %d sequences or more of %lld tokens are too many",
+                            call->decoder.model, shape->rows, (long long)shape->longest);
+    }
+    return true;
+}
+
 static beam *new_beams(const beam_search *s)
 {
     beam *beams = mc_calloc((size_t)s->beams + 1, sizeof *beams);
@@ -133,23 +149,11 @@ static bool make_searches(beam_search *s)
     return good;
 }
 
-/* A cache whose pages are tokens. An encoder's memory is that of its prompt's first beam. */
 static bool make_model(beam_search *s)
 {
     const mc_generate_call *call = s->call;
-    mc_batch_shape shape = {.rows = all_rows(s)};
-    for (int i = 0; i < call->count; i++) {
-        int64_t rows = mc_batch_model_rows(call->model, call->lengths[i], most_of(s, i)),
-                memory = mc_batch_model_memory_rows(call->model, call->lengths[i]);
-        if (rows > shape.longest) shape.longest = rows;
-        if (memory > shape.memory_longest) shape.memory_longest = memory;
-        shape.tokens += rows * s->beams;
-        shape.memory_tokens += memory;
-    }
-    if (shape.rows * shape.longest > INT32_MAX || shape.memory_tokens > INT32_MAX)
-        return !mc_fail(s->ctx, MC_ERR_ARGUMENT,
-                        "generation with %s: %d sequences of %lld tokens are too many",
-                        call->decoder.model, shape.rows, (long long)shape.longest);
+    mc_batch_shape shape;
+    if (!mc_beam_shape(call, &shape)) return false;
     if (!(s->model = mc_batch_model_new(call->model, &shape))) return false;
     s->pages = mc_batch_model_pages(s->model);
     for (int i = 0; i < all_rows(s); i++) {
@@ -201,10 +205,6 @@ static bool init(beam_search *s, const mc_generate_call *call)
     if (s->most > every) s->most = (int)every;
     for (int i = 0; i < call->count; i++)
         if (most_of(s, i) > s->longest) s->longest = most_of(s, i);
-    if (call->count > INT32_MAX / s->beams)
-        return !mc_fail(s->ctx, MC_ERR_ARGUMENT,
-                        "generation with %s: %d beams of %d prompts are too many",
-                        call->decoder.model, s->beams, call->count);
     if (call->count && !make_model(s)) return false;
     if (!make_searches(s) || (call->count && !make_chooser(s)))
         mc_fail_nomem(s->ctx, "beam search");

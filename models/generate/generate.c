@@ -4,22 +4,25 @@
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* Checks what was given, and fills in defaults. */
+/* Fills defaults in; NULL options are those of the model's file. */
+static bool read_options(mc_model *m, const mc_generate_options *options, mc_generate_call *call)
+{
+    mc_generate_options file;
+    *call = (mc_generate_call){.model = m, .decoder = mc_model_decoder(m)};
+    if (!options && mc_model_generate_options(m, &file)) return false;
+    return mc_model_check_decodes(m) &&
+           mc_generate_read_options(&call->decoder, options ? options : &file, &call->options);
+}
+
 static bool read_call(mc_model *m, const int32_t *const *prompts, const int *lengths, int count,
                       const mc_generate_options *options, mc_generate_call *call)
 {
-    mc_generate_options file;
-    if (!options && (mc_model_generate_options(m, &file))) return false;
-    if (!mc_model_check_decodes(m)) return false;
-    *call = (mc_generate_call){.model = m,
-                               .decoder = mc_model_decoder(m),
-                               .prompts = prompts,
-                               .lengths = lengths,
-                               .count = count};
-    const mc_decoder *d = &call->decoder;
-    return mc_generate_read_options(d, options ? options : &file, &call->options) &&
-           mc_check_prompts(d, prompts, lengths, count) &&
-           mc_check_lengths(d, &call->options, lengths, count);
+    if (!read_options(m, options, call)) return false;
+    call->prompts = prompts;
+    call->lengths = lengths;
+    call->count = count;
+    return mc_check_prompts(&call->decoder, prompts, lengths, count) &&
+           mc_check_lengths(&call->decoder, &call->options, lengths, count);
 }
 
 /* Answers to each prompt that are drawn by themselves. */
@@ -40,28 +43,21 @@ static bool too_many(const mc_generate_call *call, const char *what, int64_t cou
 /* A cache in which the answers lie one behind the other. */
 static bool plan_batch(const mc_generate_call *call, mc_batch_options *o)
 {
-    enum { PAGE_SHIFT = 4, PAGE = 1 << PAGE_SHIFT };
+    enum { PAGE_SHIFT = 4, MOST = INT32_MAX - (1 << PAGE_SHIFT) };
     mc_batch_shape *s = &o->shape;
     int draws = draws_of(call);
-    *o = (mc_batch_options){.prompt_tokens = INT64_MAX,
+    *o = (mc_batch_options){.shape = {.page_shift = PAGE_SHIFT, .in_line = true},
+                            .prompt_tokens = INT64_MAX,
                             .prompt_piece = INT64_MAX,
                             .list = true,
                             .eos = call->options.eos,
                             .eos_count = call->options.eos_count};
     for (int i = 0; i < call->count; i++) {
         int most = mc_most_new(&call->decoder, &call->options, call->lengths[i]);
-        int64_t rows = mc_batch_model_rows(call->model, call->lengths[i], most),
-                memory = mc_batch_model_memory_rows(call->model, call->lengths[i]);
-        if (rows > s->longest) s->longest = rows;
-        if (memory > s->memory_longest) s->memory_longest = memory;
-        s->tokens += draws * ((rows + PAGE - 1) / PAGE * PAGE);
-        s->memory_tokens += draws * ((memory + PAGE - 1) / PAGE * PAGE);
-        if (s->tokens > INT32_MAX - PAGE || s->memory_tokens > INT32_MAX - PAGE)
+        mc_batch_shape_add(s, call->model, call->lengths[i], most, draws, draws);
+        if (s->tokens > MOST || s->memory_tokens > MOST)
             return too_many(call, "tokens or more", s->tokens);
     }
-    s->rows = call->count * draws;
-    s->page_shift = PAGE_SHIFT;
-    s->in_line = true;
     return true;
 }
 
@@ -214,4 +210,21 @@ mc_generation *mc_model_generate(mc_model *m, const int32_t *const *prompts, con
     mc_generate_call call;
     if (!m || !read_call(m, prompts, lengths, count, options, &call)) return NULL;
     return call.options.num_beams > 1 ? search_beams(&call) : generate_list(&call);
+}
+
+mc_status mc_model_generate_plan(mc_model *m, const int *lengths, int count,
+                                 const mc_generate_options *options, mc_cache_plan *plan)
+{
+    mc_generate_call call;
+    mc_batch_options o = {.list = true};
+    *plan = (mc_cache_plan){0};
+    if (!m) return MC_ERR_ARGUMENT;
+    if (!read_options(m, options, &call)) return mc_error_status(call.decoder.ctx);
+    call.lengths = lengths;
+    call.count = count;
+    if (!mc_check_lengths(&call.decoder, &call.options, lengths, count) ||
+        !(call.options.num_beams > 1 ? mc_beam_shape(&call, &o.shape) : plan_batch(&call, &o)))
+        return mc_error_status(call.decoder.ctx);
+    *plan = mc_batch_model_plan(m, &o.shape);
+    return MC_OK;
 }

@@ -99,4 +99,13 @@ typedef struct mc_generation {
 /* Frees it before its context does. NULL is allowed. */
 MC_API void mc_generation_free(mc_generation *generation);
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What a cache of keys and values takes: mc_model_generate_plan, mc_model_generator_plan. */
+typedef struct mc_cache_plan {
+    int sequences;  /* at once */
+    int64_t tokens; /* of all of them, an encoder's inputs included; in whole pages */
+    size_t bytes;
+} mc_cache_plan;
+
 #endif

@@ -101,6 +101,19 @@ mc_generator *mc_model_generator_open(mc_model *m, const mc_generator_options *o
     return NULL;
 }
 
+mc_status mc_model_generator_plan(mc_model *m, const mc_generator_options *options,
+                                  mc_cache_plan *plan)
+{
+    mc_generator_options o;
+    *plan = (mc_cache_plan){0};
+    if (!m) return MC_ERR_ARGUMENT;
+    mc_decoder d = mc_model_decoder(m);
+    if (!mc_model_check_decodes(m) || !read_options(&d, options, &o)) return mc_error_status(d.ctx);
+    mc_batch_options given = batch_options(&o);
+    *plan = mc_batch_model_plan(m, &given.shape);
+    return MC_OK;
+}
+
 /* NULL for a list, too. */
 static struct mc_batch *batch_of(const mc_generator *g)
 {
@@ -110,7 +123,7 @@ static struct mc_batch *batch_of(const mc_generator *g)
 size_t mc_generator_cache_bytes(const mc_generator *g)
 {
     const struct mc_batch *b = g ? g->batch : NULL;
-    return b ? mc_batch_model_bytes(b->m, &b->options.shape) : 0;
+    return b ? mc_batch_model_plan(b->m, &b->options.shape).bytes : 0;
 }
 
 /* ---- from any thread ------------------------------------------------------------------------- */

@@ -61,6 +61,9 @@ typedef void (*mc_answer_fn)(void *user, const mc_answer_event *event);
  * Owned by the model's context. NULL after an error: a model that does not decode, an option out
  * of range, memory. */
 MC_API mc_generator *mc_model_generator_open(mc_model *model, const mc_generator_options *options);
+/* The cache that mc_model_generator_open would take. With its errors. */
+MC_API mc_status mc_model_generator_plan(mc_model *model, const mc_generator_options *options,
+                                         mc_cache_plan *plan);
 /* Adds a prompt of `count` ids, which are copied, as is `options` (NULL: those of
  * mc_model_generate_options) but for what its pointer stop_user points to. Its number, from 1; 0
  * when memory is out. What is wrong with a prompt or its options (an id out of range, too long for

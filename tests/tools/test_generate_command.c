@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <unistd.h>
 #include "core/modelcenter.h"
 #include "tests/shared_data.h"
 #include "tests/tools/command_test.h"
@@ -52,7 +53,8 @@ static void test_ids(void **state)
     snprintf(expected, sizeof expected, "%s\n", first);
     assert_int_equal(generate("--ids --prompt '5, 1 300' --max-new-tokens 6"), 0);
     assert_string_equal(out, expected);
-    assert_string_equal(err, "");
+    assert_string_equal(strchr(err, ';'), "; cache of 1 sequence, 16 tokens: 4.0 KiB\n");
+    assert_int_equal(strncmp(err, "memory: weights 3.1 MiB", 23), 0);
     snprintf(expected, sizeof expected, "5 1 300 %s\n", first);
     assert_int_equal(generate("--ids --prompt '5 1 300' --echo --max-new-tokens 6"), 0);
     assert_string_equal(out, expected);
@@ -131,6 +133,46 @@ static void test_batches(void **state)
     assert_true(strstr(out, "\"1 2 3\"") < error && strstr(error, "{\"prompt\":\"9\",\"ids\""));
     assert_int_equal(generate("--ids --prompt 1 --num-beams 3 --dtype bf16 --max-new-tokens 3"), 0);
     assert_int_equal(strspn(out, "0123456789 "), strlen(out) - 1);
+}
+
+static bool is_there(const char *name) { return access(temp_path(&folder, name), F_OK) == 0; }
+
+/* Prompts under a key of JSON Lines, and answers in a file that is there when all are. */
+static void test_files(void **state)
+{
+    (void)state;
+    static char expected[sizeof out], written[TEXT_ROOM];
+    write_text(temp_path(&folder, "prompts"), "1 2 3\n\n7 7 7\n");
+    write_text(temp_path(&folder, "a.jsonl"),
+               "{\"prompt\": \"1 2 3\"}\n\n{\"prompt\": \"\", \"id\": 2}\n{\"prompt\": \"7 7 7\"}");
+    write_text(temp_path(&folder, "b.ndjson"),
+               "{\"in\": {\"text\": \"1 2 3\"}}\n{\"in\": {\"text\": "
+               "\"\"}}\n{\"in\": {\"text\": \"7 7 7\"}}\n");
+    assert_int_equal(generate("--ids --prompts prompts --max-new-tokens 5"), 0);
+    memcpy(expected, out, sizeof out);
+    assert_non_null(strstr(err, "cache of 3 sequences, 48 tokens: 12.0 KiB"));
+    assert_int_equal(generate("--ids --prompts a.jsonl --max-new-tokens 5"), 0);
+    assert_string_equal(out, expected);
+    assert_int_equal(generate("--ids --prompts b.ndjson --json-key in.text --max-new-tokens 5"), 0);
+    assert_string_equal(out, expected);
+    for (int beams = 0; beams < 2; beams++) {
+        const char *how = beams ? "--num-beams 3 --batch-size 2" : "--batch-size 2";
+        char arguments[200];
+        snprintf(arguments, sizeof arguments, "--ids --prompts a.jsonl --max-new-tokens 5 %s", how);
+        assert_int_equal(generate(arguments), 0);
+        memcpy(expected, out, sizeof out);
+        strcat(arguments, " --output answers");
+        assert_int_equal(generate(arguments), 0);
+        assert_string_equal(out, "");
+        read_text(written, &folder, "answers");
+        assert_string_equal(written, expected);
+        assert_false(is_there("answers.partial"));
+        assert_int_equal(unlink(temp_path(&folder, "answers")), 0);
+    }
+    assert_int_equal(generate("--ids --prompt 1 --prompt 50257 --num-beams 2 --output no"), 1);
+    assert_false(is_there("no") || is_there("no.partial"));
+    assert_int_equal(generate("--ids --prompt 1 --output nowhere/no"), 1);
+    assert_non_null(strstr(err, "nowhere/no.partial: cannot make it"));
 }
 
 /* Text in, text out. */
@@ -367,10 +409,15 @@ static void test_what_is_wrong(void **state)
         {"--ids --prompt '1 -2'", 1, {"--ids", "-2"}},
         {"--ids --prompt 50257 --max-new-tokens 4", 1, {"50257", "0 to 50256"}},
         {"--ids --prompt 1 --max-new-tokens 41", 1, {"41 new ones", "40 positions"}},
+        {"--ids --prompts bad.jsonl", 1, {"bad.jsonl:2", "key \"prompt\""}},
+        {"--ids --prompts bad.jsonl --json-key x", 1, {"bad.jsonl", "\"x\""}},
+        {"--ids --prompts nul --json-key x", 2, {"--json-key x", "JSON Lines"}},
+        {"--ids --prompt 1 --json-key x", 2, {"--json-key x", "--prompts"}},
         {"--ids --prompts nowhere", 1, {"nowhere", "No such file"}},
         {"--ids --prompts /dev/null", 1, {"/dev/null", "no prompt"}},
         {"--ids --prompt 1 --pretrained nothing", 1, {"nothing", "error"}}};
     write_bytes(temp_path(&folder, "nul"), "1\n\n2\0003\n4", 9);
+    write_text(temp_path(&folder, "bad.jsonl"), "{\"prompt\": \"1\"}\n{\"other\": 2}\n");
     write_bytes(temp_path(&folder, "latin"), "1\n\xe9\n", 4);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int code = generate(bad[i].arguments);
@@ -388,6 +435,7 @@ int main(void)
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_files),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_several_answers),

@@ -1,0 +1,137 @@
+#include "tools/prompt_file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- UTF-8 ----------------------------------------------------------------------------------- */
+
+/* How many bytes the character that begins with this byte has; 0: none does. */
+static int character_length(unsigned char first)
+{
+    if (first < 0x80) return 1;
+    if (first >= 0xc2 && first < 0xe0) return 2;
+    if (first >= 0xe0 && first < 0xf0) return 3;
+    return first >= 0xf0 && first < 0xf5 ? 4 : 0;
+}
+
+/* Whether `next` may stand at place `at` of a character that begins with `first`. */
+static bool continues_character(unsigned char first, int at, unsigned char next)
+{
+    if (at == 1 && first == 0xe0 && next < 0xa0) return false; /* could be shorter */
+    if (at == 1 && first == 0xed && next > 0x9f) return false; /* a surrogate */
+    if (at == 1 && first == 0xf0 && next < 0x90) return false;
+    if (at == 1 && first == 0xf4 && next > 0x8f) return false; /* beyond U+10FFFF */
+    return (next & 0xc0) == 0x80;
+}
+
+bool is_utf8(const char *string)
+{
+    while (*string) {
+        unsigned char first = (unsigned char)*string;
+        int length = character_length(first), at = 1;
+        while (at < length && continues_character(first, at, (unsigned char)string[at])) at++;
+        if (length == 0 || at < length) return false;
+        string += length;
+    }
+    return true;
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+static bool fail(const char *path, const char *what)
+{
+    fprintf(stderr, "error: %s: %s\n", path, what);
+    return false;
+}
+
+/* Takes the text over. */
+static bool add(prompt_file *f, const char *path, char *text)
+{
+    if (text && f->count == f->room) {
+        size_t room = 2 * f->room + 16;
+        char **grown = realloc(f->texts, room * sizeof *grown);
+        if (grown) {
+            f->texts = grown;
+            f->room = room;
+        }
+    }
+    if (text && f->count < f->room) {
+        f->texts[f->count++] = text;
+        return true;
+    }
+    free(text);
+    return fail(path, "out of memory");
+}
+
+void prompt_file_release(prompt_file *f)
+{
+    for (size_t i = 0; i < f->count; i++) free(f->texts[i]);
+    free(f->texts);
+    *f = (prompt_file){0};
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static bool check_line(const char *path, size_t number, const char *line, size_t length)
+{
+    const char *bad = strlen(line) < length ? "a NUL byte" : is_utf8(line) ? NULL : "not UTF-8";
+    if (bad) fprintf(stderr, "error: %s:%zu: %s, expected a prompt a line\n", path, number, bad);
+    return !bad;
+}
+
+static bool read_lines(prompt_file *f, const char *path)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    if (!file) return fail(path, strerror(errno));
+    size_t room = 0;
+    char *line = NULL;
+    ssize_t length;
+    bool good = true;
+    errno = 0;
+    while (good && (length = getline(&line, &room, file)) >= 0) {
+        if (length && line[length - 1] == '\n') line[--length] = '\0';
+        if (length && line[length - 1] == '\r') line[--length] = '\0';
+        good = check_line(path, f->count + 1, line, (size_t)length) && add(f, path, line);
+        line = NULL; /* the list's now */
+        room = 0;
+    }
+    if (good && !feof(file)) good = fail(path, errno ? strerror(errno) : "cannot read");
+    free(line);
+    if (file != stdin) fclose(file);
+    return good;
+}
+
+/* ---- JSON Lines ------------------------------------------------------------------------------ */
+
+bool prompt_file_is_json(const char *path)
+{
+    static const char *const endings[] = {".jsonl", ".ndjson", ".json"};
+    size_t length = strlen(path);
+    if (length > 3 && strcmp(path + length - 3, ".gz") == 0) length -= 3;
+    for (int i = 0; i < 3; i++) {
+        size_t n = strlen(endings[i]);
+        if (length >= n && strncmp(path + length - n, endings[i], n) == 0) return true;
+    }
+    return false;
+}
+
+static bool read_rows(prompt_file *f, mc_context *ctx, const char *path, const char *key)
+{
+    mc_table *rows = mc_table_open(ctx, path, NULL);
+    int column = rows ? mc_table_column(rows, key) : -1;
+    bool good = column >= 0;
+    while (good && mc_table_next(rows)) {
+        const char *text = mc_table_text(rows, column, NULL);
+        good = text && add(f, path, strdup(text));
+    }
+    mc_table_free(rows);
+    return good && !mc_failed(ctx);
+}
+
+bool prompt_file_read(prompt_file *f, mc_context *ctx, const char *path, const char *key)
+{
+    *f = (prompt_file){0};
+    return prompt_file_is_json(path) ? read_rows(f, ctx, path, key) : read_lines(f, path);
+}
