@@ -1,24 +1,53 @@
 #!/usr/bin/env python3
 """The peers of bench/encoder.c: forward passes of an encoder alone, the same shapes.
 
-    bench/encoder.py CONFIG BATCH LENGTH [--device cuda] [--dtype bf16] [--onnx] [--threads N]
-                     [--steps N] [--compile]
+    bench/encoder.py CONFIG BATCH LENGTH [--device cuda] [--dtype bf16] [--compile [MODE]] [--onnx]
+                     [--threads N] [--steps N] [--ours PROGRAM]
+    bench/encoder.py bert-base-uncased 256 128 --device cuda --dtype bf16 --compile \\
+                     --ours build/release/bench/encoder
 
-CONFIG is a config.json of Hugging Face's, or its folder; weights are random. PyTorch (with
-transformers) on any device; --onnx: onnxruntime on the CPU, all optimizations, the model exported
-by PyTorch. Medians of five rounds of --steps passes; `cpu` is processor time a pass, for machines
-that do other work.
+CONFIG is bert-base-uncased, bert-large-uncased, or a config.json of Hugging Face's or its folder;
+weights are random. PyTorch (with transformers, whose attention is
+torch.nn.functional.scaled_dot_product_attention) on any device, as it is or compiled (MODE of
+torch.compile: max-autotune unless given); --onnx: onnxruntime on the CPU, all optimizations, the
+model exported by PyTorch. Medians of five rounds of --steps passes; `cpu` is processor time a pass,
+for machines that do other work. With --ours that program, bench/encoder, is run before and after,
+in the same way, and the quotient of the medians is told.
 """
 
 import argparse
 import os
 import pathlib
+import re
 import statistics
+import subprocess
 import tempfile
 import time
 
 import torch
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, BertConfig
+
+SHAPES = {
+    "bert-base-uncased": dict(),
+    "bert-large-uncased": dict(hidden_size=1024, intermediate_size=4096, num_hidden_layers=24,
+                               num_attention_heads=16),
+}
+
+
+def config_of(name):
+    if name in SHAPES:
+        return BertConfig(**SHAPES[name])
+    path = pathlib.Path(name)
+    return AutoConfig.from_pretrained(path.parent if path.is_file() else path)
+
+
+def run_ours(args, family):
+    """Sequences a second of bench/encoder, whose line is printed too."""
+    command = [args.ours, family, args.config, str(args.batch), str(args.length),
+               f"device={args.device}", f"dtype={args.dtype}", f"steps={args.steps}"]
+    line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    print(line)
+    return float(re.search(r"([0-9.]+) seq/s", line).group(1))
 
 
 def make_session(model, ids, folder, threads):
@@ -49,14 +78,15 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
     parser.add_argument("--onnx", action="store_true")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", nargs="?", const="max-autotune", metavar="MODE")
+    parser.add_argument("--ours", metavar="PROGRAM")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=50)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    path = pathlib.Path(args.config)
-    config = AutoConfig.from_pretrained(path.parent if path.is_file() else path)
+    config = config_of(args.config)
     config.return_dict = False
+    ours = [run_ours(args, config.model_type)] if args.ours else []
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
     model = AutoModel.from_config(config).to(args.device, dtype).eval()
     ids = torch.randint(0, config.vocab_size, (args.batch, args.length), device=args.device)
@@ -65,16 +95,20 @@ def main():
         if args.onnx:
             run = make_session(model, ids, folder, args.threads)
         else:
-            compiled = torch.compile(model, mode="max-autotune") if args.compile else model
+            compiled = torch.compile(model, mode=args.compile) if args.compile else model
             run = lambda: compiled(ids)
         for _ in range(5):
             run()
         wait()
         rounds = [time_passes(run, args.steps, wait) for _ in range(5)]
     wall, cpu = (statistics.median(r[i] for r in rounds) for i in (0, 1))
-    name = "onnxruntime" if args.onnx else "PyTorch compiled" if args.compile else "PyTorch"
+    name = ("onnxruntime" if args.onnx else f"PyTorch compiled ({args.compile})" if args.compile
+            else "PyTorch")
     print(f"{name} {args.batch} x {args.length} {args.dtype}: {1e3 * wall:.3f} ms, "
           f"{args.batch / wall:.1f} seq/s, cpu {1e3 * cpu:.3f} ms")
+    if args.ours:
+        ours.append(run_ours(args, config.model_type))
+        print(f"ours: {statistics.mean(ours) * wall / args.batch:.2f} times {name}")
 
 
 if __name__ == "__main__":
