@@ -67,6 +67,43 @@ static void test_save_and_load(void **state)
         }
 }
 
+/* ---- evaluation ------------------------------------------------------------------------------ */
+
+/* All tensors of the tape, newest first. */
+static void assert_nothing_recorded(const mc_tensor *x)
+{
+    for (; x; x = x->previous) {
+        assert_null(x->node);
+        assert_null(x->gradient);
+        assert_false(x->requires_grad);
+        if (x->storage && mc_dtype_is_float(x->dtype)) assert_int_equal(x->storage->saves, 0);
+    }
+}
+
+/* Nothing is kept for a backward pass that never comes: no node, no saved tensor, no gradient. */
+static void test_evaluation_records_nothing(void **state)
+{
+    (void)state;
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5});
+        mc_model *model = tiny_model(ctx, &tiny_families[f], NULL);
+        for (int training = 0; training < 2; training++) {
+            mc_tape *t = training ? mc_tape_begin(ctx) : mc_tape_begin_eval(ctx);
+            mc_model_input in = input_for(t, model, (part){PACKED, -1});
+            mc_model_output out = mc_model_forward(t, model, &in);
+            mc_tensor *logits = mc_model_logits(t, model, out.last_hidden);
+            assert_good(ctx);
+            mc_tensor *last = mc_tape_input(t, MC_F32, MC_SHAPE(1), NULL, false);
+            if (training)
+                assert_non_null(logits->node);
+            else
+                assert_nothing_recorded(last);
+            mc_tape_end(t);
+        }
+        mc_context_free(ctx);
+    }
+}
+
 static void class_logits(mc_model *model, int labels, float *out)
 {
     mc_context *ctx = mc_model_module(model)->ctx;
@@ -501,6 +538,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_save_and_load),
+        TEST(test_evaluation_records_nothing),
         TEST(test_classifiers),
         TEST(test_token_heads),
         TEST(test_fields_without_use),
