@@ -45,7 +45,8 @@ def run_ours(args, family):
     """Sequences a second of bench/encoder, whose line is printed too."""
     command = [args.ours, family, args.config, str(args.batch), str(args.length),
                f"device={args.device}", f"dtype={args.dtype}", f"steps={args.steps}"]
-    line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    line = subprocess.run(command, env=dict(os.environ, OMP_NUM_THREADS=str(args.threads)),
+                          check=True, capture_output=True, text=True).stdout.strip()
     print(line)
     return float(re.search(r"([0-9.]+) seq/s", line).group(1))
 

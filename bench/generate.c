@@ -95,7 +95,8 @@ static bool time_step(void *user, int prompt, const int32_t *ids, int count)
     double time = now();
     (void)ids;
     if (prompt > 0) return false;
-    if (count > 1) s->seconds[s->count++] = time - s->last;
+    /* the first is taken in when the second has been launched */
+    if (count > 2) s->seconds[s->count++] = time - s->last;
     s->last = time;
     return false;
 }
