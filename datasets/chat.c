@@ -49,26 +49,38 @@ static bool check_message(mc_table *t, int column, int number, const cJSON *mess
     return true;
 }
 
-bool mc_chat_begin(mc_chat *c, mc_table *t, int column)
+/* The first message of the list in a column of the current row, all of which are checked, and how
+ * many the list has of the assistant; NULL after an error. */
+static const cJSON *read_messages(mc_table *t, int column, int *answers)
 {
     if (t->format != MC_TABLE_JSONL) {
         mc_fail(t->ctx, MC_ERR_UNSUPPORTED, "%s: conversations are read from JSON Lines alone",
                 t->path);
-        return false;
+        return NULL;
     }
     const cJSON *list = mc_table_json_value(t, column), *message;
-    if (mc_failed(t->ctx)) return false;
-    if (!cJSON_IsArray(list))
-        return !mc_table_fail(t, column, "expected a list of messages, found %s",
-                              mc_json_describe(list).text);
-    int number = 0, answers = 0;
+    if (mc_failed(t->ctx)) return NULL;
+    if (!cJSON_IsArray(list) || !list->child) {
+        mc_table_fail(t, column, "expected a list of messages, found %s",
+                      cJSON_IsArray(list) ? "an empty one" : mc_json_describe(list).text);
+        return NULL;
+    }
+    int number = 0;
+    *answers = 0;
     cJSON_ArrayForEach(message, list)
     {
-        if (!check_message(t, column, number++, message)) return false;
-        answers += role_of(message) == ASSISTANT;
+        if (!check_message(t, column, number++, message)) return NULL;
+        *answers += role_of(message) == ASSISTANT;
     }
-    c->next = list->child;
+    return list->child;
+}
+
+bool mc_chat_begin(mc_chat *c, mc_table *t, int column)
+{
+    int answers = 0;
     c->past.size = 0;
+    c->next = read_messages(t, column, &answers);
+    if (!c->next) return false;
     return answers || !mc_table_fail(t, column, "no message of the assistant: nothing to learn");
 }
 
@@ -103,6 +115,29 @@ bool mc_chat_next(mc_chat *c, mc_context *ctx)
     }
     if (!good) mc_fail_nomem(ctx, "a conversation");
     return good && found;
+}
+
+const char *mc_table_chat(mc_table *t, int column, size_t *length)
+{
+    int answers;
+    mc_text prompt = {0};
+    if (mc_failed(t->ctx)) return NULL;
+    const cJSON *message = read_messages(t, column, &answers);
+    if (!message) return NULL;
+    bool good = true;
+    for (; message && good; message = message->next)
+        if (message->next || role_of(message) != ASSISTANT) /* the last is to be answered anew */
+            good = append_message(&prompt, roles[role_of(message)].title,
+                                  field(message, "content")->valuestring);
+    if (!good || !append(&prompt, roles[ASSISTANT].title)) {
+        mc_text_release(&prompt);
+        mc_fail_nomem(t->ctx, "a conversation");
+        return NULL;
+    }
+    mc_free(t->chat);
+    t->chat = prompt.data;
+    if (length) *length = prompt.size;
+    return t->chat;
 }
 
 void mc_chat_release(mc_chat *c)

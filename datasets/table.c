@@ -38,6 +38,7 @@ static void free_table(void *object)
     mc_free(t->name);
     mc_free(t->field);
     mc_free(t->decoded);
+    mc_free(t->chat);
     mc_free(t->number);
     mc_jsonl_release(&t->json);
     mc_free(t->window);

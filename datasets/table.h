@@ -89,6 +89,14 @@ MC_API bool mc_table_has(mc_table *table, int column);
  * (NULL). NULL too without a current row. */
 MC_API const char *mc_table_text(mc_table *table, int column, size_t *length);
 
+/* The prompt that a conversation in a column of the current row makes, of JSON Lines a list of
+ * {"role": ..., "content": ...} (docs/data.md): a line "User: ..." for each message and at the end
+ * "Assistant:", as a model reads it that was trained on conversations (mc_data_columns.messages).
+ * Where the last message is the assistant's, the prompt is that of this message. Closed with a NUL
+ * and valid until the next call; *length (which may be NULL) becomes its bytes. NULL with an error
+ * where the column holds no such list. */
+MC_API const char *mc_table_chat(mc_table *table, int column, size_t *length);
+
 /* Sets the error "FILE:LINE:COLUMN: <text>" about a column of the current row (of JSON Lines
  * "FILE:LINE: key "...": <text>"), with the status MC_ERR_FORMAT, which is returned. For what a
  * program expects of the text and does not find. */

@@ -54,7 +54,8 @@ struct mc_table {
     mc_jsonl json;          /* JSON Lines: the current object */
     mc_number_text *number; /* (columns asked for) */
     size_t number_capacity;
-    int paths; /* names behind `columns`: paths of values in objects that were asked for */
+    int paths;  /* names behind `columns`: paths of values in objects that were asked for */
+    char *chat; /* mc_table_chat's last prompt */
 };
 
 /* datasets/table_window.c: reads more behind the current row. False at the end and on an error. */

@@ -159,14 +159,17 @@ bool mc_file_has_own_head(const mc_model_file *f, const char *head, const char *
                              mc_weight_find(f->map, f->layers, f->file, words));
 }
 
-/* A model of the family from an opened folder. */
+/* A model of the family from an opened folder; with an adapter whose file is read next, or NULL. */
 static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_tensor_file *file,
-                       const char *folder, const mc_load_options *options)
+                       const char *folder, const mc_adapter_file *adapter,
+                       const mc_load_options *options)
 {
     static const char *const may_be_new[] = {"pooler.*", "classifier.*", "score.*",
                                              "classification_head.*", NULL};
     void *config = mc_calloc(1, family->config_size);
     mc_model *m = NULL;
+    mc_weight_map map = *family->map;
+    map.adapter_follows = adapter;
     if (!config) mc_fail_nomem(r->ctx, "a config");
     if (config && mc_config_read(family, r, config)) {
         mc_model_file f = {.file = file,
@@ -179,7 +182,7 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
         if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && read_task(m, r) &&
             mc_generation_config_read(m, folder))
-            mc_weights_load(&m->module, family->map, f.layers, file, folder, may_be_new);
+            mc_weights_load(&m->module, &map, f.layers, file, folder, may_be_new);
     }
     mc_free(config);
     return m;
@@ -194,7 +197,7 @@ static mc_model *open_weights(const mc_config_reader *r, const mc_family *asked,
     mc_load_options options = *given;
     if (family && adapter && !options.num_labels)
         options.num_labels = mc_adapter_file_classes(adapter, family);
-    return family ? build(family, r, file, path, &options) : NULL;
+    return family ? build(family, r, file, path, adapter, &options) : NULL;
 }
 
 static mc_model *open_folder(mc_context *ctx, const mc_family *asked, const char *folder,

@@ -78,7 +78,8 @@ static bool make_buffers(mc_text_rows *r)
 {
     mc_context *ctx = r->ctx;
     mc_device *d = ctx->device;
-    size_t tokens = (size_t)r->tokens, rows = (size_t)r->most_rows, width = (size_t)r->o.width;
+    size_t tokens = (size_t)r->tokens, rows = (size_t)r->most_rows;
+    size_t bytes = rows * (size_t)r->o.width * sizeof(float);
     r->host_ids = mc_calloc(tokens, sizeof *r->host_ids);
     r->host_types = mc_calloc(tokens, sizeof *r->host_types);
     r->length = mc_calloc(rows, sizeof *r->length);
@@ -86,10 +87,13 @@ static bool make_buffers(mc_text_rows *r)
     bool good = r->host_ids && r->host_types && r->length && r->prefix;
     for (int i = 0; i < FLIGHTS; i++) {
         r->flights[i].text = mc_malloc(rows * sizeof *r->flights[i].text);
-        r->flights[i].host = d->host_alloc(d, rows * width * sizeof(float));
-        good = good && r->flights[i].text && r->flights[i].host;
+        good = good && r->flights[i].text;
     }
     if (!good) return !mc_fail_nomem(ctx, "batches of texts");
+    for (int i = 0; i < FLIGHTS; i++)
+        if (!(r->flights[i].host = d->host_alloc(d, bytes)))
+            return !mc_fail(ctx, MC_ERR_NOMEM, "no pinned memory for rows of texts (%zu bytes)%s%s",
+                            bytes, *d->failure ? ": " : "", d->failure);
     r->rows = own_tensor(ctx, MC_F32, MC_SHAPE(r->most_rows, r->o.width));
     if (r->fixed) r->ids = own_tensor(ctx, MC_I32, MC_SHAPE(r->tokens));
     if (r->fixed) r->types = own_tensor(ctx, MC_I32, MC_SHAPE(r->tokens));

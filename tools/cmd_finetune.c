@@ -20,6 +20,7 @@ static const finetune_options defaults = {.data = DATA_DEFAULTS,
                                           .batch_size = 32,
                                           .save_total_limit = 2,
                                           .shuffle = true,
+                                          .group_by_length = true,
                                           .lora = LORA_DEFAULTS,
                                           .train = {.lr = 5e-5,
                                                     .weight_decay = 0.01,
@@ -76,11 +77,14 @@ static void make_train_loaders(finetune *f, int sizes)
         mc_set_error(f->ctx, MC_ERR_NOMEM, "out of memory for the batches of a step");
     for (int i = 0; !mc_failed(f->ctx) && i < o->accumulation; i++)
         f->train[i] = mc_dataloader_new(
-            f->train_rows, &(mc_dataloader_options){.batch_size = (int)o->batch_size,
-                                                    .shuffle = o->shuffle,
-                                                    .sizes = sizes,
-                                                    .world = (int)o->accumulation * ranks,
-                                                    .rank = i * ranks + mc_rank(f->ctx)});
+            f->train_rows,
+            &(mc_dataloader_options){.batch_size = (int)o->batch_size,
+                                     .shuffle = o->shuffle,
+                                     .batching = o->group_by_length ? MC_BATCHING_DEFAULT
+                                                                    : MC_BATCHING_IN_ORDER,
+                                     .sizes = sizes,
+                                     .world = (int)o->accumulation * ranks,
+                                     .rank = i * ranks + mc_rank(f->ctx)});
 }
 
 /* The rows, and a model with a head for them. */
@@ -348,6 +352,9 @@ static void add_training_rows(args_table *table, finetune_options *o)
              .below_high = true, .given = &o->dropout_given, .default_text = "the model's own"},
             {ARGS_INT("seed", &o->seed, 0, INT64_MAX, "of initialisation, dropout and shuffling")},
             {ARGS_FLAG_OFF("no-shuffle", &o->shuffle, "take the rows in the file's order")},
+            {ARGS_FLAG_OFF(
+                "no-group-by-length", &o->group_by_length,
+                "shuffled rows share a batch as they come, not those of similar length")},
             {0},
         });
 }

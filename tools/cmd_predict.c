@@ -293,6 +293,7 @@ static void fill_options(predict *p)
     const task_file *f = &p->task;
     if (!p->job.text && f->kind) p->job.text = f->text;
     if (!p->job.pair && f->kind) p->job.pair = f->pair;
+    if (f->kind) p->job.messages = f->messages;
     if (!p->job.max_length) p->job.max_length = f->max_length;
     if (!p->max_target_length) p->max_target_length = f->max_target_length;
     if (!p->max_target_length) p->max_target_length = DEFAULT_NEW_TOKENS;

@@ -26,7 +26,7 @@ typedef struct finetune_options {
     int save_total_limit;
     const char *metric; /* NULL: the task's own */
     double threshold, dropout;
-    bool dropout_given, shuffle, no_decay_bias_norm, resume;
+    bool dropout_given, shuffle, group_by_length, no_decay_bias_norm, resume;
     uint64_t seed;
     lora_options lora;
     train_options train;

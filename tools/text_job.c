@@ -95,6 +95,7 @@ bool text_job_run(text_job *job, bool (*take)(text_job *job, const text_part *pa
         job->ctx, &(text_source_options){.path = o->data,
                                          .text = o->text,
                                          .pair = o->pair,
+                                         .messages = o->messages,
                                          .first_rows = ranks * (gpu ? GPU_FIRST_ROWS : CPU_ROWS),
                                          .rows = ranks * (gpu ? GPU_ROWS : CPU_ROWS)});
     while (!ranks_stop(job->ctx, 0, gpu)) {

@@ -11,7 +11,8 @@
 
 typedef struct text_job_options {
     const char *model, *revision, *base, *data, *text, *pair, *output;
-    int64_t max_length; /* 0: the default */
+    const char *messages; /* see text_source_options */
+    int64_t max_length;   /* 0: the default */
     int device, dtype;
     ranks_options ranks;
 } text_job_options;

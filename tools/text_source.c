@@ -22,6 +22,7 @@ struct text_source {
     mc_context *own; /* the thread's: a context belongs to one thread */
     mc_table *table;
     int text, pair; /* columns; pair -1: none */
+    bool chats;     /* the texts are prompts of conversations */
     int64_t rows;   /* read so far */
     chunk chunks[CHUNKS];
     int64_t given; /* chunks */
@@ -44,7 +45,8 @@ static bool out_of_memory(text_source *s)
 static bool copy_text(text_source *s, chunk *c, int column, mc_text_span *span)
 {
     size_t size;
-    const char *text = mc_table_text(s->table, column, &size);
+    const char *text =
+        s->chats ? mc_table_chat(s->table, column, &size) : mc_table_text(s->table, column, &size);
     if (!text) return false;
     if (c->used + size >= c->room) {
         size_t room = 2 * (c->used + size) + 4096;
@@ -115,13 +117,22 @@ static void *work(void *argument)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* The column that is asked for, else "text", else the only one. */
+static int find_column(const text_source *s, const char *name)
+{
+    int i = mc_table_columns(s->table);
+    while (--i >= 0 && strcmp(mc_table_column_name(s->table, i), name) != 0) {
+    }
+    return i;
+}
+
+/* The column that is asked for, else that of conversations, else "text", else the only one. */
 static int choose_column(text_source *s)
 {
-    int columns = mc_table_columns(s->table);
-    for (int i = 0; !s->o.text && i < columns; i++)
-        if (strcmp(mc_table_column_name(s->table, i), "text") == 0) return i;
-    if (!s->o.text && columns == 1) return 0;
+    int chats = !s->o.text && s->o.messages ? find_column(s, s->o.messages) : -1;
+    s->chats = chats >= 0;
+    if (s->chats) return chats;
+    if (!s->o.text && find_column(s, "text") >= 0) return find_column(s, "text");
+    if (!s->o.text && mc_table_columns(s->table) == 1) return 0;
     return mc_table_column(s->table, s->o.text ? s->o.text : "text");
 }
 

@@ -17,6 +17,8 @@ typedef struct text_source_options {
     const char *path;
     const char *text;         /* the column; NULL: "text", or the only one */
     const char *pair;         /* of the second text; NULL: none */
+    const char *messages;     /* a column of conversations, whose prompts are the texts, in place of
+                                 `text` where the table has it; NULL: none */
     int64_t first_rows, rows; /* of the first chunk, and of later ones */
 } text_source_options;
 

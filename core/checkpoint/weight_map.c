@@ -254,8 +254,9 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
         } else if (mc_weight_place_of(l->map, p->name).part == 0) { /* one name for all parts */
             char name[MC_NAME_MAX];
             bool mapped = mc_weight_name(l->map, l->layers, p->name, false, name);
-            name_list_add(matches_any(may_be_new, p->name) ? &new : &missing,
-                          mapped ? name : p->name);
+            bool can_be_new = matches_any(may_be_new, p->name);
+            if (can_be_new && l->map->adapter_follows && p->in_adapter) continue;
+            name_list_add(can_be_new ? &new : &missing, mapped ? name : p->name);
         }
     }
     if (missing.failed || new.failed) mc_fail_nomem(l->ctx, "the list of missing tensors");

@@ -48,6 +48,7 @@ typedef struct mc_weight_map {
     const char *adapter_prefix;
     const char *adapter_bare; /* with it: our one name that nothing stands before; NULL: none */
     bool with_factors;
+    bool adapter_follows; /* an adapter's file is read next: it has, or reports, what is its */
 } mc_weight_map;
 
 enum { MC_NAME_MAX = 512 };

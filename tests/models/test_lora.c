@@ -9,6 +9,16 @@
 #include "core/nn/adapter_internal.h"
 #include "tests/models/family_test.h"
 
+/* What contexts of test_head have said. */
+static char said[1 << 14];
+
+static void keep_said(void *user, mc_log_level level, const char *line)
+{
+    (void)user, (void)level;
+    size_t used = strlen(said);
+    snprintf(said + used, sizeof said - used, "%s\n", line);
+}
+
 static const mc_lora_options everywhere = {.rank = 3, .alpha = 6, .target_pattern = "all-linear"};
 
 /* Values that depend on the name, in -0.3 .. 0.3. */
@@ -371,7 +381,8 @@ static void test_files(void **state)
 /* A head is trained and saved with the factors, and task and labels come along. */
 static void test_head(void **state)
 {
-    mc_context *ctx = *state;
+    (void)state;
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.log = keep_said});
     static const char *const names[] = {"bad", "so-so", "good"};
     static const char *const heads[][2] = {{"bert", "classifier.weight"},
                                            {"gpt2", "score.weight"},
@@ -385,7 +396,9 @@ static void test_head(void **state)
         assert_int_equal(mc_model_save(model, base), MC_OK);
         mc_model_free(model);
         mc_lora_options lora = {.rank = 2};
+        *said = '\0';
         model = load(ctx, base, &(mc_load_options){.lora = &lora, .num_labels = 3});
+        assert_non_null(strstr(said, "newly initialised"));
         mc_parameter *head = mc_module_find_parameter(mc_model_module(model), heads[i][1]);
         assert_true(mc_parameter_trainable(head));
         mc_model_set_task(model, "mine", names);
@@ -393,7 +406,9 @@ static void test_head(void **state)
         assert_int_equal(mc_model_save(model, adapter), MC_OK);
         int64_t count = mc_shape_count(head->shape);
         mc_model_free(model);
+        *said = '\0';
         model = load(ctx, adapter, NULL);
+        assert_null(strstr(said, "newly initialised")); /* all comes from the adapter's file */
         assert_int_equal(mc_model_get_heads(model).labels, 3);
         assert_string_equal(mc_model_task(model), "mine");
         assert_string_equal(mc_model_label_name(model, 1), "so-so");
@@ -406,6 +421,7 @@ static void test_head(void **state)
         mc_model_free(model);
         temp_folder_free(&folder);
     }
+    mc_context_free(ctx);
 }
 
 /* What the base lacks is trained and saved, or its random values would be lost. */

@@ -118,6 +118,7 @@ static uint64_t cuda_free_memory(mc_device *d)
 static void *cuda_host_alloc(mc_device *d, size_t bytes)
 {
     void *host = NULL;
+    *d->failure = '\0';
     return mc_cuda_check(d, cudaMallocHost(&host, bytes), "cudaMallocHost") ? NULL : host;
 }
 
