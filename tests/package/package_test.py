@@ -24,7 +24,7 @@ SHARED_LIBS = ENV["SHARED_LIBS"].upper() in ("ON", "1", "TRUE", "YES")
 PREFIX = WORK / "moved" / "here"
 STRICT = ["-std=c17", "-Wall", "-Wextra", "-Werror"]
 EXAMPLES = ["finetune_boolq", "custom_module", "embed_sentence", "custom_loss", "pretrain_gpt2",
-            "classify"]
+            "classify", "generate"]
 
 
 class Failed(Exception):
@@ -205,6 +205,14 @@ CONFIG = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_
           "intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2}
 
 
+def save_model(family, recipe, model):
+    """Initial weights of the shape and with the tokenizer that a folder describes."""
+    program = WORK / "make_tiny_model"
+    if not program.exists():
+        compile_program(SOURCE / "tests" / "package" / "make_tiny_model.c", program)
+    must([program, family, recipe, model])
+
+
 def make_model():
     """A tiny BERT with random weights; its vocabulary spells everything out in letters."""
     model = WORK / "tiny-bert"
@@ -217,9 +225,7 @@ def make_model():
     recipe.mkdir(parents=True, exist_ok=True)
     (recipe / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     (recipe / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": len(vocabulary)}))
-    program = compile_program(SOURCE / "tests" / "package" / "make_tiny_bert.c",
-                              WORK / "make_tiny_bert")
-    must([program, recipe, model])
+    save_model("bert", recipe, model)
     for name in ("config.json", "model.safetensors", "vocab.txt"):
         check((model / name).is_file(), f"{model}/{name} was not written")
     return model
@@ -308,6 +314,7 @@ def step_examples():
     check(len(losses) == 15 and losses[-1] < 0.5 * losses[0], f"pretrain_t5: {losses}")
     if (PREFIX / "bin" / "modelcenter").exists():
         check_classify()
+        check_generate()
 
 
 def make_classifier():
@@ -332,6 +339,68 @@ def check_classify():
     for (label, probability), row in zip(found, expected, strict=True):
         check(label == row["label"] and abs(float(probability) - row["probability"]) < 1e-3,
               f"classify: {label} {probability}, predict: {row}")
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def make_gpt2():
+    """A tiny GPT-2 whose tokens are letters and the space."""
+    recipe = WORK / "recipe-gpt2"
+    recipe.mkdir(exist_ok=True)
+    words = ["<|endoftext|>", "\u0120", *LETTERS]  # U+0120 stands for a space in its vocabularies
+    (recipe / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    (recipe / "merges.txt").write_text("#version: 0.2\n")
+    (recipe / "config.json").write_text(json.dumps(
+        {"model_type": "gpt2", "vocab_size": len(words), "n_embd": 32, "n_layer": 2, "n_head": 2,
+         "n_positions": 128, "initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": 0}))
+    return recipe
+
+
+def make_t5():
+    """A tiny T5 whose pieces are letters, with and without a space before them."""
+    recipe = WORK / "recipe-t5"
+    recipe.mkdir(exist_ok=True)
+    special = ["<pad>", "</s>", "<unk>"]
+    pieces = special + ["\u2581", *LETTERS, *("\u2581" + c for c in LETTERS)]
+    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}
+    (recipe / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "normalizer": None, "pre_tokenizer": space, "decoder": space,
+        "added_tokens": [{"id": i, "content": t, "special": True} for i, t in enumerate(special)],
+        "post_processor": {"type": "TemplateProcessing",
+                           "single": [{"Sequence": {"id": "A", "type_id": 0}},
+                                      {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+                           "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+                                    {"Sequence": {"id": "B", "type_id": 0}}],
+                           "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}},
+        "model": {"type": "Unigram", "unk_id": 2, "vocab": [[t, -1.0 * (i > 2)] for i, t in enumerate(pieces)]}}))
+    (recipe / "config.json").write_text(json.dumps(
+        {"model_type": "t5", "vocab_size": len(pieces), "d_model": 32, "d_ff": 64, "d_kv": 16, "num_heads": 2,
+         "num_layers": 2, "relative_attention_num_buckets": 8, "decoder_start_token_id": 0, "eos_token_id": 1,
+         "tie_word_embeddings": False, "initializer_factor": 3,
+         "pad_token_id": 0}))
+    return recipe
+
+
+def check_generate():
+    """The answers of the command `generate`: of one prompt as its text comes, of several in any order."""
+    program, command = example("generate"), PREFIX / "bin" / "modelcenter"
+    prompts = ["is it even", "number", "a b c d e f g"]
+    for family, recipe in (("gpt2", make_gpt2()), ("t5", make_t5())):
+        model = WORK / f"tiny-{family}"
+        save_model(family, recipe, model)
+        rows = WORK / f"{family}.jsonl"
+        rows.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
+        must([command, "generate", family, "--pretrained", model, "--prompts", rows,
+              "--output", WORK / "answers.jsonl"])
+        expected = [json.loads(line)["text"] for line in (WORK / "answers.jsonl").read_text().splitlines()]
+        check(len(expected) == len(set(expected)) == 3, f"{family}: {expected}")
+        found = must([program, model, *prompts]).stdout
+        wanted = [f"{i}\t{text}" for i, text in enumerate(expected)]
+        check(sorted(found.splitlines()) == wanted, f"{family}: {found}, expected {wanted}")
+        for text, answer in zip(prompts, expected, strict=True):
+            found = must([program, model, text]).stdout
+            check(found == answer + "\n", f"{family}: {text!r} gives {found!r}, expected {answer!r}")
 
 
 def make_token_file():
@@ -386,6 +455,8 @@ def step_misspelt():
     expect_error([finetune], "bert-base-uncased")
     expect_error([example("embed_sentence"), f"{model}x", "a text"], f"{model}x")
     expect_error([example("classify"), model, "a text"], "no classification head")
+    expect_error([example("generate"), f"{model}x", "a text"], f"{model}x")
+    expect_error([example("generate"), model, "a text"], "an encoder does not generate text")
     expect_error([example("custom_module"), WORK / "missing" / "o.safetensors"], "missing")
     expect_error([example("pretrain_gpt2"), WORK / "missing.bin"], "missing.bin")
     expect_error([example("pretrain_gpt2"), WORK / "missing.bin", "gpt9"], "gpt9")
