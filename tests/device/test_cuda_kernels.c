@@ -729,6 +729,36 @@ static void norm_case(const test_case *c)
     norm_mode(c, RMS | BRANCH | NO_DW | NO_DF | ACCUMULATE);
 }
 
+static void norm_optional_backward(norm_memory *m, const test_case *c)
+{
+    FOR_SIDES(s)
+    {
+        mc_residual_norm_backward_call call = gradients_on(m, c, s);
+        call.s = m->x.m[s];
+        call.weight = m->w.m[s];
+        call.dbias = m->db.m[s].data;
+        CALL(s, residual_norm_backward, &call);
+    }
+    compare(&m->db, 2e-5, "dbias alone");
+    FOR_SIDES(s)
+    {
+        mc_residual_norm_backward_call call = gradients_on(m, c, s);
+        call.s = m->x.m[s];
+        call.ds = m->ds.m[s];
+        call.accumulate = true;
+        CALL(s, residual_norm_backward, &call);
+    }
+    compare(&m->ds, 1e-5, "ds alone");
+    FOR_SIDES(s)
+    {
+        mc_residual_norm_backward_call call = gradients_on(m, c, s);
+        call.s = m->x.m[s];
+        call.dbranch = m->dbranch.m[s].data;
+        CALL(s, residual_norm_backward, &call);
+    }
+    compare(&m->dbranch, EXACT, "dbranch of no branch");
+}
+
 /* Nothing but what is wanted. */
 static void norm_optional_case(const test_case *c)
 {
@@ -764,32 +794,7 @@ static void norm_optional_case(const test_case *c)
     }
     compare(&m.y, 1e-5, "norm without s");
     agree(&m.mean), agree(&m.rstd);
-    FOR_SIDES(s)
-    {
-        mc_residual_norm_backward_call call = gradients_on(&m, c, s);
-        call.s = m.x.m[s];
-        call.weight = m.w.m[s];
-        call.dbias = m.db.m[s].data;
-        CALL(s, residual_norm_backward, &call);
-    }
-    compare(&m.db, 2e-5, "dbias alone");
-    FOR_SIDES(s)
-    {
-        mc_residual_norm_backward_call call = gradients_on(&m, c, s);
-        call.s = m.x.m[s];
-        call.ds = m.ds.m[s];
-        call.accumulate = true;
-        CALL(s, residual_norm_backward, &call);
-    }
-    compare(&m.ds, 1e-5, "ds alone");
-    FOR_SIDES(s)
-    {
-        mc_residual_norm_backward_call call = gradients_on(&m, c, s);
-        call.s = m.x.m[s];
-        call.dbranch = m.dbranch.m[s].data;
-        CALL(s, residual_norm_backward, &call);
-    }
-    compare(&m.dbranch, EXACT, "dbranch of no branch");
+    norm_optional_backward(&m, c);
     mc_dropout_mask mask = {.p = 0.1f, .seed = 3, .offset = 9};
     FOR_SIDES(s)
     CALL(s, residual_sum, c->rows, c->columns, m.x.m[s], m.f.m[s], mask, m.s.m[s]);
