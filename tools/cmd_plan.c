@@ -350,6 +350,65 @@ static const char details[] =
     "encoders as by `finetune`, all sequences of full length.\n\n"
     "  modelcenter plan gpt2 --config gpt2-xl --gpus 4 --batch 16 --rates h200\n";
 
+static void add_step_rows(args_table *table, plan_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
+             .required = true, .positional = true},
+            {ARGS_PATH(
+                 "config", &o->config,
+                 "a shape's name (gpt2-xl, bert-large, t5-base), a config.json or its folder"),
+             .required = true, .known_as = "model-config"},
+            {ARGS_INT("ranks", &o->ranks, 1, 65536, "ranks of the job"),
+             .default_text = "those that were started", .known_as = "world-size"},
+            {ARGS_INT("gpus", &o->ranks, 1, 65536, "the same"), .default_text = ""},
+            {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "sequences of a pass, per rank")},
+            {ARGS_INT("batch", &o->batch_size, 1, 1 << 20, "the same"), .default_text = ""},
+            {ARGS_INT("seq-length", &o->seq_length, 1, 1 << 20, "tokens of a sequence"),
+             .default_text = "1024 of decoders, else 512, or the model's positions",
+             .known_as = "sequence-length,block-size"},
+            {ARGS_INT("target-length", &o->target_length, 1, 1 << 20,
+                      "tokens of a target, of encoder-decoders")},
+            {ARGS_INT("micro-steps", &o->micro_steps, 1, 1 << 16, "passes a step"),
+             .known_as = "gradient-accumulation-steps"},
+            {ARGS_REAL("dropout", &o->dropout, 0, 1, "all dropout probabilities"),
+             .below_high = true, .given = &o->dropout_given,
+             .default_text = "none of decoders, else the config's"},
+            {0},
+        });
+}
+
+static void add_time_rows(args_table *table, plan_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Time")},
+            {ARGS_CHOICE("rates", &o->rates, rates_names,
+                         "speed of kernels: measured here, or an H200's"),
+             .default_text = "here on the CPU, else h200"},
+            {ARGS_INT("gpus-per-node", &o->gpus_per_node, 1, 65536, "ranks of a host"),
+             .known_as = "ranks-per-host,ranks-per-node"},
+            {ARGS_REAL("network-gbps", &o->network_gbps, 0, 1e6,
+                       "Gb/s from each rank to other hosts"),
+             .above_low = true, .default_text = "400"},
+            {ARGS_REAL("bus-gbs", &o->bus_gbs, 0, 1e6,
+                       "GB/s of bus bandwidth between the ranks of a host"),
+             .above_low = true, .given = &o->bus_given, .default_text = "measured, or assumed"},
+            {ARGS_REAL("pcie-gbs", &o->pcie_gbs, 0, 1e6,
+                       "GB/s between host and device, each way, for --offload"),
+             .above_low = true, .default_text = "50"},
+            {ARGS_REAL("host-gbs", &o->host_gbs, 0, 1e6,
+                       "GB/s of a rank's cores to the host's memory, for --offload"),
+             .above_low = true, .default_text = TEXT_OF(MC_PLAN_HOST_GBS)},
+            {ARGS_REAL("peak-tflops", &o->peak_tflops, 0, 1e9,
+                       "peak of a rank that MFU is counted against; 0: the device's")},
+            {0},
+        });
+}
+
 int cmd_plan(int argc, char **argv)
 {
     plan_options o = {
@@ -363,60 +422,11 @@ int cmd_plan(int argc, char **argv)
         .lora = LORA_DEFAULTS,
         .train = {.dtype = TRAIN_UNSET, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
     args_table table = {.count = 0};
-    args_table_add(
-        &table,
-        (args_option[]){
-            {ARGS_CHOICE("model", &o.model, family_names(), "the model's family"), .required = true,
-             .positional = true},
-            {ARGS_PATH(
-                 "config", &o.config,
-                 "a shape's name (gpt2-xl, bert-large, t5-base), a config.json or its folder"),
-             .required = true, .known_as = "model-config"},
-            {ARGS_INT("ranks", &o.ranks, 1, 65536, "ranks of the job"),
-             .default_text = "those that were started", .known_as = "world-size"},
-            {ARGS_INT("gpus", &o.ranks, 1, 65536, "the same"), .default_text = ""},
-            {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "sequences of a pass, per rank")},
-            {ARGS_INT("batch", &o.batch_size, 1, 1 << 20, "the same"), .default_text = ""},
-            {ARGS_INT("seq-length", &o.seq_length, 1, 1 << 20, "tokens of a sequence"),
-             .default_text = "1024 of decoders, else 512, or the model's positions",
-             .known_as = "sequence-length,block-size"},
-            {ARGS_INT("target-length", &o.target_length, 1, 1 << 20,
-                      "tokens of a target, of encoder-decoders")},
-            {ARGS_INT("micro-steps", &o.micro_steps, 1, 1 << 16, "passes a step"),
-             .known_as = "gradient-accumulation-steps"},
-            {ARGS_REAL("dropout", &o.dropout, 0, 1, "all dropout probabilities"),
-             .below_high = true, .given = &o.dropout_given,
-             .default_text = "none of decoders, else the config's"},
-            {0},
-        });
+    add_step_rows(&table, &o);
     train_add_machine_rows(&table, &o.train);
     train_add_rank_rows(&table, &o.train);
     lora_add_rows(&table, &o.lora);
-    args_table_add(
-        &table,
-        (args_option[]){
-            {ARGS_HEADING("Time")},
-            {ARGS_CHOICE("rates", &o.rates, rates_names,
-                         "speed of kernels: measured here, or an H200's"),
-             .default_text = "here on the CPU, else h200"},
-            {ARGS_INT("gpus-per-node", &o.gpus_per_node, 1, 65536, "ranks of a host"),
-             .known_as = "ranks-per-host,ranks-per-node"},
-            {ARGS_REAL("network-gbps", &o.network_gbps, 0, 1e6,
-                       "Gb/s from each rank to other hosts"),
-             .above_low = true, .default_text = "400"},
-            {ARGS_REAL("bus-gbs", &o.bus_gbs, 0, 1e6,
-                       "GB/s of bus bandwidth between the ranks of a host"),
-             .above_low = true, .given = &o.bus_given, .default_text = "measured, or assumed"},
-            {ARGS_REAL("pcie-gbs", &o.pcie_gbs, 0, 1e6,
-                       "GB/s between host and device, each way, for --offload"),
-             .above_low = true, .default_text = "50"},
-            {ARGS_REAL("host-gbs", &o.host_gbs, 0, 1e6,
-                       "GB/s of a rank's cores to the host's memory, for --offload"),
-             .above_low = true, .default_text = TEXT_OF(MC_PLAN_HOST_GBS)},
-            {ARGS_REAL("peak-tflops", &o.peak_tflops, 0, 1e9,
-                       "peak of a rank that MFU is counted against; 0: the device's")},
-            {0},
-        });
+    add_time_rows(&table, &o);
     const args_spec spec = {.command = "plan",
                             .summary = "Tells what a training step will take.",
                             .details = details,

@@ -4,8 +4,34 @@
 #define MC_TESTS_GPU_TEST_H
 
 #include "tests/device/kernel_test.h"
+#include "tests/device_choice.h"
 
 static mc_device *gpu;
+
+/* Runs the tests, which must give back all of the GPU's memory; none without a GPU. What main is to
+ * return. */
+#define RUN_ON_GPU(tests) \
+    (gpu_begin() ? gpu_end(cmocka_run_group_tests(tests, open_tables, close_tables)) : 0)
+
+static mc_context *gpu_owner;
+static size_t gpu_in_use;
+
+static inline bool gpu_begin(void)
+{
+    gpu_owner = context_on("cuda", 1);
+    if (!gpu_owner) return false;
+    gpu = gpu_owner->device;
+    gpu_in_use = gpu->memory.in_use;
+    return true;
+}
+
+static inline int gpu_end(int failed)
+{
+    size_t leaked = gpu->memory.in_use - gpu_in_use;
+    if (leaked) fprintf(stderr, "%zu bytes of the GPU were not given back\n", leaked);
+    mc_context_free(gpu_owner);
+    return failed || leaked;
+}
 
 static inline void *upload(const void *data, size_t bytes)
 {

@@ -1,7 +1,6 @@
 /* The kernels of generation on the GPU: against plain loops in double. */
 #include "tests/device/choose_test.h"
 #include "tests/device/gpu_test.h"
-#include "tests/device_choice.h"
 
 /* ---- choosing tokens ------------------------------------------------------------------------- */
 
@@ -170,13 +169,5 @@ int main(void)
         cmocka_unit_test(test_best),
         cmocka_unit_test(test_few_rows),
     };
-    mc_context *owner = context_on("cuda", 1);
-    if (!owner) return 0;
-    gpu = owner->device;
-    size_t in_use = gpu->memory.in_use;
-    int failed = cmocka_run_group_tests(tests, open_tables, close_tables);
-    size_t leaked = gpu->memory.in_use - in_use;
-    if (leaked) fprintf(stderr, "%zu bytes of the GPU were not given back\n", leaked);
-    mc_context_free(owner);
-    return failed || leaked;
+    return RUN_ON_GPU(tests);
 }

@@ -1,7 +1,6 @@
 /* Weights in 8 bits on the GPU: against their definition, in double. */
 #include "tests/device/eight_test.h"
 #include "tests/device/gpu_test.h"
-#include "tests/device_choice.h"
 
 /* The same bytes and scales on the GPU, at an address that is whole or not. */
 static mc_matrix8 upload_eight(const mc_matrix8 *q)
@@ -127,13 +126,5 @@ int main(void)
         cmocka_unit_test(test_few_rows),
         cmocka_unit_test(test_many_rows),
     };
-    mc_context *owner = context_on("cuda", 1);
-    if (!owner) return 0;
-    gpu = owner->device;
-    size_t in_use = gpu->memory.in_use;
-    int failed = cmocka_run_group_tests(tests, open_tables, close_tables);
-    size_t leaked = gpu->memory.in_use - in_use;
-    if (leaked) fprintf(stderr, "%zu bytes of the GPU were not given back\n", leaked);
-    mc_context_free(owner);
-    return failed || leaked;
+    return RUN_ON_GPU(tests);
 }
