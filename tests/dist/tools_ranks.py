@@ -397,8 +397,9 @@ def test_benchmark_scores(folder):
 
 def test_finetuning_on_files(folder):
     """A CSV file, a tenth of it held back: the same steps and the same score at any number of ranks."""
-    rows = [f'"the {["is", "a"][i % 2]} {["in", "it"][i % 3 > 0]}",{i % 2 + (i % 3) / 3},{["x", "x|y", ""][i % 3]}'
-            for i in range(101)]
+    # no text comes twice: of equal ones rounding alone says which has the higher score
+    words = [" ".join(["is", "a", "in", "it"][i >> k & 3] for k in (0, 2, 4, 6)) for i in range(101)]
+    rows = [f'"the {words[i]}",{i % 2 + (i % 3) / 3},{["x", "x|y", ""][i % 3]}' for i in range(101)]
     (folder / "rows.csv").write_text("text,number,tags\n" + "\n".join(rows) + "\n")
     (folder / "chat.jsonl").write_text("".join(
         json.dumps({"prompt": "abc" * (i % 4) + "ab"[i % 2], "response": "ab" * (i % 3) + "c"}) + "\n" for i in range(101)))
@@ -408,13 +409,13 @@ def test_finetuning_on_files(folder):
                   folder / "chat.jsonl", "--prompt", "prompt", "--response", "response", "--generate"]):
         first = None
         for ranks in (1, 2, 3):
-            job = Job(folder, ranks, [*kind, "--batch-size", 12 // ranks, "--dropout", 0, "--lr", "1e-3",
+            # at 1e-3 losses are thrown about from step to step, and rounding grows with them
+            job = Job(folder, ranks, [*kind, "--batch-size", 12 // ranks, "--dropout", 0, "--lr", "1e-4",
                                       "--log-jsonl", "log.jsonl", "--output", "model"])
             result, steps = job.result(), steps_of(job.folder / "log.jsonl")
             result.pop("train_seconds")
             first = first or (steps, result)
-            same_steps(first[0], steps, f"fine-tuning with {kind[-1]} on {ranks} ranks",
-                       2e-4)  # square errors grow small, and what rounding leaves of them does not
+            same_steps(first[0], steps, f"fine-tuning with {kind[-1]} on {ranks} ranks")
             close = result.keys() == first[1].keys() and all(
                 result[k] == first[1][k] or abs(float(result[k]) - float(first[1][k])) < 2e-4 for k in result)
             check(close and result["n"] == "10", f"the same score on {ranks} ranks: {first[1]} {result}")

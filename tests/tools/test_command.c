@@ -86,6 +86,8 @@ static void test_gpu_numbers(void **state)
                                         "ask --model . --question x --passage y",
                                         "generate gpt2 --pretrained . --prompt x",
                                         "inspect .",
+                                        "embed . --data x.csv --text text --output v.npy",
+                                        "predict . --data x.csv --text text --output p.jsonl",
                                         "plan gpt2 --config gpt2-base",
                                         "bench comm"};
     static const char *const wrong[] = {"cuda:",   "cuda:x", "cuda:-1",
