@@ -1,6 +1,7 @@
 /* Times the CPU kernels at BERT-base's sizes (8 sequences of 128 tokens) and at MiniLM's (ragged
  * sequences), each beside the floor measured in the same run: copying memory for what is bound by
- * memory, the library's sgemm for products and attention.
+ * memory, the library's sgemm for products and attention, the triad of bench/triad.h for products
+ * of few rows, of which the bytes of the weights count.
  *
  *     bench_kernels [name]      kernels whose name contains `name`; all without
  *
@@ -10,9 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bench/triad.h"
 #include "core/device/cpu/cpu_internal.h"
 
 enum { ROWS = 1024, DIM = 768, WIDE = 3072, CLASSES = 30522, HEADS = 12, PARAMETERS = 20 << 20 };
+
+typedef enum floor_kind { COPY, SGEMM, TRIAD } floor_kind;
+static const char *const floor_names[] = {"copy", "sgemm", "triad"};
 
 /* Memory all cases share, larger than the caches where a case wants that. */
 typedef struct bench {
@@ -22,7 +27,7 @@ typedef struct bench {
     float *small, *row_a, *row_b;
     int32_t *index;
     const char *only;
-    double copy_rate, gemm_rate; /* bytes and operations a second */
+    double floor[3]; /* bytes or operations a second */
 } bench;
 
 typedef void (*case_fn)(bench *b, const void *argument);
@@ -45,15 +50,14 @@ static double best_seconds(bench *b, case_fn run, const void *argument)
     return best;
 }
 
-/* One line: `work` is bytes moved, or operations if `products`. */
-static void measure(bench *b, const char *name, bool products, double work, case_fn run,
+/* One line: `work` is bytes moved, or operations beside sgemm. */
+static void measure(bench *b, const char *name, floor_kind floor, double work, case_fn run,
                     const void *argument)
 {
     if (b->only && !strstr(name, b->only)) return;
     double seconds = best_seconds(b, run, argument), rate = work / seconds;
-    double floor_rate = products ? b->gemm_rate : b->copy_rate;
     printf("%-34s %10.1f us %8.1f %-7s %5.0f %% of %s\n", name, seconds * 1e6, rate * 1e-9,
-           products ? "GFLOP/s" : "GB/s", 100 * rate / floor_rate, products ? "sgemm" : "copy");
+           floor == SGEMM ? "GFLOP/s" : "GB/s", 100 * rate / b->floor[floor], floor_names[floor]);
     fflush(stdout);
 }
 
@@ -70,11 +74,67 @@ static void run_copy(bench *b, const void *argument)
                PARAMETERS / 64 * sizeof(float));
 }
 
+static void run_triad(bench *b, const void *argument)
+{
+    (void)argument;
+    triad_plain(PARAMETERS / 2, (double *)b->e, (const double *)b->b, (const double *)b->c);
+}
+
 static void run_gemm(bench *b, const void *argument)
 {
     const mc_dtype *type = argument;
     b->k->gemm(b->d, false, true, ROWS, WIDE, DIM, 1, (mc_matrix){b->a, *type, DIM},
                (mc_matrix){b->b, *type, DIM}, 0, (mc_matrix){b->c, *type, WIDE});
+}
+
+/* ---- products of few rows -------------------------------------------------------------------- */
+
+typedef struct few_setup {
+    const char *name;
+    int64_t size; /* bytes of a weight */
+    mc_dtype dtype;
+    mc_weight_format format;
+} few_setup;
+
+static const few_setup few_setups[] = {{"f32", 4, MC_F32, MC_WEIGHTS_FLOAT},
+                                       {"bf16", 2, MC_BF16, MC_WEIGHTS_FLOAT},
+                                       {"f16", 2, MC_F16, MC_WEIGHTS_FLOAT},
+                                       {"int8", 1, MC_F32, MC_WEIGHTS_INT8},
+                                       {"fp8", 1, MC_F32, MC_WEIGHTS_FP8}};
+
+typedef struct few_case {
+    const few_setup *setup;
+    int64_t rows;
+} few_case;
+
+/* Weights of 80 MiB, which no cache keeps. */
+static void run_few(bench *b, const void *argument)
+{
+    const few_case *c = argument;
+    int64_t n = PARAMETERS * 4 / DIM / c->setup->size;
+    mc_matrix x = {b->a, c->setup->dtype, DIM}, y = {b->c, c->setup->dtype, n};
+    mc_matrix8 q = {.format = c->setup->format,
+                    .rows = n,
+                    .columns = DIM,
+                    .data = (uint8_t *)b->b,
+                    .scale = b->e};
+    if (c->setup->format)
+        b->k->linear_eight(b->d, c->rows, 1, x, q, (mc_matrix){0}, MC_ACTIVATION_NONE, y);
+    else
+        b->k->gemm(b->d, false, true, c->rows, n, DIM, 1, x,
+                   (mc_matrix){b->b, c->setup->dtype, DIM}, 0, y);
+}
+
+static void measure_few(bench *b)
+{
+    for (int64_t rows = 1; rows <= 4; rows *= 2)
+        for (size_t i = 0; i < sizeof few_setups / sizeof *few_setups; i++) {
+            char text[64];
+            few_case c = {&few_setups[i], rows};
+            snprintf(text, sizeof text, "rows %d by weights in %s", (int)rows, c.setup->name);
+            int64_t n = PARAMETERS * 4 / DIM / c.setup->size;
+            measure(b, text, TRIAD, (double)(n * DIM * c.setup->size), run_few, &c);
+        }
 }
 
 /* ---- elementwise and norms ------------------------------------------------------------------- */
@@ -238,7 +298,7 @@ static void measure_attention(bench *b, const char *name, const int32_t *length,
         s.dropout = mode & 2 ? 0.1f : 0;
         snprintf(text, sizeof text, "attention%s %s%s", s.backward ? " backward" : "", name,
                  mode & 2 ? ", dropout" : "");
-        measure(b, text, true, (s.backward ? 10 : 4) * squares * dim * HEADS, run_attention, &s);
+        measure(b, text, SGEMM, (s.backward ? 10 : 4) * squares * dim * HEADS, run_attention, &s);
     }
 }
 
@@ -252,9 +312,10 @@ static void measure_all(bench *b)
     const mc_dtype bf16 = MC_BF16, f16 = MC_F16, f32 = MC_F32;
     double wide = (double)ROWS * WIDE * 4, narrow = (double)ROWS * DIM * 4, flat = PARAMETERS * 4.0;
     double flops = 2.0 * ROWS * WIDE * DIM, logits = 128.0 * CLASSES * 4;
-    measure(b, "gemm f32", true, flops, run_gemm, &f32);
-    measure(b, "gemm bf16", true, flops, run_gemm, &bf16);
-    measure(b, "gemm f16", true, flops, run_gemm, &f16);
+    measure(b, "gemm f32", SGEMM, flops, run_gemm, &f32);
+    measure(b, "gemm bf16", SGEMM, flops, run_gemm, &bf16);
+    measure(b, "gemm f16", SGEMM, flops, run_gemm, &f16);
+    measure_few(b);
     int32_t even[8], ragged[16];
     for (int i = 0; i < 8; i++) even[i] = 128;
     for (int i = 0; i < 16; i++) ragged[i] = 60 + (i * 53) % 180;
@@ -262,25 +323,25 @@ static void measure_all(bench *b)
     for (int64_t i = 0; i < PARAMETERS; i++) b->a[i] = (float)((i * 7919) % 1000) * 1e-3f - 0.5f;
     measure_attention(b, "8x128, d 64", even, 8, 64);
     measure_attention(b, "ragged, d 32", ragged, 16, 32);
-    measure(b, "bias + relu", false, 3 * wide, run_bias, &relu);
-    measure(b, "bias + gelu", false, 3 * wide, run_bias, &gelu);
-    measure(b, "bias + gelu_new", false, 3 * wide, run_bias, &gelu_new);
-    measure(b, "gelu backward", false, 3 * wide, run_activation_backward, &gelu);
-    measure(b, "column_sums", false, wide, run_column_sums, NULL);
-    measure(b, "dropout", false, 2 * narrow, run_dropout, NULL);
-    measure(b, "residual_norm", false, 4 * narrow, run_norm, &none);
-    measure(b, "residual_norm, dropout", false, 4 * narrow, run_norm, &tenth);
-    measure(b, "residual_norm backward", false, 4 * narrow, run_norm_backward, &none);
-    measure(b, "residual_norm backward, dropout", false, 4 * narrow, run_norm_backward, &tenth);
-    measure(b, "embedding", false, 4 * narrow, run_embedding, NULL);
-    measure(b, "embedding backward", false, 3 * narrow, run_embedding_backward, NULL);
-    measure(b, "cross_entropy", false, logits, run_cross_entropy, NULL);
-    measure(b, "cross_entropy with gradient", false, 2 * logits, run_cross_entropy, b);
-    measure(b, "fill normal", false, flat / 8, run_fill, NULL);
-    measure(b, "gradient_stats", false, flat, run_stats, NULL);
-    measure(b, "f32 to bf16", false, 1.5 * flat, run_convert, &bf16);
-    measure(b, "f32 to f16", false, 1.5 * flat, run_convert, &f16);
-    measure(b, "adam", false, 7 * flat, run_adam, NULL);
+    measure(b, "bias + relu", COPY, 3 * wide, run_bias, &relu);
+    measure(b, "bias + gelu", COPY, 3 * wide, run_bias, &gelu);
+    measure(b, "bias + gelu_new", COPY, 3 * wide, run_bias, &gelu_new);
+    measure(b, "gelu backward", COPY, 3 * wide, run_activation_backward, &gelu);
+    measure(b, "column_sums", COPY, wide, run_column_sums, NULL);
+    measure(b, "dropout", COPY, 2 * narrow, run_dropout, NULL);
+    measure(b, "residual_norm", COPY, 4 * narrow, run_norm, &none);
+    measure(b, "residual_norm, dropout", COPY, 4 * narrow, run_norm, &tenth);
+    measure(b, "residual_norm backward", COPY, 4 * narrow, run_norm_backward, &none);
+    measure(b, "residual_norm backward, dropout", COPY, 4 * narrow, run_norm_backward, &tenth);
+    measure(b, "embedding", COPY, 4 * narrow, run_embedding, NULL);
+    measure(b, "embedding backward", COPY, 3 * narrow, run_embedding_backward, NULL);
+    measure(b, "cross_entropy", COPY, logits, run_cross_entropy, NULL);
+    measure(b, "cross_entropy with gradient", COPY, 2 * logits, run_cross_entropy, b);
+    measure(b, "fill normal", COPY, flat / 8, run_fill, NULL);
+    measure(b, "gradient_stats", COPY, flat, run_stats, NULL);
+    measure(b, "f32 to bf16", COPY, 1.5 * flat, run_convert, &bf16);
+    measure(b, "f32 to f16", COPY, 1.5 * flat, run_convert, &f16);
+    measure(b, "adam", COPY, 7 * flat, run_adam, NULL);
 }
 
 int main(int argc, char **argv)
@@ -301,11 +362,14 @@ int main(int argc, char **argv)
     for (int i = 0; i < ROWS; i++) b.index[i] = i * 31 % 1000;
     for (int i = 0; i < WIDE + 2 * ROWS; i++) b.small[i] = 1;
     const mc_dtype f32 = MC_F32;
-    b.copy_rate = 2.0 * PARAMETERS * sizeof(float) / best_seconds(&b, run_copy, NULL);
-    b.gemm_rate = 2.0 * ROWS * WIDE * DIM / best_seconds(&b, run_gemm, &f32);
+    b.floor[COPY] = 2.0 * PARAMETERS * sizeof(float) / best_seconds(&b, run_copy, NULL);
+    b.floor[SGEMM] = 2.0 * ROWS * WIDE * DIM / best_seconds(&b, run_gemm, &f32);
+    b.floor[TRIAD] = 12.0 * PARAMETERS / best_seconds(&b, run_triad, NULL);
     mc_cpu_device *cpu = (mc_cpu_device *)b.d;
-    printf("%s kernels, sgemm by %s, %d threads; copy %.1f GB/s, sgemm %.1f GFLOP/s\n", cpu->isa,
-           cpu->gemm, omp_get_max_threads(), b.copy_rate * 1e-9, b.gemm_rate * 1e-9);
+    printf("%s kernels, sgemm by %s, %d threads; copy %.1f GB/s, sgemm %.1f GFLOP/s, triad %.1f "
+           "GB/s\n",
+           cpu->isa, cpu->gemm, omp_get_max_threads(), b.floor[COPY] * 1e-9, b.floor[SGEMM] * 1e-9,
+           b.floor[TRIAD] * 1e-9);
     measure_all(&b);
     mc_device_close(b.d);
     mc_context_free(ctx);
