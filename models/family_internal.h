@@ -135,6 +135,7 @@ struct mc_model {
     mc_parameter *head_bias;          /* NULL: none */
     float head_scale;                 /* of the language model's logits, before the bias */
     mc_linear *token_head;            /* ModelCenter's cls_head; NULL: none */
+    mc_linear *score;                 /* Hugging Face's classifier of decoders; NULL: none */
     int32_t eos[MC_MODEL_MAX_EOS];    /* those that end a text */
     int eos_count;
     mc_generation_config generation;
@@ -258,6 +259,8 @@ mc_embedding *mc_declare_words(mc_model *m, float init_std);
 void mc_declare_lm_head(mc_model *m, const char *name, bool tied, bool bias, float init_std);
 /* ModelCenter's cls_head, where heads.token_labels asks for one. */
 void mc_declare_token_head(mc_model *m, bool bias, float init_std);
+/* Hugging Face's classifier of decoders, "score", where heads.labels asks for one. */
+void mc_declare_score(mc_model *m, float init_std);
 /* Runs the blocks on x and, unless it is NULL, the norm after them; keeps hidden states. */
 mc_tensor *mc_run_stack(mc_tape *t, mc_block_list *blocks, mc_tensor *x, mc_layernorm *norm,
                         const mc_call *call);
@@ -271,6 +274,8 @@ mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in, i
                             float dropout);
 /* The row of each sequence's last token. */
 mc_tensor *mc_last_tokens(mc_tape *t, mc_tensor *hidden);
+/* For `classify`: "score" of each sequence's last token. */
+mc_tensor *mc_score_last(mc_tape *t, mc_model *m, const mc_model_output *out);
 /* The length that position biases of this input are made for: rounded up, so that plans are few. */
 int64_t mc_position_limit(const mc_stack_input *in);
 /* Whether the file has a head matrix that differs from the words'. */

@@ -230,6 +230,13 @@ void mc_declare_token_head(mc_model *m, bool bias, float init_std)
                                       m->heads.token_labels, &options);
 }
 
+void mc_declare_score(mc_model *m, float init_std)
+{
+    mc_linear_options options = {.no_bias = true, .init_std = init_std};
+    if (m->heads.labels)
+        m->score = mc_linear_add(&m->module, "score", m->shape.dim, m->heads.labels, &options);
+}
+
 /* The virtual tokens' vectors, and behind them those of the input's words. */
 static mc_tensor *words_with_prompt(mc_tape *t, mc_model *m, const mc_stack_input *in)
 {
@@ -295,6 +302,12 @@ mc_tensor *mc_last_tokens(mc_tape *t, mc_tensor *hidden)
         return NULL;
     }
     return index ? mc_gather_rows(t, hidden, index, l->count) : NULL;
+}
+
+mc_tensor *mc_score_last(mc_tape *t, mc_model *m, const mc_model_output *out)
+{
+    mc_tensor *last = mc_last_tokens(t, out->last_hidden);
+    return last ? mc_linear_forward(t, m->score, last) : NULL;
 }
 
 int64_t mc_position_limit(const mc_stack_input *in)

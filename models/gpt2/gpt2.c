@@ -78,7 +78,6 @@ static bool finish(const mc_config_reader *r, void *config)
 typedef struct gpt2_parts {
     mc_embedding *positions;
     mc_layernorm *norm;
-    mc_linear *score; /* the classifier */
 } gpt2_parts;
 
 typedef struct gpt2_block {
@@ -143,10 +142,7 @@ static bool declare(mc_model *m, const mc_load_options *o)
     parts->norm = mc_layernorm_add(&m->module, "encoder.output_layernorm", c->dim, c->eps);
     mc_declare_lm_head(m, "output_projection", c->tied, false, std);
     mc_declare_token_head(m, true, mc_literal(c->init_std));
-    if (m->heads.labels)
-        parts->score = mc_linear_add(
-            &m->module, "score", c->dim, m->heads.labels,
-            &(mc_linear_options){.no_bias = true, .init_std = mc_literal(c->init_std)});
+    mc_declare_score(m, mc_literal(c->init_std));
     return parts->norm;
 }
 
@@ -170,13 +166,6 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
     mc_tensor *x =
         mc_run_embedding(t, m, in, 1, &positions, &in->positions, 1, c->embedding_dropout);
     return mc_run_stack(t, m->decoder, x, parts->norm, &in->call);
-}
-
-static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
-{
-    gpt2_parts *parts = m->parts;
-    mc_tensor *last = mc_last_tokens(t, out->last_hidden);
-    return last ? mc_linear_forward(t, parts->score, last) : NULL;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -259,7 +248,7 @@ const mc_family mc_family_gpt2 = {.name = "gpt2",
                                   .look = look,
                                   .declare = declare,
                                   .decode = decode,
-                                  .classify = classify,
+                                  .classify = mc_score_last,
                                   .set_dropout = set_dropout,
                                   .architecture = architecture};
 

@@ -1,5 +1,5 @@
-/* What fuzz targets of tokenizers share: the first byte is the kind of file, the rest its bytes or a
- * text. A program that includes this says how a tokenizer is opened and used. */
+/* What fuzz targets of tokenizers share: the first byte is the kind of file, the rest its bytes or
+ * a text. A program that includes this says how a tokenizer is opened and used. */
 #ifndef MC_TESTS_FUZZ_TOKENIZER_H
 #define MC_TESTS_FUZZ_TOKENIZER_H
 
