@@ -128,6 +128,13 @@ static void test_joining(void **state)
 
 /* ---- prompts in pieces ----------------------------------------------------------------------- */
 
+static void step_until(mc_generator *g, const int *count)
+{
+    while (!*count && mc_generator_step(g)) continue;
+    assert_good(g->ctx);
+    assert_true(*count > 0);
+}
+
 /* Tokens that one answer gets while another's prompt of 8 tokens is run. */
 static int tokens_beside_a_prompt(mc_model *model, int64_t piece, answer *late)
 {
@@ -138,10 +145,10 @@ static int tokens_beside_a_prompt(mc_model *model, int64_t piece, answer *late)
     mc_generator *g = mc_model_generator_open(
         model, &(mc_generator_options){.sequences = 2, .prompt_piece = piece});
     assert_true(mc_generator_add(g, ids, 3, &o, got, &early) > 0);
-    while (!early.count) assert_true(mc_generator_step(g));
+    step_until(g, &early.count);
     int before = early.count;
     assert_true(mc_generator_add(g, ids, MOST, &o, got, late) > 0);
-    while (!late->count) assert_true(mc_generator_step(g));
+    step_until(g, &late->count);
     int beside = early.count - before;
     while (mc_generator_step(g)) continue;
     assert_good(mc_model_module(model)->ctx);
