@@ -64,14 +64,6 @@ struct hopper_call {
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
-/* The same place in the shared memory of a block of the cluster. */
-__device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
-{
-    uint32_t there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
-    return there;
-}
-
 /* No order of memory is asked for: what it releases was read by matrix instructions that are over,
  * and a fence of the cluster costs more than the block's product. */
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier)
@@ -101,13 +93,6 @@ __device__ __forceinline__ void pass_turn_to(int consumer)
 __device__ __forceinline__ void sync_consumer(int consumer)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(3 + consumer) : "memory");
-}
-
-__device__ __forceinline__ int rank_in_cluster()
-{
-    int rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
 }
 
 __device__ __forceinline__ void sync_cluster()

@@ -50,6 +50,23 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/* ---- clusters of blocks ---------------------------------------------------------------------- */
+
+__device__ __forceinline__ int rank_in_cluster()
+{
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* The same place in the shared memory of a block of the cluster. */
+__device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
+{
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+    return there;
+}
+
 /* ---- the copy engine ------------------------------------------------------------------------- */
 
 /* A box of the matrix whose first element is (column, row); what lies outside of it reads as 0. */
@@ -185,6 +202,94 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next)
 {
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(next >> 4) << 16 |
            (address & 0x3ffff) >> 4;
+}
+
+/* Products of 64 rows and N columns over 16 terms, d (64 x N): set and add of two operands in
+ * shared memory that have a row for each row and column of d; add_weighted of one in registers and
+ * one in shared memory that has a row for each term. */
+template <class T, int N> struct products;
+
+#define MC_4(with) with(d[0]), with(d[1]), with(d[2]), with(d[3])
+#define MC_EIGHT(with, i)                                                                       \
+    with(d[i]), with(d[i + 1]), with(d[i + 2]), with(d[i + 3]), with(d[i + 4]), with(d[i + 5]), \
+        with(d[i + 6]), with(d[i + 7])
+#define MC_8(with) MC_EIGHT(with, 0)
+#define MC_16(with) MC_8(with), MC_EIGHT(with, 8)
+#define MC_32(with) MC_16(with), MC_EIGHT(with, 16), MC_EIGHT(with, 24)
+#define MC_40(with) MC_32(with), MC_EIGHT(with, 32)
+#define MC_64(with) MC_40(with), MC_EIGHT(with, 40), MC_EIGHT(with, 48), MC_EIGHT(with, 56)
+#define MC_SET(x) "=f"(x)
+#define MC_ADD(x) "+f"(x)
+#define MC_SUMS_4 "%0,%1,%2,%3"
+#define MC_SUMS_8 MC_SUMS_4 ",%4,%5,%6,%7"
+#define MC_SUMS_16 MC_SUMS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define MC_SUMS_32 MC_SUMS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define MC_SUMS_40 MC_SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define MC_SUMS_64                                                                             \
+    MC_SUMS_40 ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58," \
+               "%59,%60,%61,%62,%63"
+
+/* `i0` to `i4` are the numbers of the operands behind the sums. */
+#define MC_PRODUCTS(T, type, n, part, i0, i1, i2, i3, i4)                                       \
+    template <> struct products<T, n> {                                                         \
+        static __device__ __forceinline__ void set(float (&d)[part], uint64_t a, uint64_t b)    \
+        {                                                                                       \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
+                         " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 0, 1, 1, 0, 0;"            \
+                         : MC_##part(MC_ADD)                                                    \
+                         : "l"(a), "l"(b));                                                     \
+        }                                                                                       \
+        static __device__ __forceinline__ void add(float (&d)[part], uint64_t a, uint64_t b)    \
+        {                                                                                       \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
+                         " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 1, 1, 1, 0, 0;"            \
+                         : MC_##part(MC_ADD)                                                    \
+                         : "l"(a), "l"(b));                                                     \
+        }                                                                                       \
+        static __device__ __forceinline__ void add_weighted(float (&d)[part],                   \
+                                                            const uint32_t (&a)[4], uint64_t b) \
+        {                                                                                       \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
+                         " {" MC_SUMS_##part "}, {%" #i0 ",%" #i1 ",%" #i2 ",%" #i3 "}, %" #i4  \
+                                             ", 1, 1, 1, 1;"                                    \
+                         : MC_##part(MC_ADD)                                                    \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                 \
+        }                                                                                       \
+    };
+MC_PRODUCTS(__half, "f16", 8, 4, 4, 5, 6, 7, 8)
+MC_PRODUCTS(__half, "f16", 16, 8, 8, 9, 10, 11, 12)
+MC_PRODUCTS(__half, "f16", 32, 16, 16, 17, 18, 19, 20)
+MC_PRODUCTS(__half, "f16", 64, 32, 32, 33, 34, 35, 36)
+MC_PRODUCTS(__half, "f16", 80, 40, 40, 41, 42, 43, 44)
+MC_PRODUCTS(__half, "f16", 128, 64, 64, 65, 66, 67, 68)
+MC_PRODUCTS(__nv_bfloat16, "bf16", 8, 4, 4, 5, 6, 7, 8)
+MC_PRODUCTS(__nv_bfloat16, "bf16", 16, 8, 8, 9, 10, 11, 12)
+MC_PRODUCTS(__nv_bfloat16, "bf16", 32, 16, 16, 17, 18, 19, 20)
+MC_PRODUCTS(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36)
+MC_PRODUCTS(__nv_bfloat16, "bf16", 80, 40, 40, 41, 42, 43, 44)
+MC_PRODUCTS(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68)
+#undef MC_PRODUCTS
+#undef MC_SUMS_64
+#undef MC_SUMS_40
+#undef MC_SUMS_32
+#undef MC_SUMS_16
+#undef MC_SUMS_8
+#undef MC_SUMS_4
+#undef MC_SET
+#undef MC_ADD
+#undef MC_64
+#undef MC_40
+#undef MC_32
+#undef MC_16
+#undef MC_8
+#undef MC_EIGHT
+#undef MC_4
+
+/* From here on the compiler may read what matrix instructions wrote. */
+template <int COUNT> __device__ __forceinline__ void now_known(float (&d)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 template <class T> __device__ __forceinline__ uint32_t pack(float low, float high)
