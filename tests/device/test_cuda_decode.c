@@ -81,13 +81,16 @@ static void test_best(void **state)
 /* ---- linear layers of few rows --------------------------------------------------------------- */
 
 /* rows, terms, columns: one and several groups of rows, and all sizes of blocks; terms and columns
- * that fill no whole step or tile. The last ones are for GPUs with many multiprocessors. */
+ * that fill no whole step or tile. The last ones are for GPUs with many multiprocessors, and for
+ * all sizes of clusters that Hopper has. */
 static const int64_t few_shapes[][3] = {
-    {1, 64, 48},    {1, 40, 7},      {1, 2056, 20},  {3, 768, 100},   {8, 96, 1000},
-    {9, 1600, 64},  {16, 72, 50},    {17, 256, 40},  {32, 200, 250},  {32, 2048, 20},
-    {33, 96, 65},   {64, 320, 70},   {2, 64, 1700},  {12, 64, 1700},  {32, 64, 1700},
-    {1, 72, 40000}, {12, 64, 40000}, {32, 64, 5000}, {16, 2048, 500}, {1, 2056, 8300}};
-enum { FEW_SHAPES = sizeof few_shapes / sizeof *few_shapes, FEW_LARGE = 5 };
+    {1, 64, 48},     {1, 40, 7},      {1, 2056, 20},   {3, 768, 100},    {8, 96, 1000},
+    {9, 1600, 64},   {16, 72, 50},    {17, 256, 40},   {32, 200, 250},   {32, 2048, 20},
+    {33, 96, 65},    {64, 320, 70},   {2, 64, 1700},   {12, 64, 1700},   {32, 64, 1700},
+    {1, 72, 40000},  {12, 64, 40000}, {32, 64, 5000},  {16, 2048, 500},  {1, 2056, 8300},
+    {5, 1600, 1600}, {8, 768, 2305},  {13, 3072, 768}, {32, 1600, 4800}, {33, 776, 2301},
+    {64, 1600, 901}, {7, 72, 40001},  {6, 3072, 5501}};
+enum { FEW_SHAPES = sizeof few_shapes / sizeof *few_shapes, FEW_LARGE = 13 };
 
 static double activate(mc_activation activation, double x)
 {
@@ -146,9 +149,8 @@ static void run_few(const int64_t *shape, mc_dtype dtype, mc_activation activati
     free(expected);
 }
 
-static void test_few_rows(void **state)
+static void run_all_few(void)
 {
-    (void)state;
     const mc_dtype types[] = {MC_F16, MC_BF16};
     int activation = 0, shapes = FEW_SHAPES;
     if (getenv("MC_CUDA_SIMULATED")) {
@@ -160,6 +162,33 @@ static void test_few_rows(void **state)
             run_few(few_shapes[i], types[t], (mc_activation)activation);
 }
 
+static void test_few_rows(void **state)
+{
+    (void)state;
+    run_all_few();
+}
+
+/* The same by linear_few_hopper.cu, on a device of its own. */
+static void test_few_rows_hopper(void **state)
+{
+    (void)state;
+    mc_device *usual = gpu;
+    setenv("MC_CUDA_FEW_ROWS", "hopper", 1);
+    mc_context *owner = mc_init_distributed(&(mc_init_options){.seed = 1, .device = "cuda"});
+    unsetenv("MC_CUDA_FEW_ROWS");
+    if (mc_failed(owner)) {
+        bool absent = strstr(mc_error_message(owner), "MC_CUDA_FEW_ROWS=hopper: ");
+        printf("SKIPPED: %s\n", mc_error_message(owner));
+        mc_context_free(owner);
+        assert_true(absent);
+        skip();
+    }
+    gpu = owner->device;
+    run_all_few();
+    gpu = usual;
+    mc_context_free(owner);
+}
+
 /* ---------------------------------------------------------------------------------------------- */
 
 int main(void)
@@ -168,6 +197,7 @@ int main(void)
         cmocka_unit_test(test_choose),
         cmocka_unit_test(test_best),
         cmocka_unit_test(test_few_rows),
+        cmocka_unit_test(test_few_rows_hopper),
     };
     return RUN_ON_GPU(tests);
 }

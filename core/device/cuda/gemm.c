@@ -512,13 +512,17 @@ static void write_file(mc_cuda_device *cuda)
 
 static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
 {
-    int tuning, products;
+    int tuning, products, few_rows = 0;
     mc_status status =
         mc_cuda_choice(d, "MC_TUNING", (const char *const[3]){"quick", "sustained"}, &tuning);
     if (!status)
         status = mc_cuda_choice(d, "MC_CUDA_PRODUCTS", (const char *const[3]){"own", "cublas"},
                                 &products);
+    if (!status)
+        status = mc_cuda_choice(d, "MC_CUDA_FEW_ROWS", (const char *const[3]){"own", "hopper"},
+                                &few_rows);
     if (status) return status;
+    g->few_rows_hopper = few_rows == 2;
     g->sustained = tuning == 2;
     g->products = products == 1   ? MC_PRODUCTS_OWN
                   : products == 2 ? MC_PRODUCTS_CUBLAS
@@ -556,7 +560,11 @@ struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
         cuda->gemm = g;
         g->encode_map = find_encode_map(cuda);
         if (!cuda->deterministic) read_file(cuda);
-        return g;
+        if (g->encode_map || !g->few_rows_hopper) return g;
+        mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
+                     "MC_CUDA_FEW_ROWS=hopper: %s is not a Hopper, or there "
+                     "is no code for it in this build",
+                     cuda->gpu);
     }
     mc_cuda_gemm_free(d, g);
     return NULL;

@@ -164,18 +164,9 @@ extern "C" bool mc_few_rows_takes(const mc_own_product *p)
 
 extern "C" mc_status mc_few_rows_run(mc_device *d, const mc_own_product *p)
 {
-    call c = {(int)p->rows,
-              (int)p->terms,
-              (int)p->columns,
-              p->alpha,
-              (const char *)p->x.data,
-              (const char *)p->weight.data,
-              p->rows > 1 ? p->x.stride * 2 : 0,
-              p->weight.stride * 2,
-              mc_view_of(p->bias, 1, 1),
-              mc_view_of(p->pre, 2, 1),
-              mc_view_of(p->y, 2, 1),
-              p->activation};
+    mc_status status;
+    if (mc_some_rows_run(d, p, &status)) return status;
+    const call c = mc_few_call_of(p);
     if (p->y.dtype == MC_BF16) return launch_rows<__nv_bfloat16>(d, c);
     return launch_rows<__half>(d, c);
 }

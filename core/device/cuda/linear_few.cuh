@@ -15,6 +15,22 @@ struct mc_few_call {
     mc_activation activation;
 };
 
+static inline mc_few_call mc_few_call_of(const mc_own_product *p)
+{
+    return {(int)p->rows,
+            (int)p->terms,
+            (int)p->columns,
+            p->alpha,
+            (const char *)p->x.data,
+            (const char *)p->weight.data,
+            p->rows > 1 ? p->x.stride * 2 : 0,
+            p->weight.stride * 2,
+            mc_view_of(p->bias, 1, 1),
+            mc_view_of(p->pre, 2, 1),
+            mc_view_of(p->y, 2, 1),
+            p->activation};
+}
+
 /* c (16, 8) += a (16, 16) b (16, 8), as PTX spreads them over the lanes. */
 template <class T>
 __device__ __forceinline__ void mc_few_multiply(float (&c)[4], uint32_t a0, uint32_t a1,

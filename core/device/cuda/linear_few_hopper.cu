@@ -1,0 +1,484 @@
+/* Linear layers of 5 to 64 rows in f16 or bf16 on Hopper: what takes time is reading the weight.
+ *
+ * A cluster of blocks computes a tile of the result: all rows, up to 256 columns. Its blocks divide
+ * the terms, so that each reads its own part of the weight and of x: the more of them, the wider
+ * the tiles and the less often x is read. The copy engine brings 64 terms at a time into a ring in
+ * shared memory; the weight's first ones are under way before the block waits for the kernels in
+ * front (mc_wait_for_earlier), which don't write weights. Matrix instructions multiply 64 rows of
+ * the weight by all of x, whatever lies in shared memory behind their last. In the end each block
+ * adds up the sums that all of the cluster have of its share of the rows, in their order.
+ *
+ * A ring takes less than half of the shared memory: the blocks of the next product begin to fill
+ * theirs beside it. */
+#include "core/device/cuda/hopper.cuh"
+#include "core/device/cuda/linear_few.cuh"
+
+using namespace hopper;
+
+namespace
+{
+
+enum {
+    TERMS = 64, /* of a stage: 128 bytes a row */
+    STEP = 16,  /* terms of a matrix instruction */
+    GROUP = 64, /* columns of one */
+    GROUPS = 2, /* of four warps, which multiply; they take turns with a tile's 64 columns */
+    MULTIPLIERS = GROUPS * 128, /* threads; a warp more loads */
+    GROUP_BYTES = GROUP * 128,  /* of a stage */
+    MOST_STAGES = 16,
+    LEAST_STAGES = 3,
+    MOST_WIDTH = 256,
+    MOST_SHIFT = 3,        /* 8 blocks in a cluster */
+    ALL_BYTES = 112 << 10, /* of shared memory: half of what there is */
+    LARGE = 32 << 20,      /* bytes of a weight from which on a block has all of it */
+    SMALL = 2 << 20,       /* under which linear_few.cu is faster with */
+    GROUP_OF_ROWS = 8,     /* or fewer rows */
+    LEAST_ROWS = 5,
+};
+
+struct rows_call {
+    mc_few_call f;
+    int shift, clusters;           /* clusters of 2^shift blocks */
+    int width, tiles;              /* columns of a tile, an even number; tiles of the result */
+    int pairs, share;              /* of rows: all, and those that a block ends */
+    uint32_t per_share;            /* 2^16 / share, rounded up */
+    int steps;                     /* of 16 terms */
+    bool whole;                    /* y and pre take two neighbours at once */
+    mc_divider per_row;            /* by half the width */
+    int stages, stage_bytes, x_at; /* in a stage the weight comes first */
+    int sums_at, bias_at, barriers_at;
+};
+
+__device__ __forceinline__ void arrive_in_cluster()
+{
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_in_cluster()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+/* Two numbers go to shared memory of a block of the cluster, whose barrier is told of 8 bytes. */
+__device__ __forceinline__ void send_pair(uint32_t to, uint32_t barrier, float a, float b)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+                 "[%0], {%2, %3}, [%1];" ::"r"(to),
+                 "r"(barrier), "f"(a), "f"(b)
+                 : "memory");
+}
+
+/* Where a block is. */
+struct place {
+    uint32_t shared, full, empty, arrived;
+    int rank, cluster;
+    int first, end; /* terms */
+    int pairs;      /* of rows that it ends */
+};
+
+__device__ __forceinline__ place place_of(const rows_call &c, const char *memory)
+{
+    place p;
+    p.shared = shared_address(memory);
+    p.full = p.shared + c.barriers_at;
+    p.empty = p.full + c.stages * 8;
+    p.arrived = p.empty + c.stages * 8;
+    p.rank = blockIdx.x & ((1 << c.shift) - 1);
+    p.cluster = blockIdx.x >> c.shift;
+    p.first = (p.rank * c.steps >> c.shift) * STEP;
+    p.end = ((p.rank + 1) * c.steps >> c.shift) * STEP;
+    p.pairs = max(0, min(c.share, c.pairs - p.rank * c.share));
+    return p;
+}
+
+/* Which box of the weight is next: its first term and row. Of x the same terms. (No division: one
+ * thread has nothing to hide it behind.) */
+struct box_place {
+    int term, row;
+
+    __device__ __forceinline__ void advance(const place &p, int rows)
+    {
+        term += TERMS;
+        if (term < p.end) return;
+        term = p.first;
+        row += rows;
+    }
+};
+
+/* The one thread that asks for all that the block multiplies. */
+template <int ROWS>
+__device__ __forceinline__ void load_all(const rows_call &c, const place &p, const CUtensorMap *x,
+                                         const CUtensorMap *weight)
+{
+    const int bytes = (c.width + ROWS) * 128, rows = c.clusters * c.width;
+    box_place at = {p.first, p.cluster * c.width}, x_at = at;
+    uint32_t full = p.full, to = p.shared;
+    int early = 0;
+    for (; early < c.stages && at.row < c.f.out; early++) {
+        barrier_expect(full, bytes);
+        load_box(weight, to, full, at.term, at.row);
+        at.advance(p, rows);
+        full += 8, to += c.stage_bytes;
+    }
+    mc_wait_for_earlier();
+    full = p.full, to = p.shared + c.x_at;
+    for (int i = 0; i < early; i++) {
+        load_box(x, to, full, x_at.term, 0);
+        x_at.advance(p, rows);
+        full += 8, to += c.stage_bytes;
+    }
+    uint32_t parity = 1;
+    for (int stage = c.stages; at.row < c.f.out; stage++) {
+        if (stage == c.stages) stage = 0, parity ^= 1, full = p.full, to = p.shared;
+        barrier_wait(p.empty + stage * 8, parity);
+        barrier_expect(full, bytes);
+        load_box(weight, to, full, at.term, at.row);
+        load_box(x, to + c.x_at, full, at.term, 0);
+        at.advance(p, rows);
+        full += 8, to += c.stage_bytes;
+    }
+}
+
+/* Which stage is next, and the parity of its phase. */
+struct stage_place {
+    int stage;
+    uint32_t parity;
+
+    __device__ __forceinline__ void advance(int stages)
+    {
+        if (++stage < stages) return;
+        stage = 0;
+        parity ^= 1;
+    }
+};
+
+/* sums = weight x^T over the block's terms, of a group's 64 columns of a tile and, with PARTS of 2,
+ * of 64 more behind those of the other group. */
+template <class T, int ROWS, int PARTS>
+__device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p, int group,
+                                              stage_place *at, float (&sums)[PARTS][ROWS / 2])
+{
+    const uint64_t first = descriptor(p.shared, 0), own = group * (GROUP_BYTES >> 4);
+    const bool idle = group * GROUP >= c.width;
+    uint32_t before = 0;
+#pragma unroll
+    for (int k = 0; k < PARTS; k++)
+#pragma unroll
+        for (int i = 0; i < ROWS / 2; i++) sums[k][i] = 0.0f;
+    for (int left = (p.end - p.first) / STEP; left > 0; left -= TERMS / STEP) {
+        const uint64_t stage = first + at->stage * (c.stage_bytes >> 4);
+        uint64_t weight = stage + own, x = stage + (c.x_at >> 4);
+        barrier_wait(p.full + at->stage * 8, at->parity);
+        begin_multiplying();
+        const int count = idle ? 0 : min(left, TERMS / STEP);
+        for (int i = 0; i < count; i++) {
+#pragma unroll
+            for (int k = 0; k < PARTS; k++)
+                products<T, ROWS>::add(sums[k], weight + k * (GROUPS * GROUP_BYTES >> 4), x);
+            x += STEP * 2 >> 4;
+            weight += STEP * 2 >> 4;
+        }
+        end_multiplying();
+        if (before) {
+            wait_for_products<1>();
+            if (threadIdx.x % 32 == 0) barrier_arrive(before);
+        }
+        before = p.empty + at->stage * 8;
+        at->advance(c.stages);
+    }
+    wait_for_products<0>();
+    if (threadIdx.x % 32 == 0) barrier_arrive(before);
+#pragma unroll
+    for (int k = 0; k < PARTS; k++) now_known(sums[k]);
+}
+
+/* A block's sums go to the blocks that end their rows. There they lie as (blocks, pairs of rows,
+ * columns, 2). */
+template <int ROWS, int PARTS>
+__device__ __forceinline__ void send_sums(const rows_call &c, const place &p, int group,
+                                          const float (&sums)[PARTS][ROWS / 2])
+{
+    const int lane = threadIdx.x % 32;
+    const int column = group * GROUP + threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < ROWS / 8; i++) {
+        const int pair = i * 4 + lane % 4;
+        if (pair >= c.pairs) continue;
+        const int owner = pair * c.per_share >> 16,
+                  line = p.rank * c.share + pair - owner * c.share;
+        const uint32_t barrier = address_in(p.arrived, owner);
+        const uint32_t to = address_in(p.shared + c.sums_at, owner) + (line * c.width + column) * 8;
+#pragma unroll
+        for (int k = 0; k < PARTS; k++) {
+            const int more = k * GROUPS * GROUP;
+            const float *v = &sums[k][i * 4];
+            if (column + more < c.width) send_pair(to + more * 8, barrier, v[0], v[1]);
+            if (column + more + 8 < c.width) send_pair(to + (more + 8) * 8, barrier, v[2], v[3]);
+        }
+    }
+}
+
+/* Two neighbours of a row become what mc_few_store stores of each. */
+template <class T>
+__device__ __forceinline__ void store_both(const mc_few_call &f, int row, int column, float a,
+                                           float b, float2 bias)
+{
+    const uint32_t sum = pack<T>(fmaf(a, f.alpha, bias.x), fmaf(b, f.alpha, bias.y));
+    const float2 v = unpack<T>(sum);
+    if (f.pre.data) *(uint32_t *)(f.pre.data + (row * f.pre.stride + column) * 2) = sum;
+    *(uint32_t *)(f.y.data + (row * f.y.stride + column) * 2) =
+        f.activation == MC_ACTIVATION_NONE
+            ? sum
+            : pack<T>(mc_few_activated(f.activation, v.x), mc_few_activated(f.activation, v.y));
+}
+
+/* The block's rows of a tile whose first column is `first`. */
+template <class T>
+__device__ __forceinline__ void end_tile(const rows_call &c, const place &p, int first,
+                                         const float *sums, const float *bias)
+{
+    const int half = c.width / 2, count = p.pairs * half, stride = c.share * c.width * 2;
+    for (int i = threadIdx.x; i < count; i += MULTIPLIERS) {
+        const int pair = (int)mc_divide(i, c.per_row), column = (i - pair * half) * 2;
+        const float *from = sums + (pair * c.width + column) * 2;
+        float4 sum = *(const float4 *)from;
+        for (int k = 1; k < 1 << c.shift; k++) {
+            const float4 other = *(const float4 *)(from + k * stride);
+            sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+        }
+        const float2 b = *(const float2 *)(bias + column);
+        const int row = (p.rank * c.share + pair) * 2, at = first + column;
+        if (c.whole && at + 1 < c.f.out) {
+            store_both<T>(c.f, row, at, sum.x, sum.z, b);
+            if (row + 1 < c.f.rows) store_both<T>(c.f, row + 1, at, sum.y, sum.w, b);
+            continue;
+        }
+        for (int k = 0; k < 2 && at + k < c.f.out; k++) {
+            mc_few_store<T>(c.f, row, at + k, k ? sum.z : sum.x, k ? b.y : b.x);
+            if (row + 1 < c.f.rows)
+                mc_few_store<T>(c.f, row + 1, at + k, k ? sum.w : sum.y, k ? b.y : b.x);
+        }
+    }
+}
+
+__device__ __forceinline__ void sync_multipliers()
+{
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
+template <class T, int ROWS, int PARTS>
+__device__ __forceinline__ void multiply_all(const rows_call &c, const place &p, int group,
+                                             char *memory)
+{
+    const float *sums = (const float *)(memory + c.sums_at);
+    float *bias = (float *)(memory + c.bias_at);
+    stage_place at = {0, 0};
+    uint32_t parity = 0;
+    for (int tile = p.cluster; tile < c.tiles; tile += c.clusters) {
+        const int first = tile * c.width, own = threadIdx.x;
+        if (own < c.width) bias[own] = first + own < c.f.out ? mc_few_bias(c.f, first + own) : 0.0f;
+        if (own == 0) barrier_expect(p.arrived, (p.pairs * c.width * 8) << c.shift);
+        if (tile == p.cluster) mc_wait_for_earlier();
+        float v[PARTS][ROWS / 2];
+        multiply_tile<T, ROWS, PARTS>(c, p, group, &at, v);
+        if (tile == p.cluster) wait_in_cluster();
+        send_sums<ROWS, PARTS>(c, p, group, v);
+        sync_multipliers(); /* for bias */
+        barrier_wait(p.arrived, parity);
+        parity ^= 1;
+        end_tile<T>(c, p, first, sums, bias);
+        if (tile + c.clusters < c.tiles) sync_multipliers(); /* sums are written again */
+    }
+}
+
+template <class T, int ROWS, int PARTS>
+__global__ void __launch_bounds__(MULTIPLIERS + 32)
+    some_rows(const __grid_constant__ rows_call c, const __grid_constant__ CUtensorMap x,
+              const __grid_constant__ CUtensorMap weight)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) char dynamic[];
+    const place p = place_of(c, dynamic);
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
+    mc_let_next_begin();
+    const int lane = threadIdx.x % 32;
+    if (warp == MULTIPLIERS / 32) {
+        if (p.shared % 1024) __trap(); /* swizzling counts from there */
+        if (lane < c.stages) {
+            barrier_init(p.full + lane * 8, 1);
+            barrier_init(p.empty + lane * 8, MULTIPLIERS / 32);
+        }
+        if (lane == 0) barrier_init(p.arrived, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    arrive_in_cluster();
+    if (warp < MULTIPLIERS / 32) {
+        multiply_all<T, ROWS, PARTS>(c, p, warp / 4, dynamic);
+    } else {
+        if (lane == 0) load_all<ROWS>(c, p, &x, &weight);
+        __syncwarp();
+        wait_in_cluster();
+    }
+#else
+    __trap(); /* mc_some_rows_run asks for it on Hopper alone */
+#endif
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+typedef void (*kernel_fn)(rows_call, CUtensorMap, CUtensorMap);
+
+template <class T, int ROWS> kernel_fn kernel_of(int width)
+{
+    return width <= GROUPS * GROUP ? some_rows<T, ROWS, 1> : some_rows<T, ROWS, 2>;
+}
+
+template <class T> kernel_fn kernel_for(int rows, int width)
+{
+    return rows <= 8    ? kernel_of<T, 8>(width)
+           : rows <= 16 ? kernel_of<T, 16>(width)
+           : rows <= 32 ? kernel_of<T, 32>(width)
+                        : kernel_of<T, 64>(width);
+}
+
+int rounded(int64_t n, int to) { return (int)((n + to - 1) / to * to); }
+
+/* Rows of x in shared memory. */
+int box_rows(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
+
+/* Divides a block's shared memory, of which it needs *bytes; false: too little for the width. */
+bool lay_out(rows_call *c, int64_t most, int *bytes)
+{
+    const int box = box_rows(c->f.rows), barriers = (2 * MOST_STAGES + 1) * 8;
+    const int sums = rounded((c->share * c->width * 8) << c->shift, 16);
+    const int bias = rounded(c->width * (int)sizeof(float), 16);
+    const int64_t each =
+        mc_ceil_div(c->steps, (TERMS / STEP) << c->shift) + 1; /* stages of a tile */
+    c->x_at = rounded(c->width * 128, 1024);
+    c->stage_bytes = c->x_at + rounded(box * 128, 1024);
+    const int64_t room = (most - sums - bias - barriers) / c->stage_bytes;
+    c->stages = (int)mc_least(room, mc_least(each, MOST_STAGES));
+    c->sums_at = c->stages * c->stage_bytes;
+    c->bias_at = c->sums_at + sums;
+    c->barriers_at = c->bias_at + bias;
+    /* matrix instructions read whole groups */
+    const int parts = c->width <= GROUPS * GROUP ? 1 : 2;
+    const int read = (c->stages - 1) * c->stage_bytes + parts * GROUPS * GROUP_BYTES;
+    *bytes = (int)mc_most(c->barriers_at + barriers, read);
+    return room >= mc_least(each, LEAST_STAGES);
+}
+
+/* How many clusters of 2^shift blocks run at once, one block on a multiprocessor. */
+int clusters_of(mc_device *d, int shift)
+{
+    int *known = &mc_cuda_of(d)->gemm->clusters[shift];
+    if (*known) return *known;
+    const int bytes = (int)mc_shared_limit(d);
+    auto kernel = some_rows<__nv_bfloat16, 8, 1>;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = 1u << shift;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = 1u << shift;
+    config.blockDim = MULTIPLIERS + 32;
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    mc_allow_shared(kernel, (size_t)bytes);
+    if (cudaOccupancyMaxActiveClusters(known, kernel, &config)) *known = 0;
+    return *known;
+}
+
+/* The call as clusters of 2^shift blocks make it; false: they do not. */
+bool divide(mc_device *d, rows_call *c, int shift, int64_t most, int *bytes)
+{
+    const int clusters = clusters_of(d, shift);
+    if (clusters == 0 || c->steps < (TERMS / STEP) << shift) return false;
+    c->shift = shift;
+    c->pairs = (c->f.rows + 1) / 2;
+    c->share = (int)mc_ceil_div(c->pairs, 1 << shift);
+    c->per_share = (uint32_t)mc_ceil_div(1 << 16, c->share);
+    for (int64_t rounds = 1; rounds == 1 || shift == 0; rounds++) {
+        c->width = rounded(mc_ceil_div(c->f.out, clusters * rounds), 2);
+        c->per_row = mc_divider_of(c->width / 2);
+        c->tiles = (int)mc_ceil_div(c->f.out, c->width);
+        c->clusters = (int)mc_least(clusters, c->tiles);
+        if (c->width <= MOST_WIDTH && lay_out(c, most, bytes)) return true;
+    }
+    return false;
+}
+
+/* About what a call takes: bytes that a block reads, and with each doubling of a cluster as much as
+ * was measured on an H200 for sums to be exchanged and multiprocessors without a cluster. */
+int64_t cost_of(const rows_call &c)
+{
+    int64_t rounds = mc_ceil_div(c.tiles, c.clusters);
+    int64_t bytes =
+        rounds * (c.width + box_rows(c.f.rows)) * (mc_ceil_div(c.steps, 1 << c.shift) * STEP * 2);
+    return bytes + c.shift * (bytes * 6 / 100 + (8 << 10));
+}
+
+bool choose(mc_device *d, const mc_own_product *p, rows_call *best, int *bytes)
+{
+    rows_call c = {};
+    c.f = mc_few_call_of(p);
+    c.steps = (int)mc_ceil_div(c.f.in, STEP);
+    c.whole = mc_is(c.f.y.data, 4) && c.f.y.stride % 2 == 0 &&
+              (!c.f.pre.data || (mc_is(c.f.pre.data, 4) && c.f.pre.stride % 2 == 0));
+    const int64_t limit = mc_shared_limit(d), weight = p->columns * p->terms * 2;
+    const int64_t most = weight >= LARGE ? limit : (int64_t)ALL_BYTES;
+    bool found = false;
+    for (int shift = 0; shift <= MOST_SHIFT; shift++) {
+        int needed;
+        if (!divide(d, &c, shift, most, &needed)) continue;
+        if (found && cost_of(c) >= cost_of(*best)) continue;
+        *best = c;
+        *bytes = needed;
+        found = true;
+    }
+    return found;
+}
+
+mc_status launch(mc_device *d, const mc_own_product *p, const rows_call &c, int bytes)
+{
+    CUtensorMap maps[2];
+    encode_fn encode = (encode_fn)mc_cuda_of(d)->gemm->encode_map;
+    CUresult result =
+        describe(encode, p->x, p->rows, p->terms, (unsigned)box_rows(c.f.rows), &maps[0]);
+    if (!result)
+        result = describe(encode, p->weight, p->columns, p->terms, (unsigned)c.width, &maps[1]);
+    if (result)
+        return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
+    kernel_fn kernel = p->y.dtype == MC_BF16 ? kernel_for<__nv_bfloat16>(c.f.rows, c.width)
+                                             : kernel_for<__half>(c.f.rows, c.width);
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = 1u << c.shift;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = (unsigned)c.clusters << c.shift;
+    config.blockDim = MULTIPLIERS + 32;
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = mc_cuda_of(d)->stream;
+    config.attrs = attributes;
+    config.numAttrs = d->chained ? 2 : 1;
+    mc_allow_shared(kernel, (size_t)bytes);
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, c, maps[0], maps[1]);
+    return mc_cuda_check(d, error, "linear of some rows");
+}
+
+} // namespace
+
+extern "C" bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status)
+{
+    rows_call c;
+    int bytes;
+    const bool small = p->rows <= GROUP_OF_ROWS && p->columns * p->terms * 2 < SMALL;
+    if (p->rows < LEAST_ROWS || small || !mc_cuda_of(d)->gemm->few_rows_hopper) return false;
+    if (!choose(d, p, &c, &bytes)) return false;
+    *status = launch(d, p, c, bytes);
+    return true;
+}
