@@ -536,6 +536,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr name, int dev
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)USUAL_SHARED; break;
     case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
     case cudaDevAttrMemoryPoolSupportedHandleTypes: *value = 0; break;
+    case cudaDevAttrCooperativeLaunch: *value = 0; break; /* blocks run one after another */
     default: fail("cudaDeviceGetAttribute: attribute %d is not simulated", (int)name);
     }
     return cudaSuccess;

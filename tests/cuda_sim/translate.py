@@ -21,6 +21,9 @@ INSTRUCTIONS = {
     "griddepcontrol.wait;": "(void)0",
     "ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];":
         "mc_sim_load_16({0}, {1}, {2}, {3}, {4})",
+    "ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];":
+        "mc_sim_load_16({0}, {1}, {2}, {3}, {4})",
+    "st.relaxed.gpu.global.u32 [%0], %1;": "*(uint32_t *)({0}) = {1}",
     "prefetch.global.L2 [%0];": "((void)({0}))",
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
     "{%0, %1, %2, %3};":

@@ -14,12 +14,12 @@ extern "C" {
 
 enum {
     MC_CHAIN_ROWS = 4,       /* of a step, at most */
-    MC_CHAIN_MOST = 384,     /* steps of a list: with its shapes it is an argument of a kernel */
+    MC_CHAIN_MOST = 360,     /* steps of a list: with its shapes it is an argument of a kernel */
     MC_CHAIN_SHAPES = 4,     /* of attention, in a list */
     MC_CHAIN_WIDEST = 16384, /* columns that steps hand to each other */
     MC_CHAIN_SLOTS = 8,      /* see chain.cu */
     /* of mc_cuda_device.chain: device memory, zeros at first */
-    MC_CHAIN_MEMORY = (MC_CHAIN_SLOTS * MC_CHAIN_ROWS * MC_CHAIN_WIDEST + 1024) * 4,
+    MC_CHAIN_MEMORY = ((MC_CHAIN_SLOTS + 1) * MC_CHAIN_ROWS * MC_CHAIN_WIDEST + 1024) * 4,
 };
 
 typedef enum mc_chain_kind {
@@ -85,10 +85,12 @@ typedef struct mc_chain_attention {
 typedef struct mc_chain_step {
     uint8_t kind, rows, dtype, format, activation; /* format: mc_weight_format */
     /* planned by mc_chain_run */
-    uint8_t barrier; /* the grid waits for all steps before this one */
-    int8_t publish;  /* the slot of the exchange that the result goes to; -1: none */
-    uint8_t skip;    /* another step does it */
-    int16_t from[3]; /* where inputs come from: a step that publishes them, or see chain.cu */
+    uint8_t barrier;   /* the grid waits for all steps before this one */
+    int8_t publish;    /* the slot of the exchange that the result goes to; -1: none */
+    uint8_t skip;      /* another step does it */
+    int16_t from[3];   /* where inputs come from: a step that publishes them, or see chain.cu */
+    uint16_t words[3]; /* and where that is: slot * 4096 + the first column / 4 */
+    uint8_t chunks, chunk_16; /* of a weight's row: how many, and their bytes / 16 - 1 */
     union {
         mc_chain_linear linear;
         mc_chain_norm norm;

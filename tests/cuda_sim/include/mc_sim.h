@@ -52,7 +52,7 @@ void launch(const char *name, void (*kernel)(P...), const config &c,
             typename as_it_is<P>::type... arguments)
 {
     std::tuple<P...> values(arguments...);
-    static_assert(sizeof values <= 4096, "a kernel has at most 4 KB of arguments");
+    static_assert(sizeof values <= 32764, "a kernel has at most 32,764 bytes of arguments");
     const void *key = (const void *)kernel;
     if (!check_launch(key, c)) return;
     config copy = c;

@@ -1,0 +1,41 @@
+/* Between chain_plan.c, which says where steps get what they read, and chain.cu, which
+ * runs them. */
+#ifndef MC_DEVICE_CUDA_CHAIN_PLAN_INTERNAL_H
+#define MC_DEVICE_CUDA_CHAIN_PLAN_INTERNAL_H
+
+#include "core/device/cuda/chain_internal.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* mc_chain_step.from of an input that no step publishes. */
+enum { MC_CHAIN_IN_MEMORY = -1, MC_CHAIN_RESIDENT = -2 };
+
+enum {
+    MC_CHAIN_THREADS = 480, /* of a block, that compute */
+    MC_CHAIN_KEYS = 2,      /* that a thread has under way */
+    MC_CHAIN_PARTS = 4,     /* of a (sequence, head)'s keys */
+    MC_CHAIN_SLOT_WORDS = MC_CHAIN_ROWS * MC_CHAIN_WIDEST,
+};
+
+/* Words of a part of attention, which lie in the slot behind the others: head_dim numbers, the
+ * largest score, the sum of weights, two words each. */
+MC_ANYWHERE int mc_chain_part_words(int head_dim) { return 2 * head_dim + 4; }
+
+/* Fills in what is planned of the list's steps, for so many blocks. `together`: one launch runs all
+ * of them; otherwise steps that wait for others are in launches of their own. */
+void mc_chain_plan(mc_chain_list *list, int blocks, bool together);
+
+/* Divides rows of weights into chunks of at most so many bytes, up to 4096. */
+void mc_chain_divide(mc_chain_list *list, int slot_bytes);
+
+/* The end of the launch that begins with step `first`. */
+int mc_chain_range(const mc_chain_list *list, int first, bool together);
+
+/* chain.cu: launches a list that was planned. */
+mc_status mc_chain_launch(mc_device *d, const mc_chain_list *list, bool together);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
