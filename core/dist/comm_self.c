@@ -16,7 +16,7 @@ static mc_status copy_on_gpu(mc_comm *c, void *dst, const void *src, size_t byte
 {
     const self_state *s = c->state;
     mc_device *d = c->ctx->device;
-    cudaStream_t stream = s->stream ? s->stream : mc_cuda_of(d)->stream;
+    cudaStream_t stream = s->stream ? s->stream : d->stream(d);
     cudaError_t error = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
     if (mc_cuda_check(d, error, "a copy") == MC_OK) return MC_OK;
     return mc_fail(c->ctx, MC_ERR_DEVICE, "communicator of one rank: %s", d->failure);
@@ -89,7 +89,7 @@ static mc_status self_drain(mc_comm *c)
     const self_state *s = c->state;
     mc_device *d = c->ctx->device;
     if (d->is_host) return MC_OK;
-    cudaStream_t stream = s->stream ? s->stream : mc_cuda_of(d)->stream;
+    cudaStream_t stream = s->stream ? s->stream : d->stream(d);
     if (mc_cuda_check(d, cudaStreamSynchronize(stream), "waiting for the GPU"))
         return mc_fail(c->ctx, MC_ERR_DEVICE, "barrier: %s", d->failure);
 #endif

@@ -10,6 +10,7 @@
 #include "core/device/cuda/libraries_internal.h"
 #include "core/device/cuda/open_internal.h"
 #include "core/device/cuda/planning_internal.h"
+#include "core/device/cuda/put_off_internal.h"
 #include <nvtx3/nvToolsExt.h>
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -97,7 +98,7 @@ static void *cuda_alloc(mc_device *d, size_t bytes)
 static void cuda_free(mc_device *d, void *data, size_t bytes)
 {
     mc_cuda_device *c = mc_cuda_of(d);
-    if (!data) return;
+    if (!data || mc_cuda_put_off_free(d, data, bytes)) return;
     if (c->direct) {
         cudaFree(data);
         c->pool_memory.in_use -= bytes;
@@ -156,6 +157,7 @@ static void cuda_copy_in(mc_device *d, void *device, const void *host, size_t by
 {
     mc_cuda_device *c = mc_cuda_of(d);
     if (!bytes) return;
+    mc_cuda_catch_up_later(d);
     if (d->recording)
         c->upload_lost |= upload_recorded(c, device, host, bytes) != MC_OK;
     else
@@ -178,6 +180,7 @@ static bool cuda_copy_out(mc_device *d, void *host, const void *device, size_t b
         return false;
     }
     d->waits++;
+    if (mc_cuda_catch_up(d)) return false;
     cudaError_t error = cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, c->stream);
     if (!error) error = cudaStreamSynchronize(c->stream);
     return mc_cuda_check(d, error, "a download") == MC_OK && is_reliable(d);
@@ -187,6 +190,7 @@ static uint64_t cuda_copy_out_later(mc_device *d, void *host, const void *device
 {
     mc_cuda_device *c = mc_cuda_of(d);
     uint64_t ticket = ++c->tickets;
+    mc_cuda_catch_up_later(d);
     cudaError_t error = cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, c->stream);
     if (!error) error = cudaEventRecord(c->done[ticket % MC_CUDA_TICKETS], c->stream);
     mc_cuda_check(d, error, "a download");
@@ -220,7 +224,9 @@ static bool cuda_wait(mc_device *d, uint64_t ticket)
 /* A lane is a stream, a fence an event. */
 static cudaStream_t stream_of(mc_device *d, mc_lane *lane)
 {
-    return lane ? (cudaStream_t)lane : mc_cuda_of(d)->stream;
+    if (lane) return (cudaStream_t)lane;
+    mc_cuda_catch_up_later(d);
+    return mc_cuda_of(d)->stream;
 }
 
 static const char *text_of(cudaError_t error)
@@ -318,11 +324,16 @@ static const mc_lanes lanes = {.lane_new = cuda_lane_new,
 /* ---- recording ------------------------------------------------------------------------------- */
 
 static void cuda_step_begin(mc_device *d) { mc_cuda_of(d)->in_step = true; }
-static void cuda_step_end(mc_device *d) { mc_cuda_of(d)->in_step = false; }
+static void cuda_step_end(mc_device *d)
+{
+    mc_cuda_catch_up_later(d);
+    mc_cuda_of(d)->in_step = false;
+}
 
 static bool cuda_record_begin(mc_device *d)
 {
     mc_cuda_device *c = mc_cuda_of(d);
+    if (mc_cuda_catch_up(d)) return false;
     cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed);
     d->recording = error == cudaSuccess;
     c->upload_lost = false;
@@ -334,9 +345,11 @@ static void *cuda_record_end(mc_device *d)
     mc_cuda_device *c = mc_cuda_of(d);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
+    mc_status late = mc_cuda_catch_up(d);
     d->recording = false;
     cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
-    if (!error && !c->upload_lost) error = cudaGraphInstantiate(&exec, graph, 0);
+    if (late) c->upload_lost = false; /* one failure is told */
+    if (!error && !late && !c->upload_lost) error = cudaGraphInstantiate(&exec, graph, 0);
     if (graph) cudaGraphDestroy(graph);
     if (!error && c->upload_lost)
         mc_cuda_fail(d, MC_ERR_NOMEM, "no pinned memory for an upload of the step");
@@ -346,6 +359,8 @@ static void *cuda_record_end(mc_device *d)
 
 static mc_status cuda_replay(mc_device *d, void *recording)
 {
+    mc_status status = mc_cuda_catch_up(d);
+    if (status) return status;
     return mc_cuda_check(d, cudaGraphLaunch(recording, mc_cuda_of(d)->stream),
                          "running a recorded step");
 }
@@ -382,6 +397,7 @@ static void cuda_close(mc_device *d)
     if (c->stream) cudaStreamSynchronize(c->stream);
     mc_preload_free(c->preload);
     mc_cuda_gemm_free(d, c->gemm);
+    mc_cuda_put_off_end(d);
     if (c->arrivals) cudaFree(c->arrivals);
     mc_cudnn_free(c->cudnn);
     mc_pool_free(c->step_pool);
@@ -515,8 +531,8 @@ static bool make_parts(mc_cuda_device *c)
         if (mc_cuda_check(d, cudaEventCreateWithFlags(&c->done[i], cudaEventDisableTiming),
                           "an event"))
             return false;
-    return make_arrivals(c) && make_memory(c) && (c->staging = mc_cuda_staging_new(d)) &&
-           (c->gemm = mc_cuda_gemm_new(d));
+    return make_arrivals(c) && mc_cuda_put_off_begin(d) && make_memory(c) &&
+           (c->staging = mc_cuda_staging_new(d)) && (c->gemm = mc_cuda_gemm_new(d));
 }
 
 /* Dense FLOP/s by the makers' data sheets. */
@@ -535,7 +551,11 @@ static double cuda_peak_rate(mc_device *d, mc_dtype dtype)
     return 0;
 }
 
-static void *cuda_stream(mc_device *d) { return mc_cuda_of(d)->stream; }
+static void *cuda_stream(mc_device *d)
+{
+    mc_cuda_catch_up_later(d);
+    return mc_cuda_of(d)->stream;
+}
 
 const mc_device mc_cuda_plain = {.name = "cuda",
                                  .kernels = &kernels,

@@ -1,6 +1,8 @@
 /* The device's functions with its GPU current: see current_internal.h. */
+#include <type_traits>
 #include "core/device/cuda/current_internal.h"
 #include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/put_off_internal.h"
 
 bool mc_cuda_current_find(mc_device *d, int ordinal, mc_cuda_current *current)
 {
@@ -59,13 +61,38 @@ const mc_device *plain(const mc_device *) { return &mc_cuda_plain; }
 const mc_kernels *plain(const mc_kernels *) { return mc_cuda_plain.kernels; }
 const mc_lanes *plain(const mc_lanes *) { return mc_cuda_plain.lanes; }
 
-/* The function for an entry of one of these tables. */
+/* Whether a call was put off: most kernels are never. */
+template <auto entry> struct late {
+    template <class... Rest> static bool puts_off(mc_device *, Rest...) { return false; }
+};
+#define PUTS_OFF(name)                                             \
+    template <> struct late<&mc_kernels::name> {                   \
+        template <class... Rest> static bool puts_off(Rest... all) \
+        {                                                          \
+            return mc_cuda_put_off_##name(all...);                 \
+        }                                                          \
+    };
+PUTS_OFF(linear)
+PUTS_OFF(linear_eight)
+PUTS_OFF(residual_norm)
+PUTS_OFF(residual_sum)
+PUTS_OFF(gated)
+PUTS_OFF(rotary)
+PUTS_OFF(attention_cached)
+#undef PUTS_OFF
+
+/* The function for an entry of one of these tables. Kernels come behind those that were put off. */
 template <auto entry> struct guarded;
 template <class Table, class Result, class... Rest, Result (*Table::*entry)(mc_device *, Rest...)>
 struct guarded<entry> {
     static Result call(mc_device *d, Rest... rest)
     {
         entered gpu(d);
+        if constexpr (std::is_same_v<Table, mc_kernels>) {
+            if (late<entry>::puts_off(d, rest...)) return MC_OK;
+            mc_status status = mc_cuda_catch_up(d);
+            if (status) return status;
+        }
         return (plain((const Table *)nullptr)->*entry)(d, rest...);
     }
 };
@@ -119,6 +146,8 @@ extern "C" mc_device mc_cuda_guarded(void)
     GUARD(wait)
     GUARD(host_alloc)
     GUARD(host_free)
+    GUARD(step_end)
+    GUARD(stream)
     GUARD(record_begin)
     GUARD(record_end)
     GUARD(replay)
