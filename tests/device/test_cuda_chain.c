@@ -460,6 +460,17 @@ static void test_recorded(void **state)
     gpu->free(gpu, s.integers, INTEGERS * sizeof *s.integers);
 }
 
+static void test_switch(void **state)
+{
+    (void)state;
+    setenv("MC_CUDA_CHAIN", "yes", 1);
+    mc_context *ctx = context_on("cuda", 1);
+    setenv("MC_CUDA_CHAIN", "1", 1);
+    assert_int_equal(mc_error_status(ctx), MC_ERR_DEVICE);
+    assert_non_null(strstr(mc_error_message(ctx), "MC_CUDA_CHAIN=yes, expected 1 or 0"));
+    mc_context_free(ctx);
+}
+
 /* ---------------------------------------------------------------------------------------------- */
 
 int main(void)
@@ -467,7 +478,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers),   cmocka_unit_test(test_places),
         cmocka_unit_test(test_put_off),  cmocka_unit_test(test_long_list),
-        cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_recorded), cmocka_unit_test(test_switch),
     };
     setenv("MC_CUDA_CHAIN", "1", 1);
     mc_context *owner = context_on("cuda", 1);

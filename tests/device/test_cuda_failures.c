@@ -106,5 +106,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_failures),
                                        cmocka_unit_test(test_numbers)};
+    setenv("MC_CUDA_CHAIN", "1", 1); /* which takes memory too */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
