@@ -57,7 +57,8 @@ static void add_options(settings *list, const finetune *f)
     lora_add_settings(list, &o->lora);
     settings_add_whole(list, "seed", (int64_t)o->seed);
     settings_add_flag(list, "shuffle", o->shuffle);
-    settings_add_flag(list, "group-by-length", o->group_by_length);
+    /* nothing where it is as it always was, so that older checkpoints go on */
+    settings_add(list, "no-group-by-length", o->group_by_length ? "" : "true");
     settings_add(list, "keep", finetune_keep_names[o->keep]);
     settings_add(list, "metric", o->metric ? o->metric : "the task's own");
     settings_add_whole(list, "eval-every", o->eval_every);

@@ -49,6 +49,8 @@ struct rows_call {
     int sums_at, bias_at, barriers_at;
 };
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
 __device__ __forceinline__ void arrive_in_cluster()
 {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
@@ -289,6 +291,8 @@ __device__ __forceinline__ void multiply_all(const rows_call &c, const place &p,
         if (tile + c.clusters < c.tiles) sync_multipliers(); /* sums are written again */
     }
 }
+
+#endif
 
 template <class T, int ROWS, int PARTS>
 __global__ void __launch_bounds__(MULTIPLIERS + 32)
