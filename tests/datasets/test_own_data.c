@@ -589,7 +589,7 @@ static void test_bad_conversations(void **state)
         {"{\"m\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": []}]}\n",
          "message 0: key \"tool_calls\" is not understood"},
         {"{\"m\": [" SAYS("user", "x") "]}\n", "no message of the assistant"},
-        {"{\"m\": []}\n", "no message of the assistant"},
+        {"{\"m\": []}\n", "key \"m\": expected a list of messages, found an empty one"},
         {"{\"n\": 1}\n", "no column \"m\""},
     };
     mc_tokenizer *tok = open_tokenizer(f, MC_PROMPT_DECODER);
