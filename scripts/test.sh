@@ -52,6 +52,7 @@ run()
 quick=no
 release=release
 spared='^$'
+late='ranks_late$'
 case ${1-} in
 --quick) quick=yes && shift ;;
 --ci)
@@ -59,6 +60,9 @@ case ${1-} in
     # A training that may not learn: quickstart_data shows that the data's questions alone are answered
     # right half of the time, and quickstart_with_passages asks its model without telling the answers.
     spared='^quickstart_without_passages$'
+    # Minutes each: what they call runs in the release build and under sanitizers (optimizers in the
+    # host's memory), and in the usual order of streams (training).
+    late='_late$|^test_adam_offload_cuda$'
     shift
     ;;
 esac
@@ -88,7 +92,7 @@ run asan 1 --exclude-regex '^(test_boolq_trace|tools_ranks|bench_ranks|ranks_che
 # Those named _direct are for a build with sanitizers; one order of streams beside the usual will do.
 if [ -e build/$release/tests/test_cuda_kernels ]; then
     build simulator
-    run simulator 1 --label-regex gpu --exclude-regex '_direct$|_ahead$|ranks_late$'
+    run simulator 1 --label-regex gpu --exclude-regex "_direct\$|_ahead\$|$late"
 fi
 # shellcheck disable=SC2086
 python3 scripts/count_tests.py $results || failed=yes
