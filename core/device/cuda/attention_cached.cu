@@ -9,6 +9,7 @@
  * before the block waits for those kernels. */
 #include <cmath>
 #include "core/device/cuda/kernels.cuh"
+#include "core/device/cuda/softmax.cuh"
 
 namespace
 {
@@ -73,11 +74,6 @@ __device__ __forceinline__ float lane_sum(float x, int lanes)
     return x;
 }
 
-/* A softmax in the making: weights are relative to the largest score. */
-template <int N> struct softmax {
-    float largest, sum, value[N];
-};
-
 /* Keys and values that a thread has under way: STRIP keys, PIECES chunks of each. */
 template <class T, int PIECES, int THREADS> struct strip {
     static constexpr int WIDTH = mc_width<T>, STRIP = PIECES == 1 ? MOST_KEYS : PIECES == 2 ? 2 : 1;
@@ -114,7 +110,7 @@ template <class T, int PIECES, int THREADS> struct strip {
 template <class T, int PIECES, int THREADS>
 __device__ void attend_strip(const call &c, const place &p, const strip<T, PIECES, THREADS> &x,
                              int first, const float (&q)[PIECES][mc_width<T>],
-                             softmax<PIECES * mc_width<T>> &s)
+                             mc_softmax<PIECES * mc_width<T>> &s)
 {
     constexpr int WIDTH = mc_width<T>, STRIP = strip<T, PIECES, THREADS>::STRIP;
     int group = (int)threadIdx.x / c.lanes;
@@ -155,10 +151,10 @@ __device__ void attend_strip(const call &c, const place &p, const strip<T, PIECE
 }
 
 template <class T, int PIECES, int THREADS>
-__device__ softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place &p)
+__device__ mc_softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place &p)
 {
     constexpr int WIDTH = mc_width<T>;
-    softmax<PIECES *WIDTH> s = {-INFINITY, 0.0f, {}};
+    mc_softmax<PIECES *WIDTH> s = {-INFINITY, 0.0f, {}};
     strip<T, PIECES, THREADS> x;
     float q[PIECES][WIDTH];
     x.fetch(c, p, 0, false);
@@ -185,20 +181,6 @@ __device__ softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place 
 __device__ __forceinline__ float share_of(float largest, float most)
 {
     return largest == -INFINITY ? 0.0f : expf(largest - most);
-}
-
-/* Of the groups of a warp; the first group gets it. */
-template <int N> __device__ __forceinline__ void join_groups(softmax<N> &s, int lanes)
-{
-    for (int lane = lanes; lane < 32; lane *= 2) {
-        float other = __shfl_xor_sync(0xffffffffu, s.largest, lane), most = fmaxf(s.largest, other),
-              own = share_of(s.largest, most), others = share_of(other, most);
-        s.largest = most;
-        s.sum = s.sum * own + __shfl_xor_sync(0xffffffffu, s.sum, lane) * others;
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            s.value[e] = s.value[e] * own + __shfl_xor_sync(0xffffffffu, s.value[e], lane) * others;
-    }
 }
 
 /* Column i of up to MOST softmaxes that are joined: `values` of each lie `stride` apart. */
@@ -247,8 +229,8 @@ __global__ void __launch_bounds__(WARPS * 32) attend(const __grid_constant__ cal
     __shared__ float largest[WARPS], sums[WARPS], values[WARPS * 32 * N];
     int64_t item = blockIdx.x, task = item / c.parts;
     place p = place_of<THREADS>(c, item);
-    softmax<N> s = attend_keys<T, PIECES, THREADS>(c, p);
-    join_groups(s, c.lanes);
+    mc_softmax<N> s = attend_keys<T, PIECES, THREADS>(c, p);
+    mc_join_groups(s, c.lanes, share_of);
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = c.lanes * N;
     if (lane == 0) {
         largest[warp] = s.largest;

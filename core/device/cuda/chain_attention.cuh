@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include "core/device/cuda/chain.cuh"
+#include "core/device/cuda/softmax.cuh"
 
 namespace chain
 {
@@ -37,9 +38,7 @@ struct part {
     __device__ __forceinline__ int64_t row_of(const mc_chain_shape &h, int key) const
     {
         if (!h.pages) return begin + first + key;
-        int i = first + key;
-        return ((int64_t)__ldg(h.pages + begin + (i >> h.page_shift)) << h.page_shift) +
-               (i & ((1 << h.page_shift) - 1));
+        return mc_page_row(h.pages, h.page_shift, (int32_t)begin, first + key);
     }
 };
 
@@ -92,10 +91,7 @@ __device__ __forceinline__ float share_of(float largest, float most)
     return largest == -INFINITY ? 0.0f : mc_exp(largest - most);
 }
 
-/* A softmax in the making: weights are relative to the largest score. */
-struct softmax {
-    float largest, sum, value[EACH];
-};
+using softmax = mc_softmax<EACH>;
 
 template <class T>
 __device__ __forceinline__ void attend_strip(const part &p, float scale, const strip &x, int from,
@@ -131,21 +127,6 @@ __device__ __forceinline__ void attend_strip(const part &p, float scale, const s
         unpack8<T>(x.v[t], y);
 #pragma unroll
         for (int e = 0; e < EACH; e++) s.value[e] = fmaf(weight, y[e], s.value[e]);
-    }
-}
-
-/* Of the groups of a warp; the first group gets it. */
-__device__ __forceinline__ void join_groups(softmax &s, int lanes)
-{
-#pragma unroll 1
-    for (int lane = lanes; lane < 32; lane *= 2) {
-        float other = __shfl_xor_sync(0xffffffffu, s.largest, lane), most = fmaxf(s.largest, other),
-              own = share_of(s.largest, most), others = share_of(other, most);
-        s.largest = most;
-        s.sum = s.sum * own + __shfl_xor_sync(0xffffffffu, s.sum, lane) * others;
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            s.value[e] = s.value[e] * own + __shfl_xor_sync(0xffffffffu, s.value[e], lane) * others;
     }
 }
 
@@ -328,7 +309,7 @@ template <class T> __device__ void attend_item(place &b, const mc_chain_step &s,
         x.take_fresh(p, h.head_dim, from, rows + h.head_dim);
         attend_strip<T>(p, h.scale, x, from, q, m);
     }
-    join_groups(m, p.lanes);
+    mc_join_groups(m, p.lanes, share_of);
     if (b.lane == 0) largest[b.warp] = m.largest, sums[b.warp] = m.sum;
     if (b.lane < p.lanes && lane * EACH < h.head_dim)
 #pragma unroll
