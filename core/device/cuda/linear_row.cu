@@ -88,8 +88,10 @@ __device__ __forceinline__ void finish(const mc_few_call &c, const share<WARPS> 
         int row = i / ROWS, q = i % ROWS, last = s.owner((row + 1) * s.per_row - 1);
         if (i >= WARPS * 32) bias = mc_few_bias(c, s.first + row);
         float total = 0.0f;
-        for (int w = s.owner(row * s.per_row); w <= last; w++)
+        for (int w = s.owner(row * s.per_row); w <= last; w++) {
+            if (s.begin(w) == s.begin(w + 1)) continue; /* fewer pieces than warps */
             total += sums[(w * slots_of(s.rows, WARPS) + row - s.begin(w) / s.per_row) * ROWS + q];
+        }
         if (q < c.rows) mc_few_store<T>(c, q, s.first + row, total, bias);
     }
 }
