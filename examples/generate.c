@@ -69,6 +69,7 @@ static bool add_prompt(mc_generator *g, mc_model *model, const mc_stop *stop, co
     mc_generate_options options;
     if (mc_model_generate_options(model, &options)) return false;
     if (!options.max_new_tokens && !options.max_length) options.max_new_tokens = 50;
+    options.num_return_sequences = 1; /* event->answer would tell several apart */
     if (mc_text_prompt_init(&prompt, model, stop->tokenizer, text, strlen(text))) return false;
     a->stream = mc_text_stream_new(stop, 0);
     bool good = a->stream && mc_generator_add(g, prompt.ids, prompt.count, &options, got_token, a);

@@ -97,22 +97,28 @@ mc_batch_model *mc_batch_model_new(mc_model *m, const mc_batch_shape *shape)
 void mc_batch_model_free(mc_batch_model *b)
 {
     if (!b) return;
-    mc_step_forget_user(b->m->module.ctx, b);
+    mc_batch_model_forget(b);
     mc_kv_cache_free(b->cache);
     mc_kv_memory_free(b->memory);
     mc_free(b);
 }
 
+void mc_batch_model_forget(mc_batch_model *b) { mc_step_forget_user(b->m->module.ctx, b); }
+
 mc_kv_pages *mc_batch_model_pages(mc_batch_model *b) { return b->cache->pages; }
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-int64_t mc_batch_model_rows(mc_model *m, int prompt, int most)
+/* Rows of the cache that are there before an answer's first token is run. */
+static int64_t rows_before(const mc_model *m, int prompt)
 {
-    return m->encoder ? most : (int64_t)mc_virtual_tokens(m) + prompt + most - 1;
+    return m->encoder ? 1 : (int64_t)mc_virtual_tokens(m) + prompt;
 }
 
-int64_t mc_batch_model_memory_rows(mc_model *m, int prompt)
+/* Those of its own tokens, of which the last is not run. */
+static int64_t rows_of_answer(int most) { return most - 1; }
+
+static int64_t rows_of_input(const mc_model *m, int prompt)
 {
     return m->encoder ? (int64_t)mc_virtual_tokens(m) + prompt : 0;
 }
@@ -124,41 +130,53 @@ static void add_room(int64_t rows, int count, int page_shift, int64_t *longest, 
     *tokens += count * ((rows + page - 1) / page * page);
 }
 
-void mc_batch_shape_add(mc_batch_shape *s, mc_model *m, int prompt, int most, int sequences,
-                        int inputs)
+void mc_batch_shape_add(mc_batch_shape *s, mc_model *m, int prompt, int most, int answers,
+                        int beams)
 {
-    add_room(mc_batch_model_rows(m, prompt, most), sequences, s->page_shift, &s->longest,
-             &s->tokens);
-    add_room(mc_batch_model_memory_rows(m, prompt), inputs, s->page_shift, &s->memory_longest,
+    int64_t own = rows_of_answer(most);
+    add_room(rows_before(m, prompt) + own, answers, s->page_shift, &s->longest, &s->tokens);
+    add_room(own, answers * (beams - 1), s->page_shift, &s->longest, &s->tokens);
+    add_room(rows_of_input(m, prompt), answers, s->page_shift, &s->memory_longest,
              &s->memory_tokens);
-    s->rows += sequences;
+    s->rows += answers * beams;
 }
 
 bool mc_batch_model_has_pieces(const mc_model *m) { return !m->encoder && !m->family->has.marks; }
 
-static bool fits(const mc_kv_pages *p, int64_t rows)
+/* Of all beams of an answer, in whole pages. */
+static int64_t rows_of_all(const mc_batch_model *b, int prompt, int most, int beams)
 {
-    return rows <= p->longest && rows <= mc_kv_pages_rows(p);
+    const mc_kv_pages *p = b->cache->pages;
+    int64_t own = rows_of_answer(most);
+    return mc_kv_pages_round(p, rows_before(b->m, prompt) + own) +
+           (beams - 1) * mc_kv_pages_round(p, own);
 }
 
-bool mc_batch_model_can(const mc_batch_model *b, int prompt, int most)
+bool mc_batch_model_can(const mc_batch_model *b, int prompt, int most, int beams)
 {
-    return fits(b->cache->pages, mc_batch_model_rows(b->m, prompt, most)) &&
-           (!b->memory || fits(b->memory->pages, mc_batch_model_memory_rows(b->m, prompt)));
+    const mc_kv_pages *p = b->cache->pages, *q = b->memory ? b->memory->pages : NULL;
+    int64_t input = rows_of_input(b->m, prompt);
+    return rows_before(b->m, prompt) + rows_of_answer(most) <= p->longest &&
+           rows_of_all(b, prompt, most, beams) <= mc_kv_pages_rows(p) &&
+           (!q || (input <= q->longest && input <= mc_kv_pages_rows(q)));
 }
 
-bool mc_batch_model_has_room(const mc_batch_model *b, int prompt, int most)
+bool mc_batch_model_has_room(const mc_batch_model *b, int prompt, int most, int beams)
 {
-    return mc_kv_pages_have(b->cache->pages, mc_batch_model_rows(b->m, prompt, most)) &&
-           (!b->memory ||
-            mc_kv_pages_have(b->memory->pages, mc_batch_model_memory_rows(b->m, prompt)));
+    return mc_kv_pages_have(b->cache->pages, rows_of_all(b, prompt, most, beams)) &&
+           (!b->memory || mc_kv_pages_have(b->memory->pages, rows_of_input(b->m, prompt)));
 }
 
 void mc_batch_model_join(mc_batch_model *b, int sequence, int prompt, int most)
 {
-    mc_kv_pages_take(b->cache->pages, sequence, mc_batch_model_rows(b->m, prompt, most));
-    if (b->memory)
-        mc_kv_pages_take(b->memory->pages, sequence, mc_batch_model_memory_rows(b->m, prompt));
+    mc_kv_pages_take(b->cache->pages, sequence, rows_before(b->m, prompt) + rows_of_answer(most));
+    if (b->memory) mc_kv_pages_take(b->memory->pages, sequence, rows_of_input(b->m, prompt));
+}
+
+void mc_batch_model_join_beam(mc_batch_model *b, int sequence, int prompt, int most)
+{
+    mc_kv_pages_take_from(b->cache->pages, sequence, rows_before(b->m, prompt),
+                          rows_of_answer(most));
 }
 
 void mc_batch_model_leave(mc_batch_model *b, int sequence)
@@ -170,7 +188,7 @@ void mc_batch_model_leave(mc_batch_model *b, int sequence)
 void mc_batch_model_fields(const mc_batch_model *b, int sequence, int prompt, int count,
                            int32_t *fields)
 {
-    int32_t length = b->m->encoder ? 1 : prompt + mc_virtual_tokens(b->m);
+    int32_t length = (int32_t)rows_before(b->m, prompt);
     for (int i = 0; i < MC_ROW_FIELDS; i++) fields[i] = 0;
     fields[MC_ROW_POSITION] = length - 1 + count;
     fields[MC_ROW_LENGTH] = length + count;
@@ -178,7 +196,7 @@ void mc_batch_model_fields(const mc_batch_model *b, int sequence, int prompt, in
     fields[MC_ROW_STEP] = count;
     if (!b->memory) return;
     fields[MC_ROW_MEMORY] = mc_kv_pages_first(b->memory->pages, sequence);
-    fields[MC_ROW_MEMORY_LENGTH] = (int32_t)mc_batch_model_memory_rows(b->m, prompt);
+    fields[MC_ROW_MEMORY_LENGTH] = (int32_t)rows_of_input(b->m, prompt);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -284,12 +302,29 @@ static mc_matrix row_of(const mc_tensor *logits, int64_t row)
     return x;
 }
 
+/* The candidates of rows from a column on. */
+static void find_best(mc_tape *t, const mc_chooser *c, int64_t column, int64_t rows, mc_matrix x)
+{
+    mc_best_call best = c->best;
+    best.rows = rows;
+    best.penalty += column;
+    best.seen += column * mc_seen_words(best.vocab);
+    best.best += column * best.count;
+    MC_KERNEL(t, "generation", best_tokens, &best, x);
+}
+
 /* Those with columns one behind the other choose together. */
 static void choose_each(mc_tape *t, const mc_prompt_pass *p, const mc_chooser *c,
                         const mc_tensor *logits)
 {
     for (int i = 0, end; i < p->whole; i = end) {
-        for (end = i + 1; end < p->whole && p->columns[end] == p->columns[end - 1] + 1;) end++;
+        end = i + 1;
+        if (p->searched[i]) {
+            find_best(t, c, p->columns[i], 1, row_of(logits, i));
+            continue;
+        }
+        while (end < p->whole && !p->searched[end] && p->columns[end] == p->columns[end - 1] + 1)
+            end++;
         mc_choose_call call = c->call;
         call.rows = end - i;
         call.state += p->columns[i];
@@ -297,22 +332,12 @@ static void choose_each(mc_tape *t, const mc_prompt_pass *p, const mc_chooser *c
     }
 }
 
-static void find_best(mc_tape *t, const mc_chooser *c, int64_t rows, const mc_tensor *logits)
-{
-    mc_best_call best = c->best;
-    best.rows = rows;
-    MC_KERNEL(t, "generation", best_tokens, &best, mc_matrix_of(logits));
-}
-
 bool mc_batch_model_prompts(mc_batch_model *b, const mc_prompt_pass *pass, const mc_chooser *c)
 {
     mc_context *ctx = b->m->module.ctx;
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor *logits = t ? run_prompts(t, b, pass) : NULL;
-    if (logits && c->best.best)
-        find_best(t, c, pass->count, logits);
-    else if (logits)
-        choose_each(t, pass, c, logits);
+    if (logits) choose_each(t, pass, c, logits);
     mc_tape_end(t);
     return !mc_failed(ctx);
 }
@@ -343,16 +368,17 @@ static void recorded_step(mc_context *ctx, void *batch)
     mc_tape *t = mc_tape_begin_eval(ctx);
     ctx->device->chained = true;
     mc_tensor *logits = t ? run_rows(t, b, c) : NULL;
-    if (logits && c->best.best)
-        find_best(t, c, c->call.rows, logits);
-    else if (logits)
-        MC_KERNEL(t, "generation", choose_tokens, &c->call, mc_matrix_of(logits));
+    if (logits) MC_KERNEL(t, "generation", choose_tokens, &c->call, mc_matrix_of(logits));
+    if (logits && c->best.rows) find_best(t, c, 0, c->best.rows, mc_matrix_of(logits));
     ctx->device->chained = false;
     mc_tape_end(t);
 }
 
 bool mc_batch_model_step(mc_batch_model *b, const mc_chooser *c)
 {
+    const mc_best_call *best = &c->best;
+    uint64_t searched = best->rows ? (uint64_t)best->count << 32 : 0;
     b->chooser = c;
-    return mc_step_run(b->m->module.ctx, (uint64_t)c->call.rows, recorded_step, b) == MC_OK;
+    return mc_step_run(b->m->module.ctx, searched | (uint64_t)c->call.rows, recorded_step, b) ==
+           MC_OK;
 }

@@ -35,7 +35,7 @@ def answers(program, family, folder, search):
     beams, count, penalty, early, new, repetition = search
     command = [program, "generate", family, "--pretrained", folder, "--ids", "--log-probs",
                "--num-beams", beams, "--num-return-sequences", count, "--length-penalty", penalty,
-               "--max-new-tokens", new, "--repetition-penalty", repetition]
+               "--max-new-tokens", new, "--repetition-penalty", repetition, "--batch-size", 2]
     command += ["--early-stopping"] if early else []
     for prompt in PROMPTS:
         command += ["--prompt", " ".join(map(str, prompt))]

@@ -174,21 +174,12 @@ static void show_plan(const generation *g, const mc_cache_plan *plan)
     if (!g->silent) fprintf(stderr, "%s\n", line);
 }
 
-/* The largest cache of batches that are answered one after the other. */
-static bool plan_batches(const generation *g, size_t most)
+/* Of the answers to one prompt. */
+static bool plan_one(const generation *g)
 {
-    mc_cache_plan largest = {0};
-    int *lengths = calloc(most, sizeof *lengths);
-    bool good = lengths || fail("the prompts", "out of memory");
-    for (size_t first = 0; good && first < g->count; first += most) {
-        mc_cache_plan plan;
-        size_t count = g->count - first < most ? g->count - first : most;
-        for (size_t i = 0; i < count; i++) lengths[i] = g->prompts[first + i].count;
-        good = mc_model_generate_plan(g->model, lengths, (int)count, &g->how, &plan) == MC_OK;
-        if (good && plan.bytes > largest.bytes) largest = plan;
-    }
-    free(lengths);
-    if (good) show_plan(g, &largest);
+    mc_cache_plan plan;
+    bool good = mc_model_generate_plan(g->model, &g->prompts[0].count, 1, &g->how, &plan) == MC_OK;
+    if (good) show_plan(g, &plan);
     return good;
 }
 
@@ -356,44 +347,31 @@ static bool print_text(const generation *g, const prompt *p, const answer *a)
     return true;
 }
 
-static bool print_answer(generation *g, const mc_generation *out, int i, size_t first,
-                         const mc_stop *stop, bool json)
+static bool print_answer(generation *g, const prompt *p, answer a, const mc_stop *stop, bool json)
 {
-    int number = i / (g->how.num_return_sequences ? g->how.num_return_sequences : 1);
-    const prompt *p = &g->prompts[first + (size_t)number];
-    answer a = {out->ids[i], out->lengths[i], out->scores[i], out->log_probs[i], NULL, 0};
     char *plain = NULL;
-    if (g->tokenizer && !(plain = mc_stop_text(stop, number, a.ids, a.count, &a.size)))
-        return false;
+    if (g->tokenizer && !(plain = mc_stop_text(stop, 0, a.ids, a.count, &a.size))) return false;
     a.plain = plain;
     bool good = json ? print_json(g, p, &a) : print_text(g, p, &a);
     mc_string_free(plain);
     return good;
 }
 
-/* Answers prompts first .. first + count. */
-static bool answer_batch(generation *g, size_t first, size_t count, bool json)
+/* Answers to one prompt. */
+static bool answer_one(generation *g, bool json)
 {
-    const int32_t **ids = calloc(count, sizeof *ids);
-    int *lengths = calloc(count, sizeof *lengths);
-    int32_t *ends = calloc(count, sizeof *ends);
-    bool good = (ids && lengths && ends) || fail("the prompts", "out of memory");
-    for (size_t i = 0; good && i < count; i++) {
-        ids[i] = g->prompts[first + i].ids;
-        lengths[i] = g->prompts[first + i].count;
-        ends[i] = g->prompts[first + i].made.end;
-    }
-    mc_stop stop = answer_stop(&g->o->answer, g->tokenizer, ends);
+    const prompt *p = &g->prompts[0];
+    const int32_t *ids = p->ids;
+    mc_stop stop = answer_stop(&g->o->answer, g->tokenizer, &p->made.end);
     mc_generate_options how = how_to_answer(g, &stop);
-    how.first_prompt = (int64_t)first;
-    mc_generation *out = good ? mc_model_generate(g->model, ids, lengths, (int)count, &how) : NULL;
-    good = out;
-    for (int i = 0; good && i < out->count; i++) good = print_answer(g, out, i, first, &stop, json);
+    mc_generation *out = mc_model_generate(g->model, &ids, &p->count, 1, &how);
+    bool good = out;
+    for (int i = 0; good && i < out->count; i++) {
+        answer a = {out->ids[i], out->lengths[i], out->scores[i], out->log_probs[i], NULL, 0};
+        good = print_answer(g, p, a, &stop, json);
+    }
     fflush(stdout);
     mc_generation_free(out);
-    free(ids);
-    free(lengths);
-    free(ends);
     return good;
 }
 
@@ -420,15 +398,9 @@ static bool print_running(void *user, size_t number, const running_answer *got)
     const running *r = user;
     generation *g = r->g;
     const prompt *p = &g->prompts[number];
-    answer a = {got->ids, got->count, (float)got->score, got->log_probs, NULL, 0};
-    char *plain = NULL;
+    answer a = {got->ids, got->count, got->score, got->log_probs, NULL, 0};
     if (got->error) return print_error(g, p, got->error);
-    if (g->tokenizer && !(plain = mc_stop_text(&r->stops[number], 0, a.ids, a.count, &a.size)))
-        return false;
-    a.plain = plain;
-    bool good = print_json(g, p, &a);
-    mc_string_free(plain);
-    return good;
+    return print_answer(g, p, a, &r->stops[number], true);
 }
 
 /* Answers all prompts, with the batch kept full. */
@@ -437,7 +409,10 @@ static bool answer_running(generation *g)
     running r = {.g = g,
                  .stops = calloc(g->count, sizeof *r.stops),
                  .prompts = calloc(g->count, sizeof *r.prompts)};
+    mc_cache_plan plan;
     bool good = (r.stops && r.prompts) || fail("the prompts", "out of memory");
+    /* what is wrong with the options is wrong with all prompts */
+    good = good && mc_model_generate_plan(g->model, NULL, 0, &g->how, &plan) == MC_OK;
     for (size_t i = 0; good && i < g->count; i++) {
         const prompt *p = &g->prompts[i];
         r.stops[i] = answer_stop(&g->o->answer, g->tokenizer, &p->made.end);
@@ -445,7 +420,6 @@ static bool answer_running(generation *g)
         r.prompts[i].how.first_prompt = (int64_t)i;
     }
     mc_generator_options o = {0};
-    mc_cache_plan plan;
     if (good) o = running_batch_options(g->model, r.prompts, g->count, (int)g->o->batch_size);
     good = good && mc_model_generator_plan(g->model, &o, &plan) == MC_OK;
     if (good) show_plan(g, &plan);
@@ -459,16 +433,8 @@ static bool answer_all(generation *g)
 {
     bool json = g->o->json || g->o->log_probs || g->count > 1 || g->o->prompts_file ||
                 g->o->output || g->how.num_return_sequences > 1;
-    if (!json && g->how.num_beams <= 1) return plan_batches(g, 1) && stream(g);
-    if (g->how.num_beams <= 1 && g->how.num_return_sequences <= 1 && g->count > 1)
-        return answer_running(g);
-    size_t most = (size_t)g->o->batch_size;
-    if (!plan_batches(g, most < g->count ? most : g->count)) return false;
-    for (size_t first = 0; first < g->count; first += most) {
-        size_t left = g->count - first;
-        if (!answer_batch(g, first, left < most ? left : most, json)) return false;
-    }
-    return true;
+    if (g->count > 1) return answer_running(g);
+    return plan_one(g) && (json || g->how.num_beams > 1 ? answer_one(g, json) : stream(g));
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

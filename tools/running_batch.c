@@ -19,13 +19,13 @@ static bool has_room(running_answer *a)
 /* Without memory the answer fails, as with what is wrong with its prompt. */
 static void got_token(void *user, const mc_answer_event *e)
 {
-    running_answer *a = user;
+    running_answer *a = (running_answer *)user + e->answer;
     bool token = e->token >= 0, kept = !token || has_room(a);
     if (token && kept) {
         a->ids[a->count] = e->token;
         a->log_probs[a->count++] = e->log_probability;
-        a->score += (double)e->log_probability;
     }
+    a->score = e->score;
     if (!a->error && (!kept || e->state == MC_ANSWER_FAILED))
         a->error = strdup(kept ? e->error : "out of memory");
     a->done = e->state != MC_ANSWER_GOES_ON;
@@ -47,44 +47,52 @@ static int64_t longest_of(const mc_model *model, const running_prompt *prompts, 
     return shape.positions && longest > shape.positions ? 0 : longest;
 }
 
-/* Answers in order, as they are whole. */
-static bool run(mc_generator *g, running_answer *answers, size_t count, running_fn fn, void *user)
+/* Answers to a prompt. */
+static size_t each_of(const running_prompt *p)
 {
-    size_t given = 0;
+    return p->how.num_return_sequences > 1 ? (size_t)p->how.num_return_sequences : 1;
+}
+
+/* `each` answers to a prompt, in order, as they are whole. */
+static bool run(mc_generator *g, running_answer *answers, size_t count, size_t each, running_fn fn,
+                void *user)
+{
+    size_t given = 0, all = count * each;
     bool more = true, good = true;
-    while (good && given < count && more) {
+    while (good && given < all && more) {
         more = mc_generator_step(g);
-        while (good && given < count && answers[given].done) {
-            good = fn(user, given, &answers[given]);
-            given++;
-        }
+        for (; good && given < all && answers[given].done; given++)
+            if (!answers[given].error || given % each == 0)
+                good = fn(user, given / each, &answers[given]);
     }
-    return good && given == count;
+    return good && given == all;
 }
 
 mc_generator_options running_batch_options(const mc_model *model, const running_prompt *prompts,
-                                           size_t count, int sequences)
+                                           size_t count, int at_once)
 {
     enum { MOST = 4096 };
-    if (sequences > MOST) sequences = MOST;
-    if ((size_t)sequences > count) sequences = (int)count;
-    return (mc_generator_options){.sequences = sequences,
+    size_t beams = prompts->how.num_beams > 1 ? (size_t)prompts->how.num_beams : 0;
+    size_t rows = (size_t)at_once < count ? (size_t)at_once : count;
+    rows *= beams ? beams : each_of(prompts);
+    return (mc_generator_options){.sequences = rows < MOST ? (int)rows : MOST,
                                   .longest = longest_of(model, prompts, count)};
 }
 
 bool running_batch_answer(mc_model *model, const running_prompt *prompts, size_t count,
                           const mc_generator_options *options, running_fn fn, void *user)
 {
-    running_answer *answers = calloc(count + 1, sizeof *answers);
+    size_t each = each_of(prompts);
+    running_answer *answers = calloc(count * each + 1, sizeof *answers);
     mc_generator *g = answers ? mc_model_generator_open(model, options) : NULL;
     bool good = g;
     for (size_t i = 0; good && i < count; i++)
         good = mc_generator_add(g, prompts[i].ids, prompts[i].count, &prompts[i].how, got_token,
-                                &answers[i]) > 0;
+                                &answers[i * each]) > 0;
     if (!answers || (g && !good)) fputs("error: the prompts: out of memory\n", stderr);
-    good = good && run(g, answers, count, fn, user);
+    good = good && run(g, answers, count, each, fn, user);
     mc_generator_free(g);
-    for (size_t i = 0; answers && i < count; i++) {
+    for (size_t i = 0; answers && i < count * each; i++) {
         free(answers[i].ids);
         free(answers[i].log_probs);
         free(answers[i].error);

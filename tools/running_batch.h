@@ -14,17 +14,19 @@ typedef struct running_answer {
     int32_t *ids;
     float *log_probs;
     int count, room;
-    double score;
+    float score;
     bool done;
     char *error; /* what was wrong with this prompt; NULL: it was answered */
 } running_answer;
 
-/* Called for each answer, in the order of the prompts. False stops. */
+/* Called for each answer, in the order of the prompts and of the answers to each; of a prompt with
+ * an error once. False stops. */
 typedef bool (*running_fn)(void *user, size_t number, const running_answer *answer);
 
-/* A generator for these prompts, at most `sequences` at once. */
+/* A generator for these prompts, which are all answered in the same way, at most so many at
+ * once. */
 mc_generator_options running_batch_options(const mc_model *model, const running_prompt *prompts,
-                                           size_t count, int sequences);
+                                           size_t count, int at_once);
 /* Answers them with such a generator. False after an error, on stderr or on the context. */
 bool running_batch_answer(mc_model *model, const running_prompt *prompts, size_t count,
                           const mc_generator_options *options, running_fn fn, void *user);

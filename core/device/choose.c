@@ -121,6 +121,8 @@ static void offer(mc_chosen *best, int32_t count, mc_chosen c)
 void mc_find_best(const mc_best_call *c, int64_t row, float *logits)
 {
     mc_chosen *best = c->best + row * c->count;
+    float penalty = c->penalty ? c->penalty[row] : 1;
+    if (penalty == 0) return;
     double log_sum = mc_log_sum_exp(logits, c->vocab);
     for (int32_t i = 0; i < c->count; i++) best[i] = (mc_chosen){MC_CHOSEN_NOTHING, 0};
     if (!isfinite(log_sum)) {
@@ -128,7 +130,8 @@ void mc_find_best(const mc_best_call *c, int64_t row, float *logits)
         return;
     }
     for (int64_t i = 0; i < c->vocab; i++) logits[i] = (float)((double)logits[i] - log_sum);
-    if (c->seen) mc_penalise(logits, c->vocab, c->seen + row * mc_seen_words(c->vocab), c->penalty);
+    if (penalty != 1)
+        mc_penalise(logits, c->vocab, c->seen + row * mc_seen_words(c->vocab), penalty);
     for (int64_t i = 0; i < c->vocab; i++)
         offer(best, c->count, (mc_chosen){(int32_t)i, logits[i]});
 }

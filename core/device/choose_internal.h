@@ -69,14 +69,16 @@ typedef struct mc_choose_call {
     int64_t kept, answers;
 } mc_choose_call;
 
-/* The candidates of a beam search: of each row the `count` most probable tokens, the best first, of
+/* The candidates of beam searches: of each row the `count` most probable tokens, the best first, of
  * equals the first token. Where the logits are not finite the first is MC_CHOSEN_NOT_FINITE and the
  * others are undefined. */
 typedef struct mc_best_call {
     int64_t rows, vocab;
-    int32_t count;        /* MC_CHOSEN_NOTHING follows where the vocabulary is smaller */
-    float penalty;        /* of log-probabilities, as the repetition penalty of logits */
-    const uint32_t *seen; /* (rows, mc_seen_words(vocab)): the penalised tokens; NULL: none */
+    int32_t count; /* MC_CHOSEN_NOTHING follows where the vocabulary is smaller */
+    /* (rows) of log-probabilities, as the repetition penalty of logits; 0: nothing is looked for in
+     * the row, and nothing written. NULL: 1, none, of all. */
+    const float *penalty;
+    const uint32_t *seen; /* (rows, mc_seen_words(vocab)): the penalised tokens, where there are */
     mc_chosen *best;      /* (rows, count) */
 } mc_best_call;
 

@@ -258,7 +258,7 @@ static mc_tensor *attend_rows(mc_tape *t, mc_kv_cache *c, mc_tensor *qkv, mc_mat
                                  .lengths = mc_tensor_data(c->lengths),
                                  .first = mc_tensor_data(c->firsts),
                                  .pages = mc_kv_pages_table(c->pages),
-                                 .page_shift = c->pages->shift,
+                                 .page_shift = mc_kv_pages_shift(c->pages),
                                  .longest = c->longest,
                                  .new_k = third_of(c, qkv, 1),
                                  .new_v = third_of(c, qkv, 2),

@@ -115,7 +115,7 @@ mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *m, int layer, mc_ten
                                  .lengths = mc_tensor_data(m->lengths),
                                  .first = mc_tensor_data(m->first),
                                  .pages = mc_kv_pages_table(m->pages),
-                                 .page_shift = m->pages->shift,
+                                 .page_shift = mc_kv_pages_shift(m->pages),
                                  .longest = m->longest};
     mc_matrix k = {m->kv[layer], q->dtype, 2 * width}, v = k;
     v.data = (char *)k.data + (size_t)width * mc_dtype_size(q->dtype);

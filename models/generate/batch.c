@@ -9,6 +9,7 @@ mc_job *mc_job_new(const int32_t *ids, int count)
     mc_job *j = mc_calloc(1, sizeof *j);
     if (!j) return NULL;
     j->group = -1;
+    j->answers = 1;
     j->prompt = ids && count > 0 ? count : 0;
     j->ids = mc_malloc(((size_t)j->prompt + 1) * sizeof *j->ids);
     if (!j->ids) {
@@ -21,6 +22,8 @@ mc_job *mc_job_new(const int32_t *ids, int count)
 
 void mc_job_free(mc_job *j)
 {
+    mc_search_free(j->search);
+    mc_free(j->row);
     mc_free(j->ids);
     mc_free(j);
 }
@@ -51,8 +54,8 @@ static void free_jobs(struct mc_batch *b)
         next = j->next;
         mc_job_free(j);
     }
-    for (int i = 0; b->job && i < b->rows; i++)
-        if (b->job[i]) mc_job_free(b->job[i]);
+    for (int i = 0; b->job && b->beam && i < b->rows; i++)
+        if (mc_batch_is_first(b, i)) mc_job_free(b->job[i]);
 }
 
 static void free_chooser(struct mc_batch *b)
@@ -74,10 +77,12 @@ void mc_batch_free(struct mc_batch *b)
     for (int i = 0; i < b->group_count; i++) d->wait(d, b->group[i].ticket); /* chosen is written */
     free_jobs(b);
     mc_batch_model_free(b->model);
+    mc_batch_free_searches(b);
     free_chooser(b);
-    void *const memory[] = {b->job,        b->column_of,     b->row_of,  b->state,
-                            b->eos,        b->seen,          b->joining, b->joining_columns,
-                            b->prompt_ids, b->prompt_lengths};
+    void *const memory[] = {
+        b->job,   b->beam,       b->column_of,     b->row_of,   b->state,
+        b->eos,   b->seen,       b->joining,       b->searched, b->joining_columns,
+        b->found, b->prompt_ids, b->prompt_lengths};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) mc_free(memory[i]);
     pthread_mutex_destroy(&b->guard);
     pthread_cond_destroy(&b->work);
@@ -88,17 +93,21 @@ static bool make_rows(struct mc_batch *b)
 {
     size_t n = (size_t)b->rows;
     b->job = mc_calloc(n, sizeof *b->job);
+    b->beam = mc_calloc(n, sizeof *b->beam);
     b->column_of = mc_calloc(n, sizeof *b->column_of);
     b->row_of = mc_calloc(n, sizeof *b->row_of);
     b->state = mc_calloc(n * MC_ROW_FIELDS, sizeof *b->state);
     b->joining = mc_calloc(n, sizeof *b->joining);
     b->joining_columns = mc_calloc(n, sizeof *b->joining_columns);
+    b->searched = mc_calloc(n, sizeof *b->searched);
+    b->found = mc_calloc(n, sizeof *b->found);
     b->prompt_lengths = mc_calloc(n, sizeof *b->prompt_lengths);
     b->seen = mc_calloc((size_t)mc_seen_words(b->decoder.vocab), sizeof *b->seen);
     b->chooser.rows = mc_tensor_new_computed(b->ctx, MC_SHAPE(MC_ROW_FIELDS, b->rows));
     if (b->chooser.rows) mc_disown(&b->chooser.rows->owned); /* it goes with the batch */
-    bool good = b->job && b->column_of && b->row_of && b->state && b->joining &&
-                b->joining_columns && b->prompt_lengths && b->seen && b->chooser.rows;
+    bool good = b->job && b->beam && b->column_of && b->row_of && b->state && b->joining &&
+                b->joining_columns && b->searched && b->found && b->prompt_lengths && b->seen &&
+                b->chooser.rows;
     for (int i = 0; good && i < b->rows; i++) b->column_of[i] = b->row_of[i] = i;
     if (good) mc_batch_move_columns(b);
     return good;

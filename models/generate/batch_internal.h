@@ -21,45 +21,45 @@ typedef struct mc_prompt_pass {
     const int32_t *ids, *lengths; /* packed; (count) */
     const int *sequences;         /* (count) each one's pages */
     const int *columns;           /* (count) its column of the chooser's rows */
+    const bool *searched;         /* (count) candidates are found in place of a choice */
     const int32_t *before;        /* (count) tokens that were run before; NULL: none of any */
     int count, whole;             /* the first `whole` of them are run to their end */
 } mc_prompt_pass;
 
-/* Adds room for `sequences` answers of up to `most` tokens to one prompt, in whole pages; of an
- * encoder's input for `inputs` of them. */
-void mc_batch_shape_add(mc_batch_shape *shape, mc_model *model, int prompt, int most, int sequences,
-                        int inputs);
+/* Adds room for `answers` of up to `most` tokens to one prompt, in whole pages. Each has so many
+ * beams (1: no search), which share what lies before their own tokens. */
+void mc_batch_shape_add(mc_batch_shape *shape, mc_model *model, int prompt, int most, int answers,
+                        int beams);
 /* Memory of cache and tables. NULL after an error. */
 mc_batch_model *mc_batch_model_new(mc_model *model, const mc_batch_shape *shape);
 void mc_batch_model_free(mc_batch_model *batch); /* NULL allowed */
 /* What its cache takes, or would take. */
 mc_cache_plan mc_batch_model_plan(const mc_model *model, const mc_batch_shape *shape);
-/* The cache of a beam search; false after an error. */
-bool mc_beam_shape(const mc_generate_call *call, mc_batch_shape *shape);
-/* Rows of the cache that a prompt needs whose answer gets `most` tokens (the last is not run), and
- * rows of the encoder's memory. */
-int64_t mc_batch_model_rows(mc_model *model, int prompt, int most);
-int64_t mc_batch_model_memory_rows(mc_model *model, int prompt);
 /* Whether prompts can be run in pieces: where no token sees those behind it. */
 bool mc_batch_model_has_pieces(const mc_model *model);
 /* Whether a prompt whose answer gets `most` tokens could ever be there, and whether it can be
  * now. */
-bool mc_batch_model_can(const mc_batch_model *batch, int prompt, int most);
-bool mc_batch_model_has_room(const mc_batch_model *batch, int prompt, int most);
-/* A sequence takes its pages, and gives them back. */
+bool mc_batch_model_can(const mc_batch_model *batch, int prompt, int most, int beams);
+bool mc_batch_model_has_room(const mc_batch_model *batch, int prompt, int most, int beams);
+/* A sequence takes its pages, as a beam behind the first those of its own tokens, and gives them
+ * back. */
 void mc_batch_model_join(mc_batch_model *batch, int sequence, int prompt, int most);
+void mc_batch_model_join_beam(mc_batch_model *batch, int sequence, int prompt, int most);
 void mc_batch_model_leave(mc_batch_model *batch, int sequence);
+/* What was recorded is not run again: the chooser's memory is another. */
+void mc_batch_model_forget(mc_batch_model *batch);
 /* What stands in a column (MC_ROW_FIELDS) of a sequence with so many tokens of an answer to a
  * prompt that is in the cache, but for MC_ROW_TOKEN, _ANSWER and _TICK, which are 0. */
 void mc_batch_model_fields(const mc_batch_model *batch, int sequence, int prompt, int count,
                            int32_t *fields);
-/* The cache's pages, for who arranges the table by himself. */
+/* The cache's pages, for beams that follow others. */
 mc_kv_pages *mc_batch_model_pages(mc_batch_model *batch);
 /* Runs prompts of sequences that joined, and chooses what follows each that is whole. Does not
  * wait. */
 bool mc_batch_model_prompts(mc_batch_model *batch, const mc_prompt_pass *pass,
                             const mc_chooser *chooser);
-/* Runs the chooser's first call.rows columns and chooses again. Does not wait. */
+/* Runs the chooser's first call.rows columns and chooses again, and finds the candidates of
+ * best.rows, none or as many. Does not wait. */
 bool mc_batch_model_step(mc_batch_model *batch, const mc_chooser *chooser);
 
 #endif

@@ -7,50 +7,56 @@
 
 /* ---- those that wait ------------------------------------------------------------------------- */
 
-static bool refuse(struct mc_batch *b, const char *what, int value)
+static bool refuse(struct mc_batch *b, const char *what, int value, int most)
 {
-    return !mc_fail(b->ctx, MC_ERR_ARGUMENT, "generation with %s: %s %d, expected %s",
-                    b->decoder.model, what, value,
-                    strcmp(what, "eos_count") == 0 ? "at most 16" : "1");
+    return !mc_fail(b->ctx, MC_ERR_ARGUMENT, "generation with %s: %s %d, expected at most %d",
+                    b->decoder.model, what, value, most);
 }
 
-static bool check_options(struct mc_batch *b, mc_job *j)
+bool mc_batch_read_options(struct mc_batch *b, mc_job *j)
 {
     mc_generate_options *o = &j->options;
     if (!j->own_options && mc_model_generate_options(b->m, o)) return false;
+    int answers = o->num_return_sequences;
+    if (answers > 1 && answers <= MC_MOST_RETURNED) j->answers = answers;
     if (j->own_options && o->eos) o->eos = j->eos;
-    if (o->eos_count > MC_MOST_EOS) return refuse(b, "eos_count", o->eos_count);
+    if (o->eos_count > MC_MOST_EOS) return refuse(b, "eos_count", o->eos_count, MC_MOST_EOS);
     mc_generate_options given = *o;
     if (!mc_generate_read_options(&b->decoder, &given, o)) return false;
-    if (o->num_beams > 1) return refuse(b, "num_beams", o->num_beams);
-    if (o->num_return_sequences > 1)
-        return refuse(b, "num_return_sequences", o->num_return_sequences);
     if (o->eos_count && o->eos != j->eos)
         memcpy(j->eos, o->eos, (size_t)o->eos_count * sizeof *j->eos);
     o->eos = j->eos;
     return true;
 }
 
+/* Whether the rows and the cache suffice. */
+static bool check_room(struct mc_batch *b, const mc_job *j)
+{
+    const mc_batch_shape *shape = &b->options.shape;
+    int beams = mc_job_beams(j);
+    if (beams > b->rows) return refuse(b, "num_beams", beams, b->rows);
+    if (beams > 1 && b->rows * shape->longest > INT32_MAX)
+        return !mc_fail(b->ctx, MC_ERR_UNSUPPORTED,
+                        "generation with %s: num_beams %d, with %d sequences of %lld tokens",
+                        b->decoder.model, beams, b->rows, (long long)shape->longest);
+    if (mc_batch_model_can(b->model, j->prompt, j->most, beams)) return true;
+    return !mc_fail(b->ctx, MC_ERR_ARGUMENT,
+                    "generation with %s: a prompt of %d tokens and %d new ones, num_beams %d: the "
+                    "cache has room for %lld of a sequence and %lld in all",
+                    b->decoder.model, j->prompt, j->most, beams, (long long)shape->longest,
+                    (long long)shape->tokens);
+}
+
 /* Whether a job can ever be answered; an error on the context if not. */
 static bool check_job(struct mc_batch *b, mc_job *j)
 {
     const int32_t *ids = j->ids;
-    const mc_batch_shape *shape = &b->options.shape;
-    if (b->options.list) return true;
-    if (!check_options(b, j) || !mc_check_prompts(&b->decoder, &ids, &j->prompt, 1) ||
+    if (b->options.list || j->checked) return true;
+    if (!mc_batch_read_options(b, j) || !mc_check_prompts(&b->decoder, &ids, &j->prompt, 1) ||
         !mc_check_lengths(&b->decoder, &j->options, &j->prompt, 1))
         return false;
     j->most = mc_most_new(&b->decoder, &j->options, j->prompt);
-    if (!mc_batch_model_can(b->model, j->prompt, j->most))
-        return !mc_fail(b->ctx, MC_ERR_ARGUMENT,
-                        "generation with %s: a prompt of %d tokens and %d new ones, the cache has "
-                        "room for %lld of a sequence and %lld in all",
-                        b->decoder.model, j->prompt, j->most, (long long)shape->longest,
-                        (long long)shape->tokens);
-    int32_t *grown = mc_realloc(j->ids, ((size_t)j->prompt + (size_t)j->most) * sizeof *grown);
-    if (!grown) return !mc_fail_nomem(b->ctx, "an answer");
-    j->ids = grown;
-    return true;
+    return j->checked = check_room(b, j);
 }
 
 /* The first that waits; NULL: none. */
@@ -65,14 +71,13 @@ static mc_job *first_waiting(struct mc_batch *b)
 /* What is wrong with the first that waits is its own end: the context goes on without error. */
 static void end_first(struct mc_batch *b, mc_job *j)
 {
-    const mc_chosen nothing = {MC_CHOSEN_NOTHING, 0};
     snprintf(b->problem, sizeof b->problem, "%s", mc_error_message(b->ctx));
     mc_clear_error(b->ctx);
     pthread_mutex_lock(&b->guard);
     b->waiting = j->next;
     if (!b->waiting) b->last = &b->waiting;
     pthread_mutex_unlock(&b->guard);
-    mc_batch_tell(j, MC_ANSWER_FAILED, nothing, b->problem);
+    mc_batch_tell_ends(j, MC_ANSWER_FAILED, b->problem);
     mc_job_free(j);
 }
 
@@ -104,20 +109,27 @@ static int64_t tokens_at_once(const struct mc_batch *b)
                                                                    : o->prompt_tokens;
 }
 
+/* Free rows for a job, those of the first columns; whether they and the pages suffice. */
+static bool find_rows(struct mc_batch *b, const mc_job *j)
+{
+    int found = 0, beams = mc_job_beams(j);
+    for (int i = 0; found < beams && i < b->rows; i++)
+        if (!b->job[b->row_of[i]]) b->found[found++] = b->row_of[i];
+    return found == beams && mc_batch_model_has_room(b->model, j->prompt, j->most, beams);
+}
+
 /* Puts the first that wait into free rows, as many as there is room for and as run together. */
 static bool collect(struct mc_batch *b, int64_t most)
 {
     int64_t tokens = 0;
-    for (int column = 0; column < b->rows && tokens < most; column++) {
-        int row = b->row_of[column];
-        mc_job *j = b->job[row] ? NULL : next_job(b);
+    while (tokens < most && b->joining_count < b->rows) {
+        mc_job *j = next_job(b);
         if (mc_failed(b->ctx)) return false;
-        if (b->job[row]) continue;
-        bool more = b->joining_count && tokens + (j ? j->prompt : 0) > most;
-        if (!j || more || !mc_batch_model_has_room(b->model, j->prompt, j->most)) break;
-        mc_batch_take_row(b, row);
-        b->joining[b->joining_count++] = row;
+        if (!j || (b->joining_count && tokens + j->prompt > most) || !find_rows(b, j)) break;
+        if (mc_job_beams(j) > 1 && !mc_batch_begin_search(b, j)) return false;
         tokens += j->prompt;
+        if (!mc_batch_take_rows(b, b->found)) return false;
+        b->joining[b->joining_count++] = b->found[0];
     }
     return true;
 }
@@ -177,7 +189,11 @@ static int begin_answers(struct mc_batch *b)
         if (others) mc_batch_fill_column(b, b->joining[i]);
     }
     if (whole && !others) mc_batch_move_columns(b); /* all at once */
-    for (int i = 0; i < b->joining_count; i++) b->joining_columns[i] = b->column_of[b->joining[i]];
+    for (int i = 0; i < b->joining_count; i++) {
+        b->joining_columns[i] = b->column_of[b->joining[i]];
+        b->searched[i] = mc_batch_is_searched(b, b->joining[i]);
+    }
+    if (b->searches) mc_batch_send_searches(b);
     return whole;
 }
 
@@ -194,6 +210,7 @@ static bool launch(struct mc_batch *b)
                                  .lengths = b->prompt_lengths,
                                  .sequences = b->joining,
                                  .columns = b->joining_columns,
+                                 .searched = b->searched,
                                  .before = before ? &cached : NULL,
                                  .count = b->joining_count,
                                  .whole = whole};

@@ -17,36 +17,97 @@ static void send_seen(struct mc_batch *b, const mc_job *j, int row)
                words * sizeof *b->seen);
 }
 
-void mc_batch_take_row(struct mc_batch *b, int row)
+/* A job of its own for the next answer of one that waits, which stands for several. */
+static mc_job *next_answer(mc_job *j)
+{
+    mc_job *next = mc_job_new(j->ids, j->prompt);
+    if (!next) return NULL;
+    int32_t *ids = next->ids;
+    *next = *j;
+    next->ids = ids;
+    next->next = NULL;
+    next->answers = 1;
+    if (j->options.eos == j->eos) next->options.eos = next->eos;
+    j->answer++;
+    j->answers--;
+    return next;
+}
+
+/* Who gets the rows. NULL when memory is out. */
+static mc_job *seat(struct mc_batch *b, const int *rows)
+{
+    pthread_mutex_lock(&b->guard);
+    mc_job *j = b->waiting;
+    if (j->answers > 1 && mc_job_beams(j) == 1) {
+        j = next_answer(j);
+    } else {
+        b->waiting = j->next;
+        if (!b->waiting) b->last = &b->waiting;
+        j->next = NULL;
+    }
+    for (int i = 0; j && i < mc_job_beams(j); i++) {
+        b->job[rows[i]] = j;
+        b->beam[rows[i]] = i;
+    }
+    pthread_mutex_unlock(&b->guard);
+    return j;
+}
+
+static bool join_search(struct mc_batch *b, mc_job *j, const int *rows)
+{
+    size_t beams = (size_t)mc_job_beams(j);
+    j->search = mc_search_new(&j->options, b->decoder.vocab, j->number, j->most);
+    j->row = mc_malloc(beams * sizeof *j->row);
+    if (!j->search || !j->row) return false;
+    memcpy(j->row, rows, beams * sizeof *j->row);
+    for (size_t i = 1; i < beams; i++)
+        mc_batch_model_join_beam(b->model, rows[i], j->prompt, j->most);
+    b->searches++;
+    return true;
+}
+
+static void send_rules(struct mc_batch *b, const mc_job *j, int row)
 {
     mc_device *d = mc_batch_device(b);
     mc_chooser *c = &b->chooser;
-    pthread_mutex_lock(&b->guard);
-    mc_job *j = b->waiting;
-    b->waiting = j->next;
-    if (!b->waiting) b->last = &b->waiting;
-    j->next = NULL;
-    b->job[row] = j;
-    pthread_mutex_unlock(&b->guard);
     const mc_generate_options *o = &j->options;
     mc_answer_rules rules = {.how = mc_sampling_of(o),
-                             .place = o->first_prompt,
+                             .place = o->first_prompt + j->answer,
                              .eos_count = o->eos_count,
                              .most = j->most};
-    mc_batch_model_join(b->model, row, j->prompt, j->most);
     d->copy_in(d, (mc_answer_rules *)c->rules + row, &rules, sizeof rules);
     if (c->call.eos_stride)
         d->copy_in(d, (int32_t *)c->eos + row * MC_MOST_EOS, j->eos, sizeof j->eos);
     if (o->repetition_penalty != 1) send_seen(b, j, row);
 }
 
+static bool join_answer(struct mc_batch *b, mc_job *j, int row)
+{
+    int32_t *grown = mc_realloc(j->ids, ((size_t)j->prompt + (size_t)j->most) * sizeof *grown);
+    if (!grown) return false;
+    j->ids = grown;
+    send_rules(b, j, row);
+    return true;
+}
+
+bool mc_batch_take_rows(struct mc_batch *b, const int *rows)
+{
+    mc_job *j = seat(b, rows);
+    bool good = j && (mc_job_beams(j) > 1 ? join_search(b, j, rows) : join_answer(b, j, rows[0]));
+    if (!good) return !mc_fail_nomem(b->ctx, "an answer");
+    mc_batch_model_join(b->model, rows[0], j->prompt, j->most);
+    return true;
+}
+
 mc_job *mc_batch_leave_row(struct mc_batch *b, int row)
 {
-    pthread_mutex_lock(&b->guard);
     mc_job *j = b->job[row];
-    b->job[row] = NULL;
+    const int *rows = j->search ? j->row : &row;
+    pthread_mutex_lock(&b->guard);
+    for (int i = 0; i < mc_job_beams(j); i++) b->job[rows[i]] = NULL;
     pthread_mutex_unlock(&b->guard);
-    mc_batch_model_leave(b->model, row);
+    for (int i = 0; i < mc_job_beams(j); i++) mc_batch_model_leave(b->model, rows[i]);
+    b->searches -= j->search != NULL;
     if (b->piecing == row) b->piecing = -1;
     return j;
 }
@@ -56,21 +117,26 @@ mc_job *mc_batch_leave_row(struct mc_batch *b, int row)
 /* Whether steps run the row: its prompt is whole, its answer goes on. */
 static bool goes_on(const struct mc_batch *b, int row)
 {
-    return b->job[row] && b->job[row]->run == b->job[row]->prompt;
+    const mc_job *j = b->job[row];
+    if (j && j->search) return mc_batch_is_searched(b, row) && j->search->running[0].length;
+    return j && j->run == j->prompt;
 }
 
 /* What a row's column has to hold before its next step; a free one has ended and sees nothing. */
 static void fields_of(const struct mc_batch *b, int row, int32_t *fields)
 {
     const mc_job *j = b->job[row];
+    bool searched = j && j->search;
     memset(fields, 0, MC_ROW_FIELDS * sizeof *fields);
-    if (goes_on(b, row)) {
+    if (searched && goes_on(b, row)) {
+        mc_batch_search_fields(b, row, fields);
+    } else if (goes_on(b, row)) {
         mc_batch_model_fields(b->model, row, j->prompt, j->count, fields);
         /* choosing what follows the prompt sets the token and counts the tick up */
         fields[MC_ROW_TOKEN] = j->count ? j->ids[j->prompt + j->count - 1] : 0;
         fields[MC_ROW_TICK] = (int32_t)(b->tick - !j->count);
     }
-    fields[MC_ROW_ENDED] = !goes_on(b, row);
+    fields[MC_ROW_ENDED] = searched || !goes_on(b, row);
     fields[MC_ROW_ANSWER] = row;
 }
 

@@ -12,6 +12,8 @@ void mc_batch_add_group(struct mc_batch *b, mc_token_group added, int first, int
     added.number = b->group_number++;
     added.ticket = d->copy_out_later(d, (char *)b->chosen + at, (char *)b->chooser.chosen + at,
                                      (size_t)count * line);
+    int columns = added.prompts ? b->rows : (int)b->chooser.best.rows;
+    if (b->searches) added.ticket = mc_batch_copy_best(b, columns);
     b->group[b->group_count++] = added;
 }
 
@@ -32,11 +34,12 @@ static bool launch_steps(struct mc_batch *b, int steps)
     int first = (int)(b->tick % MC_KEPT);
     mc_token_group added = {.first = b->tick};
     b->chooser.call.rows = mc_batch_columns(b);
+    b->chooser.best.rows = b->searches ? b->chooser.call.rows : 0;
     for (int i = 0; i < steps; i++, b->tick++)
         if (!mc_batch_model_step(b->model, &b->chooser)) return false;
     added.end = b->tick;
     for (int i = 0; i < b->rows; i++)
-        if (b->job[i] && b->job[i]->launched) b->job[i]->launched += steps;
+        if (mc_batch_is_first(b, i) && b->job[i]->launched) b->job[i]->launched += steps;
     mc_batch_add_group(b, added, first, steps);
     return true;
 }
@@ -50,23 +53,11 @@ static int groups_of_steps(const struct mc_batch *b)
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-static const mc_chosen nothing = {MC_CHOSEN_NOTHING, 0};
-
-void mc_batch_tell(const mc_job *j, mc_answer_state state, mc_chosen chosen, const char *error)
-{
-    mc_answer_event event = {.id = j->id,
-                             .state = state,
-                             .token = chosen.token,
-                             .log_probability = chosen.log_probability,
-                             .error = error};
-    j->fn(j->user, &event);
-}
-
-static void end_row(struct mc_batch *b, int row, mc_answer_state state, mc_chosen chosen,
-                    const char *error)
+/* Without a token. */
+static void end_row(struct mc_batch *b, int row, mc_answer_state state, const char *error)
 {
     mc_job *j = mc_batch_leave_row(b, row);
-    mc_batch_tell(j, state, chosen, error);
+    mc_batch_tell_ends(j, state, error);
     mc_job_free(j);
 }
 
@@ -96,16 +87,17 @@ static void end_cancelled(struct mc_batch *b)
     pthread_mutex_unlock(&b->guard);
     for (mc_job *next; gone; gone = next) {
         next = gone->next;
-        mc_batch_tell(gone, MC_ANSWER_CANCELLED, nothing, NULL);
+        if (!gone->checked && !mc_batch_read_options(b, gone)) mc_clear_error(b->ctx);
+        mc_batch_tell_ends(gone, MC_ANSWER_CANCELLED, NULL);
         mc_job_free(gone);
     }
     for (int i = 0; i < b->rows; i++) {
         pthread_mutex_lock(&b->guard);
-        bool cancelled = b->job[i] && b->job[i]->cancelled;
+        bool cancelled = mc_batch_is_first(b, i) && b->job[i]->cancelled;
         pthread_mutex_unlock(&b->guard);
         if (!cancelled) continue;
         mc_batch_stop_column(b, i);
-        end_row(b, i, MC_ANSWER_CANCELLED, nothing, NULL);
+        end_row(b, i, MC_ANSWER_CANCELLED, NULL);
     }
 }
 
@@ -126,7 +118,7 @@ static bool end_not_finite(struct mc_batch *b, int row)
     const mc_job *j = b->job[row];
     int token = j->prompt;
     mc_decoder_begins(&b->decoder, j->ids, &token);
-    token += j->count - 1;
+    token += (j->search ? j->search->running[0].length : j->count) - 1;
     if (b->options.list)
         return !mc_fail(b->ctx, MC_ERR_STATE,
                         "generation with %s: the logits after token %d of prompt %d are not finite",
@@ -135,23 +127,34 @@ static bool end_not_finite(struct mc_batch *b, int row)
              "generation with %s: the logits after token %d of the prompt and its answer are not "
              "finite",
              b->decoder.model, token);
-    end_row(b, row, MC_ANSWER_FAILED, nothing, b->problem);
+    end_row(b, row, MC_ANSWER_FAILED, b->problem);
+    return true;
+}
+
+static bool take_candidates(struct mc_batch *b, int row)
+{
+    if (!mc_batch_advance(b, b->job[row])) return end_not_finite(b, row);
+    if (!b->job[row]->search->over) return true;
+    mc_job *j = mc_batch_leave_row(b, row);
+    mc_batch_tell_found(j);
+    mc_job_free(j);
     return true;
 }
 
 static bool take_token(struct mc_batch *b, int row, mc_chosen chosen)
 {
     mc_job *j = b->job[row];
+    if (j->search) return take_candidates(b, row);
     if (chosen.token == MC_CHOSEN_NOT_FINITE) return end_not_finite(b, row);
     j->ids[j->prompt + j->count++] = chosen.token;
+    j->score += (double)chosen.log_probability;
     const mc_generate_options *o = &j->options;
     bool end = ends(j), stopped = !end && o->stop &&
                                   o->stop(o->stop_user, j->number, j->ids + j->prompt, j->count);
     if (stopped) mc_batch_stop_column(b, row);
-    if (end || stopped)
-        end_row(b, row, MC_ANSWER_ENDED, chosen, NULL);
-    else
-        mc_batch_tell(j, MC_ANSWER_GOES_ON, chosen, NULL);
+    if (end || stopped) mc_batch_leave_row(b, row);
+    mc_batch_tell_token(j, end || stopped ? MC_ANSWER_ENDED : MC_ANSWER_GOES_ON, chosen);
+    if (end || stopped) mc_job_free(j);
     return true;
 }
 
@@ -161,7 +164,8 @@ static bool take_tick(struct mc_batch *b, uint32_t tick)
     const mc_chosen *chosen = b->chosen + tick % MC_KEPT * (uint32_t)b->rows;
     for (int i = 0; i < b->rows; i++) {
         const mc_job *j = b->job[i];
-        bool there = j && j->launched && (int32_t)(tick - j->joined) >= 0;
+        bool first = mc_batch_is_first(b, i);
+        bool there = first && j->launched && (int32_t)(tick - j->joined) >= 0;
         if (there && !take_token(b, i, chosen[i])) return false;
     }
     return true;
@@ -171,7 +175,8 @@ static bool take_first_tokens(struct mc_batch *b, int64_t number)
 {
     const mc_chosen *chosen = b->chosen + mc_batch_first_line(number) * b->rows;
     for (int i = 0; i < b->rows; i++)
-        if (b->job[i] && b->job[i]->group == number && !take_token(b, i, chosen[i])) return false;
+        if (mc_batch_is_first(b, i) && b->job[i]->group == number && !take_token(b, i, chosen[i]))
+            return false;
     return true;
 }
 
@@ -197,12 +202,15 @@ static bool take_groups(struct mc_batch *b, int left)
     return true;
 }
 
+bool mc_batch_take_in(struct mc_batch *b) { return take_groups(b, 0); }
+
 /* ---- a round --------------------------------------------------------------------------------- */
 
 /* Moves columns together where many that are run have ended and nobody waits to have them: at once
  * where the host computes, else when half have, for what is on its way is waited for. */
 static bool close_up(struct mc_batch *b)
 {
+    if (b->searches) return true; /* each step's columns are sent */
     int used = 0, columns = mc_batch_columns(b);
     pthread_mutex_lock(&b->guard);
     bool waiting = b->waiting;
@@ -223,12 +231,26 @@ static bool launch_ahead(struct mc_batch *b)
     return true;
 }
 
+static bool run_ahead(struct mc_batch *b)
+{
+    return launch_ahead(b) && (!b->group_count || take_group(b));
+}
+
+/* With searches the host decides between two steps. */
+static bool run_one(struct mc_batch *b)
+{
+    if (!mc_batch_take_in(b)) return false;
+    mc_batch_move_columns(b);
+    if (!b->searches || !mc_batch_columns(b)) return true;
+    mc_batch_send_searches(b);
+    return launch_steps(b, 1) && mc_batch_take_in(b);
+}
+
 bool mc_batch_step(struct mc_batch *b)
 {
     end_cancelled(b);
     if (!take_groups(b, MC_GROUPS - MC_STEP_GROUPS - 1) || !close_up(b) ||
-        !mc_batch_launch_prompts(b) || !launch_ahead(b))
+        !mc_batch_launch_prompts(b) || !mc_batch_end_searches(b))
         return false;
-    if (b->group_count && !take_group(b)) return false;
-    return !mc_failed(b->ctx);
+    return (b->searches ? run_one(b) : run_ahead(b)) && !mc_failed(b->ctx);
 }

@@ -25,17 +25,14 @@ static bool read_call(mc_model *m, const int32_t *const *prompts, const int *len
            mc_check_lengths(&call->decoder, &call->options, lengths, count);
 }
 
-/* Answers to each prompt that are drawn by themselves. */
-static int draws_of(const mc_generate_call *call)
-{
-    return call->options.sample ? call->options.num_return_sequences : 1;
-}
+/* Answers to each prompt. */
+static int each_of(const mc_generate_call *call) { return call->options.num_return_sequences; }
 
 static bool too_many(const mc_generate_call *call, const char *what, int64_t count)
 {
     return !mc_fail(call->decoder.ctx, MC_ERR_ARGUMENT,
                     "generation with %s: %d answers to each of %d prompts are too many: %lld %s",
-                    call->decoder.model, draws_of(call), call->count, (long long)count, what);
+                    call->decoder.model, each_of(call), call->count, (long long)count, what);
 }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
@@ -45,7 +42,7 @@ static bool plan_batch(const mc_generate_call *call, mc_batch_options *o)
 {
     enum { PAGE_SHIFT = 4, MOST = INT32_MAX - (1 << PAGE_SHIFT) };
     mc_batch_shape *s = &o->shape;
-    int draws = draws_of(call);
+    int beams = call->options.num_beams, draws = beams > 1 ? 1 : each_of(call);
     *o = (mc_batch_options){.shape = {.page_shift = PAGE_SHIFT, .in_line = true},
                             .prompt_tokens = INT64_MAX,
                             .prompt_piece = INT64_MAX,
@@ -54,41 +51,38 @@ static bool plan_batch(const mc_generate_call *call, mc_batch_options *o)
                             .eos_count = call->options.eos_count};
     for (int i = 0; i < call->count; i++) {
         int most = mc_most_new(&call->decoder, &call->options, call->lengths[i]);
-        mc_batch_shape_add(s, call->model, call->lengths[i], most, draws, draws);
+        mc_batch_shape_add(s, call->model, call->lengths[i], most, draws, beams);
         if (s->tokens > MOST || s->memory_tokens > MOST)
             return too_many(call, "tokens or more", s->tokens);
+        if (beams > 1 && s->rows * s->longest > INT32_MAX)
+            return too_many(call, "tokens of all beams or more", s->rows * s->longest);
     }
     return true;
 }
 
 static void got_token(void *user, const mc_answer_event *e)
 {
-    mc_answer *a = user;
+    mc_answer *a = (mc_answer *)user + e->answer;
     if (e->token >= 0) {
         a->log_probs[a->length] = e->log_probability;
         a->ids[a->length++] = e->token;
-        a->score += (double)e->log_probability;
     }
+    a->score = (double)e->score;
     a->done = e->state != MC_ANSWER_GOES_ON;
 }
 
-static bool add_answer(const mc_generate_call *call, struct mc_batch *b, int number, mc_answer *a)
+/* The answers to a prompt. */
+static bool add_answers(const mc_generate_call *call, struct mc_batch *b, int prompt, mc_answer *a)
 {
-    int prompt = number / draws_of(call), length = call->lengths[prompt];
-    mc_job *j = mc_job_new(call->prompts[prompt], length);
+    int most = mc_most_new(&call->decoder, &call->options, call->lengths[prompt]);
+    for (int i = 0; i < each_of(call); i++)
+        if (!mc_answer_reserve(&a[i], most)) return false;
+    mc_job *j = mc_job_new(call->prompts[prompt], call->lengths[prompt]);
     if (!j) return false;
-    int32_t *grown = NULL;
-    int most = mc_most_new(&call->decoder, &call->options, length);
-    if (mc_answer_reserve(a, most))
-        grown = mc_realloc(j->ids, ((size_t)length + (size_t)most) * sizeof *grown);
-    if (!grown) {
-        mc_job_free(j);
-        return false;
-    }
-    j->ids = grown;
     j->options = call->options;
     j->options.eos = b->eos;
-    j->options.first_prompt += number;
+    j->options.first_prompt += (int64_t)prompt * each_of(call);
+    j->answers = each_of(call);
     j->most = most;
     j->number = prompt;
     j->fn = got_token;
@@ -97,30 +91,30 @@ static bool add_answer(const mc_generate_call *call, struct mc_batch *b, int num
     return true;
 }
 
-static bool add_answers(const mc_generate_call *call, mc_generator *g)
+static bool add_prompts(const mc_generate_call *call, mc_generator *g)
 {
     mc_batch_options o;
     if (!plan_batch(call, &o) || !(g->batch = mc_batch_new(call->model, &o))) return false;
-    for (int i = 0; i < g->count; i++)
-        if (!add_answer(call, g->batch, i, &g->answers[i]))
+    for (int i = 0; i < call->count; i++)
+        if (!add_answers(call, g->batch, i, &g->answers[i * each_of(call)]))
             return !mc_fail_nomem(g->ctx, "answers");
     return true;
 }
 
 static mc_generator *new_list(const mc_generate_call *call)
 {
-    if (call->count > INT32_MAX / draws_of(call)) {
-        too_many(call, "answers", (int64_t)call->count * draws_of(call));
+    if (call->count > INT32_MAX / each_of(call)) {
+        too_many(call, "answers", (int64_t)call->count * each_of(call));
         return NULL;
     }
     mc_generator *g = mc_generator_new(call->decoder.ctx);
     if (!g) return NULL;
-    int count = call->count * draws_of(call);
+    int count = call->count * each_of(call);
     if ((g->answers = mc_answers_new(count)))
         g->count = count;
     else
         mc_fail_nomem(g->ctx, "answers");
-    if (!mc_failed(g->ctx) && (!count || add_answers(call, g))) return g;
+    if (!mc_failed(g->ctx) && (!count || add_prompts(call, g))) return g;
     mc_generator_free(g);
     return NULL;
 }
@@ -195,21 +189,12 @@ static mc_generation *generate_list(const mc_generate_call *call)
     return out;
 }
 
-static mc_generation *search_beams(const mc_generate_call *call)
-{
-    int count = call->count * call->options.num_return_sequences;
-    mc_answer *answers = mc_beam_search(call);
-    mc_generation *out = answers ? mc_generation_of(call->decoder.ctx, answers, count) : NULL;
-    mc_answers_free(answers, count);
-    return out;
-}
-
 mc_generation *mc_model_generate(mc_model *m, const int32_t *const *prompts, const int *lengths,
                                  int count, const mc_generate_options *options)
 {
     mc_generate_call call;
     if (!m || !read_call(m, prompts, lengths, count, options, &call)) return NULL;
-    return call.options.num_beams > 1 ? search_beams(&call) : generate_list(&call);
+    return generate_list(&call);
 }
 
 mc_status mc_model_generate_plan(mc_model *m, const int *lengths, int count,
@@ -222,8 +207,7 @@ mc_status mc_model_generate_plan(mc_model *m, const int *lengths, int count,
     if (!read_options(m, options, &call)) return mc_error_status(call.decoder.ctx);
     call.lengths = lengths;
     call.count = count;
-    if (!mc_check_lengths(&call.decoder, &call.options, lengths, count) ||
-        !(call.options.num_beams > 1 ? mc_beam_shape(&call, &o.shape) : plan_batch(&call, &o)))
+    if (!mc_check_lengths(&call.decoder, &call.options, lengths, count) || !plan_batch(&call, &o))
         return mc_error_status(call.decoder.ctx);
     *plan = mc_batch_model_plan(m, &o.shape);
     return MC_OK;

@@ -25,6 +25,7 @@ bool mc_model_check_decodes(mc_model *model);
 
 /* ---- options and prompts --------------------------------------------------------------------- */
 
+enum { MC_MOST_RETURNED = 65536 };
 /* Fills defaults in; an error for options that make no sense. */
 bool mc_generate_read_options(const mc_decoder *decoder, const mc_generate_options *given,
                               mc_generate_options *options);
@@ -58,8 +59,6 @@ void mc_answers_free(mc_answer *answers, int count);
 /* As the caller gets them. NULL after an error. */
 mc_generation *mc_generation_of(mc_context *ctx, const mc_answer *answers, int count);
 
-/* ---- searches -------------------------------------------------------------------------------- */
-
 /* What a call of generation is given, checked, with defaults filled in. */
 typedef struct mc_generate_call {
     mc_model *model;
@@ -70,9 +69,6 @@ typedef struct mc_generate_call {
     int count;
 } mc_generate_call;
 
-/* With num_beams: (count * num_return_sequences) answers. NULL after an error. */
-mc_answer *mc_beam_search(const mc_generate_call *call);
-
 /* ---- tokens chosen on the device ------------------------------------------------------------- */
 
 /* What chooses tokens on the device, and keeps what the next step needs there. */
@@ -80,8 +76,12 @@ typedef struct mc_chooser {
     mc_choose_call call; /* its pointers are to device memory */
     mc_tensor *rows;     /* i32 (MC_ROW_FIELDS, stride): call.state */
     void *seen, *rules, *eos, *chosen;
+    float *penalty; /* best.penalty and best.seen, as they are written */
+    uint32_t *marks;
     size_t seen_bytes, rules_bytes, eos_bytes, chosen_bytes;
-    mc_best_call best; /* a beam search's: the candidates of each row in place of its choice */
+    /* Where rows belong to beam searches: the candidates of these, which have ended for `call`.
+     * Rows 0: none do. */
+    mc_best_call best;
 } mc_chooser;
 
 /* ---- generators ------------------------------------------------------------------------------ */

@@ -16,7 +16,14 @@
  *
  * An answer's tokens do not depend on its neighbours, or on when they come and go; sampled ones
  * depend on the seed, mc_generate_options.first_prompt and the step alone. In f32 they
- * are those of mc_model_generate. */
+ * are those of mc_model_generate.
+ *
+ * Several answers that are drawn to one prompt take a row each and come side by side, told apart by
+ * mc_answer_event.answer. A beam search takes as many rows as it has beams, once so many are free,
+ * and pages for one prompt and the new tokens of each beam. Its tokens are known at its end: then
+ * come the num_return_sequences best answers, the best first, each whole. While a search is under
+ * way, steps of all are launched one by one, so that on a GPU others get their tokens more slowly
+ * beside it. */
 #ifndef MC_MODELS_GENERATOR_H
 #define MC_MODELS_GENERATOR_H
 
@@ -25,7 +32,7 @@
 
 /* Zero fields mean the defaults. */
 typedef struct mc_generator_options {
-    int sequences; /* answered at once; 0: 8 */
+    int sequences; /* answered at once, a beam counts as one; 0: 8 */
     /* Tokens of prompt and answer together at most, of an encoder-decoder of each of the two;
      * 0: the model's positions, 1024 without. Soft prompts count. */
     int64_t longest;
@@ -47,14 +54,17 @@ typedef enum mc_answer_state {
 
 typedef struct mc_answer_event {
     int64_t id;
+    int answer; /* which of the num_return_sequences answers to the prompt, from 0 */
     mc_answer_state state;
     int32_t token;         /* -1: none */
     float log_probability; /* of the token under the distribution it was chosen from */
+    float score;           /* with MC_ANSWER_ENDED that of mc_generation.scores; else 0 */
     const char *error;     /* what was wrong with this prompt alone, until the call returns */
 } mc_answer_event;
 
 /* Called by the thread that runs the steps, once for each token and once for an end without one.
- * It may add and cancel. */
+ * Each of the num_return_sequences answers ends by itself, once, however it does; if that number
+ * is out of range, one fails. It may add and cancel. */
 typedef void (*mc_answer_fn)(void *user, const mc_answer_event *event);
 
 /* Room for a batch: the cache, and all that a step needs on the device. `options` may be NULL.
@@ -67,11 +77,12 @@ MC_API mc_status mc_model_generator_plan(mc_model *model, const mc_generator_opt
 /* Adds a prompt of `count` ids, which are copied, as is `options` (NULL: those of
  * mc_model_generate_options) but for what its pointer stop_user points to. Its number, from 1; 0
  * when memory is out. What is wrong with a prompt or its options (an id out of range, too long for
- * the model or the cache, beams, several answers, over 16 end tokens) is the end of that answer
- * alone: MC_ANSWER_FAILED. Any thread. */
+ * the model or the cache, more beams than `sequences`, over 16 end tokens) is the end of its
+ * answers alone: MC_ANSWER_FAILED. Any thread. */
 MC_API int64_t mc_generator_add(mc_generator *generator, const int32_t *ids, int count,
                                 const mc_generate_options *options, mc_answer_fn fn, void *user);
-/* Ends an answer before its next token; nothing for one that has ended. Any thread. */
+/* Ends the answers of this number before their next tokens; nothing for those that have ended. Any
+ * thread. */
 MC_API void mc_generator_cancel(mc_generator *generator, int64_t id);
 /* Takes in what was added and cancelled, runs prompts and some steps of all running answers, and
  * calls their functions. False when no answer is left, and after an error on the context, which

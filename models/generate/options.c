@@ -2,7 +2,7 @@
 #include <math.h>
 #include "models/generate/generate_internal.h"
 
-enum { MOST_BEAMS = 1024, MOST_RETURNED = 65536 };
+enum { MOST_BEAMS = 1024 };
 
 static bool bad_option(const mc_decoder *d, const char *name, double value, const char *expected)
 {
@@ -15,7 +15,7 @@ static bool bad_option(const mc_decoder *d, const char *name, double value, cons
 static bool check_returned(const mc_decoder *d, mc_generate_options *o)
 {
     int count = o->num_return_sequences;
-    if (count < 1 || count > MOST_RETURNED)
+    if (count < 1 || count > MC_MOST_RETURNED)
         return bad_option(d, "num_return_sequences", count, "1 to 65536");
     if (o->sample) o->first_prompt *= count; /* from here on a number of answers */
     if (count == 1 || o->sample || count <= o->num_beams) return true;

@@ -1,5 +1,4 @@
-/* A running batch, which all of generation but beam search is driven by. A job is a prompt with its
- * answer:
+/* A running batch, which all of generation is driven by. A job is a prompt with its answer:
  *
  *     waiting  ->  in a row, its prompt run  ->  its tokens come  ->  ended (told, and freed)
  *        \______________________\_____________________/
@@ -8,12 +7,18 @@
  * state that stands in device memory; each belongs to one row, and to which one changes when rows
  * that go on are moved together. `guard` protects the list of those that wait, the rows' jobs and
  * their `cancelled`. The device runs ahead of the host: a column whose answer has ended there does
- * nothing until the host notices and gives its row to another job. */
+ * nothing until the host notices and gives its row to another job.
+ *
+ * Of a prompt with several answers to draw each is a job of its own once it has a row; until then
+ * one job stands for those that wait. A beam search is one job with as many rows as beams. While
+ * there is one, the host takes in every step before it launches the next, and sends the state of
+ * all columns (batch_beams.c); to choose_tokens the searches' columns have ended. */
 #ifndef MC_MODELS_GENERATE_RUN_INTERNAL_H
 #define MC_MODELS_GENERATE_RUN_INTERNAL_H
 
 #include <pthread.h>
 #include "models/generate/batch_internal.h"
+#include "models/generate/beam_internal.h"
 #include "models/generate/generator.h"
 
 enum {
@@ -30,14 +35,20 @@ typedef struct mc_job {
     int number; /* of a list: its prompt */
     mc_generate_options options;
     bool own_options; /* given with the prompt; else the model's */
+    bool checked;     /* with defaults filled in */
+    /* Of num_return_sequences the first that the job stands for, and how many. */
+    int answer, answers;
     int32_t eos[MC_MOST_EOS];
     int32_t *ids; /* prompt, then (most) the answer */
     int prompt, most;
     int run;             /* tokens of the prompt that were launched */
     int launched, count; /* tokens of the answer that were launched, and that came */
     bool cancelled;
-    uint32_t joined; /* the first tick of its steps */
-    int64_t group;   /* number of the group that its first token comes with */
+    double score;      /* of its tokens so far */
+    uint32_t joined;   /* the first tick of its steps */
+    int64_t group;     /* number of the group that its first token comes with */
+    mc_search *search; /* of a job with beams, in its rows: row[i] is that of beam i */
+    int *row;
     mc_answer_fn fn;
     void *user;
 } mc_job;
@@ -77,6 +88,7 @@ struct mc_batch {
     bool closed;
     /* of the thread that runs the steps */
     mc_chooser chooser;
+    int *beam;                       /* (rows) which of its job's rows it is */
     int *column_of, *row_of;         /* (rows) of a row, of a column */
     int32_t *state;                  /* (MC_ROW_FIELDS, rows): what the device's is set to */
     mc_chosen *chosen;               /* pinned: (MC_KEPT + MC_GROUPS, rows) */
@@ -87,11 +99,19 @@ struct mc_batch {
     uint32_t tick;
     int64_t group_number;
     /* prompts that are run together */
-    int *joining, *joining_columns; /* (rows) rows */
+    int *joining, *joining_columns; /* (rows) rows; of a search its first */
+    bool *searched;                 /* (rows) whether it is one */
+    int *found;                     /* (rows) free rows for the next */
     int32_t *prompt_ids, *prompt_lengths;
     int64_t prompt_room;
     int joining_count;
     int piecing; /* the row whose prompt is run in part; -1: none */
+    /* of searches, from the first on */
+    int searches;    /* that have rows */
+    mc_chosen *best; /* pinned: (rows, chooser.best.count), by columns */
+    float *penalty;  /* (rows), by columns: mc_best_call.penalty */
+    uint32_t *marks; /* (rows, mc_seen_words(vocab)), by columns: mc_best_call.seen */
+    size_t best_bytes;
     char problem[512];
 };
 
@@ -111,11 +131,18 @@ bool mc_batch_has_work(const struct mc_batch *batch);
 
 /* ---- rows and columns (batch_rows.c) --------------------------------------------------------- */
 
-/* The first that waits takes a free row, its pages, and its rules to the device. */
-void mc_batch_take_row(struct mc_batch *batch, int row);
+/* The first row of a job; false for its others, and free ones. */
+static inline bool mc_batch_is_first(const struct mc_batch *b, int row)
+{
+    return b->job[row] && !b->beam[row];
+}
+static inline int mc_job_beams(const mc_job *j) { return j->options.num_beams; }
+/* The first that waits, or one of its answers, takes as many free rows as it has beams, its pages,
+ * and its rules to the device. False after an error. */
+bool mc_batch_take_rows(struct mc_batch *batch, const int *rows);
 /* Its column is filled in: its prompt is about to be whole. */
 void mc_batch_fill_column(struct mc_batch *batch, int row);
-/* The job of a row leaves it. */
+/* The job of a row leaves all its rows. */
 mc_job *mc_batch_leave_row(struct mc_batch *batch, int row);
 /* Stops the column of a row that goes on where the device is. */
 void mc_batch_stop_column(struct mc_batch *batch, int row);
@@ -125,8 +152,28 @@ int mc_batch_columns(const struct mc_batch *batch);
 /* Moves the columns of answers that go on to the front. Nothing is on its way. */
 void mc_batch_move_columns(struct mc_batch *batch);
 
+/* ---- searches (batch_beams.c) ---------------------------------------------------------------- */
+
+/* Memory for a search that joins, and a table that lets beams share rows. Takes in what is on its
+ * way where there is no search yet. */
+bool mc_batch_begin_search(struct mc_batch *batch, const mc_job *job);
+/* Where the last search has left, rows are by pages again. */
+bool mc_batch_end_searches(struct mc_batch *batch);
+void mc_batch_free_searches(struct mc_batch *batch);
+/* Whether a row is one of a search's that run, or whose prompt is run. */
+bool mc_batch_is_searched(const struct mc_batch *batch, int row);
+void mc_batch_search_fields(const struct mc_batch *batch, int row, int32_t *fields);
+/* Sends what finding candidates needs, by the columns as they are. */
+void mc_batch_send_searches(struct mc_batch *batch);
+/* Copies the candidates of as many columns; the ticket as of copy_out_later. */
+uint64_t mc_batch_copy_best(struct mc_batch *batch, int columns);
+/* Goes on by the candidates that came; false where logits are not finite. */
+bool mc_batch_advance(struct mc_batch *batch, mc_job *job);
+
 /* ---- prompts (batch_join.c) ------------------------------------------------------------------ */
 
+/* Fills in the options of a job that waits, and how many answers it stands for. */
+bool mc_batch_read_options(struct mc_batch *batch, mc_job *job);
 /* Puts prompts that wait into free rows, and launches as many of their tokens as are run together.
  * A token group of first tokens follows where prompts are whole now. */
 bool mc_batch_launch_prompts(struct mc_batch *batch);
@@ -138,8 +185,18 @@ int mc_batch_first_line(int64_t number);
 
 /* Launches and takes in; false after an error. */
 bool mc_batch_step(struct mc_batch *batch);
+/* Takes in all that is on its way. */
+bool mc_batch_take_in(struct mc_batch *batch);
 /* Copies `count` lines of what was chosen, from line `first` on, when all before is done. */
 void mc_batch_add_group(struct mc_batch *batch, mc_token_group group, int first, int count);
-void mc_batch_tell(const mc_job *job, mc_answer_state state, mc_chosen chosen, const char *error);
+
+/* ---- what callers are told (batch_tell.c) ---------------------------------------------------- */
+
+/* The token that came; at the end with the score. */
+void mc_batch_tell_token(const mc_job *job, mc_answer_state state, mc_chosen chosen);
+/* All answers that the job stands for end without a token. */
+void mc_batch_tell_ends(const mc_job *job, mc_answer_state state, const char *error);
+/* The answers that a search has found, one after the other. */
+void mc_batch_tell_found(const mc_job *job);
 
 #endif

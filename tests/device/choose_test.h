@@ -190,9 +190,23 @@ static inline void choose_check(const choose_case *c, const choose_memory *befor
 
 static const int best_counts[] = {1, 8, 60};
 
+/* With a penalty the second row is not looked at. NULL: without. */
+static inline const float *best_penalties(const choose_case *c, bool penalised, float *penalty)
+{
+    for (int i = 0; i < CHOOSE_ROWS; i++)
+        penalty[i] = penalised && i == 1 ? 0 : c->how.repetition_penalty;
+    return penalised ? penalty : NULL;
+}
+
+static inline void best_blank(mc_chosen *best)
+{
+    for (int i = 0; i < CHOOSE_ROWS * 60; i++) best[i] = (mc_chosen){-9, 0};
+}
+
 /* The candidates of a call, by sorting in double; log-probabilities within `slack`. */
-static inline void best_check(const mc_best_call *c, const uint32_t *seen, const mc_chosen *best,
-                              const matrix *logits, double slack, const char *what)
+static inline void best_check(const mc_best_call *c, const float *penalty, const uint32_t *seen,
+                              const mc_chosen *best, const matrix *logits, double slack,
+                              const char *what)
 {
     int n = (int)c->vocab;
     double *x = doubles(n);
@@ -204,10 +218,14 @@ static inline void best_check(const mc_best_call *c, const uint32_t *seen, const
         for (int i = 0; i < n; i++) {
             x[i] = v[i] - largest - log(sum);
             if (seen && seen[row * mc_seen_words(n) + i / 32] >> i % 32 & 1)
-                x[i] *= (double)c->penalty; /* none is above 0 */
+                x[i] *= (double)penalty[row]; /* none is above 0 */
         }
         for (int k = 0; k < c->count; k++) {
             mc_chosen got = best[row * c->count + k];
+            if (c->penalty && penalty[row] == 0) {
+                assert_int_equal(got.token, -9);
+                continue;
+            }
             if (k >= n) {
                 assert_int_equal(got.token, MC_CHOSEN_NOTHING);
                 continue;

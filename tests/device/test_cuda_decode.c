@@ -53,10 +53,12 @@ static void run_best(const choose_case *c, mc_dtype dtype, int count, bool penal
     matrix logits = choose_logits(c, dtype);
     choose_memory m = choose_begin(c);
     mc_chosen best[CHOOSE_ROWS * 60];
-    mc_best_call call = {.rows = CHOOSE_ROWS,
-                         .vocab = c->vocab,
-                         .count = count,
-                         .penalty = c->how.repetition_penalty};
+    float penalty[CHOOSE_ROWS];
+    mc_best_call call = {.rows = CHOOSE_ROWS, .vocab = c->vocab, .count = count};
+    best_blank(best);
+    const float *used = best_penalties(c, penalised, penalty);
+    float *given = used ? upload(penalty, sizeof penalty) : NULL;
+    call.penalty = given;
     mc_matrix x = upload_matrix(&logits);
     uint32_t *seen = upload(m.seen, m.seen_bytes);
     call.seen = penalised ? seen : NULL;
@@ -65,7 +67,8 @@ static void run_best(const choose_case *c, mc_dtype dtype, int count, bool penal
     take(call.best, best, sizeof best);
     take(seen, m.seen, m.seen_bytes);
     take_matrix(x, &logits);
-    best_check(&call, penalised ? m.seen : NULL, best, &logits, 2e-5, "on the GPU");
+    if (given) take(given, penalty, sizeof penalty);
+    best_check(&call, penalty, penalised ? m.seen : NULL, best, &logits, 2e-5, "on the GPU");
     free(m.seen);
     matrix_free(&logits);
 }

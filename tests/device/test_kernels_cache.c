@@ -201,19 +201,21 @@ static void test_best_tokens(void **state)
         matrix logits = choose_logits(c, float_types[d]);
         choose_memory m = choose_begin(c);
         mc_chosen best[CHOOSE_ROWS * 60];
+        float penalty[CHOOSE_ROWS];
         mc_best_call call = {.rows = CHOOSE_ROWS,
                              .vocab = c->vocab,
                              .count = best_counts[k],
-                             .penalty = c->how.repetition_penalty,
+                             .penalty = best_penalties(c, n % 2, penalty),
                              .seen = n % 2 ? m.seen : NULL,
                              .best = best};
+        best_blank(best);
         assert_int_equal(t->k->best_tokens(device, &call, logits.m), MC_OK);
-        best_check(&call, call.seen, best, &logits, 1e-5, t->name);
+        best_check(&call, penalty, call.seen, best, &logits, 1e-5, t->name);
         if (float_types[d] == MC_F32) {
             ((float *)logits.m.data)[c->vocab - 1] = NAN;
             assert_int_equal(t->k->best_tokens(device, &call, logits.m), MC_OK);
             assert_int_equal(best[0].token, MC_CHOSEN_NOT_FINITE);
-            assert_true(best[call.count].token >= 0);
+            assert_true(best[2 * call.count].token >= 0);
         }
         free(m.seen);
         matrix_free(&logits);

@@ -14,22 +14,24 @@
 #include "tests/device_choice.h"
 #include "tests/models/family_test.h"
 
-enum { PROMPTS = 11, MOST = 8, ANSWER = 9 };
+enum { PROMPTS = 11, MOST = 8, ANSWER = 9, EACH = 3 };
 
-/* What came of one prompt. */
+/* One answer to a prompt. */
 typedef struct answer {
     int32_t ids[64];
     int count, ends;
-    double score;
+    double total;
+    float score;
     mc_answer_state state;
     char error[256];
 } answer;
 
 static void got(void *user, const mc_answer_event *e)
 {
-    answer *a = user;
+    answer *a = (answer *)user + e->answer;
     if (e->token >= 0) a->ids[a->count++] = e->token;
-    if (e->token >= 0) a->score += (double)e->log_probability;
+    if (e->token >= 0) a->total += (double)e->log_probability;
+    a->score = e->score;
     a->state = e->state;
     if (e->state != MC_ANSWER_GOES_ON) a->ends++;
     if (e->state == MC_ANSWER_FAILED) snprintf(a->error, sizeof a->error, "%s", e->error);
@@ -60,46 +62,66 @@ static void make_prompts(mc_model *model, prompt *p)
                                              .ignore_eos = i % 4 == 0};
         if (i % 3 == 2) p[i].options.repetition_penalty = 1.5f;
         if (i % 6 == 1) p[i].options.top_k = 10;
+        if (i == 4 || i == 7) p[i].options.num_return_sequences = i == 4 ? 3 : 2;
+        if (i == 3 || i == 6 || i == 8) p[i].options.num_beams = i == 8 ? 2 : 3;
+        if (i == 3) p[i].options.num_return_sequences = 2;
+        if (i == 6) p[i].options.length_penalty = MC_LENGTH_PENALTY_NONE;
         const int32_t *ids = p[i].ids;
         p[i].alone = mc_model_generate(model, &ids, &p[i].count, 1, &p[i].options);
         assert_good(mc_model_module(model)->ctx);
     }
 }
 
-static void compare(const char *name, int number, const answer *a, const mc_generation *alone)
+static void compare(const char *name, int number, const answer *answers, const mc_generation *alone)
 {
-    bool same = a->state == MC_ANSWER_ENDED && a->ends == 1 && a->count == alone->lengths[0];
-    for (int i = 0; same && i < a->count; i++) same = a->ids[i] == alone->ids[0][i];
-    if (!same)
-        fail_msg("%s: prompt %d: state %d, %d tokens, alone %d", name, number, (int)a->state,
-                 a->count, alone->lengths[0]);
-    assert_near(a->score, alone->scores[0], 1e-3);
+    for (int k = 0; k < alone->count; k++) {
+        const answer *a = &answers[k];
+        bool same = a->state == MC_ANSWER_ENDED && a->ends == 1 && a->count == alone->lengths[k];
+        double total = 0;
+        for (int i = 0; same && i < a->count; i++) same = a->ids[i] == alone->ids[k][i];
+        for (int i = 0; same && i < a->count; i++) total += (double)alone->log_probs[k][i];
+        if (!same)
+            fail_msg("%s: prompt %d, answer %d: state %d, %d tokens, alone %d", name, number, k,
+                     (int)a->state, a->count, alone->lengths[k]);
+        assert_near(a->score, alone->scores[k], 1e-3);
+        assert_near(a->total, total, 1e-3);
+    }
 }
 
-/* Prompts come one by one while others run, in three rows; some are cancelled under way. */
+/* Whether all answers have ended, once each, those behind them never. */
+static void check_ends(const answer *a, const mc_generate_options *o)
+{
+    int count = o->num_return_sequences ? o->num_return_sequences : 1;
+    for (int k = 0; k < EACH; k++) assert_int_equal(a[k].ends, k < count);
+}
+
+/* Prompts come one by one while others run, in a few rows: greedy, drawn, several draws, beams;
+ * some are cancelled under way. */
 static void join_and_leave(const char *name, mc_model *model, const mc_generator_options *o)
 {
     static prompt p[PROMPTS];
-    answer a[PROMPTS] = {{.count = 0}}, other[PROMPTS] = {{.count = 0}};
+    static answer a[PROMPTS][EACH], other[PROMPTS][EACH];
     int64_t id[PROMPTS];
     int cancelled = 0;
+    memset(a, 0, sizeof a);
+    memset(other, 0, sizeof other);
     make_prompts(model, p);
     mc_generator *g = mc_model_generator_open(model, o);
     assert_good(mc_model_module(model)->ctx);
     for (int i = 0; i < PROMPTS; i++) {
         id[i] =
-            mc_generator_add(g, p[i].ids, p[i].count, &p[PROMPTS - 1 - i].options, got, &other[i]);
+            mc_generator_add(g, p[i].ids, p[i].count, &p[PROMPTS - 1 - i].options, got, other[i]);
         assert_true(id[i] > 0);
-        assert_true(mc_generator_add(g, p[i].ids, p[i].count, &p[i].options, got, &a[i]) > 0);
+        assert_true(mc_generator_add(g, p[i].ids, p[i].count, &p[i].options, got, a[i]) > 0);
         for (int k = 0; k < i % 3; k++) mc_generator_step(g);
         if (i % 2) mc_generator_cancel(g, id[i / 2]);
     }
     while (mc_generator_step(g)) continue;
     assert_good(mc_model_module(model)->ctx);
     for (int i = 0; i < PROMPTS; i++) {
-        compare(name, i, &a[i], p[i].alone);
-        assert_int_equal(other[i].ends, 1);
-        cancelled += other[i].state == MC_ANSWER_CANCELLED;
+        compare(name, i, a[i], p[i].alone);
+        check_ends(other[i], &p[PROMPTS - 1 - i].options);
+        cancelled += other[i]->state == MC_ANSWER_CANCELLED;
         mc_generation_free(p[i].alone);
     }
     assert_true(cancelled > 0);
@@ -119,10 +141,86 @@ static void test_joining(void **state)
     };
     for (int f = 0; f < TINY_FAMILIES; f++) {
         mc_model *model = tiny_model(ctx, &tiny_families[f], NULL);
-        for (int i = 0; i < 4 && !is_kind(model, MC_MODEL_ENCODER); i++)
+        bool host = ctx->device->is_host; /* a simulated GPU takes long for all */
+        for (int i = host ? 0 : f % 2; i < 4 && !is_kind(model, MC_MODEL_ENCODER); i += 2 - host)
             join_and_leave(tiny_families[f].name, model, &options[i]);
         mc_model_free(model);
     }
+    mc_context_free(ctx);
+}
+
+/* ---- several answers ------------------------------------------------------------------------- */
+
+typedef struct order {
+    int calls, at;
+    mc_generator *g;
+    int64_t cancel;
+} order;
+
+/* The answers of a search come one after the other, each whole. */
+static void in_order(void *user, const mc_answer_event *e)
+{
+    order *o = user;
+    o->calls++;
+    assert_int_equal(e->answer, o->at);
+    assert_true(e->state == MC_ANSWER_GOES_ON || e->state == MC_ANSWER_ENDED);
+    if (e->state == MC_ANSWER_ENDED) o->at++;
+    mc_generator_cancel(o->g, e->id); /* too late: it has ended */
+}
+
+static void test_search_in_order(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {35, 8, 9, 7};
+    mc_context *ctx = test_context(3);
+    mc_model *model = tiny_model(ctx, tiny("gpt2"), NULL);
+    const mc_generate_options o = {
+        .max_new_tokens = 6, .ignore_eos = true, .num_beams = 4, .num_return_sequences = 3};
+    order found = {
+        .g = mc_model_generator_open(model, &(mc_generator_options){.sequences = 4, .page = 4})};
+    assert_true(mc_generator_add(found.g, ids, 4, &o, in_order, &found) > 0);
+    for (int i = 0; i < 4; i++) {
+        assert_true(mc_generator_step(found.g));
+        assert_int_equal(found.calls, 0);
+    }
+    while (mc_generator_step(found.g)) continue;
+    assert_good(ctx);
+    assert_int_equal(found.at, 3);
+    assert_int_equal(found.calls, 3 * 6);
+    mc_context_free(ctx);
+}
+
+/* All rows of a search, and all answers that are drawn or wait, go at once. */
+static void test_cancel_several(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {35, 8, 9, 7};
+    mc_context *ctx = test_context(3);
+    mc_model *model = tiny_model(ctx, tiny("gpt2"), NULL);
+    mc_generate_options o = {.max_new_tokens = 12, .ignore_eos = true};
+    const int32_t *given = ids;
+    mc_generation *alone = mc_model_generate(model, &given, (int[]){4}, 1, &o);
+    mc_generator *g = mc_model_generator_open(model, &(mc_generator_options){.sequences = 4});
+    answer drawn[EACH] = {{.count = 0}}, beams[EACH] = {{.count = 0}}, last = {.count = 0};
+    mc_generate_options draws = o, search = o;
+    draws.sample = true;
+    draws.num_return_sequences = search.num_return_sequences = EACH;
+    search.num_beams = EACH;
+    int64_t first = mc_generator_add(g, ids, 4, &search, got, beams),
+            second = mc_generator_add(g, ids, 4, &draws, got, drawn);
+    for (int i = 0; i < 3; i++) assert_true(mc_generator_step(g));
+    assert_true(drawn[0].count > 0 && drawn[1].count == 0); /* no row is left for the second */
+    mc_generator_cancel(g, first);
+    mc_generator_cancel(g, second);
+    assert_true(mc_generator_add(g, ids, 4, &o, got, &last) > 0);
+    while (mc_generator_step(g)) continue;
+    assert_good(ctx);
+    for (int i = 0; i < EACH; i++) {
+        assert_int_equal(beams[i].state, MC_ANSWER_CANCELLED);
+        assert_int_equal(drawn[i].state, MC_ANSWER_CANCELLED);
+        assert_true(beams[i].ends == 1 && drawn[i].ends == 1 && beams[i].count == 0);
+    }
+    compare("after what was cancelled", 0, &last, alone);
     mc_context_free(ctx);
 }
 
@@ -177,7 +275,7 @@ static void test_pieces(void **state)
             assert_int_equal(whole.count, 12);
             assert_int_equal(parts.count, 12);
             assert_memory_equal(whole.ids, parts.ids, 12 * sizeof *whole.ids);
-            assert_near(whole.score, parts.score, 1e-4);
+            assert_near(whole.total, parts.total, 1e-4);
         }
         mc_context_free(ctx);
     }
@@ -216,7 +314,7 @@ enum { THREADS = 3, ROUNDS = 2 };
 typedef struct client {
     mc_generator *g;
     const prompt *p;
-    answer answers[ROUNDS][PROMPTS];
+    answer answers[ROUNDS][PROMPTS][EACH];
 } client;
 
 static void *run_client(void *argument)
@@ -225,7 +323,7 @@ static void *run_client(void *argument)
     for (int r = 0; r < ROUNDS; r++)
         for (int i = 0; i < PROMPTS; i++) {
             int64_t id = mc_generator_add(c->g, c->p[i].ids, c->p[i].count, &c->p[i].options, got,
-                                          &c->answers[r][i]);
+                                          c->answers[r][i]);
             if (r % 2) sched_yield();
             if (r % 2 && i % 3 == 0) mc_generator_cancel(c->g, id);
         }
@@ -260,11 +358,12 @@ static void test_threads(void **state)
     assert_good(ctx);
     for (int i = 0; i < THREADS * ROUNDS * PROMPTS; i++) {
         const answer *a =
-            &clients[i / (ROUNDS * PROMPTS)].answers[i / PROMPTS % ROUNDS][i % PROMPTS];
-        assert_int_equal(a->ends, 1);
-        bool may_end = i / PROMPTS % ROUNDS % 2 && i % PROMPTS % 3 == 0;
-        if (a->state == MC_ANSWER_CANCELLED) assert_true(may_end);
-        if (a->state != MC_ANSWER_CANCELLED) compare("threads", i, a, p[i % PROMPTS].alone);
+            clients[i / (ROUNDS * PROMPTS)].answers[i / PROMPTS % ROUNDS][i % PROMPTS];
+        check_ends(a, &p[i % PROMPTS].options);
+        bool may_end = i / PROMPTS % ROUNDS % 2 && i % PROMPTS % 3 == 0, ended = false;
+        for (int k = 0; k < EACH; k++) ended = ended || a[k].state == MC_ANSWER_CANCELLED;
+        if (ended) assert_true(may_end);
+        if (!ended) compare("threads", i, a, p[i % PROMPTS].alone);
     }
     mc_context_free(ctx);
 }
@@ -282,7 +381,7 @@ static bool stop_at_three(void *user, int number, const int32_t *ids, int count)
 static void test_refusals(void **state)
 {
     (void)state;
-    enum { BAD = 7 };
+    enum { BAD = 8 };
     mc_context *ctx = test_context(3);
     mc_model *model = tiny_model(ctx, tiny("gpt2"), NULL);
     static const int32_t ids[30] = {3, 5, 7}, strange[] = {3, 50};
@@ -296,12 +395,14 @@ static void test_refusals(void **state)
         {ids, 12, {.max_new_tokens = 8}, {"12 tokens and 8 new ones", "room for 16 of a sequence"}},
         {ids, 0, {.max_new_tokens = 2}, {"empty", "prompt"}},
         {strange, 2, {.max_new_tokens = 2}, {"token 1", "0 to 49"}},
-        {ids, 2, {.max_new_tokens = 2, .num_beams = 2}, {"num_beams 2", "expected 1"}},
+        {ids, 2, {.max_new_tokens = 2, .num_beams = 3}, {"num_beams 3", "at most 2"}},
+        {ids, 9, {.max_new_tokens = 8, .num_beams = 2}, {"num_beams 2", "and 20 in all"}},
         {ids, 2, {.max_new_tokens = 2, .top_k = -1}, {"top_k -1", "at least 1"}},
         {ids, 2, {.eos = ids, .eos_count = 17}, {"eos_count 17", "at most 16"}},
     };
-    mc_generator *g =
-        mc_model_generator_open(model, &(mc_generator_options){.sequences = 2, .longest = 16});
+    mc_generator *g = mc_model_generator_open(
+        model,
+        &(mc_generator_options){.sequences = 2, .longest = 16, .cache_tokens = 20, .page = 4});
     answer a[BAD] = {{.count = 0}}, good = {.count = 0}, stopped = {.count = 0};
     mc_generate_options o = {.max_new_tokens = 6, .ignore_eos = true};
     for (int i = 0; i < BAD; i++)
@@ -345,13 +446,15 @@ static void test_weights_that_are_no_numbers(void **state)
     mc_parameter_write(
         mc_module_find_parameter(mc_model_module(model), "encoder.output_layernorm.weight"),
         values);
-    answer a[3] = {{.count = 0}};
+    answer a[5] = {{.count = 0}};
     const int32_t ids[] = {4, 5};
-    mc_generator *g = mc_model_generator_open(model, &(mc_generator_options){.sequences = 1});
+    const mc_generate_options beams = {.num_beams = 2, .num_return_sequences = 2};
+    mc_generator *g = mc_model_generator_open(model, &(mc_generator_options){.sequences = 2});
     for (int i = 0; i < 3; i++) assert_true(mc_generator_add(g, ids, 2, NULL, got, &a[i]) > 0);
+    assert_true(mc_generator_add(g, ids, 2, &beams, got, &a[3]) > 0);
     while (mc_generator_step(g)) continue;
     assert_good(ctx);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         assert_int_equal(a[i].state, MC_ANSWER_FAILED);
         assert_non_null(strstr(a[i].error, "not finite"));
     }
@@ -361,7 +464,8 @@ static void test_weights_that_are_no_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joining),         cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_joining),         cmocka_unit_test(test_search_in_order),
+        cmocka_unit_test(test_cancel_several),  cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_piece_cancelled), cmocka_unit_test(test_threads),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_weights_that_are_no_numbers),
     };

@@ -169,7 +169,7 @@ static void test_files(void **state)
         assert_false(is_there("answers.partial"));
         assert_int_equal(unlink(temp_path(&folder, "answers")), 0);
     }
-    assert_int_equal(generate("--ids --prompt 1 --prompt 50257 --num-beams 2 --output no"), 1);
+    assert_int_equal(generate("--ids --prompt 50257 --num-beams 2 --output no"), 1);
     assert_false(is_there("no") || is_there("no.partial"));
     assert_int_equal(generate("--ids --prompt 1 --output nowhere/no"), 1);
     assert_non_null(strstr(err, "nowhere/no.partial: cannot make it"));
@@ -276,6 +276,32 @@ static void test_several_answers(void **state)
     assert_int_equal(
         generate("--ids --prompt 1 --max-new-tokens 4 --num-beams 3 --num-return-sequences 3"), 0);
     assert_non_null(strstr(out, "\"score\""));
+}
+
+/* Searches for several prompts find in a running batch what each finds alone; what is wrong with
+ * one is told once. */
+static void test_several_searches(void **state)
+{
+    (void)state;
+    static const char *const prompts[] = {"1", "7 7 7", "5", "50257", "2 9"};
+    static char each[sizeof out];
+    char arguments[300], all[300] = "";
+    const char *how = "--max-new-tokens 5 --num-beams 3 --num-return-sequences 2 --json --ids";
+    *each = '\0';
+    for (int i = 0; i < 5; i++) {
+        snprintf(arguments, sizeof arguments, "--prompt '%s' %s", prompts[i], how);
+        assert_int_equal(generate(arguments), i == 3);
+        strcat(each, out);
+        snprintf(all + strlen(all), sizeof all - strlen(all), "--prompt '%s' ", prompts[i]);
+    }
+    for (int size = 1; size <= 5; size += 2) {
+        snprintf(arguments, sizeof arguments, "%s %s --batch-size %d", all, how, size);
+        assert_int_equal(generate(arguments), 0);
+        char *bad = strstr(out, "{\"prompt\":\"50257\",\"error\":"), *end = strchr(bad, '\n');
+        assert_non_null(bad);
+        memmove(bad, end + 1, strlen(end + 1) + 1);
+        assert_string_equal(out, each);
+    }
 }
 
 static void write_config(const char *text)
@@ -403,6 +429,7 @@ static void test_what_is_wrong(void **state)
         {"--prompt 1 --stop ''", 2, {"--stop", "not empty"}},
         {"--ids --prompt 1 --num-return-sequences 2", 1, {"num_return_sequences 2", "sample"}},
         {"--ids --prompt 1 --num-return-sequences 3 --num-beams 2", 1, {"3", "num_beams"}},
+        {"--ids --prompt 1 --prompt 2 --num-return-sequences 3", 1, {"3", "sample"}},
         {"--ids --prompt 1 --num-beams 2 --top-k 3", 2, {"--num-beams", "--top-k"}},
         {"--ids --prompt 1 --dtype f64", 2, {"--dtype", "f64"}},
         {"--ids --prompt one", 1, {"--ids", "one"}},
@@ -439,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_several_answers),
+        cmocka_unit_test(test_several_searches),
         cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_nul),
         cmocka_unit_test(test_token_0),

@@ -100,8 +100,10 @@ __global__ void __launch_bounds__(THREADS) find(const __grid_constant__ call k)
     int64_t at = blockIdx.x;
     mc_let_next_begin();
     mc_wait_for_earlier();
-    row_view row = {k.logits, at * k.logits.stride, (int)c.vocab, NULL, c.penalty, 0.0f, 0.0f};
-    if (c.seen) row.seen = c.seen + at * mc_seen_words(c.vocab);
+    float penalty = c.penalty ? c.penalty[at] : 1.0f;
+    row_view row = {k.logits, at * k.logits.stride, (int)c.vocab, NULL, penalty, 0.0f, 0.0f};
+    if (penalty == 0.0f) return;
+    if (penalty != 1.0f) row.seen = c.seen + at * mc_seen_words(c.vocab);
     mc_chosen *out = c.best + at * c.count;
     if (!normalise(row, shared, sums)) {
         if (threadIdx.x == 0) out[0] = {MC_CHOSEN_NOT_FINITE, 0.0f};
