@@ -1,5 +1,5 @@
 /* `modelcenter plan`: what a training step will take, of memory, communication and time, for one
- * rank or for thousands, without having them. */
+ * rank or for thousands, without having them; or the memory that answers take. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,6 +7,7 @@
 #include "tools/commands.h"
 #include "tools/families.h"
 #include "tools/lora_options.h"
+#include "tools/plan_answers.h"
 #include "tools/train_options.h"
 
 #define TEXT_OF(number) TEXT(number)
@@ -20,7 +21,8 @@ typedef struct plan_options {
     const char *config;
     int64_t ranks, batch_size, seq_length, target_length, micro_steps, gpus_per_node;
     double dropout, network_gbps, bus_gbs, pcie_gbs, host_gbs, peak_tflops;
-    bool dropout_given, bus_given;
+    bool step_given, dropout_given, bus_given; /* step_given: what a training step alone has */
+    plan_answers_options answers;
     lora_options lora;
     train_options train;
 } plan_options;
@@ -138,6 +140,16 @@ static mc_status set_time(plan *p)
     return mc_plan_time(p->dry, &options);
 }
 
+static bool make_dry(plan *p)
+{
+    plan_options *o = &p->o;
+    if (mc_failed(p->ctx)) return false;
+    if (!o->ranks) o->ranks = mc_world_size(p->ctx);
+    p->dry = mc_plan_context_new_ranks(p->ctx, (int)o->ranks,
+                                       (mc_zero_level)((int)MC_ZERO_0 + o->train.ranks.zero_level));
+    return p->dry;
+}
+
 /* Without `timed` the memory alone. */
 static bool make_plan(plan *p, bool timed)
 {
@@ -148,10 +160,7 @@ static bool make_plan(plan *p, bool timed)
         mc_set_error(p->ctx, MC_ERR_ARGUMENT, "%s", message);
         return false;
     }
-    if (!o->ranks) o->ranks = mc_world_size(p->ctx);
-    p->dry = mc_plan_context_new_ranks(p->ctx, (int)o->ranks,
-                                       (mc_zero_level)((int)MC_ZERO_0 + o->train.ranks.zero_level));
-    if (!p->dry) return false;
+    if (!make_dry(p)) return false;
     if ((timed && set_time(p)) || !make_work(p)) return false;
     mc_status status = mc_plan_run(p->dry, mc_model_module(p->model), plan_step, p, &p->result);
     p->time = mc_plan_seconds(p->dry);
@@ -319,6 +328,53 @@ static void report(const plan *p)
            m->peak, m->sent, m->host, m->collectives, 1e3 * p->time.total, per_s, mfu);
 }
 
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* What answers have to fit into. */
+static uint64_t available(const plan *p, const char **what)
+{
+    static const double gib = 1 << 30, h200 = 139.8;
+    mc_memory_use use = mc_memory(p->ctx);
+    *what = "given";
+    if (p->o.answers.gpu_memory > 0) return (uint64_t)(p->o.answers.gpu_memory * gib);
+    bool elsewhere = p->o.rates == RATES_H200 && p->o.train.device == TRAIN_CPU;
+    *what = elsewhere ? "of an H200" : "that are free here";
+    if (elsewhere) return (uint64_t)(h200 * gib);
+    return use.available ? use.available + use.reserved : 0;
+}
+
+static void report_answers(const plan *p, const plan_answers *made)
+{
+    const char *what;
+    uint64_t room = available(p, &what);
+    bool known = p->o.rates != RATES_H200 || p->o.train.device != TRAIN_CPU;
+    plan_answers_show(&p->o.answers, made, room, what, known);
+    printf("result model=%s ranks=%" PRId64 " parameters=%" PRId64 " sequences=%d tokens=%" PRId64
+           " weights_bytes=%" PRIu64 " cache_bytes=%zu peak_bytes=%" PRIu64 " fits=%s\n",
+           family_names()[p->o.model], p->o.ranks,
+           mc_module_parameter_count(mc_model_module(p->model)), made->cache.sequences,
+           made->cache.tokens, made->weights, made->cache.bytes, made->peak,
+           !room                ? "unknown"
+           : made->peak <= room ? "yes"
+                                : "no");
+}
+
+static bool plan_generation(plan *p)
+{
+    plan_answers made;
+    if (!make_dry(p)) return false;
+    if (p->o.rates == RATES_H200 && p->o.train.device == TRAIN_CPU &&
+        mc_plan_time(p->dry, &(mc_time_options){.rates = MC_RATES_H200}))
+        return false;
+    mc_load_options load = {.dtype = train_dtypes[p->o.train.dtype]};
+    lora_options_load(&p->o.lora, &load);
+    p->model = mc_model_new(p->dry, family_names()[p->o.model], p->o.config, NULL, &load);
+    if (!p->model || !plan_answers_make(&p->o.answers, p->model, (int)p->o.batch_size, &made))
+        return false;
+    if (!ranks_silent(p->ctx)) report_answers(p, &made);
+    return true;
+}
+
 static int run(const plan_options *o)
 {
     plan p = {.o = *o};
@@ -327,8 +383,8 @@ static int run(const plan_options *o)
     bool gpu = p.o.rates == RATES_H200 || p.o.train.device != TRAIN_CPU;
     if (p.o.train.dtype == TRAIN_UNSET) p.o.train.dtype = gpu ? 2 : 0; /* bf16, f32 */
     p.ctx = train_start(&p.o.train, 0, &p.log);
-    bool good = make_plan(&p, true);
-    if (good && !ranks_silent(p.ctx)) report(&p);
+    bool good = o->answers.generate ? plan_generation(&p) : make_plan(&p, true);
+    if (good && !o->answers.generate && !ranks_silent(p.ctx)) report(&p);
     if (!mc_print_error(p.ctx, stderr) && p.dry) mc_print_error(p.dry, stderr);
     mc_context_free(p.dry);
     return ranks_leave(p.ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
@@ -348,7 +404,11 @@ static const char details[] =
     "many as a host has ranks. Not predicted is what ranks of one processor take from each\n"
     "other, and collectives from kernels beside them. Decoders are trained as by `pretrain`,\n"
     "encoders as by `finetune`, all sequences of full length.\n\n"
-    "  modelcenter plan gpt2 --config gpt2-xl --gpus 4 --batch 16 --rates h200\n";
+    "With --generate it is the memory of answers: weights, keys and values, what a step works\n"
+    "with, and whether that fits. It is found out in the same way, by answering.\n\n"
+    "  modelcenter plan gpt2 --config gpt2-xl --gpus 4 --batch 16 --rates h200\n"
+    "  modelcenter plan gptj --config gptj-6b --generate --batch 32 --prompt-length 128 \\\n"
+    "      --max-new-tokens 512 --weights int8 --rates h200\n";
 
 static void add_step_rows(args_table *table, plan_options *o)
 {
@@ -367,12 +427,14 @@ static void add_step_rows(args_table *table, plan_options *o)
             {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "sequences of a pass, per rank")},
             {ARGS_INT("batch", &o->batch_size, 1, 1 << 20, "the same"), .default_text = ""},
             {ARGS_INT("seq-length", &o->seq_length, 1, 1 << 20, "tokens of a sequence"),
+             .given = &o->step_given,
              .default_text = "1024 of decoders, else 512, or the model's positions",
              .known_as = "sequence-length,block-size"},
             {ARGS_INT("target-length", &o->target_length, 1, 1 << 20,
-                      "tokens of a target, of encoder-decoders")},
+                      "tokens of a target, of encoder-decoders"),
+             .given = &o->step_given},
             {ARGS_INT("micro-steps", &o->micro_steps, 1, 1 << 16, "passes a step"),
-             .known_as = "gradient-accumulation-steps"},
+             .given = &o->step_given, .known_as = "gradient-accumulation-steps"},
             {ARGS_REAL("dropout", &o->dropout, 0, 1, "all dropout probabilities"),
              .below_high = true, .given = &o->dropout_given,
              .default_text = "none of decoders, else the config's"},
@@ -419,20 +481,32 @@ int cmd_plan(int argc, char **argv)
         .network_gbps = 400,
         .pcie_gbs = 50,
         .host_gbs = MC_PLAN_HOST_GBS,
+        .answers = PLAN_ANSWERS_DEFAULTS,
         .lora = LORA_DEFAULTS,
         .train = {.dtype = TRAIN_UNSET, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
     args_table table = {.count = 0};
     add_step_rows(&table, &o);
+    plan_answers_add_rows(&table, &o.answers);
     train_add_machine_rows(&table, &o.train);
     train_add_rank_rows(&table, &o.train);
     lora_add_rows(&table, &o.lora);
     add_time_rows(&table, &o);
     const args_spec spec = {.command = "plan",
-                            .summary = "Tells what a training step will take.",
+                            .summary = "Tells what a training step, or answers, will take.",
                             .details = details,
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     const char *wrong = lora_options_check(&o.lora);
-    return wrong ? args_error(&spec, "%s", wrong) : run(&o);
+    if (wrong) return args_error(&spec, "%s", wrong);
+    bool generates = o.answers.generate;
+    if (generates && (o.step_given || o.dropout_given))
+        return args_error(&spec, "--generate: --seq-length, --target-length, --micro-steps and "
+                                 "--dropout are of a training step");
+    if (!generates && o.answers.given)
+        return args_error(&spec, "--prompt-length, --max-new-tokens, --num-beams, "
+                                 "--num-return-sequences, --weights and --gpu-memory are of "
+                                 "--generate");
+    if (generates && !family_can(&spec, o.model, FAMILY_GENERATES)) return EXIT_USAGE;
+    return run(&o);
 }

@@ -47,6 +47,16 @@ static int64_t longest_of(const mc_model *model, const running_prompt *prompts, 
     return shape.positions && longest > shape.positions ? 0 : longest;
 }
 
+/* Of the cache, in whole pages: beams share the prompt. 0: unknown. */
+static int64_t tokens_of_search(const running_prompt *prompts, int64_t longest)
+{
+    enum { PAGE = 16 };
+    const mc_generate_options *how = &prompts->how; /* of all of them */
+    int64_t own = how->max_new_tokens ? how->max_new_tokens : longest;
+    int64_t all = (longest + PAGE - 1) / PAGE + (how->num_beams - 1) * ((own + PAGE - 1) / PAGE);
+    return longest ? all * PAGE : 0;
+}
+
 /* Answers to a prompt. */
 static size_t each_of(const running_prompt *p)
 {
@@ -73,10 +83,15 @@ mc_generator_options running_batch_options(const mc_model *model, const running_
 {
     enum { MOST = 4096 };
     size_t beams = prompts->how.num_beams > 1 ? (size_t)prompts->how.num_beams : 0;
-    size_t rows = (size_t)at_once < count ? (size_t)at_once : count;
-    rows *= beams ? beams : each_of(prompts);
-    return (mc_generator_options){.sequences = rows < MOST ? (int)rows : MOST,
-                                  .longest = longest_of(model, prompts, count)};
+    size_t each = beams ? beams : each_of(prompts), most = MOST / each ? MOST / each : 1;
+    size_t together = (size_t)at_once < count ? (size_t)at_once : count;
+    if (together > most) together = most;
+    int64_t longest = longest_of(model, prompts, count);
+    int64_t cache = beams ? tokens_of_search(prompts, longest) * (int64_t)together : 0;
+    return (mc_generator_options){.sequences =
+                                      together * each < MOST ? (int)(together * each) : MOST,
+                                  .longest = longest,
+                                  .cache_tokens = cache};
 }
 
 bool running_batch_answer(mc_model *model, const running_prompt *prompts, size_t count,

@@ -8,13 +8,14 @@
 /* float, int8, fp8: the index is a mc_weight_format. */
 extern const char *const weights_names[];
 
-/* The row; `pointer` is an int *. */
-#define WEIGHTS_ROW(pointer)                                                 \
-    {                                                                        \
-        ARGS_CHOICE("weights", pointer, weights_names,                       \
-                    "of linear layers: of the model's dtype, or in 8 bits, " \
-                    "half the memory of bf16 and faster"),                   \
-            .known_as = "quantize,quantization,load-in-8bit"                 \
+/* The row; `pointer` is an int *, the other as args_option.given. */
+#define WEIGHTS_ROW(pointer) WEIGHTS_ROW_GIVEN(pointer, NULL)
+#define WEIGHTS_ROW_GIVEN(pointer, given_pointer)                                      \
+    {                                                                                  \
+        ARGS_CHOICE("weights", pointer, weights_names,                                 \
+                    "of linear layers: of the model's dtype, or in 8 bits, "           \
+                    "half the memory of bf16 and faster"),                             \
+            .given = (given_pointer), .known_as = "quantize,quantization,load-in-8bit" \
     }
 
 /* Puts the model's weights into what was asked for. Errors are on its context; NULL is allowed. */

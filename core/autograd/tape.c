@@ -3,6 +3,7 @@
 #include <string.h>
 #include "core/autograd/step_internal.h"
 #include "core/base/arena_internal.h"
+#include "core/device/plan_internal.h"
 #include "core/dist/comm.h"
 
 /* Whose memory leaves of a tape show: a model's. */
@@ -381,7 +382,7 @@ const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int cou
 
 const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths)
 {
-    if (tape->ctx->device->is_host) return NULL;
+    if (mc_device_is_host(tape->ctx->device)) return NULL;
     if (lengths->fixed) return mc_tensor_data(lengths->fixed);
     for (mc_device_lengths *d = tape->device_lengths; d; d = d->next)
         if (d->lengths == lengths) return mc_tensor_data(d->tensor);

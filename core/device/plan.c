@@ -209,6 +209,11 @@ mc_device *mc_plan_open(mc_device *like)
 
 bool mc_device_is_plan(const mc_device *device) { return device->close == plan_close; }
 
+bool mc_device_is_host(mc_device *d)
+{
+    return mc_device_is_plan(d) ? mc_plan_is_host(d) : d->is_host;
+}
+
 mc_device *mc_plan_like(mc_device *d) { return plan_of(d)->like; }
 
 mc_plan_peak mc_plan_peak_of(mc_device *d) { return plan_of(d)->peak; }

@@ -27,6 +27,8 @@ mc_device *mc_plan_like(mc_device *plan);
  * are taken to need no scratch memory. Elsewhere nothing. */
 void mc_plan_pretend_gpu(mc_device *plan);
 bool mc_plan_is_host(mc_device *plan); /* whether the host is planned for */
+/* Whether a device computes on the host, or one that plans does so for the host. */
+bool mc_device_is_host(mc_device *device);
 /* The most so far, since the last call of mc_plan_restart. */
 mc_plan_peak mc_plan_peak_of(mc_device *plan);
 /* Forgets the peak, which is what is in use now, and the time that has passed. */

@@ -1,4 +1,4 @@
-/* Device memory: how much there is, and how much a training step will need.
+/* Device memory: how much there is, and how much a training step, or generation, will need.
  *
  * A plan is made before anything large is allocated, by running the step once on a device that
  * computes nothing and counts what would be taken. So it needs no formulas of any model's, and
@@ -11,7 +11,8 @@
  *     mc_context_free(dry);
  *
  * where `step` is the same function that trains on the real context. It is within 2 % of
- * mc_memory(ctx).peak after training.
+ * mc_memory(ctx).peak after training. A `step` that generates (mc_model_generate, or answers of a
+ * generator, which ignore end tokens) is planned in the same way; its cache is part of activations.
  *
  * How long the step takes, such a run says too: core/predict/step_time.h. */
 #ifndef MC_NN_MEMORY_PLAN_H

@@ -453,8 +453,7 @@ bool mc_offload_is_wanted(const mc_context *ctx)
 {
     const char *setting = getenv("MC_OFFLOAD");
     mc_device *device = ctx->device;
-    bool host = mc_device_is_plan(device) ? mc_plan_is_host(device) : device->is_host;
-    return !host || (setting && strcmp(setting, "always") == 0);
+    return !mc_device_is_host(device) || (setting && strcmp(setting, "always") == 0);
 }
 
 static uint64_t pinned_bytes(int64_t chunk) { return 2 * SLOTS * (uint64_t)chunk * sizeof(float); }

@@ -165,7 +165,7 @@ int mc_batch_columns(const struct mc_batch *b)
     int columns = 0, size = 1;
     for (int i = 0; i < b->rows; i++)
         if (goes_on(b, i) && b->column_of[i] >= columns) columns = b->column_of[i] + 1;
-    if (mc_batch_device(b)->is_host) return columns;
+    if (mc_device_is_host(mc_batch_device(b))) return columns;
     while (size < columns) size *= 2;
     return size < b->rows ? size : b->rows;
 }

@@ -20,7 +20,7 @@ void mc_batch_add_group(struct mc_batch *b, mc_token_group added, int first, int
 /* Steps that some answer still needs, of those up to the next whole group. */
 static int steps_needed(const struct mc_batch *b)
 {
-    int most = 0, each = mc_batch_device(b)->is_host ? 1 : MC_GROUP_STEPS;
+    int most = 0, each = mc_device_is_host(mc_batch_device(b)) ? 1 : MC_GROUP_STEPS;
     int room = each - (int)(b->tick % (uint32_t)each);
     for (int i = 0; i < b->rows; i++) {
         const mc_job *j = b->job[i];
@@ -216,7 +216,7 @@ static bool close_up(struct mc_batch *b)
     bool waiting = b->waiting;
     pthread_mutex_unlock(&b->guard);
     for (int i = 0; i < b->rows; i++) used += b->job[i] && b->job[i]->launched;
-    bool close = mc_batch_device(b)->is_host ? used < columns : 2 * used <= columns;
+    bool close = mc_device_is_host(mc_batch_device(b)) ? used < columns : 2 * used <= columns;
     if (waiting || !used || used == columns || !close) return true;
     if (!take_groups(b, 0)) return false;
     mc_batch_move_columns(b);
@@ -225,7 +225,7 @@ static bool close_up(struct mc_batch *b)
 
 static bool launch_ahead(struct mc_batch *b)
 {
-    int ahead = mc_batch_device(b)->is_host ? 1 : MC_STEP_GROUPS;
+    int ahead = mc_device_is_host(mc_batch_device(b)) ? 1 : MC_STEP_GROUPS;
     for (int steps; groups_of_steps(b) < ahead && (steps = steps_needed(b));)
         if (!launch_steps(b, steps)) return false;
     return true;

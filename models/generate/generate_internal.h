@@ -3,7 +3,7 @@
 #define MC_MODELS_GENERATE_INTERNAL_H
 
 #include "core/base/context_internal.h"
-#include "core/device/device_internal.h"
+#include "core/device/plan_internal.h"
 #include "core/tensor/tensor_internal.h"
 #include "models/generate/generate.h"
 #include "models/model.h"

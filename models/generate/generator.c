@@ -28,7 +28,7 @@ static void fill_defaults(const mc_decoder *d, mc_generator_options *o)
     if (!o->longest) o->longest = d->positions < INT32_MAX ? d->positions + d->before : LONGEST;
     if (!o->page) o->page = PAGE;
     if (!o->prompt_tokens) o->prompt_tokens = PROMPT_TOKENS;
-    if (!o->prompt_piece) o->prompt_piece = d->ctx->device->is_host ? HOST_PIECE : PIECE;
+    if (!o->prompt_piece) o->prompt_piece = mc_device_is_host(d->ctx->device) ? HOST_PIECE : PIECE;
 }
 
 static bool read_options(const mc_decoder *d, const mc_generator_options *given,

@@ -101,6 +101,56 @@ static void test_plan_others(void **state)
     }
 }
 
+/* Answers: keys and values in whole pages of 16, once for a prompt of a search; what does not fit,
+ * and what is not of a plan of answers. */
+static void test_plan_answers(void **state)
+{
+    (void)state;
+    const struct {
+        const char *options;
+        double sequences, tokens, weight;
+    } right[] = {{"", 1, 32, 4},
+                 {"--batch 3 --max-new-tokens 30", 3, 3 * 48, 4},
+                 {"--batch 3 --max-new-tokens 8 --num-beams 4", 12, 3 * (32 + 3 * 16), 4},
+                 {"--batch 2 --num-return-sequences 3", 6, 6 * 32, 4},
+                 {"--batch 2 --dtype bf16 --rates h200", 2, 64, 2}};
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        char line[300];
+        snprintf(line, sizeof line,
+                 "plan gpt2 --config config.json --generate --prompt-length 10 "
+                 "--max-new-tokens 20 %s",
+                 right[i].options);
+        if (tool(line)) fail_msg("%s", err);
+        assert_close(result("sequences"), right[i].sequences, 0);
+        assert_close(result("tokens"), right[i].tokens, 0);
+        /* gaps between the small tensors of a small model */
+        assert_close(result("weights_bytes"), right[i].weight * result("parameters"), 0.05);
+        assert_close(result("cache_bytes"), 2 * 2 * 64 * right[i].weight * right[i].tokens, 0);
+        assert_true(result("peak_bytes") > result("weights_bytes") + result("cache_bytes"));
+        assert_non_null(strstr(out, " fits=yes"));
+    }
+    double peak = result("peak_bytes");
+    if (tool("plan gpt2 --config config.json --generate --batch 2 --prompt-length 10 --dtype bf16 "
+             "--max-new-tokens 20 --rates h200 --weights fp8 --gpu-memory 0.0001"))
+        fail_msg("%s", err);
+    assert_true(result("peak_bytes") < peak);
+    assert_non_null(strstr(out, "does not fit into the 0.000 GiB given"));
+    assert_non_null(strstr(out, " fits=no"));
+    for (int batch = 1; batch < 3; batch++) {
+        char line[200];
+        snprintf(line, sizeof line,
+                 "plan gpt2 --config config.json --generate --prompt-length 40 --batch %d", batch);
+        assert_int_equal(tool(line), 1);
+        assert_non_null(strstr(err, "40 tokens and 50 new ones, the model has 48 positions"));
+    }
+    assert_int_equal(tool("plan gpt2 --config config.json --generate --seq-length 9"), 2);
+    assert_non_null(strstr(err, "of a training step"));
+    assert_int_equal(tool("plan gpt2 --config config.json --num-beams 3"), 2);
+    assert_non_null(strstr(err, "of --generate"));
+    assert_int_equal(tool("plan bert --config bert-base --generate"), 2);
+    assert_non_null(strstr(err, "bert does not generate"));
+}
+
 static void test_plan_h200(void **state)
 {
     (void)state;
@@ -339,11 +389,12 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),          cmocka_unit_test(test_plan_others),
-        cmocka_unit_test(test_plan_h200),     cmocka_unit_test(test_plan_offload),
-        cmocka_unit_test(test_plan_bert),     cmocka_unit_test(test_plan_errors),
-        cmocka_unit_test(test_bench),         cmocka_unit_test(test_bench_errors),
-        cmocka_unit_test(test_what_is_right), cmocka_unit_test(test_bus_factors),
+        cmocka_unit_test(test_plan),         cmocka_unit_test(test_plan_others),
+        cmocka_unit_test(test_plan_answers), cmocka_unit_test(test_plan_h200),
+        cmocka_unit_test(test_plan_offload), cmocka_unit_test(test_plan_bert),
+        cmocka_unit_test(test_plan_errors),  cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_bench_errors), cmocka_unit_test(test_what_is_right),
+        cmocka_unit_test(test_bus_factors),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
