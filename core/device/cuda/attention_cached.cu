@@ -14,7 +14,10 @@
 namespace
 {
 
-constexpr int WARPS = 8, MOST_WARPS = 16; /* MOST_WARPS: of a block where there are few of them */
+/* Of a block: where there are few of them, and where there are more than run at once. */
+constexpr int WARPS = 8, MOST_WARPS = 16, LEAST_WARPS = 4;
+/* How many a multiprocessor has at once of blocks with so many warps. */
+constexpr int blocks_of(int warps) { return warps == LEAST_WARPS ? 7 : warps == WARPS ? 3 : 1; }
 constexpr int MOST_PARTS = 8, LEAST_PART = 128; /* keys */
 constexpr int MOST_KEYS = 4;                    /* that a thread has under way */
 
@@ -36,7 +39,7 @@ struct place {
     int64_t sequence, key_row; /* key_row: the row of the part's first key, without pages */
     int32_t pages, first;      /* with pages: where the sequence's begin; the part's first key */
     int column, keys;          /* keys of the part: 0 behind the sequence's end */
-    int fresh;                 /* the part's key that is the new token's; -1: none */
+    int cached;                /* of these, all but the new token's, which is its sequence's last */
     const float *bias;         /* of the part's first key; NULL: none */
 };
 
@@ -56,7 +59,7 @@ template <int THREADS> __device__ place place_of(const call &c, int64_t item)
     p.column = head * c.head_dim;
     p.keys = max(0, min(share, length - first));
     bool last = c.new_k.data && p.keys > 0 && first + p.keys == length;
-    p.fresh = last ? p.keys - 1 : -1;
+    p.cached = p.keys - last;
     p.bias = c.bias ? c.bias + head * (2 * c.limit - 1) + c.limit - length + first : NULL;
     return p;
 }
@@ -74,90 +77,108 @@ __device__ __forceinline__ float lane_sum(float x, int lanes)
     return x;
 }
 
-/* Keys and values that a thread has under way: STRIP keys, PIECES chunks of each. */
+/* Keys and values of the cache that a thread has under way: STRIP keys, PIECES chunks of each. */
 template <class T, int PIECES, int THREADS> struct strip {
     static constexpr int WIDTH = mc_width<T>, STRIP = PIECES == 1 ? MOST_KEYS : PIECES == 2 ? 2 : 1;
     mc_bits k[STRIP][PIECES], v[STRIP][PIECES];
+    int row[STRIP]; /* of the next to be fetched; -1: there is none */
 
-    /* Those of the cache, or the new token's, which goes to the cache then. */
-    __device__ __forceinline__ void fetch(const call &c, const place &p, int first, bool fresh)
+    __device__ __forceinline__ int key_of(const call &c, int first, int t) const
     {
-        int lane = (int)threadIdx.x % c.lanes, group = (int)threadIdx.x / c.lanes;
+        return first + t * (THREADS / c.lanes) + (int)threadIdx.x / c.lanes;
+    }
+    __device__ __forceinline__ void go_to(const call &c, const place &p, int first)
+    {
 #pragma unroll
         for (int t = 0; t < STRIP; t++) {
-            int key = first + t * (THREADS / c.lanes) + group;
-            if ((key == p.fresh) != fresh) continue;
-            int64_t row = key < p.keys ? row_of(c, p, key) : 0;
+            int key = key_of(c, first, t);
+            row[t] = key < p.cached ? (int)row_of(c, p, key) : -1;
+        }
+    }
+    __device__ __forceinline__ void fetch(const call &c, const place &p, const mc_view &from,
+                                          mc_bits (&to)[STRIP][PIECES]) const
+    {
+#pragma unroll
+        for (int t = 0; t < STRIP; t++)
 #pragma unroll
             for (int j = 0; j < PIECES; j++) {
-                int i = p.column + (j * c.lanes + lane) * WIDTH;
-                int n = key < p.keys ? min(p.column + c.head_dim - i, WIDTH) : 0;
-                if (fresh) {
-                    k[t][j] = mc_load_bits<T>(c.new_k, p.sequence * c.new_k.stride + i, n);
-                    v[t][j] = mc_load_bits<T>(c.new_v, p.sequence * c.new_v.stride + i, n);
-                    mc_store_bits<T>(c.k, row * c.k.stride + i, n, k[t][j]);
-                    mc_store_bits<T>(c.v, row * c.v.stride + i, n, v[t][j]);
-                } else {
-                    k[t][j] = mc_load_bits<T>(c.k, row * c.k.stride + i, n);
-                    v[t][j] = mc_load_bits<T>(c.v, row * c.v.stride + i, n);
-                }
+                int i = (j * c.lanes + (int)threadIdx.x % c.lanes) * WIDTH;
+                int n = row[t] < 0 ? 0 : min(c.head_dim - i, WIDTH);
+                to[t][j] = mc_load_bits<T>(from, row[t] * from.stride + p.column + i, n);
             }
-        }
     }
 };
 
-/* Takes the keys from `first` on in. */
-template <class T, int PIECES, int THREADS>
-__device__ void attend_strip(const call &c, const place &p, const strip<T, PIECES, THREADS> &x,
-                             int first, const float (&q)[PIECES][mc_width<T>],
-                             mc_softmax<PIECES * mc_width<T>> &s)
+/* The score of the `key`th key of the part, k. */
+template <class T, int PIECES>
+__device__ __forceinline__ float score_of(const call &c, const place &p, int key,
+                                          const mc_bits (&k)[PIECES],
+                                          const float (&q)[PIECES][mc_width<T>])
 {
-    constexpr int WIDTH = mc_width<T>, STRIP = strip<T, PIECES, THREADS>::STRIP;
-    int group = (int)threadIdx.x / c.lanes;
-    float score[STRIP], most = s.largest, y[WIDTH];
+    float y[mc_width<T>], sum = 0.0f;
 #pragma unroll
-    for (int t = 0; t < STRIP; t++) {
-        int key = first + t * (THREADS / c.lanes) + group;
-        float sum = 0.0f;
+    for (int j = 0; j < PIECES; j++) {
+        mc_unpack<T>(c.k, k[j], y);
 #pragma unroll
-        for (int j = 0; j < PIECES; j++) {
-            mc_unpack<T>(c.k, x.k[t][j], y);
-#pragma unroll
-            for (int e = 0; e < WIDTH; e++) sum = fmaf(q[j][e], y[e], sum);
-        }
-        sum = lane_sum(sum, c.lanes) * c.scale;
-        if (p.bias && key < p.keys) sum += p.bias[key];
-        score[t] = key < p.keys ? sum : -INFINITY;
-        most = fmaxf(most, score[t]);
+        for (int e = 0; e < mc_width<T>; e++) sum = fmaf(q[j][e], y[e], sum);
     }
-    if (most == -INFINITY) return;
-    float factor = expf(s.largest - most);
-    s.largest = most;
-    s.sum *= factor;
+    sum = lane_sum(sum, c.lanes) * c.scale;
+    return p.bias && key < p.keys ? sum + p.bias[key] : sum;
+}
+
+template <class T, int PIECES>
+__device__ __forceinline__ void add_value(const call &c, float weight, const mc_bits (&v)[PIECES],
+                                          mc_softmax<PIECES * mc_width<T>> &s)
+{
+    constexpr int WIDTH = mc_width<T>;
+    float y[WIDTH];
+    s.sum += weight;
 #pragma unroll
-    for (int e = 0; e < PIECES * WIDTH; e++) s.value[e] *= factor;
+    for (int j = 0; j < PIECES; j++) {
+        mc_unpack<T>(c.v, v[j], y);
 #pragma unroll
-    for (int t = 0; t < STRIP; t++) {
-        float weight = expf(score[t] - most);
-        s.sum += weight;
-#pragma unroll
-        for (int j = 0; j < PIECES; j++) {
-            mc_unpack<T>(c.v, x.v[t][j], y);
-#pragma unroll
-            for (int e = 0; e < WIDTH; e++)
-                s.value[j * WIDTH + e] = fmaf(weight, y[e], s.value[j * WIDTH + e]);
-        }
+        for (int e = 0; e < WIDTH; e++)
+            s.value[j * WIDTH + e] = fmaf(weight, y[e], s.value[j * WIDTH + e]);
     }
+}
+
+/* The new token's key and value go to the cache, and are the first that one group of lanes takes
+ * in. */
+template <class T, int PIECES>
+__device__ __forceinline__ void attend_new(const call &c, const place &p,
+                                           const float (&q)[PIECES][mc_width<T>],
+                                           mc_softmax<PIECES * mc_width<T>> &s)
+{
+    const bool first = (int)threadIdx.x < c.lanes;
+    const int64_t row = row_of(c, p, p.cached);
+    mc_bits k[PIECES], v[PIECES];
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+        int i = (j * c.lanes + (int)threadIdx.x % c.lanes) * mc_width<T>;
+        int n = first ? min(c.head_dim - i, mc_width<T>) : 0;
+        i += p.column;
+        k[j] = mc_load_bits<T>(c.new_k, p.sequence * c.new_k.stride + i, n);
+        v[j] = mc_load_bits<T>(c.new_v, p.sequence * c.new_v.stride + i, n);
+        mc_store_bits<T>(c.k, row * c.k.stride + i, n, k[j]);
+        mc_store_bits<T>(c.v, row * c.v.stride + i, n, v[j]);
+    }
+    float score = score_of<T, PIECES>(c, p, p.cached, k, q);
+    if (!first) return;
+    s.largest = score;
+    add_value<T, PIECES>(c, 1.0f, v, s);
 }
 
 template <class T, int PIECES, int THREADS>
 __device__ mc_softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place &p)
 {
-    constexpr int WIDTH = mc_width<T>;
+    constexpr int WIDTH = mc_width<T>, STRIP = strip<T, PIECES, THREADS>::STRIP;
+    const int step = THREADS / c.lanes * STRIP;
     mc_softmax<PIECES *WIDTH> s = {-INFINITY, 0.0f, {}};
     strip<T, PIECES, THREADS> x;
     float q[PIECES][WIDTH];
-    x.fetch(c, p, 0, false);
+    x.go_to(c, p, 0);
+    x.fetch(c, p, c.k, x.k);
+    x.fetch(c, p, c.v, x.v);
     mc_let_next_begin();
     mc_wait_for_earlier();
 #pragma unroll
@@ -165,14 +186,29 @@ __device__ mc_softmax<PIECES * mc_width<T>> attend_keys(const call &c, const pla
         int i = (j * c.lanes + (int)threadIdx.x % c.lanes) * WIDTH;
         mc_load<T>(c.q, p.sequence * c.q.stride + p.column + i, min(c.head_dim - i, WIDTH), q[j]);
     }
-    x.fetch(c, p, 0, true);
-    int step = THREADS / c.lanes * strip<T, PIECES, THREADS>::STRIP;
-    for (int first = 0; first < p.keys; first += step) {
-        if (first) {
-            x.fetch(c, p, first, false);
-            x.fetch(c, p, first, true);
+    if (p.cached < p.keys) attend_new<T, PIECES>(c, p, q, s);
+    for (int first = 0; first < p.cached; first += step) {
+        float score[STRIP], most = s.largest;
+#pragma unroll
+        for (int t = 0; t < STRIP; t++) {
+            int key = x.key_of(c, first, t);
+            score[t] = score_of<T, PIECES>(c, p, key, x.k[t], q);
+            if (key >= p.cached) score[t] = -INFINITY;
+            most = fmaxf(most, score[t]);
         }
-        attend_strip<T, PIECES, THREADS>(c, p, x, first, q, s);
+        x.go_to(c, p, first + step);
+        x.fetch(c, p, c.k, x.k); /* while the values are taken in */
+        if (most > -INFINITY) {
+            float factor = expf(s.largest - most);
+            s.largest = most;
+            s.sum *= factor;
+#pragma unroll
+            for (int e = 0; e < PIECES * WIDTH; e++) s.value[e] *= factor;
+#pragma unroll
+            for (int t = 0; t < STRIP; t++)
+                add_value<T, PIECES>(c, expf(score[t] - most), x.v[t], s);
+        }
+        x.fetch(c, p, c.v, x.v);
     }
     return s;
 }
@@ -223,7 +259,8 @@ __device__ bool comes_last(const call &c, int64_t task)
 }
 
 template <class T, int PIECES, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32) attend(const __grid_constant__ call c)
+__global__ void __launch_bounds__(WARPS * 32, PIECES == 1 ? blocks_of(WARPS) : 1)
+    attend(const __grid_constant__ call c)
 {
     constexpr int WIDTH = mc_width<T>, N = PIECES * WIDTH, THREADS = WARPS * 32;
     __shared__ float largest[WARPS], sums[WARPS], values[WARPS * 32 * N];
@@ -269,10 +306,11 @@ template <class T> mc_status launch(mc_device *d, const call &c, int64_t items, 
     if (pieces > 4)
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "attention_cached: heads of %d, at most %d",
                             c.head_dim, 4 * 32 * mc_width<T>);
-    void (*kernel)(const call) = warps == MOST_WARPS ? attend<T, 1, MOST_WARPS>
-                                 : pieces == 1       ? attend<T, 1, WARPS>
-                                 : pieces == 2       ? attend<T, 2, WARPS>
-                                                     : attend<T, 4, WARPS>;
+    void (*kernel)(const call) = pieces > 2             ? attend<T, 4, WARPS>
+                                 : pieces == 2          ? attend<T, 2, WARPS>
+                                 : warps == MOST_WARPS  ? attend<T, 1, MOST_WARPS>
+                                 : warps == LEAST_WARPS ? attend<T, 1, LEAST_WARPS>
+                                                        : attend<T, 1, WARPS>;
     MC_LAUNCH_EARLY(d, kernel, (unsigned)items, (unsigned)warps * 32, 0, c);
     return mc_cuda_launched(d, "attention_cached");
 }
@@ -318,8 +356,9 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.heads = shape->heads;
     c.head_dim = head_dim;
     c.lanes = lanes_for(head_dim, width);
-    bool few = tasks <= mc_cuda_of(d)->multiprocessors && head_dim <= 32 * width;
-    int warps = few ? MOST_WARPS : WARPS;
+    int processors = mc_cuda_of(d)->multiprocessors;
+    bool few = tasks <= processors && head_dim <= 32 * width;
+    int warps = few ? MOST_WARPS : tasks > blocks_of(WARPS) * processors ? LEAST_WARPS : WARPS;
     int64_t least = few ? 4 * MOST_KEYS * MOST_WARPS * 32 / c.lanes : LEAST_PART;
     c.parts = parts_for(d, tasks, shape->longest, least);
     c.capacity = shape->capacity;
