@@ -510,6 +510,15 @@ static void write_file(mc_cuda_device *cuda)
     mc_error_clear(&error);
 }
 
+/* What our own kernels for Hopper need of the driver; NULL: this GPU is another. */
+static void *find_encode_map(const mc_cuda_device *cuda)
+{
+#ifdef MC_HAVE_HOPPER
+    if (cuda->capability == 90) return mc_cuda_driver_function("cuTensorMapEncodeTiled");
+#endif
+    return (void)cuda, NULL;
+}
+
 static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
 {
     int tuning, products, few_rows = 0;
@@ -519,24 +528,21 @@ static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
         status = mc_cuda_choice(d, "MC_CUDA_PRODUCTS", (const char *const[3]){"own", "cublas"},
                                 &products);
     if (!status)
-        status = mc_cuda_choice(d, "MC_CUDA_FEW_ROWS", (const char *const[3]){"own", "hopper"},
+        status = mc_cuda_choice(d, "MC_CUDA_FEW_ROWS", (const char *const[3]){"any", "hopper"},
                                 &few_rows);
     if (status) return status;
-    g->few_rows_hopper = few_rows == 2;
+    g->encode_map = find_encode_map(mc_cuda_of(d));
+    g->few_rows_hopper = g->encode_map && few_rows != 1;
+    if (few_rows == 2 && !g->encode_map)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
+                            "MC_CUDA_FEW_ROWS=hopper: %s is not a Hopper, or there is no code for "
+                            "it in this build",
+                            mc_cuda_of(d)->gpu);
     g->sustained = tuning == 2;
     g->products = products == 1   ? MC_PRODUCTS_OWN
                   : products == 2 ? MC_PRODUCTS_CUBLAS
                                   : MC_PRODUCTS_FASTER;
     return MC_OK;
-}
-
-/* What our own kernels for Hopper need of the driver; NULL: this GPU is another. */
-static void *find_encode_map(const mc_cuda_device *cuda)
-{
-#ifdef MC_HAVE_HOPPER
-    if (cuda->capability == 90) return mc_cuda_driver_function("cuTensorMapEncodeTiled");
-#endif
-    return (void)cuda, NULL;
 }
 
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
@@ -558,13 +564,8 @@ struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
     else if (!mc_cuda_check(d, cudaMalloc(&g->workspace, MC_GEMM_WORKSPACE),
                             "cuBLASLt's workspace")) {
         cuda->gemm = g;
-        g->encode_map = find_encode_map(cuda);
         if (!cuda->deterministic) read_file(cuda);
-        if (g->encode_map || !g->few_rows_hopper) return g;
-        mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
-                     "MC_CUDA_FEW_ROWS=hopper: %s is not a Hopper, or there "
-                     "is no code for it in this build",
-                     cuda->gpu);
+        return g;
     }
     mc_cuda_gemm_free(d, g);
     return NULL;

@@ -50,10 +50,8 @@ struct mc_cuda_gemm {
     bool changed;   /* there is something to write to the file */
     bool sustained; /* plans are wanted that were tuned under load */
     mc_product_choice products;
-    void *encode_map; /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
-    /* Products of 5 to 64 rows by linear_few_hopper.cu, where MC_CUDA_FEW_ROWS=hopper asks for it.
-     * Not by default: the kernel was measured by itself, but no whole program has run with it. */
-    bool few_rows_hopper;
+    void *encode_map;     /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
+    bool few_rows_hopper; /* products of 5 to 64 rows are linear_few_hopper.cu's */
     int clusters[4]; /* of 2^i blocks that run at once (linear_few_hopper.cu); 0: not asked yet */
 };
 
@@ -116,7 +114,7 @@ mc_status mc_few_rows_run(mc_device *d, const mc_own_product *p);
 bool mc_own_product_takes(mc_device *d, const mc_own_product *p);
 mc_status mc_own_product_run(mc_device *d, const mc_own_product *p);
 /* What mc_few_rows_run is asked for, by matrix instructions of Hopper (linear_few_hopper.cu); false
- * where that was not asked for (MC_CUDA_FEW_ROWS), or another kernel is faster. */
+ * on other GPUs, where MC_CUDA_FEW_ROWS=any asks for linear_few.cu, or where that is faster. */
 bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status);
 #else
 static inline bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status)

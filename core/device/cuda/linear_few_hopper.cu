@@ -31,8 +31,8 @@ enum {
     MOST_SHIFT = 3,        /* 8 blocks in a cluster */
     ALL_BYTES = 112 << 10, /* of shared memory: half of what there is */
     LARGE = 32 << 20,      /* bytes of a weight from which on a block has all of it */
-    SMALL = 2 << 20,       /* under which linear_few.cu is faster with */
-    GROUP_OF_ROWS = 8,     /* or fewer rows */
+    SMALL = 4800 << 10,    /* see is_small */
+    GROUP_OF_ROWS = 8,
     LEAST_ROWS = 5,
 };
 
@@ -42,7 +42,7 @@ struct rows_call {
     int width, tiles;              /* columns of a tile, an even number; tiles of the result */
     int pairs, share;              /* of rows: all, and those that a block ends */
     uint32_t per_share;            /* 2^16 / share, rounded up */
-    int steps;                     /* of 16 terms */
+    int boxes;                     /* of 64 terms */
     bool whole;                    /* y and pre take two neighbours at once */
     mc_divider per_row;            /* by half the width */
     int stages, stage_bytes, x_at; /* in a stage the weight comes first */
@@ -86,8 +86,8 @@ __device__ __forceinline__ place place_of(const rows_call &c, const char *memory
     p.arrived = p.empty + c.stages * 8;
     p.rank = blockIdx.x & ((1 << c.shift) - 1);
     p.cluster = blockIdx.x >> c.shift;
-    p.first = (p.rank * c.steps >> c.shift) * STEP;
-    p.end = ((p.rank + 1) * c.steps >> c.shift) * STEP;
+    p.first = (p.rank * c.boxes >> c.shift) * TERMS;
+    p.end = ((p.rank + 1) * c.boxes >> c.shift) * TERMS;
     p.pairs = max(0, min(c.share, c.pairs - p.rank * c.share));
     return p;
 }
@@ -153,33 +153,42 @@ struct stage_place {
     }
 };
 
+/* A matrix instruction waits for the one before that adds to the same sums, and is short where rows
+ * are few: so there are several sets of them, in turns. */
+template <int ROWS, int PARTS> constexpr int sets_of = (ROWS == 64 ? 2 : 4) / PARTS;
+
+/* A stage's terms. (Their number is known to the compiler: with another, or a condition among them,
+ * it has each matrix instruction wait for the one before.) */
+template <class T, int ROWS, int PARTS, int SETS>
+__device__ __forceinline__ void multiply_stage(uint64_t weight, uint64_t x,
+                                               float (&sums)[SETS][PARTS][ROWS / 2])
+{
+    begin_multiplying();
+#pragma unroll
+    for (int i = 0; i < TERMS / STEP; i++)
+#pragma unroll
+        for (int k = 0; k < PARTS; k++)
+            products<T, ROWS>::add(sums[i % SETS][k],
+                                   weight + k * (GROUPS * GROUP_BYTES >> 4) + i * (STEP * 2 >> 4),
+                                   x + i * (STEP * 2 >> 4));
+    end_multiplying();
+}
+
 /* sums = weight x^T over the block's terms, of a group's 64 columns of a tile and, with PARTS of 2,
  * of 64 more behind those of the other group. */
 template <class T, int ROWS, int PARTS>
 __device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p, int group,
                                               stage_place *at, float (&sums)[PARTS][ROWS / 2])
 {
+    constexpr int SETS = sets_of<ROWS, PARTS>;
     const uint64_t first = descriptor(p.shared, 0), own = group * (GROUP_BYTES >> 4);
-    const bool idle = group * GROUP >= c.width;
     uint32_t before = 0;
-#pragma unroll
-    for (int k = 0; k < PARTS; k++)
-#pragma unroll
-        for (int i = 0; i < ROWS / 2; i++) sums[k][i] = 0.0f;
-    for (int left = (p.end - p.first) / STEP; left > 0; left -= TERMS / STEP) {
+    float set[SETS][PARTS][ROWS / 2] = {};
+#pragma unroll 1
+    for (int left = p.end - p.first; left > 0; left -= TERMS) {
         const uint64_t stage = first + at->stage * (c.stage_bytes >> 4);
-        uint64_t weight = stage + own, x = stage + (c.x_at >> 4);
         barrier_wait(p.full + at->stage * 8, at->parity);
-        begin_multiplying();
-        const int count = idle ? 0 : min(left, TERMS / STEP);
-        for (int i = 0; i < count; i++) {
-#pragma unroll
-            for (int k = 0; k < PARTS; k++)
-                products<T, ROWS>::add(sums[k], weight + k * (GROUPS * GROUP_BYTES >> 4), x);
-            x += STEP * 2 >> 4;
-            weight += STEP * 2 >> 4;
-        }
-        end_multiplying();
+        multiply_stage<T, ROWS, PARTS, SETS>(stage + own, stage + (c.x_at >> 4), set);
         if (before) {
             wait_for_products<1>();
             if (threadIdx.x % 32 == 0) barrier_arrive(before);
@@ -190,7 +199,14 @@ __device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p
     wait_for_products<0>();
     if (threadIdx.x % 32 == 0) barrier_arrive(before);
 #pragma unroll
-    for (int k = 0; k < PARTS; k++) now_known(sums[k]);
+    for (int k = 0; k < PARTS; k++)
+#pragma unroll
+        for (int j = 0; j < SETS; j++) {
+            now_known(set[j][k]);
+#pragma unroll
+            for (int i = 0; i < ROWS / 2; i++)
+                sums[k][i] = j ? sums[k][i] + set[j][k][i] : set[j][k][i];
+        }
 }
 
 /* A block's sums go to the blocks that end their rows. There they lie as (blocks, pairs of rows,
@@ -356,8 +372,7 @@ bool lay_out(rows_call *c, int64_t most, int *bytes)
     const int box = box_rows(c->f.rows), barriers = (2 * MOST_STAGES + 1) * 8;
     const int sums = rounded((c->share * c->width * 8) << c->shift, 16);
     const int bias = rounded(c->width * (int)sizeof(float), 16);
-    const int64_t each =
-        mc_ceil_div(c->steps, (TERMS / STEP) << c->shift) + 1; /* stages of a tile */
+    const int64_t each = mc_ceil_div(c->boxes, 1 << c->shift); /* stages of a tile */
     c->x_at = rounded(c->width * 128, 1024);
     c->stage_bytes = c->x_at + rounded(box * 128, 1024);
     const int64_t room = (most - sums - bias - barriers) / c->stage_bytes;
@@ -398,7 +413,7 @@ int clusters_of(mc_device *d, int shift)
 bool divide(mc_device *d, rows_call *c, int shift, int64_t most, int *bytes)
 {
     const int clusters = clusters_of(d, shift);
-    if (clusters == 0 || c->steps < (TERMS / STEP) << shift) return false;
+    if (clusters == 0 || c->boxes < 1 << shift) return false;
     c->shift = shift;
     c->pairs = (c->f.rows + 1) / 2;
     c->share = (int)mc_ceil_div(c->pairs, 1 << shift);
@@ -419,7 +434,7 @@ int64_t cost_of(const rows_call &c)
 {
     int64_t rounds = mc_ceil_div(c.tiles, c.clusters);
     int64_t bytes =
-        rounds * (c.width + box_rows(c.f.rows)) * (mc_ceil_div(c.steps, 1 << c.shift) * STEP * 2);
+        rounds * (c.width + box_rows(c.f.rows)) * (mc_ceil_div(c.boxes, 1 << c.shift) * TERMS * 2);
     return bytes + c.shift * (bytes * 6 / 100 + (8 << 10));
 }
 
@@ -427,7 +442,7 @@ bool choose(mc_device *d, const mc_own_product *p, rows_call *best, int *bytes)
 {
     rows_call c = {};
     c.f = mc_few_call_of(p);
-    c.steps = (int)mc_ceil_div(c.f.in, STEP);
+    c.boxes = (int)mc_ceil_div(c.f.in, TERMS);
     c.whole = mc_is(c.f.y.data, 4) && c.f.y.stride % 2 == 0 &&
               (!c.f.pre.data || (mc_is(c.f.pre.data, 4) && c.f.pre.stride % 2 == 0));
     const int64_t limit = mc_shared_limit(d), weight = p->columns * p->terms * 2;
@@ -476,12 +491,19 @@ mc_status launch(mc_device *d, const mc_own_product *p, const rows_call &c, int 
 
 } // namespace
 
+/* What linear_few.cu is faster with: its blocks need nothing of each other, and have enough to read
+ * with few rows of a small weight. (H200: 8 rows of GPT-2 124M's products, 16 of its smallest.) */
+static bool is_small(const mc_own_product *p)
+{
+    return p->rows <= 2 * GROUP_OF_ROWS &&
+           mc_ceil_div(p->rows, GROUP_OF_ROWS) * p->columns * p->terms * 2 < SMALL;
+}
+
 extern "C" bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status)
 {
     rows_call c;
     int bytes;
-    const bool small = p->rows <= GROUP_OF_ROWS && p->columns * p->terms * 2 < SMALL;
-    if (p->rows < LEAST_ROWS || small || !mc_cuda_of(d)->gemm->few_rows_hopper) return false;
+    if (p->rows < LEAST_ROWS || is_small(p) || !mc_cuda_of(d)->gemm->few_rows_hopper) return false;
     if (!choose(d, p, &c, &bytes)) return false;
     *status = launch(d, p, c, bytes);
     return true;
