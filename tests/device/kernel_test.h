@@ -74,6 +74,22 @@ static inline double uniform(double low, double high)
 
 /* ---- element types, by definition rather than by bits ---------------------------------------- */
 
+/* 2 to the power of e, from -1022 to 1023; and the power of 2 at or below |x|, which is in that range.
+ * (The C library's are calls, and these run for each number of every test.) */
+static inline double power_of_2(int e)
+{
+    uint64_t bits = (uint64_t)(e + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+static inline int exponent_of(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 0x7ff) - 1023;
+}
+
 static inline double decode(uint32_t bits, int exponent_bits, int mantissa_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1, top = (1 << exponent_bits) - 1;
@@ -81,8 +97,8 @@ static inline double decode(uint32_t bits, int exponent_bits, int mantissa_bits)
     uint32_t m = bits & ((1u << mantissa_bits) - 1);
     double sign = bits >> (exponent_bits + mantissa_bits) ? -1 : 1;
     if (e == top) return m ? (double)NAN : sign * (double)INFINITY;
-    double value = e ? 1.0 + m * ldexp(1, -mantissa_bits) : m * ldexp(1, -mantissa_bits);
-    return sign * ldexp(value, (e ? e : 1) - bias);
+    double value = (e ? 1.0 : 0.0) + m * power_of_2(-mantissa_bits);
+    return sign * value * power_of_2((e ? e : 1) - bias);
 }
 
 /* The nearest value of the type, ties to even. */
@@ -92,10 +108,9 @@ static inline double nearest(mc_dtype dtype, double x)
     int mantissa_bits = dtype == MC_F16 ? 10 : 7, least = dtype == MC_F16 ? -14 : -126;
     double largest = dtype == MC_F16 ? 65504.0 : 3.3895313892515355e38;
     if (isnan(x) || isinf(x) || x == 0) return x;
-    int e;
-    frexp(x, &e);
-    e = e - 1 < least ? least : e - 1;
-    double step = ldexp(1, e - mantissa_bits), rounded = nearbyint(x / step) * step;
+    int e = exponent_of(x);
+    if (e < least) e = least;
+    double step = power_of_2(e - mantissa_bits), rounded = nearbyint(x / step) * step;
     return fabs(rounded) > largest ? copysign((double)INFINITY, x) : rounded;
 }
 
