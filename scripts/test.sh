@@ -20,6 +20,7 @@ set -eu
 scripts/install-dependencies.sh
 export CTEST_OUTPUT_ON_FAILURE=1
 
+# build BUILD [OPTION...]
 build()
 {
     echo "== building: $1"
@@ -27,11 +28,20 @@ build()
     log=build/$1/build.log
     preset=$1
     shift
-    if ! cmake --preset "$preset" -DMC_BUILD_TESTS=ON -DMC_BUILD_EXAMPLES=ON "$@" >"$log" 2>&1 ||
-        ! cmake --build --preset "$preset" --parallel "$jobs" >>"$log" 2>&1; then
+    # shellcheck disable=SC2086
+    if ! $calm cmake --preset "$preset" -DMC_BUILD_TESTS=ON -DMC_BUILD_EXAMPLES=ON "$@" >"$log" 2>&1 ||
+        ! $calm cmake --build --preset "$preset" --parallel "$jobs" >>"$log" 2>&1; then
         cat "$log"
         fail "the $preset build failed"
     fi
+}
+
+# build_meanwhile BUILD [OPTION...]: begins what is tested next, in the time that tests leave which wait for
+# ranks, or for a deadline; `wait $building` ends it.
+build_meanwhile()
+{
+    (calm='nice -n 19' && build "$@") &
+    building=$!
 }
 
 # run BUILD THREADS [OPTION...]: two tests more at a time than there are cores, with THREADS in each, which
@@ -72,6 +82,7 @@ slow="$slow|ranks_(semantics|train)_2|ranks_checkpoint_sizes|test_comm_[134]_ran
 slow="^($slow|test_comm_failures|test_control|package_ranks|regression_(bpe|vocab))\$"
 failed=no
 results=
+calm=
 # Where the CUDA toolkit is, the CUDA device is built too, for one architecture; what needs a GPU is
 # skipped where there is none.
 build $release "-DCMAKE_CUDA_ARCHITECTURES=${MC_TEST_CUDA_ARCHITECTURES-90a-real}" -DMC_BUILD_BENCH=ON
@@ -82,8 +93,12 @@ if [ $quick = yes ]; then
     [ $failed = no ]
     exit
 fi
+build_meanwhile asan -DMC_ENABLE_CUDA=OFF
 run $release 2 --exclude-regex "$spared"
-build asan -DMC_ENABLE_CUDA=OFF
+wait $building
+if [ -e build/$release/tests/test_cuda_kernels ]; then
+    build_meanwhile simulator
+fi
 # A training run of BERT-base takes too long under sanitizers; smaller models run the same code. So do
 # commands on several ranks: what they call runs here on one (test_pretrain) and on several (ranks_*),
 # and checkpoints in jobs of other sizes, which ranks_checkpoint_2 writes and reads. What is installed is
@@ -91,7 +106,7 @@ build asan -DMC_ENABLE_CUDA=OFF
 run asan 1 --exclude-regex '^(test_boolq_trace|tools_ranks|bench_ranks|ranks_checkpoint_sizes|package_.*)$'
 # Those named _direct are for a build with sanitizers; one order of streams beside the usual will do.
 if [ -e build/$release/tests/test_cuda_kernels ]; then
-    build simulator
+    wait $building
     run simulator 1 --label-regex gpu --exclude-regex "_direct\$|_ahead\$|$late"
 fi
 # shellcheck disable=SC2086
