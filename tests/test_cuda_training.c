@@ -105,6 +105,9 @@ static void take_step(run *r, int number)
 }
 
 /* Trains from the beginning; the report of each step. */
+/* Of runs whose last steps repeat the first ones; a simulated GPU has time for half of them. */
+static int most_steps(void) { return getenv("MC_CUDA_SIMULATED") ? STEPS / 2 : STEPS; }
+
 static void train(run *r, int steps, mc_step_report *reports)
 {
     for (int i = 0; i < steps; i++) {
@@ -189,6 +192,7 @@ static void test_losses_of_the_cpu(void **state)
 static void test_loss_scaling(void **state)
 {
     (void)state;
+    int steps = most_steps();
     for (int recorded = 0; recorded < 2; recorded++) {
         mc_step_report expected[STEPS], got[STEPS];
         run_options o = {
@@ -199,9 +203,9 @@ static void test_loss_scaling(void **state)
         run gpu = run_begin(o);
         o.device = "cpu";
         run cpu = run_begin(o);
-        train(&gpu, STEPS, got);
-        train(&cpu, STEPS, expected);
-        for (int i = 0; i < STEPS; i++) {
+        train(&gpu, steps, got);
+        train(&cpu, steps, expected);
+        for (int i = 0; i < steps; i++) {
             assert_int_equal(got[i].skipped, expected[i].skipped);
             assert_int_equal(got[i].skipped, i < 2 || i % 4 == 1);
             assert_true(got[i].loss_scale == expected[i].loss_scale);
@@ -213,7 +217,7 @@ static void test_loss_scaling(void **state)
         assert_int_equal(mc_optim_manager_skipped_steps(gpu.optim),
                          mc_optim_manager_skipped_steps(cpu.optim));
         assert_int_equal(mc_optim_manager_last_step_skipped(gpu.optim),
-                         expected[STEPS - 1].skipped);
+                         expected[steps - 1].skipped);
         run_end(&cpu);
         run_end(&gpu);
     }
@@ -303,17 +307,18 @@ static int leave_deterministic_mode(void **state)
 static void test_recorded_equals_eager(void **state)
 {
     (void)state;
+    int steps = most_steps();
     for (int d = 0; d < 3; d++) {
         mc_step_report expected[STEPS], got[STEPS];
         run_options o = deterministic_options(dtypes[d]);
         run eager = run_begin(o);
         o.recorded = true;
         run recorded = run_begin(o);
-        train(&eager, STEPS, expected);
-        train(&recorded, STEPS, got);
-        assert_same_run(got, expected, STEPS);
+        train(&eager, steps, expected);
+        train(&recorded, steps, got);
+        assert_same_run(got, expected, steps);
         assert_same_weights(&eager, &recorded);
-        assert_int_equal(eager.calls, STEPS);
+        assert_int_equal(eager.calls, steps);
         assert_int_equal(recorded.calls, 2); /* the first step, and recording the second */
         run_end(&eager);
         run_end(&recorded);
@@ -397,6 +402,7 @@ static void test_recompute(void **state)
 static void test_steady_state(void **state)
 {
     (void)state;
+    int steps = most_steps();
     for (int recorded = 0; recorded < 2; recorded++)
         for (int d = 0; d < 3; d++) {
             run r = run_begin((run_options){
@@ -408,8 +414,8 @@ static void test_steady_state(void **state)
             const mc_device *device = r.ctx->device;
             uint64_t calls = 0, waits = 0;
             size_t in_use = 0;
-            for (int i = 0; i < STEPS; i++) {
-                if (i == STEPS - 20) {
+            for (int i = 0; i < steps; i++) {
+                if (i == steps / 3) {
                     calls = device->memory.system_calls;
                     waits = device->waits;
                     in_use = device->memory.in_use;

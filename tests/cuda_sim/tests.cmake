@@ -8,6 +8,13 @@ foreach(name ${gpu_tests})
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${sim_environment})
     set_tests_properties(${name} PROPERTIES RUN_SERIAL OFF TIMEOUT 1500)
 endforeach()
+# The longest go first, or one of them is the last and alone.
+foreach(name test_cuda_ops test_cuda_packed test_cuda_kernels test_generator_cuda test_cuda_attention
+             test_cuda_training)
+    if(TEST ${name})
+        set_tests_properties(${name} PROPERTIES COST 50)
+    endif()
+endforeach()
 foreach(run test_cuda_training_late test_cuda_training_ahead test_cuda_ranks_late)
     string(REGEX MATCH "^(.*)_([a-z]+)$" whole ${run})
     if(TARGET ${CMAKE_MATCH_1})

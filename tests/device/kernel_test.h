@@ -74,8 +74,8 @@ static inline double uniform(double low, double high)
 
 /* ---- element types, by definition rather than by bits ---------------------------------------- */
 
-/* 2 to the power of e, from -1022 to 1023; and the power of 2 at or below |x|, which is in that range.
- * (The C library's are calls, and these run for each number of every test.) */
+/* 2 to the power of e, from -1022 to 1023; and the power of 2 at or below |x|, which is in that
+ * range. (The C library's are calls, and these run for each number of every test.) */
 static inline double power_of_2(int e)
 {
     uint64_t bits = (uint64_t)(e + 1023) << 52;

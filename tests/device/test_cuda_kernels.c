@@ -225,8 +225,8 @@ static bool is_in_time(int kind, int shape, int way)
     return !is_large || !getenv("MC_CUDA_SIMULATED") || way == (kind + shape) % LAYOUTS;
 }
 
-/* Where a case takes long, a simulated GPU has time for one layout of each large shape and kind: all
- * kinds together have each layout. */
+/* Where a case takes long, a simulated GPU has time for one layout of each large shape and kind:
+ * all kinds together have each layout. */
 static void for_cases_in_time(case_fn run) { for_cases_if(run, is_in_time); }
 
 /* A simulated GPU (MC_CUDA_SIMULATED) has six blocks at a time, and time for a part of the rows. */
