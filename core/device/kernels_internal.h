@@ -234,7 +234,8 @@ typedef struct mc_linear_backward_call {
  * x.data); s.data NULL: not stored, and y is the same as though it were, in x's dtype;
  * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean, rstd:
  * (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix. bias.data NULL
- * makes it RMSNorm: y = s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps); mean is left alone. */
+ * makes it RMSNorm: y = s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps); mean is left alone.
+ * y may be f. */
 typedef struct mc_residual_norm_call {
     int64_t rows, columns;
     mc_matrix x, f;
@@ -338,6 +339,10 @@ typedef struct mc_kernels {
     mc_status (*column_sums)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, float *out);
 
     mc_status (*residual_norm)(mc_device *d, const mc_residual_norm_call *call);
+    /* linear, without an activation, and residual_norm one behind the other: norm->f is linear->y,
+     * and may be norm->y, so that the norm alone is kept. Nothing between them need be rounded. */
+    mc_status (*linear_norm)(mc_device *d, const mc_linear_call *linear,
+                             const mc_residual_norm_call *norm);
     mc_status (*residual_norm_backward)(mc_device *d, const mc_residual_norm_backward_call *call);
 
     /* y [+]= dropout(x), or dropout(relu(x)). Backward without `relu` is the same call on the

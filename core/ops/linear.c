@@ -112,8 +112,8 @@ void mc_linear_bias_done(const mc_node *linear)
     ((linear_state *)linear->state)->bias_done = true;
 }
 
-static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
-                  mc_activation activation, float scale)
+bool mc_linear_check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                     mc_activation activation, float scale)
 {
     if (!mc_op_ready(t, "linear", x) || !mc_op_ready(t, "linear", weight)) return false;
     if (!mc_op_float(t, "linear", "input", x)) return false;
@@ -138,7 +138,7 @@ static bool check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
 mc_tensor *mc_scaled_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                             mc_activation activation, float scale)
 {
-    if (!check(t, x, weight, bias, activation, scale)) return NULL;
+    if (!mc_linear_check(t, x, weight, bias, activation, scale)) return NULL;
     int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = weight->shape.dim[0];
     mc_shape shape = x->shape;
     shape.dim[shape.ndim - 1] = out;

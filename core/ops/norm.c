@@ -87,8 +87,8 @@ static bool fuses(const mc_node *node, const mc_node *before)
 static const mc_op norm_op = {
     .name = "residual norm", .backward = norm_backward, .recompute = norm_again, .fuses = fuses};
 
-static bool check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tensor *weight,
-                  mc_tensor *bias, float eps)
+bool mc_norm_check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_tensor *weight,
+                   mc_tensor *bias, float eps)
 {
     if (!mc_op_ready(t, "residual norm", x) || !mc_op_ready(t, "residual norm", weight) ||
         !mc_op_float(t, "residual norm", "input", x))
@@ -142,7 +142,7 @@ static void record(mc_tape *t, norm_call *c, mc_tensor *y, norm_state state)
 static mc_tensor *norm(mc_tape *t, norm_call *c)
 {
     mc_tensor *x = c->x, *f = c->f;
-    if (!check(t, x, f, c->dropout, c->weight, c->bias, c->eps)) return NULL;
+    if (!mc_norm_check(t, x, f, c->dropout, c->weight, c->bias, c->eps)) return NULL;
     int64_t rows = mc_tensor_rows(x);
     bool recording = mc_tape_recording(t);
     norm_state state = {.eps = c->eps, .dropout = mc_tape_dropout(t, f ? c->dropout : 0)};

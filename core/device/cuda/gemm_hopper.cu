@@ -23,13 +23,13 @@
  * each loads half of it, into the shared memory of both. */
 #include "core/device/cuda/activation.cuh"
 #include "core/device/cuda/gemm_internal.h"
-#include "core/device/cuda/hopper.cuh"
+#include "core/device/cuda/product_hopper.cuh"
 
 using namespace hopper;
 
 enum {
     ROWS = 128,
-    COLUMNS = 192,
+    COLUMNS = PART_COLUMNS,
     TERMS = 64,
     STAGES = 4,
     CLUSTER = 2,
@@ -56,30 +56,12 @@ enum {
 struct hopper_call {
     int columns, terms;
     const char *bias; /* forward; two bytes an element */
-    bool keeps_pre;   /* forward */
     float *sums;      /* backward: (tiles of rows, columns), or NULL */
     float *x_sums;    /* plain: (tiles of rows * SUMMERS, terms) */
     int tile_pairs, tile_columns;
 };
 
 /* ---- instructions ---------------------------------------------------------------------------- */
-
-/* No order of memory is asked for: what it releases was read by matrix instructions that are over,
- * and a fence of the cluster costs more than the block's product. */
-__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-/* The same for both blocks of the cluster, each of whose barriers is told. */
-__device__ __forceinline__ void load_box_for_both(const CUtensorMap *map, uint32_t to,
-                                                  uint32_t barrier, int column, int row)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(column), "r"(row), "h"((uint16_t)3)
-                 : "memory");
-}
 
 /* Named barriers: 1 and 2 are the consumers' turns, 3 and 4 each consumer's own. */
 __device__ __forceinline__ void await_turn(int consumer)
@@ -93,55 +75,6 @@ __device__ __forceinline__ void pass_turn_to(int consumer)
 __device__ __forceinline__ void sync_consumer(int consumer)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(3 + consumer) : "memory");
-}
-
-__device__ __forceinline__ void sync_cluster()
-{
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive.aligned;\n"
-                 "barrier.cluster.wait.aligned;" ::
-                     : "memory");
-}
-
-enum { PART = 96 }; /* of 64 rows of a tile a thread of a consumer has as many sums */
-
-#define MC_D8(i)                                                                                \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-
-/* d (64 x 192) = a (64 x 16) b (16 x 192) + d, without d if `add` is 0. With ROWS_ARE_TERMS b lies
- * in memory as it is written here, else transposed. */
-#define MC_MULTIPLY(name, type)                                                                    \
-    template <bool ROWS_ARE_TERMS>                                                                 \
-    __device__ __forceinline__ void name(float(&d)[PART], uint64_t a, uint64_t b, int add)         \
-    {                                                                                              \
-        asm volatile(                                                                              \
-            "{\n"                                                                                  \
-            ".reg .pred add;\n"                                                                    \
-            "setp.ne.b32 add, %98, 0;\n"                                                           \
-            "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " {"                      \
-            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"   \
-            "%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,"     \
-            "%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,"     \
-            "%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,"     \
-            "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95}, %96, %97, add, 1, 1, 0, %99;\n" \
-            "}\n"                                                                                  \
-            : MC_D8(0), MC_D8(8), MC_D8(16), MC_D8(24), MC_D8(32), MC_D8(40), MC_D8(48),           \
-              MC_D8(56), MC_D8(64), MC_D8(72), MC_D8(80), MC_D8(88)                                \
-            : "l"(a), "l"(b), "r"(add), "n"(ROWS_ARE_TERMS));                                      \
-    }
-MC_MULTIPLY(multiply_bf16, "bf16")
-MC_MULTIPLY(multiply_f16, "f16")
-#undef MC_MULTIPLY
-#undef MC_D8
-
-template <class T, bool ROWS_ARE_TERMS>
-__device__ __forceinline__ void multiply_add(float (&d)[PART], uint64_t a, uint64_t b, int add)
-{
-    if (std::is_same_v<T, __half>)
-        multiply_f16<ROWS_ARE_TERMS>(d, a, b, add);
-    else
-        multiply_bf16<ROWS_ARE_TERMS>(d, a, b, add);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -310,17 +243,6 @@ __device__ __forceinline__ void multiply_tile(const block_place &p, const consum
     if (me.lane < CLUSTER) barrier_arrive_in_cluster(before);
 }
 
-/* Biases of the columns that a thread has of a piece: two of every eight. */
-template <class T>
-__device__ __forceinline__ void load_bias(const hopper_call &c, int column, float2 (&bias)[8])
-{
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int at = column + i * 8;
-        bias[i] = at < c.columns ? unpack<T>(*(const uint32_t *)(c.bias + at * 2)) : float2{0, 0};
-    }
-}
-
 /* Of two threads `lanes` apart each adds up one half of their 2 HALF values; true: the upper. */
 template <int HALF> __device__ __forceinline__ bool share_sums(float (&v)[16], int lane, int lanes)
 {
@@ -344,14 +266,14 @@ __device__ __forceinline__ void sum_columns(const consumer &me, float (&v)[16], 
     *(float2 *)(totals + me.warp * PIECE + column) = make_float2(v[0], v[1]);
 }
 
-/* y = gelu(v + bias) of 16 x 16 elements, and pre, both packed. */
+/* pre = v + bias and y = gelu(pre) of 16 x 16 elements, packed. */
 template <class T, bool TANH>
-__device__ __forceinline__ void end_forward(const float *v, float2 bias, float2 next_bias,
+__device__ __forceinline__ void end_forward(const float *v, uint32_t bias, uint32_t next_bias,
                                             uint32_t (&pre)[4], uint32_t (&y)[4])
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) { /* rows 0 and 8 of eight columns, then of the next eight */
-        float2 b = i < 2 ? bias : next_bias;
+        float2 b = unpack<T>(i < 2 ? bias : next_bias);
         pre[i] = pack<T>(v[2 * i] + b.x, v[2 * i + 1] + b.y);
         float2 p = unpack<T>(pre[i]); /* as it is kept, so that y can be computed again */
         y[i] = TANH ? pack<T>(mc_gelu_new<true>(p.x), mc_gelu_new<true>(p.y))
@@ -381,18 +303,21 @@ __device__ __forceinline__ uint32_t place_of(const consumer &me, int half, int i
     return me.row + half * (64 * 128) + ((i * 2 + me.lane / 16) ^ me.swizzle) * 16;
 }
 
-template <class T, bool TANH>
+template <class T, bool TANH, bool KEEPS>
 __device__ __forceinline__ void
 store_forward(const hopper_call &c, const consumer &me, int row, int first,
               const CUtensorMap *map_y, const CUtensorMap *map_pre, const float (&sums)[2][PART])
 {
-    const uint32_t pre_piece = me.pieces, y_piece = me.pieces + PIECE_BYTES;
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++) {
         const int column = first + piece * PIECE;
-        float2 bias[8];
-        load_bias<T>(c, column + me.lane % 4 * 2, bias);
-        if (me.chief) wait_for_stores();
+        /* with pre both places are a piece's, else pieces take turns */
+        const uint32_t pre_piece = me.pieces,
+                       y_piece = me.pieces + (KEEPS ? 1 : piece % 2) * PIECE_BYTES;
+        uint32_t bias[8];
+        load_pairs(c.bias, column + me.lane % 4 * 2, c.columns, bias);
+        if (me.chief && (KEEPS || piece == 0)) wait_for_stores();
+        if (me.chief && !KEEPS && piece > 0) wait_for_stores<1>();
         sync_consumer(me.number);
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -401,13 +326,13 @@ store_forward(const hopper_call &c, const consumer &me, int row, int first,
                 uint32_t pre[4], y[4], at = place_of(me, half, i);
                 end_forward<T, TANH>(&sums[half][piece * 32 + i * 8], bias[2 * i], bias[2 * i + 1],
                                      pre, y);
-                store_16x16(pre_piece + at, pre);
+                if (KEEPS) store_16x16(pre_piece + at, pre);
                 store_16x16(y_piece + at, y);
             }
         show_to_copy_engine();
         sync_consumer(me.number);
         if (!me.chief || column >= c.columns) continue;
-        if (c.keeps_pre) store_box(map_pre, pre_piece, column, row);
+        if (KEEPS) store_box(map_pre, pre_piece, column, row);
         store_box(map_y, y_piece, column, row);
         end_stores();
     }
@@ -499,7 +424,7 @@ __device__ __forceinline__ void store_plain(const hopper_call &c, const consumer
     }
 }
 
-template <class T, bool TANH, mc_own_kind KIND>
+template <class T, bool TANH, mc_own_kind KIND, bool KEEPS>
 __device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_place &p,
                                               int number, const CUtensorMap *map_y,
                                               const CUtensorMap *map_pre)
@@ -525,7 +450,7 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_
         else if (KIND == MC_OWN_BACKWARD)
             store_backward<T, TANH>(c, me, row, column, map_y, map_pre, totals, sums);
         else
-            store_forward<T, TANH>(c, me, row, column, map_y, map_pre, sums);
+            store_forward<T, TANH, KEEPS>(c, me, row, column, map_y, map_pre, sums);
     }
     if (me.chief) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
@@ -536,7 +461,7 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_
 template <mc_own_kind KIND> constexpr int registers_of_first = KIND == MC_OWN_PLAIN ? 56 : 24;
 template <mc_own_kind KIND> constexpr int registers_of_consumers = KIND == MC_OWN_PLAIN ? 224 : 240;
 
-template <class T, bool TANH, mc_own_kind KIND>
+template <class T, bool TANH, mc_own_kind KIND, bool KEEPS>
 static __global__ void __launch_bounds__(THREADS, 1)
     hopper_product(const __grid_constant__ hopper_call c, const __grid_constant__ CUtensorMap x,
                    const __grid_constant__ CUtensorMap weight,
@@ -574,7 +499,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (warp > 0 && warp <= summers) sum_tiles<T>(c, p, warp - 1);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of_consumers<KIND>));
-        compute_tiles<T, TANH, KIND>(c, p, group - 1, &y, &pre);
+        compute_tiles<T, TANH, KIND, KEEPS>(c, p, group - 1, &y, &pre);
     }
     sync_cluster(); /* the other block may still tell this one's barriers */
 #else
@@ -584,45 +509,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-typedef void (*kernel_fn)(hopper_call, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
+typedef product_kernel<hopper_call> kernel_fn;
 
-template <class T> static kernel_fn kernel_of(mc_own_kind kind, bool tanh)
+template <class T, bool TANH> static kernel_fn kernel_of(mc_own_kind kind, bool keeps_pre)
 {
-    if (kind == MC_OWN_PLAIN) return hopper_product<T, false, MC_OWN_PLAIN>;
-    if (kind == MC_OWN_BACKWARD)
-        return tanh ? hopper_product<T, true, MC_OWN_BACKWARD>
-                    : hopper_product<T, false, MC_OWN_BACKWARD>;
-    return tanh ? hopper_product<T, true, MC_OWN_FORWARD>
-                : hopper_product<T, false, MC_OWN_FORWARD>;
+    if (kind == MC_OWN_BACKWARD) return hopper_product<T, TANH, MC_OWN_BACKWARD, false>;
+    return keeps_pre ? hopper_product<T, TANH, MC_OWN_FORWARD, true>
+                     : hopper_product<T, TANH, MC_OWN_FORWARD, false>;
 }
 
-/* As many clusters as run at once, or as there is work for. */
-static mc_status launch(mc_device *d, kernel_fn kernel, const hopper_call &c,
-                        const CUtensorMap (&maps)[4])
+template <class T> static kernel_fn kernel_of(const mc_own_product *p)
 {
-    int most = 0;
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = CLUSTER;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = CLUSTER;
-    config.blockDim = THREADS;
-    config.dynamicSmemBytes = SHARED_BYTES;
-    config.stream = mc_cuda_of(d)->stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    mc_allow_shared(kernel, SHARED_BYTES);
-    cudaError_t error = cudaOccupancyMaxActiveClusters(&most, kernel, &config);
-    if (error) return mc_cuda_check(d, error, "a product of our own");
-    config.gridDim = (unsigned)(CLUSTER * mc_least(most, (int64_t)c.tile_pairs * c.tile_columns));
-    error = cudaLaunchKernelEx(&config, kernel, c, maps[0], maps[1], maps[2], maps[3]);
-    return mc_cuda_check(d, error, "a product of our own");
-}
-
-static bool fits(mc_matrix m, int64_t rows, mc_dtype dtype)
-{
-    return m.data && m.dtype == dtype && mc_is(m.data, 16) && (rows <= 1 || m.stride % 8 == 0);
+    if (p->kind == MC_OWN_PLAIN) return hopper_product<T, false, MC_OWN_PLAIN, false>;
+    return p->activation == MC_ACTIVATION_GELU_NEW ? kernel_of<T, true>(p->kind, p->pre.data)
+                                                   : kernel_of<T, false>(p->kind, p->pre.data);
 }
 
 static int64_t tile_pairs_of(const mc_own_product *p)
@@ -705,7 +605,6 @@ extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
     c.columns = (int)p->columns;
     c.terms = (int)p->terms;
     c.bias = (const char *)p->bias.data;
-    c.keeps_pre = p->pre.data;
     c.sums = p->sums ? (float *)g->workspace : NULL;
     c.x_sums = (float *)g->workspace;
     c.tile_pairs = (int)tile_pairs_of(p);
@@ -713,11 +612,9 @@ extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
     CUresult result = describe_all((encode_fn)g->encode_map, p, maps);
     if (result)
         return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
-    const bool tanh = p->activation == MC_ACTIVATION_GELU_NEW;
-    mc_status status = launch(d,
-                              p->x.dtype == MC_F16 ? kernel_of<__half>(p->kind, tanh)
-                                                   : kernel_of<__nv_bfloat16>(p->kind, tanh),
-                              c, maps);
+    kernel_fn kernel = p->x.dtype == MC_F16 ? kernel_of<__half>(p) : kernel_of<__nv_bfloat16>(p);
+    mc_status status = launch_clusters(d, {kernel, CLUSTER, THREADS, SHARED_BYTES},
+                                       (int64_t)c.tile_pairs * c.tile_columns, c, maps);
     if (!status && p->sums) mc_add_partials(d, c.sums, row_tiles, p->columns, {1, {p->sums}});
     if (!status && p->x_sums)
         mc_add_partials(d, c.x_sums, row_tiles * SUMMERS, p->terms, {1, {p->x_sums}});

@@ -306,18 +306,18 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
 
 typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
 
-/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row. */
+/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row, or of 64. */
 static inline CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
-                                unsigned box_rows, CUtensorMap *map)
+                                unsigned box_rows, CUtensorMap *map, unsigned box_columns = 64)
 {
     const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t strides[] = {(cuuint64_t)(rows > 1 ? m.stride : (columns + 7) / 8 * 8) * 2};
-    const cuuint32_t box[] = {64, box_rows}, steps[] = {1, 1};
+    const cuuint32_t box[] = {box_columns, box_rows}, steps[] = {1, 1};
     return encode(
         map, m.dtype == MC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         2, m.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 } // namespace hopper
