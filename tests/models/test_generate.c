@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "models/generate/generate_internal.h"
+#include "models/generate/generator.h"
 #include "tests/models/gpt2_test.h"
 #include "tests/models/prompts_test.h"
 
@@ -330,11 +331,31 @@ static void *failing_alloc(mc_device *d, size_t bytes)
     return device_faults.alloc(d, bytes);
 }
 
-static long generate_with_fault(bool host, long nth, int beams)
+enum { GREEDY, BEAMS, RUNNING, KINDS };
+
+static void no_token(void *user, const mc_answer_event *e) { (void)user, (void)e; }
+
+/* A list, or a running batch of a greedy answer, a search and draws. */
+static mc_generation *generate(mc_model *gpt2, int kind)
+{
+    mc_generate_options o = {.max_new_tokens = 3, .num_beams = kind == BEAMS ? 2 : 1};
+    if (kind != RUNNING) return mc_model_generate(gpt2, prompts, prompt_lengths, PROMPTS, &o);
+    mc_generator *g = mc_model_generator_open(gpt2, &(mc_generator_options){.sequences = 3});
+    mc_generator_add(g, prompts[0], prompt_lengths[0], &o, no_token, NULL);
+    o.num_beams = 2;
+    mc_generator_add(g, prompts[1], prompt_lengths[1], &o, no_token, NULL);
+    o = (mc_generate_options){.max_new_tokens = 3, .sample = true, .num_return_sequences = 2};
+    mc_generator_add(g, prompts[1], prompt_lengths[1], &o, no_token, NULL);
+    while (mc_generator_step(g)) continue;
+    mc_generator_free(g);
+    return NULL;
+}
+
+static long generate_with_fault(bool host, long nth, int kind)
 {
     mc_context *ctx = mc_init_distributed(NULL);
     mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
-    mc_generate_options o = {.max_new_tokens = 3, .num_beams = beams};
+    mc_generate_options o = {.max_new_tokens = 3, .num_beams = 2};
     mc_model_generate(gpt2, prompts, prompt_lengths, 1, &o); /* the weights are there */
     assert_good(ctx);
     size_t in_use = ctx->device->memory.in_use;
@@ -345,7 +366,7 @@ static long generate_with_fault(bool host, long nth, int beams)
 #ifdef MC_FAULT_INJECTION
     mc_fault_fail_at(host ? nth : 0, false);
 #endif
-    mc_generation *got = mc_model_generate(gpt2, prompts, prompt_lengths, PROMPTS, &o);
+    mc_generation *got = generate(gpt2, kind);
     long count = device_faults.count;
 #ifdef MC_FAULT_INJECTION
     if (host) count = mc_fault_count();
@@ -373,9 +394,9 @@ static void test_memory_runs_out(void **state)
     printf("SKIPPED: failing allocations of the host (needs MC_FAULT_INJECTION)\n");
 #endif
     for (int host = 0; host < sources; host++)
-        for (int beams = 1; beams <= 2; beams++) {
+        for (int kind = 0; kind < KINDS; kind++) {
             long nth = 0, count;
-            do count = generate_with_fault(host, ++nth, beams);
+            do count = generate_with_fault(host, ++nth, kind);
             while (nth <= count);
             assert_true(nth > 10);
         }
