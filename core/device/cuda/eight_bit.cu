@@ -75,6 +75,8 @@ mc_status many_rows(mc_device *d, int64_t rows, float alpha, mc_matrix x, const 
     size_t bytes = (size_t)(most * q.columns) * mc_dtype_size(x.dtype);
     if (!(copy.data = d->alloc(d, bytes))) return MC_ERR_NOMEM;
     mc_status status = MC_OK;
+    const bool chained = d->chained;
+    d->chained = false; /* products in chains read weights before kernels in front have ended */
     for (int64_t j = 0; j < q.rows && !status; j += most) {
         mc_matrix8 part = q;
         part.rows = mc_least(most, q.rows - j);
@@ -86,6 +88,7 @@ mc_status many_rows(mc_device *d, int64_t rows, float alpha, mc_matrix x, const 
         if (bias.data) c.bias.data = (char *)bias.data + j * (int64_t)mc_dtype_size(bias.dtype);
         status = mc_cuda_linear(d, &c);
     }
+    d->chained = chained;
     d->free(d, copy.data, bytes);
     return status;
 }
