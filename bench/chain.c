@@ -5,8 +5,9 @@
  *     MC_CUDA_CHAIN=1 bench_chain SHAPE [weights=int8|fp8] [length=320] [rows=1] [layers=N]
  *
  * SHAPE is gpt2, gpt2-xl, gpt-j or tiny; `length` the tokens that each sequence has, `rows` the
- * sequences. Without MC_CUDA_CHAIN=1 both lines are of the kernels by themselves. The rate is that
- * of weights and cache, read once. Embedding and choice of tokens are left out. */
+ * sequences. Without MC_CUDA_CHAIN=1 steps of several rows may be kernels by themselves in both
+ * lines. The rate is that of weights and cache, read once. Embedding and choice of tokens are left
+ * out. */
 #include "bench/bench.h"
 #include "core/device/cuda/chain_internal.h"
 #include <math.h>

@@ -273,6 +273,37 @@ static void test_layers(void **state)
         }
 }
 
+/* So many columns that a block has several batches of them, so many terms that a row comes in
+ * chunks. */
+enum { TALL = 9000, NARROW = 72, SHORT = 1040 };
+enum { ROW_X, ROW_TALL, ROW_SHORT, ROW_Y, ROW_LAST, TALL_WEIGHT };
+static void tall_and_long(scene *s)
+{
+    linear(s, ROW_X, TALL_WEIGHT, NONE, MC_ACTIVATION_NONE, ROW_TALL);
+    linear(s, ROW_X, TALL_WEIGHT + 1, TALL_WEIGHT + 3, MC_ACTIVATION_RELU, ROW_SHORT);
+    linear(s, ROW_TALL, TALL_WEIGHT + 2, NONE, MC_ACTIVATION_NONE, ROW_Y);
+    linear(s, ROW_SHORT, TALL_WEIGHT + 4, NONE, MC_ACTIVATION_GELU, ROW_LAST);
+}
+
+static void test_tall(void **state)
+{
+    (void)state;
+    for (int64_t rows = 1; rows <= 4; rows += 2) {
+        scene s = scene_new(rows == 1 ? MC_BF16 : MC_F16, rows);
+        add_dense(&s, rows, NARROW, 1);
+        add_dense(&s, rows, TALL, 0);
+        add_dense(&s, rows, SHORT, 0);
+        add_dense(&s, rows, 40, 0);
+        add_dense(&s, rows, 520, 0);
+        add(&s, TALL, NARROW, 0.2);
+        add(&s, SHORT, NARROW, 0.2);
+        add(&s, 40, TALL, 0.03);
+        add(&s, 1, SHORT, 0.3);
+        add(&s, 520, SHORT, 0.1);
+        compare(&s, tall_and_long, 4, "many columns, many terms");
+    }
+}
+
 /* ---- what must not change places ------------------------------------------------------------- */
 
 enum { A, B, C, D, SQUARE, WIDE, BIASES };
@@ -460,6 +491,50 @@ static void test_recorded(void **state)
     gpu->free(gpu, s.integers, INTEGERS * sizeof *s.integers);
 }
 
+/* Whether a norm of such rows is put off. */
+static bool is_put_off(int64_t rows, int64_t columns)
+{
+    scene s = scene_new(MC_BF16, rows);
+    add_dense(&s, rows, columns, 1);
+    add_dense(&s, rows, columns, 0);
+    add_norm_weight(&s, columns);
+    for (int i = 0; i < s.count; i++) s.on[i] = upload_matrix(&s.host[i]);
+    void *block = gpu->alloc(gpu, 4096);
+    size_t in_use = gpu->memory.in_use;
+    gpu->chained = true;
+    norm(&s, 0, NONE, 2, NONE, NONE, 1);
+    gpu->free(gpu, block, 4096);
+    gpu->chained = false;
+    bool late = gpu->memory.in_use == in_use;
+    for (int i = 0; i < s.count; i++) {
+        take_matrix(s.on[i], &s.host[i]);
+        matrix_free(&s.host[i]);
+    }
+    gpu->free(gpu, s.integers, INTEGERS * sizeof *s.integers);
+    return late;
+}
+
+/* Where nobody asks for it: one row, and several where they are about as wide as XL's. */
+static void test_default(void **state)
+{
+    (void)state;
+    if (!has_lists()) skip();
+    mc_device *asked = gpu;
+    unsetenv("MC_CUDA_CHAIN");
+    mc_context *ctx = context_on("cuda", 1);
+    setenv("MC_CUDA_CHAIN", "1", 1);
+    gpu = ctx->device;
+    assert_true(is_put_off(1, 64));
+    assert_true(is_put_off(1, 4096));
+    assert_false(is_put_off(2, 768));
+    assert_true(is_put_off(2, 1600));
+    assert_true(is_put_off(4, 1600));
+    assert_false(is_put_off(3, 4096));
+    gpu = asked;
+    mc_context_free(ctx);
+    assert_true(is_put_off(2, 768));
+}
+
 static void test_switch(void **state)
 {
     (void)state;
@@ -476,9 +551,10 @@ static void test_switch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),   cmocka_unit_test(test_places),
-        cmocka_unit_test(test_put_off),  cmocka_unit_test(test_long_list),
-        cmocka_unit_test(test_recorded), cmocka_unit_test(test_switch),
+        cmocka_unit_test(test_layers),    cmocka_unit_test(test_tall),
+        cmocka_unit_test(test_places),    cmocka_unit_test(test_put_off),
+        cmocka_unit_test(test_long_list), cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_default),   cmocka_unit_test(test_switch),
     };
     setenv("MC_CUDA_CHAIN", "1", 1);
     mc_context *owner = context_on("cuda", 1);

@@ -4,9 +4,9 @@
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/chain_internal.h"
 
-/* Whether steps run as one kernel unless MC_CUDA_CHAIN says otherwise. Not until whole programs
- * have run so on a GPU: docs/inference.md says what was measured, and what is to be run first. */
-enum { MC_CHAIN_BY_DEFAULT = 0 };
+/* Steps of several rows are put off where their norms are as wide as these. Narrower models are as
+ * fast by kernels one by one; rows of wider ones leave too little shared memory for weights. */
+enum { LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
 
 enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_CHAIN_MOST };
 
@@ -33,6 +33,7 @@ typedef struct late_free {
 } late_free;
 
 struct mc_cuda_put_off {
+    bool any; /* steps of any size: asked for */
     int count, frees, levels;
     mc_status failed; /* what a launch came to whose caller could not tell */
     char why[sizeof((mc_device *)0)->failure];
@@ -50,13 +51,13 @@ bool mc_cuda_put_off_begin(mc_device *d)
     mc_cuda_device *c = mc_cuda_of(d);
     int choice;
     if (mc_cuda_choice(d, "MC_CUDA_CHAIN", (const char *const[3]){"1", "0"}, &choice)) return false;
-    bool wanted = choice ? choice == 1 : MC_CHAIN_BY_DEFAULT;
     if (choice == 1 && !mc_chain_usable(d))
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "MC_CUDA_CHAIN=1: %s is not a Hopper or later",
                             c->gpu) == MC_OK;
-    if (!wanted || c->several_ranks || !mc_chain_usable(d)) return true;
+    if (choice == 2 || c->several_ranks || !mc_chain_usable(d)) return true;
     if (!(c->put_off = mc_calloc(1, sizeof *c->put_off)))
         return mc_cuda_fail(d, MC_ERR_NOMEM, "out of memory for a list of calls") == MC_OK;
+    c->put_off->any = choice == 1;
     cudaError_t error = cudaMalloc(&c->chain, MC_CHAIN_MEMORY);
     if (!error) error = cudaMemsetAsync(c->chain, 0, MC_CHAIN_MEMORY, c->stream);
     return mc_cuda_check(d, error, "memory for a list of calls") == MC_OK;
@@ -106,11 +107,20 @@ static bool reuses(const late_call *later, const late_call *earlier)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
+/* Whether it is worth it: a list of several rows begins with a norm, which tells how wide they
+ * are; 0: the call is none. */
+static bool is_worth(const struct mc_cuda_put_off *p, int64_t rows, int64_t norm_width)
+{
+    return p->any || p->count || rows == 1 ||
+           (norm_width >= LEAST_WIDTH && norm_width <= MOST_WIDTH);
+}
+
 /* Where the next call goes, or NULL: it is not to be put off. */
-static late_call *next_call(mc_device *d, int64_t rows)
+static late_call *next_call(mc_device *d, int64_t rows, int64_t norm_width)
 {
     struct mc_cuda_put_off *p = list_of(d);
-    if (!p || !d->chained || mc_cuda_is_planning(d) || rows < 1 || rows > MC_CHAIN_ROWS)
+    if (!p || !d->chained || mc_cuda_is_planning(d) || rows < 1 || rows > MC_CHAIN_ROWS ||
+        !is_worth(p, rows, norm_width))
         return NULL;
     if (p->count == MC_CHAIN_MOST) mc_cuda_catch_up_later(d);
     if (p->failed) return NULL;
@@ -228,7 +238,7 @@ bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes)
 
 bool mc_cuda_put_off_linear(mc_device *d, const mc_linear_call *l)
 {
-    late_call *c = next_call(d, l->rows);
+    late_call *c = next_call(d, l->rows, 0);
     if (!c || !mc_chain_take_linear(d, l->rows, l->in, l->out, l->alpha, l->x, l->weight, l->bias,
                                     l->activation, l->pre, l->y, &c->step))
         return false;
@@ -243,7 +253,7 @@ bool mc_cuda_put_off_linear_eight(mc_device *d, int64_t rows, float alpha, mc_ma
                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                   mc_matrix y)
 {
-    late_call *c = next_call(d, rows);
+    late_call *c = next_call(d, rows, 0);
     if (!c || !mc_chain_take_eight(d, rows, alpha, x, q, bias, activation, y, &c->step))
         return false;
     c->memory = (touched){.reads = {rows_of(x, rows, q.columns)},
@@ -257,7 +267,7 @@ bool mc_cuda_put_off_linear_eight(mc_device *d, int64_t rows, float alpha, mc_ma
 bool mc_cuda_put_off_residual_norm(mc_device *d, const mc_residual_norm_call *call)
 {
     mc_residual_norm_call n = *call;
-    late_call *c = next_call(d, n.rows);
+    late_call *c = next_call(d, n.rows, n.columns);
     if (!n.f.data && n.s.data == n.x.data) n.s.data = NULL;
     if (!c || !mc_chain_take_norm(d, n.rows, n.columns, n.x, n.f, n.dropout, n.weight, n.bias,
                                   n.eps, n.s, n.y, n.mean, n.rstd, &c->step))
@@ -272,7 +282,7 @@ bool mc_cuda_put_off_residual_norm(mc_device *d, const mc_residual_norm_call *ca
 bool mc_cuda_put_off_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                   mc_matrix f, mc_dropout_mask dropout, mc_matrix s)
 {
-    late_call *c = next_call(d, rows);
+    late_call *c = next_call(d, rows, 0);
     if (!c || !mc_chain_take_sum(d, rows, columns, x, f, dropout, s, &c->step)) return false;
     c->memory = (touched){.reads = {rows_of(x, rows, columns), rows_of(f, rows, columns)},
                           .writes = {rows_of(s, rows, columns)}};
@@ -282,7 +292,7 @@ bool mc_cuda_put_off_residual_sum(mc_device *d, int64_t rows, int64_t columns, m
 bool mc_cuda_put_off_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
                            mc_matrix x, mc_matrix y)
 {
-    late_call *c = next_call(d, rows);
+    late_call *c = next_call(d, rows, 0);
     if (!c || !mc_chain_take_gated(d, rows, n, activation, x, y, &c->step)) return false;
     c->memory = (touched){.reads = {rows_of(x, rows, 2 * n)}, .writes = {rows_of(y, rows, n)}};
     return put(d, c);
@@ -291,7 +301,7 @@ bool mc_cuda_put_off_gated(mc_device *d, int64_t rows, int64_t n, mc_activation 
 bool mc_cuda_put_off_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
                             const int32_t *positions, mc_matrix x)
 {
-    late_call *c = next_call(d, rows);
+    late_call *c = next_call(d, rows, 0);
     if (!c || !mc_chain_take_rotary(d, rows, rotation, positions, x, &c->step)) return false;
     range turned = rows_of(x, rows, (int64_t)rotation.heads * rotation.head_dim);
     c->memory = (touched){.reads = {turned}, .writes = {turned}};
@@ -305,7 +315,7 @@ bool mc_cuda_put_off_attention_cached(mc_device *d, const mc_cached_attention *s
 {
     int64_t rows = shape->sequences, width = (int64_t)shape->heads * shape->head_dim;
     int64_t kept = shape->first || shape->pages ? 1 : rows * shape->capacity;
-    late_call *c = next_call(d, rows);
+    late_call *c = next_call(d, rows, 0);
     if (!c || !mc_chain_take_attention(d, &list_of(d)->list, shape, q, k, v, out, &c->step))
         return false;
     range keys = rows_of(k, kept, width), values = rows_of(v, kept, width), none = {0};
