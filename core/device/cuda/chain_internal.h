@@ -106,7 +106,7 @@ typedef struct mc_chain_list {
     mc_chain_step step[MC_CHAIN_MOST];
 } mc_chain_list;
 
-/* Whether the GPU can run lists. */
+/* Whether the GPU can run lists: it is a Hopper, and this build has code for one. */
 bool mc_chain_usable(mc_device *d);
 
 /* A call of the kernel table as a step: arguments as there. False where the kernel can't run it;

@@ -89,7 +89,15 @@ bool heads_fit(const mc_cached_attention *c, mc_matrix q, mc_matrix k, mc_matrix
 
 } // namespace
 
-extern "C" bool mc_chain_usable(mc_device *d) { return mc_cuda_of(d)->capability >= 90; }
+extern "C" bool mc_chain_usable(mc_device *d)
+{
+#if defined(MC_HAVE_HOPPER) || defined(MC_SIM_H)
+    return mc_cuda_of(d)->capability == 90;
+#else
+    (void)d;
+    return false;
+#endif
+}
 
 extern "C" bool mc_chain_take_linear(mc_device *, int64_t rows, int64_t in, int64_t out,
                                      float alpha, mc_matrix x, mc_matrix weight, mc_matrix bias,

@@ -52,8 +52,10 @@ bool mc_cuda_put_off_begin(mc_device *d)
     int choice;
     if (mc_cuda_choice(d, "MC_CUDA_CHAIN", (const char *const[3]){"1", "0"}, &choice)) return false;
     if (choice == 1 && !mc_chain_usable(d))
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "MC_CUDA_CHAIN=1: %s is not a Hopper or later",
-                            c->gpu) == MC_OK;
+        return mc_cuda_fail(
+                   d, MC_ERR_UNSUPPORTED,
+                   "MC_CUDA_CHAIN=1: %s is not a Hopper, or this build has no code for one",
+                   c->gpu) == MC_OK;
     if (choice == 2 || c->several_ranks || !mc_chain_usable(d)) return true;
     if (!(c->put_off = mc_calloc(1, sizeof *c->put_off)))
         return mc_cuda_fail(d, MC_ERR_NOMEM, "out of memory for a list of calls") == MC_OK;
