@@ -12,8 +12,8 @@
  * Keys and values of a cache are read and written by attention alone while a step is launched.
  * Several ranks launch every call by itself: a kernel that fills the GPU would be in the way of
  * those of collectives. So does a process with MC_CUDA_CHAIN=0 in its environment, and one on a GPU
- * that is no Hopper, for which there is no such kernel. Of several rows only steps are put off that are
- * faster so, unless MC_CUDA_CHAIN=1 asks for all of them. */
+ * that is no Hopper, for which there is no such kernel. Of several rows only steps are put off that
+ * are faster so, unless MC_CUDA_CHAIN=1 asks for all of them. */
 #ifndef MC_DEVICE_CUDA_PUT_OFF_INTERNAL_H
 #define MC_DEVICE_CUDA_PUT_OFF_INTERNAL_H
 
