@@ -123,13 +123,14 @@ static void norm_reference(const op_call *c, double *y)
             int64_t at = r * columns + i;
             s[i] = c->in[0].v[at];
             if (c->o->second) s[i] += f->v[at] * reference_dropout(mask_of(c), (uint64_t)at);
-            if (!c->o->rms) mean += s[i] / (double)columns;
+            if (!c->o->rms) mean += s[i];
         }
+        mean /= (double)columns;
+        for (int64_t i = 0; i < columns; i++) variance += (s[i] - mean) * (s[i] - mean);
+        double rstd = 1 / sqrt(variance / (double)columns + (double)norm_eps);
         for (int64_t i = 0; i < columns; i++)
-            variance += (s[i] - mean) * (s[i] - mean) / (double)columns;
-        for (int64_t i = 0; i < columns; i++)
-            y[r * columns + i] = (s[i] - mean) / sqrt(variance + (double)norm_eps) * c->in[1].v[i] +
-                                 (c->o->rms ? 0 : c->in[2].v[i]);
+            y[r * columns + i] =
+                (s[i] - mean) * rstd * c->in[1].v[i] + (c->o->rms ? 0 : c->in[2].v[i]);
     }
     free(s);
 }
