@@ -425,17 +425,17 @@ static inline double difference(op_call *c, op_input *in, const double *dy, doub
                                 const double *direction, int64_t i)
 {
     const double h = 1e-5;
-    double value[2], *kept = doubles(in->count);
-    memcpy(kept, in->v, (size_t)in->count * sizeof *kept);
+    int64_t first = direction ? 0 : i, count = direction ? in->count : 1;
+    double value[2], *kept = doubles(count);
+    memcpy(kept, in->v + first, (size_t)count * sizeof *kept);
     for (int side = 0; side < 2; side++) {
         double step = side ? h : -h;
-        if (!direction) in->v[i] = kept[i] + step;
-        for (int64_t k = 0; direction && k < in->count; k++)
-            in->v[k] = kept[k] + step * direction[k];
+        for (int64_t k = 0; k < count; k++)
+            in->v[first + k] = kept[k] + step * (direction ? direction[k] : 1);
         c->row->reference(c, y);
         value[side] = dot(dy, y, c->out_count);
     }
-    memcpy(in->v, kept, (size_t)in->count * sizeof *kept);
+    memcpy(in->v + first, kept, (size_t)count * sizeof *kept);
     free(kept);
     return (value[1] - value[0]) / (2 * h);
 }
