@@ -64,6 +64,8 @@ struct norm_call {
     float eps;
 };
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
 /* ---- instructions ---------------------------------------------------------------------------- */
 
 /* Two numbers to a place in another block's shared memory, of whose coming `barrier` there is
@@ -371,6 +373,8 @@ __device__ __forceinline__ void compute_tiles(const norm_call &c, const block_pl
     if (me.lane == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     __syncwarp();
 }
+
+#endif
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
