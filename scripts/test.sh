@@ -69,7 +69,8 @@ case ${1-} in
     release=ci
     # A training that may not learn: quickstart_data shows that the data's questions alone are answered
     # right half of the time, and quickstart_with_passages asks its model without telling the answers.
-    spared='^quickstart_without_passages$'
+    # Jobs of 2 ranks run under sanitizers, those of 1 and 3 here; 4 are for the plain run.
+    spared='^(quickstart_without_passages|ranks_.*_[24]|test_comm_4_ranks)$'
     # Minutes each: what they call runs in the release build and under sanitizers (optimizers in the
     # host's memory), and in the usual order of streams (training).
     late='_late$|^test_adam_offload_cuda$'
