@@ -588,7 +588,7 @@ static void test_lines_above_bar(void **state)
         fclose(tty);
         read_screen(&s);
         for (int i = 0, step = every ? 15 : 10; step <= 33; i++, step += every ? 15 : 10) {
-            char start[16];
+            char start[24];
             snprintf(start, sizeof start, "step %4d/35 ", step);
             assert_memory_equal(row_of(&s, i), start, strlen(start));
         }
