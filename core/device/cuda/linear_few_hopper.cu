@@ -60,13 +60,18 @@ __device__ __forceinline__ void wait_in_cluster()
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/* Two numbers go to shared memory of a block of the cluster, whose barrier is told of 8 bytes. */
-__device__ __forceinline__ void send_pair(uint32_t to, uint32_t barrier, float a, float b)
+/* Two numbers go to shared memory of a block of the cluster, whose barrier is told of 8 bytes; in a
+ * block that is alone they are simply stored. */
+__device__ __forceinline__ void send_pair(bool alone, uint32_t to, uint32_t barrier, float a,
+                                          float b)
 {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
-                 "[%0], {%2, %3}, [%1];" ::"r"(to),
-                 "r"(barrier), "f"(a), "f"(b)
-                 : "memory");
+    if (alone)
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+    else
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+                     "[%0], {%2, %3}, [%1];" ::"r"(to),
+                     "r"(barrier), "f"(a), "f"(b)
+                     : "memory");
 }
 
 /* Where a block is. */
@@ -217,6 +222,7 @@ __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, in
 {
     const int lane = threadIdx.x % 32;
     const int column = group * GROUP + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const bool alone = c.shift == 0;
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++) {
         const int pair = i * 4 + lane % 4;
@@ -229,8 +235,9 @@ __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, in
         for (int k = 0; k < PARTS; k++) {
             const int more = k * GROUPS * GROUP;
             const float *v = &sums[k][i * 4];
-            if (column + more < c.width) send_pair(to + more * 8, barrier, v[0], v[1]);
-            if (column + more + 8 < c.width) send_pair(to + (more + 8) * 8, barrier, v[2], v[3]);
+            if (column + more < c.width) send_pair(alone, to + more * 8, barrier, v[0], v[1]);
+            if (column + more + 8 < c.width)
+                send_pair(alone, to + (more + 8) * 8, barrier, v[2], v[3]);
         }
     }
 }
@@ -294,14 +301,14 @@ __device__ __forceinline__ void multiply_all(const rows_call &c, const place &p,
     for (int tile = p.cluster; tile < c.tiles; tile += c.clusters) {
         const int first = tile * c.width, own = threadIdx.x;
         if (own < c.width) bias[own] = first + own < c.f.out ? mc_few_bias(c.f, first + own) : 0.0f;
-        if (own == 0) barrier_expect(p.arrived, (p.pairs * c.width * 8) << c.shift);
+        if (own == 0 && c.shift) barrier_expect(p.arrived, (p.pairs * c.width * 8) << c.shift);
         if (tile == p.cluster) mc_wait_for_earlier();
         float v[PARTS][ROWS / 2];
         multiply_tile<T, ROWS, PARTS>(c, p, group, &at, v);
         if (tile == p.cluster) wait_in_cluster();
         send_sums<ROWS, PARTS>(c, p, group, v);
-        sync_multipliers(); /* for bias */
-        barrier_wait(p.arrived, parity);
+        sync_multipliers(); /* for bias, and the sums of a block that is alone */
+        if (c.shift) barrier_wait(p.arrived, parity);
         parity ^= 1;
         end_tile<T>(c, p, first, sums, bias);
         if (tile + c.clusters < c.tiles) sync_multipliers(); /* sums are written again */
