@@ -3,11 +3,12 @@
  * a ring in shared memory, as far ahead as the ring reaches, whatever the others wait for. What a
  * block has of a weight is known from the beginning: some whole rows, a column of the result each.
  *
- * The other warps compute. A row of a weight is multiplied by one warp, which publishes the number
- * at once (exchange, chain.cuh); the next step polls for what it needs. So no block waits for all
- * others to have ended a step, and the way from a sum to those who need it is as short as can be.
- * Norms, residual sums and gates take no step of their own: each block has the whole rows in its
- * shared memory, and computes them for itself.
+ * The other warps compute. A row of a weight is multiplied by one warp; when the block's rows are
+ * done, or 120 of them, a thread each adds up, rounds and publishes the numbers (exchange,
+ * chain.cuh); the next step polls for what it needs. So no block waits for all others to have
+ * ended a step, and the way from a sum to those who need it is short. Norms, residual sums and
+ * gates take no step of their own: each block has the whole rows in its shared memory, and
+ * computes them for itself.
  *
  * Words of the exchange are used again after MC_CHAIN_SLOTS results. That nobody waits for the old
  * ones any more is the plan's to see to (chain_plan.c). */
@@ -115,64 +116,56 @@ __device__ __forceinline__ void multiply_chunk(float (&sum)[2][ROWS][4], const c
     }
 }
 
-/* The lane of an eighth that is on the diagonals. */
-__device__ __forceinline__ int lane_of(int eighth) { return eighth * 4 + eighth / 2; }
-
-/* The sum of a row of x, from the diagonals, in their lanes. */
-__device__ __forceinline__ float total_of(const float (&low)[4], const float (&high)[4], int lane)
-{
-    float x = lane / 4 % 2 ? low[1] + high[3] : low[0] + high[2];
-    x += __shfl_xor_sync(0xffffffffu, x, lane_of(1));
-    x += __shfl_xor_sync(0xffffffffu, x, lane_of(2));
-    return x + __shfl_xor_sync(0xffffffffu, x, lane_of(4));
-}
-
-/* Where results go and what they get: read once for all rows. */
-struct target {
-    uint32_t *words; /* NULL: not to the exchange */
-    uint16_t *y;     /* NULL: only there */
-    uint32_t tag;
-    float alpha;
-    mc_activation activation;
-
-    /* Row i, or row i modulo all rows once more. */
-    __device__ __forceinline__ target(const place &b, const mc_chain_step &s, int step, int i)
-    {
-        words = s.publish < 0 ? NULL : b.words(s.publish) + i * MC_CHAIN_WIDEST;
-        y = i < s.rows ? (uint16_t *)s.linear.y + (int64_t)i * s.linear.y_stride : NULL;
-        tag = b.tag(step);
-        alpha = s.linear.alpha;
-        activation = (mc_activation)s.activation;
-    }
-};
-
-/* What a column's sum becomes, rounded as the kernels of linears by themselves do. */
-template <class T, int FORMAT>
-__device__ __forceinline__ void store_result(const target &to, int column, float total, float scale,
-                                             float bias)
-{
-    if constexpr (FORMAT == MC_WEIGHTS_FLOAT)
-        total = wide<T>(narrow<T>(fmaf(total, to.alpha, bias)));
-    else
-        total = fmaf(total * mc_eight_unit<T, FORMAT> * to.alpha, scale, bias);
-    if (to.activation != MC_ACTIVATION_NONE) total = mc_few_activated(to.activation, total);
-    uint32_t bits = narrow<T>(total);
-    if (to.words) store_word(to.words + column, bits, to.tag);
-    if (to.y) to.y[column] = (uint16_t)bits;
-}
-
-/* What this lane's row among the next 32 of its warp gets besides the sum. */
+/* What a thread's column gets besides the sum. */
 struct extras {
     uint16_t bias;
     float scale;
 
-    __device__ __forceinline__ void load(const mc_chain_linear &l, const share &h, int r)
+    __device__ __forceinline__ void load(const mc_chain_linear &l, const share &h, int column)
     {
-        bias = l.bias && r < h.rows ? __ldg((const uint16_t *)l.bias + h.first + r) : 0;
-        scale = l.scale && r < h.rows ? __ldg(l.scale + h.first + r) : 1.0f;
+        const bool there = column < h.rows;
+        bias = l.bias && there ? __ldg((const uint16_t *)l.bias + h.first + column) : 0;
+        scale = l.scale && there ? __ldg(l.scale + h.first + column) : 1.0f;
     }
 };
 
+/* What a column's sum becomes for row q, rounded as the kernels of linears by themselves do. */
+template <class T, int FORMAT>
+__device__ __forceinline__ void store_result(const place &b, const mc_chain_step &s, int step,
+                                             int q, int column, float total, const extras &own)
+{
+    const mc_chain_linear &l = s.linear;
+    if constexpr (FORMAT == MC_WEIGHTS_FLOAT)
+        total = wide<T>(narrow<T>(fmaf(total, l.alpha, wide<T>(own.bias))));
+    else
+        total = fmaf(total * mc_eight_unit<T, FORMAT> * l.alpha, own.scale, wide<T>(own.bias));
+    const mc_activation activation = (mc_activation)s.activation;
+    if (activation != MC_ACTIVATION_NONE) total = mc_few_activated(activation, total);
+    const uint32_t bits = narrow<T>(total);
+    if (s.publish >= 0) {
+        uint32_t *words = b.words(s.publish) + column;
+        for (int row = q; row < s.rows * (int)copies_of(s.rows); row += s.rows)
+            store_word(words + row * MC_CHAIN_WIDEST, bits, b.tag(step));
+    }
+    ((uint16_t *)l.y)[(int64_t)q * l.y_stride + column] = (uint16_t)bits;
+}
+
+/* Ends the columns whose eighths are there, of which `first` is the first: a thread each. What takes
+ * time here is instructions, one behind the other, so that they are behind a block's last row once and
+ * not behind each row of a warp. */
+template <class T, int ROWS, int FORMAT>
+__device__ __forceinline__ void end_columns(const place &b, const mc_chain_step &s, int step,
+                                            const share &h, int first, const extras &own)
+{
+    const int i = (int)threadIdx.x % COLUMNS, q = (int)threadIdx.x / COLUMNS;
+    if (q >= s.rows || first + i >= h.rows) return;
+    const float4 *eighths = (const float4 *)(b.sums() + (i * ROWS + q) * 8);
+    const float4 v = eighths[0], w = eighths[1];
+    const float total = ((v.x + v.y) + (v.z + v.w)) + ((w.x + w.y) + (w.z + w.w));
+    store_result<T, FORMAT>(b, s, step, q, h.first + first + i, total, own);
+}
+
+/* The block's rows of a weight, each by one warp. `own` is of the first columns. */
 template <class T, int ROWS, int FORMAT>
 __device__ void multiply_rows(place &b, const mc_chain_step &s, int step, const share &h,
                               extras own)
@@ -182,37 +175,40 @@ __device__ void multiply_rows(place &b, const mc_chain_step &s, int step, const 
     const int64_t row_bytes = (int64_t)l.weight_stride * SIZE;
     const char *row = (const char *)l.weight + (h.first + b.warp) * row_bytes,
                *x = (const char *)(b.x(0) + b.lane * EACH);
-    const int eighth = b.lane / 4; /* its lane of the diagonal stores row eighth % ROWS of x */
-    const target to(b, s, step, eighth);
-    const bool stores = eighth < s.rows * (int)copies_of(s.rows) && b.lane == lane_of(eighth);
+    const int eighth = b.lane / 4;
+    const bool diagonal =
+        b.lane % 4 == eighth / 2; /* eighths 2 i and 2 i + 1: of the lane's pair i */
     position at = b.at;
     at.advance(b.warp, b.c.slots);
 #pragma unroll 1
-    for (int r = b.warp, turn = 0; r < h.rows; r += WARPS, turn++, row += WARPS * row_bytes) {
-        const int together = min((int)WARPS, h.rows - (r - b.warp));
-        if (turn == 32) {
-            own.load(l, h, r + b.lane * WARPS);
-            turn = 0;
-        }
-        float sum[2][ROWS][4] = {};
+    for (int ended = 0; ended < h.rows; ended += COLUMNS) {
+        const int end = min(ended + (int)COLUMNS, h.rows);
+        float *to = b.sums() + b.warp * ROWS * 8 + eighth;
 #pragma unroll 1
-        for (int k = 0; k < h.chunks; k++) {
-            const char *chunk = wait_for_chunk(b, at, row + k * h.chunk);
-            multiply_chunk<T, ROWS, FORMAT>(sum, chunk + b.lane * EACH * SIZE,
-                                            x + k * h.chunk * (2 / SIZE), b.c.x_pitch,
-                                            h.size(k) / SIZE, b.lane);
-            release(b, at);
-            at.advance(together, b.c.slots);
-        }
-        float total = 0.0f;
+        for (int r = ended + b.warp; r < end; r += WARPS) {
+            const int together = min((int)WARPS, h.rows - (r - b.warp));
+            float sum[2][ROWS][4] = {};
+#pragma unroll 1
+            for (int k = 0; k < h.chunks; k++) {
+                const char *chunk = wait_for_chunk(b, at, row + k * h.chunk);
+                multiply_chunk<T, ROWS, FORMAT>(sum, chunk + b.lane * EACH * SIZE,
+                                                x + k * h.chunk * (2 / SIZE), b.c.x_pitch,
+                                                h.size(k) / SIZE, b.lane);
+                release(b, at);
+                at.advance(together, b.c.slots);
+            }
+            if (diagonal)
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const float x = total_of(sum[0][i], sum[1][i], b.lane);
-            if (eighth % ROWS == i) total = x;
+                for (int q = 0; q < ROWS; q++)
+                    to[q * 8] =
+                        eighth % 2 ? sum[0][q][1] + sum[1][q][3] : sum[0][q][0] + sum[1][q][2];
+            to += WARPS * ROWS * 8;
+            row += WARPS * row_bytes;
         }
-        const float bias = wide<T>(__shfl_sync(0xffffffffu, (unsigned)own.bias, turn)),
-                    scale = __shfl_sync(0xffffffffu, own.scale, turn);
-        if (stores) store_result<T, FORMAT>(to, h.first + r, total, scale, bias);
+        sync();
+        end_columns<T, ROWS, FORMAT>(b, s, step, h, ended, own);
+        b.half ^= 1; /* who reads these sums does so until the next barrier */
+        own.load(l, h, end + (int)threadIdx.x % COLUMNS);
     }
     b.at.skip(h.rows * h.chunks, b.c.slots);
 }
@@ -242,7 +238,7 @@ template <class T, int ROWS> __device__ void run_linear(place &b, const mc_chain
 {
     const share h(s);
     extras own;
-    own.load(s.linear, h, b.warp + b.lane * WARPS);
+    own.load(s.linear, h, (int)threadIdx.x % COLUMNS);
     if (s.from[0] != MC_CHAIN_RESIDENT) gather<T, ROWS>(b, s);
     switch (s.format) {
     case MC_WEIGHTS_INT8: return multiply_rows<T, ROWS, MC_WEIGHTS_INT8>(b, s, step, h, own);
@@ -458,7 +454,7 @@ __global__ void __launch_bounds__(THREADS + STREAMERS, 1)
     chain_kernel(const __grid_constant__ call c)
 {
 #if defined(MC_SIM_H) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
-    place b = {c, (int)threadIdx.x / 32, (int)threadIdx.x % 32, 0, {0, 0}};
+    place b = {c, (int)threadIdx.x / 32, (int)threadIdx.x % 32, 0, 0, {0, 0}};
     for (int i = threadIdx.x; i < (int)(sizeof c.list.shape / 4); i += blockDim.x)
         ((uint32_t *)b.shape(0))[i] = ((const uint32_t *)c.list.shape)[i];
     open_ring(b);
@@ -516,7 +512,9 @@ size_t divide_memory(mc_device *d, const mc_chain_list &list, call *c, int *rows
     c->steps = c->shapes + (int)sizeof list.shape;
     c->x = c->steps + 2 * MOST_WARPS * (int)sizeof(mc_chain_step);
     c->s = c->x + 2 * n.rows * c->x_pitch;
-    c->scratch = c->s + 2 * n.rows * c->s_pitch;
+    c->sums_size = COLUMNS * 8 * n.rows;
+    c->sums = (int)mc_ceil_div(c->s + 2 * n.rows * c->s_pitch, 16) * 16;
+    c->scratch = c->sums + 2 * c->sums_size * (int)sizeof(float);
     int rest = c->scratch + (int)sizeof(float) * (64 + WARPS * n.head_dim) + 3 * 2 * n.head_dim;
     do {
         c->slot_bytes = (int)mc_ceil_div(n.shortest, 16 * parts++) * 16;
@@ -524,7 +522,7 @@ size_t divide_memory(mc_device *d, const mc_chain_list &list, call *c, int *rows
     } while (c->slots < 2 * WARPS);
     c->barriers = c->slots * c->slot_bytes;
     const int behind = c->barriers + 16 * c->slots;
-    for (int *at : {&c->shapes, &c->steps, &c->x, &c->s, &c->scratch}) *at += behind;
+    for (int *at : {&c->shapes, &c->steps, &c->x, &c->s, &c->sums, &c->scratch}) *at += behind;
     return (size_t)(behind + rest);
 }
 

@@ -14,17 +14,18 @@ enum { MOST_WARPS = WARPS + 1 };                           /* with the one that 
 enum {
     EACH = 8,
     PIECE = 32 * EACH
-}; /* terms of a product, and columns of a head, of a lane; of a warp */
+};                            /* terms of a product, and columns of a head, of a lane; of a warp */
+enum { COLUMNS = 8 * WARPS }; /* of a linear that are ended together, at most */
 enum { EPOCH = 0, EXITS = 32, ARRIVALS = 64, WORDS = 1024 }; /* places in mc_cuda_device.chain */
 
 struct call {
     int first, end; /* steps of the list that this launch runs */
     int slots, slot_bytes;
-    int x_pitch, s_pitch; /* elements of a row in shared memory */
+    int x_pitch, s_pitch, sums_size; /* elements, of a row and of sums in shared memory */
     /* where in a block's shared memory, behind the ring: barriers of slots, shapes, steps, rows that
-     * linears read, residual sums, scratch (two times 16 sums of norms; of attention the same, and
-     * (WARPS, head_dim)) */
-    int barriers, shapes, steps, x, s, scratch;
+     * linears read, residual sums, two times the eighths of columns (COLUMNS, rows, 8), scratch (two
+     * times 16 sums of norms; of attention the same, and (WARPS, head_dim)) */
+    int barriers, shapes, steps, x, s, sums, scratch;
     uint32_t *memory;
     mc_chain_list list;
 };
@@ -160,6 +161,7 @@ struct place {
     const call &c;
     int warp, lane;
     uint32_t epoch;
+    int half;    /* of the eighths of columns: which are written next */
     position at; /* of the next linear's first chunk in the ring */
 
     __device__ __forceinline__ char *slot(int i) const
@@ -187,6 +189,10 @@ struct place {
     __device__ __forceinline__ uint16_t *s(int row) const
     {
         return (uint16_t *)(shared_memory() + c.s) + row * c.s_pitch;
+    }
+    __device__ __forceinline__ float *sums() const
+    {
+        return (float *)(shared_memory() + c.sums) + half * c.sums_size;
     }
     __device__ __forceinline__ float *scratch() const
     {
