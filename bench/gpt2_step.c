@@ -73,6 +73,27 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* The model, its optimizer and room for a batch. Errors are the context's. */
+static run make_run(mc_context *ctx, const char *name, const mc_load_options *load, int64_t batch,
+                    int64_t length)
+{
+    run r = {0};
+    mc_gpt2_config config;
+    if (!mc_gpt2_config_named(ctx, name, &config)) {
+        config.dropout = config.embedding_dropout = config.attention_dropout = 0;
+        r.gpt2 = mc_gpt2_new(ctx, &config, NULL, load);
+    }
+    mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 3e-4f, .weight_decay = 0.1f});
+    mc_optimizer_add(adam, mc_model_module(r.gpt2));
+    r.optim = mc_optim_manager_new(
+        ctx, &(mc_optim_manager_options){.max_grad_norm = 1,
+                                         .loss_scale = load->dtype == MC_F16 ? 1024 : 0});
+    mc_optim_manager_add(r.optim, adam, NULL);
+    r.ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(batch, length));
+    r.labels = mc_tensor_new(ctx, MC_I32, MC_SHAPE(batch * length));
+    return r;
+}
+
 int main(int argc, char **argv)
 {
     enum { FIRST = 5 }; /* not counted */
@@ -89,20 +110,7 @@ int main(int argc, char **argv)
     mc_context *ctx = mc_init_distributed(&(mc_init_options){
         .seed = 42, .device = device, .grad_dtype = rounded ? MC_GRAD_PARAMETER : MC_GRAD_F32});
     double opened = now();
-    mc_gpt2_config config;
-    run r = {0};
-    if (!mc_gpt2_config_named(ctx, name, &config)) {
-        config.dropout = config.embedding_dropout = config.attention_dropout = 0;
-        r.gpt2 = mc_gpt2_new(ctx, &config, NULL, &load);
-    }
-    mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 3e-4f, .weight_decay = 0.1f});
-    mc_optimizer_add(adam, mc_model_module(r.gpt2));
-    r.optim = mc_optim_manager_new(
-        ctx, &(mc_optim_manager_options){.max_grad_norm = 1,
-                                         .loss_scale = load.dtype == MC_F16 ? 1024 : 0});
-    mc_optim_manager_add(r.optim, adam, NULL);
-    r.ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(batch, length));
-    r.labels = mc_tensor_new(ctx, MC_I32, MC_SHAPE(batch * length));
+    run r = make_run(ctx, name, &load, batch, length);
     int64_t tokens = batch * length;
     int32_t *ids = malloc((size_t)tokens * sizeof *ids),
             *labels = malloc((size_t)tokens * sizeof *labels);

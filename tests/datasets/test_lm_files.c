@@ -336,23 +336,23 @@ static void test_bad_shard(void **state)
     expect_error(f->ctx, MC_ERR_FORMAT, "s2.bin: the header says 9 tokens");
 }
 
+/* The index of two sequences of u16, of 10 bytes together. */
+static const index_parts good_index = {.type = 8,
+                                       .sequences = 2,
+                                       .bounds = 3,
+                                       .lengths = (const int32_t[]){2, 3},
+                                       .pointers = (const int64_t[]){0, 4},
+                                       .documents = (const int64_t[]){0, 1, 2}};
+
 static void test_bad_megatron(void **state)
 {
     fixture *f = *state;
-    static const int32_t lengths[] = {2, 3};
-    static const int64_t pointers[] = {0, 4}, documents[] = {0, 1, 2};
-    const index_parts good = {.type = 8,
-                              .sequences = 2,
-                              .bounds = 3,
-                              .lengths = lengths,
-                              .pointers = pointers,
-                              .documents = documents};
     struct {
         index_parts parts;
         const char *message;
     } cases[24];
     int n = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) cases[i].parts = good;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) cases[i].parts = good_index;
     cases[n].parts.magic = "MMIDIDY\0";
     cases[n++].message = "wrong magic";
     cases[n].parts.version = 2;
@@ -404,18 +404,22 @@ static void test_bad_megatron(void **state)
         assert_non_null(strstr(mc_error_message(f->ctx), "m.idx"));
         expect_error(f->ctx, MC_ERR_FORMAT, cases[i].message);
     }
-    write_index(temp_path(&f->folder, "m.idx"), &good, 2, 3);
+}
+
+/* An index and its .bin: both are needed, by these names, and with tokens. */
+static void test_megatron_pairs(void **state)
+{
+    fixture *f = *state;
+    write_bytes(temp_path(&f->folder, "m.bin"), "abcdefghij", 10);
+    write_index(temp_path(&f->folder, "m.idx"), &good_index, 2, 3);
     mc_token_file_free(open_good(f, temp_path(&f->folder, "m.bin")));
     unlink(temp_path(&f->folder, "m.bin"));
     assert_null(mc_token_file_open(f->ctx, temp_path(&f->folder, "m.idx")));
     expect_error(f->ctx, MC_ERR_NOT_FOUND, "m.bin: cannot open");
-    write_index(temp_path(&f->folder, "m.idx"),
-                &(index_parts){.type = 8,
-                               .bounds = 1,
-                               .lengths = lengths,
-                               .pointers = pointers,
-                               .documents = documents},
-                0, 1);
+    index_parts empty = good_index;
+    empty.sequences = 0;
+    empty.bounds = 1;
+    write_index(temp_path(&f->folder, "m.idx"), &empty, 0, 1);
     write_text(temp_path(&f->folder, "m.bin"), "");
     refuse(f, "m.bin", MC_ERR_FORMAT, "an empty shard");
     assert_int_equal(rename(temp_path(&f->folder, "m.idx"), temp_path(&f->folder, "m.index")), 0);
@@ -493,6 +497,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_llmc, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_shard, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_megatron, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_megatron_pairs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_tokens, set_up, tear_down),
 #ifdef MC_FAULT_INJECTION
         cmocka_unit_test_setup_teardown(test_faults, set_up, tear_down),

@@ -138,7 +138,13 @@ static void test_bad_legacy(void **state)
         write_legacy(f, &cases[i].parts, 0);
         refuse(f, cases[i].message);
     }
+}
+
+static void test_cut_legacy(void **state)
+{
+    fixture *f = *state;
     static const size_t cuts[] = {8, 4, 150, 190};
+    write_bytes(temp_path(&f->folder, "m.bin"), "abcdefghijklmnopqr", 18);
     for (size_t i = 0; i < 4; i++) {
         write_legacy(f, &legacy, cuts[i]);
         refuse(f, i < 2    ? "do not fit"
@@ -278,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_legacy, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_legacy, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_cut_legacy, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_ten_billion, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_damaged_middle, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_stretches, set_up, tear_down),
