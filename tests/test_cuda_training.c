@@ -104,10 +104,10 @@ static void take_step(run *r, int number)
         step(r->ctx, r);
 }
 
-/* Trains from the beginning; the report of each step. */
 /* Of runs whose last steps repeat the first ones; a simulated GPU has time for half of them. */
 static int most_steps(void) { return getenv("MC_CUDA_SIMULATED") ? STEPS / 2 : STEPS; }
 
+/* Trains from the beginning; the report of each step. */
 static void train(run *r, int steps, mc_step_report *reports)
 {
     for (int i = 0; i < steps; i++) {

@@ -12,10 +12,10 @@ namespace chain
 enum { THREADS = MC_CHAIN_THREADS, WARPS = THREADS / 32 }; /* that compute */
 enum { MOST_WARPS = WARPS + 1 };                           /* with the one that fetches weights */
 enum {
-    EACH = 8,
-    PIECE = 32 * EACH
-};                            /* terms of a product, and columns of a head, of a lane; of a warp */
-enum { COLUMNS = 8 * WARPS }; /* of a linear that are ended together, at most */
+    EACH = 8,            /* terms of a product, and columns of a head, of a lane */
+    PIECE = 32 * EACH,   /* of a warp */
+    COLUMNS = 8 * WARPS, /* of a linear that are ended together, at most */
+};
 enum { EPOCH = 0, EXITS = 32, ARRIVALS = 64, WORDS = 1024 }; /* places in mc_cuda_device.chain */
 
 struct call {

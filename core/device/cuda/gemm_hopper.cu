@@ -79,11 +79,11 @@ __device__ __forceinline__ void sync_consumer(int consumer)
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Where a block is: its place in shared memory, in the cluster and in the result. */
-struct block_place {
-    uint32_t shared, full, empty, arrived; /* barriers: of stages, of each consumer's two pieces */
+/* Where a block is, in the result too. */
+struct product_place : block_place {
+    uint32_t arrived; /* barriers of each consumer's two pieces */
     float *totals;
-    int rank, clusters, cluster, tiles, blocks; /* blocks of 64 terms to a tile */
+    int tiles;
 
     __device__ __forceinline__ int row_of(const hopper_call &c, int tile) const
     {
@@ -97,7 +97,7 @@ struct block_place {
 
 /* Loads all that the block's consumers, and in part those of the other block, are going to need. */
 template <bool ROWS_ARE_TERMS>
-__device__ __forceinline__ void load_tiles(const hopper_call &c, const block_place &p,
+__device__ __forceinline__ void load_tiles(const hopper_call &c, const product_place &p,
                                            const CUtensorMap *x, const CUtensorMap *weight)
 {
     ring<STAGES> at = {0, 0};
@@ -158,7 +158,7 @@ template <class T> __device__ __forceinline__ float2 sum_part(uint32_t part, int
  * ... of terms. As consumers do, the warp waits for every load and lets its place be written
  * again. */
 template <class T>
-__device__ __forceinline__ void sum_tiles(const hopper_call &c, const block_place &p, int share)
+__device__ __forceinline__ void sum_tiles(const hopper_call &c, const product_place &p, int share)
 {
     constexpr int bytes = ROWS / SUMMERS * TERMS * 2;
     const int lane = threadIdx.x % 32;
@@ -192,7 +192,7 @@ struct consumer {
     uint32_t row, swizzle;    /* of what store_16x16 wants, in bytes and in 16 bytes */
 };
 
-__device__ __forceinline__ consumer consumer_of(const block_place &p, int number)
+__device__ __forceinline__ consumer consumer_of(const product_place &p, int number)
 {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     return {number,
@@ -208,7 +208,7 @@ __device__ __forceinline__ consumer consumer_of(const block_place &p, int number
 
 /* sums = the tile of the product; lets the other consumer begin when all is on its way. */
 template <class T, bool ROWS_ARE_TERMS>
-__device__ __forceinline__ void multiply_tile(const block_place &p, const consumer &me,
+__device__ __forceinline__ void multiply_tile(const product_place &p, const consumer &me,
                                               ring<STAGES> *at, bool last, uint32_t empty,
                                               float (&sums)[2][PART])
 {
@@ -425,7 +425,7 @@ __device__ __forceinline__ void store_plain(const hopper_call &c, const consumer
 }
 
 template <class T, bool TANH, mc_own_kind KIND, bool KEEPS>
-__device__ __forceinline__ void compute_tiles(const hopper_call &c, const block_place &p,
+__device__ __forceinline__ void compute_tiles(const hopper_call &c, const product_place &p,
                                               int number, const CUtensorMap *map_y,
                                               const CUtensorMap *map_pre)
 {
@@ -469,26 +469,16 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) char dynamic[];
-    block_place p;
-    p.shared = shared_address(dynamic);
-    p.full = p.shared + BARRIERS_AT;
-    p.empty = p.full + STAGES * 8;
+    product_place p = {
+        place_of_block<CLUSTER, STAGES>(dynamic, BARRIERS_AT, (c.terms + TERMS - 1) / TERMS)};
     p.arrived = p.empty + STAGES * 8;
     p.totals = (float *)(dynamic + TOTALS_AT);
-    p.rank = rank_in_cluster();
-    p.cluster = blockIdx.x / CLUSTER;
-    p.clusters = gridDim.x / CLUSTER;
     p.tiles = c.tile_pairs * c.tile_columns;
-    p.blocks = (c.terms + TERMS - 1) / TERMS;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
     const int group = warp / 4, summers = KIND == MC_OWN_PLAIN ? SUMMERS : 0;
     if (threadIdx.x == 0) {
-        if (p.shared % 1024) __trap(); /* swizzling counts from there */
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(p.full + i * 8, 1);
-            /* a consumer's warps, in both blocks, and those that sum in this one */
-            barrier_init(p.empty + i * 8, 4 * CLUSTER + summers);
-        }
+        /* a consumer's warps, in both blocks, and those that sum in this one */
+        open_ring<STAGES>(p, 4 * CLUSTER + summers);
         for (int i = 0; i < 4; i++) barrier_init(p.arrived + i * 8, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

@@ -31,18 +31,22 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
                  : "memory");
 }
 
-/* Until the phase of that parity is over. */
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
-{
-    asm volatile("{\n"
-                 ".reg .pred over;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
-                 "@!over bra again;\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
+/* Until the phase of that parity is over; _for_cluster: and what other blocks wrote is there. */
+#define MC_BARRIER_WAIT(name, order)                                                       \
+    __device__ __forceinline__ void name(uint32_t barrier, uint32_t parity)                \
+    {                                                                                      \
+        asm volatile("{\n"                                                                 \
+                     ".reg .pred over;\n"                                                  \
+                     "again:\n"                                                            \
+                     "mbarrier.try_wait.parity" order ".shared::cta.b64 over, [%0], %1;\n" \
+                     "@!over bra again;\n"                                                 \
+                     "}" ::"r"(barrier),                                                   \
+                     "r"(parity)                                                           \
+                     : "memory");                                                          \
+    }
+MC_BARRIER_WAIT(barrier_wait, "")
+MC_BARRIER_WAIT(barrier_wait_for_cluster, ".acquire.cluster")
+#undef MC_BARRIER_WAIT
 
 /* What the thread read and wrote before is read and written for those who wait. */
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
@@ -65,6 +69,15 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
     uint32_t there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
     return there;
+}
+
+/* Two numbers to shared memory of a block of the cluster, whose barrier is told of 8 bytes. */
+__device__ __forceinline__ void send_pair(uint32_t to, uint32_t barrier, float a, float b)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+                 "[%0], {%2, %3}, [%1];" ::"r"(to),
+                 "r"(barrier), "f"(a), "f"(b)
+                 : "memory");
 }
 
 /* ---- the copy engine ------------------------------------------------------------------------- */
@@ -161,6 +174,10 @@ __device__ __forceinline__ void load_16x16(uint32_t row, uint32_t (&v)[4])
 }
 
 /* Two consecutive numbers of shared memory. */
+__device__ __forceinline__ void store_pair(uint32_t address, float a, float b)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
 __device__ __forceinline__ float2 load_pair(uint32_t address)
 {
     float2 v;

@@ -60,18 +60,14 @@ __device__ __forceinline__ void wait_in_cluster()
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/* Two numbers go to shared memory of a block of the cluster, whose barrier is told of 8 bytes; in a
- * block that is alone they are simply stored. */
-__device__ __forceinline__ void send_pair(bool alone, uint32_t to, uint32_t barrier, float a,
+/* To a block of the cluster, or, of a block that is alone, to itself. */
+__device__ __forceinline__ void give_pair(bool alone, uint32_t to, uint32_t barrier, float a,
                                           float b)
 {
     if (alone)
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+        store_pair(to, a, b);
     else
-        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
-                     "[%0], {%2, %3}, [%1];" ::"r"(to),
-                     "r"(barrier), "f"(a), "f"(b)
-                     : "memory");
+        send_pair(to, barrier, a, b);
 }
 
 /* Where a block is. */
@@ -235,9 +231,9 @@ __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, in
         for (int k = 0; k < PARTS; k++) {
             const int more = k * GROUPS * GROUP;
             const float *v = &sums[k][i * 4];
-            if (column + more < c.width) send_pair(alone, to + more * 8, barrier, v[0], v[1]);
+            if (column + more < c.width) give_pair(alone, to + more * 8, barrier, v[0], v[1]);
             if (column + more + 8 < c.width)
-                send_pair(alone, to + (more + 8) * 8, barrier, v[2], v[3]);
+                give_pair(alone, to + (more + 8) * 8, barrier, v[2], v[3]);
         }
     }
 }

@@ -68,30 +68,6 @@ struct norm_call {
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
-/* Two numbers to a place in another block's shared memory, of whose coming `barrier` there is
- * told. */
-__device__ __forceinline__ void tell(uint32_t place, uint32_t barrier, float a, float b)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-            place),
-        "f"(a), "f"(b), "r"(barrier)
-        : "memory");
-}
-
-/* barrier_wait for what another block wrote. */
-__device__ __forceinline__ void barrier_wait_for_cluster(uint32_t barrier, uint32_t parity)
-{
-    asm volatile("{\n"
-                 ".reg .pred over;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%0], %1;\n"
-                 "@!over bra again;\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
 /* Matrix descriptor of what lies in rows of 64 bytes, swizzled. Eight rows are 512 bytes. */
 __device__ __forceinline__ uint64_t descriptor_of(uint32_t address)
 {
@@ -100,12 +76,6 @@ __device__ __forceinline__ uint64_t descriptor_of(uint32_t address)
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
-
-/* Where a block is: its place in shared memory and in the cluster. */
-struct block_place {
-    uint32_t shared, full, empty;        /* barriers of stages */
-    int rank, clusters, cluster, blocks; /* blocks of TERMS terms to a tile */
-};
 
 /* By the thread that loads: the ring's next stage, once it may be written. */
 __device__ __forceinline__ uint32_t begin_stage(const block_place &p, const ring<STAGES> &at,
@@ -299,9 +269,9 @@ __device__ __forceinline__ void join_rows(const worker &me, int rank, int turn, 
     if (me.lane == 0) barrier_expect(me.told_barrier, TOLD_BYTES);
     if (me.lane % 4 < 2) {
         const bool second = me.lane % 4;
-        tell(address_in(told + (me.lane / 4 + second * 8) * 8, rank ^ 1),
-             address_in(me.told_barrier, rank ^ 1), second ? r->mean[1] : r->mean[0],
-             second ? r->squares[1] : r->squares[0]);
+        send_pair(address_in(told + (me.lane / 4 + second * 8) * 8, rank ^ 1),
+                  address_in(me.told_barrier, rank ^ 1), second ? r->mean[1] : r->mean[0],
+                  second ? r->squares[1] : r->squares[0]);
     }
     barrier_wait_for_cluster(me.told_barrier, turn % 2);
 #pragma unroll
@@ -386,21 +356,11 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) char dynamic[];
-    block_place p;
-    p.shared = shared_address(dynamic);
-    p.full = p.shared + BARRIERS_AT;
-    p.empty = p.full + STAGES * 8;
-    p.rank = CLUSTER > 1 ? rank_in_cluster() : 0;
-    p.cluster = blockIdx.x / CLUSTER;
-    p.clusters = gridDim.x / CLUSTER;
-    p.blocks = (c.terms + TERMS - 1) / TERMS;
+    const block_place p =
+        place_of_block<CLUSTER, STAGES>(dynamic, BARRIERS_AT, (c.terms + TERMS - 1) / TERMS);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
     if (threadIdx.x == 0) {
-        if (p.shared % 1024) __trap(); /* swizzling counts from there */
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(p.full + i * 8, 1);
-            barrier_init(p.empty + i * 8, WARPS * CLUSTER);
-        }
+        open_ring<STAGES>(p, WARPS * CLUSTER);
         for (int i = 2 * STAGES; i < BARRIERS; i++) barrier_init(p.full + i * 8, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

@@ -36,6 +36,38 @@ __device__ __forceinline__ void load_box_for_both(const CUtensorMap *map, uint32
                  : "memory");
 }
 
+/* Where a block is: its ring in shared memory, and its place in the cluster. */
+struct block_place {
+    uint32_t shared, full, empty;        /* the ring, and the barriers of its stages */
+    int rank, cluster, clusters, blocks; /* blocks of terms to a tile */
+};
+
+/* The ring is where the block's shared memory begins. */
+template <int CLUSTER, int STAGES>
+__device__ __forceinline__ block_place place_of_block(const void *memory, int barriers_at,
+                                                      int blocks)
+{
+    block_place p;
+    p.shared = shared_address(memory);
+    p.full = p.shared + barriers_at;
+    p.empty = p.full + STAGES * 8;
+    p.rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+    p.cluster = blockIdx.x / CLUSTER;
+    p.clusters = gridDim.x / CLUSTER;
+    p.blocks = blocks;
+    return p;
+}
+
+/* By one thread: the barriers of the ring, whose stages so many warps read. */
+template <int STAGES> __device__ __forceinline__ void open_ring(const block_place &p, int readers)
+{
+    if (p.shared % 1024) __trap(); /* swizzling counts from there */
+    for (int i = 0; i < STAGES; i++) {
+        barrier_init(p.full + i * 8, 1);
+        barrier_init(p.empty + i * 8, readers);
+    }
+}
+
 /* ---- matrix instructions --------------------------------------------------------------------- */
 
 enum { PART_COLUMNS = 192 };
