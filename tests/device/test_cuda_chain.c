@@ -205,14 +205,14 @@ static scene layer_new(mc_dtype dtype, int64_t rows)
                                       : add_dense(&s, rows, columns[i], 1);
     add_norm_weight(&s, WIDTH);
     add(&s, 1, WIDTH, 0.3);
-    add(&s, 3 * WIDTH, WIDTH, 0.2);
+    add_dense(&s, 3 * WIDTH, WIDTH, 0.2);
     add(&s, 1, 3 * WIDTH, 0.3);
-    add(&s, WIDTH, WIDTH, 0.2);
+    add_dense(&s, WIDTH, WIDTH, 0.2);
     add(&s, 1, WIDTH, 0.3);
-    add(&s, INNER, WIDTH, 0.2);
+    add_dense(&s, INNER, WIDTH, 0.2);
     add(&s, 1, INNER, 0.3);
-    add(&s, 2 * INNER, WIDTH, 0.2);
-    add(&s, WIDTH, INNER, 0.2);
+    add_dense(&s, 2 * INNER, WIDTH, 0.2);
+    add_dense(&s, WIDTH, INNER, 0.2);
     add_dense(&s, 16 * rows, WIDTH, 1);
     add_dense(&s, 16 * rows, WIDTH, 1);
     assert_int_equal(s.count, VALUES + 1);
@@ -295,13 +295,78 @@ static void test_tall(void **state)
         add_dense(&s, rows, SHORT, 0);
         add_dense(&s, rows, 40, 0);
         add_dense(&s, rows, 520, 0);
-        add(&s, TALL, NARROW, 0.2);
-        add(&s, SHORT, NARROW, 0.2);
-        add(&s, 40, TALL, 0.03);
+        add_dense(&s, TALL, NARROW, 0.2);
+        add_dense(&s, SHORT, NARROW, 0.2);
+        add_dense(&s, 40, TALL, 0.03);
         add(&s, 1, SHORT, 0.3);
-        add(&s, 520, SHORT, 0.1);
+        add_dense(&s, 520, SHORT, 0.1);
         compare(&s, tall_and_long, 4, "many columns, many terms");
     }
+}
+
+/* Rows of weights in halves, in quarters, and in quarters of chunks, in 16 and in 8 bits. */
+enum { DIVIDED = 3, FEW = 40 };
+static const int divided[DIVIDED] = {1024, 2048, 4096};
+
+static mc_matrix8 quantized(const scene *s, int weight, mc_weight_format format)
+{
+    const matrix *w = &s->host[weight];
+    mc_matrix8 q = {format, w->rows, w->columns, gpu->alloc(gpu, (size_t)(w->rows * w->columns)),
+                    gpu->alloc(gpu, (size_t)w->rows * sizeof(float))};
+    assert_ok(gpu->kernels->quantize(gpu, s->on[weight], q));
+    return q;
+}
+
+static void drop(mc_matrix8 q)
+{
+    gpu->free(gpu, q.data, (size_t)(q.rows * q.columns));
+    gpu->free(gpu, q.scale, (size_t)q.rows * sizeof(float));
+}
+
+/* Matrix 0 to each width and back: see test_divided. */
+static void divided_rows(scene *s)
+{
+    for (int i = 0; i < DIVIDED; i++) {
+        linear(s, 0, 1 + 4 * i, NONE, MC_ACTIVATION_NONE, 2 + 4 * i);
+        linear(s, 2 + 4 * i, 3 + 4 * i, NONE, MC_ACTIVATION_RELU, 4 + 4 * i);
+    }
+}
+
+static void divided_bytes(scene *s, mc_weight_format format)
+{
+    mc_matrix8 q[DIVIDED][2];
+    const mc_matrix none = {0};
+    for (int i = 0; i < DIVIDED; i++)
+        for (int k = 0; k < 2; k++) q[i][k] = quantized(s, 1 + 4 * i + 2 * k, format);
+    for (int i = 0; i < DIVIDED; i++) {
+        assert_ok(gpu->kernels->linear_eight(gpu, s->rows, 0.75f, at(s, 0), q[i][0], none,
+                                             MC_ACTIVATION_NONE, at(s, 2 + 4 * i)));
+        assert_ok(gpu->kernels->linear_eight(gpu, s->rows, 0.75f, at(s, 2 + 4 * i), q[i][1], none,
+                                             MC_ACTIVATION_RELU, at(s, 4 + 4 * i)));
+    }
+    for (int i = 0; i < DIVIDED; i++)
+        for (int k = 0; k < 2; k++) drop(q[i][k]);
+}
+
+static void divided_int8(scene *s) { divided_bytes(s, MC_WEIGHTS_INT8); }
+static void divided_fp8(scene *s) { divided_bytes(s, MC_WEIGHTS_FP8); }
+
+static void test_divided(void **state)
+{
+    (void)state;
+    static const script scripts[] = {divided_rows, divided_int8, divided_fp8};
+    for (int64_t rows = 1; rows <= 4; rows += 2)
+        for (int i = 0; i < 3; i++) {
+            scene s = scene_new(rows == 1 ? MC_BF16 : MC_F16, rows);
+            add_dense(&s, rows, 80, 1);
+            for (int k = 0; k < DIVIDED; k++) {
+                add_dense(&s, divided[k], 80, 0.2);
+                add_dense(&s, rows, divided[k], 0);
+                add_dense(&s, FEW, divided[k], 0.05);
+                add_dense(&s, rows, FEW, 0);
+            }
+            compare(&s, scripts[i], 4, "rows in parts");
+        }
 }
 
 /* ---- what must not change places ------------------------------------------------------------- */
@@ -555,6 +620,7 @@ int main(void)
         cmocka_unit_test(test_places),    cmocka_unit_test(test_put_off),
         cmocka_unit_test(test_long_list), cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_default),   cmocka_unit_test(test_switch),
+        cmocka_unit_test(test_divided),
     };
     setenv("MC_CUDA_CHAIN", "1", 1);
     mc_context *owner = context_on("cuda", 1);

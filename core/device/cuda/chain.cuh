@@ -10,22 +10,28 @@ namespace chain
 {
 
 enum { THREADS = MC_CHAIN_THREADS, WARPS = THREADS / 32 }; /* that compute */
-enum { MOST_WARPS = WARPS + 1 };                           /* with the one that fetches weights */
+enum { STREAMER = WARPS, PREFETCHER, MOST_WARPS };         /* and two that fetch */
 enum {
-    EACH = 8,            /* terms of a product, and columns of a head, of a lane */
-    PIECE = 32 * EACH,   /* of a warp */
-    COLUMNS = 8 * WARPS, /* of a linear that are ended together, at most */
+    EACH = 8,          /* terms of a product, and columns of a head, of a lane */
+    PARTS = 32,        /* of a segment's product: two a warp, the others are zeros */
+    PITCH = PARTS + 4, /* of those in shared memory: so segments are in other banks */
+    ENDING = 4,        /* threads that add them up */
+    SEGMENTS = 64      /* that are ended together, at most */
 };
+static_assert(2 * WARPS <= PARTS && SEGMENTS * ENDING <= THREADS, "");
+
 enum { EPOCH = 0, EXITS = 32, ARRIVALS = 64, WORDS = 1024 }; /* places in mc_cuda_device.chain */
 
 struct call {
-    int first, end; /* steps of the list that this launch runs */
-    int slots, slot_bytes;
-    int x_pitch, s_pitch, sums_size; /* elements, of a row and of sums in shared memory */
-    /* where in a block's shared memory, behind the ring: barriers of slots, shapes, steps, rows that
-     * linears read, residual sums, two times the eighths of columns (COLUMNS, rows, 8), scratch (two
-     * times 16 sums of norms; of attention the same, and (WARPS, head_dim)) */
-    int barriers, shapes, steps, x, s, sums, scratch;
+    int first, end;                   /* steps of the list that this launch runs */
+    int slots, slot_bytes, under_way; /* the last: tiles that are asked for at once, at most */
+    int segments;                     /* that are ended together */
+    int x_pitch, s_pitch, sums_size;  /* elements, of a row and of sums in shared memory */
+    /* where in a block's shared memory, behind the ring: barriers of slots, shapes, steps, the number
+     * of the one that runs, rows that linears read, residual sums, two times the parts of products
+     * (rows, segments, PITCH), scratch (two times 16 pairs of sums of norms; two times 16 of
+     * attention, and (WARPS, head_dim)) */
+    int barriers, shapes, steps, now, x, s, sums, scratch;
     uint32_t *memory;
     mc_chain_list list;
 };
@@ -52,12 +58,6 @@ __device__ __forceinline__ void store_word(uint32_t *p, uint32_t bits, uint32_t 
 __device__ __forceinline__ bool is_there(const uint4 &w, uint32_t tag)
 {
     return (((w.x ^ tag) | (w.y ^ tag) | (w.z ^ tag) | (w.w ^ tag)) & 0xffff) == 0;
-}
-__device__ __forceinline__ uint4 wait_for_words(const uint32_t *p, uint32_t tag)
-{
-    uint4 w = load_words(p);
-    while (!is_there(w, tag)) w = load_words(p);
-    return w;
 }
 /* The high halves of two words. */
 __device__ __forceinline__ uint32_t high_halves(uint32_t low, uint32_t high)
@@ -107,40 +107,58 @@ template <class T> __device__ __forceinline__ uint2 pack(const float (&v)[4])
 
 /* ---- a block ---------------------------------------------------------------------------------- */
 
-/* The share of a linear's rows that a block has, in chunks that are a slot of the ring each. */
+/* The share of a linear's rows that a block has, in tiles: see mc_chain_divide. */
 struct share {
-    int first, rows, bytes, chunks, chunk; /* bytes: of a row */
+    const char *weight; /* the first row */
+    int first, rows, in, size, chunk, chunks, split;
 
     __device__ __forceinline__ explicit share(const mc_chain_step &s)
     {
-        const unsigned out = (unsigned)s.linear.out;
-        first = (int)(blockIdx.x * out / gridDim.x);
-        rows = (int)((blockIdx.x + 1) * out / gridDim.x) - first;
-        bytes = s.linear.in * (s.linear.scale ? 1 : 2);
+        const mc_chain_linear &l = s.linear;
+        const int block = (int)blockIdx.x;
+        first = block * l.each + min(block, (int)l.more);
+        rows = l.each + (block < l.more);
+        in = l.in;
+        size = l.scale ? 1 : 2;
+        chunk = l.chunk;
         chunks = s.chunks;
-        chunk = (s.chunk_16 + 1) * 16;
+        split = s.split;
+        weight = (const char *)l.weight + (int64_t)first * in * size;
     }
-    __device__ __forceinline__ int size(int i) const { return min(chunk, bytes - i * chunk); }
+    __device__ __forceinline__ int tile_rows() const { return 16 / size >> split; }
+    /* Terms of chunk k of a row. */
+    __device__ __forceinline__ int terms(int k) const { return min(chunk, in - k * chunk); }
 };
 
-/* A place in the ring, and how often it was gone round. */
+/* Chunk k of the rows from `row` on, up to a tile's: `copies` pieces of memory, `pitch` bytes from one
+ * to the next, which lie one behind the other in the ring. */
+struct tile {
+    const char *from;
+    int copies, bytes, pitch;
+
+    __device__ __forceinline__ tile(const share &h, int row, int k)
+    {
+        const int there = min(h.tile_rows(), h.rows - row);
+        pitch = h.in * h.size;
+        from = h.weight + (int64_t)row * pitch + k * h.chunk * h.size;
+        bytes = h.terms(k) * h.size;
+        copies = there;
+        if (h.chunks > 1) return;
+        bytes *= there;
+        copies = 1;
+    }
+};
+
+/* A slot of the ring, its barrier, both in bytes from the first one's, and how often the ring was gone
+ * round. */
 struct position {
-    int slot;
+    int slot, barrier;
     uint32_t parity;
 
-    /* By less than a round. */
-    __device__ __forceinline__ void advance(int n, int slots)
+    __device__ __forceinline__ position next(const call &c) const
     {
-        slot += n;
-        if (slot < slots) return;
-        slot -= slots;
-        parity ^= 1;
-    }
-    __device__ __forceinline__ void skip(int n, int slots)
-    {
-        slot += n;
-        parity ^= slot / slots & 1;
-        slot %= slots;
+        const bool last = barrier + 8 == c.slots * 8;
+        return {last ? 0 : slot + c.slot_bytes, last ? 0 : barrier + 8, parity ^ (uint32_t)last};
     }
 };
 
@@ -159,55 +177,60 @@ __device__ __forceinline__ char *shared_memory()
 /* Where a thread is. */
 struct place {
     const call &c;
-    int warp, lane;
+    int warp, lane, base; /* base: 0 */
     uint32_t epoch;
-    int half;    /* of the eighths of columns: which are written next */
-    position at; /* of the next linear's first chunk in the ring */
+    int half;    /* of the parts of products: which are written next */
+    int writer;  /* the block that writes what all have */
+    position at; /* of the next tile */
 
-    __device__ __forceinline__ char *slot(int i) const
+    /* What a step computes from these is forgotten behind it: kept in registers for the next one, as the
+     * compiler would like to, it takes more of them than there are. */
+    __device__ __forceinline__ void forget()
     {
-        return shared_memory() + i * c.slot_bytes;
+#ifdef __CUDA_ARCH__
+        asm volatile("" : "+r"(warp), "+r"(lane), "+r"(base));
+#endif
     }
-    __device__ __forceinline__ uint64_t *full(int i) const
+    __device__ __forceinline__ char *memory() const { return shared_memory() + base; }
+    __device__ __forceinline__ char *slot(const position &p) const { return memory() + p.slot; }
+    __device__ __forceinline__ uint64_t *full(const position &p) const
     {
-        return (uint64_t *)(shared_memory() + c.barriers) + i;
+        return (uint64_t *)(memory() + c.barriers + p.barrier);
     }
-    __device__ __forceinline__ uint64_t *empty(int i) const { return full(i) + c.slots; }
+    __device__ __forceinline__ uint64_t *empty(const position &p) const
+    {
+        return full(p) + c.slots;
+    }
     __device__ __forceinline__ mc_chain_shape *shape(int i) const
     {
-        return (mc_chain_shape *)(shared_memory() + c.shapes) + i;
+        return (mc_chain_shape *)(memory() + c.shapes) + i;
     }
     /* This warp's copy of a step: of the one that it runs, and of the next. */
     __device__ __forceinline__ mc_chain_step *step(int i) const
     {
-        return (mc_chain_step *)(shared_memory() + c.steps) + 2 * warp + i % 2;
+        return (mc_chain_step *)(memory() + c.steps) + 2 * warp + (i & 1);
     }
+    __device__ __forceinline__ volatile int *now() const { return (int *)(memory() + c.now); }
     __device__ __forceinline__ uint16_t *x(int row) const
     {
-        return (uint16_t *)(shared_memory() + c.x) + row * c.x_pitch;
+        return (uint16_t *)(memory() + c.x) + row * c.x_pitch;
     }
     __device__ __forceinline__ uint16_t *s(int row) const
     {
-        return (uint16_t *)(shared_memory() + c.s) + row * c.s_pitch;
+        return (uint16_t *)(memory() + c.s) + row * c.s_pitch;
     }
     __device__ __forceinline__ float *sums() const
     {
-        return (float *)(shared_memory() + c.sums) + half * c.sums_size;
+        return (float *)(memory() + c.sums) + half * c.sums_size;
     }
-    __device__ __forceinline__ float *scratch() const
-    {
-        return (float *)(shared_memory() + c.scratch);
-    }
+    __device__ __forceinline__ float *scratch() const { return (float *)(memory() + c.scratch); }
     __device__ __forceinline__ uint32_t tag(int step) const { return epoch + 1 + step; }
     __device__ __forceinline__ uint32_t *words(int slot) const
     {
         return c.memory + WORDS + slot * MC_CHAIN_SLOT_WORDS;
     }
     /* Whether this block is the one that writes what all blocks have. */
-    __device__ __forceinline__ bool writes(int step) const
-    {
-        return step % gridDim.x == blockIdx.x;
-    }
+    __device__ __forceinline__ bool writes() const { return writer == (int)blockIdx.x; }
 };
 
 /* Steps are read ahead, for the list is in memory: each warp has this step and the next one in shared
@@ -237,15 +260,6 @@ struct reader {
         __syncwarp();
     }
 };
-
-/* Quad i of a row that linears read. Of each eight terms the words of two lie in the order 0, 2, 1, 3:
- * see multiply in chain.cu. */
-__device__ __forceinline__ void store_quad(uint16_t *row, int i, uint2 quad)
-{
-    uint32_t *to = (uint32_t *)row + i / 2 * 4 + i % 2;
-    to[0] = quad.x;
-    to[2] = quad.y;
-}
 
 /* ---- inputs ----------------------------------------------------------------------------------- */
 
@@ -277,7 +291,7 @@ __device__ __forceinline__ input input_of(const place &b, const mc_chain_step &s
     if (s.from[i] < 0) return {(const char *)data, stride * 2, NULL, 0, false};
     constexpr int SLOT = MC_CHAIN_WIDEST / 4;
     const uint32_t *words = b.words(s.words[i] / SLOT) + s.words[i] % SLOT * 4;
-    words += blockIdx.x % copies_of(s.rows) * s.rows * MC_CHAIN_WIDEST;
+    words += (blockIdx.x & (copies_of(s.rows) - 1)) * s.rows * MC_CHAIN_WIDEST;
     return {NULL, MC_CHAIN_WIDEST, words, b.tag(s.from[i]), false};
 }
 

@@ -166,25 +166,42 @@ template <class T> __device__ void run_rotary(const mc_chain_step &s)
         }
 }
 
-/* The query, and the new key and value behind it, in shared memory: (3, head_dim). */
-template <class T>
-__device__ void gather_heads(const place &b, const mc_chain_step &s, const mc_chain_shape &h,
-                             const part &p, uint16_t *rows)
-{
-    const mc_chain_attention &a = s.attention;
-    const int quads = h.head_dim / 4, which = (int)threadIdx.x / quads,
-              i = (int)threadIdx.x - which * quads;
-    if (which >= (a.new_k ? 3 : 1)) return;
-    const void *from = which == 0 ? a.q : which == 1 ? a.new_k : a.new_v;
-    const int stride = which == 0 ? h.q_stride : which == 1 ? h.new_k_stride : h.new_v_stride;
-    const input in = input_of(b, s, which, from, stride);
-    uint2 v;
-    if (in.data)
-        v = __ldcg((const uint2 *)(in.data + p.sequence * in.stride + p.column * 2) + i);
-    else
-        v = quad_of(wait_for_words(in.words + p.sequence * in.stride + p.column + 4 * i, in.tag));
-    ((uint2 *)(rows + which * h.head_dim))[i] = v;
-}
+/* The query, and the new key and value behind it, in shared memory: (3, head_dim). A quad a thread,
+ * asked for early and, if it was not there yet, again. */
+struct head_quad {
+    const uint32_t *words;
+    uint32_t tag;
+    uint4 w;
+    uint2 *to, v; /* to NULL: this thread has none; words NULL: v came from memory */
+
+    __device__ __forceinline__ head_quad(const place &b, const mc_chain_step &s,
+                                         const mc_chain_shape &h, const part &p, uint16_t *rows)
+    {
+        const mc_chain_attention &a = s.attention;
+        const int quads = h.head_dim / 4, which = (int)threadIdx.x / quads,
+                  i = (int)threadIdx.x - which * quads;
+        to = NULL;
+        if (which >= (a.new_k ? 3 : 1)) return;
+        const void *from = which == 0 ? a.q : which == 1 ? a.new_k : a.new_v;
+        const int stride = which == 0 ? h.q_stride : which == 1 ? h.new_k_stride : h.new_v_stride;
+        const input in = input_of(b, s, which, from, stride);
+        to = (uint2 *)(rows + which * h.head_dim) + i;
+        tag = in.tag;
+        words = NULL;
+        if (in.data) {
+            v = __ldcg((const uint2 *)(in.data + p.sequence * in.stride + p.column * 2) + i);
+        } else {
+            words = in.words + p.sequence * in.stride + p.column + 4 * i;
+            w = load_words(words);
+        }
+    }
+    __device__ __forceinline__ void store()
+    {
+        if (!to) return;
+        while (words && !is_there(w, tag)) w = load_words(words);
+        *to = words ? quad_of(w) : v;
+    }
+};
 
 /* A rotation works in place. */
 __device__ __forceinline__ void store_turned(const mc_chain_attention &a, const mc_chain_shape &h,
@@ -273,9 +290,10 @@ template <class T> __device__ void attend_item(place &b, const mc_chain_step &s,
     const mc_chain_attention &a = s.attention;
     const mc_chain_shape &h = *b.shape(a.shape);
     const part p(h, a, item);
-    float *largest = b.scratch() + 32, *sums = largest + 16, *values = sums + 16;
+    float *largest = b.scratch() + 64, *sums = largest + 16, *values = sums + 16;
     uint16_t *rows = (uint16_t *)(values + WARPS * h.head_dim);
     const int lane = (int)threadIdx.x % p.lanes;
+    head_quad own(b, s, h, p, rows);
     strip x;
     x.fetch(h, a, p, 0);
     const mc_chain_rotary *turner = a.rotary[0] >= 0   ? &b.c.list.step[a.rotary[0]].rotary
@@ -284,8 +302,8 @@ template <class T> __device__ void attend_item(place &b, const mc_chain_step &s,
     const bool turns = turner && (int)threadIdx.x < turner->pairs;
     float2 turn;
     if (turns) turn = turn_of(*turner, __ldg(turner->positions + p.sequence), threadIdx.x);
-    sync(); /* what was in shared memory has been read */
-    gather_heads<T>(b, s, h, p, rows);
+    if (item != (int)blockIdx.x) sync(); /* what was in shared memory has been read */
+    own.store();
     sync();
     if (turner) {
         if (turns && a.rotary[0] >= 0) turn_pair<T>(*turner, threadIdx.x, turn, rows);

@@ -1,5 +1,6 @@
-/* The ring that a chain's weights come through, by Hopper's copy engine: one thread of a block asks
- * for chunks as far ahead as there are free slots, whatever the others wait for. */
+/* The ring that a chain's weights come through, by Hopper's copy engine: one thread of a block asks for
+ * tiles as far ahead as there are free slots, whatever the others wait for. What it does for a tile takes
+ * 270 cycles and more, so tiles are large. */
 #ifndef MC_DEVICE_CUDA_CHAIN_HOPPER_CUH
 #define MC_DEVICE_CUDA_CHAIN_HOPPER_CUH
 
@@ -9,35 +10,36 @@
 namespace chain
 {
 
-enum { STREAMERS = 32 }; /* threads */
+enum { HELPERS = 64 }; /* threads */
 
 __device__ __forceinline__ void open_ring(const place &b)
 {
     for (int i = threadIdx.x; i < b.c.slots; i += blockDim.x) {
-        hopper::barrier_init(hopper::shared_address(b.full(i)), 1);
-        hopper::barrier_init(hopper::shared_address(b.empty(i)), 1);
+        hopper::barrier_init(hopper::shared_address(b.full({0, 8 * i, 0})), 1);
+        hopper::barrier_init(hopper::shared_address(b.empty({0, 8 * i, 0})), WARPS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-__device__ __forceinline__ bool is_streamer(const place &b) { return b.warp == WARPS; }
-
-/* A barrier says whether its phase is an odd or an even one. A warp takes a slot only in some rounds,
- * so it has to know first that the round before is over. */
-__device__ __forceinline__ const char *wait_for_chunk(const place &b, const position &at,
-                                                      const char *)
+/* Whether a tile is there, and the wait for it, of all warps. */
+__device__ __forceinline__ bool has_come(const place &b, const position &at)
 {
-    hopper::barrier_wait(hopper::shared_address(b.empty(at.slot)), at.parity ^ 1);
-    hopper::barrier_wait(hopper::shared_address(b.full(at.slot)), at.parity);
-    return b.slot(at.slot);
+    return hopper::barrier_is_over(hopper::shared_address(b.full(at)), at.parity);
+}
+
+__device__ __forceinline__ const char *wait_for_tile(const place &b, const position &at,
+                                                     const share &, int, int)
+{
+    hopper::barrier_wait(hopper::shared_address(b.full(at)), at.parity);
+    return b.slot(at);
 }
 __device__ __forceinline__ void release(const place &b, const position &at)
 {
     __syncwarp();
-    if (b.lane == 0) hopper::barrier_arrive(hopper::shared_address(b.empty(at.slot)));
+    if (b.lane == 0) hopper::barrier_arrive(hopper::shared_address(b.empty(at)));
 }
 
 /* Weights are read once: what is read again shall stay in the L2 cache. */
-__device__ __forceinline__ void copy_chunk(uint32_t to, const char *from, int bytes,
+__device__ __forceinline__ void copy_piece(uint32_t to, const char *from, int bytes,
                                            uint32_t barrier, uint64_t policy)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -46,31 +48,64 @@ __device__ __forceinline__ void copy_chunk(uint32_t to, const char *from, int by
                  : "memory");
 }
 
-/* The block's chunks of a weight, in the order in which they are needed: by one thread. */
-__device__ __forceinline__ void stream_weight(const place &b, const mc_chain_step &s, position &at,
-                                              uint64_t policy)
-{
-    const mc_chain_linear &l = s.linear;
-    const share h(s);
-    const int64_t row_bytes = (int64_t)l.weight_stride * (l.scale ? 1 : 2);
-    const char *weight = (const char *)l.weight + h.first * row_bytes;
-    for (int row = 0; row < h.rows; row += WARPS)
-        for (int k = 0; k < h.chunks; k++) {
-            const char *from = weight + row * row_bytes + k * h.chunk;
-            for (int r = min((int)WARPS, h.rows - row); r > 0; r--) {
-                uint32_t full = hopper::shared_address(b.full(at.slot));
-                hopper::barrier_wait(hopper::shared_address(b.empty(at.slot)), at.parity);
-                hopper::barrier_expect(full, h.size(k));
-                copy_chunk(hopper::shared_address(b.slot(at.slot)), from, h.size(k), full, policy);
-                from += row_bytes;
-                at.advance(1, b.c.slots);
-            }
+/* By one thread: where it is in the ring, and the tile behind which the next may be asked for. Few are
+ * under way at once, as many as the memory needs to be busy: what is asked for beyond that waits in line,
+ * and what blocks hand to each other waits behind it. (175 KB a multiprocessor make the way of a word
+ * through the L2 cache take 2,600 cycles, 50 KB 600, none 460; they bring 17 bytes a cycle either way.) */
+struct streamer {
+    position at = {0, 0, 1} /* free at first */, behind = {0, 0, 0};
+    int ahead = 0;
+    uint64_t policy;
+
+    __device__ __forceinline__ void keep_behind(const place &b)
+    {
+        if (ahead < b.c.under_way) {
+            ahead++;
+            return;
         }
-}
+        hopper::barrier_wait(hopper::shared_address(b.full(behind)), behind.parity);
+        behind = behind.next(b.c);
+    }
+    __device__ __forceinline__ void fetch(const place &b, const tile &t)
+    {
+        const uint32_t full = hopper::shared_address(b.full(at)),
+                       to = hopper::shared_address(b.slot(at));
+        keep_behind(b);
+        hopper::barrier_wait(hopper::shared_address(b.empty(at)), at.parity);
+        hopper::barrier_expect(full, t.copies * t.bytes);
+        for (int i = 0; i < t.copies; i++)
+            copy_piece(to + i * t.bytes, t.from + i * t.pitch, t.bytes, full, policy);
+        at = at.next(b.c);
+    }
+    /* The block's tiles of a weight, in the order in which they are needed. */
+    __device__ __forceinline__ void run(const place &b, const mc_chain_step &s)
+    {
+        const share h(s);
+        const int most = b.c.segments >> h.split;
+        for (int first = 0; first < h.rows; first += most)
+            for (int k = 0; k < h.chunks; k++)
+                for (int row = first; row < min(first + most, h.rows); row += h.tile_rows())
+                    fetch(b, tile(h, row, k));
+    }
+};
 
 __device__ __forceinline__ void prefetch(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* Four numbers of E4M3 as pairs of f16, exactly, divided by FP8_UNIT. */
+constexpr float FP8_UNIT = 1.0f;
+__device__ __forceinline__ void widen_fp8(uint32_t word, uint32_t &low, uint32_t &high)
+{
+    asm("{\n"
+        ".reg .b16 l, h;\n"
+        "mov.b32 {l, h}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, l;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, h;\n"
+        "}"
+        : "=r"(low), "=r"(high)
+        : "r"(word));
 }
 
 constexpr int LINE = 128; /* bytes that are fetched together */
@@ -112,21 +147,49 @@ __device__ __forceinline__ void prefetch_parameters(const place &b, const mc_cha
     }
 }
 
-/* One warp: weights, and what else is read once, in the order of the steps. */
+/* One warp: the list's linears, one behind the other. */
 __device__ __forceinline__ void stream_weights(const place &b)
 {
-    position at = {0, 1}; /* free at first */
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    streamer own;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(own.policy));
+    reader ahead(b, b.c.first);
+    int i = b.c.first, place = i;
+    if (b.step(place)->kind != MC_CHAIN_LINEAR) {
+        i = b.step(place)->next;
+        __syncwarp();
+        ahead.load(b, i);
+        ahead.store(b, place);
+    }
+    for (; i < b.c.end; place++) {
+        const mc_chain_step &s = *b.step(place);
+        const int next = s.next;
+        ahead.load(b, next);
+        if (b.lane == 0) own.run(b, s);
+        __syncwarp();
+        ahead.store(b, place + 1);
+        i = next;
+    }
+}
+
+/* Another: what else is read once, a layer or so ahead. */
+__device__ __forceinline__ void prefetch_others(const place &b)
+{
+    enum { AHEAD = 8 };
     reader ahead(b, b.c.first);
     for (int i = b.c.first; i < b.c.end; i++) {
-        const mc_chain_step &s = *b.step(i);
+        while (*b.now() + AHEAD < i) __nanosleep(200);
         ahead.load(b, i + 1);
-        prefetch_parameters(b, s);
-        if (s.kind == MC_CHAIN_LINEAR && b.lane == 0) stream_weight(b, s, at, policy);
-        __syncwarp();
+        prefetch_parameters(b, *b.step(i));
         ahead.store(b, i + 1);
     }
+}
+
+/* What the warps that do not compute do. */
+__device__ __forceinline__ bool help(const place &b)
+{
+    if (b.warp == STREAMER) stream_weights(b);
+    if (b.warp == PREFETCHER) prefetch_others(b);
+    return b.warp >= WARPS;
 }
 
 } // namespace chain

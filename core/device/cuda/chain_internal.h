@@ -31,13 +31,16 @@ typedef enum mc_chain_kind {
 } mc_chain_kind;
 
 /* y = activation(alpha x weight^T + bias). All matrices but a weight in 8 bits are of the step's
- * dtype; strides in elements. */
+ * dtype; strides in elements. The weight's rows lie one behind the other. */
 typedef struct mc_chain_linear {
     const void *x, *weight, *bias; /* bias NULL: none */
     const float *scale;            /* (out); NULL: the weight is of the dtype */
     void *y;
-    int32_t in, out, x_stride, y_stride, weight_stride;
+    int32_t out, x_stride, y_stride;
     float alpha;
+    uint16_t in;
+    /* planned: rows that every block has, and how many blocks have one more; terms of a chunk */
+    uint16_t each, more, chunk;
 } mc_chain_linear;
 
 /* s = x + f (f NULL: x), y = the norm of s; bias NULL: RMSNorm. s, y NULL: nobody else reads it.
@@ -85,12 +88,13 @@ typedef struct mc_chain_attention {
 typedef struct mc_chain_step {
     uint8_t kind, rows, dtype, format, activation; /* format: mc_weight_format */
     /* planned by mc_chain_run */
-    uint8_t barrier;   /* the grid waits for all steps before this one */
-    int8_t publish;    /* the slot of the exchange that the result goes to; -1: none */
-    uint8_t skip;      /* another step does it */
-    int16_t from[3];   /* where inputs come from: a step that publishes them, or see chain.cu */
-    uint16_t words[3]; /* and where that is: slot * 4096 + the first column / 4 */
-    uint8_t chunks, chunk_16; /* of a weight's row: how many, and their bytes / 16 - 1 */
+    uint8_t barrier;       /* the grid waits for all steps before this one */
+    int8_t publish;        /* the slot of the exchange that the result goes to; -1: none */
+    uint8_t skip;          /* another step does it */
+    int16_t from[3];       /* where inputs come from: a step that publishes them, or see chain.cu */
+    uint16_t words[3];     /* and where that is: slot * 4096 + the first column / 4 */
+    uint8_t chunks, split; /* of a weight's row, see mc_chain_divide */
+    uint16_t next;         /* the next linear behind this step, or the list's end */
     union {
         mc_chain_linear linear;
         mc_chain_norm norm;

@@ -302,17 +302,37 @@ static void find_words(mc_chain_list *list, mc_chain_step *s)
     }
 }
 
-/* Rows of weights in chunks that are a slot of the ring, at most. */
-void mc_chain_divide(mc_chain_list *list, int slot_bytes)
+/* Segments begin at multiples of 16 bytes, in 8 bits too. */
+static void divide_row(mc_chain_step *s, int segment)
 {
-    for (int k = 0; k < list->count; k++) {
+    const int in = s->linear.in;
+    s->split = 0;
+    while (s->split < 2 && segment << s->split < in && in % (32 << s->split) == 0) s->split++;
+    const int most = segment << s->split, unit = 16 << s->split;
+    s->chunks = (uint8_t)((in + most - 1) / most);
+    for (int n = s->chunks; n < 2 * s->chunks; n++) /* rather equal ones */
+        if (in % (n * unit) == 0) {
+            s->chunks = (uint8_t)n;
+            break;
+        }
+    s->linear.chunk = (uint16_t)((in + s->chunks * unit - 1) / (s->chunks * unit) * unit);
+}
+
+int mc_chain_divide(mc_chain_list *list, int blocks, int terms)
+{
+    int largest = 0, next = list->count;
+    for (int k = list->count - 1; k >= 0; k--) {
         mc_chain_step *s = &list->step[k];
+        s->next = (uint16_t)next;
         if (s->kind != MC_CHAIN_LINEAR) continue;
-        int bytes = s->linear.in * (s->linear.scale ? 1 : 2),
-            chunks = (bytes + slot_bytes - 1) / slot_bytes;
-        s->chunks = (uint8_t)chunks;
-        s->chunk_16 = (uint8_t)(((bytes + chunks - 1) / chunks + 15) / 16 - 1);
+        next = k;
+        s->linear.each = (uint16_t)(s->linear.out / blocks);
+        s->linear.more = (uint16_t)(s->linear.out % blocks);
+        divide_row(s, terms);
+        const int bytes = (s->linear.chunk >> s->split) * 16;
+        if (bytes > largest) largest = bytes;
     }
+    return largest;
 }
 
 void mc_chain_plan(mc_chain_list *list, int blocks, bool together)

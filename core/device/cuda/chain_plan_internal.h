@@ -12,9 +12,10 @@ extern "C" {
 enum { MC_CHAIN_IN_MEMORY = -1, MC_CHAIN_RESIDENT = -2 };
 
 enum {
-    MC_CHAIN_THREADS = 480, /* of a block, that compute */
-    MC_CHAIN_KEYS = 2,      /* that a thread has under way */
-    MC_CHAIN_PARTS = 4,     /* of a (sequence, head)'s keys */
+    MC_CHAIN_THREADS = 320,  /* of a block, that compute */
+    MC_CHAIN_SEGMENT = 1600, /* terms of a tile's segment, at most */
+    MC_CHAIN_KEYS = 2,       /* that a thread has under way */
+    MC_CHAIN_PARTS = 4,      /* of a (sequence, head)'s keys */
     MC_CHAIN_SLOT_WORDS = MC_CHAIN_ROWS * MC_CHAIN_WIDEST,
 };
 
@@ -26,8 +27,10 @@ MC_ANYWHERE int mc_chain_part_words(int head_dim) { return 2 * head_dim + 4; }
  * of them; otherwise steps that wait for others are in launches of their own. */
 void mc_chain_plan(mc_chain_list *list, int blocks, bool together);
 
-/* Divides rows of weights into chunks of at most so many bytes, up to 4096. */
-void mc_chain_divide(mc_chain_list *list, int slot_bytes);
+/* Divides weights among so many blocks and into tiles: 8 segments (16 of weights in 8 bits) of at most
+ * so many terms, each a row, or a half or quarter of one (2^split in a row), or of one of its `chunks`
+ * where a row is longer than that. Returns the bytes of the largest tile. */
+int mc_chain_divide(mc_chain_list *list, int blocks, int terms);
 
 /* The end of the launch that begins with step `first`. */
 int mc_chain_range(const mc_chain_list *list, int first, bool together);

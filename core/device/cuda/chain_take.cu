@@ -7,7 +7,7 @@
 namespace
 {
 
-constexpr int MOST_HEAD = 256, MOST_NORM = 3 * MC_CHAIN_THREADS * 4;
+constexpr int MOST_HEAD = 256, MOST_NORM = 5 * MC_CHAIN_THREADS * 4;
 
 bool is_half(mc_dtype dtype) { return dtype == MC_F16 || dtype == MC_BF16; }
 
@@ -34,18 +34,19 @@ mc_chain_step step_of(mc_chain_kind kind, int64_t rows, mc_dtype dtype)
 }
 
 /* What linears of weights in 16 and in 8 bits have in common. */
-bool take_linear(int64_t rows, int64_t in, int64_t out, float alpha, mc_matrix x, mc_matrix bias,
-                 mc_activation activation, mc_matrix y, mc_chain_step *step)
+bool take_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha, mc_matrix x,
+                 mc_matrix bias, mc_activation activation, mc_matrix y, mc_chain_step *step)
 {
     mc_dtype dtype = mc_common_dtype(y, x, bias);
     if (!rows_fit(rows) || !is_half(dtype) || in < 64 || in > MC_CHAIN_WIDEST || in % 8 != 0 ||
-        out < 1 || out > INT32_MAX / 2 || !is_whole(x, rows) || y.stride >= INT32_MAX)
+        out < 1 || out / mc_cuda_of(d)->multiprocessors >= UINT16_MAX || !is_whole(x, rows) ||
+        y.stride >= INT32_MAX)
         return false;
     *step = step_of(MC_CHAIN_LINEAR, rows, dtype);
     step->activation = (uint8_t)activation;
     mc_chain_linear *l = &step->linear;
     l->x = x.data, l->y = y.data, l->bias = bias.data;
-    l->in = (int32_t)in, l->out = (int32_t)out, l->alpha = alpha;
+    l->in = (uint16_t)in, l->out = (int32_t)out, l->alpha = alpha;
     l->x_stride = (int32_t)(rows > 1 ? x.stride : in);
     l->y_stride = (int32_t)(rows > 1 ? y.stride : out);
     return true;
@@ -99,34 +100,32 @@ extern "C" bool mc_chain_usable(mc_device *d)
 #endif
 }
 
-extern "C" bool mc_chain_take_linear(mc_device *, int64_t rows, int64_t in, int64_t out,
+extern "C" bool mc_chain_take_linear(mc_device *d, int64_t rows, int64_t in, int64_t out,
                                      float alpha, mc_matrix x, mc_matrix weight, mc_matrix bias,
                                      mc_activation activation, mc_matrix pre, mc_matrix y,
                                      mc_chain_step *step)
 {
     mc_chain_step s;
     bool keeps = pre.data && activation != MC_ACTIVATION_NONE;
-    if (keeps || weight.dtype != y.dtype || !is_whole(weight, 2) ||
-        !take_linear(rows, in, out, alpha, x, bias, activation, y, &s))
+    if (keeps || weight.dtype != y.dtype || !mc_is(weight.data, 16) || weight.stride != in ||
+        !take_linear(d, rows, in, out, alpha, x, bias, activation, y, &s))
         return false;
     s.linear.weight = weight.data;
-    s.linear.weight_stride = (int32_t)weight.stride;
     *step = s;
     return true;
 }
 
-extern "C" bool mc_chain_take_eight(mc_device *, int64_t rows, float alpha, mc_matrix x,
+extern "C" bool mc_chain_take_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
                                     mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                     mc_matrix y, mc_chain_step *step)
 {
     mc_chain_step s;
     if (q.columns % 16 != 0 || !mc_is(q.data, 16) ||
-        !take_linear(rows, q.columns, q.rows, alpha, x, bias, activation, y, &s))
+        !take_linear(d, rows, q.columns, q.rows, alpha, x, bias, activation, y, &s))
         return false;
     s.format = (uint8_t)q.format;
     s.linear.weight = q.data;
     s.linear.scale = q.scale;
-    s.linear.weight_stride = (int32_t)q.columns;
     *step = s;
     return true;
 }

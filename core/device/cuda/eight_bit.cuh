@@ -25,14 +25,15 @@ mc_status mc_eight_row(mc_device *d, const mc_eight_call &c, mc_weight_format fo
 
 /* ---- bytes as pairs of 16-bit numbers -------------------------------------------------------- */
 
-/* Bytes 2 i and 2 i + 1 of a word as the low bytes of two halves, and as the high ones. */
-__device__ __forceinline__ uint32_t mc_low_bytes(uint32_t word, int i)
+/* Bytes 2 i and 2 i + 1 of a word as the low bytes of two halves, beside `high`'s, and as the high
+ * ones. */
+__device__ __forceinline__ uint32_t mc_low_bytes(uint32_t word, int i, uint32_t high = 0)
 {
 #ifdef __CUDA_ARCH__
-    return __byte_perm(word, 0, i ? 0x4342 : 0x4140);
+    return __byte_perm(word, high, i ? 0x4342 : 0x4140);
 #else
     word >>= 16 * i;
-    return (word & 0xff) | (word & 0xff00) << 8;
+    return (word & 0xff) | (word & 0xff00) << 8 | (high & 0xff00ff00u);
 #endif
 }
 __device__ __forceinline__ uint32_t mc_high_bytes(uint32_t word, int i)
@@ -57,7 +58,7 @@ template <class Pair> __device__ __forceinline__ Pair mc_pair_of(uint32_t word)
 template <class T, int FORMAT> __device__ __forceinline__ uint32_t mc_widen(uint32_t word, int i)
 {
     if constexpr (FORMAT == MC_WEIGHTS_INT8 && std::is_same_v<T, __half>) {
-        uint32_t high = mc_low_bytes(word ^ 0x80808080u, i) | 0x64006400u;
+        uint32_t high = mc_low_bytes(word ^ 0x80808080u, i, 0x64646464u);
         return mc_word_of(__hsub2(mc_pair_of<__half2>(high), mc_pair_of<__half2>(0x64806480u)));
     } else if constexpr (FORMAT == MC_WEIGHTS_INT8) {
         uint32_t bytes = mc_low_bytes(word, i), low = (bytes & 0x007f007fu) | 0x43004300u,

@@ -48,6 +48,21 @@ MC_BARRIER_WAIT(barrier_wait, "")
 MC_BARRIER_WAIT(barrier_wait_for_cluster, ".acquire.cluster")
 #undef MC_BARRIER_WAIT
 
+/* Whether it is over, after a short wait. */
+__device__ __forceinline__ bool barrier_is_over(uint32_t barrier, uint32_t parity)
+{
+    uint32_t over;
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, over;\n"
+                 "}"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
+
 /* What the thread read and wrote before is read and written for those who wait. */
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 {
