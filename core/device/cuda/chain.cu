@@ -4,12 +4,12 @@
  * block has of a weight is known from the beginning: some whole rows, a column of the result each.
  * Another warp brings what else is read once into the L2 cache.
  *
- * The others compute. Every warp multiplies some terms of each tile of weights (chain_linear.cuh) and
- * keeps what it gets of each row; when the block's rows are done, or 64 of them, four threads a row add
- * it up, round and publish the number (exchange, chain.cuh); the next step polls for what it needs. So
- * no block waits for all others to have ended a step, and the way from a sum to those who need it is
- * short. Norms, residual sums and gates take no step of their own: each block has the whole rows in its
- * shared memory, and computes them for itself.
+ * The others compute. Every warp multiplies some terms of each tile of weights (chain_linear.cuh)
+ * and keeps what it gets of each row; when the block's rows are done, or 64 of them, four threads a
+ * row add it up, round and publish the number (exchange, chain.cuh); the next step polls for what
+ * it needs. So no block waits for all others to have ended a step, and the way from a sum to those
+ * who need it is short. Norms, residual sums and gates take no step of their own: each block has
+ * the whole rows in its shared memory, and computes them for itself.
  *
  * Words of the exchange are used again after MC_CHAIN_SLOTS results. That nobody waits for the old
  * ones any more is the plan's to see to (chain_plan.c). */
@@ -54,7 +54,8 @@ namespace chain
 
 /* ---- sums over a block ------------------------------------------------------------------------ */
 
-/* Of two numbers each, for all threads. `shared` may be used again after the barrier behind this one. */
+/* Of two numbers each, for all threads. `shared` may be used again after the barrier behind this
+ * one. */
 __device__ __forceinline__ float2 block_sums(float x, float y, float2 *shared)
 {
     x = mc_warp_sum(x), y = mc_warp_sum(y);
@@ -68,8 +69,8 @@ __device__ __forceinline__ float2 block_sums(float x, float y, float2 *shared)
 
 /* ---- norms, residual sums, gates --------------------------------------------------------------- */
 
-/* The quads of a norm's parameters that a thread needs, N of them: asked for before the row is there
- * and looked at behind it. */
+/* The quads of a norm's parameters that a thread needs, N of them: asked for before the row is
+ * there and looked at behind it. */
 template <int N>
 __device__ __forceinline__ void load_parameters(const void *p, int quads, uint2 (&v)[N])
 {
@@ -80,8 +81,8 @@ __device__ __forceinline__ void load_parameters(const void *p, int quads, uint2 
     }
 }
 
-/* A row's quads that this thread has, to shared memory, the residual sum's rows or those that linears
- * read, and, where it is wanted, memory. */
+/* A row's quads that this thread has, to shared memory, the residual sum's rows or those that
+ * linears read, and, where it is wanted, memory. */
 template <class T, int N>
 __device__ __forceinline__ void keep_quads(uint16_t *to, void *also, int quads,
                                            const float (&v)[N][4])
@@ -105,8 +106,8 @@ __device__ __forceinline__ input row_of(input in, int q)
     return in;
 }
 
-/* The variance is that of squares and sum, added up at once: what this loses of a row far from zero is
- * less than its numbers of 16 bits have lost already. */
+/* The variance is that of squares and sum, added up at once: what this loses of a row far from zero
+ * is less than its numbers of 16 bits have lost already. */
 template <class T, int N>
 __device__ __forceinline__ void norm_row(place &b, const mc_chain_norm &n, int q, bool writes,
                                          const input &x, const input &f, const uint2 (&weight)[N],
@@ -331,9 +332,9 @@ int lay_out(call *c, const needs &n)
 enum { LEAST_TERMS = 512, FEWEST_TERMS = 128, LEAST_SLOTS = 3, MOST_SLOTS = 64 };
 enum { UNDER_WAY = 58 << 10 }; /* bytes */
 
-/* The ring gets what is left. A slot is a tile of the weight with the shortest rows, whole ones, and
- * others are divided to be about as large: then little of the ring stays empty. Returns the bytes of
- * shared memory in all; 0: there is too little. */
+/* The ring gets what is left. A slot is a tile of the weight with the shortest rows, whole ones,
+ * and others are divided to be about as large: then little of the ring stays empty. Returns the
+ * bytes of shared memory in all; 0: there is too little. */
 size_t divide_memory(mc_device *d, call *c, int *rows)
 {
     const needs n = needs_of(c->list);

@@ -27,10 +27,10 @@ struct call {
     int slots, slot_bytes, under_way; /* the last: tiles that are asked for at once, at most */
     int segments;                     /* that are ended together */
     int x_pitch, s_pitch, sums_size;  /* elements, of a row and of sums in shared memory */
-    /* where in a block's shared memory, behind the ring: barriers of slots, shapes, steps, the number
-     * of the one that runs, rows that linears read, residual sums, two times the parts of products
-     * (rows, segments, PITCH), scratch (two times 16 pairs of sums of norms; two times 16 of
-     * attention, and (WARPS, head_dim)) */
+    /* where in a block's shared memory, behind the ring: barriers of slots, shapes, steps, the
+     * number of the one that runs, rows that linears read, residual sums, two times the parts of
+     * products (rows, segments, PITCH), scratch (two times 16 pairs of sums of norms; two times 16
+     * of attention, and (WARPS, head_dim)) */
     int barriers, shapes, steps, now, x, s, sums, scratch;
     uint32_t *memory;
     mc_chain_list list;
@@ -130,8 +130,8 @@ struct share {
     __device__ __forceinline__ int terms(int k) const { return min(chunk, in - k * chunk); }
 };
 
-/* Chunk k of the rows from `row` on, up to a tile's: `copies` pieces of memory, `pitch` bytes from one
- * to the next, which lie one behind the other in the ring. */
+/* Chunk k of the rows from `row` on, up to a tile's: `copies` pieces of memory, `pitch` bytes from
+ * one to the next, which lie one behind the other in the ring. */
 struct tile {
     const char *from;
     int copies, bytes, pitch;
@@ -149,8 +149,8 @@ struct tile {
     }
 };
 
-/* A slot of the ring, its barrier, both in bytes from the first one's, and how often the ring was gone
- * round. */
+/* A slot of the ring, its barrier, both in bytes from the first one's, and how often the ring was
+ * gone round. */
 struct position {
     int slot, barrier;
     uint32_t parity;
@@ -183,8 +183,8 @@ struct place {
     int writer;  /* the block that writes what all have */
     position at; /* of the next tile */
 
-    /* What a step computes from these is forgotten behind it: kept in registers for the next one, as the
-     * compiler would like to, it takes more of them than there are. */
+    /* What a step computes from these is forgotten behind it: kept in registers for the next one,
+     * as the compiler would like to, it takes more of them than there are. */
     __device__ __forceinline__ void forget()
     {
 #ifdef __CUDA_ARCH__
@@ -233,8 +233,8 @@ struct place {
     __device__ __forceinline__ bool writes() const { return writer == (int)blockIdx.x; }
 };
 
-/* Steps are read ahead, for the list is in memory: each warp has this step and the next one in shared
- * memory of its own, where no other waits for it. */
+/* Steps are read ahead, for the list is in memory: each warp has this step and the next one in
+ * shared memory of its own, where no other waits for it. */
 struct reader {
     const uint32_t *list;
     uint32_t word; /* of the next step, this lane's */
@@ -277,8 +277,8 @@ __device__ __forceinline__ input resident(const uint16_t *rows, int pitch)
     return {(const char *)rows, pitch * 2, NULL, 0, true};
 }
 
-/* Where there are few rows they are published in several copies, for some of the blocks each: all ask
- * for the same lines at the same time, and the L2 cache answers one after the other. */
+/* Where there are few rows they are published in several copies, for some of the blocks each: all
+ * ask for the same lines at the same time, and the L2 cache answers one after the other. */
 __device__ __forceinline__ unsigned copies_of(int rows)
 {
     return rows == 1 ? 4 : rows == 2 ? 2 : 1;

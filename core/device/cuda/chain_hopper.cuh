@@ -1,6 +1,6 @@
-/* The ring that a chain's weights come through, by Hopper's copy engine: one thread of a block asks for
- * tiles as far ahead as there are free slots, whatever the others wait for. What it does for a tile takes
- * 270 cycles and more, so tiles are large. */
+/* The ring that a chain's weights come through, by Hopper's copy engine: one thread of a block asks
+ * for tiles as far ahead as there are free slots, whatever the others wait for. What it does for a
+ * tile takes 270 cycles and more, so tiles are large. */
 #ifndef MC_DEVICE_CUDA_CHAIN_HOPPER_CUH
 #define MC_DEVICE_CUDA_CHAIN_HOPPER_CUH
 
@@ -48,10 +48,11 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const char *from, int by
                  : "memory");
 }
 
-/* By one thread: where it is in the ring, and the tile behind which the next may be asked for. Few are
- * under way at once, as many as the memory needs to be busy: what is asked for beyond that waits in line,
- * and what blocks hand to each other waits behind it. (175 KB a multiprocessor make the way of a word
- * through the L2 cache take 2,600 cycles, 50 KB 600, none 460; they bring 17 bytes a cycle either way.) */
+/* By one thread: where it is in the ring, and the tile behind which the next may be asked for. Few
+ * are under way at once, as many as the memory needs to be busy: what is asked for beyond that
+ * waits in line, and what blocks hand to each other waits behind it. (175 KB a multiprocessor make
+ * the way of a word through the L2 cache take 2,600 cycles, 50 KB 600, none 460; they bring 17
+ * bytes a cycle either way.) */
 struct streamer {
     position at = {0, 0, 1} /* free at first */, behind = {0, 0, 0};
     int ahead = 0;

@@ -1,15 +1,15 @@
-/* Linears of a chain's step. All warps of a block multiply each tile of a weight (mc_chain_divide): some
- * terms each of all its segments, 32 terms of eight segments an instruction.
+/* Linears of a chain's step. All warps of a block multiply each tile of a weight (mc_chain_divide):
+ * some terms each of all its segments, 32 terms of eight segments an instruction.
  *
- * Tensor cores add up the products. They multiply 16 rows by 8 columns of 16 terms: here row i and row
- * i + 8 are 32 terms of segment i, of which each of the four lanes that hold the row has eight one
- * behind the other: pairs 0 and 2 in row i, pairs 1 and 3 in row i + 8. Column i is the x of the segments
- * of class i % 4: for rows i where i < 4, else for rows i + 8. A class is segments i and i + 4, which
- * are the same part of a weight's row, of which there are 1, 2 or 4, and have their steps of 32 terms in
- * the same order: half of the classes have every two of them swapped, so that lanes which read from
- * several segments at once find them in different banks of shared memory. So words are operands in the
- * order in which they are loaded, x is loaded once for all tiles, and what counts of a result is a
- * number each in 16 lanes. */
+ * Tensor cores add up the products. They multiply 16 rows by 8 columns of 16 terms: here row i and
+ * row i + 8 are 32 terms of segment i, of which each of the four lanes that hold the row has eight
+ * one behind the other: pairs 0 and 2 in row i, pairs 1 and 3 in row i + 8. Column i is the x of
+ * the segments of class i % 4: for rows i where i < 4, else for rows i + 8. A class is segments i
+ * and i + 4, which are the same part of a weight's row, of which there are 1, 2 or 4, and have
+ * their steps of 32 terms in the same order: half of the classes have every two of them swapped, so
+ * that lanes which read from several segments at once find them in different banks of shared
+ * memory. So words are operands in the order in which they are loaded, x is loaded once for all
+ * tiles, and what counts of a result is a number each in 16 lanes. */
 #ifndef MC_DEVICE_CUDA_CHAIN_LINEAR_CUH
 #define MC_DEVICE_CUDA_CHAIN_LINEAR_CUH
 
@@ -20,8 +20,8 @@ namespace chain
 
 /* ---- a tile ------------------------------------------------------------------------------------ */
 
-/* Eight terms of a lane as they are stored, and as pairs of 16 bits: bytes as f16, whatever the step's
- * dtype, for that takes half the instructions of bf16. */
+/* Eight terms of a lane as they are stored, and as pairs of 16 bits: bytes as f16, whatever the
+ * step's dtype, for that takes half the instructions of bf16. */
 template <int FORMAT> struct stored {
     uint2 v;
 
@@ -45,8 +45,9 @@ template <> struct stored<MC_WEIGHTS_FLOAT> {
     }
 };
 
-/* x beside weights in f16, times a power of two, so that the `largest` (its bits without the sign) is
- * below 2^15. Exact but for numbers 2^32 times as small as that, which lose bits that no sum keeps. */
+/* x beside weights in f16, times a power of two, so that the `largest` (its bits without the sign)
+ * is below 2^15. Exact but for numbers 2^32 times as small as that, which lose bits that no sum
+ * keeps. */
 template <class T> struct to_half {
     float scale = 1.0f, unit = 1.0f; /* unit: 1 / scale */
 
@@ -78,9 +79,9 @@ __device__ __forceinline__ uint32_t warp_largest(uint32_t x)
 #endif
 }
 
-/* What a warp multiplies a chunk's tiles by, and where in a tile a lane finds the weights for it. Where
- * there is no such step x is zero, and the weight is any of the same segment: what is in the ring behind
- * it may be no number. */
+/* What a warp multiplies a chunk's tiles by, and where in a tile a lane finds the weights for it.
+ * Where there is no such step x is zero, and the weight is any of the same segment: what is in the
+ * ring behind it may be no number. */
 template <class T, int ROWS, int FORMAT, int STEPS> struct operand {
     enum { SIZE = FORMAT == MC_WEIGHTS_FLOAT ? 2 : 1 };
     uint2 x[STEPS][ROWS];
@@ -253,8 +254,8 @@ template <class T, int ROWS> struct ending {
     }
 };
 
-/* The block's rows of a weight, tile by tile. While a warp multiplies one half of its part the other,
- * or the next tile's first one, is on its way. */
+/* The block's rows of a weight, tile by tile. While a warp multiplies one half of its part the
+ * other, or the next tile's first one, is on its way. */
 template <class T, int ROWS, int FORMAT, int STEPS>
 __device__ __forceinline__ void multiply_rows(place &b, int step, const share &h,
                                               ending<T, ROWS> &end)
@@ -313,8 +314,8 @@ __device__ __forceinline__ void multiply_format(place &b, int step, const share 
     multiply_rows<T, ROWS, FORMAT, 5>(b, step, h, end);
 }
 
-/* x to shared memory; rows that are not there become zeros. Who has read the old rows has waited for
- * all others behind that. */
+/* x to shared memory; rows that are not there become zeros. Who has read the old rows has waited
+ * for all others behind that. */
 template <class T, int ROWS> __device__ void gather(place &b, const mc_chain_step &s)
 {
     constexpr int N = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;

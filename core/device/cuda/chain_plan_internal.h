@@ -27,9 +27,9 @@ MC_ANYWHERE int mc_chain_part_words(int head_dim) { return 2 * head_dim + 4; }
  * of them; otherwise steps that wait for others are in launches of their own. */
 void mc_chain_plan(mc_chain_list *list, int blocks, bool together);
 
-/* Divides weights among so many blocks and into tiles: 8 segments (16 of weights in 8 bits) of at most
- * so many terms, each a row, or a half or quarter of one (2^split in a row), or of one of its `chunks`
- * where a row is longer than that. Returns the bytes of the largest tile. */
+/* Divides weights among so many blocks and into tiles: 8 segments (16 of weights in 8 bits) of at
+ * most so many terms, each a row, or a half or quarter of one (2^split in a row), or of one of its
+ * `chunks` where a row is longer than that. Returns the bytes of the largest tile. */
 int mc_chain_divide(mc_chain_list *list, int blocks, int terms);
 
 /* The end of the launch that begins with step `first`. */

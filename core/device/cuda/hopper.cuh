@@ -338,7 +338,8 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
 
 typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
 
-/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row, or of 64. */
+/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row, or of 64.
+ */
 static inline CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
                                 unsigned box_rows, CUtensorMap *map, unsigned box_columns = 64)
 {

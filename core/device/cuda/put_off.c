@@ -4,9 +4,10 @@
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/chain_internal.h"
 
-/* Steps of several rows are put off where their norms are as wide as these. Narrower models are as
- * fast by kernels one by one; rows of wider ones leave too little shared memory for weights. */
-enum { LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
+/* Steps of more rows than two are put off where their norms are as wide as these. Narrower models
+ * are as fast by kernels one by one; rows of wider ones leave too little shared memory for weights.
+ */
+enum { ALWAYS_ROWS = 2, LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
 
 enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_CHAIN_MOST };
 
@@ -109,11 +110,11 @@ static bool reuses(const late_call *later, const late_call *earlier)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* Whether it is worth it: a list of several rows begins with a norm, which tells how wide they
+/* Whether it is worth it: a list of more rows begins with a norm, which tells how wide they
  * are; 0: the call is none. */
 static bool is_worth(const struct mc_cuda_put_off *p, int64_t rows, int64_t norm_width)
 {
-    return p->any || p->count || rows == 1 ||
+    return p->any || p->count || rows <= ALWAYS_ROWS ||
            (norm_width >= LEAST_WIDTH && norm_width <= MOST_WIDTH);
 }
 
