@@ -5,10 +5,11 @@
 #     scripts/quickstart.sh --pretrained FOLDER --data FOLDER [--output FOLDER] ...
 #
 # Without arguments a small BERT is trained from scratch on the data set in datasets/quickstart, in
-# under two minutes on 2 cores. Building takes some minutes there, and a quarter of an hour where the
-# CUDA toolkit is: its code is made for every GPU. Arguments are those of `modelcenter finetune` and override what
-# stands here; with --pretrained they are all that counts, and the command's own defaults. Progress
-# goes to stderr; the last line on stdout is `result task=... accuracy=... ...`.
+# under two minutes on 2 cores. Building takes some minutes more, and a quarter of an hour where the
+# CUDA toolkit is installed, whose code is made for every GPU. Arguments are those of `modelcenter
+# finetune` and override what stands here; with --pretrained they are all that counts, and the
+# command's own defaults. Progress goes to stderr; the last line on stdout is
+# `result task=... accuracy=... ...`.
 set -eu
 here=$(pwd)
 # shellcheck source=scripts/common.sh

@@ -323,33 +323,27 @@ static void drop(mc_matrix8 q)
     gpu->free(gpu, q.scale, (size_t)q.rows * sizeof(float));
 }
 
-/* Matrix 0 to each width and back: see test_divided. */
-static void divided_rows(scene *s)
+/* Of width i: matrix 1 + 4 i is the weight from matrix 0 to the rows 2 + 4 i, and matrix 3 + 4 i
+ * the weight from those to the result 4 + 4 i. */
+static void divided_in(scene *s, mc_weight_format format)
 {
-    for (int i = 0; i < DIVIDED; i++) {
-        linear(s, 0, 1 + 4 * i, NONE, MC_ACTIVATION_NONE, 2 + 4 * i);
-        linear(s, 2 + 4 * i, 3 + 4 * i, NONE, MC_ACTIVATION_RELU, 4 + 4 * i);
+    mc_matrix8 q[2 * DIVIDED];
+    for (int i = 0; format && i < 2 * DIVIDED; i++) q[i] = quantized(s, 1 + 2 * i, format);
+    for (int i = 0; i < 2 * DIVIDED; i++) {
+        const int weight = 1 + 2 * i, x = i % 2 ? weight - 1 : 0, y = weight + 1;
+        const mc_activation activation = i % 2 ? MC_ACTIVATION_RELU : MC_ACTIVATION_NONE;
+        if (format)
+            assert_ok(gpu->kernels->linear_eight(gpu, s->rows, 0.75f, at(s, x), q[i],
+                                                 (mc_matrix){0}, activation, at(s, y)));
+        else
+            linear(s, x, weight, NONE, activation, y);
     }
+    for (int i = 0; format && i < 2 * DIVIDED; i++) drop(q[i]);
 }
 
-static void divided_bytes(scene *s, mc_weight_format format)
-{
-    mc_matrix8 q[DIVIDED][2];
-    const mc_matrix none = {0};
-    for (int i = 0; i < DIVIDED; i++)
-        for (int k = 0; k < 2; k++) q[i][k] = quantized(s, 1 + 4 * i + 2 * k, format);
-    for (int i = 0; i < DIVIDED; i++) {
-        assert_ok(gpu->kernels->linear_eight(gpu, s->rows, 0.75f, at(s, 0), q[i][0], none,
-                                             MC_ACTIVATION_NONE, at(s, 2 + 4 * i)));
-        assert_ok(gpu->kernels->linear_eight(gpu, s->rows, 0.75f, at(s, 2 + 4 * i), q[i][1], none,
-                                             MC_ACTIVATION_RELU, at(s, 4 + 4 * i)));
-    }
-    for (int i = 0; i < DIVIDED; i++)
-        for (int k = 0; k < 2; k++) drop(q[i][k]);
-}
-
-static void divided_int8(scene *s) { divided_bytes(s, MC_WEIGHTS_INT8); }
-static void divided_fp8(scene *s) { divided_bytes(s, MC_WEIGHTS_FP8); }
+static void divided_rows(scene *s) { divided_in(s, MC_WEIGHTS_FLOAT); }
+static void divided_int8(scene *s) { divided_in(s, MC_WEIGHTS_INT8); }
+static void divided_fp8(scene *s) { divided_in(s, MC_WEIGHTS_FP8); }
 
 static void test_divided(void **state)
 {

@@ -28,7 +28,7 @@ __device__ bool help(const place &) { return false; }
 constexpr float FP8_UNIT = mc_eight_unit<__half, MC_WEIGHTS_FP8>;
 __device__ void widen_fp8(uint32_t word, uint32_t &low, uint32_t &high)
 {
-    low = mc_widen<__half, MC_WEIGHTS_FP8>(word, 0),
+    low = mc_widen<__half, MC_WEIGHTS_FP8>(word, 0);
     high = mc_widen<__half, MC_WEIGHTS_FP8>(word, 1);
 }
 __device__ const char *wait_for_tile(const place &, const position &, const share &h, int row,

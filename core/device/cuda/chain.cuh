@@ -18,7 +18,7 @@ enum {
     ENDING = 4,        /* threads that add them up */
     SEGMENTS = 64      /* that are ended together, at most */
 };
-static_assert(2 * WARPS <= PARTS && SEGMENTS * ENDING <= THREADS, "");
+static_assert(2 * WARPS <= PARTS && SEGMENTS * ENDING <= THREADS, "a place for all");
 
 enum { EPOCH = 0, EXITS = 32, ARRIVALS = 64, WORDS = 1024 }; /* places in mc_cuda_device.chain */
 

@@ -10,7 +10,7 @@
 namespace chain
 {
 
-enum { HELPERS = 64 }; /* threads */
+enum { HELPERS = 32 * (MOST_WARPS - WARPS) }; /* threads */
 
 __device__ __forceinline__ void open_ring(const place &b)
 {

@@ -48,7 +48,7 @@ MC_BARRIER_WAIT(barrier_wait, "")
 MC_BARRIER_WAIT(barrier_wait_for_cluster, ".acquire.cluster")
 #undef MC_BARRIER_WAIT
 
-/* Whether it is over, after a short wait. */
+/* Whether it is over now, without waiting. */
 __device__ __forceinline__ bool barrier_is_over(uint32_t barrier, uint32_t parity)
 {
     uint32_t over;
@@ -338,8 +338,7 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
 
 typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
 
-/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row, or of 64.
- */
+/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row, or 64. */
 static inline CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
                                 unsigned box_rows, CUtensorMap *map, unsigned box_columns = 64)
 {

@@ -4,9 +4,8 @@
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/chain_internal.h"
 
-/* Steps of more rows than two are put off where their norms are as wide as these. Narrower models
- * are as fast by kernels one by one; rows of wider ones leave too little shared memory for weights.
- */
+/* Steps of more than ALWAYS_ROWS rows are put off where their norms are as wide as these. Narrower
+ * models are as fast by kernels one by one; wide rows leave weights too little shared memory. */
 enum { ALWAYS_ROWS = 2, LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
 
 enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_CHAIN_MOST };
