@@ -452,7 +452,7 @@ static bool check_takers(mc_control_server *s, const char *what, double waited)
     }
     if (missing && waited >= s->c->timeout)
         mc_control_fail(s->c, MC_ERR_IO, MC_NO_RANK, "%s: not asked for by rank%s %s within %.1f s",
-                        what, missing > 1 ? "s" : "", list, waited);
+                        what, missing > 1 ? "s" : "", list, s->c->timeout);
     return missing == 0;
 }
 
