@@ -23,10 +23,12 @@ static_assert(2 * WARPS <= PARTS && SEGMENTS * ENDING <= THREADS, "a place for a
 enum { EPOCH = 0, EXITS = 32, ARRIVALS = 64, WORDS = 1024 }; /* places in mc_cuda_device.chain */
 
 struct call {
-    int first, end;                   /* steps of the list that this launch runs */
-    int slots, slot_bytes, under_way; /* the last: tiles that are asked for at once, at most */
-    int segments;                     /* that are ended together */
-    int x_pitch, s_pitch, sums_size;  /* elements, of a row and of sums in shared memory */
+    int first, end;                  /* steps of the list that this launch runs */
+    int slots, slot_bytes;           /* of the ring */
+    int under_way, early;            /* tiles that are asked for at once, and bytes of one more */
+    int room;                        /* bytes behind a full ring that wait in the L2 cache */
+    int segments;                    /* that are ended together */
+    int x_pitch, s_pitch, sums_size; /* elements, of a row and of sums in shared memory */
     /* where in a block's shared memory, behind the ring: barriers of slots, shapes, steps, the
      * number of the one that runs, rows that linears read, residual sums, two times the parts of
      * products (rows, segments, PITCH), scratch (two times 16 pairs of sums of norms; two times 16
@@ -115,7 +117,8 @@ struct share {
     __device__ __forceinline__ explicit share(const mc_chain_step &s)
     {
         const mc_chain_linear &l = s.linear;
-        const int block = (int)blockIdx.x;
+        const int shift = (int)(s.turn * gridDim.x / 8), from = (int)blockIdx.x - shift,
+                  block = from < 0 ? from + (int)gridDim.x : from;
         first = block * l.each + min(block, (int)l.more);
         rows = l.each + (block < l.more);
         in = l.in;
@@ -279,9 +282,10 @@ __device__ __forceinline__ input resident(const uint16_t *rows, int pitch)
 
 /* Where there are few rows they are published in several copies, for some of the blocks each: all
  * ask for the same lines at the same time, and the L2 cache answers one after the other. */
+enum { MOST_COPIES = 4 };
 __device__ __forceinline__ unsigned copies_of(int rows)
 {
-    return rows == 1 ? 4 : rows == 2 ? 2 : 1;
+    return rows == 1 ? MOST_COPIES : rows == 2 ? 2 : 1;
 }
 
 /* Input i of a step. */

@@ -88,9 +88,10 @@ typedef struct mc_chain_attention {
 typedef struct mc_chain_step {
     uint8_t kind, rows, dtype, format, activation; /* format: mc_weight_format */
     /* planned by mc_chain_run */
-    uint8_t barrier;       /* the grid waits for all steps before this one */
+    uint8_t barrier : 1;   /* the grid waits for all steps before this one */
+    uint8_t skip : 1;      /* another step does it */
+    uint8_t turn : 3;      /* see mc_chain_divide */
     int8_t publish;        /* the slot of the exchange that the result goes to; -1: none */
-    uint8_t skip;          /* another step does it */
     int16_t from[3];       /* where inputs come from: a step that publishes them, or see chain.cu */
     uint16_t words[3];     /* and where that is: slot * 4096 + the first column / 4 */
     uint8_t chunks, split; /* of a weight's row, see mc_chain_divide */

@@ -318,6 +318,17 @@ static void divide_row(mc_chain_step *s, int segment)
     s->linear.chunk = (uint16_t)((in + s->chunks * unit - 1) / (s->chunks * unit) * unit);
 }
 
+/* The blocks that have a row more than others follow those that had one last. */
+static void turn_rows(mc_chain_list *list, int blocks)
+{
+    for (int k = 0, behind = 0; k < list->count; k++) {
+        mc_chain_step *s = &list->step[k];
+        if (s->kind != MC_CHAIN_LINEAR) continue;
+        s->turn = (uint8_t)((behind * 8 + blocks / 2) / blocks % 8);
+        behind = (behind + s->linear.more) % blocks;
+    }
+}
+
 int mc_chain_divide(mc_chain_list *list, int blocks, int terms)
 {
     int largest = 0, next = list->count;
@@ -332,6 +343,7 @@ int mc_chain_divide(mc_chain_list *list, int blocks, int terms)
         const int bytes = (s->linear.chunk >> s->split) * 16;
         if (bytes > largest) largest = bytes;
     }
+    turn_rows(list, blocks);
     return largest;
 }
 

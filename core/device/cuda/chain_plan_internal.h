@@ -29,7 +29,9 @@ void mc_chain_plan(mc_chain_list *list, int blocks, bool together);
 
 /* Divides weights among so many blocks and into tiles: 8 segments (16 of weights in 8 bits) of at
  * most so many terms, each a row, or a half or quarter of one (2^split in a row), or of one of its
- * `chunks` where a row is longer than that. Returns the bytes of the largest tile. */
+ * `chunks` where a row is longer than that. A weight's first rows are those of the block behind
+ * `turn` eighths of all, so that the rows left over are not always the same blocks'. Returns the
+ * bytes of the largest tile. */
 int mc_chain_divide(mc_chain_list *list, int blocks, int terms);
 
 /* The end of the launch that begins with step `first`. */
