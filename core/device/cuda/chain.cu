@@ -330,7 +330,36 @@ int lay_out(call *c, const needs &n)
 }
 
 enum { LEAST_TERMS = 512, FEWEST_TERMS = 128, LEAST_SLOTS = 3, MOST_SLOTS = 64 };
-enum { UNDER_WAY = 58 << 10 }; /* bytes */
+enum { UNDER_WAY = 58 << 10, FEWER_UNDER_WAY = 46 << 10, ROOM = 128 << 10 }; /* bytes */
+
+/* What a block has of a weight, in the mean: bytes. */
+double mean_share(const mc_chain_list &list, int blocks)
+{
+    double bytes = 0, weights = 0;
+    for (int i = 0; i < list.count; i++) {
+        const mc_chain_step &s = list.step[i];
+        if (s.kind != MC_CHAIN_LINEAR) continue;
+        bytes += (double)s.linear.in * s.linear.out * (s.linear.scale ? 1 : 2);
+        weights++;
+    }
+    return weights ? bytes / weights / blocks : 0;
+}
+
+/* How much is asked for ahead. A ring that holds a layer is always filled in time. Where it holds
+ * less than one weight, memory is the limit. Between the two it stands full while blocks wait for
+ * each other and is empty behind that: then the L2 cache has room for more, and fewer bytes under
+ * way leave it free for what blocks hand to each other. */
+void choose_rate(call *c, int blocks)
+{
+    const double share = mean_share(c->list, blocks), ring = (double)c->slots * c->slot_bytes;
+    int tiles = (UNDER_WAY + c->slot_bytes / 2) / c->slot_bytes;
+    if (share > ring / 4 && share < ring) {
+        tiles = (int)mc_most(1, FEWER_UNDER_WAY / c->slot_bytes);
+        c->early = (int)mc_most(0, FEWER_UNDER_WAY - tiles * c->slot_bytes) / 128 * 128;
+        c->room = ROOM;
+    }
+    c->under_way = (int)mc_least(mc_most(1, tiles), c->slots - 1);
+}
 
 /* The ring gets what is left. A slot is a tile of the weight with the shortest rows, whole ones,
  * and others are divided to be about as large: then little of the ring stays empty. Returns the
@@ -353,8 +382,7 @@ size_t divide_memory(mc_device *d, call *c, int *rows)
     }
     if (c->slots < LEAST_SLOTS) return 0;
     c->barriers = c->slots * c->slot_bytes;
-    c->under_way =
-        (int)mc_least(mc_most(2, (UNDER_WAY + c->slot_bytes / 2) / c->slot_bytes), c->slots);
+    choose_rate(c, mc_cuda_of(d)->multiprocessors);
     const int behind = c->barriers + 16 * c->slots;
     for (int *at : {&c->shapes, &c->steps, &c->now, &c->x, &c->s, &c->sums, &c->scratch})
         *at += behind;

@@ -248,27 +248,42 @@ __device__ __forceinline__ void store_part(const place &b, const mc_chain_shape 
     store_whole(to + 2 * h.head_dim + 2, sum, b.tag(step));
 }
 
-/* Joins column i of the other parts with the first one's. */
+/* Joins column i of the other parts with the first one's; all are asked for at once. */
 __device__ __forceinline__ void join_parts(const place &b, const mc_chain_shape &h, int step,
                                            int item, int parts, int i, float *x, float *most,
                                            float *sum)
 {
+    enum { OTHERS = MC_CHAIN_PARTS - 1 };
     const uint32_t tag = b.tag(step);
     const int size = mc_chain_part_words(h.head_dim);
     const uint32_t *from = b.words(MC_CHAIN_SLOTS) + (item + 1) * size;
-#pragma unroll 1
-    for (int p = 1; p < parts; p++, from += size) {
-        uint4 two, facts;
-        do {
-            two = load_words(from + 2 * (i & ~1));
-            facts = load_words(from + 2 * h.head_dim);
-        } while (!is_there(two, tag) || !is_there(facts, tag));
-        const float value = i % 2 ? whole_of(two.z, two.w) : whole_of(two.x, two.y),
-                    other = whole_of(facts.x, facts.y), larger = fmaxf(*most, other),
-                    own = share_of(*most, larger), its = share_of(other, larger);
-        *x = *x * own + value * its;
-        *sum = *sum * own + whole_of(facts.z, facts.w) * its;
-        *most = larger;
+    uint4 two[OTHERS], facts[OTHERS];
+    bool there;
+    do {
+        there = true;
+#pragma unroll
+        for (int p = 0; p < OTHERS; p++) {
+            two[p] = facts[p] = make_uint4(tag, tag, tag, tag);
+            if (p + 1 >= parts) continue;
+            two[p] = load_words(from + p * size + 2 * (i & ~1));
+            facts[p] = load_words(from + p * size + 2 * h.head_dim);
+        }
+#pragma unroll
+        for (int p = 0; p < OTHERS; p++) there &= is_there(two[p], tag) && is_there(facts[p], tag);
+    } while (!there);
+    const float first = *most;
+#pragma unroll
+    for (int p = 0; p < OTHERS; p++)
+        if (p + 1 < parts) *most = fmaxf(*most, whole_of(facts[p].x, facts[p].y));
+    const float own = share_of(first, *most);
+    *x *= own, *sum *= own;
+#pragma unroll
+    for (int p = 0; p < OTHERS; p++) {
+        if (p + 1 >= parts) continue;
+        const float value = i % 2 ? whole_of(two[p].z, two[p].w) : whole_of(two[p].x, two[p].y),
+                    its = share_of(whole_of(facts[p].x, facts[p].y), *most);
+        *x = fmaf(value, its, *x);
+        *sum = fmaf(whole_of(facts[p].z, facts[p].w), its, *sum);
     }
 }
 
@@ -278,9 +293,12 @@ __device__ __forceinline__ void store_head(const place &b, const mc_chain_step &
                                            float x)
 {
     const uint32_t bits = narrow<T>(x);
-    for (int row = p.sequence; s.publish >= 0 && row < s.rows * (int)copies_of(s.rows);
-         row += s.rows)
-        store_word(b.words(s.publish) + row * MC_CHAIN_WIDEST + p.column + i, bits, b.tag(step));
+    const int copies = (int)copies_of(s.rows);
+    uint32_t *to = b.words(s.publish) + p.sequence * MC_CHAIN_WIDEST + p.column + i;
+#pragma unroll
+    for (int c = 0; c < MOST_COPIES; c++)
+        if (s.publish >= 0 && c < copies)
+            store_word(to + c * s.rows * MC_CHAIN_WIDEST, bits, b.tag(step));
     ((uint16_t *)s.attention.out)[(int64_t)p.sequence * h.out_stride + p.column + i] =
         (uint16_t)bits;
 }

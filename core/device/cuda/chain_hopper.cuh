@@ -1,6 +1,7 @@
 /* The ring that a chain's weights come through, by Hopper's copy engine: one thread of a block asks
  * for tiles as far ahead as there are free slots, whatever the others wait for. What it does for a
- * tile takes 270 cycles and more, so tiles are large. */
+ * tile takes 270 cycles and more, so tiles are large. What the ring has no room for may wait in the
+ * L2 cache. */
 #ifndef MC_DEVICE_CUDA_CHAIN_HOPPER_CUH
 #define MC_DEVICE_CUDA_CHAIN_HOPPER_CUH
 
@@ -48,41 +49,94 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const char *from, int by
                  : "memory");
 }
 
-/* By one thread: where it is in the ring, and the tile behind which the next may be asked for. Few
- * are under way at once, as many as the memory needs to be busy: what is asked for beyond that
- * waits in line, and what blocks hand to each other waits behind it. (175 KB a multiprocessor make
- * the way of a word through the L2 cache take 2,600 cycles, 50 KB 600, none 460; they bring 17
- * bytes a cycle either way.) */
-struct streamer {
-    position at = {0, 0, 1} /* free at first */, behind = {0, 0, 0};
-    int ahead = 0;
-    uint64_t policy;
+/* What comes behind the tiles of a full ring waits in the L2 cache: a piece is asked for every so many
+ * nanoseconds, so that requests don't stand in line, and the ring fills from there in less time. */
+struct waiting_room {
+    enum { PIECE = 6400 /* bytes */, EVERY = 160 };
+    const char *now, *then;    /* the weight whose tiles are asked for, and the one behind it */
+    int now_bytes, then_bytes; /* 0: none, or one that does not take part */
+    int now_there, then_there; /* bytes that are in the L2 cache */
+    int asked;                 /* in the ring, or on their way there */
 
-    __device__ __forceinline__ void keep_behind(const place &b)
+    /* Rows in chunks are asked for in another order. */
+    __device__ __forceinline__ static int bytes_of(const share &h)
     {
-        if (ahead < b.c.under_way) {
-            ahead++;
-            return;
+        return h.chunks > 1 ? 0 : h.rows * h.in * h.size;
+    }
+    __device__ __forceinline__ void begin(const share &h, const mc_chain_step *next)
+    {
+        now = h.weight, now_bytes = bytes_of(h), now_there = then_there;
+        then_bytes = then_there = asked = 0;
+        if (!next) return;
+        const share behind(*next);
+        then = behind.weight, then_bytes = bytes_of(behind);
+    }
+    __device__ __forceinline__ void fetch_piece(const char *weight, int bytes, int &there)
+    {
+        const int count = min((int)PIECE, bytes - there);
+        if (count <= 0) return;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(weight + there), "r"(count)
+                     : "memory");
+        there += count;
+    }
+    /* Until a slot is free. */
+    __device__ __forceinline__ void wait(const place &b, uint32_t barrier, uint32_t parity)
+    {
+        if (!b.c.room) return hopper::barrier_wait(barrier, parity);
+        while (!hopper::barrier_wait_for(barrier, parity, EVERY)) {
+            now_there = max(now_there, asked);
+            if (now_there + then_there - asked >= b.c.room) continue;
+            if (now_there < now_bytes)
+                fetch_piece(now, now_bytes, now_there);
+            else
+                fetch_piece(then, then_bytes, then_there);
         }
-        hopper::barrier_wait(hopper::shared_address(b.full(behind)), behind.parity);
-        behind = behind.next(b.c);
+    }
+};
+
+/* By one thread: where it is in the ring, and the oldest tile that may still be under way. Few bytes
+ * are at once, as many as the memory needs to be busy: what is asked for beyond that waits in line,
+ * and what blocks hand to each other waits behind it. (175 KB a multiprocessor make the way of a
+ * word through the L2 cache take 2,600 cycles, 50 KB 600, none 460; they bring 17 bytes a cycle
+ * either way.) */
+struct streamer {
+    position at = {0, 0, 1} /* free at first */, oldest = {0, 0, 0};
+    int under_way = 0;
+    uint64_t policy;
+    waiting_room later = {};
+
+    __device__ __forceinline__ void wait_for_few(const place &b, int most)
+    {
+        for (; under_way > most; under_way--) {
+            hopper::barrier_wait(hopper::shared_address(b.full(oldest)), oldest.parity);
+            oldest = oldest.next(b.c);
+        }
     }
     __device__ __forceinline__ void fetch(const place &b, const tile &t)
     {
         const uint32_t full = hopper::shared_address(b.full(at)),
                        to = hopper::shared_address(b.slot(at));
-        keep_behind(b);
-        hopper::barrier_wait(hopper::shared_address(b.empty(at)), at.parity);
+        later.wait(b, hopper::shared_address(b.empty(at)), at.parity);
+        wait_for_few(b, b.c.under_way);
         hopper::barrier_expect(full, t.copies * t.bytes);
-        for (int i = 0; i < t.copies; i++)
-            copy_piece(to + i * t.bytes, t.from + i * t.pitch, t.bytes, full, policy);
+        const int early = t.copies == 1 ? min(b.c.early, t.bytes) : 0;
+        if (early) copy_piece(to, t.from, early, full, policy);
+        wait_for_few(b, b.c.under_way - 1);
+        for (int i = 0, first = early; i < t.copies && first < t.bytes; i++, first = 0)
+            copy_piece(to + i * t.bytes + first, t.from + i * t.pitch + first, t.bytes - first,
+                       full, policy);
         at = at.next(b.c);
+        under_way++;
+        later.asked += t.copies * t.bytes;
     }
-    /* The block's tiles of a weight, in the order in which they are needed. */
-    __device__ __forceinline__ void run(const place &b, const mc_chain_step &s)
+    /* The block's tiles of a weight, in the order in which they are needed; next: the weight behind
+     * it, or NULL. */
+    __device__ __forceinline__ void run(const place &b, const mc_chain_step &s,
+                                        const mc_chain_step *next)
     {
         const share h(s);
         const int most = b.c.segments >> h.split;
+        later.begin(h, next);
         for (int first = 0; first < h.rows; first += most)
             for (int k = 0; k < h.chunks; k++)
                 for (int row = first; row < min(first + most, h.rows); row += h.tile_rows())
@@ -161,13 +215,13 @@ __device__ __forceinline__ void stream_weights(const place &b)
         ahead.load(b, i);
         ahead.store(b, place);
     }
+    ahead.load(b, b.step(place)->next);
     for (; i < b.c.end; place++) {
-        const mc_chain_step &s = *b.step(place);
-        const int next = s.next;
-        ahead.load(b, next);
-        if (b.lane == 0) own.run(b, s);
-        __syncwarp();
+        const int next = b.step(place)->next;
         ahead.store(b, place + 1);
+        if (next < b.c.end) ahead.load(b, b.step(place + 1)->next);
+        if (b.lane == 0) own.run(b, *b.step(place), next < b.c.end ? b.step(place + 1) : NULL);
+        __syncwarp();
         i = next;
     }
 }

@@ -318,7 +318,7 @@ __device__ __forceinline__ void multiply_format(place &b, int step, const share 
  * for all others behind that. */
 template <class T, int ROWS> __device__ void gather(place &b, const mc_chain_step &s)
 {
-    constexpr int N = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;
+    constexpr int N = ROWS == 1 ? 5 : ROWS == 2 ? 2 : 1;
     const mc_chain_linear &l = s.linear;
     const int quads = l.in / 4;
     const input in = input_of(b, s, 0, l.x, l.x_stride);

@@ -48,6 +48,22 @@ MC_BARRIER_WAIT(barrier_wait, "")
 MC_BARRIER_WAIT(barrier_wait_for_cluster, ".acquire.cluster")
 #undef MC_BARRIER_WAIT
 
+/* The same, for so many nanoseconds or so. Returns whether it is over. */
+__device__ __forceinline__ bool barrier_wait_for(uint32_t barrier, uint32_t parity,
+                                                 uint32_t nanoseconds)
+{
+    uint32_t over;
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2, %3;\n"
+                 "selp.u32 %0, 1, 0, over;\n"
+                 "}"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity), "r"(nanoseconds)
+                 : "memory");
+    return over != 0;
+}
+
 /* Whether it is over now, without waiting. */
 __device__ __forceinline__ bool barrier_is_over(uint32_t barrier, uint32_t parity)
 {
