@@ -352,13 +352,13 @@ double mean_share(const mc_chain_list &list, int blocks)
 void choose_rate(call *c, int blocks)
 {
     const double share = mean_share(c->list, blocks), ring = (double)c->slots * c->slot_bytes;
-    int tiles = (UNDER_WAY + c->slot_bytes / 2) / c->slot_bytes;
+    int tiles = (int)mc_most(2, (UNDER_WAY + c->slot_bytes / 2) / c->slot_bytes);
     if (share > ring / 4 && share < ring) {
         tiles = (int)mc_most(1, FEWER_UNDER_WAY / c->slot_bytes);
         c->early = (int)mc_most(0, FEWER_UNDER_WAY - tiles * c->slot_bytes) / 128 * 128;
         c->room = ROOM;
     }
-    c->under_way = (int)mc_least(mc_most(1, tiles), c->slots - 1);
+    c->under_way = (int)mc_least(tiles, c->slots);
 }
 
 /* The ring gets what is left. A slot is a tile of the weight with the shortest rows, whole ones,
