@@ -93,25 +93,44 @@ __device__ __forceinline__ float share_of(float largest, float most)
 
 using softmax = mc_softmax<EACH>;
 
+/* Products of the query with keys, for all lanes that share one. */
+template <class T>
+__device__ __forceinline__ void multiply_keys(const part &p, uint4 q, const uint4 (&k)[KEYS],
+                                              float (&product)[KEYS])
+{
+    if (p.lanes == 8) { /* heads of 64 */
+        mc_bits keys[KEYS];
+#pragma unroll
+        for (int t = 0; t < KEYS; t++) keys[t] = mc_bits_of(k[t]);
+        return mc_multiply_keys<T>(mc_bits_of(q), keys, product);
+    }
+    float x[EACH], y[EACH];
+    unpack8<T>(q, x);
+#pragma unroll
+    for (int t = 0; t < KEYS; t++) {
+        product[t] = 0.0f;
+        unpack8<T>(k[t], y);
+#pragma unroll
+        for (int e = 0; e < EACH; e++) product[t] = fmaf(x[e], y[e], product[t]);
+#pragma unroll 1
+        for (int lane = p.lanes / 2; lane > 0; lane /= 2)
+            product[t] += __shfl_xor_sync(0xffffffffu, product[t], lane);
+    }
+}
+
 template <class T>
 __device__ __forceinline__ void attend_strip(const part &p, float scale, const strip &x, int from,
-                                             const float (&q)[EACH], softmax &s)
+                                             uint4 q, softmax &s)
 {
     const int group = (int)threadIdx.x / p.lanes;
     float score[KEYS], most = s.largest, y[EACH];
+    multiply_keys<T>(p, q, x.k, score);
 #pragma unroll
     for (int t = 0; t < KEYS; t++) {
         int key = from + t * (THREADS / p.lanes) + group;
-        float sum = 0.0f;
-        unpack8<T>(x.k[t], y);
-#pragma unroll
-        for (int e = 0; e < EACH; e++) sum = fmaf(q[e], y[e], sum);
-#pragma unroll 1
-        for (int lane = p.lanes / 2; lane > 0; lane /= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, lane);
-        sum *= scale;
-        if (p.bias && key < p.keys) sum += __ldg(p.bias + key);
-        score[t] = key < p.keys ? sum : -INFINITY;
+        score[t] *= scale;
+        if (p.bias && key < p.keys) score[t] += __ldg(p.bias + key);
+        if (key >= p.keys) score[t] = -INFINITY;
         most = fmaxf(most, score[t]);
     }
     if (most == -INFINITY) return;
@@ -254,6 +273,7 @@ __device__ __forceinline__ void join_parts(const place &b, const mc_chain_shape 
                                            float *sum)
 {
     enum { OTHERS = MC_CHAIN_PARTS - 1 };
+    if (parts == 1) return;
     const uint32_t tag = b.tag(step);
     const int size = mc_chain_part_words(h.head_dim);
     const uint32_t *from = b.words(MC_CHAIN_SLOTS) + (item + 1) * size;
@@ -329,8 +349,8 @@ template <class T> __device__ void attend_item(place &b, const mc_chain_step &s,
         sync();
         if ((item & (a.parts - 1)) == 0) store_turned(a, h, p, rows);
     }
-    float q[EACH] = {};
-    if (lane * EACH < h.head_dim) unpack8<T>(((const uint4 *)rows)[lane], q);
+    uint4 q = make_uint4(0, 0, 0, 0);
+    if (lane * EACH < h.head_dim) q = ((const uint4 *)rows)[lane];
     if (p.fresh >= 0 && (int)threadIdx.x < 2 * h.head_dim / EACH) {
         const bool second = (int)threadIdx.x >= h.head_dim / EACH;
         const int i = (int)threadIdx.x - (second ? h.head_dim / EACH : 0);

@@ -82,7 +82,6 @@ struct waiting_room {
     /* Until a slot is free. */
     __device__ __forceinline__ void wait(const place &b, uint32_t barrier, uint32_t parity)
     {
-        if (!b.c.room) return hopper::barrier_wait(barrier, parity);
         while (!hopper::barrier_wait_for(barrier, parity, EVERY)) {
             now_there = max(now_there, asked);
             if (now_there + then_there - asked >= b.c.room) continue;
@@ -98,8 +97,11 @@ struct waiting_room {
  * are at once, as many as the memory needs to be busy: what is asked for beyond that waits in line,
  * and what blocks hand to each other waits behind it. (175 KB a multiprocessor make the way of a
  * word through the L2 cache take 2,600 cycles, 50 KB 600, none 460; they bring 17 bytes a cycle
- * either way.) */
-struct streamer {
+ * either way.)
+ *
+ * ROOM: what comes behind a full ring waits in the L2 cache. Where it does not, what that takes of the
+ * thread's time would make GPT-2 124M 2 % slower. */
+template <bool ROOM> struct streamer {
     position at = {0, 0, 1} /* free at first */, oldest = {0, 0, 0};
     int under_way = 0;
     uint64_t policy;
@@ -112,22 +114,43 @@ struct streamer {
             oldest = oldest.next(b.c);
         }
     }
+    /* Whole, once there are few others. */
+    __device__ __forceinline__ void ask(const place &b, const tile &t, uint32_t full, uint32_t to)
+    {
+        wait_for_few(b, b.c.under_way - 1);
+        hopper::barrier_expect(full, t.copies * t.bytes);
+        for (int i = 0; i < t.copies; i++)
+            copy_piece(to + i * t.bytes, t.from + i * t.pitch, t.bytes, full, policy);
+    }
+    /* `early` bytes of one piece while there is one more than few. */
+    __device__ __forceinline__ void ask_early(const place &b, const tile &t, int early,
+                                              uint32_t full, uint32_t to)
+    {
+        wait_for_few(b, b.c.under_way);
+        hopper::barrier_expect(full, t.bytes);
+        copy_piece(to, t.from, early, full, policy);
+        wait_for_few(b, b.c.under_way - 1);
+        if (early < t.bytes) copy_piece(to + early, t.from + early, t.bytes - early, full, policy);
+    }
     __device__ __forceinline__ void fetch(const place &b, const tile &t)
     {
         const uint32_t full = hopper::shared_address(b.full(at)),
+                       empty = hopper::shared_address(b.empty(at)),
                        to = hopper::shared_address(b.slot(at));
-        later.wait(b, hopper::shared_address(b.empty(at)), at.parity);
-        wait_for_few(b, b.c.under_way);
-        hopper::barrier_expect(full, t.copies * t.bytes);
-        const int early = t.copies == 1 ? min(b.c.early, t.bytes) : 0;
-        if (early) copy_piece(to, t.from, early, full, policy);
-        wait_for_few(b, b.c.under_way - 1);
-        for (int i = 0, first = early; i < t.copies && first < t.bytes; i++, first = 0)
-            copy_piece(to + i * t.bytes + first, t.from + i * t.pitch + first, t.bytes - first,
-                       full, policy);
+        if constexpr (ROOM) {
+            later.wait(b, empty, at.parity);
+            later.asked += t.copies * t.bytes;
+            const int early = t.copies == 1 ? min(b.c.early, t.bytes) : 0;
+            if (early)
+                ask_early(b, t, early, full, to);
+            else
+                ask(b, t, full, to);
+        } else {
+            hopper::barrier_wait(empty, at.parity);
+            ask(b, t, full, to);
+        }
         at = at.next(b.c);
         under_way++;
-        later.asked += t.copies * t.bytes;
     }
     /* The block's tiles of a weight, in the order in which they are needed; next: the weight behind
      * it, or NULL. */
@@ -136,7 +159,7 @@ struct streamer {
     {
         const share h(s);
         const int most = b.c.segments >> h.split;
-        later.begin(h, next);
+        if (ROOM) later.begin(h, next);
         for (int first = 0; first < h.rows; first += most)
             for (int k = 0; k < h.chunks; k++)
                 for (int row = first; row < min(first + most, h.rows); row += h.tile_rows())
@@ -202,10 +225,10 @@ __device__ __forceinline__ void prefetch_parameters(const place &b, const mc_cha
     }
 }
 
-/* One warp: the list's linears, one behind the other. */
-__device__ __forceinline__ void stream_weights(const place &b)
+/* One warp: the list's linears, one behind the other. With ROOM the next one is looked at, too. */
+template <bool ROOM> __device__ __forceinline__ void stream_weights(const place &b)
 {
-    streamer own;
+    streamer<ROOM> own;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(own.policy));
     reader ahead(b, b.c.first);
     int i = b.c.first, place = i;
@@ -215,13 +238,20 @@ __device__ __forceinline__ void stream_weights(const place &b)
         ahead.load(b, i);
         ahead.store(b, place);
     }
-    ahead.load(b, b.step(place)->next);
+    if (ROOM) ahead.load(b, b.step(place)->next);
     for (; i < b.c.end; place++) {
         const int next = b.step(place)->next;
-        ahead.store(b, place + 1);
-        if (next < b.c.end) ahead.load(b, b.step(place + 1)->next);
-        if (b.lane == 0) own.run(b, *b.step(place), next < b.c.end ? b.step(place + 1) : NULL);
+        const mc_chain_step *behind = NULL;
+        if (ROOM) {
+            ahead.store(b, place + 1);
+            if (next < b.c.end) behind = b.step(place + 1);
+            if (behind) ahead.load(b, behind->next);
+        } else {
+            ahead.load(b, next);
+        }
+        if (b.lane == 0) own.run(b, *b.step(place), behind);
         __syncwarp();
+        if (!ROOM) ahead.store(b, place + 1);
         i = next;
     }
 }
@@ -242,7 +272,8 @@ __device__ __forceinline__ void prefetch_others(const place &b)
 /* What the warps that do not compute do. */
 __device__ __forceinline__ bool help(const place &b)
 {
-    if (b.warp == STREAMER) stream_weights(b);
+    if (b.warp == STREAMER && b.c.room) stream_weights<true>(b);
+    if (b.warp == STREAMER && !b.c.room) stream_weights<false>(b);
     if (b.warp == PREFETCHER) prefetch_others(b);
     return b.warp >= WARPS;
 }

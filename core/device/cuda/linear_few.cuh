@@ -64,16 +64,28 @@ __device__ __forceinline__ void mc_few_spread(const float (&result)[TILES][GROUP
             }
 }
 
+/* Of N numbers: there is one choice for all, so that they are computed side by side. */
+template <int N>
+__device__ __forceinline__ void mc_few_activate(mc_activation activation, float (&v)[N])
+{
+    auto all = [&](auto f) {
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = f(v[i]);
+    };
+    switch (activation) {
+    case MC_ACTIVATION_GELU: return all([](float x) { return mc_gelu<true>(x); });
+    case MC_ACTIVATION_GELU_NEW: return all([](float x) { return mc_gelu_new<true>(x); });
+    case MC_ACTIVATION_RELU: return all([](float x) { return x < 0.0f ? 0.0f : x; });
+    case MC_ACTIVATION_TANH: return all([](float x) { return tanhf(x); });
+    case MC_ACTIVATION_SILU: return all([](float x) { return mc_silu<true>(x); });
+    default: return;
+    }
+}
 __device__ __forceinline__ float mc_few_activated(mc_activation activation, float x)
 {
-    switch (activation) {
-    case MC_ACTIVATION_GELU: return mc_gelu<true>(x);
-    case MC_ACTIVATION_GELU_NEW: return mc_gelu_new<true>(x);
-    case MC_ACTIVATION_RELU: return x < 0.0f ? 0.0f : x;
-    case MC_ACTIVATION_TANH: return tanhf(x);
-    case MC_ACTIVATION_SILU: return mc_silu<true>(x);
-    default: return x;
-    }
+    float v[1] = {x};
+    mc_few_activate(activation, v);
+    return v[0];
 }
 
 __device__ __forceinline__ float mc_few_bias(const mc_few_call &c, int column)

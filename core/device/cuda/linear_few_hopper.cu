@@ -210,6 +210,18 @@ __device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p
         }
 }
 
+/* What a group does instead whose columns lie behind the tile's: matrix instructions on those would
+ * keep shared memory busy for nothing. */
+__device__ __forceinline__ void let_pass(const rows_call &c, const place &p, stage_place *at)
+{
+#pragma unroll 1
+    for (int left = p.end - p.first; left > 0; left -= TERMS) {
+        barrier_wait(p.full + at->stage * 8, at->parity);
+        if (threadIdx.x % 32 == 0) barrier_arrive(p.empty + at->stage * 8);
+        at->advance(c.stages);
+    }
+}
+
 /* A block's sums go to the blocks that end their rows. There they lie as (blocks, pairs of rows,
  * columns, 2). */
 template <int ROWS, int PARTS>
@@ -238,18 +250,25 @@ __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, in
     }
 }
 
-/* Two neighbours of a row become what mc_few_store stores of each. */
+/* Two neighbours of two rows (or of the first, where rows end there) become what mc_few_store stores
+ * of each. sum: as they lie in shared memory. */
 template <class T>
-__device__ __forceinline__ void store_both(const mc_few_call &f, int row, int column, float a,
-                                           float b, float2 bias)
+__device__ __forceinline__ void store_square(const mc_few_call &f, int row, int column, float4 sum,
+                                             float2 bias)
 {
-    const uint32_t sum = pack<T>(fmaf(a, f.alpha, bias.x), fmaf(b, f.alpha, bias.y));
-    const float2 v = unpack<T>(sum);
-    if (f.pre.data) *(uint32_t *)(f.pre.data + (row * f.pre.stride + column) * 2) = sum;
-    *(uint32_t *)(f.y.data + (row * f.y.stride + column) * 2) =
-        f.activation == MC_ACTIVATION_NONE
-            ? sum
-            : pack<T>(mc_few_activated(f.activation, v.x), mc_few_activated(f.activation, v.y));
+    const uint32_t pre[2] = {pack<T>(fmaf(sum.x, f.alpha, bias.x), fmaf(sum.z, f.alpha, bias.y)),
+                             pack<T>(fmaf(sum.y, f.alpha, bias.x), fmaf(sum.w, f.alpha, bias.y))};
+    const float2 first = unpack<T>(pre[0]), second = unpack<T>(pre[1]);
+    float v[4] = {first.x, first.y, second.x, second.y};
+    mc_few_activate(f.activation, v);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (row + i >= f.rows) continue;
+        if (f.pre.data)
+            *(uint32_t *)(f.pre.data + ((row + i) * f.pre.stride + column) * 2) = pre[i];
+        *(uint32_t *)(f.y.data + ((row + i) * f.y.stride + column) * 2) =
+            f.activation == MC_ACTIVATION_NONE ? pre[i] : pack<T>(v[2 * i], v[2 * i + 1]);
+    }
 }
 
 /* The block's rows of a tile whose first column is `first`. */
@@ -269,8 +288,7 @@ __device__ __forceinline__ void end_tile(const rows_call &c, const place &p, int
         const float2 b = *(const float2 *)(bias + column);
         const int row = (p.rank * c.share + pair) * 2, at = first + column;
         if (c.whole && at + 1 < c.f.out) {
-            store_both<T>(c.f, row, at, sum.x, sum.z, b);
-            if (row + 1 < c.f.rows) store_both<T>(c.f, row + 1, at, sum.y, sum.w, b);
+            store_square<T>(c.f, row, at, sum, b);
             continue;
         }
         for (int k = 0; k < 2 && at + k < c.f.out; k++) {
@@ -300,7 +318,10 @@ __device__ __forceinline__ void multiply_all(const rows_call &c, const place &p,
         if (own == 0 && c.shift) barrier_expect(p.arrived, (p.pairs * c.width * 8) << c.shift);
         if (tile == p.cluster) mc_wait_for_earlier();
         float v[PARTS][ROWS / 2];
-        multiply_tile<T, ROWS, PARTS>(c, p, group, &at, v);
+        if (group * GROUP < c.width)
+            multiply_tile<T, ROWS, PARTS>(c, p, group, &at, v);
+        else
+            let_pass(c, p, &at);
         if (tile == p.cluster) wait_in_cluster();
         send_sums<ROWS, PARTS>(c, p, group, v);
         sync_multipliers(); /* for bias, and the sums of a block that is alone */
