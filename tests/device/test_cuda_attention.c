@@ -870,8 +870,9 @@ static void test_choice(void **state)
 
 enum { IN_ORDER, PLACED, PAGED, LAYOUTS };
 
+/* gap: elements between rows of queries and of results, of which 8 keep whole chunks aligned. */
 static void run_cached(int sequences, int heads, int dim, int capacity, int longest, mc_dtype dtype,
-                       bool biased, int layout)
+                       bool biased, int layout, int gap)
 {
     enum { SHIFT = 3, MOST_PAGES = 1024 };
     int64_t width = (int64_t)heads * dim, limit = longest + 2;
@@ -886,11 +887,11 @@ static void run_cached(int sequences, int heads, int dim, int capacity, int long
         for (int j = 0; j < each; j++) pages[i * each + j] = random_bits() % (uint32_t)(last + 1);
     }
     matrix bias = matrix_new(MC_F32, heads, 2 * limit - 1, 0, -2, 2);
-    matrix q = matrix_new(dtype, sequences, width, 3, -2, 2);
+    matrix q = matrix_new(dtype, sequences, width, gap, -2, 2);
     int64_t rows = (int64_t)(last + 1) << SHIFT;
     matrix k = matrix_new(dtype, rows, width, 0, -2, 2),
            v = matrix_new(dtype, rows, width, 0, -2, 2);
-    matrix out = matrix_new(dtype, sequences, width, 1, -2, 2);
+    matrix out = matrix_new(dtype, sequences, width, gap, -2, 2);
     matrix r[] = {in_f32(&q), in_f32(&k), in_f32(&v), in_f32(&out)};
     const float scale = 1 / sqrtf((float)dim);
     mc_cached_attention shape = {.sequences = sequences,
@@ -937,17 +938,21 @@ static void run_cached(int sequences, int heads, int dim, int capacity, int long
 static void test_cached(void **state)
 {
     (void)state;
-    const int dims[] = {1, 5, 33, 64, 80, 128, 200};
+    const int dims[] = {1, 5, 32, 33, 64, 80, 128, 200, 264, 520};
     FOR_TYPES(t)
     {
-        for (int mode = 0; mode < 2 * LAYOUTS; mode++) {
+        for (int mode = 0; mode < 4 * LAYOUTS; mode++) {
             bool biased = mode & 1;
-            int layout = mode / 2;
-            for (int i = 0; i < 7; i++)
-                run_cached(3, 2, dims[i], 50, 40, float_types[t], biased, layout);
-            run_cached(4, 2, 64, 1030, 1030, float_types[t], biased, layout);
-            run_cached(1, 1, 64, 1, 1, float_types[t], biased, layout);
-            run_cached(2, 2, 16, 4, 0, float_types[t], biased, layout);
+            int layout = mode / 4, gap = mode & 2 ? 8 : 3;
+            mc_dtype type = float_types[t];
+            for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+                if (dims[i] <= 512 || (gap == 8 && type != MC_F32))
+                    run_cached(3, 2, dims[i], 50, 40, type, biased, layout, gap);
+            run_cached(4, 2, 64, 1030, 1030, type, biased, layout, gap);
+            run_cached(24, 17, 64, 150, 150, type, biased, layout, gap); /* many small blocks */
+            run_cached(20, 10, 128, 150, 150, type, biased, layout, gap);
+            run_cached(1, 1, 64, 1, 1, type, biased, layout, gap);
+            run_cached(2, 2, 16, 4, 0, type, biased, layout, gap);
         }
     }
 }

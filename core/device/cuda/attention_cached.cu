@@ -247,9 +247,10 @@ __device__ __forceinline__ void attend_new(const call &c, const place &p,
 template <class T, int PIECES, int LANES, int WARPS>
 __device__ mc_softmax<PIECES * mc_width<T>> attend_keys(const call &c, const place &p)
 {
-    constexpr int N = PIECES * mc_width<T>, KEYS = keys_of<PIECES, WARPS>;
+    using keys = strip<T, PIECES, LANES, WARPS>;
+    constexpr int N = PIECES * mc_width<T>, KEYS = keys::KEYS, STEP = keys::STEP;
     mc_softmax<N> s = {-INFINITY, 0.0f, {}};
-    strip<T, PIECES, LANES, WARPS> x;
+    keys x;
     query<T, PIECES, LANES> q;
     auto fetch_keys = [&](int first) {
         x.go_to(c, p, first);
@@ -263,8 +264,8 @@ __device__ mc_softmax<PIECES * mc_width<T>> attend_keys(const call &c, const pla
     mc_wait_for_earlier();
     q.load(c, p);
     if (p.cached < p.keys) attend_new(c, p, q, s);
-    for (int first = 0; first < p.cached; first += x.STEP) {
-        const bool more = first + x.STEP < p.cached;
+    for (int first = 0; first < p.cached; first += STEP) {
+        const bool more = first + STEP < p.cached;
         float score[KEYS], most = s.largest;
         q.multiply(c, x.k, score);
 #pragma unroll
@@ -278,7 +279,7 @@ __device__ mc_softmax<PIECES * mc_width<T>> attend_keys(const call &c, const pla
             if (x.key_of(first, t) >= p.cached) score[t] = -INFINITY;
             most = fmaxf(most, score[t]);
         }
-        if (more) fetch_keys(first + x.STEP); /* while the values are taken in */
+        if (more) fetch_keys(first + STEP); /* while the values are taken in */
         if (most > -INFINITY) {
             const float factor = mc_exp(s.largest - most);
             s.largest = most;
@@ -402,12 +403,12 @@ template <class T> kernel_fn kernel_for(int head_dim, int warps)
                            : NULL;
 }
 
-/* Shared memory that many small blocks ask for and leave alone, bytes of each: so that no more of them
- * get onto a multiprocessor than its share, and no block of the kernels behind them. 32 sequences of
- * GPT-2 XL are 4 % faster for it on an H200; larger blocks are not. */
+/* Shared memory that each of many small blocks asks for and leaves alone, bytes: a multiprocessor that
+ * is free early shall not get more of them than its share. 32 sequences of GPT-2 XL are 4 % faster
+ * for it on an H200, larger blocks are not (bench/RESULTS.md). */
 size_t unused_shared(mc_device *d, int warps)
 {
-    enum { OTHER = 3 << 10 }; /* what else a block takes of it, at most */
+    enum { OTHER = 3 << 10 }; /* what a block takes of it besides, with heads of 64 */
     return warps == LEAST_WARPS ? (size_t)(mc_shared_limit(d) / blocks_of(warps)) - OTHER : 0;
 }
 
@@ -423,12 +424,12 @@ template <class T> mc_status launch(mc_device *d, const call &c, int64_t items, 
     return mc_cuda_launched(d, "attention_cached");
 }
 
-/* Keys that threads of a block have under way with chunks of `width` elements. */
-int keys_under_way(int head_dim, int width, int warps)
+/* Keys that the largest block has under way. */
+int keys_under_way(int head_dim, int width)
 {
     int lanes = 8;
     while (lanes < 32 && lanes * width < head_dim) lanes *= 2;
-    return MOST_KEYS * warps * 32 / lanes;
+    return MOST_KEYS * MOST_WARPS * 32 / lanes;
 }
 
 /* So many that each multiprocessor has two blocks, of enough keys to be worth it. To join parts takes
@@ -469,7 +470,7 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     int processors = mc_cuda_of(d)->multiprocessors;
     bool few = tasks <= processors && head_dim <= 32 * width;
     int warps = few ? MOST_WARPS : tasks > blocks_of(WARPS) * processors ? LEAST_WARPS : WARPS;
-    int64_t least = few ? 4 * keys_under_way(head_dim, width, MOST_WARPS) : LEAST_PART;
+    int64_t least = few ? 4 * keys_under_way(head_dim, width) : LEAST_PART;
     c.parts = parts_for(d, tasks, shape->longest, least);
     c.capacity = shape->capacity;
     c.scale = shape->scale;
