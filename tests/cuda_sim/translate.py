@@ -19,7 +19,7 @@ INSTRUCTIONS = {
     "bar.sync %0, %1;": "((void)({0}), __syncthreads())",  # all threads of a block have to come
     "griddepcontrol.launch_dependents;": "(void)0",  # kernels run one behind the other
     "griddepcontrol.wait;": "(void)0",
-    "ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];":
+    "ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];":
         "mc_sim_load_16({0}, {1}, {2}, {3}, {4})",
     "ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];":
         "mc_sim_load_16({0}, {1}, {2}, {3}, {4})",

@@ -92,14 +92,10 @@ template <class T, int LANES> struct chunk {
 __device__ __forceinline__ mc_bits load_once(const void *p)
 {
     mc_bits b;
-#ifdef __CUDA_ARCH__
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(b.word[0]), "=r"(b.word[1]), "=r"(b.word[2]), "=r"(b.word[3])
                  : "l"(p)
                  : "memory");
-#else
-    b = mc_bits_of(*(const uint4 *)p);
-#endif
     return b;
 }
 
