@@ -66,13 +66,6 @@ __device__ __forceinline__ int64_t row_of(const call &c, const place &p, int key
                    : p.begin + p.first + key;
 }
 
-/* Keys that a thread has under way, which it shares with LANES - 1 others, PIECES chunks of each: of
- * many small blocks what the registers hold without spilling. */
-template <int PIECES, int WARPS>
-constexpr int keys_of = PIECES == 4                           ? 1
-                        : PIECES == 2 || WARPS == LEAST_WARPS ? 2
-                                                              : MOST_KEYS;
-
 /* Where the threads that share a key begin with their chunk j, and how many elements that has. Whole
  * chunks behind the head's end are its last one once more, which nobody stores. */
 template <class T, int LANES> struct chunk {
@@ -99,10 +92,11 @@ __device__ __forceinline__ mc_bits load_once(const void *p)
     return b;
 }
 
-/* Keys and values of the cache that a thread has under way. */
+/* Keys and values of the cache that a thread has under way, PIECES chunks of each, which it shares with
+ * LANES - 1 others. Small blocks have so few keys that nothing is spilled. */
 template <class T, int PIECES, int LANES, int WARPS> struct strip {
-    static constexpr int GROUPS = WARPS * 32 / LANES, KEYS = keys_of<PIECES, WARPS>,
-                         STEP = GROUPS * KEYS;
+    static constexpr int GROUPS = WARPS * 32 / LANES, MOST = WARPS == LEAST_WARPS ? 2 : MOST_KEYS,
+                         KEYS = PIECES == 1 ? MOST : 4 / PIECES, STEP = GROUPS * KEYS;
     mc_bits k[KEYS][PIECES], v[KEYS][PIECES];
     int row[KEYS]; /* of those that are fetched next */
 
@@ -110,7 +104,8 @@ template <class T, int PIECES, int LANES, int WARPS> struct strip {
     {
         return first + t * GROUPS + (int)threadIdx.x / LANES;
     }
-    /* Behind the last key that one again: without conditions all rows are looked up at once. */
+    /* Behind the last key that one again; and one condition for all keys: so that all rows are looked
+     * up at once. */
     __device__ __forceinline__ void go_to(const call &c, const place &p, int first)
     {
         if (c.pages) {
