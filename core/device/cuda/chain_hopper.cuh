@@ -146,6 +146,7 @@ template <bool ROOM> struct streamer {
             else
                 ask(b, t, full, to);
         } else {
+            wait_for_few(b, b.c.under_way - 1);
             hopper::barrier_wait(empty, at.parity);
             ask(b, t, full, to);
         }

@@ -111,6 +111,15 @@ __device__ __forceinline__ void send_pair(uint32_t to, uint32_t barrier, float a
                  : "memory");
 }
 
+/* Four of them, 16 bytes, which are aligned. */
+__device__ __forceinline__ void send_four(uint32_t to, uint32_t barrier, const float *v)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                 "[%0], {%2, %3, %4, %5}, [%1];" ::"r"(to),
+                 "r"(barrier), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
+}
+
 /* ---- the copy engine ------------------------------------------------------------------------- */
 
 /* A box of the matrix whose first element is (column, row); what lies outside of it reads as 0. */
@@ -205,10 +214,6 @@ __device__ __forceinline__ void load_16x16(uint32_t row, uint32_t (&v)[4])
 }
 
 /* Two consecutive numbers of shared memory. */
-__device__ __forceinline__ void store_pair(uint32_t address, float a, float b)
-{
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
-}
 __device__ __forceinline__ float2 load_pair(uint32_t address)
 {
     float2 v;

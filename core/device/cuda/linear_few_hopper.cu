@@ -6,7 +6,8 @@
  * shared memory; the weight's first ones are under way before the block waits for the kernels in
  * front (mc_wait_for_earlier), which don't write weights. Matrix instructions multiply 64 rows of
  * the weight by all of x, whatever lies in shared memory behind their last. In the end each block
- * adds up the sums that all of the cluster have of its share of the rows, in their order.
+ * adds up the sums that all of the cluster have of its share of the rows: threads of the same number
+ * have the same sums in all blocks, so each gets from the others what it adds to its own.
  *
  * A ring takes less than half of the shared memory: the blocks of the next product begin to fill
  * theirs beside it. */
@@ -39,14 +40,13 @@ enum {
 struct rows_call {
     mc_few_call f;
     int shift, clusters;           /* clusters of 2^shift blocks */
-    int width, tiles;              /* columns of a tile, an even number; tiles of the result */
+    int width, tiles;              /* columns of a tile; tiles of the result */
+    int units;                     /* 64 columns of a tile, of which the last may have fewer */
     int pairs, share;              /* of rows: all, and those that a block ends */
     uint32_t per_share;            /* 2^16 / share, rounded up */
     int boxes;                     /* of 64 terms */
-    bool whole;                    /* y and pre take two neighbours at once */
-    mc_divider per_row;            /* by half the width */
     int stages, stage_bytes, x_at; /* in a stage the weight comes first */
-    int sums_at, bias_at, barriers_at;
+    int sums_at, barriers_at;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -58,16 +58,6 @@ __device__ __forceinline__ void arrive_in_cluster()
 __device__ __forceinline__ void wait_in_cluster()
 {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-/* To a block of the cluster, or, of a block that is alone, to itself. */
-__device__ __forceinline__ void give_pair(bool alone, uint32_t to, uint32_t barrier, float a,
-                                          float b)
-{
-    if (alone)
-        store_pair(to, a, b);
-    else
-        send_pair(to, barrier, a, b);
 }
 
 /* Where a block is. */
@@ -222,113 +212,144 @@ __device__ __forceinline__ void let_pass(const rows_call &c, const place &p, sta
     }
 }
 
-/* A block's sums go to the blocks that end their rows. There they lie as (blocks, pairs of rows,
- * columns, 2). */
+/* Of a thread's sums `4 i` to `4 i + 3` are of two columns, 8 apart, and a pair of rows, which a block
+ * of the cluster ends. */
+struct owned_pair {
+    int pair, owner; /* pair: 0 to c.pairs, behind which there are none */
+
+    __device__ __forceinline__ owned_pair(const rows_call &c, int i)
+        : pair(i * 4 + (int)threadIdx.x % 4), owner(pair * c.per_share >> 16)
+    {
+    }
+};
+
+/* Where sums that come from the block `behind` + 1 blocks further on in the cluster lie: as (2^shift - 1,
+ * pairs of the share, units, 32 threads, 4). */
+__device__ __forceinline__ uint32_t place_of_sums(const rows_call &c, const place &p, int behind,
+                                                  int line, int unit)
+{
+    const int thread = threadIdx.x / 32 % 4 * 8 + threadIdx.x % 32 / 4;
+    return p.shared + c.sums_at + (((behind * c.share + line) * c.units + unit) * 32 + thread) * 16;
+}
+
+/* A thread's sums of rows that other blocks end, to those. */
 template <int ROWS, int PARTS>
 __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, int group,
                                           const float (&sums)[PARTS][ROWS / 2])
 {
-    const int lane = threadIdx.x % 32;
-    const int column = group * GROUP + threadIdx.x / 32 % 4 * 16 + lane / 4;
-    const bool alone = c.shift == 0;
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++) {
-        const int pair = i * 4 + lane % 4;
-        if (pair >= c.pairs) continue;
-        const int owner = pair * c.per_share >> 16,
-                  line = p.rank * c.share + pair - owner * c.share;
-        const uint32_t barrier = address_in(p.arrived, owner);
-        const uint32_t to = address_in(p.shared + c.sums_at, owner) + (line * c.width + column) * 8;
+        const owned_pair own(c, i);
+        if (own.pair >= c.pairs || own.owner == p.rank) continue;
+        const int behind = (p.rank - own.owner - 1) & ((1 << c.shift) - 1);
+        const uint32_t barrier = address_in(p.arrived, own.owner);
 #pragma unroll
         for (int k = 0; k < PARTS; k++) {
-            const int more = k * GROUPS * GROUP;
-            const float *v = &sums[k][i * 4];
-            if (column + more < c.width) give_pair(alone, to + more * 8, barrier, v[0], v[1]);
-            if (column + more + 8 < c.width)
-                give_pair(alone, to + (more + 8) * 8, barrier, v[2], v[3]);
+            const int unit = group + k * GROUPS;
+            if (unit >= c.units) continue;
+            const uint32_t to = place_of_sums(c, p, behind, own.pair - own.owner * c.share, unit);
+            send_four(address_in(to, own.owner), barrier, &sums[k][i * 4]);
         }
     }
 }
 
-/* Two neighbours of two rows (or of the first, where rows end there) become what mc_few_store stores
- * of each. sum: as they lie in shared memory. */
-template <class T>
-__device__ __forceinline__ void store_square(const mc_few_call &f, int row, int column, float4 sum,
-                                             float2 bias)
+/* What the other blocks have of this thread's sums. */
+__device__ __forceinline__ void add_others(const rows_call &c, const place &p, int line, int unit,
+                                           float (&v)[4])
 {
-    const uint32_t pre[2] = {pack<T>(fmaf(sum.x, f.alpha, bias.x), fmaf(sum.z, f.alpha, bias.y)),
-                             pack<T>(fmaf(sum.y, f.alpha, bias.x), fmaf(sum.w, f.alpha, bias.y))};
-    const float2 first = unpack<T>(pre[0]), second = unpack<T>(pre[1]);
-    float v[4] = {first.x, first.y, second.x, second.y};
+#pragma unroll 1
+    for (int behind = 0; behind < (1 << c.shift) - 1; behind++) {
+        float other[4];
+        load_4(place_of_sums(c, p, behind, line, unit), other);
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] += other[i];
+    }
+}
+
+/* Two rows' sums of two columns, 8 apart, become what mc_few_store stores of each; columns behind `end`
+ * are not there. */
+template <class T>
+__device__ __forceinline__ void store_four(const mc_few_call &f, int row, int column, int end,
+                                           const float (&sum)[4], float2 bias)
+{
+    float pre[4], v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = pre[i] = (float)(T)fmaf(sum[i], f.alpha, i < 2 ? bias.x : bias.y);
     mc_few_activate(f.activation, v);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        if (row + i >= f.rows) continue;
-        if (f.pre.data)
-            *(uint32_t *)(f.pre.data + ((row + i) * f.pre.stride + column) * 2) = pre[i];
-        *(uint32_t *)(f.y.data + ((row + i) * f.y.stride + column) * 2) =
-            f.activation == MC_ACTIVATION_NONE ? pre[i] : pack<T>(v[2 * i], v[2 * i + 1]);
+    for (int i = 0; i < 4; i++) {
+        const int r = row + i % 2, at = column + i / 2 * 8;
+        if (r >= f.rows || at >= end) continue;
+        if (f.pre.data) ((T *)f.pre.data)[r * f.pre.stride + at] = (T)pre[i];
+        ((T *)f.y.data)[r * f.y.stride + at] = (T)v[i];
     }
 }
 
-/* The block's rows of a tile whose first column is `first`. */
-template <class T>
-__device__ __forceinline__ void end_tile(const rows_call &c, const place &p, int first,
-                                         const float *sums, const float *bias)
-{
-    const int half = c.width / 2, count = p.pairs * half, stride = c.share * c.width * 2;
-    for (int i = threadIdx.x; i < count; i += MULTIPLIERS) {
-        const int pair = (int)mc_divide(i, c.per_row), column = (i - pair * half) * 2;
-        const float *from = sums + (pair * c.width + column) * 2;
-        float4 sum = *(const float4 *)from;
-        for (int k = 1; k < 1 << c.shift; k++) {
-            const float4 other = *(const float4 *)(from + k * stride);
-            sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
-        }
-        const float2 b = *(const float2 *)(bias + column);
-        const int row = (p.rank * c.share + pair) * 2, at = first + column;
-        if (c.whole && at + 1 < c.f.out) {
-            store_square<T>(c.f, row, at, sum, b);
-            continue;
-        }
-        for (int k = 0; k < 2 && at + k < c.f.out; k++) {
-            mc_few_store<T>(c.f, row, at + k, k ? sum.z : sum.x, k ? b.y : b.x);
-            if (row + 1 < c.f.rows)
-                mc_few_store<T>(c.f, row + 1, at + k, k ? sum.w : sum.y, k ? b.y : b.x);
+/* A thread's columns of a tile in its group's units: the first, and its bias and that of the one 8
+ * behind it, which come early. */
+template <int PARTS> struct own_columns {
+    int first[PARTS], end; /* end: of the tile, or the result */
+    float2 bias[PARTS];
+
+    __device__ __forceinline__ own_columns(const rows_call &c, int tile, int group)
+        : end(min((tile + 1) * c.width, c.f.out))
+    {
+        auto bias_of = [&](int column) { return column < end ? mc_few_bias(c.f, column) : 0.0f; };
+#pragma unroll
+        for (int k = 0; k < PARTS; k++) {
+            first[k] = tile * c.width + (group + k * GROUPS) * GROUP + threadIdx.x / 32 % 4 * 16 +
+                       threadIdx.x % 32 / 4;
+            bias[k] = make_float2(bias_of(first[k]), bias_of(first[k] + 8));
         }
     }
-}
+};
 
-__device__ __forceinline__ void sync_multipliers()
-{
-    asm volatile("bar.sync 1, 256;" ::: "memory");
-}
-
+/* The rows that this block ends. */
 template <class T, int ROWS, int PARTS>
-__device__ __forceinline__ void multiply_all(const rows_call &c, const place &p, int group,
-                                             char *memory)
+__device__ __forceinline__ void end_rows(const rows_call &c, const place &p, int group,
+                                         const own_columns<PARTS> &columns,
+                                         const float (&sums)[PARTS][ROWS / 2])
 {
-    const float *sums = (const float *)(memory + c.sums_at);
-    float *bias = (float *)(memory + c.bias_at);
+#pragma unroll
+    for (int i = 0; i < ROWS / 8; i++) {
+        const owned_pair own(c, i);
+        if (own.pair >= c.pairs || own.owner != p.rank) continue;
+#pragma unroll
+        for (int k = 0; k < PARTS; k++) {
+            const int unit = group + k * GROUPS;
+            if (unit >= c.units) continue;
+            float v[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) v[e] = sums[k][i * 4 + e];
+            add_others(c, p, own.pair - own.owner * c.share, unit, v);
+            store_four<T>(c.f, own.pair * 2, columns.first[k], columns.end, v, columns.bias[k]);
+        }
+    }
+}
+
+/* Where there are several tiles a block, it is alone: sums are sent once. */
+template <class T, int ROWS, int PARTS>
+__device__ __forceinline__ void multiply_all(const rows_call &c, const place &p, int group)
+{
     stage_place at = {0, 0};
-    uint32_t parity = 0;
+    if (threadIdx.x == 0 && c.shift)
+        barrier_expect(p.arrived, p.pairs * c.units * 32 * 16 * ((1 << c.shift) - 1));
     for (int tile = p.cluster; tile < c.tiles; tile += c.clusters) {
-        const int first = tile * c.width, own = threadIdx.x;
-        if (own < c.width) bias[own] = first + own < c.f.out ? mc_few_bias(c.f, first + own) : 0.0f;
-        if (own == 0 && c.shift) barrier_expect(p.arrived, (p.pairs * c.width * 8) << c.shift);
+        const own_columns<PARTS> columns(c, tile, group);
         if (tile == p.cluster) mc_wait_for_earlier();
         float v[PARTS][ROWS / 2];
-        if (group * GROUP < c.width)
+        if (group < c.units)
             multiply_tile<T, ROWS, PARTS>(c, p, group, &at, v);
         else
             let_pass(c, p, &at);
         if (tile == p.cluster) wait_in_cluster();
-        send_sums<ROWS, PARTS>(c, p, group, v);
-        sync_multipliers(); /* for bias, and the sums of a block that is alone */
-        if (c.shift) barrier_wait(p.arrived, parity);
-        parity ^= 1;
-        end_tile<T>(c, p, first, sums, bias);
-        if (tile + c.clusters < c.tiles) sync_multipliers(); /* sums are written again */
+        if (group >= c.units) continue;
+        if (c.shift) {
+            send_sums<ROWS, PARTS>(c, p, group, v);
+            barrier_wait(p.arrived, 0);
+        }
+        end_rows<T, ROWS, PARTS>(c, p, group, columns, v);
     }
 }
 
@@ -357,7 +378,7 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32)
     __syncthreads();
     arrive_in_cluster();
     if (warp < MULTIPLIERS / 32) {
-        multiply_all<T, ROWS, PARTS>(c, p, warp / 4, dynamic);
+        multiply_all<T, ROWS, PARTS>(c, p, warp / 4);
     } else {
         if (lane == 0) load_all<ROWS>(c, p, &x, &weight);
         __syncwarp();
@@ -394,20 +415,18 @@ int box_rows(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 3
 bool lay_out(rows_call *c, int64_t most, int *bytes)
 {
     const int box = box_rows(c->f.rows), barriers = (2 * MOST_STAGES + 1) * 8;
-    const int sums = rounded((c->share * c->width * 8) << c->shift, 16);
-    const int bias = rounded(c->width * (int)sizeof(float), 16);
+    const int sums = ((1 << c->shift) - 1) * c->share * c->units * 32 * 16;
     const int64_t each = mc_ceil_div(c->boxes, 1 << c->shift); /* stages of a tile */
     c->x_at = rounded(c->width * 128, 1024);
     c->stage_bytes = c->x_at + rounded(box * 128, 1024);
-    const int64_t room = (most - sums - bias - barriers) / c->stage_bytes;
+    /* matrix instructions read whole groups, of the last stage too */
+    const int parts = c->width <= GROUPS * GROUP ? 1 : 2;
+    const int64_t behind = mc_most(sums + barriers, parts * GROUPS * GROUP_BYTES - c->stage_bytes);
+    const int64_t room = (most - behind) / c->stage_bytes;
     c->stages = (int)mc_least(room, mc_least(each, MOST_STAGES));
     c->sums_at = c->stages * c->stage_bytes;
-    c->bias_at = c->sums_at + sums;
-    c->barriers_at = c->bias_at + bias;
-    /* matrix instructions read whole groups */
-    const int parts = c->width <= GROUPS * GROUP ? 1 : 2;
-    const int read = (c->stages - 1) * c->stage_bytes + parts * GROUPS * GROUP_BYTES;
-    *bytes = (int)mc_most(c->barriers_at + barriers, read);
+    c->barriers_at = c->sums_at + sums;
+    *bytes = (int)(c->sums_at + behind);
     return room >= mc_least(each, LEAST_STAGES);
 }
 
@@ -444,7 +463,7 @@ bool divide(mc_device *d, rows_call *c, int shift, int64_t most, int *bytes)
     c->per_share = (uint32_t)mc_ceil_div(1 << 16, c->share);
     for (int64_t rounds = 1; rounds == 1 || shift == 0; rounds++) {
         c->width = rounded(mc_ceil_div(c->f.out, clusters * rounds), 2);
-        c->per_row = mc_divider_of(c->width / 2);
+        c->units = (int)mc_ceil_div(c->width, GROUP);
         c->tiles = (int)mc_ceil_div(c->f.out, c->width);
         c->clusters = (int)mc_least(clusters, c->tiles);
         if (c->width <= MOST_WIDTH && lay_out(c, most, bytes)) return true;
@@ -467,8 +486,6 @@ bool choose(mc_device *d, const mc_own_product *p, rows_call *best, int *bytes)
     rows_call c = {};
     c.f = mc_few_call_of(p);
     c.boxes = (int)mc_ceil_div(c.f.in, TERMS);
-    c.whole = mc_is(c.f.y.data, 4) && c.f.y.stride % 2 == 0 &&
-              (!c.f.pre.data || (mc_is(c.f.pre.data, 4) && c.f.pre.stride % 2 == 0));
     const int64_t limit = mc_shared_limit(d), weight = p->columns * p->terms * 2;
     const int64_t most = weight >= LARGE ? limit : (int64_t)ALL_BYTES;
     bool found = false;
