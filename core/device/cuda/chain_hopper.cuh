@@ -104,7 +104,7 @@ struct waiting_room {
 template <bool ROOM> struct streamer {
     position at = {0, 0, 1} /* free at first */, oldest = {0, 0, 0};
     int under_way = 0;
-    uint64_t policy;
+    const uint64_t policy = hopper::read_once();
     waiting_room later = {};
 
     __device__ __forceinline__ void wait_for_few(const place &b, int most)
@@ -230,7 +230,6 @@ __device__ __forceinline__ void prefetch_parameters(const place &b, const mc_cha
 template <bool ROOM> __device__ __forceinline__ void stream_weights(const place &b)
 {
     streamer<ROOM> own;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(own.policy));
     reader ahead(b, b.c.first);
     int i = b.c.first, place = i;
     if (b.step(place)->kind != MC_CHAIN_LINEAR) {

@@ -132,6 +132,22 @@ __device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t to, ui
                  : "memory");
 }
 
+/* How the L2 cache treats what is read once: it goes first. */
+__device__ __forceinline__ uint64_t read_once()
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t to, uint32_t barrier,
+                                         int column, int row, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes."
+                 "L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row), "l"(policy)
+                 : "memory");
+}
+
 /* What lies outside of the matrix is left out. */
 __device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t from, int column,
                                           int row)

@@ -104,11 +104,12 @@ __device__ __forceinline__ void load_all(const rows_call &c, const place &p, con
 {
     const int bytes = (c.width + ROWS) * 128, rows = c.clusters * c.width;
     box_place at = {p.first, p.cluster * c.width}, x_at = at;
+    const uint64_t once = read_once();
     uint32_t full = p.full, to = p.shared;
     int early = 0;
     for (; early < c.stages && at.row < c.f.out; early++) {
         barrier_expect(full, bytes);
-        load_box(weight, to, full, at.term, at.row);
+        load_box(weight, to, full, at.term, at.row, once);
         at.advance(p, rows);
         full += 8, to += c.stage_bytes;
     }
@@ -124,7 +125,7 @@ __device__ __forceinline__ void load_all(const rows_call &c, const place &p, con
         if (stage == c.stages) stage = 0, parity ^= 1, full = p.full, to = p.shared;
         barrier_wait(p.empty + stage * 8, parity);
         barrier_expect(full, bytes);
-        load_box(weight, to, full, at.term, at.row);
+        load_box(weight, to, full, at.term, at.row, once);
         load_box(x, to + c.x_at, full, at.term, 0);
         at.advance(p, rows);
         full += 8, to += c.stage_bytes;
