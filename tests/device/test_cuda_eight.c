@@ -90,11 +90,13 @@ static void run_shapes(const int64_t (*shapes)[3], int count, mc_dtype dtype, do
  * step or unit, odd columns, and more columns than the GPU has multiprocessors. The last ones are
  * for GPUs with many of these. */
 static const int64_t few_shapes[][3] = {
-    {1, 16, 1},      {1, 528, 7},     {1, 1600, 50},  {2, 64, 33},    {3, 1040, 20},
-    {4, 512, 9},     {5, 80, 7},      {8, 1600, 40},  {9, 64, 100},   {17, 208, 40},
-    {33, 96, 65},    {64, 320, 33},   {6, 64, 300},   {12, 64, 300},  {20, 64, 300},
-    {1, 1600, 5000}, {4, 6400, 1600}, {1, 4096, 257}, {8, 64, 20000}, {32, 4096, 5000}};
-enum { FEW_SHAPES = sizeof few_shapes / sizeof *few_shapes, FEW_LARGE = 5 };
+    {1, 16, 1},      {1, 528, 7},      {1, 1600, 50},   {2, 64, 33},      {3, 1040, 20},
+    {4, 512, 9},     {5, 80, 7},       {8, 1600, 40},   {9, 64, 100},     {17, 208, 40},
+    {33, 96, 65},    {64, 320, 33},    {6, 64, 300},    {12, 64, 300},    {20, 64, 300},
+    {1, 1600, 5000}, {4, 6400, 1600},  {1, 4096, 257},  {8, 64, 20000},   {32, 4096, 5000},
+    {5, 1600, 3201}, {8, 3072, 2305},  {16, 784, 6401}, {32, 1600, 4800}, {33, 784, 2301},
+    {64, 1600, 901}, {64, 4096, 4111}, {12, 208, 40001}};
+enum { FEW_SHAPES = sizeof few_shapes / sizeof *few_shapes, FEW_LARGE = 13 };
 
 static void test_few_rows(void **state)
 {

@@ -134,5 +134,7 @@ extern "C" mc_status mc_cuda_linear_eight(mc_device *d, int64_t rows, float alph
                        mc_view_of(y, 2, 1),
                        activation};
     if (mc_eight_row_takes(c)) return mc_eight_row(d, c, q.format);
+    mc_status status;
+    if (mc_some_rows_eight(d, c, q.format, &status)) return status;
     return mc_eight_few_rows(d, c, q.format);
 }

@@ -22,6 +22,18 @@ struct mc_eight_call {
 mc_status mc_eight_few_rows(mc_device *d, const mc_eight_call &c, mc_weight_format format);
 bool mc_eight_row_takes(const mc_eight_call &c);
 mc_status mc_eight_row(mc_device *d, const mc_eight_call &c, mc_weight_format format);
+/* linear_few_hopper.cu: 5 to 64 rows; false where it does not take the call, or is not expected to be
+ * faster than linear_eight.cu. */
+#ifdef MC_HAVE_HOPPER
+bool mc_some_rows_eight(mc_device *d, const mc_eight_call &c, mc_weight_format format,
+                        mc_status *status);
+#else
+static inline bool mc_some_rows_eight(mc_device *, const mc_eight_call &, mc_weight_format,
+                                      mc_status *)
+{
+    return false;
+}
+#endif
 
 /* ---- bytes as pairs of 16-bit numbers -------------------------------------------------------- */
 
@@ -61,8 +73,8 @@ template <class T, int FORMAT> __device__ __forceinline__ uint32_t mc_widen(uint
         uint32_t high = mc_low_bytes(word ^ 0x80808080u, i, 0x64646464u);
         return mc_word_of(__hsub2(mc_pair_of<__half2>(high), mc_pair_of<__half2>(0x64806480u)));
     } else if constexpr (FORMAT == MC_WEIGHTS_INT8) {
-        uint32_t bytes = mc_low_bytes(word, i), low = (bytes & 0x007f007fu) | 0x43004300u,
-                 sign = (bytes & 0x00800080u) | 0x43004300u; /* 128, or 256 where it is negative */
+        uint32_t bytes = mc_low_bytes(word, i, 0x43434343u), low = bytes & 0xff7fff7fu,
+                 sign = bytes & 0xff80ff80u; /* 128, or 256 where it is negative */
         return mc_word_of(
             __hsub2(mc_pair_of<__nv_bfloat162>(low), mc_pair_of<__nv_bfloat162>(sign)));
     } else if constexpr (std::is_same_v<T, __half>) {

@@ -260,6 +260,12 @@ __device__ __forceinline__ uint32_t load_word(uint32_t address)
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
     return word;
 }
+__device__ __forceinline__ uint32_t load_half_word(uint32_t address)
+{
+    uint16_t half;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address) : "memory");
+    return half;
+}
 __device__ __forceinline__ void store_word(uint32_t address, uint32_t word)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
@@ -274,8 +280,9 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next)
 }
 
 /* Products of 64 rows and N columns over 16 terms, d (64 x N): set and add of two operands in
- * shared memory that have a row for each row and column of d; add_weighted of one in registers and
- * one in shared memory that has a row for each term. */
+ * shared memory that have a row for each row and column of d; add_widened of one in registers and
+ * such a one; add_weighted of one in registers and one in shared memory that has a row for each
+ * term. */
 template <class T, int N> struct products;
 
 #define MC_4(with) with(d[0]), with(d[1]), with(d[2]), with(d[3])
@@ -314,6 +321,15 @@ template <class T, int N> struct products;
                          " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 1, 1, 1, 0, 0;"            \
                          : MC_##part(MC_ADD)                                                    \
                          : "l"(a), "l"(b));                                                     \
+        }                                                                                       \
+        static __device__ __forceinline__ void add_widened(float (&d)[part],                    \
+                                                           const uint32_t (&a)[4], uint64_t b)  \
+        {                                                                                       \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
+                         " {" MC_SUMS_##part "}, {%" #i0 ",%" #i1 ",%" #i2 ",%" #i3 "}, %" #i4  \
+                                             ", 1, 1, 1, 0;"                                    \
+                         : MC_##part(MC_ADD)                                                    \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                 \
         }                                                                                       \
         static __device__ __forceinline__ void add_weighted(float (&d)[part],                   \
                                                             const uint32_t (&a)[4], uint64_t b) \
@@ -374,6 +390,19 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
 /* ---- on the host ----------------------------------------------------------------------------- */
 
 typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
+
+/* A matrix of bytes without gaps between its rows as the copy engine sees it, in boxes of 64 bytes a
+ * row. */
+static inline CUresult describe_bytes(encode_fn encode, const void *data, int64_t rows,
+                                      int64_t columns, unsigned box_rows, CUtensorMap *map)
+{
+    const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};
+    const cuuint64_t strides[] = {(cuuint64_t)columns};
+    const cuuint32_t box[] = {64, box_rows}, steps[] = {1, 1};
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, (void *)data, sizes, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
 
 /* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row, or 64. */
 static inline CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,

@@ -1,18 +1,20 @@
-/* Linear layers of 5 to 64 rows in f16 or bf16 on Hopper: what takes time is reading the weight.
+/* Linear layers of 5 to 64 rows in f16 or bf16 on Hopper, with weights of as many bits or of 8: what
+ * takes time is reading the weight.
  *
  * A cluster of blocks computes a tile of the result: all rows, up to 256 columns. Its blocks divide
  * the terms, so that each reads its own part of the weight and of x: the more of them, the wider
  * the tiles and the less often x is read. The copy engine brings 64 terms at a time into a ring in
  * shared memory; the weight's first ones are under way before the block waits for the kernels in
  * front (mc_wait_for_earlier), which don't write weights. Matrix instructions multiply 64 rows of
- * the weight by all of x, whatever lies in shared memory behind their last. In the end each block
- * adds up the sums that all of the cluster have of its share of the rows: threads of the same number
- * have the same sums in all blocks, so each gets from the others what it adds to its own.
+ * the weight by all of x, whatever lies in shared memory behind their last; a weight in 8 bits comes
+ * to them in registers, as numbers of x's type. In the end each block adds up the sums that all of
+ * the cluster have of its share of the rows: threads of the same number have the same sums in all
+ * blocks, so each gets from the others what it adds to its own.
  *
  * A ring takes less than half of the shared memory: the blocks of the next product begin to fill
  * theirs beside it. */
+#include "core/device/cuda/eight_bit.cuh"
 #include "core/device/cuda/hopper.cuh"
-#include "core/device/cuda/linear_few.cuh"
 
 using namespace hopper;
 
@@ -20,15 +22,13 @@ namespace
 {
 
 enum {
-    TERMS = 64, /* of a stage: 128 bytes a row */
-    STEP = 16,  /* terms of a matrix instruction */
-    GROUP = 64, /* columns of one */
-    GROUPS = 2, /* of four warps, which multiply; they take turns with a tile's 64 columns */
-    MULTIPLIERS = GROUPS * 128, /* threads; a warp more loads */
-    GROUP_BYTES = GROUP * 128,  /* of a stage */
+    TERMS = 64,   /* of a stage: 128 bytes a row of x */
+    STEP = 16,    /* terms of a matrix instruction */
+    GROUP = 64,   /* columns of one, which four warps make */
+    NARROW = 128, /* columns of a tile, at most, that two groups multiply; see crew */
+    WIDE = 256,   /* columns of any tile, at most */
     MOST_STAGES = 16,
     LEAST_STAGES = 3,
-    MOST_WIDTH = 256,
     MOST_SHIFT = 3,        /* 8 blocks in a cluster */
     ALL_BYTES = 112 << 10, /* of shared memory: half of what there is */
     LARGE = 32 << 20,      /* bytes of a weight from which on a block has all of it */
@@ -37,8 +37,22 @@ enum {
     LEAST_ROWS = 5,
 };
 
+/* Who multiplies: GROUPS of four warps, which take turns with 64 columns of a tile, so that each has
+ * PARTS of them; and TEAMS of such groups, which take turns with stages. A warp more loads. */
+template <int P, int G, int N> struct crew {
+    enum { PARTS = P, GROUPS = G, TEAMS = N, TEAM = G * 128, THREADS = TEAM * N };
+};
+
+/* What takes time with few rows of a weight in 8 bits is to widen it: so more warps do it. */
+constexpr bool is_crowded(int format, int rows) { return format != MC_WEIGHTS_FLOAT && rows <= 16; }
+
+/* Bytes of a stage's terms of a row of the weight. */
+constexpr int row_bytes_of(int format) { return format == MC_WEIGHTS_FLOAT ? 2 * TERMS : TERMS; }
+
 struct rows_call {
     mc_few_call f;
+    const float *scale;            /* of a weight in 8 bits: (out) */
+    int format, row_bytes;         /* mc_weight_format; see row_bytes_of */
     int shift, clusters;           /* clusters of 2^shift blocks */
     int width, tiles;              /* columns of a tile; tiles of the result */
     int units;                     /* 64 columns of a tile, of which the last may have fewer */
@@ -46,7 +60,7 @@ struct rows_call {
     uint32_t per_share;            /* 2^16 / share, rounded up */
     int boxes;                     /* of 64 terms */
     int stages, stage_bytes, x_at; /* in a stage the weight comes first */
-    int sums_at, barriers_at;
+    int teams_at, sums_at, barriers_at;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -98,11 +112,11 @@ struct box_place {
 };
 
 /* The one thread that asks for all that the block multiplies. */
-template <int ROWS>
+template <int ROWS, int FORMAT>
 __device__ __forceinline__ void load_all(const rows_call &c, const place &p, const CUtensorMap *x,
                                          const CUtensorMap *weight)
 {
-    const int bytes = (c.width + ROWS) * 128, rows = c.clusters * c.width;
+    const int bytes = c.width * row_bytes_of(FORMAT) + ROWS * 128, rows = c.clusters * c.width;
     box_place at = {p.first, p.cluster * c.width}, x_at = at;
     const uint64_t once = read_once();
     uint32_t full = p.full, to = p.shared;
@@ -136,9 +150,11 @@ __device__ __forceinline__ void load_all(const rows_call &c, const place &p, con
 struct stage_place {
     int stage;
     uint32_t parity;
+    int turn; /* how many there were before */
 
     __device__ __forceinline__ void advance(int stages)
     {
+        turn++;
         if (++stage < stages) return;
         stage = 0;
         parity ^= 1;
@@ -151,36 +167,82 @@ template <int ROWS, int PARTS> constexpr int sets_of = (ROWS == 64 ? 2 : 4) / PA
 
 /* A stage's terms. (Their number is known to the compiler: with another, or a condition among them,
  * it has each matrix instruction wait for the one before.) */
-template <class T, int ROWS, int PARTS, int SETS>
+template <class T, int ROWS, class C, int SETS>
 __device__ __forceinline__ void multiply_stage(uint64_t weight, uint64_t x,
-                                               float (&sums)[SETS][PARTS][ROWS / 2])
+                                               float (&sums)[SETS][C::PARTS][ROWS / 2])
 {
     begin_multiplying();
 #pragma unroll
     for (int i = 0; i < TERMS / STEP; i++)
 #pragma unroll
-        for (int k = 0; k < PARTS; k++)
+        for (int k = 0; k < C::PARTS; k++)
             products<T, ROWS>::add(sums[i % SETS][k],
-                                   weight + k * (GROUPS * GROUP_BYTES >> 4) + i * (STEP * 2 >> 4),
+                                   weight + k * (C::GROUPS * GROUP * 128 >> 4) +
+                                       i * (STEP * 2 >> 4),
                                    x + i * (STEP * 2 >> 4));
     end_multiplying();
 }
 
-/* sums = weight x^T over the block's terms, of a group's 64 columns of a tile and, with PARTS of 2,
- * of 64 more behind those of the other group. */
-template <class T, int ROWS, int PARTS>
-__device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p, int group,
-                                              stage_place *at, float (&sums)[PARTS][ROWS / 2])
+/* A thread's bytes of COUNT steps of a warp's 16 rows of a weight in 8 bits, as matrix instructions deal
+ * them out: pairs of them, of two rows, 8 terms further on, too. Rows of 64 bytes lie so that pieces of
+ * 16 bytes change places by bits 1 and 2 of the row. */
+template <class T, int FORMAT, int COUNT> struct eight_steps {
+    uint32_t pair[COUNT][4];
+
+    /* Where in a unit of the weight a thread's begin. */
+    static __device__ __forceinline__ uint32_t place()
+    {
+        const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+        return row * 64 + row / 2 % 4 * 16 + threadIdx.x % 4 * 2;
+    }
+    __device__ __forceinline__ void load(uint32_t at)
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                pair[i][k] = load_half_word((at ^ (uint32_t)(i * 16)) + k % 2 * 8 * 64 + k / 2 * 8);
+    }
+    __device__ __forceinline__ void widen(uint32_t (&a)[COUNT][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) a[i][k] = mc_widen<T, FORMAT>(pair[i][k], 0);
+    }
+};
+
+/* A thread's sums of several sets. */
+template <int SETS, int PARTS, int COUNT>
+__device__ __forceinline__ void add_sets(float (&set)[SETS][PARTS][COUNT],
+                                         float (&sums)[PARTS][COUNT])
 {
-    constexpr int SETS = sets_of<ROWS, PARTS>;
-    const uint64_t first = descriptor(p.shared, 0), own = group * (GROUP_BYTES >> 4);
+#pragma unroll
+    for (int k = 0; k < PARTS; k++)
+#pragma unroll
+        for (int j = 0; j < SETS; j++) {
+            now_known(set[j][k]);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                sums[k][i] = j ? sums[k][i] + set[j][k][i] : set[j][k][i];
+        }
+}
+
+/* sums = weight x^T over the block's terms, of a group's 64 columns of a tile and, with PARTS of 2, of
+ * 64 more behind those of the other group. */
+template <class T, int ROWS, class C>
+__device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p, int group,
+                                              stage_place *at, float (&sums)[C::PARTS][ROWS / 2])
+{
+    constexpr int SETS = sets_of<ROWS, C::PARTS>;
+    const uint64_t first = descriptor(p.shared, 0), own = group * (GROUP * 128 >> 4);
     uint32_t before = 0;
-    float set[SETS][PARTS][ROWS / 2] = {};
+    float set[SETS][C::PARTS][ROWS / 2] = {};
 #pragma unroll 1
     for (int left = p.end - p.first; left > 0; left -= TERMS) {
         const uint64_t stage = first + at->stage * (c.stage_bytes >> 4);
         barrier_wait(p.full + at->stage * 8, at->parity);
-        multiply_stage<T, ROWS, PARTS, SETS>(stage + own, stage + (c.x_at >> 4), set);
+        multiply_stage<T, ROWS, C, SETS>(stage + own, stage + (c.x_at >> 4), set);
         if (before) {
             wait_for_products<1>();
             if (threadIdx.x % 32 == 0) barrier_arrive(before);
@@ -190,27 +252,92 @@ __device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p
     }
     wait_for_products<0>();
     if (threadIdx.x % 32 == 0) barrier_arrive(before);
+    add_sets(set, sums);
+}
+
+/* The same with a weight in 8 bits, over the stages of a team. The next bytes come to registers while
+ * matrix instructions multiply. */
+template <class T, int ROWS, int FORMAT, class C>
+__device__ __forceinline__ void multiply_eight(const rows_call &c, const place &p, int team,
+                                               int group, stage_place *at,
+                                               float (&sums)[C::PARTS][ROWS / 2])
+{
+    enum { SETS = ROWS == 16 ? 1 : 2 / C::PARTS, COUNT = TERMS / STEP };
+    const uint64_t x = descriptor(p.shared + c.x_at, 0);
+    using steps = eight_steps<T, FORMAT, COUNT>;
+    uint32_t own = p.shared + group * GROUP * 64 + steps::place(), before = 0;
+    asm volatile("" : "+r"(own)); /* computed once */
+    float set[SETS][C::PARTS][ROWS / 2] = {};
+#pragma unroll 1
+    for (int left = p.end - p.first; left > 0; left -= TERMS, at->advance(c.stages)) {
+        if (C::TEAMS > 1 && at->turn % C::TEAMS != team) continue;
+        const int from = at->stage * c.stage_bytes;
+        barrier_wait(p.full + at->stage * 8, at->parity);
 #pragma unroll
-    for (int k = 0; k < PARTS; k++)
+        for (int k = 0; k < C::PARTS; k++) {
+            steps bytes;
+            uint32_t a[COUNT][4];
+            bytes.load(own + from + k * C::GROUPS * GROUP * 64);
+            wait_for_products<C::PARTS - 1>(); /* this part's of the stage before are through */
+            if (k == C::PARTS - 1 && before && threadIdx.x % 32 == 0) barrier_arrive(before);
+            bytes.widen(a);
+            begin_multiplying();
 #pragma unroll
-        for (int j = 0; j < SETS; j++) {
-            now_known(set[j][k]);
-#pragma unroll
-            for (int i = 0; i < ROWS / 2; i++)
-                sums[k][i] = j ? sums[k][i] + set[j][k][i] : set[j][k][i];
+            for (int i = 0; i < COUNT; i++)
+                products<T, ROWS>::add_widened(set[i % SETS][k], a[i],
+                                               x + (from >> 4) + i * (STEP * 2 >> 4));
+            end_multiplying();
         }
+        before = p.empty + at->stage * 8;
+    }
+    wait_for_products<0>();
+    if (before && threadIdx.x % 32 == 0) barrier_arrive(before);
+    add_sets(set, sums);
 }
 
 /* What a group does instead whose columns lie behind the tile's: matrix instructions on those would
  * keep shared memory busy for nothing. */
-__device__ __forceinline__ void let_pass(const rows_call &c, const place &p, stage_place *at)
+template <class C>
+__device__ __forceinline__ void let_pass(const rows_call &c, const place &p, int team,
+                                         stage_place *at)
 {
 #pragma unroll 1
-    for (int left = p.end - p.first; left > 0; left -= TERMS) {
+    for (int left = p.end - p.first; left > 0; left -= TERMS, at->advance(c.stages)) {
+        if (C::TEAMS > 1 && at->turn % C::TEAMS != team) continue;
         barrier_wait(p.full + at->stage * 8, at->parity);
         if (threadIdx.x % 32 == 0) barrier_arrive(p.empty + at->stage * 8);
-        at->advance(c.stages);
     }
+}
+
+template <class C> __device__ __forceinline__ void wait_for_teams()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"((int)C::THREADS) : "memory");
+}
+
+/* The first team gets what the others have of the sums: as (others, rows / 8, threads, 4). */
+template <int ROWS, class C>
+__device__ __forceinline__ void join_teams(const rows_call &c, const place &p, int team,
+                                           float (&sums)[C::PARTS][ROWS / 2])
+{
+    static_assert(C::PARTS == 1, "nothing else is needed");
+    constexpr int LINES = ROWS / 8;
+    const uint32_t own = p.shared + c.teams_at + threadIdx.x % C::TEAM * 16;
+    wait_for_teams<C>(); /* of another tile they have been read */
+    if (team)
+#pragma unroll
+        for (int i = 0; i < LINES; i++)
+            store_4(own + ((team - 1) * LINES + i) * C::TEAM * 16, &sums[0][i * 4]);
+    wait_for_teams<C>();
+    if (team) return;
+#pragma unroll
+    for (int other = 0; other < C::TEAMS - 1; other++)
+#pragma unroll
+        for (int i = 0; i < LINES; i++) {
+            float v[4];
+            load_4(own + (other * LINES + i) * C::TEAM * 16, v);
+#pragma unroll
+            for (int e = 0; e < 4; e++) sums[0][i * 4 + e] += v[e];
+        }
 }
 
 /* Of a thread's sums `4 i` to `4 i + 3` are of two columns, 8 apart, and a pair of rows, which a block
@@ -234,9 +361,9 @@ __device__ __forceinline__ uint32_t place_of_sums(const rows_call &c, const plac
 }
 
 /* A thread's sums of rows that other blocks end, to those. */
-template <int ROWS, int PARTS>
+template <int ROWS, class C>
 __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, int group,
-                                          const float (&sums)[PARTS][ROWS / 2])
+                                          const float (&sums)[C::PARTS][ROWS / 2])
 {
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++) {
@@ -245,8 +372,8 @@ __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, in
         const int behind = (p.rank - own.owner - 1) & ((1 << c.shift) - 1);
         const uint32_t barrier = address_in(p.arrived, own.owner);
 #pragma unroll
-        for (int k = 0; k < PARTS; k++) {
-            const int unit = group + k * GROUPS;
+        for (int k = 0; k < C::PARTS; k++) {
+            const int unit = group + k * C::GROUPS;
             if (unit >= c.units) continue;
             const uint32_t to = place_of_sums(c, p, behind, own.pair - own.owner * c.share, unit);
             send_four(address_in(to, own.owner), barrier, &sums[k][i * 4]);
@@ -267,97 +394,116 @@ __device__ __forceinline__ void add_others(const rows_call &c, const place &p, i
     }
 }
 
-/* Two rows' sums of two columns, 8 apart, become what mc_few_store stores of each; columns behind `end`
- * are not there. */
-template <class T>
+/* What a column's sums are multiplied by, and get more. */
+struct column_end {
+    float factor, bias;
+};
+
+/* Two rows' sums of two columns, 8 apart, become what mc_few_store stores of each, or mc_eight_store;
+ * columns behind `end` are not there. */
+template <class T, int FORMAT>
 __device__ __forceinline__ void store_four(const mc_few_call &f, int row, int column, int end,
-                                           const float (&sum)[4], float2 bias)
+                                           const float (&sum)[4], const column_end (&ends)[2])
 {
     float pre[4], v[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = pre[i] = (float)(T)fmaf(sum[i], f.alpha, i < 2 ? bias.x : bias.y);
+    for (int i = 0; i < 4; i++) {
+        v[i] = fmaf(sum[i], ends[i / 2].factor, ends[i / 2].bias);
+        if (FORMAT == MC_WEIGHTS_FLOAT) v[i] = pre[i] = (float)(T)v[i];
+    }
     mc_few_activate(f.activation, v);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int r = row + i % 2, at = column + i / 2 * 8;
         if (r >= f.rows || at >= end) continue;
-        if (f.pre.data) ((T *)f.pre.data)[r * f.pre.stride + at] = (T)pre[i];
+        if (FORMAT == MC_WEIGHTS_FLOAT && f.pre.data)
+            ((T *)f.pre.data)[r * f.pre.stride + at] = (T)pre[i];
         ((T *)f.y.data)[r * f.y.stride + at] = (T)v[i];
     }
 }
 
-/* A thread's columns of a tile in its group's units: the first, and its bias and that of the one 8
- * behind it, which come early. */
-template <int PARTS> struct own_columns {
-    int first[PARTS], end; /* end: of the tile, or the result */
-    float2 bias[PARTS];
+/* A thread's columns of a tile in its group's units, two each, 8 apart: the first, and how both end,
+ * which is known early. */
+template <class T, class C, int FORMAT> struct own_columns {
+    int first[C::PARTS], end; /* end: of the tile, or the result */
+    column_end ends[C::PARTS][2];
 
     __device__ __forceinline__ own_columns(const rows_call &c, int tile, int group)
         : end(min((tile + 1) * c.width, c.f.out))
     {
-        auto bias_of = [&](int column) { return column < end ? mc_few_bias(c.f, column) : 0.0f; };
 #pragma unroll
-        for (int k = 0; k < PARTS; k++) {
-            first[k] = tile * c.width + (group + k * GROUPS) * GROUP + threadIdx.x / 32 % 4 * 16 +
-                       threadIdx.x % 32 / 4;
-            bias[k] = make_float2(bias_of(first[k]), bias_of(first[k] + 8));
+        for (int k = 0; k < C::PARTS; k++) {
+            first[k] = tile * c.width + (group + k * C::GROUPS) * GROUP +
+                       threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int column = first[k] + i * 8;
+                ends[k][i] = {c.f.alpha, column < end ? mc_few_bias(c.f, column) : 0.0f};
+                if (FORMAT != MC_WEIGHTS_FLOAT)
+                    ends[k][i].factor *=
+                        mc_eight_unit<T, FORMAT> * (column < end ? c.scale[column] : 0.0f);
+            }
         }
     }
 };
 
 /* The rows that this block ends. */
-template <class T, int ROWS, int PARTS>
+template <class T, int ROWS, class C, int FORMAT>
 __device__ __forceinline__ void end_rows(const rows_call &c, const place &p, int group,
-                                         const own_columns<PARTS> &columns,
-                                         const float (&sums)[PARTS][ROWS / 2])
+                                         const own_columns<T, C, FORMAT> &columns,
+                                         const float (&sums)[C::PARTS][ROWS / 2])
 {
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++) {
         const owned_pair own(c, i);
         if (own.pair >= c.pairs || own.owner != p.rank) continue;
 #pragma unroll
-        for (int k = 0; k < PARTS; k++) {
-            const int unit = group + k * GROUPS;
+        for (int k = 0; k < C::PARTS; k++) {
+            const int unit = group + k * C::GROUPS;
             if (unit >= c.units) continue;
             float v[4];
 #pragma unroll
             for (int e = 0; e < 4; e++) v[e] = sums[k][i * 4 + e];
             add_others(c, p, own.pair - own.owner * c.share, unit, v);
-            store_four<T>(c.f, own.pair * 2, columns.first[k], columns.end, v, columns.bias[k]);
+            store_four<T, FORMAT>(c.f, own.pair * 2, columns.first[k], columns.end, v,
+                                  columns.ends[k]);
         }
     }
 }
 
 /* Where there are several tiles a block, it is alone: sums are sent once. */
-template <class T, int ROWS, int PARTS>
-__device__ __forceinline__ void multiply_all(const rows_call &c, const place &p, int group)
+template <class T, int ROWS, class C, int FORMAT>
+__device__ __forceinline__ void multiply_all(const rows_call &c, const place &p, int team,
+                                             int group)
 {
-    stage_place at = {0, 0};
+    stage_place at = {0, 0, 0};
     if (threadIdx.x == 0 && c.shift)
         barrier_expect(p.arrived, p.pairs * c.units * 32 * 16 * ((1 << c.shift) - 1));
     for (int tile = p.cluster; tile < c.tiles; tile += c.clusters) {
-        const own_columns<PARTS> columns(c, tile, group);
+        const own_columns<T, C, FORMAT> columns(c, tile, group);
         if (tile == p.cluster) mc_wait_for_earlier();
-        float v[PARTS][ROWS / 2];
-        if (group < c.units)
-            multiply_tile<T, ROWS, PARTS>(c, p, group, &at, v);
+        float v[C::PARTS][ROWS / 2];
+        if (group >= c.units)
+            let_pass<C>(c, p, team, &at);
+        else if constexpr (FORMAT == MC_WEIGHTS_FLOAT)
+            multiply_tile<T, ROWS, C>(c, p, group, &at, v);
         else
-            let_pass(c, p, &at);
+            multiply_eight<T, ROWS, FORMAT, C>(c, p, team, group, &at, v);
+        if constexpr (C::TEAMS > 1) join_teams<ROWS, C>(c, p, team, v);
         if (tile == p.cluster) wait_in_cluster();
-        if (group >= c.units) continue;
+        if (group >= c.units || team) continue;
         if (c.shift) {
-            send_sums<ROWS, PARTS>(c, p, group, v);
+            send_sums<ROWS, C>(c, p, group, v);
             barrier_wait(p.arrived, 0);
         }
-        end_rows<T, ROWS, PARTS>(c, p, group, columns, v);
+        end_rows<T, ROWS, C, FORMAT>(c, p, group, columns, v);
     }
 }
 
 #endif
 
-template <class T, int ROWS, int PARTS>
-__global__ void __launch_bounds__(MULTIPLIERS + 32)
+template <class T, int ROWS, class C, int FORMAT>
+__global__ void __launch_bounds__(C::THREADS + 32, C::THREADS > 256 ? 2 : 1)
     some_rows(const __grid_constant__ rows_call c, const __grid_constant__ CUtensorMap x,
               const __grid_constant__ CUtensorMap weight)
 {
@@ -367,21 +513,21 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32)
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
     mc_let_next_begin();
     const int lane = threadIdx.x % 32;
-    if (warp == MULTIPLIERS / 32) {
+    if (warp == C::THREADS / 32) {
         if (p.shared % 1024) __trap(); /* swizzling counts from there */
         if (lane < c.stages) {
             barrier_init(p.full + lane * 8, 1);
-            barrier_init(p.empty + lane * 8, MULTIPLIERS / 32);
+            barrier_init(p.empty + lane * 8, C::TEAM / 32);
         }
         if (lane == 0) barrier_init(p.arrived, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     arrive_in_cluster();
-    if (warp < MULTIPLIERS / 32) {
-        multiply_all<T, ROWS, PARTS>(c, p, warp / 4);
+    if (warp < C::THREADS / 32) {
+        multiply_all<T, ROWS, C, FORMAT>(c, p, warp / (C::TEAM / 32), warp / 4 % C::GROUPS);
     } else {
-        if (lane == 0) load_all<ROWS>(c, p, &x, &weight);
+        if (lane == 0) load_all<ROWS, FORMAT>(c, p, &x, &weight);
         __syncwarp();
         wait_in_cluster();
     }
@@ -394,17 +540,23 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32)
 
 typedef void (*kernel_fn)(rows_call, CUtensorMap, CUtensorMap);
 
-template <class T, int ROWS> kernel_fn kernel_of(int width)
+template <class T, int FORMAT, int ROWS> kernel_fn kernel_of(int width)
 {
-    return width <= GROUPS * GROUP ? some_rows<T, ROWS, 1> : some_rows<T, ROWS, 2>;
+    if constexpr (is_crowded(FORMAT, ROWS))
+        return width <= GROUP    ? some_rows<T, ROWS, crew<1, 1, 4>, FORMAT>
+               : width <= NARROW ? some_rows<T, ROWS, crew<1, 2, 2>, FORMAT>
+                                 : some_rows<T, ROWS, crew<1, 4, 1>, FORMAT>;
+    else
+        return width <= NARROW ? some_rows<T, ROWS, crew<1, 2, 1>, FORMAT>
+                               : some_rows<T, ROWS, crew<2, 2, 1>, FORMAT>;
 }
 
-template <class T> kernel_fn kernel_for(int rows, int width)
+template <class T, int FORMAT> kernel_fn kernel_for(int rows, int width)
 {
-    return rows <= 8    ? kernel_of<T, 8>(width)
-           : rows <= 16 ? kernel_of<T, 16>(width)
-           : rows <= 32 ? kernel_of<T, 32>(width)
-                        : kernel_of<T, 64>(width);
+    return rows <= 8    ? kernel_of<T, FORMAT, 8>(width)
+           : rows <= 16 ? kernel_of<T, FORMAT, 16>(width)
+           : rows <= 32 ? kernel_of<T, FORMAT, 32>(width)
+                        : kernel_of<T, FORMAT, 64>(width);
 }
 
 int rounded(int64_t n, int to) { return (int)((n + to - 1) / to * to); }
@@ -412,22 +564,38 @@ int rounded(int64_t n, int to) { return (int)((n + to - 1) / to * to); }
 /* Rows of x in shared memory. */
 int box_rows(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
 
+bool is_crowded(const rows_call &c) { return is_crowded(c.format, c.f.rows); }
+
+/* Teams beside the first. */
+int other_teams(const rows_call &c)
+{
+    return !is_crowded(c) || c.width > NARROW ? 0 : c.width <= GROUP ? 3 : 1;
+}
+
+/* Columns that matrix instructions read at once: whole groups. */
+int columns_of(const rows_call &c)
+{
+    return c.width > NARROW ? WIDE : is_crowded(c) && c.width <= GROUP ? GROUP : NARROW;
+}
+
 /* Divides a block's shared memory, of which it needs *bytes; false: too little for the width. */
 bool lay_out(rows_call *c, int64_t most, int *bytes)
 {
     const int box = box_rows(c->f.rows), barriers = (2 * MOST_STAGES + 1) * 8;
     const int sums = ((1 << c->shift) - 1) * c->share * c->units * 32 * 16;
+    const int teams = other_teams(*c) * columns_of(*c) * box * (int)sizeof(float);
     const int64_t each = mc_ceil_div(c->boxes, 1 << c->shift); /* stages of a tile */
-    c->x_at = rounded(c->width * 128, 1024);
+    c->x_at = rounded(c->width * c->row_bytes, 1024);
     c->stage_bytes = c->x_at + rounded(box * 128, 1024);
     /* matrix instructions read whole groups, of the last stage too */
-    const int parts = c->width <= GROUPS * GROUP ? 1 : 2;
-    const int64_t behind = mc_most(sums + barriers, parts * GROUPS * GROUP_BYTES - c->stage_bytes);
+    const int64_t behind =
+        mc_most(teams + sums + barriers, columns_of(*c) * c->row_bytes - c->stage_bytes);
     const int64_t room = (most - behind) / c->stage_bytes;
     c->stages = (int)mc_least(room, mc_least(each, MOST_STAGES));
-    c->sums_at = c->stages * c->stage_bytes;
+    c->teams_at = c->stages * c->stage_bytes;
+    c->sums_at = c->teams_at + teams;
     c->barriers_at = c->sums_at + sums;
-    *bytes = (int)(c->sums_at + behind);
+    *bytes = (int)(c->teams_at + behind);
     return room >= mc_least(each, LEAST_STAGES);
 }
 
@@ -437,14 +605,14 @@ int clusters_of(mc_device *d, int shift)
     int *known = &mc_cuda_of(d)->gemm->clusters[shift];
     if (*known) return *known;
     const int bytes = (int)mc_shared_limit(d);
-    auto kernel = some_rows<__nv_bfloat16, 8, 1>;
+    auto kernel = kernel_of<__nv_bfloat16, MC_WEIGHTS_FLOAT, 8>(NARROW);
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = 1u << shift;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = 1u << shift;
-    config.blockDim = MULTIPLIERS + 32;
+    config.blockDim = 288; /* more of them make no difference */
     config.dynamicSmemBytes = (size_t)bytes;
     config.attrs = &cluster;
     config.numAttrs = 1;
@@ -467,7 +635,7 @@ bool divide(mc_device *d, rows_call *c, int shift, int64_t most, int *bytes)
         c->units = (int)mc_ceil_div(c->width, GROUP);
         c->tiles = (int)mc_ceil_div(c->f.out, c->width);
         c->clusters = (int)mc_least(clusters, c->tiles);
-        if (c->width <= MOST_WIDTH && lay_out(c, most, bytes)) return true;
+        if (c->width <= WIDE && lay_out(c, most, bytes)) return true;
     }
     return false;
 }
@@ -477,17 +645,20 @@ bool divide(mc_device *d, rows_call *c, int shift, int64_t most, int *bytes)
 int64_t cost_of(const rows_call &c)
 {
     int64_t rounds = mc_ceil_div(c.tiles, c.clusters);
-    int64_t bytes =
-        rounds * (c.width + box_rows(c.f.rows)) * (mc_ceil_div(c.boxes, 1 << c.shift) * TERMS * 2);
+    int64_t bytes = rounds * (c.width * c.row_bytes + box_rows(c.f.rows) * 128) *
+                    mc_ceil_div(c.boxes, 1 << c.shift);
     return bytes + c.shift * (bytes * 6 / 100 + (8 << 10));
 }
 
-bool choose(mc_device *d, const mc_own_product *p, rows_call *best, int *bytes)
+/* The fastest way to make a call; false: there is none. */
+bool choose(mc_device *d, const mc_few_call &f, int format, rows_call *best, int *bytes)
 {
     rows_call c = {};
-    c.f = mc_few_call_of(p);
-    c.boxes = (int)mc_ceil_div(c.f.in, TERMS);
-    const int64_t limit = mc_shared_limit(d), weight = p->columns * p->terms * 2;
+    c.f = f;
+    c.format = format;
+    c.row_bytes = row_bytes_of(format);
+    c.boxes = (int)mc_ceil_div(f.in, TERMS);
+    const int64_t limit = mc_shared_limit(d), weight = (int64_t)f.out * c.boxes * c.row_bytes;
     const int64_t most = weight >= LARGE ? limit : (int64_t)ALL_BYTES;
     bool found = false;
     for (int shift = 0; shift <= MOST_SHIFT; shift++) {
@@ -501,18 +672,26 @@ bool choose(mc_device *d, const mc_own_product *p, rows_call *best, int *bytes)
     return found;
 }
 
-mc_status launch(mc_device *d, const mc_own_product *p, const rows_call &c, int bytes)
+/* Of a matrix whose rows are so many bytes apart. */
+mc_matrix matrix_of(const char *data, mc_dtype dtype, int64_t stride)
 {
+    return {(void *)data, dtype, stride / 2};
+}
+
+mc_status launch(mc_device *d, const rows_call &c, kernel_fn kernel, mc_dtype dtype, int bytes)
+{
+    const mc_few_call &f = c.f;
     CUtensorMap maps[2];
     encode_fn encode = (encode_fn)mc_cuda_of(d)->gemm->encode_map;
-    CUresult result =
-        describe(encode, p->x, p->rows, p->terms, (unsigned)box_rows(c.f.rows), &maps[0]);
-    if (!result)
-        result = describe(encode, p->weight, p->columns, p->terms, (unsigned)c.width, &maps[1]);
+    CUresult result = describe(encode, matrix_of(f.x, dtype, f.x_stride), f.rows, f.in,
+                               (unsigned)box_rows(f.rows), &maps[0]);
+    if (!result && c.scale)
+        result = describe_bytes(encode, f.weight, f.out, f.in, (unsigned)c.width, &maps[1]);
+    else if (!result)
+        result = describe(encode, matrix_of(f.weight, dtype, f.weight_stride), f.out, f.in,
+                          (unsigned)c.width, &maps[1]);
     if (result)
         return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
-    kernel_fn kernel = p->y.dtype == MC_BF16 ? kernel_for<__nv_bfloat16>(c.f.rows, c.width)
-                                             : kernel_for<__half>(c.f.rows, c.width);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim.x = 1u << c.shift;
@@ -521,7 +700,7 @@ mc_status launch(mc_device *d, const mc_own_product *p, const rows_call &c, int 
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = (unsigned)c.clusters << c.shift;
-    config.blockDim = MULTIPLIERS + 32;
+    config.blockDim = 32 + (is_crowded(c) ? 512 : 256); /* see kernel_of */
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = mc_cuda_of(d)->stream;
     config.attrs = attributes;
@@ -533,20 +712,45 @@ mc_status launch(mc_device *d, const mc_own_product *p, const rows_call &c, int 
 
 } // namespace
 
-/* What linear_few.cu is faster with: its blocks need nothing of each other, and have enough to read
- * with few rows of a small weight. (H200: 8 rows of GPT-2 124M's products, 16 of its smallest.) */
-static bool is_small(const mc_own_product *p)
+/* What linear_few.cu and linear_eight.cu are faster with: their blocks need nothing of each other, and
+ * have enough to read with few rows of a small weight, whose elements have `size` bytes. (H200: in 16
+ * bits 8 rows of GPT-2 124M's products, and 16 of its smallest; in 8 bits 8 rows.) */
+static bool is_small(const mc_few_call &f, int size)
 {
-    return p->rows <= 2 * GROUP_OF_ROWS &&
-           mc_ceil_div(p->rows, GROUP_OF_ROWS) * p->columns * p->terms * 2 < SMALL;
+    const int most = size == 1 ? GROUP_OF_ROWS : 2 * GROUP_OF_ROWS;
+    return f.rows <= most && mc_ceil_div(f.rows, GROUP_OF_ROWS) * f.out * f.in * size < SMALL;
 }
 
 extern "C" bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status)
 {
+    const mc_few_call f = mc_few_call_of(p);
     rows_call c;
     int bytes;
-    if (p->rows < LEAST_ROWS || is_small(p) || !mc_cuda_of(d)->gemm->few_rows_hopper) return false;
-    if (!choose(d, p, &c, &bytes)) return false;
-    *status = launch(d, p, c, bytes);
+    if (f.rows < LEAST_ROWS || is_small(f, 2) || !mc_cuda_of(d)->gemm->few_rows_hopper)
+        return false;
+    if (!choose(d, f, MC_WEIGHTS_FLOAT, &c, &bytes)) return false;
+    const mc_dtype dtype = p->y.dtype;
+    kernel_fn kernel = dtype == MC_BF16
+                           ? kernel_for<__nv_bfloat16, MC_WEIGHTS_FLOAT>(f.rows, c.width)
+                           : kernel_for<__half, MC_WEIGHTS_FLOAT>(f.rows, c.width);
+    *status = launch(d, c, kernel, dtype, bytes);
+    return true;
+}
+
+bool mc_some_rows_eight(mc_device *d, const mc_eight_call &call, mc_weight_format format,
+                        mc_status *status)
+{
+    const mc_few_call f = {
+        call.rows,     call.in, call.out,  call.alpha, call.x, (const char *)call.weight,
+        call.x_stride, call.in, call.bias, {},         call.y, call.activation};
+    rows_call c;
+    int bytes;
+    if (f.rows < LEAST_ROWS || is_small(f, 1) || !mc_cuda_of(d)->gemm->few_rows_hopper)
+        return false;
+    if (!choose(d, f, format, &c, &bytes)) return false;
+    c.scale = call.scale;
+    kernel_fn kernel;
+    MC_WITH_EIGHT(call.y.dtype, format, kernel = (kernel_for<T, FORMAT>(f.rows, c.width)));
+    *status = launch(d, c, kernel, (mc_dtype)call.y.dtype, bytes);
     return true;
 }
