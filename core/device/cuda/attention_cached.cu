@@ -66,13 +66,19 @@ __device__ __forceinline__ int64_t row_of(const call &c, const place &p, int key
                    : p.begin + p.first + key;
 }
 
+/* Where a thread's chunk j of a head begins, whose chunks LANES threads have by turns. */
+template <class T, int LANES> __device__ __forceinline__ int first_of(int j)
+{
+    return (j * LANES + (int)threadIdx.x % LANES) * mc_width<T>;
+}
+
 /* Where the threads that share a key begin with their chunk j, and how many elements that has. Whole
  * chunks behind the head's end are its last one once more, which nobody stores. */
 template <class T, int LANES> struct chunk {
     int first, n;
 
     __device__ __forceinline__ chunk(const call &c, int j)
-        : first((j * LANES + (int)threadIdx.x % LANES) * mc_width<T>), n(mc_width<T>)
+        : first(first_of<T, LANES>(j)), n(mc_width<T>)
     {
         if (mc_whole<T>)
             first = min(first, c.head_dim - n);
@@ -145,7 +151,7 @@ struct query {
     {
 #pragma unroll
         for (int j = 0; j < PIECES; j++) {
-            const int i = (j * LANES + (int)threadIdx.x % LANES) * mc_width<T>;
+            const int i = first_of<T, LANES>(j);
             mc_load<T, mc_whole<T>>(c.q, p.sequence * c.q.stride + p.column + i,
                                     min(c.head_dim - i, mc_width<T>), x[j]);
         }
@@ -177,7 +183,7 @@ template <class T> struct query<T, 1, 8, true> {
 
     __device__ __forceinline__ void load(const call &c, const place &p)
     {
-        const int i = (int)threadIdx.x % 8 * mc_width<T>;
+        const int i = first_of<T, 8>(0);
         x = mc_load_bits<T, true>(c.q, p.sequence * c.q.stride + p.column + i,
                                   min(c.head_dim - i, mc_width<T>));
     }
@@ -220,7 +226,7 @@ __device__ __forceinline__ void attend_new(const call &c, const place &p,
     mc_bits k[1][PIECES], v[PIECES];
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
-        int i = (j * LANES + (int)threadIdx.x % LANES) * mc_width<T>;
+        int i = first_of<T, LANES>(j);
         int n = first ? min(c.head_dim - i, mc_width<T>) : 0;
         i += p.column;
         k[0][j] = mc_load_bits<T, mc_whole<T>>(c.new_k, p.sequence * c.new_k.stride + i, n);

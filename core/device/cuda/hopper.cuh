@@ -305,41 +305,36 @@ template <class T, int N> struct products;
     MC_SUMS_40 ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58," \
                "%59,%60,%61,%62,%63"
 
-/* `i0` to `i4` are the numbers of the operands behind the sums. */
-#define MC_PRODUCTS(T, type, n, part, i0, i1, i2, i3, i4)                                       \
-    template <> struct products<T, n> {                                                         \
-        static __device__ __forceinline__ void set(float (&d)[part], uint64_t a, uint64_t b)    \
-        {                                                                                       \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
-                         " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 0, 1, 1, 0, 0;"            \
-                         : MC_##part(MC_ADD)                                                    \
-                         : "l"(a), "l"(b));                                                     \
-        }                                                                                       \
-        static __device__ __forceinline__ void add(float (&d)[part], uint64_t a, uint64_t b)    \
-        {                                                                                       \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
-                         " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 1, 1, 1, 0, 0;"            \
-                         : MC_##part(MC_ADD)                                                    \
-                         : "l"(a), "l"(b));                                                     \
-        }                                                                                       \
-        static __device__ __forceinline__ void add_widened(float (&d)[part],                    \
-                                                           const uint32_t (&a)[4], uint64_t b)  \
-        {                                                                                       \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
-                         " {" MC_SUMS_##part "}, {%" #i0 ",%" #i1 ",%" #i2 ",%" #i3 "}, %" #i4  \
-                                             ", 1, 1, 1, 0;"                                    \
-                         : MC_##part(MC_ADD)                                                    \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                 \
-        }                                                                                       \
-        static __device__ __forceinline__ void add_weighted(float (&d)[part],                   \
-                                                            const uint32_t (&a)[4], uint64_t b) \
-        {                                                                                       \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
-                         " {" MC_SUMS_##part "}, {%" #i0 ",%" #i1 ",%" #i2 ",%" #i3 "}, %" #i4  \
-                                             ", 1, 1, 1, 1;"                                    \
-                         : MC_##part(MC_ADD)                                                    \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                 \
-        }                                                                                       \
+/* `i0` to `i4` are the numbers of the operands behind the sums; by_term: 1 where the operand in shared
+ * memory has a row for each term. */
+#define MC_ADD_REGISTERS(name, by_term, type, n, part, i0, i1, i2, i3, i4)                 \
+    static __device__ __forceinline__ void name(float(&d)[part], const uint32_t(&a)[4],    \
+                                                uint64_t b)                                \
+    {                                                                                      \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type       \
+                     " {" MC_SUMS_##part "}, {%" #i0 ",%" #i1 ",%" #i2 ",%" #i3 "}, %" #i4 \
+                                         ", 1, 1, 1, " #by_term ";"                        \
+                     : MC_##part(MC_ADD)                                                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                \
+    }
+#define MC_PRODUCTS(T, type, n, part, i0, i1, i2, i3, i4)                                    \
+    template <> struct products<T, n> {                                                      \
+        static __device__ __forceinline__ void set(float (&d)[part], uint64_t a, uint64_t b) \
+        {                                                                                    \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type     \
+                         " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 0, 1, 1, 0, 0;"         \
+                         : MC_##part(MC_ADD)                                                 \
+                         : "l"(a), "l"(b));                                                  \
+        }                                                                                    \
+        static __device__ __forceinline__ void add(float (&d)[part], uint64_t a, uint64_t b) \
+        {                                                                                    \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type     \
+                         " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 1, 1, 1, 0, 0;"         \
+                         : MC_##part(MC_ADD)                                                 \
+                         : "l"(a), "l"(b));                                                  \
+        }                                                                                    \
+        MC_ADD_REGISTERS(add_widened, 0, type, n, part, i0, i1, i2, i3, i4)                  \
+        MC_ADD_REGISTERS(add_weighted, 1, type, n, part, i0, i1, i2, i3, i4)                 \
     };
 MC_PRODUCTS(__half, "f16", 8, 4, 4, 5, 6, 7, 8)
 MC_PRODUCTS(__half, "f16", 16, 8, 8, 9, 10, 11, 12)
@@ -354,6 +349,7 @@ MC_PRODUCTS(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36)
 MC_PRODUCTS(__nv_bfloat16, "bf16", 80, 40, 40, 41, 42, 43, 44)
 MC_PRODUCTS(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68)
 #undef MC_PRODUCTS
+#undef MC_ADD_REGISTERS
 #undef MC_SUMS_64
 #undef MC_SUMS_40
 #undef MC_SUMS_32

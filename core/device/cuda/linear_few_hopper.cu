@@ -22,11 +22,11 @@ namespace
 {
 
 enum {
-    TERMS = 64,   /* of a stage: 128 bytes a row of x */
-    STEP = 16,    /* terms of a matrix instruction */
-    GROUP = 64,   /* columns of one, which four warps make */
-    NARROW = 128, /* columns of a tile, at most, that two groups multiply; see crew */
-    WIDE = 256,   /* columns of any tile, at most */
+    TERMS = 64,  /* of a stage: 128 bytes a row of x */
+    STEP = 16,   /* terms of a matrix instruction */
+    GROUP = 64,  /* columns of one, which four warps make */
+    NARROW = 64, /* columns of a tile, see columns_of */
+    WIDE = 256,  /* at most */
     MOST_STAGES = 16,
     LEAST_STAGES = 3,
     MOST_SHIFT = 3,        /* 8 blocks in a cluster */
@@ -37,14 +37,30 @@ enum {
     LEAST_ROWS = 5,
 };
 
-/* Who multiplies: GROUPS of four warps, which take turns with 64 columns of a tile, so that each has
- * PARTS of them; and TEAMS of such groups, which take turns with stages. A warp more loads. */
-template <int P, int G, int N> struct crew {
-    enum { PARTS = P, GROUPS = G, TEAMS = N, TEAM = G * 128, THREADS = TEAM * N };
-};
-
 /* What takes time with few rows of a weight in 8 bits is to widen it: so more warps do it. */
 constexpr bool is_crowded(int format, int rows) { return format != MC_WEIGHTS_FLOAT && rows <= 16; }
+
+/* Groups of four warps of a block, which multiply. A warp more loads. */
+constexpr int groups_of(bool crowded) { return crowded ? 4 : 2; }
+
+/* The columns of a tile, in whole groups, that a kernel is for. */
+constexpr int columns_of(bool crowded, int width)
+{
+    return width > 2 * NARROW ? WIDE : width > NARROW || !crowded ? 2 * NARROW : NARROW;
+}
+
+/* How they share the work: GROUPS of them take turns with 64 columns, so that each has PARTS of these;
+ * where there are more of them than columns, TEAMS of GROUPS take turns with stages. */
+template <bool CROWDED, int COLUMNS> struct crew {
+    enum {
+        ALL = groups_of(CROWDED),
+        GROUPS = COLUMNS / GROUP < ALL ? COLUMNS / GROUP : ALL,
+        PARTS = COLUMNS / GROUP / GROUPS,
+        TEAMS = ALL / GROUPS,
+        TEAM = GROUPS * 128, /* threads */
+        THREADS = ALL * 128
+    };
+};
 
 /* Bytes of a stage's terms of a row of the weight. */
 constexpr int row_bytes_of(int format) { return format == MC_WEIGHTS_FLOAT ? 2 * TERMS : TERMS; }
@@ -542,13 +558,12 @@ typedef void (*kernel_fn)(rows_call, CUtensorMap, CUtensorMap);
 
 template <class T, int FORMAT, int ROWS> kernel_fn kernel_of(int width)
 {
-    if constexpr (is_crowded(FORMAT, ROWS))
-        return width <= GROUP    ? some_rows<T, ROWS, crew<1, 1, 4>, FORMAT>
-               : width <= NARROW ? some_rows<T, ROWS, crew<1, 2, 2>, FORMAT>
-                                 : some_rows<T, ROWS, crew<1, 4, 1>, FORMAT>;
-    else
-        return width <= NARROW ? some_rows<T, ROWS, crew<1, 2, 1>, FORMAT>
-                               : some_rows<T, ROWS, crew<2, 2, 1>, FORMAT>;
+    constexpr bool CROWDED = is_crowded(FORMAT, ROWS);
+    const int columns = columns_of(CROWDED, width);
+    if constexpr (CROWDED)
+        if (columns == NARROW) return some_rows<T, ROWS, crew<CROWDED, NARROW>, FORMAT>;
+    return columns == WIDE ? some_rows<T, ROWS, crew<CROWDED, WIDE>, FORMAT>
+                           : some_rows<T, ROWS, crew<CROWDED, 2 * NARROW>, FORMAT>;
 }
 
 template <class T, int FORMAT> kernel_fn kernel_for(int rows, int width)
@@ -559,37 +574,35 @@ template <class T, int FORMAT> kernel_fn kernel_for(int rows, int width)
                         : kernel_of<T, FORMAT, 64>(width);
 }
 
+template <class T> kernel_fn kernel_for(const rows_call &c)
+{
+    switch (c.format) {
+    case MC_WEIGHTS_INT8: return kernel_for<T, MC_WEIGHTS_INT8>(c.f.rows, c.width);
+    case MC_WEIGHTS_FP8: return kernel_for<T, MC_WEIGHTS_FP8>(c.f.rows, c.width);
+    default: return kernel_for<T, MC_WEIGHTS_FLOAT>(c.f.rows, c.width);
+    }
+}
+
 int rounded(int64_t n, int to) { return (int)((n + to - 1) / to * to); }
 
 /* Rows of x in shared memory. */
 int box_rows(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
-
-bool is_crowded(const rows_call &c) { return is_crowded(c.format, c.f.rows); }
-
-/* Teams beside the first. */
-int other_teams(const rows_call &c)
-{
-    return !is_crowded(c) || c.width > NARROW ? 0 : c.width <= GROUP ? 3 : 1;
-}
-
-/* Columns that matrix instructions read at once: whole groups. */
-int columns_of(const rows_call &c)
-{
-    return c.width > NARROW ? WIDE : is_crowded(c) && c.width <= GROUP ? GROUP : NARROW;
-}
 
 /* Divides a block's shared memory, of which it needs *bytes; false: too little for the width. */
 bool lay_out(rows_call *c, int64_t most, int *bytes)
 {
     const int box = box_rows(c->f.rows), barriers = (2 * MOST_STAGES + 1) * 8;
     const int sums = ((1 << c->shift) - 1) * c->share * c->units * 32 * 16;
-    const int teams = other_teams(*c) * columns_of(*c) * box * (int)sizeof(float);
+    const bool crowded = is_crowded(c->format, c->f.rows);
+    const int columns = columns_of(crowded, c->width);
+    const int all = groups_of(crowded) * GROUP; /* columns that all groups would have */
+    const int teams = (int)mc_most(0, all - columns) * box * (int)sizeof(float);
     const int64_t each = mc_ceil_div(c->boxes, 1 << c->shift); /* stages of a tile */
     c->x_at = rounded(c->width * c->row_bytes, 1024);
     c->stage_bytes = c->x_at + rounded(box * 128, 1024);
     /* matrix instructions read whole groups, of the last stage too */
     const int64_t behind =
-        mc_most(teams + sums + barriers, columns_of(*c) * c->row_bytes - c->stage_bytes);
+        mc_most(teams + sums + barriers, columns * c->row_bytes - c->stage_bytes);
     const int64_t room = (most - behind) / c->stage_bytes;
     c->stages = (int)mc_least(room, mc_least(each, MOST_STAGES));
     c->teams_at = c->stages * c->stage_bytes;
@@ -612,7 +625,7 @@ int clusters_of(mc_device *d, int shift)
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = 1u << shift;
-    config.blockDim = 288; /* more of them make no difference */
+    config.blockDim = groups_of(false) * 128 + 32; /* more of them make no difference */
     config.dynamicSmemBytes = (size_t)bytes;
     config.attrs = &cluster;
     config.numAttrs = 1;
@@ -650,9 +663,21 @@ int64_t cost_of(const rows_call &c)
     return bytes + c.shift * (bytes * 6 / 100 + (8 << 10));
 }
 
-/* The fastest way to make a call; false: there is none. */
+/* What linear_few.cu and linear_eight.cu are faster with: their blocks need nothing of each other, and
+ * have enough to read with few rows of a small weight. (H200: in 16 bits 8 rows of GPT-2 124M's
+ * products, and 16 of its smallest; in 8 bits 8 rows.) */
+bool is_small(const mc_few_call &f, int format)
+{
+    const int size = format == MC_WEIGHTS_FLOAT ? 2 : 1;
+    return f.rows <= size * GROUP_OF_ROWS &&
+           mc_ceil_div(f.rows, GROUP_OF_ROWS) * f.out * f.in * size < SMALL;
+}
+
+/* The fastest way to make a call; false: there is none, or other kernels are faster. */
 bool choose(mc_device *d, const mc_few_call &f, int format, rows_call *best, int *bytes)
 {
+    if (f.rows < LEAST_ROWS || is_small(f, format) || !mc_cuda_of(d)->gemm->few_rows_hopper)
+        return false;
     rows_call c = {};
     c.f = f;
     c.format = format;
@@ -678,9 +703,10 @@ mc_matrix matrix_of(const char *data, mc_dtype dtype, int64_t stride)
     return {(void *)data, dtype, stride / 2};
 }
 
-mc_status launch(mc_device *d, const rows_call &c, kernel_fn kernel, mc_dtype dtype, int bytes)
+mc_status launch(mc_device *d, const rows_call &c, mc_dtype dtype, int bytes)
 {
     const mc_few_call &f = c.f;
+    kernel_fn kernel = dtype == MC_BF16 ? kernel_for<__nv_bfloat16>(c) : kernel_for<__half>(c);
     CUtensorMap maps[2];
     encode_fn encode = (encode_fn)mc_cuda_of(d)->gemm->encode_map;
     CUresult result = describe(encode, matrix_of(f.x, dtype, f.x_stride), f.rows, f.in,
@@ -700,7 +726,7 @@ mc_status launch(mc_device *d, const rows_call &c, kernel_fn kernel, mc_dtype dt
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = (unsigned)c.clusters << c.shift;
-    config.blockDim = 32 + (is_crowded(c) ? 512 : 256); /* see kernel_of */
+    config.blockDim = (unsigned)groups_of(is_crowded(c.format, f.rows)) * 128 + 32;
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = mc_cuda_of(d)->stream;
     config.attrs = attributes;
@@ -712,28 +738,12 @@ mc_status launch(mc_device *d, const rows_call &c, kernel_fn kernel, mc_dtype dt
 
 } // namespace
 
-/* What linear_few.cu and linear_eight.cu are faster with: their blocks need nothing of each other, and
- * have enough to read with few rows of a small weight, whose elements have `size` bytes. (H200: in 16
- * bits 8 rows of GPT-2 124M's products, and 16 of its smallest; in 8 bits 8 rows.) */
-static bool is_small(const mc_few_call &f, int size)
-{
-    const int most = size == 1 ? GROUP_OF_ROWS : 2 * GROUP_OF_ROWS;
-    return f.rows <= most && mc_ceil_div(f.rows, GROUP_OF_ROWS) * f.out * f.in * size < SMALL;
-}
-
 extern "C" bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status)
 {
-    const mc_few_call f = mc_few_call_of(p);
     rows_call c;
-    int bytes;
-    if (f.rows < LEAST_ROWS || is_small(f, 2) || !mc_cuda_of(d)->gemm->few_rows_hopper)
-        return false;
-    if (!choose(d, f, MC_WEIGHTS_FLOAT, &c, &bytes)) return false;
-    const mc_dtype dtype = p->y.dtype;
-    kernel_fn kernel = dtype == MC_BF16
-                           ? kernel_for<__nv_bfloat16, MC_WEIGHTS_FLOAT>(f.rows, c.width)
-                           : kernel_for<__half, MC_WEIGHTS_FLOAT>(f.rows, c.width);
-    *status = launch(d, c, kernel, dtype, bytes);
+    int bytes = 0;
+    if (!choose(d, mc_few_call_of(p), MC_WEIGHTS_FLOAT, &c, &bytes)) return false;
+    *status = launch(d, c, p->y.dtype, bytes);
     return true;
 }
 
@@ -744,13 +754,9 @@ bool mc_some_rows_eight(mc_device *d, const mc_eight_call &call, mc_weight_forma
         call.rows,     call.in, call.out,  call.alpha, call.x, (const char *)call.weight,
         call.x_stride, call.in, call.bias, {},         call.y, call.activation};
     rows_call c;
-    int bytes;
-    if (f.rows < LEAST_ROWS || is_small(f, 1) || !mc_cuda_of(d)->gemm->few_rows_hopper)
-        return false;
+    int bytes = 0;
     if (!choose(d, f, format, &c, &bytes)) return false;
     c.scale = call.scale;
-    kernel_fn kernel;
-    MC_WITH_EIGHT(call.y.dtype, format, kernel = (kernel_for<T, FORMAT>(f.rows, c.width)));
-    *status = launch(d, c, kernel, (mc_dtype)call.y.dtype, bytes);
+    *status = launch(d, c, (mc_dtype)call.y.dtype, bytes);
     return true;
 }
