@@ -122,17 +122,19 @@ extern "C" mc_status mc_cuda_linear_eight(mc_device *d, int64_t rows, float alph
     if (!rows || !q.rows) return MC_OK;
     if (!is_for_few(rows, x, q, bias, y))
         return many_rows(d, rows, alpha, x, q, bias, activation, y);
-    mc_eight_call c = {(int)rows,
-                       (int)q.columns,
-                       (int)q.rows,
-                       alpha,
-                       (const char *)x.data,
-                       rows > 1 ? x.stride * 2 : 0,
-                       q.data,
-                       q.scale,
-                       mc_view_of(bias, 1, 1),
-                       mc_view_of(y, 2, 1),
-                       activation};
+    mc_eight_call c = {{(int)rows,
+                        (int)q.columns,
+                        (int)q.rows,
+                        alpha,
+                        (const char *)x.data,
+                        (const char *)q.data,
+                        rows > 1 ? x.stride * 2 : 0,
+                        q.columns,
+                        mc_view_of(bias, 1, 1),
+                        {},
+                        mc_view_of(y, 2, 1),
+                        activation},
+                       q.scale};
     if (mc_eight_row_takes(c)) return mc_eight_row(d, c, q.format);
     mc_status status;
     if (mc_some_rows_eight(d, c, q.format, &status)) return status;

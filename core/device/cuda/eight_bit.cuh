@@ -6,15 +6,9 @@
 #include "core/device/cuda/linear_few.cuh"
 #include "core/device/eight_bit_internal.h"
 
-struct mc_eight_call {
-    int rows, in, out;
-    float alpha;
-    const char *x;
-    int64_t x_stride; /* bytes */
-    const uint8_t *weight;
-    const float *scale;
-    mc_view bias, y;
-    mc_activation activation;
+/* The weight is dense, and there is no `pre`. */
+struct mc_eight_call : mc_few_call {
+    const float *scale; /* (out) */
 };
 
 /* linear_eight.cu: up to 64 rows; linear_eight_row.cu: up to 4, false where it does not take the

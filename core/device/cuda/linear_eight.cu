@@ -49,8 +49,7 @@ __global__ void __launch_bounds__(WARPS * 32) few_eight(const __grid_constant__ 
         int there = at + term < c.in ? 16 : 0; /* zeros behind the end */
 #pragma unroll
         for (int i = 0; i < TILES * 2; i++) { /* a row too many is not stored */
-            const uint8_t *row =
-                c.weight + (int64_t)min(first + i * GROUP + place, c.out - 1) * c.in;
+            const char *row = c.weight + (int64_t)min(first + i * GROUP + place, c.out - 1) * c.in;
             __pipeline_memcpy_async(piece(stage, i), there ? row + at + term : row, 16, 16 - there);
         }
     };

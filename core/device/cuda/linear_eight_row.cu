@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(WARPS * 32) row_eight(const __grid_constant__ 
               slots = (s.rows + 1) / 2 / WARPS + 2;
     uint4 *ring = memory + warp * DEEP * 64 + lane, *x = memory + WARPS * DEEP * 64;
     float *sums = (float *)(x + ROWS * s.per_pair * 64);
-    const uint8_t *weight = c.weight + (int64_t)s.first * c.in;
+    const char *weight = c.weight + (int64_t)s.first * c.in;
     const int begin = s.begin(warp), count = s.begin(warp + 1) - begin;
     cursor at = {begin / s.per_pair, begin % s.per_pair * TERMS, count}, from = at;
     const int first_pair = at.pair;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(WARPS * 32) row_eight(const __grid_constant__ 
         if (from.left > 0) {
             int there = from.term + lane * EACH < c.in ? 16 : 0,
                 second = 2 * from.pair + 1 < s.rows ? there : 0;
-            const uint8_t *p = weight + (int64_t)2 * from.pair * c.in + from.term + lane * EACH;
+            const char *p = weight + (int64_t)2 * from.pair * c.in + from.term + lane * EACH;
             __pipeline_memcpy_async(ring + slot * 64, there ? p : weight, 16, 16 - there);
             __pipeline_memcpy_async(ring + slot * 64 + 32, second ? p + c.in : weight, 16,
                                     16 - second);

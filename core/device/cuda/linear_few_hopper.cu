@@ -750,12 +750,9 @@ extern "C" bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_statu
 bool mc_some_rows_eight(mc_device *d, const mc_eight_call &call, mc_weight_format format,
                         mc_status *status)
 {
-    const mc_few_call f = {
-        call.rows,     call.in, call.out,  call.alpha, call.x, (const char *)call.weight,
-        call.x_stride, call.in, call.bias, {},         call.y, call.activation};
     rows_call c;
     int bytes = 0;
-    if (!choose(d, f, format, &c, &bytes)) return false;
+    if (!choose(d, call, format, &c, &bytes)) return false;
     c.scale = call.scale;
     *status = launch(d, c, (mc_dtype)call.y.dtype, bytes);
     return true;
