@@ -3,7 +3,7 @@
     python bench/generate.py gpt2 32 64 512 [static] [beams=1] [rounds=3] [ours=PROGRAM]
 
 Shapes: gpt2, gpt2-xl, gptj-6b, t5-base; random weights in bf16 on a GPU, greedy or with beams, no end
-token. `static`: a static cache and a compiled forward pass, where the model takes them. The rate is
+token. `static`: a static cache, with which transformers compiles the forward pass by itself. The rate is
 that of the steps alone, by the difference of answers of NEW and of NEW / 4 tokens, as there, and with
 beams that of rows. With `ours` that program, bench/generate, is run before and after with the same
 sizes, and the quotient of the rates is told."""
@@ -56,8 +56,6 @@ ours = [run_ours()] if program else []  # before the peer takes memory
 model, ids = make_model()
 options = dict(do_sample=False, use_cache=True, pad_token_id=0, num_beams=beams,
                **(dict(cache_implementation="static") if static else {}))
-if static:
-    model.forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
 
 
 def timed(tokens):
