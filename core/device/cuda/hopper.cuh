@@ -317,24 +317,21 @@ template <class T, int N> struct products;
                      : MC_##part(MC_ADD)                                                   \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                \
     }
-#define MC_PRODUCTS(T, type, n, part, i0, i1, i2, i3, i4)                                    \
-    template <> struct products<T, n> {                                                      \
-        static __device__ __forceinline__ void set(float (&d)[part], uint64_t a, uint64_t b) \
-        {                                                                                    \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type     \
-                         " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 0, 1, 1, 0, 0;"         \
-                         : MC_##part(MC_ADD)                                                 \
-                         : "l"(a), "l"(b));                                                  \
-        }                                                                                    \
-        static __device__ __forceinline__ void add(float (&d)[part], uint64_t a, uint64_t b) \
-        {                                                                                    \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type     \
-                         " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", 1, 1, 1, 0, 0;"         \
-                         : MC_##part(MC_ADD)                                                 \
-                         : "l"(a), "l"(b));                                                  \
-        }                                                                                    \
-        MC_ADD_REGISTERS(add_widened, 0, type, n, part, i0, i1, i2, i3, i4)                  \
-        MC_ADD_REGISTERS(add_weighted, 1, type, n, part, i0, i1, i2, i3, i4)                 \
+/* Both operands in shared memory; adds: 0 where the sums begin anew. */
+#define MC_FROM_SHARED(name, adds, type, n, part, i0, i1)                                \
+    static __device__ __forceinline__ void name(float(&d)[part], uint64_t a, uint64_t b) \
+    {                                                                                    \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type     \
+                     " {" MC_SUMS_##part "}, %" #i0 ", %" #i1 ", " #adds ", 1, 1, 0, 0;" \
+                     : MC_##part(MC_ADD)                                                 \
+                     : "l"(a), "l"(b));                                                  \
+    }
+#define MC_PRODUCTS(T, type, n, part, i0, i1, i2, i3, i4)                    \
+    template <> struct products<T, n> {                                      \
+        MC_FROM_SHARED(set, 0, type, n, part, i0, i1)                        \
+        MC_FROM_SHARED(add, 1, type, n, part, i0, i1)                        \
+        MC_ADD_REGISTERS(add_widened, 0, type, n, part, i0, i1, i2, i3, i4)  \
+        MC_ADD_REGISTERS(add_weighted, 1, type, n, part, i0, i1, i2, i3, i4) \
     };
 MC_PRODUCTS(__half, "f16", 8, 4, 4, 5, 6, 7, 8)
 MC_PRODUCTS(__half, "f16", 16, 8, 8, 9, 10, 11, 12)
@@ -349,6 +346,7 @@ MC_PRODUCTS(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36)
 MC_PRODUCTS(__nv_bfloat16, "bf16", 80, 40, 40, 41, 42, 43, 44)
 MC_PRODUCTS(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68)
 #undef MC_PRODUCTS
+#undef MC_FROM_SHARED
 #undef MC_ADD_REGISTERS
 #undef MC_SUMS_64
 #undef MC_SUMS_40
