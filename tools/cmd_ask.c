@@ -5,16 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 #include "tools/args.h"
+#include "tools/task_file.h"
 #include "tools/task_run.h"
 #include "tools/commands.h"
 #include "tools/download_bar.h"
 #include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/train_options.h"
+#include "tools/weights_option.h"
 
 typedef struct ask_options {
     const char *model, *revision, *base, *question, *passage;
-    int device;
+    int device, dtype;
     ranks_options ranks;
 } ask_options;
 
@@ -28,7 +30,10 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     char *line = cJSON_PrintUnformatted(row);
     cJSON_Delete(row);
     if (!line) return NULL;
-    mc_dataset_options options = task_rows(model, 0, 0);
+    task_file saved;
+    task_file_read(ctx, o->model, &saved);
+    mc_dataset_options options = task_rows(model, saved.max_length, saved.max_target_length);
+    task_file_release(&saved);
     if (mc_model_get_heads(model).labels) options.prompt = (mc_prompt){0}; /* as a classifier */
     mc_dataset *dataset = mc_dataset_from_memory(ctx, "BoolQ", "--question and --passage", line,
                                                  strlen(line), "test", tokenizer, &options);
@@ -61,9 +66,10 @@ static bool can_answer(const mc_model *model)
 
 static bool ask(const ask_options *o, mc_context *ctx)
 {
-    mc_load_options load = {.saved_dtype = true, .revision = o->revision, .base = o->base};
+    mc_load_options load = {.revision = o->revision, .base = o->base};
     mc_tokenizer *tokenizer = mc_tokenizer_open(
         ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
+    saved_dtype_apply(&load, o->dtype);
     mc_model *model = mc_model_from_pretrained(ctx, o->model, &load);
     if (mc_failed(ctx)) return false;
     if (!can_answer(model)) {
@@ -99,6 +105,7 @@ int cmd_ask(int argc, char **argv)
          .required = true},
         {ARGS_TEXT("passage", &o.passage, "the text that decides it"), .required = true},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
+        SAVED_DTYPE_ROW(&o.dtype),
         {0},
     };
     args_table_add(&table, options);

@@ -15,7 +15,7 @@
 #include "tools/weights_option.h"
 
 typedef struct eval_options {
-    int family, device, weights, batch_size;
+    int family, device, dtype, weights, batch_size;
     data_options data;
     const char *model, *revision, *base, *log_jsonl;
     ranks_options ranks;
@@ -53,9 +53,10 @@ static bool evaluate_text(eval_options *o, mc_context *ctx, mc_model *model,
 static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
 {
     bool tokens = is_text(o) && perplexity_has_tokens(o->data.data);
-    mc_load_options load = {.saved_dtype = true, .revision = o->revision, .base = o->base};
+    mc_load_options load = {.revision = o->revision, .base = o->base};
     mc_tokenizer_options words = {.revision = o->revision, .base = o->base};
     mc_tokenizer *tokenizer = tokens ? NULL : mc_tokenizer_open(ctx, o->model, &words);
+    saved_dtype_apply(&load, o->dtype);
     mc_model *model = mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
     weights_apply(model, o->weights);
     if (mc_failed(ctx)) return false;
@@ -114,7 +115,7 @@ static const char details[] =
     "columns are those the model was trained on, unless --text, --label, --target name others.\n"
     "A decoder without a task has a perplexity: on a .txt, token files (.bin), or the texts of a\n"
     "table. The last line on stdout is\n"
-    "`result task=... accuracy=... f1=... n=... train_seconds=0.0`, or\n"
+    "`result task=... accuracy=... f1=... val_loss=... n=... train_seconds=0.0`, or\n"
     "`result model=... perplexity=... loss=... tokens=...`.\n\n"
     "  modelcenter eval bert --task BoolQ --model boolq-bert --data data/boolq\n"
     "  modelcenter eval bert --model stars-bert --data test.csv\n"
@@ -133,6 +134,7 @@ int cmd_eval(int argc, char **argv)
         LORA_BASE_ROW(&o.base),
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
+        SAVED_DTYPE_ROW(&o.dtype),
         WEIGHTS_ROW(&o.weights),
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write the result as an object to this file")},
         {0},

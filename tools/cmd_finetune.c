@@ -274,7 +274,7 @@ static const char details[] =
     "name that does. Without it --data is a file of one's own, and --text, --label, --target name "
     "its\n"
     "columns; names of columns and labels are saved with the model. The last line on stdout is\n"
-    "`result task=... accuracy=... f1=... n=... train_seconds=...`.\n\n"
+    "`result task=... accuracy=... f1=... val_loss=... n=... train_seconds=...`.\n\n"
     "  modelcenter finetune bert --task BoolQ --pretrained bert-base-uncased --data data/boolq \\\n"
     "      --output boolq-bert --epochs 3 --lr 2e-5 --warmup 100\n"
     "  modelcenter finetune bert --pretrained bert-base-uncased --data reviews.csv --text review "

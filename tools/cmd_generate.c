@@ -21,7 +21,6 @@
 #include "tools/train_options.h"
 #include "tools/weights_option.h"
 
-static const char *const dtype_names[] = {"auto", "f32", "f16", "bf16", NULL};
 static const mc_dtype dtypes[] = {MC_DTYPE_DEFAULT, MC_F32, MC_F16, MC_BF16};
 
 typedef struct generate_options {
@@ -489,7 +488,9 @@ static const char details[] =
     "  modelcenter generate gpt2 --pretrained gpt2 --prompt 'Once upon a time'\n"
     "  modelcenter generate gpt2 --pretrained ./my-gpt2 --prompts starts.txt \\\n"
     "      --top-k 40 --temperature 0.8 --seed 7 > answers.jsonl\n"
-    "  modelcenter generate gpt2 --pretrained gpt2 --prompt 'Q: Why?\\nA:' --stop 'Q:'\n";
+    "  modelcenter generate gpt2 --pretrained gpt2 --prompt $'Q: Why?\\nA:' --stop 'Q:'\n\n"
+    "$'...' is how bash and zsh put a line break into a prompt; within '...' they pass on \\n as\n"
+    "two characters. Prompts with line breaks in a file are strings of JSON Lines.\n";
 
 static void add_prompt_rows(args_table *table, generate_options *o)
 {
@@ -544,7 +545,7 @@ static void add_output_rows(args_table *table, generate_options *o)
                    {ARGS_HEADING("Machine")},
                    {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
                     .numbered = true},
-                   {ARGS_CHOICE("dtype", &o->dtype, dtype_names,
+                   {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
                                 "of weights and activations; auto is f32 on the CPU, else bf16")},
                    WEIGHTS_ROW(&o->weights),
                    {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20,

@@ -1,5 +1,6 @@
 /* `modelcenter inspect`: a table of statistics of a model's parameters, and of its activations and
  * gradients on a text. */
+#include <math.h>
 #include <string.h>
 #include "core/modelcenter.h"
 #include "tools/args.h"
@@ -10,9 +11,10 @@
 #include "tools/run_log.h"
 #include "tools/text.h"
 #include "tools/train_options.h"
+#include "tools/weights_option.h"
 
 typedef struct inspect_options {
-    int family, device;
+    int family, device, dtype;
     const char *model, *revision, *base, *pattern, *text;
     bool json;
     ranks_options ranks;
@@ -110,10 +112,8 @@ static bool print_json(const char *kind, const mc_inspect_row *row)
     add_number(&t, "min", row->min);
     add_number(&t, "std", row->std);
     add_number(&t, "mean", row->mean);
-    if (row->has_gradient) {
-        add_number(&t, "grad_std", row->grad_std);
-        add_number(&t, "grad_mean", row->grad_mean);
-    }
+    add_number(&t, "grad_std", row->has_gradient ? row->grad_std : NAN);
+    add_number(&t, "grad_mean", row->has_gradient ? row->grad_mean : NAN);
     text_add(&t, "}");
     if (!t.cut) puts(line);
     if (t.cut) fprintf(stderr, "error: \"%.60s...\": the name is too long\n", row->name);
@@ -134,7 +134,8 @@ static bool show(const inspect_options *o, mc_context *ctx, const char *kind,
 
 static bool inspect(const inspect_options *o, mc_context *ctx)
 {
-    mc_load_options load = {.saved_dtype = true, .revision = o->revision, .base = o->base};
+    mc_load_options load = {.revision = o->revision, .base = o->base};
+    saved_dtype_apply(&load, o->dtype);
     const char *family = o->family ? family_choices()[o->family] : NULL;
     mc_model *model = mc_model_from_pretrained_of(ctx, family, o->model, &load);
     if (mc_failed(ctx)) return false;
@@ -184,6 +185,7 @@ int cmd_inspect(int argc, char **argv)
         {ARGS_CHOICE("family", &o.family, family_choices(),
                      "the model's family; auto asks its config.json")},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
+        SAVED_DTYPE_ROW(&o.dtype),
         {0},
     };
     args_table_add(&table, options);

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MOST_TASKS = 64 };
 
@@ -242,11 +241,16 @@ bool data_fit(const data_options *o, const mc_model *model, mc_dataset *train, m
            mc_dataset_set_options(val, &options) == MC_OK;
 }
 
-/* What the options leave open, from the file. */
-static void fill_in(data_options *o, const task_file *f)
+/* The lengths that the options leave open, from the file. */
+static void fill_in_lengths(data_options *o, const task_file *f)
 {
     if (!o->max_length) o->max_length = f->max_length;
     if (!o->max_target_length) o->max_target_length = f->max_target_length;
+}
+
+/* The columns that the options leave open, from the file. */
+static void fill_in_columns(data_options *o, const task_file *f)
+{
     if (o->messages) return;
     if (!o->text && !o->label && !o->target) o->messages = f->messages;
     if (!o->text) o->text = f->text;
@@ -278,12 +282,21 @@ static bool check_columns(mc_context *ctx, const data_options *o, const char *fo
     return false;
 }
 
+static mc_dataset *open_eval_task(mc_context *ctx, data_options *o, const mc_model *model,
+                                  const mc_tokenizer *tok)
+{
+    o->classifier = mc_model_get_heads(model).labels > 0;
+    mc_dataset_options options = options_for(o, model);
+    return mc_dataset_open(ctx, data_task(o), o->data, o->split ? o->split : "val", tok, &options);
+}
+
 static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *folder,
                                   const task_file *saved, const mc_model *model,
                                   const mc_tokenizer *tok)
 {
     const char *names[MC_MODEL_MAX_LABELS];
     int count = 0;
+    fill_in_columns(o, saved);
     if (!saved->kind) fill_in_kind(o, model);
     if (!check_columns(ctx, o, folder)) return NULL;
     while (count < MC_MODEL_MAX_LABELS && (names[count] = mc_model_label_name(model, count)))
@@ -302,15 +315,10 @@ mc_dataset *data_open_eval(mc_context *ctx, const data_options *o, const char *f
     task_file saved;
     data_options filled = *o;
     mc_dataset *dataset = NULL;
-    if (o->task >= 0) {
-        filled.classifier = mc_model_get_heads(model).labels > 0;
-        mc_dataset_options options = options_for(&filled, model);
-        return mc_dataset_open(ctx, data_task(o), o->data, o->split ? o->split : "val", tok,
-                               &options);
-    }
     if (task_file_read(ctx, folder, &saved) == MC_OK) {
-        fill_in(&filled, &saved);
-        dataset = open_eval_file(ctx, &filled, folder, &saved, model, tok);
+        fill_in_lengths(&filled, &saved);
+        dataset = o->task >= 0 ? open_eval_task(ctx, &filled, model, tok)
+                               : open_eval_file(ctx, &filled, folder, &saved, model, tok);
     }
     task_file_release(&saved);
     return dataset;
@@ -366,14 +374,9 @@ void data_name(mc_model *model, const mc_dataset *dataset)
 void data_save(mc_context *ctx, const data_options *o, const mc_dataset *dataset,
                const char *folder)
 {
-    char path[4096];
     if (mc_failed(ctx) || mc_rank(ctx) != 0) return;
-    if (o->task >= 0) {
-        snprintf(path, sizeof path, "%s/task.json", folder);
-        unlink(path);
-        return;
-    }
-    task_file file = {.kind = mc_dataset_kind(dataset),
+    task_file file = {.task = data_task(o),
+                      .kind = o->task < 0 ? mc_dataset_kind(dataset) : 0,
                       .text = o->text,
                       .pair = o->pair,
                       .label = o->label,
@@ -382,6 +385,6 @@ void data_save(mc_context *ctx, const data_options *o, const mc_dataset *dataset
                       .separator = o->separator,
                       .max_length = mc_dataset_max_length(dataset),
                       .max_target_length = mc_dataset_max_target_length(dataset)};
-    file.labels = names_of(dataset, file.label_names);
+    if (o->task < 0) file.labels = names_of(dataset, file.label_names);
     task_file_write(ctx, folder, &file);
 }

@@ -53,9 +53,9 @@ bool data_open_training(mc_context *ctx, const data_options *o, const char *fami
                         const mc_tokenizer *tok, mc_dataset **train, mc_dataset **val);
 bool data_fit(const data_options *o, const mc_model *model, mc_dataset *train, mc_dataset *val);
 
-/* Opens what a model is asked about. Columns, kind and labels that the options don't say are those
- * it was trained with: `folder`/task.json, else config.json's labels. NULL with the context's
- * error. */
+/* Opens what a model is asked about. Columns, kind, labels and lengths that the options don't
+ * say are those it was trained with: `folder`/task.json, else config.json's labels. NULL with the
+ * context's error. */
 mc_dataset *data_open_eval(mc_context *ctx, const data_options *o, const char *folder,
                            const mc_model *model, const mc_tokenizer *tok);
 
@@ -68,7 +68,7 @@ void data_add_settings(settings *list, const data_options *o);
 
 /* Names the task and its labels in the model, which saves them with its config. */
 void data_name(mc_model *model, const mc_dataset *dataset);
-/* Writes task.json beside a saved model, on one rank. A benchmark needs none: an older one goes. */
+/* Writes task.json beside a saved model, on one rank. */
 void data_save(mc_context *ctx, const data_options *o, const mc_dataset *dataset,
                const char *folder);
 

@@ -24,13 +24,17 @@ typedef struct text_key {
     const char **value;
 } text_key;
 
-enum { TEXT_KEYS = 6 };
+enum { TEXT_KEYS = 7 };
 
 static void text_keys(task_file *f, text_key keys[TEXT_KEYS])
 {
-    const text_key all[TEXT_KEYS] = {
-        {"text", &f->text},     {"text_pair", &f->pair},    {"label", &f->label},
-        {"target", &f->target}, {"messages", &f->messages}, {"label_separator", &f->separator}};
+    const text_key all[TEXT_KEYS] = {{"task", &f->task},
+                                     {"text", &f->text},
+                                     {"text_pair", &f->pair},
+                                     {"label", &f->label},
+                                     {"target", &f->target},
+                                     {"messages", &f->messages},
+                                     {"label_separator", &f->separator}};
     memcpy(keys, all, sizeof all);
 }
 
@@ -163,6 +167,7 @@ static void read_kind(mc_context *ctx, const char *path, const cJSON *json, task
     const cJSON *kind = cJSON_GetObjectItemCaseSensitive(json, "kind");
     for (int i = 0; i < KINDS && cJSON_IsString(kind); i++)
         if (strcmp(kind->valuestring, kinds[i].name) == 0) f->kind = kinds[i].kind;
+    if (f->task && !kind) return;
     if (!f->kind) refuse(ctx, path, "kind", "classify, multi_label, regress or generate");
     if (!f->text && !f->messages) refuse(ctx, path, "text", "the name of a column");
 }

@@ -1,5 +1,5 @@
-/* What a model was fine-tuned on: task.json, in the folder of the model. From it eval and predict
- * know what the columns of a file mean. */
+/* What a model was fine-tuned on: task.json, in the folder of the model. From it eval, predict and
+ * ask know what the columns of a file mean, and at which lengths texts were cut. */
 #ifndef MC_TOOLS_TASK_FILE_H
 #define MC_TOOLS_TASK_FILE_H
 
@@ -7,10 +7,12 @@
 
 /*  {"kind": "classify", "text": "review", "label": "stars", "labels": ["1", "2"],
  *   "max_length": 128}
- * The kinds are classify, multi_label, regress and generate, of data of one's own. Keys that are
- * not there are NULL and 0. */
+ * The kinds are classify, multi_label, regress and generate, of data of one's own. Of a benchmark
+ * the file has its name and the lengths: {"task": "BoolQ", "max_length": 256}. Keys that are not
+ * there are NULL and 0. */
 typedef struct task_file {
-    mc_task_kind kind; /* 0: there is no file */
+    mc_task_kind kind; /* 0: there is no file, or it is a benchmark's */
+    const char *task;  /* the benchmark; NULL: data of one's own */
     const char *text, *pair, *label, *target, *separator, *messages;
     const char *label_names[MC_DATASET_MAX_LABELS];
     int labels;

@@ -58,7 +58,9 @@ enum { TASK_METRICS = 8 };
  *   loss, perplexity               GENERATE else: of the target tokens, of which loss is the mean
  *   f1, em                         MULTI_LABEL: over all labels and rows (micro); rows with all
  *                                  labels right
- *   pearson, spearman, mse         REGRESS */
+ *   pearson, spearman, mse         REGRESS
+ * and after these, of all kinds whose rows have classes or labels, val_loss: the mean over rows of
+ * the loss that training minimises (of ANSWER the answer's part of it). */
 typedef struct task_score {
     int64_t n; /* rows that count; of loss and perplexity alone tokens */
     int metrics;
@@ -90,7 +92,7 @@ bool task_evaluate(mc_context *ctx, task_exam *exam, run_log *log, task_score *s
 
 /* The metrics of an exam's score: "accuracy, f1". */
 const char *task_metrics(const task_exam *exam);
-/* Makes one of them the score's goodness: of loss, perplexity and mse its negative. False where
+/* Makes one of them the score's goodness: of losses, perplexity and mse its negative. False where
  * there is none of that name. */
 bool task_score_by(task_score *score, const char *metric);
 
@@ -99,8 +101,8 @@ void task_report(run_log *log, const mc_dataset *dataset, const char *split,
                  const task_score *score, int64_t step, int64_t epoch);
 
 /* The result line, last on stdout:
- * `result task=BoolQ accuracy=0.9630 f1=0.9712 n=3270 train_seconds=81.2`, `extra` (NULL: none)
- * after it. Data of one's own has the file's name for a task. */
+ * `result task=BoolQ accuracy=0.9630 f1=0.9712 val_loss=0.1101 n=3270 train_seconds=81.2`, `extra`
+ * (NULL: none) after it. Data of one's own has the file's name for a task. */
 mc_status task_result(run_log *log, const mc_dataset *dataset, const task_score *score,
                       double train_seconds, const char *extra);
 

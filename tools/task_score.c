@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The sums: of several labels, and of a language model's loss. */
+/* The sums: of several labels, of a language model's loss, and of the loss of rows with labels. */
 enum { ROWS, ALL_RIGHT, BOTH, LABELLED, ANSWERED };
 enum { LOSS, TARGETS };
+enum { ROW_LOSS = 5, ROW_LOSSES };
 
 task_results task_results_of(const task_exam *e)
 {
@@ -23,14 +24,14 @@ const char *task_metrics(const task_exam *e)
     mc_task_kind kind = mc_dataset_kind(dataset);
     if (task_results_of(e) == TASK_RESULTS_LOSS) return "loss, perplexity";
     switch (mc_dataset_scoring(dataset)) {
-    case MC_SCORING_CLASSES: return "accuracy, f1";
-    case MC_SCORING_QUESTIONS: return "f1a, em, accuracy";
+    case MC_SCORING_CLASSES: return "accuracy, f1, val_loss";
+    case MC_SCORING_QUESTIONS: return "f1a, em, accuracy, val_loss";
     case MC_SCORING_TEXTS: return "f1, em, rougeL";
     case MC_SCORING_ENTITIES: return "f1, em";
     case MC_SCORING_ENDINGS: return "accuracy, accuracy_norm";
     case MC_SCORING_NONE: break;
     }
-    return kind == MC_TASK_REGRESS ? "pearson, spearman, mse" : "f1, em";
+    return kind == MC_TASK_REGRESS ? "pearson, spearman, mse" : "f1, em, val_loss";
 }
 
 bool task_counts_init(mc_context *ctx, task_counts *c, const task_exam *e)
@@ -76,6 +77,30 @@ static void add_labels(task_counts *c, int64_t row, const float *outputs)
     c->sum[ALL_RIGHT] += all;
 }
 
+/* The loss that training minimises, of one row: minus the log-probability of its class, or the mean
+ * binary cross-entropy of its labels. */
+static void add_row_loss(task_counts *c, int64_t row, const float *outputs)
+{
+    int labels = mc_dataset_labels(c->dataset);
+    int32_t label = mc_dataset_label(c->dataset, row);
+    const float *values = mc_dataset_values(c->dataset, row);
+    double most = 0, sum = 0, loss = 0;
+    if (mc_dataset_kind(c->dataset) == MC_TASK_MULTI_LABEL) {
+        for (int k = 0; k < labels; k++) { /* log(1 + exp(-x)) of labels that are set, else of -x */
+            double x = values[k] > 0.5f ? outputs[k] : -outputs[k];
+            loss += (fmax(-x, 0) + log1p(exp(-fabs(x)))) / labels;
+        }
+    } else {
+        if (label < 0) return;
+        most = outputs[0];
+        for (int k = 1; k < labels; k++) most = fmax(most, outputs[k]);
+        for (int k = 0; k < labels; k++) sum += exp(outputs[k] - most);
+        loss = most + log(sum) - outputs[label];
+    }
+    c->sum[ROW_LOSS] += loss;
+    c->sum[ROW_LOSSES]++;
+}
+
 static void add_value(task_counts *c, int64_t row, float output)
 {
     if (2 * c->pairs + 2 > c->capacity) {
@@ -94,7 +119,9 @@ static void add_value(task_counts *c, int64_t row, float output)
 
 void task_counts_add_row(task_counts *c, int64_t row, const float *outputs)
 {
-    switch (mc_dataset_kind(c->dataset)) {
+    mc_task_kind kind = mc_dataset_kind(c->dataset);
+    if (kind != MC_TASK_REGRESS) add_row_loss(c, row, outputs);
+    switch (kind) {
     case MC_TASK_MULTI_LABEL: add_labels(c, row, outputs); break;
     case MC_TASK_REGRESS: add_value(c, row, outputs[0]); break;
     default:
@@ -199,7 +226,7 @@ static void gather_sums(task_counts *c)
 /* A metric as the higher the better. */
 static double goodness_of(const run_metric *metric)
 {
-    static const char *const errors[] = {"loss", "perplexity", "mse"};
+    static const char *const errors[] = {"loss", "perplexity", "mse", "val_loss"};
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (strcmp(metric->name, errors[i]) == 0) return -metric->value;
     return metric->value;
@@ -228,6 +255,8 @@ bool task_counts_score(task_counts *c, task_score *score)
         score_values(c, score);
     else if (c->results == TASK_RESULTS_LOSS)
         score_loss(c, score);
+    if (c->sum[ROW_LOSSES] > 0)
+        add_metric(score, "val_loss", c->sum[ROW_LOSS] / c->sum[ROW_LOSSES]);
     int deciding = kind == MC_TASK_REGRESS ? 2 : 0; /* the error of numbers, else the first */
     if (score->metrics && !mc_failed(c->ctx))
         score->goodness = goodness_of(&score->metric[deciding]);

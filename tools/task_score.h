@@ -14,7 +14,7 @@ typedef enum task_results {
     TASK_RESULTS_TEXTS,      /* texts that were generated */
 } task_results;
 
-enum { TASK_SUMS = 5 };
+enum { TASK_SUMS = 7 };
 
 typedef struct task_counts {
     mc_context *ctx;

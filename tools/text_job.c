@@ -4,12 +4,12 @@
 #include "tools/interrupt.h"
 #include "tools/lora_options.h"
 #include "tools/train_options.h"
+#include "tools/weights_option.h"
 
 /* Rows of a chunk on each rank: on a GPU few at first, which the second chunk is read beside; on a
  * CPU as many as one waits for after Ctrl-C. */
 enum { GPU_FIRST_ROWS = 4096, GPU_ROWS = 32768, CPU_ROWS = 64 };
 
-static const char *const dtype_names[] = {"auto", "f32", "f16", "bf16", NULL};
 static const mc_dtype dtypes[] = {MC_DTYPE_DEFAULT, MC_F32, MC_F16, MC_BF16};
 
 mc_dtype text_job_dtype(const text_job_options *o)
@@ -47,7 +47,7 @@ void text_job_add_machine_rows(args_table *table, text_job_options *o)
                    {ARGS_HEADING("Machine")},
                    {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
                     .numbered = true},
-                   {ARGS_CHOICE("dtype", &o->dtype, dtype_names,
+                   {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
                                 "of weights and activations; auto is f32 on the CPU, else bf16")},
                    {0},
                });

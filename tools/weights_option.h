@@ -1,4 +1,4 @@
-/* --weights, for commands that run a model and do not train it. */
+/* --weights and --dtype, for commands that run a model and do not train it. */
 #ifndef MC_TOOLS_WEIGHTS_OPTION_H
 #define MC_TOOLS_WEIGHTS_OPTION_H
 
@@ -20,5 +20,18 @@ extern const char *const weights_names[];
 
 /* Puts the model's weights into what was asked for. Errors are on its context; NULL is allowed. */
 void weights_apply(mc_model *model, int weights);
+
+/* auto, f32, f16, bf16. */
+extern const char *const run_dtype_names[];
+
+/* The row of commands that look at a model as it was saved; `pointer` is an int *. */
+#define SAVED_DTYPE_ROW(pointer)                                                     \
+    {                                                                                \
+        ARGS_CHOICE("dtype", pointer, run_dtype_names,                               \
+                    "of weights and activations; auto is that of the saved weights") \
+    }
+
+/* Sets `dtype` or `saved_dtype` of the load options. */
+void saved_dtype_apply(mc_load_options *load, int dtype);
 
 #endif

@@ -345,9 +345,14 @@ static void print_row(FILE *stream, const mc_inspect_row *row, int name_width)
 {
     print_cell(stream, row->name, name_width);
     print_shape(stream, row->shape);
-    const double numbers[] = {row->max,  row->min,      row->std,
-                              row->mean, row->grad_std, row->grad_mean};
+    const double numbers[] = {row->max, row->min, row->std, row->mean};
+    const double gradients[] = {row->grad_std, row->grad_mean};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) print_number(stream, numbers[i]);
+    for (size_t i = 0; i < sizeof gradients / sizeof *gradients; i++)
+        if (row->has_gradient)
+            print_number(stream, gradients[i]);
+        else
+            print_cell(stream, "-", NUMBER_WIDTH);
     fputc('\n', stream);
 }
 

@@ -97,8 +97,9 @@ MC_API void mc_inspection_free(mc_inspection *table);
 
 /* Prints a table to `stream`, on rank 0 only: a line of titles and a line a row, in columns of
  * fixed width (the longest name + 4, 20 for the shape, 10 for each number), where texts that are
- * too long are cut; numbers have 4 decimals, and shapes are written as in Python. Errors:
- * MC_ERR_IO, MC_ERR_ARGUMENT for a NULL stream. */
+ * too long are cut; numbers have 4 decimals, and shapes are written as in Python. Where no gradient
+ * was computed (has_gradient is false), its columns hold "-". Errors: MC_ERR_IO, MC_ERR_ARGUMENT
+ * for a NULL stream. */
 MC_API mc_status mc_print_inspect(mc_context *ctx, const mc_inspection *table, FILE *stream);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
+#include <cjson/cJSON.h>
 #include "core/base/file_internal.h"
 #include "tests/datasets/prompt_tokenizers.h"
 #include "tests/tools/command_test.h"
@@ -144,6 +146,30 @@ static void test_classes(void **state)
                 "$MC eval bert --model out-bert --data val.csv");
 }
 
+/* val_loss is the mean of minus the logarithm of the class's probability, as predict shows it. */
+static void test_validation_loss(void **state)
+{
+    (void)state;
+    train("bert", "--text letters --label class");
+    double loss = value_of("val_loss"), sum = 0;
+    must("$MC predict out-bert --data val.csv --output val.jsonl > none && "
+         "cut -d, -f4 val.csv | sed 1d | paste - val.jsonl");
+    int rows = 0;
+    for (char *line = out, *end; (end = strchr(line, '\n')); line = end + 1, rows++) {
+        *end = '\0';
+        const char class[] = {line[0], '\0'};
+        char *json = strchr(line, '{');
+        assert_non_null(json);
+        cJSON *row = cJSON_Parse(json);
+        const cJSON *all = cJSON_GetObjectItem(row, "probabilities");
+        sum -= log(cJSON_GetObjectItem(all, class)->valuedouble);
+        cJSON_Delete(row);
+    }
+    assert_true(rows == 18 && fabs(sum / rows - loss) < 1e-4); /* printed with 4 decimals */
+    train("bert", "--text letters --label tags --multi-label --metric val_loss --keep best");
+    assert_true(value_of("val_loss") > 0 && value_of("val_loss") < 0.5);
+}
+
 static void test_values(void **state)
 {
     (void)state;
@@ -279,9 +305,10 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),       cmocka_unit_test(test_values),
-        cmocka_unit_test(test_texts),         cmocka_unit_test(test_fraction),
-        cmocka_unit_test(test_conversations), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_classes),         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_validation_loss), cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_fraction),        cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_errors),
     };
     set_up(NULL);
     write_rows("train.csv", 0, 54);
