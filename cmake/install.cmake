@@ -1,14 +1,16 @@
 # What `cmake --install` gives: the library, its public headers, the files by which pkg-config and
-# CMake find it (both work wherever the folder is moved to), and the licence. The command adds itself
-# in tools/.
+# CMake find it (both work wherever the folder is moved to), and the documents. The command adds itself
+# and what is made from it in tools/.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 # <modelcenter.h> and the folder modelcenter/ are all that comes into the include path.
-set(header_stage ${PROJECT_BINARY_DIR}/include)
-install(CODE "set(MC_SOURCE \"${PROJECT_SOURCE_DIR}\")\nset(MC_STAGE \"${header_stage}\")")
+install(CODE "set(MC_SOURCE \"${PROJECT_SOURCE_DIR}\")
+set(MC_BINARY \"${PROJECT_BINARY_DIR}\")
+set(MC_INCLUDEDIR \"${CMAKE_INSTALL_INCLUDEDIR}\")
+set(MC_DOCDIR \"${CMAKE_INSTALL_DOCDIR}\")")
 install(SCRIPT cmake/public_headers.cmake)
-install(DIRECTORY ${header_stage}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(SCRIPT cmake/documents.cmake)
 target_include_directories(modelcenter INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/core>
                            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
@@ -66,5 +68,3 @@ configure_package_config_file(cmake/modelcenterConfig.cmake.in modelcenterConfig
 write_basic_package_version_file(modelcenterConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/modelcenterConfig.cmake
               ${PROJECT_BINARY_DIR}/modelcenterConfigVersion.cmake DESTINATION ${package_folder})
-
-install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

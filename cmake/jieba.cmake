@@ -39,4 +39,5 @@ add_custom_command(OUTPUT ${table} COMMAND jieba_table ${MC_JIEBA_SOURCE_DIR} ${
                    DEPENDS jieba_table ${MC_JIEBA_SOURCE_DIR}/dict.txt
                            ${MC_JIEBA_SOURCE_DIR}/finalseg/prob_emit.py VERBATIM)
 add_custom_target(jieba_dictionary ALL DEPENDS ${table})
+set_property(GLOBAL APPEND PROPERTY MC_INSTALLED jieba_dictionary)
 install(FILES ${table} cmake/jieba.copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/modelcenter)

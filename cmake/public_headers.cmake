@@ -1,7 +1,7 @@
-# Run by an install: writes the public headers as they are installed into ${MC_STAGE}, modelcenter.h and
-# the folder modelcenter/, and nothing else is put into the include path. In the sources they include
-# one another from the root of the repository.
-file(REMOVE_RECURSE ${MC_STAGE})
+# Run by an install: installs the public headers, modelcenter.h and the folder modelcenter/, and nothing else
+# into the include path. In the sources they include one another from the root of the repository.
+string(RANDOM LENGTH 12 stage) # of this install alone, which may be another user's than the last
+set(stage ${MC_BINARY}/include-${stage})
 file(GLOB_RECURSE headers RELATIVE ${MC_SOURCE} ${MC_SOURCE}/core/*.h ${MC_SOURCE}/models/*.h
      ${MC_SOURCE}/tokenizers/*.h ${MC_SOURCE}/datasets/*.h)
 list(FILTER headers EXCLUDE REGEX "_internal\\.h$|/(cpu|cuda|lm)/")
@@ -10,8 +10,11 @@ foreach(header ${headers})
     string(REGEX REPLACE "#include \"((core|models|tokenizers|datasets)/[^\"]*)\""
            "#include <modelcenter/\\1>" text "${text}")
     if(header STREQUAL core/modelcenter.h)
-        file(WRITE ${MC_STAGE}/modelcenter.h "${text}")
+        file(WRITE ${stage}/modelcenter.h "${text}")
     else()
-        file(WRITE ${MC_STAGE}/modelcenter/${header} "${text}")
+        file(WRITE ${stage}/modelcenter/${header} "${text}")
     endif()
 endforeach()
+cmake_path(ABSOLUTE_PATH MC_INCLUDEDIR BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}" OUTPUT_VARIABLE include_folder)
+file(INSTALL DESTINATION "${include_folder}" TYPE DIRECTORY FILES ${stage}/)
+file(REMOVE_RECURSE ${stage})

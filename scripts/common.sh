@@ -15,3 +15,55 @@ fail()
     echo "error: $*" >&2
     exit 1
 }
+
+# build_for_use: what is needed is installed, and build/release made whole: all that an install takes.
+# Sets build. What compilers say goes to build/release/build.log, which a failure prints.
+build_for_use()
+{
+    scripts/install-dependencies.sh --build
+    build=build/release
+    mkdir -p $build
+    rm -f $build/build.log # of root, perhaps, who built here before
+    fresh='-DMC_BUILD_TESTS=OFF -DMC_BUILD_EXAMPLES=OFF -DMC_WERROR=OFF'
+    [ ! -f $build/CMakeCache.txt ] || fresh=
+    echo "building" >&2
+    # shellcheck disable=SC2086  # a list of words
+    if ! cmake --preset release $fresh >$build/build.log 2>&1 || ! build_target installed_files; then
+        cat $build/build.log >&2
+        fail "the build failed"
+    fi
+}
+
+# build_target TARGET: builds it in $build, and shows on stderr how far that is.
+build_target()
+{
+    failed=$build/failed
+    rm -f "$failed"
+    { NINJA_STATUS='[%f/%t] ' cmake --build "$build" --parallel "$jobs" --target "$1" 2>&1 || : >"$failed"; } |
+        show_progress
+    [ ! -e "$failed" ] || { rm -f "$failed" && return 1; }
+}
+
+# Copies Ninja's lines to the log. On a terminal the newest of "[12/383] ..." stays in sight, elsewhere a
+# line says so for every tenth.
+show_progress()
+{
+    width=0
+    [ ! -t 2 ] || width=$(stty size <&2 2>/dev/null | sed 's/.* //')
+    tenth=0
+    while IFS= read -r line; do
+        printf '%s\n' "$line" >>"$build/build.log"
+        case $line in "["[0-9]*/[0-9]*"] "*) ;; *) continue ;; esac
+        counts=${line%%]*}
+        made=${counts#?}
+        made=${made%/*}
+        total=${counts#*/}
+        if [ "${width:-0}" -gt 20 ]; then
+            printf '\r\033[K%.*s' "$((width - 1))" "$line" >&2
+        elif [ $((made * 10 / total)) -gt $tenth ]; then
+            tenth=$((made * 10 / total))
+            echo "built $made of $total" >&2
+        fi
+    done
+    [ "${width:-0}" -le 20 ] || printf '\r\033[K' >&2
+}

@@ -15,19 +15,7 @@ here=$(pwd)
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-scripts/install-dependencies.sh --build
-
-echo "building" >&2
-build=build/release
-mkdir -p $build
-fresh='-DMC_BUILD_TESTS=OFF -DMC_BUILD_EXAMPLES=OFF -DMC_WERROR=OFF'
-[ ! -f $build/CMakeCache.txt ] || fresh=
-# shellcheck disable=SC2086  # a list of words
-if ! cmake --preset release $fresh >$build/build.log 2>&1 ||
-    ! cmake --build $build --parallel "$jobs" --target modelcenter_tool >>$build/build.log 2>&1; then
-    cat $build/build.log >&2
-    fail "the build failed"
-fi
+build_for_use
 
 has() # whether the option $1 is among the arguments that follow
 {

@@ -148,16 +148,6 @@ def readme_code(language):
     return re.search(rf"^```{language}\n(.*?)^```", (SOURCE / "README.md").read_text(), re.M | re.S)[1]
 
 
-def check_readme(folder, compile_c):
-    """The README's example compiles in a function of a program that has what it leaves out."""
-    source = folder / "readme.c"
-    include, body = readme_code("c").split("\n", 1)
-    source.write_text(f"{include}\nint program(mc_batch *b, mc_linear *head, mc_optim_manager *optim);\n"
-                      "int program(mc_batch *b, mc_linear *head, mc_optim_manager *optim)\n{\n"
-                      f"{body}(void)tok;\nreturn 0;\n}}\n")
-    compile_c(source)
-
-
 def check_cxx(folder, names):
     """C++ programs can include every header alone and call the library, where there is a C++ compiler."""
     compiler = shutil.which("c++")
@@ -194,7 +184,6 @@ def step_headers():
         source.write_text(f"#include <{name}>\nint nothing;\n")
         for standard in ("-std=c11", "-std=c17"):
             compile_c(source, standard, "-pedantic")
-    check_readme(folder, compile_c)
     check_cxx(folder, names)
     print(f"{len(names)} headers")
 
@@ -281,6 +270,120 @@ def step_cmake():
           f"-DEXAMPLE={SOURCE / 'examples' / 'embed_sentence.c'}"])
     must([ENV["CMAKE"], "--build", folder])
     check_embedding(folder / "embed_sentence")
+
+
+def step_readme():
+    """The program in README.md compiles as it stands, and trains, with a model and data that are here."""
+    folder = WORK / "readme"
+    folder.mkdir(exist_ok=True)
+    source = folder / "program.c"
+    source.write_text(readme_code("c"))
+    compile_program(source, folder / "as_it_stands")
+    text, count = re.subn('"bert-base-uncased"', json.dumps(str(make_model())), readme_code("c"))
+    check(count == 2 and '"data/boolq"' in text, "README.md's program has other paths now")
+    source.write_text(text.replace('"data/boolq"', json.dumps(str(make_data()))))
+    found = must([compile_program(source, folder / "program")]).stdout
+    check(re.fullmatch(r"(loss \d+\.\d+\n)+", found), f"README.md's program printed {found!r}")
+
+
+def step_whole():
+    """All that an install copies from the build tree is made by configuring and by the target installed_files
+    alone, which is what the quick start builds."""
+    if ENV["GENERATOR"] != "Ninja":
+        raise Skipped("not built with Ninja")
+    commands = must([ENV["MAKE"], "-C", BUILD, "-t", "commands", "installed_files"]).stdout
+    built = {(BUILD / word).resolve() for word in re.split(r"[\s'\"]+", commands)}
+    taken = {pathlib.Path(path) for script in BUILD.glob("**/cmake_install.cmake")
+             for path in re.findall(rf'"({re.escape(str(BUILD))}/[^"$]+)"', script.read_text())}
+    # configuring makes what lies in BUILD itself, and CMake's files
+    files = {path for path in taken if path.is_file() and path.parent != BUILD and path.suffix != ".cmake"}
+    left = [str(path) for path in sorted(files) if path.resolve() not in built]
+    check(len(files) > 1 and not left, f"installed_files does not make {left}, of {files}")
+    print(f"{len(files)} files")
+
+
+# ---- documents -----------------------------------------------------------------------------------
+
+def anchors(page):
+    """What links to the page's headings end in."""
+    found, text = set(), re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for title in re.findall(r"^#+ +(.*?) *$", text, re.M):
+        title = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()
+        name = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+        found.add(name if name not in found else f"{name}-1")
+    return found
+
+
+def dead_links(root, pages):
+    """The relative links of pages that lead to no file, or to no heading of one."""
+    dead = []
+    for page in pages:
+        text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^) \n]+)\)", text):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                dead.append(f"{page.relative_to(root)}: {target}")
+    return dead
+
+
+def step_documents():
+    """No relative link is dead, in the repository and where the documents are installed; README.md knows
+    every page."""
+    pages = [SOURCE / line for line in
+             must(["git", "ls-files", "*.md"], cwd=SOURCE).stdout.splitlines()] \
+        if (SOURCE / ".git").exists() else [*SOURCE.glob("*.md"), *SOURCE.glob("docs/**/*.md")]
+    pages = [page for page in pages if page.exists()]
+    dead = dead_links(SOURCE, pages)
+    check(not dead, "dead links: " + ", ".join(dead))
+    readme = (SOURCE / "README.md").read_text()
+    unnamed = [page for page in [*SOURCE.glob("docs/*.md"), *SOURCE.glob("docs/*/README.md")]
+               if f"]({page.relative_to(SOURCE)})" not in readme.split("## More")[-1]]
+    check(not unnamed, f"the list at README.md's end lacks {unnamed}")
+    folder = PREFIX / "share" / "doc" / "modelcenter"
+    installed = [*folder.rglob("*.md")]
+    check(len(installed) > 15, f"{folder}: hardly any pages: {installed}")
+    dead = dead_links(folder, installed)
+    check(not dead, "dead links of the installed pages: " + ", ".join(dead))
+    print(f"{len(pages)} pages, {len(installed)} of them installed")
+
+
+# ---- what is loaded ------------------------------------------------------------------------------
+
+def is_elf(path):
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def search_folders(files):
+    """Of each ELF file the elements of its RUNPATH and RPATH."""
+    folders, file = {file: [] for file in map(str, files)}, None
+    for line in must(["readelf", "-dW", *files]).stdout.splitlines():
+        if line.startswith("File: "):
+            file = line[len("File: "):]
+        path = re.search(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", line)
+        if path:
+            folders[file or str(files[0])] += path[1].split(":")
+    return folders
+
+
+def step_rpath():
+    """No program or library looks for libraries in the working folder: its path has no empty element and
+    no relative one. What is installed does not look into the build tree."""
+    installed = [path for path in PREFIX.rglob("*") if is_elf(path)]
+    built = [path for name in ("", "bin", "lib", "tests", "examples", "cmake", ENV["LIBDIR"])
+             for path in (BUILD / name).glob("*") if is_elf(path)]
+    check(installed and built, "no ELF files were found")
+    for file, folders in search_folders(sorted({*installed, *built})).items():
+        for folder in folders:
+            check(re.match(r"/|\$ORIGIN(/|$)", folder), f"{file}: looks for libraries in \"{folder}\"")
+            check(not (file.startswith(str(PREFIX)) and folder.startswith(str(BUILD))),
+                  f"{file} is installed and looks for libraries in {folder}")
+    print(f"{len(installed)} files installed, {len(built)} built")
 
 
 def step_examples():
