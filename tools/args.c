@@ -1,10 +1,13 @@
 #include "tools/args_internal.h"
 
+#include "tools/run_file.h"
+
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { NAME_ROOM = 64 };
 
@@ -24,26 +27,41 @@ typedef struct cursor {
 } cursor;
 
 static const args_option launcher_option = {.name = "local-rank", .type = ARGS_TYPE_IGNORED};
+static const args_option file_option = {.name = "run-file", .type = ARGS_TYPE_PATH};
 
-/* The name within "--name=value", '_' as '-'; "" when it is longer than any name. */
-static void option_name(char name[NAME_ROOM], const char *argument)
+/* A name up to a '=', '_' as '-'; "" when it is longer than any name. */
+static void plain_name(char name[NAME_ROOM], const char *given)
 {
-    size_t length = strcspn(argument + 2, "=");
+    size_t length = strcspn(given, "=");
     if (length >= NAME_ROOM) length = 0;
-    memcpy(name, argument + 2, length);
+    memcpy(name, given, length);
     name[length] = '\0';
     for (char *p = name; *p; p++)
         if (*p == '_') *p = '-';
+}
+
+/* The same of "--name=value". */
+static void option_name(char name[NAME_ROOM], const char *argument)
+{
+    plain_name(name, argument + 2);
+}
+
+const args_option *args_find(const args_spec *spec, const char *given)
+{
+    char name[NAME_ROOM];
+    plain_name(name, given);
+    for (const args_option *o = spec->options; args_is_row(o); o++)
+        if (args_is_named(o) && strcmp(o->name, name) == 0) return o;
+    return args_find_same(spec, name);
 }
 
 static const args_option *find_option(const args_spec *spec, const char *argument)
 {
     char name[NAME_ROOM];
     option_name(name, argument);
-    for (const args_option *o = spec->options; args_is_row(o); o++)
-        if (args_is_named(o) && strcmp(o->name, name) == 0) return o;
     if (strcmp(launcher_option.name, name) == 0) return &launcher_option;
-    return args_find_same(spec, name);
+    if (strcmp(file_option.name, name) == 0) return &file_option;
+    return args_find(spec, name);
 }
 
 /* Whether an argument reads as `--`, `--word` or `--word=...`, and so can't be a separate value. */
@@ -88,7 +106,7 @@ static bool next_token(cursor *c, token *t)
 
 /* ---- errors that say what is expected ---- */
 
-static int report(FILE *err, const args_spec *spec, const char *message)
+int args_report(FILE *err, const args_spec *spec, const char *message)
 {
     fprintf(err, "modelcenter %s: %s\n(see: modelcenter %s --help)\n", spec->command, message,
             spec->command);
@@ -102,7 +120,7 @@ int args_error(const args_spec *spec, const char *format, ...)
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    return report(stderr, spec, message);
+    return args_report(stderr, spec, message);
 }
 
 /* The smallest distance of `name` to the option's name, 0 for a name it has elsewhere. */
@@ -116,7 +134,7 @@ static size_t option_distance(const args_option *o, const char *name)
     return text_distance(o->name, name);
 }
 
-static void add_option_suggestion(text *t, const args_spec *spec, const char *argument)
+void args_add_suggestion(text *t, const args_spec *spec, const char *argument)
 {
     char name[NAME_ROOM];
     option_name(name, argument);
@@ -124,7 +142,7 @@ static void add_option_suggestion(text *t, const args_spec *spec, const char *ar
     size_t best = suggestion ? 0 : text_distance("help", name);
     if (!suggestion) suggestion = "help";
     for (const args_option *o = spec->options; args_is_row(o); o++) {
-        size_t distance = args_is_named(o) ? option_distance(o, name) : SIZE_MAX;
+        size_t distance = args_is_named(o) && !o->old ? option_distance(o, name) : SIZE_MAX;
         if (distance < best) {
             best = distance;
             suggestion = o->name;
@@ -133,7 +151,7 @@ static void add_option_suggestion(text *t, const args_spec *spec, const char *ar
     if (best == 0 || text_is_near(name, best)) text_add(t, " (did you mean --%s?)", suggestion);
 }
 
-static void add_choice_suggestion(text *t, const args_option *o, const char *value)
+void args_add_choice_suggestion(text *t, const args_option *o, const char *value)
 {
     const char *suggestion = NULL;
     size_t best = SIZE_MAX;
@@ -156,8 +174,8 @@ static int report_bad_value(FILE *err, const args_spec *spec, const args_option 
     args_add_label(&t, o);
     text_add(&t, " \"%.200s\": expected ", value);
     args_add_expected(&t, o);
-    if (o->type == ARGS_TYPE_CHOICE) add_choice_suggestion(&t, o, value);
-    return report(err, spec, message);
+    if (o->type == ARGS_TYPE_CHOICE) args_add_choice_suggestion(&t, o, value);
+    return args_report(err, spec, message);
 }
 
 static int report_missing_value(FILE *err, const cursor *c, const token *t)
@@ -169,7 +187,7 @@ static int report_missing_value(FILE *err, const cursor *c, const token *t)
     if (c->next < c->argc)
         text_add(&m, ", found \"%.100s\" (write --%s=%.100s if that is the value)",
                  c->argv[c->next], t->option->name, c->argv[c->next]);
-    return report(err, c->spec, message);
+    return args_report(err, c->spec, message);
 }
 
 static int report_unknown(FILE *err, const args_spec *spec, const char *argument)
@@ -177,8 +195,8 @@ static int report_unknown(FILE *err, const args_spec *spec, const char *argument
     char message[ARGS_TEXT_ROOM];
     text t = text_into(message, sizeof message);
     text_add(&t, "unknown option \"%.200s\"", argument);
-    if (argument[1] == '-') add_option_suggestion(&t, spec, argument);
-    return report(err, spec, message);
+    if (argument[1] == '-') args_add_suggestion(&t, spec, argument);
+    return args_report(err, spec, message);
 }
 
 /* ---- values ---- */
@@ -249,8 +267,7 @@ static bool add_to_list(args_list *list, const char *string)
     return true;
 }
 
-/* Sets the target; false if the value is not what the option takes. */
-static bool set_value(const args_option *o, const char *string)
+bool args_set_value(const args_option *o, const char *string)
 {
     if (args_is_whole(o)) return set_whole(o, string);
     if (args_is_real(o)) return set_real(o, string);
@@ -275,43 +292,72 @@ static const args_option *nth_positional(const args_spec *spec, int n)
 /* What has been parsed so far. */
 typedef struct progress {
     const args_option *last; /* the option that came last */
+    const args_option *old;  /* the first of an old form */
     int positionals;
-    bool seen[ARGS_MOST_ROWS];
+    bool own[ARGS_MOST_ROWS];   /* room for spec->seen */
+    bool *seen;                 /* on the command line or in a run file */
+    bool typed[ARGS_MOST_ROWS]; /* on the command line */
+    const char *run_file;       /* NULL: none */
 } progress;
+
+static int apply_positional(const cursor *c, token *t, progress *p, FILE *err)
+{
+    bool listed = p->last && p->last->type == ARGS_TYPE_PATHS;
+    t->option = listed ? p->last : nth_positional(c->spec, p->positionals++);
+    t->value = t->argument;
+    if (t->option) return EXIT_OK;
+    char message[ARGS_TEXT_ROOM];
+    snprintf(message, sizeof message, "unexpected argument \"%.200s\"", t->argument);
+    return args_report(err, c->spec, message);
+}
+
+static int apply_flag(const cursor *c, const token *t, FILE *err)
+{
+    const args_option *o = t->option;
+    *(bool *)o->target = o->type == ARGS_TYPE_FLAG;
+    if (!t->value) return EXIT_OK;
+    char message[ARGS_TEXT_ROOM];
+    snprintf(message, sizeof message, "--%s \"%.200s\": a flag, expected no value", o->name,
+             t->value);
+    return args_report(err, c->spec, message);
+}
+
+/* Notes that a row was given, on the command line. */
+static void note(const cursor *c, const args_option *o, progress *p)
+{
+    if (o->given) *o->given = true;
+    if (o->old && !p->old) p->old = o;
+    p->last = o;
+    if (o == &launcher_option) return;
+    p->seen[o - c->spec->options] = p->typed[o - c->spec->options] = true;
+}
+
+/* A list of the run file gives way to that of the command line. */
+static void begin_list(const cursor *c, const args_option *o, progress *p)
+{
+    if (o->type != ARGS_TYPE_PATHS && o->type != ARGS_TYPE_TEXTS) return;
+    if (!p->typed[o - c->spec->options]) ((args_list *)o->target)->count = 0;
+}
 
 /* Applies one token; EXIT_OK or EXIT_USAGE. */
 static int apply(const cursor *c, token *t, progress *p, FILE *err)
 {
-    if (t->positional) {
-        bool listed = p->last && p->last->type == ARGS_TYPE_PATHS;
-        t->option = listed ? p->last : nth_positional(c->spec, p->positionals++);
-        t->value = t->argument;
-        if (!t->option) {
-            char message[ARGS_TEXT_ROOM];
-            snprintf(message, sizeof message, "unexpected argument \"%.200s\"", t->argument);
-            return report(err, c->spec, message);
-        }
-    }
+    int code = t->positional ? apply_positional(c, t, p, err) : EXIT_OK;
     const args_option *o = t->option;
+    if (code != EXIT_OK) return code;
     if (!o) return report_unknown(err, c->spec, t->argument);
-    if (args_is_flag(o)) {
-        if (t->value) {
-            char message[ARGS_TEXT_ROOM];
-            snprintf(message, sizeof message, "--%s \"%.200s\": a flag, expected no value", o->name,
-                     t->value);
-            return report(err, c->spec, message);
-        }
-        *(bool *)o->target = o->type == ARGS_TYPE_FLAG;
-    } else if (!t->value) {
-        return report_missing_value(err, c, t);
-    } else if (!set_value(o, t->value)) {
-        return report_bad_value(err, c->spec, o, t->value);
+    if (!args_is_flag(o) && !t->value) return report_missing_value(err, c, t);
+    if (o == &file_option) {
+        p->last = o; /* it was read before the command line */
+        return EXIT_OK;
     }
-    if (o->given) *o->given = true;
-    if (o != &launcher_option && o - c->spec->options < ARGS_MOST_ROWS)
-        p->seen[o - c->spec->options] = true;
-    p->last = o;
-    return EXIT_OK;
+    begin_list(c, o, p);
+    if (args_is_flag(o))
+        code = apply_flag(c, t, err);
+    else if (!args_set_value(o, t->value))
+        return report_bad_value(err, c->spec, o, t->value);
+    if (code == EXIT_OK) note(c, o, p);
+    return code;
 }
 
 static int check_required(const args_spec *spec, const bool *seen, FILE *err)
@@ -323,7 +369,42 @@ static int check_required(const args_spec *spec, const bool *seen, FILE *err)
         text_add(&t, t.used ? ", " : "required and missing: ");
         args_add_label(&t, &spec->options[i]);
     }
-    return t.used ? report(err, spec, message) : EXIT_OK;
+    return t.used ? args_report(err, spec, message) : EXIT_OK;
+}
+
+/* On a terminal alone: scripts get what they always got. */
+static void notice_old_form(const args_spec *spec, const args_option *o, FILE *err)
+{
+    int fd = fileno(err);
+    if (fd < 0 || !isatty(fd)) return;
+    fprintf(err, "modelcenter %s: note: %s%s is an older form, which works through 0.x; now %s\n",
+            spec->command, o->positional ? "a " : "--",
+            o->positional ? "model by its place" : o->name, o->help);
+}
+
+/* Reads --run-file, the last of them. */
+static int apply_file(const cursor *start, progress *p, FILE *err)
+{
+    token t;
+    for (cursor c = *start; next_token(&c, &t);)
+        if (t.option == &file_option && t.value) p->run_file = t.value;
+    if (!p->run_file) return EXIT_OK;
+    if (start->spec->run_file) *start->spec->run_file = p->run_file;
+    return run_file_read(start->spec, p->run_file, p->seen, err);
+}
+
+static int parse_line(const cursor *start, FILE *err)
+{
+    token t;
+    progress p = {.last = NULL};
+    const args_spec *spec = start->spec;
+    p.seen = spec->seen ? spec->seen : p.own;
+    int code = apply_file(start, &p, err);
+    for (cursor c = *start; code == EXIT_OK && next_token(&c, &t);) code = apply(&c, &t, &p, err);
+    if (code == EXIT_OK) code = check_required(spec, p.seen, err);
+    if (code == EXIT_OK && p.run_file) code = run_file_check(spec, p.run_file, p.typed, err);
+    if (code == EXIT_OK && p.old) notice_old_form(spec, p.old, err);
+    return code;
 }
 
 bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE *out, FILE *err)
@@ -337,9 +418,7 @@ bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE
         args_print_help(out, spec);
         return false;
     }
-    progress p = {0};
-    for (cursor c = start; *code == EXIT_OK && next_token(&c, &t);) *code = apply(&c, &t, &p, err);
-    if (*code == EXIT_OK) *code = check_required(spec, p.seen, err);
+    *code = parse_line(&start, err);
     return *code == EXIT_OK;
 }
 

@@ -47,7 +47,8 @@ typedef enum args_type {
 
 /* The values of an option that takes several; those of a repeated one add up. */
 typedef struct args_list {
-    const char **items; /* (room), the caller's; argc are enough */
+    const char **items; /* (room), the caller's, of malloc; argc are enough, and a run file that
+                           lists more makes it longer */
     int count, room;
 } args_list;
 
@@ -64,7 +65,10 @@ typedef struct args_option {
     bool numbered; /* the last choice may have a number, "cuda:3": as many choices further, + 1 */
     bool above_low, below_high; /* real numbers: the bound itself is not allowed */
     bool required;
-    bool positional;          /* given by its place, without a name; in the order of the table */
+    bool positional; /* given by its place, without a name; in the order of the table */
+    bool old;  /* an older form: works, is not in the help, and gets a notice on a terminal; `help`
+                  is what to write now, "--model FOLDER_OR_IDENTIFIER" */
+    bool once; /* is about one call and not about the run: not kept in its run.json */
     bool *given;              /* set to true when the option is on the command line; NULL: unused */
     const char *value_name;   /* in the help, e.g. "STEPS"; NULL: after the type */
     const char *default_text; /* in the help, in place of the target's value; "" for none */
@@ -132,6 +136,8 @@ typedef struct args_spec {
     const char *summary; /* one line */
     const char *details; /* printed as it is below the options; NULL: nothing */
     const args_option *options;
+    bool *seen;            /* (ARGS_MOST_ROWS): set for rows that were given; NULL: not needed */
+    const char **run_file; /* set to the path of --run-file, if one was given; NULL: not needed */
 } args_spec;
 
 /* What a command returns to its shell. */

@@ -182,9 +182,9 @@ static void print_usage_line(FILE *out, const args_spec *spec)
     text t = text_into(line, sizeof line);
     text_add(&t, "usage: modelcenter %s", spec->command);
     for (const args_option *o = spec->options; args_is_row(o); o++)
-        if (o->positional) text_add(&t, o->required ? " <%s>" : " [<%s>]", o->name);
+        if (o->positional && !o->old) text_add(&t, o->required ? " <%s>" : " [<%s>]", o->name);
     for (const args_option *o = spec->options; args_is_row(o); o++) {
-        if (!args_is_named(o) || !o->required) continue;
+        if (!args_is_named(o) || !o->required || o->old) continue;
         text_add(&t, " --%s ", o->name);
         add_value_name(&t, o);
     }
@@ -197,12 +197,18 @@ void args_print_help(FILE *out, const args_spec *spec)
     print_usage_line(out, spec);
     fprintf(out, "\n%s\n\n", spec->summary);
     for (const args_option *o = spec->options; args_is_row(o); o++) {
+        if (o->old) continue;
         if (o->type == ARGS_TYPE_HEADING)
             fprintf(out, "%s%s:\n", o == spec->options ? "" : "\n", o->name);
         else
             print_option(out, spec, o);
     }
     fprintf(out, "\n");
+    fprintf(out, "%-*s", HELP_COLUMN, "  --run-file PATH");
+    print_wrapped(out,
+                  "options by name from a JSON file, as a run keeps it in its folder (run.json); "
+                  "the command line wins over it (a path)",
+                  HELP_COLUMN, HELP_COLUMN);
     fprintf(out, "%-*s", HELP_COLUMN, "  --local-rank N");
     print_wrapped(out, "accepted for the sake of old launchers, and ignored (a whole number)",
                   HELP_COLUMN, HELP_COLUMN);

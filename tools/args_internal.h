@@ -40,8 +40,19 @@ void args_add_label(text *t, const args_option *o);
 void args_add_expected(text *t, const args_option *o);
 void args_add_choices(text *t, const args_option *o, const char *separator);
 
-/* The option that has another name here, which is taken too: --model is --pretrained. NULL: none.
- */
+/* The option of a name, '_' read as '-': of the table, or one that has this name elsewhere. NULL:
+ * there is none. */
+const args_option *args_find(const args_spec *spec, const char *name);
+/* Sets the option's target; false if the value is not what the option takes. */
+bool args_set_value(const args_option *o, const char *value);
+/* " (did you mean --lr?)" for an unknown "--learning-rat", where a name is near. */
+void args_add_suggestion(text *t, const args_spec *spec, const char *argument);
+/* The same for a value that is none of an option's choices. */
+void args_add_choice_suggestion(text *t, const args_option *o, const char *value);
+/* Prints an error of the command line on `err`, and returns EXIT_USAGE. */
+int args_report(FILE *err, const args_spec *spec, const char *message);
+
+/* The option that has another name here, which is taken too. NULL: none. */
 const args_option *args_find_same(const args_spec *spec, const char *name);
 /* The other name of an option, for the help. NULL: none. */
 const char *args_second_name(const args_spec *spec, const args_option *o);
