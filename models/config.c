@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/base/json_keys_internal.h"
 #include "models/family_internal.h"
 
 /* ---- words for values ------------------------------------------------------------------------ */
@@ -245,9 +246,7 @@ static bool check_keys(const mc_family *family, const mc_config_reader *r)
                     r->path, key, family->title);
             return false;
         }
-        if (!cJSON_IsNull(item))
-            mc_log(r->ctx, MC_LOG_WARNING, "%s: key \"%s\" is not known and has no effect", r->path,
-                   key);
+        if (!cJSON_IsNull(item)) mc_keys_warn_unknown(r->ctx, r->path, key);
     }
     return true;
 }

@@ -1,5 +1,6 @@
 #include <string.h>
 #include "core/hub/find_internal.h"
+#include "tokenizers/keys_internal.h"
 #include "tokenizers/open_internal.h"
 
 static int line_of(const char *text, const char *at)
@@ -177,6 +178,17 @@ static mc_status choose_model(mc_error *err, const folder_files *files, bool *mo
     return MC_OK;
 }
 
+/* Looks at the keys of a configuration file, which need not be there. */
+static mc_status check_keys(const mc_tokenizer *tok, mc_error *err, const char *path,
+                            const mc_key_table *table)
+{
+    if (!mc_path_is_file(path)) return MC_OK;
+    cJSON *root = mc_json_read_object(err, path, MC_TOKENIZER_FILE_MAX);
+    if (root) mc_keys_check(tok->ctx, err, path, root, table);
+    cJSON_Delete(root);
+    return err->status;
+}
+
 static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *files,
                       const char *folder, const mc_tokenizer_options *options)
 {
@@ -185,7 +197,10 @@ static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *file
     mc_lowercase asked = options ? options->lowercase : MC_LOWERCASE_DEFAULT, lowercase = asked;
     size_t size;
     bool model;
-    if (choose_model(err, files, &model)) return err->status;
+    if (check_keys(tok, err, files->bpe.config, &mc_keys_tokenizer_config) ||
+        check_keys(tok, err, files->bpe.specials, &mc_keys_special_tokens_map) ||
+        choose_model(err, files, &model))
+        return err->status;
     if (model) return load_model(tok, err, files);
     if (!json && !mc_path_is_file(path) && mc_path_is_file(files->bpe.vocab))
         return mc_bpe_load_files(tok, err, &files->bpe);

@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <string.h>
+#include "tokenizers/keys_internal.h"
 #include "tokenizers/open_internal.h"
 
 /* What errors call a part of a file: "<path>: added_tokens[3]". */
@@ -342,7 +343,11 @@ mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *p
                                  const char *text, size_t size)
 {
     cJSON *root = parse(err, path, text, size);
-    if (!root) return err->status;
+    if (root) mc_keys_check(tok->ctx, err, path, root, &mc_keys_tokenizer_json);
+    if (err->status) {
+        cJSON_Delete(root);
+        return err->status;
+    }
     const cJSON *model = mc_tokenizer_part(root, "model");
     bool merges = mc_tokenizer_part(model, "merges") != NULL;
     mc_status status;
