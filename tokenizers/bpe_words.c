@@ -92,6 +92,11 @@ static inline const uint8_t *word_end(const uint8_t *p, const uint8_t *end)
     return kind == WHITE ? skip_white(start, end) : skip_run(p + length, end, kind);
 }
 
+const uint8_t *mc_bpe_word_end(const uint8_t *text, const uint8_t *end)
+{
+    return word_end(text, end);
+}
+
 /* ---- the cache ---- */
 
 static inline mc_bpe_word *place_of(const mc_bpe_scratch *s, const uint64_t key[2], size_t size)

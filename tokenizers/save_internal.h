@@ -32,6 +32,11 @@ void mc_save_names(const mc_tokenizer *tok, mc_file_writer *w);
 mc_status mc_unigram_choose_files(const mc_tokenizer *tok, mc_error *err, const char *folder,
                                   mc_save_file *files);
 
+/* Whether transformers needs a tokenizer.json beside the .model to give the same ids, one of
+ * SentencePiece's BPE models with its usual settings, and what writes that file. */
+bool mc_sentencepiece_has_json(const mc_tokenizer *tok);
+void mc_sentencepiece_write_json(const mc_tokenizer *tok, mc_file_writer *w);
+
 /* Says what writes vocab.json, merges.txt, tokenizer.json and tokenizer_config.json. */
 void mc_bpe_choose_files(const mc_tokenizer *tok, mc_save_file *files);
 

@@ -277,6 +277,8 @@ mc_status mc_bpe_index_merges(mc_tokenizer *tok, mc_error *err, const char *path
 /* The part of mc_tokenizer_finish that is about merges. */
 mc_status mc_bpe_finish(mc_tokenizer *tok, mc_error *err, const char *path);
 void mc_bpe_release(mc_bpe *bpe);
+/* The end of the word that begins at text < end, as GPT-2 cuts texts. */
+const uint8_t *mc_bpe_word_end(const uint8_t *text, const uint8_t *end);
 /* Appends the ids of a text in which added tokens are not looked for. */
 void mc_bpe_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
 

@@ -3,24 +3,51 @@
 #include <stdio.h>
 #include "tokenizers/open_internal.h"
 #include "tokenizers/sentencepiece_internal.h"
+#include "tokenizers/train_internal.h"
 
 enum { DEFAULT_SIZE = 8000, SMALLEST = 4, SENTINELS_MAX = 100000, LINE_MAX_SIZE = 1 << 20 };
 
+/* The name of an option that has a value it can't have, or NULL. */
+static const char *out_of_range(const mc_train_tokenizer_options *o)
+{
+    return o->type < MC_TOKENIZER_TYPE_UNIGRAM || o->type > MC_TOKENIZER_TYPE_BYTE_BPE ? "type"
+           : o->vocab_size < 0 || o->vocab_size > MC_TOKENS_MAX ? "vocab_size"
+           : o->sentinels < 0 || o->sentinels > SENTINELS_MAX   ? "sentinels"
+           : o->character_coverage != 0 &&
+                   !(o->character_coverage >= 0.98 && o->character_coverage <= 1)
+               ? "character_coverage"
+           : o->threads < 0 || o->threads > 1024 ? "threads"
+           : o->max_lines < 0                    ? "max_lines"
+           : o->min_frequency < 0                ? "min_frequency"
+                                                 : NULL;
+}
+
+/* The name of an option that the type does not have, or NULL. */
+static const char *of_another_type(const mc_train_tokenizer_options *o)
+{
+    if (o->type != MC_TOKENIZER_TYPE_BYTE_BPE)
+        return o->min_frequency ? "min_frequency" : o->special_tokens ? "special_tokens" : NULL;
+    return o->sentinels            ? "sentinels"
+           : o->character_coverage ? "character_coverage"
+           : o->byte_fallback      ? "byte_fallback"
+           : o->lowercase          ? "lowercase"
+           : o->threads > 1        ? "threads"
+           : o->max_lines          ? "max_lines"
+                                   : NULL;
+}
+
 static mc_status check_options(mc_error *err, const mc_train_tokenizer_options *o)
 {
-    const char *wrong = o->type != MC_TOKENIZER_TYPE_UNIGRAM && o->type != MC_TOKENIZER_TYPE_BPE
-                            ? "type"
-                        : o->vocab_size < 0 || o->vocab_size > MC_TOKENS_MAX ? "vocab_size"
-                        : o->sentinels < 0 || o->sentinels > SENTINELS_MAX   ? "sentinels"
-                        : o->character_coverage != 0 &&
-                                !(o->character_coverage >= 0.98 && o->character_coverage <= 1)
-                            ? "character_coverage"
-                        : o->threads < 0 || o->threads > 1024 ? "threads"
-                        : o->max_lines < 0                    ? "max_lines"
-                                                              : NULL;
+    const char *wrong = out_of_range(o);
     if (wrong)
         return mc_error_set(err, MC_ERR_ARGUMENT, "training a tokenizer: %s is out of range",
                             wrong);
+    wrong = of_another_type(o);
+    if (wrong)
+        return mc_error_set(err, MC_ERR_ARGUMENT, "training a tokenizer: %s is an option of %s",
+                            wrong,
+                            o->type == MC_TOKENIZER_TYPE_BYTE_BPE ? "unigram and bpe alone"
+                                                                  : "byte-level BPE alone");
     if (o->vocab_size && o->vocab_size - o->sentinels < SMALLEST)
         return mc_error_set(err, MC_ERR_ARGUMENT,
                             "training a tokenizer: vocab_size %d leaves no room for pieces beside "
@@ -102,10 +129,13 @@ mc_status mc_tokenizer_train(mc_context *ctx, const char *const *inputs, int cou
     if (mc_failed(ctx) || mc_rank(ctx)) return mc_error_status(ctx);
     mc_error *err = &ctx->error;
     if (!folder) return mc_error_set(err, MC_ERR_ARGUMENT, "no folder to save a tokenizer to");
-    if (check_options(err, options) || check_inputs(err, inputs, count) ||
-        train(err, inputs, count, options, &model, &size))
-        return err->status;
-    save(ctx, folder, model, size, options->sentinels);
+    if (check_options(err, options) || check_inputs(err, inputs, count)) return err->status;
+    if (options->type == MC_TOKENIZER_TYPE_BYTE_BPE)
+        return mc_tokenizer_train_bytes(
+            ctx, inputs, count, folder, options,
+            (size_t)(options->vocab_size ? options->vocab_size : DEFAULT_SIZE));
+    if (!train(err, inputs, count, options, &model, &size))
+        save(ctx, folder, model, size, options->sentinels);
     mc_free(model);
     return err->status;
 }

@@ -61,6 +61,7 @@ typedef struct mc_unigram {
     bool t5;           /* texts end with </s> */
     int64_t sentinels; /* how many of them are behind the vocabulary */
     bool by_library;   /* the SentencePiece library encodes: a model of another type */
+    bool bpe;          /* that type is BPE */
     struct mc_sentencepiece *library;
     char *source; /* heap: the file, for saving */
     size_t source_size;

@@ -20,7 +20,7 @@ enum {
     TRAINER_PAD = 48
 };
 enum { NORMALIZER_TABLE = 2, NORMALIZER_PREFIX = 3, NORMALIZER_SQUEEZE = 4, NORMALIZER_ESCAPE = 5 };
-enum { TYPE_UNIGRAM = 1 };
+enum { TYPE_UNIGRAM = 1, TYPE_BPE = 2 };
 
 static mc_status no_memory(mc_error *err, const char *path)
 {
@@ -225,6 +225,7 @@ mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *pa
     if (mc_unigram_keep_source(tok, err, path, bytes, size)) return err->status;
     if (type == TYPE_UNIGRAM) return MC_OK;
     u->by_library = true;
+    u->bpe = type == TYPE_BPE;
     u->library = mc_sentencepiece_new(err, path, bytes, size);
     return err->status;
 }

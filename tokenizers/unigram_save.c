@@ -20,7 +20,9 @@ static void write_config(const mc_tokenizer *tok, mc_file_writer *w)
     }
     mc_save_names(tok, w);
     mc_save_format(w, "  \"tokenizer_class\": \"%s\"\n}\n",
-                   u->single && u->t5 ? "T5Tokenizer" : "PreTrainedTokenizerFast");
+                   u->single && u->t5 && !mc_sentencepiece_has_json(tok)
+                       ? "T5Tokenizer"
+                       : "PreTrainedTokenizerFast");
 }
 
 /* The name of the file that the tokenizer came from. */
@@ -50,5 +52,8 @@ mc_status mc_unigram_choose_files(const mc_tokenizer *tok, mc_error *err, const 
         return err->status;
     files[0].write = write_source;
     files[1].write = write_config;
+    if (!tok->unigram.single || !mc_sentencepiece_has_json(tok)) return MC_OK;
+    if (mc_path_join(err, files[2].path, folder, "tokenizer.json")) return err->status;
+    files[2].write = mc_sentencepiece_write_json;
     return MC_OK;
 }

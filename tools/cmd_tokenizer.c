@@ -11,19 +11,26 @@
 
 typedef struct tokenizer_command {
     const char *action, *output;
-    args_list inputs;
+    args_list inputs, specials;
     mc_train_tokenizer_options train;
     int type; /* an mc_tokenizer_type, the index into type_names */
 } tokenizer_command;
 
-static const char *const type_names[] = {"unigram", "bpe", NULL};
+static const char *const type_names[] = {"unigram", "bpe", "byte-bpe", NULL};
 
 static const char details[] =
-    "Texts are files of UTF-8, a sentence or paragraph a line. The folder then holds\n"
-    "spiece.model and tokenizer_config.json, laid out as T5's (<pad> 0, </s> 1, <unk> 2),\n"
-    "and is a --tokenizer of every command. Takes a build with the SentencePiece library.\n\n"
+    "Texts are files of UTF-8, a sentence or paragraph a line. The folder is a --tokenizer of "
+    "every\n"
+    "command, and transformers opens it with the same ids.\n"
+    "  unigram   T5's; spiece.model, laid out as T5's (<pad> 0, </s> 1, <unk> 2)\n"
+    "  bpe       the same, by merges of characters\n"
+    "  byte-bpe  GPT-2's; vocab.json and merges.txt. Every byte is kept, white space included.\n"
+    "            Hugging Face's trainer makes the same merges of the same files\n"
+    "unigram and bpe turn line breaks and runs of spaces into one space, and take a build with "
+    "the\n"
+    "SentencePiece library.\n\n"
     "  modelcenter tokenizer train --input corpus/*.txt --vocab-size 8000 \\\n"
-    "      --type unigram --output my-tokenizer\n"
+    "      --type byte-bpe --output my-tokenizer\n"
     "  modelcenter tokenize --model my-tokenizer --text 'is water wet'\n";
 
 static int train(tokenizer_command *c)
@@ -33,6 +40,7 @@ static int train(tokenizer_command *c)
         mc_init_distributed(&(mc_init_options){.log = run_log_library_line, .log_user = &log});
     ranks_is_single(ctx, "tokenizer");
     c->train.type = (mc_tokenizer_type)c->type;
+    if (c->specials.count) c->train.special_tokens = c->specials.items;
     mc_tokenizer_train(ctx, c->inputs.items, c->inputs.count, c->output, &c->train);
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, c->output);
     int code = EXIT_OK;
@@ -52,10 +60,11 @@ static int run(tokenizer_command *c)
 
 int cmd_tokenizer(int argc, char **argv)
 {
-    tokenizer_command c = {
-        .train = {.vocab_size = 8000, .character_coverage = 0.9995, .threads = 1}};
+    tokenizer_command c = {.train = {.vocab_size = 8000}};
     c.inputs.items = calloc((size_t)argc, sizeof *c.inputs.items);
     c.inputs.room = c.inputs.items ? argc : 0;
+    c.specials.items = calloc((size_t)argc + 1, sizeof *c.specials.items); /* ends in NULL */
+    c.specials.room = c.specials.items ? argc : 0;
     const args_option options[] = {
         {ARGS_TEXT("action", &c.action, "train"), .required = true, .positional = true},
         {ARGS_PATHS("input", &c.inputs, "texts to train on"), .required = true,
@@ -64,18 +73,25 @@ int cmd_tokenizer(int argc, char **argv)
          .known_as = "model-prefix"},
         {ARGS_INT("vocab-size", &c.train.vocab_size, 4, 1 << 24, "tokens in all")},
         {ARGS_CHOICE("type", &c.type, type_names, "what is trained"), .known_as = "model-type"},
+        {ARGS_TEXTS("special-token", &c.specials,
+                    "of byte-bpe: a token that is never split; may be repeated"),
+         .default_text = "<|endoftext|>"},
+        {ARGS_INT("min-frequency", &c.train.min_frequency, 1, INT64_MAX,
+                  "of byte-bpe: pairs that come less often are not merged"),
+         .default_text = "2"},
         {ARGS_INT("sentinels", &c.train.sentinels, 0, 100000,
                   "how many of them are <extra_id_k>, for T5's pretraining"),
          .known_as = "extra-ids"},
         {ARGS_REAL("character-coverage", &c.train.character_coverage, 0.98, 1,
-                   "share of the texts' characters that are not unknown")},
+                   "share of the texts' characters that are not unknown"),
+         .default_text = "0.9995"},
         {ARGS_FLAG("byte-fallback", &c.train.byte_fallback,
                    "let bytes stand for unknown characters")},
         {ARGS_FLAG("lowercase", &c.train.lowercase, "lowercase all texts")},
         {ARGS_INT("max-lines", &c.train.max_lines, 0, INT64_MAX,
                   "lines to draw at random and train on"),
          .default_text = "all", .known_as = "input-sentence-size"},
-        {ARGS_INT("threads", &c.train.threads, 1, 1024, "threads that train"),
+        {ARGS_INT("threads", &c.train.threads, 1, 1024, "threads that train"), .default_text = "1",
          .known_as = "num-threads"},
         {0},
     };
@@ -86,5 +102,6 @@ int cmd_tokenizer(int argc, char **argv)
     int code;
     if (args_parse(&spec, argc, argv, &code)) code = run(&c);
     free(c.inputs.items);
+    free(c.specials.items);
     return code;
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "core/base/json_internal.h"
 #include "tests/tokenizers/tokenizer_test.h"
 #include "tests/tokenizers/unigram_test.h"
 #include "tokenizers/sentencepiece_internal.h"
@@ -144,6 +145,58 @@ static void test_bytes(void **state)
     compare(tok);
 }
 
+/* ---- the tokenizer.json of a BPE model ---- */
+
+/* Encodes one word by the file's pairs in their order, and compares with `library`. */
+static void expect_word(const cJSON *vocab, const cJSON *pairs, const mc_sentencepiece *library,
+                        const char *word)
+{
+    char parts[64][16] = {{0}};
+    int count = 0;
+    int32_t *ids;
+    size_t id_count;
+    const cJSON *pair;
+    snprintf(parts[count++], sizeof parts[0], "%s", SP);
+    for (const char *p = word; *p; p++) parts[count++][0] = *p;
+    cJSON_ArrayForEach(pair, pairs)
+    {
+        const char *left = cJSON_GetArrayItem(pair, 0)->valuestring;
+        const char *right = cJSON_GetArrayItem(pair, 1)->valuestring;
+        for (int i = 0; i + 1 < count; i++) {
+            if (strcmp(parts[i], left) != 0 || strcmp(parts[i + 1], right) != 0) continue;
+            snprintf(parts[i], sizeof parts[i], "%s%s", left, right);
+            memmove(parts[i + 1], parts[i + 2], (size_t)(--count - i - 1) * sizeof parts[0]);
+        }
+    }
+    assert_int_equal(mc_sentencepiece_encode(library, word, strlen(word), &ids, &id_count), MC_OK);
+    assert_int_equal(id_count, count);
+    for (int i = 0; i < count; i++)
+        assert_int_equal(cJSON_GetObjectItemCaseSensitive(vocab, parts[i])->valueint, ids[i]);
+    mc_free(ids);
+}
+
+static void check_json(const mc_tokenizer *tok)
+{
+    static const char *const words[] = {"kalo", "minetka", "ruvas", "vingtolo", "kakaka", "s"};
+    char path[2048];
+    snprintf(path, sizeof path, "%s/own/tokenizer.json", folder.path);
+    cJSON *root = mc_json_read_object(&ctx->error, path, 1 << 24);
+    assert_non_null(root);
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model");
+    assert_string_equal(cJSON_GetObjectItemCaseSensitive(model, "type")->valuestring, "BPE");
+    mc_sentencepiece *library =
+        mc_sentencepiece_new(&ctx->error, "model", tok->unigram.source, tok->unigram.source_size);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        expect_word(cJSON_GetObjectItemCaseSensitive(model, "vocab"),
+                    cJSON_GetObjectItemCaseSensitive(model, "merges"), library, words[i]);
+    mc_sentencepiece_free(library);
+    cJSON_Delete(root);
+    snprintf(path, sizeof path, "%s/own/tokenizer_config.json", folder.path);
+    char *config = mc_file_read(&ctx->error, path, 1 << 20, NULL);
+    assert_non_null(strstr(config, "\"PreTrainedTokenizerFast\""));
+    mc_free(config);
+}
+
 static void test_bpe(void **state)
 {
     (void)state;
@@ -155,6 +208,7 @@ static void test_bpe(void **state)
     expect_ids(tok, "</s>", 1, 1, -1);
     check_threads(tok, "", ids, 1);
     compare_parts(tok);
+    check_json(tok);
 }
 
 /* T5's own model, with texts that goldens hold. */
