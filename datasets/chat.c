@@ -88,19 +88,24 @@ bool mc_chat_begin(mc_chat *c, mc_table *t, int column)
 
 static bool append(mc_text *to, const char *text) { return mc_text_append(to, text, strlen(text)); }
 
-/* "User: Hello\n" */
-static bool append_message(mc_text *to, const char *title, const char *content)
+static bool append_string(mc_text *to, const cJSON *string)
 {
-    return append(to, title) && append(to, " ") && append(to, content) && append(to, "\n");
+    return mc_text_append(to, string->valuestring, mc_json_length(string));
+}
+
+/* "User: Hello\n" */
+static bool append_message(mc_text *to, const char *title, const cJSON *content)
+{
+    return append(to, title) && append(to, " ") && append_string(to, content) && append(to, "\n");
 }
 
 /* The prompt and the response of a message of the assistant. */
-static bool take_turn(mc_chat *c, const char *content)
+static bool take_turn(mc_chat *c, const cJSON *content)
 {
     c->prompt.size = c->response.size = 0;
     return mc_text_append(&c->prompt, c->past.data ? c->past.data : "", c->past.size) &&
            append(&c->prompt, roles[ASSISTANT].title) && append(&c->response, " ") &&
-           append(&c->response, content);
+           append_string(&c->response, content);
 }
 
 bool mc_chat_next(mc_chat *c, mc_context *ctx)
@@ -108,7 +113,7 @@ bool mc_chat_next(mc_chat *c, mc_context *ctx)
     bool found = false, good = true;
     for (; good && !found && c->next; c->next = c->next->next) {
         int role = role_of(c->next);
-        const char *content = field(c->next, "content")->valuestring;
+        const cJSON *content = field(c->next, "content");
         found = role == ASSISTANT;
         good = (!found || take_turn(c, content)) &&
                append_message(&c->past, roles[role].title, content);
@@ -127,8 +132,8 @@ const char *mc_table_chat(mc_table *t, int column, size_t *length)
     bool good = true;
     for (; message && good; message = message->next)
         if (message->next || role_of(message) != ASSISTANT) /* the last is to be answered anew */
-            good = append_message(&prompt, roles[role_of(message)].title,
-                                  field(message, "content")->valuestring);
+            good =
+                append_message(&prompt, roles[role_of(message)].title, field(message, "content"));
     if (!good || !append(&prompt, roles[ASSISTANT].title)) {
         mc_text_release(&prompt);
         mc_fail_nomem(t->ctx, "a conversation");

@@ -189,6 +189,8 @@ typedef struct mc_data_row {
     const char *const *labels; /* MULTI_LABEL: (label_count) */
     int label_count;
     double value; /* REGRESS */
+    /* Bytes of the texts, for those that hold NUL characters; 0: up to the NUL. */
+    size_t text_size, pair_size, target_size;
 } mc_data_row;
 
 /* Fills in row number i (from 0), which is all zeros before. False: there are no more. Strings have

@@ -29,7 +29,8 @@ static bool parse_line(mc_jsonl *reader, const char *text, size_t size)
         mc_jsonl_fail(reader, "malformed JSON: %s", "a NUL byte");
         return false;
     }
-    reader->row = mc_json_parse(reader->err, text, size, reader->name, reader->line);
+    reader->row = (reader->nul ? mc_json_parse_row : mc_json_parse)(reader->err, text, size,
+                                                                    reader->name, reader->line);
     if (!reader->row) return false;
     if (cJSON_IsObject(reader->row)) return true;
     mc_jsonl_fail(reader, "expected a JSON object, found %s", mc_json_describe(reader->row).text);
@@ -62,7 +63,8 @@ mc_json_text mc_json_describe(const cJSON *value)
         snprintf(out.text, sizeof out.text, "\"%.*s%s\"", (int)shown, value->valuestring,
                  shown < length ? "..." : "");
     } else if (cJSON_IsNumber(value)) {
-        snprintf(out.text, sizeof out.text, "%.17g", value->valuedouble);
+        char room[MC_JSON_NUMBER_ROOM];
+        snprintf(out.text, sizeof out.text, "%.60s", mc_json_number(value, room));
     } else {
         const char *text = cJSON_IsBool(value)    ? cJSON_IsTrue(value) ? "true" : "false"
                            : cJSON_IsNull(value)  ? "null"
@@ -88,17 +90,17 @@ const cJSON *mc_jsonl_find(mc_jsonl *reader, const cJSON *object, const char *ke
     return found;
 }
 
-const char *mc_jsonl_string(mc_jsonl *reader, const char *path)
+const char *mc_jsonl_string(mc_jsonl *reader, const char *path, size_t *length)
 {
     const cJSON *value = reader->row;
     const char *from = path;
     for (;;) {
         const char *dot = strchr(from, '.');
-        int length = (int)(dot ? (size_t)(dot - from) : strlen(from));
-        int shown = (int)(from - path) + length; /* of the path, as far as we are */
+        int size = (int)(dot ? (size_t)(dot - from) : strlen(from));
+        int shown = (int)(from - path) + size; /* of the path, as far as we are */
         char key[64];
         bool ok = true;
-        snprintf(key, sizeof key, "%.*s", length, from);
+        snprintf(key, sizeof key, "%.*s", size, from);
         value = mc_jsonl_find(reader, value, key, &ok);
         if (!ok) return NULL;
         const char *expected = dot ? "an object" : "a string";
@@ -111,7 +113,11 @@ const char *mc_jsonl_string(mc_jsonl *reader, const char *path)
                           mc_json_describe(value).text);
             return NULL;
         }
-        if (!dot) return value->valuestring;
-        from = dot + 1;
+        if (dot) {
+            from = dot + 1;
+            continue;
+        }
+        *length = mc_json_length(value);
+        return value->valuestring;
     }
 }

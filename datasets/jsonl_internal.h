@@ -16,6 +16,7 @@ typedef struct mc_jsonl {
     size_t size, at;
     int64_t line; /* of `row`, from 1 */
     cJSON *row;   /* the current object; gone at the next call */
+    bool nul;     /* strings may hold NUL characters, whose readers ask for lengths */
 } mc_jsonl;
 
 /* Starts reading `size` bytes; skips a byte order mark. */
@@ -35,9 +36,9 @@ void mc_jsonl_release(mc_jsonl *reader);
  * becomes false): readers disagree on which one counts. */
 const cJSON *mc_jsonl_find(mc_jsonl *reader, const cJSON *object, const char *key, bool *ok);
 
-/* The string at a dotted path of the current row, such as "target.span1_text"; NULL with an error
- * where it is missing or no string. */
-const char *mc_jsonl_string(mc_jsonl *reader, const char *path);
+/* The string at a dotted path of the current row, such as "target.span1_text", and its bytes; NULL
+ * with an error where it is missing or no string. */
+const char *mc_jsonl_string(mc_jsonl *reader, const char *path, size_t *length);
 
 /* What a value is, for messages: `"maybe"`, `7`, `true`, `a list`. Returns `text`. */
 typedef struct mc_json_text {

@@ -129,10 +129,23 @@ static int compare_text(const void *a, const void *b)
     return strcmp(((const named *)a)->name, ((const named *)b)->name);
 }
 
+/* Whole numbers that are the same double, by their digits. */
+static int compare_digits(const char *a, const char *b)
+{
+    bool negative = *a == '-';
+    size_t i = strspn(a, "+-0"), k = strspn(b, "+-0");
+    size_t x = strspn(a + i, "0123456789"), y = strspn(b + k, "0123456789");
+    if (a[i + x] || b[k + y]) return 0;
+    int order = x != y ? (x < y ? -1 : 1) : strcmp(a + i, b + k);
+    return negative ? -order : order;
+}
+
 static int compare_number(const void *a, const void *b)
 {
     const named *x = a, *y = b;
-    return x->number != y->number ? (x->number < y->number ? -1 : 1) : compare_text(a, b);
+    if (x->number != y->number) return x->number < y->number ? -1 : 1;
+    int order = compare_digits(x->name, y->name);
+    return order ? order : compare_text(a, b);
 }
 
 /* Gives found labels their numbers: by their names, or the numbers they are. */
@@ -162,11 +175,11 @@ static bool sort_labels(source *s)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool add_text(source *s, const char *text, const char *what)
+static bool add_text(source *s, const char *text, size_t size, const char *what)
 {
     mc_dataset *d = s->dataset;
-    if (text && mc_utf8_is_valid(text, strlen(text)))
-        return mc_dataset_add_text(d, text, strlen(text));
+    if (text && !size) size = strlen(text);
+    if (text && mc_utf8_is_valid(text, size)) return mc_dataset_add_text(d, text, size);
     mc_fail(d->ctx, MC_ERR_FORMAT, "%s: row %lld: %s %s", d->path, (long long)s->line,
             text ? "not UTF-8 in its" : "has no", what);
     return false;
@@ -188,8 +201,9 @@ static bool add_row(source *s, const mc_data_row *row)
     mc_dataset *d = s->dataset;
     int32_t label = MC_NO_LABEL;
     float value = (float)row->value;
-    if (!add_text(s, row->text, "text") || (d->paired && !add_text(s, row->pair, "second text")) ||
-        (d->targeted && !add_text(s, row->target, "target")))
+    if (!add_text(s, row->text, row->text_size, "text") ||
+        (d->paired && !add_text(s, row->pair, row->pair_size, "second text")) ||
+        (d->targeted && !add_text(s, row->target, row->target_size, "target")))
         return false;
     if (d->kind == MC_TASK_REGRESS && !isfinite(value))
         return refuse(s, "value %g: expected a finite number", row->value);
@@ -215,6 +229,18 @@ static bool fill_values(source *s)
 
 /* ---- the rows of a table --------------------------------------------------------------------- */
 
+static const char nul_in_label[] = "a NUL character, which no label holds";
+
+/* The text of a column that is no text of the model's; NULL with an error. */
+static const char *plain_text(source *s, int column)
+{
+    size_t size;
+    const char *text = mc_table_text(s->table, column, &size);
+    if (!text || strlen(text) == size) return text;
+    mc_table_fail(s->table, column, "%s", nul_in_label);
+    return NULL;
+}
+
 /* Labels of a row as text with separators, from which each is cut without the spaces around it. */
 static bool split_text(source *s, const char *text)
 {
@@ -238,12 +264,13 @@ static bool split_text(source *s, const char *text)
 static bool split_list(source *s, const cJSON *list)
 {
     for (const cJSON *item = list->child; item; item = item->next) {
-        char number[32];
-        snprintf(number, sizeof number, "%.15g", cJSON_IsNumber(item) ? item->valuedouble : 0);
-        const char *text = cJSON_IsString(item) ? item->valuestring : number;
+        char room[MC_JSON_NUMBER_ROOM];
         if (!cJSON_IsString(item) && !cJSON_IsNumber(item))
             return refuse(s, "expected a list of labels, found %s in it",
                           mc_json_describe(item).text);
+        bool is_text = cJSON_IsString(item);
+        const char *text = is_text ? item->valuestring : mc_json_number(item, room);
+        if (is_text && mc_json_length(item) != strlen(text)) return refuse(s, "%s", nul_in_label);
         if (!mc_text_append(&s->scratch, text, strlen(text) + 1)) return nomem(s);
     }
     return true;
@@ -255,7 +282,7 @@ static bool split_flags(source *s)
     for (int i = 0; i < s->flags; i++) {
         s->label = s->flag[i]; /* where errors are */
         double number = -1;
-        const char *text = mc_table_text(s->table, s->label, NULL);
+        const char *text = plain_text(s, s->label);
         if (!text) return false;
         bool is_true = strcmp(text, "true") == 0, is_false = strcmp(text, "false") == 0;
         if (!is_true && !is_false && (!read_number(text, &number) || (number != 0 && number != 1)))
@@ -279,7 +306,7 @@ static bool read_labels(source *s, mc_data_row *row)
     else if (cJSON_IsArray(value))
         ok = split_list(s, value);
     else
-        ok = split_text(s, mc_table_text(t, s->label, NULL));
+        ok = split_text(s, plain_text(s, s->label));
     row->labels = s->names;
     for (size_t at = 0; ok && at < s->scratch.size; at += strlen(s->scratch.data + at) + 1) {
         if (row->label_count == MC_DATASET_MAX_LABELS) return refuse(s, "too many labels");
@@ -290,7 +317,7 @@ static bool read_labels(source *s, mc_data_row *row)
 
 static bool read_value(source *s, mc_data_row *row)
 {
-    const char *text = mc_table_text(s->table, s->label, NULL);
+    const char *text = plain_text(s, s->label);
     if (text && !read_number(text, &row->value))
         return refuse(s, "expected a number, found \"%.40s\"", text);
     return text;
@@ -307,7 +334,9 @@ static bool next_of_chats(void *user, int64_t i, mc_data_row *row)
         if (!mc_chat_begin(&s->chat, s->table, s->text)) return false;
     }
     row->text = s->chat.prompt.data;
+    row->text_size = s->chat.prompt.size;
     row->target = s->chat.response.data;
+    row->target_size = s->chat.response.size;
     return true;
 }
 
@@ -319,10 +348,11 @@ static bool next_of_table(void *user, int64_t i, mc_data_row *row)
     mc_task_kind kind = s->dataset->kind;
     if (!mc_table_next(s->table)) return false;
     s->line = mc_table_line(s->table);
-    row->text = mc_table_text(s->table, s->text, NULL);
-    if (s->pair >= 0) row->pair = mc_table_text(s->table, s->pair, NULL);
-    if (kind == MC_TASK_GENERATE) row->target = mc_table_text(s->table, s->target, NULL);
-    if (kind == MC_TASK_CLASSIFY) row->label = mc_table_text(s->table, s->label, NULL);
+    row->text = mc_table_text(s->table, s->text, &row->text_size);
+    if (s->pair >= 0) row->pair = mc_table_text(s->table, s->pair, &row->pair_size);
+    if (kind == MC_TASK_GENERATE)
+        row->target = mc_table_text(s->table, s->target, &row->target_size);
+    if (kind == MC_TASK_CLASSIFY) row->label = plain_text(s, s->label);
     if (mc_failed(s->table->ctx)) return false;
     if (kind == MC_TASK_REGRESS) return read_value(s, row);
     return kind != MC_TASK_MULTI_LABEL || read_labels(s, row);

@@ -124,7 +124,7 @@ static bool read_keys(mc_table *t)
 /* Passes a byte order mark, and reads the names of the columns. */
 static mc_table *start(mc_table *t)
 {
-    t->json = (mc_jsonl){.err = &t->ctx->error, .name = t->path};
+    t->json = (mc_jsonl){.err = &t->ctx->error, .name = t->path, .nul = true};
     if (mc_table_begin_row(t) && mc_table_byte(t, 2) >= 0 &&
         memcmp(t->window, "\xEF\xBB\xBF", 3) == 0)
         t->used = 3;
@@ -246,9 +246,7 @@ const char *mc_table_text(mc_table *t, int column, size_t *length)
     *length = 0;
     if (!is_there(t, column)) return NULL;
     if (t->format != MC_TABLE_JSONL) return mc_table_field_text(t, &t->field[column], length);
-    const char *text = mc_table_json_text(t, column);
-    if (text) *length = strlen(text);
-    return text;
+    return mc_table_json_text(t, column, length);
 }
 
 mc_status mc_table_fail(mc_table *t, int column, const char *format, ...)

@@ -17,7 +17,7 @@ typedef struct mc_field {
 
 /* Room for the text of a number of JSON Lines. */
 typedef struct mc_number_text {
-    char text[32];
+    char text[MC_JSON_NUMBER_ROOM];
 } mc_number_text;
 
 struct mc_table {
@@ -86,7 +86,7 @@ bool mc_table_read_json(mc_table *table);
 /* The value of a column in the current object; NULL where there is none, and with an error where a
  * key is there twice. */
 const cJSON *mc_table_json_value(mc_table *table, int column);
-const char *mc_table_json_text(mc_table *table, int column);
+const char *mc_table_json_text(mc_table *table, int column, size_t *length);
 
 /* Adds a column, with a copy of its name, at the end. */
 bool mc_table_add_column(mc_table *table, const char *name, size_t length);

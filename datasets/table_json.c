@@ -1,6 +1,5 @@
 /* Rows of JSON Lines. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "datasets/table_internal.h"
 
@@ -40,8 +39,7 @@ const cJSON *mc_table_json_value(mc_table *t, int column)
     return value;
 }
 
-/* The shortest decimal form that is read as this number. */
-static const char *number_text(mc_table *t, int column, double number)
+static const char *number_text(mc_table *t, int column, const cJSON *number)
 {
     while ((size_t)column >= t->number_capacity)
         if (!mc_grow(&t->number, &t->number_capacity, t->number_capacity, sizeof *t->number)) {
@@ -49,21 +47,28 @@ static const char *number_text(mc_table *t, int column, double number)
                     (long long)t->line);
             return NULL;
         }
-    char *text = t->number[column].text;
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof t->number[column].text, "%.*g", digits, number);
-        if (strtod(text, NULL) == number) break;
-    }
-    return text;
+    return mc_json_number(number, t->number[column].text);
 }
 
-const char *mc_table_json_text(mc_table *t, int column)
+/* The text of a value that is no string; NULL: it has none. */
+static const char *scalar_text(mc_table *t, int column, const cJSON *value)
+{
+    if (cJSON_IsNumber(value)) return number_text(t, column, value);
+    if (cJSON_IsBool(value)) return cJSON_IsTrue(value) ? "true" : "false";
+    return NULL;
+}
+
+const char *mc_table_json_text(mc_table *t, int column, size_t *length)
 {
     const cJSON *value = mc_table_json_value(t, column);
     if (mc_failed(t->ctx)) return NULL;
-    if (cJSON_IsString(value)) return value->valuestring;
-    if (cJSON_IsNumber(value)) return number_text(t, column, value->valuedouble);
-    if (cJSON_IsBool(value)) return cJSON_IsTrue(value) ? "true" : "false";
+    if (cJSON_IsString(value)) {
+        *length = mc_json_length(value);
+        return value->valuestring;
+    }
+    const char *text = scalar_text(t, column, value);
+    *length = text ? strlen(text) : 0;
+    if (text || mc_failed(t->ctx)) return text;
     if (value)
         mc_table_fail(t, column, "expected text or a number, found %s",
                       mc_json_describe(value).text);

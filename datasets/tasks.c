@@ -76,9 +76,10 @@ bool mc_task_render(mc_jsonl *reader, const char *template, mc_text *out)
             size_t length = strcspn(++template, "}");
             char path[64];
             snprintf(path, sizeof path, "%.*s", (int)length, template);
-            const char *value = mc_jsonl_string(reader, path);
+            size_t size;
+            const char *value = mc_jsonl_string(reader, path, &size);
             if (!value) return false;
-            room = mc_text_append(out, value, strlen(value));
+            room = mc_text_append(out, value, size);
             template += length + 1;
         }
         if (!room) {

@@ -98,14 +98,17 @@ static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f
                                  const mc_config_reader *r, const mc_load_options *options)
 {
     mc_model_heads heads = {.labels = options->num_labels};
-    const cJSON *units = cJSON_GetObjectItemCaseSensitive(r->json, "cls_head");
+    bool is_number =
+        cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(r->json, "cls_head")); /* or false */
+    int64_t units = 0;
     bool encoder = family->kind == MC_MODEL_ENCODER;
     bool always = family->has.nsp && (!options->saved_heads || options->num_labels);
     heads.pooler = family->has.pooler && (always || has_tensor(f, "pooler.dense.weight"));
     if (heads.labels) return heads;
     heads.labels = family->has.labels ? classes_in(f, family->classifier) : 0;
-    if (r->form == MC_FORM_MC && cJSON_IsNumber(units) && units->valueint > 0)
-        heads.token_labels = units->valueint;
+    if (r->form == MC_FORM_MC && is_number &&
+        mc_json_get_int(&r->ctx->error, r->json, r->path, "cls_head", 0, INT32_MAX, &units))
+        heads.token_labels = (int)units;
     heads.nsp = family->has.nsp && has_tensor(f, "nsp_head.weight");
     heads.lm =
         encoder ? has_tensor(f, "lm_head.dense.weight") : !heads.labels && !heads.token_labels;

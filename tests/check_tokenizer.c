@@ -45,53 +45,15 @@ typedef struct checker {
     size_t total, exact, shown;
 } checker;
 
-/* The JSON reader ends strings at a NUL, so "\u0000" is read as a noncharacter that the line does
- * not hold otherwise, and turned back afterwards. Returns that character's last hexadecimal
- * digits. */
-static unsigned hide_nuls(char *line, size_t size)
-{
-    unsigned stand_in = 0;
-    for (unsigned c = 0xD0; c <= 0xEF && !stand_in; c++) {
-        char raw[4] = {(char)0xEF, (char)0xB7, (char)(0x80 | (c & 0x3F)), 0}, escaped[7], upper[7];
-        snprintf(escaped, sizeof escaped, "\\ufd%02x", c);
-        snprintf(upper, sizeof upper, "\\uFD%02X", c);
-        if (!memmem(line, size, raw, 3) && !memmem(line, size, escaped, 6) &&
-            !memmem(line, size, upper, 6))
-            stand_in = c;
-    }
-    for (size_t i = 0; stand_in && i + 5 < size; i++) {
-        if (line[i] != '\\') continue;
-        char escape[7];
-        snprintf(escape, sizeof escape, "\\ufd%02x", stand_in);
-        if (memcmp(line + i, "\\u0000", 6) == 0) memcpy(line + i, escape, 6);
-        i++;
-    }
-    return stand_in;
-}
-
-static void show_nuls(json_text *text, unsigned stand_in)
-{
-    size_t out = 0;
-    for (size_t in = 0; in < text->size; in++) {
-        const unsigned char *p = (const unsigned char *)text->data + in;
-        bool hidden = in + 2 < text->size && p[0] == 0xEF && p[1] == 0xB7 &&
-                      p[2] == (0x80 | (stand_in & 0x3F));
-        text->data[out++] = hidden ? '\0' : text->data[in];
-        if (hidden) in += 2;
-    }
-    text->size = out;
-}
-
-static bool read_text(checker *c, const cJSON *object, const char *key, unsigned stand_in,
-                      json_text *out)
+static bool read_text(checker *c, const cJSON *object, const char *key, json_text *out)
 {
     const char *value = NULL;
     if (!mc_json_get_string(&c->ctx->error, object, c->name, key, &value)) return false;
     if (!value) return true;
-    out->size = strlen(value);
-    out->data = mc_strndup(value, out->size);
+    out->size = mc_json_length(cJSON_GetObjectItemCaseSensitive(object, key));
+    out->data = mc_malloc(out->size + 1);
     if (!out->data) return mc_fail_nomem(c->ctx, "a line") == MC_OK;
-    if (stand_in) show_nuls(out, stand_in);
+    memcpy(out->data, value, out->size + 1);
     return true;
 }
 
@@ -137,13 +99,12 @@ static bool read_numbers(checker *c, const cJSON *object, const char *key, numbe
     return out->there;
 }
 
-static bool read_record(checker *c, char *line, size_t size, record *r)
+static bool read_record(checker *c, const char *line, size_t size, record *r)
 {
-    unsigned stand_in = hide_nuls(line, size);
-    cJSON *object = mc_json_parse(&c->ctx->error, line, size, c->path, c->line);
-    bool ok = object && read_text(c, object, "text", stand_in, &r->text) &&
-              read_hex(c, object, &r->text) && read_text(c, object, "pair", stand_in, &r->pair) &&
-              read_text(c, object, "decoded", stand_in, &r->decoded) &&
+    cJSON *object = mc_json_parse_row(&c->ctx->error, line, size, c->path, c->line);
+    bool ok = object && read_text(c, object, "text", &r->text) && read_hex(c, object, &r->text) &&
+              read_text(c, object, "pair", &r->pair) &&
+              read_text(c, object, "decoded", &r->decoded) &&
               read_numbers(c, object, "ids", &r->ids) &&
               read_numbers(c, object, "type_ids", &r->type_ids) &&
               mc_json_get_int(&c->ctx->error, object, c->name, "max_length", 0, INT32_MAX,

@@ -612,7 +612,18 @@ static const struct {
     {"\"a\\\\u0000b\"", NULL}, /* a backslash and five letters */
     {"\"a\tb\"", "a control character"},
     {"{}\x01", "a control character"},
-    {"\"\\ud800\"", "malformed JSON"},
+    {"\"\\ud800\"", "half of a surrogate pair"},
+    {"\"\\ud83d\\ude00\\/\\b\\f\\n\\r\\t\\\"\\\\\"", NULL},
+    {"\"\\ud83d\\u0041\"", "half of a surrogate pair"},
+    {"\"\\x41\"", "malformed JSON at \"\\x41"},
+    {"\"abc", "a string that does not end"},
+    {"[1,]", "malformed JSON at \"]\""},
+    {"[01]", "malformed JSON at \"01]\""},
+    {"[1.]", "malformed JSON"},
+    {"[1.5e-3, -0, 1E+2, 0.25]", NULL},
+    {"[+1]", "malformed JSON"},
+    {"{\"a\" 1}", "malformed JSON at \"1}\""},
+    {"[tru]", "malformed JSON at \"tru]\""},
 };
 
 static void texts_are_parsed_strictly(void **state)
@@ -688,8 +699,11 @@ static void whole_numbers_are_checked(void **state)
         {"{\"k\":true}", 1, 9, 0, "found true"},
         {"{\"k\":[2]}", 1, 9, 0, "found a list or object"},
         {"{\"k\":1e999}", 1, INT64_MAX, 0, "found inf"},
-        {"{\"k\":9223372036854775808}", 1, INT64_MAX, 0, "found 9.22"},
+        {"{\"k\":9223372036854775808}", 1, INT64_MAX, 0, "found 9223372036854775808"},
         {"{\"k\":-9223372036854775808}", INT64_MIN, 0, INT64_MIN, NULL},
+        {"{\"k\":9007199254740993}", 1, INT64_MAX, 9007199254740993, NULL}, /* no double */
+        {"{\"k\":9007199254740993}", 1, 9007199254740992, 0, "found 9007199254740993"},
+        {"{\"k\":12345678901234567890123}", 1, INT64_MAX, 0, "found 12345678901234567890123"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         mc_error err = {0};
@@ -728,6 +742,31 @@ static void other_fields_are_checked(void **state)
     assert_false(mc_json_get_string(&err, object, "x", "b", &string));
     expect_error(&err, MC_ERR_FORMAT, "expected a string, found true");
     cJSON_Delete(object);
+}
+
+/* Rows keep what doubles and C strings lose. */
+static void rows_keep_nul_and_digits(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"s\": \"a\\u0000b\\u00e9\", \"e\": \"\", \"n\": "
+                               "[9007199254740993, -18446744073709551617, "
+                               "7, 0.1, 1e300, 100.0]}";
+    static const char *const numbers[] = {
+        "9007199254740993", "-18446744073709551617", "7", "0.1", "1e+300", "100"};
+    mc_error err = {0};
+    char room[MC_JSON_NUMBER_ROOM];
+    cJSON *row = mc_json_parse_row(&err, text, sizeof text - 1, "x", 1);
+    assert_non_null(row);
+    const cJSON *s = cJSON_GetObjectItem(row, "s"), *n = cJSON_GetObjectItem(row, "n");
+    assert_int_equal(mc_json_length(s), 5);
+    assert_memory_equal(s->valuestring, "a\0b\xC3\xA9", 6);
+    assert_int_equal(mc_json_length(cJSON_GetObjectItem(row, "e")), 0);
+    assert_int_equal(cJSON_GetArraySize(n), 6);
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(mc_json_number(cJSON_GetArrayItem(n, i), room), numbers[i]);
+    cJSON_Delete(row);
+    assert_null(mc_json_parse_row(&err, "{\"a\\u0000\": 1}", 15, "x", 1));
+    expect_error(&err, MC_ERR_FORMAT, "a NUL character");
 }
 
 static void json_out_of_memory_is_named(void **state)
@@ -786,6 +825,7 @@ int main(void)
         TEST(terminators_and_depth_are_bounded),
         TEST(whole_numbers_are_checked),
         TEST(other_fields_are_checked),
+        TEST(rows_keep_nul_and_digits),
         TEST(json_out_of_memory_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -256,7 +256,8 @@ static mc_status read_template_special(const template_reader *r, const cJSON *sp
     cJSON_ArrayForEach(id, ids)
     {
         double value = id->valuedouble;
-        if (!cJSON_IsNumber(id) || !(value >= 0 && value < MC_TOKENS_MAX))
+        if (!cJSON_IsNumber(id) || !(value >= 0 && value < MC_TOKENS_MAX) ||
+            value != (double)(int32_t)value)
             return bad_template(r, "the id of a special token is no whole number in range");
         if (*count == MC_TEMPLATE_MAX) return bad_template(r, "a template has too many tokens");
         list[(*count)++] = (mc_template_special){(int32_t)value, (uint8_t)type_id};
@@ -302,7 +303,8 @@ static mc_status read_named_id(const template_reader *r, const cJSON *part, cons
 {
     const cJSON *pair = mc_tokenizer_part(part, key), *number = cJSON_GetArrayItem(pair, 1);
     if (!cJSON_IsArray(pair) || !cJSON_IsNumber(number) ||
-        !(number->valuedouble >= 0 && number->valuedouble < MC_TOKENS_MAX))
+        !(number->valuedouble >= 0 && number->valuedouble < MC_TOKENS_MAX) ||
+        number->valuedouble != (double)(int32_t)number->valuedouble)
         return mc_error_set(r->err, MC_ERR_FORMAT, "%s: key \"%s\": expected [token, id]", r->name,
                             key);
     *id = (int32_t)number->valuedouble;

@@ -3,16 +3,10 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/base/file_internal.h"
 #include "core/base/memory_internal.h"
-
-static int64_t count_lines(const char *text, const char *end)
-{
-    int64_t lines = 0;
-    for (const char *p = text; p < end; p++) lines += *p == '\n';
-    return lines;
-}
 
 size_t mc_utf8_length(const char *bytes, size_t room)
 {
@@ -35,76 +29,6 @@ bool mc_utf8_is_valid(const char *text, size_t size)
     for (size_t i = 0, length; i < size; i += length)
         if (!(length = mc_utf8_length(text + i, size - i))) return false;
     return true;
-}
-
-/* cJSON takes an escape that is none for the end of the string. */
-static const char *flaw_of_escape(const char *text, size_t size)
-{
-    static const char digits[] = "0123456789abcdefABCDEF";
-    if (size < 2 || text[1] != 'u') return NULL;
-    for (size_t i = 2; i < 6; i++)
-        if (i >= size || !text[i] || !strchr(digits, text[i]))
-            return "\\u without four hexadecimal digits";
-    return memcmp(text + 2, "0000", 4) == 0 ? "a NUL character" : NULL;
-}
-
-/* Finds what cJSON would let pass or choke on: text that isn't UTF-8, control characters, a NUL in
- * a string (which would silently end it there), nesting that bounds its recursion on hostile input.
- * Returns what is wrong and sets *where, or NULL. */
-static const char *find_flaw(const char *text, size_t size, const char **where)
-{
-    int depth = 0;
-    bool in_string = false;
-    for (size_t i = 0, length; i < size; i += length) {
-        unsigned char c = (unsigned char)text[i];
-        *where = text + i;
-        length = mc_utf8_length(text + i, size - i);
-        if (!length) return "not UTF-8";
-        bool blank = c == '\t' || c == '\r' || c == '\n', last = c == '\0' && i + 1 == size;
-        if (c < ' ' && (in_string || !(blank || last))) return "a control character";
-        if (c == '"') {
-            in_string = !in_string;
-        } else if (in_string && c == '\\') {
-            const char *flaw = flaw_of_escape(text + i, size - i);
-            if (flaw) return flaw;
-            if (size - i >= 2) length = 2;
-        } else if (!in_string && (c == '{' || c == '[')) {
-            if (++depth > 64) return "nested deeper than 64 levels";
-        } else if (!in_string && (c == '}' || c == ']')) {
-            depth--;
-        }
-    }
-    return NULL;
-}
-
-cJSON *mc_json_parse(mc_error *err, const char *text, size_t size, const char *name,
-                     int64_t first_line)
-{
-    const char *where = text, *flaw = find_flaw(text, size, &where);
-    if (flaw) {
-        mc_error_set(err, MC_ERR_FORMAT, "%s:%lld: malformed JSON: %s", name,
-                     (long long)(first_line + count_lines(text, where)), flaw);
-        return NULL;
-    }
-    errno = 0; /* malloc's ENOMEM tells a parse that ran out of memory from one that met bad text */
-    const char *stop = NULL;
-    cJSON *value = cJSON_ParseWithLengthOpts(text, size, &stop, false);
-    if (value) {
-        const char *end = text + size;
-        while (stop < end && (*stop == ' ' || *stop == '\t' || *stop == '\r' || *stop == '\n'))
-            stop++;
-        if (stop == end || (*stop == '\0' && stop + 1 == end)) return value;
-        cJSON_Delete(value);
-    } else if (errno == ENOMEM) {
-        mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for its JSON", name);
-        return NULL;
-    }
-    if (!stop || stop < text || stop > text + size) stop = text;
-    int shown = 0;
-    while (shown < 24 && stop + shown < text + size && (unsigned char)stop[shown] >= ' ') shown++;
-    mc_error_set(err, MC_ERR_FORMAT, "%s:%lld: malformed JSON at \"%.*s\"", name,
-                 (long long)(first_line + count_lines(text, stop)), shown, stop);
-    return NULL;
 }
 
 cJSON *mc_json_read_object(mc_error *err, const char *path, size_t limit)
@@ -132,11 +56,11 @@ static const cJSON *present(const cJSON *object, const char *key)
 static bool wrong(mc_error *err, const char *name, const char *key, const char *expected,
                   const cJSON *found)
 {
-    char shown[64] = "a list or object";
+    char shown[64] = "a list or object", room[MC_JSON_NUMBER_ROOM];
     if (cJSON_IsString(found))
         snprintf(shown, sizeof shown, "\"%.40s\"", found->valuestring);
     else if (cJSON_IsNumber(found))
-        snprintf(shown, sizeof shown, "%.15g", found->valuedouble);
+        snprintf(shown, sizeof shown, "%.60s", mc_json_number(found, room));
     else if (cJSON_IsBool(found))
         snprintf(shown, sizeof shown, "%s", cJSON_IsTrue(found) ? "true" : "false");
     mc_error_set(err, MC_ERR_FORMAT, "%s: key \"%s\": expected %s, found %s", name, key, expected,
@@ -144,21 +68,34 @@ static bool wrong(mc_error *err, const char *name, const char *key, const char *
     return false;
 }
 
+/* False where it is no whole number, or does not fit. */
+static bool read_whole(const cJSON *item, int64_t *value)
+{
+    if (!cJSON_IsNumber(item)) return false;
+    errno = 0;
+    if (item->valuestring) { /* its digits, of which a double would lose some */
+        *value = strtoll(item->valuestring, NULL, 10);
+        return !errno;
+    }
+    double number = item->valuedouble;
+    if (!(number >= -0x1p63 && number < 0x1p63) || number != floor(number)) return false;
+    *value = (int64_t)number;
+    return true;
+}
+
 bool mc_json_get_int(mc_error *err, const cJSON *object, const char *name, const char *key,
                      int64_t low, int64_t high, int64_t *out)
 {
     const cJSON *item = present(object, key);
     if (!item) return true;
-    double value = item->valuedouble;
-    /* (double)INT64_MAX is 2^63, one more than fits */
-    if (!cJSON_IsNumber(item) || !(value >= (double)low && value <= (double)high) ||
-        value != floor(value) || value >= 0x1p63) {
+    int64_t value;
+    if (!read_whole(item, &value) || value < low || value > high) {
         char expected[96];
         snprintf(expected, sizeof expected, "a whole number from %lld to %lld", (long long)low,
                  (long long)high);
         return wrong(err, name, key, expected, item);
     }
-    *out = (int64_t)value;
+    *out = value;
     return true;
 }
 

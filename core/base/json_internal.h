@@ -18,6 +18,17 @@ bool mc_utf8_is_valid(const char *text, size_t size);
  * strings. Keys may repeat: who minds has to look. Free with cJSON_Delete. NULL on error. */
 cJSON *mc_json_parse(mc_error *err, const char *text, size_t size, const char *name,
                      int64_t first_line);
+/* The same for a row of data, whose strings (but not its keys) may hold NUL characters: read them
+ * with mc_json_length. */
+cJSON *mc_json_parse_row(mc_error *err, const char *text, size_t size, const char *name,
+                         int64_t first_line);
+
+/* Bytes of a string's text, NUL characters within it included. */
+size_t mc_json_length(const cJSON *string);
+/* A number as text: the digits of a whole number as they stand in the file, however many; of other
+ * numbers the shortest decimal form that is read as this double. Points into the node or `room`. */
+enum { MC_JSON_NUMBER_ROOM = 32 };
+const char *mc_json_number(const cJSON *number, char room[MC_JSON_NUMBER_ROOM]);
 /* Reads and parses a file whose top level must be an object. */
 cJSON *mc_json_read_object(mc_error *err, const char *path, size_t limit);
 

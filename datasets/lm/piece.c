@@ -85,10 +85,12 @@ static mc_status encode_lines(mc_error *err, const mc_piece *piece, int64_t line
     mc_jsonl_init(&reader, err, input->path, input->text + piece->begin, piece->end - piece->begin);
     reader.at = 0; /* a byte order mark is left out already, and elsewhere it is an error */
     reader.line = line;
+    reader.nul = true;
     mc_status status = MC_OK;
     while (!status && mc_jsonl_next(&reader)) {
-        const char *text = mc_jsonl_string(&reader, json_key);
-        status = text ? append(err, input, reader.line, text, strlen(text), tok, out) : err->status;
+        size_t size;
+        const char *text = mc_jsonl_string(&reader, json_key, &size);
+        status = text ? append(err, input, reader.line, text, size, tok, out) : err->status;
         if (!status) status = end_document(err, input, out);
     }
     mc_jsonl_release(&reader);

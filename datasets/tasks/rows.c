@@ -46,6 +46,7 @@ static void read_lines(mc_error *err, mc_row_form form, const char *name, const 
 {
     mc_jsonl reader;
     mc_jsonl_init(&reader, err, name, data, size);
+    reader.nul = form == MC_ROWS_LINES; /* the others pass texts on as C strings */
     while (mc_jsonl_next(&reader) && read_line(form, sink, &reader)) {
     }
     mc_jsonl_release(&reader);

@@ -210,7 +210,7 @@ static const bad_rows bad[] = {
     {"BoolQ", "", "rows.jsonl: no rows"},
     {"BoolQ", "\n \r\n", "rows.jsonl: no rows"},
     {"BoolQ", "\xEF\xBB\xBF", "rows.jsonl: no rows"},
-    {"BoolQ", "{\"label\": true, \"passage\": \"a\\u0000b\"}",
+    {"BoolQ", "{\"label\": true, \"pass\\u0000age\": \"a\"}",
      "rows.jsonl:1: malformed JSON: a NUL"},
     {"BoolQ", "\n{\"label\": true, \"passage\": \"\xFF\"}",
      "rows.jsonl:2: malformed JSON: not UTF-8"},

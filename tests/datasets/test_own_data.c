@@ -58,6 +58,27 @@ static void test_classes(void **state)
     assert_string_equal(mc_dataset_pair(numbers, 1, 0), "9.5");
 }
 
+/* Labels that are one double but two numbers; texts with a NUL character, which WordPiece drops. */
+static void test_exact_json(void **state)
+{
+    fixture *f = *state;
+    mc_dataset *d = read_rows(f, "a.jsonl",
+                              "{\"t\": \"a\\u0000 b\", \"l\": 9007199254740993}\n"
+                              "{\"t\": \"y\", \"l\": 9007199254740992}\n"
+                              "{\"t\": \"z\", \"l\": -9007199254740993}\n"
+                              "{\"t\": \"z\", \"l\": -9007199254740992}\n",
+                              &(mc_data_columns){.text = "t", .label = "l"});
+    expect_ok(f->ctx);
+    expect_labels(d, 4,
+                  (const char *[]){"-9007199254740993", "-9007199254740992", "9007199254740992",
+                                   "9007199254740993"});
+    assert_int_equal(mc_dataset_label(d, 0), 3);
+    assert_memory_equal(mc_dataset_text(d, 0, 0), "a\0 b", 5);
+    assert_null(read_rows(f, "b.jsonl", "{\"t\": \"x\", \"l\": \"a\\u0000\"}\n",
+                          &(mc_data_columns){.text = "t", .label = "l"}));
+    expect_error(f->ctx, MC_ERR_FORMAT, "b.jsonl:1: key \"l\": a NUL character");
+}
+
 static const struct {
     const char *text;
     mc_data_columns columns;
@@ -765,6 +786,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_classes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_exact_json, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_many_labels, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_values, set_up, tear_down),

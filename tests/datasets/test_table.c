@@ -168,6 +168,28 @@ static void test_paths(void **state)
     mc_table_free(t);
 }
 
+/* Strings hold NUL characters, and whole numbers keep all their digits. */
+static void test_json_values(void **state)
+{
+    fixture *f = *state;
+    size_t length;
+    mc_table *t = read_text(f, "a.jsonl",
+                            "{\"t\": \"a\\u0000b\", \"id\": 9007199254740993, \"x\": 1.0}\n"
+                            "{\"t\": \"\\u0000\", \"id\": -9223372036854775809, \"x\": 1e400}\n");
+    assert_true(mc_table_next(t));
+    assert_memory_equal(mc_table_text(t, 0, &length), "a\0b", 4);
+    assert_int_equal(length, 3);
+    assert_string_equal(mc_table_text(t, 1, NULL), "9007199254740993");
+    assert_string_equal(mc_table_text(t, 2, NULL), "1");
+    assert_true(mc_table_next(t));
+    assert_non_null(mc_table_text(t, 0, &length));
+    assert_int_equal(length, 1);
+    assert_string_equal(mc_table_text(t, 1, NULL), "-9223372036854775809");
+    assert_false(mc_table_next(t));
+    expect_ok(f->ctx);
+    mc_table_free(t);
+}
+
 /* Rows that are longer than the window, and begin and end anywhere in it. */
 static void write_long_rows(FILE *file, int rows)
 {
@@ -363,6 +385,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_columns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_paths, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_json_values, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_row_limit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_files, set_up, tear_down),
