@@ -87,6 +87,15 @@ static void read_option(cursor *c, token *t)
     }
 }
 
+args_form args_help_form(const char *argument)
+{
+    static const char *const spellings[] = {"--help", "--help=man", "--help=bash", "--help=zsh"};
+    if (strcmp(argument, "-h") == 0) return ARGS_HELP;
+    for (int i = 0; i < (int)(sizeof spellings / sizeof *spellings); i++)
+        if (strcmp(argument, spellings[i]) == 0) return (args_form)(ARGS_HELP + i);
+    return ARGS_NO_HELP;
+}
+
 static bool next_token(cursor *c, token *t)
 {
     if (!c->options_ended && c->next < c->argc && strcmp(c->argv[c->next], "--") == 0) {
@@ -97,7 +106,7 @@ static bool next_token(cursor *c, token *t)
     *t = (token){.argument = c->argv[c->next++]};
     if (c->options_ended || t->argument[0] != '-' || !t->argument[1])
         t->positional = true;
-    else if (strcmp(t->argument, "--help") == 0 || strcmp(t->argument, "-h") == 0)
+    else if (args_help_form(t->argument) != ARGS_NO_HELP)
         t->help = true;
     else if (t->argument[1] == '-')
         read_option(c, t);
@@ -407,6 +416,16 @@ static int parse_line(const cursor *start, FILE *err)
     return code;
 }
 
+static void print_form(FILE *out, const args_spec *spec, args_form form)
+{
+    switch (form) {
+    case ARGS_HELP_MAN: args_print_man(out, spec); break;
+    case ARGS_HELP_BASH: args_print_bash(out, spec); break;
+    case ARGS_HELP_ZSH: args_print_zsh(out, spec); break;
+    default: args_print_help(out, spec);
+    }
+}
+
 bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE *out, FILE *err)
 {
     const cursor start = {.spec = spec, .argc = argc, .argv = argv, .next = 1};
@@ -415,7 +434,7 @@ bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE
     /* Help first: the targets still hold the defaults then. */
     for (cursor c = start; next_token(&c, &t);) {
         if (!t.help) continue;
-        args_print_help(out, spec);
+        print_form(out, spec, args_help_form(t.argument));
         return false;
     }
     *code = parse_line(&start, err);

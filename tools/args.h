@@ -18,7 +18,9 @@
  * not look like an option (`--word`): then it has to be written with '='. Abbreviations are not
  * taken, but some names that an option or a value has elsewhere are (tools/args_names.c): --model
  * where it is --pretrained here, float32 for f32. `--help` and `-h` print the usage wherever an
- * option may stand. `--local-rank N`, which old launchers add, is taken everywhere and ignored. */
+ * option may stand; `--help=man`, `--help=bash` and `--help=zsh` print it as a manual page and for
+ * a shell's completion. `--local-rank N`, which old launchers add, is taken everywhere and ignored.
+ */
 #ifndef MC_TOOLS_ARGS_H
 #define MC_TOOLS_ARGS_H
 
@@ -150,6 +152,21 @@ enum { EXIT_OK = 0, EXIT_RUN_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 
 bool args_parse(const args_spec *spec, int argc, char **argv, int *code);
 /* The same, to other streams than stdout and stderr. */
 bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE *out, FILE *err);
+
+/* The forms of help, in the order of their spellings. */
+typedef enum args_form {
+    ARGS_NO_HELP,
+    ARGS_HELP,      /* --help, -h */
+    ARGS_HELP_MAN,  /* --help=man */
+    ARGS_HELP_BASH, /* --help=bash */
+    ARGS_HELP_ZSH,  /* --help=zsh */
+} args_form;
+/* Which of them an argument asks for. */
+args_form args_help_form(const char *argument);
+/* Prints `size` bytes of a text, up to its NUL, for roff: as they are typed, nothing a request. */
+void args_roff(FILE *out, const char *string, size_t size);
+/* Prints a text for zsh within single quotes, in an argument of _arguments or _describe. */
+void args_zsh(FILE *out, const char *string);
 
 /* An error in the same form, for what a table can't say ("--text or --file, not both"). Prints it
  * on stderr and returns EXIT_USAGE. */

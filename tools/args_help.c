@@ -95,7 +95,7 @@ static void print_wrapped(FILE *out, const char *string, int column, int indent)
     fputc('\n', out);
 }
 
-static void add_value_name(text *t, const args_option *o)
+void args_add_value_name(text *t, const args_option *o)
 {
     char choices[ARGS_TEXT_ROOM];
     text joined = text_into(choices, sizeof choices);
@@ -145,30 +145,34 @@ static void add_default(text *t, const args_option *o)
     if (o->type == ARGS_TYPE_DOUBLE) text_add_number(t, *(double *)o->target);
 }
 
+void args_add_explanation(text *t, const args_spec *spec, const args_option *o)
+{
+    const char *second = args_second_name(spec, o);
+    text_add(t, "%s (", o->help);
+    if (second) text_add(t, "also --%s; ", second);
+    if (args_is_flag(o))
+        text_add(t, "a flag");
+    else
+        args_add_expected(t, o);
+    if (o->required)
+        text_add(t, "; required");
+    else
+        add_default(t, o);
+    text_add(t, ")");
+}
+
 /* "  --lr X      peak learning rate (a number from 0 to 1; default 5e-05)" */
 static void print_option(FILE *out, const args_spec *spec, const args_option *o)
 {
-    const char *second = args_second_name(spec, o);
     char left[ARGS_TEXT_ROOM], right[ARGS_TEXT_ROOM];
     text l = text_into(left, sizeof left), r = text_into(right, sizeof right);
     text_add(&l, "  ");
     args_add_label(&l, o);
     if (!args_is_flag(o) && !o->positional) {
         text_add(&l, " ");
-        add_value_name(&l, o);
+        args_add_value_name(&l, o);
     }
-    text_add(&r, "%s (", o->help);
-    if (second) text_add(&r, "also --%s; ", second);
-    if (args_is_flag(o))
-        text_add(&r, "a flag");
-    else
-        args_add_expected(&r, o);
-    if (o->required)
-        text_add(&r, "; required)");
-    else {
-        add_default(&r, o);
-        text_add(&r, ")");
-    }
+    args_add_explanation(&r, spec, o);
     if (l.used + 1 >= HELP_COLUMN)
         fprintf(out, "%s\n%*s", left, HELP_COLUMN, "");
     else
@@ -186,7 +190,7 @@ static void print_usage_line(FILE *out, const args_spec *spec)
     for (const args_option *o = spec->options; args_is_row(o); o++) {
         if (!args_is_named(o) || !o->required || o->old) continue;
         text_add(&t, " --%s ", o->name);
-        add_value_name(&t, o);
+        args_add_value_name(&t, o);
     }
     text_add(&t, " [options]");
     print_wrapped(out, line, 0, 0);

@@ -19,6 +19,9 @@ static inline bool args_is_flag(const args_option *o)
     return o->type == ARGS_TYPE_FLAG || o->type == ARGS_TYPE_FLAG_OFF;
 }
 
+/* Whether help and completion have the row. */
+static inline bool args_is_shown(const args_option *o) { return o->type != ARGS_TYPE_HEADING; }
+
 static inline bool args_is_whole(const args_option *o)
 {
     return o->type == ARGS_TYPE_INT32 || o->type == ARGS_TYPE_INT64 ||
@@ -39,6 +42,10 @@ void args_add_label(text *t, const args_option *o);
 /* "a number from 0 to 1", "one of constant, noam": what a value has to be. */
 void args_add_expected(text *t, const args_option *o);
 void args_add_choices(text *t, const args_option *o, const char *separator);
+/* "N", "PATH", "bf16|f32": what stands for the value in the help. */
+void args_add_value_name(text *t, const args_option *o);
+/* "peak learning rate (a number from 0 to 1; default 5e-05)" */
+void args_add_explanation(text *t, const args_spec *spec, const args_option *o);
 
 /* The option of a name, '_' read as '-': of the table, or one that has this name elsewhere. NULL:
  * there is none. */
@@ -62,5 +69,10 @@ const char *args_find_elsewhere(const args_spec *spec, const char *name);
 const char *args_same_value(const char *value);
 
 void args_print_help(FILE *out, const args_spec *spec);
+/* The help in another form: the command's manual page in roff, or its branch in the script by which
+ * bash or zsh completes (tools/manual.h prints what surrounds it). */
+void args_print_man(FILE *out, const args_spec *spec);
+void args_print_bash(FILE *out, const args_spec *spec);
+void args_print_zsh(FILE *out, const args_spec *spec);
 
 #endif

@@ -8,6 +8,7 @@
 #include "core/base/version.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/manual.h"
 #include "tools/text.h"
 
 #define MC_COMMAND_ROW(name, summary) {#name, summary, cmd_##name},
@@ -86,6 +87,8 @@ static int dispatch(int argc, char **argv)
     const char *word = argv[1];
     if (is_one_of(word, "--version", "version")) return print_version();
     if (is_one_of(word, "--help", "-h")) return help(1, argv + 1);
+    args_form form = args_help_form(word);
+    if (form > ARGS_HELP) return manual_print(form, commands, COMMAND_COUNT);
     if (strcmp(word, "help") == 0) return help(argc - 1, argv + 1);
     const command *c = find_command(word);
     return c ? c->run(argc - 1, argv + 1) : report_unknown(word);

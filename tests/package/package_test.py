@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import socket
 import struct
@@ -348,6 +349,73 @@ def step_documents():
     dead = dead_links(folder, installed)
     check(not dead, "dead links of the installed pages: " + ", ".join(dead))
     print(f"{len(pages)} pages, {len(installed)} of them installed")
+
+
+# ---- manual pages and completion -----------------------------------------------------------------
+
+def check_man(share, commands):
+    """A page a command, which has all of its options and which man renders without a warning."""
+    folder = share / "man" / "man1"
+    names = {"modelcenter.1", *(f"modelcenter-{name}.1" for name in commands)}
+    found = {page.name for page in folder.iterdir()}
+    check(found == names, f"{folder} holds {found}, expected {names}")
+    for name in commands:
+        page = (folder / f"modelcenter-{name}.1").read_text().replace("\\-", "-")
+        summary = must([PREFIX / "bin" / "modelcenter", name, "--help"]).stdout
+        for option in re.findall(r"^  (--[a-z0-9-]+)", summary, re.M):
+            check(f"\\fB{option}\\fR" in page or option == "--local-rank",
+                  f"modelcenter-{name}.1 lacks {option}")
+    if not shutil.which("man"):
+        print("no man to render the pages with")
+        return
+    result = run(["man", "--warnings", "-l", *sorted(folder.iterdir())], environment={"MANWIDTH": "80"})
+    check(result.returncode == 0 and not result.stderr, f"man: {result.stderr}")
+
+
+# The words of a command line, the last of which is completed, and what has to be offered.
+COMPLETED = [
+    (["fi"], ["finetune"]),
+    (["help", "conv"], ["convert"]),
+    (["finetune", "--sch"], ["--scheduler"]),
+    (["finetune", "--scheduler", "co"], ["constant", "cosine"]),
+    (["finetune", "--scheduler", "=", "li"], ["linear"]),
+    (["pretrain", "--seed", "3", "--scheduler", "no"], ["noam"]),
+    (["pretrain", "--data", "rows.csv", "ro"], ["rows.csv"]),
+    (["convert", "model", "folder", "--to", "h"], ["hf"]),
+]
+
+
+def check_bash(script):
+    folder = WORK / "completion"
+    folder.mkdir(exist_ok=True)
+    (folder / "rows.csv").touch()
+    lines = [f"source {shlex.quote(str(script))}", "complete -p modelcenter"]
+    for words, _ in COMPLETED:
+        words = " ".join(map(shlex.quote, ["modelcenter", *words]))
+        lines += [f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _modelcenter",
+                  'echo "${COMPREPLY[*]}"']
+    result = must(["bash", "-c", "\n".join(lines)], cwd=folder)
+    check(not result.stderr, f"bash: {result.stderr}")
+    first, *found = result.stdout.splitlines()
+    check(first == "complete -F _modelcenter modelcenter", f"complete -p: {first}")
+    for (words, expected), offered in zip(COMPLETED, found, strict=True):
+        check(offered.split() == expected,
+              f"{words}: bash offers {offered!r}, expected {expected}")
+
+
+def step_pages():
+    command = PREFIX / "bin" / "modelcenter"
+    if not command.exists():
+        raise Skipped("the command was not built")
+    share = PREFIX / "share"
+    commands = re.findall(r"^  ([a-z]+) ", must([command, "--help"]).stdout, re.M)
+    check(len(commands) > 10, f"hardly any commands: {commands}")
+    check_man(share, commands)
+    check_bash(share / "bash-completion" / "completions" / "modelcenter")
+    if shutil.which("zsh"):
+        must(["zsh", "-n", share / "zsh" / "site-functions" / "_modelcenter"])
+    else:
+        print("no zsh")
 
 
 # ---- what is loaded ------------------------------------------------------------------------------

@@ -327,6 +327,37 @@ static void test_help(void **state)
     forget(&s);
 }
 
+/* The same table as a manual page, and for the completion of shells. */
+static void test_help_forms(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *form, *holds[4];
+    } forms[] = {
+        {"--help=man",
+         {".SH NAME\nmodelcenter\\-train \\- trains\n", ".SS \"training\"\n",
+          ".TP\n\\fB\\-\\-output\\fR \\fIPATH\\fR\nfolder to save to (a path; required)\n",
+          ".TP\n\\fB<model>\\fR\n"}},
+        {"--help=bash",
+         {"train) cat <<'END' ;;\n1 choice bert gpt2\n", "--output file\n", "--lr value\n",
+          "--verbose flag\n"}},
+        {"--help=zsh",
+         {"'1:model:(bert gpt2)'", "'--output=[folder to save to]:output:_files'",
+          "'--no-shuffle[file order]'", "(constant noam linear cosine exponential)'"}},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        subject s;
+        assert_false(PARSE(&s, "bert", (char *)forms[i].form));
+        assert_int_equal(s.code, EXIT_OK);
+        assert_string_equal(s.err, "");
+        for (int k = 0; k < 4; k++)
+            if (!strstr(s.out, forms[i].holds[k]))
+                fail_msg("%s lacks \"%s\":\n%s", forms[i].form, forms[i].holds[k], s.out);
+        forget(&s);
+    }
+    EXPECT_ERROR("unknown option \"--help=pdf\" (did you mean --help?)", "--help=pdf");
+}
+
 static void test_long_arguments(void **state)
 {
     (void)state;
@@ -426,13 +457,21 @@ static void test_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults_stay),    cmocka_unit_test(test_every_type),
-        cmocka_unit_test(test_ways_to_write),    cmocka_unit_test(test_unknown_options),
-        cmocka_unit_test(test_names_elsewhere),  cmocka_unit_test(test_bad_whole_numbers),
-        cmocka_unit_test(test_bad_real_numbers), cmocka_unit_test(test_bad_texts_and_flags),
-        cmocka_unit_test(test_missing),          cmocka_unit_test(test_help),
-        cmocka_unit_test(test_long_arguments),   cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_numbers),          cmocka_unit_test(test_bounded_text),
+        cmocka_unit_test(test_defaults_stay),
+        cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_ways_to_write),
+        cmocka_unit_test(test_unknown_options),
+        cmocka_unit_test(test_names_elsewhere),
+        cmocka_unit_test(test_bad_whole_numbers),
+        cmocka_unit_test(test_bad_real_numbers),
+        cmocka_unit_test(test_bad_texts_and_flags),
+        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_forms),
+        cmocka_unit_test(test_long_arguments),
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_bounded_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
