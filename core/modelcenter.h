@@ -2,6 +2,7 @@
  *
  * This header includes the whole public interface; each part is documented in its own:
  *
+ *   core/base/aside.h          files that take their name once they are whole
  *   core/base/context.h        contexts, errors
  *   core/tensor/tensor.h       tensors, packed lengths
  *   core/autograd/tape.h       the tape: recording, backward
@@ -32,8 +33,10 @@
 
 #include "core/autograd/step.h"
 #include "core/autograd/tape.h"
+#include "core/base/aside.h"
 #include "core/base/context.h"
 #include "core/base/version.h"
+#include "core/checkpoint/model_folder.h"
 #include "core/checkpoint/module_file.h"
 #include "core/checkpoint/optim_state.h"
 #include "core/checkpoint/pretrained.h"

@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include "core/checkpoint/model_folder.h"
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/checkpoint/torch_writer_internal.h"
@@ -123,6 +124,7 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
                            const mc_convert_options *given)
 {
     mc_convert_options options = given ? *given : (mc_convert_options){.dtype = MC_DTYPE_DEFAULT};
+    char aside[MC_PATH_MAX];
     source from;
     if (mc_failed(ctx)) return mc_error_status(ctx);
     mc_status status = find_source(ctx, identifier, &options, &from);
@@ -131,10 +133,11 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
         (*from.base && is_same_folder(from.base, folder)))
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: expected another folder than the model's own",
                        folder ? folder : "the folder to write is NULL");
-    write_model(ctx, &from, folder, &options);
-    if (options.save.form == MC_SAVE_MODELCENTER) add_torch_file(ctx, folder);
+    if (mc_model_folder_begin(ctx, folder, aside, sizeof aside)) return mc_error_status(ctx);
+    write_model(ctx, &from, aside, &options);
+    if (options.save.form == MC_SAVE_MODELCENTER) add_torch_file(ctx, aside);
     bool carries = !mc_failed(ctx) && !ctx->rank && !from.file;
-    if (carries && *from.base) carry(&ctx->error, from.base, folder);
-    if (carries && !mc_failed(ctx)) carry(&ctx->error, from.folder, folder);
-    return mc_ranks_meet(ctx);
+    if (carries && *from.base) carry(&ctx->error, from.base, aside);
+    if (carries && !mc_failed(ctx)) carry(&ctx->error, from.folder, aside);
+    return mc_model_folder_commit(ctx, folder);
 }

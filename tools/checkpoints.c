@@ -11,7 +11,7 @@ bool checkpoints_find(checkpoints *c, bool resume, char *message, size_t room)
         c->resumed = mc_checkpoint_open(c->ctx, c->folder);
         return !mc_failed(c->ctx);
     }
-    if (!mc_checkpoint_exists(c->folder)) return true;
+    if (c->replace || !mc_checkpoint_exists(c->folder)) return true;
     snprintf(message, room,
              "--output %s holds a checkpoint of a run: go on with --resume, or choose another "
              "folder",
@@ -27,12 +27,20 @@ void checkpoints_restored(checkpoints *c)
                  mc_checkpoint_folder(c->resumed));
 }
 
+bool checkpoints_begin(checkpoints *c)
+{
+    if (c->folder && !c->resumed && c->replace && mc_rank(c->ctx) == 0)
+        mc_checkpoint_remove_all(c->ctx, c->folder);
+    return !mc_failed(c->ctx);
+}
+
 /* The tokenizer first: when the weights are there, the folder is whole. */
 static mc_status save_files(void *user, const char *folder)
 {
     const checkpoints *c = user;
     bool first = mc_rank(c->ctx) == 0;
     mc_status status = c->tokenizer && first ? mc_tokenizer_save(c->tokenizer, folder) : MC_OK;
+    if (!status && first && c->save_beside) status = c->save_beside(c->user, folder);
     mc_save_options options = {.max_shard_size = c->max_shard_size};
     return status ? status : mc_model_save_as(c->model, folder, &options);
 }
@@ -40,8 +48,11 @@ static mc_status save_files(void *user, const char *folder)
 void checkpoints_save_model(checkpoints *c)
 {
     if (!c->folder || mc_failed(c->ctx)) return;
+    char aside[4096];
     run_log_line(c->log, "saving to %s", c->folder);
-    save_files(c, c->folder);
+    if (mc_model_folder_begin(c->ctx, c->folder, aside, sizeof aside) == MC_OK)
+        save_files(c, aside);
+    mc_model_folder_commit(c->ctx, c->folder);
 }
 
 void checkpoints_save(checkpoints *c, int64_t step, int64_t best, const settings *list)

@@ -19,19 +19,25 @@ typedef struct checkpoints {
     mc_context *ctx;
     run_log *log;
     const char *folder; /* NULL: nothing is saved */
+    bool replace;       /* --overwrite: a new run takes the place of one that is there */
     int keep;           /* older ones that stay beside the newest */
     int64_t max_shard_size;
     mc_model *model;
     mc_tokenizer *tokenizer; /* NULL: none */
+    /* Writes what else belongs to the model, on rank 0; NULL: nothing. */
+    mc_status (*save_beside)(void *user, const char *folder);
+    void *user;
     mc_optim_manager *optim;
     mc_checkpoint *resumed; /* NULL: a new run */
     int64_t saved, told;    /* the last that was or is being saved, and that is said to be */
     double pause;           /* seconds that saving took from the steps */
 } checkpoints;
 
-/* Opens the newest checkpoint with `resume`; else there must be none. False after an error of the
- * context, or with a message that says what is wrong ("" after an error). */
+/* Opens the newest checkpoint with `resume`; else there must be none, but with `replace`. False
+ * after an error of the context, or with a message that says what is wrong ("" after an error). */
 bool checkpoints_find(checkpoints *c, bool resume, char *message, size_t room);
+/* Of a new run, when it is certain to begin: removes the checkpoints that it replaces. */
+bool checkpoints_begin(checkpoints *c);
 /* To be called when the run's state is that of the checkpoint, or new: says which. */
 void checkpoints_restored(checkpoints *c);
 /* Saves what a step left, unless that was done. `best` is that of mc_checkpoint_options. */

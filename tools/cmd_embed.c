@@ -118,7 +118,7 @@ static bool work(text_job *job, void *user)
                                                        .prompt = e->prompt,
                                                        .prompt_name = e->prompt_name});
     e->dim = mc_embedder_dim(e->embedder);
-    rank_file_init(&e->file, job->ctx, e->job.output);
+    rank_file_init(&e->file, job->ctx, e->job.output, e->job.overwrite);
     bool good = text_job_run(job, e->as_npy ? take_npy : take_lines, e);
     if (good && e->as_npy && mc_rank(job->ctx) == 0) write_header(e, job->rows);
     good = good && rank_file_finish(&e->file) == MC_OK;
@@ -141,7 +141,7 @@ static const char details[] =
 
 int cmd_embed(int argc, char **argv)
 {
-    embed e = {.file = {.fd = -1}};
+    embed e = {.file = {.aside = {.fd = -1}}};
     args_table table = {.count = 0};
     text_job_add_rows(&table, &e.job);
     const args_option options[] = {

@@ -12,6 +12,7 @@
 #include "tools/download_bar.h"
 #include "tools/families.h"
 #include "tools/lora_options.h"
+#include "tools/output.h"
 #include "tools/prompt_file.h"
 #include "tools/rank_file.h"
 #include "tools/ranks.h"
@@ -28,7 +29,7 @@ typedef struct generate_options {
     const char *pretrained, *revision, *base, *prompts_file, *json_key, *output;
     bool json_key_given;
     args_list prompts;
-    bool ids, echo, json, log_probs, any_length;
+    bool ids, echo, json, log_probs, any_length, overwrite;
     int64_t batch_size;
     int max_new_tokens, num_return_sequences;
     bool any_sequences;
@@ -449,14 +450,14 @@ static bool generate(generation *g)
     weights_apply(g->model, o->weights);
     if (mc_failed(g->ctx) || !choose_how(g) || !make_prompts(g)) return false;
     if (!o->output) return answer_all(g);
-    return rank_file_init(&g->output, g->ctx, o->output) == MC_OK && answer_all(g) &&
+    return rank_file_init(&g->output, g->ctx, o->output, o->overwrite) == MC_OK && answer_all(g) &&
            rank_file_finish(&g->output) == MC_OK;
 }
 
 static int run(const generate_options *o)
 {
     run_log log = {0};
-    generation g = {.o = o, .output = {.fd = -1}};
+    generation g = {.o = o, .output = {.aside = {.fd = -1}}};
     g.ctx = ranks_start(&o->ranks, 0, train_device_of(o->device).name, &log);
     g.silent = ranks_silent(g.ctx);
     if (o->prompts_file && strcmp(o->prompts_file, "-") == 0 && mc_world_size(g.ctx) > 1)
@@ -538,6 +539,7 @@ static void add_output_rows(args_table *table, generate_options *o)
                    {ARGS_PATH("output", &o->output,
                               "write JSON Lines to this file, which is there once all are"),
                     .known_as = "output-file,out"},
+                   OUTPUT_OVERWRITE_ROW(&o->overwrite),
                    {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
                    {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
                    {ARGS_FLAG("log-probs", &o->log_probs,

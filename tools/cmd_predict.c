@@ -338,7 +338,7 @@ static bool work(text_job *job, void *user)
     predict *p = user;
     p->ctx = job->ctx;
     bool good = open_model(p);
-    if (good) rank_file_init(&p->file, job->ctx, p->job.output);
+    if (good) rank_file_init(&p->file, job->ctx, p->job.output, p->job.overwrite);
     good = good && text_job_run(job, take, p) && rank_file_finish(&p->file) == MC_OK;
     rank_file_release(&p->file);
     if (!good) return false;
@@ -388,7 +388,7 @@ static int parse_and_run(predict *p, int argc, char **argv)
 
 int cmd_predict(int argc, char **argv)
 {
-    predict p = {.batch_size = 32, .file = {.fd = -1}};
+    predict p = {.batch_size = 32, .file = {.aside = {.fd = -1}}};
     answer_options_init(&p.answer, argc);
     int code = parse_and_run(&p, argc, argv);
     answer_options_release(&p.answer);

@@ -8,7 +8,6 @@
  */
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 #include "tools/families.h"
 #include "tools/finetune.h"
+#include "tools/whole_file.h"
 
 enum { PATH_ROOM = 4200 };
 
@@ -158,24 +158,16 @@ static char *ended_text(const finetune *f)
     return text;
 }
 
-static bool write_file(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    size_t size = strlen(text);
-    bool good = fd >= 0 && write(fd, text, size) == (ssize_t)size && fsync(fd) == 0;
-    return fd < 0 ? false : close(fd) == 0 && good;
-}
-
-/* Behind the model: where it is, all is. */
+/* After the model: once it is there, all is. */
 static void write_ended(finetune *f)
 {
-    char path[PATH_ROOM], aside[PATH_ROOM];
+    char path[PATH_ROOM];
     if (mc_failed(f->ctx) || mc_rank(f->ctx)) return;
     char *text = ended_text(f);
-    if (!text || !path_of(path, f, "") || !path_of(aside, f, ".tmp"))
+    if (!text || !path_of(path, f, ""))
         mc_set_error(f->ctx, MC_ERR_NOMEM, "out of memory for finetune.json");
-    else if (!write_file(aside, text) || rename(aside, path) != 0)
-        mc_set_error(f->ctx, MC_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
+    else
+        whole_file_write(f->ctx, path, text);
     cJSON_free(text);
 }
 

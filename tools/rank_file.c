@@ -10,39 +10,78 @@
 
 static mc_status fail(rank_file *f, const char *what)
 {
-    return mc_set_error(f->ctx, MC_ERR_IO, "%s: cannot %s: %s", f->aside, what, strerror(errno));
+    return mc_set_error(f->ctx, MC_ERR_IO, "%s: cannot %s: %s", f->path, what, strerror(errno));
 }
 
-mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path)
+/* 0, or an errno. "-" is stdout, also where no path leads to it. */
+static int open_first(rank_file *f)
 {
-    static const char ending[] = ".partial";
-    *f = (rank_file){.ctx = ctx, .path = path, .fd = -1};
+    if (strcmp(f->path, "-") != 0) return mc_aside_open(&f->aside, f->path);
+    f->aside.direct = true;
+    f->aside.fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    return f->aside.fd < 0 ? errno : 0;
+}
+
+/* The tag of rank 0's temporary on all ranks, in two parts that doubles hold. */
+static uint64_t share_tag(rank_file *f)
+{
+    int ranks = mc_world_size(f->ctx);
+    double mine[2] = {(double)(f->aside.tag >> 32), (double)(f->aside.tag & UINT32_MAX)};
+    double *all = calloc((size_t)ranks, sizeof mine);
+    if (!all) mc_set_error(f->ctx, MC_ERR_NOMEM, "out of memory for the numbers of all ranks");
+    uint64_t tag = 0;
+    if (mc_gather_numbers(f->ctx, mine, 2, all) == MC_OK)
+        tag = (uint64_t)all[0] << 32 | (uint64_t)all[1];
+    free(all);
+    return tag;
+}
+
+mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path, bool replace)
+{
+    *f = (rank_file){.ctx = ctx, .path = path, .replace = replace, .aside = {.fd = -1}};
     if (mc_failed(ctx)) return mc_error_status(ctx);
-    size_t room = strlen(path) + sizeof ending;
-    if (!(f->aside = malloc(room)))
-        return mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for a path");
-    snprintf(f->aside, room, "%s%s", path, ending);
-    bool first = mc_rank(ctx) == 0;
-    if (first) f->fd = open(f->aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (first && f->fd < 0) fail(f, "make it");
+    bool first = mc_rank(ctx) == 0, several = mc_world_size(ctx) > 1;
+    if (first && (errno = open_first(f))) fail(f, "write it");
+    if (first && several && f->aside.direct)
+        mc_set_error(ctx, MC_ERR_UNSUPPORTED,
+                     "%s: several ranks write a file together, and this is stdout, a pipe or a "
+                     "device",
+                     path);
     if (mc_synchronize(ctx)) return mc_error_status(ctx);
-    if (!first) f->fd = open(f->aside, O_RDWR | O_CLOEXEC);
-    if (f->fd < 0) fail(f, "open what rank 0 has made");
+    uint64_t tag = several ? share_tag(f) : 0;
+    if (!first && !mc_failed(ctx) && (errno = mc_aside_join(&f->aside, path, tag)))
+        fail(f, "open what rank 0 has made");
     return mc_error_status(ctx);
+}
+
+/* At an offset, or where that is negative in order. */
+static mc_status write_all(rank_file *f, int64_t offset, const void *data, size_t size)
+{
+    const char *at = data;
+    while (size && !mc_failed(f->ctx)) {
+        ssize_t written = offset < 0 ? write(f->aside.fd, at, size)
+                                     : pwrite(f->aside.fd, at, size, (off_t)offset);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return fail(f, "write it");
+        at += written;
+        if (offset >= 0) offset += written;
+        size -= (size_t)written;
+    }
+    return mc_error_status(f->ctx);
+}
+
+static mc_status refuse_direct(rank_file *f)
+{
+    return mc_set_error(f->ctx, MC_ERR_UNSUPPORTED,
+                        "%s: this form is not written in order, as stdout, a pipe or a device "
+                        "needs it",
+                        f->path);
 }
 
 mc_status rank_file_write_at(rank_file *f, int64_t offset, const void *data, size_t size)
 {
-    const char *at = data;
-    while (size && !mc_failed(f->ctx)) {
-        ssize_t written = pwrite(f->fd, at, size, (off_t)offset);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return fail(f, "write it");
-        at += written;
-        offset += written;
-        size -= (size_t)written;
-    }
-    return mc_error_status(f->ctx);
+    if (mc_failed(f->ctx)) return mc_error_status(f->ctx);
+    return f->aside.direct ? refuse_direct(f) : write_all(f, offset, data, size);
 }
 
 mc_status rank_file_append(rank_file *f, const void *data, size_t size)
@@ -57,18 +96,20 @@ mc_status rank_file_append(rank_file *f, const void *data, size_t size)
             f->size += (int64_t)all[r];
         }
     free(all);
-    return rank_file_write_at(f, offset, data, size);
+    return write_all(f, f->aside.direct ? -1 : offset, data, size);
 }
 
 mc_status rank_file_map(rank_file *f, int64_t offset, size_t size, rank_map *map)
 {
     *map = (rank_map){.data = NULL};
     if (mc_failed(f->ctx) || !size) return mc_error_status(f->ctx);
+    if (f->aside.direct) return refuse_direct(f);
     int64_t page = sysconf(_SC_PAGESIZE), start = offset / page * page;
     size_t length = size + (size_t)(offset - start);
     /* room first: a mapped page that the disk has no room for ends the process */
-    if ((errno = posix_fallocate(f->fd, (off_t)offset, (off_t)size))) return fail(f, "make room");
-    void *at = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, f->fd, (off_t)start);
+    if ((errno = posix_fallocate(f->aside.fd, (off_t)offset, (off_t)size)))
+        return fail(f, "make room");
+    void *at = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, f->aside.fd, (off_t)start);
     if (at == MAP_FAILED) return fail(f, "map it");
     *map = (rank_map){.data = (char *)at + (offset - start), .start = at, .length = length};
     return MC_OK;
@@ -79,42 +120,34 @@ void rank_file_unmap(rank_file *f, rank_map *map)
     if (!map->start) return;
     munmap(map->start, map->length);
     /* all that is dirty so far, so that the end has little left to wait for */
-    sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    sync_file_range(f->aside.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     *map = (rank_map){.data = NULL};
 }
 
-/* Makes the rename durable. */
-static void sync_folder(const rank_file *f)
+/* A file that came to the name meanwhile stays, and so does ours, by its own. */
+static mc_status take_name(rank_file *f)
 {
-    char *folder = strdup(f->path), *slash = folder ? strrchr(folder, '/') : NULL;
-    if (slash) slash[slash == folder] = '\0';
-    int fd = folder ? open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    free(folder);
+    errno = mc_aside_rename(&f->aside, f->replace);
+    if (!errno) return MC_OK;
+    if (errno != EEXIST) return fail(f, "give the finished file its name");
+    f->aside.pending = false;
+    return mc_set_error(f->ctx, MC_ERR_STATE,
+                        "%s: another process has written it meanwhile; what was written here is "
+                        "in %s",
+                        f->path, f->aside.path);
 }
 
 mc_status rank_file_finish(rank_file *f)
 {
-    if (!mc_failed(f->ctx) && fsync(f->fd)) fail(f, "sync it");
+    if (!mc_failed(f->ctx) && (errno = mc_aside_sync(&f->aside))) fail(f, "sync it");
     if (mc_synchronize(f->ctx)) return mc_error_status(f->ctx);
-    if (mc_rank(f->ctx) == 0) {
-        if (rename(f->aside, f->path)) return fail(f, "rename it");
-        sync_folder(f);
-    }
-    close(f->fd);
-    f->fd = -1;
+    if (mc_rank(f->ctx) == 0) take_name(f);
+    mc_aside_close(&f->aside);
     return mc_synchronize(f->ctx);
 }
 
 void rank_file_release(rank_file *f)
 {
-    if (f->fd >= 0) {
-        close(f->fd);
-        if (mc_rank(f->ctx) == 0) unlink(f->aside);
-    }
-    free(f->aside);
-    *f = (rank_file){.fd = -1};
+    mc_aside_close(&f->aside);
+    *f = (rank_file){.aside = {.fd = -1}};
 }

@@ -1,8 +1,9 @@
 /* A file that all ranks of a job write together, which gets its name once it is whole.
  *
- * Until then it is called PATH.partial, and is removed should the work end before. All functions
- * are collective, but for those that say otherwise; errors are the context's. The ranks' hosts have
- * to see the same file. */
+ * Until then it is a temporary beside it (core/base/aside.h), and is removed should the work end
+ * before. What is no regular file, and "-", stdout, is written directly, by one rank and in order.
+ * All functions are collective, but for those that say otherwise; errors are the context's. The
+ * ranks' hosts have to see the same file. */
 #ifndef MC_TOOLS_RANK_FILE_H
 #define MC_TOOLS_RANK_FILE_H
 
@@ -11,13 +12,13 @@
 typedef struct rank_file {
     mc_context *ctx;
     const char *path; /* the caller's */
-    char *aside;
-    int fd;       /* -1: none */
-    int64_t size; /* bytes so far, of all ranks */
+    mc_aside aside;   /* fd -1: none */
+    bool replace;     /* a file that has the name by then */
+    int64_t size;     /* bytes so far, of all ranks */
 } rank_file;
 
-/* Makes the file; a PATH.partial of an earlier run is overwritten. */
-mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path);
+/* Makes the file. */
+mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path, bool replace);
 /* Adds a block to the end that consists of every rank's bytes in the order of ranks. */
 mc_status rank_file_append(rank_file *f, const void *data, size_t size);
 /* Not collective: makes room behind the file, as a whole on all ranks, and maps bytes [offset,

@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "tools/whole_file.h"
 
 enum { PATH_ROOM = 4096, MOST_BYTES = 1 << 24 };
 
@@ -66,42 +65,15 @@ static cJSON *to_json(const task_file *f)
     return json;
 }
 
-static bool write_aside(const char *aside, const char *text)
-{
-    FILE *file = fopen(aside, "w");
-    if (!file) return false;
-    bool ok = fputs(text, file) >= 0 && fputc('\n', file) >= 0 && fflush(file) == 0 &&
-              fsync(fileno(file)) == 0;
-    return fclose(file) == 0 && ok;
-}
-
-/* mkdir -p; what fails shows when the file is opened. */
-static void make_folders(const char *path)
-{
-    char part[PATH_ROOM];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *p = part + 1; *p; p++) {
-        if (*p != '/') continue;
-        *p = '\0';
-        mkdir(part, 0777);
-        *p = '/';
-    }
-}
-
 mc_status task_file_write(mc_context *ctx, const char *folder, const task_file *f)
 {
-    char path[PATH_ROOM], aside[PATH_ROOM];
+    char path[PATH_ROOM];
     if (mc_failed(ctx) || !path_of(ctx, folder, path)) return mc_error_status(ctx);
-    snprintf(aside, sizeof aside, "%.*s.tmp-%ld", PATH_ROOM - 32, path, (long)getpid());
     cJSON *json = to_json(f);
     char *text = json ? cJSON_Print(json) : NULL;
     cJSON_Delete(json);
     if (!text) return mc_set_error(ctx, MC_ERR_NOMEM, "%s: out of memory to write it", path);
-    make_folders(path);
-    if (!write_aside(aside, text) || rename(aside, path) != 0) {
-        mc_set_error(ctx, MC_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
-        remove(aside);
-    }
+    whole_file_write(ctx, path, text);
     cJSON_free(text);
     return mc_error_status(ctx);
 }

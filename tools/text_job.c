@@ -3,6 +3,7 @@
 #include "tools/download_bar.h"
 #include "tools/interrupt.h"
 #include "tools/lora_options.h"
+#include "tools/output.h"
 #include "tools/train_options.h"
 #include "tools/weights_option.h"
 
@@ -31,6 +32,7 @@ void text_job_add_rows(args_table *table, text_job_options *o)
                     .known_as = "text-column,column,sentence1-key"},
                    {ARGS_PATH("output", &o->output, "the file to write"), .required = true,
                     .known_as = "output-file,out"},
+                   OUTPUT_OVERWRITE_ROW(&o->overwrite),
                    {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of a text"),
                     .default_text = "the model's",
                     .known_as = "max-seq-length,max-encoder-length,seq-length"},

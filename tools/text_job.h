@@ -13,6 +13,7 @@ typedef struct text_job_options {
     const char *model, *revision, *base, *data, *text, *pair, *output;
     const char *messages; /* see text_source_options */
     int64_t max_length;   /* 0: the default */
+    bool overwrite;
     int device, dtype;
     ranks_options ranks;
 } text_job_options;

@@ -140,39 +140,32 @@ char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size)
 }
 
 /* All of a writer but its open file. */
-static mc_status init_writer(mc_error *err, mc_file_writer *writer, const char *path, long process,
-                             size_t buffer)
+static mc_status init_writer(mc_error *err, mc_file_writer *writer, const char *path, size_t buffer)
 {
-    *writer = (mc_file_writer){.err = err, .fd = -1, .failed = true}; /* until all is there */
-    size_t room = strlen(path) + 32;
-    writer->process = process;
+    *writer =
+        (mc_file_writer){.err = err, .aside = {.fd = -1}, .failed = true}; /* until it opens */
     writer->path = mc_strdup(path);
-    writer->aside = mc_malloc(room);
     writer->buffer = mc_malloc(buffer);
-    if (!writer->path || !writer->aside || !writer->buffer)
+    if (!writer->path || !writer->buffer)
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for writing it", path);
-    snprintf(writer->aside, room, "%s.tmp-%ld", path, process);
     return MC_OK;
 }
 
 mc_status mc_file_writer_init(mc_error *err, mc_file_writer *writer, const char *path)
 {
-    mc_status status = init_writer(err, writer, path, (long)getpid(), WRITE_BUFFER);
+    mc_status status = init_writer(err, writer, path, WRITE_BUFFER);
     if (status) return status;
-    writer->fd = open(writer->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (writer->fd < 0) return io_error(err, path, "create");
-    writer->created = true;
+    if ((errno = mc_aside_open(&writer->aside, path))) return io_error(err, path, "create");
     writer->failed = false;
     return MC_OK;
 }
 
-mc_status mc_file_writer_join(mc_error *err, mc_file_writer *writer, const char *path, long process)
+mc_status mc_file_writer_join(mc_error *err, mc_file_writer *writer, const char *path, uint64_t tag)
 {
-    mc_status status = init_writer(err, writer, path, process, 0);
+    mc_status status = init_writer(err, writer, path, 0);
     if (status) return status;
-    writer->fd = open(writer->aside, O_WRONLY | O_CLOEXEC);
-    if (writer->fd < 0)
-        return io_error(err, writer->aside,
+    if ((errno = mc_aside_join(&writer->aside, path, tag)))
+        return io_error(err, writer->path,
                         "open what another process has made (is the folder on "
                         "a file system that all ranks share?)");
     writer->failed = false;
@@ -182,7 +175,7 @@ mc_status mc_file_writer_join(mc_error *err, mc_file_writer *writer, const char 
 static mc_status write_all(mc_file_writer *writer, const uint8_t *data, size_t size)
 {
     while (size) {
-        ssize_t n = write(writer->fd, data, size);
+        ssize_t n = write(writer->aside.fd, data, size);
         if (n < 0 && errno == EINTR) continue;
         if (n == 0) errno = ENOSPC; /* nothing was taken: don't try for ever */
         if (n <= 0) return io_error(writer->err, writer->path, "write");
@@ -229,7 +222,7 @@ static mc_status write_at(mc_file_writer *writer, uint64_t offset, const uint8_t
 {
     mc_status status = flush_buffer(writer);
     while (status == MC_OK && size) {
-        ssize_t n = pwrite(writer->fd, data, size, (off_t)offset);
+        ssize_t n = pwrite(writer->aside.fd, data, size, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
         if (n == 0) errno = ENOSPC;
         if (n <= 0) return io_error(writer->err, writer->path, "write");
@@ -262,21 +255,19 @@ mc_status mc_file_write_at(mc_file_writer *writer, uint64_t offset, const void *
     return status;
 }
 
-static mc_status sync_and_close(mc_file_writer *writer)
+static mc_status sync_all(mc_file_writer *writer)
 {
     mc_status status = flush_buffer(writer);
     if (status) return status;
-    if (fsync(writer->fd) != 0) return io_error(writer->err, writer->path, "sync");
-    int closed = close(writer->fd);
-    writer->fd = -1;
-    return closed == 0 ? MC_OK : io_error(writer->err, writer->path, "close");
+    errno = mc_aside_sync(&writer->aside);
+    return errno ? io_error(writer->err, writer->path, "sync") : MC_OK;
 }
 
 mc_status mc_file_sync(mc_file_writer *writer)
 {
     mc_status status = check_usable(writer);
     if (status) return status;
-    status = sync_and_close(writer);
+    status = sync_all(writer);
     writer->failed = status != MC_OK;
     return status;
 }
@@ -304,10 +295,9 @@ mc_status mc_file_rename(mc_file_writer *writer)
 {
     mc_status status = check_usable(writer);
     if (status) return status;
-    if (rename(writer->aside, writer->path) != 0)
+    if ((errno = mc_aside_rename(&writer->aside, true)))
         return io_error(writer->err, writer->path, "put the finished file in its place");
-    writer->created = false;
-    return mc_path_sync_folder(writer->err, writer->path);
+    return MC_OK;
 }
 
 mc_status mc_file_commit(mc_file_writer *writer)
@@ -318,12 +308,10 @@ mc_status mc_file_commit(mc_file_writer *writer)
 
 void mc_file_writer_release(mc_file_writer *writer)
 {
-    if (writer->fd >= 0) close(writer->fd);
-    if (writer->created) unlink(writer->aside);
-    mc_free(writer->aside);
+    mc_aside_close(&writer->aside);
     mc_free(writer->path);
     mc_free(writer->buffer);
-    *writer = (mc_file_writer){.fd = -1};
+    *writer = (mc_file_writer){.aside = {.fd = -1}};
 }
 
 mc_status mc_file_copy(mc_error *err, const char *from, const char *to)

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "core/base/aside.h"
 #include "core/base/error_internal.h"
 
 #define MC_PATH_MAX 4096
@@ -35,18 +36,16 @@ void mc_file_map_release(mc_file_map *map);
  * name the path; a file larger than `limit` bytes is MC_ERR_FORMAT. */
 char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size);
 
-/* Writes `path` aside ("<path>.tmp-<pid>"). mc_file_commit syncs the file, renames it over `path`
- * and syncs the folder; mc_file_writer_release without a commit removes what was written. The first
- * failing call (a full disk, a read-only folder) sets the error; later calls do nothing, and a file
- * that misses a write, failed or skipped, can never be committed, even after the error is
- * cleared. */
+/* Writes `path` aside (core/base/aside.h). mc_file_commit syncs the file, renames it over `path`
+ * and syncs the folder; mc_file_writer_release without a commit removes what was written. What is
+ * not a regular file is written directly. The first failing call (a full disk, a read-only
+ * folder) sets the error; later calls do nothing, and a file that misses a write, failed or
+ * skipped, can never be committed, even after the error is cleared. */
 typedef struct mc_file_writer {
     mc_error *err;
-    int fd;
-    bool created; /* the aside file exists and must go unless renamed */
-    bool failed;  /* a write failed or was skipped: the file is no good */
-    long process; /* whose number the aside file's name ends with */
-    char *path, *aside;
+    mc_aside aside; /* pending: this process has made it, and it goes unless it is renamed */
+    bool failed;    /* a write failed or was skipped: the file is no good */
+    char *path;
     uint8_t *buffer;
     size_t used;
     uint64_t written; /* bytes so far, buffered ones included */
@@ -58,10 +57,11 @@ mc_status mc_file_write(mc_file_writer *writer, const void *data, size_t size);
  * known only at the end. */
 mc_status mc_file_patch(mc_file_writer *writer, uint64_t offset, const void *data, size_t size);
 /* Writes a file that several processes write together. One of them makes it as above; the others
- * join, by the `process` of its writer, and all write at offsets from the file's start, each byte
- * once. All sync; when all have, the first renames. A joined file is not removed on release. */
+ * join, by the tag of its writer's mc_aside, and all write at offsets from the file's start, each
+ * byte once. All sync; when all have, the first renames. A joined file is not removed on release.
+ */
 mc_status mc_file_writer_join(mc_error *err, mc_file_writer *writer, const char *path,
-                              long process);
+                              uint64_t tag);
 mc_status mc_file_write_at(mc_file_writer *writer, uint64_t offset, const void *data, size_t size);
 /* Flushes and fsyncs without renaming; then mc_file_rename makes it visible. Several files that
  * belong together are all synced first and then renamed one after the other. */

@@ -2,6 +2,8 @@
 
 #include <string.h>
 #include "core/base/context_internal.h"
+#include "core/base/memory_internal.h"
+#include "core/checkpoint/model_folder_internal.h"
 
 bool mc_save_options_check(mc_context *ctx, const mc_save_options *options)
 {
@@ -23,6 +25,21 @@ static void begin_config(mc_context *ctx, mc_file_writer *config, const char *fo
     mc_file_sync(config);
 }
 
+/* Whether a config in the folder says something else than the one to come. */
+static bool differs(const char *folder, const char *name, const char *text)
+{
+    mc_error ignored = {0};
+    char path[MC_PATH_MAX];
+    size_t size = 0, length = text ? strlen(text) : 0;
+    enum { MOST = 1 << 24 };
+    if (mc_path_join(&ignored, path, folder, name) || !mc_path_is_file(path)) return false;
+    char *old = mc_file_read(&ignored, path, MOST, &size);
+    bool same = old && text && size == length + 1 && memcmp(old, text, length) == 0;
+    mc_free(old);
+    mc_error_clear(&ignored);
+    return !same;
+}
+
 static void write_files(const mc_pretrained_folder *what, const char *folder,
                         const char *weights_path)
 {
@@ -36,12 +53,16 @@ static void write_files(const mc_pretrained_folder *what, const char *folder,
     enum { FILES = sizeof files / sizeof *files };
     mc_file_writer writers[FILES];
     for (int i = 0; i < FILES; i++) {
-        writers[i] = (mc_file_writer){.fd = -1};
+        writers[i] = (mc_file_writer){.aside = {.fd = -1}};
         begin_config(ctx, &writers[i], folder, files[i].name, files[i].text);
     }
-    for (int i = 0; i < FILES; i++)
-        if (!mc_failed(ctx) && !ctx->rank && files[i].text) mc_file_rename(&writers[i]);
+    bool other = false, first = !ctx->rank;
+    for (int i = 0; i < FILES; i++) other = other || differs(folder, files[i].name, files[i].text);
+    /* no model is there while its weights and what describes them are of two */
+    if (other && first && !mc_failed(ctx)) mc_model_folder_unname(&ctx->error, folder);
     mc_weight_files_rename(weights);
+    for (int i = FILES; i-- > 0;)
+        if (!mc_failed(ctx) && first && files[i].text) mc_file_rename(&writers[i]);
     for (int i = 0; i < FILES; i++) mc_file_writer_release(&writers[i]);
     mc_weight_files_free(weights);
 }

@@ -248,13 +248,13 @@ static bool join_file(mc_safetensors_writer *writer, const char *path, const tex
 {
     mc_context *ctx = writer->ctx;
     bool first = ctx->rank == 0;
-    int64_t process = 0;
+    uint64_t tag = 0;
     if (first && !write_header(writer, path, t)) return false;
-    process = writer->file.process;
-    if (mc_ranks_share(ctx, &process, sizeof process)) return false;
+    tag = writer->file.aside.tag;
+    if (mc_ranks_share(ctx, &tag, sizeof tag)) return false;
     writer->begin = sizeof(uint64_t) + t->used;
     mc_error own = {0};
-    if (!first) mc_file_writer_join(&own, &writer->file, path, (long)process);
+    if (!first) mc_file_writer_join(&own, &writer->file, path, tag);
     writer->file.err = &ctx->error; /* from now on */
     mc_ranks_meet(ctx);
     mc_error_move(&ctx->error, &own);
@@ -271,7 +271,7 @@ static mc_safetensors_writer *new_writer(mc_context *ctx, const char *path,
         mc_new_owned(ctx, sizeof *writer, "a safetensors writer", free_object);
     if (!writer) return NULL;
     writer->ctx = ctx;
-    writer->file.fd = -1;
+    writer->file.aside.fd = -1;
     writer->shared = shared && ctx->comm;
     writer->queued = shared && ctx->save_queue;
     bool good = path != NULL;
@@ -306,7 +306,7 @@ mc_safetensors_writer *mc_safetensors_writer_new_shared(mc_context *ctx, const c
 
 const char *mc_safetensors_writer_aside(const mc_safetensors_writer *writer)
 {
-    return writer->file.aside;
+    return writer->file.aside.path;
 }
 
 mc_status mc_safetensors_write(mc_safetensors_writer *writer, const void *data, size_t size)
@@ -384,7 +384,8 @@ mc_status mc_safetensors_writer_rename(mc_safetensors_writer *writer)
         return mc_fail(writer->ctx, MC_ERR_STATE, "%s: %s", name_of(writer),
                        writer->synced ? "renamed already" : "not synced yet");
     mc_status status = MC_OK;
-    if (writer->file.created) status = mc_file_rename(&writer->file); /* this rank has made it */
+    if (writer->file.aside.pending)
+        status = mc_file_rename(&writer->file); /* this rank has made it */
     writer->renamed = status == MC_OK;
     return status || !writer->shared || writer->queued ? status : mc_ranks_meet(writer->ctx);
 }

@@ -70,7 +70,7 @@ mc_status mc_save_queue_add(mc_error *err, mc_save_queue *queue, mc_file_writer 
     if (!mc_grow(&queue->files, &queue->capacity, queue->count, sizeof *queue->files))
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for writing it", file->path);
     queue->files[queue->count++] = (mc_queued_file){*file, *blocks};
-    *file = (mc_file_writer){.fd = -1};
+    *file = (mc_file_writer){.aside = {.fd = -1}};
     *blocks = (mc_save_blocks){0};
     return MC_OK;
 }
@@ -105,7 +105,7 @@ mc_status mc_save_queue_rename(mc_save_queue *queue)
 {
     mc_status status = MC_OK;
     for (size_t i = 0; i < queue->count && !status; i++)
-        if (queue->files[i].file.created) status = mc_file_rename(&queue->files[i].file);
+        if (queue->files[i].file.aside.pending) status = mc_file_rename(&queue->files[i].file);
     return status;
 }
 

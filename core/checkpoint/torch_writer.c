@@ -221,7 +221,7 @@ mc_torch_writer *mc_torch_writer_new(mc_context *ctx, const char *path,
     mc_torch_writer *w = mc_new_owned(ctx, sizeof *w, "a PyTorch file's writer", free_object);
     if (!w) return NULL;
     w->ctx = ctx;
-    w->file.fd = -1;
+    w->file.aside.fd = -1;
     w->count = count;
     w->sizes = mc_calloc(count + 1, sizeof *w->sizes);
     if (!w->sizes)

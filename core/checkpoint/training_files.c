@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/base/memory_internal.h"
+#include "core/checkpoint/model_folder_internal.h"
 #include "core/checkpoint/shards_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/checkpoint/training_state.h"
@@ -216,7 +217,8 @@ static mc_status publish(mc_error *err, const char *folder, const char *checkpoi
 {
     publishing p = {.err = err, .folder = folder, .checkpoint = checkpoint};
     char single[MC_PATH_MAX], from[MC_PATH_MAX], index_path[MC_PATH_MAX];
-    mc_status status = mc_folder_each(err, checkpoint, publish_other, &p);
+    mc_status status = mc_model_folder_make_way(err, checkpoint, folder, false);
+    if (!status) status = mc_folder_each(err, checkpoint, publish_other, &p);
     if (!status) status = mc_path_join(err, single, folder, weights_name);
     if (!status) status = mc_path_join(err, from, checkpoint, weights_name);
     if (!status) status = mc_path_join(err, index_path, checkpoint, index_name);

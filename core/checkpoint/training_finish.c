@@ -5,7 +5,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "core/base/memory_internal.h"
+#include "core/checkpoint/model_folder_internal.h"
 #include "core/checkpoint/training_internal.h"
+#include "core/checkpoint/training_state.h"
 
 mc_status mc_saving_failed_to(mc_saving *s, const char *what, const char *path)
 {
@@ -19,24 +22,6 @@ typedef struct removal {
     const char *folder;
 } removal;
 
-static mc_status remove_file(void *user, const char *name)
-{
-    const removal *r = user;
-    char path[MC_PATH_MAX];
-    mc_status status = mc_path_join(r->err, path, r->folder, name);
-    if (status || unlink(path) == 0 || errno == ENOENT) return status;
-    return mc_error_set(r->err, MC_ERR_IO, "%s: cannot remove it: %s", path, strerror(errno));
-}
-
-/* Removes a folder and its files; none there is fine. */
-static mc_status remove_folder(mc_error *err, const char *path)
-{
-    removal r = {err, path};
-    mc_status status = mc_folder_each(err, path, remove_file, &r);
-    if (status || rmdir(path) == 0 || errno == ENOENT) return status;
-    return mc_error_set(err, MC_ERR_IO, "%s: cannot remove it: %s", path, strerror(errno));
-}
-
 /* What a process left that died while it saved. */
 static mc_status remove_leftover(void *user, const char *name)
 {
@@ -48,7 +33,7 @@ static mc_status remove_leftover(void *user, const char *name)
         return MC_OK;
     char path[MC_PATH_MAX];
     mc_status status = mc_path_join(r->err, path, r->folder, name);
-    return status ? status : remove_folder(r->err, path);
+    return status ? status : mc_model_folder_remove(r->err, path);
 }
 
 /* A checkpoint that goes loses its name first, so that what is left of it is not taken for one. */
@@ -58,7 +43,7 @@ static mc_status remove_checkpoint(mc_saving *s, int64_t step)
     mc_status status = mc_checkpoint_path(s->err, path, s->folder, step, "");
     if (!status) status = mc_checkpoint_path(s->err, aside, s->folder, step, MC_TRAINING_ASIDE);
     if (!status && rename(path, aside) != 0) return mc_saving_failed_to(s, "remove it", path);
-    return status ? status : remove_folder(s->err, aside);
+    return status ? status : mc_model_folder_remove(s->err, aside);
 }
 
 static mc_status remove_old(mc_saving *s)
@@ -146,13 +131,27 @@ static mc_status take_name(mc_saving *s)
     if (errno != ENOTEMPTY && errno != EEXIST)
         return mc_saving_failed_to(s, "name the checkpoint", s->path);
     if (renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->path, RENAME_EXCHANGE) != 0) {
-        mc_status status = remove_folder(s->err, s->path);
+        mc_status status = mc_model_folder_remove(s->err, s->path);
         if (status) return status;
         if (rename(s->aside, s->path) != 0)
             return mc_saving_failed_to(s, "name the checkpoint", s->path);
     }
     mc_status status = sync_folder(s, s->folder);
-    return status ? status : remove_folder(s->err, s->aside);
+    return status ? status : mc_model_folder_remove(s->err, s->aside);
+}
+
+mc_status mc_checkpoint_remove_all(mc_context *ctx, const char *folder)
+{
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (!folder) return mc_fail(ctx, MC_ERR_ARGUMENT, "mc_checkpoint_remove_all: folder is NULL");
+    mc_saving s = {.ctx = ctx, .err = &ctx->error};
+    int64_t *steps = NULL;
+    size_t count = 0;
+    mc_status status = mc_path_join(s.err, s.folder, folder, "");
+    if (!status) status = mc_checkpoint_steps(s.err, folder, &steps, &count);
+    for (size_t i = 0; !status && i < count; i++) status = remove_checkpoint(&s, steps[i]);
+    mc_free(steps);
+    return status ? status : mc_checkpoint_clean(s.err, folder);
 }
 
 mc_status mc_checkpoint_clean(mc_error *err, const char *folder)

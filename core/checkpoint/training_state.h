@@ -92,6 +92,10 @@ MC_API mc_status mc_checkpoint_poll(mc_context *ctx, int64_t *step);
 /* Whether the folder holds a checkpoint, whole or not, as this rank sees it. */
 MC_API bool mc_checkpoint_exists(const char *folder);
 
+/* Removes all checkpoints of a folder: those of a run that another one replaces. Not collective:
+ * for one rank. MC_ERR_IO. */
+MC_API mc_status mc_checkpoint_remove_all(mc_context *ctx, const char *folder);
+
 /* A checkpoint that was opened. Owned by its context. */
 typedef struct mc_checkpoint mc_checkpoint;
 

@@ -13,7 +13,7 @@ mc_weight_files *mc_weight_files_new(mc_context *ctx, const char *path, size_t c
     }
     mc_weight_files *files = mc_calloc(1, sizeof *files);
     if (files) {
-        *files = (mc_weight_files){.ctx = ctx, .most = count, .index_file = {.fd = -1}};
+        *files = (mc_weight_files){.ctx = ctx, .most = count, .index_file = {.aside = {.fd = -1}}};
         files->path = mc_strdup(path);
         files->writers = mc_calloc(count, sizeof(mc_safetensors_writer *));
         if (count > 1) files->index = cJSON_CreateObject();

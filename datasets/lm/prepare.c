@@ -304,7 +304,7 @@ mc_status mc_prepare_tokens(mc_context *ctx, const mc_tokenizer *tok, const char
     job j = {.err = &ctx->error,
              .tok = tok,
              .source = {.paths = inputs, .count = count, .tok = tok},
-             .writer = {.bin = {.fd = -1}, .idx = {.fd = -1}}};
+             .writer = {.bin = {.aside = {.fd = -1}}, .idx = {.aside = {.fd = -1}}}};
     if (options) j.options = *options;
     mc_status status = check_options(&j);
     if (!status) status = check_inputs(&j, output);

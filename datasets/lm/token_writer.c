@@ -55,7 +55,7 @@ mc_status mc_token_writer_init(mc_error *err, mc_token_writer *w, mc_token_forma
     static const uint8_t no_header[MC_LLMC_HEADER];
     char bin[MC_PATH_MAX], idx[MC_PATH_MAX];
     bool megatron = format == MC_TOKENS_MEGATRON;
-    *w = (mc_token_writer){.err = err, .bin = {.fd = -1}, .idx = {.fd = -1}};
+    *w = (mc_token_writer){.err = err, .bin = {.aside = {.fd = -1}}, .idx = {.aside = {.fd = -1}}};
     w->format = megatron ? MC_TOKENS_MEGATRON : MC_TOKENS_LLMC;
     w->type = megatron && vocabulary >= MEGATRON_U16_VOCABULARY ? MC_TOKEN_I32 : MC_TOKEN_U16;
     mc_status status = check_vocabulary(err, w, output, vocabulary);
@@ -167,5 +167,5 @@ void mc_token_writer_release(mc_token_writer *w)
     mc_file_writer_release(&w->bin);
     mc_file_writer_release(&w->idx);
     mc_free(w->lengths);
-    *w = (mc_token_writer){.bin = {.fd = -1}, .idx = {.fd = -1}};
+    *w = (mc_token_writer){.bin = {.aside = {.fd = -1}}, .idx = {.aside = {.fd = -1}}};
 }

@@ -1,0 +1,21 @@
+/* Replacing a model's files: see model_folder.h. */
+#ifndef MC_CHECKPOINT_MODEL_FOLDER_INTERNAL_H
+#define MC_CHECKPOINT_MODEL_FOLDER_INTERNAL_H
+
+#include "core/base/file_internal.h"
+#include "core/checkpoint/model_folder.h"
+
+/* model.safetensors, its parts and their index, and the like of other forms. */
+bool mc_model_folder_is_weights(const char *name);
+
+/* Removes the model of `folder`, its config first, unless all but its weights is as in `from`, to
+ * the byte: then weights can be replaced one file after the other. A file that `from` lacks counts
+ * with `all_of_it` only: a program may keep some of its model's files beside its checkpoints. */
+mc_status mc_model_folder_make_way(mc_error *err, const char *from, const char *folder,
+                                   bool all_of_it);
+/* Removes the config, so that the folder holds no model until one is there again. */
+mc_status mc_model_folder_unname(mc_error *err, const char *folder);
+/* Removes a folder with the files in it; none there is fine. */
+mc_status mc_model_folder_remove(mc_error *err, const char *folder);
+
+#endif
