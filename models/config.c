@@ -15,21 +15,24 @@ typedef struct name_value {
 
 /* The first name of a value is the one that is written. Hugging Face's T5 means gelu_new by
  * "gated-gelu". */
-static const name_value activations[] = {{"gelu", {MC_ACTIVATION_GELU, false}},
-                                         {"gelu_new", {MC_ACTIVATION_GELU_NEW, false}},
-                                         {"gelu_pytorch_tanh", {MC_ACTIVATION_GELU_NEW, false}},
-                                         {"relu", {MC_ACTIVATION_RELU, false}},
-                                         {"silu", {MC_ACTIVATION_SILU, false}},
-                                         {"swish", {MC_ACTIVATION_SILU, false}},
-                                         {"gated-gelu", {MC_ACTIVATION_GELU_NEW, true}},
-                                         {"gated-gelu_new", {MC_ACTIVATION_GELU_NEW, true}},
-                                         {"gated-relu", {MC_ACTIVATION_RELU, true}},
-                                         {"gated-silu", {MC_ACTIVATION_SILU, true}},
-                                         {"gated_gelu", {MC_ACTIVATION_GELU, true}},
-                                         {"gated_gelu_new", {MC_ACTIVATION_GELU_NEW, true}},
-                                         {"gated_relu", {MC_ACTIVATION_RELU, true}},
-                                         {"gated_silu", {MC_ACTIVATION_SILU, true}},
-                                         {NULL, {0}}};
+static const name_value activations[] = {
+    {"gelu", {MC_ACTIVATION_GELU, false}},
+    {"gelu_new", {MC_ACTIVATION_GELU_NEW, false}},
+    {"gelu_pytorch_tanh", {MC_ACTIVATION_GELU_NEW, false}},
+    {"relu", {MC_ACTIVATION_RELU, false}},
+    {"silu", {MC_ACTIVATION_SILU, false}},
+    {"swish", {MC_ACTIVATION_SILU, false}},
+    {"gated-gelu", {MC_ACTIVATION_GELU_NEW, true}},
+    {"gated-gelu_new", {MC_ACTIVATION_GELU_NEW, true}},
+    {"gated-relu", {MC_ACTIVATION_RELU, true}},
+    {"gated-gelu_pytorch_tanh", {MC_ACTIVATION_GELU_NEW, true}},
+    {"gated-silu", {MC_ACTIVATION_SILU, true}},
+    {"gated-swish", {MC_ACTIVATION_SILU, true}},
+    {"gated_gelu", {MC_ACTIVATION_GELU, true}},
+    {"gated_gelu_new", {MC_ACTIVATION_GELU_NEW, true}},
+    {"gated_relu", {MC_ACTIVATION_RELU, true}},
+    {"gated_silu", {MC_ACTIVATION_SILU, true}},
+    {NULL, {0}}};
 
 /* Hugging Face's gated words have a hyphen, ModelCenter's an underscore. */
 static bool is_word_of(const char *name, mc_config_form form)
@@ -52,7 +55,7 @@ const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form)
         if (a->value.activation == kind.activation && a->value.gated == kind.gated &&
             is_word_of(a->name, form))
             return a->name;
-    return "";
+    return "gated-gelu"; /* Hugging Face has no word for it, and says it by "dense_act_fn" */
 }
 
 static const struct {
@@ -190,8 +193,9 @@ static bool read_row(const mc_config_reader *r, const mc_config_row *row, void *
 {
     const char *key = row->key[r->form];
     const cJSON *item = key ? cJSON_GetObjectItemCaseSensitive(r->json, key) : NULL;
-    if (!item || (cJSON_IsNull(item) && row->kind != MC_CONFIG_TOKEN))
-        return read_default(r, row, config);
+    bool given = item && (!cJSON_IsNull(item) || row->kind == MC_CONFIG_TOKEN);
+    if (!given) item = key ? cJSON_GetObjectItemCaseSensitive(r->defaults, key) : NULL;
+    if (!item) return read_default(r, row, config);
     return read_value(r, row, key, item, config);
 }
 
@@ -258,20 +262,38 @@ static bool check_type(const mc_family *family, const mc_config_reader *r)
     return mc_config_unsupported(r, "model_type", type->valuestring, family->model_type[0]);
 }
 
+/* The defaults of the file's own model type; NULL where they are the rows', or memory is out. */
+static cJSON *defaults_of_type(const mc_family *family, const mc_config_reader *r)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
+    const mc_type_defaults *d = family->type_defaults;
+    while (d && d->type && !(cJSON_IsString(type) && strcmp(d->type, type->valuestring) == 0)) d++;
+    if (!d || !d->type || r->form != MC_FORM_HF) return NULL;
+    cJSON *defaults = cJSON_Parse(d->json);
+    if (!defaults) mc_fail_nomem(r->ctx, "a config");
+    return defaults;
+}
+
 bool mc_config_read(const mc_family *family, const mc_config_reader *r, void *config)
 {
     memset(config, 0, family->config_size);
     if (!check_type(family, r)) return false;
-    for (const mc_config_row *row = family->rows; !ends(row); row++)
-        if (!read_row(r, row, config)) return false;
-    return family->finish(r, config) && check_keys(family, r);
+    mc_config_reader of_type = *r;
+    cJSON *defaults = defaults_of_type(family, r);
+    of_type.defaults = defaults;
+    bool good = !mc_failed(r->ctx);
+    for (const mc_config_row *row = family->rows; good && !ends(row); row++)
+        good = read_row(&of_type, row, config);
+    cJSON_Delete(defaults);
+    return good && family->finish(r, config) && check_keys(family, r);
 }
 
 mc_config_form mc_config_form_of(const cJSON *json)
 {
-    return cJSON_HasObjectItem(json, "dim_model") || cJSON_HasObjectItem(json, "dim_head")
-               ? MC_FORM_MC
-               : MC_FORM_HF;
+    static const char *const keys[] = {"dim_model", "dim_head", "dim_ff", "ffn_activate_fn", NULL};
+    for (const char *const *key = keys; *key; key++)
+        if (cJSON_HasObjectItem(json, *key)) return MC_FORM_MC;
+    return MC_FORM_HF;
 }
 
 mc_status mc_config_read_file(mc_context *ctx, const mc_family *family, const char *path,

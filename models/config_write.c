@@ -65,7 +65,8 @@ bool mc_config_write(const mc_family *family, mc_config_form form, const void *c
 {
     for (const mc_config_row *row = family->rows; !ends(row); row++) {
         const char *key = row->key[form];
-        if (key && !cJSON_HasObjectItem(json, key) && !write_row(row, form, config, json))
+        if (key && !row->other_name && !cJSON_HasObjectItem(json, key) &&
+            !write_row(row, form, config, json))
             return false;
     }
     return true;

@@ -17,7 +17,8 @@
 
 /* ---- configs --------------------------------------------------------------------------------- */
 
-/* The two forms of config.json. ModelCenter's has "dim_model" or "dim_head". */
+/* The two forms of config.json. ModelCenter's has "dim_model", "dim_head", "dim_ff" or
+ * "ffn_activate_fn". */
 typedef enum mc_config_form { MC_FORM_HF, MC_FORM_MC, MC_FORMS } mc_config_form;
 
 /* A feed-forward's activation and whether it is gated, which files give as one word. */
@@ -47,6 +48,7 @@ typedef struct mc_config_row {
     const char *key[MC_FORMS]; /* NULL: that form has no such key, and the default holds */
     const char *value[MC_FORMS];
     double low, high; /* high 0: no limit */
+    bool other_name;  /* the key is another name, which is read and not written */
 } mc_config_row;
 
 /* A row of a member: its kind, its keys in both forms, its defaults, and limits. The table's source
@@ -54,6 +56,12 @@ typedef struct mc_config_row {
 #define MC_ROW(kind, member, hf, mc, hf_value, mc_value, ...)                     \
     {                                                                             \
         MC_CONFIG_##kind, AT(member), {hf, mc}, {hf_value, mc_value}, __VA_ARGS__ \
+    }
+/* Another name of a member in Hugging Face's form, which overrules the rows before it: those of a
+ * class's attribute_map in transformers. */
+#define MC_OTHER_NAME(kind, member, hf, low)                                           \
+    {                                                                                  \
+        MC_CONFIG_##kind, AT(member), {hf, NULL}, {"", ""}, low, 0, .other_name = true \
     }
 /* A key without effect. */
 #define MC_KNOWN(hf, mc)               \
@@ -77,6 +85,7 @@ typedef struct mc_config_reader {
     const cJSON *json;
     const char *path;
     mc_config_form form;
+    const cJSON *defaults; /* counts for keys that `json` lacks, before the rows'; may be NULL */
 } mc_config_reader;
 
 /* Sets `path: key "x": FOUND is not supported, expected EXPECTED`; returns false. */
@@ -99,6 +108,11 @@ bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, i
                            float eps);
 /* And whether a table, of "positions" say, has rows. */
 bool mc_config_check_rows(const mc_config_reader *r, const char *what, int64_t rows);
+
+/* Defaults of Hugging Face's form, as an object, where a model type's are not those of the rows. */
+typedef struct mc_type_defaults {
+    const char *type, *json;
+} mc_type_defaults;
 
 /* A shape that is known by name, as a config of either form. */
 typedef struct mc_named_shape {
@@ -179,6 +193,7 @@ struct mc_family {
     const char *name;              /* on the command line, and of its functions: "gpt2" */
     const char *title;             /* in messages: "GPT-2" */
     const char *const *model_type; /* of config.json, the one that is written first; NULL ends */
+    const mc_type_defaults *type_defaults; /* ends with type == NULL; may be NULL */
     mc_model_kind kind;
     mc_prompt_style prompt; /* how texts of data sets are put to it */
     mc_family_traits has;
@@ -280,6 +295,9 @@ mc_tensor *mc_score_last(mc_tape *t, mc_model *m, const mc_model_output *out);
 int64_t mc_position_limit(const mc_stack_input *in);
 /* Whether the file has a head matrix that differs from the words'. */
 bool mc_file_has_own_head(const mc_model_file *f, const char *head, const char *words);
+/* For `look` of a decoder whose config ties its head: unties it, with a warning, where the file's
+ * differs, as transformers does from version 5 on; earlier ones tied all the same. */
+void mc_look_at_head(mc_context *ctx, const mc_model_file *f, bool *tied);
 
 /* A value of a config as an option of a layer, where a plain zero means the default. */
 static inline float mc_literal(float x) { return x == 0 ? MC_TRUE_ZERO : x; }

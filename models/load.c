@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "core/checkpoint/pretrained_internal.h"
+#include "core/checkpoint/tensor_names_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/adapter_internal.h"
 
@@ -17,21 +18,25 @@ static const mc_family *family_of_type(const char *type)
     return NULL;
 }
 
-/* Whether a file of ModelCenter's form is of the family, by its tensors and what config.json says.
- * */
-static bool is_of_family(const mc_family *family, const mc_tensor_file *file, const cJSON *json)
+/* Whether a file of ModelCenter's form can be of the family, by its tensors. */
+static bool can_be(const mc_family *family, const mc_tensor_file *file)
 {
     for (const char *const *name = family->mc_has; *name; name++)
         if (!mc_tensor_file_find(file, *name)) return false;
     for (const char *const *name = family->mc_lacks; *name; name++)
         if (mc_tensor_file_find(file, *name)) return false;
-    return !family->mc_is || family->mc_is(json);
+    return true;
 }
 
-static const mc_family *family_of_file(const mc_tensor_file *file, const cJSON *json)
+/* The family of a file of ModelCenter's form: `asked` (NULL: any) if it can be, else the first that
+ * config.json says no more against. */
+static const mc_family *family_of_file(const mc_tensor_file *file, const cJSON *json,
+                                       const mc_family *asked)
 {
+    if (asked && can_be(asked, file)) return asked;
     for (int i = 0; mc_families[i]; i++)
-        if (is_of_family(mc_families[i], file, json)) return mc_families[i];
+        if (can_be(mc_families[i], file) && (!mc_families[i]->mc_is || mc_families[i]->mc_is(json)))
+            return mc_families[i];
     return NULL;
 }
 
@@ -46,12 +51,12 @@ static const char *list_families(char *out, size_t size)
     return out;
 }
 
-/* The family that the config names; that of the weights where it names none; `asked` (NULL: any)
- * where neither tells. */
+/* The family that the config names; where it names none `asked` (NULL: any) if the weights can be
+ * its, else that of the weights. */
 static const mc_family *choose_family(const mc_config_reader *r, const mc_tensor_file *file,
                                       const mc_family *asked)
 {
-    char known[256];
+    char known[256], held[MC_NAMES_SHOWN];
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
     const mc_family *found = NULL;
     if (cJSON_IsString(type)) {
@@ -62,13 +67,14 @@ static const mc_family *choose_family(const mc_config_reader *r, const mc_tensor
             return NULL;
         }
     } else if (r->form == MC_FORM_MC) {
-        found = family_of_file(file, r->json);
+        found = family_of_file(file, r->json, asked);
     }
     if (!found && !asked)
         mc_fail(r->ctx, MC_ERR_UNSUPPORTED,
                 "%s: neither key \"model_type\" nor the weights say of which family the model is: "
-                "name one of %s",
-                r->path, list_families(known, sizeof known));
+                "name one of %s; %s",
+                r->path, list_families(known, sizeof known),
+                mc_tensor_names_show(mc_tensor_file_at(file, 0), mc_tensor_file_count(file), held));
     if (found && asked && found != asked) {
         mc_fail(r->ctx, MC_ERR_UNSUPPORTED, "%s: the model is a %s, expected a %s", r->path,
                 found->title, asked->title);
@@ -162,6 +168,27 @@ bool mc_file_has_own_head(const mc_model_file *f, const char *head, const char *
                              mc_weight_find(f->map, f->layers, f->file, words));
 }
 
+void mc_look_at_head(mc_context *ctx, const mc_model_file *f, bool *tied)
+{
+    if (!*tied || !mc_file_has_own_head(f, "output_projection.weight", "input_embedding.weight"))
+        return;
+    *tied = false;
+    mc_log(ctx, MC_LOG_WARNING,
+           "%s: lm_head.weight is not the word embedding again, though config.json does not say "
+           "\"tie_word_embeddings\": false: it is taken as a head of its own",
+           f->folder);
+}
+
+/* Whether the config says that head and words are one table. */
+static bool is_tied(const mc_family *family, const void *config)
+{
+    for (const mc_config_row *row = family->rows; row->kind != MC_CONFIG_END; row++)
+        if (row->kind == MC_CONFIG_FLAG && row->key[MC_FORM_HF] &&
+            strcmp(row->key[MC_FORM_HF], "tie_word_embeddings") == 0)
+            return *(const bool *)((const char *)config + row->member);
+    return false;
+}
+
 /* A model of the family from an opened folder; with an adapter whose file is read next, or NULL. */
 static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_tensor_file *file,
                        const char *folder, const mc_adapter_file *adapter,
@@ -183,6 +210,7 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
         mc_model_heads heads = find_heads(family, &f, r, options);
         if (!family->look || family->look(r->ctx, &f, config, &heads))
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
+        map.tied = is_tied(family, config);
         if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && read_task(m, r) &&
             mc_generation_config_read(m, folder))
             mc_weights_load(&m->module, &map, f.layers, file, folder, may_be_new);
@@ -191,11 +219,23 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
     return m;
 }
 
+/* Takes a wrapper's prefix off names that are of no use with it: of the family that the config
+ * names or that is asked for, else of any (NULL) in ModelCenter's names, which all share. */
+static void unwrap(const mc_config_reader *r, mc_tensor_file *file, const char *path,
+                   const mc_family *asked)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
+    const mc_family *family = cJSON_IsString(type) ? family_of_type(type->valuestring) : asked;
+    if (!family) family = mc_families[0];
+    mc_weights_unwrap(family->map, "input_embedding.weight", file, path);
+}
+
 /* A model from an opened file of weights and what a config.json says about it. */
 static mc_model *open_weights(const mc_config_reader *r, const mc_family *asked,
                               mc_tensor_file *file, const char *path,
                               const mc_adapter_file *adapter, const mc_load_options *given)
 {
+    if (file) unwrap(r, file, path, asked);
     const mc_family *family = file ? choose_family(r, file, asked) : NULL;
     mc_load_options options = *given;
     if (family && adapter && !options.num_labels)

@@ -6,6 +6,7 @@
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/torch_writer_internal.h"
 #include "core/checkpoint/weight_map_internal.h"
+#include "core/nn/module_internal.h"
 
 /* Every parameter under its own name. */
 static const mc_weight_rule no_rules[] = {{0}};
@@ -73,6 +74,9 @@ mc_status mc_module_load(mc_module *module, const char *path)
     mc_status status = check(module, path, "mc_module_load");
     if (status) return status;
     mc_tensor_file *file = mc_tensor_file_open(module->ctx, path, NULL);
+    mc_parameter_iterator it = {0};
+    const mc_parameter *first = mc_module_next_parameter(module, &it);
+    if (file && first) mc_weights_unwrap(&own_names, first->name, file, path);
     if (file) status = mc_weights_load(module, &own_names, 0, file, path, NULL);
     mc_tensor_file_free(file);
     return mc_error_status(module->ctx);

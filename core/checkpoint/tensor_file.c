@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "core/base/context_internal.h"
 #include "core/base/json_internal.h"
+#include "core/checkpoint/tensor_names_internal.h"
 
 enum { INDEX_SIZE_MAX = 100 << 20 };
 
@@ -137,13 +138,15 @@ static bool take_entry(mc_tensor_file *file, const char *index, const cJSON *ite
                 item->string);
         return false;
     }
+    char held[MC_NAMES_SHOWN];
     shard *from = find_shard(file, index, item->valuestring);
     if (!from) return false;
     const mc_tensor_entry *entry =
         mc_tensor_search(from->table.entries, from->table.count, item->string);
     if (!entry) {
-        mc_fail(file->ctx, MC_ERR_NOT_FOUND, "%s: no tensor \"%.200s\", which %s says is there",
-                from->path, item->string, index);
+        mc_fail(file->ctx, MC_ERR_NOT_FOUND, "%s: no tensor \"%.200s\", which %s says is there; %s",
+                from->path, item->string, index,
+                mc_tensor_names_show(from->table.entries, from->table.count, held));
         return false;
     }
     from->listed++;
@@ -236,6 +239,11 @@ const mc_tensor_entry *mc_tensor_file_at(const mc_tensor_file *file, size_t i)
 const mc_tensor_entry *mc_tensor_file_find(const mc_tensor_file *file, const char *name)
 {
     return file && name ? mc_tensor_search(file->entries, file->count, name) : NULL;
+}
+
+void mc_tensor_file_shorten_names(mc_tensor_file *file, ptrdiff_t by)
+{
+    for (size_t i = 0; i < file->count; i++) file->entries[i].name += by;
 }
 
 mc_context *mc_tensor_file_context(const mc_tensor_file *file) { return file->ctx; }

@@ -96,6 +96,9 @@ mc_status mc_tensor_copy_f64(mc_error *err, const mc_tensor_entry *entry, int64_
 mc_status mc_tensor_copy_bytes(mc_error *err, const mc_tensor_entry *entry, int64_t first,
                                int64_t count, void *out);
 
+/* All tensors' names begin so many characters later, or, with a negative number, earlier. */
+void mc_tensor_file_shorten_names(mc_tensor_file *file, ptrdiff_t by);
+
 mc_context *mc_tensor_file_context(const mc_tensor_file *file);
 
 /* The file or index of weights in a folder, as mc_tensor_file_open takes it (variant may be

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/checkpoint/ranks_internal.h"
+#include "core/checkpoint/tensor_names_internal.h"
 #include "core/checkpoint/weights_fill_internal.h"
 #include "core/nn/module_internal.h"
 
@@ -139,6 +140,38 @@ mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape)
     return shape;
 }
 
+/* The tensor `stem` + `rest` of a file, with the base's prefix or without. */
+static const mc_tensor_entry *find_stem(const mc_weight_map *map, const mc_tensor_file *file,
+                                        const char *stem, const char *rest)
+{
+    for (int prefixed = 1; prefixed >= 0; prefixed--) {
+        char name[MC_NAME_MAX] = "";
+        if (prefixed && !expand(name, map->base_prefix, 0, 0)) continue;
+        if (!expand(name, stem, 0, 0) || !expand(name, rest, 0, 0)) continue;
+        const mc_tensor_entry *entry = mc_tensor_file_find(file, name);
+        if (entry) return entry;
+    }
+    return NULL;
+}
+
+/* The table of a parameter under one of its other names, the head's last. */
+static const mc_tensor_entry *find_other_name(const mc_weight_map *map, const mc_tensor_file *file,
+                                              const char *ours, mc_weight_place *place)
+{
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
+    const mc_tensor_entry *entry = NULL;
+    for (const char *const *also = rule ? rule->also : NULL; also && *also && !entry; also++)
+        entry = find_stem(map, file, *also, rest);
+    bool tied = map->tied && rule && rule->tied_to;
+    if (!entry && tied) entry = find_stem(map, file, rule->tied_to, rest);
+    if (entry) *place = mc_weight_place_of(map, ours);
+    if (entry || !tied || !rule->own_copy) return entry;
+    *place = (mc_weight_place){.parts = 1, .factor = 1};
+    return find_stem(map, file, rule->own_copy, rest);
+}
+
 const mc_tensor_entry *mc_weight_find(const mc_weight_map *map, int layers,
                                       const mc_tensor_file *file, const char *ours)
 {
@@ -162,8 +195,10 @@ const mc_tensor_entry *mc_weight_locate(const mc_weight_map *map, int layers,
         if (!entry && old_norm_name(name)) entry = mc_tensor_file_find(file, name);
         if (entry) return entry;
     }
-    *place = (mc_weight_place){.parts = 1, .factor = 1};
-    return mc_tensor_file_find(file, ours);
+    const mc_tensor_entry *own = mc_tensor_file_find(file, ours);
+    const mc_tensor_entry *other = own ? NULL : find_other_name(map, file, ours, place);
+    if (!other) *place = (mc_weight_place){.parts = 1, .factor = 1};
+    return other ? other : own;
 }
 
 static bool matches_any(const char *const *patterns, const char *name)
@@ -172,35 +207,6 @@ static bool matches_any(const char *const *patterns, const char *name)
         if (fnmatch(*patterns, name, 0) == 0) return true;
     return false;
 }
-
-/* ---- lists in messages ----------------------------------------------------------------------- */
-
-/* A growing text of quoted names. */
-typedef struct name_list {
-    char *text;
-    size_t used, capacity;
-    int count;
-    bool failed;
-} name_list;
-
-static void name_list_add(name_list *list, const char *name)
-{
-    size_t need = list->used + strlen(name) + 6;
-    if (need > list->capacity) {
-        char *grown = mc_realloc(list->text, need * 2);
-        if (!grown) {
-            list->failed = true;
-            return;
-        }
-        list->text = grown;
-        list->capacity = need * 2;
-    }
-    list->used += (size_t)snprintf(list->text + list->used, list->capacity - list->used, "%s\"%s\"",
-                                   list->count ? ", " : "", name);
-    list->count++;
-}
-
-static void name_list_release(name_list *list) { mc_free(list->text); }
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
@@ -239,10 +245,28 @@ static bool check_entry(load *l, const mc_parameter *p, const mc_tensor_entry *e
     return true;
 }
 
+/* Whether all tables that the file holds of a parameter, under its several names, are the same. */
+static bool tables_agree(load *l, const mc_parameter *p, const mc_tensor_entry *entry)
+{
+    int number;
+    const char *rest;
+    const mc_weight_rule *rule = find_rule(l->map, p->name, &number, &rest);
+    for (const char *const *also = rule ? rule->also : NULL; also && *also; also++) {
+        const mc_tensor_entry *other = find_stem(l->map, l->file, *also, rest);
+        if (other == entry || !mc_weights_differ(l->file, entry, other)) continue;
+        return !mc_fail(l->ctx, MC_ERR_UNSUPPORTED,
+                        "%s: tensors \"%s\" and \"%s\" differ, expected the same table under both "
+                        "names",
+                        l->source, entry->name, other->name);
+    }
+    return !mc_failed(l->ctx);
+}
+
 /* Finds and checks the entry of every parameter; collects what is missing and what is new. */
 static bool find_entries(load *l, mc_module *model, const char *const *may_be_new)
 {
-    name_list missing = {0}, new = {0};
+    char held[MC_NAMES_SHOWN];
+    mc_name_list missing = {0}, new = {0};
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it));) {
         if (!mc_weight_is_held(l->map, p)) continue;
@@ -250,37 +274,39 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
         source->to = p;
         source->entry = mc_weight_locate(l->map, l->layers, l->file, p->name, &source->place);
         if (source->entry) {
-            check_entry(l, p, source->entry, source->place);
+            if (check_entry(l, p, source->entry, source->place)) tables_agree(l, p, source->entry);
         } else if (mc_weight_place_of(l->map, p->name).part == 0) { /* one name for all parts */
             char name[MC_NAME_MAX];
             bool mapped = mc_weight_name(l->map, l->layers, p->name, false, name);
             bool can_be_new = matches_any(may_be_new, p->name);
             if (can_be_new && l->map->adapter_follows && p->in_adapter) continue;
-            name_list_add(can_be_new ? &new : &missing, mapped ? name : p->name);
+            mc_name_list_add(can_be_new ? &new : &missing, mapped ? name : p->name);
         }
     }
     if (missing.failed || new.failed) mc_fail_nomem(l->ctx, "the list of missing tensors");
     if (missing.count)
-        mc_fail(l->ctx, MC_ERR_NOT_FOUND, "%s: %d tensor%s missing: %s", l->source, missing.count,
-                missing.count > 1 ? "s are" : " is", missing.text);
+        mc_fail(l->ctx, MC_ERR_NOT_FOUND, "%s: %d tensor%s missing: %s; %s", l->source,
+                missing.count, missing.count > 1 ? "s are" : " is", missing.text,
+                mc_tensor_names_show(mc_tensor_file_at(l->file, 0), mc_tensor_file_count(l->file),
+                                     held));
     if (new.count && !mc_failed(l->ctx))
         mc_log(l->ctx, MC_LOG_INFO, "%s: not in the file and newly initialised: %s", l->source,
                new.text);
-    name_list_release(&missing);
-    name_list_release(&new);
+    mc_name_list_release(&missing);
+    mc_name_list_release(&new);
     return !mc_failed(l->ctx);
 }
 
 static void warn_not_finite(load *l, const uint8_t *not_finite)
 {
-    name_list list = {0};
+    mc_name_list list = {0};
     for (size_t i = 0; i < l->count; i++)
-        if (not_finite[i]) name_list_add(&list, l->sources[i].entry->name);
+        if (not_finite[i]) mc_name_list_add(&list, l->sources[i].entry->name);
     if (list.failed) mc_fail_nomem(l->ctx, "the list of tensors that are not finite");
     if (list.count && !mc_failed(l->ctx))
         mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s NaN or infinite values: %s", l->source,
                list.count, list.count > 1 ? "s hold" : " holds", list.text);
-    name_list_release(&list);
+    mc_name_list_release(&list);
 }
 
 static void fill_parameters(load *l)
@@ -301,19 +327,20 @@ static int compare_entries(const void *a, const void *b)
 /* Logs tensors that no parameter took. Sorts the sources. */
 static void warn_spare(load *l)
 {
-    name_list spare = {0};
+    mc_name_list spare = {0};
     qsort(l->sources, l->count, sizeof *l->sources, compare_entries);
     for (size_t i = 0; i < mc_tensor_file_count(l->file); i++) {
         const mc_tensor_entry *entry = mc_tensor_file_at(l->file, i);
         mc_weight_source key = {.entry = entry};
         bool used = bsearch(&key, l->sources, l->count, sizeof key, compare_entries);
-        if (!used && !matches_any(l->map->ignored, entry->name)) name_list_add(&spare, entry->name);
+        if (!used && !matches_any(l->map->ignored, entry->name))
+            mc_name_list_add(&spare, entry->name);
     }
     if (spare.failed) mc_fail_nomem(l->ctx, "the list of spare tensors");
     if (spare.count && !mc_failed(l->ctx))
         mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s not used: %s", l->source, spare.count,
                spare.count > 1 ? "s are" : " is", spare.text);
-    name_list_release(&spare);
+    mc_name_list_release(&spare);
 }
 
 mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers,
@@ -336,12 +363,33 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
     return mc_error_status(l.ctx);
 }
 
+/* What a file has to hold. */
+typedef struct wanted {
+    const mc_weight_map *map;
+    const char *ours;
+} wanted;
+
+static bool is_held(const mc_tensor_file *file, const void *user)
+{
+    const wanted *w = user;
+    return mc_weight_find(w->map, 0, file, w->ours);
+}
+
+void mc_weights_unwrap(const mc_weight_map *map, const char *ours, mc_tensor_file *file,
+                       const char *source)
+{
+    mc_weight_map tied = *map;
+    tied.tied = true;
+    if (ours) mc_tensor_file_unwrap(file, source, is_held, &(wanted){&tied, ours});
+}
+
 bool mc_weights_differ(mc_tensor_file *file, const mc_tensor_entry *a, const mc_tensor_entry *b)
 {
     enum { CUT = 4096 };
     float x[CUT], y[CUT];
-    if (!a || !b) return false;
+    if (!a || !b || a == b) return false;
     if (a->count != b->count) return true;
+    if (a->data == b->data && a->dense && b->dense && a->dtype == b->dtype) return false;
     for (int64_t at = 0; at < a->count; at += CUT) {
         int64_t n = a->count - at < CUT ? a->count - at : CUT;
         if (mc_tensor_file_read_f32(file, a, at, n, x) ||

@@ -24,6 +24,10 @@ typedef struct mc_weight_rule {
      * doesn't have. NULL: none */
     const char *copy, *copied_with;
     const char *own_copy; /* written too, on that condition, under our own names */
+    /* Further names of the same table, NULL at the end: of a file that lacks the first name, the
+     * first of these that it has is read; two of them that differ are an error. */
+    const char *const *also;
+    const char *tied_to; /* and, in a map that is `tied`, the head's name, which comes last */
 } mc_weight_rule;
 
 /* Where a parameter lies in a tensor of a file: see mc_weight_rule. */
@@ -49,6 +53,7 @@ typedef struct mc_weight_map {
     const char *adapter_bare; /* with it: our one name that nothing stands before; NULL: none */
     bool with_factors;
     bool adapter_follows; /* an adapter's file is read next: it has, or reports, what is its */
+    bool tied;            /* the head is the words' table: see tied_to */
 } mc_weight_map;
 
 enum { MC_NAME_MAX = 512 };
@@ -65,12 +70,18 @@ bool mc_weight_written_copy(mc_module *model, const mc_weight_map *map, bool own
 bool mc_weight_name(const mc_weight_map *map, int layers, const char *ours, bool prefixed,
                     char out[MC_NAME_MAX]);
 /* The entry of parameter `ours`: under the map's name with or without prefix, with LayerNorm's old
- * names gamma and beta, or under our own name. NULL if the file has none of them. */
+ * names gamma and beta, under our own name, or under another name of the same table. NULL if the
+ * file has none of them. */
 const mc_tensor_entry *mc_weight_find(const mc_weight_map *map, int layers,
                                       const mc_tensor_file *file, const char *ours);
 /* Whether two tensors of a file hold other numbers, looked at as f32; false where one is missing
  * (NULL), and after an error, which is the context's. */
 bool mc_weights_differ(mc_tensor_file *file, const mc_tensor_entry *a, const mc_tensor_entry *b);
+
+/* Takes wrapping modules' prefixes off the file's names, see mc_tensor_file_unwrap, until it holds
+ * parameter `ours` (not one of a numbered layer; NULL: nothing is done). */
+void mc_weights_unwrap(const mc_weight_map *map, const char *ours, mc_tensor_file *file,
+                       const char *source);
 
 /* The same, with where the parameter lies in it. */
 const mc_tensor_entry *mc_weight_locate(const mc_weight_map *map, int layers,

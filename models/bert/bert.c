@@ -231,7 +231,7 @@ static mc_tensor *next_sentence(mc_tape *t, mc_model *m, mc_tensor *pooled)
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static const mc_weight_rule rules[] = {
-    MC_BERT_BODY_RULES,
+    MC_BERT_BODY_RULES("cls.predictions.decoder"),
     {"lm_head.dense", "cls.predictions.transform.dense", .head = true},
     {"lm_head.layer_norm", "cls.predictions.transform.LayerNorm", .head = true},
     {"lm_head.decoder.weight", "cls.predictions.decoder.weight", .head = true},

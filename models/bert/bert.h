@@ -40,9 +40,9 @@ MC_API mc_bert_config mc_bert_config_default(void);
 /* A shape by name: bert-base-uncased, bert-large-cased, ... Errors: another name is
  * MC_ERR_NOT_FOUND, with the names that there are; *config is left alone then. */
 MC_API mc_status mc_bert_config_named(mc_context *ctx, const char *name, mc_bert_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form (told apart by "dim_model" and
- * "dim_head"). Errors: what is malformed or out of range names file and key; other model types,
- * decoders and relative positions are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
+ * of range names file and key; other model types, decoders and relative positions are
+ * MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_bert_config_read(mc_context *ctx, const char *path, mc_bert_config *config);
 MC_API mc_bert_config mc_bert_get_config(const mc_model *model); /* zeros for another family's */
 

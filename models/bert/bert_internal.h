@@ -36,10 +36,11 @@ typedef struct mc_bert_parts {
         MC_ONLY(NULL, "attn_scale", "true"), MC_ONLY(NULL, "post_layer_norm", "true"),             \
         MC_KNOWN(NULL, "proj_init_std"), MC_ONLY_MC_ROWS
 
-/* Names of the encoder and pooler in Hugging Face's files. */
-#define MC_BERT_BODY_RULES                                                                 \
+/* Names of the encoder and pooler in Hugging Face's files; `decoder`: of the language model's
+ * matrix, which is the words' of a tied model. */
+#define MC_BERT_BODY_RULES(decoder)                                                        \
     {"input_embedding", "embeddings.word_embeddings", .own_copy = "lm_head.decoder",       \
-     .copied_with = "lm_head.decoder.bias"},                                               \
+     .copied_with = "lm_head.decoder.bias", .tied_to = decoder},                           \
         {"position_embedding", "embeddings.position_embeddings"},                          \
         {"token_type_embedding", "embeddings.token_type_embeddings"},                      \
         {"embedding_layernorm", "embeddings.LayerNorm"}, {"pooler.dense", "pooler.dense"}, \

@@ -31,6 +31,10 @@ static const mc_config_row config_rows[] = {
     MC_ROW(TOKEN, bos_token_id, "bos_token_id", NULL, "50256", "-1", 0),
     MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "50256", "-1", 0),
     MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "-1", "-1", 0),
+    MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),
+    MC_OTHER_NAME(SIZE, positions, "max_position_embeddings", 1),
+    MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 0),
+    MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1),
     MC_ONLY("add_cross_attention", NULL, "false"),
     MC_ONLY(NULL, "pos_bias_type", "\"none\""),
     MC_ONLY(NULL, "norm_bias", "true"),
@@ -173,7 +177,7 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
 /* Hugging Face's Conv1D keeps (in, out) matrices, and q, k and v in one. */
 #define LAYER "encoder.layers.{i}."
 static const mc_weight_rule rules[] = {
-    {"input_embedding", "wte"},
+    {"input_embedding", "wte", .tied_to = "lm_head"},
     {"position_embedding", "wpe"},
     {"encoder.output_layernorm", "ln_f"},
     {LAYER "self_att.layernorm_before_attention", "h.{i}.ln_1"},
@@ -201,18 +205,10 @@ static const mc_weight_map map = {
     .order = "weight bias transformer lm_head score wte wpe h ln_f ln_1 attn ln_2 mlp c_attn c_fc "
              "c_proj"};
 
-/* As transformers does from version 5 on; earlier ones tied all the same. */
 static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
 {
     mc_gpt2_config *c = config;
-    if (!heads->lm || !c->tied ||
-        !mc_file_has_own_head(f, "output_projection.weight", "input_embedding.weight"))
-        return true;
-    c->tied = false;
-    mc_log(ctx, MC_LOG_WARNING,
-           "%s: lm_head.weight is not the word embedding again, though config.json does not say "
-           "\"tie_word_embeddings\": false: it is taken as a head of its own",
-           f->folder);
+    if (heads->lm) mc_look_at_head(ctx, f, &c->tied);
     return true;
 }
 

@@ -47,9 +47,9 @@ MC_API mc_gpt2_config mc_gpt2_config_default(void);
 /* A shape by name: gpt2-base (or gpt2), gpt2-medium, gpt2-large, gpt2-xl. Errors: another name is
  * MC_ERR_NOT_FOUND, with the names that there are; *config is left alone then. */
 MC_API mc_status mc_gpt2_config_named(mc_context *ctx, const char *name, mc_gpt2_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form (told apart by "dim_model" and
- * "dim_head"). Errors: what is malformed or out of range names file and key; other model types,
- * cross-attention, other activations are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
+ * of range names file and key; other model types, cross-attention, other activations are
+ * MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_gpt2_config_read(mc_context *ctx, const char *path, mc_gpt2_config *config);
 MC_API mc_gpt2_config mc_gpt2_get_config(const mc_model *model); /* zeros for another family's */
 

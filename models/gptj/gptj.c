@@ -29,6 +29,10 @@ static const mc_config_row config_rows[] = {
     MC_ROW(TOKEN, bos_token_id, "bos_token_id", NULL, "50256", "-1", 0),
     MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "50256", "-1", 0),
     MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "-1", "-1", 0),
+    MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),
+    MC_OTHER_NAME(SIZE, positions, "max_position_embeddings", 1),
+    MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 0),
+    MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1),
     MC_ONLY(NULL, "pos_bias_type", "\"rotary\""),
     MC_ONLY(NULL, "norm_bias", "true"),
     MC_ONLY(NULL, "att_bias", "false"),
@@ -157,7 +161,7 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
 
 #define LAYER "encoder.layers.{i}."
 static const mc_weight_rule rules[] = {
-    {"input_embedding", "wte"},
+    {"input_embedding", "wte", .tied_to = "lm_head"},
     {"encoder.output_layernorm", "ln_f"},
     {LAYER "self_att.layernorm_before_attention", "h.{i}.ln_1",
      .own_copy = LAYER "ffn.layernorm_before_ffn"},
@@ -172,7 +176,7 @@ static const mc_weight_rule rules[] = {
     {NULL}};
 
 /* Causal masks are buffers; ModelCenter's second norm is the first again (see look). */
-static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias",
+static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias", "lm_head.weight",
                                       "encoder.layers.*.ffn.layernorm_before_ffn.*", NULL};
 
 static const mc_weight_map map = {
@@ -202,7 +206,7 @@ static bool norms_differ(const mc_model_file *f, int layer)
 static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
 {
     mc_gptj_config *c = config;
-    (void)heads;
+    if (heads->lm) mc_look_at_head(ctx, f, &c->tied);
     for (int i = 0; i < f->layers && !c->two_norms; i++) c->two_norms = norms_differ(f, i);
     return !mc_failed(ctx);
 }

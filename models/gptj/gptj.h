@@ -36,9 +36,8 @@ typedef struct mc_gptj_config {
 MC_API mc_gptj_config mc_gptj_config_default(void);
 /* A shape by name: EleutherAI/gpt-j-6b or gptj-6b. Errors: another name is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_gptj_config_named(mc_context *ctx, const char *name, mc_gptj_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form (told apart by "dim_model" and
- * "dim_head"). Errors: what is malformed or out of range names file and key; other model types are
- * MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
+ * of range names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_gptj_config_read(mc_context *ctx, const char *path, mc_gptj_config *config);
 MC_API mc_gptj_config mc_gptj_get_config(const mc_model *model); /* zeros for another family's */
 

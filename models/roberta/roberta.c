@@ -82,7 +82,7 @@ static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static const mc_weight_rule rules[] = {
-    MC_BERT_BODY_RULES,
+    MC_BERT_BODY_RULES("lm_head.decoder"),
     {"lm_head.dense", "lm_head.dense", .head = true},
     {"lm_head.layer_norm", "lm_head.layer_norm", .head = true},
     {"lm_head.decoder.weight", "lm_head.decoder.weight", .head = true},

@@ -20,6 +20,9 @@ static const mc_config_row config_rows[] = {
     MC_ROW(SIZE, max_distance, "relative_attention_max_distance", "position_bias_max_distance",
            "128", "128", 1),
     MC_ROW(FFN, activation, "feed_forward_proj", "ffn_activate_fn", "\"relu\"", "\"relu\"", 0),
+    /* which overrule the row above: transformers writes all three */
+    MC_ROW(ACTIVATION, activation, "dense_act_fn", NULL, "", "", 0),
+    MC_ROW(FLAG, gated, "is_gated_act", NULL, "", "", 0),
     MC_ROW(FLOAT, eps, "layer_norm_epsilon", "norm_eps", "1e-6", "1e-6", 1e-30, 1),
     MC_ROW(DROPOUT, dropout, "dropout_rate", "dropout_p", "0.1", "0", 0),
     MC_ROW(DROPOUT, classifier_dropout, "classifier_dropout", NULL, "0", "0", 0),
@@ -32,6 +35,10 @@ static const mc_config_row config_rows[] = {
     MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "0", "0", 0),
     MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "1", "1", 0),
     MC_ROW(TOKEN, decoder_start_token_id, "decoder_start_token_id", NULL, "0", "0", 0),
+    MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),
+    MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 1),
+    MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1),
+    MC_OTHER_NAME(SIZE, head_dim, "head_dim", 1),
     MC_ONLY("is_encoder_decoder", NULL, "true"),
     MC_ONLY(NULL, "pos_bias_type", "\"relative\""),
     MC_ONLY(NULL, "norm_bias", "false"),
@@ -41,9 +48,9 @@ static const mc_config_row config_rows[] = {
     MC_ONLY(NULL, "attn_scale", "false"),
     MC_ONLY(NULL, "pos_init_mean", "0"),
     MC_ONLY_MC_ROWS,
-    MC_KNOWN("dense_act_fn", "proj_bias"),
-    MC_KNOWN("is_gated_act", "emb_init_std"),
-    MC_KNOWN("n_positions", "pos_init_std"),
+    MC_KNOWN("n_positions", "proj_bias"),
+    MC_KNOWN(NULL, "emb_init_std"),
+    MC_KNOWN(NULL, "pos_init_std"),
     MC_KNOWN(NULL, "att_init_std"),
     MC_KNOWN(NULL, "ffn_init_std"),
     MC_KNOWN(NULL, "proj_init_std"),
@@ -87,7 +94,10 @@ static bool finish(const mc_config_reader *r, void *config)
 {
     enum { MOST_LAYERS = 4096 };
     mc_t5_config *c = config;
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
     if (!c->decoder_layers) c->decoder_layers = c->layers;
+    if (cJSON_IsString(type) && strcmp(type->valuestring, "mt5") == 0)
+        c->scale_head = false; /* transformers scales no mT5's, whatever the config says */
     if (c->divided && !c->tied) c->scale_head = false; /* "scale" is of the words as head */
     bool good = c->dim > 0 && c->heads > 0 && c->head_dim > 0 && c->vocab_size > 0 &&
                 c->dim_ff > 0 && c->layers > 0 && c->layers <= MOST_LAYERS &&
@@ -241,8 +251,9 @@ static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 /* The factors are those that ModelCenter divides Hugging Face's values by. */
 #define E "encoder.layers.{i}."
 #define D "decoder.layers.{i}."
+static const char *const tables[] = {"encoder.embed_tokens", "decoder.embed_tokens", NULL};
 static const mc_weight_rule rules[] = {
-    {"input_embedding", "shared", .factor = 100},
+    {"input_embedding", "shared", .factor = 100, .also = tables, .tied_to = "lm_head"},
     {"position_bias_enc.relative_attention_bias",
      "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"},
     {"position_bias_dec.relative_attention_bias",
@@ -294,14 +305,14 @@ static const mc_weight_map map = {
              "final_layer_norm SelfAttention EncDecAttention DenseReluDense layer_norm q k v o "
              "relative_attention_bias wi wi_0 wi_1 wo dense out_proj"};
 
-/* A head that differs from the words is the head; old files hold copies. */
+/* A head that differs from the words is the head, and any other is the words again, whatever
+ * Hugging Face's config says: it is scaled or not as `scale_head` says. */
 static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
 {
     mc_t5_config *c = config;
-    (void)ctx;
-    if (heads->lm && mc_file_has_own_head(f, "output_projection.weight", "input_embedding.weight"))
-        c->tied = false;
-    return true;
+    bool own = mc_file_has_own_head(f, "output_projection.weight", "input_embedding.weight");
+    if (heads->lm && (own || f->form == MC_FORM_HF)) c->tied = !own;
+    return !mc_failed(ctx);
 }
 
 /* ModelCenter's "scale" is of divided words as head. Without it words are written as they are, as
@@ -348,6 +359,10 @@ static bool is_mc(const cJSON *json)
 }
 
 static const char *const model_types[] = {"t5", "mt5", NULL}, *const none[] = {NULL};
+static const mc_type_defaults mt5[] = {
+    {"mt5", "{\"vocab_size\":250112,\"d_ff\":1024,\"num_layers\":8,\"num_heads\":6,"
+            "\"feed_forward_proj\":\"gated-gelu\"}"},
+    {NULL}};
 static const char *const mc_has[] = {"position_bias_enc.relative_attention_bias", NULL};
 
 static const char *const lora_targets[] = {"q", "v", NULL};
@@ -355,6 +370,7 @@ static const char *const lora_targets[] = {"q", "v", NULL};
 const mc_family mc_family_t5 = {.name = "t5",
                                 .title = "T5",
                                 .model_type = model_types,
+                                .type_defaults = mt5,
                                 .kind = MC_MODEL_ENCODER_DECODER,
                                 .prompt = MC_PROMPT_T5,
                                 .has = {.labels = true},

@@ -30,14 +30,16 @@ typedef struct mc_t5_config {
     int64_t head_dim;         /* d_kv [dim_head]; heads * d_kv need not be d_model */
     int64_t buckets;          /* relative_attention_num_buckets [position_bias_num_buckets] */
     int64_t max_distance;     /* relative_attention_max_distance [position_bias_max_distance] */
-    mc_activation activation; /* feed_forward_proj [ffn_activate_fn]: relu, gated-gelu, ... */
-    bool gated;               /* by the same key */
+    mc_activation activation; /* dense_act_fn, else feed_forward_proj: relu, gated-gelu, ...
+                                 [ffn_activate_fn] */
+    bool gated;               /* is_gated_act, else by the same key */
     float eps;                /* layer_norm_epsilon [norm_eps] */
     float dropout;            /* dropout_rate [dropout_p] */
     float classifier_dropout; /* classifier_dropout */
     float init_factor; /* initializer_factor: of the standard deviations of initial weights */
     bool tied;         /* tie_word_embeddings [tied]: the head is the word embedding */
-    bool scale_head;   /* scale_decoder_outputs; where absent: tied. Logits times dim^-1/2 */
+    bool scale_head;   /* scale_decoder_outputs; where absent: tied; of an mT5 never. Logits times
+                          dim^-1/2 */
     /* The weights are ModelCenter's, divided by 100 and 10 [dim_model is there]. Then
      * `scale_head` is [scale], and logits are those of the undivided weights with it. */
     bool divided;
@@ -51,9 +53,8 @@ MC_API mc_t5_config mc_t5_config_default(void);
  * google/flan-t5-base, google/mt5-base, ... Errors: another name is MC_ERR_NOT_FOUND, with the
  * names that there are; *config is left alone then. */
 MC_API mc_status mc_t5_config_named(mc_context *ctx, const char *name, mc_t5_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form (told apart by "dim_model" and
- * "dim_head"). Errors: what is malformed or out of range names file and key; other model types are
- * MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
+ * of range names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_t5_config_read(mc_context *ctx, const char *path, mc_t5_config *config);
 MC_API mc_t5_config mc_t5_get_config(const mc_model *model); /* zeros for another family's */
 
@@ -63,7 +64,8 @@ MC_API mc_t5_config mc_t5_get_config(const mc_model *model); /* zeros for anothe
 MC_API mc_model *mc_t5_new(mc_context *ctx, const mc_t5_config *config, const mc_model_heads *heads,
                            const mc_load_options *options);
 /* mc_model_from_pretrained for a folder that is a T5's. A lm_head.weight that differs from the
- * word embedding is the head. */
+ * word embedding is the head; else the word embedding is, even where config.json says
+ * "tie_word_embeddings": false, and then it is not scaled. */
 MC_API mc_model *mc_t5_from_pretrained(mc_context *ctx, const char *identifier,
                                        const mc_load_options *options);
 
