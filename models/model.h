@@ -63,11 +63,11 @@ enum { MC_MODEL_MAX_LABELS = 1024 };
  * or, where it lacks them, the hub (core/hub/hub.h), or one of llm.c's checkpoints of GPT-2 (.bin).
  * config.json says of which family it is: Hugging Face's by "model_type", ModelCenter's by their
  * keys and by the names of the weights. Weights are in safetensors or PyTorch's files: see
- * mc_tensor_file_open. A wrapper's prefix that all names have ("_orig_mod.", "module.", "model.") is
- * taken off, and a table that words and head share may have either name. The model has the heads that the file
- * has, and a classifier if options->num_labels asks for one. Errors: a missing key or tensor (all
- * listed), a key or value that is not supported, wrong shapes or dtypes, damaged files. Warnings
- * through the log: keys that are not known, tensors that nothing takes. */
+ * mc_tensor_file_open. A wrapper's prefix that all names have ("_orig_mod.", "module.", "model.")
+ * is taken off, and a table that words and head share may have either name. The model has the heads
+ * that the file has, and a classifier if options->num_labels asks for one. Errors: a missing key or
+ * tensor (all listed), a key or value that is not supported, wrong shapes or dtypes, damaged files.
+ * Warnings through the log: keys that are not known, tensors that nothing takes. */
 MC_API mc_model *mc_model_from_pretrained(mc_context *ctx, const char *identifier,
                                           const mc_load_options *options);
 /* The same for one family ("t5"); another family's folder is MC_ERR_UNSUPPORTED. ModelCenter's

@@ -1,8 +1,8 @@
 /* The library's side of check_config_defaults.py, which compares with `transformers`:
  *
  *     check_config_defaults print
- *         prints, a line for each model type that is read in Hugging Face's form, the type and what a
- *         config.json that names nothing but it is read as, as one JSON object.
+ *         prints for each model type that is read in Hugging Face's form, as a line of JSON, the
+ *         type and what a config.json that names nothing else is read as.
  *     check_config_defaults read FILE
  *         reads a config.json and prints the warnings.
  *

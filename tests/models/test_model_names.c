@@ -1,5 +1,5 @@
-/* Models whose files give the same weights under other names: a shared table under one of its names,
- * the prefixes of wrapping modules; and T5's keys that say one thing in several ways. */
+/* Models whose files give the same weights under other names: a shared table under one of its
+ * names, the prefixes of wrapping modules; and T5's keys that say one thing in several ways. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
