@@ -66,6 +66,7 @@
 #include "core/tensor/tensor.h"
 #include "datasets/correlation.h"
 #include "datasets/dataset.h"
+#include "datasets/labels.h"
 #include "datasets/lm.h"
 #include "datasets/loader.h"
 #include "datasets/metrics.h"

@@ -75,6 +75,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "core/base/context.h"
+#include "datasets/labels.h"
 #include "datasets/prompt.h"
 #include "datasets/table.h"
 #include "tokenizers/tokenizer.h"
@@ -164,11 +165,14 @@ typedef struct mc_data_columns {
     mc_task_kind kind;      /* 0: GENERATE with a target, CLASSIFY with a label, else TEXT */
     const char *separator;  /* of several labels in one column; NULL: "|" */
     mc_table_format format; /* of the file, where its name does not say it */
-    /* The labels there are, in their order: those a model was trained with, say; another one is an
-     * error. NULL: those that the rows hold, sorted: as numbers if all of them are numbers (1, 2,
-     * 10), else by their bytes. */
+    /* The labels there are, in their order: those a model was trained with, say; rows mean them as
+     * datasets/labels.h says, another one is an error. NULL: those that the rows hold, sorted: as
+     * numbers if all of them are numbers (1, 2, 10), else by their bytes. */
     const char *const *label_names;
     int labels;
+    /* The names are a proposal, those of a model that is trained further: they are the labels if
+     * the rows' labels fit them (mc_labels_fit); else the labels are those that the rows hold. */
+    bool labels_proposed;
 } mc_data_columns;
 
 /* The rows of a file (datasets/table.h). `options` may be NULL. The names of columns are copied.

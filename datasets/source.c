@@ -19,7 +19,8 @@ typedef struct source {
     mc_dataset *dataset;
     const mc_data_columns *columns;
     int64_t line;                      /* of the current row */
-    bool open;                         /* labels are found in the rows; else they are given */
+    bool found;                        /* labels are those of the rows; else they are given */
+    bool open;                         /* a label of a row may be a new one */
     int sorted[MC_DATASET_MAX_LABELS]; /* labels in the order of their names' bytes */
     mark *mark;                        /* MULTI_LABEL: (marks) */
     size_t marks, mark_capacity;
@@ -103,6 +104,9 @@ static int label_number(source *s, const char *name)
     int place = find_place(s, name, &found);
     if (found) return s->sorted[place];
     if (s->open) return insert_label(s, place, name) ? s->sorted[place] : -1;
+    int meant = mc_label_find((const char *const *)s->dataset->labels->name,
+                              s->dataset->labels->count, name);
+    if (meant >= 0) return meant;
     char known[400];
     list_labels(s->dataset->labels, known, sizeof known);
     refuse(s, "label \"%.40s\": expected one of %s", name, known);
@@ -148,6 +152,15 @@ static int compare_number(const void *a, const void *b)
     return order ? order : compare_text(a, b);
 }
 
+/* Gives the rows' labels other numbers. */
+static void renumber(source *s, const int *number)
+{
+    mc_dataset *d = s->dataset;
+    for (size_t i = 0; i < d->rows; i++)
+        if (d->row[i].label >= 0) d->row[i].label = number[d->row[i].label];
+    for (size_t i = 0; i < s->marks; i++) s->mark[i].label = number[s->mark[i].label];
+}
+
 /* Gives found labels their numbers: by their names, or the numbers they are. */
 static bool sort_labels(source *s)
 {
@@ -165,12 +178,27 @@ static bool sort_labels(source *s)
         number[all[k].old] = k;
         d->labels->name[k] = (char *)all[k].name;
     }
-    for (size_t i = 0; ok && i < d->rows; i++)
-        if (d->row[i].label >= 0) d->row[i].label = number[d->row[i].label];
-    for (size_t i = 0; ok && i < s->marks; i++) s->mark[i].label = number[s->mark[i].label];
+    if (ok) renumber(s, number);
     mc_free(all);
     mc_free(number);
     return ok || nomem(s);
+}
+
+/* Replaces found labels by those that were proposed, if they mean them. */
+static bool take_proposed(source *s)
+{
+    const mc_data_columns *c = s->columns;
+    mc_label_names *l = s->dataset->labels;
+    int place[MC_DATASET_MAX_LABELS];
+    if (!c->labels_proposed ||
+        !mc_labels_fit(c->label_names, c->labels, (const char *const *)l->name, l->count, place))
+        return true;
+    renumber(s, place);
+    for (int k = 0; k < l->count; k++) mc_free(l->name[k]);
+    l->count = 0;
+    for (int k = 0; k < c->labels; k++)
+        if (!mc_dataset_add_label(s->dataset, c->label_names[k])) return false;
+    return true;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -358,6 +386,26 @@ static bool next_of_table(void *user, int64_t i, mc_data_row *row)
     return kind != MC_TASK_MULTI_LABEL || read_labels(s, row);
 }
 
+/* A column of 1 and 0 stands for the label of its name. No row is read yet that errors could show.
+ */
+static bool add_flag(source *s, const char *name)
+{
+    const mc_label_names *l = s->dataset->labels;
+    char known[400];
+    int column = mc_table_column(s->table, name);
+    if (column < 0) return false;
+    list_labels(l, known, sizeof known);
+    if (s->flags == MC_DATASET_MAX_LABELS)
+        return !mc_fail(s->table->ctx, MC_ERR_FORMAT, "%s: more than %d labels", s->dataset->path,
+                        MC_DATASET_MAX_LABELS);
+    if (!s->open && mc_label_find((const char *const *)l->name, l->count, name) < 0)
+        return !mc_fail(s->table->ctx, MC_ERR_FORMAT,
+                        "%s: label \"%.40s\" of a column: expected one of %s", s->dataset->path,
+                        name, known);
+    s->flag[s->flags++] = column;
+    return label_number(s, name) >= 0;
+}
+
 /* Several columns of 1 and 0: "toxic,obscene". */
 static bool find_flags(source *s, const char *names)
 {
@@ -366,11 +414,7 @@ static bool find_flags(source *s, const char *names)
         size_t length = strcspn(names, ",");
         next = names[length] ? names + length + 1 : NULL;
         snprintf(name, sizeof name, "%.*s", (int)length, names);
-        int column = mc_table_column(s->table, name);
-        if (column < 0) return false;
-        if (s->flags == MC_DATASET_MAX_LABELS) return refuse(s, "too many labels");
-        s->flag[s->flags++] = column;
-        if (s->open && label_number(s, name) < 0) return false;
+        if (!add_flag(s, name)) return false;
     }
     s->open = false;
     return true;
@@ -434,9 +478,10 @@ static source *new_source(mc_context *ctx, const char *name, const mc_data_colum
     }
     s->columns = columns;
     s->open = true;
-    for (int k = 0; k < columns->labels && s->dataset->labels; k++)
+    bool given = columns->labels && !columns->labels_proposed;
+    for (int k = 0; given && k < columns->labels && s->dataset->labels; k++)
         if (label_number(s, columns->label_names[k]) < 0) break;
-    s->open = s->dataset->labels && !columns->labels;
+    s->found = s->open = s->dataset->labels && !given;
     return s;
 }
 
@@ -451,7 +496,8 @@ static mc_dataset *read_all(source *s, mc_data_fn next, void *user)
         if (!in_table) s->line = i + 1;
         if (!next(user, i, &row) || mc_failed(ctx) || !add_row(s, &row)) break;
     }
-    bool ok = mc_dataset_finish(d) && (!s->open || sort_labels(s));
+    bool ok =
+        mc_dataset_finish(d) && (!s->open || sort_labels(s)) && (!s->found || take_proposed(s));
     if (ok && d->labels && d->labels->count < (d->kind == MC_TASK_CLASSIFY ? 2 : 1)) {
         mc_fail(ctx, MC_ERR_FORMAT, "%s: %s: expected at least two", d->path,
                 d->labels->count ? "all rows have the same label" : "no labels");

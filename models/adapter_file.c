@@ -221,17 +221,15 @@ void mc_adapter_file_release(mc_adapter_file *f)
 int mc_adapter_file_classes(const mc_adapter_file *f, const mc_family *family)
 {
     mc_weight_map map = mc_adapter_map(family, f->virtual_tokens);
-    const mc_tensor_entry *e =
-        family->classifier ? mc_weight_find(&map, 0, f->weights, family->classifier) : NULL;
-    bool good = e && e->ndim == 2 && e->shape[0] <= MC_MODEL_MAX_LABELS;
-    return good ? (int)e->shape[0] : 0;
+    return mc_classes_in_file(&map, f->weights, family->classifier);
 }
 
-bool mc_adapter_file_load(const mc_adapter_file *f, mc_model *m, const char *folder)
+bool mc_adapter_file_load(const mc_adapter_file *f, mc_model *m, const char *folder, bool new_head)
 {
     /* a base without a pooler, of which PEFT keeps none */
     static const char *const may_be_new[] = {"pooler.*", NULL};
     mc_weight_map map = mc_adapter_map(m->family, f->virtual_tokens);
+    map.left_new = new_head ? m->family->classifier : NULL;
     if (f->token_dim && f->token_dim != m->shape.dim)
         return !mc_fail(f->ctx, MC_ERR_SHAPE, "%s: key \"token_dim\": %lld, the base has %lld",
                         f->path, (long long)f->token_dim, (long long)m->shape.dim);

@@ -73,9 +73,13 @@ bool mc_adapter_file_open(mc_context *ctx, const char *folder, mc_adapter_file *
 void mc_adapter_file_release(mc_adapter_file *file);
 /* Classes of the classification head that is saved with the adapter; 0: none is. */
 int mc_adapter_file_classes(const mc_adapter_file *file, const mc_family *family);
+/* The base that an adapter names, or the one that the options ask for in its place; sets the
+ * options' revision. NULL after an error. */
+const char *mc_adapter_file_base(const mc_adapter_file *file, mc_load_options *options);
 /* Fills in the factors of a model that was made with the file's options, or its virtual tokens, and
- * what is saved with them. */
-bool mc_adapter_file_load(const mc_adapter_file *file, mc_model *m, const char *folder);
+ * what is saved with them; not the classifier's rows if the head is new. */
+bool mc_adapter_file_load(const mc_adapter_file *file, mc_model *m, const char *folder,
+                          bool new_head);
 /* The text of adapter_config.json (cJSON_free it); NULL after an error. */
 char *mc_adapter_config_text(mc_model *m);
 

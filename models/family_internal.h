@@ -289,7 +289,10 @@ mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in, i
                             float dropout);
 /* The row of each sequence's last token. */
 mc_tensor *mc_last_tokens(mc_tape *t, mc_tensor *hidden);
-/* For `classify`: "score" of each sequence's last token. */
+/* The row of each sequence's last token that is `token` (`wanted`; an error if none is), or that is
+ * not (the first, if all are). */
+mc_tensor *mc_last_token_of(mc_tape *t, const mc_model_output *out, int64_t token, bool wanted);
+/* For `classify`: "score" of each sequence's last token but padding. */
 mc_tensor *mc_score_last(mc_tape *t, mc_model *m, const mc_model_output *out);
 /* The length that position biases of this input are made for: rounded up, so that plans are few. */
 int64_t mc_position_limit(const mc_stack_input *in);

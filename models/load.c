@@ -10,7 +10,7 @@
 
 /* ---- which family ---------------------------------------------------------------------------- */
 
-static const mc_family *family_of_type(const char *type)
+const mc_family *mc_family_of_type(const char *type)
 {
     for (int i = 0; mc_families[i]; i++)
         for (const char *const *known = mc_families[i]->model_type; *known; known++)
@@ -60,7 +60,7 @@ static const mc_family *choose_family(const mc_config_reader *r, const mc_tensor
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
     const mc_family *found = NULL;
     if (cJSON_IsString(type)) {
-        found = family_of_type(type->valuestring);
+        found = mc_family_of_type(type->valuestring);
         if (!found) {
             mc_config_unsupported(r, "model_type", type->valuestring,
                                   list_families(known, sizeof known));
@@ -90,10 +90,9 @@ static bool has_tensor(const mc_model_file *f, const char *ours)
     return ours && mc_weight_find(f->map, f->layers, f->file, ours);
 }
 
-/* Classes of the classifier in the file, 0 without one. */
-static int classes_in(const mc_model_file *f, const char *ours)
+int mc_classes_in_file(const mc_weight_map *map, const mc_tensor_file *file, const char *ours)
 {
-    const mc_tensor_entry *e = ours ? mc_weight_find(f->map, f->layers, f->file, ours) : NULL;
+    const mc_tensor_entry *e = ours ? mc_weight_find(map, 0, file, ours) : NULL;
     bool good = e && e->ndim == 2 && e->shape[0] <= MC_MODEL_MAX_LABELS;
     return good ? (int)e->shape[0] : 0;
 }
@@ -111,7 +110,7 @@ static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f
     bool always = family->has.nsp && (!options->saved_heads || options->num_labels);
     heads.pooler = family->has.pooler && (always || has_tensor(f, "pooler.dense.weight"));
     if (heads.labels) return heads;
-    heads.labels = family->has.labels ? classes_in(f, family->classifier) : 0;
+    heads.labels = family->has.labels ? mc_classes_in_file(f->map, f->file, family->classifier) : 0;
     if (r->form == MC_FORM_MC && is_number &&
         mc_json_get_int(&r->ctx->error, r->json, r->path, "cls_head", 0, INT32_MAX, &units))
         heads.token_labels = (int)units;
@@ -141,23 +140,16 @@ static bool read_eos(mc_model *m, const mc_config_reader *r)
     return true;
 }
 
-static bool read_task(mc_model *m, const mc_config_reader *r)
+/* Task and problem type; the names of labels, unless the head is a new one. */
+static bool read_task(mc_model *m, const mc_config_reader *r, bool new_head)
 {
     const char *task = NULL, *type = NULL, *names[MC_MODEL_MAX_LABELS];
     if (!mc_json_get_string(&r->ctx->error, r->json, r->path, "modelcenter_task", &task) ||
         !mc_json_get_string(&r->ctx->error, r->json, r->path, "problem_type", &type) ||
         mc_model_set_problem_type(m, type))
         return false;
-    const cJSON *labels = cJSON_GetObjectItemCaseSensitive(r->json, "id2label"), *label;
-    int found = 0;
-    for (int i = 0; i < m->heads.labels; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "%d", i);
-        label = cJSON_GetObjectItemCaseSensitive(labels, key);
-        if (cJSON_IsString(label)) names[found++] = label->valuestring;
-    }
-    bool whole = found && found == m->heads.labels;
-    return !(task || whole) || mc_model_set_task(m, task, whole ? names : NULL) == MC_OK;
+    bool named = !new_head && mc_labels_in_config(r->json, m->heads.labels, names);
+    return mc_model_set_task(m, task, named ? names : NULL) == MC_OK;
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -200,6 +192,7 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
     mc_model *m = NULL;
     mc_weight_map map = *family->map;
     map.adapter_follows = adapter;
+    map.left_new = options->new_head && options->num_labels ? family->classifier : NULL;
     if (!config) mc_fail_nomem(r->ctx, "a config");
     if (config && mc_config_read(family, r, config)) {
         mc_model_file f = {.file = file,
@@ -211,8 +204,8 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
         if (!family->look || family->look(r->ctx, &f, config, &heads))
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
         map.tied = is_tied(family, config);
-        if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && read_task(m, r) &&
-            mc_generation_config_read(m, folder))
+        if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) &&
+            read_task(m, r, options->new_head) && mc_generation_config_read(m, folder))
             mc_weights_load(&m->module, &map, f.layers, file, folder, may_be_new);
     }
     mc_free(config);
@@ -225,7 +218,7 @@ static void unwrap(const mc_config_reader *r, mc_tensor_file *file, const char *
                    const mc_family *asked)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
-    const mc_family *family = cJSON_IsString(type) ? family_of_type(type->valuestring) : asked;
+    const mc_family *family = cJSON_IsString(type) ? mc_family_of_type(type->valuestring) : asked;
     if (!family) family = mc_families[0];
     mc_weights_unwrap(family->map, "input_embedding.weight", file, path);
 }
@@ -318,8 +311,7 @@ mc_status mc_model_find_folder(mc_context *ctx, const char *identifier,
 
 /* ---- adapters -------------------------------------------------------------------------------- */
 
-/* The base that an adapter names, or the one that is asked for in its place. */
-static const char *base_of(const mc_adapter_file *adapter, mc_load_options *options)
+const char *mc_adapter_file_base(const mc_adapter_file *adapter, mc_load_options *options)
 {
     mc_context *ctx = adapter->ctx;
     if (!options->base) options->revision = adapter->revision;
@@ -333,14 +325,14 @@ static const char *base_of(const mc_adapter_file *adapter, mc_load_options *opti
 }
 
 /* Task and names of labels, where the folder says them itself. */
-static void read_own_config(mc_model *m, const char *folder)
+static void read_own_config(mc_model *m, const char *folder, bool new_head)
 {
     char path[MC_PATH_MAX];
     mc_context *ctx = m->module.ctx;
     if (mc_path_join(&ctx->error, path, folder, "config.json") || !mc_path_is_file(path)) return;
     cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
     mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
-    if (json) read_task(m, &r);
+    if (json) read_task(m, &r, new_head);
     cJSON_Delete(json);
 }
 
@@ -349,7 +341,7 @@ static mc_model *open_base(const mc_family *asked, const char *folder,
 {
     char base[MC_PATH_MAX];
     mc_context *ctx = adapter->ctx;
-    options->base = base_of(adapter, options);
+    options->base = mc_adapter_file_base(adapter, options);
     if (!options->base) return NULL;
     if (mc_model_find_folder(ctx, options->base, options, base)) {
         mc_error_while(&ctx->error, "looking for the base of the adapter (--base gives another)");
@@ -361,8 +353,8 @@ static mc_model *open_base(const mc_family *asked, const char *folder,
         return NULL;
     }
     mc_model *m = open_folder(ctx, asked, base, adapter, options);
-    if (m && !mc_failed(ctx) && mc_adapter_file_load(adapter, m, folder))
-        read_own_config(m, folder);
+    if (m && !mc_failed(ctx) && mc_adapter_file_load(adapter, m, folder, options->new_head))
+        read_own_config(m, folder, options->new_head);
     return m;
 }
 

@@ -7,6 +7,9 @@
 #include "core/ops/ops_internal.h"
 #include "models/adapter_internal.h"
 
+static const char *const problem_types[] = {"single_label_classification",
+                                            "multi_label_classification", "regression"};
+
 /* ---- construction ---------------------------------------------------------------------------- */
 
 mc_model_heads mc_default_heads(const mc_family *family, const mc_load_options *options)
@@ -78,7 +81,7 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
         m->shape.kind = family->kind;
         if (m->shape.eos_token >= 0) m->eos[m->eos_count++] = (int32_t)m->shape.eos_token;
         if (options->base) m->source = mc_module_strdup(m->module.root, options->base);
-        bool declared = family->declare(m, options);
+        bool declared = (!m->heads.labels || mc_labels_name(m)) && family->declare(m, options);
         if (declared && options->lora) mc_lora_add(m, options->lora);
         if (declared && options->soft_prompt) mc_soft_prompt_add(m, options->soft_prompt);
         if (!mc_failed(ctx)) return m;
@@ -175,18 +178,21 @@ mc_status mc_model_set_task(mc_model *m, const char *task, const char *const *la
 
 const char *mc_model_task(const mc_model *m) { return m ? m->task : NULL; }
 
+const char *mc_problem_type_of(const char *name)
+{
+    for (int i = 0; name && i < 3; i++)
+        if (strcmp(name, problem_types[i]) == 0) return problem_types[i];
+    return NULL;
+}
+
 mc_status mc_model_set_problem_type(mc_model *m, const char *type)
 {
-    static const char *const known[] = {"single_label_classification", "multi_label_classification",
-                                        "regression"};
     if (!m) return MC_ERR_ARGUMENT;
     if (mc_failed(m->module.ctx)) return mc_error_status(m->module.ctx);
-    m->problem_type = NULL;
-    for (int i = 0; type && i < 3; i++)
-        if (strcmp(type, known[i]) == 0) m->problem_type = known[i];
+    m->problem_type = mc_problem_type_of(type);
     if (!type || m->problem_type) return MC_OK;
     return mc_fail(m->module.ctx, MC_ERR_ARGUMENT, "problem type \"%s\": expected %s, %s or %s",
-                   type, known[0], known[1], known[2]);
+                   type, problem_types[0], problem_types[1], problem_types[2]);
 }
 
 const char *mc_model_problem_type(const mc_model *m) { return m ? m->problem_type : NULL; }
@@ -289,24 +295,62 @@ mc_tensor *mc_run_stack(mc_tape *t, mc_block_list *blocks, mc_tensor *x, mc_laye
     return mc_failed(mc_tape_context(t)) ? NULL : hidden;
 }
 
+/* A token that is looked for, or passed over. */
+typedef struct last_token {
+    int64_t token;
+    bool wanted;
+} last_token;
+
+/* Where in `count` ids the last token of that kind is. As in `transformers`, the first stands for
+ * ids that are all passed over; -1: none is wanted. */
+static int32_t find_last(const mc_tensor *ids, const void *data, int64_t first, int32_t count,
+                         const last_token *which)
+{
+    for (int32_t k = count; k-- > 0;)
+        if ((mc_integer_at(ids->dtype, data, first + k) == which->token) == which->wanted) return k;
+    return which->wanted ? -1 : 0;
+}
+
+/* A row of each sequence: its last, or that of a token of `ids`, which are as many. */
+static mc_tensor *last_rows(mc_tape *t, mc_tensor *hidden, mc_tensor *ids, const last_token *which)
+{
+    const mc_lengths *l = hidden->lengths;
+    int32_t *index = mc_tape_alloc(t, ((size_t)l->count + 1) * sizeof *index);
+    const void *data = ids ? mc_op_host(t, "last tokens", ids) : NULL;
+    if (!index || (ids && !data)) return NULL;
+    for (int i = 0; i < l->count; i++) {
+        int32_t length = l->length[i];
+        int32_t at = which ? find_last(ids, data, l->offset[i], length, which) : length - 1;
+        index[i] = l->offset[i] + at;
+        if (at >= 0 && at < length) continue;
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "last tokens: sequence %d %s", i,
+                length ? "has no token that ends a text, which its classifier reads" : "is empty");
+        return NULL;
+    }
+    return mc_gather_rows(t, hidden, index, l->count);
+}
+
 mc_tensor *mc_last_tokens(mc_tape *t, mc_tensor *hidden)
 {
     const mc_lengths *l = hidden ? hidden->lengths : NULL;
     if (!l || !mc_op_host_lengths(t, "last tokens", l)) return NULL;
     if (l->total == l->count && l->longest == 1) return hidden;
-    int32_t *index = mc_tape_alloc(t, ((size_t)l->count + 1) * sizeof *index);
-    for (int i = 0; index && i < l->count; i++) {
-        index[i] = l->offset[i + 1] - 1;
-        if (l->length[i] > 0) continue;
-        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "last tokens: sequence %d is empty", i);
-        return NULL;
-    }
-    return index ? mc_gather_rows(t, hidden, index, l->count) : NULL;
+    return last_rows(t, hidden, NULL, NULL);
+}
+
+mc_tensor *mc_last_token_of(mc_tape *t, const mc_model_output *out, int64_t token, bool wanted)
+{
+    const mc_lengths *l = out->last_hidden ? out->last_hidden->lengths : NULL;
+    if (!l || !mc_op_host_lengths(t, "last tokens", l)) return NULL;
+    return last_rows(t, out->last_hidden, out->ids, &(last_token){token, wanted});
 }
 
 mc_tensor *mc_score_last(mc_tape *t, mc_model *m, const mc_model_output *out)
 {
-    mc_tensor *last = mc_last_tokens(t, out->last_hidden);
+    int64_t pad = m->shape.pad_token;
+    bool plain = pad < 0 || mc_virtual_tokens(m) > 0;
+    mc_tensor *last =
+        plain ? mc_last_tokens(t, out->last_hidden) : mc_last_token_of(t, out, pad, false);
     return last ? mc_linear_forward(t, m->score, last) : NULL;
 }
 
@@ -467,6 +511,7 @@ mc_model_output mc_model_forward(mc_tape *t, mc_model *m, const mc_model_input *
         return out;
     const mc_family *f = m->family;
     mc_tensor *hidden = f->encode ? f->encode(t, m, &stack) : f->decode(t, m, &stack);
+    out.ids = stack.ids;
     out.hidden_states = stack.call.hidden;
     out.attentions = stack.call.attentions;
     if (hidden && f->kind == MC_MODEL_ENCODER_DECODER) {

@@ -136,8 +136,9 @@ MC_API double mc_model_flops(mc_model *model, int64_t length);
 MC_API void mc_model_set_dropout(mc_model *model, float p);
 /* How much of the blocks' forward pass is run again in backward. May be changed between tapes. */
 MC_API void mc_model_set_recompute(mc_model *model, mc_recompute recompute);
-/* The task a classifier was trained for and the names of its labels, kept in config.json (id2label;
- * copied). NULL without one. */
+/* The task a classifier was trained for, NULL without one, and the names of its labels in the order
+ * of the head's rows (copied; NULL: they stay). Both are kept in config.json, names as id2label.
+ * Labels that were never named are LABEL_0, LABEL_1, ..., as in `transformers`. */
 MC_API mc_status mc_model_set_task(mc_model *model, const char *task,
                                    const char *const *label_names);
 MC_API const char *mc_model_task(const mc_model *model);
@@ -146,7 +147,25 @@ MC_API const char *mc_model_task(const mc_model *model);
  * Another word is MC_ERR_ARGUMENT. */
 MC_API mc_status mc_model_set_problem_type(mc_model *model, const char *type);
 MC_API const char *mc_model_problem_type(const mc_model *model);
-MC_API const char *mc_model_label_name(const mc_model *model, int label);
+MC_API const char *mc_model_label_name(const mc_model *model, int label); /* NULL: no such label */
+/* Puts the rows of the classifier, with their names, in another order: row `from[i]` becomes row i.
+ * `from` holds each of 0 to labels - 1 once. */
+MC_API mc_status mc_model_order_labels(mc_model *model, const int *from);
+
+/* The classifier of a folder or identifier that is not loaded yet. */
+typedef struct mc_model_labels {
+    int count;                /* of its labels; 0: the files hold no classifier */
+    const char **name;        /* (count) those of mc_model_label_name */
+    const char *problem_type; /* that of mc_model_problem_type */
+    void *memory;             /* of the names */
+} mc_model_labels;
+
+/* Reads what config.json and the names and shapes of the tensors say, of an adapter those of its
+ * own folder, too, to decide whether to load the classifier or a new one
+ * (mc_load_options.new_head). Errors as those of loading; nothing is to be released then. */
+MC_API mc_status mc_model_labels_read(mc_context *ctx, const char *identifier,
+                                      const mc_load_options *options, mc_model_labels *out);
+MC_API void mc_model_labels_release(mc_model_labels *labels);
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
@@ -183,6 +202,7 @@ typedef struct mc_model_input {
 typedef struct mc_model_output {
     /* Packed (rows, dim), of the decoder if there is one; mc_unpack gives (batch, longest, dim). */
     mc_tensor *last_hidden;
+    mc_tensor *ids;                 /* the input's, packed: classifiers look for tokens in them */
     mc_tensor *pooled;              /* (batch, dim); NULL without a pooler */
     mc_tensor *encoder_last_hidden; /* of encoder-decoders, virtual tokens included */
     /* last_hidden with the rows of virtual tokens before those of each sequence (soft_prompt.h);
@@ -231,8 +251,10 @@ MC_API mc_tensor *mc_model_shift_labels(mc_tape *t, mc_tensor *hidden, mc_tensor
 MC_API mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *model, mc_tensor *labels,
                                        const mc_lengths *lengths);
 /* Logits (batch, labels) of the sequence classifier, as Hugging Face's heads compute them: BERT's
- * from `pooled`, RoBERTa's from the first token, GPT-2's and GPT-J's from the last, T5's from the
- * last one of the decoder; dropout comes first where theirs does. */
+ * from `pooled`, RoBERTa's from the first token, GPT-2's and GPT-J's from the last that is not the
+ * config's pad_token_id (the first, if all are; without a pad_token_id, or after a soft prompt,
+ * from the last), T5's from the decoder's where the ids' last end of text is, without which it is
+ * an error; dropout comes first where theirs does. */
 MC_API mc_tensor *mc_model_classify(mc_tape *t, mc_model *model, const mc_model_output *output);
 /* Logits (batch, 2) of BERT's next sentence head: 0 = the second sentence follows. */
 MC_API mc_tensor *mc_model_nsp_logits(mc_tape *t, mc_model *model, mc_tensor *pooled);

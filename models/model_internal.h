@@ -18,5 +18,19 @@ int64_t mc_start_token(const mc_model *m);
  * need be. `options` may be NULL. All ranks do it together. */
 mc_status mc_model_find_folder(mc_context *ctx, const char *identifier,
                                const mc_load_options *options, char folder[MC_PATH_MAX]);
+/* The family of a config.json's "model_type"; NULL: none. */
+const mc_family *mc_family_of_type(const char *type);
+/* Rows of the classifier's matrix in a file, by our name for it (may be NULL); 0: it holds none. */
+int mc_classes_in_file(const mc_weight_map *map, const mc_tensor_file *file, const char *ours);
+/* The problem type of this name; NULL: none. */
+const char *mc_problem_type_of(const char *name);
+
+/* ---- labels.c ---- */
+
+/* Names the labels of a new model LABEL_0, LABEL_1, ... */
+bool mc_labels_name(mc_model *m);
+/* The names of `count` labels in a config (NULL: none), which keep pointing into it; false: it does
+ * not name that many. */
+bool mc_labels_in_config(const cJSON *config, int count, const char **names);
 
 #endif

@@ -12,10 +12,9 @@ static bool add_labels(cJSON *json, const mc_model *m)
     cJSON *id2label = cJSON_AddObjectToObject(json, "id2label");
     cJSON *label2id = cJSON_AddObjectToObject(json, "label2id");
     for (int i = 0; i < m->heads.labels; i++) {
-        char key[16], generic[32];
+        char key[16];
+        const char *name = m->label_names[i];
         snprintf(key, sizeof key, "%d", i);
-        snprintf(generic, sizeof generic, "LABEL_%d", i);
-        const char *name = m->label_names ? m->label_names[i] : generic;
         if (!cJSON_AddStringToObject(id2label, key, name) ||
             !cJSON_AddNumberToObject(label2id, name, i))
             return false;

@@ -64,6 +64,16 @@ static bool can_answer(const mc_model *model)
     return labels == 2 || (task && !labels && prompted);
 }
 
+/* The word for a class: that of BoolQ's, where the model names it; else the model's own name. */
+static const char *word_for(const mc_model *model, int k)
+{
+    static const char *const no[] = {"false", "no"}, *const yes[] = {"true", "yes"};
+    const char *name = mc_model_label_name(model, k);
+    if (!name) return k ? "yes" : "no"; /* a prompt's answer */
+    if (mc_label_find(no, 2, name) >= 0) return "no";
+    return mc_label_find(yes, 2, name) >= 0 ? "yes" : name;
+}
+
 static bool ask(const ask_options *o, mc_context *ctx)
 {
     mc_load_options load = {.revision = o->revision, .base = o->base};
@@ -83,12 +93,15 @@ static bool ask(const ask_options *o, mc_context *ctx)
     mc_dataset *dataset = make_row(ctx, o, tokenizer, model);
     if (!answer(ctx, model, dataset, logits)) return false;
     double yes = 1 / (1 + exp((double)logits[0] - (double)logits[1]));
-    mc_print_rank(ctx, 0, "%s %.4f\n", yes >= 0.5 ? "yes" : "no", yes >= 0.5 ? yes : 1 - yes);
+    mc_print_rank(ctx, 0, "%s %.4f\n", word_for(model, yes >= 0.5), yes >= 0.5 ? yes : 1 - yes);
     return true;
 }
 
 static const char details[] =
-    "Prints the answer, yes or no, and the model's probability for it.\n\n"
+    "Prints the answer, yes or no, and the model's probability for it. A classifier whose labels "
+    "are\n"
+    "not called true and false, or yes and no, has its own name for the answer printed: "
+    "LABEL_1.\n\n"
     "  modelcenter ask --model boolq-bert --question 'is the sky blue' \\\n"
     "      --passage 'On a clear day the sky looks blue.'\n";
 

@@ -11,6 +11,7 @@
 #include "tools/lora_options.h"
 #include "tools/perplexity.h"
 #include "tools/ranks.h"
+#include "tools/task_labels.h"
 #include "tools/train_options.h"
 #include "tools/weights_option.h"
 
@@ -66,7 +67,7 @@ static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
     if (task && trained && strcmp(trained, task) != 0)
         run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
     mc_dataset *rows = data_open_eval(ctx, &o->data, o->model, model, tokenizer);
-    if (!rows) return false;
+    if (!rows || !task_order_labels(ctx, model, o->model, rows)) return false;
     int labels = mc_model_get_heads(model).labels, outputs = mc_dataset_outputs(rows);
     if (outputs && labels != outputs) {
         mc_set_error(ctx, MC_ERR_ARGUMENT, "%s: its classifier has %d labels, %s needs %d",

@@ -12,6 +12,7 @@
 #include "tools/family_tasks.h"
 #include "tools/finetune.h"
 #include "tools/interrupt.h"
+#include "tools/task_labels.h"
 
 const char *const finetune_keep_names[] = {"last", "best", NULL};
 
@@ -45,24 +46,44 @@ bool finetune_refuse(finetune *f, const char *format, ...)
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-static mc_model *open_model(finetune *f, int outputs)
+/* What the model is loaded from; NULL: it is a new one. */
+static const char *source_of(const finetune *f)
+{
+    return f->checkpoints.resumed ? mc_checkpoint_folder(f->checkpoints.resumed) : f->o.pretrained;
+}
+
+static mc_load_options load_options(const finetune *f)
 {
     const finetune_options *o = &f->o;
-    const char *family = family_names()[o->model];
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
-                            .num_labels = outputs,
                             .revision = o->revision,
                             .recompute = train_recomputes[o->train.recompute]};
-    const char *weights = o->pretrained;
     lora_options_load(&o->lora, &load);
     if (f->checkpoints.resumed) {
-        weights = mc_checkpoint_folder(f->checkpoints.resumed);
         load.revision = NULL;
         load.lora = NULL; /* the folder has the adapter */
         load.soft_prompt = NULL;
     }
-    if (weights) return mc_model_from_pretrained_of(f->ctx, family, weights, &load);
-    return mc_model_new(f->ctx, family, o->config, NULL, &load);
+    return load;
+}
+
+/* A model with a head for the rows: the one that it `had`, or a new one. */
+static mc_model *open_model(finetune *f, const mc_model_labels *had)
+{
+    const char *family = family_names()[f->o.model], *weights = source_of(f);
+    mc_load_options load = load_options(f);
+    load.num_labels = mc_dataset_outputs(f->train_rows);
+    load.new_head = task_head_for(had, f->train_rows) == TASK_HEAD_NEW;
+    if (load.new_head) {
+        char why[3 * LABELS_TEXT];
+        task_head_describe(had, weights, f->train_rows, why, sizeof why);
+        if (f->checkpoints.resumed) return finetune_refuse(f, "--resume: %s", why), NULL;
+        run_log_line(&f->log, "%s", why);
+    }
+    if (!weights) return mc_model_new(f->ctx, family, f->o.config, NULL, &load);
+    mc_model *model = mc_model_from_pretrained_of(f->ctx, family, weights, &load);
+    if (had->count && !load.new_head) task_order_labels(f->ctx, model, weights, f->train_rows);
+    return model;
 }
 
 /* The rows of a step are dealt out to the passes of all ranks, as if each pass had a rank of its
@@ -92,10 +113,15 @@ static bool open_data(finetune *f)
 {
     const finetune_options *o = &f->o;
     const char *family = family_names()[o->model];
-    if (!data_open_training(f->ctx, &o->data, family, o->seed, f->tokenizer, &f->train_rows,
-                            &f->val_rows))
-        return false;
-    f->model = open_model(f, mc_dataset_outputs(f->train_rows));
+    mc_model_labels had = {0};
+    mc_load_options load = load_options(f);
+    bool head = data_kind(&o->data, family) != MC_TASK_GENERATE && mc_family_has_classifier(family);
+    if (source_of(f) && head) mc_model_labels_read(f->ctx, source_of(f), &load, &had);
+    if (data_open_training(f->ctx, &o->data, family, o->seed, f->tokenizer, &had, &f->train_rows,
+                           &f->val_rows))
+        f->model = open_model(f, &had);
+    mc_model_labels_release(&had);
+    if (!f->model) return false;
     if (!f->checkpoints.resumed) lora_begin_prompt(f->ctx, &o->lora, f->model, f->tokenizer);
     int64_t positions = mc_model_get_shape(f->model).positions;
     if (positions && o->data.max_length > positions)

@@ -56,19 +56,14 @@ static bool reserve_lines(predict *p, size_t size)
 
 static void add_label(text *t, const predict *p, int k)
 {
-    char number[NUMBER_ROOM];
-    const char *name = mc_model_label_name(p->model, k);
-    snprintf(number, sizeof number, "%d", k);
-    text_add_json_string(t, name ? name : number);
+    text_add_json_string(t, mc_model_label_name(p->model, k));
 }
 
 static size_t line_room(const predict *p)
 {
     size_t room = LINE_ROOM;
-    for (int k = 0; k < p->labels; k++) {
-        const char *name = mc_model_label_name(p->model, k);
-        room += 2 * (6 * (name ? strlen(name) : NUMBER_ROOM) + NUMBER_ROOM);
-    }
+    for (int k = 0; k < p->labels; k++)
+        room += 2 * (6 * strlen(mc_model_label_name(p->model, k)) + NUMBER_ROOM);
     return room;
 }
 
@@ -97,24 +92,37 @@ static void add_labels(text *t, const predict *p, const float *probability)
     text_add(t, "]");
 }
 
-static void add_row(text *t, const predict *p, float *row)
+/* `{NAME: number, ...}` of all labels. */
+static void add_numbers(text *t, const predict *p, const float *row)
 {
-    if (p->kind == MC_TASK_REGRESS) {
-        text_add(t, "{\"value\":");
-        text_add_json_number(t, (double)row[0]);
-        text_add(t, "}\n");
-        return;
-    }
-    task_probabilities(p->kind, row, p->labels, row);
-    p->kind == MC_TASK_MULTI_LABEL ? add_labels(t, p, row) : add_class(t, p, row);
-    text_add(t, ",\"probabilities\":{");
     for (int k = 0; k < p->labels; k++) {
-        if (k) text_add(t, ",");
+        text_add(t, k ? "," : "{");
         add_label(t, p, k);
         text_add(t, ":");
         text_add_json_number(t, (double)row[k]);
     }
-    text_add(t, "}}\n");
+    text_add(t, "}");
+}
+
+/* A regression's only value, or several by their names. */
+static void add_values(text *t, const predict *p, const float *row)
+{
+    text_add(t, p->labels == 1 ? "{\"value\":" : "{\"values\":");
+    p->labels == 1 ? text_add_json_number(t, (double)row[0]) : add_numbers(t, p, row);
+    text_add(t, "}\n");
+}
+
+static void add_row(text *t, const predict *p, float *row)
+{
+    if (p->kind == MC_TASK_REGRESS) {
+        add_values(t, p, row);
+        return;
+    }
+    task_probabilities(p->kind, row, p->labels, row);
+    p->kind == MC_TASK_MULTI_LABEL ? add_labels(t, p, row) : add_class(t, p, row);
+    text_add(t, ",\"probabilities\":");
+    add_numbers(t, p, row);
+    text_add(t, "}\n");
 }
 
 /* The lines of a part, by all threads: each block of rows is written where it has room of its own,
@@ -352,6 +360,7 @@ static const char details[] =
     "  {\"label\": NAME, \"probability\": P, \"probabilities\": {NAME: P, ...}}\n"
     "  {\"labels\": [NAME, ...], \"probabilities\": {NAME: P, ...}}   those above 0.5 of several\n"
     "  {\"value\": X}                                              of a regression\n"
+    "  {\"values\": {NAME: X, ...}}                                of one with several outputs\n"
     "  {\"text\": TEXT}                                            of a generating model\n\n"
     "The last line on stdout is `result rows=... seconds=... rows_per_s=...`.\n\n"
     "  modelcenter predict stars-bert --data reviews.csv --text review --output stars.jsonl\n";

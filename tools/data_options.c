@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "tools/task_labels.h"
 
 enum { MOST_TASKS = 64 };
 
@@ -186,40 +187,37 @@ static mc_data_columns columns_of(const data_options *o, const char *family)
                              .kind = data_kind(o, family)};
 }
 
-/* The names of a dataset's labels. */
-static int names_of(const mc_dataset *dataset, const char *names[MC_DATASET_MAX_LABELS])
-{
-    int count = mc_dataset_labels(dataset);
-    for (int k = 0; k < count; k++) names[k] = mc_dataset_label_name(dataset, k);
-    return count;
-}
-
 static void open_files(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
                        const mc_tokenizer *tok, const mc_dataset_options *options,
-                       mc_dataset **train, mc_dataset **val)
+                       const mc_model_labels *had, mc_dataset **train, mc_dataset **val)
 {
     const char *names[MC_DATASET_MAX_LABELS];
     mc_data_columns columns = columns_of(o, family);
+    columns.labels = had->count;
+    columns.label_names = had->name;
+    columns.labels_proposed = had->count > 0;
     *train = mc_dataset_from_file(ctx, o->data, &columns, tok, options);
     if (!o->val) {
         double fraction = o->val_fraction > 0 ? o->val_fraction : default_fraction;
         *val = mc_dataset_split(*train, fraction, seed);
         return;
     }
-    columns.labels = names_of(*train, names);
+    columns.labels = task_names_of(*train, names);
     columns.label_names = names;
+    columns.labels_proposed = false;
     if (!mc_failed(ctx)) *val = mc_dataset_from_file(ctx, o->val, &columns, tok, options);
 }
 
 bool data_open_training(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
-                        const mc_tokenizer *tok, mc_dataset **train, mc_dataset **val)
+                        const mc_tokenizer *tok, const mc_model_labels *had, mc_dataset **train,
+                        mc_dataset **val)
 {
     mc_dataset_options options = {.max_length = (int)o->max_length,
                                   .max_target_length = (int)o->max_target_length,
                                   .prompt.style = style_of(o, family)};
     *train = *val = NULL;
     if (o->task < 0) {
-        open_files(ctx, o, family, seed, tok, &options, train, val);
+        open_files(ctx, o, family, seed, tok, &options, had, train, val);
     } else {
         *train = mc_dataset_open(ctx, data_task(o), o->data, "train", tok, &options);
         *val = mc_dataset_open(ctx, data_task(o), o->data, "val", tok, &options);
@@ -267,8 +265,9 @@ static void fill_in_columns(data_options *o, const task_file *f)
 static void fill_in_kind(data_options *o, const mc_model *model)
 {
     const char *type = mc_model_problem_type(model);
-    if (!type || o->regression || o->multi_label || o->target) return;
-    o->regression = strcmp(type, "regression") == 0;
+    if (o->regression || o->multi_label || o->target) return;
+    o->regression = type ? strcmp(type, "regression") == 0 : mc_model_get_heads(model).labels == 1;
+    if (!type) return;
     o->multi_label = strcmp(type, "multi_label_classification") == 0;
 }
 
@@ -294,17 +293,14 @@ static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *
                                   const task_file *saved, const mc_model *model,
                                   const mc_tokenizer *tok)
 {
-    const char *names[MC_MODEL_MAX_LABELS];
-    int count = 0;
+    const char *names[MC_DATASET_MAX_LABELS];
     fill_in_columns(o, saved);
     if (!saved->kind) fill_in_kind(o, model);
     if (!check_columns(ctx, o, folder)) return NULL;
-    while (count < MC_MODEL_MAX_LABELS && (names[count] = mc_model_label_name(model, count)))
-        count++;
     mc_dataset_options options = options_for(o, model);
     mc_data_columns columns = columns_of(o, mc_model_family(model));
-    columns.labels = saved->labels ? saved->labels : count;
-    columns.label_names = saved->labels ? saved->label_names : names;
+    columns.labels = task_labels_of(model, saved, names);
+    columns.label_names = names;
     return mc_dataset_from_file(ctx, o->data, &columns, tok, &options);
 }
 
@@ -362,7 +358,7 @@ void data_name(mc_model *model, const mc_dataset *dataset)
     const char *names[MC_DATASET_MAX_LABELS];
     mc_task_kind kind = mc_dataset_kind(dataset);
     bool one_each = mc_dataset_outputs(dataset) > 1;
-    names_of(dataset, names);
+    task_names_of(dataset, names);
     mc_model_set_task(model, mc_dataset_task(dataset), one_each ? names : NULL);
     const char *type = kind == MC_TASK_REGRESS       ? "regression"
                        : kind == MC_TASK_MULTI_LABEL ? "multi_label_classification"
@@ -385,6 +381,6 @@ void data_save(mc_context *ctx, const data_options *o, const mc_dataset *dataset
                       .separator = o->separator,
                       .max_length = mc_dataset_max_length(dataset),
                       .max_target_length = mc_dataset_max_target_length(dataset)};
-    if (o->task < 0) file.labels = names_of(dataset, file.label_names);
+    if (o->task < 0) file.labels = task_names_of(dataset, file.label_names);
     task_file_write(ctx, folder, &file);
 }

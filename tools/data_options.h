@@ -48,9 +48,12 @@ mc_task_kind data_kind(const data_options *o, const char *family);
 
 /* Opens what is trained on and what is held back, before there is a model, whose head may depend on
  * the labels; data_fit sets both to the model. Rows of one's own without --val: `seed` says which
- * --val-fraction of them are held back. False with the context's error. */
+ * --val-fraction of them are held back. `had` has the labels of the classifier that is trained
+ * further: rows of one's own get the numbers that these have, if they mean them. False with the
+ * context's error. */
 bool data_open_training(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
-                        const mc_tokenizer *tok, mc_dataset **train, mc_dataset **val);
+                        const mc_tokenizer *tok, const mc_model_labels *had, mc_dataset **train,
+                        mc_dataset **val);
 bool data_fit(const data_options *o, const mc_model *model, mc_dataset *train, mc_dataset *val);
 
 /* Opens what a model is asked about. Columns, kind, labels and lengths that the options don't

@@ -15,6 +15,9 @@ typedef struct mc_load_options {
     bool saved_heads;    /* only heads that the file has: BERT gets no pooler where it has none */
     int num_labels;      /* > 0: the model gets a classification head of that many labels; if the
                                file has none it is initialised, and said so through the log */
+    bool new_head; /* with num_labels: a classification head that the file has is not read; the
+                      rows of the new one, a label each, have initial values. Else a head of another
+                      number of labels is an error */
     mc_recompute recompute; /* of the model's blocks */
     const struct mc_lora_options
         *lora; /* adds factors: see mc_lora_add (models/lora.h); NULL: none */

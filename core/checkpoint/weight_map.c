@@ -262,6 +262,15 @@ static bool tables_agree(load *l, const mc_parameter *p, const mc_tensor_entry *
     return !mc_failed(l->ctx);
 }
 
+/* Whether a parameter is not read: the weight, or the bias of its module. */
+static bool is_left_new(const mc_weight_map *map, const char *name)
+{
+    const char *weight = map->left_new;
+    size_t module = weight ? (size_t)(strrchr(weight, '.') + 1 - weight) : 0;
+    return weight && strncmp(name, weight, module) == 0 &&
+           (strcmp(name, weight) == 0 || strcmp(name + module, "bias") == 0);
+}
+
 /* Finds and checks the entry of every parameter; collects what is missing and what is new. */
 static bool find_entries(load *l, mc_module *model, const char *const *may_be_new)
 {
@@ -269,7 +278,7 @@ static bool find_entries(load *l, mc_module *model, const char *const *may_be_ne
     mc_name_list missing = {0}, new = {0};
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; !mc_failed(l->ctx) && (p = mc_module_next_parameter(model, &it));) {
-        if (!mc_weight_is_held(l->map, p)) continue;
+        if (!mc_weight_is_held(l->map, p) || is_left_new(l->map, p->name)) continue;
         mc_weight_source *source = &l->sources[l->count++];
         source->to = p;
         source->entry = mc_weight_locate(l->map, l->layers, l->file, p->name, &source->place);
@@ -325,9 +334,13 @@ static int compare_entries(const void *a, const void *b)
 }
 
 /* Logs tensors that no parameter took. Sorts the sources. */
-static void warn_spare(load *l)
+static void warn_spare(load *l, mc_module *model)
 {
     mc_name_list spare = {0};
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(model, &it));)
+        if (is_left_new(l->map, p->name))
+            l->sources[l->count++].entry = mc_weight_find(l->map, l->layers, l->file, p->name);
     qsort(l->sources, l->count, sizeof *l->sources, compare_entries);
     for (size_t i = 0; i < mc_tensor_file_count(l->file); i++) {
         const mc_tensor_entry *entry = mc_tensor_file_at(l->file, i);
@@ -357,7 +370,7 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
         for (size_t i = 0; i < l.count; i++)
             if (l.sources[i].entry) mc_parameter_mark_loaded(l.sources[i].to);
         if (mc_module_layout(root) == MC_OK) fill_parameters(&l);
-        if (!mc_failed(l.ctx)) warn_spare(&l);
+        if (!mc_failed(l.ctx)) warn_spare(&l, model);
     }
     mc_free(l.sources);
     return mc_error_status(l.ctx);

@@ -52,6 +52,7 @@ typedef struct mc_weight_map {
     const char *adapter_prefix;
     const char *adapter_bare; /* with it: our one name that nothing stands before; NULL: none */
     bool with_factors;
+    const char *left_new; /* our name of a weight that is not read, nor its bias; NULL: none */
     bool adapter_follows; /* an adapter's file is read next: it has, or reports, what is its */
     bool tied;            /* the head is the words' table: see tied_to */
 } mc_weight_map;

@@ -234,12 +234,12 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
     return run(t, m, &parts->decoder, in);
 }
 
-/* From the decoder's last token, which is the end of the text. */
+/* From the decoder's token where the text's last end is. */
 static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 {
     t5_parts *parts = m->parts;
     const mc_t5_config *c = m->config;
-    mc_tensor *x = mc_last_tokens(t, out->last_hidden);
+    mc_tensor *x = mc_last_token_of(t, out, m->shape.eos_token, true);
     x = x ? mc_dropout(t, x, c->classifier_dropout) : NULL;
     x = x ? mc_linear_forward_activated(t, parts->classifier_dense, x, MC_ACTIVATION_TANH) : NULL;
     x = x ? mc_dropout(t, x, c->classifier_dropout) : NULL;

@@ -233,6 +233,71 @@ static void test_correlations(void **state)
 
 /* ---- other sources --------------------------------------------------------------------------- */
 
+/* What a label means, see datasets/labels.h. */
+static void test_labels_by_name(void **state)
+{
+    (void)state;
+    const char *names[] = {"Neg", "pos", "POS", "2"},
+               *numbers[] = {"LABEL_0", "LABEL_1", "LABEL_2"};
+    const struct {
+        const char *label;
+        int named, numbered;
+    } cases[] = {{"Neg", 0, -1},  {"neg", 0, -1}, {"pos", 1, -1},     {"POS", 2, -1},
+                 {"Pos", -1, -1}, {"2", 3, 2},    {"2.0", -1, 2},     {"0", -1, 0},
+                 {"3", -1, -1},   {"-0", -1, -1}, {"label_1", -1, 1}, {"1.5", -1, -1},
+                 {"", -1, -1},    {"1x", -1, -1}, {"LABEL_2", -1, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(mc_label_find(names, 4, cases[i].label), cases[i].named);
+        assert_int_equal(mc_label_find(numbers, 3, cases[i].label), cases[i].numbered);
+    }
+    int place[3];
+    const char *whole[] = {"2", "0", "1"}, *twice[] = {"pos", "Neg", "neg"};
+    assert_true(mc_labels_fit(numbers, 3, whole, 3, place));
+    assert_int_equal(place[0], 2);
+    assert_int_equal(place[1], 0);
+    assert_false(mc_labels_fit(numbers, 3, whole + 1, 2, place)); /* 0 and 1 of two classes */
+    assert_true(mc_labels_fit(names, 4, twice, 2, place));
+    assert_false(mc_labels_fit(names, 4, twice, 3, place)); /* two mean one */
+    assert_false(mc_labels_fit(names, 1, twice, 2, place));
+}
+
+/* The labels of a model that is trained further are those of the rows, if they mean them. */
+static void test_proposed_labels(void **state)
+{
+    fixture *f = *state;
+    mc_data_columns columns = {.text = "t", .label = "l", .labels_proposed = true, .labels = 3};
+    columns.label_names = (const char *[]){"gamma", "alpha", "beta"};
+    const char text[] = "t,l\nx,beta\ny,alpha\nz,gamma\n";
+    mc_dataset *d = read_rows(f, "p.csv", text, &columns);
+    expect_ok(f->ctx);
+    expect_labels(d, 3, columns.label_names);
+    for (int i = 0; i < 3; i++) assert_int_equal(mc_dataset_label(d, i), 2 - i);
+    d = read_rows(f, "q.csv", "t,l\nx,Beta\ny,gamma\n", &columns); /* a name has no row */
+    expect_ok(f->ctx);
+    expect_labels(d, 3, columns.label_names);
+    d = read_rows(f, "r.csv", "t,l\nx,beta\ny,alpha\nz,delta\n", &columns);
+    expect_ok(f->ctx);
+    expect_labels(d, 3, (const char *[]){"alpha", "beta", "delta"});
+    columns.label_names = (const char *[]){"LABEL_0", "LABEL_1", "LABEL_2"};
+    d = read_rows(f, "s.csv", "t,l\nx,2\ny,0\nz,1\n", &columns);
+    expect_ok(f->ctx);
+    expect_labels(d, 3, columns.label_names);
+    assert_int_equal(mc_dataset_label(d, 0), 2);
+    columns.kind = MC_TASK_MULTI_LABEL;
+    columns.label = "b,c,a";
+    columns.label_names = (const char *[]){"a", "b", "c"};
+    d = read_rows(f, "m.csv", "t,a,b,c\nx,0,1,0\ny,1,0,1\n", &columns);
+    expect_ok(f->ctx);
+    expect_labels(d, 3, columns.label_names);
+    const float expected[] = {0, 1, 0, 1, 0, 1};
+    for (int i = 0; i < 6; i++)
+        assert_float_equal(mc_dataset_values(d, i / 3)[i % 3], expected[i], 0);
+    columns.labels_proposed = false;
+    columns.labels = 2;
+    assert_null(read_rows(f, "n.csv", "t,a,b,c\nx,0,1,0\n", &columns));
+    expect_error(f->ctx, MC_ERR_FORMAT, "label \"c\" of a column: expected one of \"a\", \"b\"");
+}
+
 static void test_array(void **state)
 {
     fixture *f = *state;
@@ -787,6 +852,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_classes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_exact_json, set_up, tear_down),
+        cmocka_unit_test(test_labels_by_name),
+        cmocka_unit_test_setup_teardown(test_proposed_labels, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_many_labels, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_values, set_up, tear_down),

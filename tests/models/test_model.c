@@ -104,11 +104,23 @@ static void test_evaluation_records_nothing(void **state)
     }
 }
 
+enum { END = 1 }; /* T5's */
+
+static int64_t ended_id_at(int row, int column)
+{
+    return column + 1 == batch_lengths[row] ? END : id_at(row, column);
+}
+
 static void class_logits(mc_model *model, int labels, float *out)
 {
     mc_context *ctx = mc_model_module(model)->ctx;
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_model_input in = input_for(t, model, (part){PACKED, -1});
+    if (is_kind(model, MC_MODEL_ENCODER_DECODER)) {
+        in.ids = tokens_for(t, (part){PACKED, -1}, in.lengths, WIDTH, ended_id_at);
+        in.decoder_ids = mc_model_shift_right(t, model, in.ids, in.lengths);
+        in.decoder_lengths = in.lengths;
+    }
     mc_model_output output = mc_model_forward(t, model, &in);
     mc_tensor *x = mc_model_classify(t, model, &output);
     assert_good(ctx);
@@ -153,6 +165,109 @@ static void test_classifiers(void **state)
         mc_context_free(ctx);
         temp_folder_free(&folder);
     }
+}
+
+/* The labels of a folder that is not loaded; a new head in place of its own; rows in another
+ * order. */
+static void test_heads_of_folders(void **state)
+{
+    (void)state;
+    enum { LABELS = 3 };
+    const char *names[LABELS] = {"gamma", "alpha", "beta"};
+    const int from[LABELS] = {1, 2, 0};
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        const tiny_family *family = &tiny_families[f];
+        if (!mc_family_find(family->name)->has.labels) continue;
+        mc_context *ctx = logging_context(3);
+        temp_folder folder = temp_folder_new();
+        mc_model *model = model_of(ctx, family->name, family->config, NULL,
+                                   &(mc_load_options){.num_labels = LABELS});
+        assert_string_equal(mc_model_label_name(model, 2), "LABEL_2");
+        mc_model_set_task(model, NULL, names);
+        mc_model_set_problem_type(model, "single_label_classification");
+        mc_model_save(model, folder.path);
+        mc_model_labels had;
+        assert_int_equal(mc_model_labels_read(ctx, folder.path, NULL, &had), MC_OK);
+        assert_int_equal(had.count, LABELS);
+        for (int k = 0; k < LABELS; k++) assert_string_equal(had.name[k], names[k]);
+        assert_string_equal(had.problem_type, "single_label_classification");
+        mc_model_labels_release(&had);
+
+        float expected[BATCH * LABELS], found[BATCH * LABELS];
+        class_logits(model, LABELS, expected);
+        assert_int_equal(mc_model_order_labels(model, from), MC_OK);
+        class_logits(model, LABELS, found);
+        for (int i = 0; i < BATCH * LABELS; i++)
+            assert_float_equal(found[i], expected[i / LABELS * LABELS + from[i % LABELS]], 0);
+        assert_string_equal(mc_model_label_name(model, 0), "alpha");
+        assert_string_equal(mc_model_label_name(model, 2), "gamma");
+
+        mc_load_options two = {.num_labels = 2, .new_head = true};
+        mc_model *other = mc_model_from_pretrained(ctx, folder.path, &two);
+        assert_good(ctx);
+        assert_string_equal(log_text, "");
+        assert_int_equal(mc_model_get_heads(other).labels, 2);
+        assert_string_equal(mc_model_label_name(other, 1), "LABEL_1");
+        class_logits(other, 2, found);
+        two.new_head = false;
+        assert_null(mc_model_from_pretrained(ctx, folder.path, &two));
+        assert_error(ctx, MC_ERR_SHAPE, "expected (2, ");
+        mc_context_free(ctx);
+        temp_folder_free(&folder);
+    }
+}
+
+/* Decoders' classifiers read the last token that is not padding, also where a text ends with it: as
+ * GPT2ForSequenceClassification does, which reads the first of padding alone. */
+static void test_classifier_past_padding(void **state)
+{
+    (void)state;
+    enum { LABELS = 2, PAD = 7, SEQUENCES = 3, LENGTH = 4 };
+    const int32_t ids[SEQUENCES * LENGTH] = {5, 9, PAD, PAD, 5, 9, 3, 4, PAD, PAD, PAD, PAD};
+    const int expected[SEQUENCES] = {1, 3, 0};
+    const char *families[] = {"gpt2", "gptj"};
+    for (int f = 0; f < 2; f++) {
+        for (int pad = -1; pad <= PAD; pad += PAD + 1) {
+            mc_context *ctx = logging_context(3);
+            mc_model *model = model_of(ctx, families[f], tiny(families[f])->config, NULL,
+                                       &(mc_load_options){.num_labels = LABELS});
+            model->shape.pad_token = pad;
+            mc_tape *t = mc_tape_begin_eval(ctx);
+            mc_model_input in = {
+                .ids = mc_tape_input(t, MC_I32, MC_SHAPE(SEQUENCES, LENGTH), ids, false)};
+            mc_model_output out = mc_model_forward(t, model, &in);
+            float rows[SEQUENCES * LENGTH * LABELS], found[SEQUENCES * LABELS];
+            mc_tensor_read_f32(ctx, mc_linear_forward(t, model->score, out.last_hidden), rows,
+                               SEQUENCES * LENGTH * LABELS);
+            mc_tensor_read_f32(ctx, mc_model_classify(t, model, &out), found, SEQUENCES * LABELS);
+            assert_good(ctx);
+            for (int i = 0; i < SEQUENCES * LABELS; i++) {
+                int row = pad < 0 ? LENGTH - 1 : expected[i / LABELS];
+                assert_float_equal(found[i],
+                                   rows[(i / LABELS * LENGTH + row) * LABELS + i % LABELS], 1e-6);
+            }
+            mc_tape_end(t);
+            mc_context_free(ctx);
+        }
+    }
+}
+
+/* T5's needs an end of text, as T5ForSequenceClassification does. */
+static void test_classifier_without_end(void **state)
+{
+    (void)state;
+    mc_context *ctx = logging_context(3);
+    mc_model *model =
+        model_of(ctx, "t5", tiny("t5")->config, NULL, &(mc_load_options){.num_labels = 2});
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    const int32_t ids[] = {5, 9, 3};
+    mc_tensor *x = mc_tape_input(t, MC_I32, MC_SHAPE(1, 3), ids, false);
+    mc_model_input in = {.ids = x, .decoder_ids = mc_model_shift_right(t, model, x, NULL)};
+    mc_model_output out = mc_model_forward(t, model, &in);
+    assert_null(mc_model_classify(t, model, &out));
+    assert_error(ctx, MC_ERR_ARGUMENT, "sequence 0 has no token that ends a text");
+    mc_tape_end(t);
+    mc_context_free(ctx);
 }
 
 /* ModelCenter's logits of each token: its own form keeps them, Hugging Face's has no such thing. */
@@ -540,6 +655,9 @@ int main(void)
         TEST(test_save_and_load),
         TEST(test_evaluation_records_nothing),
         TEST(test_classifiers),
+        TEST(test_heads_of_folders),
+        TEST(test_classifier_past_padding),
+        TEST(test_classifier_without_end),
         TEST(test_token_heads),
         TEST(test_fields_without_use),
         TEST(test_marks_that_do_not_fit),

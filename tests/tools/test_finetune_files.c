@@ -170,6 +170,74 @@ static void test_validation_loss(void **state)
     assert_true(value_of("val_loss") > 0 && value_of("val_loss") < 0.5);
 }
 
+#define GO_ON "$MC finetune bert --pretrained named --val val.csv --text letters --label class "
+#define LOOK "$MC predict named --data val.csv --text letters --output "
+
+/* A trained classifier whose labels a, b, c have these names, in the order of its rows. */
+static void rename_labels(const char *a, const char *b, const char *c)
+{
+    char line[512];
+    snprintf(
+        line, sizeof line,
+        "rm -rf named && cp -r out-bert named && rm named/task.json && sed -i 's/\"0\":\t\"a\"/"
+        "\"0\":\t\"%s\"/; s/\"1\":\t\"b\"/\"1\":\t\"%s\"/; s/\"2\":\t\"c\"/\"2\":\t\"%s\"/' "
+        "named/config.json",
+        a, b, c);
+    must(line);
+}
+
+/* Going on with a classifier: its rows keep their names, whatever their order; other labels get a
+ * new head, which is said. */
+static void test_going_on(void **state)
+{
+    (void)state;
+    train("bert", "--text letters --label class");
+    rename_labels("c", "a", "b");
+    must(LOOK "before.jsonl; " GO_ON "--data train.csv --lr 0 --max-steps 1 --output on; "
+              "rm -r named; mv on named; " LOOK "after.jsonl; cmp before.jsonl after.jsonl");
+    expect_file("named/config.json", "\"0\":\t\"c\"");
+    expect_file("named/task.json", "\"labels\":\t[\"c\", \"a\", \"b\"]");
+    must(GO_ON "--data train.csv --max-steps 3 --batch-size 9 --save-every 2 --output whole");
+    char whole[512];
+    snprintf(whole, sizeof whole, "%s", result());
+    must(GO_ON "--data train.csv --max-steps 3 --batch-size 9 --save-every 2 --stop-after 2 "
+               "--output parts; " GO_ON "--data train.csv --max-steps 3 --batch-size 9 "
+               "--save-every 2 --output parts --resume");
+    assert_string_equal(result(), whole);
+
+    write_text(temp_path(&folder, "de.csv"), "letters,class\na,d\nb,e\na,d\nb,e\n");
+    must("$MC finetune bert --pretrained named --data de.csv --text letters --label class "
+         "--max-steps 1 --output two");
+    must_hold(err, "the classifier of named has 3 labels (\"c\", \"a\", \"b\"), the rows need 2 "
+                   "labels (\"d\", \"e\"): it is replaced by a new one");
+    expect_file("two/config.json", "\"0\":\t\"d\"");
+    must("$MC finetune bert --pretrained named --data train.csv --text letters --label number "
+         "--regression --max-steps 1 --output one");
+    must_hold(err, "the rows need 1 output: it is replaced by a new one");
+    must_refuse(1, "label \"d\": expected one of \"c\", \"a\", \"b\"",
+                "$MC eval bert --model named --data de.csv --text letters --label class");
+}
+
+/* Labels that are numbers mean LABEL_0, LABEL_1, ..., which are names as others are. */
+static void test_numbered_labels(void **state)
+{
+    (void)state;
+    train("bert", "--text letters --label class");
+    double accuracy = value_of("accuracy");
+    rename_labels("LABEL_0", "LABEL_1", "LABEL_2");
+    must("awk -F, -v OFS=, 'NR > 1 { $4 = index(\"abc\", $4) - 1 } 1' val.csv > numbers.csv; "
+         "$MC eval bert --model named --data numbers.csv --text letters --label class");
+    assert_true(value_of("accuracy") == accuracy);
+    must(LOOK
+         "before.jsonl; $MC finetune bert --pretrained named --data numbers.csv --text letters "
+         "--label class --lr 0 --max-steps 1 --output numbered; rm -r named; "
+         "mv numbered named; " LOOK "after.jsonl; cmp before.jsonl after.jsonl");
+    must("$MC eval bert --model named --data numbers.csv");
+    assert_true(value_of("accuracy") == accuracy);
+    must_refuse(1, "label \"a\": expected one of \"LABEL_0\"",
+                "$MC eval bert --model named --data val.csv");
+}
+
 static void test_values(void **state)
 {
     (void)state;
@@ -307,6 +375,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_classes),         cmocka_unit_test(test_values),
         cmocka_unit_test(test_validation_loss), cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_going_on),        cmocka_unit_test(test_numbered_labels),
         cmocka_unit_test(test_fraction),        cmocka_unit_test(test_conversations),
         cmocka_unit_test(test_errors),
     };

@@ -16,7 +16,7 @@ static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
 static const char *const names[LABELS] = {"bad", "fine", "so \"so\""};
 static char texts[ROWS][400], pairs[ROWS][400];
 static double logits[ROWS][LABELS]; /* of each text by the classifier */
-static double pair_logits[ROWS][LABELS], value[ROWS];
+static double pair_logits[ROWS][LABELS], value[ROWS], values[ROWS][2];
 static char answers[ROWS][512];
 
 static mc_bert_config small_bert(void)
@@ -68,11 +68,13 @@ static void make_classifiers(mc_context *ctx, const mc_tokenizer *tok)
     mc_model *three =
         mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = LABELS}, NULL);
     mc_model *one = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 1}, NULL);
+    mc_model *two = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 2}, NULL);
     mc_model_set_task(three, NULL, names);
     for (int i = 0; i < ROWS; i++) {
         classify(ctx, three, tok, i, false, LABELS, logits[i]);
         classify(ctx, three, tok, i, true, LABELS, pair_logits[i]);
         classify(ctx, one, tok, i, false, 1, &value[i]);
+        classify(ctx, two, tok, i, false, 2, values[i]);
     }
     save(three, tok, "classes", NULL);
     save(three, tok, "pairs",
@@ -82,6 +84,9 @@ static void make_classifiers(mc_context *ctx, const mc_tokenizer *tok)
     save(three, tok, "labels", NULL);
     mc_model_set_task(one, "COPA", NULL);
     save(one, tok, "copa", NULL);
+    save(two, tok, "unnamed", NULL);
+    mc_model_set_problem_type(two, "regression");
+    save(two, tok, "values", NULL);
     save(mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true}, NULL), tok, "encoder", NULL);
 }
 
@@ -184,6 +189,23 @@ static void check_single(const cJSON *row, int i) { check_classes(row, logits[i]
 static void check_pair(const cJSON *row, int i) { check_classes(row, pair_logits[i]); }
 static void check_value(const cJSON *row, int i) { check_number(row, "value", value[i]); }
 
+/* Outputs without names have those of `transformers`, whatever they mean. */
+static void check_values(const cJSON *row, int i)
+{
+    const cJSON *all = cJSON_GetObjectItem(row, "values");
+    assert_int_equal(cJSON_GetArraySize(all), 2);
+    check_number(all, "LABEL_0", values[i][0]);
+    check_number(all, "LABEL_1", values[i][1]);
+}
+
+static void check_unnamed(const cJSON *row, int i)
+{
+    double second = 1 / (1 + exp(values[i][0] - values[i][1]));
+    check_number(cJSON_GetObjectItem(row, "probabilities"), "LABEL_1", second);
+    assert_string_equal(cJSON_GetObjectItem(row, "label")->valuestring,
+                        second > 0.5 ? "LABEL_1" : "LABEL_0");
+}
+
 static void check_labels(const cJSON *row, int i)
 {
     const cJSON *all = cJSON_GetObjectItem(row, "probabilities");
@@ -228,6 +250,14 @@ static void test_labels_and_values(void **state)
     check_file("l.jsonl", check_labels);
     must_run("$MC predict value --data rows.csv --output v.jsonl");
     check_file("v.jsonl", check_value);
+    must_run("$MC predict values --data rows.csv --text review --output v2.jsonl");
+    check_file("v2.jsonl", check_values);
+    must("sed -i '/id2label/,/}/d; /label2id/,/}/d' unnamed/config.json; ! grep LABEL "
+         "unnamed/*.json");
+    must_run("$MC predict unnamed --data rows.csv --text review --output u.jsonl");
+    check_file("u.jsonl", check_unnamed);
+    must("$MC ask --model unnamed --question 'is it' --passage 'it is'");
+    assert_memory_equal(out, "LABEL_", 6);
 }
 
 static void test_texts(void **state)
