@@ -45,24 +45,20 @@ build_target()
 }
 
 # Copies Ninja's lines to the log. On a terminal the newest of "[12/383] ..." stays in sight, elsewhere a
-# line says so for every tenth.
+# line says so every 20 seconds.
 show_progress()
 {
     width=0
     [ ! -t 2 ] || width=$(stty size <&2 2>/dev/null | sed 's/.* //')
-    tenth=0
+    said=$(date +%s)
     while IFS= read -r line; do
         printf '%s\n' "$line" >>"$build/build.log"
         case $line in "["[0-9]*/[0-9]*"] "*) ;; *) continue ;; esac
-        counts=${line%%]*}
-        made=${counts#?}
-        made=${made%/*}
-        total=${counts#*/}
         if [ "${width:-0}" -gt 20 ]; then
             printf '\r\033[K%.*s' "$((width - 1))" "$line" >&2
-        elif [ $((made * 10 / total)) -gt $tenth ]; then
-            tenth=$((made * 10 / total))
-            echo "built $made of $total" >&2
+        elif [ $(($(date +%s) - said)) -ge 20 ]; then
+            said=$(date +%s)
+            echo "building: ${line%%]*}]" >&2
         fi
     done
     [ "${width:-0}" -le 20 ] || printf '\r\033[K' >&2

@@ -454,6 +454,36 @@ def step_rpath():
     print(f"{len(installed)} files installed, {len(built)} built")
 
 
+# ---- the package of Debian -----------------------------------------------------------------------
+
+def step_deb():
+    """cpack makes a package that says what it needs, and whose command runs."""
+    if not shutil.which("dpkg-shlibdeps") or not SHARED_LIBS or not (PREFIX / "bin").exists():
+        raise Skipped("there is no dpkg-shlibdeps, or nothing to pack")
+    folder = WORK / "deb"
+    cpack = pathlib.Path(ENV["CMAKE"]).with_name("cpack")
+    must([cpack, "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", folder,
+          "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=none"])
+    package, = folder.glob("*.deb")
+    version = must([PREFIX / "bin" / "modelcenter", "--version"]).stdout.splitlines()[0]
+    fields = dict(re.findall(r"^([A-Za-z-]+): *(.*)", must(["dpkg-deb", "--field", package]).stdout, re.M))
+    check(fields["Package"] == "modelcenter" and f"modelcenter {fields['Version']}" == version, f"{fields}")
+    check({"libc6", "libcjson1"} <= {word.split()[0] for word in fields["Depends"].split(", ")}, f"{fields}")
+    check(fields["Section"] and fields["Description"] and "@" in fields["Maintainer"], f"{fields}")
+    root = folder / "root"
+    must(["dpkg-deb", "--extract", package, root])
+    for file in ("share/man/man1/modelcenter.1.gz", "share/doc/modelcenter/copyright",
+                 "share/doc/modelcenter/changelog.gz", "share/bash-completion/completions/modelcenter",
+                 "share/zsh/vendor-completions/_modelcenter"):
+        check((root / "usr" / file).is_file(), f"{package.name} has no usr/{file}")
+    library, = [path for path in root.glob("usr/lib/**/libmodelcenter.so.*") if not path.is_symlink()]
+    for file, folders in search_folders([library, root / "usr" / "bin" / "modelcenter"]).items():
+        check(not folders, f"{file} looks for libraries in {folders}")
+    found = must([root / "usr" / "bin" / "modelcenter", "--version"],
+                 environment={"LD_LIBRARY_PATH": str(library.parent)}).stdout
+    check(found.splitlines()[0] == version, f"--version printed {found!r}")
+
+
 def step_examples():
     text = must([example("finetune_boolq"), make_model(), make_data(), "3"]).stdout
     check(len(re.findall(r"^loss \d+\.\d+ \| norm \d+\.\d+$", text, re.M)) == 3,
