@@ -62,14 +62,17 @@ static void got_token(void *user, const mc_answer_event *event)
 }
 
 /* The prompts are copied when they are added. */
-static bool add_prompt(mc_generator *g, mc_model *model, const mc_stop *stop, const char *text,
-                       answer *a)
+static bool add_prompt(mc_generator *g, mc_model *model, mc_stop *stop, const char *text, answer *a)
 {
     mc_text_prompt prompt;
     mc_generate_options options;
     if (mc_model_generate_options(model, &options)) return false;
     if (!options.max_new_tokens && !options.max_length) options.max_new_tokens = 50;
     options.num_return_sequences = 1; /* event->answer would tell several apart */
+    options.stop = mc_stop_reached;   /* looks for the texts at which the model's answers end */
+    options.stop_user = stop;
+    stop->texts = options.stop_texts;
+    stop->text_count = options.stop_text_count;
     if (mc_text_prompt_init(&prompt, model, stop->tokenizer, text, strlen(text))) return false;
     a->stream = mc_text_stream_new(stop, 0);
     bool good = a->stream && mc_generator_add(g, prompt.ids, prompt.count, &options, got_token, a);

@@ -14,6 +14,7 @@ struct mc_embedder {
     mc_context *ctx;
     mc_embed_options o;
     char *prompt;
+    bool cut_last; /* after normalising: as a folder of sentence-transformers asks for both */
     mc_model *model;
     mc_text_rows *rows;
     mc_model *own_model; /* loaded here; NULL: somebody else's */
@@ -38,7 +39,10 @@ static mc_tensor *vectors_of(mc_tape *t, mc_model *model, const mc_model_output 
     (void)model;
     mc_tensor *x = out->with_prompt ? pool(t, e, out) : NULL;
     x = x ? mc_cast(t, x, MC_F32) : NULL;
-    return x && e->o.normalize == MC_NORMALIZE_YES ? mc_normalize_rows(t, x, 0) : x;
+    bool normalize = e->o.normalize == MC_NORMALIZE_YES;
+    if (x && normalize && e->cut_last) x = mc_normalize_rows(t, x, 0);
+    if (x && mc_embedder_dim(e) < mc_model_dim(model)) x = mc_slice(t, x, 1, 0, mc_embedder_dim(e));
+    return x && normalize && !e->cut_last ? mc_normalize_rows(t, x, 0) : x;
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -71,6 +75,9 @@ static bool check(mc_context *ctx, const mc_model *model, const mc_embed_options
     else if (mc_model_get_shape(model).kind != MC_MODEL_ENCODER)
         mc_fail(ctx, MC_ERR_UNSUPPORTED, "vectors of texts: a model of %s, expected an encoder",
                 family);
+    else if (o->truncate_dim < 0)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: truncate_dim %lld, expected at least 0",
+                (long long)o->truncate_dim);
     else if (o->pooling == MC_POOLING_POOLER && !mc_model_get_heads(model).pooler)
         mc_fail(ctx, MC_ERR_UNSUPPORTED, "vectors of texts: the model has no pooler");
     return !mc_failed(ctx);
@@ -100,7 +107,7 @@ mc_embedder *mc_embedder_new(mc_model *model, const mc_tokenizer *tokenizer,
                                                             .tok = tokenizer,
                                                             .max_length = e->o.max_length,
                                                             .prefix = e->prompt,
-                                                            .width = mc_model_dim(model),
+                                                            .width = mc_embedder_dim(e),
                                                             .head = vectors_of,
                                                             .user = e,
                                                             .threads = e->o.threads,
@@ -119,6 +126,7 @@ static bool merge(mc_context *ctx, const char *folder, const mc_sentence_config 
 {
     if (!o->pooling) o->pooling = c->pooling;
     if (!o->normalize && c->normalize) o->normalize = MC_NORMALIZE_YES;
+    if (!o->truncate_dim) o->truncate_dim = c->truncate_dim;
     if (!o->prompt) o->prompt = c->prompt;
     o->prompt_name = NULL;
     if (c->prompt_counts || !o->prompt || !*o->prompt) return true;
@@ -140,8 +148,8 @@ static mc_embedder *open_folder(mc_context *ctx, const char *folder, mc_embed_op
 {
     mc_sentence_config c;
     mc_embedder *e = NULL;
-    if (mc_sentence_config_read(&ctx->error, folder, o->prompt ? NULL : o->prompt_name, &c) ==
-            MC_OK &&
+    bool asked = o->normalize != MC_NORMALIZE_DEFAULT; /* by the options */
+    if (mc_sentence_config_read(ctx, folder, o->prompt ? NULL : o->prompt_name, &c) == MC_OK &&
         merge(ctx, folder, &c, o)) {
         mc_tokenizer *tokenizer =
             mc_tokenizer_open(ctx, c.model, &(mc_tokenizer_options){.base = o->load.base});
@@ -149,6 +157,7 @@ static mc_embedder *open_folder(mc_context *ctx, const char *folder, mc_embed_op
         merge_length(&c, model, o);
         e = mc_embedder_new(model, tokenizer, o);
         if (e) {
+            e->cut_last = !asked;
             e->own_model = model;
             e->own_tokenizer = tokenizer;
         } else {
@@ -185,7 +194,11 @@ mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
 
 /* ---- what it is, and its work ---------------------------------------------------------------- */
 
-int64_t mc_embedder_dim(const mc_embedder *e) { return e ? mc_model_dim(e->model) : 0; }
+int64_t mc_embedder_dim(const mc_embedder *e)
+{
+    int64_t dim = e ? mc_model_dim(e->model) : 0, kept = e ? e->o.truncate_dim : 0;
+    return kept && kept < dim ? kept : dim;
+}
 
 mc_embed_options mc_embedder_options(const mc_embedder *e)
 {

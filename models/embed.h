@@ -6,9 +6,9 @@
  *     mc_embed_texts(e, texts, count, vectors);
  *
  * A folder of sentence-transformers says how: pooling and normalising in modules.json and
- * 1_Pooling/config.json, the longest text in sentence_bert_config.json, prompts in
- * config_sentence_transformers.json. Any other encoder's texts are the mean of their last hidden
- * states, not normalised.
+ * 1_Pooling/config.json, the longest text in sentence_bert_config.json (or _roberta_, ...), prompts
+ * and how many numbers are kept in config_sentence_transformers.json. Any other encoder's texts are
+ * the mean of their last hidden states, not normalised.
  *
  * A call tokenizes in threads of its own ahead of the device, puts texts of similar length into
  * batches and copies vectors back while the next batch runs. Give it many texts at once. */
@@ -46,6 +46,11 @@ typedef struct mc_embed_options {
     /* Put before each text: this text, or that of the folder's prompt of this name ("query"); not
      * both. NULL: the folder's default prompt; prompt "": none. */
     const char *prompt, *prompt_name;
+    /* Numbers of a vector that are kept, the first ones; 0: as many as the folder says
+     * (truncate_dim), else all. More than there are: all. A folder's Normalize comes before the
+     * cut, and what is left is not normalised again; MC_NORMALIZE_YES of the options comes after
+     * it. */
+    int64_t truncate_dim;
     int threads;          /* that tokenize; 0: by the number of cores */
     int64_t batch_tokens; /* tokens of a batch; 0: by the device */
 } mc_embed_options;

@@ -130,9 +130,10 @@ enum { MC_MODEL_MAX_EOS = 16, MC_VOCAB_ALIGN = 128 };
 typedef struct mc_generation_config {
     char *text; /* the file's; NULL: there was none */
     char *path;
-    int32_t eos[MC_MODEL_MAX_EOS]; /* those that end an answer; eos_count 0: config.json's */
+    int32_t eos[MC_MODEL_MAX_EOS]; /* those that end an answer, where there is a file */
     int eos_count;
-    int64_t start; /* what a decoder begins with; -1: config.json's */
+    char **stop_texts; /* once they have been asked for */
+    int64_t start;     /* what a decoder begins with; -1: config.json's */
 } mc_generation_config;
 
 struct mc_model {

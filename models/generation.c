@@ -41,8 +41,8 @@ mc_decoder mc_model_decoder(mc_model *m)
                         .positions = positions ? positions : INT32_MAX,
                         .start = m->encoder ? (int32_t)mc_start_token(m) : -1,
                         .before = m->encoder ? 0 : mc_virtual_tokens(m),
-                        .eos = file->eos_count ? file->eos : m->eos,
-                        .eos_count = file->eos_count ? file->eos_count : m->eos_count};
+                        .eos = file->text ? file->eos : m->eos,
+                        .eos_count = file->text ? file->eos_count : m->eos_count};
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

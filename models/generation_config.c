@@ -5,91 +5,15 @@
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
+#include "models/keys_internal.h"
 #include "models/model_internal.h"
 
 static const char file_name[] = "generation_config.json";
 
-/* What changes answers in a way that is not here, and the value with which it does nothing; null
- * and an empty list do nothing either. */
-static const struct {
-    const char *key;
-    double off;
-} refused[] = {{"begin_suppress_tokens", 0},
-               {"bad_words_ids", 0},
-               {"constraints", 0},
-               {"diversity_penalty", 0},
-               {"dola_layers", 0},
-               {"encoder_no_repeat_ngram_size", 0},
-               {"encoder_repetition_penalty", 1},
-               {"epsilon_cutoff", 0},
-               {"eta_cutoff", 0},
-               {"exponential_decay_length_penalty", 0},
-               {"force_words_ids", 0},
-               {"forced_bos_token_id", -1},
-               {"forced_decoder_ids", 0},
-               {"forced_eos_token_id", -1},
-               {"guidance_scale", 1},
-               {"max_time", -1},
-               {"min_length", 0},
-               {"min_new_tokens", 0},
-               {"min_p", 0},
-               {"no_repeat_ngram_size", 0},
-               {"num_beam_groups", 1},
-               {"penalty_alpha", 0},
-               {"renormalize_logits", 0},
-               {"sequence_bias", 0},
-               {"suppress_tokens", 0},
-               {"token_healing", 0},
-               {"top_h", 0},
-               {"typical_p", 1},
-               {"watermarking_config", 0}};
-
-/* What is read, and what changes no token. */
-static const char *const known[] = {"_commit_hash",
-                                    "_from_model_config",
-                                    "assistant_confidence_threshold",
-                                    "assistant_early_exit",
-                                    "assistant_lookbehind",
-                                    "bos_token_id",
-                                    "cache_config",
-                                    "cache_implementation",
-                                    "compile_config",
-                                    "decoder_start_token_id",
-                                    "disable_compile",
-                                    "do_sample",
-                                    "early_stopping",
-                                    "eos_token_id",
-                                    "is_assistant",
-                                    "length_penalty",
-                                    "low_memory",
-                                    "max_length",
-                                    "max_matching_ngram_size",
-                                    "max_new_tokens",
-                                    "num_assistant_tokens",
-                                    "num_assistant_tokens_schedule",
-                                    "num_beams",
-                                    "num_return_sequences",
-                                    "output_attentions",
-                                    "output_hidden_states",
-                                    "output_logits",
-                                    "output_scores",
-                                    "pad_token_id",
-                                    "prefill_chunk_size",
-                                    "prompt_lookup_num_tokens",
-                                    "remove_invalid_values",
-                                    "repetition_penalty",
-                                    "return_dict_in_generate",
-                                    "return_legacy_cache",
-                                    "target_lookbehind",
-                                    "temperature",
-                                    "top_k",
-                                    "top_p",
-                                    "transformers_version",
-                                    "use_cache",
-                                    NULL};
-
 /* ---- reading, with the model ----------------------------------------------------------------- */
 
+/* The file's end tokens are all there are, as for transformers: none where it has null or no
+ * key. */
 static bool read_eos(mc_model *m, const cJSON *json, const char *path)
 {
     mc_generation_config *g = &m->generation;
@@ -139,41 +63,6 @@ int64_t mc_start_token(const mc_model *m)
 
 /* ---- following it ---------------------------------------------------------------------------- */
 
-static bool is_off(const cJSON *item, double off)
-{
-    if (cJSON_IsNumber(item)) return item->valuedouble == off;
-    if (cJSON_IsArray(item)) return cJSON_GetArraySize(item) == 0;
-    return cJSON_IsNull(item) || (cJSON_IsFalse(item) && off == 0);
-}
-
-static bool is_known(const char *key)
-{
-    for (const char *const *k = known; *k; k++)
-        if (strcmp(*k, key) == 0) return true;
-    return false;
-}
-
-static bool check_key(mc_model *m, const cJSON *item)
-{
-    mc_context *ctx = m->module.ctx;
-    const char *path = m->generation.path;
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (strcmp(item->string, refused[i].key) != 0) continue;
-        if (is_off(item, refused[i].off)) return true;
-        char *found = cJSON_PrintUnformatted(item);
-        mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "%s: key \"%s\": %.100s is not supported (--ignore-generation-config, or options "
-                "of your own, do without the file)",
-                path, item->string, found ? found : "");
-        cJSON_free(found);
-        return false;
-    }
-    if (!is_known(item->string) && !cJSON_IsNull(item))
-        mc_log(ctx, MC_LOG_WARNING, "%s: key \"%s\" is not known and has no effect", path,
-               item->string);
-    return true;
-}
-
 /* One that is a number, into a float that stays 0 where the key is not there. */
 static bool read_real(mc_model *m, const cJSON *json, const char *key, double low, double high,
                       float *out)
@@ -211,15 +100,66 @@ static bool read_reals(mc_model *m, const cJSON *json, mc_generate_options *o)
     return true;
 }
 
+/* false, true or "never". */
+static bool read_early_stopping(mc_model *m, const cJSON *json, mc_generate_options *o)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "early_stopping");
+    bool never = cJSON_IsString(item) && strcmp(item->valuestring, "never") == 0;
+    if (!item || cJSON_IsNull(item)) return true;
+    if (!never && !cJSON_IsBool(item))
+        return !mc_fail(m->module.ctx, MC_ERR_FORMAT,
+                        "%s: key \"early_stopping\": expected false, true or \"never\"",
+                        m->generation.path);
+    o->early_stopping = never                ? MC_EARLY_STOPPING_NEVER
+                        : cJSON_IsTrue(item) ? MC_EARLY_STOPPING_AT_ONCE
+                                             : MC_EARLY_STOPPING_LIKELY;
+    return true;
+}
+
+/* A text or a list of them, read once and kept with the model. */
+static bool read_stop_texts(mc_model *m, const cJSON *json, mc_generate_options *o)
+{
+    mc_generation_config *g = &m->generation;
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "stop_strings"), *one;
+    bool list = cJSON_IsArray(item), good = list || cJSON_IsString(item);
+    int count = list ? cJSON_GetArraySize(item) : 1;
+    if (!item || cJSON_IsNull(item)) return true;
+    for (int i = 0; good && i < count; i++) {
+        one = list ? cJSON_GetArrayItem(item, i) : item;
+        good = cJSON_IsString(one) && *one->valuestring;
+    }
+    if (!good)
+        return !mc_fail(m->module.ctx, MC_ERR_FORMAT,
+                        "%s: key \"stop_strings\": expected a text or a list of texts, none empty",
+                        g->path);
+    if (!g->stop_texts && count) {
+        g->stop_texts = mc_module_alloc(m->module.root, (size_t)count * sizeof *g->stop_texts);
+        for (int i = 0; g->stop_texts && i < count; i++)
+            g->stop_texts[i] = mc_module_strdup(
+                m->module.root, (list ? cJSON_GetArrayItem(item, i) : item)->valuestring);
+    }
+    o->stop_texts = (const char *const *)g->stop_texts;
+    o->stop_text_count = count;
+    return !mc_failed(m->module.ctx);
+}
+
+/* transformers draws from the 50 most probable tokens where the file does not say from how many. */
+static bool read_top_k(mc_model *m, const cJSON *json, mc_generate_options *o)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "top_k");
+    if (!item || cJSON_IsNull(item)) o->top_k = o->sample ? MC_TOP_K_USUAL : 0;
+    return read_whole(m, json, "top_k", 0, &o->top_k);
+}
+
 static bool follow(mc_model *m, const cJSON *json, mc_generate_options *o)
 {
-    mc_error *err = &m->module.ctx->error;
+    mc_context *ctx = m->module.ctx;
+    mc_error *err = &ctx->error;
     const char *path = m->generation.path;
-    const cJSON *item;
-    cJSON_ArrayForEach(item, json) if (!check_key(m, item)) return false;
-    return mc_json_get_bool(err, json, path, "do_sample", &o->sample) &&
-           mc_json_get_bool(err, json, path, "early_stopping", &o->early_stopping) &&
-           read_reals(m, json, o) && read_whole(m, json, "top_k", 0, &o->top_k) &&
+    return mc_keys_check(ctx, err, path, json, &mc_keys_generation_config) &&
+           mc_json_get_bool(err, json, path, "do_sample", &o->sample) &&
+           read_early_stopping(m, json, o) && read_stop_texts(m, json, o) &&
+           read_reals(m, json, o) && read_top_k(m, json, o) &&
            read_whole(m, json, "num_beams", 1, &o->num_beams) &&
            read_whole(m, json, "num_return_sequences", 1, &o->num_return_sequences) &&
            read_whole(m, json, "max_length", 1, &o->max_length) &&

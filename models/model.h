@@ -263,11 +263,12 @@ MC_API mc_tensor *mc_model_nsp_logits(mc_tape *t, mc_model *model, mc_tensor *po
 
 /* How the model's generation_config.json, if it has one, wants its answers: options to begin with
  * and to change. Keys read: do_sample, temperature, top_k, top_p, repetition_penalty, num_beams,
- * length_penalty, early_stopping, max_new_tokens, max_length, num_return_sequences. What it does
- * not say is zero, the default. Its eos_token_id (a token or a list of them) and
- * decoder_start_token_id hold for all answers, whether these options are used or not. Errors name
- * the key: a value of a wrong type or range, one that asks for what there is not here
- * (no_repeat_ngram_size 3, say). Keys that are not known are warnings. */
+ * length_penalty, early_stopping, stop_strings, max_new_tokens, max_length, num_return_sequences.
+ * What it does not say is zero, the default, but for top_k with do_sample: 50, as transformers has
+ * it. Its eos_token_id (a token or a list of them; null or no key: no token ends an answer,
+ * whatever config.json says) and decoder_start_token_id hold for all answers, whether these options
+ * are used or not. Errors name the key: a value of a wrong type or range, one that asks for what
+ * there is not here (no_repeat_ngram_size 3, say). Keys that are not known are warnings. */
 MC_API mc_status mc_model_generate_options(mc_model *model, mc_generate_options *options);
 
 /* Begins answers to `count` prompts: prompts[i] is lengths[i] >= 1 ids, which an encoder-decoder

@@ -2,8 +2,8 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
+#include "models/keys_internal.h"
 
 enum { CONFIG_LIMIT = 1 << 20 };
 
@@ -70,15 +70,17 @@ static mc_status read_mode(mc_error *err, const char *path, const cJSON *mode,
     return status;
 }
 
-static mc_status read_pooling(mc_error *err, const char *folder, mc_sentence_config *c)
+static mc_status read_pooling(mc_context *ctx, const char *folder, mc_sentence_config *c)
 {
+    mc_error *err = &ctx->error;
     char path[MC_PATH_MAX];
     if (mc_path_join(err, path, folder, "config.json")) return err->status;
     cJSON *json = mc_json_read_object(err, path, CONFIG_LIMIT);
     const cJSON *mode = cJSON_GetObjectItemCaseSensitive(json, "pooling_mode");
     c->pooling = MC_POOLING_DEFAULT;
     c->prompt_counts = true;
-    if (!json || !mc_json_get_bool(err, json, path, "include_prompt", &c->prompt_counts)) {
+    if (!json || !mc_keys_check(ctx, err, path, json, &mc_keys_pooling_config) ||
+        !mc_json_get_bool(err, json, path, "include_prompt", &c->prompt_counts)) {
         cJSON_Delete(json);
         return err->status;
     }
@@ -95,14 +97,33 @@ static mc_status read_pooling(mc_error *err, const char *folder, mc_sentence_con
 
 /* ---- the model's length ---------------------------------------------------------------------- */
 
-static mc_status read_length(mc_error *err, mc_sentence_config *c)
+/* The model's own file under the first of its names that is there, as sentence-transformers
+ * looks. */
+static mc_status read_model_file(mc_error *err, const char *folder, char path[MC_PATH_MAX],
+                                 cJSON **json)
 {
+    static const char *const kinds[] = {"bert",   "roberta",     "distilbert", "camembert",
+                                        "albert", "xlm-roberta", "xlnet"};
+    char name[64];
+    mc_status status = MC_OK;
+    *json = NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !*json && !status; i++) {
+        snprintf(name, sizeof name, "sentence_%s_config.json", kinds[i]);
+        status = read_optional(err, folder, name, path, json);
+    }
+    return status;
+}
+
+static mc_status read_length(mc_context *ctx, mc_sentence_config *c)
+{
+    mc_error *err = &ctx->error;
     char path[MC_PATH_MAX];
     cJSON *json;
     bool lower = false;
     double length = 0;
-    mc_status status = read_optional(err, c->model, "sentence_bert_config.json", path, &json);
-    if (json && (!mc_json_get_number(err, json, path, "max_seq_length", 1, 1e40, &length) ||
+    mc_status status = read_model_file(err, c->model, path, &json);
+    if (json && (!mc_keys_check(ctx, err, path, json, &mc_keys_sentence_bert_config) ||
+                 !mc_json_get_number(err, json, path, "max_seq_length", 1, 1e40, &length) ||
                  !mc_json_get_bool(err, json, path, "do_lower_case", &lower)))
         status = err->status;
     cJSON_Delete(json);
@@ -130,11 +151,12 @@ static const char *class_of(const char *type)
     return dot ? dot + 1 : type;
 }
 
-static mc_status read_module(mc_error *err, const char *folder, const char *path, int number,
+static mc_status read_module(mc_context *ctx, const char *folder, const char *path, int number,
                              const cJSON *module, mc_sentence_config *c)
 {
     const char *type = "", *where = "";
     char below[MC_PATH_MAX];
+    mc_error *err = &ctx->error;
     if (!mc_json_get_string(err, module, path, "type", &type) ||
         !mc_json_get_string(err, module, path, "path", &where) ||
         mc_path_join(err, below, folder, where))
@@ -145,7 +167,7 @@ static mc_status read_module(mc_error *err, const char *folder, const char *path
         memcpy(c->model, below, sizeof below);
         return MC_OK;
     }
-    if (number == 1 && strcmp(name, "Pooling") == 0) return read_pooling(err, below, c);
+    if (number == 1 && strcmp(name, "Pooling") == 0) return read_pooling(ctx, below, c);
     if (number == 2 && strcmp(name, "Normalize") == 0) {
         c->normalize = true;
         return MC_OK;
@@ -156,9 +178,10 @@ static mc_status read_module(mc_error *err, const char *folder, const char *path
                         path, number, type);
 }
 
-static mc_status read_modules(mc_error *err, const char *folder, const char *path,
+static mc_status read_modules(mc_context *ctx, const char *folder, const char *path,
                               const cJSON *list, mc_sentence_config *c)
 {
+    mc_error *err = &ctx->error;
     int count = cJSON_GetArraySize(list), number = 0;
     const cJSON *module;
     if (!cJSON_IsArray(list) || count < 1)
@@ -168,7 +191,7 @@ static mc_status read_modules(mc_error *err, const char *folder, const char *pat
         if (!cJSON_IsObject(module))
             return mc_error_set(err, MC_ERR_FORMAT, "%s: module %d: expected an object", path,
                                 number);
-        if (read_module(err, folder, path, number++, module, c)) return err->status;
+        if (read_module(ctx, folder, path, number++, module, c)) return err->status;
     }
     if (c->pooling) return MC_OK;
     return mc_error_set(err, MC_ERR_UNSUPPORTED,
@@ -191,14 +214,19 @@ static mc_status no_prompt(mc_error *err, const char *path, const char *name, co
                         path, name, *known ? "one of " : "none", known);
 }
 
-static mc_status read_prompt(mc_error *err, const char *folder, const char *asked,
-                             mc_sentence_config *c)
+/* config_sentence_transformers.json: the prompt and how many numbers of a vector are kept. */
+static mc_status read_whole_file(mc_context *ctx, const char *folder, const char *asked,
+                                 mc_sentence_config *c)
 {
     char path[MC_PATH_MAX];
     cJSON *json;
     const char *name = asked;
+    mc_error *err = &ctx->error;
     mc_status status = read_optional(err, folder, "config_sentence_transformers.json", path, &json);
-    if (json && !asked && !mc_json_get_string(err, json, path, "default_prompt_name", &name))
+    if (json &&
+        (!mc_keys_check(ctx, err, path, json, &mc_keys_sentence_transformers_config) ||
+         !mc_json_get_int(err, json, path, "truncate_dim", 1, INT32_MAX, &c->truncate_dim) ||
+         (!asked && !mc_json_get_string(err, json, path, "default_prompt_name", &name))))
         status = err->status;
     const cJSON *prompts = cJSON_GetObjectItemCaseSensitive(json, "prompts");
     const cJSON *prompt = name ? cJSON_GetObjectItemCaseSensitive(prompts, name) : NULL;
@@ -209,22 +237,23 @@ static mc_status read_prompt(mc_error *err, const char *folder, const char *aske
     return status;
 }
 
-mc_status mc_sentence_config_read(mc_error *err, const char *folder, const char *prompt_name,
+mc_status mc_sentence_config_read(mc_context *ctx, const char *folder, const char *prompt_name,
                                   mc_sentence_config *c)
 {
     char path[MC_PATH_MAX];
     size_t size = 0;
+    mc_error *err = &ctx->error;
     *c = (mc_sentence_config){.prompt_counts = true};
     snprintf(c->model, sizeof c->model, "%s", folder);
     if (mc_path_join(err, path, folder, "modules.json")) return err->status;
     c->found = mc_path_is_file(path);
     char *text = c->found ? mc_file_read(err, path, CONFIG_LIMIT, &size) : NULL;
     cJSON *list = text ? mc_json_parse(err, text, size, path, 1) : NULL;
-    if (list) read_modules(err, folder, path, list, c);
+    if (list) read_modules(ctx, folder, path, list, c);
     cJSON_Delete(list);
     mc_free(text);
-    if (!mc_error_is_set(err)) read_length(err, c);
-    if (!mc_error_is_set(err)) read_prompt(err, folder, prompt_name, c);
+    if (!mc_error_is_set(err)) read_length(ctx, c);
+    if (!mc_error_is_set(err)) read_whole_file(ctx, folder, prompt_name, c);
     return err->status;
 }
 

@@ -11,14 +11,16 @@ typedef struct mc_sentence_config {
     char model[MC_PATH_MAX]; /* the folder of the model itself */
     mc_pooling pooling;
     bool normalize;
-    bool prompt_counts; /* tokens of the prompt take part in pooling */
-    int64_t max_length; /* 0: nothing says it */
-    char *prompt;       /* of the name asked for, or the default one; NULL: none */
+    bool prompt_counts;   /* tokens of the prompt take part in pooling */
+    int64_t max_length;   /* 0: nothing says it */
+    int64_t truncate_dim; /* 0: all numbers of a vector */
+    char *prompt;         /* of the name asked for, or the default one; NULL: none */
 } mc_sentence_config;
 
 /* Reads the folder. `prompt_name` NULL: the default one. Errors name file and key: what is not
- * supported, a prompt that there is not (MC_ERR_NOT_FOUND, with those that there are). */
-mc_status mc_sentence_config_read(mc_error *err, const char *folder, const char *prompt_name,
+ * supported, a prompt that there is not (MC_ERR_NOT_FOUND, with those that there are). Keys that
+ * are not known are warnings. */
+mc_status mc_sentence_config_read(mc_context *ctx, const char *folder, const char *prompt_name,
                                   mc_sentence_config *out);
 void mc_sentence_config_release(mc_sentence_config *config);
 

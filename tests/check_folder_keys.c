@@ -4,12 +4,17 @@
  *
  * for check_folder_keys.py. The last column is empty where every value is allowed. */
 #include <stdio.h>
+#include "models/keys_internal.h"
 #include "tokenizers/keys_internal.h"
 
 static const mc_key_table *const tables[] = {
     &mc_keys_tokenizer_config,
     &mc_keys_special_tokens_map,
     &mc_keys_tokenizer_json,
+    &mc_keys_generation_config,
+    &mc_keys_sentence_bert_config,
+    &mc_keys_pooling_config,
+    &mc_keys_sentence_transformers_config,
 };
 
 int main(void)

@@ -19,6 +19,7 @@ PROMPTS = [[3, 14, 15, 9, 26], [5], [35, 8, 9, 7, 9, 3, 23, 8], [2, 7]]
 # beams, answers, length penalty, early stopping, new tokens, repetition penalty
 SEARCHES = [(4, 4, 1.0, False, 20, 1.0), (4, 2, 0.0, False, 20, 1.0), (3, 3, 2.0, True, 12, 1.0),
             (5, 5, -1.0, False, 15, 1.0), (4, 3, 1.0, True, 20, 1.3), (8, 8, 1.0, False, 25, 1.0),
+            (4, 4, 1.0, "never", 20, 1.0), (4, 2, 2.0, "never", 20, 1.0), (3, 3, -1.0, "never", 15, 1.0),
             (1, 1, 1.0, False, 20, 1.0), (1, 1, 1.0, False, 20, 1.2)]
 
 
@@ -36,7 +37,10 @@ def answers(program, family, folder, search):
     command = [program, "generate", family, "--pretrained", folder, "--ids", "--log-probs",
                "--num-beams", beams, "--num-return-sequences", count, "--length-penalty", penalty,
                "--max-new-tokens", new, "--repetition-penalty", repetition, "--batch-size", 2]
-    command += ["--early-stopping"] if early else []
+    command += ["--early-stopping"] if early is True else []
+    # the file alone says "never"
+    pathlib.Path(folder, "generation_config.json").write_text(
+        json.dumps({"eos_token_id": 1, "early_stopping": early if early == "never" else False}))
     for prompt in PROMPTS:
         command += ["--prompt", " ".join(map(str, prompt))]
     text = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True).stdout

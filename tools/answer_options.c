@@ -30,7 +30,7 @@ void answer_add_rows(args_table *table, answer_options *o)
                        "logits are divided by it; 0: nothing is drawn"),
              .given = &o->given.temperature},
             {ARGS_INT("top-k", &how->top_k, 0, INT_MAX, "draw from the k most probable; 0: all"),
-             .given = &o->given.top_k},
+             .given = &o->given.top_k, .default_text = "50, as transformers"},
             {ARGS_REAL("top-p", &how->top_p, 0, 1,
                        "draw from the most probable that have this probability together"),
              .above_low = true, .given = &o->given.top_p},
@@ -43,7 +43,7 @@ void answer_add_rows(args_table *table, answer_options *o)
             {ARGS_REAL("length-penalty", &how->length_penalty, -1000, 1000,
                        "beam search: log-probabilities are divided by the length to this power"),
              .given = &o->given.length_penalty},
-            {ARGS_FLAG("early-stopping", &how->early_stopping,
+            {ARGS_FLAG("early-stopping", &o->early_stopping,
                        "beam search: stop as soon as num-beams answers have ended"),
              .given = &o->given.early_stopping},
             {ARGS_TEXTS("stop", &o->stop, "an answer ends before this text; may be repeated"),
@@ -111,11 +111,12 @@ bool answer_options_resolve(const answer_options *o, mc_model *model, mc_generat
     if (o->given.length_penalty)
         how->length_penalty =
             line->length_penalty != 0 ? line->length_penalty : MC_LENGTH_PENALTY_NONE;
-    if (line->early_stopping) how->early_stopping = true;
+    if (o->early_stopping) how->early_stopping = MC_EARLY_STOPPING_AT_ONCE;
     if (line->ignore_eos) how->ignore_eos = true;
     how->seed = line->seed;
     /* what was asked for on the command line replaces the other kind of search in the file */
     if (samples(o)) {
+        if (!how->sample && !o->given.top_k && !how->top_k) how->top_k = MC_TOP_K_USUAL;
         how->sample = true;
         how->num_beams = 1;
     } else if (line->num_beams > 1 || line->temperature == 0) {
@@ -124,8 +125,12 @@ bool answer_options_resolve(const answer_options *o, mc_model *model, mc_generat
     return true;
 }
 
-mc_stop answer_stop(const answer_options *o, const mc_tokenizer *tok, const int32_t *tokens)
+mc_stop answer_stop(const answer_options *o, const mc_generate_options *how,
+                    const mc_tokenizer *tok, const int32_t *tokens)
 {
-    return (mc_stop){
-        .tokenizer = tok, .texts = o->stop.items, .text_count = o->stop.count, .tokens = tokens};
+    bool given = o->stop.count > 0;
+    return (mc_stop){.tokenizer = tok,
+                     .texts = given ? o->stop.items : how->stop_texts,
+                     .text_count = given ? o->stop.count : how->stop_text_count,
+                     .tokens = tokens};
 }

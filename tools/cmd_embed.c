@@ -21,6 +21,7 @@ typedef struct embed {
     text_job_options job;
     int pooling, normalize;
     const char *prompt, *prompt_name;
+    int64_t truncate_dim;
     bool as_npy;
     mc_embedder *embedder;
     int64_t dim;
@@ -115,6 +116,7 @@ static bool work(text_job *job, void *user)
                                                        .pooling = poolings[e->pooling],
                                                        .normalize = normalizes[e->normalize],
                                                        .max_length = e->job.max_length,
+                                                       .truncate_dim = e->truncate_dim,
                                                        .prompt = e->prompt,
                                                        .prompt_name = e->prompt_name});
     e->dim = mc_embedder_dim(e->embedder);
@@ -151,6 +153,9 @@ int cmd_embed(int argc, char **argv)
         {ARGS_CHOICE("normalize", &e.normalize, normalize_names,
                      "whether vectors get the length 1; auto: as the folder says, else no"),
          .known_as = "normalize-embeddings"},
+        {ARGS_INT("truncate-dim", &e.truncate_dim, 1, INT32_MAX,
+                  "how many numbers of a vector are kept, the first ones"),
+         .default_text = "as many as the folder says, else all", .known_as = "dimensions"},
         {ARGS_TEXT("prompt", &e.prompt, "put before each text"),
          .default_text = "the folder's default"},
         {ARGS_TEXT("prompt-name", &e.prompt_name, "the folder's prompt of this name")},

@@ -145,6 +145,7 @@ static bool choose_how(generation *g)
 static mc_generate_options how_to_answer(const generation *g, mc_stop *stop)
 {
     mc_generate_options how = g->how;
+    if (!g->tokenizer) return how;
     how.stop = mc_stop_reached;
     how.stop_user = stop;
     return how;
@@ -228,7 +229,7 @@ static bool stream(generation *g)
 {
     const prompt *p = &g->prompts[0];
     const int32_t *ids = p->ids;
-    mc_stop stop = answer_stop(&g->o->answer, g->tokenizer, &p->made.end);
+    mc_stop stop = answer_stop(&g->o->answer, &g->how, g->tokenizer, &p->made.end);
     mc_generate_options how = how_to_answer(g, &stop);
     mc_generator *generator = mc_model_generator_new(g->model, &ids, &p->count, 1, &how);
     if (generator && g->o->echo && !g->silent) fputs(p->text, stdout);
@@ -362,7 +363,7 @@ static bool answer_one(generation *g, bool json)
 {
     const prompt *p = &g->prompts[0];
     const int32_t *ids = p->ids;
-    mc_stop stop = answer_stop(&g->o->answer, g->tokenizer, &p->made.end);
+    mc_stop stop = answer_stop(&g->o->answer, &g->how, g->tokenizer, &p->made.end);
     mc_generate_options how = how_to_answer(g, &stop);
     mc_generation *out = mc_model_generate(g->model, &ids, &p->count, 1, &how);
     bool good = out;
@@ -415,7 +416,7 @@ static bool answer_running(generation *g)
     good = good && mc_model_generate_plan(g->model, NULL, 0, &g->how, &plan) == MC_OK;
     for (size_t i = 0; good && i < g->count; i++) {
         const prompt *p = &g->prompts[i];
-        r.stops[i] = answer_stop(&g->o->answer, g->tokenizer, &p->made.end);
+        r.stops[i] = answer_stop(&g->o->answer, &g->how, g->tokenizer, &p->made.end);
         r.prompts[i] = (running_prompt){p->ids, p->count, how_to_answer(g, &r.stops[i])};
         r.prompts[i].how.first_prompt = (int64_t)i;
     }

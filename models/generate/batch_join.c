@@ -52,7 +52,8 @@ static bool check_job(struct mc_batch *b, mc_job *j)
 {
     const int32_t *ids = j->ids;
     if (b->options.list || j->checked) return true;
-    if (!mc_batch_read_options(b, j) || !mc_check_prompts(&b->decoder, &ids, &j->prompt, 1) ||
+    if (!mc_batch_read_options(b, j) || !mc_check_stop_texts(&b->decoder, &j->options) ||
+        !mc_check_prompts(&b->decoder, &ids, &j->prompt, 1) ||
         !mc_check_lengths(&b->decoder, &j->options, &j->prompt, 1))
         return false;
     j->most = mc_most_new(&b->decoder, &j->options, j->prompt);

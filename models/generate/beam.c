@@ -161,12 +161,21 @@ static bool ends(const mc_search *s, const candidate *c)
     return o->stop && o->stop(o->stop_user, s->prompt, b->ids, count);
 }
 
+/* What the sum of the best running beam is divided by to find its best score. */
+static float best_norm(const mc_search *s, float norm)
+{
+    float penalty = s->options->length_penalty;
+    bool longest = s->options->early_stopping == MC_EARLY_STOPPING_NEVER && penalty > 0;
+    return longest ? (float)pow(s->most, (double)penalty) : norm;
+}
+
 void mc_search_advance(mc_search *s)
 {
     const mc_generate_options *o = s->options;
     int length = s->running[0].length + 1, beams = o->num_beams;
     float norm = (float)pow(length, (double)o->length_penalty);
-    bool full = s->finished_count == beams && o->early_stopping;
+    bool at_once = o->early_stopping == MC_EARLY_STOPPING_AT_ONCE;
+    bool full = s->finished_count == beams && at_once;
     for (int i = 0; i < s->candidate_count; i++) {
         candidate *c = &s->candidates[i];
         c->ends = ends(s, c);
@@ -174,7 +183,7 @@ void mc_search_advance(mc_search *s)
     }
     run_on(s);
     bool all = s->finished_count == beams;
-    float best = s->running[0].score / norm;
-    s->over = length == s->most || (all && o->early_stopping) ||
-              (all && !(best > s->finished[beams - 1].score));
+    float best = s->running[0].score / best_norm(s, norm);
+    s->over =
+        length == s->most || (all && at_once) || (all && !(best > s->finished[beams - 1].score));
 }

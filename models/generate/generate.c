@@ -21,7 +21,8 @@ static bool read_call(mc_model *m, const int32_t *const *prompts, const int *len
     call->prompts = prompts;
     call->lengths = lengths;
     call->count = count;
-    return mc_check_prompts(&call->decoder, prompts, lengths, count) &&
+    return mc_check_stop_texts(&call->decoder, &call->options) &&
+           mc_check_prompts(&call->decoder, prompts, lengths, count) &&
            mc_check_lengths(&call->decoder, &call->options, lengths, count);
 }
 

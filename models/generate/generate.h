@@ -19,6 +19,17 @@
 #include <stdint.h>
 #include "core/base/context.h"
 
+/* When the beam search of a prompt ends, once num_beams hypotheses have ended: as generate() does
+ * with early_stopping False, True and "never". */
+typedef enum mc_early_stopping {
+    MC_EARLY_STOPPING_LIKELY = 0, /* when no better one is likely to come: when the best that runs
+                                     has no better score at its present length */
+    MC_EARLY_STOPPING_AT_ONCE,    /* at once; `true` is this */
+    MC_EARLY_STOPPING_NEVER       /* when no better one can come: with a length penalty above 0 when
+                                     the best that runs would have no better score even at the
+                                     largest length */
+} mc_early_stopping;
+
 /* How tokens are chosen. Zero fields mean the defaults, which are those of generate() but for
  * top_k. */
 typedef struct mc_generate_options {
@@ -43,10 +54,8 @@ typedef struct mc_generate_options {
     /* The sum of a hypothesis' log-probabilities is divided by (its new tokens, the end included)
      * to this power, in beam search; 0: 1. MC_LENGTH_PENALTY_NONE: not divided. */
     float length_penalty;
-    /* Beam search of a prompt ends as soon as num_beams hypotheses have ended; without it, as soon
-     * as no better one is likely to come: as generate() does with early_stopping False. */
-    bool early_stopping;
-    uint64_t seed; /* of sampling */
+    mc_early_stopping early_stopping; /* of beam search */
+    uint64_t seed;                    /* of sampling */
     /* Counted onto the place of each prompt, for prompts that are generated in several calls: the
      * numbers drawn for answer k to prompt i are those of place
      * (first_prompt + i) * num_return_sequences + k. */
@@ -60,8 +69,14 @@ typedef struct mc_generate_options {
      * far. On the caller's thread; NULL: never. For texts: models/generate/stop.h. */
     bool (*stop)(void *user, int prompt, const int32_t *ids, int count);
     void *stop_user;
+    /* Texts that end an answer (generation_config.json's stop_strings, the model's). They can only
+     * be looked for with a tokenizer: by `stop`, with mc_stop.texts. Generating with texts and
+     * without `stop` is MC_ERR_UNSUPPORTED, so that none is passed over. */
+    const char *const *stop_texts;
+    int stop_text_count;
 } mc_generate_options;
 #define MC_LENGTH_PENALTY_NONE (-1e-30f)
+enum { MC_TOP_K_USUAL = 50 }; /* what generate() draws from unless it is told otherwise */
 
 /* ---- token by token -------------------------------------------------------------------------- */
 

@@ -29,6 +29,8 @@ enum { MC_MOST_RETURNED = 65536 };
 /* Fills defaults in; an error for options that make no sense. */
 bool mc_generate_read_options(const mc_decoder *decoder, const mc_generate_options *given,
                               mc_generate_options *options);
+/* Whether something looks for the texts that end answers; an error otherwise. */
+bool mc_check_stop_texts(const mc_decoder *decoder, const mc_generate_options *options);
 mc_sampling mc_sampling_of(const mc_generate_options *options);
 /* What the decoder begins with for a prompt of *count ids, and its length in *count: the prompt,
  * or the start token where an encoder reads it. */

@@ -57,11 +57,24 @@ bool mc_generate_read_options(const mc_decoder *d, const mc_generate_options *gi
         return bad_option(d, "num_beams", o->num_beams, "1 to 1024");
     if (!isfinite(o->length_penalty))
         return bad_option(d, "length_penalty", (double)o->length_penalty, "a number");
+    if (o->early_stopping < MC_EARLY_STOPPING_LIKELY || o->early_stopping > MC_EARLY_STOPPING_NEVER)
+        return bad_option(d, "early_stopping", o->early_stopping, "an mc_early_stopping");
     if (o->eos_count < 0) return bad_option(d, "eos_count", o->eos_count, "at least 0");
     if (o->num_beams > 1 && o->sample)
         return !mc_fail(d->ctx, MC_ERR_UNSUPPORTED,
                         "generation with %s: beam search does not sample", d->model);
     return check_returned(d, o);
+}
+
+bool mc_check_stop_texts(const mc_decoder *d, const mc_generate_options *o)
+{
+    if (o->stop || o->stop_text_count <= 0) return true;
+    return !mc_fail(
+        d->ctx, MC_ERR_UNSUPPORTED,
+        "generation with %s: stop_texts (stop_strings of generation_config.json) \"%.80s\": "
+        "expected `stop` as well, since texts are looked for with a tokenizer "
+        "(mc_stop_reached)",
+        d->model, o->stop_texts[0]);
 }
 
 bool mc_check_prompts(const mc_decoder *d, const int32_t *const *prompts, const int *lengths,

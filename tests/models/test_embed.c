@@ -178,6 +178,13 @@ static void test_shapes(void **state)
     close_fixture(&f);
 }
 
+static void must_fail(mc_context *ctx, mc_status status, const char *message)
+{
+    if (mc_error_status(ctx) != status || !strstr(mc_error_message(ctx), message))
+        fail_msg("\"%s\", expected \"%s\"", mc_error_message(ctx), message);
+    mc_clear_error(ctx);
+}
+
 /* ---- folders --------------------------------------------------------------------------------- */
 
 static temp_folder folder;
@@ -249,22 +256,69 @@ static void test_sentence_folder(void **state)
     close_fixture(&f);
 }
 
+static double length_of(const float *row, int64_t dim)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < dim; i++) sum += (double)row[i] * (double)row[i];
+    return sqrt(sum);
+}
+
+/* A folder's Normalize comes before its cut; the options' comes after it. */
+static void test_truncated(void **state)
+{
+    (void)state;
+    static float whole[40 * WIDE], cut[40 * WIDE];
+    enum { KEPT = 5 };
+    fixture f;
+    open_fixture(&f);
+    folder = temp_folder_new();
+    assert_int_equal(mc_model_save(f.model, folder.path), MC_OK);
+    assert_int_equal(mc_tokenizer_save(f.tok, folder.path), MC_OK);
+    put("modules.json", modules);
+    put("1_Pooling/config.json", "{\"pooling_mode\": \"mean\"}");
+    put("sentence_roberta_config.json", "{\"max_seq_length\": 24}");
+    mc_embedder *e = mc_embedder_open(f.ctx, folder.path, NULL);
+    assert_int_equal(mc_embedder_options(e).max_length, 24);
+    assert_int_equal(mc_embed_texts(e, f.texts, 40, whole), MC_OK);
+    put("config_sentence_transformers.json", "{\"truncate_dim\": 5}");
+    e = mc_embedder_open(f.ctx, folder.path, NULL);
+    assert_int_equal(mc_embedder_dim(e), KEPT);
+    assert_int_equal(mc_embed_texts(e, f.texts, 40, cut), MC_OK);
+    for (int i = 0; i < 40; i++)
+        for (int k = 0; k < KEPT; k++)
+            assert_float_equal(cut[i * KEPT + k], whole[i * WIDE + k], 1e-5);
+    e = mc_embedder_open(f.ctx, folder.path, &(mc_embed_options){.normalize = MC_NORMALIZE_YES});
+    assert_int_equal(mc_embed_texts(e, f.texts, 40, cut), MC_OK);
+    for (int i = 0; i < 40; i++) {
+        double length = length_of(whole + i * WIDE, KEPT);
+        for (int k = 0; k < KEPT; k++)
+            assert_float_equal(cut[i * KEPT + k], (double)whole[i * WIDE + k] / length, 1e-5);
+    }
+    e = mc_embedder_open(f.ctx, folder.path, &(mc_embed_options){.truncate_dim = 1000});
+    assert_int_equal(mc_embedder_dim(e), WIDE);
+    assert_null(mc_embedder_open(f.ctx, folder.path, &(mc_embed_options){.truncate_dim = -1}));
+    must_fail(f.ctx, MC_ERR_ARGUMENT, "truncate_dim -1");
+    temp_folder_free(&folder);
+    close_fixture(&f);
+}
+
 /* A file of the folder with that text, and what the error says. */
 static void check_refused(const char *name, const char *text, const char *prompt_name,
                           mc_status status, const char *message)
 {
-    mc_error error = {0};
+    mc_context *ctx = mc_init_distributed(NULL);
     mc_sentence_config c;
     folder = temp_folder_new();
     put("modules.json", modules);
     put("1_Pooling/config.json", "{\"pooling_mode\": [\"mean\"]}");
     put(name, text);
-    mc_sentence_config_read(&error, folder.path, prompt_name, &c);
-    if (error.status != status || !strstr(error.message ? error.message : "", message))
-        fail_msg("%s: \"%s\"", name, error.message ? error.message : "");
-    assert_non_null(strstr(error.message, name));
+    mc_sentence_config_read(ctx, folder.path, prompt_name, &c);
+    const char *found = mc_error_message(ctx);
+    if (mc_error_status(ctx) != status || !strstr(found, message))
+        fail_msg("%s: \"%s\"", name, found);
+    assert_non_null(strstr(found, name));
     mc_sentence_config_release(&c);
-    mc_error_clear(&error);
+    mc_context_free(ctx);
     temp_folder_free(&folder);
 }
 
@@ -292,19 +346,18 @@ static void test_refused_folders(void **state)
                   MC_ERR_FORMAT, "key \"max_seq_length\": expected");
     check_refused("sentence_bert_config.json", "{\"do_lower_case\": true}", NULL,
                   MC_ERR_UNSUPPORTED, "key \"do_lower_case\": true is not supported");
+    check_refused("sentence_xlnet_config.json", "{\"tokenizer_args\": {\"a\": 1}}", NULL,
+                  MC_ERR_UNSUPPORTED, "key \"tokenizer_args\": {\"a\":1} is not supported");
+    check_refused("config_sentence_transformers.json", "{\"truncate_dim\": 0}", NULL, MC_ERR_FORMAT,
+                  "key \"truncate_dim\": expected");
+    check_refused("config_sentence_transformers.json", "{\"model_type\": \"CrossEncoder\"}", NULL,
+                  MC_ERR_UNSUPPORTED, "key \"model_type\": \"CrossEncoder\" is not supported");
     check_refused("config_sentence_transformers.json",
                   "{\"prompts\": {\"query\": \"q: \", \"passage\": \"p: \"}}", "doc",
                   MC_ERR_NOT_FOUND, "no prompt is called \"doc\": expected one of query, passage");
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
-
-static void must_fail(mc_context *ctx, mc_status status, const char *message)
-{
-    if (mc_error_status(ctx) != status || !strstr(mc_error_message(ctx), message))
-        fail_msg("\"%s\", expected \"%s\"", mc_error_message(ctx), message);
-    mc_clear_error(ctx);
-}
 
 static void test_bad_input(void **state)
 {
@@ -363,8 +416,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_poolings),        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_sentence_folder), cmocka_unit_test(test_refused_folders),
-        cmocka_unit_test(test_bad_input),       cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_sentence_folder), cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_refused_folders), cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

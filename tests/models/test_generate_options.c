@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "core/base/json_internal.h"
 #include "tests/models/gpt2_test.h"
 #include "tests/temp_folder.h"
 
@@ -219,6 +220,80 @@ static void test_file(void **state)
     temp_folder_free(&folder);
 }
 
+/* Makes a token the one that ends answers by config.json. */
+static void write_eos(mc_context *ctx, const char *path, int token)
+{
+    cJSON *config = mc_json_read_object(&ctx->error, path, 1 << 20);
+    assert_non_null(config);
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "eos_token_id");
+    assert_non_null(cJSON_AddNumberToObject(config, "eos_token_id", token));
+    char *text = cJSON_Print(config);
+    write_text(path, text);
+    cJSON_free(text);
+    cJSON_Delete(config);
+}
+
+/* The file's end tokens are all there are, also where it has none: as in transformers. */
+static void test_end_tokens(void **state)
+{
+    mc_context *ctx = *state;
+    static const char *const none[] = {"{\"eos_token_id\": null}",
+                                       "{\"transformers_version\": \"5.0\"}",
+                                       "{\"eos_token_id\": []}"};
+    const mc_generate_options o = {.max_new_tokens = NEW};
+    folder = temp_folder_new();
+    mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
+    mc_generation *plain =
+        answer(gpt2, &(mc_generate_options){.max_new_tokens = NEW, .ignore_eos = true});
+    mc_model_save(gpt2, temp_path(&folder, "model"));
+    write_eos(ctx, temp_path(&folder, "model/config.json"), plain->ids[0][0]);
+    mc_model *m = mc_model_from_pretrained(ctx, temp_path(&folder, "model"), NULL);
+    assert_int_equal(answer(m, &o)->lengths[0], 1);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        mc_generation *got = answer(load_with(ctx, none[i]), &o);
+        assert_int_equal(got->lengths[0], NEW);
+        assert_memory_equal(got->ids[0], plain->ids[0], NEW * sizeof(int32_t));
+    }
+    temp_folder_free(&folder);
+}
+
+static bool at_stop_text(void *user, int prompt, const int32_t *ids, int count)
+{
+    (void)user, (void)prompt, (void)ids;
+    return count == 2;
+}
+
+static void test_keys(void **state)
+{
+    mc_context *ctx = *state;
+    mc_generate_options o;
+    folder = temp_folder_new();
+    mc_model_save(new_gpt2(ctx, MC_F32, 0), temp_path(&folder, "model"));
+    mc_model *m = load_with(ctx, "{\"early_stopping\": \"never\", \"do_sample\": true}");
+    assert_int_equal(mc_model_generate_options(m, &o), MC_OK);
+    assert_int_equal(o.early_stopping, MC_EARLY_STOPPING_NEVER);
+    assert_int_equal(o.top_k, 50); /* what transformers draws from */
+    m = load_with(ctx, "{\"early_stopping\": false, \"do_sample\": true, \"top_k\": 0}");
+    assert_int_equal(mc_model_generate_options(m, &o), MC_OK);
+    assert_true(o.early_stopping == MC_EARLY_STOPPING_LIKELY && o.top_k == 0);
+    m = load_with(ctx, "{\"stop_strings\": [\"end\", \"\\n\"]}");
+    assert_int_equal(mc_model_generate_options(m, &o), MC_OK);
+    assert_int_equal(o.stop_text_count, 2);
+    assert_string_equal(o.stop_texts[0], "end");
+    assert_string_equal(o.stop_texts[1], "\n");
+    /* they are looked for by a function, and never passed over */
+    assert_null(mc_model_generate(m, prompts, prompt_lengths, PROMPTS, &o));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "stop_texts", "\"end\"");
+    assert_null(mc_model_generate(m, prompts, prompt_lengths, PROMPTS, NULL));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "stop_texts", "stop_strings");
+    o.stop = at_stop_text;
+    assert_int_equal(answer(m, &o)->lengths[0], 2);
+    m = load_with(ctx, "{\"stop_strings\": \"end\"}");
+    assert_int_equal(mc_model_generate_options(m, &o), MC_OK);
+    assert_int_equal(o.stop_text_count, 1);
+    temp_folder_free(&folder);
+}
+
 static void test_wrong_files(void **state)
 {
     mc_context *ctx = *state;
@@ -230,7 +305,8 @@ static void test_wrong_files(void **state)
     } bad[] = {
         {"{\"no_repeat_ngram_size\": 3}", MC_ERR_UNSUPPORTED, {"\"no_repeat_ngram_size\"", "3"}},
         {"{\"bad_words_ids\": [[4]]}", MC_ERR_UNSUPPORTED, {"\"bad_words_ids\"", "[[4]]"}},
-        {"{\"early_stopping\": \"never\"}", MC_ERR_FORMAT, {"\"early_stopping\"", "never"}},
+        {"{\"early_stopping\": \"often\"}", MC_ERR_FORMAT, {"\"early_stopping\"", "\"never\""}},
+        {"{\"stop_strings\": [\"\"]}", MC_ERR_FORMAT, {"\"stop_strings\"", "none empty"}},
         {"{\"temperature\": \"hot\"}", MC_ERR_FORMAT, {"\"temperature\"", "hot"}},
         {"{\"top_p\": 1.5}", MC_ERR_FORMAT, {"\"top_p\"", "1.5"}},
         {"{\"num_beams\": 0}", MC_ERR_FORMAT, {"\"num_beams\"", "0"}}};
@@ -258,8 +334,9 @@ static void test_wrong_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_several_draws), TEST(test_several_beams), TEST(test_max_length),  TEST(test_stop),
-        TEST(test_refusals),      TEST(test_file),          TEST(test_wrong_files),
+        TEST(test_several_draws), TEST(test_several_beams), TEST(test_max_length),
+        TEST(test_stop),          TEST(test_refusals),      TEST(test_file),
+        TEST(test_end_tokens),    TEST(test_keys),          TEST(test_wrong_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
