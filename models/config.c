@@ -370,14 +370,28 @@ mc_status mc_config_named(mc_context *ctx, const mc_family *family, const char *
                    family->title, name ? name : "", known);
 }
 
-static const mc_named_shape *find_anywhere(const char *name)
+const mc_family *mc_config_family_of_shape(const char *name)
 {
-    const mc_named_shape *found = NULL;
-    for (int i = 0; mc_families[i] && !found; i++) found = find_named(mc_families[i], name);
-    return found;
+    for (int i = 0; mc_families[i]; i++)
+        if (find_named(mc_families[i], name)) return mc_families[i];
+    return NULL;
 }
 
-bool mc_config_is_named(const char *name) { return find_anywhere(name); }
+bool mc_config_is_named(const char *name) { return mc_config_family_of_shape(name); }
+
+mc_status mc_config_no_shape(mc_context *ctx, const char *name)
+{
+    char known[4096] = "";
+    for (int i = 0; mc_families[i]; i++)
+        for (const mc_named_shape *n = mc_families[i]->named; n->names; n++) {
+            size_t used = strlen(known);
+            snprintf(known + used, sizeof known - used, "%s%.*s", used ? ", " : "",
+                     (int)strcspn(n->names, " "), n->names);
+        }
+    return mc_fail(ctx, MC_ERR_NOT_FOUND,
+                   "no shape is called \"%s\", and no file or folder: expected one of %s", name,
+                   known);
+}
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 

@@ -246,6 +246,9 @@ mc_status mc_config_read_file(mc_context *ctx, const mc_family *family, const ch
                               void *config);
 mc_status mc_config_named(mc_context *ctx, const mc_family *family, const char *name, void *config);
 bool mc_config_is_named(const char *name); /* of any family */
+/* The family that knows a shape by this name; NULL: none does, which mc_config_no_shape reports. */
+const mc_family *mc_config_family_of_shape(const char *name);
+mc_status mc_config_no_shape(mc_context *ctx, const char *name);
 /* The word for an activation in a form. */
 const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form);
 /* The form that the family's files are written in unless another is asked for. */

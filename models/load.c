@@ -72,9 +72,11 @@ static const mc_family *choose_family(const mc_config_reader *r, const mc_tensor
     if (!found && !asked)
         mc_fail(r->ctx, MC_ERR_UNSUPPORTED,
                 "%s: neither key \"model_type\" nor the weights say of which family the model is: "
-                "name one of %s; %s",
-                r->path, list_families(known, sizeof known),
-                mc_tensor_names_show(mc_tensor_file_at(file, 0), mc_tensor_file_count(file), held));
+                "name one of %s (--family)%s%s",
+                r->path, list_families(known, sizeof known), file ? "; " : "",
+                file ? mc_tensor_names_show(mc_tensor_file_at(file, 0), mc_tensor_file_count(file),
+                                            held)
+                     : "");
     if (found && asked && found != asked) {
         mc_fail(r->ctx, MC_ERR_UNSUPPORTED, "%s: the model is a %s, expected a %s", r->path,
                 found->title, asked->title);
@@ -426,30 +428,115 @@ mc_model *mc_model_from_pretrained(mc_context *ctx, const char *identifier,
     return mc_model_from_pretrained_of(ctx, NULL, identifier, options);
 }
 
+/* ---- which family, without loading ----------------------------------------------------------- */
+
+static const mc_family *family_of_folder(mc_context *ctx, const char *folder)
+{
+    char path[MC_PATH_MAX];
+    const mc_family *family = NULL;
+    if (mc_path_join(&ctx->error, path, folder, "config.json")) return NULL;
+    cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
+    mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
+    if (json) r.form = mc_config_form_of(json);
+    bool by_weights = json && r.form == MC_FORM_MC && !cJSON_HasObjectItem(json, "model_type");
+    mc_tensor_file *file = by_weights ? mc_tensor_file_open(ctx, folder, NULL) : NULL;
+    if (json && (file || !by_weights)) family = choose_family(&r, file, NULL);
+    mc_tensor_file_free(file);
+    cJSON_Delete(json);
+    return family;
+}
+
+static const mc_family *family_of_adapter(mc_context *ctx, const char *folder,
+                                          const mc_load_options *given)
+{
+    char base[MC_PATH_MAX];
+    mc_load_options options = *given;
+    mc_adapter_file adapter;
+    const mc_family *family = NULL;
+    if (mc_adapter_file_open(ctx, folder, &adapter) &&
+        (options.base = base_of(&adapter, &options)) &&
+        mc_model_find_folder(ctx, options.base, &options, base) == MC_OK)
+        family = family_of_folder(ctx, base);
+    mc_adapter_file_release(&adapter);
+    return family;
+}
+
+/* Of a file alone: llm.c's. */
+static const mc_family *family_of_lone_file(mc_context *ctx, const char *path)
+{
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
+    cJSON *json = file ? config_of_file(file) : NULL;
+    mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
+    const mc_family *family = json ? choose_family(&r, file, NULL) : NULL;
+    mc_tensor_file_free(file);
+    cJSON_Delete(json);
+    return family;
+}
+
+const char *mc_family_of_pretrained(mc_context *ctx, const char *identifier,
+                                    const mc_load_options *options)
+{
+    char folder[MC_PATH_MAX];
+    mc_load_options given = options ? *options : (mc_load_options){0};
+    const mc_family *family = NULL;
+    if (mc_failed(ctx)) return NULL;
+    if (identifier && mc_path_is_file(identifier))
+        family = family_of_lone_file(ctx, identifier);
+    else if (mc_model_find_folder(ctx, identifier, &given, folder) == MC_OK)
+        family = mc_hub_is_adapter(folder) ? family_of_adapter(ctx, folder, &given)
+                                           : family_of_folder(ctx, folder);
+    return family ? family->name : NULL;
+}
+
 /* ---- from a config --------------------------------------------------------------------------- */
+
+/* Whether `config` is the name of a shape; else `path` becomes that of the file that it is. */
+static bool is_shape_name(const char *config, char path[MC_PATH_MAX])
+{
+    struct stat info;
+    bool exists = stat(config, &info) == 0;
+    size_t length = strlen(config);
+    bool is_path = strchr(config, '/') || (length > 5 && strcmp(config + length - 5, ".json") == 0);
+    snprintf(path, MC_PATH_MAX, "%s%s", config,
+             exists && S_ISDIR(info.st_mode) ? "/config.json" : "");
+    return !exists && (!is_path || mc_config_is_named(config));
+}
 
 /* A file, a folder with config.json, or the name of a shape. */
 static mc_status read_any_config(mc_context *ctx, const mc_family *family, const char *config,
                                  void *out)
 {
-    struct stat info;
     char path[MC_PATH_MAX];
-    bool exists = stat(config, &info) == 0;
-    size_t length = strlen(config);
-    bool is_path = strchr(config, '/') || (length > 5 && strcmp(config + length - 5, ".json") == 0);
-    bool named = !exists && (!is_path || mc_config_is_named(config));
-    if (named) return mc_config_named(ctx, family, config, out);
-    snprintf(path, sizeof path, "%s%s", config,
-             exists && S_ISDIR(info.st_mode) ? "/config.json" : "");
-    return mc_config_read_file(ctx, family, path, out);
+    return is_shape_name(config, path) ? mc_config_named(ctx, family, config, out)
+                                       : mc_config_read_file(ctx, family, path, out);
+}
+
+const char *mc_family_of_config(mc_context *ctx, const char *config)
+{
+    char path[MC_PATH_MAX];
+    const mc_family *family = NULL;
+    if (mc_failed(ctx)) return NULL;
+    if (!config) {
+        mc_fail(ctx, MC_ERR_ARGUMENT, "the family of a config: expected a shape's name or a path");
+    } else if (is_shape_name(config, path)) {
+        family = mc_config_family_of_shape(config);
+        if (!family) mc_config_no_shape(ctx, config);
+    } else {
+        cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
+        mc_config_reader r = {.ctx = ctx, .json = json, .path = path, .form = MC_FORM_HF};
+        if (json) family = choose_family(&r, NULL, NULL);
+        cJSON_Delete(json);
+    }
+    return family ? family->name : NULL;
 }
 
 mc_model *mc_model_new(mc_context *ctx, const char *name, const char *config,
                        const mc_model_heads *heads, const mc_load_options *options)
 {
     char known[256];
-    const mc_family *family = mc_family_find(name);
     if (mc_failed(ctx)) return NULL;
+    if (!name && config && !(name = mc_family_of_config(ctx, config))) return NULL;
+    const mc_family *family = mc_family_find(name);
     if (!family || !config) {
         mc_fail(ctx, MC_ERR_ARGUMENT,
                 "a new model: family \"%s\", config \"%s\": expected one of %s", name ? name : "",

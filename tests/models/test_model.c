@@ -534,6 +534,63 @@ static void test_other_families_folders(void **state)
     }
 }
 
+/* Without loading. */
+static void test_family_of_folder(void **state)
+{
+    mc_context *ctx = *state;
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        temp_folder folder = temp_folder_new();
+        mc_model *saved = tiny_model(ctx, &tiny_families[f], NULL);
+        const char *name = saved->family->name;
+        assert_int_equal(mc_model_save(saved, folder.path), MC_OK);
+        assert_string_equal(mc_family_of_pretrained(ctx, folder.path, NULL), name);
+        assert_string_equal(mc_family_of_config(ctx, folder.path), name);
+        mc_model *again = mc_model_new(ctx, NULL, folder.path, NULL, NULL);
+        assert_string_equal(mc_model_family(again), name);
+        assert_good(ctx);
+        temp_folder_free(&folder);
+    }
+}
+
+/* ModelCenter's own configs say their family with the weights only. */
+static void test_family_of_modelcenters_config(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder folder = temp_folder_new(), weights = temp_folder_new();
+    mc_model *saved = tiny_model(ctx, tiny("gpt2"), NULL);
+    mc_save_options form = {.form = MC_SAVE_MODELCENTER};
+    assert_int_equal(mc_model_save_as(saved, weights.path, &form), MC_OK);
+    assert_string_equal(mc_family_of_pretrained(ctx, weights.path, NULL), "gpt2");
+    write_text(temp_path(&folder, "config.json"), "{\"dim_model\": 32, \"num_layers\": 2}");
+    assert_null(mc_family_of_config(ctx, folder.path));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "config.json", "model_type", "gpt2", "--family");
+    temp_folder_free(&weights);
+    temp_folder_free(&folder);
+}
+
+static void test_family_of_shape(void **state)
+{
+    mc_context *ctx = *state;
+    const char *family, *names;
+    for (int f = 0; (family = mc_family_name(f)); f++)
+        for (int i = 0; (names = mc_family_shape_name(family, i)); i++)
+            for (const char *at = names; *at; at += strcspn(at, " "), at += *at == ' ') {
+                char name[128];
+                snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
+                assert_string_equal(mc_family_of_config(ctx, name), family);
+            }
+    assert_null(mc_family_of_config(ctx, "gpt9"));
+    assert_error(ctx, MC_ERR_NOT_FOUND, "gpt9", "gpt2-xl", "bert-base-uncased", "t5-small");
+    assert_null(mc_family_of_config(ctx, "./nowhere/config.json"));
+    assert_error(ctx, MC_ERR_NOT_FOUND, "./nowhere/config.json", "", "", "");
+    assert_null(mc_family_of_config(ctx, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "expected a shape's name", "", "", "");
+    assert_null(mc_model_new(ctx, NULL, NULL, NULL, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "expected one of", "bert", "", "");
+    assert_null(mc_family_of_pretrained(ctx, "./nowhere", NULL));
+    assert_error(ctx, MC_ERR_NOT_FOUND, "./nowhere", "", "", "");
+}
+
 /* ---- forms that change on the way ------------------------------------------------------------ */
 
 /* Copies a weight file, with `factor` times one tensor added under another name. */
@@ -666,6 +723,9 @@ int main(void)
         TEST(test_unknown_keys),
         TEST(test_heads_without_use),
         TEST(test_other_families_folders),
+        TEST(test_family_of_folder),
+        TEST(test_family_of_modelcenters_config),
+        TEST(test_family_of_shape),
         TEST(test_heads_in_files),
         TEST(test_divided_t5),
         TEST(test_two_norms),
