@@ -101,7 +101,7 @@ static mc_status find_base(mc_context *ctx, const mc_convert_options *options, s
 static mc_status find_source(mc_context *ctx, const char *identifier,
                              const mc_convert_options *options, source *s)
 {
-    mc_load_options load = {.saved_heads = true};
+    mc_load_options load = {.saved_heads = true, .revision = options->revision};
     s->base[0] = '\0';
     s->file = identifier && mc_path_is_file(identifier);
     mc_status status = s->file ? mc_path_join(&ctx->error, s->folder, "", identifier)

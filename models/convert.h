@@ -10,6 +10,7 @@ typedef struct mc_convert_options {
     const char *family;   /* "t5": another family's folder is an error; NULL: any */
     bool merge;           /* an adapter (models/lora.h) and its base as one model */
     const char *base;     /* of an adapter: see mc_load_options */
+    const char *revision; /* of an identifier: the same */
 } mc_convert_options;
 
 /* Reads the model `identifier` as mc_model_from_pretrained does, with the heads that it has, and

@@ -440,6 +440,7 @@ static const mc_family *family_of_folder(mc_context *ctx, const char *folder)
     if (json) r.form = mc_config_form_of(json);
     bool by_weights = json && r.form == MC_FORM_MC && !cJSON_HasObjectItem(json, "model_type");
     mc_tensor_file *file = by_weights ? mc_tensor_file_open(ctx, folder, NULL) : NULL;
+    if (file) unwrap(&r, file, folder, NULL);
     if (json && (file || !by_weights)) family = choose_family(&r, file, NULL);
     mc_tensor_file_free(file);
     cJSON_Delete(json);
@@ -454,7 +455,7 @@ static const mc_family *family_of_adapter(mc_context *ctx, const char *folder,
     mc_adapter_file adapter;
     const mc_family *family = NULL;
     if (mc_adapter_file_open(ctx, folder, &adapter) &&
-        (options.base = base_of(&adapter, &options)) &&
+        (options.base = mc_adapter_file_base(&adapter, &options)) &&
         mc_model_find_folder(ctx, options.base, &options, base) == MC_OK)
         family = family_of_folder(ctx, base);
     mc_adapter_file_release(&adapter);

@@ -47,8 +47,8 @@ MC_API const char *mc_family_shape_name(const char *family, int i);
  * such shape, file or folder; a config.json without a "model_type" that is known (ModelCenter's say
  * their family only together with weights). */
 MC_API const char *mc_family_of_config(mc_context *ctx, const char *config);
-/* The family of what mc_model_from_pretrained takes, of an adapter that of its base, without loading
- * it: files that are missing are downloaded, as by loading. Of the options `revision`, `base`,
+/* The family of what mc_model_from_pretrained takes, of an adapter that of its base. Nothing is
+ * loaded; files that are missing are downloaded, as by loading. Of the options `revision`, `base`,
  * `cache_dir` and `local_files_only` count; NULL: none. All ranks call it together. NULL with an
  * error, as mc_model_from_pretrained has it. */
 MC_API const char *mc_family_of_pretrained(mc_context *ctx, const char *identifier,
@@ -86,9 +86,9 @@ MC_API mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *family
                                              const char *identifier,
                                              const mc_load_options *options);
 /* A model with initial weights. `config` is the name of a shape of the family, a folder, or a
- * config.json of either form; `family` NULL: that of the config; `heads` may be NULL: those a new model is trained with (a pooler and
- * options->num_labels classes, or the language model). Errors as above; an unknown name is
- * MC_ERR_NOT_FOUND and lists those that there are. */
+ * config.json of either form; `family` NULL: that of the config. `heads` may be NULL: those a new
+ * model is trained with (a pooler and options->num_labels classes, or the language model). Errors
+ * as above; an unknown name is MC_ERR_NOT_FOUND and lists those that there are. */
 MC_API mc_model *mc_model_new(mc_context *ctx, const char *family, const char *config,
                               const mc_model_heads *heads, const mc_load_options *options);
 /* A new model of the same config and heads as another, which may belong to another context (one for

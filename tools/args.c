@@ -184,6 +184,7 @@ static int report_bad_value(FILE *err, const args_spec *spec, const args_option 
     text_add(&t, " \"%.200s\": expected ", value);
     args_add_expected(&t, o);
     if (o->type == ARGS_TYPE_CHOICE) args_add_choice_suggestion(&t, o, value);
+    if (o->old) text_add(&t, " (an older form; now %s)", o->help);
     return args_report(err, spec, message);
 }
 

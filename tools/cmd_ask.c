@@ -8,14 +8,14 @@
 #include "tools/task_file.h"
 #include "tools/task_run.h"
 #include "tools/commands.h"
-#include "tools/download_bar.h"
-#include "tools/lora_options.h"
+#include "tools/model_options.h"
 #include "tools/ranks.h"
 #include "tools/train_options.h"
 #include "tools/weights_option.h"
 
 typedef struct ask_options {
-    const char *model, *revision, *base, *question, *passage;
+    model_options from;
+    const char *question, *passage;
     int device, dtype;
     ranks_options ranks;
 } ask_options;
@@ -31,7 +31,7 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     cJSON_Delete(row);
     if (!line) return NULL;
     task_file saved;
-    task_file_read(ctx, o->model, &saved);
+    task_file_read(ctx, o->from.model, &saved);
     mc_dataset_options options = task_rows(model, saved.max_length, saved.max_target_length);
     task_file_release(&saved);
     if (mc_model_get_heads(model).labels) options.prompt = (mc_prompt){0}; /* as a classifier */
@@ -76,17 +76,18 @@ static const char *word_for(const mc_model *model, int k)
 
 static bool ask(const ask_options *o, mc_context *ctx)
 {
-    mc_load_options load = {.revision = o->revision, .base = o->base};
+    mc_load_options load = {.revision = o->from.revision, .base = o->from.base};
     mc_tokenizer *tokenizer = mc_tokenizer_open(
-        ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
+        ctx, o->from.model,
+        &(mc_tokenizer_options){.revision = o->from.revision, .base = o->from.base});
     saved_dtype_apply(&load, o->dtype);
-    mc_model *model = mc_model_from_pretrained(ctx, o->model, &load);
+    mc_model *model = mc_model_from_pretrained_of(ctx, o->from.family, o->from.model, &load);
     if (mc_failed(ctx)) return false;
     if (!can_answer(model)) {
         const char *task = mc_model_task(model);
-        fprintf(stderr,
-                "error: %s: expected a model fine-tuned on BoolQ, found %s with %d labels\n",
-                o->model, task ? task : "one without a task", mc_model_get_heads(model).labels);
+        fprintf(
+            stderr, "error: %s: expected a model fine-tuned on BoolQ, found %s with %d labels\n",
+            o->from.model, task ? task : "one without a task", mc_model_get_heads(model).labels);
         return false;
     }
     float logits[2] = {0};
@@ -109,11 +110,9 @@ int cmd_ask(int argc, char **argv)
 {
     ask_options o = {.ranks = RANKS_DEFAULTS};
     args_table table = {.count = 0};
+    model_add_rows(&table, &o.from, MODEL_WAY_ADAPTER,
+                   "folder or identifier of a model fine-tuned on BoolQ");
     const args_option options[] = {
-        {ARGS_PATH("model", &o.model, "folder of a model fine-tuned on BoolQ"), .required = true,
-         .known_as = "pretrained,output"},
-        DOWNLOAD_REVISION_ROW(&o.revision),
-        LORA_BASE_ROW(&o.base),
         {ARGS_TEXT("question", &o.question, "a question with the answer yes or no"),
          .required = true},
         {ARGS_TEXT("passage", &o.passage, "the text that decides it"), .required = true},
@@ -129,6 +128,8 @@ int cmd_ask(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    code = model_check(&spec, &o.from, MODEL_WAY_ADAPTER, false);
+    if (code != EXIT_OK) return code;
     run_log log = {0};
     mc_context *ctx = ranks_start(&o.ranks, 0, train_device_of(o.device).name, &log);
     code = !mc_failed(ctx) && ask(&o, ctx) ? EXIT_OK : EXIT_RUN_FAILED;

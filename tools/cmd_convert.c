@@ -2,13 +2,14 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/commands.h"
-#include "tools/lora_options.h"
+#include "tools/model_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
 
 typedef struct convert_options {
-    const char *model, *output, *base;
+    model_options from;
+    const char *output;
     int to, dtype;
     bool merge;
     int64_t max_shard_size;
@@ -22,11 +23,14 @@ static int run(const convert_options *o)
 {
     run_log log = {0};
     mc_context *ctx = ranks_start(&o->ranks, 0, "cpu", &log);
-    mc_convert_options options = {
-        .save = {.max_shard_size = o->max_shard_size}, .merge = o->merge, .base = o->base};
+    mc_convert_options options = {.save = {.max_shard_size = o->max_shard_size},
+                                  .merge = o->merge,
+                                  .family = o->from.family,
+                                  .revision = o->from.revision,
+                                  .base = o->from.base};
     if (o->to != TRAIN_UNSET) options.save.form = forms[o->to];
     if (o->dtype != TRAIN_UNSET) options.dtype = train_dtypes[o->dtype];
-    bool good = mc_model_convert(ctx, o->model, o->output, &options) == MC_OK;
+    bool good = mc_model_convert(ctx, o->from.model, o->output, &options) == MC_OK;
     ranks_print_error(ctx, false);
     return ranks_leave(ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
 }
@@ -38,24 +42,24 @@ static const char details[] =
     "safetensors files; T5's values are divided as ModelCenter's are. What a form cannot say is "
     "an\n"
     "error. Files of the tokenizer come along.\n\n"
-    "  modelcenter convert ./modelcenter-t5 t5 --to hf\n"
-    "  modelcenter convert gpt2-xl out --to modelcenter --dtype f16\n"
-    "  modelcenter convert EleutherAI/gpt-j-6b out --to hf --dtype bf16 --max-shard-size 5GB\n"
-    "  modelcenter convert my-adapter merged --merge\n";
+    "  modelcenter convert --model ./modelcenter-t5 --output t5 --to hf\n"
+    "  modelcenter convert --model gpt2-xl --output out --to modelcenter --dtype f16\n"
+    "  modelcenter convert --model EleutherAI/gpt-j-6b --output out --to hf --dtype bf16 \\\n"
+    "      --max-shard-size 5GB\n"
+    "  modelcenter convert --model my-adapter --output merged --merge\n";
 
 int cmd_convert(int argc, char **argv)
 {
     convert_options o = {.dtype = TRAIN_UNSET, .to = TRAIN_UNSET, .ranks = RANKS_DEFAULTS};
     args_table table = {.count = 0};
+    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL;
+    model_add_rows(&table, &o.from, ways, "folder or identifier of the model");
     const args_option options[] = {
-        {ARGS_PATH("model", &o.model, "folder or identifier of the model"), .required = true,
-         .positional = true},
-        {ARGS_PATH("output", &o.output, "the folder to write"), .required = true,
-         .positional = true},
+        {ARGS_PATH("output", &o.output, "--output FOLDER"), .positional = true, .old = true},
+        {ARGS_PATH("output", &o.output, "the folder to write")},
         {ARGS_CHOICE("to", &o.to, form_names, "the form to write"),
          .default_text = "none; with --merge the base's usual one"},
         {ARGS_FLAG("merge", &o.merge, "write an adapter and its base as one model")},
-        LORA_BASE_ROW(&o.base),
         {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of the weights"),
          .default_text = "that of the files", .known_as = "torch-dtype"},
         {ARGS_BYTES("max-shard-size", &o.max_shard_size,
@@ -71,6 +75,9 @@ int cmd_convert(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    code = model_check(&spec, &o.from, ways, false);
+    if (code != EXIT_OK) return code;
+    if (!o.output) return args_error(&spec, "required and missing: --output");
     if (o.to == TRAIN_UNSET && !o.merge) return args_error(&spec, "expected --to or --merge");
     return run(&o);
 }

@@ -7,12 +7,14 @@
 #include "tools/commands.h"
 #include "tools/download_bar.h"
 #include "tools/interrupt.h"
+#include "tools/model_options.h"
 #include "tools/ranks.h"
 
-enum { PATH_ROOM = 4096 };
+enum { PATH_ROOM = 4096, WAYS = MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY };
 
 typedef struct download_options {
-    const char *model, *revision, *cache_dir;
+    model_options from;
+    const char *cache_dir;
     args_list include;
 } download_options;
 
@@ -21,8 +23,9 @@ static const char details[] =
     "that lies in the cache. Without --include these are the files that loading the model\n"
     "and its tokenizer takes. Ctrl-C keeps what has arrived: the same command goes on there.\n"
     "HF_TOKEN, or the file $HF_HOME/token, opens gated and private repositories.\n\n"
-    "  modelcenter download bert-base-uncased\n"
-    "  modelcenter download google/flan-t5-small --revision main --include '*.json'\n";
+    "  modelcenter download --model bert-base-uncased\n"
+    "  modelcenter download --model google/flan-t5-small --revision main \\\n"
+    "      --include '*.json'\n";
 
 static int run(const download_options *o)
 {
@@ -34,10 +37,10 @@ static int run(const download_options *o)
                                                              .download = download_bar_show,
                                                              .download_user = &log,
                                                              .single = true});
-    mc_hub_options options = {.revision = o->revision,
+    mc_hub_options options = {.revision = o->from.revision,
                               .cache_dir = o->cache_dir,
                               .include = o->include.count ? o->include.items : NULL};
-    mc_hub_download(ctx, o->model, &options, folder, sizeof folder);
+    mc_hub_download(ctx, o->from.model, &options, folder, sizeof folder);
     bool interrupted = mc_error_status(ctx) == MC_ERR_INTERRUPTED;
     int code = interrupted ? EXIT_INTERRUPTED : mc_failed(ctx) ? EXIT_RUN_FAILED : EXIT_OK;
     if (!mc_print_error(ctx, stderr)) printf("%s\n", folder);
@@ -52,10 +55,9 @@ int cmd_download(int argc, char **argv)
     /* one more: the library's list ends in NULL */
     o.include.items = calloc((size_t)argc + 1, sizeof *o.include.items);
     o.include.room = o.include.items ? argc : 0;
+    args_table table = {.count = 0};
+    model_add_rows(&table, &o.from, WAYS, "identifier of the model on the hub");
     const args_option options[] = {
-        {ARGS_PATH("model", &o.model, "identifier of the model on the hub"), .required = true,
-         .positional = true},
-        DOWNLOAD_REVISION_ROW(&o.revision),
         {ARGS_TEXTS("include", &o.include,
                     "files to download: a pattern with * and ?; may be repeated"),
          .default_text = "what loading takes", .known_as = "pattern,files"},
@@ -63,12 +65,16 @@ int cmd_download(int argc, char **argv)
          .default_text = "HF_HUB_CACHE, else $HF_HOME/hub"},
         {0},
     };
+    args_table_add(&table, options);
     const args_spec spec = {.command = "download",
                             .summary = "Downloads a model into the Hugging Face cache.",
                             .details = details,
-                            .options = options};
+                            .options = table.rows};
     int code;
-    if (args_parse(&spec, argc, argv, &code)) code = run(&o);
+    if (args_parse(&spec, argc, argv, &code)) {
+        code = model_check(&spec, &o.from, WAYS, false);
+        if (code == EXIT_OK) code = run(&o);
+    }
     free(o.include.items);
     return code;
 }

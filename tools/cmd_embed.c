@@ -109,10 +109,10 @@ static bool take_lines(text_job *job, const text_part *part, void *user)
 static bool work(text_job *job, void *user)
 {
     embed *e = user;
-    e->embedder = mc_embedder_open(job->ctx, e->job.model,
+    e->embedder = mc_embedder_open(job->ctx, e->job.from.model,
                                    &(mc_embed_options){.load = {.dtype = text_job_dtype(&e->job),
-                                                                .revision = e->job.revision,
-                                                                .base = e->job.base},
+                                                                .revision = e->job.from.revision,
+                                                                .base = e->job.from.base},
                                                        .pooling = poolings[e->pooling],
                                                        .normalize = normalizes[e->normalize],
                                                        .max_length = e->job.max_length,
@@ -138,14 +138,15 @@ static const char details[] =
     "A folder of sentence-transformers says how its vectors are made; other encoders' are the\n"
     "mean of their last hidden states. The last line on stdout is\n"
     "`result rows=... dim=... seconds=... rows_per_s=...`.\n\n"
-    "  modelcenter embed sentence-transformers/all-MiniLM-L6-v2 --data reviews.csv \\\n"
+    "  modelcenter embed --model sentence-transformers/all-MiniLM-L6-v2 --data reviews.csv \\\n"
     "      --text review --output reviews.npy\n";
 
 int cmd_embed(int argc, char **argv)
 {
     embed e = {.file = {.aside = {.fd = -1}}};
     args_table table = {.count = 0};
-    text_job_add_rows(&table, &e.job);
+    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY;
+    text_job_add_rows(&table, &e.job, ways);
     const args_option options[] = {
         {ARGS_CHOICE("pooling", &e.pooling, pooling_names,
                      "which vector of a text's tokens; auto: the folder's, else mean"),
@@ -169,6 +170,8 @@ int cmd_embed(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    code = model_check(&spec, &e.job.from, ways, false);
+    if (code != EXIT_OK) return code;
     e.as_npy = ends_in(e.job.output, ".npy");
     if (!e.as_npy && !ends_in(e.job.output, ".jsonl"))
         return args_error(&spec, "--output %s: expected a name that ends in .npy or .jsonl",

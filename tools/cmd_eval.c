@@ -4,11 +4,9 @@
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/data_options.h"
-#include "tools/download_bar.h"
-#include "tools/families.h"
 #include "tools/family_tasks.h"
 #include "tools/interrupt.h"
-#include "tools/lora_options.h"
+#include "tools/model_options.h"
 #include "tools/perplexity.h"
 #include "tools/ranks.h"
 #include "tools/task_labels.h"
@@ -16,9 +14,10 @@
 #include "tools/weights_option.h"
 
 typedef struct eval_options {
-    int family, device, dtype, weights, batch_size;
+    int device, dtype, weights, batch_size;
     data_options data;
-    const char *model, *revision, *base, *log_jsonl;
+    model_options from;
+    const char *log_jsonl;
     ranks_options ranks;
     perplexity_options perplexity;
 } eval_options;
@@ -27,16 +26,17 @@ typedef struct eval_options {
 static bool is_text(const eval_options *o)
 {
     const data_options *d = &o->data;
-    bool decoder = mc_family_kind(family_names()[o->family]) == MC_MODEL_DECODER;
+    bool decoder = mc_family_kind(o->from.family) == MC_MODEL_DECODER;
     return decoder && d->task < 0 && !d->label && !d->target;
 }
 
 /* The same of a model that says nothing about a task. */
-static bool has_no_task(const eval_options *o, mc_context *ctx, const mc_model *model)
+static bool has_no_task(const eval_options *o, mc_context *ctx, const mc_model *model,
+                        const char *folder)
 {
     task_file saved;
     if (!is_text(o) || mc_model_get_heads(model).labels) return false;
-    bool none = task_file_read(ctx, o->model, &saved) == MC_OK && !saved.kind;
+    bool none = task_file_read(ctx, folder, &saved) == MC_OK && !saved.kind;
     task_file_release(&saved);
     return none;
 }
@@ -53,25 +53,31 @@ static bool evaluate_text(eval_options *o, mc_context *ctx, mc_model *model,
 
 static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
 {
+    char folder[4096];
+    const char *family = model_find_family(ctx, &o->from);
+    if (!family || !model_find_folder(ctx, &o->from, folder, sizeof folder) ||
+        !data_fits_family(ctx, &o->data, family, false))
+        return false;
     bool tokens = is_text(o) && perplexity_has_tokens(o->data.data);
-    mc_load_options load = {.revision = o->revision, .base = o->base};
-    mc_tokenizer_options words = {.revision = o->revision, .base = o->base};
-    mc_tokenizer *tokenizer = tokens ? NULL : mc_tokenizer_open(ctx, o->model, &words);
+    mc_load_options load = {.revision = o->from.revision, .base = o->from.base};
+    mc_tokenizer_options words = {.revision = o->from.revision, .base = o->from.base};
+    mc_tokenizer *tokenizer = tokens ? NULL : mc_tokenizer_open(ctx, o->from.model, &words);
     saved_dtype_apply(&load, o->dtype);
-    mc_model *model = mc_model_from_pretrained_of(ctx, family_names()[o->family], o->model, &load);
+    mc_model *model = mc_model_from_pretrained_of(ctx, family, o->from.model, &load);
     weights_apply(model, o->weights);
     if (mc_failed(ctx)) return false;
-    if (tokens || (is_text(o) && perplexity_has_text(o->data.data)) || has_no_task(o, ctx, model))
+    if (tokens || (is_text(o) && perplexity_has_text(o->data.data)) ||
+        has_no_task(o, ctx, model, folder))
         return evaluate_text(o, ctx, model, tokenizer, log);
     const char *task = data_task(&o->data), *trained = mc_model_task(model);
     if (task && trained && strcmp(trained, task) != 0)
-        run_log_line(log, "%s was fine-tuned on %s, not on %s", o->model, trained, task);
-    mc_dataset *rows = data_open_eval(ctx, &o->data, o->model, model, tokenizer);
-    if (!rows || !task_order_labels(ctx, model, o->model, rows)) return false;
+        run_log_line(log, "%s was fine-tuned on %s, not on %s", o->from.model, trained, task);
+    mc_dataset *rows = data_open_eval(ctx, &o->data, folder, model, tokenizer);
+    if (!rows || !task_order_labels(ctx, model, o->from.model, rows)) return false;
     int labels = mc_model_get_heads(model).labels, outputs = mc_dataset_outputs(rows);
     if (outputs && labels != outputs) {
         mc_set_error(ctx, MC_ERR_ARGUMENT, "%s: its classifier has %d labels, %s needs %d",
-                     o->model, labels, task ? task : o->data.data, outputs);
+                     o->from.model, labels, task ? task : o->data.data, outputs);
         return false;
     }
     mc_dataloader *loader = mc_dataloader_new(
@@ -118,21 +124,17 @@ static const char details[] =
     "table. The last line on stdout is\n"
     "`result task=... accuracy=... f1=... val_loss=... n=... train_seconds=0.0`, or\n"
     "`result model=... perplexity=... loss=... tokens=...`.\n\n"
-    "  modelcenter eval bert --task BoolQ --model boolq-bert --data data/boolq\n"
-    "  modelcenter eval bert --model stars-bert --data test.csv\n"
-    "  modelcenter eval gpt2 --model gpt2 --data book.txt --stride 512\n";
+    "  modelcenter eval --model boolq-bert --task BoolQ --data data/boolq\n"
+    "  modelcenter eval --model stars-bert --data test.csv\n"
+    "  modelcenter eval --model gpt2 --data book.txt --stride 512\n";
 
 int cmd_eval(int argc, char **argv)
 {
     eval_options o = {.batch_size = 32, .data = DATA_DEFAULTS, .ranks = RANKS_DEFAULTS};
     args_table table = {.count = 0};
+    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_FAMILY;
+    model_add_rows(&table, &o.from, ways, "folder or identifier of the fine-tuned model");
     const args_option options[] = {
-        {ARGS_CHOICE("family", &o.family, family_names(), "the model's family"), .required = true,
-         .positional = true},
-        {ARGS_PATH("model", &o.model, "folder of the fine-tuned model"), .required = true,
-         .known_as = "pretrained,output"},
-        DOWNLOAD_REVISION_ROW(&o.revision),
-        LORA_BASE_ROW(&o.base),
         {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
         SAVED_DTYPE_ROW(&o.dtype),
@@ -151,6 +153,8 @@ int cmd_eval(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
-    if (!data_check(&spec, &o.data, family_names()[o.family], false)) return EXIT_USAGE;
+    code = model_check(&spec, &o.from, ways, false);
+    if (code != EXIT_OK) return code;
+    if (!data_check(&spec, &o.data, o.from.family, false)) return EXIT_USAGE;
     return run(&o);
 }

@@ -7,14 +7,14 @@
 #include <string.h>
 #include "tools/args.h"
 #include "tools/commands.h"
-#include "tools/download_bar.h"
-#include "tools/families.h"
 #include "tools/family_tasks.h"
 #include "tools/finetune.h"
 #include "tools/interrupt.h"
 #include "tools/task_labels.h"
 
 const char *const finetune_keep_names[] = {"last", "best", NULL};
+
+enum { WAYS = MODEL_WAY_NEW | MODEL_WAY_OLD_FAMILY };
 
 static const finetune_options defaults = {.data = DATA_DEFAULTS,
                                           .epochs = 1,
@@ -49,14 +49,14 @@ bool finetune_refuse(finetune *f, const char *format, ...)
 /* What the model is loaded from; NULL: it is a new one. */
 static const char *source_of(const finetune *f)
 {
-    return f->checkpoints.resumed ? mc_checkpoint_folder(f->checkpoints.resumed) : f->o.pretrained;
+    return f->checkpoints.resumed ? mc_checkpoint_folder(f->checkpoints.resumed) : f->o.from.model;
 }
 
 static mc_load_options load_options(const finetune *f)
 {
     const finetune_options *o = &f->o;
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
-                            .revision = o->revision,
+                            .revision = o->from.revision,
                             .recompute = train_recomputes[o->train.recompute]};
     lora_options_load(&o->lora, &load);
     if (f->checkpoints.resumed) {
@@ -70,7 +70,7 @@ static mc_load_options load_options(const finetune *f)
 /* A model with a head for the rows: the one that it `had`, or a new one. */
 static mc_model *open_model(finetune *f, const mc_model_labels *had)
 {
-    const char *family = family_names()[f->o.model], *weights = source_of(f);
+    const char *family = f->o.from.family, *weights = source_of(f);
     mc_load_options load = load_options(f);
     load.num_labels = mc_dataset_outputs(f->train_rows);
     load.new_head = task_head_for(had, f->train_rows) == TASK_HEAD_NEW;
@@ -80,7 +80,7 @@ static mc_model *open_model(finetune *f, const mc_model_labels *had)
         if (f->checkpoints.resumed) return finetune_refuse(f, "--resume: %s", why), NULL;
         run_log_line(&f->log, "%s", why);
     }
-    if (!weights) return mc_model_new(f->ctx, family, f->o.config, NULL, &load);
+    if (!weights) return mc_model_new(f->ctx, family, f->o.from.config, NULL, &load);
     mc_model *model = mc_model_from_pretrained_of(f->ctx, family, weights, &load);
     if (had->count && !load.new_head) task_order_labels(f->ctx, model, weights, f->train_rows);
     return model;
@@ -112,7 +112,7 @@ static void make_train_loaders(finetune *f, int sizes)
 static bool open_data(finetune *f)
 {
     const finetune_options *o = &f->o;
-    const char *family = family_names()[o->model];
+    const char *family = o->from.family;
     mc_model_labels had = {0};
     mc_load_options load = load_options(f);
     bool head = data_kind(&o->data, family) != MC_TASK_GENERATE && mc_family_has_classifier(family);
@@ -160,9 +160,9 @@ static void open_tokenizer(finetune *f)
 {
     const finetune_options *o = &f->o;
     mc_tokenizer_options options = {.revision = NULL};
-    const char *source = o->pretrained ? o->pretrained : o->config;
+    const char *source = o->from.model ? o->from.model : o->from.config;
     if (o->tokenizer) source = o->tokenizer;
-    if (source == o->pretrained) options.revision = o->revision;
+    if (source == o->from.model) options.revision = o->from.revision;
     if (f->checkpoints.resumed) source = mc_checkpoint_folder(f->checkpoints.resumed);
     if (f->checkpoints.resumed) options.revision = NULL;
     f->tokenizer = mc_tokenizer_open(f->ctx, source, &options);
@@ -188,8 +188,8 @@ static bool check_options(finetune *f)
     char message[256];
     if (!train_check_grad_dtype(&o->train, message, sizeof message))
         return finetune_refuse(f, "%s", message);
-    if (!f->checkpoints.resumed && !o->pretrained == !o->config)
-        return finetune_refuse(f, "expected one of --pretrained and --config");
+    if (!f->checkpoints.resumed && !o->from.model == !o->from.config)
+        return finetune_refuse(f, "expected one of --model and --config");
     return check_rows_per_step(f);
 }
 
@@ -235,7 +235,8 @@ static bool set_up(finetune *f)
                                strerror(errno));
     if (!finetune_find(f) || f->ended) return f->ended;
     finetune_take_defaults(f);
-    if (!check_options(f)) return false;
+    if (!check_options(f) || !data_fits_family(f->ctx, &o->data, o->from.family, true))
+        return false;
     open_tokenizer(f);
     if (mc_failed(f->ctx) || !open_data(f)) return false;
     if (o->dropout_given) mc_model_set_dropout(f->model, (float)o->dropout);
@@ -301,27 +302,20 @@ static const char details[] =
     "its\n"
     "columns; names of columns and labels are saved with the model. The last line on stdout is\n"
     "`result task=... accuracy=... f1=... val_loss=... n=... train_seconds=...`.\n\n"
-    "  modelcenter finetune bert --task BoolQ --pretrained bert-base-uncased --data data/boolq \\\n"
+    "  modelcenter finetune --model bert-base-uncased --task BoolQ --data data/boolq \\\n"
     "      --output boolq-bert --epochs 3 --lr 2e-5 --warmup 100\n"
-    "  modelcenter finetune bert --pretrained bert-base-uncased --data reviews.csv --text review "
+    "  modelcenter finetune --model bert-base-uncased --data reviews.csv --text review "
     "\\\n"
     "      --label stars --output stars-bert --epochs 3 --lr 2e-5\n"
-    "  modelcenter finetune gpt2 --pretrained gpt2 --data chat.jsonl --prompt question \\\n"
+    "  modelcenter finetune --model gpt2 --data chat.jsonl --prompt question \\\n"
     "      --response answer --output chat-gpt2\n";
 
 static void add_own_rows(args_table *table, finetune_options *o)
 {
+    model_add_rows(table, &o->from, WAYS, "folder or identifier of the pretrained model");
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .required = true, .positional = true},
-            {ARGS_PATH("pretrained", &o->pretrained,
-                       "folder or identifier of the pretrained model")},
-            DOWNLOAD_REVISION_ROW(&o->revision),
-            {ARGS_PATH("config", &o->config,
-                       "a shape's name, a config.json or its folder: train from random weights "
-                       "instead")},
             {ARGS_PATH("tokenizer", &o->tokenizer,
                        "folder or identifier of the tokenizer, where the model has none"),
              .default_text = "the model's"},
@@ -411,14 +405,12 @@ static int check(const args_spec *spec, finetune_options *o)
 {
     const char *wrong = lora_options_check(&o->lora);
     if (wrong) return args_error(spec, "%s", wrong);
-    if (lora_options_given(&o->lora) && o->config)
-        return args_error(spec, "%s: expected --pretrained, which gives the base",
+    int code = model_check(spec, &o->from, WAYS, o->resume);
+    if (code != EXIT_OK) return code;
+    if (lora_options_given(&o->lora) && o->from.config)
+        return args_error(spec, "%s: expected --model, which gives the base",
                           o->lora.rank ? "--lora-rank" : "--virtual-tokens");
-    if (!data_check(spec, &o->data, family_names()[o->model], true)) return EXIT_USAGE;
-    if (o->pretrained && o->config)
-        return args_error(spec, "expected one of --pretrained and --config, not both");
-    if (!o->pretrained && !o->config && !o->resume)
-        return args_error(spec, "expected one of --pretrained and --config");
+    if (!data_check(spec, &o->data, o->from.family, true)) return EXIT_USAGE;
     if (!o->output && o->resume) return args_error(spec, "--resume needs --output");
     if (!o->output && o->save_every) return args_error(spec, "--save-every needs --output");
     return EXIT_OK;

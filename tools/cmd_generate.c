@@ -9,9 +9,8 @@
 #include "tools/answer_options.h"
 #include "tools/args.h"
 #include "tools/commands.h"
-#include "tools/download_bar.h"
 #include "tools/families.h"
-#include "tools/lora_options.h"
+#include "tools/model_options.h"
 #include "tools/output.h"
 #include "tools/prompt_file.h"
 #include "tools/rank_file.h"
@@ -25,8 +24,9 @@
 static const mc_dtype dtypes[] = {MC_DTYPE_DEFAULT, MC_F32, MC_F16, MC_BF16};
 
 typedef struct generate_options {
-    int model, device, dtype, weights;
-    const char *pretrained, *revision, *base, *prompts_file, *json_key, *output;
+    model_options from;
+    int device, dtype, weights;
+    const char *prompts_file, *json_key, *output;
     bool json_key_given;
     args_list prompts;
     bool ids, echo, json, log_probs, any_length, overwrite;
@@ -443,11 +443,16 @@ static bool answer_all(generation *g)
 static bool generate(generation *g)
 {
     const generate_options *o = g->o;
-    mc_load_options load = {.dtype = dtypes[o->dtype], .revision = o->revision, .base = o->base};
+    mc_load_options load = {
+        .dtype = dtypes[o->dtype], .revision = o->from.revision, .base = o->from.base};
     if (!load.dtype) load.dtype = o->device == 0 ? MC_F32 : MC_BF16;
-    mc_tokenizer_options options = {.revision = o->revision, .base = o->base};
-    if (!o->ids) g->tokenizer = mc_tokenizer_open(g->ctx, o->pretrained, &options);
-    g->model = mc_model_from_pretrained_of(g->ctx, family_names()[o->model], o->pretrained, &load);
+    mc_tokenizer_options options = {.revision = o->from.revision, .base = o->from.base};
+    if (!o->ids) g->tokenizer = mc_tokenizer_open(g->ctx, o->from.model, &options);
+    g->model = mc_model_from_pretrained_of(g->ctx, o->from.family, o->from.model, &load);
+    if (g->model && mc_model_get_shape(g->model).kind == MC_MODEL_ENCODER)
+        mc_set_error(g->ctx, MC_ERR_UNSUPPORTED,
+                     "%s: %s does not generate text: expected one of %s", o->from.model,
+                     mc_model_family(g->model), families_that_generate());
     weights_apply(g->model, o->weights);
     if (mc_failed(g->ctx) || !choose_how(g) || !make_prompts(g)) return false;
     if (!o->output) return answer_all(g);
@@ -487,24 +492,21 @@ static const char details[] =
     "the model's generation_config.json, the most probable tokens are taken. An encoder-decoder\n"
     "reads the prompt and writes its answer, others go on with it. cpm2 fills in the blanks\n"
     "<s_0>, <s_1> ... of a prompt; one without gets <s_0> after it.\n\n"
-    "  modelcenter generate gpt2 --pretrained gpt2 --prompt 'Once upon a time'\n"
-    "  modelcenter generate gpt2 --pretrained ./my-gpt2 --prompts starts.txt \\\n"
+    "  modelcenter generate --model gpt2 --prompt 'Once upon a time'\n"
+    "  modelcenter generate --model ./my-gpt2 --prompts starts.txt \\\n"
     "      --top-k 40 --temperature 0.8 --seed 7 > answers.jsonl\n"
-    "  modelcenter generate gpt2 --pretrained gpt2 --prompt $'Q: Why?\\nA:' --stop 'Q:'\n\n"
+    "  modelcenter generate --model gpt2 --prompt $'Q: Why?\\nA:' --stop 'Q:'\n\n"
     "$'...' is how bash and zsh put a line break into a prompt; within '...' they pass on \\n as\n"
     "two characters. Prompts with line breaks in a file are strings of JSON Lines.\n";
 
+enum { WAYS = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_FAMILY | MODEL_WAY_GENERATES };
+
 static void add_prompt_rows(args_table *table, generate_options *o)
 {
+    model_add_rows(table, &o->from, WAYS, "folder or identifier of the model");
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .offers = family_generates, .required = true, .positional = true},
-            {ARGS_PATH("pretrained", &o->pretrained, "folder or identifier of the model"),
-             .required = true, .known_as = "model-name-or-path,load"},
-            DOWNLOAD_REVISION_ROW(&o->revision),
-            LORA_BASE_ROW(&o->base),
             {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
             {ARGS_PATH("prompts", &o->prompts_file,
                        "a file with a prompt a line, - for stdin, or of JSON Lines (.jsonl)"),
@@ -570,7 +572,9 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
-    if (!family_can(&spec, o->model, FAMILY_GENERATES)) return EXIT_USAGE;
+    code = model_check(&spec, &o->from, WAYS, false);
+    if (code != EXIT_OK) return code;
+    if (!family_can_generate(&spec, o->from.family)) return EXIT_USAGE;
     if (!o->prompts.count && !o->prompts_file)
         return args_error(&spec, "expected --prompt or --prompts");
     if (o->json_key_given && (!o->prompts_file || !prompt_file_is_json(o->prompts_file)))

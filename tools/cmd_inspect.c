@@ -5,8 +5,7 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/commands.h"
-#include "tools/download_bar.h"
-#include "tools/lora_options.h"
+#include "tools/model_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text.h"
@@ -14,20 +13,12 @@
 #include "tools/weights_option.h"
 
 typedef struct inspect_options {
-    int family, device, dtype;
-    const char *model, *revision, *base, *pattern, *text;
+    int device, dtype;
+    model_options from;
+    const char *pattern, *text;
     bool json;
     ranks_options ranks;
 } inspect_options;
-
-/* The choices of --family: the first leaves it to config.json. */
-static const char *const *family_choices(void)
-{
-    enum { MOST = 32 };
-    static const char *names[MOST + 2] = {"auto"};
-    for (int i = 0; i < MOST && (names[i + 1] = mc_family_name(i)); i++) continue;
-    return names;
-}
 
 /* ---- running it on a text -------------------------------------------------------------------- */
 
@@ -68,7 +59,8 @@ static void run_forward(mc_context *ctx, mc_model *model, const int32_t *ids, in
 static mc_inspection *run_text(const inspect_options *o, mc_context *ctx, mc_model *model)
 {
     mc_tokenizer *tokenizer = mc_tokenizer_open(
-        ctx, o->model, &(mc_tokenizer_options){.revision = o->revision, .base = o->base});
+        ctx, o->from.model,
+        &(mc_tokenizer_options){.revision = o->from.revision, .base = o->from.base});
     mc_encoding e = {0};
     if (mc_failed(ctx)) return NULL;
     mc_status status = mc_tokenizer_encode(tokenizer, o->text, strlen(o->text), NULL, 0, 0, &e);
@@ -134,10 +126,9 @@ static bool show(const inspect_options *o, mc_context *ctx, const char *kind,
 
 static bool inspect(const inspect_options *o, mc_context *ctx)
 {
-    mc_load_options load = {.revision = o->revision, .base = o->base};
+    mc_load_options load = {.revision = o->from.revision, .base = o->from.base};
     saved_dtype_apply(&load, o->dtype);
-    const char *family = o->family ? family_choices()[o->family] : NULL;
-    mc_model *model = mc_model_from_pretrained_of(ctx, family, o->model, &load);
+    mc_model *model = mc_model_from_pretrained_of(ctx, o->from.family, o->from.model, &load);
     if (mc_failed(ctx)) return false;
     mc_module *module = mc_model_module(model);
     mc_inspection *activations = o->text ? run_text(o, ctx, model) : NULL;
@@ -165,25 +156,21 @@ static const char details[] =
     "and for decoders the columns grad_std and grad_mean hold the gradients of the loss, the mean "
     "over\n"
     "the text's tokens. With --json every line is an object.\n\n"
-    "  modelcenter inspect bert-base-uncased --pattern '*.layernorm*'\n"
-    "  modelcenter inspect gpt2 --text 'Once upon a time' --json\n"
-    "  mpirun -np 4 modelcenter inspect gpt2-xl\n";
+    "  modelcenter inspect --model bert-base-uncased --pattern '*.layernorm*'\n"
+    "  modelcenter inspect --model gpt2 --text 'Once upon a time' --json\n"
+    "  mpirun -np 4 modelcenter inspect --model gpt2-xl\n";
 
 int cmd_inspect(int argc, char **argv)
 {
     inspect_options o = {.ranks = RANKS_DEFAULTS};
     args_table table = {.count = 0};
+    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL;
+    model_add_rows(&table, &o.from, ways, "folder or identifier of the model");
     const args_option options[] = {
-        {ARGS_PATH("model", &o.model, "folder or identifier of the model"), .required = true,
-         .positional = true},
-        DOWNLOAD_REVISION_ROW(&o.revision),
-        LORA_BASE_ROW(&o.base),
         {ARGS_TEXT("pattern", &o.pattern, "which parameters: a pattern with * and ?"),
          .default_text = "all"},
         {ARGS_TEXT("text", &o.text, "a text to run the model on"), .default_text = ""},
         {ARGS_FLAG("json", &o.json, "print JSON Lines")},
-        {ARGS_CHOICE("family", &o.family, family_choices(),
-                     "the model's family; auto asks its config.json")},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
         SAVED_DTYPE_ROW(&o.dtype),
         {0},
@@ -196,5 +183,7 @@ int cmd_inspect(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    code = model_check(&spec, &o.from, ways, false);
+    if (code != EXIT_OK) return code;
     return run(&o);
 }

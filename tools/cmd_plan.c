@@ -7,6 +7,7 @@
 #include "tools/commands.h"
 #include "tools/families.h"
 #include "tools/lora_options.h"
+#include "tools/model_options.h"
 #include "tools/plan_answers.h"
 #include "tools/train_options.h"
 
@@ -17,8 +18,8 @@ enum { RATES_AUTO, RATES_HERE, RATES_H200 };
 static const char *const rates_names[] = {"auto", "here", "h200", NULL};
 
 typedef struct plan_options {
-    int model, rates;
-    const char *config;
+    model_options from;
+    int rates;
     int64_t ranks, batch_size, seq_length, target_length, micro_steps, gpus_per_node;
     double dropout, network_gbps, bus_gbs, pcie_gbs, host_gbs, peak_tflops;
     bool step_given, dropout_given, bus_given; /* step_given: what a training step alone has */
@@ -69,13 +70,13 @@ static void plan_step(mc_context *ctx, void *user)
 static void make_model(plan *p)
 {
     plan_options *o = &p->o;
-    const char *family = family_names()[o->model];
+    const char *family = o->from.family;
     bool classifies = mc_family_kind(family) == MC_MODEL_ENCODER;
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = classifies ? 2 : 0,
                             .recompute = train_recomputes[o->train.recompute]};
     lora_options_load(&o->lora, &load);
-    p->model = mc_model_new(p->dry, family, o->config, NULL, &load);
+    p->model = mc_model_new(p->dry, family, o->from.config, NULL, &load);
     mc_model_shape shape = mc_model_get_shape(p->model);
     int64_t usual = shape.kind == MC_MODEL_DECODER ? 1024 : 512;
     if (shape.positions && shape.positions < usual) usual = shape.positions;
@@ -324,8 +325,8 @@ static void report(const plan *p)
            " tokens_per_step=%" PRId64 " peak_bytes=%" PRIu64 " sent_bytes=%" PRIu64
            " host_bytes=%" PRIu64 " collectives=%" PRIu64
            " step_ms=%.6g tokens_per_s=%.6g mfu=%.4g\n",
-           family_names()[o->model], o->ranks, o->train.ranks.zero_level, parameters, tokens,
-           m->peak, m->sent, m->host, m->collectives, 1e3 * p->time.total, per_s, mfu);
+           o->from.family, o->ranks, o->train.ranks.zero_level, parameters, tokens, m->peak,
+           m->sent, m->host, m->collectives, 1e3 * p->time.total, per_s, mfu);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -351,9 +352,8 @@ static void report_answers(const plan *p, const plan_answers *made)
     plan_answers_show(&p->o.answers, made, room, what, known);
     printf("result model=%s ranks=%" PRId64 " parameters=%" PRId64 " sequences=%d tokens=%" PRId64
            " weights_bytes=%" PRIu64 " cache_bytes=%zu peak_bytes=%" PRIu64 " fits=%s\n",
-           family_names()[p->o.model], p->o.ranks,
-           mc_module_parameter_count(mc_model_module(p->model)), made->cache.sequences,
-           made->cache.tokens, made->weights, made->cache.bytes, made->peak,
+           p->o.from.family, p->o.ranks, mc_module_parameter_count(mc_model_module(p->model)),
+           made->cache.sequences, made->cache.tokens, made->weights, made->cache.bytes, made->peak,
            !room                ? "unknown"
            : made->peak <= room ? "yes"
                                 : "no");
@@ -368,11 +368,30 @@ static bool plan_generation(plan *p)
         return false;
     mc_load_options load = {.dtype = train_dtypes[p->o.train.dtype]};
     lora_options_load(&p->o.lora, &load);
-    p->model = mc_model_new(p->dry, family_names()[p->o.model], p->o.config, NULL, &load);
+    p->model = mc_model_new(p->dry, p->o.from.family, p->o.from.config, NULL, &load);
     if (!p->model || !plan_answers_make(&p->o.answers, p->model, (int)p->o.batch_size, &made))
         return false;
     if (!ranks_silent(p->ctx)) report_answers(p, &made);
     return true;
+}
+
+/* The family, and the config of --model, of which no more is downloaded. */
+static bool find_shape(plan *p)
+{
+    static char folder[4096];
+    static const char *const config[] = {"config.json", NULL};
+    model_options *from = &p->o.from;
+    mc_hub_options options = {.revision = from->revision, .include = config};
+    if (mc_failed(p->ctx)) return false;
+    if (!from->config) {
+        mc_hub_download(p->ctx, from->model, &options, folder, sizeof folder);
+        from->config = folder;
+    }
+    if (!model_find_family(p->ctx, from)) return false;
+    if (!p->o.answers.generate || mc_family_kind(from->family) != MC_MODEL_ENCODER) return true;
+    mc_set_error(p->ctx, MC_ERR_UNSUPPORTED, "%s does not generate text: expected one of %s",
+                 from->family, families_that_generate());
+    return false;
 }
 
 static int run(const plan_options *o)
@@ -383,7 +402,7 @@ static int run(const plan_options *o)
     bool gpu = p.o.rates == RATES_H200 || p.o.train.device != TRAIN_CPU;
     if (p.o.train.dtype == TRAIN_UNSET) p.o.train.dtype = gpu ? 2 : 0; /* bf16, f32 */
     p.ctx = train_start(&p.o.train, 0, &p.log);
-    bool good = o->answers.generate ? plan_generation(&p) : make_plan(&p, true);
+    bool good = find_shape(&p) && (o->answers.generate ? plan_generation(&p) : make_plan(&p, true));
     if (good && !o->answers.generate && !ranks_silent(p.ctx)) report(&p);
     if (!mc_print_error(p.ctx, stderr) && p.dry) mc_print_error(p.dry, stderr);
     mc_context_free(p.dry);
@@ -406,21 +425,18 @@ static const char details[] =
     "encoders as by `finetune`, all sequences of full length.\n\n"
     "With --generate it is the memory of answers: weights, keys and values, what a step works\n"
     "with, and whether that fits. It is found out in the same way, by answering.\n\n"
-    "  modelcenter plan gpt2 --config gpt2-xl --gpus 4 --batch 16 --rates h200\n"
-    "  modelcenter plan gptj --config gptj-6b --generate --batch 32 --prompt-length 128 \\\n"
+    "  modelcenter plan --config gpt2-xl --gpus 4 --batch 16 --rates h200\n"
+    "  modelcenter plan --config gptj-6b --generate --batch 32 --prompt-length 128 \\\n"
     "      --max-new-tokens 512 --weights int8 --rates h200\n";
+
+enum { WAYS = MODEL_WAY_NEW | MODEL_WAY_OLD_FAMILY | MODEL_WAY_SHAPE };
 
 static void add_step_rows(args_table *table, plan_options *o)
 {
+    model_add_rows(table, &o->from, WAYS, "folder or identifier of a model, whose shape it is");
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .required = true, .positional = true},
-            {ARGS_PATH(
-                 "config", &o->config,
-                 "a shape's name (gpt2-xl, bert-large, t5-base), a config.json or its folder"),
-             .required = true, .known_as = "model-config"},
             {ARGS_INT("ranks", &o->ranks, 1, 65536, "ranks of the job"),
              .default_text = "those that were started", .known_as = "world-size"},
             {ARGS_INT("gpus", &o->ranks, 1, 65536, "the same"), .default_text = ""},
@@ -497,6 +513,8 @@ int cmd_plan(int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    code = model_check(&spec, &o.from, WAYS, false);
+    if (code != EXIT_OK) return code;
     const char *wrong = lora_options_check(&o.lora);
     if (wrong) return args_error(&spec, "%s", wrong);
     bool generates = o.answers.generate;
@@ -507,6 +525,6 @@ int cmd_plan(int argc, char **argv)
         return args_error(&spec, "--prompt-length, --max-new-tokens, --num-beams, "
                                  "--num-return-sequences, --weights and --gpu-memory are of "
                                  "--generate");
-    if (generates && !family_can(&spec, o.model, FAMILY_GENERATES)) return EXIT_USAGE;
+    if (generates && !family_can_generate(&spec, o.from.family)) return EXIT_USAGE;
     return run(&o);
 }

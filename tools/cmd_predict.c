@@ -286,12 +286,12 @@ static bool choose_kind(predict *p)
         mc_set_error(p->ctx, MC_ERR_UNSUPPORTED,
                      "%s: a %s without a classifier: expected a model that classifies texts or "
                      "generates them",
-                     p->job.model, mc_model_family(p->model));
+                     p->job.from.model, mc_model_family(p->model));
     else if (task && p->labels && mc_task_kind_for(task, 0) == MC_TASK_CHOOSE)
         mc_set_error(p->ctx, MC_ERR_UNSUPPORTED,
                      "%s: the model chooses between the inputs of %s, which the columns of a table "
                      "do not hold",
-                     p->job.model, task);
+                     p->job.from.model, task);
     return !mc_failed(p->ctx);
 }
 
@@ -319,21 +319,22 @@ static bool open_model(predict *p)
 {
     const text_job_options *o = &p->job;
     char folder[4096];
-    mc_load_options load = {.dtype = text_job_dtype(o), .revision = o->revision, .base = o->base};
-    mc_tokenizer_options words = {.revision = o->revision, .base = o->base};
-    p->tok = mc_tokenizer_open(p->ctx, o->model, &words);
-    p->model = mc_model_from_pretrained(p->ctx, o->model, &load);
+    mc_load_options load = {
+        .dtype = text_job_dtype(o), .revision = o->from.revision, .base = o->from.base};
+    mc_tokenizer_options words = {.revision = o->from.revision, .base = o->from.base};
+    p->tok = mc_tokenizer_open(p->ctx, o->from.model, &words);
+    p->model = mc_model_from_pretrained_of(p->ctx, o->from.family, o->from.model, &load);
     weights_apply(p->model, p->weights);
     if (!mc_failed(p->ctx))
-        mc_hub_download(p->ctx, o->model, &(mc_hub_options){.revision = o->revision}, folder,
-                        sizeof folder);
+        mc_hub_download(p->ctx, o->from.model, &(mc_hub_options){.revision = o->from.revision},
+                        folder, sizeof folder);
     if (mc_failed(p->ctx) || task_file_read(p->ctx, folder, &p->task) || !choose_kind(p))
         return false;
     fill_options(p);
     if (p->kind == MC_TASK_GENERATE) return choose_how(p);
     if (answer_option_given(&p->answer)) {
         mc_set_error(p->ctx, MC_ERR_ARGUMENT, "%s: %s: the model does not generate texts",
-                     answer_option_given(&p->answer), o->model);
+                     answer_option_given(&p->answer), o->from.model);
         return false;
     }
     p->classifier = mc_text_classifier_new(
@@ -363,12 +364,14 @@ static const char details[] =
     "  {\"values\": {NAME: X, ...}}                                of one with several outputs\n"
     "  {\"text\": TEXT}                                            of a generating model\n\n"
     "The last line on stdout is `result rows=... seconds=... rows_per_s=...`.\n\n"
-    "  modelcenter predict stars-bert --data reviews.csv --text review --output stars.jsonl\n";
+    "  modelcenter predict --model stars-bert --data reviews.csv --text review --output "
+    "stars.jsonl\n";
 
 static int parse_and_run(predict *p, int argc, char **argv)
 {
     args_table table = {.count = 0};
-    text_job_add_rows(&table, &p->job);
+    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL;
+    text_job_add_rows(&table, &p->job, ways);
     const args_option options[] = {
         {ARGS_TEXT("text-pair", &p->job.pair, "the column of second texts"),
          .default_text = "that the model was trained with"},
@@ -389,6 +392,8 @@ static int parse_and_run(predict *p, int argc, char **argv)
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
+    code = model_check(&spec, &p->job.from, ways, false);
+    if (code != EXIT_OK) return code;
     code = answer_options_check(&spec, &p->answer);
     if (code != EXIT_OK) return code;
     text_job job = {.o = &p->job, .name = "predict"};

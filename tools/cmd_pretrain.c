@@ -8,10 +8,11 @@
 #include <string.h>
 #include "tools/args.h"
 #include "tools/commands.h"
-#include "tools/download_bar.h"
 #include "tools/interrupt.h"
 #include "tools/pretrain.h"
 #include "tools/text.h"
+
+enum { WAYS = MODEL_WAY_NEW | MODEL_WAY_OLD_FAMILY };
 
 static const pretrain_options defaults = {.batch_size = 4,
                                           .val_every = 250,
@@ -191,6 +192,20 @@ static bool open_log(pretrain *p)
     return run_log_init(&p->log, &options) == MC_OK || pretrain_refuse(p, "%s", p->log.message);
 }
 
+/* Of the model, the new one, or the run that is resumed; it has a use for the options. */
+static bool find_family(pretrain *p)
+{
+    char message[256];
+    model_options *from = &p->o.from;
+    if (p->resumed && !from->family)
+        from->family = mc_family_of_pretrained(p->ctx, mc_checkpoint_folder(p->resumed), NULL);
+    else
+        model_find_family(p->ctx, from);
+    if (mc_failed(p->ctx)) return false;
+    return pretrain_fits_objective(&p->o, message, sizeof message) ||
+           pretrain_refuse(p, "%s", message);
+}
+
 /* Each part needs those before it; whichever fails has said why, or the context has the error. */
 static bool set_up(pretrain *p)
 {
@@ -203,8 +218,9 @@ static bool set_up(pretrain *p)
     pretrain_take_defaults(p);
     if (!train_check_grad_dtype(&p->o.train, message, sizeof message))
         return pretrain_refuse(p, "%s", message);
-    if (!p->resumed && !p->o.config == !p->o.pretrained)
-        return pretrain_refuse(p, "expected one of --config and --pretrained");
+    if (!p->resumed && !p->o.from.config == !p->o.from.model)
+        return pretrain_refuse(p, "expected one of --model and --config");
+    if (!find_family(p)) return false;
     if (!pretrain_find_model(p) || !pretrain_find_objective(p) || !open_data(p) ||
         !check_tokens_per_step(p) || !pretrain_prepare_samples(p) || !pretrain_plan(p))
         return false;
@@ -258,9 +274,9 @@ static const char details[] =
     "the same command with --resume goes on behind the newest of them, to the same losses as if\n"
     "nothing had happened. The last line on stdout is\n"
     "`result model=... steps=... loss=... val_loss=... tokens_per_s=...`.\n\n"
-    "  modelcenter pretrain gpt2 --config gpt2-base --data train_*.bin --val val.bin \\\n"
+    "  modelcenter pretrain --config gpt2-base --data train_*.bin --val val.bin \\\n"
     "      --batch-size 64 --tokens-per-step 524288 --steps 19560 --output run --device cuda\n"
-    "  modelcenter pretrain bert --config bert-base-uncased --tokenizer bert-base-uncased \\\n"
+    "  modelcenter pretrain --config bert-base-uncased --tokenizer bert-base-uncased \\\n"
     "      --data train.bin --seq-length 128 --steps 100000 --output run\n";
 
 static bool read_batch(const args_spec *spec, pretrain_options *o, int *code)
@@ -283,18 +299,17 @@ static bool read_batch(const args_spec *spec, pretrain_options *o, int *code)
 /* What the table can't say. */
 static bool check(const args_spec *spec, pretrain_options *o, int *code)
 {
+    char message[256];
     if (!read_batch(spec, o, code)) return false;
+    *code = model_check(spec, &o->from, WAYS, o->resume);
+    if (*code != EXIT_OK) return false;
     const char *wrong = NULL, *lora = lora_options_check(&o->lora);
     if (lora)
         wrong = lora;
-    else if (lora_options_given(&o->lora) && o->config)
-        wrong = "--lora-rank, --virtual-tokens: expected --pretrained, which gives the base";
+    else if (lora_options_given(&o->lora) && o->from.config)
+        wrong = "--lora-rank, --virtual-tokens: expected --model, which gives the base";
     else if (o->lora.virtual_tokens && o->separate_documents)
         wrong = "--separate-documents: documents of a sequence take no virtual tokens";
-    else if (o->config && o->pretrained)
-        wrong = "expected one of --config and --pretrained, not both";
-    else if (!o->config && !o->pretrained && !o->resume)
-        wrong = "expected one of --config and --pretrained";
     else if (o->resume && !o->output)
         wrong = "--resume needs --output, the folder of the run to go on with";
     else if (o->save_every && !o->output)
@@ -303,24 +318,18 @@ static bool check(const args_spec *spec, pretrain_options *o, int *code)
         wrong = "--sample-every needs --tokenizer, to read and write texts with";
     else if (o->prompt && !o->sample_every)
         wrong = "--prompt needs --sample-every: it is how samples begin";
+    if (!wrong && o->from.family && !pretrain_fits_objective(o, message, sizeof message))
+        wrong = message;
     if (wrong) *code = args_error(spec, "%s", wrong);
-    return !wrong && pretrain_check_objective(spec, o, code);
+    return !wrong;
 }
 
 static void add_own_rows(args_table *table, pretrain_options *o)
 {
+    model_add_rows(table, &o->from, WAYS, "folder or identifier of weights to begin with");
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_CHOICE("model", &o->model, family_names(), "the model's family"),
-             .required = true, .positional = true},
-            {ARGS_PATH("config", &o->config,
-                       "a shape's name (gpt2-base, ...), a config.json or its folder: train from "
-                       "random weights"),
-             .known_as = "model-config"},
-            {ARGS_PATH("pretrained", &o->pretrained,
-                       "folder or identifier of weights to begin with instead")},
-            DOWNLOAD_REVISION_ROW(&o->revision),
             {ARGS_PATHS("data", &o->data,
                         "token files, or patterns of them; F:0.7 G:0.3 blends them by weight"),
              .required = true, .known_as = "input-bin,train-data,dataset"},
@@ -410,7 +419,7 @@ static void add_sample_rows(args_table *table, pretrain_options *o)
             {ARGS_PATH("tokenizer", &o->tokenizer,
                        "folder or identifier, for samples and for the tokens that an objective "
                        "puts in; it is saved with the model"),
-             .default_text = "that of --pretrained, where one is needed"},
+             .default_text = "that of --model, where one is needed"},
             {0},
         });
 }

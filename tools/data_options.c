@@ -150,28 +150,44 @@ static const char *take_aliases(data_options *o)
     return NULL;
 }
 
-bool data_check(const args_spec *spec, data_options *o, const char *family, bool training)
+/* Writes what is wrong with the options for a family; false if nothing is. */
+static bool misfits_family(const data_options *o, const char *family, bool training, char *message,
+                           size_t room)
 {
-    const char *why = take_aliases(o);
-    if (!why) why = misfit(o, training);
     mc_task_kind kind = data_kind(o, family);
     bool head = kind != MC_TASK_GENERATE && kind != MC_TASK_ANSWER;
-    if (why)
-        args_error(spec, "%s", why);
-    else if (!kind)
-        args_error(spec, "--task %s: it has no form for %s", data_task(o), family);
+    *message = '\0';
+    if (!kind)
+        snprintf(message, room, "--task %s: it has no form for %s", data_task(o), family);
     else if (!training && o->task < 0 && !o->label && !o->target && !o->messages)
-        return true; /* the model's folder says it */
+        return false; /* the model's folder says it */
     else if (head && !mc_family_has_classifier(family))
-        args_error(spec,
-                   "%s has no classification head: expected --target, for a text to be "
-                   "generated",
-                   family);
+        snprintf(message, room,
+                 "%s has no classification head: expected --target, for a text to be generated",
+                 family);
     else if (!head && mc_family_kind(family) == MC_MODEL_ENCODER)
-        args_error(spec, "%s is an encoder, which does not generate text", family);
-    else
-        return true;
-    return false;
+        snprintf(message, room, "%s is an encoder, which does not generate text", family);
+    return *message;
+}
+
+bool data_check(const args_spec *spec, data_options *o, const char *family, bool training)
+{
+    char message[256];
+    const char *why = take_aliases(o);
+    if (!why) why = misfit(o, training);
+    if (!why && family && misfits_family(o, family, training, message, sizeof message))
+        why = message;
+    if (why) args_error(spec, "%s", why);
+    return !why;
+}
+
+bool data_fits_family(mc_context *ctx, const data_options *o, const char *family, bool training)
+{
+    char message[256];
+    if (mc_failed(ctx)) return false;
+    if (misfits_family(o, family, training, message, sizeof message))
+        mc_set_error(ctx, MC_ERR_ARGUMENT, "%s", message);
+    return !mc_failed(ctx);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -38,10 +38,12 @@ void data_add_rows(args_table *table, data_options *o);
 void data_add_training_rows(args_table *table, data_options *o);
 void data_add_eval_rows(args_table *table, data_options *o);
 
-/* Whether the options fit one another, and a family of models; else prints the error of a wrong
- * command line. To evaluate, columns may be missing: data_open_eval takes them from the model's
- * folder. */
+/* Whether the options fit one another, and a family of models (NULL: not known yet); else prints
+ * the error of a wrong command line. To evaluate, columns may be missing: data_open_eval takes them
+ * from the model's folder. */
 bool data_check(const args_spec *spec, data_options *o, const char *family, bool training);
+/* Whether they fit the family, once data_check was called without one; else sets an error. */
+bool data_fits_family(mc_context *ctx, const data_options *o, const char *family, bool training);
 
 /* The kind of the rows that the options name, as they are put to a family. */
 mc_task_kind data_kind(const data_options *o, const char *family);

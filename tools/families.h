@@ -4,16 +4,10 @@
 
 #include "tools/args.h"
 
-/* What a command does with a model. */
-typedef enum family_use {
-    FAMILY_GENERATES, /* generate */
-} family_use;
-
-/* Their names, NULL after the last, for ARGS_CHOICE. */
-const char *const *family_names(void);
-/* For .offers: whether family number `family` can be used so. */
-bool family_generates(int family);
-/* Whether family number `family` can be used so; else prints an error that lists those that can. */
-bool family_can(const args_spec *spec, int family, family_use use);
+/* Whether a family's models generate text; else prints an error that lists those that do. NULL, a
+ * family that is not known yet, is not an error. */
+bool family_can_generate(const args_spec *spec, const char *family);
+/* "gpt2, t5, ...": the families that generate text. */
+const char *families_that_generate(void);
 
 #endif

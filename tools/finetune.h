@@ -6,6 +6,7 @@
 #include "tools/checkpoints.h"
 #include "tools/data_options.h"
 #include "tools/lora_options.h"
+#include "tools/model_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
@@ -15,9 +16,10 @@ typedef enum finetune_keep { FINETUNE_KEEP_LAST, FINETUNE_KEEP_BEST } finetune_k
 
 /* As on the command line. */
 typedef struct finetune_options {
-    int model, keep;
+    int keep;
+    model_options from;
     data_options data;
-    const char *pretrained, *revision, *config, *tokenizer, *output;
+    const char *tokenizer, *output;
     int64_t max_shard_size;
     int64_t epochs, max_steps, stop_after;
     int64_t batch_size;                  /* of a rank, computed at once */

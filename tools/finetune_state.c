@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "tools/families.h"
 #include "tools/finetune.h"
 #include "tools/whole_file.h"
 
@@ -34,10 +33,10 @@ static void add_given(settings *list, const char *name, const char *value)
 
 static void add_where_from(settings *list, const finetune_options *o)
 {
-    settings_add(list, "model", family_names()[o->model]);
-    add_given(list, "pretrained", o->pretrained);
-    add_given(list, "revision", o->revision);
-    add_given(list, "config", o->config);
+    add_given(list, "model", o->from.family);
+    add_given(list, "pretrained", o->from.model);
+    add_given(list, "revision", o->from.revision);
+    add_given(list, "config", o->from.config);
     add_given(list, "tokenizer", o->tokenizer);
 }
 
@@ -284,6 +283,17 @@ void finetune_save_end(finetune *f)
 
 /* ---- resuming -------------------------------------------------------------------------------- */
 
+/* The run that is resumed knows its own; one that has ended may be asked for without a model. */
+static void find_family(finetune *f)
+{
+    model_options *from = &f->o.from;
+    if (f->checkpoints.resumed && !from->family)
+        from->family =
+            mc_family_of_pretrained(f->ctx, mc_checkpoint_folder(f->checkpoints.resumed), NULL);
+    else if (from->model || from->config)
+        model_find_family(f->ctx, from);
+}
+
 bool finetune_find(finetune *f)
 {
     const finetune_options *o = &f->o;
@@ -295,8 +305,9 @@ bool finetune_find(finetune *f)
                                    .max_shard_size = o->max_shard_size};
     if (!checkpoints_find(&f->checkpoints, o->resume, message, sizeof message))
         return *message && finetune_refuse(f, "%s", message);
+    find_family(f);
     cJSON *json = o->resume && !f->checkpoints.resumed ? read_ended(f) : NULL;
-    bool good = !json || take_ended(f, json);
+    bool good = !mc_failed(f->ctx) && (!json || take_ended(f, json));
     cJSON_Delete(json);
     if (o->resume && good && !f->checkpoints.resumed && !f->ended)
         run_log_line(&f->log, "no checkpoint in %s yet: the run begins", o->output);

@@ -5,7 +5,7 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/checkpoints.h"
-#include "tools/families.h"
+#include "tools/model_options.h"
 #include "tools/lora_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
@@ -15,8 +15,8 @@
 
 /* As on the command line. */
 typedef struct pretrain_options {
-    int model;
-    const char *config, *pretrained, *revision, *output, *tokenizer, *prompt;
+    model_options from;
+    const char *output, *tokenizer, *prompt;
     int64_t max_shard_size;
     args_list data, val;    /* paths and patterns of token files, with weights or without */
     const char *batch_text; /* a number or "auto" */
@@ -108,8 +108,8 @@ void pretrain_work_release(pretrain_work *work);
 
 /* Rows of the command's table. */
 void pretrain_add_objective_rows(args_table *table, pretrain_options *o);
-/* Whether the family has a use for the options that were given; else says so. */
-bool pretrain_check_objective(const args_spec *spec, const pretrain_options *o, int *code);
+/* Whether the family has a use for the options that were given; else says so in `message`. */
+bool pretrain_fits_objective(const pretrain_options *o, char *message, size_t room);
 /* The heads of a new model. */
 mc_model_heads pretrain_heads(const pretrain *p);
 /* Makes `objective` and `window` of the model, the options and the tokenizer, which it opens. */

@@ -12,19 +12,19 @@ static const double MIB = 1024.0 * 1024, GIB = 1024.0 * 1024 * 1024;
 static mc_load_options load_options(const pretrain *p)
 {
     return (mc_load_options){.dtype = train_dtypes[p->o.train.dtype],
-                             .revision = p->o.revision,
+                             .revision = p->o.from.revision,
                              .recompute = train_recomputes[p->o.train.recompute]};
 }
 
 bool pretrain_find_model(pretrain *p)
 {
-    const char *weights = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
-    const char *family = family_names()[p->o.model];
+    const char *weights = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.from.model;
+    const char *family = p->o.from.family;
     mc_load_options load = load_options(p);
     if (!p->resumed) lora_options_load(&p->o.lora, &load); /* a checkpoint has the adapter */
     mc_model_heads heads = pretrain_heads(p);
     p->work.model = weights ? mc_model_from_pretrained_of(p->ctx, family, weights, &load)
-                            : mc_model_new(p->ctx, family, p->o.config, &heads, &load);
+                            : mc_model_new(p->ctx, family, p->o.from.config, &heads, &load);
     p->shape = mc_model_get_shape(p->work.model);
     if (!p->shape.positions) p->shape.positions = INT32_MAX; /* no limit */
     mc_model_set_dropout(p->work.model, (float)p->o.dropout);

@@ -44,10 +44,10 @@ void pretrain_add_objective_rows(args_table *table, pretrain_options *o)
 
 static const mc_objective_style *style_of(const pretrain_options *o)
 {
-    return mc_family_objective(family_names()[o->model]);
+    return mc_family_objective(o->from.family);
 }
 
-bool pretrain_check_objective(const args_spec *spec, const pretrain_options *o, int *code)
+bool pretrain_fits_objective(const pretrain_options *o, char *message, size_t room)
 {
     const mc_objective_style *style = style_of(o);
     bool masked = style->kind == MC_OBJECTIVE_MASKED, spans = style->kind == MC_OBJECTIVE_SPANS;
@@ -62,12 +62,11 @@ bool pretrain_check_objective(const args_spec *spec, const pretrain_options *o, 
         {"mean-span-length", o->mean_span_length > 0, spans},
         {"target-length", o->target_length > 0, spans},
         {"separate-documents", o->separate_documents, style->kind == MC_OBJECTIVE_NEXT_TOKEN},
-        {"sample-every", o->sample_every > 0,
-         mc_family_kind(family_names()[o->model]) == MC_MODEL_DECODER}};
+        {"sample-every", o->sample_every > 0, mc_family_kind(o->from.family) == MC_MODEL_DECODER}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].given && !options[i].fits) {
-            *code = args_error(spec, "--%s: %s is not pretrained in a way that has a use for it",
-                               options[i].name, family_names()[o->model]);
+            snprintf(message, room, "--%s: %s is not pretrained in a way that has a use for it",
+                     options[i].name, o->from.family);
             return false;
         }
     return true;
@@ -87,14 +86,14 @@ static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
 {
     bool needed = style->kind == MC_OBJECTIVE_MASKED || style->kind == MC_OBJECTIVE_SPANS;
     const char *from = p->o.tokenizer;
-    if (!from && needed) from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
+    if (!from && needed) from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.from.model;
     if (!from && needed)
         return pretrain_refuse(p,
                                "--tokenizer is required: pretraining %s puts in tokens of its "
                                "own",
                                mc_model_family(p->work.model));
     if (!from) return true;
-    mc_tokenizer_options options = {.revision = p->o.tokenizer ? NULL : p->o.revision};
+    mc_tokenizer_options options = {.revision = p->o.tokenizer ? NULL : p->o.from.revision};
     p->tokenizer = mc_tokenizer_open(p->ctx, from, &options);
     if (mc_failed(p->ctx)) return false;
     int count = mc_tokenizer_vocab_size(p->tokenizer);
@@ -108,7 +107,7 @@ static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
 static bool has_heads(pretrain *p, const mc_objective_style *style)
 {
     mc_model_heads heads = mc_model_get_heads(p->work.model);
-    const char *from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.pretrained;
+    const char *from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.from.model;
     if (!heads.lm) return pretrain_refuse(p, "%s: the model has no language model head", from);
     return !style->next_sentence || heads.nsp ||
            pretrain_refuse(p, "%s: the model has no next sentence head: pretrain it with --no-nsp",

@@ -146,8 +146,8 @@ static bool same_options(pretrain *p, const settings *list)
 static bool same_config(pretrain *p)
 {
     pretrain asked = {.o = p->o, .ctx = p->ctx, .log = p->log};
-    asked.o.pretrained = NULL;
-    settings *list = p->o.config ? settings_new(p->ctx) : NULL;
+    asked.o.from.model = NULL;
+    settings *list = p->o.from.config ? settings_new(p->ctx) : NULL;
     if (!list) return !mc_failed(p->ctx);
     if (!pretrain_find_model(&asked)) {
         free(list);

@@ -142,6 +142,13 @@ static const char *find_in_checkpoint(const void *then, const char *name)
     return settings_text_of(then, name);
 }
 
+/* Checkpoints keep the names that these options had at first. */
+static const char *option_of(const char *name)
+{
+    if (strcmp(name, "pretrained") == 0) return "model";
+    return strcmp(name, "model") == 0 ? "family" : name;
+}
+
 bool settings_same(const settings *list, settings_find_fn find, const void *begun,
                    const char *folder, const char *except, char *message, size_t room)
 {
@@ -154,7 +161,8 @@ bool settings_same(const settings *list, settings_find_fn find, const void *begu
         now = *now ? now + begin : "none";
         then = *then ? then + begin : "none";
         snprintf(message, room, "--resume: --%s is %.*s, but the run in %s was begun with %.*s",
-                 name, (int)strcspn(now, ","), now, folder, (int)strcspn(then, ","), then);
+                 option_of(name), (int)strcspn(now, ","), now, folder, (int)strcspn(then, ","),
+                 then);
         return false;
     }
     return true;

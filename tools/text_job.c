@@ -1,8 +1,6 @@
 #include "tools/text_job.h"
 
-#include "tools/download_bar.h"
 #include "tools/interrupt.h"
-#include "tools/lora_options.h"
 #include "tools/output.h"
 #include "tools/train_options.h"
 #include "tools/weights_option.h"
@@ -19,12 +17,11 @@ mc_dtype text_job_dtype(const text_job_options *o)
     return o->device == TRAIN_CPU ? MC_F32 : MC_BF16;
 }
 
-void text_job_add_rows(args_table *table, text_job_options *o)
+void text_job_add_rows(args_table *table, text_job_options *o, int ways)
 {
+    model_add_rows(table, &o->from, ways, "folder or identifier of the model");
     args_table_add(
         table, (args_option[]){
-                   {ARGS_PATH("model", &o->model, "folder or identifier of the model"),
-                    .required = true, .positional = true},
                    {ARGS_PATH("data", &o->data, "the rows: a .csv, .tsv or .jsonl file, or .gz"),
                     .required = true, .known_as = "input,file,dataset"},
                    {ARGS_TEXT("text", &o->text, "the column of the texts"),
@@ -36,8 +33,6 @@ void text_job_add_rows(args_table *table, text_job_options *o)
                    {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of a text"),
                     .default_text = "the model's",
                     .known_as = "max-seq-length,max-encoder-length,seq-length"},
-                   DOWNLOAD_REVISION_ROW(&o->revision),
-                   LORA_BASE_ROW(&o->base),
                    {0},
                });
 }

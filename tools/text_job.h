@@ -4,13 +4,14 @@
 #define MC_TOOLS_TEXT_JOB_H
 
 #include "core/modelcenter.h"
-#include "tools/args.h"
+#include "tools/model_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text_source.h"
 
 typedef struct text_job_options {
-    const char *model, *revision, *base, *data, *text, *pair, *output;
+    model_options from;
+    const char *data, *text, *pair, *output;
     const char *messages; /* see text_source_options */
     int64_t max_length;   /* 0: the default */
     bool overwrite;
@@ -18,8 +19,8 @@ typedef struct text_job_options {
     ranks_options ranks;
 } text_job_options;
 
-/* MODEL, --data, --text, --output, and what they need beside. */
-void text_job_add_rows(args_table *table, text_job_options *o);
+/* --model in some `ways`, --data, --text, --output, and what they need beside. */
+void text_job_add_rows(args_table *table, text_job_options *o, int ways);
 /* --device, --dtype, --comm-timeout. */
 void text_job_add_machine_rows(args_table *table, text_job_options *o);
 /* The dtype asked for: f32 on a CPU and else bf16 where none is. */

@@ -156,8 +156,8 @@ static void test_resume_last(void **state)
     (void)state;
     check_resume("$T", "model.safetensors", "");
     must("test \"$(ls parts | tr '\\n' ' ')\" = "
-         "'checkpoint-29 checkpoint-30 config.json model.safetensors tokenizer_config.json "
-         "vocab.txt '");
+         "'checkpoint-29 checkpoint-30 config.json model.safetensors task.json "
+         "tokenizer_config.json vocab.txt '");
 }
 
 static void test_resume_best(void **state)
@@ -233,8 +233,9 @@ static void test_ended(void **state)
     must("rm -rf plain && $T --keep best --output plain");
     char line[512];
     snprintf(line, sizeof line, "%.500s", out);
-    must("test \"$(ls plain | tr '\\n' ' ')\" = "
-         "'config.json finetune.json model.safetensors tokenizer_config.json vocab.txt '");
+    must(
+        "test \"$(ls plain | tr '\\n' ' ')\" = "
+        "'config.json finetune.json model.safetensors task.json tokenizer_config.json vocab.txt '");
     must("$T --keep best --output plain --resume");
     assert_string_equal(out, line);
     must_hold(err, "nothing is left to train: the run in plain has ended");
@@ -433,10 +434,10 @@ static void test_errors(void **state)
     (void)state;
     must_refuse(2, "--resume needs --output", "$T --resume");
     must_refuse(2, "--save-every needs --output", "$T --save-every 2");
-    must_refuse(2, "expected one of --pretrained and --config, not both", "$T --pretrained tiny");
-    must_refuse(2, "expected one of --pretrained and --config",
+    must_refuse(2, "expected one of --model and --config, not both", "$T --pretrained tiny");
+    must_refuse(2, "required and missing: --model FOLDER_OR_IDENTIFIER, or --config SHAPE",
                 "$MC finetune bert --task BoolQ --data data");
-    must_refuse(1, "expected one of --pretrained and --config",
+    must_refuse(1, "expected one of --model and --config",
                 "$MC finetune bert --task BoolQ --data data --output none --resume");
     must_refuse(1, "cannot write there", "touch file && $T --output file/run");
     must("rm -rf run && $T --output run --stop-after 4 --save-every 2");

@@ -12,11 +12,11 @@
 #include "tests/shared_data.h"
 #include "tests/tools/command_test.h"
 
-/* Runs `modelcenter generate gpt2 --pretrained model <arguments>`. */
+/* Runs `modelcenter generate --model model <arguments>`. */
 static int generate(const char *arguments)
 {
     char line[3000];
-    snprintf(line, sizeof line, "$MC generate gpt2 --pretrained model %s", arguments);
+    snprintf(line, sizeof line, "$MC generate --model model %s", arguments);
     return run_in(&folder, "", line);
 }
 
@@ -370,10 +370,9 @@ static void test_nul(void **state)
     char command[2000];
     snprintf(command, sizeof command, "cp '%s' '%s/zeros/'", vocabulary, folder.path);
     assert_int_equal(system(command), 0);
-    assert_int_equal(generate("--pretrained zeros --prompt 'a' --max-new-tokens 3 --json"), 0);
+    assert_int_equal(generate("--model zeros --prompt 'a' --max-new-tokens 3 --json"), 0);
     assert_non_null(strstr(out, "\"text\":\"\\u0000\\u0000\\u0000\",\"ids\":[188,188,188]"));
-    assert_int_equal(generate("--pretrained zeros --prompt 'a' --max-new-tokens 3 | tr '\\0' x"),
-                     0);
+    assert_int_equal(generate("--model zeros --prompt 'a' --max-new-tokens 3 | tr '\\0' x"), 0);
     assert_string_equal(out, "xxx\n");
 }
 
@@ -382,10 +381,10 @@ static void test_token_0(void **state)
 {
     (void)state;
     save_repeater("first", 0);
-    assert_int_equal(generate("--pretrained first --ids --prompt 5 --max-new-tokens 3"), 0);
+    assert_int_equal(generate("--model first --ids --prompt 5 --max-new-tokens 3"), 0);
     assert_string_equal(out, "0 0 0\n");
-    assert_int_equal(
-        generate("--pretrained first --ids --prompt 5 --max-new-tokens 3 --num-beams 2"), 0);
+    assert_int_equal(generate("--model first --ids --prompt 5 --max-new-tokens 3 --num-beams 2"),
+                     0);
     assert_string_equal(out, "0 0 0\n");
 }
 
@@ -405,8 +404,8 @@ static void test_larger_tokenizer(void **state)
     assert_false(mc_print_error(ctx, stderr));
     mc_context_free(ctx);
     write_text(temp_path(&folder, "few/vocab.txt"), "[PAD]\n[UNK]\n[CLS]\n[SEP]\n.\na\nb\nc\n");
-    assert_int_equal(generate("--pretrained few --prompt a --max-new-tokens 2"), 0);
-    assert_int_equal(generate("--pretrained few --prompt 'a b' --max-new-tokens 2"), 1);
+    assert_int_equal(generate("--model few --prompt a --max-new-tokens 2"), 0);
+    assert_int_equal(generate("--model few --prompt 'a b' --max-new-tokens 2"), 1);
     assert_non_null(strstr(err, "few/vocab.txt: token \"b\" has id 6, but the model has 6 tokens "
                                 "where the tokenizer has 8"));
 }
@@ -442,7 +441,7 @@ static void test_what_is_wrong(void **state)
         {"--ids --prompt 1 --json-key x", 2, {"--json-key x", "--prompts"}},
         {"--ids --prompts nowhere", 1, {"nowhere", "No such file"}},
         {"--ids --prompts /dev/null", 1, {"/dev/null", "no prompt"}},
-        {"--ids --prompt 1 --pretrained nothing", 1, {"nothing", "error"}}};
+        {"--ids --prompt 1 --model nothing", 1, {"nothing", "error"}}};
     write_bytes(temp_path(&folder, "nul"), "1\n\n2\0003\n4", 9);
     write_text(temp_path(&folder, "bad.jsonl"), "{\"prompt\": \"1\"}\n{\"other\": 2}\n");
     write_bytes(temp_path(&folder, "latin"), "1\n\xe9\n", 4);

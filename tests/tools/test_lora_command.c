@@ -103,7 +103,7 @@ static void options_are_checked(void **state)
     must_refuse(2, "--lora-alpha 0", "$P --lora-alpha 0");
     must_refuse(2, "commas", "$P --lora-targets c_attn,,c_fc");
     must_refuse(1, "\"q\" is no linear layer", "$P --lora-targets c_attn,q");
-    must_refuse(2, "--pretrained",
+    must_refuse(2, "expected --model, which gives the base",
                 "$MC pretrain gpt2 --config base --data train.bin --lora-rank 2 --seq-length 16");
     must_refuse(1, "is an adapter", "$P --pretrained whole");
     must("$MC plan gpt2 --config base --lora-rank 2 --seq-length 16");
@@ -144,7 +144,7 @@ static void prompts_are_checked(void **state)
     (void)state;
     must_refuse(2, "one of --lora-rank and", "$P --virtual-tokens 4");
     must_refuse(2, "without --virtual-tokens", "$P --virtual-tokens-text yes");
-    must_refuse(2, "--pretrained",
+    must_refuse(2, "expected --model, which gives the base",
                 "$MC pretrain gpt2 --config base --data train.bin "
                 "--virtual-tokens 4 --seq-length 16");
     must_refuse(2, "take no virtual tokens", PROMPT "--separate-documents");

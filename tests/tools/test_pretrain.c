@@ -105,7 +105,7 @@ static void test_defaults(void **state)
     must("$P --config tiny.json --data 'v*.bin' val.bin --seq-length 32 --batch-size 1");
     must_hold(err, "data: 7800 tokens; 243 steps of 32 tokens"); /* 187 + 28 + 28 sequences */
     must("$P --config gpt2-base --help");
-    must_hold(out, "usage: modelcenter pretrain <model> --data PATH... [options]");
+    must_hold(out, "usage: modelcenter pretrain --data PATH... [options]");
 }
 
 /* ---- resuming -------------------------------------------------------------------------------- */
@@ -429,7 +429,7 @@ static void test_samples(void **state)
 static void test_errors(void **state)
 {
     (void)state;
-    must_refuse(2, "expected one of --config and --pretrained", "$P");
+    must_refuse(2, "required and missing: --model FOLDER_OR_IDENTIFIER, or --config SHAPE", "$P");
     must_refuse(2, "not both", "$P --config tiny.json --pretrained x");
     must_refuse(2, "--resume needs --output", "$T --resume");
     must_refuse(2, "--save-every needs --output", "$T --save-every 1");

@@ -1,0 +1,107 @@
+#include "tools/model_options.h"
+
+#include "tools/download_bar.h"
+#include "tools/lora_options.h"
+
+/* "auto", and the families. */
+static const char *const *choices(void)
+{
+    enum { MOST = 32 };
+    static const char *names[MOST + 2] = {"auto"};
+    for (int i = 0; i < MOST && (names[i + 1] = mc_family_name(i)); i++) continue;
+    return names;
+}
+
+static bool is_family(int choice) { return choice > 0; }
+
+static bool generates(int choice)
+{
+    return is_family(choice) && mc_family_kind(choices()[choice]) != MC_MODEL_ENCODER;
+}
+
+static bool is_auto_or_generates(int choice) { return !choice || generates(choice); }
+
+static bool is_any(int choice) { return choice >= 0; }
+
+static void add_old_rows(args_table *table, model_options *o, int ways)
+{
+    const char *now = ways & MODEL_WAY_SHAPE ? "--config SHAPE" : "--model FOLDER_OR_IDENTIFIER";
+    if (ways & MODEL_WAY_OLD_FAMILY)
+        args_table_add(
+            table, (args_option[]){{ARGS_CHOICE("model", &o->choice, choices(), now),
+                                    .offers = ways & MODEL_WAY_GENERATES ? generates : is_family,
+                                    .positional = true, .old = true},
+                                   {0}});
+    if (ways & MODEL_WAY_OLD_MODEL)
+        args_table_add(table, (args_option[]){{ARGS_PATH("model", &o->placed, now),
+                                               .positional = true, .old = true},
+                                              {0}});
+    args_table_add(table,
+                   (args_option[]){{ARGS_PATH("pretrained", &o->model, now), .old = true}, {0}});
+}
+
+void model_add_rows(args_table *table, model_options *o, int ways, const char *what)
+{
+    add_old_rows(table, o, ways);
+    args_table_add(table, (args_option[]){{ARGS_PATH("model", &o->model, what),
+                                           .value_name = "FOLDER_OR_IDENTIFIER",
+                                           .known_as = "model-name-or-path,load"},
+                                          {0}});
+    if (ways & MODEL_WAY_NEW)
+        args_table_add(table, (args_option[]){
+                                  {ARGS_PATH("config", &o->config,
+                                             ways & MODEL_WAY_SHAPE
+                                                 ? "a shape's name (gpt2-xl, bert-large, t5-base), "
+                                                   "a config.json or its folder"
+                                                 : "a new model, from random weights: a shape's "
+                                                   "name (gpt2-base, ...), a config.json or its "
+                                                   "folder"),
+                                   .value_name = "SHAPE", .known_as = "model-config"},
+                                  {0}});
+    if (!(ways & MODEL_WAY_ANY))
+        args_table_add(
+            table,
+            (args_option[]){{ARGS_CHOICE("family", &o->choice, choices(),
+                                         "the model's family, where its config does "
+                                         "not say it"),
+                             .value_name = "FAMILY",
+                             .offers = ways & MODEL_WAY_GENERATES ? is_auto_or_generates : is_any},
+                            {0}});
+    args_table_add(table, (args_option[]){DOWNLOAD_REVISION_ROW(&o->revision), {0}});
+    if (ways & MODEL_WAY_ADAPTER)
+        args_table_add(table, (args_option[]){LORA_BASE_ROW(&o->base), {0}});
+}
+
+int model_check(const args_spec *spec, model_options *o, int ways, bool optional)
+{
+    if (o->choice) o->family = choices()[o->choice];
+    if (o->placed && o->model)
+        return args_error(spec, "two models, %s and --model %s: expected one", o->placed, o->model);
+    if (o->placed) o->model = o->placed;
+    if (o->model && o->config)
+        return args_error(spec, "expected one of --model and --config, not both");
+    if (o->model || o->config || optional) return EXIT_OK;
+    return args_error(spec, "required and missing: %s%s%s%s",
+                      ways & MODEL_WAY_SHAPE ? "--config SHAPE, or --model FOLDER_OR_IDENTIFIER"
+                                             : "--model FOLDER_OR_IDENTIFIER",
+                      (ways & (MODEL_WAY_NEW | MODEL_WAY_SHAPE)) == MODEL_WAY_NEW
+                          ? ", or --config SHAPE for a new model"
+                          : "",
+                      o->family ? "; a family alone names no model: " : "",
+                      o->family ? o->family : "");
+}
+
+const char *model_find_family(mc_context *ctx, model_options *o)
+{
+    mc_load_options load = {.revision = o->revision, .base = o->base};
+    if (o->family || mc_failed(ctx)) return o->family;
+    o->family = o->config ? mc_family_of_config(ctx, o->config)
+                          : mc_family_of_pretrained(ctx, o->model, &load);
+    return o->family;
+}
+
+bool model_find_folder(mc_context *ctx, const model_options *o, char *folder, size_t room)
+{
+    mc_hub_options options = {.revision = o->revision};
+    return !mc_failed(ctx) && mc_hub_download(ctx, o->model, &options, folder, room) == MC_OK;
+}
