@@ -12,6 +12,7 @@ void mc_dataset_ref(mc_dataset *dataset) { dataset->references++; }
 static void release_store(mc_row_store *s)
 {
     if (!s || --s->references) return;
+    mc_paths_release(&s->files);
     mc_text_release(&s->text);
     mc_free(s->bound);
     mc_free(s->value);
@@ -85,7 +86,7 @@ static int compare_draws(const void *a, const void *b)
 /* Whether a row is of the same conversation as the one before. */
 static bool goes_on(const mc_dataset *d, size_t i)
 {
-    return d->conversations && i > 0 && d->row[i].line == d->row[i - 1].line;
+    return d->conversations && i > 0 && d->row[i].record == d->row[i - 1].record;
 }
 
 /* The rows that are taken: those with the smallest numbers, of conversations the first's. */
@@ -204,6 +205,13 @@ mc_prompt mc_dataset_prompt(const mc_dataset *d) { return d ? d->options.prompt 
 const int32_t *mc_dataset_answers(const mc_dataset *d) { return d ? d->answer : NULL; }
 const char *mc_dataset_task(const mc_dataset *d) { return d ? d->task : NULL; }
 const char *mc_dataset_path(const mc_dataset *d) { return d ? d->path : NULL; }
+
+const char *mc_dataset_file(const mc_dataset *d, int64_t row)
+{
+    const mc_row *r = find_row(d, row);
+    if (!r) return NULL;
+    return d->store->files.count ? d->store->files.path[r->file] : d->path;
+}
 
 int mc_dataset_max_target_length(const mc_dataset *d)
 {

@@ -175,14 +175,19 @@ typedef struct mc_data_columns {
     bool labels_proposed;
 } mc_data_columns;
 
-/* The rows of a file (datasets/table.h). `options` may be NULL. The names of columns are copied.
- * Errors (NULL), of rows with their place: what mc_table_open refuses; a column that is not there;
- * a file without rows; a value that is missing or no number; a label that is not among those given;
- * more than MC_DATASET_MAX_LABELS labels, or less than two where rows have one each; GENERATE with
- * a family that does not. */
+/* The rows of a file (datasets/table.h), or of all files that a pattern matches. `options` may be
+ * NULL. The names of columns are copied. Errors (NULL), of rows with their place: what
+ * mc_table_open refuses; a column that is not there; a file without rows; a value that is missing
+ * or no number; a label that is not among those given; more than MC_DATASET_MAX_LABELS labels, or
+ * less than two where rows have one each; GENERATE with a family that does not. */
 MC_API mc_dataset *mc_dataset_from_file(mc_context *ctx, const char *path,
                                         const mc_data_columns *columns, const mc_tokenizer *tok,
                                         const mc_dataset_options *options);
+
+/* The same of several paths or patterns, one after the other: see mc_table_open_list. */
+MC_API mc_dataset *mc_dataset_from_files(mc_context *ctx, const char *const *paths, int count,
+                                         const mc_data_columns *columns, const mc_tokenizer *tok,
+                                         const mc_dataset_options *options);
 
 /* One row of a source of one's own. Texts are UTF-8, closed with a NUL, and are copied. What the
  * kind has no use for is passed over. */
@@ -251,12 +256,13 @@ MC_API mc_prompt mc_dataset_prompt(const mc_dataset *dataset);
 MC_API const int32_t *mc_dataset_answers(const mc_dataset *dataset);
 /* "BoolQ"; NULL for data of one's own. */
 MC_API const char *mc_dataset_task(const mc_dataset *dataset);
-MC_API const char *mc_dataset_path(const mc_dataset *dataset); /* the file that was read */
+MC_API const char *mc_dataset_path(const mc_dataset *dataset); /* the (first) file that was read */
 
-/* A row: its line in the file (from 1; of a source of one's own its number, from 1; of SQuAD's
- * file, which is one document, 0), its label (or MC_NO_LABEL), the text, and pair (NULL for a
- * single text), of its input `choice`, and the text to be generated (NULL: none). Strings belong to
- * the dataset. Out of range: 0, MC_NO_LABEL, NULL. */
+/* A row: its file, its line in the file (from 1; of a source of one's own its number, from 1; of
+ * SQuAD's file, which is one document, 0), its label (or MC_NO_LABEL), the text, and pair (NULL
+ * for a single text), of its input `choice`, and the text to be generated (NULL: none). Strings
+ * belong to the dataset. Out of range: NULL, 0, MC_NO_LABEL. */
+MC_API const char *mc_dataset_file(const mc_dataset *dataset, int64_t row);
 MC_API int64_t mc_dataset_line(const mc_dataset *dataset, int64_t row);
 MC_API int32_t mc_dataset_label(const mc_dataset *dataset, int64_t row);
 MC_API const char *mc_dataset_text(const mc_dataset *dataset, int64_t row, int choice);

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
+#include "core/base/paths_internal.h"
 #include "datasets/dataset.h"
 #include "datasets/jsonl_internal.h"
 #include "datasets/tasks/rows_internal.h"
@@ -26,13 +27,16 @@ typedef struct mc_row {
     int32_t source; /* index of its texts and values: rows that are repeated share them */
     int32_t label;
     int32_t group;
+    int32_t file;   /* of the store's files, if it has any */
+    int32_t record; /* of a table: its row's number, which several rows may be of */
 } mc_row;
 
 /* Texts and values, which datasets that were split share. */
 typedef struct mc_row_store {
     int references;
-    mc_text text;  /* all texts, each with a NUL behind it */
-    size_t *bound; /* (sources * pieces + 1): where each text starts in `text` */
+    mc_paths files; /* of a table of several files; none: the dataset's path */
+    mc_text text;   /* all texts, each with a NUL behind it */
+    size_t *bound;  /* (sources * pieces + 1): where each text starts in `text` */
     size_t bounds, bound_capacity;
     float *value; /* (sources, values) */
     size_t values, value_capacity;
@@ -69,7 +73,7 @@ struct mc_dataset {
     bool balance;          /* repeat rows of rare classes */
     bool keep_end;         /* T5 reads the end of a source that is too long */
     bool open_end;         /* a decoder's answer has no end of text */
-    bool conversations;    /* rows of one line are of one conversation */
+    bool conversations;    /* rows of one record are of one conversation */
     mc_scoring scoring;
     int values;          /* numbers of a row */
     int32_t end_of_text; /* of GENERATE: what ends an answer; of CPM-2 and T5: the sentinel, too */

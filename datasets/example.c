@@ -99,8 +99,9 @@ typedef struct making {
 
 static mc_status refuse(making *m, mc_status status)
 {
-    return mc_error_set(m->err, status, "%s:%lld: cannot tokenize it: %s", m->d->path,
-                        (long long)m->d->row[m->row].line, mc_status_text(status));
+    return mc_error_set(m->err, status, "%s:%lld: cannot tokenize it: %s",
+                        mc_dataset_file(m->d, m->row), (long long)m->d->row[m->row].line,
+                        mc_status_text(status));
 }
 
 /* The ids of a text without special tokens. */
@@ -303,11 +304,17 @@ mc_status mc_example_make(mc_error *err, mc_example *e, const mc_dataset *d, int
     making m = {.err = err, .e = e, .d = d, .row = row, .choice = choice};
     e->stack[MC_WRITER].count = 0;
     mc_status status = make(&m);
+    if (!status && !e->stack[MC_READER].count)
+        status = mc_error_set(err, MC_ERR_FORMAT,
+                              "%s:%lld: the text has no tokens, expected one at least",
+                              mc_dataset_file(d, row), (long long)d->row[row].line);
     if (status || !d->options.vocabulary) return status;
     for (int i = 0; i < MC_STACKS && !status; i++)
         status = mc_tokenizer_check(d->tok, err, e->stack[i].lane[MC_LANE_IDS], e->stack[i].count,
                                     d->options.vocabulary);
-    if (status) mc_error_while(err, "tokenizing %s:%lld", d->path, (long long)d->row[row].line);
+    if (status)
+        mc_error_while(err, "tokenizing %s:%lld", mc_dataset_file(d, row),
+                       (long long)d->row[row].line);
     return status;
 }
 

@@ -37,6 +37,14 @@ static bool parse_line(mc_jsonl *reader, const char *text, size_t size)
     return false;
 }
 
+bool mc_jsonl_parse(mc_jsonl *reader, const char *text, size_t size, int64_t line)
+{
+    cJSON_Delete(reader->row);
+    reader->row = NULL;
+    reader->line = line;
+    return parse_line(reader, text, size);
+}
+
 bool mc_jsonl_next(mc_jsonl *reader)
 {
     cJSON_Delete(reader->row);

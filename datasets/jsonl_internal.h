@@ -25,6 +25,8 @@ void mc_jsonl_init(mc_jsonl *reader, mc_error *err, const char *name, const char
 /* Goes to the next line that isn't blank and parses it. False at the end, and on an error: a line
  * that is not one JSON object. */
 bool mc_jsonl_next(mc_jsonl *reader);
+/* Parses one object that is not a line, beginning on line `line`. False on an error. */
+bool mc_jsonl_parse(mc_jsonl *reader, const char *text, size_t size, int64_t line);
 void mc_jsonl_release(mc_jsonl *reader);
 
 /* Sets the error "name:line: ..."; the arguments are as printf's, at least one after the format. */

@@ -239,7 +239,13 @@ static bool add_row(source *s, const mc_data_row *row)
         return refuse(s, "the row has no label");
     if (d->kind == MC_TASK_CLASSIFY && (label = label_number(s, row->label)) < 0) return false;
     if (d->kind == MC_TASK_MULTI_LABEL && !mark_labels(s, row)) return false;
-    return mc_dataset_end_row(d, s->line, label, d->kind == MC_TASK_REGRESS ? &value : NULL);
+    if (!mc_dataset_end_row(d, s->line, label, d->kind == MC_TASK_REGRESS ? &value : NULL))
+        return false;
+    if (s->table) {
+        d->row[d->rows - 1].file = (int32_t)s->table->file;
+        d->row[d->rows - 1].record = (int32_t)mc_table_row(s->table);
+    }
+    return true;
 }
 
 /* MULTI_LABEL: ones where rows have labels. */
@@ -517,21 +523,40 @@ static void free_source(source *s, bool failed)
     mc_free(s);
 }
 
-mc_dataset *mc_dataset_from_file(mc_context *ctx, const char *path, const mc_data_columns *columns,
-                                 const mc_tokenizer *tok, const mc_dataset_options *options)
+/* The dataset keeps the names of its files, for errors about rows. */
+static void take_files(source *s)
 {
-    source *s = new_source(ctx, path, columns, tok, options);
+    s->dataset->store->files = s->table->files;
+    s->table->files = (mc_paths){0};
+}
+
+mc_dataset *mc_dataset_from_files(mc_context *ctx, const char *const *paths, int count,
+                                  const mc_data_columns *columns, const mc_tokenizer *tok,
+                                  const mc_dataset_options *options)
+{
+    mc_table_options form = {.format = columns ? columns->format : MC_TABLE_BY_NAME};
+    mc_table *table = mc_table_open_list(ctx, paths, count, &form);
+    source *s = table ? new_source(ctx, table->path, columns, tok, options) : NULL;
     mc_dataset *d = NULL;
-    if (!s) return NULL;
-    mc_table_options format = {.format = s->columns->format};
-    s->table = mc_table_open(ctx, path, &format);
+    if (!s) {
+        mc_table_free(table);
+        return NULL;
+    }
+    s->table = table;
     mc_data_fn next = s->columns->messages ? next_of_chats : next_of_table;
-    if (s->table && find_columns(s)) {
+    if (find_columns(s)) {
         d = read_all(s, next, s);
         if (d) d->conversations = s->columns->messages;
+        if (d) take_files(s);
     }
     free_source(s, !d);
     return d;
+}
+
+mc_dataset *mc_dataset_from_file(mc_context *ctx, const char *path, const mc_data_columns *columns,
+                                 const mc_tokenizer *tok, const mc_dataset_options *options)
+{
+    return mc_dataset_from_files(ctx, &path, 1, columns, tok, options);
 }
 
 mc_dataset *mc_dataset_from_source(mc_context *ctx, const char *name, mc_data_fn next, void *user,

@@ -3,32 +3,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include "datasets/dataset_internal.h"
 #include "datasets/table_internal.h"
 
 enum { ROW_MAX = 1 << 28 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
-
-/* The form that a file's name says; MC_TABLE_BY_NAME where it says none. */
-static mc_table_format format_of(const char *path)
-{
-    static const struct {
-        const char *ending;
-        mc_table_format format;
-    } known[] = {{".csv", MC_TABLE_CSV},      {".tsv", MC_TABLE_TSV},
-                 {".tab", MC_TABLE_TSV},      {".jsonl", MC_TABLE_JSONL},
-                 {".ndjson", MC_TABLE_JSONL}, {".json", MC_TABLE_JSONL}};
-    size_t length = strlen(path);
-    if (mc_path_is_gzip(path)) length -= strlen(".gz");
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        size_t ending = strlen(known[i].ending);
-        if (length > ending && !strncasecmp(path + length - ending, known[i].ending, ending))
-            return known[i].format;
-    }
-    return MC_TABLE_BY_NAME;
-}
 
 static void free_table(void *object)
 {
@@ -42,6 +22,8 @@ static void free_table(void *object)
     mc_free(t->number);
     mc_jsonl_release(&t->json);
     mc_free(t->window);
+    mc_free(t->place);
+    mc_paths_release(&t->files);
     mc_free(t->path);
     mc_free(t);
 }
@@ -61,18 +43,18 @@ static mc_table *new_table(mc_context *ctx, const char *path, const mc_table_opt
         return NULL;
     }
     mc_table_format format = options ? options->format : MC_TABLE_BY_NAME;
-    if (!format) format = format_of(path);
-    if (!format) {
+    if (!format) format = mc_table_format_of(path);
+    if (!format && !mc_table_is_foreign(ctx, path))
         mc_fail(ctx, MC_ERR_ARGUMENT,
                 "%s: what form has it? expected a name that ends in .csv, .tsv, .tab, .jsonl, "
                 ".ndjson or .json, and .gz after it where it is compressed",
                 path);
-        return NULL;
-    }
+    if (!format) return NULL;
     mc_table *t = mc_new_owned(ctx, sizeof *t, "a table", free_table);
     if (!t) return NULL;
     t->ctx = ctx;
     t->format = format;
+    if (options) t->options = *options;
     t->row_max = ROW_MAX;
     t->next_line = 1;
     if ((t->path = mc_strdup(path))) return t;
@@ -109,9 +91,10 @@ static bool read_header(mc_table *t)
     return true;
 }
 
-/* The columns of JSON Lines: the keys of the first object, which is a row as well. */
+/* The columns of JSON: the keys of the first object, which is a row as well. */
 static bool read_keys(mc_table *t)
 {
+    mc_table_begin_json(t);
     if (!mc_table_read_json(t)) return false;
     for (const cJSON *item = t->json.row->child; item; item = item->next) {
         if (!mc_table_add_column(t, item->string, strlen(item->string))) return false;
@@ -128,17 +111,19 @@ static mc_table *start(mc_table *t)
     if (mc_table_begin_row(t) && mc_table_byte(t, 2) >= 0 &&
         memcmp(t->window, "\xEF\xBB\xBF", 3) == 0)
         t->used = 3;
-    bool found = t->format == MC_TABLE_JSONL ? read_keys(t) : read_header(t);
+    if (t->format != MC_TABLE_JSONL && !mc_failed(t->ctx)) mc_table_find_form(t);
+    bool found =
+        !mc_table_holds_foreign(t) && (t->format == MC_TABLE_JSONL ? read_keys(t) : read_header(t));
     if (found) return t;
     if (!mc_failed(t->ctx))
         mc_fail(t->ctx, MC_ERR_FORMAT, "%s: empty: expected %s", t->path,
-                t->format == MC_TABLE_JSONL ? "one JSON object a line"
+                t->format == MC_TABLE_JSONL ? "one JSON object a line, or a list of objects"
                                             : "a row with the names of the columns");
     mc_table_free(t);
     return NULL;
 }
 
-mc_table *mc_table_open(mc_context *ctx, const char *path, const mc_table_options *options)
+mc_table *mc_table_open_one(mc_context *ctx, const char *path, const mc_table_options *options)
 {
     mc_table *t = new_table(ctx, path, options);
     if (!t) return NULL;
@@ -146,6 +131,32 @@ mc_table *mc_table_open(mc_context *ctx, const char *path, const mc_table_option
     if (mc_file_reader_init(&ctx->error, &t->reader, path) == MC_OK) return start(t);
     mc_table_free(t);
     return NULL;
+}
+
+mc_table *mc_table_open_list(mc_context *ctx, const char *const *patterns, int count,
+                             const mc_table_options *options)
+{
+    mc_paths files = {0};
+    bool good = !mc_failed(ctx);
+    if (good && (!patterns || count < 1)) mc_fail(ctx, MC_ERR_ARGUMENT, "a table needs a name");
+    for (int i = 0; good && i < count; i++) {
+        if (!patterns[i]) mc_fail(ctx, MC_ERR_ARGUMENT, "a table needs a name");
+        good = patterns[i] && mc_paths_add(&ctx->error, &files, patterns[i]);
+    }
+    mc_table *t = good && files.count ? mc_table_open_one(ctx, files.path[0], options) : NULL;
+    if (!t) {
+        mc_paths_release(&files);
+        return NULL;
+    }
+    t->files = files;
+    if (mc_table_check_files(t)) return t;
+    mc_table_free(t);
+    return NULL;
+}
+
+mc_table *mc_table_open(mc_context *ctx, const char *path, const mc_table_options *options)
+{
+    return mc_table_open_list(ctx, &path, 1, options);
 }
 
 mc_table *mc_table_from_memory(mc_context *ctx, const char *name, const char *data, size_t size,
@@ -211,15 +222,24 @@ int mc_table_column(mc_table *t, const char *name)
 bool mc_table_next(mc_table *t)
 {
     if (!t || mc_failed(t->ctx)) return false;
-    bool json = t->format == MC_TABLE_JSONL;
-    t->current = t->pending || (json ? mc_table_read_json(t) : mc_table_read_fields(t));
-    t->pending = false;
+    do {
+        bool json = t->format == MC_TABLE_JSONL;
+        t->current = t->pending || (json ? mc_table_read_json(t) : mc_table_read_fields(t));
+        t->pending = false;
+    } while (!t->current && mc_table_next_file(t));
     t->rows += t->current;
     return t->current;
 }
 
 int64_t mc_table_row(const mc_table *t) { return t ? t->rows - 1 : -1; }
 int64_t mc_table_line(const mc_table *t) { return t ? t->line : 0; }
+const char *mc_table_path(const mc_table *t) { return t ? t->path : NULL; }
+
+/* Of CSV and TSV. */
+static mc_field *field_of(mc_table *t, int column)
+{
+    return &t->field[t->place ? t->place[column] : column];
+}
 
 /* Whether there is a current row with such a column. */
 static bool is_there(mc_table *t, int column)
@@ -234,7 +254,7 @@ static bool is_there(mc_table *t, int column)
 bool mc_table_has(mc_table *t, int column)
 {
     if (!is_there(t, column)) return false;
-    if (t->format != MC_TABLE_JSONL) return t->field[column].size > 0;
+    if (t->format != MC_TABLE_JSONL) return field_of(t, column)->size > 0;
     const cJSON *value = mc_table_json_value(t, column);
     return value && !cJSON_IsNull(value);
 }
@@ -245,7 +265,7 @@ const char *mc_table_text(mc_table *t, int column, size_t *length)
     if (!length) length = &unused;
     *length = 0;
     if (!is_there(t, column)) return NULL;
-    if (t->format != MC_TABLE_JSONL) return mc_table_field_text(t, &t->field[column], length);
+    if (t->format != MC_TABLE_JSONL) return mc_table_field_text(t, field_of(t, column), length);
     return mc_table_json_text(t, column, length);
 }
 
@@ -260,7 +280,7 @@ mc_status mc_table_fail(mc_table *t, int column, const char *format, ...)
     va_end(args);
     if (t->format == MC_TABLE_JSONL)
         return mc_jsonl_fail(&t->json, "key \"%s\": %s", t->name[column], what);
-    size_t at = t->field[column].start;
-    bool quoted = t->format == MC_TABLE_CSV && at > 0 && t->window[t->row + at - 1] == '"';
+    size_t at = field_of(t, column)->start;
+    bool quoted = t->quotes && at > 0 && t->window[t->row + at - 1] == '"';
     return mc_table_fail_at(t, at - quoted, "%s", what);
 }

@@ -1,4 +1,4 @@
-/* Tables: rows of named columns, read one after the other from CSV, TSV or JSON Lines.
+/* Tables: rows of named columns, read one after the other from CSV, TSV or JSON.
  *
  *     mc_table *t = mc_table_open(ctx, "reviews.csv.gz", NULL);
  *     int review = mc_table_column(t, "review"), stars = mc_table_column(t, "stars");
@@ -13,16 +13,25 @@
  * read one after the other):
  *
  *   .csv                         RFC 4180. The first row names the columns. A field in quotes may
- *                                hold commas, line ends, and quotes written twice; a quote within a
- *                                field that does not begin with one is an error.
+ *                                hold separators, line ends, and quotes written twice; a quote
+ *                                within a field that does not begin with one is an error. The
+ *                                separator is a comma, or the semicolon, tab or | that the first
+ *                                row has instead; a first line "sep=;" names it, as Excel's does.
  *   .tsv, .tab                   Fields between tabs, taken as they are: quotes mean nothing, and
  *                                no field holds a tab or a line end (IANA's
  *                                text/tab-separated-values). The first row names the columns.
- *   .jsonl, .ndjson, .json       JSON Lines: one object a line. The columns are the keys of the
- *                                first object; "a.b" is key "b" of the object at key "a".
+ *                                Where the first 64 KB show that the file is written with quotes
+ *                                (names in quotes, quotes written twice, or tabs and line ends
+ *                                within quotes), they are read as in CSV.
+ *   .jsonl, .ndjson, .json       JSON: an object a line (JSON Lines), or one list of objects, on
+ *                                any number of lines. The columns are the keys of the first
+ *                                object; "a.b" is key "b" of the object at key "a". Strings may
+ *                                hold NUL characters, and whole numbers keep all their digits.
  *
- * All are UTF-8. A byte order mark, CRLF line ends, blank lines and a last line without an end are
- * fine. A column without a name (as pandas writes its index) cannot be asked for by name.
+ * All are UTF-8, or UTF-16 with a byte order mark. A byte order mark, CRLF line ends, blank lines
+ * and a last line without an end are fine. A column without a name (as pandas writes its index)
+ * cannot be asked for by name. Parquet, Excel's, Feather and Arrow files are refused, with the
+ * Python that converts them.
  *
  * Errors have the form "FILE:LINE:COLUMN: what is wrong". Lines and columns count from 1, columns
  * in characters: a quote that is never closed is reported where it opens, a row with too few or too
@@ -49,11 +58,18 @@ typedef struct mc_table_options {
     mc_table_format format;
 } mc_table_options;
 
-/* Opens a file and reads its header row (of JSON Lines: its first row). `options` may be NULL. The
- * table belongs to the context. Errors (NULL): no such file; an ending that is none of the above
- * where no format is given; .gz in a library without zlib; an empty file; two columns of one name;
- * what is wrong with the row. */
+/* Opens a file and reads its header row (of JSON: its first row). A path with *, ? or [...] that
+ * does not exist is a pattern: the files that it matches are one table, in the order of the bytes
+ * of their names. `options` may be NULL. The table belongs to the context. Errors (NULL): no such
+ * file, or none that matches; an ending that is none of the above where no format is given; .gz in
+ * a library without zlib; an empty file; two columns of one name; what is wrong with the row. */
 MC_API mc_table *mc_table_open(mc_context *ctx, const char *path, const mc_table_options *options);
+
+/* The same of several paths or patterns, one after the other. CSV and TSV files have to have the
+ * first one's columns, in any order (MC_ERR_FORMAT names file and column); of JSON files each row
+ * needs the keys that are asked for. All of them are opened and checked before the first row. */
+MC_API mc_table *mc_table_open_list(mc_context *ctx, const char *const *patterns, int count,
+                                    const mc_table_options *options);
 
 /* The same from `size` bytes in memory, which have to stay until the table is freed. `name` stands
  * for the file in errors; its ending counts as a file's does, without ".gz". */
@@ -75,8 +91,10 @@ MC_API int mc_table_column(mc_table *table, const char *name);
 /* Goes to the next row; at first to the first. False at the end, and on an error. */
 MC_API bool mc_table_next(mc_table *table);
 
-/* Of the current row: its number from 0, and the line that it begins on, from 1. */
+/* Of the current row: its number from 0, over all files; its file, valid until the next row; and
+ * the line of it that the row begins on, from 1. */
 MC_API int64_t mc_table_row(const mc_table *table);
+MC_API const char *mc_table_path(const mc_table *table);
 MC_API int64_t mc_table_line(const mc_table *table);
 
 /* Whether the current row has a value there: in JSON Lines a key with a value other than null; in
@@ -84,9 +102,9 @@ MC_API int64_t mc_table_line(const mc_table *table);
 MC_API bool mc_table_has(mc_table *table, int column);
 
 /* The text of a column of the current row, closed with a NUL and valid until the next row; *length
- * (which may be NULL) becomes its bytes. In JSON Lines a number is its shortest decimal form, true
- * and false are these words, and a key that is missing or null, a list or an object is an error
- * (NULL). NULL too without a current row. */
+ * (which may be NULL) becomes its bytes, of which JSON's may be NUL characters. In JSON a number
+ * is its shortest decimal form, true and false are these words, and a key that is missing or null,
+ * a list or an object is an error (NULL). NULL too without a current row. */
 MC_API const char *mc_table_text(mc_table *table, int column, size_t *length);
 
 /* The prompt that a conversation in a column of the current row makes, of JSON Lines a list of

@@ -48,7 +48,8 @@ static bool read_plain(mc_table *t, mc_field *field, size_t *at)
     for (;; (*at)++) {
         int c = mc_table_byte(t, *at);
         bool ended = false;
-        if (c < 0 || c == ',' || c == '\n' || (c == '\r' && line_end(t, *at, &ended))) break;
+        if (c < 0 || c == t->separator || c == '\n' || (c == '\r' && line_end(t, *at, &ended)))
+            break;
         if (c != '"' && c != '\r') continue;
         mc_table_fail_at(t, *at, "%s in a field without quotes: put it in quotes%s",
                          c == '"' ? "a quote" : "a carriage return",
@@ -59,28 +60,29 @@ static bool read_plain(mc_table *t, mc_field *field, size_t *at)
     return !mc_failed(t->ctx);
 }
 
-/* One row of CSV, which ends at t->used, the line's end included. */
-static bool read_csv_row(mc_table *t)
+/* One row with quotes, which ends at t->used, the line's end included. */
+static bool read_quoted_row(mc_table *t)
 {
     for (size_t at = 0;;) {
         bool quoted = mc_table_byte(t, at) == '"', ended = false;
         mc_field *field = add_field(t, at += quoted);
         if (!field || !(quoted ? read_quoted(t, field, &at) : read_plain(t, field, &at)))
             return false;
-        if (mc_table_byte(t, at) == ',') {
+        if (mc_table_byte(t, at) == t->separator) {
             at++;
             continue;
         }
         size_t end = line_end(t, at, &ended);
         t->used = at + end;
         if (end || ended) return !mc_failed(t->ctx);
-        mc_table_fail_at(t, at, "expected a comma or the line's end after the closing quote");
+        mc_table_fail_at(t, at, "expected %s or the line's end after the closing quote",
+                         t->separator == ',' ? "a comma" : "the separator");
         return false;
     }
 }
 
-/* Fields between tabs, up to the line's end. */
-static bool read_tsv_row(mc_table *t)
+/* Fields between separators, up to the line's end. */
+static bool read_plain_row(mc_table *t)
 {
     size_t size = 0;
     bool ended = !mc_table_find(t, '\n', &size);
@@ -91,7 +93,7 @@ static bool read_tsv_row(mc_table *t)
     for (size_t at = 0;; at++) {
         mc_field *field = add_field(t, at);
         if (!field) return false;
-        const char *tab = memchr(row + at, '\t', size - at);
+        const char *tab = memchr(row + at, t->separator, size - at);
         field->size = (tab ? (size_t)(tab - row) : size) - at;
         at += field->size;
         if (!tab) return true;
@@ -112,19 +114,21 @@ static bool check_fields(mc_table *t)
     size_t columns = (size_t)t->columns;
     if (!columns || t->fields == columns) return true;
     const mc_field *last = &t->field[t->fields - 1];
+    bool text = !t->quotes && memchr(t->window + t->row, '"', t->used);
+    const char *hint = text ? " (quotes are text in this file; in a .csv they are not)" : "";
     if (t->fields > columns)
-        mc_table_fail_at(t, t->field[columns].start, "a row of %zu fields, expected %zu", t->fields,
-                         columns);
+        mc_table_fail_at(t, t->field[columns].start, "a row of %zu fields, expected %zu%s",
+                         t->fields, columns, hint);
     else
-        mc_table_fail_at(t, last->start + last->size, "the row ends after %zu %s, expected %zu",
-                         t->fields, t->fields == 1 ? "field" : "fields", columns);
+        mc_table_fail_at(t, last->start + last->size, "the row ends after %zu %s, expected %zu%s",
+                         t->fields, t->fields == 1 ? "field" : "fields", columns, hint);
     return false;
 }
 
 bool mc_table_read_fields(mc_table *t)
 {
     while (mc_table_begin_row(t)) {
-        if (!(t->format == MC_TABLE_CSV ? read_csv_row(t) : read_tsv_row(t))) return false;
+        if (!(t->quotes ? read_quoted_row(t) : read_plain_row(t))) return false;
         t->next_line = t->line + count_lines(t->window + t->row, t->used);
         bool blank = t->fields == 1 && !t->field[0].size && !t->field[0].start;
         if (!blank) return mc_table_check_text(t) && check_fields(t);

@@ -5,6 +5,7 @@
 
 #include "core/base/context_internal.h"
 #include "core/base/file_reader_internal.h"
+#include "core/base/paths_internal.h"
 #include "datasets/jsonl_internal.h"
 #include "datasets/table.h"
 
@@ -20,13 +21,34 @@ typedef struct mc_number_text {
     char text[MC_JSON_NUMBER_ROOM];
 } mc_number_text;
 
+typedef enum mc_text_encoding {
+    MC_TEXT_UNKNOWN = 0, /* nothing is read yet */
+    MC_TEXT_UTF8,
+    MC_TEXT_UTF16_LE,
+    MC_TEXT_UTF16_BE,
+} mc_text_encoding;
+
 struct mc_table {
     mc_owned owned;
     mc_context *ctx;
+    mc_paths files; /* a table of several files: all of them, and the current one's number */
+    size_t file;
+    mc_table_options options;
+    int *place; /* (columns + paths) CSV and TSV, from the second file on: which field it is there;
+                   NULL: the same */
+
+    /* the current file */
     char *path;
     mc_table_format format; /* never MC_TABLE_BY_NAME */
     mc_file_reader reader;  /* of a file; unused in memory */
     bool is_open;
+    char separator; /* CSV and TSV */
+    bool quotes;    /* a field may be in quotes */
+    bool list;      /* JSON: a list of objects, instead of an object a line */
+    bool list_begun;
+    mc_text_encoding encoding;
+    unsigned char raw[4096]; /* UTF-16 that is not turned into UTF-8 yet: [raw_at, raw_end) */
+    size_t raw_at, raw_end;
 
     /* the window: bytes [row, row + used) of it are the current row, up to `end` there is more */
     char *window;
@@ -58,6 +80,27 @@ struct mc_table {
     char *chat; /* mc_table_chat's last prompt */
 };
 
+/* datasets/table_form.c: the form that a file's name says; MC_TABLE_BY_NAME: none that is known. */
+mc_table_format mc_table_format_of(const char *path);
+/* Whether the name, or the first bytes, are those of a form of another program's: an error then
+ * says how to convert it. */
+bool mc_table_is_foreign(mc_context *ctx, const char *path);
+bool mc_table_holds_foreign(mc_table *table);
+/* Finds separator and quotes of CSV and TSV from the first rows, none of which is read yet. */
+void mc_table_find_form(mc_table *table);
+
+/* datasets/table_files.c: opens the files that follow the first one, checks their columns, and
+ * closes them again. False with an error that names file and column. */
+bool mc_table_check_files(mc_table *table);
+/* Goes on with the next file. False where there is none, and on an error. */
+bool mc_table_next_file(mc_table *table);
+/* datasets/table.c: a file by itself. */
+mc_table *mc_table_open_one(mc_context *ctx, const char *path, const mc_table_options *options);
+
+/* datasets/table_text.c: the next bytes of the file in UTF-8, 0 at its end or on an error. At least
+ * 4 bytes of room. */
+size_t mc_table_read_text(mc_table *table, char *to, size_t room);
+
 /* datasets/table_window.c: reads more behind the current row. False at the end and on an error. */
 bool mc_table_more(mc_table *table);
 /* Begins a row behind the current one. False at the end of the file and on an error. */
@@ -81,7 +124,9 @@ bool mc_table_read_fields(mc_table *table);
 /* The field's text, closed with a NUL; NULL when memory is out. */
 const char *mc_table_field_text(mc_table *table, mc_field *field, size_t *length);
 
-/* datasets/table_json.c: the next object of JSON Lines. */
+/* datasets/table_json.c: passes the bracket of a list, if the file is one. */
+void mc_table_begin_json(mc_table *table);
+/* The next object, of a line or of the list. */
 bool mc_table_read_json(mc_table *table);
 /* The value of a column in the current object; NULL where there is none, and with an error where a
  * key is there twice. */

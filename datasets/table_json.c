@@ -1,17 +1,135 @@
-/* Rows of JSON Lines. */
+/* Rows of JSON Lines, and of a list of objects. */
 #include <stdio.h>
 #include <string.h>
 #include "datasets/table_internal.h"
 
+/* ---- a list of objects ----------------------------------------------------------------------- */
+
+/* The first byte that is no white space, from *at on, where it is then; -1 at the file's end. */
+static int next_byte(mc_table *t, size_t *at, int64_t *lines)
+{
+    int c;
+    for (; (c = mc_table_byte(t, *at)) == ' ' || c == '\t' || c == '\r' || c == '\n'; (*at)++)
+        *lines += c == '\n';
+    return c;
+}
+
+void mc_table_begin_json(mc_table *t)
+{
+    size_t at = t->used;
+    int64_t lines = 0;
+    t->list = next_byte(t, &at, &lines) == '[';
+    if (!t->list) return;
+    t->used = at + 1;
+    t->next_line += lines;
+}
+
+/* Where the value at `at` ends: its bracket, or what follows a plain value. */
+static size_t end_of_value(mc_table *t, size_t at, int64_t *lines)
+{
+    int depth = 0, c;
+    bool in_string = false;
+    for (; (c = mc_table_byte(t, at)) >= 0; at++) {
+        *lines += c == '\n';
+        if (in_string && c == '\\')
+            at++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && (c == '{' || c == '['))
+            depth++;
+        else if (!in_string && depth && (c == '}' || c == ']') && --depth == 0)
+            return at + 1;
+        else if (!in_string && !depth && (c == ',' || c == ']'))
+            return at;
+    }
+    return at < t->end - t->row ? at : t->end - t->row;
+}
+
+/* After the list's closing bracket there is nothing. */
+static bool end_list(mc_table *t, size_t at, int64_t line)
+{
+    int64_t lines = 0;
+    at++;
+    if (next_byte(t, &at, &lines) >= 0)
+        mc_error_set(&t->ctx->error, MC_ERR_FORMAT,
+                     "%s:%lld: text after the end of the list of objects", t->path,
+                     (long long)(line + lines));
+    return false;
+}
+
+/* The next object of the list; t->line becomes the line that it begins on. */
+static bool read_element(mc_table *t)
+{
+    size_t at = 0;
+    int64_t lines = 0, inside = 0;
+    mc_table_begin_row(t);
+    int c = next_byte(t, &at, &lines);
+    if (c == ',' && t->list_begun) {
+        at++;
+        c = next_byte(t, &at, &lines);
+    } else if (c == ']') {
+        return end_list(t, at, t->line + lines);
+    } else if (t->list_begun && c >= 0) {
+        mc_error_set(&t->ctx->error, MC_ERR_FORMAT,
+                     "%s:%lld: expected a comma or ] after the object before", t->path,
+                     (long long)(t->line + lines));
+        return false;
+    }
+    t->list_begun = true;
+    t->line += lines;
+    t->json.line = t->line;
+    if (c < 0 && !mc_failed(t->ctx))
+        mc_jsonl_fail(&t->json, "%s", "malformed JSON: the list of objects has no end");
+    size_t end = end_of_value(t, at, &inside);
+    if (mc_failed(t->ctx)) return false;
+    if (end == at) end++; /* what is no value is named in the error */
+    t->used = end;
+    t->next_line = t->line + inside;
+    return mc_jsonl_parse(&t->json, t->window + t->row + at, end - at, t->line);
+}
+
+/* ---- an object a line ------------------------------------------------------------------------ */
+
+/* Whether a line opens more brackets than it closes. */
+static bool is_open_line(const char *line, size_t size)
+{
+    int depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < size; i++) {
+        char c = line[i];
+        if (in_string && c == '\\')
+            i++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string)
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+    }
+    return depth > 0 && !in_string;
+}
+
+/* An object over several lines, as programs write one that people are to read: refused by name,
+ * where it is the file's first. */
+static bool is_spread(mc_table *t)
+{
+    if (t->rows || t->columns || !is_open_line(t->window + t->row, t->used)) return false;
+    mc_error_set(&t->ctx->error, MC_ERR_FORMAT,
+                 "%s:%lld: malformed JSON: an object over several lines: expected one object a "
+                 "line (JSON Lines), or a list of objects",
+                 t->path, (long long)t->line);
+    return true;
+}
+
 bool mc_table_read_json(mc_table *t)
 {
     mc_jsonl *json = &t->json;
+    if (t->list) return read_element(t);
     while (mc_table_begin_row(t)) {
         size_t size = 0;
         bool ended = !mc_table_find(t, '\n', &size);
         if (mc_failed(t->ctx)) return false;
         t->used = size + !ended;
         t->next_line = t->line + 1;
+        if (is_spread(t)) return false;
         json->data = t->window + t->row;
         json->size = size;
         json->at = 0;

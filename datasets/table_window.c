@@ -13,7 +13,7 @@ static bool make_room(mc_table *t)
         t->end -= t->row;
         t->row = 0;
     }
-    if (t->end + 1 < t->capacity) return true;
+    if (t->end + 4 < t->capacity) return true; /* a character */
     if (t->end - t->row > t->row_max) {
         bool open = t->open != SIZE_MAX;
         mc_table_fail_at(t, open ? t->open : 0,
@@ -34,21 +34,12 @@ static bool make_room(mc_table *t)
     return true;
 }
 
-static size_t read_memory(mc_table *t, char *to, size_t room)
-{
-    size_t size = t->memory_size < room ? t->memory_size : room;
-    if (size) memcpy(to, t->memory, size);
-    t->memory += size;
-    t->memory_size -= size;
-    return size;
-}
-
 bool mc_table_more(mc_table *t)
 {
     if (t->all_read || mc_failed(t->ctx) || !make_room(t)) return false;
     char *to = t->window + t->end;
     size_t room = t->capacity - 1 - t->end;
-    size_t got = t->is_open ? mc_file_read_next(&t->reader, to, room) : read_memory(t, to, room);
+    size_t got = mc_table_read_text(t, to, room);
     t->end += got;
     t->all_read = got == 0;
     return got > 0;
@@ -93,7 +84,11 @@ bool mc_table_check_text(mc_table *t)
         if (t->used - i >= length && is_plain(row + i)) continue;
         length = mc_utf8_length(row + i, t->used - i);
         if (length && row[i]) continue;
-        mc_table_fail_at(t, i, length ? "a NUL character" : "byte 0x%02X is no UTF-8",
+        bool utf16 = t->encoding != MC_TEXT_UTF8;
+        mc_table_fail_at(t, i,
+                         length  ? "a NUL character"
+                         : utf16 ? "half of a character of UTF-16"
+                                 : "byte 0x%02X is no UTF-8",
                          (unsigned char)row[i]);
         return false;
     }

@@ -1,11 +1,10 @@
 /* Token files: paths and patterns to shards, and shards as one run of tokens. */
-#include <errno.h>
 #include <fnmatch.h>
-#include <glob.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/base/paths_internal.h"
 #include "datasets/lm/token_file_internal.h"
 
 void mc_token_file_ref(mc_token_file *file) { file->references++; }
@@ -92,28 +91,14 @@ static bool is_listed_with_bin(const char *const *paths, int count, const char *
     return false;
 }
 
-static int compare_paths(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* Adds what a pattern matches, in the order of the bytes of the paths, whatever the locale. */
+/* Adds what a pattern matches. */
 static bool add_matches(mc_token_file *file, const char *pattern)
 {
-    glob_t found = {0};
-    int failure = glob(pattern, GLOB_NOSORT, NULL, &found);
-    bool good = !failure;
-    if (failure == GLOB_NOMATCH)
-        mc_fail(file->ctx, MC_ERR_NOT_FOUND, "%s: no file matches", pattern);
-    else if (failure == GLOB_NOSPACE)
-        mc_fail(file->ctx, MC_ERR_NOMEM, "%s: out of memory for what it matches", pattern);
-    else if (failure)
-        mc_fail(file->ctx, MC_ERR_IO, "%s: cannot read the folder: %s", pattern, strerror(errno));
-    else
-        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_paths);
-    for (size_t i = 0; good && i < found.gl_pathc; i++)
-        if (!comes_with_bin(pattern, found.gl_pathv[i])) good = add_shard(file, found.gl_pathv[i]);
-    globfree(&found);
+    mc_paths found = {0};
+    bool good = mc_paths_add(&file->ctx->error, &found, pattern);
+    for (size_t i = 0; good && i < found.count; i++)
+        if (!comes_with_bin(pattern, found.path[i])) good = add_shard(file, found.path[i]);
+    mc_paths_release(&found);
     return good;
 }
 
