@@ -101,3 +101,64 @@ const char *mc_config_lost(const mc_family *family, const void *from, const void
         if (row->key[MC_FORM_HF] && !computes_same(row, from, to)) return row->key[MC_FORM_HF];
     return NULL;
 }
+
+/* ---- keys without a row ---------------------------------------------------------------------- */
+
+/* What save() writes itself, or would be wrong of the model that is saved. */
+static bool is_written_anyway(const mc_family *family, const char *key)
+{
+    static const char *const ours[] = {"_name_or_path",
+                                       "_num_labels",
+                                       "architectures",
+                                       "dtype",
+                                       "id2label",
+                                       "label2id",
+                                       "model_type",
+                                       "modelcenter_task",
+                                       "num_labels",
+                                       "problem_type",
+                                       "quantization_config",
+                                       "torch_dtype",
+                                       "transformers_version",
+                                       NULL};
+    for (const char *const *name = ours; *name; name++)
+        if (strcmp(*name, key) == 0) return true;
+    for (const mc_config_row *row = family->rows; !ends(row); row++)
+        if (row->key[MC_FORM_HF] && strcmp(row->key[MC_FORM_HF], key) == 0) return true;
+    return false;
+}
+
+bool mc_config_keep_others(mc_model *m, const mc_config_reader *r)
+{
+    cJSON *others = r->form == MC_FORM_HF ? cJSON_Duplicate(r->json, true) : NULL;
+    if (r->form != MC_FORM_HF) return true;
+    for (cJSON *item = others ? others->child : NULL, *next; item; item = next) {
+        next = item->next;
+        if (is_written_anyway(m->family, item->string))
+            cJSON_Delete(cJSON_DetachItemViaPointer(others, item));
+    }
+    char *text = others ? cJSON_PrintUnformatted(others) : NULL;
+    if (!text)
+        mc_fail_nomem(r->ctx, "a config");
+    else if (others->child)
+        m->other_keys = mc_module_strdup(m->module.root, text);
+    cJSON_free(text);
+    cJSON_Delete(others);
+    return !mc_failed(r->ctx);
+}
+
+bool mc_config_add_others(cJSON *json, const mc_model *m)
+{
+    if (!m->other_keys) return true;
+    cJSON *others = cJSON_Parse(m->other_keys);
+    bool good = others;
+    for (cJSON *item = others ? others->child : NULL, *next; good && item; item = next) {
+        next = item->next;
+        if (cJSON_HasObjectItem(json, item->string)) continue;
+        cJSON_DetachItemViaPointer(others, item);
+        good = cJSON_AddItemToObject(json, item->string, item);
+        if (!good) cJSON_Delete(item);
+    }
+    cJSON_Delete(others);
+    return good;
+}

@@ -1,41 +1,79 @@
 #include "models/convert.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "core/checkpoint/model_folder.h"
+#include <unistd.h>
+#include "core/base/json_internal.h"
+#include "core/checkpoint/model_folder_internal.h"
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/checkpoint/torch_writer_internal.h"
+#include "core/checkpoint/training_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/lora.h"
 #include "models/model_internal.h"
 
-/* What a folder may hold beside config.json and weights that every form has. */
-static const char *const carried[] = {"vocab.txt",
-                                      "vocab.json",
-                                      "merges.txt",
-                                      "tokenizer.json",
-                                      "tokenizer_config.json",
-                                      "special_tokens_map.json",
-                                      "added_tokens.json",
-                                      "spiece.model",
-                                      "sentencepiece.bpe.model",
-                                      "tokenizer.model",
-                                      "vocab.model",
-                                      "generation_config.json",
-                                      NULL};
+/* ---- what comes along ------------------------------------------------------------------------ */
+
+typedef struct carried {
+    mc_error *err;
+    const char *from, *to;
+    bool whole; /* all files, not those of a model alone */
+} carried;
+
+static mc_status carry_file(void *user, const char *name)
+{
+    const carried *c = user;
+    char source[MC_PATH_MAX], target[MC_PATH_MAX];
+    bool own = strcmp(name, "finetune.json") == 0; /* of the run that made the folder */
+    if (own || (!c->whole && !mc_model_folder_is_beside(name))) return MC_OK;
+    mc_status status = mc_path_join(c->err, source, c->from, name);
+    if (!status) status = mc_path_join(c->err, target, c->to, name);
+    if (!status && mc_path_is_file(source)) status = mc_file_copy(c->err, source, target);
+    return status;
+}
+
+/* The folder of a module beside the model's own, "1_Pooling". */
+static mc_status carry_module(mc_error *err, const char *from, const char *to, const cJSON *module)
+{
+    char source[MC_PATH_MAX], target[MC_PATH_MAX];
+    const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+    carried c = {.err = err, .from = source, .to = target, .whole = true};
+    if (!path || !*path || *path == '.' || strchr(path, '/')) return MC_OK;
+    mc_status status = mc_path_join(err, source, from, path);
+    if (!status) status = mc_path_join(err, target, to, path);
+    if (status || !mc_path_is_folder(source)) return status;
+    status = mc_make_folders(err, target);
+    return status ? status : mc_folder_each(err, source, carry_file, &c);
+}
+
+/* The folders that modules.json of a sentence-transformers folder names. */
+static mc_status carry_modules(mc_error *err, const char *from, const char *to)
+{
+    enum { LIMIT = 1 << 20 };
+    char path[MC_PATH_MAX];
+    size_t size;
+    mc_status status = mc_path_join(err, path, from, "modules.json");
+    if (status || !mc_path_is_file(path)) return status;
+    char *text = mc_file_read(err, path, LIMIT, &size);
+    cJSON *list = text ? mc_json_parse(err, text, size, path, 1) : NULL;
+    const cJSON *module;
+    status = err->status;
+    cJSON_ArrayForEach(module, list) if (!status) status = carry_module(err, from, to, module);
+    cJSON_Delete(list);
+    mc_free(text);
+    return status;
+}
 
 static mc_status carry(mc_error *err, const char *from, const char *to)
 {
-    char source[MC_PATH_MAX], target[MC_PATH_MAX];
-    mc_status status = MC_OK;
-    for (int i = 0; carried[i] && !status; i++) {
-        status = mc_path_join(err, source, from, carried[i]);
-        if (!status) status = mc_path_join(err, target, to, carried[i]);
-        if (!status && mc_path_is_file(source)) status = mc_file_copy(err, source, target);
-    }
-    return status;
+    carried c = {.err = err, .from = from, .to = to};
+    mc_status status = mc_folder_each(err, from, carry_file, &c);
+    return status ? status : carry_modules(err, from, to);
 }
+
+/* ---- weights --------------------------------------------------------------------------------- */
 
 /* The narrowest of ours that holds every number of a file: f16 or bf16 where all floats are
  * that. */
@@ -60,8 +98,19 @@ static bool is_same_folder(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* ModelCenter itself reads pytorch_model.pt alone. By rank 0, while the others wait. */
-static mc_status add_torch_file(mc_context *ctx, const char *folder)
+static mc_status remove_safetensors(void *user, const char *name)
+{
+    const carried *c = user;
+    char path[MC_PATH_MAX];
+    if (!mc_model_folder_is_weights(name) || strstr(name, ".safetensors") == NULL) return MC_OK;
+    mc_status status = mc_path_join(c->err, path, c->from, name);
+    if (status || unlink(path) == 0) return status;
+    return mc_error_set(c->err, MC_ERR_IO, "%s: cannot remove it: %s", path, strerror(errno));
+}
+
+/* ModelCenter itself reads pytorch_model.pt alone, which takes the place of the safetensors files.
+ * By rank 0, while the others wait. */
+static mc_status become_torch_file(mc_context *ctx, const char *folder)
 {
     mc_ranks_work work;
     char path[MC_PATH_MAX];
@@ -72,6 +121,8 @@ static mc_status add_torch_file(mc_context *ctx, const char *folder)
     mc_status status = mc_path_join(&ctx->error, path, folder, "pytorch_model.pt");
     if (!status) status = mc_torch_write_file_ticking(file, path, mc_ranks_work_tick, &work);
     mc_tensor_file_free(file);
+    carried c = {.err = &ctx->error, .from = folder};
+    if (!status) status = mc_folder_each(&ctx->error, folder, remove_safetensors, &c);
     return status ? status : mc_ranks_work_end(&work);
 }
 
@@ -135,7 +186,7 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
                        folder ? folder : "the folder to write is NULL");
     if (mc_model_folder_begin(ctx, folder, aside, sizeof aside)) return mc_error_status(ctx);
     write_model(ctx, &from, aside, &options);
-    if (options.save.form == MC_SAVE_MODELCENTER) add_torch_file(ctx, aside);
+    if (options.save.form == MC_SAVE_MODELCENTER) become_torch_file(ctx, aside);
     bool carries = !mc_failed(ctx) && !ctx->rank && !from.file;
     if (carries && *from.base) carry(&ctx->error, from.base, aside);
     if (carries && !mc_failed(ctx)) carry(&ctx->error, from.folder, aside);

@@ -14,11 +14,13 @@ typedef struct mc_convert_options {
 } mc_convert_options;
 
 /* Reads the model `identifier` as mc_model_from_pretrained does, with the heads that it has, and
- * writes it into another folder (made if need be) as mc_model_save_as does. The files of its
- * tokenizer, and generation_config.json, come along unchanged; of an adapter its base's, where it
- * has none of its own. `options` may be NULL. Errors: those of loading and saving, of which a form
- * that cannot say the model is MC_ERR_UNSUPPORTED; the same folder twice, an adapter without
- * `merge`, and `merge` without one, MC_ERR_ARGUMENT. Ranks call it together. */
+ * writes it into another folder (made if need be) as mc_model_save_as does; in ModelCenter's form
+ * as pytorch_model.pt, which alone it reads. The other files of a model's folder come along
+ * unchanged: tokenizer, generation_config.json, task.json, modules of sentence-transformers; of an
+ * adapter its base's, where it has none of its own. `options` may be NULL. Errors: those of loading
+ * and saving, of which a form that cannot say the model is MC_ERR_UNSUPPORTED; the same folder
+ * twice, an adapter without `merge`, and `merge` without one, MC_ERR_ARGUMENT. Ranks call it
+ * together. */
 MC_API mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *folder,
                                   const mc_convert_options *options);
 

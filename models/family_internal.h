@@ -159,6 +159,9 @@ struct mc_model {
     char *task;
     char **label_names;       /* heads.labels of them, or NULL */
     const char *problem_type; /* static; NULL: not said */
+    char
+        *other_keys; /* a JSON object: what a config.json of Hugging Face's form says that no row of
+                         the family's table does; saved again. NULL: nothing */
 };
 
 /* What a stack of blocks gets of a batch. */
@@ -254,6 +257,10 @@ const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form);
 /* The form that the family's files are written in unless another is asked for. */
 mc_config_form mc_config_form_for(const mc_family *family);
 /* Adds all rows to a JSON object; false when memory is out. */
+/* Sets m->other_keys from the file that a model is read from. False after an error. */
+bool mc_config_keep_others(mc_model *m, const mc_config_reader *reader);
+/* Adds m->other_keys. False when memory is out. */
+bool mc_config_add_others(cJSON *json, const mc_model *m);
 bool mc_config_write(const mc_family *family, mc_config_form form, const void *config, cJSON *json);
 /* What config `from` says in Hugging Face's form and `to` does not: the first key of something that
  * is computed differently then. NULL: nothing. */

@@ -206,7 +206,7 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
         if (!family->look || family->look(r->ctx, &f, config, &heads))
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
         map.tied = is_tied(family, config);
-        if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) &&
+        if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && mc_config_keep_others(m, r) &&
             read_task(m, r, options->new_head) && mc_generation_config_read(m, folder))
             mc_weights_load(&m->module, &map, f.layers, file, folder, may_be_new);
     }

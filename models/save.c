@@ -96,7 +96,7 @@ static char *print_config(mc_model *m, mc_config_form form, const void *config)
     bool own = form == MC_FORM_MC;
     char *text = NULL;
     if (json && (own ? add_own_form(json, m) : add_common(json, m)) &&
-        mc_config_write(m->family, form, config, json))
+        mc_config_write(m->family, form, config, json) && (own || mc_config_add_others(json, m)))
         text = cJSON_Print(json);
     if (text && own && !check_own_form(m, text, config)) {
         cJSON_free(text);

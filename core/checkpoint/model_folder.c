@@ -39,7 +39,6 @@ static const char *const beside[] = {"generation_config.json",
                                      "chat_template.jinja",
                                      "preprocessor_config.json",
                                      "modules.json",
-                                     "sentence_bert_config.json",
                                      "config_sentence_transformers.json"};
 
 static bool is_one_of(const char *name, const char *const *names, size_t count)
@@ -66,10 +65,24 @@ bool mc_model_folder_is_weights(const char *name)
            mc_shard_count_of(name, weights[0]) || is_torch_shard(name);
 }
 
+/* "sentence_bert_config.json" */
+static bool is_sentence_config(const char *name)
+{
+    static const char start[] = "sentence_", end[] = "_config.json";
+    size_t length = strlen(name), least = sizeof start + sizeof end - 2;
+    return length > least && strncmp(name, start, sizeof start - 1) == 0 &&
+           strcmp(name + length - (sizeof end - 1), end) == 0;
+}
+
+bool mc_model_folder_is_beside(const char *name)
+{
+    return is_one_of(name, beside, sizeof beside / sizeof *beside) || is_sentence_config(name);
+}
+
 bool mc_model_folder_has_name(const char *name)
 {
-    return name && (is_config(name) || mc_model_folder_is_weights(name) ||
-                    is_one_of(name, beside, sizeof beside / sizeof *beside));
+    return name &&
+           (is_config(name) || mc_model_folder_is_weights(name) || mc_model_folder_is_beside(name));
 }
 
 void mc_model_folder_find(const char *folder, char name[256])
@@ -99,6 +112,7 @@ static mc_status remove_name(mc_error *err, const char *folder, const char *name
     char path[MC_PATH_MAX];
     mc_status status = mc_path_join(err, path, folder, name);
     if (status || unlink(path) == 0 || errno == ENOENT) return status;
+    if (errno == EISDIR) return mc_model_folder_remove(err, path); /* a module's, "1_Pooling" */
     return mc_error_set(err, MC_ERR_IO, "%s: cannot remove it: %s", path, strerror(errno));
 }
 
@@ -199,6 +213,9 @@ static mc_status move_taken(void *user, const char *name)
     mc_status status = mc_path_join(f->err, from, f->from, name);
     if (!status) status = mc_path_join(f->err, to, f->to, name);
     if (status || rename(from, to) == 0) return status;
+    bool full = errno == ENOTEMPTY || errno == EEXIST; /* the folder of a module is there already */
+    if (full && (status = mc_model_folder_remove(f->err, to))) return status;
+    if (full && rename(from, to) == 0) return MC_OK;
     return mc_error_set(f->err, MC_ERR_IO, "%s: cannot put the finished file in its place: %s", to,
                         strerror(errno));
 }
@@ -247,17 +264,19 @@ mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside
     mc_status status = aside_path(&ctx->error, folder, path);
     if (!status && strlen(path) >= room)
         status = mc_fail(ctx, MC_ERR_ARGUMENT, "path too long: %.100s...", path);
+    if (!status && !ctx->rank) status = mc_make_folders(&ctx->error, folder);
     if (!status && !ctx->rank) status = mc_model_folder_remove(&ctx->error, path);
     if (!status && !ctx->rank) status = mc_make_folders(&ctx->error, path);
     if (!status) memcpy(aside, path, strlen(path) + 1);
     return mc_ranks_meet(ctx);
 }
 
-/* What was written before an error. */
-static mc_status give_up(mc_context *ctx, const char *path)
+/* Removes what was written before an error, and the folder if nothing else is in it. */
+static mc_status give_up(mc_context *ctx, const char *folder, const char *path)
 {
     mc_error ignored = {0};
     if (!ctx->rank) mc_model_folder_remove(&ignored, path);
+    if (!ctx->rank) rmdir(folder);
     mc_error_clear(&ignored);
     return mc_error_status(ctx);
 }
@@ -272,7 +291,7 @@ mc_status mc_model_folder_commit(mc_context *ctx, const char *folder)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "mc_model_folder_commit: expected a folder");
     }
     if (!mc_failed(ctx)) mc_ranks_meet(ctx); /* all have written */
-    if (mc_failed(ctx)) return give_up(ctx, path);
+    if (mc_failed(ctx)) return give_up(ctx, folder, path);
     if (!ctx->rank) move_all(&ctx->error, path, folder);
     return mc_ranks_meet(ctx);
 }

@@ -6,6 +6,8 @@
 #include "core/checkpoint/model_folder.h"
 
 /* model.safetensors, its parts and their index, and the like of other forms. */
+/* Whether `name` is that of a file that lies beside config and weights. */
+bool mc_model_folder_is_beside(const char *name);
 bool mc_model_folder_is_weights(const char *name);
 
 /* Removes the model of `folder`, its config first, unless all but its weights is as in `from`, to

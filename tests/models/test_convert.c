@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "core/base/json_internal.h"
 #include "tests/faults.h"
 #include "tests/models/family_test.h"
@@ -197,6 +199,83 @@ static void files_come_along(void **state)
     temp_folder_free(&f);
 }
 
+/* What sentence-transformers needs comes along too, and weights are there once. */
+static void folders_come_along(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder f = temp_folder_new();
+    save_tiny(ctx, &f, tiny("bert"), NULL, MC_F32);
+    write_text(temp_path(&f, "saved/modules.json"),
+               "[{\"path\": \"\"}, {\"path\": \"1_Pooling\"}, {\"path\": \"../away\"}]");
+    mkdir(temp_path(&f, "saved/1_Pooling"), 0777);
+    write_text(temp_path(&f, "saved/1_Pooling/config.json"), "{\"pooling_mode\": \"cls\"}");
+    write_text(temp_path(&f, "saved/sentence_xlnet_config.json"), "{\"max_seq_length\": 9}");
+    write_text(temp_path(&f, "saved/task.json"), "{}");
+    write_text(temp_path(&f, "saved/finetune.json"), "{}");
+    mkdir(temp_path(&f, "away"), 0777);
+    assert_int_equal(convert(ctx, &f, "saved", "hf", MC_SAVE_HUGGING_FACE), MC_OK);
+    static const char *const there[] = {"modules.json", "1_Pooling/config.json",
+                                        "sentence_xlnet_config.json", "task.json"};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "hf/%s", there[i]);
+        assert_int_equal(access(temp_path(&f, name), R_OK), 0);
+    }
+    assert_int_equal(access(temp_path(&f, "hf/finetune.json"), R_OK), -1);
+    assert_int_equal(convert(ctx, &f, "saved", "hf", MC_SAVE_HUGGING_FACE), MC_OK); /* again */
+    assert_int_equal(access(temp_path(&f, "hf/1_Pooling/config.json"), R_OK), 0);
+    assert_int_equal(access(temp_path(&f, "hf/model.tmp"), F_OK), -1);
+    assert_int_equal(convert(ctx, &f, "saved", "mc", MC_SAVE_MODELCENTER), MC_OK);
+    assert_int_equal(access(temp_path(&f, "mc/pytorch_model.pt"), R_OK), 0);
+    assert_int_equal(access(temp_path(&f, "mc/model.safetensors"), R_OK), -1);
+    assert_int_equal(access(temp_path(&f, "mc/model.safetensors.index.json"), R_OK), -1);
+    assert_good(ctx);
+    temp_folder_free(&f);
+}
+
+static void rewrite_config(const temp_folder *f, const char *folder, const char *more)
+{
+    char name[64];
+    cJSON *json = config_in(f, folder), *added = cJSON_Parse(more), *item;
+    cJSON_ArrayForEach(item, added)
+    {
+        cJSON_DeleteItemFromObjectCaseSensitive(json, item->string);
+        cJSON_AddItemToObject(json, item->string, cJSON_Duplicate(item, true));
+    }
+    char *text = cJSON_Print(json);
+    snprintf(name, sizeof name, "%s/config.json", folder);
+    write_text(temp_path(f, name), text);
+    cJSON_free(text);
+    cJSON_Delete(json);
+    cJSON_Delete(added);
+}
+
+/* Keys that no table has stay as they were, through loading and saving too; those of ours are
+ * ours. */
+static void unknown_keys_are_kept(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder f = temp_folder_new();
+    save_tiny(ctx, &f, tiny("bert"), NULL, MC_F32);
+    rewrite_config(&f, "saved",
+                   "{\"strange\": {\"deep\": [1, null]}, \"task_specific_params\": {\"a\": 2}, "
+                   "\"dtype\": \"float32\", \"transformers_version\": \"5.0\"}");
+    assert_int_equal(convert(ctx, &f, "saved", "hf", MC_SAVE_HUGGING_FACE), MC_OK);
+    mc_model *m = mc_model_from_pretrained(ctx, temp_path(&f, "hf"),
+                                           &(mc_load_options){.num_labels = 3, .new_head = true});
+    mc_model_save(m, temp_path(&f, "again"));
+    assert_good(ctx);
+    cJSON *json = config_in(&f, "again");
+    char *strange = cJSON_PrintUnformatted(cJSON_GetObjectItem(json, "strange"));
+    assert_string_equal(strange, "{\"deep\":[1,null]}");
+    assert_true(cJSON_HasObjectItem(json, "task_specific_params"));
+    assert_false(cJSON_HasObjectItem(json, "dtype")); /* "torch_dtype" says it */
+    assert_false(cJSON_HasObjectItem(json, "transformers_version"));
+    cJSON_free(strange);
+    cJSON_Delete(json);
+    temp_folder_free(&f);
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void what_a_form_cannot_say_is_refused(void **state)
@@ -280,6 +359,8 @@ int main(void)
                                        TEST(modelcenter_finds_what_it_reads),
                                        TEST(dtypes_are_kept),
                                        TEST(files_come_along),
+                                       TEST(folders_come_along),
+                                       TEST(unknown_keys_are_kept),
                                        TEST(what_a_form_cannot_say_is_refused),
                                        TEST(wrong_folders_are_errors),
                                        TEST(failing_allocations_leave_a_whole_folder)};
