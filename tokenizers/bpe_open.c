@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tokenizers/open_internal.h"
+#include "tokenizers/settings_internal.h"
 
 static mc_status no_memory(mc_error *err, const char *path)
 {
@@ -154,15 +155,21 @@ static mc_status check_model(mc_error *err, const char *path, const cJSON *model
     return whole ? not_supported(err, path, "model: \"ignore_merges\"") : MC_OK;
 }
 
-static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *model)
+static mc_status read_model_settings(mc_tokenizer *tok, mc_error *err, const char *path,
+                                     const cJSON *model)
 {
-    char name[MC_PATH_MAX + 32];
     const char *unk = NULL;
     if (check_model(err, path, model) || !mc_json_get_string(err, model, path, "unk_token", &unk) ||
         !mc_json_get_bool(err, model, path, "fuse_unk", &tok->bpe.fuse_unk))
         return err->status;
     tok->bpe.has_unk = unk != NULL;
-    if (unk && !mc_tokenizer_set_string(&tok->unk_token, unk)) return no_memory(err, path);
+    return unk && !mc_tokenizer_set_string(&tok->unk_token, unk) ? no_memory(err, path) : MC_OK;
+}
+
+static mc_status read_entries(mc_tokenizer *tok, mc_error *err, const char *path,
+                              const cJSON *model)
+{
+    char name[MC_PATH_MAX + 32];
     snprintf(name, sizeof name, "%s: model: \"vocab\"", path);
     mc_status status =
         mc_tokenizer_read_entries(tok, err, name, mc_tokenizer_part(model, "vocab"), false);
@@ -179,13 +186,28 @@ static mc_status expect_byte_level(mc_error *err, const char *path, const cJSON 
     return mc_tokenizer_unsupported(err, path, key, type, "ByteLevel");
 }
 
-mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
+/* Whether a space is put before texts: tokenizer_config.json's word counts, and without it the
+ * classes put none. Others, of no name, leave it to the file. */
+static mc_status read_prefix_space(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    bool in_file = tok->bpe.add_prefix_space, given;
+    if (mc_settings_class(tok) != MC_CLASS_NONE) tok->bpe.add_prefix_space = false;
+    if (!mc_settings_flag(tok, err, "add_prefix_space", &tok->bpe.add_prefix_space, &given))
+        return err->status;
+    if (!given && in_file != tok->bpe.add_prefix_space)
+        mc_log(tok->ctx, MC_LOG_WARNING,
+               "%s: says to put a space before texts, but tokenizer_config.json names GPT-2's or "
+               "RoBERTa's class without \"add_prefix_space\", which puts none then, as in "
+               "transformers",
+               path);
+    return MC_OK;
+}
+
+static mc_status read_words(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
 {
     const cJSON *normalizer = mc_tokenizer_part(root, "normalizer");
     const cJSON *words = mc_tokenizer_part(root, "pre_tokenizer");
     bool regex = true;
-    tok->kind = MC_TOKENIZER_BYTE_BPE;
-    tok->has_normalizer = false;
     if (normalizer)
         return mc_tokenizer_unsupported(err, path, "normalizer",
                                         mc_tokenizer_part_type(normalizer, "?"), "null");
@@ -198,16 +220,43 @@ mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, c
     if (!mc_json_get_bool(err, words, path, "add_prefix_space", &tok->bpe.add_prefix_space) ||
         !mc_json_get_bool(err, words, path, "use_regex", &regex))
         return err->status;
-    if (!regex) return not_supported(err, path, "pre_tokenizer: \"use_regex\" false");
-    return read_model(tok, err, path, mc_tokenizer_part(root, "model"));
+    return regex ? MC_OK : not_supported(err, path, "pre_tokenizer: \"use_regex\" false");
+}
+
+/* Of GPT-2's and RoBERTa's classes the model alone counts. */
+static mc_status pass_over_words(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const cJSON *root)
+{
+    const cJSON *words = mc_tokenizer_part(root, "pre_tokenizer");
+    bool other = strcmp(mc_tokenizer_part_type(words, "?"), "ByteLevel") != 0;
+    if (mc_tokenizer_part(root, "normalizer") || other)
+        mc_log(tok->ctx, MC_LOG_WARNING,
+               "%s: its %s is not used: the class that tokenizer_config.json names cuts text as "
+               "GPT-2 does, as in transformers",
+               path, other ? "pre_tokenizer" : "normalizer");
+    mc_json_get_bool(err, other ? NULL : words, path, "add_prefix_space",
+                     &tok->bpe.add_prefix_space);
+    return err->status;
+}
+
+mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
+{
+    mc_tokenizer_class class = mc_settings_class(tok);
+    const cJSON *model = mc_tokenizer_part(root, "model");
+    bool own = class == MC_CLASS_GPT2 || class == MC_CLASS_ROBERTA;
+    tok->kind = MC_TOKENIZER_BYTE_BPE;
+    tok->has_normalizer = false;
+    if (own ? pass_over_words(tok, err, path, root) : read_words(tok, err, path, root))
+        return err->status;
+    if (!own && read_model_settings(tok, err, path, model)) return err->status;
+    if (own || class == MC_CLASS_NONE)
+        read_prefix_space(tok, err, path);
+    else
+        mc_settings_warn_unused(tok, "add_prefix_space", tok->bpe.add_prefix_space);
+    return err->status ? err->status : read_entries(tok, err, path, model);
 }
 
 /* ---- vocab.json, merges.txt and what lies beside them ---- */
-
-static cJSON *read_optional(mc_error *err, const char *path)
-{
-    return mc_path_is_file(path) ? mc_json_read_object(err, path, MC_TOKENIZER_FILE_MAX) : NULL;
-}
 
 static mc_added_token *find_added(const mc_tokenizer *tok, const char *text)
 {
@@ -216,8 +265,8 @@ static mc_added_token *find_added(const mc_tokenizer *tok, const char *text)
     return NULL;
 }
 
-/* Makes a text a special token, as it is where it is an added token already. */
-static mc_status add_special(mc_tokenizer *tok, mc_error *err, const char *path, const char *text)
+mc_status mc_tokenizer_add_special(mc_tokenizer *tok, mc_error *err, const char *path,
+                                   const char *text)
 {
     mc_added_token *known = find_added(tok, text);
     mc_added_token token = {.named_id = -1, .special = true};
@@ -232,82 +281,6 @@ static mc_status add_special(mc_tokenizer *tok, mc_error *err, const char *path,
     return MC_OK;
 }
 
-/* A special token: its text, or an object with its settings too. */
-static mc_status read_special(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *item)
-{
-    const char *text = NULL;
-    if (cJSON_IsString(item)) return add_special(tok, err, path, item->valuestring);
-    if (!mc_json_get_string(err, item, path, "content", &text)) return err->status;
-    if (!text)
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: expected a special token's \"content\"", path);
-    if (!find_added(tok, text) && mc_tokenizer_read_added(tok, err, path, item, -1))
-        return err->status;
-    return add_special(tok, err, path, text);
-}
-
-static mc_status read_specials(mc_tokenizer *tok, mc_error *err, const char *path,
-                               const cJSON *root)
-{
-    mc_special_name names[MC_SPECIAL_NAMES];
-    const cJSON *more, *item;
-    mc_tokenizer_special_names(tok, names);
-    for (int i = 0; i < MC_SPECIAL_NAMES; i++) {
-        item = mc_tokenizer_part(root, names[i].key);
-        if (item && (read_special(tok, err, path, item) ||
-                     mc_tokenizer_read_name(err, path, root, names[i].key, names[i].name)))
-            return err->status;
-    }
-    if (mc_tokenizer_more_specials(err, path, root, &more)) return err->status;
-    cJSON_ArrayForEach(item, more)
-    {
-        if (read_special(tok, err, path, item)) return err->status;
-    }
-    return MC_OK;
-}
-
-/* Tokenizers of other classes have the same files and another way with them. */
-static mc_status check_class(mc_error *err, const char *path, const cJSON *root)
-{
-    static const char *const known[] = {
-        "GPT2Tokenizer",     "GPT2TokenizerFast",       "CodeGenTokenizer", "CodeGenTokenizerFast",
-        "TokenizersBackend", "PreTrainedTokenizerFast", "RobertaTokenizer", "RobertaTokenizerFast"};
-    const char *name = known[0];
-    bool bos = false, eos = false, found = false;
-    if (!mc_json_get_string(err, root, path, "tokenizer_class", &name) ||
-        !mc_json_get_bool(err, root, path, "add_bos_token", &bos) ||
-        !mc_json_get_bool(err, root, path, "add_eos_token", &eos))
-        return err->status;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        found = found || strcmp(name, known[i]) == 0;
-    if (!found) return mc_tokenizer_unsupported(err, path, "tokenizer_class", name, known[0]);
-    return bos || eos ? not_supported(err, path, "\"add_bos_token\" or \"add_eos_token\"") : MC_OK;
-}
-
-/* {"token": id, ...}, in the order of the ids. */
-static mc_status read_added_file(mc_tokenizer *tok, mc_error *err, const char *path)
-{
-    cJSON *root = read_optional(err, path);
-    const cJSON *item;
-    size_t before = tok->added_count;
-    mc_status status = err->status;
-    cJSON_ArrayForEach(item, root)
-    {
-        mc_added_token token = {.normalized = true, .named_id = item->valueint};
-        size_t length = strlen(item->string);
-        if (!cJSON_IsNumber(item) || item->valuedouble != (double)item->valueint ||
-            item->valueint < 0 || !length)
-            status = mc_error_set(err, MC_ERR_FORMAT, "%s: \"%.80s\": expected a token and its id",
-                                  path, item->string);
-        else if (!mc_tokenizer_store(tok, item->string, length, &token.entry) ||
-                 !mc_tokenizer_add(tok, &token))
-            status = no_memory(err, path);
-        if (status) break;
-    }
-    mc_tokenizer_sort_added(tok, before);
-    cJSON_Delete(root);
-    return status;
-}
-
 static bool holds(const mc_tokenizer *tok, const char *text)
 {
     return mc_trie_find(&tok->trie, (const uint8_t *)text, strlen(text)) >= 0;
@@ -315,59 +288,74 @@ static bool holds(const mc_tokenizer *tok, const char *text)
 
 /* Whether it is RoBERTa's, which puts <s> and </s> around texts: by the class or, where there is
  * none, by the vocabulary. */
-static bool is_roberta(const mc_tokenizer *tok, const cJSON *config)
+static bool is_roberta(const mc_tokenizer *tok)
 {
-    const cJSON *name = mc_tokenizer_part(config, "tokenizer_class");
-    if (cJSON_IsString(name)) return strncmp(name->valuestring, "RobertaTokenizer", 16) == 0;
+    mc_tokenizer_class class = mc_settings_class(tok);
+    if (class != MC_CLASS_NONE) return class == MC_CLASS_ROBERTA;
     return holds(tok, "<s>") && holds(tok, "</s>") && holds(tok, "<mask>");
+}
+
+mc_status mc_roberta_names(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    char **all[] = {&tok->cls_token, &tok->bos_token, &tok->sep_token, &tok->eos_token,
+                    &tok->pad_token, &tok->unk_token, &tok->mask_token};
+    const char *const values[] = {"<s>", "<s>", "</s>", "</s>", "<pad>", "<unk>", "<mask>"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!mc_tokenizer_set_string(all[i], values[i])) return no_memory(err, path);
+    return MC_OK;
 }
 
 /* RoBERTa's special tokens, of which <mask> takes in the space before it. */
 static mc_status add_roberta(mc_tokenizer *tok, mc_error *err, const char *path)
 {
-    static const char mask[] = "<mask>";
-    const char *const names[] = {"<s>", "<pad>", "</s>", "<unk>"};
+    const char *const names[] = {tok->cls_token, tok->pad_token, tok->sep_token, tok->unk_token};
     mc_added_token token = {.named_id = -1, .special = true, .lstrip = true};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (add_special(tok, err, path, names[i])) return err->status;
-    if (!find_added(tok, mask) && (!mc_tokenizer_store(tok, mask, sizeof mask - 1, &token.entry) ||
-                                   !mc_tokenizer_add(tok, &token)))
+        if (mc_tokenizer_add_special(tok, err, path, names[i])) return err->status;
+    const char *mask = tok->mask_token;
+    if (*mask && !find_added(tok, mask) &&
+        (!mc_tokenizer_store(tok, mask, strlen(mask), &token.entry) ||
+         !mc_tokenizer_add(tok, &token)))
         return no_memory(err, path);
-    char **all[] = {&tok->cls_token, &tok->bos_token, &tok->sep_token, &tok->eos_token,
-                    &tok->pad_token, &tok->unk_token, &tok->mask_token};
-    const char *const values[] = {"<s>", "<s>", "</s>", "</s>", "<pad>", "<unk>", mask};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!mc_tokenizer_set_string(all[i], values[i])) return no_memory(err, path);
-    int32_t cls = mc_trie_find(&tok->trie, (const uint8_t *)"<s>", 3);
-    int32_t sep = mc_trie_find(&tok->trie, (const uint8_t *)"</s>", 4);
-    if (cls < 0 || sep < 0)
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: the vocabulary has no entry \"%s\"", path,
-                            cls < 0 ? "<s>" : "</s>");
-    mc_roberta_templates(&tok->single, &tok->pair, cls, sep);
+    tok->has_templates = false;
+    tok->roberta_templates = true;
     return MC_OK;
 }
 
-static mc_status read_settings(mc_tokenizer *tok, mc_error *err, const mc_bpe_files *files)
+/* GPT-2's class can put its first and last token around texts: around each of a pair. */
+static mc_status read_ends(mc_tokenizer *tok, mc_error *err, const char *path)
 {
-    cJSON *config = read_optional(err, files->config);
-    cJSON *specials = err->status ? NULL : read_optional(err, files->specials);
-    mc_status status = err->status;
-    if (!status && config) status = check_class(err, files->config, config);
-    if (!status && config &&
-        !mc_json_get_bool(err, config, files->config, "add_prefix_space",
-                          &tok->bpe.add_prefix_space))
-        status = err->status;
-    if (!status && config)
-        status = mc_tokenizer_read_added_decoder(tok, err, files->config, config);
-    if (!status && !mc_tokenizer_part(config, "added_tokens_decoder"))
-        status = read_added_file(tok, err, files->added);
-    if (!status && is_roberta(tok, config)) status = add_roberta(tok, err, files->vocab);
-    /* what the configuration says comes last and counts */
-    if (!status) status = read_specials(tok, err, files->specials, specials);
-    if (!status) status = read_specials(tok, err, files->config, config);
-    cJSON_Delete(config);
-    cJSON_Delete(specials);
-    return status;
+    bool bos = false, eos = false;
+    mc_template *one = &tok->single, *two = &tok->pair;
+    if (!mc_settings_flag(tok, err, "add_bos_token", &bos, NULL) ||
+        !mc_settings_flag(tok, err, "add_eos_token", &eos, NULL))
+        return err->status;
+    const char *first = tok->bos_token, *last = tok->eos_token;
+    mc_template_special begin = {mc_trie_find(&tok->trie, (const uint8_t *)first, strlen(first)),
+                                 0};
+    mc_template_special end = {mc_trie_find(&tok->trie, (const uint8_t *)last, strlen(last)), 0};
+    if ((bos && *first && begin.id < 0) || (eos && *last && end.id < 0))
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: the vocabulary has no entry \"%.80s\"", path,
+                            bos && begin.id < 0 ? first : last);
+    bos = bos && *first;
+    eos = eos && *last;
+    if (bos) one->prefix[one->prefix_count++] = two->prefix[two->prefix_count++] = begin;
+    if (eos) one->suffix[one->suffix_count++] = two->middle[two->middle_count++] = end;
+    begin.type_id = end.type_id = 1;
+    if (bos) two->middle[two->middle_count++] = begin;
+    if (eos) two->suffix[two->suffix_count++] = end;
+    return MC_OK;
+}
+
+static mc_status read_settings(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    bool roberta = is_roberta(tok);
+    if (mc_settings_expect_class(tok, err, "a vocab.json", MC_CLASS_GPT2, MC_CLASS_ROBERTA) ||
+        (roberta && mc_roberta_names(tok, err, path)) || mc_settings_read_names(tok, err) ||
+        mc_settings_read_common(tok, err) || read_prefix_space(tok, err, path) ||
+        mc_settings_add_tokens(tok, err, false))
+        return err->status;
+    return roberta ? add_roberta(tok, err, path) : read_ends(tok, err, path);
 }
 
 static mc_status read_vocab(mc_tokenizer *tok, mc_error *err, const char *path)
@@ -389,18 +377,17 @@ static mc_status read_merges_file(mc_tokenizer *tok, mc_error *err, const char *
     return status;
 }
 
-mc_status mc_bpe_load_files(mc_tokenizer *tok, mc_error *err, const mc_bpe_files *files)
+mc_status mc_bpe_load_files(mc_tokenizer *tok, mc_error *err, const char *vocab, const char *merges)
 {
     static const char end_of_text[] = "<|endoftext|>";
     tok->kind = MC_TOKENIZER_BYTE_BPE;
     tok->has_normalizer = false;
     tok->has_templates = true; /* they put nothing around a text */
     tok->single = tok->pair = (mc_template){.type_b = 1};
-    if (read_vocab(tok, err, files->vocab) || read_merges_file(tok, err, files->merges) ||
-        read_settings(tok, err, files))
+    if (read_vocab(tok, err, vocab) || read_merges_file(tok, err, merges) ||
+        read_settings(tok, err, vocab))
         return err->status;
-    if (mc_trie_find(&tok->trie, (const uint8_t *)end_of_text, sizeof end_of_text - 1) >= 0 &&
-        add_special(tok, err, files->vocab, end_of_text))
+    if (holds(tok, end_of_text) && mc_tokenizer_add_special(tok, err, vocab, end_of_text))
         return err->status;
-    return mc_tokenizer_finish(tok, err, files->vocab, false);
+    return mc_tokenizer_finish(tok, err, vocab, false);
 }

@@ -77,16 +77,6 @@ static void write_json(const mc_tokenizer *tok, mc_file_writer *w)
     mc_save_text(w, "}\n");
 }
 
-/* A special token that there is. */
-static void write_name(const mc_tokenizer *tok, mc_file_writer *w, const char *key,
-                       const char *token)
-{
-    if (mc_tokenizer_token_to_id(tok, token) < 0) return;
-    mc_save_format(w, "  \"%s\": ", key);
-    mc_save_string(w, token);
-    mc_save_text(w, ",\n");
-}
-
 /* A tokenizer that puts tokens around texts is none of GPT-2's class, which has its own way. */
 static bool is_plain_gpt2(const mc_tokenizer *tok)
 {
@@ -95,37 +85,13 @@ static bool is_plain_gpt2(const mc_tokenizer *tok)
            two->prefix_count + two->middle_count + two->suffix_count == 0;
 }
 
-/* For readers of vocab.json, who do not see tokenizer.json's list. */
-void mc_save_added_decoder(const mc_tokenizer *tok, mc_file_writer *w)
-{
-    mc_save_text(w, "  \"added_tokens_decoder\": {");
-    for (size_t i = 0; i < tok->added_count; i++) {
-        mc_save_format(w, "%s\n    \"%d\": {", i ? "," : "", tok->added[i].id);
-        mc_save_settings(tok, w, &tok->added[i]);
-        mc_save_text(w, "}");
-    }
-    mc_save_text(w, "\n  },\n");
-}
-
-void mc_save_names(const mc_tokenizer *tok, mc_file_writer *w)
-{
-    write_name(tok, w, "bos_token", tok->bos_token);
-    write_name(tok, w, "eos_token", tok->eos_token);
-    write_name(tok, w, "unk_token", tok->unk_token);
-    write_name(tok, w, "sep_token", tok->sep_token);
-    write_name(tok, w, "pad_token", tok->pad_token);
-    write_name(tok, w, "cls_token", tok->cls_token);
-    write_name(tok, w, "mask_token", tok->mask_token);
-}
-
 static void write_config(const mc_tokenizer *tok, mc_file_writer *w)
 {
-    mc_save_text(w, "{\n");
-    mc_save_format(w, "  \"add_prefix_space\": %s,\n", mc_save_bool(tok->bpe.add_prefix_space));
-    mc_save_added_decoder(tok, w);
-    mc_save_names(tok, w);
-    mc_save_format(w, "  \"tokenizer_class\": \"%s\"\n}\n",
-                   is_plain_gpt2(tok) ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
+    cJSON *config = mc_save_config_begin(tok);
+    mc_save_config_set(config, "add_prefix_space", cJSON_CreateBool(tok->bpe.add_prefix_space));
+    mc_save_config_names(tok, config);
+    mc_save_config_end(tok, w, config,
+                       is_plain_gpt2(tok) ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
 }
 
 /* Whether a line of merges.txt can hold every merge. */

@@ -70,6 +70,8 @@ mc_status mc_cpm_load(mc_tokenizer *tok, mc_error *err, const char *path)
     tok->added_count = 0; /* special tokens are not looked for in a text */
     tok->has_templates = true;
     tok->pair.type_b = 1;
+    if (tok->has_empty)
+        return mc_error_set(err, MC_ERR_FORMAT, "%s:%zu: empty entry", path, tok->empty_id + 1);
     if (strip_entries(tok, err, path)) return err->status;
     if (!set_names(tok))
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary", path);

@@ -31,6 +31,18 @@ static void clean_up(mc_bytes *text, size_t start)
         replace_all(text, start, rules[i].from, rules[i].to);
 }
 
+/* transformers' clean-up of a whole text, where tokenizer_config.json asks for it
+ * ("clean_up_tokenization_spaces"). */
+static void clean_up_text(mc_bytes *text)
+{
+    static const struct {
+        const char *from, *to;
+    } rules[] = {{" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
+                 {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        replace_all(text, 0, rules[i].from, rules[i].to);
+}
+
 static bool append_token(const mc_tokenizer *tok, mc_bytes *text, const char *token, bool first)
 {
     size_t start = text->count, prefix = strlen(tok->decoder_prefix);
@@ -95,6 +107,7 @@ static char *decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                   ? mc_cpm_decode(tok, ids, count, options->skip_special, &text)
                   : join_tokens(tok, ids, count, options->skip_special, &text);
     if (ok && !utf8) ok = make_utf8(&text);
+    if (ok && tok->cleans_up && !options->raw_bytes) clean_up_text(&text);
     if (ok && size) *size = text.count;
     if (ok) ok = mc_bytes_append(&text, "", 1);
     if (ok) return (char *)text.data;

@@ -208,6 +208,14 @@ static void put_specials(mc_encoding *out, size_t *at, const mc_template_special
     }
 }
 
+/* Keeps the last ids of A and B, where truncation cuts the start: `a_had` and `b_had` were there. */
+static void keep_ends(mc_encoding *out, size_t a, size_t a_had, size_t b_start, size_t b,
+                      size_t b_had)
+{
+    memmove(out->ids, out->ids + (a_had - a), a * sizeof *out->ids);
+    memmove(out->ids + b_start, out->ids + b_start + (b_had - b), b * sizeof *out->ids);
+}
+
 /* ids holds A at the front and B at `b_start`: moves them to their places among the specials. */
 static void assemble(mc_encoding *out, const mc_template *t, size_t a, size_t b_start, size_t b)
 {
@@ -234,16 +242,18 @@ static mc_status encode_template(mc_encoder *e, const mc_template *t, const char
 {
     mc_encoding *out = e->out;
     size_t specials = (size_t)(t->prefix_count + t->middle_count + t->suffix_count);
-    size_t most = max_length ? max_length : SIZE_MAX;
+    size_t most = max_length && !e->tok->cuts_left ? max_length : SIZE_MAX;
     size_t room = max_length ? max_length - specials : SIZE_MAX;
     size_t a = encode_text(e, text, text_length, most), b_start = a, b = 0;
     if (pair && !e->status) b = encode_text(e, pair, pair_length, most);
     while (!e->status && (!out->ids || out->capacity < out->count + specials)) mc_encoder_grow(e);
     if (e->status) return e->status;
+    size_t a_had = a, b_had = b;
     if (pair)
         truncate_pair(room, &a, &b);
     else if (a > room)
         a = room;
+    if (e->tok->cuts_left && out->ids) keep_ends(out, a, a_had, b_start, b, b_had);
     assemble(out, t, a, b_start, b);
     return MC_OK;
 }

@@ -1,7 +1,7 @@
 #include <string.h>
 #include "core/hub/find_internal.h"
-#include "tokenizers/keys_internal.h"
 #include "tokenizers/open_internal.h"
+#include "tokenizers/settings_internal.h"
 
 static int line_of(const char *text, const char *at)
 {
@@ -19,8 +19,9 @@ static mc_status check_utf8(mc_error *err, const char *path, const char *text, s
                         line_of(text, (const char *)bad), *bad);
 }
 
-/* Hugging Face drops white space at the end of a line; what is left of white space alone is an
- * entry of no characters, as bert-base-chinese has one. */
+/* Hugging Face drops white space at the end of a line; what is left of white space alone, or of an
+ * empty line, is an entry of no characters, as bert-base-chinese has one. Of several the last one
+ * counts. */
 static mc_status read_line(mc_tokenizer *tok, mc_error *err, const char *path, int line,
                            const char *text, size_t length)
 {
@@ -28,15 +29,10 @@ static mc_status read_line(mc_tokenizer *tok, mc_error *err, const char *path, i
         return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: more than %d entries", path, line,
                             MC_TOKENS_MAX);
     if (length && text[length - 1] == '\r') length--;
-    if (!length) return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: empty entry", path, line);
     length = mc_length_without_space(text, length);
     if (memchr(text, '\0', length) || memchr(text, '\r', length))
         return mc_error_set(err, MC_ERR_FORMAT, "%s:%d: entry holds a NUL or a carriage return",
                             path, line);
-    if (!length && tok->has_empty)
-        return mc_error_set(err, MC_ERR_FORMAT,
-                            "%s:%d: white space alone, as line %zu is: a second empty entry", path,
-                            line, tok->empty_id + 1);
     if (!length) {
         tok->has_empty = true;
         tok->empty_id = tok->entry_count;
@@ -63,53 +59,139 @@ static mc_status read_lines(mc_tokenizer *tok, mc_error *err, const char *path, 
     return status;
 }
 
-/* The special tokens that a bare vocabulary has: those of BERT's five names that it holds. */
+/* The special tokens that BERT's class has: those of its five names that are entries. */
 static mc_status add_bert_specials(mc_tokenizer *tok, mc_error *err, const char *path)
 {
     const char *names[] = {tok->unk_token, tok->sep_token, tok->pad_token, tok->cls_token,
                            tok->mask_token};
+    bool named = mc_settings_class(tok) == MC_CLASS_BERT;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
-        mc_added_token token = {.named_id = -1, .special = true};
         bool there = false;
-        for (size_t i = 0; i < tok->added_count && !there; i++)
-            there = strcmp(mc_tokenizer_text(tok, tok->added[i].entry), names[n]) == 0;
-        for (size_t i = 0; i < tok->entry_count && !there; i++) {
-            if (strcmp(mc_tokenizer_text(tok, tok->entries[i]), names[n]) != 0) continue;
-            token.entry = tok->entries[i];
-            if (!mc_tokenizer_add(tok, &token))
-                return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the vocabulary",
-                                    path);
-            break;
-        }
+        for (size_t i = 0; i < tok->entry_count && !there && *names[n]; i++)
+            there = strcmp(mc_tokenizer_text(tok, tok->entries[i]), names[n]) == 0;
+        /* a class that was named has a mask, whether it is an entry or not */
+        there = there || (named && names[n] == tok->mask_token);
+        if (there && mc_tokenizer_add_special(tok, err, path, names[n])) return err->status;
     }
     return MC_OK;
+}
+
+/* The settings of BERT's normal form that tokenizer_config.json gives; *lowercase is set where it
+ * says anything about it. */
+static mc_status read_bert_settings(mc_tokenizer *tok, mc_error *err, mc_lowercase *lowercase)
+{
+    mc_normalizer_options *options = &tok->normalizer_options;
+    bool lower = false, strip = false, given;
+    if (!mc_settings_flag(tok, err, "tokenize_chinese_chars", &options->handle_chinese_chars,
+                          NULL) ||
+        !mc_settings_flag(tok, err, "strip_accents", &strip, &given))
+        return err->status;
+    if (given) options->strip_accents = strip ? MC_STRIP_YES : MC_STRIP_NO;
+    if (!mc_settings_flag(tok, err, "do_lower_case", &lower, &given)) return err->status;
+    if (given) *lowercase = lower ? MC_LOWERCASE_YES : MC_LOWERCASE_NO;
+    return MC_OK;
+}
+
+/* Whether a vocab.txt is of lowercased text where no setting says it: BERT's class takes that to be
+ * so, and where no class is named the entries decide. */
+static bool guess_lowercase(const mc_tokenizer *tok, const char *path)
+{
+    if (mc_settings_class(tok) == MC_CLASS_BERT || !mc_tokenizer_looks_cased(tok)) return true;
+    mc_log(
+        tok->ctx, MC_LOG_WARNING,
+        "%s: has entries with capitals, so text is not lowercased; no tokenizer_config.json says "
+        "it (\"do_lower_case\")",
+        path);
+    return false;
 }
 
 mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *path,
                                   const char *text, size_t size, mc_lowercase lowercase)
 {
-    mc_status status = read_lines(tok, err, path, text, size);
-    if (status) return status;
+    mc_lowercase said = MC_LOWERCASE_DEFAULT;
+    if (read_lines(tok, err, path, text, size)) return err->status;
     if (mc_cpm_is(tok)) return mc_cpm_load(tok, err, path);
-    bool lower = lowercase ? lowercase == MC_LOWERCASE_YES : !mc_tokenizer_looks_cased(tok);
-    tok->normalizer_options.lowercase = lower;
-    status = add_bert_specials(tok, err, path);
-    return status ? status : mc_tokenizer_finish(tok, err, path, true);
+    if (mc_settings_expect_class(tok, err, "a vocab.txt", MC_CLASS_BERT, MC_CLASS_BERT) ||
+        mc_settings_read_names(tok, err) || mc_settings_read_common(tok, err) ||
+        read_bert_settings(tok, err, &said))
+        return err->status;
+    if (!lowercase) lowercase = said;
+    tok->normalizer_options.lowercase =
+        lowercase ? lowercase == MC_LOWERCASE_YES : guess_lowercase(tok, path);
+    if (mc_settings_add_tokens(tok, err, true) || add_bert_specials(tok, err, path))
+        return err->status;
+    return mc_tokenizer_finish(tok, err, path, true);
+}
+
+/* What tokenizer_config.json says about a WordPiece model of a tokenizer.json, whose own settings
+ * have been read. BERT's class does not look at these; where no class is named the two are
+ * joined. */
+static mc_status join_bert_settings(mc_tokenizer *tok, mc_error *err, const char *path,
+                                    mc_lowercase asked)
+{
+    mc_normalizer_options *options = &tok->normalizer_options;
+    mc_tokenizer_class class = mc_settings_class(tok);
+    mc_lowercase lowercase = MC_LOWERCASE_DEFAULT;
+    bool lowered = !tok->has_normalizer || options->lowercase;
+    if (class == MC_CLASS_BERT) {
+        *options = (mc_normalizer_options){
+            .clean_text = true, .handle_chinese_chars = true, .lowercase = true};
+        tok->has_normalizer = true;
+    }
+    if (class == MC_CLASS_BERT || (class == MC_CLASS_NONE && tok->has_normalizer)) {
+        if (read_bert_settings(tok, err, &lowercase)) return err->status;
+        if (lowercase) options->lowercase = lowercase == MC_LOWERCASE_YES;
+    } else {
+        mc_settings_warn_unused(tok, "do_lower_case", options->lowercase);
+        mc_settings_warn_unused(tok, "tokenize_chinese_chars", options->handle_chinese_chars);
+    }
+    if (asked) options->lowercase = asked == MC_LOWERCASE_YES;
+    if (!asked && !lowercase && !lowered && options->lowercase)
+        mc_log(tok->ctx, MC_LOG_WARNING,
+               "%s: says not to lowercase, but tokenizer_config.json names BERT's class without "
+               "\"do_lower_case\", which lowercases then, as in transformers",
+               path);
+    return MC_OK;
+}
+
+/* The special tokens that a class has by itself, where they are entries. */
+static mc_status add_own_specials(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  mc_tokenizer_class class)
+{
+    const char *names[] = {tok->bos_token, tok->eos_token,  tok->cls_token, tok->sep_token,
+                           tok->pad_token, tok->mask_token, tok->unk_token};
+    size_t count = class == MC_CLASS_ROBERTA ? sizeof names / sizeof *names : 2;
+    if (class == MC_CLASS_BERT) return add_bert_specials(tok, err, path);
+    for (size_t n = 0; n < count; n++) {
+        const uint8_t *text = (const uint8_t *)names[n];
+        if (*text && mc_trie_find(&tok->trie, text, strlen(names[n])) >= 0 &&
+            mc_tokenizer_add_special(tok, err, path, names[n]))
+            return err->status;
+    }
+    return MC_OK;
 }
 
 mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const char *text, size_t size, mc_lowercase lowercase)
 {
-    mc_status status = mc_tokenizer_read_json(tok, err, path, text, size);
-    if (lowercase) tok->normalizer_options.lowercase = lowercase == MC_LOWERCASE_YES;
-    return status ? status : mc_tokenizer_finish(tok, err, path, false);
+    mc_tokenizer_class class = mc_settings_class(tok);
+    bool own = class == MC_CLASS_BERT || class == MC_CLASS_GPT2 || class == MC_CLASS_ROBERTA;
+    if (class == MC_CLASS_ROBERTA && mc_roberta_names(tok, err, path)) return err->status;
+    if (mc_settings_read_names(tok, err) || mc_tokenizer_read_json(tok, err, path, text, size) ||
+        mc_settings_read_common(tok, err))
+        return err->status;
+    bool pieces = tok->kind == MC_TOKENIZER_WORDPIECE;
+    if (pieces && join_bert_settings(tok, err, path, lowercase)) return err->status;
+    if (mc_settings_add_tokens(tok, err, own)) return err->status;
+    if (own && add_own_specials(tok, err, path, class)) return err->status;
+    return mc_tokenizer_finish(tok, err, path, false);
 }
 
 typedef struct folder_files {
     char vocab[MC_PATH_MAX], json[MC_PATH_MAX];
+    char vocab_json[MC_PATH_MAX], merges[MC_PATH_MAX]; /* of byte-level BPE */
     char model[MC_PATH_MAX]; /* SentencePiece's, by the name that is there; "": none */
     bool t5;                 /* it has the name that T5's has */
-    mc_bpe_files bpe;        /* its config is that of all kinds */
 } folder_files;
 
 const char *const mc_model_names[MC_MODEL_NAMES] = {"spiece.model", "sentencepiece.bpe.model",
@@ -133,26 +215,11 @@ static mc_status name_files(mc_error *err, folder_files *files, const char *fold
         const char *name;
     } all[] = {{files->vocab, "vocab.txt"},
                {files->json, "tokenizer.json"},
-               {files->bpe.vocab, "vocab.json"},
-               {files->bpe.merges, "merges.txt"},
-               {files->bpe.config, "tokenizer_config.json"},
-               {files->bpe.specials, "special_tokens_map.json"},
-               {files->bpe.added, "added_tokens.json"}};
+               {files->vocab_json, "vocab.json"},
+               {files->merges, "merges.txt"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (mc_path_join(err, all[i].path, folder, all[i].name)) return err->status;
     return find_model(err, files, folder);
-}
-
-static mc_status read_config(mc_tokenizer *tok, mc_error *err, const char *path, bool all,
-                             mc_lowercase *lowercase)
-{
-    size_t size;
-    if (!mc_path_is_file(path)) return MC_OK;
-    char *text = mc_file_read(err, path, MC_TOKENIZER_FILE_MAX, &size);
-    if (!text) return err->status;
-    mc_status status = mc_tokenizer_read_config(tok, err, path, text, size, all, lowercase);
-    mc_free(text);
-    return status;
 }
 
 static mc_status load_model(mc_tokenizer *tok, mc_error *err, const folder_files *files)
@@ -160,33 +227,9 @@ static mc_status load_model(mc_tokenizer *tok, mc_error *err, const folder_files
     size_t size;
     char *bytes = mc_file_read(err, files->model, MC_TOKENIZER_FILE_MAX, &size);
     if (!bytes) return err->status;
-    mc_status status = mc_unigram_load_model(tok, err, files->model, files->bpe.config, bytes, size,
-                                             files->t5, -1);
+    mc_status status = mc_unigram_load_model(tok, err, files->model, bytes, size, files->t5, -1);
     mc_free(bytes);
     return status;
-}
-
-/* Whether the .model counts: always, but where a tokenizer.json is there and the class is one that
- * numbers pieces otherwise (XLM-R's). */
-static mc_status choose_model(mc_error *err, const folder_files *files, bool *model)
-{
-    bool known = true;
-    *model = files->model[0] != 0;
-    if (!*model || !mc_path_is_file(files->json)) return MC_OK;
-    if (mc_unigram_check_class(err, files->bpe.config, &known)) return err->status;
-    *model = known;
-    return MC_OK;
-}
-
-/* Looks at the keys of a configuration file, which need not be there. */
-static mc_status check_keys(const mc_tokenizer *tok, mc_error *err, const char *path,
-                            const mc_key_table *table)
-{
-    if (!mc_path_is_file(path)) return MC_OK;
-    cJSON *root = mc_json_read_object(err, path, MC_TOKENIZER_FILE_MAX);
-    if (root) mc_keys_check(tok->ctx, err, path, root, table);
-    cJSON_Delete(root);
-    return err->status;
 }
 
 static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *files,
@@ -194,28 +237,23 @@ static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *file
 {
     bool json = mc_path_is_file(files->json);
     const char *path = json ? files->json : files->vocab;
-    mc_lowercase asked = options ? options->lowercase : MC_LOWERCASE_DEFAULT, lowercase = asked;
+    mc_lowercase asked = options ? options->lowercase : MC_LOWERCASE_DEFAULT;
     size_t size;
-    bool model;
-    if (check_keys(tok, err, files->bpe.config, &mc_keys_tokenizer_config) ||
-        check_keys(tok, err, files->bpe.specials, &mc_keys_special_tokens_map) ||
-        choose_model(err, files, &model))
-        return err->status;
-    if (model) return load_model(tok, err, files);
-    if (!json && !mc_path_is_file(path) && mc_path_is_file(files->bpe.vocab))
-        return mc_bpe_load_files(tok, err, &files->bpe);
+    if (mc_settings_open(tok, err, folder)) return err->status;
+    /* the .model counts, but where the class numbers pieces otherwise (XLM-R's) and says how */
+    if (files->model[0] && (!json || mc_unigram_has_model_ids(tok)))
+        return load_model(tok, err, files);
+    if (!json && !mc_path_is_file(path) && mc_path_is_file(files->vocab_json))
+        return mc_bpe_load_files(tok, err, files->vocab_json, files->merges);
     if (!json && !mc_path_is_file(path))
         return mc_error_set(err, MC_ERR_NOT_FOUND,
                             "%s: holds neither tokenizer.json nor vocab.txt, vocab.json or "
                             "spiece.model",
                             folder);
-    /* a tokenizer.json has all settings itself, but does not say which token pads */
-    if (read_config(tok, err, files->bpe.config, !json, &lowercase)) return err->status;
-    if (json || asked) lowercase = asked;
     char *text = mc_file_read(err, path, MC_TOKENIZER_FILE_MAX, &size);
     if (!text) return err->status;
-    mc_status status = json ? mc_tokenizer_load_json(tok, err, path, text, size, lowercase)
-                            : mc_tokenizer_load_vocab(tok, err, path, text, size, lowercase);
+    mc_status status = json ? mc_tokenizer_load_json(tok, err, path, text, size, asked)
+                            : mc_tokenizer_load_vocab(tok, err, path, text, size, asked);
     mc_free(text);
     return status;
 }
@@ -236,7 +274,7 @@ static mc_status check_options(const mc_tokenizer *tok, mc_error *err,
 static bool has_tokenizer(const folder_files *files)
 {
     return files->model[0] || mc_path_is_file(files->vocab) || mc_path_is_file(files->json) ||
-           mc_path_is_file(files->bpe.vocab);
+           mc_path_is_file(files->vocab_json);
 }
 
 /* The folder of the tokenizer; of an adapter without one its base's. */

@@ -26,33 +26,17 @@ mc_status mc_tokenizer_read_added(mc_tokenizer *tok, mc_error *err, const char *
 /* tokenizer_config.json's "added_tokens_decoder". */
 mc_status mc_tokenizer_read_added_decoder(mc_tokenizer *tok, mc_error *err, const char *path,
                                           const cJSON *root);
-/* Sets a special token's name: a string, or an object with its content. */
-mc_status mc_tokenizer_read_name(mc_error *err, const char *path, const cJSON *root,
-                                 const char *key, char **name);
-
-/* The keys of a configuration that name special tokens, and where their names go. */
-typedef struct mc_special_name {
-    const char *key;
-    char **name;
-} mc_special_name;
-enum { MC_SPECIAL_NAMES = 7 };
-void mc_tokenizer_special_names(mc_tokenizer *tok, mc_special_name names[MC_SPECIAL_NAMES]);
-/* Sets all of them that are there. */
-mc_status mc_tokenizer_read_names(mc_tokenizer *tok, mc_error *err, const char *path,
-                                  const cJSON *root);
-/* *list = "additional_special_tokens", NULL where there is none. */
-mc_status mc_tokenizer_more_specials(mc_error *err, const char *path, const cJSON *root,
-                                     const cJSON **list);
-
 /* ---- bpe_open.c ---- */
 
-/* A folder's files; those of the configuration need not be there. */
-typedef struct mc_bpe_files {
-    char vocab[MC_PATH_MAX], merges[MC_PATH_MAX];
-    char config[MC_PATH_MAX], specials[MC_PATH_MAX], added[MC_PATH_MAX];
-} mc_bpe_files;
-
-mc_status mc_bpe_load_files(mc_tokenizer *tok, mc_error *err, const mc_bpe_files *files);
+/* vocab.json and merges.txt, with the settings that were read before. */
+mc_status mc_bpe_load_files(mc_tokenizer *tok, mc_error *err, const char *vocab,
+                            const char *merges);
+/* Makes a text that may be an entry a special token, as it is where it is an added token already.
+ */
+mc_status mc_tokenizer_add_special(mc_tokenizer *tok, mc_error *err, const char *path,
+                                   const char *text);
+/* RoBERTa's names of special tokens. */
+mc_status mc_roberta_names(mc_tokenizer *tok, mc_error *err, const char *path);
 /* merges.txt, once the entries are indexed. */
 mc_status mc_bpe_read_merges(mc_tokenizer *tok, mc_error *err, const char *path, const char *text,
                              size_t size);
@@ -64,15 +48,13 @@ mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, c
 /* Reads a SentencePiece model without finishing, and indexes its pieces. */
 mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *path,
                                 const char *bytes, size_t size);
-/* Reads and finishes one with what a tokenizer_config.json says (`config`: its path, of a file that
- * need not be there, or NULL); `t5`: texts end with </s>, and there are sentinels, as many as
- * `sentinels` says, or -1: as T5 has, unless the configuration names another number. */
+/* Reads and finishes one with the settings that were read before; `t5`: texts end with </s>, and
+ * there are sentinels, as many as `sentinels` says, or -1: as T5 has, unless the settings name
+ * another number. */
 mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
-                                const char *config, const char *bytes, size_t size, bool t5,
-                                int64_t sentinels);
-/* Sets *known to whether a tokenizer_config.json (that need not be there) is of a class whose ids
- * are its .model's. */
-mc_status mc_unigram_check_class(mc_error *err, const char *path, bool *known);
+                                const char *bytes, size_t size, bool t5, int64_t sentinels);
+/* Whether the settings are of a class whose ids are its .model's. */
+bool mc_unigram_has_model_ids(const mc_tokenizer *tok);
 /* Model, normalizer, pre-tokenizer and decoder of a tokenizer.json. */
 mc_status mc_unigram_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                const cJSON *root);

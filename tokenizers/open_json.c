@@ -2,6 +2,7 @@
 #include <string.h>
 #include "tokenizers/keys_internal.h"
 #include "tokenizers/open_internal.h"
+#include "tokenizers/settings_internal.h"
 
 /* What errors call a part of a file: "<path>: added_tokens[3]". */
 typedef struct part_name {
@@ -113,7 +114,11 @@ static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, 
     const char *type = mc_tokenizer_part_type(model, "WordPiece");
     if (strcmp(type, "WordPiece") != 0)
         return mc_tokenizer_unsupported(err, path, "model", type, "WordPiece, BPE or Unigram");
-    part_name name = name_part(path, "model", 0);
+    part_name name = name_part(path, "model: \"vocab\"", 0);
+    const cJSON *vocab = mc_tokenizer_part(model, "vocab");
+    if (mc_tokenizer_read_entries(tok, err, name.text, vocab, true)) return err->status;
+    if (mc_settings_class(tok) == MC_CLASS_BERT) return MC_OK; /* it has its own settings */
+    name = name_part(path, "model", 0);
     if (!mc_json_get_string(err, model, name.text, "unk_token", &unk) ||
         !mc_json_get_string(err, model, name.text, "continuing_subword_prefix", &prefix) ||
         !mc_json_get_number(err, model, name.text, "max_input_chars_per_word", 0, 0x1p64,
@@ -123,8 +128,7 @@ static mc_status read_model(mc_tokenizer *tok, mc_error *err, const char *path, 
     if ((unk != tok->unk_token && !mc_tokenizer_set_string(&tok->unk_token, unk)) ||
         (prefix != tok->prefix && !mc_tokenizer_set_string(&tok->prefix, prefix)))
         return no_memory(err, path);
-    name = name_part(path, "model: \"vocab\"", 0);
-    return mc_tokenizer_read_entries(tok, err, name.text, mc_tokenizer_part(model, "vocab"), true);
+    return MC_OK;
 }
 
 /* ---- normalizer, pre-tokenizer, decoder ---- */
@@ -341,85 +345,101 @@ static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const cha
     return MC_OK;
 }
 
+/* A class that makes other things of a vocabulary than its type of model. */
+static mc_status check_class(const mc_tokenizer *tok, mc_error *err, const char *type,
+                             mc_tokenizer_class own, mc_tokenizer_class other)
+{
+    const mc_tokenizer_class class = mc_settings_class(tok);
+    char file[128];
+    snprintf(file, sizeof file, "a tokenizer.json with a model of type \"%.40s\"", type);
+    if (class == MC_CLASS_OTHER)
+        mc_log(tok->ctx, MC_LOG_WARNING,
+               "%s: key \"tokenizer_class\": \"%s\" is not known: what tokenizer.json says holds",
+               tok->settings->class_path, tok->settings->class_name);
+    return class == MC_CLASS_OTHER || class == MC_CLASS_FILE
+               ? MC_OK
+               : mc_settings_expect_class(tok, err, file, own, other);
+}
+
+static mc_status read_word_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  const cJSON *root)
+{
+    if (check_class(tok, err, "WordPiece", MC_CLASS_BERT, MC_CLASS_BERT) ||
+        read_model(tok, err, path, root))
+        return err->status;
+    if (mc_settings_class(tok) == MC_CLASS_BERT) {
+        const cJSON *normalizer = mc_tokenizer_part(root, "normalizer");
+        return mc_json_get_bool(err, normalizer, path, "lowercase",
+                                &tok->normalizer_options.lowercase)
+                   ? MC_OK
+                   : err->status;
+    }
+    mc_status status = read_normalizer(tok, err, path, root);
+    return status ? status : read_decoder(tok, err, path, root);
+}
+
+static mc_status read_byte_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  const cJSON *root)
+{
+    if (check_class(tok, err, "BPE", MC_CLASS_GPT2, MC_CLASS_ROBERTA)) return err->status;
+    return mc_bpe_read_json(tok, err, path, root);
+}
+
+/* Around texts BERT's and RoBERTa's classes put their own tokens. */
+static mc_status read_around(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
+{
+    mc_tokenizer_class class = mc_settings_class(tok);
+    tok->roberta_templates = class == MC_CLASS_ROBERTA;
+    if (class == MC_CLASS_BERT || class == MC_CLASS_ROBERTA) return MC_OK;
+    return read_post_processor(tok, err, path, root);
+}
+
+/* Which side truncation cuts, where tokenizer_config.json does not say it. */
+static mc_status read_truncation(mc_tokenizer *tok, mc_error *err, const char *path,
+                                 const cJSON *root)
+{
+    const cJSON *part = mc_tokenizer_part(root, "truncation");
+    const char *direction = "Right";
+    if (!mc_json_get_string(err, part, path, "direction", &direction)) return err->status;
+    tok->cuts_left = strcmp(direction, "Left") == 0;
+    return MC_OK;
+}
+
+static mc_status read_parts(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root,
+                            const char *text, size_t size)
+{
+    const cJSON *model = mc_tokenizer_part(root, "model");
+    /* old files do not name the type */
+    const char *fallback = mc_tokenizer_part(model, "merges")                 ? "BPE"
+                           : cJSON_IsArray(mc_tokenizer_part(model, "vocab")) ? "Unigram"
+                                                                              : "WordPiece";
+    const char *type = mc_tokenizer_part_type(model, fallback);
+    mc_status status;
+    if (strcmp(type, "BPE") == 0) {
+        status = read_byte_pieces(tok, err, path, root);
+    } else if (strcmp(type, "Unigram") == 0) {
+        status = check_class(tok, err, type, MC_CLASS_T5, MC_CLASS_T5);
+        if (!status) status = mc_unigram_read_json(tok, err, path, root);
+        if (!status) status = mc_unigram_keep_source(tok, err, path, text, size);
+    } else {
+        status = read_word_pieces(tok, err, path, root);
+    }
+    if (!status) status = read_around(tok, err, path, root);
+    if (!status) status = read_truncation(tok, err, path, root);
+    return status ? status : read_added_list(tok, err, path, root);
+}
+
 mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const char *text, size_t size)
 {
     cJSON *root = parse(err, path, text, size);
-    if (root) mc_keys_check(tok->ctx, err, path, root, &mc_keys_tokenizer_json);
-    if (err->status) {
-        cJSON_Delete(root);
-        return err->status;
-    }
-    const cJSON *model = mc_tokenizer_part(root, "model");
-    bool merges = mc_tokenizer_part(model, "merges") != NULL;
-    mc_status status;
-    /* old files do not name the type */
-    const char *fallback = merges                                             ? "BPE"
-                           : cJSON_IsArray(mc_tokenizer_part(model, "vocab")) ? "Unigram"
-                                                                              : "WordPiece";
-    const char *type = mc_tokenizer_part_type(model, fallback);
-    if (strcmp(type, "BPE") == 0) {
-        status = mc_bpe_read_json(tok, err, path, root);
-    } else if (strcmp(type, "Unigram") == 0) {
-        status = mc_unigram_read_json(tok, err, path, root);
-        if (!status) status = mc_unigram_keep_source(tok, err, path, text, size);
-    } else {
-        status = read_model(tok, err, path, root);
-        if (!status) status = read_normalizer(tok, err, path, root);
-        if (!status) status = read_decoder(tok, err, path, root);
-    }
-    if (!status) status = read_post_processor(tok, err, path, root);
-    if (!status) status = read_added_list(tok, err, path, root);
+    if (root && mc_keys_check(tok->ctx, err, path, root, &mc_keys_tokenizer_json))
+        read_parts(tok, err, path, root, text, size);
     cJSON_Delete(root);
-    return status;
+    return err->status;
 }
 
 /* ---- tokenizer_config.json ---- */
-
-/* A special token's name: a string, or an object with its content. */
-mc_status mc_tokenizer_read_name(mc_error *err, const char *path, const cJSON *root,
-                                 const char *key, char **name)
-{
-    const cJSON *item = mc_tokenizer_part(root, key);
-    const char *text = NULL;
-    if (cJSON_IsObject(item)) {
-        if (!mc_json_get_string(err, item, path, "content", &text)) return err->status;
-    } else if (!mc_json_get_string(err, root, path, key, &text)) {
-        return err->status;
-    }
-    if (text && !mc_tokenizer_set_string(name, text)) return no_memory(err, path);
-    return MC_OK;
-}
-
-void mc_tokenizer_special_names(mc_tokenizer *tok, mc_special_name names[MC_SPECIAL_NAMES])
-{
-    const mc_special_name all[MC_SPECIAL_NAMES] = {
-        {"bos_token", &tok->bos_token},  {"eos_token", &tok->eos_token},
-        {"unk_token", &tok->unk_token},  {"sep_token", &tok->sep_token},
-        {"pad_token", &tok->pad_token},  {"cls_token", &tok->cls_token},
-        {"mask_token", &tok->mask_token}};
-    memcpy(names, all, sizeof all);
-}
-
-mc_status mc_tokenizer_read_names(mc_tokenizer *tok, mc_error *err, const char *path,
-                                  const cJSON *root)
-{
-    mc_special_name names[MC_SPECIAL_NAMES];
-    mc_tokenizer_special_names(tok, names);
-    for (int i = 0; i < MC_SPECIAL_NAMES; i++)
-        if (mc_tokenizer_read_name(err, path, root, names[i].key, names[i].name))
-            return err->status;
-    return MC_OK;
-}
-
-mc_status mc_tokenizer_more_specials(mc_error *err, const char *path, const cJSON *root,
-                                     const cJSON **list)
-{
-    *list = mc_tokenizer_part(root, "additional_special_tokens");
-    if (!*list || cJSON_IsArray(*list)) return MC_OK;
-    return mc_error_set(err, MC_ERR_FORMAT,
-                        "%s: expected \"additional_special_tokens\" to be a list", path);
-}
 
 /* {"30522": {"content": ...}, ...}; they are numbered in the order of their keys. */
 mc_status mc_tokenizer_read_added_decoder(mc_tokenizer *tok, mc_error *err, const char *path,
@@ -442,25 +462,4 @@ mc_status mc_tokenizer_read_added_decoder(mc_tokenizer *tok, mc_error *err, cons
     }
     mc_tokenizer_sort_added(tok, before);
     return MC_OK;
-}
-
-mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char *path,
-                                   const char *text, size_t size, bool all, mc_lowercase *lowercase)
-{
-    cJSON *root = parse(err, path, text, size);
-    if (!root) return err->status;
-    bool lower = false;
-    mc_normalizer_options *options = &tok->normalizer_options;
-    mc_status status = mc_tokenizer_read_names(tok, err, path, root);
-    if (!status && all) {
-        mc_json_get_bool(err, root, path, "do_lower_case", &lower);
-        mc_json_get_bool(err, root, path, "tokenize_chinese_chars", &options->handle_chinese_chars);
-        status = err->status;
-        if (!status) status = read_strip_accents(tok, err, path, root);
-        if (!status) status = mc_tokenizer_read_added_decoder(tok, err, path, root);
-        if (mc_tokenizer_part(root, "do_lower_case"))
-            *lowercase = lower ? MC_LOWERCASE_YES : MC_LOWERCASE_NO;
-    }
-    cJSON_Delete(root);
-    return status;
 }

@@ -105,13 +105,6 @@ void mc_save_string(mc_file_writer *w, const char *text)
     mc_save_text(w, "\"");
 }
 
-static void put_pair(mc_file_writer *w, const char *key, const char *value)
-{
-    mc_save_format(w, "  \"%s\": ", key);
-    mc_save_string(w, value);
-    mc_save_text(w, ",\n");
-}
-
 const char *mc_save_bool(bool value) { return value ? "true" : "false"; }
 
 static const char *json_strip(const mc_tokenizer *tok)
@@ -129,25 +122,25 @@ static void write_vocab(const mc_tokenizer *tok, mc_file_writer *w)
     }
 }
 
+static cJSON *strip_flag(const mc_tokenizer *tok)
+{
+    mc_strip_accents strip = tok->normalizer_options.strip_accents;
+    return strip == MC_STRIP_AS_LOWERCASE ? cJSON_CreateNull()
+                                          : cJSON_CreateBool(strip == MC_STRIP_YES);
+}
+
 static void write_config(const mc_tokenizer *tok, mc_file_writer *w, bool plain)
 {
-    mc_save_text(w, "{\n");
-    mc_save_format(w, "  \"do_lower_case\": %s,\n",
-                   mc_save_bool(tok->normalizer_options.lowercase));
-    mc_save_format(w, "  \"strip_accents\": %s,\n", json_strip(tok));
-    mc_save_format(w, "  \"tokenize_chinese_chars\": %s,\n",
-                   mc_save_bool(tok->normalizer_options.handle_chinese_chars));
-    put_pair(w, "unk_token", tok->unk_token);
-    put_pair(w, "cls_token", tok->cls_token);
-    put_pair(w, "sep_token", tok->sep_token);
-    put_pair(w, "pad_token", tok->pad_token);
+    cJSON *config = mc_save_config_begin(tok);
+    const mc_normalizer_options *options = &tok->normalizer_options;
+    mc_save_config_set(config, "do_lower_case", cJSON_CreateBool(options->lowercase));
+    mc_save_config_set(config, "strip_accents", strip_flag(tok));
+    mc_save_config_set(config, "tokenize_chinese_chars",
+                       cJSON_CreateBool(options->handle_chinese_chars));
+    mc_save_config_names(tok, config);
     /* a name that is no token would be added behind the vocabulary by other readers */
-    if (mc_tokenizer_token_to_id(tok, tok->mask_token) >= 0)
-        put_pair(w, "mask_token", tok->mask_token);
-    else
-        mc_save_text(w, "  \"mask_token\": null,\n");
-    mc_save_format(w, "  \"tokenizer_class\": \"%s\"\n}\n",
-                   plain ? "BertTokenizer" : "PreTrainedTokenizerFast");
+    mc_save_config_name(tok, config, "mask_token", tok->mask_token, true);
+    mc_save_config_end(tok, w, config, plain ? "BertTokenizer" : "PreTrainedTokenizerFast");
 }
 
 static void write_bert_config(const mc_tokenizer *tok, mc_file_writer *w)
@@ -160,7 +153,8 @@ static void write_fast_config(const mc_tokenizer *tok, mc_file_writer *w)
     write_config(tok, w, false);
 }
 
-void mc_save_settings(const mc_tokenizer *tok, mc_file_writer *w, const mc_added_token *token)
+/* The keys of an added token, without its id. */
+static void write_settings(const mc_tokenizer *tok, mc_file_writer *w, const mc_added_token *token)
 {
     mc_save_text(w, "\"content\": ");
     mc_save_string(w, mc_tokenizer_text(tok, token->entry));
@@ -177,7 +171,7 @@ void mc_save_added(const mc_tokenizer *tok, mc_file_writer *w)
     for (size_t i = 0; i < tok->added_count; i++) {
         const mc_added_token *token = &tok->added[i];
         mc_save_format(w, "%s\n    {\"id\": %d, ", i ? "," : "", token->id);
-        mc_save_settings(tok, w, token);
+        write_settings(tok, w, token);
         mc_save_text(w, "}");
     }
     mc_save_text(w, "\n  ],\n");

@@ -2,6 +2,7 @@
 #ifndef MC_TOKENIZERS_SAVE_INTERNAL_H
 #define MC_TOKENIZERS_SAVE_INTERNAL_H
 
+#include <cjson/cJSON.h>
 #include "tokenizers/tokenizer_internal.h"
 
 enum { MC_SAVE_FILES = 4 };
@@ -17,16 +18,20 @@ void mc_save_format(mc_file_writer *w, const char *format, ...) MC_PRINTF(2, 3);
 void mc_save_string(mc_file_writer *w, const char *text); /* as JSON */
 const char *mc_save_bool(bool value);
 
-/* The keys of an added token, without its id. */
-void mc_save_settings(const mc_tokenizer *tok, mc_file_writer *w, const mc_added_token *token);
-
 /* Keys of a tokenizer.json, with the comma behind. */
 void mc_save_added(const mc_tokenizer *tok, mc_file_writer *w);
 void mc_save_post_processor(const mc_tokenizer *tok, mc_file_writer *w);
 
-/* Keys of a tokenizer_config.json, likewise: all added tokens, and special tokens by name. */
-void mc_save_added_decoder(const mc_tokenizer *tok, mc_file_writer *w);
-void mc_save_names(const mc_tokenizer *tok, mc_file_writer *w);
+/* A tokenizer_config.json begins as the one that was read, or empty; keys are set; the end adds what
+ * all kinds have, with the name of a class where none was read, writes it and frees it. NULL, for
+ * lack of memory, is an error at the end. */
+cJSON *mc_save_config_begin(const mc_tokenizer *tok);
+void mc_save_config_set(cJSON *config, const char *key, cJSON *item);
+void mc_save_config_name(const mc_tokenizer *tok, cJSON *config, const char *key, const char *token,
+                         bool null);
+void mc_save_config_names(const mc_tokenizer *tok, cJSON *config);
+void mc_save_config_end(const mc_tokenizer *tok, mc_file_writer *w, cJSON *config,
+                        const char *class);
 
 /* Names the files of a Unigram tokenizer and what writes them. */
 mc_status mc_unigram_choose_files(const mc_tokenizer *tok, mc_error *err, const char *folder,

@@ -66,8 +66,8 @@ typedef struct mc_tokenizer_options {
  *                    behind it; or a Unigram model without byte fallback, with Precompiled, Strip
  *                    and Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and
  *                    Metaspace as pre-tokenizer, Metaspace or nothing as decoder. Added tokens come
- *                    with all their settings; truncation and padding are passed over, they belong
- *                    to a call.
+ *                    with all their settings; of truncation the side counts, its length and padding
+ *                    belong to a call.
  *   vocab.txt        WordPiece, one entry a line without the white space at its end, and if there
  *                    is one tokenizer_config.json (do_lower_case, strip_accents,
  *                    tokenize_chinese_chars, names of special tokens, added_tokens_decoder). With
@@ -102,6 +102,14 @@ MC_API void mc_tokenizer_free(mc_tokenizer *tok);
 
 /* 1 + the largest id, added tokens included; 0 for NULL. */
 MC_API int mc_tokenizer_vocab_size(const mc_tokenizer *tok);
+/* The most tokens of a text, special ones included, that the model is meant for, as
+ * tokenizer_config.json says ("model_max_length"); 0: it does not, and for NULL. It is the default
+ * of what cuts texts (mc_text_classifier_options and others); mc_tokenizer_encode itself cuts at
+ * its own max_length alone. */
+MC_API int64_t mc_tokenizer_max_length(const mc_tokenizer *tok);
+/* Whether truncation drops the start of a text and keeps its end ("truncation_side": "left"). False
+ * for NULL. */
+MC_API bool mc_tokenizer_cuts_start(const mc_tokenizer *tok);
 /* The id of exactly this entry or added token, -1 if there is none. Entries of a byte-level
  * vocabulary are written as in its file, in GPT-2's alphabet of bytes ("\u0120the" for " the"). */
 MC_API int32_t mc_tokenizer_token_to_id(const mc_tokenizer *tok, const char *token);
@@ -144,7 +152,7 @@ typedef struct mc_encoding {
  * in ModelCenter.
  *
  * `max_length` > 0 truncates to at most that many ids, specials included, by cutting ends off, the
- * longer text's first; 0 does not truncate. A text is encoded only as far as truncation can need
+ * longer text's first (or starts, where mc_tokenizer_cuts_start); 0 does not truncate. A text is encoded only as far as truncation can need
  * it: up to the word in which it reaches max_length ids. Where two texts both reach the same
  * number, that decides which of them gets an odd last place, as it does in `tokenizers` 0.23.1 and
  * 0.23.2 (0.22 and 0.23.3 compare whole lengths).

@@ -5,6 +5,7 @@
  *   vocabulary   entries, added tokens, templates      encode      added tokens, pairs, truncation
  *   open         folder, vocab.txt                     decode      ids to text
  *   open_json    tokenizer.json                        save        a folder that opens again
+ *   settings*    what the configuration files beside a vocabulary say; keys: what they may say
  *   bpe, bpe_*   byte-level BPE, in bpe_internal.h
  *   cpm          CPM, in cpm_internal.h      jieba*        Chinese words, in jieba_internal.h
  *   unigram_*    Unigram and SentencePiece's models, in unigram_internal.h
@@ -120,12 +121,20 @@ typedef enum mc_tokenizer_kind {
 
 typedef enum mc_decoder_kind { MC_DECODER_WORDPIECE = 0, MC_DECODER_SPACES } mc_decoder_kind;
 
+/* The configuration files of a folder: settings_internal.h. */
+typedef struct mc_settings mc_settings;
+
 struct mc_tokenizer {
     mc_owned owned;
     mc_context *ctx;
     char *path; /* heap: the file, for errors; set by mc_tokenizer_finish */
 
     /* set by the loader */
+    mc_settings *settings; /* NULL: there are no files of settings */
+    int64_t max_length;    /* tokens of a text, as the settings say; 0: no limit */
+    bool cuts_left;        /* truncation cuts the start of texts off */
+    bool no_types;         /* models are not given the types of a pair's tokens */
+    bool cleans_up;        /* decoded text gets its spaces before punctuation taken out */
     mc_tokenizer_kind kind;
     mc_bpe bpe;         /* of a byte-level tokenizer; the loader's and the derived part */
     mc_unigram unigram; /* the same */
@@ -147,7 +156,8 @@ struct mc_tokenizer {
     char *decoder_prefix; /* heap */
     bool decoder_cleanup;
     mc_template single, pair;
-    bool has_templates; /* else the finish makes BERT's */
+    bool has_templates;     /* else the finish makes BERT's, */
+    bool roberta_templates; /* or RoBERTa's */
 
     /* derived by mc_tokenizer_finish */
     size_t model_count;   /* entries that are there, the empty one too */
@@ -212,11 +222,6 @@ mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *p
 /* Reads a tokenizer.json without finishing. */
 mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const char *text, size_t size);
-/* The settings of a tokenizer_config.json; `all`: normalizer settings and added tokens too, not
- * just the names of special tokens. Sets *lowercase if it says anything about it. */
-mc_status mc_tokenizer_read_config(mc_tokenizer *tok, mc_error *err, const char *path,
-                                   const char *text, size_t size, bool all,
-                                   mc_lowercase *lowercase);
 
 /* ---- wordpiece.c, encode.c ---- */
 

@@ -112,8 +112,8 @@ static mc_status save(mc_context *ctx, const char *folder, const char *model, si
 {
     mc_tokenizer *tok = mc_tokenizer_new(ctx);
     if (!tok) return mc_error_status(ctx);
-    mc_status status = mc_unigram_load_model(tok, &ctx->error, "the model that was trained", NULL,
-                                             model, size, true, sentinels);
+    mc_status status = mc_unigram_load_model(tok, &ctx->error, "the model that was trained", model,
+                                             size, true, sentinels);
     if (!status) status = mc_tokenizer_save(tok, folder);
     mc_tokenizer_free(tok);
     return status;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "tokenizers/open_internal.h"
 #include "tokenizers/sentencepiece_internal.h"
+#include "tokenizers/settings_internal.h"
 
 enum { T5_SENTINELS = 100, SENTINELS_MAX = 100000 };
 
@@ -17,30 +18,10 @@ static mc_status no_memory(mc_error *err, const char *path)
     return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the tokenizer", path);
 }
 
-static cJSON *read_optional(mc_error *err, const char *path)
+bool mc_unigram_has_model_ids(const mc_tokenizer *tok)
 {
-    return mc_path_is_file(path) ? mc_json_read_object(err, path, MC_TOKENIZER_FILE_MAX) : NULL;
-}
-
-static bool is_one_of(const char *name, const char *const *names)
-{
-    while (*names && strcmp(name, *names) != 0) names++;
-    return *names != NULL;
-}
-
-static const char *const t5_classes[] = {"T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer",
-                                         "MT5TokenizerFast", NULL};
-/* These say nothing about what is put around texts. */
-static const char *const plain_classes[] = {"PreTrainedTokenizerFast", "TokenizersBackend", NULL};
-
-mc_status mc_unigram_check_class(mc_error *err, const char *path, bool *known)
-{
-    const char *name = t5_classes[0];
-    cJSON *config = read_optional(err, path);
-    if (config) mc_json_get_string(err, config, path, "tokenizer_class", &name);
-    *known = is_one_of(name, t5_classes) || is_one_of(name, plain_classes);
-    cJSON_Delete(config);
-    return err->status;
+    mc_tokenizer_class class = mc_settings_class(tok);
+    return class == MC_CLASS_T5 || class == MC_CLASS_GENERIC || class == MC_CLASS_NONE;
 }
 
 static bool holds_entry(const mc_tokenizer *tok, const char *text)
@@ -95,45 +76,20 @@ static mc_status add_specials(mc_tokenizer *tok, mc_error *err, const char *path
     return status;
 }
 
-/* Special tokens beside the sentinels that the configuration lists without settings. */
-static mc_status read_more(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *config)
+/* The settings, once the model's own names have been read. */
+static mc_status read_settings(mc_tokenizer *tok, mc_error *err, conventions *c)
 {
-    const cJSON *list, *item;
-    bool decoder = mc_tokenizer_part(config, "added_tokens_decoder") != NULL;
-    if (mc_tokenizer_more_specials(err, path, config, &list)) return err->status;
-    cJSON_ArrayForEach(item, list)
-    {
-        const char *text = cJSON_IsString(item) ? item->valuestring : NULL;
-        if (cJSON_IsObject(item) && !mc_json_get_string(err, item, path, "content", &text))
-            return err->status;
-        if (!text)
-            return mc_error_set(err, MC_ERR_FORMAT,
-                                "%s: \"additional_special_tokens\": expected names", path);
-        if (decoder || !*text || sentinel_of(text) >= 0) continue;
-        if (add_token(tok, err, path, text)) return err->status;
-    }
-    return MC_OK;
-}
-
-static mc_status read_config(mc_tokenizer *tok, mc_error *err, const char *path, conventions *c)
-{
-    cJSON *config = read_optional(err, path);
-    const char *name = "";
-    mc_status status = err->status;
-    if (!config) return status;
-    if (!mc_json_get_string(err, config, path, "tokenizer_class", &name) ||
-        !mc_json_get_int(err, config, path, "extra_ids", 0, SENTINELS_MAX, &c->sentinels) ||
-        !mc_json_get_bool(err, config, path, "add_bos_token", &c->bos) ||
-        !mc_json_get_bool(err, config, path, "add_eos_token", &c->eos))
-        status = err->status;
-    else if (*name && !is_one_of(name, t5_classes) && !is_one_of(name, plain_classes))
-        status = mc_tokenizer_unsupported(err, path, "tokenizer_class", name, "T5Tokenizer");
-    if (is_one_of(name, t5_classes)) c->t5 = true;
-    if (!status) status = mc_tokenizer_read_names(tok, err, path, config);
-    if (!status) status = mc_tokenizer_read_added_decoder(tok, err, path, config);
-    if (!status) status = read_more(tok, err, path, config);
-    cJSON_Delete(config);
-    return status;
+    const mc_settings *s = tok->settings;
+    if (!s) return MC_OK;
+    if (mc_settings_expect_class(tok, err, "a SentencePiece model", MC_CLASS_T5, MC_CLASS_T5) ||
+        !mc_json_get_int(err, s->config, s->config_path, "extra_ids", 0, SENTINELS_MAX,
+                         &c->sentinels) ||
+        !mc_settings_flag(tok, err, "add_bos_token", &c->bos, NULL) ||
+        !mc_settings_flag(tok, err, "add_eos_token", &c->eos, NULL))
+        return err->status;
+    if (s->class == MC_CLASS_T5) c->t5 = true;
+    if (mc_settings_read_names(tok, err) || mc_settings_read_common(tok, err)) return err->status;
+    return mc_settings_add_listed(tok, err, true);
 }
 
 static mc_status put_special(const mc_tokenizer *tok, mc_error *err, const char *path,
@@ -164,18 +120,18 @@ static mc_status make_templates(mc_tokenizer *tok, mc_error *err, const char *pa
 }
 
 mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
-                                const char *config, const char *bytes, size_t size, bool t5,
-                                int64_t sentinels)
+                                const char *bytes, size_t size, bool t5, int64_t sentinels)
 {
     conventions c = {.t5 = t5, .sentinels = sentinels};
     if (mc_unigram_read_model(tok, err, path, bytes, size)) return err->status;
-    if (config && read_config(tok, err, config, &c)) return err->status;
+    if (read_settings(tok, err, &c)) return err->status;
     bool own = holds_entry(tok, "<extra_id_0>") || holds_entry(tok, MC_SPACE_SYMBOL "<extra_id_0>");
     if (c.sentinels < 0) c.sentinels = c.t5 && !own ? T5_SENTINELS : 0;
     c.eos = c.eos || c.t5;
     tok->unigram.t5 = c.t5;
     tok->unigram.sentinels = c.sentinels;
-    if (add_specials(tok, err, path, c.sentinels) || make_templates(tok, err, path, &c))
+    if (add_specials(tok, err, path, c.sentinels) || mc_settings_add_specials(tok, err) ||
+        make_templates(tok, err, path, &c))
         return err->status;
     return mc_tokenizer_finish(tok, err, path, false);
 }

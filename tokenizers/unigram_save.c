@@ -11,18 +11,18 @@ static void write_source(const mc_tokenizer *tok, mc_file_writer *w)
 static void write_config(const mc_tokenizer *tok, mc_file_writer *w)
 {
     const mc_unigram *u = &tok->unigram;
-    mc_save_text(w, "{\n");
+    cJSON *config = mc_save_config_begin(tok);
     if (u->single) {
-        mc_save_format(w, "  \"extra_ids\": %lld,\n", (long long)u->sentinels);
-        mc_save_format(w, "  \"add_bos_token\": %s,\n", mc_save_bool(tok->single.prefix_count > 0));
-        mc_save_format(w, "  \"add_eos_token\": %s,\n", mc_save_bool(tok->single.suffix_count > 0));
-        mc_save_added_decoder(tok, w);
+        bool bos = tok->single.prefix_count > 0, eos = tok->single.suffix_count > 0;
+        mc_save_config_set(config, "extra_ids", cJSON_CreateNumber((double)u->sentinels));
+        mc_save_config_set(config, "add_bos_token", cJSON_CreateBool(bos));
+        mc_save_config_set(config, "add_eos_token", cJSON_CreateBool(eos));
     }
-    mc_save_names(tok, w);
-    mc_save_format(w, "  \"tokenizer_class\": \"%s\"\n}\n",
-                   u->single && u->t5 && !mc_sentencepiece_has_json(tok)
-                       ? "T5Tokenizer"
-                       : "PreTrainedTokenizerFast");
+    mc_save_config_names(tok, config);
+    mc_save_config_end(tok, w, config,
+                       u->single && u->t5 && !mc_sentencepiece_has_json(tok)
+                           ? "T5Tokenizer"
+                           : "PreTrainedTokenizerFast");
 }
 
 /* The name of the file that the tokenizer came from. */

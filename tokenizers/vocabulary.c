@@ -1,4 +1,4 @@
-#include "tokenizers/tokenizer_internal.h"
+#include "tokenizers/settings_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,7 @@ static void free_tokenizer(void *object)
                        tok->prefix,    tok->decoder_prefix};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) mc_free(strings[i]);
     mc_free(tok->id_to_added);
+    mc_settings_free(tok->settings);
     mc_bpe_release(&tok->bpe);
     mc_jieba_release(&tok->cpm.jieba);
     mc_unigram_release(&tok->unigram);
@@ -100,6 +101,34 @@ static mc_status duplicate_entry(const mc_tokenizer *tok, mc_error *err, const c
                         text, first, second);
 }
 
+static bool is_same_key(const mc_trie_key *a, const mc_trie_key *b)
+{
+    return a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
+}
+
+/* Of an entry on several lines of a vocab.txt the last one counts, and the ids of the others have
+ * no token. */
+static void drop_repeated_lines(mc_tokenizer *tok, const char *path, mc_trie_key *keys,
+                                size_t *count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < *count; i++) {
+        mc_trie_key *last = kept ? &keys[kept - 1] : NULL;
+        if (!last || !is_same_key(last, &keys[i])) {
+            keys[kept++] = keys[i];
+            continue;
+        }
+        int32_t first = last->value < keys[i].value ? last->value : keys[i].value;
+        int32_t second = last->value < keys[i].value ? keys[i].value : last->value;
+        mc_log(tok->ctx, MC_LOG_WARNING,
+               "%s:%d: entry \"%.80s\" stands on line %d already; its id is %d", path, second + 1,
+               mc_tokenizer_text(tok, tok->entries[first]), first + 1, second);
+        tok->entries[first].length = 0;
+        last->value = second;
+    }
+    *count = kept;
+}
+
 mc_status mc_tokenizer_index(mc_tokenizer *tok, mc_error *err, const char *path, bool lines)
 {
     mc_status status = MC_OK;
@@ -112,9 +141,9 @@ mc_status mc_tokenizer_index(mc_tokenizer *tok, mc_error *err, const char *path,
             keys[count++] = (mc_trie_key){entry_bytes(tok, entry), entry.length, (int32_t)i};
     }
     mc_trie_sort_keys(keys, count);
+    if (lines && tok->kind == MC_TOKENIZER_WORDPIECE) drop_repeated_lines(tok, path, keys, &count);
     for (size_t i = 1; i < count && !status; i++)
-        if (keys[i].length == keys[i - 1].length &&
-            memcmp(keys[i].text, keys[i - 1].text, keys[i].length) == 0)
+        if (is_same_key(&keys[i - 1], &keys[i]))
             status = duplicate_entry(tok, err, path, lines, keys[i - 1].value, keys[i].value);
     if (!status && !mc_trie_init(&tok->trie, keys, count)) status = no_memory(err, path);
     mc_free(keys);
@@ -349,15 +378,43 @@ void mc_tokenizer_sort_added(mc_tokenizer *tok, size_t from)
     if (count > 1) qsort(tok->added + from, count, sizeof *tok->added, compare_named_ids);
 }
 
+/* Models that are not given types take all of them to be 0. */
+static void drop_types(mc_tokenizer *tok)
+{
+    mc_template *t = &tok->pair;
+    mc_template_special *lists[] = {t->prefix, t->middle, t->suffix};
+    const int counts[] = {t->prefix_count, t->middle_count, t->suffix_count};
+    for (int l = 0; l < 3; l++)
+        for (int i = 0; i < counts[l]; i++) lists[l][i].type_id = 0;
+    t->type_a = t->type_b = 0;
+}
+
+static mc_status put_roberta(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    int32_t cls, sep;
+    if (find_special(tok, err, path, tok->cls_token, &cls) ||
+        find_special(tok, err, path, tok->sep_token, &sep))
+        return err->status;
+    mc_roberta_templates(&tok->single, &tok->pair, cls, sep);
+    tok->has_templates = true;
+    return MC_OK;
+}
+
+static int32_t find_named(const mc_tokenizer *tok, const char *token)
+{
+    return *token ? mc_tokenizer_token_to_id(tok, token) : -1;
+}
+
 static mc_status resolve_specials(mc_tokenizer *tok, mc_error *err, const char *path)
 {
     if (tok->has_templates && name_specials(tok, err, path)) return err->status;
-    tok->eos_id = mc_tokenizer_token_to_id(tok, tok->eos_token);
+    tok->eos_id = find_named(tok, tok->eos_token);
     if (tok->kind == MC_TOKENIZER_CPM) return mc_cpm_finish(tok, err, path);
     if (tok->kind != MC_TOKENIZER_WORDPIECE) { /* it need not have any */
-        tok->cls_id = mc_tokenizer_token_to_id(tok, tok->cls_token);
-        tok->sep_id = mc_tokenizer_token_to_id(tok, tok->sep_token);
-        tok->pad_id = mc_tokenizer_token_to_id(tok, tok->pad_token);
+        tok->cls_id = find_named(tok, tok->cls_token);
+        tok->sep_id = find_named(tok, tok->sep_token);
+        tok->pad_id = find_named(tok, tok->pad_token);
+        if (tok->roberta_templates && put_roberta(tok, err, path)) return err->status;
         return tok->kind == MC_TOKENIZER_UNIGRAM ? mc_unigram_finish(tok, err, path)
                                                  : mc_bpe_finish(tok, err, path);
     }
@@ -370,6 +427,7 @@ static mc_status resolve_specials(mc_tokenizer *tok, mc_error *err, const char *
         find_special(tok, err, path, tok->pad_token, &tok->pad_id))
         return err->status;
     if (!tok->has_templates) mc_bert_templates(&tok->single, &tok->pair, tok->cls_id, tok->sep_id);
+    if (tok->no_types) drop_types(tok);
     return MC_OK;
 }
 
@@ -437,11 +495,14 @@ const char *mc_tokenizer_id_to_token(const mc_tokenizer *tok, int32_t id)
     return mc_tokenizer_holds(tok, (size_t)id) ? mc_tokenizer_text(tok, tok->entries[id]) : NULL;
 }
 
+int64_t mc_tokenizer_max_length(const mc_tokenizer *tok) { return tok ? tok->max_length : 0; }
+bool mc_tokenizer_cuts_start(const mc_tokenizer *tok) { return tok && tok->cuts_left; }
+
 int32_t mc_tokenizer_pad_id(const mc_tokenizer *tok) { return tok ? tok->pad_id : -1; }
 int32_t mc_tokenizer_cls_id(const mc_tokenizer *tok) { return tok ? tok->cls_id : -1; }
 int32_t mc_tokenizer_sep_id(const mc_tokenizer *tok) { return tok ? tok->sep_id : -1; }
 int32_t mc_tokenizer_mask_id(const mc_tokenizer *tok)
 {
-    return tok ? mc_tokenizer_token_to_id(tok, tok->mask_token) : -1;
+    return tok ? find_named(tok, tok->mask_token) : -1;
 }
 int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok) { return tok ? tok->eos_id : -1; }

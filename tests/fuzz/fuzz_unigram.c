@@ -59,7 +59,7 @@ static mc_status load(mc_tokenizer *tok, mc_error *err, int kind, const char *te
 {
     mc_status status;
     if (kind % 2 == 0)
-        status = mc_unigram_load_model(tok, err, "fuzz", NULL, kind ? small_model : text,
+        status = mc_unigram_load_model(tok, err, "fuzz", kind ? small_model : text,
                                        kind ? sizeof small_model - 1 : size, true, kind ? 2 : -1);
     else
         status =

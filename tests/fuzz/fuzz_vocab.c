@@ -2,6 +2,7 @@
  * tokenizer.json, a tokenizer_config.json, or a text for a small vocabulary. What opens has to
  * encode and decode, and what it says of itself has to agree. */
 #include "tests/fuzz/fuzz_tokenizer.h"
+#include "tokenizers/settings_internal.h"
 
 static const char small_vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nab\n##a\n##b\n##ab\n"
                                   "\xc3\xa9\n##e\n\xe4\xb8\xad\nthe\n##s\n.\n'\n";
@@ -40,8 +41,7 @@ static mc_status load(mc_tokenizer *tok, mc_error *err, int kind, const char *te
     if (kind == 0) return mc_tokenizer_load_vocab(tok, err, "fuzz", text, size, lowercase);
     if (kind == 1) return mc_tokenizer_load_json(tok, err, "fuzz", text, size, lowercase);
     mc_status status = MC_OK;
-    if (kind == 2)
-        status = mc_tokenizer_read_config(tok, err, "fuzz", text, size, true, &lowercase);
+    if (kind == 2) status = mc_settings_parse(tok, err, "fuzz", text, size);
     if (status) return status;
     return mc_tokenizer_load_vocab(tok, err, "fuzz", small_vocab, sizeof small_vocab - 1,
                                    lowercase);

@@ -137,7 +137,7 @@ static void test_damaged_models(void **state)
         if (i >= model.count) model.data[at] ^= (uint8_t)(1 << i % 8);
         mc_tokenizer *tok = mc_tokenizer_new(ctx);
         assert_non_null(tok);
-        mc_status status = mc_unigram_load_model(tok, &ctx->error, "damaged.model", NULL,
+        mc_status status = mc_unigram_load_model(tok, &ctx->error, "damaged.model",
                                                  (char *)model.data, size, true, -1);
         if (status)
             assert_non_null(strstr(mc_error_message(ctx), "damaged.model"));
@@ -162,7 +162,7 @@ static void test_configuration(void **state)
                "{\"tokenizer_class\": \"T5Tokenizer\", \"extra_ids\": 2, "
                "\"additional_special_tokens\": [\"<extra_id_0>\", \"<extra_id_1>\", \"<q>\"]}");
     tok = open_folder();
-    expect_ids(tok, "<extra_id_1><extra_id_0><q>", PIECES + 1, PIECES + 2, PIECES, EOS, -1);
+    expect_ids(tok, "<extra_id_1><extra_id_0><q>", PIECES, PIECES + 1, PIECES + 2, EOS, -1);
     write_text(config, "{\"tokenizer_class\": \"XLNetTokenizer\"}");
     expect_failure(MC_ERR_UNSUPPORTED, "\"XLNetTokenizer\"");
     write_json(NULL, WHITE, NULL, "\"unk_id\": 2,"); /* now it can be read */
