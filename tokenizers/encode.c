@@ -208,7 +208,7 @@ static void put_specials(mc_encoding *out, size_t *at, const mc_template_special
     }
 }
 
-/* Keeps the last ids of A and B, where truncation cuts the start: `a_had` and `b_had` were there. */
+/* Keeps the last of the `a_had` and `b_had` ids of A and B, where truncation cuts the start. */
 static void keep_ends(mc_encoding *out, size_t a, size_t a_had, size_t b_start, size_t b,
                       size_t b_had)
 {

@@ -22,9 +22,9 @@ const char *mc_save_bool(bool value);
 void mc_save_added(const mc_tokenizer *tok, mc_file_writer *w);
 void mc_save_post_processor(const mc_tokenizer *tok, mc_file_writer *w);
 
-/* A tokenizer_config.json begins as the one that was read, or empty; keys are set; the end adds what
- * all kinds have, with the name of a class where none was read, writes it and frees it. NULL, for
- * lack of memory, is an error at the end. */
+/* A tokenizer_config.json begins as the one that was read, or empty; keys are set; the end adds
+ * what all kinds have, with the name of a class where none was read, writes it and frees it. NULL,
+ * for lack of memory, is an error at the end. */
 cJSON *mc_save_config_begin(const mc_tokenizer *tok);
 void mc_save_config_set(cJSON *config, const char *key, cJSON *item);
 void mc_save_config_name(const mc_tokenizer *tok, cJSON *config, const char *key, const char *token,
