@@ -411,14 +411,13 @@ static void test_bad_vocabularies(void **state)
     (void)state;
     static const struct {
         const char *text, *part;
-    } cases[] = {
-        {"", "vocab.txt: empty file"},
-        {"[PAD]\n[UNK]\n[CLS]\n[SEP]\n\xff\n", "vocab.txt:5: byte 0xff"},
-        {"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\rb\n", "vocab.txt:5: entry holds"},
-        {"[UNK]\n[CLS]\n[SEP]\n", "no entry \"[PAD]\""},
-        {"[PAD]\n[CLS]\n[SEP]\n", "no entry \"[UNK]\""},
-        {"[PAD]\n[UNK]\n[SEP]\n", "no entry \"[CLS]\""},
-        {"[PAD]\n[UNK]\n[CLS]\n", "no entry \"[SEP]\""}};
+    } cases[] = {{"", "vocab.txt: empty file"},
+                 {"[PAD]\n[UNK]\n[CLS]\n[SEP]\n\xff\n", "vocab.txt:5: byte 0xff"},
+                 {"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\rb\n", "vocab.txt:5: entry holds"},
+                 {"[UNK]\n[CLS]\n[SEP]\n", "no entry \"[PAD]\""},
+                 {"[PAD]\n[CLS]\n[SEP]\n", "no entry \"[UNK]\""},
+                 {"[PAD]\n[UNK]\n[SEP]\n", "no entry \"[CLS]\""},
+                 {"[PAD]\n[UNK]\n[CLS]\n", "no entry \"[SEP]\""}};
     expect_failure(MC_ERR_NOT_FOUND, "neither tokenizer.json nor vocab.txt");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_text(temp_path(&folder, "vocab.txt"), cases[i].text);

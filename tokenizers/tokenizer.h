@@ -154,8 +154,9 @@ typedef struct mc_encoding {
  * `max_length` > 0 truncates to at most that many ids, specials included, by cutting ends off, the
  * longer text's first (or starts, where mc_tokenizer_cuts_start); 0 does not truncate. Where ends
  * are cut a text is encoded only as far as truncation can need it: up to the word in which it
- * reaches max_length ids. Where two texts both reach the same number, that decides which of them gets an odd last place, as it does in `tokenizers` 0.23.1 and
- * 0.23.2 (0.22 and 0.23.3 compare whole lengths).
+ * reaches max_length ids. Where two texts both reach the same number, that decides which of them
+ * gets an odd last place, as it does in `tokenizers` 0.23.1 and 0.23.2 (0.22 and 0.23.3 compare
+ * whole lengths, as is done here where starts are cut).
  *
  * Returns MC_OK; MC_ERR_NOMEM; MC_ERR_ARGUMENT for a NULL tokenizer or a max_length too small for
  * the special tokens; MC_ERR_UNSUPPORTED for a single word of 2 GiB or more; after an error the
