@@ -382,14 +382,28 @@ static int check_required(const args_spec *spec, const bool *seen, FILE *err)
     return t.used ? args_report(err, spec, message) : EXIT_OK;
 }
 
+static bool noticed; /* a notice was printed */
+
 /* On a terminal alone: scripts get what they always got. */
-static void notice_old_form(const args_spec *spec, const args_option *o, FILE *err)
+static void notice(FILE *err, const args_spec *spec, const char *what, const char *now)
 {
     int fd = fileno(err);
     if (fd < 0 || !isatty(fd)) return;
-    fprintf(err, "modelcenter %s: note: %s%s is an older form, which works through 0.x; now %s\n",
-            spec->command, o->positional ? "a " : "--",
-            o->positional ? "model by its place" : o->name, o->help);
+    noticed = true;
+    fprintf(err, "modelcenter %s: note: %s is an older form, which works through 0.x; now %s\n",
+            spec->command, what, now);
+}
+
+static void notice_row(const args_spec *spec, const args_option *o, FILE *err)
+{
+    char name[NAME_ROOM + 2];
+    snprintf(name, sizeof name, "--%.60s", o->name);
+    notice(err, spec, o->positional ? "a model by its place" : name, o->help);
+}
+
+void args_old_form(const args_spec *spec, const char *what, const char *now)
+{
+    if (!noticed) notice(stderr, spec, what, now);
 }
 
 /* Reads --run-file, the last of them. */
@@ -413,7 +427,7 @@ static int parse_line(const cursor *start, FILE *err)
     for (cursor c = *start; code == EXIT_OK && next_token(&c, &t);) code = apply(&c, &t, &p, err);
     if (code == EXIT_OK) code = check_required(spec, p.seen, err);
     if (code == EXIT_OK && p.run_file) code = run_file_check(spec, p.run_file, p.typed, err);
-    if (code == EXIT_OK && p.old) notice_old_form(spec, p.old, err);
+    if (code == EXIT_OK && p.old) notice_row(spec, p.old, err);
     return code;
 }
 

@@ -173,4 +173,8 @@ void args_zsh(FILE *out, const char *string);
 int args_error(const args_spec *spec, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* The notice about an older form, for what a row's `old` can't say: "--text COLUMN", and what to
+ * write now. On a terminal alone, and unless there was one. */
+void args_old_form(const args_spec *spec, const char *what, const char *now);
+
 #endif

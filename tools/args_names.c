@@ -11,6 +11,7 @@ static const struct {
 } same_options[] = {
     {"model", "pretrained", false},
     {"pretrained", "model", false},
+    {"text", "prompt", false},
     {"max-encoder-length", "max-length", true},
     {"max-decoder-length", "max-target-length", true},
     {"max-encoder-length", "seq-length", true},

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "tools/commands.h"
 #include "tools/interrupt.h"
+#include "tools/output.h"
 #include "tools/rank_file.h"
 #include "tools/text.h"
 #include "tools/text_job.h"
@@ -22,7 +23,7 @@ typedef struct embed {
     int pooling, normalize;
     const char *prompt, *prompt_name;
     int64_t truncate_dim;
-    bool as_npy;
+    bool as_npy, run;
     mc_embedder *embedder;
     int64_t dim;
     rank_file file;
@@ -30,12 +31,6 @@ typedef struct embed {
     char *lines;
     size_t vector_room, line_room;
 } embed;
-
-static bool ends_in(const char *path, const char *ending)
-{
-    size_t length = strlen(path), n = strlen(ending);
-    return length > n && strcmp(path + length - n, ending) == 0;
-}
 
 /* ---- .npy ------------------------------------------------------------------------------------ */
 
@@ -136,16 +131,40 @@ static const char details[] =
     "OUTPUT.npy is an array of float32, a row for each of the table's, as numpy.load reads it;\n"
     "OUTPUT.jsonl has an object a row, {\"embedding\": [...]}. It gets its name once it is whole.\n"
     "A folder of sentence-transformers says how its vectors are made; other encoders' are the\n"
-    "mean of their last hidden states. The last line on stdout is\n"
+    "mean of their last hidden states. Texts come from --data, from --text, or through a pipe: "
+    "JSON\n"
+    "Lines where the first line is an object, a table where it names the column among others, "
+    "else\n"
+    "a text a line. The last line on stdout, or on stderr where OUTPUT is stdout, is\n"
     "`result rows=... dim=... seconds=... rows_per_s=...`.\n\n"
     "  modelcenter embed --model sentence-transformers/all-MiniLM-L6-v2 --data reviews.csv \\\n"
-    "      --text review --output reviews.npy\n";
+    "      --text-column review --output reviews.npy\n"
+    "  modelcenter embed --model sentence-transformers/all-MiniLM-L6-v2 --text 'What a film!'\n";
+
+/* Reads the command line; e->run: the command should run. */
+static int check(const args_spec *spec, embed *e, int ways, int argc, char **argv)
+{
+    int code;
+    output_form form;
+    if (!args_parse(spec, argc, argv, &code)) return code;
+    code = model_check(spec, &e->job.from, ways, false);
+    if (code == EXIT_OK) code = text_job_check(spec, &e->job);
+    if (code != EXIT_OK) return code;
+    if (!output_choose_form(spec, e->job.output, OUTPUT_JSONL | OUTPUT_NPY, &form, &code))
+        return code;
+    if (e->prompt && e->prompt_name)
+        return args_error(spec, "expected --prompt or --prompt-name, not both");
+    e->as_npy = form == OUTPUT_NPY;
+    e->run = true;
+    return EXIT_OK;
+}
 
 int cmd_embed(int argc, char **argv)
 {
     embed e = {.file = {.aside = {.fd = -1}}};
     args_table table = {.count = 0};
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY;
+    text_job_options_init(&e.job, argc);
     text_job_add_rows(&table, &e.job, ways);
     const args_option options[] = {
         {ARGS_CHOICE("pooling", &e.pooling, pooling_names,
@@ -165,21 +184,15 @@ int cmd_embed(int argc, char **argv)
     args_table_add(&table, options);
     text_job_add_machine_rows(&table, &e.job);
     const args_spec spec = {.command = "embed",
-                            .summary = "Computes a vector of each text of a table.",
+                            .summary = "Computes a vector of each text.",
                             .details = details,
                             .options = table.rows};
-    int code;
-    if (!args_parse(&spec, argc, argv, &code)) return code;
-    code = model_check(&spec, &e.job.from, ways, false);
-    if (code != EXIT_OK) return code;
-    e.as_npy = ends_in(e.job.output, ".npy");
-    if (!e.as_npy && !ends_in(e.job.output, ".jsonl"))
-        return args_error(&spec, "--output %s: expected a name that ends in .npy or .jsonl",
-                          e.job.output);
-    if (e.prompt && e.prompt_name)
-        return args_error(&spec, "expected --prompt or --prompt-name, not both");
-    text_job job = {.o = &e.job, .name = "embed"};
-    code = text_job_start(&job, work, &e);
+    int code = check(&spec, &e, ways, argc, argv);
+    if (code == EXIT_OK && e.run) {
+        text_job job = {.o = &e.job, .name = "embed"};
+        code = text_job_start(&job, work, &e);
+    }
+    text_job_options_release(&e.job);
     free(e.vectors);
     free(e.lines);
     return code;

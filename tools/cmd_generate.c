@@ -10,6 +10,7 @@
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/families.h"
+#include "tools/line_reader.h"
 #include "tools/model_options.h"
 #include "tools/output.h"
 #include "tools/prompt_file.h"
@@ -508,9 +509,11 @@ static void add_prompt_rows(args_table *table, generate_options *o)
         table,
         (args_option[]){
             {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
-            {ARGS_PATH("prompts", &o->prompts_file,
-                       "a file with a prompt a line, - for stdin, or of JSON Lines (.jsonl)"),
-             .known_as = "input,file"},
+            {ARGS_PATH(
+                 "prompts", &o->prompts_file,
+                 "a file with a prompt a line, or of JSON Lines (.jsonl); - for stdin, in either "
+                 "form"),
+             .default_text = "stdin, where prompts are piped in", .known_as = "input,file"},
             {ARGS_TEXT("json-key", &o->json_key, "where a line of JSON has its prompt"),
              .given = &o->json_key_given, .known_as = "json-keys,key"},
             {ARGS_FLAG("ids", &o->ids, "prompts and answers are token ids; needs no tokenizer")},
@@ -559,6 +562,11 @@ static void add_output_rows(args_table *table, generate_options *o)
                });
 }
 
+static bool may_be_json(const char *path)
+{
+    return path && (strcmp(path, "-") == 0 || prompt_file_is_json(path));
+}
+
 static int parse_and_run(generate_options *o, int argc, char **argv)
 {
     args_table table = {.count = 0};
@@ -575,9 +583,10 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
     code = model_check(&spec, &o->from, WAYS, false);
     if (code != EXIT_OK) return code;
     if (!family_can_generate(&spec, o->from.family)) return EXIT_USAGE;
+    if (!o->prompts.count && !o->prompts_file && line_input_is_there()) o->prompts_file = "-";
     if (!o->prompts.count && !o->prompts_file)
-        return args_error(&spec, "expected --prompt or --prompts");
-    if (o->json_key_given && (!o->prompts_file || !prompt_file_is_json(o->prompts_file)))
+        return args_error(&spec, "expected --prompt, --prompts, or prompts on stdin");
+    if (o->json_key_given && !may_be_json(o->prompts_file))
         return args_error(&spec, "--json-key %s: --prompts names no file of JSON Lines",
                           o->json_key);
     if (o->ids && o->answer.stop.count)

@@ -296,15 +296,22 @@ static bool choose_kind(predict *p)
 }
 
 /* Columns and lengths that are not given are those the model was trained with. */
-static void fill_options(predict *p)
+static bool fill_options(predict *p)
 {
     const task_file *f = &p->task;
+    if (f->kind && f->pair && !p->job.data && !p->job.pairs.count) {
+        mc_set_error(p->ctx, MC_ERR_ARGUMENT,
+                     "%s: the model was trained on pairs of texts: expected --text-pair too",
+                     p->job.from.model);
+        return false;
+    }
     if (!p->job.text && f->kind) p->job.text = f->text;
     if (!p->job.pair && f->kind) p->job.pair = f->pair;
     if (f->kind) p->job.messages = f->messages;
     if (!p->job.max_length) p->job.max_length = f->max_length;
     if (!p->max_target_length) p->max_target_length = f->max_target_length;
     if (!p->max_target_length) p->max_target_length = DEFAULT_NEW_TOKENS;
+    return true;
 }
 
 static bool choose_how(predict *p)
@@ -330,7 +337,7 @@ static bool open_model(predict *p)
                         folder, sizeof folder);
     if (mc_failed(p->ctx) || task_file_read(p->ctx, folder, &p->task) || !choose_kind(p))
         return false;
-    fill_options(p);
+    if (!fill_options(p)) return false;
     if (p->kind == MC_TASK_GENERATE) return choose_how(p);
     if (answer_option_given(&p->answer)) {
         mc_set_error(p->ctx, MC_ERR_ARGUMENT, "%s: %s: the model does not generate texts",
@@ -363,18 +370,22 @@ static const char details[] =
     "  {\"value\": X}                                              of a regression\n"
     "  {\"values\": {NAME: X, ...}}                                of one with several outputs\n"
     "  {\"text\": TEXT}                                            of a generating model\n\n"
-    "The last line on stdout is `result rows=... seconds=... rows_per_s=...`.\n\n"
-    "  modelcenter predict --model stars-bert --data reviews.csv --text review --output "
-    "stars.jsonl\n";
+    "Texts come from --data, from --text, or through a pipe: JSON Lines where the first line is "
+    "an\n"
+    "object, a table where it names the column among others, else a text a line. The last line on\n"
+    "stdout, or on stderr where OUTPUT is stdout, is `result rows=... seconds=... "
+    "rows_per_s=...`.\n\n"
+    "  modelcenter predict --model stars-bert --data reviews.csv --output stars.jsonl\n"
+    "  modelcenter predict --model stars-bert --text 'What a film!'\n"
+    "  cut -f 3 reviews.tsv | modelcenter predict --model stars-bert > stars.jsonl\n";
 
 static int parse_and_run(predict *p, int argc, char **argv)
 {
     args_table table = {.count = 0};
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL;
     text_job_add_rows(&table, &p->job, ways);
+    text_job_add_pair_rows(&table, &p->job);
     const args_option options[] = {
-        {ARGS_TEXT("text-pair", &p->job.pair, "the column of second texts"),
-         .default_text = "that the model was trained with"},
         {ARGS_HEADING("Generated texts")},
         {ARGS_INT("max-target-length", &p->max_target_length, 0, 1 << 20,
                   "tokens at most of a text"),
@@ -387,14 +398,16 @@ static int parse_and_run(predict *p, int argc, char **argv)
     answer_add_rows(&table, &p->answer);
     text_job_add_machine_rows(&table, &p->job);
     const args_spec spec = {.command = "predict",
-                            .summary = "Writes what a model says about each row of a table.",
+                            .summary =
+                                "Writes what a model says about texts, or each row of a table.",
                             .details = details,
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     code = model_check(&spec, &p->job.from, ways, false);
     if (code != EXIT_OK) return code;
-    code = answer_options_check(&spec, &p->answer);
+    code = text_job_check(&spec, &p->job);
+    if (code == EXIT_OK) code = answer_options_check(&spec, &p->answer);
     if (code != EXIT_OK) return code;
     text_job job = {.o = &p->job, .name = "predict"};
     return text_job_start(&job, work, p);
@@ -404,8 +417,10 @@ int cmd_predict(int argc, char **argv)
 {
     predict p = {.batch_size = 32, .file = {.aside = {.fd = -1}}};
     answer_options_init(&p.answer, argc);
+    text_job_options_init(&p.job, argc);
     int code = parse_and_run(&p, argc, argv);
     answer_options_release(&p.answer);
+    text_job_options_release(&p.job);
     task_file_release(&p.task);
     free(p.logits);
     free(p.lines);

@@ -42,10 +42,11 @@ void data_add_rows(args_table *table, data_options *o)
                        "in .gz"),
              .required = true},
             {ARGS_HEADING("Rows of a file")},
-            {ARGS_TEXT("text", &o->text, "the column with the text"),
-             .known_as = "text-column,text_column,sentence1"},
+            {ARGS_TEXT("text", &o->text, "the column with the text"), .known_as = "sentence1"},
+            {ARGS_TEXT("text-column", &o->text, "the same"), .default_text = ""},
             {ARGS_TEXT("text-pair", &o->pair, "the column with the second text of a pair"),
              .known_as = "sentence2"},
+            {ARGS_TEXT("text-pair-column", &o->pair, "the same"), .default_text = ""},
             {ARGS_TEXT("label", &o->label,
                        "the column with the class; of --multi-label also several columns of 1 and "
                        "0, with commas between"),

@@ -1,9 +1,12 @@
 #include "tools/prompt_file.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "tools/line_reader.h"
 
 /* ---- UTF-8 ----------------------------------------------------------------------------------- */
 
@@ -83,7 +86,7 @@ static bool check_line(const char *path, size_t number, const char *line, size_t
 
 static bool read_lines(prompt_file *f, const char *path)
 {
-    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    FILE *file = fopen(path, "re");
     if (!file) return fail(path, strerror(errno));
     size_t room = 0;
     char *line = NULL;
@@ -99,7 +102,7 @@ static bool read_lines(prompt_file *f, const char *path)
     }
     if (good && !feof(file)) good = fail(path, errno ? strerror(errno) : "cannot read");
     free(line);
-    if (file != stdin) fclose(file);
+    fclose(file);
     return good;
 }
 
@@ -117,9 +120,10 @@ bool prompt_file_is_json(const char *path)
     return false;
 }
 
-static bool read_rows(prompt_file *f, mc_context *ctx, const char *path, const char *key)
+/* Takes the table over. */
+static bool read_rows(prompt_file *f, mc_context *ctx, mc_table *rows, const char *path,
+                      const char *key)
 {
-    mc_table *rows = mc_table_open(ctx, path, NULL);
     int column = rows ? mc_table_column(rows, key) : -1;
     bool good = column >= 0;
     while (good && mc_table_next(rows)) {
@@ -130,8 +134,58 @@ static bool read_rows(prompt_file *f, mc_context *ctx, const char *path, const c
     return good && !mc_failed(ctx);
 }
 
+/* ---- standard input -------------------------------------------------------------------------- */
+
+/* Whether the line is an object with the key: else it is a prompt, whatever it looks like. */
+static bool is_row(const char *line, size_t size, const char *key)
+{
+    cJSON *json = size && *line == '{' ? cJSON_ParseWithLength(line, size) : NULL;
+    const cJSON *at = json;
+    char part[256];
+    while (at && *key) {
+        size_t length = strcspn(key, ".");
+        snprintf(part, sizeof part, "%.*s", (int)length, key);
+        at = cJSON_GetObjectItemCaseSensitive(at, part);
+        key += length + (key[length] == '.');
+    }
+    bool found = cJSON_IsString(at);
+    cJSON_Delete(json);
+    return found;
+}
+
+static bool read_input_lines(prompt_file *f, line_reader *input)
+{
+    const char *line;
+    size_t size;
+    line_state state;
+    while ((state = line_reader_next(input, true, &line, &size)) == LINE_READ)
+        if (!check_line("-", f->count + 1, line, size) || !add(f, "-", strdup(line))) return false;
+    return state == LINE_END || fail("-", strerror(errno));
+}
+
+static bool read_input(prompt_file *f, mc_context *ctx, const char *key)
+{
+    line_reader input = {.fd = STDIN_FILENO};
+    const char *data;
+    size_t size;
+    line_state state = line_reader_peek(&input, &data, &size);
+    bool good = state != LINE_FAILED || fail("-", strerror(errno));
+    if (good && state == LINE_READ && is_row(data, size, key)) {
+        const mc_table_options form = {.format = MC_TABLE_JSONL};
+        good = line_reader_rest(&input, &data, &size) == LINE_READ || fail("-", strerror(errno));
+        good =
+            good && read_rows(f, ctx, mc_table_from_memory(ctx, "-", data, size, &form), "-", key);
+    } else if (good) {
+        good = read_input_lines(f, &input);
+    }
+    line_reader_release(&input);
+    return good;
+}
+
 bool prompt_file_read(prompt_file *f, mc_context *ctx, const char *path, const char *key)
 {
     *f = (prompt_file){0};
-    return prompt_file_is_json(path) ? read_rows(f, ctx, path, key) : read_lines(f, path);
+    if (strcmp(path, "-") == 0) return read_input(f, ctx, key);
+    if (!prompt_file_is_json(path)) return read_lines(f, path);
+    return read_rows(f, ctx, mc_table_open(ctx, path, NULL), path, key);
 }

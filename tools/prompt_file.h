@@ -11,7 +11,8 @@ typedef struct prompt_file {
 
 /* Whether the file's name says that it holds JSON Lines. */
 bool prompt_file_is_json(const char *path);
-/* Reads all of it; "-" is stdin, a prompt a line. `key` is where an object of JSON Lines has its
+/* Reads all of it; "-" is stdin: JSON Lines where the first line is an object with the key, else a
+ * prompt a line. `key` is where an object of JSON Lines has its
  * prompt, "a.b" for key "b" of the object at "a". False after an error, which is on stderr or on
  * the context. */
 bool prompt_file_read(prompt_file *f, mc_context *ctx, const char *path, const char *key);

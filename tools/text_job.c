@@ -1,6 +1,9 @@
 #include "tools/text_job.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include "tools/interrupt.h"
+#include "tools/line_reader.h"
 #include "tools/output.h"
 #include "tools/train_options.h"
 #include "tools/weights_option.h"
@@ -21,20 +24,85 @@ void text_job_add_rows(args_table *table, text_job_options *o, int ways)
 {
     model_add_rows(table, &o->from, ways, "folder or identifier of the model");
     args_table_add(
-        table, (args_option[]){
-                   {ARGS_PATH("data", &o->data, "the rows: a .csv, .tsv or .jsonl file, or .gz"),
-                    .required = true, .known_as = "input,file,dataset"},
-                   {ARGS_TEXT("text", &o->text, "the column of the texts"),
-                    .default_text = "text, or the only column",
-                    .known_as = "text-column,column,sentence1-key"},
-                   {ARGS_PATH("output", &o->output, "the file to write"), .required = true,
-                    .known_as = "output-file,out"},
-                   OUTPUT_OVERWRITE_ROW(&o->overwrite),
-                   {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of a text"),
-                    .default_text = "the model's",
-                    .known_as = "max-seq-length,max-encoder-length,seq-length"},
-                   {0},
-               });
+        table,
+        (args_option[]){
+            {ARGS_PATH("data", &o->data,
+                       "the rows: a .csv, .tsv or .jsonl file, or .gz; - for stdin: a table "
+                       "or a text a line"),
+             .default_text = "stdin, where texts are piped in", .known_as = "input,file,dataset"},
+            {ARGS_TEXTS("text", &o->texts, "a text, in place of --data; may be repeated")},
+            {ARGS_TEXT("text-column", &o->text, "the column of the texts"),
+             .given = &o->column_given,
+             .default_text = "that the model was trained with, text, or the only column",
+             .known_as = "column,sentence1-key"},
+            {ARGS_PATH("output", &o->output, "the file to write; - for stdout"),
+             .default_text = "-", .known_as = "output-file,out"},
+            OUTPUT_OVERWRITE_ROW(&o->overwrite),
+            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of a text"),
+             .default_text = "the model's",
+             .known_as = "max-seq-length,max-encoder-length,seq-length"},
+            {0},
+        });
+}
+
+void text_job_add_pair_rows(args_table *table, text_job_options *o)
+{
+    args_table_add(table,
+                   (args_option[]){
+                       {ARGS_TEXTS("text-pair", &o->pairs, "the second text of a --text")},
+                       {ARGS_TEXT("text-pair-column", &o->pair, "the column of second texts"),
+                        .default_text = "that the model was trained with"},
+                       {0},
+                   });
+}
+
+void text_job_options_init(text_job_options *o, int argc)
+{
+    args_list *lists[] = {&o->texts, &o->pairs};
+    for (int i = 0; i < 2; i++) {
+        lists[i]->items = calloc((size_t)argc, sizeof *lists[i]->items);
+        lists[i]->room = lists[i]->items ? argc : 0;
+    }
+}
+
+void text_job_options_release(text_job_options *o)
+{
+    free(o->texts.items);
+    free(o->pairs.items);
+}
+
+/* With --data, --text has always named a column; one name is enough. */
+static int take_column(const args_spec *spec, args_list *old, const char **column,
+                       const char *option)
+{
+    if (!old->count) return EXIT_OK;
+    if (*column)
+        return args_error(spec, "--%s \"%.100s\": expected no text besides --data", option,
+                          old->items[0]);
+    *column = old->items[old->count - 1];
+    old->count = 0;
+    args_old_form(spec, strcmp(option, "text") == 0 ? "--text COLUMN" : "--text-pair COLUMN",
+                  strcmp(option, "text") == 0 ? "--text-column" : "--text-pair-column");
+    return EXIT_OK;
+}
+
+int text_job_check(const args_spec *spec, text_job_options *o)
+{
+    if (!o->output) o->output = "-";
+    if (!o->data && !o->texts.count && line_input_is_there()) o->data = "-";
+    if (o->data) {
+        int code = take_column(spec, &o->texts, &o->text, "text");
+        return code == EXIT_OK ? take_column(spec, &o->pairs, &o->pair, "text-pair") : code;
+    }
+    if (!o->texts.count)
+        return args_error(spec,
+                          "required and missing: --data FILE, --text TEXT, or texts on stdin");
+    if (o->text || o->pair)
+        return args_error(spec, "--text-column, --text-pair-column: expected --data with them");
+    if (o->pairs.count && o->pairs.count != o->texts.count)
+        return args_error(spec, "--text-pair: %d for %d of --text, expected as many",
+                          o->pairs.count, o->texts.count);
+    return EXIT_OK;
 }
 
 void text_job_add_machine_rows(args_table *table, text_job_options *o)
@@ -55,7 +123,8 @@ int text_job_start(text_job *job, bool (*work)(text_job *job, void *user), void 
 {
     const text_job_options *o = job->o;
     job->ctx = ranks_start(&o->ranks, 0, train_device_of(o->device).name, &job->log);
-    run_log_options options = {.silent = ranks_silent(job->ctx)};
+    run_log_options options = {.silent = ranks_silent(job->ctx),
+                               .result = output_is_stdout(o->output) ? stderr : NULL};
     run_log_init(&job->log, &options);
     interrupt_init();
     int code = !mc_failed(job->ctx) && work(job, user) ? EXIT_OK : EXIT_RUN_FAILED;
@@ -87,9 +156,16 @@ bool text_job_run(text_job *job, bool (*take)(text_job *job, const text_part *pa
     const text_job_options *o = job->o;
     bool gpu = o->device != TRAIN_CPU;
     int ranks = mc_world_size(job->ctx);
+    if (o->data && strcmp(o->data, "-") == 0 && ranks > 1)
+        mc_set_error(job->ctx, MC_ERR_ARGUMENT,
+                     "--data -: only the first of several ranks has a stdin; give a file");
     double start = progress_bar_now();
     text_source *s = text_source_new(
         job->ctx, &(text_source_options){.path = o->data,
+                                         .given = o->texts.items,
+                                         .given_pairs = o->pairs.count ? o->pairs.items : NULL,
+                                         .count = o->texts.count,
+                                         .asked = o->column_given,
                                          .text = o->text,
                                          .pair = o->pair,
                                          .messages = o->messages,

@@ -11,6 +11,8 @@
 
 typedef struct text_job_options {
     model_options from;
+    args_list texts, pairs; /* --text and --text-pair: texts, or with --data old names of columns */
+    bool column_given;
     const char *data, *text, *pair, *output;
     const char *messages; /* see text_source_options */
     int64_t max_length;   /* 0: the default */
@@ -21,6 +23,14 @@ typedef struct text_job_options {
 
 /* --model in some `ways`, --data, --text, --output, and what they need beside. */
 void text_job_add_rows(args_table *table, text_job_options *o, int ways);
+/* --text-pair, which has a column too. */
+void text_job_add_pair_rows(args_table *table, text_job_options *o);
+/* Room for `argc` texts; and gives it back. */
+void text_job_options_init(text_job_options *o, int argc);
+void text_job_options_release(text_job_options *o);
+/* Where the texts come from: --data, --text, or else standard input, if something is connected to
+ * it. EXIT_OK, or EXIT_USAGE after an error. */
+int text_job_check(const args_spec *spec, text_job_options *o);
 /* --device, --dtype, --comm-timeout. */
 void text_job_add_machine_rows(args_table *table, text_job_options *o);
 /* The dtype asked for: f32 on a CPU and else bf16 where none is. */

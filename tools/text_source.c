@@ -1,9 +1,13 @@
 #include "tools/text_source.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "tools/line_reader.h"
+#include "tools/prompt_file.h"
 
 enum { CHUNKS = 2, MOST_BYTES = 64 << 20 }; /* a chunk ends early once its texts are so large */
 
@@ -19,11 +23,12 @@ typedef struct chunk {
 struct text_source {
     mc_context *ctx; /* of who uses the texts */
     text_source_options o;
-    mc_context *own; /* the thread's: a context belongs to one thread */
-    mc_table *table;
-    int text, pair; /* columns; pair -1: none */
-    bool chats;     /* the texts are prompts of conversations */
-    int64_t rows;   /* read so far */
+    mc_context *own;   /* the thread's: a context belongs to one thread */
+    mc_table *table;   /* NULL: lines or texts that are given */
+    line_reader lines; /* of standard input */
+    int text, pair;    /* columns; pair -1: none */
+    bool chats;        /* the texts are prompts of conversations */
+    int64_t rows;      /* read so far */
     chunk chunks[CHUNKS];
     int64_t given; /* chunks */
     pthread_t thread;
@@ -37,17 +42,13 @@ struct text_source {
 
 static bool out_of_memory(text_source *s)
 {
-    mc_set_error(s->own, MC_ERR_NOMEM, "out of memory for the texts of %s", s->o.path);
+    mc_set_error(s->own, MC_ERR_NOMEM, "out of memory for texts");
     return false;
 }
 
-/* Copies the text of a column of the current row behind the chunk's. */
-static bool copy_text(text_source *s, chunk *c, int column, mc_text_span *span)
+/* Copies a text behind the chunk's. */
+static bool copy_text(text_source *s, chunk *c, const char *text, size_t size, mc_text_span *span)
 {
-    size_t size;
-    const char *text =
-        s->chats ? mc_table_chat(s->table, column, &size) : mc_table_text(s->table, column, &size);
-    if (!text) return false;
     if (c->used + size >= c->room) {
         size_t room = 2 * (c->used + size) + 4096;
         char *grown = realloc(c->data, room);
@@ -55,7 +56,8 @@ static bool copy_text(text_source *s, chunk *c, int column, mc_text_span *span)
         c->data = grown;
         c->room = room;
     }
-    memcpy(c->data + c->used, text, size + 1);
+    memcpy(c->data + c->used, text, size);
+    c->data[c->used + size] = '\0';
     *span = (mc_text_span){.data = (const char *)c->used, .size = size};
     c->used += size + 1;
     return true;
@@ -73,6 +75,55 @@ static bool reserve(text_source *s, chunk *c, size_t rows)
     return true;
 }
 
+/* Of a column of the current row. */
+static bool copy_column(text_source *s, chunk *c, int column, mc_text_span *span)
+{
+    size_t size;
+    const char *text =
+        s->chats ? mc_table_chat(s->table, column, &size) : mc_table_text(s->table, column, &size);
+    return text && copy_text(s, c, text, size, span);
+}
+
+static bool fail_line(text_source *s, const char *why)
+{
+    mc_set_error(s->own, MC_ERR_FORMAT, "standard input:%lld: %s, expected a text a line",
+                 (long long)s->lines.number, why);
+    return false;
+}
+
+/* A line is waited for only where the chunk has none yet. */
+static bool copy_line(text_source *s, chunk *c, size_t i)
+{
+    const char *line;
+    size_t size;
+    line_state state = line_reader_next(&s->lines, i == 0, &line, &size);
+    if (state == LINE_FAILED)
+        mc_set_error(s->own, MC_ERR_IO, "standard input: cannot read: %s", strerror(errno));
+    if (state != LINE_READ) return false;
+    if (strlen(line) < size) return fail_line(s, "a NUL byte");
+    if (!is_utf8(line)) return fail_line(s, "not UTF-8");
+    return copy_text(s, c, line, size, &c->view.texts[i]);
+}
+
+static bool copy_given(text_source *s, chunk *c, size_t i)
+{
+    const text_source_options *o = &s->o;
+    int64_t row = s->rows + (int64_t)i;
+    if (row >= o->count) return false;
+    return copy_text(s, c, o->given[row], strlen(o->given[row]), &c->view.texts[i]) &&
+           (!o->given_pairs ||
+            copy_text(s, c, o->given_pairs[row], strlen(o->given_pairs[row]), &c->pairs[i]));
+}
+
+/* The texts of row i of the chunk; false where there is none. */
+static bool copy_row(text_source *s, chunk *c, size_t i)
+{
+    if (s->table)
+        return mc_table_next(s->table) && copy_column(s, c, s->text, &c->view.texts[i]) &&
+               (s->pair < 0 || copy_column(s, c, s->pair, &c->pairs[i]));
+    return s->o.path ? copy_line(s, c, i) : copy_given(s, c, i);
+}
+
 /* False where there is no further row. */
 static bool fill(text_source *s, chunk *c)
 {
@@ -81,17 +132,14 @@ static bool fill(text_source *s, chunk *c)
     c->view.count = 0;
     c->used = 0;
     if (!reserve(s, c, most)) return false;
-    while (c->view.count < most && c->used < MOST_BYTES && mc_table_next(s->table)) {
-        size_t i = c->view.count;
-        if (!copy_text(s, c, s->text, &c->view.texts[i])) return false;
-        if (s->pair >= 0 && !copy_text(s, c, s->pair, &c->pairs[i])) return false;
+    while (c->view.count < most && c->used < MOST_BYTES && copy_row(s, c, c->view.count))
         c->view.count++;
-    }
+    bool pairs = s->pair >= 0 || s->o.given_pairs;
     for (size_t i = 0; i < c->view.count; i++) {
         c->view.texts[i].data = c->data + (size_t)c->view.texts[i].data;
-        if (s->pair >= 0) c->pairs[i].data = c->data + (size_t)c->pairs[i].data;
+        if (pairs) c->pairs[i].data = c->data + (size_t)c->pairs[i].data;
     }
-    c->view.pairs = s->pair >= 0 ? c->pairs : NULL;
+    c->view.pairs = pairs ? c->pairs : NULL;
     s->rows += (int64_t)c->view.count;
     return c->view.count && !mc_failed(s->own);
 }
@@ -136,6 +184,69 @@ static int choose_column(text_source *s)
     return mc_table_column(s->table, s->o.text ? s->o.text : "text");
 }
 
+/* ---- standard input ---- */
+
+/* Whether the line has a field of that name, between separators, in quotes or not. */
+static bool has_field(const char *line, size_t size, char separator, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = line, *end = line + size; at <= end;) {
+        const char *stop = memchr(at, separator, (size_t)(end - at));
+        if (!stop) stop = end;
+        const char *from = at, *to = stop;
+        if (to > from && to[-1] == '\r') to--;
+        if (to - from >= 2 && *from == '"' && to[-1] == '"') from++, to--;
+        if ((size_t)(to - from) == length && memcmp(from, name, length) == 0) return true;
+        at = stop + 1;
+    }
+    return false;
+}
+
+/* The form that the first line shows; 0: a text a line. */
+static mc_table_format form_of(const text_source *s, const char *line, size_t size)
+{
+    const char *name = s->o.text ? s->o.text : "text", *separators = "\t,;";
+    if (size && *line == '{') return MC_TABLE_JSONL;
+    for (; *separators; separators++) {
+        bool several = memchr(line, *separators, size);
+        if (several && has_field(line, size, *separators, name))
+            return *separators == '\t' ? MC_TABLE_TSV : MC_TABLE_CSV;
+    }
+    return s->o.asked ? MC_TABLE_CSV : 0;
+}
+
+/* A table is read whole, lines as they come. */
+static void open_input(text_source *s)
+{
+    const char *data;
+    size_t size;
+    s->lines.fd = STDIN_FILENO;
+    line_state state = line_reader_peek(&s->lines, &data, &size);
+    if (state == LINE_END)
+        mc_set_error(s->own, MC_ERR_FORMAT, "standard input: it is empty, expected texts");
+    mc_table_format form = state == LINE_READ ? form_of(s, data, size) : 0;
+    if (form && (state = line_reader_rest(&s->lines, &data, &size)) == LINE_READ)
+        s->table = mc_table_from_memory(s->own, "standard input", data, size,
+                                        &(mc_table_options){.format = form});
+    if (state == LINE_FAILED)
+        mc_set_error(s->own, MC_ERR_IO, "standard input: cannot read: %s", strerror(errno));
+    if (state == LINE_READ && !form && s->o.pair)
+        mc_set_error(s->own, MC_ERR_ARGUMENT,
+                     "standard input: lines have no second text (column %s): expected a table",
+                     s->o.pair);
+}
+
+static void open_table(text_source *s)
+{
+    const text_source_options *o = &s->o;
+    if (o->path && strcmp(o->path, "-") == 0)
+        open_input(s);
+    else if (o->path)
+        s->table = mc_table_open(s->own, o->path, NULL);
+    s->text = s->table ? choose_column(s) : -1;
+    s->pair = s->table && o->pair ? mc_table_column(s->table, o->pair) : -1;
+}
+
 /* An error of the thread's context becomes one of the user's. */
 static void pass_error(text_source *s)
 {
@@ -159,7 +270,7 @@ text_source *text_source_new(mc_context *ctx, const text_source_options *options
     if (mc_failed(ctx)) return NULL;
     text_source *s = calloc(1, sizeof *s);
     if (!s) {
-        mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for reading %s", options->path);
+        mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for reading texts");
         return NULL;
     }
     s->ctx = ctx;
@@ -167,9 +278,7 @@ text_source *text_source_new(mc_context *ctx, const text_source_options *options
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->own = mc_init_distributed(&(mc_init_options){.single = true});
-    s->table = mc_table_open(s->own, options->path, NULL);
-    s->text = s->table ? choose_column(s) : -1;
-    s->pair = s->table && options->pair ? mc_table_column(s->table, options->pair) : -1;
+    open_table(s);
     pass_error(s);
     if (!mc_failed(ctx)) start(s);
     if (!mc_failed(ctx)) return s;
@@ -193,6 +302,7 @@ void text_source_free(text_source *s)
         free(s->chunks[i].pairs);
     }
     mc_context_free(s->own);
+    line_reader_release(&s->lines);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     free(s);

@@ -1,11 +1,14 @@
-/* Texts of a table's columns, a chunk at a time, read by a thread ahead of who uses them.
+/* Texts of a table's columns, of standard input or of the command line, a chunk at a time, read by
+ * a thread ahead of who uses them.
  *
  *     text_source *s = text_source_new(ctx, &(text_source_options){.path = "rows.csv", ...});
  *     for (const text_chunk *c; (c = text_source_next(s)); )
  *         ... c->texts[0 .. c->count) ...
  *     text_source_free(s);
  *
- * Every rank reads the whole table, and all get the same chunks. */
+ * Every rank reads the whole table, and all get the same chunks; standard input has only one.
+ * Texts of a pipe are given as they come: a chunk ends where the next would have to be waited for.
+ */
 #ifndef MC_TOOLS_TEXT_SOURCE_H
 #define MC_TOOLS_TEXT_SOURCE_H
 
@@ -14,8 +17,14 @@
 typedef struct text_source text_source;
 
 typedef struct text_source_options {
+    /* The table; "-" is standard input, by its first line: JSON Lines where that is an object, CSV
+     * or TSV where it names `text` among others or `asked` is set, else a text a line. NULL: the
+     * texts are `given`. */
     const char *path;
+    const char *const *given, *const *given_pairs; /* (count); pairs NULL: single texts */
+    int count;
     const char *text;         /* the column; NULL: "text", or the only one */
+    bool asked;               /* the user named the column */
     const char *pair;         /* of the second text; NULL: none */
     const char *messages;     /* a column of conversations, whose prompts are the texts, in place of
                                  `text` where the table has it; NULL: none */

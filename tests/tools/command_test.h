@@ -48,8 +48,9 @@ static inline void read_text(char text[TEXT_ROOM], const temp_folder *where, con
 static inline int run_in(const temp_folder *where, const char *variables, const char *line)
 {
     char whole[4096];
-    int length = snprintf(whole, sizeof whole, "cd '%s' && MC='%s' && %s{ %s\n} >out 2>err",
-                          where->path, MC_TOOL, variables, line);
+    int length =
+        snprintf(whole, sizeof whole, "cd '%s' && MC='%s' && %s{ %s\n} </dev/null >out 2>err",
+                 where->path, MC_TOOL, variables, line);
     assert_true(length < (int)sizeof whole);
     int status = system(whole);
     assert_true(WIFEXITED(status));

@@ -131,7 +131,7 @@ static void must_fail(const char *line, int code, const char *message)
 static void test_refusals(void **state)
 {
     (void)state;
-    must_fail("$MC embed bert --data rows.csv --output v.txt", 2, "ends in .npy or .jsonl");
+    must_fail("$MC embed bert --data rows.csv --output v.txt", 2, "ends in .jsonl or .npy");
     must_fail("$MC embed bert --data rows.csv --output no/v.npy", 1,
               "no/v.npy.partial: cannot make");
     must_fail("$MC embed bert --data rows.csv --output w.npy", 1,

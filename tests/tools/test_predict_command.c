@@ -282,7 +282,7 @@ static void test_refusals(void **state)
     must_fail("$MC predict copa --data rows.csv --text review --output w.jsonl", 1,
               "chooses between the inputs of COPA");
     must_fail("$MC predict classes --data rows.csv --output w.jsonl", 1, "no column \"text\"");
-    must_fail("$MC predict classes --data rows.csv", 2, "required and missing: --output");
+    must_fail("$MC predict classes", 2, "required and missing: --data FILE");
     write_text(temp_path(&folder, "bad.jsonl"),
                "{\"text\": \"a\"}\n{\"text\": 3, \"text\": 4}\n{\n");
     must_fail("$MC predict classes --data bad.jsonl --output w.jsonl", 1, "bad.jsonl:");
