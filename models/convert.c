@@ -186,6 +186,7 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
                        folder ? folder : "the folder to write is NULL");
     if (mc_model_folder_begin(ctx, folder, aside, sizeof aside)) return mc_error_status(ctx);
     write_model(ctx, &from, aside, &options);
+    mc_hub_say_hidden(&ctx->error, identifier, &(mc_hub_needs){.kind = MC_HUB_MODEL});
     if (options.save.form == MC_SAVE_MODELCENTER) become_torch_file(ctx, aside);
     bool carries = !mc_failed(ctx) && !ctx->rank && !from.file;
     if (carries && *from.base) carry(&ctx->error, from.base, aside);

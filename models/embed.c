@@ -188,6 +188,8 @@ mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
     o.load.revision = o.load.cache_dir = NULL; /* the folder has been found */
     o.load.saved_heads = true;
     mc_embedder *e = open_folder(ctx, folder, &o);
+    request.needs.kind = MC_HUB_MODEL; /* what sentence-transformers adds need not be there */
+    mc_hub_say_hidden(&ctx->error, identifier, &request.needs);
     mc_error_while(&ctx->error, "opening \"%s\" for vectors of texts", identifier);
     return e;
 }

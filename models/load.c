@@ -415,6 +415,8 @@ mc_model *mc_model_from_pretrained_of(mc_context *ctx, const char *name, const c
         return NULL;
     }
     mc_model *m = open_any(ctx, asked, identifier, options);
+    mc_hub_needs needs = {.kind = MC_HUB_MODEL, .variant = options ? options->variant : NULL};
+    mc_hub_say_hidden(&ctx->error, identifier, &needs);
     mc_error_while(&ctx->error, "loading %s \"%s\"", asked ? asked->title : "the model",
                    identifier ? identifier : "");
     if (!mc_failed(ctx)) return m;

@@ -311,6 +311,7 @@ mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
     if (!tok || (load(tok, err, &files, folder, options) == MC_OK &&
                  check_options(tok, err, options) == MC_OK))
         return tok;
+    mc_hub_say_hidden(err, identifier, &request.needs);
     mc_error_while(err, "opening the tokenizer \"%s\"", identifier);
     mc_tokenizer_free(tok);
     return NULL;

@@ -62,6 +62,25 @@ void mc_error_while(mc_error *err, const char *format, ...)
     va_end(args);
 }
 
+void mc_error_prefix(mc_error *err, const char *format, ...)
+{
+    if (!mc_error_is_set(err)) return;
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, format, args);
+    size_t room = (size_t)length + strlen(err->message) + 1;
+    char *whole = mc_malloc(room);
+    if (whole) {
+        vsnprintf(whole, room, format, again);
+        memcpy(whole + length, err->message, room - (size_t)length);
+        if (err->message != err->fallback) mc_free(err->message);
+        err->message = whole;
+    }
+    va_end(again);
+    va_end(args);
+}
+
 void mc_error_move(mc_error *to, mc_error *from)
 {
     if (mc_error_is_set(from) && !mc_error_is_set(to)) {

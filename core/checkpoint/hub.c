@@ -79,6 +79,12 @@ static bool parse_identifier(mc_hub_id *id, const char *identifier)
     return take_part(id->name, MC_HUB_NAME_MAX, name, length - (size_t)(name - identifier), false);
 }
 
+bool mc_hub_is_identifier(const char *text)
+{
+    mc_hub_id id;
+    return parse_identifier(&id, text);
+}
+
 /* The user's home folder, or NULL. */
 static const char *home_folder(char buffer[MC_PATH_MAX])
 {

@@ -58,6 +58,9 @@ typedef struct mc_hub_answer {
 mc_status mc_hub_resolve(mc_error *err, const char *identifier, const mc_hub_where *where,
                          mc_hub_answer *answer);
 
+/* Whether a text has the form of an identifier. */
+bool mc_hub_is_identifier(const char *text);
+
 /* Sets `status` with every place that was looked at; `why` is a sentence about what could be
  * done. */
 mc_status mc_hub_not_found(mc_error *err, mc_status status, const char *identifier,

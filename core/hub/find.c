@@ -120,19 +120,26 @@ static mc_status wait(void *watch)
 
 /* Downloads under the lock, unless another process has done so while this one waited for it. */
 static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_where *where,
-                          bool together, mc_hub_answer *answer)
+                          const mc_hub_request *request, mc_hub_answer *answer)
 {
     char path[MC_PATH_MAX] = "", name[2 * MC_HUB_NAME_MAX + 2];
     mc_error *err = &ctx->error;
     snprintf(name, sizeof name, "%s%s%s", answer->id.org, *answer->id.org ? "/" : "",
              answer->id.name);
-    mc_hub_watch watch = {.ctx = ctx, .progress = {.repository = name}, .together = together};
+    mc_hub_watch watch = {
+        .ctx = ctx, .progress = {.repository = name}, .together = request->together};
     /* the first rank is the one that shows progress: it gets the lock */
     if (ctx->rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
     int lock = lock_path(err, path, answer) ? -1 : mc_hub_lock(err, path, wait, &watch);
     if (lock >= 0 && mc_hub_resolve(err, identifier, where, answer) == MC_OK && !answer->whole)
         mc_hub_fetch(&watch, answer, where->user, answer->folder);
     mc_hub_unlock(lock);
+    if (!*answer->folder && !request->of_hub)
+        mc_error_prefix(
+            err,
+            "\"%.300s\": no such folder, and not in the Hugging Face cache: looked at %s; "
+            "asked of the hub: ",
+            identifier, answer->looked_at);
     mc_error_while(err, "downloading \"%s\", for there is no such folder", identifier);
     watch.progress.file = NULL;
     watch.progress.finished = true;
@@ -155,7 +162,7 @@ static mc_status find(mc_context *ctx, const char *identifier, const mc_hub_requ
     if (why) status = answer_offline(ctx, identifier, &answer, why);
 #ifdef MC_HAVE_CURL
     else if (!status && !answer.whole)
-        status = download(ctx, identifier, &where, request->together, &answer);
+        status = download(ctx, identifier, &where, request, &answer);
 #endif
     memcpy(folder, answer.folder, strlen(answer.folder) + 1);
     return status;
@@ -172,19 +179,31 @@ mc_status mc_hub_find(mc_context *ctx, const char *identifier, const mc_hub_requ
     const char *repository = is_name ? mc_hub_repository_of(identifier, room) : identifier;
     if (is_name && !repository)
         return mc_fail(ctx, MC_ERR_NOT_FOUND,
-                       "\"%s\" is a model of ModelCenter's that has no repository on the Hugging "
-                       "Face hub: give the folder that holds it",
+                       "\"%s\": no such folder, and the name of a model of ModelCenter's that has "
+                       "no repository on the Hugging Face hub: give the folder that holds it",
                        identifier);
     mc_status status = find(ctx, repository, request, folder);
     return request->together ? meet_ranks(ctx) : status;
+}
+
+void mc_hub_say_hidden(mc_error *err, const char *identifier, const mc_hub_needs *needs)
+{
+    static const char hides[] = "hides the hub's identifier of that name";
+    if (err->status != MC_ERR_NOT_FOUND || strstr(err->message, hides) || !identifier ||
+        !mc_hub_is_identifier(identifier) || !mc_path_is_folder(identifier) ||
+        mc_hub_is_whole(needs, identifier))
+        return;
+    mc_error_prefix(err, "the local folder \"%.200s\" %s: ", identifier, hides);
 }
 
 mc_status mc_hub_download(mc_context *ctx, const char *identifier, const mc_hub_options *options,
                           char *folder, size_t room)
 {
     mc_hub_options o = options ? *options : (mc_hub_options){0};
-    mc_hub_request request = {
-        .revision = o.revision, .cache_dir = o.cache_dir, .local_files_only = o.local_files_only};
+    mc_hub_request request = {.revision = o.revision,
+                              .cache_dir = o.cache_dir,
+                              .local_files_only = o.local_files_only,
+                              .of_hub = true};
     char found[MC_PATH_MAX];
     if (!ctx) return MC_ERR_NOMEM;
     if (mc_failed(ctx)) return mc_error_status(ctx);

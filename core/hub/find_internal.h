@@ -14,6 +14,7 @@ typedef struct mc_hub_request {
      * wait for the one that downloads, those of other hosts may take longer than ranks wait for one
      * another. Without it nothing here is collective. */
     bool together;
+    bool of_hub; /* the identifier is the hub's: an error does not begin with a missing folder */
 } mc_hub_request;
 
 /* Finds the folder that has what is needed, downloading what is missing. Where nothing may be
@@ -21,6 +22,10 @@ typedef struct mc_hub_request {
  * Sets the context's error. */
 mc_status mc_hub_find(mc_context *ctx, const char *identifier, const mc_hub_request *request,
                       char folder[MC_PATH_MAX]);
+
+/* After a failure to read what the identifier names: where that is a local folder, without all that
+ * is needed, which is called like an identifier of the hub, the error says so. */
+void mc_hub_say_hidden(mc_error *err, const char *identifier, const mc_hub_needs *needs);
 
 /* Whether a folder holds an adapter; and the identifier of the model that it belongs to. An adapter
  * that names none is MC_ERR_NOT_FOUND. */

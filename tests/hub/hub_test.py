@@ -186,6 +186,9 @@ def test_loading_by_name(c):
     c.add("me/words", {"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n"})
     code, out, err = c.run("tokenize", "--model", "me/words", "--text", "hello")
     check(code == 0 and "hello" in out, err)
+    code, _, err = c.run("inspect", "my-model")
+    check(code == 1 and err.startswith('error: "my-model": no such folder') and c.hub.endpoint in err
+          and "no such repository" in err, err)
 
 
 # ---- who may, and what is not there --------------------------------------------------------------

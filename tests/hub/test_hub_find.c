@@ -10,6 +10,8 @@
 #include "core/hub/hub.h"
 #include "core/hub/lock_internal.h"
 #include "core/hub/settings_internal.h"
+#include "models/convert.h"
+#include "models/embed.h"
 #include "models/model.h"
 #include "tests/temp_folder.h"
 #include "tokenizers/tokenizer.h"
@@ -272,7 +274,8 @@ static void arguments_are_checked(void **state)
     mc_hub_download(f->ctx, f->folder.path, NULL, folder, 4);
     expect_failure(f, MC_ERR_ARGUMENT, "expected room for a path");
     mc_hub_download(f->ctx, "cpm1-large", NULL, folder, sizeof folder);
-    expect_failure(f, MC_ERR_NOT_FOUND, "\"cpm1-large\" is a model of ModelCenter's that has no");
+    expect_failure(f, MC_ERR_NOT_FOUND,
+                   "\"cpm1-large\": no such folder, and the name of a model of ModelCenter's");
     mc_hub_download(f->ctx, "gpt2", &(mc_hub_options){.revision = "a/../b"}, folder, sizeof folder);
     expect_failure(f, MC_ERR_ARGUMENT, "a/../b");
 }
@@ -291,6 +294,54 @@ static void names_of_modelcenter(void **state)
     assert_null(mc_hub_repository_of("cpm1-large", room));
     assert_null(mc_hub_repository_of("cpm2-large@main", room));
     assert_string_equal(mc_hub_repository_of("me/cpm1-large", room), "me/cpm1-large");
+}
+
+/* The first words of an error about a name that nothing has say that there is no such folder. */
+static void names_that_nothing_has(void **state)
+{
+    fixture *f = *state;
+    static const char *const names[] = {"my-model", "bert-tiny", "cpm1-large"};
+    char begin[64];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(begin, sizeof begin, "\"%s\": no such folder", names[i]);
+        assert_null(mc_model_from_pretrained(f->ctx, names[i], NULL));
+        assert_int_equal(strncmp(mc_error_message(f->ctx), begin, strlen(begin)), 0);
+        mc_clear_error(f->ctx);
+        assert_null(mc_tokenizer_from_pretrained(f->ctx, names[i]));
+        expect_failure(f, MC_ERR_NOT_FOUND, begin);
+    }
+}
+
+/* A local folder goes before an identifier of the same name: where it lacks something, the error
+ * says both. Of another folder it says the one. */
+static void folders_hide_names(void **state)
+{
+    fixture *f = *state;
+    char before[1024];
+    mc_embed_options options = {.threads = 1};
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(mkdir(temp_path(&f->folder, "tiny-bert"), 0777), 0);
+    assert_int_equal(chdir(f->folder.path), 0);
+    static const char hides[] =
+        "the local folder \"tiny-bert\" hides the hub's identifier of that name: tiny-bert";
+    assert_null(mc_model_from_pretrained(f->ctx, "tiny-bert", NULL));
+    assert_non_null(strstr(mc_error_message(f->ctx), "tiny-bert/config.json"));
+    expect_failure(f, MC_ERR_NOT_FOUND, hides);
+    assert_null(mc_tokenizer_from_pretrained(f->ctx, "tiny-bert"));
+    assert_non_null(strstr(mc_error_message(f->ctx), "neither tokenizer.json"));
+    expect_failure(f, MC_ERR_NOT_FOUND, hides);
+    assert_null(mc_embedder_open(f->ctx, "tiny-bert", &options));
+    expect_failure(f, MC_ERR_NOT_FOUND, hides);
+    mc_model_convert(f->ctx, "tiny-bert", "out", NULL);
+    expect_failure(f, MC_ERR_NOT_FOUND, hides);
+    write_text("tiny-bert/config.json", "{\"model_type\": \"bert\"}");
+    assert_null(mc_model_from_pretrained(f->ctx, "tiny-bert", NULL));
+    assert_non_null(strstr(mc_error_message(f->ctx), "no weights"));
+    expect_failure(f, MC_ERR_NOT_FOUND, hides);
+    assert_null(mc_model_from_pretrained(f->ctx, "./tiny-bert", NULL));
+    assert_null(strstr(mc_error_message(f->ctx), "hides"));
+    mc_clear_error(f->ctx);
+    assert_int_equal(chdir(before), 0);
 }
 
 /* What the commit does not have is not missing. */
@@ -406,6 +457,8 @@ int main(void)
         TEST(a_whole_snapshot_goes_first),
         TEST(arguments_are_checked),
         TEST(names_of_modelcenter),
+        TEST(names_that_nothing_has),
+        TEST(folders_hide_names),
         TEST(absent_files_are_remembered),
         TEST(options_reach_the_cache),
         TEST(settings_come_from_the_environment),
