@@ -33,7 +33,7 @@ mc_status mc_error_vset_at(mc_error *err, mc_status status, const char *file, in
 /* Adds "; while <what>" to the trace of a set error; does nothing when there is none. */
 void mc_error_while(mc_error *err, const char *format, ...) MC_PRINTF(2, 3);
 
-/* Puts text before the message of a set error; does nothing when there is none, or memory is out. */
+/* Puts text before the message of a set error; does nothing without one, or when memory is out. */
 void mc_error_prefix(mc_error *err, const char *format, ...) MC_PRINTF(2, 3);
 
 static inline bool mc_error_is_set(const mc_error *err) { return err->status != MC_OK; }
