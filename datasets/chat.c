@@ -126,7 +126,7 @@ const char *mc_table_chat(mc_table *t, int column, size_t *length)
 {
     int answers;
     mc_text prompt = {0};
-    if (mc_failed(t->ctx)) return NULL;
+    if (!t || mc_failed(t->ctx)) return NULL;
     const cJSON *message = read_messages(t, column, &answers);
     if (!message) return NULL;
     bool good = true;

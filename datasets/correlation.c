@@ -7,7 +7,7 @@
 double mc_pearson(const float *x, int64_t x_step, const float *y, int64_t y_step, int64_t n)
 {
     double mean_x = 0, mean_y = 0, xx = 0, yy = 0, xy = 0;
-    if (n < 2) return NAN;
+    if (n < 2 || !x || !y) return NAN;
     for (int64_t i = 0; i < n; i++) {
         mean_x += x[i * x_step];
         mean_y += y[i * y_step];
@@ -51,7 +51,7 @@ static void rank_all(const float *x, int64_t step, int64_t n, placed *sorted, fl
 double mc_spearman(mc_context *ctx, const float *x, int64_t x_step, const float *y, int64_t y_step,
                    int64_t n)
 {
-    if (n < 2) return NAN;
+    if (n < 2 || !mc_given(ctx, x) || !mc_given(ctx, y)) return NAN;
     placed *sorted = mc_calloc((size_t)n, sizeof *sorted);
     float *rank = mc_calloc(2 * (size_t)n, sizeof *rank);
     double r = NAN;

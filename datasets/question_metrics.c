@@ -8,7 +8,8 @@
 
 mc_status mc_merge_results(mc_context *ctx, float *values, int64_t count)
 {
-    if (mc_failed(ctx) || !ctx->comm || count <= 0) return mc_error_status(ctx);
+    if (mc_failed(ctx) || count <= 0 || !mc_given(ctx, values) || !ctx->comm)
+        return mc_error_status(ctx);
     mc_device *device = ctx->device;
     size_t size = (size_t)count * sizeof *values;
     float *sums = device->alloc(device, size);
@@ -34,6 +35,7 @@ mc_question_score mc_score_questions(const int64_t *question, const int32_t *lab
 {
     mc_question_score score = {0};
     int64_t labelled = 0, predicted = 0, right = 0, whole = 0;
+    if (!question || !labels || !predictions) rows = 0;
     for (int64_t i = 0, end; i < rows; i = end) {
         int64_t counted = 0, correct = 0;
         end = next_question(question, i, rows);
@@ -60,6 +62,7 @@ mc_question_score mc_score_questions(const int64_t *question, const int32_t *lab
 int64_t mc_best_rows(const int64_t *question, const float *score, int64_t rows, int64_t *best)
 {
     int64_t questions = 0;
+    if (!question || !score || !best) return 0;
     for (int64_t i = 0, end; i < rows; i = end) {
         int64_t winner = i;
         end = next_question(question, i, rows);

@@ -273,7 +273,7 @@ static void finish_endings(mc_scorer *s, questions *q, mc_score *out)
 
 mc_status mc_scorer_finish(mc_scorer *s, mc_score *out)
 {
-    if (!s || !out) return MC_ERR_ARGUMENT;
+    if (!s || !mc_given_as(s->dataset->ctx, out, "score")) return MC_ERR_ARGUMENT;
     mc_context *ctx = s->dataset->ctx;
     mc_score score = {0};
     questions q = {0};
@@ -301,7 +301,7 @@ mc_status mc_scorer_finish(mc_scorer *s, mc_score *out)
 
 double mc_score_value(const mc_score *score, const char *name)
 {
-    for (int i = 0; i < score->metrics; i++)
+    for (int i = 0; score && name && i < score->metrics; i++)
         if (strcmp(score->metric[i].name, name) == 0) return score->metric[i].value;
     return NAN;
 }

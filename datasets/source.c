@@ -563,6 +563,7 @@ mc_dataset *mc_dataset_from_source(mc_context *ctx, const char *name, mc_data_fn
                                    const mc_data_columns *columns, const mc_tokenizer *tok,
                                    const mc_dataset_options *options)
 {
+    if (mc_failed(ctx) || !mc_given(ctx, next)) return NULL;
     source *s = new_source(ctx, name, columns, tok, options);
     if (!s) return NULL;
     mc_dataset *d = read_all(s, next, user);
@@ -587,5 +588,6 @@ mc_dataset *mc_dataset_from_rows(mc_context *ctx, const char *name, const mc_dat
                                  const mc_tokenizer *tok, const mc_dataset_options *options)
 {
     array all = {rows, count};
+    if (mc_failed(ctx) || (count && !mc_given(ctx, rows))) return NULL;
     return mc_dataset_from_source(ctx, name, next_of_array, &all, columns, tok, options);
 }

@@ -162,6 +162,7 @@ mc_table *mc_table_open(mc_context *ctx, const char *path, const mc_table_option
 mc_table *mc_table_from_memory(mc_context *ctx, const char *name, const char *data, size_t size,
                                const mc_table_options *options)
 {
+    if (mc_failed(ctx) || (size && !mc_given(ctx, data))) return NULL;
     mc_table *t = new_table(ctx, name, options);
     if (!t) return NULL;
     t->memory = data;

@@ -35,7 +35,7 @@ mc_text_classifier *mc_text_classifier_new(mc_model *model, const mc_tokenizer *
                                            const mc_text_classifier_options *options)
 {
     const mc_text_classifier_options none = {.threads = 0};
-    if (!model || !tokenizer) return NULL; /* their context has the error */
+    if (!model || !mc_given(model->module.ctx, tokenizer)) return NULL;
     if (!options) options = &none;
     mc_context *ctx = model->module.ctx;
     if (!mc_failed(ctx) && !model->heads.labels)

@@ -87,7 +87,7 @@ mc_embedder *mc_embedder_new(mc_model *model, const mc_tokenizer *tokenizer,
                              const mc_embed_options *options)
 {
     const mc_embed_options none = {.threads = 0};
-    if (!model || !tokenizer) return NULL; /* their context has the error */
+    if (!model || !mc_given(model->module.ctx, tokenizer)) return NULL;
     if (!options) options = &none;
     mc_context *ctx = model->module.ctx;
     if (mc_failed(ctx) || !check(ctx, model, options)) return NULL;

@@ -326,15 +326,20 @@ static inline float mc_literal(float x) { return x == 0 ? MC_TRUE_ZERO : x; }
     }                                                                                           \
     mc_status mc_##f##_config_named(mc_context *ctx, const char *name, mc_##f##_config *config) \
     {                                                                                           \
+        if (mc_failed(ctx) || !mc_given(ctx, name) || !mc_given(ctx, config))                   \
+            return mc_error_status(ctx);                                                        \
         return mc_config_named(ctx, &mc_family_##f, name, config);                              \
     }                                                                                           \
     mc_status mc_##f##_config_read(mc_context *ctx, const char *path, mc_##f##_config *config)  \
     {                                                                                           \
+        if (mc_failed(ctx) || !mc_given(ctx, path) || !mc_given(ctx, config))                   \
+            return mc_error_status(ctx);                                                        \
         return mc_config_read_file(ctx, &mc_family_##f, path, config);                          \
     }                                                                                           \
     mc_model *mc_##f##_new(mc_context *ctx, const mc_##f##_config *config,                      \
                            const mc_model_heads *heads, const mc_load_options *options)         \
     {                                                                                           \
+        if (mc_failed(ctx) || !mc_given(ctx, config)) return NULL;                              \
         return mc_model_from_config(ctx, &mc_family_##f, config, heads, options);               \
     }                                                                                           \
     mc_model *mc_##f##_from_pretrained(mc_context *ctx, const char *identifier,                 \

@@ -168,9 +168,10 @@ static bool follow(mc_model *m, const cJSON *json, mc_generate_options *o)
 
 mc_status mc_model_generate_options(mc_model *m, mc_generate_options *options)
 {
-    *options = (mc_generate_options){0};
+    if (options) *options = (mc_generate_options){0};
     if (!m) return MC_ERR_ARGUMENT;
     mc_context *ctx = m->module.ctx;
+    if (!mc_given(ctx, options)) return MC_ERR_ARGUMENT;
     if (mc_failed(ctx) || !m->generation.text) return mc_error_status(ctx);
     cJSON *json = cJSON_Parse(m->generation.text);
     if (!json)

@@ -25,7 +25,8 @@ static mc_parameter *head_of(const mc_model *m)
 
 mc_tensor *mc_model_logits(mc_tape *t, mc_model *m, mc_tensor *hidden)
 {
-    if (!m || !mc_op_ready(t, "logits", hidden)) return NULL;
+    mc_context *ctx = mc_tape_context(t);
+    if (!mc_given_as(ctx, m, "model") || !mc_op_ready(t, "logits", hidden)) return NULL;
     if (m->token_head) return mc_linear_forward(t, m->token_head, hidden);
     mc_tensor *x = has_lm(t, m) ? lm_input(t, m, hidden) : NULL;
     if (!x) return NULL;
@@ -71,7 +72,7 @@ static mc_tensor *masked_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_ten
 
 mc_tensor *mc_model_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *labels)
 {
-    if (!m || !mc_op_ready(t, "language model", hidden) ||
+    if (!mc_given_as(mc_tape_context(t), m, "model") || !mc_op_ready(t, "language model", hidden) ||
         !mc_op_ready(t, "language model", labels))
         return NULL;
     int64_t rows = mc_tensor_rows(hidden);
@@ -86,7 +87,9 @@ mc_tensor *mc_model_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *
 mc_tensor *mc_model_loss_of_rows(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *rows,
                                  mc_tensor *labels)
 {
-    if (!m || !mc_op_ready(t, "language model", hidden) || !has_lm(t, m)) return NULL;
+    if (!mc_given_as(mc_tape_context(t), m, "model") || !mc_op_ready(t, "language model", hidden) ||
+        !has_lm(t, m))
+        return NULL;
     mc_tensor *x = mc_embed(t, 1, &hidden, &rows);
     x = x ? lm_input(t, m, x) : NULL;
     return x ? lm_loss(t, m, x, labels) : NULL;
@@ -125,7 +128,7 @@ mc_tensor *mc_model_shift_labels(mc_tape *t, mc_tensor *hidden, mc_tensor *label
 mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *m, mc_tensor *labels, const mc_lengths *l)
 {
     static const char op[] = "shift right";
-    if (!m || !mc_op_ready(t, op, labels)) return NULL;
+    if (!mc_given_as(mc_tape_context(t), m, "model") || !mc_op_ready(t, op, labels)) return NULL;
     bool padded = labels->shape.ndim == 2;
     if (m->shape.start_token < 0 || (!padded && !l)) {
         mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: %s", op,
@@ -157,16 +160,20 @@ mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *m, mc_tensor *labels, cons
 
 mc_tensor *mc_model_classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 {
-    if (!m || !out || mc_failed(mc_tape_context(t))) return NULL;
-    if (m->heads.labels) return out->last_hidden ? m->family->classify(t, m, out) : NULL;
-    mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: the model has no classification head",
-            m->family->title);
+    mc_context *ctx = mc_tape_context(t);
+    if (mc_failed(ctx) || !mc_given_as(ctx, m, "model") || !mc_given_as(ctx, out, "output"))
+        return NULL;
+    if (m->heads.labels)
+        return mc_given_as(ctx, out->last_hidden, "output->last_hidden")
+                   ? m->family->classify(t, m, out)
+                   : NULL;
+    mc_fail(ctx, MC_ERR_STATE, "%s: the model has no classification head", m->family->title);
     return NULL;
 }
 
 mc_tensor *mc_model_nsp_logits(mc_tape *t, mc_model *m, mc_tensor *pooled)
 {
-    if (!m || mc_failed(mc_tape_context(t))) return NULL;
+    if (mc_failed(mc_tape_context(t)) || !mc_given_as(mc_tape_context(t), m, "model")) return NULL;
     if (m->heads.nsp) return m->family->nsp(t, m, pooled);
     mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: the model has no next sentence head",
             m->family->title);

@@ -92,7 +92,7 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
 
 mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other, const mc_load_options *options)
 {
-    if (!other) return NULL;
+    if (mc_failed(ctx) || !mc_given(ctx, other)) return NULL;
     mc_load_options like = options ? *options : (mc_load_options){0};
     like.lora = mc_model_lora(other);
     like.soft_prompt = mc_model_soft_prompt(other);
@@ -120,14 +120,14 @@ mc_module *mc_model_module(mc_model *m) { return m ? &m->module : NULL; }
 
 bool mc_model_config_text(const mc_model *m, char *out, size_t room)
 {
-    cJSON *json = m ? cJSON_CreateObject() : NULL;
+    cJSON *json = m && out ? cJSON_CreateObject() : NULL;
     bool good = json && mc_config_write(m->family, mc_config_form_for(m->family), m->config, json);
     for (const mc_config_row *row = m ? m->family->rows : NULL; row && row->kind; row++)
         for (int form = 0; row->kind == MC_CONFIG_DROPOUT && form < MC_FORMS; form++)
             if (row->key[form]) cJSON_DeleteItemFromObject(json, row->key[form]);
     char *text = good ? cJSON_PrintUnformatted(json) : NULL;
     good = text && (size_t)snprintf(out, room, "%s", text) < room;
-    if (!text && room) *out = '\0';
+    if (!text && out && room) *out = '\0';
     cJSON_free(text);
     cJSON_Delete(json);
     return good;
@@ -506,8 +506,9 @@ mc_model_output mc_model_forward(mc_tape *t, mc_model *m, const mc_model_input *
 {
     mc_model_output out = {0};
     mc_stack_input stack;
-    if (!t || !m || !in || mc_failed(mc_tape_context(t)) || !check_fields(t, m, in) ||
-        !prepare(t, m, in, &stack))
+    mc_context *ctx = mc_tape_context(t);
+    if (mc_failed(ctx) || !mc_given_as(ctx, m, "model") || !mc_given_as(ctx, in, "input") ||
+        !check_fields(t, m, in) || !prepare(t, m, in, &stack))
         return out;
     const mc_family *f = m->family;
     mc_tensor *hidden = f->encode ? f->encode(t, m, &stack) : f->decode(t, m, &stack);
@@ -522,5 +523,5 @@ mc_model_output mc_model_forward(mc_tape *t, mc_model *m, const mc_model_input *
     }
     out.last_hidden = out.with_prompt ? mc_virtual_tokens_drop(t, hidden, &stack) : hidden;
     if (hidden && m->heads.pooler && f->pool) out.pooled = f->pool(t, m, hidden);
-    return mc_failed(mc_tape_context(t)) ? (mc_model_output){0} : out;
+    return mc_failed(ctx) ? (mc_model_output){0} : out;
 }

@@ -13,15 +13,15 @@ const mc_objective_style *mc_family_objective(const char *name)
 
 void mc_model_objective_tokens(const mc_model *m, mc_objective_tokens *tokens)
 {
-    if (!m) return;
+    if (!m || !tokens) return;
     if (tokens->start < 0) tokens->start = (int32_t)m->shape.start_token;
     if (tokens->end_of_text < 0) tokens->end_of_text = (int32_t)m->shape.eos_token;
 }
 
 mc_model_heads mc_objective_heads(const mc_objective_style *style)
 {
-    return (mc_model_heads){
-        .lm = true, .pooler = style->next_sentence, .nsp = style->next_sentence};
+    bool next = style && style->next_sentence;
+    return (mc_model_heads){.lm = true, .pooler = next, .nsp = next};
 }
 
 /* ---- the loss -------------------------------------------------------------------------------- */
@@ -37,6 +37,7 @@ static mc_tensor *targets_loss(mc_tape *t, mc_model *m, mc_tensor *hidden,
 
 mc_tensor *mc_model_pretraining_loss(mc_tape *t, mc_model *m, mc_tensor *const field[MC_FIELDS])
 {
+    if (mc_failed(mc_tape_context(t)) || !mc_given(mc_tape_context(t), field)) return NULL;
     mc_model_output out =
         mc_model_forward(t, m,
                          &(mc_model_input){.ids = field[MC_FIELD_IDS],
@@ -83,7 +84,7 @@ static double flops_of_most(mc_model *m)
 
 double mc_model_sequence_flops(mc_model *m, const mc_sequence_work *work)
 {
-    if (!m) return 0;
+    if (!m || !mc_given(m->module.ctx, work)) return 0;
     const mc_model_shape *s = &m->shape;
     int64_t length = work->length + mc_virtual_tokens(m);
     double n = (double)length, targets = (double)work->target_length;

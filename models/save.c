@@ -205,7 +205,7 @@ mc_status mc_model_save_as(mc_model *m, const char *folder, const mc_save_option
     mc_save_options options = given ? *given : (mc_save_options){0};
     mc_config_form form = mc_config_form_for(m->family);
     if (options.form) form = options.form == MC_SAVE_HUGGING_FACE ? MC_FORM_HF : MC_FORM_MC;
-    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (mc_failed(ctx) || !mc_given(ctx, folder)) return mc_error_status(ctx);
     if (mc_save_options_check(ctx, &options) && has_form(m, form) && check_adapter(m, form))
         save(m, folder, form, m->adapter ? 0 : options.max_shard_size);
     mc_error_while(&ctx->error, "saving %s to \"%s\"", m->family->title, folder);

@@ -76,7 +76,7 @@ mc_status mc_soft_prompt_set_words(mc_model *m, const int32_t *ids, int count)
 {
     if (!m) return MC_ERR_ARGUMENT;
     mc_context *ctx = m->module.ctx;
-    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (mc_failed(ctx) || !mc_given(ctx, ids)) return mc_error_status(ctx);
     if (!mc_virtual_tokens(m) || count < 1)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %s", kind,
                        count < 1 ? "no words to begin with" : "the model has no virtual tokens");

@@ -119,7 +119,8 @@ char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t co
                           bool skip_special)
 {
     mc_decode_options options = {.skip_special = skip_special};
-    return tok ? decode(tok, ids, count, &options, NULL) : NULL;
+    if (!tok || (count && !mc_given(tok->ctx, ids))) return NULL;
+    return decode(tok, ids, count, &options, NULL);
 }
 
 char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *ids, size_t count,
@@ -127,7 +128,7 @@ char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *ids, siz
 {
     static const mc_decode_options defaults = {0};
     if (!options) options = &defaults;
-    if (!tok || mc_failed(tok->ctx)) return NULL;
+    if (!tok || mc_failed(tok->ctx) || (count && !mc_given(tok->ctx, ids))) return NULL;
     mc_error *err = &tok->ctx->error;
     for (size_t i = 0; i < count && !options->skip_unknown; i++) {
         if (mc_tokenizer_id_to_token(tok, ids[i])) continue;

@@ -137,6 +137,13 @@ void mc_print_rank(mc_context *ctx, int rank, const char *format, ...)
     fflush(stdout);
 }
 
+bool mc_given_at(mc_context *ctx, bool given, const char *function, const char *argument,
+                 const char *file, int line)
+{
+    if (!given) mc_fail_at(ctx, MC_ERR_ARGUMENT, file, line, "%s: %s is NULL", function, argument);
+    return given;
+}
+
 mc_status mc_fail_at(mc_context *ctx, mc_status status, const char *file, int line,
                      const char *format, ...)
 {

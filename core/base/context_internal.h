@@ -54,6 +54,15 @@ mc_status mc_fail_at(mc_context *ctx, mc_status status, const char *file, int li
 /* mc_fail with MC_ERR_NOMEM, naming what the memory was for. */
 #define mc_fail_nomem(ctx, what) mc_fail((ctx), MC_ERR_NOMEM, "out of memory for %s", (what))
 
+/* Whether a pointer that a public function requires is there. If it is NULL, sets the context's
+ * error, with the function's name and the argument's: "mc_model_save: folder is NULL". */
+#define mc_given(ctx, argument) mc_given_as((ctx), (argument), #argument)
+/* The same where the header names the argument otherwise. */
+#define mc_given_as(ctx, argument, name) \
+    mc_given_at((ctx), (argument) != NULL, __func__, (name), __FILE__, __LINE__)
+bool mc_given_at(mc_context *ctx, bool given, const char *function, const char *argument,
+                 const char *file, int line);
+
 /* Logs one line through the context's callback, if there is one. */
 void mc_log(mc_context *ctx, mc_log_level level, const char *format, ...) MC_PRINTF(3, 4);
 

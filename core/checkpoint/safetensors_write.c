@@ -294,6 +294,9 @@ mc_safetensors_writer *mc_safetensors_writer_new(mc_context *ctx, const char *pa
                                                  const mc_safetensors_string *strings,
                                                  size_t string_count)
 {
+    if (mc_failed(ctx) || !mc_given(ctx, path) || (count && !mc_given(ctx, specs)) ||
+        (string_count && !mc_given(ctx, strings)))
+        return NULL;
     return new_writer(ctx, path, specs, count, strings, string_count, false);
 }
 
@@ -312,7 +315,8 @@ const char *mc_safetensors_writer_aside(const mc_safetensors_writer *writer)
 mc_status mc_safetensors_write(mc_safetensors_writer *writer, const void *data, size_t size)
 {
     if (!writer) return MC_ERR_ARGUMENT;
-    if (mc_failed(writer->ctx)) return mc_error_status(writer->ctx);
+    if (mc_failed(writer->ctx) || (size && !mc_given(writer->ctx, data)))
+        return mc_error_status(writer->ctx);
     if (writer->synced)
         return mc_fail(writer->ctx, MC_ERR_STATE, "%s: finished already", name_of(writer));
     if (size > writer->declared - writer->given)

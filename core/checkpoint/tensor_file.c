@@ -295,23 +295,26 @@ const char *mc_tensor_file_metadata(const mc_tensor_file *file, const char *key)
 mc_status mc_tensor_file_read_f32(mc_tensor_file *file, const mc_tensor_entry *entry, int64_t first,
                                   int64_t count, float *out)
 {
-    if (!file || !entry) return MC_ERR_ARGUMENT;
-    if (mc_failed(file->ctx)) return mc_error_status(file->ctx);
+    if (!file) return MC_ERR_ARGUMENT;
+    if (mc_failed(file->ctx) || !mc_given(file->ctx, entry) || (count && !mc_given(file->ctx, out)))
+        return mc_error_status(file->ctx);
     return mc_tensor_copy_f32(&file->ctx->error, entry, first, count, out);
 }
 
 mc_status mc_tensor_file_read_f64(mc_tensor_file *file, const mc_tensor_entry *entry, int64_t first,
                                   int64_t count, double *out)
 {
-    if (!file || !entry) return MC_ERR_ARGUMENT;
-    if (mc_failed(file->ctx)) return mc_error_status(file->ctx);
+    if (!file) return MC_ERR_ARGUMENT;
+    if (mc_failed(file->ctx) || !mc_given(file->ctx, entry) || (count && !mc_given(file->ctx, out)))
+        return mc_error_status(file->ctx);
     return mc_tensor_copy_f64(&file->ctx->error, entry, first, count, out);
 }
 
 mc_status mc_tensor_file_read_bytes(mc_tensor_file *file, const mc_tensor_entry *entry,
                                     int64_t first, int64_t count, void *out)
 {
-    if (!file || !entry) return MC_ERR_ARGUMENT;
-    if (mc_failed(file->ctx)) return mc_error_status(file->ctx);
+    if (!file) return MC_ERR_ARGUMENT;
+    if (mc_failed(file->ctx) || !mc_given(file->ctx, entry) || (count && !mc_given(file->ctx, out)))
+        return mc_error_status(file->ctx);
     return mc_tensor_copy_bytes(&file->ctx->error, entry, first, count, out);
 }

@@ -218,6 +218,7 @@ mc_torch_writer *mc_torch_writer_new(mc_context *ctx, const char *path,
                                      const mc_safetensors_spec *specs, size_t count)
 {
     bytes b = {0};
+    if (mc_failed(ctx) || !mc_given(ctx, path) || (count && !mc_given(ctx, specs))) return NULL;
     mc_torch_writer *w = mc_new_owned(ctx, sizeof *w, "a PyTorch file's writer", free_object);
     if (!w) return NULL;
     w->ctx = ctx;
@@ -226,8 +227,6 @@ mc_torch_writer *mc_torch_writer_new(mc_context *ctx, const char *path,
     w->sizes = mc_calloc(count + 1, sizeof *w->sizes);
     if (!w->sizes)
         mc_fail_nomem(ctx, "a PyTorch file's writer");
-    else if (!path)
-        mc_fail(ctx, MC_ERR_ARGUMENT, "no name given for the PyTorch file");
     else if (mc_file_writer_init(&ctx->error, &w->file, path) == MC_OK &&
              make_pickle(w, &b, specs, count)) {
         mc_zip_writer_init(&w->zip, &w->file);
@@ -244,7 +243,7 @@ mc_torch_writer *mc_torch_writer_new(mc_context *ctx, const char *path,
 mc_status mc_torch_write(mc_torch_writer *w, const void *data, size_t size)
 {
     if (!w) return MC_ERR_ARGUMENT;
-    if (mc_failed(w->ctx)) return mc_error_status(w->ctx);
+    if (mc_failed(w->ctx) || (size && !mc_given(w->ctx, data))) return mc_error_status(w->ctx);
     if (w->committed) return mc_fail(w->ctx, MC_ERR_STATE, "%s: finished already", w->file.path);
     const uint8_t *from = data;
     mc_status status = MC_OK;

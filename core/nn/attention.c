@@ -144,7 +144,7 @@ mc_tensor *mc_attention_forward_end(mc_tape *t, mc_attention *a, mc_tensor *x, c
                                     mc_norm_end *end)
 {
     static const mc_call empty = {0};
-    if (!a) return NULL;
+    if (!mc_given_as(mc_tape_context(t), a, "attention")) return NULL;
     if (!call) call = &empty;
     mc_tensor *y = a->options.cross ? attend_memory(t, a, x, call) : attend_self(t, a, x, call);
     mc_tensor *out = y ? mc_linear_forward_end(t, a->out, y, end) : NULL;

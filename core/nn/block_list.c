@@ -127,8 +127,8 @@ static mc_tensor *run_block(mc_tape *t, const block_call *c, mc_tensor *x)
 
 mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x, const mc_call *call)
 {
-    if (!list || !mc_op_ready(t, "block list", x)) return NULL;
     mc_context *ctx = mc_tape_context(t);
+    if (!mc_given(ctx, list) || !mc_op_ready(t, "block list", x)) return NULL;
     block_call c = {.list = list, .call = call ? *call : (mc_call){0}};
     mc_scope scope = mc_scope_begin(t, false);
     for (int i = 0; i < list->count; i++) {

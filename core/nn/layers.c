@@ -42,7 +42,7 @@ mc_module *mc_linear_module(mc_linear *linear) { return linear ? &linear->module
 mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor *x,
                                        mc_activation activation)
 {
-    if (!linear || !mc_op_ready(t, "linear", x)) return NULL;
+    if (!mc_given(mc_tape_context(t), linear) || !mc_op_ready(t, "linear", x)) return NULL;
     x = mc_cast(t, x, mc_parameter_dtype(linear->weight)); /* an f32 head on a bf16 model */
     return mc_weight_product(t, x, linear->weight, linear->bias, activation);
 }
@@ -102,7 +102,7 @@ mc_module *mc_layernorm_module(mc_layernorm *norm) { return norm ? &norm->module
 mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x, mc_tensor *f,
                                          float dropout)
 {
-    if (!norm || !mc_op_ready(t, "layer norm", x)) return NULL;
+    if (!mc_given(mc_tape_context(t), norm) || !mc_op_ready(t, "layer norm", x)) return NULL;
     mc_tensor *bias = norm->bias ? mc_parameter_tensor(t, norm->bias) : NULL;
     return mc_residual_norm(t, x, f, dropout, mc_parameter_tensor(t, norm->weight), bias,
                             norm->eps);
@@ -117,7 +117,7 @@ mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor
                                        mc_tensor **sum)
 {
     if (sum) *sum = NULL;
-    if (!norm || !t) return NULL;
+    if (!t || !mc_given(mc_tape_context(t), norm)) return NULL;
     mc_tensor *bias = norm->bias ? mc_parameter_tensor(t, norm->bias) : NULL;
     return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps, sum);
 }
@@ -192,17 +192,20 @@ mc_module *mc_embedding_module(mc_embedding *e) { return e ? &e->module : NULL; 
 
 mc_tensor *mc_embedding_table(mc_tape *t, mc_embedding *e)
 {
-    return e ? mc_parameter_tensor(t, e->weight) : NULL;
+    if (!mc_given_as(mc_tape_context(t), e, "embedding")) return NULL;
+    return mc_parameter_tensor(t, e->weight);
 }
 
 mc_tensor *mc_embedding_whole(mc_tape *t, mc_embedding *e)
 {
-    return e ? mc_parameter_whole(t, e->weight) : NULL;
+    if (!mc_given_as(mc_tape_context(t), e, "embedding")) return NULL;
+    return mc_parameter_whole(t, e->weight);
 }
 
 mc_tensor *mc_embedding_forward(mc_tape *t, mc_embedding *e, mc_tensor *index)
 {
-    if (!e || !mc_op_ready(t, "embedding", index)) return NULL;
+    mc_context *ctx = mc_tape_context(t);
+    if (!mc_given_as(ctx, e, "embedding") || !mc_op_ready(t, "embedding", index)) return NULL;
     mc_tensor *table = mc_embedding_table(t, e);
     return table ? mc_embed(t, 1, &table, &index) : NULL;
 }
@@ -289,7 +292,7 @@ static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool l
 static mc_tensor *feed_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last,
                                mc_norm_end *end)
 {
-    if (!ffn || !mc_op_ready(t, "feed-forward", x)) return NULL;
+    if (!mc_given(mc_tape_context(t), ffn) || !mc_op_ready(t, "feed-forward", x)) return NULL;
     mc_tensor *h = feed_in(t, ffn, x, last);
     mc_tensor *y = h ? mc_linear_forward_end(t, ffn->out, h, end) : NULL;
     mc_tape_release(t, h);

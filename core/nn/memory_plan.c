@@ -80,7 +80,9 @@ mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_contex
     mc_device *device = dry->device;
     if (!mc_device_is_plan(device))
         return mc_fail(dry, MC_ERR_ARGUMENT, "a plan needs a context of mc_plan_context_new");
-    if (!module || module->ctx != dry)
+    if (!mc_given(dry, module) || !mc_given(dry, step) || !mc_given(dry, plan))
+        return MC_ERR_ARGUMENT;
+    if (module->ctx != dry)
         return mc_fail(dry, MC_ERR_ARGUMENT, "a plan: the module is not of its context");
     step(dry, user);
     mc_plan_restart(device);

@@ -148,13 +148,13 @@ static mc_tensor *pass_on(mc_tape *t, mc_tensor *x, const char *name)
 mc_tensor *mc_record(mc_tape *t, mc_tensor *x, const char *name)
 {
     mc_context *ctx = mc_tape_context(t);
+    if (mc_failed(ctx) || !mc_given(ctx, x) || !mc_given(ctx, name)) return NULL;
     if (!mc_record_is_on(ctx)) return x;
     x = mc_residual_sum(t, x);
     if (!mc_op_ready(t, "record", x) || !mc_op_float(t, "record", "input", x)) return NULL;
-    if (!name || ctx->device->recording) {
-        mc_fail(ctx, name ? MC_ERR_STATE : MC_ERR_ARGUMENT, "mc_record: %s",
-                name ? "mc_step_run is recording a step: look at activations without it"
-                     : "the name is NULL");
+    if (ctx->device->recording) {
+        mc_fail(ctx, MC_ERR_STATE,
+                "mc_record: mc_step_run is recording a step: look at activations without it");
         return NULL;
     }
     if (!mc_tape_replaying(t)) {

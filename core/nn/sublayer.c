@@ -33,9 +33,19 @@ static mc_tensor *norm_stream(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_t
     return h;
 }
 
+/* Whether there is a branch: a zero mc_branch has no function to call. */
+static bool has_branch(mc_tape *t, mc_branch branch, const char *function)
+{
+    mc_context *ctx = mc_tape_context(t);
+    if (mc_failed(ctx)) return false;
+    if (!branch.forward) mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a branch's forward is NULL", function);
+    return branch.forward != NULL;
+}
+
 mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_branch branch,
                                 const mc_call *call, float dropout)
 {
+    if (!has_branch(t, branch, "mc_sublayer_pre_norm")) return NULL;
     mc_tensor *s, *h = norm_stream(t, x, norm, &s);
     mc_tensor *y = h ? branch.forward(t, branch.layer, h, call) : NULL;
     mc_tape_release(t, h);
@@ -57,6 +67,7 @@ static mc_tensor *run_branch(mc_tape *t, mc_branch branch, mc_tensor *x, const m
 mc_tensor *mc_sublayer_post_norm(mc_tape *t, mc_tensor *x, mc_branch branch, const mc_call *call,
                                  float dropout, mc_layernorm *norm)
 {
+    if (!has_branch(t, branch, "mc_sublayer_post_norm")) return NULL;
     mc_norm_end end = {.norm = norm, .residual = x};
     mc_tensor *y = run_branch(t, branch, x, call, &end);
     if (end.done) return y;
@@ -68,6 +79,8 @@ mc_tensor *mc_sublayer_post_norm(mc_tape *t, mc_tensor *x, mc_branch branch, con
 mc_tensor *mc_sublayer_parallel(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_layernorm *second,
                                 mc_branch a, mc_branch b, const mc_call *call, float dropout)
 {
+    if (!has_branch(t, a, "mc_sublayer_parallel") || !has_branch(t, b, "mc_sublayer_parallel"))
+        return NULL;
     mc_tensor *s, *h = norm_stream(t, x, norm, &s);
     mc_tensor *left = h ? a.forward(t, a.layer, h, call) : NULL;
     if (left && second) {

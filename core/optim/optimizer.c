@@ -80,7 +80,7 @@ mc_optimizer *mc_optimizer_new(mc_context *ctx, const mc_optimizer_kind *kind,
                                const mc_optimizer_options *options, const void *settings,
                                size_t settings_size)
 {
-    if (mc_failed(ctx)) return NULL;
+    if (mc_failed(ctx) || (settings_size && !mc_given(ctx, settings))) return NULL;
     if (!kind || !kind->step || kind->state_count < 0 || kind->state_count > 2) {
         mc_fail(ctx, MC_ERR_ARGUMENT,
                 "mc_optimizer_new: a kind needs a step function and 0 to 2 slots of state");

@@ -119,6 +119,8 @@ static void find_sentinels(mc_context *ctx, const char *pattern, const mc_tokeni
 mc_status mc_objective_find_tokens(mc_context *ctx, const mc_objective_style *style,
                                    const mc_tokenizer *tok, mc_objective_tokens *tokens)
 {
+    if (mc_failed(ctx) || !mc_given(ctx, style) || !mc_given(ctx, tok) || !mc_given(ctx, tokens))
+        return mc_error_status(ctx);
     *tokens = (mc_objective_tokens){.mask = -1,
                                     .begin = -1,
                                     .separator = -1,

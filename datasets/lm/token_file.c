@@ -207,7 +207,7 @@ mc_status mc_token_file_read(const mc_token_file *file, int64_t first, int64_t c
 {
     if (!file) return MC_ERR_ARGUMENT;
     mc_context *ctx = file->ctx;
-    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (mc_failed(ctx) || (count && !mc_given(ctx, out))) return mc_error_status(ctx);
     if (first < 0 || count < 0 || first > file->count || count > file->count - first)
         return mc_fail(ctx, MC_ERR_ARGUMENT,
                        "%s: %" PRId64 " tokens from %" PRId64 " on: there are %" PRId64,

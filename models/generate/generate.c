@@ -152,7 +152,7 @@ static bool has_step(const mc_generator *g, bool *any)
 bool mc_generator_next(mc_generator *g, int32_t *tokens)
 {
     bool any;
-    if (!g || !g->answers || mc_failed(g->ctx)) return false;
+    if (!g || !g->answers || mc_failed(g->ctx) || !mc_given(g->ctx, tokens)) return false;
     while (!has_step(g, &any))
         if (!mc_batch_step(g->batch)) return false;
     for (int i = 0; any && i < g->count; i++) {
@@ -165,7 +165,7 @@ bool mc_generator_next(mc_generator *g, int32_t *tokens)
 
 void mc_generator_log_probs(const mc_generator *g, float *log_probs)
 {
-    for (int i = 0; g && g->given && i < g->count; i++) {
+    for (int i = 0; g && log_probs && g->given && i < g->count; i++) {
         const mc_answer *a = &g->answers[i];
         log_probs[i] = g->given <= a->length ? a->log_probs[g->given - 1] : 0;
     }
@@ -203,8 +203,11 @@ mc_status mc_model_generate_plan(mc_model *m, const int *lengths, int count,
 {
     mc_generate_call call;
     mc_batch_options o = {.list = true};
-    *plan = (mc_cache_plan){0};
+    if (plan) *plan = (mc_cache_plan){0};
     if (!m) return MC_ERR_ARGUMENT;
+    mc_context *ctx = mc_model_module(m)->ctx;
+    if (mc_failed(ctx) || !mc_given(ctx, lengths) || !mc_given(ctx, plan))
+        return mc_error_status(ctx);
     if (!read_options(m, options, &call)) return mc_error_status(call.decoder.ctx);
     call.lengths = lengths;
     call.count = count;

@@ -105,8 +105,8 @@ mc_status mc_model_generator_plan(mc_model *m, const mc_generator_options *optio
                                   mc_cache_plan *plan)
 {
     mc_generator_options o;
-    *plan = (mc_cache_plan){0};
-    if (!m) return MC_ERR_ARGUMENT;
+    if (plan) *plan = (mc_cache_plan){0};
+    if (!m || !mc_given(mc_model_module(m)->ctx, plan)) return MC_ERR_ARGUMENT;
     mc_decoder d = mc_model_decoder(m);
     if (!mc_model_check_decodes(m) || !read_options(&d, options, &o)) return mc_error_status(d.ctx);
     mc_batch_options given = batch_options(&o);

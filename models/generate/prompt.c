@@ -80,41 +80,44 @@ static int32_t add_with_blanks(prompt_writer *w, const char *text, size_t size)
 
 /* ---- all families ---------------------------------------------------------------------------- */
 
-mc_status mc_text_prompt_init(mc_text_prompt *p, mc_model *m, const mc_tokenizer *tok,
-                              const char *text, size_t size)
+mc_status mc_text_prompt_init(mc_text_prompt *prompt, mc_model *model,
+                              const mc_tokenizer *tokenizer, const char *text, size_t size)
 {
-    *p = (mc_text_prompt){.end = -1};
-    if (!m || !tok) return MC_ERR_ARGUMENT;
-    mc_context *ctx = m->module.ctx;
-    mc_prompt_style style = m->family->prompt;
-    prompt_writer w = {.tok = tok};
+    if (prompt) *prompt = (mc_text_prompt){.end = -1};
+    if (!model) return MC_ERR_ARGUMENT;
+    mc_context *ctx = model->module.ctx;
+    if (mc_failed(ctx) || !mc_given(ctx, prompt) || !mc_given(ctx, tokenizer) ||
+        (size && !mc_given(ctx, text)))
+        return mc_error_status(ctx);
+    mc_prompt_style style = model->family->prompt;
+    prompt_writer w = {.tok = tokenizer};
     int32_t end = -1;
-    if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (style == MC_PROMPT_CPM1) add_token(&w, mc_tokenizer_token_to_id(tok, "<s>"));
+    if (style == MC_PROMPT_CPM1) add_token(&w, mc_tokenizer_token_to_id(tokenizer, "<s>"));
     if (style == MC_PROMPT_CPM2)
         end = add_with_blanks(&w, text, size);
     else if (style == MC_PROMPT_CPM1)
         add_text(&w, text, size);
     else
         add_with_specials(&w, text, size);
-    if (!w.status && !w.count && m->shape.bos_token >= 0)
-        add_token(&w, (int32_t)m->shape.bos_token);
+    if (!w.status && !w.count && model->shape.bos_token >= 0)
+        add_token(&w, (int32_t)model->shape.bos_token);
     if (w.status)
         mc_fail(ctx, w.status, "encoding a prompt: %s", mc_status_text(w.status));
     else if (!w.count)
         mc_fail(ctx, MC_ERR_ARGUMENT, "an empty prompt: %s has no token that begins a text",
-                m->family->title);
+                model->family->title);
     else
-        mc_tokenizer_check_ids(tok, w.ids, w.count, m->shape.vocab_size);
+        mc_tokenizer_check_ids(tokenizer, w.ids, w.count, model->shape.vocab_size);
     if (mc_failed(ctx))
         mc_free(w.ids);
     else
-        *p = (mc_text_prompt){.ids = w.ids, .count = (int)w.count, .end = end};
+        *prompt = (mc_text_prompt){.ids = w.ids, .count = (int)w.count, .end = end};
     return mc_error_status(ctx);
 }
 
 void mc_text_prompt_release(mc_text_prompt *p)
 {
+    if (!p) return;
     mc_free(p->ids);
     *p = (mc_text_prompt){.end = -1};
 }

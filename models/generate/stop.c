@@ -11,6 +11,12 @@ static char *decode(const mc_stop *stop, const int32_t *ids, int count, size_t *
     return mc_tokenizer_decode_sized(stop->tokenizer, ids, (size_t)count, &options, size);
 }
 
+static bool can_decode(const mc_stop *stop, const int32_t *ids, int count)
+{
+    if (!stop || !stop->tokenizer || mc_failed(stop->tokenizer->ctx)) return false;
+    return !count || mc_given(stop->tokenizer->ctx, ids);
+}
+
 static bool at_token(const mc_stop *stop, int prompt, const int32_t *ids, int count)
 {
     return stop->tokens && count && stop->tokens[prompt] == ids[count - 1];
@@ -30,6 +36,7 @@ static size_t find_text(const mc_stop *stop, const char *text, size_t size)
 bool mc_stop_reached(void *user, int prompt, const int32_t *ids, int count)
 {
     const mc_stop *stop = user;
+    if (!can_decode(stop, ids, count)) return false;
     if (at_token(stop, prompt, ids, count)) return true;
     if (!stop->text_count) return false;
     size_t size;
@@ -41,9 +48,14 @@ bool mc_stop_reached(void *user, int prompt, const int32_t *ids, int count)
 
 char *mc_stop_text(const mc_stop *stop, int prompt, const int32_t *ids, int count, size_t *size)
 {
+    if (!can_decode(stop, ids, count)) return NULL;
     if (at_token(stop, prompt, ids, count)) count--;
-    char *text = decode(stop, ids, count, size);
-    if (text) text[ *size = find_text(stop, text, *size)] = '\0';
+    size_t whole, cut;
+    char *text = decode(stop, ids, count, &whole);
+    if (!text) return NULL;
+    cut = find_text(stop, text, whole);
+    text[cut] = '\0';
+    if (size) *size = cut;
     return text;
 }
 
@@ -60,10 +72,10 @@ struct mc_text_stream {
 
 mc_text_stream *mc_text_stream_new(const mc_stop *stop, int prompt)
 {
-    mc_text_stream *s = mc_calloc(1, sizeof *s);
+    mc_text_stream *s = stop && stop->tokenizer ? mc_calloc(1, sizeof *s) : NULL;
     if (s)
         *s = (mc_text_stream){.stop = stop, .prompt = prompt};
-    else
+    else if (stop && stop->tokenizer)
         mc_fail_nomem(stop->tokenizer->ctx, "an answer's text");
     return s;
 }
@@ -98,19 +110,21 @@ static size_t without_broken(const char *text, size_t size)
 
 static const char *give(mc_text_stream *s, bool last, size_t *size)
 {
+    size_t whole;
     mc_string_free(s->text);
-    s->text = mc_stop_text(s->stop, s->prompt, s->ids, (int)s->count, size);
+    s->text = mc_stop_text(s->stop, s->prompt, s->ids, (int)s->count, &whole);
     if (!s->text) return NULL;
-    size_t sure = last ? *size : without_broken(s->text, *size);
+    size_t sure = last ? whole : without_broken(s->text, whole);
     if (!last) sure -= undecided(s->stop, s->text, sure);
     size_t from = s->given < sure ? s->given : sure;
-    *size = sure - from;
+    if (size) *size = sure - from;
     if (sure > s->given) s->given = sure;
     return s->text + from;
 }
 
 const char *mc_text_stream_add(mc_text_stream *s, int32_t token, size_t *size)
 {
+    if (!s) return NULL;
     if (!mc_grow(&s->ids, &s->capacity, s->count, sizeof *s->ids)) {
         mc_fail_nomem(s->stop->tokenizer->ctx, "an answer's text");
         return NULL;
@@ -119,4 +133,7 @@ const char *mc_text_stream_add(mc_text_stream *s, int32_t token, size_t *size)
     return give(s, false, size);
 }
 
-const char *mc_text_stream_end(mc_text_stream *s, size_t *size) { return give(s, true, size); }
+const char *mc_text_stream_end(mc_text_stream *s, size_t *size)
+{
+    return s ? give(s, true, size) : NULL;
+}
