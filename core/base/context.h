@@ -12,8 +12,8 @@
  *     if (mc_failed(ctx)) return mc_print_error(ctx, stderr);
  *
  * NULL for an argument that a function requires is an error of its context, MC_ERR_ARGUMENT, which
- * names both: "mc_model_save: folder is NULL". Functions without a context return a status or a zero
- * value.
+ * names both: "mc_model_save: folder is NULL". Functions without a context return a status or a
+ * zero value.
  */
 #ifndef MC_BASE_CONTEXT_H
 #define MC_BASE_CONTEXT_H
