@@ -4,8 +4,6 @@
 #include "models/family_internal.h"
 #include "models/text_rows_internal.h"
 
-enum { DEFAULT_LENGTH = 512 };
-
 struct mc_text_classifier {
     mc_owned owned;
     mc_text_rows *rows;
@@ -44,12 +42,9 @@ mc_text_classifier *mc_text_classifier_new(mc_model *model, const mc_tokenizer *
     if (mc_failed(ctx)) return NULL;
     mc_text_classifier *c = mc_new_owned(ctx, sizeof *c, "a classifier of texts", free_classifier);
     if (!c) return NULL;
-    int64_t most = options->max_length ? options->max_length : DEFAULT_LENGTH;
-    int64_t positions = model->shape.positions;
-    if (!options->max_length && positions && positions < most) most = positions;
     c->rows = mc_text_rows_new(ctx, &(mc_text_rows_options){.model = model,
                                                             .tok = tokenizer,
-                                                            .max_length = most,
+                                                            .max_length = options->max_length,
                                                             .width = model->heads.labels,
                                                             .head = logits_of,
                                                             .threads = options->threads,

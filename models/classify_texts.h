@@ -15,8 +15,9 @@
 typedef struct mc_text_classifier mc_text_classifier;
 
 typedef struct mc_text_classifier_options {
-    int64_t max_length;   /* tokens of a text or pair, whose longer text is cut at its end; 0: 512,
-                             or the model's positions where those are fewer */
+    int64_t max_length;   /* tokens of a text or pair, whose longer text is cut; 0: what the
+                             tokenizer's folder says (mc_tokenizer_max_length) and the model has
+                             positions for; without both 512 */
     int threads;          /* that tokenize; 0: by the number of cores */
     int64_t batch_tokens; /* tokens of a batch; 0: by the device */
 } mc_text_classifier_options;

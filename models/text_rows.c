@@ -116,12 +116,20 @@ static int choose_threads(const mc_text_rows *r)
     return n < MOST_THREADS ? n : MOST_THREADS;
 }
 
+/* What the tokenizer's folder says, as far as the model has positions. */
+static int64_t default_length(const mc_tokenizer *tok, int64_t positions)
+{
+    int64_t said = mc_tokenizer_max_length(tok);
+    if (said && (!positions || said < positions)) return said;
+    return positions ? positions : DEFAULT_LENGTH;
+}
+
 static bool check(mc_text_rows *r)
 {
     const mc_text_rows_options *o = &r->o;
     mc_model_shape shape = mc_model_get_shape(o->model);
     int64_t limit = shape.positions ? shape.positions : INT32_MAX / 4;
-    if (!r->o.max_length) r->o.max_length = shape.positions ? shape.positions : DEFAULT_LENGTH;
+    if (!r->o.max_length) r->o.max_length = default_length(o->tok, shape.positions);
     if (r->o.max_length < 1 || r->o.max_length > limit)
         return !mc_fail(r->ctx, MC_ERR_ARGUMENT,
                         "texts of up to %lld tokens: the model %s has %lld positions",

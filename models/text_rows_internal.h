@@ -15,7 +15,8 @@ typedef struct mc_text_rows mc_text_rows;
 typedef struct mc_text_rows_options {
     mc_model *model;
     const mc_tokenizer *tok; /* both outlive the object */
-    int64_t max_length;      /* tokens of a text or pair; 0: the model's positions, 512 without */
+    int64_t max_length;      /* tokens of a text or pair; 0: what the tokenizer's folder says and
+                                the model has positions for; without both 512 */
     const char *prefix;      /* put before each text, copied; NULL: nothing */
     int64_t width;           /* columns of a row */
     /* (texts, width) of a forward pass. */

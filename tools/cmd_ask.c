@@ -32,7 +32,8 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     if (!line) return NULL;
     task_file saved;
     task_file_read(ctx, o->from.model, &saved);
-    mc_dataset_options options = task_rows(model, saved.max_length, saved.max_target_length);
+    mc_dataset_options options =
+        task_rows(model, tokenizer, saved.max_length, saved.max_target_length);
     task_file_release(&saved);
     if (mc_model_get_heads(model).labels) options.prompt = (mc_prompt){0}; /* as a classifier */
     mc_dataset *dataset = mc_dataset_from_memory(ctx, "BoolQ", "--question and --passage", line,

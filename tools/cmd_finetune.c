@@ -127,7 +127,8 @@ static bool open_data(finetune *f)
     if (positions && o->data.max_length > positions)
         run_log_line(&f->log, "the model has %lld positions: texts are cut there, not at %lld",
                      (long long)positions, (long long)o->data.max_length);
-    if (mc_failed(f->ctx) || !data_fit(&o->data, f->model, f->train_rows, f->val_rows))
+    if (mc_failed(f->ctx) ||
+        !data_fit(&o->data, f->model, f->tokenizer, f->train_rows, f->val_rows))
         return false;
     int sizes = task_sizes(o->train.device, f->model, f->train_rows);
     make_train_loaders(f, sizes);

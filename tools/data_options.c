@@ -66,7 +66,7 @@ void data_add_rows(args_table *table, data_options *o)
             {ARGS_FLAG("generate", &o->generate,
                        "of a text to be generated: generate it, for exact match, F1 and ROUGE-L")},
             {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of an input"),
-             .default_text = "512, or the model's positions",
+             .default_text = "what the model's folder says, else 512",
              .known_as = "max-encoder-length,max-seq-length,max_source_length"},
             {ARGS_INT("max-target-length", &o->max_target_length, 0, 1 << 20,
                       "tokens at most of a text to be generated"),
@@ -242,16 +242,18 @@ bool data_open_training(mc_context *ctx, const data_options *o, const char *fami
     return !mc_failed(ctx);
 }
 
-static mc_dataset_options options_for(const data_options *o, const mc_model *model)
+static mc_dataset_options options_for(const data_options *o, const mc_model *model,
+                                      const mc_tokenizer *tok)
 {
-    mc_dataset_options options = task_rows(model, o->max_length, o->max_target_length);
+    mc_dataset_options options = task_rows(model, tok, o->max_length, o->max_target_length);
     if (o->classifier) options.prompt = (mc_prompt){0};
     return options;
 }
 
-bool data_fit(const data_options *o, const mc_model *model, mc_dataset *train, mc_dataset *val)
+bool data_fit(const data_options *o, const mc_model *model, const mc_tokenizer *tok,
+              mc_dataset *train, mc_dataset *val)
 {
-    mc_dataset_options options = options_for(o, model);
+    mc_dataset_options options = options_for(o, model, tok);
     return mc_dataset_set_options(train, &options) == MC_OK &&
            mc_dataset_set_options(val, &options) == MC_OK;
 }
@@ -302,7 +304,7 @@ static mc_dataset *open_eval_task(mc_context *ctx, data_options *o, const mc_mod
                                   const mc_tokenizer *tok)
 {
     o->classifier = mc_model_get_heads(model).labels > 0;
-    mc_dataset_options options = options_for(o, model);
+    mc_dataset_options options = options_for(o, model, tok);
     return mc_dataset_open(ctx, data_task(o), o->data, o->split ? o->split : "val", tok, &options);
 }
 
@@ -314,7 +316,7 @@ static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *
     fill_in_columns(o, saved);
     if (!saved->kind) fill_in_kind(o, model);
     if (!check_columns(ctx, o, folder)) return NULL;
-    mc_dataset_options options = options_for(o, model);
+    mc_dataset_options options = options_for(o, model, tok);
     mc_data_columns columns = columns_of(o, mc_model_family(model));
     columns.labels = task_labels_of(model, saved, names);
     columns.label_names = names;

@@ -56,7 +56,8 @@ mc_task_kind data_kind(const data_options *o, const char *family);
 bool data_open_training(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
                         const mc_tokenizer *tok, const mc_model_labels *had, mc_dataset **train,
                         mc_dataset **val);
-bool data_fit(const data_options *o, const mc_model *model, mc_dataset *train, mc_dataset *val);
+bool data_fit(const data_options *o, const mc_model *model, const mc_tokenizer *tok,
+              mc_dataset *train, mc_dataset *val);
 
 /* Opens what a model is asked about. Columns, kind, labels and lengths that the options don't
  * say are those it was trained with: `folder`/task.json, else config.json's labels. NULL with the

@@ -16,10 +16,12 @@ double task_clock(void)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-mc_dataset_options task_rows(const mc_model *model, int64_t max_length, int64_t max_target_length)
+mc_dataset_options task_rows(const mc_model *model, const mc_tokenizer *tok, int64_t max_length,
+                             int64_t max_target_length)
 {
     mc_model_shape shape = mc_model_get_shape(model);
-    int64_t most = max_length ? max_length : 512;
+    int64_t most = max_length ? max_length : mc_tokenizer_max_length(tok);
+    if (!most || most > INT32_MAX) most = 512;
     if (shape.positions && shape.positions < most) most = shape.positions;
     return (mc_dataset_options){.max_length = (int)most,
                                 .max_target_length = (int)max_target_length,
