@@ -196,8 +196,8 @@ static mc_status read_prefix_space(mc_tokenizer *tok, mc_error *err, const char 
         return err->status;
     if (!given && in_file != tok->bpe.add_prefix_space)
         mc_log(tok->ctx, MC_LOG_WARNING,
-               "%s: says to put a space before texts, but tokenizer_config.json names GPT-2's or "
-               "RoBERTa's class without \"add_prefix_space\", which puts none then, as in "
+               "%s: says to put a space before texts, but the class is GPT-2's or RoBERTa's, and "
+               "without \"add_prefix_space\" in a tokenizer_config.json it puts none, as in "
                "transformers",
                path);
     return MC_OK;
@@ -230,10 +230,11 @@ static mc_status pass_over_words(mc_tokenizer *tok, mc_error *err, const char *p
     const cJSON *words = mc_tokenizer_part(root, "pre_tokenizer");
     bool other = strcmp(mc_tokenizer_part_type(words, "?"), "ByteLevel") != 0;
     if (mc_tokenizer_part(root, "normalizer") || other)
-        mc_log(tok->ctx, MC_LOG_WARNING,
-               "%s: its %s is not used: the class that tokenizer_config.json names cuts text as "
-               "GPT-2 does, as in transformers",
-               path, other ? "pre_tokenizer" : "normalizer");
+        mc_log(
+            tok->ctx, MC_LOG_WARNING,
+            "%s: its %s is not used: the class is GPT-2's or RoBERTa's, which has its own, as in "
+            "transformers",
+            path, other ? "pre_tokenizer" : "normalizer");
     mc_json_get_bool(err, other ? NULL : words, path, "add_prefix_space",
                      &tok->bpe.add_prefix_space);
     return err->status;
@@ -349,6 +350,7 @@ static mc_status read_ends(mc_tokenizer *tok, mc_error *err, const char *path)
 
 static mc_status read_settings(mc_tokenizer *tok, mc_error *err, const char *path)
 {
+    mc_settings_fall_back(tok, MC_CLASS_GPT2, MC_CLASS_ROBERTA);
     bool roberta = is_roberta(tok);
     if (mc_settings_expect_class(tok, err, "a vocab.json", MC_CLASS_GPT2, MC_CLASS_ROBERTA) ||
         (roberta && mc_roberta_names(tok, err, path)) || mc_settings_read_names(tok, err) ||

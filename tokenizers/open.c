@@ -148,8 +148,9 @@ static mc_status join_bert_settings(mc_tokenizer *tok, mc_error *err, const char
     if (asked) options->lowercase = asked == MC_LOWERCASE_YES;
     if (!asked && !lowercase && !lowered && options->lowercase)
         mc_log(tok->ctx, MC_LOG_WARNING,
-               "%s: says not to lowercase, but tokenizer_config.json names BERT's class without "
-               "\"do_lower_case\", which lowercases then, as in transformers",
+               "%s: says not to lowercase, but the class is BERT's, and without \"do_lower_case\" "
+               "in a "
+               "tokenizer_config.json it does, as in transformers",
                path);
     return MC_OK;
 }
@@ -174,12 +175,11 @@ static mc_status add_own_specials(mc_tokenizer *tok, mc_error *err, const char *
 mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const char *text, size_t size, mc_lowercase lowercase)
 {
-    mc_tokenizer_class class = mc_settings_class(tok);
-    bool own = class == MC_CLASS_BERT || class == MC_CLASS_GPT2 || class == MC_CLASS_ROBERTA;
-    if (class == MC_CLASS_ROBERTA && mc_roberta_names(tok, err, path)) return err->status;
     if (mc_settings_read_names(tok, err) || mc_tokenizer_read_json(tok, err, path, text, size) ||
         mc_settings_read_common(tok, err))
         return err->status;
+    mc_tokenizer_class class = mc_settings_class(tok);
+    bool own = class == MC_CLASS_BERT || class == MC_CLASS_GPT2 || class == MC_CLASS_ROBERTA;
     bool pieces = tok->kind == MC_TOKENIZER_WORDPIECE;
     if (pieces && join_bert_settings(tok, err, path, lowercase)) return err->status;
     if (mc_settings_add_tokens(tok, err, own)) return err->status;

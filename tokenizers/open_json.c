@@ -364,6 +364,7 @@ static mc_status check_class(const mc_tokenizer *tok, mc_error *err, const char 
 static mc_status read_word_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
                                   const cJSON *root)
 {
+    mc_settings_fall_back(tok, MC_CLASS_BERT, MC_CLASS_BERT);
     if (check_class(tok, err, "WordPiece", MC_CLASS_BERT, MC_CLASS_BERT) ||
         read_model(tok, err, path, root))
         return err->status;
@@ -381,7 +382,11 @@ static mc_status read_word_pieces(mc_tokenizer *tok, mc_error *err, const char *
 static mc_status read_byte_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
                                   const cJSON *root)
 {
+    mc_settings_fall_back(tok, MC_CLASS_GPT2, MC_CLASS_ROBERTA);
     if (check_class(tok, err, "BPE", MC_CLASS_GPT2, MC_CLASS_ROBERTA)) return err->status;
+    if (mc_settings_class(tok) == MC_CLASS_ROBERTA &&
+        (mc_roberta_names(tok, err, path) || mc_settings_read_names(tok, err)))
+        return err->status;
     return mc_bpe_read_json(tok, err, path, root);
 }
 

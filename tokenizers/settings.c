@@ -53,6 +53,13 @@ static mc_tokenizer_class class_of(const char *name)
 
 mc_tokenizer_class mc_settings_class(const mc_tokenizer *tok) { return settings_of(tok)->class; }
 
+void mc_settings_fall_back(mc_tokenizer *tok, mc_tokenizer_class own, mc_tokenizer_class other)
+{
+    mc_settings *s = tok->settings;
+    if (s && s->class == MC_CLASS_NONE && (s->of_type == own || s->of_type == other))
+        s->class = s->of_type;
+}
+
 static mc_status refuse_class(const mc_settings *s, mc_error *err, const char *file,
                               const char *expected)
 {
@@ -78,21 +85,44 @@ mc_status mc_settings_expect_class(const mc_tokenizer *tok, mc_error *err, const
     return refuse_class(s, err, file, expected);
 }
 
+static mc_tokenizer_class class_of_type(const char *type)
+{
+    static const struct {
+        const char *type;
+        mc_tokenizer_class class;
+    } types[] = {{"bert", MC_CLASS_BERT},       {"gpt2", MC_CLASS_GPT2}, {"gptj", MC_CLASS_GPT2},
+                 {"roberta", MC_CLASS_ROBERTA}, {"t5", MC_CLASS_T5},     {"mt5", MC_CLASS_T5}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].type, type) == 0) return types[i].class;
+    return MC_CLASS_NONE;
+}
+
+/* What config.json says, which need not be there. */
+static mc_status read_model_class(mc_settings *s, mc_error *err, const char *folder,
+                                  const char **name, cJSON **model)
+{
+    char path[MC_PATH_MAX];
+    const char *type = "";
+    if (mc_path_join(err, path, folder, "config.json")) return err->status;
+    if (mc_path_is_file(path)) *model = mc_json_read_object(err, path, 1 << 24);
+    if (!*model || !mc_json_get_string(err, *model, path, "tokenizer_class", name))
+        return err->status;
+    const cJSON *item = mc_tokenizer_part(*model, "model_type");
+    if (cJSON_IsString(item)) type = item->valuestring;
+    if (**name) snprintf(s->class_path, sizeof s->class_path, "%s", path);
+    s->of_type = class_of_type(type);
+    return MC_OK;
+}
+
 /* The class, and the file that names it. */
 static mc_status read_class(mc_settings *s, mc_error *err, const char *folder)
 {
-    char path[MC_PATH_MAX];
     const char *name = "";
     cJSON *model = NULL;
     snprintf(s->class_path, sizeof s->class_path, "%s", s->config_path);
     if (!mc_json_get_string(err, s->config, s->config_path, "tokenizer_class", &name))
         return err->status;
-    if (!*name && folder) {
-        if (mc_path_join(err, path, folder, "config.json")) return err->status;
-        if (mc_path_is_file(path)) model = mc_json_read_object(err, path, 1 << 24);
-        if (!err->status && mc_json_get_string(err, model, path, "tokenizer_class", &name) && *name)
-            snprintf(s->class_path, sizeof s->class_path, "%s", path);
-    }
+    if (!*name && folder) read_model_class(s, err, folder, &name, &model);
     snprintf(s->class_name, sizeof s->class_name, "%s", name);
     cJSON_Delete(model);
     s->class = class_of(s->class_name);

@@ -5,7 +5,8 @@
  *     special_tokens_map.json   names of special tokens; only without "added_tokens_decoder" above
  *     added_tokens.json         tokens and ids; the same
  *     tokenizer.json            its added tokens, where the class takes them from there
- *     config.json               "tokenizer_class", where tokenizer_config.json names none
+ *     config.json               "tokenizer_class", where tokenizer_config.json names none; and
+ *                               without it "model_type"
  */
 #ifndef MC_TOKENIZERS_SETTINGS_INTERNAL_H
 #define MC_TOKENIZERS_SETTINGS_INTERNAL_H
@@ -32,6 +33,7 @@ struct mc_settings {
     char class_path[MC_PATH_MAX]; /* the file that names the class */
     char class_name[128];         /* "" where none does */
     mc_tokenizer_class class;
+    mc_tokenizer_class of_type; /* that config.json's "model_type" has, where none is named */
     bool has_decoder; /* "added_tokens_decoder" is there: the map and added tokens do not count */
 };
 
@@ -50,6 +52,8 @@ mc_status mc_settings_read_common(mc_tokenizer *tok, mc_error *err);
 mc_status mc_settings_expect_class(const mc_tokenizer *tok, mc_error *err, const char *file,
                                    mc_tokenizer_class own, mc_tokenizer_class other);
 mc_tokenizer_class mc_settings_class(const mc_tokenizer *tok);
+/* Makes it that of config.json's "model_type", where no file names one and it is one of these. */
+void mc_settings_fall_back(mc_tokenizer *tok, mc_tokenizer_class own, mc_tokenizer_class other);
 
 /* Reads a flag of tokenizer_config.json; false only on an error. `given` may be NULL. */
 bool mc_settings_flag(const mc_tokenizer *tok, mc_error *err, const char *key, bool *value,

@@ -18,6 +18,10 @@ static mc_status no_memory(mc_error *err, const char *path)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
+/* The keys that name special tokens, in the order in which transformers adds these. */
+static const char *const seven[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                    "pad_token", "cls_token", "mask_token"};
+
 typedef struct special_name {
     const char *key;
     char **name;
@@ -26,7 +30,6 @@ typedef struct special_name {
 
 enum { NAMES = 7 };
 
-/* In the order in which transformers adds them. */
 static void list_names(mc_tokenizer *tok, special_name names[NAMES])
 {
     const special_name all[NAMES] = {
@@ -148,12 +151,10 @@ static mc_status add_named(mc_tokenizer *tok, mc_error *err)
     return MC_OK;
 }
 
-static bool is_one_of_names(const char *key)
+static bool is_one_of_seven(const char *key)
 {
-    static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                       "pad_token", "cls_token", "mask_token"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(keys[i], key) == 0) return true;
+    for (size_t i = 0; i < sizeof seven / sizeof *seven; i++)
+        if (strcmp(seven[i], key) == 0) return true;
     return false;
 }
 
@@ -165,7 +166,7 @@ static mc_status add_own(mc_tokenizer *tok, mc_error *err, const char *path, con
     cJSON_ArrayForEach(item, object)
     {
         bool token = cJSON_IsString(item) || cJSON_IsObject(item);
-        if (by_end && (!token || !ends_with_token(item->string) || is_one_of_names(item->string)))
+        if (by_end && (!token || !ends_with_token(item->string) || is_one_of_seven(item->string)))
             continue;
         if (add_special(tok, err, path, item->string, item, true)) return err->status;
     }
@@ -193,34 +194,54 @@ static mc_status add_extra(mc_tokenizer *tok, mc_error *err)
 {
     static const char extra[] = "extra_special_tokens", old[] = "additional_special_tokens";
     const mc_settings *s = settings_of(tok);
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(s->config, extra);
-    const cJSON *own_old = cJSON_GetObjectItemCaseSensitive(s->config, old);
     const cJSON *map = s->has_decoder ? NULL : s->map;
-    const char *key = own && own->child ? extra : old;
-    if (add_list(tok, err, s->config_path, key, own && own->child ? own : own_old) ||
-        add_list(tok, err, s->map_path, extra, cJSON_GetObjectItemCaseSensitive(map, extra)))
+    const cJSON *more = cJSON_GetObjectItemCaseSensitive(map, extra);
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(s->config, extra);
+    const cJSON *by_old_name = cJSON_GetObjectItemCaseSensitive(s->config, old);
+    const char *key = extra, *path = s->config_path;
+    if (by_old_name && !(own && own->child)) {
+        own = by_old_name;
+        by_old_name = NULL;
+        key = old;
+    }
+    if (add_list(tok, err, s->config_path, key, own) ||
+        add_list(tok, err, s->map_path, extra, more))
         return err->status;
-    if (own || own_old) return MC_OK;
-    return add_list(tok, err, s->map_path, old, cJSON_GetObjectItemCaseSensitive(map, old));
+    /* of a list and tokens by the old name the list counts; an object is none */
+    if ((own && !cJSON_IsObject(own)) || cJSON_IsArray(more)) return MC_OK;
+    if (cJSON_HasObjectItem(map, old)) {
+        by_old_name = cJSON_GetObjectItemCaseSensitive(map, old);
+        path = s->map_path;
+    }
+    return add_list(tok, err, path, old, by_old_name);
 }
 
 /* ---- added_tokens.json ----------------------------------------------------------------------- */
 
-static bool names_special(const mc_tokenizer *tok, const char *text)
+static bool lists_token(const cJSON *list, const char *text)
 {
-    special_name names[NAMES];
-    const mc_settings *s = settings_of(tok);
-    const cJSON *item, *list = mc_tokenizer_part(s->config, "extra_special_tokens");
-    if (!list || !list->child) list = mc_tokenizer_part(s->config, "additional_special_tokens");
-    list_names((mc_tokenizer *)tok, names);
-    for (int i = 0; i < NAMES; i++)
-        if (*names[i].name && strcmp(*names[i].name, text) == 0) return true;
+    const cJSON *item;
+    if (!cJSON_IsArray(list)) return false;
     cJSON_ArrayForEach(item, list)
     {
         const char *one = text_of(item);
         if (one && strcmp(one, text) == 0) return true;
     }
     return false;
+}
+
+/* Whether the files name the token as one of the seven, or list it. */
+static bool names_special(const mc_tokenizer *tok, const char *text)
+{
+    static const char extra[] = "extra_special_tokens";
+    const mc_settings *s = settings_of(tok);
+    const cJSON *list = mc_tokenizer_part(s->config, extra);
+    if (!list || !list->child) list = mc_tokenizer_part(s->config, "additional_special_tokens");
+    for (size_t i = 0; i < sizeof seven / sizeof *seven; i++) {
+        const char *path, *one = text_of(find_value(s, seven[i], &path));
+        if (one && strcmp(one, text) == 0) return true;
+    }
+    return lists_token(list, text) || lists_token(mc_tokenizer_part(s->map, extra), text);
 }
 
 /* {"token": id, ...}, in the order of the ids. A tokenizer.json's token of the same id counts. */
