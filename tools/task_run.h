@@ -8,9 +8,9 @@
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* What the model can read: texts of at most `max_length` tokens (0: what the tokenizer's folder says,
- * else 512) and its positions, put as its family reads them. `max_target_length` 0: the dataset's
- * default. */
+/* What the model can read: texts of at most `max_length` tokens (0: what the tokenizer's folder
+ * says, else 512) and its positions, put as its family reads them. `max_target_length` 0: the
+ * dataset's default. */
 mc_dataset_options task_rows(const mc_model *model, const mc_tokenizer *tok, int64_t max_length,
                              int64_t max_target_length);
 
