@@ -33,8 +33,7 @@ bool mc_adapter_name_ends(const char *module, const char *name)
     return tail == length || module[length - tail - 1] == '.';
 }
 
-/* Whether a module is `name` (see mc_adapter_name_ends) or within it. */
-static bool is_within(const char *module, const char *name)
+bool mc_adapter_is_within(const char *module, const char *name)
 {
     char part[MC_NAME_MAX];
     for (size_t i = 0, length = strlen(module); i < length; i++) {
@@ -71,12 +70,13 @@ static bool thaw(mc_model *m, const char *kind, const char *module)
     bool found = false;
     for (size_t i = 0; i < root->parameter_count && !mc_failed(root->ctx); i++) {
         mc_parameter *p = root->parameters[i];
-        if (!mc_adapter_module_name(m, p, name) || !is_within(name, module)) continue;
+        if (!mc_adapter_module_name(m, p, name) || !mc_adapter_is_within(name, module)) continue;
         if (p->stored->part_count > 1)
             mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
                     "%s: module to save \"%s\": \"%s\" is stored with others and is not trained "
                     "alone",
                     kind, module, p->name);
+        if (!mc_adapter_can_train(m, kind, p)) return false;
         p->stored->trainable = p->in_adapter = found = true;
     }
     return found;
@@ -117,7 +117,8 @@ bool mc_adapter_save_new(mc_model *m, const mc_model_file *f)
     char module[MC_NAME_MAX];
     for (size_t i = 0; m->adapter && i < root->parameter_count && !mc_failed(root->ctx); i++) {
         const mc_parameter *p = root->parameters[i];
-        if (p->in_adapter || mc_weight_find(f->map, f->layers, f->file, p->name)) continue;
+        bool tied = m->untied && p == m->head_weight; /* the file has the words */
+        if (p->in_adapter || tied || mc_weight_find(f->map, f->layers, f->file, p->name)) continue;
         snprintf(module, sizeof module, "%.*s", (int)strcspn(p->name, "."), p->name);
         if (thaw(m, m->adapter->kind, module)) list_module(m, module);
     }

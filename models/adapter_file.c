@@ -2,50 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 #include "models/adapter_internal.h"
+#include "models/keys_internal.h"
 
 static const char config_name[] = "adapter_config.json";
 
 /* ---- reading adapter_config.json ------------------------------------------------------------- */
-
-/* Keys that are read below, and those that change nothing in what a trained adapter computes. */
-#define OF_BOTH                                                                         \
-    "peft_type", "modules_to_save", "base_model_name_or_path", "revision", "task_type", \
-        "auto_mapping", "inference_mode", "peft_version"
-static const char *const of_factors[] = {OF_BOTH,
-                                         "r",
-                                         "lora_alpha",
-                                         "lora_dropout",
-                                         "use_rslora",
-                                         "target_modules",
-                                         "bias",
-                                         "init_lora_weights",
-                                         "fan_in_fan_out",
-                                         "megatron_core",
-                                         "qalora_group_size",
-                                         "loftq_config",
-                                         "eva_config",
-                                         "corda_config",
-                                         "lora_ga_config",
-                                         NULL};
-static const char *const of_prompts[] = {OF_BOTH,
-                                         "num_virtual_tokens",
-                                         "token_dim",
-                                         "num_transformer_submodules",
-                                         "num_attention_heads",
-                                         "num_layers",
-                                         "prompt_tuning_init",
-                                         "prompt_tuning_init_text",
-                                         "tokenizer_name_or_path",
-                                         "tokenizer_kwargs",
-                                         NULL};
-
-static bool is_known(const mc_adapter_file *f, const char *key)
-{
-    const char *const *known = f->virtual_tokens ? of_prompts : of_factors;
-    for (int i = 0; known[i]; i++)
-        if (strcmp(known[i], key) == 0) return true;
-    return false;
-}
 
 static bool refuse(const mc_adapter_file *f, const cJSON *item, const char *expected)
 {
@@ -62,48 +23,30 @@ static bool is_empty(const cJSON *item)
     return nothing || ((cJSON_IsArray(item) || cJSON_IsObject(item)) && !item->child);
 }
 
-/* Whatever else PEFT can do has a key that says so: a number or a text may be a mere setting of it,
- * anything else is refused. */
-static bool check_other_keys(const mc_adapter_file *f)
+/* The table's keys. Whatever else PEFT can do has a key that says so: a number or a text may be a
+ * mere setting of it, anything else is refused. */
+static bool check_keys(const mc_adapter_file *f)
 {
+    const mc_key_table *table =
+        f->virtual_tokens ? &mc_keys_prompt_tuning_config : &mc_keys_lora_config;
     const cJSON *item;
     cJSON_ArrayForEach(item, f->json)
     {
-        if (is_known(f, item->string) || is_empty(item)) continue;
-        if (!cJSON_IsNumber(item) && !cJSON_IsString(item)) return refuse(f, item, "none");
-        mc_log(f->ctx, MC_LOG_WARNING, "%s: key \"%s\" is not known", f->path, item->string);
+        bool setting = cJSON_IsNumber(item) || cJSON_IsString(item);
+        if (!setting && !is_empty(item) && !mc_keys_find(table, item->string))
+            return refuse(f, item, "none");
     }
-    return true;
-}
-
-/* A key that may have one of some words alone. */
-static bool check_word(const mc_adapter_file *f, const char *key, const char *const *words,
-                       const char *expected)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(f->json, key);
-    if (!item || is_empty(item) || cJSON_IsTrue(item)) return true;
-    for (int i = 0; cJSON_IsString(item) && words[i]; i++)
-        if (strcmp(words[i], item->valuestring) == 0) return true;
-    return refuse(f, item, expected);
+    return mc_keys_check(f->ctx, &f->ctx->error, f->path, f->json, table);
 }
 
 static bool read_kind(mc_adapter_file *f)
 {
-    static const char *const kinds[] = {"LORA", "PROMPT_TUNING", NULL};
-    const char *kind = NULL;
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(f->json, "peft_type");
+    const char *kind = "LORA";
     if (!mc_json_get_string(&f->ctx->error, f->json, f->path, "peft_type", &kind)) return false;
-    f->virtual_tokens = kind && strcmp(kind, "PROMPT_TUNING") == 0;
-    return check_word(f, "peft_type", kinds, "\"LORA\" or \"PROMPT_TUNING\"");
-}
-
-/* Initial values of these kinds are gone once trained; of others the base's weights are changed. */
-static bool check_words(const mc_adapter_file *f)
-{
-    static const char *const none[] = {"none", NULL};
-    static const char *const inits[] = {"gaussian", "orthogonal", "eva", NULL};
-    return check_word(f, "bias", none, "\"none\"") &&
-           check_word(f, "init_lora_weights", inits,
-                      "true, false, \"gaussian\", \"orthogonal\" or \"eva\"");
+    f->virtual_tokens = strcmp(kind, "PROMPT_TUNING") == 0;
+    return f->virtual_tokens || strcmp(kind, "LORA") == 0 ||
+           refuse(f, item, "\"LORA\" or \"PROMPT_TUNING\"");
 }
 
 static bool read_list(const mc_adapter_file *f, const char *key, const char **out, bool *found)
@@ -151,7 +94,7 @@ static bool read_factors(mc_adapter_file *f)
                 mc_json_get_number(err, f->json, f->path, "lora_alpha", -1e9, 1e9, &alpha) &&
                 mc_json_get_number(err, f->json, f->path, "lora_dropout", 0, 1, &dropout) &&
                 mc_json_get_bool(err, f->json, f->path, "use_rslora", &o->rslora) &&
-                check_words(f) && check_other_keys(f) && read_targets(f);
+                check_keys(f) && read_targets(f);
     o->rank = (int)rank;
     o->alpha = (float)alpha;
     o->dropout = (float)dropout;
@@ -169,7 +112,7 @@ static bool read_prompt(mc_adapter_file *f)
         mc_json_get_int(err, f->json, f->path, "num_virtual_tokens", 1, 1 << 16, &tokens) &&
         mc_json_get_int(err, f->json, f->path, "num_transformer_submodules", 1, 2, &stacks) &&
         mc_json_get_int(err, f->json, f->path, "token_dim", 1, 1 << 24, &f->token_dim) &&
-        check_other_keys(f);
+        check_keys(f);
     f->prompt.tokens = (int)tokens;
     f->prompt.stacks = (int)stacks;
     if (good && !tokens)
@@ -229,7 +172,10 @@ bool mc_adapter_file_load(const mc_adapter_file *f, mc_model *m, const char *fol
     /* a base without a pooler, of which PEFT keeps none */
     static const char *const may_be_new[] = {"pooler.*", NULL};
     mc_weight_map map = mc_adapter_map(m->family, f->virtual_tokens);
-    map.left_new = new_head ? m->family->classifier : NULL;
+    const bool *tied = mc_config_member(m->family, m->config, "tie_word_embeddings");
+    map.left_new[0] = new_head ? m->family->classifier : NULL;
+    map.tied = tied && *tied;
+    map.all_used = true;
     if (f->token_dim && f->token_dim != m->shape.dim)
         return !mc_fail(f->ctx, MC_ERR_SHAPE, "%s: key \"token_dim\": %lld, the base has %lld",
                         f->path, (long long)f->token_dim, (long long)m->shape.dim);

@@ -31,6 +31,8 @@ const char *const *mc_adapter_copy_list(mc_model *m, const char *kind, const cha
 bool mc_adapter_module_name(const mc_model *m, const mc_parameter *p, char out[MC_NAME_MAX]);
 /* Whether a module's name is `name` or ends with it, whole parts compared. */
 bool mc_adapter_name_ends(const char *module, const char *name);
+/* Whether a module is `name` (see mc_adapter_name_ends) or within it. */
+bool mc_adapter_is_within(const char *module, const char *name);
 /* Before the base's weights are loaded: has what is not in its file, and so gets initial values,
  * trained and saved with the adapter, since nothing else would keep it. */
 bool mc_adapter_save_new(mc_model *m, const mc_model_file *f);
@@ -82,5 +84,28 @@ bool mc_adapter_file_load(const mc_adapter_file *file, mc_model *m, const char *
                           bool new_head);
 /* The text of adapter_config.json (cJSON_free it); NULL after an error. */
 char *mc_adapter_config_text(mc_model *m);
+
+/* ---- the base's tables (adapter_tables.c) ---------------------------------------------------- */
+
+#define MC_WORDS_WEIGHT "input_embedding.weight"
+#define MC_HEAD_WEIGHT "output_projection.weight"
+
+/* Before a model's parts are declared: if the options' adapter has words or head for a module to
+ * save, the two are no longer tied (in m->config), and m->untied is set. Returns it. */
+bool mc_adapter_untie(mc_model *m, const mc_load_options *options);
+/* Whether a module to save may hold the parameter: not words that PEFT would use elsewhere. False
+ * with the error. */
+bool mc_adapter_can_train(const mc_model *m, const char *kind, const mc_parameter *p);
+
+/* Tables of the base that an adapter's file holds. */
+typedef struct mc_adapter_tables {
+    bool words, head;
+} mc_adapter_tables;
+
+/* Finds them, and gives the config as many words as they have. False after an error. */
+bool mc_adapter_tables_find(const mc_adapter_file *file, const mc_family *family, void *config,
+                            mc_adapter_tables *tables);
+/* Makes them parts of the model's adapter, that are not trained. A tied head is the words. */
+void mc_adapter_tables_take(mc_adapter_tables *tables, mc_model *m);
 
 #endif

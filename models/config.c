@@ -67,6 +67,14 @@ static const struct {
 
 static bool ends(const mc_config_row *row) { return row->kind == MC_CONFIG_END; }
 
+void *mc_config_member(const mc_family *family, void *config, const char *key)
+{
+    for (const mc_config_row *row = family->rows; !ends(row); row++)
+        if (row->key[MC_FORM_HF] && strcmp(row->key[MC_FORM_HF], key) == 0)
+            return (char *)config + row->member;
+    return NULL;
+}
+
 bool mc_config_unsupported(const mc_config_reader *r, const char *key, const char *found,
                            const char *expected)
 {

@@ -154,6 +154,7 @@ struct mc_model {
     int32_t eos[MC_MODEL_MAX_EOS];    /* those that end a text */
     int eos_count;
     mc_generation_config generation;
+    bool untied;                      /* of a tied base: an adapter has one of words and head */
     struct mc_model_adapter *adapter; /* what is trained beside frozen weights; NULL: none */
     char *source;                     /* what it was loaded from; NULL: nothing */
     char *task;
@@ -256,6 +257,9 @@ mc_status mc_config_no_shape(mc_context *ctx, const char *name);
 const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form);
 /* The form that the family's files are written in unless another is asked for. */
 mc_config_form mc_config_form_for(const mc_family *family);
+/* The member of a config that a key of Hugging Face's form says; NULL: the family has no such
+ * key. */
+void *mc_config_member(const mc_family *family, void *config, const char *key);
 /* Adds all rows to a JSON object; false when memory is out. */
 /* Sets m->other_keys from the file that a model is read from. False after an error. */
 bool mc_config_keep_others(mc_model *m, const mc_config_reader *reader);

@@ -11,5 +11,8 @@ extern const mc_key_table mc_keys_generation_config; /* generation_config.json *
 extern const mc_key_table mc_keys_sentence_bert_config;
 extern const mc_key_table mc_keys_pooling_config;
 extern const mc_key_table mc_keys_sentence_transformers_config;
+/* adapter_config.json of factors, and of virtual tokens */
+extern const mc_key_table mc_keys_lora_config;
+extern const mc_key_table mc_keys_prompt_tuning_config;
 
 #endif

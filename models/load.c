@@ -173,14 +173,30 @@ void mc_look_at_head(mc_context *ctx, const mc_model_file *f, bool *tied)
            f->folder);
 }
 
-/* Whether the config says that head and words are one table. */
-static bool is_tied(const mc_family *family, const void *config)
+/* What of the file's weights is not read: what an adapter's tables replace, and a new head. */
+static void leave(mc_weight_map *map, const mc_family *family, const mc_adapter_tables *tables,
+                  bool new_head)
 {
-    for (const mc_config_row *row = family->rows; row->kind != MC_CONFIG_END; row++)
-        if (row->kind == MC_CONFIG_FLAG && row->key[MC_FORM_HF] &&
-            strcmp(row->key[MC_FORM_HF], "tie_word_embeddings") == 0)
-            return *(const bool *)((const char *)config + row->member);
-    return false;
+    int count = 0;
+    if (new_head) map->left_new[count++] = family->classifier;
+    if (tables->words) map->left_new[count++] = MC_WORDS_WEIGHT;
+    if (tables->head) map->left_new[count++] = MC_HEAD_WEIGHT;
+}
+
+/* The base's weights, but for what an adapter's file has in their place. */
+static void load_weights(mc_model *m, const mc_model_file *f, const mc_adapter_file *adapter,
+                         mc_adapter_tables *tables, bool new_head)
+{
+    static const char *const may_be_new[] = {"pooler.*", "classifier.*", "score.*",
+                                             "classification_head.*", NULL};
+    mc_weight_map map = *f->map;
+    const bool *tied = mc_config_member(m->family, m->config, "tie_word_embeddings");
+    map.adapter_follows = adapter;
+    map.tied = tied && *tied;
+    map.untied = m->untied;
+    mc_adapter_tables_take(tables, m);
+    leave(&map, m->family, tables, new_head);
+    mc_weights_load(&m->module, &map, f->layers, f->file, f->folder, may_be_new);
 }
 
 /* A model of the family from an opened folder; with an adapter whose file is read next, or NULL. */
@@ -188,13 +204,9 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
                        const char *folder, const mc_adapter_file *adapter,
                        const mc_load_options *options)
 {
-    static const char *const may_be_new[] = {"pooler.*", "classifier.*", "score.*",
-                                             "classification_head.*", NULL};
     void *config = mc_calloc(1, family->config_size);
     mc_model *m = NULL;
-    mc_weight_map map = *family->map;
-    map.adapter_follows = adapter;
-    map.left_new = options->new_head && options->num_labels ? family->classifier : NULL;
+    mc_adapter_tables tables = {0};
     if (!config) mc_fail_nomem(r->ctx, "a config");
     if (config && mc_config_read(family, r, config)) {
         mc_model_file f = {.file = file,
@@ -203,12 +215,12 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
                            .map = family->map,
                            .layers = (int)family->shape(config).layers};
         mc_model_heads heads = find_heads(family, &f, r, options);
-        if (!family->look || family->look(r->ctx, &f, config, &heads))
+        if ((!family->look || family->look(r->ctx, &f, config, &heads)) &&
+            (!adapter || mc_adapter_tables_find(adapter, family, config, &tables)))
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
-        map.tied = is_tied(family, config);
         if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && mc_config_keep_others(m, r) &&
             read_task(m, r, options->new_head) && mc_generation_config_read(m, folder))
-            mc_weights_load(&m->module, &map, f.layers, file, folder, may_be_new);
+            load_weights(m, &f, adapter, &tables, options->new_head && options->num_labels);
     }
     mc_free(config);
     return m;

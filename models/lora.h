@@ -37,7 +37,10 @@ typedef struct mc_lora_options {
      * (POSIX extended) that the whole of a layer's name matches. */
     const char *target_pattern;
     /* Modules that are trained and saved whole, named in the same way; NULL: the classification
-     * head, where the model has one. An empty list: none. */
+     * head, where the model has one. An empty list: none.
+     * Words and a head that are one table no longer are if either is saved, as in PEFT; then the
+     * options have to be those of loading (mc_load_options.lora). Errors: T5's words, and those of
+     * a masked language model, which PEFT would read as another model. */
     const char *const *modules_to_save;
     /* What adapter_config.json says the base model is; NULL: what it was loaded from. */
     const char *base;

@@ -79,6 +79,8 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
     if (!mc_failed(ctx) && check_config(ctx, family, m->config)) {
         m->shape = family->shape(m->config);
         m->shape.kind = family->kind;
+        if (mc_adapter_untie(m, options)) m->shape = family->shape(m->config);
+        m->shape.kind = family->kind;
         if (m->shape.eos_token >= 0) m->eos[m->eos_count++] = (int32_t)m->shape.eos_token;
         if (options->base) m->source = mc_module_strdup(m->module.root, options->base);
         bool declared = (!m->heads.labels || mc_labels_name(m)) && family->declare(m, options);

@@ -6,8 +6,9 @@
  *         "pooler" and "labels=N" with commas between; SHARD_BYTES 0 for one file.
  *     check_exports convert FOLDER OUT hf|modelcenter
  *         writes a model in a form, with mc_model_convert.
- *     check_exports adapt FOLDER OUT RANK PATTERN
- *         saves an adapter of a model, all of whose values are random; PATTERN "-": by default.
+ *     check_exports adapt FOLDER OUT RANK PATTERN [MODULES]
+ *         saves an adapter of a model, all of whose values are random; PATTERN "-": by default;
+ *         MODULES, with commas between, are saved whole, in place of the head of a classifier.
  *     check_exports prompt FOLDER OUT TOKENS
  *         saves virtual tokens of a model, all of whose values are random.
  *     check_exports merge FOLDER OUT
@@ -28,7 +29,7 @@
 #include "core/modelcenter.h"
 #include "core/tensor/tensor_internal.h"
 
-enum { FAILED = 1, MOST_OUTPUTS = 4 };
+enum { FAILED = 1, MOST_OUTPUTS = 4, MOST_MODULES = 8 };
 
 static int fail(const char *what)
 {
@@ -83,9 +84,15 @@ static int make(mc_context *ctx, char **argv)
 
 static int adapt(mc_context *ctx, char **argv)
 {
+    const char *modules[MOST_MODULES + 1] = {NULL};
     bool given = strcmp(argv[3], "-") != 0;
+    int count = 0;
+    for (char *name = argv[4] ? strtok(argv[4], ",") : NULL; name && count < MOST_MODULES;
+         name = strtok(NULL, ","))
+        modules[count++] = name;
     mc_lora_options lora = {.rank = (int)strtol(argv[2], NULL, 10),
-                            .target_pattern = given ? argv[3] : NULL};
+                            .target_pattern = given ? argv[3] : NULL,
+                            .modules_to_save = count ? modules : NULL};
     mc_load_options load = {.lora = &lora, .saved_heads = true};
     mc_model *m = mc_model_from_pretrained(ctx, argv[0], &load);
     if (!m) return FAILED;
@@ -250,7 +257,7 @@ int main(int argc, char **argv)
         code = convert(ctx, argv + 2);
     else if (argc == 5 && strcmp(argv[1], "run") == 0)
         code = run(ctx, argv + 2);
-    else if (argc == 6 && strcmp(argv[1], "adapt") == 0)
+    else if ((argc == 6 || argc == 7) && strcmp(argv[1], "adapt") == 0)
         code = adapt(ctx, argv + 2);
     else if (argc == 5 && strcmp(argv[1], "prompt") == 0)
         code = prompt(ctx, argv + 2);
@@ -259,10 +266,10 @@ int main(int argc, char **argv)
     else if (argc == 4 && strcmp(argv[1], "merge") == 0)
         code = merge(ctx, argv + 2);
     else
-        fail(
-            "expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, convert FOLDER OUT FORM, "
-            "adapt FOLDER OUT RANK PATTERN, prompt FOLDER OUT TOKENS, merge FOLDER OUT, run FOLDER "
-            "INPUT OUTPUT, or generate FOLDER INPUT OUTPUT TOKENS");
+        fail("expected: make FAMILY CONFIG HEADS FOLDER SHARD_BYTES, convert FOLDER OUT FORM, "
+             "adapt FOLDER OUT RANK PATTERN [MODULES], prompt FOLDER OUT TOKENS, merge FOLDER OUT, "
+             "run FOLDER "
+             "INPUT OUTPUT, or generate FOLDER INPUT OUTPUT TOKENS");
     if (mc_failed(ctx)) mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return code;

@@ -15,6 +15,8 @@ static const mc_key_table *const tables[] = {
     &mc_keys_sentence_bert_config,
     &mc_keys_pooling_config,
     &mc_keys_sentence_transformers_config,
+    &mc_keys_lora_config,
+    &mc_keys_prompt_tuning_config,
 };
 
 int main(void)

@@ -146,6 +146,7 @@ static const mc_tensor_entry *find_stem(const mc_weight_map *map, const mc_tenso
 {
     for (int prefixed = 1; prefixed >= 0; prefixed--) {
         char name[MC_NAME_MAX] = "";
+        if (map->adapter_prefix && !expand(name, map->adapter_prefix, 0, 0)) continue;
         if (prefixed && !expand(name, map->base_prefix, 0, 0)) continue;
         if (!expand(name, stem, 0, 0) || !expand(name, rest, 0, 0)) continue;
         const mc_tensor_entry *entry = mc_tensor_file_find(file, name);
@@ -170,6 +171,22 @@ static const mc_tensor_entry *find_other_name(const mc_weight_map *map, const mc
     if (entry || !tied || !rule->own_copy) return entry;
     *place = (mc_weight_place){.parts = 1, .factor = 1};
     return find_stem(map, file, rule->own_copy, rest);
+}
+
+/* The words' table for a head that was tied to it. */
+static const mc_tensor_entry *find_words(const mc_weight_map *map, int layers,
+                                         const mc_tensor_file *file, const char *ours,
+                                         mc_weight_place *place)
+{
+    int number;
+    const char *rest;
+    char name[MC_NAME_MAX] = "";
+    const mc_weight_rule *head = map->untied ? find_rule(map, ours, &number, &rest) : NULL;
+    for (const mc_weight_rule *rule = map->rules; head && rule->ours; rule++)
+        if (rule->tied_to && strcmp(rule->tied_to, head->theirs) == 0 &&
+            expand(name, rule->ours, 0, 0) && expand(name, rest, 0, 0))
+            return mc_weight_locate(map, layers, file, name, place);
+    return NULL;
 }
 
 const mc_tensor_entry *mc_weight_find(const mc_weight_map *map, int layers,
@@ -197,6 +214,7 @@ const mc_tensor_entry *mc_weight_locate(const mc_weight_map *map, int layers,
     }
     const mc_tensor_entry *own = mc_tensor_file_find(file, ours);
     const mc_tensor_entry *other = own ? NULL : find_other_name(map, file, ours, place);
+    if (!own && !other) other = find_words(map, layers, file, ours, place);
     if (!other) *place = (mc_weight_place){.parts = 1, .factor = 1};
     return other ? other : own;
 }
@@ -262,13 +280,15 @@ static bool tables_agree(load *l, const mc_parameter *p, const mc_tensor_entry *
     return !mc_failed(l->ctx);
 }
 
-/* Whether a parameter is not read: the weight, or the bias of its module. */
+/* Whether a parameter is not read: one of the weights, or the bias of its module. */
 static bool is_left_new(const mc_weight_map *map, const char *name)
 {
-    const char *weight = map->left_new;
-    size_t module = weight ? (size_t)(strrchr(weight, '.') + 1 - weight) : 0;
-    return weight && strncmp(name, weight, module) == 0 &&
-           (strcmp(name, weight) == 0 || strcmp(name + module, "bias") == 0);
+    for (const char *const *weight = map->left_new; *weight; weight++) {
+        size_t module = (size_t)(strrchr(*weight, '.') + 1 - *weight);
+        if (strncmp(name, *weight, module) != 0) continue;
+        if (strcmp(name, *weight) == 0 || strcmp(name + module, "bias") == 0) return true;
+    }
+    return false;
 }
 
 /* Finds and checks the entry of every parameter; collects what is missing and what is new. */
@@ -333,8 +353,20 @@ static int compare_entries(const void *a, const void *b)
     return x->entry < y->entry ? -1 : x->entry > y->entry;
 }
 
-/* Logs tensors that no parameter took. Sorts the sources. */
-static void warn_spare(load *l, mc_module *model)
+/* Whether an entry is a table of an adapter under the head's name, which are the words again. */
+static bool is_words_again(load *l, const mc_tensor_entry *entry)
+{
+    const mc_weight_map *map = l->map;
+    for (const mc_weight_rule *rule = map->rules; map->tied && rule->ours; rule++) {
+        if (!rule->tied_to || find_stem(map, l->file, rule->tied_to, ".weight") != entry) continue;
+        const mc_tensor_entry *words = find_stem(map, l->file, rule->theirs, ".weight");
+        if (words && !mc_weights_differ(l->file, words, entry)) return true;
+    }
+    return false;
+}
+
+/* Tensors that no parameter took are logged, or an error. Sorts the sources. */
+static void report_spare(load *l, mc_module *model)
 {
     mc_name_list spare = {0};
     mc_parameter_iterator it = {0};
@@ -346,10 +378,13 @@ static void warn_spare(load *l, mc_module *model)
         const mc_tensor_entry *entry = mc_tensor_file_at(l->file, i);
         mc_weight_source key = {.entry = entry};
         bool used = bsearch(&key, l->sources, l->count, sizeof key, compare_entries);
-        if (!used && !matches_any(l->map->ignored, entry->name))
+        if (!used && !matches_any(l->map->ignored, entry->name) && !is_words_again(l, entry))
             mc_name_list_add(&spare, entry->name);
     }
     if (spare.failed) mc_fail_nomem(l->ctx, "the list of spare tensors");
+    if (spare.count && !mc_failed(l->ctx) && l->map->all_used)
+        mc_fail(l->ctx, MC_ERR_UNSUPPORTED, "%s: %d tensor%s no place in the model: %s", l->source,
+                spare.count, spare.count > 1 ? "s have" : " has", spare.text);
     if (spare.count && !mc_failed(l->ctx))
         mc_log(l->ctx, MC_LOG_WARNING, "%s: %d tensor%s not used: %s", l->source, spare.count,
                spare.count > 1 ? "s are" : " is", spare.text);
@@ -370,7 +405,7 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
         for (size_t i = 0; i < l.count; i++)
             if (l.sources[i].entry) mc_parameter_mark_loaded(l.sources[i].to);
         if (mc_module_layout(root) == MC_OK) fill_parameters(&l);
-        if (!mc_failed(l.ctx)) warn_spare(&l, model);
+        if (!mc_failed(l.ctx)) report_spare(&l, model);
     }
     mc_free(l.sources);
     return mc_error_status(l.ctx);

@@ -37,6 +37,8 @@ typedef struct mc_weight_place {
     float factor;    /* >= 1, see mc_weight_rule */
 } mc_weight_place;
 
+enum { MC_WEIGHTS_LEFT = 3 };
+
 typedef struct mc_weight_map {
     const mc_weight_rule *rules; /* ends with ours == NULL */
     const char *base_prefix;     /* "bert.": before the base model's names where heads exist */
@@ -52,9 +54,12 @@ typedef struct mc_weight_map {
     const char *adapter_prefix;
     const char *adapter_bare; /* with it: our one name that nothing stands before; NULL: none */
     bool with_factors;
-    const char *left_new; /* our name of a weight that is not read, nor its bias; NULL: none */
+    /* Our names of weights that are not read, nor the biases of their modules; NULL ends. */
+    const char *left_new[MC_WEIGHTS_LEFT + 1];
     bool adapter_follows; /* an adapter's file is read next: it has, or reports, what is its */
     bool tied;            /* the head is the words' table: see tied_to */
+    bool untied;          /* it no longer is: a file without a head has the words for it */
+    bool all_used;        /* a tensor that no parameter takes is an error */
 } mc_weight_map;
 
 enum { MC_NAME_MAX = 512 };

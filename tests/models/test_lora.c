@@ -416,12 +416,144 @@ static void test_head(void **state)
         float *found = copy_of(head, false);
         assert_memory_equal(found, expected, (size_t)count * sizeof *found);
         assert_true(mc_parameter_trainable(head));
+        mc_model_free(model);
+        model = load(ctx, adapter, &(mc_load_options){.num_labels = 2, .new_head = true});
+        assert_string_equal(mc_model_label_name(model, 1), "LABEL_1");
+        assert_int_equal(mc_model_get_heads(model).labels, 2);
         free(expected);
         free(found);
         mc_model_free(model);
         temp_folder_free(&folder);
     }
     mc_context_free(ctx);
+}
+
+/* ---- tables of the base ---------------------------------------------------------------------- */
+
+enum { MORE_WORDS = 3 };
+
+/* Where a base and its adapter are. */
+typedef struct places {
+    temp_folder folder;
+    char base[512], adapter[512];
+} places;
+
+static places make_places(mc_context *ctx, const char *family)
+{
+    places at = {.folder = temp_folder_new()};
+    snprintf(at.base, sizeof at.base, "%s", temp_path(&at.folder, "base"));
+    snprintf(at.adapter, sizeof at.adapter, "%s", temp_path(&at.folder, "adapter"));
+    mc_model *model = tiny_model(ctx, tiny(family), NULL);
+    assert_int_equal(mc_model_save(model, at.base), MC_OK);
+    mc_model_free(model);
+    return at;
+}
+
+static void expect_values(mc_parameter *p, const float *expected, bool same)
+{
+    float *found = copy_of(p, false);
+    bool is_same = memcmp(found, expected, (size_t)mc_shape_count(p->shape) * sizeof *found) == 0;
+    assert_true(is_same == same);
+    free(found);
+}
+
+/* Adds 1 to all values. */
+static float *shift_values(mc_parameter *p)
+{
+    float *values = copy_of(p, false);
+    for (int64_t i = 0; i < mc_shape_count(p->shape); i++) values[i] += 1;
+    assert_int_equal(mc_parameter_write(p, values), MC_OK);
+    return values;
+}
+
+/* Words that are trained whole are the input's alone, as in PEFT: the head keeps the base's. */
+static void test_words_saved(void **state)
+{
+    mc_context *ctx = *state;
+    static const char *const families[] = {"gpt2", "gptj"}, *const wte[] = {"wte", NULL};
+    for (int f = 0; f < 2; f++) {
+        places at = make_places(ctx, families[f]);
+        mc_lora_options lora = {.rank = 2, .modules_to_save = wte};
+        mc_model *base = load(ctx, at.base, NULL);
+        mc_parameter *head =
+            base->head_weight ? base->head_weight : mc_embedding_weight(base->words);
+        float *of_head = copy_of(head, false);
+        mc_model *model = load(ctx, at.base, &(mc_load_options){.lora = &lora});
+        expect_values(model->head_weight, of_head, true);
+        assert_false(mc_parameter_trainable(model->head_weight));
+        assert_true(mc_parameter_trainable(mc_embedding_weight(model->words)));
+        float *words = shift_values(mc_embedding_weight(model->words));
+        assert_int_equal(mc_model_save(model, at.adapter), MC_OK);
+        mc_model_free(model);
+        model = load(ctx, at.adapter, NULL);
+        expect_values(mc_embedding_weight(model->words), words, true);
+        expect_values(model->head_weight, of_head, true);
+        free(words);
+        free(of_head);
+        mc_model_free(model);
+        mc_model_free(base);
+        temp_folder_free(&at.folder);
+    }
+}
+
+/* A table that an adapter's file holds beside the factors takes the base's place, of a tied model
+ * as head, too, and may have more words. It stays a part of the adapter. */
+static void test_tables_in_files(void **state)
+{
+    mc_context *ctx = *state;
+    places at = make_places(ctx, "gpt2");
+    mc_lora_options lora = {.rank = 2};
+    mc_gpt2_config config = mc_gpt2_get_config(load(ctx, at.base, NULL));
+    config.vocab_size += MORE_WORDS;
+    mc_model *model =
+        mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.lora = &lora, .base = at.base});
+    mc_parameter *table = mc_embedding_weight(model->words);
+    float *words = copy_of(table, false);
+    table->in_adapter = true;
+    assert_int_equal(mc_model_save(model, at.adapter), MC_OK);
+    mc_model_free(model);
+    for (int again = 0; again < 2; again++) {
+        model = load(ctx, at.adapter, NULL);
+        assert_int_equal(mc_model_get_shape(model).vocab_size, config.vocab_size);
+        expect_values(mc_embedding_weight(model->words), words, true);
+        assert_null(model->head_weight);
+        assert_false(mc_parameter_trainable(mc_embedding_weight(model->words)));
+        assert_int_equal(mc_model_save(model, at.adapter), MC_OK);
+        mc_model_free(model);
+    }
+    free(words);
+    temp_folder_free(&at.folder);
+}
+
+/* What an adapter's file holds and no parameter takes is an error, as are words that PEFT would
+ * read elsewhere. */
+static void test_tables_without_place(void **state)
+{
+    mc_context *ctx = *state;
+    static const char *const wte[] = {"wte", NULL}, *const shared[] = {"shared", NULL};
+    static const char *const bert_words[] = {"word_embeddings", NULL};
+    places at = make_places(ctx, "gpt2");
+    mc_lora_options lora = {.rank = 2};
+    mc_model *model = load(ctx, at.base, &(mc_load_options){.lora = &lora});
+    mc_module_find_parameter(mc_model_module(model), "position_embedding.weight")->in_adapter =
+        true;
+    assert_int_equal(mc_model_save(model, at.adapter), MC_OK);
+    assert_null(mc_model_from_pretrained(ctx, at.adapter, NULL));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "1 tensor has no place in the model",
+                 "\"base_model.model.transformer.wpe.weight\"");
+    lora.modules_to_save = wte;
+    model = load(ctx, at.base, NULL);
+    assert_true(mc_lora_add(model, &lora) == MC_ERR_UNSUPPORTED);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "the head's table too", "when the model is loaded");
+    lora.modules_to_save = shared;
+    assert_null(model_of(ctx, "t5", tiny("t5")->config, NULL, &(mc_load_options){.lora = &lora}));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "T5", "neither stack");
+    lora.modules_to_save = bert_words;
+    mc_model_heads masked = {.lm = true};
+    assert_null(
+        model_of(ctx, "bert", tiny("bert")->config, &masked, &(mc_load_options){.lora = &lora}));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "BERT", "the head's table too");
+    temp_folder_free(&at.folder);
 }
 
 /* What the base lacks is trained and saved, or its random values would be lost. */
@@ -581,10 +713,19 @@ static void test_state_errors(void **state)
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up_context, tear_down_context)
-    const struct CMUnitTest tests[] = {
-        TEST(test_values),    TEST(test_gradients),   TEST(test_training),
-        TEST(test_memory),    TEST(test_added_later), TEST(test_files),
-        TEST(test_head),      TEST(test_new_pooler),  TEST(test_option_errors),
-        TEST(test_bad_files), TEST(test_state_errors)};
+    const struct CMUnitTest tests[] = {TEST(test_values),
+                                       TEST(test_gradients),
+                                       TEST(test_training),
+                                       TEST(test_memory),
+                                       TEST(test_added_later),
+                                       TEST(test_files),
+                                       TEST(test_head),
+                                       TEST(test_new_pooler),
+                                       TEST(test_words_saved),
+                                       TEST(test_tables_in_files),
+                                       TEST(test_tables_without_place),
+                                       TEST(test_option_errors),
+                                       TEST(test_bad_files),
+                                       TEST(test_state_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,91 @@
+/* Adapters and the tables of the base: of words, and of the head that may be the same table.
+ *
+ *   the adapter's file holds a table       it takes the base's place, with as many rows as it has;
+ *                                          of a tied model in both places
+ *   modules_to_save names one of the two   that place alone has a table of its own: a tied model is
+ *                                          no longer tied, and the other place keeps the base's
+ *
+ * as PEFT has it, which loads what the file holds into the base, tied or not, and wraps a module to
+ * save in a copy of it. */
+#include <string.h>
+#include "models/adapter_internal.h"
+
+/* What a module's name in modules_to_save is compared with: the name in `transformers`. */
+static bool is_named(const mc_model *m, const char *weight, const char *const *modules)
+{
+    char name[MC_NAME_MAX];
+    int layers = (int)m->shape.layers;
+    if (!mc_weight_name(m->family->map, layers, weight, mc_model_is_prefixed(m), name))
+        return false;
+    char *end = strrchr(name, '.');
+    if (end) *end = '\0';
+    for (; modules && *modules; modules++)
+        if (mc_adapter_is_within(name, *modules)) return true;
+    return false;
+}
+
+bool mc_adapter_untie(mc_model *m, const mc_load_options *o)
+{
+    const char *const *modules = o->lora          ? o->lora->modules_to_save
+                                 : o->soft_prompt ? o->soft_prompt->modules_to_save
+                                                  : NULL;
+    bool *tied = mc_config_member(m->family, m->config, "tie_word_embeddings");
+    if (!modules || !tied || !*tied || !m->heads.lm || m->shape.kind != MC_MODEL_DECODER)
+        return false;
+    if (!is_named(m, MC_WORDS_WEIGHT, modules) && !is_named(m, MC_HEAD_WEIGHT, modules))
+        return false;
+    *tied = false;
+    return m->untied = true;
+}
+
+bool mc_adapter_can_train(const mc_model *m, const char *kind, const mc_parameter *p)
+{
+    mc_context *ctx = m->module.ctx;
+    const mc_family *family = m->family;
+    if (!m->words || p != mc_embedding_weight(m->words) || family->own_form) return true;
+    if (family->kind == MC_MODEL_ENCODER_DECODER)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "%s: the words of %s as a module to save: PEFT's copy of them is read by neither "
+                "stack, so that it would read another model",
+                kind, family->title);
+    else if (m->heads.lm && !m->head_weight)
+        mc_fail(
+            ctx, MC_ERR_UNSUPPORTED,
+            "%s: the words of %s as a module to save: they are the head's table too, which keeps "
+            "the base's in PEFT%s",
+            kind, family->title,
+            family->kind == MC_MODEL_DECODER
+                ? ": give the adapter when the model is loaded (mc_load_options)"
+                : "");
+    return !mc_failed(ctx);
+}
+
+/* ---- tables in an adapter's file ------------------------------------------------------------- */
+
+static const mc_tensor_entry *find_table(const mc_adapter_file *f, const mc_family *family,
+                                         const char *weight)
+{
+    mc_weight_map map = mc_adapter_map(family, f->virtual_tokens);
+    return mc_weight_find(&map, 0, f->weights, weight);
+}
+
+bool mc_adapter_tables_find(const mc_adapter_file *f, const mc_family *family, void *config,
+                            mc_adapter_tables *out)
+{
+    int64_t *rows = mc_config_member(family, config, "vocab_size");
+    const mc_tensor_entry *words = find_table(f, family, MC_WORDS_WEIGHT);
+    const mc_tensor_entry *head = find_table(f, family, MC_HEAD_WEIGHT);
+    const mc_tensor_entry *any = words ? words : head;
+    *out = (mc_adapter_tables){.words = words, .head = head};
+    if (any && rows && any->ndim == 2) *rows = any->shape[0];
+    return !mc_failed(f->ctx);
+}
+
+void mc_adapter_tables_take(mc_adapter_tables *t, mc_model *m)
+{
+    mc_parameter *words = mc_embedding_weight(m->words);
+    if (t->head && m->heads.lm && !m->head_weight) t->words = true; /* the same table */
+    if (t->words) words->in_adapter = true;
+    if (t->head && m->head_weight) m->head_weight->in_adapter = true;
+    if (t->head && m->head_bias) m->head_bias->in_adapter = true;
+}
