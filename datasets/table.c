@@ -234,7 +234,12 @@ bool mc_table_next(mc_table *t)
 
 int64_t mc_table_row(const mc_table *t) { return t ? t->rows - 1 : -1; }
 int64_t mc_table_line(const mc_table *t) { return t ? t->line : 0; }
-const char *mc_table_path(const mc_table *t) { return t ? t->path : NULL; }
+
+const char *mc_table_path(const mc_table *t)
+{
+    if (!t) return NULL;
+    return t->files.count ? t->files.path[t->file] : t->path;
+}
 
 /* Of CSV and TSV. */
 static mc_field *field_of(mc_table *t, int column)

@@ -91,8 +91,8 @@ MC_API int mc_table_column(mc_table *table, const char *name);
 /* Goes to the next row; at first to the first. False at the end, and on an error. */
 MC_API bool mc_table_next(mc_table *table);
 
-/* Of the current row: its number from 0, over all files; its file, valid until the next row; and
- * the line of it that the row begins on, from 1. */
+/* Of the current row: its number from 0, over all files; its file, whose name
+ * lives as long as the table; and the line of it that the row begins on, from 1. */
 MC_API int64_t mc_table_row(const mc_table *table);
 MC_API const char *mc_table_path(const mc_table *table);
 MC_API int64_t mc_table_line(const mc_table *table);

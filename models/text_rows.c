@@ -26,6 +26,7 @@ typedef struct flight {
 } flight;
 
 struct mc_text_rows {
+    const mc_text_span *texts; /* of the running call */
     mc_context *ctx;
     mc_text_rows_options o;
     char *prefix;
@@ -314,6 +315,11 @@ static mc_status check_texts(mc_text_rows *r, const mc_ahead_text *texts, size_t
     bool more = mc_tokenizer_vocab_size(r->o.tok) > vocabulary;
     for (size_t i = 0; i < count; i++) {
         const mc_ahead_text *x = &texts[i];
+        const mc_text_span *text = &r->texts[x->text];
+        if (!x->length && text->file)
+            return mc_fail(r->ctx, MC_ERR_FORMAT,
+                           "%s:%lld: the text has no tokens, expected one at least", text->file,
+                           (long long)text->line);
         if (!x->length)
             return mc_fail(r->ctx, MC_ERR_ARGUMENT, "text %zu has no token: expected one at least",
                            x->text);
@@ -346,6 +352,7 @@ mc_status mc_text_rows_run(mc_text_rows *r, const mc_text_span *texts, const mc_
     if (count && (!texts || !rows))
         return mc_fail(r->ctx, MC_ERR_ARGUMENT, "%zu texts: %s is NULL", count,
                        texts ? "the memory for their rows" : "the array of texts");
+    r->texts = texts;
     r->paired = pairs;
     r->count = 0;
     r->used = 0;

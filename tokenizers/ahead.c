@@ -52,7 +52,8 @@ static const mc_text_span *join(const mc_ahead *a, piece *s, const mc_text_span 
         s->text_room = total;
     }
     for (size_t i = 0; i < n; i++) {
-        s->joined[i] = (mc_text_span){s->text + at, before + texts[i].size};
+        s->joined[i] =
+            (mc_text_span){s->text + at, before + texts[i].size, texts[i].file, texts[i].line};
         memcpy(s->text + at, a->o.prefix, before);
         if (texts[i].size) memcpy(s->text + at + before, texts[i].data, texts[i].size);
         at += before + texts[i].size;

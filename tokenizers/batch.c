@@ -6,8 +6,12 @@ typedef struct place {
     size_t first, all;
 } place;
 
-static mc_status fail(mc_error *err, mc_status status, size_t number, place p, const char *what)
+static mc_status fail(mc_error *err, mc_status status, const mc_text_span *text, size_t number,
+                      place p, const char *what)
 {
+    if (text->file)
+        return mc_error_set(err, status, "%s:%lld: encoding its text: %s", text->file,
+                            (long long)text->line, what);
     return mc_error_set(err, status, "encoding text %zu of %zu: %s", p.first + number, p.all, what);
 }
 
@@ -41,15 +45,17 @@ static mc_status encode_texts(mc_error *err, const mc_tokenizer *tok, const mc_t
         const mc_text_span *pair = pairs ? &pairs[i] : NULL;
         const char *second = pair ? (pair->data ? pair->data : "") : NULL;
         if ((!texts[i].data && texts[i].size) || (pair && !pair->data && pair->size))
-            return fail(err, MC_ERR_ARGUMENT, i, p, "it is NULL");
+            return fail(err, MC_ERR_ARGUMENT, &texts[i], i, p, "it is NULL");
         mc_status status = mc_tokenizer_encode(tok, texts[i].data, texts[i].size, second,
                                                pair ? pair->size : 0, max_length, &batch->one);
         if (status == MC_ERR_ARGUMENT)
-            return fail(err, status, i, p, "max_length has no room for the special tokens");
-        if (status) return fail(err, status, i, p, mc_status_text(status));
+            return fail(err, status, &texts[i], i, p,
+                        "max_length has no room for the special tokens");
+        if (status) return fail(err, status, &texts[i], i, p, mc_status_text(status));
         if (batch->one.count > INT32_MAX)
-            return fail(err, MC_ERR_UNSUPPORTED, i, p, "it has 2^31 ids or more");
-        if (!append(batch, &batch->one)) return fail(err, MC_ERR_NOMEM, i, p, "out of memory");
+            return fail(err, MC_ERR_UNSUPPORTED, &texts[i], i, p, "it has 2^31 ids or more");
+        if (!append(batch, &batch->one))
+            return fail(err, MC_ERR_NOMEM, &texts[i], i, p, "out of memory");
         batch->lengths[i] = (int32_t)batch->one.count;
         if (batch->one.count > batch->longest) batch->longest = batch->one.count;
     }

@@ -175,6 +175,8 @@ MC_API mc_status mc_tokenizer_append(const mc_tokenizer *tok, const char *text, 
 typedef struct mc_text_span {
     const char *data; /* NULL only of size 0 */
     size_t size;
+    const char *file; /* where it comes from, as errors say it ("rows.csv:12"); NULL: its number */
+    int64_t line;
 } mc_text_span;
 
 /* Ids of many texts, one behind the other without padding: a packed batch, as a model takes it with

@@ -303,6 +303,7 @@ static const args_option *nth_positional(const args_spec *spec, int n)
 typedef struct progress {
     const args_option *last; /* the option that came last */
     const args_option *old;  /* the first of an old form */
+    const args_option *list; /* one that took values without a name */
     int positionals;
     bool own[ARGS_MOST_ROWS];   /* room for spec->seen */
     bool *seen;                 /* on the command line or in a run file */
@@ -313,6 +314,7 @@ typedef struct progress {
 static int apply_positional(const cursor *c, token *t, progress *p, FILE *err)
 {
     bool listed = p->last && p->last->type == ARGS_TYPE_PATHS;
+    if (listed) p->list = p->last;
     t->option = listed ? p->last : nth_positional(c->spec, p->positionals++);
     t->value = t->argument;
     if (t->option) return EXIT_OK;
@@ -370,6 +372,31 @@ static int apply(const cursor *c, token *t, progress *p, FILE *err)
     return code;
 }
 
+/* Whether a model that may stand without a name was given by one. */
+static bool is_named(const args_spec *spec, const args_option *positional, const bool *seen)
+{
+    for (const args_option *o = spec->options; args_is_row(o); o++)
+        if (!o->positional && seen[o - spec->options] &&
+            (strcmp(o->name, positional->name) == 0 || o->old))
+            return true;
+    return false;
+}
+
+/* A list takes all that stands after its option. Where an argument without a name is missing then,
+ * the list's last value is it: `predict --data rows.csv MODEL`, `eval --data rows.csv bert`. */
+static void give_back(const args_spec *spec, progress *p)
+{
+    args_list *list = p->list ? p->list->target : NULL;
+    const args_option *o = nth_positional(spec, p->positionals);
+    if (!list || list->count < 2 || !o || p->seen[o - spec->options]) return;
+    if (o->type != ARGS_TYPE_CHOICE && is_named(spec, o, p->seen)) return;
+    if (!(o->required || o->old) || !args_set_value(o, list->items[list->count - 1])) return;
+    list->count--;
+    p->seen[o - spec->options] = p->typed[o - spec->options] = true;
+    if (o->given) *o->given = true;
+    if (o->old && !p->old) p->old = o;
+}
+
 static int check_required(const args_spec *spec, const bool *seen, FILE *err)
 {
     char message[ARGS_TEXT_ROOM];
@@ -425,6 +452,7 @@ static int parse_line(const cursor *start, FILE *err)
     p.seen = spec->seen ? spec->seen : p.own;
     int code = apply_file(start, &p, err);
     for (cursor c = *start; code == EXIT_OK && next_token(&c, &t);) code = apply(&c, &t, &p, err);
+    if (code == EXIT_OK) give_back(spec, &p);
     if (code == EXIT_OK) code = check_required(spec, p.seen, err);
     if (code == EXIT_OK && p.run_file) code = run_file_check(spec, p.run_file, p.typed, err);
     if (code == EXIT_OK && p.old) notice_row(spec, p.old, err);

@@ -44,7 +44,7 @@ static bool has_no_task(const eval_options *o, mc_context *ctx, const mc_model *
 static bool evaluate_text(eval_options *o, mc_context *ctx, mc_model *model,
                           const mc_tokenizer *tokenizer, run_log *log)
 {
-    o->perplexity.data = o->data.data;
+    o->perplexity.files = &o->data.files;
     o->perplexity.text = o->data.text;
     o->perplexity.batch_size = o->batch_size;
     o->perplexity.gpu = o->device != TRAIN_CPU;
@@ -58,7 +58,7 @@ static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
     if (!family || !model_find_folder(ctx, &o->from, folder, sizeof folder) ||
         !data_fits_family(ctx, &o->data, family, false))
         return false;
-    bool tokens = is_text(o) && perplexity_has_tokens(o->data.data);
+    bool tokens = is_text(o) && perplexity_has_tokens(&o->data.files);
     mc_load_options load = {.revision = o->from.revision, .base = o->from.base};
     mc_tokenizer_options words = {.revision = o->from.revision, .base = o->from.base};
     mc_tokenizer *tokenizer = tokens ? NULL : mc_tokenizer_open(ctx, o->from.model, &words);
@@ -66,7 +66,7 @@ static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
     mc_model *model = mc_model_from_pretrained_of(ctx, family, o->from.model, &load);
     weights_apply(model, o->weights);
     if (mc_failed(ctx)) return false;
-    if (tokens || (is_text(o) && perplexity_has_text(o->data.data)) ||
+    if (tokens || (is_text(o) && perplexity_has_text(&o->data.files)) ||
         has_no_task(o, ctx, model, folder))
         return evaluate_text(o, ctx, model, tokenizer, log);
     const char *task = data_task(&o->data), *trained = mc_model_task(model);
@@ -128,33 +128,41 @@ static const char details[] =
     "  modelcenter eval --model stars-bert --data test.csv\n"
     "  modelcenter eval --model gpt2 --data book.txt --stride 512\n";
 
-int cmd_eval(int argc, char **argv)
+static int parse_and_run(eval_options *o, int argc, char **argv)
 {
-    eval_options o = {.batch_size = 32, .data = DATA_DEFAULTS, .ranks = RANKS_DEFAULTS};
     args_table table = {.count = 0};
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_FAMILY;
-    model_add_rows(&table, &o.from, ways, "folder or identifier of the fine-tuned model");
+    model_add_rows(&table, &o->from, ways, "folder or identifier of the fine-tuned model");
     const args_option options[] = {
-        {ARGS_INT("batch-size", &o.batch_size, 1, 1 << 20, "rows at a time, per rank")},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
-        SAVED_DTYPE_ROW(&o.dtype),
-        WEIGHTS_ROW(&o.weights),
-        {ARGS_PATH("log-jsonl", &o.log_jsonl, "write the result as an object to this file")},
+        {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "rows at a time, per rank")},
+        {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"), .numbered = true},
+        SAVED_DTYPE_ROW(&o->dtype),
+        WEIGHTS_ROW(&o->weights),
+        {ARGS_PATH("log-jsonl", &o->log_jsonl, "write the result as an object to this file")},
         {0},
     };
     args_table_add(&table, options);
-    data_add_rows(&table, &o.data);
-    data_add_eval_rows(&table, &o.data);
-    perplexity_add_rows(&table, &o.perplexity);
-    ranks_add_rows(&table, &o.ranks);
+    data_add_rows(&table, &o->data);
+    data_add_eval_rows(&table, &o->data);
+    perplexity_add_rows(&table, &o->perplexity);
+    ranks_add_rows(&table, &o->ranks);
     const args_spec spec = {.command = "eval",
                             .summary = "Evaluates a fine-tuned model on a task.",
                             .details = family_tasks_after(details),
                             .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
-    code = model_check(&spec, &o.from, ways, false);
+    code = model_check(&spec, &o->from, ways, false);
     if (code != EXIT_OK) return code;
-    if (!data_check(&spec, &o.data, o.from.family, false)) return EXIT_USAGE;
-    return run(&o);
+    if (!data_check(&spec, &o->data, o->from.family, false)) return EXIT_USAGE;
+    return run(o);
+}
+
+int cmd_eval(int argc, char **argv)
+{
+    eval_options o = {.batch_size = 32, .data = DATA_DEFAULTS, .ranks = RANKS_DEFAULTS};
+    data_options_init(&o.data, argc);
+    int code = parse_and_run(&o, argc, argv);
+    data_options_release(&o.data);
+    return code;
 }

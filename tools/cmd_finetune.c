@@ -421,6 +421,7 @@ int cmd_finetune(int argc, char **argv)
 {
     finetune_options o = defaults;
     args_table table = {.count = 0};
+    data_options_init(&o.data, argc);
     add_own_rows(&table, &o);
     data_add_rows(&table, &o.data);
     data_add_training_rows(&table, &o.data);
@@ -435,7 +436,10 @@ int cmd_finetune(int argc, char **argv)
                             .details = family_tasks_after(details),
                             .options = table.rows};
     int code;
-    if (!args_parse(&spec, argc, argv, &code)) return code;
-    code = check(&spec, &o);
-    return code == EXIT_OK ? run(&o) : code;
+    if (args_parse(&spec, argc, argv, &code)) {
+        code = check(&spec, &o);
+        if (code == EXIT_OK) code = run(&o);
+    }
+    data_options_release(&o.data);
+    return code;
 }

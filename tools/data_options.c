@@ -1,12 +1,27 @@
 #include "tools/data_options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "tools/task_labels.h"
 
 enum { MOST_TASKS = 64 };
 
 static const double default_fraction = 0.1;
+
+void data_options_init(data_options *o, int argc)
+{
+    o->files.items = calloc((size_t)argc, sizeof *o->files.items);
+    o->val_files.items = calloc((size_t)argc, sizeof *o->val_files.items);
+    o->files.room = o->files.items ? argc : 0;
+    o->val_files.room = o->val_files.items ? argc : 0;
+}
+
+void data_options_release(data_options *o)
+{
+    free(o->files.items);
+    free(o->val_files.items);
+}
 
 const char *const *data_task_names(void)
 {
@@ -37,9 +52,9 @@ void data_add_rows(args_table *table, data_options *o)
             {ARGS_FLAG("classifier", &o->classifier,
                        "of a task: a classification head, where a language model would answer in a "
                        "prompt")},
-            {ARGS_PATH("data", &o->data,
-                       "folder with the task's rows, or a .csv, .tsv or .jsonl file, which may end "
-                       "in .gz"),
+            {ARGS_PATHS("data", &o->files,
+                        "folder with the task's rows, or .csv, .tsv or .json files, .gz too, or "
+                        "patterns of them"),
              .required = true},
             {ARGS_HEADING("Rows of a file")},
             {ARGS_TEXT("text", &o->text, "the column with the text"), .known_as = "sentence1"},
@@ -78,7 +93,7 @@ void data_add_rows(args_table *table, data_options *o)
 void data_add_training_rows(args_table *table, data_options *o)
 {
     args_table_add(table, (args_option[]){
-                              {ARGS_PATH("val", &o->val, "file with rows for validation"),
+                              {ARGS_PATHS("val", &o->val_files, "files with rows for validation"),
                                .known_as = "validation-file,eval-data"},
                               {ARGS_REAL("val-fraction", &o->val_fraction, 0, 1,
                                          "without --val: the share of the rows that are held back"),
@@ -108,6 +123,7 @@ static bool names_columns(const data_options *o)
 static const char *misfit(const data_options *o, bool training)
 {
     if (o->classifier && o->task < 0) return "expected --task with --classifier";
+    if (o->task >= 0 && o->files.count > 1) return "--data: expected one folder with --task";
     if (o->task >= 0)
         return names_columns(o) ? "expected either --task or the columns of a file" : NULL;
     if (o->split) return "expected --task with --split";
@@ -173,6 +189,8 @@ static bool misfits_family(const data_options *o, const char *family, bool train
 
 bool data_check(const args_spec *spec, data_options *o, const char *family, bool training)
 {
+    o->data = o->files.items[0];
+    o->val = o->val_files.count ? o->val_files.items[0] : NULL;
     char message[256];
     const char *why = take_aliases(o);
     if (!why) why = misfit(o, training);
@@ -213,7 +231,7 @@ static void open_files(mc_context *ctx, const data_options *o, const char *famil
     columns.labels = had->count;
     columns.label_names = had->name;
     columns.labels_proposed = had->count > 0;
-    *train = mc_dataset_from_file(ctx, o->data, &columns, tok, options);
+    *train = mc_dataset_from_files(ctx, o->files.items, o->files.count, &columns, tok, options);
     if (!o->val) {
         double fraction = o->val_fraction > 0 ? o->val_fraction : default_fraction;
         *val = mc_dataset_split(*train, fraction, seed);
@@ -222,7 +240,9 @@ static void open_files(mc_context *ctx, const data_options *o, const char *famil
     columns.labels = task_names_of(*train, names);
     columns.label_names = names;
     columns.labels_proposed = false;
-    if (!mc_failed(ctx)) *val = mc_dataset_from_file(ctx, o->val, &columns, tok, options);
+    if (!mc_failed(ctx))
+        *val = mc_dataset_from_files(ctx, o->val_files.items, o->val_files.count, &columns, tok,
+                                     options);
 }
 
 bool data_open_training(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
@@ -320,7 +340,7 @@ static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *
     mc_data_columns columns = columns_of(o, mc_model_family(model));
     columns.labels = task_labels_of(model, saved, names);
     columns.label_names = names;
-    return mc_dataset_from_file(ctx, o->data, &columns, tok, &options);
+    return mc_dataset_from_files(ctx, o->files.items, o->files.count, &columns, tok, &options);
 }
 
 mc_dataset *data_open_eval(mc_context *ctx, const data_options *o, const char *folder,

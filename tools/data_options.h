@@ -10,8 +10,10 @@
 
 /* As on the command line. */
 typedef struct data_options {
-    int task; /* of data_task_names; -1: files of one's own */
-    const char *data, *val, *split;
+    int task;                   /* of data_task_names; -1: files of one's own */
+    args_list files, val_files; /* --data and --val: paths and patterns */
+    const char *data, *val;     /* the first of each, from data_check on */
+    const char *split;
     const char *text, *pair, *label, *target, *prompt, *response, *separator, *messages;
     bool regression, multi_label;
     bool classifier;     /* a benchmark as an encoder gets it, with a head on any family */
@@ -24,6 +26,10 @@ typedef struct data_options {
     {                 \
         .task = -1    \
     }
+
+/* Room for the files of a command line of `argc` words, before it is parsed. */
+void data_options_init(data_options *o, int argc);
+void data_options_release(data_options *o);
 
 /* Names of benchmarks, NULL after the last. */
 const char *const *data_task_names(void);

@@ -1,10 +1,12 @@
 #include "tools/perplexity.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "tools/interrupt.h"
 #include "tools/ranks.h"
 
@@ -45,16 +47,22 @@ static bool ends_in(const char *path, const char *ending)
     return length >= n && strcmp(path + length - n, ending) == 0;
 }
 
-bool perplexity_has_tokens(const char *data)
+bool perplexity_has_tokens(const args_list *files)
 {
-    return ends_in(data, ".bin") || ends_in(data, ".idx") || strpbrk(data, "*?[");
+    static const char *const others[] = {".txt",   ".csv",    ".tsv",  ".tab",
+                                         ".jsonl", ".ndjson", ".json", ".gz"};
+    const char *data = files->items[0];
+    if (ends_in(data, ".bin") || ends_in(data, ".idx")) return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (ends_in(data, others[i])) return false;
+    return strpbrk(data, "*?[");
 }
 
-bool perplexity_has_text(const char *data) { return ends_in(data, ".txt"); }
+bool perplexity_has_text(const args_list *files) { return ends_in(files->items[0], ".txt"); }
 
 static bool fail(measure *m, mc_status status, const char *what)
 {
-    mc_set_error(m->ctx, status, "%s: %s", m->o->data, what);
+    mc_set_error(m->ctx, status, "%s: %s", m->o->files->items[0], what);
     return false;
 }
 
@@ -87,9 +95,9 @@ static bool add_text(measure *m, const char *text, size_t size, mc_encoding *e)
     return true;
 }
 
-static char *read_whole(measure *m, size_t *size)
+static char *read_whole(measure *m, const char *path, size_t *size)
 {
-    FILE *file = fopen(m->o->data, "rbe");
+    FILE *file = fopen(path, "rbe");
     char *text = NULL;
     size_t room = 0, got = 1;
     *size = 0;
@@ -102,19 +110,37 @@ static char *read_whole(measure *m, size_t *size)
         *size += got = fread(text + *size, 1, PIECE, file);
     }
     bool good = file && !got && !ferror(file);
-    if (!good) fail(m, file && !ferror(file) ? MC_ERR_NOMEM : MC_ERR_IO, strerror(errno));
+    if (!good)
+        mc_set_error(m->ctx, file && !ferror(file) ? MC_ERR_NOMEM : MC_ERR_IO, "%s: %s", path,
+                     strerror(errno));
     if (file) fclose(file);
     if (good) return text;
     free(text);
     return NULL;
 }
 
-static bool read_text(measure *m, mc_encoding *e)
+static bool read_text(measure *m, const char *path, mc_encoding *e)
 {
     size_t size;
-    char *text = read_whole(m, &size);
+    char *text = read_whole(m, path, &size);
     bool good = text && add_text(m, text, size, e);
     free(text);
+    return good;
+}
+
+/* Each file, or all that match a pattern, one after the other. */
+static bool read_texts(measure *m, mc_encoding *e)
+{
+    bool good = true;
+    for (int i = 0; good && i < m->o->files->count; i++) {
+        glob_t found = {0};
+        const char *path = m->o->files->items[i];
+        bool plain = access(path, F_OK) == 0 || glob(path, 0, NULL, &found) != 0;
+        if (plain) good = read_text(m, path, e);
+        for (size_t k = 0; good && k < found.gl_pathc; k++)
+            good = read_text(m, found.gl_pathv[k], e);
+        globfree(&found);
+    }
     return good;
 }
 
@@ -122,7 +148,7 @@ static bool read_text(measure *m, mc_encoding *e)
 static bool read_table(measure *m, mc_encoding *e)
 {
     int32_t end = mc_tokenizer_end_of_text_id(m->tok);
-    mc_table *table = mc_table_open(m->ctx, m->o->data, NULL);
+    mc_table *table = mc_table_open_list(m->ctx, m->o->files->items, m->o->files->count, NULL);
     bool only = mc_table_columns(table) == 1 && !m->o->text;
     int column = !table ? -1 : only ? 0 : mc_table_column(table, m->o->text ? m->o->text : "text");
     bool good = column >= 0;
@@ -137,11 +163,12 @@ static bool read_table(measure *m, mc_encoding *e)
 
 static bool open_tokens(measure *m)
 {
-    if (perplexity_has_tokens(m->o->data)) {
-        m->tokens = mc_token_file_open(m->ctx, m->o->data);
+    const args_list *files = m->o->files;
+    if (perplexity_has_tokens(files)) {
+        m->tokens = mc_token_file_open_list(m->ctx, files->items, files->count);
     } else {
         mc_encoding e = {0};
-        bool good = perplexity_has_text(m->o->data) ? read_text(m, &e) : read_table(m, &e);
+        bool good = perplexity_has_text(files) ? read_texts(m, &e) : read_table(m, &e);
         const int32_t *made = m->made;
         if (good) m->tokens = mc_token_file_from_arrays(m->ctx, &made, &m->count, 1);
         mc_encoding_release(&e);

@@ -24,8 +24,9 @@ typedef struct perplexity_options {
     int64_t seq_length; /* N; 0: the model's positions, 1024 without */
     int64_t stride;     /* M; 0: half of N */
     int64_t batch_size; /* windows at once, per rank */
-    const char *data;   /* a .txt; a token file; a table, whose rows are texts of their own */
-    const char *text;   /* the table's column; NULL: "text", or the only one */
+    /* .txt files; token files; or tables, whose rows are texts of their own; of patterns too */
+    const args_list *files;
+    const char *text; /* the table's column; NULL: "text", or the only one */
     bool gpu;
 } perplexity_options;
 
@@ -37,9 +38,10 @@ void perplexity_add_rows(args_table *table, perplexity_options *o);
  * interrupt. `tok` may be NULL where data are tokens. */
 bool perplexity_evaluate(mc_context *ctx, mc_model *model, const mc_tokenizer *tok,
                          const perplexity_options *o, run_log *log);
-/* Whether the file holds tokens, by its name: .bin, .idx, or a pattern. */
-bool perplexity_has_tokens(const char *data);
-/* Whether it is one text: .txt. */
-bool perplexity_has_text(const char *data);
+/* Whether the files hold tokens, by the first one's name: .bin, .idx, or a pattern that ends in
+ * none of the endings of texts and tables. */
+bool perplexity_has_tokens(const args_list *files);
+/* Whether each is one text: .txt. */
+bool perplexity_has_text(const args_list *files);
 
 #endif

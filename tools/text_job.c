@@ -26,9 +26,9 @@ void text_job_add_rows(args_table *table, text_job_options *o, int ways)
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_PATH("data", &o->data,
-                       "the rows: a .csv, .tsv or .jsonl file, or .gz; - for stdin: a table "
-                       "or a text a line"),
+            {ARGS_PATHS("data", &o->files,
+                        "the rows: .csv, .tsv or .json files, .gz too, or patterns of them; - for "
+                        "stdin: a table or a text a line"),
              .default_text = "stdin, where texts are piped in", .known_as = "input,file,dataset"},
             {ARGS_TEXTS("text", &o->texts, "a text, in place of --data; may be repeated")},
             {ARGS_TEXT("text-column", &o->text, "the column of the texts"),
@@ -58,8 +58,8 @@ void text_job_add_pair_rows(args_table *table, text_job_options *o)
 
 void text_job_options_init(text_job_options *o, int argc)
 {
-    args_list *lists[] = {&o->texts, &o->pairs};
-    for (int i = 0; i < 2; i++) {
+    args_list *lists[] = {&o->texts, &o->pairs, &o->files};
+    for (int i = 0; i < 3; i++) {
         lists[i]->items = calloc((size_t)argc, sizeof *lists[i]->items);
         lists[i]->room = lists[i]->items ? argc : 0;
     }
@@ -69,6 +69,7 @@ void text_job_options_release(text_job_options *o)
 {
     free(o->texts.items);
     free(o->pairs.items);
+    free(o->files.items);
 }
 
 /* With --data, --text has always named a column; one name is enough. */
@@ -89,6 +90,10 @@ static int take_column(const args_spec *spec, args_list *old, const char **colum
 int text_job_check(const args_spec *spec, text_job_options *o)
 {
     if (!o->output) o->output = "-";
+    if (o->files.count) o->data = o->files.items[0];
+    for (int i = 0; o->files.count > 1 && i < o->files.count; i++)
+        if (strcmp(o->files.items[i], "-") == 0)
+            return args_error(spec, "--data: expected - alone, or files");
     if (!o->data && !o->texts.count && line_input_is_there()) o->data = "-";
     if (o->data) {
         int code = take_column(spec, &o->texts, &o->text, "text");
@@ -162,6 +167,8 @@ bool text_job_run(text_job *job, bool (*take)(text_job *job, const text_part *pa
     double start = progress_bar_now();
     text_source *s = text_source_new(
         job->ctx, &(text_source_options){.path = o->data,
+                                         .paths = o->files.items,
+                                         .path_count = o->files.count,
                                          .given = o->texts.items,
                                          .given_pairs = o->pairs.count ? o->pairs.items : NULL,
                                          .count = o->texts.count,

@@ -12,8 +12,10 @@
 typedef struct text_job_options {
     model_options from;
     args_list texts, pairs; /* --text and --text-pair: texts, or with --data old names of columns */
+    args_list files;        /* --data */
     bool column_given;
-    const char *data, *text, *pair, *output;
+    const char *data; /* its first, or "-" for stdin; NULL: texts are given */
+    const char *text, *pair, *output;
     const char *messages; /* see text_source_options */
     int64_t max_length;   /* 0: the default */
     bool overwrite;

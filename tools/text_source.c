@@ -81,7 +81,10 @@ static bool copy_column(text_source *s, chunk *c, int column, mc_text_span *span
     size_t size;
     const char *text =
         s->chats ? mc_table_chat(s->table, column, &size) : mc_table_text(s->table, column, &size);
-    return text && copy_text(s, c, text, size, span);
+    if (!text || !copy_text(s, c, text, size, span)) return false;
+    span->file = mc_table_path(s->table);
+    span->line = mc_table_line(s->table);
+    return true;
 }
 
 static bool fail_line(text_source *s, const char *why)
@@ -102,7 +105,10 @@ static bool copy_line(text_source *s, chunk *c, size_t i)
     if (state != LINE_READ) return false;
     if (strlen(line) < size) return fail_line(s, "a NUL byte");
     if (!is_utf8(line)) return fail_line(s, "not UTF-8");
-    return copy_text(s, c, line, size, &c->view.texts[i]);
+    if (!copy_text(s, c, line, size, &c->view.texts[i])) return false;
+    c->view.texts[i].file = "standard input";
+    c->view.texts[i].line = (int64_t)s->lines.number;
+    return true;
 }
 
 static bool copy_given(text_source *s, chunk *c, size_t i)
@@ -242,7 +248,7 @@ static void open_table(text_source *s)
     if (o->path && strcmp(o->path, "-") == 0)
         open_input(s);
     else if (o->path)
-        s->table = mc_table_open(s->own, o->path, NULL);
+        s->table = mc_table_open_list(s->own, o->paths, o->path_count, NULL);
     s->text = s->table ? choose_column(s) : -1;
     s->pair = s->table && o->pair ? mc_table_column(s->table, o->pair) : -1;
 }

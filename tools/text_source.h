@@ -21,6 +21,9 @@ typedef struct text_source_options {
      * or TSV where it names `text` among others or `asked` is set, else a text a line. NULL: the
      * texts are `given`. */
     const char *path;
+    const char *const *paths; /* (path_count) of `path`, the first, and what is read after it: paths
+                                 and patterns of one table */
+    int path_count;
     const char *const *given, *const *given_pairs; /* (count); pairs NULL: single texts */
     int count;
     const char *text;         /* the column; NULL: "text", or the only one */
@@ -31,7 +34,7 @@ typedef struct text_source_options {
     int64_t first_rows, rows; /* of the first chunk, and of later ones */
 } text_source_options;
 
-/* Rows first .. first + count of the table. Texts are closed with a NUL. */
+/* Rows first .. first + count of the table. Texts are closed with a NUL, and know file and line. */
 typedef struct text_chunk {
     int64_t first;
     size_t count;

@@ -440,6 +440,23 @@ static void test_lists(void **state)
     for (int i = 0; i < 4; i++)
         assert_string_equal(items[i], ((const char *[]){"a", "b", "c", "d"})[i]);
     assert_string_equal(name, "n");
+    const char *model = NULL;
+    const args_option placed[] = {
+        {ARGS_PATH("model", &model, "the model"), .required = true, .positional = true},
+        options[0],
+        {0}};
+    const args_spec with_place = {.command = "train", .summary = "Trains.", .options = placed};
+    list.count = 0; /* the list's last value is what has no name and is missing */
+    assert_true(args_parse_to(&with_place, COUNT("--input", "a", "b", "m"),
+                              ARGV("--input", "a", "b", "m"), &code, out, out));
+    assert_true(list.count == 2 && strcmp(model, "m") == 0);
+    list.count = 0;
+    assert_true(args_parse_to(&with_place, COUNT("m", "--input", "a", "b"),
+                              ARGV("m", "--input", "a", "b"), &code, out, out));
+    assert_int_equal(list.count, 2);
+    list.count = 0;
+    assert_false(
+        args_parse_to(&with_place, COUNT("--input", "a"), ARGV("--input", "a"), &code, out, out));
     assert_false(args_parse_to(&spec, COUNT("--input", "a", "--name", "n", "b"),
                                ARGV("--input", "a", "--name", "n", "b"), &code, out, out));
     assert_false(

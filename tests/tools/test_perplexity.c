@@ -136,10 +136,17 @@ static void test_texts(void **state)
     mc_encoding e = {0};
     mc_tokenizer_append(tok, words, strlen(words), &e);
     check("$MC eval gpt2 --model gpt2 --data words.txt", e.ids, (int)e.count, 16, 8);
+    mc_tokenizer_append(tok, words, strlen(words), &e);
+    check("$MC eval --model gpt2 --data words.txt 'wor*.txt'", e.ids, (int)e.count, 16, 8);
     e.count = 0;
     mc_tokenizer_append(tok, "the is a", 8, &e); /* this tokenizer has no end of text */
     mc_tokenizer_append(tok, "of the in", 9, &e);
     check("$MC eval gpt2 --model gpt2 --data two.jsonl", e.ids, (int)e.count, 16, 8);
+    size_t half = e.count;
+    mc_tokenizer_append(tok, "the is a", 8, &e);
+    mc_tokenizer_append(tok, "of the in", 9, &e);
+    assert_int_equal(e.count, 2 * half);
+    check("$MC eval --model gpt2 --data two.jsonl 'tw*.jsonl'", e.ids, (int)e.count, 16, 8);
     mc_encoding_release(&e);
 }
 

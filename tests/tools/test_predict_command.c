@@ -243,6 +243,24 @@ static void test_classes(void **state)
     check_file("c.jsonl", check_pair);
 }
 
+/* Files and patterns are one table; an empty text is an error with its place where it has no token.
+ */
+static void test_several_files(void **state)
+{
+    (void)state;
+    must_run("$MC predict --model classes --data rows.csv --text review --output one.jsonl");
+    must("cp rows.csv part-1.csv && cp rows.csv part-2.csv");
+    must("$MC predict --model classes --data 'part-*.csv' rows.csv --text review --output "
+         "all.jsonl");
+    assert_memory_equal(out, "result rows=300 ", 16);
+    /* batches of other rows round the last digits otherwise */
+    must("cut -d, -f1 all.jsonl > firsts && cut -d, -f1 one.jsonl one.jsonl one.jsonl | cmp - "
+         "labels");
+    must_run(
+        "$MC predict --text review --output two.jsonl --data rows.csv classes"); /* as it was */
+    must("cmp one.jsonl two.jsonl");
+}
+
 static void test_labels_and_values(void **state)
 {
     (void)state;
@@ -283,6 +301,11 @@ static void test_refusals(void **state)
               "chooses between the inputs of COPA");
     must_fail("$MC predict classes --data rows.csv --output w.jsonl", 1, "no column \"text\"");
     must_fail("$MC predict classes", 2, "required and missing: --data FILE");
+    write_text(temp_path(&folder, "other.csv"), "review,place\nx,y\n");
+    must_fail("$MC predict classes --data rows.csv other.csv --text review --output w.jsonl", 1,
+              "other.csv: no column \"");
+    must_fail("$MC predict classes --data rows.xlsx --text review --output w.jsonl", 1,
+              "pandas.read_excel('rows.xlsx')");
     write_text(temp_path(&folder, "bad.jsonl"),
                "{\"text\": \"a\"}\n{\"text\": 3, \"text\": 4}\n{\n");
     must_fail("$MC predict classes --data bad.jsonl --output w.jsonl", 1, "bad.jsonl:");
@@ -293,9 +316,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_labels_and_values),
-        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_classes),           cmocka_unit_test(test_several_files),
+        cmocka_unit_test(test_labels_and_values), cmocka_unit_test(test_texts),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
