@@ -26,8 +26,21 @@ typedef struct cursor {
     bool options_ended;
 } cursor;
 
-static const args_option launcher_option = {.name = "local-rank", .type = ARGS_TYPE_IGNORED};
-static const args_option file_option = {.name = "run-file", .type = ARGS_TYPE_PATH};
+const args_option args_rows_of_all[] = {
+    {.name = "run-file",
+     .type = ARGS_TYPE_PATH,
+     .help = "options by name from a JSON file, as a run keeps it in its folder (run.json); the "
+             "command line wins over it",
+     .default_text = ""},
+    {.name = "local-rank",
+     .type = ARGS_TYPE_IGNORED,
+     .help = "accepted for the sake of old launchers, and ignored",
+     .default_text = ""},
+    {.name = "help", .type = ARGS_TYPE_FLAG, .help = "print this and leave", .default_text = ""},
+    {0},
+};
+static const args_option *const file_option = &args_rows_of_all[0];
+static const args_option *const launcher_option = &args_rows_of_all[1];
 
 /* A name up to a '=', '_' as '-'; "" when it is longer than any name. */
 static void plain_name(char name[NAME_ROOM], const char *given)
@@ -59,8 +72,8 @@ static const args_option *find_option(const args_spec *spec, const char *argumen
 {
     char name[NAME_ROOM];
     option_name(name, argument);
-    if (strcmp(launcher_option.name, name) == 0) return &launcher_option;
-    if (strcmp(file_option.name, name) == 0) return &file_option;
+    if (strcmp(launcher_option->name, name) == 0) return launcher_option;
+    if (strcmp(file_option->name, name) == 0) return file_option;
     return args_find(spec, name);
 }
 
@@ -340,7 +353,7 @@ static void note(const cursor *c, const args_option *o, progress *p)
     if (o->given) *o->given = true;
     if (o->old && !p->old) p->old = o;
     p->last = o;
-    if (o == &launcher_option) return;
+    if (o == launcher_option) return;
     p->seen[o - c->spec->options] = p->typed[o - c->spec->options] = true;
 }
 
@@ -359,7 +372,7 @@ static int apply(const cursor *c, token *t, progress *p, FILE *err)
     if (code != EXIT_OK) return code;
     if (!o) return report_unknown(err, c->spec, t->argument);
     if (!args_is_flag(o) && !t->value) return report_missing_value(err, c, t);
-    if (o == &file_option) {
+    if (o == file_option) {
         p->last = o; /* it was read before the command line */
         return EXIT_OK;
     }
@@ -438,7 +451,7 @@ static int apply_file(const cursor *start, progress *p, FILE *err)
 {
     token t;
     for (cursor c = *start; next_token(&c, &t);)
-        if (t.option == &file_option && t.value) p->run_file = t.value;
+        if (t.option == file_option && t.value) p->run_file = t.value;
     if (!p->run_file) return EXIT_OK;
     if (start->spec->run_file) *start->spec->run_file = p->run_file;
     return run_file_read(start->spec, p->run_file, p->seen, err);

@@ -73,6 +73,7 @@ void args_add_expected(text *t, const args_option *o)
 void args_add_label(text *t, const args_option *o)
 {
     text_add(t, o->positional ? "<%s>" : "--%s", o->name);
+    if (args_is_flag(o) && strcmp(o->name, "help") == 0) text_add(t, ", -h");
 }
 
 /* Prints words of `string` from `column` on, wrapped at HELP_WIDTH and indented by `indent`. */
@@ -208,15 +209,7 @@ void args_print_help(FILE *out, const args_spec *spec)
             print_option(out, spec, o);
     }
     fprintf(out, "\n");
-    fprintf(out, "%-*s", HELP_COLUMN, "  --run-file PATH");
-    print_wrapped(out,
-                  "options by name from a JSON file, as a run keeps it in its folder (run.json); "
-                  "the command line wins over it (a path)",
-                  HELP_COLUMN, HELP_COLUMN);
-    fprintf(out, "%-*s", HELP_COLUMN, "  --local-rank N");
-    print_wrapped(out, "accepted for the sake of old launchers, and ignored (a whole number)",
-                  HELP_COLUMN, HELP_COLUMN);
-    fprintf(out, "%-*sprint this and leave (a flag)\n", HELP_COLUMN, "  --help, -h");
+    for (const args_option *o = args_rows_of_all; args_is_row(o); o++) print_option(out, spec, o);
     if (spec->details) fprintf(out, "\n%s", spec->details);
     fflush(out);
 }

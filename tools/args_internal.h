@@ -20,7 +20,10 @@ static inline bool args_is_flag(const args_option *o)
 }
 
 /* Whether help and completion have the row. */
-static inline bool args_is_shown(const args_option *o) { return o->type != ARGS_TYPE_HEADING; }
+static inline bool args_is_shown(const args_option *o)
+{
+    return o->type != ARGS_TYPE_HEADING && !o->old;
+}
 
 static inline bool args_is_whole(const args_option *o)
 {
@@ -32,6 +35,9 @@ static inline bool args_is_real(const args_option *o)
 {
     return o->type == ARGS_TYPE_FLOAT || o->type == ARGS_TYPE_DOUBLE;
 }
+
+/* The options that every command takes, after its own in the help. */
+extern const args_option args_rows_of_all[];
 
 /* The bounds of a whole number, within what its target holds. */
 int64_t args_lowest(const args_option *o);

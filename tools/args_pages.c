@@ -78,7 +78,7 @@ static void print_synopsis(FILE *out, const args_spec *spec)
     char value[ARGS_TEXT_ROOM];
     fprintf(out, ".SH SYNOPSIS\n.B modelcenter %s\n", spec->command);
     for (const args_option *o = spec->options; args_is_row(o); o++) {
-        if (!o->positional && !(args_is_named(o) && o->required)) continue;
+        if (!args_is_shown(o) || !(o->positional || o->required)) continue;
         text t = text_into(value, sizeof value);
         text_add(&t, o->required ? "" : "[");
         args_add_label(&t, o);
@@ -134,7 +134,7 @@ void args_print_man(FILE *out, const args_spec *spec)
             print_row(out, spec, o);
         }
     }
-    fprintf(out, ".TP\n\\fB\\-\\-help\\fR, \\fB\\-h\\fR\nprint a summary of this and leave\n"
-                 ".SH EXIT STATUS\n0 on success, 1 after an error, 2 for a wrong command line, 130 "
+    for (const args_option *o = args_rows_of_all; args_is_row(o); o++) print_row(out, spec, o);
+    fprintf(out, ".SH EXIT STATUS\n0 on success, 1 after an error, 2 for a wrong command line, 130 "
                  "when interrupted.\n.SH SEE ALSO\n.BR modelcenter (1)\n");
 }

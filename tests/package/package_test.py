@@ -363,8 +363,7 @@ def check_man(share, commands):
         page = (folder / f"modelcenter-{name}.1").read_text().replace("\\-", "-")
         summary = must([PREFIX / "bin" / "modelcenter", name, "--help"]).stdout
         for option in re.findall(r"^  (--[a-z0-9-]+)", summary, re.M):
-            check(f"\\fB{option}\\fR" in page or option == "--local-rank",
-                  f"modelcenter-{name}.1 lacks {option}")
+            check(re.search(rf"\\fB{option}\b", page), f"modelcenter-{name}.1 lacks {option}")
     if not shutil.which("man"):
         print("no man to render the pages with")
         return
