@@ -20,6 +20,7 @@
  *                              share
  *   core/hub/hub.h             models by name: the cache, and downloads into it
  *   core/predict/step_time.h   how long a training step takes, before it is run
+ *   core/about/about.h         what the build has, and the machine
  *   tokenizers/tokenizer.h     text to ids and back
  *   tokenizers/train.h         a tokenizer of one's own
  *   datasets/                  datasets, the data loader, metrics
@@ -31,6 +32,7 @@
 #ifndef MODELCENTER_H
 #define MODELCENTER_H
 
+#include "core/about/about.h"
 #include "core/autograd/step.h"
 #include "core/autograd/tape.h"
 #include "core/base/aside.h"

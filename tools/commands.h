@@ -22,7 +22,8 @@
     X(convert, "write a model in Hugging Face's or ModelCenter's form")                            \
     X(info, "tell what is in a file or folder of tensors")                                         \
     X(inspect, "show statistics of a model's parameters and activations")                          \
-    X(download, "download a model into the Hugging Face cache")
+    X(download, "download a model into the Hugging Face cache")                                    \
+    X(doctor, "report what works here, and what is missing")
 /* clang-format on */
 
 typedef struct command {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "core/about/about.h"
 #include "core/base/context.h"
 #include "core/base/version.h"
 #include "tools/args.h"
@@ -15,7 +16,7 @@
 static const command commands[] = {MC_COMMANDS(MC_COMMAND_ROW)};
 #undef MC_COMMAND_ROW
 
-enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands, MOST_PARTS = 32 };
 
 static const command *find_command(const char *name)
 {
@@ -36,7 +37,17 @@ static void print_usage(FILE *out)
 
 static int print_version(void)
 {
-    printf("modelcenter %s\n", mc_version());
+    mc_part parts[MOST_PARTS];
+    int count = mc_parts(parts, MOST_PARTS);
+    printf("modelcenter %s\ncommit %s of %s\nbuilt in:", mc_version(), mc_build_commit(),
+           mc_build_date());
+    const char *before = " ";
+    for (int i = 0; i < count && i < MOST_PARTS; i++) {
+        if (!parts[i].built) continue;
+        printf("%s%s", before, parts[i].name);
+        before = ", ";
+    }
+    printf("\n");
     if (strcmp(mc_version(), MC_VERSION) != 0)
         fprintf(stderr, "warning: built for version %s of the library\n", MC_VERSION);
     return EXIT_OK;

@@ -144,7 +144,8 @@ MC_API void mc_clear_error(mc_context *ctx);
  * context. */
 MC_API void mc_print_rank(mc_context *ctx, int rank, const char *format, ...) MC_PRINTF(3, 4);
 
-/* The version of the library that is running, e.g. "0.1.0"; compare with MC_VERSION. */
+/* The version of the library that is running, e.g. "0.1.0"; compare with MC_VERSION. Its commit and
+ * what is built in are reported by core/about/about.h. */
 MC_API const char *mc_version(void);
 
 #endif

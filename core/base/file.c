@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -25,6 +26,20 @@ mc_status mc_path_join(mc_error *err, char out[MC_PATH_MAX], const char *folder,
     if (written < 0 || written >= MC_PATH_MAX)
         return mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", folder);
     return MC_OK;
+}
+
+bool mc_path_cache(char out[MC_PATH_MAX])
+{
+    const char *own = getenv("MC_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
+    int written = -1;
+    if (own)
+        written = snprintf(out, MC_PATH_MAX, "%s", own);
+    else if (xdg && *xdg)
+        written = snprintf(out, MC_PATH_MAX, "%s/modelcenter", xdg);
+    else if (home && *home)
+        written = snprintf(out, MC_PATH_MAX, "%s/.cache/modelcenter", home);
+    return written > 0 && written < MC_PATH_MAX;
 }
 
 bool mc_path_is_file(const char *path)

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "core/base/library_names_internal.h"
 #include "core/device/cuda/cuda_internal.h"
 #include "core/dist/comm_internal.h"
 
@@ -93,11 +94,11 @@ typedef struct nccl_call {
 static mc_status load(mc_context *ctx, nccl_api *api)
 {
     enum { OLDEST = 21803 }; /* 2.18.3: groups are split since 2.18 */
-    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *library = dlopen(MC_LIBRARY_NCCL, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
         const char *why = dlerror();
         return mc_fail(ctx, MC_ERR_NOT_FOUND, "GPUs talk through NCCL, which is not found: %s",
-                       why ? why : "libnccl.so.2");
+                       why ? why : MC_LIBRARY_NCCL);
     }
 #define FIND(name)                                                \
     *(void **)&api->name = dlsym(library, #name);                 \

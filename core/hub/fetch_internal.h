@@ -26,4 +26,7 @@ mc_status mc_hub_tick(void *watch);
 mc_status mc_hub_fetch(mc_hub_watch *watch, const mc_hub_answer *answer, const mc_hub_needs *needs,
                        char folder[MC_PATH_MAX]);
 
+/* Asks the hub for its list of models. Errors go to the context. (Built with libcurl only.) */
+mc_status mc_hub_knock(mc_hub_watch *watch);
+
 #endif

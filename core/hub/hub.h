@@ -59,6 +59,26 @@ typedef struct mc_hub_options {
     const char *const *include;
 } mc_hub_options;
 
+/* What the environment says about the hub. */
+typedef struct mc_hub_state {
+    char endpoint[512];     /* the hub's address */
+    char cache[4096];       /* the folder that models are downloaded into; it need not exist.
+                               "": there is none (no HOME) */
+    const char *offline_by; /* the variable that forbids requests; NULL: none does */
+    bool can_download;      /* the build has libcurl */
+    bool has_token;         /* the token itself is not shown */
+    char token_from[4096];  /* the variable, or the file, that holds it; "": there is none */
+    char problem[512];      /* a variable that cannot be what it is, "": none */
+} mc_hub_state;
+
+/* Reads it. Asks no network. */
+MC_API void mc_hub_look(mc_hub_state *state);
+
+/* Asks the hub for the header of its list of models, with the token, if there is one: whether
+ * downloads can work. Errors as mc_hub_download's; MC_ERR_UNSUPPORTED also where requests are
+ * forbidden. */
+MC_API mc_status mc_hub_reach(mc_context *ctx);
+
 /* Finds the files of an identifier (`name`, `org/name`, either with `@revision`), downloads those
  * that are missing, and copies the path of their folder to `folder`, which has `room` bytes. An
  * existing folder is its own answer. `options` may be NULL. ModelCenter's names of models are

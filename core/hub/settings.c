@@ -72,7 +72,10 @@ static mc_status read_token(mc_error *err, mc_hub_settings *s)
         path ? mc_hub_expand(err, s->token_path, path) : mc_hub_home(err, s->token_path, "token");
     if (status) return status;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (variable(names[i])) return take_token(err, s, names[i], variable(names[i]));
+        if (variable(names[i])) {
+            s->token_variable = names[i];
+            return take_token(err, s, names[i], variable(names[i]));
+        }
     if (!mc_path_is_file(s->token_path)) return MC_OK;
     size_t size;
     char *text = mc_file_read(err, s->token_path, 4 * MC_HUB_TOKEN_MAX, &size);

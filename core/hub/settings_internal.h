@@ -11,6 +11,7 @@ typedef struct mc_hub_settings {
     char endpoint[512];            /* without a '/' at its end */
     char token[MC_HUB_TOKEN_MAX];  /* "": none */
     char token_path[MC_PATH_MAX];  /* the file that it was, or would be, read from */
+    const char *token_variable;    /* that it was read from instead; NULL: none */
     double timeout;                /* seconds without a byte */
     char authorities[MC_PATH_MAX]; /* a file of certificates to trust; "": the system's */
 } mc_hub_settings;

@@ -126,6 +126,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if tree:
             self.answer_tree(self.hub.repos[tree[1]])
             return
+        if path.startswith("/api/models?"):
+            known = self.headers.get("Authorization") in (None, f"Bearer {self.hub.token}")
+            self.send(200 if known else 401, {"Content-Type": "application/json"}, b"[]")
+            return
         listing = re.fullmatch(r"/api/models/(.+?)/revision/(.+)", path)
         file = re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)", path)
         match = listing or file

@@ -322,6 +322,31 @@ def test_unreachable(c):
     check(time.monotonic() - start < 20, "took too long")
 
 
+def test_doctor(c):
+    """`doctor` asks the hub only when it is told to, says what it answers, and shows no token."""
+    def examine(*words, **environment):
+        code, out, err = c.run("doctor", "--json", *words, HF_HUB_OFFLINE="0", **environment)
+        check("secret" not in out + err and code == 0, f"doctor: {code} {out} {err}")
+        return json.loads(out)["hub"]
+
+    (c.folder / "home").mkdir()
+    (c.folder / "home/token").write_text("hf_secret\n")
+    hub = examine()
+    same((hub["reached"], c.hub.log), (None, []))
+    same((hub["token"], hub["token_from"]), (True, str(c.folder / "home/token")))
+    hub = examine("--ask-hub")
+    same((hub["reached"], hub["answer"], hub["endpoint"]), (True, "", c.hub.endpoint))
+    same([(method, headers["Authorization"]) for _, method, _, headers in c.hub.log],
+         [("HEAD", "Bearer hf_secret")])
+    hub = examine("--ask-hub", HF_TOKEN="hf_secret_2")
+    same((hub["reached"], hub["token_from"]), (False, "HF_TOKEN"))
+    check("HTTP 401: the token is not accepted" in hub["answer"], hub["answer"])
+    hub = examine("--ask-hub", HF_ENDPOINT="http://127.0.0.1:9")
+    check(not hub["reached"] and "127.0.0.1:9" in hub["answer"], hub["answer"])
+    hub = examine("--ask-hub", TRANSFORMERS_OFFLINE="1")
+    same((hub["reached"], hub["offline_by"]), (False, "TRANSFORMERS_OFFLINE"))
+
+
 def test_lies(c):
     """Answers that are none."""
     c.add("a/b")

@@ -1,10 +1,9 @@
 /* Opening the CUDA device, and what it does besides kernels. */
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include "core/base/file_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/cuda_memory_internal.h"
 #include "core/device/cuda/libraries_internal.h"
@@ -620,26 +619,14 @@ mc_device *mc_cuda_open(mc_context *ctx, int gpu)
 
 /* ---- files for the next start ---------------------------------------------------------------- */
 
-static bool make_folder(const char *path) { return mkdir(path, 0777) == 0 || errno == EEXIST; }
-
 bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size)
 {
-    const char *own = getenv("MC_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"),
-               *home = getenv("HOME");
-    char folder[4096];
-    int length;
+    char folder[MC_PATH_MAX];
+    mc_error ignored = {0};
     (void)d;
-    if (own) {
-        length = snprintf(folder, sizeof folder, "%s", own);
-    } else if (xdg && *xdg) {
-        length = snprintf(folder, sizeof folder, "%s/modelcenter", xdg);
-    } else {
-        if (!home || !*home) return false;
-        snprintf(folder, sizeof folder, "%s/.cache", home);
-        make_folder(folder);
-        length = snprintf(folder, sizeof folder, "%s/.cache/modelcenter", home);
-    }
-    if (length <= 0 || length >= (int)sizeof folder || !make_folder(folder)) return false;
-    length = snprintf(path, size, "%s/%s", folder, name);
+    bool made = mc_path_cache(folder) && mc_make_folders(&ignored, folder) == MC_OK;
+    mc_error_clear(&ignored);
+    if (!made) return false;
+    int length = snprintf(path, size, "%s/%s", folder, name);
     return length > 0 && (size_t)length < size;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "core/base/file_internal.h"
 #include "core/base/hash_internal.h"
+#include "core/base/library_names_internal.h"
 #include "core/base/memory_internal.h"
 
 /* ---- the library ----------------------------------------------------------------------------- */
@@ -39,7 +40,7 @@ bool mc_cudnn_load(mc_cudnn *c, char *why, size_t size)
 {
     *c = (mc_cudnn){0};
     load_compiler(c);
-    c->library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    c->library = dlopen(MC_LIBRARY_CUDNN, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!c->library) {
         const char *text = dlerror();
         snprintf(why, size, "%s", text ? text : "libcudnn.so.9 cannot be loaded");

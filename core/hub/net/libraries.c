@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <stddef.h>
+#include "core/base/library_names_internal.h"
 
 /* Opens the first of the names that is there. */
 static void *open_first(mc_error *err, const char *const *names)
@@ -17,8 +18,8 @@ static void *open_first(mc_error *err, const char *const *names)
 
 mc_status mc_hub_libraries_load(mc_error *err, mc_hub_libraries *lib)
 {
-    static const char *const curls[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
-    static const char *const cryptos[] = {"libcrypto.so.3", "libcrypto.so.1.1", NULL};
+    static const char *const curls[] = {MC_LIBRARY_CURL, NULL};
+    static const char *const cryptos[] = {MC_LIBRARY_CRYPTO, NULL};
     void *curl = open_first(err, curls);
     void *crypto = curl ? open_first(err, cryptos) : NULL;
     if (!crypto) return err->status;

@@ -1,0 +1,12 @@
+/* The names of the libraries that are opened while a program runs: lists for an array that a NULL
+ * ends, the most wanted first. */
+#ifndef MC_BASE_LIBRARY_NAMES_INTERNAL_H
+#define MC_BASE_LIBRARY_NAMES_INTERNAL_H
+
+#define MC_LIBRARY_CURL "libcurl.so.4", "libcurl-gnutls.so.4"
+#define MC_LIBRARY_CRYPTO "libcrypto.so.3", "libcrypto.so.1.1"
+#define MC_LIBRARY_CUDA_DRIVER "libcuda.so.1"
+#define MC_LIBRARY_NCCL "libnccl.so.2"
+#define MC_LIBRARY_CUDNN "libcudnn.so.9"
+
+#endif

@@ -1,0 +1,96 @@
+/* `modelcenter doctor`: what this build has, what the machine has, and what is missing. */
+#include <stdio.h>
+#include <unistd.h>
+#include "core/about/about.h"
+#include "core/base/context.h"
+#include "core/hub/hub.h"
+#include "tools/args.h"
+#include "tools/commands.h"
+#include "tools/doctor.h"
+#include "tools/ranks.h"
+#include "tools/text.h"
+
+static const char details[] =
+    "Reports the version, the processor and GPUs, the libraries that were found, the folders of\n"
+    "downloaded models and of tuning results, how the hub is reached, and, of all that is\n"
+    "missing, what it is for and the command that brings it. The exit code is 0 if this build\n"
+    "works here, whatever else is missing. A token is never shown.\n\n"
+    "  modelcenter doctor\n"
+    "  modelcenter doctor --json\n"
+    "  modelcenter doctor --ask-hub\n";
+
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+static bool is_of_use(const doctor_report *r, const mc_part *part)
+{
+    if (!part->needs_gpu) return true;
+    return r->gpu_count > (part->several_gpus ? 1 : 0);
+}
+
+/* The packages that bring a part; "" where it is there, or would be of no use. */
+static const char *packages_of(const doctor_report *r, const mc_part *part)
+{
+    if (!is_of_use(r, part) || (part->built && part->found)) return "";
+    return part->built ? part->to_run : part->to_build;
+}
+
+static void find_missing(doctor_report *r)
+{
+    for (int i = 0; i < r->part_count; i++) {
+        const mc_part *part = &r->parts[i];
+        const char *packages = packages_of(r, part);
+        if (!*packages) continue;
+        r->missing[r->missing_count++] = (doctor_missing){part, packages};
+        r->rebuild = r->rebuild || !part->built;
+    }
+}
+
+static void ask_hub(doctor_report *r)
+{
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_clear_error(ctx); /* of the device, which is reported elsewhere */
+    r->asked = true;
+    r->reached = mc_hub_reach(ctx) == MC_OK;
+    snprintf(r->answer, sizeof r->answer, "%s", mc_error_message(ctx));
+    mc_context_free(ctx);
+}
+
+static void examine(doctor_report *r, bool ask)
+{
+    r->part_count = mc_parts(r->parts, DOCTOR_PARTS);
+    if (r->part_count > DOCTOR_PARTS) r->part_count = DOCTOR_PARTS;
+    for (int i = 0; i < r->part_count; i++) mc_part_look(&r->parts[i]);
+    mc_machine_read(&r->machine);
+    r->gpu_count = mc_gpus(r->gpus, DOCTOR_GPUS);
+    mc_hub_look(&r->hub);
+    char tuning[sizeof r->tuning.path];
+    mc_cache_folder(tuning, sizeof tuning);
+    doctor_look_into(&r->models, r->hub.cache);
+    doctor_look_into(&r->tuning, tuning);
+    find_missing(r);
+    if (ask) ask_hub(r);
+    r->usable = !*r->machine.problem;
+}
+
+int cmd_doctor(int argc, char **argv)
+{
+    bool json = false, ask = false;
+    const args_option options[] = {
+        {ARGS_FLAG("json", &json, "print one JSON object")},
+        {ARGS_FLAG("ask-hub", &ask, "ask the hub for an answer too, over the network")},
+        {0},
+    };
+    const args_spec spec = {.command = "doctor",
+                            .summary = "Reports what works here, and what is missing.",
+                            .details = details,
+                            .options = options};
+    int code;
+    if (!args_parse(&spec, argc, argv, &code)) return code;
+    static doctor_report report; /* some 30 KB */
+    examine(&report, ask);
+    if (json)
+        doctor_print_json(&report);
+    else
+        doctor_print(&report);
+    return report.usable ? EXIT_OK : EXIT_RUN_FAILED;
+}
