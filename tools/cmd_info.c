@@ -28,7 +28,8 @@ enum { MOST_DTYPES = 32 };
 typedef struct summary {
     total all, dtype[MOST_DTYPES];
     int dtypes, files;
-    uint32_t crc; /* of all tensors' bytes, in the order of their names */
+    uint32_t crc;            /* of all tensors' bytes, in the order of their names */
+    mc_tensor_checksums own; /* that the file has, which have been checked */
 } summary;
 
 static void add_to(total *t, const mc_tensor_entry *e)
@@ -98,6 +99,12 @@ static bool is_first(const mc_tensor_file *file, size_t i)
     return mc_tensor_file_metadata(file, key) == mc_tensor_file_metadata_value(file, i);
 }
 
+/* Whether the file is of a format with checksums of its own. */
+static bool has_own(const info_options *o, const mc_tensor_file *file)
+{
+    return o->checksum && strcmp(mc_tensor_file_format(file), "PyTorch zip") == 0;
+}
+
 /* ---- as lines -------------------------------------------------------------------------------- */
 
 static void print_tensor(const info_options *o, const mc_tensor_entry *e, uint32_t crc)
@@ -126,6 +133,10 @@ static void print_summary(const info_options *o, const mc_tensor_file *file, con
     for (int i = 0; s->dtypes > 1 && i < s->dtypes; i++)
         print_total(s->dtype[i].dtype, &s->dtype[i]);
     print_total(s->dtypes == 1 ? s->dtype[0].dtype : "all", &s->all);
+    if (has_own(o, file) && s->own.checked)
+        printf("the file's own checksums: %zu agree with its bytes\n", s->own.checked);
+    if (has_own(o, file) && s->own.absent)
+        printf("no checksums%s\n", s->own.checked ? " of the others" : "");
     if (o->checksum)
         printf("crc32 of the tensors' bytes, in the order of their names: %08" PRIx32 "\n", s->crc);
 }
@@ -168,6 +179,10 @@ static bool add_summary(cJSON *json, const info_options *o, const mc_tensor_file
                 cJSON_AddStringToObject(json, "format", mc_tensor_file_format(file)) &&
                 cJSON_AddNumberToObject(json, "files", s->files) && add_total(json, &s->all) &&
                 (!o->checksum || add_crc(json, s->crc));
+    cJSON *own = good && has_own(o, file) ? cJSON_AddObjectToObject(json, "checksums") : NULL;
+    if (own && (!cJSON_AddNumberToObject(own, "checked", (double)s->own.checked) ||
+                !cJSON_AddNumberToObject(own, "absent", (double)s->own.absent)))
+        return false;
     cJSON *dtypes = good ? cJSON_AddObjectToObject(json, "dtypes") : NULL;
     for (int i = 0; dtypes && i < s->dtypes; i++) {
         cJSON *item = cJSON_AddObjectToObject(dtypes, s->dtype[i].dtype);
@@ -188,6 +203,7 @@ static bool add_summary(cJSON *json, const info_options *o, const mc_tensor_file
 static bool look_at_all(const info_options *o, mc_tensor_file *file, cJSON *list, summary *s)
 {
     s->files = count_files(file);
+    if (o->checksum && mc_tensor_file_verify(file, &s->own)) return false;
     for (size_t i = 0; i < mc_tensor_file_count(file); i++) {
         const mc_tensor_entry *e = mc_tensor_file_at(file, i);
         uint32_t crc = 0;
@@ -241,7 +257,9 @@ static const char details[] =
     "in\n"
     "the byte order of their names: row-major and little-endian, so that the same tensors have "
     "the\n"
-    "same checksum in every format. With --json one object is printed, with --tensors each tensor\n"
+    "same checksum in every format. Checksums that a file has of its own, a PyTorch zip's CRCs, "
+    "are\n"
+    "compared with its bytes. With --json one object is printed, with --tensors each tensor\n"
     "too, in the object as \"tensor_list\".\n\n"
     "  modelcenter info model.safetensors --tensors\n"
     "  modelcenter info ./gpt2 --json\n";

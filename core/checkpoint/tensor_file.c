@@ -241,6 +241,28 @@ const mc_tensor_entry *mc_tensor_file_find(const mc_tensor_file *file, const cha
     return file && name ? mc_tensor_search(file->entries, file->count, name) : NULL;
 }
 
+size_t mc_tensor_file_part_count(const mc_tensor_file *file)
+{
+    size_t count = 0;
+    for (size_t i = 0; file && i < file->shard_count; i++)
+        count += file->shards[i].table.part_count;
+    return count;
+}
+
+const mc_stored_part *mc_tensor_file_part(const mc_tensor_file *file, size_t i)
+{
+    size_t s = 0;
+    for (; i >= file->shards[s].table.part_count; s++) i -= file->shards[s].table.part_count;
+    return &file->shards[s].table.parts[i];
+}
+
+size_t mc_tensor_file_unchecked(const mc_tensor_file *file)
+{
+    size_t count = 0;
+    for (size_t i = 0; file && i < file->shard_count; i++) count += file->shards[i].table.unchecked;
+    return count;
+}
+
 void mc_tensor_file_shorten_names(mc_tensor_file *file, ptrdiff_t by)
 {
     for (size_t i = 0; i < file->count; i++) file->entries[i].name += by;

@@ -13,7 +13,8 @@
  *
  *     safetensors      a JSON header, then the data (see safetensors.h, which writes it)
  *     PyTorch zip      what torch.save writes (pytorch_model.bin, .pt, .pth): a zip archive, mapped
- *                      as it is, of a pickle and the data
+ *                      as it is, of a pickle and the data, with a CRC-32 of each storage unless its
+ *                      field is 0
  *     PyTorch legacy   what torch.save wrote before 1.6: pickles, then the data
  *     llm.c            its checkpoints of GPT-2, versions 3 (f32) and 5 (bf16), under Hugging
  *                      Face's names: matrices are views, the vocabulary's padding is left out
@@ -109,6 +110,17 @@ MC_API const char *mc_tensor_file_metadata(const mc_tensor_file *file, const cha
 MC_API size_t mc_tensor_file_metadata_count(const mc_tensor_file *file);
 MC_API const char *mc_tensor_file_metadata_key(const mc_tensor_file *file, size_t i);
 MC_API const char *mc_tensor_file_metadata_value(const mc_tensor_file *file, size_t i);
+
+/* How many of a file's storages have a checksum, and how many have none. */
+typedef struct mc_tensor_checksums {
+    size_t checked, absent;
+} mc_tensor_checksums;
+
+/* Compares the checksums that the file has of its tensors' bytes with those bytes, which it reads:
+ * the CRC-32 of each entry of a PyTorch zip, where a field of 0 means that there is none. Other
+ * formats have none, and *found, which may be NULL, is zeros. MC_ERR_FORMAT names the entry that
+ * differs. Loading a model or a module checks them too, as it reads. */
+MC_API mc_status mc_tensor_file_verify(mc_tensor_file *file, mc_tensor_checksums *found);
 
 /* Copies elements first .. first + count - 1 of a tensor (in row-major order) into `out`, which has
  * room for `count` numbers. F64, F32, F16, BF16, the integers I64 to U8 and BOOL (any byte but 0 is

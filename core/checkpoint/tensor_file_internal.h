@@ -38,6 +38,16 @@ bool mc_file_dtype_measure(const mc_file_dtype *dtype, const int64_t *shape, int
 /* Fills the strides of a row-major tensor. The shape is one that mc_file_dtype_measure accepts. */
 void mc_row_major(const int64_t *shape, int ndim, int64_t *strides);
 
+/* Bytes of a file that it has a CRC-32 of: a storage, which several tensors may share. */
+typedef struct mc_stored_part {
+    const uint8_t *data; /* in the mapped file */
+    size_t size;
+    uint32_t crc;
+    const char *name; /* without a NUL */
+    size_t name_length;
+    const char *file; /* its path */
+} mc_stored_part;
+
 typedef struct mc_file_string {
     const char *key, *value;
 } mc_file_string;
@@ -49,8 +59,11 @@ typedef struct mc_tensor_table {
     size_t count;
     mc_file_string *strings; /* metadata */
     size_t string_count;
-    char *text;       /* all names, keys and values */
-    int64_t *shapes;  /* all shapes and strides */
+    char *text;            /* all names, keys and values */
+    int64_t *shapes;       /* all shapes and strides */
+    mc_stored_part *parts; /* what the entries lie in, each once, where the file has its CRC */
+    size_t part_count, part_capacity;
+    size_t unchecked; /* and how many parts it has none of */
     const char *part; /* the entries are what a training checkpoint has under this key; NULL: all */
     size_t left_out;  /* tensors beside that */
 } mc_tensor_table;
@@ -95,6 +108,11 @@ mc_status mc_tensor_copy_f64(mc_error *err, const mc_tensor_entry *entry, int64_
                              int64_t count, double *out);
 mc_status mc_tensor_copy_bytes(mc_error *err, const mc_tensor_entry *entry, int64_t first,
                                int64_t count, void *out);
+
+/* The parts of all shards that have a CRC: how many, the i-th; and how many have none. */
+size_t mc_tensor_file_part_count(const mc_tensor_file *file);
+const mc_stored_part *mc_tensor_file_part(const mc_tensor_file *file, size_t i);
+size_t mc_tensor_file_unchecked(const mc_tensor_file *file);
 
 /* All tensors' names begin so many characters later, or, with a negative number, earlier. */
 void mc_tensor_file_shorten_names(mc_tensor_file *file, ptrdiff_t by);

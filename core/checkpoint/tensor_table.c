@@ -109,6 +109,7 @@ void mc_tensor_table_release(mc_tensor_table *table)
     mc_free(table->strings);
     mc_free(table->text);
     mc_free(table->shapes);
+    mc_free(table->parts);
     *table = (mc_tensor_table){0};
 }
 

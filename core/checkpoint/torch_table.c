@@ -1,5 +1,6 @@
 /* Names and places of the tensors in a PyTorch file. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
@@ -24,6 +25,49 @@ typedef struct walk {
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
+/* Notes the CRC of an entry. Tensors of a storage mostly come one after the other; those that do
+ * not add it again, and repetitions go at the end. */
+static bool add_part(walk *w, const mc_zip_entry *e)
+{
+    mc_tensor_table *t = w->table;
+    if (t->part_count && t->parts[t->part_count - 1].data == e->data) return true;
+    if (!mc_grow(&t->parts, &t->part_capacity, t->part_count, sizeof *t->parts)) {
+        mc_error_set(w->err, MC_ERR_NOMEM, "%s: out of memory for its checksums", w->bytes->path);
+        return false;
+    }
+    t->parts[t->part_count++] = (mc_stored_part){.data = e->data,
+                                                 .size = e->size,
+                                                 .crc = e->crc,
+                                                 .name = e->name,
+                                                 .name_length = e->length,
+                                                 .file = w->bytes->path};
+    return true;
+}
+
+static int compare_parts(const void *a, const void *b)
+{
+    const mc_stored_part *x = a, *y = b;
+    return (x->data > y->data) - (x->data < y->data);
+}
+
+/* Leaves each part once, of those that have a CRC. */
+static void sort_parts(mc_tensor_table *t)
+{
+    size_t kept = 0;
+    const uint8_t *last = NULL;
+    if (t->part_count) qsort(t->parts, t->part_count, sizeof *t->parts, compare_parts);
+    for (size_t i = 0; i < t->part_count; i++) {
+        mc_stored_part part = t->parts[i];
+        if (i && part.data == last) continue;
+        last = part.data;
+        if (part.crc)
+            t->parts[kept++] = part;
+        else if (part.size)
+            t->unchecked++;
+    }
+    t->part_count = kept;
+}
+
 /* The bytes of a tensor's storage, and how many: as many as its size says. */
 static const uint8_t *find_storage(walk *w, const mc_torch_storage *s, uint64_t *size)
 {
@@ -47,7 +91,8 @@ static const uint8_t *find_storage(walk *w, const mc_torch_storage *s, uint64_t 
         tensor_error(w, "the file has no entry \"data/%s\"", shown);
         return NULL;
     }
-    if ((uint64_t)s->whole <= UINT64_MAX / 16 && e->size == *size) return e->data;
+    if ((uint64_t)s->whole <= UINT64_MAX / 16 && e->size == *size)
+        return add_part(w, e) ? e->data : NULL;
     tensor_error(w, "entry \"data/%s\" has %zu bytes, expected %lld elements of %s", shown, e->size,
                  (long long)s->whole, s->dtype->name);
     return NULL;
@@ -269,8 +314,9 @@ static bool make_table(walk *w, const mc_pickle_value *root)
     }
     if (mc_error_is_set(w->err) || !count_tensors(w, root, false)) return false;
     w->table->left_out = all - w->count;
-    return allocate(w) && count_tensors(w, root, true) &&
-           mc_tensor_table_sort(w->err, w->table) == MC_OK;
+    if (!allocate(w) || !count_tensors(w, root, true)) return false;
+    sort_parts(w->table);
+    return mc_tensor_table_sort(w->err, w->table) == MC_OK;
 }
 
 mc_status mc_torch_table(mc_error *err, mc_tensor_table *table, const mc_pickle_value *root,

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "core/base/context_internal.h"
 #include "core/base/memory_internal.h"
-#include "core/checkpoint/tensor_file_internal.h"
+#include "core/checkpoint/tensor_check_internal.h"
 #include "core/device/device_internal.h"
 #include "core/device/plan_internal.h"
 #include "core/nn/module_internal.h"
@@ -20,6 +20,7 @@ enum {
     LINE = 64,         /* bytes of a row that are written together */
     BUFFERS = 2,
     BUFFER = PIECE * 4, /* bytes */
+    CHECKED = 64 << 10, /* bytes; read before their CRC is added, which finds them in a cache */
     THREADS = 16        /* a bus is full before, and all their memory is below a GiB */
 };
 
@@ -27,6 +28,10 @@ enum {
 typedef struct piece {
     size_t source;
     mc_parameter_place to; /* of just these elements */
+    /* What has been read of it so far, where the file has checksums: one run of bytes, unless
+     * `scattered`. */
+    mc_checked_run read;
+    bool scattered;
 } piece;
 
 typedef struct fill {
@@ -37,8 +42,9 @@ typedef struct fill {
     uint8_t *not_finite;
     piece *pieces;
     size_t count, capacity, next;
-    size_t matrix; /* bytes of the rows that a piece of a transposed matrix is in */
-    mc_error *err; /* the first of any thread */
+    const mc_crc32_table *crc; /* NULL: the file has no checksums */
+    size_t matrix;             /* bytes of the rows that a piece of a transposed matrix is in */
+    mc_error *err;             /* the first of any thread */
     int failed;
 } fill;
 
@@ -51,6 +57,7 @@ typedef struct worker {
     mc_fence *fence[BUFFERS];
     void *buffer[BUFFERS];
     int turn;
+    piece *now; /* what it is at */
 } worker;
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -144,6 +151,16 @@ static void convert(mc_device *crew, const void *from, mc_dtype is, int64_t n, m
 
 /* ---- one piece ------------------------------------------------------------------------------- */
 
+/* Adds bytes of the piece at hand that have been read to its run. */
+static void add_read(worker *w, const uint8_t *data, const void *bytes, size_t size)
+{
+    mc_checked_run *run = &w->now->read;
+    if (!run->size) run->data = data;
+    if (data != run->data + run->size) w->now->scattered = true;
+    if (!w->now->scattered) run->crc = mc_crc32(w->f->crc, run->crc, bytes, size);
+    run->size += size;
+}
+
 /* n elements of a source as the file has them: long runs are read, which costs less than mapping
  * their pages does. */
 static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void *to)
@@ -151,19 +168,26 @@ static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void 
     const mc_tensor_entry *entry = w->f->sources[source].entry;
     const mc_bytes_place *from = &w->f->bytes[source];
     size_t size = entry->size / (size_t)entry->count, want = (size_t)n * size, have = 0;
+    const uint8_t *data = (const uint8_t *)entry->data + (size_t)first * size;
     if (from->fd < 0 || want < SHORT) {
         mc_tensor_copy_bytes(&w->err, entry, first, n, to);
+        if (from->fd < 0) w->now->scattered = true;
+        if (w->f->crc && !w->err.status && !w->now->scattered) add_read(w, data, to, want);
         return;
     }
     while (have < want) {
+        size_t most = w->f->crc && !w->now->scattered ? CHECKED : want;
         off_t at = (off_t)(from->offset + (size_t)first * size + have);
-        ssize_t got = pread(from->fd, (char *)to + have, want - have, at);
+        ssize_t got =
+            pread(from->fd, (char *)to + have, most < want - have ? most : want - have, at);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             mc_error_set(&w->err, MC_ERR_IO, "%s: tensor \"%.200s\": %s", entry->file, entry->name,
                          got ? strerror(errno) : "the file has become shorter");
             return;
         }
+        if (w->f->crc && !w->now->scattered)
+            add_read(w, data + have, (char *)to + have, (size_t)got);
         have += (size_t)got;
     }
 }
@@ -181,6 +205,7 @@ static bool read_run(worker *w, size_t source, int64_t first, int64_t n, mc_dtyp
     }
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t count = n - at < BLOCK ? n - at : BLOCK;
+        if (!known) w->now->scattered = true;
         if (known)
             read_bytes(w, source, first + at, count, w->block);
         else
@@ -270,8 +295,9 @@ static bool fill_part(worker *w, const piece *p, int64_t first, int64_t last)
     return finite;
 }
 
-static void fill_piece(worker *w, const piece *p)
+static void fill_piece(worker *w, piece *p)
 {
+    w->now = p;
     bool finite = !is_transposed(&w->f->sources[p->source]) || read_matrix(w, p);
     int64_t last = p->to.first + p->to.count;
     for (int64_t at = p->to.first, next; at < last && !w->err.status; at = next) {
@@ -349,16 +375,34 @@ static void run_threads(fill *f)
     if (before) d->lanes->fence_free(d, before);
 }
 
-mc_status mc_weights_fill(mc_context *ctx, const mc_tensor_file *file,
-                          const mc_weight_source *sources, size_t count, uint8_t *not_finite)
+/* Compares what has been read, and what has not, with the file's checksums. */
+static void check_all(const fill *f, mc_tensor_file *file)
+{
+    size_t count = 0;
+    mc_checked_run *runs = mc_calloc(f->count + 1, sizeof *runs);
+    if (!runs) mc_fail_nomem(f->ctx, "checking a file");
+    for (size_t i = 0; runs && i < f->count; i++)
+        if (!f->pieces[i].scattered && f->pieces[i].read.size) runs[count++] = f->pieces[i].read;
+    if (runs) mc_tensor_parts_check(file, runs, count, f->ctx->rank, mc_world_size(f->ctx));
+    mc_free(runs);
+}
+
+mc_status mc_weights_fill(mc_context *ctx, mc_tensor_file *file, const mc_weight_source *sources,
+                          size_t count, uint8_t *not_finite)
 {
     mc_device *d = ctx->device;
     mc_error err = {0};
+    mc_crc32_table crc;
     fill f = {.ctx = ctx, .sources = sources, .not_finite = not_finite, .err = &err};
     if (mc_device_is_plan(d)) return mc_error_status(ctx);
+    if (mc_tensor_file_part_count(file)) {
+        mc_crc32_table_init(&crc);
+        f.crc = &crc;
+    }
     f.crew = d->is_host ? d : mc_device_open(ctx, "cpu");
     if (f.crew && list_pieces(&f, file, count) == MC_OK && f.count) run_threads(&f);
     mc_error_move(&ctx->error, &err);
+    if (f.crc && !mc_failed(ctx)) check_all(&f, file);
     if (f.crew != d) mc_device_close(f.crew);
     mc_free(f.bytes);
     mc_free(f.pieces);

@@ -311,6 +311,7 @@ const mc_zip_entry *mc_zip_find(const mc_zip *zip, const char *name, size_t leng
 mc_status mc_zip_check(mc_error *err, const mc_zip *zip, const mc_zip_entry *entry)
 {
     mc_crc32_table table;
+    if (!entry->crc) return MC_OK;
     mc_crc32_table_init(&table);
     uint32_t crc = mc_crc32(&table, 0, entry->data, entry->size);
     if (crc == entry->crc) return MC_OK;

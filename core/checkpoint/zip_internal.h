@@ -37,7 +37,8 @@ void mc_zip_release(mc_zip *zip);
 /* The entry of that name, or NULL. */
 const mc_zip_entry *mc_zip_find(const mc_zip *zip, const char *name, size_t length);
 
-/* Compares an entry's bytes with its CRC, which reads them all. */
+/* Compares an entry's bytes with its CRC, which reads them all. A CRC of 0 says that there is none:
+ * torch.save can leave it out. */
 mc_status mc_zip_check(mc_error *err, const mc_zip *zip, const mc_zip_entry *entry);
 
 #endif
