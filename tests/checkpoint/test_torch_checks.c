@@ -1,5 +1,5 @@
-/* The CRCs of PyTorch zip files: every byte of every tensor is checked as a model is loaded, whatever
- * way it is read in; a field of 0 says that there is none. */
+/* The CRCs of PyTorch zip files: every byte of every tensor is checked as a model is loaded, in
+ * whatever way it is read; a field of 0 says that there is none. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
