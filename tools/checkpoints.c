@@ -29,7 +29,8 @@ void checkpoints_restored(checkpoints *c)
 
 bool checkpoints_begin(checkpoints *c)
 {
-    if (c->folder && !c->resumed && c->replace && mc_rank(c->ctx) == 0)
+    if (!c->folder) return true;
+    if (!c->resumed && c->replace && mc_rank(c->ctx) == 0)
         mc_checkpoint_remove_all(c->ctx, c->folder);
     return !mc_failed(c->ctx);
 }

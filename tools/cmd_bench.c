@@ -9,6 +9,7 @@
 #include "tools/args.h"
 #include "tools/comm_check.h"
 #include "tools/commands.h"
+#include "tools/output.h"
 #include "tools/text.h"
 #include "tools/train_options.h"
 
@@ -20,6 +21,7 @@ typedef struct bench_options {
     int bench, device, dtype, collective;
     int iterations;
     const char *least_text, *most_text, *log_jsonl;
+    bool overwrite;
     int64_t least, most; /* bytes of the larger buffer; 0: the default */
     double seconds, comm_timeout;
 } bench_options;
@@ -270,6 +272,10 @@ static void set_up(bench *b)
     const bench_options *o = b->o;
     b->comm = mc_context_comm(b->ctx);
     b->mark = mc_tensor_new(b->ctx, MC_F32, MC_SHAPE(1));
+    output out;
+    output_init(&out, b->ctx, o->overwrite);
+    output_check_logs(&out, o->log_jsonl, NULL);
+    output_release(&out);
     if (o->log_jsonl && !mc_failed(b->ctx) && !ranks_silent(b->ctx) &&
         append_file_init(&b->file, o->log_jsonl, APPEND_FILE_ANEW) != MC_OK)
         mc_set_error(b->ctx, b->file.status, "%s", b->file.message);
@@ -365,6 +371,7 @@ int cmd_bench(int argc, char **argv)
                    "seconds until a rank that waits for others gives up"),
          .default_text = "MC_COMM_TIMEOUT, else 300"},
         {ARGS_PATH("log-jsonl", &o.log_jsonl, "write an object a row to this file")},
+        OUTPUT_OVERWRITE_ROW(&o.overwrite),
         {0},
     };
     const args_spec spec = {.command = "bench",

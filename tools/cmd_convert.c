@@ -3,6 +3,7 @@
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/model_options.h"
+#include "tools/output.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
@@ -11,7 +12,7 @@ typedef struct convert_options {
     model_options from;
     const char *output;
     int to, dtype;
-    bool merge;
+    bool merge, overwrite;
     int64_t max_shard_size;
     ranks_options ranks;
 } convert_options;
@@ -30,9 +31,15 @@ static int run(const convert_options *o)
                                   .base = o->from.base};
     if (o->to != TRAIN_UNSET) options.save.form = forms[o->to];
     if (o->dtype != TRAIN_UNSET) options.dtype = train_dtypes[o->dtype];
-    bool good = mc_model_convert(ctx, o->from.model, o->output, &options) == MC_OK;
+    output out;
+    output_init(&out, ctx, o->overwrite);
+    inputs_add_model_options(&out.inputs, ctx, &o->from);
+    bool good = output_open_folder(&out, &log, "--output", o->output, false) &&
+                mc_model_convert(ctx, o->from.model, o->output, &options) == MC_OK;
     ranks_print_error(ctx, false);
-    return ranks_leave(ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
+    int code = ranks_leave(ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
+    output_release(&out);
+    return code;
 }
 
 static const char details[] =
@@ -59,6 +66,7 @@ int cmd_convert(int argc, char **argv)
         {ARGS_PATH("output", &o.output, "the folder to write")},
         {ARGS_CHOICE("to", &o.to, form_names, "the form to write"),
          .default_text = "none; with --merge the base's usual one"},
+        OUTPUT_OVERWRITE_ROW(&o.overwrite),
         {ARGS_FLAG("merge", &o.merge, "write an adapter and its base as one model")},
         {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of the weights"),
          .default_text = "that of the files", .known_as = "torch-dtype"},

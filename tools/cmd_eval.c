@@ -7,6 +7,7 @@
 #include "tools/family_tasks.h"
 #include "tools/interrupt.h"
 #include "tools/model_options.h"
+#include "tools/output.h"
 #include "tools/perplexity.h"
 #include "tools/ranks.h"
 #include "tools/task_labels.h"
@@ -18,6 +19,7 @@ typedef struct eval_options {
     data_options data;
     model_options from;
     const char *log_jsonl;
+    bool overwrite;
     ranks_options ranks;
     perplexity_options perplexity;
 } eval_options;
@@ -100,12 +102,23 @@ static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
     return task_result(log, rows, &score, 0, NULL) == MC_OK;
 }
 
+static void open_log(const eval_options *o, mc_context *ctx, run_log *log)
+{
+    run_log_options options = {.jsonl = o->log_jsonl, .silent = ranks_silent(ctx)};
+    output out;
+    output_init(&out, ctx, o->overwrite);
+    inputs_add_list(&out.inputs, "--data", &o->data.files);
+    inputs_add_model_options(&out.inputs, ctx, &o->from);
+    if (output_check_logs(&out, o->log_jsonl, NULL) && run_log_init(log, &options) != MC_OK)
+        mc_set_error(ctx, MC_ERR_IO, "%s", log->message);
+    output_release(&out);
+}
+
 static int run(eval_options *o)
 {
     run_log log = {0};
     mc_context *ctx = ranks_start(&o->ranks, 0, train_device_of(o->device).name, &log);
-    run_log_options options = {.jsonl = o->log_jsonl, .silent = ranks_silent(ctx)};
-    if (run_log_init(&log, &options) != MC_OK) mc_set_error(ctx, MC_ERR_IO, "%s", log.message);
+    open_log(o, ctx, &log);
     interrupt_init();
     int code = evaluate(o, ctx, &log) ? EXIT_OK : EXIT_RUN_FAILED;
     if (run_log_release(&log) != MC_OK) code = EXIT_RUN_FAILED;
@@ -139,6 +152,7 @@ static int parse_and_run(eval_options *o, int argc, char **argv)
         SAVED_DTYPE_ROW(&o->dtype),
         WEIGHTS_ROW(&o->weights),
         {ARGS_PATH("log-jsonl", &o->log_jsonl, "write the result as an object to this file")},
+        OUTPUT_OVERWRITE_ROW(&o->overwrite),
         {0},
     };
     args_table_add(&table, options);

@@ -1,6 +1,5 @@
 /* `modelcenter finetune`: trains a pretrained model (or one from random weights) on a task,
  * evaluates it after each epoch, and saves it as a folder that from_pretrained reads. */
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,14 +225,30 @@ static bool open_log(finetune *f)
     return run_log_init(&f->log, &log) == MC_OK || finetune_refuse(f, "%s", f->log.message);
 }
 
+/* Finds where the model goes, and that nothing is lost by it. */
+static bool open_output(finetune *f)
+{
+    finetune_options *o = &f->o;
+    inputs *in = &f->target.out.inputs;
+    output_init(&f->target.out, f->ctx, o->train.overwrite);
+    inputs_add_model_options(in, f->ctx, &o->from);
+    inputs_add_model(in, f->ctx, "--tokenizer", o->tokenizer, NULL);
+    inputs_add_list(in, "--data", &o->data.files);
+    inputs_add_list(in, "--val", &o->data.val_files);
+    const char *name = o->from.model ? o->from.model : o->from.config;
+    if (!train_output_open(&f->target, &f->log, &o->train, o->output, name ? name : o->from.family,
+                           o->resume))
+        return false;
+    o->output = *f->target.folder ? f->target.folder : NULL;
+    return true;
+}
+
 /* Each part needs those before it; whichever fails has said why, or the context has the error. */
 static bool set_up(finetune *f)
 {
     const finetune_options *o = &f->o;
     if (mc_failed(f->ctx)) return false;
-    if (!train_can_save(o->output))
-        return finetune_refuse(f, "--output %s: cannot write there: %s", o->output,
-                               strerror(errno));
+    if (!open_output(f)) return false;
     if (!finetune_find(f) || f->ended) return f->ended;
     finetune_take_defaults(f);
     if (!check_options(f) || !data_fits_family(f->ctx, &o->data, o->from.family, true))
@@ -255,7 +270,7 @@ static bool set_up(finetune *f)
         (long long)mc_dataset_rows(f->val_rows),
         1e-6 * (double)mc_module_parameter_count(mc_model_module(f->model)), (long long)f->steps);
     lora_tell(&f->log, f->model);
-    return open_log(f);
+    return open_log(f) && finetune_begin(f);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -264,10 +279,12 @@ static int finish(finetune *f)
 {
     int code = EXIT_OK;
     bool ended = finetune_has_ended(f), interrupted = !ended && interrupt_requested();
-    const char *how = f->o.output && f->checkpoints.saved == f->step ? "; go on with --resume" : "";
+    bool saved = f->o.output && f->checkpoints.saved == f->step;
+    const char *folder = saved && f->target.own ? f->o.output : NULL;
     if (!mc_failed(f->ctx) && !ended)
-        run_log_line(&f->log, "%s at step %lld%s", interrupted ? "interrupted" : "stopped",
-                     (long long)f->step, how);
+        run_log_line(&f->log, "%s at step %lld%s%s%s%s", interrupted ? "interrupted" : "stopped",
+                     (long long)f->step, saved ? "; go on with" : "", folder ? " --output " : "",
+                     folder ? folder : "", saved ? " --resume" : "");
     else if (!mc_failed(f->ctx) && finetune_result(f) != MC_OK)
         code = EXIT_RUN_FAILED;
     if (run_log_release(&f->log) != MC_OK) code = EXIT_RUN_FAILED;
@@ -288,7 +305,8 @@ static int run(const finetune_options *o)
         ranks_print_error(f.ctx, f.refused);
     }
     interrupt_release();
-    code = ranks_leave(f.ctx, code);
+    code = ranks_leave(f.ctx, code); /* which waits for what is still being saved */
+    train_output_release(&f.target);
     free(f.train);
     free(f.batch);
     return code;
@@ -320,8 +338,8 @@ static void add_own_rows(args_table *table, finetune_options *o)
             {ARGS_PATH("tokenizer", &o->tokenizer,
                        "folder or identifier of the tokenizer, where the model has none"),
              .default_text = "the model's"},
-            {ARGS_PATH("output", &o->output,
-                       "folder to save the model to; without it nothing is saved")},
+            {ARGS_PATH("output", &o->output, "folder to save the model to"),
+             .default_text = "runs/NAME-DATE-TIME"},
             {ARGS_BYTES("max-shard-size", &o->max_shard_size,
                         "save the weights in several files of at most this size"),
              .default_text = "one file"},
@@ -412,9 +430,8 @@ static int check(const args_spec *spec, finetune_options *o)
         return args_error(spec, "%s: expected --model, which gives the base",
                           o->lora.rank ? "--lora-rank" : "--virtual-tokens");
     if (!data_check(spec, &o->data, o->from.family, true)) return EXIT_USAGE;
-    if (!o->output && o->resume) return args_error(spec, "--resume needs --output");
-    if (!o->output && o->save_every) return args_error(spec, "--save-every needs --output");
-    return EXIT_OK;
+    wrong = train_output_check(&o->train, o->output, o->resume, o->save_every);
+    return wrong ? args_error(spec, "%s", wrong) : EXIT_OK;
 }
 
 int cmd_finetune(int argc, char **argv)
@@ -423,6 +440,7 @@ int cmd_finetune(int argc, char **argv)
     args_table table = {.count = 0};
     data_options_init(&o.data, argc);
     add_own_rows(&table, &o);
+    train_output_add_rows(&table, &o.train);
     data_add_rows(&table, &o.data);
     data_add_training_rows(&table, &o.data);
     add_training_rows(&table, &o);

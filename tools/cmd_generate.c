@@ -54,6 +54,7 @@ typedef struct generation {
     mc_tokenizer *tokenizer; /* NULL with --ids */
     mc_generate_options how;
     prompt_file file; /* of --prompts */
+    output out;
     rank_file output; /* of --output */
     prompt *prompts;
     size_t count;
@@ -441,9 +442,19 @@ static bool answer_all(generation *g)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+static bool check_output(generation *g)
+{
+    const generate_options *o = g->o;
+    output_init(&g->out, g->ctx, o->overwrite);
+    inputs_add(&g->out.inputs, "--prompts", o->prompts_file);
+    inputs_add_model_options(&g->out.inputs, g->ctx, &o->from);
+    return output_check_file(&g->out, "--output", o->output);
+}
+
 static bool generate(generation *g)
 {
     const generate_options *o = g->o;
+    if (!check_output(g)) return false;
     mc_load_options load = {
         .dtype = dtypes[o->dtype], .revision = o->from.revision, .base = o->from.base};
     if (!load.dtype) load.dtype = o->device == 0 ? MC_F32 : MC_BF16;
@@ -479,6 +490,7 @@ static int run(const generate_options *o)
     }
     prompt_file_release(&g.file);
     rank_file_release(&g.output);
+    output_release(&g.out);
     free(g.prompts);
     return ranks_leave(g.ctx, code);
 }
@@ -579,6 +591,7 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
                             .details = details,
                             .options = table.rows};
     int code;
+    output_form form;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     code = model_check(&spec, &o->from, WAYS, false);
     if (code != EXIT_OK) return code;
@@ -589,6 +602,7 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
     if (o->json_key_given && !may_be_json(o->prompts_file))
         return args_error(&spec, "--json-key %s: --prompts names no file of JSON Lines",
                           o->json_key);
+    if (o->output && !output_choose_form(&spec, o->output, OUTPUT_JSONL, &form, &code)) return code;
     if (o->ids && o->answer.stop.count)
         return args_error(&spec, "--stop %s: is looked for in text: not with --ids",
                           o->answer.stop.items[0]);

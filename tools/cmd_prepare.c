@@ -1,6 +1,7 @@
 /* `modelcenter prepare`: texts to token files. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include "core/base/context.h"
 #include "datasets/prepare.h"
 #include "tokenizers/tokenizer.h"
@@ -8,9 +9,11 @@
 #include "tools/commands.h"
 #include "tools/download_bar.h"
 #include "tools/interrupt.h"
+#include "tools/output.h"
 #include "tools/progress_bar.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
+#include "tools/text.h"
 
 enum { MEGABYTE = 1000000 };
 
@@ -18,6 +21,7 @@ typedef struct prepare_command {
     const char *tokenizer, *revision, *output, *json_key, *end_token;
     args_list inputs;
     int format, end_of_text; /* indices into the names below */
+    bool overwrite;
     int threads;
     progress_bar bar;
     double started;
@@ -25,6 +29,7 @@ typedef struct prepare_command {
 
 /* In the order of mc_token_format, behind its default. */
 static const char *const format_names[] = {"llmc", "megatron", NULL};
+enum { FORMAT_LLMC, FORMAT_MEGATRON };
 /* In the order of mc_end_of_text. */
 static const char *const end_names[] = {"auto", "none", "before", "after", NULL};
 
@@ -58,8 +63,38 @@ static bool show_progress(void *user, const mc_prepare_result *done)
     return true;
 }
 
+/* The file, and Megatron's two, which are named after it. */
+static bool check_output(prepare_command *c, mc_context *ctx)
+{
+    char index[OUTPUT_PATH];
+    output out;
+    output_init(&out, ctx, c->overwrite);
+    inputs_add_list(&out.inputs, "--input", &c->inputs);
+    inputs_add_model(&out.inputs, ctx, "--tokenizer", c->tokenizer, c->revision);
+    size_t length = strlen(c->output), end = sizeof ".bin" - 1;
+    bool named = length > end && strcmp(c->output + length - end, ".bin") == 0;
+    bool good = output_check_file(&out, "--output", c->output);
+    if (good && strcmp(c->output, "-") == 0)
+        good = mc_set_error(ctx, MC_ERR_ARGUMENT,
+                            "--output -: expected a file, whose head is "
+                            "written last") == MC_OK;
+    text t = text_into(index, sizeof index);
+    text_add(&t, "%.*s.idx", (int)(named ? length - end : length), c->output);
+    if (good && c->format == FORMAT_MEGATRON) good = output_check_file(&out, "--output", index);
+    t = text_into(index, sizeof index);
+    text_add(&t, "%s.bin", c->output);
+    if (good && c->format == FORMAT_MEGATRON && !named)
+        good = output_check_file(&out, "--output", index);
+    output_release(&out);
+    return good;
+}
+
 static int prepare(prepare_command *c, mc_context *ctx)
 {
+    if (!check_output(c, ctx)) {
+        mc_print_error(ctx, stderr);
+        return EXIT_RUN_FAILED;
+    }
     mc_tokenizer *tok =
         mc_tokenizer_open(ctx, c->tokenizer, &(mc_tokenizer_options){.revision = c->revision});
     mc_prepare_result done;
@@ -112,6 +147,7 @@ int cmd_prepare(int argc, char **argv)
          .required = true, .known_as = "file,data,text"},
         {ARGS_PATH("output", &c.output, "the file to write"), .required = true,
          .known_as = "output-prefix"},
+        OUTPUT_OVERWRITE_ROW(&c.overwrite),
         {ARGS_CHOICE("format", &c.format, format_names, "whose token files to write")},
         {ARGS_TEXT("json-key", &c.json_key, "where a line of JSON has its text"),
          .known_as = "json-keys,key"},

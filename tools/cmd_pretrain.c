@@ -1,5 +1,4 @@
 /* `modelcenter pretrain`: trains a language model on token files, from random or given weights. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -206,15 +205,30 @@ static bool find_family(pretrain *p)
            pretrain_refuse(p, "%s", message);
 }
 
+/* Finds where the model goes, and that nothing is lost by it. */
+static bool open_output(pretrain *p)
+{
+    pretrain_options *o = &p->o;
+    inputs *in = &p->target.out.inputs;
+    output_init(&p->target.out, p->ctx, o->train.overwrite);
+    inputs_add_model_options(in, p->ctx, &o->from);
+    inputs_add_model(in, p->ctx, "--tokenizer", o->tokenizer, NULL);
+    inputs_add_list(in, "--data", &o->data);
+    inputs_add_list(in, "--val", &o->val);
+    const char *name = o->from.model ? o->from.model : o->from.config;
+    if (!train_output_open(&p->target, &p->log, &o->train, o->output, name ? name : o->from.family,
+                           o->resume))
+        return false;
+    o->output = *p->target.folder ? p->target.folder : NULL;
+    return true;
+}
+
 /* Each part needs those before it; whichever fails has said why, or the context has the error. */
 static bool set_up(pretrain *p)
 {
     char message[256];
     if (mc_failed(p->ctx)) return false;
-    if (!train_can_save(p->o.output))
-        return pretrain_refuse(p, "--output %s: cannot write there: %s", p->o.output,
-                               strerror(errno));
-    if (!pretrain_find_checkpoint(p)) return false;
+    if (!open_output(p) || !pretrain_find_checkpoint(p)) return false;
     pretrain_take_defaults(p);
     if (!train_check_grad_dtype(&p->o.train, message, sizeof message))
         return pretrain_refuse(p, "%s", message);
@@ -228,7 +242,7 @@ static bool set_up(pretrain *p)
     make_loaders(p);
     if (mc_failed(p->ctx) || !pretrain_check_options(p) || !pretrain_make(p)) return false;
     describe(p);
-    return pretrain_restore(p) && open_log(p);
+    return pretrain_restore(p) && open_log(p) && pretrain_begin(p);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -237,9 +251,12 @@ static int finish(pretrain *p)
 {
     int code = EXIT_OK;
     bool interrupted = interrupt_requested() && p->step < p->stop;
+    bool saved = p->checkpoints.saved == p->step && p->o.output;
+    const char *folder = saved && p->target.own ? p->o.output : NULL;
     if (interrupted && !mc_failed(p->ctx))
-        run_log_line(&p->log, "interrupted at step %" PRId64 "%s", p->step,
-                     p->checkpoints.saved == p->step && p->o.output ? "; go on with --resume" : "");
+        run_log_line(&p->log, "interrupted at step %" PRId64 "%s%s%s%s", p->step,
+                     saved ? "; go on with" : "", folder ? " --output " : "", folder ? folder : "",
+                     saved ? " --resume" : "");
     else if (!mc_failed(p->ctx) && pretrain_result(p) != MC_OK)
         code = EXIT_RUN_FAILED;
     if (run_log_release(&p->log) != MC_OK) code = EXIT_RUN_FAILED;
@@ -263,7 +280,9 @@ static int run(const pretrain_options *o)
     token_data_release(&p.data);
     token_data_release(&p.val_data);
     free(p.prompt);
-    return ranks_leave(p.ctx, code);
+    code = ranks_leave(p.ctx, code); /* which waits for what is still being saved */
+    train_output_release(&p.target);
+    return code;
 }
 
 /* ---- command line ---------------------------------------------------------------------------- */
@@ -310,10 +329,8 @@ static bool check(const args_spec *spec, pretrain_options *o, int *code)
         wrong = "--lora-rank, --virtual-tokens: expected --model, which gives the base";
     else if (o->lora.virtual_tokens && o->separate_documents)
         wrong = "--separate-documents: documents of a sequence take no virtual tokens";
-    else if (o->resume && !o->output)
-        wrong = "--resume needs --output, the folder of the run to go on with";
-    else if (o->save_every && !o->output)
-        wrong = "--save-every needs --output, the folder to save to";
+    else if (train_output_check(&o->train, o->output, o->resume, o->save_every))
+        wrong = train_output_check(&o->train, o->output, o->resume, o->save_every);
     else if (o->sample_every && !o->tokenizer)
         wrong = "--sample-every needs --tokenizer, to read and write texts with";
     else if (o->prompt && !o->sample_every)
@@ -336,7 +353,8 @@ static void add_own_rows(args_table *table, pretrain_options *o)
             {ARGS_PATHS("val", &o->val,
                         "the same to validate on; without it there is no validation"),
              .known_as = "input-val-bin,val-data"},
-            {ARGS_PATH("output", &o->output, "folder to save to; without it nothing is saved")},
+            {ARGS_PATH("output", &o->output, "folder to save to"),
+             .default_text = "runs/NAME-DATE-TIME, for the final weights"},
             {ARGS_FLAG("resume", &o->resume,
                        "go on with the run in --output, or begin it if it has not saved yet"),
              .known_as = "resume-from-checkpoint"},
@@ -442,6 +460,7 @@ static int parse_and_run(pretrain_options o, int argc, char **argv)
 {
     args_table table = {.count = 0};
     add_own_rows(&table, &o);
+    train_output_add_rows(&table, &o.train);
     pretrain_add_objective_rows(&table, &o);
     add_batch_rows(&table, &o);
     train_add_course_rows(&table, &o.train);

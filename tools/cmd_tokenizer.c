@@ -6,6 +6,7 @@
 #include "tokenizers/train.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/output.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 
@@ -13,6 +14,7 @@ typedef struct tokenizer_command {
     const char *action, *output;
     args_list inputs, specials;
     mc_train_tokenizer_options train;
+    bool overwrite;
     int type; /* an mc_tokenizer_type, the index into type_names */
 } tokenizer_command;
 
@@ -41,14 +43,24 @@ static int train(tokenizer_command *c)
     ranks_is_single(ctx, "tokenizer");
     c->train.type = (mc_tokenizer_type)c->type;
     if (c->specials.count) c->train.special_tokens = c->specials.items;
-    mc_tokenizer_train(ctx, c->inputs.items, c->inputs.count, c->output, &c->train);
+    char aside[OUTPUT_PATH];
+    output out;
+    output_init(&out, ctx, c->overwrite);
+    inputs_add_list(&out.inputs, "--input", &c->inputs);
+    if (output_open_folder(&out, &log, "--output", c->output, false) &&
+        mc_model_folder_begin(ctx, c->output, aside, sizeof aside) == MC_OK) {
+        mc_tokenizer_train(ctx, c->inputs.items, c->inputs.count, aside, &c->train);
+        mc_model_folder_commit(ctx, c->output);
+    }
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, c->output);
     int code = EXIT_OK;
     if (mc_print_error(ctx, stderr))
         code = EXIT_RUN_FAILED;
     else
         printf("result vocabulary=%d folder=%s\n", mc_tokenizer_vocab_size(tok), c->output);
-    return ranks_leave(ctx, code);
+    code = ranks_leave(ctx, code);
+    output_release(&out);
+    return code;
 }
 
 static int run(tokenizer_command *c)
@@ -71,6 +83,7 @@ int cmd_tokenizer(int argc, char **argv)
          .known_as = "file,data,text"},
         {ARGS_PATH("output", &c.output, "folder to write the tokenizer to"), .required = true,
          .known_as = "model-prefix"},
+        OUTPUT_OVERWRITE_ROW(&c.overwrite),
         {ARGS_INT("vocab-size", &c.train.vocab_size, 4, 1 << 24, "tokens in all")},
         {ARGS_CHOICE("type", &c.type, type_names, "what is trained"), .known_as = "model-type"},
         {ARGS_TEXTS("special-token", &c.specials,

@@ -10,6 +10,7 @@
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/train_options.h"
+#include "tools/train_output.h"
 
 /* Which model is the run's: the last, or the one with the best evaluation. */
 typedef enum finetune_keep { FINETUNE_KEEP_LAST, FINETUNE_KEEP_BEST } finetune_keep;
@@ -55,6 +56,7 @@ typedef struct finetune {
     run_log log;
     bool refused; /* finetune_refuse has said why */
     bool ended;   /* it was when this process began: finetune_find has read its result */
+    train_output target;
     checkpoints checkpoints;
     mc_tokenizer *tokenizer;
     mc_model *model;
@@ -87,6 +89,9 @@ void finetune_take_defaults(finetune *f);
 bool finetune_check_options(finetune *f);
 /* Goes on where the checkpoint stopped. */
 bool finetune_restore(finetune *f);
+/* The last before training: whether what will be saved has room; and a new run takes the place of
+ * what its folder holds. */
+bool finetune_begin(finetune *f);
 /* Saves a checkpoint of the last step in the background, unless there is one. */
 void finetune_checkpoint(finetune *f);
 /* The model that is now the best goes to --output at once, so that it cannot be lost. */

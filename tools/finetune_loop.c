@@ -150,7 +150,6 @@ void finetune_train(finetune *f)
 {
     f->stop = f->o.stop_after && f->o.stop_after < f->steps ? f->o.stop_after : f->steps;
     f->shown = f->step;
-    if (f->o.output) data_save(f->ctx, &f->o.data, f->train_rows, f->o.output);
     if (f->eval_due || (!f->steps && !f->scores.count)) evaluate(f);
     f->clock = task_clock();
     if (f->step && (f->step >= f->stop || f->stopped))

@@ -294,6 +294,14 @@ static void find_family(finetune *f)
         model_find_family(f->ctx, from);
 }
 
+/* task.json, beside the weights that it describes. */
+static mc_status save_task(void *user, const char *folder)
+{
+    const finetune *f = user;
+    data_save(f->ctx, &f->o.data, f->train_rows, folder);
+    return mc_error_status(f->ctx);
+}
+
 bool finetune_find(finetune *f)
 {
     const finetune_options *o = &f->o;
@@ -301,6 +309,9 @@ bool finetune_find(finetune *f)
     f->checkpoints = (checkpoints){.ctx = f->ctx,
                                    .log = &f->log,
                                    .folder = o->output,
+                                   .save_beside = save_task,
+                                   .user = f,
+                                   .replace = o->train.overwrite,
                                    .keep = o->save_total_limit - 1,
                                    .max_shard_size = o->max_shard_size};
     if (!checkpoints_find(&f->checkpoints, o->resume, message, sizeof message))
@@ -396,10 +407,7 @@ bool finetune_restore(finetune *f)
     f->checkpoints.model = f->model;
     f->checkpoints.tokenizer = f->tokenizer;
     f->checkpoints.optim = f->optim;
-    if (!then) {
-        remove_ended(f);
-        return !mc_failed(f->ctx);
-    }
+    if (!then) return !mc_failed(f->ctx);
     mc_data_position at = position_of(then);
     for (int64_t i = 0; i < f->o.accumulation; i++) mc_dataloader_seek(f->train[i], &at);
     mc_checkpoint_restore(then, f->optim);
@@ -407,4 +415,23 @@ bool finetune_restore(finetune *f)
     take_state(f, then);
     checkpoints_restored(&f->checkpoints);
     return true;
+}
+
+/* How many checkpoints the folder is going to hold besides those that are there. */
+static int64_t checkpoints_to_come(const finetune *f)
+{
+    const finetune_options *o = &f->o;
+    if (!is_resumable(f)) return 0;
+    if (f->checkpoints.resumed) return 1; /* an older one goes for each that comes */
+    int64_t saves = o->save_every ? (f->steps + o->save_every - 1) / o->save_every : 1;
+    int64_t most = o->save_total_limit + (o->keep == FINETUNE_KEEP_BEST) + 1;
+    return saves < most ? saves : most;
+}
+
+bool finetune_begin(finetune *f)
+{
+    if (!train_output_check_room(&f->target, f->model, checkpoints_to_come(f))) return false;
+    if (f->checkpoints.resumed) return true;
+    remove_ended(f);
+    return checkpoints_begin(&f->checkpoints);
 }

@@ -107,6 +107,13 @@ void inputs_add_model(inputs *in, mc_context *ctx, const char *option, const cha
     free(base);
 }
 
+void inputs_add_model_options(inputs *in, mc_context *ctx, const model_options *from)
+{
+    inputs_add_model(in, ctx, "--model", from->model, from->revision);
+    inputs_add_model(in, ctx, "--base", from->base, NULL);
+    inputs_add(in, "--config", from->config);
+}
+
 void inputs_release(inputs *in)
 {
     for (int i = 0; i < in->count; i++) free(in->items[i].path);
@@ -136,9 +143,23 @@ static bool is_rows(const char *name)
     return false;
 }
 
+/* Files of a benchmark's folder are called after their split. */
+static bool is_split(const char *name)
+{
+    static const char *const splits[] = {"train", "val", "dev", "test"};
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
+        if (strncmp(name, splits[i], strlen(splits[i])) == 0) return true;
+    return false;
+}
+
+typedef struct walk {
+    bool (*hits)(void *user, const char *path);
+    void *user;
+    const struct stat *not_in; /* a folder that is passed over; NULL: none */
+} walk;
+
 /* Calls `hits` with each file of a folder and of those in it, until it returns true. */
-static bool any_file(const char *folder, int depth, bool (*hits)(void *user, const char *path),
-                     void *user)
+static bool any_file(const walk *w, const char *folder, int depth)
 {
     char path[PATH_ROOM];
     struct stat info;
@@ -149,9 +170,10 @@ static bool any_file(const char *folder, int depth, bool (*hits)(void *user, con
         int length = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         if (length < 0 || (size_t)length >= sizeof path || stat(path, &info) != 0) continue;
         if (S_ISDIR(info.st_mode))
-            hit = depth > 1 && any_file(path, depth - 1, hits, user);
+            hit = depth > 1 && !(w->not_in && is_same(&info, w->not_in)) &&
+                  any_file(w, path, depth - 1);
         else
-            hit = hits(user, path);
+            hit = w->hits(w->user, path);
     }
     if (dir) closedir(dir);
     return hit;
@@ -166,26 +188,29 @@ static bool is_wanted(void *user, const char *path)
 {
     const wanted *w = user;
     struct stat info;
-    return !(w->of->model && is_rows(path)) && stat(path, &info) == 0 && is_same(&info, w->file);
+    bool may_be = w->of->model ? !is_rows(path) : is_split(strrchr(path, '/') + 1);
+    return may_be && stat(path, &info) == 0 && is_same(&info, w->file);
 }
 
-static bool has_file(const input *i, const struct stat *file)
+static bool has_file(const input *i, const struct stat *file, const struct stat *not_in)
 {
     struct stat own;
     wanted w = {file, i};
     if (stat(i->path, &own) != 0) return false;
     if (is_same(&own, file)) return true;
-    return S_ISDIR(own.st_mode) && any_file(i->path, DEPTH, is_wanted, &w);
+    return S_ISDIR(own.st_mode) && any_file(&(walk){is_wanted, &w, not_in}, i->path, DEPTH);
 }
 
-const input *inputs_at_file(const inputs *in, const char *path)
+static const input *at_file(const inputs *in, const char *path, const struct stat *not_in)
 {
     struct stat file;
     if (stat(path, &file) != 0) return NULL;
     for (int i = 0; i < in->count; i++)
-        if (has_file(&in->items[i], &file)) return &in->items[i];
+        if (has_file(&in->items[i], &file, not_in)) return &in->items[i];
     return NULL;
 }
+
+const input *inputs_at_file(const inputs *in, const char *path) { return at_file(in, path, NULL); }
 
 /* Whether a path lies in the folder, by any name of the folders on its way to the root. */
 static bool lies_in(const char *path, const struct stat *folder)
@@ -204,6 +229,7 @@ static bool lies_in(const char *path, const struct stat *folder)
 
 typedef struct folder_search {
     const inputs *in;
+    const struct stat *folder;
     const input *found;
 } folder_search;
 
@@ -211,17 +237,17 @@ typedef struct folder_search {
 static bool is_input(void *user, const char *path)
 {
     folder_search *s = user;
-    s->found = inputs_at_file(s->in, path);
+    s->found = at_file(s->in, path, s->folder); /* and not for lying in this folder */
     return s->found;
 }
 
 const input *inputs_in_folder(const inputs *in, const char *folder)
 {
     struct stat info;
-    folder_search search = {in, NULL};
+    folder_search search = {in, &info, NULL};
     if (stat(folder, &info) != 0) return NULL;
     for (int i = 0; i < in->count; i++)
         if (lies_in(in->items[i].path, &info)) return &in->items[i];
-    any_file(folder, 1, is_input, &search);
+    any_file(&(walk){is_input, &search, NULL}, folder, 1);
     return search.found;
 }

@@ -13,11 +13,13 @@
 
 #include "core/modelcenter.h"
 #include "tools/args.h"
+#include "tools/model_options.h"
 
 typedef struct input {
     const char *option; /* the caller's: a literal */
     char *path;
-    bool model; /* a model's folder: rows and texts in it are none of its files */
+    bool model; /* of a model's folder rows (.jsonl, .csv, ...) are no part; of another folder the
+                   files named after a split (train, val, dev, test) are */
 } input;
 
 /* Zero-initialised it is empty. */
@@ -35,6 +37,8 @@ void inputs_add_list(inputs *in, const char *option, const args_list *paths);
  * downloaded), and the base of an adapter. */
 void inputs_add_model(inputs *in, mc_context *ctx, const char *option, const char *identifier,
                       const char *revision);
+/* --model, --base and --config. */
+void inputs_add_model_options(inputs *in, mc_context *ctx, const model_options *from);
 void inputs_release(inputs *in);
 
 /* The input that a path is, or whose files it is one of; NULL: none. */

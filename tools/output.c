@@ -130,13 +130,13 @@ static bool check_holds(output *out, const char *option, const char *path)
             "holds a checkpoint of a run: go on with --resume, choose another folder, or replace "
             "it with --overwrite";
     else if (*name)
-        what = "holds a model, or part of one: choose another folder, or replace it with "
-               "--overwrite";
+        what = "choose another folder, or replace it with --overwrite";
     if (!what) return true;
-    if (*name && !holds_checkpoint(path))
-        mc_set_error(out->ctx, MC_ERR_ARGUMENT, "%s %s (%s) %s", option, path, name, what);
-    else
+    if (holds_checkpoint(path))
         mc_set_error(out->ctx, MC_ERR_ARGUMENT, "%s %s %s", option, path, what);
+    else
+        mc_set_error(out->ctx, MC_ERR_ARGUMENT, "%s %s holds a model, or part of one (%s): %s",
+                     option, path, name, what);
     return false;
 }
 
@@ -272,7 +272,7 @@ static void share_path(output *out, char path[OUTPUT_PATH])
 bool output_make_run_folder(output *out, const char *name, char path[OUTPUT_PATH])
 {
     path[0] = '\0';
-    if (is_first(out) && !mc_failed(out->ctx)) make_run_folder(out, name, path);
+    if (is_first(out) && !mc_failed(out->ctx)) make_run_folder(out, name ? name : "model", path);
     if (mc_world_size(out->ctx) > 1) share_path(out, path);
     return agree(out);
 }
@@ -326,7 +326,7 @@ bool output_choose_form(const args_spec *spec, const char *path, unsigned forms,
         if (strcmp(endings[i].ending, ".ndjson") != 0)
             text_add(&t, "%s%s", t.used ? " or " : "", endings[i].ending);
     }
-    *form = OUTPUT_JSONL;
+    *form = OUTPUT_JSONL; /* which every command writes */
     if (has_no_ending(path)) return true;
     *code = args_error(spec, "--output %s: expected a name that ends in %s", path, known);
     return false;

@@ -12,6 +12,7 @@
 #include "tools/settings.h"
 #include "tools/token_data.h"
 #include "tools/train_options.h"
+#include "tools/train_output.h"
 
 /* As on the command line. */
 typedef struct pretrain_options {
@@ -80,6 +81,7 @@ typedef struct pretrain {
     int64_t windows;        /* sequences in the data */
     int64_t step, stop;     /* the last that was launched, and the one to stop behind */
     int64_t shown;          /* the last that was logged */
+    train_output target;
     checkpoints checkpoints;
     double flops;          /* of a token of seq_length */
     double peak;           /* FLOP/s of the device; 0: unknown */
@@ -136,7 +138,11 @@ void pretrain_take_defaults(pretrain *p);
 bool pretrain_check_options(pretrain *p);
 /* Goes on where the checkpoint stopped. */
 bool pretrain_restore(pretrain *p);
-/* Saves a checkpoint of the last step in the background, unless there is one. */
+/* The last before training: whether what will be saved has room; and a new run takes the place of
+ * what its folder holds. */
+bool pretrain_begin(pretrain *p);
+/* Saves a checkpoint of the last step in the background, unless there is one; at the end of a run
+ * without --output its weights. */
 void pretrain_save(pretrain *p);
 
 /* ---- pretrain_loop.c ---- */

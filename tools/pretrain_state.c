@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include "tools/pretrain.h"
 
 /* ---- settings: what is kept with a checkpoint ------------------------------------------------ */
@@ -51,6 +50,11 @@ static void add_position(settings *list, const mc_lm_position *at)
 void pretrain_save(pretrain *p)
 {
     if (!p->o.output || p->checkpoints.saved == p->step) return;
+    if (p->target.own && p->step >= p->o.steps) {
+        checkpoints_save_model(&p->checkpoints);
+        p->checkpoints.saved = p->step;
+        return;
+    }
     settings *list = settings_new(p->ctx);
     if (!list) return;
     mc_lm_position at = mc_lm_loader_position(mc_objective_loader(p->train));
@@ -62,14 +66,6 @@ void pretrain_save(pretrain *p)
 
 /* ---- resuming -------------------------------------------------------------------------------- */
 
-static bool holds(const char *folder, const char *name)
-{
-    char path[4200];
-    struct stat info;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return stat(path, &info) == 0;
-}
-
 bool pretrain_find_checkpoint(pretrain *p)
 {
     const pretrain_options *o = &p->o;
@@ -78,15 +74,13 @@ bool pretrain_find_checkpoint(pretrain *p)
     p->checkpoints = (checkpoints){.ctx = p->ctx,
                                    .log = &p->log,
                                    .folder = o->output,
+                                   .replace = o->train.overwrite,
                                    .keep = o->keep,
                                    .max_shard_size = o->max_shard_size};
     if (!checkpoints_find(&p->checkpoints, o->resume, message, sizeof message))
         return *message && pretrain_refuse(p, "%s", message);
     p->resumed = p->checkpoints.resumed;
     if (p->resumed) return true;
-    if (holds(o->output, "model.safetensors") || holds(o->output, "model.safetensors.index.json") ||
-        holds(o->output, "config.json"))
-        return pretrain_refuse(p, "--output %s holds a model, which is not overwritten", o->output);
     if (o->resume) run_log_line(&p->log, "no checkpoint in %s yet: the run begins", o->output);
     return true;
 }
@@ -199,4 +193,20 @@ bool pretrain_restore(pretrain *p)
     p->val_due = settings_flag_of(p->resumed, "val-due");
     checkpoints_restored(&p->checkpoints);
     return true;
+}
+
+/* How many checkpoints the folder is going to hold besides those that are there. */
+static int64_t checkpoints_to_come(const pretrain *p)
+{
+    const pretrain_options *o = &p->o;
+    if (p->target.own) return 0;
+    if (p->resumed) return 1; /* an older one goes for each that comes */
+    int64_t saves = o->save_every ? (o->steps + o->save_every - 1) / o->save_every : 1;
+    return saves < o->keep + 2 ? saves : o->keep + 2;
+}
+
+bool pretrain_begin(pretrain *p)
+{
+    return train_output_check_room(&p->target, p->work.model, checkpoints_to_come(p)) &&
+           checkpoints_begin(&p->checkpoints);
 }

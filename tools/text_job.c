@@ -124,6 +124,15 @@ void text_job_add_machine_rows(args_table *table, text_job_options *o)
     ranks_add_timeout_row(table, &o->ranks);
 }
 
+static bool check_output(text_job *job)
+{
+    const text_job_options *o = job->o;
+    output_init(&job->out, job->ctx, o->overwrite);
+    inputs_add(&job->out.inputs, "--data", o->data);
+    inputs_add_model_options(&job->out.inputs, job->ctx, &o->from);
+    return output_check_file(&job->out, "--output", o->output);
+}
+
 int text_job_start(text_job *job, bool (*work)(text_job *job, void *user), void *user)
 {
     const text_job_options *o = job->o;
@@ -132,7 +141,8 @@ int text_job_start(text_job *job, bool (*work)(text_job *job, void *user), void 
                                .result = output_is_stdout(o->output) ? stderr : NULL};
     run_log_init(&job->log, &options);
     interrupt_init();
-    int code = !mc_failed(job->ctx) && work(job, user) ? EXIT_OK : EXIT_RUN_FAILED;
+    int code = check_output(job) && work(job, user) ? EXIT_OK : EXIT_RUN_FAILED;
+    output_release(&job->out);
     if (run_log_release(&job->log) != MC_OK) code = EXIT_RUN_FAILED;
     if (mc_print_error(job->ctx, stderr))
         code = EXIT_RUN_FAILED;

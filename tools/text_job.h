@@ -5,6 +5,7 @@
 
 #include "core/modelcenter.h"
 #include "tools/model_options.h"
+#include "tools/output.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/text_source.h"
@@ -43,6 +44,7 @@ typedef struct text_job {
     const char *name; /* of the command */
     mc_context *ctx;
     run_log log;
+    output out;
     int64_t rows; /* of all ranks, done */
     double seconds;
 } text_job;
@@ -56,8 +58,8 @@ typedef struct text_part {
     size_t chunk_count;
 } text_part;
 
-/* Makes the context, calls `work` with it, and leaves; the command's exit code. `work` returns
- * false after an error or an interrupt. */
+/* Makes the context, checks --output, calls `work` with it, and leaves; the command's exit code.
+ * `work` returns false after an error or an interrupt. */
 int text_job_start(text_job *job, bool (*work)(text_job *job, void *user), void *user);
 /* Calls `take` with every part, on all ranks alike, until the end, an error or an interrupt; false
  * after these two. */

@@ -1,12 +1,8 @@
 #include "tools/train_options.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 const char *const train_dtype_names[] = {"f32", "f16", "bf16", NULL};
 const mc_dtype train_dtypes[] = {MC_F32, MC_F16, MC_BF16};
@@ -150,24 +146,4 @@ mc_lr_scheduler *train_schedule_new(mc_context *ctx, const train_options *o, int
     case TRAIN_EXPONENTIAL: return mc_exponential_new(ctx, o->lr, warmup, o->gamma);
     default: return mc_no_decay_new(ctx, o->lr, warmup);
     }
-}
-
-bool train_can_save(const char *folder)
-{
-    char path[PATH_MAX];
-    if (!folder) return true;
-    size_t length = strlen(folder);
-    bool made = length < sizeof path;
-    for (size_t i = 1; i <= length && made; i++) {
-        if (folder[i] != '/' && folder[i] != '\0') continue;
-        memcpy(path, folder, i);
-        path[i] = '\0';
-        made = mkdir(path, 0777) == 0 || errno == EEXIST;
-    }
-    struct stat info;
-    if (made && stat(folder, &info) == 0 && !S_ISDIR(info.st_mode)) {
-        errno = ENOTDIR;
-        return false;
-    }
-    return made && access(folder, W_OK | X_OK) == 0;
 }

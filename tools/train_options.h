@@ -38,6 +38,7 @@ typedef struct train_options {
     ranks_options ranks;
     const char *log_jsonl, *tensorboard; /* NULL: none */
     int64_t log_every;                   /* steps from line to line; 0: the default */
+    bool overwrite, no_save;             /* see tools/train_output.h */
 } train_options;
 
 /* Rows of a command's table; the options hold their defaults by then. */
@@ -56,9 +57,5 @@ const char *train_grad_dtype_name(const train_options *o);
 
 mc_optimizer *train_adam_new(mc_context *ctx, const train_options *o, const mc_adam_options *adam);
 mc_lr_scheduler *train_schedule_new(mc_context *ctx, const train_options *o, int64_t steps);
-
-/* Finds out before hours of training whether a folder (NULL: none is wanted) can be written, making
- * it if need be. If not, errno says why. */
-bool train_can_save(const char *folder);
 
 #endif

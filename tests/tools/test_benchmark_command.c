@@ -59,7 +59,7 @@ static void learns(const char *family, const char *task, const char *options, co
 {
     char line[1024];
     snprintf(line, sizeof line,
-             "\"$MC\" finetune %s --task %s --config %s --data . --output o --seed 3 "
+             "\"$MC\" finetune %s --task %s --config %s --data . --output o --overwrite --seed 3 "
              "--batch-size 8 --dropout 0 %s",
              family, task, family, options);
     if (run_in(&folder, "", line)) fail_msg("%s", err);

@@ -123,7 +123,7 @@ static void check_resume(const char *program, const char *weights, const char *o
 {
     static const int stops[] = {1, 10, 17, 29};
     char line[1200], whole[512], compare[200];
-    must("rm -rf whole parts");
+    must("rm -rf whole parts whole.jsonl parts.jsonl");
     snprintf(compare, sizeof compare, "cmp whole/%s parts/%s", weights, weights);
     snprintf(line, sizeof line, "%s %s --output whole --log-jsonl whole.jsonl", program, options);
     must(line);
@@ -202,9 +202,11 @@ static void check_passes(const char *program, const char *options)
 {
     double whole[100], parts[100];
     char line[400];
-    snprintf(line, sizeof line, "%s $E --batch-size 16 --log-jsonl one.jsonl", program);
+    snprintf(line, sizeof line, "%s $E --batch-size 16 --no-save --overwrite --log-jsonl one.jsonl",
+             program);
     must(line);
-    snprintf(line, sizeof line, "%s $E %s --log-jsonl several.jsonl", program, options);
+    snprintf(line, sizeof line, "%s $E %s --no-save --overwrite --log-jsonl several.jsonl", program,
+             options);
     must(line);
     for (int i = 0; i < 2; i++) {
         const char *key = i ? "\"grad_norm\":" : "\"loss\":";
@@ -243,7 +245,7 @@ static void test_ended(void **state)
                 "$T --keep best --output plain --resume --lr 0.03");
     must_refuse(1, "the run in plain has ended with other --epochs or --max-steps",
                 "$T --keep best --output plain --resume --epochs 4");
-    must("$T --output plain --max-steps 2 && $T --output plain --resume --max-steps 2");
+    must("$T --output plain --overwrite --max-steps 2 && $T --output plain --resume --max-steps 2");
     must_hold(out, "result task=BoolQ accuracy=");
     /* nothing was saved yet */
     must("rm -rf new && $T --output new --resume --save-every 5");
@@ -259,18 +261,18 @@ static void test_interrupt(void **state)
     static const char *const keeps[] = {"--keep last", "--keep best --eval-every 3"};
     for (int i = 0; i < 2; i++) {
         char line[1400];
-        snprintf(
-            line, sizeof line,
-            "rm -rf ctrl whole ctrl.jsonl ctrl.err && R=\"$T %s --epochs 100000\" && { $R --output "
-            "ctrl --log-jsonl ctrl.jsonl 2>ctrl.err & pid=$!; i=0; "
-            "until grep -q '^step *2[3-9]/' ctrl.err || [ $i -gt 3000 ]; do sleep 0.01; "
-            "i=$((i + 1)); done; kill -%s $pid; wait $pid; test $? = 130; } && "
-            "step=$(sed -n 's/^interrupted at step \\([0-9]*\\); go on with --resume$/\\1/p' "
-            "ctrl.err) && test -e ctrl/checkpoint-$step/training.json && $MC info ctrl && "
-            "$R --stop-after $((step + 5)) --output ctrl --log-jsonl ctrl.jsonl --resume && "
-            "$R --stop-after $((step + 5)) --output whole --log-jsonl whole.jsonl && "
-            "cmp ctrl/model.safetensors whole/model.safetensors",
-            keeps[i], i ? "TERM" : "INT");
+        snprintf(line, sizeof line,
+                 "rm -rf ctrl whole ctrl.jsonl whole.jsonl ctrl.err && R=\"$T %s --epochs 100000\" "
+                 "&& { $R --output "
+                 "ctrl --log-jsonl ctrl.jsonl 2>ctrl.err & pid=$!; i=0; "
+                 "until grep -q '^step *2[3-9]/' ctrl.err || [ $i -gt 3000 ]; do sleep 0.01; "
+                 "i=$((i + 1)); done; kill -%s $pid; wait $pid; test $? = 130; } && "
+                 "step=$(sed -n 's/^interrupted at step \\([0-9]*\\); go on with --resume$/\\1/p' "
+                 "ctrl.err) && test -e ctrl/checkpoint-$step/training.json && $MC info ctrl && "
+                 "$R --stop-after $((step + 5)) --output ctrl --log-jsonl ctrl.jsonl --resume && "
+                 "$R --stop-after $((step + 5)) --output whole --log-jsonl whole.jsonl && "
+                 "cmp ctrl/model.safetensors whole/model.safetensors",
+                 keeps[i], i ? "TERM" : "INT");
         must(line);
         same_logs("whole.jsonl", "ctrl.jsonl");
     }
@@ -330,10 +332,11 @@ static void check_kills(const char *options)
     }
     if (kills < 4) fail_msg("the run ended after %d kills", kills - 1);
     must("! ls killed | grep -q tmp");
-    snprintf(line, sizeof line,
-             "rm -rf unkilled && $T %s --output unkilled --log-jsonl unkilled.jsonl && "
-             "cmp killed/model.safetensors unkilled/model.safetensors",
-             options);
+    snprintf(
+        line, sizeof line,
+        "rm -rf unkilled unkilled.jsonl && $T %s --output unkilled --log-jsonl unkilled.jsonl && "
+        "cmp killed/model.safetensors unkilled/model.safetensors",
+        options);
     must(line);
     same_logs("unkilled.jsonl", "killed.jsonl");
     char whole[512];
@@ -385,7 +388,7 @@ static void test_early_stopping(void **state)
 {
     (void)state;
     /* nothing is learned: the first evaluation is never beaten */
-    must("$T --lr 0 --eval-every 4 --early-stopping-patience 3 --log-jsonl early.jsonl");
+    must("$T --lr 0 --eval-every 4 --early-stopping-patience 3 --log-jsonl early.jsonl --no-save");
     must_hold(err, "stopping early at step 16: no improvement in the last 3 evaluations; the best "
                    "was behind step 4");
     assert_int_equal(count_of(err, "| val accuracy"), 4);
@@ -400,9 +403,9 @@ static void test_early_stopping(void **state)
     must_hold(err, "nothing is left to train");
     assert_string_equal(out, line);
     /* whatever is no more than the threshold better is no improvement */
-    must("$T --eval-every 4 --early-stopping-patience 2 --early-stopping-threshold 1");
+    must("$T --eval-every 4 --early-stopping-patience 2 --early-stopping-threshold 1 --no-save");
     must_hold(err, "stopping early at step 12");
-    must("$T --eval-every 7 --max-steps 9");
+    must("$T --eval-every 7 --max-steps 9 --no-save");
     assert_int_equal(count_of(err, "| val accuracy"), 2);
 }
 
@@ -423,7 +426,7 @@ static void test_best(void **state)
     assert_true(fabs(kept - most) < 1e-4);
     must("$MC eval bert --task BoolQ --model best --data data");
     assert_string_equal(result(), line);
-    must("$T --keep best --metric f1");
+    must("$T --keep best --metric f1 --no-save");
     must_refuse(1, "--metric \"bleu\": expected one of accuracy, f1", "$T --metric bleu");
 }
 
@@ -441,8 +444,7 @@ static void test_errors(void **state)
                 "$MC finetune bert --task BoolQ --data data --output none --resume");
     must_refuse(1, "cannot write there", "touch file && $T --output file/run");
     must("rm -rf run && $T --output run --stop-after 4 --save-every 2");
-    must_refuse(1,
-                "--output run holds a checkpoint of a run: go on with --resume, or choose another",
+    must_refuse(1, "--output run holds a checkpoint of a run: go on with --resume, choose another",
                 "$T --output run");
     static const char *const changes[][2] = {
         {"--lr 0.01", "--lr is 0.01, but the run in run was begun with 0.02"},

@@ -295,14 +295,16 @@ static void test_conversations(void **state)
     expect_file("said.jsonl", "{\"text\":\" b\"}\n{\"text\":\" c\"}\n{\"text\":\" d\"}\n");
     write_text(temp_path(&folder, "asked.jsonl"),
                "{\"m\": [{\"role\": \"user\", \"content\": \"b\"}]}\n");
-    must("$MC predict chat --data asked.jsonl --output said.jsonl --max-target-length 4");
+    must("$MC predict chat --data asked.jsonl --overwrite --output said.jsonl --max-target-length "
+         "4");
     expect_file("said.jsonl", "{\"text\":\" c\"}\n");
     write_text(temp_path(&folder, "asked.jsonl"), "{\"text\": \"User: c\\nAssistant:\"}\n");
-    must("$MC predict chat --data asked.jsonl --output said.jsonl --max-target-length 4");
+    must("$MC predict chat --data asked.jsonl --overwrite --output said.jsonl --max-target-length "
+         "4");
     expect_file("said.jsonl", "{\"text\":\" d\"}\n");
     write_text(temp_path(&folder, "asked.jsonl"), "{\"m\": []}\n");
     must_refuse(1, "expected a list of messages, found an empty one",
-                "$MC predict chat --data asked.jsonl --output said.jsonl");
+                "$MC predict chat --data asked.jsonl --overwrite --output said.jsonl");
     must_refuse(2, "expected no other columns",
                 "$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --text t");
     must_refuse(1, "conversations are read from JSON Lines alone",

@@ -236,11 +236,11 @@ static void test_classes(void **state)
     (void)state;
     must_run("$MC predict classes --data rows.csv --text review --output c.jsonl");
     check_file("c.jsonl", check_single);
-    must_run(
-        "$MC predict classes --data rows.csv --text review --text-pair about --output c.jsonl");
+    must_run("$MC predict classes --data rows.csv --text review --text-pair about --output c.jsonl "
+             "--overwrite");
     check_file("c.jsonl", check_pair);
-    must_run("$MC predict pairs --data rows.csv --output c.jsonl"); /* columns of task.json */
-    check_file("c.jsonl", check_pair);
+    must_run("$MC predict pairs --data rows.csv --output p.jsonl"); /* columns of task.json */
+    check_file("p.jsonl", check_pair);
 }
 
 /* Files and patterns are one table; an empty text is an error with its place where it has no token.
@@ -310,7 +310,7 @@ static void test_refusals(void **state)
                "{\"text\": \"a\"}\n{\"text\": 3, \"text\": 4}\n{\n");
     must_fail("$MC predict classes --data bad.jsonl --output w.jsonl", 1, "bad.jsonl:");
     assert_int_not_equal(access(temp_path(&folder, "w.jsonl"), F_OK), 0);
-    assert_int_not_equal(access(temp_path(&folder, "w.jsonl.partial"), F_OK), 0);
+    must("! ls | grep '\\.tmp-'");
 }
 
 int main(void)

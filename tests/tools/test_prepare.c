@@ -50,7 +50,9 @@ static void test_formats(void **state)
     expect_result("result documents=2 tokens=6 ");
     expect_tokens(f, "y.bin", (int32_t[]){6, 5, 2, 5, 6, 2}, 6);
     assert_int_equal(
-        run_prepare(f, "$P --input b.jsonl --json-key other --output x.bin --end-of-text none"), 0);
+        run_prepare(
+            f, "$P --input b.jsonl --json-key other --overwrite --output x.bin --end-of-text none"),
+        0);
     expect_result("result documents=1 tokens=1 ");
     expect_tokens(f, "x.bin", (int32_t[]){7}, 1);
 }

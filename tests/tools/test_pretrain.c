@@ -89,7 +89,8 @@ static void test_it_learns(void **state)
     assert_int_equal(mc_gpt2_get_config(gpt2).vocab_size, VOCABULARY);
     mc_context_free(ctx);
     /* its weights are where the next run begins */
-    must("$P --pretrained learn --val val.bin --batch-size 4 --seq-length 32 --steps 1 --lr 0");
+    must("$P --pretrained learn --val val.bin --batch-size 4 --seq-length 32 --steps 1 --lr 0 "
+         "--no-save");
     assert_true(number_after(out, " loss=") < 2.8);
     assert_int_equal(run("test -e learn/optimizer.safetensors"), 1);
 }
@@ -97,12 +98,13 @@ static void test_it_learns(void **state)
 static void test_defaults(void **state)
 {
     (void)state;
-    must("$P --config tiny.json"); /* once over the data, nothing saved, no validation */
+    must("$P --config tiny.json --no-save"); /* once over the data, no validation */
+    must_hold(err, "nothing will be saved (--no-save)\n");
     must_hold(out, "result model=gpt2 steps=23 tokens=5888 ");
     assert_null(strstr(out, "val_loss=")); /* it was not measured */
     assert_null(strstr(out, "nan"));
     must_hold(err, "f32\ndata: 6000 tokens; 23 steps of 256 tokens (4 sequences of 64, 1 times)\n");
-    must("$P --config tiny.json --data 'v*.bin' val.bin --seq-length 32 --batch-size 1");
+    must("$P --config tiny.json --data 'v*.bin' val.bin --seq-length 32 --batch-size 1 --no-save");
     must_hold(err, "data: 7800 tokens; 243 steps of 32 tokens"); /* 187 + 28 + 28 sequences */
     must("$P --config gpt2-base --help");
     must_hold(out, "usage: modelcenter pretrain --data PATH... [options]");
@@ -113,7 +115,7 @@ static void test_defaults(void **state)
 static void check_resume(const char *dtype)
 {
     char line[600];
-    must("rm -rf whole parts");
+    must("rm -rf whole parts whole.jsonl parts.jsonl");
     snprintf(line, sizeof line,
              "R=\"$T --val val.bin --val-every 7 --steps 24 %s\" && "
              "$R --output whole --log-jsonl whole.jsonl && "
@@ -164,7 +166,7 @@ static void test_interrupt(void **state)
     must("grep -q 'go on with --resume' ctrl.err && step=$(ls ctrl | sed -n 's/checkpoint-//p') && "
          "R=\"$T --steps 100000 --scheduler constant --stop-after $((step + 5))\" && "
          "$R --output ctrl --log-jsonl ctrl.jsonl --resume && "
-         "$R --log-jsonl whole.jsonl");
+         "$R --log-jsonl whole.jsonl --overwrite --no-save");
     same_logs("whole.jsonl", "ctrl.jsonl");
 }
 
@@ -179,7 +181,7 @@ static void test_interrupted_validation(void **state)
          "step=$(ls due | sed -n 's/checkpoint-//p') && "
          "test $(grep -c val due.jsonl) -ge $((step - 1)) && "
          "$R --stop-after $((step + 3)) --output due --log-jsonl due.jsonl --resume && "
-         "$R --stop-after $((step + 3)) --log-jsonl undue.jsonl");
+         "$R --stop-after $((step + 3)) --log-jsonl undue.jsonl --no-save");
     same_logs("undue.jsonl", "due.jsonl");
 }
 
@@ -218,7 +220,7 @@ static void test_failed_save(void **state)
     assert_string_equal(out, ""); /* no result */
     must("R=\"$T --steps 100000 --scheduler constant --stop-after 12\" && "
          "$R --output full --log-jsonl full.jsonl --resume && ! ls full | grep tmp && "
-         "$R --log-jsonl unfull.jsonl");
+         "$R --log-jsonl unfull.jsonl --no-save");
     must_hold(err, "resumed behind step 5 from full/checkpoint-5\n");
     same_logs("unfull.jsonl", "full.jsonl");
     /* a folder that cannot be written any more */
@@ -245,7 +247,8 @@ static void test_interrupted_save(void **state)
          "kill -INT $pid; while kill -INT $pid 2>/dev/null; do :; done; wait $pid || true; }; "
          "step=$(ls term | sed -n 's/^checkpoint-\\([0-9]*\\)$/\\1/p' | sort -n | tail -1) && "
          "R=\"$T --steps 100000 --scheduler constant --stop-after $((step + 3))\" && "
-         "$R --output term --log-jsonl term.jsonl --resume && $R --log-jsonl unterm.jsonl");
+         "$R --output term --log-jsonl term.jsonl --resume && $R --log-jsonl unterm.jsonl "
+         "--no-save");
     same_logs("unterm.jsonl", "term.jsonl");
 }
 
@@ -254,12 +257,13 @@ static void test_interrupted_save(void **state)
 static void test_common_options(void **state)
 {
     (void)state;
-    must("$T --steps 5 --log-jsonl plain.jsonl && "
-         "$T --steps 5 --log-jsonl offload.jsonl --offload --zero-level 1 --grad-dtype param "
+    must("$T --steps 5 --no-save --log-jsonl plain.jsonl && "
+         "$T --steps 5 --no-save --log-jsonl offload.jsonl --offload --zero-level 1 --grad-dtype "
+         "param "
          "--comm-timeout 30");
     same_logs("plain.jsonl", "offload.jsonl");
-    must("$T --steps 2 --dtype bf16 --grad-dtype bf16 && $T --steps 2 --dtype f16 --grad-dtype "
-         "param");
+    must("$T --no-save --steps 2 --dtype bf16 --grad-dtype bf16 && "
+         "$T --no-save --steps 2 --dtype f16 --grad-dtype param");
     must_refuse(1, "--grad-dtype is f16, expected f32 or the parameters' dtype, bf16",
                 "$T --steps 2 --dtype bf16 --grad-dtype f16");
     must_refuse(1, "--grad-dtype is bf16, expected f32, the parameters' dtype",
@@ -382,7 +386,7 @@ static void test_largest_batch(void **state)
 {
     (void)state;
     char line[200];
-    must("$P --config wide.json --batch auto --memory 0.05 --seq-length 64 --steps 1");
+    must("$P --config wide.json --batch auto --memory 0.05 --seq-length 64 --steps 1 --no-save");
     double peak = number_after(out, "peak_bytes="), limit = 0.05 * 1024 * 1024 * 1024;
     int batch = (int)(number_after(out, "tokens=") / 64);
     assert_true(batch > 4 && peak <= limit && peak > 0.8 * limit);
@@ -395,7 +399,8 @@ static void test_largest_batch(void **state)
     must("$P --config wide.json --batch-size auto --memory 0.025 --seq-length 64 --steps 1 "
          "--tokens-per-step 1408"); /* 22 sequences */
     must_hold(err, "(11 sequences of 64, 2 times)");
-    must("$P --config tiny.json --batch-size auto --seq-length 64 --steps 1"); /* all the data */
+    /* all the data */
+    must("$P --config tiny.json --batch-size auto --seq-length 64 --steps 1 --no-save");
     must_hold(err, "(93 sequences of 64, 1 times)");
     must_refuse(1, "not even a batch of 1 fits into 0.00 GiB",
                 "$P --config wide.json --batch-size auto --memory 0.001");
@@ -415,7 +420,7 @@ static void test_samples(void **state)
     must_hold(err, "\ntext    4 | abc");
     read_into(out, "sampled.jsonl");
     must_hold(out, "{\"step\":2,\"sample\":\"abc");
-    must("$T --steps 2 --sample-every 2 --tokenizer tok --sample-length 3");
+    must("$T --steps 2 --sample-every 2 --tokenizer tok --sample-length 3 --no-save");
     must_refuse(1, "--sample-length 62 and a prompt of 3 tokens are more than the model's 64",
                 "$T --steps 2 --sample-every 2 --sample-length 62 --prompt abc --tokenizer tok");
     must_refuse(1, "--prompt: expected a text of at least one token",
@@ -458,11 +463,10 @@ static void test_resume_errors(void **state)
 {
     (void)state;
     must("rm -rf run && $T --steps 4 --output run");
-    must_refuse(1,
-                "--output run holds a checkpoint of a run: go on with --resume, or choose another",
+    must_refuse(1, "--output run holds a checkpoint of a run: go on with --resume, choose another",
                 "$T --steps 4 --output run");
     must("mkdir -p plain && cp run/model.safetensors run/config.json plain");
-    must_refuse(1, "--output plain holds a model, which is not overwritten",
+    must_refuse(1, "--output plain holds a model, or part of one (config.json)",
                 "$T --steps 4 --output plain");
     static const char *const changes[][2] = {
         {"--batch-size 4", "--batch-size is 4, but the run in run was begun with 2"},

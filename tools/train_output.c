@@ -1,0 +1,90 @@
+#include "tools/train_output.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void train_output_add_rows(args_table *table, train_options *o)
+{
+    args_table_add(table,
+                   (args_option[]){
+                       OUTPUT_OVERWRITE_ROW(&o->overwrite),
+                       {ARGS_FLAG("no-save", &o->no_save, "save no model, as speed is measured")},
+                       {0},
+                   });
+}
+
+const char *train_output_check(const train_options *o, const char *given, bool resume,
+                               int64_t save_every)
+{
+    if (o->no_save && given) return "--no-save saves nothing: expected no --output";
+    if (!given && resume) return "--resume needs --output, the folder of the run to go on with";
+    if (!given && save_every) return "--save-every needs --output, the folder to save to";
+    return NULL;
+}
+
+/* Whether a run has begun there that can be gone on with, or has ended. */
+static bool holds_run(const char *folder)
+{
+    char path[OUTPUT_PATH + 16];
+    if (mc_checkpoint_exists(folder)) return true;
+    snprintf(path, sizeof path, "%s/finetune.json", folder);
+    return access(path, F_OK) == 0;
+}
+
+static bool open_folder(train_output *t, run_log *log, const char *given, const char *name,
+                        bool resume)
+{
+    t->own = !given;
+    if (given) {
+        if (strlen(given) >= sizeof t->folder)
+            mc_set_error(t->out.ctx, MC_ERR_ARGUMENT, "--output %.100s...: the path is too long",
+                         given);
+        else
+            snprintf(t->folder, sizeof t->folder, "%s", given);
+        return output_open_folder(&t->out, log, "--output", given, resume && holds_run(given));
+    }
+    return output_make_run_folder(&t->out, name, t->folder) &&
+           output_open_folder(&t->out, log, "--output", t->folder, true);
+}
+
+bool train_output_open(train_output *t, run_log *log, const train_options *o, const char *given,
+                       const char *name, bool resume)
+{
+    t->folder[0] = '\0';
+    t->out.resume = resume;
+    if (!output_check_logs(&t->out, o->log_jsonl, o->tensorboard)) return false;
+    if (!o->no_save && !open_folder(t, log, given, name, resume)) return false;
+    if (o->no_save)
+        run_log_line(log, "nothing will be saved (--no-save)");
+    else if (!given)
+        run_log_line(log, "the final weights will be saved to %s (see --output, --no-save)",
+                     t->folder);
+    return true;
+}
+
+/* Bytes of a model's weights, of an adapter its own, and of an optimizer's state: two moments, and
+ * masters of what is narrower than f32. */
+static void count_bytes(mc_model *model, double *weights, double *state)
+{
+    mc_parameter_iterator at = {0};
+    bool adapter = mc_model_lora(model) || mc_model_soft_prompt(model);
+    *weights = *state = 0;
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(model), &at));) {
+        double count = (double)mc_shape_count(mc_parameter_shape(p));
+        bool trains = mc_parameter_trainable(p), narrow = mc_parameter_dtype(p) != MC_F32;
+        if (trains || !adapter) *weights += count * (double)mc_dtype_size(mc_parameter_dtype(p));
+        if (trains) *state += count * (narrow ? 12 : 8);
+    }
+}
+
+bool train_output_check_room(train_output *t, mc_model *model, int64_t saved)
+{
+    double weights, state;
+    if (!*t->folder || mc_failed(t->out.ctx)) return !mc_failed(t->out.ctx);
+    count_bytes(model, &weights, &state);
+    return output_check_room(&t->out, t->folder,
+                             saved > 0 ? (double)saved * (weights + state) : weights);
+}
+
+void train_output_release(train_output *t) { output_release(&t->out); }
