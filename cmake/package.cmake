@@ -1,5 +1,6 @@
 # A package for Debian and Ubuntu, of what the target installed_files has built:
 #
+#     apt-get install dpkg-dev file
 #     cpack --config build/release/CPackConfig.cmake -B build
 #
 # It depends on the libraries that this build was linked with, so it is for the release that it was built

@@ -12,6 +12,11 @@ foreach(program ${programs})
     file(RPATH_REMOVE FILE ${program})
 endforeach()
 
+# Any flavour of OpenBLAS will do, of which the package libopenblas0 brings one more. dpkg-shlibdeps reads
+# this, and cpack removes it.
+file(WRITE ${root}/debian/shlibs.local
+     "libopenblas 0 libopenblas0-openmp | libopenblas0-pthread | libopenblas0-serial | libopenblas0\n")
+
 file(GLOB pages ${usr}/share/man/man1/*.1)
 must(gzip -9n ${pages})
 file(RENAME ${usr}/share/zsh/site-functions ${usr}/share/zsh/vendor-completions)

@@ -1,14 +1,11 @@
 /* `modelcenter doctor`: what this build has, what the machine has, and what is missing. */
 #include <stdio.h>
-#include <unistd.h>
 #include "core/about/about.h"
 #include "core/base/context.h"
 #include "core/hub/hub.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/doctor.h"
-#include "tools/ranks.h"
-#include "tools/text.h"
 
 static const char details[] =
     "Reports the version, the processor and GPUs, the libraries that were found, the folders of\n"
@@ -18,32 +15,6 @@ static const char details[] =
     "  modelcenter doctor\n"
     "  modelcenter doctor --json\n"
     "  modelcenter doctor --ask-hub\n";
-
-/* ---- what is missing ------------------------------------------------------------------------- */
-
-static bool is_of_use(const doctor_report *r, const mc_part *part)
-{
-    if (!part->needs_gpu) return true;
-    return r->gpu_count > (part->several_gpus ? 1 : 0);
-}
-
-/* The packages that bring a part; "" where it is there, or would be of no use. */
-static const char *packages_of(const doctor_report *r, const mc_part *part)
-{
-    if (!is_of_use(r, part) || (part->built && part->found)) return "";
-    return part->built ? part->to_run : part->to_build;
-}
-
-static void find_missing(doctor_report *r)
-{
-    for (int i = 0; i < r->part_count; i++) {
-        const mc_part *part = &r->parts[i];
-        const char *packages = packages_of(r, part);
-        if (!*packages) continue;
-        r->missing[r->missing_count++] = (doctor_missing){part, packages};
-        r->rebuild = r->rebuild || !part->built;
-    }
-}
 
 static void ask_hub(doctor_report *r)
 {
@@ -57,6 +28,9 @@ static void ask_hub(doctor_report *r)
 
 static void examine(doctor_report *r, bool ask)
 {
+    r->version = mc_version();
+    r->commit = mc_build_commit();
+    r->date = mc_build_date();
     r->part_count = mc_parts(r->parts, DOCTOR_PARTS);
     if (r->part_count > DOCTOR_PARTS) r->part_count = DOCTOR_PARTS;
     for (int i = 0; i < r->part_count; i++) mc_part_look(&r->parts[i]);
@@ -67,7 +41,7 @@ static void examine(doctor_report *r, bool ask)
     mc_cache_folder(tuning, sizeof tuning);
     doctor_look_into(&r->models, r->hub.cache);
     doctor_look_into(&r->tuning, tuning);
-    find_missing(r);
+    doctor_find_missing(r);
     if (ask) ask_hub(r);
     r->usable = !*r->machine.problem;
 }
@@ -89,8 +63,8 @@ int cmd_doctor(int argc, char **argv)
     static doctor_report report; /* some 30 KB */
     examine(&report, ask);
     if (json)
-        doctor_print_json(&report);
+        doctor_print_json(stdout, &report);
     else
-        doctor_print(&report);
+        doctor_print(stdout, &report);
     return report.usable ? EXIT_OK : EXIT_RUN_FAILED;
 }

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include "core/base/context.h"
 #include "tools/text.h"
 
 /* ---- folders --------------------------------------------------------------------------------- */
@@ -63,91 +62,122 @@ void doctor_look_into(doctor_folder *folder, const char *path)
     folder->models = models_found;
 }
 
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+static bool is_of_use(const doctor_report *r, const mc_part *part)
+{
+    if (!part->needs_gpu) return true;
+    return r->gpu_count > (part->several_gpus ? 1 : 0);
+}
+
+/* The packages that bring a part; "" where it is there, or would be of no use. */
+static const char *packages_of(const doctor_report *r, const mc_part *part)
+{
+    if (!is_of_use(r, part) || (part->built && part->found)) return "";
+    return part->built ? part->to_run : part->to_build;
+}
+
+void doctor_find_missing(doctor_report *r)
+{
+    r->missing_count = 0;
+    r->rebuild = false;
+    for (int i = 0; i < r->part_count; i++) {
+        const mc_part *part = &r->parts[i];
+        const char *packages = packages_of(r, part);
+        if (!*packages) continue;
+        r->missing[r->missing_count++] = (doctor_missing){part, packages};
+        r->rebuild = r->rebuild || !part->built;
+    }
+}
+
 /* ---- for people ------------------------------------------------------------------------------ */
 
 enum { LABEL = 14 };
 
 /* "1.2 GB" */
-static const char *size_text(char out[32], uint64_t bytes)
+static const char *size_text(char words[32], uint64_t bytes)
 {
     static const char *const units[] = {"bytes", "KB", "MB", "GB", "TB"};
     double value = (double)bytes;
     int unit = 0;
     while (value >= 1000 && unit < 4) value /= 1000, unit++;
-    snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
-    return out;
+    snprintf(words, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return words;
 }
 
-static void print_device(const doctor_report *r)
+static void print_device(FILE *out, const doctor_report *r)
 {
     const mc_machine *m = &r->machine;
     char a[32], b[32];
-    printf("\ndevices\n  %-*s%s\n", LABEL, "processor", *m->processor ? m->processor : "unknown");
+    fprintf(out, "\ndevices\n  %-*s%s\n", LABEL, "processor",
+            *m->processor ? m->processor : "unknown");
     if (*m->problem)
-        printf("  %-*s%s\n", LABEL, "kernels", m->problem);
+        fprintf(out, "  %-*s%s\n", LABEL, "kernels", m->problem);
     else
-        printf("  %-*s%s, products by %s\n", LABEL, "kernels", m->kernels, m->products);
-    printf("  %-*s%d, %d threads\n", LABEL, "cores", m->cores, m->threads);
-    printf("  %-*s%s, of which %s are free\n", LABEL, "memory", size_text(a, m->memory),
-           size_text(b, m->memory_left));
+        fprintf(out, "  %-*s%s, products by %s\n", LABEL, "kernels", m->kernels, m->products);
+    fprintf(out, "  %-*s%d, %d threads\n", LABEL, "cores", m->cores, m->threads);
+    fprintf(out, "  %-*s%s, of which %s are free\n", LABEL, "memory", size_text(a, m->memory),
+            size_text(b, m->memory_left));
     for (int i = 0; i < r->gpu_count && i < DOCTOR_GPUS; i++)
-        printf("  %-*s%s, %s, compute capability %d.%d\n", LABEL, i ? "" : "GPUs", r->gpus[i].name,
-               size_text(a, r->gpus[i].memory), r->gpus[i].major, r->gpus[i].minor);
-    if (!r->gpu_count) printf("  %-*snone\n", LABEL, "GPUs");
-    if (*m->driver) printf("  %-*s%s\n", LABEL, "driver", m->driver);
+        fprintf(out, "  %-*s%s, %s, compute capability %d.%d\n", LABEL, i ? "" : "GPUs",
+                r->gpus[i].name, size_text(a, r->gpus[i].memory), r->gpus[i].major,
+                r->gpus[i].minor);
+    if (!r->gpu_count) fprintf(out, "  %-*snone\n", LABEL, "GPUs");
+    if (*m->driver) fprintf(out, "  %-*s%s\n", LABEL, "driver", m->driver);
 }
 
-static void print_parts(const doctor_report *r)
+static void print_parts(FILE *out, const doctor_report *r)
 {
-    printf("\nlibraries\n");
+    fprintf(out, "\nlibraries\n");
     for (int i = 0; i < r->part_count; i++) {
         const mc_part *p = &r->parts[i];
         const char *state = !p->built ? "not built in" : p->found ? "works" : "not found";
-        printf("  %-*s%-14s%s", LABEL, p->name, state, p->use);
-        if (*p->version) printf(" (%s)", p->version);
-        if (!p->built && p->found) printf(" (the library is here)");
-        printf("\n");
+        fprintf(out, "  %-*s%-14s%s", LABEL, p->name, state, p->use);
+        if (*p->version) fprintf(out, " (%s)", p->version);
+        if (!p->built && p->found) fprintf(out, " (the library is here)");
+        fprintf(out, "\n");
     }
 }
 
-static void print_folder(const char *label, const doctor_folder *f, bool models)
+static void print_folder(FILE *out, const char *label, const doctor_folder *f, bool models)
 {
     char a[32], b[32];
-    printf("  %-*s", LABEL, label);
+    fprintf(out, "  %-*s", LABEL, label);
     if (!*f->path) {
-        printf("none\n");
+        fprintf(out, "none\n");
         return;
     }
-    printf("%s: ", f->path);
+    fprintf(out, "%s: ", f->path);
     if (!f->exists)
-        printf("not there yet");
+        fprintf(out, "not there yet");
     else
-        printf("%s", size_text(a, f->bytes));
-    if (models && f->exists) printf(" in %d %s", f->models, f->models == 1 ? "model" : "models");
-    printf("%s, %s free\n", f->writable ? "" : ", cannot be written", size_text(b, f->left));
+        fprintf(out, "%s", size_text(a, f->bytes));
+    if (models && f->exists)
+        fprintf(out, " in %d %s", f->models, f->models == 1 ? "model" : "models");
+    fprintf(out, "%s, %s free\n", f->writable ? "" : ", cannot be written", size_text(b, f->left));
 }
 
-static void print_hub(const doctor_report *r)
+static void print_hub(FILE *out, const doctor_report *r)
 {
     const mc_hub_state *h = &r->hub;
-    printf("\nhub\n");
-    if (*h->problem) printf("  %-*s%s\n", LABEL, "problem", h->problem);
-    printf("  %-*s%s\n", LABEL, "address", h->endpoint);
-    printf("  %-*s", LABEL, "downloads");
+    fprintf(out, "\nhub\n");
+    if (*h->problem) fprintf(out, "  %-*s%s\n", LABEL, "problem", h->problem);
+    fprintf(out, "  %-*s%s\n", LABEL, "address", h->endpoint);
+    fprintf(out, "  %-*s", LABEL, "downloads");
     if (!h->can_download)
-        printf("not built in\n");
+        fprintf(out, "not built in\n");
     else if (h->offline_by)
-        printf("off: %s is set\n", h->offline_by);
+        fprintf(out, "off: %s is set\n", h->offline_by);
     else
-        printf("on\n");
+        fprintf(out, "on\n");
     if (h->has_token)
-        printf("  %-*syes, of %s\n", LABEL, "token", h->token_from);
+        fprintf(out, "  %-*syes, of %s\n", LABEL, "token", h->token_from);
     else
-        printf("  %-*sno (needed for gated and private models only)\n", LABEL, "token");
+        fprintf(out, "  %-*sno (needed for gated and private models only)\n", LABEL, "token");
     if (r->asked)
-        printf("  %-*s%s\n", LABEL, "answers", r->reached ? "yes" : r->answer);
+        fprintf(out, "  %-*s%s\n", LABEL, "answers", r->reached ? "yes" : r->answer);
     else
-        printf("  %-*snot asked (--ask-hub does)\n", LABEL, "answers");
+        fprintf(out, "  %-*snot asked (--ask-hub does)\n", LABEL, "answers");
 }
 
 /* The packages of all that is missing, each once. */
@@ -172,131 +202,134 @@ static void add_commands(text *t, const doctor_report *r)
     if (r->rebuild) text_add(t, "\nscripts/install.sh");
 }
 
-static void print_missing(const doctor_report *r)
+static void print_missing(FILE *out, const doctor_report *r)
 {
     char commands[1200], *rest = NULL;
     bool gpu = false;
     text t = text_into(commands, sizeof commands);
     add_commands(&t, r);
     if (!r->missing_count) {
-        printf("\nnothing is missing\n");
+        fprintf(out, "\nnothing is missing\n");
         return;
     }
-    printf("\nmissing\n");
+    fprintf(out, "\nmissing\n");
     for (int i = 0; i < r->missing_count; i++) {
         const mc_part *part = r->missing[i].part;
-        printf("  %-*s%s\n", LABEL, part->name, part->use);
+        fprintf(out, "  %-*s%s\n", LABEL, part->name, part->use);
         gpu = gpu || part->needs_gpu;
     }
-    if (gpu) printf("\nCUDA (12.5 or later), NCCL and cuDNN are in NVIDIA's package sources.\n");
-    printf("\nOn Debian and Ubuntu%s:\n\n",
-           r->rebuild ? ", the second in the folder of the sources" : "");
+    if (gpu)
+        fprintf(out, "\nCUDA (12.5 or later), NCCL and cuDNN are in NVIDIA's package sources.\n");
+    fprintf(out, "\nOn Debian and Ubuntu%s:\n\n",
+            r->rebuild ? ", the second in the folder of the sources" : "");
     for (char *line = strtok_r(commands, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
-        printf("    %s\n", line);
+        fprintf(out, "    %s\n", line);
 }
 
-void doctor_print(const doctor_report *r)
+void doctor_print(FILE *out, const doctor_report *r)
 {
-    printf("modelcenter %s\n  %-*s%s of %s\n", mc_version(), LABEL, "commit", mc_build_commit(),
-           mc_build_date());
-    print_device(r);
-    print_parts(r);
-    printf("\nfolders\n");
-    print_folder("models", &r->models, true);
-    print_folder("tuning", &r->tuning, false);
-    print_hub(r);
-    print_missing(r);
-    printf("\nresult usable=%s missing=%d\n", r->usable ? "yes" : "no", r->missing_count);
+    fprintf(out, "modelcenter %s\n  %-*s%s of %s\n", r->version, LABEL, "commit", r->commit,
+            r->date);
+    print_device(out, r);
+    print_parts(out, r);
+    fprintf(out, "\nfolders\n");
+    print_folder(out, "models", &r->models, true);
+    print_folder(out, "tuning", &r->tuning, false);
+    print_hub(out, r);
+    print_missing(out, r);
+    fprintf(out, "\nresult usable=%s missing=%d\n", r->usable ? "yes" : "no", r->missing_count);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void print_string(const char *before, const char *name, const char *value)
+static void print_string(FILE *out, const char *before, const char *name, const char *value)
 {
-    char out[6 * 4096 + 8];
-    text t = text_into(out, sizeof out);
+    char quoted[6 * 4096 + 8];
+    text t = text_into(quoted, sizeof quoted);
     text_add_json_string(&t, value);
-    printf("%s\"%s\": %s", before, name, out);
+    fprintf(out, "%s\"%s\": %s", before, name, quoted);
 }
 
 static const char *json_bool(bool value) { return value ? "true" : "false"; }
 
-static void json_machine(const doctor_report *r)
+static void json_machine(FILE *out, const doctor_report *r)
 {
     const mc_machine *m = &r->machine;
-    print_string(", \"cpu\": {", "name", m->processor);
-    print_string(", ", "kernels", m->kernels);
-    print_string(", ", "products", m->products);
-    print_string(", ", "problem", m->problem);
-    printf(", \"cores\": %d, \"threads\": %d, \"memory\": %llu, \"memory_free\": %llu}", m->cores,
-           m->threads, (unsigned long long)m->memory, (unsigned long long)m->memory_left);
-    printf(", \"gpus\": [");
+    print_string(out, ", \"cpu\": {", "name", m->processor);
+    print_string(out, ", ", "kernels", m->kernels);
+    print_string(out, ", ", "products", m->products);
+    print_string(out, ", ", "problem", m->problem);
+    fprintf(out, ", \"cores\": %d, \"threads\": %d, \"memory\": %llu, \"memory_free\": %llu}",
+            m->cores, m->threads, (unsigned long long)m->memory,
+            (unsigned long long)m->memory_left);
+    fprintf(out, ", \"gpus\": [");
     for (int i = 0; i < r->gpu_count && i < DOCTOR_GPUS; i++) {
-        print_string(i ? ", {" : "{", "name", r->gpus[i].name);
-        printf(", \"memory\": %llu, \"compute_capability\": \"%d.%d\"}",
-               (unsigned long long)r->gpus[i].memory, r->gpus[i].major, r->gpus[i].minor);
+        print_string(out, i ? ", {" : "{", "name", r->gpus[i].name);
+        fprintf(out, ", \"memory\": %llu, \"compute_capability\": \"%d.%d\"}",
+                (unsigned long long)r->gpus[i].memory, r->gpus[i].major, r->gpus[i].minor);
     }
-    printf("]");
-    print_string(", ", "driver", m->driver);
+    fprintf(out, "]");
+    print_string(out, ", ", "driver", m->driver);
 }
 
-static void json_parts(const doctor_report *r)
+static void json_parts(FILE *out, const doctor_report *r)
 {
-    printf(", \"libraries\": [");
+    fprintf(out, ", \"libraries\": [");
     for (int i = 0; i < r->part_count; i++) {
         const mc_part *p = &r->parts[i];
-        print_string(i ? ", {" : "{", "name", p->name);
-        print_string(", ", "use", p->use);
-        printf(", \"built\": %s, \"found\": %s", json_bool(p->built), json_bool(p->found));
-        print_string(", ", "version", p->version);
-        print_string(", ", "path", p->path);
-        printf("}");
+        print_string(out, i ? ", {" : "{", "name", p->name);
+        print_string(out, ", ", "use", p->use);
+        fprintf(out, ", \"built\": %s, \"found\": %s", json_bool(p->built), json_bool(p->found));
+        print_string(out, ", ", "version", p->version);
+        print_string(out, ", ", "path", p->path);
+        fprintf(out, "}");
     }
-    printf("]");
+    fprintf(out, "]");
 }
 
-static void json_folder(const char *name, const doctor_folder *f)
+static void json_folder(FILE *out, const char *name, const doctor_folder *f)
 {
-    printf(", \"%s\": {", name);
-    print_string("", "path", f->path);
-    printf(", \"exists\": %s, \"writable\": %s, \"bytes\": %llu, \"free\": %llu, \"models\": %d}",
-           json_bool(f->exists), json_bool(f->writable), (unsigned long long)f->bytes,
-           (unsigned long long)f->left, f->models);
+    fprintf(out, ", \"%s\": {", name);
+    print_string(out, "", "path", f->path);
+    fprintf(out,
+            ", \"exists\": %s, \"writable\": %s, \"bytes\": %llu, \"free\": %llu, \"models\": %d}",
+            json_bool(f->exists), json_bool(f->writable), (unsigned long long)f->bytes,
+            (unsigned long long)f->left, f->models);
 }
 
-static void json_hub(const doctor_report *r)
+static void json_hub(FILE *out, const doctor_report *r)
 {
     const mc_hub_state *h = &r->hub;
-    print_string(", \"hub\": {", "endpoint", h->endpoint);
-    print_string(", ", "problem", h->problem);
-    printf(", \"can_download\": %s, \"token\": %s", json_bool(h->can_download),
-           json_bool(h->has_token));
-    print_string(", ", "token_from", h->token_from);
-    print_string(", ", "offline_by", h->offline_by ? h->offline_by : "");
-    printf(", \"reached\": %s", r->asked ? json_bool(r->reached) : "null");
-    print_string(", ", "answer", r->answer);
-    printf("}");
+    print_string(out, ", \"hub\": {", "endpoint", h->endpoint);
+    print_string(out, ", ", "problem", h->problem);
+    fprintf(out, ", \"can_download\": %s, \"token\": %s", json_bool(h->can_download),
+            json_bool(h->has_token));
+    print_string(out, ", ", "token_from", h->token_from);
+    print_string(out, ", ", "offline_by", h->offline_by ? h->offline_by : "");
+    fprintf(out, ", \"reached\": %s", r->asked ? json_bool(r->reached) : "null");
+    print_string(out, ", ", "answer", r->answer);
+    fprintf(out, "}");
 }
 
-void doctor_print_json(const doctor_report *r)
+void doctor_print_json(FILE *out, const doctor_report *r)
 {
     char commands[1200];
     text t = text_into(commands, sizeof commands);
     add_commands(&t, r);
-    print_string("{", "version", mc_version());
-    print_string(", ", "commit", mc_build_commit());
-    print_string(", ", "date", mc_build_date());
-    json_machine(r);
-    json_parts(r);
-    json_folder("model_cache", &r->models);
-    json_folder("tuning_cache", &r->tuning);
-    json_hub(r);
-    printf(", \"missing\": [");
+    print_string(out, "{", "version", r->version);
+    print_string(out, ", ", "commit", r->commit);
+    print_string(out, ", ", "date", r->date);
+    json_machine(out, r);
+    json_parts(out, r);
+    json_folder(out, "model_cache", &r->models);
+    json_folder(out, "tuning_cache", &r->tuning);
+    json_hub(out, r);
+    fprintf(out, ", \"missing\": [");
     for (int i = 0; i < r->missing_count; i++) {
-        print_string(i ? ", {" : "{", "name", r->missing[i].part->name);
-        print_string(", ", "packages", r->missing[i].packages);
-        printf("}");
+        print_string(out, i ? ", {" : "{", "name", r->missing[i].part->name);
+        print_string(out, ", ", "packages", r->missing[i].packages);
+        fprintf(out, "}");
     }
-    print_string("], ", "commands", commands);
-    printf(", \"usable\": %s}\n", json_bool(r->usable));
+    print_string(out, "], ", "commands", commands);
+    fprintf(out, ", \"usable\": %s}\n", json_bool(r->usable));
 }

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "core/about/about.h"
 #include "core/hub/hub.h"
 
@@ -26,6 +27,7 @@ typedef struct doctor_missing {
 } doctor_missing;
 
 typedef struct doctor_report {
+    const char *version, *commit, *date;
     mc_part parts[DOCTOR_PARTS];
     int part_count;
     mc_machine machine;
@@ -43,8 +45,10 @@ typedef struct doctor_report {
 
 /* Describes a folder, without making it. */
 void doctor_look_into(doctor_folder *folder, const char *path);
-/* Prints it on stdout: for people; as one JSON object. */
-void doctor_print(const doctor_report *report);
-void doctor_print_json(const doctor_report *report);
+/* Lists what is missing: parts that this machine has a use for and that do not work. */
+void doctor_find_missing(doctor_report *report);
+/* Prints it: for people; as one JSON object. */
+void doctor_print(FILE *out, const doctor_report *report);
+void doctor_print_json(FILE *out, const doctor_report *report);
 
 #endif

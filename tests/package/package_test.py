@@ -457,8 +457,11 @@ def step_rpath():
 
 def step_deb():
     """cpack makes a package that says what it needs, and whose command runs."""
-    if not shutil.which("dpkg-shlibdeps") or not SHARED_LIBS or not (PREFIX / "bin").exists():
-        raise Skipped("there is no dpkg-shlibdeps, or nothing to pack")
+    for tool in ("dpkg-shlibdeps", "file"):
+        if not shutil.which(tool):
+            raise Skipped(f"no {tool}")
+    if not SHARED_LIBS or not (PREFIX / "bin").exists():
+        raise Skipped("no shared library, or no command")
     folder = WORK / "deb"
     cpack = pathlib.Path(ENV["CMAKE"]).with_name("cpack")
     must([cpack, "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", folder,
@@ -470,11 +473,13 @@ def step_deb():
     check({"libc6", "libcjson1"} <= {word.split()[0] for word in fields["Depends"].split(", ")}, f"{fields}")
     check(fields["Section"] and fields["Description"] and "@" in fields["Maintainer"], f"{fields}")
     root = folder / "root"
+    check(", libopenblas0," not in fields["Depends"], f"one flavour of OpenBLAS alone: {fields}")
     must(["dpkg-deb", "--extract", package, root])
     for file in ("share/man/man1/modelcenter.1.gz", "share/doc/modelcenter/copyright",
                  "share/doc/modelcenter/changelog.gz", "share/bash-completion/completions/modelcenter",
                  "share/zsh/vendor-completions/_modelcenter"):
         check((root / "usr" / file).is_file(), f"{package.name} has no usr/{file}")
+    check([path.name for path in root.iterdir()] == ["usr"], f"{package.name} has more than usr/")
     library, = [path for path in root.glob("usr/lib/**/libmodelcenter.so.*") if not path.is_symlink()]
     for file, folders in search_folders([library, root / "usr" / "bin" / "modelcenter"]).items():
         check(not folders, f"{file} looks for libraries in {folders}")

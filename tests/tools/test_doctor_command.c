@@ -14,6 +14,7 @@
     "XDG_CACHE_HOME "                                                                \
     "MC_CACHE_DIR MC_CPU_ISA HF_TOKEN HUGGING_FACE_HUB_TOKEN HF_TOKEN_PATH HF_ENDPOINT && "
 #include "tests/tools/command_test.h"
+#include "tools/doctor.h"
 
 /* What the line prints, as JSON. */
 static cJSON *examine(const char *line)
@@ -115,6 +116,53 @@ static void test_unusable(void **state)
     assert_int_equal(run("$MC doctor --nonsense"), 2);
 }
 
+/* What doctor prints of a report. */
+static const char *printed(const doctor_report *report)
+{
+    FILE *file = fopen(temp_path(&folder, "printed"), "w");
+    assert_non_null(file);
+    doctor_print(file, report);
+    fclose(file);
+    read_text(out, &folder, "printed");
+    return out;
+}
+
+/* A machine that lacks some: packages are named once, those of GPUs only where a GPU is. */
+static void test_missing(void **state)
+{
+    (void)state;
+    static doctor_report r; /* large */
+    const mc_part parts[] = {
+        {.name = "BLAS", .to_build = "blas-dev", .to_run = "blas", .built = true, .found = true},
+        {.name = "libcurl", .use = "downloads", .to_build = "curl-dev ssl-dev", .built = false},
+        {.name = "libcrypto", .use = "sums", .to_build = "curl-dev ssl-dev", .built = false},
+        {.name = "MPI", .use = "ranks", .to_build = "mpi-dev", .to_run = "mpi-bin", .built = true},
+        {.name = "CUDA", .use = "GPUs", .to_build = "cuda-toolkit", .needs_gpu = true},
+        {.name = "NCCL",
+         .use = "several",
+         .to_build = "nccl",
+         .needs_gpu = true,
+         .several_gpus = true},
+    };
+    r.version = r.commit = r.date = "v";
+    r.part_count = sizeof parts / sizeof *parts;
+    memcpy(r.parts, parts, sizeof parts);
+    doctor_find_missing(&r);
+    assert_int_equal(r.missing_count, 3);
+    must_hold(printed(&r), "apt-get install curl-dev ssl-dev mpi-bin\n    scripts/install.sh\n");
+    must_hold(out, "\nmissing\n  libcurl       downloads\n");
+    for (r.gpu_count = 1; r.gpu_count <= 2; r.gpu_count++) {
+        doctor_find_missing(&r);
+        assert_int_equal(r.missing_count, 3 + r.gpu_count);
+        must_hold(printed(&r),
+                  r.gpu_count == 1 ? " mpi-bin cuda-toolkit\n" : "cuda-toolkit nccl\n");
+        must_hold(out, "NVIDIA's package sources");
+    }
+    r.part_count = 1;
+    doctor_find_missing(&r);
+    must_hold(printed(&r), "\nnothing is missing\n");
+}
+
 /* The same from C. */
 static void test_calls(void **state)
 {
@@ -152,7 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version),         cmocka_unit_test(test_report),
         cmocka_unit_test(test_folders_and_hub), cmocka_unit_test(test_unusable),
-        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_missing),         cmocka_unit_test(test_calls),
     };
     return cmocka_run_group_tests_name("doctor", tests, make_folder, remove_folder);
 }
