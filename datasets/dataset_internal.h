@@ -172,6 +172,7 @@ typedef struct mc_task {
     const char *name;
     mc_row_form rows;         /* how its files are read */
     mc_label_form label_form; /* of the key "label" */
+    const char *label_key;    /* of rows without "label"; NULL: none */
     int labels;
     const char *label[MC_TASK_LABELS];
     mc_scoring scoring; /* 0: by the kind */

@@ -24,6 +24,8 @@
 static const mc_task boolq = {
     .name = "BoolQ",
     TRUE_OR_FALSE,
+    .rows = MC_ROWS_BOOLQ,
+    .label_key = "answer",
     .form = {CLASSIFIED(.text = {"{passage}. {question}"}),
              ASKED("{passage}. {question}?", "No", "Yes")},
 };

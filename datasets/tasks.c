@@ -127,7 +127,12 @@ bool mc_task_read_label(mc_jsonl *reader, const mc_task *task, bool unlabelled, 
 {
     bool ok = true;
     char room[128];
-    const cJSON *value = mc_jsonl_find(reader, reader->row, "label", &ok);
+    const char *key = "label";
+    const cJSON *value = mc_jsonl_find(reader, reader->row, key, &ok);
+    if (ok && !value && task->label_key) {
+        value = mc_jsonl_find(reader, reader->row, task->label_key, &ok);
+        if (value) key = task->label_key;
+    }
     if (!ok) return false;
     if (unlabelled &&
         (!value || cJSON_IsNull(value) || (cJSON_IsNumber(value) && value->valuedouble == -1))) {
@@ -142,7 +147,7 @@ bool mc_task_read_label(mc_jsonl *reader, const mc_task *task, bool unlabelled, 
     }
     *label = label_class(task, value);
     if (*label >= 0) return true;
-    mc_jsonl_fail(reader, "key \"label\": expected %s (task %s), found %s", allowed, task->name,
+    mc_jsonl_fail(reader, "key \"%s\": expected %s (task %s), found %s", key, allowed, task->name,
                   mc_json_describe(value).text);
     return false;
 }

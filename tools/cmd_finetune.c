@@ -62,6 +62,7 @@ static mc_load_options load_options(const finetune *f)
         load.revision = NULL;
         load.lora = NULL; /* the folder has the adapter */
         load.soft_prompt = NULL;
+        if (lora_options_given(&o->lora)) load.base = o->from.model; /* wherever it lies now */
     }
     return load;
 }
@@ -165,6 +166,7 @@ static void open_tokenizer(finetune *f)
     if (source == o->from.model) options.revision = o->from.revision;
     if (f->checkpoints.resumed) source = mc_checkpoint_folder(f->checkpoints.resumed);
     if (f->checkpoints.resumed) options.revision = NULL;
+    if (f->checkpoints.resumed && lora_options_given(&o->lora)) options.base = o->from.model;
     f->tokenizer = mc_tokenizer_open(f->ctx, source, &options);
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/modelcenter.h"
 #include "tools/checkpoints.h"
+#include "tools/content.h"
 #include "tools/data_options.h"
 #include "tools/lora_options.h"
 #include "tools/model_options.h"
@@ -61,7 +62,9 @@ typedef struct finetune {
     mc_tokenizer *tokenizer;
     mc_model *model;
     mc_dataset *train_rows, *val_rows;
-    uint64_t fingerprint;   /* of both */
+    uint64_t fingerprint; /* of both */
+    content model_content, config_content,
+        tokenizer_content;  /* of --model, --config, --tokenizer */
     mc_dataloader **train;  /* (accumulation): each deals out its part of the rows of a step */
     const mc_batch **batch; /* (accumulation), of the running step */
     mc_tensor *ratio;       /* see task_ratio_new */

@@ -31,20 +31,33 @@ static void add_given(settings *list, const char *name, const char *value)
     if (value) settings_add(list, name, value);
 }
 
-static void add_where_from(settings *list, const finetune_options *o)
+/* Of files that may lie elsewhere when the run goes on. */
+static void find_contents(finetune *f)
 {
+    const finetune_options *o = &f->o;
+    f->model_content = content_of(f->ctx, o->from.model, o->from.revision);
+    f->config_content = content_of(f->ctx, o->from.config, NULL);
+    f->tokenizer_content = content_of(f->ctx, o->tokenizer, NULL);
+}
+
+static void add_where_from(settings *list, const finetune *f)
+{
+    const finetune_options *o = &f->o;
     add_given(list, "model", o->from.family);
     add_given(list, "pretrained", o->from.model);
     add_given(list, "revision", o->from.revision);
     add_given(list, "config", o->from.config);
     add_given(list, "tokenizer", o->tokenizer);
+    settings_add_content(list, "pretrained.content", f->model_content.text);
+    settings_add_content(list, "config.content", f->config_content.text);
+    settings_add_content(list, "tokenizer.content", f->tokenizer_content.text);
 }
 
 /* What decides the course of a run. Names are those of the options. */
 static void add_options(settings *list, const finetune *f)
 {
     const finetune_options *o = &f->o;
-    add_where_from(list, o);
+    add_where_from(list, f);
     data_add_settings(list, &o->data);
     settings_add_whole(list, "rows-per-step", o->rows_per_step);
     settings_add_course(list, &o->train);
@@ -221,6 +234,7 @@ static bool take_ended(finetune *f, const cJSON *json)
     settings *list = settings_new(f->ctx);
     if (!list) return false;
     finetune_take_defaults(f);
+    find_contents(f);
     add_options(list, f);
     bool same = settings_same(list, find_ended, json, f->o.output, NULL, message, sizeof message);
     bool longer = same && !same_length(list, json);
@@ -364,6 +378,7 @@ bool finetune_check_options(finetune *f)
 {
     const mc_checkpoint *then = f->checkpoints.resumed;
     if (f->o.output) f->fingerprint = fingerprint(f);
+    if (f->o.output) find_contents(f);
     if (!then) return true;
     if (!same_options(f, then)) return false;
     uint64_t begun = settings_u64_of(then, "data.fingerprint");

@@ -49,6 +49,11 @@ void settings_add_flag(settings *list, const char *name, bool value)
     settings_add(list, name, value ? "true" : "false");
 }
 
+void settings_add_content(settings *list, const char *name_content, const char *content)
+{
+    if (*content) settings_add(list, name_content, content);
+}
+
 void settings_add_model(settings *list, const mc_model *model)
 {
     char config[SETTINGS_TEXT];
@@ -142,6 +147,24 @@ static const char *find_in_checkpoint(const void *then, const char *name)
     return settings_text_of(then, name);
 }
 
+static bool is_content(const char *name)
+{
+    size_t length = strlen(name), n = strlen(".content");
+    return length > n && strcmp(name + length - n, ".content") == 0;
+}
+
+/* Whether what a setting names has the content that it had then, wherever it is. */
+static bool same_content(const settings *list, settings_find_fn find, const void *begun,
+                         const char *name)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s.content", name);
+    for (int i = 0; i < list->fixed; i++)
+        if (strcmp(list->items[i].name, key) == 0 && *list->items[i].value)
+            return strcmp(list->items[i].value, find(begun, key)) == 0;
+    return false;
+}
+
 /* Checkpoints keep the names that these options had at first. */
 static const char *option_of(const char *name)
 {
@@ -157,6 +180,7 @@ bool settings_same(const settings *list, settings_find_fn find, const void *begu
         const char *name = list->items[i].name, *now = list->items[i].value;
         const char *then = find(begun, name);
         if ((except && strcmp(name, except) == 0) || strcmp(now, then) == 0) continue;
+        if (is_content(name) || same_content(list, find, begun, name)) continue;
         size_t begin = first_difference(now, then);
         now = *now ? now + begin : "none";
         then = *then ? then + begin : "none";

@@ -54,6 +54,10 @@ void settings_add_machine(settings *list, const train_options *o);
 void settings_end_fixed(settings *list);
 void settings_end_rounding(settings *list);
 
+/* The content of what the setting NAME names (tools/content.h), under NAME_CONTENT, a literal that
+ * is "NAME.content": a run that goes on may have the same content at another path. */
+void settings_add_content(settings *list, const char *name_content, const char *content);
+
 /* ---- reading; "", 0 and false where there is none ---- */
 
 const char *settings_text_of(const mc_checkpoint *then, const char *name);

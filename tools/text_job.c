@@ -128,7 +128,7 @@ static bool check_output(text_job *job)
 {
     const text_job_options *o = job->o;
     output_init(&job->out, job->ctx, o->overwrite);
-    inputs_add(&job->out.inputs, "--data", o->data);
+    inputs_add_list(&job->out.inputs, "--data", &o->files);
     inputs_add_model_options(&job->out.inputs, job->ctx, &o->from);
     return output_check_file(&job->out, "--output", o->output);
 }

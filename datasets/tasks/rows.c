@@ -1,5 +1,6 @@
 #include "datasets/tasks/rows_internal.h"
 
+#include <limits.h>
 #include <string.h>
 #include "datasets/table.h"
 
@@ -31,12 +32,40 @@ bool mc_sink_add(mc_row_sink *sink, mc_jsonl *reader, cJSON *flat)
     return ok;
 }
 
+/* BoolQ's authors keep the title of a passage by itself, and the label as "answer"; SuperGLUE puts
+ * "TITLE -- " before the passage. Makes the second of the first. */
+static bool join_title(mc_jsonl *reader)
+{
+    cJSON *row = reader->row;
+    cJSON *title = cJSON_GetObjectItemCaseSensitive(row, "title");
+    cJSON *passage = cJSON_GetObjectItemCaseSensitive(row, "passage");
+    bool published = !cJSON_HasObjectItem(row, "label") && cJSON_IsString(title);
+    if (!published || !cJSON_IsString(passage) || !*title->valuestring) return true;
+    size_t before = mc_json_length(title), size = mc_json_length(passage);
+    char *joined = cJSON_malloc(before + 4 + size + 1);
+    if (!joined || before + 4 + size > INT_MAX) {
+        cJSON_free(joined);
+        mc_error_set(reader->err, MC_ERR_NOMEM, "%s:%lld: out of memory for its passage",
+                     reader->name, (long long)reader->line);
+        return false;
+    }
+    memcpy(joined, title->valuestring, before);
+    memcpy(joined + before, " -- ", 4);
+    memcpy(joined + before + 4, passage->valuestring, size + 1);
+    cJSON_free(passage->valuestring);
+    passage->valuestring = joined;
+    passage->valueint = (int)(before + 4 + size); /* mc_json_length */
+    return true;
+}
+
 static bool read_line(mc_row_form form, mc_row_sink *sink, mc_jsonl *reader)
 {
     switch (form) {
     case MC_ROWS_MULTIRC: return mc_read_multirc(sink, reader);
     case MC_ROWS_RECORD: return mc_read_record(sink, reader);
     case MC_ROWS_HELLASWAG: return mc_read_hellaswag(sink, reader);
+    case MC_ROWS_BOOLQ:
+        return join_title(reader) && sink->add(sink->user, reader, sink->question++);
     default: return sink->add(sink->user, reader, sink->question++);
     }
 }
@@ -46,7 +75,8 @@ static void read_lines(mc_error *err, mc_row_form form, const char *name, const 
 {
     mc_jsonl reader;
     mc_jsonl_init(&reader, err, name, data, size);
-    reader.nul = form == MC_ROWS_LINES; /* the others pass texts on as C strings */
+    reader.nul =
+        form == MC_ROWS_LINES || form == MC_ROWS_BOOLQ; /* the others pass texts on as C strings */
     while (mc_jsonl_next(&reader) && read_line(form, sink, &reader)) {
     }
     mc_jsonl_release(&reader);

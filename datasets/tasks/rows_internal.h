@@ -8,6 +8,7 @@
  *   SQUAD       context, question, id, answer, references                  the question
  *   HELLASWAG   those of the line, ending, label                           the line
  *   LCQMC       text_a, text_b, label                                      the line
+ *   BOOLQ       those of the line; a title is put before the passage       the line
  *
  * `label` of a row that is one of several answers is 1 where it is right and 0 else, and missing
  * where the file has none. `references` is a list of the texts that count as right. ReCoRD's
@@ -27,6 +28,7 @@ typedef enum mc_row_form {
     MC_ROWS_SQUAD,
     MC_ROWS_HELLASWAG,
     MC_ROWS_LCQMC,
+    MC_ROWS_BOOLQ,
 } mc_row_form;
 
 /* Where rows go: row->row is the flat object, row->line the file's line (0 in SQuAD's file, which

@@ -207,6 +207,9 @@ static const bad_rows bad[] = {
      "rows.jsonl:1: key \"target.span2_text\": expected a string, found 1"},
     {"WSC", "{\"text\": \"t\", \"label\": true, \"target\": {\"span2_text\": \"a\"}}",
      "rows.jsonl:1: key \"target.span1_text\" is missing, expected a string"},
+    {"BoolQ", "{\"answer\": 1.5, \"passage\": \"a\", \"question\": \"b\"}",
+     "rows.jsonl:1: key \"answer\": expected true or false (task BoolQ), found 1.5"},
+    {"BoolQ", "{\"answer\": true, \"answer\": true}", "rows.jsonl:1: key \"answer\" appears twice"},
     {"BoolQ", "", "rows.jsonl: no rows"},
     {"BoolQ", "\n \r\n", "rows.jsonl: no rows"},
     {"BoolQ", "\xEF\xBB\xBF", "rows.jsonl: no rows"},
@@ -226,6 +229,23 @@ static void test_bad_rows(void **state)
         assert_null(parse(f, bad[i].task, "train", bad[i].lines));
         expect_error(f->ctx, MC_ERR_FORMAT, bad[i].message);
     }
+}
+
+/* BoolQ as its authors publish it is what SuperGLUE makes of it. */
+static void test_published_boolq(void **state)
+{
+    fixture *f = *state;
+    static const char published[] =
+        "{\"question\": \"is it\", \"title\": \"Sky\", \"answer\": true, \"passage\": \"the "
+        "sky\"}\n"
+        "{\"question\": \"is it\", \"answer\": false, \"passage\": \"the sky\"}\n";
+    mc_dataset *d = mc_dataset_from_memory(f->ctx, "BoolQ", "dev.jsonl", published,
+                                           sizeof published - 1, "val", f->tok, NULL);
+    expect_ok(f->ctx);
+    assert_int_equal(mc_dataset_label(d, 0), 1);
+    assert_int_equal(mc_dataset_label(d, 1), 0);
+    assert_string_equal(mc_dataset_text(d, 0, 0), "Sky -- the sky. is it");
+    assert_string_equal(mc_dataset_text(d, 1, 0), "the sky. is it");
 }
 
 static void test_nul_bytes(void **state)
@@ -474,6 +494,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_file_forms, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_unlabelled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_rows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_published_boolq, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_nul_bytes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_calls, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_line, set_up, tear_down),

@@ -352,6 +352,25 @@ static void test_kill(void **state)
     check_kills("--epochs 20 --save-every 3 --keep best --eval-every 2 --dtype bf16");
 }
 
+/* A base that lies elsewhere now is known by its content; another one is refused. */
+static void test_base_moved(void **state)
+{
+    (void)state;
+    must("rm -rf moved whole copy && $F --pretrained base $O --output whole && "
+         "$F --pretrained base $O --output moved --stop-after 4 && cp -r base copy && "
+         "$F --pretrained copy $O --output moved --resume && "
+         "cmp moved/model.safetensors whole/model.safetensors");
+    must("$F --pretrained copy $O --output moved --resume"); /* it has ended */
+    must_hold(err, "nothing is left to train");
+    must("rm -rf part && $L --output part --stop-after 4 && mv base away && "
+         "$F --pretrained copy --lora-rank 4 $O --output part --resume --stop-after 8; code=$?; "
+         "mv away base; exit $code");
+    must("rm -rf moved && $F --pretrained base $O --output moved --stop-after 4 && "
+         "echo bird >> copy/vocab.txt");
+    must_refuse(1, "--model is copy, but the run in moved was begun with base",
+                "$F --pretrained copy $O --output moved --resume");
+}
+
 /* ---- passes ---------------------------------------------------------------------------------- */
 
 static void test_passes(void **state)
@@ -453,7 +472,6 @@ static void test_errors(void **state)
         {"--max-length 20", "--max-length is 20, but the run in run was begun with 0"},
         {"--batch-size 4", "--rows-per-step is 4, but the run in run was begun with 8"},
         {"--no-shuffle", "--shuffle is false, but the run in run was begun with true"},
-        {"--data other", "--data is not what the run in run was begun with"},
         {"--seed 6", "--seed is 6, but the run in run was begun with 5"},
         {"--dropout 0", "--dropout is 0, but the run in run was begun with 0.2"},
         {"--dtype bf16", "--dtype is bf16, but the run in run was begun with f32"},
@@ -464,6 +482,10 @@ static void test_errors(void **state)
         snprintf(line, sizeof line, "$T --output run --resume %s", changes[i][0]);
         must_refuse(1, changes[i][1], line);
     }
+    must_refuse(
+        1, "--data is not what the run in run was begun with",
+        "$MC finetune bert --task BoolQ --data other --config tiny $O --output run --resume");
+    must_refuse(2, "--data: expected one folder with --task", "$T --data other");
     must("$T --output run --resume --zero-level 1");
     must_hold(err,
               "the run was begun with zero-level 3, it goes on with 1: the same up to rounding");
@@ -476,8 +498,9 @@ int main(void)
         cmocka_unit_test(test_resume_passes),  cmocka_unit_test(test_resume_lora),
         cmocka_unit_test(test_resume_prompts), cmocka_unit_test(test_ended),
         cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_passes),         cmocka_unit_test(test_early_stopping),
-        cmocka_unit_test(test_best),           cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_base_moved),     cmocka_unit_test(test_passes),
+        cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_best),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }
