@@ -13,7 +13,13 @@
 #include "tools/text_job.h"
 #include "tools/weights_option.h"
 
-enum { NUMBER_ROOM = 32, LINE_ROOM = 128, BLOCK_ROWS = 32, DEFAULT_NEW_TOKENS = 128 };
+enum {
+    NUMBER_ROOM = 32,
+    LINE_ROOM = 128,
+    BLOCK_ROWS = 32,
+    DEFAULT_NEW_TOKENS = 128,
+    USUAL_LENGTH = 512
+};
 
 typedef struct predict {
     text_job_options job;
@@ -31,6 +37,7 @@ typedef struct predict {
     float *logits;
     char *lines; /* of a part, as they go to the file */
     size_t logit_room, line_room, used;
+    double cut; /* prompts that were */
     rank_file file;
 } predict;
 
@@ -185,7 +192,9 @@ static int cut_prompt(const predict *p, int32_t *ids, int count)
 static bool encode(predict *p, const mc_text_span *source, mc_text_prompt *prompt)
 {
     if (mc_text_prompt_init(prompt, p->model, p->tok, source->data, source->size)) return false;
-    prompt->count = cut_prompt(p, prompt->ids, prompt->count);
+    int whole = prompt->count;
+    prompt->count = cut_prompt(p, prompt->ids, whole);
+    p->cut += prompt->count < whole;
     return true;
 }
 
@@ -295,6 +304,14 @@ static bool choose_kind(predict *p)
     return !mc_failed(p->ctx);
 }
 
+/* At most half of a decoder's positions, so that prompts have room before the answers. */
+static int64_t default_new_tokens(const predict *p)
+{
+    mc_model_shape shape = mc_model_get_shape(p->model);
+    int64_t half = shape.kind == MC_MODEL_DECODER ? shape.positions / 2 : 0;
+    return half && half < DEFAULT_NEW_TOKENS ? half : DEFAULT_NEW_TOKENS;
+}
+
 /* Columns and lengths that are not given are those the model was trained with. */
 static bool fill_options(predict *p)
 {
@@ -310,7 +327,7 @@ static bool fill_options(predict *p)
     if (f->kind) p->job.messages = f->messages;
     if (!p->job.max_length) p->job.max_length = f->max_length;
     if (!p->max_target_length) p->max_target_length = f->max_target_length;
-    if (!p->max_target_length) p->max_target_length = DEFAULT_NEW_TOKENS;
+    if (!p->max_target_length) p->max_target_length = default_new_tokens(p);
     return true;
 }
 
@@ -349,15 +366,41 @@ static bool open_model(predict *p)
     return p->classifier;
 }
 
+/* Says where a classifier's texts are cut because the model has few positions. */
+static void tell_length(const predict *p, run_log *log)
+{
+    int64_t positions = mc_model_get_shape(p->model).positions;
+    if (p->kind != MC_TASK_GENERATE && !p->job.max_length && positions && positions < USUAL_LENGTH)
+        run_log_line(log, "texts are cut at %" PRId64 " tokens, the model's positions", positions);
+}
+
+/* Says how many prompts all ranks have cut. */
+static bool report_cut(predict *p, run_log *log)
+{
+    int ranks = mc_world_size(p->ctx);
+    double sum = 0, *all = malloc((size_t)ranks * sizeof *all);
+    if (!all) return out_of_memory(p);
+    bool good = mc_gather_numbers(p->ctx, &p->cut, 1, all) == MC_OK;
+    for (int i = 0; good && i < ranks; i++) sum += all[i];
+    free(all);
+    if (sum > 0)
+        run_log_line(log,
+                     "%.0f prompt%s cut (--max-length, or the positions that answers of %d tokens "
+                     "leave)",
+                     sum, sum > 1 ? "s were" : " was", (int)p->max_target_length);
+    return good;
+}
+
 static bool work(text_job *job, void *user)
 {
     predict *p = user;
     p->ctx = job->ctx;
     bool good = open_model(p);
+    if (good) tell_length(p, &job->log);
     if (good) rank_file_init(&p->file, job->ctx, p->job.output, p->job.overwrite);
     good = good && text_job_run(job, take, p) && rank_file_finish(&p->file) == MC_OK;
     rank_file_release(&p->file);
-    if (!good) return false;
+    if (!good || !report_cut(p, &job->log)) return false;
     double rate = job->seconds > 0 ? (double)job->rows / job->seconds : 0;
     return run_log_result_line(&job->log, "result rows=%" PRId64 " seconds=%.3f rows_per_s=%.1f",
                                job->rows, job->seconds, rate) == MC_OK;
@@ -389,7 +432,9 @@ static int parse_and_run(predict *p, int argc, char **argv)
         {ARGS_HEADING("Generated texts")},
         {ARGS_INT("max-target-length", &p->max_target_length, 0, 1 << 20,
                   "tokens at most of a text"),
-         .default_text = "that the model was trained with, else 128", .known_as = "max-new-tokens"},
+         .default_text =
+             "that the model was trained with, else 128, or half of a decoder's positions",
+         .known_as = "max-new-tokens"},
         {ARGS_INT("batch-size", &p->batch_size, 1, 1 << 20, "rows at once, per rank")},
         WEIGHTS_ROW(&p->weights),
         {0},

@@ -285,6 +285,19 @@ static void test_texts(void **state)
     check_file("t.jsonl", check_text);
 }
 
+/* A decoder of few positions has shorter answers by default, and says which prompts it cut. */
+static void test_few_positions(void **state)
+{
+    (void)state;
+    must("rm -rf few && cp -r gpt2 few && rm few/task.json && head -n 3 rows.csv > few.csv && "
+         "$MC predict few --data few.csv --text review --output f.jsonl && "
+         "echo \"x,$(yes the | head -n 60 | tr '\\n' ' '),x\" >> few.csv && "
+         "$MC predict few --data few.csv --text review --output g.jsonl");
+    must_hold(err, "1 prompt was cut (--max-length, or the positions that answers of 32 tokens");
+    must("$MC predict classes --data few.csv --text review --output h.jsonl");
+    must_hold(err, "texts are cut at 64 tokens, the model's positions");
+}
+
 static void must_fail(const char *line, int code, const char *message)
 {
     int got = run(line);
@@ -318,7 +331,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_classes),           cmocka_unit_test(test_several_files),
         cmocka_unit_test(test_labels_and_values), cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_few_positions),     cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }
